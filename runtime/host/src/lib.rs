@@ -1,4 +1,4 @@
-//! What agent and supervisor share about the machine. No code here, only the tour.
+//! Access to the machine (cgroups, network, volumes, logs) for agent and supervisor. No code here, only the tour.
 //!
 //! * [`launch`]: the contract between agent and supervisor, as data.
 //! * [`cgroup`], [`network`], [`volume`], [`log_files`]: the resources of the machine that a pod uses.

@@ -1,14 +1,13 @@
-//! One run of one container, from the fork of its start helper to the moment
-//! its cgroup is empty.
+//! One run of one container, from the fork of its start helper until its cgroup is empty.
 //!
 //! ```text
 //! Starting ──► Running ──► Exited ──► Over        news: Started, Exited
 //!     └──────► Failing ──────────────► Failed     news: StartFailed
 //! ```
-//! `Exited` and `Failing` wait for the cgroup: an attempt is over when its last
-//! process is gone, not its first. A start that fails when its process has been
-//! executed after all (its helper was killed in between) is a run, and goes on from `Exited`. The order of an exit is: see it, drain the
-//! log, write the exit record, reap.
+//! `Exited` and `Failing` wait for the cgroup: an attempt is over when its last process has ended, not its
+//! first. If a start fails although its process has been executed (its helper was killed in between), it
+//! counts as a run, and continues from `Exited`. The order of an exit is: see it, drain the log, write the
+//! exit record, reap.
 
 use std::fs::File;
 use std::io;
@@ -26,7 +25,7 @@ use super::sys;
 use nodlet_core::time::Instant;
 use nodlet_host::launch::TerminationMessage;
 
-/// Who a container's process is, and its home.
+/// User and groups of a container's process, and its home directory.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct User {
     pub(super) uid: u32,
@@ -35,15 +34,15 @@ pub(super) struct User {
     pub(super) home: String,
 }
 
-/// Where an attempt is. See the module.
+/// The state of an attempt; see the module documentation for the transitions.
 #[derive(Debug)]
 pub(super) enum State {
     Starting {
         helper: Option<Pid>,
         status: OwnedFd,
         init: Option<Pid>,
-        /// The process that may still report what it has made: libcontainer's, until it has named
-        /// the one that goes on in a PID namespace that others share.
+        /// The process that may still report the process it has made: libcontainer's process, until it has
+        /// named the one that continues in a PID namespace shared with others.
         reporter: Option<Pid>,
         deadline: Instant,
     },
@@ -60,7 +59,7 @@ pub(super) enum State {
         init: Pid,
         at: Instant,
     },
-    /// `init` until it is reaped: only then it is known whether it was executed.
+    /// `init` is set until it is reaped: only then is it known whether it was executed.
     Failing {
         run: bool,
         message: Message,
@@ -84,7 +83,7 @@ pub(super) struct Told {
 pub(super) struct Attempt {
     pub(super) container: Name,
     pub(super) number: u32,
-    /// A `ContainerConfig`, for the processes that are executed beside the first.
+    /// A `ContainerConfig`, used for processes that are executed in the container later.
     pub(super) config: OwnedFd,
     pub(super) leaf: PathBuf,
     /// `cgroup.events` of the leaf.
@@ -94,10 +93,10 @@ pub(super) struct Attempt {
     pub(super) log: Log,
     pub(super) stdout: Option<OwnedFd>,
     pub(super) stderr: Option<OwnedFd>,
-    /// Its input, and who watches its output.
+    /// The container's input, and the clients that watch its output.
     pub(super) console: Console,
     pub(super) termination_message: Option<TerminationMessage>,
-    /// Names of the layers it runs on.
+    /// Names of the layers of the container's root file system.
     pub(super) layers: Vec<String>,
     pub(super) told: Told,
 }
@@ -107,7 +106,7 @@ impl Attempt {
         self.container == container && self.number == number
     }
 
-    /// No process of it is left.
+    /// Whether no process of the attempt is left.
     pub(super) fn is_over(&self) -> bool {
         match &self.state {
             State::Over { .. } | State::Failed { .. } => true,
@@ -117,7 +116,7 @@ impl Attempt {
         }
     }
 
-    /// Waits for its cgroup to become empty.
+    /// Whether the attempt waits for its cgroup to become empty.
     pub(super) fn is_emptying(&self) -> bool {
         match &self.state {
             State::Exited { .. } | State::Failing { .. } => true,
@@ -127,9 +126,9 @@ impl Attempt {
         }
     }
 
-    /// Ends what a start has left; it is over when the cgroup is empty. Whom helper and reporter named
-    /// last is asked for after the kill: they have said all that they ever will, and the process that
-    /// they made may have been executed since they were heard.
+    /// Ends a failed start; the attempt is over when the cgroup is empty. The process that helper and
+    /// reporter named last is read after the kill: by then they have sent all their reports, and the process
+    /// that they made may have been executed since the last one was read.
     pub(super) fn fail(&mut self, run: bool, message: Message) {
         self.kill();
         let init = match &self.state {
@@ -139,30 +138,31 @@ impl Attempt {
             State::Failing { init, .. } => *init,
             State::Running { .. } | State::Exited { .. } | State::Over { .. } | State::Failed { .. } => None,
         };
-        // One that died before its helper named it was reaped as nobody's, and had executed nothing.
+        // A process that died before its helper named it was reaped as an unknown child, and had executed
+        // nothing.
         let init = init.filter(|init| sys::is_child(*init));
         self.state = State::Failing { run, message, init };
     }
 
-    /// SIGKILL to all that is left of it.
+    /// Sends SIGKILL to all processes that are left of the attempt.
     pub(super) fn kill(&self) {
-        // A cgroup that is gone has nobody in it.
+        // A cgroup that was removed has no process.
         let _ = sys::kill_leaf(&self.leaf);
     }
 
-    /// Whether its cgroup holds a process, or it is not known yet how the last one ended.
+    /// Whether the attempt's cgroup has a process, or it is not known yet how the last one ended.
     pub(super) fn is_populated(&mut self) -> bool {
         sys::is_populated(&self.leaf, &mut self.events)
             || matches!(&self.state, State::Failing { init: Some(_), .. })
     }
 
-    /// Its process has opened a terminal, which is all that it has instead of pipes.
+    /// Sets the terminal that the container's process has opened, which replaces the pipes.
     pub(super) fn set_terminal(&mut self, master: OwnedFd, stdin: bool) -> io::Result<()> {
         let is_terminal = nix::sys::statfs::fstatfs(&master)?.filesystem_type() == super::enter::DEVPTS;
         if !is_terminal || !self.console.is_tty() {
             return Err(io::ErrorKind::InvalidData.into());
         }
-        // Nobody who has the other end may make the supervisor wait.
+        // A process with the other end must not be able to block the supervisor.
         nix::fcntl::fcntl(master.as_raw_fd(), nix::fcntl::FcntlArg::F_SETFL(nix::fcntl::OFlag::O_NONBLOCK))?;
         if stdin {
             self.console.set_stdin(master.try_clone()?);
@@ -171,7 +171,7 @@ impl Attempt {
         Ok(())
     }
 
-    /// Adds a client to its output and, if it has any, its input.
+    /// Adds a client to the container's output and, if it has any, its input.
     pub(super) fn attach(
         &mut self,
         stdin: Option<OwnedFd>,
@@ -180,8 +180,8 @@ impl Attempt {
         self.console.attach(stdin, outputs, [self.stdout.is_some(), self.stderr.is_some()])
     }
 
-    /// Reads what the container has written, to the last byte that is there now. Not for as
-    /// long as there is more: others may hold its pipes, and write without end.
+    /// Reads the output that the container has written so far. It does not read for as long as there is more:
+    /// other processes may have the pipes, and write without end.
     pub(super) fn drain(&mut self, buffer: &mut [u8]) {
         for stream in [Stream::Stdout, Stream::Stderr] {
             let mut left = self.output(stream).as_ref().map_or(0, |pipe| capacity(pipe.as_fd()));
@@ -194,7 +194,7 @@ impl Attempt {
         }
     }
 
-    /// Reads from one of its outputs, as much as fits into the buffer; 0 if there is nothing now.
+    /// Reads from one of the container's outputs, as much as fits into the buffer; 0 if there is nothing now.
     pub(super) fn read(&mut self, stream: Stream, buffer: &mut [u8]) -> usize {
         loop {
             let Some(pipe) = self.output(stream) else { return 0 };
@@ -206,7 +206,7 @@ impl Attempt {
                 }
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return 0,
-                // A terminal that nobody has open any more is EIO.
+                // A terminal that no process has open any more returns EIO.
                 Ok(_) | Err(_) => {
                     *self.output(stream) = None;
                     self.console.end([self.stdout.is_some(), self.stderr.is_some()]);
@@ -223,14 +223,14 @@ impl Attempt {
         }
     }
 
-    /// The cgroup is empty: nobody writes any more, so what is there is all.
+    /// Completes the attempt after its cgroup became empty, when no process writes output any more.
     pub(super) fn end(&mut self, buffer: &mut [u8]) {
         self.drain(buffer);
         self.log.finish();
         self.console.close();
         (self.stdout, self.stderr, self.events) = (None, None, None);
         self.layers.clear();
-        // Those of executed processes would keep the agent from removing the leaf.
+        // The cgroups of executed processes would prevent the agent from removing the leaf.
         for entry in std::fs::read_dir(&self.leaf).into_iter().flatten().flatten() {
             if entry.file_name().to_string_lossy().starts_with(super::enter::PREFIX) {
                 let _ = std::fs::remove_dir(entry.path());
@@ -247,8 +247,8 @@ impl Attempt {
     }
 }
 
-/// The process that was named last in what is left to hear of a start helper and of the process that
-/// forks in a shared PID namespace.
+/// The process that was named last in the unread reports of a start helper and of the process that forks in a
+/// shared PID namespace.
 fn named_last(status: BorrowedFd, helper: Option<Pid>, mut reporter: Option<Pid>) -> Option<Pid> {
     let mut last = None;
     while let Ok(Some(received)) = receive_from::<Status>(status) {
@@ -268,16 +268,16 @@ fn read(fd: BorrowedFd, buffer: &mut [u8]) -> io::Result<usize> {
     Ok(nix::unistd::read(fd.as_raw_fd(), buffer)?)
 }
 
-/// The most bytes that can lie in a pipe, or be on their way through a terminal.
+/// The maximum of bytes in a pipe, or on their way through a terminal.
 fn capacity(pipe: BorrowedFd) -> usize {
     use nix::fcntl::{FcntlArg, fcntl};
-    /// More than the kernel keeps on a terminal's way: 64 KiB and two lines' worth.
+    /// More than the kernel buffers for a terminal: 64 KiB and two lines.
     const TERMINAL: usize = 128 * 1024;
     let size = fcntl(pipe.as_raw_fd(), FcntlArg::F_GETPIPE_SZ);
     size.ok().and_then(|size| usize::try_from(size).ok()).unwrap_or(TERMINAL)
 }
 
-/// A pipe whose reading end does not block, and whose writing end does.
+/// A pipe with a non-blocking reading end and a blocking writing end.
 pub(super) fn pipe() -> io::Result<(OwnedFd, OwnedFd)> {
     use nix::fcntl::{FcntlArg, OFlag, fcntl};
     let (reader, writer) = nix::unistd::pipe2(OFlag::O_CLOEXEC)?;

@@ -1,10 +1,9 @@
-//! The agent's end of a supervisor: [`Supervisor::spawn`] makes one, `connect`
-//! finds the one that an agent of before has left.
+//! The agent's end of a supervisor: [`Supervisor::spawn`] starts one, and [`Supervisor::connect`] connects to
+//! the one that an earlier agent has started.
 //!
-//! A supervisor is nobody's child: it is forked twice, so that it is in every
-//! case what it is after the agent has died, and PID 1 reaps it. Its socket and
-//! its lock are made here and handed over, so there is no moment at which it
-//! exists and cannot be found.
+//! A supervisor is not a child of the agent: it is forked twice, so that its situation does not change when
+//! the agent dies, and PID 1 reaps it. Its socket and its lock are made here and handed over, so there is no
+//! moment at which it exists and cannot be found.
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
@@ -29,7 +28,7 @@ use nodlet_core::facts::User;
 use nodlet_core::time::Instant;
 use nodlet_host::launch::{ContainerConfig, ExecConfig, SandboxConfig};
 
-/// What went wrong between agent and supervisor.
+/// A failure between agent and supervisor.
 #[derive(Debug)]
 pub enum SupervisorError {
     /// Another supervisor has a pod of this name.
@@ -41,7 +40,7 @@ pub enum SupervisorError {
     Lock(io::Error),
     /// The socket cannot be made or reached.
     Socket(io::Error),
-    /// More connections wait for it than it may have.
+    /// The supervisor's queue of connections is full.
     Occupied,
     /// The binary cannot be executed.
     Execute(io::Error),
@@ -49,18 +48,18 @@ pub enum SupervisorError {
     Send(io::Error),
     /// News could not be received.
     Receive(io::Error),
-    /// It is dead, and its containers with it.
+    /// The supervisor is dead, and its containers with it.
     Died,
-    /// It runs another version: `reexec` first.
+    /// The supervisor runs another version: call `reexec` first.
     Version {
-        /// Its own.
+        /// The supervisor's version.
         theirs: u32,
     },
-    /// It is starting something, and cannot replace itself meanwhile.
+    /// The supervisor is starting something, and cannot replace itself meanwhile.
     Busy,
-    /// It could not replace itself, and is what it was.
+    /// The supervisor could not replace itself, and continues unchanged.
     Reexec {
-        /// Why.
+        /// The cause.
         message: String,
     },
 }
@@ -88,11 +87,11 @@ impl fmt::Display for SupervisorError {
 }
 
 impl SupervisorError {
-    /// What this process or machine is short of, if that is all that is wrong: the supervisor and
-    /// its containers lack nothing, and can be greeted again.
+    /// The shortage of this process or machine, if that is the only cause: the supervisor and its containers
+    /// still work, and can be greeted again.
     ///
     /// # Errors
-    /// The error itself, if it is another.
+    /// The error itself, if its cause is not a shortage.
     pub fn shortage(self) -> Result<io::Error, SupervisorError> {
         match self {
             SupervisorError::Socket(source)
@@ -129,17 +128,17 @@ impl std::error::Error for SupervisorError {
 /// The first process of a container.
 #[derive(Debug)]
 pub struct StartedProcess {
-    /// In the host's PID namespace.
+    /// The PID in the host's PID namespace.
     pub pid: i32,
-    /// To signal it by; `None` if it has ended since.
+    /// A descriptor to signal the process; `None` if it has ended since.
     pub pidfd: Option<OwnedFd>,
     /// When it was executed.
     pub at: Instant,
-    /// Who it is.
+    /// User and groups of the process.
     pub user: User,
 }
 
-/// Why there is no process.
+/// The step of a start that failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StartFailedAt {
     /// Root file system, cgroup, mounts: `CreateContainerError`.
@@ -148,95 +147,95 @@ pub enum StartFailedAt {
     Run,
 }
 
-/// News of a supervisor.
+/// An event that a supervisor reports.
 #[derive(Debug)]
 pub enum SupervisorEvent {
     /// The namespaces exist.
     SandboxReady {
-        /// Since when.
+        /// When they were made.
         at: Instant,
     },
-    /// They do not, and nothing is left of them; `create_sandbox` may be asked for again.
+    /// The namespaces could not be made, and nothing is left of them; `create_sandbox` may be called again.
     SandboxFailed {
-        /// Continues "failed to …".
+        /// The cause; continues "failed to …".
         message: String,
     },
     /// A container's process was executed.
     Started {
         /// Name of the container.
         container: String,
-        /// Which run.
+        /// The number of the run.
         number: u32,
         /// The process.
         process: StartedProcess,
     },
-    /// There is no process, and none is left.
+    /// A start failed, and no process is left.
     StartFailed {
         /// Name of the container.
         container: String,
-        /// Which run.
+        /// The number of the run.
         number: u32,
-        /// Which part of the start.
+        /// The step of the start that failed.
         at: StartFailedAt,
-        /// Of `Create`: continues "failed to …". Of `Run`: as runc writes it.
+        /// The cause. Of `Create`: continues "failed to …". Of `Run`: in runc's words.
         message: String,
     },
     /// The attempt is over: no process of it is left.
     Exited {
         /// Name of the container.
         container: String,
-        /// Which run.
+        /// The number of the run.
         number: u32,
-        /// How; `None` if no record could be written.
+        /// The exit record; `None` if none could be written.
         exit: Option<ExitRecord>,
     },
-    /// A process was executed beside a container's.
+    /// A process was executed in a container.
     ExecStarted {
-        /// As given to `exec`.
+        /// The ID that was passed to `exec`.
         id: u32,
-        /// In the host's PID namespace.
+        /// The PID in the host's PID namespace.
         pid: i32,
         /// Master of its terminal, if it has one.
         terminal: Option<OwnedFd>,
     },
-    /// There is no process.
+    /// A process could not be executed in a container.
     ExecFailed {
-        /// As given to `exec`.
+        /// The ID that was passed to `exec`.
         id: u32,
-        /// As runc writes it.
+        /// The cause, in runc's words.
         message: String,
     },
-    /// A client is attached; that its session is over is seen from its pipes.
+    /// A client is attached. The end of its session is seen from its pipes.
     Attached {
-        /// As given to `attach`.
+        /// The ID that was passed to `attach`.
         id: u32,
         /// Master of the container's terminal, if it has one.
         terminal: Option<OwnedFd>,
     },
-    /// It is not.
+    /// A client could not be attached.
     AttachFailed {
-        /// As given to `attach`.
+        /// The ID that was passed to `attach`.
         id: u32,
-        /// Why not.
+        /// The cause.
         message: String,
     },
-    /// The process ended.
+    /// A process that was executed in a container has ended.
     ExecExited {
-        /// As given to `exec`.
+        /// The ID that was passed to `exec`.
         id: u32,
         /// The exit code, or 128 + the signal.
         code: i32,
     },
 }
 
-/// What a supervisor has, when it is greeted.
+/// The state of a supervisor when it is greeted.
 #[derive(Debug, Default)]
 pub struct SupervisorState {
-    /// Of the supervisor.
+    /// The supervisor's PID.
     pub pid: i32,
-    /// `SandboxReady` or `SandboxFailed`, if it was asked for and is decided;
-    /// then `Started`, `StartFailed` and `Exited` of every attempt that is not
-    /// forgotten, and `ExecStarted` of what is being executed.
+    /// `SandboxReady` or `SandboxFailed`, if a sandbox was requested and that is decided; then `Started`,
+    /// `StartFailed` and `Exited` of every attempt that is not forgotten, and `ExecStarted` of processes that
+    /// are being executed.
     pub events: Vec<SupervisorEvent>,
     /// Attempts whose start is under way: `Started` or `StartFailed` follows.
     pub starting: Vec<(String, u32)>,
@@ -246,14 +245,14 @@ pub struct SupervisorState {
 pub struct Supervisor {
     dir: PathBuf,
     socket: Async<OwnedFd>,
-    /// What came while something else was waited for.
+    /// Events that arrived while something else was waited for.
     early: RefCell<VecDeque<SupervisorEvent>>,
 }
 
 impl Supervisor {
-    /// Makes a supervisor with its files in `dir`, which exists, is its own and
-    /// lies at `<root>/run/nodlet/pods/<uid>`. `lock_name` is `<namespace>_<name>`;
-    /// the supervisor moves itself into `cgroup_dirs`.
+    /// Starts a supervisor with its files in `dir`, which exists, is used by it alone and lies at
+    /// `<root>/run/nodlet/pods/<uid>`. `lock_name` is `<namespace>_<name>`; the supervisor moves itself into
+    /// `cgroup_dirs`.
     pub fn spawn(
         dir: &Path,
         lock_name: &str,
@@ -266,8 +265,8 @@ impl Supervisor {
         Supervisor::connect(dir)?.ok_or(SupervisorError::Died)
     }
 
-    /// Connects to the supervisor of `dir`; `None` if it is dead. It forgets an
-    /// agent of before. One that accepts nobody now is [`SupervisorError::Occupied`].
+    /// Connects to the supervisor of `dir`; `None` if it is dead. The supervisor drops its connection to an
+    /// earlier agent. If its queue of connections is full, the error is [`SupervisorError::Occupied`].
     pub fn connect(dir: &Path) -> Result<Option<Supervisor>, SupervisorError> {
         match connect(dir) {
             Ok(socket) => {
@@ -280,19 +279,19 @@ impl Supervisor {
         }
     }
 
-    /// Greets it. Nothing is told to an agent that has not.
+    /// Greets the supervisor, which reports nothing before that. Returns its state.
     pub async fn hello(&self) -> Result<SupervisorState, SupervisorError> {
         self.hello_with(&mut |_, _| {}).await
     }
 
-    /// Greets it. `layer` is given each layer by name on which containers run, to be used again: each
-    /// mount of a layer has a page cache of its own.
+    /// Greets the supervisor, and calls `layer` with name and descriptor of each layer on which containers
+    /// run. The descriptors are used again because each mount of a layer has a page cache of its own.
     pub async fn hello_with(
         &self,
         layer: &mut dyn FnMut(&str, OwnedFd),
     ) -> Result<SupervisorState, SupervisorError> {
         self.send(&Request::Hello { version: VERSION }, &[])?;
-        // All of it is told again.
+        // The supervisor reports everything again.
         self.early.borrow_mut().clear();
         let mut state = SupervisorState::default();
         let mut greeted = false;
@@ -304,7 +303,7 @@ impl Supervisor {
                 }
                 News::Hello { pid, .. } => (state.pid, greeted) = (pid, true),
                 News::HelloEnd if greeted => return Ok(state),
-                // Of a greeting that was not heard to its end.
+                // The end of an earlier greeting that was not read completely.
                 News::HelloEnd => {}
                 News::Starting { container, number } => {
                     state.starting.push((container.as_str().to_owned(), number));
@@ -315,7 +314,7 @@ impl Supervisor {
                     }
                 }
                 news => {
-                    // What came before is told again.
+                    // News from before the greeting is reported again.
                     if let (true, Some(event)) = (greeted, self.event(news, descriptors)?) {
                         state.events.push(event);
                     }
@@ -324,13 +323,13 @@ impl Supervisor {
         }
     }
 
-    /// Asks for the namespaces: `SandboxReady` or `SandboxFailed`.
+    /// Requests the namespaces; the answer is `SandboxReady` or `SandboxFailed`.
     pub fn create_sandbox(&self, config: &SandboxConfig) -> Result<(), SupervisorError> {
         self.send_with(&Request::CreateSandbox, config, &[])
     }
 
-    /// Asks for a container: `Started` or `StartFailed`. `layers` are those that
-    /// `config` names.
+    /// Requests the start of a container; the answer is `Started` or `StartFailed`. `layers` are the
+    /// descriptors of those that `config` names.
     pub fn start(
         &self,
         container: &str,
@@ -341,8 +340,8 @@ impl Supervisor {
         self.send_with(&Request::Start { container: cut(container), number }, config, layers)
     }
 
-    /// Asks for a process beside a container's: `ExecStarted` or `ExecFailed`.
-    /// What is not given of `stdio` is /dev/null; with a terminal, none is used.
+    /// Requests a process in a container; the answer is `ExecStarted` or `ExecFailed`. Missing streams of
+    /// `stdio` become /dev/null; with a terminal, `stdio` is not used.
     pub fn exec(
         &self,
         id: u32,
@@ -361,8 +360,8 @@ impl Supervisor {
         self.send_with(&request, config, &given)
     }
 
-    /// Asks for a container's output, and to pass on input: `Attached` or
-    /// `AttachFailed`. With these ends of pipes it is over when they are.
+    /// Requests a container's output, and that input is passed on; the answer is `Attached` or
+    /// `AttachFailed`. The session ends when these ends of pipes are closed.
     pub fn attach(
         &self,
         id: u32,
@@ -380,18 +379,18 @@ impl Supervisor {
         self.send(&request, &given)
     }
 
-    /// An attempt that is over need not be remembered any more; its exit record goes, too.
+    /// Makes the supervisor forget an attempt that is over, and remove its exit record.
     pub fn forget(&self, container: &str, number: u32) -> Result<(), SupervisorError> {
         self.send(&Request::Forget { container: cut(container), number }, &[])
     }
 
-    /// It ends when no container is left, and takes the sandbox down.
+    /// Makes the supervisor end when no container is left, and remove the sandbox.
     pub fn end(&self) -> Result<(), SupervisorError> {
         self.send(&Request::End, &[])
     }
 
-    /// Has it replace itself with the binary `exe`; `hello` follows. Its
-    /// containers, its pid and its lock stay. After an error it is what it was.
+    /// Makes the supervisor replace itself with the binary `exe`; call `hello` afterwards. Its containers,
+    /// its PID and its lock stay. After an error it continues unchanged.
     pub async fn reexec(&self, exe: BorrowedFd<'_>) -> Result<(), SupervisorError> {
         self.send(&Request::Reexec, &[exe])?;
         loop {
@@ -412,7 +411,7 @@ impl Supervisor {
         }
     }
 
-    /// The next news. `Died` if there will be none.
+    /// The next event. The error is `Died` if there will be none.
     pub async fn next(&self) -> Result<SupervisorEvent, SupervisorError> {
         loop {
             if let Some(event) = self.early.borrow_mut().pop_front() {
@@ -493,7 +492,7 @@ impl Supervisor {
                 SupervisorEvent::AttachFailed { id, message: text(message) }
             }
             News::ExecExited { id, code } => SupervisorEvent::ExecExited { id, code },
-            // Answers to what nobody waits for any more.
+            // Answers that are not waited for any more.
             News::Hello { .. }
             | News::HelloEnd
             | News::Starting { .. }
@@ -503,8 +502,8 @@ impl Supervisor {
     }
 }
 
-/// The cgroup of a process that was executed in the container whose leaf this is:
-/// one `cgroup.kill` ends it with all that it started.
+/// The cgroup of a process that was executed in the container with this leaf: one `cgroup.kill` ends the
+/// process with its descendants.
 pub fn exec_cgroup(leaf: &Path, id: u32) -> PathBuf {
     super::enter::cgroup(leaf, id)
 }
@@ -533,9 +532,9 @@ fn lock(dir: &Path, name: &str) -> Result<File, SupervisorError> {
     Ok(file)
 }
 
-/// Removes locks that no supervisor holds: that of one name, or all. For the thread that
-/// [`Supervisor::spawn`]s: between opening a lock and taking it nobody may remove it, or
-/// there would be two of one name.
+/// Removes free locks, which no supervisor holds: that of one name, or all. Call it only on the thread that
+/// calls [`Supervisor::spawn`]: if a lock were removed after it was opened and before it is locked, there
+/// could be two supervisors of one name.
 pub fn remove_free_locks(locks: &Path, name: Option<&str>) -> io::Result<()> {
     let paths = match name {
         Some(name) => vec![locks.join(name)],
@@ -556,7 +555,7 @@ pub fn remove_free_locks(locks: &Path, name: Option<&str>) -> io::Result<()> {
     Ok(())
 }
 
-/// A path to the socket that is short however long the directory's is.
+/// An address for the socket that is short, whatever the length of the directory's path.
 fn socket_address(dir: &File) -> nix::Result<UnixAddr> {
     UnixAddr::new(format!("/proc/self/fd/{}/{SOCKET}", dir.as_raw_fd()).as_str())
 }
@@ -570,7 +569,7 @@ fn listen(dir: &Path) -> io::Result<OwnedFd> {
     let directory = sys::open_path(dir)?;
     let listener = socket::socket(AddressFamily::Unix, SockType::SeqPacket, SockFlag::SOCK_CLOEXEC, None)?;
     socket::bind(listener.as_raw_fd(), &socket_address(&directory)?)?;
-    // Before it listens, nobody can connect.
+    // Before the socket listens, nobody can connect.
     fs::set_permissions(&path, fs::Permissions::from_mode(0o600))?;
     socket::listen(&listener, socket::Backlog::new(8)?)?;
     Ok(listener)
@@ -579,16 +578,16 @@ fn listen(dir: &Path) -> io::Result<OwnedFd> {
 fn connect(dir: &Path) -> nix::Result<OwnedFd> {
     let directory =
         sys::open_path(dir).map_err(|error| nix::Error::from_raw(error.raw_os_error().unwrap_or(0)))?;
-    // A supervisor that accepts nobody is not waited for in here.
+    // Non-blocking, so as not to wait for a supervisor that accepts no connection.
     let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
     let socket = socket::socket(AddressFamily::Unix, SockType::SeqPacket, flags, None)?;
     socket::connect(socket.as_raw_fd(), &socket_address(&directory)?)?;
     Ok(socket)
 }
 
-/// The binary `file`, on a read-only mount of its own: no container can write to
-/// it through /proc/<pid>/exe. Every copy of the descriptor must be closed when
-/// it is executed, for through one the mount could be made writable again.
+/// The binary `file`, on a read-only mount of its own: no container can write to it through /proc/<pid>/exe.
+/// Every copy of the descriptor must be closed when the binary is executed, since through a copy the mount
+/// could be made writable again.
 pub(super) fn seal(file: &std::ffi::CStr) -> io::Result<OwnedFd> {
     let mount = sys::clone_mount(None, file, false)?;
     const RDONLY: u64 = 0x1;

@@ -1,12 +1,11 @@
 //! A container's input, and the clients that are attached to it.
 //!
-//! The container comes first: nothing here waits for a client. Each gets its copy of
-//! the output through a pipe of its own; what does not fit into a pipe that is full
-//! is skipped for that client alone, counted, and told to it when it reads again. The
-//! log has all of it. A container with input is talked to by somebody who cannot be there
-//! before it begins, and who would miss what it writes at once: that is kept for the first
-//! of its clients. Input goes the other way in pieces that the container's pipe
-//! takes at once, so that a container that does not read holds up its clients only.
+//! The container has priority: nothing here waits for a client. Each client gets its copy of the output
+//! through its own pipe. Output that does not fit into a full pipe is skipped for that client alone and
+//! counted, and the client gets a notice when it reads again. The log has all output. Clients of a container
+//! with input cannot attach before it starts, and would miss its first output: that is kept for the first
+//! client. Input is passed on in pieces that fit into the container's pipe at once, so that a container that
+//! does not read delays only its clients.
 //!
 //! The rules for the end of input are containerd's: with `stdinOnce` it is the end
 //! of the container's input, otherwise of the client's session.
@@ -20,61 +19,61 @@ use serde::{Deserialize, Serialize};
 
 use super::log::Stream;
 
-/// Clients of one container. Each copy of the output costs time.
+/// Upper bound of the clients of one container. Each copy of the output costs time.
 const MAX_CLIENTS: usize = 16;
 
-/// What a pipe that polls as writable takes without blocking: PIPE_BUF.
+/// The number of bytes that a pipe which polls as writable accepts without blocking: PIPE_BUF.
 const PIECE: usize = 4096;
 
-/// Bytes of a line without an end that a terminal shows to who comes later: a prompt.
+/// Upper bound of the bytes of an unfinished line that a terminal shows to later clients: a prompt.
 const PROMPT: usize = 256;
 
-/// Bytes of output that are kept for the first client: what its pipe takes at once.
+/// Upper bound of the output that is kept for the first client: as much as its pipe accepts at once.
 const EARLY: usize = 64 * 1024;
 
-/// Pieces that are passed on before the rest of the pod has its turn.
+/// How many pieces are passed on before the rest of the pod has its turn.
 const PIECES: usize = 16;
 
 /// One client's ends of its pipes.
 struct Client {
     stdin: Option<OwnedFd>,
-    /// stdout, stderr.
+    /// The outputs: stdout, stderr.
     outputs: [Option<Output>; 2],
 }
 
 struct Output {
     pipe: OwnedFd,
-    /// Bytes that were skipped since the client was last told.
+    /// Bytes that were skipped since the client's last notice.
     skipped: u64,
 }
 
-/// What a container has written before anybody attached to it.
+/// The output that a container has written before the first client attached.
 #[derive(Clone, Default, Serialize, Deserialize)]
 struct Early {
-    /// stdout, stderr; nothing once they are more than is kept.
+    /// The kept output: stdout, stderr; both are empty if the output exceeded the limit.
     outputs: [Vec<u8>; 2],
-    /// Bytes that are not kept.
+    /// The number of bytes that are not kept.
     skipped: [u64; 2],
 }
 
-/// See the module.
+/// A container's input and its clients; see the module documentation.
 #[derive(Default)]
 pub(super) struct Console {
-    /// The writing end of its stdin, or the master of its terminal.
+    /// The writing end of the container's stdin, or the master of its terminal.
     stdin: Option<OwnedFd>,
     stdin_once: bool,
     tty: bool,
-    /// Read from a client, not yet taken by the container.
+    /// Input that was read from a client and not yet accepted by the container.
     pending: Vec<u8>,
-    /// What a terminal has shown of its last line, unless that is long: who attaches to a shell
-    /// that waits for them would see nothing.
+    /// The last line that a terminal has shown, unless it is long: without it, a client that attaches to a
+    /// waiting shell would see nothing.
     prompt: Vec<u8>,
-    /// None of a container without input, and when the first client has it.
+    /// The early output; `None` without input, and after the first client has received it.
     early: Option<Early>,
     clients: Vec<Client>,
 }
 
-/// A console for the supervisor's next binary; descriptors are numbers.
+/// A console, saved for the supervisor's next binary; descriptors are numbers.
 #[derive(Default, Serialize, Deserialize)]
 pub(super) struct SavedConsole {
     stdin: Option<RawFd>,
@@ -91,12 +90,12 @@ pub(super) struct SavedConsole {
 #[derive(Serialize, Deserialize)]
 struct SavedClient {
     stdin: Option<RawFd>,
-    /// Pipe, and bytes skipped.
+    /// The pipe, and the bytes that were skipped.
     outputs: [Option<(RawFd, u64)>; 2],
 }
 
 impl Console {
-    /// Of a container that is about to start. A terminal comes later.
+    /// The console of a container that is about to start. A terminal is set later.
     pub(super) fn new(stdin: Option<OwnedFd>, stdin_once: bool, tty: bool) -> Console {
         let early = stdin.as_ref().map(|_| Early::default());
         Console { stdin, stdin_once, tty, early, ..Console::default() }
@@ -106,7 +105,7 @@ impl Console {
         self.tty
     }
 
-    /// The master of its terminal, if it has one that is read from.
+    /// Sets the master of the container's terminal, if the container reads from it.
     pub(super) fn set_stdin(&mut self, terminal: OwnedFd) {
         self.stdin = Some(terminal);
         self.early = Some(Early::default());
@@ -120,7 +119,7 @@ impl Console {
         open: [bool; 2],
     ) -> Result<(), String> {
         if self.clients.len() >= MAX_CLIENTS {
-            // Those that are gone but for input that the container does not take.
+            // Remove clients that are gone, but are kept for input that the container has not accepted.
             self.clients.retain(|client| client.outputs.iter().any(Option::is_some));
         }
         if self.clients.len() >= MAX_CLIENTS {
@@ -131,11 +130,11 @@ impl Console {
                 .map_err(|error| format!("attach: use the client's pipe: {}", error.desc()))?;
         }
         let mut client = Client {
-            // Input of a container that takes none is refused as by a closed pipe.
+            // Input for a container without stdin is rejected by closing the pipe.
             stdin: stdin.filter(|_| self.stdin.is_some()),
             outputs: outputs.map(|pipe| pipe.map(|pipe| Output { pipe, skipped: 0 })),
         };
-        // Before it is looked at what has ended: it may have written all that it ever will.
+        // Before closing ended outputs: the container may have written all its output already.
         let begins_here = self.early.take().is_some_and(|early| client.catch_up(&early));
         client.end(open);
         if !begins_here && !self.prompt.is_empty() {
@@ -145,7 +144,7 @@ impl Console {
         Ok(())
     }
 
-    /// What is to be polled. Ends that nobody waits on are asked only whether they are gone.
+    /// Adds the descriptors to poll. An end that is not waited for is only checked for being closed.
     pub(super) fn poll<'a>(&'a self, mut add: impl FnMut(BorrowedFd<'a>, PollFlags)) {
         if let (Some(stdin), false) = (&self.stdin, self.pending.is_empty()) {
             add(stdin.as_fd(), PollFlags::POLLOUT);
@@ -160,7 +159,7 @@ impl Console {
         }
     }
 
-    /// Passes input on, and lets go of clients that are gone.
+    /// Passes input on, and removes clients that are gone.
     pub(super) fn pump(&mut self) {
         for _ in 0..PIECES {
             if !self.flush() || !self.fetch() {
@@ -175,21 +174,21 @@ impl Console {
         self.clients.retain(Client::is_there);
     }
 
-    /// Hands the container what it has not taken yet; `false` if it takes no more now.
+    /// Writes pending input to the container; `false` if it accepts no more now.
     fn flush(&mut self) -> bool {
         while let (Some(stdin), false) = (&self.stdin, self.pending.is_empty()) {
             match nix::unistd::write(stdin, &self.pending) {
                 Ok(written @ 1..) => drop(self.pending.drain(..written)),
                 Err(nix::Error::EINTR) => {}
                 Err(nix::Error::EAGAIN) => return false,
-                // Nobody reads it any more.
+                // No process reads the input any more.
                 Ok(_) | Err(_) => self.close_stdin(),
             }
         }
         self.stdin.is_some()
     }
 
-    /// Reads one piece from one client; `false` if there is none.
+    /// Reads one piece of input from one client; `false` if there is none.
     fn fetch(&mut self) -> bool {
         let mut piece = [0; PIECE];
         let mut at = 0;
@@ -216,7 +215,7 @@ impl Console {
         false
     }
 
-    /// The container gets no more input, and clients learn that nobody takes theirs.
+    /// Closes the container's input and that of the clients.
     fn close_stdin(&mut self) {
         self.stdin = None;
         self.pending = Vec::new();
@@ -225,7 +224,7 @@ impl Console {
         }
     }
 
-    /// Shows the clients what the container wrote, as far as they have room for it.
+    /// Shows the clients the container's output, as far as their pipes have room.
     pub(super) fn show(&mut self, stream: Stream, bytes: &[u8]) {
         for client in &mut self.clients {
             client.show(stream as usize, bytes);
@@ -250,7 +249,7 @@ impl Console {
         }
     }
 
-    /// An output of the container has ended, and with it the clients' copies. `open` says which have not.
+    /// Closes the clients' copies of outputs that have ended. `open` says which have not.
     pub(super) fn end(&mut self, open: [bool; 2]) {
         for client in &mut self.clients {
             client.end(open);
@@ -261,7 +260,7 @@ impl Console {
         self.clients.retain(Client::is_there);
     }
 
-    /// The container is gone.
+    /// Records that the container has ended.
     pub(super) fn close(&mut self) {
         self.end([false, false]);
         *self = Console::new(None, self.stdin_once, self.tty);
@@ -317,7 +316,7 @@ impl SavedConsole {
 }
 
 impl Early {
-    /// All of it or nothing: the beginning of what is long is nothing to somebody who comes late.
+    /// Keeps all of the output or none: the beginning of a long output does not help a late client.
     fn keep(&mut self, at: usize, bytes: &[u8]) {
         let kept: usize = self.outputs.iter().map(Vec::len).sum();
         if self.skipped == [0, 0] && kept + bytes.len() <= EARLY {
@@ -331,20 +330,20 @@ impl Early {
 }
 
 impl Client {
-    /// Shows it what was written before it came; `false` if it is only told how much that was.
+    /// Shows the client the early output; `false` if it only gets a notice of the skipped bytes.
     fn catch_up(&mut self, early: &Early) -> bool {
         for at in 0..2 {
             self.show(at, &early.outputs[at]);
             if let Some(output) = &mut self.outputs[at] {
                 output.skipped += early.skipped[at];
             }
-            // It may wait for this client, and write no more until then.
+            // The container may wait for this client, and write nothing until then.
             self.confess(at);
         }
         early.skipped == [0, 0]
     }
 
-    /// Only these outputs of the container have not ended.
+    /// Records which outputs of the container have not ended.
     fn end(&mut self, open: [bool; 2]) {
         for at in (0..2).filter(|at| !open[*at]) {
             self.confess_in_the_end(at);
@@ -361,7 +360,7 @@ impl Client {
 
     fn show(&mut self, at: usize, bytes: &[u8]) {
         let Some(output) = &self.outputs[at] else { return };
-        // Who fell behind begins again when half of the pipe is free, and not for every page of it.
+        // A client that fell behind continues when half of its pipe is free, and not for every page.
         if output.skipped > 0 && !is_half_empty(output.pipe.as_fd()) {
             return self.skip(at, bytes);
         }
@@ -389,8 +388,8 @@ impl Client {
         }
     }
 
-    /// Says what was skipped of an output: on stderr, where that is its own stream.
-    /// `false` if there is no room to say it in.
+    /// Writes a notice of the bytes skipped of an output: to stderr, if that is a stream of its own. `false`
+    /// if there is no room for the notice.
     fn confess(&mut self, at: usize) -> bool {
         let skipped = self.outputs[at].as_ref().map_or(0, |output| output.skipped);
         if skipped == 0 {
@@ -399,7 +398,7 @@ impl Client {
         let notice = format!(
             "\nnodlet: {skipped} bytes of output were skipped here: they were not read in time; the log has them\n"
         );
-        // Shorter than PIPE_BUF: all of it or nothing.
+        // Shorter than PIPE_BUF: written completely or not at all.
         if self.notices().map(|pipe| nix::unistd::write(pipe, notice.as_bytes()))
             == Some(Err(nix::Error::EAGAIN))
         {
@@ -411,7 +410,7 @@ impl Client {
         true
     }
 
-    /// As [`Client::confess`], in a pipe that is made larger for it: no other moment comes.
+    /// Like [`Client::confess`], but enlarges the pipe if necessary, since there is no later moment.
     fn confess_in_the_end(&mut self, at: usize) {
         if !self.confess(at)
             && let Some(pipe) = self.notices().map(AsRawFd::as_raw_fd)
@@ -422,19 +421,19 @@ impl Client {
         }
     }
 
-    /// Where it is told what was skipped.
+    /// The pipe for notices of skipped bytes.
     fn notices(&self) -> Option<&OwnedFd> {
         self.outputs.iter().rev().flatten().map(|output| &output.pipe).next()
     }
 }
 
-/// Which of a client's outputs are kept, of those that are open: stderr as long as
-/// stdout, which is spoken of there.
+/// The client's outputs to keep, of those that are open: stderr is kept as long as stdout, since the notices
+/// for stdout go there.
 fn are_wanted([stdout, stderr]: [bool; 2]) -> [bool; 2] {
     [stdout, stderr || stdout]
 }
 
-/// Whether nobody holds the other end of a pipe.
+/// Whether no process has the other end of a pipe.
 fn is_gone(pipe: BorrowedFd) -> bool {
     let mut fds = [PollFd::new(pipe, PollFlags::empty())];
     poll(&mut fds, PollTimeout::ZERO) == Ok(1)
@@ -448,7 +447,7 @@ fn is_half_empty(pipe: BorrowedFd) -> bool {
     asked == 0 && unread <= size / 2
 }
 
-/// A pipe whose writing end does not block, and whose reading end does.
+/// A pipe with a non-blocking writing end and a blocking reading end.
 pub(super) fn input_pipe() -> io::Result<(OwnedFd, OwnedFd)> {
     let (reader, writer) = nix::unistd::pipe2(OFlag::O_CLOEXEC)?;
     fcntl(writer.as_raw_fd(), FcntlArg::F_SETFL(OFlag::O_NONBLOCK))?;

@@ -1,13 +1,12 @@
-//! Executes a process beside a container's own: the same user, groups,
-//! capabilities, environment and working directory, in the same namespaces, in a
-//! cgroup of its own below the container's.
+//! Executes a process in a running container: with the container's user, groups, capabilities, environment
+//! and working directory, in the same namespaces, and in its own cgroup below the container's.
 //!
-//! A helper enters the namespaces by the container's pidfd, takes the container's
-//! identity, and forks the process as the supervisor's child: a process that enters a PID
-//! namespace is not in it, only its children are. Whoever is in there with CAP_SYS_PTRACE can
-//! read, write and direct that child. So it shares no memory with the helper, and has no
-//! capability, descriptor or mount that the container has not. A process that hangs or overruns is
-//! ended, with all that it started, by one `cgroup.kill` of its cgroup.
+//! A helper enters the namespaces by the container's pidfd, takes the container's identity, and forks the
+//! process as the supervisor's child, because only the children of a process that enters a PID namespace are
+//! in it. A process in there with CAP_SYS_PTRACE can read, write and control that child. Therefore the child
+//! shares no memory with the helper, and has no capability, descriptor or mount that the container does not
+//! have. A process that hangs or times out is ended, with its descendants, by one `cgroup.kill` of its
+//! cgroup.
 
 use std::fs::{self, File, OpenOptions};
 use std::io;
@@ -26,21 +25,21 @@ use super::start::Status;
 use super::sys::{self, Parent};
 use nodlet_host::launch::{CgroupPaths, ExecConfig, ProcessConfig};
 
-/// The cgroup of a process that is executed: below the container's leaf.
+/// The cgroup of an executed process, below the container's leaf.
 pub(super) fn cgroup(leaf: &Path, id: u32) -> PathBuf {
     leaf.join(format!("{PREFIX}{id}"))
 }
 
-/// What cgroups of executed processes begin with.
+/// Prefix of the names of cgroups of executed processes.
 pub(super) const PREFIX: &str = "exec-";
 
-/// What the helper is given. Everything is inherited.
+/// The input of the exec helper. All descriptors are inherited.
 pub(super) struct Enter<'a> {
     /// A [`nodlet_host::launch::ContainerConfig`].
     pub(super) container: BorrowedFd<'a>,
     /// An [`ExecConfig`].
     pub(super) config: BorrowedFd<'a>,
-    /// Of the container's first process.
+    /// The pidfd of the container's first process.
     pub(super) pidfd: BorrowedFd<'a>,
     pub(super) user: &'a User,
     pub(super) status: BorrowedFd<'a>,
@@ -48,7 +47,7 @@ pub(super) struct Enter<'a> {
 }
 
 impl Enter<'_> {
-    /// The helper: never returns.
+    /// Runs the helper; never returns.
     pub(super) fn run(self) -> ! {
         sys::set_name(c"nodlet:exec");
         let mut keep = vec![
@@ -114,7 +113,8 @@ impl Enter<'_> {
         keep.extend(master.iter().chain(&slave).map(|end| end.as_raw_fd()));
         sys::close_all_but(&keep);
 
-        // Only now: what is in the container's PID namespace never has more than the container.
+        // Only from here on: a process in the container's PID namespace must never have more than the
+        // container has.
         // SAFETY: the helper was forked from a process with one thread, and has one.
         let Some(pid) = unsafe { sys::fork(Parent::CallersParent, None) }.map_err(step("fork"))? else {
             drop(master);
@@ -154,9 +154,9 @@ impl Enter<'_> {
     }
 }
 
-/// Goes to the container's working directory. The container may have put a link there, which the
-/// helper, with all capabilities, can follow through `/proc/N/root` of processes that the container
-/// sees: for one outside of the container's root, the kernel has no path.
+/// Changes to the container's working directory. The container may have put a link there, which the helper,
+/// with all capabilities, can follow through `/proc/N/root` of processes that the container sees. For a
+/// directory outside of the container's root, the kernel has no path.
 fn change_directory(path: &Path) -> io::Result<()> {
     std::env::set_current_dir(path)?;
     match std::env::current_dir() {
@@ -165,7 +165,7 @@ fn change_directory(path: &Path) -> io::Result<()> {
     }
 }
 
-/// What of a [`nodlet_host::launch::ContainerConfig`] the helper needs: the rest is passed over.
+/// The fields of a [`nodlet_host::launch::ContainerConfig`] that the helper needs; others are ignored.
 #[derive(Deserialize)]
 struct ContainerToEnter {
     process: ProcessConfig,
@@ -173,16 +173,16 @@ struct ContainerToEnter {
     oom_score_adj: i32,
 }
 
-/// Makes the calling process the leader of a session, which has the terminal, if there is one.
+/// Makes the calling process a session leader with this terminal, if there is one.
 pub(super) fn start_session(terminal: Option<&OwnedFd>) -> io::Result<()> {
     let _ = nix::unistd::setsid();
     terminal.map_or(Ok(()), |slave| take_terminal(slave.as_fd()))
 }
 
-/// A terminal of the container's own /dev/pts: master and slave, which is `user`'s or
-/// the caller's.
+/// Opens a terminal of the container's own /dev/pts and returns master and slave. The slave belongs to
+/// `user`, or to the caller without one.
 pub(super) fn open_terminal(user: Option<&User>, size: Option<(u16, u16)>) -> io::Result<(OwnedFd, OwnedFd)> {
-    // What the container has put there in its stead must not make this wait.
+    // A file that the container has put there instead must not block this call.
     let flags = libc::O_NOCTTY | libc::O_CLOEXEC | libc::O_NONBLOCK;
     let master = OpenOptions::new().read(true).write(true).custom_flags(flags).open("/dev/pts/ptmx")?;
     let magic = nix::sys::statfs::fstatfs(&master)?.filesystem_type();
@@ -219,8 +219,8 @@ pub(super) fn open_terminal(user: Option<&User>, size: Option<(u16, u16)>) -> io
     Ok((master.into(), slave))
 }
 
-/// Makes `slave` all three streams of the calling process, which leads a session, and
-/// the session's terminal.
+/// Makes `slave` the three standard streams of the calling process, which leads a session, and the terminal
+/// of that session.
 pub(super) fn take_terminal(slave: BorrowedFd) -> io::Result<()> {
     for number in 0..3 {
         nix::unistd::dup2(slave.as_raw_fd(), number)?;
@@ -232,28 +232,29 @@ pub(super) fn take_terminal(slave: BorrowedFd) -> io::Result<()> {
     Ok(())
 }
 
-/// The file system of terminals.
+/// The file system type of terminals.
 pub(super) const DEVPTS: nix::sys::statfs::FsType = nix::sys::statfs::FsType(0x1cd1);
 
-/// A process that was executed beside a container's, as the supervisor knows it.
+/// A process that was executed in a container, as the supervisor knows it.
 pub(super) struct Exec {
     pub(super) id: u32,
     pub(super) cgroup: PathBuf,
-    /// `cgroup.events` of it.
+    /// `cgroup.events` of the process's cgroup.
     pub(super) events: Option<File>,
     pub(super) state: ExecState,
-    /// The connected agent knows that it runs.
+    /// Whether the connected agent knows that the process runs.
     pub(super) started_told: bool,
-    /// The connected agent knows how it ended.
+    /// Whether the connected agent knows how the process ended.
     pub(super) ended_told: bool,
-    /// How often what it left behind may still be moved to the container's cgroup.
+    /// How often its remaining descendants may still be moved to the container's cgroup.
     pub(super) moves: u8,
 }
 
-/// More often it is not tried: moving takes the kernel's time, and who forks without end is not moved.
+/// The limit of [`Exec::moves`]: moving costs the kernel's time, and processes that fork without end are not
+/// moved.
 pub(super) const MOVES: u8 = 3;
 
-/// Where it is.
+/// The state of an executed process.
 #[expect(clippy::large_enum_variant, reason = "a failure is rare, short-lived and of fixed capacity")]
 pub(super) enum ExecState {
     Starting {
@@ -269,7 +270,7 @@ pub(super) enum ExecState {
     Ended {
         pid: nix::unistd::Pid,
         code: i32,
-        /// What it said last is in there until the agent has it.
+        /// The terminal, kept until the agent has it, because it still contains the last output.
         terminal: Option<OwnedFd>,
     },
     Failed {
@@ -278,7 +279,7 @@ pub(super) enum ExecState {
 }
 
 impl Exec {
-    /// Its process is gone; what it left behind in its cgroup may not be.
+    /// Whether the process has ended; its descendants may still be in its cgroup.
     pub(super) fn has_ended(&self) -> bool {
         match &self.state {
             ExecState::Starting { .. } | ExecState::Running { .. } => false,
@@ -286,7 +287,7 @@ impl Exec {
         }
     }
 
-    /// Ends what a start has left.
+    /// Ends a failed start.
     pub(super) fn fail(&mut self, message: protocol::Message) {
         let _ = sys::kill_cgroup(&self.cgroup);
         self.state = ExecState::Failed { message };

@@ -1,5 +1,5 @@
-//! The last step of every process in a container: find the file, execute it,
-//! or say why not in the words of `runc`.
+//! The last step of every process in a container: find the file and execute it, or report the reason in
+//! runc's words.
 
 use std::ffi::{CStr, CString, OsStr};
 use std::os::unix::ffi::OsStrExt;
@@ -9,7 +9,7 @@ use nix::errno::Errno;
 
 use nodlet_host::launch::ProcessConfig;
 
-/// `PATH` of a container that has none.
+/// `PATH` of a container without one.
 const DEFAULT_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 
 /// Names of the kernel's capabilities, by number.
@@ -57,7 +57,7 @@ pub(super) const CAPABILITIES: &[&str] = &[
     "CAP_CHECKPOINT_RESTORE",
 ];
 
-/// Those of `wanted` that this process has itself: nobody can give what he has not.
+/// The capabilities among `wanted` that this process has itself: a process cannot pass on others.
 pub(super) fn possible_capabilities(wanted: &[String]) -> Vec<&str> {
     let own = super::sys::own_capabilities(u64::MAX).unwrap_or(0);
     CAPABILITIES
@@ -68,13 +68,13 @@ pub(super) fn possible_capabilities(wanted: &[String]) -> Vec<&str> {
         .collect()
 }
 
-/// The bits of capabilities, as system calls have them.
+/// The bits of capabilities, as in system calls.
 pub(super) fn capability_bits(names: &[String]) -> u64 {
     let number = |name: &String| CAPABILITIES.iter().position(|known| known == name);
     names.iter().filter_map(number).fold(0, |bits, number| bits | 1 << number)
 }
 
-/// What is to be executed.
+/// A program to execute, with arguments and environment.
 #[derive(Clone)]
 pub(super) struct Execute {
     args: Vec<CString>,
@@ -83,12 +83,12 @@ pub(super) struct Execute {
 }
 
 impl Execute {
-    /// `home` is used where the environment has no `HOME`.
+    /// The program of `process`. `home` is used if the environment has no `HOME`.
     pub(super) fn new(process: &ProcessConfig, home: &str) -> Execute {
         Execute::with_args(process, &process.args, home)
     }
 
-    /// Other arguments in the environment of `process`.
+    /// A program with other arguments in the environment of `process`.
     pub(super) fn with_args(process: &ProcessConfig, args: &[String], home: &str) -> Execute {
         let value =
             |name: &str| process.env.iter().rev().find_map(|pair| pair.strip_prefix(name)?.strip_prefix('='));
@@ -100,13 +100,13 @@ impl Execute {
         if value("HOME").is_none() {
             env.push(format!("HOME={home}"));
         }
-        // A NUL cannot be passed on; admission refuses it, and what is left of it here is nothing.
+        // A text with a NUL cannot be passed on; admission rejects it, and here it is dropped.
         let strings =
             |list: &[String]| list.iter().filter_map(|text| CString::new(text.as_bytes()).ok()).collect();
         Execute { args: strings(args), env: strings(&env), path }
     }
 
-    /// Executes; returns only if it cannot, with the reason.
+    /// Executes the program; returns only on failure, with the reason.
     pub(super) fn run(&self) -> String {
         let Some(name) = self.args.first() else { return "exec: no command".to_owned() };
         let text = name.to_string_lossy();
@@ -159,7 +159,7 @@ fn is_executable(file: &CStr) -> bool {
     unsafe { libc::faccessat(libc::AT_FDCWD, file.as_ptr(), libc::X_OK, libc::AT_EACCESS) == 0 }
 }
 
-/// The kernel's words as Go writes them: in lower case.
+/// The kernel's error text in lower case, as Go prints it.
 fn words(error: Errno) -> String {
     let mut text = error.desc().to_owned();
     if let Some(first) = text.get_mut(0..1) {
@@ -168,8 +168,8 @@ fn words(error: Errno) -> String {
     text
 }
 
-/// Rust ignores SIGPIPE and the supervisor blocks SIGCHLD; both would be inherited.
-/// What whoever started the agent ignores, the supervisor does not: [`ignore_nothing`].
+/// Resets signal settings that would be inherited: Rust ignores SIGPIPE, and the supervisor blocks SIGCHLD.
+/// Signals that the agent's caller ignores are reset earlier, by [`ignore_nothing`].
 fn reset_signals() {
     reset(libc::SIGPIPE);
     let empty = 0u64;
@@ -180,18 +180,18 @@ fn reset_signals() {
     }
 }
 
-/// For the supervisor, before all else: of what its own caller ignores, nothing is handed on.
-/// But for SIGPIPE, which it ignores itself.
+/// Resets all signals that the supervisor's caller ignores, so that containers do not inherit that. The
+/// supervisor calls it first. SIGPIPE stays ignored, since the supervisor ignores it itself.
 pub(super) fn ignore_nothing() {
     (1..=64).filter(|number| *number != libc::SIGPIPE).for_each(reset);
 }
 
-/// Bytes of the kernel's signal set.
+/// The size of the kernel's signal set in bytes.
 const SET_SIZE: usize = 8;
 
-/// The default action for a signal.
+/// Sets the default action for a signal.
 fn reset(number: libc::c_int) {
-    // The kernel's `struct sigaction` of any architecture: SIG_DFL, no flags, no mask.
+    // The kernel's `struct sigaction` on any architecture: SIG_DFL, no flags, no mask.
     let default = [0u64; 4];
     // SAFETY: the default action runs no code. SIGKILL, SIGSTOP: the kernel refuses.
     unsafe {

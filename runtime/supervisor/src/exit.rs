@@ -1,5 +1,5 @@
-//! How an attempt ended, on a file that outlives the supervisor: written before
-//! the process is reaped, so that whoever looks finds a process or a record.
+//! The exit record of an attempt, in a file that outlives the supervisor. It is written before the process is
+//! reaped, so that there is always a process or a record.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Seek, SeekFrom, Write};
@@ -13,10 +13,10 @@ use super::log::Log;
 use nodlet_core::time::Instant;
 use nodlet_host::launch::TerminationMessage;
 
-/// Bytes of a termination message.
+/// Maximum size of a termination message in bytes.
 const MAX_MESSAGE: u64 = 4096;
 
-/// How often a record is tried that cannot be read.
+/// The interval between tries to read a record after a shortage.
 const READ_AGAIN: Duration = Duration::from_secs(1);
 
 /// The exit record of an attempt.
@@ -24,22 +24,21 @@ const READ_AGAIN: Duration = Duration::from_secs(1);
 pub struct ExitRecord {
     /// The exit code, or 128 + the signal.
     pub code: i32,
-    /// The signal that ended it.
+    /// The signal that ended the process, if one did.
     pub signal: Option<i32>,
-    /// When its process was executed.
+    /// When the process was executed.
     pub started_at: Instant,
-    /// When its process ended, as far as the supervisor was there to see it.
+    /// When the process ended, as far as the supervisor could observe it.
     pub finished_at: Instant,
     /// The termination message.
     pub message: String,
 }
 
 impl ExitRecord {
-    /// Reads the record of an attempt from a supervisor's directory; `None` if there is none that
-    /// can be understood.
+    /// Reads the record of an attempt from a supervisor's directory; `None` if there is no valid one.
     ///
     /// # Errors
-    /// It cannot be read for want of something, as of descriptors. That says nothing of the attempt.
+    /// A shortage, for instance of descriptors, prevented the read. This says nothing about the attempt.
     pub fn read(dir: &Path, container: &str, number: u32) -> io::Result<Option<ExitRecord>> {
         match fs::read(path(dir, container, number)) {
             Ok(bytes) => Ok(serde_json::from_slice(&bytes).ok()),
@@ -48,7 +47,7 @@ impl ExitRecord {
         }
     }
 
-    /// The same, however long it takes until it can be read.
+    /// Reads the record like [`ExitRecord::read`], and retries as long as a shortage prevents that.
     pub async fn read_in_time(dir: &Path, container: &str, number: u32) -> Option<ExitRecord> {
         loop {
             match ExitRecord::read(dir, container, number) {
@@ -61,7 +60,7 @@ impl ExitRecord {
         }
     }
 
-    /// Replaces the record as a whole. The directory is on tmpfs: nothing to sync.
+    /// Replaces the record as a whole. The directory is on tmpfs, so nothing is synced.
     pub(super) fn write(&self, dir: &Path, container: &str, number: u32) -> io::Result<()> {
         let path = path(dir, container, number);
         let new = path.with_extension("new");
@@ -81,8 +80,8 @@ pub(super) fn remove(dir: &Path, container: &str, number: u32) {
     let _ = fs::remove_file(path(dir, container, number));
 }
 
-/// The message of an attempt that ended with `code`: the end of its file, or of
-/// its log if that is empty, it failed and the pod asks for it.
+/// The termination message of an attempt that ended with `code`: the end of its file; or the end of its log
+/// if the file is empty, the code is not 0 and the pod asks for that.
 pub(super) fn termination_message(wanted: Option<&TerminationMessage>, code: i32, log: &Log) -> String {
     let Some(wanted) = wanted else { return String::new() };
     let text = match tail_of_file(&wanted.file) {
@@ -93,8 +92,9 @@ pub(super) fn termination_message(wanted: Option<&TerminationMessage>, code: i32
     if text.is_empty() && code != 0 && wanted.fallback_to_logs { log.tail() } else { text }
 }
 
-/// The file is mounted in the container, which can write to it and not replace it. What else a
-/// container is given there one day must neither be followed nor waited for.
+/// Reads the end of the termination message file. The file is mounted in the container, which can write to it
+/// but not replace it. Should a container ever be able to, a link must not be followed, and a FIFO not waited
+/// for.
 fn tail_of_file(path: &Path) -> io::Result<String> {
     let flags = libc::O_NOFOLLOW | libc::O_NONBLOCK | libc::O_NOCTTY;
     let mut file = OpenOptions::new().read(true).custom_flags(flags).open(path)?;

@@ -1,13 +1,13 @@
 //! The per-pod process, which outlives the agent.
 //!
-//! A container's parent is who learns how it ended; somebody must hold its
-//! pipes, its namespaces and the pod's lock. That is all a supervisor does. It
-//! decides nothing, signals nothing but what a failed start left behind, and
-//! enters none of the pod's namespaces: short-lived helpers do, forked from it.
+//! Only the parent of a container learns how it ended, and some process must hold its pipes, its namespaces
+//! and the pod's lock. That is all that a supervisor does. It decides nothing, sends signals only to the
+//! processes of a failed start, and enters none of the pod's namespaces: short-lived helpers do, which it
+//! forks.
 //!
-//! Reading order: [`client`] is the agent's end; `protocol.rs` is what the two
-//! say; `process.rs` is the loop; `sandbox.rs`, `start.rs` and `enter.rs` are its
-//! helpers; `attempt.rs` is one run of one container, with `log.rs`, `console.rs` and `exit.rs`.
+//! Reading order: [`client`] is the agent's end; `protocol.rs` defines the messages; `process.rs` is the
+//! loop; `sandbox.rs`, `start.rs` and `enter.rs` are its helpers; `attempt.rs` is one run of one container,
+//! with `log.rs`, `console.rs` and `exit.rs`.
 
 pub mod client;
 
@@ -26,5 +26,5 @@ mod sys;
 pub use exit::ExitRecord;
 pub use process::run;
 
-/// The file in a supervisor's directory that says why it ended, if it could say so.
+/// The file in a supervisor's directory with the reason of its end, if the supervisor could write it.
 pub const LAST_WORDS: &str = "last-words";

@@ -1,13 +1,11 @@
-//! A container's log: lines of stdout and stderr in CRI format, in a file that
-//! is rotated by size.
+//! A container's log: lines of stdout and stderr in CRI format, in a file that is rotated by size.
 //!
-//! A line is written whole or not at all, and none is lost in silence: if the
-//! file takes no more (a full disk), the container is drained all the same, as
-//! under containerd, so that it does not hang on its own output; what is lost is
-//! counted, and the count is the next line that can be written.
+//! A line is written completely or not at all, and no line is lost silently. If the file accepts no more (a
+//! full disk), the container's output is still read, as under containerd, so that the container does not
+//! block. Lost lines are counted, and the count is the next line that can be written.
 //!
-//! Rotated files are named as the kubelet names them, and not compressed: a
-//! supervisor is to stay small, and a board's log is small already.
+//! Rotated files are named as the kubelet names them, but not compressed: a supervisor has to stay small, and
+//! logs on a board are small already.
 
 use std::collections::VecDeque;
 use std::ffi::{OsStr, OsString};
@@ -23,14 +21,13 @@ use nodlet_core::time::Timestamp;
 use nodlet_host::launch::LogConfig;
 use nodlet_host::log_files::{Directory, Place};
 
-/// Content of one line of the file; what is longer is continued on the next, as
-/// containerd does.
+/// Maximum content of one line of the file; a longer line continues on the next one, as with containerd.
 const MAX_LINE: usize = 16 * 1024;
 
-/// Bytes of whole lines that are written to the file at once, or a line more.
+/// How many bytes of complete lines are written to the file at once; a batch may exceed this by a line.
 const BATCH: usize = 64 * 1024;
 
-/// Which of its outputs a container wrote to.
+/// The two outputs of a container.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Stream {
     /// `stdout`, or the terminal.
@@ -48,8 +45,8 @@ impl Stream {
     }
 }
 
-/// What was read and is not in the file: a line of each stream that has not ended,
-/// and what is lost. It outlives the supervisor's replacement by a newer one.
+/// Output that was read and is not in the file: an unfinished line of each stream, and the count of lost
+/// lines. It is handed over when the supervisor is replaced by a newer one.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub(super) struct Partial {
     stdout: Vec<u8>,
@@ -72,12 +69,12 @@ pub(super) struct Log {
     config: LogConfig,
     file: Option<File>,
     size: u64,
-    /// Times in the names of the rotated files, oldest first.
+    /// Timestamps in the names of the rotated files, oldest first.
     rotated: VecDeque<String>,
     partial: Partial,
 }
 
-/// What could not be written since the last line that could.
+/// The lines that could not be written since the last one that could.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 struct Lost {
     lines: u64,
@@ -86,8 +83,7 @@ struct Lost {
 }
 
 impl Log {
-    /// Opens the log and makes the link to it. A file that cannot be opened is
-    /// tried again with every line.
+    /// Opens the log and makes the link to it. If the file cannot be opened, every line tries again.
     pub(super) fn open(config: LogConfig, partial: Partial) -> Log {
         let mut log = Log { config, file: None, size: 0, rotated: VecDeque::new(), partial };
         log.file = log.begin().ok();
@@ -95,7 +91,7 @@ impl Log {
         log
     }
 
-    /// A link that cannot be made keeps nobody from running: only log shippers look there.
+    /// Makes the link to the log. A failure is ignored: only log shippers use the link.
     fn make_link(&self) {
         let (link, path) = (&self.config.link, &self.config.path);
         let make = || -> io::Result<()> {
@@ -110,7 +106,7 @@ impl Log {
         let _ = make();
     }
 
-    /// Opens the file for the first time, and finds what was rotated of it.
+    /// Opens the file for the first time, and finds its rotated files.
     fn begin(&mut self) -> io::Result<File> {
         let place = Place::of_log(&self.config.path)?;
         let (directory, is_new) = place.make()?;
@@ -122,7 +118,7 @@ impl Log {
         Ok(file)
     }
 
-    /// Opens the file again, or another in its place.
+    /// Opens the file again, or a new one in its place.
     fn open_file(&mut self) -> io::Result<File> {
         let place = Place::of_log(&self.config.path)?;
         let (file, size) = open_in(&place.make()?.0, place.name)?;
@@ -130,7 +126,7 @@ impl Log {
         Ok(file)
     }
 
-    /// Takes what was read from a stream.
+    /// Writes output that was read from a stream.
     pub(super) fn write(&mut self, stream: Stream, mut bytes: &[u8]) {
         let prefix = Prefix::new(stream);
         let mut lines = Vec::with_capacity((bytes.len() + bytes.len() / 4).min(BATCH) + 64);
@@ -156,14 +152,14 @@ impl Log {
                 }
             }
             count += 1;
-            // One batch is one write; a batch that would pass the size is its own.
+            // One batch is one write; a batch that would exceed the maximum size goes into a new file.
             if lines.len() >= BATCH {
                 self.store(&lines, count);
                 lines.clear();
                 count = 0;
             }
             let partial = self.partial.of(stream);
-            // An idle supervisor keeps no room for a long line that is over.
+            // An idle supervisor must not keep the buffer of a long line.
             if partial.capacity() > 1024 && partial.is_empty() {
                 *partial = Vec::new();
             }
@@ -173,7 +169,7 @@ impl Log {
         }
     }
 
-    /// The streams have ended: a line without a newline is one.
+    /// Completes the log after the streams have ended: a line without a newline is written too.
     pub(super) fn finish(&mut self) {
         let partial = [&mut self.partial.stdout, &mut self.partial.stderr].map(std::mem::take);
         for (stream, rest) in [Stream::Stdout, Stream::Stderr].into_iter().zip(partial) {
@@ -184,28 +180,27 @@ impl Log {
             }
         }
         if self.partial.lost.is_some() {
-            // No line comes any more that it could stand before.
+            // No line follows that the count could precede.
             let _ = self.try_store(&[]);
         }
     }
 
-    /// What is not in the file yet.
+    /// The output that is not in the file yet.
     pub(super) fn partial(&self) -> &Partial {
         &self.partial
     }
 
-    /// How the log is kept.
+    /// The configuration of the log.
     pub(super) fn config(&self) -> &LogConfig {
         &self.config
     }
 
-    /// The content of the last lines: at most 80 of them and 2048 bytes, one that has no end yet
-    /// included (`FallbackToLogsOnError`).
+    /// The content of the last lines, at most 80 lines and 2048 bytes, including an unfinished one
+    /// (`FallbackToLogsOnError`).
     pub(super) fn tail(&self) -> String {
         const LINES: usize = 80;
         const BYTES: usize = 2048;
-        // A piece of a long line, and before it those bytes, in 80 lines that have a prefix of some
-        // 50 bytes each.
+        // A piece of a long line, and before it 2048 bytes in 80 lines with a prefix of some 50 bytes each.
         const WINDOW: u64 = (MAX_LINE + 8192) as u64;
         let read = || -> io::Result<Vec<u8>> {
             let place = Place::of_log(&self.config.path)?;
@@ -213,7 +208,7 @@ impl Log {
             let length = metadata.len();
             file.seek(SeekFrom::Start(length.saturating_sub(WINDOW)))?;
             let mut bytes = Vec::new();
-            // It may grow meanwhile: a container that is gone is not all that can write there.
+            // The file may grow meanwhile: processes outside of the ended container can write there too.
             file.take(WINDOW).read_to_end(&mut bytes)?;
             if length > WINDOW {
                 let first = bytes.iter().position(|byte| *byte == b'\n').map_or(0, |at| at + 1);
@@ -240,7 +235,7 @@ impl Log {
         String::from_utf8_lossy(&text[start..]).into_owned()
     }
 
-    /// Writes whole lines, or counts them as lost.
+    /// Writes complete lines, or counts them as lost.
     fn store(&mut self, lines: &[u8], count: u64) {
         if let Err(error) = self.try_store(lines) {
             let lost =
@@ -269,7 +264,7 @@ impl Log {
         self.append_whole(lines)
     }
 
-    /// Appends all of it, or leaves the file as it was.
+    /// Appends all bytes, or leaves the file unchanged.
     fn append_whole(&mut self, bytes: &[u8]) -> io::Result<()> {
         let file = self.file.as_mut().expect("it was opened by the caller");
         match file.write_all(bytes) {
@@ -278,18 +273,18 @@ impl Log {
                 Ok(())
             }
             Err(error) => {
-                // Part of it may be there: a torn line is worse than a lost one.
+                // A part may have been written: a torn line is worse than a lost one.
                 let _ = file.set_len(self.size);
                 Err(error)
             }
         }
     }
 
-    /// Puts the file aside. One that cannot be renamed goes on growing, which
-    /// loses nothing.
+    /// Renames the file and begins a new one. A file that cannot be renamed keeps growing, so that nothing is
+    /// lost.
     fn rotate(&mut self) {
-        // Names must sort as the files are old, also when the clock is set back
-        // or a second is too long for one file.
+        // The order of the names must be that of the files, even if the clock is set back or several files
+        // are rotated within a second.
         let mut second = nodlet_host::clock::timestamp();
         let mut time = stamp(second);
         while self.rotated.back().is_some_and(|newest| *newest >= time) {
@@ -304,7 +299,7 @@ impl Log {
         };
         match directory.rename(name, &rotated_name(name, &time)) {
             Ok(()) => self.rotated.push_back(time),
-            // Somebody removed it: what is written now should be found again.
+            // The file was removed: write to a new one that can be found.
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}
             Err(_) => return,
         }
@@ -316,8 +311,8 @@ impl Log {
     }
 }
 
-/// What the lines of one moment and stream begin with. To write a time takes longer than
-/// to write a line.
+/// The prefix of the lines of one read and stream. It is made once, because formatting a time takes longer
+/// than writing a line.
 struct Prefix(heapless::String<64>);
 
 impl Prefix {
@@ -339,7 +334,7 @@ impl Prefix {
     }
 }
 
-/// `20060102-150405`, as the kubelet names rotated files.
+/// A timestamp `20060102-150405`, as in the kubelet's names of rotated files.
 fn stamp(time: Timestamp) -> String {
     time.to_string()
         .chars()
@@ -367,7 +362,7 @@ fn rotated_name(name: &OsStr, time: &str) -> OsString {
     name
 }
 
-/// The file to append to, and its size.
+/// Opens the file for appending, and returns its size.
 fn open_in(directory: &Directory, name: &OsStr) -> io::Result<(File, u64)> {
     let flags = OFlag::O_WRONLY | OFlag::O_APPEND | OFlag::O_CREAT;
     let (file, metadata) = directory.open_own(name, flags)?;

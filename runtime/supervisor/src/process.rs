@@ -1,9 +1,8 @@
-//! The supervisor itself: one thread, one poll, no timer while nothing starts.
+//! The supervisor process: one thread, one poll, and no timer unless something is starting.
 //!
-//! All it knows is in [`Process`]; what an agent has not been told yet is seen
-//! from that, so there is no queue of news. Whatever is slow or may die is done
-//! in a forked helper. Read next: `process/obey.rs`, `process/children.rs`,
-//! `process/tell.rs`, and `process/handover.rs` for how it replaces itself.
+//! Its whole state is in [`Process`]. News for the agent is derived from that state, so there is no queue.
+//! Forked helpers do everything that is slow or may die. Read next: `process/obey.rs`, `process/children.rs`,
+//! `process/tell.rs`, and `process/handover.rs` for how the supervisor replaces itself.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -37,25 +36,25 @@ mod handover;
 mod obey;
 mod tell;
 
-/// Attempts that are remembered until the agent forgets them: a pod's containers,
-/// each with some runs that an absent agent has not asked for yet.
+/// Upper bound of the attempts that are remembered until the agent forgets them: a pod's containers, each
+/// with some runs that an absent agent has not asked for yet.
 const MAX_ATTEMPTS: usize = 256;
 
-/// Processes that may be executed at once beside the containers' own, those of
-/// which an absent agent has not heard the end included.
+/// Upper bound of the processes that are executed in containers at the same time, including those whose end
+/// was not reported yet because no agent is connected.
 const MAX_EXECS: usize = 64;
 
 /// How long a start may take before it is given up: the kubelet's runtimeRequestTimeout.
 const START_TIMEOUT: Duration = Duration::from_secs(120);
 
-/// Read from a container at once: what a pipe holds. Pages of it that no container has
-/// filled yet are none.
+/// How much is read from a container at once: the capacity of a pipe. Pages of the buffer that were never
+/// used take no memory.
 const BUFFER: usize = 64 * 1024;
 
-/// Where helpers mount, in the pod's directory.
+/// The directory on which helpers mount, in the pod's directory.
 const SCRATCH: &str = "mnt";
 
-/// What the pod's containers share.
+/// The sandbox: what the pod's containers share.
 #[expect(clippy::large_enum_variant, reason = "there is one")]
 enum Sandbox {
     Absent,
@@ -64,29 +63,28 @@ enum Sandbox {
     Failed { message: Message },
 }
 
-/// All that a supervisor knows.
+/// The whole state of a supervisor.
 struct Process {
     dir: PathBuf,
     listener: OwnedFd,
-    /// Locked: no other supervisor has a pod of this name for as long as it is open.
+    /// The locked file: as long as it is open, no other supervisor has a pod of this name.
     lock: OwnedFd,
     signals: SignalFd,
     agent: Option<Agent>,
     sandbox: Sandbox,
     attempts: Vec<Attempt>,
-    /// Processes beside the containers' own.
+    /// Processes that were executed in the containers.
     execs: Vec<Exec>,
-    /// EROFS layers by name, for as long as a container runs on them.
+    /// EROFS layers by name, kept as long as a container runs on them.
     layers: BTreeMap<String, OwnedFd>,
-    /// `End` was asked for, or what the containers share is lost.
+    /// Whether `End` was requested, or the sandbox is lost.
     ending: bool,
     buffer: Vec<u8>,
 }
 
-/// The main function of `nodlet supervisor DIR LISTENER LOCK [CGROUP...]`: the
-/// pod's directory, descriptors of the listening socket and of the locked file,
-/// and the cgroups that are the supervisors' own. What follows `nodlet supervisor`
-/// otherwise is said in `handover.rs`.
+/// The main function of `nodlet supervisor DIR LISTENER LOCK [CGROUP...]`: the pod's directory, descriptors
+/// of the listening socket and of the locked file, and the cgroups for the supervisor. The other forms of the
+/// command line are in `handover.rs`.
 pub fn run(mut args: impl Iterator<Item = OsString>) -> ! {
     sys::set_name(c"nodlet:super");
     execute::ignore_nothing();
@@ -119,7 +117,7 @@ fn is_open(fd: RawFd) -> bool {
     nix::fcntl::fcntl(fd, nix::fcntl::FcntlArg::F_SETFD(flags)).is_ok()
 }
 
-/// SIGCHLD, as a descriptor.
+/// A descriptor that reports SIGCHLD.
 fn blocked_signals() -> io::Result<SignalFd> {
     let mut mask = SigSet::empty();
     mask.add(Signal::SIGCHLD);
@@ -127,8 +125,8 @@ fn blocked_signals() -> io::Result<SignalFd> {
     Ok(SignalFd::with_flags(&mask, SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK)?)
 }
 
-/// A helper that panics must not abort: the C library would send SIGABRT to the
-/// thread it remembers, which is the supervisor's. And stderr may be a container's.
+/// Installs a panic hook, since a helper that panics must not abort: the C library would send SIGABRT to the
+/// thread that it remembers, which is the supervisor's. And stderr may be a container's.
 fn hush_panics(dir: PathBuf) {
     let supervisor = std::process::id();
     std::panic::set_hook(Box::new(move |panic| {
@@ -140,7 +138,7 @@ fn hush_panics(dir: PathBuf) {
     }));
 }
 
-/// What a descriptor in the poll is.
+/// The meaning of a descriptor in the poll.
 #[derive(Clone, Copy)]
 enum Source {
     Listener,
@@ -162,7 +160,7 @@ impl Process {
         cgroups: impl Iterator<Item = PathBuf>,
     ) -> io::Result<Process> {
         for cgroup in cgroups {
-            // One thread: `tasks` does what `cgroup.procs` does, without waiting.
+            // The process has one thread: writing `tasks` has the effect of `cgroup.procs`, without waiting.
             let tasks = cgroup.join("tasks");
             let file = if tasks.exists() { tasks } else { cgroup.join("cgroup.procs") };
             let _ = fs::write(file, "0");
@@ -191,7 +189,7 @@ impl Process {
         self.turn().inspect_err(|error| self.leave_word(&format!("it cannot wait any more: {error}")))
     }
 
-    /// Why it ends, for the agent's log: there is nobody to tell it to.
+    /// Writes the reason of the supervisor's end to a file, for the agent's log.
     fn leave_word(&self, why: &str) {
         let _ = fs::write(self.dir.join(LAST_WORDS), why);
     }
@@ -201,16 +199,17 @@ impl Process {
             self.reap();
             self.settle();
             self.tell();
-            // What has been told of need not be kept.
+            // State that has been reported need not be kept.
             self.settle();
-            // A sandbox helper undoes what it has begun, and needs somebody to tell.
+            // A sandbox helper that undoes its steps reports that, so the supervisor waits for it.
             let making = matches!(self.sandbox, Sandbox::Making { .. });
             if self.ending && !making && self.attempts.iter().all(Attempt::is_over) {
                 self.take_down();
                 return Ok(());
             }
             let mut ready = self.wait()?;
-            // What an agent asks for may remove attempts, and with them the places of all others.
+            // Requests are handled last: they may remove attempts, which changes the indexes in the other
+            // sources.
             ready.sort_by_key(|(source, _)| matches!(source, Source::Listener | Source::Agent));
             for (source, events) in ready {
                 self.handle(source, events);
@@ -218,7 +217,7 @@ impl Process {
         }
     }
 
-    /// Waits until there is something to do.
+    /// Waits until there is something to do, and returns the ready sources.
     fn wait(&self) -> io::Result<Vec<(Source, PollFlags)>> {
         let mut sources = vec![Source::Listener, Source::Signals];
         let mut fds = vec![
@@ -285,12 +284,12 @@ impl Process {
         match source {
             Source::Listener => self.accept(),
             Source::Signals => while let Ok(Some(_)) = self.signals.read_signal() {},
-            // It has hung up: what it asked for before still counts.
+            // The agent has hung up: its earlier requests still count.
             Source::Agent if events.intersects(PollFlags::POLLHUP | PollFlags::POLLERR) => {
                 self.hear_out();
             }
             Source::Agent if events.contains(PollFlags::POLLIN) => drop(self.hear()),
-            // Something can be told again, which the loop does.
+            // The socket accepts more news, which the loop sends.
             Source::Agent => {}
             Source::Sandbox => self.sandbox_answered(),
             Source::Status(at) => self.status(at),
@@ -299,12 +298,12 @@ impl Process {
             Source::Output(at, stream) => {
                 self.attempts[at].read(stream, &mut self.buffer);
             }
-            // The loop looks at every cgroup that is emptying.
+            // The loop checks every cgroup that is emptying.
             Source::Events => {}
         }
     }
 
-    /// A new agent replaces the old one, which is dead or about to be.
+    /// Accepts a new agent, which replaces the old one: that is dead, or about to be.
     fn accept(&mut self) {
         self.hear_out();
         let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
@@ -314,7 +313,7 @@ impl Process {
         }
     }
 
-    /// Carries out what an agent has asked for that is gone, and answers nothing.
+    /// Carries out the remaining requests of an agent that is gone, and drops the answers.
     fn hear_out(&mut self) {
         while self.hear() {
             if let Some(agent) = &mut self.agent {
@@ -332,14 +331,14 @@ impl Process {
                 return true;
             }
             Err(error) if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted) => {}
-            // Gone, or not to be understood: the next agent will ask again.
+            // The agent is gone, or its request is invalid: the next agent will ask again.
             Ok(None) | Err(_) => self.agent = None,
         }
         false
     }
 
-    /// The last thing done. What the kernel undoes later is undone now, so that
-    /// who follows finds the names free.
+    /// Removes the sandbox, as the supervisor's last step. What the kernel would remove later is removed now,
+    /// so that a successor finds the names free.
     fn take_down(&mut self) {
         if let Sandbox::Ready { pause, host_link, .. } = &self.sandbox {
             if let Some(pause) = pause {

@@ -1,13 +1,11 @@
-//! What agent and supervisor say to each other: small frames of JSON on a
-//! SEQPACKET socket, descriptors beside them, everything large in a sealed memfd.
+//! The protocol between agent and supervisor: small frames of JSON on a SEQPACKET socket, with descriptors
+//! beside them; large data is in a sealed memfd.
 //!
-//! Two frames never change, so that any agent can greet and replace any
-//! supervisor: [`Request::Hello`] and [`Request::Reexec`] with their answers
-//! [`News::Hello`] and [`News::ReexecFailed`]. All others may: a new agent brings its supervisors up to
-//! date before it says anything else.
+//! Two requests never change, so that any agent can greet and replace any supervisor: [`Request::Hello`] and
+//! [`Request::Reexec`], with their answers [`News::Hello`] and [`News::ReexecFailed`]. All others may change:
+//! a new agent updates its supervisors before it sends any other request.
 //!
-//! News is never queued. It is told from the supervisor's state, and what could
-//! not be told yet is told when the socket takes it.
+//! News is never queued. It is derived from the supervisor's state, and sent when the socket accepts it.
 
 use std::io::{self, IoSlice, IoSliceMut, Write};
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
@@ -20,65 +18,65 @@ use serde::{Deserialize, Serialize};
 
 use nodlet_core::time::Instant;
 
-/// Of all frames but those that never change.
+/// The version of all frames except those that never change.
 pub(super) const VERSION: u32 = 2;
 
-/// Why a supervisor does not replace itself now and may soon. Never changes.
+/// The message of a supervisor that cannot replace itself now, but may soon. Never changes.
 pub(super) const BUSY: &str = "something is being started; ask again";
 
-/// Groups of one process that are told; a container with more is refused.
+/// Upper bound of the reported groups of one process; a container with more is rejected.
 pub(super) const MAX_GROUPS: usize = 64;
 
-/// Descriptors in one frame: the kernel's SCM_MAX_FD. An image has at most 127 layers.
+/// Upper bound of the descriptors in one frame: the kernel's SCM_MAX_FD. An image has at most 127 layers.
 const MAX_DESCRIPTORS: usize = 253;
 
-/// The longest frame: a message of which every byte is escaped, and the rest.
+/// Maximum length of a frame: a message with every byte escaped, and the rest.
 const MAX_FRAME: usize = 8192;
 
 /// A container's name: a DNS label.
 pub(super) type Name = heapless::String<64>;
 
-/// A text for people; what is longer is cut.
+/// A text for people; a longer one is cut.
 pub(super) type Message = heapless::String<1024>;
 
-/// From the agent.
+/// Requests of the agent.
 #[derive(Debug, PartialEq, Serialize, Deserialize)]
 pub(super) enum Request {
-    /// Who are you, and what do you have? Never changes.
+    /// Asks for the supervisor's version and state. Never changes.
     Hello {
         /// [`VERSION`] of the agent.
         version: u32,
     },
-    /// Replace yourself. Never changes. With it: the new binary.
+    /// Makes the supervisor replace itself. Never changes. With it: the new binary.
     Reexec,
-    /// With it: a `SandboxConfig`.
+    /// Requests the sandbox. With it: a `SandboxConfig`.
     CreateSandbox,
-    /// With it: a `ContainerConfig`, then its layers, lowest first.
+    /// Requests the start of a container. With it: a `ContainerConfig`, then its layers, lowest first.
     Start { container: Name, number: u32 },
-    /// With it: an `ExecConfig`, then those of stdin, stdout and stderr that are given.
+    /// Requests a process in a container. With it: an `ExecConfig`, then the given ones of stdin, stdout and
+    /// stderr.
     Exec { id: u32, container: Name, number: u32, stdio: [bool; 3] },
-    /// Show what a container writes, and pass on input. With it: those of stdin,
-    /// stdout and stderr that are given; they are the client's ends of pipes.
+    /// Requests a container's output, and that input is passed on. With it: the given ones of stdin, stdout
+    /// and stderr, which are the client's ends of pipes.
     Attach { id: u32, container: Name, number: u32, stdio: [bool; 3] },
-    /// The agent has what it wants of an attempt that is over.
+    /// Forgets an attempt that is over: the agent needs nothing more of it.
     Forget { container: Name, number: u32 },
-    /// End, when no container is left.
+    /// Makes the supervisor end when no container is left.
     End,
 }
 
-/// From the supervisor.
+/// News from the supervisor.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(super) enum News {
-    /// Answers `Hello`; if the versions are equal, all that there is to tell
-    /// follows, up to `HelloEnd`. Never changes.
+    /// Answers `Hello`; if the versions are equal, the whole state follows, up to `HelloEnd`. Never changes.
     Hello { version: u32, pid: i32 },
-    /// All has been told.
+    /// The whole state has been reported.
     HelloEnd,
     /// The namespaces exist.
     SandboxReady { at: Instant },
-    /// They do not.
+    /// The namespaces could not be made.
     SandboxFailed { message: Message },
-    /// With it, while it runs: its pidfd.
+    /// A container's process was executed. With it, while it runs: its pidfd.
     Started {
         container: Name,
         number: u32,
@@ -88,30 +86,30 @@ pub(super) enum News {
         gid: u32,
         groups: heapless::Vec<u32, MAX_GROUPS>,
     },
-    /// Only before `HelloEnd`: `Started` or `StartFailed` will follow.
+    /// A start is under way: `Started` or `StartFailed` will follow. Sent only before `HelloEnd`.
     Starting { container: Name, number: u32 },
-    /// There is no process.
+    /// A start failed, and no process is left.
     StartFailed { container: Name, number: u32, run: bool, message: Message },
-    /// The attempt is over; its exit record says how.
+    /// The attempt is over; its exit record says how it ended.
     Exited { container: Name, number: u32 },
-    /// With it, if it has one: the master of its terminal.
+    /// A process was executed in a container. With it: the master of its terminal, if it has one.
     ExecStarted { id: u32, pid: i32 },
-    /// There is no process.
+    /// A process could not be executed in a container.
     ExecFailed { id: u32, message: Message },
-    /// Its process ended.
+    /// A process that was executed in a container has ended.
     ExecExited { id: u32, code: i32 },
-    /// Answers `Attach`; with it, if the container has one: the master of its
-    /// terminal. That a session is over is seen from its pipes.
+    /// Answers `Attach`. With it: the master of the container's terminal, if it has one. The end of the
+    /// session is seen from its pipes.
     Attached { id: u32 },
-    /// Nothing is attached.
+    /// Answers `Attach`: no client was attached.
     AttachFailed { id: u32, message: Message },
-    /// With it: the descriptor of a layer that containers are running on.
+    /// A layer that containers are running on. With it: its descriptor.
     Layer { name: heapless::String<128> },
-    /// The supervisor stays what it is. Never changes.
+    /// The supervisor could not replace itself. Never changes.
     ReexecFailed { message: Message },
 }
 
-/// `text`, cut to what fits, at a character.
+/// `text`, cut at a character to what fits.
 pub(super) fn cut<const N: usize>(text: &str) -> heapless::String<N> {
     let mut end = text.len().min(N);
     while !text.is_char_boundary(end) {
@@ -141,24 +139,24 @@ pub(super) fn send<T: Serialize>(
 pub(super) struct Received<T> {
     pub(super) frame: T,
     pub(super) descriptors: Vec<OwnedFd>,
-    /// Who sent it, as the kernel says, in the receiver's PID namespace; where [`know_senders`] was
-    /// asked for.
+    /// The sender's PID in the receiver's PID namespace, as the kernel reports it, after a call of
+    /// [`know_senders`].
     pub(super) sender: Option<Pid>,
 }
 
-/// Lets the kernel say of each frame that `socket` receives who sent it. Nobody who has the other
-/// end can pass for another, but who has CAP_SYS_ADMIN for one in its own PID namespace.
+/// Makes the kernel add the sender to each frame that `socket` receives. A process with the other end cannot
+/// fake the sender, unless it has CAP_SYS_ADMIN: then it can name another process of its own PID namespace.
 pub(super) fn know_senders(socket: BorrowedFd) -> io::Result<()> {
     Ok(socket::setsockopt(&socket, socket::sockopt::PassCred, &true)?)
 }
 
-/// Tells the process at the other end, which waits for that, to go on.
+/// Makes the process at the other end continue, which waits for that.
 pub(super) fn let_go(socket: BorrowedFd) -> io::Result<()> {
     socket::send(socket.as_raw_fd(), &[0], MsgFlags::MSG_DONTWAIT | MsgFlags::MSG_NOSIGNAL)?;
     Ok(())
 }
 
-/// Waits until the other end says to go on.
+/// Waits until the other end sends the signal to continue.
 ///
 /// # Errors
 /// The other end is gone.
@@ -200,7 +198,7 @@ pub(super) fn receive_from<T: DeserializeOwned>(socket: BorrowedFd) -> io::Resul
         (message.bytes, descriptors, sender)
     };
     if length == 0 {
-        // The end has no sender; a frame of nothing has.
+        // The end of the stream has no sender; an empty frame has one.
         return if sender.is_none() { Ok(None) } else { Err(io::ErrorKind::InvalidData.into()) };
     }
     let mut unescaped = [0; MAX_FRAME];
@@ -224,16 +222,16 @@ pub(super) fn memfd<T: Serialize>(value: &T) -> io::Result<OwnedFd> {
     Ok(file.into())
 }
 
-/// What [`memfd`] was given. It can be read again and again. No copy of its text stays in memory:
-/// see `SupervisedContainer`.
+/// Reads the value of a [`memfd`], any number of times. No copy of its text stays in memory: see
+/// `SupervisedContainer`.
 pub(super) fn read_memfd<T: DeserializeOwned>(memfd: BorrowedFd) -> io::Result<T> {
     let file = std::fs::File::from(memfd.try_clone_to_owned()?);
     let mut bytes = vec![0; usize::try_from(file.metadata()?.len()).unwrap_or(usize::MAX)];
-    // By position: forked helpers share the offset.
+    // Read by position, since forked helpers share the offset.
     file.read_exact_at(&mut bytes, 0)?;
     let value = serde_json::from_slice(&bytes);
     bytes.fill(0);
-    // Otherwise the compiler may leave out what nobody reads.
+    // Otherwise the compiler may omit a write that nobody reads.
     std::hint::black_box(&bytes);
     Ok(value?)
 }

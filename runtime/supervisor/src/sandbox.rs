@@ -1,10 +1,10 @@
-//! What all containers of a pod share: a forked helper makes the namespaces,
-//! the link, /dev/shm and the memory volumes, and sends their descriptors.
+//! The sandbox helper: a forked process that makes the namespaces, the link, /dev/shm and the memory volumes
+//! of a pod, and sends their descriptors.
 //!
-//! The supervisor holds them and enters none of them. The mount namespace is of
-//! tmpfs and, with a shared PID namespace, its /proc only: start helpers copy them out of it. The
-//! pause process of a shared PID namespace sits in another, which is empty.
-//! If a step fails the helper undoes what the kernel does not undo by itself.
+//! The supervisor holds the descriptors and enters none of the namespaces. The mount namespace contains only
+//! tmpfs mounts and, with a shared PID namespace, its /proc: start helpers copy mounts out of it. The pause
+//! process of a shared PID namespace is in another mount namespace, which is empty. If a step fails, the
+//! helper undoes what the kernel does not undo by itself.
 
 use std::ffi::CStr;
 use std::fmt;
@@ -26,24 +26,24 @@ use nodlet_host::launch::{NetworkConfig, SandboxConfig};
 use nodlet_host::network::netlink::{Netlink, link_index};
 use nodlet_host::network::{filter, guard, hardware_address};
 
-/// /dev/shm, in the pod's mount namespace.
+/// The place of /dev/shm in the pod's mount namespace.
 pub(super) const SHM: &str = "/shm";
 
-/// The /proc of a shared PID namespace, in the pod's mount namespace. The pause process mounts it
-/// while it is alone in there: who mounts a /proc must be in its PID namespace and have
-/// CAP_SYS_ADMIN, and no process that has that may be where a container is.
+/// The place of the /proc of a shared PID namespace in the pod's mount namespace. The pause process mounts it
+/// while it is alone in there: mounting a /proc needs a process in its PID namespace with CAP_SYS_ADMIN, and
+/// no such process may be where a container is.
 const PROC: &str = "/proc";
 
-/// Memory volumes by their names, in the pod's mount namespace.
+/// The directory of the memory volumes, by their names, in the pod's mount namespace.
 pub(super) const MEMORY_VOLUMES: &str = "/volumes";
 
-/// The pod's end of the veth pair.
+/// The name of the pod's end of the veth pair.
 const POD_LINK: &str = "eth0";
 
-/// Of the pause process, as the kubelet's.
+/// The OOM score adjustment of the pause process, as the kubelet sets it.
 const PAUSE_OOM_SCORE_ADJ: &str = "-998";
 
-/// What a pod's containers join. `None` is the host's, or with `pid` one for each container.
+/// The namespaces that a pod's containers join. `None` means the host's; for `pid`, one for each container.
 pub(super) struct Namespaces {
     pub(super) mnt: OwnedFd,
     pub(super) net: Option<OwnedFd>,
@@ -62,13 +62,13 @@ impl Namespaces {
     }
 }
 
-/// The helper's one answer.
+/// The answer of the sandbox helper; there is exactly one.
 #[derive(Debug, PartialEq, Serialize, Deserialize)]
 #[expect(clippy::large_enum_variant, reason = "a frame of fixed capacity on the stack")]
 pub(super) enum Made {
-    /// With it: mnt, then those of net, ipc, uts and pid that were made.
+    /// The namespaces were made. With it: mnt, then those of net, ipc, uts and pid that were made.
     Namespaces { pause: Option<i32> },
-    /// Nothing is left of it.
+    /// A step failed, and nothing is left.
     Failed { message: Message },
 }
 
@@ -106,8 +106,7 @@ impl fmt::Display for SandboxError {
     }
 }
 
-/// The helper: never returns. `scratch` is a directory on which a mount
-/// namespace's root is built.
+/// Runs the helper; never returns. `scratch` is a directory on which the root of a mount namespace is built.
 pub(super) fn run(config: BorrowedFd, answer: OwnedFd, scratch: &Path) -> ! {
     sys::set_name(c"nodlet:sandbox");
     sys::close_all_but(&[config.as_raw_fd(), answer.as_raw_fd()]);
@@ -156,8 +155,8 @@ fn make(config: BorrowedFd, answer: BorrowedFd, scratch: &Path) -> Result<(), Sa
     }
 }
 
-/// Links the new network namespace to the bridge. The pod's end is set up last, so that it
-/// sends nothing before the host's side is guarded against it.
+/// Connects the new network namespace to the bridge. The pod's end is set up last, so that it sends nothing
+/// before the host's side is guarded against it.
 fn connect(
     host: &mut Netlink,
     host_namespace: &File,
@@ -169,7 +168,7 @@ fn connect(
     let hardware = hardware_address(network.address);
     let mut add = || host.add_veth(&network.host_link, bridge, (POD_LINK, hardware), namespace.as_raw_fd());
     match add() {
-        // The name is this pod's: the kernel has not finished with a sandbox of before.
+        // The name belongs to this pod: the kernel has not removed the link of an earlier sandbox yet.
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
             let _ = host.remove_link(&network.host_link);
             host.add_veth(&network.host_link, bridge, (POD_LINK, hardware), namespace.as_raw_fd())
@@ -185,7 +184,7 @@ fn connect(
         Some(_) | None => error,
     })
     .map_err(link)?;
-    // Settings of IPv6 are files, which show the namespace of who opens them.
+    // IPv6 settings are files, which show the network namespace of the process that opens them.
     let enter = |namespace: &File| setns(namespace, CloneFlags::CLONE_NEWNET).map_err(io::Error::from);
     enter(host_namespace).and_then(|()| guard_host(host, network, bridge)).map_err(link)?;
     enter(&namespace).map_err(SandboxError::Namespace)?;
@@ -200,7 +199,7 @@ fn connect(
         pod.add_default_route(link, network.gateway)
     };
     set().map_err(SandboxError::Address)?;
-    // As containerd 2: a pod has a network of its own, so no port and no ping in it is a privilege.
+    // As in containerd 2: a pod has its own network, so ports and pings in it are not privileged.
     for (name, value) in
         [("net/ipv4/ip_unprivileged_port_start", "0"), ("net/ipv4/ping_group_range", "0 2147483647")]
     {
@@ -214,8 +213,8 @@ fn connect(
     Ok(())
 }
 
-/// Sets the host's end of the link up, so that the pod can configure nothing of the host by it,
-/// nor send as another.
+/// Sets the host's end of the link up, so that the pod can neither configure the host through it nor send
+/// under another address.
 fn guard_host(host: &mut Netlink, network: &NetworkConfig, bridge: u32) -> io::Result<()> {
     let port = link_index(&network.host_link)?;
     let hardware = hardware_address(network.address);
@@ -226,12 +225,12 @@ fn guard_host(host: &mut Netlink, network: &NetworkConfig, bridge: u32) -> io::R
     if filtered {
         return Ok(());
     }
-    // No ARP message of another pod is to change it. The entry outlives the pod; the next pod
-    // with this address has the same hardware address.
+    // No ARP message of another pod must change the entry. It outlives the pod; the next pod with this
+    // address has the same hardware address.
     host.add_neighbour(bridge, network.address, hardware)
 }
 
-/// Mounts and the pause process; tells the supervisor.
+/// Makes the mounts and the pause process, and reports to the supervisor.
 fn finish(config: &SandboxConfig, answer: BorrowedFd, scratch: &Path) -> Result<(), SandboxError> {
     let open = |kind: &str, wanted: bool| -> Result<Option<OwnedFd>, SandboxError> {
         let path = format!("/proc/self/ns/{kind}");
@@ -241,17 +240,17 @@ fn finish(config: &SandboxConfig, answer: BorrowedFd, scratch: &Path) -> Result<
     let net = open("net", config.network.is_some())?;
     let ipc = open("ipc", !config.host_ipc)?;
     let uts = open("uts", config.network.is_some())?;
-    // While the host's paths are seen.
+    // The host's paths can be opened only before the mounts are made.
     let open_pause = || {
         let cgroup = File::open(&config.pause_cgroup.unified)?;
         Ok((cgroup, open_tasks(&config.pause_cgroup.v1_tasks)?))
     };
     let pause_cgroup =
         config.share_process_namespace.then(open_pause).transpose().map_err(SandboxError::Pause)?;
-    // The kernel shows the new PID namespace only once it has a process, and there is no /proc by then.
+    // The kernel shows the new PID namespace only after it has a process, when there is no /proc any more.
     let own_namespaces = File::open("/proc/self/ns").map_err(SandboxError::Namespace)?;
-    // Inherited by the pause process: with it the whole pod would go. It cannot be
-    // lowered everywhere, and is no reason to fail.
+    // The pause process inherits the value: if it were killed, the whole pod would end. Not every process can
+    // lower it, which is not a failure.
     let _ = fs::write("/proc/self/oom_score_adj", PAUSE_OOM_SCORE_ADJ);
     mount_memory(config, scratch).map_err(SandboxError::Mounts)?;
 
@@ -293,7 +292,7 @@ fn open_tasks(files: &[std::path::PathBuf]) -> io::Result<Vec<File>> {
     files.iter().map(|file| fs::OpenOptions::new().write(true).open(file)).collect()
 }
 
-/// Makes a root of tmpfs alone, with /dev/shm and the memory volumes in it, and enters it.
+/// Makes a root that contains only tmpfs, with /dev/shm and the memory volumes in it, and enters it.
 fn mount_memory(config: &SandboxConfig, scratch: &Path) -> io::Result<()> {
     let tmpfs = |target: &Path, options: &str| {
         mount(Some("nodlet"), target, Some("tmpfs"), MsFlags::MS_NOSUID | MsFlags::MS_NODEV, Some(options))
@@ -321,11 +320,11 @@ fn mount_memory(config: &SandboxConfig, scratch: &Path) -> io::Result<()> {
     for volume in &config.memory_volumes {
         let path = Path::new(MEMORY_VOLUMES).join(&volume.name);
         fs::create_dir(&path)?;
-        // Without a limit, what the node has: the kernel's own default would be half of it.
+        // Without a limit, all of the node's memory: the kernel's default would be half of it.
         let size = volume.size.map_or("100%".to_owned(), |size| size.to_string());
-        // As an emptyDir on disk: everybody's; with fsGroup, new files belong to the group.
+        // Like an emptyDir on disk: accessible to everybody; with fsGroup, new files belong to the group.
         let options = format!("mode=0777,size={size}");
-        // Its pages do not wear flash out; before Linux 6.4 that cannot be said.
+        // Its pages must not wear flash out; Linux before 6.4 has no such option.
         tmpfs(&path, &format!("{options},noswap")).or_else(|error| match error.raw_os_error() {
             Some(libc::EINVAL) => tmpfs(&path, &options),
             _ => Err(error),
@@ -340,8 +339,8 @@ fn mount_memory(config: &SandboxConfig, scratch: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// Whether / is the kernel's first root file system, to which an initramfs is unpacked. The text
-/// is that of proc_pid_mountinfo(5).
+/// Whether / is the kernel's initial root file system, into which an initramfs is unpacked. The text is that
+/// of proc_pid_mountinfo(5).
 fn is_on_initial_root(mounts: &str) -> bool {
     mounts.lines().any(|line| {
         let (mount, file_system) = line.split_once(" - ").unwrap_or_default();
@@ -357,8 +356,8 @@ fn on_initial_root() -> io::Error {
     )
 }
 
-/// Enters a mount namespace of its own, of nothing but an empty root. Who has CAP_SYS_PTRACE sees
-/// what the pause process sees: a /proc without masks there would be the host's settings, writable.
+/// Enters a new mount namespace with only an empty root. A process with CAP_SYS_PTRACE sees what the pause
+/// process sees: an unmasked /proc there would expose the host's settings, writable.
 fn leave_mounts() -> nix::Result<()> {
     unshare(CloneFlags::CLONE_NEWNS)?;
     let flags = MsFlags::MS_RDONLY | MsFlags::MS_NOSUID | MsFlags::MS_NODEV | MsFlags::MS_NOEXEC;
@@ -369,9 +368,8 @@ fn leave_mounts() -> nix::Result<()> {
     nix::unistd::chdir("/")
 }
 
-/// PID 1 of a shared PID namespace: takes orphans and does nothing, for ever.
-/// Every container of the pod can see it, so it has nothing to be had: no
-/// capability, no descriptor, an empty root.
+/// Runs PID 1 of a shared PID namespace: it adopts orphans, and does nothing else. Every container of the pod
+/// can see it, so it has nothing worth taking: no capability, no descriptor, an empty root.
 fn pause(tasks: &[File], ready: OwnedFd) -> ! {
     use nix::sys::signal::{SigHandler, SigSet, SigmaskHow, Signal, signal, sigprocmask};
     const NOBODY: u32 = 65535;
@@ -401,7 +399,7 @@ fn pause(tasks: &[File], ready: OwnedFd) -> ! {
         libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
     }
     sys::close_all_but(&[ready.as_raw_fd()]);
-    // Containers may come now.
+    // Containers may start now.
     let _ = nix::unistd::write(&ready, b".");
     drop(ready);
     loop {

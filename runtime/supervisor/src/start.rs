@@ -1,15 +1,14 @@
-//! Starts a container: the short-lived helper that the supervisor forks for
-//! each start, and the only file that names libcontainer.
+//! Starts a container: the short-lived helper that the supervisor forks for each start, and the only file
+//! that uses libcontainer.
 //!
-//! The helper is born in the container's cgroup, takes a mount namespace of its
-//! own and builds everything below a private tmpfs there: root, volumes, bundle,
-//! libcontainer's state. So nothing of it is ever seen on the host, and all of
-//! it is gone with the container, whatever dies. libcontainer leaves zombies,
-//! descriptors and settings behind in its caller; here its caller exits.
+//! The helper starts in the container's cgroup, makes a mount namespace and builds everything below a private
+//! tmpfs there: root, volumes, bundle, libcontainer's state. So the host never sees any of it, and all of it
+//! is gone with the container, whatever dies. libcontainer leaves zombies, descriptors and settings behind in
+//! its caller; here its caller exits.
 //!
-//! It reports on a socket that closes by itself when the container's process is
-//! executed: [`Status`] frames, then the end. Read next: `volume.rs` and
-//! `spec.rs` for what is built, `execute.rs` for the last step in the container.
+//! The helper reports on a socket that is closed automatically when the container's process is executed:
+//! [`Status`] frames, then the end. Read next: `volume.rs` and `spec.rs` for the parts that are built,
+//! `execute.rs` for the last step in the container.
 
 use std::ffi::CString;
 use std::fmt;
@@ -42,38 +41,38 @@ mod volume;
 
 use volume::{LateVolume, Volume};
 
-/// What a container that has a terminal may know it by.
+/// The path under which a container with a terminal may find it.
 const CONSOLE: &str = "/dev/console";
 
-/// What the helper and the container's process tell the supervisor.
+/// The reports of the helper and the container's process to the supervisor.
 #[derive(Debug, PartialEq, Serialize, Deserialize)]
 #[expect(clippy::large_enum_variant, reason = "a frame of fixed capacity on the stack")]
 pub(super) enum Status {
-    /// Who the process will be.
+    /// User and groups of the process.
     User { uid: u32, gid: u32, groups: heapless::Vec<u32, MAX_GROUPS>, home: heapless::String<512> },
-    /// With it: the master of the terminal that the container's process has opened.
+    /// The terminal that the container's process has opened. With it: the master.
     Terminal {
-        /// Input is to be written to it.
+        /// Whether input is to be written to the terminal.
         stdin: bool,
     },
-    /// The container's process, which waits to be told to execute.
+    /// The container's process, which waits for the request to execute.
     Created { pid: i32 },
-    /// It ends here.
+    /// The start failed.
     Failed {
-        /// The container is made, its process cannot be executed.
+        /// Whether the container was created and only its process could not be executed.
         run: bool,
         message: Message,
     },
 }
 
-/// What a helper is given. Everything is inherited.
+/// The input of a start helper. All descriptors are inherited.
 pub(super) struct Start<'a> {
     /// A [`ContainerConfig`].
     pub(super) config: BorrowedFd<'a>,
-    /// Lowest first.
+    /// The layers, lowest first.
     pub(super) layers: Vec<BorrowedFd<'a>>,
     pub(super) namespaces: &'a Namespaces,
-    /// Another container, whose PID namespace it joins.
+    /// Another container whose PID namespace the new one joins.
     pub(super) target: Option<&'a Target>,
     pub(super) status: BorrowedFd<'a>,
     pub(super) stdin: Option<OwnedFd>,
@@ -83,10 +82,10 @@ pub(super) struct Start<'a> {
     pub(super) scratch: &'a Path,
 }
 
-/// Namespaces of a running container that another one joins: `kubectl debug --target`.
+/// The namespaces of a running container that another one joins: `kubectl debug --target`.
 pub(super) struct Target {
     pub(super) pid: File,
-    /// Its /proc is in there.
+    /// The mount namespace, which contains the container's /proc.
     pub(super) mnt: File,
 }
 
@@ -148,7 +147,7 @@ impl fmt::Display for StartError {
 }
 
 impl Start<'_> {
-    /// The helper: never returns.
+    /// Runs the helper; never returns.
     pub(super) fn run(self) -> ! {
         sys::set_name(c"nodlet:start");
         let mut keep = vec![
@@ -177,10 +176,10 @@ impl Start<'_> {
         let config: ContainerConfig = protocol::read_memfd(self.config).map_err(StartError::ReadConfig)?;
         sys::join_tasks(&config.cgroup.v1_tasks).map_err(StartError::JoinCgroup)?;
         sys::new_session_keyring().map_err(StartError::Keyring)?;
-        // libcontainer keeps the caller's groups where a container has none.
+        // libcontainer keeps the caller's groups if a container has none.
         let _ = nix::unistd::setgroups(&[]);
         let mut volumes = volume::resolve(&config, self.namespaces)?;
-        // Now: they may be copied from the host's mount namespace or by entering their own.
+        // Copy the layers now, from the host's mount namespace or from their own.
         let layers: Vec<OwnedFd> = self
             .layers
             .iter()
@@ -199,11 +198,11 @@ impl Start<'_> {
         directory("root")?;
         empty(&config.upper_dir).and_then(|()| empty(&config.work_dir)).map_err(StartError::Root)?;
         let layers: Vec<BorrowedFd> = layers.iter().map(|layer| layer.as_fd()).collect();
-        // Never read-only: libcontainer makes mount points in it first.
+        // Never read-only: libcontainer first makes mount points in it.
         assemble::mount_root(&layers, &config.upper_dir, &config.work_dir, &root, false)
             .map_err(StartError::Image)?;
-        // libcontainer makes links in /dev by joining paths on the host's side: with
-        // a link there, an image could have them made anywhere (CVE-2026-41579's kind).
+        // libcontainer makes links in /dev by joining paths on the host's side: with a link there, an image
+        // could have them made anywhere (like CVE-2026-41579).
         assemble::check_dev(&root).map_err(StartError::Image)?;
         let root_fd = sys::open_path(&root).map_err(StartError::Root)?;
 
@@ -231,7 +230,7 @@ impl Start<'_> {
         if let Some(proc) = &proc {
             volume::attach_proc(proc.as_fd(), root_fd.as_fd())?;
         }
-        // Where the container's terminal goes later, when there is one; not over what a volume has there.
+        // The place for the container's terminal, unless a volume covers it.
         let covered = |volume: &Volume| ["/dev", CONSOLE].map(Path::new).contains(&volume.place());
         let has_console = config.tty && !volumes.iter().any(covered);
         let devices = if config.privileged { spec::host_devices() } else { Vec::new() };
@@ -270,8 +269,8 @@ impl Start<'_> {
         self.create(&config, &bundle, &state, execute, has_console, late)
     }
 
-    /// The /proc of a PID namespace that the container shares: a copy of a mount that was made in it.
-    /// `None` where libcontainer mounts it.
+    /// The /proc of a PID namespace that the container shares: a copy of a mount that was made in it. `None`
+    /// if libcontainer mounts it.
     fn find_proc(&self) -> io::Result<Option<OwnedFd>> {
         let copy = |mnt: BorrowedFd| within(mnt, || sys::clone_mount(None, c"/proc", false))?;
         let proc = match (&self.namespaces.pid, self.target) {
@@ -295,10 +294,10 @@ impl Start<'_> {
         Ok(Some(proc))
     }
 
-    /// Leaves the host's mounts: from here on nothing that is mounted is seen there.
+    /// Leaves the host's mount namespace: the host sees none of the mounts from here on.
     fn private_tmpfs(&self) -> Result<PathBuf, StartError> {
         unshare(CloneFlags::CLONE_NEWNS).map_err(|error| StartError::NewNamespace(used_up(error.into())))?;
-        // Slave, not private: what the host mounts later reaches `HostToContainer` volumes.
+        // Slave, not private: later mounts of the host must reach `HostToContainer` volumes.
         let made = mount(None::<&str>, "/", None::<&str>, MsFlags::MS_REC | MsFlags::MS_SLAVE, None::<&str>)
             .and_then(|()| {
                 let flags = MsFlags::MS_NOSUID | MsFlags::MS_NODEV;
@@ -353,24 +352,24 @@ impl Start<'_> {
     }
 }
 
-/// Runs in the container, in place of libcontainer's own executor, which looks
-/// for files with the wrong `PATH` and whose errors nobody hears.
+/// Runs in the container in place of libcontainer's own executor, which looks for files with the wrong `PATH`
+/// and does not report its errors.
 #[derive(Clone)]
 struct ReportingExecutor {
     execute: Execute,
-    /// Closed by the kernel when the process is executed.
+    /// The status socket, which the kernel closes when the process is executed.
     status: std::os::fd::RawFd,
     /// The PID namespace that the container shares with others.
     pid_namespace: Option<std::os::fd::RawFd>,
-    /// Those that the container has, by their bits.
+    /// The capabilities of the container, as bits.
     capabilities: u64,
-    /// Give it a terminal: one of the container's own, as its own user.
+    /// Whether to open a terminal of the container, as its own user.
     tty: bool,
-    /// It is `/dev/console`, too.
+    /// Whether the terminal is also `/dev/console`.
     console: bool,
-    /// Whether input of clients goes there.
+    /// Whether input of clients goes to the terminal.
     stdin: bool,
-    /// Attached first. libcontainer leaves their descriptors open.
+    /// The volumes that are attached first. libcontainer leaves their descriptors open.
     volumes: Arc<Vec<LateVolume>>,
 }
 
@@ -394,10 +393,10 @@ impl ReportingExecutor {
         Ok(slave)
     }
 
-    /// Goes on in the PID namespace that the container shares, as another child of the supervisor's, once
-    /// the supervisor has heard of that one: nobody would count a run that nobody has named. This process
-    /// ends. Who is in there with CAP_SYS_PTRACE can become that child: so it has no
-    /// more than the container will have, in capabilities, descriptors and mounts.
+    /// Continues in the PID namespace that the container shares, in a new child of the supervisor, after the
+    /// supervisor has read its name: a run without a named process would not be counted. The calling process
+    /// ends. A process in the namespace with CAP_SYS_PTRACE can take over that child, so it has no more
+    /// capabilities, descriptors and mounts than the container will have.
     fn enter_pid_namespace(
         &self,
         pid: BorrowedFd,
@@ -423,7 +422,7 @@ impl ReportingExecutor {
         }
     }
 
-    /// Executes; returns only if it cannot, with the reason.
+    /// Executes the process; returns only on failure, with the reason.
     fn execute(&self, status: BorrowedFd) -> String {
         if let Err(message) = self.attach_volumes() {
             return message;
@@ -464,8 +463,8 @@ impl Executor for ReportingExecutor {
     }
 }
 
-/// An earlier start of this number that failed may have left something, and where
-/// an overlay was mounted `volatile` the kernel mounts no other (EINVAL).
+/// Empties a directory. An earlier start of this number that failed may have left files, and if an overlay
+/// was mounted `volatile` there, the kernel mounts no other (EINVAL).
 fn empty(directory: &Path) -> io::Result<()> {
     for entry in fs::read_dir(directory)? {
         let entry = entry?;
@@ -478,16 +477,16 @@ fn empty(directory: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// Who a process is.
+/// User and groups of a process.
 struct User {
     uid: u32,
     gid: u32,
-    /// The primary one first, as containerd has it.
+    /// The primary group first, as in containerd.
     groups: Vec<u32>,
     home: String,
 }
 
-/// The manifest's numbers before the image's user; groups of both.
+/// Finds the user: the manifest's numbers take precedence over the image's user; the groups of both are used.
 fn find_user(wanted: &UserConfig, root: &Path) -> Result<User, StartError> {
     let name = wanted.run_as_user.map_or_else(|| wanted.image_user.clone(), |uid| uid.to_string());
     let found = assemble::user(root, &name).map_err(StartError::User)?;
@@ -501,10 +500,10 @@ fn find_user(wanted: &UserConfig, root: &Path) -> Result<User, StartError> {
     Ok(User { uid: found.uid, gid, groups, home: found.home })
 }
 
-/// libcontainer works on every cgroup that it finds. It finds the container's own, in which it is
-/// already, and whatever it writes there goes into files of `view`: where it finds none, it looks
-/// for each of a dozen controllers of v1, a third of the time that a start takes. On a host with
-/// v2 alone, a view of the container's own is made for its /sys/fs/cgroup; the path of it.
+/// Hides the machine's cgroups from libcontainer, which would work on all that it finds. It finds only the
+/// container's own cgroup, in which it is already, and its writes there go to files of `view`. If it found
+/// none, it would look for each of a dozen v1 controllers, which is a third of the time of a start. On a host
+/// with v2 alone, a view of the container's own cgroup is made for its /sys/fs/cgroup; returns its path.
 fn hide_cgroups(config: &ContainerConfig, view: &Path) -> io::Result<Option<PathBuf>> {
     const CGROUPS: &str = "/sys/fs/cgroup";
     let made = |name: &str| -> io::Result<PathBuf> {
@@ -535,13 +534,13 @@ fn hide_cgroups(config: &ContainerConfig, view: &Path) -> io::Result<Option<Path
     Ok(own)
 }
 
-/// Inherited by the container. Without CAP_SYS_RESOURCE it cannot be lowered;
-/// a container that is killed earlier than it should is better than none.
+/// Sets the OOM score adjustment, which the container inherits. Without CAP_SYS_RESOURCE it cannot be
+/// lowered; a container that is killed too early is better than none.
 fn set_oom_score(score: i32) {
     let _ = fs::write("/proc/self/oom_score_adj", score.to_string());
 }
 
-/// In the mount namespace `other`, and back.
+/// Calls `act` in the mount namespace `other`, and returns to the present one.
 fn within<T>(other: BorrowedFd, act: impl FnOnce() -> T) -> io::Result<T> {
     let own = File::open("/proc/self/ns/mnt")?;
     setns(other, CloneFlags::CLONE_NEWNS)?;
@@ -556,8 +555,8 @@ fn open_in_root(root: BorrowedFd, path: &Path, flags: i32) -> io::Result<File> {
     sys::open_in(root, relative, flags, Resolve::InRoot)
 }
 
-/// Of a namespace that could not be made: an error that says so if there are as many as there may be. Containers count
-/// there as well, for they may make some in user namespaces of theirs.
+/// Explains the error of a namespace that could not be made, if their maximum number is reached. Containers
+/// count too, since they may make namespaces in their own user namespaces.
 pub(super) fn used_up(error: io::Error) -> io::Error {
     match error.raw_os_error() {
         Some(libc::ENOSPC) => io::Error::new(
@@ -569,7 +568,7 @@ pub(super) fn used_up(error: io::Error) -> io::Error {
     }
 }
 
-/// An error that says so if it means that the kernel was built without something.
+/// Explains an error if it means that the kernel was built without an option.
 pub(super) fn lacking(error: nix::Error, means: i32, option: &str) -> io::Error {
     if error as i32 == means {
         io::Error::new(io::ErrorKind::Unsupported, format!("this kernel is built without {option}"))

@@ -1,8 +1,8 @@
-//! System calls that `nix` does not have: processes made inside a cgroup,
-//! mounts without a path, paths resolved without leaving a directory.
+//! System calls that `nix` does not have: processes that start inside a cgroup, mounts without a path, paths
+//! resolved without leaving a directory.
 //!
-//! Each function is one call, with the error of the kernel and nothing else;
-//! who calls names the step. Read next: `start.rs` and `sandbox.rs`, which use them.
+//! Each function is one call, with the kernel's error and nothing else; the caller names the step. Read next:
+//! `start.rs` and `sandbox.rs`, which use them.
 
 use std::ffi::{CStr, CString};
 use std::fs::File;
@@ -14,7 +14,7 @@ use std::path::Path;
 
 use nix::unistd::Pid;
 
-/// A path as the kernel takes it.
+/// A path as a C string.
 pub(super) fn c_path(path: &Path) -> io::Result<CString> {
     CString::new(path.as_os_str().as_bytes()).map_err(|_| io::Error::from_raw_os_error(libc::EINVAL))
 }
@@ -46,17 +46,17 @@ struct CloneArgs {
     cgroup: u64,
 }
 
-/// Whose child a new process is.
+/// The parent of a new process.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Parent {
-    /// The caller's.
+    /// The calling process.
     Caller,
-    /// The caller's parent's.
+    /// The parent of the calling process.
     CallersParent,
 }
 
-/// Forks; `None` in the child. With `cgroup`, the child is born in it: moving
-/// there afterwards waits for a grace period of the kernel, some 5 ms.
+/// Forks; `None` in the child. With `cgroup`, the child starts in it: moving there afterwards waits for a
+/// grace period of the kernel, some 5 ms.
 ///
 /// # Safety
 /// The process must have one thread: the child has only the calling one, with
@@ -82,7 +82,7 @@ pub(super) fn exit_now(code: i32) -> ! {
     unsafe { libc::_exit(code) }
 }
 
-/// Closes every descriptor above the standard three but those of `keep`.
+/// Closes every descriptor except the standard three and those of `keep`.
 pub(super) fn close_all_but(keep: &[RawFd]) {
     let mut keep: Vec<u32> =
         keep.iter().filter_map(|fd| u32::try_from(*fd).ok()).filter(|fd| *fd > 2).collect();
@@ -103,7 +103,7 @@ fn close_range(first: u32, last: u32) {
     unsafe { libc::syscall(libc::SYS_close_range, first, last, 0) };
 }
 
-/// `open_tree(2)`: a detached copy of the mount at `path`, with what lies below it if `recursive`.
+/// `open_tree(2)`: makes a detached copy of the mount at `path`, with the mounts below it if `recursive`.
 pub(super) fn clone_mount(
     directory: Option<BorrowedFd>,
     path: &CStr,
@@ -136,7 +136,7 @@ pub(super) fn attach_mount(mount: BorrowedFd, target: &Path) -> io::Result<()> {
     .map(drop)
 }
 
-/// As [`attach_mount`], at a directory or file that is open.
+/// `move_mount(2)`: attaches a detached mount at an open directory or file.
 pub(super) fn attach_mount_at(mount: BorrowedFd, target: BorrowedFd) -> io::Result<()> {
     let flags = libc::MOVE_MOUNT_F_EMPTY_PATH | libc::MOVE_MOUNT_T_EMPTY_PATH;
     // SAFETY: both paths are empty C strings.
@@ -187,21 +187,21 @@ pub(super) fn set_mount_attributes(
     .map(drop)
 }
 
-/// What [`open_in`] may follow.
+/// The links that [`open_in`] may follow.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Resolve {
-    /// `RESOLVE_BENEATH`: a path that would leave the directory is EXDEV.
+    /// `RESOLVE_BENEATH`: a path that would leave the directory fails with EXDEV.
     Beneath,
     /// `RESOLVE_IN_ROOT`: the directory is `/` for every link.
     InRoot,
-    /// `RESOLVE_BENEATH`, and any link on the way is ELOOP (`RESOLVE_NO_SYMLINKS`). With
-    /// `O_PATH | O_NOFOLLOW`, a link at the end is opened itself.
+    /// `RESOLVE_BENEATH` and `RESOLVE_NO_SYMLINKS`: any link in the path fails with ELOOP. With `O_PATH |
+    /// O_NOFOLLOW`, a link at the end is opened itself.
     NoLinks,
 }
 
-/// Opens `path` to name it, and no more: a device is not woken, a FIFO not waited
-/// for, a socket not refused. Not by `OpenOptions`: with musl, whose `O_ACCMODE`
-/// holds `O_PATH`, it takes that flag away and opens in earnest.
+/// Opens `path` only to name it: this triggers no device, waits for no FIFO, and works for a socket. It does
+/// not use `OpenOptions`, which with musl, whose `O_ACCMODE` contains `O_PATH`, drops that flag and really
+/// opens the file.
 pub(super) fn open_path(path: &Path) -> io::Result<File> {
     let path = c_path(path)?;
     // SAFETY: the path is a C string, and outlives the call.
@@ -256,18 +256,18 @@ pub(super) fn pidfd_open(pid: Pid) -> io::Result<OwnedFd> {
     owned(unsafe { libc::syscall(libc::SYS_pidfd_open, pid.as_raw(), 0) })
 }
 
-/// How a child ended. Not `nix`'s `WaitStatus`, which has no name for real-time signals: a child
-/// that one of them killed would be an error, and would stay unreaped for ever.
+/// How a child ended. `nix`'s `WaitStatus` is not used, since it has no name for real-time signals: a child
+/// killed by one of them would be an error, and would stay unreaped for ever.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Ended {
-    /// It exited with this code, 0 to 255.
+    /// The child exited with this code, 0 to 255.
     Exited(i32),
-    /// This signal killed it, 1 to 64 (127 on MIPS).
+    /// This signal killed the child, 1 to 64 (127 on MIPS).
     Signaled(i32),
 }
 
 impl Ended {
-    /// From `si_code` and `si_status` of waitid(2), where only `WEXITED` was asked for.
+    /// Converts `si_code` and `si_status` of waitid(2), called with `WEXITED` only.
     fn from_siginfo(code: i32, status: i32) -> Ended {
         match code {
             libc::CLD_EXITED => Ended::Exited(status & 0xff),
@@ -284,7 +284,7 @@ impl Ended {
         }
     }
 
-    /// The signal that killed it.
+    /// The signal that killed the child.
     pub(super) fn signal(self) -> Option<i32> {
         match self {
             Ended::Exited(_) => None,
@@ -293,13 +293,13 @@ impl Ended {
     }
 }
 
-/// How a child has ended that is not yet reaped, and leaves it so. `None` if it is alive or no
-/// child of the caller's.
+/// How a child that is not reaped yet has ended; it stays unreaped. `None` if it is alive, or not a child of
+/// the caller.
 pub(super) fn ended(child: Pid) -> Option<Ended> {
     wait(Which::Child(child), libc::WNOHANG | libc::WNOWAIT).ok().flatten().map(|(_, ended)| ended)
 }
 
-/// Any child that has ended and is not yet reaped; leaves it so.
+/// Any child that has ended and is not reaped yet; it stays unreaped.
 pub(super) fn any_ended() -> Option<Pid> {
     wait(Which::Any, libc::WNOHANG | libc::WNOWAIT).ok().flatten().map(|(pid, _)| pid)
 }
@@ -309,12 +309,12 @@ pub(super) fn reap(child: Pid) {
     let _ = wait(Which::Child(child), libc::WNOHANG);
 }
 
-/// Waits until a child has ended, and reaps it. `None` if it is no child of the caller's.
+/// Waits until a child has ended, and reaps it. `None` if it is not a child of the caller.
 pub(super) fn wait_for(child: Pid) -> Option<Ended> {
     wait(Which::Child(child), 0).ok().flatten().map(|(_, ended)| ended)
 }
 
-/// Whether a process is a child of the caller's, alive or not yet reaped.
+/// Whether a process is a child of the caller, alive or not yet reaped.
 pub(super) fn is_child(pid: Pid) -> bool {
     wait(Which::Child(pid), libc::WNOHANG | libc::WNOWAIT).is_ok()
 }
@@ -352,7 +352,8 @@ fn wait(which: Which, flags: i32) -> io::Result<Option<(Pid, Ended)>> {
 
 /// Whether a process, dead but not yet reaped, has executed another program since it was forked.
 pub(super) fn has_executed(pid: Pid) -> bool {
-    /// It was forked and has not executed: `PF_FORKNOEXEC`, in the flags of proc_pid_stat(5).
+    /// `PF_FORKNOEXEC` in the flags of proc_pid_stat(5): the process was forked and has not executed a
+    /// program.
     const FORKED: u64 = 0x40;
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
     let fields = stat.rsplit(')').next().unwrap_or_default();
@@ -379,8 +380,8 @@ struct CapabilityData {
 /// `_LINUX_CAPABILITY_VERSION_3`, of the calling thread.
 const CAPABILITIES_OF_CALLER: CapabilityHeader = CapabilityHeader { version: 0x2008_0522, pid: 0 };
 
-/// Those of `wanted` that are permitted to the calling process and in its bounding set, as
-/// bits: nobody can give what he has not.
+/// The capabilities among `wanted` that are permitted to the calling process and in its bounding set, as
+/// bits: a process cannot pass on others.
 pub(super) fn own_capabilities(wanted: u64) -> io::Result<u64> {
     let mut header = CAPABILITIES_OF_CALLER;
     let mut data = [CapabilityData::default(); 2];
@@ -392,13 +393,13 @@ pub(super) fn own_capabilities(wanted: u64) -> io::Result<u64> {
 }
 
 fn in_bounding_set(number: u8) -> bool {
-    // As wide as the kernel takes it: a number of 64 bits takes two arguments of a 32-bit processor.
+    // As wide as the kernel expects: a 64-bit number takes two arguments on a 32-bit processor.
     let number = libc::c_ulong::from(number);
     // SAFETY: no pointers. One that the kernel does not know is EINVAL.
     unsafe { libc::prctl(libc::PR_CAPBSET_READ, number, 0, 0, 0) == 1 }
 }
 
-/// Takes a capability out of the bounding set of the calling process.
+/// Removes a capability from the bounding set of the calling process.
 ///
 /// # Errors
 /// EINVAL: the kernel knows neither this one nor any after it.
@@ -409,8 +410,7 @@ pub(super) fn drop_from_bounding_set(number: u8) -> io::Result<()> {
     if dropped == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
-/// Sets the permitted and effective capabilities to `wanted`, by their bits, and
-/// the inheritable ones to none.
+/// Sets the permitted and effective capabilities to the bits `wanted`, and clears the inheritable ones.
 pub(super) fn set_capabilities(wanted: u64) -> io::Result<()> {
     let header = CAPABILITIES_OF_CALLER;
     let half = |bits: u64| CapabilityData { effective: bits as u32, permitted: bits as u32, inheritable: 0 };
@@ -419,8 +419,8 @@ pub(super) fn set_capabilities(wanted: u64) -> io::Result<()> {
     check(unsafe { libc::syscall(libc::SYS_capset, &raw const header, data.as_ptr()) }).map(drop)
 }
 
-/// Whether a cgroup holds a process. `events` is its `cgroup.events`, opened when
-/// first needed; reading it also arms the next POLLPRI.
+/// Whether a cgroup has a process. `events` is its `cgroup.events`, opened at the first call; reading it also
+/// arms the next POLLPRI.
 pub(super) fn is_populated(directory: &Path, events: &mut Option<File>) -> bool {
     if events.is_none() {
         *events = File::open(directory.join("cgroup.events")).ok();
@@ -439,25 +439,25 @@ pub(super) fn set_dumpable(dumpable: bool) {
     unsafe { libc::prctl(libc::PR_SET_DUMPABLE, i32::from(dumpable), 0, 0, 0) };
 }
 
-/// Gives the calling process a session keyring of its own, which its children inherit: without,
-/// all containers would share that of whoever started the agent. To be called as root.
+/// Gives the calling process a new session keyring, which its children inherit. Otherwise all containers
+/// would share that of the process that started the agent. Must be called as root.
 ///
-/// The kernel counts it among the keys of the caller's real user. Any container of root's can use
-/// that quota up; then it is counted for a user that nobody can guess.
+/// The kernel counts the keyring against the quota of the caller's real user. Any container that runs as root
+/// can use up that quota; then the keyring is counted for a user that nobody can guess.
 pub(super) fn new_session_keyring() -> io::Result<()> {
     match join_session_keyring() {
         // The kernel is built without CONFIG_KEYS: there is nothing to share.
         Err(error) if error.raw_os_error() == Some(libc::ENOSYS) => Ok(()),
         Err(error) if error.raw_os_error() == Some(libc::EDQUOT) => {
-            /// No Pod can name a user from here on, and a container that may change its user does not
-            /// know which one this is.
+            /// A Pod cannot name a user from this number on, and a container that may change its user does
+            /// not know which one is used.
             const BEYOND_PODS: u32 = 1 << 31;
             let mut bytes = [0; 4];
             // A container starts only after this, so it must not wait for entropy.
             nodlet_host::random::unique(&mut bytes)?;
             let user = BEYOND_PODS | u32::from_ne_bytes(bytes) >> 2;
             let (real, root) = (nix::unistd::Uid::from_raw(user), nix::unistd::Uid::from_raw(0));
-            // Root is still what it may act as, so no capability is lost.
+            // The effective user stays root, so no capability is lost.
             nix::unistd::setresuid(real, root, root)?;
             let joined = join_session_keyring();
             nix::unistd::setresuid(root, root, root)?;
@@ -474,48 +474,49 @@ fn join_session_keyring() -> io::Result<()> {
     check(unsafe { libc::syscall(libc::SYS_keyctl, KEYCTL_JOIN_SESSION_KEYRING, anonymous) }).map(drop)
 }
 
-/// `prctl(PR_SET_NAME)`: what `ps` calls the process.
+/// `prctl(PR_SET_NAME)`: sets the process name that `ps` shows.
 pub(super) fn set_name(name: &CStr) {
     // SAFETY: a C string; the kernel copies at most 16 bytes of it.
     unsafe { libc::prctl(libc::PR_SET_NAME, name.as_ptr()) };
 }
 
-/// SIGKILL to every process of a leaf, and no cpu limit that would delay their end.
+/// Kills every process of a leaf with SIGKILL, after lifting the cpu limits that would delay their end.
 pub(super) fn kill_leaf(directory: &Path) -> io::Result<()> {
     nodlet_host::cgroup::lift_cpu_limits(directory);
     kill_cgroup(directory)
 }
 
-/// SIGKILL to every process of a cgroup of the v2 hierarchy and of those below it.
+/// Kills every process of a v2 cgroup, and of those below it, with SIGKILL.
 pub(super) fn kill_cgroup(directory: &Path) -> io::Result<()> {
     std::fs::write(directory.join("cgroup.kill"), "1")?;
     nodlet_host::cgroup::kill_headless(directory);
     Ok(())
 }
 
-/// Moves the processes of a cgroup of the v2 hierarchy to the one above it; to another beside it, where
-/// that one has given its controllers away and so can have no process. Who is forked meanwhile stays.
+/// Moves the processes of a v2 cgroup to its parent; or to a sibling, if the parent has enabled controllers
+/// for its children and so cannot have processes. Processes that are forked meanwhile stay.
 pub(super) fn empty_into_parent(directory: &Path) {
-    /// More would be old news before it is written: a number that is another's by then moves that one.
+    /// With more, the list could be out of date before it is written: a reused PID would move another
+    /// process.
     const AT_ONCE: usize = 64;
-    /// A privileged container may give away the controllers of its cgroup.
+    /// A privileged container may enable controllers for the children of its cgroup.
     const BESIDE: &str = "left-behind";
     let Some(parent) = directory.parent() else { return };
     let processes = std::fs::read_to_string(directory.join("cgroup.procs")).unwrap_or_default();
-    // 0 is one that this PID namespace has no number for, and to write it would move the caller.
+    // 0 is a process without a number in this PID namespace, and writing it would move the caller.
     for process in processes.lines().filter(|process| *process != "0").take(AT_ONCE) {
         let moved = std::fs::write(parent.join("cgroup.procs"), process);
         if moved.is_err_and(|error| error.raw_os_error() == Some(libc::EBUSY)) {
             let beside = parent.join(BESIDE);
-            // It may be there, and who is gone, or about to be, cannot be moved.
+            // The cgroup may exist, and a process that has ended, or is ending, cannot be moved.
             let _ = std::fs::create_dir(&beside);
             let _ = std::fs::write(beside.join("cgroup.procs"), process);
         }
     }
 }
 
-/// Puts the calling process into each v1 `tasks` file. Never `cgroup.procs`:
-/// it waits for a grace period of the kernel, and one task is all there is.
+/// Moves the calling process into each v1 `tasks` file. Not by `cgroup.procs`, which waits for a grace period
+/// of the kernel; the process has only one task.
 pub(super) fn join_tasks(tasks: &[std::path::PathBuf]) -> io::Result<()> {
     tasks.iter().try_for_each(|file| {
         std::fs::OpenOptions::new()

@@ -32,7 +32,7 @@ pub struct ContainerLimits {
     pub cpu_quota_us: Option<i64>,
     /// From `limits.memory`, in bytes.
     pub memory: Option<u64>,
-    /// From `limits.cpu`: microseconds in each period of 100 ms.
+    /// Maximum of processes and threads.
     pub pids: Option<u64>,
     /// Access to every device of the machine (`privileged`).
     pub all_devices: bool,

@@ -1,4 +1,4 @@
-//! What helpers say, how children end, and what follows from it.
+//! Reports of helpers, ends of children, and their consequences.
 
 use std::fs;
 use std::io;
@@ -19,17 +19,16 @@ use nodlet_core::time::Instant;
 use nodlet_host::launch::SandboxConfig;
 
 impl Process {
-    /// Looks at every child that has ended. Each is seen before it is reaped, so
-    /// that a container's record is written while its process can still be found. Each that is
-    /// known is asked for by itself: one that must wait hides no other.
+    /// Handles every child that has ended. Each end is handled before the child is reaped, so that a
+    /// container's record is written while its process can still be found. Each known child is checked
+    /// separately, so that a child that has to wait does not hide others.
     pub(super) fn reap(&mut self) {
-        // A helper that ended may have named a child that ended before it, and no signal comes for that
-        // one any more.
+        // A helper that ended may have named a child that ended before it, for which no further signal comes.
         let mut again = true;
         while std::mem::take(&mut again) {
             for pid in self.known_children() {
                 if let Some(ended) = sys::ended(pid) {
-                    // What a helper said before it ended, or before its child did.
+                    // Read what a helper reported before it, or its child, ended.
                     self.hear_helpers();
                     if self.child_ended(pid, ended) {
                         sys::reap(pid);
@@ -38,7 +37,7 @@ impl Process {
                 }
             }
         }
-        // Others are libcontainer's, or are yet to be named by their helper.
+        // The other children are libcontainer's, or are yet to be named by their helper.
         while !self.is_naming()
             && let Some(pid) = sys::any_ended()
             && !self.known_children().contains(&pid)
@@ -56,7 +55,7 @@ impl Process {
         }
     }
 
-    /// Children that somebody waits for.
+    /// The children that belong to an attempt, an executed process or the sandbox.
     fn known_children(&self) -> Vec<Pid> {
         let mut known = Vec::new();
         if let Sandbox::Ready { pause, .. } = &self.sandbox {
@@ -80,14 +79,14 @@ impl Process {
         known
     }
 
-    /// Whether a helper has yet to name a child: a process can be over sooner than its helper, or the
-    /// process that forked it, gets to say what it is called.
+    /// Whether a helper has yet to name a child: a process can end before its helper, or the process that
+    /// forked it, reports its PID.
     fn is_naming(&self) -> bool {
         self.attempts.iter().any(|attempt| matches!(attempt.state, State::Starting { .. }))
             || self.execs.iter().any(|exec| matches!(exec.state, ExecState::Starting { pid: None, .. }))
     }
 
-    /// A child that is known has ended; `false` if it must not be reaped yet.
+    /// Handles the end of a known child; `false` if it must not be reaped yet.
     fn child_ended(&mut self, pid: Pid, ended: Ended) -> bool {
         self.pause_ended(pid);
         if !self.exec_ended(pid, ended) {
@@ -104,15 +103,15 @@ impl Process {
             State::Starting { helper, .. } if *helper == Some(pid) => {
                 *helper = None;
                 if ended != Ended::Exited(0) {
-                    // Its container waits for ever to be told to execute.
+                    // The container's process would wait for ever for the request to execute.
                     attempt.fail(false, cut(
                             "create the container: the start helper was killed; where the memory limit is too \
                              small for a start, the kernel does that",
                         ));
                 }
             }
-            // A helper, or libcontainer's, still holds the socket that says
-            // that it was executed: it closes at once, and this child is next then.
+            // A helper or a process of libcontainer still has the socket that reports the execution. That
+            // process closes it soon, and this child is handled then.
             State::Starting { .. } => return false,
             State::Running { init, at, .. } => {
                 let (init, at) = (*init, *at);
@@ -123,7 +122,8 @@ impl Process {
             State::Failing { init, .. } => {
                 *init = None;
                 if sys::has_executed(pid) {
-                    // It had begun before it was killed: a run that nobody may begin again.
+                    // The process was executed before it was killed: this is a run, which must not be
+                    // repeated.
                     let at = nodlet_host::clock::instant();
                     attempt.drain(&mut self.buffer);
                     record(&self.dir, attempt, ended, at);
@@ -135,8 +135,9 @@ impl Process {
         true
     }
 
-    /// Without the first process of a shared PID namespace nothing can be started in it, and the
-    /// kernel has killed all that ran there. The pod begins again, as under a kubelet.
+    /// Ends the pod's sandbox if its pause process ended. Without the first process of a shared PID namespace
+    /// no process can be started in it, and the kernel has killed those that ran there. The pod restarts, as
+    /// under a kubelet.
     fn pause_ended(&mut self, ended: Pid) {
         if let Sandbox::Ready { pause, .. } = &mut self.sandbox
             && *pause == Some(ended)
@@ -147,7 +148,7 @@ impl Process {
         }
     }
 
-    /// A child ended that may be an executed process; `false` if it must wait.
+    /// Handles the end of a child that may be an executed process; `false` if it must wait.
     fn exec_ended(&mut self, child: Pid, ended: Ended) -> bool {
         for exec in &mut self.execs {
             match &mut exec.state {
@@ -157,7 +158,7 @@ impl Process {
                         exec.fail(cut("exec: its helper was killed"));
                     }
                 }
-                // Its helper still holds the socket: it ends at once, and this child is next then.
+                // The helper still has the socket. It ends soon, and this child is handled then.
                 ExecState::Starting { pid, .. } if *pid == Some(child) => return false,
                 ExecState::Running { pid, terminal } if *pid == child => {
                     let code = ended.code();
@@ -172,7 +173,7 @@ impl Process {
         true
     }
 
-    /// Hears the sandbox helper.
+    /// Reads the answer of the sandbox helper.
     pub(super) fn sandbox_answered(&mut self) {
         let Sandbox::Making { answer, config } = &self.sandbox else { return };
         let made = match protocol::receive::<Made>(answer.as_fd()) {
@@ -189,7 +190,7 @@ impl Process {
             made => made,
         };
         if made.is_err() && config.share_process_namespace {
-            // What the helper has left, if it died after it had forked that.
+            // The helper may have died after it had forked the pause process.
             let _ = sys::kill_leaf(&config.pause_cgroup.unified);
         }
         let host_link = config.network.as_ref().map(|network| network.host_link.clone());
@@ -204,19 +205,20 @@ impl Process {
         };
     }
 
-    /// Hears a start helper, or the process it made. Who shares the container's PID namespace and has
-    /// CAP_SYS_PTRACE can speak for the process that is about to be executed there: from that one,
-    /// only an error is taken.
+    /// Reads the reports of a start helper, or of the process that it made. A process in the same PID
+    /// namespace with CAP_SYS_PTRACE can send reports in the name of the process that is about to be executed
+    /// there: from that one, only an error is accepted.
     pub(super) fn status(&mut self, at: usize) {
         let attempt = &mut self.attempts[at];
         while let State::Starting { helper, status, init, reporter, .. } = &mut attempt.state {
             let received = match protocol::receive_from::<Status>(status.as_fd()) {
                 Ok(Some(received)) => received,
                 Ok(None) => {
-                    // Every copy is closed: the process was executed, or all of them are dead.
+                    // Every copy of the socket is closed: the process was executed, or all of its holders are
+                    // dead.
                     let pidfd = init.and_then(|init| Some((init, sys::pidfd_open(init).ok()?)));
                     match pidfd {
-                        // What it came to is seen when it is reaped.
+                        // Its result is read when it is reaped.
                         Some((init, _)) if sys::ended(init).is_some() => {
                             attempt.fail(false, cut("create the container: its process was killed"));
                         }
@@ -247,7 +249,7 @@ impl Process {
                     *init = Some(pid);
                     *reporter = from_helper.then_some(pid);
                     if from_reporter {
-                        // It is known now, however its start goes on. If it is gone, the end follows.
+                        // The process is known now, whatever follows. If it is gone, its end will be handled.
                         let _ = protocol::let_go(status.as_fd());
                     }
                 }
@@ -271,7 +273,8 @@ impl Process {
         }
     }
 
-    /// Hears an exec helper, or the process it made; from that one, only an error is taken.
+    /// Reads the reports of an exec helper, or of the process that it made; from the latter, only an error is
+    /// accepted.
     pub(super) fn exec_status(&mut self, at: usize) {
         let exec = &mut self.execs[at];
         while let ExecState::Starting { helper, status, pid, terminal } = &mut exec.state {
@@ -301,7 +304,7 @@ impl Process {
         }
     }
 
-    /// Ends attempts whose last process is gone, and gives up starts that hang.
+    /// Completes attempts whose last process has ended, and gives up starts that hang.
     pub(super) fn settle(&mut self) {
         let now = nodlet_host::clock::instant();
         for attempt in &mut self.attempts {
@@ -311,7 +314,7 @@ impl Process {
                 attempt.fail(false, cut("create the container: it took longer than two minutes"));
             }
             if attempt.is_emptying() {
-                // With a PID namespace of its own, nobody outlives the first process.
+                // With a PID namespace of its own, no process outlives the first one.
                 if attempt.is_populated() {
                     attempt.kill();
                 }
@@ -325,7 +328,8 @@ impl Process {
                 return true;
             }
             if sys::is_populated(&exec.cgroup, &mut exec.events) {
-                // What a process leaves behind is the container's from then on, as under containerd.
+                // Remaining descendants of an executed process belong to the container from then on, as under
+                // containerd.
                 if matches!(exec.state, ExecState::Ended { .. }) && exec.moves > 0 {
                     exec.moves -= 1;
                     sys::empty_into_parent(&exec.cgroup);
@@ -365,6 +369,6 @@ fn record(dir: &Path, attempt: &Attempt, ended: Ended, started_at: Instant) {
     let (code, signal) = (ended.code(), ended.signal());
     let message = exit::termination_message(attempt.termination_message.as_ref(), code, &attempt.log);
     let record = ExitRecord { code, signal, started_at, finished_at: nodlet_host::clock::instant(), message };
-    // On tmpfs; the agent calls an exit without a record unknown.
+    // On tmpfs; the agent reports an exit without a record as unknown.
     let _ = record.write(dir, &attempt.container, attempt.number);
 }

@@ -1,9 +1,8 @@
-//! A supervisor that replaces itself with a newer binary: in place, so that pid,
-//! children, locks and descriptors stay.
+//! Replacement of a supervisor by a newer binary: in place, so that PID, children, locks and descriptors
+//! stay.
 //!
-//! All that it knows goes into a memfd. The new binary parses that on trial, in a
-//! child; only then does the supervisor execute it. A binary that cannot leaves
-//! everything as it was.
+//! The whole state goes into a memfd. The new binary first parses it in a child, as a trial; only after that
+//! does the supervisor execute the binary. A binary that fails the trial changes nothing.
 
 use std::collections::BTreeMap;
 use std::ffi::CString;
@@ -30,19 +29,19 @@ use crate::sys::{self, Ended, Parent};
 use nodlet_core::time::Instant;
 use nodlet_host::launch::{ContainerConfig, LogConfig, TerminationMessage};
 
-/// `nodlet supervisor --parse FD`: can you take this over?
+/// Argument of the trial, `nodlet supervisor --parse FD`: checks whether this binary can take over.
 pub(super) const PARSE: &str = "--parse";
 
-/// `nodlet supervisor --resume FD`: take it over.
+/// Argument of the takeover, `nodlet supervisor --resume FD`.
 pub(super) const RESUME: &str = "--resume";
 
-/// What a binary that can ends its trial with. Not 0, which every program can.
+/// The exit code of a successful trial. Not 0, with which any program may exit.
 const CAN: i32 = 113;
 
-/// How long a trial may take. It reads a few kilobytes.
+/// The longest time for a trial, which reads a few kilobytes.
 const TRIAL: Duration = Duration::from_secs(10);
 
-/// All that a supervisor knows. Descriptors are numbers: they stay open.
+/// The whole state of a supervisor. Descriptors are numbers: they stay open.
 #[derive(Serialize, Deserialize)]
 pub(super) struct Saved {
     dir: PathBuf,
@@ -147,16 +146,16 @@ enum SavedExecState {
     },
 }
 
-/// The trial: never returns.
+/// Runs the trial; never returns.
 pub(super) fn parse(memfd: RawFd) -> ! {
-    // SAFETY: whoever executes this passes it.
+    // SAFETY: the supervisor that executes this passes an open descriptor.
     let memfd = unsafe { std::os::fd::BorrowedFd::borrow_raw(memfd) };
     let can = protocol::read_memfd::<Saved>(memfd).is_ok_and(|saved| saved.knows_its_containers());
     std::process::exit(if can { CAN } else { 1 })
 }
 
 impl Process {
-    /// Replaces itself with `binary`, or tells why not.
+    /// Replaces the supervisor with `binary`, or reports why that failed.
     pub(super) fn reexec(&mut self, binary: &OwnedFd) {
         let message = match self.try_reexec(binary) {
             Ok(never) => match never {},
@@ -194,7 +193,7 @@ impl Process {
         Err(error.into())
     }
 
-    /// Everything; `None` while something is being started.
+    /// The whole state; `None` while something is being started.
     fn save(&self) -> Option<Saved> {
         let raw = |fd: &OwnedFd| fd.as_raw_fd();
         let sandbox = match &self.sandbox {
@@ -227,7 +226,7 @@ impl Process {
         })
     }
 
-    /// Takes over what a supervisor has left in `memfd` when it executed this one.
+    /// Restores the state that the earlier binary left in `memfd` when it executed this one.
     pub(super) fn resume(memfd: OwnedFd) -> io::Result<Process> {
         let saved: Saved = protocol::read_memfd(memfd.as_fd())?;
         drop(memfd);
@@ -301,8 +300,8 @@ impl Saved {
         open
     }
 
-    /// Whether what was asked for long ago can be read, too: processes are executed by it. For a
-    /// trial, which has none of the descriptors but sees those of its parent.
+    /// Whether the configurations of the running containers can be read too: later executions need them. The
+    /// trial has none of these descriptors, but can open those of its parent.
     fn knows_its_containers(&self) -> bool {
         let parent = std::os::unix::process::parent_id();
         self.attempts.iter().filter(|attempt| matches!(attempt.state, SavedState::Running { .. })).all(
@@ -344,7 +343,7 @@ fn save_attempt(attempt: &Attempt) -> Option<SavedAttempt> {
 
 fn restore_attempt(saved: SavedAttempt, own: impl Fn(RawFd) -> OwnedFd) -> io::Result<Attempt> {
     let state = match saved.state {
-        // It is a child that was not reaped: its number is still its own.
+        // The process is a child that was not reaped, so its PID has not been reused.
         SavedState::Running { init, at } => {
             let init = Pid::from_raw(init);
             State::Running { init, pidfd: sys::pidfd_open(init)?, at }

@@ -1,4 +1,4 @@
-//! What the agent asks for, and the helpers that are forked for it.
+//! The agent's requests, and the helpers that are forked for them.
 
 use std::fs::{self, File};
 use std::io;
@@ -22,9 +22,9 @@ use crate::start::{Start, Target};
 use crate::sys::{self, Parent};
 use nodlet_host::launch::{CgroupPaths, LogConfig, SandboxConfig, TerminationMessage};
 
-/// What of a [`nodlet_host::launch::ContainerConfig`] the supervisor itself needs. Not the process: its environment may
-/// hold secrets of one container, and a copy of the supervisor's memory comes, before another
-/// program replaces it, into PID namespaces of others.
+/// The fields of a [`nodlet_host::launch::ContainerConfig`] that the supervisor itself needs. The process is
+/// not among them: its environment may contain secrets of one container, and a copy of the supervisor's
+/// memory enters PID namespaces of other containers before another program replaces it.
 #[derive(Debug, Deserialize)]
 struct SupervisedContainer {
     layers: Vec<String>,
@@ -99,7 +99,7 @@ impl Process {
         }
     }
 
-    /// Where helpers mount, each in a mount namespace of its own.
+    /// The directory on which helpers mount, each in its own mount namespace.
     fn scratch(&self) -> PathBuf {
         self.dir.join(SCRATCH)
     }
@@ -128,7 +128,7 @@ impl Process {
         if self.attempts.len() >= MAX_ATTEMPTS {
             return Some("start it: too many attempts are not yet forgotten");
         }
-        // Never two attempts of one container, whatever an agent asks for.
+        // There are never two attempts of one container, whatever an agent requests.
         let alive = self.attempts.iter().any(|attempt| attempt.container == *container && !attempt.is_over());
         if alive {
             return Some("start it: the attempt before is not over");
@@ -204,8 +204,8 @@ impl Process {
         })
     }
 
-    /// Namespaces of a container that runs. Its first process is not reaped before the
-    /// supervisor has seen its end, so its number is no other's.
+    /// The namespaces of a running container. Its first process is not reaped before the supervisor has
+    /// handled its end, so its PID has not been reused.
     fn target(&self, target: &str) -> Result<Target, String> {
         let attempt = self.attempts.iter().find_map(|attempt| match &attempt.state {
             State::Running { init, pidfd, .. } if attempt.container == target => Some((*init, pidfd)),
@@ -214,7 +214,7 @@ impl Process {
             }
             State::Failing { .. } | State::Failed { .. } => None,
         });
-        // A namespace whose first process has ended takes no other.
+        // A PID namespace whose first process has ended accepts no new process.
         let (init, _) = attempt.filter(|(_, pidfd)| !has_ended(pidfd.as_fd())).ok_or_else(|| {
             format!("join the processes of container {target}: invalid target container: it is not running")
         })?;
@@ -225,7 +225,7 @@ impl Process {
         Ok(Target { pid: open("pid")?, mnt: open("mnt")? })
     }
 
-    /// Answered at once: nothing of it can take time.
+    /// Attaches a client, and answers at once, since nothing here takes time.
     fn attach(&mut self, id: u32, container: &Name, number: u32, given: [bool; 3], fds: Vec<OwnedFd>) {
         let mut fds = fds.into_iter();
         let [stdin, stdout, stderr] = given.map(|given| if given { fds.next() } else { None });
@@ -321,7 +321,7 @@ fn has_ended(pidfd: BorrowedFd) -> bool {
     poll(&mut polled, PollTimeout::ZERO).is_ok_and(|ready| ready > 0)
 }
 
-/// A socket on which a helper reports, as the first end learns from the kernel.
+/// A pair of sockets for the reports of a helper. The kernel tells the first one the sender of each report.
 fn status_pair() -> io::Result<(OwnedFd, OwnedFd)> {
     let (ours, theirs) =
         socket::socketpair(AddressFamily::Unix, SockType::SeqPacket, None, SockFlag::SOCK_CLOEXEC)?;

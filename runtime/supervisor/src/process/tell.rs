@@ -1,7 +1,7 @@
-//! What the agent is told: whatever it does not know of the supervisor's state.
+//! News for the agent: the part of the supervisor's state that the agent does not know.
 //!
-//! One piece of news at a time, found anew each time ([`Process::next`]): what the
-//! socket does not take now is told when it does, the answer to a greeting included.
+//! One piece of news at a time is derived from the state ([`Process::next`]). News that the socket does not
+//! accept now is sent when it does; this includes the answer to a greeting.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -16,20 +16,20 @@ pub(super) struct Agent {
     socket: OwnedFd,
     greeting: Greeting,
     sandbox_told: bool,
-    /// Answers what it asked for, and nothing else remembers it. Until it is taken, the
-    /// agent is not heard: there is never more than one.
+    /// The answer to the agent's latest request, which is stored nowhere else. Until the socket accepts it,
+    /// no further request is read, so there is never more than one.
     answer: Option<(News, Option<OwnedFd>)>,
 }
 
-/// How far its greeting is answered.
+/// The progress of the answer to the agent's greeting.
 enum Greeting {
-    /// It has not greeted, or in another version: nothing is told.
+    /// The agent has not greeted, or with another version: nothing is reported.
     Strange,
-    /// `Hello` is next, and all that there is if the versions are equal.
+    /// `Hello` is next; if the versions are equal, the whole state follows.
     Hello { equal: bool },
-    /// Then these layers, the last one first; then the state of everything, and `HelloEnd`.
+    /// These layers are next, the last one first; then the state of everything, and `HelloEnd`.
     Layers(Vec<String>),
-    /// It knows all, and is told what is new.
+    /// The agent knows the whole state, and gets changes.
     Over,
 }
 
@@ -38,7 +38,7 @@ impl Agent {
         Agent { socket, greeting: Greeting::Strange, sandbox_told: false, answer: None }
     }
 
-    /// The one that had asked for the replacement which this supervisor is.
+    /// The agent that requested the replacement of the supervisor by this binary.
     pub(super) fn taken_over(socket: OwnedFd) -> Agent {
         Agent { greeting: Greeting::Hello { equal: false }, ..Agent::new(socket) }
     }
@@ -55,13 +55,13 @@ impl Agent {
         self.answer = None;
     }
 
-    /// What it knows of the sandbox is no more true.
+    /// Records that the agent's knowledge of the sandbox is out of date.
     pub(super) fn expect_sandbox(&mut self) {
         self.sandbox_told = false;
     }
 }
 
-/// What is known once a piece of news is told.
+/// What the agent knows after a piece of news was sent.
 enum Item {
     Answer,
     Hello { equal: bool },
@@ -76,7 +76,7 @@ enum Item {
 }
 
 impl Process {
-    /// Forgets what the last agent was told, so that this one is told all.
+    /// Resets what the agent knows, so that it is sent the whole state.
     pub(super) fn greet(&mut self, version: u32) {
         let Some(agent) = &mut self.agent else { return };
         let equal = version == VERSION;
@@ -91,7 +91,7 @@ impl Process {
         }
     }
 
-    /// Answers what the agent asked for.
+    /// Answers a request of the agent.
     pub(super) fn answer(&mut self, news: News, descriptor: Option<OwnedFd>) {
         if let Some(agent) = &mut self.agent {
             agent.answer = Some((news, descriptor));
@@ -102,7 +102,7 @@ impl Process {
         self.next().is_some()
     }
 
-    /// Tells the agent what it does not know, as far as it takes it.
+    /// Sends the agent all news that it does not know, as far as the socket accepts it.
     pub(super) fn tell(&mut self) {
         while let Some((news, item)) = self.next() {
             if !self.say(&news, &item) {
@@ -112,7 +112,7 @@ impl Process {
         }
     }
 
-    /// What the agent is to be told next.
+    /// The next news for the agent.
     fn next(&self) -> Option<(News, Item)> {
         let agent = self.agent.as_ref()?;
         if let Some((news, _)) = &agent.answer {
@@ -155,7 +155,7 @@ impl Process {
         })
     }
 
-    /// Sends one frame with what belongs to it; `false` if the agent cannot take it now.
+    /// Sends one frame with its descriptor; `false` if the agent cannot accept it now.
     fn say(&mut self, news: &News, item: &Item) -> bool {
         let Some(agent) = &self.agent else { return false };
         let descriptor = match item {
@@ -194,7 +194,7 @@ impl Process {
         }
     }
 
-    /// The agent knows it now.
+    /// Records that the agent knows this news.
     fn note(&mut self, item: Item) {
         let Some(agent) = &mut self.agent else { return };
         match item {
@@ -217,7 +217,7 @@ impl Process {
                 if let ExecState::Running { terminal, .. } | ExecState::Ended { terminal, .. } =
                     &mut exec.state
                 {
-                    // It is the agent's now: whoever has a copy keeps the terminal from hanging up.
+                    // The terminal belongs to the agent now: another copy would keep it from hanging up.
                     *terminal = None;
                 }
             }
@@ -228,7 +228,7 @@ impl Process {
     }
 }
 
-/// Its start is under way, or it is being ended.
+/// Whether the attempt's start is under way, or is being ended.
 fn is_starting(attempt: &Attempt) -> bool {
     match &attempt.state {
         State::Starting { .. } | State::Failing { .. } => true,
@@ -244,7 +244,7 @@ fn news_of_sandbox(sandbox: &Sandbox) -> Option<News> {
     }
 }
 
-/// The next thing that the agent does not know of an attempt.
+/// The next news of an attempt that the agent does not know.
 fn news_of(at: usize, attempt: &Attempt) -> Option<(News, Item)> {
     let (container, number, told) = (attempt.container.clone(), attempt.number, attempt.told);
     match &attempt.state {
@@ -274,7 +274,7 @@ fn news_of(at: usize, attempt: &Attempt) -> Option<(News, Item)> {
     }
 }
 
-/// The next thing that the agent does not know of an executed process.
+/// The next news of an executed process that the agent does not know.
 fn news_of_exec(at: usize, exec: &Exec) -> Option<(News, Item)> {
     let id = exec.id;
     match &exec.state {

@@ -1,11 +1,11 @@
-//! What libcontainer says of a start that failed, in words that somebody who wrote a manifest can
-//! act on. Its own name a step of its code and, from its innermost process, no cause.
+//! Translates libcontainer's error texts of failed starts for the author of a manifest. libcontainer's own
+//! texts name a step of its code and, from its innermost process, no cause.
 
 use std::path::Path;
 
-/// A text of libcontainer 0.7, from its innermost process, and what it comes to here.
+/// Error texts of libcontainer 0.7, from its innermost process, and their meaning here.
 const KNOWN: &[(&str, Cause)] = &[
-    // `chdir` is the one call of this name that a manifest or an image can make fail.
+    // Among the calls with this text, a manifest or an image can make only `chdir` fail.
     ("failed to unix syscall", Cause::WorkingDirectory),
     (
         "failed to verify if current working directory is safe",
@@ -47,7 +47,7 @@ const KNOWN: &[(&str, Cause)] = &[
     ),
 ];
 
-/// Between two of libcontainer's processes: the other one is gone.
+/// Error texts of one of libcontainer's processes after another one is gone.
 const GONE: &[&str] = &["ECONNRESET", "EPIPE", "channel connection broken", "unexpected message"];
 
 enum Cause {
@@ -55,9 +55,9 @@ enum Cause {
     WorkingDirectory,
 }
 
-/// The reason behind `text`, the chain of an error of libcontainer's builder or container.
+/// The reason behind `text`, the error chain of libcontainer's builder or container.
 pub(super) fn explain(text: &str, working_directory: &Path) -> String {
-    // It fails to remove a cgroup that it did not make, each time.
+    // libcontainer always fails to remove a cgroup that it did not make.
     let text = text.split(". error during cleanup").next().unwrap_or(text);
     let innermost = text.rsplit("error in executing process : ").next().unwrap_or(text).trim();
     let known = KNOWN.iter().find(|(theirs, _)| innermost.starts_with(theirs));

@@ -1,4 +1,4 @@
-//! The bundle's config.json: what containerd would write for the same container.
+//! Makes the bundle's config.json, with the content that containerd would write for the same container.
 
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
@@ -11,7 +11,7 @@ use crate::execute;
 use crate::sandbox::Namespaces;
 use nodlet_host::launch::ContainerConfig;
 
-/// Hidden from a container that is not privileged.
+/// Paths that are hidden from an unprivileged container.
 const MASKED_PATHS: &[&str] = &[
     "/proc/asound",
     "/proc/acpi",
@@ -27,34 +27,35 @@ const MASKED_PATHS: &[&str] = &[
     "/sys/devices/virtual/powercap",
 ];
 
-/// Read-only in a container that is not privileged.
+/// Paths that are read-only in an unprivileged container.
 const READ_ONLY_PATHS: &[&str] = &["/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys", "/proc/sysrq-trigger"];
 
-/// Devices of a host that a privileged container is given; a bound for a /dev full of them.
+/// Upper bound of the host devices that a privileged container gets, for a /dev full of them.
 const MAX_DEVICES: usize = 1024;
 
-/// What the helper has made for the container.
+/// The parts that the helper has made for the container.
 pub(super) struct Made<'a> {
     pub(super) root: &'a Path,
     pub(super) namespaces: &'a Namespaces,
     pub(super) user: &'a User,
-    /// Devices besides those that every container has.
+    /// Devices in addition to those that every container has.
     pub(super) devices: Vec<HostDevice>,
-    /// The container has a PID namespace of its own or the host's; otherwise the helper has
-    /// attached /proc, and the container's process enters the PID namespace itself.
+    /// Whether libcontainer mounts /proc, because the container has its own PID namespace or the host's.
+    /// Otherwise the helper has attached /proc, and the container's process enters the PID namespace itself.
     pub(super) mounts_proc: bool,
     pub(super) cgroup: Option<&'a Path>,
-    /// The container's process has something to mount or to enter before it executes anything.
+    /// Whether the container's process has to mount or enter something before it executes its program.
     pub(super) acts_itself: bool,
-    /// A file in whose place the terminal will be.
+    /// A file that the terminal will replace.
     pub(super) console: Option<&'a Path>,
 }
 
 pub(super) fn make(config: &ContainerConfig, made: &Made) -> Value {
-    // Not looked up by libcontainer, in an /etc/passwd that a volume may have replaced.
+    // So that libcontainer does not look it up in an /etc/passwd that a volume may have replaced.
     let home = format!("HOME={}", made.user.home);
     let capabilities = execute::possible_capabilities(&config.process.capabilities);
-    // To mount or to enter namespaces. It is not in the bounding set, so it is gone once the process is executed.
+    // Needed to mount or to enter namespaces. It is not in the bounding set, so it is gone after the program
+    // is executed.
     let mut before = config.process.capabilities.clone();
     if made.acts_itself {
         before.push("CAP_SYS_ADMIN".to_owned());
@@ -129,7 +130,7 @@ fn mounts(config: &ContainerConfig, made: &Made) -> Vec<Value> {
 fn namespaces(made: &Made) -> Vec<Value> {
     let of = made.namespaces;
     let mut namespaces = vec![json!({ "type": "mount" })];
-    // A path below /proc/<pid of the supervisor> would be refused with a user namespace.
+    // A path below /proc/<pid of the supervisor> would be rejected with a user namespace.
     let mut join = |kind: &str, fd: Option<BorrowedFd>| {
         if let Some(fd) = fd {
             namespaces.push(json!({ "type": kind, "path": format!("/proc/self/fd/{}", fd.as_raw_fd()) }));
@@ -152,7 +153,7 @@ fn masked_paths() -> Vec<String> {
     fixed.chain(throttles.map(|path| path.to_string_lossy().into_owned())).collect()
 }
 
-/// A device of the host that a privileged container is given.
+/// A device of the host that a privileged container gets.
 pub(super) struct HostDevice {
     pub(super) path: PathBuf,
     spec: Value,
@@ -168,7 +169,7 @@ pub(super) fn host_devices() -> Vec<HostDevice> {
             let Ok(metadata) = entry.metadata() else { continue };
             let kind = metadata.file_type();
             if kind.is_dir() {
-                // These are the container's own.
+                // The container has its own ones of these.
                 if !["/dev/pts", "/dev/shm", "/dev/mqueue", "/dev/fd"]
                     .iter()
                     .any(|own| path == Path::new(own))

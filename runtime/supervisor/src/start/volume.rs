@@ -1,13 +1,13 @@
-//! A container's volumes: found on the host, copied as detached mounts before the
-//! helper leaves the host's mount namespace, attached where they belong in the root.
+//! A container's volumes: found on the host, copied as detached mounts before the helper leaves the host's
+//! mount namespace, and attached at their places in the root.
 //!
-//! A container can replace every directory of a volume that it can write to, at any time and
-//! between its runs. So a mount point inside a volume is opened below that volume's own mount and
-//! through no link. Links of the image are followed once, before anything is attached
-//! ([`find_places`]); no container can change them.
+//! A container can replace every directory of a volume that it can write to, at any time and between its
+//! runs. So a mount point inside a volume is opened below that volume's own mount and through no link. Links
+//! of the image are followed once, before anything is attached ([`find_places`]); no container can change
+//! them.
 //!
-//! libcontainer binds no volume: it would resolve the paths again. What must come after its own
-//! mounts and devices is attached by the container's process, before it executes anything
+//! libcontainer binds no volume, since it would resolve the paths again. Volumes that must come after its own
+//! mounts and devices are attached by the container's process, before it executes its program
 //! ([`LateVolume`]).
 
 use std::fs::{self, File};
@@ -24,7 +24,7 @@ use crate::sandbox::{MEMORY_VOLUMES, Namespaces, SHM};
 use crate::sys::{self, MountAttributes, Resolve};
 use nodlet_host::launch::{ContainerConfig, MountConfig, MountSource, Propagation};
 
-/// Where a container's devices are.
+/// The directory of a container's devices.
 const DEV: &str = "/dev";
 
 /// Links that libcontainer makes in a container's /dev.
@@ -43,38 +43,38 @@ const DEV_OWN: &[&str] = &[
     "/dev/mqueue",
 ];
 
-/// Links that one path may lead through, as in the kernel (`MAXSYMLINKS`).
+/// Upper bound of the links on one path, as in the kernel (`MAXSYMLINKS`).
 const MAX_LINKS: usize = 40;
 
-/// A volume that is found.
+/// A volume, as a detached mount that is ready to be attached.
 pub(super) struct Volume {
     mount: OwnedFd,
     is_directory: bool,
-    /// As the manifest has it.
+    /// The path in the manifest.
     destination: PathBuf,
-    /// Where `destination` leads by the links of the image; no component of it is a link there.
+    /// The path to which `destination` leads by the links of the image; no component of it is a link there.
     place: PathBuf,
     read_only: bool,
     shared: bool,
 }
 
-/// A volume for the container's process to attach before it executes anything.
+/// A volume that the container's process attaches before it executes its program.
 pub(super) struct LateVolume {
     /// The detached mount.
     pub(super) mount: OwnedFd,
-    /// The mount point, in another late volume.
+    /// The mount point, if it is in another late volume.
     pub(super) point: Option<File>,
-    /// The mount point without links, where `point` is none.
+    /// The path of the mount point without links, used if `point` is `None`.
     pub(super) place: PathBuf,
 }
 
 impl Volume {
-    /// Where it comes to lie in the container.
+    /// The path of the volume in the container.
     pub(super) fn place(&self) -> &Path {
         &self.place
     }
 
-    /// What a mount in the container does not allow.
+    /// Sets the restrictions of the mount in the container.
     fn set_attributes(&self) -> io::Result<()> {
         const RDONLY: u64 = 0x1;
         const NOSUID: u64 = 0x2;
@@ -91,8 +91,8 @@ impl Volume {
         sys::set_mount_attributes(self.mount.as_fd(), &attributes, false)
     }
 
-    /// Whether it must come after what libcontainer mounts and makes, of which `devices` is the
-    /// part that differs between containers.
+    /// Whether the volume must be attached after libcontainer has made its mounts and devices. `devices` are
+    /// those devices that differ between containers.
     fn must_be_late(&self, devices: &[PathBuf]) -> bool {
         let is_made = |made: &Path| made.starts_with(&self.place) || self.place.starts_with(made);
         self.shared
@@ -108,7 +108,7 @@ impl Volume {
     }
 }
 
-/// Finds all volumes of a container, /dev/shm included.
+/// Finds all volumes of a container, including /dev/shm.
 pub(super) fn resolve(config: &ContainerConfig, namespaces: &Namespaces) -> Result<Vec<Volume>, StartError> {
     let mut volumes = Vec::new();
     let shm = MountConfig {
@@ -155,7 +155,7 @@ fn volume(mount: &MountConfig, memory: Option<&Path>, pod: BorrowedFd) -> Result
     }
 }
 
-/// A detached copy of what is to be mounted.
+/// Makes a detached copy of a mount's source.
 fn copy(mount: &MountConfig, path: &Path) -> Result<Volume, StartError> {
     let failed = |source| StartError::Volume { destination: mount.destination.clone(), source };
     let mut base = sys::open_path(path).map_err(failed)?;
@@ -174,11 +174,11 @@ fn copy(mount: &MountConfig, path: &Path) -> Result<Volume, StartError> {
     let propagation = match mount.propagation {
         Propagation::Private => Some(libc::MS_PRIVATE),
         Propagation::Slave => Some(libc::MS_SLAVE),
-        // It stays in the host's peer group: what the container mounts there is seen on the host.
+        // It stays in the host's peer group: the host sees what the container mounts there.
         Propagation::Shared => None,
     };
     if let Some(propagation) = propagation {
-        // Of 32 bits on 32-bit ARM.
+        // The constant has 32 bits on 32-bit ARM.
         #[allow(clippy::unnecessary_cast)]
         let propagation = propagation as u64;
         let attributes = MountAttributes { propagation, ..Default::default() };
@@ -194,7 +194,8 @@ fn copy(mount: &MountConfig, path: &Path) -> Result<Volume, StartError> {
     })
 }
 
-/// Mounts pass between host and container only where the host shares them (containerd: `ensureShared`).
+/// Checks the propagation: mounts reach host and container only if the host shares them (containerd:
+/// `ensureShared`).
 fn check_propagation(wanted: Propagation, path: &Path, opened: BorrowedFd) -> io::Result<()> {
     let (kind, enough): (&str, &[&str]) = match wanted {
         Propagation::Private => return Ok(()),
@@ -219,9 +220,9 @@ fn check_propagation(wanted: Propagation, path: &Path, opened: BorrowedFd) -> io
     )))
 }
 
-/// Opens `path` below a volume without leaving it. What is missing is made, as
-/// directories with the mode of the volume's root; they inherit its setgid bit. Links that lead out are
-/// refused, not reinterpreted: somebody meant another file.
+/// Opens `path` below a volume without leaving it. Missing directories are made with the mode of the volume's
+/// root; they inherit its setgid bit. A link that leads out is rejected, not reinterpreted, since it means
+/// another file.
 fn open_sub_path(volume: BorrowedFd, path: &Path) -> io::Result<File> {
     let leaves = |error: io::Error| match error.raw_os_error() {
         Some(libc::EXDEV) => io::Error::new(io::ErrorKind::PermissionDenied, "it leads out of the volume"),
@@ -241,13 +242,13 @@ fn open_sub_path(volume: BorrowedFd, path: &Path) -> io::Result<File> {
                 ));
             }
         }
-        // Always from the volume's root: a link may go up, as long as it stays inside.
+        // Always from the volume's root: a link may lead up, as long as it stays inside.
         let next = match sys::open_in(volume, &reached, libc::O_PATH, Resolve::Beneath).map_err(leaves) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
                 let name = reached.file_name().map(Path::new).unwrap_or(Path::new("."));
                 let c_name = sys::c_path(name)?;
-                // Made with its mode at once: what is there a moment later may be another directory,
-                // which a container has put there. The umask is not the volume's.
+                // Made with its mode at once: a moment later a container may have put another directory
+                // there. The umask does not apply to the volume.
                 let umask = nix::sys::stat::umask(Mode::empty());
                 // SAFETY: a C string that outlives the call. A link there is EEXIST, not followed.
                 let made = unsafe { libc::mkdirat(directory.as_raw_fd(), c_name.as_ptr(), mode) };
@@ -266,8 +267,8 @@ fn open_sub_path(volume: BorrowedFd, path: &Path) -> io::Result<File> {
     Ok(directory)
 }
 
-/// Finds where the volumes come to lie, by the links of the image, and puts those first that others
-/// lie in, as containerd does. Refuses places that a container needs for itself.
+/// Finds the places of the volumes, following the links of the image, and sorts outer volumes before inner
+/// ones, as containerd does. Rejects places that a container needs for itself.
 pub(super) fn find_places(volumes: &mut [Volume], root: BorrowedFd) -> Result<(), StartError> {
     for volume in volumes.iter_mut() {
         volume.place = place(root, &volume.destination).map_err(|error| {
@@ -297,8 +298,8 @@ pub(super) fn find_places(volumes: &mut [Volume], root: BorrowedFd) -> Result<()
     Ok(())
 }
 
-/// Attaches the volumes in the root, but for those that it returns. `devices` are the paths of the
-/// devices that libcontainer will make besides the usual ones.
+/// Attaches the volumes in the root, except for the late ones, which it returns. `devices` are the paths of
+/// the devices that libcontainer will make besides the usual ones.
 pub(super) fn attach(
     volumes: Vec<Volume>,
     root: BorrowedFd,
@@ -307,7 +308,7 @@ pub(super) fn attach(
     let mut late = vec![false; volumes.len()];
     let mut points = Vec::new();
     for (at, volume) in volumes.iter().enumerate() {
-        // The last of those before it that it lies in: they are sorted by depth.
+        // The innermost earlier volume that contains this one: the volumes are sorted by depth.
         let below = volumes[..at].iter().rposition(|other| volume.place.starts_with(&other.place));
         late[at] = below.is_some_and(|below| late[below]) || volume.must_be_late(devices);
         let relative = |base: &Path| volume.place.strip_prefix(base).unwrap_or(&volume.place).to_owned();
@@ -326,7 +327,7 @@ pub(super) fn attach(
         };
         let point = match below.map(|below| &volumes[below]) {
             Some(below) => Some(open(below.mount.as_fd(), &relative(&below.place))?),
-            // The kernel's file systems are not there yet, and libcontainer makes devices itself.
+            // The kernel's file systems are not mounted yet, and libcontainer makes devices itself.
             None if ["/proc", "/sys"].iter().any(|kernel| volume.place.starts_with(kernel)) => None,
             None if devices.contains(&volume.place) => None,
             None if [DEV].iter().chain(DEV_OWN).any(|own| volume.place == Path::new(own)) => None,
@@ -354,7 +355,7 @@ pub(super) fn attach(
     late.collect()
 }
 
-/// Attaches a late volume: by the container's process, in the container's root.
+/// Attaches a late volume; called by the container's process, in the container's root.
 pub(super) fn attach_late(mount: BorrowedFd, point: Option<BorrowedFd>, place: &Path) -> io::Result<()> {
     if let Some(point) = point {
         return sys::attach_mount_at(mount, point);
@@ -366,8 +367,7 @@ pub(super) fn attach_late(mount: BorrowedFd, point: Option<BorrowedFd>, place: &
     sys::attach_mount_at(mount, point.as_fd())
 }
 
-/// Where a path leads in the root by the links there, as far as there is something; the rest as it
-/// is written.
+/// Resolves the links of a path in the root, as far as it exists; the rest stays as it is written.
 fn place(root: BorrowedFd, path: &Path) -> io::Result<PathBuf> {
     let mut place = PathBuf::from("/");
     let mut left: Vec<PathBuf> = Vec::new();
@@ -413,8 +413,8 @@ fn place(root: BorrowedFd, path: &Path) -> io::Result<PathBuf> {
     Ok(place)
 }
 
-/// Opens what a volume is mounted on, below `base` and through no link; makes it where it is
-/// missing, with the directories above it.
+/// Opens a mount point below `base` and through no link; makes it if it is missing, with its parent
+/// directories.
 fn mount_point(base: BorrowedFd, path: &Path, is_directory: bool) -> io::Result<File> {
     let open = |directory: BorrowedFd, path: &Path| {
         sys::open_in(directory, path, libc::O_PATH, Resolve::NoLinks).map_err(describe_link)
@@ -442,7 +442,7 @@ fn mount_point(base: BorrowedFd, path: &Path, is_directory: bool) -> io::Result<
     open(above.as_fd(), name)
 }
 
-/// What `ELOOP` means to somebody who wrote a manifest.
+/// Explains `ELOOP` to the author of a manifest.
 fn describe_link(error: io::Error) -> io::Error {
     match error.raw_os_error() {
         Some(libc::ELOOP) => io::Error::new(
@@ -454,12 +454,12 @@ fn describe_link(error: io::Error) -> io::Error {
     }
 }
 
-/// Makes the container's /dev, where libcontainer makes devices and links, and the directories on
-/// which it mounts. Returns /dev.
+/// Makes the container's /dev, in which libcontainer makes devices and links, and the directories on which it
+/// mounts. Returns /dev.
 pub(super) fn prepare_root(root: BorrowedFd) -> Result<File, StartError> {
     let own = |path: &'static str| move |source: io::Error| StartError::Own { path, source };
     for directory in ["/proc", "/sys", DEV] {
-        // libcontainer mounts on no link, and does not say why it failed.
+        // libcontainer mounts on no link, and does not report the reason.
         make_directories(root, Path::new(directory))
             .map_err(|error| match error.raw_os_error() {
                 Some(libc::ELOOP | libc::ENOTDIR) => {
@@ -495,9 +495,8 @@ pub(super) fn attach_proc(proc: BorrowedFd, root: BorrowedFd) -> Result<(), Star
         .map_err(|source| StartError::Own { path: "/proc", source })
 }
 
-/// Holds that what libcontainer will see is what was prepared, after all volumes are attached:
-/// mount points of its own are directories of the image, and /dev and a shared /proc are those
-/// that were attached.
+/// Checks, after all volumes are attached, that libcontainer will see what was prepared: its mount points are
+/// directories of the image, and /dev and a shared /proc are those that were attached.
 pub(super) fn check_prepared(
     root: BorrowedFd,
     dev: &File,
@@ -533,7 +532,7 @@ pub(super) fn check_prepared(
     Ok(())
 }
 
-/// Makes the working directory where it is missing: in the volume it lies in, or in the root.
+/// Makes the working directory if it is missing: in the volume that contains it, or in the root.
 pub(super) fn make_working_directory(
     config: &ContainerConfig,
     root: BorrowedFd,
@@ -547,18 +546,18 @@ pub(super) fn make_working_directory(
     let (base, path) = match volume {
         Some(volume) if volume.read_only => return Ok(()),
         Some(volume) => (volume.mount.as_fd(), cwd.strip_prefix(&volume.place).unwrap_or(Path::new(""))),
-        // Nothing is made in what is mounted later over the image.
+        // Nothing is made in a directory of the image that is covered later.
         None if ["/proc", "/sys", DEV].iter().any(|covered| cwd.starts_with(covered)) => return Ok(()),
         None => (root, cwd.strip_prefix("/").unwrap_or(&cwd)),
     };
     match make_directories(base, path) {
-        // A link in a volume leads to where the container wants it; the kernel follows it there.
+        // A link in a volume leads where the container wants; the kernel follows it in the container.
         Err(error) if error.raw_os_error() == Some(libc::ELOOP) => Ok(()),
         made => made.map(drop),
     }
 }
 
-/// Makes the directories of `path` that are missing below `base`, through no link; the last one.
+/// Makes the missing directories of `path` below `base`, through no link, and returns the last one.
 fn make_directories(base: BorrowedFd, path: &Path) -> io::Result<File> {
     let open = |directory: BorrowedFd, path: &Path| {
         sys::open_in(directory, path, libc::O_PATH | libc::O_DIRECTORY, Resolve::NoLinks)
@@ -573,7 +572,7 @@ fn make_directories(base: BorrowedFd, path: &Path) -> io::Result<File> {
                 // SAFETY: a C string that outlives the call.
                 if unsafe { libc::mkdirat(directory.as_raw_fd(), c_name.as_ptr(), 0o755) } < 0 {
                     let error = io::Error::last_os_error();
-                    // Another container of the pod starts, too.
+                    // Another container of the pod starts at the same time.
                     if error.kind() != io::ErrorKind::AlreadyExists {
                         return Err(error);
                     }
