@@ -5,8 +5,8 @@
 //! * [`manifest`]: bytes to objects, checked against the schema, defaulted and validated, and then a
 //!   typed [`nodlet_core::spec::Pod`].
 //!
-//! Used by the agent and by the command line. It opens no file, and is pure but for descriptions, which print
-//! ages and times by the clock and in the time zone of whoever reads them, as kubectl does.
+//! Used by the agent and by the command line. This crate opens no file. It is pure, except for descriptions,
+//! which print ages and times by the clock and in the time zone of the reader, as kubectl does.
 
 pub mod kinds;
 pub mod manifest;

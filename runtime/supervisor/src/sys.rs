@@ -194,8 +194,8 @@ pub(super) enum Resolve {
     Beneath,
     /// `RESOLVE_IN_ROOT`: the directory is `/` for every link.
     InRoot,
-    /// `RESOLVE_BENEATH` and `RESOLVE_NO_SYMLINKS`: any link in the path fails with ELOOP. With `O_PATH |
-    /// O_NOFOLLOW`, a link at the end is opened itself.
+    /// `RESOLVE_BENEATH` and `RESOLVE_NO_SYMLINKS`: any link in the path fails with ELOOP. With `O_PATH` and
+    /// `O_NOFOLLOW`, a link at the end is opened itself.
     NoLinks,
 }
 

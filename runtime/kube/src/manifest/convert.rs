@@ -1,5 +1,5 @@
-//! From a Pod that is right, as JSON, to [`nodlet_core::spec`]. It must never judge: what
-//! could be wrong was told before, so the rest is read as its zero.
+//! Converts a valid Pod from JSON to [`nodlet_core::spec`]. This module never rejects anything: errors were
+//! reported before, and a value that is still wrong is read as its type's zero.
 
 use std::rc::Rc;
 use std::time::Duration;
@@ -19,7 +19,7 @@ use nodlet_core::spec::{
     ResourceRequirements, RestartAction, RestartPolicy, RestartRule, Uid, Volume, VolumeMount, VolumeSource,
 };
 
-/// The Pod that a defaulted and validated object says.
+/// Converts a defaulted and validated object to a Pod.
 pub(super) fn pod(object: &Value) -> Pod {
     let meta = &object["metadata"];
     Pod {
@@ -34,7 +34,7 @@ pub(super) fn pod(object: &Value) -> Pod {
     }
 }
 
-/// The spec of a defaulted object.
+/// Converts the spec of a defaulted object.
 pub(super) fn spec(spec: &Value) -> PodSpec {
     PodSpec {
         containers: list(spec, "containers").iter().map(container).collect(),
@@ -110,7 +110,7 @@ fn placement(spec: &Value) -> Placement {
     }
 }
 
-/// A field of each element.
+/// The value of `field` in each element.
 fn texts(list: &[Value], field: &str) -> Vec<String> {
     list.iter().map(|element| text(element, field).to_owned()).collect()
 }
@@ -151,7 +151,7 @@ fn volume(volume: &Value) -> Volume {
             let directory = directory.unwrap_or(&Value::Null);
             VolumeSource::EmptyDir {
                 memory: text(directory, "medium") == "Memory",
-                // A limit of nothing is no limit.
+                // A limit of zero is no limit.
                 size_limit: quantity(&directory["sizeLimit"]).filter(|size| !size.is_zero()),
             }
         }
@@ -218,7 +218,7 @@ fn variable(variable: &Value) -> EnvVar {
     EnvVar {
         name: text(variable, "name").to_owned(),
         value: match field.map(|field| text(field, "fieldPath")) {
-            // What clients before 1.0 sent.
+            // Clients before 1.0 sent this name.
             Some("spec.host") => EnvSource::Field("spec.nodeName".to_owned()),
             Some(path) => EnvSource::Field(path.to_owned()),
             None => EnvSource::Value(text(variable, "value").to_owned()),
@@ -293,7 +293,7 @@ fn lifecycle(lifecycle: &Value) -> Lifecycle {
     }
 }
 
-/// What probes and hooks can ask.
+/// The action of a probe or hook.
 fn action(probe: &Value) -> ProbeAction {
     if let Some(exec) = probe.get("exec") {
         ProbeAction::Exec(strings(exec, "command"))
@@ -353,7 +353,7 @@ fn security_context(context: &Value) -> SecurityContext {
     }
 }
 
-/// Upper case and without `CAP_`, as runtimes take them in any spelling.
+/// Capability names in upper case and without `CAP_`: runtimes accept any spelling.
 fn capabilities(owner: &Value, field: &str) -> Vec<String> {
     strings(owner, field)
         .into_iter()
@@ -376,12 +376,12 @@ fn secs(seconds: i64) -> Duration {
     Duration::from_secs(u64::try_from(seconds).unwrap_or_default())
 }
 
-/// A string that is there and not empty.
+/// A string that exists and is not empty.
 fn filled(owner: &Value, field: &str) -> Option<String> {
     Some(text(owner, field)).filter(|text| !text.is_empty()).map(str::to_owned)
 }
 
-/// An empty list is as none.
+/// A list that exists and is not empty.
 fn filled_list(owner: &Value, field: &str) -> Option<Vec<String>> {
     Some(strings(owner, field)).filter(|list| !list.is_empty())
 }

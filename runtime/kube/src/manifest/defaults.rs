@@ -1,12 +1,12 @@
-//! Puts into a Pod what a cluster would put into it, in the same order, so that
-//! `get -o yaml` shows the same. What nodlet does not act on is defaulted too.
+//! Applies the defaults that a cluster would apply to a Pod, in the same order, so that `get -o yaml` shows
+//! the same. Fields that nodlet does not act on are defaulted too.
 
 use nodlet_rootfs::Reference;
 use serde_json::{Map, Value, json};
 
 use nodlet_core::spec::Quantity;
 
-/// Applies all defaults. The object is right by the schema already.
+/// Applies all defaults. The object must already match the schema.
 pub(super) fn apply(pod: &mut Value) {
     let Some(spec) = child(pod, "spec") else { return };
     default(spec, "dnsPolicy", || json!("ClusterFirst"));
@@ -15,7 +15,7 @@ pub(super) fn apply(pod: &mut Value) {
     absent(spec, "securityContext", || json!({}));
     absent(spec, "terminationGracePeriodSeconds", || json!(30));
     if spec.get("terminationGracePeriodSeconds").and_then(Value::as_i64).is_some_and(|seconds| seconds < 0) {
-        // What old clients could write and Kubernetes reads as one second.
+        // Old clients could write it, and Kubernetes reads it as one second.
         spec.insert("terminationGracePeriodSeconds".to_owned(), json!(1));
     }
     absent(spec, "enableServiceLinks", || json!(true));
@@ -112,8 +112,8 @@ fn http_get(handler: &mut Map<String, Value>) {
     }
 }
 
-/// Quantities in canonical form, rounded up to thousandths; what is limited and not
-/// requested is requested.
+/// Makes quantities canonical, rounded up to thousandths. A resource with a limit and no request gets the
+/// limit as its request.
 fn resources(resources: &mut Map<String, Value>) {
     for list in ["limits", "requests"] {
         if let Some(Value::Object(list)) = resources.get_mut(list) {
@@ -142,11 +142,11 @@ fn canonical(quantity: Option<&mut Value>, rounded: bool) {
     }
 }
 
-/// `Always` for the tag `latest`, said or implied, else `IfNotPresent`.
+/// `Always` for the tag `latest`, explicit or implied, otherwise `IfNotPresent`.
 fn pull_policy(image: &str) -> &'static str {
     match Reference::parse(image) {
         Ok(reference) if reference.tag() == Some("latest") => "Always",
-        // An image without a name is told later, by the one who looks for it.
+        // An invalid image name is reported later, when the image is looked up.
         Ok(_) | Err(_) => "IfNotPresent",
     }
 }
@@ -166,14 +166,14 @@ fn text(map: &Map<String, Value>, name: &str) -> Option<String> {
     map.get(name).and_then(Value::as_str).filter(|text| !text.is_empty()).map(str::to_owned)
 }
 
-/// Where the field is absent.
+/// Sets the field if it is absent.
 fn absent(map: &mut Map<String, Value>, name: &str, value: impl FnOnce() -> Value) {
     if !map.contains_key(name) {
         map.insert(name.to_owned(), value());
     }
 }
 
-/// Where the field is absent or the zero of its type, which Kubernetes cannot tell apart.
+/// Sets the field if it is absent or its type's zero, which Kubernetes cannot distinguish.
 fn default(map: &mut Map<String, Value>, name: &str, value: impl FnOnce() -> Value) {
     let zero = match map.get(name) {
         None => true,

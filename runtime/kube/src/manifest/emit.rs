@@ -1,16 +1,16 @@
-//! YAML as `kubectl get -o yaml` prints it: keys sorted, lists not indented, strings
-//! in quotes where a reader of YAML 1.1 would take them for something else.
+//! Prints YAML as `kubectl get -o yaml` does: keys sorted, lists not indented, and strings quoted if a YAML
+//! 1.1 reader would read another type.
 
 use serde_json::Value;
 
-/// The text of a value, ending with a line feed.
+/// The YAML text of a value, ending with a line feed.
 pub fn to_yaml(value: &Value) -> String {
     let mut out = String::new();
     node(value, 0, &mut out);
     out
 }
 
-/// Writes a value that begins on a line of its own, at an indentation.
+/// Writes a value whose further lines have this indentation.
 fn node(value: &Value, indent: usize, out: &mut String) {
     match value {
         Value::Object(map) if !map.is_empty() => {
@@ -69,10 +69,10 @@ fn spaces(count: usize, out: &mut String) {
 /// The column after which a space becomes a line feed.
 const WIDTH: usize = 80;
 
-/// Writes a string. `indent` is that of its further lines.
+/// Writes a string. `indent` is the indentation of its further lines.
 fn scalar(text: &str, indent: usize, key: bool, out: &mut String) {
     let multiline = text.contains('\n');
-    // A block cannot begin a key, and cannot keep spaces that end a line.
+    // A block cannot be a key, and cannot keep spaces at the end of a line.
     let no_block = key || text.contains(" \n") || text.ends_with(' ');
     if !text.chars().all(printable) || multiline && no_block {
         double_quoted(text, indent, key, out);
@@ -89,12 +89,12 @@ fn scalar(text: &str, indent: usize, key: bool, out: &mut String) {
     }
 }
 
-/// What needs no escape. Beyond the basic plane, Kubernetes' printer escapes all.
+/// Whether a character needs no escape. Kubernetes' printer escapes all characters beyond the basic plane.
 fn printable(c: char) -> bool {
     matches!(c, '\n' | ' '..='~' | '\u{a0}'..='\u{2027}' | '\u{202a}'..='\u{fefe}' | '\u{ff00}'..='\u{fffd}')
 }
 
-/// Writes text whose single spaces may become line feeds where a line is long.
+/// Writes a text, and replaces single spaces by line feeds if a line is long.
 fn folded(text: &str, indent: usize, key: bool, out: &mut String) {
     let mut column = column(out);
     let mut before = None;
@@ -113,17 +113,17 @@ fn folded(text: &str, indent: usize, key: bool, out: &mut String) {
     }
 }
 
-/// Characters of the last line.
+/// The number of characters of the last line.
 fn column(out: &str) -> usize {
     out.rsplit('\n').next().unwrap_or_default().chars().count()
 }
 
-/// Would be read as something else than a string.
+/// Whether an unquoted text would be read as another type than a string.
 fn misread(text: &str) -> bool {
     !matches!(super::yaml::plain(text), Some(Value::String(_))) || base_60(text) || timestamp(text)
 }
 
-/// `190:20:30`, which old readers take for a number of base 60.
+/// Whether old readers take the text for a number of base 60, such as `190:20:30`.
 fn base_60(text: &str) -> bool {
     let digits = text.strip_prefix(['+', '-']).unwrap_or(text);
     digits.starts_with(|c: char| c.is_ascii_digit())
@@ -135,7 +135,7 @@ fn base_60(text: &str) -> bool {
         })
 }
 
-/// `2001-12-14`, with or without a time.
+/// Whether the text is a date such as `2001-12-14`, with or without a time.
 fn timestamp(text: &str) -> bool {
     let mut parts = text.splitn(3, '-');
     let number = |part: Option<&str>, length: std::ops::RangeInclusive<usize>| {
@@ -148,7 +148,7 @@ fn timestamp(text: &str) -> bool {
     number(year, 4..=4) && number(month, 1..=2) && number(day, 1..=2)
 }
 
-/// May stand without quotes.
+/// Whether the text needs no quotes.
 fn plain(text: &str) -> bool {
     let Some(first) = text.chars().next() else { return false };
     let second = text.chars().nth(1);
@@ -166,10 +166,10 @@ fn plain(text: &str) -> bool {
         || text.contains(" #"))
 }
 
-/// `|`, with what is to be done with the line feeds at the end.
+/// Writes a block with `|`, and the indicator for the line feeds at its end.
 fn block(text: &str, indent: usize, out: &mut String) {
     out.push('|');
-    // Where the first line begins with a space, the indentation cannot be seen.
+    // If the first line begins with a space, the indentation has to be stated.
     if text.starts_with([' ', '\n']) {
         out.push('2');
     }
@@ -196,7 +196,7 @@ fn double_quoted(text: &str, indent: usize, key: bool, out: &mut String) {
             out.push('\n');
             spaces(indent, out);
             column = indent;
-            // A space that begins a line would be lost.
+            // A space at the beginning of a line would be lost.
             if text[index + 1..].starts_with(' ') {
                 out.push('\\');
                 column += 1;

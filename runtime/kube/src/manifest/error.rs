@@ -1,4 +1,4 @@
-//! Why a manifest is not taken, said of its file, document and line, or as the API answers.
+//! Reasons why a manifest is rejected, for people with file, document and line, or as an answer of the API.
 
 use std::fmt;
 
@@ -7,46 +7,46 @@ use serde_json::{Value, json};
 use super::field::{self, FieldError};
 use super::{Document, Kind, SIZE_LIMIT, Text, locate};
 
-/// Why a manifest is not taken. Displayed with the file, document and line.
+/// The reason why a manifest is rejected. It is displayed with the file, document and line.
 #[derive(Clone, Debug)]
 pub struct ManifestError {
-    /// The file's name as it was given; empty for objects from the API.
+    /// The name of the file as it was given; empty for objects from the API.
     pub file: String,
-    /// The document's place among several, from 1.
+    /// The number of the document in the file, from 1; `None` if it is the only one.
     pub document: Option<u32>,
-    /// The lines of what is wrong, from 1, as far as they are known.
+    /// The lines of the errors, from 1, as far as they are known.
     pub lines: Vec<usize>,
-    /// What is wrong.
+    /// The cause.
     pub cause: ManifestCause,
-    /// What it is about.
+    /// The kind of the rejected object.
     pub kind: Kind,
 }
 
-/// What is wrong with a manifest.
+/// The cause of a rejection.
 #[derive(Clone, Debug)]
 pub enum ManifestCause {
-    /// It is longer than [`SIZE_LIMIT`].
+    /// The manifest is longer than [`SIZE_LIMIT`].
     TooLong,
-    /// It is not text, not YAML, not JSON.
+    /// The manifest is not text, not YAML, or not JSON.
     Syntax(String),
-    /// There is no object in it.
+    /// The manifest has no object.
     Empty,
-    /// It is an object, but none that nodlet runs.
+    /// The manifest is an object of a kind that nodlet does not accept.
     Kind(String),
-    /// It has unknown or repeated fields.
+    /// The object has unknown or repeated fields.
     Strict {
-        /// What is said of each.
+        /// The message for each field.
         messages: Vec<String>,
-        /// Their paths, as far as they are known.
+        /// The paths of the fields, as far as they are known.
         paths: Vec<String>,
     },
     /// The object breaks rules.
     Invalid {
         /// `metadata.name`, as far as it is known.
         name: String,
-        /// The broken rules, as many as are told.
+        /// The broken rules, as many as are reported.
         errors: Vec<FieldError>,
-        /// How many more there are.
+        /// How many further rules are broken.
         more: usize,
     },
     /// Another document has a pod of the same name.
@@ -56,11 +56,11 @@ pub enum ManifestCause {
     },
 }
 
-/// Lines that a message names; more are no help.
+/// Upper bound of the lines that a message names; more do not help.
 const LINES: usize = 8;
 
 impl ManifestError {
-    /// Puts the error into the text that it came from; `at`: where its object stands.
+    /// Adds the error's place in the text. `at` is the path of its object.
     pub(super) fn placed(mut self, text: &Text<'_>, document: &Document, at: &str) -> Self {
         self.file = text.name.to_owned();
         let number = || u32::try_from(document.number).unwrap_or(u32::MAX);
@@ -115,7 +115,7 @@ impl ManifestError {
         })
     }
 
-    /// The kind of the object that it is about.
+    /// The kind of the rejected object.
     pub fn kind_name(&self) -> &'static str {
         self.kind.as_str()
     }
@@ -144,7 +144,7 @@ impl fmt::Display for ManifestError {
 impl std::error::Error for ManifestError {}
 
 impl ManifestCause {
-    /// The fields that are wrong.
+    /// The paths of the wrong fields.
     fn paths(&self) -> Vec<&str> {
         match self {
             ManifestCause::Strict { paths, .. } => paths.iter().map(String::as_str).collect(),

@@ -1,12 +1,11 @@
-//! Errors about fields, byte for byte as Kubernetes writes them, and the paths that
-//! they name.
+//! Errors about fields, byte for byte as Kubernetes writes them, and the paths that they name.
 
 use std::fmt;
 
 use serde_json::{Value, json};
 
-/// A place in an object: `spec.containers[0].resources.limits[cpu]`. Lives on the
-/// stack of the walk and becomes text only where something is wrong.
+/// The path of a field in an object: `spec.containers[0].resources.limits[cpu]`. It lives on the stack of the
+/// walk, and becomes text only for an error.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Path<'a> {
     parent: Option<&'a Path<'a>>,
@@ -21,7 +20,7 @@ enum Part<'a> {
 }
 
 impl<'a> Path<'a> {
-    /// A field of the object itself.
+    /// The path of a field of the object itself.
     pub(super) const fn root(name: &'a str) -> Self {
         Path { parent: None, part: Part::Child(name) }
     }
@@ -53,14 +52,14 @@ impl fmt::Display for Path<'_> {
     }
 }
 
-/// What is wrong with a field. Displayed as `PATH: TEXT[: VALUE][: DETAIL]`.
+/// An error about a field. Displayed as `PATH: TEXT[: VALUE][: DETAIL]`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FieldError {
     /// The path of the field.
     pub path: String,
     /// The kind of error.
     pub kind: FieldErrorKind,
-    /// The value as printed; empty where the kind prints none.
+    /// The value as printed; empty if the kind of error prints none.
     pub value: String,
     /// The rule that was broken; may be empty.
     pub detail: String,
@@ -75,11 +74,11 @@ pub enum FieldErrorKind {
     Forbidden,
     /// The value breaks a rule.
     Invalid,
-    /// The value is none of a list.
+    /// The value is not in the list of supported values.
     NotSupported,
-    /// The value is there twice.
+    /// The value occurs twice.
     Duplicate,
-    /// The value refers to nothing.
+    /// The value refers to something that does not exist.
     NotFound,
     /// The value has too many bytes.
     TooLong,
@@ -90,7 +89,7 @@ pub enum FieldErrorKind {
 }
 
 impl FieldErrorKind {
-    /// The text in front of the value.
+    /// The text before the value.
     const fn text(self) -> &'static str {
         match self {
             FieldErrorKind::Required => "Required value",
@@ -132,18 +131,18 @@ impl FieldErrorKind {
     }
 }
 
-/// What is told of all that may be wrong with one object. A text can break some ten thousand
-/// rules, each of them with a message longer than itself.
+/// Upper bound of the errors that are reported of one object. A text can break some ten thousand rules, each
+/// of them with a message longer than itself.
 const TOLD: usize = 64;
 
-/// The first [`TOLD`] things to say of an object, and how many more there would be.
+/// The first [`TOLD`] items for an object, and the count of further ones.
 #[derive(Debug, PartialEq)]
 pub(super) struct First<T> {
     told: Vec<T>,
     more: usize,
 }
 
-/// What is wrong with an object.
+/// The errors of an object.
 pub(super) type Errors = First<FieldError>;
 
 impl<T> Default for First<T> {
@@ -157,7 +156,7 @@ impl<T> First<T> {
         self.push_with(|| one);
     }
 
-    /// The same of what costs something to be put into words.
+    /// Adds an item, and formats it only if it is among the first.
     pub(super) fn push_with(&mut self, one: impl FnOnce() -> T) {
         if self.told.len() < TOLD {
             self.told.push(one());
@@ -166,7 +165,7 @@ impl<T> First<T> {
         }
     }
 
-    /// So many more, which nobody has put into words.
+    /// Adds to the count of further items, which are not formatted.
     pub(super) fn add_more(&mut self, more: usize) {
         self.more += more;
     }
@@ -175,7 +174,7 @@ impl<T> First<T> {
         ones.into_iter().for_each(|one| self.push(one));
     }
 
-    /// How many there are, those that are not told included.
+    /// The number of all items, including the unreported ones.
     pub(super) fn len(&self) -> usize {
         self.told.len() + self.more
     }
@@ -188,26 +187,26 @@ impl<T> First<T> {
         self.told.iter()
     }
 
-    /// What is told, and how many are not.
+    /// The reported items, and the count of further ones.
     pub(super) fn into_parts(self) -> (Vec<T>, usize) {
         (self.told, self.more)
     }
 
-    /// Each as a text; the last one says how many are not told.
+    /// The text of each item; the last text says how many are not reported.
     pub(super) fn texts(&self, text: impl Fn(&T) -> String) -> Vec<String> {
         self.told.iter().map(text).chain(and_more(self.more)).collect()
     }
 }
 
-/// What stands behind those that are told.
+/// The text that follows the reported items.
 fn and_more(more: usize) -> Option<String> {
     (more > 0).then(|| format!("and {more} more"))
 }
 
-/// The longest path that is told: keys of maps may be as long as a file.
+/// The longest path that is reported: keys of maps may be as long as a file.
 const PATH: usize = 1024;
 
-/// At most [`PATH`] bytes of a path.
+/// Cuts a path to at most [`PATH`] bytes.
 pub(super) fn cut(mut path: String) -> String {
     if path.len() > PATH {
         path.truncate(path.floor_char_boundary(PATH));
@@ -230,22 +229,22 @@ impl FieldError {
         Self::new(path, FieldErrorKind::Forbidden, String::new(), detail)
     }
 
-    /// A broken rule about a string.
+    /// An error about a string that breaks a rule.
     pub(super) fn invalid(path: &Path<'_>, value: &str, detail: impl Into<String>) -> Self {
         Self::new(path, FieldErrorKind::Invalid, quoted(value), detail)
     }
 
-    /// A broken rule about anything else.
+    /// An error about another value that breaks a rule.
     pub(super) fn invalid_value(path: &Path<'_>, value: &Value, detail: impl Into<String>) -> Self {
         Self::new(path, FieldErrorKind::Invalid, printed(value), detail)
     }
 
-    /// A broken rule about a value that Kubernetes prints in a form of its own.
+    /// An error about a value that Kubernetes prints in a special form.
     pub(super) fn invalid_printed(path: &Path<'_>, printed: String, detail: impl Into<String>) -> Self {
         Self::new(path, FieldErrorKind::Invalid, printed, detail)
     }
 
-    /// `supported` in the order to print.
+    /// An error about an unsupported value. `supported` is in the order of printing.
     pub(super) fn not_supported(path: &Path<'_>, value: &str, supported: &[&str]) -> Self {
         let list: Vec<String> = supported.iter().map(|value| quoted(value)).collect();
         let detail = format!("supported values: {}", list.join(", "));
@@ -298,8 +297,8 @@ impl fmt::Display for FieldError {
     }
 }
 
-/// What the API server answers (HTTP 422) when it does not take an object; `more`: errors that
-/// are not among these.
+/// The API server's answer (HTTP 422) if it rejects an object. `more` is the count of errors that are not
+/// among `errors`.
 pub(super) fn invalid_status(kind: &str, name: &str, errors: &[FieldError], more: usize) -> Value {
     let mut texts: Vec<String> = Vec::new();
     for error in errors {
@@ -326,7 +325,7 @@ pub(super) fn invalid_status(kind: &str, name: &str, errors: &[FieldError], more
     })
 }
 
-/// The same for people, as kubectl prints it.
+/// The errors as a text for people, as kubectl prints it.
 pub(super) fn invalid_text(kind: &str, name: &str, errors: &[FieldError], more: usize) -> String {
     let head = format!("The {kind} {} is invalid: ", quoted(name));
     match errors {
@@ -338,10 +337,10 @@ pub(super) fn invalid_text(kind: &str, name: &str, errors: &[FieldError], more: 
     }
 }
 
-/// The longest value that is printed; a message is to be read.
+/// The longest value that is printed, so that a message stays readable.
 const PRINTED: usize = 8192;
 
-/// A string as Go's `%q` writes it.
+/// A string in the format of Go's `%q`.
 pub(super) fn quoted(text: &str) -> String {
     let mut out = String::with_capacity(text.len() + 2);
     out.push('"');
@@ -371,7 +370,7 @@ pub(super) fn quoted(text: &str) -> String {
     out
 }
 
-/// A value as an error prints it: strings quoted, all else as JSON.
+/// A value as an error prints it: strings quoted, everything else as JSON.
 fn printed(value: &Value) -> String {
     match value {
         Value::String(text) => quoted(text),

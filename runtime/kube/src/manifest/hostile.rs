@@ -1,5 +1,5 @@
-//! Manifests that nobody would write: text and objects changed at random. Nothing may
-//! panic, and what is taken must be taken again from its own YAML.
+//! Tests with malformed manifests: text and objects that are changed at random. Nothing may panic, and an
+//! accepted object must be accepted again when it is read from its own YAML.
 
 use nodlet_fuzz::{Random, setting};
 use serde_json::{Value, json};
@@ -8,7 +8,7 @@ use super::{Manifest, Validation, admit, parse, to_yaml};
 
 const FULL: &str = include_str!("golden/full.yaml");
 
-/// The seeds to try: `NODLET_SEED` is the first, `NODLET_ROUNDS` how many.
+/// The seeds to try: `NODLET_SEED` is the first, `NODLET_ROUNDS` their number.
 fn seeds() -> std::ops::Range<u64> {
     let first = setting("NODLET_SEED", 1);
     first..first.saturating_add(setting("NODLET_ROUNDS", 500))
@@ -38,7 +38,7 @@ fn text_changed_at_random_is_taken_or_refused() {
     }
 }
 
-/// Any bytes: what is no text, what is cut off, what repeats itself.
+/// Any bytes: invalid text, truncated text, repetitions.
 #[test]
 fn bytes_changed_at_random_are_taken_or_refused() {
     let json = parse("f", FULL.as_bytes(), Validation::Strict, "board").unwrap().remove(0).object.to_string();
@@ -98,7 +98,7 @@ fn objects_changed_at_random_are_taken_or_refused() {
         let mut object = whole.clone();
         for _ in 0..=random.below(3) {
             let value = random.pick(&values).clone();
-            // What is no pod any more is refused before anything else is looked at.
+            // An object that is no pod any more is rejected before anything else is checked.
             let whole = random.one_in(8) || object.get("spec").is_none();
             let part = if whole { &mut object } else { &mut object["spec"] };
             *place(part, &mut random) = value;
@@ -113,7 +113,7 @@ fn objects_changed_at_random_are_taken_or_refused() {
     }
 }
 
-/// Some place in an object, deep ones as likely as flat ones.
+/// A random place in an object; deep places are as likely as flat ones.
 fn place<'a>(value: &'a mut Value, random: &mut Random) -> &'a mut Value {
     let below = match value {
         Value::Object(map) => map.len(),
@@ -132,7 +132,7 @@ fn place<'a>(value: &'a mut Value, random: &mut Random) -> &'a mut Value {
     place(child.expect("the index is below the length"), random)
 }
 
-/// What was taken says of itself what it is.
+/// Checks that an accepted object can be read from its own YAML, with the same result.
 fn again(manifest: &Manifest, seed: u64) {
     let text = to_yaml(&manifest.object);
     let again = parse("f", text.as_bytes(), Validation::Strict, "board")

@@ -1,12 +1,10 @@
-//! The uid of a pod from a file: the same file with the same content on the same
-//! node gives the same uid, in every run and every version of nodlet. Any change
-//! gives another one, and so another pod.
+//! The uid of a pod from a file: the same file with the same content on the same node gives the same uid, in
+//! every run and every version of nodlet. Any change gives another uid, and so another pod.
 
 use serde_json::Value;
 
-/// 128 bits of FNV-1a as 32 hexadecimal digits, over the object as it was written
-/// (keys sorted, no spaces, before defaults, which another version may change),
-/// then the node, then the file.
+/// The uid: 128 bits of FNV-1a as 32 hexadecimal digits, over the object as it was written (keys sorted, no
+/// spaces, before defaults, which another version may change), then the node, then the file.
 pub(super) fn uid(object: &Value, node: &str, file: &str) -> String {
     let mut hash = Fnv128a::new();
     hash.value(object);
@@ -16,8 +14,7 @@ pub(super) fn uid(object: &Value, node: &str, file: &str) -> String {
     format!("{:032x}", hash.0)
 }
 
-/// Five letters and digits for `metadata.generateName`, from the alphabet that
-/// Kubernetes takes, so that no words come about.
+/// Five letters and digits for `metadata.generateName`, from Kubernetes' alphabet, which cannot form words.
 pub(super) fn suffix(uid: &str) -> String {
     const ALPHABET: &[u8; 27] = b"bcdfghjklmnpqrstvwxz2456789";
     let mut hash = Fnv128a::new();
@@ -45,7 +42,7 @@ impl Fnv128a {
         }
     }
 
-    /// Canonical JSON.
+    /// Hashes a value as canonical JSON.
     fn value(&mut self, value: &Value) {
         match value {
             Value::Object(map) => {

@@ -1,4 +1,4 @@
-//! JSON objects, one or several after each other, with keys that are there twice told.
+//! Reads JSON objects, one or several in a text, and reports repeated keys.
 
 use std::cell::RefCell;
 use std::fmt;
@@ -13,19 +13,19 @@ use super::field::{First, cut};
 #[derive(Debug, PartialEq)]
 pub(super) struct Document {
     pub(super) value: Value,
-    /// The line it begins in, from 1.
+    /// The line in which the object begins, from 1.
     pub(super) line: usize,
-    /// Paths of fields that are there twice.
+    /// Paths of fields that occur twice.
     pub(super) duplicates: First<String>,
 }
 
-/// Reads all objects of a text. An error of the category `Data` says that they are too many.
+/// Reads all objects of a text. An error of the category `Data` means that there are too many values.
 pub(super) fn read(text: &str) -> Result<Vec<Document>, serde_json::Error> {
     let text = text.strip_prefix('\u{feff}').unwrap_or(text);
     let state = RefCell::new(State::default());
     let mut deserializer = serde_json::Deserializer::from_str(text);
     let mut documents = Vec::new();
-    // `end` fails, and tells where, as long as something is left.
+    // `end` fails, and gives the position, as long as something is left.
     while let Err(more) = deserializer.end() {
         let value = Seed { state: &state }.deserialize(&mut deserializer)?;
         let duplicates = std::mem::take(&mut state.borrow_mut().duplicates);
@@ -36,7 +36,7 @@ pub(super) fn read(text: &str) -> Result<Vec<Document>, serde_json::Error> {
     Ok(documents)
 }
 
-/// Reads one value. An error of the category `Data` says that too many are in it.
+/// Reads one value. An error of the category `Data` means that it contains too many values.
 pub fn value(text: &[u8]) -> Result<Value, serde_json::Error> {
     let state = RefCell::new(State::default());
     let mut deserializer = serde_json::Deserializer::from_slice(text);
@@ -45,10 +45,10 @@ pub fn value(text: &[u8]) -> Result<Value, serde_json::Error> {
     Ok(value)
 }
 
-/// What the reader of one file knows beyond the value at hand.
+/// The state of the reader of one file, besides the current value.
 #[derive(Default)]
 struct State {
-    /// The path of the value at hand: `.name` and `[index]`.
+    /// The path of the current value: `.name` and `[index]`.
     path: Vec<String>,
     duplicates: First<String>,
     values: usize,

@@ -1,5 +1,5 @@
-//! Finds the line of a field in the text that it was read from, for messages. The
-//! text was read before; what is not found is simply not told.
+//! Finds the line of a field in the text that it was read from, for messages. The text was parsed before; a
+//! field that is not found is not an error.
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -8,8 +8,8 @@ use saphyr_parser::{Event, Parser, ScalarStyle, Span};
 
 use super::yaml::Text;
 
-/// The line, from 1, of the field at `path` in the `document`-th object of a text,
-/// from 0; that of the nearest field around it, if it is not there.
+/// The line, from 1, of the field at `path` in the `document`-th object of a text, from 0. If the field does
+/// not exist, the line of the nearest enclosing field.
 pub(super) fn line(text: &str, document: usize, path: &str) -> Option<usize> {
     let text = text.strip_prefix('\u{feff}').unwrap_or(text);
     let marks = Rc::new(Cell::new(0));
@@ -20,7 +20,7 @@ pub(super) fn line(text: &str, document: usize, path: &str) -> Option<usize> {
             (Event::StreamEnd, _) => return None,
             (Event::DocumentStart(_), _) => {
                 let (event, span) = search.next()?;
-                // An empty document is none.
+                // An empty document does not count.
                 if matches!(event, Event::Scalar(_, ScalarStyle::Plain, ..)) {
                     continue;
                 }
@@ -38,7 +38,7 @@ pub(super) fn line(text: &str, document: usize, path: &str) -> Option<usize> {
 /// Parses the text exactly as the reader does, by the same code.
 struct Search<'text> {
     parser: Parser<'text, Text<'text>>,
-    /// What [`Text`] has counted since the last event.
+    /// The marks that [`Text`] has counted since the latest event.
     marks: Rc<Cell<usize>>,
 }
 
@@ -83,7 +83,7 @@ impl<'text> Search<'text> {
         }
     }
 
-    /// Passes the rest of the value that begins with `event`.
+    /// Skips the rest of the value that begins with `event`.
     fn skip(&mut self, event: Event<'text>) -> Option<()> {
         let mut open = depth(&event);
         while open > 0 {
@@ -101,7 +101,7 @@ fn depth(event: &Event<'_>) -> i32 {
     }
 }
 
-/// What of a path is left below `key`: `.key…`, `key…` at its beginning, or `[key]…`.
+/// The rest of a path below `key`: `.key…`, `key…` at its beginning, or `[key]…`.
 fn below<'path>(path: &'path str, key: &str) -> Option<&'path str> {
     let bracketed = path
         .strip_prefix('[')

@@ -1,6 +1,6 @@
-//! Priorities: what a pod's class, or that there is none, makes of it when it is admitted. Pure.
+//! Priorities: the priority that a pod gets at admission, from its class or without one. Pure.
 //!
-//! A pod has its priority from then on, whatever becomes of the class.
+//! A pod keeps its priority, even if the class changes or is deleted later.
 
 use std::collections::BTreeMap;
 use std::rc::Rc;
@@ -10,10 +10,10 @@ use serde_json::Value;
 
 use nodlet_core::spec::pod::{CRITICAL, NODE_CRITICAL};
 
-/// The fields of a Pod's spec that are computed, unless they were written.
+/// The fields of a Pod's spec that admission computes, unless they were written.
 const COMPUTED: [&str; 3] = ["preemptionPolicy", "priority", "priorityClassName"];
 
-/// The classes that are always there: name, value and description.
+/// The classes that always exist: name, value and description.
 pub const BUILT_IN: [(&str, i32, &str); 2] = [
     (
         "system-cluster-critical",
@@ -27,36 +27,36 @@ pub const BUILT_IN: [(&str, i32, &str); 2] = [
     ),
 ];
 
-/// What counts of a PriorityClass.
+/// The fields of a PriorityClass that admission uses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Class {
     /// `value`.
     pub value: i32,
     /// `globalDefault`.
     pub global_default: bool,
-    /// `preemptionPolicy` is `Never`.
+    /// Whether `preemptionPolicy` is `Never`.
     pub never: bool,
 }
 
-/// The classes that there are, by name; the built-in ones need not be among them.
+/// The existing classes, by name; the built-in ones need not be among them.
 pub type Classes = BTreeMap<Rc<str>, Class>;
 
-/// What a pod was admitted with: kept with it, for that is what it stays.
+/// The priority with which a pod was admitted. It is stored with the pod, since it does not change.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Priority {
-    /// `priorityClassName` as it was written; empty for none.
+    /// `priorityClassName` as it was written; empty if there is none.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     asked: String,
-    /// The same as it is shown: perhaps that of the default class.
+    /// `priorityClassName` as it is shown; it may be the default class.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     class: String,
     value: i32,
-    /// `preemptionPolicy` is `Never`.
+    /// Whether `preemptionPolicy` is `Never`.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     never: bool,
 }
 
-/// What counts of a PriorityClass that is right.
+/// Reads the relevant fields of a valid PriorityClass.
 pub fn class(object: &Value) -> Class {
     super::class::class(object)
 }
@@ -64,14 +64,15 @@ pub fn class(object: &Value) -> Class {
 pub use super::class::check_update;
 
 impl Priority {
-    /// That of a Pod as it was written. `before`: what the same pod was admitted with.
+    /// Computes the priority of a Pod as it was written. `before` is the one with which the same pod was
+    /// admitted earlier.
     ///
     /// # Errors
-    /// In the words of Kubernetes' admission.
+    /// The reason of a rejection, in the words of Kubernetes' admission.
     pub fn of(pod: &Value, classes: &Classes, before: Option<Priority>) -> Result<Priority, String> {
         let spec = &pod["spec"];
         let asked = spec["priorityClassName"].as_str().unwrap_or_default();
-        // With another class it is another pod, whatever its uid.
+        // With another class it is another pod, even with the same uid.
         if let Some(before) = before.filter(|before| before.asked == asked) {
             return Ok(before);
         }
@@ -123,7 +124,7 @@ impl Priority {
         if self.never { "Never" } else { "PreemptLowerPriority" }
     }
 
-    /// Shows it in the object of its pod.
+    /// Shows the priority in the object of its pod.
     pub fn show(&self, pod: &mut Value) {
         let Some(spec) = pod["spec"].as_object_mut() else { return };
         spec.insert("priority".to_owned(), self.value.into());
@@ -134,8 +135,9 @@ impl Priority {
     }
 }
 
-/// Takes from a Pod what it shows of its priority and nobody wrote: `shown` is what was sent out, and
-/// `written` what it was made of. Who changed something of it asks for that.
+/// Removes the computed priority fields from a Pod that a client sent back. `shown` is the object that was
+/// sent out, and `written` the one that it was made of. A field that the client changed is kept, as a
+/// request.
 pub fn leave_out(pod: &mut Value, shown: &Value, written: &Value) {
     let Some(spec) = pod.get_mut("spec").and_then(Value::as_object_mut) else { return };
     for field in COMPUTED {

@@ -1,5 +1,5 @@
-//! The rules for strings that many fields share, with their texts byte for byte.
-//! Each gives the details of what is wrong; none means right.
+//! The rules for strings that many fields share, with their texts byte for byte. Each function returns the
+//! details of the errors; none means that the value is valid.
 
 const LABEL: &str = "[a-z0-9]([-a-z0-9]*[a-z0-9])?";
 const LABEL_UNDERSCORE: &str = "_?[a-z0-9]([-_a-z0-9]*[a-z0-9])?";
@@ -40,7 +40,7 @@ pub(super) fn dns_subdomain(value: &str) -> Vec<String> {
     errors
 }
 
-/// The same, with underscores: search domains.
+/// A DNS subdomain with underscores: search domains.
 pub(super) fn dns_subdomain_with_underscore(value: &str) -> Vec<String> {
     let mut errors = Vec::new();
     if value.len() > 253 {
@@ -160,7 +160,7 @@ pub(super) fn range(value: i64, low: i64, high: i64) -> Option<String> {
     (!(low..=high).contains(&value)).then(|| format!("must be between {low} and {high}, inclusive"))
 }
 
-/// An IP address; texts as for fields that were there before Kubernetes became strict.
+/// An IP address; with the texts for fields that existed before Kubernetes became strict.
 pub(super) fn ip(value: &str) -> Vec<String> {
     match value.parse::<std::net::IpAddr>() {
         Ok(std::net::IpAddr::V6(address)) if address.to_ipv4_mapped().is_some() => {
@@ -172,7 +172,7 @@ pub(super) fn ip(value: &str) -> Vec<String> {
     }
 }
 
-/// An IPv4 address but for zeros in front of its numbers.
+/// Whether the value is an IPv4 address except for leading zeros in its numbers.
 fn leading_zeros(value: &str) -> bool {
     let parts: Vec<&str> = value.split('.').collect();
     parts.len() == 4
@@ -188,7 +188,8 @@ fn max_length(length: usize) -> String {
     format!("must be no more than {length} characters")
 }
 
-/// Kubernetes counts bytes in one of its two copies of the rule and characters in the other.
+/// Corrects a message: Kubernetes counts bytes in one of its two copies of the rule, and characters in the
+/// other.
 fn bytes(error: &str) -> String {
     error.strip_suffix(" characters").map_or_else(|| error.to_owned(), |text| format!("{text} bytes"))
 }
@@ -197,7 +198,7 @@ fn is_lower(byte: u8) -> bool {
     byte.is_ascii_lowercase() || byte.is_ascii_digit()
 }
 
-/// Not empty, and the first and the last byte are such.
+/// Whether the value is not empty, and `such` accepts its first and its last byte.
 fn ends_with(value: &str, such: fn(u8) -> bool) -> bool {
     let bytes = value.as_bytes();
     bytes.first().is_some_and(|byte| such(*byte)) && bytes.last().is_some_and(|byte| such(*byte))

@@ -1,6 +1,5 @@
-//! What may change of a pod that is there: in place in its spec, and in its status by others
-//! than its node. `ValidatePodUpdate` and `ValidatePodStatusUpdate` of Kubernetes, as far as a
-//! pod on a board can have what they are about.
+//! Which changes of an existing pod are allowed: in place in its spec, and by clients in its status.
+//! `ValidatePodUpdate` and `ValidatePodStatusUpdate` of Kubernetes, as far as they apply to a pod on a board.
 
 use serde_json::{Map, Value, json};
 
@@ -11,21 +10,21 @@ use crate::schema;
 use nodlet_core::facts::{GIVEN_BYTES, GivenCondition, MAX_GIVEN, is_the_nodes};
 use nodlet_core::time::Timestamp;
 
-/// What an update of a pod's object comes to.
+/// The effect of an update of a pod's object.
 #[derive(Debug)]
 pub enum Update {
-    /// It says what was said before.
+    /// The update changes nothing.
     Nothing,
-    /// The same pod goes on with it.
+    /// The same pod continues with the update.
     InPlace {
-        /// Its spec is another: `metadata.generation` counts that.
+        /// Whether the spec changes, which `metadata.generation` counts.
         spec: bool,
     },
-    /// It cannot be the same pod.
+    /// The update is not possible for the same pod.
     Other(ManifestError),
 }
 
-/// What the node says of a status that others would change.
+/// The error for a status field that only the node may change.
 const OWN: &str = "is what the node says of the pod: only conditions that are not the node's may be set";
 
 const UPDATABLE: &str = "`spec.containers[*].image`,`spec.initContainers[*].image`,\
@@ -38,30 +37,30 @@ fn invalid(object: &Value, errors: Errors) -> ManifestError {
     ManifestError::new(ManifestCause::Invalid { name, errors, more })
 }
 
-/// A gate that was not there before.
+/// Checks that no scheduling gate was added.
 ///
 /// # Errors
-/// There is one: gates are only removed.
+/// A gate was added: gates may only be removed.
 pub fn no_new_gates(old: &Value, new: &Value) -> Result<(), ManifestError> {
     let mut errors = Errors::default();
     gates(&old["spec"], &new["spec"], &mut errors);
     if errors.is_empty() { Ok(()) } else { Err(invalid(new, errors)) }
 }
 
-/// Fields of `metadata` that clients change.
+/// Fields of `metadata` that clients may change.
 const MUTABLE_METADATA: [&str; 4] = ["annotations", "generateName", "labels", "ownerReferences"];
 
-/// Checks what an update would change of `metadata` (`BeforeUpdate`, `ValidateObjectMetaUpdate`,
+/// Checks the changes of `metadata` in an update (`BeforeUpdate`, `ValidateObjectMetaUpdate`,
 /// `ValidatePodSpecificAnnotationUpdates`).
 ///
 /// # Errors
-/// It changes what cannot change.
+/// The update changes an immutable field.
 pub fn metadata(current: &Value, changed: &Value) -> Result<(), ManifestError> {
     let mut errors = Errors::default();
     let root = Path::root("metadata");
     let (old, new) = (&current["metadata"], &changed["metadata"]);
     for field in ["deletionTimestamp", "deletionGracePeriodSeconds"] {
-        // Of a pod that is being deleted, a client may leave them out.
+        // A client may omit these fields of a pod that is being deleted.
         let is_kept = new[field].is_null() || new[field] == old[field];
         if !is_kept {
             errors.push(FieldError::invalid_value(&root.child(field), &new[field], "field is immutable"));
@@ -108,7 +107,7 @@ pub fn compare(old: &Value, new: &Value) -> Update {
     let gated = !list(before, "schedulingGates").is_empty();
     let mut munged = after.clone();
     let mut keep = |field: &str| take_over(&mut munged, before, field);
-    // With its last gate a pod comes to a node.
+    // A pod comes to a node when its last gate is removed.
     for field in ["schedulingGates", "tolerations", "nodeName", "activeDeadlineSeconds"] {
         keep(field);
     }
@@ -141,7 +140,7 @@ pub fn compare(old: &Value, new: &Value) -> Update {
     if spec || !MUTABLE_METADATA.iter().all(same) { Update::InPlace { spec } } else { Update::Nothing }
 }
 
-/// It may be set, and be made earlier.
+/// Checks the deadline, which may be set, and may be made earlier.
 fn deadline(before: &Value, after: &Value, path: &Path<'_>) -> Option<FieldError> {
     let field = "activeDeadlineSeconds";
     let path = path.child(field);
@@ -153,7 +152,7 @@ fn deadline(before: &Value, after: &Value, path: &Path<'_>) -> Option<FieldError
     Some(FieldError::invalid_value(&path, &after[field], detail))
 }
 
-/// Gives `object` the field as `from` has it.
+/// Sets the field of `object` to its value in `from`, or removes it.
 fn take_over(object: &mut Value, from: &Value, field: &str) {
     let Some(map) = object.as_object_mut() else { return };
     match from.get(field) {
@@ -239,7 +238,7 @@ fn only_additions(old: &Value, new: &Value) -> bool {
     parts.iter().all(|part| list(new, part).starts_with(list(old, part)))
 }
 
-/// Only the part of the affinity that is about nodes may change.
+/// Restores the node affinity in `munged`, the only part of the affinity that may change.
 fn keep_node_affinity(munged: &mut Value, before: &Value) {
     let old = before["affinity"].get("nodeAffinity").cloned();
     let mut affinity = munged.get("affinity").cloned().unwrap_or_else(|| json!({}));
@@ -255,7 +254,7 @@ fn keep_node_affinity(munged: &mut Value, before: &Value) {
     }
 }
 
-/// A line for each value that is gone and for each that is new.
+/// The changes as text: a line for each removed value, and one for each new value.
 fn changes(before: &Value, after: &Value, path: &Path<'_>) -> String {
     let mut lines = Vec::new();
     difference(Some(before), Some(after), path, &mut lines);
@@ -288,20 +287,20 @@ fn difference(before: Option<&Value>, after: Option<&Value>, path: &Path<'_>, li
     }
 }
 
-/// What others say of a pod, after an update of its status, and what to warn of.
+/// The result of a status update by a client: the client-set conditions, and the warnings.
 #[derive(Debug)]
 pub struct StatusUpdate {
-    /// All conditions that are not the node's.
+    /// All conditions that the node does not own.
     pub given: Vec<GivenCondition>,
-    /// Fields that no status has.
+    /// Warnings about fields that no status has.
     pub warnings: Vec<String>,
 }
 
-/// Holds a status that is to be against the one that is. What the node says may be left out,
-/// since the node says it again.
+/// Checks a new status against the present one. Fields that the node owns may be omitted, since the node sets
+/// them again.
 ///
 /// # Errors
-/// It says otherwise than the node, or says something that is wrong.
+/// The new status contradicts the node, or is invalid.
 pub fn status(old: &Value, new: &Value) -> Result<StatusUpdate, ManifestError> {
     let mut object = json!({ "status": new.get("status").cloned().unwrap_or_else(|| json!({})) });
     let times = list(&new["status"], "conditions").iter();

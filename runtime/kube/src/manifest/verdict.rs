@@ -1,5 +1,5 @@
-//! Holds a Pod against what nodlet acts on: refuses what would run otherwise than it
-//! says, warns about what has no effect here. The column is [`crate::schema`]'s.
+//! Checks a Pod against the fields that nodlet acts on: rejects fields that would make it run differently
+//! from its manifest, and warns about fields without effect. The verdicts are [`crate::schema`]'s.
 
 use serde_json::{Map, Value};
 
@@ -9,19 +9,19 @@ use crate::schema::{self, Field, Shape, Type, Verdict};
 use nodlet_core::spec::Quantity;
 use nodlet_core::spec::container::CAPABILITIES;
 
-/// What a Pod asks for that it does not get.
+/// The requests of a Pod that nodlet does not fulfil.
 #[derive(Debug, Default)]
 pub(super) struct Verdicts {
     pub(super) refused: Errors,
     pub(super) warnings: First<String>,
 }
 
-/// How messages name the program.
+/// The name of the program in messages.
 const NODLET: &str =
     concat!("nodlet ", env!("CARGO_PKG_VERSION_MAJOR"), ".", env!("CARGO_PKG_VERSION_MINOR"));
 
-/// Annotations that Kubernetes knows and nodlet does not act on: their keys, or prefixes of keys that
-/// end in `/`, and what a warning says of each.
+/// Annotations that Kubernetes knows and nodlet does not act on: their keys, or prefixes of keys that end in
+/// `/`, with the text of the warning.
 const IGNORED_ANNOTATIONS: [(&str, &str); 15] = [
     ("kubernetes.io/config.mirror", "has no effect: nodlet makes no mirror pods"),
     ("kubernetes.io/egress-bandwidth", "has no effect: nodlet does not limit bandwidth"),
@@ -101,7 +101,8 @@ fn metadata(pod: &Value, verdicts: &mut Verdicts) {
     }
 }
 
-/// The annotation stands for the field `appArmorProfile` of the container (`applyAppArmorVersionSkew`).
+/// Judges an AppArmor annotation, which stands for the field `appArmorProfile` of the container
+/// (`applyAppArmorVersionSkew`).
 fn apparmor(pod: &Value, container: &str, profile: &str, path: &Path<'_>, verdicts: &mut Verdicts) {
     let is_set = |context: &Value| context.get("appArmorProfile").is_some_and(|profile| !profile.is_null());
     let all = ["containers", "initContainers"].into_iter().flat_map(|field| list(&pod["spec"], field));
@@ -115,7 +116,7 @@ fn apparmor(pod: &Value, container: &str, profile: &str, path: &Path<'_>, verdic
     }
 }
 
-/// Whether a field says what the seccomp annotation `key` would: nobody needs to be warned then.
+/// Whether a field has the meaning of the seccomp annotation `key`, so that no warning is needed.
 fn has_seccomp_field(pod: &Value, key: &str) -> bool {
     let is_set =
         |of: &Value| of["securityContext"].get("seccompProfile").is_some_and(|field| !field.is_null());
@@ -137,7 +138,7 @@ impl Judge<'_> {
     fn object(&mut self, map: &Map<String, Value>, owner: &Type, path: &Path<'_>) {
         for (name, value) in map {
             let path = path.child(name);
-            // Without a verdict, what holds the field was refused already.
+            // Without a verdict, the enclosing field was rejected already.
             if let (Some(field), Some(verdict)) = (owner.field(name), schema::verdict(owner.name, name)) {
                 let verdict = match verdict {
                     Verdict::InMemoryOnly(_)
@@ -182,7 +183,7 @@ impl Judge<'_> {
                                 .warnings
                                 .push(warning(&path.key(name), "does not limit what containers write yet"));
                         }
-                        // Who asks for none has all that they ask for.
+                        // A request for zero is always fulfilled.
                         _ if is_none(amount) => {}
                         _ => self.refuse(
                             &path.key(name),
@@ -194,7 +195,7 @@ impl Judge<'_> {
         }
     }
 
-    /// What lies below a field that is acted on.
+    /// Judges the fields below a field that is acted on.
     fn below(&mut self, value: &Value, field: &Field, path: &Path<'_>) {
         let Some(owner) = field.object() else { return };
         match (field.shape, value) {
@@ -215,7 +216,7 @@ impl Judge<'_> {
     }
 }
 
-/// A name that no kernel has gives nothing, and takes nothing away.
+/// Warns about unknown capability names, which neither add nor drop anything.
 fn capabilities(container: &Value, path: &Path<'_>, verdicts: &mut Verdicts) {
     let (context, field) = (path.child("securityContext"), "capabilities");
     let path = context.child(field);
@@ -236,7 +237,8 @@ fn capabilities(container: &Value, path: &Path<'_>, verdicts: &mut Verdicts) {
     }
 }
 
-/// As Kubernetes' API warns (`GetWarningsForPod`): with `m` for thousandths where `M` was meant.
+/// Warns about fractional byte values, as Kubernetes' API does (`GetWarningsForPod`): `m` for thousandths
+/// instead of `M`.
 fn fractions(container: &Value, path: &Path<'_>, verdicts: &mut Verdicts) {
     let path = path.child("resources");
     for field in ["limits", "requests"] {

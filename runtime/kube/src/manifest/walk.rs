@@ -1,6 +1,5 @@
-//! Holds an object against the schema: unknown fields and values of the wrong type,
-//! all of them, with their paths. Afterwards the object has only known fields, no
-//! nulls, and every value is of its field's type.
+//! Checks an object against the schema: finds all unknown fields and values of the wrong type, with their
+//! paths. Afterwards the object has only known fields, no nulls, and every value is of its field's type.
 
 use std::fmt;
 
@@ -11,7 +10,7 @@ use crate::schema::{Field, Shape, Type, Value};
 use nodlet_core::spec::Quantity;
 use nodlet_core::time::Timestamp;
 
-/// What a walk found.
+/// The result of a walk.
 #[derive(Debug, Default)]
 pub(super) struct Findings {
     /// Fields that the schema does not have.
@@ -24,7 +23,7 @@ pub(super) struct Findings {
 #[derive(Debug)]
 pub(super) struct Unknown {
     pub(super) path: String,
-    /// The field that may have been meant.
+    /// The field that was probably meant.
     near: Option<&'static str>,
 }
 
@@ -67,8 +66,8 @@ fn fields(
     });
 }
 
-/// Scalars whose zero Kubernetes cannot tell from their absence, by type. The others
-/// are pointers in its types, where `false` or `0` is said by someone.
+/// Scalars whose zero Kubernetes cannot distinguish from an absent field, by type. The other scalars are
+/// pointers in its types, so that `false` or `0` is an explicit value.
 const ZERO_IS_ABSENT: [(&str, &[&str]); 11] = [
     ("Container", &["stdin", "stdinOnce", "tty", "workingDir"]),
     ("ContainerPort", &["hostIP", "hostPort", "name"]),
@@ -86,8 +85,8 @@ const ZERO_IS_ABSENT: [(&str, &[&str]); 11] = [
     ("VolumeMount", &["readOnly", "subPath", "subPathExpr"]),
 ];
 
-/// Kubernetes reads the value as if the field were not there, and shows it so: a null,
-/// a list or map without entries, some zeros.
+/// Whether Kubernetes reads and shows the value as if the field were absent: a null, a list or map without
+/// entries, some zeros.
 fn says_nothing(json: &Json, field: &Field, owner: &Type) -> bool {
     let zero =
         || ZERO_IS_ABSENT.iter().any(|(name, fields)| *name == owner.name && fields.contains(&field.name));
@@ -128,7 +127,7 @@ fn shape(json: &mut Json, field: &Field, path: &Path<'_>, findings: &mut Finding
     }
 }
 
-/// Kubernetes reads a null among others as the type's zero.
+/// Replaces a null in a list or map by the type's zero, as Kubernetes does.
 fn zero_for_null(json: &mut Json, field: &Field) {
     if json.is_null() {
         *json = match field.value {
@@ -143,7 +142,7 @@ fn zero_for_null(json: &mut Json, field: &Field) {
 fn value(json: &mut Json, field: &Field, path: &Path<'_>, findings: &mut Findings) {
     let wrong = match field.value {
         Value::String => (!json.is_string()).then(|| "must be a string: put it in quotes".to_owned()),
-        // A client that reads the object would fail over it.
+        // A client that parses the object would fail.
         Value::Time => (!json.as_str().is_some_and(Timestamp::is_time))
             .then(|| "must be a time as in RFC 3339, such as 2006-01-02T15:04:05Z".to_owned()),
         Value::Bool => (!json.is_boolean()).then(|| "must be true or false, without quotes".to_owned()),
@@ -185,7 +184,7 @@ fn integer(json: &Json, low: i64, high: i64) -> Option<String> {
     }
 }
 
-/// Puts the text of a quantity in place of a number.
+/// Replaces a number by the text of its quantity.
 fn quantity(json: &mut Json) -> Option<String> {
     let text = match json {
         Json::String(text) => text.trim().to_owned(),
@@ -221,10 +220,10 @@ fn unknown(path: &Path<'_>, name: &str, owner: &Type) -> Unknown {
     Unknown { path: cut(path.to_string()), near: near.map(|(_, near)| near) }
 }
 
-/// The letters to change, add, leave out or swap to get from one name to the other;
-/// great and small letters are the same.
+/// The number of letters to change, add, remove or swap to get from one name to the other; upper and lower
+/// case count as equal.
 fn distance(from: &str, to: &str) -> usize {
-    // Long names are told from each other without being compared.
+    // Names of very different lengths need no comparison.
     if from.len().abs_diff(to.len()) > 2 {
         return usize::MAX;
     }

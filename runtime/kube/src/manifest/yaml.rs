@@ -1,9 +1,9 @@
-//! YAML as Kubernetes reads it: the events of a YAML parser become JSON, with the
-//! scalars resolved as YAML 1.1 has them (`yes` is true, `0644` is 420).
+//! Reads YAML as Kubernetes does: the events of a YAML parser become JSON, with scalars resolved as in YAML
+//! 1.1 (`yes` is true, `0644` is 420).
 //!
-//! What is hostile is refused and never waited for: depth, aliases and the number
-//! of values are bounded. It must never guess: a key that is there twice is told
-//! with its line. Next: [`super::walk`], which holds the JSON against the schema.
+//! Hostile input is rejected without delay: depth, aliases and the number of values are bounded. The reader
+//! never guesses: a repeated key is reported with its line. Read next: [`super::walk`], which checks the JSON
+//! against the schema.
 
 mod input;
 mod resolve;
@@ -20,18 +20,18 @@ use super::field::{First, cut};
 use input::MARKS;
 pub(super) use input::Text;
 
-/// How deep objects and lists may lie in each other. The deepest Pod has 12.
+/// Maximum nesting depth of objects and lists. The deepest Pod has 12.
 const DEPTH: usize = 64;
 
-/// Bytes of text in one file, those that aliases repeat counted each time.
+/// Maximum bytes of text in one file; text that aliases repeat is counted each time.
 const TEXT: usize = super::SIZE_LIMIT;
 
-/// Why a text is not YAML that Kubernetes reads.
+/// The reason why a text is not YAML that Kubernetes reads.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct YamlError {
-    /// From 1.
+    /// The line, from 1.
     pub(super) line: usize,
-    /// In lower case, without the line.
+    /// The message in lower case, without the line.
     pub(super) message: String,
 }
 
@@ -39,13 +39,13 @@ pub(super) struct YamlError {
 #[derive(Debug, PartialEq)]
 pub(super) struct Document {
     pub(super) value: Value,
-    /// The line it begins in, from 1.
+    /// The line in which the document begins, from 1.
     pub(super) line: usize,
-    /// Keys that are there twice, with the line of the second.
+    /// Keys that occur twice, with the line of the second one.
     pub(super) duplicates: First<(String, usize)>,
 }
 
-/// Reads all documents; empty ones are left out.
+/// Reads all documents; empty ones are omitted.
 pub(super) fn read(text: &str) -> Result<Vec<Document>, YamlError> {
     refuse_control_characters(text)?;
     let text = text.strip_prefix('\u{feff}').unwrap_or(text);
@@ -89,12 +89,12 @@ pub(super) fn read(text: &str) -> Result<Vec<Document>, YamlError> {
     }
 }
 
-/// What a plain scalar means; `None` if it means nothing.
+/// The value of a plain scalar; `None` if it has none.
 pub(super) fn plain(text: &str) -> Option<Value> {
     resolve::scalar(text.into(), true, None).ok()
 }
 
-/// Control characters have no place in YAML, and a NUL would end the file unseen.
+/// Rejects control characters: YAML does not allow them, and a NUL would end the file unnoticed.
 fn refuse_control_characters(text: &str) -> Result<(), YamlError> {
     let mut line = 1;
     for byte in text.bytes() {
@@ -115,7 +115,7 @@ fn refuse_control_characters(text: &str) -> Result<(), YamlError> {
 
 struct Reader<'text> {
     parser: Parser<'text, Text<'text>>,
-    /// What [`Text`] has counted since the last event.
+    /// The marks that [`Text`] has counted since the latest event.
     marks: Rc<Cell<usize>>,
     anchors: BTreeMap<usize, Node>,
     duplicates: First<(String, usize)>,
@@ -123,7 +123,7 @@ struct Reader<'text> {
     text: usize,
 }
 
-/// A value and what it costs to repeat it.
+/// A value, and the cost of repeating it.
 #[derive(Clone)]
 struct Node {
     value: Value,
@@ -151,7 +151,7 @@ impl<'text> Reader<'text> {
         }
     }
 
-    /// The value that begins with `event`.
+    /// Reads the value that begins with `event`.
     fn value(&mut self, event: Event<'text>, span: &Span, depth: usize) -> Result<Node, YamlError> {
         let line = span.start.line();
         if depth > DEPTH {
@@ -198,15 +198,15 @@ impl<'text> Reader<'text> {
         };
         let node = Node { value, values: self.values - before_values, text: self.text - before_text };
         if anchor != 0 {
-            // What may be repeated is kept a second time.
+            // A value with an anchor is stored a second time.
             self.count(node.values, node.text, line)?;
             self.anchors.insert(anchor, node.clone());
         }
         Ok(node)
     }
 
-    /// The rest of a mapping. Keys of its own come before merged ones (`<<`), and
-    /// earlier merged ones before later.
+    /// Reads the rest of a mapping. Its own keys take precedence over merged ones (`<<`), and earlier merged
+    /// ones over later ones.
     fn mapping(&mut self, depth: usize) -> Result<Map<String, Value>, YamlError> {
         let mut own = Map::new();
         let mut merged = Map::new();
@@ -255,7 +255,7 @@ impl<'text> Reader<'text> {
     }
 }
 
-/// Adds what a `<<` names to `merged`; `None` if it names no mapping.
+/// Adds the mapping that a `<<` names to `merged`; `None` if it is not a mapping.
 fn merge(merged: &mut Map<String, Value>, value: Value) -> Option<()> {
     match value {
         Value::Object(map) => {
@@ -272,8 +272,8 @@ fn merge(merged: &mut Map<String, Value>, value: Value) -> Option<()> {
     }
 }
 
-/// `str` for `!!str`; other tags than those of YAML itself say nothing to Kubernetes,
-/// but that the value is a string.
+/// The name of a core tag, such as `str` for `!!str`. To Kubernetes, any other tag only means that the value
+/// is a string.
 fn tag_name(tag: Option<&Tag>) -> Option<String> {
     tag.map(|tag| if tag.is_yaml_core_schema() { tag.suffix.clone() } else { "str".to_owned() })
 }

@@ -1,34 +1,33 @@
-//! What nodlet does with each field of a Pod's `spec`: the hand-written column of
-//! the table. `docs/pods.md` is printed from it.
+//! What nodlet does with each field of a Pod's `spec`: the hand-written column of the table. `docs/pods.md`
+//! is generated from it.
 //!
-//! The rule: a field is refused if ignoring it would change what runs or what the
-//! user was promised, and warned about if it only matters to scheduling, ordering
-//! or credentials elsewhere. A verdict covers all that lies below the field, but
-//! for [`Verdict::Acts`], which leaves what lies below to verdicts of its own.
+//! The rule: a field is rejected if ignoring it would change what runs or what the user was promised. A field
+//! that matters only for scheduling, ordering or credentials elsewhere causes a warning. A verdict covers
+//! everything below the field, except [`Verdict::Acts`]: then the fields below have their own verdicts.
 //!
 //! A field without a verdict fails a test, and so does a verdict without a field.
 
 /// What nodlet does with a field.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// What Kubernetes does with it.
+    /// nodlet does what Kubernetes does.
     Acts,
-    /// What Kubernetes does with it for these values, written as JSON; others are refused.
+    /// nodlet does what Kubernetes does for these values, written as JSON; others are rejected.
     Only(&'static [&'static str], &'static str),
-    /// Kept and served back, but not acted on; said aloud but for these values.
+    /// The field is stored and returned, but has no effect; values other than these cause a warning.
     Warns(&'static str, &'static [&'static str]),
-    /// The pod is refused but for these values, which ask for nothing.
+    /// The pod is rejected unless the field has one of these values, which request nothing.
     Refuses(&'static str, &'static [&'static str]),
-    /// Refused unless the pod has `hostNetwork: true`, where it says nothing new.
+    /// The field is rejected unless the pod has `hostNetwork: true`, where it has no additional meaning.
     HostNetworkOnly(&'static str, &'static [&'static str]),
-    /// Acted on beside `medium: Memory`, warned about elsewhere.
+    /// The field has an effect with `medium: Memory`, and causes a warning otherwise.
     InMemoryOnly(&'static str),
-    /// A map of resources: `cpu`, `memory` and requests of `ephemeral-storage` are acted on, limits
-    /// of that are warned about, all others are refused.
+    /// A map of resources: `cpu`, `memory` and requests of `ephemeral-storage` have an effect, limits of the
+    /// latter cause a warning, all others are rejected.
     Resources,
 }
 
-/// The verdict on `field` of the type `owner`; `None` for what no pod that runs reaches.
+/// The verdict on `field` of the type `owner`; `None` if the field cannot occur in an accepted pod.
 pub fn verdict(owner: &str, field: &str) -> Option<Verdict> {
     let (_, fields) = VERDICTS.iter().find(|(name, _)| *name == owner)?;
     fields.iter().find(|(name, _)| *name == field).map(|(_, verdict)| *verdict)
@@ -41,14 +40,14 @@ const NO_TOKENS: &str = "has no service accounts: no token is mounted";
 const NO_SERVICES: &str = "has no Services: no variables are made for them";
 const NO_VOLUME: &str = "provides no volumes but emptyDir and hostPath yet";
 const NO_OBJECTS: &str = "has no ConfigMaps and Secrets yet: write the value itself";
-/// Why a profile of a Linux security module is refused.
+/// Why a profile of a Linux security module is rejected.
 pub const NO_LSM: &str = "does not confine containers by AppArmor or SELinux yet";
 const NO_WINDOWS: &str = "runs Linux containers only";
 const NOT_EPHEMERAL: &str = "does not set it for an ephemeral container, as Kubernetes does not";
 const NO_HOST_PORT: &str =
     "does not forward ports of the host yet: use hostNetwork, or the pod's own address";
 
-/// Every field that a pod which runs can have, by type.
+/// Every field that an accepted pod can have, by type.
 #[rustfmt::skip]
 pub(super) const VERDICTS: &[(&str, &[(&str, Verdict)])] = &[
     ("PodSpec", &[
@@ -122,7 +121,7 @@ pub(super) const VERDICTS: &[(&str, &[(&str, Verdict)])] = &[
         ("volumeMounts", Acts),
         ("workingDir", Acts),
     ]),
-    // Which of them Kubernetes does not allow, validation says in its words.
+    // Validation rejects the fields that Kubernetes does not allow, in Kubernetes' words.
     ("EphemeralContainer", &[
         ("args", Acts),
         ("command", Acts),

@@ -1,5 +1,5 @@
-//! Prints `docs/pods.md` from the table and the verdicts. A test and no code of the
-//! product: the page is for people, and checked to be what the table says.
+//! Prints `docs/pods.md` from the table and the verdicts. This is a test and not product code: the page is
+//! for people, and the test checks that it matches the table.
 
 use std::fmt::Write as _;
 
@@ -52,7 +52,7 @@ fn page() -> String {
         }
         printed.push(owner.name);
         section(owner, &mut out);
-        // In the order of the page: what the first field leads to comes next.
+        // In the order of the page: the type of the first field comes next.
         open.extend(
             owner
                 .fields

@@ -1,10 +1,10 @@
-//! Rules for the node affinity of a Pod (`validateNodeAffinity`), as far as it is acted on.
+//! Rules for the node affinity of a Pod (`validateNodeAffinity`), as far as nodlet acts on it.
 
 use serde_json::Value;
 
 use super::{Errors, FieldError, Path, invalid, list, rules, text};
 
-/// What is required of the node.
+/// Checks the required node affinity.
 pub(super) fn node(affinity: &Value, path: &Path<'_>, errors: &mut Errors) {
     const REQUIRED: &str = "requiredDuringSchedulingIgnoredDuringExecution";
     let Some(selector) = affinity.get(REQUIRED) else { return };

@@ -9,7 +9,8 @@ use crate::manifest::field::{FieldError, Path};
 use crate::manifest::rules;
 use nodlet_core::spec::MAX_CONTAINERS;
 
-/// Field paths that an environment variable may take its value from, and `[…]`.
+/// Field paths from which an environment variable may take its value; annotations and labels with `[…]` as
+/// well.
 const FIELD_PATHS: [&str; 9] = [
     "metadata.name",
     "metadata.namespace",
@@ -22,7 +23,7 @@ const FIELD_PATHS: [&str; 9] = [
     "status.podIPs",
 ];
 
-/// Field paths that Kubernetes knows and does not give to variables.
+/// Field paths that Kubernetes knows but does not allow for variables.
 const OTHER_FIELD_PATHS: [&str; 5] =
     ["metadata.annotations", "metadata.labels", "spec.restartPolicy", "spec.schedulerName", "status.phase"];
 
@@ -42,7 +43,7 @@ const SECURITY_CONTEXT: [&str; 12] = [
     "AppArmorProfile",
 ];
 
-/// All of `spec.containers`.
+/// Checks all of `spec.containers`.
 pub(super) fn all(spec: &Value, volumes: &BTreeSet<&str>, path: &Path<'_>, errors: &mut Errors) {
     let containers = list(spec, "containers");
     if containers.is_empty() {
@@ -51,7 +52,7 @@ pub(super) fn all(spec: &Value, volumes: &BTreeSet<&str>, path: &Path<'_>, error
     }
     let count = count(spec);
     if count > MAX_CONTAINERS {
-        // Kubernetes has no such bound, and no lists of containers that get near it together.
+        // Kubernetes has no such bound, and no pod in practice has nearly as many containers.
         errors.push(FieldError::too_many(path, count, MAX_CONTAINERS));
         return;
     }
@@ -71,12 +72,12 @@ pub(super) fn all(spec: &Value, volumes: &BTreeSet<&str>, path: &Path<'_>, error
     host_ports(containers, path, errors);
 }
 
-/// Of all containers together: they share one list of indexes.
+/// The number of containers and init containers, which share one list of indexes.
 pub(super) fn count(spec: &Value) -> usize {
     list(spec, "containers").len() + list(spec, "initContainers").len()
 }
 
-/// All of `spec.initContainers`.
+/// Checks all of `spec.initContainers`.
 pub(super) fn init(spec: &Value, volumes: &BTreeSet<&str>, path: &Path<'_>, errors: &mut Errors) {
     if count(spec) > MAX_CONTAINERS {
         return;
@@ -100,7 +101,7 @@ pub(super) fn init(spec: &Value, volumes: &BTreeSet<&str>, path: &Path<'_>, erro
         } else if !name.is_empty() {
             names.insert(name);
         }
-        // They run one by one, so each is looked at alone. Kubernetes calls each the first.
+        // Init containers run one by one, so each is checked alone. Kubernetes calls each of them the first.
         host_ports(std::slice::from_ref(container), path, errors);
         let sidecar = text(container, "restartPolicy") == "Always";
         if sidecar {
@@ -204,7 +205,7 @@ pub(super) fn port_number(value: i64, path: &Path<'_>, errors: &mut Errors) {
     }
 }
 
-/// No two ports of the host are the same over all containers.
+/// Checks that no two ports of the host are equal over all containers.
 fn host_ports(containers: &[Value], path: &Path<'_>, errors: &mut Errors) {
     let mut taken = BTreeSet::new();
     for (index, container) in containers.iter().enumerate() {
@@ -279,7 +280,7 @@ fn field_ref(field: &Value, path: &Path<'_>, errors: &mut Errors) {
         }
         Some(("metadata.labels", key)) => invalid(path, key, rules::qualified_name(key), errors),
         Some(_) => no(format!("field label does not support subscript: {label}"), errors),
-        // `spec.host` is what clients before 1.0 sent.
+        // Clients before 1.0 sent `spec.host`.
         None if FIELD_PATHS.contains(&label) || label == "spec.host" => {}
         None if OTHER_FIELD_PATHS.contains(&label) => {
             errors.push(FieldError::not_supported(&path.child("fieldPath"), label, &FIELD_PATHS));
@@ -313,7 +314,7 @@ fn mounts(container: &Value, volumes: &BTreeSet<&str>, path: &Path<'_>, errors: 
             errors.push(FieldError::invalid(&at.child("mountPath"), place, "must be unique"));
         }
         let sub_path = text(mount, "subPath");
-        // Kubernetes leaves the index out of these paths.
+        // Kubernetes omits the index in these paths.
         super::descending(sub_path, &path.child("subPath"), errors);
         if let Some(propagation) = mount["mountPropagation"].as_str() {
             let kinds = ["Bidirectional", "HostToContainer", "None"];
@@ -385,7 +386,7 @@ fn security_context(context: &Value, path: &Path<'_>, errors: &mut Errors) {
     super::app_armor_profile(context, path, errors);
 }
 
-/// A port by number or by name.
+/// Checks a port that is given by number or by name.
 pub(super) fn port_or_name(owner: &Value, path: &Path<'_>, errors: &mut Errors) {
     let path = path.child("port");
     match owner["port"].as_str() {

@@ -1,4 +1,4 @@
-//! Ephemeral containers: what may be said of one, and that those which are there stay as they are.
+//! Rules for ephemeral containers: their fields, and that existing ones do not change.
 
 use std::collections::BTreeSet;
 
@@ -9,7 +9,7 @@ use super::{Errors, list, text};
 use crate::manifest::field::{FieldError, Path};
 use nodlet_core::spec::MAX_CONTAINERS;
 
-/// Fields of a container that an ephemeral one has not, in the order of Kubernetes' internal type.
+/// Container fields that an ephemeral container does not have, in the order of Kubernetes' internal type.
 const NOT_ALLOWED: [&str; 9] = [
     "ports",
     "resources",
@@ -22,10 +22,10 @@ const NOT_ALLOWED: [&str; 9] = [
     "lifecycle",
 ];
 
-/// What Kubernetes says of them.
+/// Kubernetes' error for these fields.
 const WHY: &str = "cannot be set for an Ephemeral Container";
 
-/// All of `spec.ephemeralContainers`.
+/// Checks all of `spec.ephemeralContainers`.
 pub(super) fn all(spec: &Value, volumes: &BTreeSet<&str>, path: &Path<'_>, errors: &mut Errors) {
     let containers = list(spec, "ephemeralContainers");
     let others = count(spec);
@@ -58,7 +58,7 @@ pub(super) fn all(spec: &Value, volumes: &BTreeSet<&str>, path: &Path<'_>, error
         }
         for field in NOT_ALLOWED {
             let says_something = |value: &&Value| value.as_object().is_none_or(|fields| !fields.is_empty());
-            // Of those that are pointers in Kubernetes, an empty one says something, too.
+            // For fields that are pointers in Kubernetes, an empty value counts too.
             let is_pointer = !["resources", "ports"].contains(&field);
             if container.get(field).filter(|value| is_pointer || says_something(value)).is_some() {
                 errors.push(FieldError::forbidden(&path.child(field), WHY));
@@ -75,8 +75,8 @@ pub(super) fn all(spec: &Value, volumes: &BTreeSet<&str>, path: &Path<'_>, error
     }
 }
 
-/// What is wrong with `new` as the ephemeral containers of a pod that has `old`: those may
-/// neither go nor change.
+/// Checks `new` as the ephemeral containers of a pod that has `old`: existing ones may neither be removed nor
+/// changed.
 pub(in crate::manifest) fn only_added(old: &[Value], new: &[Value], errors: &mut Errors) {
     let spec = Path::root("spec");
     let path = spec.child("ephemeralContainers");
@@ -93,7 +93,7 @@ pub(in crate::manifest) fn only_added(old: &[Value], new: &[Value], errors: &mut
     }
 }
 
-/// The fields that differ, as lines that go and lines that come.
+/// The fields that differ, as removed and added lines.
 fn diff(old: &Value, new: &Value) -> String {
     let (Value::Object(old), Value::Object(new)) = (old, new) else { return String::new() };
     let fields: BTreeSet<&String> = old.keys().chain(new.keys()).collect();

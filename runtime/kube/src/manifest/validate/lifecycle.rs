@@ -1,11 +1,11 @@
-//! Hooks, stop signals, and restart policies of containers' own.
+//! Rules for hooks, stop signals, and restart policies of single containers.
 
 use serde_json::Value;
 
 use super::{Errors, list, number, probe, text};
 use crate::manifest::field::{FieldError, Path};
 
-/// What `lifecycle.stopSignal` may name (Kubernetes: `supportedStopSignalsLinux`), as it lists them.
+/// The supported values of `lifecycle.stopSignal` (Kubernetes: `supportedStopSignalsLinux`), in its order.
 const STOP_SIGNALS: [&str; 65] = [
     "SIGABRT",
     "SIGALRM",
@@ -74,12 +74,12 @@ const STOP_SIGNALS: [&str; 65] = [
     "SIGXFSZ",
 ];
 
-/// Rules of one container (Kubernetes: `validateContainerRestartPolicy`).
+/// Maximum of restart rules of one container (Kubernetes: `validateContainerRestartPolicy`).
 const MAX_RULES: usize = 20;
-/// Exit codes of one rule.
+/// Maximum of exit codes of one rule.
 const MAX_CODES: usize = 255;
 
-/// `lifecycle` of a container of this pod.
+/// Checks `lifecycle` of a container of this pod.
 pub(super) fn lifecycle(spec: &Value, container: &Value, path: &Path<'_>, errors: &mut Errors) {
     let Some(lifecycle) = container.get("lifecycle") else { return };
     let path = path.child("lifecycle");
@@ -107,12 +107,12 @@ pub(super) fn lifecycle(spec: &Value, container: &Value, path: &Path<'_>, errors
                 errors.push(FieldError::not_supported(&path, signal, &STOP_SIGNALS));
             }
         }
-        // Another system is refused for itself.
+        // A pod for another operating system is rejected for that reason.
         (Some(_), _) => {}
     }
 }
 
-/// `restartPolicy` and `restartPolicyRules` of a container, init or not.
+/// Checks `restartPolicy` and `restartPolicyRules` of a container or init container.
 pub(super) fn restart_policy(container: &Value, path: &Path<'_>, errors: &mut Errors) {
     let rules = list(container, "restartPolicyRules");
     match container.get("restartPolicy") {

@@ -6,7 +6,7 @@ use super::{Errors, container, invalid, list, not_negative, number, optional_num
 use crate::manifest::field::{FieldError, Path};
 use crate::manifest::rules;
 
-/// The three probes of a container, in Kubernetes' order.
+/// Checks the three probes of a container, in Kubernetes' order.
 pub(super) fn all(container: &Value, path: &Path<'_>, errors: &mut Errors) {
     if let Some(liveness) = container.get("livenessProbe") {
         let path = path.child("livenessProbe");
@@ -60,7 +60,8 @@ fn probe(probe: &Value, path: &Path<'_>, errors: &mut Errors) {
     }
 }
 
-/// What is asked, one of these; of a sleep, for no longer than `grace` seconds.
+/// Checks that there is exactly one handler, of the kinds in `names`. A sleep may last at most `grace`
+/// seconds.
 pub(super) fn handler(owner: &Value, names: &[&str], grace: i64, path: &Path<'_>, errors: &mut Errors) {
     let mut handlers = 0;
     for name in names {

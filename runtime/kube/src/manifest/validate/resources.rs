@@ -9,7 +9,7 @@ use crate::manifest::field::{FieldError, Path};
 use crate::manifest::rules;
 use nodlet_core::spec::Quantity;
 
-/// Names without a domain that Kubernetes knows for something else than containers.
+/// Names without a domain that Kubernetes knows, also for other objects than containers.
 const STANDARD: [&str; 21] = [
     "cpu",
     "memory",
@@ -34,7 +34,7 @@ const STANDARD: [&str; 21] = [
     "limits",
 ];
 
-/// `resources` of a container.
+/// Checks `resources` of a container.
 pub(super) fn requirements(resources: &Value, path: &Path<'_>, errors: &mut Errors) {
     let limits_path = path.child("limits");
     let requests_path = path.child("requests");
@@ -129,7 +129,7 @@ fn is_native(resource: &str) -> bool {
     !resource.contains('/') || resource.contains("kubernetes.io/")
 }
 
-/// A resource that someone else than Kubernetes names.
+/// Whether the resource's name belongs to a vendor other than Kubernetes.
 fn is_extended(resource: &str) -> bool {
     !is_native(resource)
         && !resource.starts_with("requests.")
@@ -144,7 +144,7 @@ fn overcommittable(resource: &str) -> bool {
     is_native(resource) && !is_huge_pages(resource)
 }
 
-/// `resizePolicy` of a container; `never`: of a pod that is never restarted.
+/// Checks `resizePolicy` of a container. `never`: whether the pod is never restarted.
 pub(super) fn resize_policy(policies: &[Value], never: bool, path: &Path<'_>, errors: &mut Errors) {
     let mut seen = BTreeSet::new();
     for (index, policy) in policies.iter().enumerate() {

@@ -1,12 +1,12 @@
-//! The text as the YAML parser reads it, with two differences.
+//! The text as input of the YAML parser, with two differences.
 //!
-//! The parser keeps every token of a `[…]` or `{…}` until that is closed, for it may turn out to
-//! be a key: a hundred bytes for one of text. So the text ends early for it where there are
-//! more than [`MARKS`] of `[]{},:` between two of its events; the reader sees it by their count.
+//! The parser keeps every token of a `[…]` or `{…}` until that is closed, since it may be a key: a hundred
+//! bytes for one byte of text. Therefore the input ends early if there are more than [`MARKS`] of `[]{},:`
+//! between two of the parser's events; the reader detects this by their count.
 //!
-//! It refuses `key:<TAB>value`, which YAML allows and Kubernetes takes. It asks whether there
-//! was a space behind the colon, in one place; here a tab will do. As indentation, where it has
-//! no place in YAML, a tab is refused as before: that is asked elsewhere.
+//! The parser rejects `key:<TAB>value`, which YAML allows and Kubernetes accepts: in one place it checks for
+//! a space after the colon. This input lets a tab pass there. A tab as indentation, which YAML does not
+//! allow, is checked elsewhere and still rejected.
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -14,23 +14,23 @@ use std::rc::Rc;
 use saphyr_parser::input::SkipTabs;
 use saphyr_parser::{Input, StrInput};
 
-/// Of `[]{},:` between two events. Half of them are enough for the longest string that the
-/// kernel passes to a program, all of it JSON; the tokens take some 10 MiB.
+/// Maximum of `[]{},:` between two events. Half of them suffice for the longest string that the kernel passes
+/// to a program, all of it JSON; the tokens take some 10 MiB.
 pub(super) const MARKS: usize = 50_000;
 
-/// What the parser reads.
+/// The input of the parser.
 pub(in crate::manifest) struct Text<'text> {
     input: StrInput<'text>,
     marks: Rc<Cell<usize>>,
 }
 
 impl<'text> Text<'text> {
-    /// `marks` counts them; the reader sets it to 0 with each event.
+    /// The input for `text`. `marks` counts the marks; the reader resets it to 0 with each event.
     pub(in crate::manifest) fn new(text: &'text str, marks: &Rc<Cell<usize>>) -> Self {
         Text { input: StrInput::new(text), marks: Rc::clone(marks) }
     }
 
-    /// The parser goes past the next character.
+    /// Skips the next character, and counts it if it is a mark.
     fn pass(&mut self) {
         if matches!(self.input.peek(), '[' | ']' | '{' | '}' | ',' | ':') {
             self.marks.set(self.marks.get() + 1);

@@ -1,4 +1,4 @@
-//! What a scalar means in YAML 1.1, as Kubernetes' reader has it.
+//! Resolves scalars as in YAML 1.1, like Kubernetes' reader.
 
 use std::borrow::Cow;
 
@@ -13,7 +13,7 @@ pub(super) fn scalar(text: Cow<'_, str>, plain: bool, tag: Option<&str>) -> Resu
         Some("str") => return Ok(Value::String(text.into_owned())),
         Some("binary") => return binary(&text),
         Some("bool" | "int" | "float" | "null") => untagged(Cow::Borrowed(&text))?,
-        // `!!timestamp` and what others may define stay as written.
+        // `!!timestamp` and custom tags stay as written.
         Some(_) => return Ok(Value::String(text.into_owned())),
     };
     let fits = match tag {
@@ -29,7 +29,7 @@ pub(super) fn scalar(text: Cow<'_, str>, plain: bool, tag: Option<&str>) -> Resu
     }
 }
 
-/// The text of a key, which may be any scalar but null.
+/// The text of a key, which may be any scalar except null.
 pub(super) fn key(value: Value) -> Result<String, String> {
     match value {
         Value::String(text) => Ok(text),
@@ -60,7 +60,7 @@ fn untagged(text: Cow<'_, str>) -> Result<Value, String> {
     })
 }
 
-/// The number that a plain scalar is, if it is one.
+/// The number that a plain scalar represents, if it does.
 fn number(text: &str) -> Option<Number> {
     let first = text.bytes().next().unwrap_or_default();
     if first == b'.' {
@@ -75,7 +75,7 @@ fn number(text: &str) -> Option<Number> {
         None => (false, plain.strip_prefix('+').unwrap_or(&plain)),
     };
     let (radix, digits) = radix(digits);
-    // Go's ParseInt takes no second sign, Rust's would.
+    // Go's ParseInt accepts no second sign, Rust's would.
     if digits.bytes().all(|byte| byte.is_ascii_alphanumeric())
         && let Ok(magnitude) = u64::from_str_radix(digits, radix)
     {
@@ -89,7 +89,7 @@ fn number(text: &str) -> Option<Number> {
     if is_float(&plain) { float(&plain) } else { None }
 }
 
-/// Base and digits of an integer as Go's `ParseInt(…, 0, …)` sees them.
+/// Base and digits of an integer as Go's `ParseInt(…, 0, …)` reads them.
 fn radix(digits: &str) -> (u32, &str) {
     let lower = digits.get(..2).map(str::to_ascii_lowercase);
     match lower.as_deref() {
@@ -101,7 +101,7 @@ fn radix(digits: &str) -> (u32, &str) {
     }
 }
 
-/// `[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?`
+/// Whether a text matches `[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?`.
 fn is_float(text: &str) -> bool {
     let unsigned = text.strip_prefix(['+', '-']).unwrap_or(text);
     let (mantissa, exponent) = match unsigned.split_once(['e', 'E']) {
@@ -121,10 +121,10 @@ fn is_float(text: &str) -> bool {
     mantissa && exponent
 }
 
-/// What is too great for a float is left to be a string.
+/// The number of a float; `None` if it is too large, so that it stays a string.
 fn float(text: &str) -> Option<Number> {
     let value: f64 = text.parse().ok()?;
-    // Kubernetes goes by way of JSON, where 80.0 is written 80.
+    // Kubernetes converts by way of JSON, where 80.0 is written 80.
     const EXACT: f64 = 9_007_199_254_740_992.0;
     if value.fract() == 0.0 && value.abs() <= EXACT {
         return Some((value as i64).into());
