@@ -1,11 +1,10 @@
-//! A world for the core to decide on: processes that live and end by fate, a
-//! disk, an engine that carries plans out, and time that costs nothing.
+//! A simulated world for the core: processes that live and end as a test decides, a disk, an engine that
+//! carries out plans, and time that costs nothing.
 //!
-//! The world knows what really takes place and panics when the core lets
-//! something happen that never may: two runs of a container alive, two pods of
-//! one name, a start that is not on flash, a container before its turn, a sidecar
-//! asked to end before those that it serves, a plan that spins. `timelines.rs`
-//! reads what took place as sentences, `seeds.rs` lets chance write them.
+//! The world knows what really takes place, and panics if the core lets something happen that never may: two
+//! live runs of a container, two pods of one name, a start that is not on flash, a container that starts
+//! before its turn, a sidecar that is asked to end before the containers that it serves, a plan that spins.
+//! `timelines.rs` compares traces with expected texts, `seeds.rs` generates events at random.
 
 mod disaster;
 mod gates;
@@ -37,44 +36,44 @@ use crate::time::{Anchor, Instant};
 
 pub(crate) use sample::*;
 
-/// What becomes of a run.
+/// What happens to a run.
 #[derive(Clone, Debug)]
 pub(crate) enum Fate {
-    /// Runs until asked to end, then exits 143.
+    /// The run continues until it is asked to end, then exits with 143.
     Runs,
-    /// Runs until it is killed.
+    /// The run continues until it is killed.
     IgnoresTerm,
-    /// Exits with this code after this long.
+    /// The run exits with this code after this time.
     Exits(i32, Duration),
-    /// Is killed for its memory after this long.
+    /// The run is killed for its memory after this time.
     OutOfMemory(Duration),
-    /// There is never a process.
+    /// The start fails without a process.
     FailsToStart(StartFailureReason),
 }
 
-/// What becomes of a hook.
+/// What happens to a hook.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum HookFate {
-    /// Ends well after this long.
+    /// The hook succeeds after this time.
     Succeeds(Duration),
-    /// Fails after this long.
+    /// The hook fails after this time.
     Fails(Duration),
-    /// Ends with its run, and not well.
+    /// The hook ends with its run, and fails.
     Hangs,
 }
 
-/// How the world treats the engine: none of it in timelines, chance in seeds.
+/// Disturbances of the engine: none in timelines, random ones in seeds.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Weather {
-    /// Answers take up to this long.
+    /// Maximum time until an answer.
     pub(crate) latency: Duration,
-    /// Of a hundred tries of anything that may fail, so many do.
+    /// Percentage of operations that fail, of those that may fail.
     pub(crate) failures: u64,
-    /// Of a hundred pieces of news, so many are told twice.
+    /// Percentage of reports that are repeated.
     pub(crate) repeats: u64,
 }
 
-/// Numbers that look random and are the same for the same seed.
+/// Pseudo-random numbers, which are the same for the same seed.
 #[derive(Clone, Debug)]
 pub(crate) struct Chance(pub(crate) u64);
 
@@ -92,12 +91,12 @@ impl Chance {
     }
 }
 
-/// Something that will take place.
+/// A future event of the world.
 #[derive(Clone, Debug)]
 enum Happening {
-    /// The engine hears of it.
+    /// The engine receives an observation.
     Told(Observation),
-    /// The same about a pod, whichever index it has then.
+    /// The engine receives an observation of a pod, whichever index the pod has then.
     ToldOf(PodIndex, PodObservation),
     Executed(Uid, PodIndex, Attempt),
     Ended(Uid, Attempt, i32, bool),
@@ -111,72 +110,72 @@ enum Happening {
 enum WorldSandbox {
     None,
     Made,
-    /// Its supervisor is dead.
+    /// The supervisor is dead, and the rest of the sandbox still exists.
     Remains,
 }
 
 #[derive(Clone, Debug)]
 struct Process {
     fate: Fate,
-    /// What its pod said when it was started.
+    /// The image in the pod's spec when the run was started.
     image: Rc<str>,
-    /// `None` until its process is executed.
+    /// When the process was executed; `None` before that.
     started: Option<Instant>,
     asked_to_end: Option<Instant>,
     hooks: hooks::Seen,
 }
 
-/// What really is of one pod.
+/// The true state of one pod.
 #[derive(Clone, Debug)]
 pub(crate) struct WorldPod {
     pub(crate) pod: Rc<Pod>,
     pub(crate) wanted: bool,
     sandbox: WorldSandbox,
-    /// Since when there is one.
+    /// When the sandbox was made.
     made_at: Instant,
     /// Runs that are alive or about to be.
     alive: BTreeMap<Attempt, Process>,
-    /// What the supervisor remembers.
+    /// The finished runs that the supervisor remembers.
     over: Vec<FoundAttempt>,
-    /// What is on flash of it, as an agent of this boot reads it.
+    /// The record on flash, as an agent of this boot reads it.
     pub(crate) record: Option<Box<Record>>,
-    /// The bytes of that.
+    /// The bytes of the record on flash.
     flash: Vec<u8>,
-    /// What the agent's shell has of it, and writes down for the next.
+    /// The files and the state that the agent's shell has of the pod, some of it for the next agent.
     shell: shell::PodFiles,
     pub(crate) saves: u64,
-    /// No process may live after this time.
+    /// The time after which no process of the pod may live.
     pub(crate) gone_by: Option<Instant>,
     /// The terminal status that was shown.
     pub(crate) shown_terminal: Option<(PodPhase, Vec<Value>)>,
     index: Option<PodIndex>,
-    /// Runs of each container that were begun, in all boots.
+    /// The runs of each container that were started, in all boots.
     pub(crate) begun: Vec<Vec<u32>>,
     save_in_flight: bool,
-    /// Containers that ran when their image became another, and have not begun again since.
+    /// Containers that ran when their image changed, and have not restarted since.
     outdated: BTreeSet<ContainerIndex>,
     order: order::Order,
     restarts: restarts::Restarts,
     wear: wear::Wear,
-    /// When the newest run of a container ended.
+    /// When the newest run of each container ended.
     ended_at: BTreeMap<ContainerIndex, Instant>,
 }
 
-/// How a run of a container goes, by the container's name and the run's number.
+/// What happens to a run of a container, by the container's name and the run's number.
 type Fates = dyn FnMut(&str, u32) -> Fate;
 
-/// What a probe of a container finds so long after its start.
+/// The result of a probe of a container, by the time since the start of the run.
 type Answers = dyn FnMut(&str, ProbeKind, Duration) -> ProbeResult;
 
-/// How a hook of a container goes, by the container's name and the run's number.
+/// What happens to a hook of a container, by the container's name and the run's number.
 type HookFates = dyn FnMut(&str, HookKind, u32) -> HookFate;
 
 pub(crate) struct Sim {
     pub(crate) node: Node,
     pub(crate) now: Instant,
-    /// What took place with containers.
+    /// The trace of container events.
     pub(crate) trace: String,
-    /// What was done and told besides.
+    /// All actions and reports, for failure messages.
     pub(crate) log: String,
     /// Events as `reason: message`.
     pub(crate) events: Vec<String>,
@@ -193,21 +192,21 @@ pub(crate) struct Sim {
     wake_at: Option<Instant>,
     /// Images that are not on the board.
     pub(crate) absent: BTreeSet<String>,
-    /// Everything is being taken down.
+    /// Whether a shutdown is under way.
     down: bool,
-    /// What the node is told to be; it has room for all if it is told nothing.
+    /// The Node object that is reported to the core; without one, the node has room for all pods.
     pub(crate) info: Option<NodeInfo>,
-    /// Of this boot.
+    /// The ID of the current boot.
     boot_id: String,
     boots: u32,
-    /// What this agent's core was told and asked for, all of it.
+    /// All observations and actions of this agent's core.
     ring: Ring,
     told: Vec<(u64, Instant, Entry)>,
-    /// The pods that it was told whole, in that order.
+    /// The pods that were reported whole to this agent's core, in that order.
     told_pods: Vec<Rc<Pod>>,
 }
 
-/// For failures in time order, seconds with a fraction where there is one.
+/// The time in whole seconds, for traces.
 fn stamp(now: Instant) -> String {
     format!("{:>4}s", now.0 / 1_000_000_000)
 }
@@ -221,7 +220,7 @@ pub(crate) fn at(seconds: u64) -> Instant {
 }
 
 impl Sim {
-    /// One wanted pod; `fate` says what becomes of each run.
+    /// A world with one wanted pod; `fate` decides what happens to each run.
     pub(crate) fn new(pod: Pod, fate: impl FnMut(&str, u32) -> Fate + 'static) -> Self {
         let mut sim = Sim::empty(fate);
         sim.want(pod);
@@ -259,7 +258,7 @@ impl Sim {
         sim
     }
 
-    /// What probes find, by container, kind and age of the run.
+    /// Sets the results of probes, by container, kind and age of the run.
     pub(crate) fn probes(
         mut self,
         answer: impl FnMut(&str, ProbeKind, Duration) -> ProbeResult + 'static,
@@ -268,18 +267,18 @@ impl Sim {
         self
     }
 
-    /// How hooks go, by container, kind and number of the run.
+    /// Sets what happens to hooks, by container, kind and number of the run.
     pub(crate) fn hooks(mut self, hook: impl FnMut(&str, HookKind, u32) -> HookFate + 'static) -> Self {
         self.hook = Box::new(hook);
         self
     }
 
-    /// From now on, other fates.
+    /// Replaces the fates of all runs that start from now on.
     pub(crate) fn fates(&mut self, fate: impl FnMut(&str, u32) -> Fate + 'static) {
         self.fate = Box::new(fate);
     }
 
-    /// A source wants the pod from now on.
+    /// Makes a source want the pod from now on.
     pub(crate) fn want(&mut self, pod: Pod) -> Uid {
         let pod = Rc::new(pod);
         let uid = pod.uid.clone();
@@ -309,7 +308,7 @@ impl Sim {
             }),
         }
         let known = self.of(&uid);
-        // What was added to it, no manifest says.
+        // Added ephemeral containers are in no manifest.
         let bare = |pod: &Pod| Pod::clone(pod).without_ephemeral();
         let pod = if bare(&known.pod) == bare(&pod) { known.pod.clone() } else { pod };
         let record = known.record.clone();
@@ -317,8 +316,7 @@ impl Sim {
         uid
     }
 
-    /// Somebody looks into a pod that is there: it has one more ephemeral container from now on,
-    /// unless it is going.
+    /// Adds an ephemeral container to a pod, unless the pod is being removed.
     pub(crate) fn debug(&mut self, uid: &Uid, container: Container) {
         let state = self.node.index_of(uid).and_then(|index| self.node.pod(index));
         if state.is_none_or(PodState::is_unwanted) || !self.of(uid).wanted {
@@ -334,7 +332,7 @@ impl Sim {
         self.tell(Observation::Wanted { pod, record: None, status: None });
     }
 
-    /// No source wants it from now on.
+    /// Makes no source want the pod from now on.
     pub(crate) fn unwant(&mut self, uid: &Uid, grace: Option<Duration>) {
         let slack = self.slack();
         let now = self.now;
@@ -350,7 +348,7 @@ impl Sim {
         self.tell(Observation::Unwanted { uid: uid.clone(), grace });
     }
 
-    /// The same by force: nobody is shown it any more.
+    /// Deletes the pod by force: the API no longer returns it.
     pub(crate) fn force_away(&mut self, uid: &Uid) {
         let is_unwanted = self.node.index_of(uid).and_then(|index| self.node.pod(index)).is_some();
         self.unwant(uid, None);
@@ -361,12 +359,12 @@ impl Sim {
         }
     }
 
-    /// Told to the node after this time.
+    /// Reports an observation to the node after this time.
     pub(crate) fn later(&mut self, after: Duration, seen: Observation) {
         self.after(after, Happening::Told(seen));
     }
 
-    /// Lets time pass.
+    /// Lets time pass until `end`.
     pub(crate) fn run_until(&mut self, end: Duration) {
         let end = Instant(0) + end;
         self.settle();
@@ -411,7 +409,7 @@ impl Sim {
         }
     }
 
-    /// Since when pods are stopped, also those of which nothing is to be done for it yet.
+    /// Records when pods began to stop, also those that need no action yet.
     fn note_stops(&mut self) {
         for state in self.node.pods().filter(|state| state.termination_grace().is_some()) {
             let uid = &state.pod().uid;
@@ -421,7 +419,7 @@ impl Sim {
         }
     }
 
-    /// What is always true, of the world and of what is shown of it.
+    /// Checks the invariants of the world, and of the published statuses.
     fn watch(&mut self) {
         let now = self.now;
         for change in self.node.take_changed() {
@@ -435,14 +433,14 @@ impl Sim {
             let durable = state.is_unwanted();
             let world = self.pods.iter_mut().find(|world| world.pod.uid == uid).expect("a pod of this world");
             world.check_shown_runs(now, &status, &self.log);
-            // `lastState` and `user` do not outlive a reboot.
+            // `lastState` and `user` do not survive a reboot.
             let lists = ["initContainerStatuses", "containerStatuses", "ephemeralContainerStatuses"];
             let containers = lists.iter().filter_map(|list| status[*list].as_array()).flatten();
             let mut containers: Vec<Value> =
                 containers.map(|one| json!([one["name"], one["state"], one["restartCount"]])).collect();
             match &world.shown_terminal {
                 Some((shown, before)) => {
-                    // It may be given ephemeral containers, which never begin.
+                    // A finished pod may get ephemeral containers, which never start.
                     containers.retain(|one| before.iter().any(|before| before[0] == one[0]));
                     assert_eq!(*shown, phase, "{uid} was over\n{}", self.log);
                     assert_eq!(before, &containers, "{uid} was over\n{}", self.log);
@@ -486,7 +484,7 @@ impl Sim {
         assert!(writes <= WRITES_AT_ONCE, "{writes} records are written at once");
     }
 
-    /// Nothing of a pod is alive, and nothing of it is left.
+    /// Whether no process, sandbox or record of a pod is left.
     pub(crate) fn is_gone(&self, uid: &Uid) -> bool {
         let world = self.pods.iter().find(|world| world.pod.uid == *uid).expect("a pod of this world");
         world.alive.is_empty()
@@ -495,13 +493,13 @@ impl Sim {
             && self.node.index_of(uid).is_none()
     }
 
-    /// Runs of a container that really are alive.
+    /// The number of the live run of a container.
     pub(crate) fn alive(&self, uid: &Uid, container: u8) -> Option<u32> {
         let world = self.pods.iter().find(|world| world.pod.uid == *uid).expect("a pod of this world");
         world.alive.keys().find(|attempt| attempt.container.0 == container).map(|attempt| attempt.number)
     }
 
-    /// The status that is shown of the pod.
+    /// The status of the pod that is shown.
     pub(crate) fn status(&self, uid: &Uid) -> Value {
         let state =
             self.node.index_of(uid).and_then(|index| self.node.pod(index)).expect("a pod that is here");
@@ -512,7 +510,7 @@ impl Sim {
         self.pods.iter_mut().find(|world| world.pod.uid == *uid).expect("a pod of this world")
     }
 
-    /// Longer than all answers that a stop waits for.
+    /// An upper bound of the answers that a stop waits for.
     fn slack(&self) -> Duration {
         if self.weather.failures > 0 { secs(10_000) } else { self.weather.latency * 4 + secs(3) }
     }
@@ -521,7 +519,7 @@ impl Sim {
         self.weather.failures > 0 && self.chance.percent(self.weather.failures)
     }
 
-    /// Told at once.
+    /// Reports an observation at once.
     fn tell(&mut self, seen: Observation) {
         match &seen {
             Observation::Wanted { pod, .. } => self.told_pods.push(pod.clone()),
@@ -541,14 +539,14 @@ impl Sim {
         self.node.observe(self.now, seen);
     }
 
-    /// A ring holds the last; here all are kept.
+    /// Keeps all lines of the ring, which itself keeps only the latest.
     fn keep_told(&mut self) {
         let next = self.told.last().map_or(0, |(number, ..)| number + 1);
         let new = self.ring.since(next).map(|(number, line)| (number, line.at, line.entry.clone()));
         self.told.extend(new);
     }
 
-    /// Tells another core what that of this agent was told: it must ask for the same.
+    /// Replays this agent's observations to another core, which must plan the same actions.
     pub(crate) fn replay(&mut self) {
         self.ring = Ring::default();
         let (mut again, mut pods) = (Again::default(), std::mem::take(&mut self.told_pods).into_iter());
@@ -561,7 +559,7 @@ impl Sim {
     fn tell_of(&mut self, index: PodIndex, seen: PodObservation) {
         if self.weather.repeats > 0 && self.chance.percent(self.weather.repeats) {
             let again = Duration::from_millis(self.chance.below(5_000));
-            // What carries no number that is used once is told once.
+            // A report without a unique number is not repeated.
             let numbered = matches!(
                 seen,
                 PodObservation::Started { .. }
@@ -607,12 +605,12 @@ impl Sim {
     }
 }
 
-/// What is known of a run that started.
+/// The report of a run that started.
 pub(crate) fn started(at: Instant, attempt: Attempt) -> StartedContainer {
     started_for(at, attempt, "app:1".into())
 }
 
-/// The same of a run that was started for this image.
+/// The report of a run that was started for this image.
 fn started_for(at: Instant, attempt: Attempt, spec_image: Rc<str>) -> StartedContainer {
     StartedContainer {
         at,

@@ -375,7 +375,7 @@ mod tests {
         for (resources, class) in [
             (vec![none.clone()], QosClass::BestEffort),
             (vec![zero], QosClass::BestEffort),
-            // Admission makes requests of limits that have none.
+            // Admission sets missing requests to the limits.
             (vec![limits.clone()], QosClass::Burstable),
             (vec![equal.clone(), equal.clone()], QosClass::Guaranteed),
             (vec![less], QosClass::Burstable),

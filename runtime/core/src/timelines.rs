@@ -1,4 +1,4 @@
-//! The rules of a pod's life, as a person would write down what takes place.
+//! The rules of a pod's life as timelines, in the words of a person.
 
 mod admission;
 mod ephemeral;
@@ -21,7 +21,7 @@ fn uid() -> Uid {
     "u1".into()
 }
 
-/// All is taken down, without a limit.
+/// Shuts down the agent, without limits.
 fn down() -> Observation {
     Observation::Shutdown(Shutdown { whole: Whole::Agent, groups: Vec::new() })
 }
@@ -215,7 +215,8 @@ fn a_shorter_grace_that_comes_late_does_not_postpone_the_kill() {
 
 #[test]
 fn a_shorter_grace_that_comes_late_ends_a_sidecar_that_still_waits() {
-    // The grace that comes seven seconds after the first, of 20 s, and when the sidecar is asked to end.
+    // The second grace period, requested seven seconds after the first one of 20 s; and the time at which the
+    // sidecar is asked to end.
     for (later, asked) in [(8, 20), (13, 25), (20, 25)] {
         let served = pod(RestartPolicy::Always).init([sidecar("proxy")]);
         let mut sim = Sim::new(served, |name, _| if name == "app" { Fate::IgnoresTerm } else { Fate::Runs });
@@ -310,7 +311,7 @@ fn a_pod_that_is_wanted_with_another_spec_under_its_uid_goes_and_that_one_follow
             health: Health::default(),
         })
     };
-    // Told by the agent that runs it, and by one that finds it running.
+    // Reported by the agent that runs the pod, and by one that finds it running.
     for found in [false, true] {
         let mut node = Node::new();
         let sandbox = Some(FoundSandbox { ip: None, at: at(1) });
@@ -355,7 +356,7 @@ fn a_pod_that_is_wanted_with_another_spec_under_its_uid_goes_and_that_one_follow
         let _ = asked(&mut node);
         let next = node.index_of(&uid()).expect("the other one is here");
         assert!(next != index && node.pod(next).is_some_and(|state| *state.pod() == other));
-        // The same once more is no change.
+        // Reporting the same pod again changes nothing.
         node.observe(at(11), Observation::Wanted { pod: other.clone(), record: None, status: None });
         assert!(!node.pod(next).is_some_and(PodState::is_unwanted));
     }

@@ -81,7 +81,7 @@ mod tests {
         assert_eq!(beyond(&node, 3), ["evicted"]);
         assert_eq!(beyond(&node, 1), ["evicted", "before", "old"]);
         assert_eq!(beyond(&node, 0), ["evicted", "before", "old", "new"]);
-        // One that goes already counts no more.
+        // A pod that is being removed does not count.
         node.observe(at(101), Observation::Unwanted { uid: "evicted".into(), grace: None });
         assert_eq!(beyond(&node, 2), ["before"]);
     }

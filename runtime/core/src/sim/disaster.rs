@@ -1,4 +1,4 @@
-//! What befalls a world besides its fates: agents that die, power that is cut.
+//! Disasters of a simulated world: agents that die, power cuts.
 
 use std::collections::BTreeMap;
 
@@ -10,7 +10,7 @@ use crate::node::*;
 use crate::spec::Uid;
 
 impl Sim {
-    /// The supervisor of a pod dies.
+    /// Kills the supervisor of a pod.
     pub(crate) fn lose_sandbox(&mut self, uid: &Uid) {
         let Some(index) = self.node.index_of(uid) else { return };
         let pod = self.of(uid);
@@ -39,7 +39,7 @@ impl Sim {
         self.tell_of(index, PodObservation::SandboxLost);
     }
 
-    /// The agent is killed and starts again; nothing else is disturbed.
+    /// Kills and restarts the agent; nothing else is disturbed.
     pub(crate) fn restart_agent(&mut self) {
         self.note_log("agent starts anew");
         let before = self.look_at_shown();
@@ -47,7 +47,7 @@ impl Sim {
         let mut survive = BTreeMap::new();
         for (key, happening) in pending {
             match happening {
-                // A supervisor finishes what it was told to start, or was never told.
+                // A supervisor either finishes a requested start, or never received the request.
                 Happening::Executed(uid, index, attempt) => {
                     if self.chance.percent(50) {
                         self.happen(Happening::Executed(uid, index, attempt));
@@ -88,13 +88,13 @@ impl Sim {
                 Happening::Told(_) | Happening::ToldOf(..) => {}
             }
         }
-        // What `happen` queued for the old agent is lost with it, but ends are not.
+        // Events that `happen` queued for the old agent are lost with it, except the ends of runs.
         self.queue.retain(|_, happening| matches!(happening, Happening::Ended(..)));
         self.queue.extend(survive);
         self.begin_agent(Some(before));
     }
 
-    /// Power is cut and comes back.
+    /// Cuts the power and boots again.
     pub(crate) fn reboot(&mut self) {
         self.note_log("power is cut");
         self.queue.clear();
@@ -117,7 +117,7 @@ impl Sim {
         self.begin_agent(None);
     }
 
-    /// `before` is what was shown by the one that was killed; none after a power cut.
+    /// Starts an agent. `before` are the statuses that the killed agent showed; `None` after a power cut.
     fn begin_agent(&mut self, before: Option<Vec<Shown>>) {
         self.replay();
         self.node = Node::new();
@@ -136,16 +136,16 @@ impl Sim {
             if pod.shown_terminal.is_some()
                 && !pod.record.as_ref().is_some_and(|record| record.phase.is_terminal())
             {
-                // Its record could not be written, and it was on its way out.
+                // The record could not be written, and the pod was being removed.
                 pod.shown_terminal = None;
             }
             if !pod.wanted {
-                // It goes as an orphan, or with the whole grace that was asked for.
+                // The pod is removed as an orphan, or with the whole requested grace period.
                 let grace = pod.pod.spec.termination_grace_period.max(secs(40)) + pod.last_window();
                 pod.gone_by = Some(self.now + grace + slack);
             }
             if pod.sandbox == WorldSandbox::None {
-                // Nobody is left to tell of it, unless a source does.
+                // Nothing reports the pod any more, unless a source does.
                 pod.gone_by = None;
                 if !pod.wanted {
                     self.sweep(place);
@@ -155,7 +155,7 @@ impl Sim {
             let found = self.look(place);
             self.tell(Observation::Found(Box::new(found)));
         }
-        // Those first that the node has taken before, as the engine tells them.
+        // The pods that the node has admitted before come first, as in the engine.
         let wanted = self.pods.iter().filter(|pod| pod.wanted);
         let mut wanted: Vec<_> =
             wanted.map(|pod| (pod.pod.clone(), pod.record.clone(), pod.shell.read_status())).collect();

@@ -1,5 +1,5 @@
-//! Gates of a pod, and what the world holds the core to: nothing of a pod begins before its
-//! scheduling gates are gone, and none is ready while one of its readiness gates is closed.
+//! Gates of a pod, and their invariants: no pod starts before its scheduling gates are removed, and none is
+//! ready while one of its readiness gates is closed.
 
 use serde_json::Value;
 
@@ -9,7 +9,7 @@ use crate::pod::PodState;
 use crate::spec::*;
 
 impl Sim {
-    /// The scheduling gates of a pod are removed, where it is wanted and where it is not yet.
+    /// Removes the scheduling gates of a pod, in the manifest and, if the pod is wanted, in the core.
     pub(crate) fn ungate(&mut self, uid: &Uid) {
         let Some(world) = self.pods.iter_mut().find(|world| world.pod.uid == *uid) else { return };
         if !world.pod.is_gated() {
@@ -25,7 +25,7 @@ impl Sim {
         }
     }
 
-    /// A label of a pod is changed, where it is wanted and where it is not yet: in place.
+    /// Changes a label of a pod in place, in the manifest and, if the pod is wanted, in the core.
     pub(crate) fn relabel(&mut self, uid: &Uid, value: u64) {
         let Some(world) = self.pods.iter_mut().find(|world| world.pod.uid == *uid) else { return };
         let mut other = (*world.pod).clone();
@@ -37,14 +37,14 @@ impl Sim {
         }
     }
 
-    /// Somebody says this of a pod in its status.
+    /// Sets conditions in a pod's status, as a client does.
     pub(crate) fn give(&mut self, uid: &Uid, conditions: Vec<GivenCondition>) {
         if let Some(index) = self.node.index_of(uid) {
             self.tell(Observation::Of(index, PodObservation::Given { conditions: conditions.into() }));
         }
     }
 
-    /// What is always true of gates in a status that is shown.
+    /// Checks the invariants of gates in a published status.
     pub(super) fn check_gates(&self, state: &PodState, status: &Value) {
         let pod = state.pod();
         let is_true = |kind: &str| {

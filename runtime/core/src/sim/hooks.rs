@@ -1,6 +1,6 @@
-//! Hooks in the world: each is run at most once a run by one agent, nothing begins before those
-//! of what is before it have ended, no run is asked to end in the midst of its hook while there
-//! is time, and none lives longer than it was promised.
+//! Invariants of hooks: one agent runs each hook at most once a run; no container starts before the postStart
+//! hooks of earlier containers have finished; no run is asked to end during its preStop hook while there is
+//! time; and no run lives longer than its grace period allows.
 
 use std::time::Duration;
 
@@ -9,22 +9,22 @@ use crate::facts::*;
 use crate::spec::*;
 use crate::time::Instant;
 
-/// What took place with the hooks of a run, as far as this agent is concerned.
+/// The hooks of a run, as far as the present agent is concerned.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Seen {
-    /// Those that were begun.
+    /// The hooks that were started.
     begun: Vec<HookKind>,
-    /// Those that have not been told to be over.
+    /// The hooks whose end was not reported yet.
     pub(super) open: Vec<HookKind>,
-    /// When its preStop hook was begun.
+    /// When the preStop hook was started.
     pre_stop_since: Option<Instant>,
-    /// When it has to be killed at the latest that was asked to end, or whose hook was begun.
+    /// The latest time for the kill of a run that was asked to end, or whose preStop hook was started.
     promised: Option<Instant>,
     pub(super) killed: bool,
 }
 
 impl Sim {
-    /// An agent runs a hook, or refuses with a panic what never may be.
+    /// Runs a hook for the agent. Panics if the hook must not run.
     pub(super) fn begin_hook(&mut self, uid: &Uid, index: PodIndex, attempt: Attempt, kind: HookKind) {
         let now = self.now;
         let pod = self.of(uid).pod.clone();
@@ -37,7 +37,7 @@ impl Sim {
             failure: failure.then(|| "it cannot be".into()),
         };
         let Some(process) = self.of(uid).alive.get_mut(&attempt) else {
-            // It has ended by itself meanwhile.
+            // The run has ended by itself meanwhile.
             self.answer_of(index, failed(true));
             return;
         };
@@ -63,7 +63,7 @@ impl Sim {
         self.after(after + Duration::from_millis(late), super::Happening::ToldOf(index, seen));
     }
 
-    /// What a hook says that dies with its run.
+    /// Reports the failure of hooks that end with their run.
     pub(super) fn end_hooks(&mut self, index: PodIndex, attempt: Attempt, hooks: &Seen) {
         for kind in hooks.open.clone() {
             let failure = Some("exited with 137".into());
@@ -71,17 +71,18 @@ impl Sim {
         }
     }
 
-    /// The core is about to hear that a hook is over.
+    /// Records that the end of a hook is about to be reported to the core.
     pub(super) fn hook_was_told(&mut self, index: PodIndex, attempt: Attempt, kind: HookKind, failed: bool) {
         let Some(world) = self.pods.iter_mut().find(|world| world.index == Some(index)) else { return };
-        // The news may be late: the next run of the container is not judged by it.
+        // The report may be late: the next run of the container is not judged by it.
         if let Some(process) = world.alive.get_mut(&attempt) {
             process.hooks.open.retain(|open| *open != kind);
             world.order.hooked(attempt, kind, failed);
         }
     }
 
-    /// A run is asked to end when its hook is over, or its grace.
+    /// Checks that a run is asked to end only after its preStop hook has finished, or at the end of the grace
+    /// period.
     pub(super) fn check_hook(&mut self, uid: &Uid, attempt: Attempt) {
         let (now, log) = (self.now, self.log.clone());
         let world = self.of(uid);
@@ -100,19 +101,19 @@ impl Sim {
         self.promise(uid, attempt);
     }
 
-    /// From now on the grace counts, if it does not yet.
+    /// Sets the latest time for the kill, unless it is set.
     fn promise(&mut self, uid: &Uid, attempt: Attempt) {
         let (now, slack) = (self.now, self.slack());
         let world = self.of(uid);
         let pod = world.pod.clone();
-        // Whoever deletes a pod may give it more than it asks for.
+        // A deletion may give the pod more than its own grace period.
         let deleted = world.order.stopped().map_or(now, |(since, grace)| since + grace);
         let Some(process) = world.alive.get_mut(&attempt) else { return };
         let over = deleted.max(now + longest(&pod, attempt));
         process.hooks.promised.get_or_insert(over + secs(4) + slack);
     }
 
-    /// Nothing lives longer than it was promised.
+    /// Checks that no run lives longer than its grace period allows.
     pub(super) fn check_promises(&self) {
         for world in &self.pods {
             for (attempt, process) in &world.alive {
@@ -129,19 +130,19 @@ impl Sim {
 }
 
 impl Seen {
-    /// It is about to be ended.
+    /// Whether the run is about to be ended.
     pub(super) fn is_ending(&self) -> bool {
         self.pre_stop_since.is_some()
     }
 
-    /// A postStart hook is under way: nothing may begin.
+    /// Whether a postStart hook is running, so that nothing may start.
     pub(super) fn is_starting(&self) -> bool {
         self.open.contains(&HookKind::PostStart)
     }
 }
 
 impl super::Process {
-    /// Another agent knows nothing of what was begun, nor since when, but that a preStop hook is over.
+    /// Forgets the hooks: another agent does not know of them, except that a preStop hook has finished.
     pub(super) fn forget_agent(&mut self) {
         let begun = self.hooks.begun.contains(&HookKind::PreStop);
         let pre_stopped =
@@ -154,7 +155,7 @@ impl super::Process {
     }
 }
 
-/// Of all graces that a run can be given by its spec.
+/// All grace periods that a run may get by its spec.
 fn graces(pod: &Pod, attempt: Attempt) -> impl Iterator<Item = Duration> {
     let spec = pod.spec.container(attempt.container);
     let own = [ProbeKind::Liveness, ProbeKind::Startup].into_iter().filter_map(|kind| spec.probe_grace(kind));

@@ -1,4 +1,4 @@
-//! In which order containers of a pod may begin and end: what the world holds the core to.
+//! The order in which containers of a pod may start and end, as the world checks it.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -8,20 +8,20 @@ use crate::facts::*;
 use crate::spec::*;
 use crate::time::Instant;
 
-/// What took place in the present sandbox of a pod, as far as the order hangs on it.
+/// The events in the present sandbox of a pod on which the order depends.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Order {
     /// Containers that have run.
     ran: BTreeSet<ContainerIndex>,
-    /// Those that have ended well.
+    /// Containers that have succeeded.
     succeeded: BTreeSet<ContainerIndex>,
-    /// Those whose startup probe has once succeeded.
+    /// Containers whose startup probe has succeeded once.
     answered: BTreeSet<ContainerIndex>,
-    /// Those whose postStart hook failed when it was last run.
+    /// Containers whose latest postStart hook failed.
     failed: BTreeSet<ContainerIndex>,
-    /// All are to end, and to begin again.
+    /// Whether all containers are to end and to restart.
     restart_all: bool,
-    /// Since when the pod is stopped, and with how much grace.
+    /// When the pod began to stop, and its grace period.
     stop: Option<(Instant, Duration)>,
 }
 
@@ -54,42 +54,42 @@ impl Order {
         }
     }
 
-    /// Since when the pod is stopped, and with how much grace.
+    /// When the pod began to stop, and its grace period.
     pub(super) fn stopped(&self) -> Option<(Instant, Duration)> {
         self.stop
     }
 
-    /// An exit was heard of for which all begin again.
+    /// Records an exit after which all containers restart.
     pub(super) fn restarts_all(&mut self) {
         self.restart_all |= self.stop.is_none();
     }
 
-    /// The first container that begins again is still to start.
+    /// Whether all containers are to restart and none of them has started yet.
     pub(super) fn is_restarting_all(&self) -> bool {
         self.restart_all
     }
 
-    /// It is being stopped, with this grace by now.
+    /// Records that the pod is being stopped, with the present grace period.
     pub(super) fn notes_stop(&mut self, now: Instant, grace: Option<Duration>) {
         let since = self.stop.map_or(now, |(since, _)| since);
         self.stop = grace.map(|grace| (since, grace));
     }
 
-    /// Nobody tells the next agent of a postStart that failed: the container goes on, as it does
-    /// under a kubelet that dies between the hook and the kill.
+    /// Forgets failed postStart hooks when an agent starts: the next agent does not know of them, and the
+    /// container continues, as under a kubelet that dies between the hook and the kill.
     pub(super) fn forget_failed_hooks(&mut self) {
         self.failed.clear();
     }
 
-    /// An agent that starts anew gives the whole grace once more.
+    /// Forgets the stop: an agent that restarts gives the whole grace period again.
     pub(super) fn forget_stop(&mut self) {
         self.stop = None;
     }
 }
 
 impl WorldPod {
-    /// What sidecars have that were asked when the grace was over, and what a hook leaves that
-    /// has used it up.
+    /// The time that sidecars have which were asked at the end of the grace period, and that remains after a
+    /// hook has used up the grace period.
     pub(super) fn last_window(&self) -> Duration {
         let spec = &self.pod.spec;
         let sidecars = spec.init_containers.iter().any(|container| container.sidecar);
@@ -97,7 +97,7 @@ impl WorldPod {
         if sidecars || hooks { secs(2) } else { Duration::ZERO }
     }
 
-    /// All that has to be done before `container` starts is.
+    /// Checks that everything which must happen before the start of `container` has happened.
     pub(super) fn check_order(&mut self, container: ContainerIndex) {
         let (spec, uid) = (&self.pod.spec, &self.pod.uid);
         if spec.role(container) == Role::Ephemeral {
@@ -143,8 +143,8 @@ impl WorldPod {
 }
 
 impl Sim {
-    /// Sidecars of a pod that is stopped are asked when those that they serve are gone, or when
-    /// there is no time left to wait for them.
+    /// Checks that a sidecar of a stopping pod is asked to end only after the containers that it serves have
+    /// ended, or at the end of the grace period.
     pub(super) fn check_end(&self, uid: &Uid, attempt: Attempt) {
         let world = self.pods.iter().find(|world| world.pod.uid == *uid).expect("a pod of this world");
         let spec = &world.pod.spec;
@@ -156,7 +156,8 @@ impl Sim {
             Role::Sidecar => other.container > attempt.container,
             Role::Init | Role::Ephemeral => false,
         };
-        // What was asked before, for a probe that failed, and could not be told so is asked again.
+        // A run that was asked before, for a failed probe, is asked again if the signal could not be
+        // delivered.
         if world.alive.get(&attempt).is_some_and(|process| process.asked_to_end.is_some()) {
             return;
         }

@@ -1,8 +1,8 @@
-//! Restarts as the world counts them: none before its back-off is over, none that the restart policy
-//! forbids, and none that disappears from `restartCount`.
+//! Invariants of restarts: no restart before its back-off ends, none that the restart policy forbids, and
+//! none that disappears from `restartCount`.
 //!
-//! The model of the back-off is weaker than the core's where they could differ by an answer that is under
-//! way: it accepts a restart then.
+//! If an answer is under way, the model of the back-off may differ from the core's; then the model accepts a
+//! restart.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -14,54 +14,56 @@ use crate::facts::*;
 use crate::spec::*;
 use crate::time::Instant;
 
-/// What is known of the runs of each container in the present sandbox, under the present agent.
+/// The runs of each container in the present sandbox, under the present agent.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Restarts {
     of: BTreeMap<ContainerIndex, Runs>,
-    /// `restartCount` by container, as shown last.
+    /// The latest shown `restartCount` of each container.
     shown: BTreeMap<String, u64>,
-    /// A shutdown was cancelled: once it has ended, the pod begins again with what is on flash of it.
+    /// Whether a shutdown was cancelled, so that the pod restarts with its record on flash after it has
+    /// ended.
     resumes: bool,
 }
 
 #[derive(Clone, Copy, Debug, Default)]
 struct Runs {
     ended: Option<End>,
-    /// The delay of the next restart, and since when.
+    /// The delay of the next restart, and when it was set.
     back_off: Option<(Duration, Instant)>,
 }
 
 #[derive(Clone, Copy, Debug)]
 struct End {
     at: Instant,
-    /// It exited with zero, and had the memory that it wanted.
+    /// Whether the run exited with zero and was not short of memory.
     is_success: bool,
 }
 
 impl Restarts {
-    /// A run has ended.
+    /// Records that a run has ended.
     pub(super) fn ended(&mut self, now: Instant, container: ContainerIndex, is_success: bool) {
         self.of.entry(container).or_default().ended = Some(End { at: now, is_success });
     }
 
-    /// The next run of the container begins without a back-off: it is of another image, or begins the
-    /// moment its image is loaded.
+    /// Forgets the runs of a container whose next run starts without a back-off: its image changed, or was
+    /// loaded.
     pub(super) fn forget(&mut self, container: ContainerIndex) {
         self.of.remove(&container);
     }
 
-    /// Nothing holds back any container: all begin again, in another sandbox or under another agent.
+    /// Forgets all runs, so that no back-off applies: all containers restart, in another sandbox or under
+    /// another agent.
     pub(super) fn forget_all(&mut self) {
         self.of.clear();
     }
 
-    /// A shutdown was cancelled.
+    /// Records that a shutdown was cancelled.
     pub(super) fn resume(&mut self) {
         self.resumes = true;
         self.shown.clear();
     }
 
-    /// The sandbox is gone.
+    /// Records that the sandbox is gone.
     pub(super) fn sandbox_gone(&mut self) {
         self.of.clear();
         if std::mem::take(&mut self.resumes) {
@@ -69,14 +71,14 @@ impl Restarts {
         }
     }
 
-    /// What is on flash may know of fewer runs than were shown.
+    /// Forgets the shown counts: the record on flash may have fewer runs.
     pub(super) fn forget_shown(&mut self) {
         self.shown.clear();
     }
 }
 
 impl WorldPod {
-    /// A run of the container may start now.
+    /// Checks that a run of the container may start now.
     pub(super) fn check_restart(&mut self, now: Instant, container: ContainerIndex, log: &str) {
         if self.order.is_restarting_all() {
             self.restarts.forget_all();
@@ -87,7 +89,7 @@ impl WorldPod {
         let (uid, spec) = (&self.pod.uid, &self.pod.spec);
         let runs = self.restarts.of.entry(container).or_default();
         let Some(end) = runs.ended else { return };
-        // The core hears of some ends a little later, and forgets an entry after 600 s.
+        // Some ends are reported to the core a little later, and it forgets a back-off after 600 s.
         let live = runs.back_off.filter(|(_, since)| end.at.since(*since) < secs(590));
         if let Some((delay, _)) = live {
             assert!(
@@ -108,7 +110,7 @@ impl WorldPod {
         }
     }
 
-    /// What a status shows of runs is true.
+    /// Checks that the shown state of the runs is true.
     pub(super) fn check_shown_runs(&mut self, now: Instant, status: &Value, log: &str) {
         let (uid, spec) = (&self.pod.uid, &self.pod.spec);
         let lists = ["initContainerStatuses", "containerStatuses", "ephemeralContainerStatuses"];
@@ -128,7 +130,7 @@ impl WorldPod {
                 .alive
                 .iter()
                 .any(|(attempt, process)| attempt.container == index && process.started.is_some());
-            // News of an end arrives within the same moment.
+            // The end of a run is reported within the same moment.
             let just_ended = self.ended_at.get(&index) == Some(&now);
             assert!(is_alive || just_ended, "{uid}: {name} is shown as ready, and does not run\n{log}");
         }
@@ -139,7 +141,8 @@ impl WorldPod {
 pub(super) fn is_warning(event: &Event) -> bool {
     match event.reason {
         "Pulled" | "Created" | "Started" | "Killing" | "SandboxChanged" | "DeadlineExceeded" => false,
-        // Of an image it is a note, unless the run before goes on meanwhile, which no kubelet reports.
+        // A back-off of an image pull is a `Normal` event, unless the previous run continues, which no
+        // kubelet reports.
         "BackOff" => {
             event.message.starts_with("Back-off restarting") || event.message.contains("keeps running image")
         }

@@ -1,5 +1,5 @@
-//! Room on the node, and what the world holds the core to: what has a sandbox requests no more
-//! than there is, none but a critical pod makes others end, and who is rejected never begins.
+//! Invariants of admission: the pods with a sandbox request no more than the node has, only a critical pod
+//! preempts others, and a rejected pod never starts.
 
 use std::rc::Rc;
 
@@ -11,7 +11,7 @@ use crate::pod::PodState;
 use crate::spec::*;
 
 impl Sim {
-    /// The node is this one, for this agent and those after it.
+    /// Sets the Node object, for this agent and the next ones.
     pub(crate) fn on(mut self, info: NodeInfo) -> Self {
         self.info = Some(info);
         self.tell_node();
@@ -24,7 +24,7 @@ impl Sim {
         }
     }
 
-    /// What a sandbox is made for now fits beside those that there are.
+    /// Checks that a new sandbox fits beside the existing ones.
     pub(super) fn check_room(&self, new: &Rc<Pod>) {
         let Some(info) = &self.info else { return };
         let here = self.pods.iter().filter(|world| {
@@ -43,7 +43,7 @@ impl Sim {
         assert!(!state.is_some_and(PodState::was_refused), "{} was rejected, and begins", new.uid);
     }
 
-    /// Who is preempted is so for a critical pod that is more than it.
+    /// Checks that a preempted pod makes room for a critical pod of a higher priority.
     pub(super) fn check_preemption(&self, victim: &Pod) {
         let is_more = |world: &&super::WorldPod| {
             world.wanted && world.pod.is_critical() && world.pod.priority > victim.priority
@@ -51,8 +51,8 @@ impl Sim {
         assert!(self.pods.iter().any(|world| is_more(&world)), "{} is preempted for nobody", victim.uid);
     }
 
-    /// That a pod made room, or ended with its machine, is shown with its terminal phase: when no
-    /// process of it is left (pod-semantics 6.2).
+    /// Checks that `DisruptionTarget` of a preempted or interrupted pod is shown together with the terminal
+    /// phase: when no process of the pod is left (pod-semantics 6.2).
     pub(super) fn check_disruption(&self, state: &PodState, status: &Value) {
         let uid = &state.pod().uid;
         let world = self.pods.iter().find(|world| world.pod.uid == *uid).expect("a pod of this world");

@@ -1,4 +1,4 @@
-//! Pods to tell stories about.
+//! Sample pods for tests.
 
 use std::collections::BTreeMap;
 
@@ -44,31 +44,31 @@ pub(crate) fn pod(restart_policy: RestartPolicy) -> Pod {
 }
 
 impl Pod {
-    /// The same under another uid.
+    /// Changes the uid.
     pub(crate) fn uid(mut self, uid: &str) -> Self {
         self.uid = uid.into();
         self
     }
 
-    /// The same under another name.
+    /// Changes the name.
     pub(crate) fn named(mut self, name: &str) -> Self {
         self.name = name.into();
         self
     }
 
-    /// The same with these containers.
+    /// Replaces the containers.
     pub(crate) fn with(mut self, containers: impl IntoIterator<Item = Container>) -> Self {
         self.spec.containers = containers.into_iter().collect();
         self
     }
 
-    /// The same with these init containers.
+    /// Replaces the init containers.
     pub(crate) fn init(mut self, containers: impl IntoIterator<Item = Container>) -> Self {
         self.spec.init_containers = containers.into_iter().collect();
         self
     }
 
-    /// The same with these ephemeral containers.
+    /// Replaces the ephemeral containers.
     pub(crate) fn debugged(mut self, containers: impl IntoIterator<Item = Container>) -> Self {
         self.spec.ephemeral_containers = containers.into_iter().collect();
         self.generation += self.spec.ephemeral_containers.len() as u64;
@@ -76,7 +76,7 @@ impl Pod {
     }
 }
 
-/// A container without anything special.
+/// A container with default values.
 pub(crate) fn container(name: &str) -> Container {
     Container {
         name: name.into(),
@@ -105,12 +105,12 @@ pub(crate) fn container(name: &str) -> Container {
     }
 }
 
-/// An init container that is restarted always.
+/// A sidecar: an init container with `restartPolicy: Always`.
 pub(crate) fn sidecar(name: &str) -> Container {
     Container { sidecar: true, ..container(name) }
 }
 
-/// An exec probe every ten seconds that fails at the third failure in a row.
+/// An exec probe every ten seconds; the third failure in a row counts.
 pub(crate) fn exec_probe() -> Probe {
     Probe {
         action: ProbeAction::Exec(vec!["true".into()]),

@@ -1,7 +1,7 @@
-//! Chance writes the timelines; the world of `sim.rs` watches.
+//! Random timelines, which the world in `sim.rs` checks.
 //!
-//! A failure prints its seed: `NODLET_SEED=42 NODLET_ROUNDS=1 cargo test -p nodlet-core --lib
-//! sim::seeds` runs that one alone, `cargo xtask long stories` runs many.
+//! A failure prints its seed. `NODLET_SEED=42 NODLET_ROUNDS=1 cargo test -p nodlet-core --lib sim::seeds`
+//! runs that seed alone, `cargo xtask long stories` runs many.
 
 use std::panic::catch_unwind;
 use std::rc::Rc;
@@ -15,7 +15,7 @@ use crate::pod::PodState;
 use crate::spec::pod::CRITICAL;
 use crate::spec::*;
 
-/// Runs one story for each seed, in some seconds; `check` sets a fresh `NODLET_SEED` for each commit.
+/// Runs one story for each seed, within seconds; `check` sets a new `NODLET_SEED` for each commit.
 fn for_each_seed(story: fn(u64)) {
     let (first, rounds) = (setting("NODLET_SEED", 0), setting("NODLET_ROUNDS", 400));
     println!("seeds {first} to {}", first.saturating_add(rounds));
@@ -30,7 +30,7 @@ fn fate_of(seed: u64, name: &str, number: u32) -> Fate {
     let salt = name.bytes().fold(u64::from(number), |salt, byte| salt * 31 + u64::from(byte));
     let mut chance = Chance(seed.wrapping_mul(1_000_003) ^ salt);
     let after = Duration::from_millis(chance.below(90_000));
-    // An init container that never ends would hold up its pod for ever, in a world that heals too.
+    // An init container that never ends would block its pod for ever, even after the world has healed.
     let kind = if name.starts_with('i') { 4 + chance.below(8) } else { chance.below(12) };
     match kind {
         0..3 => Fate::Runs,
@@ -61,7 +61,7 @@ fn some_gates(chance: &mut Chance) -> Vec<String> {
     (0..count).map(|number| format!("gate{number}")).collect()
 }
 
-/// What somebody may say of a pod.
+/// Random conditions that a client may set.
 fn some_conditions(chance: &mut Chance) -> Vec<GivenCondition> {
     let condition = |number: u64, chance: &mut Chance| GivenCondition {
         kind: format!("gate{number}"),
@@ -83,7 +83,8 @@ fn some_hook(chance: &mut Chance) -> Option<Hook> {
     chance.percent(25).then_some(hook)
 }
 
-/// What is always run in the end begins well in the end.
+/// A random lifecycle. No postStart hook always fails, so that a container that always runs can start in the
+/// end.
 fn some_lifecycle(chance: &mut Chance) -> Lifecycle {
     let never_works = |hook: &Hook| matches!(hook, Hook::Asks(ProbeAction::TcpSocket { .. }));
     Lifecycle {
@@ -105,7 +106,7 @@ fn hook_fate_of(seed: u64, name: &str, kind: HookKind, number: u32) -> HookFate 
     }
 }
 
-/// No rule is about what ends well, or a world in which all is well would not come to rest.
+/// A random restart policy. No rule matches exit code 0, or a world without failures would not come to rest.
 fn some_own_restart(chance: &mut Chance) -> Option<Rc<OwnRestart>> {
     let policy =
         [RestartPolicy::Always, RestartPolicy::OnFailure, RestartPolicy::Never][chance.below(3) as usize];
@@ -157,8 +158,8 @@ fn some_pod(chance: &mut Chance, uid: &str) -> Pod {
     pod
 }
 
-/// A pod that has all of it: init containers, sidecars, hooks at both ends, probes of each kind,
-/// rules about restarts, gates.
+/// A pod with everything: init containers, sidecars, hooks at both ends, probes of each kind, restart rules,
+/// gates.
 fn some_whole_pod(chance: &mut Chance, uid: &str) -> Pod {
     loop {
         let pod = some_pod(chance, uid);
@@ -179,7 +180,7 @@ fn some_whole_pod(chance: &mut Chance, uid: &str) -> Pod {
     }
 }
 
-/// What may change in place: mostly an image, sometimes of all containers at once.
+/// Makes a random change in place: mostly of an image, sometimes of all images at once.
 fn some_update(chance: &mut Chance, pod: &mut Pod) {
     let all = chance.percent(20);
     for container in pod.spec.init_containers.iter_mut().chain(&mut pod.spec.containers) {
@@ -197,7 +198,7 @@ fn some_update(chance: &mut Chance, pod: &mut Pod) {
     }
 }
 
-/// The machine goes down, for good or not.
+/// Shuts down the machine, and sometimes cancels the shutdown.
 fn shut_down(sim: &mut Sim, chance: &mut Chance, now: &mut Duration) {
     let groups = ShutdownGroup::of(secs(chance.below(40)), secs(chance.below(10)));
     sim.later(secs(0), Observation::Shutdown(Shutdown { whole: Whole::Machine, groups }));
@@ -214,7 +215,7 @@ fn shut_down(sim: &mut Sim, chance: &mut Chance, now: &mut Duration) {
     }
 }
 
-/// What a pod asks of the node, and how much it counts there.
+/// Adds random requests and a random priority.
 fn with_requests(mut pod: Pod, chance: &mut Chance) -> Pod {
     for container in pod.spec.containers.iter_mut().chain(&mut pod.spec.init_containers) {
         let some = |chance: &mut Chance| Some(Quantity::from_milli(chance.below(500).into()));
@@ -229,7 +230,8 @@ fn with_requests(mut pod: Pod, chance: &mut Chance) -> Pod {
     pod
 }
 
-/// A life of a node: pods come and go, things fail, the agent and the power too.
+/// Runs a random story of a node: pods are added and removed, operations fail, the agent dies and power is
+/// cut.
 fn a_life(seed: u64, failures: u64, interruptions: bool) {
     let mut chance = Chance(seed);
     let uids: Vec<Uid> =
@@ -238,7 +240,7 @@ fn a_life(seed: u64, failures: u64, interruptions: bool) {
     live(seed, chance, failures, interruptions, pods, 14);
 }
 
-/// The same of pods that are given, in so many steps at most.
+/// Runs a random story with these pods, of at most `steps` steps.
 fn live(seed: u64, mut chance: Chance, failures: u64, interruptions: bool, pods: Vec<Pod>, steps: u64) {
     let uids: Vec<Uid> = pods.iter().map(|pod| pod.uid.clone()).collect();
     let sim = Sim::empty(move |name, number| fate_of(seed, name, number)).probes(move |name, kind, age| {
@@ -278,7 +280,7 @@ fn live(seed: u64, mut chance: Chance, failures: u64, interruptions: bool, pods:
             }
             4 if known == Some(true) && chance.percent(50) => {
                 sim.force_away(&uids[which]);
-                // The next agent has to know that it is gone, while it still ends.
+                // The next agent has to know of the deletion while the pod still ends.
                 if interruptions && chance.percent(40) {
                     sim.restart_agent();
                 }
@@ -286,7 +288,7 @@ fn live(seed: u64, mut chance: Chance, failures: u64, interruptions: bool, pods:
             4 if known == Some(false) => sim.unwant(&uids[which], Some(secs(chance.below(5)))),
             5 if known.is_some() => {
                 sim.lose_sandbox(&uids[which]);
-                // Nobody may have heard of it.
+                // The loss may not have been reported to the agent.
                 if interruptions && chance.percent(40) {
                     sim.restart_agent();
                 }
@@ -317,7 +319,7 @@ fn live(seed: u64, mut chance: Chance, failures: u64, interruptions: bool, pods:
             _ => {}
         }
     }
-    // The world heals, and what is wanted has to run in the end.
+    // The world heals, and the wanted pods have to run in the end.
     sim.weather = Weather::default();
     sim.absent.clear();
     sim.fates(|name, _| if name.starts_with('i') { Fate::Exits(0, secs(1)) } else { Fate::Runs });
@@ -363,7 +365,7 @@ fn in_the_end(sim: &mut Sim, uid: &Uid) {
         assert!(sim.is_gone(uid), "{uid} is not gone\n{}", sim.log);
         return;
     }
-    // For good, and without a word of its containers.
+    // A rejected pod stays rejected, without container statuses.
     if sim.node.index_of(uid).and_then(|index| sim.node.pod(index)).is_some_and(PodState::was_refused) {
         assert!(world.begun.iter().all(Vec::is_empty), "{uid} was rejected, and began\n{}", sim.log);
         assert_eq!(sim.status(uid)["phase"], "Failed");
@@ -432,7 +434,7 @@ fn an_agent_that_dies_in_a_quiet_world_leaves_everything_in_order() {
     for_each_seed(|seed| a_life(seed, 0, true));
 }
 
-/// Of one pod, with more of it than chance gives to several.
+/// A story of one pod, with more features than a random pod usually has.
 #[test]
 fn whatever_befalls_a_pod_that_has_everything_no_rule_is_broken() {
     for_each_seed(|seed| {

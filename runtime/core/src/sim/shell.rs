@@ -1,7 +1,7 @@
-//! What the shell of an agent keeps of a pod and writes down for the next one: the record on
-//! flash, and beside the supervisor what dies with the boot. All of it is serialised, as the
-//! shell does it, and parsed again by the next agent. What people are shown before an agent is
-//! killed is compared with what the next one shows first.
+//! The state of a pod in an agent's shell, and the files that the shell writes for the next agent: the record
+//! on flash, and next to the supervisor's files those that do not outlive the boot. They are serialised as by
+//! the shell, and parsed again by the next agent. The status that an agent showed before it was killed is
+//! compared with the first one of the next agent.
 
 use std::collections::BTreeMap;
 use std::rc::Rc;
@@ -15,26 +15,26 @@ use crate::record_file::{self, Admitted};
 use crate::spec::*;
 use crate::time::{Anchor, Instant};
 
-/// What is written down of one pod below the run-time directory, and what the shell holds of it.
+/// The files of one pod below the run-time directory, and the state of the pod in the shell.
 #[derive(Clone, Debug, Default)]
 pub(super) struct PodFiles {
-    /// Since when there is a directory of it.
+    /// When the pod's directory was created.
     created: Option<Instant>,
-    /// What is left behind of its status, which has a place of its own.
+    /// The handover of the status, which is in a directory of its own.
     status: Option<Vec<u8>>,
-    /// The newest run of each container that was handed to the supervisor.
+    /// The newest run of each container that the supervisor was asked for.
     facts: BTreeMap<ContainerIndex, u32>,
-    /// The status that people see, if they see any.
+    /// The status that is shown, if any.
     shown: Option<Value>,
-    /// It was deleted by force.
+    /// Whether the pod was deleted by force.
     is_hidden: bool,
 }
 
-/// What was shown of a pod when its agent was killed.
+/// The status of a pod that was shown when its agent was killed.
 pub(super) struct Shown {
     pod: Rc<Pod>,
     status: Value,
-    /// The agent had heard all that there was to be heard.
+    /// Whether the agent had received all reports.
     is_up_to_date: bool,
 }
 
@@ -47,12 +47,12 @@ impl PodFiles {
         (self.created, self.facts) = (None, BTreeMap::new());
     }
 
-    /// It is deleted by force.
+    /// Records that the pod was deleted by force.
     pub(super) fn hide(&mut self) {
         self.is_hidden = true;
     }
 
-    /// As the next agent reads it.
+    /// The handover, as the next agent reads it.
     pub(super) fn read_status(&self) -> Option<Box<FoundStatus>> {
         self.status.as_ref().map(|status| serde_json::from_slice(status).expect("a status"))
     }
@@ -67,7 +67,7 @@ fn bytes(value: &impl serde::Serialize) -> Vec<u8> {
 }
 
 impl Sim {
-    /// A record is durable.
+    /// Makes a record durable.
     pub(super) fn write(&mut self, uid: &Uid, record: &Record) {
         let bytes = record_file::render(record, &self.boot_id, Admitted::default(), Anchor(0));
         let parsed = record_file::parse(&bytes, &self.boot_id).expect("what was rendered is a record");
@@ -75,7 +75,8 @@ impl Sim {
         (world.flash, world.record) = (bytes, Some(parsed));
     }
 
-    /// Shows a pod as it is now, and writes down for the next agent what `engine/publish.rs` does.
+    /// Shows the current status of a pod, and writes the files for the next agent that `engine/publish.rs`
+    /// writes.
     pub(super) fn publish(&mut self, index: PodIndex) {
         let Some(state) = self.node.pod(index) else { return };
         let uid = state.pod().uid.clone();
@@ -86,13 +87,13 @@ impl Sim {
         files.shown = Some(status);
     }
 
-    /// Nothing is left of a pod that no source wants and nothing of which runs.
+    /// Removes the files of a pod that no source wants and of which nothing runs.
     pub(super) fn sweep(&mut self, place: usize) {
         let uid = self.pods[place].pod.uid.clone();
         self.erase(&uid);
     }
 
-    /// What an agent that starts finds of a pod, as `engine/recover.rs` does.
+    /// The state of a pod that a starting agent finds, as in `engine/recover.rs`.
     pub(super) fn look(&mut self, place: usize) -> Found {
         let pod = &mut self.pods[place];
         let is_made = pod.sandbox == WorldSandbox::Made;
@@ -115,7 +116,7 @@ impl Sim {
             known.sort_by_key(|found| found.attempt);
             known
         } else {
-            // How the newest runs ended is in a file of theirs, or nobody knows.
+            // The results of the newest runs are in files, or unknown.
             let over: Vec<_> = over.collect();
             let created = pod.shell.created.unwrap_or(pod.made_at);
             let newest = pod.shell.facts.iter().map(|(container, number)| {
@@ -140,7 +141,7 @@ impl Sim {
         }
     }
 
-    /// What people see of each pod.
+    /// The status of each pod that is shown.
     pub(super) fn look_at_shown(&self) -> Vec<Shown> {
         let shown = |world: &super::WorldPod| {
             let index = self.node.index_of(&world.pod.uid)?;
@@ -158,8 +159,8 @@ impl Sim {
             };
             let is_interrupted = self.node.pod(index).is_some_and(PodState::is_interrupted);
             let is_up_to_date = !self.queue.values().any(is_news_of_it);
-            // What ended with its machine begins again, what is erased may be a new pod, and what nobody wants
-            // is gone with its sandbox.
+            // Not compared: an interrupted pod, which starts again; a pod being erased, which may be a new
+            // pod; and an unwanted pod, which is removed with its sandbox.
             let is_leaving = |happening: &Happening| match happening {
                 Happening::Erased(uid, _) => *uid == world.pod.uid,
                 Happening::SandboxGone(uid, _) => *uid == world.pod.uid && !world.wanted,
@@ -178,7 +179,7 @@ impl Sim {
         self.pods.iter().filter_map(shown).collect()
     }
 
-    /// What was deleted by force is shown to nobody, under no agent.
+    /// Checks that no agent shows a pod that was deleted by force.
     fn check_hidden(&self) {
         for world in self.pods.iter().filter(|world| world.shell.is_hidden) {
             let state = self.node.index_of(&world.pod.uid).and_then(|index| self.node.pod(index));
@@ -187,15 +188,15 @@ impl Sim {
         }
     }
 
-    /// What is shown by an agent that has just started is what was shown by the one before, but
-    /// for what took place between them.
+    /// Checks that an agent that has just started shows the same statuses as the previous one, except for
+    /// changes that took place between the two.
     pub(super) fn compare_shown(&self, before: &[Shown]) {
         self.check_hidden();
         for Shown { pod, status: before, is_up_to_date } in before {
             let uid = &pod.uid;
             let Some(index) = self.node.index_of(uid) else { panic!("{uid} is shown no more\n{}", self.log) };
             let state = self.node.pod(index).expect("it is here");
-            // Its manifest may have changed while no agent looked.
+            // The manifest may have changed while no agent ran.
             if state.pod() != pod {
                 continue;
             }
@@ -215,7 +216,7 @@ impl Sim {
     }
 }
 
-/// Whatever took place between two agents: some of it never goes back.
+/// Checks the parts of a status that never go back, whatever took place between two agents.
 fn check_never_back(pod: &Pod, before: &Value, after: &Value, log: &str) {
     let uid = &pod.uid;
     let since = &before["startTime"];
@@ -225,7 +226,7 @@ fn check_never_back(pod: &Pod, before: &Value, after: &Value, log: &str) {
         Some("Running") => 1,
         _ => 2,
     };
-    // An init container that runs once more, in a new sandbox, makes the pod pending (`getPhase`).
+    // An init container that runs again in a new sandbox makes the pod pending (`getPhase`).
     let is_init = |status: &&Value| {
         let mut indexes = pod.spec.init_indexes().filter(|index| pod.spec.role(*index) == Role::Init);
         indexes.any(|index| status["name"] == *pod.spec.container(index).name)
@@ -254,7 +255,7 @@ fn check_never_back(pod: &Pod, before: &Value, after: &Value, log: &str) {
     }
 }
 
-/// What differs between two statuses, by name and type of what it is about.
+/// The differences between two statuses; list elements are identified by name or type.
 fn differences(before: &Value, after: &Value) -> Vec<String> {
     let (before, after) = (leaves(before), leaves(after));
     let all = before.keys().chain(after.keys().filter(|path| !before.contains_key(*path)));

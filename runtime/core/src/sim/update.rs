@@ -1,4 +1,4 @@
-//! Pods that change while they are there, and what the world holds the core to then.
+//! Changes of existing pods, and their invariants.
 
 use std::rc::Rc;
 
@@ -7,7 +7,7 @@ use crate::facts::*;
 use crate::spec::*;
 
 impl Sim {
-    /// A pod that is wanted, and not on its way out, is another in what may change in place.
+    /// Changes a pod in place, if it is wanted and not being removed.
     pub(crate) fn update(&mut self, uid: &Uid, change: impl FnOnce(&mut Pod)) {
         let state = self.node.index_of(uid).and_then(|index| self.node.pod(index));
         let Some(state) = state.filter(|state| !state.is_unwanted()) else { return };
@@ -36,13 +36,13 @@ impl Sim {
         self.tell(Observation::Wanted { pod, record: None, status: None });
     }
 
-    /// `image load`.
+    /// Loads an image, like `image load`.
     pub(crate) fn load_image(&mut self, image: &str) {
         self.absent.remove(image);
         self.later(secs(0), Observation::ImagesChanged);
     }
 
-    /// What a start finds on the board: the image of the spec, else the one that ran before.
+    /// The image with which a start takes place: the image of the spec, otherwise the one that ran before.
     pub(super) fn image_to_start(
         &self,
         pod: &Pod,
@@ -53,7 +53,7 @@ impl Sim {
         [Some(image), fallback]
             .into_iter()
             .flatten()
-            // After a reboot the image that ran before has its whole name.
+            // After a reboot the image that ran before has its full name.
             .find(|image| !self.absent.contains(image.trim_start_matches("docker.io/library/")))
             .ok_or(StartFailureReason::ErrImagePull)
     }
@@ -70,7 +70,7 @@ impl Sim {
 }
 
 impl WorldPod {
-    /// What runs of a container that is to have its pod's newest image, once all has settled.
+    /// The image that a container runs; it must be that of the spec after everything has settled.
     pub(crate) fn image_of(&self, container: ContainerIndex) -> Option<&str> {
         let mut alive = self.alive.iter().filter(|(attempt, _)| attempt.container == container);
         alive.next().map(|(_, process)| &*process.image)

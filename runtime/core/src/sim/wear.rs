@@ -1,27 +1,28 @@
-//! How often flash is written for one pod.
+//! How often the record of one pod is written to flash.
 
 use std::collections::VecDeque;
 
 use super::secs;
 use crate::time::Instant;
 
-/// Writes of one pod's record within an hour in which nobody does anything: twelve for counts and exits,
-/// and some for what must be on flash at once, as that a run begins which is the only one.
+/// Maximum of writes of one pod's record within an hour without outside changes: twelve for counts and exits,
+/// and some for changes that must be on flash at once, such as the start of a run of a container that runs
+/// once.
 const MOST_IN_AN_HOUR: usize = 24;
 
-/// The writes of the last hour, since somebody did something.
+/// The writes within the last hour, since the latest outside change.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Wear {
     writes: VecDeque<Instant>,
 }
 
 impl Wear {
-    /// Somebody wants something else, or something befell the pod.
+    /// Records an outside change: another wish of a source, or a disaster.
     pub(super) fn forget(&mut self) {
         self.writes.clear();
     }
 
-    /// The record is written now.
+    /// Records a write.
     pub(super) fn writes(&mut self, now: Instant, log: &str) {
         self.writes.retain(|at| now.since(*at) < secs(3600));
         self.writes.push_back(now);

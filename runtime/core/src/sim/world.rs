@@ -1,4 +1,4 @@
-//! What becomes of the actions of a plan, and what happens by itself.
+//! The effects of a plan's actions, and events that happen by themselves.
 
 use std::fmt::Write;
 
@@ -9,11 +9,11 @@ use crate::spec::*;
 use crate::time::Moment;
 
 impl Sim {
-    /// Carries out an action, or refuses with a panic to let happen what never may.
+    /// Carries out an action. Panics if the action is one that must never happen.
     pub(super) fn perform(&mut self, index: PodIndex, action: Action) {
         let now = self.now;
         let Some(state) = self.node.pod(index) else {
-            // What is told last of a pod is told when it has left already.
+            // The last events of a pod are emitted after it was dropped.
             let Action::Emit(event) = action else { panic!("{action:?} of a pod that is not here") };
             return self.tell_event(&event);
         };
@@ -135,7 +135,7 @@ impl Sim {
             }
             Action::Discard(attempt) => {
                 assert!(!self.of(&uid).alive.contains_key(&attempt), "a living run is discarded");
-                // With it goes what the supervisor remembers of those before it.
+                // Discarding a run also discards the earlier runs that the supervisor remembers.
                 let is_kept =
                     |known: Attempt| known.container != attempt.container || known.number >= attempt.number;
                 self.of(&uid).over.retain(|found| is_kept(found.attempt));
@@ -144,7 +144,7 @@ impl Sim {
             Action::RemoveSandbox => {
                 self.note_log(&format!("{} remove sandbox", pod.name));
                 assert!(self.of(&uid).alive.is_empty(), "the sandbox of {uid} goes before its processes");
-                // With its supervisor goes what is known of the exits.
+                // Removing the supervisor also removes its knowledge of the exits.
                 let state = self.node.pod(index);
                 let needed =
                     !self.down && state.is_some_and(|pod| !pod.is_unwanted() && !pod.is_interrupted());
@@ -237,14 +237,15 @@ impl Sim {
         }
     }
 
-    /// What was bound to happen now does.
+    /// Lets a queued event happen.
     pub(super) fn happen(&mut self, happening: Happening) {
         match happening {
             Happening::Told(seen) => {
                 self.down |= matches!(seen, Observation::Shutdown(_));
                 if let Observation::ShutdownCancelled = seen {
                     self.down = false;
-                    // Pods begin again with what is on flash of them: less than was shown if the card failed.
+                    // Pods restart with their record on flash, which has less than was shown if the SD card
+                    // failed.
                     self.pods.iter_mut().for_each(|world| world.restarts.resume());
                 }
                 self.tell(seen);
@@ -356,7 +357,7 @@ impl Sim {
         }
     }
 
-    /// Nothing of a pod is left on flash.
+    /// Removes everything of a pod from flash.
     pub(super) fn erase(&mut self, uid: &Uid) {
         let world = self.of(uid);
         world.record = None;
@@ -368,7 +369,7 @@ impl Sim {
         world.begun.iter_mut().for_each(Vec::clear);
         world.restarts = restarts::Restarts::default();
         world.saves = 0;
-        // They were given to the pod that went.
+        // The ephemeral containers belonged to the removed pod.
         world.pod = std::rc::Rc::new(Pod::clone(&world.pod).without_ephemeral());
         world.begun.truncate(world.pod.spec.container_count());
     }

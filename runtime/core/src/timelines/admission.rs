@@ -1,17 +1,17 @@
-//! Who is taken, who is not, and who has to go for whom.
+//! Admission, rejection and preemption of pods.
 
 use serde_json::json;
 
 use super::*;
 use crate::spec::container::ContainerPort;
 
-/// A node with so much cpu, in thousandths.
+/// A node with this much cpu, in thousandths.
 fn small(cpu: i64) -> NodeInfo {
     let allocatable = Amounts { cpu, ..NodeInfo::default().allocatable };
     NodeInfo { name: "board".into(), allocatable, ..NodeInfo::default() }
 }
 
-/// A pod `name` that asks for so much.
+/// A pod `name` that requests this much cpu, in thousandths.
 fn asking(name: &str, cpu: i64) -> Pod {
     let mut app = container("app");
     app.resources.cpu_request = Some(Quantity::from_milli(i128::from(cpu)));
@@ -42,7 +42,7 @@ fn a_rejected_pod_has_failed_for_good_and_says_why() {
     assert_eq!((&status["phase"], &status["reason"]), (&"Failed".into(), &"OutOfcpu".into()));
     assert_eq!(status["message"], format!("Pod was rejected: {message}"));
     assert_eq!(sim.events.last(), Some(&format!("OutOfcpu: {message}")));
-    // Room comes too late, and neither another agent nor another boot judges it anew.
+    // The room comes too late, and neither another agent nor another boot judges the pod again.
     sim.unwant(&first, None);
     sim.run_until(secs(60));
     sim.restart_agent();
@@ -118,7 +118,7 @@ fn a_critical_pod_begins_when_its_victim_has_ended_with_its_own_grace() {
     );
     let told: Vec<_> = sim.events.iter().filter(|event| event.starts_with("Preempting")).collect();
     assert_eq!(told, ["Preempting: Preempted in order to admit critical pod"]);
-    // It stays so.
+    // The phases survive a reboot.
     sim.reboot();
     sim.run_until(secs(200));
     assert_eq!((of(&sim, "victim"), of(&sim, "needed")), ("Failed Preempting".into(), "Running -".into()));
@@ -134,7 +134,7 @@ fn nobody_takes_the_room_that_was_made_and_nobody_is_preempted_twice() {
     sim.want(critical("needed", 500));
     sim.run_until(secs(10));
     sim.want(asking("late", 600));
-    // Another agent finds the one that ends, and the one that waits anew.
+    // Another agent finds the victim that is ending, and judges the waiting pod again.
     sim.restart_agent();
     sim.run_until(secs(20));
     sim.want(critical("also", 500));
@@ -154,7 +154,7 @@ fn what_fits_when_a_victim_has_ended_waits_for_that_too() {
         victim.spec.termination_grace_period = secs(20);
         sim.want(victim);
         sim.run_until(secs(5));
-        // As when a board begins: all of them come at once.
+        // All pods come at once, as when a board boots.
         sim.want(critical("needed", 500));
         sim.want(asking("fits", 300));
         sim.want(asking("large", 300));
@@ -168,7 +168,7 @@ fn what_fits_when_a_victim_has_ended_waits_for_that_too() {
             ["Failed Preempting", "Running -", "Running -", "Failed OutOfcpu"],
             "{restarts}"
         );
-        // Another agent gives the victim its whole grace again.
+        // Another agent gives the victim its whole grace period again.
         let at = if restarts { 30 } else { 25 };
         let end =
             format!("  {at}s victim/app#0 exits 137\n  {at}s needed/app#0 start\n  {at}s fits/app#0 start\n");
@@ -185,13 +185,13 @@ fn another_agent_waits_for_the_victims_of_the_one_before_however_long_they_take(
         sim.want(victim);
         sim.run_until(secs(20));
         let needed = sim.want(critical("needed", 500));
-        // What is said of it is on flash by then, and that it was taken is not.
+        // The client-set condition is on flash by then, but not that the pod was admitted.
         let said = GivenCondition { kind: "a".into(), status: "True".into(), ..GivenCondition::default() };
         sim.give(&needed, vec![said]);
         sim.run_until(secs(60));
         assert!(sim.of(&needed).record.is_some());
         disaster(&mut sim);
-        // The world fails the test if it begins beside its victim.
+        // The world fails the test if the pod starts beside its victim.
         sim.run_until(secs(300));
         assert_eq!(
             (of(&sim, "victim"), of(&sim, "needed")),
@@ -314,7 +314,7 @@ fn the_port_of_one_that_ends_for_a_critical_pod_is_waited_for_as_its_room_is() {
     sim.run_until(secs(100));
     let all = ["victim", "needed", "web"].map(|name| of(&sim, name));
     assert_eq!(all, ["Failed Preempting", "Running -", "Running -"]);
-    // Of one that stays it is another pod's.
+    // The port belongs to a pod that stays.
     sim.want(with_port(asking("late", 10)));
     sim.run_until(secs(110));
     assert_eq!(of(&sim, "late"), "Failed NodePorts");

@@ -1,4 +1,4 @@
-//! Ephemeral containers: somebody looks into a pod that is there, and nothing hangs on it.
+//! Ephemeral containers: they inspect an existing pod, and do not affect it.
 
 use std::time::Duration;
 
@@ -16,12 +16,12 @@ fn shown(sim: &Sim, name: &str) -> Value {
     all.iter().find(|status| status["name"] == name).expect("a status for each container").clone()
 }
 
-/// Runs of it as the trace tells them.
+/// The lines of the trace for a container.
 fn of<'a>(sim: &'a Sim, name: &str) -> Vec<&'a str> {
     sim.trace.lines().filter(|line| line[6..].starts_with(name)).collect()
 }
 
-/// `app` runs, and so does `look` since five seconds.
+/// `app` runs, and `look` has run since second five.
 fn looked_into(policy: RestartPolicy, fate: Fate) -> Sim {
     let mut sim =
         Sim::new(pod(policy), move |name, _| if name == "look" { fate.clone() } else { Fate::Runs });
@@ -232,7 +232,7 @@ fn one_that_an_agent_decided_on_and_never_began_begins() {
         sim.run_until(secs(30));
         sim.weather.latency = secs(2);
         sim.debug(&uid(), container("look"));
-        // Somewhere between the decision and the news that it runs.
+        // Some time between the decision and the report that the container runs.
         sim.run_until(secs(31));
         sim.restart_agent();
         sim.weather.latency = secs(0);
@@ -335,7 +335,7 @@ fn one_whose_sandbox_was_lost_before_it_began_is_decided_on_anew_and_begins_when
             continue;
         }
         sim.run_until(secs(30) + lost + died);
-        // What is on flash by then may be of the sandbox before, and nobody would know better.
+        // The record may be of the previous sandbox by then, and nothing shows that.
         if sim.of(&uid()).begun[1].is_empty() {
             continue;
         }
@@ -365,7 +365,7 @@ fn one_that_had_not_begun_when_its_pod_was_over_is_not_said_to_have_ended() {
 fn nor_after_a_power_cut_when_it_was_about_to_begin() {
     let mut sim = Sim::new(pod(RestartPolicy::Never), |_, _| Fate::Exits(0, secs(20)));
     sim.run_until(secs(18));
-    // The card is slow: that it begins is not on flash before its pod is over.
+    // The SD card is slow: the start is not on flash before the pod has finished.
     sim.weather.latency = secs(4);
     sim.debug(&uid(), container("look"));
     sim.run_until(secs(60));
@@ -417,7 +417,7 @@ fn one_that_is_being_recorded_does_not_hold_up_the_restart_of_all_containers() {
         _ => Fate::Runs,
     });
     sim.run_until(secs(4));
-    // The card is full for a while: the restart is due before flash knows of the run.
+    // The SD card is full for a while: the restart is due before the run is on flash.
     sim.weather.failures = 100;
     sim.debug(&uid(), container("look"));
     sim.run_until(secs(4));

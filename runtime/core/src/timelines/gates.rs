@@ -1,4 +1,4 @@
-//! What holds a pod back from outside: scheduling gates and readiness gates.
+//! Scheduling gates and readiness gates.
 
 use std::rc::Rc;
 
@@ -24,7 +24,7 @@ fn given(kind: &str, status: &str) -> GivenCondition {
     GivenCondition { kind: kind.into(), status: status.into(), ..GivenCondition::default() }
 }
 
-/// Somebody says this of `u1`.
+/// Sets conditions of `u1`, as a client does.
 fn give(sim: &mut Sim, conditions: &[GivenCondition]) {
     let index = sim.node.index_of(&uid()).expect("it is here");
     let conditions: Rc<[_]> = conditions.into();
@@ -160,7 +160,7 @@ fn a_pod_is_ready_when_each_of_its_readiness_gates_is_true() {
     sim.run_until(secs(10));
     let closed = "the status of pod readiness gate \"example.com/b\" is not \"True\", but Unknown";
     assert_eq!(told(&sim, "Ready"), ["False", "ReadinessGatesNotReady", closed, since_0]);
-    // What others gave comes first, as a kubelet lists it.
+    // Client-set conditions come first, as a kubelet lists them.
     let status = sim.status(&uid());
     assert_eq!(status["conditions"][0]["type"], "example.com/a");
     assert_eq!(status["conditions"][2]["type"], "PodReadyToStartContainers");
@@ -197,7 +197,7 @@ fn what_was_given_outlives_the_agent_and_the_boot_and_is_written_once() {
     assert_eq!(sim.of(&uid()).saves, saves + 1, "a gate that opens is on flash at once");
     give(&mut sim, &[given("a", "True")]);
     sim.run_until(secs(62));
-    // One that is closed and opened all the time is written no more often than that.
+    // A gate that keeps opening and closing is written no more often than that.
     for second in 62..82 {
         give(&mut sim, &[given("a", if second % 2 == 0 { "False" } else { "True" })]);
         sim.run_until(secs(second + 1));
@@ -205,7 +205,7 @@ fn what_was_given_outlives_the_agent_and_the_boot_and_is_written_once() {
     assert!(sim.of(&uid()).saves <= saves + 3, "{}", sim.log);
     sim.run_until(secs(100));
     let saves = sim.of(&uid()).saves - 1;
-    // What is no gate of the pod waits, as all that nothing hangs on.
+    // A condition that is no gate of the pod is written later, like everything that is not urgent.
     give(&mut sim, &[given("a", "True"), given("b", "True")]);
     sim.run_until(secs(105));
     assert_eq!(sim.of(&uid()).saves, saves + 1);
@@ -267,7 +267,7 @@ fn transitions_are_told_as_an_agent_before_told_them_where_nothing_changed() {
 #[test]
 fn a_pod_whose_gates_go_while_no_agent_looks_is_accepted_by_the_next_one() {
     let mut sim = Sim::new(gated(&["a"]), |_, _| Fate::Runs);
-    // What somebody has said of it is on record by then.
+    // The client-set condition is in the record by then.
     let said = GivenCondition { kind: "b".into(), status: "True".into(), ..GivenCondition::default() };
     sim.give(&uid(), vec![said]);
     sim.run_until(secs(100));

@@ -1,5 +1,5 @@
-//! Agents that are killed, and what the next one publishes. The simulator compares the status
-//! before and after each restart; these are the restarts that once told another story.
+//! Agents that are killed, and what the next agent publishes. The simulator compares the status before and
+//! after each restart; these are the restarts that once gave a different status.
 
 use std::time::Duration;
 
@@ -20,7 +20,7 @@ fn a_running_pod_that_is_deleted_goes_on_running_under_the_next_agent() {
     sim.run_until(secs(25));
     sim.restart_agent();
     assert_eq!(phase(&sim), "Running");
-    // With its whole grace again.
+    // With the whole grace period again.
     sim.run_until(secs(54));
     assert!(!sim.is_gone(&uid()));
     sim.run_until(secs(60));
@@ -32,7 +32,7 @@ fn restarts_of_what_cannot_be_executed_are_counted_on_by_the_next_agent() {
     let fate = |_: &str, _: u32| Fate::FailsToStart(StartFailureReason::RunContainerError);
     let mut sim = Sim::new(pod(RestartPolicy::Always), fate);
     sim.run_until(secs(200));
-    // Flash is spared, and knows of three runs.
+    // Writes are delayed to spare flash: the record has three runs.
     let on_flash = sim.pods[0].record.as_ref().map(|record| record.containers[0].attempts);
     assert_eq!((app(&sim)["restartCount"].clone(), on_flash), (json!(5), Some(3)));
     sim.restart_agent();
@@ -72,7 +72,7 @@ fn the_last_two_ends_of_a_container_outlive_its_supervisor_and_its_agent() {
     let before = app(&sim);
     assert_eq!(before["lastState"]["terminated"]["exitCode"], 7);
     sim.lose_sandbox(&uid());
-    // Nobody has heard of it.
+    // The loss was not reported to the agent.
     sim.restart_agent();
     sim.run_until(secs(20));
     assert_eq!((&app(&sim)["state"], &app(&sim)["lastState"]), (&before["state"], &before["lastState"]));
@@ -87,7 +87,7 @@ fn what_was_deleted_by_force_is_not_shown_by_the_next_agent_and_its_successor_ke
     sim.run_until(secs(23));
     sim.restart_agent();
     assert_eq!(sim.status(&successor)["startTime"], "1970-01-01T00:00:20Z");
-    // What runs of it is an orphan.
+    // The pod's running processes are orphans.
     sim.run_until(secs(30));
     assert!(sim.is_gone(&uid()));
     assert_eq!(sim.status(&successor)["phase"], "Running");
@@ -104,7 +104,7 @@ fn a_container_that_a_probe_has_ended_begins_again_though_it_ended_well_and_anot
     };
     let fate = |_: &str, number: u32| if number == 0 { Fate::Exits(0, secs(12)) } else { Fate::Runs };
     let mut sim = Sim::new(pod(RestartPolicy::OnFailure).with([probed]), fate).probes(unwell);
-    // Asked to end at ten seconds, it takes its time.
+    // The run is asked to end at ten seconds, and takes some time.
     sim.weather.latency = secs(4);
     sim.run_until(secs(16));
     sim.restart_agent();

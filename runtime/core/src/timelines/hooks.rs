@@ -1,4 +1,4 @@
-//! Hooks: what begins when one is over, and how long a stop waits for one.
+//! Hooks: what starts after a hook has finished, and how long a stop waits for a hook.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use crate::sim::*;
 use crate::spec::probe::PortOrName;
 use crate::spec::*;
 
-/// A hook whose outcome the world knows.
+/// A hook whose result the world decides.
 fn asks() -> Option<Hook> {
     Some(Hook::Asks(ProbeAction::Exec(vec!["true".into()])))
 }
@@ -19,7 +19,7 @@ fn sleeps(seconds: u64) -> Option<Hook> {
     Some(Hook::Sleeps(secs(seconds)))
 }
 
-/// What Kubernetes takes and cannot do.
+/// A hook that Kubernetes accepts but cannot run.
 fn connects() -> Option<Hook> {
     Some(Hook::Asks(ProbeAction::TcpSocket { host: None, port: PortOrName::Port(8080) }))
 }
@@ -217,7 +217,7 @@ fn a_pre_stop_hook_that_uses_up_the_grace_leaves_two_seconds_to_end() {
     sim.unwant(&uid(), None);
     sim.run_until(secs(60));
     assert_eq!(sim.trace, "   5s app#0 PreStop\n  35s app#0 Term\n  37s app#0 Kill\n  37s app#0 exits 137\n");
-    // It fails when its process goes with the container's.
+    // The hook fails because its process ends with the container.
     assert_eq!(of_hooks(&sim), ["Killing: Stopping container app", "FailedPreStopHook: PreStopHook failed"]);
 }
 

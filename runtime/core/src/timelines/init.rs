@@ -1,4 +1,4 @@
-//! Init containers and sidecars: what begins when, what begins again, and what ends last.
+//! Init containers and sidecars: the order of starts, restarts and ends.
 
 use serde_json::{Value, json};
 
@@ -8,12 +8,12 @@ use crate::node::*;
 use crate::sim::*;
 use crate::spec::*;
 
-/// `app` behind the init container `first` and the sidecar `proxy`.
+/// `app` after the init container `first` and the sidecar `proxy`.
 fn served(policy: RestartPolicy) -> Pod {
     pod(policy).init([container("first"), sidecar("proxy")])
 }
 
-/// Init containers are done after three seconds, all else runs.
+/// Init containers succeed after three seconds, all others run.
 fn well(name: &str, _: u32) -> Fate {
     match name {
         "first" | "second" => Fate::Exits(0, secs(3)),
@@ -262,7 +262,7 @@ fn a_pod_that_is_deleted_ends_its_sidecars_after_all_else_each_after_those_behin
     assert_eq!(order[..2], ["x#0 Term", "y#0 Term"]);
     let behind = ["c#0 Term", "c#0 exits 143", "b#0 Term", "b#0 exits 143", "a#0 Term", "a#0 exits 143"];
     assert_eq!(order[4..], behind);
-    // That they are stopped is told of all at once.
+    // The `Killing` events come all at once.
     let killing = sim.events.iter().position(|event| event == "Killing: Stopping container a");
     let told = sim.events.iter().rposition(|event| event.starts_with("Killing:"));
     assert!(killing.is_some() && told.is_some_and(|told| told < sim.events.len()));
@@ -384,7 +384,7 @@ fn after_a_power_cut_init_containers_run_again_unless_the_pod_is_over() {
         sim.trace,
         " 100s first#1 start\n 103s first#1 exits 0\n 103s proxy#1 start\n 103s app#1 start\n"
     );
-    // What was done for good is not begun again, and neither is what was to run before it.
+    // A container that is done for good does not restart, and neither do the init containers before it.
     sim.fates(|name, number| if name == "app" { Fate::Exits(0, secs(1)) } else { well(name, number) });
     sim.lose_sandbox(&uid());
     sim.run_until(secs(300));
@@ -443,7 +443,7 @@ fn a_record_of_before_there_were_names_is_that_of_the_regular_containers() {
     let two = pod(RestartPolicy::Always).with([container("x"), container("y")]).init([container("first")]);
     for (containers, restarts) in [
         (vec![of(3, ""), of(5, "")], [3, 5, 0]),
-        // By name, whatever their places; those that are not there any more are forgotten.
+        // By name, whatever the index; removed containers are forgotten.
         (vec![of(9, "gone"), of(2, "first"), of(5, "y"), of(3, "x")], [3, 5, 2]),
     ] {
         let record = Record { containers, ..Record::default() };
@@ -476,7 +476,8 @@ fn a_sidecar_that_ends_while_pods_initialise_is_restarted_and_what_has_begun_beh
         if asked == 1 { ProbeResult::Success } else { ProbeResult::Failure("not yet".into()) }
     });
     sim.run_until(secs(60));
-    // What has run in this sandbox may do so again, whether the sidecar has started again or not.
+    // An init container that has run in this sandbox may do so again, whether the sidecar has started again
+    // or not.
     assert_eq!(
         sim.trace,
         "   0s proxy#0 start\n   0s first#0 start\n   5s proxy#0 exits 0\n   5s proxy#1 start\n   \
@@ -498,7 +499,7 @@ fn what_was_initialised_stays_so_while_all_that_it_has_crashes() {
     assert_eq!(shown(&sim, "app")["state"]["waiting"]["reason"], "CrashLoopBackOff");
     assert_eq!((phase(&sim).as_str(), initialized(&sim).0), ("Running", "True".into()));
     sim.run_until(secs(60));
-    // The last sidecar holds the restart up as it held up the start.
+    // The last sidecar delays the restart as it delayed the start.
     let order: Vec<&str> = sim.trace.lines().map(str::trim_start).collect();
     assert_eq!(order[order.len() - 2..], ["26s proxy#2 start", "33s app#3 start"]);
 }
@@ -523,7 +524,7 @@ fn a_restart_waits_for_a_last_sidecar_that_has_not_started_again() {
 fn a_sandbox_that_is_lost_while_no_agent_looks_is_a_new_one_to_init_containers() {
     let mut sim = Sim::new(served(RestartPolicy::Always), well);
     sim.run_until(secs(10));
-    // The agent dies before it hears of it.
+    // The agent dies before the loss is reported to it.
     sim.lose_sandbox(&uid());
     sim.restart_agent();
     sim.run_until(secs(60));

@@ -1,17 +1,17 @@
-//! What follows a pod whose manifest changes while it goes, once and again.
+//! The successor of a pod whose manifest changes while the pod is being removed, once or several times.
 
 use super::uid;
 use crate::sim::*;
 use crate::spec::*;
 
-/// The same pod in another version.
+/// The pod in another version.
 fn version(number: u32) -> Pod {
     let mut pod = pod(RestartPolicy::Always);
     pod.spec.containers[0].command = Some(vec![format!("app-{number}")]);
     pod
 }
 
-/// Which version of it is here.
+/// The version of the existing pod.
 fn command(sim: &Sim) -> String {
     let index = sim.node.index_of(&uid()).expect("it is here");
     sim.node.pod(index).expect("it is here").pod().spec.containers[0]
@@ -43,7 +43,7 @@ fn one_that_is_no_longer_wanted_when_its_turn_comes_never_starts() {
     let named = |uid: &str| pod(RestartPolicy::Always).uid(uid);
     let mut sim = Sim::new(named("one"), |_, _| Fate::IgnoresTerm);
     sim.run_until(secs(5));
-    // Each version of a file is a pod of its own, under the same name.
+    // Each version of a file is another pod with the same name.
     sim.want(named("two"));
     sim.unwant(&"one".into(), None);
     sim.run_until(secs(10));

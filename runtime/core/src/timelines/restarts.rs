@@ -1,4 +1,4 @@
-//! Restart policies of containers' own, their rules, and all containers beginning again.
+//! Restart policies of single containers, their rules, and restarts of all containers.
 
 use std::rc::Rc;
 
@@ -198,7 +198,7 @@ fn restart_counts_do_not_fall_back_while_what_begins_again_with_all_is_started()
         });
     sim.run_until(secs(19));
     assert_eq!(shown(&sim, "other")["restartCount"], 0);
-    // Its hook runs: it is not shown as running yet.
+    // The hook is running, so the container is not shown as running yet.
     sim.run_until(secs(25));
     assert_eq!(shown(&sim, "other")["state"]["waiting"]["reason"], "RestartingAllContainers");
     assert_eq!(shown(&sim, "other")["restartCount"], 1);
@@ -206,7 +206,7 @@ fn restart_counts_do_not_fall_back_while_what_begins_again_with_all_is_started()
     assert_eq!(shown(&sim, "other")["restartCount"], 1);
 }
 
-/// The hook fails because the container ends, and is heard of before it.
+/// The hook fails because the container ends, which is reported later.
 #[test]
 fn a_container_that_ends_under_its_post_start_hook_makes_all_begin_again() {
     let mut app = own(container("app"), RestartPolicy::Never, &[(ALL, true, &[42])]);
@@ -284,8 +284,8 @@ fn what_an_agent_of_before_wrote_down_of_a_run_is_read_and_written_as_it_was() {
     assert_eq!(serde_json::from_str::<Health>(&text).expect("it is read"), now);
 }
 
-/// What is told of the runs of `app` that are over: how many restarts, and how the newest and
-/// the one before it ended.
+/// The shown results of the finished runs of `app`: the restart count, the newest result and the previous
+/// one.
 fn told(sim: &Sim) -> (Value, Value, Value) {
     let app = shown(sim, "app");
     (app["restartCount"].clone(), app["state"].clone(), app["lastState"]["terminated"]["exitCode"].clone())
@@ -300,7 +300,8 @@ fn restart_counts_and_last_states_outlive_the_agent_and_the_back_off_does_not() 
     assert_eq!((count, last), (json!(3), json!(13)));
     assert!(state["waiting"]["message"].as_str().is_some_and(|told| told.starts_with("back-off 40s ")));
 
-    // The next agent knows all but what only an agent remembers: it tries at once, and from 10 s on.
+    // The next agent does not know the back-off, which is in memory only: it restarts at once, and then after
+    // 10 s.
     sim.restart_agent();
     sim.run_until(secs(42));
     let (count, state, last) = told(&sim);
@@ -321,7 +322,7 @@ fn an_end_that_no_agent_saw_counts_with_its_code_and_the_one_before_it_goes() {
         _ => Fate::Runs,
     });
     sim.run_until(secs(20));
-    // It ends while the next agent is about to look.
+    // The container ends before the next agent looks.
     sim.restart_agent();
     sim.run_until(secs(30));
     assert_eq!(starts(&sim), ["0s app#0 start", "1s app#1 start", "21s app#2 start"]);
@@ -335,20 +336,19 @@ fn restart_counts_and_the_last_exit_outlive_a_reboot_as_far_as_they_are_on_flash
         0 | 1 => Fate::Exits(7, secs(1)),
         _ => Fate::Runs,
     });
-    // Counts are written when they have settled for ten seconds, and then no more for minutes.
+    // Counts are written after they have not changed for ten seconds, and then not for minutes.
     sim.run_until(secs(30));
     assert_eq!(told(&sim).0, 2);
     sim.reboot();
     sim.run_until(secs(35));
-    // The run that nobody wrote down is begun once more, at once: an end of before this boot
-    // holds nothing back.
+    // The unrecorded run is started again, at once: an exit of an earlier boot delays nothing.
     assert!(sim.trace.ends_with("  12s app#2 start\n  30s app#2 start\n"), "{}", sim.trace);
     let (count, _, last) = told(&sim);
     assert_eq!((count, last), (json!(2), json!(7)));
     sim.run_until(secs(400));
     sim.reboot();
     sim.run_until(secs(405));
-    // This one is known to have begun, and of its end nobody knows.
+    // The start of this run is on record, and its end is unknown.
     assert!(sim.trace.ends_with(" 400s app#3 start\n"), "{}", sim.trace);
     let app = shown(&sim, "app");
     assert_eq!((&app["restartCount"], &app["lastState"]["terminated"]["exitCode"]), (&json!(3), &json!(137)));
@@ -364,7 +364,7 @@ fn what_began_again_with_all_has_no_back_off_before_its_next_restart() {
         _ => Fate::Runs,
     });
     sim.run_until(secs(30));
-    // Removed with all others it was as if it had never run: the first restart after that is at once.
+    // The run was removed with all others, as if it had never run: the first restart after that is immediate.
     assert_eq!(starts(&sim), ["0s app#0 start", "2s app#1 start", "3s app#2 start", "14s app#3 start"]);
 }
 
@@ -421,7 +421,7 @@ fn what_cannot_be_executed_says_so_until_its_back_off_is_told() {
     assert_eq!((&app["state"], &app["restartCount"]), (&failed, &1.into()));
     assert_eq!(app["lastState"]["terminated"]["reason"], "StartError");
     assert_eq!(app["lastState"]["terminated"]["exitCode"], 128);
-    // Its third run is begun after ten seconds, and the next is held back for twenty.
+    // The third run starts after ten seconds, and the next one is delayed by twenty.
     sim.run_until(secs(15));
     assert_eq!(first(&sim)["state"], failed);
     sim.run_until(secs(25));

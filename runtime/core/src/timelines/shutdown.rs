@@ -1,9 +1,9 @@
-//! In which order pods end when all of them do, and what becomes of them after the reboot.
+//! The order in which pods end when all of them do, and their state after the reboot.
 
 use super::*;
 use crate::spec::pod::CRITICAL;
 
-/// A pod of a name and a priority, with the least that stops it.
+/// A pod with this name and priority.
 fn with_priority(name: &str, priority: i32) -> Pod {
     Pod { priority, ..pod(RestartPolicy::Always).uid(name).named(name) }
 }
@@ -12,12 +12,12 @@ fn machine(groups: Vec<ShutdownGroup>) -> Observation {
     Observation::Shutdown(Shutdown { whole: Whole::Machine, groups })
 }
 
-/// Ten seconds for most, five for critical ones.
+/// Ten seconds for most pods, five for critical ones.
 fn by_default() -> Vec<ShutdownGroup> {
     ShutdownGroup::of(secs(15), secs(5))
 }
 
-/// All is what the node's machine goes down with.
+/// Shuts down the machine with the default groups.
 fn goes_down(sim: &mut Sim) {
     sim.later(secs(0), machine(by_default()));
 }
@@ -30,7 +30,7 @@ fn alive(sim: &Sim, name: &str) -> Option<u32> {
     sim.alive(&name.into(), 0)
 }
 
-/// Three pods that run, in the order of their names, of which those named `slow` ignore the signal.
+/// Three running pods, in the order of their names; those named `slow` ignore the signal.
 fn three(pods: [Pod; 3]) -> Sim {
     let slow: Vec<bool> = pods.iter().map(|pod| pod.name.starts_with("slow")).collect();
     let mut sim = Sim::empty(|name, _| if name.starts_with("slow") { Fate::IgnoresTerm } else { Fate::Runs });
@@ -117,7 +117,7 @@ fn what_is_being_deleted_has_no_longer_than_its_group() {
 fn it_is_shown_as_a_kubelet_shows_it_and_runs_again_after_the_reboot() {
     for policy in [RestartPolicy::Always, RestartPolicy::OnFailure] {
         let mut sim = Sim::new(pod(policy), |_, number| match number {
-            // Asked to end, it ends well.
+            // The container exits with 0 after it is asked to end.
             0 => Fate::Exits(0, secs(12)),
             _ => Fate::Runs,
         });
@@ -180,7 +180,7 @@ fn what_was_over_stays_over_and_so_does_what_is_never_to_run_twice() {
         (&"Failed".into(), &"Terminated".into())
     );
     assert_eq!(sim.alive(&"once".into(), 0), None);
-    // Of the third, one container had done its work, and the other begins again.
+    // Of the third pod, one container had succeeded, and the other one restarts.
     assert_eq!((sim.alive(&"half".into(), 0), sim.alive(&"half".into(), 1)), (None, Some(1)));
 }
 
@@ -235,7 +235,7 @@ fn when_the_machine_stays_after_all_everything_begins_again() {
     for name in ["slow", "a", "b", "late"] {
         assert_eq!(of(&sim, name)["phase"], "Running", "{name}");
     }
-    // And the next time it is the same.
+    // The next shutdown has the same effect.
     goes_down(&mut sim);
     sim.run_until(secs(200));
     assert!(sim.node.is_at_rest());

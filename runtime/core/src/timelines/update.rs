@@ -1,4 +1,4 @@
-//! What becomes of containers when their pod changes in place.
+//! The effect of changes in place on the containers of a pod.
 
 use super::*;
 
@@ -8,7 +8,7 @@ fn image(pod: &mut Pod, container: &str, image: &str) {
     all.find(|one| one.name == container).expect("it has one").image = image.into();
 }
 
-/// From now on `u1` has this image.
+/// Changes the image of a container of `u1`.
 fn set_image(sim: &mut Sim, container: &str, to: &str) {
     sim.update(&uid(), |pod| image(pod, container, to));
 }
@@ -58,7 +58,7 @@ fn one_that_ends_well_for_it_is_not_done() {
         0 => Fate::Exits(0, secs(8)),
         _ => Fate::Runs,
     });
-    // What asks it to end never arrives, and it ends by itself before it is asked again.
+    // The signal is never delivered, and the run ends by itself before the next one.
     sim.run_until(secs(5));
     sim.weather.failures = 100;
     set_image(&mut sim, "app", "app:2");
@@ -250,7 +250,7 @@ fn a_power_cut_between_the_runs_does_not_take_the_end_for_a_success() {
     set_image(&mut sim, "app", "app:2");
     sim.run_until(secs(6));
     sim.weather.failures = 0;
-    // The image is not here, and that the run before has ended is on record by now.
+    // The image is missing, and the end of the previous run is on record by now.
     sim.run_until(secs(400));
     sim.reboot();
     sim.fates(|_, _| Fate::Runs);
@@ -389,7 +389,7 @@ fn an_answer_about_an_image_that_is_wanted_no_longer_is_not_believed() {
     sim.absent.insert("app:3".into());
     sim.run_until(secs(5));
     sim.weather.latency = secs(2);
-    // The first is looked for when the second is wanted already.
+    // The first image is checked when the second one is wanted already.
     set_image(&mut sim, "app", "app:2");
     sim.run_until(secs(5));
     set_image(&mut sim, "app", "app:3");
@@ -443,12 +443,12 @@ fn an_image_that_is_still_missing_is_missing_since_it_was_looked_for_first() {
     sim.run_until(secs(20));
     sim.weather.latency = secs(2);
     sim.load_image("another:1");
-    // Before and after it is known whether that was the image.
+    // Before and after the check whether that was the image.
     for at in [20, 30] {
         sim.run_until(secs(at));
         assert_eq!(image_condition(&sim)["lastTransitionTime"], "1970-01-01T00:00:05Z", "{at}");
     }
-    // Of yet another image nothing is known yet.
+    // Nothing is known of another image yet.
     sim.absent.insert("app:3".into());
     set_image(&mut sim, "app", "app:3");
     sim.run_until(secs(30));
@@ -461,7 +461,7 @@ fn an_image_that_is_still_missing_is_missing_since_it_was_looked_for_first() {
 
 #[test]
 fn after_a_power_cut_the_image_that_ran_before_runs_again_until_the_new_one_is_there() {
-    // At once, and when all has settled on flash.
+    // At once, and after all writes have settled on flash.
     for cut_at in [6, 500] {
         let with = pod(RestartPolicy::Always).init([container("i0")]);
         let mut sim = Sim::new(with, |name, _| match name {
@@ -482,7 +482,7 @@ fn after_a_power_cut_the_image_that_ran_before_runs_again_until_the_new_one_is_t
         sim.reboot();
         sim.run_until(secs(1000));
         assert_eq!(phase(&sim), "Running", "{}", sim.trace);
-        // The record has it as a status does.
+        // The record has the image as the status shows it.
         let image = sim.pods[0].image_of(ContainerIndex(0));
         assert_eq!(image, Some("docker.io/library/app:1"), "{}", sim.trace);
         assert_eq!(image_condition(&sim)["reason"], "ErrImagePull");

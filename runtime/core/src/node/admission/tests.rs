@@ -1,4 +1,4 @@
-//! Every predicate and every rule of preemption, as tables.
+//! Tables of all admission predicates and preemption rules.
 
 use super::super::preemption::choose;
 use super::*;
@@ -37,7 +37,7 @@ fn critical(pod: Pod) -> Pod {
     Pod { priority: 2_000_000_000, ..pod }
 }
 
-/// `reason: message`, `admitted` or who is preempted.
+/// `reason: message`, `admitted`, or the preempted pods.
 fn judged(node: &NodeInfo, pod: &Pod, here: &[Pod]) -> String {
     let others: Vec<Other<'_>> =
         (1..).zip(here).map(|(index, other)| Other::new(PodIndex(index), other, false)).collect();
@@ -60,7 +60,7 @@ fn a_pod_that_asks_for_more_than_is_left_is_rejected_with_the_first_resource_tha
     let here = [asking(1800, 900, 0), asking(0, 0, 450)];
     for (pod, expected) in [
         (asking(0, 0, 0), "admitted"),
-        // To the last thousandth and byte.
+        // Exact to a thousandth and a byte.
         (asking(200, 100, 50), "admitted"),
         (
             asking(500, 0, 0),
@@ -85,7 +85,7 @@ fn a_pod_that_asks_for_more_than_is_left_is_rejected_with_the_first_resource_tha
     let expected = "OutOfpods: Node didn't have enough resource: pods, requested: 1, used: 3, capacity: 3";
     assert_eq!(judged(&node(), &asking(0, 0, 0), &full), expected);
     assert_eq!(judged(&node(), &asking(1, 0, 0), &full), expected, "pods are looked at first");
-    // Who asks for nothing of what is overdrawn is not concerned.
+    // A pod that does not request the exhausted resource is not affected.
     assert_eq!(judged(&node(), &asking(0, 1, 0), &full[1..]), "admitted");
 }
 
@@ -96,7 +96,7 @@ fn a_pod_asks_for_what_runs_at_once_at_most() {
         Container { sidecar: true, ..asks("side", 300, 0, 0) },
         asks("second", 700, 0, 0),
     ]);
-    // 300 of the sidecar and 700 of the init container behind it.
+    // 300 of the sidecar and 700 of the init container after it.
     assert_eq!(Amounts::requested(&asked), Amounts { pods: 1, cpu: 1000, ..Amounts::default() });
     let mut none = container("app");
     none.resources.memory_limit = Some(Quantity::from_milli(1_000_000));
@@ -145,10 +145,10 @@ fn a_pod_that_asks_for_another_node_is_rejected() {
         (vec![fields(In, "other")], false),
         (vec![fields(NotIn, "board")], false),
         (vec![fields(NotIn, "other")], true),
-        // All of one term, or of another one.
+        // All requirements of one term, or those of another term.
         (vec![expressions(&[requirement("zone", In, &["a"]), requirement("rank", In, &["8"])])], false),
         (vec![expressions(&[requirement("rank", In, &["8"])]), fields(In, "board")], true),
-        // A term that asks for nothing matches nothing, and so does none.
+        // An empty term matches nothing, and neither does an empty list.
         (vec![NodeSelectorTerm::default()], false),
         (Vec::new(), false),
     ] {
@@ -160,7 +160,7 @@ fn a_pod_that_asks_for_another_node_is_rejected() {
         let mut pod = asking(0, 0, 0);
         pod.spec.placement.node_selector.insert(key.into(), value.into());
         assert_eq!(judged(&node(), &pod, &[]), expected, "{key}: {value}");
-        // Both are to hold.
+        // Both have to match.
         pod.spec.placement.node_affinity = Some(one("zone", In, &["b"]));
         assert_eq!(judged(&node(), &pod, &[]), NO);
     }
@@ -191,7 +191,7 @@ fn a_taint_that_ends_pods_keeps_away_who_does_not_tolerate_it() {
         let tainted = NodeInfo { taints: vec![taint("NoExecute")], ..node() };
         assert_eq!(judged(&tainted, &pod, &[]), expected, "{toleration:?}");
     }
-    // Whom a scheduler keeps away is here already.
+    // Taints that only keep a scheduler away do not matter for a pod that is on the node.
     let tainted = NodeInfo { taints: vec![taint("NoSchedule"), taint("PreferNoSchedule")], ..node() };
     assert_eq!(judged(&tainted, &asking(0, 0, 0), &[]), "admitted");
     let tainted = NodeInfo { taints: vec![taint("NoSchedule"), taint("NoExecute")], ..node() };
@@ -230,7 +230,7 @@ fn two_pods_do_not_have_one_port_of_the_host() {
         let (taken, asked) = (web(taken.0, taken.1, taken.2), web(asked.0, asked.1, asked.2));
         assert_eq!(judged(&node(), &asked, &[taken]), expected);
     }
-    // A sidecar has its port as long as the pod, an init container has not.
+    // A sidecar occupies its port as long as the pod runs, an init container does not.
     let with = |init: Container| asking(0, 0, 0).init([on_port("", 80, "TCP", init)]);
     assert_eq!(judged(&node(), &with(sidecar("side")), &[web("", 80, "TCP")]), NO);
     assert_eq!(judged(&node(), &with(container("init")), &[web("", 80, "TCP")]), "admitted");
@@ -268,7 +268,7 @@ fn what_is_said_first_of_several_reasons() {
     let first =
         |pod: &Pod| judged(&tainted, pod, std::slice::from_ref(&taken)).split(':').next().map(str::to_owned);
     assert_eq!(first(&pod).as_deref(), Some("OutOfcpu"));
-    // Nobody makes room for a critical pod that could not use it.
+    // No pod is preempted for a critical pod that could not use the room.
     let mut pod = critical(pod);
     assert_eq!(first(&pod).as_deref(), Some("NodeAffinity"));
     pod.spec.placement.node_selector.clear();
@@ -277,7 +277,7 @@ fn what_is_said_first_of_several_reasons() {
     assert_eq!(first(&pod).as_deref(), Some("TaintToleration"));
 }
 
-/// A pod that is here, of class `B`estEffort, b`U`rstable or `G`uaranteed by what it asks for.
+/// A pod of class Guaranteed with these requests.
 fn guaranteed(cpu: i64, memory: i64) -> Pod {
     let mut app = asks("app", cpu, memory, 0);
     app.resources.cpu_limit.clone_from(&app.resources.cpu_request);
@@ -315,7 +315,7 @@ fn a_critical_pod_preempts_as_few_as_possible_and_guaranteed_ones_last() {
             vec![burstable(400, 0), burstable(400, 0), burstable(1100, 0)],
             "preempts [3]",
         ),
-        // 300 are missing: 300 of them are there in the second, and as many in the third with less memory.
+        // 300 are missing: the second pod frees enough, and so does the third one, with less memory.
         (
             "of two that are enough the one with less memory",
             (400, 0),
@@ -341,12 +341,12 @@ fn a_critical_pod_preempts_as_few_as_possible_and_guaranteed_ones_last() {
             "preempts [1]",
         ),
     ] {
-        // So many pods there may be.
+        // The limit of pods is not exceeded.
         let node = NodeInfo { allocatable: Amounts { pods: 110, ..node().allocatable }, ..node() };
         let new = critical(asking(asked.0, asked.1, 0));
         assert_eq!(judged(&node, &new, &here), expected, "{what}");
     }
-    // A place is a resource, too, which best effort pods have.
+    // The place of a pod is a resource too, which best-effort pods have.
     let here = [asking(0, 0, 0), asking(100, 0, 0), guaranteed(100, 100)];
     assert_eq!(judged(&node(), &critical(asking(0, 0, 0)), &here), "preempts [1]");
 }
@@ -355,7 +355,7 @@ fn a_critical_pod_preempts_as_few_as_possible_and_guaranteed_ones_last() {
 fn one_pod_after_the_other_is_chosen_by_what_is_missing_then() {
     let here = [asking(500, 0, 0), asking(600, 0, 0), asking(900, 0, 0)];
     let node = NodeInfo { allocatable: Amounts { pods: 110, ..node().allocatable }, ..node() };
-    // 1400 are missing: after 900 there are 500 left, for which the first is enough.
+    // 1400 are missing: after 900, 500 are left, for which the first pod suffices.
     assert_eq!(judged(&node, &critical(asking(1400, 0, 0)), &here), "preempts [3, 1]");
 }
 
@@ -373,7 +373,7 @@ fn the_one_that_is_chosen_leaves_least_of_each_resource_by_its_share_and_squared
     assert_eq!(choice(&[(500, 250), (1000, 100), (500, 250)], (1000, 500)), [3, 1]);
     // 900 of 1000 thousandths are less than half of them and all ten bytes.
     assert_eq!(choice(&[(900, 0), (500, 10), (500, 0)], (1000, 10)), [2, 3]);
-    // The last takes the place of the one that was chosen, and the later of equal ones is taken.
+    // The last pod moves to the place of the chosen one, and of equal pods the later one is chosen.
     assert_eq!(choice(&[(900, 0), (500, 0), (500, 0), (500, 0)], (1400, 0)), [1, 3]);
 }
 
@@ -381,7 +381,7 @@ fn the_one_that_is_chosen_leaves_least_of_each_resource_by_its_share_and_squared
 fn only_what_a_pod_asks_for_has_to_be_there_when_it_begins() {
     let node = node();
     let fits = |pod: &Pod, others: &[Pod]| fits(&node, pod, others.iter().chain([pod]));
-    // More cpu is taken than there is, since the node was another one.
+    // More cpu is in use than exists, since the node has changed.
     let others = [asking(2500, 500, 0)];
     assert!(fits(&asking(0, 500, 0), &others));
     assert!(!fits(&asking(0, 501, 0), &others));
@@ -415,7 +415,7 @@ fn what_goes_anyway_is_waited_for_and_nobody_goes_for_its_room() {
     let others = [Other::new(PodIndex(1), &going, true), Other::new(PodIndex(2), &stays, false)];
     assert_eq!(show(judge(&node(), &critical(asking(900, 0, 0)), &others)), "preempts []");
     assert_eq!(show(judge(&node(), &critical(asking(1500, 0, 0)), &others)), "preempts [2]");
-    // It counts until it is gone.
+    // A terminating pod counts until it is gone.
     assert_eq!(
         show(judge(&node(), &asking(900, 0, 0), &others)),
         "OutOfcpu: Node didn't have enough resource: cpu, requested: 900, used: 2000, capacity: 2000"

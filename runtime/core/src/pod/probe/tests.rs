@@ -30,7 +30,7 @@ fn ready(sim: &Sim) -> bool {
     shown
 }
 
-/// What is asked, as `second kind`.
+/// The probes that ran, as `second kind`.
 fn asked_by(
     sim: Sim,
     answer: impl Fn(ProbeKind, u64) -> ProbeResult + 'static,
@@ -206,7 +206,7 @@ fn only_so_many_exec_probes_run_at_once_and_every_one_has_its_turn() {
             pod(RestartPolicy::Always).uid(&format!("u{number}")).named(&format!("p{number}")).with([app]),
         );
     }
-    // Answers take up to two seconds: four places serve some four probes a second, twelve are due.
+    // Answers take up to two seconds: four places serve some four probes a second, but twelve are due.
     sim.weather.latency = secs(2);
     sim.run_until(secs(120));
     let in_flight: usize = sim.node.pods().map(PodState::exec_probes_in_flight).sum();
@@ -233,7 +233,7 @@ fn an_exec_probe_has_its_place_until_it_answers_even_if_its_pod_is_stopped() {
         );
     }
     sim.run_until(secs(4));
-    // None answers while this lasts.
+    // No probe answers during this time.
     sim.weather.latency = secs(1_000_000);
     sim.run_until(secs(8));
     assert_eq!(asked.borrow().len(), EXEC_PROBES_AT_ONCE);
@@ -285,7 +285,7 @@ fn an_adopted_container_stays_ready_until_a_probe_says_otherwise() {
         let index = node.index_of(&pod.uid).expect("it is here");
         let health = |node: &Node| node.pod(index).map(|pod| pod.health(ContainerIndex(0)).ready);
         assert_eq!(health(&node), Some(ready));
-        // Its first probe is spread over a period, the same each time.
+        // The first probe is spread over a period, the same each time.
         let plan = node.plan(at(100));
         let first = plan.wake_at.expect("a probe is due");
         assert!(first > at(100) && first < at(110), "{first:?}");
@@ -319,7 +319,7 @@ fn an_answer_that_nobody_asked_for_counts_for_nothing() {
 
 #[test]
 fn failures_in_a_row_are_counted_on_in_the_next_run_of_the_container() {
-    // It fails twice and ends by itself; its next run has but one failure left.
+    // The probe fails twice, and the run ends by itself; the next run has only one failure left.
     let fate = |_: &str, number| if number == 0 { Fate::Exits(0, secs(15)) } else { Fate::Runs };
     let mut sim = Sim::new(probed(Some(exec_probe()), None, None), fate).probes(|_, _, _| failure());
     sim.run_until(secs(20));
@@ -327,7 +327,7 @@ fn failures_in_a_row_are_counted_on_in_the_next_run_of_the_container() {
         sim.trace,
         "   0s app#0 start\n  15s app#0 exits 0\n  15s app#1 start\n  15s app#1 Term\n  15s app#1 exits 143\n"
     );
-    // What was decided on begins anew: three failures again.
+    // After a decision the count starts again: three failures.
     sim.run_until(secs(46));
     assert!(
         sim.trace.ends_with("  25s app#2 start\n  45s app#2 Term\n  45s app#2 exits 143\n"),
@@ -339,7 +339,7 @@ fn failures_in_a_row_are_counted_on_in_the_next_run_of_the_container() {
 #[test]
 fn what_was_found_of_a_run_does_not_hold_for_the_next() {
     let fate = |_: &str, number| if number == 0 { Fate::Exits(1, secs(15)) } else { Fate::Runs };
-    // Startup once and readiness twice, of the first run.
+    // One success of the startup probe and two of the readiness probe, in the first run.
     let successes = Rc::new(RefCell::new(3));
     let mut sim =
         Sim::new(probed(None, Some(exec_probe()), Some(exec_probe())), fate).probes(move |_, _, _| {
@@ -369,10 +369,10 @@ fn who_is_not_ready_is_asked_as_soon_as_something_becomes_known_of_the_pod() {
         0..22 => failure(),
         _ => ProbeResult::Success,
     });
-    // The other ends at 2s, before it may be asked, and at 22s; it starts again at 2s and 32s.
+    // The other container ends at 2s, before it may be probed, and at 22s; it starts again at 2s and 32s.
     sim.run_until(secs(300));
     assert!(sim.trace.contains("  22s other#1 exits 1\n  32s other#2 start\n"), "{}", sim.trace);
-    // The period begins anew with the question that came between; who is ready is left alone.
+    // The period starts again with the additional probe; the ready container is not probed additionally.
     let expected = ["5s Readiness", "22s Readiness", "122s Readiness", "222s Readiness"];
     assert_eq!(*asked.borrow(), expected.map(String::from));
 }
@@ -408,7 +408,7 @@ fn news_while_an_answer_is_awaited_bring_another_question_after_it() {
 
 #[test]
 fn an_agent_that_begins_spreads_what_it_adopts_over_a_period() {
-    // Nothing that becomes known brings it forward, and nothing is asked before its delay.
+    // No other change brings the probe forward, and no probe runs before its delay.
     let spread = |uid: &str, kind: ProbeKind, delay: u64| {
         let mut app = container("app");
         let probe = Some(Probe { period: secs(60), initial_delay: secs(delay), ..exec_probe() });
@@ -435,7 +435,7 @@ fn an_agent_that_begins_spreads_what_it_adopts_over_a_period() {
         }
     }
     assert!(seen.len() > 55, "{seen:?}");
-    // Each sixth of the period has its share.
+    // Each sixth of the period has its share of probes.
     for sixth in 0..6 {
         let within = at(100 + 10 * sixth)..at(110 + 10 * sixth);
         assert!(seen.iter().filter(|due| within.contains(due)).count() >= 3, "{seen:?}");
