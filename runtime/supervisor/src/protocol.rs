@@ -293,8 +293,8 @@ mod tests {
         }
     }
 
-    /// A supervisor hears what any process of root's sends, and an agent what a
-    /// supervisor does that a container broke into.
+    /// A supervisor reads frames of any process of root, and an agent reads frames of a supervisor that a
+    /// container may have broken into.
     #[test]
     fn frames_changed_at_random_are_taken_or_refused() {
         let encoded = |frame: &dyn Fn(&mut [u8]) -> usize| {
@@ -318,7 +318,7 @@ mod tests {
         let (ours, theirs) = pair();
         nodlet_fuzz::fuzz("protocol frame", 20_000, &corpus, &words, |input| {
             for which in [true, false] {
-                // A frame of nothing is how a socket tells that the other end is gone.
+                // An empty frame is how a socket reports that the other end is closed.
                 if input.is_empty()
                     || nix::unistd::write(&ours, &input[..input.len().min(2 * MAX_FRAME)]).is_err()
                 {

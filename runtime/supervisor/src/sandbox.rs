@@ -414,7 +414,7 @@ mod tests {
         let initramfs = "1 1 0:2 / / rw - rootfs rootfs rw,size=100k\n\
                          20 1 0:19 / /proc rw,relatime - proc proc rw\n";
         assert!(super::is_on_initial_root(initramfs));
-        // A root that was switched to lies over it, and hides it.
+        // The mount of a root that was switched to covers the initial root.
         let disk = "21 1 254:0 / / rw,relatime - ext4 /dev/vda rw\n22 21 0:20 / /proc rw - proc proc rw\n";
         let named = "21 1 0:30 / / rw - tmpfs rootfs rw\n22 21 0:2 / /rootfs rw - rootfs rootfs rw\n";
         assert!(!super::is_on_initial_root(disk) && !super::is_on_initial_root(named));

@@ -531,7 +531,7 @@ pub(super) fn join_tasks(tasks: &[std::path::PathBuf]) -> io::Result<()> {
 mod tests {
     use super::*;
 
-    /// Real children end in every way there is.
+    /// Real children that end in every possible way.
     #[test]
     fn every_wait_status_is_understood() {
         let end_as = |end: &dyn Fn()| {
@@ -542,7 +542,7 @@ mod tests {
                 exit_now(99)
             };
             assert!(is_child(child));
-            // Seen without being reaped, reaped once.
+            // `ended` reports the exit without reaping the child, and `wait_for` reaps it once.
             let ended_as = loop {
                 if let Some(ended) = ended(child) {
                     break ended;
@@ -559,7 +559,7 @@ mod tests {
             let ended = end_as(&|| exit_now(code));
             assert_eq!((ended, ended.code(), ended.signal()), (Ended::Exited(code), code, None));
         }
-        // 32 to 34 are the C library's own, but the kernel's like any other.
+        // The C library reserves 32 to 34, but the kernel treats them like all other signals.
         let harmless = [libc::SIGCHLD, libc::SIGCONT, libc::SIGURG, libc::SIGWINCH];
         let stop = [libc::SIGSTOP, libc::SIGTSTP, libc::SIGTTIN, libc::SIGTTOU];
         for signal in (1..=64).filter(|signal| !harmless.contains(signal) && !stop.contains(signal)) {

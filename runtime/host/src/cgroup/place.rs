@@ -171,7 +171,8 @@ mod tests {
 
     use super::*;
 
-    /// A service's cgroup on this machine, delegated with one below for its agent, and a root.
+    /// The cgroup of a service on this machine, which can be delegated, with one below it for the agent; and
+    /// a root.
     struct Service {
         unified: PathBuf,
         own: PathBuf,
@@ -202,7 +203,7 @@ mod tests {
             choose_for(own, &self.unified, &self.paths).expect("it can be written down")
         }
 
-        /// A supervisor below this place.
+        /// Starts a process in a supervisor's cgroup below `place`.
         fn inhabit(&self, place: &Path) -> Inhabitant {
             let directory = self.unified.join(place).join(super::super::name(&self.paths));
             let supervisor = directory.join("supervisors/podx");
@@ -230,7 +231,7 @@ mod tests {
         fn drop(&mut self) {
             self.child.kill().unwrap();
             self.child.wait().unwrap();
-            // It leaves the cgroup a little after we have been told.
+            // The process leaves the cgroup a little after `wait` returns.
             while has_pods(&self.directory) {
                 std::thread::yield_now();
             }

@@ -68,7 +68,7 @@ fn own_part(leaf: &Path) -> Option<PathBuf> {
 mod tests {
     use super::*;
 
-    /// Files in the places of the kernel's: what is written where, also on a machine with version 1.
+    /// Plain files in place of the kernel's show what is written where, also on a machine with version 1.
     #[test]
     fn the_limits_of_version_2_are_lifted_from_a_leaf_what_is_below_it_and_its_pod_alone() {
         let root = std::env::temp_dir().join(format!("nodlet-quota-{}", std::process::id()));

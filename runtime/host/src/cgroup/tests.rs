@@ -1,5 +1,4 @@
-//! Against the kernel of the machine, below a cgroup named after this process;
-//! pure conversions as tables.
+//! Tests with the kernel of the machine, below a cgroup named after this process; pure conversions as tables.
 
 use std::io::Write;
 use std::os::fd::{AsRawFd, FromRawFd};
@@ -13,7 +12,7 @@ use super::*;
 use nodlet_core::spec::ContainerIndex;
 use nodlet_kube::manifest::{self, Validation};
 
-/// Cgroups that nobody else has, gone with all their processes at the end of the test.
+/// Cgroups of one test alone, removed with all their processes at the end of the test.
 struct Scratch(Cgroups, Paths);
 
 impl Scratch {
@@ -82,7 +81,7 @@ fn file(leaf: &Path, kernel: &Hierarchies, controller: Controller, v1: &str, v2:
     }
 }
 
-/// What it says.
+/// The content of the leaf's file in the hierarchy of `controller`.
 fn read(leaf: &Path, kernel: &Hierarchies, controller: Controller, v1: &str, v2: &str) -> String {
     fs::read_to_string(file(leaf, kernel, controller, v1, v2)).unwrap().trim().to_owned()
 }
@@ -112,7 +111,8 @@ fn requests_and_limits_become_shares_quotas_and_bytes_as_the_kubelets() {
     assert_eq!(of_pod(&[both, memory]), limits(204, None, Some(16 << 20)));
     assert_eq!(of_pod(&[both, "{}"]), limits(204, None, None));
 
-    // Of init containers the largest counts, with the sidecars that run beside it already.
+    // Of the init containers the largest request counts, together with the sidecars that already run beside
+    // it.
     let of_all = |init: &[(&str, bool)], regular: &[&str]| {
         let mut all = pod("u", regular);
         let names: Vec<&str> = init.iter().map(|(resources, _)| *resources).collect();
@@ -157,7 +157,7 @@ fn a_leaf_has_the_limits_of_its_container_and_the_pod_their_sum() {
         (32 << 20).to_string()
     );
     let (v1, v2) = ("memory.memsw.limit_in_bytes", "memory.swap.max");
-    // Not every kernel counts what is swapped.
+    // Not every kernel accounts for swap.
     if let Ok(swap) = fs::read_to_string(file(&leaf.relative, scratch.kernel(), Controller::Memory, v1, v2)) {
         assert!([(32 << 20).to_string().as_str(), "0"].contains(&swap.trim()), "it may swap: {swap}");
     }
@@ -172,7 +172,7 @@ fn a_leaf_has_the_limits_of_its_container_and_the_pod_their_sum() {
         );
         assert!(target.shares().unwrap().abs_diff(shares) < 27, "{:?}", target.shares());
     }
-    // The class weighs as much as its pods together.
+    // The shares of the class are the sum of its pods' shares.
     scratch.0.pod(&pod("c", &["{requests: {cpu: 1}}"])).unwrap();
     let class = Target::new(scratch.kernel(), &scratch.0.class(QosClass::Burstable)).shares().unwrap();
     assert!(class.abs_diff(768 + 1024) < 60, "{class}");
@@ -188,7 +188,7 @@ fn the_pods_together_leave_processes_to_the_machine() {
     assert!(most > 0 && most < threads, "{most} of {threads}");
 }
 
-/// As systemd does with the cgroup of a service that has just ended.
+/// systemd removes the cgroup of a service that has just ended, while the agent makes cgroups below it.
 #[test]
 fn what_somebody_tidies_away_meanwhile_is_made_again() {
     let scratch = Scratch::new();
@@ -266,7 +266,7 @@ fn killing_a_pod_takes_every_process_and_emptied_tells() {
     smol::block_on(cgroup.emptied());
     assert!(!child.wait().unwrap().success());
     cgroup.remove().unwrap();
-    // What is gone is empty, and may be killed and removed again.
+    // A removed cgroup counts as empty, and may be killed and removed again.
     smol::block_on(cgroup.emptied());
     leaf.kill().unwrap();
     leaf.kill_exec(1).unwrap();
@@ -293,7 +293,7 @@ fn what_is_frozen_stands_still_and_goes_on_where_it_was() {
     let says = |line: &str| fs::read_to_string(&events).unwrap().lines().any(|found| found == line);
     until("the kernel says that it stands", || says("frozen 1"));
     let frozen = used();
-    // For a process that goes on, many ticks.
+    // Many ticks for a process that runs.
     std::thread::sleep(Duration::from_millis(300));
     assert_eq!(used(), frozen);
     leaf.freeze(false).unwrap();
@@ -317,8 +317,8 @@ fn a_kernel_without_cgroup_kill_kills_by_signals() {
     assert!(!child.wait().unwrap().success());
 }
 
-/// Makes cgroups in each other until their path is longer than any system call accepts, and runs a
-/// program in the last.
+/// Makes nested cgroups until their path is longer than any system call accepts, and runs a program in the
+/// last one.
 fn spawn_deep_below(cgroup: &Path) -> Child {
     use nix::fcntl::{OFlag, openat};
     use nix::sys::stat::{Mode, mkdirat};
@@ -359,7 +359,7 @@ fn a_tree_of_any_width_and_depth_is_killed_and_removed() {
     assert!(!cgroup.unified().exists());
 }
 
-/// Joins a cgroup, starts a thread that goes on for ever, and ends its own, which is the first.
+/// Forks a process that joins a cgroup, starts a thread that never ends, and ends its first thread.
 fn go_headless(procs: &Path) -> Pid {
     extern "C" fn thread(_: *mut libc::c_void) -> *mut libc::c_void {
         loop {
@@ -371,7 +371,7 @@ fn go_headless(procs: &Path) -> Pid {
     // SAFETY: the child takes no lock that another thread may have held.
     match unsafe { nix::unistd::fork() }.unwrap() {
         nix::unistd::ForkResult::Parent { child } => child,
-        // SAFETY: what the thread is given lives as long as the process does.
+        // SAFETY: the arguments of the thread live as long as the process does.
         nix::unistd::ForkResult::Child => unsafe {
             libc::write(file.as_raw_fd(), c"0".as_ptr().cast(), 1);
             let mut id = std::mem::zeroed();
@@ -435,12 +435,12 @@ fn want_of_memory_is_counted_at_the_leaf() {
     let mut child = spawn(&leaf, "exec dd if=/dev/zero of=/dev/null bs=64M count=1");
     child.wait().unwrap();
     smol::block_on(cgroup.emptied());
-    // v2, told to end the cgroup as one, counts the process that it chose once more then.
+    // With `memory.oom.group`, v2 counts the process that it chose a second time.
     let as_one = matches!(scratch.kernel().home(Controller::Memory), Home::V2);
     assert_eq!(leaf.oom_kills().unwrap(), if as_one { 2 } else { 1 });
 }
 
-/// What a shell in the leaf can do with devices, on either kind of filter.
+/// Checks what a shell in the leaf can do with devices, for either kind of filter.
 fn check_devices(leaf: &Leaf, expected: &str) {
     let script = "t() { \"$@\" 2>/dev/null && printf y || printf n; }; d=$(mktemp -d); \
         t sh -c 'head -c1 /dev/zero > /dev/null'; t sh -c 'head -c1 /dev/urandom >/dev/null'; t sh -c ': < /dev/kmsg'; \
@@ -457,13 +457,13 @@ fn a_container_opens_only_the_devices_that_every_container_has() {
     let open = ContainerLimits { all_devices: true, ..ContainerLimits::none() };
     check_devices(&cgroup.leaf("c0", 0, &open).unwrap(), "yyyyyyyyy");
     check_devices(&cgroup.leaf("c1", 0, &ContainerLimits::none()).unwrap(), "yynyyynyn");
-    // The same rules as a program, whatever this machine has for v1.
+    // The same rules as an eBPF program, even if this machine has v1's devices controller.
     let leaf = cgroup.leaf("c2", 0, &open).unwrap();
     devices::filter_v2(&leaf.unified()).unwrap();
     check_devices(&leaf, "yynyyynyn");
 }
 
-/// Plain files for a v2 cgroup: what is written where, whatever this machine mounts.
+/// Plain files for a v2 cgroup show what is written where, whatever this machine mounts.
 #[test]
 fn v2_limits_go_into_the_files_of_v2_and_a_missing_controller_has_a_name() {
     let mount = std::env::temp_dir().join(format!("nodlet-v2-{}", std::process::id()));
@@ -521,7 +521,7 @@ fn v2_limits_go_into_the_files_of_v2_and_a_missing_controller_has_a_name() {
     fs::remove_dir_all(mount).unwrap();
 }
 
-/// One that ends while another waits for it must not take away what they share.
+/// A load that ends while another one waits for it must not remove the cgroup that they share.
 #[test]
 fn loads_of_one_store_share_the_cgroup_of_the_process_that_unpacks() {
     let paths = Paths::new(Path::new(&format!("/tmp/nodlet-unpacker-{}", std::process::id())));
@@ -564,7 +564,7 @@ fn a_kill_lifts_the_cpu_limits_of_container_and_pod_and_the_next_start_renews_th
     let all = || [&cgroup.relative, &killed.relative, &beside.relative].map(|relative| quota(relative));
     assert_eq!(all(), [20_000, 10_000, 10_000]);
 
-    // An executed process ends in the time of the container.
+    // The end of an executed process leaves the limits of its container and pod in force.
     killed.kill_exec(1).unwrap();
     assert_eq!(all(), [20_000, 10_000, 10_000]);
     killed.kill().unwrap();
@@ -575,11 +575,11 @@ fn a_kill_lifts_the_cpu_limits_of_container_and_pod_and_the_next_start_renews_th
     let all = || [&cgroup.relative, &killed.relative, &beside.relative].map(|relative| quota(relative));
     assert_eq!(all(), [20_000, 10_000, 10_000]);
 
-    // As a supervisor does, which knows one path alone.
+    // Like a supervisor, which knows one path only.
     super::quota::lift_at(&beside.unified());
     assert_eq!(all(), [-1, 10_000, -1]);
     cgroup.kill().unwrap();
-    // In version 2 a leaf without processes, for which nobody waits, keeps its limit.
+    // In version 2, a leaf without processes keeps its limit, since nobody waits for its end.
     let [pod, _, beside] = all();
     assert_eq!((pod, beside), (-1, -1));
 }
@@ -594,7 +594,7 @@ fn a_pod_has_a_share_of_the_processes_unless_told_otherwise() {
         (of(&cgroup.relative), of(&scratch.0.kubepods()).parse::<u64>().unwrap())
     };
     let (share, all) = limits(PodPidsLimit::Share);
-    // 15 of the 90 percent that all pods may have.
+    // 15 of the 90 percent that all pods together may have.
     assert!(share.parse::<u64>().unwrap().abs_diff((all / 6).max(64)) <= 2, "{share} of {all}");
     assert_eq!(limits(PodPidsLimit::Of(7)).0, "7");
     assert_eq!(limits(PodPidsLimit::Unlimited).0, "max");

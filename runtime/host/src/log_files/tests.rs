@@ -39,14 +39,14 @@ fn var_log_may_be_a_link_and_nothing_below_it() {
     assert!(is_new && !place.make().expect("it is there").1);
     directory.open_own(place.name, OFlag::O_WRONLY | OFlag::O_CREAT).expect("opened");
     assert!(scratch.0.join("volatile/pods/n_p_u/c/0.log").is_file());
-    // At each level.
+    // A link at each level.
     let elsewhere = scratch.0.join("elsewhere");
     fs::create_dir_all(elsewhere.join("n_p_u/c")).expect("made");
     for (link, target) in [
         ("volatile/pods/n_p_u/c", elsewhere.join("n_p_u/c")),
         ("volatile/pods/n_p_u", elsewhere.join("n_p_u")),
         ("volatile/pods", elsewhere.clone()),
-        // One that stays in var/log is none, too.
+        // A link to a directory inside var/log is not followed either.
         ("volatile/pods", PathBuf::from("containers")),
     ] {
         let link = scratch.0.join(link);
@@ -96,7 +96,7 @@ fn what_containers_put_in_the_place_of_a_log_is_not_opened() {
     assert_eq!(fs::read_to_string(&other).expect("it is there"), "a secret");
 }
 
-/// To open a device can be enough to set it off; of a FIFO it can be seen that somebody did.
+/// Opening a device can trigger an action of it, and the other end of a FIFO can notice that it was opened.
 #[test]
 fn what_is_no_log_is_not_opened_in_order_to_see_that() {
     use std::os::unix::fs::OpenOptionsExt;
@@ -157,7 +157,7 @@ fn a_pod_that_goes_on_making_files_in_the_logs_of_another_holds_up_nobody() {
     let error = volume::remove_in(&directory.0, OsStr::new("doomed"), 2000).expect_err("there are more");
     assert_eq!(error.raw_os_error(), Some(libc::EBUSY));
     assert_eq!(fs::read_dir(scratch.0.join("doomed")).expect("read").count(), 1000);
-    // What was left then is removed the next time.
+    // The rest is removed by the next call.
     volume::remove_in(&directory.0, OsStr::new("doomed"), 2000).expect("removed");
     assert!(!scratch.0.join("doomed").exists());
 }

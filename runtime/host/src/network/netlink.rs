@@ -391,7 +391,7 @@ pub fn link_index(name: &str) -> io::Result<u32> {
 mod tests {
     use super::*;
 
-    /// In a thread with a network namespace of its own, which ends with it.
+    /// Runs a test in a thread with its own network namespace, which ends with the thread.
     pub(super) fn in_new_namespace(test: impl FnOnce() + Send + 'static) {
         let thread = std::thread::spawn(|| {
             nix::sched::unshare(nix::sched::CloneFlags::CLONE_NEWNET).expect("these tests need root");

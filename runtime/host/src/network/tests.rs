@@ -16,7 +16,7 @@ fn network(cidr: &str) -> Network {
     Network::new(&Paths::new(Path::new("/tmp/no-such-root")), Some(cidr)).unwrap()
 }
 
-/// In a thread with a network namespace of its own, which ends with it.
+/// Runs a test in a thread with its own network namespace, which ends with the thread.
 fn in_new_namespace(test: impl FnOnce() + Send + 'static) {
     let thread = std::thread::spawn(|| {
         nix::sched::unshare(nix::sched::CloneFlags::CLONE_NEWNET).expect("these tests need root");
@@ -131,7 +131,7 @@ fn the_bridge_is_made_once_and_goes_with_our_links_alone() {
         netlink.add_veth(&link, bridge, theirs, here).unwrap();
         netlink.add_bridge("nlother").unwrap();
 
-        // An agent with another range shares the bridge with the pods of the first.
+        // An agent with another pod range shares the bridge with the pods of the first range.
         let mut other = self::network("10.9.2.0/24");
         let addresses = netlink.addresses().unwrap();
         assert_eq!(other.earlier_ranges(Some(bridge), &addresses), ["10.1.2.1/24"]);
@@ -172,6 +172,6 @@ fn an_address_has_one_hardware_address_of_its_own() {
     let [first, second] = [2, 3].map(|last| hardware_address(Ipv4Addr::new(10, 85, 0, last)));
     assert_eq!(first, hardware_address(Ipv4Addr::new(10, 85, 0, 2)));
     assert_ne!(first, second);
-    // Of one machine, not of a group, and locally administered.
+    // The address is that of one machine, not of a group, and locally administered.
     assert_eq!(first[0] & 0b11, 0b10);
 }

@@ -1,4 +1,4 @@
-//! A kernel whose pool is empty, and one whose pool is ready.
+//! Random bytes of a kernel whose entropy pool is empty, and of one whose pool is ready.
 
 use std::io;
 

@@ -287,7 +287,7 @@ mod tests {
         for number in 0..MOVED {
             std::fs::create_dir_all(last.join(format!("{number}/full"))).expect("made");
         }
-        // What they are moved to may be taken.
+        // The names to which the directories would be moved may be in use.
         for number in 0..TAKEN {
             std::fs::create_dir_all(doomed.join(format!(".deep-{number}/full"))).expect("made");
         }

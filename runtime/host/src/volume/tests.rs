@@ -142,7 +142,7 @@ fn removing_follows_no_link_and_knows_no_depth() {
     assert_eq!(fs::read_dir(&scratch.0).expect("read").count(), 1, "something was moved up and left");
 }
 
-/// Makes directories within one another below `path`, deeper than a path can say.
+/// Makes nested directories below `path`, deeper than a path can express.
 fn dig(path: &Path, levels: usize) {
     use std::os::fd::AsRawFd;
     let mut at = fs::File::open(path).expect("it is there");
@@ -152,14 +152,14 @@ fn dig(path: &Path, levels: usize) {
     }
 }
 
-/// The thread that removes has 256 KiB of stack, and the agent 1024 descriptors.
+/// The thread that removes directories has 256 KiB of stack, and the agent has 1024 descriptors.
 #[test]
 fn removing_takes_no_more_stack_and_descriptors_however_deep_a_container_went() {
     let scratch = Scratch::new("deep");
     let doomed = scratch.0.join("doomed");
     fs::create_dir(&doomed).expect("made");
     dig(&doomed, 2_000);
-    // What it is moved to may be taken.
+    // The names to which directories are moved may be in use.
     fs::write(doomed.join(".deep-0"), "").expect("written");
     fs::create_dir_all(doomed.join(".deep-1/full")).expect("made");
     let path = doomed.clone();
@@ -178,7 +178,8 @@ fn what_a_pod_has_mounted_in_a_volume_is_unmounted_and_stays_as_it_is() {
     fs::create_dir_all(doomed.join("v/mounted")).expect("made");
     fs::write(doomed.join("v/file"), "").expect("written");
     let (source, target) = (precious.clone(), doomed.clone());
-    // In a mount namespace of this thread alone. Of the same file system, so that no device tells.
+    // The mounts are in a mount namespace of this thread alone, and of the same file system, so that no
+    // device number reveals them.
     let thread = std::thread::spawn(move || {
         nix::sched::unshare(nix::sched::CloneFlags::CLONE_NEWNS).expect("these tests need root");
         let none = None::<&str>;
@@ -195,7 +196,7 @@ fn what_a_pod_has_mounted_in_a_volume_is_unmounted_and_stays_as_it_is() {
     assert_eq!(fs::read_to_string(precious.join("dir/file")).expect("it stays"), "x");
 }
 
-/// A pod that may write to `data` exchanges a directory there with a link to another of the machine.
+/// A pod that may write to `data` replaces a directory there by a link to another directory of the machine.
 #[test]
 fn a_directory_that_is_created_for_a_pod_gives_no_other_its_mode() {
     use std::sync::atomic::{AtomicBool, Ordering};
@@ -224,7 +225,7 @@ fn a_directory_that_is_created_for_a_pod_gives_no_other_its_mode() {
         });
         let mode = || fs::metadata(precious.join("new")).expect("it is there").mode() & 0o7777;
         for _ in 0..10_000 {
-            // The link may be in the way, as may what is exchanged.
+            // The check may fail because of the link, or because the directory was just moved.
             let _ = check_host_paths(&request);
         }
         done.store(true, Ordering::Relaxed);

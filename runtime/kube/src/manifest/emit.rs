@@ -245,7 +245,7 @@ mod tests {
 
     use super::to_yaml;
 
-    /// Strings, and how sigs.k8s.io/yaml 1.6 prints them behind `k: `.
+    /// Strings, and how sigs.k8s.io/yaml 1.6 prints them after `k: `.
     #[rustfmt::skip]
     const STRINGS: &[(&str, &str)] = &[
         ("", "\"\"\n"),

@@ -94,7 +94,7 @@ mod tests {
     fn content_node_and_file_make_the_uid_and_nothing_else() {
         let object = json!({"metadata": {"name": "a"}, "spec": {"containers": [{"name": "c"}]}});
         let first = uid(&object, "n", "/m/a.yaml");
-        // A version that breaks this line replaces every pod of every board.
+        // A version that changes this value replaces every pod of every board.
         assert_eq!(first, "4ecdc7e03864ddd25e8e660566a43626");
         assert_ne!(first, uid(&object, "n", "/m/b.yaml"));
         assert_ne!(first, uid(&object, "o", "/m/a.yaml"));

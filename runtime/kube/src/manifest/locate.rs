@@ -151,7 +151,7 @@ spec:
             ("spec.containers[1].name", 13),
             ("spec.containers[1].args[1]", 15),
             ("spec.containers[1].resources.limits[cpu]", 18),
-            // What is missing is missing there.
+            // A missing field is reported at the line of its parent.
             ("spec.containers[1].image", 13),
             ("spec.containers[7].image", 9),
             ("spec.restartPolicy", 8),
@@ -163,7 +163,7 @@ spec:
         assert_eq!(line(TEXT, 2, "kind"), None);
         assert_eq!(line("{\"a\":\n {\"b\": [1,\n 2]}}", 0, "a.b[1]"), Some(3));
         assert_eq!(line("a: [", 0, "a[3]"), None);
-        // A tab behind a colon, which the reader allows.
+        // A tab after a colon, which the reader allows.
         assert_eq!(line("a:\t1\nb:\n  c:\t2\n", 0, "b.c"), Some(3));
     }
 }

@@ -177,7 +177,7 @@ mod tests {
         for (spec, with_defaults, expected) in [
             (json!({}), false, "\"\" 0 PreemptLowerPriority"),
             (json!({"priorityClassName": ""}), false, "\"\" 0 PreemptLowerPriority"),
-            // Of several defaults, which only a race can leave, the lowest.
+            // Several default classes, which only a race can produce: the one with the lowest value applies.
             (json!({}), true, "\"usual\" 7 PreemptLowerPriority"),
             (json!({"priorityClassName": "high"}), true, "\"high\" 1000 PreemptLowerPriority"),
             (json!({"priorityClassName": "shy"}), true, "\"shy\" 500 Never"),
@@ -228,10 +228,10 @@ mod tests {
         let pod = json!({"spec": {"priorityClassName": "high"}});
         let before = Priority::of(&pod, &classes(), None).unwrap();
         assert_eq!(Priority::of(&pod, &Classes::new(), Some(before.clone())), Ok(before.clone()));
-        // With another class it is another pod.
+        // A pod with another class is another pod.
         let other = json!({"spec": {"priorityClassName": "shy"}});
         assert_eq!(show(Priority::of(&other, &classes(), Some(before))), "\"shy\" 500 Never");
-        // One that has the default class has it without naming it.
+        // A pod without a class name keeps the default class.
         let plain = json!({"spec": {}});
         let before = Priority::of(&plain, &classes(), None).unwrap();
         assert_eq!(

@@ -28,7 +28,7 @@ fn refused(text: &str) -> ManifestError {
     parse("web.yaml", text.as_bytes(), Validation::Strict, "board").expect_err(text)
 }
 
-/// A pod with more in its spec and in its container, in flow style.
+/// A pod with these additional fields in its spec and in its container, in flow style.
 fn pod(spec: &str, container: &str) -> String {
     format!(
         "apiVersion: v1\nkind: Pod\nmetadata: {{name: web}}\nspec: {{containers: [{{name: app, image: 'app:1', {container}}}], {spec}}}\n"
@@ -66,7 +66,7 @@ fn defaults_are_those_of_a_cluster() {
         object["metadata"].as_object_mut().unwrap().remove("uid");
         assert_eq!(to_yaml(&object), defaulted);
         assert_eq!(pod.spec.qos_class(), class);
-        // What was defaulted is read again as the same.
+        // The defaulted object gives the same pod when it is parsed again.
         assert_eq!(one(defaulted).pod.spec, pod.spec);
     }
 }
@@ -185,7 +185,7 @@ fn quality_of_service_follows_requests_and_limits() {
         );
         assert_eq!(one(&text).pod.spec.qos_class(), class, "{resources:?}");
     }
-    // Init containers count as the others do.
+    // Init containers count like the others.
     let both = "{limits: {cpu: 1, memory: 1Gi}}";
     for (init, regular, class) in [
         ("{requests: {cpu: 1}}", "{}", QosClass::Burstable),
@@ -469,7 +469,7 @@ fn unknown_and_repeated_fields_are_errors_warnings_or_nothing() {
     let ignored = parse("f", text.as_bytes(), Validation::Ignore, "n").unwrap();
     assert!(ignored[0].warnings.is_empty());
 
-    // For those who send it to an agent, who sees nothing of it any more.
+    // For a client that sends the object to an agent: the agent cannot see duplicate keys any more.
     let text = POD.replace("image:", "image: j, image:");
     let twice = ["line 4: key \"image\" already set in map"];
     assert_eq!(written("f", text.as_bytes(), Validation::Warn).unwrap().0[0].warnings, twice);
@@ -477,7 +477,7 @@ fn unknown_and_repeated_fields_are_errors_warnings_or_nothing() {
     let refused_too = written("f", text.as_bytes(), Validation::Strict).unwrap().1[0].to_string();
     assert!(refused_too.ends_with(twice[0]), "{refused_too}");
 
-    // A document that is for somebody else takes nothing from the others.
+    // A document that is not for nodlet does not affect the other documents.
     let text = format!("{POD}---\napiVersion: apps/v1\nkind: Deployment\n---\n{POD}");
     let (objects, others) = written("f", text.as_bytes(), Validation::Strict).unwrap();
     assert_eq!(objects.iter().map(|written| written.document).collect::<Vec<_>>(), [Some(1), Some(3)]);
@@ -515,7 +515,7 @@ fn one_file_may_hold_documents_and_lists() {
         ["f"]
     );
 
-    // All or nothing, and the one that is wrong is told.
+    // All objects are accepted or none, and the error names the wrong one.
     let error = refused(&format!("{}---\n{}", named("a"), named("B")));
     assert!(
         error
@@ -613,7 +613,7 @@ fn what_is_no_text_or_too_much_of_it_is_refused() {
         refused(&b"{\"a\":".repeat(1_000_000))
             .contains("line 1: error converting JSON: recursion limit exceeded")
     );
-    // Ten MiB of hostile text end in a refusal and not in a lack of memory.
+    // Ten MiB of hostile text are rejected, and do not exhaust the memory.
     for piece in ["- ", "[", "{a: ", "a: &a [*a]\n", "? ", "- - x\n", "\"", "# \n", "---\n", "!!"] {
         refused(piece.repeat(10 * 1024 * 1024 / piece.len()).as_bytes());
     }
@@ -631,7 +631,7 @@ fn of_ten_thousand_errors_the_first_are_told_and_the_others_counted() {
         assert!(error.status()["message"].as_str().unwrap().ends_with(&format!(", and {more} more]")));
         errors.len() + more
     };
-    // Each name breaks a rule, and all together two more.
+    // Each name breaks a rule, and the list as a whole breaks two more.
     assert_eq!(invalid(&format!("dnsConfig: {{searches: [{}]}}", lists("A")), ""), 10_002);
     assert_eq!(invalid("", &format!("args: [{}]", lists("1"))), 10_000);
     assert_eq!(invalid(&format!("tolerations: [{}]", lists("[]")), ""), 10_000);
@@ -646,7 +646,7 @@ fn of_ten_thousand_errors_the_first_are_told_and_the_others_counted() {
 
 #[test]
 fn a_long_key_with_many_below_it_that_are_there_twice_is_told_in_few_words() {
-    // Each path begins with the long key.
+    // The path of each error begins with the long key.
     let (long, twice) = ("x".repeat(100_000), "\"a\":1,".repeat(5_000));
     let text = format!("{{\"apiVersion\":\"v1\",\"kind\":\"Pod\",\"{long}\":{{{twice}\"a\":1}}}}");
     let told = refused(&text).to_string();
@@ -705,7 +705,7 @@ fn uids_are_those_of_the_file_unless_given() {
     );
     assert_eq!(first, uid(&format!("{from_server}status: {{phase: Running}}\n"), "/m/web.yaml", "board"));
     assert!(one(&from_server).object["metadata"].get("deletionTimestamp").is_none());
-    // A uid names directories.
+    // A uid becomes the name of directories.
     for uid in ["../../etc", "a/b", ".", "A", "%s"] {
         let error = refused(&POD.replace("{name: web}", &format!("{{name: web, uid: '{uid}'}}")));
         assert!(error.to_string().contains("metadata.uid: Invalid value"), "{error}");
@@ -795,7 +795,7 @@ fn the_api_gives_uids_and_generated_names() {
     let class = json!({"kind": "PriorityClass", "apiVersion": "scheduling.k8s.io/v1", "value": 1});
     let refused_class = admit(class, Validation::Strict, "board").unwrap_err().to_string();
     assert!(refused_class.contains("a PriorityClass cannot be handled as a Pod"), "{refused_class}");
-    // A file's pod would get another name, and be another pod, each time the file is read.
+    // The pod of a file would get another name each time the file is read, and so be another pod.
     assert!(
         refused(&POD.replace("name: web", "generateName: web-"))
             .to_string()

@@ -318,7 +318,8 @@ mod tests {
     use super::{VERDICTS, Verdict, verdict};
     use crate::schema;
 
-    /// Every (type, field) that a pod which runs can have: from PodSpec down through what is acted on.
+    /// Every (type, field) pair that can occur in a running pod: from PodSpec down through the fields on
+    /// which nodlet acts.
     fn reached() -> BTreeSet<(&'static str, &'static str)> {
         let mut reached = BTreeSet::new();
         let mut open = vec![schema::find("PodSpec").unwrap()];

@@ -3,13 +3,13 @@ use std::io::{Read, Write};
 
 use super::*;
 
-/// A console with input, and the container's end of that.
+/// A console with input, and the container's end of the input pipe.
 fn console(stdin_once: bool) -> (Console, File) {
     let (reader, writer) = input_pipe().unwrap();
     (Console::new(Some(writer), stdin_once, false), reader.into())
 }
 
-/// The far ends of an attached client's pipes.
+/// The client's ends of its pipes.
 struct Far {
     stdin: Option<File>,
     stdout: File,
@@ -176,9 +176,9 @@ fn clients_and_input_outlive_the_binary() {
     let saved = serde_json::to_vec(&console.save()).unwrap();
     let saved: SavedConsole = serde_json::from_slice(&saved).unwrap();
     assert_eq!(saved.descriptors().count(), 4);
-    // What executing does: the descriptors stay, the memory goes.
+    // An execve keeps the descriptors and drops the memory.
     std::mem::forget(console);
-    // SAFETY: each is in the record once, and their owner was forgotten.
+    // SAFETY: each descriptor is in the record once, and its owner was forgotten.
     let mut console = Console::restore(saved, |fd| unsafe { std::os::fd::FromRawFd::from_raw_fd(fd) });
     far.stdin.as_mut().unwrap().write_all(b"over").unwrap();
     console.pump();
@@ -213,7 +213,7 @@ fn the_first_who_attaches_to_a_container_with_input_sees_what_it_has_written_bef
     console.show(Stream::Stdout, b"out");
     console.show(Stream::Stderr, b"err");
     let saved = serde_json::to_string(&console.save()).unwrap();
-    // SAFETY: the first console, which owns it, lives to the end of the test.
+    // SAFETY: the first console, which owns the descriptor, lives to the end of the test.
     let own = |fd: RawFd| unsafe { BorrowedFd::borrow_raw(fd) }.try_clone_to_owned().unwrap();
     let mut console = Console::restore(serde_json::from_str(&saved).unwrap(), own);
     let (first, second) = (attach(&mut console), attach(&mut console));

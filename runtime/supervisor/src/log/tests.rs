@@ -163,12 +163,12 @@ fn what_was_lost_is_said_by_the_next_binary_and_at_the_end_too() {
     log.write(Stream::Stdout, b"lost\nlost\n");
     let saved = serde_json::to_vec(log.partial()).unwrap();
     let mut next = Log::open(log.config().clone(), serde_json::from_slice(&saved).unwrap());
-    // No line follows.
+    // The container writes no further line.
     next.finish();
     let lines = scratch.lines();
     assert!(lines[0].starts_with("stderr F nodlet: 2 lines ("), "{lines:?}");
     assert_eq!(lines.len(), 1);
-    // One of before it was counted.
+    // The record of an earlier version has no count of lost lines.
     let earlier: Partial = serde_json::from_str(r#"{"stdout":[98],"stderr":[]}"#).unwrap();
     assert!(earlier.lost.is_none() && earlier.stdout == b"b");
 }
@@ -205,7 +205,7 @@ fn what_is_put_in_the_place_of_a_log_is_neither_waited_for_nor_written_to() {
     std::fs::create_dir(scratch.0.join("app")).unwrap();
     let (path, elsewhere) = (scratch.0.join("app/0.log"), scratch.0.join("elsewhere"));
     nix::unistd::mkfifo(&path, nix::sys::stat::Mode::S_IRWXU).unwrap();
-    // Somebody reads it, slowly.
+    // The FIFO has a reader that never reads.
     let _reader = OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(&path).unwrap();
     let mut log = scratch.log(0, 5);
     log.write(Stream::Stdout, b"one\n");
@@ -231,7 +231,7 @@ fn nothing_is_written_through_a_directory_that_became_a_link_or_to_another_name_
     log.write(Stream::Stdout, b"one\n");
     std::fs::rename(&directory, scratch.0.join("aside")).unwrap();
     std::os::unix::fs::symlink(&elsewhere, &directory).unwrap();
-    // As much as is rotated, and the oldest removed.
+    // Enough lines for rotations, and for the removal of the oldest file.
     (0..100).for_each(|n| log.write(Stream::Stdout, format!("line {n}\n").as_bytes()));
     let mut again = scratch.log(1000, 1);
     again.write(Stream::Stdout, b"of another run\n");
@@ -239,7 +239,7 @@ fn nothing_is_written_through_a_directory_that_became_a_link_or_to_another_name_
     let names: Vec<_> =
         std::fs::read_dir(&elsewhere).unwrap().map(|entry| entry.unwrap().file_name()).collect();
     assert_eq!(names, ["0.log.20200101-000000"]);
-    // A file of the machine under the name of a log.
+    // A file of the machine gets the name of a log by a hard link.
     std::fs::remove_file(&directory).unwrap();
     std::fs::create_dir(&directory).unwrap();
     std::fs::write(scratch.0.join("auth.log"), "").unwrap();
@@ -256,7 +256,7 @@ fn a_device_in_the_place_of_a_log_has_no_tail() {
     log.write(Stream::Stdout, b"one\n");
     let path = scratch.0.join("app/0.log");
     std::fs::remove_file(&path).unwrap();
-    // `/dev/zero`, which can be read for ever.
+    // The device of `/dev/zero`, which can be read for ever.
     mknod(&path, SFlag::S_IFCHR, Mode::S_IRWXU, makedev(1, 5)).expect("these tests need root");
     assert_eq!(log.tail(), "");
 }

@@ -1,4 +1,5 @@
-//! Attacks from inside a container on what starts and executes it.
+//! Attacks from inside a container on the processes of nodlet that start a container or execute a process in
+//! it.
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -76,7 +77,8 @@ fn names(directory: &Path) -> Vec<String> {
     names
 }
 
-/// Two volumes of a pod, of which one lies in the other: what lies on the way is the containers' own.
+/// Two volumes of a pod, one mounted inside the other: the containers control the path to the mount point of
+/// the inner one.
 fn no_link_in_a_volume_leads_to_a_mount_point() {
     let pod = Pod::new("covered");
     let (outer, inner, host) = (pod.root.join("outer"), pod.root.join("inner"), pod.root.join("host"));
@@ -95,7 +97,7 @@ fn no_link_in_a_volume_leads_to_a_mount_point() {
             config.mounts = vec![volume(&outer, "/vol"), volume(&inner, &format!("/vol/{point}"))];
             let message = failure(&pod, &config);
             assert_eq!(message, format!("mount the volume at /vol/{point}: {no_trust}"), "{link} -> {leads}");
-            // Whichever way round a manifest has them.
+            // In either order of the mounts in the manifest.
             config = pod.container("app", &["ls=/"]);
             config.mounts = vec![volume(&inner, &format!("/vol/{point}")), volume(&outer, "/vol")];
             assert!(failure(&pod, &config).contains(no_trust), "{link} -> {leads}");
@@ -106,7 +108,7 @@ fn no_link_in_a_volume_leads_to_a_mount_point() {
     assert!(fs::symlink_metadata(host.join("ptmx")).unwrap().is_file());
 }
 
-/// As a container does it: with what it can write to, and nothing more.
+/// A container swaps the volume, with nothing but its write access to it.
 fn a_volume_swapped_between_runs_takes_no_other_place() {
     let pod = Pod::new("swapped");
     let (outer, inner, host) = (pod.root.join("outer"), pod.root.join("inner"), pod.root.join("host"));
@@ -165,7 +167,7 @@ fn no_link_of_an_image_leads_to_the_root() {
     assert_eq!(names(&host), [] as [&str; 0]);
 }
 
-/// Images have `/var/run -> /run`, and volumes belong there.
+/// Images have the link `/var/run -> /run`, and volumes are mounted below it.
 fn links_of_an_image_lead_volumes_within_it() {
     let pod = Pod::new("linked");
     let (outer, inner) = (pod.root.join("outer"), pod.root.join("inner"));
@@ -186,7 +188,7 @@ fn links_of_an_image_lead_volumes_within_it() {
     assert_eq!(names(&outer), ["deep", "work"]);
 }
 
-/// The usual manifest for a modem, and what else of /dev pods are given.
+/// The usual manifest for a modem, and other devices of /dev that pods use.
 fn devices_of_the_host_are_volumes_too() {
     let pod = Pod::new("devices");
     let net = pod.root.join("net");
@@ -220,12 +222,13 @@ fn devices_of_the_host_are_volumes_too() {
     }
 }
 
-/// Many directories to look through for a program: a process is between fork and execve for longer.
+/// A `PATH` with many directories: the search for the program makes the time between fork and execve longer.
 fn long_path() -> String {
     format!("PATH={}/bin", "/none:".repeat(3000))
 }
 
-/// With CAP_SYS_PTRACE, beside others that come. Returns what it is told to stop by.
+/// The config of a container with CAP_SYS_PTRACE that examines every process which comes into its PID
+/// namespace, until the file `/stop` exists.
 fn hunter(pod: &Pod) -> ContainerConfig {
     fs::write(MARKER, "").unwrap();
     let mut config = pod.container("hunter", &["hunt=/stop", "out=end", "wait"]);
@@ -264,11 +267,11 @@ fn nothing_that_starts_in_a_shared_pid_namespace_has_more_than_its_container() {
                     assert!(process.pid > 1, "a container's process passed for another");
                     match pod.exited().code {
                         0 => assert!(pod.output(&config).starts_with("runs"), "{}", pod.output(&config)),
-                        // It was executed before the supervisor heard another speak for it.
+                        // The container was executed before the supervisor read the forged frame.
                         code => assert_eq!(code, 137),
                     }
                 }
-                // Another spoke for it, and was not believed.
+                // The supervisor read the forged frame, and rejected it.
                 SupervisorEvent::StartFailed { message, .. } => {
                     assert_eq!(
                         message,
@@ -306,13 +309,13 @@ fn nothing_that_is_executed_has_more_than_its_container() {
     assert_eq!(what_it_found(&pod, &hunter), [] as [&str; 0]);
 }
 
-/// Stopped between fork and execve by who may trace it, it stops nobody else.
+/// A tracer that stops the process between fork and execve stops no other process.
 fn an_executed_process_shares_no_memory_with_its_helper() {
     let pod = Pod::new("memory");
     let mut config = pod.container("app", &["wait"]);
     config.process.env = vec![long_path()];
     let app = pod.start(config_number(&config), &config);
-    // A process that was executed before it was stopped shows nothing: the next is tried.
+    // A process that was executed before it was stopped shows nothing; the next one is tried.
     for id in 1..=100 {
         let cgroup = nodlet_supervisor::client::exec_cgroup(&config.cgroup.unified, id);
         let until = format!("until=/go-{id}");
@@ -335,8 +338,8 @@ fn an_executed_process_shares_no_memory_with_its_helper() {
     panic!("none of 100 processes was stopped before its execve");
 }
 
-/// Stops the process of the container that comes into a cgroup. Returns it, and whether it still
-/// ran nodlet's program.
+/// Stops the process of the container that is put into `cgroup`. Returns its PID, and whether it still ran
+/// nodlet's program.
 fn stop_before_execve(cgroup: &Path) -> (i32, bool) {
     let status = |pid: i32| fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
     let mut found = None;
@@ -380,7 +383,7 @@ fn every_process_has_a_session_keyring_of_its_own() {
     assert_eq!(all.len(), 5, "{keyrings:?} and this process's {own}");
 }
 
-/// Containers of root's share root's quota, and any of them can use it up.
+/// All containers that run as root share root's key quota, and any of them can exhaust it.
 fn a_quota_of_keys_that_is_used_up_holds_up_no_start() {
     struct Quota(String);
     const MOST_KEYS: &str = "/proc/sys/kernel/keys/root_maxkeys";
@@ -409,7 +412,8 @@ fn a_quota_of_keys_that_is_used_up_holds_up_no_start() {
     assert_eq!(keyrings.len(), 3, "{all:?}");
 }
 
-/// It is a volume's or an image's: whatever reads it waits for ever, or takes all memory.
+/// A volume or an image provides `/etc/passwd`: a FIFO blocks its reader for ever, an endless file takes all
+/// memory.
 fn a_passwd_that_never_ends_holds_up_no_start() {
     let pod = Pod::new("passwd");
     let fifo = pod.root.join("fifo");
@@ -425,7 +429,7 @@ fn a_passwd_that_never_ends_holds_up_no_start() {
             assert_eq!((exit.code, output), (0, format!("{home}\n")));
         }
     }
-    // An image cannot hold a device that is opened, but pipes and links.
+    // An image cannot contain a device that can be opened, but it can contain FIFOs and links.
     let passwd = pod.root.join("layer/etc/passwd");
     for link in [None, Some("/dev/zero"), Some("/proc/self/fd/0")] {
         let _ = fs::remove_file(&passwd);
@@ -455,7 +459,7 @@ fn a_child_that_a_real_time_signal_ended_hides_no_other() {
     assert_eq!(patiently("exit", async { pod.exited() }).code, 7);
 }
 
-/// The image names it, and what nodlet has open has numbers that can be guessed.
+/// The image sets the working directory, and the numbers of nodlet's open descriptors can be guessed.
 fn a_working_directory_is_no_descriptor_of_nodlet() {
     let pod = Pod::new("cwd-fd");
     for number in 3..40 {
@@ -473,7 +477,8 @@ fn a_working_directory_is_no_descriptor_of_nodlet() {
     }
 }
 
-/// The helper of an exec may look through any process that the container sees; the container may not.
+/// The helper of an exec may follow the root link of any process that the container sees; the container may
+/// not.
 fn a_link_to_another_processs_root_is_no_working_directory() {
     for host in [true, false] {
         let pod = Pod::with("cwd-root", |sandbox| {
@@ -482,12 +487,13 @@ fn a_link_to_another_processs_root_is_no_working_directory() {
         let mut other = pod.container("other", &["write=/secret:x", "wait"]);
         pod.start(config_number(&other), &other);
         pod.wait_for_output(&other, "wrote");
-        // This test, which is the host's; in a shared PID namespace, what comes after pause.
+        // The target is this test, a process of the host; in a shared PID namespace it is the process after
+        // pause.
         let leads = format!("/proc/{}/root", if host { std::process::id() } else { 2 });
         let program = ["rename=/work:/was", &format!("symlink={leads}:/work"), "ls=/work", "out=end", "wait"];
         other = pod.container("app", &program);
         other.process.cwd = "/work".into();
-        // With those of the other process, it could look itself.
+        // With the capabilities of the other process, the container could follow the link itself.
         other.process.capabilities.clear();
         pod.start(config_number(&other), &other);
         pod.wait_for_output(&other, "end\n");
@@ -537,13 +543,13 @@ fn what_libcontainer_refuses_names_its_cause() {
     }
 }
 
-/// Its memory is copied for each process that it executes in a container.
+/// The supervisor's memory is copied for each process that it executes in a container.
 fn a_supervisor_keeps_no_environment_in_memory() {
     use std::os::unix::fs::FileExt;
     let pod = Pod::new("secrets");
     let (secret, argument) = ("needle-of-the-environment", "needle-of-an-argument");
     let mut config = pod.container("app", &["wait"]);
-    // Of many sizes, so that what is allocated later does not lie over all of them.
+    // The values have many sizes, so that later allocations do not overwrite all of them.
     let values = (0..60).map(|number| format!("PASSWORD_{number}={}{secret}", "x".repeat(number * 13)));
     config.process.env.extend(values);
     pod.start(config_number(&config), &config);

@@ -1,4 +1,4 @@
-//! Processes that are executed beside a container's own.
+//! Processes that are executed in a container besides the container's own process.
 
 use std::fs::{self, File};
 use std::io::{Read, Write};
@@ -24,7 +24,7 @@ pub(crate) const TESTS: &[(&str, fn())] = &[
     ),
 ];
 
-/// /proc/self/status without what differs between any two processes.
+/// The lines of /proc/self/status that do not differ between any two processes.
 fn comparable(status: &str) -> Vec<&str> {
     let differ = [
         "Name",
@@ -146,7 +146,7 @@ fn a_terminal_is_the_containers_own() {
     assert!(text.starts_with("true\r\nxterm\r\n/dev/pts/0"), "{text}");
     terminal.write_all(b"typed\n").unwrap();
     read_to("typed\r\ntyped\r\n", &mut terminal);
-    // Control-C reaches it: the terminal controls its session.
+    // Control-C reaches the process: the terminal is the controlling terminal of its session.
     terminal.write_all(b"\x03").unwrap();
     assert!(matches!(pod.next(), SupervisorEvent::ExecExited { id: 3, code: 130 }));
 }
@@ -206,12 +206,12 @@ fn executing_leaves_nothing_behind() {
     assert_eq!(groups, 0);
 }
 
-/// As under containerd: a process that an executed one leaves behind is the container's.
+/// As under containerd, a process that an executed process leaves behind belongs to the container.
 fn what_an_executed_process_leaves_behind_is_the_containers_and_takes_no_place() {
     let pod = Pod::new("behind");
     let config = pod.container("app", &["wait"]);
     pod.start(config_number(&config), &config);
-    // More than may be executed at once.
+    // More processes than may be executed at the same time.
     for id in 0..100 {
         pod.ask_to_exec(id, &config, &["/bin/program", "program", "fork=setsid"], false, [None; 3]);
         loop {

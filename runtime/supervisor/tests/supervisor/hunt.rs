@@ -1,5 +1,5 @@
-//! What a container with CAP_SYS_PTRACE can do to processes of nodlet that come into its PID
-//! namespace: look through them at the host, take their descriptors, speak for them.
+//! The attacks that a container with CAP_SYS_PTRACE can make on processes of nodlet that come into its PID
+//! namespace: access the host through them, take their descriptors, send messages in their name.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -7,10 +7,10 @@ use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::path::Path;
 
-/// A file of the host that no container is given.
+/// A file of the host that no container has.
 pub(crate) const MARKER: &str = "/etc/hostname-of-the-host";
 
-/// Looks at every process until `stop` is there, then prints what it found, a line each.
+/// Examines every process until the file `stop` exists, then prints the findings, one per line.
 pub(crate) fn hunt(stop: &Path) {
     let own = capabilities("self").expect("/proc is there");
     let mut found = BTreeSet::new();
@@ -48,7 +48,7 @@ fn capabilities(pid: &str) -> Option<u64> {
     u64::from_str_radix(line.trim(), 16).ok()
 }
 
-/// Takes what a process has open, and says on its sockets that process 1 is the container's.
+/// Takes the open descriptors of a process, and reports on its sockets that process 1 is the container's.
 fn take_descriptors(pid: i32, process: &Path, comm: &str, found: &mut BTreeSet<String>) {
     let Ok(open) = fs::read_dir(process.join("fd")) else { return };
     for entry in open.flatten() {
@@ -65,7 +65,8 @@ fn take_descriptors(pid: i32, process: &Path, comm: &str, found: &mut BTreeSet<S
         if let Ok(taken) = take(pid, number)
             && leads.starts_with("socket:")
         {
-            // Alone, too: the second is refused whatever becomes of the first.
+            // For even PIDs the first frame is sent alone, since the second one is rejected whatever the
+            // result of the first.
             let frames = [r#"{"Created":{"pid":1}}"#, r#"{"User":{"uid":0,"gid":0,"groups":[],"home":"/"}}"#];
             for frame in &frames[..1 + (pid % 2) as usize] {
                 // SAFETY: the bytes outlive the call.

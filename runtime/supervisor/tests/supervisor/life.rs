@@ -1,4 +1,4 @@
-//! The life of a container, and what outlives the agent.
+//! The life of a container, and the state that outlives the agent.
 
 use std::fs;
 use std::io::{Read, Write};
@@ -113,7 +113,7 @@ fn a_start_under_way_is_told_to_the_agent_that_comes_meanwhile() {
         }
         _ => false,
     };
-    // Whichever was first, the agent knows of it: asked for again, it would be two.
+    // In either order the agent learns of the run: a second request would start a second run.
     if !state.events.iter().any(is_it) {
         assert_eq!(state.starting, [("app".to_owned(), number)]);
         assert!(is_it(&pod.next()));
@@ -161,7 +161,7 @@ fn a_container_outlives_its_agent_and_the_next_one_finds_all() {
     assert_eq!(layers, 1, "the layer is still in use");
     assert_eq!(pod.output(&leaves), "bye\n");
 
-    // What is forgotten is not told again; what is not, is.
+    // The event of a forgotten run is not sent again; the event of the other run is.
     pod.client(|supervisor| supervisor.forget("leaves", config_number(&leaves))).unwrap();
     pod.ask_to_start(config_number(&fails), &{
         let mut config = fails.clone();
@@ -278,7 +278,8 @@ fn a_run_is_forgotten_while_the_next_one_writes() {
     pod.run(&first);
     let second = pod.container("app", &["until=/go", "out=late", "write=/said:x", "wait"]);
     let process = pod.start(config_number(&second), &second);
-    // It hears at once of output and of what moves the run that wrote it to another place.
+    // The stopped supervisor gets two things at once: output of the second run, and the request to forget the
+    // first run, which moves the second one to another place in its list.
     let supervisor = pod.pid();
     let signal = |signal| {
         // SAFETY: no pointers.
@@ -329,7 +330,8 @@ fn the_supervisor_has_nothing_of_its_agent() {
     }
     let session = read("stat").rsplit(')').next().unwrap().split_whitespace().nth(3).unwrap().to_owned();
     assert_ne!(session, nix::unistd::getsid(None).unwrap().to_string());
-    // Listening socket, connection, lock, signals, and the mount, ipc and (no link, so none) net namespaces.
+    // Listening socket, connection, lock, signals, and the mount and ipc namespaces. The pod has no link, and
+    // so no net namespace.
     let fds: Vec<String> = fs::read_dir(format!("/proc/{pid}/fd"))
         .unwrap()
         .map(|entry| fs::read_link(entry.unwrap().path()).unwrap().to_string_lossy().into_owned())
@@ -346,7 +348,7 @@ fn a_supervisor_replaces_itself_and_no_container_notices() {
     pod.run(&gone);
     let process = pod.start(config_number(&stays), &stays);
     pod.start(config_number(&floods), &floods);
-    // The flood may be over by then.
+    // The flood may have ended by then.
     let execution_begins = |wanted: u32| loop {
         match pod.next() {
             SupervisorEvent::ExecStarted { id, .. } if id == wanted => break,
@@ -411,7 +413,7 @@ fn a_supervisor_replaces_itself_and_no_container_notices() {
                 session_over = true;
             }
             SupervisorEvent::ExecExited { id: 9, code } => {
-                // The container may have ended first, and taken it along.
+                // The container may have ended first, and its end kills the executed process.
                 assert!(code == 8 || code == 137, "{code}");
                 executed = true;
             }
@@ -424,7 +426,7 @@ fn a_supervisor_replaces_itself_and_no_container_notices() {
         assert_eq!(line, format!("{number} {}", "x".repeat(50)));
     }
     assert_eq!(lines.lines().count(), 20_000);
-    // It can do all that it could.
+    // The supervisor still works.
     let after = pod.container("after", &["out=runs"]);
     assert_eq!(pod.run(&after).1, "runs\n");
     wait_until("no child", || possessions(pid).1.is_empty());
@@ -454,7 +456,7 @@ fn clients_stay_attached_when_the_supervisor_replaces_itself() {
     assert!(matches!(pod.next(), SupervisorEvent::Attached { id: 1, .. }));
     drop((their_in, their_out, their_err));
     our_in.write_all(b"go\n").unwrap();
-    // More than the pipe takes, which nobody reads; then another binary has all of it.
+    // The output is more than the pipe holds, and nobody reads it; the next binary takes over all of it.
     pod.wait_for_output(&config, "2999 ");
     let newer = newer(&pod);
     for _ in 0..2 {
@@ -505,7 +507,7 @@ fn a_terminal_that_no_agent_has_taken_outlives_the_replacement() {
     assert!(events.any(|event| matches!(event, SupervisorEvent::ExecExited { id: 4, code: 3 })));
 }
 
-/// The agent is killed after it asked for something, and before it is told anything.
+/// Kills the agent after it has sent a request, and before it receives an answer.
 fn ask_and_die(pod: &Pod, ask: impl FnOnce()) {
     use nix::sys::signal::{Signal, kill};
     let pid = nix::unistd::Pid::from_raw(pod.pid());
@@ -517,7 +519,7 @@ fn ask_and_die(pod: &Pod, ask: impl FnOnce()) {
     kill(pid, Signal::SIGCONT).unwrap();
 }
 
-/// It hangs, and agents that died since have left their connections to it.
+/// The supervisor hangs, and agents that have died since have left their connections in its queue.
 fn a_supervisor_that_accepts_nobody_holds_up_no_agent() {
     let pod = Pod::new("hangs");
     let pid = nix::unistd::Pid::from_raw(pod.pid());
@@ -538,7 +540,7 @@ fn a_supervisor_that_accepts_nobody_holds_up_no_agent() {
     assert_eq!(pod.reconnect().pid, pid.as_raw());
 }
 
-/// There is more to tell than a socket holds.
+/// The supervisor has more events to send than a socket holds.
 fn an_agent_that_reads_late_is_told_all() {
     const RUNS: u32 = 200;
     let pod = Pod::new("late");
@@ -558,7 +560,7 @@ fn an_agent_that_reads_late_is_told_all() {
     let signal = |signal| nix::sys::signal::kill(nix::unistd::Pid::from_raw(pid), signal).unwrap();
     let state = pod.client(|supervisor| {
         let mut hello = std::pin::pin!(supervisor.hello());
-        // It must not answer as fast as it is asked.
+        // The supervisor must not answer while the request is being sent.
         signal(nix::sys::signal::Signal::SIGSTOP);
         wait_until("supervisor that is stopped", || status("State:").starts_with('T'));
         let before = sleeps();
@@ -617,10 +619,11 @@ fn a_binary_that_cannot_take_over_changes_nothing() {
     assert_eq!(pod.exited().code, 137);
 }
 
-/// Supervisors share what they have not written to, so what counts is what one more adds.
+/// Supervisors share the memory pages to which they have not written; the test measures what one more
+/// supervisor adds.
 fn a_further_pod_costs_little_memory() {
     const PODS: usize = 20;
-    // The aim is 256 of a release build; this one is not optimised.
+    // The target is 256 KiB for a release build; this build is not optimised.
     const KIB_EACH: usize = 320;
     let with_container = |number: usize| {
         let pod = Pod::new(&format!("memory{number}"));

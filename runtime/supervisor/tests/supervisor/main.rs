@@ -1,8 +1,7 @@
-//! Supervisors with real containers. Needs root. The binary is three things: the
-//! tests, the supervisor (it executes itself), and the program in the containers.
+//! Tests of supervisors with real containers. They need root. The binary has three roles: the tests, the
+//! supervisor (which the binary executes as itself), and the program in the containers.
 //!
-//! Each runs with a network and mounts of its own, so that the machine's are not
-//! touched.
+//! Each test has its own network and mount namespace, so that it does not change those of the machine.
 
 use std::os::unix::process::CommandExt;
 use std::process::{Command, ExitCode};
@@ -31,9 +30,9 @@ fn main() -> ExitCode {
     }
 }
 
-/// The tests that a command line names, in the words of Rust's own harness: all without a name, those
-/// whose names contain one of the names, or with `--exact` those of these names. `--list` runs none, and
-/// `--ignored` names none: none is ignored here.
+/// The tests that a command line selects, with the options of Rust's own test harness: all tests without a
+/// name; those whose names contain one of the names; with `--exact`, those with exactly these names. `--list`
+/// runs no test, and `--ignored` selects none, because no test is ignored here.
 struct Selection {
     names: Vec<String>,
     exact: bool,
@@ -59,7 +58,7 @@ fn tests() -> Vec<(&'static str, fn())> {
     [life::TESTS, start::TESTS, exec::TESTS, sandbox::TESTS, attack::TESTS].concat()
 }
 
-/// Gives the calling process a network and a table of mounts of its own.
+/// Gives the calling process its own network and mount namespaces.
 fn leave_the_machine() -> std::io::Result<()> {
     use nix::mount::{MsFlags, mount};
     use nix::sched::{CloneFlags, unshare};
@@ -67,7 +66,7 @@ fn leave_the_machine() -> std::io::Result<()> {
     Ok(mount(None::<&str>, "/", None::<&str>, MsFlags::MS_REC | MsFlags::MS_PRIVATE, None::<&str>)?)
 }
 
-/// Each test is a process, so that one that fails can be cleaned up after.
+/// Runs each test in its own process, so that the remains of a failed test can be removed.
 fn run_all(selection: &Selection) -> ExitCode {
     let mut failed = Vec::new();
     let mut passed = 0;

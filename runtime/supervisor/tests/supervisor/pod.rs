@@ -1,5 +1,5 @@
-//! A pod in a scratch root, with cgroups of its own, and a supervisor that the
-//! test plays the agent of.
+//! A pod in a temporary root, with its own cgroups, and a supervisor; the test acts as the supervisor's
+//! agent.
 
 use std::cell::{Cell, RefCell};
 use std::fs;
@@ -16,12 +16,12 @@ use nodlet_host::launch::{
 use nodlet_supervisor::client::{Supervisor, SupervisorError, SupervisorEvent, SupervisorState};
 use nodlet_supervisor::{ExitRecord, client::StartedProcess};
 
-/// How long a test waits for what must come: far longer than it takes on a machine with
-/// a dozen other things to do.
+/// How long a test waits for an event that must come: far longer than the event takes on a machine with a
+/// dozen other tasks.
 const PATIENCE: Duration = Duration::from_secs(120);
 
-/// Puts the program of the containers at `path`: the test itself, of a hundred megabytes. It is copied
-/// once for all pods of a test that live at a time; those that come later have a link to the copy.
+/// Puts the program of the containers at `path`: the test's own binary, of a hundred megabytes. It is copied
+/// once for all pods of a test that exist at the same time; later pods have a link to the copy.
 fn provide_program(path: &Path) {
     static LAST: Mutex<Option<PathBuf>> = Mutex::new(None);
     let mut last = LAST.lock().unwrap();
@@ -48,7 +48,7 @@ pub(crate) struct Pod {
 }
 
 impl Pod {
-    /// A root, an image and a supervisor, without a sandbox.
+    /// Makes a root, an image and a supervisor, without a sandbox.
     pub(crate) fn bare(name: &str) -> Pod {
         let name = format!("{name}-{}", std::process::id());
         let root = PathBuf::from(format!("/tmp/nodlet-test-{name}"));
@@ -75,7 +75,7 @@ impl Pod {
         pod
     }
 
-    /// With a sandbox that has no link.
+    /// Makes a pod with a sandbox without a link.
     pub(crate) fn new(name: &str) -> Pod {
         Pod::with(name, |_| {})
     }
@@ -118,25 +118,25 @@ impl Pod {
         self.client(|supervisor| patiently("an answer to hello", supervisor.hello())).expect("it answers")
     }
 
-    /// Events as an agent receives them after it connected: those in the answer to hello, then the later
+    /// Events as an agent receives them after it has connected: those in the answer to hello, then the later
     /// ones.
     pub(crate) fn events(&self) -> impl Iterator<Item = SupervisorEvent> {
         let known = self.hello().events.into_iter();
         known.chain(std::iter::repeat_with(|| self.next()))
     }
 
-    /// The agent is killed.
+    /// Closes the connection, as a killed agent does.
     pub(crate) fn disconnect(&self) {
         self.supervisor.replace(None);
     }
 
-    /// A new agent comes.
+    /// Connects as a new agent, and sends hello.
     pub(crate) fn reconnect(&self) -> SupervisorState {
         self.connect();
         self.hello()
     }
 
-    /// The same, and it does not greet.
+    /// Connects as a new agent, without sending hello.
     pub(crate) fn connect(&self) {
         let supervisor = Supervisor::connect(&self.dir).unwrap().expect("it lives");
         self.supervisor.replace(Some(supervisor));
@@ -146,7 +146,7 @@ impl Pod {
         self.client(|supervisor| patiently("news", supervisor.next())).expect("it lives")
     }
 
-    /// A container with `program` run by root, in a leaf of its own.
+    /// The config of a container that runs `program` as root, in its own leaf.
     pub(crate) fn container(&self, name: &str, program: &[&str]) -> ContainerConfig {
         let number = self.next_leaf.replace(self.next_leaf.get() + 1);
         let leaf = self.cgroup.join(format!("{name}-{number}"));
@@ -216,14 +216,14 @@ impl Pod {
         }
     }
 
-    /// Runs `program` to its end: how it ended, and what it wrote.
+    /// Runs `program` to its end. Returns the exit and the output.
     pub(crate) fn run(&self, config: &ContainerConfig) -> (ExitRecord, String) {
         self.start(config_number(config), config);
         let exit = self.exited();
         (exit, self.output(config))
     }
 
-    /// Executes a program beside a container's own.
+    /// Requests the execution of a program in a container.
     pub(crate) fn ask_to_exec(
         &self,
         id: u32,
@@ -237,7 +237,7 @@ impl Pod {
         self.client(|supervisor| supervisor.exec(id, &config.name, number, &exec, stdio)).unwrap();
     }
 
-    /// Executes a program to its end: its exit code, and what it wrote to stdout.
+    /// Executes a program to its end. Returns the exit code, and the output on stdout.
     pub(crate) fn exec(&self, id: u32, config: &ContainerConfig, program: &[&str]) -> (i32, String) {
         let mut args = vec!["/bin/program", "program"];
         args.extend(program);
@@ -259,12 +259,12 @@ impl Pod {
         }
     }
 
-    /// Pid of the supervisor.
+    /// PID of the supervisor.
     pub(crate) fn pid(&self) -> i32 {
         self.hello().pid
     }
 
-    /// Content of a container's log, both streams. Of what is being written, whole lines.
+    /// Content of a container's log, of both streams. An unfinished last line is left out.
     pub(crate) fn output(&self, config: &ContainerConfig) -> String {
         let log = fs::read(&config.log.path).unwrap_or_default();
         let whole = log.iter().rposition(|byte| *byte == b'\n').map_or(0, |last| last + 1);
@@ -278,7 +278,7 @@ impl Pod {
     }
 }
 
-/// The number of an attempt in tests that do not care: that of its leaf.
+/// The number of an attempt, for tests to which it does not matter: the number of the leaf.
 pub(crate) fn config_number(config: &ContainerConfig) -> u32 {
     u32::from_str_radix(&config.id[56..], 16).unwrap()
 }
@@ -289,7 +289,7 @@ impl Drop for Pod {
     }
 }
 
-/// Removes what a test has left that ended with `pid`.
+/// Removes the remains of a test that ended and had this `pid`.
 pub(crate) fn clean_up(pid: u32) {
     let suffix = format!("-{pid}");
     for entry in fs::read_dir(unified()).into_iter().flatten().flatten() {
@@ -318,7 +318,7 @@ fn remove(cgroup: &Path, root: &Path) {
     let _ = fs::remove_dir_all(root);
 }
 
-/// Whether nobody listens there any more. One that is busy may accept nobody for a moment.
+/// Whether no supervisor listens in `dir` any more. A busy supervisor may accept no connection for a moment.
 pub(crate) fn is_dead(dir: &Path) -> bool {
     match Supervisor::connect(dir) {
         Ok(supervisor) => supervisor.is_none(),
@@ -327,7 +327,7 @@ pub(crate) fn is_dead(dir: &Path) -> bool {
     }
 }
 
-/// What a process has open, and its children, the dead ones included.
+/// The open descriptors of a process, and its children, including the dead ones.
 pub(crate) fn possessions(pid: i32) -> (Vec<String>, String) {
     let mut open: Vec<String> = fs::read_dir(format!("/proc/{pid}/fd"))
         .unwrap()
@@ -342,7 +342,7 @@ pub(crate) fn touch(process: &StartedProcess, file: &str) {
     fs::write(format!("/proc/{}/root/{file}", process.pid), "").unwrap();
 }
 
-/// Waits for a future, but not for ever.
+/// Waits for a future, at most [`PATIENCE`].
 pub(crate) fn patiently<T>(what: &str, future: impl Future<Output = T>) -> T {
     let timeout = async {
         smol::Timer::after(PATIENCE).await;
@@ -351,7 +351,7 @@ pub(crate) fn patiently<T>(what: &str, future: impl Future<Output = T>) -> T {
     smol::block_on(smol::future::or(future, timeout))
 }
 
-/// Waits for a condition, but not for ever.
+/// Waits for a condition, at most [`PATIENCE`].
 pub(crate) fn wait_until(what: &str, mut condition: impl FnMut() -> bool) {
     let end = std::time::Instant::now() + PATIENCE;
     while !condition() {
@@ -360,7 +360,7 @@ pub(crate) fn wait_until(what: &str, mut condition: impl FnMut() -> bool) {
     }
 }
 
-/// A config of a link for a sandbox.
+/// The config of a link for a sandbox.
 pub(crate) fn link(bridge: &str, number: u8) -> NetworkConfig {
     NetworkConfig {
         bridge: bridge.to_owned(),
@@ -371,7 +371,7 @@ pub(crate) fn link(bridge: &str, number: u8) -> NetworkConfig {
     }
 }
 
-/// A termination message file of a container.
+/// Makes a container's termination message file. Returns its config.
 pub(crate) fn termination_message(pod: &Pod, fallback_to_logs: bool) -> TerminationMessage {
     let file = pod.root.join("message");
     fs::write(&file, "").unwrap();

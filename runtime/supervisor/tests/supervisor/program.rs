@@ -1,12 +1,12 @@
-//! What runs in the tests' containers: this same static binary, told by its
-//! arguments what to do, one after the other.
+//! The program in the tests' containers: this same static binary, whose arguments are operations to be
+//! performed one after the other.
 
 use std::collections::BTreeMap;
 use std::fs;
 use std::io::{Read, Write};
 use std::path::Path;
 
-/// Carries out `op` or `op=value` in order; ends with 0 after the last.
+/// Performs each `op` or `op=value` in order; exits with 0 after the last one.
 pub(crate) fn run(args: impl Iterator<Item = String>) -> ! {
     for arg in args {
         let (op, value) = arg.split_once('=').unwrap_or((&arg, ""));
@@ -50,12 +50,14 @@ fn perform(op: &str, value: &str) {
                 Err(error) => println!("{path}: {error}"),
             }
         }
-        // With truncation the kernel looks at the mount before it looks whether the file is executed.
+        // With truncation the kernel checks whether the mount is read-only before it checks whether the file
+        // is executed.
         "overwrite" => match std::fs::OpenOptions::new().write(true).truncate(true).open(value) {
             Ok(_) => println!("overwrote {value}"),
             Err(error) => println!("{value}: {error}"),
         },
-        // Whatever of nodlet is seen, for as long as it takes; and again when it has ended.
+        // Attacks every process of nodlet that can be seen, until the file exists; then again after they have
+        // ended.
         "attack" => attack(Path::new(value)),
         "mount" => {
             let flags = nix::mount::MsFlags::empty();
@@ -89,7 +91,7 @@ fn perform(op: &str, value: &str) {
                 .filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok())
                 .collect();
             fds.sort_unstable();
-            // The last one is that of the directory.
+            // The last descriptor is that of the directory.
             fds.pop();
             println!("{fds:?}");
         }
@@ -106,14 +108,14 @@ fn perform(op: &str, value: &str) {
             // SAFETY: no pointers.
             unsafe { libc::raise(signal) };
         }
-        // SAFETY: the child has one thread and executes nothing that another one held.
+        // SAFETY: the child has one thread and executes nothing that another thread has locked.
         "fork" => match unsafe { nix::unistd::fork() }.expect("one more process") {
             nix::unistd::ForkResult::Child => {
                 if value == "setsid" {
                     nix::unistd::setsid().expect("a new process leads no group");
                 }
                 if value == "spam" {
-                    // Faster than anybody reads.
+                    // Faster than any reader.
                     let lines = "spam\n".repeat(10_000);
                     println!("spam");
                     fs::write("/spamming", "").expect("the root can be written to");
@@ -143,7 +145,8 @@ fn perform(op: &str, value: &str) {
             });
             println!("{}", text.unwrap_or_else(|error| error.to_string()));
         }
-        // Every process that can be seen, for as long as it takes: has it more than this one?
+        // Examines every process that can be seen, until the file exists: does it have more rights than this
+        // one?
         "hunt" => crate::hunt::hunt(Path::new(value)),
         "keyring" => {
             const KEYCTL_GET_KEYRING_ID: libc::c_int = 0;
@@ -195,8 +198,8 @@ fn perform(op: &str, value: &str) {
     }
 }
 
-/// Tries to open the binary of every process of nodlet to write to it, until `stop` is there;
-/// then again through a descriptor that was taken of each while it lived.
+/// Tries to open the binary of every process of nodlet for writing, until the file `stop` exists; then again
+/// through a descriptor of the binary that was opened while the process lived.
 fn attack(stop: &Path) {
     let writable = |path: &str| fs::OpenOptions::new().write(true).truncate(true).open(path).map(drop);
     let mut held = BTreeMap::new();
@@ -207,7 +210,7 @@ fn attack(stop: &Path) {
         for process in fs::read_dir("/proc").expect("/proc is there").flatten() {
             let process = process.path();
             let name = fs::read_to_string(process.join("comm")).unwrap_or_default().trim_end().to_owned();
-            // By their names: this process may write to much else on this machine.
+            // Only processes with these names: this process may write to many other files of this machine.
             if !name.starts_with("nodlet:") && !name.starts_with("youki:") {
                 continue;
             }
@@ -217,7 +220,8 @@ fn attack(stop: &Path) {
                 Err(error) if error.raw_os_error() == Some(libc::EROFS) => {
                     *tried.entry(name.clone()).or_default() += 1;
                     let Ok(file) = fs::File::open(&exe) else { continue };
-                    // It may execute the container's own program since, which may be written to.
+                    // The process may have executed the container's own program since, which may be written
+                    // to.
                     let opened = identity(&file);
                     if name == "nodlet:super" {
                         binary = Some(opened);
@@ -226,7 +230,7 @@ fn attack(stop: &Path) {
                         held.insert(exe, (name, file));
                     }
                 }
-                // It has ended meanwhile, or executes the container's own program by now.
+                // The process has ended meanwhile, or has executed the container's own program.
                 Err(_) => {}
             }
         }
@@ -241,7 +245,7 @@ fn attack(stop: &Path) {
     println!("{}", tried.keys().cloned().collect::<Vec<_>>().join(" "));
 }
 
-/// Which file it is, on whatever mount.
+/// Identifies a file, independently of the mount.
 fn identity(file: &fs::File) -> (u64, u64) {
     let file = file.metadata().expect("it is open");
     (std::os::unix::fs::MetadataExt::dev(&file), std::os::unix::fs::MetadataExt::ino(&file))

@@ -1,4 +1,4 @@
-//! What the containers of a pod share, and what they do not share with others.
+//! What the containers of a pod share with each other, and what they do not share with others.
 
 use std::fs;
 use std::net::Ipv4Addr;
@@ -44,7 +44,7 @@ pub(crate) const TESTS: &[(&str, fn())] = &[
     ),
 ];
 
-/// A bridge on the host, which for these tests is a network namespace.
+/// Makes a bridge on the host, which is a network namespace in these tests.
 fn bridge(name: &str) -> Netlink {
     let mut netlink = Netlink::open().unwrap();
     let _ = netlink.remove_link(name);
@@ -78,7 +78,7 @@ fn a_pod_has_a_link_an_address_and_a_way_out() {
     let server = pod.container("server", &["listen=80", "wait"]);
     pod.start(config_number(&server), &server);
     pod.wait_for_output(&server, "listening");
-    // A container of the same pod, one of another, and the host.
+    // A container of the same pod, a container of another pod, and the host.
     assert_eq!(pod.run(&pod.container("near", &["connect=127.0.0.1:80"])).1, "hello\n");
     assert_eq!(other.run(&other.container("far", &["connect=10.211.7.2:80"])).1, "hello\n");
     let mut text = String::new();
@@ -89,7 +89,7 @@ fn a_pod_has_a_link_an_address_and_a_way_out() {
         ["cat=/proc/sys/net/ipv4/ip_unprivileged_port_start", "cat=/proc/sys/net/ipv4/ping_group_range"];
     assert_eq!(pod.run(&pod.container("sysctl", &sysctls)).1, "0\n0\t2147483647\n");
 
-    // The link goes with the supervisor, at once.
+    // The link is removed with the supervisor, at once.
     let name = link("ndnet", 3).host_link;
     assert!(link_index(&name).is_ok());
     other.client(Supervisor::end).unwrap();
@@ -112,7 +112,7 @@ fn a_sandbox_that_fails_is_undone_and_can_be_asked_for_again() {
     }
     let _bridge = bridge("ndundone");
     config.network = Some(link("ndundone", 4));
-    // A step after the link was made.
+    // This step comes after the link was made, and fails.
     config.memory_volumes =
         vec![nodlet_host::launch::MemoryVolume { name: "a/b".to_owned(), size: None, fs_group: None }];
     pod.client(|supervisor| supervisor.create_sandbox(&config)).unwrap();
@@ -148,7 +148,7 @@ fn a_shared_pid_namespace_has_a_pause_that_is_nothing() {
     pod.start(config_number(&config), &config);
     pod.wait_for_output(&config, "end\n");
     let output = pod.output(&config);
-    // Its root is empty, also for who may trace it: no /proc of the host's settings is in there.
+    // The root of pause is empty, also for a tracer: it has no /proc with settings of the host.
     assert!(output.starts_with("pause\n\n0 1 2\n"), "{output}");
     let mounts: Vec<&str> = output.lines().filter(|line| line.contains(" - tmpfs ")).collect();
     assert!(mounts.len() == 1 && mounts[0].contains(" / / ro,"), "{output}");
@@ -175,7 +175,7 @@ fn what_a_container_left_in_a_shared_pid_namespace_ends_with_it() {
     fs::remove_dir(&config.cgroup.unified).unwrap();
 }
 
-/// Nothing could be started in its PID namespace any more.
+/// After the end of pause, no process could start in the pod's PID namespace.
 fn a_pod_whose_pause_ended_ends_and_says_how_its_containers_did() {
     let pod = Pod::with("lost-pause", |sandbox| sandbox.share_process_namespace = true);
     let config = pod.container("app", &["out=up", "wait"]);
@@ -231,8 +231,8 @@ fn no_container_can_write_to_the_binary() {
     );
 }
 
-/// The same of all that nodlet executes, while it starts, while it executes a process beside
-/// a container's, and by what is left open of it when it has ended.
+/// All binaries that nodlet executes are sealed: while nodlet starts a container, while it executes a process
+/// in one, and through descriptors that remain open after it has ended.
 fn no_container_can_write_to_the_binary_while_others_start_or_when_they_have_ended() {
     let pod = Pod::with("seal-all", |sandbox| sandbox.host_pid = true);
     let mut attacker = pod.container("attacker", &["attack=/stop"]);
@@ -244,9 +244,9 @@ fn no_container_can_write_to_the_binary_while_others_start_or_when_they_have_end
         let output = pod.output(&attacker);
         ["nodlet:super", "nodlet:start", "nodlet:exec"].iter().all(|name| output.contains(name))
     };
-    // With one processor the attacker has its turn only where nodlet waits: it may not see all of it.
+    // With one processor, the attacker runs only where nodlet waits, and may not see all processes.
     let is_alone = std::thread::available_parallelism().is_ok_and(|processors| processors.get() == 1);
-    // It takes more rounds where this machine is busy.
+    // A busy machine needs more rounds.
     for round in (0..200).take_while(|round| *round < 20 || !(all_seen() || is_alone)) {
         let app = pod.container("app", &["wait"]);
         let first = pod.start(config_number(&app), &app);
@@ -266,7 +266,7 @@ fn no_container_can_write_to_the_binary_while_others_start_or_when_they_have_end
     }
 }
 
-/// Names of all capabilities, in the kernel's order.
+/// The name of a capability, by its number in the kernel.
 fn capability(number: usize) -> String {
     let names = "CHOWN DAC_OVERRIDE DAC_READ_SEARCH FOWNER FSETID KILL SETGID SETUID SETPCAP LINUX_IMMUTABLE \
                  NET_BIND_SERVICE NET_BROADCAST NET_ADMIN NET_RAW IPC_LOCK IPC_OWNER SYS_MODULE SYS_RAWIO SYS_CHROOT \

@@ -87,7 +87,7 @@ fn a_start_helper_killed_at_any_moment_leaves_nothing() {
                 .and_then(|pid| pid.parse().ok());
             helper.is_some()
         });
-        // As far into the start as the round says.
+        // The start proceeds further in each round.
         for _ in 0..round * 40 {
             std::hint::black_box(fs::metadata("/proc/self/stat").is_ok());
         }
@@ -105,7 +105,7 @@ fn a_start_helper_killed_at_any_moment_leaves_nothing() {
         fs::remove_dir(&config.cgroup.unified).expect("nobody is left in the cgroup");
     }
     assert!(failed > 0, "{started} started, {failed} failed");
-    // What is told last may be told before the last of them is reaped.
+    // The last event may be sent before the last child is reaped.
     let children = || fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).unwrap();
     wait_until("no child to be left, not even a dead one", || children().trim().is_empty());
 }
@@ -194,7 +194,7 @@ fn volumes_are_mounted_and_nothing_leaves_them() {
     }
 }
 
-/// As many pods have it that care for devices: the container's own would take the place of the host's.
+/// Many pods that use devices mount the host's /dev: the container's own devices would replace the host's.
 fn a_dev_of_the_host_stays_what_it_is() {
     let pod = Pod::new("dev");
     let dev = pod.root.join("dev");
@@ -204,7 +204,7 @@ fn a_dev_of_the_host_stays_what_it_is() {
     let other = pod.root.join("other");
     fs::create_dir_all(&other).unwrap();
     fs::write(other.join("file"), "").unwrap();
-    // Whether it may do all, or nothing.
+    // As a user who may do everything, and as one who may do nothing.
     for user in [0, 4711] {
         let mut config =
             pod.container("app", &["ls=/dev", "cat=/dev/ptmx", "ls=/dev/own", "write=/dev/own/x:y"]);
@@ -213,7 +213,7 @@ fn a_dev_of_the_host_stays_what_it_is() {
             config.process.capabilities.clear();
         }
         config.mounts = vec![
-            // The order of a manifest is not that of the directories.
+            // The order in the manifest is not the order of the directories.
             MountConfig { read_only: true, ..mount(MountSource::Host(other.clone()), "/dev/own") },
             mount(MountSource::Host(dev.clone()), "/dev"),
         ];
@@ -230,7 +230,8 @@ fn a_dev_of_the_host_stays_what_it_is() {
     assert!(fs::symlink_metadata(dev.join("ptmx")).unwrap().is_file());
 }
 
-/// The same by a link in the image, or in another volume, where it can be put while others start.
+/// The host's /dev also stays unchanged if it is reached by a link in the image, or in another volume, where
+/// a container can make the link while others start.
 fn a_dev_of_the_host_stays_what_it_is_wherever_links_lead() {
     let pod = Pod::new("led");
     let (dev, other) = (pod.root.join("dev"), pod.root.join("other"));
@@ -342,7 +343,7 @@ fn the_process_is_who_the_pod_says() {
     }
     assert_eq!(field(&web, "CapBnd:"), field(&root, "CapBnd:"));
 
-    // Ids of more than 16 bits, for which 32-bit ARM has system calls of its own.
+    // Ids of more than 16 bits, for which 32-bit ARM has its own system calls.
     config = pod.container("app", &["cat=/proc/self/status"]);
     config.process.user.image_user = "65536:131072".to_owned();
     config.process.user.additional_gids = vec![196_608, 70_000];

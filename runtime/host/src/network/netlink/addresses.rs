@@ -106,7 +106,7 @@ mod tests {
             netlink.replace_address(index, address, 24, Some(Duration::from_secs(600))).unwrap();
             netlink.replace_address(index, address, 24, None).unwrap();
             assert_eq!(netlink.addresses().unwrap(), [(index, address, 24)]);
-            // A gateway in no range of the link's.
+            // A gateway outside the ranges of the link.
             netlink.replace_default_route(index, gateway, 1024).unwrap();
             netlink.replace_default_route(index, gateway, 1024).unwrap();
             let defaults =

@@ -41,7 +41,7 @@ fn injected(pod: &Value, presets: &[Definition]) -> Result<Value, String> {
     let applied: Vec<Applied> = (7..).zip(presets).map(|(version, preset)| preset.applied(version)).collect();
     let mut new = pod.clone();
     match inject(&mut new, &applied) {
-        // What comes about is a Pod.
+        // The changed object is a valid Pod.
         Ok(()) => {
             Ok(admit(new, Validation::Strict, "board").unwrap_or_else(|error| panic!("{error}")).object)
         }
@@ -76,7 +76,7 @@ fn a_preset_has_what_a_pod_would_have_of_it_and_the_defaults() {
         })
     );
     assert!(preset.warnings.is_empty());
-    // One without a selector is for all, and warns as a Pod does.
+    // A preset without a selector matches all pods, and gives the same warnings as a Pod.
     let all = named("all", "volumes: [{name: v, emptyDir: {sizeLimit: 1Gi}}]");
     assert_eq!(all.object["spec"]["selector"], json!({}));
     assert_eq!(
@@ -127,7 +127,7 @@ fn what_is_wrong_with_a_preset_is_named_by_its_own_fields() {
             "env: [{name: A}], selector: {matchExpressions: [{key: a, operator: In, values: ['a b']}]}",
             "spec.selector.matchExpressions[0].values[0]: Invalid value: \"a b\"",
         ),
-        // What nodlet does not act on in a Pod is refused here, too.
+        // Fields of a Pod on which nodlet does not act are rejected in a preset, too.
         ("envFrom: [{configMapRef: {name: a}}]", "spec.envFrom: Forbidden: nodlet"),
         (
             "env: [{name: A, valueFrom: {secretKeyRef: {name: a, key: b}}}]",
@@ -268,18 +268,18 @@ fn what_contradicts_is_named_and_nothing_is_added() {
         let error = injected(&web, &[preset(spec)]).expect_err(spec);
         assert!(error.starts_with(expected), "{spec}: {error}");
         assert!(error.contains("\ndoes not match\n") && error.ends_with("\n in container"), "{error}");
-        // One that contradicts spoils them all.
+        // One contradicting preset prevents the injection of all.
         let fine = named("fine", "env: [{name: B}]");
         assert!(injected(&web, &[fine, preset(spec)]).is_err());
     }
-    // Two that contradict each other, not the Pod.
+    // Two presets contradict each other, not the Pod.
     let both = [named("one", "env: [{name: C, value: x}]"), named("two", "env: [{name: C, value: yy}]")];
     let error = injected(&web, &both).expect_err("they contradict");
     assert!(
         error.starts_with("merging env for two has a conflict on C: \n{\"name\":\"C\",\"value\":\"yy\"}\n"),
         "{error}"
     );
-    // In a container that is not the first.
+    // In a container that is not the first one.
     let init = pod("", "", "initContainers: [{name: first, image: 'app:1', env: [{name: A, value: x}]}]");
     assert!(injected(&init, &[preset("env: [{name: A, value: yy}]")]).is_err());
 }

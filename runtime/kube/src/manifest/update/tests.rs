@@ -2,7 +2,7 @@ use serde_json::{Value, json};
 
 use super::{Update, compare, metadata, no_new_gates, status};
 
-/// A pod with this beside its one container.
+/// A pod with these fields in addition to its one container.
 fn pod(spec: Value) -> Value {
     let mut object = json!({
         "metadata": { "name": "web", "namespace": "default", "uid": "u1" },
@@ -14,7 +14,7 @@ fn pod(spec: Value) -> Value {
     object
 }
 
-/// What comes of the change: `nothing`, `in place`, `in place, spec`, or what is wrong with it.
+/// Checks the result of a change: `nothing`, `in place`, `in place, spec`, or the error.
 fn check(before: Value, after: Value, expected: &str) {
     let (before, after) = (pod(before), pod(after));
     let said = match compare(&before, &after) {
@@ -76,7 +76,7 @@ fn gates_are_only_removed() {
     check(gates(&["a", "b"]), gates(&["b"]), "in place, spec");
     check(gates(&["a", "b"]), gates(&["b", "a"]), "in place, spec");
     check(gates(&["a"]), json!({}), "in place, spec");
-    // With its last gate it comes to its node.
+    // A pod is assigned to its node when its last gate is removed.
     check(gates(&["a"]), json!({ "nodeName": "board" }), "in place, spec");
     let added = |index: usize, name: &str| {
         format!(
@@ -230,7 +230,7 @@ fn with_status(status: Value) -> Value {
     object
 }
 
-/// What is given then, as `type=status`, or what is wrong.
+/// Checks the result of a status update: the client's conditions as `type=status`, or the error.
 fn check_status(after: Value, expected: &str) {
     let before = json!({
         "phase": "Running", "qosClass": "BestEffort",

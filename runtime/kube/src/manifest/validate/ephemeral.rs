@@ -227,7 +227,7 @@ mod tests {
         );
         assert_eq!(spec.container(index).target.as_deref(), Some("app"));
         assert_eq!(spec.init_indexes().count(), 1);
-        // So it is found again, and in a ring.
+        // The pod is accepted when it is read again.
         let again = admit_again(manifest.object.clone(), "board").expect("it was admitted before");
         assert_eq!((&again.pod, &again.object), (&manifest.pod, &manifest.object));
         let new = admit(manifest.object, Validation::Ignore, "board").expect_err("it is not a new pod");

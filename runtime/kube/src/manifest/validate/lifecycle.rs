@@ -156,7 +156,7 @@ fn supported(path: &Path<'_>, value: &str, values: &[&str], errors: &mut Errors)
 mod tests {
     use super::super::tests::check;
 
-    /// A pod of the container `c` with this in it, and with this beside it.
+    /// A pod with one container `c`, with additional fields in the container and in the spec.
     fn one(container: &str, spec: &str) -> String {
         format!("metadata: {{name: a}}\nspec: {{containers: [{{name: c, image: i, {container}}}], {spec}}}")
     }

@@ -1,11 +1,11 @@
-//! What is wrong with Pods, in Kubernetes' words and order. Every expectation here was
-//! printed by Kubernetes 1.36.3 itself (`ValidatePodCreate` after its own defaults).
+//! The errors of Pods, in Kubernetes' words and order. Every expected text was printed by Kubernetes 1.36.3
+//! itself (`ValidatePodCreate` after its own defaults).
 
 use super::pod;
 use crate::manifest::{defaults, documents, own, walk};
 use crate::schema;
 
-/// Long texts of rules, by the name that the tables below give them.
+/// Long texts of rules, and the names that stand for them in the tables below.
 #[rustfmt::skip]
 const TEXTS: [(&str, &str); 6] = [
     ("<label>", "a lowercase RFC 1123 label must consist of lower case alphanumeric characters or '-', and must start and end with an alphanumeric character (e.g. 'my-name',  or '123-abc', regex used for validation is '[a-z0-9]([-a-z0-9]*[a-z0-9])?')"),
@@ -59,7 +59,7 @@ const PODS: &[(&str, &[&str])] = &[
         &[r#"metadata.name: Invalid value: "a..b": <subdomain>"#]),
 ];
 
-/// What a spec has besides one container `c`: its init containers.
+/// Specs with one container `c` and these init containers.
 #[rustfmt::skip]
 const INIT: &[(&str, &[&str])] = &[
     ("initContainers: [{name: a, image: i}, {name: b, image: i, restartPolicy: Always}]", &[]),
@@ -102,12 +102,13 @@ const INIT: &[(&str, &[&str])] = &[
     ("initContainers: [{name: a, image: i, resizePolicy: [{resourceName: cpu, restartPolicy: RestartContainer}]}]",
         &[r#"spec.initContainers[0].resizePolicy[0].restartPolicy: Invalid value: "RestartContainer": must not be set to 'RestartContainer' for non-sidecar initContainers"#]),
     ("initContainers: [{name: a, image: i, restartPolicy: Always, resizePolicy: [{resourceName: cpu, restartPolicy: RestartContainer}]}]", &[]),
-    // Those of the second, by the place of the first: each is looked at alone.
+    // The ports of the second container are reported with the index of the first one: each container is
+    // checked alone.
     ("hostNetwork: true, initContainers: [{name: a, image: i}, {name: b, image: i, ports: [{containerPort: 1}, {containerPort: 1}]}, {name: d, image: i, ports: [{containerPort: 1, hostPort: 2}]}]",
         &[r#"spec.initContainers[0].ports[1].hostPort: Duplicate value: "TCP//1""#]),
 ];
 
-/// What `metadata` has besides a name.
+/// Fields of `metadata` in addition to a name.
 #[rustfmt::skip]
 const METADATA: &[(&str, &[&str])] = &[
     ("namespace: A",
@@ -168,7 +169,7 @@ const METADATA: &[(&str, &[&str])] = &[
     ]),
 ];
 
-/// What `spec` has besides a container.
+/// Fields of `spec` in addition to a container.
 #[rustfmt::skip]
 const SPEC: &[(&str, &[&str])] = &[
     ("volumes: [{}]",
@@ -291,7 +292,7 @@ const SPEC: &[(&str, &[&str])] = &[
     ("terminationGracePeriodSeconds: -5", &[]),
 ];
 
-/// What the container has besides name and image.
+/// Fields of the container in addition to name and image.
 #[rustfmt::skip]
 const CONTAINER: &[(&str, &[&str])] = &[
     ("ports: [{}]",
@@ -495,7 +496,7 @@ const CONTAINER: &[(&str, &[&str])] = &[
         &["spec.containers[0].livenessProbe.tcpSocket.port: Invalid value: -1: must be between 1 and 65535, inclusive"]),
 ];
 
-/// What `spec` and its container have.
+/// Fields of `spec` and of its container.
 #[rustfmt::skip]
 const BOTH: &[((&str, &str), &[&str])] = &[
     (("hostNetwork: true", "ports: [{containerPort: 80, hostPort: 81}]"),

@@ -92,7 +92,7 @@ fn scalars_mean_what_they_mean_in_yaml_1_1() {
         ("'it''s'", json!("it's")),
     ] {
         let text = format!("v: {text}\n");
-        // A list entry needs a line of its own.
+        // A list entry needs its own line.
         let text = if text == "v: -\n" { "v:\n- \n".to_owned() } else { text };
         assert_eq!(one(&text), json!({ "v": value }), "{text}");
     }
@@ -170,7 +170,7 @@ fn anchors_are_repeated_and_merge_keys_merged() {
     );
     assert_eq!(refused("a: *b\n").0, 1);
     assert_eq!(refused("a: &a [*a]\n").0, 1);
-    // An anchor ends with its document.
+    // An anchor is valid only in its document.
     assert_eq!(refused("a: &a 1\n---\nb: *a\n").0, 3);
 }
 
@@ -232,7 +232,7 @@ fn hostile_documents_are_refused_in_bounded_time_and_memory() {
     assert!(refused(&"{a: ".repeat(5_000)).0 == 1);
     assert!(refused(&"? ".repeat(5_000)).0 == 1);
 
-    // Each anchor keeps a copy of all that it holds.
+    // Each anchor keeps a copy of its whole content.
     let anchors: String = (0..50).map(|level| format!("&a{level} [")).collect();
     let nested = format!("a: {anchors}{}{}\n", "x, ".repeat(20_000), "]".repeat(50));
     assert!(refused(&nested).1.contains("aliases repeat"), "{:?}", refused(&nested));
