@@ -55,7 +55,7 @@ pub struct PodIndex(pub u32);
 /// earlier run cannot be mistaken for one about the present run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Attempt {
-    /// Which container of the pod.
+    /// The container of the pod.
     pub container: ContainerIndex,
     /// `restartCount` while this run is the newest: 0 for the first.
     pub number: u32,

@@ -1,9 +1,10 @@
 //! Decisions for the whole node: [`Node::observe`] takes observations, [`Node::plan`] returns actions.
 //!
 //! This crate knows no clock, file, process, socket or log. The node remembers what is in flight: an action
-//! is planned once, and its outcome is an [`Observation`]. This module decides what concerns more than one
-//! pod: admission, whose turn it is where a resource is short, and that two pods of one name never run at
-//! once. Read next: `pod.rs`, the decisions for one pod, then `engine.rs`, which carries out the actions.
+//! is planned once, and its outcome is an [`Observation`]. This module makes the decisions that concern more
+//! than one pod: admission, the order in which pods get a scarce resource, and that two pods of one name
+//! never run at the same time. Read next: `pod.rs`, the decisions for one pod, then `engine.rs`, which
+//! carries out the actions.
 
 mod admission;
 mod preemption;
@@ -333,7 +334,7 @@ impl Node {
         true
     }
 
-    /// What the decisions on the pod at `place` need to know of the node.
+    /// The state of the node on which the decisions for the pod at `place` depend.
     fn surroundings(&self, place: usize) -> Surroundings {
         let pod = &self.pods[place];
         let name_is_free = pod.asks_for_sandbox()
@@ -348,7 +349,8 @@ impl Node {
         Surroundings { may_begin, shutdown, end }
     }
 
-    /// Whether the preempted pods are gone that had to make room for an admitted pod.
+    /// Whether an admitted pod, which waits for preempted pods to end, fits beside the pods that still occupy
+    /// resources.
     fn has_room_for(&self, pod: &PodState) -> bool {
         let here = self.pods.iter().filter(|other| other.takes_room()).map(|other| &**other.pod());
         admission::fits(&self.info, pod.pod(), here)

@@ -121,7 +121,7 @@ impl PodState {
         state
     }
 
-    /// A pod that a previous agent left behind.
+    /// A pod that the agent found when it started.
     pub(crate) fn found(index: PodIndex, found: Found, wish: Wish, now: Instant) -> Self {
         let mut state = PodState::blank(index, found.pod, wish, now);
         state.set_judged();
@@ -515,7 +515,7 @@ impl PodState {
         self.settle(now);
     }
 
-    /// Plans what is to be done now. A change whose action does not fit into `draft` is not made.
+    /// Plans the actions that are due now. A change whose action does not fit into `draft` is not made.
     pub(crate) fn plan(
         &mut self,
         now: Instant,

@@ -10,7 +10,8 @@ use crate::facts::{
 };
 use crate::time::{Anchor, Instant, Moment, Timestamp};
 
-/// What a pod was admitted with, as JSON that the core does not interpret; `None` if there is none.
+/// The presets and the priority with which a pod was admitted, as JSON that the core does not interpret;
+/// `None` if there are none.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Admitted<'a> {
     /// The presets that were applied to the pod.
@@ -65,7 +66,7 @@ struct OnFlash<'a> {
     /// Absent in files of versions without readiness gates.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     given: Vec<GivenCondition>,
-    /// What a finished pod goes on showing. Absent in files of earlier versions.
+    /// The rest of the status that a finished pod continues to show. Absent in files of earlier versions.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     last: Option<LastOnFlash>,
     /// Presets with which the pod was admitted. The core does not interpret them.

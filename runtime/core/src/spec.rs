@@ -1,4 +1,4 @@
-//! What the core decides on: a Pod as typed values, with every default applied.
+//! The input of the core's decisions: a Pod as typed values, with every default applied.
 //!
 //! `manifest` makes these from an object that the schema table has validated; this module reads no text and
 //! no file. Fields that nodlet only stores and shows stay in the object's JSON and have no Rust type.

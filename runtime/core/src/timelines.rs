@@ -1,4 +1,4 @@
-//! The rules of a pod's life as timelines, in the words of a person.
+//! The rules of a pod's life as readable timelines.
 
 mod admission;
 mod ephemeral;

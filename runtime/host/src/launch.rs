@@ -34,7 +34,7 @@ pub struct SandboxConfig {
 pub struct MemoryVolume {
     /// `name` of the volume.
     pub name: String,
-    /// `size=` of the tmpfs in bytes; `None` for half of the machine's memory, the kernel's default.
+    /// `size=` of the tmpfs in bytes; `None` for all of the machine's memory.
     pub size: Option<u64>,
     /// The group that owns the volume (`fsGroup`).
     pub fs_group: Option<u32>,

@@ -317,7 +317,7 @@ pub fn remove_pod(paths: &Paths, namespace: &str, pod: &str, uid: &str) -> io::R
 /// Names of the pods' log directories, `<namespace>_<pod>_<uid>`.
 ///
 /// # Errors
-/// They cannot be read.
+/// The directory of the logs cannot be read.
 pub fn pods(paths: &Paths) -> io::Result<Vec<OsString>> {
     enter(paths, PODS)?.map_or(Ok(Vec::new()), |pods| pods.names(|_| true))
 }

@@ -60,7 +60,7 @@ impl Paths {
         self.below("var/lib/nodlet/manifests")
     }
 
-    /// The spool: what is being pushed, until it is complete.
+    /// The spool: content that is being pushed, until it is complete.
     pub fn push(&self) -> PathBuf {
         self.below("var/lib/nodlet/push")
     }
@@ -168,7 +168,7 @@ impl Paths {
             (self.run().join("manifests"), 0o755),
             (self.below("var/lib/nodlet"), 0o755),
             // A process that can open a directory can lock it, and with these two delay every load and start.
-            // Their files can be opened by anyone who knows the name.
+            // Files in these two can be opened by any process that knows the name.
             (self.below("var/lib/nodlet/images"), 0o711),
             (self.below("var/lib/nodlet/images/staging"), 0o711),
             (self.applied_manifests(), 0o700),

@@ -30,7 +30,7 @@ pub struct Type {
 /// A field of a type.
 #[derive(Debug)]
 pub struct Field {
-    /// Its name in JSON.
+    /// The field's name in JSON.
     pub name: &'static str,
     /// Whether the field has one value, a list or a map.
     pub shape: Shape,

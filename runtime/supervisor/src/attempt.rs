@@ -59,7 +59,7 @@ pub(super) enum State {
         init: Pid,
         at: Instant,
     },
-    /// `init` is set until it is reaped: only then is it known whether it was executed.
+    /// `init` is set until that process is reaped: only then is it known whether it was executed.
     Failing {
         run: bool,
         message: Message,

@@ -1,8 +1,9 @@
 //! The supervisor process: one thread, one poll, and no timer unless something is starting.
 //!
-//! Its whole state is in [`Process`]. News for the agent is derived from that state, so there is no queue.
-//! Forked helpers do everything that is slow or may die. Read next: `process/obey.rs`, `process/children.rs`,
-//! `process/tell.rs`, and `process/handover.rs` for how the supervisor replaces itself.
+//! The supervisor's whole state is in [`Process`]. News for the agent is derived from that state, so there is
+//! no queue. Forked helpers do everything that is slow or may die. Read next: `process/obey.rs`,
+//! `process/children.rs`, `process/tell.rs`, and `process/handover.rs` for how the supervisor replaces
+//! itself.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;

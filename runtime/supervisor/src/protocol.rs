@@ -59,7 +59,7 @@ pub(super) enum Request {
     /// Requests a container's output, and that input is passed on. With it: the given ones of stdin, stdout
     /// and stderr, which are the client's ends of pipes.
     Attach { id: u32, container: Name, number: u32, stdio: [bool; 3] },
-    /// Forgets an attempt that is over: the agent needs nothing more of it.
+    /// Forgets an attempt that is over and that the agent does not need any more.
     Forget { container: Name, number: u32 },
     /// Makes the supervisor end when no container is left.
     End,
@@ -90,7 +90,7 @@ pub(super) enum News {
     Starting { container: Name, number: u32 },
     /// A start failed, and no process is left.
     StartFailed { container: Name, number: u32, run: bool, message: Message },
-    /// The attempt is over; its exit record says how it ended.
+    /// The attempt is over; its exit record has the result.
     Exited { container: Name, number: u32 },
     /// A process was executed in a container. With it: the master of its terminal, if it has one.
     ExecStarted { id: u32, pid: i32 },

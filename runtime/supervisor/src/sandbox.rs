@@ -324,7 +324,7 @@ fn mount_memory(config: &SandboxConfig, scratch: &Path) -> io::Result<()> {
         let size = volume.size.map_or("100%".to_owned(), |size| size.to_string());
         // Like an emptyDir on disk: accessible to everybody; with fsGroup, new files belong to the group.
         let options = format!("mode=0777,size={size}");
-        // Its pages must not wear flash out; Linux before 6.4 has no such option.
+        // The pages of the volume must not wear flash out; Linux before 6.4 has no such option.
         tmpfs(&path, &format!("{options},noswap")).or_else(|error| match error.raw_os_error() {
             Some(libc::EINVAL) => tmpfs(&path, &options),
             _ => Err(error),

@@ -41,7 +41,7 @@ impl GivenCondition {
         self.status == "True"
     }
 
-    /// The bytes of all its texts.
+    /// The total bytes of the condition's texts.
     pub fn bytes(&self) -> usize {
         let times = [&self.last_probe_time, &self.last_transition_time];
         let times = times.into_iter().flatten().map(String::len).sum::<usize>();

@@ -126,7 +126,7 @@ pub struct HandedOverContainer {
     /// `reason` and `message` of `state.waiting`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub waiting: Option<(Box<str>, Box<str>)>,
-    /// The probe that had failed: the run is to be killed, and restarted whatever its exit code.
+    /// The probe that had failed: the run is to be killed, and another run follows whatever the exit code.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub failed_probe: Option<ProbeKind>,
     /// Whether a run of the container had started in the present sandbox.

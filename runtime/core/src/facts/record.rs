@@ -50,12 +50,12 @@ pub struct Record {
     /// The conditions that clients set in the pod's status.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub given: Vec<GivenCondition>,
-    /// What a finished pod goes on showing besides how it ended.
+    /// The rest of the status that a finished pod continues to show.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last: Option<Box<LastShown>>,
 }
 
-/// What a finished pod goes on showing of the time when it ran.
+/// The conditions and the address of a finished pod, which its status continues to show.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LastShown {
     /// The conditions that the node owns.
@@ -65,8 +65,7 @@ pub struct LastShown {
 }
 
 impl Record {
-    /// Whether both records are equal in all that is acted on. `last` is written along, and is no reason to
-    /// write.
+    /// Whether both records are equal except for `last`, which is written along and is no reason to write.
     pub(crate) fn means(&self, other: &Record) -> bool {
         let Record {
             phase,
@@ -148,7 +147,7 @@ pub struct ContainerRecord {
     pub attempts: u32,
     /// The newest run that ended.
     pub last_exit: Option<RecordedExit>,
-    /// The run that ended before `last_exit`, of a finished pod, which goes on showing it as `lastState`.
+    /// The run that ended before `last_exit`, of a finished pod, which continues to show it as `lastState`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub previous_exit: Option<RecordedExit>,
     /// `image` of the newest run.

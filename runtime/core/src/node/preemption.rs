@@ -1,7 +1,8 @@
-//! Which pods make room for a critical pod that does not fit (pod-semantics 8.2). Pure.
+//! Chooses the pods that make room for a critical pod that does not fit (pod-semantics 8.2). Pure.
 //!
-//! As few pods as possible. Guaranteed pods are chosen only if all others do not suffice, then Burstable pods
-//! likewise. Within a class, the pod after which least is missing is chosen, repeatedly.
+//! As few pods as possible are chosen. Guaranteed pods are chosen only if all others do not suffice, and
+//! Burstable pods only if the BestEffort pods do not suffice for the rest. Within a class, the pod after
+//! which least is missing is chosen, repeatedly.
 
 use super::admission::{Other, Resource};
 use crate::facts::PodIndex;
@@ -32,7 +33,7 @@ pub(super) fn choose(preemptor: &Pod, here: &[Other<'_>], need: Need) -> Result<
     Ok([best_effort, burstable, guaranteed].concat().iter().map(|other| other.index).collect())
 }
 
-/// The pods of one class that suffice, each time the one after which least is missing.
+/// Chooses pods of one class until `need` is met, each time the pod after which least is missing.
 fn nearest<'a>(mut pods: Vec<Other<'a>>, mut need: Need) -> Result<Vec<Other<'a>>, String> {
     let mut chosen = Vec::new();
     while !need.is_empty() {

@@ -36,7 +36,7 @@ impl Shutdown {
 #[derive(Debug)]
 pub(super) struct Ending {
     pub(super) shutdown: Shutdown,
-    /// The rank whose turn it is, and when its time is over.
+    /// The rank whose pods end now, and when its time ends.
     turn: Option<(i64, Option<Instant>)>,
 }
 
@@ -52,8 +52,8 @@ impl Ending {
             .then(|| End { whole: self.shutdown.whole, grace: self.shutdown.grace(pod) })
     }
 
-    /// Proceeds to the next rank as long as nothing of the earlier ones is to be waited for. Returns whether
-    /// it did.
+    /// Proceeds to the next rank while no pod of the earlier ranks has to be waited for. Returns whether it
+    /// proceeded.
     pub(super) fn pass(&mut self, now: Instant, pods: &[PodState]) -> bool {
         let mut passed = false;
         loop {

@@ -1,4 +1,4 @@
-//! Which finished pods are removed when there are too many (`gcTerminated` of the pod garbage collector).
+//! Chooses the finished pods to remove when there are too many (`gcTerminated` of the pod garbage collector).
 
 use super::Node;
 use crate::facts::{PodIndex, PodPhase};

@@ -149,7 +149,7 @@ pub(crate) struct ContainerState {
     pub(crate) backoff: CrashBackoff,
     pub(crate) probes: Probes,
     pub(crate) hooks: Hooks,
-    /// The probe that has failed: the run is to be killed, and restarted whatever its exit code.
+    /// The probe that has failed: the run is to be killed, and another run follows whatever the exit code.
     pub(crate) failed_probe: Option<ProbeKind>,
     /// Runs with a lower number than this one have been discarded.
     pub(crate) discarded: u32,
@@ -157,7 +157,7 @@ pub(crate) struct ContainerState {
     pub(crate) ran_here: bool,
     /// Whether all containers restart, so that the newest run is to end and does not count.
     pub(crate) superseded: bool,
-    /// Whether the image in the spec changed: the present run is to end, and another follows whatever its
+    /// Whether the image in the spec changed: the present run is to end, and another run follows whatever the
     /// exit code.
     pub(crate) redefined: bool,
     /// The state of the search for the image in the spec, while the run has another image.

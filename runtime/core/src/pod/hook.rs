@@ -333,7 +333,7 @@ impl PodState {
 }
 
 impl ContainerState {
-    /// Whether the status still says why the run could not start completely: its process could not be
+    /// Whether the status still shows why the run could not start completely: its process could not be
     /// executed, or its postStart hook failed.
     pub(super) fn says_why_start_failed(&self) -> bool {
         let words = [POST_START_HOOK_ERROR, reason_word(StartFailureReason::RunContainerError)];

@@ -12,7 +12,7 @@ use crate::facts::ConditionType;
 
 impl PodState {
     /// Derives phase and conditions again. This is done after each change and not only for display, so that
-    /// no decision depends on when somebody looked.
+    /// no decision depends on when the status was read.
     pub(super) fn settle(&mut self, now: Instant) {
         self.pass_redefined();
         let before = (self.phase, self.conditions);

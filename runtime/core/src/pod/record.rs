@@ -289,7 +289,8 @@ impl PodState {
         }
     }
 
-    /// What a finished pod goes on showing: nothing runs any more, and nothing is ready.
+    /// The conditions and the address that a finished pod continues to show: nothing runs, and nothing is
+    /// ready.
     fn last_shown(&self, now: Instant) -> LastShown {
         let mut conditions = self.conditions;
         for kind in [

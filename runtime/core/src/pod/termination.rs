@@ -52,8 +52,8 @@ impl PodState {
         self.touch();
     }
 
-    /// Ends the probes of the regular containers of a pod that stops. A kubelet goes on probing its
-    /// sidecars, and does not act on the result.
+    /// Ends the probes of the regular containers of a pod that stops. A kubelet continues to probe its
+    /// sidecars, and ignores the results.
     pub(super) fn stop_probes(&mut self) {
         for container in self.containers.iter_mut().filter(|container| container.role == Role::Regular) {
             container.probes.stop();
@@ -89,8 +89,8 @@ impl PodState {
         self.settle(now);
     }
 
-    /// Whether the node ends, or has ended, the pod for reasons of its own. The condition is published with
-    /// the terminal phase, since a client may reuse what the pod has left.
+    /// Whether the node ends, or has ended, the pod for a reason of the node: preemption or shutdown. The
+    /// condition is published with the terminal phase, since a client may reuse what the pod has left.
     pub(super) fn is_disrupted(&self) -> bool {
         let reason = self.verdict.as_ref().and_then(|verdict| verdict.reason.as_deref());
         reason.is_some_and(|reason| [PREEMPTING, TERMINATED].contains(&reason))
@@ -186,7 +186,7 @@ impl PodState {
         }
     }
 
-    /// When the grace period ends of a pod that is being stopped.
+    /// When the grace period of a stopping pod ends.
     pub(super) fn patience(&self) -> Option<Instant> {
         match self.stage {
             Stage::Stopping { patience, .. } => Some(patience),
@@ -225,7 +225,7 @@ impl PodState {
         self.pod.is_gated() && self.wish == Wish::Unwanted
     }
 
-    /// Moves the pod on when its last process has ended.
+    /// Moves a stopping pod to the next stage when its last process has ended.
     pub(super) fn pass_stop(&mut self, shutdown: Option<Whole>) {
         if let Stage::Stopping { .. } = self.stage
             && !self.any_alive()
@@ -236,7 +236,8 @@ impl PodState {
         }
     }
 
-    /// Plans to remove what is not needed any more, and drops the pod when nothing is left.
+    /// Plans to remove the sandbox and the files that are not needed any more, and drops the pod when nothing
+    /// is left.
     pub(super) fn plan_going(&mut self, now: Instant, draft: &mut Draft, shutdown: Option<Whole>) {
         let (kept, with_agent) = (self.is_kept(shutdown), shutdown == Some(Whole::Agent));
         let is_kept = self.journal.is_clean() || self.journal.gave_up();

@@ -7,7 +7,7 @@
 //!            plan              ImageChecked
 //! Unknown ─────────► Checking ──────────────► Present   the run ends, the next one has the new image
 //!    ▲                  │                        │
-//!    │                  └──────────────────► Missing    the run goes on; the status says what is missing
+//!    │                  └──────────────────► Missing    the run continues; the status says what is missing
 //!    └──────────────────────────────────────────┘
 //!              images were added, or the spec names yet another image
 //! ```

@@ -42,12 +42,12 @@ impl Role {
 /// `restartPolicy`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum RestartPolicy {
-    /// Restarted whatever its exit code.
+    /// The container restarts after every exit.
     #[default]
     Always,
-    /// Restarted unless it exits with 0.
+    /// The container restarts unless it exits with 0.
     OnFailure,
-    /// Never restarted.
+    /// The container never restarts.
     Never,
 }
 

@@ -1,4 +1,4 @@
-//! Lifecycle hooks: what runs after a container has started, and before it is asked to end.
+//! Lifecycle hooks: actions after a container has started, and before it is asked to end.
 
 use std::time::Duration;
 

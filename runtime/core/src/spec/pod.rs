@@ -80,7 +80,7 @@ impl Pod {
 /// The prefix of the annotation that each applied PodPreset leaves; the preset's name follows it.
 pub const PRESET_MARK: &str = "podpreset.admission.kubernetes.io/podpreset-";
 
-/// `spec` of a Pod: what nodlet acts on, with defaults applied.
+/// `spec` of a Pod: the fields on which nodlet acts, with defaults applied.
 #[derive(Clone, Debug, PartialEq)]
 pub struct PodSpec {
     /// `containers`, at least one, in the order of the manifest.
@@ -123,7 +123,7 @@ pub struct PodSpec {
     pub scheduling_gates: Vec<String>,
     /// `priorityClassName`; empty if none was given.
     pub priority_class_name: String,
-    /// On which node the pod may run.
+    /// The fields that decide on which node the pod may run.
     pub placement: Placement,
 }
 

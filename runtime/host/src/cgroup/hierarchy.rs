@@ -1,4 +1,4 @@
-//! Where this machine's cgroup hierarchies are mounted, and which controllers each has. Read once, from
+//! The mount points of this machine's cgroup hierarchies, and the controllers of each. Read once, from
 //! /proc/self/mountinfo. Read next: `limits.rs`.
 
 use std::fmt;

@@ -2,10 +2,10 @@
 //! address: frames with another hardware address, IPv4 packets and ARP messages with another IPv4 address. It
 //! also drops ICMP redirects.
 //!
-//! It is attached as a classifier, which needs CONFIG_NET_SCH_INGRESS and CONFIG_NET_CLS_BPF. Without these
-//! it is attached as tcx, which needs Linux 6.6: then the kernel waits until no processor handles a packet
-//! any more, some 9 ms, during which no link of the host can be changed. On a kernel that supports neither,
-//! `network/guard.rs` is the only protection.
+//! The program is attached as a classifier, which needs CONFIG_NET_SCH_INGRESS and CONFIG_NET_CLS_BPF.
+//! Without these it is attached as tcx, which needs Linux 6.6: then the kernel waits until no processor
+//! handles a packet any more, some 9 ms, during which no link of the host can be changed. On a kernel that
+//! supports neither, `network/guard.rs` is the only protection.
 
 use std::io;
 use std::net::Ipv4Addr;

@@ -218,7 +218,7 @@ impl Process {
                     // dead.
                     let pidfd = init.and_then(|init| Some((init, sys::pidfd_open(init).ok()?)));
                     match pidfd {
-                        // Its result is read when it is reaped.
+                        // The result of the child is read when the child is reaped.
                         Some((init, _)) if sys::ended(init).is_some() => {
                             attempt.fail(false, cut("create the container: its process was killed"));
                         }

@@ -174,7 +174,7 @@ fn copy(mount: &MountConfig, path: &Path) -> Result<Volume, StartError> {
     let propagation = match mount.propagation {
         Propagation::Private => Some(libc::MS_PRIVATE),
         Propagation::Slave => Some(libc::MS_SLAVE),
-        // It stays in the host's peer group: the host sees what the container mounts there.
+        // The copy stays in the host's peer group: the host sees what the container mounts there.
         Propagation::Shared => None,
     };
     if let Some(propagation) = propagation {
