@@ -1,6 +1,6 @@
-//! What the agent requests of a supervisor, as data: made by pure functions from the Pod and the image, sent
-//! in a memfd, and read by the short-lived helpers that the supervisor forks. A supervisor itself keeps only
-//! the descriptor.
+//! The agent's requests to a supervisor, as data: made by pure functions from the Pod and the image, sent in
+//! a memfd, and read by the short-lived helpers that the supervisor forks. A supervisor itself keeps only the
+//! descriptor.
 
 use std::net::Ipv4Addr;
 use std::path::PathBuf;
@@ -102,7 +102,7 @@ pub struct ContainerConfig {
     /// own.
     #[serde(default)]
     pub target: Option<String>,
-    /// Where stdout and stderr are written.
+    /// The log of stdout and stderr.
     pub log: LogConfig,
     /// The file at `terminationMessagePath`, if any; it is mounted unless one of `mounts` has the same
     /// destination.

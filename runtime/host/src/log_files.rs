@@ -283,7 +283,7 @@ pub fn prepare(paths: &Paths) -> io::Result<()> {
 /// Removes the logs of those runs of a container that have a lower number.
 ///
 /// # Errors
-/// What could not be removed.
+/// A log or link could not be removed.
 pub fn remove_earlier_runs(
     paths: &Paths,
     (namespace, pod, uid): (&str, &str, &str),
@@ -305,7 +305,7 @@ pub fn remove_earlier_runs(
 /// Removes the logs of a pod and the links to them.
 ///
 /// # Errors
-/// What could not be removed.
+/// A log or link could not be removed.
 pub fn remove_pod(paths: &Paths, namespace: &str, pod: &str, uid: &str) -> io::Result<()> {
     let logs = paths.pod_logs(namespace, pod, uid);
     if let (Some(pods), Some(name)) = (enter(paths, PODS)?, logs.file_name()) {

@@ -371,7 +371,7 @@ pub enum NetworkError {
         origin: String,
         /// The text as written.
         text: String,
-        /// What is wrong with the text, and what would be right.
+        /// The mistake in the text, and a correct form.
         wrong: String,
     },
     /// The file with the range cannot be read.

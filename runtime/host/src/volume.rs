@@ -154,7 +154,7 @@ pub fn known(request: &Request) -> Volumes {
 /// Removes a pod's directory with all files that its containers left there. Can be interrupted and repeated.
 ///
 /// # Errors
-/// What could not be removed.
+/// A file or directory could not be removed.
 pub fn tear_down(directory: &Path) -> io::Result<()> {
     remove::tree(directory)
 }
@@ -165,7 +165,7 @@ pub use remove::Removal;
 /// at most `most` of them are removed.
 ///
 /// # Errors
-/// What could not be removed.
+/// A file or directory could not be removed, or there are more than `most` (`EBUSY`).
 pub fn remove_in(directory: &impl std::os::fd::AsRawFd, name: &OsStr, most: usize) -> io::Result<()> {
     remove::in_directory(directory, name, most)
 }

@@ -71,7 +71,7 @@ pub(super) enum State {
     },
 }
 
-/// What the connected agent knows of an attempt.
+/// The connected agent's knowledge of an attempt.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Told {
     pub(super) starting: bool,

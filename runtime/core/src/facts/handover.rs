@@ -1,6 +1,6 @@
-//! What an agent hands over of a pod to the next agent in the same boot: the published status, and the state
-//! that it was derived from. The record on flash has less, and is written later, to spare flash; a supervisor
-//! knows only its own processes.
+//! The handover of a pod from an agent to the next agent in the same boot: the published status, and the
+//! state that it was derived from. The record on flash has less, and is written later, to spare flash; a
+//! supervisor knows only its own processes.
 //!
 //! The shell writes the handover before it publishes the status, so that no agent publishes less than its
 //! predecessor did. Fields that an earlier version did not write are empty when they are read.
@@ -15,7 +15,7 @@ use super::{ConditionType, GivenCondition, Health, PodPhase, StartedContainer};
 use crate::spec::ProbeKind;
 use crate::time::{Instant, Moment};
 
-/// What an agent hands over of the status of a pod to the next agent in the same boot.
+/// The handover of a pod's status from an agent to the next agent in the same boot.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FoundStatus {
     /// The conditions that the node owns.
@@ -46,7 +46,7 @@ pub struct FoundCondition {
     pub since: Moment,
 }
 
-/// What the previous agent knew of a pod besides its conditions.
+/// The previous agent's knowledge of a pod besides the conditions.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct HandedOver {
     /// `status.phase`.
@@ -100,7 +100,7 @@ pub struct HandedOverVerdict {
     pub message: Option<Box<str>>,
 }
 
-/// What the previous agent knew of one container.
+/// The previous agent's knowledge of one container.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct HandedOverContainer {
     /// How many runs had started, as far as the agent knew; the number of the newest run is one less.
@@ -141,7 +141,7 @@ pub struct HandedOverContainer {
     /// The image of the spec, if it was not on the board, so that the previous run continued.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub missing_image: Option<Box<MissingImage>>,
-    /// What probes had found, and how far the termination of the run had come.
+    /// The results of the probes, and the progress of the termination of the run.
     #[serde(default)]
     pub health: Health,
 }

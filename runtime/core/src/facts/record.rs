@@ -136,7 +136,7 @@ impl Record {
     }
 }
 
-/// What the record of a pod has of one container.
+/// The part of a pod's record that concerns one container.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ContainerRecord {
     /// `name`; empty in records of versions that wrote no names.

@@ -9,13 +9,13 @@ use crate::spec::pod::CRITICAL;
 /// A request to end all pods.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Shutdown {
-    /// What ends together with the pods.
+    /// Whether the agent or the machine ends together with the pods.
     pub whole: Whole,
     /// The groups by priority, lowest first; empty for no limits.
     pub groups: Vec<ShutdownGroup>,
 }
 
-/// What a shutdown ends.
+/// The scope of a shutdown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Whole {
     /// This agent, which is to leave nothing behind (`nodlet down`).

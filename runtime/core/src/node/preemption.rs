@@ -75,7 +75,7 @@ fn is_smaller(pod: &Other<'_>, other: &Other<'_>) -> bool {
     (pod.requested.memory, pod.requested.cpu) <= (other.requested.memory, other.requested.cpu)
 }
 
-/// What is still missing when `pods` are gone.
+/// The amounts that are still missing when `pods` are gone.
 fn less<'a, 'b: 'a>(need: &Need, pods: impl IntoIterator<Item = &'a Other<'b>> + Clone) -> Need {
     let of = |(resource, amount): &(Resource, i64)| {
         let free =

@@ -144,7 +144,7 @@ pub(crate) struct ContainerState {
     pub(crate) ended: Option<Box<Ended>>,
     /// The run that ended before `ended`.
     pub(crate) previous: Option<Box<Ended>>,
-    /// What the container waits for, if `state.waiting` names it.
+    /// The reason why the container waits, if `state.waiting` names it.
     pub(crate) waiting: Option<WaitingReason>,
     pub(crate) backoff: CrashBackoff,
     pub(crate) probes: Probes,

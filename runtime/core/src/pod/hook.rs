@@ -74,7 +74,7 @@ enum PreStop {
     },
 }
 
-/// What to do before a run is asked to end.
+/// The next step towards the end of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Before {
     /// Run the hook.
@@ -189,7 +189,7 @@ impl Hooks {
         }
     }
 
-    /// What to do before a run with this hook is asked to end, if its grace period ends at `until`.
+    /// The next step towards the end of a run with this hook, whose grace period ends at `until`.
     pub(super) fn before_end(&mut self, hook: Option<&Hook>, now: Instant, until: Instant) -> Before {
         if let PreStop::NotBegun = self.pre_stop {
             match hook {

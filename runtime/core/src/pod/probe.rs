@@ -65,7 +65,7 @@ enum Asking {
     Held,
 }
 
-/// What a result means to the container.
+/// The effect of a probe's result on the container.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Meaning {
     /// No result was expected.

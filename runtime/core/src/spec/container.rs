@@ -135,7 +135,7 @@ impl Container {
 pub struct EnvVar {
     /// `name`.
     pub name: String,
-    /// Where the value comes from.
+    /// The source of the value.
     pub value: EnvSource,
 }
 

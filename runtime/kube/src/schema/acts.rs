@@ -1,4 +1,4 @@
-//! What nodlet does with each field of a Pod's `spec`: the hand-written column of the table. `docs/pods.md`
+//! nodlet's behaviour for each field of a Pod's `spec`: the hand-written column of the table. `docs/pods.md`
 //! is generated from it.
 //!
 //! The rule: a field is rejected if ignoring it would change what runs or what the user was promised. A field
@@ -7,7 +7,7 @@
 //!
 //! A field without a verdict fails a test, and so does a verdict without a field.
 
-/// What nodlet does with a field.
+/// nodlet's behaviour for a field.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
     /// nodlet does what Kubernetes does.

@@ -61,7 +61,7 @@ impl Agent {
     }
 }
 
-/// What the agent knows after a piece of news was sent.
+/// The part of the agent's knowledge that a piece of news updates when it is sent.
 enum Item {
     Answer,
     Hello { equal: bool },
