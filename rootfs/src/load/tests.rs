@@ -48,7 +48,7 @@ fn load_both(archive: &[u8], options: &LoadOptions) -> [Result<Vec<String>, Stri
         }
         Err(error) => {
             assert_eq!(listed(store), Vec::<String>::new());
-            Err(error.to_string())
+            Err(chain(&error))
         }
     };
     let by_file = Store::open(&scratch.path().join("file")).unwrap();
@@ -56,6 +56,12 @@ fn load_both(archive: &[u8], options: &LoadOptions) -> [Result<Vec<String>, Stri
     let loaded = by_file.load_path(&file, options, &mut |_| {});
     let streamed = by_stream.load(&mut &archive[..], options, &mut |_| {});
     [outcome(&by_file, loaded), outcome(&by_stream, streamed)]
+}
+
+/// The error with its causes, as the command line prints it.
+fn chain(error: &dyn std::error::Error) -> String {
+    let causes = std::iter::successors(Some(error), |error| error.source());
+    causes.map(ToString::to_string).collect::<Vec<_>>().join(": ")
 }
 
 #[track_caller]
@@ -257,7 +263,14 @@ fn damaged_and_foreign_archives_are_refused() {
         ),
     );
     let sha512 = format!(r#"{{"manifests":[{{"digest":"sha512:{}"}}]}}"#, "0".repeat(128));
-    refused(TarBuilder::new().file("index.json", &sha512), &amd64(), "read index.json in the archive");
+    refused(
+        TarBuilder::new().file("index.json", &sha512),
+        &amd64(),
+        &format!(
+            "read index.json in the archive: check digest \"sha512:{}\": only sha256 is supported",
+            "0".repeat(128)
+        ),
+    );
     refused(
         TarBuilder::new().file("index.json", r#"{"manifests":1}"#),
         &amd64(),
