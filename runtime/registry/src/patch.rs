@@ -242,6 +242,11 @@ fn operate(object: &mut Value, operations: &[Value]) -> Result<(), Status> {
         let text = |field: &str| operation[field].as_str();
         let fails = |why: &str| {
             let message = "the server rejected our request due to an error in our request";
+            // Without its value, which may be a Secret's.
+            let mut operation = operation.clone();
+            if let Some(operation) = operation.as_object_mut() {
+                operation.remove("value");
+            }
             Status::unprocessable(format!("{message}: {why}: {operation}"))
         };
         let path = text("path").ok_or_else(|| fails("an operation has a path"))?;

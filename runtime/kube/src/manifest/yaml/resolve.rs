@@ -25,7 +25,8 @@ pub(super) fn scalar(text: Cow<'_, str>, plain: bool, tag: Option<&str>) -> Resu
     if fits {
         Ok(resolved)
     } else {
-        Err(format!("cannot decode `{text}` as a !!{}", tag.unwrap_or_default()))
+        // Without the value, which may be a Secret's.
+        Err(format!("cannot decode the value as a !!{}", tag.unwrap_or_default()))
     }
 }
 
