@@ -7,10 +7,11 @@
 
 use serde_json::Value;
 
-use crate::manifest::{Definition, ManifestError, Validation, class, preset};
+use crate::manifest::{Definition, ManifestError, Validation, class, config, definition, preset};
 use nodlet_core::time::Timestamp;
 
 mod cells;
+mod config_map;
 mod describe;
 mod event;
 mod generic;
@@ -18,6 +19,7 @@ mod namespace;
 mod node;
 mod pod;
 mod priority_class;
+mod secret;
 
 pub use describe::escaped;
 pub use describe::events::interval;
@@ -31,6 +33,8 @@ pub enum Kind {
     Event,
     Namespace,
     Node,
+    ConfigMap,
+    Secret,
     PodPreset,
     PriorityClass,
 }
@@ -96,12 +100,17 @@ pub enum Describe {
 pub enum Reader {
     /// As a pod.
     Pod,
-    /// As a definition: the object, the name of the node, and the name of the file, if it is of one.
-    Definition(fn(Value, Validation, &str, Option<&str>) -> Result<Definition, ManifestError>),
+    /// As a definition.
+    Definition {
+        /// Reads one: the object, the name of the node, and the name of the file, if it is of one.
+        read: fn(Value, Validation, &str, Option<&str>) -> Result<Definition, ManifestError>,
+        /// Checks an update by a client: the existing object and the new one.
+        check_update: fn(&Value, &Value) -> Result<(), ManifestError>,
+    },
 }
 
 /// All kinds, in the order of discovery.
-pub static KINDS: [Row; 6] = [
+pub static KINDS: [Row; 8] = [
     Row {
         kind: Kind::Pod,
         name: "Pod",
@@ -201,6 +210,43 @@ pub static KINDS: [Row; 6] = [
         reader: None,
     },
     Row {
+        kind: Kind::ConfigMap,
+        name: "ConfigMap",
+        version: "v1",
+        plural: "configmaps",
+        singular: "configmap",
+        short_names: &["cm"],
+        namespaced: true,
+        verbs: WRITABLE,
+        subresources: &[],
+        fields: &["metadata.name", "metadata.namespace"],
+        columns: config_map::COLUMNS,
+        cells: config_map::cells,
+        row_conditions: no_conditions,
+        describe: Describe::WithEvents(config_map::describe),
+        reader: Some(Reader::Definition {
+            read: config::take_config_map,
+            check_update: config::check_update,
+        }),
+    },
+    Row {
+        kind: Kind::Secret,
+        name: "Secret",
+        version: "v1",
+        plural: "secrets",
+        singular: "secret",
+        short_names: &[],
+        namespaced: true,
+        verbs: WRITABLE,
+        subresources: &[],
+        fields: &["metadata.name", "metadata.namespace", "type"],
+        columns: secret::COLUMNS,
+        cells: secret::cells,
+        row_conditions: no_conditions,
+        describe: Describe::Alone(secret::describe),
+        reader: Some(Reader::Definition { read: config::take_secret, check_update: config::check_update }),
+    },
+    Row {
         kind: Kind::PodPreset,
         name: "PodPreset",
         // The only version that Kubernetes ever had.
@@ -216,7 +262,7 @@ pub static KINDS: [Row; 6] = [
         cells: generic::cells,
         row_conditions: no_conditions,
         describe: Describe::WithEvents(generic::describe),
-        reader: Some(Reader::Definition(preset::take)),
+        reader: Some(Reader::Definition { read: preset::take, check_update: definition::any_update }),
     },
     Row {
         kind: Kind::PriorityClass,
@@ -233,7 +279,7 @@ pub static KINDS: [Row; 6] = [
         cells: priority_class::cells,
         row_conditions: no_conditions,
         describe: Describe::WithEvents(priority_class::describe),
-        reader: Some(Reader::Definition(class::take)),
+        reader: Some(Reader::Definition { read: class::take, check_update: class::check_update }),
     },
 ];
 

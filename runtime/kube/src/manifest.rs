@@ -13,8 +13,10 @@
 //! Next: [`nodlet_core::node`] takes what is parsed here.
 
 pub mod class;
+pub mod config;
 mod convert;
 mod defaults;
+pub mod definition;
 mod emit;
 mod error;
 mod field;
@@ -39,11 +41,12 @@ use crate::kinds::{Kind, Reader};
 use crate::schema;
 use nodlet_core::spec::Pod;
 
+pub use definition::Definition;
 pub use emit::to_yaml;
 pub use error::{ManifestCause, ManifestError};
 use field::Errors;
 pub use field::{FieldError, FieldErrorKind};
-pub use preset::{Applied, Definition, inject};
+pub use preset::{Applied, inject};
 pub use priority::{Classes, Priority};
 
 /// The longest manifest that is read.
@@ -240,7 +243,7 @@ fn definition(
     file: Option<&str>,
 ) -> Result<Definition, ManifestError> {
     let read = match kind.row().reader {
-        Some(Reader::Definition(read)) => read,
+        Some(Reader::Definition { read, .. }) => read,
         Some(Reader::Pod) | None => {
             let name = kind.as_str();
             return Err(ManifestError::of_kind(format!("a {name} cannot be handled as a definition")));

@@ -74,15 +74,12 @@ impl Policy {
     pub fn new(definitions: &DefinitionsByName, objects: &Objects, node: &str) -> Policy {
         let mut policy = Policy { presets: Vec::new(), classes: Classes::new(), node: node.to_owned() };
         for (name, (definition, _)) in definitions {
-            match name.0 {
-                Kind::PriorityClass => {
-                    policy.classes.insert(name.2.clone(), priority::class(&definition.object));
-                }
-                Kind::PodPreset => {
-                    let version = objects.get(&definitions::key(name)).map_or(0, |shown| shown.version);
-                    policy.presets.push((definition.clone(), version));
-                }
-                Kind::Pod | Kind::Event | Kind::Namespace | Kind::Node => {}
+            // Of no other kind does anything count for admission.
+            if name.0 == Kind::PriorityClass {
+                policy.classes.insert(name.2.clone(), priority::class(&definition.object));
+            } else if name.0 == Kind::PodPreset {
+                let version = objects.get(&definitions::key(name)).map_or(0, |shown| shown.version);
+                policy.presets.push((definition.clone(), version));
             }
         }
         policy

@@ -51,7 +51,7 @@ impl Preconditions {
 }
 
 impl Change {
-    /// `current`, a Pod, as it is to be.
+    /// `current` as it is to be.
     ///
     /// # Errors
     /// The patch says what no patch can, or makes another object of it.
@@ -60,7 +60,7 @@ impl Change {
             Change::Replace(new) => Ok(new),
             Change::Patch(how, patch) => {
                 let mut object = current.clone();
-                patch::apply(&mut object, &patch, how, "Pod")?;
+                patch::apply(&mut object, &patch, how, current["kind"].as_str().unwrap_or("Pod"))?;
                 check_name(&object, current)?;
                 Ok(object)
             }

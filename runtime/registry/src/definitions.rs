@@ -1,5 +1,5 @@
-//! PodPresets and PriorityClasses: which there are, and how they come and go. What pods were
-//! admitted with stays as it is.
+//! Definitions: the objects besides pods that manifests hold. Which exist, and how clients create, change and
+//! delete them. What pods were admitted with stays as it is.
 
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
@@ -12,7 +12,7 @@ use super::{
     Written, preconditions,
 };
 use crate::objects::Key;
-use nodlet_kube::kinds::Kind;
+use nodlet_kube::kinds::{Kind, Reader};
 use nodlet_kube::manifest::{self, Definition, priority};
 
 /// Kind, namespace and name.
@@ -45,11 +45,18 @@ impl Registry {
     pub fn apply_definition(&mut self, kind: Kind, object: Value, asked: How) -> Result<Decision, Status> {
         let definition = manifest::admit_definition(object, kind, how(asked.validation), &self.node)
             .map_err(|error| refused(&error))?;
-        let applied = self.outcome_of(&definition, asked.new)?;
         let name = definition.key();
-        let Definition { object, warnings, .. } = definition;
+        let published = self.published_definition(&name);
+        let applied = self.outcome_of(&definition, published.as_ref(), asked.new)?;
+        let Definition { mut object, warnings, .. } = definition;
+        if let Some(published) = &published {
+            // An update leaves the object the same one.
+            for field in ["uid", "creationTimestamp"] {
+                object["metadata"][field] = published["metadata"][field].clone();
+            }
+        }
         if applied == Applied::Unchanged {
-            let object = self.published_definition(&name).unwrap_or(object);
+            let object = published.unwrap_or(object);
             return Ok(Decision::Reply(Accepted { object, applied, warnings }, None));
         }
         let (path, qualified) = (self.definition_path(&name), kind.row().qualified());
@@ -63,21 +70,27 @@ impl Registry {
         Ok(Decision::Write(Box::new(Write { path, text, of, object, applied, warnings })))
     }
 
-    /// What it does to apply it, if that may be.
-    fn outcome_of(&self, new: &Definition, is_new: bool) -> Result<Applied, Status> {
+    /// What applying `new` does in the place of `published`, if that is allowed.
+    fn outcome_of(
+        &self,
+        new: &Definition,
+        published: Option<&Value>,
+        is_new: bool,
+    ) -> Result<Applied, Status> {
         let (name, qualified) = (new.key(), new.kind.row().qualified());
         let known = self.definitions.get(&name);
-        let published = self.published_definition(&name);
         if is_new && published.is_some() {
             return Err(Status::already_exists(&qualified, &new.name));
         }
         if let Some((_, source)) = known.filter(|(_, source)| *source != self.definition_path(&name)) {
             return Err(defined_by(&name, source));
         }
+        if let (Some(old), Some(Reader::Definition { check_update, .. })) =
+            (published, &new.kind.row().reader)
+        {
+            check_update(old, &new.object).map_err(|error| refused(&error))?;
+        }
         if new.kind == Kind::PriorityClass {
-            if let Some(old) = &published {
-                priority::check_update(old, &new.object).map_err(|error| refused(&error))?;
-            }
             let defaults = self.definitions.iter().filter(|(other, (class, _))| {
                 **other != name
                     && other.0 == Kind::PriorityClass
@@ -100,17 +113,12 @@ impl Registry {
     ///
     /// # Errors
     /// It is not there, or not the one that is meant.
-    pub fn change_definition(&self, kind: Kind, name: &str, change: Change) -> Result<Value, Status> {
-        let key = (kind, Rc::from(""), Rc::from(name));
-        let current = self.published_definition(&key);
+    pub fn change_definition(&self, key: &DefinitionName, change: Change) -> Result<Value, Status> {
+        let ((kind, ..), name) = (key, &*key.2);
+        let current = self.published_definition(key);
         let current = current.ok_or_else(|| Status::not_found(&kind.row().qualified(), name))?;
         let mut changed = change.apply(&current)?;
-        let kind = current["kind"].as_str().and_then(Kind::named);
-        preconditions::check(
-            &current,
-            &changed,
-            (&kind.map_or_else(String::new, |kind| kind.row().qualified()), name),
-        )?;
+        preconditions::check(&current, &changed, (&kind.row().qualified(), name))?;
         if changed["metadata"]["name"] != *name {
             return Err(Status::bad_request(format!(
                 "the name of the object ({}) does not match the name on the URL ({name})",

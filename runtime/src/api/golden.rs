@@ -18,6 +18,7 @@ fn object() -> Value {
     json!({
         "metadata": {"name": "web", "namespace": "default", "creationTimestamp": "2026-01-31T11:00:00Z",
                      "labels": {"node-role.kubernetes.io/edge": ""}},
+        "data": {"a": "YQ=="}, "binaryData": {"b": "Yg=="},
         "value": 1000, "globalDefault": true, "preemptionPolicy": "Never",
         "involvedObject": {"kind": "Pod", "name": "web", "fieldPath": "spec.containers{app}"},
         "reason": "Started", "message": "Started container app\n", "type": "Normal", "count": 3,

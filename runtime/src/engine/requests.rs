@@ -36,7 +36,8 @@ impl Engine {
                     let asked = Updating { change, part, validation, dry_run };
                     return self.update(&namespace, &name, asked, reply);
                 };
-                match self.registry.change_definition(kind, &name, change) {
+                let name = (kind, (*namespace).into(), (*name).into());
+                match self.registry.change_definition(&name, change) {
                     Ok(changed) => self.apply(changed, How { validation, dry_run, new: false }, reply),
                     Err(status) => drop(reply.try_send(Err(status))),
                 }

@@ -9,6 +9,7 @@ fn manifest_of(row: &Row) -> Value {
         Kind::Pod => json!({"spec": {"containers": [{"name": "app", "image": "app:1"}]}}),
         Kind::PodPreset => json!({"spec": {"env": [{"name": "A", "value": "1"}]}}),
         Kind::PriorityClass => json!({"value": 1}),
+        Kind::ConfigMap | Kind::Secret => json!({"data": {"a": "YQ=="}}),
         Kind::Event | Kind::Namespace | Kind::Node => json!({}),
     };
     object["apiVersion"] = row.version.into();
@@ -51,7 +52,7 @@ fn each_kind_that_may_be_written_is_read_from_a_manifest_and_no_other() {
             (Some(Reader::Pod), Ok(contents)) => {
                 assert_eq!((contents.pods.len(), contents.definitions.len()), (1, 0));
             }
-            (Some(Reader::Definition(_)), Ok(contents)) => {
+            (Some(Reader::Definition { .. }), Ok(contents)) => {
                 assert_eq!((contents.pods.len(), contents.definitions.len()), (0, 1));
                 assert_eq!(contents.definitions[0].kind, row.kind);
                 assert_eq!(contents.definitions[0].object["kind"], row.name);
@@ -86,6 +87,7 @@ fn an_object_that_was_applied_has_a_file_of_its_own() {
         (Kind::Pod, "default_web.json"),
         (Kind::PodPreset, "podpreset_default_web.json"),
         (Kind::PriorityClass, "priorityclass__web.json"),
+        (Kind::Secret, "secret_default_web.json"),
     ] {
         assert_eq!(kind.row().file("default", "web"), expected);
     }

@@ -1,12 +1,12 @@
 //! PriorityClasses (`scheduling.k8s.io/v1`): a name for how much pods count. Pure.
 //!
-//! Its metadata is judged as that of the Pod would be that had nothing else.
+//! Next: `manifest/definition.rs`, which judges the metadata.
 
 use serde_json::{Map, Value, json};
 
 use super::field::{Errors, FieldError, Path, quoted};
 use super::priority::{BUILT_IN, Class};
-use super::{Definition, Kind, ManifestCause, ManifestError, Origin, Validation};
+use super::{Definition, Kind, ManifestCause, ManifestError, Validation, definition};
 
 /// The highest value of a class that is not built in (`HighestUserDefinablePriority`).
 const HIGHEST: i64 = 1_000_000_000;
@@ -26,10 +26,6 @@ pub fn take(
 ) -> Result<Definition, ManifestError> {
     let metadata = object["metadata"].take();
     let name = metadata["name"].as_str().unwrap_or_default().to_owned();
-    let invalid = |errors: Errors| {
-        let (errors, more) = errors.into_parts();
-        ManifestError::new(ManifestCause::Invalid { name: name.clone(), errors, more })
-    };
     let given: Map<String, Value> = match object {
         Value::Object(map) => map,
         _ => Map::new(),
@@ -61,19 +57,6 @@ pub fn take(
     let value = fields["value"].as_i64().unwrap_or_default();
     let default = fields.get("globalDefault") == Some(&Value::Bool(true));
 
-    // Nothing but its metadata can be wrong with it.
-    let stand_in = json!({
-        "apiVersion": "v1", "kind": "Pod", "metadata": metadata,
-        "spec": {"containers": [{"name": "class", "image": "class"}]},
-    });
-    let manifest = match super::take(stand_in, validation, node, file.map_or(Origin::Api, Origin::File)) {
-        Ok(manifest) => Some(manifest),
-        Err(ManifestError { cause: ManifestCause::Invalid { errors: more, .. }, .. }) => {
-            errors.extend(more);
-            None
-        }
-        Err(error) => return Err(error),
-    };
     if name.starts_with(SYSTEM) {
         if let Some(why) = not_built_in(&name, value, default) {
             let path = Path::root("metadata");
@@ -91,30 +74,12 @@ pub fn take(
     if !policies.contains(&policy) {
         errors.push(FieldError::not_supported(&Path::root("preemptionPolicy"), policy, &policies));
     }
-    let Some(manifest) = manifest.filter(|_| errors.is_empty()) else { return Err(invalid(errors)) };
-    let mut metadata = manifest.object["metadata"].clone();
-    if let Some(metadata) = metadata.as_object_mut() {
-        // It is of all namespaces.
-        metadata.remove("namespace");
+    let mut class =
+        definition::finish(Kind::PriorityClass, metadata, fields.into(), errors, (validation, node, file))?;
+    if validation == Validation::Warn {
+        class.warnings.splice(0..0, told);
     }
-    let mut object = json!({
-        "apiVersion": Kind::PriorityClass.version(),
-        "kind": Kind::PriorityClass.as_str(),
-        "metadata": metadata,
-    });
-    object.as_object_mut().expect("it is one").append(&mut fields);
-    Ok(Definition {
-        kind: Kind::PriorityClass,
-        namespace: "".into(),
-        name: manifest.pod.name.clone(),
-        size: object.to_string().len(),
-        object,
-        warnings: told
-            .into_iter()
-            .filter(|_| validation == Validation::Warn)
-            .chain(manifest.warnings)
-            .collect(),
-    })
+    Ok(class)
 }
 
 /// What counts of one.
@@ -130,7 +95,7 @@ pub(super) fn class(object: &Value) -> Class {
 ///
 /// # Errors
 /// In Kubernetes' words.
-pub fn check_update(old: &Value, new: &Value) -> Result<(), ManifestError> {
+pub(crate) fn check_update(old: &Value, new: &Value) -> Result<(), ManifestError> {
     let mut errors = Errors::default();
     if old["value"] != new["value"] {
         errors.push(FieldError::forbidden(&Path::root("value"), "may not be changed in an update."));
@@ -139,13 +104,7 @@ pub fn check_update(old: &Value, new: &Value) -> Result<(), ManifestError> {
         let policy = new["preemptionPolicy"].as_str().unwrap_or_default();
         errors.push(FieldError::invalid(&Path::root("preemptionPolicy"), policy, "field is immutable"));
     }
-    if errors.is_empty() {
-        return Ok(());
-    }
-    let (errors, more) = errors.into_parts();
-    let name = new["metadata"]["name"].as_str().unwrap_or_default().to_owned();
-    let error = ManifestError::new(ManifestCause::Invalid { name, errors, more });
-    Err(ManifestError { kind: Kind::PriorityClass, ..error })
+    definition::refuse_update(new, errors)
 }
 
 fn is_int32(value: &Value) -> bool {

@@ -82,15 +82,8 @@ const WORKLOADS: [&str; 7] =
     ["CronJob", "DaemonSet", "Deployment", "Job", "ReplicaSet", "ReplicationController", "StatefulSet"];
 
 /// Kinds that later versions will take.
-const NOT_YET: [&str; 7] = [
-    "ConfigMap",
-    "PersistentVolume",
-    "PersistentVolumeClaim",
-    "PodDisruptionBudget",
-    "RuntimeClass",
-    "Secret",
-    "Service",
-];
+const NOT_YET: [&str; 5] =
+    ["PersistentVolume", "PersistentVolumeClaim", "PodDisruptionBudget", "RuntimeClass", "Service"];
 
 /// The kinds that are read: Pods, PodPresets and so on.
 fn taken() -> String {
@@ -124,7 +117,7 @@ fn other(kind: &str, version: &str) -> String {
 /// The version of a kind that someone may have meant.
 fn version_of(kind: &str) -> Option<&'static str> {
     match kind {
-        "List" | "ConfigMap" | "Secret" | "Service" => Some("v1"),
+        "List" | "Service" => Some("v1"),
         "Deployment" | "DaemonSet" | "ReplicaSet" | "StatefulSet" => Some("apps/v1"),
         "Job" | "CronJob" => Some("batch/v1"),
         _ => Kind::named(kind.strip_suffix("List").unwrap_or(kind)).map(Kind::version),

@@ -4,13 +4,11 @@
 //! A preset holds pieces of a Pod, so it is read and judged as the Pod that it
 //! would make of an empty one: what nodlet does not act on is refused here as there.
 
-use std::rc::Rc;
-
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
 use super::field::{Errors, FieldError, Path, quoted};
-use super::{Kind, Manifest, ManifestCause, ManifestError, Validation, rules, validate, walk};
+use super::{Definition, Kind, Manifest, ManifestCause, ManifestError, Validation, rules, validate, walk};
 use crate::schema;
 use nodlet_core::spec::pod::PRESET_MARK;
 
@@ -26,23 +24,6 @@ const OF_CONTAINERS: [&str; 3] = ["env", "envFrom", "volumeMounts"];
 /// The longest name: it becomes part of an annotation's, which has 63.
 const NAME: usize = 63 - "podpreset-".len();
 
-/// An object that pods are admitted by: a PodPreset or a PriorityClass.
-#[derive(Clone, Debug)]
-pub struct Definition {
-    /// Which of them.
-    pub kind: Kind,
-    /// `metadata.namespace`: of whose pods it is; empty for those of all.
-    pub namespace: Rc<str>,
-    /// `metadata.name`.
-    pub name: Rc<str>,
-    /// The whole object with defaults applied, namespace and uid included.
-    pub object: Value,
-    /// Bytes of its object as JSON.
-    pub size: usize,
-    /// What of it has no effect, for people.
-    pub warnings: Vec<String>,
-}
-
 /// What a preset was when it was applied to a Pod: kept with the Pod, for that is what it stays.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Applied {
@@ -55,11 +36,6 @@ pub struct Applied {
 }
 
 impl Definition {
-    /// Kind, namespace and name.
-    pub fn key(&self) -> (Kind, Rc<str>, Rc<str>) {
-        (self.kind, self.namespace.clone(), self.name.clone())
-    }
-
     /// Whether it is a preset for this Pod, an object with its namespace.
     pub fn is_for(&self, pod: &Value) -> bool {
         let meta = &pod["metadata"];

@@ -61,8 +61,6 @@ pub fn class(object: &Value) -> Class {
     super::class::class(object)
 }
 
-pub use super::class::check_update;
-
 impl Priority {
     /// Computes the priority of a Pod as it was written. `before` is the one with which the same pod was
     /// admitted earlier.

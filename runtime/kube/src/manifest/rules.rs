@@ -132,6 +132,27 @@ pub(super) fn port_name(value: &str) -> Vec<String> {
     errors
 }
 
+/// A key of a ConfigMap or Secret.
+pub(super) fn config_map_key(value: &str) -> Vec<String> {
+    let mut errors = Vec::new();
+    if value.len() > 253 {
+        errors.push(max_length(253));
+    }
+    if value.is_empty() || !value.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-._".contains(&byte)) {
+        errors.push(
+            "a valid config key must consist of alphanumeric characters, '-', '_' or '.' (e.g. 'key.name',  or \
+             'KEY_NAME',  or 'key-name', regex used for validation is '[-._a-zA-Z0-9]+')"
+                .to_owned(),
+        );
+    }
+    match value {
+        "." | ".." => errors.push(format!("must not be '{value}'")),
+        _ if value.starts_with("..") => errors.push("must not start with '..'".to_owned()),
+        _ => {}
+    }
+    errors
+}
+
 /// The name of an environment variable, as relaxed in Kubernetes 1.32.
 pub(super) fn env_name(value: &str) -> Vec<String> {
     if value.chars().all(|c| (' '..='~').contains(&c) && c != '=') {

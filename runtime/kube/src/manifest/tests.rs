@@ -560,16 +560,16 @@ fn other_kinds_are_refused_by_name_with_the_way_on() {
             "Namespace v1: namespaces need no object; write metadata.namespace into the Pod",
         ),
         (
-            "apiVersion: v1\nkind: ConfigMap\n",
-            "ConfigMap v1: not yet; nodlet takes Pods, PodPresets, PriorityClasses and Lists of them",
+            "apiVersion: v1\nkind: PersistentVolume\n",
+            "PersistentVolume v1: not yet; nodlet takes Pods, ConfigMaps, Secrets, PodPresets, PriorityClasses and Lists of them",
         ),
         (
-            "apiVersion: v1\nkind: Secret\n",
-            "Secret v1: not yet; nodlet takes Pods, PodPresets, PriorityClasses and Lists of them",
+            "apiVersion: v1\nkind: Service\n",
+            "Service v1: not yet; nodlet takes Pods, ConfigMaps, Secrets, PodPresets, PriorityClasses and Lists of them",
         ),
         (
             "apiVersion: example.com/v1\nkind: Widget\n",
-            "Widget example.com/v1: nodlet takes Pods, PodPresets, PriorityClasses and Lists of them",
+            "Widget example.com/v1: nodlet takes Pods, ConfigMaps, Secrets, PodPresets, PriorityClasses and Lists of them",
         ),
         (
             "apiVersion: v2\nkind: Pod\n",
@@ -588,8 +588,8 @@ fn other_kinds_are_refused_by_name_with_the_way_on() {
             "there is no object in it: a Pod has apiVersion, kind, metadata and spec",
         ),
         (
-            "apiVersion: v1\nkind: List\nitems: [{apiVersion: v1, kind: Secret}]\n",
-            "items[0]: Secret v1: not yet; nodlet takes Pods, PodPresets, PriorityClasses and Lists of them",
+            "apiVersion: v1\nkind: List\nitems: [{apiVersion: v1, kind: Service}]\n",
+            "items[0]: Service v1: not yet; nodlet takes Pods, ConfigMaps, Secrets, PodPresets, PriorityClasses and Lists of them",
         ),
     ] {
         assert_eq!(refused(head).to_string(), format!("web.yaml: {told}"));

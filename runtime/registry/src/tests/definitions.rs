@@ -49,7 +49,8 @@ fn a_definition_that_is_there_is_changed_by_its_name() {
     let mut world = World::new();
     world.apply(class("high", json!({})), CREATE).expect("it is new");
     let change = |name: &str, object: Value| {
-        let changed = world.registry.change_definition(Kind::PriorityClass, name, Change::Replace(object));
+        let name: DefinitionName = (Kind::PriorityClass, "".into(), name.into());
+        let changed = world.registry.change_definition(&name, Change::Replace(object));
         changed.map_or_else(
             |status| format!("{} {}", status.code, status.message),
             |changed| changed["description"].to_string(),
@@ -117,4 +118,140 @@ fn of_several_default_classes_in_files_the_least_is_the_default() {
     );
     world.file("/site/web.yaml", &pod("web", "a:1").to_string());
     assert_eq!(world.pods[&pod_name("web")].pod.priority, 3);
+}
+
+fn config(kind: &str, namespace: &str, fields: Value) -> Value {
+    let mut object =
+        json!({"apiVersion": "v1", "kind": kind, "metadata": {"name": "web", "namespace": namespace}});
+    object.as_object_mut().expect("an object").extend(fields.as_object().cloned().unwrap_or_default());
+    object
+}
+
+/// Sends a patch as the API does.
+fn patch(world: &mut World, name: &DefinitionName, how: PatchKind, patch: Value) -> String {
+    let changed = world.registry.change_definition(name, Change::Patch(how, patch));
+    line(changed.and_then(|changed| world.apply(changed, APPLY)))
+}
+
+#[test]
+fn objects_of_one_name_in_two_namespaces_are_changed_and_deleted_each_by_itself() {
+    let mut world = World::new();
+    let name = |namespace: &str| -> DefinitionName { (Kind::ConfigMap, namespace.into(), "web".into()) };
+    let shown = |world: &World, namespace: &str| {
+        let object = world.registry.published_definition(&name(namespace)).expect(namespace);
+        (object["data"].clone(), object["metadata"]["uid"].clone())
+    };
+    for namespace in ["default", "kitchen"] {
+        let created = world.apply(config("ConfigMap", namespace, json!({"data": {"a": "1"}})), CREATE);
+        assert_eq!(line(created), "Created");
+    }
+    let (_, uid) = shown(&world, "kitchen");
+    let kitchen = name("kitchen");
+    assert_eq!(patch(&mut world, &kitchen, PatchKind::Merge, json!({"data": {"b": "2"}})), "Configured");
+    assert_eq!(patch(&mut world, &kitchen, PatchKind::Strategic, json!({"data": {"a": null}})), "Configured");
+    assert_eq!(patch(&mut world, &kitchen, PatchKind::Strategic, json!({"data": {"b": "2"}})), "Unchanged");
+    assert_eq!(shown(&world, "kitchen"), (json!({"b": "2"}), uid), "it is the same object");
+    assert_eq!(shown(&world, "default").0, json!({"a": "1"}));
+    let none = name("none");
+    assert_eq!(
+        patch(&mut world, &none, PatchKind::Merge, json!({})),
+        "404 NotFound: configmaps \"web\" not found"
+    );
+    let (_, source) =
+        world.registry.delete_definition(&kitchen, &Preconditions::default()).expect("it is the client's");
+    assert_eq!(source, Path::new("/applied/configmap_kitchen_web.json"));
+    world.remove("/applied/configmap_kitchen_web.json");
+    assert!(world.registry.published_definition(&kitchen).is_none());
+    assert_eq!(shown(&world, "default").0, json!({"a": "1"}));
+}
+
+#[test]
+fn an_immutable_object_may_be_labelled_and_replaced_by_a_new_one() {
+    let mut world = World::new();
+    let map = |fields: Value| config("ConfigMap", "default", fields);
+    let fixed = json!({"data": {"a": "1"}, "immutable": true});
+    world.apply(map(fixed.clone()), CREATE).expect("it is new");
+    let stays = "field is immutable when `immutable` is set";
+    for (object, expected) in [
+        (map(fixed), "Unchanged".to_owned()),
+        (
+            map(json!({"data": {"a": "2"}, "immutable": true})),
+            format!("422 Invalid: ConfigMap \"web\" is invalid: data: Forbidden: {stays}"),
+        ),
+        (
+            map(json!({"data": {"a": "1"}})),
+            format!("422 Invalid: ConfigMap \"web\" is invalid: immutable: Forbidden: {stays}"),
+        ),
+    ] {
+        assert_eq!(line(world.apply(object, APPLY)), expected);
+    }
+    let name: DefinitionName = (Kind::ConfigMap, "default".into(), "web".into());
+    let labels = json!({"metadata": {"labels": {"tier": "front"}}});
+    assert_eq!(patch(&mut world, &name, PatchKind::Merge, labels), "Configured");
+}
+
+#[test]
+fn a_secret_keeps_its_type_and_no_answer_has_its_values() {
+    let mut world = World::new();
+    let name: DefinitionName = (Kind::Secret, "default".into(), "web".into());
+    let secret = config("Secret", "default", json!({"stringData": {"password": "hunter2"}}));
+    let accepted = world.apply(secret, CREATE).expect("it is new");
+    assert_eq!(accepted.object["data"], json!({"password": "aHVudGVyMg=="}));
+    assert_eq!((&accepted.object["stringData"], &accepted.object["type"]), (&Value::Null, &json!("Opaque")));
+    let wrong = [
+        (PatchKind::Merge, json!({"type": "other"}), "type: Invalid value: \"other\": field is immutable"),
+        (PatchKind::Merge, json!({"data": {"password": "*hunter2*"}}), "illegal base64 data at input byte 0"),
+        (PatchKind::Merge, json!({"data": "hunter2"}), "must be a map"),
+        (PatchKind::Merge, json!({"stringData": {"a": ["hunter2"]}}), "must be a string"),
+        (PatchKind::Merge, json!({"passwrod": "hunter2"}), "unknown field \"passwrod\""),
+        (
+            PatchKind::Json,
+            json!([{"op": "test", "path": "/data/password", "value": "hunter2"}]),
+            "the test failed",
+        ),
+        (
+            PatchKind::Json,
+            json!([{"op": "replace", "path": "/data/none", "value": "hunter2"}]),
+            "there is nothing at this path",
+        ),
+    ];
+    for (how, change, expected) in wrong {
+        let answer = patch(&mut world, &name, how, change.clone());
+        assert!(answer.contains(expected) && !answer.contains("hunter2"), "{change}: {answer}");
+    }
+    let told = world.file(
+        "/site/secret.yaml",
+        &config("Secret", "default", json!({"data": {"password": "*hunter2*"}})).to_string(),
+    );
+    assert_eq!(
+        told,
+        [
+            "/site/secret.yaml, line 1: The Secret \"web\" is invalid: data[password]: Invalid value: \"<secret contents redacted>\": illegal base64 data at input byte 0"
+        ]
+    );
+}
+
+#[test]
+fn a_site_overrides_the_config_maps_of_its_vendor_and_clients_change_neither() {
+    let mut world = World::new();
+    let map = |value: &str| config("ConfigMap", "default", json!({"data": {"a": value}})).to_string();
+    let name: DefinitionName = (Kind::ConfigMap, "default".into(), "web".into());
+    let data =
+        |world: &World| world.registry.published_definition(&name).expect("it is there")["data"]["a"].take();
+    world.file("/vendor/a.yaml", &map("vendor"));
+    assert_eq!(data(&world), "vendor");
+    world.file("/site/z.yaml", &map("site"));
+    assert_eq!(data(&world), "site");
+    let told = world.file("/site/zz.yaml", &map("second"));
+    assert_eq!(
+        told,
+        ["/site/zz.yaml: configmap default/web is ignored: /site/z.yaml has one of that name already"]
+    );
+    assert_eq!(
+        patch(&mut world, &name, PatchKind::Merge, json!({"data": {"a": "mine"}})),
+        "403 Forbidden: configmaps \"web\" is forbidden: it is defined by /site/z.yaml; change that file"
+    );
+    world.remove("/site/z.yaml");
+    world.remove("/site/zz.yaml");
+    assert_eq!(data(&world), "vendor");
 }

@@ -1,0 +1,38 @@
+//! Secrets, as `kubectl get` and `kubectl describe secret` print them: never with a value.
+
+use serde_json::Value;
+
+use super::Column;
+use super::cells::{age, text, timestamp};
+use super::config_map::{entries, head, size};
+use super::describe::Tabs;
+use super::describe::text::of;
+use nodlet_core::time::Timestamp;
+
+pub(super) const COLUMNS: &[Column] = &[
+    ("Name", "string", "name", 0),
+    ("Type", "string", "", 0),
+    ("Data", "string", "", 0),
+    ("Age", "string", "", 0),
+];
+
+pub(super) fn cells(secret: &Value, now: Timestamp) -> Vec<Value> {
+    vec![
+        text(&secret["metadata"]["name"]).into(),
+        text(&secret["type"]).into(),
+        entries(&secret["data"]).len().into(),
+        age(timestamp(&secret["metadata"]["creationTimestamp"]), now).into(),
+    ]
+}
+
+/// kubectl also prints the token of a service account; here no value is printed.
+pub(super) fn describe(secret: &Value) -> String {
+    let mut tabs = Tabs::default();
+    let out = &mut tabs;
+    head(out, secret);
+    out.line(0, &format!("\nType:\t{}\n\nData\n====", of(&secret["type"])));
+    for (key, value) in entries(&secret["data"]) {
+        out.line(0, &format!("{key}:\t{} bytes", size(value)));
+    }
+    tabs.finish()
+}

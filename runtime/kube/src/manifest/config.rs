@@ -1,0 +1,223 @@
+//! ConfigMaps and Secrets (`v1`): named data of a namespace. Pure.
+//!
+//! No message may contain a value of a Secret: errors, warnings and refusals reach logs, events and clients.
+//! Next: `manifest/definition.rs`, which judges the metadata.
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD as BASE64;
+use serde_json::{Map, Value, json};
+
+use super::field::{Errors, FieldError, FieldErrorKind, Path};
+use super::{Definition, Kind, ManifestCause, ManifestError, Validation, definition, rules, walk};
+use crate::schema;
+
+/// Bytes of all values of one object (`MaxSecretSize`).
+const MAX_SIZE: usize = 1024 * 1024;
+
+/// What Kubernetes prints in place of a Secret's value.
+const REDACTED: &str = "\"<secret contents redacted>\"";
+
+const IMMUTABLE: &str = "field is immutable when `immutable` is set";
+
+/// The type of a Secret without one.
+const OPAQUE: &str = "Opaque";
+
+/// What a Secret of a type must have.
+enum Rule {
+    /// All of these keys.
+    All(&'static [&'static str]),
+    /// One of these keys.
+    Any(&'static [&'static str]),
+    /// This key, with a value that is not empty.
+    Filled(&'static str),
+    /// This key, with a JSON object.
+    Json(&'static str),
+    /// This annotation.
+    Annotation(&'static str),
+}
+
+/// The rules of `ValidateSecret`, by type. Secrets of other types have none.
+const RULES: [(&str, Rule); 6] = [
+    ("kubernetes.io/basic-auth", Rule::Any(&["username", "password"])),
+    ("kubernetes.io/dockercfg", Rule::Json(".dockercfg")),
+    ("kubernetes.io/dockerconfigjson", Rule::Json(".dockerconfigjson")),
+    ("kubernetes.io/service-account-token", Rule::Annotation("kubernetes.io/service-account.name")),
+    ("kubernetes.io/ssh-auth", Rule::Filled("ssh-privatekey")),
+    ("kubernetes.io/tls", Rule::All(&["tls.crt", "tls.key"])),
+];
+
+/// Reads a ConfigMap. `file` is `None` for those of the API.
+pub(crate) fn take_config_map(
+    object: Value,
+    validation: Validation,
+    node: &str,
+    file: Option<&str>,
+) -> Result<Definition, ManifestError> {
+    take(Kind::ConfigMap, object, validation, node, file)
+}
+
+/// Reads a Secret. `file` is `None` for those of the API.
+pub(crate) fn take_secret(
+    object: Value,
+    validation: Validation,
+    node: &str,
+    file: Option<&str>,
+) -> Result<Definition, ManifestError> {
+    take(Kind::Secret, object, validation, node, file)
+}
+
+fn take(
+    kind: Kind,
+    mut object: Value,
+    validation: Validation,
+    node: &str,
+    file: Option<&str>,
+) -> Result<Definition, ManifestError> {
+    let metadata = object["metadata"].take();
+    let is_secret = kind == Kind::Secret;
+    let findings = match schema::find(kind.as_str()) {
+        Some(of) => walk::check(&mut object, of),
+        None => walk::Findings::default(),
+    };
+    let unknown = findings.unknown.texts(ToString::to_string);
+    if validation == Validation::Strict && !unknown.is_empty() {
+        let paths = findings.unknown.into_parts().0.into_iter().map(|unknown| unknown.path).collect();
+        return Err(ManifestError::new(ManifestCause::Strict { messages: unknown, paths }));
+    }
+    let mut errors = findings.errors;
+    if errors.is_empty() {
+        let fields = object.as_object_mut().expect("only objects are of a kind");
+        if is_secret {
+            secret(fields, &metadata["annotations"], &mut errors);
+        } else {
+            config_map(fields, &mut errors);
+        }
+    }
+    let mut read = definition::finish(kind, metadata, object, errors, (validation, node, file));
+    match &mut read {
+        Ok(definition) if validation == Validation::Warn => drop(definition.warnings.splice(0..0, unknown)),
+        Err(ManifestError { cause: ManifestCause::Invalid { errors, .. }, .. }) if is_secret => {
+            for error in errors.iter_mut().filter(|error| error.kind == FieldErrorKind::TypeInvalid) {
+                REDACTED.clone_into(&mut error.value);
+            }
+        }
+        Ok(_) | Err(_) => {}
+    }
+    read
+}
+
+/// `ValidateConfigMap`.
+fn config_map(fields: &mut Map<String, Value>, errors: &mut Errors) {
+    let root = Path::root("data");
+    let mut size = 0;
+    for (key, value) in fields.get("data").and_then(Value::as_object).into_iter().flatten() {
+        check_key(&root, key, errors);
+        if fields.get("binaryData").is_some_and(|binary| binary.get(key).is_some()) {
+            errors.push(FieldError::invalid(&root.key(key), key, "duplicate of key present in binaryData"));
+        }
+        size += value.as_str().map_or(0, str::len);
+    }
+    size += binary("binaryData", fields, errors);
+    if size > MAX_SIZE {
+        errors.push(FieldError::too_long(&Path::root(""), MAX_SIZE));
+    }
+}
+
+/// The conversion and the defaults of a Secret, and `ValidateSecret`.
+fn secret(fields: &mut Map<String, Value>, annotations: &Value, errors: &mut Errors) {
+    if let Some(Value::Object(texts)) = fields.remove("stringData") {
+        if let Value::Object(data) = fields.entry("data").or_insert_with(|| json!({})) {
+            let encoded =
+                |(key, text): (String, Value)| (key, BASE64.encode(text.as_str().unwrap_or_default()).into());
+            data.extend(texts.into_iter().map(encoded));
+        }
+    }
+    let kind = match fields.get("type").and_then(Value::as_str) {
+        None | Some("") => OPAQUE.to_owned(),
+        Some(kind) => kind.to_owned(),
+    };
+    let root = Path::root("data");
+    if binary("data", fields, errors) > MAX_SIZE {
+        errors.push(FieldError::too_long(&root, MAX_SIZE));
+    }
+    let value = |key: &str| fields.get("data").and_then(|data| data.get(key)?.as_str());
+    let mut required = |key: &str| errors.push(FieldError::required(&root.key(key), ""));
+    match RULES.iter().find(|(of, _)| *of == kind).map(|(_, rule)| rule) {
+        Some(Rule::All(keys)) => keys.iter().filter(|key| value(key).is_none()).for_each(|key| required(key)),
+        Some(Rule::Any(keys)) if keys.iter().all(|key| value(key).is_none()) => {
+            keys.iter().for_each(|key| required(key));
+        }
+        Some(Rule::Filled(key)) if value(key).unwrap_or_default().is_empty() => required(key),
+        Some(Rule::Json(key)) => match value(key).map(|value| BASE64.decode(value).unwrap_or_default()) {
+            None => required(key),
+            Some(text)
+                if super::json::value(&text).is_ok_and(|value| value.is_object() || value.is_null()) => {}
+            Some(_) => errors.push(FieldError::invalid_printed(
+                &root.key(key),
+                REDACTED.to_owned(),
+                "must be a JSON object",
+            )),
+        },
+        Some(Rule::Annotation(name)) if annotations[*name].as_str().is_none_or(str::is_empty) => {
+            let metadata = Path::root("metadata");
+            errors.push(FieldError::required(&metadata.child("annotations").key(name), ""));
+        }
+        Some(Rule::Any(_) | Rule::Filled(_) | Rule::Annotation(_)) | None => {}
+    }
+    fields.insert("type".to_owned(), kind.into());
+}
+
+/// Checks a map of values in base64, and writes them as Go does. Returns the bytes that they stand for.
+fn binary(field: &str, fields: &mut Map<String, Value>, errors: &mut Errors) -> usize {
+    let root = Path::root(field);
+    let mut size = 0;
+    for (key, value) in fields.get_mut(field).and_then(Value::as_object_mut).into_iter().flatten() {
+        check_key(&root, key, errors);
+        let Value::String(text) = value else { continue };
+        // As in Go, line ends count for nothing.
+        text.retain(|letter| letter != '\n' && letter != '\r');
+        match BASE64.decode(&*text) {
+            Ok(bytes) => size += bytes.len(),
+            Err(_) => {
+                let wrong = |letter: u8| !letter.is_ascii_alphanumeric() && !b"+/=".contains(&letter);
+                let detail = match text.bytes().position(wrong) {
+                    Some(place) => format!("illegal base64 data at input byte {place}"),
+                    None => "illegal base64 data".to_owned(),
+                };
+                let printed = if field == "data" { REDACTED } else { "\"<contents redacted>\"" };
+                errors.push(FieldError::invalid_printed(&root.key(key), printed.to_owned(), detail));
+            }
+        }
+    }
+    size
+}
+
+/// `IsConfigMapKey`.
+fn check_key(root: &Path<'_>, key: &str, errors: &mut Errors) {
+    for why in rules::config_map_key(key) {
+        errors.push(FieldError::invalid(&root.key(key), key, why));
+    }
+}
+
+/// What may not change of a ConfigMap or Secret (`ValidateConfigMapUpdate`, `ValidateSecretUpdate`).
+///
+/// # Errors
+/// In Kubernetes' words.
+pub(crate) fn check_update(old: &Value, new: &Value) -> Result<(), ManifestError> {
+    let mut errors = Errors::default();
+    if old["type"] != new["type"] {
+        let kind = new["type"].as_str().unwrap_or_default();
+        errors.push(FieldError::invalid(&Path::root("type"), kind, "field is immutable"));
+    }
+    if old["immutable"] == true {
+        for field in ["immutable", "data", "binaryData"] {
+            if old[field] != new[field] {
+                errors.push(FieldError::forbidden(&Path::root(field), IMMUTABLE));
+            }
+        }
+    }
+    definition::refuse_update(new, errors)
+}
+
+#[cfg(test)]
+mod tests;
