@@ -8,6 +8,7 @@
 use serde_json::Value;
 
 use crate::manifest::{Definition, ManifestError, Validation, class, config, definition, preset};
+use crate::protobuf::Message;
 use nodlet_core::time::Timestamp;
 
 mod cells;
@@ -69,6 +70,8 @@ pub struct Row {
     pub row_conditions: fn(&Value) -> Value,
     /// How an object is described.
     pub describe: Describe,
+    /// The fields of an object in protobuf. Empty for a kind whose objects are read as JSON only.
+    pub protobuf: Message,
     /// How an object is read from a manifest. None of a kind that only the agent creates.
     pub reader: Option<Reader>,
 }
@@ -143,6 +146,7 @@ pub static KINDS: [Row; 8] = [
         cells: pod::cells,
         row_conditions: pod::row_conditions,
         describe: Describe::WithEvents(pod::describe::describe),
+        protobuf: &[],
         reader: Some(Reader::Pod),
     },
     Row {
@@ -173,6 +177,7 @@ pub static KINDS: [Row; 8] = [
         cells: event::cells,
         row_conditions: no_conditions,
         describe: Describe::WithEvents(generic::describe),
+        protobuf: &[],
         reader: None,
     },
     Row {
@@ -190,6 +195,7 @@ pub static KINDS: [Row; 8] = [
         cells: namespace::cells,
         row_conditions: no_conditions,
         describe: Describe::Alone(namespace::describe),
+        protobuf: &[],
         reader: None,
     },
     Row {
@@ -207,6 +213,7 @@ pub static KINDS: [Row; 8] = [
         cells: node::cells,
         row_conditions: no_conditions,
         describe: Describe::Node(node::describe::describe),
+        protobuf: &[],
         reader: None,
     },
     Row {
@@ -224,6 +231,7 @@ pub static KINDS: [Row; 8] = [
         cells: config_map::cells,
         row_conditions: no_conditions,
         describe: Describe::WithEvents(config_map::describe),
+        protobuf: config_map::FIELDS,
         reader: Some(Reader::Definition {
             read: config::take_config_map,
             check_update: config::check_update,
@@ -244,6 +252,7 @@ pub static KINDS: [Row; 8] = [
         cells: secret::cells,
         row_conditions: no_conditions,
         describe: Describe::Alone(secret::describe),
+        protobuf: secret::FIELDS,
         reader: Some(Reader::Definition { read: config::take_secret, check_update: config::check_update }),
     },
     Row {
@@ -262,6 +271,7 @@ pub static KINDS: [Row; 8] = [
         cells: generic::cells,
         row_conditions: no_conditions,
         describe: Describe::WithEvents(generic::describe),
+        protobuf: &[],
         reader: Some(Reader::Definition { read: preset::take, check_update: definition::any_update }),
     },
     Row {
@@ -279,6 +289,7 @@ pub static KINDS: [Row; 8] = [
         cells: priority_class::cells,
         row_conditions: no_conditions,
         describe: Describe::WithEvents(priority_class::describe),
+        protobuf: &[],
         reader: Some(Reader::Definition { read: class::take, check_update: class::check_update }),
     },
 ];

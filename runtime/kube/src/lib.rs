@@ -10,4 +10,5 @@
 
 pub mod kinds;
 pub mod manifest;
+pub mod protobuf;
 pub mod schema;

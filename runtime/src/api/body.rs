@@ -11,7 +11,9 @@ use serde_json::Value;
 
 use super::place::{Held, Places};
 use super::{BODY_BYTES, Status};
+use nodlet_kube::kinds::Kind;
 use nodlet_kube::manifest;
+use nodlet_kube::protobuf;
 
 /// For all of a request's body.
 const BODY_WITHIN: Duration = Duration::from_secs(30);
@@ -89,20 +91,32 @@ pub(super) async fn read(
 ) -> Result<(Value, Held), Status> {
     if let Some(kind) = request.headers().get(header::CONTENT_TYPE)
         && !kind.as_bytes().starts_with(b"application/json")
+        && !is_protobuf(request.headers())
     {
-        let kind = String::from_utf8_lossy(kind.as_bytes()).into_owned();
-        return Err(Status::unsupported_media_type(format!(
-            "the body of the request was in an unknown format - accepted media types include: application/json, not {kind}"
-        )));
+        return Err(unknown_format(&String::from_utf8_lossy(kind.as_bytes())));
     }
     read_any(places, request).await
 }
 
-/// The same of whatever type of JSON.
+/// What typed clients send, of kinds that have it in their row.
+const PROTOBUF: &str = "application/vnd.kubernetes.protobuf";
+
+fn is_protobuf(headers: &header::HeaderMap) -> bool {
+    headers.get(header::CONTENT_TYPE).is_some_and(|kind| kind.as_bytes().starts_with(PROTOBUF.as_bytes()))
+}
+
+fn unknown_format(kind: &str) -> Status {
+    Status::unsupported_media_type(format!(
+        "the body of the request was in an unknown format - accepted media types include: application/json, not {kind}"
+    ))
+}
+
+/// The same of whatever type of JSON, or of protobuf.
 pub(super) async fn read_any(
     places: &Places,
     request: hyper::Request<Incoming>,
 ) -> Result<(Value, Held), Status> {
+    let is_protobuf = is_protobuf(request.headers());
     let collected = smol::future::or(async { Some(collect(places, request.into_body()).await) }, async {
         smol::Timer::after(BODY_WITHIN).await;
         None
@@ -110,10 +124,16 @@ pub(super) async fn read_any(
     .await
     .ok_or_else(|| Status::timeout("the body of the request did not arrive in time"))?;
     let (bytes, text) = collected?;
-    let held = places.hold_object(cost(&bytes))?;
+    let cost = if is_protobuf { cost_of_protobuf(&bytes) } else { cost(&bytes) };
+    let held = places.hold_object(cost)?;
     drop(text);
     if bytes.is_empty() {
         return Ok((Value::Null, held));
+    }
+    if is_protobuf {
+        let fields = |kind: &str| Some(Kind::named(kind)?.row().protobuf).filter(|fields| !fields.is_empty());
+        let object = protobuf::object(&bytes, fields).ok_or_else(|| unknown_format(PROTOBUF))?;
+        return Ok((object, held));
     }
     let value = manifest::json::value(&bytes).map_err(|error| match error.is_data() {
         true => Status::too_large(format!("{} values: send several objects one by one", manifest::VALUES)),
@@ -132,6 +152,11 @@ fn cost(text: &[u8]) -> usize {
         _ => 0,
     });
     text.len() + values.sum::<usize>()
+}
+
+/// Text and bytes in base64 beside the request, and 200 bytes for each value, of which the shortest has two.
+fn cost_of_protobuf(body: &[u8]) -> usize {
+    body.len() * 2 + (body.len() / 2).min(manifest::VALUES) * 200
 }
 
 /// The bytes of a body, and the room that they take.

@@ -6,6 +6,7 @@ use std::time::Duration;
 use smol::Timer;
 
 use nodlet_core::facts::ProbeResult;
+use nodlet_kube::protobuf::{self, Field};
 
 use super::{USER_AGENT, connect, describe, ends, seconds, url};
 use nodlet_wire::http2::{BODY, Connection, Event, Http2Error};
@@ -403,39 +404,11 @@ fn request(service: &str) -> Vec<u8> {
 fn status(mut message: &[u8]) -> Option<u64> {
     let mut status = 0;
     while !message.is_empty() {
-        let key = varint(&mut message)?;
-        if key >> 3 == 0 {
-            return None;
+        if let (1, Field::Number(value)) = protobuf::field(&mut message)? {
+            status = value;
         }
-        let length = match key & 7 {
-            0 => {
-                let value = varint(&mut message)?;
-                if key >> 3 == 1 {
-                    status = value;
-                }
-                0
-            }
-            1 => 8,
-            2 => usize::try_from(varint(&mut message)?).ok()?,
-            5 => 4,
-            _ => return None,
-        };
-        message = message.get(length..)?;
     }
     Some(status)
-}
-
-fn varint(bytes: &mut &[u8]) -> Option<u64> {
-    let mut value = 0;
-    for shift in (0..64).step_by(7) {
-        let (first, rest) = bytes.split_first()?;
-        *bytes = rest;
-        value |= u64::from(first & 0x7f).checked_shl(shift)?;
-        if first & 0x80 == 0 {
-            return Some(value);
-        }
-    }
-    None
 }
 
 /// grpc-go: `decodeGrpcMessage`.

@@ -6,10 +6,18 @@ use super::Column;
 use super::cells::{age, text, timestamp};
 use super::describe::text::{annotations, labels, of};
 use super::describe::{Tabs, events};
+use crate::protobuf::{METADATA, Message, Type};
 use nodlet_core::time::Timestamp;
 
 pub(super) const COLUMNS: &[Column] =
     &[("Name", "string", "name", 0), ("Data", "string", "", 0), ("Age", "string", "", 0)];
+
+pub(super) const FIELDS: Message = &[
+    (1, "metadata", Type::One(METADATA)),
+    (2, "data", Type::TextMap),
+    (3, "binaryData", Type::BytesMap),
+    (4, "immutable", Type::Bool),
+];
 
 pub(super) fn cells(map: &Value, now: Timestamp) -> Vec<Value> {
     vec![

@@ -7,6 +7,7 @@ use super::cells::{age, text, timestamp};
 use super::config_map::{entries, head, size};
 use super::describe::Tabs;
 use super::describe::text::of;
+use crate::protobuf::{METADATA, Message, Type};
 use nodlet_core::time::Timestamp;
 
 pub(super) const COLUMNS: &[Column] = &[
@@ -14,6 +15,14 @@ pub(super) const COLUMNS: &[Column] = &[
     ("Type", "string", "", 0),
     ("Data", "string", "", 0),
     ("Age", "string", "", 0),
+];
+
+pub(super) const FIELDS: Message = &[
+    (1, "metadata", Type::One(METADATA)),
+    (2, "data", Type::BytesMap),
+    (3, "type", Type::Text),
+    (4, "stringData", Type::TextMap),
+    (5, "immutable", Type::Bool),
 ];
 
 pub(super) fn cells(secret: &Value, now: Timestamp) -> Vec<Value> {

@@ -1,0 +1,263 @@
+//! Protobuf: fields of messages, and objects of Kubernetes in the form in which typed clients such as `kubectl create
+//! configmap` send them. Pure. What a message of a kind has is a column of [`nodlet_kube::kinds`].
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD as BASE64;
+use serde_json::{Map, Value};
+
+use crate::manifest::VALUES;
+
+/// A message: number, name in JSON and type of each field. Other fields are left out.
+pub type Message = &'static [(u64, &'static str, Type)];
+
+/// The type of a field.
+#[derive(Clone, Copy, Debug)]
+pub enum Type {
+    /// A string; an empty one is none.
+    Text,
+    /// A boolean.
+    Bool,
+    /// A list of strings.
+    Texts,
+    /// A map of strings.
+    TextMap,
+    /// A map of bytes, in base64 in JSON.
+    BytesMap,
+    /// A message.
+    One(Message),
+    /// A list of messages.
+    Many(Message),
+}
+
+/// `ObjectMeta`, without what only a server sets.
+pub const METADATA: Message = &[
+    (1, "name", Type::Text),
+    (2, "generateName", Type::Text),
+    (3, "namespace", Type::Text),
+    (5, "uid", Type::Text),
+    (6, "resourceVersion", Type::Text),
+    (11, "labels", Type::TextMap),
+    (12, "annotations", Type::TextMap),
+    (13, "ownerReferences", Type::Many(OWNER)),
+    (14, "finalizers", Type::Texts),
+];
+
+const OWNER: Message = &[
+    (1, "kind", Type::Text),
+    (3, "name", Type::Text),
+    (4, "uid", Type::Text),
+    (5, "apiVersion", Type::Text),
+    (6, "controller", Type::Bool),
+    (7, "blockOwnerDeletion", Type::Bool),
+];
+
+/// `runtime.TypeMeta`
+const TYPE: Message = &[(1, "apiVersion", Type::Text), (2, "kind", Type::Text)];
+
+/// What an object of Kubernetes begins with (`protobuf.serializer`): a `runtime.Unknown` follows.
+const MAGIC: &[u8] = b"k8s\0";
+
+/// The value of a field.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Field<'a> {
+    /// A varint.
+    Number(u64),
+    /// A string, bytes, or a message.
+    Bytes(&'a [u8]),
+    /// A number of fixed length.
+    Fixed,
+}
+
+/// Takes the next field from a message: its number and its value. `None` if it is no protobuf.
+pub fn field<'a>(message: &mut &'a [u8]) -> Option<(u64, Field<'a>)> {
+    let key = varint(message)?;
+    let number = Some(key >> 3).filter(|number| *number > 0)?;
+    let (length, is_fixed) = match key & 7 {
+        0 => return Some((number, Field::Number(varint(message)?))),
+        1 => (8, true),
+        2 => (usize::try_from(varint(message)?).ok()?, false),
+        5 => (4, true),
+        _ => return None,
+    };
+    let (value, rest) = message.split_at_checked(length)?;
+    *message = rest;
+    Some((number, if is_fixed { Field::Fixed } else { Field::Bytes(value) }))
+}
+
+fn varint(bytes: &mut &[u8]) -> Option<u64> {
+    let mut value = 0;
+    for shift in (0..64).step_by(7) {
+        let (first, rest) = bytes.split_first()?;
+        *bytes = rest;
+        value |= u64::from(first & 0x7f).checked_shl(shift)?;
+        if first & 0x80 == 0 {
+            return Some(value);
+        }
+    }
+    None
+}
+
+/// The object of a request. `message` returns the fields of a kind. `None` if it is no protobuf, of another kind, or
+/// of more values than are read of a request.
+pub fn object(body: &[u8], message: impl FnOnce(&str) -> Option<Message>) -> Option<Value> {
+    let (mut of, mut raw) = (Map::new(), &[][..]);
+    let mut left = VALUES;
+    let mut rest = body.strip_prefix(MAGIC)?;
+    while !rest.is_empty() {
+        match field(&mut rest)? {
+            (1, Field::Bytes(bytes)) => of = read(bytes, TYPE, &mut left)?,
+            (2, Field::Bytes(bytes)) => raw = bytes,
+            _ => {}
+        }
+    }
+    let mut object = read(raw, message(of.get("kind")?.as_str()?)?, &mut left)?;
+    object.append(&mut of);
+    Some(object.into())
+}
+
+fn read(mut bytes: &[u8], message: Message, left: &mut usize) -> Option<Map<String, Value>> {
+    let mut object = Map::new();
+    while !bytes.is_empty() {
+        *left = left.checked_sub(1)?;
+        let (number, value) = field(&mut bytes)?;
+        let Some((_, name, kind)) = message.iter().find(|(known, ..)| *known == number) else { continue };
+        let place = object.entry(*name).or_insert(Value::Null);
+        match (kind, value) {
+            (Type::Bool, Field::Number(value)) => *place = (value != 0).into(),
+            (Type::Text, Field::Bytes(value)) => *place = text(value)?,
+            (Type::One(of), Field::Bytes(value)) => *place = read(value, of, left)?.into(),
+            (Type::Texts, Field::Bytes(value)) => add(place, text(value)?),
+            (Type::Many(of), Field::Bytes(value)) => add(place, read(value, of, left)?.into()),
+            (Type::TextMap | Type::BytesMap, Field::Bytes(mut pair)) => {
+                let (mut key, mut value) = (&[][..], &[][..]);
+                while !pair.is_empty() {
+                    match field(&mut pair)? {
+                        (1, Field::Bytes(bytes)) => key = bytes,
+                        (2, Field::Bytes(bytes)) => value = bytes,
+                        _ => return None,
+                    }
+                }
+                let key = std::str::from_utf8(key).ok()?;
+                let value = match kind {
+                    Type::BytesMap => BASE64.encode(value).into(),
+                    _ => text(value)?,
+                };
+                place[key] = value;
+            }
+            (_, _) => return None,
+        }
+    }
+    object.retain(|_, value| *value != "");
+    Some(object)
+}
+
+fn text(bytes: &[u8]) -> Option<Value> {
+    std::str::from_utf8(bytes).ok().map(Value::from)
+}
+
+fn add(list: &mut Value, value: Value) {
+    match list {
+        Value::Array(list) => list.push(value),
+        other => *other = vec![value].into(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use nodlet_kube::kinds::Kind;
+
+    fn field_of(number: u8, value: &[u8]) -> Vec<u8> {
+        [&[number << 3 | 2, u8::try_from(value.len()).expect("short")], value].concat()
+    }
+
+    /// A request that holds a message of this kind.
+    fn request(kind: &str, raw: &[u8]) -> Vec<u8> {
+        let of = [field_of(1, b"v1"), field_of(2, kind.as_bytes())].concat();
+        [MAGIC, &field_of(1, &of), &field_of(2, raw), &field_of(3, b""), &field_of(4, b"")].concat()
+    }
+
+    fn read(body: &[u8]) -> Option<Value> {
+        object(body, |kind| Some(Kind::named(kind)?.row().protobuf).filter(|fields| !fields.is_empty()))
+    }
+
+    fn pair(key: &[u8], value: &[u8]) -> Vec<u8> {
+        [field_of(1, key), field_of(2, value)].concat()
+    }
+
+    #[test]
+    fn objects_of_typed_clients_are_read_as_their_json_would_be() {
+        let owner = [field_of(1, b"Pod"), field_of(3, b"web"), vec![6 << 3, 1]].concat();
+        let metadata = [
+            field_of(1, b"a"),
+            field_of(2, b""),
+            field_of(8, b""),
+            vec![7 << 3, 0],
+            field_of(11, &pair(b"tier", b"")),
+            field_of(13, &owner),
+            field_of(14, b"example.com/x"),
+        ];
+        let metadata = field_of(1, &metadata.concat());
+        let map = [
+            metadata.clone(),
+            field_of(2, &pair(b"a", b"1")),
+            field_of(2, &pair(b"b", b"")),
+            field_of(3, &pair(b"c", &[0xff])),
+            vec![4 << 3, 1],
+        ];
+        let expected = json!({
+            "name": "a", "labels": {"tier": ""}, "finalizers": ["example.com/x"],
+            "ownerReferences": [{"kind": "Pod", "name": "web", "controller": true}],
+        });
+        assert_eq!(
+            read(&request("ConfigMap", &map.concat())),
+            Some(json!({
+                "apiVersion": "v1", "kind": "ConfigMap", "metadata": expected, "immutable": true,
+                "data": {"a": "1", "b": ""}, "binaryData": {"c": "/w=="},
+            }))
+        );
+        let secret = [
+            field_of(1, &field_of(1, b"s")),
+            field_of(2, &pair(b"a", b"ab")),
+            field_of(3, b"Opaque"),
+            field_of(4, &pair(b"b", b"text")),
+            vec![5 << 3, 0],
+        ];
+        assert_eq!(
+            read(&request("Secret", &secret.concat())),
+            Some(json!({
+                "apiVersion": "v1", "kind": "Secret", "metadata": {"name": "s"}, "type": "Opaque",
+                "data": {"a": "YWI="}, "stringData": {"b": "text"}, "immutable": false,
+            }))
+        );
+    }
+
+    #[test]
+    fn what_is_no_object_of_such_a_kind_is_none() {
+        let right = request("ConfigMap", &field_of(2, &pair(b"a", b"1")));
+        assert!(read(&right).is_some());
+        for end in 0..right.len() {
+            // A cut between two fields leaves a shorter object, and nothing fails worse.
+            let _ = read(&right[..end]);
+        }
+        for body in [
+            b"k8s".to_vec(),
+            b"{}".to_vec(),
+            request("Pod", b""),
+            request("Widget", b""),
+            request("ConfigMap", &[2 << 3, 1]),
+            request("ConfigMap", &[0, 1]),
+            request("ConfigMap", &field_of(2, &field_of(1, &[0xff]))),
+            request("ConfigMap", &[2 << 3 | 2, 0xff]),
+            [MAGIC, &[2 << 3 | 2, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 1]].concat(),
+        ] {
+            assert_eq!(read(&body), None, "{body:?}");
+        }
+        let mut left = 3;
+        assert!(super::read(&[4 << 3, 1].repeat(3), Kind::ConfigMap.row().protobuf, &mut left).is_some());
+        let mut left = 3;
+        assert_eq!(super::read(&[4 << 3, 1].repeat(4), Kind::ConfigMap.row().protobuf, &mut left), None);
+    }
+}

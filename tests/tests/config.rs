@@ -1,0 +1,320 @@
+//! ConfigMaps and Secrets as objects: from files, through nodlet and through the real kubectl.
+
+use std::os::unix::fs::PermissionsExt;
+
+use nodlet_tests::{Device, Kubectl};
+use serde_json::{Value, json};
+
+const MAPS: &str = "/api/v1/namespaces/default/configmaps";
+const SECRETS: &str = "/api/v1/namespaces/default/secrets";
+
+/// What no log, message or ring may contain, and how it stands in a Secret.
+const SECRET: &str = "hunter2-is-secret";
+const ENCODED: &str = "aHVudGVyMi1pcy1zZWNyZXQ=";
+
+fn object(kind: &str, name: &str, rest: &str) -> String {
+    format!("apiVersion: v1\nkind: {kind}\nmetadata: {{name: {name}}}\n{rest}\n")
+}
+
+/// The first words of each line of a table.
+fn words(table: &str, many: usize) -> Vec<String> {
+    let line = |line: &str| line.split_whitespace().take(many).collect::<Vec<_>>().join(" ");
+    table.lines().map(line).collect()
+}
+
+#[test]
+fn kubectl_creates_shows_changes_and_deletes_config_maps() {
+    let device = Device::start_unwatched();
+    let kubectl = Kubectl::new(&device);
+    let path = |name: &str, text: &str| {
+        std::fs::write(device.path(name), text).expect("a file");
+        device.path(name).to_str().expect("UTF-8").to_owned()
+    };
+    let (from_file, env) = (path("motd", "good\nmorning\n"), path("my.env", "A=1\n# no\nB=two\n"));
+    let said = kubectl.line(&format!(
+        "create configmap web --from-literal=greeting=hello --from-file={from_file} --from-file=raw={}",
+        {
+            let raw = device.path("raw");
+            std::fs::write(&raw, [0xff, 0, 1]).expect("a file");
+            raw.display().to_string()
+        }
+    ));
+    assert_eq!(said.ok().trim(), "configmap/web created");
+    let said = kubectl.line(&format!("create configmap env --from-env-file={env} -n kitchen"));
+    assert_eq!(said.ok().trim(), "configmap/env created");
+    let refused = kubectl.line("create configmap web --from-literal=a=b").refused();
+    assert!(refused.contains("configmaps \"web\" already exists"), "{refused}");
+    assert_eq!(words(&kubectl.line("get cm").ok(), 2), ["NAME DATA", "web 3"]);
+    assert_eq!(
+        words(&kubectl.line("get configmaps -A -o wide").ok(), 3),
+        ["NAMESPACE NAME DATA", "default web 3", "kitchen env 2"]
+    );
+    assert_eq!(kubectl.line("get cm -o name").ok(), "configmap/web\n");
+    assert_eq!(kubectl.line("get cm env -n kitchen -o jsonpath={.data}").ok(), r#"{"A":"1","B":"two"}"#);
+    assert_eq!(
+        words(&kubectl.line("get cm -A -o custom-columns=IS:.data.greeting,OF:.metadata.namespace").ok(), 2),
+        ["IS OF", "hello default", "<none> kitchen"]
+    );
+    assert_eq!(
+        words(&kubectl.line("get cm -A --field-selector metadata.namespace=kitchen --no-headers").ok(), 2),
+        ["kitchen env"]
+    );
+    assert_eq!(kubectl.line("get cm --field-selector metadata.name=none -o name").ok(), "");
+    let yaml = kubectl.line("get cm web -o yaml").ok();
+    assert!(yaml.contains("  motd: |\n    good\n    morning\n") && yaml.contains("  raw: /wAB\n"), "{yaml}");
+    // The whole description, which is kubectl's own of what the API has, and nodlet's.
+    let described = kubectl.line("describe cm web").ok();
+    assert!(
+        described.contains(
+            "\nData\n====\ngreeting:\n----\nhello\n\nmotd:\n----\ngood\nmorning\n\n\n\nBinaryData\n====\nraw: 3 bytes\n\n"
+        ),
+        "{described}"
+    );
+    assert_eq!(device.nodlet(["describe", "cm", "web"]).ok().trim_end(), described.trim_end());
+    assert_eq!(words(&device.nodlet(["get", "cm"]).ok(), 2), ["NAME DATA", "web 3"]);
+
+    let get = || device.get(&format!("{MAPS}/web")).expect("it is there");
+    let uid = get()["metadata"]["uid"].clone();
+    let created = get()["metadata"]["creationTimestamp"].clone();
+    for (line, said) in [
+        ("label cm web tier=front", "configmap/web labeled"),
+        ("annotate cm web why=because", "configmap/web annotated"),
+        (r#"patch cm web --type=merge -p {"data":{"greeting":"hi","motd":null}}"#, "configmap/web patched"),
+        (r#"patch cm web -p {"data":{"more":"x"}}"#, "configmap/web patched"),
+        (
+            r#"patch cm web --type=json -p [{"op":"replace","path":"/data/more","value":"y"}]"#,
+            "configmap/web patched",
+        ),
+        (r#"patch cm web -p {"data":{"more":"y"}}"#, "configmap/web patched (no change)"),
+        (r#"patch cm web --dry-run=server -p {"data":{"more":"z"}}"#, "configmap/web patched"),
+    ] {
+        assert_eq!(kubectl.line(line).ok().trim(), said, "{line}");
+    }
+    assert_eq!(get()["data"], json!({"greeting": "hi", "more": "y"}));
+    assert_eq!(get()["metadata"]["labels"], json!({"tier": "front"}));
+    assert_eq!((&get()["metadata"]["uid"], &get()["metadata"]["creationTimestamp"]), (&uid, &created));
+    assert_eq!(kubectl.line("get cm -A -l tier=front -o name").ok(), "configmap/web\n");
+
+    let watching =
+        kubectl.command(["get", "cm", "-w", "-o", "name"]).stdout(std::process::Stdio::piped()).spawn();
+    let mut watching = watching.expect("kubectl can be run");
+    let file = path("map.yaml", &object("ConfigMap", "applied", "data: {a: '1'}"));
+    let apply = |said: &str| assert_eq!(kubectl.run(["apply", "-f", &file]).ok().trim(), said);
+    assert_eq!(
+        kubectl.run(["apply", "--dry-run=server", "-f", &file]).ok().trim(),
+        "configmap/applied created (server dry run)"
+    );
+    apply("configmap/applied created");
+    apply("configmap/applied unchanged");
+    path("map.yaml", &object("ConfigMap", "applied", "data: {b: '2'}\nimmutable: true"));
+    apply("configmap/applied configured");
+    assert_eq!(device.get(&format!("{MAPS}/applied")).expect("it is there")["data"], json!({"b": "2"}));
+    path("map.yaml", &object("ConfigMap", "applied", "data: {b: '3'}\nimmutable: true"));
+    let refused = kubectl.run(["apply", "-f", &file]).refused();
+    assert!(refused.contains("data: Forbidden: field is immutable when `immutable` is set"), "{refused}");
+    let refused = kubectl.run(["replace", "-f", &file]).refused();
+    assert!(refused.contains("data: Forbidden: field is immutable when `immutable` is set"), "{refused}");
+    path("map.yaml", &object("ConfigMap", "applied", "data: {b: '2'}\nimmutable: true\n"));
+    assert_eq!(kubectl.run(["replace", "-f", &file]).ok().trim(), "configmap/applied replaced");
+    assert_eq!(
+        kubectl.run(["delete", "-f", &file]).ok().trim(),
+        "configmap \"applied\" deleted from default namespace"
+    );
+    // An editor that changes a word.
+    let edited = kubectl.command(["edit", "cm", "web"]).env("KUBE_EDITOR", "sed -i s/hi/hey/").output();
+    let edited = edited.expect("kubectl can be run");
+    assert!(edited.status.success(), "{edited:?}");
+    assert_eq!(get()["data"]["greeting"], "hey");
+    let refused = kubectl.line(r#"patch cm web -p {"dota":{"more":"z"}}"#).ok();
+    assert!(refused.contains("patched"), "kubectl patch only warns: {refused}");
+    path("map.yaml", &object("ConfigMap", "wrong", "dota: {b: '3'}"));
+    let refused = kubectl.run(["create", "-f", &file]).refused();
+    assert!(refused.contains("unknown field \"dota\""), "{refused}");
+    assert_eq!(
+        kubectl.line("delete cm --all").ok().trim(),
+        "configmap \"web\" deleted from default namespace"
+    );
+    assert_eq!(kubectl.line("get cm -A -o name").ok(), "configmap/env\n");
+    watching.kill().expect("it still runs");
+    let watched =
+        String::from_utf8(watching.wait_with_output().expect("it has ended").stdout).expect("UTF-8");
+    assert!(watched.contains("configmap/web\n") && watched.contains("configmap/applied\n"), "{watched}");
+}
+
+#[test]
+fn kubectl_creates_shows_changes_and_deletes_secrets_of_each_type() {
+    let device = Device::start_unwatched();
+    let kubectl = Kubectl::new(&device);
+    // `create secret tls` itself wants a pair that belongs together.
+    let pair = (device.path("tls.crt").display().to_string(), device.path("tls.key").display().to_string());
+    std::fs::write(&pair.0, CERTIFICATE).expect("a file");
+    std::fs::write(&pair.1, KEY).expect("a file");
+    for line in [
+        format!("create secret generic web --from-literal=password={SECRET}"),
+        format!("create secret tls pair --cert={} --key={}", pair.0, pair.1),
+        format!(
+            "create secret docker-registry pull --docker-server=example.com --docker-username=me --docker-password={SECRET}"
+        ),
+    ] {
+        let said = kubectl.line(&line).ok();
+        assert!(said.trim().ends_with(" created"), "{said}");
+    }
+    assert_eq!(
+        words(&kubectl.line("get secrets").ok(), 3),
+        [
+            "NAME TYPE DATA",
+            "pair kubernetes.io/tls 2",
+            "pull kubernetes.io/dockerconfigjson 1",
+            "web Opaque 1"
+        ]
+    );
+    assert_eq!(
+        kubectl.line("get secret --field-selector type=kubernetes.io/tls -o name").ok(),
+        "secret/pair\n"
+    );
+    assert_eq!(kubectl.line("get secret web -o jsonpath={.data.password}").ok(), ENCODED);
+    let described = kubectl.line("describe secret web").ok();
+    assert!(described.ends_with("\nType:  Opaque\n\nData\n====\npassword:  17 bytes\n"), "{described}");
+    assert_eq!(device.nodlet(["describe", "secret", "web"]).ok().trim_end(), described.trim_end());
+
+    let file = device.path("secret.yaml");
+    let file = file.to_str().expect("UTF-8");
+    std::fs::write(file, object("Secret", "applied", &format!("stringData: {{a: {SECRET}}}")))
+        .expect("a file");
+    assert_eq!(kubectl.run(["apply", "-f", file]).ok().trim(), "secret/applied created");
+    let applied = device.get(&format!("{SECRETS}/applied")).expect("it is there");
+    assert_eq!((&applied["data"]["a"], &applied["stringData"]), (&json!(ENCODED), &Value::Null));
+    std::fs::write(file, object("Secret", "applied", &format!("data: {{a: {ENCODED}}}"))).expect("a file");
+    kubectl.run(["apply", "-f", file]).ok();
+    assert_eq!(kubectl.run(["apply", "-f", file]).ok().trim(), "secret/applied unchanged");
+    for (patch, expected) in [
+        (r#"{"type":"other"}"#, "type: Invalid value: \"other\": field is immutable"),
+        (r#"{"stringData":{"a b":"x"}}"#, "data[a b]: Invalid value: \"a b\": a valid config key"),
+    ] {
+        let refused = kubectl.run(["patch", "secret", "web", "-p", patch]).refused();
+        assert!(refused.contains(expected), "{refused}");
+    }
+    assert_eq!(kubectl.line("label secret web a=b").ok().trim(), "secret/web labeled");
+    let deleted = kubectl.line("delete secret web pair pull applied").ok();
+    assert_eq!(deleted.lines().count(), 4, "{deleted}");
+    assert_eq!(kubectl.line("get secrets -A -o name").ok(), "");
+}
+
+#[test]
+fn what_was_applied_is_there_after_a_restart_and_nobody_else_can_read_it() {
+    let mut device = Device::start_unwatched();
+    for (kind, rest) in [
+        ("ConfigMap", format!("data: {{a: {}}}", "x".repeat(700_000))),
+        ("Secret", format!("stringData: {{password: {SECRET}}}")),
+    ] {
+        let text = object(kind, "web", &rest);
+        let said = device.nodlet_with_input(["apply", "-f", "-"], &text).ok();
+        assert!(said.ends_with("/web created\n"), "{said}");
+        let said = device.nodlet_with_input(["apply", "-f", "-"], &text).ok();
+        assert!(said.ends_with("/web unchanged\n"), "{said}");
+    }
+    let applied = device.path("var/lib/nodlet/manifests");
+    let file = applied.join("secret_default_web.json");
+    let mode =
+        |path: &std::path::Path| std::fs::metadata(path).expect("it is there").permissions().mode() & 0o7777;
+    assert_eq!((mode(&applied), mode(&file)), (0o700, 0o600));
+    let shown = |device: &Device| {
+        let of = |path: &str| {
+            let object = device.get(path).ok()?;
+            let metadata = &object["metadata"];
+            Some((object["data"].clone(), metadata["uid"].clone(), metadata["creationTimestamp"].clone()))
+        };
+        Some((of(&format!("{MAPS}/web"))?, of(&format!("{SECRETS}/web"))?))
+    };
+    let before = shown(&device).expect("both are there");
+    device.kill_agent();
+    device.start_agent();
+    device.wait_for("both objects", || shown(&device).is_some());
+    assert_eq!(shown(&device), Some(before));
+    device.nodlet(["delete", "secret", "web"]).ok();
+    device.nodlet(["delete", "configmap", "web"]).ok();
+    assert!(!file.exists() && shown(&device).is_none());
+    // What is larger than a request may be.
+    let large = object("ConfigMap", "large", &format!("data: {{a: {}}}", "x".repeat(1 << 20)));
+    let refused = device.nodlet_with_input(["apply", "-f", "-"], &large).refused();
+    assert!(refused.contains("Request entity too large: limit is 1048576"), "{refused}");
+}
+
+#[test]
+fn objects_of_files_are_theirs_and_a_wrong_file_disturbs_nothing_and_tells_no_secret() {
+    let device = Device::start_unwatched();
+    device.write_manifest("a.yaml", &object("ConfigMap", "web", "data: {a: '1'}"));
+    device.write_manifest("b.yaml", &object("Secret", "web", &format!("stringData: {{password: {SECRET}}}")));
+    device.wait_for("both objects", || {
+        device.get(&format!("{MAPS}/web")).is_ok() && device.get(&format!("{SECRETS}/web")).is_ok()
+    });
+    for (method, body) in [("DELETE", None), ("PUT", Some(json!({"data": {"a": "2"}})))] {
+        let (code, answer) = device.request(method, &format!("{MAPS}/web"), body.as_ref());
+        let message = answer["message"].as_str().unwrap_or_default();
+        assert_eq!(code, 403, "{answer}");
+        assert!(message.starts_with("configmaps \"web\" is forbidden: it is defined by "), "{message}");
+        assert!(message.ends_with("/a.yaml; change that file"), "{message}");
+    }
+    let mut told = String::new();
+    for (wrong, expected) in [
+        (
+            format!("stringData: {{password: [{SECRET}]}}"),
+            "stringData[password]: Invalid value: \"<secret contents redacted>\": must be a string",
+        ),
+        (
+            format!("data: {{password: {SECRET}}}"),
+            "data[password]: Invalid value: \"<secret contents redacted>\": illegal base64 data",
+        ),
+        (format!("passwrod: {SECRET}"), "unknown field \"passwrod\""),
+    ] {
+        let text = object("Secret", "web", &wrong);
+        device.write_manifest("b.yaml", &text);
+        device.wait_for("the refusal", || {
+            let events = device.nodlet(["get", "events"]).ok();
+            events.contains("b.yaml") && events.contains(expected)
+        });
+        let still = device.get(&format!("{SECRETS}/web")).expect("it is there");
+        assert_eq!(still["data"]["password"], ENCODED, "the last right contents stay");
+        let applied = text.replace("name: web", "name: other");
+        told += &device.nodlet_with_input(["apply", "-f", "-"], &applied).refused();
+        let object = json!({"metadata": {"name": "other"}, "data": {"password": [SECRET]}});
+        told += &device.post(SECRETS, &object.to_string()).1.to_string();
+        let operation = json!([{"op": "test", "path": "/data/password", "value": SECRET}]);
+        let kind = "application/json-patch+json";
+        told += &device.patch(&format!("{SECRETS}/web"), kind, &operation).1.to_string();
+    }
+    assert_eq!(device.get(&format!("{MAPS}/web")).expect("it is there")["data"]["a"], "1");
+    for words in
+        [&["get", "events", "-A", "-o", "yaml"][..], &["ring"], &["doctor"], &["describe", "secret", "web"]]
+    {
+        let output = device.command(words).output().expect("it runs");
+        told += &String::from_utf8_lossy(&output.stdout);
+        told += &String::from_utf8_lossy(&output.stderr);
+    }
+    told += &device.agent_log();
+    assert!(told.contains("redacted") && told.contains("unknown field \"passwrod\""), "{told}");
+    for secret in [SECRET, ENCODED] {
+        assert!(!told.contains(secret), "{told}");
+    }
+}
+
+/// A pair that only this test knows.
+const CERTIFICATE: &str = "\
+-----BEGIN CERTIFICATE-----
+MIIBdzCCAR2gAwIBAgIUdvJqudvblUv3gh4X8CGv67242AgwCgYIKoZIzj0EAwIw
+EDEOMAwGA1UEAwwFYm9hcmQwIBcNMjYxMTI1MjE0NTUyWhgPMjEyNjExMDEyMTQ1
+NTJaMBAxDjAMBgNVBAMMBWJvYXJkMFkwEwYHKoZIzj0CAQYIKoZIzj0DAQcDQgAE
+6/R9Ltw1gOs9e8NCnQXxquTvjCz1GTYqQvXTcjm30n7t28PCgHeEFIWLc5APsmm9
+Y4rPsE4bI6YjZcd5J1Jc4qNTMFEwHQYDVR0OBBYEFKpuQZ2CvMJ/ZVqsDshcXVee
+Zl24MB8GA1UdIwQYMBaAFKpuQZ2CvMJ/ZVqsDshcXVeeZl24MA8GA1UdEwEB/wQF
+MAMBAf8wCgYIKoZIzj0EAwIDSAAwRQIgKIohzXs+2/ocTuOErQN7tvOFKGLYxKMR
+Sm6TGzxy93MCIQD4tC9wwZjCw5YYTtr1iyHZPaTFCF5SH6WlihI4h7FOZg==
+-----END CERTIFICATE-----
+";
+const KEY: &str = "\
+-----BEGIN PRIVATE KEY-----
+MIGHAgEAMBMGByqGSM49AgEGCCqGSM49AwEHBG0wawIBAQQgqHXFpA7TA2JF7L3n
+Fx7XP6nOhtaQqTHEH8OWgTsqKgWhRANCAATr9H0u3DWA6z17w0KdBfGq5O+MLPUZ
+NipC9dNyObfSfu3bw8KAd4QUhYtzkA+yab1jis+wThsjpiNlx3knUlzi
+-----END PRIVATE KEY-----
+";
