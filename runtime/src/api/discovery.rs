@@ -81,23 +81,23 @@ fn resources(version: &str) -> Value {
     json!({"kind": "APIResourceList", "apiVersion": "v1", "groupVersion": version, "resources": list})
 }
 
-/// So much of OpenAPI that kubectl leaves validation to us: that a Pod or a
-/// PodPreset can be sent with `fieldValidation`.
+/// So much of OpenAPI that kubectl leaves validation to us: that objects of each kind
+/// that can be created can be sent with `fieldValidation`.
 fn openapi(version: &str) -> Value {
-    let written = KINDS.iter().find(|row| row.version == version && row.allows("create"));
-    let Some(written) = written else { return json!({}) };
-    let (group, number) = (written.group(), version.rsplit('/').next());
-    let (root, plural, kind) = (written.root(), written.plural, written.name);
-    let (scope, namespaced) =
-        if written.namespaced { ("/namespaces/{namespace}", "Namespaced") } else { ("", "") };
     let parameter = |name: &str| json!({"name": name, "in": "query", "schema": {"type": "string"}});
-    json!({
-        "openapi": "3.0.0", "info": {"title": "Kubernetes", "version": KUBERNETES},
-        "paths": {(format!("/{root}{scope}/{plural}/{{name}}")): {"patch": {
-            "operationId": format!("patch{namespaced}{kind}"), "responses": {},
+    let mut paths = json!({});
+    for row in KINDS.iter().filter(|row| row.version == version && row.allows("create")) {
+        let (scope, namespaced) =
+            if row.namespaced { ("/namespaces/{namespace}", "Namespaced") } else { ("", "") };
+        let number = version.rsplit('/').next();
+        paths[format!("/{}{scope}/{}/{{name}}", row.root(), row.plural)] = json!({"patch": {
+            "operationId": format!("patch{namespaced}{}", row.name), "responses": {},
             "parameters": [parameter("dryRun"), parameter("fieldValidation")],
             "x-kubernetes-action": "patch",
-            "x-kubernetes-group-version-kind": {"group": group, "version": number, "kind": kind},
-        }}},
+            "x-kubernetes-group-version-kind": {"group": row.group(), "version": number, "kind": row.name},
+        }});
+    }
+    json!({
+        "openapi": "3.0.0", "info": {"title": "Kubernetes", "version": KUBERNETES}, "paths": paths,
     })
 }

@@ -87,6 +87,10 @@ fn each_kind_of_the_table_is_routed_discovered_and_printed() {
                 .expect("JSON");
         assert!(group.to_string().contains(&json!(row.version).to_string()), "{group}");
 
+        let document = answer(&format!("/openapi/v3/{}", row.root()));
+        let of = format!("\"kind\":{}", json!(row.name));
+        assert_eq!(document.contains(&of), row.allows("create"), "kubectl cannot apply {}", row.name);
+
         let table: Value = serde_json::from_str(&answer(&format!("table {}", row.plural))).expect("JSON");
         let columns = table["columnDefinitions"].as_array().expect("columns");
         let name = columns.iter().position(|column| column["format"] == "name").expect("a name");
