@@ -1,5 +1,4 @@
-//! `nodlet delete`: stops pods, removes them, and waits until they are gone; removes podpresets and
-//! priorityclasses.
+//! `nodlet delete`: stops pods, removes them, and waits until they are gone; removes other objects.
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -19,17 +18,17 @@ pub(crate) const VERB: Verb = Verb {
     help: "\
 Stop pods and remove them; their manifests are forgotten too.
 
-Usage: nodlet delete (pod NAME... | pod -l LABELS | pod --all | podpreset|priorityclass NAME... | -f FILE|DIR|-) [flags]
+Usage: nodlet delete (pod NAME... | pod -l LABELS | pod --all | TYPE NAME... | -f FILE|DIR|-) [flags]
 
 Examples:
   # Ask the containers to end, and wait until they have
   nodlet delete pod web
 
-  # The pods and podpresets of a manifest, with five seconds to end
+  # The objects of a manifest, with five seconds to end
   nodlet delete -f web.yaml --grace-period=5
 
 Flags:
-  -f, --filename FILE|DIR|-   the pods and podpresets of these manifests
+  -f, --filename FILE|DIR|-   the objects of these manifests
   -n, --namespace NAME        of this namespace instead of default
   -l, --selector LABELS       all pods with these labels
       --all                   all pods of the namespace
@@ -334,7 +333,10 @@ mod tests {
             ("pod", "error: resource(s) were provided, but no name was specified"),
             ("--all", "error: You must provide one or more pods"),
             ("pod web --all", "error: give one of"),
-            ("node board", "error: nodes cannot be deleted, only pods, podpresets and priorityclasses"),
+            (
+                "node board",
+                "error: nodes cannot be deleted, only pods, configmaps, secrets, podpresets and priorityclasses",
+            ),
             ("web", "error: the server doesn't have a resource type \"web\""),
             (
                 "pod web --force --grace-period=3",

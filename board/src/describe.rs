@@ -21,8 +21,7 @@ Tell all that is known of pods, of the node or of other things, and what took pl
 
 Usage: nodlet describe (TYPE [NAME_PREFIX...] | TYPE/NAME...) [flags]
 
-TYPE is pod (pods, po), node (nodes, no), event (events, ev), namespace (namespaces, ns), podpreset (podpresets)
-or priorityclass (priorityclasses, pc).
+TYPE is one of {types}.
 
 Examples:
   # Why does it not run?

@@ -41,6 +41,7 @@ mod watch;
 
 use arguments::Context;
 use failure::Failure;
+use nodlet_kube::kinds;
 
 /// What a verb ends with: the exit code, or what to tell the user.
 type Outcome = Result<ExitCode, Failure>;
@@ -50,7 +51,7 @@ struct Verb {
     name: &'static str,
     /// For the list of verbs; empty for what people do not call.
     summary: &'static str,
-    /// Shown by `--help`, an example included.
+    /// Shown by `--help`, an example included; `{types}` stands for all kinds.
     help: &'static str,
     run: fn(Context, lexopt::Parser) -> Outcome,
 }
@@ -139,7 +140,7 @@ fn run() -> Outcome {
                 return match (verb.run)(context, parser) {
                     Err(failure) if failure.is_help() => {
                         die_with_a_broken_pipe();
-                        println!("{}", verb.help.trim_end());
+                        println!("{}", verb.help());
                         Ok(ExitCode::SUCCESS)
                     }
                     outcome => outcome,
@@ -186,12 +187,19 @@ fn die_with_a_broken_pipe() {
     };
 }
 
+impl Verb {
+    /// The text of `--help`.
+    fn help(&self) -> String {
+        self.help.trim_end().replace("{types}", &kinds::types())
+    }
+}
+
 fn help(mut parser: lexopt::Parser) -> Outcome {
     die_with_a_broken_pipe();
     if let Ok(Some(lexopt::Arg::Value(name))) = parser.next() {
         let name = name.to_string_lossy();
         let verb = VERBS.iter().find(|verb| verb.name == name).ok_or_else(|| unknown(&name))?;
-        println!("{}", verb.help.trim_end());
+        println!("{}", verb.help());
         return Ok(ExitCode::SUCCESS);
     }
     println!(

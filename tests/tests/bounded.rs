@@ -339,7 +339,7 @@ fn what_finds_no_room_is_forbidden_and_lies_nowhere() {
     let forbidden = |answer: &Value, what: &str| {
         let message = answer["message"].as_str().unwrap_or_default().to_owned();
         let words =
-            "is forbidden: no room: all manifests together may ask for 1024 pods and have 4 MiB; delete some";
+            "is forbidden: no room: all manifests together may hold 1024 objects and have 4 MiB; delete some";
         assert!(message.starts_with(what) && message.ends_with(words), "{message}");
         assert_eq!(answer["reason"], "Forbidden");
     };

@@ -316,6 +316,15 @@ pub fn readable() -> impl Iterator<Item = &'static Row> {
     KINDS.iter().filter(|row| row.reader.is_some())
 }
 
+/// The names of all kinds on the command line, for a text: `pods (po), events (ev)`.
+pub fn types() -> String {
+    let name = |row: &Row| match row.short_names {
+        [] => row.plural.to_owned(),
+        names => format!("{} ({})", row.plural, names.join(", ")),
+    };
+    KINDS.iter().map(name).collect::<Vec<_>>().join(", ")
+}
+
 /// The kind that somebody names on the command line.
 pub fn on_command_line(name: &str) -> Option<&'static Row> {
     let name = name.to_lowercase();

@@ -318,7 +318,7 @@ impl Sources {
     /// It would not be read: there is no room for it beside what is there and what is being written.
     pub fn check_room(&self, path: &Path, bytes: usize, text: usize) -> Result<(), String> {
         if text as u64 > MAX_BYTES {
-            return Err("its manifest is larger than 1 MiB, which none needs".to_owned());
+            return Err("its manifest is larger than 1 MiB".to_owned());
         }
         // As in `reserved`, whose second number counts for nothing here.
         let mut files: BTreeMap<PathBuf, (Size, usize)> = BTreeMap::new();
@@ -397,7 +397,7 @@ impl std::iter::Sum for Size {
 
 fn no_room() -> String {
     let (pods, bytes) = (QUOTA.pods, QUOTA.bytes >> 20);
-    format!("no room: all manifests together may ask for {pods} pods and have {bytes} MiB")
+    format!("no room: all manifests together may hold {pods} objects and have {bytes} MiB")
 }
 
 /// At most [`MESSAGE`] bytes of it.

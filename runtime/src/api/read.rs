@@ -9,7 +9,8 @@ use serde_json::{Value, json};
 use super::body::{self, Body};
 use super::select::Selector;
 use super::{Api, Query, Status, table, wants_table};
-use nodlet_kube::kinds::{Kind, Row};
+use nodlet_core::time::Timestamp;
+use nodlet_kube::kinds::{KINDS, Kind, Row};
 use nodlet_registry::objects::Key;
 
 pub(super) fn get(
@@ -92,19 +93,21 @@ pub(super) fn all(api: &Api, row: &Row, namespace: Option<&str>) -> (Vec<Shown>,
 }
 
 /// There are no Namespace objects on a board: there is `default`, as old as the node, and each
-/// that has a pod, as old as its oldest.
+/// that has an object which somebody wrote, such as a pod, as old as its oldest.
 fn namespaces(api: &Api) -> (Vec<Shown>, u64) {
     let created = |json: &str| parse(json)["metadata"]["creationTimestamp"].as_str().map(str::to_owned);
     let (nodes, _) = api.objects.list("nodes", None);
-    let (pods, version) = api.objects.list("pods", None);
+    let version = api.objects.version();
+    let written = KINDS.iter().filter(|row| row.namespaced && row.allows("create"));
+    let written = written.flat_map(|row| api.objects.list(row.plural, None).0);
     let node = nodes.first().and_then(|(_, node)| created(&node.json));
     let mut since = BTreeMap::from([(Rc::from("default"), node)]);
-    for (key, pod) in pods {
-        let pod = created(&pod.json);
+    for (key, object) in written {
+        let object = created(&object.json);
         let oldest = since.entry(key.namespace).or_default();
         // As text they are in the order of time.
-        if oldest.is_none() || pod.is_some() && pod < *oldest {
-            *oldest = pod;
+        if oldest.is_none() || object.is_some() && object < *oldest {
+            *oldest = object;
         }
     }
     let objects = since.into_iter().map(|(name, since)| {

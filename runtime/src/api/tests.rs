@@ -186,7 +186,7 @@ fn discovery_leads_a_client_to_the_pods() {
         let (_, openapi) = get(&socket, "/openapi/v3");
         let (code, openapi) =
             get(&socket, openapi["paths"]["api/v1"]["serverRelativeURL"].as_str().unwrap_or(""));
-        assert_eq!((code, openapi["paths"].as_object().map(serde_json::Map::len)), (200, Some(1)));
+        assert_eq!((code, openapi["paths"].as_object().map(serde_json::Map::len)), (200, Some(3)));
         let (_, namespaces) = get(&socket, "/api/v1/namespaces");
         assert_eq!(namespaces["items"][0]["metadata"]["name"], "default");
         assert_eq!(get(&socket, "/api/v1/namespaces/default").1["status"]["phase"], "Active");
@@ -194,15 +194,21 @@ fn discovery_leads_a_client_to_the_pods() {
 }
 
 #[test]
-fn a_namespace_is_as_old_as_its_oldest_pod_and_the_default_one_as_the_node() {
+fn a_namespace_is_as_old_as_its_oldest_object_and_the_default_one_as_the_node() {
     let (root, objects) = (Root::new(), Rc::new(Objects::new(0)));
     let born = |hour: u32| json!({"metadata": {"creationTimestamp": format!("2026-01-01T{hour:02}:00:00Z")}});
     objects.put(Key::new("nodes", "", "here"), born(3));
     for (namespace, name, hour) in [("ci", "b", 5), ("ci", "c", 4), ("ci", "d", 6), ("default", "late", 7)] {
         objects.put(Key::new("pods", namespace, name), born(hour));
     }
+    for (resource, namespace, hour) in
+        [("configmaps", "ci", 2), ("secrets", "kitchen", 8), ("events", "none", 1)]
+    {
+        objects.put(Key::new(resource, namespace, "a"), born(hour));
+    }
     with_api(&root, objects, no_engine, move |socket| {
-        for (namespace, hour) in [("ci", 4), ("default", 3)] {
+        assert_eq!(get(&socket, "/api/v1/namespaces/none").0, 404);
+        for (namespace, hour) in [("ci", 2), ("default", 3), ("kitchen", 8)] {
             let (_, shown) = get(&socket, &format!("/api/v1/namespaces/{namespace}"));
             assert_eq!(shown["metadata"]["creationTimestamp"], born(hour)["metadata"]["creationTimestamp"]);
         }

@@ -413,7 +413,7 @@ fn room_is_taken_for_what_is_being_written_and_given_back_when_it_was_read() {
     sources.read(nodlet_host::clock::instant());
     let left = (4 << 20) - sources.used(1).bytes;
     let full =
-        Err("no room: all manifests together may ask for 1024 pods and have 4 MiB; delete some".to_owned());
+        Err("no room: all manifests together may hold 1024 objects and have 4 MiB; delete some".to_owned());
     let (a, b) = (ours.join("a"), ours.join("b"));
     assert_eq!(sources.reserve(&a, left + 1, 0), full);
     assert_eq!(sources.reserve(&a, left, 0), Ok(()));
@@ -433,7 +433,7 @@ fn room_is_taken_for_what_is_being_written_and_given_back_when_it_was_read() {
     assert_eq!(sources.reserve(&b, left + 1, 0), full, "the old one is there still");
     sources.release(&first);
     let long = sources.reserve(&b, 1, MAX_BYTES as usize + 1);
-    assert_eq!(long, Err("its manifest is larger than 1 MiB, which none needs".to_owned()));
+    assert_eq!(long, Err("its manifest is larger than 1 MiB".to_owned()));
     assert_eq!(sources.reserve(&b, left, 0), Ok(()), "nothing is kept for a refused one");
 }
 

@@ -29,6 +29,9 @@ admission, a pod's `priorityClassName` sets its `priority`, once. Admission comp
 the node: `nodeSelector`, the required `nodeAffinity`, `tolerations` of `NoExecute` taints, `requests`, host ports and
 `os`. A pod that does not fit is `Failed` with a kubelet's reason; for a critical pod, others are preempted (see
 [cli.md](cli.md)).
+
+A ConfigMap (`v1`) has `data`, `binaryData` and `immutable`; a Secret (`v1`) has `data`, `stringData`, `type` and
+`immutable`. They are validated as in Kubernetes, and pods cannot refer to them yet (see [cli.md](cli.md)).
 ";
 
 #[test]

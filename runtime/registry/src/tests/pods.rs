@@ -326,7 +326,7 @@ fn what_finds_no_room_is_refused_and_changes_nothing() {
         }
     };
     assert_eq!(taken, 16);
-    let full = "403 Forbidden: pods \"p16\" is forbidden: no room: all manifests together may ask for 1024 pods and have 4 MiB; delete some";
+    let full = "403 Forbidden: pods \"p16\" is forbidden: no room: all manifests together may hold 1024 objects and have 4 MiB; delete some";
     assert_eq!(answer, full);
     assert_eq!(world.pods.len(), 16);
     let dry = How { dry_run: true, ..CREATE };
@@ -341,6 +341,6 @@ fn what_finds_no_room_is_refused_and_changes_nothing() {
     object["spec"]["containers"][0]["args"] = vec!["\n".repeat(300_000), "\n".repeat(300_000)].into();
     assert_eq!(
         line(world.apply(object, CREATE)),
-        "403 Forbidden: pods \"big\" is forbidden: its manifest is larger than 1 MiB, which none needs"
+        "403 Forbidden: pods \"big\" is forbidden: its manifest is larger than 1 MiB"
     );
 }
