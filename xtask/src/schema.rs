@@ -16,12 +16,13 @@ use super::{Failure, Outcome, cargo, project, run as run_command};
 const VERSION: &str = "v1.36.3";
 
 /// The kinds that the table begins with; everything they reach is in it.
-const ROOTS: [&str; 6] = [
+const ROOTS: [&str; 7] = [
     "io.k8s.api.core.v1.ConfigMap",
     "io.k8s.api.core.v1.Event",
     "io.k8s.api.core.v1.Pod",
     "io.k8s.api.core.v1.PodList",
     "io.k8s.api.core.v1.Secret",
+    "io.k8s.api.scheduling.v1.PriorityClass",
     "io.k8s.apimachinery.pkg.apis.meta.v1.Status",
 ];
 

@@ -11,9 +11,8 @@ use std::net::Ipv4Addr;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
-use base64::Engine as _;
-use base64::engine::general_purpose::STANDARD;
 use nodlet_kube::manifest::{check_label, is_node_name, node_name_of};
+use nodlet_wire::base64;
 
 use super::config::Board;
 use super::network::config::Link;
@@ -269,7 +268,7 @@ impl Identity {
 /// again (RFC 4253, section 6.6).
 fn is_public_key(kind: &str, blob: &str) -> bool {
     let known = ["ssh-", "ecdsa-", "sk-ssh-", "sk-ecdsa-"].iter().any(|known| kind.starts_with(known));
-    let Ok(blob) = STANDARD.decode(blob) else { return false };
+    let Ok(blob) = base64::decode(blob.as_bytes()) else { return false };
     let (mut rest, mut fields) = (blob.as_slice(), Vec::new());
     while let Some((length, more)) = rest.split_first_chunk::<4>() {
         let Some((field, more)) = more.split_at_checked(u32::from_be_bytes(*length) as usize) else {

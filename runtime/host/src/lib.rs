@@ -14,5 +14,4 @@ pub mod launch;
 pub mod log_files;
 pub mod network;
 pub mod paths;
-pub mod random;
 pub mod volume;

@@ -1,11 +1,10 @@
 //! Protobuf: fields of messages, and objects of Kubernetes in the form in which typed clients such as `kubectl create
-//! configmap` send them. Pure. What a message of a kind has is a column of [`nodlet_kube::kinds`].
+//! configmap` send them. Pure. What a message of a kind has is a column of [`crate::kinds`].
 
-use base64::Engine as _;
-use base64::engine::general_purpose::STANDARD as BASE64;
 use serde_json::{Map, Value};
 
 use crate::manifest::VALUES;
+use nodlet_wire::base64;
 
 /// A message: number, name in JSON and type of each field. Other fields are left out.
 pub type Message = &'static [(u64, &'static str, Type)];
@@ -99,7 +98,7 @@ fn varint(bytes: &mut &[u8]) -> Option<u64> {
 
 /// The object of a request. `message` returns the fields of a kind. `None` if it is no protobuf, of another kind, or
 /// of more values than are read of a request.
-pub fn object(body: &[u8], message: impl FnOnce(&str) -> Option<Message>) -> Option<Value> {
+pub fn object(body: &[u8], message: fn(&str) -> Option<Message>) -> Option<Value> {
     let (mut of, mut raw) = (Map::new(), &[][..]);
     let mut left = VALUES;
     let mut rest = body.strip_prefix(MAGIC)?;
@@ -139,7 +138,7 @@ fn read(mut bytes: &[u8], message: Message, left: &mut usize) -> Option<Map<Stri
                 }
                 let key = std::str::from_utf8(key).ok()?;
                 let value = match kind {
-                    Type::BytesMap => BASE64.encode(value).into(),
+                    Type::BytesMap => base64::encode(value).into(),
                     _ => text(value)?,
                 };
                 place[key] = value;

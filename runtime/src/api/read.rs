@@ -9,7 +9,6 @@ use serde_json::{Value, json};
 use super::body::{self, Body};
 use super::select::Selector;
 use super::{Api, Query, Status, table, wants_table};
-use nodlet_core::time::Timestamp;
 use nodlet_kube::kinds::{KINDS, Kind, Row};
 use nodlet_registry::objects::Key;
 

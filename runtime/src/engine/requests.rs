@@ -188,8 +188,8 @@ impl Engine {
     /// A new identity for an object that a client sends.
     fn identity(&self) -> Result<Identity, Status> {
         let (mut uid, mut suffix) = ([0; 16], [0; 5]);
-        nodlet_host::random::unique(&mut uid).map_err(Status::internal)?;
-        nodlet_host::random::unique(&mut suffix).map_err(Status::internal)?;
+        nodlet_wire::random::unique(&mut uid).map_err(Status::internal)?;
+        nodlet_wire::random::unique(&mut suffix).map_err(Status::internal)?;
         Ok(Identity::new(uid, suffix, self.shell.timestamp(nodlet_host::clock::instant())))
     }
 

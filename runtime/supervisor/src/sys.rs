@@ -454,7 +454,7 @@ pub(super) fn new_session_keyring() -> io::Result<()> {
             const BEYOND_PODS: u32 = 1 << 31;
             let mut bytes = [0; 4];
             // A container starts only after this, so it must not wait for entropy.
-            nodlet_host::random::unique(&mut bytes)?;
+            nodlet_wire::random::unique(&mut bytes)?;
             let user = BEYOND_PODS | u32::from_ne_bytes(bytes) >> 2;
             let (real, root) = (nix::unistd::Uid::from_raw(user), nix::unistd::Uid::from_raw(0));
             // The effective user stays root, so no capability is lost.

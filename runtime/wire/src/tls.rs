@@ -374,7 +374,7 @@ impl SecureRandom for Random {
 }
 
 fn fill(bytes: &mut [u8]) -> Result<(), GetRandomFailed> {
-    nodlet_host::random::secret(bytes).map_err(|_| GetRandomFailed)
+    crate::random::secret(bytes).map_err(|_| GetRandomFailed)
 }
 
 /// Nobody has a key here that could sign.

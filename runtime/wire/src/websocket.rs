@@ -4,8 +4,9 @@
 
 use std::fmt;
 
-use base64::Engine;
 use sha1::{Digest, Sha1};
+
+use crate::base64;
 
 /// The subprotocols by which kubectl and nodlet talk, the best first. Each
 /// binary message begins with the number of its channel; since v5, channel 255
@@ -233,7 +234,7 @@ pub fn accept_key(key: &str) -> String {
     let mut hash = Sha1::new();
     hash.update(key.as_bytes());
     hash.update(b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11");
-    base64::engine::general_purpose::STANDARD.encode(hash.finalize())
+    base64::encode(&hash.finalize())
 }
 
 #[cfg(test)]

@@ -1,12 +1,12 @@
 //! PriorityClasses (`scheduling.k8s.io/v1`): a name for how much pods count. Pure.
 //!
-//! Next: `manifest/definition.rs`, which judges the metadata.
+//! Next: `manifest/definition.rs`, which reads the object and judges the metadata.
 
-use serde_json::{Map, Value, json};
+use serde_json::{Map, Value};
 
-use super::field::{Errors, FieldError, Path, quoted};
+use super::field::{Errors, FieldError, Path};
 use super::priority::{BUILT_IN, Class};
-use super::{Definition, Kind, ManifestCause, ManifestError, Validation, definition};
+use super::{Definition, Kind, ManifestError, Validation, definition};
 
 /// The highest value of a class that is not built in (`HighestUserDefinablePriority`).
 const HIGHEST: i64 = 1_000_000_000;
@@ -14,51 +14,26 @@ const HIGHEST: i64 = 1_000_000_000;
 /// What names of built-in classes begin with.
 const SYSTEM: &str = "system-";
 
-/// The fields besides `apiVersion`, `kind` and `metadata`.
-const FIELDS: [&str; 4] = ["description", "globalDefault", "preemptionPolicy", "value"];
-
 /// One object that says it is a PriorityClass. `file` is `None` for those of the API.
 pub fn take(
-    mut object: Value,
+    object: Value,
     validation: Validation,
     node: &str,
     file: Option<&str>,
 ) -> Result<Definition, ManifestError> {
-    let metadata = object["metadata"].take();
-    let name = metadata["name"].as_str().unwrap_or_default().to_owned();
-    let given: Map<String, Value> = match object {
-        Value::Object(map) => map,
-        _ => Map::new(),
-    };
-    let known = |field: &str| FIELDS.contains(&field) || ["apiVersion", "kind", "metadata"].contains(&field);
-    let unknown: Vec<String> = given.keys().filter(|field| !known(field)).cloned().collect();
-    let told: Vec<String> = unknown.iter().map(|field| format!("unknown field {}", quoted(field))).collect();
-    if validation == Validation::Strict && !unknown.is_empty() {
-        return Err(ManifestError::new(ManifestCause::Strict { messages: told, paths: unknown }));
-    }
+    definition::read(Kind::PriorityClass, object, rules, (validation, node, file))
+}
 
-    let mut errors = Errors::default();
-    let field = |field: &str| given.get(field).filter(|value| !value.is_null());
-    let mut fields = Map::new();
-    for (name, is_right, must) in [
-        ("description", Value::is_string as fn(&Value) -> bool, "must be a string"),
-        ("globalDefault", Value::is_boolean, "must be true or false"),
-        ("preemptionPolicy", Value::is_string, "must be a string"),
-        ("value", is_int32, "must be an integer from -2147483648 to 2147483647"),
-    ] {
-        match field(name) {
-            Some(value) if is_right(value) => drop(fields.insert(name.to_owned(), value.clone())),
-            Some(value) => errors.push(FieldError::type_invalid(&Path::root(name), value, must)),
-            None => {}
-        }
-    }
-    fields.entry("value").or_insert(json!(0));
-    fields.entry("preemptionPolicy").or_insert(json!("PreemptLowerPriority"));
+/// The defaults of a class, and `ValidatePriorityClass`.
+fn rules(fields: &mut Map<String, Value>, metadata: &Value, errors: &mut Errors) {
+    let name = metadata["name"].as_str().unwrap_or_default();
+    fields.entry("value").or_insert(0.into());
+    fields.entry("preemptionPolicy").or_insert("PreemptLowerPriority".into());
     let value = fields["value"].as_i64().unwrap_or_default();
     let default = fields.get("globalDefault") == Some(&Value::Bool(true));
 
     if name.starts_with(SYSTEM) {
-        if let Some(why) = not_built_in(&name, value, default) {
+        if let Some(why) = not_built_in(name, value, default) {
             let path = Path::root("metadata");
             let detail = format!(
                 "priority class names with '{SYSTEM}' prefix are reserved for system use only. error: {why}"
@@ -74,12 +49,6 @@ pub fn take(
     if !policies.contains(&policy) {
         errors.push(FieldError::not_supported(&Path::root("preemptionPolicy"), policy, &policies));
     }
-    let mut class =
-        definition::finish(Kind::PriorityClass, metadata, fields.into(), errors, (validation, node, file))?;
-    if validation == Validation::Warn {
-        class.warnings.splice(0..0, told);
-    }
-    Ok(class)
 }
 
 /// What counts of one.
@@ -107,10 +76,6 @@ pub(crate) fn check_update(old: &Value, new: &Value) -> Result<(), ManifestError
     definition::refuse_update(new, errors)
 }
 
-fn is_int32(value: &Value) -> bool {
-    value.as_i64().is_some_and(|value| i32::try_from(value).is_ok())
-}
-
 fn not_built_in(name: &str, value: i64, default: bool) -> Option<String> {
     match BUILT_IN.iter().find(|(known, ..)| *known == name) {
         None => Some(format!("{name} is not a known system priority class")),
@@ -124,6 +89,8 @@ fn not_built_in(name: &str, value: i64, default: bool) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::super::{contents, parse};
     use super::*;
 

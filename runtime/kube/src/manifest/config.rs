@@ -3,13 +3,11 @@
 //! No message may contain a value of a Secret: errors, warnings and refusals reach logs, events and clients.
 //! Next: `manifest/definition.rs`, which judges the metadata.
 
-use base64::Engine as _;
-use base64::engine::general_purpose::STANDARD as BASE64;
-use serde_json::{Map, Value, json};
+use serde_json::{Map, Value};
 
 use super::field::{Errors, FieldError, FieldErrorKind, Path};
-use super::{Definition, Kind, ManifestCause, ManifestError, Validation, definition, rules, walk};
-use crate::schema;
+use super::{Definition, Kind, ManifestCause, ManifestError, Validation, definition, rules};
+use nodlet_wire::base64;
 
 /// Bytes of all values of one object (`MaxSecretSize`).
 const MAX_SIZE: usize = 1024 * 1024;
@@ -53,7 +51,7 @@ pub(crate) fn take_config_map(
     node: &str,
     file: Option<&str>,
 ) -> Result<Definition, ManifestError> {
-    take(Kind::ConfigMap, object, validation, node, file)
+    definition::read(Kind::ConfigMap, object, config_map, (validation, node, file))
 }
 
 /// Reads a Secret. `file` is `None` for those of the API.
@@ -63,51 +61,19 @@ pub(crate) fn take_secret(
     node: &str,
     file: Option<&str>,
 ) -> Result<Definition, ManifestError> {
-    take(Kind::Secret, object, validation, node, file)
-}
-
-fn take(
-    kind: Kind,
-    mut object: Value,
-    validation: Validation,
-    node: &str,
-    file: Option<&str>,
-) -> Result<Definition, ManifestError> {
-    let metadata = object["metadata"].take();
-    let is_secret = kind == Kind::Secret;
-    let findings = match schema::find(kind.as_str()) {
-        Some(of) => walk::check(&mut object, of),
-        None => walk::Findings::default(),
-    };
-    let unknown = findings.unknown.texts(ToString::to_string);
-    if validation == Validation::Strict && !unknown.is_empty() {
-        let paths = findings.unknown.into_parts().0.into_iter().map(|unknown| unknown.path).collect();
-        return Err(ManifestError::new(ManifestCause::Strict { messages: unknown, paths }));
-    }
-    let mut errors = findings.errors;
-    if errors.is_empty() {
-        let fields = object.as_object_mut().expect("only objects are of a kind");
-        if is_secret {
-            secret(fields, &metadata["annotations"], &mut errors);
-        } else {
-            config_map(fields, &mut errors);
-        }
-    }
-    let mut read = definition::finish(kind, metadata, object, errors, (validation, node, file));
-    match &mut read {
-        Ok(definition) if validation == Validation::Warn => drop(definition.warnings.splice(0..0, unknown)),
-        Err(ManifestError { cause: ManifestCause::Invalid { errors, .. }, .. }) if is_secret => {
+    let read = definition::read(Kind::Secret, object, secret, (validation, node, file));
+    read.map_err(|mut error| {
+        if let ManifestCause::Invalid { errors, .. } = &mut error.cause {
             for error in errors.iter_mut().filter(|error| error.kind == FieldErrorKind::TypeInvalid) {
                 REDACTED.clone_into(&mut error.value);
             }
         }
-        Ok(_) | Err(_) => {}
-    }
-    read
+        error
+    })
 }
 
 /// `ValidateConfigMap`.
-fn config_map(fields: &mut Map<String, Value>, errors: &mut Errors) {
+fn config_map(fields: &mut Map<String, Value>, _: &Value, errors: &mut Errors) {
     let root = Path::root("data");
     let mut size = 0;
     for (key, value) in fields.get("data").and_then(Value::as_object).into_iter().flatten() {
@@ -124,12 +90,11 @@ fn config_map(fields: &mut Map<String, Value>, errors: &mut Errors) {
 }
 
 /// The conversion and the defaults of a Secret, and `ValidateSecret`.
-fn secret(fields: &mut Map<String, Value>, annotations: &Value, errors: &mut Errors) {
+fn secret(fields: &mut Map<String, Value>, metadata: &Value, errors: &mut Errors) {
     if let Some(Value::Object(texts)) = fields.remove("stringData") {
-        if let Value::Object(data) = fields.entry("data").or_insert_with(|| json!({})) {
-            let encoded =
-                |(key, text): (String, Value)| (key, BASE64.encode(text.as_str().unwrap_or_default()).into());
-            data.extend(texts.into_iter().map(encoded));
+        let data = fields.entry("data").or_insert(Map::new().into());
+        for (key, text) in texts {
+            data[key] = base64::encode(text.as_str().unwrap_or_default().as_bytes()).into();
         }
     }
     let kind = match fields.get("type").and_then(Value::as_str) {
@@ -148,19 +113,21 @@ fn secret(fields: &mut Map<String, Value>, annotations: &Value, errors: &mut Err
             keys.iter().for_each(|key| required(key));
         }
         Some(Rule::Filled(key)) if value(key).unwrap_or_default().is_empty() => required(key),
-        Some(Rule::Json(key)) => match value(key).map(|value| BASE64.decode(value).unwrap_or_default()) {
-            None => required(key),
-            Some(text)
-                if super::json::value(&text).is_ok_and(|value| value.is_object() || value.is_null()) => {}
-            Some(_) => errors.push(FieldError::invalid_printed(
-                &root.key(key),
-                REDACTED.to_owned(),
-                "must be a JSON object",
-            )),
-        },
-        Some(Rule::Annotation(name)) if annotations[*name].as_str().is_none_or(str::is_empty) => {
-            let metadata = Path::root("metadata");
-            errors.push(FieldError::required(&metadata.child("annotations").key(name), ""));
+        Some(Rule::Json(key)) => {
+            match value(key).map(|value| base64::decode(value.as_bytes()).unwrap_or_default()) {
+                None => required(key),
+                Some(text)
+                    if super::json::value(&text).is_ok_and(|value| value.is_object() || value.is_null()) => {}
+                Some(_) => errors.push(FieldError::invalid_printed(
+                    &root.key(key),
+                    REDACTED.to_owned(),
+                    "must be a JSON object",
+                )),
+            }
+        }
+        Some(Rule::Annotation(name)) if metadata["annotations"][*name].as_str().is_none_or(str::is_empty) => {
+            let root = Path::root("metadata");
+            errors.push(FieldError::required(&root.child("annotations").key(name), ""));
         }
         Some(Rule::Any(_) | Rule::Filled(_) | Rule::Annotation(_)) | None => {}
     }
@@ -173,17 +140,13 @@ fn binary(field: &str, fields: &mut Map<String, Value>, errors: &mut Errors) -> 
     let mut size = 0;
     for (key, value) in fields.get_mut(field).and_then(Value::as_object_mut).into_iter().flatten() {
         check_key(&root, key, errors);
-        let Value::String(text) = value else { continue };
-        // As in Go, line ends count for nothing.
-        text.retain(|letter| letter != '\n' && letter != '\r');
-        match BASE64.decode(&*text) {
-            Ok(bytes) => size += bytes.len(),
-            Err(_) => {
-                let wrong = |letter: u8| !letter.is_ascii_alphanumeric() && !b"+/=".contains(&letter);
-                let detail = match text.bytes().position(wrong) {
-                    Some(place) => format!("illegal base64 data at input byte {place}"),
-                    None => "illegal base64 data".to_owned(),
-                };
+        match base64::decode(value.as_str().unwrap_or_default().as_bytes()) {
+            Ok(bytes) => {
+                size += bytes.len();
+                *value = base64::encode(&bytes).into();
+            }
+            Err(place) => {
+                let detail = format!("illegal base64 data at input byte {place}");
                 let printed = if field == "data" { REDACTED } else { "\"<contents redacted>\"" };
                 errors.push(FieldError::invalid_printed(&root.key(key), printed.to_owned(), detail));
             }

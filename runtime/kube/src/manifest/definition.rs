@@ -4,10 +4,11 @@
 
 use std::rc::Rc;
 
-use serde_json::{Map, Value, json};
+use serde_json::{Map, Value};
 
 use super::field::Errors;
-use super::{Kind, ManifestCause, ManifestError, Origin, Validation};
+use super::{Kind, ManifestCause, ManifestError, Origin, Validation, walk};
+use crate::schema;
 
 /// An object besides Pods.
 #[derive(Clone, Debug)]
@@ -33,25 +34,48 @@ impl Definition {
     }
 }
 
-/// Judges `metadata` and returns it with `fields` as one definition, or all that is wrong with both: `errors` are
-/// those of `fields`.
-pub(super) fn finish(
+/// The defaults and the rules of a kind: fields, which are of the right types, metadata, and what is wrong.
+pub(super) type Rules = fn(&mut Map<String, Value>, &Value, &mut Errors);
+
+const STAND_IN: &str =
+    r#"{"apiVersion": "v1", "kind": "Pod", "spec": {"containers": [{"name": "class", "image": "class"}]}}"#;
+
+/// Reads an object with the types of its kind and these rules.
+pub(super) fn read(
     kind: Kind,
-    metadata: Value,
-    fields: Value,
-    mut errors: Errors,
+    mut object: Value,
+    rules: Rules,
     (validation, node, file): (Validation, &str, Option<&str>),
 ) -> Result<Definition, ManifestError> {
+    let metadata = object["metadata"].take();
+    let findings = match schema::find(kind.as_str()) {
+        Some(of) => walk::check(&mut object, of),
+        None => walk::Findings::default(),
+    };
+    let unknown = findings.unknown.texts(ToString::to_string);
+    if validation == Validation::Strict && !unknown.is_empty() {
+        let paths = findings.unknown.into_parts().0.into_iter().map(|unknown| unknown.path).collect();
+        return Err(ManifestError::new(ManifestCause::Strict { messages: unknown, paths }));
+    }
+    let mut errors = findings.errors;
+    let mut fields = match object {
+        Value::Object(fields) => fields,
+        _ => Map::new(),
+    };
+    if errors.is_empty() {
+        rules(&mut fields, &metadata, &mut errors);
+    }
+
     let name = metadata["name"].as_str().unwrap_or_default().to_owned();
     // The files that the agent writes have a uid, and keep the age of their objects.
     let is_identified = metadata["uid"].as_str().is_some_and(|uid| !uid.is_empty());
     let created = file.filter(|_| is_identified).map(|_| metadata["creationTimestamp"].clone());
     // Nothing but its metadata can be wrong with it. The uid of an object of a file comes from all of this.
-    let image = if kind == Kind::PriorityClass { "class" } else { kind.resource() };
-    let stand_in = json!({
-        "apiVersion": "v1", "kind": "Pod", "metadata": metadata,
-        "spec": {"containers": [{"name": "class", "image": image}]},
-    });
+    let mut stand_in: Value = serde_json::from_str(STAND_IN).expect("it is JSON");
+    stand_in["metadata"] = metadata;
+    if kind != Kind::PriorityClass {
+        stand_in["spec"]["containers"][0]["image"] = kind.resource().into();
+    }
     let manifest = match super::take(stand_in, validation, node, file.map_or(Origin::Api, Origin::File)) {
         Ok(manifest) => Some(manifest),
         Err(ManifestError { cause: ManifestCause::Invalid { errors: found, more, .. }, .. }) => {
@@ -76,21 +100,17 @@ pub(super) fn finish(
             metadata.remove("namespace");
         }
     }
-    let mut object = match fields {
-        Value::Object(fields) => fields,
-        _ => Map::new(),
-    };
-    object.insert("apiVersion".to_owned(), kind.version().into());
-    object.insert("kind".to_owned(), kind.as_str().into());
-    object.insert("metadata".to_owned(), metadata);
-    let object = Value::Object(object);
+    let mut object = Value::Object(fields);
+    object["metadata"] = metadata;
+    let mut warnings = if validation == Validation::Warn { unknown } else { Vec::new() };
+    warnings.append(&mut manifest.warnings);
     Ok(Definition {
         kind,
         namespace,
         name: manifest.pod.name.clone(),
         size: object.to_string().len(),
         object,
-        warnings: manifest.warnings,
+        warnings,
     })
 }
 

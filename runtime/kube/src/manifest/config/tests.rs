@@ -1,3 +1,5 @@
+use serde_json::json;
+
 use super::super::contents;
 use super::*;
 
@@ -103,7 +105,8 @@ fn wrong_objects_are_refused_in_the_words_of_kubernetes() {
         (
             "ConfigMap",
             "binaryData: {a: 'YQ='}",
-            "binaryData[a]: Invalid value: \"<contents redacted>\": illegal base64 data".into(),
+            "binaryData[a]: Invalid value: \"<contents redacted>\": illegal base64 data at input byte 3"
+                .into(),
         ),
         (
             "Secret",

@@ -2,8 +2,9 @@
 
 use std::borrow::Cow;
 
-use base64::Engine as _;
 use serde_json::{Number, Value};
+
+use nodlet_wire::base64;
 
 /// The value of a scalar. `tag` is the name of a core tag, such as `str`.
 pub(super) fn scalar(text: Cow<'_, str>, plain: bool, tag: Option<&str>) -> Result<Value, String> {
@@ -135,8 +136,7 @@ fn float(text: &str) -> Option<Number> {
 
 fn binary(text: &str) -> Result<Value, String> {
     let compact: String = text.chars().filter(|c| !c.is_ascii_whitespace()).collect();
-    let bytes = base64::engine::general_purpose::STANDARD
-        .decode(compact)
+    let bytes = base64::decode(compact.as_bytes())
         .map_err(|_| "!!binary value contains invalid base64 data".to_owned())?;
     String::from_utf8(bytes).map(Value::String).map_err(|_| "!!binary value is no text in UTF-8".to_owned())
 }
