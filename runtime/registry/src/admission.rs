@@ -76,7 +76,7 @@ impl Policy {
         for (name, (definition, _)) in definitions {
             // Of no other kind does anything count for admission.
             if name.0 == Kind::PriorityClass {
-                policy.classes.insert(name.2.clone(), priority::class(&definition.object));
+                policy.classes.insert(name.2.clone(), priority::class(&definition.object()));
             } else if name.0 == Kind::PodPreset {
                 let version = objects.get(&definitions::key(name)).map_or(0, |shown| shown.version);
                 policy.presets.push((definition.clone(), version));

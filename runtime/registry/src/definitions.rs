@@ -48,7 +48,7 @@ impl Registry {
         let name = definition.key();
         let published = self.published_definition(&name);
         let applied = self.outcome_of(&definition, published.as_ref(), asked.new)?;
-        let Definition { mut object, warnings, .. } = definition;
+        let (mut object, warnings) = (definition.object(), definition.warnings);
         if let Some(published) = &published {
             // An update leaves the object the same one.
             for field in ["uid", "creationTimestamp"] {
@@ -77,7 +77,7 @@ impl Registry {
         published: Option<&Value>,
         is_new: bool,
     ) -> Result<Applied, Status> {
-        let (name, qualified) = (new.key(), new.kind.row().qualified());
+        let (name, qualified, object) = (new.key(), new.kind.row().qualified(), new.object());
         let known = self.definitions.get(&name);
         if is_new && published.is_some() {
             return Err(Status::already_exists(&qualified, &new.name));
@@ -88,22 +88,22 @@ impl Registry {
         if let (Some(old), Some(Reader::Definition { check_update, .. })) =
             (published, &new.kind.row().reader)
         {
-            check_update(old, &new.object).map_err(|error| refused(&error))?;
+            check_update(old, &object).map_err(|error| refused(&error))?;
         }
         if new.kind == Kind::PriorityClass {
             let defaults = self.definitions.iter().filter(|(other, (class, _))| {
                 **other != name
                     && other.0 == Kind::PriorityClass
-                    && priority::class(&class.object).global_default
+                    && priority::class(&class.object()).global_default
             });
             if let Some(((_, _, other), _)) = defaults.into_iter().next()
-                && priority::class(&new.object).global_default
+                && priority::class(&object).global_default
             {
                 return Err(Status::forbidden(one_default(&new.name, other)));
             }
         }
         Ok(match known {
-            Some((known, _)) if same(&known.object.to_string(), &new.object) => Applied::Unchanged,
+            Some((known, _)) if same(known.json.get(), &object) => Applied::Unchanged,
             _ if published.is_some() => Applied::Configured,
             _ => Applied::Created,
         })
@@ -189,7 +189,7 @@ impl Registry {
 
     /// The object as it is published: created when it was first seen.
     fn with_creation(&self, definition: &Definition, now: &str) -> Value {
-        let mut object = definition.object.clone();
+        let mut object = definition.object();
         let metadata = &mut object["metadata"];
         if metadata.get("creationTimestamp").is_none_or(Value::is_null) {
             let created = self
@@ -207,7 +207,7 @@ fn refuse_defaults(definitions: &DefinitionsByName, refusals: &mut Vec<Refusal>)
     let mut defaults: Vec<(i32, &DefinitionName, &PathBuf)> = definitions
         .iter()
         .filter(|(name, _)| name.0 == Kind::PriorityClass)
-        .map(|(name, (class, source))| (priority::class(&class.object), name, source))
+        .map(|(name, (class, source))| (priority::class(&class.object()), name, source))
         .filter(|(class, ..)| class.global_default)
         .map(|(class, name, source)| (class.value, name, source))
         .collect();

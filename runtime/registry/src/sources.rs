@@ -413,7 +413,7 @@ pub(super) fn shortened(mut message: String) -> String {
 impl SourceFile {
     fn size(&self) -> Size {
         let of_pods: usize = self.wanted.iter().map(|wanted| wanted.object.get().len()).sum();
-        let of_others: usize = self.definitions.iter().map(|other| other.size).sum();
+        let of_others: usize = self.definitions.iter().map(|other| other.json.get().len()).sum();
         Size { pods: self.wanted.len() + self.definitions.len(), bytes: of_pods + of_others }
     }
 }

@@ -124,22 +124,24 @@ pub(super) async fn read_any(
     .await
     .ok_or_else(|| Status::timeout("the body of the request did not arrive in time"))?;
     let (bytes, text) = collected?;
-    let cost = if is_protobuf { cost_of_protobuf(&bytes) } else { cost(&bytes) };
-    let held = places.hold_object(cost)?;
+    let held = places.hold_object(if is_protobuf { cost_of_protobuf(&bytes) } else { cost(&bytes) })?;
     drop(text);
+    Ok((parsed(&bytes, is_protobuf)?, held))
+}
+
+/// The object of a body, null if there is none.
+fn parsed(bytes: &[u8], is_protobuf: bool) -> Result<Value, Status> {
     if bytes.is_empty() {
-        return Ok((Value::Null, held));
+        return Ok(Value::Null);
     }
     if is_protobuf {
         let fields = |kind: &str| Some(Kind::named(kind)?.row().protobuf).filter(|fields| !fields.is_empty());
-        let object = protobuf::object(&bytes, fields).ok_or_else(|| unknown_format(PROTOBUF))?;
-        return Ok((object, held));
+        return protobuf::object(bytes, fields).ok_or_else(|| unknown_format(PROTOBUF));
     }
-    let value = manifest::json::value(&bytes).map_err(|error| match error.is_data() {
+    manifest::json::value(bytes).map_err(|error| match error.is_data() {
         true => Status::too_large(format!("{} values: send several objects one by one", manifest::VALUES)),
         false => Status::bad_request(format!("the object provided is unrecognized: it is not JSON: {error}")),
-    })?;
-    Ok((value, held))
+    })
 }
 
 /// What comes of a text takes no more memory than that: a list or an object begins with room for

@@ -375,7 +375,7 @@ fn presets_are_read_beside_pods_and_override_each_other_as_these_do() {
     let mut sources = Sources::new(vec![vendor.clone(), site.clone()], "n");
     let values = |sources: &Sources| -> Vec<String> {
         let (presets, _) = sources.definitions();
-        let values = presets.values().map(|(preset, _)| &preset.object["spec"]["env"][0]["value"]);
+        let values = presets.values().map(|(preset, _)| preset.object()["spec"]["env"][0]["value"].take());
         values.filter_map(|value| value.as_str().map(str::to_owned)).collect()
     };
     sources.read(nodlet_host::clock::instant());

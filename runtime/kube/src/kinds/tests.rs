@@ -55,7 +55,7 @@ fn each_kind_that_may_be_written_is_read_from_a_manifest_and_no_other() {
             (Some(Reader::Definition { .. }), Ok(contents)) => {
                 assert_eq!((contents.pods.len(), contents.definitions.len()), (0, 1));
                 assert_eq!(contents.definitions[0].kind, row.kind);
-                assert_eq!(contents.definitions[0].object["kind"], row.name);
+                assert_eq!(contents.definitions[0].object()["kind"], row.name);
                 assert_eq!(contents.definitions[0].namespace.is_empty(), !row.namespaced);
             }
             (None, Err(refused)) => assert!(refused.to_string().contains(row.name), "{refused}"),

@@ -105,7 +105,7 @@ mod tests {
         let class =
             read("metadata: {name: high, uid: a}\nvalue: 1000\ndescription: much").expect("it is right");
         assert_eq!(
-            class.object,
+            class.object(),
             json!({
                 "apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass",
                 "metadata": {"name": "high", "uid": "a"},
@@ -114,7 +114,7 @@ mod tests {
         );
         let shy = read("metadata: {name: shy}\nvalue: -5\npreemptionPolicy: Never\nglobalDefault: true")
             .expect("right");
-        assert_eq!(self::class(&shy.object), Class { value: -5, global_default: true, never: true });
+        assert_eq!(self::class(&shy.object()), Class { value: -5, global_default: true, never: true });
         for known in BUILT_IN {
             read(&format!("metadata: {{name: {}}}\nvalue: {}", known.0, known.1)).expect("it is as it is");
         }
@@ -165,7 +165,8 @@ mod tests {
 
     #[test]
     fn the_value_of_a_class_that_is_there_does_not_change() {
-        let class = |text: &str| read(&format!("metadata: {{name: a}}\n{text}")).expect("it is right").object;
+        let class =
+            |text: &str| read(&format!("metadata: {{name: a}}\n{text}")).expect("it is right").object();
         let old = class("value: 5");
         assert!(check_update(&old, &class("value: 5\ndescription: new\nglobalDefault: true")).is_ok());
         let refused = check_update(&old, &class("value: 6")).expect_err("another value").to_string();

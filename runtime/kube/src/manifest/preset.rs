@@ -5,6 +5,7 @@
 //! would make of an empty one: what nodlet does not act on is refused here as there.
 
 use serde::{Deserialize, Serialize};
+use serde_json::value::to_raw_value;
 use serde_json::{Map, Value, json};
 
 use super::field::{Errors, FieldError, Path, quoted};
@@ -44,12 +45,12 @@ impl Definition {
             && meta["namespace"] == *self.namespace
             && annotation(EXCLUDE).and_then(Value::as_str) != Some("true")
             && annotation(MIRROR).is_none()
-            && matches(&self.object["spec"]["selector"], &meta["labels"])
+            && matches(&self.object()["spec"]["selector"], &meta["labels"])
     }
 
     /// As it is applied.
     pub fn applied(&self, version: u64) -> Applied {
-        let mut spec = self.object["spec"].clone();
+        let mut spec = self.object()["spec"].take();
         if let Some(spec) = spec.as_object_mut() {
             spec.remove("selector");
         }
@@ -307,8 +308,7 @@ fn preset(mut stand_in: Manifest, given: &[String], selector: Value) -> Definiti
         kind: Kind::PodPreset,
         namespace: stand_in.pod.namespace.clone(),
         name: stand_in.pod.name.clone(),
-        size: object.to_string().len(),
-        object,
+        json: to_raw_value(&object).expect("JSON renders as JSON"),
         warnings: stand_in.warnings.iter().map(|warning| of_preset(warning)).collect(),
     }
 }

@@ -13,7 +13,7 @@ fn read(kind: &str, text: &str, validation: Validation) -> Result<Definition, St
 /// The object without what each has.
 fn taken(kind: &str, text: &str) -> Value {
     let mut object =
-        read(kind, &format!("metadata: {{name: a}}\n{text}"), Validation::Strict).expect(text).object;
+        read(kind, &format!("metadata: {{name: a}}\n{text}"), Validation::Strict).expect(text).object();
     let fields = object.as_object_mut().expect("an object");
     for field in ["apiVersion", "kind", "metadata"] {
         fields.remove(field).expect(field);
@@ -71,10 +71,11 @@ fn right_objects_are_read_with_the_defaults_of_kubernetes() {
     let secret =
         read("Secret", "metadata: {name: a, namespace: kitchen, uid: u}", Validation::Strict).expect("right");
     assert_eq!((&*secret.namespace, &*secret.name), ("kitchen", "a"));
-    assert_eq!(secret.object["metadata"], json!({"name": "a", "namespace": "kitchen", "uid": "u"}));
+    assert_eq!(secret.object()["metadata"], json!({"name": "a", "namespace": "kitchen", "uid": "u"}));
     // Objects of one name and different kinds are not one object.
     let uid = |kind: &str| {
-        read(kind, "metadata: {name: a}", Validation::Strict).expect("right").object["metadata"]["uid"].take()
+        read(kind, "metadata: {name: a}", Validation::Strict).expect("right").object()["metadata"]["uid"]
+            .take()
     };
     assert_ne!(uid("Secret"), uid("ConfigMap"));
 }

@@ -59,12 +59,12 @@ fn a_preset_has_what_a_pod_would_have_of_it_and_the_defaults() {
          volumeMounts: [{name: cache, mountPath: /cache}], volumes: [{name: cache, emptyDir: {}}]",
     );
     assert_eq!(preset.key(), (Kind::PodPreset, "default".into(), "p".into()));
-    assert_eq!(preset.object["kind"], "PodPreset");
-    assert_eq!(preset.object["apiVersion"], "settings.k8s.io/v1alpha1");
-    assert_eq!(preset.object["metadata"]["namespace"], "default");
-    assert!(preset.object["metadata"]["uid"].is_string());
+    assert_eq!(preset.object()["kind"], "PodPreset");
+    assert_eq!(preset.object()["apiVersion"], "settings.k8s.io/v1alpha1");
+    assert_eq!(preset.object()["metadata"]["namespace"], "default");
+    assert!(preset.object()["metadata"]["uid"].is_string());
     assert_eq!(
-        preset.object["spec"],
+        preset.object()["spec"],
         json!({
             "selector": {"matchLabels": {"role": "frontend"}},
             "env": [
@@ -78,7 +78,7 @@ fn a_preset_has_what_a_pod_would_have_of_it_and_the_defaults() {
     assert!(preset.warnings.is_empty());
     // A preset without a selector matches all pods, and gives the same warnings as a Pod.
     let all = named("all", "volumes: [{name: v, emptyDir: {sizeLimit: 1Gi}}]");
-    assert_eq!(all.object["spec"]["selector"], json!({}));
+    assert_eq!(all.object()["spec"]["selector"], json!({}));
     assert_eq!(
         all.warnings,
         [format!(
