@@ -166,7 +166,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use nodlet_kube::kinds::Kind;
+    use crate::kinds::Kind;
 
     fn field_of(number: u8, value: &[u8]) -> Vec<u8> {
         [&[number << 3 | 2, u8::try_from(value.len()).expect("short")], value].concat()

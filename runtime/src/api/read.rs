@@ -32,14 +32,11 @@ pub(super) fn get(
     Ok(match table {
         None => body::json(StatusCode::OK, json.as_bytes().to_vec()),
         Some(include) => {
-            let table = table::table(
-                row,
-                vec![parse(&json)],
-                &version.to_string(),
-                include,
-                nodlet_host::clock::timestamp(),
-            );
-            body::value(StatusCode::OK, &table)
+            let objects = &mut std::iter::once(parse(&json));
+            body::json(
+                StatusCode::OK,
+                table::table(row, objects, &version.to_string(), include, nodlet_host::clock::timestamp()),
+            )
         }
     })
 }
@@ -63,11 +60,9 @@ pub(super) fn list(
     if table.is_none() && selector.is_empty() {
         return Ok(body::json(StatusCode::OK, join(row, found.iter().map(|shown| &*shown.json), &version)));
     }
-    let found = found.iter().map(|shown| parse(&shown.json)).filter(|object| selector.matches(object));
+    let mut found = found.iter().map(|shown| parse(&shown.json)).filter(|object| selector.matches(object));
     let listed = match table {
-        Some(include) => {
-            table::table(row, found.collect(), &version, include, nodlet_host::clock::timestamp()).to_string()
-        }
+        Some(include) => table::table(row, &mut found, &version, include, nodlet_host::clock::timestamp()),
         None => {
             let found: Vec<String> = found.map(|object| object.to_string()).collect();
             join(row, found.iter().map(String::as_str), &version)

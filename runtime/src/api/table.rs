@@ -15,14 +15,15 @@ pub(super) enum Include {
     Object,
 }
 
-/// The table of `objects`, all of one kind.
+/// The table of `objects`, all of one kind, as JSON. One object at a time is in memory: all of them, parsed, take
+/// ten times what their texts do.
 pub(super) fn table(
     row: &Row,
-    objects: Vec<Value>,
+    objects: &mut dyn Iterator<Item = Value>,
     version: &str,
     include: Include,
     now: Timestamp,
-) -> Value {
+) -> String {
     let columns: Vec<Value> = row
         .columns
         .iter()
@@ -30,11 +31,15 @@ pub(super) fn table(
             json!({"name": name, "type": kind, "format": format, "description": "", "priority": priority})
         })
         .collect();
-    let rows: Vec<Value> = objects.into_iter().map(|object| row_of(row, object, include, now)).collect();
-    json!({
+    let table = json!({
         "kind": "Table", "apiVersion": "meta.k8s.io/v1", "metadata": {"resourceVersion": version},
-        "columnDefinitions": columns, "rows": rows,
-    })
+        "columnDefinitions": columns,
+    });
+    let rows: Vec<String> = objects.map(|object| row_of(row, object, include, now).to_string()).collect();
+    let table = table.to_string();
+    // Fields are in the order of their names: rows come last.
+    let head = table.strip_suffix('}').unwrap_or_default();
+    format!("{head},\"rows\":[{}]}}", rows.join(","))
 }
 
 fn row_of(row: &Row, mut object: Value, include: Include, now: Timestamp) -> Value {
@@ -69,7 +74,9 @@ mod tests {
     fn a_row_carries_as_much_of_its_object_as_was_asked_for() {
         let object = json!({"metadata": {"name": "web"}, "spec": {"x": 1}});
         let row = |include| {
-            table(Kind::Pod.row(), vec![object.clone()], "7", include, Timestamp(0))["rows"][0].take()
+            let objects = &mut std::iter::once(object.clone());
+            let table = table(Kind::Pod.row(), objects, "7", include, Timestamp(0));
+            serde_json::from_str::<Value>(&table).expect("JSON")["rows"][0].take()
         };
         assert!(row(Include::None).get("object").is_none());
         assert_eq!(

@@ -188,7 +188,7 @@ impl Watch {
         match self.table {
             None => line(kind, json),
             Some(include) => {
-                let objects = vec![parse(json)];
+                let objects = &mut std::iter::once(parse(json));
                 let table = table::table(
                     self.row,
                     objects,
@@ -196,7 +196,7 @@ impl Watch {
                     include,
                     nodlet_host::clock::timestamp(),
                 );
-                line(kind, &table.to_string())
+                line(kind, &table)
             }
         }
     }
