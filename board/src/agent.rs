@@ -29,7 +29,7 @@ mod shutdown;
 
 pub(crate) use shutdown::flags_of as shutdown_flags;
 
-/// Lines to standard error, which is the console or the journal.
+/// A logger that writes lines to standard error, which is the console or the journal.
 struct Console;
 
 impl log::Log for Console {
@@ -39,9 +39,10 @@ impl log::Log for Console {
 
     fn log(&self, record: &log::Record<'_>) {
         if self.enabled(record.metadata()) {
-            // Images and manifests are the source of some of it: it stays one line.
+            // Images and manifests supply some of this text: newlines are escaped so that a record stays one
+            // line.
             let text = record.args().to_string().replace('\n', "\\n");
-            // A console that is gone is no reason to end.
+            // A missing console must not end the agent.
             let _ = writeln!(std::io::stderr(), "{:<5} {}", record.level(), escaped(&text));
         }
     }
@@ -123,7 +124,7 @@ Flags:
     run,
 };
 
-/// `nodlet down`.
+/// The verb `nodlet down`.
 pub(crate) const DOWN: Verb = Verb {
     name: "down",
     summary: "Stop all pods and the agent",
@@ -154,7 +155,7 @@ Flags:
     run: down,
 };
 
-/// What the user said.
+/// The parsed command line of `nodlet agent`.
 #[derive(Default)]
 struct Options {
     node_name: Option<String>,
@@ -252,7 +253,7 @@ fn refused(flag: &str, value: &str, why: &str) -> Failure {
     Failure::new(format!("invalid value {value:?} for --{flag}: must be {why}"))
 }
 
-/// `KEY=VALUE,...`.
+/// Parses labels in the form `KEY=VALUE,...`.
 fn labels(text: &str) -> Result<BTreeMap<String, String>, String> {
     let label = |pair: &str| {
         let (key, value) = pair.split_once('=').ok_or("key=value pairs, separated by ','")?;
@@ -262,7 +263,7 @@ fn labels(text: &str) -> Result<BTreeMap<String, String>, String> {
     text.split(',').filter(|pair| !pair.is_empty()).map(label).collect()
 }
 
-/// `KEY=VALUE:EFFECT,...`; the value may be left out.
+/// Parses taints in the form `KEY=VALUE:EFFECT,...`; the value may be omitted.
 fn taints(text: &str) -> Result<Vec<Taint>, String> {
     const HOW: &str = "taints like key=value:NoExecute, separated by ','; effects are NoSchedule, \
                        PreferNoSchedule and NoExecute";
@@ -278,7 +279,7 @@ fn taints(text: &str) -> Result<Vec<Taint>, String> {
     text.split(',').filter(|taint| !taint.is_empty()).map(taint).collect()
 }
 
-/// `RESOURCE=QUANTITY,...`.
+/// Parses amounts in the form `RESOURCE=QUANTITY,...`.
 fn reserved(text: &str) -> Result<Amounts, String> {
     let mut amounts = Amounts::default();
     for pair in text.split(',').filter(|pair| !pair.is_empty()) {
@@ -325,23 +326,25 @@ fn begin(quiet: bool) -> Result<(), Failure> {
     log::set_logger(&Console).map_err(|error| Failure::new(error.to_string()))
 }
 
-/// The agent is the same whoever starts it: a shell, a script or a service manager.
+/// Resets inherited state, so that the agent behaves the same whether a shell, a script or a service manager
+/// starts it.
 fn leave_the_caller() -> nix::Result<()> {
     use nix::sys::signal::{SigHandler, SigSet, SigmaskHow, signal, sigprocmask};
-    // Exactly this: files have the modes that they were made with, and nobody else can write to them.
+    // The agent needs exactly this mask: files get the mode they are created with, but are never group- or
+    // world-writable.
     nix::sys::stat::umask(nix::sys::stat::Mode::from_bits_truncate(0o022));
     const FIRST: i32 = 3;
-    // SAFETY: takes numbers only. Of ours, nothing is open yet but the standard three.
+    // SAFETY: takes numbers only. This program has opened no descriptors yet except the standard three.
     nix::errno::Errno::result(unsafe { libc::syscall(libc::SYS_close_range, FIRST, u32::MAX, 0) })?;
     sigprocmask(SigmaskHow::SIG_SETMASK, Some(&SigSet::empty()), None)?;
-    // That SIGHUP and SIGINT are ignored may be meant so.
+    // SIGHUP and SIGINT stay ignored if the caller ignores them, which may be intended.
     // SAFETY: no thread runs yet, and the default action is no handler of ours.
     unsafe { signal(Signal::SIGTERM, SigHandler::SigDfl) }?;
     Ok(())
 }
 
-/// As the kubelet's: when the machine is out of memory, agent and supervisors go
-/// last. Containers have scores of their own.
+/// Sets the OOM score that the kubelet uses: when the machine is out of memory, the kernel kills agent and
+/// supervisors last. Containers have scores of their own.
 fn spare_us() {
     if let Err(error) = fs::write("/proc/self/oom_score_adj", "-999") {
         log::debug!("failed to lower oom_score_adj: {error}");
@@ -349,14 +352,15 @@ fn spare_us() {
 }
 
 fn start(config: Config) -> Outcome {
-    // The caller's directory may be on something that somebody wants to unmount.
+    // The caller's directory may lie on a file system that somebody wants to unmount.
     nix::unistd::chdir("/").map_err(|errno| Failure::new(format!("failed to change directory: {errno}")))?;
     let explain = |error: EngineError| Failure::new(format!("failed to {}", chain(&error)));
     Engine::start(config).map_err(explain)?.run().map_err(explain)?;
     Ok(ExitCode::SUCCESS)
 }
 
-/// A number of processes, of which there is at least the container's own, or -1.
+/// Parses `--pod-pids-limit`: a number of processes, at least 1 for the container's own process, or -1 for no
+/// limit.
 fn pod_pids_limit(parser: &mut Parser) -> Result<PodPidsLimit, Failure> {
     let value = parser.value()?.string()?;
     match value.parse::<i64>().map(|limit| (limit, u64::try_from(limit))) {
@@ -411,10 +415,10 @@ fn host_name() -> Result<String, Failure> {
     })
 }
 
-/// How long an agent may take to end: it has nothing to wait for.
+/// How long an agent may take to end. An ending agent waits for nothing.
 const AGENT_END: Duration = Duration::from_secs(10);
 
-/// Ends the agent that holds this root, if there is one, and waits until it has.
+/// Ends the agent that holds the lock of this root, if there is one, and waits until it has ended.
 pub(crate) fn end_agent(paths: &Paths) -> Result<(), Failure> {
     let Some(pid) = holder(&paths.agent_lock()) else { return Ok(()) };
     let failed = |what: &str, why: &dyn std::fmt::Display| {
@@ -431,13 +435,13 @@ pub(crate) fn end_agent(paths: &Paths) -> Result<(), Failure> {
     }
 }
 
-/// The file that the agent of this root executes, if there is one.
+/// The executable file of the running agent of this root, if there is one.
 pub(crate) fn executable(paths: &Paths) -> Option<std::path::PathBuf> {
     let pid = holder(&paths.agent_lock())?;
     fs::read_link(format!("/proc/{pid}/exe")).ok()
 }
 
-/// The process that holds the lock, as it wrote it there.
+/// The process that holds the lock, by the pid that it wrote into the lock file.
 fn holder(lock: &Path) -> Option<Pid> {
     let file = fs::File::open(lock).ok()?;
     match nix::fcntl::Flock::lock(file, nix::fcntl::FlockArg::LockSharedNonblock) {
@@ -446,7 +450,7 @@ fn holder(lock: &Path) -> Option<Pid> {
     }
 }
 
-/// `None` if there is no such process any more.
+/// Opens a pidfd. Returns `None` if the process no longer exists.
 pub(crate) fn pidfd(pid: Pid) -> std::io::Result<Option<std::os::fd::OwnedFd>> {
     use std::os::fd::FromRawFd;
     // SAFETY: pidfd_open takes two integers and returns a new descriptor or -1.
@@ -455,7 +459,7 @@ pub(crate) fn pidfd(pid: Pid) -> std::io::Result<Option<std::os::fd::OwnedFd>> {
         let error = std::io::Error::last_os_error();
         return if error.raw_os_error() == Some(libc::ESRCH) { Ok(None) } else { Err(error) };
     }
-    // SAFETY: the kernel has just given us this descriptor; nobody else owns it.
+    // SAFETY: the kernel has just returned this descriptor; nobody else owns it.
     Ok(Some(unsafe { std::os::fd::OwnedFd::from_raw_fd(descriptor as i32) }))
 }
 

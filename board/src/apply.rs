@@ -1,5 +1,5 @@
-//! `nodlet apply`: makes the pods of manifests be. One that cannot be changed in place is
-//! replaced; the agent does that, and judges the manifests.
+//! `nodlet apply`: creates or changes the objects of manifests. The agent validates the manifests, and
+//! replaces a pod that cannot be changed in place.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -66,7 +66,7 @@ fn run(mut context: Context, mut parser: Parser) -> Outcome {
         }
         match apply.object(&context, &mut judge, object) {
             Ok(line) => println!("{line}"),
-            // Without an agent there is no more to be tried.
+            // Without an agent the remaining objects would fail, too.
             Err(failure) if failure.is_disconnected() => return Err(failure),
             Err(failure) => {
                 eprintln!("{}: {failure}", object.place);
@@ -77,7 +77,7 @@ fn run(mut context: Context, mut parser: Parser) -> Outcome {
     Ok(code)
 }
 
-/// kubectl's `--dry-run`.
+/// The modes of kubectl's `--dry-run`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum DryRun {
     #[default]
@@ -86,28 +86,28 @@ enum DryRun {
     Client,
 }
 
-/// Who judges manifests.
+/// Where manifests are validated.
 enum Judge {
     Agent(Client),
-    /// This program.
+    /// In this process (`--dry-run=client`).
     Here(Option<Images>),
 }
 
-/// The images below a root.
+/// The image store below a root, for warnings about missing images.
 struct Images {
     store: Store,
-    /// Of these it was said that they are missing.
+    /// Images that a warning has already named.
     missing: BTreeSet<String>,
 }
 
 impl Images {
-    /// `None` if there is no image store below the root at all: it is not the board's.
+    /// Opens the image store below the root. Returns `None` if there is none: the root is not a board's then.
     fn of(root: &Path) -> Result<Option<Images>, Failure> {
         let store = Store::open(root).map_err(|error: StoreError| Failure::chain(&error))?;
         Ok(store.exists().then(|| Images { store, missing: BTreeSet::new() }))
     }
 
-    /// Those of a pod that are not there, each once.
+    /// Images of a pod that the store lacks. Each image is returned once.
     fn missing(&mut self, pod: &Pod) -> Result<Vec<String>, Failure> {
         let mut missing = Vec::new();
         for container in pod.spec.init_containers.iter().chain(&pod.spec.containers) {
@@ -152,7 +152,7 @@ impl Apply {
         Ok(apply)
     }
 
-    /// Has one judged, and says what became of it.
+    /// Applies or validates one object. Returns the line that reports the result.
     fn object(&self, context: &Context, judge: &mut Judge, object: &Object) -> Result<String, Failure> {
         let namespace = context.namespace_of(&object.value)?;
         let (did, warnings) = match judge {
@@ -174,14 +174,14 @@ impl Apply {
         Ok(format!("{did}{note}"))
     }
 
-    /// What an agent would make of an object that it does not have yet, and its warnings.
+    /// Admits an object as an agent that does not have it yet would. Returns the result and the warnings.
     fn admit(
         &self,
         images: Option<&mut Images>,
         object: &Object,
         namespace: &str,
     ) -> Result<(String, Vec<String>), Failure> {
-        /// Any name that a Node may have.
+        /// A node name to validate with; any valid name will do.
         const NODE: &str = "board";
         let mut value = object.value.clone();
         let kind = object.kind();
@@ -216,16 +216,16 @@ impl Apply {
     }
 }
 
-/// What an agent made of an object.
+/// The agent's response to an applied object.
 pub(crate) struct Applied {
     /// `pod/web configured`
     pub(crate) did: String,
     pub(crate) warnings: Vec<String>,
-    /// As it is now.
+    /// The object as the agent returned it.
     pub(crate) object: serde_json::Value,
 }
 
-/// Has the agent apply an object.
+/// Sends an object to the agent to be applied.
 pub(crate) fn send(
     client: &Client,
     object: &Object,
@@ -253,7 +253,7 @@ pub(crate) fn send(
     Ok(Applied { did: format!("{kind}/{name} {did}"), warnings, object })
 }
 
-/// Whether nothing is to be changed.
+/// Whether `--dry-run` asks for no changes.
 pub(crate) fn dry_run(parser: &mut Parser) -> Result<bool, Failure> {
     Ok(which_dry_run(parser)? != DryRun::None)
 }

@@ -1,4 +1,4 @@
-//! What all verbs understand of a command line.
+//! The parts of the command line that all verbs share.
 
 use std::path::PathBuf;
 
@@ -6,13 +6,13 @@ use lexopt::{Arg, Parser, ValueExt};
 
 use crate::Failure;
 
-/// Where a verb acts.
+/// The root, board and namespace on which a verb acts.
 pub(crate) struct Context {
     pub(crate) root: PathBuf,
     root_given: bool,
-    /// `--board`: over there, by ssh.
+    /// The board given by `--board`, which is reached by ssh.
     pub(crate) board: Option<String>,
-    /// `-n`, `default` if it was not given.
+    /// The namespace given by `-n`; `default` without it.
     pub(crate) namespace: String,
     namespace_given: bool,
     pub(crate) verb: &'static str,
@@ -33,7 +33,7 @@ impl Context {
         }
     }
 
-    /// An option that every verb has; another one is refused by its name.
+    /// Parses an option that every verb has. Rejects any other option by its name.
     pub(crate) fn global(&mut self, flag: &Flag, parser: &mut Parser) -> Result<(), Failure> {
         match flag {
             Flag::Long(name) if name == "root" => {
@@ -54,12 +54,13 @@ impl Context {
         Ok(())
     }
 
-    /// `--root`, which is the board's where one is named: `NODLET_ROOT` is this machine's.
+    /// The value of `--root`. With `--board` it is a path on the board, whereas `NODLET_ROOT` is a path on
+    /// this machine.
     pub(crate) fn root_given(&self) -> Option<&std::path::Path> {
         self.root_given.then_some(&*self.root)
     }
 
-    /// As [`Context::global`], with `-n NAMESPACE`.
+    /// Parses an option of [`Context::global`] or `-n NAMESPACE`.
     pub(crate) fn namespaced(&mut self, flag: &Flag, parser: &mut Parser) -> Result<(), Failure> {
         match flag {
             Flag::Short('n') => self.namespace = parser.value()?.string()?,
@@ -70,7 +71,7 @@ impl Context {
         Ok(())
     }
 
-    /// The namespace of an object from a file.
+    /// The namespace of an object from a file: the object's own, or the one of the command line.
     pub(crate) fn namespace_of(&self, object: &serde_json::Value) -> Result<String, Failure> {
         match object["metadata"]["namespace"].as_str() {
             None | Some("") => Ok(self.namespace.clone()),
@@ -83,14 +84,14 @@ impl Context {
         }
     }
 
-    /// The user left something out, or said too much.
+    /// A failure for a missing or superfluous argument, with the verb's usage line.
     pub(crate) fn wrong_use(&self, why: impl std::fmt::Display) -> Failure {
         let usage = self.help.lines().find(|line| line.starts_with("Usage:")).unwrap_or("");
         Failure::new(format!("{why}\n{usage}\nSee 'nodlet {} --help' for more.", self.verb))
     }
 }
 
-/// An argument that is not a value, no longer borrowed from the parser.
+/// A flag, copied so that it no longer borrows from the parser.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Flag {
     Short(char),
@@ -116,7 +117,7 @@ impl std::fmt::Display for Flag {
     }
 }
 
-/// A flag that may be given as `--flag`, `--flag=true` or `--flag=false`.
+/// Parses the value of a flag that may be given as `--flag`, `--flag=true` or `--flag=false`.
 pub(crate) fn switch(parser: &mut Parser) -> Result<bool, Failure> {
     match parser.optional_value() {
         None => Ok(true),
@@ -128,7 +129,7 @@ pub(crate) fn switch(parser: &mut Parser) -> Result<bool, Failure> {
     }
 }
 
-/// The number that follows a flag; a refusal names the flag.
+/// Parses the number that follows a flag. The error names the flag.
 pub(crate) fn number(parser: &mut Parser, flag: &str) -> Result<u64, Failure> {
     let text = parser.value()?.string()?;
     text.parse().map_err(|_| {
@@ -136,7 +137,7 @@ pub(crate) fn number(parser: &mut Parser, flag: &str) -> Result<u64, Failure> {
     })
 }
 
-/// Edits from one word to the other (Levenshtein).
+/// The number of edits between two words (Levenshtein distance).
 pub(crate) fn distance(from: &str, to: &str) -> usize {
     let to: Vec<char> = to.chars().collect();
     let mut row: Vec<usize> = (0..=to.len()).collect();

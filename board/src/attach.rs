@@ -1,4 +1,4 @@
-//! `nodlet attach`: the process of a running container, as if it ran here.
+//! `nodlet attach`: connects this terminal to the process of a running container.
 
 use std::io;
 use std::os::fd::AsFd;
@@ -13,7 +13,7 @@ use crate::client::{Client, encode};
 use crate::session::{self, Ended, Stdio};
 use crate::{Failure, Outcome, Verb, containers};
 
-/// Docker's and kubectl's.
+/// The default detach keys of Docker and kubectl.
 pub(crate) const DETACH_KEYS: &str = "ctrl-p,ctrl-q";
 
 pub(crate) const VERB: Verb = Verb {
@@ -65,7 +65,7 @@ fn run(mut context: Context, mut parser: Parser) -> Outcome {
     to(&context, &client, &attach)
 }
 
-/// Until it ends, or one of the two has enough.
+/// Attaches until the process ends, the agent closes the stream or the user types the detach keys.
 pub(crate) fn to(context: &Context, client: &Client, attach: &Attach) -> Outcome {
     let container = match &attach.container {
         Some(container) => Some(container.clone()),

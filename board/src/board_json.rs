@@ -1,31 +1,32 @@
-//! What `board.json` may contain, the file that a device image has about its board.
+//! The schema of `board.json`, the file in a device image that describes its board.
 //!
-//! `cargo xtask image` writes the file (`xtask/src/image/board_json.rs`), and the test of that module
-//! compiles this one to read what it wrote: nothing here may need another module.
+//! `cargo xtask image` writes the file (`xtask/src/image/board_json.rs`). A test of that module compiles this
+//! file to read what was written, so this file must not use other modules.
 
 use std::net::Ipv4Addr;
 
 use serde::Deserialize;
 
-/// The board, as its image was built for.
+/// The board for which the device image was built.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub(crate) struct Board {
-    /// The profile.
+    /// The name of the profile.
     pub(crate) name: String,
-    /// Links that are set up and given an address.
+    /// Links to configure.
     pub(crate) network: Vec<Link>,
-    /// Time servers, addresses or names; without a list those that DHCP names.
+    /// Time servers, as addresses or names; `None` means those that DHCP names.
     pub(crate) ntp: Option<Vec<String>>,
-    /// The time of the sources of this image, in seconds since 1970: before it no clock can be right.
+    /// The time of the sources of this image, in seconds since 1970. A clock that shows an earlier time is
+    /// wrong.
     pub(crate) built: u64,
     /// Arguments of `nodlet agent`.
     pub(crate) agent: Vec<String>,
-    /// MiB of RAM for logs; none if they lie on the data partition.
+    /// MiB of RAM for logs; 0 if logs lie on the data partition.
     pub(crate) logs_in_ram_mib: u32,
     /// The watchdog that process 1 feeds.
     pub(crate) watchdog: Option<Watchdog>,
-    /// What an agent that keeps failing leads to.
+    /// When an agent that keeps failing leads to a reboot and to safe mode.
     pub(crate) crash_loop: Option<CrashLoop>,
     /// Which updates of nodlet are accepted.
     pub(crate) update: Rules,
@@ -40,13 +41,13 @@ pub(crate) struct Watchdog {
     pub(crate) timeout: u32,
 }
 
-/// Limits of crash loops.
+/// Limits of crash loops, which end with a reboot and finally with safe mode.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct CrashLoop {
-    /// Seconds for which the first one lasts until the board reboots.
+    /// Seconds for which the first crash loop lasts until the board reboots.
     pub(crate) after: u32,
-    /// How many end with a reboot before safe mode.
+    /// How many crash loops end with a reboot before the board boots into safe mode.
     pub(crate) reboots: u32,
 }
 
@@ -54,18 +55,18 @@ pub(crate) struct CrashLoop {
 #[derive(Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
 pub(crate) struct Link {
-    /// As the kernel names it, or the beginning of such a name and `*`.
+    /// The kernel's name of the link, or the beginning of such names followed by `*`.
     pub(crate) link: String,
-    /// The address comes from a DHCP server.
+    /// Whether a DHCP server assigns the address.
     pub(crate) dhcp: bool,
     /// A fixed address.
     pub(crate) address: Option<Ipv4Addr>,
-    /// Bits of the fixed address that are the network's.
+    /// The prefix length of the fixed address, in bits.
     pub(crate) prefix: Option<u8>,
     pub(crate) gateway: Option<Ipv4Addr>,
-    /// Name servers besides those that DHCP names.
+    /// Name servers, in addition to those that DHCP names.
     pub(crate) dns: Vec<Ipv4Addr>,
-    /// Whether IPv6 routers configure the link; without it, as the kernel does by default.
+    /// Whether IPv6 routers configure the link; `None` keeps the kernel's default.
     pub(crate) accept_ra: Option<bool>,
 }
 
@@ -75,9 +76,9 @@ pub(crate) struct Link {
 pub(crate) struct Rules {
     /// Public keys of minisign.
     pub(crate) keys: Vec<String>,
-    /// Whether an update needs no signature.
+    /// Whether updates without a signature are accepted.
     pub(crate) allow_unsigned: bool,
-    /// For how many seconds an update must be healthy to be kept.
+    /// For how many seconds an updated nodlet must be healthy to be kept.
     pub(crate) healthy_after: u64,
 }
 

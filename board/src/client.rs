@@ -1,5 +1,5 @@
-//! HTTP/1.1 to the agent's socket: one connection a request, blocking, for a
-//! verb has nothing else to do.
+//! An HTTP/1.1 client of the agent's socket: one connection per request, and blocking, because a verb has
+//! nothing else to do.
 
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::os::unix::net::UnixStream;
@@ -14,10 +14,10 @@ use crate::remote::Remote;
 use crate::watch::Watch;
 use crate::{Failure, Outcome};
 
-/// Bytes of a response's head that are read.
+/// The most bytes that are read of a response's head.
 const HEAD_BYTES: u64 = 64 * 1024;
 
-/// The agent of one root, here or on a board.
+/// A client of the agent of one root, on this machine or on a board.
 pub(crate) struct Client {
     root: PathBuf,
     remote: Option<Remote>,
@@ -29,12 +29,12 @@ impl Client {
         Ok(Client { remote: remote.transpose()?, ..Client::local(&context.root) })
     }
 
-    /// On this machine, whatever was said of a board.
+    /// A client of the agent on this machine, even if the user named a board.
     pub(crate) fn local(root: &std::path::Path) -> Self {
         Client { root: root.into(), remote: None }
     }
 
-    /// What it means that nothing came back on a connection.
+    /// The failure to report if a connection ended without a response.
     pub(crate) fn lost(&self, error: &io::Error) -> Failure {
         match &self.remote {
             Some(remote) => remote.lost(error),
@@ -42,13 +42,13 @@ impl Client {
         }
     }
 
-    /// What reports that the agent of this machine is started: its socket is put into its place.
+    /// Watches the socket's directory: an agent that starts on this machine puts its socket there.
     pub(crate) fn watch_restart(&self) -> Watch {
         let path = nodlet_runtime::api::socket_path(&self.root);
         Watch::of(path.parent().unwrap_or(&self.root))
     }
 
-    /// Waits after a connection was lost until the agent may be there again, here or on the board.
+    /// Waits after a lost connection until the agent may be running again, here or on the board.
     pub(crate) fn wait_for_agent(&self, within: Duration) {
         match &self.remote {
             Some(remote) => remote.wait_for_agent(within),
@@ -86,7 +86,7 @@ impl Client {
         })
     }
 
-    /// One request. A response that is no success becomes the failure that kubectl would print.
+    /// Sends one request. A response other than success becomes the error that kubectl would print.
     pub(crate) fn request(
         &self,
         method: &str,
@@ -128,7 +128,8 @@ impl Client {
         let sent = stream
             .write_all(head.as_bytes())
             .and_then(|()| stream.write_all(body.as_deref().unwrap_or("").as_bytes()));
-        // An agent that refuses early closes before it has read everything; its answer counts.
+        // An agent that rejects a request early closes before it has read the whole body; its response
+        // counts.
         let response = Response::read(stream);
         match (response, sent) {
             (Ok(response), _) => Ok(response),
@@ -136,8 +137,8 @@ impl Client {
         }
     }
 
-    /// Shows every event of a watch, its type and object, until that is enough
-    /// or the agent ends it.
+    /// Passes every event of a watch, as its type and object, to the caller, until the caller stops or the
+    /// agent ends the watch.
     pub(crate) fn watch(
         &self,
         target: &str,
@@ -168,20 +169,20 @@ impl Client {
         Ok(Watched::More)
     }
 
-    /// A JSON answer.
+    /// Sends a request and parses the response as JSON.
     pub(crate) fn json(&self, method: &str, target: &str, body: Option<&Value>) -> Result<Value, Failure> {
         self.request(method, target, "application/json", body)?.json()
     }
 }
 
-/// Whether a watch is to go on.
+/// Whether a watch continues.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Watched {
     More,
     Enough,
 }
 
-/// What a refusal says, in kubectl's words.
+/// The text of an error response, in kubectl's words.
 pub(crate) fn explain(code: u16, body: &str) -> String {
     let status: Value = serde_json::from_str(body).unwrap_or_default();
     match (status["reason"].as_str(), status["message"].as_str()) {
@@ -214,7 +215,7 @@ fn invalid(status: &Value, message: &str) -> String {
     }
 }
 
-/// A response whose body is still to be read.
+/// A response whose body has not been read yet.
 pub(crate) struct Response {
     pub(crate) code: u16,
     headers: Vec<(String, String)>,
@@ -222,7 +223,7 @@ pub(crate) struct Response {
 }
 
 impl Response {
-    /// Writes the body to standard output, as it comes, until the agent ends it.
+    /// Writes the body to standard output as it arrives, until the agent ends it.
     pub(crate) fn print(mut self) -> Outcome {
         let mut out = io::stdout().lock();
         let mut bytes = vec![0; 32 * 1024];
@@ -281,7 +282,7 @@ impl Response {
         self.headers.iter().filter(move |(known, _)| known == name).map(|(_, value)| value.as_str())
     }
 
-    /// What the agent wants its user to know.
+    /// The warnings in the response's headers.
     pub(crate) fn warnings(&self) -> Vec<String> {
         self.all("warning").map(unquote).collect()
     }
@@ -294,7 +295,7 @@ impl Response {
     }
 }
 
-/// The text in `299 - "text"`.
+/// The text of a warning header in the form `299 - "text"`.
 fn unquote(warning: &str) -> String {
     let quoted = warning.splitn(3, ' ').nth(2).unwrap_or(warning);
     let mut text = String::new();
@@ -307,14 +308,14 @@ fn unquote(warning: &str) -> String {
 }
 
 impl Body {
-    /// The connection, once it is something else than HTTP, and what was read of that already.
+    /// The connection after a protocol upgrade, and the bytes of the new protocol that were already read.
     pub(crate) fn into_stream(self) -> (UnixStream, Vec<u8>) {
         let read_ahead = self.reader.buffer().to_vec();
         (self.reader.into_inner(), read_ahead)
     }
 }
 
-/// A response's body, its chunks joined.
+/// A response's body, with its chunks joined.
 pub(crate) struct Body {
     reader: BufReader<UnixStream>,
     left: Left,
@@ -323,7 +324,7 @@ pub(crate) struct Body {
 enum Left {
     UntilEnd,
     Bytes(u64),
-    /// Of this chunk; at 0 the next one begins.
+    /// Bytes left in this chunk; at 0 the next chunk begins.
     Chunk(u64),
     Ended,
 }
@@ -334,7 +335,7 @@ impl Read for Body {
             let mut line = String::new();
             (&mut self.reader).take(1024).read_line(&mut line)?;
             if line.trim().is_empty() {
-                // The line end after the chunk before.
+                // Skip the line end of the previous chunk.
                 line.clear();
                 (&mut self.reader).take(1024).read_line(&mut line)?;
             }
@@ -352,7 +353,7 @@ impl Read for Body {
         };
         let most = usize::try_from(*left).unwrap_or(usize::MAX).min(buffer.len());
         if most == 0 {
-            // Not a byte more is asked of a connection that stays open.
+            // A connection that stays open must not be read past the body.
             return Ok(0);
         }
         let read = self.reader.read(&mut buffer[..most])?;

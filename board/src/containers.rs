@@ -1,4 +1,4 @@
-//! Which container of a pod is meant when none is named.
+//! The choice of a pod's container if the user names none.
 
 use nodlet_kube::kinds::Kind;
 
@@ -6,7 +6,7 @@ use crate::arguments::Context;
 use crate::client::{Client, encode};
 use crate::{Failure, get};
 
-/// The name in `web` or `pod/web`.
+/// The pod's name in `web` or `pod/web`.
 pub(crate) fn pod_name(text: &str) -> Result<String, Failure> {
     match text.split_once('/') {
         None => Ok(text.into()),
@@ -17,8 +17,8 @@ pub(crate) fn pod_name(text: &str) -> Result<String, Failure> {
     }
 }
 
-/// The one that an annotation names, else the first: with several, the user is
-/// told. `None` if there is but one.
+/// The default container: the one that the annotation `kubectl.kubernetes.io/default-container` names, else
+/// the first, which is then reported to the user. Returns `None` if the pod has only one container.
 pub(crate) fn default(context: &Context, client: &Client, pod: &str) -> Result<Option<String>, Failure> {
     let target = format!("/api/v1/namespaces/{}/pods/{}", encode(&context.namespace), encode(pod));
     let object = client.json("GET", &target, None)?;
@@ -38,7 +38,7 @@ pub(crate) fn default(context: &Context, client: &Client, pod: &str) -> Result<O
     Ok(None)
 }
 
-/// `app, debugger-x7k2p (ephem), proxy (init)`, in kubectl's order
+/// The names of all containers, in kubectl's order: `app, debugger-x7k2p (ephem), proxy (init)`.
 fn shown(object: &serde_json::Value) -> String {
     let names = |field: &str, note: &'static str| {
         let containers = object["spec"][field].as_array().into_iter().flatten();

@@ -1,4 +1,4 @@
-//! `nodlet debug`: a container with tools in a pod that is there, beside those that lack them.
+//! `nodlet debug`: adds a container with tools to a running pod whose own containers lack them.
 
 use std::io::{self, Read};
 use std::process::ExitCode;
@@ -83,8 +83,8 @@ fn run(mut context: Context, mut parser: Parser) -> Outcome {
     if !debug.attach {
         return Ok(ExitCode::SUCCESS);
     }
-    // Whoever only watches has all of it from the log: what it has written so far is kept for
-    // those who attach only if it has input.
+    // Without input, the log has the complete output. Earlier output is replayed to an attached client only
+    // if the container has input.
     if wait(&context, &client, &debug.pod, &name)? == Begun::Ended || !debug.stdin {
         return show_log(&client, &pod, &name);
     }
@@ -92,7 +92,7 @@ fn run(mut context: Context, mut parser: Parser) -> Outcome {
     let (stdin, tty) = (debug.stdin, debug.tty);
     let attach = Attach { pod: debug.pod, container: Some(name.clone()), stdin, tty, detach_keys };
     attach::to(&context, &client, &attach).or_else(|failure| {
-        // It may have ended in between.
+        // The container may have ended in the meantime.
         eprintln!(
             "warning: couldn't attach to pod/{}, falling back to streaming logs: {failure}",
             attach.pod
@@ -101,7 +101,7 @@ fn run(mut context: Context, mut parser: Parser) -> Outcome {
     })
 }
 
-/// What a container has written, to its end.
+/// Prints a container's log until the container ends.
 fn show_log(client: &Client, pod: &str, container: &str) -> Outcome {
     let target = format!("{pod}/log?follow=true&container={}", encode(container));
     let mut log = client.request("GET", &target, "*/*", None)?.body;
@@ -109,14 +109,14 @@ fn show_log(client: &Client, pod: &str, container: &str) -> Outcome {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Whether there is somebody to talk to.
+/// Whether the debug container runs, so that it can be attached to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Begun {
     Runs,
     Ended,
 }
 
-/// Waits for the new container to begin, and says what it waits for.
+/// Waits until the new container has started or ended. Prints the reasons for which it is waiting.
 fn wait(context: &Context, client: &Client, pod: &str, container: &str) -> Result<Begun, Failure> {
     let target = format!(
         "/api/v1/namespaces/{}/pods?watch=true&fieldSelector={}",
@@ -150,7 +150,7 @@ fn wait(context: &Context, client: &Client, pod: &str, container: &str) -> Resul
     }
 }
 
-/// Five letters and digits as Kubernetes makes them, of which no word comes.
+/// A random suffix of five letters and digits from Kubernetes' alphabet, which cannot form a word.
 fn suffix() -> Result<String, Failure> {
     const ALPHABET: &[u8] = b"bcdfghjklmnpqrstvwxz2456789";
     let mut bytes = [0; 5];
@@ -163,7 +163,7 @@ impl Debug {
     fn parse(context: &mut Context, parser: &mut Parser) -> Result<Debug, Failure> {
         let (mut debug, mut attach, mut pod) = (Debug::default(), None, None);
         loop {
-            // What is behind `--` is the command, whatever it looks like.
+            // All arguments after `--` are the command, even if they look like options.
             if parser.try_raw_args().is_some_and(|raw| raw.peek().is_some_and(|next| next == "--")) {
                 for value in parser.raw_args()?.skip(1) {
                     debug.command.push(value.string()?);
@@ -208,15 +208,15 @@ impl Debug {
         Ok(debug)
     }
 
-    /// What `kubectl debug` would add, but for the end of its input.
+    /// The container that `kubectl debug` would add, except for `stdinOnce`.
     fn new_container(&self, name: &str) -> Result<Value, Failure> {
         let mut container = json!({
             "name": name, "image": self.image, "stdin": self.stdin, "tty": self.tty,
             "terminationMessagePolicy": "File",
         });
         if self.stdin && self.attach && !self.tty {
-            // The end of our input is the end of its own: by kubectl's way it would be that of the
-            // session, and of what is written after it nothing would be seen.
+            // The end of this process's input closes the container's input. Without `stdinOnce`, as kubectl
+            // does it, it would end the session, and later output would not be shown.
             container["stdinOnce"] = true.into();
         }
         if let Some(target) = &self.target {

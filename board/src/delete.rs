@@ -1,4 +1,4 @@
-//! `nodlet delete`: stops pods, removes them, and waits until they are gone; removes other objects.
+//! `nodlet delete`: stops and removes pods, and waits until they are gone; removes other objects.
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -47,7 +47,7 @@ const WARNING: &str = "Warning: Immediate deletion does not wait for confirmatio
 
 #[derive(Debug, PartialEq, Eq)]
 struct Delete {
-    /// What `names` are the names of.
+    /// The kind of the objects in `names`.
     kind: Kind,
     names: Vec<String>,
     files: Vec<PathBuf>,
@@ -58,12 +58,12 @@ struct Delete {
     wait: bool,
 }
 
-/// What is to go.
+/// An object to delete.
 struct Named {
     kind: Kind,
-    /// Where the API has it.
+    /// The API path of the object's collection.
     collection: String,
-    /// None of a kind that all namespaces share.
+    /// `None` if the kind is not namespaced.
     namespace: Option<String>,
     name: String,
 }
@@ -76,7 +76,7 @@ impl Named {
     }
 }
 
-/// A pod that is going.
+/// A pod that is being deleted.
 struct Going {
     namespace: String,
     name: String,
@@ -95,7 +95,7 @@ fn run(mut context: Context, mut parser: Parser) -> Outcome {
         match delete.one(&client, named) {
             Ok(found) => {
                 println!("{}", delete.deleted(named));
-                // A preset is gone when that is answered.
+                // Only pods take time to end: a preset is gone as soon as the agent has responded.
                 going.extend(Some(found).filter(|_| named.kind == Kind::Pod));
             }
             Err(failure) if failure.is_disconnected() => return Err(failure),
@@ -159,7 +159,7 @@ impl Delete {
                 other => context.namespaced(&other, parser)?,
             }
         }
-        // kubectl takes -1 for "the pod's own".
+        // kubectl uses -1 for the pod's own grace period.
         delete.grace = delete.grace.filter(|seconds| *seconds >= 0);
         if now {
             if delete.grace.is_some() {
@@ -272,7 +272,7 @@ impl Delete {
     }
 }
 
-/// A pod of the same name and another uid is another pod.
+/// Waits until the pod is gone. A pod with the same name and another uid is another pod.
 fn wait_until_gone(client: &Client, pod: &Going) -> Result<(), Failure> {
     let selector = encode(&format!("metadata.name={}", pod.name));
     let pods = format!("/api/v1/namespaces/{}/pods?fieldSelector={selector}", encode(&pod.namespace));
@@ -290,7 +290,7 @@ fn wait_until_gone(client: &Client, pod: &Going) -> Result<(), Failure> {
         match watched {
             Ok(Watched::Enough) => return Ok(()),
             Ok(Watched::More) => {}
-            // Too slow for the ring: look again.
+            // The watch fell behind the agent's ring of events: list again.
             Err(failure) if failure.is_expired() => {}
             Err(failure) => return Err(failure),
         }

@@ -1,5 +1,5 @@
-//! `nodlet doctor`: what this machine, or a kernel that is not running yet, has of what pods need, what
-//! each lack means, and what to do about it. Needs no agent, and changes nothing that stays.
+//! `nodlet doctor`: which requirements of pods this machine, or another kernel, meets and lacks. Reports what
+//! each lack means, and what to do about it. Needs no agent, and leaves no changes.
 //!
 //! Read next: `doctor/features.rs`, the table of what a kernel must have.
 
@@ -62,7 +62,7 @@ Flags:
     run,
 };
 
-/// The exit code if nothing could be checked: 1 says that something is missing.
+/// The exit code if nothing could be checked. 1 means that a requirement is missing.
 const WRONG_USE: u8 = 2;
 
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -132,7 +132,7 @@ impl Arguments {
     }
 }
 
-/// The identity that a board would take from a file.
+/// Checks an identity file as a board would.
 fn judge_identity(file: &Path) -> Result<Report, Failure> {
     const NAME: &str = "identity";
     let shown = file.display().to_string();
@@ -140,7 +140,7 @@ fn judge_identity(file: &Path) -> Result<Report, Failure> {
     let judged = match crate::init::read_identity(file) {
         Ok(Some(text)) => crate::init::judge_identity(&text),
         Ok(None) => return Err(failed(&"there is no such file")),
-        // Too long, or no text: a board rejects it, too.
+        // Too long, or no text: a board rejects such a file, too.
         Err(error) if error.kind() == io::ErrorKind::Other => Err(error.to_string()),
         Err(error) => return Err(failed(&error)),
     };
@@ -177,27 +177,27 @@ fn of_machine(root: &Path) -> Report {
     Report { subject: format!("Linux {} on {}{user}", machine.release, std::env::consts::ARCH), checks }
 }
 
-/// What all checks look at.
+/// The facts about the machine that several checks use.
 struct Machine {
     root: PathBuf,
     is_root: bool,
     release: String,
     version: Option<Version>,
-    /// Of the running kernel, and where it was found.
+    /// The configuration of the running kernel, and the file that it was read from.
     config: Option<(PathBuf, Config)>,
     command_line: String,
-    /// /proc/filesystems
+    /// The content of /proc/filesystems.
     filesystems: String,
     mounts: Vec<mounts::Mount>,
-    /// The directory that holds, or will hold, images and pods, as far as it is there.
+    /// The nearest existing directory at or above the one for images and pods.
     data: PathBuf,
-    /// On the same file system; only root has one.
+    /// A directory for trials on the same file system; `None` unless run as root.
     scratch: Option<probe::Scratch>,
 }
 
 impl Machine {
     fn observe(root: &Path) -> Machine {
-        // What cannot be read is empty: whoever looks there reports it.
+        // An unreadable file counts as empty: the check that needs its content reports that.
         let text = |path: &str| fs::read_to_string(path).unwrap_or_default();
         let release = text("/proc/sys/kernel/osrelease").trim().to_owned();
         let is_root = nix::unistd::geteuid().is_root();

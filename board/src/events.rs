@@ -1,4 +1,4 @@
-//! `nodlet events`: what took place, in the order of time, as `kubectl events` prints it.
+//! `nodlet events`: prints events in the order of time, as `kubectl events` does.
 
 use std::io::Write;
 use std::process::ExitCode;
@@ -53,7 +53,7 @@ enum Format {
 
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Events {
-    /// Field selector of `--for`.
+    /// The field selector made from `--for`.
     about: String,
     types: Vec<String>,
     all_namespaces: bool,
@@ -74,7 +74,7 @@ fn run(mut context: Context, mut parser: Parser) -> Outcome {
     let mut columns = Columns::default();
     let mut headers = !events.no_headers;
     if events.watch {
-        // What there is comes first, as it is kept.
+        // Existing events come first, in the agent's order.
         client.watch(&format!("{target}&watch=true"), "application/json", |kind, event| {
             if kind != "DELETED" && events.takes(event) {
                 match events.format {
@@ -98,7 +98,7 @@ fn run(mut context: Context, mut parser: Parser) -> Outcome {
         }
         return Ok(ExitCode::SUCCESS);
     }
-    // Within a second by when the first of its kind was, which is the end of its name.
+    // Events of the same second are sorted by the time of their first occurrence, which ends their name.
     let time = |event: &Value| {
         let name = event["metadata"]["name"].as_str().unwrap_or_default();
         let first = name.rsplit('.').next().unwrap_or_default();
@@ -176,7 +176,7 @@ impl Events {
     }
 }
 
-/// The field selector of `TYPE/NAME`.
+/// The field selector for `TYPE/NAME`.
 fn about(text: &str) -> Result<String, Failure> {
     let (kind, name) =
         text.split_once('/').ok_or_else(|| Failure::new("--for must be in resource/name form"))?;

@@ -1,5 +1,5 @@
-//! `nodlet exec`: a command in a running container, as if it ran here: with
-//! this terminal, this input and its exit code.
+//! `nodlet exec`: runs a command in a running container as if it ran here: with this terminal, this input and
+//! the command's exit code.
 
 use std::io;
 use std::os::fd::AsFd;
@@ -70,7 +70,7 @@ impl Exec {
         let mut exec = Exec::default();
         let mut values: Vec<String> = Vec::new();
         loop {
-            // What is behind `--` is the command, whatever it looks like.
+            // All arguments after `--` are the command, even if they look like options.
             if parser.try_raw_args().is_some_and(|raw| raw.peek().is_some_and(|next| next == "--")) {
                 for value in parser.raw_args()?.skip(1) {
                     exec.command.push(value.string()?);
@@ -130,7 +130,7 @@ impl Exec {
     }
 }
 
-/// The command's exit code becomes ours.
+/// Returns the command's exit code as the exit code of `nodlet exec`.
 fn outcome(status: &Value) -> Outcome {
     if status["status"] == "Success" {
         return Ok(ExitCode::SUCCESS);

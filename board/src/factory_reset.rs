@@ -1,4 +1,4 @@
-//! `nodlet factory-reset`: of a board that boots from a disk image and whose init is nodlet.
+//! `nodlet factory-reset`: resets a board that boots from a disk image and whose init is nodlet.
 
 use lexopt::Parser;
 use nix::sys::signal::Signal;
@@ -25,7 +25,7 @@ Examples:
     run,
 };
 
-/// What it says on a machine of another init, whose data partition is not nodlet's to empty.
+/// The error on a machine with another init, whose data partition nodlet must not empty.
 const ONLY_A_BOARD: &str = "only a board that nodlet's init booted has a data partition of nodlet to reset";
 
 fn run(mut context: Context, mut parser: Parser) -> Outcome {

@@ -1,21 +1,21 @@
-//! What went wrong, as the user reads it.
+//! The error that a verb prints for the user.
 
 use std::fmt;
 
-/// Text for stderr; the exit code is 1.
+/// An error text for stderr. The process exits with code 1.
 #[derive(Debug)]
 pub(crate) struct Failure {
     text: String,
     cause: Cause,
 }
 
-/// What a verb may want to know of a failure.
+/// The cause of a failure, as far as verbs distinguish it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Cause {
     Any,
-    /// No failure: the user asked for help.
+    /// Not a failure: the user asked for help.
     Help,
-    /// There is no agent, or it is gone.
+    /// There is no agent, or the connection to it was lost.
     Disconnected,
     /// The agent answered with this HTTP status.
     Refused(u16),
@@ -26,18 +26,18 @@ impl Failure {
         Failure { text: format!("error: {text}"), cause: Cause::Any }
     }
 
-    /// `error: failed to …`, with all causes.
+    /// A failure with the text `error: failed to …` and all causes.
     pub(crate) fn chain(error: &(dyn std::error::Error + 'static)) -> Self {
         Failure::new(format!("failed to {}", nodlet_host::error::chain(error)))
     }
 
-    /// Of this file.
+    /// Adds the file that the failure is about.
     pub(crate) fn of(self, file: &str) -> Self {
         let text = self.text.strip_prefix("error: ").unwrap_or(&self.text);
         Failure { text: format!("error: {file}: {text}"), ..self }
     }
 
-    /// What the agent says, as it is to be printed.
+    /// An error response of the agent, with the text to print.
     pub(crate) fn refused(code: u16, text: impl Into<String>) -> Self {
         Failure { text: text.into(), cause: Cause::Refused(code) }
     }
@@ -58,7 +58,7 @@ impl Failure {
         self.cause == Cause::Disconnected
     }
 
-    /// The HTTP status of a refusal.
+    /// The HTTP status if the agent returned an error.
     pub(crate) fn code(&self) -> Option<u16> {
         match self.cause {
             Cause::Refused(code) => Some(code),

@@ -1,4 +1,4 @@
-//! `-f FILE|DIR|-`: the manifests that a verb is given.
+//! `-f FILE|DIR|-`: reads the manifests that a verb is given.
 
 use std::io::Read;
 use std::path::{Path, PathBuf};
@@ -10,12 +10,12 @@ use serde_json::Value;
 use crate::Failure;
 use crate::get::collection;
 
-/// An object as it was written, and where.
+/// An object as it was written, and its place in the files.
 pub(crate) struct Object {
     pub(crate) value: Value,
     /// `web.yaml` or `web.yaml, document 2`.
     pub(crate) place: String,
-    /// What is said of its text, and no agent can see.
+    /// Warnings about the text, which an agent does not see.
     pub(crate) warnings: Vec<String>,
 }
 
@@ -24,7 +24,7 @@ impl Object {
         self.value["metadata"]["name"].as_str().filter(|name| !name.is_empty())
     }
 
-    /// Where the API has objects of its kind, and what they are called in what is printed.
+    /// The API path of the object's collection, and the kind as messages print it.
     pub(crate) fn collection(&self, namespace: &str) -> (String, String) {
         let row = self.kind().row();
         (collection(row, Some(namespace)), row.qualified_singular())
@@ -34,19 +34,19 @@ impl Object {
         self.value["kind"] == Kind::Pod.as_str()
     }
 
-    /// Its kind: Pod for an object without a known kind.
+    /// The object's kind; Pod if the kind is missing or unknown.
     pub(crate) fn kind(&self) -> Kind {
         self.value["kind"].as_str().and_then(Kind::named).unwrap_or(Kind::Pod)
     }
 
-    /// For verbs that can do nothing without.
+    /// The object's name, for verbs that require one.
     pub(crate) fn required_name(&self) -> Result<&str, Failure> {
         self.name().ok_or_else(|| Failure::new(format!("{}: metadata.name: Required value", self.place)))
     }
 }
 
-/// All objects of all files, in order; and what is wrong with those files and documents that
-/// gave none.
+/// Reads all objects of all files, in order. Also returns the failures of files and documents that could not
+/// be read.
 pub(crate) fn read(
     paths: &[PathBuf],
     validation: Validation,
@@ -66,7 +66,7 @@ pub(crate) fn read(
     Ok((objects, failures))
 }
 
-/// A directory stands for its manifests, by name.
+/// Expands a directory to the manifests in it, sorted by name.
 fn expand(path: &Path) -> Result<Vec<PathBuf>, Failure> {
     if path.as_os_str() == "-" || !path.is_dir() {
         return Ok(vec![path.into()]);

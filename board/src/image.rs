@@ -1,5 +1,5 @@
-//! `nodlet image`: the images on this board. Works on the store itself, with
-//! an agent or without.
+//! `nodlet image`: manages the images on this board. Works on the image store itself, with or without an
+//! agent.
 
 use std::fs::File;
 use std::io::{IsTerminal, Write};
@@ -21,8 +21,8 @@ use crate::{Failure, Outcome, Verb};
 /// The first argument of the process that reads an archive.
 pub(crate) const UNPACK: &str = "unpack";
 
-/// Memory of that process. A layer of a gigabyte takes a few MiB; names are held in
-/// memory until all are known, and the most that are taken (`LayerBounds`) fit.
+/// Memory limit of the process that reads an archive. A layer of a gigabyte takes a few MiB. Names are held
+/// in memory until all are known, and the most that `LayerBounds` accepts fit.
 const UNPACK_MEMORY: u64 = 160 * 1024 * 1024;
 
 pub(crate) const VERB: Verb = Verb {
@@ -120,8 +120,8 @@ fn load(root: &Path, store: &Store, source: &str, mut options: LoadOptions) -> O
     Ok(ExitCode::SUCCESS)
 }
 
-/// Has the archives of a load read by a process that can do nothing else, into a store that has the
-/// limit of its root; the cgroup is to be kept until then.
+/// Makes a load read archives in a confined process. Applies the size limit of the root to the store. The
+/// caller must keep the returned cgroup until the load has finished.
 pub(crate) fn confine(
     root: &Path,
     store: &Store,
@@ -129,7 +129,7 @@ pub(crate) fn confine(
 ) -> Result<Option<UnpackerCgroup>, Failure> {
     options.max_bytes = image_store_limit(&Paths::new(root)).map_err(|error| Failure::chain(&error))?;
     same_modes();
-    // A cgroup would count a store in memory as memory of the process, and end it for that.
+    // A cgroup would count a store in memory as memory of the process, and kill the process for that.
     let cgroup = if store.is_in_memory() { None } else { memory_cgroup(root) };
     options.unpacker = Some(Unpacker {
         program: "/proc/self/exe".into(),
@@ -140,18 +140,19 @@ pub(crate) fn confine(
     Ok(cgroup)
 }
 
-/// What is written has the same modes whoever writes it, as it has the same bytes: others than root
-/// list images, too.
+/// Sets a fixed umask, so that written files have the same modes for every caller, as they have the same
+/// bytes. Users other than root list images, too.
 fn same_modes() {
     umask(Mode::S_IWGRP | Mode::S_IWOTH);
 }
 
-/// Only root has cgroups to give; for others a limit of the process alone must do.
+/// The cgroup for the unpacking process. Only root can create one; for others the limit of the process itself
+/// must suffice.
 fn memory_cgroup(root: &Path) -> Option<UnpackerCgroup> {
     if !nix::unistd::geteuid().is_root() {
         return None;
     }
-    // The agent names its cgroups after the directory itself, not after a link to it.
+    // The agent names its cgroups after the resolved directory, not after a link to it.
     let root = root.canonicalize().or_else(|_| std::path::absolute(root)).unwrap_or_else(|_| root.to_owned());
     match UnpackerCgroup::make(&Paths::new(&root), UNPACK_MEMORY) {
         Ok(cgroup) => Some(cgroup),
@@ -162,7 +163,7 @@ fn memory_cgroup(root: &Path) -> Option<UnpackerCgroup> {
     }
 }
 
-/// One for each name; an image without one is told by its ID.
+/// One line for each name of a loaded image; an image without names is reported by its ID.
 pub(crate) fn lines(loaded: &Loaded) -> String {
     let did = if loaded.new { "loaded" } else { "unchanged" };
     if loaded.names.is_empty() {
@@ -172,7 +173,7 @@ pub(crate) fn lines(loaded: &Loaded) -> String {
     lines.join("\n")
 }
 
-/// One line on a terminal, that is written over; nothing elsewhere.
+/// A progress line on a terminal, which is overwritten; nothing is printed elsewhere.
 struct Shown {
     terminal: bool,
     hundredth: u64,
@@ -217,7 +218,7 @@ fn list(store: &Store) -> Outcome {
     Ok(ExitCode::SUCCESS)
 }
 
-/// A row for each name.
+/// The table rows of an image, one for each name.
 fn image_rows(image: &Image) -> Vec<Vec<String>> {
     let id: String = image.id.hex().chars().take(12).collect();
     let none = ["<none>".to_owned()];
@@ -254,7 +255,7 @@ fn remove(store: &Store, names: &[&str]) -> Outcome {
     Ok(code)
 }
 
-/// `12.3 MB`, as image tools write it.
+/// Formats a size as other image tools do: `12.3 MB`.
 pub(crate) fn size(bytes: u64) -> String {
     let mut amount = bytes as f64;
     for unit in ["B", "kB", "MB"] {

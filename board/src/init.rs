@@ -6,8 +6,8 @@
 //! nothing that can wait for a disk or the network, and leaves everything else to children.
 //! On an idle board nothing wakes it but the [`watchdog`], if the board has one.
 
-// What process 1 executes has nothing that could panic. Modules with an `allow` are executed by its children,
-// but for `crash::judge`, and `storage::first_stage`, which has these lints of its own.
+// Code that process 1 executes must not be able to panic. Modules with an `allow` are executed by its
+// children, except for `crash::judge`, and `storage::first_stage`, which has these lints of its own.
 #![cfg_attr(
     not(test),
     deny(
@@ -56,21 +56,21 @@ pub(crate) use identity::{judge as judge_identity, read as read_identity};
 use services::{SERVICES, Service};
 use watchdog::{News, Watchdog};
 
-/// How long pods may take to end before the board goes down. `nodlet down` ends each within its own
-/// grace period; a board that is to go off must not wait for ever for one that no signal ends.
+/// How long pods may take to end before the board goes down. `nodlet down` ends each pod within its own grace
+/// period; but the board must not wait for ever for a pod that no signal ends.
 const PODS_END_WITHIN: Duration = Duration::from_secs(600);
 
 /// How long other processes may take to end after SIGTERM.
 const PROCESSES_END_WITHIN: Duration = Duration::from_secs(5);
 
-/// How long the set-up of the machine may take, repairs of a file system included. Then services
-/// start without what is missing: a board that can be reached can be mended.
+/// How long the set-up of the machine may take, including repairs of a file system. After that, services
+/// start without what is missing: a board that can be reached can be repaired.
 const SET_UP_WITHIN: Duration = Duration::from_secs(1200);
 
-/// How long a child may take to write down a crash loop, on a disk that may be broken.
+/// How long a child may take to record a crash loop, on a disk that may be broken.
 const WRITTEN_WITHIN: Duration = Duration::from_secs(20);
 
-/// Jobs of children that may wait for each other.
+/// Jobs for helpers that may wait at the same time.
 const JOBS: usize = 4;
 
 /// Children that are reaped in one turn of the loop.
@@ -79,8 +79,8 @@ const REAPED_AT_ONCE: u32 = 64;
 /// How long file systems may take to be written and unmounted when the board goes down.
 const UNMOUNTED_WITHIN: Duration = Duration::from_secs(120);
 
-/// Whether this process is to be the board's init: the kernel executes `/init`, or a boot loader
-/// names `init=/usr/bin/nodlet init`.
+/// Whether this process must act as the board's init: the kernel executes `/init`, or a boot loader passes
+/// `init=/usr/bin/nodlet init`.
 pub(crate) fn is_wanted() -> bool {
     let mut arguments = std::env::args_os();
     let program = arguments.next().unwrap_or_default();
@@ -88,7 +88,7 @@ pub(crate) fn is_wanted() -> bool {
     std::process::id() == 1 && (is_init(&program) || arguments.next().is_some_and(|verb| verb == "init"))
 }
 
-/// What process 1 calls itself, so that `nodlet reboot` knows it.
+/// The name of process 1, by which `nodlet reboot` recognises it.
 pub(crate) const NAME: &str = "nodlet:init";
 
 /// Which updates of nodlet this board accepts.
@@ -128,13 +128,13 @@ pub(crate) fn run() -> ! {
     }
 }
 
-/// Sets up the machine, in a child, and tells process 1 what it needs to know.
+/// Sets up the machine, in a child, and reports the findings to process 1.
 fn set_up() -> u8 {
     let board = config::read().unwrap_or_default();
     let mut found = Findings::NONE;
     if let Some(watchdog) = &board.watchdog {
         let path = watchdog.device.as_bytes();
-        // Zeros follow; a path that is too long names no device.
+        // The rest of the array is zero. A path that is too long names no device.
         if path.len() < found.watchdog.len()
             && let Some(to) = found.watchdog.get_mut(..path.len())
         {
@@ -145,7 +145,7 @@ fn set_up() -> u8 {
     if let Some(limits) = &board.crash_loop {
         found.crash_loop_after = limits.after;
     }
-    // For the case that this child does not come to its end.
+    // Report early, in case this child does not finish.
     findings::tell(found);
     let code = machine::set_up();
     (found.crash_loops, found.is_kept, found.is_safe) = crash::look(board.crash_loop.as_ref());
@@ -153,7 +153,7 @@ fn set_up() -> u8 {
     code
 }
 
-/// The time since the boot. Cannot fail, nor panic.
+/// The time since boot. Cannot fail or panic.
 fn now() -> Instant {
     let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     // SAFETY: the kernel writes one timespec.
@@ -161,10 +161,10 @@ fn now() -> Instant {
     Instant(0) + Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
 }
 
-/// What `say` writes to: standard error until [`take_console`].
+/// The descriptor that `say` writes to: standard error until [`take_console`].
 static CONSOLE: AtomicI32 = AtomicI32::new(libc::STDERR_FILENO);
 
-/// Writes a line to the console. A console that is gone, or takes nothing now, changes nothing.
+/// Writes a line to the console. A missing or blocked console is ignored.
 fn say(text: std::fmt::Arguments<'_>) {
     use std::fmt::Write as _;
     let mut line = heapless::String::<512>::new();
@@ -172,29 +172,30 @@ fn say(text: std::fmt::Arguments<'_>) {
     let mut cut = Cut(&mut line);
     let _ = cut.write_fmt(text);
     let _ = line.push('\n');
-    // SAFETY: standard error, or what `take_console` has opened; neither is closed while it is named.
+    // SAFETY: standard error, or the descriptor that `take_console` opened; neither is closed while `CONSOLE`
+    // names it.
     let console = unsafe { BorrowedFd::borrow_raw(CONSOLE.load(Ordering::Relaxed)) };
     let _ = nix::unistd::write(console, line.as_bytes());
 }
 
-/// Writes to standard error from now on: the calling child closes what else process 1 had open.
+/// Makes `say` write to standard error: the calling child closes the other descriptors of process 1.
 fn leave_console() {
     CONSOLE.store(libc::STDERR_FILENO, Ordering::Relaxed);
 }
 
-/// Takes what fits of a text, and leaves room for the end of the line.
+/// A writer that truncates a text to the space left, minus one place for the end of the line.
 struct Cut<'a>(&'a mut heapless::String<512>);
 
 impl std::fmt::Write for Cut<'_> {
     fn write_str(&mut self, text: &str) -> std::fmt::Result {
-        // A place for the end of the line is left.
+        // Keep one place for the end of the line.
         let room = self.0.capacity().saturating_sub(1).saturating_sub(self.0.len());
         let _ = self.0.push_str(text.get(..text.floor_char_boundary(room)).unwrap_or_default());
         Ok(())
     }
 }
 
-/// Ends the machine at once. Whoever has file systems mounted has them written before.
+/// Stops the machine at once. Callers must write mounted file systems before.
 fn halt(mode: RebootMode) -> ! {
     loop {
         let Err(error) = reboot(mode);
@@ -203,7 +204,8 @@ fn halt(mode: RebootMode) -> ! {
     }
 }
 
-/// Forks a child that runs `job` and exits with its result. `None` if the kernel has no process left.
+/// Forks a child that runs `job` and exits with its result. Returns `None` if the kernel cannot create a
+/// process.
 fn start(job: fn() -> u8) -> Option<Pid> {
     // SAFETY: process 1 has one thread.
     match unsafe { fork() } {
@@ -220,8 +222,8 @@ fn start(job: fn() -> u8) -> Option<Pid> {
     }
 }
 
-/// Takes the exit status of one child that has ended: its code, or 128 and the signal. Not through
-/// nix, which returns no child for a real-time signal: that service would never be started again.
+/// Reaps one child that has ended. Returns its exit code, or 128 plus the signal. Does not use nix, which
+/// returns no child for a real-time signal: that service would never be restarted.
 fn reap_one() -> Option<(Pid, i32)> {
     let mut status = 0;
     // SAFETY: the kernel writes one int.
@@ -242,19 +244,19 @@ fn has_no_child() -> bool {
     waitpid(None, Some(WaitPidFlag::WNOHANG)) == Err(nix::Error::ECHILD)
 }
 
-/// All that process 1 knows.
+/// The state of process 1.
 struct Init {
     signals: SignalFd,
-    /// The child that sets up the machine, until it ends. No service starts before.
+    /// The child that sets up the machine, until it ends. No service starts before that.
     set_up: Option<Pid>,
     set_up_until: Instant,
-    /// Its findings were read.
+    /// Whether the findings of the set-up have been read.
     is_set_up: bool,
-    /// A child that does one thing besides.
+    /// The child that runs one job, such as writing to disk.
     helper: Option<Pid>,
-    /// What helpers are to do next, one after another.
+    /// Jobs for later helpers, which run one after another.
     jobs: heapless::Deque<fn() -> u8, JOBS>,
-    /// Children may have ended that were not reaped: there is nothing to wait for.
+    /// Whether ended children may be left to reap, so that the loop must not wait.
     has_more: bool,
     services: [Service; SERVICES.len()],
     watchdog: Option<Watchdog>,
@@ -264,12 +266,13 @@ struct Init {
 impl Init {
     fn new() -> nix::Result<Init> {
         let mut mask = SigSet::empty();
-        // As busybox's init: SIGTERM reboots, SIGUSR2 powers off. SIGINT is Ctrl-Alt-Del.
+        // Signals mean the same as for busybox's init: SIGTERM reboots, SIGUSR2 powers off. SIGINT is
+        // Ctrl-Alt-Del.
         for signal in [Signal::SIGCHLD, Signal::SIGTERM, Signal::SIGINT, Signal::SIGUSR1, Signal::SIGUSR2] {
             mask.add(signal);
         }
         sigprocmask(SigmaskHow::SIG_SETMASK, Some(&mask), None)?;
-        // A kernel without it reboots at once on Ctrl-Alt-Del; that is no reason not to boot.
+        // A kernel that does not support this reboots at once on Ctrl-Alt-Del; the board boots nevertheless.
         let _ = set_cad_enabled(false);
         let signals = SignalFd::with_flags(&mask, SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK)?;
         let now = now();
@@ -287,8 +290,8 @@ impl Init {
         })
     }
 
-    /// Takes the exit status of children that have ended, of so many at most that the rest of the
-    /// turn is not kept waiting by a process that makes orphans without end.
+    /// Reaps children that have ended, up to [`REAPED_AT_ONCE`], so that a process that creates endless
+    /// orphans cannot delay the rest of the turn.
     fn reap(&mut self) {
         self.has_more = true;
         for _ in 0..REAPED_AT_ONCE {
@@ -313,7 +316,7 @@ impl Init {
         }
     }
 
-    /// When the machine is set up: takes what was found, and arms the watchdog before any service starts.
+    /// Once the machine is set up, reads the findings and arms the watchdog before any service starts.
     fn finish_set_up(&mut self) {
         if self.is_set_up {
             return;
@@ -342,7 +345,7 @@ impl Init {
                 self.watchdog = Some(watchdog);
             }
             Err(error) => {
-                // Of `io::Error` the text would be allocated.
+                // The text of an `io::Error` would be allocated.
                 let error = nix::Error::from_raw(error.raw_os_error().unwrap_or(libc::EIO));
                 say(format_args!("failed to arm the watchdog: {error}; a board that hangs is not reset"));
             }
@@ -361,12 +364,12 @@ impl Init {
         }
     }
 
-    /// The agent's process that runs: since when.
+    /// When the agent's running process started; `None` if none runs.
     fn agent_runs_since(&self) -> Option<Instant> {
         self.services.iter().find(|service| service.is_agent())?.runs_since()
     }
 
-    /// Feeds the watchdog if the agent makes progress, and keeps the count of crash loops.
+    /// Feeds the watchdog if the agent makes progress, and maintains the count of crash loops.
     fn look_at_agent(&mut self) {
         let (now, since) = (now(), self.agent_runs_since());
         let crash_loops = self.found.crash_loops;
@@ -393,13 +396,13 @@ impl Init {
         }
     }
 
-    /// Has a job done by a helper, after those that wait. More than [`JOBS`] wait only where a disk does not
-    /// answer, and then none of them matters.
+    /// Queues a job for a helper. More than [`JOBS`] jobs wait only if a disk does not respond; further jobs
+    /// are then dropped, because none of them matters.
     fn later(&mut self, job: fn() -> u8) {
         let _ = self.jobs.push_back(job);
     }
 
-    /// Whether the agent has kept failing for so long that the board is to reboot.
+    /// Whether the agent has kept failing for so long that the board must reboot.
     fn is_crash_loop(&self) -> bool {
         let agent = self.services.iter().find(|service| service.is_agent());
         let Some((count, lasting)) = agent.and_then(Service::failing) else { return false };
@@ -409,7 +412,7 @@ impl Init {
         crash::judge(failures, after) == crash::Verdict::Reboot
     }
 
-    /// When there is something to do next without a signal.
+    /// When something is due next, even if no signal arrives.
     fn next(&self) -> Option<Instant> {
         if !self.is_set_up {
             return Some(self.set_up_until);
@@ -420,7 +423,7 @@ impl Init {
         services.chain(healthy).chain(self.watchdog.as_ref().map(Watchdog::next_look)).min()
     }
 
-    /// Waits for a signal or for what is to be done next. The way to go down, if that is wanted.
+    /// Waits for a signal or for the next due time. Returns how to go down if that was requested.
     fn wait(&mut self) -> Option<RebootMode> {
         if self.is_crash_loop() {
             say(format_args!("the agent keeps failing: rebooting"));
@@ -443,7 +446,7 @@ impl Init {
         mode
     }
 
-    /// Waits for a signal, until `end` at most.
+    /// Waits for a signal, at most until `end`.
     fn wait_until(&self, end: Option<Instant>) {
         let end = if self.has_more { Some(Instant(0)) } else { end };
         let timeout = end.map_or(PollTimeout::NONE, |end| {
@@ -453,7 +456,7 @@ impl Init {
         let _ = poll(&mut [PollFd::new(self.signals.as_fd(), PollFlags::POLLIN)], timeout);
     }
 
-    /// Waits until `is_done`, for `within` at most, and feeds the watchdog meanwhile.
+    /// Waits until `is_done`, at most for `within`, and feeds the watchdog meanwhile.
     fn wait_for(&mut self, within: Duration, is_done: impl Fn(&Init) -> bool) {
         let end = now() + within;
         loop {
@@ -462,7 +465,7 @@ impl Init {
             if is_done(self) || now >= end {
                 return;
             }
-            // Whatever the agent does: `within` is the limit here.
+            // Ignore the agent's progress: `within` is the limit here.
             let look = self.watchdog.as_mut().map(|watchdog| {
                 watchdog.look(now, None);
                 watchdog.next_look()
@@ -472,14 +475,14 @@ impl Init {
         }
     }
 
-    /// Ends the pods, then all processes, and turns the board off. The watchdog stays armed, and
-    /// resets a board that hangs on its way down.
+    /// Ends the pods, then all processes, and turns the board off. The watchdog stays armed, and resets a
+    /// board that hangs while it goes down.
     fn go_down(&mut self, mode: RebootMode) -> ! {
         say(format_args!("ending the pods"));
         self.services.iter_mut().for_each(Service::leave);
         self.helper = start(services::end_pods);
         self.wait_for(PODS_END_WITHIN, |init| init.helper.is_none());
-        // Everybody but process 1.
+        // The signals go to all processes but process 1.
         for (signal, within) in
             [(Signal::SIGTERM, PROCESSES_END_WITHIN), (Signal::SIGKILL, PROCESSES_END_WITHIN)]
         {
@@ -492,7 +495,7 @@ impl Init {
         if let Some(watchdog) = &mut self.watchdog {
             watchdog.feed();
         }
-        // Not while something may still hang: then the board is reset instead.
+        // Do not disarm the watchdog while something may still hang: it resets the board then.
         if mode == RebootMode::RB_POWER_OFF
             && self.helper.is_none()
             && let Some(watchdog) = self.watchdog.take()
@@ -503,18 +506,18 @@ impl Init {
     }
 }
 
-/// Writes and unmounts all file systems, in a child: that can wait for a disk.
+/// Writes and unmounts all file systems. Runs in a child, because it can wait for a disk.
 fn unmount() -> u8 {
-    // Somebody reboots a board whose agent hangs: the watchdog did not have to.
+    // A user reboots a board whose agent hangs: the watchdog did not reset it.
     crash::hang_is_over();
     machine::unmount();
     nix::unistd::sync();
     0
 }
 
-/// Gives the calling process the console as its three streams. Ctrl-S, or noise that looks like it, must
-/// not stop the console: whoever writes to it would wait. What this program says of the boot goes there
-/// by a descriptor of its own, which never waits.
+/// Makes the console the three standard streams of the calling process. Ctrl-S, or noise that looks like it,
+/// must not stop the console: every writer would wait. `say` writes to the console by a descriptor of its
+/// own, which never blocks.
 fn take_console() -> io::Result<()> {
     let console = std::fs::OpenOptions::new().read(true).write(true).open("/dev/console")?;
     let mut settings = std::mem::MaybeUninit::<libc::termios>::uninit();
@@ -542,7 +545,7 @@ mod tests {
 
     use super::*;
 
-    /// The system's allocator, which counts for each thread.
+    /// The system's allocator, with a count of allocations per thread.
     struct Counting;
 
     thread_local! {
@@ -552,16 +555,16 @@ mod tests {
     #[global_allocator]
     static ALLOCATOR: Counting = Counting;
 
-    // SAFETY: all is left to the system's allocator.
+    // SAFETY: every call is forwarded to the system's allocator.
     unsafe impl GlobalAlloc for Counting {
         unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
             ALLOCATIONS.with(|count| count.set(count.get() + 1));
-            // SAFETY: as the caller promised.
+            // SAFETY: the caller's guarantee holds.
             unsafe { System.alloc(layout) }
         }
 
         unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
-            // SAFETY: as the caller promised.
+            // SAFETY: the caller's guarantee holds.
             unsafe { System.dealloc(pointer, layout) }
         }
     }
@@ -604,13 +607,13 @@ mod tests {
             }
             loops += u32::from(init.is_crash_loop());
             init.look_at_agent();
-            // Until the watchdog's next look, at most.
+            // Wait until the watchdog's next look at most.
             init.wait_until(init.next().map(|next| next.min(super::now() + Duration::from_millis(1))));
         }
         for service in &mut init.services {
             service.started(Some(Pid::from_raw(1)), Instant(0));
         }
-        // It has hung since the boot.
+        // The agent has hung since the boot.
         let mut look = |started| {
             loop {
                 let news = init.watchdog.as_mut().and_then(|watchdog| watchdog.look(now(), started));
@@ -628,7 +631,7 @@ mod tests {
         assert_eq!(ALLOCATIONS.with(Cell::get), before + 1, "allocations are counted");
     }
 
-    /// What a process of its own returns, whose children are none of another test's.
+    /// Runs `job` in a process of its own, which has no children of other tests. Returns its result.
     fn in_a_process(job: impl FnOnce() -> u8) -> i32 {
         // SAFETY: the child has the one thread that called, and ends with `_exit`.
         match unsafe { fork() }.expect("the kernel has processes") {
@@ -653,10 +656,10 @@ mod tests {
             for _ in 0..CHILDREN {
                 // SAFETY: this process has one thread, and its child ends at once.
                 match unsafe { fork() } {
-                    // SAFETY: as above.
+                    // Wait until the child has ended, but do not reap it.
                     Ok(ForkResult::Child) => unsafe { libc::_exit(0) },
                     Ok(ForkResult::Parent { child }) => {
-                        // Until it has ended; it is left to be reaped.
+                        // Wait until the child has ended, but do not reap it.
                         let flags = WaitPidFlag::WEXITED | WaitPidFlag::WNOWAIT;
                         let _ = nix::sys::wait::waitid(nix::sys::wait::Id::Pid(child), flags);
                     }
@@ -668,7 +671,7 @@ mod tests {
                 return 3;
             }
             init.wait_for(Duration::from_secs(60), |init| !init.has_more);
-            // Until its time is over.
+            // Wait until the timeout.
             init.wait_for(Duration::from_millis(20), |_| false);
             match (has_no_child(), ALLOCATIONS.with(Cell::get) == before) {
                 (true, true) => 0,
@@ -687,7 +690,7 @@ mod tests {
         for code in 0..256 {
             assert_eq!(exit_code(code << 8), code);
         }
-        // Real-time signals, too.
+        // Real-time signals are tried, too.
         for signal in 1..65 {
             assert_eq!(exit_code(signal), 128 + signal);
         }

@@ -1,4 +1,4 @@
-//! `nodlet logs`: what a container wrote.
+//! `nodlet logs`: prints the log of a container.
 
 use std::time::Duration;
 
@@ -136,7 +136,7 @@ impl Logs {
     }
 }
 
-/// All, with -1.
+/// Parses a number of lines. -1 means all lines, which is returned as `None`.
 fn lines(text: &str) -> Result<Option<u64>, Failure> {
     match text.parse::<i64>() {
         Ok(-1) => Ok(None),
@@ -147,7 +147,7 @@ fn lines(text: &str) -> Result<Option<u64>, Failure> {
     }
 }
 
-/// As Go writes durations: `1h30m`, `90s`. Zero is none.
+/// Parses a duration as Go writes it: `1h30m`, `90s`. Zero is returned as `None`.
 pub(crate) fn go_duration(flag: &str, text: &str) -> Result<Option<Duration>, Failure> {
     let invalid =
         || Failure::new(format!("invalid value {text:?} for {flag}: must be a duration like 5s, 2m or 3h"));

@@ -1,9 +1,7 @@
-//! The binary `nodlet`: agent and supervisor of pods, and the verbs by which
-//! people use them.
+//! The binary `nodlet`: agent and supervisor of pods, and the verbs of the command line.
 //!
-//! Here is only the way from arguments to a verb; each has a module. Verbs are
-//! clients of the agent's API ([`client`]) and keep nothing. Read next:
-//! `get.rs`, the plainest of them.
+//! This file only leads from the arguments to a verb; each verb has a module. Verbs are clients of the
+//! agent's API ([`client`]) and keep no state. Read next: `get.rs`, the simplest verb.
 
 use std::process::ExitCode;
 
@@ -43,15 +41,15 @@ use arguments::Context;
 use failure::Failure;
 use nodlet_kube::kinds;
 
-/// What a verb ends with: the exit code, or what to tell the user.
+/// The result of a verb: the exit code, or the error to show the user.
 type Outcome = Result<ExitCode, Failure>;
 
-/// Something that `nodlet` does.
+/// A verb of the command line.
 struct Verb {
     name: &'static str,
-    /// For the list of verbs; empty for what people do not call.
+    /// The line in the list of verbs; empty for verbs that people do not call.
     summary: &'static str,
-    /// Shown by `--help`, an example included; `{types}` stands for all kinds.
+    /// The text that `--help` prints, with examples; `{types}` stands for all kinds.
     help: &'static str,
     run: fn(Context, lexopt::Parser) -> Outcome,
 }
@@ -84,7 +82,7 @@ const VERBS: &[Verb] = &[
 ];
 
 fn main() -> ExitCode {
-    // Before anything that process 1 would keep.
+    // This comes first, because process 1 would keep any change made here.
     if init::is_wanted() {
         init::run();
     }
@@ -96,15 +94,16 @@ fn main() -> ExitCode {
     }
     keep_others_out();
     wait_for_children();
-    // Not a verb: what the agent executes for each pod, before anything is allocated.
+    // The role that the agent executes for each pod; it is no verb. It must start before anything is
+    // allocated.
     if std::env::args_os().nth(1).is_some_and(|verb| verb == "supervisor") {
         nodlet_supervisor::run(std::env::args_os().skip(2));
     }
-    // Nor is this: what `image load` executes to read the archive.
+    // The role that `image load` executes to read an archive; it is no verb either.
     if std::env::args_os().nth(1).is_some_and(|verb| verb == image::UNPACK) {
         return nodlet_rootfs::unpack_as_told();
     }
-    // Nor this: what the agent executes for each push, with the connection as its input.
+    // The role that the agent executes for each push, with the connection as standard input; no verb either.
     if std::env::args_os().nth(1).is_some_and(|verb| verb == push::RECEIVE) {
         let mut arguments = std::env::args_os().skip(2);
         return push::receive(arguments.next().unwrap_or_default().as_ref(), arguments.next().as_deref());
@@ -160,16 +159,16 @@ fn run() -> Outcome {
     help(parser)
 }
 
-/// Whatever umask the caller has, nobody else can write to what is made; what the caller denies
-/// besides stays denied. Agent and supervisors set their own.
+/// Sets a umask such that only the owner can write to new files, whatever umask the caller has. Permissions
+/// that the caller's umask denies stay denied. Agent and supervisors set their own umask.
 fn keep_others_out() {
     use nix::sys::stat::{Mode, umask};
-    // There is no other way to read it.
+    // The umask cannot be read without setting it.
     let callers = umask(Mode::from_bits_truncate(0o077));
     umask(callers | Mode::from_bits_truncate(0o022));
 }
 
-/// Where the caller ignores SIGCHLD, no child could be waited for.
+/// Resets SIGCHLD: if the caller ignores it, waiting for children fails.
 fn wait_for_children() {
     // SAFETY: no thread runs yet, and the default action is no handler of ours.
     let _ = unsafe {
@@ -177,9 +176,9 @@ fn wait_for_children() {
     };
 }
 
-/// `nodlet get pods | head` ends without a word, as other tools do. Not for the
-/// agent, whose life must not hang on who reads its log, or on a process that
-/// has closed its input while a client goes on writing.
+/// Resets SIGPIPE, so that `nodlet get pods | head` ends silently, as other tools do. Not for the agent,
+/// which must not end because a reader of its log has gone, or because a process has closed its input while a
+/// client keeps writing.
 fn die_with_a_broken_pipe() {
     // SAFETY: no thread runs yet, and the default action is no handler of ours.
     let _ = unsafe {
@@ -216,10 +215,10 @@ fn help(mut parser: lexopt::Parser) -> Outcome {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Verbs of kubectl that nodlet has not itself, and that do what they do anywhere.
+/// Verbs of kubectl that nodlet lacks, and that work with any server.
 const KUBECTLS: &[&str] = &["annotate", "cp", "create", "edit", "label", "patch", "replace", "run", "wait"];
 
-/// Verbs of kubectl for what a board does not have.
+/// Verbs of kubectl for features that a board does not have.
 const OF_CLUSTERS: &[&str] =
     &["autoscale", "cordon", "drain", "expose", "rollout", "scale", "taint", "top", "uncordon"];
 

@@ -1,4 +1,4 @@
-//! How objects look in a terminal: kubectl's tables, its JSON and its YAML.
+//! Formats objects for a terminal: kubectl's tables, JSON and YAML.
 
 use std::io::{self, Write};
 
@@ -7,14 +7,14 @@ use serde_json::Value;
 pub(crate) use nodlet_kube::kinds::escaped;
 pub(crate) use nodlet_kube::manifest::to_yaml as yaml;
 
-/// Between two columns, as kubectl has it.
+/// Spaces between two columns, as in kubectl.
 const PADDING: usize = 3;
 
-/// The narrowest column, padding included.
+/// The narrowest column, including padding.
 const MIN_WIDTH: usize = 6;
 
-/// Lines up columns. Remembers widths from one batch of rows to the next, so
-/// that the rows of a watch stand below those of the list.
+/// Aligns columns. Keeps the widths from one batch of rows to the next, so that the rows of a watch line up
+/// with those of the list.
 #[derive(Default)]
 pub(crate) struct Columns {
     widths: Vec<usize>,
@@ -23,7 +23,7 @@ pub(crate) struct Columns {
 impl Columns {
     pub(crate) fn write(&mut self, out: &mut impl Write, rows: &[Vec<String>]) -> io::Result<()> {
         for row in rows {
-            // The last cell of a row ends its line and needs no width.
+            // The last cell of a row ends the line and needs no width.
             for (column, cell) in row.iter().enumerate().take(row.len().saturating_sub(1)) {
                 let width = (cell.chars().count() + PADDING).max(MIN_WIDTH);
                 match self.widths.get_mut(column) {
@@ -45,7 +45,7 @@ impl Columns {
     }
 }
 
-/// What is shown of a Table besides its plain columns.
+/// The columns of a Table to show besides the plain ones.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Shown {
     pub(crate) wide: bool,
@@ -53,7 +53,7 @@ pub(crate) struct Shown {
     pub(crate) labels: bool,
 }
 
-/// The rows of a Table, its headers first if wanted.
+/// The rows of a Table, preceded by a header row if requested.
 pub(crate) fn rows(table: &Value, what: Shown, headers: bool) -> Vec<Vec<String>> {
     let definitions = table["columnDefinitions"].as_array().map_or(&[][..], Vec::as_slice);
     let shown: Vec<usize> = definitions
@@ -81,7 +81,7 @@ pub(crate) fn rows(table: &Value, what: Shown, headers: bool) -> Vec<Vec<String>
     rows
 }
 
-/// `labels.FormatLabels`.
+/// Formats labels like `labels.FormatLabels` of Kubernetes.
 fn labels(labels: &Value) -> String {
     let labels = labels.as_object().into_iter().flatten();
     let mut labels: Vec<String> =
@@ -96,14 +96,14 @@ fn cell(value: &Value) -> String {
         Value::Null => "<nil>".into(),
         other => other.to_string(),
     };
-    // What a container says of itself may hold anything; one row is one line.
+    // Text from a container may contain anything, but each row must stay one line.
     match text.find(['\n', '\r', '\u{c}']) {
         Some(end) => format!("{}...", &text[..end]),
         None => text.chars().map(|c| if c.is_control() { '?' } else { c }).collect(),
     }
 }
 
-/// As `kubectl -o json`.
+/// Formats JSON as `kubectl -o json` does.
 pub(crate) fn json(value: &Value) -> String {
     let mut bytes = Vec::new();
     let formatter = serde_json::ser::PrettyFormatter::with_indent(b"    ");

@@ -1,6 +1,6 @@
-//! `nodlet port-forward`: ports of this machine that lead into a pod.
+//! `nodlet port-forward`: forwards ports of this machine to a pod.
 //!
-//! Each connection is a WebSocket of its own, so that none holds up another.
+//! Each connection uses a WebSocket of its own, so that no connection delays another.
 
 use std::io::{self, Read, Write};
 use std::net::{IpAddr, Ipv4Addr, Shutdown, TcpListener, TcpStream};
@@ -42,21 +42,21 @@ Flags:
     run,
 };
 
-/// Streams of the one connection that a WebSocket has.
+/// The stream numbers of the one connection that a WebSocket carries.
 const ERROR: u32 = 1;
 const DATA: u32 = 3;
 
-/// Read at a time.
+/// The most bytes that are read at once.
 const PIECE: usize = 32 * 1024;
 
-/// Until a connection is accepted again where one could not be.
+/// Delay before accepting again after a failure to accept a connection.
 const ACCEPT_AGAIN: Duration = Duration::from_secs(1);
 
 #[derive(Debug, PartialEq, Eq)]
 struct PortForward {
     pod: String,
     address: IpAddr,
-    /// Here, and there: a number or a name.
+    /// The ports to forward: the local number, and the pod's number or name.
     ports: Vec<(u16, String)>,
 }
 
@@ -102,9 +102,9 @@ fn listen(listener: &TcpListener, remote: u16, target: &Arc<(Client, String)>) {
     for connection in listener.incoming() {
         let local = match connection {
             Ok(local) => local,
-            // Who connected is gone again.
+            // The local client has already disconnected.
             Err(error) if error.kind() == io::ErrorKind::ConnectionAborted => continue,
-            // The table of files is full, say: it may not be so for ever, and nobody tells when.
+            // For example the table of files is full. That may pass, but nothing reports when.
             Err(error) => {
                 eprintln!("error: failed to accept a connection: {error}");
                 std::thread::sleep(ACCEPT_AGAIN);
@@ -121,7 +121,7 @@ fn listen(listener: &TcpListener, remote: u16, target: &Arc<(Client, String)>) {
     }
 }
 
-/// One connection, to its end on both sides.
+/// Forwards one connection until both sides have ended.
 fn forward(client: &Client, target: &str, local: &TcpStream, remote: u16) -> Result<(), Failure> {
     let (mut stream, mut messages) = session::connect(client, target, spdy::PROTOCOL)?;
     let writer = Writer::new(stream.try_clone()?);
@@ -141,7 +141,7 @@ fn forward(client: &Client, target: &str, local: &TcpStream, remote: u16) -> Res
         }
     });
     let (mut decoder, mut why, mut piece) = (spdy::Decoder::default(), Vec::new(), vec![0; PIECE]);
-    // The error stream ends last: with both directions.
+    // The error stream ends last, after both directions of data.
     loop {
         while let Some(message) = messages.message().map_err(|error| Failure::chain(&error))? {
             match message.opcode {
@@ -156,7 +156,7 @@ fn forward(client: &Client, target: &str, local: &TcpStream, remote: u16) -> Res
                 Frame::Data { stream: DATA, bytes, fin } => {
                     let mut to = local;
                     if to.write_all(&bytes).is_err() {
-                        // Who connected is gone, and with it everything.
+                        // The local client has disconnected, which ends the whole connection.
                         let _ = stream.shutdown(Shutdown::Both);
                         return Ok(());
                     }
@@ -186,7 +186,7 @@ fn forward(client: &Client, target: &str, local: &TcpStream, remote: u16) -> Res
     }
 }
 
-/// A port of the pod by its number or, of a container, its name.
+/// The number of a pod's port, given as a number or as the name of a container's port.
 fn number(pod: &Value, port: &str) -> Result<u16, Failure> {
     if let Ok(number) = port.parse::<u16>() {
         return if number > 0 { Ok(number) } else { Err(Failure::new("remote port must be > 0")) };
@@ -229,7 +229,7 @@ impl PortForward {
             let (local, remote) = text.split_once(':').unwrap_or((&text, &text));
             let local = match (local, text.contains(':')) {
                 ("", true) => "0",
-                // A name has no number here.
+                // A named port has no local number: the kernel chooses one.
                 (name, false) if name.parse::<u16>().is_err() => "0",
                 (local, _) => local,
             };

@@ -1,4 +1,4 @@
-//! `nodlet reboot` and `nodlet poweroff`: of a board whose init is nodlet.
+//! `nodlet reboot` and `nodlet poweroff`: reboot or turn off a board whose init is nodlet.
 
 use std::process::ExitCode;
 
@@ -9,7 +9,7 @@ use nix::unistd::Pid;
 use crate::arguments::{Context, Flag};
 use crate::{Failure, Outcome, Verb};
 
-/// `nodlet reboot`.
+/// The verb `nodlet reboot`.
 pub(crate) const REBOOT: Verb = Verb {
     name: "reboot",
     summary: "End all pods and reboot the board",
@@ -25,7 +25,7 @@ Examples:
     run: |context, parser| go_down(context, parser, Signal::SIGTERM),
 };
 
-/// `nodlet poweroff`.
+/// The verb `nodlet poweroff`.
 pub(crate) const POWEROFF: Verb = Verb {
     name: "poweroff",
     summary: "End all pods and turn the board off",
@@ -49,10 +49,10 @@ fn go_down(mut context: Context, mut parser: Parser, signal: Signal) -> Outcome 
     signal_init(signal)
 }
 
-/// What `reboot` and `poweroff` say on a machine of another init.
+/// The advice of `reboot` and `poweroff` on a machine with another init.
 const USE_ITS_OWN: &str = "use the command of that init instead";
 
-/// Refuses where another program is process 1, and says what to do `instead`.
+/// Fails if another program is process 1, and advises what to do `instead`.
 pub(crate) fn require_our_init(instead: &str) -> Result<(), Failure> {
     let name = std::fs::read_to_string("/proc/1/comm").unwrap_or_default();
     if name.trim() == crate::init::NAME {
@@ -61,7 +61,7 @@ pub(crate) fn require_our_init(instead: &str) -> Result<(), Failure> {
     Err(Failure::new(format!("process 1 is {:?} and not nodlet's init: {instead}", name.trim())))
 }
 
-/// Asks process 1 to go down.
+/// Requests process 1 to shut the board down or reboot it.
 pub(crate) fn signal_init(signal: Signal) -> Outcome {
     kill(Pid::from_raw(1), signal)
         .map_err(|error| Failure::new(format!("failed to signal process 1: {}", error.desc())))?;

@@ -1,9 +1,9 @@
-//! `nodlet push`: images and manifests to a board, all of them or none.
+//! `nodlet push`: sends images and manifests to a board, all of them or none.
 //!
-//! The archives stay here; what goes over is, of each, the documents that say which image is meant
-//! and the layers that the board says it lacks. Read next: `push/receive.rs`, the other side, whose
-//! head shows who says what, and `push/frames.rs`, how. `push/options.rs` has the arguments,
-//! `push/sources.rs` the files, `push/send.rs` this side of the connection, `push/wait.rs` `--wait`.
+//! The archives stay on this machine. Of each, only the documents that describe its images and the layers
+//! that the board lacks are sent. Read next: `push/receive.rs`, the board's side, whose module doc shows the
+//! protocol, and `push/frames.rs`, its encoding. `push/options.rs` has the arguments, `push/sources.rs` the
+//! files, `push/send.rs` this side of the connection, `push/wait.rs` `--wait`.
 
 use std::process::ExitCode;
 
@@ -108,7 +108,7 @@ fn run(mut context: Context, mut parser: Parser) -> Outcome {
 }
 
 impl Push {
-    /// Says what was done, and whether it was all.
+    /// Prints the results of the push. Returns success if everything succeeded.
     fn show(&self, done: &Value, archives: &[Archive]) -> ExitCode {
         let note = if self.dry_run { " (server dry run)" } else { "" };
         let texts = |list: &Value| -> Vec<String> {
@@ -127,7 +127,7 @@ impl Push {
                 image["layers"],
                 if self.dry_run { "lacking" } else { "sent" }
             );
-            // An archive's bytes are told once, with its first image.
+            // The bytes of an archive are reported once, with its first image.
             if let Some(number) = image["archive"].as_u64().and_then(|number| usize::try_from(number).ok())
                 && !self.dry_run
                 && !told.contains(&number)
@@ -157,7 +157,7 @@ impl Push {
     }
 }
 
-/// The board's texts end on this terminal.
+/// Removes control characters from the board's texts, which are printed on this terminal.
 fn printable(text: &str) -> String {
     text.chars().filter(|c| *c == '\n' || !c.is_control()).collect()
 }

@@ -1,10 +1,10 @@
-//! `--board USER@BOARD`: a verb on another machine, over the user's own `ssh`.
+//! `--board USER@BOARD`: runs a verb for another machine, over the user's own `ssh`.
 //!
-//! Each connection to the agent is one `ssh BOARD nodlet connect`, whose standard input and output
-//! are the connection; [`VERB`] joins them to the agent's socket over there, so that who may do what
-//! is decided by that socket and nothing is forwarded. Connections after the first one go through
-//! the first one's ssh (`ControlMaster`) where this user has a directory to keep its socket in.
-//! Verbs that work on the machine itself and ask no agent run on the board as they are.
+//! Each connection to the agent is one `ssh BOARD nodlet connect`, whose standard input and output are the
+//! connection. On the board, [`VERB`] joins them to the agent's socket, so that this socket's permissions
+//! decide what is allowed, and no port is forwarded. Further connections go through the ssh of the first one
+//! (`ControlMaster`) if this user has a directory for its socket. Verbs that work on the machine itself,
+//! without an agent, run on the board as they are.
 
 use std::ffi::{OsStr, OsString};
 use std::fmt;
@@ -29,7 +29,7 @@ use crate::client::Client;
 use crate::push::system::Update;
 use crate::{Failure, Outcome, Verb};
 
-/// The board's end of a connection.
+/// The verb that is the board's end of a connection.
 pub(crate) const VERB: Verb = Verb {
     name: "connect",
     summary: "",
@@ -49,39 +49,39 @@ Flags:
     run: connect,
 };
 
-/// Verbs that work on the machine and not through its agent: with `--board` they run over there.
+/// Verbs that work on the machine and not through its agent: with `--board` they run on the board.
 const OF_THE_MACHINE: &[&str] =
     &["image", "doctor", "reboot", "poweroff", "down", "safe-mode", "factory-reset", "system", "healthcheck"];
 
-/// What of a connection is passed on at a time.
+/// The most bytes of a connection that are copied at once.
 const PIECE: usize = 32 * 1024;
 
-/// How long the ssh that others go through outlives the last of them, in seconds.
+/// How long ssh's shared connection outlives the last user of it, in seconds.
 const KEPT: &str = "ControlPersist=30";
 
-/// Milliseconds for ssh to say why it ended, once its connection is closed.
+/// Milliseconds that a closing ssh has to end, so that its exit code is known.
 const LAST_WORDS: u16 = 5000;
 
-/// Between two connections to a board that cannot be reached.
+/// Delay between two connections to an unreachable board.
 const LINE_BACK: Duration = Duration::from_secs(1);
 
-/// ssh's own exit status when it fails itself.
+/// ssh's exit status if ssh itself fails.
 const SSH_FAILED: i32 = 255;
 
-/// A shell's exit status where there is no such command.
+/// A shell's exit status if the command does not exist.
 const NO_COMMAND: i32 = 127;
 
 /// A board, and how to reach it.
 #[derive(Debug)]
 pub(crate) struct Remote {
     place: Place,
-    /// `--root` over there.
+    /// The value of `--root`, which is a path on the board.
     root: Option<PathBuf>,
-    /// Those that have not been seen to end.
+    /// The ssh processes that have not been reaped.
     started: Mutex<Vec<Child>>,
 }
 
-/// `[USER@]HOST[:PORT]`
+/// A destination in the form `[USER@]HOST[:PORT]`.
 #[derive(Debug, PartialEq, Eq)]
 struct Place {
     destination: String,
@@ -104,13 +104,13 @@ impl Place {
                 let (host, after) = rest.split_once(']').ok_or_else(wrong)?;
                 (host, after.strip_prefix(':').or_else(|| after.is_empty().then_some("")).ok_or_else(wrong)?)
             }
-            // Several colons are an IPv6 address.
+            // More than one colon means an IPv6 address.
             None => match host.split_once(':') {
                 Some((host, port)) if !port.contains(':') => (host, port),
                 _ => (host, ""),
             },
         };
-        // Whether a port was meant is seen by its colon.
+        // A final colon means that a port is missing.
         let port = match port {
             "" if text.ends_with(':') && !host.ends_with(':') => return Err(wrong()),
             "" => None,
@@ -118,7 +118,7 @@ impl Place {
         };
         let plain =
             |part: &str| !part.is_empty() && !part.contains(|c: char| c.is_whitespace() || c.is_control());
-        // ssh would take it for an option.
+        // ssh would take such a destination for an option.
         if !plain(host) || !user.is_none_or(plain) || text.starts_with('-') || host.starts_with('-') {
             return Err(wrong());
         }
@@ -130,7 +130,7 @@ impl Place {
     }
 }
 
-/// For ssh's command line.
+/// Formats the destination for ssh's command line.
 impl fmt::Display for Place {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if let Some(port) = self.port {
@@ -145,14 +145,14 @@ impl Remote {
         Ok(Remote { place: Place::parse(board)?, root: root.map(Path::to_owned), started: Mutex::default() })
     }
 
-    /// ssh, up to the command line for the board.
+    /// The ssh command, up to the command line for the board.
     fn ssh(&self) -> Command {
         let program = std::env::var("NODLET_SSH").unwrap_or_default();
         let mut words = program.split_whitespace();
         let mut ssh = Command::new(words.next().unwrap_or("ssh"));
-        // Of a host that takes the connection and says nothing, ssh tells after a minute.
+        // ssh reports a host that accepts the connection but is silent, after a minute.
         ssh.args(words).args(["-T", "-o", "ConnectTimeout=60", "-o", "ServerAliveInterval=15"]);
-        // Over there it would name a board once more, where ssh passes it on.
+        // If ssh passed it on, nodlet on the board would connect to another board.
         ssh.env_remove("NODLET_BOARD");
         if let Some(sockets) = sockets() {
             let path = sockets.join("%C");
@@ -166,7 +166,7 @@ impl Remote {
         ssh
     }
 
-    /// `nodlet ARGUMENTS` over there, for ssh: the board's shell reads it again.
+    /// The command line `nodlet ARGUMENTS` for the board's shell, which parses it again.
     fn command<'a>(&'a self, arguments: impl IntoIterator<Item = &'a OsStr>) -> String {
         let mut line = "nodlet".to_owned();
         let root = self.root.iter().flat_map(|root| [OsStr::new("--root"), root.as_os_str()]);
@@ -177,7 +177,7 @@ impl Remote {
         line
     }
 
-    /// A connection to the board's agent.
+    /// Opens a connection to the board's agent.
     pub(crate) fn connect(&self) -> Result<UnixStream, Failure> {
         let (ours, theirs) = UnixStream::pair()?;
         let theirs = OwnedFd::from(theirs);
@@ -191,7 +191,7 @@ impl Remote {
         Ok(ours)
     }
 
-    /// What it means that a connection ended before the agent had said anything.
+    /// The failure to report if a connection ended before the agent responded.
     pub(crate) fn lost(&self, error: &io::Error) -> Failure {
         let board = &self.place.destination;
         let mut started = self.started.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
@@ -211,7 +211,7 @@ impl Remote {
         })
     }
 
-    /// Waits after a connection was lost until the board's agent is healthy: the board knows when that is.
+    /// Waits after a lost connection until the board's agent is healthy, which the board itself checks.
     pub(crate) fn wait_for_agent(&self, within: Duration) {
         let wait = format!("--wait={}s", within.as_secs().max(1));
         let mut ssh = self.ssh();
@@ -219,11 +219,11 @@ impl Remote {
         let ssh = ssh.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
         let begun = Instant::now();
         let _ = ssh.status();
-        // Nobody reports when a line is back.
+        // Nothing reports when a line is back, so pause.
         std::thread::sleep(within.min(LINE_BACK).saturating_sub(begun.elapsed()));
     }
 
-    /// Runs the verb over there instead of here.
+    /// Runs the verb on the board instead of here.
     fn run(&self, arguments: &[OsString], stdin: Stdio) -> Outcome {
         let mut ssh = self.ssh();
         ssh.arg(self.command(arguments.iter().map(OsString::as_os_str))).stdin(stdin);
@@ -231,12 +231,12 @@ impl Remote {
         self.outcome_of(arguments, status)
     }
 
-    /// Starts the verb over there. What is written to the stream is its standard input.
+    /// Starts the verb on the board. Data written to the stream is the verb's standard input.
     pub(crate) fn start<'a>(
         &'a self,
         arguments: &'a [OsString],
     ) -> Result<(UnixStream, Running<'a>), Failure> {
-        // A pipe would end this process when the verb reads no further.
+        // A pipe would kill this process by SIGPIPE when the verb stops reading.
         let (ours, theirs) = UnixStream::pair()?;
         let mut ssh = self.ssh();
         ssh.arg(self.command(arguments.iter().map(OsString::as_os_str))).stdin(OwnedFd::from(theirs));
@@ -244,7 +244,7 @@ impl Remote {
         Ok((ours, Running { remote: self, arguments, child }))
     }
 
-    /// The exit code of a verb over there, unless ssh failed.
+    /// The exit code of a verb on the board, unless ssh failed.
     fn outcome_of(&self, arguments: &[OsString], status: ExitStatus) -> Outcome {
         match status.code() {
             Some(SSH_FAILED) => {
@@ -260,7 +260,7 @@ impl Remote {
     }
 }
 
-/// A verb that runs over there.
+/// A verb that runs on the board.
 pub(crate) struct Running<'a> {
     remote: &'a Remote,
     arguments: &'a [OsString],
@@ -268,7 +268,7 @@ pub(crate) struct Running<'a> {
 }
 
 impl Running<'_> {
-    /// Waits for its end.
+    /// Waits for the end of the verb.
     pub(crate) fn outcome(mut self) -> Outcome {
         let status = self.child.wait()?;
         self.remote.outcome_of(self.arguments, status)
@@ -282,7 +282,7 @@ fn not_started(ssh: &Command, error: &io::Error) -> Failure {
     ))
 }
 
-/// How a process ends that is about to.
+/// The exit status of a process that is about to end; `None` if it does not end in time.
 fn last_words(child: &mut Child) -> Option<ExitStatus> {
     let pid = Pid::from_raw(i32::try_from(child.id()).ok()?);
     if let Ok(Some(process)) = pidfd(pid) {
@@ -292,7 +292,7 @@ fn last_words(child: &mut Child) -> Option<ExitStatus> {
     child.try_wait().ok()?
 }
 
-/// A directory in which nobody else can put a socket; none means one ssh for each connection.
+/// A directory in which nobody else can place a socket. Without one, each connection has an ssh of its own.
 fn sockets() -> Option<PathBuf> {
     let own = nix::unistd::geteuid();
     let directory = match std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from) {
@@ -301,13 +301,13 @@ fn sockets() -> Option<PathBuf> {
     };
     let _ = std::fs::DirBuilder::new().mode(0o700).create(&directory);
     let metadata = std::fs::symlink_metadata(&directory).ok()?;
-    // A path of a socket has 107 bytes, and ssh adds 16 of its own to 40 of a name.
+    // A socket's path may have 107 bytes, and ssh appends 16 to a name of 40.
     let fits = directory.as_os_str().len() <= 48;
     (metadata.is_dir() && metadata.uid() == own.as_raw() && metadata.mode() & 0o077 == 0 && fits)
         .then_some(directory)
 }
 
-/// For a shell: as it is where no shell would read it otherwise.
+/// Quotes an argument for a shell, unless it needs no quotes.
 fn quoted(argument: &str) -> String {
     let plain = |c: char| c.is_ascii_alphanumeric() || "-_./:=,@%+".contains(c);
     match !argument.is_empty() && argument.chars().all(plain) {
@@ -316,7 +316,7 @@ fn quoted(argument: &str) -> String {
     }
 }
 
-/// Does a verb of [`OF_THE_MACHINE`] on the board, if one is named before or behind the verb.
+/// Runs a verb of [`OF_THE_MACHINE`] on the board, if one is named before or after the verb.
 pub(crate) fn take_over(verb: &str, context: &Context, parser: &mut Parser) -> Option<Outcome> {
     let mut given = parser.raw_args().ok()?;
     if !OF_THE_MACHINE.contains(&verb) {
@@ -325,7 +325,7 @@ pub(crate) fn take_over(verb: &str, context: &Context, parser: &mut Parser) -> O
     let (mut board, mut root) = (context.board.clone(), context.root_given().map(Path::to_owned));
     let mut arguments = vec![OsString::from(verb)];
     let mut help = false;
-    // The parser is not the verb's yet: nothing of its arguments may be taken away here.
+    // The parser still belongs to the caller: no arguments may be consumed here.
     let all: Vec<OsString> = given.by_ref().collect();
     let mut rest = all.iter();
     while let Some(argument) = rest.next() {
@@ -342,7 +342,7 @@ pub(crate) fn take_over(verb: &str, context: &Context, parser: &mut Parser) -> O
         }
     }
     *parser = Parser::from_args(all);
-    // Help is the same here.
+    // The help is the same here.
     let board = board.filter(|_| !help)?;
     Some(Remote::new(&board, root.as_deref()).and_then(|remote| {
         if let Some(update) = update(&arguments) {
@@ -353,7 +353,7 @@ pub(crate) fn take_over(verb: &str, context: &Context, parser: &mut Parser) -> O
     }))
 }
 
-/// `system install FILE` sends a program of this machine, and its signature. None for anything else.
+/// For `system install FILE`, the update to send with its signature. `None` for anything else.
 fn update(arguments: &[OsString]) -> Option<Result<Update, Failure>> {
     if arguments.first()? != "system" || !arguments.iter().any(|argument| argument == "install") {
         return None;
@@ -372,14 +372,14 @@ fn update(arguments: &[OsString]) -> Option<Result<Update, Failure>> {
                 match words {
                     1 if text == "install" => {}
                     2 => update.program = argument.into(),
-                    // The board rejects it by name.
+                    // The board rejects the flag by its name.
                     _ => return None,
                 }
             }
         }
     }
     match update.program.to_str() {
-        // The caller puts the signature before the program.
+        // With `-`, the caller puts the signature before the program.
         Some("-") if update.signature.is_some() => Some(Err(Failure::new(
             "--signature needs a FILE to install: - has its signature before the program",
         ))),
@@ -388,7 +388,7 @@ fn update(arguments: &[OsString]) -> Option<Result<Update, Failure>> {
     }
 }
 
-/// `image load FILE` reads a file of this machine.
+/// Opens the local FILE of `image load FILE` as the verb's standard input.
 fn stdin(arguments: &mut [OsString]) -> Result<Stdio, Failure> {
     if arguments.get(..2).is_none_or(|verb| verb != ["image", "load"]) {
         return Ok(Stdio::inherit());
@@ -418,7 +418,7 @@ fn connect(mut context: Context, mut parser: Parser) -> Outcome {
     while let Some(argument) = parser.next()? {
         context.global(&Flag::from(argument), &mut parser)?;
     }
-    // Whatever the environment says: this is the end of the line.
+    // Ignore `NODLET_BOARD`: this connection ends here.
     let stream = Client::local(&context.root).connect()?;
     let mut to_agent = stream.try_clone()?;
     std::thread::spawn(move || {
@@ -426,16 +426,16 @@ fn connect(mut context: Context, mut parser: Parser) -> Outcome {
         let _ = to_agent.shutdown(Shutdown::Write);
     });
     let mut stream = stream;
-    // When the agent has said all, whoever asks has no more to say.
+    // When the agent has sent everything, further input is useless.
     match file(io::stdout().as_fd()).and_then(|mut stdout| pass_on(&mut stream, &mut stdout)) {
         Ok(()) => Ok(ExitCode::SUCCESS),
-        // The agent had said all, and did not read the rest of standard input.
+        // The agent had sent everything, and did not read the rest of standard input.
         Err(error) if error.kind() == io::ErrorKind::ConnectionReset => Ok(ExitCode::SUCCESS),
         Err(error) => Err(Failure::disconnected(format!("the connection was lost: {error}"))),
     }
 }
 
-/// Standard input or output without a buffer.
+/// Standard input or output, unbuffered.
 fn file(standard: std::os::fd::BorrowedFd<'_>) -> io::Result<File> {
     Ok(File::from(standard.try_clone_to_owned()?))
 }

@@ -1,4 +1,4 @@
-//! `nodlet ring`: what the agent was told last, and what it decided.
+//! `nodlet ring`: prints the agent's latest observations and actions.
 
 use lexopt::{Parser, ValueExt};
 

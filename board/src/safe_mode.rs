@@ -1,4 +1,4 @@
-//! `nodlet safe-mode`: whether a board runs without agent and pods, why, and the way out.
+//! `nodlet safe-mode`: shows whether and why a board runs without agent and pods, and leaves that mode.
 
 use std::process::ExitCode;
 

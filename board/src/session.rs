@@ -1,5 +1,5 @@
-//! The streams of a process in a container and this terminal, over one WebSocket:
-//! what `nodlet exec` and `nodlet attach` have in common.
+//! Connects the streams of a process in a container to this terminal, over one WebSocket. `nodlet exec` and
+//! `nodlet attach` share this module.
 
 use std::io::{self, Read, Write};
 use std::net::Shutdown;
@@ -16,25 +16,25 @@ use serde_json::Value;
 use crate::Failure;
 use crate::client::{Client, Response, explain};
 
-/// What of this process's own the session has.
+/// The local streams that a session uses.
 pub(crate) struct Stdio {
     pub(crate) stdin: bool,
     pub(crate) tty: bool,
-    /// Has what runs there draw its screen again: the window becomes another size, and its own.
+    /// Whether to make the program redraw its screen, by changing the window size and restoring it.
     pub(crate) redraw: bool,
-    /// Typed one after the other they end the session, and not the process; none do nothing.
+    /// Keys that, typed in this order, end the session but not the process; empty for none.
     pub(crate) detach_keys: Vec<u8>,
 }
 
 /// How a session ended.
 pub(crate) enum Ended {
-    /// With this `Status`.
+    /// The process ended with this `Status`.
     Status(Value),
-    /// By the keys.
+    /// The user typed the detach keys.
     Detached,
 }
 
-/// Opens a session at `target`, and stays until it has ended.
+/// Opens a session at `target`, and returns when it has ended.
 pub(crate) fn run(client: &Client, target: &str, stdio: &Stdio) -> Result<Ended, Failure> {
     let (stream, decoder) = connect(client, target, websocket::PROTOCOLS[0])?;
     let raw = if stdio.tty { Some(Raw::new()?) } else { None };
@@ -42,20 +42,20 @@ pub(crate) fn run(client: &Client, target: &str, stdio: &Stdio) -> Result<Ended,
     let ended = talk(stdio, stream, decoder, signals);
     let cut_off = matches!(&ended, Err(failure) if failure.is_disconnected());
     if raw.is_some() && cut_off {
-        // What is said of it is not to stand behind half a line.
+        // The next message must not continue a partial line.
         eprint!("\r\n");
     }
     drop(raw);
     ended
 }
 
-/// Opens a WebSocket at `target` that speaks `protocol`.
+/// Opens a WebSocket at `target` with the subprotocol `protocol`.
 pub(crate) fn connect(
     client: &Client,
     target: &str,
     protocol: &str,
 ) -> Result<(UnixStream, Decoder), Failure> {
-    // Any key will do: there is no proxy on the way that it would have to fool.
+    // Any key is valid: there is no proxy that it would have to protect against.
     const KEY: &str = "bm9kbGV0IGV4ZWMgdjEuMA==";
     let mut stream = client.connect()?;
     let request = format!(
@@ -80,7 +80,7 @@ pub(crate) fn connect(
     Ok((stream, decoder))
 }
 
-/// Until it has ended.
+/// Transfers data until the session has ended.
 fn talk(
     stdio: &Stdio,
     mut stream: UnixStream,
@@ -143,7 +143,7 @@ fn show(out: &mut impl Write, bytes: &[u8]) -> io::Result<()> {
     out.flush()
 }
 
-/// Frames of several threads, whole.
+/// Writes frames of several threads without interleaving them.
 #[derive(Clone)]
 pub(crate) struct Writer(Arc<Mutex<UnixStream>>);
 
@@ -158,7 +158,7 @@ impl Writer {
         stream.write_all(&frame)
     }
 
-    /// To the end of input; `true` if it is that of the session: the keys to detach.
+    /// Sends standard input until it ends. Returns `true` if the user typed the detach keys.
     fn pass_on_stdin(&self, mut keys: Keys) -> bool {
         let mut bytes = vec![0; 32 * 1024];
         let mut stdin = io::stdin().lock();
@@ -182,7 +182,7 @@ impl Writer {
         false
     }
 
-    /// Says how large this terminal is, made larger `by` so many cells.
+    /// Sends the size of this terminal, enlarged `by` this many cells.
     fn resize(&self, by: u16) {
         let mut size = libc::winsize { ws_row: 0, ws_col: 0, ws_xpixel: 0, ws_ypixel: 0 };
         // SAFETY: TIOCGWINSZ writes one winsize, which lives until the call is over.
@@ -197,7 +197,7 @@ impl Writer {
     }
 }
 
-/// This terminal hands on every key; as it was, when this is dropped.
+/// Raw mode of this terminal, in which every key is passed on. Dropping it restores the previous mode.
 struct Raw {
     before: Termios,
 }
@@ -222,15 +222,16 @@ fn restore(before: &Termios) {
     let _ = tcsetattr(io::stdin().as_fd(), SetArg::TCSANOW, before);
 }
 
-/// The window becomes another size; or this program is asked to end, and leaves the terminal
-/// as it was.
+/// The signals of a session: on a change of window size, sends the new size; on a request to end, restores
+/// the terminal and exits.
 struct Signals {
     blocked: SigSet,
     before: Termios,
 }
 
 impl Signals {
-    /// Before there is another thread, so that only the one that waits for them gets them.
+    /// Blocks the signals. Must be called before there is another thread, so that only the waiting thread
+    /// gets them.
     fn block(raw: Option<&Raw>) -> io::Result<Option<Signals>> {
         let Some(raw) = raw else { return Ok(None) };
         let mut blocked = SigSet::empty();
@@ -252,10 +253,10 @@ impl Signals {
     }
 }
 
-/// Looks for the keys to detach in what is typed.
+/// Detects the detach keys in typed input.
 struct Keys {
     keys: Vec<u8>,
-    /// How many of them were typed last, and are held back.
+    /// How many of the keys were typed last, and are held back.
     held: usize,
 }
 
@@ -264,7 +265,7 @@ impl Keys {
         Keys { keys: keys.to_vec(), held: 0 }
     }
 
-    /// What is to be passed on of `bytes`, and whether the keys were typed.
+    /// Returns the part of `bytes` to pass on, and whether the detach keys are complete.
     fn typed(&mut self, bytes: &[u8]) -> (Vec<u8>, bool) {
         let mut on = Vec::with_capacity(bytes.len());
         for &byte in bytes {
@@ -285,7 +286,7 @@ impl Keys {
     }
 }
 
-/// `ctrl-p,ctrl-q`: keys as bytes, as docker and kubectl write them.
+/// Parses keys in the notation of docker and kubectl, such as `ctrl-p,ctrl-q`, to bytes.
 pub(crate) fn parse_keys(text: &str) -> Option<Vec<u8>> {
     text.split(',')
         .map(|key| match (key.strip_prefix("ctrl-"), key.as_bytes()) {

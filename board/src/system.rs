@@ -1,8 +1,8 @@
-//! `nodlet system` and `nodlet healthcheck`: nodlet's update of itself, on boards whose init it is.
+//! `nodlet system` and `nodlet healthcheck`: updates of nodlet itself, on boards whose init is nodlet.
 //!
-//! The image's own nodlet is the fallback. An update lies on the data partition ([`store`]); it is
-//! received and verified ([`receive`]), tried out ([`trial`]), and kept or given up: [`state`] is the
-//! machine behind it. Process 1 and the command line stay the image's. Read next: `state.rs`.
+//! The image's own nodlet is the fallback. An update lies on the data partition ([`store`]). It is received
+//! and verified ([`receive`]), tried ([`trial`]), and kept or given up; [`state`] is the state machine.
+//! Process 1 and the command line always use the image's nodlet. Read next: `state.rs`.
 
 use std::fs::File;
 use std::io::{BufReader, Read};
@@ -35,13 +35,13 @@ use state::{Choice, Program, STARTS, State};
 use store::Store;
 pub(crate) use trial::{agent_program, give_up_trial};
 
-/// Of this program.
+/// The version of this program.
 const VERSION: &str = env!("CARGO_PKG_VERSION");
 
-/// The image's own nodlet.
+/// The path of the image's own nodlet.
 const IMAGE: &str = "/usr/bin/nodlet";
 
-/// `nodlet system`.
+/// The verb `nodlet system`.
 pub(crate) const VERB: Verb = Verb {
     name: "system",
     summary: "Show or update the nodlet that runs this board",
@@ -79,7 +79,7 @@ Flags:
     run,
 };
 
-/// `nodlet healthcheck`.
+/// The verb `nodlet healthcheck`.
 pub(crate) const HEALTHCHECK: Verb = Verb {
     name: "healthcheck",
     summary: "Exit with code 0 if the agent is healthy",
@@ -128,14 +128,14 @@ fn healthcheck(mut context: Context, mut parser: Parser) -> Outcome {
         match health::check(&context.root, &pods) {
             Ok(()) => return Ok(ExitCode::SUCCESS),
             Err(failure) if Instant::now() >= end => return Err(failure),
-            // No agent: a new one puts its socket into its place.
+            // There is no agent. A new one creates its socket, which the watch reports.
             Err(failure) if failure.is_disconnected() => drop(restart.wait_for_agent(end)),
             Err(_) => health::wait_for_pods(&client, end),
         }
     }
 }
 
-/// What `nodlet system` was asked for.
+/// The parsed command line of `nodlet system`.
 #[derive(Default)]
 struct Options {
     words: Vec<String>,
@@ -168,7 +168,8 @@ fn run(mut context: Context, mut parser: Parser) -> Outcome {
         [] | ["status"] => status(&context, &store, options.json),
         ["install", file] => {
             let version = install(&context, &store, file, &options)?;
-            // Its trial begins with the next agent, and here there is none until somebody asks for it.
+            // The trial begins with the next start of the agent, which in safe mode only happens after a user
+            // leaves it.
             if options.wait && init::crash::is_safe().is_none() {
                 return wait(&store, &version);
             }
@@ -187,7 +188,7 @@ fn is_json(parser: &mut Parser) -> Result<bool, Failure> {
     }
 }
 
-/// What `system` says on a machine of another init, where nodlet is a package's.
+/// The advice of `system` on a machine with another init, where nodlet is installed by a package.
 const HERE_OTHERS_UPDATE: &str = "here nodlet is updated by what installed it, as with apt, and restarted with \
                                   `systemctl restart nodlet` or the like";
 
@@ -208,7 +209,7 @@ fn install(context: &Context, store: &Store, file: &str, options: &Options) -> R
     }
     let ready = match health::ready(&context.root) {
         Ok(ready) => ready,
-        // An update may be what it needs.
+        // The board may need an update to get a working agent.
         Err(failure) if failure.is_disconnected() => {
             eprintln!("warning: the update is not compared with what runs now, for no agent does");
             Vec::new()
@@ -258,7 +259,7 @@ fn install(context: &Context, store: &Store, file: &str, options: &Options) -> R
         }
     };
     store.add_program(&new, &received.digest).map_err(failed("put the update in its place"))?;
-    // An open file could not be executed.
+    // An executable that is open for writing cannot be executed.
     drop(new);
     let version = received.version.clone();
     state.install(image, Program { digest: received.digest, version: received.version }, ready);
@@ -273,13 +274,13 @@ fn install(context: &Context, store: &Store, file: &str, options: &Options) -> R
              and the trial of {seconds} s begins then"
         ),
     }
-    // Process 1 starts the next one.
+    // Process 1 then starts the new agent.
     agent::end_agent(&Paths::new(&context.root))?;
     Ok(version)
 }
 
-/// The record of updates. From a damaged one no update is started, and the next installation
-/// replaces it.
+/// Reads the record of updates. A damaged record counts as empty: no update is started from it, and the next
+/// installation replaces it.
 fn read(store: &Store) -> State {
     store.read().unwrap_or_else(|error| {
         eprintln!("warning: the record of updates is damaged, the image's nodlet runs: {error}");
@@ -287,7 +288,7 @@ fn read(store: &Store) -> State {
     })
 }
 
-/// Says which operation failed.
+/// Returns a converter to a failure that names the operation.
 fn failed(what: &'static str) -> impl Fn(std::io::Error) -> Failure {
     move |error| Failure::new(format!("failed to {what}: {error}"))
 }
@@ -300,7 +301,7 @@ fn read_signature(path: &Path) -> Result<String, Failure> {
     Ok(text)
 }
 
-/// Waits until nothing is on trial any more.
+/// Waits until no update is on trial any more.
 fn wait(store: &Store, version: &str) -> Outcome {
     let end = Instant::now() + trial::longest(&init::update_rules()?);
     loop {
@@ -332,7 +333,7 @@ fn roll_back(context: &Context, store: &Store) -> Outcome {
     let lock = store.lock(Duration::ZERO).map_err(failed("lock the updates"))?;
     let changing = store.changing().map_err(failed("lock the record of updates"))?;
     let mut state = read(store);
-    // Who watches a trial has the lock, ends with its agent, and lets go of it.
+    // The process that watches a trial has the lock. It ends with its agent, and then releases the lock.
     if lock.is_none() && state.trial.is_none() {
         return Err(Failure::new("an update is being installed: try again when it is, see `nodlet system`"));
     }
@@ -363,7 +364,7 @@ fn version_of(choice: &Choice) -> &str {
 fn status(context: &Context, store: &Store, as_json: bool) -> Outcome {
     let state = read(store);
     let running = agent::executable(&Paths::new(&context.root));
-    // What runs is what the agent executes, whatever the record says.
+    // The running program is what the agent executes, whatever the record says.
     let (mut version, mut from) = ("unknown", "none");
     if let Some(path) = &running {
         let programs = state.trial.iter().map(|trial| &trial.program).chain(&state.kept);
@@ -407,7 +408,7 @@ fn status(context: &Context, store: &Store, as_json: bool) -> Outcome {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Writes to the console. One that is gone changes nothing.
+/// Writes to the console. Errors are ignored.
 fn note(text: std::fmt::Arguments<'_>) {
     let _ = std::io::Write::write_all(&mut std::io::stderr(), format!("nodlet system: {text}\n").as_bytes());
 }

@@ -1,4 +1,4 @@
-//! `nodlet version`: of this program, and of the agent that answers.
+//! `nodlet version`: prints the versions of this program and of the agent that responds.
 
 use std::process::ExitCode;
 
@@ -46,7 +46,7 @@ fn run(mut context: Context, mut parser: Parser) -> Outcome {
         }
     }
     let version = concat!("v", env!("CARGO_PKG_VERSION"));
-    // Without an agent there is still this program, whose version may be why somebody asks.
+    // Without an agent the client's version is still printed: it may be why the user asks.
     let server = match client_only {
         true => None,
         false => match Client::new(&context)?.json("GET", "/version", None) {

@@ -1,5 +1,5 @@
-//! Waits for a file to be put into its place, as the agent's socket and the state of updates are: each
-//! is renamed, and inotify reports that.
+//! Waits for a file to be created or replaced, such as the agent's socket or the state of updates. Each is
+//! renamed into place, which inotify reports.
 
 use std::os::fd::AsFd;
 use std::path::Path;
@@ -8,17 +8,17 @@ use std::time::{Duration, Instant};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::inotify::{AddWatchFlags, InitFlags, Inotify};
 
-/// Where there is nothing to watch, and for what nobody reports.
+/// The polling interval if a directory cannot be watched.
 const UNWATCHED: Duration = Duration::from_millis(500);
 
-/// An agent that does not answer is asked again after so long, though no other was started.
+/// How long to wait for the start of another agent before an agent that does not respond is asked again.
 const SLOW: Duration = Duration::from_secs(5);
 
-/// Changes of a directory since this value was made.
+/// A watch of changes of a directory since this value was created.
 pub(crate) struct Watch(Option<Inotify>);
 
 impl Watch {
-    /// Watches a directory, or the nearest one above it that exists.
+    /// Watches a directory, or its nearest existing ancestor.
     pub(crate) fn of(directory: &Path) -> Watch {
         let watched = || -> nix::Result<Inotify> {
             let inotify = Inotify::init(InitFlags::IN_CLOEXEC)?;
@@ -31,19 +31,19 @@ impl Watch {
         Watch(watched().ok())
     }
 
-    /// Waits for an agent to be started, but not for long: one that is only slow reports nothing.
+    /// Waits for the start of an agent, but not for long: an agent that is merely slow causes no event.
     pub(crate) fn wait_for_agent(self, end: Instant) -> bool {
         self.wait(end.min(Instant::now() + SLOW));
         Instant::now() < end
     }
 
-    /// Waits for a change, or until `end`; whether there is time left.
+    /// Waits for a change, at most until `end`. Returns whether there is time left.
     pub(crate) fn wait(self, end: Instant) -> bool {
         let left = end.saturating_duration_since(Instant::now());
         match &self.0 {
             Some(inotify) => {
                 let mut changed = [PollFd::new(inotify.as_fd(), PollFlags::POLLIN)];
-                // Rounded up: what ends too early is asked again at once.
+                // Rounded up: a caller that is woken too early would ask again at once.
                 let left = PollTimeout::try_from(left + Duration::from_millis(1)).unwrap_or(PollTimeout::MAX);
                 let _ = poll(&mut changed, left);
             }
@@ -63,16 +63,16 @@ mod tests {
         let inner = directory.join("run/nodlet");
         std::fs::create_dir_all(&directory).expect("a scratch directory");
         let long = || Instant::now() + Duration::from_secs(60);
-        // The directory itself is made first.
+        // The directory itself is created first.
         let watch = Watch::of(&inner);
         std::fs::create_dir_all(&inner).expect("made");
         assert!(watch.wait(long()));
-        // What took place before the wait counts.
+        // A change before the wait counts.
         let watch = Watch::of(&inner);
         std::fs::write(directory.join("new"), "x").expect("written");
         std::fs::rename(directory.join("new"), inner.join("file")).expect("renamed");
         assert!(watch.wait(long()));
-        // And nothing is nothing.
+        // Without a change the wait times out.
         let begun = Instant::now();
         assert!(!Watch::of(&inner).wait(begun + Duration::from_millis(80)));
         assert!(begun.elapsed() >= Duration::from_millis(80));

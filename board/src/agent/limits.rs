@@ -16,13 +16,14 @@ const HIGH: &str = "--image-gc-high-threshold";
 const LOW: &str = "--image-gc-low-threshold";
 const AGE: &str = "--minimum-image-ttl-duration";
 
-/// Between the two thresholds, if only one is given: as much as between those of the kubelet.
+/// Distance between the two image thresholds if only one is given, in percent. It equals the kubelet's
+/// default.
 const BETWEEN: u8 = 5;
 
-/// How long an image stays that nobody uses, as with the kubelet: long enough for a pod to be applied.
+/// How long an unused image is kept, as by the kubelet: long enough for a pod that uses it to be applied.
 const MINIMUM_AGE: Duration = Duration::from_secs(120);
 
-/// What may be given; `None` for what was not.
+/// The flags given on the command line; `None` for each flag that was not given.
 #[derive(Debug, Default)]
 pub(super) struct Flags {
     pub(super) pods: Option<usize>,
@@ -34,11 +35,11 @@ pub(super) struct Flags {
 }
 
 impl Flags {
-    /// Takes the flag of this name with its value; `false` if it is none of these.
+    /// Parses the flag of this name and its value. Returns `false` if this module has no such flag.
     pub(super) fn take(&mut self, name: &str, parser: &mut Parser) -> Result<bool, Failure> {
         match name {
             "max-pods" => self.pods = Some(within(parser, "--max-pods", 1..=MAX_PODS)?),
-            // One place is for whoever asks and goes.
+            // One connection is reserved for short requests.
             "max-connections" => self.connections = Some(within(parser, "--max-connections", 4..=1024)?),
             "max-events" => self.events = Some(within(parser, "--max-events", 1..=10_000)?),
             "image-gc-high-threshold" => self.high = Some(percent(parser, HIGH, 1..=99)?),
@@ -52,7 +53,7 @@ impl Flags {
         Ok(true)
     }
 
-    /// When images are removed; `None` if no threshold says so.
+    /// When images are removed; `None` if `--image-gc-high-threshold` is not given.
     pub(super) fn image_collection(&self) -> Result<Option<ImageCollection>, Failure> {
         let Some(high) = self.high else {
             let given = [(LOW, self.low.is_some()), (AGE, self.minimum_age.is_some())];

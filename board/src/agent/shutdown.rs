@@ -1,4 +1,4 @@
-//! How long pods may take to end when all of them do: the flags of `nodlet agent` and `nodlet down`.
+//! How long pods may take to end when all of them are stopped: the flags of `nodlet agent` and `nodlet down`.
 
 use std::time::Duration;
 
@@ -12,10 +12,10 @@ const TOTAL: &str = "--shutdown-grace-period";
 const CRITICAL: &str = "--shutdown-grace-period-critical-pods";
 const GROUPS: &str = "--shutdown-grace-period-by-pod-priority";
 
-/// Groups of priorities; more are no help.
+/// The most groups of priorities that are accepted; nobody needs more.
 const MOST: usize = 64;
 
-/// Those of the agent's arguments that `nodlet down` takes, too.
+/// The arguments of `nodlet agent` that `nodlet down` accepts, too.
 pub(crate) fn flags_of(arguments: &[String]) -> Vec<&str> {
     let mut found = Vec::new();
     let mut words = arguments.iter().map(String::as_str);
@@ -31,7 +31,7 @@ pub(crate) fn flags_of(arguments: &[String]) -> Vec<&str> {
     found
 }
 
-/// What the user said.
+/// The shutdown flags given on the command line.
 #[derive(Default)]
 pub(super) struct Flags {
     total: Option<Duration>,
@@ -40,7 +40,7 @@ pub(super) struct Flags {
 }
 
 impl Flags {
-    /// Takes the value of a flag, if it is one of these.
+    /// Parses the value of a shutdown flag. Returns `false` if this module has no such flag.
     pub(super) fn take(&mut self, name: &str, parser: &mut Parser) -> Result<bool, Failure> {
         let flag = format!("--{name}");
         match flag.as_str() {
@@ -52,7 +52,7 @@ impl Flags {
         Ok(true)
     }
 
-    /// By priority, lowest first; none for no limits.
+    /// The shutdown groups by priority, lowest first; an empty list means no limits.
     pub(super) fn groups(self) -> Result<Vec<ShutdownGroup>, Failure> {
         let (total, critical) = (self.total.unwrap_or_default(), self.critical.unwrap_or_default());
         if !self.groups.is_empty() && (self.total.is_some() || self.critical.is_some()) {

@@ -1,4 +1,4 @@
-//! The cgroups of a running machine: which controllers there are, in v2 or v1, and how v2 is mounted.
+//! Checks of the cgroups of a running machine: which controllers exist, in v2 or v1, and how v2 is mounted.
 
 use std::fs;
 use std::io;
@@ -9,12 +9,12 @@ use super::mounts::Mount;
 use super::probe::{Probe, Tried};
 use super::report::{Area, Check, Verdict};
 
-/// Where cgroup v2 is mounted.
+/// The mount of cgroup v2.
 fn v2_mount(mounts: &[Mount]) -> Option<&Mount> {
     mounts.iter().find(|mount| mount.kind == "cgroup2")
 }
 
-/// Where the hierarchy of cgroup v1 with this controller is mounted.
+/// The mount of the cgroup v1 hierarchy with this controller.
 pub(super) fn v1_mount<'a>(mounts: &'a [Mount], controller: &str) -> Option<&'a Mount> {
     mounts.iter().find(|mount| mount.kind == "cgroup" && mount.has(controller))
 }
@@ -27,7 +27,7 @@ pub(super) fn unified(mounts: &[Mount]) -> Tried {
     }
 }
 
-/// Whether a controller is there for pods.
+/// Whether pods can use a controller.
 pub(super) fn controller(name: &str, mounts: &[Mount]) -> Tried {
     let v1 = if name == "io" { "blkio" } else { name };
     if let Some(mount) = v1_mount(mounts, v1) {
@@ -48,7 +48,7 @@ pub(super) fn controller(name: &str, mounts: &[Mount]) -> Tried {
     }
 }
 
-/// What /proc/cgroups says of a controller.
+/// The state of a controller in /proc/cgroups.
 #[derive(Debug, PartialEq, Eq)]
 enum State {
     On,
@@ -80,7 +80,7 @@ pub(super) fn cpu_limits(mounts: &[Mount]) -> Tried {
     let Some(mount) = v2_mount(mounts) else {
         return Tried::Unclear("no cgroup file system is mounted".to_owned());
     };
-    // The top has none itself; a cgroup below it has, where the controller is on.
+    // The root cgroup itself has no quota file; a cgroup below it has one if the controller is enabled.
     let children = fs::read_dir(&mount.point).into_iter().flatten().flatten().map(|entry| entry.path());
     let with_cpu: Vec<_> = children.filter(|child| child.join("cpu.weight").exists()).collect();
     match with_cpu.first() {
@@ -90,7 +90,7 @@ pub(super) fn cpu_limits(mounts: &[Mount]) -> Tried {
     }
 }
 
-/// Whether the kernel says how much a machine is overloaded.
+/// Whether the kernel reports pressure, which shows how overloaded a machine is.
 pub(super) fn pressure() -> Tried {
     match fs::read_to_string("/proc/pressure/memory") {
         Ok(_) => Tried::Works("in /proc/pressure".to_owned()),
@@ -104,7 +104,7 @@ pub(super) fn pressure() -> Tried {
     }
 }
 
-/// What to do where the kernel has a feature and does not offer it.
+/// The remedy if the kernel has a feature but does not offer it.
 pub(super) fn remedy(probe: Probe, machine: &Machine) -> Option<String> {
     let has = |option: &str| match &machine.config {
         Some((_, config)) => config.setting(option) != super::config::Setting::Off,
@@ -130,7 +130,7 @@ pub(super) fn remedy(probe: Probe, machine: &Machine) -> Option<String> {
     }
 }
 
-/// What to do about a memory controller that is off, as many boards have it.
+/// The remedy for a disabled memory controller, which many boards have.
 fn memory_remedy(command_line: &str) -> String {
     let disables = |word: &str| {
         word.strip_prefix("cgroup_disable=")
@@ -146,11 +146,11 @@ fn memory_remedy(command_line: &str) -> String {
         .to_owned()
 }
 
-/// All checks of how cgroups are mounted.
+/// All checks of the cgroup mounts.
 pub(super) fn checks(machine: &Machine) -> Vec<Check> {
     const NAME: &str = "cgroup delegation";
     let Some(mount) = v2_mount(&machine.mounts) else { return Vec::new() };
-    // Limits that lie in cgroup v1 are not guarded by any option.
+    // Limits in cgroup v1 are protected by no mount option.
     if machine.mounts.iter().any(|mount| mount.kind == "cgroup" && mount.has("memory")) {
         return Vec::new();
     }

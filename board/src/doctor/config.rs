@@ -1,5 +1,5 @@
-//! A kernel's configuration as its build wrote it: `.config`, `/proc/config.gz`, `/boot/config-*`.
-//! Read here, judged in `features.rs`.
+//! A kernel's configuration as its build wrote it: `.config`, `/proc/config.gz`, `/boot/config-*`. This
+//! module only reads it; `features.rs` judges it.
 
 use std::fmt;
 use std::fs::File;
@@ -8,15 +8,15 @@ use std::path::Path;
 
 use flate2::read::MultiGzDecoder;
 
-/// More than any configuration has, compressed or not: some 300 KiB.
+/// The largest file that is read, compressed or not. Real configurations have some 300 KiB.
 const BYTES_MAX: u64 = 8 * 1024 * 1024;
 
-/// A version of Linux, as far as features depend on it.
+/// A version of Linux, major and minor, as far as features depend on it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Version(pub(super) u32, pub(super) u32);
 
 impl Version {
-    /// From `6.12.34-v8+`.
+    /// Parses a release such as `6.12.34-v8+`.
     pub(super) fn parse(release: &str) -> Option<Version> {
         let mut numbers = release.split(|c: char| !c.is_ascii_digit());
         Some(Version(numbers.next()?.parse().ok()?, numbers.next()?.parse().ok()?))
@@ -29,7 +29,7 @@ impl fmt::Display for Version {
     }
 }
 
-/// What an option is set to.
+/// The value of a kernel option.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Setting {
     BuiltIn,
@@ -37,12 +37,13 @@ pub(super) enum Setting {
     Off,
 }
 
-/// The options of a kernel.
+/// The options of a kernel's configuration.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Config {
-    /// Without `CONFIG_`, in the order of the file. One that is not named is off. Few are ever looked up.
+    /// Options without `CONFIG_`, in the order of the file. An option that is not listed is off. A list
+    /// suffices, because few lookups are made.
     options: Vec<(String, Setting)>,
-    /// From the comment at its beginning.
+    /// The release in the comment at the beginning of the file.
     pub(super) release: Option<String>,
 }
 
@@ -88,7 +89,7 @@ impl fmt::Display for ConfigError {
 }
 
 impl Config {
-    /// Reads a file, compressed with gzip or not.
+    /// Reads a configuration file, compressed with gzip or not.
     pub(super) fn read(path: &Path) -> Result<Config, ConfigError> {
         let mut file = File::open(path).map_err(ConfigError::Read)?;
         let bytes = limited(&mut file)?;
@@ -110,7 +111,7 @@ impl Config {
         Config::parse(std::str::from_utf8(bytes).map_err(|_| ConfigError::NotText)?)
     }
 
-    /// Reads the text of a configuration. Of an option that is set twice the last counts, as for the
+    /// Parses the text of a configuration. If an option is set twice, the last value counts, as in the
     /// kernel's build.
     pub(super) fn parse(text: &str) -> Result<Config, ConfigError> {
         let mut config = Config::default();
@@ -123,7 +124,7 @@ impl Config {
                 {
                     config.options.push((name.to_owned(), Setting::Off));
                 } else if let Some(title) = comment.strip_suffix(" Kernel Configuration") {
-                    // "Linux/arm64 6.12.34 Kernel Configuration"
+                    // The title looks like "Linux/arm64 6.12.34 Kernel Configuration".
                     config.release = title.rsplit(' ').next().map(str::to_owned);
                 }
                 continue;
@@ -152,7 +153,7 @@ impl Config {
         Ok(config)
     }
 
-    /// What an option, without `CONFIG_`, is set to.
+    /// The value of an option, which is named without `CONFIG_`.
     pub(super) fn setting(&self, option: &str) -> Setting {
         self.options
             .iter()
@@ -161,13 +162,13 @@ impl Config {
             .map_or(Setting::Off, |(_, setting)| *setting)
     }
 
-    /// Whether it begins as what the kernel's build writes. A defconfig or a fragment leaves out what
-    /// is as it is by default, which cannot be judged.
+    /// Whether the configuration is complete, that is begins with the comment that the kernel's build writes.
+    /// A defconfig or a fragment omits options with default values, so it cannot be judged.
     pub(super) fn is_whole(&self) -> bool {
         self.release.is_some()
     }
 
-    /// The version that the configuration is of.
+    /// The kernel version of the configuration.
     pub(super) fn version(&self) -> Option<Version> {
         Version::parse(self.release.as_deref()?)
     }

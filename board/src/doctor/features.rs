@@ -1,47 +1,47 @@
-//! What pods need of a kernel: one table, by which a running kernel is tried (`kernel.rs`) and the
-//! configuration of another one judged.
+//! The kernel features that pods need, as one table. By this table a running kernel is probed (`kernel.rs`)
+//! and the configuration of another kernel is judged.
 
 use super::config::{Config, Setting, Version};
 use super::probe::Probe;
 use super::report::{Area, Check, Verdict};
 
-/// Whether pods run without a feature.
+/// Whether pods depend on a kernel feature.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Need {
-    /// Pods, or all but some, do not run, or a common field of them does not work.
+    /// Without the feature no pods or only some pods run, or a common field of pods does not work.
     Needed,
-    /// Pods run.
+    /// Without the feature pods run, with a disadvantage.
     Useful,
 }
 
-/// Something that a kernel has or lacks.
+/// A feature that a kernel has or lacks.
 #[derive(Debug)]
 pub(super) struct Feature {
     pub(super) area: Area,
     pub(super) name: &'static str,
     pub(super) need: Need,
-    /// Kernels have it in any of these ways, the best first.
+    /// The alternatives by which kernels provide the feature, the best first.
     pub(super) ways: &'static [Way],
-    /// The module that brings it where an option is set to `m`; empty where it cannot be one.
+    /// The module that provides the feature if an option is set to `m`; empty if it cannot be a module.
     pub(super) module: &'static str,
-    /// What its lack means for pods, as a sentence.
+    /// What the lack of the feature means for pods, as a sentence.
     pub(super) without: &'static str,
-    /// How a running kernel is tried.
+    /// How a running kernel is probed for the feature.
     pub(super) probe: Probe,
 }
 
-/// Options that are a feature together.
+/// Options that together provide a feature.
 #[derive(Debug)]
 pub(super) struct Way {
-    /// Without `CONFIG_`.
+    /// The options, without `CONFIG_`.
     pub(super) options: &'static [&'static str],
-    /// The first version with which they are.
+    /// The first kernel version in which the options suffice; `None` for any version.
     pub(super) since: Option<Version>,
-    /// What is worse than in the ways before; empty if nothing is.
+    /// The disadvantage against the preceding ways; empty if there is none.
     pub(super) worse: &'static str,
 }
 
-/// With all of these options.
+/// A way that needs all of these options, in any kernel version.
 const fn all(options: &'static [&'static str]) -> Way {
     Way { options, since: None, worse: "" }
 }
@@ -55,7 +55,7 @@ const FILES_MOUNTED: Version = Version(6, 12);
 /// The oldest kernel that runs eBPF programs on a link without a classifier (tcx).
 const TCX: Version = Version(6, 6);
 
-/// Every feature.
+/// The table of all kernel features.
 pub(super) const FEATURES: &[Feature] = &[
     Feature {
         area: Area::Kernel,
@@ -389,7 +389,7 @@ pub(super) const FEATURES: &[Feature] = &[
 ];
 
 impl Feature {
-    /// The verdict if a kernel lacks it.
+    /// The verdict if a kernel lacks the feature.
     pub(super) fn lack(&self) -> Verdict {
         match self.need {
             Need::Needed => Verdict::Missing,
@@ -397,28 +397,28 @@ impl Feature {
         }
     }
 
-    /// A check that found it.
+    /// A check that found the feature.
     pub(super) fn works(&self, found: impl Into<String>) -> Check {
         Check::ok(self.area, self.name, found)
     }
 
-    /// A check that could not find out.
+    /// A check that could not determine whether the feature exists.
     pub(super) fn unknown(&self, found: impl Into<String>) -> Check {
         Check::unknown(self.area, self.name, found)
     }
 
-    /// A check that found its lack.
+    /// A check that found that the feature is missing.
     pub(super) fn lacks(&self, found: impl Into<String>, remedy: impl Into<String>) -> Check {
         Check::new(self.area, self.name, self.lack(), found).because(self.without, remedy)
     }
 
-    /// How a kernel of this configuration and version has it. A version that is not known is taken for
-    /// an old one.
+    /// The best way in which a kernel of this configuration and version provides the feature. An unknown
+    /// version counts as old.
     pub(super) fn way(&self, config: &Config, version: Option<Version>) -> Option<&Way> {
         self.ways.iter().find(|way| way.is_possible(version) && way.lacking(config).is_empty())
     }
 
-    /// What the configuration of a kernel says.
+    /// Judges the feature by a kernel's configuration.
     pub(super) fn judge(&self, config: &Config, version: Option<Version>) -> Check {
         if let Some(way) = self.way(config, version) {
             let found = way.found(config, self.module);
@@ -436,7 +436,7 @@ impl Feature {
         self.lacks(found.collect::<Vec<_>>().join("; "), self.enable(config, version))
     }
 
-    /// Which options to enable, as a sentence.
+    /// The options to enable for the feature, as a sentence.
     pub(super) fn enable(&self, config: &Config, version: Option<Version>) -> String {
         let ways = self.ways.iter().map(|way| {
             let options = options(&way.lacking(config));
@@ -475,7 +475,7 @@ impl Way {
     }
 }
 
-/// `CONFIG_A, CONFIG_B and CONFIG_C`.
+/// Joins the names of options: `CONFIG_A, CONFIG_B and CONFIG_C`.
 pub(super) fn options(names: &[&str]) -> String {
     let names: Vec<String> = names.iter().map(|name| format!("CONFIG_{name}")).collect();
     match &names[..] {
@@ -485,14 +485,14 @@ pub(super) fn options(names: &[&str]) -> String {
     }
 }
 
-/// With a capital first letter and a full stop.
+/// Adds a capital first letter and a full stop.
 pub(super) fn sentence(text: &str) -> String {
     let mut letters = text.chars();
     let first = letters.next().map(|first| first.to_ascii_uppercase());
     first.into_iter().chain(letters).chain(['.']).collect()
 }
 
-/// What the version of a kernel means.
+/// Judges the version of a kernel.
 pub(super) fn judge_version(version: Option<Version>, release: &str) -> Check {
     const NAME: &str = "Linux version";
     match version {
@@ -506,7 +506,7 @@ pub(super) fn judge_version(version: Option<Version>, release: &str) -> Check {
     }
 }
 
-/// All that can be said of a kernel by its configuration.
+/// All checks that a kernel's configuration allows.
 pub(super) fn judge_file(config: &Config) -> Vec<Check> {
     let version = config.version();
     let mut checks = vec![judge_version(version, config.release.as_deref().unwrap_or("the file"))];
@@ -527,7 +527,7 @@ pub(super) fn judge_file(config: &Config) -> Vec<Check> {
 mod tests {
     use super::*;
 
-    /// The configuration of a kernel with all options of all features.
+    /// The configuration of a kernel with all options of all features enabled.
     fn whole(release: &str) -> Vec<String> {
         let mut lines = vec![format!("# Linux/arm64 {release} Kernel Configuration")];
         let mut options: Vec<&str> =
@@ -568,7 +568,7 @@ mod tests {
         }
     }
 
-    /// Without these options, what is said of this feature.
+    /// Checks the verdict and the remedy of a feature for a kernel that lacks these options.
     #[track_caller]
     fn check(release: &str, without: &[&str], name: &str, verdict: Verdict, remedy: &str) {
         let mut lines = whole(release);

@@ -1,7 +1,8 @@
 //! The chains of the machine's firewall that drop forwarded packets by their policy, of nftables (and
-//! iptables on top of it) and of the older iptables. Only reads, and loads no module: what has no table
-//! is not asked. Rules are not read: a policy of `accept` with a last rule that drops is not noticed.
-//! Numbers are Linux': `linux/netfilter/nf_tables.h`, `linux/netfilter_ipv4/ip_tables.h`.
+//! iptables on top of it) and of legacy iptables. This module only reads, and loads no kernel module: a table
+//! that does not exist is not queried. It reads no rules, so it misses a chain with policy `accept` whose
+//! last rule drops. Numbers are those of Linux: `linux/netfilter/nf_tables.h`,
+//! `linux/netfilter_ipv4/ip_tables.h`.
 
 use std::fmt;
 use std::fs;
@@ -13,7 +14,7 @@ use super::probe::owned;
 /// A chain that every forwarded packet passes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Chain {
-    /// With its family: `ip filter`.
+    /// The table with its family: `ip filter`.
     pub(super) table: String,
     pub(super) name: String,
 }
@@ -24,11 +25,11 @@ impl fmt::Display for Chain {
     }
 }
 
-/// NF_INET_FORWARD, and the same in tables of bridges.
+/// NF_INET_FORWARD; tables of bridges use the same number.
 const FORWARD: u32 = 2;
 const DROP: u32 = 0;
 
-/// Every chain that drops forwarded packets which no rule accepts.
+/// Every chain whose policy drops the forwarded packets that no rule accepts.
 pub(super) fn dropping_chains() -> io::Result<Vec<Chain>> {
     let mut chains = nftables()?;
     match fs::read_to_string("/proc/net/ip_tables_names") {
@@ -38,7 +39,7 @@ pub(super) fn dropping_chains() -> io::Result<Vec<Chain>> {
             }
         }
         Ok(_) => {}
-        // The kernel has no iptables of the older kind.
+        // The kernel has no legacy iptables.
         Err(error) if error.kind() == io::ErrorKind::NotFound => {}
         Err(error) => return Err(error),
     }
@@ -76,7 +77,7 @@ fn nftables() -> io::Result<Vec<Chain>> {
         match read_messages(&buffer[..length], &mut chains) {
             Ok(true) => return Ok(chains),
             Ok(false) => {}
-            // The kernel has netfilter and no nftables.
+            // The kernel has netfilter but no nftables.
             Err(error) if matches!(error.raw_os_error(), Some(libc::EINVAL | libc::EOPNOTSUPP)) => {
                 return Ok(Vec::new());
             }
@@ -85,20 +86,20 @@ fn nftables() -> io::Result<Vec<Chain>> {
     }
 }
 
-/// Asks for all chains of all families.
+/// Requests all chains of all families.
 fn send_request(socket: &OwnedFd) -> io::Result<()> {
     let flags = (libc::NLM_F_REQUEST | libc::NLM_F_DUMP) as u16;
     let mut request = 20_u32.to_ne_bytes().to_vec();
     request.extend((NFNL_SUBSYS_NFTABLES << 8 | NFT_MSG_GETCHAIN).to_ne_bytes());
     request.extend(flags.to_ne_bytes());
-    // Sequence and port; then family, version and resource.
+    // The sequence number and the port; then family, version and resource.
     request.extend([0; 12]);
     // SAFETY: an open descriptor and a buffer of this length.
     let sent = unsafe { libc::send(socket.as_raw_fd(), request.as_ptr().cast(), request.len(), 0) };
     if sent < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
 
-/// Reads what one receive gave; whether that was the end.
+/// Parses the messages of one receive call. Returns whether they end the list.
 fn read_messages(mut bytes: &[u8], chains: &mut Vec<Chain>) -> io::Result<bool> {
     const HEAD: usize = 16;
     while let (Some(length), Some(kind)) = (word(bytes, 0, u32::from_ne_bytes), half(bytes, 4)) {
@@ -120,13 +121,13 @@ fn read_messages(mut bytes: &[u8], chains: &mut Vec<Chain>) -> io::Result<bool> 
     Ok(false)
 }
 
-/// The chain of this message, if it drops what is forwarded.
+/// The chain in this message, if its policy drops forwarded packets.
 fn dropping(message: &[u8]) -> Option<Chain> {
     let family = match *message.first()? {
         1 => "inet",
         2 => "ip",
         7 => "bridge",
-        // Pods have IPv4 addresses alone.
+        // Pods have IPv4 addresses only.
         _ => return None,
     };
     let attributes = attributes(message.get(4..)?);
@@ -142,7 +143,7 @@ fn dropping(message: &[u8]) -> Option<Chain> {
     })
 }
 
-/// Kinds and values.
+/// Splits netlink attributes into kinds and values.
 fn attributes(mut bytes: &[u8]) -> Vec<(u16, &[u8])> {
     const FLAGS: u16 = 0xc000;
     let mut found = Vec::new();
@@ -163,7 +164,7 @@ fn word<T>(bytes: &[u8], at: usize, read: impl Fn([u8; 4]) -> T) -> Option<T> {
     Some(read(bytes.get(at..at + 4)?.try_into().ok()?))
 }
 
-/// `struct ipt_getinfo`
+/// The kernel's `struct ipt_getinfo`.
 #[repr(C)]
 struct Info {
     name: [u8; 32],
@@ -176,16 +177,16 @@ struct Info {
 
 const IPT_SO_GET_INFO: libc::c_int = 64;
 const IPT_SO_GET_ENTRIES: libc::c_int = 65;
-/// Where a rule's target begins is written here in `struct ipt_entry`.
+/// Offset in `struct ipt_entry` of the field that says where the rule's target begins.
 const TARGET_OFFSET: usize = 88;
-/// `struct xt_entry_target`; a verdict follows.
+/// Size of `struct xt_entry_target`, which a verdict follows.
 const TARGET: usize = 32;
-/// -NF_DROP - 1
+/// The verdict DROP as a rule stores it: -NF_DROP - 1.
 const VERDICT_DROP: i32 = -1;
-/// More than any board's rules take.
+/// The most bytes of rules that are read. No board has as many.
 const ENTRIES_BYTES_MAX: u32 = 16 * 1024 * 1024;
 
-/// Whether the chain FORWARD of the table `filter`, which is there, drops by its policy.
+/// Whether the policy of the chain FORWARD in the existing table `filter` drops packets.
 fn iptables_drops() -> io::Result<bool> {
     // SAFETY: takes numbers only.
     let socket = owned(unsafe {
@@ -205,12 +206,12 @@ fn iptables_drops() -> io::Result<bool> {
     entries[..32].copy_from_slice(&name);
     entries[32..36].copy_from_slice(&info.size.to_ne_bytes());
     let length = entries.len();
-    // SAFETY: the buffer has as many bytes as the kernel is told.
+    // SAFETY: the buffer is as long as the length passed to the kernel.
     unsafe { option(&socket, IPT_SO_GET_ENTRIES, entries.as_mut_ptr().cast(), length) }?;
     Ok(policy(&entries[HEAD..], info.underflow[FORWARD as usize] as usize) == Some(VERDICT_DROP))
 }
 
-/// The verdict of the rule at `at`, which is a chain's last: its policy.
+/// The verdict of the rule at `at`. The last rule of a chain is its policy.
 fn policy(entries: &[u8], at: usize) -> Option<i32> {
     let entry = entries.get(at..)?;
     let target = usize::from(half(entry, TARGET_OFFSET)?);
@@ -226,7 +227,7 @@ unsafe fn option(
     length: usize,
 ) -> io::Result<()> {
     let mut length = length as libc::socklen_t;
-    // SAFETY: an open descriptor; the rest is the caller's promise.
+    // SAFETY: an open descriptor; the caller guarantees the rest.
     let got =
         unsafe { libc::getsockopt(socket.as_raw_fd(), libc::IPPROTO_IP, option, value, &raw mut length) };
     if got < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }

@@ -1,5 +1,5 @@
-//! The running kernel: each feature is tried where this user may, and looked up otherwise in what the
-//! kernel and its files list.
+//! Checks of the running kernel. A feature is tried if this user may try it, and otherwise looked up in what
+//! the kernel and its files list.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -11,7 +11,7 @@ use super::probe::{self, Probe, Tried};
 use super::report::{Area, Check, Verdict};
 use super::{cgroups, mounts};
 
-/// Where the configuration of the running kernel may be.
+/// Finds the configuration of the running kernel.
 pub(super) fn config(release: &str) -> Option<(PathBuf, Config)> {
     let places = [
         "/proc/config.gz".to_owned(),
@@ -19,18 +19,18 @@ pub(super) fn config(release: &str) -> Option<(PathBuf, Config)> {
         format!("/lib/modules/{release}/config"),
         format!("/usr/lib/modules/{release}/config"),
     ];
-    // One that cannot be read is as good as none: this machine's kernel can be tried, too.
+    // An unreadable configuration counts as missing: the running kernel can be probed without it.
     places
         .into_iter()
         .map(PathBuf::from)
         .find_map(|path| Config::read(&path).ok().map(|config| (path, config)))
 }
 
-/// All checks of the kernel itself.
+/// All checks of the running kernel.
 pub(super) fn checks(machine: &Machine) -> Vec<Check> {
     let mut checks =
         vec![judge_version(machine.version, &machine.release), initial_root(mounts::root(&machine.mounts))];
-    // Clock and watchdog of a running machine are looked at themselves: `machine.rs`.
+    // Clock and watchdog of a running machine are checked directly, in `machine.rs`.
     let told = |feature: &&Feature| {
         feature.probe != Probe::FileAlone || (feature.area == Area::Kernel && machine.config.is_some())
     };
@@ -78,7 +78,7 @@ fn attempt(feature: &Feature, machine: &Machine) -> Tried {
     }
 }
 
-/// What to do about a feature that this kernel was seen to lack.
+/// The remedy for a feature that a trial found missing.
 fn remedy(feature: &Feature, machine: &Machine) -> String {
     if let Some(remedy) = cgroups::remedy(feature.probe, machine) {
         return remedy;
@@ -110,7 +110,7 @@ fn remedy(feature: &Feature, machine: &Machine) -> String {
     }
 }
 
-/// What is listed of a feature that could not be tried.
+/// Looks a feature that could not be tried up in the configuration or the lists of the kernel.
 fn look_up(feature: &Feature, why: &str, machine: &Machine) -> Check {
     if let Some((path, config)) = &machine.config {
         let judged = feature.judge(config, machine.version);
@@ -141,12 +141,12 @@ fn look_up(feature: &Feature, why: &str, machine: &Machine) -> Check {
     feature.unknown(why)
 }
 
-/// Whether /proc/filesystems has this one.
+/// Whether /proc/filesystems lists this file system.
 fn is_registered(text: &str, kind: &str) -> bool {
     text.lines().any(|line| line.rsplit('\t').next() == Some(kind))
 }
 
-/// Whether a list of modules has this one: `kernel/fs/erofs/erofs.ko.xz: …`.
+/// Whether a list of modules such as `kernel/fs/erofs/erofs.ko.xz: …` contains this module.
 fn lists_module(text: &str, module: &str) -> bool {
     text.lines().any(|line| {
         let path = line.split(':').next().unwrap_or_default();
@@ -155,7 +155,7 @@ fn lists_module(text: &str, module: &str) -> bool {
     })
 }
 
-/// Whether the machine left the file system that the kernel unpacked its initramfs to.
+/// Checks whether the machine left the file system into which the kernel unpacked its initramfs.
 fn initial_root(root: Option<&mounts::Mount>) -> Check {
     const NAME: &str = "root file system";
     match root {

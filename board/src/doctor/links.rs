@@ -1,13 +1,13 @@
-//! The links that `nodlet init` configures on a board, as its network service reports them.
+//! Checks of the links that `nodlet init` configures on a board, by the report of its network service.
 
 use serde_json::Value;
 
 use super::report::{Area, Check, Verdict};
 
-/// What the service writes.
+/// The file in which the network service reports links.
 const STATUS: &str = "/run/nodlet/network.json";
 
-/// A check for each link; none on a machine with another init.
+/// Returns a check for each link; none on a machine with another init.
 pub(super) fn checks() -> Vec<Check> {
     let status = std::fs::read(STATUS).ok().and_then(|bytes| serde_json::from_slice::<Value>(&bytes).ok());
     let links = status.as_ref().and_then(|status| status["links"].as_array());

@@ -1,4 +1,4 @@
-//! The board itself: root's privileges, clock, watchdog, memory, and an agent that runs.
+//! Checks of the board itself: root's privileges, clock, watchdog, memory, and a running agent.
 
 use std::fs;
 use std::io::{self, Read, Write};
@@ -11,17 +11,17 @@ use nodlet_core::time::Timestamp;
 use super::Machine;
 use super::report::{Area, Check, Verdict};
 
-/// 2024-01-01: a clock before that was never set.
+/// 2024-01-01: a clock that shows an earlier time has never been set.
 const SET: Duration = Duration::from_secs(1_704_067_200);
 
-/// Memory of an agent without pods, and of all processes of nodlet for each pod (docs/benchmarks.md).
+/// Memory of an agent without pods, and of all nodlet processes for each pod (docs/benchmarks.md).
 const AGENT_KIB: u64 = 3 * 1024;
 const POD_KIB: u64 = 250;
-/// Pods that a board should have room for, and what their own programs take at least.
+/// Pods for which a board should have memory, and the least that the program of each needs.
 const PODS_FEW: u64 = 10;
 const PROGRAM_KIB: u64 = 1024;
 
-/// How long an agent may take to answer.
+/// How long an agent may take to respond.
 const PATIENCE: Duration = Duration::from_secs(5);
 
 /// All checks of the board.
@@ -46,7 +46,7 @@ pub(super) fn checks(machine: &Machine) -> Vec<Check> {
     checks
 }
 
-/// Without these no pod starts. Numbers are Linux': `linux/capability.h`.
+/// The capabilities without which no pod starts. Numbers are those of Linux: `linux/capability.h`.
 const CAPABILITIES: &[(&str, u32)] = &[
     ("CAP_CHOWN", 0),
     ("CAP_DAC_OVERRIDE", 1),
@@ -59,8 +59,8 @@ const CAPABILITIES: &[(&str, u32)] = &[
     ("CAP_MKNOD", 27),
 ];
 
-/// Whether root has root's powers, which it has not in most containers. The text is that of
-/// proc_pid_status(5).
+/// Checks whether root has the capabilities that pods need, which it lacks in most containers. The input is
+/// the text of proc_pid_status(5).
 fn judge_privileges(status: &str) -> Check {
     const NAME: &str = "privileges";
     let effective = status.lines().find_map(|line| line.strip_prefix("CapEff:"));
@@ -122,16 +122,16 @@ fn watchdog(is_root: bool) -> Check {
     judge_watchdog(&devices, holder().as_deref(), is_root)
 }
 
-/// A device that restarts the board unless it is written to.
+/// A watchdog device, which restarts the board unless a process writes to it.
 #[derive(Debug, Default)]
 struct Watchdog {
     name: String,
     identity: String,
-    /// `active`, `inactive`, or nothing where the kernel says nothing of it (CONFIG_WATCHDOG_SYSFS).
+    /// `active` or `inactive`; empty if the kernel does not report it (CONFIG_WATCHDOG_SYSFS).
     state: String,
 }
 
-/// The process that has a watchdog open, of those that this user may look at.
+/// A process that has a watchdog open, among those that this user may inspect.
 fn holder() -> Option<String> {
     for pid in
         names_in(Path::new("/proc")).into_iter().filter(|name| name.bytes().all(|b| b.is_ascii_digit()))
@@ -180,7 +180,7 @@ fn judge_watchdog(devices: &[Watchdog], holder: Option<&str>, is_root: bool) -> 
     )
 }
 
-/// A value of /proc/meminfo.
+/// Reads a value of /proc/meminfo, in KiB.
 fn kib(meminfo: &str, name: &str) -> Option<u64> {
     let line = meminfo.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))?;
     line.trim().trim_end_matches("kB").trim().parse().ok()
@@ -205,7 +205,8 @@ fn judge_memory(meminfo: &str) -> Check {
     Check::ok(Area::Machine, NAME, found)
 }
 
-/// nodlet lets no container with a memory limit swap, where the kernel counts swap.
+/// Checks whether containers with a memory limit can be kept from swapping: nodlet prevents it only if the
+/// kernel accounts swap.
 fn judge_swap(meminfo: &str, is_v1: bool) -> Check {
     const NAME: &str = "swap";
     let file = "/sys/fs/cgroup/memory/memory.memsw.limit_in_bytes";
@@ -226,7 +227,7 @@ fn judge_swap_of(total: u64, is_counted: bool, name: &'static str) -> Check {
     }
 }
 
-/// Whether an agent answers.
+/// Checks whether an agent responds.
 fn agent(socket: &Path) -> Check {
     const NAME: &str = "agent";
     let shown = socket.display();

@@ -1,4 +1,4 @@
-//! What is mounted where, from /proc/self/mountinfo.
+//! The mounts of this process, from /proc/self/mountinfo.
 
 use std::fs::{self, File};
 use std::os::fd::AsRawFd;
@@ -7,32 +7,32 @@ use std::path::{Path, PathBuf};
 /// A mounted file system.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Mount {
-    /// The kernel's number of the mount.
+    /// The mount ID.
     id: u32,
-    /// Of the mount that it lies on; its own if it lies on none.
+    /// The ID of the mount that this one lies on; its own ID if it lies on none.
     parent: u32,
-    /// `179:2`
+    /// The device as `major:minor`: `179:2`.
     pub(super) device: String,
     pub(super) point: PathBuf,
     pub(super) kind: String,
-    /// Of the mount and of the file system.
+    /// Options of the mount and of the file system.
     options: Vec<String>,
 }
 
 impl Mount {
-    /// Whether it is what the kernel unpacked its initramfs to, as it mounted that: no process can leave
-    /// it. A bind mount of it can be left.
+    /// Whether this is the kernel's own mount of the file system into which it unpacked its initramfs. No
+    /// process can leave that mount by pivot_root, whereas it can leave a bind mount of it.
     pub(super) fn is_initial_root(&self) -> bool {
         self.kind == "rootfs" && self.parent == self.id
     }
 
-    /// Whether it is mounted with this option.
+    /// Whether the mount has this option.
     pub(super) fn has(&self, option: &str) -> bool {
         self.options.iter().any(|own| own == option)
     }
 }
 
-/// Reads proc_pid_mountinfo(5); lines that are none are passed over.
+/// Parses proc_pid_mountinfo(5). Skips malformed lines.
 pub(super) fn parse(text: &str) -> Vec<Mount> {
     text.lines().filter_map(line).collect()
 }
@@ -53,12 +53,12 @@ fn line(line: &str) -> Option<Mount> {
     })
 }
 
-/// mountinfo writes space, tab, newline and backslash as three octal digits.
+/// Decodes the three octal digits by which mountinfo writes space, tab, newline and backslash.
 fn unescape(text: &str) -> String {
     text.replace("\\040", " ").replace("\\011", "\t").replace("\\012", "\n").replace("\\134", "\\")
 }
 
-/// The mount that is this process's root. Another one at `/` may lie beneath it or over it.
+/// The mount that is this process's root. Other mounts at `/` may lie beneath it or over it.
 pub(super) fn root(mounts: &[Mount]) -> Option<&Mount> {
     let root = File::open("/").ok()?;
     let text = fs::read_to_string(format!("/proc/self/fdinfo/{}", root.as_raw_fd())).ok()?;
@@ -66,7 +66,7 @@ pub(super) fn root(mounts: &[Mount]) -> Option<&Mount> {
     mounts.iter().find(|mount| mount.id == id)
 }
 
-/// The mount that a path lies on: of those above it the nearest, and of several there the last.
+/// The mount that a path lies on: the nearest above the path, and the last of several at the same place.
 pub(super) fn of<'a>(mounts: &'a [Mount], path: &Path) -> Option<&'a Mount> {
     let above = mounts.iter().filter(|mount| path.starts_with(&mount.point));
     above.max_by_key(|mount| mount.point.components().count())

@@ -1,4 +1,5 @@
-//! The network of a running machine: whether the pods' range is free, and what keeps packets from pods.
+//! Checks of the network of a running machine: whether the pods' address range is free, and what blocks
+//! packets to pods.
 
 use std::fs;
 use std::io;
@@ -10,7 +11,7 @@ use super::Machine;
 use super::firewall::{self, Chain};
 use super::report::{Area, Check, Verdict};
 
-/// All checks of the network, those of [`super::links`] included.
+/// All checks of the network, including those of [`super::links`].
 pub(super) fn checks(machine: &Machine) -> Vec<Check> {
     let sysctl = |path: &str| fs::read_to_string(path).ok().map(|text| text.trim() == "1");
     let bridged = sysctl("/proc/sys/net/bridge/bridge-nf-call-iptables").unwrap_or(false);
@@ -24,7 +25,7 @@ pub(super) fn checks(machine: &Machine) -> Vec<Check> {
     checks
 }
 
-/// Whether the range of the pods' addresses is used for nothing else.
+/// Checks whether the pods' address range is used for nothing else.
 fn addresses(machine: &Machine) -> Check {
     const NAME: &str = "pod addresses";
     let paths = Paths::new(&machine.root.canonicalize().unwrap_or_else(|_| machine.root.clone()));
@@ -53,8 +54,8 @@ fn addresses(machine: &Machine) -> Check {
     }
 }
 
-/// What a chain that drops what no rule accepts means. `bridged`: whether packets between ports of a
-/// bridge pass it.
+/// Judges the chains that drop packets which no rule accepts. `bridged`: whether packets between ports of a
+/// bridge pass the chains.
 fn judge_firewall(bridged: bool, chains: io::Result<Vec<Chain>>) -> Check {
     const NAME: &str = "firewall";
     let chains = match chains {
@@ -82,7 +83,7 @@ fn judge_firewall(bridged: bool, chains: io::Result<Vec<Chain>>) -> Check {
     }
 }
 
-/// Whether the machine forwards what pods send to others. It need not.
+/// Judges whether the machine forwards packets from pods to other machines. Pods do not require it.
 fn judge_forwarding(forwards: Option<bool>) -> Check {
     const NAME: &str = "forwarding";
     match forwards {

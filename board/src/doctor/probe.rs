@@ -1,5 +1,5 @@
-//! Tries what a kernel can do, each thing in a child process with namespaces of its own: whatever was
-//! mounted or made there goes with the child. Faces the kernel and judges nothing.
+//! Tries what a kernel can do. Each trial runs in a child process with its own namespaces, so its mounts and
+//! links disappear with the child. This module faces the kernel and judges nothing.
 
 use std::fs::{self, File};
 use std::io::{self, Read, Write};
@@ -16,23 +16,23 @@ use nodlet_host::network::filter;
 use nodlet_host::network::netlink::{Netlink, link_index};
 use nodlet_rootfs::assemble::{AssembleError, Backing, LayerTrial, TrialError, try_layer, try_overlay};
 
-/// How a running kernel is tried.
+/// How a running kernel is probed for a feature.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Probe {
-    /// Its name in /proc/self/ns, and the flag that makes one.
+    /// The namespace's name in /proc/self/ns, and the flag that creates one.
     Namespace(&'static str, libc::c_int),
     SystemCalls,
     Overlay,
     Erofs,
     LayerMount,
-    /// A file system that is mounted with no more than its name.
+    /// A file system of this name, which is mounted without options.
     Mount(&'static str),
     TmpfsAttributes,
     Seccomp,
     Keyring,
     Landlock,
     CgroupV2,
-    /// Its name in cgroup v2.
+    /// The controller's name in cgroup v2.
     Controller(&'static str),
     CpuLimits,
     DeviceFilter,
@@ -40,25 +40,25 @@ pub(super) enum Probe {
     Veth,
     Bridge,
     SenderFilter,
-    /// Only the configuration tells: other checks look at a running machine.
+    /// Only the configuration can be judged: other checks inspect a running machine.
     FileAlone,
 }
 
-/// What came of it.
+/// The result of a trial.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Tried {
-    /// It works, and how.
+    /// The feature works; the text says how.
     Works(String),
-    /// The kernel has not got it, and how it said so.
+    /// The kernel lacks the feature; the text has the evidence.
     Lacks(String),
-    /// This user may not try, or something else came between.
+    /// Undetermined: this user may not try, or the trial failed for another reason.
     Unclear(String),
 }
 
-/// Seconds after which a child that tries something is ended.
+/// Seconds after which the child process of a trial is ended.
 const PATIENCE: u32 = 30;
 
-/// Runs `attempt` in a child process. This process must have one thread alone.
+/// Runs `attempt` in a child process. This process must have only one thread.
 fn in_child(attempt: &dyn Fn() -> Tried) -> Tried {
     let unclear = |what: &str, errno: Errno| Tried::Unclear(format!("{what}: {}", errno.desc()));
     let (reader, writer) = match nix::unistd::pipe() {
@@ -77,7 +77,7 @@ fn in_child(attempt: &dyn Fn() -> Tried) -> Tried {
             };
             let mut writer = writer;
             let _ = writer.write_all(&[&[kind], text.as_bytes()].concat());
-            // SAFETY: ends the process. What the parent has not written yet is not written twice.
+            // SAFETY: ends the process. Buffers that the parent has not flushed yet are not written twice.
             unsafe { libc::_exit(0) }
         }
         Ok(ForkResult::Parent { child }) => {
@@ -96,7 +96,7 @@ fn in_child(attempt: &dyn Fn() -> Tried) -> Tried {
     }
 }
 
-/// Reads a result: errors of `lack` say that the kernel has not got it.
+/// Converts a result. The error numbers in `lack` mean that the kernel lacks the feature.
 fn of(result: io::Result<()>, works: &str, lack: &[i32]) -> Tried {
     match result {
         Ok(()) => Tried::Works(works.to_owned()),
@@ -114,7 +114,7 @@ fn check(result: libc::c_long) -> io::Result<()> {
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
 
-/// Tries what a process can make of its own. Another user than root is told what the kernel lists.
+/// Tries to create a namespace. Without root, reports what the kernel lists.
 pub(super) fn namespace(name: &str, flag: libc::c_int, is_root: bool) -> Tried {
     if !is_root {
         return match Path::new("/proc/self/ns").join(name).symlink_metadata() {
@@ -132,7 +132,7 @@ fn new(flags: CloneFlags) -> io::Result<()> {
     unshare(flags).map_err(io::Error::from)
 }
 
-/// Leaves the machine's mounts: what is mounted from here on is seen by nobody else.
+/// Unshares the mount namespace: nobody else sees later mounts.
 fn leave_mounts() -> io::Result<()> {
     let none = None::<&str>;
     new(CloneFlags::CLONE_NEWNS)?;
@@ -148,10 +148,10 @@ fn mount_over(kind: &str) -> io::Result<PathBuf> {
     Ok(place.to_owned())
 }
 
-/// Mounts a file system.
+/// Tries to mount a file system of this kind.
 pub(super) fn mount(kind: &str) -> Tried {
     in_child(&|| {
-        // Its own: message queues belong to an IPC namespace.
+        // Message queues belong to an IPC namespace, so the child needs its own.
         let mounted = leave_mounts().and_then(|()| {
             let _ = new(CloneFlags::CLONE_NEWIPC);
             mount_over(kind).map(drop)
@@ -160,7 +160,7 @@ pub(super) fn mount(kind: &str) -> Tried {
     })
 }
 
-/// Sets an attribute that only root may set, as overlayfs does.
+/// Tries to set an extended attribute that only root may set, as overlayfs does.
 pub(super) fn tmpfs_attributes() -> Tried {
     in_child(&|| {
         let set = leave_mounts().and_then(|()| mount_over("tmpfs")).and_then(|place| {
@@ -173,7 +173,7 @@ pub(super) fn tmpfs_attributes() -> Tried {
     })
 }
 
-/// Mounts an overlay on a tmpfs; whether the board's own file system takes one is `storage.rs`'.
+/// Tries to mount an overlay on a tmpfs. `storage.rs` tries the board's own file system.
 pub(super) fn overlay() -> Tried {
     in_child(&|| match leave_mounts().and_then(|()| mount_over("tmpfs")) {
         Err(error) => of(Err(error), "", &[]),
@@ -189,13 +189,13 @@ pub(super) fn overlay() -> Tried {
     })
 }
 
-/// Mounts an overlay with its changes in `directory`, and makes some.
+/// Tries to mount an overlay with its changes in `directory`, and to change files in it.
 pub(super) fn overlay_in(directory: &Path) -> Tried {
     in_child(&|| match leave_mounts() {
         Err(error) => of(Err(error), "", &[]),
         Ok(()) => match try_overlay(directory) {
             Ok(()) => Tried::Works("changed, removed and replaced files of an image".to_owned()),
-            // That is the kernel's lack.
+            // These errors are the kernel's, not the file system's.
             Err(error @ (TrialError::NoOverlay | TrialError::Write(_) | TrialError::Mount(_))) => {
                 Tried::Unclear(told(&error))
             }
@@ -213,7 +213,7 @@ fn told(error: &TrialError) -> String {
     format!("failed to {}", nodlet_host::error::chain(error))
 }
 
-/// Writes a layer, in `directory` or on a tmpfs, and mounts it.
+/// Writes a layer in `directory`, or on a tmpfs, and mounts it.
 fn layer(directory: Option<&Path>) -> Result<Result<LayerTrial, TrialError>, Tried> {
     let place = leave_mounts().and_then(|()| match directory {
         Some(directory) => Ok(directory.to_owned()),
@@ -222,7 +222,7 @@ fn layer(directory: Option<&Path>) -> Result<Result<LayerTrial, TrialError>, Tri
     place.map(|place| try_layer(&place)).map_err(|error| of(Err(error), "", &[]))
 }
 
-/// Mounts a layer, for what EROFS itself can do.
+/// Tries to mount a layer, to find out what EROFS supports.
 pub(super) fn erofs(directory: Option<&Path>) -> Tried {
     in_child(&|| match layer(directory) {
         Err(tried) => tried,
@@ -237,7 +237,7 @@ pub(super) fn erofs(directory: Option<&Path>) -> Tried {
     })
 }
 
-/// Mounts a layer, for the way in which the kernel reads its file.
+/// Tries to mount a layer, to find out how the kernel reads the layer's file.
 pub(super) fn layer_mount(directory: Option<&Path>) -> Tried {
     in_child(&|| match layer(directory) {
         Err(tried) => tried,
@@ -259,7 +259,7 @@ pub(super) fn layer_mount(directory: Option<&Path>) -> Tried {
     })
 }
 
-/// Loads a filter that lets every system call pass.
+/// Tries to load a seccomp filter that allows every system call.
 pub(super) fn seccomp() -> Tried {
     /// BPF_RET | BPF_K
     const RETURN: u16 = 0x06;
@@ -279,7 +279,7 @@ pub(super) fn seccomp() -> Tried {
     })
 }
 
-/// Joins a new session keyring.
+/// Tries to join a new session keyring.
 pub(super) fn keyring() -> Tried {
     const KEYCTL_JOIN_SESSION_KEYRING: libc::c_int = 1;
     in_child(&|| {
@@ -291,7 +291,7 @@ pub(super) fn keyring() -> Tried {
     })
 }
 
-/// Asks Landlock for its version.
+/// Queries Landlock's version.
 pub(super) fn landlock() -> Tried {
     const LANDLOCK_CREATE_RULESET_VERSION: libc::c_uint = 1;
     // SAFETY: with this flag the call takes no attributes.
@@ -311,7 +311,7 @@ pub(super) fn landlock() -> Tried {
     }
 }
 
-/// Makes one of each thing that agent and supervisors wait by.
+/// Tries the system calls by which agent and supervisors wait.
 pub(super) fn system_calls() -> Tried {
     in_child(&|| {
         // SAFETY: these calls take numbers only, but for signalfd's mask, which lives through its call.
@@ -340,7 +340,7 @@ pub(super) fn system_calls() -> Tried {
     })
 }
 
-/// Loads the program that keeps containers from devices.
+/// Tries to load the eBPF program that denies containers access to devices.
 pub(super) fn device_filter() -> Tried {
     in_child(&|| of(try_device_filter(), "loaded a program", &[libc::ENOSYS, libc::EINVAL]))
 }
@@ -348,7 +348,7 @@ pub(super) fn device_filter() -> Tried {
 const BRIDGE: &str = "doctor0";
 const LINK: &str = "doctor1";
 
-/// Two network namespaces: this process's own, and that of the descriptor.
+/// Creates two network namespaces: this process enters one, the descriptor refers to the other.
 fn two_networks() -> io::Result<OwnedFd> {
     new(CloneFlags::CLONE_NEWNET)?;
     let other = File::open("/proc/self/ns/net")?;
@@ -356,7 +356,7 @@ fn two_networks() -> io::Result<OwnedFd> {
     Ok(other.into())
 }
 
-/// Makes a bridge.
+/// Tries to create a bridge.
 pub(super) fn bridge() -> Tried {
     in_child(&|| {
         let made = two_networks().and_then(|_| Netlink::open()?.add_bridge(BRIDGE));
@@ -364,26 +364,26 @@ pub(super) fn bridge() -> Tried {
     })
 }
 
-/// Makes a veth pair between two network namespaces.
+/// Tries to create a veth pair between two network namespaces.
 pub(super) fn veth() -> Tried {
     const HARDWARE: [u8; 6] = [0x0a, 0x58, 10, 85, 0, 2];
     in_child(&|| {
         let made = two_networks().and_then(|other| {
             let raw: RawFd = other.as_raw_fd();
-            // No bridge: that is another feature.
+            // No bridge is used: a bridge is another feature.
             Netlink::open()?.add_veth(LINK, 0, ("eth0", HARDWARE), raw)
         });
         of(made, "made a pair between two namespaces", &[libc::EOPNOTSUPP])
     })
 }
 
-/// Attaches a filter to a link.
+/// Tries to attach a filter to a link.
 pub(super) fn sender_filter() -> Tried {
     in_child(&|| {
         let supported = two_networks().and_then(|_| {
             let mut netlink = Netlink::open()?;
             let _ = netlink.add_bridge(BRIDGE);
-            // Without bridges, the link that every namespace has.
+            // Without bridges, use the link that every namespace has.
             let index = link_index(BRIDGE).or_else(|_| link_index("lo"))?;
             Ok(filter::is_supported(&mut netlink, index))
         });
@@ -395,12 +395,12 @@ pub(super) fn sender_filter() -> Tried {
     })
 }
 
-/// A directory for trials beside what they are about, removed with what is in it when this goes.
+/// A directory for trials on the file system under test. It is removed with its contents on drop.
 #[derive(Debug)]
 pub(super) struct Scratch(PathBuf);
 
 impl Scratch {
-    /// Makes one in `directory`.
+    /// Creates a scratch directory in `directory`.
     pub(super) fn new(directory: &Path) -> io::Result<Scratch> {
         use std::os::unix::fs::DirBuilderExt;
         let path = directory.join(format!(".nodlet-doctor-{}", std::process::id()));
@@ -408,7 +408,7 @@ impl Scratch {
         Ok(Scratch(path))
     }
 
-    /// An empty directory in it.
+    /// Creates an empty directory in the scratch directory.
     pub(super) fn directory(&self, name: &str) -> Option<PathBuf> {
         let path = self.0.join(name);
         fs::create_dir(&path).ok().map(|()| path)
@@ -423,9 +423,9 @@ impl Drop for Scratch {
     }
 }
 
-/// Keeps `FromRawFd` out of the callers: a descriptor that a system call gave.
+/// Converts the descriptor that a system call returned, so that callers need no `FromRawFd`.
 pub(super) fn owned(descriptor: libc::c_int) -> io::Result<OwnedFd> {
     check(descriptor.into())?;
-    // SAFETY: the call succeeded, so the descriptor is open and nobody else's.
+    // SAFETY: the call succeeded, so the descriptor is open and nobody else owns it.
     Ok(unsafe { OwnedFd::from_raw_fd(descriptor) })
 }

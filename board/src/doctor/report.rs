@@ -1,4 +1,4 @@
-//! What was found, and how it is shown: a line for each check, or JSON.
+//! The results of all checks, printed as one line per check or as JSON.
 
 use std::fmt::Write;
 
@@ -7,13 +7,13 @@ use serde_json::{Value, json};
 /// The result of one check.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Verdict {
-    /// It works.
+    /// The feature works.
     Ok,
-    /// Pods run; something about them is worse than it could be.
+    /// Pods run, with a disadvantage.
     Warning,
-    /// Pods need it and it is not there.
+    /// Pods need a feature that is missing.
     Missing,
-    /// It could not be determined: by this user, or from this file.
+    /// Undetermined, because of this user's rights or the contents of this file.
     Unknown,
 }
 
@@ -30,7 +30,7 @@ impl Verdict {
     }
 }
 
-/// What a check is about.
+/// The subject area of a check.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Area {
     Kernel,
@@ -52,7 +52,7 @@ impl Area {
     }
 }
 
-/// One line of the report.
+/// One check, which is one line of the report.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Check {
     pub(super) area: Area,
@@ -60,9 +60,9 @@ pub(super) struct Check {
     pub(super) verdict: Verdict,
     /// What was found, without a full stop.
     pub(super) found: String,
-    /// What that means for pods, as a sentence; empty where all is well.
+    /// The consequence for pods, as a sentence; empty if the verdict is ok.
     pub(super) meaning: String,
-    /// What to do about it, as a sentence; empty where all is well.
+    /// What to do, as a sentence; empty if the verdict is ok.
     pub(super) remedy: String,
 }
 
@@ -72,31 +72,31 @@ impl Check {
         Check::new(area, name, Verdict::Ok, found)
     }
 
-    /// A check that could not be made.
+    /// A check that could not be performed.
     pub(super) fn unknown(area: Area, name: &'static str, found: impl Into<String>) -> Check {
         Check::new(area, name, Verdict::Unknown, found)
     }
 
-    /// A check that found something; see [`Check::because`].
+    /// A check with this verdict; [`Check::because`] adds what it means.
     pub(super) fn new(area: Area, name: &'static str, verdict: Verdict, found: impl Into<String>) -> Check {
         Check { area, name, verdict, found: found.into(), meaning: String::new(), remedy: String::new() }
     }
 
-    /// With its meaning for pods and what to do.
+    /// Adds the consequence for pods and the remedy to a check.
     pub(super) fn because(self, meaning: impl Into<String>, remedy: impl Into<String>) -> Check {
         Check { meaning: meaning.into(), remedy: remedy.into(), ..self }
     }
 }
 
-/// All checks, and what they are of.
+/// All checks, and the machine or file that was checked.
 pub(super) struct Report {
-    /// For people: `Linux 6.12.1 on x86_64`, or the file.
+    /// The subject as text for people: `Linux 6.12.1 on x86_64`, or the file.
     pub(super) subject: String,
     pub(super) checks: Vec<Check>,
 }
 
 impl Report {
-    /// Whether pods have all that they need, as far as that is known.
+    /// Whether no check found a missing requirement of pods. Undetermined checks do not count.
     pub(super) fn is_sufficient(&self) -> bool {
         self.count(Verdict::Missing) == 0
     }
@@ -105,7 +105,7 @@ impl Report {
         self.checks.iter().filter(|check| check.verdict == verdict).count()
     }
 
-    /// For people.
+    /// Formats the report as text for people.
     pub(super) fn text(&self) -> String {
         let verdicts = Verdict::ALL.iter().map(|verdict| verdict.word().len()).max().unwrap_or(0) + 2;
         let names = self.checks.iter().map(|check| check.name.len()).max().unwrap_or(0) + 2;
@@ -137,7 +137,7 @@ impl Report {
         text
     }
 
-    /// For programs.
+    /// Formats the report as JSON for programs.
     pub(super) fn json(&self) -> Value {
         let checks = self.checks.iter().map(|check| {
             json!({
@@ -157,7 +157,8 @@ impl Report {
     }
 }
 
-/// What files and the kernel report may hold anything; one check is one line.
+/// Replaces control characters: text from files and the kernel may contain any, and each check must stay one
+/// line.
 fn plain(text: &str) -> String {
     text.chars().map(|c| if c.is_control() { '?' } else { c }).collect()
 }

@@ -1,4 +1,4 @@
-//! The data directory: its file system, its room, the card beneath it, and the images in it.
+//! Checks of the data directory: its file system, its free space, the card beneath it, and its images.
 
 use std::fs;
 use std::io;
@@ -14,14 +14,14 @@ use super::probe::{self, Tried};
 use super::report::{Area, Check, Verdict};
 use crate::init;
 
-/// Less than this is soon full: an image that is not small, or the log of a pod that repeats itself.
+/// Below this much free space the directory is soon full: one large image, or one chatty pod's log, fills it.
 const BYTES_FEW: u64 = 64 * 1024 * 1024;
-/// Less than this is full.
+/// Below this much free space the directory counts as full.
 const BYTES_NONE: u64 = 4 * 1024 * 1024;
-/// A pod takes some ten inodes; an image that is loaded, one a layer.
+/// The fewest free inodes without a warning. A pod takes some ten inodes; a loaded image takes one per layer.
 const INODES_FEW: u64 = 1000;
 
-/// The part of a path that exists.
+/// The nearest existing directory at or above a path.
 pub(super) fn nearest(path: &Path) -> PathBuf {
     path.ancestors().find(|path| path.is_dir()).unwrap_or(Path::new("/")).to_owned()
 }
@@ -45,7 +45,7 @@ pub(super) fn checks(machine: &Machine) -> Vec<Check> {
     checks
 }
 
-/// Whether it keeps what is written to it.
+/// Checks whether the file system keeps data across a reboot.
 fn file_system(place: &str, mount: Option<&Mount>) -> Check {
     const NAME: &str = "data directory";
     let Some(mount) = mount else {
@@ -76,10 +76,10 @@ fn file_system(place: &str, mount: Option<&Mount>) -> Check {
     }
 }
 
-/// File systems that overlayfs takes no changes to.
+/// File systems that cannot be the upper layer of overlayfs.
 const UNFIT: [&str; 8] = ["vfat", "msdos", "exfat", "ntfs", "ntfs3", "nfs", "nfs4", "cifs"];
 
-/// Whether containers' changes can lie there.
+/// Checks whether containers' changes can be stored in the data directory.
 fn writable_layers(machine: &Machine, mount: Option<&Mount>) -> Check {
     const NAME: &str = "writable layers";
     let lack = |found: String| {
@@ -108,14 +108,14 @@ fn writable_layers(machine: &Machine, mount: Option<&Mount>) -> Check {
 fn room(data: &Path) -> Check {
     match statvfs(data) {
         Ok(found) => {
-            // Widths differ between architectures.
+            // Integer widths differ between architectures.
             #[allow(clippy::unnecessary_cast)]
             let (bytes, inodes, all) = (
                 found.blocks_available() as u64 * found.fragment_size() as u64,
                 found.files_available() as u64,
                 found.files() as u64,
             );
-            // Some file systems, btrfs among them, count none.
+            // Some file systems, btrfs among them, do not count inodes.
             judge_room(bytes, (all > 0).then_some(inodes))
         }
         Err(errno) => Check::unknown(Area::Storage, "free space", errno.desc()),
@@ -140,7 +140,7 @@ fn judge_room(bytes: u64, inodes: Option<u64>) -> Check {
         .because(means, "Remove images (nodlet image rm) and other files, or use a larger file system.")
 }
 
-/// What became of the data partition when the board booted; `None` where nodlet is not its init.
+/// Checks the data partition by the report of the board's boot; `None` if nodlet is not the init.
 fn data_partition(root: &Path) -> Option<Check> {
     let status = fs::read(root.join(init::storage::STATUS.trim_start_matches('/'))).ok()?;
     Some(judge_data_partition(&serde_json::from_slice(&status).ok()?))
@@ -162,7 +162,7 @@ fn judge_data_partition(status: &serde_json::Value) -> Check {
     }
 }
 
-/// What makes a card slow or wears it out.
+/// Checks the mount options for those that make a card slow or wear it out.
 fn options(mount: &Mount) -> Check {
     const NAME: &str = "mount options";
     let new = |found: &str| Check::new(Area::Storage, NAME, Verdict::Warning, found);
@@ -194,18 +194,18 @@ fn options(mount: &Mount) -> Check {
     }
 }
 
-/// What an eMMC says of its own age; other disks say nothing that is the same for all.
+/// Checks the wear that an eMMC reports; other disks have no common report.
 fn wear(data: &Path) -> Option<Check> {
     let device = fs::metadata(data).ok()?.dev();
     let block = PathBuf::from(format!("/sys/dev/block/{}:{}", libc::major(device), libc::minor(device)));
-    // A partition lies in its disk.
+    // A partition's directory lies in that of its disk.
     let disks = [block.join("device"), block.join("../device")];
     let read = |name: &str| disks.iter().find_map(|disk| fs::read_to_string(disk.join(name)).ok());
     judge_wear(&read("life_time")?, &read("pre_eol_info").unwrap_or_default())
 }
 
-/// Both are hexadecimal (JEDEC eMMC 5.0): tenths of the life that are used, of two kinds of memory
-/// cells, and how many spare blocks are left.
+/// Judges an eMMC's wear. Both texts have hexadecimal numbers (JEDEC eMMC 5.0): the used tenths of the life
+/// of two kinds of memory cells, and the state of the spare blocks.
 fn judge_wear(life_time: &str, spare: &str) -> Option<Check> {
     const NAME: &str = "eMMC wear";
     let number = |text: &str| u32::from_str_radix(text.trim().trim_start_matches("0x"), 16).ok();
@@ -224,7 +224,7 @@ fn judge_wear(life_time: &str, spare: &str) -> Option<Check> {
     Some(Check::ok(Area::Storage, NAME, found))
 }
 
-/// Whether what the store names is there.
+/// Checks whether the images that the store names are complete.
 fn images(machine: &Machine) -> Check {
     const NAME: &str = "images";
     let store = Store::open(&machine.root);

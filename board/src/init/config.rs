@@ -1,17 +1,17 @@
-//! What a device image says of its board: `usr/lib/nodlet/board.json`, which `cargo xtask image`
-//! makes of a profile.
+//! Reads the description of the board in a device image: `usr/lib/nodlet/board.json`, which `cargo xtask
+//! image` makes of a profile.
 
 use std::io;
 
 pub(super) use crate::board_json::{Board, CrashLoop};
 
-/// Where the file lies.
+/// The path of the description.
 const FILE: &str = "/usr/lib/nodlet/board.json";
 
-/// Reads the file.
+/// Reads the description of the board.
 ///
 /// # Errors
-/// If it is missing or says something that this version does not know.
+/// The file is missing, or has a field or value that this version does not know.
 pub(super) fn read() -> io::Result<Board> {
     let in_file = |error: &dyn std::fmt::Display| io::Error::other(format!("read {FILE}: {error}"));
     let bytes = std::fs::read(FILE).map_err(|error| in_file(&error))?;

@@ -1,10 +1,10 @@
 //! Crash loops: an agent that fails again and again leads to a reboot, later each time, and after
 //! some of them to safe mode: network and SSH, no agent.
 //!
-//! The number of crash loops in a row lies in [`FILE`]. It is written when a crash loop ends, and
-//! removed after an agent ran for [`HEALTHY`]; a board whose agent runs never writes it. [`HANG`] exists
-//! while the agent hangs; if the board boots with it, the watchdog has reset the board, which counts as a
-//! crash loop. Children of process 1 read and write both. [`judge`] is the decision.
+//! [`FILE`] has the number of consecutive crash loops. It is written when a crash loop ends, and removed
+//! after an agent ran for [`HEALTHY`]. A board whose agent keeps running never writes it. [`HANG`] exists
+//! while the agent hangs. If it exists when the board boots, the watchdog has reset the board, which counts
+//! as a crash loop. Children of process 1 read and write both files. [`judge`] makes the decision.
 
 use std::fs::{self, File};
 use std::io;
@@ -13,64 +13,64 @@ use std::time::Duration;
 
 use super::{config, identity, say};
 
-/// The number of crash loops in a row.
+/// The file with the number of consecutive crash loops.
 pub(crate) const FILE: &str = "/var/lib/nodlet/init/crash-loops";
 
-/// Exists while the agent hangs.
+/// The file that exists while the agent hangs.
 const HANG: &str = "/var/lib/nodlet/init/agent-hangs";
 
-/// Exit code of [`hang`]: an update on trial hung and is given up. The agent is to be killed.
+/// Exit code of [`hang`] if an update on trial hung and is given up. Process 1 must kill the agent then.
 pub(super) const AGENT_IS_TO_END: u8 = 114;
 
-/// Exists in safe mode: a line for people, with the reason and the way out.
+/// The file that exists in safe mode. Its one line tells people the reason and how to leave safe mode.
 const SAFE_MODE: &str = "/run/nodlet-init/safe-mode";
 
-/// The way out of safe mode, for people.
+/// How to leave safe mode, for people.
 const LEAVE: &str = "`nodlet safe-mode --leave` reboots into normal mode";
 
 /// The kernel argument for one boot in safe mode.
 pub(crate) const ARGUMENT: &str = "nodlet.safe";
 
-/// For how many seconds the first crash loop lasts, if the profile does not say.
+/// For how many seconds the first crash loop lasts if the profile does not set it.
 pub(super) const DEFAULT_AFTER: u32 = 60;
 
-/// How many crash loops are ended by a reboot before safe mode, if the profile does not say.
+/// How many crash loops end with a reboot before safe mode if the profile does not set it.
 pub(super) const DEFAULT_REBOOTS: u32 = 3;
 
-/// Fewer failures than this are no crash loop, however much time they took.
+/// The fewest consecutive failures that are a crash loop, however long they take.
 const FAILURES: u32 = 4;
 
-/// The longest crash loop.
+/// The longest duration of a crash loop.
 const LONGEST: Duration = Duration::from_secs(3600);
 
-/// An agent that ran so long ends the count.
+/// An agent that has run for this long resets the count.
 pub(super) const HEALTHY: Duration = Duration::from_secs(600);
 
-/// What to do about an agent that failed.
+/// The decision about an agent that failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Verdict {
-    /// Start it again, with the delay that all services have.
+    /// Start the agent again, after the delay that all services have.
     Restart,
     /// Count a crash loop, and reboot.
     Reboot,
 }
 
-/// What is known of the agent's failures.
+/// The recent failures of the agent.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Failures {
-    /// In a row: it did not run well between them.
+    /// Number of consecutive failures, without a longer run between them.
     pub(super) count: u32,
-    /// The time since the first of them.
+    /// The time from the first of these failures to the latest.
     pub(super) lasting: Duration,
-    /// Crash loops in a row that earlier boots ended with.
+    /// Number of consecutive crash loops that ended earlier boots.
     pub(super) crash_loops: u32,
-    /// The count of crash loops outlasts a reboot.
+    /// Whether the count of crash loops survives a reboot.
     pub(super) is_kept: bool,
 }
 
-/// Decides about an agent that failed. `after`: how long the first crash loop lasts; each later one
-/// lasts twice as long as the one before. A board that cannot count, for all of it lies in RAM, has
-/// the longest ones only: it must not reboot every minute for ever.
+/// Decides about an agent that failed. `after` is the duration of the first crash loop; each later one lasts
+/// twice as long as the one before. A board that keeps everything in RAM cannot count crash loops. Its crash
+/// loops always have the longest duration, because it must not reboot every minute for ever.
 pub(super) fn judge(failures: Failures, after: Duration) -> Verdict {
     let factor = 1u32.checked_shl(failures.crash_loops).unwrap_or(u32::MAX);
     let lasts = if failures.is_kept { after.saturating_mul(factor).min(LONGEST) } else { LONGEST };
@@ -80,17 +80,17 @@ pub(super) fn judge(failures: Failures, after: Duration) -> Verdict {
     }
 }
 
-/// Why the board is in safe mode and the way out, for people; `None` if it is not in safe mode.
+/// The reason for safe mode and how to leave it, for people; `None` if the board is not in safe mode.
 pub(crate) fn is_safe() -> Option<String> {
     fs::read_to_string(SAFE_MODE).ok().map(|text| text.trim_end().to_owned())
 }
 
-/// What the SSH server is to show before a login.
+/// The file that the SSH server shows before a login, in safe mode.
 pub(super) fn banner() -> Option<&'static str> {
     Path::new(SAFE_MODE).exists().then_some(SAFE_MODE)
 }
 
-/// Whether the board boots into safe mode, and why.
+/// Why the board must boot into safe mode; `None` if it must not.
 fn safe_mode(crash_loops: u32, reboots: u32, command_line: &str) -> Option<String> {
     if has_argument(command_line) {
         return Some(format!("the kernel argument {ARGUMENT} asks for it"));
@@ -104,13 +104,13 @@ fn has_argument(command_line: &str) -> bool {
     command_line.split_ascii_whitespace().any(|word| word == ARGUMENT)
 }
 
-/// Whether the kernel's command line asks for safe mode.
+/// Whether the kernel's command line requests safe mode.
 pub(crate) fn is_argued() -> bool {
     has_argument(&fs::read_to_string("/proc/cmdline").unwrap_or_default())
 }
 
-/// In the child that sets up the machine: reads the count, and decides on safe mode. Returns the
-/// number of crash loops, whether it outlasts a reboot, and whether the board is in safe mode.
+/// Reads the count and decides on safe mode, in the child that sets up the machine. Returns the number of
+/// crash loops, whether the count survives a reboot, and whether the board is in safe mode.
 pub(super) fn look(limits: Option<&config::CrashLoop>) -> (u32, bool, bool) {
     let count = count_hang(Path::new("/"), read());
     let reboots = limits.map_or(DEFAULT_REBOOTS, |limits| limits.reboots);
@@ -128,7 +128,8 @@ pub(super) fn look(limits: Option<&config::CrashLoop>) -> (u32, bool, bool) {
     (count, is_kept(), why.is_some())
 }
 
-/// The count. A file that holds no number counts as none: the board is to try.
+/// Reads the count of crash loops. A file without a number counts as 0, so that the board tries a normal
+/// boot.
 fn read() -> u32 {
     match identity::read(FILE) {
         Ok(Some(text)) => text.trim().parse().unwrap_or_else(|_| {
@@ -143,13 +144,13 @@ fn read() -> u32 {
     }
 }
 
-/// Whether the boot before, below this root, ended with a crash loop, and no agent ran well since.
+/// Whether the previous boot of this root ended with a crash loop, and no agent has run well since.
 pub(crate) fn is_counted(root: &Path) -> bool {
     let text = fs::read_to_string(below(root, FILE)).unwrap_or_default();
     text.trim().parse::<u32>().is_ok_and(|count| count > 0)
 }
 
-/// Whether what is written to /var/lib/nodlet is there after a reboot, and there is room for it.
+/// Whether files in /var/lib/nodlet survive a reboot, and there is space for more.
 fn is_kept() -> bool {
     use nix::sys::statfs::{TMPFS_MAGIC, statfs};
     use nix::sys::statvfs::{FsFlags, statvfs};
@@ -158,7 +159,7 @@ fn is_kept() -> bool {
     let in_ram = statfs(PLACE).is_ok_and(|found| {
         found.filesystem_type() == TMPFS_MAGIC || found.filesystem_type().0 as u32 == RAMFS
     });
-    // A count needs a file and a block of its own.
+    // The count needs a file and a block of its own.
     !in_ram
         && statvfs(PLACE).is_ok_and(|found| {
             !found.flags().contains(FsFlags::ST_RDONLY)
@@ -167,7 +168,7 @@ fn is_kept() -> bool {
         })
 }
 
-/// Counts a hang that the boot before ended with. Returns the number of crash loops.
+/// Counts a hang that ended the previous boot. Returns the number of crash loops.
 fn count_hang(root: &Path, count: u32) -> u32 {
     let hang = below(root, HANG);
     if !hang.exists() {
@@ -179,13 +180,14 @@ fn count_hang(root: &Path, count: u32) -> u32 {
     count
 }
 
-/// In a child of process 1: counts one more crash loop.
+/// Counts one more crash loop, in a child of process 1.
 pub(super) fn count() -> u8 {
     report("count this crash loop", write(Path::new("/"), read().saturating_add(1)))
 }
 
-/// In a child of process 1: the agent hangs. If that is an update on trial, the update is given up, and the
-/// nodlet before it is to start; otherwise the next boot counts the hang, unless the agent goes on.
+/// Records that the agent hangs, in a child of process 1. If the agent is an update on trial, gives up the
+/// update, so that the previous nodlet starts. Otherwise the next boot counts the hang, unless the agent
+/// continues before.
 pub(super) fn hang() -> u8 {
     if crate::system::give_up_trial(Path::new("/"), "its agent hung") {
         return AGENT_IS_TO_END;
@@ -196,12 +198,13 @@ pub(super) fn hang() -> u8 {
     report("note that the agent hangs", write_durably(Path::new(HANG), "").map(drop))
 }
 
-/// In a child of process 1: the agent goes on, or the board goes down in an orderly way.
+/// Removes the record of a hang because the agent continues, or the board goes down in an orderly way. Runs
+/// in a child of process 1.
 pub(super) fn hang_is_over() -> u8 {
     report("note that the agent goes on", remove_durably(Path::new(HANG)))
 }
 
-/// In a child of process 1: ends the count.
+/// Resets the count of crash loops, in a child of process 1.
 pub(super) fn forget() -> u8 {
     report("forget the crash loops", remove())
 }
@@ -220,7 +223,7 @@ fn write(root: &Path, count: u32) -> io::Result<()> {
     write_durably(&below(root, FILE), &format!("{count}\n"))
 }
 
-/// Replaces a file: after a power cut there is the former or the new content.
+/// Replaces a file durably: after a power cut it has either the old or the new content.
 fn write_durably(file: &Path, text: &str) -> io::Result<()> {
     let new = file.with_extension("new");
     if let Some(directory) = file.parent() {
@@ -232,7 +235,7 @@ fn write_durably(file: &Path, text: &str) -> io::Result<()> {
     sync_directory(file)
 }
 
-/// Removes a file if it exists. Without it, nothing is written.
+/// Removes a file durably. Writes nothing if the file does not exist.
 fn remove_durably(file: &Path) -> io::Result<()> {
     match fs::remove_file(file) {
         Ok(()) => sync_directory(file),
@@ -241,7 +244,7 @@ fn remove_durably(file: &Path) -> io::Result<()> {
     }
 }
 
-/// Makes the directory of a file durable.
+/// Syncs the directory of a file.
 fn sync_directory(file: &Path) -> io::Result<()> {
     File::open(file.parent().unwrap_or(Path::new("/")))?.sync_all()
 }
@@ -250,7 +253,7 @@ fn below(root: &Path, path: &str) -> PathBuf {
     root.join(path.trim_start_matches('/'))
 }
 
-/// Ends the count: the next boot is none of safe mode.
+/// Resets the count of crash loops, so that the next boot is not into safe mode.
 pub(crate) fn remove() -> io::Result<()> {
     remove_durably(Path::new(FILE))
 }
@@ -262,7 +265,7 @@ mod tests {
     use nix::unistd::Pid;
     use nodlet_core::time::Instant;
 
-    /// When a board reboots whose agent fails each time after `runs` seconds; `None` within a day.
+    /// When a board reboots whose agent fails `runs` seconds after each start; `None` if not within a day.
     fn reboots_after(runs: u64, crash_loops: u32, is_kept: bool) -> Option<u64> {
         let at = |seconds: u64| Instant(0) + Duration::from_secs(seconds);
         let mut agent = Service::new(Kind::TEST, at(0));
@@ -300,7 +303,7 @@ mod tests {
     #[test]
     fn an_agent_that_runs_well_in_between_reboots_no_board() {
         assert_eq!(reboots_after(61, 0, true), None);
-        // One that fails each half minute does.
+        // An agent that fails every half minute does.
         assert!(reboots_after(30, 0, true).is_some_and(|time| time < 200));
     }
 

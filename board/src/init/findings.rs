@@ -1,27 +1,27 @@
-//! What the child that sets up the machine found out for process 1: it reads files, which process 1
-//! must not wait for. Both map a page; process 1 reads it when the child has ended.
+//! Findings that the child which sets up the machine reports to process 1. The child reads files, for which
+//! process 1 must not wait. Both processes share a page, which process 1 reads after the child has ended.
 
 use std::ptr::{NonNull, null_mut};
 use std::sync::atomic::{AtomicPtr, Ordering};
 
-/// Bytes of the path of a device, its NUL included.
+/// The size of a device path, including its NUL.
 pub(super) const PATH_BYTES: usize = 64;
 
-/// What is found. All zero is a valid value: nothing was.
+/// The findings of the set-up. All zero is a valid value, which means no findings.
 #[derive(Clone, Copy)]
 #[repr(C)]
 pub(super) struct Findings {
-    /// Path of the watchdog, NUL-terminated; empty if none is wanted.
+    /// Path of the watchdog device, NUL-terminated; empty if none is configured.
     pub(super) watchdog: [u8; PATH_BYTES],
-    /// Its timeout in seconds.
+    /// Timeout of the watchdog in seconds.
     pub(super) timeout: u32,
-    /// Crash loops in a row that earlier boots ended with.
+    /// Number of consecutive crash loops that ended earlier boots.
     pub(super) crash_loops: u32,
-    /// For how many seconds the first crash loop may last.
+    /// For how many seconds the first crash loop lasts.
     pub(super) crash_loop_after: u32,
-    /// A number of crash loops is kept over a reboot.
+    /// Whether the count of crash loops survives a reboot.
     pub(super) is_kept: bool,
-    /// The board is in safe mode.
+    /// Whether the board is in safe mode.
     pub(super) is_safe: bool,
 }
 
@@ -36,10 +36,10 @@ impl Findings {
     };
 }
 
-/// The page, in process 1 and in children that were forked since [`share`].
+/// The shared page, in process 1 and in children that were forked after [`share`].
 static PAGE: AtomicPtr<Findings> = AtomicPtr::new(null_mut());
 
-/// Maps the page. Without one nothing is found.
+/// Maps the shared page. If that fails, process 1 gets no findings.
 pub(super) fn share() {
     // SAFETY: a new mapping that no file backs, wherever the kernel has room.
     let page = unsafe {
@@ -60,7 +60,7 @@ pub(super) fn share() {
     }
 }
 
-/// Writes what the child found.
+/// Writes the findings to the shared page, in the child.
 pub(super) fn tell(findings: Findings) {
     if let Some(page) = NonNull::new(PAGE.load(Ordering::Relaxed)) {
         // SAFETY: mapped, aligned, and process 1 reads it only when this process has ended.
@@ -68,13 +68,13 @@ pub(super) fn tell(findings: Findings) {
     }
 }
 
-/// Reads what the child found, and unmaps the page. The child has ended.
+/// Reads the findings and unmaps the page. The child must have ended.
 pub(super) fn take() -> Findings {
     let Some(page) = NonNull::new(PAGE.swap(null_mut(), Ordering::Relaxed)) else { return Findings::NONE };
-    // SAFETY: mapped and aligned; the child that wrote it, wholly or in part, has ended. A child that
-    // was killed amid a copy leaves integers and bytes, and `bool`s as 0 or 1.
+    // SAFETY: mapped and aligned; the child that wrote it, wholly or in part, has ended. A child that was
+    // killed while it copied leaves integers and bytes, and `bool`s as 0 or 1.
     let found = unsafe { page.as_ptr().read_volatile() };
-    // SAFETY: the mapping of `share`, which nobody has any more.
+    // SAFETY: the mapping of `share`, which nobody uses any more.
     unsafe { libc::munmap(page.as_ptr().cast(), size_of::<Findings>()) };
     found
 }

@@ -1,9 +1,9 @@
 //! The identity of this board among boards with the same image: name, labels, SSH keys, network.
 //!
-//! Whoever makes the board puts the fragment `/boot/nodlet.conf` on its boot partition. A valid
-//! fragment is copied to the data partition, so that it stays in force without the boot partition. An
-//! invalid one is rejected as a whole, with the line, and the copy stays in force. A board without a
-//! fragment is named after its serial number or the address of its network card. See `docs/boards.md`.
+//! The manufacturer of a board puts the fragment `/boot/nodlet.conf` on its boot partition. A valid fragment
+//! is copied to the data partition, so that it stays in force without the boot partition. An invalid fragment
+//! is rejected as a whole, with the line at fault, and the copy stays in force. A board without a fragment is
+//! named after its serial number or the address of its network card. See `docs/boards.md`.
 
 use std::fs::{self, File};
 use std::io::{self, Read, Write};
@@ -18,7 +18,7 @@ use super::config::Board;
 use super::network::config::Link;
 use super::say;
 
-/// What the manufacturer wrote.
+/// The fragment that the manufacturer wrote.
 const FRAGMENT: &str = "/boot/nodlet.conf";
 
 /// The last valid fragment, on the data partition.
@@ -27,41 +27,41 @@ const KEPT: &str = "/var/lib/nodlet/identity";
 /// The fragment in force, in RAM, for the services.
 const IN_FORCE: &str = "/run/identity";
 
-/// The keys of the image and of the identity, for the SSH server: in RAM, a directory for each user, to which
-/// `.ssh` of the user's home is a link.
+/// The SSH keys of the image and of the identity, for the SSH server: in RAM, a directory for each user, to
+/// which `.ssh` in the user's home is a link.
 const AUTHORIZED: &str = "/run/ssh";
 
-/// Users of the board, and the file with those keys of the image that may log in as this user.
+/// Users of the board, each with the image's file of SSH keys that may log in as this user.
 const USERS: [(&str, &str); 2] =
     [("root", "/etc/nodlet/ssh/authorized_keys"), (PUSHER, "/etc/nodlet/ssh/push_keys")];
 
-/// The user who may use the API, by being in the socket's group, and nothing else.
+/// The user who may only use the API, as a member of the socket's group.
 const PUSHER: &str = "nodlet";
 
-/// A fragment is a few lines. More bytes are some other file.
+/// The largest fragment in bytes. Fragments have a few lines; a larger file is something else.
 const MOST_BYTES: usize = 16 << 10;
 
-/// How many wrong lines of a fragment are reported.
+/// The most wrong lines of a fragment that are reported.
 const MOST_FINDINGS: usize = 8;
 
-/// The longest host name of Linux.
+/// The longest host name that Linux accepts.
 const LONGEST_NAME: usize = 63;
 
-/// What a fragment may say.
+/// The contents of a fragment.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Identity {
     name: Option<String>,
-    /// `KEY=VALUE`.
+    /// Node labels in the form `KEY=VALUE`.
     labels: Vec<String>,
-    /// Who may log in as root.
+    /// SSH keys that may log in as root.
     ssh_keys: Vec<String>,
-    /// Who may log in as [`PUSHER`].
+    /// SSH keys that may log in as [`PUSHER`].
     push_keys: Vec<String>,
     network: Vec<Link>,
 }
 
-/// Determines the identity, makes it the board's, and keeps it. The name of the board is always set;
-/// the result is what failed.
+/// Determines the identity, applies it to the board, and keeps a copy. The board's name is set in any case.
+/// An error reports the steps that failed.
 pub(super) fn apply(board: &mut Board) -> io::Result<()> {
     let (text, rejected) = choose(read(FRAGMENT), || read(KEPT));
     if let Some(why) = &rejected {
@@ -75,14 +75,14 @@ pub(super) fn apply(board: &mut Board) -> io::Result<()> {
     }
     let Some(text) = text else { return Ok(()) };
     replace(Path::new(IN_FORCE), &text)?;
-    // Written only if it differs: the same fragment wears no flash.
+    // The copy is written only if it differs: an unchanged fragment causes no flash wear.
     if read(KEPT).ok().flatten().as_deref() != Some(&text) {
         replace(Path::new(KEPT), &text)?;
     }
     Ok(())
 }
 
-/// Writes the keys that may log in as this user. Its name is in the board's `/etc/passwd`.
+/// Writes the SSH keys that may log in as this user, who must exist in the board's `/etc/passwd`.
 fn authorize(user: &str, of_image: &str, of_identity: &[String]) -> io::Result<()> {
     let mut keys = fs::read_to_string(of_image).unwrap_or_default();
     if !keys.is_empty() && !keys.ends_with('\n') {
@@ -96,14 +96,14 @@ fn authorize(user: &str, of_image: &str, of_identity: &[String]) -> io::Result<(
     let file = directory.join("authorized_keys");
     replace(&file, &keys)?;
     let user = nix::unistd::User::from_name(user)?.ok_or(io::ErrorKind::NotFound)?;
-    // The SSH server reads them as that user.
+    // The SSH server reads the keys as that user.
     for path in [&file, &directory] {
         nix::unistd::chown(path, Some(user.uid), Some(user.gid))?;
     }
     Ok(())
 }
 
-/// The arguments that the identity adds to those of `nodlet agent`.
+/// The arguments that the identity adds to `nodlet agent`.
 pub(super) fn agent_arguments() -> Vec<String> {
     let identity = read(IN_FORCE).ok().flatten().and_then(|text| parse(&text).ok()).unwrap_or_default();
     if identity.labels.is_empty() {
@@ -112,21 +112,21 @@ pub(super) fn agent_arguments() -> Vec<String> {
     vec!["--node-labels".to_owned(), identity.labels.join(",")]
 }
 
-/// The links of the board as its image and its identity configure them. The first entry that means a
-/// link counts, and those of the identity are first.
+/// The links that the identity and the image configure. The first entry that matches a link counts, and the
+/// entries of the identity come first.
 pub(super) fn links(of_image: Vec<Link>) -> Vec<Link> {
     let identity = read(IN_FORCE).ok().flatten().and_then(|text| parse(&text).ok()).unwrap_or_default();
     identity.network.into_iter().chain(of_image).collect()
 }
 
-/// The text in force: the fragment if it is valid, else the one that was kept. And why the fragment is
-/// rejected, if it is.
+/// Returns the text in force: the fragment if it is valid, else the kept copy. Also returns why the fragment
+/// is rejected, if it is.
 fn choose(
     fragment: io::Result<Option<String>>,
     kept: impl FnOnce() -> io::Result<Option<String>>,
 ) -> (Option<String>, Option<String>) {
     let rejected = match fragment {
-        // FAT leaves a file of no bytes, or of zeros, where the power was cut while it was written.
+        // FAT may leave an empty file, or one of zeros, if the power is cut during a write.
         Ok(Some(text)) if text.trim_matches(['\0', '\u{feff}']).trim().is_empty() => {
             Some("it is empty".to_owned())
         }
@@ -137,12 +137,12 @@ fn choose(
         Ok(None) => None,
         Err(error) => Some(error.to_string()),
     };
-    // A copy that is damaged is worth nothing.
+    // A damaged copy is ignored.
     (kept().ok().flatten().filter(|text| parse(text).is_ok()), rejected)
 }
 
-/// The text of a short file; `None` if there is no such file. A pipe or a device in its place keeps
-/// nobody waiting: the boot would not go on.
+/// Reads a short file; `None` if it does not exist. A pipe or a device in its place must not block: the boot
+/// would stop.
 pub(crate) fn read(file: impl AsRef<Path>) -> io::Result<Option<String>> {
     let file = match File::options().read(true).custom_flags(libc::O_NONBLOCK).open(file) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
@@ -156,7 +156,7 @@ pub(crate) fn read(file: impl AsRef<Path>) -> io::Result<Option<String>> {
     String::from_utf8(bytes).map(Some).map_err(|_| io::Error::other("it is no text in UTF-8"))
 }
 
-/// Writes a file that is whole after a power cut: the old or the new one.
+/// Replaces a file durably: after a power cut it is either the old or the new file.
 fn replace(file: &Path, text: &str) -> io::Result<()> {
     let new = file.with_extension("new");
     if let Some(directory) = file.parent() {
@@ -170,10 +170,10 @@ fn replace(file: &Path, text: &str) -> io::Result<()> {
     file.parent().map_or(Ok(()), |directory| File::open(directory)?.sync_all())
 }
 
-/// What a board would take from the text of a fragment, in a few words.
+/// Summarises the identity that a board would take from the text of a fragment.
 ///
 /// # Errors
-/// The line, and what would be right.
+/// The line at fault, and what is expected there.
 pub(crate) fn judge(text: &str) -> Result<String, String> {
     let identity = match choose(Ok(Some(text.to_owned())), || Ok(None)) {
         (Some(text), None) => parse(&text)?,
@@ -189,10 +189,10 @@ pub(crate) fn judge(text: &str) -> Result<String, String> {
     Ok(found.join(", "))
 }
 
-/// Reads `KEY = VALUE` lines. Empty lines and those that begin with `#` are skipped.
+/// Parses `KEY = VALUE` lines. Skips empty lines and lines that begin with `#`.
 fn parse(text: &str) -> Result<Identity, String> {
     let mut identity = Identity::default();
-    // As an editor of Windows leaves the file: with a mark at its begin and CR before each LF.
+    // Windows editors write a byte order mark at the beginning and CR before each LF.
     let text = text.strip_prefix('\u{feff}').unwrap_or(text);
     let mut wrong = Vec::new();
     for (number, line) in text.lines().enumerate() {
@@ -264,8 +264,8 @@ impl Identity {
     }
 }
 
-/// Whether a public key of OpenSSH is whole: fields with their lengths before them, of which the first is its kind
-/// again (RFC 4253, section 6.6).
+/// Whether an OpenSSH public key is complete: fields with preceding lengths, of which the first repeats the
+/// kind (RFC 4253, section 6.6).
 fn is_public_key(kind: &str, blob: &str) -> bool {
     let known = ["ssh-", "ecdsa-", "sk-ssh-", "sk-ecdsa-"].iter().any(|known| kind.starts_with(known));
     let Ok(blob) = base64::decode(blob.as_bytes()) else { return false };
@@ -280,7 +280,7 @@ fn is_public_key(kind: &str, blob: &str) -> bool {
     known && rest.is_empty() && fields.len() > 1 && fields.first() == Some(&kind.as_bytes())
 }
 
-/// `LINK dhcp` or `LINK ADDRESS/PREFIX [via GATEWAY [dns ADDRESS...]]`.
+/// Parses a link: `LINK dhcp` or `LINK ADDRESS/PREFIX [via GATEWAY [dns ADDRESS...]]`.
 fn link(value: &str) -> Option<Link> {
     let words: Vec<&str> = value.split_whitespace().collect();
     let (name, link) = match words.as_slice() {
@@ -296,7 +296,8 @@ fn link(value: &str) -> Option<Link> {
         }
         _ => return None,
     };
-    // As long as the kernel allows. `*` ends the name of several links, which cannot share an address.
+    // The kernel limits the length of names. A final `*` matches several links, which cannot share a fixed
+    // address.
     let plain = name.strip_suffix('*').filter(|_| link.dhcp).unwrap_or(name);
     let is_link = !plain.is_empty() && name.len() < 16 && !plain.contains(['/', '*']);
     is_link.then_some(Link { link: name.to_owned(), ..link })
@@ -312,32 +313,33 @@ fn fixed(address: &str) -> Option<Link> {
     })
 }
 
-/// Whether a link can have the address, and others can reach it there.
+/// Whether the address can be assigned to a link so that others can reach it.
 fn is_host(address: &Ipv4Addr) -> bool {
     !matches!(address.octets()[0], 0 | 127 | 224..)
 }
 
-/// `PROFILE-SERIAL`, with the serial number of the board or else the address of its first network card;
-/// the profile alone if the board has neither.
+/// The default name `PROFILE-SERIAL`, with the board's serial number or else the address of its first network
+/// card; only the profile if the board has neither.
 fn default_name(profile: &str, root: &Path) -> String {
     let unique = ["proc/device-tree/serial-number", "sys/class/dmi/id/product_serial"]
         .iter()
         .find_map(|file| serial(&fs::read(root.join(file)).ok()?))
         .or_else(|| hardware_address(&root.join("sys/class/net")));
-    // A profile may be called `qemu-x86_64`.
+    // Profile names may contain characters that node names may not: `qemu-x86_64`.
     let profile = node_name_of(profile).unwrap_or_else(|| "nodlet".to_owned());
     let Some(unique) = unique else { return profile };
     let name = format!("{profile}-{unique}");
     if name.len() <= LONGEST_NAME && is_node_name(&name) { name } else { profile }
 }
 
-/// A serial number as part of a name; `None` for what stands there if nobody gave the board one.
+/// Converts a serial number to a part of a name; `None` for the placeholders of boards without a serial
+/// number.
 fn serial(bytes: &[u8]) -> Option<String> {
     let text = String::from_utf8_lossy(bytes).to_ascii_lowercase();
     let text = text.trim_matches(|of: char| of.is_whitespace() || of == '\0');
     let is_none =
         ["none", "not specified", "default string", "to be filled by o.e.m.", "system serial number"];
-    // All zeroes are none, too.
+    // A serial number of zeros is a placeholder, too.
     if is_none.contains(&text) || !text.bytes().any(|byte| byte.is_ascii_alphanumeric() && byte != b'0') {
         return None;
     }
@@ -345,7 +347,7 @@ fn serial(bytes: &[u8]) -> Option<String> {
     Some(name.trim_matches('-').to_owned())
 }
 
-/// The address of the first network card that has one of its own: a random one is another at each boot.
+/// The address of the first network card that has a permanent one: a random address changes with each boot.
 fn hardware_address(links: &Path) -> Option<String> {
     let mut names: Vec<_> = fs::read_dir(links).ok()?.filter_map(|entry| Some(entry.ok()?.path())).collect();
     names.sort();
@@ -375,7 +377,7 @@ mod tests {
              ssh-key = {key}\nnetwork = eth0 192.168.1.17/24 via 192.168.1.1 \
              dns 192.168.1.1 9.9.9.9\nnetwork = eth1 10.0.0.1/8\n"
         );
-        // The second label has spaces that labels may not have.
+        // The second label has spaces around the `=`, which labels may not have.
         assert!(parse(&text).unwrap_err().starts_with("line 5: label \"line = 2\" must be of labels"));
         let identity = parse(&text.replace("line = 2", "line=2")).unwrap();
         assert_eq!(identity.name.as_deref(), Some("gate-17"));
@@ -414,7 +416,7 @@ mod tests {
                 "ssh-key = ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAI... me@desk",
                 "must be a public key and all of it",
             ),
-            // Cut where four characters end, and another kind than its first word.
+            // A key cut at a multiple of four characters, and one whose kind differs from its first word.
             (
                 "ssh-key = ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIAABAgMEBQYHCAkKCwwNDg8QERITFBUWFxgZ",
                 "must be a public key and all of it",
@@ -466,11 +468,11 @@ mod tests {
             (in_force.as_deref(), rejected.as_deref()),
             (Some("name = old"), Some("it is no text in UTF-8"))
         );
-        // A damaged copy is not applied either.
+        // An empty fragment is rejected, and the copy stays in force; a damaged copy is not applied either.
         for empty in ["", "\n", "\0\0\0", "\u{feff}"] {
             assert_eq!(choose(text(empty), kept), (Some("name = old".into()), Some("it is empty".into())));
         }
-        // Which asks for nothing.
+        // A fragment may be valid and configure nothing.
         assert_eq!(choose(text("# nothing"), kept), (Some("# nothing".into()), None));
         assert_eq!(choose(Ok(None), || text("\0\0")), (None, None));
     }

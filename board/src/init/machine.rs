@@ -1,7 +1,8 @@
-//! Makes a machine of a kernel: mounts, devices, modules, host name, clock. Links are `network`'s.
+//! Sets up a machine on a booted kernel: mounts, devices, modules, host name, clock. `network` configures
+//! links.
 //!
-//! [`prepare`] is what process 1 does itself; [`set_up`] runs in a child. A step that fails is
-//! reported on the console, and the board boots on: one that can be reached can be mended.
+//! [`prepare`] runs in process 1 itself; [`set_up`] runs in a child. A step that fails is reported on the
+//! console, and the board continues to boot: a board that can be reached can be repaired.
 
 use std::fs::{self, File};
 use std::io;
@@ -15,7 +16,7 @@ use nodlet_host::network::netlink::{Netlink, link_index};
 use super::network::clock;
 use super::{config, identity, say, services, storage, take_console};
 
-/// File systems of the kernel: kind, place, options.
+/// The kernel's file systems to mount: kind, place, options.
 const MOUNTS: &[(&str, &str, &str)] = &[
     ("proc", "/proc", ""),
     ("sysfs", "/sys", ""),
@@ -27,10 +28,11 @@ const MOUNTS: &[(&str, &str, &str)] = &[
     ("tmpfs", "/tmp", "mode=1777"),
 ];
 
-/// The modules, and `list`: a file a line, in the order of loading. What ends in `.xz` the kernel unpacks.
+/// The directory of kernel modules. Its file `list` has one file name per line, in the order of loading. The
+/// kernel decompresses files that end in `.xz`.
 const MODULES: &str = "/usr/lib/nodlet/modules";
 
-/// What process 1 must do itself. The step that failed, and why.
+/// The steps that process 1 must do itself. An error names the step that failed, and why.
 pub(super) fn prepare() -> Result<(), String> {
     let mut failed = leave_initial_root().err().map(|error| format!("leave the initial root: {error}"));
     for (kind, place, options) in MOUNTS {
@@ -41,26 +43,26 @@ pub(super) fn prepare() -> Result<(), String> {
             Ok(mount(Some(*kind), *place, Some(*kind), flags, Some(*options))?)
         });
         match made {
-            // The kernel mounts /dev itself where it was built so.
+            // A kernel may be built to mount /dev itself.
             Err(error) if error.raw_os_error() == Some(libc::EBUSY) => {}
             Err(error) => failed = Some(format!("mount {kind} at {place}: {error}")),
             Ok(()) => {}
         }
     }
-    // Without a console nobody can be told.
+    // Without a console no error could be shown.
     let _ = take_console();
     let _ = std::env::set_current_dir("/");
     services::set_environment();
     failed.map_or(Ok(()), Err)
 }
 
-/// The kernel allows no process to leave its initial root file system, to which an initramfs is
-/// unpacked, and containers do leave theirs: so it is mounted upon itself.
+/// Bind-mounts the root upon itself and moves there. An initramfs is unpacked into the kernel's initial root
+/// file system, which no process can leave; but containers must leave their root.
 fn leave_initial_root() -> io::Result<()> {
     if !is_initial_root() {
         return Ok(());
     }
-    // The kernel makes it writable for everybody.
+    // The kernel makes its initial root writable for everybody.
     fs::set_permissions("/", fs::Permissions::from_mode(0o755))?;
     let none = None::<&str>;
     fs::create_dir_all("/newroot")?;
@@ -71,17 +73,17 @@ fn leave_initial_root() -> io::Result<()> {
     std::env::set_current_dir("/")
 }
 
-/// Namespaces of each kind: more than there is memory for.
+/// The limit of namespaces of each kind: more than memory allows.
 const NAMESPACES: &str = "1048576";
 
-/// Whether the root lies in RAM: an initramfs.
+/// Whether the root lies in RAM, as an initramfs does.
 pub(super) fn is_initial_root() -> bool {
     const RAMFS: u32 = 0x8584_58f6;
     let kind = nix::sys::statfs::statfs("/").map(|stat| stat.filesystem_type());
     kind.is_ok_and(|kind| kind == nix::sys::statfs::TMPFS_MAGIC || kind.0 as u32 == RAMFS)
 }
 
-/// All that can wait, in a child of process 1.
+/// The set-up steps that can block, in a child of process 1.
 pub(super) fn set_up() -> u8 {
     let mut code = 0;
     let mut note = |what: &str, done: io::Result<()>| {
@@ -96,10 +98,10 @@ pub(super) fn set_up() -> u8 {
     });
     load_modules(&mut note);
     if is_initial_root() {
-        // The kernel has them now, and these files are RAM.
+        // The kernel has loaded the modules, and in an initramfs their files occupy RAM.
         let _ = fs::remove_dir_all(MODULES);
     }
-    // All that follows may read and write /boot, /etc and /var.
+    // All later steps may read and write /boot, /etc and /var.
     storage::set_up();
     if board.logs_in_ram_mib > 0 {
         note("mount the logs in RAM", keep_logs_in_ram(board.logs_in_ram_mib));
@@ -112,21 +114,22 @@ pub(super) fn set_up() -> u8 {
     code
 }
 
-/// Containers count for root's limits when they make namespaces in user namespaces of theirs: the kernel's defaults,
-/// some hundred on a small board, would let one container keep all pods from starting. What limits a container instead
-/// is its memory limit: most of the memory of namespaces is counted there. A container without one can use up the board's.
+/// Raises the limits of namespaces. Namespaces that containers create inside their user namespaces count
+/// towards root's limits. With the kernel's defaults, some hundred on a small board, one container could
+/// prevent all pods from starting. The memory limit of a container restricts it instead, because most memory
+/// of namespaces counts there. A container without a memory limit can use up the board's memory.
 fn raise_limits_of_namespaces(note: &mut dyn FnMut(&str, io::Result<()>)) {
     for kind in ["cgroup", "ipc", "mnt", "net", "pid", "time", "uts"] {
         let path = format!("/proc/sys/user/max_{kind}_namespaces");
         match fs::write(&path, NAMESPACES) {
-            // The kernel has none of them.
+            // The kernel does not support this kind of namespace.
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}
             done => note(&format!("write {path}"), done),
         }
     }
 }
 
-/// Loads the modules of this root or initramfs; what becomes of each goes to `note`.
+/// Loads the modules of this root or initramfs. Reports the result of each to `note`.
 pub(super) fn load_modules(note: &mut dyn FnMut(&str, io::Result<()>)) {
     match fs::read_to_string(Path::new(MODULES).join("list")) {
         Ok(list) => {
@@ -134,13 +137,13 @@ pub(super) fn load_modules(note: &mut dyn FnMut(&str, io::Result<()>)) {
                 note(&format!("load the module {name}"), load(name));
             }
         }
-        // A kernel that has all built in.
+        // The kernel has everything built in.
         Err(error) if error.kind() == io::ErrorKind::NotFound => {}
         Err(error) => note("read the list of modules", Err(error)),
     }
 }
 
-/// The logs of the containers, and links to them: writing them wears no flash.
+/// Mounts a tmpfs for the containers' logs and the links to them, so that logging causes no flash wear.
 fn keep_logs_in_ram(mib: u32) -> io::Result<()> {
     fs::create_dir_all("/var/log")?;
     let flags = MsFlags::MS_NOSUID | MsFlags::MS_NODEV | MsFlags::MS_NOEXEC;
@@ -154,7 +157,7 @@ fn keep_logs_in_ram(mib: u32) -> io::Result<()> {
 }
 
 fn load(name: &str) -> io::Result<()> {
-    /// `MODULE_INIT_COMPRESSED_FILE` of the kernel.
+    /// The kernel's `MODULE_INIT_COMPRESSED_FILE`.
     const COMPRESSED: libc::c_int = 4;
     let file = File::open(Path::new(MODULES).join(name))?;
     let flags = if name.ends_with(".xz") { COMPRESSED } else { 0 };
@@ -170,7 +173,7 @@ fn up(name: &str) -> io::Result<()> {
     Netlink::open()?.set_up(link_index(name)?)
 }
 
-/// Leaves no file system that is written to.
+/// Unmounts every file system that could be written to, or makes it read-only.
 pub(super) fn unmount() {
     nix::unistd::sync();
     let none = None::<&str>;

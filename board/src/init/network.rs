@@ -1,11 +1,10 @@
-//! The service `network`: a child of process 1 that configures the links of the profile and sets the
-//! clock. Nobody waits for it.
+//! The service `network`: a child of process 1 that configures the links of the profile and sets the clock.
+//! No other part of nodlet waits for it.
 //!
-//! One loop waits for the kernel (links and their carriers), for DHCP servers and for a time server.
-//! Whenever a link appears, hours after the boot too, it is set up and given its address; IPv6 is left
-//! to the kernel. The decisions are in `dhcp` and `sntp`, which know no socket. If the service ends,
-//! process 1 starts it again, and the kernel keeps addresses until their leases are over. Read next:
-//! `ports.rs`.
+//! One loop waits for the kernel (links and their carriers), for DHCP servers and for a time server. Whenever
+//! a link appears, even hours after the boot, it is set up and given its address; the kernel handles IPv6.
+//! The decisions are in `dhcp` and `sntp`, which know no socket. If the service ends, process 1 starts it
+//! again, and the kernel keeps addresses until their leases expire. Read next: `ports.rs`.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, UdpSocket};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -35,20 +34,20 @@ use ports::Port;
 use random::Random;
 use report::{ClockStatus, Report};
 
-/// Links that are configured at once: a pattern must not make a board with a hundred of them ask a
-/// hundred times.
+/// The most links that are configured at the same time: a pattern must not make a board with a hundred links
+/// send a hundred requests.
 const MOST_PORTS: usize = 16;
 
-/// Runs the service, in a child of process 1. Its exit code.
+/// Runs the service, in a child of process 1. Returns its exit code.
 pub(super) fn run() -> u8 {
     super::leave_console();
-    // SAFETY: a C string that outlives the call; then descriptors are closed that nobody here has:
-    // process 1's own.
+    // SAFETY: a C string that outlives the call; then descriptors are closed that this child does not use:
+    // those of process 1.
     unsafe {
         libc::prctl(libc::PR_SET_NAME, c"nodlet:network".as_ptr());
         libc::syscall(libc::SYS_close_range, 3, libc::c_uint::MAX, 0);
     }
-    // What is wrong with it was reported during the set-up.
+    // Errors in the file were reported during the set-up.
     let mut board = board_config::read().unwrap_or_default();
     board.network = identity::links(board.network);
     if board.network.is_empty() && board.ntp.is_none() {
@@ -63,16 +62,16 @@ pub(super) fn run() -> u8 {
     }
 }
 
-/// The time since boot, suspended or not: no lease lasts longer because the board slept.
+/// The time since boot, including suspension: a lease must not last longer because the board was suspended.
 fn now() -> Time {
     clock_gettime(ClockId::CLOCK_BOOTTIME).map(Duration::from).unwrap_or_default()
 }
 
-/// A request for the time that is under way.
+/// A pending time request.
 enum Request {
-    /// The server's name is looked up.
+    /// The server's name is being looked up.
     Lookup { lookup: Lookup, server: String },
-    /// The server was asked.
+    /// The request was sent to the server.
     Asked { socket: UdpSocket, sent: sntp::Sent, server: String },
 }
 
@@ -127,7 +126,7 @@ impl Service<'_> {
         }
     }
 
-    /// Brings the ports up to date with the kernel's links.
+    /// Synchronises the ports with the kernel's links.
     fn look_at_links(&mut self) {
         let now = now();
         let found = ports::present(&self.board.network);
@@ -153,7 +152,7 @@ impl Service<'_> {
         self.ports.sort_by_key(|port| (port.entry, port.index));
     }
 
-    /// Does all that is due.
+    /// Performs everything that is due.
     fn tick(&mut self) {
         let now = now();
         let mut has_new_address = false;
@@ -174,7 +173,7 @@ impl Service<'_> {
         if has_new_address {
             self.sntp.network_is_up(now);
         }
-        // Over, or given up.
+        // `poll` ends a request that has timed out.
         let server = self.sntp.poll(now).map(str::to_owned);
         if !self.sntp.waits() {
             self.request = None;
@@ -184,7 +183,7 @@ impl Service<'_> {
         }
     }
 
-    /// Asks a time server, or looks its name up first.
+    /// Sends a request to a time server, or first looks up its name.
     fn ask(&mut self, server: String) {
         let address = server.parse::<SocketAddr>().ok();
         let address = address.or_else(|| Some(SocketAddr::new(server.parse().ok()?, sntp::PORT)));
@@ -211,7 +210,7 @@ impl Service<'_> {
         }
     }
 
-    /// Goes on with the request for the time, whose descriptor is readable.
+    /// Continues the pending time request, whose descriptor is readable.
     fn answered(&mut self) {
         match self.request.take() {
             Some(Request::Lookup { lookup, server }) => match lookup.end() {
@@ -252,7 +251,7 @@ impl Service<'_> {
         }
     }
 
-    /// Tells others what has changed.
+    /// Writes changed state to the files that other programs read.
     fn publish(&mut self) {
         let links: Vec<_> = self.ports.iter().map(report::of_port).collect();
         let status = serde_json::json!({ "links": links, "clock": self.clock.value() });
@@ -266,11 +265,11 @@ impl Service<'_> {
         self.report.write(&status, resolv_conf);
     }
 
-    /// Waits until something happens or is due, and takes in what happened.
+    /// Waits until something happens or is due, and processes what happened.
     fn wait(&mut self) {
         let due = self.ports.iter().filter_map(Port::wake_at).chain(self.sntp.wake_at()).min();
         let timeout = due.map_or(PollTimeout::NONE, |due| {
-            // Rounded up: woken too early, it would look again at once.
+            // Rounded up: a wake-up too early would wait again at once.
             let left = due.saturating_sub(now()).as_millis() + 1;
             PollTimeout::try_from(left).unwrap_or(PollTimeout::MAX)
         });
@@ -306,7 +305,7 @@ fn ask(address: SocketAddr, server: String) -> std::io::Result<Request> {
     let any: IpAddr = if address.is_ipv4() { [0; 4].into() } else { [0; 16].into() };
     let socket = UdpSocket::bind((any, 0))?;
     socket.set_nonblocking(true)?;
-    // From nobody else is anything received then.
+    // After `connect`, the socket receives only from this server.
     socket.connect(address)?;
     let (bytes, sent) = sntp::request(clock::now()).ok_or_else(|| std::io::Error::other("no request"))?;
     socket.send(&bytes)?;

@@ -1,4 +1,4 @@
-//! The services that process 1 keeps alive, and when each starts again.
+//! The services that process 1 keeps running, and when each is restarted.
 
 use std::ffi::CString;
 use std::os::unix::process::CommandExt;
@@ -11,31 +11,31 @@ use nodlet_core::time::Instant;
 
 use super::{config, crash, identity, network, say, watchdog};
 
-/// The program of all roles, but for an agent that was updated.
+/// The program of all roles, except an agent that was updated.
 const NODLET: &str = "/usr/bin/nodlet";
 
-/// Debian's place of the SSH server.
+/// The path of the SSH server, as in Debian.
 const DROPBEAR: &str = "/usr/sbin/dropbear";
 
-/// The board's own SSH key, which is made at the first start.
+/// The board's SSH host key, which is generated at the first start.
 const HOST_KEY: &str = "/var/lib/nodlet/ssh/host_key";
 
-/// Where it lies if the data partition cannot be written.
+/// The path of the SSH host key if the data partition cannot be written.
 const HOST_KEY_IN_RAM: &str = "/run/ssh/host_key";
 
-/// Makes and reads keys.
+/// The program that generates and reads SSH keys.
 const DROPBEARKEY: &str = "/usr/bin/dropbearkey";
 
-/// The longest delay before a service that fails is started again.
+/// The longest delay before a failing service is restarted.
 const LONGEST_DELAY: Duration = Duration::from_secs(60);
 
-/// A service that ran so long has not failed at once: the next delay is the first again.
+/// A service that ran this long resets its failures: the next delay is the first again.
 const RAN_WELL: Duration = Duration::from_secs(60);
 
-/// A service that ends with success so soon after its start is started again so much later.
+/// If a service ends with success within this time of its start, its restart is delayed by the same time.
 const ENDED_AT_ONCE: Duration = Duration::from_secs(1);
 
-/// A service: its name and what its process does.
+/// A kind of service: its name and the job of its process.
 #[derive(Clone, Copy)]
 pub(super) struct Kind {
     name: &'static str,
@@ -45,19 +45,19 @@ pub(super) struct Kind {
 /// The name of the service that runs the pods.
 const AGENT: &str = "agent";
 
-/// All services.
+/// The kinds of all services.
 pub(super) const SERVICES: [Kind; 3] = [
     Kind { name: AGENT, job: agent },
     Kind { name: "network", job: network },
     Kind { name: "ssh", job: ssh },
 ];
 
-/// Exit code of a service that this image does not have: it is not started again.
+/// Exit code of a service that this image lacks. The service is not restarted.
 pub(super) const ABSENT: u8 = 113;
 
-/// Where a service is.
+/// The state of a service.
 enum State {
-    /// It starts then.
+    /// The service starts at `until`.
     Waits {
         until: Instant,
     },
@@ -68,13 +68,13 @@ enum State {
     Absent,
 }
 
-/// A service as process 1 knows it.
+/// A service that process 1 keeps running.
 pub(super) struct Service {
     kind: Kind,
     state: State,
-    /// How often it ended soon after its start, one time after another.
+    /// Number of consecutive ends soon after the start.
     failures: u32,
-    /// When the first and the latest of those were.
+    /// When the first and the latest of those failures happened.
     failing: Option<(Instant, Instant)>,
 }
 
@@ -83,12 +83,12 @@ impl Service {
         Service { kind, state: State::Waits { until: now }, failures: 0, failing: None }
     }
 
-    /// Whether this is the agent, of which more is watched than whether it runs.
+    /// Whether this is the agent, of which process 1 also watches the progress.
     pub(super) fn is_agent(&self) -> bool {
         self.kind.name == AGENT
     }
 
-    /// The process of the agent; `None` while none runs, and of other services.
+    /// The agent's process; `None` if it is not running, and for other services.
     pub(super) fn agent(&self) -> Option<Pid> {
         match self.state {
             State::Runs { pid, .. } if self.is_agent() => Some(pid),
@@ -96,7 +96,7 @@ impl Service {
         }
     }
 
-    /// When the process that runs started; `None` while none runs.
+    /// When the running process started; `None` if none is running.
     pub(super) fn runs_since(&self) -> Option<Instant> {
         match self.state {
             State::Runs { since, .. } => Some(since),
@@ -104,7 +104,8 @@ impl Service {
         }
     }
 
-    /// How often it failed in a row, and for how long, if it failed and was not started since.
+    /// The number of consecutive failures and their time span; `None` unless the service failed and waits for
+    /// its restart.
     pub(super) fn failing(&self) -> Option<(u32, Duration)> {
         match (&self.state, self.failing) {
             (State::Waits { .. }, Some((first, latest))) => Some((self.failures, latest.since(first))),
@@ -120,7 +121,7 @@ impl Service {
         matches!(self.state, State::Runs { pid, .. } if pid == process)
     }
 
-    /// When it is to be started next; `None` while it runs.
+    /// When the service is started next; `None` while it runs.
     pub(super) fn next_start(&self) -> Option<Instant> {
         match self.state {
             State::Waits { until } => Some(until),
@@ -132,21 +133,22 @@ impl Service {
         self.next_start().is_some_and(|next| next <= now)
     }
 
-    /// `pid` is `None` where no process could be made: it is tried again.
+    /// Records the start of the service. If `pid` is `None`, no process could be created, and the start is
+    /// retried.
     pub(super) fn started(&mut self, pid: Option<Pid>, now: Instant) {
         self.state = match pid {
             Some(pid) => State::Runs { pid, since: now },
-            // What there is too little of is not there a moment later.
+            // The shortage will not have passed a moment later.
             None => State::Waits { until: now + self.delay().max(ENDED_AT_ONCE) },
         };
     }
 
-    /// The board goes down: it is not started again.
+    /// Stops restarting the service, because the board goes down.
     pub(super) fn leave(&mut self) {
         self.state = State::Absent;
     }
 
-    /// Its process ended with `status`, a code or 128 and a signal.
+    /// Records the end of the process with `status`, an exit code or 128 plus a signal.
     pub(super) fn ended(&mut self, status: i32, now: Instant) {
         let State::Runs { since, .. } = self.state else { return };
         if status == i32::from(ABSENT) {
@@ -158,7 +160,7 @@ impl Service {
             self.failing = None;
         }
         if status == 0 {
-            // Somebody ended it, as an update does: that is no failure.
+            // Exit code 0 is no failure: somebody ended the service on purpose, as an update does.
             let delay = if now.since(since) < ENDED_AT_ONCE { ENDED_AT_ONCE } else { Duration::ZERO };
             say(format_args!("{} ended; it starts again in {} s", self.kind.name, delay.as_secs()));
             self.state = State::Waits { until: now + delay };
@@ -171,7 +173,7 @@ impl Service {
         self.state = State::Waits { until: now + delay };
     }
 
-    /// None at first, then one second, and twice as long each time.
+    /// The delay before the next start: none at first, then one second, doubled with each failure.
     fn delay(&self) -> Duration {
         match self.failures {
             0 => Duration::ZERO,
@@ -195,9 +197,9 @@ fn agent() -> u8 {
     failed("agent", &agent.exec())
 }
 
-/// Makes the host key if there is none, and executes the SSH server.
+/// Generates the host key if there is none, and executes the SSH server.
 fn ssh() -> u8 {
-    // Process 1's descriptor of the console does not wait: a line is lost while the console is busy.
+    // Process 1's console descriptor is non-blocking: lines are lost while the console is busy.
     super::leave_console();
     if !Path::new(DROPBEAR).exists() {
         return ABSENT;
@@ -207,9 +209,9 @@ fn ssh() -> u8 {
         Err(error) => return failed("dropbearkey", &error),
     };
     protect();
-    // In the foreground, with its log on the console, and with keys alone. Connections are forwarded to
-    // the board (`ssh -L`), as kubectl wants it, and none from it. A session whose client is gone without
-    // a word, as with a pulled cable, is asked each minute and ends after three.
+    // dropbear runs in the foreground, logs to the console, and accepts only keys. Forwarding to the board
+    // (`ssh -L`), which kubectl needs, is allowed; forwarding from it is not. A session whose client
+    // vanished, as with a pulled cable, is probed every minute and ends after three probes.
     let mut server = Command::new(DROPBEAR);
     server.args(["-F", "-E", "-s", "-k", "-K", "60", "-r"]).arg(key);
     if let Some(banner) = crash::banner() {
@@ -218,8 +220,8 @@ fn ssh() -> u8 {
     failed("dropbear", &server.exec())
 }
 
-/// The board's own key, which is made if there is none. One that is damaged is replaced: nobody could log in.
-/// Where that cannot be written, a key in RAM lasts for this boot.
+/// Returns the path of the board's host key, which is generated if it is missing. A damaged key is replaced,
+/// because nobody could log in. If it cannot be written, a key in RAM lasts for this boot.
 fn host_key() -> std::io::Result<&'static str> {
     let is_whole = |key: &str| {
         let checked = Command::new(DROPBEARKEY).args(["-y", "-f", key]).output();
@@ -241,7 +243,7 @@ fn host_key() -> std::io::Result<&'static str> {
     }
 }
 
-/// Makes a key in the place of what is there.
+/// Generates a key, and replaces whatever exists at its path.
 fn make_key(key: &str) -> std::io::Result<()> {
     let key = Path::new(key);
     let directory = key.parent().unwrap_or(Path::new("/"));
@@ -249,7 +251,7 @@ fn make_key(key: &str) -> std::io::Result<()> {
     std::fs::create_dir_all(directory)?;
     remove(&new)?;
     let made = Command::new(DROPBEARKEY).args(["-t", "ed25519", "-f"]).arg(&new).output()?;
-    // The public half, which newer versions write beside it.
+    // Newer versions also write the public half.
     remove(&directory.join("host_key.new.pub"))?;
     if !made.status.success() {
         return Err(std::io::Error::other(String::from_utf8_lossy(&made.stderr).trim().to_owned()));
@@ -262,7 +264,7 @@ fn make_key(key: &str) -> std::io::Result<()> {
     std::fs::File::open(directory)?.sync_all()
 }
 
-/// Removes a file, or a directory with all that is in it.
+/// Removes a file, or a directory with its contents.
 fn remove(path: &Path) -> std::io::Result<()> {
     let removed = match std::fs::symlink_metadata(path) {
         Ok(found) if found.is_dir() => std::fs::remove_dir_all(path),
@@ -272,13 +274,13 @@ fn remove(path: &Path) -> std::io::Result<()> {
     removed.or_else(|error| if error.kind() == std::io::ErrorKind::NotFound { Ok(()) } else { Err(error) })
 }
 
-/// Want of memory ends a pod before the calling process, which becomes a service: as a kubelet's own
-/// processes (`KubeletOOMScoreAdj` is -999).
+/// Sets an OOM score such that the kernel kills pods before the calling process, which becomes a service. The
+/// kubelet protects its own processes in the same way (`KubeletOOMScoreAdj` is -999).
 fn protect() {
     let _ = std::fs::write("/proc/self/oom_score_adj", "-998");
 }
 
-/// Executes what ends all pods, in the time that the board's agent gives them.
+/// Executes `nodlet down` to end all pods, with the grace periods configured for the board's agent.
 pub(super) fn end_pods() -> u8 {
     network::clock::stamp();
     let board = config::read().unwrap_or_default();
@@ -292,7 +294,7 @@ fn failed(what: &str, error: &std::io::Error) -> u8 {
     1
 }
 
-/// The environment of the services.
+/// Sets the environment of the services.
 pub(super) fn set_environment() {
     for (name, value) in [(c"PATH", c"/usr/sbin:/usr/bin:/sbin:/bin"), (c"HOME", c"/root")] {
         let (name, value): (CString, CString) = (name.into(), value.into());
@@ -306,7 +308,7 @@ mod tests {
     use super::*;
 
     impl Kind {
-        /// A service that is never executed.
+        /// A kind of service that is never executed.
         pub(in super::super) const TEST: Kind = Kind { name: "test", job: || 0 };
     }
 

@@ -1,9 +1,9 @@
 //! The medium that the board boots from, and its data partition.
 //!
-//! `cargo xtask image` makes a disk of a boot partition and a read-only root. At the first boot the
-//! rest of the medium becomes the data partition, which is checked and repaired before each mount.
-//! Nothing that is wrong with it keeps the board from booting: `/var` lies in RAM then, and console
-//! and status file give the reason. All of it takes place in a child with a deadline.
+//! `cargo xtask image` makes a disk of a boot partition and a read-only root. At the first boot the rest of
+//! the medium becomes the data partition, which is checked and repaired before each mount. A broken data
+//! partition never prevents the board from booting: `/var` then lies in RAM, and console and status file give
+//! the reason. All steps run in a child with a deadline.
 
 use std::fs::{self, File};
 use std::io;
@@ -30,30 +30,30 @@ use gpt::{Guid, Partition, SECTOR, Table};
 /// Where the boot partition is mounted, read-only.
 pub(crate) const BOOT: &str = "/boot";
 
-/// The file on the boot partition that asks for a factory reset.
+/// The file on the boot partition that requests a factory reset.
 pub(crate) const RESET_MARKER: &str = "/boot/factory-reset";
 
-/// What became of the data partition at this boot, for programs: a JSON object.
+/// The status file with the state of the data partition at this boot, for programs: a JSON object.
 pub(crate) const STATUS: &str = "/run/nodlet/storage.json";
 
 const DATA: &str = "/var";
 
-/// A check of a large card that was damaged takes minutes.
+/// The deadline for all steps. A check of a large damaged card takes minutes.
 const WITHIN: Duration = Duration::from_secs(15 * 60);
 
-/// Less is no use for a file system with a journal.
+/// The smallest data partition, in sectors. A file system with a journal needs this much.
 const DATA_SECTORS_MIN: u64 = 8 * 2048;
 
-/// With less, pods cannot be applied.
+/// The least free space in bytes, below which pods cannot be applied.
 const FREE_MIN: u64 = 1024 * 1024;
 
-/// Why the data partition is not used: a word for programs, and a text.
+/// Why the data partition is not used: a reason for programs, and a text.
 struct Problem(&'static str, String);
 
 type Result<T> = std::result::Result<T, Problem>;
 
-/// Mounts the partitions, in the child of process 1 that sets up the machine. Does nothing on a board
-/// whose system lies in an initramfs.
+/// Mounts the partitions, in the child of process 1 that sets up the machine. Does nothing on a board whose
+/// system lies in an initramfs.
 pub(super) fn set_up() {
     if root_id().is_none() {
         return;
@@ -81,8 +81,8 @@ pub(super) fn set_up() {
     }
 }
 
-/// Makes a directory whose parent exists. What is in its way, as after a damage of the medium, is renamed:
-/// without these directories neither agent nor SSH would start.
+/// Creates a directory whose parent exists. Renames another file at that path, which a damaged medium may
+/// have: without these directories neither agent nor SSH would start.
 fn make_directory(path: &Path) -> io::Result<()> {
     if path.is_dir() {
         return Ok(());
@@ -95,13 +95,14 @@ fn make_directory(path: &Path) -> io::Result<()> {
     fs::create_dir(path)
 }
 
-/// Where users put manifests.
+/// The directory into which users put manifests.
 pub(super) const MANIFESTS: &str = "/etc/nodlet/manifests";
 
-/// The same directory, on the data partition.
+/// The directory on the data partition that keeps the users' manifests.
 const MANIFESTS_KEPT: &str = "/var/lib/nodlet/site-manifests";
 
-/// Manifests that are copied to the board stay, unlike other changes of `/etc`.
+/// Bind-mounts the manifests from the data partition, so that they survive a reboot, unlike other changes of
+/// `/etc`.
 fn keep_manifests() -> io::Result<()> {
     fs::create_dir_all(MANIFESTS_KEPT)?;
     fs::create_dir_all(MANIFESTS)?;
@@ -109,7 +110,7 @@ fn keep_manifests() -> io::Result<()> {
     Ok(mount(Some(MANIFESTS_KEPT), MANIFESTS, none, MsFlags::MS_BIND, none)?)
 }
 
-/// Mounts boot and data partition; 0 if `/var` is on the medium.
+/// Mounts boot and data partition. Returns 0 if `/var` is on the medium.
 fn prepare() -> u8 {
     match prepare_data() {
         Ok((reason, text)) => {
@@ -123,7 +124,7 @@ fn prepare() -> u8 {
     }
 }
 
-/// Writes the status file, and what is of interest to the console.
+/// Writes the status file, and reports anything unusual on the console.
 fn tell(in_ram: bool, reason: &str, text: &str) {
     if in_ram {
         say(format_args!("{text}; what is applied is lost at the next boot ({reason})"));
@@ -137,8 +138,7 @@ fn tell(in_ram: bool, reason: &str, text: &str) {
     }
 }
 
-/// What the owner of the board should know of its data partition, from the status file: the reason and
-/// the message of an event.
+/// The warning about the data partition in the status file, as the reason and the message of an event.
 pub(crate) fn warning(root: &Path) -> Option<(String, String)> {
     let status = fs::read(root.join(STATUS.trim_start_matches('/'))).ok()?;
     let status: serde_json::Value = serde_json::from_slice(&status).ok()?;
@@ -153,7 +153,7 @@ pub(crate) fn warning(root: &Path) -> Option<(String, String)> {
     }
 }
 
-/// Mounts the partitions. What there is to know of the data partition: a word and a text.
+/// Mounts the partitions. Returns the state of the data partition: a reason and a text.
 fn prepare_data() -> Result<(&'static str, String)> {
     let disk = root_id().and_then(Disk::with);
     let disk = disk.ok_or_else(|| Problem("NoMedium", "no disk has the partition of the root".to_owned()))?;
@@ -168,7 +168,7 @@ fn prepare_data() -> Result<(&'static str, String)> {
     data_of(disk)
 }
 
-/// What to do about a data partition that cannot be used.
+/// The remedy for a data partition that cannot be used.
 const RESET_MAKES_ONE: &str = "`nodlet factory-reset` makes a new one";
 
 fn data_of(mut disk: Disk) -> Result<(&'static str, String)> {
@@ -178,7 +178,7 @@ fn data_of(mut disk: Disk) -> Result<(&'static str, String)> {
     let mut done = ("Ready", "the data partition is mounted".to_owned());
     let reset = asks_for_reset(Path::new(RESET_MARKER)) && may_reset();
     let ends_beyond = |partition: Partition| partition.first + partition.sectors > disk.sectors;
-    // The content of a larger medium was copied to this one: a reset makes the partition of what there is.
+    // If the contents of a larger medium were copied to this one, a reset makes a partition that fits.
     let old = old.filter(|old| !(reset && ends_beyond(*old)));
     let Some(partition) = old.or(rest).filter(|partition| partition.sectors >= DATA_SECTORS_MIN) else {
         let most = (rest.map_or(0, |rest| rest.sectors) * SECTOR) >> 20;
@@ -191,7 +191,7 @@ fn data_of(mut disk: Disk) -> Result<(&'static str, String)> {
     }
     let device = if old.is_none() { disk.device(partition.number) } else { disk.known_device(partition) };
     if old.is_none() {
-        // The kernel knows what it found of one that ends beyond the medium.
+        // The kernel may already know a partition that ended beyond the medium, in the size that it found.
         disk.announce(BLKPG_ADD, partition)
             .or_else(|_| disk.announce(BLKPG_RESIZE, partition))
             .map_err(|error| failed("add the data partition", error))?;
@@ -205,7 +205,8 @@ fn data_of(mut disk: Disk) -> Result<(&'static str, String)> {
     } else if let Some(text) = check(&device)? {
         done = ("Repaired", text);
     }
-    // The table names a data partition only once it has a file system; until then all begins anew.
+    // The table names a data partition only once it has a file system; after a power cut before that, all
+    // steps begin anew.
     let grown = rest.filter(|rest| rest.first == partition.first && rest.sectors > partition.sectors);
     if old.is_none() || grown.is_some() {
         let extent = grown.unwrap_or(partition);
@@ -215,7 +216,8 @@ fn data_of(mut disk: Disk) -> Result<(&'static str, String)> {
         }
     }
     if let Err(error) = mount_data(&device) {
-        // One that was unmounted in order is marked clean, and a mere check passes whatever is wrong with it.
+        // A cleanly unmounted file system is marked clean, and then a mere check passes even if it is
+        // damaged.
         let repaired = repair(&device)?;
         mount_data(&device).map_err(|_| {
             Problem("Damaged", format!("the data partition cannot be mounted ({RESET_MAKES_ONE}): {error}"))
@@ -225,7 +227,7 @@ fn data_of(mut disk: Disk) -> Result<(&'static str, String)> {
     if let Err(error) = grow_file_system(&device) {
         say(format_args!("failed to grow the file system of {device}: {error}"));
     }
-    // Its types are others on other machines.
+    // The integer types differ between architectures.
     #[allow(clippy::unnecessary_cast)]
     let free = statvfs(DATA).map_or(u64::MAX, |stat| {
         (stat.blocks_available() as u64).saturating_mul(stat.fragment_size() as u64)
@@ -239,7 +241,7 @@ fn data_of(mut disk: Disk) -> Result<(&'static str, String)> {
     Ok(done)
 }
 
-/// Whether the marker is there. A directory of its name is none: it may not be possible to remove it.
+/// Whether the marker exists. A directory of that name does not count, because it might not be removable.
 fn asks_for_reset(marker: &Path) -> bool {
     let found = fs::symlink_metadata(marker);
     let is_file = found.as_ref().is_ok_and(fs::Metadata::is_file);
@@ -249,8 +251,8 @@ fn asks_for_reset(marker: &Path) -> bool {
     is_file
 }
 
-/// A reset whose marker cannot be removed would take place at each boot: the marker is written to first,
-/// in a way that needs no room.
+/// Whether a reset may run. If its marker could not be removed, the board would be reset at each boot; so
+/// first the marker is written to, in a way that needs no space.
 fn may_reset() -> bool {
     let touch = || {
         let marker = File::options().write(true).open(RESET_MARKER)?;
@@ -269,7 +271,7 @@ fn may_reset() -> bool {
 }
 
 fn remove_marker() -> io::Result<()> {
-    // Whatever is to be removed for must be on the medium first.
+    // Changes that precede the removal of the marker must be on the medium first.
     nix::unistd::sync();
     remount_boot(true)?;
     let removed = fs::remove_file(RESET_MARKER).and_then(|()| sync_boot());
@@ -277,7 +279,7 @@ fn remove_marker() -> io::Result<()> {
     removed
 }
 
-/// Leaves the marker for the next boot; for `nodlet factory-reset`.
+/// Creates the marker, for `nodlet factory-reset`: the next boot resets the board.
 pub(crate) fn leave_marker() -> io::Result<()> {
     remount_boot(true)?;
     let made = File::create(RESET_MARKER).and_then(|file| file.sync_all()).and_then(|()| sync_boot());
@@ -311,7 +313,7 @@ fn mount_ram(place: &str, options: &str) -> io::Result<()> {
     Ok(mount(Some("tmpfs"), place, Some("tmpfs"), flags, Some(options))?)
 }
 
-/// Changes of `/etc` lie in RAM, over that of the read-only root.
+/// Mounts an overlay with its changes in RAM over the `/etc` of the read-only root.
 fn make_etc_writable() -> io::Result<()> {
     for directory in ["/run/etc/upper", "/run/etc/work"] {
         fs::create_dir_all(directory)?;
@@ -334,20 +336,20 @@ fn mount_data(device: &str) -> io::Result<()> {
     Ok(mount(Some(device), DATA, Some("ext4"), MsFlags::MS_NOATIME, None::<&str>)?)
 }
 
-/// Checks the file system; the text of what was repaired.
+/// Checks the file system. Returns the text of the repairs, if any.
 fn check(device: &str) -> Result<Option<String>> {
     let checked = run("e2fsck", &["-p", device]);
-    // Bits; 1 and 2 are repairs that were made. What is not safe without a question is made all the same:
-    // nobody is here to answer, and the rest of the data is worth more.
+    // The exit code is a bit set; 1 and 2 mean repairs. Repairs that need an answer are made as well: nobody
+    // is here to answer, and the rest of the data is worth more.
     if checked.0 & !3 == 0 { judge(checked) } else { judge(run("e2fsck", &["-y", device])) }
 }
 
-/// Repairs a file system that is marked clean: [`check`] believes that.
+/// Repairs a file system that is marked clean, which [`check`] would trust.
 fn repair(device: &str) -> Result<Option<String>> {
     judge(run("e2fsck", &["-f", "-y", device]))
 }
 
-/// What exit code and output of a check amount to.
+/// Interprets the exit code and the output of a check.
 fn judge((code, output): (i32, String)) -> Result<Option<String>> {
     match code {
         0 => Ok(None),
@@ -359,7 +361,7 @@ fn judge((code, output): (i32, String)) -> Result<Option<String>> {
     }
 }
 
-/// Runs a program; its exit code and the last line of what it wrote.
+/// Runs a program. Returns its exit code and the last line of its output.
 fn run(program: &str, arguments: &[&str]) -> (i32, String) {
     match Command::new(program).args(arguments).output() {
         Ok(output) => {
@@ -372,10 +374,10 @@ fn run(program: &str, arguments: &[&str]) -> (i32, String) {
     }
 }
 
-/// Where ext4 has its superblock, and in it the number of blocks, in two halves, and their size.
+/// The offset of ext4's superblock, which has the number of blocks, in two halves, and their size.
 const SUPERBLOCK: u64 = 1024;
 
-/// Grows the mounted file system to the end of its partition. The kernel does it in its journal.
+/// Grows the mounted file system to the end of its partition. The kernel does this in the journal.
 fn grow_file_system(device: &str) -> io::Result<()> {
     use std::os::unix::fs::FileExt;
     // _IOW('f', 16, __u64)
@@ -399,27 +401,27 @@ fn grow_file_system(device: &str) -> io::Result<()> {
     }
 }
 
-/// The identifier of the partition that is to be the root: `root=PARTUUID=…` of the kernel's command line.
+/// The identifier of the root partition, from `root=PARTUUID=…` on the kernel's command line.
 fn root_id() -> Option<Guid> {
     let line = fs::read_to_string("/proc/cmdline").ok()?;
     line.split_whitespace().filter_map(|word| Guid::parse(word.strip_prefix("root=PARTUUID=")?)).next_back()
 }
 
-/// Sectors of a disk or partition.
+/// The size of a disk or partition in sectors.
 fn sectors_of(name: &str) -> Option<u64> {
     fs::read_to_string(format!("/sys/class/block/{name}/size")).ok()?.trim().parse().ok()
 }
 
 /// A disk with a partition table.
 struct Disk {
-    /// As the kernel calls it: `mmcblk0`.
+    /// The kernel's name of the disk: `mmcblk0`.
     name: String,
     sectors: u64,
     table: Table,
 }
 
 impl Disk {
-    /// All disks that have a medium.
+    /// The names of all disks that have a medium.
     fn names() -> Vec<String> {
         let entries = fs::read_dir("/sys/block").into_iter().flatten().flatten();
         let mut names: Vec<String> = entries
@@ -430,7 +432,7 @@ impl Disk {
         names
     }
 
-    /// The disk with this partition.
+    /// Finds the disk with this partition.
     fn with(id: Guid) -> Option<Disk> {
         Disk::names().into_iter().find_map(|name| {
             let sectors = sectors_of(&name)?;
@@ -440,14 +442,14 @@ impl Disk {
         })
     }
 
-    /// The device of a partition.
+    /// The device path of a partition.
     fn device(&self, number: usize) -> String {
         let between = if self.name.ends_with(|last: char| last.is_ascii_digit()) { "p" } else { "" };
         format!("/dev/{}{between}{number}", self.name)
     }
 
-    /// The device of a partition, which is made known to a kernel that has rejected the table, as one for a
-    /// larger medium.
+    /// The device path of a partition. A kernel that rejected the table, such as one for a larger medium, is
+    /// told of the partition first.
     fn known_device(&self, partition: Partition) -> String {
         let device = self.device(partition.number);
         if !Path::new(&device).exists() && partition.first + partition.sectors <= self.sectors {
@@ -464,7 +466,7 @@ impl Disk {
         self.table.write_data(&disk, self.sectors, data, Guid(id))
     }
 
-    /// Makes the kernel know a partition, whose disk is in use.
+    /// Adds or resizes a partition in the kernel while its disk is in use.
     fn announce(&self, operation: libc::c_int, partition: Partition) -> io::Result<()> {
         const BLKPG: u64 = 0x1269;
         let disk = File::open(format!("/dev/{}", self.name))?;
@@ -507,8 +509,8 @@ struct BlkpgPartition {
     names: [u8; 128],
 }
 
-/// Waits for a child of this process; its exit code. `None` if it had to be killed, with all its
-/// children, because it took longer.
+/// Waits for a child of this process and returns its exit code. Returns `None` if the child took longer and
+/// was killed with all its children.
 fn finish(child: Pid, within: Duration) -> Option<i32> {
     // SAFETY: takes two numbers; the descriptor it returns is nobody else's.
     let ended = unsafe {
@@ -519,7 +521,7 @@ fn finish(child: Pid, within: Duration) -> Option<i32> {
         use std::os::fd::AsFd;
         let timeout = PollTimeout::try_from(within).unwrap_or(PollTimeout::MAX);
         if poll(&mut [PollFd::new(ended.as_fd(), PollFlags::POLLIN)], timeout) == Ok(0) {
-            // It leads a session of its own.
+            // The child leads a session of its own.
             let _ = kill(Pid::from_raw(-child.as_raw()), Signal::SIGKILL);
             return None;
         }

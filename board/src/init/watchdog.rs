@@ -1,9 +1,10 @@
-//! The hardware watchdog: the board is reset unless process 1 feeds it.
+//! The hardware watchdog, which resets the board unless process 1 feeds it.
 //!
-//! Process 1 feeds it only while the agent's loop makes progress, which it sees in a page that both
-//! map ([`nodlet_runtime::progress`]), or while no agent runs and process 1 sees to that. So a hung
-//! agent resets the board as a hung process 1 does. Of two halves of the watchdog's timeout each
-//! begins with one wake-up of process 1, and one of the agent. [`judge`] is the decision.
+//! Process 1 feeds the watchdog only while the agent's loop makes progress, or while no agent runs and
+//! process 1 is about to start one. The agent reports progress in a page that both processes map
+//! ([`nodlet_runtime::progress`]). So the watchdog resets a board whose agent hangs, as well as one whose
+//! process 1 hangs. Each half of the watchdog's timeout begins with one wake-up of process 1 and one of the
+//! agent. [`judge`] makes the decision.
 
 use std::ffi::CStr;
 use std::fs::{File, OpenOptions};
@@ -20,36 +21,37 @@ use nodlet_runtime::progress::{Progress, VARIABLE, until_next};
 
 use super::say;
 
-/// How long an agent may take from its start until its loop turns for the first time, if the
-/// watchdog's timeout is not longer: it looks at every pod before.
+/// How long an agent may take from its start to the first turn of its loop, unless the watchdog's timeout is
+/// longer: before that, the agent inspects every pod.
 const STARTS_WITHIN: Duration = Duration::from_secs(120);
 
-/// Descriptor of the page in process 1, for the environment of the agent; -1 without a watchdog.
+/// Descriptor of the progress page in process 1, for the agent's environment; -1 without a watchdog.
 static PAGE: AtomicI32 = AtomicI32::new(-1);
 
 nix::ioctl_readwrite!(set_timeout, b'W', 6, libc::c_int);
 nix::ioctl_read!(get_timeout, b'W', 7, libc::c_int);
 
-/// The environment variable by which the agent finds the page. For a child of process 1.
+/// The environment variable by which the agent finds the progress page. For children of process 1.
 pub(super) fn variable() -> Option<(&'static str, String)> {
     let page = PAGE.load(Ordering::Relaxed);
     (page >= 0).then(|| (VARIABLE, format!("/proc/1/fd/{page}")))
 }
 
-/// What a look at the agent found.
+/// The state of the agent's loop.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Verdict {
-    /// The loop made progress, or no agent runs: feed the watchdog.
+    /// The loop makes progress, or no agent runs: feed the watchdog.
     Turns,
-    /// No progress: do not feed it.
+    /// The loop makes no progress: do not feed the watchdog.
     Hangs,
 }
 
-/// Whether to feed a watchdog that resets the board `timeout` after it was last fed. `started` is
-/// when the running agent started, `None` while none runs; `latest` is the latest progress.
+/// Decides whether to feed a watchdog that resets the board `timeout` after it was last fed. `started` is
+/// when the running agent started, or `None` if none runs; `latest` is the time of the latest progress.
 ///
-/// An agent stores progress each half of `timeout`. One that was late by a quarter of it is not
-/// waited for: the watchdog was fed half of `timeout` ago at least, and has that again.
+/// An agent stores progress every half of `timeout`, and counts as hung when it is late by a quarter of
+/// `timeout`. The watchdog was last fed at least half of `timeout` ago, so the agent has up to that long
+/// again to recover before the reset.
 fn judge(now: Instant, started: Option<Instant>, latest: Option<Instant>, timeout: Duration) -> Verdict {
     let Some(started) = started else { return Verdict::Turns };
     let (since, within) = match latest {
@@ -59,31 +61,31 @@ fn judge(now: Instant, started: Option<Instant>, latest: Option<Instant>, timeou
     if now.since(since) < within { Verdict::Turns } else { Verdict::Hangs }
 }
 
-/// What a look at the agent changed.
+/// A change in the state of the agent's loop.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum News {
-    /// The agent hangs, which it did not at the look before.
+    /// The agent hangs, unlike at the previous look.
     Hangs,
-    /// The agent that hung makes progress again, or ended.
+    /// An agent that hung makes progress again, or has ended.
     HangIsOver,
 }
 
-/// The watchdog, armed.
+/// The armed watchdog.
 pub(super) struct Watchdog {
     device: File,
     timeout: Duration,
     progress: Progress,
     next: Instant,
-    /// The console has a line of the present hang.
+    /// Whether the current hang has been reported on the console.
     reported: bool,
 }
 
 impl Watchdog {
-    /// Opens the device, which arms it, and sets its timeout. The kernel's driver may choose another
-    /// timeout: what it chose holds.
+    /// Opens the device, which arms the watchdog, and sets its timeout. The driver may choose another
+    /// timeout, which is then used.
     pub(super) fn open(path: &CStr, seconds: u32, now: Instant) -> io::Result<Watchdog> {
         let path = Path::new(std::ffi::OsStr::from_bytes(path.to_bytes()));
-        // First: a device that is closed again without a word resets the board.
+        // First, because closing the armed device without disarming it resets the board.
         let progress = Progress::create(Duration::from_secs(u64::from(seconds)))?;
         let device = OpenOptions::new().write(true).custom_flags(libc::O_CLOEXEC).open(path)?;
         let mut wanted = libc::c_int::try_from(seconds).unwrap_or(libc::c_int::MAX);
@@ -105,13 +107,13 @@ impl Watchdog {
         self.timeout
     }
 
-    /// When to look at the agent next.
+    /// When to inspect the agent next.
     pub(super) fn next_look(&self) -> Instant {
         self.next
     }
 
-    /// Feeds the watchdog if that is due and the agent makes progress. `started` is when the running
-    /// agent started. `None` if nothing changed.
+    /// Feeds the watchdog if that is due and the agent makes progress. `started` is when the running agent
+    /// started. Returns `None` if nothing changed.
     pub(super) fn look(&mut self, now: Instant, started: Option<Instant>) -> Option<News> {
         if now < self.next {
             return None;
@@ -123,7 +125,7 @@ impl Watchdog {
                 std::mem::replace(&mut self.reported, false).then_some(News::HangIsOver)
             }
             Verdict::Hangs => {
-                // It may go on yet: then it is to be fed before the timeout is over.
+                // The agent may still recover; then the watchdog must be fed before the timeout.
                 self.next = now + (self.timeout / 16).max(Duration::from_millis(500));
                 (!std::mem::replace(&mut self.reported, true)).then_some(News::Hangs)
             }
@@ -131,14 +133,14 @@ impl Watchdog {
     }
 
     pub(super) fn feed(&mut self) {
-        // A device that fails resets the board, which is the best there is.
+        // If the device fails, the watchdog resets the board, which is the best outcome.
         let _ = self.device.write(b"\0");
     }
 
-    /// Disarms the watchdog, unless the kernel was told that nobody may (`nowayout`): a board that
-    /// is off but cannot cut its own power must not be reset.
+    /// Disarms the watchdog, unless the kernel forbids it (`nowayout`): a board that is down but cannot cut
+    /// its own power must not be reset.
     pub(super) fn disarm(mut self) {
-        // The kernel disarms what is closed after this letter.
+        // The kernel disarms the watchdog when it is closed after this letter.
         let _ = self.device.write(b"V");
     }
 }
@@ -153,7 +155,8 @@ mod tests {
         Instant(0) + Duration::from_secs(seconds)
     }
 
-    /// When a board is reset whose agent starts at 10 s, turns at each of `turns`, and then hangs.
+    /// When the watchdog resets a board whose agent starts at 10 s, makes progress at each of `turns`, and
+    /// then hangs.
     fn reset_after(turns: &[u64]) -> u64 {
         let (mut next, mut fed) = (0, 0);
         for now in 0.. {
@@ -183,7 +186,7 @@ mod tests {
 
     #[test]
     fn an_agent_that_turns_late_keeps_the_board_up() {
-        // Twice it skips a turn; both times it turns again before the timeout is over.
+        // The agent skips two turns; both times it makes progress again before the timeout.
         let turns = [20, 30, 60, 119, 150, 180, 210, 268, 270];
         assert!(reset_after(&turns) > 270 + 60);
     }

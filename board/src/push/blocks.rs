@@ -1,8 +1,7 @@
-//! The sender's decision of how a layer goes over: whole, or as the changed blocks of one that the
-//! board has.
+//! The sender's decision how to send a layer: whole, or as the changed blocks of a layer that the board has.
 //!
-//! A list of the board's blocks costs some bytes as well, and so it is asked for only where it is
-//! small beside the layer. What it leads to is kept for the next connection, should this one drop.
+//! The list of the board's blocks must be transferred, too, so it is requested only if it is small compared
+//! with the layer. The result of a comparison is kept for the next connection, in case this one drops.
 
 use std::time::{Duration, Instant};
 
@@ -11,45 +10,46 @@ use serde_json::{Value, json};
 
 use super::sources::Archive;
 
-/// A smaller layer goes over whole.
+/// The smallest layer in bytes for which changed blocks are considered.
 const LAYER_MIN: u64 = 32 * 1024;
 
-/// A list may have this part of the layer's bytes, and changed blocks half of them.
+/// The divisors of a layer's bytes that limit the list of blocks and the changed blocks.
 const LIST_PART: u64 = 8;
 const CHANGES_PART: u64 = 2;
 
-/// How long all comparisons of a push may take. A board waits longer for what is said to it.
+/// How long all comparisons of a push may take together. A board waits longer for a message.
 pub(super) const COMPARING: Duration = Duration::from_secs(30);
 
 /// A layer that the board lacks.
 pub(super) struct Wanted {
-    /// The number of its archive.
+    /// The index of the layer's archive.
     pub(super) archive: usize,
     pub(super) member: String,
-    /// Bytes of it as it lies in the archive, and those that the board has.
+    /// Bytes of the layer as stored in the archive; `from` is the number of bytes that the board already has.
     pub(super) size: u64,
     pub(super) from: u64,
     base: Option<Base>,
-    /// Where in the pieces the board goes on, and their bytes from there.
+    /// The position in the sequence of pieces at which the board continues, and the bytes of pieces from
+    /// there.
     pub(super) changes: Option<(u64, u64)>,
 }
 
-/// What the board may make it of.
+/// The layer from which the board may rebuild the wanted layer.
 struct Base {
     layer: String,
     bytes: u64,
-    /// Bytes of the layer that it has made already.
+    /// Bytes of the wanted layer that the board has already rebuilt.
     made: u64,
 }
 
-/// What a comparison led to, for as long as the base is this one.
+/// The result of a comparison, valid for this base.
 pub(super) struct Compared {
     base: String,
     pub(super) changes: Changes,
 }
 
 impl Wanted {
-    /// A layer of so many bytes, as the board describes it.
+    /// Reads the board's description of a wanted layer of this many bytes.
     pub(super) fn new(layer: &Value, archive: usize, member: &str, size: u64) -> Wanted {
         let number = |value: &Value| value.as_u64();
         let base = &layer["base"];
@@ -57,7 +57,7 @@ impl Wanted {
             archive,
             member: member.to_owned(),
             size,
-            // What is there may be of another layer that was longer.
+            // The board's partial file may belong to a longer layer.
             from: number(&layer["from"]).filter(|from| *from <= size).unwrap_or(0),
             base: base["layer"].as_str().map(|layer| Base {
                 layer: layer.to_owned(),
@@ -68,7 +68,7 @@ impl Wanted {
         }
     }
 
-    /// Whether a list of the base's blocks is worth its bytes.
+    /// Whether a list of the base's blocks is likely to save more than it costs.
     pub(super) fn needs_list(&self) -> bool {
         let left = self.size - self.from;
         self.changes.is_none()
@@ -78,20 +78,20 @@ impl Wanted {
                 .is_some_and(|base| left >= LAYER_MIN && list_bytes(base.bytes) <= left / LIST_PART)
     }
 
-    /// The most that the list of its base has, whatever the base is.
+    /// The most bytes that the list of the base's blocks may have.
     pub(super) fn list_max(&self) -> u64 {
         self.base.as_ref().map_or(0, |base| list_bytes(base.bytes) * 5 + 4096)
     }
 
-    /// Takes up what an earlier connection compared.
+    /// Reuses the comparison of an earlier connection.
     pub(super) fn recall(&mut self, archive: &Archive) {
         let Some(base) = &self.base else { return };
         let known = archive.compared.get(&self.member).filter(|compared| compared.base == base.layer);
         self.changes = known.and_then(|compared| compared.changes.rest(base.made));
     }
 
-    /// Compares it with the blocks of its base. What cannot be compared goes over whole, and the board
-    /// says what is wrong with it.
+    /// Compares the layer with the blocks of its base. A layer that cannot be compared is sent whole, and the
+    /// board reports what is wrong with it.
     pub(super) fn compare(&mut self, archive: &mut Archive, blocks: &Blocks, end: Instant) {
         let Some(base) = &self.base else { return };
         let left = self.size - self.from;
@@ -105,7 +105,7 @@ impl Wanted {
         archive.compared.insert(self.member.clone(), compared);
     }
 
-    /// Bytes that go over, and those that the board has of the same.
+    /// The bytes to send, and the bytes that the board already has of the same.
     pub(super) fn bytes(&self) -> (u64, u64) {
         match self.changes {
             Some((place, bytes)) => (bytes, place),
@@ -113,7 +113,7 @@ impl Wanted {
         }
     }
 
-    /// Its size, as the board is told.
+    /// The layer's size in the form in which it is sent to the board.
     pub(super) fn told(&self) -> Value {
         match (self.changes, &self.base) {
             (Some((_, bytes)), Some(base)) => json!({"changes": bytes, "made": base.made}),
@@ -136,7 +136,7 @@ mod tests {
         const MIB: u64 = 1024 * 1024;
         for (size, from, base, expected) in [
             (10 * MIB, 0, base(30 * MIB), true),
-            // A list of a hundred kilobytes.
+            // The list would have a hundred kilobytes.
             (500_000, 0, base(30 * MIB), false),
             (10 * MIB, 10 * MIB - 500_000, base(30 * MIB), false),
             (20_000, 0, base(MIB), false),

@@ -1,35 +1,36 @@
-//! What a push and a board say to each other: messages, which are JSON, and pieces of layers.
+//! The protocol between a push and a board: messages, which are JSON, and pieces of layers.
 //!
-//! Each is a frame: a byte that says which, four bytes with its length, the most significant first,
-//! and so many bytes. `docs/push.md` has the messages.
+//! Each is a frame: a byte for its kind, four bytes for its length, the most significant first, and that many
+//! bytes. `docs/push.md` has the messages.
 
 use std::io::{self, Read, Write};
 
 use serde_json::Value;
 
-/// The version of what is said in frames.
+/// The version of the protocol.
 pub(crate) const VERSION: u64 = 1;
 
-/// Documents and manifests of a push, and what is left to a board's memory.
+/// The most bytes of a message: documents and manifests of a push must fit, and the board's memory must
+/// suffice.
 pub(crate) const MESSAGE_MAX: usize = 4 * 1024 * 1024;
 
 /// The most values in one message: a thousand manifests.
 const VALUES_MAX: usize = 100_000;
 
-/// Of a layer.
+/// The most bytes of a piece of a layer.
 pub(crate) const PIECE_MAX: usize = 64 * 1024;
 
 const MESSAGE: u8 = b'm';
 const PIECE: u8 = b'p';
 
-/// Something that was said.
+/// A received frame.
 #[derive(Debug, PartialEq)]
 pub(crate) enum Frame {
     Message(Value),
     Piece(Vec<u8>),
 }
 
-/// Two ends of a connection.
+/// The reading and the writing end of a connection.
 pub(crate) struct Wire<R, W> {
     pub(crate) from: R,
     pub(crate) to: W,
@@ -71,7 +72,7 @@ impl<R: Read, W: Write> Wire<R, W> {
         if length > most {
             return Err(invalid("a frame is longer than any that is taken"));
         }
-        // As it comes: a length alone costs no memory.
+        // The buffer grows with the data that arrives: a length alone costs no memory.
         let mut bytes = Vec::new();
         (&mut self.from).take(length as u64).read_to_end(&mut bytes)?;
         if bytes.len() < length {
@@ -86,7 +87,7 @@ impl<R: Read, W: Write> Wire<R, W> {
         })
     }
 
-    /// A message, where no piece can come.
+    /// Receives a message where no piece is allowed.
     pub(crate) fn message(&mut self) -> io::Result<Value> {
         match self.hear()? {
             Frame::Message(message) => Ok(message),
@@ -95,8 +96,8 @@ impl<R: Read, W: Write> Wire<R, W> {
     }
 }
 
-/// The most values that a message of JSON with these bytes may have. In memory a value takes up to a
-/// hundred times the bytes that it has in a message.
+/// An upper bound of the number of values in a JSON message. In memory a value takes up to a hundred times
+/// its bytes in the message.
 fn values(message: &[u8]) -> usize {
     let (mut values, mut in_text, mut escaped) = (1, false, false);
     for byte in message {

@@ -11,7 +11,7 @@ use super::system::Update;
 use crate::arguments::{Context, Flag, number, switch};
 use crate::{Failure, apply, logs};
 
-/// For pods to become ready, unless another time is given.
+/// The default time for pods to become ready.
 const WAIT: Duration = Duration::from_secs(120);
 
 #[derive(Debug, PartialEq, Eq)]
@@ -21,7 +21,7 @@ pub(super) struct Push {
     pub(super) wait: Option<Duration>,
     pub(super) dry_run: bool,
     pub(super) validation: Validation,
-    /// A newer nodlet, instead of all this.
+    /// An update of nodlet, which is sent instead of images and manifests.
     pub(super) update: Option<Update>,
 }
 
@@ -42,7 +42,7 @@ impl Push {
     pub(super) fn parse(context: &mut Context, parser: &mut Parser) -> Result<Push, Failure> {
         let mut push = Push::default();
         let mut update = Update::default();
-        // The last flag that only images and manifests have, and the last that only an update has.
+        // The last flag that only images and manifests accept, and the last that only an update accepts.
         let (mut of_files, mut of_update) = (None, None);
         while let Some(argument) = parser.next()? {
             if let lexopt::Arg::Value(value) = argument {

@@ -1,4 +1,4 @@
-//! The board's side of a push: a process of root's that the agent starts for each, on its client's
+//! The board's side of a push: a root process that the agent starts for each push, with the client's
 //! connection.
 //!
 //! ```text
@@ -18,8 +18,8 @@
 //! Done       what was done              ->
 //! ```
 //!
-//! Before Commit nothing but the spool changes, wherever it is cut. A layer that came in part is
-//! taken up there by the next push, if that sends it too; any other is removed then.
+//! Before Commit only the spool changes, wherever the push is interrupted. The next push continues a partly
+//! received layer if it sends that layer too; the parts of all other layers are removed then.
 
 use std::collections::BTreeSet;
 use std::ffi::OsStr;
@@ -55,23 +55,23 @@ use redo::{Ended, Places, Redo, Steps};
 use sender::Paced;
 use spool::Spool;
 
-/// A sender that says nothing for so long is gone, and with it what it holds up.
+/// Timeout of waiting for the sender, after which it counts as gone and its resources are released.
 const SILENCE: Duration = Duration::from_secs(60);
 
-/// How long a rejected sender is read from, so that it can read the reason.
+/// How long a rejected sender's data is still read, so that the sender can read the reason.
 const HEARD: Duration = Duration::from_secs(30);
 
-/// An agent that is restarted is back long before.
+/// How long to retry while the agent is restarting. A restarted agent is back long before.
 const AGENT_BACK: Duration = Duration::from_secs(30);
 
-/// The process that the agent executes: its standard input is the connection.
+/// Runs the process that the agent executes for a push: its standard input is the connection.
 ///
-/// With [`FINISH`] there is none, and what an earlier push was about to do is done.
+/// With [`FINISH`] there is no connection, and the process finishes an earlier push.
 pub(crate) fn run(root: &Path, what: Option<&OsStr>) -> ExitCode {
-    // What can be done again goes before any pod does.
+    // A push can be repeated, so the kernel kills this process before any pod when memory is short.
     let _ = fs::write("/proc/self/oom_score_adj", "1000");
     if what.is_some_and(|what| what == FINISH) {
-        // Whoever has the spool finishes it.
+        // If the spool is locked, the process that has the lock finishes the push.
         let finished = Spool::open(&Paths::new(root).push()).and_then(|spool| finish(root, &spool));
         return match finished {
             Ok(()) => ExitCode::SUCCESS,
@@ -85,7 +85,7 @@ pub(crate) fn run(root: &Path, what: Option<&OsStr>) -> ExitCode {
     });
     let Ok(mut wire) = begun else { return ExitCode::FAILURE };
     let Some(_place) = sender::place(&Paths::new(root).run()) else {
-        // Without waiting for whether it is read: this process must not be one of many.
+        // Does not wait for the sender to read this, so that such processes do not accumulate.
         let _ = wire.say(&End::busy());
         return ExitCode::FAILURE;
     };
@@ -100,16 +100,16 @@ struct Receiver {
     wire: Wire<Paced<UnixStream>, UnixStream>,
 }
 
-/// The most manifests of one push: the agent takes some ten a second, and no other push begins meanwhile.
+/// The most manifests of one push: the agent applies some ten a second, and no other push starts meanwhile.
 const MANIFESTS_MAX: usize = 1000;
 
-/// What a push brings.
+/// The contents of a push.
 struct Offer {
     archives: Vec<Archive>,
     manifests: Vec<Manifest>,
     validation: Validation,
     dry_run: bool,
-    /// Whether the sender can send changed blocks.
+    /// Whether the sender supports changed blocks.
     blocks: bool,
 }
 
@@ -123,41 +123,42 @@ struct Manifest {
     object: Object,
 }
 
-/// A layer that is to be sent.
+/// A layer that must be sent.
 struct Missing {
     archive: usize,
     part: Part,
-    /// Bytes of it that are here.
+    /// Bytes of the layer that the spool has.
     from: u64,
-    /// What it may be made of, and how much of it the pieces make that are here.
+    /// The layer's base, if any; `made` is how many bytes of the layer the pieces in the spool make.
     base: Option<Base>,
     made: u64,
     coming: Coming,
 }
 
-/// How a layer comes.
+/// How a layer is sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Coming {
-    /// As it lies in the sender's archive: its bytes in all.
+    /// Whole, as stored in the sender's archive: its total bytes.
     Whole(u64),
-    /// As pieces that make it of its base: bytes that follow, behind those that make so much.
+    /// As pieces that make the layer from its base: the bytes of the pieces that follow, after pieces that
+    /// already make `made` bytes of the layer.
     Changes { bytes: u64, made: u64 },
 }
 
-/// Why a push ends.
+/// Why a push ended early.
 enum End {
-    /// The sender is gone, or talks nonsense.
+    /// The sender has disconnected or violated the protocol.
     Wire(io::Error),
-    /// It is told.
+    /// The push is rejected; the sender gets this reason.
     Refused(String),
-    /// A layer is not what base and changed blocks make. It must come whole.
+    /// The base and the changed blocks did not make the layer. It must be sent whole.
     NotRebuilt(String),
-    /// Another push is under way.
+    /// Another push is running.
     Busy,
 }
 
 impl End {
-    /// What a sender is told of another push.
+    /// The message to a sender if another push is running.
     fn busy() -> Value {
         json!({"error": "another push to this board is under way: push again when it is done", "again": true})
     }
@@ -176,7 +177,7 @@ impl From<Failure> for End {
     }
 }
 
-/// What is wrong, in a text that is no longer than a message may be.
+/// Joins errors to a text that fits a message. Drops all but the first hundred.
 fn first(mut wrong: Vec<String>) -> String {
     const MOST: usize = 100;
     let more = wrong.len().saturating_sub(MOST);
@@ -190,7 +191,7 @@ fn first(mut wrong: Vec<String>) -> String {
     wrong.join("\n")
 }
 
-/// Of an operation on the spool.
+/// Converts the error of an operation on the spool.
 fn refused(what: &str) -> impl Fn(io::Error) -> End + '_ {
     move |error| {
         End::Refused(match error.raw_os_error() {
@@ -219,7 +220,7 @@ impl Receiver {
         }
     }
 
-    /// Says why it ends, to a sender that may still be sending.
+    /// Sends the reason for the end to a sender that may still be sending.
     fn tell(&mut self, why: &Value) -> io::Result<()> {
         self.wire.say(why)?;
         self.wire.to.shutdown(std::net::Shutdown::Write)?;
@@ -267,7 +268,7 @@ impl Receiver {
         Ok(())
     }
 
-    /// Receives what is left of a layer.
+    /// Receives the missing bytes of a layer.
     fn layer(&mut self, spool: &Spool, missing: &Missing, size: u64) -> Result<(), End> {
         let path = spool.part(&missing.part);
         let failed = refused("keep a layer");
@@ -275,14 +276,14 @@ impl Receiver {
         let mut file = File::options().create(true).append(true).open(&path).map_err(&failed)?;
         let mut have = missing.from;
         if have > size {
-            // Of another archive's layer, which was longer.
+            // The partial file is longer, so it belongs to another archive's layer.
             file.set_len(0).map_err(&failed)?;
             have = 0;
         }
         while have < size {
             match self.wire.hear()? {
                 Frame::Piece(bytes) if !bytes.is_empty() && bytes.len() as u64 <= size - have => {
-                    // What came of it must not fill the disk until somebody pushes again.
+                    // A partial file must not keep the disk full until the next push.
                     let kept = file.write_all(&bytes).inspect_err(|_| drop(fs::remove_file(&path)));
                     kept.map_err(&failed)?;
                     have += bytes.len() as u64;
@@ -294,7 +295,7 @@ impl Receiver {
         Ok(())
     }
 
-    /// Lists the blocks of the bases that the sender wants to compare with.
+    /// Sends the lists of blocks of the bases that the sender requested.
     fn lists(&mut self, missing: &[Missing], wanted: &[Value]) -> Result<(), End> {
         let mut first = 0;
         for number in wanted {
@@ -312,7 +313,7 @@ impl Receiver {
             });
             sent?;
             if let Err(error) = listed {
-                // What is not listed comes whole.
+                // Without a list, the layer is sent whole.
                 eprintln!("push: failed to read layer {}: {error}", base.layer);
             }
             self.wire.piece(&[])?;
@@ -320,7 +321,7 @@ impl Receiver {
         Ok(())
     }
 
-    /// Receives pieces that make the rest of a layer of its base.
+    /// Receives the pieces that make the rest of a layer from its base.
     fn changes(&mut self, spool: &Spool, missing: &Missing, bytes: u64, made: u64) -> Result<(), End> {
         let mut file = spool.changes(missing, made)?;
         let mut left = bytes;
@@ -328,10 +329,10 @@ impl Receiver {
             match self.wire.hear()? {
                 Frame::Piece(piece) if piece.len() as u64 <= left && changes::made_by(&piece).is_some() => {
                     left -= piece.len() as u64;
-                    // In one write, so that little can be cut off.
+                    // In one write, so that an interruption loses little.
                     let mut record = (piece.len() as u32).to_be_bytes().to_vec();
                     record.extend_from_slice(&piece);
-                    // As of a whole layer: it must not fill the disk until somebody pushes again.
+                    // As with whole layers: a partial file must not keep the disk full until the next push.
                     let kept = file.write_all(&record).inspect_err(|_| drop(spool.forget_changes(missing)));
                     kept.map_err(refused("keep the changed blocks of a layer"))?;
                 }
@@ -342,7 +343,7 @@ impl Receiver {
         Ok(())
     }
 
-    /// Makes it all be.
+    /// Loads the images and applies the manifests, all of them or none.
     fn commit(
         &self,
         spool: &Spool,
@@ -357,13 +358,13 @@ impl Receiver {
         let before = store.before(&expected).map_err(|error| Failure::chain(&error))?;
         let redo = Redo::new(&expected, before, &offer.manifests, offer.validation, &applied)
             .map_err(refused("read what was applied before"))?;
-        // One change is made whole or not at all by itself.
+        // A single change is atomic by itself and needs no record.
         let changed = foreseen.iter().filter(|did| !did.ends_with(" unchanged")).count();
         if changed + usize::from(!redo.is_loaded(store)?) > 1 {
             redo.write(&spool.directory).map_err(refused("record the push"))?;
         }
         let forget = |end: End| {
-            // Layers that are refused take no room until somebody pushes again.
+            // Rejected layers must not occupy space until the next push.
             let _ = spool.clear();
             match Redo::remove(&spool.directory) {
                 Ok(()) => end,
@@ -389,7 +390,7 @@ impl Receiver {
                 (0..).zip(&loaded).filter(|(_, loaded)| loaded.new).map(|(number, _): (usize, _)| number),
             );
         }
-        // From here on it is done, whatever happens; what is left of the archives is in nobody's way.
+        // From here on the push will be completed; leftovers of the archives do no harm.
         let cleared = spool.clear();
         let places = Places { spool: &spool.directory, applied: &applied };
         let done = finished(redo, places, store, client)?;
@@ -409,7 +410,7 @@ impl Receiver {
 }
 
 impl Missing {
-    /// What the sender needs to know of it.
+    /// The description of the missing layer that is sent to the sender.
     fn described(&self) -> Value {
         let mut described = json!({"archive": self.archive, "member": self.part.member, "from": self.from});
         if let Some(base) = &self.base {
@@ -419,7 +420,7 @@ impl Missing {
         described
     }
 
-    /// Bytes of it that are to come.
+    /// Bytes of the layer that are still to be received.
     fn left(&self) -> u64 {
         match self.coming {
             Coming::Whole(size) => size.saturating_sub(self.from),
@@ -428,7 +429,7 @@ impl Missing {
     }
 }
 
-/// Notes how each of the layers comes, as the sender says.
+/// Records how each layer will be sent, from the sender's message.
 fn settle(missing: &mut [Missing], message: &Value) -> io::Result<()> {
     let sizes = message["sizes"].as_array().map_or(&[][..], Vec::as_slice);
     if sizes.len() != missing.len() {
@@ -446,7 +447,8 @@ fn settle(missing: &mut [Missing], message: &Value) -> io::Result<()> {
     Ok(())
 }
 
-/// Finishes the push of which a record lies in the spool: power or process were lost meanwhile.
+/// Finishes the push whose record lies in the spool, which was interrupted by a power cut or the end of its
+/// process.
 fn finish(root: &Path, spool: &Spool) -> Result<(), End> {
     let Some(redo) = Redo::read(&spool.directory).map_err(refused("read the record of an earlier push"))?
     else {
@@ -461,7 +463,7 @@ fn finish(root: &Path, spool: &Spool) -> Result<(), End> {
     let places = Places { spool: &spool.directory, applied: &applied };
     match finished(redo, places, &store, &Client::local(root)) {
         Ok(_) => eprintln!("a push that was interrupted is carried out"),
-        // It is still to be finished, and the next push must not take its record's place.
+        // The push is still unfinished, and the next push must not replace its record.
         Err(end) if Redo::is_there(&spool.directory) => return Err(end),
         Err(End::Refused(why)) => eprintln!("a push that was interrupted: {why}"),
         Err(end) => return Err(end),
@@ -469,7 +471,7 @@ fn finish(root: &Path, spool: &Spool) -> Result<(), End> {
     Ok(())
 }
 
-/// Carries a record out; what became of the manifests.
+/// Carries out a record. Returns the results of the manifests.
 fn finished(
     redo: Redo,
     places: Places<'_>,
@@ -494,7 +496,7 @@ fn finished(
 }
 
 impl Manifest {
-    /// Applies it, by the next agent if this one is just being replaced.
+    /// Applies the manifest. Retries if the agent is just being restarted.
     fn apply(&self, client: &Client, validation: Validation) -> Result<apply::Applied, Failure> {
         let end = Instant::now() + AGENT_BACK;
         loop {
@@ -542,7 +544,7 @@ impl Offer {
             }
             let mut object =
                 Object { value: manifest["object"].clone(), place: text("place")?, warnings: Vec::new() };
-            // Its record names one object, and each is applied or taken back by itself.
+            // The record has one object per manifest, and each is applied or taken back separately.
             if object.value["kind"].as_str().is_some_and(|kind| kind.ends_with("List")) {
                 return Err(invalid("a list came where an object was due").into());
             }
@@ -558,7 +560,7 @@ impl Offer {
         Ok(Offer { archives, manifests, validation, dry_run, blocks })
     }
 
-    /// The images by their IDs, each with its names.
+    /// The IDs of all images of the push, each with its names.
     fn expected(&self) -> Vec<(Digest, Vec<String>)> {
         let images = self.archives.iter().flat_map(|archive| &archive.images);
         let named = |image: &WantedImage| {
@@ -568,7 +570,7 @@ impl Offer {
         images.map(named).collect()
     }
 
-    /// Has the agent judge all manifests. What it would do with them, or what is wrong with any.
+    /// Lets the agent validate all manifests. Returns what it would do with them, or the errors of all.
     fn judge(&self, client: &Client) -> Result<Vec<String>, End> {
         let (mut would, mut wrong) = (Vec::new(), Vec::new());
         for Manifest { namespace, object } in &self.manifests {
@@ -584,7 +586,7 @@ impl Offer {
         }
     }
 
-    /// What there is to say of the images, `new` by their numbers, and of the manifests.
+    /// The report of images and manifests. `new` has the indexes of archives with new images.
     fn summary(&self, missing: &[Missing], manifests: Vec<String>, new: &BTreeSet<usize>) -> Value {
         let mut images = Vec::new();
         let all = self

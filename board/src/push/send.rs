@@ -1,4 +1,4 @@
-//! The sender of a push: what it says to the board, and how often it tries.
+//! The sender of a push: its side of the protocol, and its retries.
 
 use std::io::{self, IsTerminal, Read, Write};
 use std::os::fd::AsFd;
@@ -21,12 +21,12 @@ use super::sources::Archive;
 use crate::client::{Client, Response, explain};
 use crate::{Failure, image};
 
-/// How often in a row a connection is tried again after a dropped line. With the pauses it takes
-/// longer than a board needs to notice that the line is gone.
+/// How often in a row a connection is retried after the line dropped. Including the pauses this takes longer
+/// than a board needs to notice that the line is gone.
 pub(super) const RETRIES: u32 = 6;
 
 impl Push {
-    /// Sends it all, over as many connections as it takes as long as each gets further.
+    /// Sends the push, over several connections if necessary, as long as each makes progress.
     pub(super) fn send(
         &self,
         client: &Client,
@@ -34,7 +34,7 @@ impl Push {
         archives: &mut [Archive],
     ) -> Result<Value, Failure> {
         let mut retries = Retries { left: 0, most: self.retries, reached: None };
-        // Whether the board could not make a layer of its changed blocks.
+        // Whether the board failed to make a layer from its changed blocks.
         let mut whole = false;
         loop {
             let mut connection = None;
@@ -64,20 +64,20 @@ impl Push {
     }
 }
 
-/// Which dropped lines are tried again.
+/// The state of retries after dropped lines.
 struct Retries {
     left: u32,
     most: u32,
-    /// What the board had of the layers when something was sent last.
+    /// Bytes of the layers that the board had when layers were last sent.
     reached: Option<u64>,
 }
 
 impl Retries {
-    /// How long to wait before the next connection, if there is to be one. `reached` is what the board
-    /// had when the last connection began, if layers were sent over it.
+    /// How long to wait before the next connection; `None` to give up. `reached` is how many bytes the board
+    /// had when the last connection began, or `None` if no layers were sent over it.
     ///
-    /// A connection that got no further than the one before is no progress: what ends at the same
-    /// byte again and again must come to an end.
+    /// A connection that got no further than the one before is no progress: a push that keeps failing at the
+    /// same byte must end.
     fn pause(&mut self, reached: Option<u64>) -> Option<Duration> {
         if reached > self.reached {
             (self.left, self.reached) = (self.most, reached);
@@ -88,17 +88,17 @@ impl Retries {
     }
 }
 
-/// This side of the connection.
+/// This side of one connection.
 struct Sender<'a> {
     client: &'a Client,
     wire: Wire<io::Chain<io::Cursor<Vec<u8>>, UnixStream>, UnixStream>,
     platform: Platform,
     terminal: bool,
-    /// Bytes of layers that the board had already.
+    /// Bytes of layers that the board already had.
     had: u64,
-    /// Whether layers went over, or lists of blocks.
+    /// Whether layers or lists of blocks were sent.
     began: bool,
-    /// Whether the board rejects changed blocks.
+    /// Whether the board rejected changed blocks.
     must_be_whole: bool,
 }
 
@@ -137,20 +137,20 @@ impl<'a> Sender<'a> {
         Ok(sender)
     }
 
-    /// What the board says next, unless it refuses to go on.
+    /// Receives the board's next message. A rejection becomes an error.
     fn message(&mut self) -> Result<Value, Failure> {
         let message = self.wire.message().map_err(|error| self.lost(&error))?;
         self.judged(message)
     }
 
-    /// A message, unless it is the board's refusal to go on.
+    /// Returns the message unless it is the board's rejection.
     fn judged(&mut self, message: Value) -> Result<Value, Failure> {
         match message["error"].as_str() {
             Some(why) => {
                 self.clear();
                 self.must_be_whole = message["whole"] == true;
-                // The line was dropped on one way only, or another push goes on: this one, as long as the
-                // board has not noticed that its line was dropped.
+                // Retry: either the line dropped in one direction only, or another push is running, which may
+                // be this one as long as the board has not noticed the dropped line.
                 Err(match message["again"] == true {
                     true => Failure::disconnected(printable(why)),
                     false => Failure::new(printable(why)),
@@ -168,7 +168,7 @@ impl<'a> Sender<'a> {
         }
     }
 
-    /// A failure to send: the board may have said why.
+    /// Handles a failure to send: the board may have sent the reason.
     fn unsent(&mut self, error: &io::Error) -> Failure {
         match self.message() {
             Err(failure) => failure,
@@ -252,7 +252,7 @@ impl<'a> Sender<'a> {
         Ok(done["done"].clone())
     }
 
-    /// Compares layers with what the board has instead, where that may save much.
+    /// Compares layers with their bases on the board where that may save much.
     fn compare(&mut self, archives: &mut [Archive], wanted: &mut [Wanted]) -> Result<(), Failure> {
         let listed: Vec<usize> = (0..wanted.len()).filter(|number| wanted[*number].needs_list()).collect();
         if listed.is_empty() {
@@ -288,7 +288,7 @@ impl<'a> Sender<'a> {
         Ok(())
     }
 
-    /// Sends a layer, from where the board has it.
+    /// Sends a layer, from the position that the board has reached.
     fn layer(
         &mut self,
         archive: &mut Archive,
@@ -313,7 +313,7 @@ impl<'a> Sender<'a> {
         Ok(())
     }
 
-    /// Sends the changed blocks of a layer, from a place in its pieces.
+    /// Sends the changed blocks of a layer, from a position in its pieces.
     fn changes(
         &mut self,
         archive: &Archive,
@@ -346,7 +346,7 @@ impl<'a> Sender<'a> {
         Ok(())
     }
 
-    /// While it sends, the board says nothing unless it refuses to go on.
+    /// Whether the board has sent something. While this side sends, that is a rejection.
     fn is_told_something(&self) -> bool {
         let mut ready = [PollFd::new(self.wire.to.as_fd(), PollFlags::POLLIN)];
         poll(&mut ready, PollTimeout::ZERO).is_ok_and(|ready| ready > 0)
@@ -376,7 +376,7 @@ impl<'a> Sender<'a> {
     }
 }
 
-/// How much of what is to be sent was.
+/// The progress of sending.
 struct Progress {
     sent: u64,
     total: u64,
@@ -395,7 +395,7 @@ fn layer_of<'a>(archive: &'a mut Archive, member: &str) -> Result<Layer<'a>, Fai
     found.ok_or_else(|| Failure::new(format!("{file}: its layer {member} is not in it")))
 }
 
-/// An archive's documents are JSON, and so text.
+/// Converts an archive's documents, which are JSON, to text.
 fn texts(documents: DocumentTexts, archive: &Archive) -> Result<Value, Failure> {
     let text = |(name, bytes): (String, Vec<u8>)| {
         let text = String::from_utf8(bytes)
@@ -416,7 +416,7 @@ mod tests {
             let pause = |reached: &Option<u64>| retries.pause(*reached).map(|pause| pause.as_secs());
             reached.iter().map(pause).collect::<Vec<_>>()
         };
-        // Nothing was sent: ssh itself, or the board, is what fails.
+        // Nothing was sent: ssh itself, or the board, fails.
         assert_eq!(pauses(6, &[None]), [None]);
         assert_eq!(pauses(0, &[Some(0)]), [None]);
         assert_eq!(pauses(3, &[Some(0), None, None, None]), [Some(1), Some(2), Some(4), None]);

@@ -1,4 +1,4 @@
-//! The files of a push: which there are, and what each is.
+//! The files of a push, and the kind of each.
 
 use std::collections::BTreeMap;
 use std::io::{self, Read};
@@ -11,19 +11,19 @@ use super::options::Push;
 use crate::Failure;
 use crate::files::{self, Object};
 
-/// An archive that is to be pushed.
+/// An archive to push.
 pub(super) struct Archive {
     pub(super) path: PathBuf,
     pub(super) parcel: Parcel,
-    /// Bytes of it that were sent, and those that were not because the board has them.
+    /// Bytes of the archive that were sent; `spared` bytes were not, because the board has them.
     pub(super) sent: u64,
     pub(super) spared: u64,
-    /// Layers that were compared with what the board has, by their names in the archive.
+    /// Results of comparisons with the board's layers, by the layer's name in the archive.
     pub(super) compared: BTreeMap<String, Compared>,
 }
 
 impl Push {
-    /// Reads the manifests and opens the archives: what is wrong with a file is told before any is sent.
+    /// Reads the manifests and opens the archives. Errors in files are reported before anything is sent.
     pub(super) fn open(&self) -> Result<(Vec<Object>, Vec<Archive>), Failure> {
         let (mut manifests, mut archives, mut failures) = (Vec::new(), Vec::new(), Vec::new());
         for path in &self.paths {
@@ -58,7 +58,7 @@ impl Push {
     }
 }
 
-/// The files that a path stands for, and whether each is an archive.
+/// The files that a path denotes, and whether each is an archive.
 fn expand(path: &Path) -> Result<Vec<(PathBuf, bool)>, Failure> {
     let failed = |error: io::Error| match error.kind() {
         io::ErrorKind::NotFound => Failure::new(format!("the path \"{}\" does not exist", path.display())),
@@ -91,9 +91,10 @@ fn expand(path: &Path) -> Result<Vec<(PathBuf, bool)>, Failure> {
     }
 }
 
-/// A manifest is text, which has no zero bytes and does not begin as compressed files do.
+/// Whether a file is an archive. A manifest is text, which has no zero bytes and does not begin as compressed
+/// files do.
 fn is_archive(path: &Path) -> io::Result<bool> {
-    // An empty one as well: no manifest is called so.
+    // Even an empty one: manifests have other extensions.
     if path.extension().is_some_and(|extension| extension == "tar") {
         return Ok(true);
     }

@@ -1,7 +1,7 @@
-//! `nodlet push BOARD --system FILE`: a newer nodlet for a board, with its signature.
+//! `nodlet push BOARD --system FILE`: sends an update of nodlet to a board, with its signature.
 //!
-//! Both go to `nodlet system install -` on the board, which verifies them, tries the program out and
-//! reports what became of it. Nothing is verified here: the keys are the board's.
+//! Program and signature go to `nodlet system install -` on the board, which verifies them, tries the program
+//! and reports the result. This side verifies nothing, because only the board has the keys.
 
 use std::ffi::OsString;
 use std::fs::File;
@@ -13,22 +13,21 @@ use crate::remote::Remote;
 use crate::system::{COMMENT, SIGNATURE_BYTES};
 use crate::{Failure, Outcome, image};
 
-/// Bytes of the program that are sent at a time.
+/// The most bytes of the program that are sent at once.
 const PIECE: usize = 64 * 1024;
 
-/// An update of nodlet that is to be sent.
+/// An update of nodlet to send.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Update {
     pub(crate) program: PathBuf,
-    /// The signature's file, if it is not FILE.minisig.
+    /// The signature file, if it is not FILE.minisig.
     pub(crate) signature: Option<PathBuf>,
     /// Further arguments of `nodlet system install`.
     pub(crate) options: Vec<OsString>,
 }
 
 impl Update {
-    /// Sends signature and program, and waits for what the board makes of them. The exit code is the
-    /// board's.
+    /// Sends signature and program, and waits for the board's result. Returns the board's exit code.
     pub(crate) fn send(&self, remote: &Remote) -> Outcome {
         let signature = self.signature()?;
         let name = self.program.display();
@@ -50,10 +49,10 @@ impl Update {
                 Ok(0) => break,
                 Ok(read) => read,
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
-                // The board rejects what is cut off.
+                // The board rejects a truncated program.
                 Err(error) => return Err(failed(error)),
             };
-            // A board that rejects the update reads no further, and its report follows.
+            // A board that rejects the update stops reading, and its report follows.
             if stream.write_all(&piece[..read]).is_err() {
                 break;
             }
@@ -64,7 +63,7 @@ impl Update {
         running.outcome()
     }
 
-    /// The signature that is sent before the program; empty if there is none, which a board may accept.
+    /// The signature to send before the program; empty if there is none, which a board may accept.
     fn signature(&self) -> Result<Vec<u8>, Failure> {
         let beside = {
             let mut name = self.program.clone().into_os_string();
@@ -89,7 +88,7 @@ fn read_signature(path: &Path) -> Result<Vec<u8>, Failure> {
         text.pop();
     }
     text.push(b'\n');
-    // What follows the fourth line would be the program's beginning to the board.
+    // The board would take anything after the fourth line for the beginning of the program.
     match text.starts_with(COMMENT) && text.iter().filter(|byte| **byte == b'\n').count() == 4 {
         true => Ok(text),
         false => Err(Failure::new(format!(
@@ -98,7 +97,7 @@ fn read_signature(path: &Path) -> Result<Vec<u8>, Failure> {
     }
 }
 
-/// How much of the update was sent, in one line of a terminal.
+/// The progress of sending the update, in one line of a terminal.
 struct Progress {
     sent: u64,
     total: u64,
@@ -112,7 +111,7 @@ impl Progress {
         let percent = (self.sent * 100).checked_div(self.total);
         if self.terminal && percent != self.shown {
             self.shown = percent;
-            // What the board reports begins at the line's first column.
+            // The cursor returns to the first column, where the board's report begins.
             eprint!("\r\x1b[K{}% of {}\r", percent.unwrap_or(100), image::size(self.total));
             let _ = io::stderr().flush();
         }

@@ -1,4 +1,4 @@
-//! `--wait`: until the pods of a push are ready.
+//! `--wait`: waits until the pods of a push are ready.
 
 use std::time::{Duration, Instant};
 
@@ -7,7 +7,7 @@ use serde_json::Value;
 use crate::Failure;
 use crate::client::{Client, Watched, encode};
 
-/// Whether all became ready. Says of each that did not how far it came.
+/// Waits for all pods to become ready. Reports the state of each that did not. Returns whether all did.
 pub(super) fn until_ready(client: &Client, pods: &[Value], patience: Duration) -> Result<bool, Failure> {
     let end = Instant::now() + patience;
     let mut all = true;
@@ -23,7 +23,7 @@ pub(super) fn until_ready(client: &Client, pods: &[Value], patience: Duration) -
             );
             let mut ended = None;
             let watched = client.watch(&target, "application/json", |event, object| {
-                // One that is being replaced has the same name.
+                // A pod that is being replaced has the same name but another uid.
                 if object["metadata"]["uid"] == pod["uid"] {
                     last = Some(object.clone());
                     ended = match event {
@@ -34,7 +34,7 @@ pub(super) fn until_ready(client: &Client, pods: &[Value], patience: Duration) -
                 Ok(if ended.is_some() { Watched::Enough } else { Watched::More })
             });
             match watched {
-                // The agent may be on its way to a newer one.
+                // The agent may be restarting with a newer version.
                 Err(failure) if failure.is_disconnected() && Instant::now() < end => {
                     client.wait_for_agent(end.saturating_duration_since(Instant::now()));
                 }
@@ -57,7 +57,7 @@ pub(super) fn until_ready(client: &Client, pods: &[Value], patience: Duration) -
     Ok(all)
 }
 
-/// Whether a pod is what was wanted of it, or never will be.
+/// Whether a pod is as wanted; `None` as long as it may still become so.
 fn outcome(pod: &Value) -> Option<bool> {
     match pod["status"]["phase"].as_str() {
         Some("Succeeded") => return Some(true),
@@ -69,7 +69,7 @@ fn outcome(pod: &Value) -> Option<bool> {
     ready.any(|condition| condition["status"] == "True").then_some(true)
 }
 
-/// `: app: ErrImageNeverPull: …`, for the first container that says something.
+/// The reason and message of the first container that has any: `: app: ErrImageNeverPull: …`.
 fn why(pod: Option<&Value>) -> String {
     let Some(status) = pod.map(|pod| &pod["status"]) else {
         return String::new();

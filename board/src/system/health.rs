@@ -1,4 +1,4 @@
-//! Whether the agent is healthy: it answers, its loop turns, and its pods are as they should be.
+//! Checks whether the agent is healthy: it responds, its loop makes progress, and its pods are ready.
 
 use std::io::Write;
 use std::path::Path;
@@ -9,28 +9,28 @@ use serde_json::Value;
 use crate::Failure;
 use crate::client::{Client, Response, Watched};
 
-/// How long one answer of the agent may take.
+/// How long one response of the agent may take.
 pub(super) const ANSWER: Duration = Duration::from_secs(10);
 
-/// Between two checks of an agent that is there and not healthy.
+/// Delay between two checks of an agent that runs but is not healthy.
 const AGAIN: Duration = Duration::from_millis(500);
 
-/// Pods that must be ready.
+/// The pods that must be ready.
 pub(super) enum Pods<'a> {
-    /// None.
+    /// No pods.
     Any,
-    /// All that have not ended.
+    /// All pods that have not ended.
     All,
-    /// Those of these names, `NAMESPACE/NAME`, that still exist.
+    /// The pods with these names, `NAMESPACE/NAME`, that still exist.
     These(&'a [String]),
 }
 
 /// Checks the agent of a root once.
 ///
 /// # Errors
-/// What is wrong.
+/// The first check that failed.
 pub(super) fn check(root: &Path, pods: &Pods<'_>) -> Result<(), Failure> {
-    // The loop itself looks for the pod, which no board has, and would not delete it.
+    // The agent's loop itself has to look for this pod, which no board has; a dry run deletes nothing.
     let pod = "/api/v1/namespaces/default/pods/nodlet.healthcheck.none?dryRun=All";
     match ask(root, "DELETE", pod)? {
         response if response.code == 404 => {}
@@ -54,7 +54,7 @@ pub(super) fn check(root: &Path, pods: &Pods<'_>) -> Result<(), Failure> {
     }))
 }
 
-/// Waits until anything becomes known of a pod that is not ready, or for a while.
+/// Waits until an event about an unready pod arrives, at most until `end`.
 pub(super) fn wait_for_pods(client: &Client, end: Instant) {
     let wait = || -> Result<bool, Failure> {
         let list = client.request("GET", "/api/v1/pods", "application/json", None)?.json()?;
@@ -67,12 +67,12 @@ pub(super) fn wait_for_pods(client: &Client, end: Instant) {
         Ok(true)
     };
     if !wait().unwrap_or(false) {
-        // An agent that is not healthy reports nothing.
+        // An unhealthy agent reports no events.
         std::thread::sleep(AGAIN.min(end.saturating_duration_since(Instant::now())));
     }
 }
 
-/// Names of the pods that are ready now.
+/// The names of the pods that are ready now.
 pub(super) fn ready(root: &Path) -> Result<Vec<String>, Failure> {
     Ok(list(root)?.iter().filter(|pod| is_ready(pod)).map(name).collect())
 }
@@ -85,7 +85,7 @@ fn list(root: &Path) -> Result<Vec<Value>, Failure> {
     }
 }
 
-/// One request, without waiting for long: an agent that hangs still has its socket.
+/// Sends one request with a short timeout: an agent that hangs still has its socket.
 fn ask(root: &Path, method: &str, target: &str) -> Result<Response, Failure> {
     let mut stream = Client::local(root).connect()?;
     let lost = |error: std::io::Error| match error.kind() {
@@ -112,7 +112,7 @@ fn is_ready(pod: &Value) -> bool {
     conditions.iter().any(|condition| condition["type"] == "Ready" && condition["status"] == "True")
 }
 
-/// Whether a pod is meant to run and is not ready.
+/// Whether a pod should run and is not ready.
 fn is_unready(pod: &Value) -> bool {
     !is_ready(pod) && pod["status"]["phase"] != "Succeeded" && pod["metadata"]["deletionTimestamp"].is_null()
 }
@@ -124,7 +124,7 @@ mod tests {
 
     use super::*;
 
-    /// An agent that answers each request with the next of these.
+    /// An agent that responds to each request with the next of these.
     fn agent(name: &str, answers: Vec<String>) -> std::path::PathBuf {
         let root = std::env::temp_dir().join(format!("nodlet-health-{}-{name}", std::process::id()));
         let socket = nodlet_runtime::api::socket_path(&root);
@@ -161,7 +161,7 @@ mod tests {
         let root = agent("broken", vec!["HTTP/1.1 500 Oops\r\ncontent-length: 0\r\n\r\n".into()]);
         let why = check(&root, &Pods::Any).expect_err("it is broken").to_string();
         assert!(why.contains("HTTP status 500"), "{why}");
-        // Nobody listens any more, or there never was an agent.
+        // The agent no longer listens, or never existed.
         let gone = check(Path::new("/nowhere"), &Pods::Any).expect_err("there is none");
         assert!(gone.is_disconnected(), "{gone}");
     }

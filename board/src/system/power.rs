@@ -1,16 +1,16 @@
-//! Power cuts for tests: power lasts for so many changes of the flash.
+//! Simulated power cuts for tests: the power lasts for a given number of changes of the flash.
 
 use std::cell::Cell;
 use std::io;
 
 thread_local!(static LEFT: Cell<Option<u32>> = const { Cell::new(None) });
 
-/// `None` is power for ever.
+/// Sets after how many changes of the flash the power is cut; `None` means never.
 pub(crate) fn lasts(steps: Option<u32>) {
     LEFT.set(steps);
 }
 
-/// One change of the flash; an error once the power is cut.
+/// Counts one change of the flash. Fails once the power is cut.
 pub(crate) fn step() -> io::Result<()> {
     match LEFT.get() {
         None => Ok(()),

@@ -1,7 +1,7 @@
-//! Reads an update: a signature and a program, and rejects what this board must not run.
+//! Receives an update, which is a signature and a program, and rejects what this board must not run.
 //!
-//! The program passes through in pieces: a board has no memory for all of it. What follows from its
-//! first bytes is rejected at once, and nothing is installed before the last byte was verified.
+//! The program is processed in pieces, because a board may lack memory for all of it. Errors in its first
+//! bytes are reported at once, and nothing is installed before the last byte was verified.
 
 use std::io::{self, Read};
 
@@ -10,24 +10,25 @@ use minisign_verify::{Error as SignatureError, PublicKey, Signature, StreamVerif
 use super::store::Written;
 use super::{Rules, VERSION};
 
-/// The largest program that is accepted: a board has limited room, and nodlet is a third of that.
+/// The largest program that is accepted, in bytes: boards have little space, and nodlet has a third of that
+/// size.
 pub(super) const MOST_BYTES: u64 = 16 * 1024 * 1024;
 
-/// The largest signature file.
+/// The largest signature file, in bytes.
 pub(crate) const SIGNATURE_BYTES: usize = 4 * 1024;
 
-/// A signature file begins so.
+/// The beginning of every signature file.
 pub(crate) const COMMENT: &[u8] = b"untrusted comment:";
 
-/// Each nodlet contains this text and its version behind it, ended by a newline. It occurs once in
-/// the program: what searches for it takes it from here.
+/// The mark that every nodlet contains: this text, followed by the version and a newline. It must occur only
+/// once in the program, so code that searches for it reads it from here.
 #[used]
 static MARK: [u8; MARK_BYTES] = mark();
 
 const MARK_BEGIN: &[u8] = b"\nthis program is nodlet v";
 const MARK_BYTES: usize = MARK_BEGIN.len() + VERSION.len() + 1;
 
-/// The longest version that is read.
+/// The longest version that is read, in bytes.
 const VERSION_BYTES: usize = 64;
 
 const fn mark() -> [u8; MARK_BYTES] {
@@ -44,16 +45,16 @@ const fn mark() -> [u8; MARK_BYTES] {
     mark
 }
 
-/// The text that every nodlet contains.
+/// The beginning of the mark, before the version.
 fn mark_begin() -> &'static [u8] {
-    // Not the constant, which would be in the program a second time.
+    // Not from the constant, which would put the text into the program a second time.
     &std::hint::black_box(&MARK)[..MARK_BEGIN.len()]
 }
 
-/// Bytes of an ELF header.
+/// The size of an ELF header in bytes.
 const HEADER_BYTES: usize = 64;
 
-/// What was received.
+/// A program that was received and verified.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Received {
     pub(super) version: String,
@@ -63,7 +64,7 @@ pub(super) struct Received {
 /// Reads the signature that may precede a program in the same stream.
 ///
 /// # Errors
-/// It does not end within [`SIGNATURE_BYTES`], or the stream fails.
+/// The signature does not end within [`SIGNATURE_BYTES`], or reading the stream fails.
 pub(super) fn leading_signature(stream: &mut impl io::BufRead) -> io::Result<Option<String>> {
     if !stream.fill_buf()?.starts_with(COMMENT) {
         return Ok(None);
@@ -79,16 +80,16 @@ pub(super) fn leading_signature(stream: &mut impl io::BufRead) -> io::Result<Opt
     String::from_utf8(text).map(Some).map_err(io::Error::other)
 }
 
-/// A signature, and the key of the profile that it was made with.
+/// A signature, and the profile's key that it was made with.
 pub(super) struct Signed {
     signature: Signature,
     key: PublicKey,
 }
 
-/// Whether an update may be read: `None` where the profile accepts it without a signature.
+/// Checks whether the signature may be used. Returns `None` if there is none and the profile accepts that.
 ///
 /// # Errors
-/// Why this signature, or the lack of one, is not accepted.
+/// Why the signature, or its absence, is not accepted.
 pub(super) fn signed(rules: &Rules, text: Option<&str>) -> Result<Option<Signed>, String> {
     let Some(text) = text else {
         if rules.allow_unsigned {
@@ -121,11 +122,11 @@ pub(super) fn signed(rules: &Rules, text: Option<&str>) -> Result<Option<Signed>
     Err("it is signed with a key that the board's profile does not name in update.keys".into())
 }
 
-/// Copies a program of at most `most` bytes from `stream` to `file`. `own` are the first bytes of this
+/// Copies a program of at most `most` bytes from `stream` to `file`. `own` has the first bytes of this
 /// program.
 ///
 /// # Errors
-/// Why this board cannot run it.
+/// Why this board cannot run the program.
 pub(super) fn program(
     stream: &mut impl Read,
     signed: Option<&Signed>,
@@ -174,7 +175,7 @@ pub(super) fn program(
     Ok(Received { version, digest: written.digest() })
 }
 
-/// Fills the buffer, unless the stream ends.
+/// Reads until the buffer is full or the stream ends.
 fn fill(stream: &mut impl Read, buffer: &mut [u8]) -> io::Result<usize> {
     let mut filled = 0;
     while filled < buffer.len() {
@@ -188,7 +189,7 @@ fn fill(stream: &mut impl Read, buffer: &mut [u8]) -> io::Result<usize> {
     Ok(filled)
 }
 
-/// Compares what says for which processor a program is with this program's own.
+/// Compares the processor architecture in a program's header with this program's own.
 fn check_header(bytes: &[u8], own: &[u8]) -> Result<(), String> {
     if bytes.is_empty() {
         return Err("it is empty".into());
@@ -200,7 +201,7 @@ fn check_header(bytes: &[u8], own: &[u8]) -> Result<(), String> {
         return Err("it is cut off".into());
     };
     let machine = |header: &[u8]| u16::from_le_bytes([header[18], header[19]]);
-    // Width and byte order, then the processor.
+    // Word size and byte order, then the processor.
     if header[4..6] != own[4..6] || machine(header) != machine(own) {
         let name = |header: &[u8]| match machine(header) {
             40 => "armv7".to_owned(),
@@ -214,7 +215,7 @@ fn check_header(bytes: &[u8], own: &[u8]) -> Result<(), String> {
     Ok(())
 }
 
-/// Where the section headers end, with which the linker ends a program.
+/// The end of the section headers, which the linker puts at the end of a program.
 fn sections_end(header: &[u8]) -> Option<u64> {
     let number = |at: usize, bytes: usize| {
         let field = header.get(at..at + bytes)?;
@@ -227,10 +228,10 @@ fn sections_end(header: &[u8]) -> Option<u64> {
     start.checked_add(size * count)
 }
 
-/// Searches a program in pieces for its version.
+/// Searches a program, piece by piece, for its version.
 #[derive(Default)]
 struct Scan {
-    /// The end of the piece before, or what follows the mark once it is found.
+    /// The end of the previous piece, or the bytes after the mark once it was found.
     rest: Vec<u8>,
     found: bool,
 }
@@ -254,7 +255,7 @@ impl Scan {
         }
     }
 
-    /// What stands behind the mark.
+    /// The version after the mark.
     fn version(&self) -> Option<String> {
         let end = self.rest.iter().position(|&byte| byte == b'\n').filter(|_| self.found)?;
         let version = std::str::from_utf8(&self.rest[..end]).ok()?;
@@ -264,7 +265,7 @@ impl Scan {
 }
 
 fn find(text: &[u8], wanted: &[u8]) -> Option<usize> {
-    // Most places differ in the first byte already.
+    // Most positions already differ in the first byte.
     text.windows(wanted.len()).position(|place| place[0] == wanted[0] && place == wanted)
 }
 
@@ -275,7 +276,7 @@ pub(super) fn is_older(version: &str, than: &str) -> bool {
         let plain = version.split('+').next().unwrap_or_default();
         let (numbers, pre) = plain.split_once('-').unwrap_or((plain, ""));
         let numbers: Vec<u64> = numbers.split('.').map(|number| number.parse().unwrap_or(0)).collect();
-        // A number is less than a word.
+        // A numeric identifier is less than an alphanumeric one.
         let pre = pre
             .split('.')
             .map(|part| (part.parse().map_or((1, 0), |number: u64| (0, number)), part.to_owned()));
@@ -291,14 +292,14 @@ mod tests {
 
     use super::*;
 
-    /// Less than boards accept, for tests are not optimised.
+    /// Less than boards accept, because tests are not optimised.
     const MOST: u64 = 300_000;
 
     fn rules(keys: &[&str]) -> Rules {
         Rules { keys: keys.iter().map(|&key| key.to_owned()).collect(), ..Rules::default() }
     }
 
-    /// Of minisign-verify's documentation.
+    /// A key and a signature from minisign-verify's documentation.
     const KEY: &str = "RWQf6LRCGA9i53mlYecO4IzT51TGPpvWucNSCh1CBM0QTaLn73Y7GFO3";
     const OTHER_KEY: &str = "RWSmKgqR0+t5rJ6ZyJzkWS5p0VmBT5TX2tMMnYVxmJWSYkSmnYVxmJWS";
     const SIGNATURE: &str = "untrusted comment: signature from minisign secret key\n\
@@ -324,8 +325,8 @@ mod tests {
         Ok(received)
     }
 
-    /// The header of this program, of so many bytes, with a mark somewhere, and with section headers
-    /// that end where it ends.
+    /// A program of this many bytes: this program's header, a mark at `at`, and section headers that end at
+    /// its end.
     fn made(length: usize, version: &str, at: usize) -> Vec<u8> {
         let mut bytes = own()[..HEADER_BYTES].to_vec();
         let start = (length - 64).to_le_bytes();
@@ -406,7 +407,7 @@ mod tests {
         assert!(signed(&rules(&[OTHER_KEY, KEY]), Some(SIGNATURE)).is_ok_and(|signed| signed.is_some()));
         let open = Rules { allow_unsigned: true, ..rules(&[]) };
         assert!(signed(&open, None).is_ok_and(|signed| signed.is_none()));
-        // A wrong signature is wrong there, too.
+        // A wrong signature is rejected even if the profile accepts unsigned updates.
         check(&open, Some(SIGNATURE), "does not name in update.keys");
     }
 

@@ -8,43 +8,43 @@
 //!      └───── go_back ────┘   begin, once more than STARTS times
 //! ```
 //!
-//! Settled, the agent is the update that was kept, else the image's own nodlet. Each change is saved
-//! before it takes effect ([`super::store`]), so that a power cut at any moment leaves one of these
-//! states. Read next: `trial.rs`, which calls [`State::begin`] at each start of the agent.
+//! When settled, the agent is the update that was kept, or else the image's own nodlet. Each change is saved
+//! before it takes effect ([`super::store`]), so that a power cut at any moment leaves one of these states.
+//! Read next: `trial.rs`, which calls [`State::begin`] at each start of the agent.
 
 use serde::{Deserialize, Serialize};
 
-/// How often an update on trial is started: once for the installation, and again after a crash, a
-/// reboot or a power cut. After that the nodlet before returns.
+/// How often an update on trial is started: once for the installation, and again after a crash, a reboot or a
+/// power cut. After that the previous nodlet returns.
 pub(crate) const STARTS: u32 = 3;
 
-/// A nodlet on the data partition, in a file that is named by its digest.
+/// A nodlet on the data partition, in a file named by its digest.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Program {
-    /// SHA-256, in hex.
+    /// SHA-256 of the program, in hex.
     pub(crate) digest: String,
     pub(crate) version: String,
 }
 
-/// An update that is not kept yet.
+/// An update on trial.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Trial {
     pub(crate) program: Program,
-    /// How often it was started.
+    /// How often the update was started.
     pub(crate) starts: u32,
-    /// Pods that were ready when it was installed: `NAMESPACE/NAME`.
+    /// Pods that were ready when the update was installed: `NAMESPACE/NAME`.
     pub(crate) ready: Vec<String>,
 }
 
-/// What became of the last update.
+/// The result of the last update.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Last {
     pub(crate) version: String,
-    /// Why it does not run any more; `None` if it was kept.
+    /// Why the update does not run any more; `None` if it was kept.
     pub(crate) returned: Option<String>,
 }
 
-/// All that is known of updates.
+/// The record of updates.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct State {
     /// Digest of the image's own nodlet when the update was installed.
@@ -54,7 +54,7 @@ pub(crate) struct State {
     pub(crate) last: Option<Last>,
 }
 
-/// What the agent is started from.
+/// The program from which the agent is started.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Choice {
     Image,
@@ -63,14 +63,15 @@ pub(crate) enum Choice {
 }
 
 impl State {
-    /// An update was received and verified.
+    /// Puts a received and verified update on trial.
     pub(crate) fn install(&mut self, image: String, program: Program, ready: Vec<String>) {
         self.image = image;
         self.trial = Some(Trial { program, starts: 0, ready });
     }
 
-    /// The agent is started. `image` is the digest of the image's own nodlet: where it is another one
-    /// than the update was installed over, the image is newer and its nodlet takes the place.
+    /// Chooses the program at a start of the agent. `image` is the digest of the image's own nodlet. If it
+    /// differs from the one over which the update was installed, the device image is newer, and its nodlet
+    /// replaces the update.
     pub(crate) fn begin(&mut self, image: &str) -> Choice {
         if (self.kept.is_some() || self.trial.is_some()) && self.image != image {
             self.give_up("the device image was replaced, and its nodlet with it");
@@ -85,12 +86,12 @@ impl State {
         self.settled()
     }
 
-    /// What runs without the update on trial.
+    /// The program that runs without the update on trial.
     pub(crate) fn settled(&self) -> Choice {
         self.kept.clone().map_or(Choice::Image, Choice::Kept)
     }
 
-    /// The update on trial was healthy for long enough.
+    /// Keeps the update on trial, which was healthy for long enough.
     pub(crate) fn keep(&mut self) {
         if let Some(trial) = self.trial.take() {
             self.last = Some(Last { version: trial.program.version.clone(), returned: None });
@@ -98,14 +99,14 @@ impl State {
         }
     }
 
-    /// The update on trial is over: what ran before returns.
+    /// Ends the trial, so that the previous program returns.
     pub(crate) fn go_back(&mut self, why: &str) {
         if let Some(trial) = self.trial.take() {
             self.last = Some(Last { version: trial.program.version, returned: Some(why.to_owned()) });
         }
     }
 
-    /// The update that `choice` names cannot run.
+    /// Gives up the update in `choice`, which cannot run.
     pub(crate) fn reject(&mut self, choice: &Choice, why: &str) {
         match choice {
             Choice::Image => {}
@@ -117,14 +118,14 @@ impl State {
         }
     }
 
-    /// No update runs any more.
+    /// Gives up all updates, so that the image's own nodlet runs.
     pub(crate) fn give_up(&mut self, why: &str) {
         let kept = self.settled();
         self.reject(&kept, why);
         self.go_back(why);
     }
 
-    /// Whether a file of the data partition is still needed.
+    /// Whether the program file with this digest is still needed.
     pub(crate) fn needs(&self, digest: &str) -> bool {
         let trial = self.trial.as_ref().map(|trial| &trial.program);
         trial.into_iter().chain(&self.kept).any(|program| program.digest == digest)
@@ -167,10 +168,10 @@ mod tests {
         assert_eq!(state.begin("image"), Choice::Image);
         let why = state.last.clone().and_then(|last| last.returned).expect("it says why");
         assert!(why.contains("3 times"), "{why}");
-        // And it stays.
+        // The image's nodlet then stays.
         assert_eq!(state.begin("image"), Choice::Image);
 
-        // An update over a kept one returns to that.
+        // An update installed over a kept one returns to the kept one.
         let mut state = with_trial("a");
         state.begin("image");
         state.keep();

@@ -1,9 +1,9 @@
-//! Updates on the data partition: `var/lib/nodlet/system` has `state.json` and a file for each
+//! The storage of updates on the data partition: `var/lib/nodlet/system` has `state.json` and a file for each
 //! nodlet, named by its SHA-256.
 //!
-//! Whatever is written has another name first, is synced, and is then renamed, and the directory is
-//! synced: after a power cut at any moment, the state is the old one or the new one, and it names
-//! complete files only. A program is read and compared with its digest before it is executed.
+//! Every file is written under a temporary name, synced and renamed, and then the directory is synced. So
+//! after a power cut at any moment the state is the old one or the new one, and names only complete files. A
+//! program is compared with its digest before it is executed.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Write};
@@ -16,16 +16,16 @@ use sha2::{Digest, Sha256};
 
 use super::state::State;
 
-/// The state, in the directory.
+/// The file name of the state.
 const STATE: &str = "state.json";
 
-/// What is being written has this end.
+/// The name or extension of a file that is being written.
 const NEW: &str = "new";
 
-/// The file whose lock whoever changes the state has, from the read to the write.
+/// The file whose lock is held for each change of the state, from the read to the write.
 const CHANGES: &str = "changes";
 
-/// A state that is larger is none of ours: it names at most all pods of a board.
+/// The largest state file that is read, in bytes: the state names at most all pods of a board.
 const STATE_BYTES: u64 = 256 * 1024;
 
 /// The directory of updates.
@@ -34,7 +34,7 @@ pub(super) struct Store {
     directory: PathBuf,
 }
 
-/// Nobody else changes the state. Ends with the process, and with each copy that a fork has made.
+/// A lock of the updates. It ends with the process, including all copies made by forks.
 pub(super) type Lock = Flock<File>;
 
 impl Store {
@@ -46,7 +46,7 @@ impl Store {
         &self.directory
     }
 
-    /// Makes the directory.
+    /// Creates the directory.
     pub(super) fn create(&self) -> io::Result<()> {
         if self.directory.is_dir() {
             return Ok(());
@@ -55,7 +55,8 @@ impl Store {
         self.directory.parent().map_or(Ok(()), sync_directory)
     }
 
-    /// The lock, if it is free within that time. Whoever tries an update out has it until that is over.
+    /// Takes the lock if it becomes free within that time. The process that watches a trial has the lock
+    /// until the trial ends.
     pub(super) fn lock(&self, within: Duration) -> io::Result<Option<Lock>> {
         let end = Instant::now() + within;
         let mut directory = File::open(&self.directory)?;
@@ -70,15 +71,15 @@ impl Store {
         }
     }
 
-    /// Waits until nobody else changes the state: unlike [`Store::lock`], which lasts as long as a
-    /// trial, this is held for one change.
+    /// Waits for the lock of changes. Unlike [`Store::lock`], which is held for a whole trial, it is held for
+    /// one change of the state.
     pub(super) fn changing(&self) -> io::Result<Lock> {
         let path = self.directory.join(CHANGES);
         let file = OpenOptions::new().write(true).create(true).truncate(false).mode(0o600).open(path)?;
         Flock::lock(file, FlockArg::LockExclusive).map_err(|(_, error)| error.into())
     }
 
-    /// The state; the first one if there is none.
+    /// Reads the state; the default state if there is no file.
     ///
     /// # Errors
     /// The file cannot be read, or is damaged.
@@ -94,7 +95,7 @@ impl Store {
         serde_json::from_slice(&text).map_err(|error| named(error.into()))
     }
 
-    /// Writes the state. On an error the one before is still there.
+    /// Writes the state. If that fails, the previous state remains.
     pub(super) fn write(&self, state: &State) -> io::Result<()> {
         let new = self.directory.join(STATE).with_extension(NEW);
         step()?;
@@ -109,14 +110,14 @@ impl Store {
         sync_directory(&self.directory)
     }
 
-    /// An empty file for a program.
+    /// Creates an empty file for a program.
     pub(super) fn new_program(&self) -> io::Result<File> {
         let new = self.directory.join(NEW);
         step()?;
         OpenOptions::new().write(true).create(true).truncate(true).mode(0o700).open(new)
     }
 
-    /// Puts what was written to [`Store::new_program`] in its place.
+    /// Renames the file of [`Store::new_program`] to its final name.
     pub(super) fn add_program(&self, file: &File, digest: &str) -> io::Result<()> {
         step()?;
         file.sync_all()?;
@@ -130,8 +131,8 @@ impl Store {
         self.directory.join(digest)
     }
 
-    /// Removes every file that the state does not need. What remains because of an error is removed
-    /// the next time.
+    /// Removes every file that the state does not need. Files that could not be removed are removed the next
+    /// time.
     pub(super) fn clean(&self, state: &State) {
         let Ok(entries) = fs::read_dir(&self.directory) else { return };
         for entry in entries.flatten() {
@@ -144,7 +145,7 @@ impl Store {
         }
     }
 
-    /// Whether the file of a program has the content that it was installed with.
+    /// Checks that a program's file still has the content with which it was installed.
     pub(super) fn verify(&self, digest: &str) -> Result<(), String> {
         match digest_of(&self.program(digest)) {
             Ok(found) if found == digest => Ok(()),
@@ -154,7 +155,7 @@ impl Store {
     }
 }
 
-/// Called before each change of the flash, so that tests can cut the power there.
+/// Called before each change of the flash; tests cut the power in it.
 #[cfg(not(test))]
 fn step() -> io::Result<()> {
     Ok(())
@@ -163,12 +164,12 @@ fn step() -> io::Result<()> {
 #[cfg(test)]
 use super::power::step;
 
-/// A rename lasts once the directory is written.
+/// Syncs the directory, which makes a rename durable.
 fn sync_directory(directory: &Path) -> io::Result<()> {
     File::open(directory)?.sync_all()
 }
 
-/// SHA-256 of a file, in hex.
+/// The SHA-256 of a file, in hex.
 pub(super) fn digest_of(path: &Path) -> io::Result<String> {
     let mut file = File::open(path)?;
     let mut hash = Sha256::new();
@@ -185,7 +186,7 @@ pub(super) fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// Writes to a program and counts what passes.
+/// Writes to a program file and hashes the bytes written.
 pub(super) struct Written<'a> {
     file: &'a mut File,
     hash: Sha256,

@@ -1,9 +1,9 @@
-//! The start of the agent, from the image or from an update, and the trial of an update.
+//! Starts the agent, from the image or from an update, and watches the trial of an update.
 //!
-//! [`agent_program`] runs in the process that becomes the agent, a child of process 1 with the
-//! image's own code. Where an update is on trial, it leaves a process behind that watches the agent:
-//! it keeps the update, or ends a hung agent after it has put down why. An agent that ends by itself
-//! is started again by process 1, which counts; so do reboots and power cuts.
+//! [`agent_program`] runs in the process that becomes the agent, a child of process 1 with the image's own
+//! code. If an update is on trial, it leaves a process behind that watches the agent. That process keeps the
+//! update, or records why it is given up and then kills the hung agent. Process 1 restarts an agent that ends
+//! by itself, and each start is counted, also after reboots and power cuts.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
@@ -20,26 +20,26 @@ use super::store::{self, Lock, Store};
 use super::{Rules, note};
 use crate::init::crash;
 
-/// How long the start of an agent waits for the process that watched the one before: longer than that
-/// may wait for an answer.
+/// How long the start of an agent waits for the process that watched the previous one: longer than that
+/// process may wait for a response.
 const LOCK: Duration = Duration::from_secs(15);
 
-/// Between two checks of an agent on trial.
+/// Delay between two checks of an agent on trial.
 const BETWEEN: Duration = Duration::from_secs(2);
 
-/// The program of the agent, `image` or an update. A start of an update on trial is counted, and its
-/// trial begins.
+/// Returns the program of the agent: `image` or an update. Counts the start of an update on trial, and begins
+/// to watch it.
 pub(crate) fn agent_program(root: &Path, image: &Path, rules: &Rules) -> PathBuf {
     let store = Store::new(root);
     // Most boards have never been updated.
     if !store.directory().is_dir() {
         return image.to_owned();
     }
-    // Whoever installs an update has the lock for as long as that takes.
+    // The process that installs an update has the lock meanwhile.
     let state = store.read();
     let is_trial = state.as_ref().is_ok_and(|state| state.trial.is_some());
     if let (false, Ok(state), Ok(Some(_lock))) = (is_trial, state, store.lock(Duration::ZERO)) {
-        // What an installation left that was cut off.
+        // Leftovers of an interrupted installation.
         store.clean(&state);
     }
     let lock = match is_trial.then(|| store.lock(LOCK)).transpose() {
@@ -53,7 +53,7 @@ pub(crate) fn agent_program(root: &Path, image: &Path, rules: &Rules) -> PathBuf
     match choice {
         Choice::Image => image.to_owned(),
         Choice::Kept(program) => {
-            // It may have worked when it was tried out, and not work after a boot.
+            // A kept update may have worked during its trial, and not work after a boot.
             let why = if crash::is_counted(root) {
                 "its agent kept failing until the board was rebooted".to_owned()
             } else if starts_too_often(root) {
@@ -69,7 +69,7 @@ pub(crate) fn agent_program(root: &Path, image: &Path, rules: &Rules) -> PathBuf
         }
         Choice::Trial(program) => {
             note(format_args!("trying nodlet {} out for {} s", program.version, rules.healthy_after));
-            // Without its watch the trial would never end.
+            // Without a watching process the trial would never end.
             match lock.map(|lock| watch_this_process(root, &store, rules, &ready, lock)) {
                 Some(Ok(())) => store.program(&program.digest),
                 Some(Err(error)) => {
@@ -82,25 +82,26 @@ pub(crate) fn agent_program(root: &Path, image: &Path, rules: &Rules) -> PathBuf
     }
 }
 
-/// That many starts of a kept update within [`STARTS_WITHIN`] are too many.
+/// This many starts of a kept update within [`STARTS_WITHIN`] seconds are too many.
 const STARTS_OF_KEPT: usize = 6;
 const STARTS_WITHIN: u64 = 120;
 
-/// Counts a start of a kept update, in RAM, and says whether there were too many of late.
+/// Counts a start of a kept update, in RAM. Returns whether there were too many recently.
 fn starts_too_often(root: &Path) -> bool {
     let path = root.join("run/nodlet-starts");
     let text = std::fs::read_to_string(&path).unwrap_or_default();
     let now = nix::time::clock_gettime(nix::time::ClockId::CLOCK_MONOTONIC);
-    // 32 bits wide on some machines.
+    // The time is 32 bits wide on some machines.
     #[allow(clippy::useless_conversion)]
     let now = now.map_or(0, |now| u64::try_from(i64::from(now.tv_sec())).unwrap_or_default());
     let (text, too_often) = count_start(&text, now);
-    // Without memory for a few bytes, nothing runs.
+    // Errors are ignored: if memory lacks a few bytes, nothing else runs either.
     let _ = std::fs::write(&path, text);
     too_often
 }
 
-/// The seconds of the latest starts, a line each, with one more; and whether these are too many.
+/// Adds a start to the times of the latest starts, one per line in seconds. Returns the lines, and whether
+/// there are too many starts.
 fn count_start(text: &str, now: u64) -> (String, bool) {
     let mut starts: Vec<u64> = text.lines().filter_map(|line| line.parse().ok()).collect();
     starts.push(now);
@@ -109,9 +110,10 @@ fn count_start(text: &str, now: u64) -> (String, bool) {
     (starts.iter().map(|start| format!("{start}\n")).collect(), too_often)
 }
 
-/// The next program by the state, which is saved first, and the pods that were ready before.
+/// Chooses the next program by the state, and saves the changed state first. Also returns the pods that were
+/// ready before.
 fn choose(store: &Store, image: &Path, may_try: bool) -> (Choice, Vec<String>) {
-    // On a medium that cannot be written, nobody changes the state.
+    // A failure to lock is ignored: on a read-only medium nobody changes the state.
     let _lock = store.changing();
     let mut state = match store.read() {
         Ok(state) => state,
@@ -137,7 +139,7 @@ fn choose(store: &Store, image: &Path, may_try: bool) -> (Choice, Vec<String>) {
             report(&saved, &state);
             if let Err(error) = store.write(&state) {
                 note(format_args!("failed to save the record of updates: {error}"));
-                // A start that was not counted could be the first for ever.
+                // An uncounted start could be repeated for ever.
                 if matches!(choice, Choice::Trial(_)) {
                     return (saved.settled(), Vec::new());
                 }
@@ -163,7 +165,7 @@ fn choose(store: &Store, image: &Path, may_try: bool) -> (Choice, Vec<String>) {
     }
 }
 
-/// What runs where no trial can.
+/// The program that runs if no trial is possible.
 fn settled(store: &Store, image: &Path) -> PathBuf {
     match choose(store, image, false).0 {
         Choice::Kept(program) => store.program(&program.digest),
@@ -171,7 +173,7 @@ fn settled(store: &Store, image: &Path) -> PathBuf {
     }
 }
 
-/// Writes to the console that an update does not run any more.
+/// Reports on the console that an update was given up.
 fn report(before: &State, after: &State) {
     if before.last != after.last
         && let Some(last) = &after.last
@@ -181,7 +183,7 @@ fn report(before: &State, after: &State) {
     }
 }
 
-/// Forks the process that watches this one. It is no child of this process, which executes the agent.
+/// Forks the process that watches this one. It must not be a child of this process, which executes the agent.
 fn watch_this_process(
     root: &Path,
     store: &Store,
@@ -194,7 +196,7 @@ fn watch_this_process(
     if descriptor < 0 {
         return Err(io::Error::last_os_error());
     }
-    // SAFETY: the kernel has just returned it, and nobody else owns it.
+    // SAFETY: the kernel has just returned the descriptor, and nobody else owns it.
     let agent = unsafe { OwnedFd::from_raw_fd(descriptor as i32) };
     // SAFETY: this process, a child of process 1, has one thread.
     match unsafe { fork() }? {
@@ -202,19 +204,19 @@ fn watch_this_process(
             if nix::sys::wait::waitpid(child, None)? != WaitStatus::Exited(child, 0) {
                 return Err(io::Error::other("no process could be made"));
             }
-            // To drop it would end the lock of the other process as well; this copy is closed on exec.
+            // Dropping the lock would also release that of the watching process; this copy is closed on exec.
             std::mem::forget(lock);
             Ok(())
         }
         ForkResult::Child => {
-            // SAFETY: as above.
+            // SAFETY: this process has one thread.
             let code = match unsafe { fork() } {
                 Ok(ForkResult::Child) => None,
                 Ok(ForkResult::Parent { .. }) => Some(0),
                 Err(_) => Some(1),
             };
             if let Some(code) = code {
-                // SAFETY: ends the process in between, without running anything of this one's.
+                // SAFETY: ends the intermediate process, without running any of this one's destructors.
                 unsafe { libc::_exit(code) };
             }
             let _ = nix::unistd::setsid();
@@ -235,7 +237,7 @@ fn watch(root: &Path, store: &Store, rules: &Rules, ready: &[String], agent: &Ow
             return;
         }
         let health = health::check(root, &Pods::These(ready)).map_err(|failure| failure.to_string());
-        // That it ended is no reason to give up at once: the board may be going down.
+        // An agent that has ended is no reason to give up the update at once: the board may be going down.
         if has_ended(agent, Duration::ZERO) {
             return;
         }
@@ -247,7 +249,7 @@ fn watch(root: &Path, store: &Store, rules: &Rules, ready: &[String], agent: &Ow
                     Ok(state) => {
                         let version = state.kept.as_ref().map_or("", |kept| &kept.version);
                         note(format_args!("nodlet {version} was healthy for long enough, and is kept"));
-                        // Those of another nodlet are no reason to give up this one.
+                        // Crash loops of another nodlet do not count against this one.
                         if let Err(error) = crash::remove() {
                             note(format_args!("failed to forget the crash loops: {error}"));
                         }
@@ -280,11 +282,11 @@ fn change(store: &Store, change: impl FnOnce(&mut State)) -> io::Result<State> {
     Ok(state)
 }
 
-/// Gives up the update that is on trial below this root, for its agent hangs: process 1 sees that before the
-/// watchdog resets the board. `false` if none is on trial, or that cannot be written down.
+/// Gives up the update on trial below this root because its agent hangs, which process 1 notices before the
+/// watchdog resets the board. Returns `false` if no update is on trial, or the change cannot be saved.
 pub(crate) fn give_up_trial(root: &Path, why: &str) -> bool {
     let store = Store::new(root);
-    // One that was never started is not what hangs.
+    // An update that was never started cannot be what hangs.
     let on_trial = |state: &State| state.trial.as_ref().is_some_and(|trial| trial.starts > 0);
     if !store.directory().is_dir() || !store.read().is_ok_and(|state| on_trial(&state)) {
         return false;
@@ -304,13 +306,13 @@ pub(crate) fn give_up_trial(root: &Path, why: &str) -> bool {
     }
 }
 
-/// Waits until the process has ended, for `within` at most.
+/// Waits until the process has ended, at most for `within`. Returns whether it has.
 fn has_ended(process: &OwnedFd, within: Duration) -> bool {
     let timeout = PollTimeout::try_from(within).unwrap_or(PollTimeout::MAX);
     poll(&mut [PollFd::new(process.as_fd(), PollFlags::POLLIN)], timeout) == Ok(1)
 }
 
-/// The least time that an agent may be without health before it counts as hung.
+/// The least time for which an agent must be unhealthy to count as hung.
 const HUNG: Duration = Duration::from_secs(45);
 
 /// How long all starts of a trial may take, without reboots.
@@ -318,11 +320,11 @@ pub(super) fn longest(rules: &Rules) -> Duration {
     (HUNG + Duration::from_secs(rules.healthy_after)) * 5 * STARTS
 }
 
-/// What the checks of an agent on trial amount to.
+/// The state of the checks of an agent on trial.
 struct Watch {
     begun: Instant,
     healthy_after: Duration,
-    /// Since when each check was good.
+    /// Since when every check has succeeded.
     good_since: Option<Instant>,
     last_good: Instant,
 }
@@ -356,7 +358,7 @@ impl Watch {
                 }
             }
         }
-        // One that is healthy now and then is not healthy.
+        // An agent that is healthy only now and then is given up.
         if self.good_since.is_none() && now - self.begun >= (HUNG + self.healthy_after) * 4 {
             return Verdict::GoBack("it was never healthy for long enough".into());
         }
@@ -370,7 +372,7 @@ mod tests {
     use super::super::state::{Last, Program};
     use super::*;
 
-    /// A data partition with the image's nodlet beside it.
+    /// A data partition and the image's nodlet.
     struct Board {
         directory: PathBuf,
         store: Store,
@@ -391,7 +393,7 @@ mod tests {
             self.directory.join("image")
         }
 
-        /// As `nodlet system install` does it.
+        /// Installs an update as `nodlet system install` does.
         fn install(&self, content: &str) -> io::Result<()> {
             let mut state = self.store.read()?;
             let mut file = self.store.new_program()?;
@@ -406,7 +408,7 @@ mod tests {
             Ok(())
         }
 
-        /// The content of the program that the agent is started from.
+        /// Chooses the agent's program. Returns the choice and the program's content.
         fn start(&self) -> (Choice, String) {
             let choice = choose(&self.store, &self.image(), true).0;
             let path = match &choice {
@@ -425,7 +427,7 @@ mod tests {
             board.install("a").expect("there is power");
             board.start();
             change(&board.store, State::keep).expect("there is power");
-            // All of an update, until the power is cut somewhere.
+            // Run a whole update, with a power cut at one step.
             power::lasts(Some(cut));
             let installed = board.install("b");
             let mut kept = false;
@@ -436,7 +438,7 @@ mod tests {
                     board.store.clean(&state);
                 }
             }
-            // The next boots.
+            // The boots after that.
             power::lasts(None);
             let contents: Vec<String> = (0..=STARTS).map(|_| board.start().1).collect();
             if kept {
@@ -446,13 +448,13 @@ mod tests {
                 contents.iter().all(|content| content == "a" || content == "b"),
                 "cut at {cut}: {contents:?}"
             );
-            // A trial that nobody watched ends with the nodlet before, and then that stays.
+            // An unwatched trial ends with the previous nodlet, which then stays.
             let last = contents.last().cloned().expect("it was started");
             assert_eq!(board.start().1, last, "cut at {cut}");
             if installed.is_err() && contents[0] == "a" {
                 assert!(contents.iter().all(|content| content == "a"), "cut at {cut}: {contents:?}");
             }
-            // And another update still works.
+            // Another update still works.
             let mut state = board.store.read().expect("it is whole");
             state.go_back("enough");
             board.store.write(&state).expect("there is power");
@@ -466,7 +468,7 @@ mod tests {
             seen.insert(contents.join(""));
             let _ = std::fs::remove_dir_all(&board.directory);
         }
-        // The cuts reached from before the first write until after the last.
+        // The power was cut at every step, from before the first write until after the last.
         let seen: Vec<&str> = seen.iter().map(String::as_str).collect();
         assert_eq!(seen, ["aaaa", "bbaa", "bbba", "bbbb"]);
     }
@@ -508,7 +510,7 @@ mod tests {
         assert_eq!(board.start(), (Choice::Image, "image".into()));
         let last = board.store.read().expect("it is whole").last.and_then(|last| last.returned);
         assert!(last.expect("it says why").contains("its file cannot be read"));
-        // A record that is damaged is as none.
+        // A damaged record counts as none.
         board.install("c").expect("it can be written");
         std::fs::write(board.store.directory().join("state.json"), "{").expect("it can be written");
         assert_eq!(board.start(), (Choice::Image, "image".into()));
@@ -588,7 +590,7 @@ mod tests {
 
     const SECOND: Duration = Duration::from_secs(1);
 
-    /// When the verdict falls, by a check a second, and what it is.
+    /// The second at which the verdict is reached, with one check a second, and the verdict.
     fn judge(healthy_after: u32, health: impl Fn(u32) -> bool) -> (u32, Verdict) {
         let begun = Instant::now();
         let mut watch = Watch::new(begun, SECOND * healthy_after);
@@ -607,11 +609,11 @@ mod tests {
         assert_eq!(judge(60, |second| second > 20), (81, Verdict::Keep));
         assert_eq!(judge(10, |_| false), (45, hangs()));
         assert_eq!(judge(60, |_| false), (60, hangs()));
-        // It hangs after a while.
+        // The agent hangs after a while.
         assert_eq!(judge(60, |second| second < 40), (99, hangs()));
-        // It recovers.
+        // The agent recovers.
         assert_eq!(judge(60, |second| !(30..60).contains(&second)), (120, Verdict::Keep));
-        // It never stays healthy.
+        // The agent never stays healthy.
         let flaps = judge(60, |second| second % 30 < 20);
         assert!(flaps.0 >= 420 && flaps.1 == Verdict::GoBack("it was never healthy for long enough".into()));
     }

@@ -1,9 +1,9 @@
-//! The board's wall clock. Nothing of nodlet waits for it: it is for display, logs and certificates.
+//! The board's wall clock. nodlet never waits for it: it is for display, logs and certificates.
 //!
-//! A board without a battery boots in 1970. [`begin`] sets its clock to the latest time that is
-//! certainly over: that of the image, or of what was last written to the data partition. For that
-//! nothing is written while the board runs: a directory in which the agent replaces a record has the
-//! time of that write already. Only at shutdown [`stamp`] writes the time, once.
+//! A board without a battery boots in 1970. [`begin`] sets its clock to the latest time that is certainly
+//! past: that of the image, or of the last write to the data partition. This causes no writes while the board
+//! runs: when the agent replaces a record, the directory gets the time of that write anyway. Only at
+//! shutdown, [`stamp`] writes the time once.
 
 use std::fs::{self, File};
 use std::io;
@@ -16,13 +16,14 @@ use nix::time::{ClockId, clock_gettime, clock_settime};
 use super::sntp::{Correction, WallTime};
 use crate::init::say;
 
-/// Its time of modification is the time of the last shutdown.
+/// The file whose modification time is the time of the last shutdown.
 const STAMP: &str = "/var/lib/nodlet/clock";
 
-/// Its time of modification is that of the agent's last write.
+/// The directory whose modification time is the time of the agent's last write.
 const RECORDS: &str = "/var/lib/nodlet/records";
 
-/// Sets a clock forward that is behind what is certainly over: `built`, in seconds, and the stamp.
+/// Sets the clock forward if it is earlier than a time that is certainly past: `built`, in seconds, and the
+/// stamp.
 pub(in crate::init) fn begin(built: u64) {
     let floor = floor(Duration::from_secs(built), &[Path::new(STAMP), Path::new(RECORDS)]);
     let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
@@ -35,7 +36,7 @@ pub(in crate::init) fn begin(built: u64) {
     }
 }
 
-/// The latest of these times, each of which is over.
+/// The latest of these times, all of which are past.
 fn floor(built: Duration, files: &[&Path]) -> Duration {
     let modified = |path: &&Path| {
         let modified = fs::metadata(path).and_then(|metadata| metadata.modified()).ok()?;
@@ -44,13 +45,13 @@ fn floor(built: Duration, files: &[&Path]) -> Duration {
     files.iter().filter_map(modified).fold(built, Duration::max)
 }
 
-/// Writes down the time of this shutdown.
+/// Records the time of this shutdown.
 pub(in crate::init) fn stamp() {
     stamp_at(Path::new(STAMP));
 }
 
 fn stamp_at(file: &Path) {
-    // Without a data partition there is nothing that outlives the shutdown.
+    // Without a data partition no file would survive the shutdown.
     if file.parent().is_some_and(Path::is_dir) {
         let stamped = File::create(file).and_then(|stamp| stamp.set_modified(SystemTime::now()));
         if let Err(error) = stamped {
@@ -59,13 +60,14 @@ fn stamp_at(file: &Path) {
     }
 }
 
-/// The time of the clock.
+/// The time of the wall clock.
 pub(super) fn now() -> WallTime {
     let now = clock_gettime(ClockId::CLOCK_REALTIME).map(Duration::from).unwrap_or_default();
     WallTime { seconds: now.as_secs(), micros: now.subsec_micros() }
 }
 
-/// Corrects the clock, and tells the kernel that it is right: a battery-backed clock follows then.
+/// Corrects the clock, and tells the kernel that the clock is right, so that it updates a battery-backed
+/// clock.
 pub(super) fn correct(correction: Correction) -> io::Result<()> {
     // SAFETY: all zero is a value of this structure of numbers.
     let mut change: libc::timex = unsafe { std::mem::zeroed() };
@@ -84,7 +86,7 @@ pub(super) fn correct(correction: Correction) -> io::Result<()> {
     }
     // SAFETY: as above.
     let mut right: libc::timex = unsafe { std::mem::zeroed() };
-    // Microseconds, which the kernel lets grow until the next answer.
+    // Error bounds in microseconds, which the kernel increases until the next response.
     right.modes = libc::ADJ_STATUS | libc::ADJ_MAXERROR | libc::ADJ_ESTERROR;
     right.maxerror = 500_000;
     right.esterror = 100_000;
@@ -107,7 +109,7 @@ mod tests {
         let (stamp, records) = (directory.join("clock"), directory.join("records"));
         let at = |seconds: u64| Duration::from_secs(seconds);
         assert_eq!(floor(at(1_700_000_000), &[&stamp, &records]), at(1_700_000_000));
-        // Nothing outlives the shutdown: nothing is written.
+        // Without a data partition nothing is written.
         stamp_at(&stamp);
         assert!(!directory.exists());
         fs::create_dir_all(&records).unwrap();
@@ -123,7 +125,7 @@ mod tests {
         assert!(stamped + at(1) > before, "{stamped:?}");
         set(&stamp, 1_850_000_000);
         assert_eq!(floor(at(1_700_000_000), &[&stamp, &records]), at(1_850_000_000));
-        // A record that is replaced is what sets the directory's time.
+        // Replacing a record sets the directory's time.
         fs::write(records.join("new"), "").unwrap();
         fs::rename(records.join("new"), records.join("record")).unwrap();
         let replaced = fs::metadata(&records).unwrap().modified().unwrap();

@@ -1,12 +1,12 @@
-//! What `board.json` says of the network.
+//! The network configuration in `board.json`.
 
 use std::net::Ipv4Addr;
 
 pub(in crate::init) use crate::board_json::Link;
 
 impl Link {
-    /// Whether the kernel's link `name` is meant. A pattern means hardware alone: no bridge, and no
-    /// pod's link.
+    /// Whether this entry matches the kernel's link `name`. A pattern matches only hardware: no bridge, and
+    /// no pod's link.
     pub(super) fn means(&self, name: &str, is_hardware: impl FnOnce() -> bool) -> bool {
         match self.link.strip_suffix('*') {
             Some(begin) => name.starts_with(begin) && is_hardware(),
@@ -14,12 +14,12 @@ impl Link {
         }
     }
 
-    /// The fixed address with its prefix.
+    /// The fixed address with its prefix length.
     pub(super) fn fixed(&self) -> Option<(Ipv4Addr, u8)> {
         self.address.zip(self.prefix)
     }
 
-    /// Why the link cannot be configured as it is written, in the words of its keys.
+    /// Why the entry cannot be configured, in the words of its keys; `None` if it can.
     pub(super) fn wrong(&self) -> Option<&'static str> {
         match (self.dhcp, self.address, self.prefix) {
             (true, Some(_), _) => Some("has both `dhcp = true` and `address`"),

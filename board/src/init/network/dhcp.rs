@@ -11,9 +11,9 @@
 //!                                                     nak, end of lease ◄ Rebinding ───────┘
 //! ```
 //!
-//! Without carrier every state becomes `Off`. The lease is kept apart from the state: a cable that is
-//! out for a minute takes no address away, and an address lasts no longer than its lease, whatever the
-//! state. Times are of one clock that never steps back. Next: `wire.rs`, the messages.
+//! Without carrier every state becomes `Off`. The lease is kept apart from the state: unplugging a cable for
+//! a minute does not remove the address, and an address lasts no longer than its lease, whatever the state.
+//! Times are of one clock that never steps back. Next: `wire.rs`, the messages.
 
 use std::net::Ipv4Addr;
 use std::time::Duration;
@@ -21,10 +21,10 @@ use std::time::Duration;
 use super::random::Random;
 use super::wire::{self, Kind, Reply, Request};
 
-/// A time of the service's clock.
+/// A time on the service's clock.
 pub(super) type Time = Duration;
 
-/// The delay after the first message that is not answered; each further one is twice as long.
+/// The delay after the first unanswered message; each further delay is twice as long.
 const FIRST_DELAY: Duration = Duration::from_secs(4);
 
 /// The longest delay between two messages, without a lease (RFC 2131, 4.1).
@@ -33,14 +33,13 @@ const LONGEST_DELAY: Duration = Duration::from_secs(64);
 /// The least delay between two messages that renew a lease (RFC 2131, 4.4.5).
 const RENEWAL_DELAY: Duration = Duration::from_secs(60);
 
-/// Requests for an offered address, and for the address of a lease after the cable was out.
+/// The most requests for an offered address, and for the address of a lease after the carrier was lost.
 const REQUESTS: u32 = 3;
 
-/// The shortest lease that is accepted as it is: a shorter one counts as so long, because a server
-/// must not keep the board busy.
+/// The shortest lease. A shorter lease counts as this long, because a server must not keep the board busy.
 const SHORTEST_LEASE: Duration = Duration::from_secs(30);
 
-/// What a server granted.
+/// A lease that a server granted.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Lease {
     pub(super) address: Ipv4Addr,
@@ -50,59 +49,59 @@ pub(super) struct Lease {
     pub(super) domain: Option<String>,
     pub(super) ntp: Vec<Ipv4Addr>,
     pub(super) server: Ipv4Addr,
-    /// `None`: for ever.
+    /// When the lease expires; `None` for never.
     pub(super) expires: Option<Time>,
     renew: Option<Time>,
     rebind: Option<Time>,
 }
 
-/// Where the client is.
+/// The state of the client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum State {
     /// The link has no carrier.
     Off,
-    /// Asks for offers.
+    /// Requests offers.
     Selecting,
-    /// Asks for the offered address.
+    /// Requests the offered address.
     Requesting { address: Ipv4Addr, server: Ipv4Addr },
-    /// Asks whether the lease of before the cable was out is still good.
+    /// Asks whether the lease from before the loss of carrier is still valid.
     Rebooting,
-    /// Has a lease and nothing to do.
+    /// Has a lease; nothing is due before its renewal.
     Bound,
-    /// Asks the server of the lease for a longer one.
+    /// Asks the server of the lease to extend it.
     Renewing,
-    /// Asks all servers for a longer lease.
+    /// Asks all servers to extend the lease.
     Rebinding,
 }
 
-/// A message to be sent: to a server, or to all by broadcast.
+/// A message to send: to one server, or by broadcast if `to` is `None`.
 #[derive(Debug)]
 pub(super) struct Message {
     pub(super) to: Option<Ipv4Addr>,
     pub(super) bytes: Vec<u8>,
 }
 
-/// The client of one link.
+/// The DHCP client of one link.
 pub(super) struct Client {
     hardware: [u8; 6],
     host_name: String,
     random: Random,
     state: State,
     lease: Option<Lease>,
-    /// Of the messages of this state.
+    /// The transaction number of this state's messages.
     transaction: u32,
     /// When the first message of this exchange was sent.
     begun: Time,
-    /// Messages of this state so far.
+    /// Number of messages sent in this state.
     sent: u32,
-    /// Refusals since the last lease.
+    /// Number of DHCPNAKs since the last lease.
     refusals: u32,
-    /// When there is something to do in this state.
+    /// When something is due in this state.
     next: Option<Time>,
 }
 
 impl Client {
-    /// Of a link without carrier.
+    /// A client of a link without carrier.
     pub(super) fn new(hardware: [u8; 6], host_name: &str, seed: u64) -> Client {
         Client {
             hardware,
@@ -126,7 +125,7 @@ impl Client {
         self.state
     }
 
-    /// The link's carrier came or went.
+    /// Reports that the link's carrier came or went.
     pub(super) fn carrier(&mut self, now: Time, up: bool) {
         self.expire(now);
         match (up, self.state) {
@@ -142,13 +141,13 @@ impl Client {
         }
     }
 
-    /// When [`Client::poll`] has something to do next.
+    /// When [`Client::poll`] must be called next.
     pub(super) fn wake_at(&self) -> Option<Time> {
         let expires = self.lease.as_ref().and_then(|lease| lease.expires);
         self.next.into_iter().chain(expires).min()
     }
 
-    /// Ends a lease that is over, and returns the message that is due, if one is.
+    /// Ends an expired lease, and returns the message that is due, if one is.
     pub(super) fn poll(&mut self, now: Time) -> Option<Message> {
         self.expire(now);
         if self.next.is_none_or(|next| next > now) {
@@ -175,7 +174,7 @@ impl Client {
         self.message(now)
     }
 
-    /// Reads a datagram that came in by the link. What is no answer to the last message is ignored.
+    /// Processes a datagram received on the link. Ignores anything that does not respond to the last message.
     pub(super) fn receive(&mut self, now: Time, bytes: &[u8]) {
         self.expire(now);
         let Some(reply) = wire::read(bytes, self.transaction, self.hardware) else { return };
@@ -207,7 +206,7 @@ impl Client {
         let prefix = reply.prefix.unwrap_or_else(|| prefix_of_class(address));
         let duration = Duration::from_secs(seconds.into()).max(SHORTEST_LEASE);
         let for_ever = seconds == u32::MAX;
-        // What a server says of the times is used where it is in order.
+        // The times that the server sent are used if they are plausible.
         let given = |seconds: Option<u32>| seconds.map(|seconds| Duration::from_secs(seconds.into()));
         let rebind = given(reply.rebind).filter(|rebind| *rebind < duration && *rebind >= SHORTEST_LEASE / 2);
         let rebind = rebind.unwrap_or(duration * 7 / 8);
@@ -230,11 +229,11 @@ impl Client {
         self.enter(State::Bound, now);
     }
 
-    /// A server says that the address is not for this board.
+    /// Handles a DHCPNAK: the server denies the board this address.
     fn refuse(&mut self, now: Time) {
         self.lease = None;
         self.enter(State::Selecting, now);
-        // A server that offers and refuses without end is not asked without end.
+        // Delay requests to a server that offers and rejects without end.
         if self.refusals > 0 {
             self.next = Some(now + self.delay(self.refusals));
         }
@@ -267,7 +266,7 @@ impl Client {
         }
     }
 
-    /// When the message that is sent now is sent again.
+    /// When to repeat the message that is being sent.
     fn retry_at(&mut self, now: Time) -> Time {
         let lease = self.lease.as_ref();
         let end = match self.state {
@@ -281,7 +280,7 @@ impl Client {
         (now + (end.saturating_sub(now) / 2).max(RENEWAL_DELAY)).min(end)
     }
 
-    /// The delay after the `sent`-th message, within a second of 4, 8, 16, 32 and 64 s.
+    /// The delay after the `sent`-th message: 4, 8, 16, 32 or 64 s, give or take up to one second.
     fn delay(&mut self, sent: u32) -> Duration {
         let delay = (FIRST_DELAY * (1 << sent.saturating_sub(1).min(4))).min(LONGEST_DELAY);
         delay - Duration::from_secs(1) + Duration::from_millis(self.random.next() % 2001)
@@ -321,7 +320,7 @@ impl Client {
     }
 }
 
-/// The prefix of an address whose server names none.
+/// The prefix length of an address, by its class, if the server sends none.
 fn prefix_of_class(address: Ipv4Addr) -> u8 {
     match address.octets()[0] {
         ..128 => 8,

@@ -1,5 +1,5 @@
-//! Looks up the name of a time server, in a child: the C library's resolver waits for name servers,
-//! and leases must be renewed meanwhile.
+//! Looks up the name of a time server, in a child: the C library's resolver blocks while it waits for name
+//! servers, and leases must be renewed meanwhile.
 
 use std::fs::File;
 use std::io::{self, Read, Write};
@@ -11,10 +11,10 @@ use nix::sys::signal::{Signal, kill};
 use nix::sys::wait::waitpid;
 use nix::unistd::{ForkResult, Pid, fork, pipe2};
 
-/// The most bytes of an answer.
+/// The most bytes of the child's answer.
 const ANSWER: u64 = 64;
 
-/// A lookup that is under way. Dropped, it ends.
+/// A pending lookup. Dropping it ends it.
 pub(super) struct Lookup {
     child: Pid,
     answer: File,
@@ -37,12 +37,12 @@ impl Lookup {
         }
     }
 
-    /// Readable when the lookup is over.
+    /// A descriptor that becomes readable when the lookup has finished.
     pub(super) fn descriptor(&self) -> BorrowedFd<'_> {
         self.answer.as_fd()
     }
 
-    /// The address, if the name has one.
+    /// The address that was found, or `None`.
     pub(super) fn end(mut self) -> Option<IpAddr> {
         let mut text = String::new();
         (&mut self.answer).take(ANSWER).read_to_string(&mut text).ok()?;

@@ -1,5 +1,5 @@
-//! The links of the machine that the profile configures, each a [`Port`]: its carrier, its lease, and
-//! what the kernel was told of them.
+//! The links of the machine that the profile configures, each a [`Port`]: its carrier, its lease, and what
+//! was configured in the kernel.
 
 use std::fs;
 use std::io;
@@ -13,27 +13,27 @@ use super::dhcp::{Client, Lease, Message, State, Time};
 use super::{random, sockets, wire};
 use crate::init::say;
 
-/// Where the kernel shows links.
+/// The directory in which the kernel lists links.
 const LINKS: &str = "/sys/class/net";
 
-/// Until a link is tried again that the kernel did not let configure.
+/// Time until the kernel's failure to configure a link is retried.
 const RETRY: Time = Time::from_secs(30);
 
-/// Datagrams that are read at once of one link.
+/// The most datagrams that are read from one link at once.
 const AT_ONCE: usize = 16;
 
-/// A link as the kernel shows it.
+/// A link as the kernel lists it.
 pub(super) struct Found {
     pub(super) name: String,
     pub(super) index: u32,
-    /// That of Ethernet, if it has one.
+    /// The Ethernet address, if the link has one.
     hardware: Option<[u8; 6]>,
     pub(super) carrier: bool,
-    /// Its place in the profile.
+    /// The index of the link's entry in the profile.
     pub(super) entry: usize,
 }
 
-/// The links that the profile means.
+/// The existing links that match the profile.
 pub(super) fn present(links: &[Link]) -> Vec<Found> {
     let names = fs::read_dir(LINKS).into_iter().flatten().flatten();
     let found = names.filter_map(|name| {
@@ -45,7 +45,7 @@ pub(super) fn present(links: &[Link]) -> Vec<Found> {
         Some(Found {
             index: read("ifindex").trim().parse().ok()?,
             hardware: hardware(read("address").trim()),
-            // An error while the link is down.
+            // Reading it fails while the link is down.
             carrier: read("carrier").trim() == "1",
             name,
             entry,
@@ -56,7 +56,7 @@ pub(super) fn present(links: &[Link]) -> Vec<Found> {
     found
 }
 
-/// Six bytes as `52:54:00:12:34:56`.
+/// Parses an Ethernet address such as `52:54:00:12:34:56`.
 fn hardware(text: &str) -> Option<[u8; 6]> {
     let mut bytes = [0; 6];
     let mut parts = text.split(':');
@@ -66,13 +66,13 @@ fn hardware(text: &str) -> Option<[u8; 6]> {
     parts.next().is_none().then_some(bytes)
 }
 
-/// What a link is given.
+/// The address, gateway and lifetime to configure on a link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Address {
     pub(super) address: Ipv4Addr,
     pub(super) prefix: u8,
     pub(super) gateway: Option<Ipv4Addr>,
-    /// `None`: for ever.
+    /// When the address expires; `None` for never.
     expires: Option<Time>,
 }
 
@@ -82,14 +82,14 @@ pub(super) struct Port {
     pub(super) index: u32,
     pub(super) carrier: bool,
     pub(super) entry: usize,
-    /// Of its default route: that of a link that is named earlier in the profile is preferred.
+    /// Metric of the default route: links that come earlier in the profile are preferred.
     metric: u32,
     fixed: Option<Address>,
     pub(super) client: Option<Client>,
     pub(super) socket: Option<UdpSocket>,
-    /// What the kernel was told; `None` before it was told anything.
+    /// The address configured in the kernel; `None` before anything was configured.
     applied: Option<Option<Address>>,
-    /// What failed last, and when that is tried again.
+    /// The last failure; `retry` is when the operation is retried.
     pub(super) failure: Option<String>,
     retry: Option<Time>,
 }
@@ -107,7 +107,7 @@ impl Port {
             index: found.index,
             carrier: false,
             entry: found.entry,
-            // Each is another's: the kernel has one route of a metric.
+            // Each link has its own metric: the kernel has one route of a metric.
             metric: 1000 * (1 + found.entry as u32) + found.index % 1000,
             fixed,
             client: None,
@@ -126,15 +126,15 @@ impl Port {
         port
     }
 
-    /// Sets the link up. What else depends on its carrier follows from what the kernel reports then.
+    /// Sets the link up. The kernel's report of the carrier triggers all further steps.
     pub(super) fn set_up(&mut self, link: &Link, netlink: &mut Netlink, now: Time) {
         let set = |family: &str, name: &str, value: &str| {
-            // A kernel without the family or the setting has nothing to be set.
+            // A kernel without the family or the setting needs no configuration.
             let _ = fs::write(format!("/proc/sys/net/{family}/conf/{}/{name}", self.name), value);
         };
         set("ipv4", "ignore_routes_with_linkdown", "1");
         match link.accept_ra {
-            // Also where the machine forwards.
+            // 2 accepts router advertisements even if the machine forwards packets.
             Some(true) => set("ipv6", "accept_ra", "2"),
             Some(false) => set("ipv6", "accept_ra", "0"),
             None => {}
@@ -145,7 +145,7 @@ impl Port {
         }
     }
 
-    /// The link's carrier, as it is now.
+    /// Updates the link's carrier.
     pub(super) fn carrier(&mut self, now: Time, up: bool) {
         if self.carrier == up {
             return;
@@ -165,7 +165,7 @@ impl Port {
         self.client.as_ref().and_then(Client::lease)
     }
 
-    /// The address that the link is to have.
+    /// The address that the link should have.
     pub(super) fn wanted(&self) -> Option<Address> {
         let leased = self.lease().map(|lease| Address {
             address: lease.address,
@@ -180,7 +180,7 @@ impl Port {
         self.client.as_ref().and_then(Client::wake_at).into_iter().chain(self.retry).min()
     }
 
-    /// Reads what servers sent.
+    /// Reads messages from DHCP servers.
     pub(super) fn receive(&mut self, now: Time) {
         let (Some(client), Some(socket)) = (&mut self.client, &self.socket) else { return };
         let mut buffer = [0; wire::LARGEST];
@@ -192,8 +192,7 @@ impl Port {
         }
     }
 
-    /// Sends what is due, and gives the kernel what has changed. Whether it has an address that it
-    /// had not before.
+    /// Sends due messages, and applies changes to the kernel. Returns whether the link has a new address.
     pub(super) fn tick(&mut self, now: Time, link: &Link, netlink: &mut Netlink) -> bool {
         if self.retry.is_some_and(|retry| retry <= now) {
             self.retry = None;
@@ -251,7 +250,7 @@ impl Port {
             (Some(server), Some(socket)) => sockets::unicast(socket, server, &message.bytes),
             _ => sockets::broadcast(self.index, &message.bytes),
         };
-        // It is sent again.
+        // The client repeats the message.
         if let Err(error) = sent {
             self.failed("send to DHCP servers", &error);
         }
@@ -266,15 +265,15 @@ impl Port {
         if let Some(gateway) = before.and_then(|before| before.gateway)
             && wanted.and_then(|wanted| wanted.gateway) != Some(gateway)
         {
-            // Gone with the address, perhaps.
+            // The route may have disappeared with the address.
             let _ = netlink.remove_default_route(self.index, gateway, self.metric);
         }
-        // Before the new address: with the first of a range go all others of the range.
+        // Before adding the new address: removing the first address of a subnet removes all others of it.
         for (index, address, prefix) in netlink.addresses()? {
             let is_wanted = wanted.is_some_and(|wanted| (wanted.address, wanted.prefix) == (address, prefix));
             let is_stale = match before {
                 Some(before) => (before.address, before.prefix) == (address, prefix),
-                // What an earlier service gave the link.
+                // An address from an earlier run of the service.
                 None => self.applied.is_none() && wanted.is_some(),
             };
             if index == self.index && is_stale && !is_wanted {

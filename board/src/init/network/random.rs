@@ -1,16 +1,16 @@
-//! Numbers that differ from board to board: transaction numbers, and delays that keep a thousand
-//! boards which are switched on together from asking together. No secrets are made of them.
+//! Random numbers that differ between boards: transaction numbers, and delays that keep a thousand boards
+//! which are switched on together from sending requests together. Not for secrets.
 
-/// `xorshift64*`.
+/// The generator `xorshift64*`.
 pub(super) struct Random(u64);
 
 impl Random {
     pub(super) fn new(seed: u64) -> Random {
-        // Zero would stay zero.
+        // A state of zero would stay zero.
         Random(seed | 1 << 63)
     }
 
-    /// A seed from the kernel. Not waited for where it has none yet, shortly after power-on.
+    /// Gets a seed from the kernel. Does not wait if the kernel has none yet, shortly after power-on.
     pub(super) fn seed() -> u64 {
         let mut bytes = [0; 8];
         // SAFETY: the kernel writes at most the eight bytes.

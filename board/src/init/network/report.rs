@@ -1,5 +1,6 @@
-//! What the network service tells others, in two files below `run`, written when they change:
-//! `network.json` for people and programs, `resolv.conf` for every resolver, which the pods' follow.
+//! The two files below `/run` by which the network service publishes its state, written when it changes:
+//! `network.json` for people and programs, and `resolv.conf` for every resolver, from which the pods' are
+//! made.
 
 use std::fs;
 use std::io;
@@ -12,16 +13,16 @@ use super::dhcp::{State, Time};
 use super::ports::Port;
 use crate::init::say;
 
-/// What is known of links and clock.
+/// The file with the state of links and clock.
 const STATUS: &str = "/run/nodlet/network.json";
 
-/// The name servers; `/etc/resolv.conf` is a link to it.
+/// The file with the name servers; `/etc/resolv.conf` is a link to it.
 const RESOLV_CONF: &str = "/run/nodlet/resolv.conf";
 
-/// Name servers that a C library reads.
+/// The most name servers that a C library reads.
 const NAME_SERVERS: usize = 3;
 
-/// The files as they are.
+/// The current contents of the files.
 #[derive(Default)]
 pub(super) struct Report {
     status: String,
@@ -29,7 +30,7 @@ pub(super) struct Report {
 }
 
 impl Report {
-    /// Writes what has changed.
+    /// Writes the files whose contents changed.
     pub(super) fn write(&mut self, status: &Value, resolv_conf: Option<String>) {
         replace(Path::new(STATUS), &mut self.status, format!("{status:#}\n"));
         if let Some(text) = resolv_conf {
@@ -48,7 +49,7 @@ fn replace(path: &Path, is: &mut String, shall: String) {
     }
 }
 
-/// Whoever reads the file meanwhile reads the old one or the new one.
+/// Replaces a file atomically: concurrent readers see the old or the new one.
 fn write(path: &Path, text: &str) -> io::Result<()> {
     let new = path.with_extension("new");
     if let Some(directory) = path.parent() {
@@ -58,7 +59,7 @@ fn write(path: &Path, text: &str) -> io::Result<()> {
     fs::rename(&new, path)
 }
 
-/// The state of one link. `now` is left out of what is written: it would change each time.
+/// The state of one link. It omits the current time, which would change it each time.
 pub(super) fn of_port(port: &Port) -> Value {
     let mut status = json!({ "link": port.name, "carrier": port.carrier });
     if let Some(given) = port.wanted() {
@@ -81,7 +82,7 @@ pub(super) fn of_port(port: &Port) -> Value {
             Some(lease) => json!({
                 "state": state,
                 "server": lease.server.to_string(),
-                // Since boot, as the kernel counts: the wall clock may be wrong.
+                // In seconds since boot, on the kernel's clock: the wall clock may be wrong.
                 "expires": lease.expires.map(|expires| expires.as_secs()),
             }),
             None => json!({ "state": state }),
@@ -93,7 +94,7 @@ pub(super) fn of_port(port: &Port) -> Value {
     status
 }
 
-/// The text of `resolv.conf`; `None` while no name server is known, when the old one stays.
+/// The text of `resolv.conf`; `None` while no name server is known, so that the old file stays.
 pub(super) fn resolv_conf<'a>(
     servers: impl Iterator<Item = Ipv4Addr>,
     domains: impl Iterator<Item = &'a str>,
@@ -121,14 +122,14 @@ pub(super) fn resolv_conf<'a>(
     (!known.is_empty()).then_some(text)
 }
 
-/// The state of the clock.
+/// The state of the wall clock.
 #[derive(Default)]
 pub(super) struct ClockStatus {
-    /// Who set it, and how far off it was then, in microseconds.
+    /// The server that last set the clock, its stratum, and the clock's offset at that time in microseconds.
     pub(super) set_by: Option<(String, u8, i64)>,
-    /// When it was asked for last, in this clock's own time.
+    /// When a server last responded, on the monotonic clock.
     pub(super) answered: Option<Time>,
-    /// Why the last request was of no use.
+    /// Why the last request failed.
     pub(super) failure: Option<String>,
 }
 

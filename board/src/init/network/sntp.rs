@@ -1,8 +1,8 @@
-//! An SNTP client (RFC 4330) as a state machine that knows no clock and no socket. What a message says
-//! is sntpc's to judge; this module decides whom to ask, when, and what to do with the answer.
+//! An SNTP client (RFC 4330) as a state machine that knows no clock and no socket. The crate sntpc validates
+//! messages; this module decides which server to ask, when, and how to correct the clock.
 //!
-//! Until a server has answered it is asked with a back-off from 4 s to 1024 s, the next server each
-//! time; afterwards the same one each 1024 s. One request is under way at a time.
+//! Until a server has responded, requests are repeated with a back-off from 4 s to 1024 s, each to the next
+//! server. After that, the same server is asked every 1024 s. There is one pending request at a time.
 
 use std::future::Future;
 use std::net::SocketAddr;
@@ -15,41 +15,42 @@ use sntpc::{NtpContext, NtpTimestampGenerator, NtpUdpSocket, SendRequestResult};
 use super::dhcp::Time;
 use super::random::Random;
 
-/// The delay between two requests to a server that answers.
+/// The delay between two requests to a server that responds.
 pub(super) const POLL: Duration = Duration::from_secs(1024);
 
-/// How long an answer is waited for; also the first delay of the back-off.
+/// The timeout of a request; also the first delay of the back-off.
 const PATIENCE: Duration = Duration::from_secs(4);
 
-/// An answer that took longer says too little of the time.
+/// The longest accepted round trip: a later response is too inaccurate.
 const LONGEST_ROUND_TRIP: Duration = Duration::from_secs(2);
 
-/// From here on the clock is stepped and not slewed. The kernel slews half a millisecond a second.
+/// The least offset for which the clock is stepped instead of slewed. The kernel slews half a millisecond a
+/// second.
 const STEP: Duration = Duration::from_millis(400);
 
-/// The port of NTP.
+/// The UDP port of NTP.
 pub(super) const PORT: u16 = 123;
 
-/// What to do with the clock.
+/// How to correct the clock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Correction {
-    /// Add so many microseconds at once.
+    /// Add this many microseconds at once.
     Step(i64),
-    /// Let it run faster or slower until so many microseconds are made up for.
+    /// Run the clock faster or slower until this many microseconds are made up for.
     Slew(i64),
 }
 
-/// The client of the board.
+/// The SNTP client of the board.
 pub(super) struct Client {
     random: Random,
     servers: Vec<String>,
-    /// The server that is asked.
+    /// The index of the server to ask.
     current: usize,
-    /// Requests without an answer of use, one after another.
+    /// Number of consecutive requests without a usable response.
     failures: u32,
-    /// When a request is due, or given up.
+    /// When the next request is due, or the pending one times out.
     next: Option<Time>,
-    /// Whether one is under way.
+    /// Whether a request is pending.
     waits: bool,
 }
 
@@ -65,7 +66,7 @@ impl Client {
         }
     }
 
-    /// The servers to ask, addresses or names. The same ones as before change nothing.
+    /// Sets the servers to ask, as addresses or names. An unchanged list has no effect.
     pub(super) fn set_servers(&mut self, now: Time, servers: Vec<String>) {
         if self.servers == servers {
             return;
@@ -74,7 +75,7 @@ impl Client {
         self.next = (!self.servers.is_empty()).then_some(now);
     }
 
-    /// The network came up: where no server has answered yet, one is asked now.
+    /// Reports that the network came up: if no server has responded yet, a request becomes due now.
     pub(super) fn network_is_up(&mut self, now: Time) {
         if self.failures > 0 && !self.waits {
             self.failures = 1;
@@ -82,7 +83,7 @@ impl Client {
         }
     }
 
-    /// Whether a request is under way.
+    /// Whether a request is pending.
     pub(super) fn waits(&self) -> bool {
         self.waits
     }
@@ -91,7 +92,7 @@ impl Client {
         self.next
     }
 
-    /// The server that is to be asked now, if one is.
+    /// The server to send a request to now, if one is due. Also ends a request that has timed out.
     pub(super) fn poll(&mut self, now: Time) -> Option<&str> {
         if self.next.is_none_or(|next| next > now) {
             return None;
@@ -105,7 +106,7 @@ impl Client {
         self.servers.get(self.current).map(String::as_str)
     }
 
-    /// The request was not answered, or not with a time: the next server is asked after a delay.
+    /// Reports that the request got no usable response: the next server is asked after a delay.
     pub(super) fn failed(&mut self, now: Time) {
         self.waits = false;
         self.failures = self.failures.saturating_add(1);
@@ -114,7 +115,7 @@ impl Client {
         self.next = Some(now + delay + self.jitter(delay));
     }
 
-    /// The server answered: what follows for the clock.
+    /// Processes the server's response. Returns the correction of the clock.
     pub(super) fn answered(&mut self, now: Time, answer: &Answer) -> Correction {
         self.waits = false;
         self.failures = 0;
@@ -126,7 +127,8 @@ impl Client {
         }
     }
 
-    /// Up to a sixteenth, so that boards that are switched on together do not ask together.
+    /// A random delay of up to a sixteenth, so that boards that are switched on together do not send requests
+    /// together.
     fn jitter(&mut self, delay: Duration) -> Duration {
         Duration::from_millis(self.random.next() % (delay.as_millis() as u64 / 16 + 1))
     }
@@ -139,28 +141,28 @@ pub(super) struct WallTime {
     pub(super) micros: u32,
 }
 
-/// A request that was sent.
+/// A request that was sent, for matching the response.
 pub(super) struct Sent(SendRequestResult);
 
-/// What an answer says.
+/// The contents of a valid response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Answer {
-    /// Of the server's clock from this board's, in microseconds.
+    /// Offset of the server's clock from this board's, in microseconds.
     pub(super) offset: i64,
     pub(super) stratum: u8,
 }
 
-/// The bytes of a request.
+/// Makes the bytes of a request.
 pub(super) fn request(now: WallTime) -> Option<([u8; 48], Sent)> {
     let buffer = Buffer(std::cell::Cell::new([0; 48]), 48);
     let sent = at_once(sntpc::sntp_send_request(NOBODY, &buffer, NtpContext { timestamp_gen: now }))?.ok()?;
     Some((buffer.0.get(), Sent(sent)))
 }
 
-/// Reads an answer that came in at `now`. One that gives a time before `earliest`, in seconds, is wrong.
+/// Parses a response received at `now`. A time before `earliest`, in seconds, is rejected.
 ///
 /// # Errors
-/// Why it is of no use.
+/// Why the response cannot be used.
 pub(super) fn read(bytes: &[u8], sent: Sent, now: WallTime, earliest: u64) -> Result<Answer, String> {
     let mut copy = [0; 48];
     let length = bytes.len().min(copy.len());
@@ -173,7 +175,7 @@ pub(super) fn read(bytes: &[u8], sent: Sent, now: WallTime, earliest: u64) -> Re
     if result.roundtrip > LONGEST_ROUND_TRIP.as_micros() as u64 {
         return Err(format!("an answer after {} ms", result.roundtrip / 1000));
     }
-    // Too far off, the offset is that of another era of NTP's: it is not of the time that was said.
+    // Far off, the computed offset belongs to another NTP era and does not match the time in the response.
     let corrected = i128::from(now.seconds) * 1_000_000 + i128::from(now.micros) + i128::from(result.offset);
     if result.seconds < earliest || corrected < i128::from(earliest) * 1_000_000 {
         return Err("a time before that of this image".to_owned());
@@ -181,10 +183,10 @@ pub(super) fn read(bytes: &[u8], sent: Sent, now: WallTime, earliest: u64) -> Re
     Ok(Answer { offset: result.offset, stratum: result.stratum })
 }
 
-/// Whom a datagram is from is the socket's business, which is connected to the server.
+/// A placeholder address: the socket is connected to the server, so it receives from nobody else.
 const NOBODY: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(std::net::Ipv4Addr::UNSPECIFIED), PORT);
 
-/// A datagram that sntpc writes or reads.
+/// The datagram that sntpc writes or reads.
 struct Buffer(std::cell::Cell<[u8; 48]>, usize);
 
 impl NtpUdpSocket for Buffer {
@@ -211,7 +213,7 @@ impl NtpTimestampGenerator for WallTime {
     }
 }
 
-/// The result of a future that waits for nothing.
+/// The result of a future that never waits.
 fn at_once<T>(future: impl Future<Output = T>) -> Option<T> {
     match pin!(future).poll(&mut Context::from_waker(Waker::noop())) {
         Poll::Ready(result) => Some(result),
@@ -226,7 +228,7 @@ mod tests {
     const NOW: WallTime = WallTime { seconds: 1_800_000_000, micros: 250_000 };
     const EARLIEST: u64 = 1_700_000_000;
 
-    /// A right answer to a request, of a server whose clock is `offset` seconds ahead.
+    /// A valid response to a request, from a server whose clock is `offset` seconds ahead.
     fn answer(request: &[u8; 48], offset: i64) -> [u8; 48] {
         let mut bytes = [0; 48];
         bytes[..4].copy_from_slice(&[0x24, 2, 6, 0xec]);
@@ -251,7 +253,7 @@ mod tests {
         let right = read_changed(|_| {}).unwrap();
         assert!(right.offset.abs_diff(3_600_000_000) < 10, "{right:?}");
         assert_eq!(right.stratum, 2);
-        // A board of 1970 and its server of 2027: both ends of what NTP's seconds can tell apart.
+        // A board in 1970 and its server in 2027 are about as far apart as NTP's seconds can represent.
         let begin = WallTime { seconds: 5, micros: 0 };
         let (bytes, sent) = request(begin).unwrap();
         let far = read(&answer(&bytes, 0), sent, begin, EARLIEST).unwrap();
@@ -272,7 +274,7 @@ mod tests {
                 let (bytes, sent) = request(NOW).unwrap();
                 read(&answer(&bytes, -200_000_000), sent, NOW, EARLIEST)
             }),
-            // The year 2100, which is nearer to the past by NTP's 32 bits of seconds.
+            // The year 2100, which in NTP's 32 bits of seconds is nearer to the past.
             ("before that of this image", {
                 let (bytes, sent) = request(NOW).unwrap();
                 read(&answer(&bytes, 2_302_444_800), sent, NOW, EARLIEST)
@@ -306,7 +308,8 @@ mod tests {
         }
     }
 
-    /// When whom a client asks within two hours, if `answers` says who answers.
+    /// The times and servers of a client's requests within two hours; `answers` decides which server
+    /// responds.
     fn requests(servers: &[&str], answers: fn(&str) -> bool) -> Vec<(u64, String)> {
         let mut client = Client::new(1);
         client.set_servers(Time::ZERO, servers.iter().map(|server| (*server).to_owned()).collect());

@@ -1,4 +1,4 @@
-//! The sockets of the network service: links' news, and DHCP on one link.
+//! The sockets of the network service: the kernel's notifications of links, and DHCP on one link.
 
 use std::ffi::OsString;
 use std::io;
@@ -12,20 +12,20 @@ use nix::sys::socket::{
 
 use super::wire;
 
-/// `RTMGRP_LINK` of linux/rtnetlink.h: links that come, go, or change.
+/// `RTMGRP_LINK` of linux/rtnetlink.h: notifications of links that appear, disappear or change.
 const LINKS: u32 = 1;
 
 const NONBLOCKING: SockFlag = SockFlag::SOCK_CLOEXEC.union(SockFlag::SOCK_NONBLOCK);
 
-/// A socket that is readable when a link has come, gone or changed.
+/// Opens a socket that is readable when a link has appeared, disappeared or changed.
 pub(super) fn links_changed() -> io::Result<OwnedFd> {
     let news = socket(AddressFamily::Netlink, SockType::Raw, NONBLOCKING, SockProtocol::NetlinkRoute)?;
     bind(news.as_raw_fd(), &NetlinkAddr::new(0, LINKS))?;
     Ok(news)
 }
 
-/// Discards what the kernel reported: all links are looked at anyway, also when it reported more than
-/// the socket's buffer holds.
+/// Discards the kernel's notifications: all links are inspected anyway, even if notifications overflowed the
+/// socket's buffer.
 pub(super) fn discard(news: &OwnedFd) {
     let mut buffer = [0; 4096];
     loop {
@@ -36,7 +36,7 @@ pub(super) fn discard(news: &OwnedFd) {
     }
 }
 
-/// A socket that receives DHCP servers' messages on the link `name`, also while it has no address.
+/// Opens a socket that receives DHCP servers' messages on the link `name`, even while it has no address.
 pub(super) fn dhcp(name: &str) -> io::Result<UdpSocket> {
     let socket = socket(AddressFamily::Inet, SockType::Datagram, NONBLOCKING, None)?;
     setsockopt(&socket, sockopt::ReuseAddr, &true)?;
@@ -45,10 +45,10 @@ pub(super) fn dhcp(name: &str) -> io::Result<UdpSocket> {
     Ok(UdpSocket::from(socket))
 }
 
-/// Sends a DHCP message to all on the link with `index`, from no address: the kernel's UDP would
-/// take one of another link.
+/// Broadcasts a DHCP message on the link with `index`, without a source address: the kernel's UDP would use
+/// the address of another link.
 pub(super) fn broadcast(index: u32, message: &[u8]) -> io::Result<()> {
-    // Of no protocol: it receives nothing.
+    // The protocol 0 means that the socket receives nothing.
     // SAFETY: no pointer is passed, and nobody else has the descriptor.
     let socket = unsafe {
         let socket = libc::socket(libc::AF_PACKET, libc::SOCK_DGRAM | libc::SOCK_CLOEXEC, 0);
@@ -65,7 +65,7 @@ pub(super) fn broadcast(index: u32, message: &[u8]) -> io::Result<()> {
     to.sll_halen = 6;
     to.sll_addr = [0xff; 8];
     let packet = wire::broadcast(message);
-    // SAFETY: packet and address are as long as is said.
+    // SAFETY: packet and address have the lengths that are passed.
     let sent = unsafe {
         libc::sendto(
             socket.as_raw_fd(),
@@ -79,7 +79,7 @@ pub(super) fn broadcast(index: u32, message: &[u8]) -> io::Result<()> {
     if sent < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
 
-/// Sends a DHCP message to a server, from the address that the link has.
+/// Sends a DHCP message to one server, from the link's address.
 pub(super) fn unicast(socket: &UdpSocket, server: Ipv4Addr, message: &[u8]) -> io::Result<()> {
     socket.send_to(message, (server, wire::SERVER_PORT)).map(drop)
 }

@@ -1,4 +1,4 @@
-//! DHCP messages in bytes: smoltcp knows their layout, this module which options matter.
+//! Encodes and decodes DHCP messages. smoltcp knows their layout, this module the options that matter.
 
 use std::net::Ipv4Addr;
 
@@ -8,13 +8,13 @@ use smoltcp::wire::{
     Ipv4Repr, UdpPacket, UdpRepr,
 };
 
-/// The port of clients.
+/// The UDP port of DHCP clients.
 pub(super) const CLIENT_PORT: u16 = 68;
 
-/// The port of servers.
+/// The UDP port of DHCP servers.
 pub(super) const SERVER_PORT: u16 = 67;
 
-/// The largest message that is read: of an Ethernet frame.
+/// The largest message that is read, in bytes: one Ethernet frame.
 pub(super) const LARGEST: usize = 1472;
 
 const MAGIC: u32 = 0x6382_5363;
@@ -31,36 +31,36 @@ const SERVER: u8 = 54;
 const RENEWAL_TIME: u8 = 58;
 const REBINDING_TIME: u8 = 59;
 
-/// What servers are asked for.
+/// The options requested from servers.
 const WANTED: &[u8] =
     &[SUBNET_MASK, ROUTER, NAME_SERVER, DOMAIN_NAME, TIME_SERVER, LEASE_TIME, RENEWAL_TIME, REBINDING_TIME];
 
-/// Name servers that are used of those in a message: as many as C libraries read.
+/// The most name servers that are taken from a message: as many as C libraries read.
 const NAME_SERVERS: usize = 3;
 
-/// Time servers that are used of those in a message.
+/// The most time servers that are taken from a message.
 const TIME_SERVERS: usize = 4;
 
-/// BOOTP's length, below which some relays drop a message.
+/// The shortest message in bytes: some relays drop messages shorter than BOOTP's.
 const SHORTEST: usize = 300;
 
-/// A message of the client.
+/// A message from the client.
 pub(super) struct Request<'a> {
-    /// DHCPDISCOVER, otherwise DHCPREQUEST.
+    /// Whether this is a DHCPDISCOVER; otherwise it is a DHCPREQUEST.
     pub(super) discover: bool,
     pub(super) transaction: u32,
     pub(super) seconds: u16,
     pub(super) hardware: [u8; 6],
-    /// The address that the client uses already.
+    /// The address that the client already uses.
     pub(super) address: Option<Ipv4Addr>,
-    /// The address that it would like to have.
+    /// The address that the client requests.
     pub(super) requested: Option<Ipv4Addr>,
     pub(super) server: Option<Ipv4Addr>,
-    /// Empty for none.
+    /// The host name to send; empty for none.
     pub(super) host_name: &'a str,
 }
 
-/// The kind of an answer.
+/// The kind of a server's message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
     Offer,
@@ -68,25 +68,25 @@ pub(super) enum Kind {
     Nak,
 }
 
-/// An answer of a server.
+/// A server's message.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Reply {
     pub(super) kind: Kind,
     pub(super) server: Ipv4Addr,
-    /// For the client; `None` if it is not one that a link can have.
+    /// The client's address; `None` if the address cannot be assigned to a link.
     pub(super) address: Option<Ipv4Addr>,
     pub(super) prefix: Option<u8>,
     pub(super) router: Option<Ipv4Addr>,
     pub(super) dns: Vec<Ipv4Addr>,
     pub(super) domain: Option<String>,
     pub(super) ntp: Vec<Ipv4Addr>,
-    /// In seconds.
+    /// Duration of the lease in seconds; `renew` and `rebind` are in seconds, too.
     pub(super) lease: Option<u32>,
     pub(super) renew: Option<u32>,
     pub(super) rebind: Option<u32>,
 }
 
-/// The bytes of a message.
+/// Encodes a client's message.
 pub(super) fn write(request: &Request) -> Vec<u8> {
     let host_name = DhcpOption { kind: HOST_NAME, data: request.host_name.as_bytes() };
     let repr = DhcpRepr {
@@ -100,7 +100,7 @@ pub(super) fn write(request: &Request) -> Vec<u8> {
         relay_agent_ip: Ipv4Addr::UNSPECIFIED,
         router: None,
         subnet_mask: None,
-        // Until the link has an address, it receives nothing else.
+        // A link without an address receives only broadcasts.
         broadcast: request.address.is_none(),
         requested_ip: request.requested,
         client_identifier: Some(EthernetAddress(request.hardware)),
@@ -119,7 +119,7 @@ pub(super) fn write(request: &Request) -> Vec<u8> {
     bytes
 }
 
-/// The answer in a datagram, if it is one to the message with `transaction` of the client with the
+/// Decodes a datagram. Returns the server's message if it responds to `transaction` of the client with the
 /// address `hardware`.
 pub(super) fn read(bytes: &[u8], transaction: u32, hardware: [u8; 6]) -> Option<Reply> {
     let packet = DhcpPacket::new_checked(bytes).ok()?;
@@ -159,7 +159,7 @@ pub(super) fn read(bytes: &[u8], transaction: u32, hardware: [u8; 6]) -> Option<
                 }
             }
             SERVER => server = address(data).filter(|address| is_host(*address)),
-            // A mask with holes is none.
+            // A mask with gaps is ignored.
             SUBNET_MASK => reply.prefix = number().and_then(prefix),
             ROUTER => reply.router = addresses().next(),
             NAME_SERVER => reply.dns = addresses().take(NAME_SERVERS).collect(),
@@ -180,7 +180,7 @@ fn address(bytes: &[u8]) -> Option<Ipv4Addr> {
     <[u8; 4]>::try_from(bytes).ok().map(Ipv4Addr::from)
 }
 
-/// Whether a host can have the address.
+/// Whether the address can be assigned to a host.
 fn is_host(address: Ipv4Addr) -> bool {
     let first = address.octets()[0];
     first != 0 && first < 224 && !address.is_loopback()
@@ -190,14 +190,14 @@ fn prefix(mask: u32) -> Option<u8> {
     (mask.leading_ones() + mask.trailing_zeros() == 32 && mask != 0).then(|| mask.leading_ones() as u8)
 }
 
-/// A domain that may stand in `resolv.conf`: a server must not write other lines into it.
+/// A domain name that is safe in `resolv.conf`: a server must not be able to inject lines.
 fn domain(data: &[u8]) -> Option<String> {
     let text = std::str::from_utf8(data).ok()?.trim_end_matches('\0');
     let is_right = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'.' | b'_');
     (!text.is_empty() && text.bytes().all(is_right)).then(|| text.to_owned())
 }
 
-/// A message as an IP packet from nobody to everybody.
+/// Wraps a message into an IP packet from no address to the broadcast address.
 pub(super) fn broadcast(message: &[u8]) -> Vec<u8> {
     let udp = UdpRepr { src_port: CLIENT_PORT, dst_port: SERVER_PORT };
     let ip = Ipv4Repr {

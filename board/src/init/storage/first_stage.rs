@@ -1,8 +1,8 @@
-//! The first initramfs of a disk: loads the drivers of the medium, mounts the read-only root, and
-//! executes the init in there.
+//! The first initramfs of a disk: loads the drivers of the medium, mounts the read-only root, and executes
+//! the init of that root.
 //!
-//! The kernel's command line names the root: `root=PARTUUID=…`. A kernel that has the drivers built
-//! in mounts it itself and needs no initramfs; nothing here runs then.
+//! The kernel's command line names the root: `root=PARTUUID=…`. A kernel with built-in drivers mounts it
+//! itself and needs no initramfs; then this module does nothing.
 
 use std::fs;
 use std::io;
@@ -18,10 +18,10 @@ use nix::sys::reboot::RebootMode;
 use super::{Disk, Guid, finish, root_id};
 use crate::init::{halt, machine, say, start, take_console};
 
-/// What the drivers of the medium may take to find it: slow cards, and USB behind hubs.
+/// How long the drivers may take to find the medium: slow cards, and USB behind hubs.
 const MEDIUM_WITHIN: Duration = Duration::from_secs(30);
 
-/// After that, the root counts as absent, and the board reboots.
+/// How long the mount of the root may take. After that, the root counts as missing, and the board reboots.
 const ROOT_WITHIN: Duration = Duration::from_secs(60);
 
 const NEW_ROOT: &str = "/newroot";
@@ -29,8 +29,8 @@ const NEW_ROOT: &str = "/newroot";
 /// The kernel's file systems: kind and place.
 const MOUNTS: [(&str, &str); 3] = [("proc", "/proc"), ("sysfs", "/sys"), ("devtmpfs", "/dev")];
 
-/// Goes to the root file system that the command line names. Returns if there is none to go to:
-/// this is that root, or all of the system is in the initramfs.
+/// Switches to the root file system that the command line names. Returns if there is none: this is already
+/// that root, or the whole system is in the initramfs.
 pub(in crate::init) fn run() {
     if !machine::is_initial_root() {
         return;
@@ -53,12 +53,12 @@ pub(in crate::init) fn run() {
 }
 
 fn enter() -> io::Result<std::convert::Infallible> {
-    // In a child: a medium that does not answer must not keep process 1.
+    // In a child, because a medium that does not respond must not block process 1.
     let child = start(mount_root).ok_or(io::ErrorKind::OutOfMemory)?;
     if finish(child, ROOT_WITHIN) != Some(0) {
         return Err(io::Error::other("it is not mounted"));
     }
-    // What the initramfs holds is RAM.
+    // The contents of the initramfs occupy RAM.
     let _ = fs::remove_file("/init");
     let _ = fs::remove_dir_all("/usr");
     for (_, place) in MOUNTS {
@@ -72,7 +72,7 @@ fn enter() -> io::Result<std::convert::Infallible> {
     Err(Command::new("/usr/bin/nodlet").arg("init").exec())
 }
 
-/// Mounts the root at its place, in a child of process 1.
+/// Mounts the root, in a child of process 1.
 fn mount_root() -> u8 {
     machine::load_modules(&mut |what, done| {
         if let Err(error) = done {
@@ -93,11 +93,11 @@ fn mount_root() -> u8 {
     }
 }
 
-/// The disk with the root, which may still be on its way.
+/// Waits for the disk with the root, which may not have been found yet.
 fn wait_for_disk() -> io::Result<Disk> {
     let begun = Instant::now();
     let id: Guid = root_id().ok_or(io::ErrorKind::NotFound)?;
-    // Before the first look, so that nothing is missed.
+    // Before the first look, so that no new device is missed.
     let changes = Inotify::init(InitFlags::IN_CLOEXEC | InitFlags::IN_NONBLOCK)?;
     changes.add_watch("/dev", AddWatchFlags::IN_CREATE)?;
     loop {

@@ -1,8 +1,8 @@
-//! The partition table of the medium that the board boots from: GPT, of the UEFI specification.
+//! The partition table of the boot medium: GPT, as the UEFI specification defines it.
 //!
-//! Sectors have 512 bytes. A table is changed so that a power cut at any moment leaves the old or the
-//! new one: first the copy at the end of the medium is written, then the entries to one of two places
-//! that the table in use does not point at, and last the one sector that points there.
+//! Sectors have 512 bytes. A power cut during a change leaves the old or the new table: first the copy at the
+//! end of the medium is written, then the entries to one of two places that the table in use does not point
+//! at, and last the one sector that points there.
 
 use std::fs::File;
 use std::io;
@@ -12,29 +12,29 @@ use flate2::Crc;
 
 pub(super) const SECTOR: u64 = 512;
 const ENTRY: usize = 128;
-/// As many as every tool makes.
+/// The number of entries, as every tool writes it.
 const ENTRIES: usize = 128;
-/// Sectors of all entries.
+/// Sectors of the array of entries.
 const ARRAY: u64 = (ENTRY * ENTRIES) as u64 / SECTOR;
 const HEADER: usize = 92;
 const MAGIC: &[u8; 8] = b"EFI PART";
-/// Partitions begin and end at multiples of this: 1 MiB.
+/// Partitions begin and end at multiples of this many sectors: 1 MiB.
 const ALIGNMENT: u64 = 2048;
-/// Where the entries may lie. Tools put them at the first place.
+/// The two places of the array of entries. Tools use the first.
 const PLACES: [u64; 2] = [2, 2 + ARRAY];
 
-/// A GUID in the order of its bytes on the medium.
+/// A GUID in its byte order on the medium.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Guid(pub(super) [u8; 16]);
 
-/// The boot partition: "EFI system partition".
+/// The type of the boot partition: "EFI system partition".
 pub(super) const BOOT: Guid = Guid(*b"\x28\x73\x2a\xc1\x1f\xf8\xd2\x11\xba\x4b\x00\xa0\xc9\x3e\xc9\x3b");
 
-/// The data partition: "Linux variable data" of the Discoverable Partitions Specification.
+/// The type of the data partition: "Linux variable data" of the Discoverable Partitions Specification.
 pub(super) const DATA: Guid = Guid(*b"\x16\xb0\x21\x4d\x34\xb5\xc2\x45\xa9\xfb\x5c\x16\xe0\x91\xfd\x2d");
 
 impl Guid {
-    /// Of its text: `4d21b016-b534-45c2-a9fb-5c16e091fd2d`.
+    /// Parses a GUID: `4d21b016-b534-45c2-a9fb-5c16e091fd2d`.
     pub(super) fn parse(text: &str) -> Option<Guid> {
         // The first three fields are numbers, whose lowest byte comes first.
         const ORDER: [usize; 16] = [3, 2, 1, 0, 5, 4, 7, 6, 8, 9, 10, 11, 12, 13, 14, 15];
@@ -50,7 +50,7 @@ impl Guid {
     }
 }
 
-/// A partition: its number, and sectors of the medium.
+/// A partition: its number, and its position and size in sectors.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Partition {
     pub(super) number: usize,
@@ -58,14 +58,14 @@ pub(super) struct Partition {
     pub(super) sectors: u64,
 }
 
-/// A table that is whole.
+/// A valid partition table.
 pub(super) struct Table {
     header: [u8; HEADER],
     entries: Vec<u8>,
 }
 
 impl Table {
-    /// Reads the table of a medium with so many sectors, or its copy at the end where the first is damaged.
+    /// Reads the table of a medium of this size, or the copy at its end if the first is damaged.
     pub(super) fn read(disk: &File, sectors: u64) -> Option<Table> {
         Table::read_at(disk, 1).or_else(|| Table::read_at(disk, sectors.checked_sub(1)?))
     }
@@ -86,12 +86,12 @@ impl Table {
         (crc(&table.entries) == table.u32_at(88)).then_some(table)
     }
 
-    /// The first partition of this kind.
+    /// Finds the first partition of this type.
     pub(super) fn of_kind(&self, kind: Guid) -> Option<Partition> {
         self.find(|entry| entry[..16] == kind.0)
     }
 
-    /// The partition with this identifier.
+    /// Finds the partition with this identifier.
     pub(super) fn with_id(&self, id: Guid) -> Option<Partition> {
         self.find(|entry| entry[16..32] == id.0)
     }
@@ -103,8 +103,8 @@ impl Table {
         Some(Partition { number: index + 1, first, sectors })
     }
 
-    /// What a data partition would be that takes all behind the others, on a medium with so many
-    /// sectors. `None` if no entry is free or nothing remains.
+    /// The data partition that would use all space behind the other partitions, on a medium of this size in
+    /// sectors. `None` if no entry is free or no space remains.
     pub(super) fn rest(&self, sectors: u64) -> Option<Partition> {
         let entries = || self.entries.chunks(ENTRY);
         let is_data = |entry: &[u8]| entry[..16] == DATA.0;
@@ -116,7 +116,7 @@ impl Table {
         Some(Partition { number, first, sectors })
     }
 
-    /// Writes the table with this data partition to a medium with so many sectors, and makes it durable.
+    /// Writes the table with this data partition, durably, to a medium of this size in sectors.
     pub(super) fn write_data(
         &mut self,
         disk: &File,
@@ -182,7 +182,7 @@ fn is_used(entry: &[u8]) -> bool {
     entry[..16] != [0; 16]
 }
 
-/// The first and the last sector.
+/// The first and the last sector of an entry's partition.
 fn extent(entry: &[u8]) -> (u64, u64) {
     (u64_of(&entry[32..]), u64_of(&entry[40..]))
 }

@@ -1,8 +1,8 @@
-//! The base of a layer: the one on this board that it most likely replaces, so that only its changed
-//! blocks need to come.
+//! The choice of a layer's base: the layer on this board that it most likely replaces, so that only its
+//! changed blocks need to be sent.
 //!
-//! A guess, which costs a list of blocks where it is wrong, and the sender decides whether it is worth
-//! that. Read next: `nodlet_rootfs::changes`.
+//! A wrong choice costs the transfer of a list of blocks, and the sender decides whether that is worthwhile.
+//! Read next: `nodlet_rootfs::changes`.
 
 use std::fs::File;
 
@@ -10,7 +10,7 @@ use nodlet_rootfs::changes::BASE_MAX;
 use nodlet_rootfs::parcel::{Part, WantedImage};
 use nodlet_rootfs::{Digest, Image, Reference, Store};
 
-/// A layer of this board, open: it may be removed meanwhile.
+/// A base layer of this board. Its file is open, because the layer may be removed meanwhile.
 #[derive(Debug)]
 pub(super) struct Base {
     pub(super) layer: Digest,
@@ -19,7 +19,7 @@ pub(super) struct Base {
 }
 
 impl Base {
-    /// The base for a layer of an image, if there is one.
+    /// Finds the base for a layer of an image, if there is one.
     pub(super) fn find(store: &Store, images: &[Image], wanted: &WantedImage, part: &Part) -> Option<Base> {
         let size = |layer: &Digest| {
             let path = store.layer_path(layer)?;
@@ -32,8 +32,8 @@ impl Base {
     }
 }
 
-/// The layer that this one most likely replaces: at the same place in the image of the same name, or
-/// in the one that has most layers in common.
+/// Chooses the layer that this one most likely replaces: the one at the same position in the image of the
+/// same name, or in the image with the most layers in common.
 fn choose(
     images: &[Image],
     wanted: &WantedImage,
@@ -62,7 +62,7 @@ fn choose(
     }
 }
 
-/// A name without its tag or digest.
+/// An image name without its tag or digest.
 fn repository(name: &str) -> Option<String> {
     Some(Reference::parse(name).ok()?.name())
 }
@@ -91,7 +91,7 @@ mod tests {
         }
     }
 
-    /// The size of a layer is the length of its name here; `huge` is too large.
+    /// Returns the chosen layer. A layer's size is the length of its name here; `huge` is too large.
     fn chosen(images: &[Image], name: &str, layers: &str, layer: &str, candidates: &str) -> Option<String> {
         let part = |diff_id: Digest| Part { diff_id, blob: None, member: String::new() };
         let wanted = WantedImage {
@@ -117,16 +117,16 @@ mod tests {
         ];
         let all = "debian libs1 app1 libs2 else app0 huge";
         for (name, layers, layer, expected) in [
-            // A rebuilt program, and rebuilt libraries below it.
+            // A rebuilt program, with rebuilt libraries below it.
             ("docker.io/library/app:2", "debian libs1 app2", "app2", Some("app1")),
             ("docker.io/library/app:2", "debian libs3 app2", "libs3", Some("libs1")),
             ("docker.io/library/app:2", "debian libs3 app2", "app2", Some("app1")),
-            // Squashed to one layer: most of it is in the largest.
+            // An image squashed to one layer: most of its content is in the largest old layer.
             ("docker.io/library/app:2", "one", "one", Some("debian")),
-            // Another name for what has the most layers in common.
+            // Another name for the image with the most layers in common.
             ("docker.io/library/new:1", "debian libs2 new", "new", Some("else")),
             ("docker.io/library/new:1", "alpine new", "new", None),
-            // The same image, whose layer was lost, is no base of itself.
+            // The same image, of which a layer was lost, is no base for itself.
             ("docker.io/library/lone:1", "debian app0", "app0", Some("libs2")),
         ] {
             let found = chosen(&images, name, layers, layer, all);

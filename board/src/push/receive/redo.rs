@@ -1,12 +1,13 @@
-//! The record of a push that is being carried out, so that a power cut leaves all of it or nothing.
+//! The record of a push that is being carried out, so that a power cut leaves the whole push or nothing of
+//! it.
 //!
-//! It is written, durably, before the images are loaded, and removed when all is done. The load is one
-//! rename: if the images of the record are in the store, the push is carried out to its end, otherwise
-//! it has not happened. If the agent rejects a manifest that it had accepted when it judged it, the
-//! record says `back` from then on: the store and then the manifests before it become what they were.
+//! The record is written durably before the images are loaded, and removed when everything is done. The load
+//! is one rename: if the store has the images of the record, the push is completed, otherwise it did not
+//! happen. If the agent rejects a manifest that it had accepted before in the dry run, the record is marked
+//! `back`: the store and the manifests applied before are restored.
 //!
-//! Whoever opens the spool finishes the record that lies there: the next push, or a process that the
-//! agent starts when it finds one. Must never be written without the spool's lock.
+//! Whoever opens the spool finishes the record in it: the next push, or a process that the agent starts if it
+//! finds one. The record must never be written without the spool's lock.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -23,30 +24,30 @@ use super::Manifest;
 use crate::files::Object;
 use crate::{Failure, apply};
 
-/// What `push` calls the record, in the spool. The agent looks for it when it starts.
+/// The record's file name in the spool, from `push`. The agent looks for it when it starts.
 pub(super) use nodlet_runtime::api::push::REDO;
 
-/// The record while it is written, and files that are put back.
+/// The temporary name of a record or restored file while it is written.
 const NEW: &str = "redo.new";
 
 const FORMAT: u32 = 1;
 
-/// A record of a push, as it is on the disk.
+/// The record of a push, as stored on the disk.
 #[derive(Debug, Deserialize, PartialEq, Serialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Redo {
     format: u32,
-    /// The IDs of all images of the push, and what names lead to them when they are loaded.
+    /// The IDs of all images of the push; `names` maps names to IDs as they are after the load.
     images: Vec<String>,
     names: BTreeMap<String, String>,
     manifests: Vec<Kept>,
     validation: String,
-    /// The files that the agent keeps of these objects, as they were before; none if there was none.
+    /// The previous contents of the agent's files of these objects; `None` if there was no file.
     before: BTreeMap<String, Option<String>>,
-    /// What the store had of the images and names.
+    /// What the store had of the images and names before.
     #[serde(default)]
     store: Before,
-    /// Whether all is to become what it was.
+    /// Whether the push is being taken back.
     back: bool,
 }
 
@@ -57,35 +58,35 @@ struct Kept {
     object: Value,
 }
 
-/// How a record ends.
+/// The result of carrying out a record.
 pub(super) enum Ended {
     Done(Vec<apply::Applied>),
-    /// The agent rejected a manifest: why, and what had become otherwise meanwhile is as it was.
+    /// The agent rejected a manifest, for this reason. All other changes were taken back.
     Back(String),
-    /// No agent answered for too long: the record remains.
+    /// No agent responded for too long: the record remains.
     Waits(Failure),
 }
 
-/// Is given what there was before, and the images with their names.
+/// Takes back the load of images, given the store's previous state and the images with their names.
 pub(super) type TakeBack<'a> = dyn FnMut(&Before, &[(Digest, Vec<String>)]) -> io::Result<bool> + 'a;
 
-/// What a record needs of others to be carried out.
+/// The operations that a record needs to be carried out.
 pub(super) struct Steps<'a> {
     pub(super) apply: &'a mut dyn FnMut(&Manifest, Validation) -> Result<apply::Applied, Failure>,
-    /// Takes the load of the images back; whether anything was changed.
+    /// Takes back the load of images. Returns whether anything changed.
     pub(super) take_back: &'a mut TakeBack<'a>,
 }
 
-/// Where a record and what it changes lie.
+/// The directories of the record and of what it changes.
 #[derive(Clone, Copy)]
 pub(super) struct Places<'a> {
     pub(super) spool: &'a Path,
-    /// The agent's files of what was applied.
+    /// The directory in which the agent keeps applied objects.
     pub(super) applied: &'a Path,
 }
 
 impl Redo {
-    /// Of a push whose images, as pairs of ID and names, are about to be loaded.
+    /// The record of a push whose images, as pairs of ID and names, are about to be loaded.
     pub(super) fn new(
         images: &[(Digest, Vec<String>)],
         store: Before,
@@ -95,7 +96,7 @@ impl Redo {
     ) -> io::Result<Redo> {
         let mut names = BTreeMap::new();
         for (id, of) in images {
-            // Of two images of one name the later one has it.
+            // If two images have the same name, the later one gets it.
             names.extend(of.iter().map(|name| (name.clone(), id.to_string())));
         }
         let mut before = BTreeMap::new();
@@ -121,7 +122,7 @@ impl Redo {
         })
     }
 
-    /// The record that lies in the spool. One that cannot be understood is none.
+    /// Reads the record in the spool. An unintelligible record counts as none.
     pub(super) fn read(spool: &Path) -> io::Result<Option<Redo>> {
         match fs::read(spool.join(REDO)) {
             Ok(text) => Ok(serde_json::from_slice(&text).ok().filter(|redo: &Redo| redo.format == FORMAT)),
@@ -130,12 +131,12 @@ impl Redo {
         }
     }
 
-    /// Makes the record durable. On an error the one before is still there.
+    /// Writes the record durably. If that fails, the previous one remains.
     pub(super) fn write(&self, spool: &Path) -> io::Result<()> {
         replace(spool, &spool.join(REDO), &serde_json::to_vec(self)?)
     }
 
-    /// Forgets the record: the push is over.
+    /// Removes the record: the push is completed.
     pub(super) fn remove(spool: &Path) -> io::Result<()> {
         step()?;
         match fs::remove_file(spool.join(REDO)) {
@@ -145,12 +146,12 @@ impl Redo {
         sync_directory(spool)
     }
 
-    /// Whether a record lies in the spool.
+    /// Whether the spool has a record.
     pub(super) fn is_there(spool: &Path) -> bool {
         spool.join(REDO).exists()
     }
 
-    /// The images of the push, each with the names that lead to it.
+    /// The images of the push, each with its names.
     fn loaded(&self) -> Vec<(Digest, Vec<String>)> {
         let named = |id: &String| {
             let names = self.names.iter().filter(|(_, of)| *of == id).map(|(name, _)| name.clone());
@@ -164,7 +165,7 @@ impl Redo {
         self.back
     }
 
-    /// Whether the load of the images took place.
+    /// Whether the images have been loaded.
     pub(super) fn is_loaded(&self, store: &Store) -> Result<bool, Failure> {
         let images = store.images().map_err(|error| Failure::chain(&error))?;
         let has = |id: &String| images.iter().any(|image| image.id.to_string() == *id);
@@ -174,7 +175,7 @@ impl Redo {
         Ok(self.images.iter().all(has) && self.names.iter().all(leads))
     }
 
-    /// Has all manifests applied, or puts back what there was, and forgets the record.
+    /// Applies all manifests, or restores the previous state, and removes the record.
     pub(super) fn carry_out(mut self, places: Places<'_>, steps: Steps<'_>) -> io::Result<Ended> {
         let mut why = "the push was taken back before".to_owned();
         if !self.back {
@@ -196,7 +197,7 @@ impl Redo {
             }
         }
         if self.back {
-            // Before the manifests: a pod that comes back finds the image that its name led to.
+            // Images first, so that a restored pod finds the image that its name referred to.
             step()?;
             if (steps.take_back)(&self.store, &self.loaded())? {
                 why.push_str("; the images of the push are removed");
@@ -209,7 +210,7 @@ impl Redo {
         Ok(Ended::Back(why))
     }
 
-    /// Whether a file of the agent's is not as it was before.
+    /// Whether any of the agent's files differs from its previous contents.
     fn is_different(&self, places: Places<'_>) -> io::Result<bool> {
         for (name, text) in &self.before {
             if read(&places.applied.join(name))? != *text {
@@ -219,7 +220,7 @@ impl Redo {
         Ok(false)
     }
 
-    /// Has all manifests applied; the place of the one that is rejected, and why.
+    /// Applies all manifests. An error has the place of the rejected manifest, and the reason.
     fn forward(
         &self,
         apply: &mut dyn FnMut(&Manifest, Validation) -> Result<apply::Applied, Failure>,
@@ -239,7 +240,7 @@ impl Redo {
     }
 }
 
-/// Gives an object that has only `generateName` a name: applied twice, it must stay one object.
+/// Assigns a name to an object that has only `generateName`, so that applying it twice makes one object.
 pub(super) fn settle_name(object: &mut Value) -> io::Result<()> {
     let metadata = &mut object["metadata"];
     let named = metadata["name"].as_str().is_some_and(|name| !name.is_empty());
@@ -250,18 +251,18 @@ pub(super) fn settle_name(object: &mut Value) -> io::Result<()> {
     Ok(())
 }
 
-/// The file in which the agent keeps an object that was applied.
+/// The name of the file in which the agent keeps an applied object.
 fn file_of(manifest: &Manifest) -> io::Result<String> {
     let name = manifest.object.name().unwrap_or_default();
     let namespace = &manifest.namespace;
-    // The agent has judged them; nothing else may lead out of its directory.
+    // The agent has validated the manifests; this only prevents paths out of its directory.
     if name.is_empty() || name.contains('/') || namespace.contains('/') {
         return Err(io::Error::other(format!("{}: no name of an object", manifest.object.place)));
     }
     Ok(manifest.object.kind().row().file(namespace, name))
 }
 
-/// A file of the agent's as it was. One that is the same already is not written.
+/// Restores one of the agent's files. Does not write a file that is already the same.
 fn put_back(places: Places<'_>, name: &str, text: Option<&str>) -> io::Result<()> {
     let path: PathBuf = places.applied.join(name);
     match (text, read(&path)?) {
@@ -276,7 +277,7 @@ fn put_back(places: Places<'_>, name: &str, text: Option<&str>) -> io::Result<()
     }
 }
 
-/// A file's text; none if there is no such file.
+/// The text of a file; `None` if it does not exist.
 fn read(path: &Path) -> io::Result<Option<String>> {
     match fs::read_to_string(path) {
         Ok(text) => Ok(Some(text)),
@@ -285,8 +286,7 @@ fn read(path: &Path) -> io::Result<Option<String>> {
     }
 }
 
-/// Puts a file in its place, whole or not at all. It is written in the spool, which is on the same
-/// file system.
+/// Replaces a file atomically. The new file is written in the spool, which is on the same file system.
 fn replace(spool: &Path, path: &Path, bytes: &[u8]) -> io::Result<()> {
     let new = spool.join(NEW);
     step()?;
@@ -313,7 +313,7 @@ fn name_of(validation: Validation) -> &'static str {
     }
 }
 
-/// Called before each change of the flash, so that tests can cut the power there.
+/// Called before each change of the flash; tests cut the power in it.
 #[cfg(not(test))]
 fn step() -> io::Result<()> {
     Ok(())

@@ -1,4 +1,4 @@
-//! What a board grants those who push: so many at a time, and a least rate to each.
+//! The limits for senders of pushes: how many at a time, and the least rate of each.
 
 use std::fs::File;
 use std::io::{self, Read};
@@ -7,11 +7,11 @@ use std::time::{Duration, Instant};
 
 use nix::fcntl::{Flock, FlockArg};
 
-/// Processes that receive, or tell a sender why they do not, at a time. One of them carries a push out.
+/// The most processes at a time that receive, or reject a sender. One of them carries out a push.
 const AT_A_TIME: usize = 8;
 
-/// A place among [`AT_A_TIME`], until it is dropped; `None` if all are taken. The places are files in
-/// `directory`, which dies with the boot.
+/// Takes one of [`AT_A_TIME`] places, until it is dropped; `None` if all are taken. The places are files in
+/// `directory`, which does not survive a reboot.
 pub(super) fn place(directory: &Path) -> Option<Flock<File>> {
     (0..AT_A_TIME).find_map(|number| {
         let path = directory.join(format!("push.{number}"));
@@ -20,14 +20,14 @@ pub(super) fn place(directory: &Path) -> Option<Flock<File>> {
     })
 }
 
-/// In each of these spans of waiting for a sender...
+/// The span of waiting for a sender in which at least [`LEAST`] bytes must arrive.
 const SPAN: Duration = Duration::from_secs(300);
 
-/// ...so many bytes must come: a line of 2 kbit/s is fast enough. A sender that only keeps the line open
-/// would keep others from pushing.
+/// Bytes that must arrive in each [`SPAN`]: a line of 2 kbit/s is fast enough. A sender that only keeps the
+/// line open would prevent others from pushing.
 const LEAST: u64 = 64 * 1024;
 
-/// Reads from a sender, and ends with [`io::ErrorKind::TimedOut`] if that is too slow.
+/// A reader that fails with [`io::ErrorKind::TimedOut`] if the sender is too slow.
 pub(super) struct Paced<R> {
     from: R,
     rate: Rate,
@@ -53,7 +53,7 @@ impl<R: Read> Read for Paced<R> {
     }
 }
 
-/// How much came in the present span.
+/// The waiting time and the bytes of the current span.
 #[derive(Default)]
 struct Rate {
     waited: Duration,
@@ -61,7 +61,7 @@ struct Rate {
 }
 
 impl Rate {
-    /// Counts bytes for which the board waited so long. `false` at the end of a span with too few.
+    /// Counts bytes and the time waited for them. Returns `false` at the end of a span with too few bytes.
     fn is_enough(&mut self, bytes: u64, waited: Duration) -> bool {
         self.bytes += bytes;
         self.waited += waited;
@@ -87,7 +87,7 @@ mod tests {
         assert_eq!(lasts(1, SECOND * 59), Some(6));
         assert_eq!(lasts(250, SECOND), None, "2 kbit/s");
         assert_eq!(lasts(100, SECOND), Some(300));
-        // A long pause after much came, as while the sender compares blocks.
+        // A long pause after many bytes, as while the sender compares blocks.
         let mut rate = Rate::default();
         assert!(rate.is_enough(LEAST, SECOND) && rate.is_enough(1, SPAN));
         assert!(!rate.is_enough(1, SPAN));

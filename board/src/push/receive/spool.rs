@@ -1,16 +1,16 @@
-//! The spool: where layers that are being pushed lie until all of them are there.
+//! The spool: the directory that stores the layers of a push until all of them have arrived.
 //!
 //! ```text
-//! <root>/var/lib/nodlet/push/         locked by the one push that is under way
-//!   <blob>.part                       of a layer, as it lies in the sender's archive
-//!   <diff ID>-unpacked.part           the same, where the archive does not say its digest
-//!   <diff ID>-<base>.changes.part     pieces of which the layer is made, each with its length before it
-//!   archives/<number>/                an archive, put together of documents and layers
+//! <root>/var/lib/nodlet/push/         locked by the one running push
+//!   <blob>.part                       a partial layer, as stored in the sender's archive
+//!   <diff ID>-unpacked.part           a partial layer, if the archive does not name its digest
+//!   <diff ID>-<base>.changes.part     pieces that make the layer, each after its length
+//!   archives/<number>/                an archive, assembled from documents and layers
 //!   redo.json                         see redo.rs
 //! ```
 //!
-//! Parts stay for the next push, which removes all that it does not send itself. They are not synced:
-//! what a power cut leaves of one is taken up, or rejected by its digest.
+//! Partial files remain for the next push, which removes those of layers that it does not send. They are not
+//! synced: what a power cut leaves of one is continued, or rejected by its digest.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File};
@@ -28,7 +28,7 @@ use super::{Coming, End, Missing, Offer, refused};
 use crate::push::frames::invalid;
 use crate::{Failure, image};
 
-/// The part of the free space that no push may take.
+/// One divided by this is the part of the free space that no push may take.
 const RESERVED: u64 = 16;
 
 const PART: &str = ".part";
@@ -36,7 +36,7 @@ const PART: &str = ".part";
 /// The directory of an archive in which the loader looks for changed blocks.
 const CHANGES: &str = "changes";
 
-/// Where parts of layers lie until all are there. One push at a time has it.
+/// The locked spool. Only one push at a time has it.
 pub(super) struct Spool {
     pub(super) directory: PathBuf,
     _lock: Flock<File>,
@@ -55,7 +55,8 @@ impl Spool {
         self.directory.join(name_of(part))
     }
 
-    /// What the pieces make that are here of a layer, and the length of those that are whole.
+    /// Returns how many bytes of a layer the complete pieces in the spool make, and the length of these
+    /// pieces.
     pub(super) fn made(&self, part: &Part, base: &Base) -> (u64, u64) {
         let path = self.directory.join(name_of_changes(part, base));
         let Ok(file) = File::open(path) else { return (0, 0) };
@@ -75,8 +76,8 @@ impl Spool {
         (made, end)
     }
 
-    /// The file for pieces that make a layer of its base, behind those that are here or without them.
-    /// The layer does not come whole: what came of that is forgotten.
+    /// Opens the file for the pieces that make a layer from its base. Keeps the pieces that are already
+    /// there, unless `made` is 0. Removes the partial file of the whole layer.
     pub(super) fn changes(&self, missing: &Missing, made: u64) -> Result<File, End> {
         let failed = refused("keep the changed blocks of a layer");
         let Some(base) = &missing.base else { return Err(invalid("changed blocks without a base").into()) };
@@ -88,7 +89,7 @@ impl Spool {
         Ok(file)
     }
 
-    /// Forgets what came of a layer as changed blocks: it comes whole.
+    /// Removes the changed blocks of a layer that is sent whole.
     pub(super) fn forget_changes(&self, missing: &Missing) -> io::Result<()> {
         match &missing.base {
             Some(base) => remove(&self.directory.join(name_of_changes(&missing.part, base))),
@@ -100,7 +101,7 @@ impl Spool {
         self.directory.join("archives")
     }
 
-    /// The layers that the store lacks, each once. Forgets parts of all others.
+    /// The layers that the store lacks, each once. Removes the partial files of all other layers.
     pub(super) fn missing(&self, offer: &Offer, store: &Store) -> Result<Vec<Missing>, End> {
         let mut missing: Vec<Missing> = Vec::new();
         let mut seen: BTreeSet<Digest> = BTreeSet::new();
@@ -148,7 +149,7 @@ impl Spool {
         Ok(())
     }
 
-    /// Whether so many bytes may come.
+    /// Checks whether there is space for this many bytes.
     pub(super) fn room_for(&self, bytes: u64) -> Result<(), End> {
         let stat = nix::sys::statvfs::statvfs(&self.directory)
             .map_err(|errno| refused("measure the free space")(errno.into()))?;
@@ -164,7 +165,7 @@ impl Spool {
         }
     }
 
-    /// Puts the archives together from documents and layers, each a directory.
+    /// Assembles the archives from documents and layers, as one directory each.
     pub(super) fn lay_out(&self, offer: &Offer, missing: &[Missing]) -> Result<Vec<Source>, End> {
         let failed = refused("put an archive together");
         let mut sources = Vec::new();
@@ -201,7 +202,7 @@ impl Spool {
         Ok(sources)
     }
 
-    /// Removes archives that were put together.
+    /// Removes the assembled archives.
     pub(super) fn clear(&self) -> Result<(), End> {
         match fs::remove_dir_all(self.tree()) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => {
@@ -212,7 +213,7 @@ impl Spool {
     }
 }
 
-/// A layer's file, under what is sent if the archive says, and else under what is in it.
+/// The file name of a layer: the digest of the sent blob if the archive names it, else the diff ID.
 fn name_of(part: &Part) -> String {
     match &part.blob {
         Some(blob) => format!("{}{PART}", blob.hex()),
@@ -220,12 +221,12 @@ fn name_of(part: &Part) -> String {
     }
 }
 
-/// The file of pieces that make a layer of this base.
+/// The file name of the pieces that make a layer from this base.
 fn name_of_changes(part: &Part, base: &Base) -> String {
     format!("{}-{}.changes{PART}", part.diff_id.hex(), base.layer.hex())
 }
 
-/// Removes a file, which need not be there.
+/// Removes a file if it exists.
 fn remove(path: &Path) -> io::Result<()> {
     match fs::remove_file(path) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),

@@ -4,7 +4,7 @@ fn platform() -> Platform {
     Platform::new("linux", "arm64", None)
 }
 
-/// Why an offer is refused, and whether the sender talks nonsense.
+/// Why an offer is rejected, and whether the reason is a violation of the protocol.
 fn refused(message: &Value) -> (String, bool) {
     match Offer::of(message, &platform()) {
         Ok(_) => panic!("{message} was taken"),
@@ -61,7 +61,7 @@ fn a_spool_is_one_pushs_and_forgets_what_the_next_does_not_send() {
     fs::remove_dir_all(root).expect("removed");
 }
 
-/// A directory of its own, gone with the test.
+/// A scratch directory, removed after the test.
 struct Scratch(PathBuf);
 
 impl Scratch {
@@ -79,7 +79,7 @@ impl Drop for Scratch {
     }
 }
 
-/// A layer with a base of so many bytes, if it has one.
+/// A missing layer, with a base of this many bytes if given.
 fn missing(scratch: &Scratch, name: &str, base: Option<usize>) -> Missing {
     let path = scratch.0.join(format!("base-{name}"));
     let base = base.map(|bytes| {
@@ -112,7 +112,7 @@ fn how_a_layer_comes_is_one_of_the_ways_that_it_can() {
         json!([5, "x"]),
         json!([changes(501), 6]),
         json!([{"changes": 9}, 6]),
-        // Without a base.
+        // Changed blocks of a layer without a base.
         json!([5, changes(500)]),
     ] {
         assert_eq!(comes(wrong.clone()).expect_err("wrong").kind(), io::ErrorKind::InvalidData, "{wrong}");
@@ -133,7 +133,7 @@ fn only_pieces_that_are_whole_are_gone_on_from() {
     };
     assert_eq!((spool.made(&layer.part, base), changes(0)), ((0, 0), 0));
     let path = fs::read_dir(&spool.directory).expect("there").next().expect("made").expect("listed").path();
-    // What a cut may leave behind the last whole one.
+    // What an interruption may leave after the last complete piece.
     for torn in [&b""[..], &two[..13], &[0; 40], b"\xff\xff\xff\xff\0\0\0\0\0\0\0\x01xy"] {
         fs::write(&path, [&two[..], torn].concat()).expect("written");
         assert_eq!(spool.made(&layer.part, base), (500, 28), "{torn:?}");

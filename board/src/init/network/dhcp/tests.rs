@@ -12,7 +12,7 @@ fn secs(seconds: u64) -> Time {
     Time::from_secs(seconds)
 }
 
-/// An answer in bytes: kind, transaction, address, and the options after those two.
+/// A server's response in bytes: kind, transaction, address, and the options after the message type.
 fn answer(kind: u8, transaction: u32, address: Ipv4Addr, options: &[(u8, &[u8])]) -> Vec<u8> {
     let mut bytes = vec![0; 240];
     bytes[..4].copy_from_slice(&[2, 1, 6, 0]);
@@ -30,15 +30,15 @@ fn answer(kind: u8, transaction: u32, address: Ipv4Addr, options: &[(u8, &[u8])]
     bytes
 }
 
-/// What the server does with what it receives.
+/// The behaviour of the simulated server.
 #[derive(Clone, Copy)]
 enum Server {
     Silent,
-    /// Grants leases of so many seconds.
+    /// Grants leases of this many seconds.
     Grants(u32),
-    /// Offers, and refuses every request.
+    /// Offers, and rejects every request.
     Refuses,
-    /// Refuses requests of boards that it does not know, as after a move to another network.
+    /// Rejects requests for addresses that it does not know, as after a move to another network.
     RefusesOldAddresses,
 }
 
@@ -62,7 +62,7 @@ impl Sim {
         self.note(before);
     }
 
-    /// Writes down a lease that came or went.
+    /// Records a lease that came or went.
     fn note(&mut self, before: Option<Ipv4Addr>) {
         let after = self.client.lease().map(|lease| lease.address);
         let at = self.now.as_secs();
@@ -264,7 +264,7 @@ fn what_a_server_says_of_the_times_is_used_where_it_is_in_order() {
         (1000, 900, 100, (50, 100, 1000)),
         (1000, 0, 0, (500, 875, 1000)),
         (1000, 2000, 3000, (500, 875, 1000)),
-        // So short a lease would keep the board busy.
+        // A lease this short would keep the board busy.
         (1, 0, 0, (15, 26, 30)),
         (u32::MAX - 1, 0, 0, (2_147_483_647, 3_758_096_382, 4_294_967_294)),
     ] {
@@ -280,7 +280,7 @@ fn what_a_server_says_of_the_times_is_used_where_it_is_in_order() {
         let seconds = |time: Option<Time>| time.unwrap().as_secs();
         let found = (seconds(bound.renew), seconds(bound.rebind), seconds(bound.expires));
         if renew > rebind {
-            // What is left to choose is half of the lease or the time of rebinding, whichever is earlier.
+            // The renewal time is then half of the lease or the rebinding time, whichever is earlier.
             assert_eq!((found.0 <= found.1, found.1, found.2), (true, expected.1, expected.2));
         } else {
             assert_eq!(found, expected, "{lease} {renew} {rebind}");

@@ -3,11 +3,11 @@ use super::*;
 const ROOT: Guid = Guid([7; 16]);
 const NEW: Guid = Guid([9; 16]);
 
-/// A medium in a file of its own, which goes with the test.
+/// A medium in a file of its own, which is removed after the test.
 struct Medium(File);
 
 impl Medium {
-    /// With a table of an image of 8 MiB: boot 1 MiB to 3 MiB, root to 6 MiB.
+    /// A medium with the table of an image of 8 MiB: boot from 1 MiB to 3 MiB, root to 6 MiB.
     fn new(name: &str) -> Medium {
         let path = std::env::temp_dir().join(format!("nodlet-gpt-{name}-{}", std::process::id()));
         let file =
@@ -68,7 +68,7 @@ fn the_data_partition_takes_the_rest_of_the_medium_and_grows_with_it() {
     let table = Table::read(&medium.0, sectors).expect("it is whole");
     assert_eq!((table.of_kind(DATA), table.with_id(NEW)), (Some(data), Some(data)));
     assert_eq!(table.rest(sectors), Some(data), "nothing more is left");
-    // Copied to a larger medium.
+    // The image is copied to a larger medium.
     let sectors = medium.grow(100);
     let mut table = Table::read(&medium.0, sectors).expect("it is whole");
     let grown = table.rest(sectors).expect("there is room");
@@ -114,7 +114,7 @@ fn a_change_leaves_the_table_in_use_alone_until_one_sector_is_written() {
         let data = Partition { number: 3, first: 12288, sectors: 2048 * (round + 1) };
         table.write_data(&medium.0, sectors, data, NEW).expect("it can be written");
         assert_eq!(Table::read(&medium.0, sectors).expect("it is whole").of_kind(DATA), Some(data));
-        // The power went before that sector.
+        // The power is cut before the last sector is written.
         let mut header = [0; SECTOR as usize];
         medium.0.read_exact_at(&mut header, SECTOR).expect("it is there");
         medium.0.write_all_at(&old[512..1024], SECTOR).expect("it can be written");

@@ -3,16 +3,16 @@ use serde_json::json;
 use super::*;
 use crate::system::power;
 
-/// A board with an agent that keeps what is applied as nodlet's does, and a store of one image.
+/// A board with an agent that keeps applied objects as nodlet's does, and a store of one image.
 struct Board {
     root: PathBuf,
-    /// What the agent rejects.
+    /// The object that the agent rejects.
     rejected: Option<&'static str>,
 }
 
 impl Board {
     fn new(name: &str, rejected: Option<&'static str>) -> Board {
-        // Where there is memory for it, some hundred boards need not wait for a disk.
+        // If there is a RAM disk, use it: some hundred boards need not wait for a disk.
         let memory = Path::new("/dev/shm");
         let scratch = if memory.is_dir() { memory.to_owned() } else { std::env::temp_dir() };
         let root = scratch.join(format!("nodlet-redo-{name}-{}", std::process::id()));
@@ -76,7 +76,7 @@ impl Board {
         redo.carry_out(Places { spool: &spool, applied: &applied }, steps)
     }
 
-    /// As the receiver does.
+    /// Pushes as the receiver does.
     fn push(&self) -> io::Result<Ended> {
         let redo = Redo::new(
             &image_to_be(),
@@ -91,7 +91,7 @@ impl Board {
         self.carry_out(redo)
     }
 
-    /// As the next receiver does.
+    /// Finishes a push as the next receiver does.
     fn finish(&self) -> io::Result<Option<Ended>> {
         let Some(redo) = Redo::read(&self.spool())? else { return Ok(None) };
         match redo.is_back() || self.image().exists() {
@@ -100,7 +100,7 @@ impl Board {
         }
     }
 
-    /// The objects, and whether the image is there.
+    /// The objects, and whether the image exists.
     fn state(&self) -> (String, bool) {
         let of = |name: &str| fs::read_to_string(self.applied().join(name)).unwrap_or("none".to_owned());
         let files = ["default_a.json", "priorityclass__b.json", "podpreset_default_c.json"].map(of);
@@ -122,7 +122,7 @@ fn image_to_be() -> [(Digest, Vec<String>); 1] {
 const OLD: &str = "old none old";
 const NEW_STATE: &str = "new new new";
 
-/// Cuts the power at each step of a push, and at each step of what finishes it.
+/// Cuts the power at each step of a push, and at each step of finishing it.
 fn cut_everywhere(name: &str, rejected: Option<&'static str>) -> BTreeMap<(String, bool), u32> {
     let mut seen = BTreeMap::new();
     for cut in 0.. {
@@ -171,7 +171,7 @@ fn a_manifest_that_is_rejected_at_the_end_takes_the_others_back_over_any_power_c
         "c.yaml: it may not be; the manifests that were applied before it are taken back; the images of the push are \
          removed"
     );
-    // Where it is the first, there are only images to take back.
+    // If the first manifest is rejected, only images must be taken back.
     let board = Board::new("rejected", Some("a"));
     let Ok(Ended::Back(why)) = board.push() else { panic!("it was accepted") };
     assert_eq!(why, "a.yaml: it may not be; the images of the push are removed");
