@@ -1,8 +1,7 @@
-//! The images in an archive: an OCI image layout or what `docker save` writes.
+//! Finds the images in an archive: an OCI image layout or the output of `docker save`.
 //!
-//! Decides which images are meant and of which layers they consist. Reads only
-//! the small documents, through [`Documents`]; the layers themselves are read
-//! in `load`, once it is known that they are wanted.
+//! This module decides which images are wanted and which layers they have. It reads only the small documents,
+//! through [`Documents`]; `load` reads the layers, once it is known that they are wanted.
 
 use std::fmt;
 use std::io;
@@ -19,57 +18,57 @@ pub(crate) mod source;
 
 use manifest::{Descriptor, DockerImage, Index, Manifest, OneImage};
 
-/// The largest document (index, manifest, configuration) that is read.
+/// The largest document (index, manifest, configuration) that is read, in bytes.
 pub(crate) const DOCUMENT_MAX: u64 = 4 * 1024 * 1024;
-/// Documents of one archive together: an image's are some 10 KiB.
+/// The most bytes of all documents of one archive. One image's documents have some 10 KiB.
 pub(crate) const DOCUMENTS_MAX: u64 = 8 * 1024 * 1024;
-/// Layers of one image: more cannot be mounted over one another.
+/// The most layers of one image: the kernel cannot mount more over one another.
 const LAYERS_MAX: usize = 127;
-/// Images looked at in one archive, those for other platforms included.
+/// The most images that are examined in one archive, including those for other platforms.
 const DESCRIPTORS_MAX: usize = 256;
-/// Indexes within indexes.
+/// The deepest nesting of indexes.
 const NESTING_MAX: usize = 4;
-/// Names that one archive may give: each stays in the store's index.
+/// The most names in one archive: each name stays in the store's index.
 const NAMES_MAX: usize = 1024;
 
-/// Why an archive holds no image that can be loaded.
+/// Why an archive has no image that can be loaded.
 #[derive(Debug)]
 pub enum ArchiveError {
-    /// Neither an OCI image layout nor a docker archive.
+    /// The archive is neither an OCI image layout nor a docker archive.
     Unrecognised,
-    /// What other tools write and read, and this one does not.
+    /// The format is one that other tools support, but nodlet does not.
     Foreign {
-        /// What it is, and the way on.
+        /// The format, and what to do instead.
         problem: String,
     },
     /// The archive could not be read.
     Read(io::Error),
-    /// The archive is no tar file, or a damaged one.
+    /// The file is not a tar archive, or is damaged.
     Tar(TarError),
-    /// A document in it is wrong.
+    /// A document in the archive is invalid.
     Document {
-        /// Its name in the archive.
+        /// The document's name in the archive.
         member: String,
-        /// What is wrong with it.
+        /// What is wrong with the document.
         problem: String,
     },
-    /// A part that another part names is not there.
+    /// A part that another part refers to is missing.
     Missing {
-        /// Its name in the archive.
+        /// The missing part's name in the archive.
         member: String,
     },
-    /// A digest that cannot be checked.
+    /// A digest that nodlet cannot verify.
     Digest {
-        /// Where it was found.
+        /// The document that contains the digest.
         member: String,
-        /// What is wrong with it.
+        /// What is wrong with the digest.
         source: DigestError,
     },
-    /// There are images, and none that fits.
+    /// The archive has images, but none for the platform.
     NoPlatform {
-        /// What was looked for.
+        /// The wanted platform.
         wanted: Platform,
-        /// What there is.
+        /// The platforms of the archive's images.
         available: Vec<String>,
     },
 }
@@ -108,7 +107,7 @@ impl fmt::Display for ArchiveError {
     }
 }
 
-/// Whether the stream ended before it should have.
+/// Whether the stream ended prematurely.
 pub(crate) fn is_cut_off(error: &io::Error) -> bool {
     error.kind() == io::ErrorKind::UnexpectedEof
 }
@@ -130,17 +129,17 @@ impl std::error::Error for ArchiveError {
     }
 }
 
-/// The small documents of an archive.
+/// Access to the small documents of an archive.
 pub(crate) trait Documents {
-    /// A member's bytes, or none if there is no such member.
+    /// Reads a member; `None` if it does not exist.
     fn document(&mut self, member: &str) -> Result<Option<Vec<u8>>, ArchiveError>;
 }
 
-/// Which of an archive's images are wanted.
+/// The platform for which images are wanted.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Wanted {
     pub(crate) platform: Platform,
-    /// Whether somebody asked for this platform by name.
+    /// Whether the user requested this platform by name.
     pub(crate) asked: bool,
 }
 
@@ -153,7 +152,7 @@ impl Wanted {
     }
 }
 
-/// An image to be loaded.
+/// An image to load.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct Planned {
     pub(crate) id: Digest,
@@ -161,7 +160,7 @@ pub(crate) struct Planned {
     pub(crate) config: String,
     pub(crate) names: Vec<Reference>,
     pub(crate) manifest: Option<Digest>,
-    /// Digests by which the image may be asked for: its manifest's, its index's.
+    /// Digests by which the image may be requested: those of its manifest and its index.
     pub(crate) digests: Vec<Digest>,
     pub(crate) layers: Vec<PlannedLayer>,
 }
@@ -169,15 +168,15 @@ pub(crate) struct Planned {
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct PlannedLayer {
     pub(crate) diff_id: Digest,
-    /// The digest of the blob as it lies in the archive, if the archive says.
+    /// The digest of the blob as stored in the archive, if the archive names it.
     pub(crate) blob: Option<Digest>,
-    /// The blob's length, if the archive says.
+    /// The blob's length, if the archive names it.
     pub(crate) size: Option<u64>,
     /// The blob's name in the archive.
     pub(crate) member: String,
 }
 
-/// Documents of which no more are read than may be kept in mind.
+/// Documents, with a limit on their total bytes, which are kept in memory.
 struct Bounded<'d> {
     documents: &'d mut dyn Documents,
     bytes: u64,
@@ -197,7 +196,7 @@ impl Documents for Bounded<'_> {
     }
 }
 
-/// Finds the images in an archive that are wanted.
+/// Finds the wanted images in an archive.
 pub(crate) fn plan(documents: &mut dyn Documents, wanted: &Wanted) -> Result<Vec<Planned>, ArchiveError> {
     let documents = &mut Bounded { documents, bytes: 0 };
     let docker = documents.document("manifest.json")?.map(|bytes| docker_manifest(&bytes)).transpose()?;
@@ -212,7 +211,7 @@ pub(crate) fn plan(documents: &mut dyn Documents, wanted: &Wanted) -> Result<Vec
     }
     let found = search.found;
     let mut planned = choose(found, wanted)?;
-    // `docker save` writes both forms, and the names in the older one.
+    // `docker save` writes both formats, but the names only in the older one.
     for image in docker.into_iter().flatten() {
         let config = documents.document(&image.config)?;
         let Some(id) = config.map(|bytes| Digest::of(&bytes)) else { continue };
@@ -227,7 +226,7 @@ pub(crate) fn plan(documents: &mut dyn Documents, wanted: &Wanted) -> Result<Vec
     Ok(planned)
 }
 
-/// A document of the archive, read and understood.
+/// Reads and parses a document of the archive; `None` if it does not exist.
 fn parsed<T: serde::de::DeserializeOwned>(
     documents: &mut dyn Documents,
     member: &str,
@@ -238,8 +237,8 @@ fn parsed<T: serde::de::DeserializeOwned>(
     }
 }
 
-/// Docker archives have a list of images there; `dir:` of skopeo and podman the manifest of one,
-/// whose name is nowhere.
+/// Parses `manifest.json`. In docker archives it has a list of images. The `dir:` format of skopeo and podman
+/// has the manifest of one image there, whose name is not recorded.
 fn docker_manifest(bytes: &[u8]) -> Result<Vec<DockerImage>, ArchiveError> {
     let member = "manifest.json";
     let wrong = |problem: String| ArchiveError::Document { member: member.to_owned(), problem };
@@ -271,7 +270,7 @@ fn blob_member(digest: &Digest) -> String {
     format!("blobs/sha256/{}", digest.hex())
 }
 
-/// The blob of this digest, checked against it.
+/// Reads the blob with this digest, and verifies it.
 fn blob(documents: &mut dyn Documents, digest: &Digest) -> Result<Option<Vec<u8>>, ArchiveError> {
     let member = blob_member(digest);
     match documents.document(&member)? {
@@ -283,19 +282,19 @@ fn blob(documents: &mut dyn Documents, digest: &Digest) -> Result<Option<Vec<u8>
     }
 }
 
-/// Descriptors at the top of an archive stand for one image each, or for the
-/// same image on several platforms; those share a group.
+/// A group of descriptors at the top of an archive. Each stands for one image, or several stand for the same
+/// image on several platforms; the latter share a group.
 #[derive(Clone, Debug)]
 struct Group {
     number: usize,
     names: Vec<Reference>,
 }
 
-/// An image manifest that was found, with what it is for.
+/// An image manifest that was found, with its group and platform.
 struct Found {
     group: Group,
     platform: Platform,
-    /// None where another platform's parts are left out of the archive.
+    /// `None` if the archive omits the parts of another platform.
     image: Option<Planned>,
 }
 
@@ -327,7 +326,7 @@ impl Search<'_> {
             descriptor.platform.as_ref().map(|p| Platform::new(&p.os, &p.architecture, p.variant.as_deref()));
         let Some(bytes) = blob(self.documents, &digest)? else {
             return match stated {
-                // Of an index of many platforms, an archive may have but one.
+                // An archive may have only one of the platforms in its index.
                 Some(platform) => {
                     self.found.push(Found { group, platform, image: None });
                     Ok(())
@@ -351,7 +350,7 @@ impl Search<'_> {
             ));
         };
         if !config.is_image_config() {
-            // Signatures and the like travel in image layouts, too.
+            // Image layouts may also contain signatures and the like.
             return match stated {
                 Some(platform) => {
                     self.found.push(Found { group, platform, image: None });
@@ -406,8 +405,8 @@ impl Search<'_> {
     }
 }
 
-/// Of each group the image that fits best. Descriptors of one name, or of none,
-/// are one group: the same image for several platforms.
+/// Chooses the image of each group that fits best. Descriptors with the same name, or without a name, form
+/// one group: the same image for several platforms.
 fn choose(found: Vec<Found>, wanted: &Wanted) -> Result<Vec<Planned>, ArchiveError> {
     let mut available: Vec<String> = Vec::new();
     for found in &found {

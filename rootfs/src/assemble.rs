@@ -1,9 +1,8 @@
-//! Layers to a root file system: mounts, an overlay, and the image's user.
+//! Makes a root file system of layers: mounts, an overlay, and the image's user.
 //!
-//! A layer is mounted once and held by a descriptor ([`mount_layer`]); every
-//! container's overlay is put over copies of it ([`copy_layer`],
-//! [`mount_root`]), in the helper process that starts the container. Faces the
-//! kernel, decides nothing, and knows no store.
+//! A layer is mounted once and kept by a descriptor ([`mount_layer`]). Every container's overlay is mounted
+//! over copies of it ([`copy_layer`], [`mount_root`]), in the helper process that starts the container. This
+//! module faces the kernel, decides nothing, and knows no store.
 
 use std::fmt;
 use std::io;
@@ -25,54 +24,54 @@ pub(crate) use kernel::{open_in_root, open_tree_clone};
 pub use trial::{LayerTrial, TrialError, try_layer, try_overlay};
 pub use user::{ProcessUser, UserError, user};
 
-/// A step towards a root file system that failed.
+/// Why a root file system could not be made.
 #[derive(Debug)]
 pub enum AssembleError {
-    /// The kernel was built without something, or its module is not loaded.
+    /// The kernel lacks a feature, or its module is not loaded.
     NoKernelSupport {
-        /// What is missing.
+        /// The missing feature.
         feature: &'static str,
-        /// The option that puts it in.
+        /// The kernel option that enables it.
         option: &'static str,
-        /// The module that brings it, where the option says so.
+        /// The module that provides it, if the option is set to `m`.
         module: &'static str,
     },
     /// A layer could not be mounted.
     MountLayer {
         /// The layer's file.
         path: PathBuf,
-        /// What the kernel said.
+        /// The kernel's error.
         source: io::Error,
     },
-    /// A mounted layer could not be copied, or kept to be copied.
+    /// A mounted layer could not be copied, or kept for copying.
     ShareLayer {
-        /// What the kernel said.
+        /// The kernel's error.
         source: io::Error,
     },
     /// A path could not be opened.
     Open {
         /// The path.
         path: PathBuf,
-        /// What the kernel said.
+        /// The kernel's error.
         source: io::Error,
     },
-    /// What lower layers say of directories could not be repeated.
+    /// Directories that lower layers describe could not be described in the container's own layer.
     Describe {
         /// The container's own layer.
         path: PathBuf,
-        /// What the kernel said.
+        /// The kernel's error.
         source: io::Error,
     },
     /// The overlay could not be mounted.
     MountOverlay {
-        /// Where.
+        /// The mount point.
         target: PathBuf,
-        /// What the kernel said.
+        /// The kernel's error.
         source: io::Error,
     },
-    /// The image's `/dev` would lead device nodes elsewhere.
+    /// The image's `/dev` is no directory, so it could redirect device nodes elsewhere.
     DevIsNoDirectory {
-        /// What it is.
+        /// The type of the file at `/dev`.
         what: String,
     },
 }
@@ -113,19 +112,18 @@ impl std::error::Error for AssembleError {
     }
 }
 
-/// How a layer's file is read by the kernel, best first. The page cache of a
-/// small board decides: with [`Backing::File`] every byte of a layer that is
-/// read is cached twice, as the file's page and as the file system's.
+/// How the kernel reads a layer's file, best first. The page cache of a small board matters: with
+/// [`Backing::File`] every byte that is read of a layer is cached twice, as the file's page and as the file
+/// system's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Backing {
-    /// Straight from the file, past its page cache (Linux 6.15 or so).
+    /// Directly from the file, bypassing its page cache (Linux 6.15 or so).
     DirectFile,
     /// Through a loop device with direct I/O.
     DirectLoop,
-    /// From the file and its page cache (Linux 6.12).
+    /// From the file, through its page cache (Linux 6.12).
     File,
-    /// Through a loop device and the file's page cache: on a tmpfs, which knows
-    /// no direct I/O.
+    /// Through a loop device and the file's page cache: on a tmpfs, which does not support direct I/O.
     Loop,
 }
 
@@ -133,16 +131,15 @@ impl Backing {
     const ALL: [Backing; 4] = [Backing::DirectFile, Backing::DirectLoop, Backing::File, Backing::Loop];
 }
 
-/// Mounts a layer, read-only, for [`copy_layer`] to make copies of. It lives as
-/// long as the descriptor and the copies.
+/// Mounts a layer read-only, as the source of [`copy_layer`]. The mount exists as long as the descriptor and
+/// the copies.
 pub fn mount_layer(path: &Path) -> Result<OwnedFd, AssembleError> {
     let mount = mount_layer_somehow(path)?;
     share::shared(mount).map_err(|errno| AssembleError::ShareLayer { source: errno.into() })
 }
 
-/// A copy of a mounted layer, attached nowhere. The calling thread must share
-/// its root and working directory with no other: it may have to leave its mount
-/// namespace for a moment.
+/// Copies a mounted layer to a detached mount. The calling thread must not share its root and working
+/// directory with any other: it may have to leave its mount namespace for a moment.
 pub fn copy_layer(layer: BorrowedFd<'_>) -> Result<OwnedFd, AssembleError> {
     share::copy(layer).map_err(|errno| AssembleError::ShareLayer { source: errno.into() })
 }
@@ -152,7 +149,7 @@ fn mount_layer_somehow(path: &Path) -> Result<OwnedFd, AssembleError> {
     for backing in Backing::ALL {
         match mount_layer_by(path, backing) {
             Ok(mount) => return Ok(mount),
-            // This kernel, or the file system beneath, cannot do it so.
+            // This kernel, or the file system beneath, does not support this backing.
             Err(
                 error @ (AssembleError::MountLayer { .. }
                 | AssembleError::NoKernelSupport { feature: loop_device::FEATURE, .. }),
@@ -160,7 +157,7 @@ fn mount_layer_somehow(path: &Path) -> Result<OwnedFd, AssembleError> {
             Err(error) => return Err(error),
         }
     }
-    // "Block device required": a loop device is what would have helped.
+    // "Block device required": a loop device would have helped.
     let wants_device = failures.iter().any(|failure| match failure {
         AssembleError::MountLayer { source, .. } => source.raw_os_error() == Some(libc::ENOTBLK),
         _ => false,
@@ -172,7 +169,7 @@ fn mount_layer_somehow(path: &Path) -> Result<OwnedFd, AssembleError> {
     Err(failures.swap_remove(telling))
 }
 
-/// Mounts a layer in one way, attached nowhere. For measurements; see [`mount_layer`].
+/// Mounts a layer, detached, with this backing. For measurements; otherwise use [`mount_layer`].
 pub fn mount_layer_by(path: &Path, backing: Backing) -> Result<OwnedFd, AssembleError> {
     let failed = |source: io::Error| AssembleError::MountLayer { path: path.to_owned(), source };
     let context = kernel::fsopen(c"erofs").map_err(|errno| match errno {
@@ -199,13 +196,12 @@ pub fn mount_layer_by(path: &Path, backing: Backing) -> Result<OwnedFd, Assemble
         .map_err(|errno| failed(errno.into()))
 }
 
-/// Mounts the overlay of these layers (copies, [`copy_layer`]), lowest first, at
-/// `target`, with all changes going to `upper`, which like `work` must be empty, and must be on
-/// the same file system.
+/// Mounts the overlay of these layers (copies, see [`copy_layer`]), lowest first, at `target`. All changes go
+/// to `upper`, which like `work` must be empty, and must be on the same file system.
 ///
-/// Called in a process with a mount namespace of its own: on kernels whose
-/// overlayfs takes no detached mounts, the layers get attached at `target`
-/// beneath the overlay, and go with the namespace.
+/// Must be called in a process with a mount namespace of its own: if the kernel's overlayfs does not accept
+/// detached mounts, the layers are attached at `target` beneath the overlay, and disappear with the
+/// namespace.
 pub fn mount_root(
     layers: &[BorrowedFd<'_>],
     upper: &Path,
@@ -219,7 +215,7 @@ pub fn mount_root(
     let (upper_fd, work_fd) = (upper_fd.as_fd(), work_fd.as_fd());
     let overlay = Overlay { upper: upper_fd, work: work_fd, work_path: work, target, read_only };
     match overlay.mount(layers) {
-        // Linux 5.14 to 6.14 want a lower mount to be in the caller's namespace.
+        // Linux 5.14 to 6.14 require lower mounts to be in the caller's namespace.
         Err(Errno::EINVAL) => overlay.mount_attached(layers),
         result => result,
     }
@@ -242,7 +238,7 @@ struct Overlay<'a> {
 }
 
 impl Overlay<'_> {
-    /// Paths go as descriptors: short, and without characters to escape.
+    /// Paths are passed as descriptors: these are short, and need no escaping.
     fn mount(&self, layers: &[BorrowedFd<'_>]) -> Result<(), Errno> {
         let lower: Vec<String> =
             layers.iter().rev().map(|layer| format!("/proc/self/fd/{}", layer.as_raw_fd())).collect();
@@ -254,13 +250,12 @@ impl Overlay<'_> {
         );
         let flags = if self.read_only { MsFlags::MS_RDONLY } else { MsFlags::empty() };
         let mount = |options: &str| {
-            // An attempt that failed may have left its mark of `volatile`, with which
-            // the kernel mounts no overlay again.
+            // A failed attempt may have left its mark of `volatile`, with which the kernel does not mount an
+            // overlay again.
             let _ = std::fs::remove_dir_all(self.work_path.join("work"));
             nix::mount::mount(Some("overlay"), self.target, Some("overlay"), flags, Some(options))
         };
-        // Nothing of a container's own files outlives it, so nothing of them
-        // need be synced (Linux 5.10).
+        // A container's own files do not outlive it, so they need no sync (Linux 5.10).
         match mount(&format!("{options},volatile")) {
             Err(Errno::EINVAL) => mount(&options),
             result => result,
@@ -275,8 +270,8 @@ impl Overlay<'_> {
     }
 }
 
-/// Refuses an image whose `/dev` is anything but a directory: whoever fills it
-/// by path would follow a symbolic link to where the image wants.
+/// Rejects an image whose `/dev` is not a directory: filling it by path would follow a symbolic link to a
+/// target that the image chooses.
 pub fn check_dev(root: &Path) -> Result<(), AssembleError> {
     let path = root.join("dev");
     match std::fs::symlink_metadata(&path) {

@@ -1,22 +1,21 @@
-//! The changed blocks of a layer: what a board needs to put a layer together that is much like one
-//! that it has.
+//! The changed blocks of a layer: the data from which a board rebuilds a layer that is similar to one that it
+//! has.
 //!
-//! 1. The board lists the blocks of the layer it has, the base: [`list`]. A base is an EROFS image;
-//!    the list has each of its blocks and the tail of each file, which EROFS keeps behind the inode.
-//! 2. The sender compares them with the new layer, uncompressed: [`Blocks`] and `compare`. The result
-//!    is a sequence of pieces, each a few literals and ranges of the base.
-//! 3. The board makes the layer of base and pieces: [`Rebuilt`], in the process that unpacks. The
-//!    digest of the whole layer decides whether it is right; nothing in a list or piece is believed.
+//! 1. The board lists the blocks of the layer that it has, the base: [`list`]. A base is an EROFS image; the
+//!    list has each of its blocks and the tail of each file, which EROFS stores after the inode.
+//! 2. The sender compares the list with the new layer, uncompressed: [`Blocks`] and `compare`. The result is a
+//!    sequence of pieces, each of which has a few literals and ranges of the base.
+//! 3. The board rebuilds the layer from base and pieces: [`Rebuilt`], in the process that unpacks. The digest
+//!    of the whole layer decides whether it is right; nothing in a list or piece is trusted.
 //!
-//! The board's side needs the same little memory for any layer. A base or a piece that somebody has
-//! made to do harm can lead to a layer that is rejected, and to nothing else: ranges are of the one
-//! file that is open, and lengths are bounded.
+//! The board needs the same small amount of memory for any layer. A malicious base or piece can lead to a
+//! rejected layer, and to nothing else: ranges refer only to the one open file, and lengths are bounded.
 //!
-//! A list is, for each block: 4 bytes of a weak hash, 8 of a strong one, a byte with the number of
-//! tails in the block, and for each tail 2 bytes of its offset, 2 of its length and 8 of its hash. A
-//! piece is 8 bytes with the length of what it makes, and a deflate stream: `0`, 2 bytes of a length
-//! and so many literals, or `1`, 8 bytes of an offset in the base and 4 of a length. Numbers have
-//! their most significant byte first.
+//! A list has, for each block: 4 bytes of a weak hash, 8 of a strong one, a byte with the number of tails in
+//! the block, and for each tail 2 bytes of its offset, 2 of its length and 8 of its hash. A piece has 8 bytes
+//! with the length of its result, and a deflate stream. The stream has instructions: `0`, 2 bytes of a length
+//! and that many literals, or `1`, 8 bytes of an offset in the base and 4 of a length. The most significant
+//! byte of a number comes first.
 
 use std::fs::File;
 use std::io::{self, Read};
@@ -33,35 +32,35 @@ mod compare;
 pub use compare::{Blocks, Changes};
 pub(crate) use compare::{Bounds, compare};
 
-/// The largest base: its list has 1.7 MB at least, and a slow board reads it in a minute.
+/// The largest base in bytes: its list has at least 1.7 MB, and a slow board reads it in a minute.
 pub const BASE_MAX: u64 = 512 * 1024 * 1024;
 
-/// The largest piece, and the bytes before its stream.
+/// The largest piece in bytes, and the length of the head before its stream.
 pub const PIECE_MAX: usize = 64 * 1024;
 const PIECE_HEAD: usize = 8;
 
-/// What the stream of a piece may have.
+/// The most bytes of a piece's uncompressed stream.
 const UNPACKED_MAX: usize = 60 * 1024;
 
-/// Tails in a list for each block of the base: in images of nodlet's fewer than four fit.
+/// The most tails in a list for each block of the base: in nodlet's images fewer than four fit.
 const TAILS_PER_BLOCK: u64 = 4;
 
-/// A shorter tail costs as much in a list as it saves.
+/// The shortest tail that is listed, in bytes: a shorter one costs as much in a list as it saves.
 const TAIL_MIN: usize = 64;
 
-/// A list is made of pieces of so many bytes.
+/// The size in bytes of the parts in which a list is sent.
 const LIST_PIECE: usize = 32 * 1024;
 
 const LITERAL: u8 = 0;
 const COPY: u8 = 1;
 
-/// The beginning of a strong hash: enough to find blocks. The layer's digest finds what is wrong.
+/// The first bytes of a strong hash, which suffice to find blocks. The layer's digest reveals false matches.
 fn strong(bytes: &[u8]) -> [u8; 8] {
     let digest: [u8; 32] = Sha256::digest(bytes).into();
     digest[..8].try_into().expect("a digest has 32 bytes")
 }
 
-/// A hash that can be moved on by one byte: a polynomial over the bytes of a block.
+/// A rolling hash: a polynomial over the bytes of a block.
 #[derive(Clone, Copy, PartialEq, Eq)]
 struct Weak(u32);
 
@@ -81,7 +80,7 @@ impl Weak {
     }
 }
 
-/// Lists the blocks of a base, in pieces of whole entries.
+/// Lists the blocks of a base, and passes the list on in parts of whole entries.
 pub fn list(base: &File, tell: &mut dyn FnMut(&[u8]) -> io::Result<()>) -> io::Result<()> {
     let length = base.metadata()?.len();
     let blocks = length / BLOCK as u64;
@@ -122,35 +121,35 @@ pub fn list(base: &File, tell: &mut dyn FnMut(&[u8]) -> io::Result<()>) -> io::R
     }
 }
 
-/// Bytes of the list of a base of this length, give or take its tails.
+/// The length of the list of a base of this length in bytes, without tails.
 pub fn list_bytes(base: u64) -> u64 {
     base / BLOCK as u64 * 14
 }
 
-/// What a piece makes: the bytes of the layer that it stands for. None if it cannot be a piece.
+/// The number of bytes of the layer that a piece makes; `None` if it is no valid piece.
 pub fn made_by(piece: &[u8]) -> Option<u64> {
     let (head, stream) = piece.split_at_checked(PIECE_HEAD)?;
     let made = u64::from_be_bytes(head.try_into().ok()?);
     (made > 0 && !stream.is_empty() && piece.len() <= PIECE_MAX).then_some(made)
 }
 
-/// A layer, uncompressed, out of its base and of a file of pieces, each with its length in 4 bytes
-/// before it.
+/// Rebuilds a layer, uncompressed, from its base and a file of pieces, each preceded by its length in 4
+/// bytes.
 pub(crate) struct Rebuilt<'a> {
     base: File,
     base_length: u64,
     pieces: Box<dyn Read + 'a>,
     taken: u64,
     given: u64,
-    /// The stream of the present piece, and how far it was followed.
+    /// The stream of the current piece, and the position in it.
     piece: Vec<u8>,
     at: usize,
-    /// Bytes that the present piece has yet to make.
+    /// Bytes that the current piece has yet to make.
     left: u64,
     range: Range,
 }
 
-/// What of an instruction is left.
+/// The rest of the current instruction.
 enum Range {
     Literal(usize),
     Copy { offset: u64, length: u32 },
@@ -172,7 +171,7 @@ impl<'a> Rebuilt<'a> {
         })
     }
 
-    /// Reads the next piece; false at the end of the file.
+    /// Reads the next piece. Returns `false` at the end of the file.
     fn next_piece(&mut self) -> io::Result<bool> {
         if self.left > 0 || self.at < self.piece.len() {
             return Err(invalid("a piece makes less or more than it says"));
@@ -192,7 +191,7 @@ impl<'a> Rebuilt<'a> {
         self.left = made_by(&piece).ok_or_else(|| invalid("a piece that makes nothing"))?;
         self.taken += length as u64;
         self.at = 0;
-        // The stream is given no more room than this.
+        // The stream cannot inflate to more than this capacity.
         self.piece = Vec::with_capacity(UNPACKED_MAX);
         let stream = &piece[PIECE_HEAD..];
         let mut inflate = Decompress::new(false);

@@ -1,8 +1,8 @@
-//! Plain, gzip and zstd streams, told apart by how they begin. Bounded memory
-//! whatever the input says.
+//! Decompresses plain, gzip and zstd streams, which are distinguished by their first bytes. Memory is bounded
+//! for any input.
 //!
-//! What follows a gzip stream must be another one, as for Go's reader, which
-//! other runtimes use: an archive with a tail of rubbish is refused there too.
+//! Data after a gzip stream must be another gzip stream, as for Go's reader, which other runtimes use: an
+//! archive with trailing garbage is rejected there too.
 
 use std::cell::Cell;
 use std::io::{self, BufRead, BufReader, Cursor, Read};
@@ -15,32 +15,32 @@ use sha2::{Digest as _, Sha256};
 
 use crate::reference::Digest;
 
-/// A zstd stream says how far back it refers, and so much memory is needed. All
-/// levels that need no flag stay within this, and every decoder must take it.
+/// The largest zstd window, in bytes. A zstd stream declares how far back it refers, and the decoder needs that
+/// much memory. All levels that need no flag stay within this, and every decoder must support it.
 const ZSTD_WINDOW_MAX: u64 = 8 * 1024 * 1024;
-/// What any stream may unpack to, and how many times its own length beyond that.
-/// Layers of programs shrink to a half or a tenth; a gigabyte is for those with
-/// sparse files that were written out as zeros. More is a bomb: zeros cost the
-/// sender a thousandth in gzip and next to nothing in zstd, and us time.
+/// The limit of a stream's expansion: bytes that any stream may expand to, and beyond that a multiple of its
+/// own length. Layers of programs compress to a half or a tenth; the gigabyte is for layers with sparse files
+/// written as zeros. More is a bomb: zeros cost the sender a thousandth in gzip and next to nothing in zstd,
+/// but cost the board time.
 pub(crate) const EXPANSION: (u64, u64) = (1024 * 1024 * 1024, 100);
-/// Read ahead of a decompressor.
+/// Bytes that are read ahead of a decompressor.
 const BUFFER: usize = 64 * 1024;
-/// As much as tells a tar archive from something else.
+/// Bytes that suffice to recognise a tar archive.
 const PEEK: usize = 512;
 
-/// What a stream's first bytes say it is.
+/// The format of a stream, by its first bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Format {
     Gzip,
     Zstd,
     Tar,
-    /// Compressed by what is not taken: its name.
+    /// An unsupported compression, by its name.
     Foreign(&'static str),
     Other,
 }
 
 impl Format {
-    /// What is wrong with a stream of this format, and the way on.
+    /// Why a stream of this format is rejected, and what to do instead; `None` if it is accepted.
     pub(crate) fn refusal(self) -> Option<String> {
         match self {
             Format::Foreign(name) => Some(format!(
@@ -52,20 +52,20 @@ impl Format {
     }
 }
 
-/// A stream whose beginning has been looked at.
+/// A stream whose first bytes have been inspected.
 pub(crate) struct Peeked<R> {
     pub(crate) format: Format,
     stream: BufReader<Counted<io::Chain<Cursor<Vec<u8>>, R>>>,
     taken: Rc<Cell<u64>>,
 }
 
-/// Looks at the beginning of a stream.
+/// Inspects the first bytes of a stream.
 pub(crate) fn peek<R: Read>(mut stream: R) -> io::Result<Peeked<R>> {
     let mut beginning = Vec::with_capacity(PEEK);
     stream.by_ref().take(PEEK as u64).read_to_end(&mut beginning)?;
     let format = match beginning.as_slice() {
         [0x1f, 0x8b, ..] => Format::Gzip,
-        // A frame, or a skippable frame before it.
+        // A frame, or a skippable frame before one.
         [0x28, 0xb5, 0x2f, 0xfd, ..] | [0x50..=0x5f, 0x2a, 0x4d, 0x18, ..] => Format::Zstd,
         [0xfd, b'7', b'z', b'X', b'Z', 0, ..] => Format::Foreign("xz"),
         [b'B', b'Z', b'h', b'1'..=b'9', b'1', b'A', b'Y', b'&', b'S', b'Y', ..] => Format::Foreign("bzip2"),
@@ -78,7 +78,7 @@ pub(crate) fn peek<R: Read>(mut stream: R) -> io::Result<Peeked<R>> {
 }
 
 impl<'a, R: Read + 'a> Peeked<R> {
-    /// The stream, decompressed.
+    /// The decompressed stream.
     pub(crate) fn decompressed(self) -> Box<dyn Read + 'a> {
         let taken = self.taken;
         match self.format {
@@ -89,7 +89,7 @@ impl<'a, R: Read + 'a> Peeked<R> {
     }
 }
 
-/// A stream of which others know how much has been read.
+/// A stream that counts the bytes read, in a shared counter.
 struct Counted<R> {
     stream: R,
     bytes: Rc<Cell<u64>>,
@@ -103,7 +103,7 @@ impl<R: Read> Read for Counted<R> {
     }
 }
 
-/// A decompressed stream that ends in an error where it becomes a bomb.
+/// A decompressed stream that fails if it turns out to be a bomb.
 struct Bounded<R> {
     stream: R,
     taken: Rc<Cell<u64>>,
@@ -128,18 +128,18 @@ impl<R: Read> Read for Bounded<R> {
     }
 }
 
-/// The stream as it is, beginning included.
+/// Reads the raw stream, including the inspected bytes.
 impl<R: Read> Read for Peeked<R> {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         self.stream.read(buffer)
     }
 }
 
-/// Frames of zstd one after the other, skippable ones passed over.
+/// A stream of zstd frames, without skippable ones.
 struct Zstd<R> {
     stream: R,
     decoder: FrameDecoder,
-    /// A frame has begun and not ended.
+    /// Whether a frame has begun and not ended.
     within: bool,
 }
 
@@ -150,7 +150,7 @@ impl<R: BufRead> Zstd<R> {
         Zstd { stream, decoder, within: false }
     }
 
-    /// Begins the next frame; false at the end of the stream.
+    /// Begins the next frame. Returns `false` at the end of the stream.
     fn begin(&mut self) -> io::Result<bool> {
         while !self.stream.fill_buf()?.is_empty() {
             match self.decoder.reset(&mut self.stream) {
@@ -194,7 +194,7 @@ impl<R: BufRead> Read for Zstd<R> {
     }
 }
 
-/// A stream whose bytes are counted and digested as they pass.
+/// A stream that counts and hashes its bytes as they are read.
 pub(crate) struct Digesting<R> {
     stream: R,
     state: Sha256,
@@ -206,7 +206,7 @@ impl<R: Read> Digesting<R> {
         Digesting { stream, state: Sha256::new(), bytes: 0 }
     }
 
-    /// Reads what is left, and gives the digest and length of all.
+    /// Reads to the end. Returns the digest and the length of the whole stream.
     pub(crate) fn finish(mut self) -> io::Result<(Digest, u64)> {
         let mut buffer = vec![0; BUFFER];
         while self.read(&mut buffer)? > 0 {}
@@ -271,7 +271,7 @@ mod tests {
         assert!(unpacked(&[&whole[..], b"rubbish"].concat()).is_err());
     }
 
-    /// A gibibyte of zeros: a frame of blocks that repeat one byte 128 KiB times.
+    /// The bomb has a gibibyte of zeros: a frame of blocks that repeat one byte 128 KiB times.
     #[test]
     fn what_becomes_a_thousand_times_as_much_is_refused() {
         let block = |last: u32| (last | 1 << 1 | (128 * 1024) << 3).to_le_bytes();

@@ -1,5 +1,4 @@
-//! What an image says of how to run it: its configuration document, as OCI and
-//! Docker write it. Pure.
+//! An image's configuration document, as OCI and Docker define it. Pure.
 
 use std::fmt;
 
@@ -9,22 +8,22 @@ use crate::platform::Platform;
 use crate::reference::Digest;
 use crate::signal::signal_of;
 
-/// How the image wants to be run, where a Pod does not say otherwise. Of what else a
-/// configuration has (labels, ports, volumes, history) nothing is kept in memory: a
-/// Pod has its own word for it, or none, and an image may bring megabytes.
+/// How to run the image unless a Pod says otherwise. Other parts of the configuration (labels, ports,
+/// volumes, history) are not kept in memory: a Pod has its own fields for them, or none, and they may have
+/// megabytes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ImageConfig {
-    /// The command that a container's `command` replaces.
+    /// The command, which a container's `command` replaces.
     pub entrypoint: Vec<String>,
-    /// The arguments that a container's `args` replaces.
+    /// The arguments, which a container's `args` replaces.
     pub cmd: Vec<String>,
-    /// `NAME=value`
+    /// Environment variables in the form `NAME=value`.
     pub env: Vec<String>,
     /// User and group, as names or numbers; empty for root. For `assemble::user`.
     pub user: String,
-    /// Where the process starts; empty for `/`.
+    /// The working directory of the process; empty for `/`.
     pub working_dir: String,
-    /// The signal that asks the process to end, if not SIGTERM.
+    /// The signal that requests the process to end, if not SIGTERM.
     pub stop_signal: Option<String>,
 }
 
@@ -58,7 +57,7 @@ struct RawRootfs {
     diff_ids: Option<Vec<Digest>>,
 }
 
-/// Any of it may be left out or null.
+/// The `config` object of the document. Any field may be missing or null.
 #[derive(Deserialize, Default)]
 #[serde(rename_all = "PascalCase", default, expecting = "an object")]
 struct RawConfig {
@@ -70,12 +69,13 @@ struct RawConfig {
     stop_signal: Option<String>,
 }
 
-/// A list that is no longer than a process can be given, however long the document is: an agent
-/// reads it whenever it starts a container.
+/// A list that is no longer than the arguments of a process can be, however long the document is: an agent
+/// reads it at each start of a container.
 #[derive(Default)]
 struct Texts(Vec<String>);
 
-/// Entries of one list, and its bytes: the kernel takes no text of more (`MAX_ARG_STRLEN`).
+/// The most entries of one list, and the most bytes of one text, which is the kernel's limit
+/// (`MAX_ARG_STRLEN`).
 const TEXTS: usize = 4096;
 const TEXT_BYTES: usize = 128 << 10;
 
@@ -107,8 +107,8 @@ impl<'de> Deserialize<'de> for Texts {
 }
 
 impl ImageConfig {
-    /// Refuses what no process can be given, or what would quietly be something else. The error
-    /// names the field.
+    /// Rejects values that no process can be started with, or that would silently change. The error names the
+    /// field.
     pub(crate) fn check(&self) -> Result<(), String> {
         let lists = [("Entrypoint", &self.entrypoint), ("Cmd", &self.cmd), ("Env", &self.env)];
         let signal = self.stop_signal.as_deref().unwrap_or_default();
@@ -138,11 +138,11 @@ impl ImageConfig {
     }
 }
 
-/// Bytes of a user, directory or signal: no path is longer.
+/// The most bytes of a user, directory or signal: paths are no longer.
 const TEXT_MAX: usize = 4096;
 
 impl Document {
-    /// Reads the document's JSON. The error names the field.
+    /// Parses the document. The error names the field.
     pub(crate) fn parse(bytes: &[u8]) -> Result<Document, serde_json::Error> {
         let raw: Raw = serde_json::from_slice(bytes)?;
         if let Some(kind) = raw.rootfs.kind.filter(|kind| kind != "layers") {

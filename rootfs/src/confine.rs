@@ -1,8 +1,8 @@
-//! A process gives up every power but writing new files in its working
-//! directory and reading what it has open already.
+//! Confines a process: it keeps only the rights to write new files in its working directory and to read from
+//! descriptors that are already open.
 //!
-//! For one that is about to read hostile bytes. What this kernel or this user
-//! cannot do is left out and told; what is in force holds without root, too:
+//! For a process that is about to read hostile bytes. Measures that this kernel or this user does not support
+//! are skipped and reported. The measures also work without root:
 //!
 //! | | root | others |
 //! |---|---|---|
@@ -14,8 +14,8 @@
 //! | no new privileges, no core dump, dies with its parent | yes | yes |
 //! | memory | `RLIMIT_DATA`, and the parent's cgroup for it | `RLIMIT_DATA` |
 //!
-//! Nothing here knows of images. Numbers are Linux': `linux/landlock.h`,
-//! `linux/seccomp.h`, `linux/capability.h`.
+//! This module knows nothing of images. Numbers are those of Linux: `linux/landlock.h`, `linux/seccomp.h`,
+//! `linux/capability.h`.
 
 use std::fs::File;
 use std::io;
@@ -30,19 +30,19 @@ use serde::{Deserialize, Serialize};
 
 use crate::assemble::open_tree_clone;
 
-/// Descriptors that may be open: the archive, a layer, a directory and the parent's socket.
+/// The most open descriptors: the archive, a layer, a directory and the parent's socket need fewer.
 const OPEN_FILES: u64 = 32;
 
-/// What a confined process may have.
+/// The resource limits of a confined process.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub(crate) struct Limits {
-    /// Bytes of memory of its own.
+    /// The most bytes of the process's own memory.
     pub(crate) memory: u64,
 }
 
-/// Confines this process (its calling thread, where it has others). `input` is
-/// open; if it is a directory, what is below it stays readable by what is given
-/// back of it. Gives what this kernel cannot confine, too.
+/// Confines this process (or only the calling thread, if there are others). `input` is open. If it is a
+/// directory, the files below it stay readable through the returned descriptor. Also returns warnings about
+/// what this kernel cannot confine.
 pub(crate) fn confine(mut input: File, limits: &Limits) -> io::Result<(File, Vec<&'static str>)> {
     let mut weaker = Vec::new();
     let here = File::open(".")?;
@@ -51,19 +51,19 @@ pub(crate) fn confine(mut input: File, limits: &Limits) -> io::Result<(File, Vec
     setrlimit(Resource::RLIMIT_CORE, 0, 0)?;
     setrlimit(Resource::RLIMIT_NOFILE, OPEN_FILES, OPEN_FILES)?;
     setrlimit(Resource::RLIMIT_DATA, limits.memory, limits.memory)?;
-    // Containers need network namespaces; a kernel without them has nothing to run.
+    // Containers need network namespaces, so a kernel without them has no use here.
     permitted(unshare(CloneFlags::CLONE_NEWNET))?;
     let mut enclosed = permitted(nix::unistd::chroot("."))?;
     if enclosed && input.metadata()?.is_dir() {
-        // A directory outside of its root is a way out of it, upwards. One that is the
-        // root of a mount, attached nowhere, has nothing above it.
+        // A directory outside of the process's root is a way out of the root, upwards. The root of a detached
+        // mount has nothing above it.
         match open_tree_clone(input.as_fd()) {
             Ok(mount) => input = mount.into(),
             Err(_) => enclosed = false,
         }
     }
     if nix::unistd::geteuid().is_root() && owner.uid() != 0 {
-        // Without capabilities, only the owner of the directory can write to it.
+        // Without capabilities, only the directory's owner can write to it.
         nix::unistd::setgroups(&[])?;
         nix::unistd::setgid(owner.gid().into())?;
         nix::unistd::setuid(owner.uid().into())?;
@@ -71,11 +71,11 @@ pub(crate) fn confine(mut input: File, limits: &Limits) -> io::Result<(File, Vec
     drop_capabilities()?;
     prctl(libc::PR_SET_NO_NEW_PRIVS, 1)?;
     prctl(libc::PR_SET_DUMPABLE, 0)?;
-    // After the change of user, which takes it away.
+    // After the change of user, which resets this setting.
     prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL as c_ulong)?;
     match landlock(here.as_fd(), input.as_fd()) {
         Ok(()) => {}
-        // The last is what a container's filter of system calls may say.
+        // A container's system call filter may cause the last of these errors.
         Err(Errno::ENOSYS | Errno::EOPNOTSUPP | Errno::EPERM) if enclosed => {}
         Err(Errno::ENOSYS | Errno::EOPNOTSUPP | Errno::EPERM) => weaker.push(
             "the archive is unpacked with less protection: only Landlock would keep its reader from other files \
@@ -94,15 +94,15 @@ pub(crate) fn confine(mut input: File, limits: &Limits) -> io::Result<(File, Vec
     Ok((input, weaker))
 }
 
-/// Closes every descriptor that this process inherited but standard input, which is what it is told
-/// by, and standard error. To be called before anything is opened.
+/// Closes every inherited descriptor except standard input, which is the socket to the parent, and standard
+/// error. Must be called before anything is opened.
 pub(crate) fn close_inherited() -> io::Result<()> {
     const FIRST: RawFd = 3;
-    // SAFETY: takes numbers only. Nothing of this process is open yet that it closes.
+    // SAFETY: takes numbers only. This process has opened none of the closed descriptors itself yet.
     let closed = unsafe { libc::syscall(libc::SYS_close_range, FIRST, u32::MAX, 0) };
     match Errno::result(closed) {
         Ok(_) => return Ok(()),
-        // Linux 5.9. The other is what a container's filter of system calls may say.
+        // The call needs Linux 5.9. A container's system call filter may cause EPERM.
         Err(Errno::ENOSYS | Errno::EPERM) => {}
         Err(errno) => return Err(errno.into()),
     }
@@ -111,14 +111,14 @@ pub(crate) fn close_inherited() -> io::Result<()> {
         .filter(|descriptor| *descriptor >= FIRST)
         .collect();
     for descriptor in names {
-        // One of them was for reading the names, and is closed already.
+        // One of them belonged to the directory listing and is already closed.
         let _ = nix::unistd::close(descriptor);
     }
     Ok(())
 }
 
-/// Puts `/dev/null` in the place of standard output and error, which may be somebody's terminal: what
-/// was typed there could be read, and anything be written.
+/// Replaces standard output and error, which may be somebody's terminal, by `/dev/null`: otherwise the
+/// process could read what is typed there, and write anything.
 fn leave_the_terminal() -> io::Result<()> {
     let null = File::options().write(true).open("/dev/null")?;
     for descriptor in [libc::STDOUT_FILENO, libc::STDERR_FILENO] {
@@ -127,7 +127,7 @@ fn leave_the_terminal() -> io::Result<()> {
     Ok(())
 }
 
-/// Whether it was done; that this user may not is no error.
+/// Whether the operation was permitted. A lack of permission is no error.
 fn permitted(result: Result<(), Errno>) -> Result<bool, Errno> {
     match result {
         Err(Errno::EPERM) => Ok(false),
@@ -141,14 +141,14 @@ fn prctl(option: i32, value: c_ulong) -> Result<(), Errno> {
     Errno::result(unsafe { libc::prctl(option, value, NONE, NONE, NONE) }).map(drop)
 }
 
-/// All five sets; root is then a number like any other.
+/// Drops all five capability sets, so that root has no special rights.
 fn drop_capabilities() -> Result<(), Errno> {
     /// `_LINUX_CAPABILITY_VERSION_3`, whose sets are two words each.
     const VERSION: u32 = 0x2008_0522;
     for capability in 0..64 {
         match prctl(libc::PR_CAPBSET_DROP, capability) {
             Ok(()) => {}
-            // Past the last one; or without CAP_SETPCAP, where there is none to be had.
+            // Past the last capability; or without CAP_SETPCAP, which means that there are none to gain.
             Err(Errno::EINVAL | Errno::EPERM) => break,
             Err(errno) => return Err(errno),
         }
@@ -160,7 +160,7 @@ fn drop_capabilities() -> Result<(), Errno> {
     Errno::result(unsafe { libc::syscall(libc::SYS_capset, header.as_ptr(), none.as_ptr()) }).map(drop)
 }
 
-/// Lets files be made, written and removed in `here`, and read below `input`
+/// Restricts the thread by Landlock: it may create, write and remove files in `here`, and read below `input`
 /// if that is a directory; nothing else.
 fn landlock(here: BorrowedFd<'_>, input: BorrowedFd<'_>) -> Result<(), Errno> {
     const CREATE_RULESET_VERSION: u32 = 1;
@@ -170,7 +170,7 @@ fn landlock(here: BorrowedFd<'_>, input: BorrowedFd<'_>) -> Result<(), Errno> {
     const REMOVE_FILE: u64 = 1 << 5;
     const MAKE_REG: u64 = 1 << 8;
     const TRUNCATE: u64 = 1 << 14;
-    /// `LANDLOCK_ACCESS_FS_*` up to a version.
+    /// `LANDLOCK_ACCESS_FS_*` by version of Landlock.
     const FILES: [u64; 5] = [(1 << 13) - 1, (1 << 14) - 1, (1 << 15) - 1, (1 << 15) - 1, (1 << 16) - 1];
 
     #[repr(C)]
@@ -192,7 +192,7 @@ fn landlock(here: BorrowedFd<'_>, input: BorrowedFd<'_>) -> Result<(), Errno> {
     })?;
     let version = usize::try_from(version).unwrap_or(1).max(1);
     let files = FILES[version.min(FILES.len()) - 1];
-    // Later versions have more to forbid, and earlier ones refuse to hear of it.
+    // Later versions can forbid more, and earlier ones reject unknown bits.
     let (size, network, scope) = match version {
         ..4 => (8, 0, 0),
         4..6 => (16, 0b11, 0),
@@ -203,11 +203,11 @@ fn landlock(here: BorrowedFd<'_>, input: BorrowedFd<'_>) -> Result<(), Errno> {
     let descriptor = Errno::result(unsafe {
         libc::syscall(libc::SYS_landlock_create_ruleset, &raw const ruleset, size as usize, 0)
     })?;
-    // SAFETY: the call has just made it, and nobody else knows it.
+    // SAFETY: the call has just created the descriptor, and nobody else owns it.
     let descriptor = unsafe { OwnedFd::from_raw_fd(descriptor as i32) };
     let allow = |directory: BorrowedFd<'_>, allowed: u64| {
         let rule = PathBeneath { allowed: allowed & files, parent: directory.as_raw_fd() };
-        // SAFETY: the rule is of the kind that is named, and outlives the call.
+        // SAFETY: the rule is of the named type, and outlives the call.
         let result = unsafe {
             libc::syscall(
                 libc::SYS_landlock_add_rule,
@@ -230,7 +230,7 @@ fn landlock(here: BorrowedFd<'_>, input: BorrowedFd<'_>) -> Result<(), Errno> {
     Errno::result(result).map(drop)
 }
 
-/// A filter of system calls: those that reading, decompressing and writing take.
+/// The system call filter: allows the calls that reading, decompressing and writing need.
 #[cfg(any(target_arch = "x86_64", target_arch = "aarch64", target_arch = "riscv64", target_arch = "arm"))]
 mod seccomp {
     use libc::{c_long, c_ulong, sock_filter, sock_fprog};
@@ -245,7 +245,7 @@ mod seccomp {
     #[cfg(target_arch = "arm")]
     const ARCHITECTURE: u32 = 0x4000_0028;
 
-    /// What the standard library calls on its own account is among them.
+    /// Allowed system calls, including those that the standard library makes on its own.
     const ALLOWED: &[c_long] = &[
         libc::SYS_read,
         libc::SYS_readv,
@@ -287,7 +287,7 @@ mod seccomp {
         libc::SYS_unlink,
     ];
 
-    /// Those that take sizes and offsets, which have other names where a register has 32 bits.
+    /// Allowed calls with sizes and offsets, which have other names where registers have 32 bits.
     #[cfg(not(target_arch = "arm"))]
     const ALLOWED_OF_WIDTH: &[c_long] = &[
         libc::SYS_fstat,
@@ -316,7 +316,7 @@ mod seccomp {
         libc::SYS_unlink,
     ];
 
-    // What `libc` does not name yet.
+    // Numbers that `libc` does not define yet.
     #[cfg(target_arch = "arm")]
     const FADVISE64_64: c_long = 270;
     #[cfg(target_arch = "arm")]
@@ -329,13 +329,13 @@ mod seccomp {
     #[cfg(target_arch = "arm")]
     const FCNTL: c_long = libc::SYS_fcntl64;
 
-    /// What `fcntl` may be asked for: others have the kernel signal whom one likes.
+    /// The allowed commands of `fcntl`: others could make the kernel signal arbitrary processes.
     const FCNTL_ALLOWED: &[i32] = &[libc::F_GETFD, libc::F_SETFD, libc::F_GETFL, libc::F_DUPFD_CLOEXEC];
 
-    // Places in struct seccomp_data.
+    // Offsets in `struct seccomp_data`.
     const NUMBER: u32 = 0;
     const AUDIT_ARCHITECTURE: u32 = 4;
-    /// The lower half of it, which is all that the kernel looks at.
+    /// The lower half of the argument, which is all that the kernel uses.
     const SECOND_ARGUMENT: u32 = 24;
 
     const LOAD: u16 = (libc::BPF_LD | libc::BPF_W | libc::BPF_ABS) as u16;
@@ -346,7 +346,7 @@ mod seccomp {
         let program = program();
         let filter = sock_fprog { len: program.len() as u16, filter: program.as_ptr().cast_mut() };
         let none: c_ulong = 0;
-        // SAFETY: the program is as long as it says and outlives the call, which copies it.
+        // SAFETY: the program has the stated length and outlives the call, which copies it.
         let result = unsafe {
             libc::prctl(
                 libc::PR_SET_SECCOMP,
@@ -359,8 +359,8 @@ mod seccomp {
         Errno::result(result).map(drop)
     }
 
-    /// Any other call gives EPERM: a library that tries a new one has an old one
-    /// to fall back on, and who was broken into gets nothing from it.
+    /// The filter program. Any other call fails with EPERM: a library that tries a new call then falls back
+    /// to an old one, and an attacker gains nothing.
     fn program() -> Vec<sock_filter> {
         let fcntl = decision(SECOND_ARGUMENT, FCNTL_ALLOWED.iter().map(|command| *command as u32));
         let mut program = vec![
@@ -382,11 +382,11 @@ mod seccomp {
         sock_filter { code, jt, jf, k }
     }
 
-    /// Allows the call if what stands in this place is one of these, and refuses it otherwise.
+    /// Allows the call if the value at this offset is one of these, and rejects it otherwise.
     fn decision(place: u32, allowed: impl ExactSizeIterator<Item = u32>) -> Vec<sock_filter> {
         let count = allowed.len();
         let mut program = vec![instruction(LOAD, place, 0, 0)];
-        // Over the other comparisons and the refusal.
+        // Jump over the remaining comparisons and the rejection.
         let jumps = allowed.enumerate().map(|(index, value)| (value, (count - index) as u8));
         program.extend(jumps.map(|(value, jump)| instruction(JUMP_IF_EQUAL, value, jump, 0)));
         program.push(instruction(RETURN, REFUSE, 0, 0));
@@ -395,7 +395,7 @@ mod seccomp {
     }
 }
 
-/// Elsewhere the numbers are not known to us.
+/// The call numbers of other architectures are not known here.
 #[cfg(not(any(
     target_arch = "x86_64",
     target_arch = "aarch64",

@@ -1,9 +1,8 @@
-//! The seam beneath the image store: every write, sync, rename and removal in
-//! it goes through [`Content`], so that a test can count them, fail the n-th
-//! of them, and see what a power cut would have left.
+//! The seam beneath the image store: every write, sync, rename and removal goes through [`Content`]. So tests
+//! can count the operations, fail the n-th of them, and simulate what a power cut would leave.
 //!
-//! Nothing here knows what the files mean. What is written when, so that each
-//! file is the old or the new one, is decided in `load` and `store`.
+//! This module does not know what the files mean. `load` and `store` decide the order of operations by which
+//! each file is always the old or the new one.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -18,7 +17,7 @@ use nix::errno::Errno;
 use nix::sys::statfs::{TMPFS_MAGIC, statfs};
 use nix::sys::statvfs::statvfs;
 
-/// One change to the disk, told to the observer before it is made.
+/// One change to the disk, reported to the observer before it is made.
 #[derive(Debug)]
 #[cfg_attr(not(test), allow(dead_code, reason = "only tests look"))]
 pub(crate) enum Operation<'a> {
@@ -32,16 +31,16 @@ pub(crate) enum Operation<'a> {
     Remove(&'a Path),
 }
 
-/// What the observer of a test makes of an operation.
+/// The decision of a test's observer on an operation.
 #[cfg_attr(not(test), allow(dead_code, reason = "only tests object"))]
 pub(crate) enum Verdict {
     Proceed,
     Fail(Errno),
-    /// Writes only so many bytes, then fails.
+    /// Write only this many bytes, then fail.
     Short(usize, Errno),
 }
 
-/// Looks at each operation before it is made.
+/// A function that is called before each operation.
 pub(crate) type Observer = Arc<dyn Fn(&Operation<'_>) -> Verdict + Send + Sync>;
 
 /// An operation on the store that failed.
@@ -57,26 +56,26 @@ impl ContentError {
         ContentError { verb: verb.into(), path: path.to_owned(), source }
     }
 
-    /// Whether it was not the disk that was full, but what one file may take of it.
+    /// Whether the file reached its limit, rather than the disk being full.
     pub(crate) fn is_limit(&self) -> bool {
         self.source.get_ref().is_some_and(|source| source.is::<LimitReached>())
     }
 
-    /// As it is told to another process: verb, name of the file, error number.
+    /// The error in the form that is sent to another process: verb, file name, error number.
     pub(crate) fn told(&self) -> (String, String, i32) {
         let name = self.path.file_name().map(|name| name.to_string_lossy().into_owned());
         let errno = self.source.raw_os_error().unwrap_or(Errno::EIO as i32);
         (self.verb.to_string(), name.unwrap_or_default(), errno)
     }
 
-    /// What [`ContentError::told`] told, of a file in `directory`.
+    /// Restores an error from [`ContentError::told`], of a file in `directory`.
     pub(crate) fn heard((verb, name, errno): (String, String, i32), directory: &Path) -> ContentError {
         let source = io::Error::from_raw_os_error(errno);
         ContentError { verb: verb.into(), path: directory.join(name), source }
     }
 }
 
-/// A file is as large as it may become.
+/// The error of a file that has reached its limit.
 #[derive(Debug)]
 struct LimitReached;
 
@@ -100,7 +99,7 @@ impl std::error::Error for ContentError {
     }
 }
 
-/// The disk, as far as the store changes it.
+/// Access to the disk, for all changes that the store makes.
 #[derive(Clone, Default)]
 pub(crate) struct Content {
     observer: Option<Observer>,
@@ -132,8 +131,7 @@ impl Content {
         }
     }
 
-    /// Creates the directory and those above it that are missing, each made
-    /// durable in its parent.
+    /// Creates the directory and its missing ancestors, each durably.
     pub(crate) fn create_directories(&self, path: &Path) -> Result<(), ContentError> {
         if path.is_dir() {
             return Ok(());
@@ -153,7 +151,7 @@ impl Content {
         }
     }
 
-    /// Creates a file that must not exist yet.
+    /// Creates a file, which must not exist yet.
     pub(crate) fn create(&self, path: &Path) -> Result<File, ContentError> {
         self.allow(&Operation::Create(path))
             .and_then(|()| fs::File::options().read(true).write(true).create_new(true).open(path))
@@ -167,9 +165,8 @@ impl Content {
             .map_err(|source| ContentError::new("create", path, source))
     }
 
-    /// Puts a small file under `path`, whole or not at all: written beside its
-    /// place, synced, and renamed over it. The rename is durable when
-    /// [`Content::sync_directory`] of its directory has returned.
+    /// Replaces a small file at `path` atomically: it is written at `staged`, synced, and renamed. The rename
+    /// is durable when [`Content::sync_directory`] of its directory has returned.
     pub(crate) fn replace(&self, staged: &Path, path: &Path, bytes: &[u8]) -> Result<(), ContentError> {
         let mut file = self.create(staged)?;
         file.write_at(bytes, 0)?;
@@ -189,7 +186,7 @@ impl Content {
             .map_err(|source| ContentError::new("sync directory", path, source))
     }
 
-    /// Removes a file; one that is gone already is no error.
+    /// Removes a file if it exists.
     pub(crate) fn remove(&self, path: &Path) -> Result<(), ContentError> {
         self.allow(&Operation::Remove(path))
             .and_then(|()| match fs::remove_file(path) {
@@ -199,7 +196,7 @@ impl Content {
             .map_err(|source| ContentError::new("remove", path, source))
     }
 
-    /// Bytes that may still be written below `path`.
+    /// Free bytes for files below `path`.
     pub(crate) fn free_space(&self, path: &Path) -> Result<u64, ContentError> {
         let stat = statvfs(path)
             .map_err(|errno| ContentError::new("measure the free space of", path, errno.into()))?;
@@ -207,12 +204,12 @@ impl Content {
     }
 }
 
-/// Whether files below this directory, which need not be there yet, lie in memory.
+/// Whether files below this directory, which need not exist yet, lie in memory.
 pub(crate) fn is_in_memory(directory: &Path) -> bool {
-    /// linux/magic.h; `nix` does not have it.
+    /// From linux/magic.h; `nix` lacks it.
     const RAMFS_MAGIC: u32 = 0x8584_58f6;
     let kind = directory.ancestors().find_map(|path| statfs(path).ok()).map(|stat| stat.filesystem_type());
-    // As the kernel's numbers, whose type differs from one libc to the other.
+    // Compared as numbers, because the type differs between libcs.
     kind.is_some_and(|kind| kind == TMPFS_MAGIC || kind.0 as u32 == RAMFS_MAGIC)
 }
 
@@ -223,18 +220,18 @@ pub(crate) struct File {
     path: PathBuf,
     content: Content,
     written: u64,
-    /// Bytes that may be written to it.
+    /// The most bytes that may be written to the file.
     limit: u64,
 }
 
 impl File {
-    /// Bytes written so far, those written twice counted twice.
+    /// Bytes written so far; bytes written twice count twice.
     pub(crate) fn written(&self) -> u64 {
         self.written
     }
 
-    /// Lets no more be written than `bytes`: a compressed stream does not say how
-    /// much it is, and the rest of the disk is for others.
+    /// Sets the most bytes that may be written: a compressed stream does not declare its size, and the rest
+    /// of the disk is for others.
     pub(crate) fn limit(&mut self, bytes: u64) {
         self.limit = bytes;
     }
@@ -263,15 +260,15 @@ impl File {
             .map_err(|source| ContentError::new("set the length of", &self.path, source))
     }
 
-    /// Makes the file durable, and gives its pages back: it is read next when a
-    /// pod starts, and until then the memory is worth more elsewhere.
+    /// Syncs the file and drops its pages from the cache: it is next read when a pod starts, and until then
+    /// the memory is better used elsewhere.
     pub(crate) fn sync(&mut self) -> Result<(), ContentError> {
         self.content
             .allow(&Operation::Sync(&self.path))
             .and_then(|()| self.file.sync_all())
             .map_err(|source| ContentError::new("sync", &self.path, source))?;
         let advice = nix::fcntl::PosixFadviseAdvice::POSIX_FADV_DONTNEED;
-        // Only advice: a file system that cannot follow it loses nothing.
+        // This is only advice: nothing is lost if a file system ignores it.
         let _ = nix::fcntl::posix_fadvise(std::os::fd::AsRawFd::as_raw_fd(&self.file.as_fd()), 0, 0, advice);
         Ok(())
     }

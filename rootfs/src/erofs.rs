@@ -1,11 +1,11 @@
-//! A writer of EROFS, the kernel's read-only file system, that streams: file
-//! data goes to disk as it comes, inodes fill blocks between it, directories
-//! follow when all names are known, and the superblock is written last.
+//! A streaming writer of EROFS, the kernel's read-only file system: file data is written to disk as it
+//! arrives, inodes fill blocks between it, directories follow when all names are known, and the superblock is
+//! written last.
 //!
-//! Memory holds a few open metadata blocks and whatever names the caller
-//! keeps; never data. The same input gives the same bytes. Uncompressed, 4 KiB
-//! blocks, extended inodes throughout (every file has an mtime of its own).
-//! The format: Linux, `fs/erofs/erofs_fs.h` and `Documentation/filesystems/erofs.rst`.
+//! Memory holds a few open metadata blocks and the names that the caller keeps, but never data. The same
+//! input gives the same bytes. Images are uncompressed, with 4 KiB blocks and only extended inodes (every
+//! file has an mtime of its own). The format: Linux, `fs/erofs/erofs_fs.h` and
+//! `Documentation/filesystems/erofs.rst`.
 
 use std::io::{self, Read};
 
@@ -19,37 +19,37 @@ mod xattr;
 
 pub(crate) use xattr::{Namespace, Xattrs};
 
-/// The place of an inode: its byte in the image, divided by [`SLOT`].
+/// The number of an inode: its byte offset in the image, divided by [`SLOT`].
 pub(crate) type Nid = u64;
 
 pub(crate) const BLOCK: usize = 4096;
 pub(crate) const SLOT: u64 = 32;
 /// The size of an extended inode.
 pub(crate) const INODE: usize = 64;
-/// Where `i_nlink` stands in an extended inode.
+/// The offset of `i_nlink` in an extended inode.
 const INODE_NLINK: u64 = 44;
 
 const SUPERBLOCK: usize = 1024;
 const SUPERBLOCK_SIZE: usize = 128;
 const MAGIC: u32 = 0xe0f5_e1e2;
-/// Only 16 bits of the superblock name the root's inode, so it has its place
-/// in the first block, though it is written last.
+/// The offset of the root's inode. The superblock has only 16 bits for it, so the inode lies in the first
+/// block, though it is written last.
 const ROOT_INODE: usize = SUPERBLOCK + SUPERBLOCK_SIZE;
 
-/// The superblock's checksum is valid.
+/// The flag that says that the superblock has a checksum.
 const FEATURE_COMPAT_SB_CHKSUM: u32 = 1;
-/// Timestamps are mtimes.
+/// The flag that says that timestamps are mtimes.
 const FEATURE_COMPAT_MTIME: u32 = 2;
 
 const FLAT_PLAIN: u16 = 0;
-/// The tail of the data follows the inode in its block.
+/// The inode format in which the tail of the data follows the inode in its block.
 const FLAT_INLINE: u16 = 2;
 
-/// Metadata blocks that are open at once. More pack tighter; each is 4 KiB.
+/// The most metadata blocks that are open at once. More would pack tighter; each takes 4 KiB of memory.
 const OPEN_BLOCKS: usize = 8;
-/// Data is written in pieces of this size.
+/// The size in bytes of the chunks in which data is written.
 const BUFFER: usize = 128 * 1024;
-/// Runs of so many zero blocks are left out of the file as a hole.
+/// Runs of at least this many zero blocks become a hole in the file.
 const HOLE_BLOCKS: u64 = 16;
 
 pub(crate) const S_IFIFO: u16 = 0o010000;
@@ -59,7 +59,7 @@ pub(crate) const S_IFBLK: u16 = 0o060000;
 pub(crate) const S_IFREG: u16 = 0o100000;
 pub(crate) const S_IFLNK: u16 = 0o120000;
 
-/// What an inode says of its file besides type and data.
+/// The attributes of an inode, besides type and data.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Attributes {
     /// Permissions, setuid, setgid and sticky bit.
@@ -71,19 +71,19 @@ pub(crate) struct Attributes {
 }
 
 impl Attributes {
-    /// Of a directory that a layer uses and does not name.
+    /// Attributes of a directory that a layer uses but does not name.
     pub(crate) fn implied_directory() -> Attributes {
         Attributes { mode: 0o755, ..Attributes::default() }
     }
 }
 
-/// A step of writing an image that failed.
+/// Why an image could not be written.
 #[derive(Debug)]
 pub(crate) enum ErofsError {
     /// The file's content could not be read.
     Read(io::Error),
     Write(ContentError),
-    /// What the format or a bound of ours does not allow.
+    /// The format or one of nodlet's bounds does not allow this input.
     Refused(String),
 }
 
@@ -93,7 +93,7 @@ impl From<ContentError> for ErofsError {
     }
 }
 
-/// A metadata block that has room left.
+/// A metadata block with free space.
 struct OpenBlock {
     number: u64,
     used: usize,
@@ -107,10 +107,10 @@ pub(crate) struct Writer {
     blocks_max: u64,
     inodes: u64,
     open: Vec<OpenBlock>,
-    /// Data not yet written, and the block it begins at.
+    /// Data that is not written yet, and the number of its first block.
     buffer: Vec<u8>,
     buffer_block: u64,
-    /// Zero blocks that follow the buffer and may become a hole.
+    /// The number of zero blocks that follow the buffer and may become a hole.
     zeros: u64,
 }
 
@@ -120,7 +120,7 @@ struct Inode<'a> {
     kind: u16,
     attributes: &'a Attributes,
     size: u64,
-    /// First data block, or device number.
+    /// The first data block, or the device number.
     union: u32,
     links: u32,
 }
@@ -130,7 +130,7 @@ impl Writer {
     pub(crate) fn new(file: File, bytes_max: u64) -> Writer {
         Writer {
             file,
-            // The first block is the superblock's.
+            // The superblock takes the first block.
             blocks: 1,
             blocks_max: (bytes_max / BLOCK as u64).min(u64::from(u32::MAX)),
             inodes: 0,
@@ -141,7 +141,7 @@ impl Writer {
         }
     }
 
-    /// Writes a regular file with the data that `content` yields to its end.
+    /// Writes a regular file with the data read from `content`.
     pub(crate) fn file(
         &mut self,
         attributes: &Attributes,
@@ -205,7 +205,7 @@ impl Writer {
         self.inode(&Inode { format, kind, attributes, size, union, links: 1 }, tail)
     }
 
-    /// Appends one block of data to the run that is being written.
+    /// Appends one block of data to the current run.
     fn data_block(&mut self, block: &[u8; BLOCK]) -> Result<(), ErofsError> {
         self.allocate(1)?;
         if *block == [0; BLOCK] {
@@ -241,10 +241,10 @@ impl Writer {
         Ok(())
     }
 
-    /// Ends a run of data, so that the next allocated block may be any.
+    /// Ends a run of data, so that the next allocated block need not follow it.
     fn settle(&mut self) -> Result<(), ErofsError> {
         self.flush()?;
-        // The end of the file is set when the image is finished.
+        // The length of the file is set when the image is finished.
         self.zeros = 0;
         self.buffer_block = self.blocks;
         Ok(())
@@ -259,7 +259,7 @@ impl Writer {
         }
     }
 
-    /// Refuses so many bytes if they would not fit, before any is written.
+    /// Rejects this many bytes before anything is written, if they would not fit.
     pub(crate) fn require(&self, bytes: u64) -> Result<(), ErofsError> {
         match bytes.div_ceil(BLOCK as u64) > self.blocks_max.saturating_sub(self.blocks) {
             true => Err(self.too_large()),
@@ -272,14 +272,14 @@ impl Writer {
         ErofsError::Refused(format!("the layer unpacks to more than {bytes} bytes"))
     }
 
-    /// Puts an inode, its attributes and its tail where there is room.
+    /// Places an inode, its attributes and its tail in a block with enough space.
     fn inode(&mut self, inode: &Inode<'_>, tail: &[u8]) -> Result<Nid, ErofsError> {
         self.inodes += 1;
         let mut bytes = inode.encode(self.inodes)?;
         bytes.extend_from_slice(tail);
         bytes.resize(bytes.len().next_multiple_of(SLOT as usize), 0);
         if bytes.len() > BLOCK {
-            // Large attributes: a run of blocks of their own.
+            // Large attributes get a run of blocks of their own.
             bytes.resize(bytes.len().next_multiple_of(BLOCK), 0);
             let first = self.allocate((bytes.len() / BLOCK) as u64)?;
             self.file.write_at(&bytes, first * BLOCK as u64)?;
@@ -316,8 +316,8 @@ impl Writer {
         Ok(self.open.len() - 1)
     }
 
-    /// Writes whiteouts, directories and the superblock, and makes all durable.
-    /// `id` becomes the file system's UUID.
+    /// Writes whiteouts, directories and the superblock, and syncs the file. `id` becomes the file system's
+    /// UUID.
     pub(crate) fn finish(mut self, tree: &Tree, id: &Digest) -> Result<Finished, ErofsError> {
         let whiteouts = directories::whiteouts(tree);
         let whiteout = match u32::try_from(whiteouts) {
@@ -361,12 +361,12 @@ impl Writer {
     }
 }
 
-/// An image that is whole and durable.
+/// A complete and durable image.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Finished {
     /// The image's length.
     pub(crate) bytes: u64,
-    /// What was written for it.
+    /// Bytes that were written for the image.
     pub(crate) written: u64,
 }
 
@@ -393,7 +393,7 @@ impl Inode<'_> {
     }
 }
 
-/// Fills the block as far as the content reaches.
+/// Fills the block, or reads until the content ends.
 fn read_block(content: &mut dyn Read, block: &mut [u8; BLOCK]) -> io::Result<usize> {
     let mut filled = 0;
     while filled < block.len() {
@@ -407,9 +407,8 @@ fn read_block(content: &mut dyn Read, block: &mut [u8; BLOCK]) -> io::Result<usi
     Ok(filled)
 }
 
-/// The tail of a regular file within a metadata block, if an inode with one seems to begin at this
-/// byte. What looks like an inode may be anybody's data: nothing but the range within the block is
-/// certain.
+/// The range of a regular file's tail within a metadata block, if an inode with a tail seems to begin at this
+/// byte. What looks like an inode may be arbitrary data: only the bounds of the range are certain.
 pub(crate) fn inline_tail(block: &[u8; BLOCK], at: usize) -> Option<std::ops::Range<usize>> {
     let inode = block.get(at..at + INODE)?;
     let short = |at: usize| u16::from_le_bytes([inode[at], inode[at + 1]]);
@@ -421,7 +420,7 @@ pub(crate) fn inline_tail(block: &[u8; BLOCK], at: usize) -> Option<std::ops::Ra
     (tail > 0 && start + tail <= BLOCK).then(|| start..start + tail)
 }
 
-/// As the kernel computes it: no inversion at the end.
+/// CRC-32C as the kernel computes it, without inversion at the end.
 fn crc32c(bytes: &[u8]) -> u32 {
     bytes.iter().fold(!0, |crc, byte| {
         (0..8).fold(crc ^ u32::from(*byte), |crc, _| (crc >> 1) ^ (0x82f6_3b78 & (crc & 1).wrapping_neg()))

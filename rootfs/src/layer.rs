@@ -1,9 +1,7 @@
-//! One layer: a tar stream, compressed or not, becomes an EROFS image that
-//! overlayfs can put over others.
+//! Converts one layer: a tar stream, compressed or not, becomes an EROFS image that overlayfs can stack.
 //!
-//! Members are hostile input. What would leave the root, or cannot be kept as
-//! it is meant, is refused by the member's name. Names are judged in `tree`,
-//! bytes are laid out in `erofs`.
+//! Members are hostile input. A member that would leave the root, or that cannot be represented faithfully,
+//! is rejected by its name. `tree` judges names, `erofs` lays out bytes.
 
 use std::fmt;
 use std::io::{self, Read};
@@ -16,16 +14,16 @@ use crate::members::{Kind, Member, Members, TarError, shown};
 use crate::reference::Digest;
 use crate::tree::{Bounds, Child, MARK, OtherKind, Place, ROOT, Tree};
 
-/// Longest target of a symbolic link.
+/// The longest target of a symbolic link, in bytes.
 const TARGET_MAX: usize = 4095;
 
-/// How large a layer may be.
+/// The limits of a layer.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct LayerBounds {
-    /// Names held in memory: some hundred bytes each, six hundred for a directory.
+    /// Limits of names in memory: some hundred bytes each, six hundred for a directory.
     pub(crate) names: Bounds,
-    /// Bytes of the image, holes included: more than any layer that a board has room
-    /// for, and a hole as large is passed over in seconds.
+    /// The most bytes of the image, including holes: more than any layer for which a board has space. A hole
+    /// of this size is skipped in seconds.
     pub(crate) bytes: u64,
 }
 
@@ -36,7 +34,7 @@ impl Default for LayerBounds {
                 entries: 256 * 1024,
                 directories: 64 * 1024,
                 name_bytes: 16 * 1024 * 1024,
-                // Sixty-four for each entry.
+                // Sixty-four steps for each entry.
                 steps: 16 * 1024 * 1024,
             },
             bytes: 16 * 1024 * 1024 * 1024,
@@ -47,23 +45,23 @@ impl Default for LayerBounds {
 /// Why a layer could not be stored.
 #[derive(Debug)]
 pub enum LayerError {
-    /// The stream is no archive that is taken.
+    /// The stream is not a supported archive.
     Tar(TarError),
-    /// A member that is refused.
+    /// A member is rejected.
     Member {
-        /// Its name.
+        /// The member's name.
         path: String,
-        /// What is wrong with it.
+        /// What is wrong with the member.
         problem: String,
     },
-    /// The layer as a whole is refused.
+    /// The layer as a whole is rejected.
     Refused {
-        /// What is wrong with it.
+        /// What is wrong with the layer.
         problem: String,
     },
-    /// The compressed stream could not be read to its end.
+    /// The compressed stream could not be read completely.
     Read(io::Error),
-    /// The store could not be written.
+    /// The layer's file could not be written.
     Write(ContentError),
 }
 
@@ -101,7 +99,7 @@ impl From<TarError> for LayerError {
     }
 }
 
-/// A layer that is written and durable, though not yet in its place.
+/// A layer that is written durably, but not yet in its final place.
 #[derive(Debug)]
 pub(crate) struct Converted {
     /// The digest of the uncompressed stream.
@@ -109,7 +107,7 @@ pub(crate) struct Converted {
     pub(crate) image: Finished,
 }
 
-/// Writes the layer that `stream` holds into `file`.
+/// Converts the layer in `stream`, and writes it to `file`.
 pub(crate) fn convert(
     stream: &mut dyn Read,
     file: File,
@@ -131,7 +129,7 @@ pub(crate) fn convert(
         })?;
     }
     layer.tree.settle().map_err(|problem| LayerError::Refused { problem })?;
-    // The digest covers what follows the archive's end, too.
+    // The digest also covers data after the archive's end.
     let (diff_id, _) = members.into_inner().finish().map_err(LayerError::Read)?;
     let image = layer.writer.finish(&layer.tree, &diff_id).map_err(|error| match error {
         ErofsError::Refused(problem) => LayerError::Refused { problem },
@@ -174,7 +172,7 @@ impl Layer {
             Kind::Directory => self.tree.put_directory(parent, name, attributes(member, warn)?),
             Kind::HardLink => self.tree.link(parent, name, &member.link),
             Kind::File => {
-                // Before an hour is spent on the zeros of a hole.
+                // Check first: otherwise an hour could be spent on the zeros of a hole.
                 self.writer.require(member.size)?;
                 let nid = self.writer.file(&attributes(member, warn)?, content)?;
                 self.tree.put(parent, name, Child::Other { nid, kind: OtherKind::File })
@@ -210,7 +208,7 @@ fn attributes(member: &Member, warn: &mut dyn FnMut(String)) -> Result<Attribute
             format!("{}: extended attribute {} is left out: {reason}", shown(&member.path), shown(name))
         };
         match Namespace::split(name) {
-            // They would tell the overlay where to look for other files.
+            // Such attributes would tell overlayfs where to look for other files.
             Some((Namespace::Trusted | Namespace::User, rest)) if rest.starts_with(b"overlay.") => {
                 warn(left_out("it means something to overlayfs"));
             }

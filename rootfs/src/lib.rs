@@ -1,23 +1,19 @@
-//! Images to root file systems; knows nothing of pods.
+//! Makes root file systems of images; knows nothing of pods.
 //!
 //! The life of an image, each step in a module of its own:
 //!
-//! 1. A user loads an archive: [`Store::load`]. `archive` finds the images in
-//!    it and picks those for the [`platform`](Platform).
-//! 2. Each layer streams through `compression` and `members` (tar) into `tree`
-//!    (the names) and `erofs` (the bytes), one read-only image per layer:
-//!    `layer`.
-//!    All of it takes place in a process that [`Store`] starts for it and that
-//!    `confine` takes every power from but writing these files.
-//! 3. `load` verifies every digest and puts the new files into the [`Store`]
-//!    with a single rename; what writes to disk goes through `content`, where
-//!    tests make it fail.
-//! 4. A pod names an image as in a manifest, [`Reference::parse`], and
-//!    [`Store::find`] gives the [`Image`] with its [`ImageConfig`].
-//! 5. [`assemble`] mounts the layers, puts a writable directory over them and
-//!    looks up the image's user.
+//! 1. A user loads an archive: [`Store::load`]. `archive` finds the images in it and selects those for the
+//!    [`platform`](Platform).
+//! 2. Each layer streams through `compression` and `members` (tar) into `tree` (the names) and `erofs` (the
+//!    bytes), one read-only image per layer: `layer`. This takes place in a process that [`Store`] starts, and
+//!    from which `confine` removes every right except writing these files.
+//! 3. `load` verifies every digest and adds the new files to the [`Store`] with a single rename. All writes to
+//!    disk go through `content`, where tests make them fail.
+//! 4. A pod names an image as in a manifest, [`Reference::parse`], and [`Store::find`] returns the [`Image`]
+//!    with its [`ImageConfig`].
+//! 5. [`assemble`] mounts the layers, mounts a writable directory over them and looks up the image's user.
 //!
-//! `docs/decisions/0001-image-layout.md` says why a layer is a file.
+//! `docs/decisions/0001-image-layout.md` explains why a layer is a file.
 
 pub mod assemble;
 pub mod changes;

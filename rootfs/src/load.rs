@@ -1,17 +1,15 @@
-//! Loading: an archive's images into the store, whole or not at all.
+//! Loads the images of an archive into the store, all of them or none.
 //!
-//! 1. Layers are written to `staging/`, each synced when it is complete: by
-//!    `unpack`, which alone reads the archive, in a process of its own (`child`).
-//! 2. When the manifests are known and every digest has been found right, the
-//!    layers that are wanted are renamed to their places, then the records.
+//! 1. `unpack` writes layers to `staging/`, and syncs each when it is complete. It alone reads the archive, in
+//!    a process of its own (`child`).
+//! 2. When the manifests are known and every digest is verified, the wanted layers are renamed to their
+//!    places, then the records.
 //! 3. One rename of `index.json` makes the images exist.
 //!
-//! A load that ends before the last step leaves files that nothing names; the
-//! next one removes them. A file is read in the order that suits us; a stream
-//! passes once, so that its layers are staged before it is known whether they
-//! are wanted. Of layers that the store has, a stream's are known by the digest
-//! in their names; docker archives of old name them by nothing that can be
-//! known beforehand, so that those are staged again and then dropped.
+//! A load that ends before the last step leaves files that nothing refers to; the next load removes them.
+//! A file is read in any order. A stream can be read only once, so its layers are staged before it is known
+//! whether they are wanted. Layers of a stream that the store already has are recognised by the digest in
+//! their names. Old docker archives have no such names, so their layers are staged again and then dropped.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fmt;

@@ -1,10 +1,9 @@
 //! The members of a tar stream, in one pass and in bounded memory.
 //!
-//! Headers are decoded by the `tar` crate. The walk from one to the next is
-//! ours, because long names and PAX records must be capped while they are
-//! read, every form of sparse file expanded, and a size in a PAX record must
-//! mean the same here as to the tools that made the archive (Go's, mostly).
-//! What the members mean is `layer`'s and `archive`'s to say.
+//! The `tar` crate decodes headers. This module implements the walk from one header to the next, because long
+//! names and PAX records must be capped while they are read, every form of sparse file must be expanded, and
+//! a size in a PAX record must mean the same here as to the tools that made the archive (Go's, mostly).
+//! `layer` and `archive` interpret the members.
 
 use std::fmt;
 use std::io::{self, Read};
@@ -19,13 +18,13 @@ mod sparse;
 pub(crate) use sparse::Segment;
 
 const BLOCK: u64 = 512;
-/// Long names, long links and PAX records of one member. Linux caps a file's
-/// extended attributes at 64 KiB, and base64 and names come on top.
+/// The most bytes of long names, long links and PAX records of one member. Linux caps a file's extended
+/// attributes at 64 KiB, and base64 and names add to that.
 const EXTENSION_MAX: u64 = 256 * 1024;
-/// Holes and pieces of one sparse file.
+/// The most holes and pieces of one sparse file.
 const SEGMENTS_MAX: usize = 16 * 1024;
 
-// Where numbers stand in a header.
+// The ranges of numbers in a header.
 const MODE: Range<usize> = 100..108;
 const UID: Range<usize> = 108..116;
 const GID: Range<usize> = 116..124;
@@ -34,7 +33,7 @@ const MTIME: Range<usize> = 136..148;
 const MAJOR: Range<usize> = 329..337;
 const MINOR: Range<usize> = 337..345;
 
-/// What a member is.
+/// The type of a member.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
     File,
@@ -46,14 +45,14 @@ pub(crate) enum Kind {
     Fifo,
 }
 
-/// Seconds and nanoseconds since 1970, before it with negative seconds.
+/// Seconds and nanoseconds since 1970; earlier times have negative seconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Timestamp {
     pub(crate) seconds: i64,
     pub(crate) nanoseconds: u32,
 }
 
-/// One member's header, with all that PAX and GNU extensions say of it.
+/// One member's header, including its PAX and GNU extensions.
 #[derive(Debug)]
 pub(crate) struct Member {
     pub(crate) path: Vec<u8>,
@@ -66,34 +65,34 @@ pub(crate) struct Member {
     pub(crate) device: (u32, u32),
     /// Bytes of the file, holes included.
     pub(crate) size: u64,
-    /// Names with their prefix, as in `user.x`.
+    /// Extended attributes. Their names include the prefix, as in `user.x`.
     pub(crate) xattrs: Vec<(Vec<u8>, Vec<u8>)>,
-    /// Where its data begins in the stream.
+    /// The offset of the member's data in the stream.
     pub(crate) offset: u64,
 }
 
-/// Why the stream is no tar archive that we take.
+/// Why the stream is not an acceptable tar archive.
 #[derive(Debug)]
 pub enum TarError {
-    /// The stream could not be read on.
+    /// The stream could not be read further.
     Read {
-        /// Where in the uncompressed archive.
+        /// The offset in the uncompressed archive.
         offset: u64,
-        /// What reading gave.
+        /// The error of reading.
         source: io::Error,
     },
-    /// A header that does not add up.
+    /// A header is inconsistent.
     Header {
-        /// Where in the uncompressed archive.
+        /// The offset in the uncompressed archive.
         offset: u64,
-        /// The field at fault and what would be right.
+        /// The field at fault, and the expected value.
         problem: String,
     },
-    /// A well-formed member that is refused.
+    /// A well-formed member is rejected.
     Member {
         /// The member's name.
         path: String,
-        /// What is wrong with it.
+        /// What is wrong with the member.
         problem: String,
     },
 }
@@ -137,25 +136,25 @@ fn is_empty(block: &[u8]) -> bool {
     block.iter().all(|byte| *byte == 0)
 }
 
-/// Bytes of a name as a person reads them.
+/// Formats the bytes of a name for people.
 pub(crate) fn shown(name: &[u8]) -> String {
     let text: String = String::from_utf8_lossy(name).chars().take(256).collect();
     text.escape_debug().to_string()
 }
 
-/// How to pass over data that nobody wants.
+/// A function that skips unneeded data.
 pub(crate) type Skip<R> = fn(&mut R, u64) -> io::Result<()>;
 
-/// The walk through a tar stream.
+/// A walk through a tar stream.
 pub(crate) struct Members<R> {
     reader: R,
     skip: Skip<R>,
     position: u64,
-    /// Where the present header stands.
+    /// The offset of the current header.
     at: u64,
-    /// Where the next header stands.
+    /// The offset of the next header.
     next: u64,
-    /// What of the present member is still to be read, in order.
+    /// The parts of the current member that are still to be read, in order.
     segments: std::collections::VecDeque<Segment>,
 }
 
@@ -170,12 +169,12 @@ impl<R: Read> Members<R> {
         })
     }
 
-    /// A walk that passes over data in a way of its own, such as a seek.
+    /// A walk that skips data in its own way, such as by seeking.
     pub(crate) fn with_skip(reader: R, skip: Skip<R>) -> Members<R> {
         Members { reader, skip, position: 0, at: 0, next: 0, segments: Default::default() }
     }
 
-    /// Goes on to the next member, whatever of the present one is unread.
+    /// Proceeds to the next member. Skips the unread part of the current one.
     pub(crate) fn next(&mut self) -> Result<Option<Member>, TarError> {
         let mut extensions = Extensions::default();
         loop {
@@ -212,18 +211,18 @@ impl<R: Read> Members<R> {
         }
     }
 
-    /// Whether the present member lies in the stream as it is, without holes.
+    /// Whether the current member is stored without holes.
     pub(crate) fn is_plain(&self) -> bool {
         self.segments.len() == 1 && matches!(self.segments[0], Segment::Data(_))
     }
 
-    /// Ends the walk and gives the stream back, for what follows the archive.
+    /// Ends the walk and returns the stream, for reading what follows the archive.
     pub(crate) fn into_inner(self) -> R {
         self.reader
     }
 
-    /// Reads what follows the archive, to the end: whoever writes into a pipe is not to be cut off.
-    /// Tools fill the last blocks with zeros; anything else is no part of what was saved.
+    /// Reads what follows the archive, to the end, so that a process that writes into a pipe is not cut off.
+    /// Tools fill the last blocks with zeros; anything else is no part of the archive.
     pub(crate) fn finish(mut self) -> Result<(), TarError> {
         self.at = self.position;
         let mut block = [0; BLOCK as usize];
@@ -258,8 +257,9 @@ impl<R: Read> Members<R> {
         Ok(Some(header))
     }
 
-    /// One empty block does not end an archive: Go refuses what follows it, GNU tar passes it over,
-    /// and who looks at an image with either should see what runs. Two do, and so does the file's end.
+    /// Checks the end of the archive, which is two empty blocks or the end of the file. A single empty block
+    /// is rejected: Go rejects what follows it, GNU tar skips it, and users of either tool must see what
+    /// runs.
     fn end(&mut self) -> Result<(), TarError> {
         let mut second = [0; BLOCK as usize];
         if self.read_block(&mut second)? && !is_empty(&second) {
@@ -269,7 +269,7 @@ impl<R: Read> Members<R> {
         Ok(())
     }
 
-    /// False at the end of the stream.
+    /// Reads one block. Returns `false` at the end of the stream.
     fn read_block(&mut self, block: &mut [u8; 512]) -> Result<bool, TarError> {
         let mut filled = 0;
         while filled < block.len() {
@@ -325,7 +325,7 @@ impl<R: Read> Members<R> {
         };
         let kind = match header.entry_type() {
             EntryType::Regular | EntryType::Continuous | EntryType::GNUSparse => match path.ends_with(b"/") {
-                // Before POSIX, a directory was a file whose name ends so.
+                // Before POSIX, a directory was a file whose name ends in a slash.
                 true => Kind::Directory,
                 false => Kind::File,
             },
@@ -341,7 +341,7 @@ impl<R: Read> Members<R> {
                 return Err(refuse(problem));
             }
         };
-        // Only files have data; other members' sizes are noise of old tools.
+        // Only files have data; old tools write meaningless sizes for other members.
         let size = match (kind, extensions.size) {
             (Kind::File, Some(size)) => size,
             (Kind::File, None) => {
@@ -398,7 +398,7 @@ impl<R: Read> Members<R> {
         Ok(member)
     }
 
-    /// The map in an old GNU sparse header and the blocks that extend it.
+    /// Reads the map in an old GNU sparse header, and the blocks that extend it.
     fn gnu_sparse(&mut self, header: &Header) -> Result<sparse::Map, TarError> {
         let gnu = header.as_gnu().ok_or_else(|| self.wrong("type 'S' in a header that is not GNU's"))?;
         let wrong = |error: io::Error| format!("sparse map: {error}");
@@ -431,7 +431,7 @@ impl<R: Read> Members<R> {
     }
 }
 
-/// Reads the present member, with its holes as zeros.
+/// Reads the current member, with its holes as zeros.
 impl<R: Read> Read for Members<R> {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         loop {
@@ -463,7 +463,7 @@ impl<R: Read> Read for Members<R> {
     }
 }
 
-/// What long-name members and PAX records say of the member that follows.
+/// The properties that long-name members and PAX records set for the next member.
 #[derive(Default)]
 struct Extensions {
     any: bool,
@@ -484,7 +484,7 @@ impl Extensions {
             let (key, value, after) = pax_record(rest)
                 .ok_or_else(|| "PAX record: must be \"<length> <key>=<value>\" and a line feed".to_owned())?;
             rest = after;
-            // As in POSIX: what the header says stands.
+            // As in POSIX: an empty value keeps the header's value.
             if value.is_empty() && matches!(key, b"path" | b"linkpath" | b"size" | b"uid" | b"gid" | b"mtime")
             {
                 continue;
@@ -521,15 +521,15 @@ impl Extensions {
         Ok(())
     }
 
-    /// Tools write both forms of one attribute; the later record wins.
+    /// Tools write both forms of the same attribute; the later record wins.
     fn set_xattr(&mut self, name: Vec<u8>, value: Vec<u8>) {
         self.xattrs.retain(|(known, _)| *known != name);
         self.xattrs.push((name, value));
     }
 }
 
-/// The first record's key and value, and what follows it. By its length, not by
-/// lines: values are any bytes.
+/// The first record's key and value, and the bytes after it. Records are split by their length, not by lines:
+/// values may be any bytes.
 fn pax_record(bytes: &[u8]) -> Option<(&[u8], &[u8], &[u8])> {
     let space = bytes.iter().take(20).position(|b| *b == b' ')?;
     let length: usize = std::str::from_utf8(&bytes[..space]).ok()?.parse().ok()?;
@@ -538,11 +538,10 @@ fn pax_record(bytes: &[u8]) -> Option<(&[u8], &[u8], &[u8])> {
     Some((&record[..equals], &record[equals + 1..], &bytes[length..]))
 }
 
-/// A number in a header, as Go reads it: octal digits, GNU's base 256, and
-/// nothing at all for zero.
+/// Parses a number in a header, as Go does: octal digits, GNU's base 256, or zero if empty.
 fn number(field: &[u8]) -> Option<i64> {
     if let [first @ 0x80..=0xff, rest @ ..] = field {
-        // The second bit is the sign, and the number is a two's complement.
+        // The second bit is the sign, and the number is in two's complement.
         let negative = first & 0x40 != 0;
         let first = i128::from(first & 0x3f) - if negative { 0x40 } else { 0 };
         let value = rest
@@ -557,7 +556,7 @@ fn number(field: &[u8]) -> Option<i64> {
     }
 }
 
-/// Old tools summed signed bytes.
+/// Verifies the checksum. Old tools summed signed bytes, which is accepted, too.
 fn checksum_is_right(header: &Header) -> bool {
     let bytes = header.as_bytes();
     let summed = || bytes[..148].iter().chain(&[b' '; 8]).chain(&bytes[156..]);
@@ -566,7 +565,7 @@ fn checksum_is_right(header: &Header) -> bool {
     header.cksum().is_ok_and(|sum| sum == unsigned() || i64::from(sum) == i64::from(signed()))
 }
 
-/// Whether these first 512 bytes begin a tar archive, be it an empty one.
+/// Whether these first 512 bytes begin a tar archive, possibly an empty one.
 pub(crate) fn begins_tar(block: &[u8]) -> bool {
     let mut header = Header::new_old();
     if block.len() != header.as_bytes().len() {
@@ -583,7 +582,7 @@ fn until_nul(mut bytes: Vec<u8>) -> Vec<u8> {
     bytes
 }
 
-/// `-12.5` is half a second after -13.
+/// Parses a time: `-12.5` is half a second after -13.
 fn timestamp(value: &[u8]) -> Option<Timestamp> {
     let text = std::str::from_utf8(value).ok()?;
     let (whole, fraction) = text.split_once('.').unwrap_or((text, ""));

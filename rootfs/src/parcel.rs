@@ -1,8 +1,8 @@
-//! An archive taken apart, to be sent to another machine: the small documents that say which image
-//! is meant, and its layers one by one, of which that machine may have some.
+//! Splits an archive for sending it to another machine: the small documents that describe the wanted images,
+//! and the layers one by one, of which that machine may already have some.
 //!
-//! Both sides find the layers in the documents ([`wanted`]); whoever receives needs to believe
-//! nothing else, for what it puts together is an archive again, and [`Store::load_all`] judges it.
+//! Both sides find the layers in the documents ([`wanted`]). The receiver need not trust anything else,
+//! because it assembles an archive again, which [`Store::load_all`] validates.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -19,24 +19,24 @@ use crate::reference::Digest;
 #[cfg(doc)]
 use crate::store::Store;
 
-/// Documents by their names in an archive.
+/// Documents by name in an archive.
 pub type DocumentTexts = BTreeMap<String, Vec<u8>>;
 
-/// A layer's stream as it lies in the archive, and its length.
+/// A layer's stream as stored in the archive, and its length.
 pub type Layer<'a> = (Box<dyn Read + 'a>, u64);
 
-/// A layer of an image that is wanted.
+/// A layer of a wanted image.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Part {
-    /// What it is, unpacked.
+    /// The digest of the uncompressed layer.
     pub diff_id: Digest,
-    /// What it is as it lies in the archive, if the archive says.
+    /// The digest of the layer as stored in the archive, if the archive names it.
     pub blob: Option<Digest>,
-    /// Its name in the archive.
+    /// The layer's name in the archive.
     pub member: String,
 }
 
-/// An archive that is to be sent.
+/// An archive to send.
 pub struct Parcel {
     archive: Box<dyn Seekable>,
 }
@@ -57,26 +57,27 @@ impl Parcel {
                 drop(peeked);
                 file
             }
-            // What is compressed as a whole has no place to seek to.
+            // An archive that is compressed as a whole is not seekable.
             Format::Gzip | Format::Zstd => unnamed(&mut peeked.decompressed()).map_err(ArchiveError::Read)?,
         };
         Ok(Parcel { archive: Box::new(TarFile::open(file)?) })
     }
 
-    /// The documents that lead to the images for this platform.
+    /// The documents that describe the images for this platform.
     pub fn documents(&mut self, platform: &Platform) -> Result<DocumentTexts, ArchiveError> {
         let mut seen = Seen { documents: &mut *self.archive, seen: BTreeMap::new() };
         plan(&mut seen, &of(platform))?;
         Ok(seen.seen)
     }
 
-    /// A layer's stream and length; none if the archive lacks it.
+    /// A layer's stream and length; `None` if the archive lacks it.
     pub fn layer(&mut self, member: &str) -> Result<Option<Layer<'_>>, ArchiveError> {
         self.archive.open(member)
     }
 
-    /// What a board needs to make a layer of a base whose blocks it has listed, and of the first `from`
-    /// bytes, which it has. None if that takes more than `bytes`, or longer than until `end`.
+    /// The changed blocks from which a board rebuilds a layer, given the list of its base's blocks and the
+    /// first `from` bytes, which it has. `None` if that needs more than `bytes`, or takes longer than until
+    /// `end`.
     pub fn changes(
         &mut self,
         member: &str,
@@ -94,18 +95,18 @@ impl Parcel {
     }
 }
 
-/// An image for the platform that was asked for.
+/// An image for the requested platform.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct WantedImage {
-    /// The digest of its configuration.
+    /// The digest of the image's configuration.
     pub id: Digest,
-    /// Its names, or its ID if it has none.
+    /// The image's names, or its ID if it has none.
     pub names: Vec<String>,
-    /// Its layers, lowest first.
+    /// The image's layers, lowest first.
     pub layers: Vec<Part>,
 }
 
-/// The images for this platform to which these documents lead.
+/// The images for this platform that these documents describe.
 pub fn wanted(documents: &DocumentTexts, platform: &Platform) -> Result<Vec<WantedImage>, ArchiveError> {
     let planned = plan(&mut Texts(documents), &of(platform))?;
     let image = |image: Planned| WantedImage {
@@ -123,7 +124,7 @@ pub fn wanted(documents: &DocumentTexts, platform: &Platform) -> Result<Vec<Want
     Ok(planned.into_iter().map(image).collect())
 }
 
-/// The one spelling of a member's name, which leads nowhere but below the archive.
+/// Normalises a member's name. Returns `None` for a name that leads out of the archive.
 pub fn member_path(name: &str) -> Option<String> {
     cleaned(name.as_bytes()).filter(|name| !name.is_empty())
 }
@@ -132,7 +133,7 @@ fn of(platform: &Platform) -> Wanted {
     Wanted { platform: platform.clone(), asked: false }
 }
 
-/// A file that is gone when it is closed.
+/// A file that is deleted when it is closed.
 fn temporary() -> io::Result<File> {
     use std::os::unix::fs::OpenOptionsExt;
     File::options()
@@ -150,7 +151,7 @@ fn unnamed(stream: &mut dyn Read) -> io::Result<File> {
     Ok(file)
 }
 
-/// Keeps what is read.
+/// Records the documents that are read.
 struct Seen<'a> {
     documents: &'a mut dyn Seekable,
     seen: DocumentTexts,

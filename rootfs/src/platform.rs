@@ -1,22 +1,22 @@
-//! Which of an index's images fits a machine: operating system, architecture
-//! and variant, compared as containerd compares them. Pure.
+//! Selects the image of an index that fits a machine: operating system, architecture and variant, compared as
+//! in containerd. Pure.
 
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-/// `linux/arm/v7`
+/// A platform such as `linux/arm/v7`.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Platform {
-    /// Always `linux` for what can run here.
+    /// The operating system; only `linux` can run here.
     pub os: String,
-    /// In Go's spelling: `amd64`, `arm64`, `arm`, `riscv64`.
+    /// The architecture in Go's spelling: `amd64`, `arm64`, `arm`, `riscv64`.
     pub architecture: String,
-    /// `v5` … `v8` for ARM; none where the architecture has but one.
+    /// The variant: `v5` … `v8` for ARM; `None` if the architecture has only one.
     pub variant: Option<String>,
 }
 
-/// Why a text names no platform.
+/// The error for a text that is not a platform.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PlatformError {
     text: String,
@@ -36,7 +36,7 @@ impl fmt::Display for PlatformError {
 impl std::error::Error for PlatformError {}
 
 impl Platform {
-    /// Reads `linux/arm64` or `linux/arm/v7`.
+    /// Parses `linux/arm64` or `linux/arm/v7`.
     pub fn parse(text: &str) -> Result<Platform, PlatformError> {
         let error = || PlatformError { text: text.to_owned() };
         let parts: Vec<&str> = text.split('/').collect();
@@ -54,7 +54,7 @@ impl Platform {
         }
     }
 
-    /// The platform under the one spelling that comparisons use.
+    /// The platform in the normalised spelling that comparisons use.
     pub fn new(os: &str, architecture: &str, variant: Option<&str>) -> Platform {
         let architecture = architecture.to_ascii_lowercase();
         let variant = variant.map(str::to_ascii_lowercase).filter(|variant| !variant.is_empty());
@@ -88,7 +88,7 @@ impl Platform {
             "arm" => {
                 let variant = match machine.as_bytes() {
                     [b'a', b'r', b'm', b'v', digit @ b'5'..=b'7', ..] => format!("v{}", char::from(*digit)),
-                    // A 64-bit kernel beneath 32-bit programs.
+                    // A 64-bit kernel with 32-bit programs.
                     [b'a', b'r', b'm', b'v', b'8', ..] | [b'a', b'a', b'r', b'c', b'h', ..] => {
                         "v8".to_owned()
                     }
@@ -100,7 +100,7 @@ impl Platform {
         }
     }
 
-    /// The platforms that a machine of this one runs, best first.
+    /// The platforms that this one can run, best first.
     fn runs(&self) -> Vec<Platform> {
         let mut vector = vec![self.clone()];
         let older = |from: u8, down_to: u8| {
@@ -131,14 +131,13 @@ impl Platform {
         vector
     }
 
-    /// How well an image for `image` fits a machine of this platform: 0 is best,
-    /// none is not at all.
+    /// How well an image for `image` fits a machine of this platform: 0 is best, `None` means not at all.
     pub(crate) fn rank(&self, image: &Platform) -> Option<usize> {
         self.runs().iter().position(|platform| platform == image)
     }
 
-    /// As [`Platform::rank`], for a platform that somebody asked for by name:
-    /// an older variant will do, another architecture will not.
+    /// The [`Platform::rank`] for a platform that the user requested by name: an older variant is accepted,
+    /// another architecture is not.
     pub(crate) fn rank_of_asked(&self, image: &Platform) -> Option<usize> {
         self.rank(image).filter(|_| image.architecture == self.architecture)
     }

@@ -1,7 +1,6 @@
-//! Names of images: what a Pod or a user writes, normalised as Kubernetes does,
-//! and the digests that content is known by.
+//! Names of images, as a Pod or a user writes them, normalised as Kubernetes does; and content digests.
 //!
-//! Pure text: nothing here opens a file. Where a name leads is `store`'s to say.
+//! This module handles only text and opens no file. `store` resolves names.
 
 use std::fmt;
 use std::str::FromStr;
@@ -9,7 +8,7 @@ use std::str::FromStr;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use sha2::{Digest as _, Sha256};
 
-/// The longest repository name, domain included.
+/// The longest repository name, including the domain.
 const NAME_MAX: usize = 255;
 /// The longest tag.
 const TAG_MAX: usize = 128;
@@ -25,7 +24,7 @@ pub struct Reference {
     digest: Option<String>,
 }
 
-/// Why a text is no image name, in the words that a kubelet uses.
+/// Why a text is no image name, in the kubelet's words.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ReferenceError {
     image: String,
@@ -45,8 +44,7 @@ impl fmt::Display for ReferenceError {
 impl std::error::Error for ReferenceError {}
 
 impl Reference {
-    /// Reads `[domain/]path[:tag][@digest]`. A name without tag and digest gets
-    /// the tag `latest`.
+    /// Parses `[domain/]path[:tag][@digest]`. A name without tag and digest gets the tag `latest`.
     pub fn parse(image: &str) -> Result<Reference, ReferenceError> {
         let wrong = |detail: Option<String>| ReferenceError { image: image.to_owned(), detail };
         if image.len() == 64 && image.bytes().all(is_lower_hex) {
@@ -91,7 +89,7 @@ impl Reference {
         })
     }
 
-    /// The registry, `docker.io` if none was written.
+    /// The registry; `docker.io` if none was given.
     pub fn domain(&self) -> &str {
         &self.domain
     }
@@ -106,18 +104,18 @@ impl Reference {
         format!("{}/{}", self.domain, self.path)
     }
 
-    /// The tag; none if only a digest was written.
+    /// The tag; `None` if only a digest was given.
     pub fn tag(&self) -> Option<&str> {
         self.tag.as_deref()
     }
 
-    /// The digest of the manifest, if one was written. It decides over a tag.
+    /// The digest of the manifest, if one was given. It takes precedence over a tag.
     pub fn digest(&self) -> Option<&str> {
         self.digest.as_deref()
     }
 
-    /// The image ID, for a reference that was written as one: `sha256:<64 hex>`
-    /// also reads as tag `<64 hex>` of the repository `sha256`.
+    /// The image ID, if the reference was written as one: `sha256:<64 hex>` also parses as tag `<64 hex>` of
+    /// the repository `sha256`.
     pub(crate) fn as_image_id(&self) -> Option<Digest> {
         match (self.domain.as_str(), self.path.as_str(), &self.tag, &self.digest) {
             ("docker.io", "library/sha256", Some(hex), None) => Digest::from_hex(hex).ok(),
@@ -160,7 +158,7 @@ impl FromStr for Reference {
     }
 }
 
-/// The first component is a domain only if it could not be a repository's.
+/// Splits off the domain. The first component is a domain only if it cannot be part of a repository name.
 fn split_domain(image: &str) -> (&str, &str) {
     let (domain, remainder) = match image.split_once('/') {
         Some((first, rest))
@@ -206,7 +204,7 @@ fn is_domain(domain: &str) -> bool {
         && port.is_none_or(|port| !port.is_empty() && port.bytes().all(|b| b.is_ascii_digit()))
 }
 
-/// `[a-z0-9]+((\.|_|__|-+)[a-z0-9]+)*`
+/// Whether the component matches `[a-z0-9]+((\.|_|__|-+)[a-z0-9]+)*`.
 fn is_path_component(component: &str) -> bool {
     let mut separator = String::new();
     let mut seen = false;
@@ -256,7 +254,7 @@ fn is_lower_hex(b: u8) -> bool {
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Digest([u8; 32]);
 
-/// Why a text is no digest that can be checked here.
+/// Why a text is not a digest that nodlet can verify.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum DigestError {
     /// An algorithm other than SHA-256.
@@ -288,7 +286,7 @@ impl fmt::Display for DigestError {
 impl std::error::Error for DigestError {}
 
 impl Digest {
-    /// Reads `sha256:<64 hex>`.
+    /// Parses `sha256:<64 hex>`.
     pub fn parse(text: &str) -> Result<Digest, DigestError> {
         match text.split_once(':') {
             Some(("sha256", hex)) => Digest::from_hex(hex),
@@ -332,7 +330,7 @@ impl Digest {
     }
 }
 
-/// A hostile text must not fill the screen that its refusal is printed on.
+/// Shortens a text for messages, so that a hostile one cannot fill the screen.
 fn clipped(text: &str) -> String {
     match text.char_indices().nth(160) {
         Some((end, _)) => format!("{}…", &text[..end]),

@@ -1,4 +1,4 @@
-//! The images on this board: what there is, who uses it, and its removal.
+//! The images on this board: their files, their use by pods, and their removal.
 //!
 //! ```text
 //! <root>/var/lib/nodlet/images/           and, read-only below it, <root>/usr/lib/nodlet/images/
@@ -10,10 +10,9 @@
 //!                                         boot, as the pods are
 //! ```
 //!
-//! Only what `index.json` names exists: a load or a removal takes place in the
-//! one rename that replaces it, and what is named by nothing is swept by the
-//! next. Images in the read-only store are never copied and never removed;
-//! `load` adds to the writable one.
+//! Only what `index.json` names exists. A load or a removal takes effect in the one rename that replaces it,
+//! and the next one sweeps files to which nothing refers. Images in the read-only store are never copied and
+//! never removed; `load` adds to the writable one.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -37,7 +36,7 @@ pub(crate) use area::{Area, Index, Record, Whole};
 pub use before::Before;
 pub use usage::Usage;
 
-/// The fewest digits that name an image by the beginning of its ID.
+/// The fewest digits of an ID that identify an image.
 const ID_PREFIX_MIN: usize = 4;
 
 /// The images below one root directory.
@@ -49,74 +48,74 @@ pub struct Store {
     leases: PathBuf,
 }
 
-/// One image, ready to be mounted.
+/// One image that can be mounted.
 #[derive(Clone, Debug)]
 pub struct Image {
-    /// The digest of its configuration.
+    /// The digest of the image's configuration.
     pub id: Digest,
-    /// Normalised names, as `docker.io/library/nginx:latest`.
+    /// Normalised names such as `docker.io/library/nginx:latest`.
     pub names: Vec<String>,
-    /// `docker.io/library/nginx@sha256:…`
+    /// Names with manifest digests, such as `docker.io/library/nginx@sha256:…`.
     pub repo_digests: Vec<String>,
-    /// The digest of its manifest; docker archives of old have none.
+    /// The digest of the image's manifest; `None` for old docker archives.
     pub manifest_digest: Option<Digest>,
-    /// Diff IDs, lowest layer first.
+    /// The diff IDs of the layers, lowest first.
     pub layers: Vec<Digest>,
-    /// What it was made for.
+    /// The platform that the image is for.
     pub platform: Platform,
-    /// Bytes on this board.
+    /// The image's size on this board, in bytes.
     pub size: u64,
-    /// When it was made, as its maker wrote it.
+    /// The creation time, as the image's author wrote it.
     pub created: Option<String>,
-    /// How it wants to be run.
+    /// How to run the image.
     pub config: ImageConfig,
 }
 
-/// What a removal took away.
+/// The result of a removal.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Removed {
-    /// Names that no longer lead to the image.
+    /// Names that no longer refer to the image.
     pub names: Vec<String>,
-    /// The image, if that was its last name.
+    /// The image, if its last name was removed.
     pub image: Option<Digest>,
-    /// Layers that no other image uses.
+    /// Removed layers, which no other image uses.
     pub layers: Vec<Digest>,
-    /// The read-only store, if the image is part of it and so remains.
+    /// The path of the read-only store, if the image is part of it and so remains.
     pub remains: Option<PathBuf>,
 }
 
 /// A failure of the store itself.
 #[derive(Debug)]
 pub enum StoreError {
-    /// An operation on its files.
+    /// An operation on the store's files failed.
     Content(ContentError),
-    /// A file of the store that cannot be understood.
+    /// A file of the store cannot be parsed.
     Damaged {
         /// The file.
         path: PathBuf,
-        /// What is wrong with it.
+        /// What is wrong with the file.
         problem: String,
     },
-    /// A file of the store in a form that is not known yet.
+    /// A file of the store has a format that this version does not know.
     Newer {
         /// The file.
         path: PathBuf,
-        /// The version of its form.
+        /// The version of the file's format.
         version: u32,
     },
-    /// An index of more names than are read again.
+    /// An index would have more bytes than can be read again.
     Full {
         /// The index.
         path: PathBuf,
     },
-    /// No such image, so it cannot be leased.
+    /// The image does not exist, so it cannot be leased.
     NoSuchImage {
-        /// The image asked for.
+        /// The requested image.
         image: Digest,
     },
-    /// A holder's name that is no file name.
+    /// A holder's name is no valid file name.
     BadHolder {
-        /// The name.
+        /// The holder's name.
         holder: String,
     },
 }
@@ -170,30 +169,30 @@ impl From<ContentError> for StoreError {
 /// Why an image was not removed.
 #[derive(Debug)]
 pub enum RemoveError {
-    /// No image of this name or ID.
+    /// No image has this name or ID.
     NotFound {
-        /// What was asked for.
+        /// The requested name or ID.
         name: String,
     },
-    /// The beginning of an ID that several images have.
+    /// Several images have IDs with this beginning.
     Ambiguous {
-        /// What was asked for.
+        /// The requested name or ID.
         name: String,
-        /// The IDs that begin so.
+        /// The IDs with this beginning.
         images: Vec<Digest>,
     },
-    /// Pods use it.
+    /// Pods use the image.
     InUse {
-        /// What was asked for.
+        /// The requested name or ID.
         name: String,
-        /// The pods.
+        /// The names of the pods.
         holders: Vec<String>,
     },
-    /// It is part of the device's own image.
+    /// The image is part of the device image.
     BakedIn {
-        /// What was asked for.
+        /// The requested name or ID.
         name: String,
-        /// The read-only store.
+        /// The path of the read-only store.
         path: PathBuf,
     },
     /// The store failed.
@@ -237,7 +236,7 @@ impl<E: Into<StoreError>> From<E> for RemoveError {
     }
 }
 
-/// Held while something is changed that others must not change at once.
+/// A lock on a directory, held while its contents are changed exclusively.
 pub(crate) type Lock = Flock<fs::File>;
 
 pub(crate) fn lock(directory: &Path) -> Result<Lock, ContentError> {
@@ -246,19 +245,20 @@ pub(crate) fn lock(directory: &Path) -> Result<Lock, ContentError> {
     Flock::lock(file, FlockArg::LockExclusive).map_err(|(_, errno)| failed(errno.into()))
 }
 
-/// None if somebody else holds it, or there is no such directory.
+/// Tries to lock a directory. Returns `None` if it is locked by another process or does not exist.
 fn try_lock(directory: &Path) -> Option<Lock> {
     let file = fs::File::open(directory).ok()?;
     Flock::lock(file, FlockArg::LockExclusiveNonblock).ok()
 }
 
 impl Store {
-    /// The store below `root`. Nothing is created until an image is loaded.
+    /// Opens the store below `root`. Nothing is created until an image is loaded.
     pub fn open(root: &Path) -> Result<Store, StoreError> {
         let store = Store::with_content(root, Content::default());
         for area in [&store.writable, &store.baked] {
             match area.index() {
-                // Whoever asks for an image is told; pods that run need none, and a load mends it.
+                // Damage is reported when an image is looked up; running pods need no index, and a load
+                // repairs it.
                 Ok(_) | Err(StoreError::Damaged { .. }) => {}
                 Err(error) => return Err(error),
             }
@@ -266,13 +266,13 @@ impl Store {
         Ok(store)
     }
 
-    /// Whether there is a directory of it, be it without an image.
+    /// Whether the store has a directory, even without images.
     pub fn exists(&self) -> bool {
         self.writable.directory.is_dir() || self.baked.directory.is_dir()
     }
 
     pub(crate) fn with_content(root: &Path, content: Content) -> Store {
-        // Whoever changes directory later must not take the store along.
+        // An absolute path, so that a later change of the working directory does not affect the store.
         let root = std::path::absolute(root).unwrap_or_else(|_| root.to_owned());
         Store {
             writable: Area { directory: root.join("var/lib/nodlet/images") },
@@ -282,24 +282,23 @@ impl Store {
         }
     }
 
-    /// All images that are whole, by ID.
+    /// All complete images, by ID.
     pub fn images(&self) -> Result<Vec<Image>, StoreError> {
         let entries = self.entries()?.into_iter();
         let images = entries.filter_map(|(id, entry)| match self.image(&id, entry) {
-            // One damaged image must not hide the others; whoever asks for it is told.
+            // One damaged image must not hide the others; looking it up reports the damage.
             Err(StoreError::Damaged { .. }) => None,
             result => result.transpose(),
         });
         images.collect()
     }
 
-    /// What images are called, whole or not: nothing of the images themselves is read.
+    /// The names of all images, complete or not. Reads only the indexes.
     pub fn names(&self) -> Result<Vec<String>, StoreError> {
         Ok(self.entries()?.into_values().flat_map(|entry| entry.names).collect())
     }
 
-    /// The image that a Pod's `image` names: by name and tag, by name and
-    /// digest of its manifest, or by its ID.
+    /// Finds the image that a Pod's `image` names: by name and tag, by name and manifest digest, or by ID.
     pub fn find(&self, reference: &Reference) -> Result<Option<Image>, StoreError> {
         let id = reference.as_image_id();
         let name = reference.to_string();
@@ -315,7 +314,7 @@ impl Store {
         }
     }
 
-    /// What both indexes say, the writable one first.
+    /// The entries of both indexes; the writable one takes precedence.
     fn entries(&self) -> Result<BTreeMap<Digest, Entry>, StoreError> {
         let (writable, mut entries) = (self.writable.index()?, self.baked.index()?.images);
         let taken: BTreeSet<&String> = writable.images.values().flat_map(|entry| &entry.names).collect();
@@ -328,8 +327,8 @@ impl Store {
         Ok(entries)
     }
 
-    /// What both indexes say; of a writable one that is damaged, the damage. Images of the read-only store are
-    /// there whatever became of the other.
+    /// The entries of both indexes. If the writable one is damaged, returns those of the read-only store, and
+    /// the damage: images of the read-only store exist whatever happened to the other.
     fn undamaged_entries(&self) -> Result<(BTreeMap<Digest, Entry>, Option<StoreError>), StoreError> {
         match self.entries() {
             Err(damage @ StoreError::Damaged { .. }) => Ok((self.baked.index()?.images, Some(damage))),
@@ -337,7 +336,7 @@ impl Store {
         }
     }
 
-    /// An image's record, from wherever it is whole.
+    /// Reads an image's record from the first area in which it is intact.
     fn record(&self, id: &Digest) -> Result<Option<Record>, StoreError> {
         match self.writable.record(id) {
             Ok(Some(record)) => Ok(Some(record)),
@@ -346,8 +345,8 @@ impl Store {
         }
     }
 
-    /// An image whose files are all there; none otherwise, so that a layer lost
-    /// to a bad card makes its image absent, to be loaded anew.
+    /// The image, if all its files exist, else `None`: an image that lost a layer to a bad card counts as
+    /// missing, to be loaded again.
     fn image(&self, id: &Digest, entry: Entry) -> Result<Option<Image>, StoreError> {
         let Some(record) = self.record(id)? else { return Ok(None) };
         let sizes = record
@@ -372,7 +371,7 @@ impl Store {
         }))
     }
 
-    /// Where a layer's file is, if it is here.
+    /// The path of a layer's file, if the layer exists.
     pub fn layer_path(&self, layer: &Digest) -> Option<PathBuf> {
         [&self.writable, &self.baked]
             .into_iter()
@@ -380,7 +379,7 @@ impl Store {
             .map(|area| area.layer_path(layer))
     }
 
-    /// All layers that are here, of whatever image.
+    /// All existing layers, of any image.
     pub(crate) fn layers(&self) -> Result<BTreeSet<Digest>, StoreError> {
         let mut layers = BTreeSet::new();
         for area in [&self.writable, &self.baked] {
@@ -391,19 +390,19 @@ impl Store {
         Ok(layers)
     }
 
-    /// Directories to watch for a new image: `index.json` is renamed into them,
-    /// which inotify tells as IN_MOVED_TO. They may not exist yet.
+    /// Directories to watch for new images: `index.json` is renamed into them, which inotify reports as
+    /// IN_MOVED_TO. They may not exist yet.
     pub fn watch_paths(&self) -> Vec<PathBuf> {
         vec![self.writable.directory.clone(), self.baked.directory.clone()]
     }
 
-    /// Whether what is loaded lies in memory, where the kernel counts it as its writer's.
+    /// Whether loaded images lie in memory, which the kernel charges to the process that writes them.
     pub fn is_in_memory(&self) -> bool {
         is_in_memory(&self.writable.directory)
     }
 
-    /// Notes that `holder`, a pod, uses the image. Until it is released or the
-    /// machine boots, the image is not removed; whoever tries is told `name`.
+    /// Records that `holder`, a pod, uses the image. The image cannot be removed until the lease is released
+    /// or the machine reboots; the error of a removal contains `name`.
     pub fn lease(&self, image: &Digest, holder: &str, name: &str) -> Result<(), StoreError> {
         if holder.is_empty() || holder.len() > 255 || holder.contains(['/', '\0']) || holder.starts_with('.')
         {
@@ -425,7 +424,7 @@ impl Store {
         Ok(())
     }
 
-    /// Notes that `holder` uses no image any more.
+    /// Records that `holder` no longer uses any image.
     pub fn release(&self, holder: &str) -> Result<(), StoreError> {
         if !self.leases.is_dir() {
             return Ok(());
@@ -439,13 +438,13 @@ impl Store {
                 Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
                 Err(source) => return Err(ContentError::new("remove", &path, source).into()),
             }
-            // Stays while others hold the image.
+            // The directory remains while others use the image.
             let _ = fs::remove_dir(&directory);
         }
         Ok(())
     }
 
-    /// The names of those who use the image.
+    /// The names of the pods that use the image.
     fn holders(&self, image: &Digest) -> Result<Vec<String>, StoreError> {
         let directory = self.leases.join(image.hex());
         let mut names: Vec<String> = names_in(&directory)?
@@ -461,10 +460,10 @@ impl Store {
         Ok(names)
     }
 
-    /// Leases are taken and removals decided under this lock, which is on a
-    /// tmpfs: a pod's start must not wait for a load to end.
+    /// Takes the lock under which leases are taken and removals are decided. It lies on a tmpfs, apart from
+    /// the lock of loads: the start of a pod must not wait for the end of a load.
     fn lock_leases(&self) -> Result<Lock, StoreError> {
-        // Who can open it can lock it, and hold up every start.
+        // Any process that can open the file can lock it and delay every start.
         fs::DirBuilder::new()
             .recursive(true)
             .mode(0o700)
@@ -473,8 +472,8 @@ impl Store {
         Ok(lock(&self.leases)?)
     }
 
-    /// Takes a name off its image, and with the last name the image and all
-    /// layers that no other uses. An ID stands for all names of its image.
+    /// Removes a name of an image, and with the last name the image and all layers that no other image uses.
+    /// An ID stands for all names of its image.
     pub fn remove(&self, name_or_id: &str) -> Result<Removed, RemoveError> {
         let not_found = || RemoveError::NotFound { name: name_or_id.to_owned() };
         if !self.writable.directory.is_dir() && self.baked.index()?.images.is_empty() {
@@ -506,7 +505,7 @@ impl Store {
             }
             _ => Ok(()),
         };
-        // Asked again below, when nobody can take a lease; now, to write nothing in vain.
+        // Checked again below under the lock of leases; this first check avoids needless writes.
         unused()?;
         let mut removed = Removed { names: names.into_iter().collect(), ..Removed::default() };
         let staged = self.writable.staging().join("index.json");
@@ -515,7 +514,7 @@ impl Store {
         if gone {
             index.images.remove(&id);
         }
-        // Written before the lock that pods' starts wait for is taken.
+        // Written before the lock is taken for which starts of pods wait.
         let mut file = self.content.create(&staged)?;
         file.write_at(&self.writable.encode(&index)?, 0)?;
         file.sync()?;
@@ -563,8 +562,8 @@ impl Store {
         }
     }
 
-    /// Removes what a load or a removal left that was interrupted; not while
-    /// another is under way, which does so itself.
+    /// Removes leftovers of an interrupted load or removal. Does nothing while another one is running, which
+    /// does this itself.
     pub fn tidy(&self) -> Result<(), StoreError> {
         let (Some(_store), Some(_staging)) =
             (try_lock(&self.writable.directory), try_lock(&self.writable.staging()))
@@ -574,8 +573,8 @@ impl Store {
         self.sweep(&self.writable.index()?).map(drop)
     }
 
-    /// Removes files that no image in the index uses: what an interrupted load
-    /// or removal left. Called with the store locked. Gives the layers removed.
+    /// Removes files that no image in the index uses: leftovers of an interrupted load or removal. The store
+    /// must be locked. Returns the removed layers.
     pub(crate) fn sweep(&self, index: &Index) -> Result<Vec<Digest>, StoreError> {
         let mut keep: BTreeSet<PathBuf> = BTreeSet::new();
         let mut unknown = false;
@@ -594,11 +593,11 @@ impl Store {
         for directory in [self.writable.staging(), self.writable.records(), self.writable.layers()] {
             for name in names_in(&directory)? {
                 let path = directory.join(&name);
-                // Any layer may be a damaged image's; loading it again tells.
+                // Any layer may belong to a damaged image; loading that image again will tell.
                 if keep.contains(&path) || (unknown && directory == self.writable.layers()) {
                     continue;
                 }
-                // None of ours, such as lost+found.
+                // A foreign directory, such as lost+found.
                 if fs::symlink_metadata(&path).is_ok_and(|metadata| metadata.is_dir()) {
                     continue;
                 }
@@ -615,7 +614,7 @@ enum Named {
     ById(Digest),
 }
 
-/// The names in a directory, sorted; none if it does not exist.
+/// The names in a directory, sorted; empty if it does not exist.
 fn names_in(directory: &Path) -> Result<Vec<String>, StoreError> {
     let failed = |source: io::Error| ContentError::new("list", directory, source);
     let entries = match fs::read_dir(directory) {

@@ -1,4 +1,4 @@
-//! What the tests of this crate share: scratch directories and archives.
+//! Helpers of this crate's tests: scratch directories and archives.
 
 use std::collections::BTreeMap;
 use std::ffi::CString;
@@ -16,7 +16,7 @@ use tar::{EntryType, Header};
 use crate::platform::Platform;
 use crate::reference::Digest;
 
-/// A directory below /tmp that goes with the test.
+/// A directory below /tmp, removed after the test.
 #[derive(Debug)]
 pub(crate) struct Scratch(PathBuf);
 
@@ -33,7 +33,7 @@ impl Scratch {
         Scratch(path)
     }
 
-    /// In memory, for tests that sync a great deal and lose power by other means.
+    /// A scratch directory in memory, for tests that sync often and simulate power cuts.
     pub(crate) fn in_memory() -> Scratch {
         Scratch::below(Path::new("/dev/shm"))
     }
@@ -49,8 +49,7 @@ impl Drop for Scratch {
     }
 }
 
-/// Runs `body` in a directory of its own, where its mounts are nobody else's. Namespaces
-/// are a thread's.
+/// Runs `body` in a scratch directory, with private mounts. Namespaces belong to a thread.
 pub(crate) fn in_own_namespace(body: impl FnOnce(&Path) + Send) {
     let scratch = Scratch::new();
     std::thread::scope(|scope| {
@@ -109,7 +108,7 @@ pub(crate) fn xattrs(path: &Path) -> Vec<(String, Vec<u8>)> {
     xattrs
 }
 
-/// A tar archive with names as they are written, however hostile.
+/// A tar archive with any names, however hostile.
 pub(crate) struct TarBuilder(Vec<u8>);
 
 impl TarBuilder {
@@ -166,7 +165,7 @@ impl TarBuilder {
         self
     }
 
-    /// A PAX header for the member that follows.
+    /// Adds a PAX header for the next member.
     pub(crate) fn pax(self, records: &[(&str, &str)]) -> TarBuilder {
         let mut bytes = String::new();
         for (key, value) in records {
@@ -178,7 +177,7 @@ impl TarBuilder {
         self.entry(EntryType::XHeader, "PaxHeaders/a", "", 0, bytes.as_bytes())
     }
 
-    /// A file whose header says it has `size` bytes, whatever is stored of it.
+    /// Adds a file whose header declares `size` bytes, whatever is stored of it.
     pub(crate) fn with_size(self, name: &str, size: u64, data: &[u8]) -> TarBuilder {
         let field = format!("{size:011o}\0");
         match field.len() {
@@ -192,7 +191,7 @@ impl TarBuilder {
         }
     }
 
-    /// A file with these bytes where its size should be.
+    /// Adds a file with these bytes as its size field.
     pub(crate) fn with_size_field(self, name: &str, field: &[u8; 12]) -> TarBuilder {
         self.resized(name, field, &[])
     }
@@ -208,7 +207,7 @@ impl TarBuilder {
         self
     }
 
-    /// What somebody else has written.
+    /// An archive that was written elsewhere.
     pub(crate) fn of(bytes: Vec<u8>) -> TarBuilder {
         TarBuilder(bytes)
     }
@@ -219,7 +218,7 @@ impl TarBuilder {
     }
 }
 
-/// How the layers of a [`TestImage`] are compressed.
+/// The compression of a [`TestImage`]'s layers.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Compression {
     None,
@@ -227,14 +226,14 @@ pub(crate) enum Compression {
     Zstd,
 }
 
-/// An image to be written as an archive.
+/// An image to write as an archive.
 pub(crate) struct TestImage {
     pub(crate) name: Option<&'static str>,
     pub(crate) platform: &'static str,
-    /// Tar streams, lowest first.
+    /// The layers' tar streams, lowest first.
     pub(crate) layers: Vec<Vec<u8>>,
     pub(crate) compression: Compression,
-    /// More of the configuration's `config`, as JSON.
+    /// Further fields of the configuration's `config`, as JSON.
     pub(crate) config: &'static str,
 }
 
@@ -324,7 +323,7 @@ fn descriptor(media_type: &str, bytes: &[u8], more: &str) -> String {
     format!(r#"{{"mediaType":"{media_type}","digest":"{}","size":{}{more}}}"#, Digest::of(bytes), bytes.len())
 }
 
-/// An OCI image layout: the layers before what names them, as tools write them.
+/// Writes an OCI image layout, with layers before the documents, as tools do.
 pub(crate) fn oci_archive(images: &[TestImage]) -> TarBuilder {
     let mut blobs: BTreeMap<String, Vec<u8>> = BTreeMap::new();
     let mut add = |bytes: Vec<u8>| blobs.insert(format!("blobs/sha256/{}", Digest::of(&bytes).hex()), bytes);
@@ -342,7 +341,7 @@ pub(crate) fn oci_archive(images: &[TestImage]) -> TarBuilder {
         .file("oci-layout", r#"{"imageLayoutVersion":"1.0.0"}"#)
 }
 
-/// What `docker save` wrote for years: layers in directories, repeated ones as links.
+/// Writes the older format of `docker save`: layers in directories, repeated ones as links.
 pub(crate) fn docker_archive(images: &[TestImage]) -> TarBuilder {
     let mut archive = TarBuilder::new();
     let mut written: BTreeMap<Digest, String> = BTreeMap::new();

@@ -1,31 +1,31 @@
-//! The names of one layer, held in memory while its data streams to disk.
+//! The names of one layer, which are kept in memory while its data streams to disk.
 //!
-//! Decides what a tar member's name means: within the layer's own root, later
-//! members replacing earlier ones, whiteouts as overlayfs wants them. Knows
-//! neither tar nor EROFS; inodes are numbers that `erofs` gave out.
+//! Decides what a tar member's name means: names are resolved within the layer's own root, later members
+//! replace earlier ones, and whiteouts take the form that overlayfs expects. Knows neither tar nor EROFS;
+//! inodes are numbers assigned by `erofs`.
 
 use std::collections::{BTreeMap, HashMap};
 
 use crate::erofs::{Attributes, Namespace, Nid};
 
-/// Longest name of a file, in bytes.
+/// The longest name of a file, in bytes.
 const NAME_MAX: usize = 255;
-/// Longest path of a member, in bytes.
+/// The longest path of a member, in bytes.
 const PATH_MAX: usize = 4096;
-/// Symbolic links followed for one name, as in the kernel.
+/// The most symbolic links that are followed for one name, as in the kernel.
 const SYMLINKS_MAX: usize = 40;
-/// Names that mark what a layer removes.
+/// The prefix of names that mark what a layer removes.
 const WHITEOUT: &[u8] = b".wh.";
-/// Names of AUFS's own, of which only the mark of an opaque directory means anything.
+/// The prefix of AUFS's own names, of which only the mark of an opaque directory has a meaning.
 const WHITEOUT_META: &[u8] = b".wh..wh.";
 const WHITEOUT_OPAQUE: &[u8] = b".wh..wh..opq";
 
-/// The trusted attribute of directories that the layer does not describe, and of
-/// all on the way to them. `assemble::implied` looks for it.
+/// The trusted attribute of directories that the layer does not describe, and of all directories on the way
+/// to them. `assemble::implied` reads it.
 pub(crate) const MARK: &[u8] = b"nodlet.implied";
-/// Its value where the directory itself is such a one.
+/// The value of [`MARK`] on an undescribed directory itself.
 pub(crate) const IMPLIED: &[u8] = b"y";
-/// Its value on the way.
+/// The value of [`MARK`] on the way to an undescribed directory.
 const ON_THE_WAY: &[u8] = b"n";
 
 pub(crate) type DirectoryIndex = usize;
@@ -35,9 +35,9 @@ pub(crate) const ROOT: DirectoryIndex = 0;
 pub(crate) struct Directory {
     pub(crate) parent: DirectoryIndex,
     pub(crate) attributes: Attributes,
-    /// The layer uses it and does not describe it.
+    /// Whether the layer uses the directory without describing it.
     implied: bool,
-    /// Hides what lower layers have in it.
+    /// Whether the directory hides its contents in lower layers.
     pub(crate) opaque: bool,
     pub(crate) children: BTreeMap<Box<[u8]>, Child>,
 }
@@ -53,7 +53,7 @@ pub(crate) enum Child {
         nid: Nid,
         kind: OtherKind,
     },
-    /// Hides what lower layers have under this name.
+    /// An entry that hides this name in lower layers.
     Whiteout,
 }
 
@@ -65,29 +65,29 @@ pub(crate) enum OtherKind {
     Fifo,
 }
 
-/// A place for a member: a directory and a name in it.
+/// The place that a member's name denotes.
 #[derive(Debug)]
 pub(crate) enum Place {
     /// The layer's root itself.
     Root,
     In(DirectoryIndex, Box<[u8]>),
-    /// `.wh.<name>`
+    /// The whiteout `.wh.<name>`.
     Whiteout(DirectoryIndex, Box<[u8]>),
-    /// `.wh..wh..opq`
+    /// The mark of an opaque directory, `.wh..wh..opq`.
     Opaque(DirectoryIndex),
-    /// Bookkeeping of an old storage driver.
+    /// Metadata of an old storage driver.
     Ignored,
 }
 
-/// How much of a layer's names is held in memory.
+/// The limits of a layer's names.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Bounds {
     pub(crate) entries: usize,
-    /// Of the entries: one takes six times as much as a file.
+    /// The most directories among the entries: each takes six times the memory of a file.
     pub(crate) directories: usize,
     pub(crate) name_bytes: usize,
-    /// Components of names that are looked up: forty links of two thousand each may
-    /// stand for one of them, and every member may have them on its way.
+    /// The most components of names that are looked up. Forty links of two thousand components each may stand
+    /// for one component, and every member may have them on its way.
     pub(crate) steps: usize,
 }
 
@@ -95,7 +95,7 @@ pub(crate) struct Bounds {
 #[derive(Debug)]
 pub(crate) struct Tree {
     pub(crate) directories: Vec<Directory>,
-    /// Names of each inode that has, or had, more than one.
+    /// The number of names of each inode that has, or had, more than one.
     pub(crate) link_counts: HashMap<Nid, u32>,
     bounds: Bounds,
     entries: usize,
@@ -122,8 +122,8 @@ impl Tree {
         }
     }
 
-    /// Where a member of this name goes. Directories on the way that the layer
-    /// does not name are implied.
+    /// Determines the place of a member with this name. Directories on the way that the layer does not name
+    /// become implied.
     pub(crate) fn place(&mut self, path: &[u8]) -> Result<Place, String> {
         let mut components = clean(path)?;
         if let Some(first_meta) = components.iter().position(|name| name.starts_with(WHITEOUT_META)) {
@@ -141,7 +141,7 @@ impl Tree {
         }
     }
 
-    /// Puts a directory there, or changes the attributes of the one there is.
+    /// Adds a directory, or changes the attributes of the existing one.
     pub(crate) fn put_directory(
         &mut self,
         parent: DirectoryIndex,
@@ -152,7 +152,7 @@ impl Tree {
         self.set_attributes(index, attributes)
     }
 
-    /// Changes what a directory says of itself; it is kept until all is written.
+    /// Changes a directory's attributes, which are kept until everything is written.
     pub(crate) fn set_attributes(
         &mut self,
         index: DirectoryIndex,
@@ -164,17 +164,17 @@ impl Tree {
         Ok(())
     }
 
-    /// When all members are in: takes whiteouts away where all is hidden anyway, and marks
-    /// the directories of which lower layers may know more.
+    /// Finishes the tree when all members are added. Removes whiteouts where all lower contents are hidden
+    /// anyway, and marks the directories that lower layers may describe.
     pub(crate) fn settle(&mut self) -> Result<(), String> {
         let count = self.directories.len();
-        // A directory comes after the one it is in.
+        // A directory comes after its parent.
         let mut hides = vec![false; count];
         for index in 0..count {
             let directory = &self.directories[index];
             hides[index] = directory.opaque || hides[directory.parent];
             if hides[index] {
-                // Overlayfs does not look for them where it merges nothing, and would list them.
+                // Overlayfs does not recognise whiteouts where it merges nothing, and would list them.
                 self.directories[index].children.retain(|_, child| !matches!(child, Child::Whiteout));
             }
         }
@@ -195,7 +195,7 @@ impl Tree {
         Ok(())
     }
 
-    /// Puts anything but a directory there, in place of what there is.
+    /// Adds anything but a directory. Replaces an existing entry.
     pub(crate) fn put(
         &mut self,
         parent: DirectoryIndex,
@@ -212,7 +212,7 @@ impl Tree {
         Ok(())
     }
 
-    /// Gives the inode that `target` names one name more.
+    /// Adds another name for the inode of `target`.
     pub(crate) fn link(
         &mut self,
         parent: DirectoryIndex,
@@ -240,8 +240,8 @@ impl Tree {
         Ok(())
     }
 
-    /// Hides the name in lower layers. What this layer has there stays: a
-    /// whiteout speaks of the layers below only.
+    /// Hides the name in lower layers. An entry of this layer stays, because a whiteout affects only lower
+    /// layers.
     pub(crate) fn put_whiteout(&mut self, parent: DirectoryIndex, name: Box<[u8]>) -> Result<(), String> {
         match self.directories[parent].children.get(&name) {
             Some(Child::Directory(index)) => {
@@ -254,7 +254,7 @@ impl Tree {
         }
     }
 
-    /// The directory at a path, made where the layer does not name it.
+    /// The directory at a path, which is created if the layer does not name it.
     fn walk(&mut self, components: &[&[u8]]) -> Result<DirectoryIndex, String> {
         match self.follow(components, true)? {
             Some(index) => Ok(index),
@@ -262,12 +262,12 @@ impl Tree {
         }
     }
 
-    /// The directory at a path, if there is one.
+    /// The directory at a path, if it exists.
     fn find(&mut self, components: &[&[u8]]) -> Result<Option<DirectoryIndex>, String> {
         self.follow(components, false)
     }
 
-    /// Follows the layer's own symbolic links, never out of the root.
+    /// Resolves a path. Follows the layer's own symbolic links, but never out of the root.
     fn follow(&mut self, components: &[&[u8]], make: bool) -> Result<Option<DirectoryIndex>, String> {
         let mut rest: Vec<Box<[u8]>> = components.iter().rev().map(|name| (*name).into()).collect();
         let (mut at, mut followed) = (ROOT, 0);
@@ -307,14 +307,14 @@ impl Tree {
         Ok(Some(at))
     }
 
-    /// The directory of this name, made if it is none yet.
+    /// The directory with this name, which is created if it does not exist.
     fn directory(&mut self, parent: DirectoryIndex, name: &[u8]) -> Result<DirectoryIndex, String> {
         if name.len() > NAME_MAX {
             return Err(format!("a name of {} bytes: at most {NAME_MAX} are possible", name.len()));
         }
         let opaque = match self.directories[parent].children.get(name) {
             Some(Child::Directory(index)) => return Ok(*index),
-            // The name is hidden below and made anew here.
+            // The name is hidden in lower layers and created anew here.
             Some(Child::Whiteout) => true,
             Some(Child::Symlink { .. } | Child::Other { .. }) | None => false,
         };
@@ -336,7 +336,7 @@ impl Tree {
         Ok(index)
     }
 
-    /// Takes a name away, and a directory's names with it.
+    /// Removes a name, and a directory with all its names.
     fn forget(&mut self, parent: DirectoryIndex, name: &[u8]) {
         let mut gone: Vec<Child> = self.directories[parent].children.remove(name).into_iter().collect();
         while let Some(child) = gone.pop() {
@@ -374,8 +374,8 @@ impl Tree {
     }
 }
 
-/// The components of a member's name. A leading slash is no more than the
-/// root, as in tar; what climbs out of the root is refused.
+/// Splits a member's name into components. As in tar, a leading slash has no effect; a name that leads out of
+/// the root is rejected.
 fn clean(path: &[u8]) -> Result<Vec<&[u8]>, String> {
     if path.len() > PATH_MAX {
         return Err(format!("a path of {} bytes: at most {PATH_MAX} are possible", path.len()));

@@ -1,4 +1,4 @@
-//! The documents of image archives, as far as they matter here.
+//! The documents of image archives, with the fields that are used.
 
 use std::collections::BTreeMap;
 
@@ -7,18 +7,18 @@ use serde::de::IgnoredAny;
 
 use crate::reference::{Reference, ReferenceError};
 
-/// The name that containerd and Docker give.
+/// The annotation in which containerd and Docker store the image name.
 const ANNOTATION_NAME: &str = "io.containerd.image.name";
-/// OCI's own, which Podman and Skopeo fill with a name or with a tag alone.
+/// OCI's annotation, in which Podman and Skopeo store a name or only a tag.
 const ANNOTATION_REF_NAME: &str = "org.opencontainers.image.ref.name";
 
-/// `index.json`
+/// The document `index.json`.
 #[derive(Deserialize)]
 pub(super) struct Index {
     pub(super) manifests: Vec<Descriptor>,
 }
 
-/// An image manifest or an index: told apart by what they have.
+/// An image manifest or an index; their fields distinguish them.
 #[derive(Deserialize)]
 pub(super) struct Manifest {
     pub(super) config: Option<Descriptor>,
@@ -26,7 +26,7 @@ pub(super) struct Manifest {
     pub(super) manifests: Option<Vec<Descriptor>>,
 }
 
-/// Names a blob.
+/// A reference to a blob.
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct Descriptor {
@@ -63,7 +63,7 @@ impl Descriptor {
         self.media_type().ends_with("+encrypted")
     }
 
-    /// The names of the image. A bare tag names nothing.
+    /// The names of the image. A bare tag is no name.
     pub(super) fn names(&self) -> Vec<Reference> {
         let annotation = |key: &str| self.annotations.as_ref().and_then(|annotations| annotations.get(key));
         let name = annotation(ANNOTATION_NAME)
@@ -72,7 +72,7 @@ impl Descriptor {
     }
 }
 
-/// What `manifest.json` is where it is no list: the manifest of one image.
+/// The manifest of one image, which `manifest.json` may have instead of a list.
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct OneImage {

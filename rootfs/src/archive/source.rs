@@ -1,5 +1,5 @@
-//! Where an archive's members come from: a directory, a tar file that can be
-//! read at any place, or a stream that passes once.
+//! The sources of an archive's members: a directory, a seekable tar file, or a stream that can be read only
+//! once.
 
 use std::collections::{BTreeMap, HashMap};
 use std::ffi::CString;
@@ -11,23 +11,23 @@ use super::{ArchiveError, DOCUMENT_MAX, DOCUMENTS_MAX, Documents};
 use crate::assemble::open_in_root;
 use crate::members::{Kind, Member, Members, shown};
 
-/// Members of one archive.
+/// The most members of one archive.
 const MEMBERS_MAX: usize = 8 * 1024;
-/// Longest name of a member that means anything here.
+/// The longest name of a member that is used, in bytes.
 const NAME_MAX: usize = 1024;
-/// Links followed from one member to the next.
+/// The most links that are followed from one member to the next.
 const LINKS_MAX: usize = 8;
 
 /// A member's stream and its length.
 pub(crate) type Opened<'a> = (Box<dyn Read + 'a>, u64);
 
-/// An archive of which any member can be read at any time.
+/// An archive whose members can be read in any order.
 pub(crate) trait Seekable: Documents {
-    /// None if there is no such member.
+    /// Opens a member; `None` if it does not exist.
     fn open(&mut self, member: &str) -> Result<Option<Opened<'_>>, ArchiveError>;
 }
 
-/// An OCI image layout that is a directory. No link in it leads out of it.
+/// An OCI image layout in a directory. No link in it leads out of it.
 pub(crate) struct Directory {
     directory: OwnedFd,
 }
@@ -143,7 +143,7 @@ fn read_document(source: &mut dyn Seekable, member: &str) -> Result<Option<Vec<u
     Ok(Some(bytes))
 }
 
-/// What is kept of a stream that has passed.
+/// What is kept of a stream that has been read: documents and links.
 #[derive(Default)]
 pub(crate) struct Passed {
     documents: BTreeMap<String, Vec<u8>>,
@@ -169,7 +169,7 @@ impl Passed {
         bounded(self.links.len())
     }
 
-    /// The member that a name leads to.
+    /// The member to which a name leads, through links.
     pub(crate) fn resolve(&self, member: &str) -> Option<String> {
         followed(cleaned(member.as_bytes())?, |name| self.links.get(name).cloned())
     }
@@ -181,7 +181,7 @@ impl Documents for Passed {
     }
 }
 
-/// Refuses an archive of more members than are kept in mind.
+/// Rejects an archive with too many members: their names are kept in memory.
 pub(crate) fn bounded(members: usize) -> Result<(), ArchiveError> {
     match members > MEMBERS_MAX {
         true => Err(ArchiveError::Document {
@@ -192,7 +192,7 @@ pub(crate) fn bounded(members: usize) -> Result<(), ArchiveError> {
     }
 }
 
-/// The one spelling of a member's name; none for a name outside of the archive.
+/// Normalises a member's name; `None` for a name outside of the archive.
 pub(crate) fn cleaned(name: &[u8]) -> Option<String> {
     let mut components: Vec<&str> = Vec::new();
     let name = std::str::from_utf8(name).ok().filter(|name| name.len() <= NAME_MAX)?;
@@ -208,7 +208,7 @@ pub(crate) fn cleaned(name: &[u8]) -> Option<String> {
     Some(components.join("/"))
 }
 
-/// Where a link leads: `docker save` of old shares layers so.
+/// The target of a link member: old versions of `docker save` share layers by links.
 fn link_target(name: &str, member: &Member) -> Option<String> {
     let link = std::str::from_utf8(&member.link).ok()?;
     match member.kind {
@@ -231,7 +231,7 @@ fn followed(mut name: String, follow: impl Fn(&str) -> Option<String>) -> Option
     None
 }
 
-/// A member's name for a message.
+/// The member's name, escaped for messages.
 pub(crate) fn label(member: &Member) -> String {
     shown(&member.path)
 }

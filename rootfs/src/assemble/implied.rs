@@ -1,12 +1,10 @@
-//! Directories that a layer uses and does not describe, as `tmp` in a layer of
-//! nothing but `tmp/file`. They are what the layers below say they are, as where
-//! layers are unpacked over each other; overlayfs would believe the upper layer,
-//! which knows nothing of them. So the container's own layer, which is above all,
-//! repeats what is said below.
+//! Handles directories that a layer uses but does not describe, such as `tmp` in a layer that has only
+//! `tmp/file`. They must look as lower layers describe them, as if the layers were unpacked over each other.
+//! But overlayfs uses the attributes of the upper layer, which does not know them. So the container's own
+//! layer, the topmost, repeats the descriptions of lower layers.
 //!
-//! A layer carries marks on the way to such directories ([`MARK`]); one without
-//! costs a single look. Follows no link: layers are hostile, and a link in one
-//! would lead into the host.
+//! Layers have marks on the way to such directories ([`MARK`]); a layer without marks costs a single look. No
+//! links are followed: layers are hostile, and a link in one would lead into the host.
 
 use std::collections::BTreeSet;
 use std::ffi::{CStr, CString, OsStr};
@@ -25,13 +23,13 @@ use nix::sys::time::TimeSpec;
 use super::kernel;
 use crate::tree::{IMPLIED, MARK};
 
-/// Such directories of all layers together: each is made again for every container.
+/// The most undescribed directories of all layers together: each is created again for every container.
 const DIRECTORIES_MAX: usize = 4096;
 
-/// Describes in `upper`, which is empty, what layers above the lowest leave to those below.
+/// Describes in `upper`, which is empty, the directories that layers above the lowest leave undescribed.
 pub(super) fn describe(layers: &[BorrowedFd<'_>], upper: BorrowedFd<'_>) -> io::Result<()> {
     let implied = layers.iter().map(|layer| undescribed(*layer)).collect::<io::Result<Vec<_>>>()?;
-    // What the lowest leaves undescribed is what it is.
+    // Directories that the lowest layer leaves undescribed have no other description.
     let above = implied.iter().skip(1);
     let cut_off = above.clone().any(|layer| layer.cut_off);
     let wanted: BTreeSet<&PathBuf> = above.flat_map(|layer| &layer.found).collect();
@@ -42,7 +40,7 @@ pub(super) fn describe(layers: &[BorrowedFd<'_>], upper: BorrowedFd<'_>) -> io::
     let upper = PathBuf::from(format!("/proc/self/fd/{}", upper.as_raw_fd()));
     let mut made = Vec::new();
     for path in wanted {
-        // Those above it are described where they are said to be something, too.
+        // Parent directories come first; they need a description, too.
         let way: Vec<&Path> = path.ancestors().filter(|path| !path.as_os_str().is_empty()).collect();
         for path in way.into_iter().rev() {
             let there = upper.join(path);
@@ -54,29 +52,29 @@ pub(super) fn describe(layers: &[BorrowedFd<'_>], upper: BorrowedFd<'_>) -> io::
             fs::create_dir(&there)?;
             std::os::unix::fs::chown(&there, Some(below.uid()), Some(below.gid()))?;
             fs::set_permissions(&there, Permissions::from_mode(below.mode() & 0o7777))?;
-            // Both have 32 bits on 32-bit ARM, in what the standard library reads as well.
+            // Both are 32 bits wide on 32-bit ARM, even in the standard library.
             made.push((there, TimeSpec::new(below.mtime() as _, below.mtime_nsec() as _)));
         }
     }
-    // What is made in a directory changes its time.
+    // Creating entries in a directory changes its mtime, so the times are set last.
     for (path, time) in made.iter().rev() {
         utimensat(None, path, time, time, UtimensatFlags::NoFollowSymlink)?;
     }
     Ok(())
 }
 
-/// The directories of a layer that it uses and does not describe.
+/// The directories that a layer uses but does not describe.
 struct Undescribed {
     found: BTreeSet<PathBuf>,
-    /// Not all of them: they are more than [`DIRECTORIES_MAX`].
+    /// Whether the list is incomplete, because there are more than [`DIRECTORIES_MAX`].
     cut_off: bool,
 }
 
-/// However deep a layer is, few of its directories are open at a time.
+/// Finds the undescribed directories of a layer. Opens few directories at a time, however deep the layer is.
 fn undescribed(layer: BorrowedFd<'_>) -> io::Result<Undescribed> {
     let mark = trusted(MARK);
     let mut found = BTreeSet::new();
-    // Each of these has at least one in it, or is one itself.
+    // Each of these contains at least one undescribed directory, or is one.
     let mut todo = vec![PathBuf::from(".")];
     while let Some(path) = todo.pop() {
         let Some(directory) = open(layer, &path)? else { continue };
@@ -104,14 +102,14 @@ fn undescribed(layer: BorrowedFd<'_>) -> io::Result<Undescribed> {
     Ok(Undescribed { found, cut_off: false })
 }
 
-/// The directory of the topmost layer that describes it, if no layer above that hides it.
+/// Opens the directory in the topmost layer that describes it, unless a higher layer hides it.
 fn described(layers: &[BorrowedFd<'_>], implied: &[Undescribed], path: &Path) -> io::Result<Option<File>> {
     for (layer, implied) in layers.iter().zip(implied).rev() {
         if !implied.found.contains(path) {
             match open(*layer, path) {
                 Ok(Some(directory)) => return Ok(Some(directory)),
                 Ok(None) => {}
-                // A file, a link or a whiteout is there, or above.
+                // The layer has a file, a link or a whiteout at this path or above.
                 Err(error) if [Some(libc::ENOTDIR), Some(libc::ELOOP)].contains(&error.raw_os_error()) => {
                     return Ok(None);
                 }
@@ -131,7 +129,7 @@ fn described(layers: &[BorrowedFd<'_>], implied: &[Undescribed], path: &Path) ->
     Ok(None)
 }
 
-/// The directory at `path` below `at`, without following a link; `None` if there is nothing.
+/// Opens the directory at `path` below `at` without following links; `None` if nothing exists there.
 fn open(at: BorrowedFd<'_>, path: &Path) -> io::Result<Option<File>> {
     let path = CString::new(path.as_os_str().as_bytes())?;
     match kernel::open_directory_beneath(at, &path) {
@@ -145,7 +143,7 @@ fn trusted(name: &[u8]) -> CString {
     CString::new([b"trusted.", name].concat()).unwrap_or_default()
 }
 
-/// Up to eight bytes of an extended attribute.
+/// Reads up to eight bytes of an extended attribute.
 fn attribute(file: &File, name: &CStr) -> io::Result<Option<Vec<u8>>> {
     let mut value = vec![0u8; 8];
     // SAFETY: name and buffer outlive the call, and the length is the buffer's.

@@ -1,4 +1,4 @@
-//! The system calls around detached mounts that `nix` does not have.
+//! The system calls for detached mounts that `nix` lacks.
 
 use std::ffi::{CStr, CString};
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
@@ -22,13 +22,13 @@ const MOVE_MOUNT_F_EMPTY_PATH: c_uint = 4;
 
 pub(super) fn open(path: &Path, flags: OFlag) -> Result<OwnedFd, Errno> {
     let fd = nix::fcntl::open(path, flags, Mode::empty())?;
-    // SAFETY: open succeeded, so the descriptor is open and nobody else's.
+    // SAFETY: open succeeded, so the descriptor is open and nobody else owns it.
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
 fn descriptor(result: c_long) -> Result<OwnedFd, Errno> {
     let fd = Errno::result(result)?;
-    // SAFETY: the call succeeded, so it gave a new descriptor, which is nobody else's.
+    // SAFETY: the call succeeded, so it returned a new descriptor, which nobody else owns.
     Ok(unsafe { OwnedFd::from_raw_fd(fd as RawFd) })
 }
 
@@ -62,7 +62,7 @@ pub(super) fn set_flag(context: BorrowedFd<'_>, key: &CStr) -> Result<(), Errno>
 
 pub(super) fn set_path(context: BorrowedFd<'_>, key: &CStr, path: &Path) -> Result<(), Errno> {
     let value = c_path(path)?;
-    // The kernel takes 255 bytes here, and has to find the same file.
+    // The kernel accepts 255 bytes here. A longer path is replaced by one that leads to the same file.
     if value.as_bytes().len() < 256 {
         return fsconfig(context, FSCONFIG_SET_STRING, Some(key), Some(&value));
     }
@@ -82,7 +82,7 @@ pub(super) fn fsmount(context: BorrowedFd<'_>) -> Result<OwnedFd, Errno> {
     })
 }
 
-/// A copy of the mount that shows what is below this directory, attached nowhere.
+/// Copies the mount that shows this directory, to a detached mount.
 pub(crate) fn open_tree_clone(mount: BorrowedFd<'_>) -> Result<OwnedFd, Errno> {
     let flags = OPEN_TREE_CLONE | libc::O_CLOEXEC as c_uint | libc::AT_EMPTY_PATH as c_uint;
     // SAFETY: the empty path ends in NUL and outlives the call.
@@ -105,15 +105,15 @@ pub(super) fn move_mount(mount: BorrowedFd<'_>, target: &Path) -> Result<(), Err
     Errno::result(result).map(drop)
 }
 
-/// Opens a directory below `at`, following no link.
+/// Opens a directory below `at` without following links.
 pub(super) fn open_directory_beneath(at: BorrowedFd<'_>, path: &CStr) -> Result<OwnedFd, Errno> {
     let flags = libc::O_RDONLY | libc::O_DIRECTORY | libc::O_CLOEXEC;
     openat2(at, path, flags, libc::RESOLVE_BENEATH | libc::RESOLVE_NO_SYMLINKS)
 }
 
-/// Opens a path below `root` for reading as if `root` were `/`: no link leads out.
+/// Opens a path below `root` for reading as if `root` were `/`, so that no link leads out.
 pub(crate) fn open_in_root(root: BorrowedFd<'_>, path: &CStr) -> Result<OwnedFd, Errno> {
-    // Without O_NONBLOCK a fifo would wait for its writer.
+    // Without O_NONBLOCK, opening a fifo would wait for a writer.
     let flags = libc::O_RDONLY | libc::O_CLOEXEC | libc::O_NONBLOCK | libc::O_NOCTTY;
     openat2(root, path, flags, libc::RESOLVE_IN_ROOT | libc::RESOLVE_NO_MAGICLINKS)
 }

@@ -1,5 +1,5 @@
-//! Loop devices, for kernels that mount no EROFS from a file, and for files on
-//! file systems that they mount none from.
+//! Loop devices, for kernels that cannot mount EROFS from a file, and for files on file systems that do not
+//! support it.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
@@ -12,7 +12,7 @@ use super::{AssembleError, kernel};
 
 pub(super) const FEATURE: &str = "loop devices";
 
-/// Others may take the free device first; so often is another one asked for.
+/// How often another free device is requested, because other processes may take a free one first.
 const ATTEMPTS: usize = 64;
 
 // linux/loop.h
@@ -22,7 +22,7 @@ const LO_FLAGS_READ_ONLY: u32 = 1;
 const LO_FLAGS_AUTOCLEAR: u32 = 4;
 const LO_FLAGS_DIRECT_IO: u32 = 16;
 
-/// `struct loop_info64`
+/// The kernel's `struct loop_info64`.
 #[repr(C)]
 struct LoopInfo {
     device: u64,
@@ -40,7 +40,7 @@ struct LoopInfo {
     init: [u64; 2],
 }
 
-/// `struct loop_config`
+/// The kernel's `struct loop_config`.
 #[repr(C)]
 struct LoopConfig {
     fd: u32,
@@ -49,10 +49,10 @@ struct LoopConfig {
     reserved: [u64; 8],
 }
 
-/// A loop device that goes when nothing uses it any more.
+/// A loop device that the kernel frees when nothing uses it any more.
 pub(super) struct LoopDevice {
     path: PathBuf,
-    /// Keeps it until it is mounted.
+    /// Keeps the device until it is mounted.
     _device: OwnedFd,
 }
 
@@ -62,7 +62,7 @@ impl LoopDevice {
     }
 }
 
-/// Makes the file a block device, read-only.
+/// Attaches the file to a read-only block device.
 pub(super) fn attach(file: &Path, direct: bool) -> Result<LoopDevice, AssembleError> {
     let failed =
         |errno: Errno| AssembleError::MountLayer { path: file.to_owned(), source: io::Error::from(errno) };

@@ -1,11 +1,9 @@
-//! One mount of a layer, many copies of it, for as long as a descriptor is open.
+//! One mount of a layer and many copies of it, as long as a descriptor is open.
 //!
-//! From Linux 6.15 on a mount that is attached nowhere can be copied, and the
-//! descriptor is that of such a mount. Kernels before it copy only mounts of the
-//! caller's own mount namespace: there the layer is made the root of a namespace
-//! with nothing else in it, and the descriptor is that of the namespace, which
-//! whoever wants a copy enters for a moment. So on neither is a mount ever seen
-//! on the host.
+//! Since Linux 6.15 a detached mount can be copied, and the descriptor refers to such a mount. Older kernels
+//! copy only mounts of the caller's own mount namespace. There the layer becomes the root of a namespace with
+//! nothing else in it, and the descriptor refers to the namespace, which a thread enters for a moment to make
+//! a copy. In neither case is a mount visible on the host.
 
 use std::fs::File;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
@@ -19,7 +17,7 @@ use nix::sys::statfs::FsType;
 
 use super::kernel;
 
-/// The descriptor to keep of a new mount.
+/// Returns the descriptor to keep for a new mount.
 pub(super) fn shared(mount: OwnedFd) -> Result<OwnedFd, Errno> {
     match kernel::open_tree_clone(mount.as_fd()) {
         Ok(_) => Ok(mount),
@@ -28,9 +26,9 @@ pub(super) fn shared(mount: OwnedFd) -> Result<OwnedFd, Errno> {
     }
 }
 
-/// A copy of what `shared` keeps, attached nowhere.
+/// Copies the mount that `shared` keeps, to a detached mount.
 pub(super) fn copy(shared: BorrowedFd<'_>) -> Result<OwnedFd, Errno> {
-    // Asked first: of a namespace's own file a copy can be made as well.
+    // This check comes first, because the namespace's own file could also be copied.
     if nix::sys::statfs::fstatfs(shared)?.filesystem_type() == NSFS {
         copy_root_of(shared)
     } else {
@@ -38,12 +36,12 @@ pub(super) fn copy(shared: BorrowedFd<'_>) -> Result<OwnedFd, Errno> {
     }
 }
 
-/// What namespaces are files of (linux/magic.h).
+/// The file system of namespace files (linux/magic.h).
 const NSFS: FsType = FsType(0x6e73_6673);
 
-/// A mount namespace whose root is this mount.
+/// Creates a mount namespace whose root is this mount.
 pub(super) fn namespace_of(mount: &OwnedFd) -> Result<OwnedFd, Errno> {
-    // A thread of its own: namespace, root and directory are a thread's.
+    // In a separate thread: namespace, root and working directory belong to a thread.
     std::thread::scope(|scope| {
         let made = scope.spawn(|| {
             unshare(CloneFlags::CLONE_NEWNS | CloneFlags::CLONE_FS)?;
@@ -52,7 +50,7 @@ pub(super) fn namespace_of(mount: &OwnedFd) -> Result<OwnedFd, Errno> {
             nix::mount::mount(none, "/", none, MsFlags::MS_REC | MsFlags::MS_PRIVATE, none)?;
             kernel::move_mount(mount.as_fd(), Path::new("/"))?;
             nix::unistd::fchdir(mount.as_raw_fd())?;
-            // The old root comes to lie on the new one, and goes with all that is below it.
+            // The old root is stacked on the new one, and is unmounted with everything below it.
             nix::unistd::pivot_root(".", ".")?;
             nix::mount::umount2(".", MntFlags::MNT_DETACH)?;
             Ok(namespace)
@@ -61,7 +59,8 @@ pub(super) fn namespace_of(mount: &OwnedFd) -> Result<OwnedFd, Errno> {
     })
 }
 
-/// The calling thread must share its root and directory with no other.
+/// Copies the root mount of a namespace. The calling thread must not share its root and directory with any
+/// other.
 fn copy_root_of(namespace: BorrowedFd<'_>) -> Result<OwnedFd, Errno> {
     let own = own_namespace()?;
     setns(namespace, CloneFlags::CLONE_NEWNS)?;

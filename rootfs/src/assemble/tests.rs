@@ -1,4 +1,4 @@
-//! Real mounts, in a mount namespace of each test's own, which needs root.
+//! Tests with real mounts, in a mount namespace of each test's own, which needs root.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;
@@ -11,7 +11,7 @@ use crate::reference::{Digest, Reference};
 use crate::store::Store;
 use crate::testing::{self, Scratch, TarBuilder, TestImage, oci_archive, run};
 
-/// Runs `body` where its mounts are nobody else's, in a directory with places for them.
+/// Runs `body` with private mounts, in a directory that has mount points.
 fn in_own_namespace(body: impl FnOnce(&Path) + Send) {
     testing::in_own_namespace(|scratch| {
         for name in ["upper", "work", "target"] {
@@ -21,7 +21,7 @@ fn in_own_namespace(body: impl FnOnce(&Path) + Send) {
     });
 }
 
-/// A store with one image of three layers.
+/// Creates a store with one image of three layers.
 fn loaded(root: &Path) -> (Store, Vec<Digest>) {
     let base = TarBuilder::new()
         .directory("etc")
@@ -74,7 +74,7 @@ fn layers_become_one_writable_root() {
     });
 }
 
-/// An image whose upper layers name files and leave out the directories that they are in.
+/// The image's upper layers name files but not the directories that contain them.
 #[test]
 fn a_directory_that_an_upper_layer_leaves_undescribed_is_what_a_lower_one_says() {
     in_own_namespace(|scratch| {
@@ -136,7 +136,7 @@ fn directories_that_nobody_describes_may_be_as_deep_as_names_are_long() {
     });
 }
 
-/// As kernels before 6.15 need it, which copy no mount that is attached nowhere.
+/// Emulates kernels before 6.15, which cannot copy detached mounts.
 #[test]
 fn layers_become_one_root_on_kernels_that_want_them_attached() {
     in_own_namespace(|scratch| {
@@ -149,7 +149,7 @@ fn layers_become_one_root_on_kernels_that_want_them_attached() {
                 let mount = mount_layer_by(&path, Backing::File).unwrap();
                 let namespace = share::namespace_of(&mount).unwrap();
                 drop(mount);
-                // As often as wanted.
+                // Copies can be repeated.
                 share::copy(namespace.as_fd()).unwrap();
                 share::copy(namespace.as_fd()).unwrap()
             })
@@ -159,7 +159,7 @@ fn layers_become_one_root_on_kernels_that_want_them_attached() {
         let (upper, work_path) = (scratch.join("upper"), scratch.join("work"));
         let (upper, work) = (open_directory(&upper).unwrap(), open_directory(&work_path).unwrap());
         let target = scratch.join("target");
-        // As an attempt that fails leaves it.
+        // A failed attempt leaves this.
         fs::create_dir_all(work_path.join("work/incompat/volatile")).unwrap();
         let (upper, work) = (upper.as_fd(), work.as_fd());
         let overlay = Overlay { upper, work, work_path: &work_path, target: &target, read_only: false };
@@ -230,7 +230,7 @@ fn a_layer_on_tmpfs_is_mounted_through_a_loop_device_that_goes_with_it() {
         assert_ne!(text.st_ino, inode, "a mount, not the file");
         assert!(loops_of(&path), "no loop device is attached to {}", path.display());
         drop(mount);
-        // The device is cleared by the last close, which the kernel may defer.
+        // The last close clears the device, which the kernel may defer.
         let deadline = std::time::Instant::now() + std::time::Duration::from_secs(10);
         while loops_of(&path) {
             assert!(std::time::Instant::now() < deadline, "the loop device stays");

@@ -1,5 +1,5 @@
-//! Whether this kernel mounts layers, and whether a file system can take a container's changes: tried
-//! on a layer of one directory, and on a small overlay. For `nodlet doctor`; no pod depends on it.
+//! Tries whether this kernel mounts layers, and whether a file system supports a container's changes, with a
+//! layer of one directory and a small overlay. For `nodlet doctor`; no pod depends on it.
 
 use std::fmt;
 use std::fs;
@@ -15,39 +15,39 @@ use crate::erofs::{ErofsError, Writer};
 use crate::reference::Digest;
 use crate::tree::{Bounds, Place, ROOT, Tree};
 
-/// Enough for the few names of the layer that is tried.
+/// Bounds that suffice for the few names of the trial layer.
 const BOUNDS: Bounds = Bounds { entries: 8, directories: 8, name_bytes: 256, steps: 64 };
-/// More than that layer takes.
+/// More bytes than the trial layer needs.
 const LAYER_BYTES: u64 = 64 * 1024;
-/// What marks the directory of that layer.
+/// The attribute that marks the directory of the trial layer.
 const OPAQUE: &std::ffi::CStr = c"trusted.overlay.opaque";
 
-/// What came of mounting a layer.
+/// The result of mounting a layer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LayerTrial {
-    /// The best way in which the kernel reads it.
+    /// The best way in which the kernel reads the layer.
     pub backing: Backing,
-    /// Whether its extended attributes can be read (CONFIG_EROFS_FS_XATTR).
+    /// Whether the layer's extended attributes can be read (CONFIG_EROFS_FS_XATTR).
     pub has_attributes: bool,
 }
 
-/// A trial that could not be carried out, or that showed a lack.
+/// Why a trial could not be carried out, or what it found missing.
 #[derive(Debug)]
 pub enum TrialError {
     /// The layer could not be written.
     Write(io::Error),
-    /// The kernel did not mount it.
+    /// The kernel did not mount the layer.
     Mount(AssembleError),
     /// The kernel has no overlayfs.
     NoOverlay,
-    /// The kernel refused an overlay with its changes here.
+    /// The kernel rejected an overlay with its changes on this file system.
     Overlay(io::Error),
     /// A file of a lower layer could not be changed or removed.
     Change(io::Error),
     /// A removed file of a lower layer is still listed: the file system does not report the types of
     /// directory entries.
     Listed,
-    /// A directory could not replace one of a lower layer: the file system has no extended attributes.
+    /// A directory could not replace one of a lower layer: the file system lacks extended attributes.
     Replace(io::Error),
 }
 
@@ -82,7 +82,7 @@ impl std::error::Error for TrialError {
     }
 }
 
-/// Writes a layer into `directory` and mounts it, attached nowhere.
+/// Writes a layer into `directory` and mounts it, detached.
 pub fn try_layer(directory: &Path) -> Result<LayerTrial, TrialError> {
     let path = directory.join("layer.erofs");
     write_layer(&path).map_err(TrialError::Write)?;
@@ -103,12 +103,12 @@ pub fn try_layer(directory: &Path) -> Result<LayerTrial, TrialError> {
                 };
                 return Ok(LayerTrial { backing, has_attributes: length == 1 });
             }
-            // Without EROFS no other way is better.
+            // Without EROFS no other backing can work.
             Err(error @ AssembleError::NoKernelSupport { feature: "EROFS", .. }) => {
                 return Err(TrialError::Mount(error));
             }
             Err(error) => {
-                // "Block device required": that there are no loop devices says more.
+                // "Block device required": the lack of loop devices is a better explanation.
                 let lacks_loop = matches!(error, AssembleError::NoKernelSupport { .. });
                 if lacks_loop || first.is_none() {
                     first = Some(error);
@@ -119,7 +119,7 @@ pub fn try_layer(directory: &Path) -> Result<LayerTrial, TrialError> {
     Err(first.map_or(TrialError::Write(io::ErrorKind::Unsupported.into()), TrialError::Mount))
 }
 
-/// A layer of one directory, `marked`, which hides what lower layers have in it.
+/// Writes a layer of one directory, `marked`, which hides its contents in lower layers.
 fn write_layer(path: &Path) -> io::Result<()> {
     let failed = |error: ErofsError| match error {
         ErofsError::Read(source) => source,
@@ -139,9 +139,9 @@ fn write_layer(path: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// Mounts an overlay whose changes go to `directory`, and does there what containers do: change, remove
-/// and replace what an image brought. Called in a process with a mount namespace of its own, in which
-/// the overlay stays mounted; `directory` must be empty.
+/// Mounts an overlay whose changes go to `directory`, and does what containers do: changes, removes and
+/// replaces files of an image. Must be called in a process with a mount namespace of its own, in which the
+/// overlay stays mounted. `directory` must be empty.
 pub fn try_overlay(directory: &Path) -> Result<(), TrialError> {
     let [lower, upper, work, target] = ["lower", "upper", "work", "target"].map(|name| directory.join(name));
     for path in [&lower, &upper, &work, &target] {

@@ -1,4 +1,4 @@
-//! The user that an image or a Pod names, looked up in the image itself.
+//! Looks up the user that an image or a Pod names, in the image itself.
 
 use std::fmt;
 use std::fs::File;
@@ -11,51 +11,51 @@ use nix::fcntl::OFlag;
 
 use super::kernel;
 
-/// A larger `/etc/passwd` or `/etc/group` is not read: it is the image's, and
-/// the memory is ours.
+/// The largest `/etc/passwd` or `/etc/group` that is read, in bytes: the image determines its size, but
+/// nodlet provides the memory.
 const FILE_MAX: u64 = 1024 * 1024;
 
-/// Who a process is to be.
+/// The user and groups of a process.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ProcessUser {
-    /// The user.
+    /// The user ID.
     pub uid: u32,
-    /// Its primary group.
+    /// The primary group ID.
     pub gid: u32,
-    /// Groups that `/etc/group` counts it among, in their order there.
+    /// The groups of which the user is a member in `/etc/group`, in the order of that file.
     pub additional_gids: Vec<u32>,
-    /// `$HOME`
+    /// The value of `$HOME`.
     pub home: String,
 }
 
-/// Why a user is none that the image has.
+/// Why a user could not be resolved.
 #[derive(Debug)]
 pub enum UserError {
-    /// A name that `/etc/passwd` does not have.
+    /// `/etc/passwd` lacks this name.
     NoSuchUser {
-        /// The name.
+        /// The user name.
         user: String,
     },
-    /// A name that `/etc/group` does not have.
+    /// `/etc/group` lacks this name.
     NoSuchGroup {
-        /// The name.
+        /// The group name.
         group: String,
     },
-    /// A number that is no user or group ID.
+    /// A number is not a valid user or group ID.
     OutOfRange {
         /// The number as written.
         id: String,
     },
-    /// The image's file is too large.
+    /// A file of the image is too large.
     TooLarge {
         /// The file.
         file: &'static str,
     },
-    /// The image's file could not be read.
+    /// A file of the image could not be read.
     Read {
         /// The file.
         file: &'static str,
-        /// What reading gave.
+        /// The error of reading.
         source: io::Error,
     },
 }
@@ -92,16 +92,15 @@ impl std::error::Error for UserError {
     }
 }
 
-/// Resolves `user[:group]`, names or numbers, in the root file system `root`.
-/// An empty `user` is root. A number that the image does not know stands for
-/// itself, with group 0.
+/// Resolves `user[:group]`, as names or numbers, in the root file system `root`. An empty `user` means root.
+/// A number that the image does not list is used as it is, with group 0.
 pub fn user(root: &Path, user: &str) -> Result<ProcessUser, UserError> {
     let passwd = read(root, "/etc/passwd")?;
     let group = read(root, "/etc/group")?;
     resolve(&passwd, &group, user)
 }
 
-/// The text of a file in the image; empty if there is none.
+/// Reads a file in the image as text; empty if it does not exist.
 fn read(root: &Path, file: &'static str) -> Result<String, UserError> {
     let failed = |errno: Errno| UserError::Read { file, source: errno.into() };
     let root = kernel::open(root, OFlag::O_PATH | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC).map_err(failed)?;
@@ -129,7 +128,7 @@ fn resolve(passwd: &str, group: &str, wanted: &str) -> Result<ProcessUser, UserE
         None => (wanted, ""),
     };
     let user = if user.is_empty() { "0" } else { user };
-    // A name may consist of digits, so names come first.
+    // Names are tried first, because a name may consist of digits.
     let entry = users(passwd)
         .find(|entry| entry.name == user)
         .or_else(|| users(passwd).find(|entry| Ok(entry.uid) == user.parse()));
@@ -157,7 +156,7 @@ fn resolve(passwd: &str, group: &str, wanted: &str) -> Result<ProcessUser, UserE
     Ok(ProcessUser { uid, gid, additional_gids, home: home.to_owned() })
 }
 
-/// A number, or none if the text is a name.
+/// Parses a number; `None` if the text is a name.
 fn id(text: &str) -> Result<Option<u32>, UserError> {
     if text.is_empty() || !text.bytes().all(|b| b.is_ascii_digit()) {
         return Ok(None);
@@ -173,7 +172,7 @@ struct User<'a> {
     home: &'a str,
 }
 
-/// Lines that are no entries are passed over, as by libc.
+/// Parses `/etc/passwd`. Skips invalid lines, as libc does.
 fn users(passwd: &str) -> impl Iterator<Item = User<'_>> {
     passwd.lines().filter_map(|line| {
         let mut fields = line.trim().split(':');

@@ -1,8 +1,8 @@
-//! The sender's side: finds in a new layer what a board has of it.
+//! The sender's side: finds the parts of a new layer that a board already has.
 //!
-//! Blocks of the base are looked for at any byte of a file, so that an insertion costs no more than
-//! itself; tails only at the end of one. Headers of the tar stream are literals: they shrink to a
-//! tenth. Memory is for the list of the base and for some pieces' worth of the layer.
+//! Blocks of the base are searched at every byte of a file, so that an insertion costs only its own bytes;
+//! tails are searched only at the end of a file. Headers of the tar stream are sent as literals, which
+//! compress to a tenth. Memory holds the list of the base and the layer's data for a few pieces.
 
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -16,20 +16,22 @@ use super::{COPY, LITERAL, PIECE_MAX, TAIL_MIN, UNPACKED_MAX, Weak, invalid, str
 use crate::erofs::BLOCK;
 use crate::members::{Kind, Members};
 
-/// Blocks that have the weak hash of another one: whoever makes many costs the sender hours.
+/// The most blocks whose weak hash matches but whose strong hash does not: a malicious layer could cost the
+/// sender hours.
 const FALSE_ALARMS_MAX: u32 = 64 * 1024;
 
-/// Bytes of a file in which nothing was found that are kept for the search.
+/// The most bytes of a file without matches that are kept for the search.
 const SEARCHED_MAX: usize = 64 * 1024;
 
-/// What a list of a base says.
+/// The parsed list of a base's blocks.
 pub struct Blocks {
     blocks: u64,
-    /// Weak hashes of blocks, and a bit for the first twenty of each one's. The bits tell most bytes
-    /// of a layer from a block's first one: looking all of them up would take most of the time.
+    /// Weak hashes of blocks; and `bits`, a bitmap by the first twenty bits of each. The bitmap quickly
+    /// rejects most bytes of a layer as the start of a block: looking all of them up would take most of the
+    /// time.
     weak: HashMap<u64, u32>,
     bits: Vec<u64>,
-    /// Blocks and tails by strong hash and length, and where in the base each begins.
+    /// The offset in the base of each block and tail, by strong hash and length.
     places: HashMap<u64, u32>,
 }
 
@@ -39,18 +41,18 @@ impl Default for Blocks {
     }
 }
 
-/// Of a strong hash and a length. What it confuses, the layer's digest finds.
+/// The key of a strong hash and a length. The layer's digest reveals collisions.
 fn key(hash: [u8; 8], length: usize) -> u64 {
     u64::from_be_bytes(hash).wrapping_add(length as u64)
 }
 
-/// The place of a weak hash among the bits.
+/// The position of a weak hash in the bitmap.
 fn bit(hash: u32) -> (usize, u64) {
     ((hash >> 18) as usize, 1 << (hash >> 12 & 63))
 }
 
 impl Blocks {
-    /// Adds a piece of the list.
+    /// Adds a part of the list.
     pub fn add(&mut self, mut piece: &[u8]) -> io::Result<()> {
         fn field<const N: usize>(bytes: &mut &[u8]) -> io::Result<[u8; N]> {
             let (field, rest) =
@@ -61,7 +63,7 @@ impl Blocks {
         while !piece.is_empty() {
             let begin = self.blocks * BLOCK as u64;
             self.blocks += 1;
-            // Places fit into 32 bits by this.
+            // This bound ensures that offsets fit into 32 bits.
             if begin > super::BASE_MAX {
                 return Err(invalid("a list of more blocks than any base has"));
             }
@@ -95,19 +97,19 @@ impl Blocks {
     }
 }
 
-/// The pieces of which a board makes a layer.
+/// The pieces from which a board rebuilds a layer.
 pub struct Changes {
-    /// The pieces, one after the other.
+    /// The pieces, in sequence.
     file: File,
-    /// How much each makes, and its length.
+    /// The bytes that each piece makes, and its length.
     pub(super) pieces: Vec<(u64, u64)>,
-    /// Bytes of the layer that the board had made already.
+    /// Bytes of the layer that the board had already rebuilt.
     from: u64,
 }
 
 impl Changes {
-    /// Bytes of all pieces from where so much of the layer is made, and the place of the first of them
-    /// in the file. None if no piece begins there.
+    /// For a board that has rebuilt `made` bytes of the layer: the offset in the file of the next piece, and
+    /// the bytes of all pieces from there. `None` if no piece begins at `made`.
     pub fn rest(&self, made: u64) -> Option<(u64, u64)> {
         let (mut reached, mut place) = (self.from, 0);
         for (makes, length) in &self.pieces {
@@ -121,7 +123,7 @@ impl Changes {
         (reached == made).then_some((place, all - place))
     }
 
-    /// The pieces from this place in the file.
+    /// The pieces from this offset in the file.
     pub fn pieces(&self, place: u64) -> impl Iterator<Item = io::Result<Vec<u8>>> + '_ {
         use std::os::unix::fs::FileExt;
         let mut at = 0;
@@ -136,15 +138,15 @@ impl Changes {
     }
 }
 
-/// What a comparison may cost.
+/// The limits of a comparison.
 pub(crate) struct Bounds {
-    /// Bytes of all pieces.
+    /// The most bytes of all pieces.
     pub(crate) bytes: u64,
     pub(crate) end: Instant,
 }
 
-/// Compares an uncompressed layer with the blocks of a base; `from` is what the board has made of it
-/// already. None if the pieces take more than the bounds.
+/// Compares an uncompressed layer with the blocks of a base. `from` is the number of bytes that the board has
+/// already rebuilt. Returns `None` if the pieces exceed the bounds.
 pub(crate) fn compare(
     layer: &mut dyn Read,
     blocks: &Blocks,
@@ -168,7 +170,7 @@ pub(crate) fn compare(
     });
     let walked = {
         let tapped = Tapped { stream: layer, search: &search };
-        // As layers are read elsewhere: the code of one kind of stream is enough.
+        // Boxed like other layer streams, so that the code for one type of stream suffices.
         let tapped: Box<dyn Read> = Box::new(tapped);
         let mut members = Members::new(tapped);
         loop {
@@ -193,7 +195,7 @@ pub(crate) fn compare(
     search.finish()
 }
 
-/// A stream that the search sees.
+/// A reader that also passes the bytes to the search.
 struct Tapped<'a, 'b> {
     stream: &'a mut dyn Read,
     search: &'a RefCell<Search<'b>>,
@@ -211,20 +213,20 @@ struct Search<'a> {
     blocks: &'a Blocks,
     bounds: &'a Bounds,
     pieces: Pieces,
-    /// What is left of the present file, as far as it was read: literals up to `searched`.
+    /// Bytes of the current file that were read but not yet encoded: literals up to `searched`.
     buffer: Vec<u8>,
     searched: usize,
     weak: Option<Weak>,
-    /// Bytes of the present file, and those that were not read yet.
+    /// The size of the current file, and the bytes of it that were not read yet.
     size: u64,
     left: u64,
     false_alarms: u32,
-    /// Whether it takes more than its bounds.
+    /// Whether the pieces exceed the bounds.
     over: bool,
 }
 
 impl Search<'_> {
-    /// What follows are so many bytes of a file.
+    /// Begins a file of this many bytes.
     fn begin(&mut self, size: u64) {
         (self.size, self.left) = (size, size);
     }
@@ -278,14 +280,14 @@ impl Search<'_> {
         (self.searched, self.weak) = (0, None);
     }
 
-    /// The end of a file, of which some is left that is no whole block.
+    /// Ends a file. The bytes left may be its tail, which is less than a block.
     fn end(&mut self) -> io::Result<()> {
         let tail = usize::try_from(self.size % BLOCK as u64).unwrap_or(0);
         let mut found = None;
         if tail >= TAIL_MIN && tail <= self.buffer.len() {
             let bytes = &self.buffer[self.buffer.len() - tail..];
             found = self.blocks.find(bytes).or_else(|| {
-                // One that does not fit behind its inode has a block.
+                // A tail that does not fit after its inode has a block of its own.
                 let mut block = bytes.to_vec();
                 block.resize(BLOCK, 0);
                 self.blocks.find(&block)
@@ -309,16 +311,16 @@ impl Search<'_> {
     }
 }
 
-/// Instructions as they are packed.
+/// Packs instructions into pieces.
 struct Pieces {
     changes: Changes,
     bytes: u64,
-    /// Bytes of the layer that the board has.
+    /// Bytes of the layer that the board already has.
     skip: u64,
-    /// The present piece, and what it makes.
+    /// The current piece, uncompressed, and the number of bytes that it makes.
     unpacked: Vec<u8>,
     makes: u64,
-    /// A range of the base that may become longer, by its beginning and length.
+    /// The range of the base, as offset and length, that the next instruction may extend.
     copy: (u64, u64),
 }
 
@@ -361,7 +363,7 @@ impl Pieces {
         Ok(())
     }
 
-    /// How many of the next bytes the board has.
+    /// How many of the next `length` bytes the board already has.
     fn skipped(&mut self, length: usize) -> usize {
         let skipped = usize::try_from(self.skip).unwrap_or(usize::MAX).min(length);
         self.skip -= skipped as u64;
@@ -390,7 +392,7 @@ impl Pieces {
         let mut piece = Vec::with_capacity(PIECE_MAX);
         piece.extend_from_slice(&self.makes.to_be_bytes());
         let mut deflate = Compress::new(Compression::best(), false);
-        // Of what cannot be made smaller, a piece has room for all.
+        // A piece has space even for incompressible data.
         match deflate.compress_vec(&self.unpacked, &mut piece, FlushCompress::Finish) {
             Ok(Status::StreamEnd) => {}
             _ => return Err(invalid("a piece that does not fit")),

@@ -11,7 +11,7 @@ use crate::content::Content;
 use crate::layer::{LayerBounds, convert};
 use crate::testing::{Scratch, TarBuilder};
 
-/// The image of a layer, as the store has it.
+/// Converts a layer to an EROFS image, as the store does.
 fn image(scratch: &Scratch, name: &str, layer: &[u8]) -> File {
     let path = scratch.path().join(name);
     let file = Content::default().create(&path).unwrap();
@@ -45,7 +45,7 @@ fn compared(scratch: &Scratch, layer: &[u8], blocks: &Blocks, from: u64, bytes: 
     compare(&mut &*layer, blocks, from, &bounds(bytes), file).unwrap()
 }
 
-/// Pieces as they lie on a board, from a place in the sender's file.
+/// The pieces as a board stores them, from an offset in the sender's file.
 fn file_of(changes: &Changes, place: u64) -> Vec<u8> {
     let mut file = Vec::new();
     for piece in changes.pieces(place) {
@@ -63,7 +63,7 @@ fn rebuilt(base: &File, pieces: &[u8]) -> io::Result<Vec<u8>> {
     Ok(layer)
 }
 
-/// The layer after it went over as changed blocks, and the bytes of these.
+/// Transfers a layer as changed blocks. Returns the bytes of the changed blocks.
 fn sent(old: &[u8], new: &[u8]) -> u64 {
     let scratch = Scratch::new();
     let base = image(&scratch, "base", old);
@@ -139,7 +139,7 @@ fn whatever_a_layer_has_it_becomes_the_same_again() {
     for (old, new) in [(&plain, &odd), (&odd, &plain), (&odd, &odd), (&plain, &followed)] {
         sent(old, new);
     }
-    // No archive at all is for the whole layer's path to reject.
+    // Data that is no archive is an error here; sending the whole layer then reports it.
     let scratch = Scratch::new();
     let (blocks, _) = listed(&image(&scratch, "base", &plain));
     let file = File::create(scratch.path().join("pieces")).unwrap();
@@ -179,7 +179,7 @@ fn a_board_that_has_a_part_gets_the_rest() {
     assert!(rebuilt(&base, &[beginning.clone(), rest].concat()).unwrap() == new);
     assert_eq!(all.rest(first + 1), None);
     assert_eq!(all.rest(new.len() as u64).unwrap().1, 0);
-    // Another process, of another release, goes on from anywhere.
+    // Another process, of another release, can continue from any position.
     for from in [first, 1, 511, 512, 4096, 5000, 600_001, new.len() as u64 - 1] {
         let rest = compared(&scratch, &new, &blocks, from, u64::MAX).unwrap();
         assert_eq!(rest.rest(from - 1), None);
@@ -188,7 +188,7 @@ fn a_board_that_has_a_part_gets_the_rest() {
     }
 }
 
-/// A piece as a board keeps it, of an unpacked stream.
+/// Encodes a piece as a board stores it, from an uncompressed stream.
 fn piece(makes: u64, stream: &[u8]) -> Vec<u8> {
     let mut encoder = DeflateEncoder::new(makes.to_be_bytes().to_vec(), Compression::fast());
     encoder.write_all(stream).unwrap();
@@ -228,7 +228,7 @@ fn pieces_that_cannot_be_are_rejected() {
         let error = rebuilt(&base, &pieces).expect_err(expected).to_string();
         assert!(error.contains(expected), "{expected}: {error}");
     }
-    // A few kilobytes of copies that would become sixteen gigabytes.
+    // A few kilobytes of copy instructions that would expand to sixteen gigabytes.
     let copies = copy(0, length as u32).repeat(4000);
     let pieces = piece(length * 4000, &copies).repeat(400);
     let mut rebuilt = Rebuilt::new(base, Box::new(&pieces[..])).unwrap();

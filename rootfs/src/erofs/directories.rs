@@ -1,8 +1,7 @@
 //! The directories of an image, written when all names are known.
 //!
-//! Two passes in one order: the first gives each directory its place, which
-//! depends on the lengths of its names only; the second writes, when every
-//! inode that a name can point to has its number.
+//! Two passes use the same order. The first assigns each directory its place, which depends only on the
+//! lengths of its names. The second writes, when every inode that a name can refer to has its number.
 
 use super::{
     Attributes, BLOCK, ErofsError, FLAT_INLINE, FLAT_PLAIN, INODE, Inode, Namespace, Nid, ROOT_INODE,
@@ -13,17 +12,17 @@ use crate::tree::{Child, DirectoryIndex, OtherKind, ROOT, Tree};
 /// The size of a directory entry without its name.
 const ENTRY: usize = 12;
 
-/// Where a directory is to stand.
+/// The place of a directory in the image.
 #[derive(Clone, Copy, Default)]
 struct Placed {
     nid: Nid,
     size: u64,
     inline: bool,
-    /// Its first data block, counted from the first that directories have.
+    /// The directory's first data block, relative to the first of all directories.
     block: u64,
 }
 
-/// Names that hide something in lower layers.
+/// The number of names that hide something in lower layers.
 pub(super) fn whiteouts(tree: &Tree) -> usize {
     reachable(tree)
         .into_iter()
@@ -59,7 +58,7 @@ impl Writer {
         let mut places = vec![Placed::default(); tree.directories.len()];
         let (mut cursor, mut data_blocks) = (start, 0);
         for index in order.iter().copied() {
-            // All blocks but the last count whole.
+            // All blocks but the last count in full.
             let size = blocks_of(tree, index)
                 .fold(0u64, |size, block| size.next_multiple_of(BLOCK as u64) + block.used as u64);
             let head = INODE + attributes(tree, index)?.xattrs.size();
@@ -143,7 +142,7 @@ impl Writer {
     }
 }
 
-/// A directory's attributes, with overlayfs's mark if it is opaque.
+/// The directory's attributes, including overlayfs's mark if it is opaque.
 fn attributes(tree: &Tree, index: DirectoryIndex) -> Result<Attributes, ErofsError> {
     let directory = &tree.directories[index];
     let mut attributes = directory.attributes.clone();
@@ -159,8 +158,8 @@ struct Block<'a> {
     used: usize,
 }
 
-/// A directory's names by blocks. They are sorted as bytes, and `.` and `..`
-/// stand where that puts them: the kernel searches in halves.
+/// A directory's names, by blocks. They are sorted as bytes, including `.` and `..`, because the kernel uses
+/// binary search.
 fn blocks_of(tree: &Tree, index: DirectoryIndex) -> impl Iterator<Item = Block<'_>> {
     let mut dots = [&b"."[..], b".."].into_iter().peekable();
     let mut children = tree.directories[index].children.iter().peekable();

@@ -1,13 +1,13 @@
-//! Extended attributes as EROFS keeps them after an inode. Pure.
+//! Extended attributes as EROFS stores them after an inode. Pure.
 
-/// A header of reserved bytes before the first attribute.
+/// The size of the reserved header before the first attribute.
 const HEADER: usize = 12;
-/// Linux lists at most so many bytes of one file's attributes.
+/// The most bytes of one file's attributes that Linux lists.
 const TOTAL_MAX: usize = 64 * 1024;
 const NAME_MAX: usize = 255;
 const VALUE_MAX: usize = u16::MAX as usize;
 
-/// The kinds of attributes that EROFS has a number for.
+/// The attribute namespaces for which EROFS has a number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Namespace {
     User = 1,
@@ -39,7 +39,7 @@ impl Namespace {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Xattrs(Box<[u8]>);
 
-/// Bytes after an inode whose `i_xattr_icount` is this.
+/// The bytes of attributes after an inode with this `i_xattr_icount`.
 pub(super) fn size_of_count(count: u16) -> usize {
     match usize::from(count) {
         0 => 0,
@@ -72,7 +72,7 @@ impl Xattrs {
         }
     }
 
-    /// Bytes that they take after the inode.
+    /// The bytes of the attributes after the inode.
     pub(crate) fn size(&self) -> usize {
         match self.0.is_empty() {
             true => 0,
@@ -86,7 +86,7 @@ impl Xattrs {
         bytes
     }
 
-    /// `i_xattr_icount`
+    /// The value of `i_xattr_icount`.
     pub(crate) fn count_field(&self) -> Result<u16, String> {
         match self.0.is_empty() {
             true => Ok(0),

@@ -1,6 +1,5 @@
-//! Layers, converted, mounted by the kernel, and compared with what GNU tar
-//! extracts. They need root, the kernel's EROFS, and fsck.erofs; where one is
-//! missing they fail and say so.
+//! Converts layers, mounts them, and compares them with what GNU tar extracts. These tests need root, the
+//! kernel's EROFS, and fsck.erofs; if one is missing, they fail and say so.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -19,7 +18,7 @@ use crate::testing::{Scratch, TarBuilder, run, set_xattr, xattrs};
 
 mod random;
 
-/// A converted layer, mounted.
+/// A converted and mounted layer.
 struct Mounted {
     directory: PathBuf,
 }
@@ -49,7 +48,7 @@ fn convert_to(image: &Path, mut stream: &[u8]) -> Result<(Converted, Vec<String>
     Ok((converted, warnings))
 }
 
-/// All that can be seen of a file but its data.
+/// The visible properties of a file.
 #[derive(Debug, PartialEq)]
 struct Seen {
     mode: u32,
@@ -60,7 +59,7 @@ struct Seen {
     mtime: (i64, i64),
     target: Option<PathBuf>,
     xattrs: Vec<(String, Vec<u8>)>,
-    /// The first name that has the same inode.
+    /// The first name with the same inode.
     same_as: PathBuf,
     data: Option<Digest>,
 }
@@ -98,7 +97,7 @@ fn look(root: &Path) -> BTreeMap<PathBuf, Seen> {
     seen
 }
 
-/// A directory with one of everything.
+/// Creates a directory with one file of every kind.
 fn one_of_everything(root: &Path) {
     fs::create_dir_all(root.join("etc/empty")).unwrap();
     let bytes: Vec<u8> = (0..400_000u32).map(|n| (n * 7 + n / 251) as u8).collect();
@@ -209,7 +208,7 @@ fn a_mounted_layer_is_what_gnu_tar_extracts() {
     }
 }
 
-/// The names in a mounted layer, with `opaque`, `whiteout` or the file's text.
+/// Converts a layer. Returns its names, each with `opaque`, `whiteout` or the file's text.
 fn layer(entries: TarBuilder) -> Result<Vec<String>, String> {
     let scratch = Scratch::new();
     let image = scratch.path().join("layer.erofs");
@@ -305,7 +304,7 @@ fn names_stay_within_the_root() {
     refused(TarBuilder::new().file(".", ""), "unpack .: the root can only be a directory");
 }
 
-/// Where a link would lead out on the machine, it leads to the layer's own root.
+/// A link that would lead out of the layer on the host leads to the layer's own root.
 #[test]
 fn whiteouts_through_links_stay_within_the_root() {
     check(
@@ -319,7 +318,7 @@ fn whiteouts_through_links_stay_within_the_root() {
     check(TarBuilder::new().symlink("d", "/x").file("d/../.wh.y", ""), &["d -> /x", "y whiteout"]);
 }
 
-/// As Go's reader and GNU tar have it: the end of an archive is two empty blocks.
+/// Two empty blocks end an archive, as for Go's reader and GNU tar.
 #[test]
 fn what_follows_the_end_is_digested_and_not_unpacked() {
     let mut bytes = TarBuilder::new().file("a", "1").finish();
@@ -330,8 +329,8 @@ fn what_follows_the_end_is_digested_and_not_unpacked() {
     check(TarBuilder::of(bytes), &["a 1"]);
 }
 
-/// Whatever the bound is, the first beyond it is refused by its name. (That as many as
-/// are taken of an image fit in the memory that there is, `load/tests/memory.rs` has.)
+/// Whatever the bound is, the first entry beyond it is rejected by its name. (`load/tests/memory.rs` tests
+/// that as many entries as are accepted fit in the available memory.)
 #[test]
 fn a_layer_of_countless_tiny_entries_is_refused() {
     /// Headers of empty files, without end.

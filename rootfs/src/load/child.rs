@@ -1,5 +1,5 @@
-//! The process that reads an archive: how it is started, told what to do and
-//! listened to, and, in [`unpack_as_told`], what it does.
+//! The process that reads an archive: how it is started, instructed and supervised, and, in
+//! [`unpack_as_told`], what it does.
 //!
 //! ```text
 //! parent, which holds the store                 child: standard input is a socket,
@@ -12,9 +12,9 @@
 //!   looks at all of it, renames, writes the index
 //! ```
 //!
-//! Frames are a length and JSON. The child can name nothing and replace
-//! nothing: when it dies, or says what cannot be, the parent sweeps the staging
-//! directory and the store is as it was.
+//! Frames are a length and JSON. The child can make nothing visible in the store and replace nothing. If it
+//! dies, or reports something impossible, the parent sweeps the staging directory, and the store is
+//! unchanged.
 
 use std::ffi::OsString;
 use std::fmt;
@@ -37,7 +37,7 @@ use crate::content::{Content, ContentError};
 use crate::reference::Digest;
 use crate::store::{StoreError, lock};
 
-/// Longest frame: the documents of an archive, which are bounded, and as much again.
+/// The longest frame in bytes: twice the limit of an archive's documents.
 const FRAME_MAX: u32 = 32 * 1024 * 1024;
 
 /// How to start the process that reads an archive.
@@ -45,15 +45,15 @@ const FRAME_MAX: u32 = 32 * 1024 * 1024;
 pub struct Unpacker {
     /// A program that calls [`unpack_as_told`].
     pub program: PathBuf,
-    /// What tells it to.
+    /// The arguments that make the program call it.
     pub arguments: Vec<OsString>,
-    /// Bytes of memory that it may have.
+    /// The most bytes of memory of the process.
     pub memory: u64,
-    /// `cgroup.procs` of the cgroups that it belongs in.
+    /// `cgroup.procs` of the cgroups into which to move the process.
     pub cgroups: Vec<PathBuf>,
 }
 
-/// Why the process that reads an archive refuses it: a chain of causes.
+/// Why the process that reads an archive rejected it: a chain of causes.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct Refusal {
     text: String,
@@ -89,7 +89,7 @@ impl Refusal {
     }
 }
 
-/// A text without what a terminal obeys.
+/// Escapes the control characters of a text for a terminal.
 fn printable(text: &str) -> String {
     let shown = |c: char| match c.is_control() {
         true => c.escape_default().to_string(),
@@ -98,14 +98,14 @@ fn printable(text: &str) -> String {
     text.chars().map(shown).collect()
 }
 
-/// The first frame, from the parent.
+/// The first frame, from the parent to the child.
 #[derive(Serialize, Deserialize)]
 struct Task {
     request: Request,
     limits: Limits,
 }
 
-/// Frames from the child. Its texts end on somebody's terminal: see [`printable`].
+/// A frame from the child. Its texts are printed on a terminal: see [`printable`].
 #[derive(Serialize, Deserialize)]
 enum Said {
     Progress(Progress),
@@ -120,12 +120,12 @@ enum Said {
         needed: u64,
         free: u64,
     },
-    /// An operation on a file in the staging directory: verb, name, error number.
+    /// A failed operation on a file in the staging directory: verb, file name, error number.
     Failed(String, String, i32),
 }
 
 impl Unpacker {
-    /// Has `archive` unpacked into `staging`.
+    /// Unpacks `source` into `staging`, in a new process.
     pub(super) fn unpack(
         &self,
         source: Source,
@@ -143,14 +143,14 @@ impl Unpacker {
             .stdout(Stdio::null())
             .spawn()
             .map_err(failed("start the process that unpacks"))?;
-        // Ends with this function, whatever comes of it.
+        // Kills the process at the end of this function, whatever the result.
         let mut child = Ended(child);
         for path in &self.cgroups {
             std::fs::write(path, child.0.id().to_string())
                 .map_err(failed("limit the memory of the process that unpacks"))?;
         }
         let limits = Limits { memory: self.memory };
-        // What cannot be said to it, its end explains.
+        // If sending fails, the child's exit status explains why.
         let said =
             encode(&TaskOf { request, limits: &limits }).and_then(|bytes| send_with(&ours, &bytes, &source));
         drop(source);
@@ -195,14 +195,14 @@ impl Unpacker {
     }
 }
 
-/// As [`Task`], borrowed.
+/// A borrowed [`Task`].
 #[derive(Serialize)]
 struct TaskOf<'a> {
     request: &'a Request,
     limits: &'a Limits,
 }
 
-/// A process that does not outlive this value.
+/// A process that is killed when this value is dropped.
 struct Ended(Child);
 
 impl Drop for Ended {
@@ -212,7 +212,7 @@ impl Drop for Ended {
     }
 }
 
-/// What became of it, as in "the process was killed by SIGKILL".
+/// How a process ended, for messages such as "the process was killed by SIGKILL".
 pub(super) fn ending(status: ExitStatus) -> String {
     match (status.signal(), status.code()) {
         (Some(signal), _) => match Signal::try_from(signal) {
@@ -224,8 +224,8 @@ pub(super) fn ending(status: ExitStatus) -> String {
     }
 }
 
-/// What the child does, in a process that was started for it: standard input is
-/// the parent's socket, the working directory is where layers go.
+/// The main function of the child process. Standard input is the parent's socket, and layers are written to
+/// the working directory.
 pub fn unpack_as_told() -> ExitCode {
     match told(Content::default()) {
         Ok(()) => ExitCode::SUCCESS,
@@ -236,14 +236,14 @@ pub fn unpack_as_told() -> ExitCode {
     }
 }
 
-/// The child with a disk that tests make fail.
+/// Runs the child with `content`, which is a failing disk in tests.
 pub(super) fn told(content: Content) -> io::Result<()> {
     confine::close_inherited()?;
     let socket = std::io::stdin().as_fd().try_clone_to_owned()?;
     let (mut descriptors, length) = receive_with(&socket)?;
     let mut socket = File::from(socket);
     let task: Task = receive_rest(&mut socket, length)?;
-    // Held to the end: another load waits for it before it sweeps.
+    // Kept until the end: another load waits for this lock before it sweeps.
     let _lock = lock(Path::new(".")).map_err(io::Error::other)?;
     let mut tell = |said: &Said| encode(said).and_then(|bytes| socket.write_all(&bytes));
     let archive = descriptors.next().ok_or(io::ErrorKind::UnexpectedEof)?;
@@ -259,7 +259,7 @@ pub(super) fn told(content: Content) -> io::Result<()> {
     }
     let source = Source { archive, bases };
     let unpacked = unpack(Input::File(source), &task.request, &content, Path::new("."), &mut |step| {
-        // A parent that died before it could take this process along: there is nobody to unpack for.
+        // A parent may have died before it could kill this process: nobody needs the result.
         if tell(&Said::Progress(step)).is_err() {
             std::process::exit(1);
         }
@@ -308,7 +308,7 @@ fn receive_rest<T: serde::de::DeserializeOwned>(stream: &mut File, length: u32) 
     }
 }
 
-/// The first frame carries the descriptors of the archive and of its bases with its length.
+/// Sends a frame. Its length carries the descriptors of the archive and of its bases.
 fn send_with(socket: &UnixStream, bytes: &[u8], source: &Source) -> io::Result<()> {
     let (length, rest) = bytes.split_at(size_of::<u32>());
     let files = std::iter::once(&source.archive).chain(source.bases.values());
@@ -328,7 +328,8 @@ fn receive_with(socket: &OwnedFd) -> io::Result<(std::vec::IntoIter<OwnedFd>, u3
     let mut received = Vec::new();
     for control in message.cmsgs()? {
         if let ControlMessageOwned::ScmRights(descriptors) = control {
-            // SAFETY: the kernel has just made these descriptors for us, and nobody else knows them.
+            // SAFETY: the kernel has just created these descriptors for this process, and nobody else owns
+            // them.
             let owned = |descriptor| unsafe { OwnedFd::from_raw_fd(descriptor) };
             received.extend(descriptors.into_iter().map(owned));
         }

@@ -1,5 +1,5 @@
-//! Loading: archives of all makes, what is refused, and what a failing disk or
-//! a power cut leaves of it.
+//! Tests of loading: archives of all formats, rejected archives, and the store after disk errors and power
+//! cuts.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -27,7 +27,7 @@ fn layer(text: &str) -> Vec<u8> {
     TarBuilder::new().directory("etc").file("etc/text", text).finish()
 }
 
-/// Every image with its names, as one line each.
+/// Lists the images with their names, one line each.
 fn listed(store: &Store) -> Vec<String> {
     let images = store.images().unwrap();
     images
@@ -36,7 +36,7 @@ fn listed(store: &Store) -> Vec<String> {
         .collect()
 }
 
-/// Loads an archive as a file and as a stream, into a store each.
+/// Loads an archive as a file and as a stream, each into a new store.
 fn load_both(archive: &[u8], options: &LoadOptions) -> [Result<Vec<String>, String>; 2] {
     let scratch = Scratch::new();
     let file = scratch.path().join("archive.tar");
@@ -145,9 +145,8 @@ fn an_index_picks_the_platform() {
     );
 }
 
-/// What `docker save` writes of an image that was pulled for one platform of
-/// several: the index whole, the other platforms' manifests left out, and a
-/// provenance attestation.
+/// `docker save` writes this for an image that was pulled for one platform of several: the complete index,
+/// without the other platforms' manifests, and a provenance attestation.
 #[test]
 fn an_index_within_the_index_may_name_what_the_archive_leaves_out() {
     let image = || TestImage::new("unused", vec![layer("x")]);
@@ -333,7 +332,7 @@ fn an_ordinary_user_bakes_the_same_bytes_as_root() {
     std::os::unix::fs::chown(&home, Some(NOBODY), Some(NOBODY)).expect("this test needs root");
     let by_nobody = std::thread::scope(|scope| {
         let bake = || {
-            // SAFETY: numbers only. The bare call changes this thread and no other.
+            // SAFETY: takes numbers only. The bare system call changes this thread and no other.
             let result = unsafe { libc::syscall(libc::SYS_setresuid, NOBODY, NOBODY, NOBODY) };
             assert_eq!(result, 0);
             load(&home)
@@ -361,7 +360,7 @@ fn a_truncated_archive_is_refused() {
 #[test]
 fn what_does_not_fit_the_disk_is_refused_before_it_is_written() {
     let scratch = Scratch::new();
-    // As large as its header says, and never read.
+    // A layer of the size that its header declares; it is never read.
     let huge = 1u64 << 60;
     let image = TestImage::new("app:1", vec![layer("x")]);
     let archive = docker_archive(&[image]).finish();
@@ -383,7 +382,7 @@ fn what_does_not_fit_the_disk_is_refused_before_it_is_written() {
     let end = archive.len() as u64 - 1024;
     std::os::unix::fs::FileExt::write_all_at(&file, header.as_bytes(), end).unwrap();
     if file.set_len((end + 512 + size).next_multiple_of(512)).is_err() {
-        // The file system takes no file as large as its free space.
+        // The file system does not support a file as large as its free space.
         return;
     }
     match store.load_path(&path, &amd64(), &mut |_| {}) {
@@ -398,7 +397,7 @@ fn a_store_takes_no_more_than_its_limit_and_says_so_before_anything_has_changed(
     let scratch = Scratch::new();
     let store = Store::open(scratch.path()).unwrap();
     let image = |name: &'static str, bytes: usize| {
-        // What can be compressed would be as large on disk.
+        // Incompressible data would make the archive as large as the disk.
         let bytes: Vec<u8> = (0..bytes).map(|i| (i * 7 % 251) as u8).collect();
         let text: String = bytes.iter().map(|byte| char::from(b'a' + byte % 26)).collect();
         oci_archive(&[TestImage::new(name, vec![TarBuilder::new().file(name, &text).finish()])]).finish()
@@ -414,7 +413,7 @@ fn a_store_takes_no_more_than_its_limit_and_says_so_before_anything_has_changed(
     load(&small, 300_000).unwrap();
     let used = store.used().unwrap();
     assert!((100_000..150_000).contains(&used), "{used}");
-    // The same again needs nothing, whatever the limit.
+    // Loading the same image again needs no space, whatever the limit.
     load(&small, 0).unwrap();
     for max in [0, used, used + 50_000] {
         match load(&other, max) {
@@ -434,7 +433,7 @@ fn a_store_takes_no_more_than_its_limit_and_says_so_before_anything_has_changed(
     assert_eq!(store.images().unwrap().len(), 2);
     assert!(store.used().unwrap() <= used + 150_000);
     assert_eq!(store.loaded().unwrap().len(), 2);
-    // Zeros take no room, neither while they are loaded nor afterwards.
+    // Zeros occupy no space, neither while they are loaded nor afterwards.
     let zeros = "\0".repeat(32 << 20);
     let holes = TestImage::new("holes:1", vec![TarBuilder::new().file("holes", &zeros).finish()]);
     let holes = [holes.compressed(Compression::Gzip)];
@@ -510,7 +509,7 @@ fn a_baked_image_is_used_and_never_copied() {
     );
     assert_eq!(error, expected);
 
-    // A further name for a baked image is ours to take away; the image is not.
+    // A further name of a baked image can be removed, but the image cannot.
     let again = oci_archive(&[TestImage::new("own:1", vec![layer("base"), layer("app")])]).finish();
     let loaded = store.load(&mut &again[..], &amd64(), &mut |_| {}).unwrap().remove(0);
     assert_eq!((loaded.image.id, loaded.names), (baked.id, vec!["docker.io/library/own:1".to_owned()]));

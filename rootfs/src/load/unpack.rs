@@ -1,9 +1,8 @@
-//! From an archive to layers in the staging directory, and what to make of
-//! them: all that reads the archive itself.
+//! Unpacks an archive: writes its layers to the staging directory and reports what they belong to. Only this
+//! module reads the archive itself.
 //!
-//! Archives are hostile, so this runs in a process of its own (`child`) and
-//! changes nothing but files in the staging directory. It knows of the store
-//! what its [`Request`] says; what it gives back is checked in `load`.
+//! Archives are hostile, so this runs in a process of its own (`child`) and changes only files in the staging
+//! directory. All that it knows of the store is in its [`Request`], and `load` checks its results.
 
 use std::cmp::Ordering;
 use std::collections::hash_map::Entry;
@@ -24,47 +23,47 @@ use crate::layer::{LayerBounds, LayerError, convert};
 use crate::members::{Kind, Members};
 use crate::reference::Digest;
 
-/// The part of the free space that no load may take: pods write, too.
+/// One divided by this is the part of the free space that no load may take: pods write, too.
 const RESERVED: u64 = 16;
 
-/// Warnings that are told of one archive: who makes it may give cause for millions.
+/// The most warnings that are reported for one archive: a malicious archive could cause millions.
 const WARNINGS_MAX: usize = 16;
 
-/// Bytes between two reports.
+/// Bytes between two progress reports.
 const TELL_EVERY: u64 = 1024 * 1024;
 
-/// What is asked of whoever unpacks.
+/// The request to the process that unpacks.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) struct Request {
     pub(super) wanted: Wanted,
-    /// Layers of the store by the digest of the blob they came as.
+    /// The layers of the store, by the digest of the blob from which each was made.
     pub(super) known: HashMap<Digest, Digest>,
-    /// Layers of the store.
+    /// The layers of the store.
     pub(super) present: BTreeSet<Digest>,
-    /// The number of the first file to write; lower ones are taken.
+    /// The number of the first file to write; lower numbers are taken.
     pub(super) first: usize,
-    /// Bytes that may be written, if the store has a limit.
+    /// The most bytes that may be written, if the store has a limit.
     pub(super) room: Option<u64>,
-    /// Layers whose bases come with the archive, in their order.
+    /// Layers whose bases are passed with the archive, in this order.
     pub(super) rebuilt: Vec<Digest>,
 }
 
-/// What came of it.
+/// The result of unpacking.
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub(super) struct Unpacked {
     pub(super) images: Vec<Planned>,
-    /// Blobs that were read whole, and the layers that they are.
+    /// Blobs that were read completely, and the layers that they contain.
     pub(super) proven: HashMap<Digest, Digest>,
-    /// Layers in the staging directory, by the names of their files.
+    /// Layers in the staging directory, and the names of their files.
     pub(super) staged: BTreeMap<Digest, String>,
     pub(super) bytes_written: u64,
 }
 
-/// What an archive is read from.
+/// The input from which an archive is read.
 pub(super) enum Input<'a> {
-    /// What is open.
+    /// An open file or directory.
     File(Source),
-    /// What passes once.
+    /// A stream, which can be read only once.
     #[cfg_attr(not(test), allow(dead_code, reason = "tests have their archives in memory"))]
     Stream(&'a mut dyn Read),
 }
@@ -102,12 +101,12 @@ pub(super) fn unpack(
     Ok(Unpacked { images, proven, staged, bytes_written })
 }
 
-/// A layer that was met.
+/// A layer that was read.
 #[derive(Clone, Copy, Debug)]
 struct Met {
     diff_id: Digest,
     blob: Digest,
-    /// The blob's.
+    /// The blob's length in bytes.
     bytes: u64,
 }
 
@@ -116,24 +115,24 @@ struct Unpacking<'a> {
     content: &'a Content,
     staging: &'a Path,
     progress: &'a mut dyn FnMut(Progress),
-    /// Bytes of the disk that are left to others.
+    /// Bytes of the disk that are reserved for others.
     reserved: u64,
     warnings: usize,
     proven: HashMap<Digest, Digest>,
     staged: BTreeMap<Digest, String>,
     files: usize,
     bytes_written: u64,
-    /// Of the layers in `staged`.
+    /// Bytes of the layers in `staged`.
     staged_bytes: u64,
-    /// Bases of layers of which only the changed blocks are there.
+    /// Bases of the layers of which only the changed blocks were sent.
     bases: BTreeMap<Digest, File>,
 }
 
-/// Bytes that may be written.
+/// Free space for writing, in bytes.
 #[derive(Clone, Copy)]
 struct Space {
     free: u64,
-    /// The limit of the store leaves less than the disk.
+    /// Whether the store's limit, rather than the disk, determines the free space.
     limited: bool,
 }
 
@@ -147,11 +146,11 @@ impl Unpacking<'_> {
         if !metadata.is_file() {
             return self.stream(&mut file);
         }
-        // It may have been read from already, as standard input.
+        // The file may have been read before, as standard input.
         file.rewind().map_err(failed)?;
         match peek(&file).map_err(failed)?.format {
             Format::Tar | Format::Other => self.seekable(&mut TarFile::open(file)?),
-            // An archive that is compressed as a whole has no place to seek to.
+            // An archive that is compressed as a whole is not seekable.
             Format::Gzip | Format::Zstd | Format::Foreign(_) => {
                 file.rewind().map_err(failed)?;
                 self.stream(&mut file)
@@ -163,7 +162,7 @@ impl Unpacking<'_> {
         self.request.present.contains(layer)
     }
 
-    /// Reads the manifests, then the layers that are missing.
+    /// Reads the manifests, then the missing layers.
     fn seekable(&mut self, archive: &mut dyn Seekable) -> Result<Vec<Planned>, LoadError> {
         let planned = plan(archive, &self.request.wanted)?;
         let mut missing: HashMap<Digest, PlannedLayer> = HashMap::new();
@@ -179,7 +178,7 @@ impl Unpacking<'_> {
         let mut needed = 0u64;
         for layer in missing.values_mut() {
             if self.bases.contains_key(&layer.diff_id) {
-                // What the manifest says of its blob is of no use.
+                // The blob's properties in the manifest do not apply.
                 layer.member = format!("{CHANGES}/{}", layer.diff_id.hex());
                 (layer.blob, layer.size) = (None, None);
             }
@@ -202,8 +201,8 @@ impl Unpacking<'_> {
         Ok(planned)
     }
 
-    /// Makes a layer of its base and its changed blocks. An error that the blocks may have caused is
-    /// told apart, since the whole layer may be right.
+    /// Rebuilds a layer from its base and its changed blocks. An error that the changed blocks may have
+    /// caused is distinguished, because the whole layer may be valid.
     fn rebuild(
         &mut self,
         archive: &mut dyn Seekable,
@@ -214,7 +213,7 @@ impl Unpacking<'_> {
         let made = Rebuilt::new(base, pieces)
             .map_err(|error| LoadError::from(ArchiveError::Read(error)))
             .and_then(|mut rebuilt| self.convert(&layer.member, &mut rebuilt, size))
-            // Its digest is not that of a blob, and so it proves nothing.
+            // The digest is not that of a blob, so it proves nothing about one.
             .and_then(|met| verify(layer, met));
         made.map_err(|error| match error {
             error @ (LoadError::Store(_) | LoadError::NotEnoughSpace { .. }) => error,
@@ -222,7 +221,7 @@ impl Unpacking<'_> {
         })
     }
 
-    /// Reads all once, and finds out at the end what it was for.
+    /// Reads the whole stream once, and determines at the end which layers are wanted.
     fn stream(&mut self, input: &mut dyn Read) -> Result<Vec<Planned>, LoadError> {
         let archive = peek(input).map_err(ArchiveError::Read)?;
         if let Some(problem) = archive.format.refusal() {
@@ -250,7 +249,7 @@ impl Unpacking<'_> {
                             self.convert(&label(&member), &mut stream, member.size)
                         }
                     };
-                    // What is wrong with a layer that nobody wants is nobody's concern.
+                    // Errors in unwanted layers do not matter.
                     match result {
                         Err(
                             error @ (LoadError::Store(_)
@@ -292,7 +291,7 @@ impl Unpacking<'_> {
         Ok(planned)
     }
 
-    /// The blob and the layer of the store that a member's name promises.
+    /// The blob digest and the present layer that a member's name denotes.
     fn expected(&self, name: &str) -> Option<(Digest, Digest)> {
         let file = name.rsplit('/').next()?;
         let digest = Digest::from_hex(file.strip_suffix(".tar").unwrap_or(file)).ok()?;
@@ -300,7 +299,7 @@ impl Unpacking<'_> {
         self.is_present(&diff_id).then_some((digest, diff_id))
     }
 
-    /// Bytes that the next layer may take.
+    /// The space for the next layer.
     fn space(&self) -> Result<Space, LoadError> {
         let of_disk = self.content.free_space(self.staging)?.saturating_sub(self.reserved);
         Ok(match self.request.room.map(|room| room.saturating_sub(self.staged_bytes)) {
@@ -309,7 +308,7 @@ impl Unpacking<'_> {
         })
     }
 
-    /// Why so many bytes cannot be written.
+    /// The error for this many bytes that do not fit.
     fn full(&self, space: Space, needed: u64) -> LoadError {
         let (path, free) = (self.staging.to_owned(), space.free);
         match space.limited {
@@ -318,8 +317,8 @@ impl Unpacking<'_> {
         }
     }
 
-    /// Refuses, before anything is written, what is larger than the disk even
-    /// as it lies in the archive; what it unpacks to is bounded while it is written.
+    /// Checks, before anything is written, that there is space for the layer as stored in the archive. Its
+    /// unpacked size is bounded while it is written.
     fn require_space(&self, needed: u64) -> Result<(), LoadError> {
         match self.space()? {
             space if needed > space.free => Err(self.full(space, needed)),
@@ -382,13 +381,13 @@ impl Unpacking<'_> {
     }
 }
 
-/// The number in a name that [`unpack`] gives its files; none for any other name.
+/// The number in a file name that [`unpack`] assigns; `None` for any other name.
 pub(super) fn layer_number(name: &str) -> Option<usize> {
     let number = name.strip_suffix(LAYER_SUFFIX)?;
     number.bytes().all(|byte| byte.is_ascii_digit()).then(|| number.parse().ok()).flatten()
 }
 
-/// The directory in an archive with the changed blocks of layers.
+/// The directory in an archive that has the changed blocks of layers.
 pub(crate) const CHANGES: &str = "changes";
 
 const LAYER_SUFFIX: &str = ".erofs";
@@ -397,7 +396,7 @@ fn absent(layer: &PlannedLayer) -> LoadError {
     ArchiveError::Missing { member: layer.member.clone() }.into()
 }
 
-/// A layer that the store has passes by; it must still be what its name says.
+/// Reads a layer that the store already has, and verifies that it has the expected digest.
 fn check_present(name: &str, stream: &mut dyn Read, blob: Digest, diff_id: Digest) -> Result<Met, LoadError> {
     let failed = |error| LoadError::Layer { member: name.to_owned(), source: LayerError::Read(error) };
     let (actual, bytes) = Digesting::new(stream).finish().map_err(failed)?;
@@ -407,7 +406,7 @@ fn check_present(name: &str, stream: &mut dyn Read, blob: Digest, diff_id: Diges
     }
 }
 
-/// A descriptor says how long its blob is; one that lies is not to be believed in the rest.
+/// Checks the blob's length against the descriptor's: a descriptor with a wrong length is not trusted at all.
 fn check_size(layer: &PlannedLayer, actual: u64) -> Result<(), LoadError> {
     match layer.size {
         Some(expected) if expected != actual => {
@@ -432,7 +431,7 @@ fn verify(layer: &PlannedLayer, met: Met) -> Result<(), LoadError> {
     }
 }
 
-/// Tells how far a stream has been read, now and then.
+/// A reader that regularly reports the progress.
 struct Told<'a> {
     stream: &'a mut dyn Read,
     bytes: u64,

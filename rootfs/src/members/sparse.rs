@@ -7,24 +7,24 @@ use tar::GnuSparseHeader;
 
 use super::SEGMENTS_MAX;
 
-/// A run of a file: stored in the archive, or zeros.
+/// A segment of a file: data that is stored in the archive, or zeros.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Segment {
     Data(u64),
     Hole(u64),
 }
 
-/// Where the stored pieces of a sparse file belong.
+/// The positions of the stored pieces of a sparse file.
 #[derive(Debug, Default)]
 pub(super) struct Map {
     pub(super) real_size: u64,
-    /// The member's own name is a made-up one in the PAX forms.
+    /// The file's name: in the PAX forms, the member's own name is made up.
     pub(super) name: Option<Vec<u8>>,
-    /// Form 1.0: the map precedes the data.
+    /// Whether the map precedes the data (form 1.0).
     pub(super) map_in_data: bool,
-    /// Offset and length of each piece.
+    /// The offset and length of each piece.
     pieces: Vec<(u64, u64)>,
-    /// Form 0.0 gives offset and length as two records.
+    /// The offset of form 0.0, which has offset and length in two records.
     offset: Option<u64>,
 }
 
@@ -42,7 +42,7 @@ impl Map {
         Ok(())
     }
 
-    /// A record `GNU.sparse.<name>`.
+    /// Processes a record `GNU.sparse.<name>`.
     pub(super) fn pax_record(&mut self, name: &[u8], value: &[u8]) -> Result<(), String> {
         let number = |value: &[u8]| {
             decimal(value).ok_or_else(|| {
@@ -122,7 +122,7 @@ impl Map {
         Ok(())
     }
 
-    /// The file from its first byte to its last, for `stored` bytes of data.
+    /// The segments of the file from its first byte to its last, for `stored` bytes of data.
     pub(super) fn segments(&self, stored: u64) -> Result<Vec<Segment>, String> {
         let mut segments = Vec::with_capacity(self.pieces.len() * 2 + 1);
         let (mut at, mut taken) = (0u64, 0u64);

@@ -1,7 +1,7 @@
 use super::*;
 use crate::testing::TarBuilder;
 
-/// Every member, with its size, and what it reads as.
+/// Lists every member with its size and its contents.
 fn walk(archive: &[u8]) -> Result<Vec<String>, String> {
     let mut members = Members::new(archive);
     let mut lines = Vec::new();

@@ -1,4 +1,4 @@
-//! One directory of images: the files in it and how they are read.
+//! One directory of images: its files and how they are read.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -11,12 +11,12 @@ use super::StoreError;
 use crate::content::ContentError;
 use crate::reference::Digest;
 
-/// A record or index larger than this was not written by us.
+/// The largest record or index in bytes; nodlet writes no larger ones.
 const RECORD_MAX: u64 = 16 * 1024 * 1024;
-/// The form of index and records that this program writes.
+/// The format version of index and records that this program writes.
 const VERSION: u32 = 1;
 
-/// `index.json`
+/// The contents of `index.json`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Index {
     version: u32,
@@ -30,7 +30,7 @@ pub(crate) enum Whole {
     No,
 }
 
-/// One image's part of the index: what may change about it.
+/// One image's entry in the index: its changeable properties.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct Entry {
@@ -44,7 +44,7 @@ impl Default for Index {
     }
 }
 
-/// `images/<config digest>.json`
+/// The contents of `images/<config digest>.json`.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Record {
     version: u32,
@@ -52,8 +52,8 @@ pub(crate) struct Record {
     pub(crate) config: String,
     pub(crate) manifest: Option<Digest>,
     pub(crate) layers: Vec<Digest>,
-    /// The digest of each layer's blob as it came, by which a stream that
-    /// brings it again is recognised.
+    /// The digest of each layer's blob as it was loaded, by which it is recognised if a stream contains it
+    /// again.
     pub(crate) blobs: Vec<Option<Digest>>,
 }
 
@@ -114,8 +114,8 @@ impl Area {
         }
     }
 
-    /// The index, or where it is damaged one of all images that have a whole record. Their
-    /// names are lost; loading them again brings those, and finds the layers there.
+    /// Reads the index. If it is damaged, makes one of all images with an intact record. Their names are
+    /// lost; loading them again restores the names, and finds the layers there.
     pub(crate) fn index_or_records(&self) -> Result<(Index, Whole), StoreError> {
         match self.index() {
             Ok(index) => return Ok((index, Whole::Yes)),
@@ -136,7 +136,7 @@ impl Area {
         Ok((index, Whole::No))
     }
 
-    /// The index's bytes, if they are no more than are read again.
+    /// Encodes the index. Fails if it would be too large to be read again.
     pub(crate) fn encode(&self, index: &Index) -> Result<Vec<u8>, StoreError> {
         let bytes = serde_json::to_vec(index).expect("strings and digests are always JSON");
         match bytes.len() as u64 <= RECORD_MAX {
@@ -145,7 +145,7 @@ impl Area {
         }
     }
 
-    /// An image's record; its configuration is checked against its digest.
+    /// Reads an image's record, and verifies its configuration by the digest.
     pub(crate) fn record(&self, image: &Digest) -> Result<Option<Record>, StoreError> {
         let path = self.record_path(image);
         let Some(bytes) = read(&path)? else { return Ok(None) };
@@ -160,13 +160,13 @@ impl Area {
         }
     }
 
-    /// Bytes of the layer, if it is here.
+    /// The layer's size in bytes, if the layer exists.
     pub(super) fn layer_size(&self, layer: &Digest) -> Option<u64> {
         fs::metadata(self.layer_path(layer)).ok().filter(fs::Metadata::is_file).map(|m| m.len())
     }
 }
 
-/// None if there is no such file.
+/// Reads a file; `None` if it does not exist.
 fn read(path: &Path) -> Result<Option<Vec<u8>>, StoreError> {
     let result = fs::metadata(path).and_then(|metadata| match metadata.len() <= RECORD_MAX {
         true => fs::read(path),

@@ -1,5 +1,5 @@
-//! What the store had before a load, so that a load can be taken back that was part of something
-//! larger which failed.
+//! The state of the store before a load, so that a load can be taken back if it was part of a larger
+//! operation that failed.
 
 use std::collections::BTreeMap;
 
@@ -9,14 +9,14 @@ use super::area::Entry;
 use super::{Store, StoreError, lock};
 use crate::reference::Digest;
 
-/// What the index says of the images that a load is about to bring, and of those to which their names
-/// lead; what it does not say anything of is not there.
+/// The index entries, before a load, of the images to be loaded and of the images that had their names.
+/// Images without an entry did not exist.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Before(BTreeMap<Digest, Entry>);
 
 impl Store {
-    /// Notes what there is of these images, each with its names, before they are loaded.
+    /// Records the state of these images, each with its names, before they are loaded.
     pub fn before(&self, images: &[(Digest, Vec<String>)]) -> Result<Before, StoreError> {
         let mut index = self.writable.index_or_records()?.0;
         index.images.retain(|id, entry| {
@@ -27,12 +27,12 @@ impl Store {
         Ok(Before(index.images))
     }
 
-    /// Takes back a load of these images, each with its names: names lead where they led, and images
-    /// that there were not are removed. Whether anything was changed. Twice is the same as once.
+    /// Takes back a load of these images, each with its names: names refer to their previous images again,
+    /// and new images are removed. Returns whether anything changed. Repeating it has no effect.
     ///
-    /// Leases are not respected: a pod that runs has its layers open, and whoever takes the load back
-    /// takes back the pods that it was for. A name that somebody else has given to another image
-    /// meanwhile stays there, and an image that somebody else has given a name stays with it.
+    /// Leases are ignored: a running pod has its layers open, and the caller also takes back the pods for
+    /// which the load was made. If somebody has meanwhile given a name to another image, the name stays
+    /// there; if somebody has given an image another name, the image stays with that name.
     pub fn take_back(&self, before: &Before, images: &[(Digest, Vec<String>)]) -> Result<bool, StoreError> {
         if !self.writable.directory.is_dir() {
             return Ok(false);
@@ -94,7 +94,7 @@ mod tests {
         store.load(&mut &oci_archive(&[image]).finish()[..], &options, &mut |_| {}).unwrap();
     }
 
-    /// All files of the store but the staging directory.
+    /// All files of the store, except the staging directory.
     fn files(store: &Store) -> Vec<(String, Vec<u8>)> {
         let mut files = Vec::new();
         for directory in [store.writable.layers(), store.writable.records()] {
@@ -112,7 +112,7 @@ mod tests {
         let store = Store::open(scratch.path()).unwrap();
         let of = |image: &TestImage| [(image.id(), vec![NAME.to_owned()])];
         let (old, new) = (image("old"), image("new"));
-        // Into an empty store, where nothing is left.
+        // Load into an empty store; nothing must be left.
         let before = store.before(&of(&old)).unwrap();
         assert!(!store.take_back(&before, &of(&old)).unwrap(), "nothing was loaded");
         load(&store, image("old"));
@@ -120,18 +120,18 @@ mod tests {
         assert!(store.take_back(&before, &of(&old)).unwrap());
         assert_eq!(store.images().unwrap().len(), 0);
         assert_eq!(files(&store).len(), 1, "the index");
-        // In the place of another, whose name comes back.
+        // Load in place of another image, whose name must be restored.
         load(&store, image("old"));
         let (files_before, before) = (files(&store), store.before(&of(&new)).unwrap());
         load(&store, image("new"));
         assert!(store.take_back(&before, &of(&new)).unwrap());
         assert!(!store.take_back(&before, &of(&new)).unwrap(), "once more");
         assert!(files(&store) == files_before);
-        // The same image again, which was there.
+        // Load the same image again; it must stay.
         let before = store.before(&of(&old)).unwrap();
         load(&store, image("old"));
         assert!(!store.take_back(&before, &of(&old)).unwrap());
-        // A record survives its being written down.
+        // The recorded state survives serialisation.
         let text = serde_json::to_string(&before).unwrap();
         assert_eq!(serde_json::from_str::<Before>(&text).unwrap(), before);
     }

@@ -6,7 +6,7 @@ fn layer(text: &str) -> Vec<u8> {
     TarBuilder::new().file("text", text).finish()
 }
 
-/// A store with these images, each of a base that they share and a layer of its own.
+/// A store with these images, each with a shared base layer and a layer of its own.
 fn store_of(root: &Path, names: &[&'static str]) -> Store {
     let images: Vec<TestImage> =
         names.iter().map(|name| TestImage::new(name, vec![layer("base"), layer(name)])).collect();
@@ -143,7 +143,7 @@ fn what_a_newer_nodlet_wrote_is_left_alone() {
     assert_eq!(fs::read_dir(store.writable.layers()).unwrap().count(), 2);
 }
 
-/// The names are gone with it, and nothing else: a load brings those of its images back.
+/// Only the names are lost with the index, and loading the images again restores them.
 #[test]
 fn a_damaged_index_stops_nobody_and_the_next_load_mends_it() {
     let scratch = Scratch::new();
@@ -164,7 +164,7 @@ fn a_damaged_index_stops_nobody_and_the_next_load_mends_it() {
     let again = store_of(scratch.path(), &["tool:1"]);
     assert_eq!(find(&again, "tool:1").unwrap().id, tool.id);
 
-    // By a load, too, that has no name to add.
+    // A load without a new name repairs the index, too.
     fs::write(store.writable.index_path(), "\0\0\0").unwrap();
     let unnamed = TestImage { name: None, ..TestImage::new("", vec![layer("base"), layer("tool:1")]) };
     let options = LoadOptions { platform: Platform::parse("linux/amd64").ok(), ..LoadOptions::default() };
@@ -187,7 +187,7 @@ fn an_index_never_becomes_larger_than_what_is_read_again() {
     assert!(find(&store, "app:1").is_some(), "the one there is can be read");
 }
 
-/// A card's own file system brings some with it.
+/// A card's file system has directories such as lost+found.
 #[test]
 fn a_directory_that_is_nobody_s_is_in_nobody_s_way() {
     let scratch = Scratch::new();

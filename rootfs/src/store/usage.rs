@@ -1,4 +1,4 @@
-//! How much of the disk, and of its own limit, the store of images takes.
+//! The disk usage of the image store, and its limit.
 
 use std::fs;
 use std::io;
@@ -9,18 +9,18 @@ use nix::sys::statvfs::statvfs;
 use super::{Digest, Store, StoreError, names_in};
 use crate::content::ContentError;
 
-/// Bytes that there are, and bytes that are left.
+/// Total bytes and available bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Usage {
-    /// All.
+    /// Total bytes.
     pub capacity: u64,
-    /// Those that nothing takes yet.
+    /// Available bytes.
     pub available: u64,
 }
 
 impl Usage {
-    /// Bytes to remove so that no more than `low` percent are taken; 0 unless `high` percent are
-    /// taken or more. As the kubelet's image manager reckons it.
+    /// Bytes to remove so that at most `low` percent are used; 0 if less than `high` percent are used.
+    /// Computed as in the kubelet's image manager.
     pub fn excess(&self, high: u8, low: u8) -> u64 {
         if self.capacity == 0 {
             return 0;
@@ -35,17 +35,17 @@ impl Usage {
 }
 
 impl Store {
-    /// Bytes that the images take which were loaded; not those of the device image.
+    /// Bytes that loaded images occupy, without those of the device image.
     pub fn used(&self) -> Result<u64, StoreError> {
         let mut bytes = 0;
         for directory in [self.writable.layers(), self.writable.records(), self.writable.staging()] {
             for name in names_in(&directory)? {
                 let path = directory.join(name);
                 match fs::symlink_metadata(&path) {
-                    // What lies on the disk, as the limit of a load counts it: holes take nothing.
+                    // Allocated bytes, as the limit of a load counts them: holes occupy nothing.
                     Ok(metadata) if metadata.is_file() => bytes += metadata.blocks().saturating_mul(512),
                     Ok(_) => {}
-                    // Another process loads or removes images.
+                    // Another process may be loading or removing images.
                     Err(error) if error.kind() == io::ErrorKind::NotFound => {}
                     Err(error) => return Err(ContentError::new("measure", &path, error).into()),
                 }
@@ -54,17 +54,17 @@ impl Store {
         Ok(bytes)
     }
 
-    /// The file system that images are loaded to; nothing of one that is not there yet.
+    /// The usage of the file system for loaded images; `None` if the directory does not exist yet.
     pub fn disk(&self) -> Option<Usage> {
         let stat = statvfs(&self.writable.directory).ok()?;
-        // Their types are others on other machines.
+        // The integer types differ between architectures.
         #[allow(clippy::unnecessary_cast)]
         let [blocks, free, size] =
             [stat.blocks() as u64, stat.blocks_available() as u64, stat.fragment_size() as u64];
         Some(Usage { capacity: blocks.saturating_mul(size), available: free.saturating_mul(size) })
     }
 
-    /// The images that were loaded, and could be removed if nobody used them.
+    /// The images that were loaded, and could be removed if nothing used them.
     pub fn loaded(&self) -> Result<Vec<Digest>, StoreError> {
         Ok(self.writable.index()?.images.into_keys().collect())
     }

@@ -1,9 +1,7 @@
-//! Archives made at random, unpacked by us and by two witnesses: GNU tar, a
-//! layer at a time, and umoci, all layers of an image as one tree. What the
-//! kernel shows of our images must be what they extract.
+//! Random archives, unpacked by nodlet and by two references: GNU tar, one layer at a time, and umoci, all
+//! layers of an image as one tree. The kernel's view of nodlet's images must equal what they extract.
 //!
-//! `NODLET_ROUNDS` says how many, `NODLET_SEED` where to begin; a failure names
-//! its seed.
+//! `NODLET_ROUNDS` sets the number of archives, `NODLET_SEED` the first seed; a failure names its seed.
 
 use std::collections::BTreeSet;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -14,15 +12,15 @@ use super::*;
 use crate::assemble::{mount_layer, mount_root};
 use crate::testing::{TestImage, oci_archive};
 
-/// An image's layers in the making.
+/// An image whose layers are being generated.
 #[derive(Default)]
 struct Image {
-    /// What lower layers have, so that whiteouts hide something.
+    /// Names in lower layers, so that whiteouts hide something.
     below: BTreeSet<String>,
     layers: Vec<Vec<u8>>,
 }
 
-/// A layer in the making, and what it has by now.
+/// A layer that is being generated, and its contents so far.
 #[derive(Default)]
 struct Layer {
     tar: Vec<u8>,
@@ -31,7 +29,7 @@ struct Layer {
     taken: BTreeSet<String>,
 }
 
-/// What a member may be besides its name.
+/// The kind, name and other properties of a member.
 struct Entry<'a> {
     kind: EntryType,
     name: &'a str,
@@ -51,7 +49,7 @@ impl Layer {
         layer
     }
 
-    /// A name that the layer does not have, in a directory that it has.
+    /// Generates a name that is unused in the layer, in one of the layer's directories.
     fn name(&mut self, random: &mut Random) -> String {
         const NAMES: [&str; 14] =
             ["a", "b", "c", "etc", "lib", "x y", "ü", "-", "a\nb", "...", ".hidden", "Z", "#", "\\"];
@@ -69,7 +67,7 @@ impl Layer {
         }
     }
 
-    /// Appends a member with attributes at random.
+    /// Appends a member with random attributes.
     fn put(&mut self, random: &mut Random, mut entry: Entry<'_>) {
         let records = &mut entry.records;
         let mut header = tar::Header::new_ustar();
@@ -99,7 +97,8 @@ impl Layer {
             header.set_device_minor(random.below(0o7777777) as u32 & 0xf_ffff).unwrap();
         }
         if matches!(entry.kind, EntryType::Regular | EntryType::Directory) && random.one_in(4) {
-            // Never empty: GNU tar and we keep such an attribute, Go's reader, which is umoci's, drops it.
+            // Never empty: GNU tar and nodlet keep an empty attribute, but Go's reader, which umoci uses,
+            // drops it.
             let length = 1 + random.below(300);
             records.push((format!("SCHILY.xattr.user.u{}", random.below(9)), random.bytes(length)));
             if random.one_in(3) {
@@ -121,7 +120,7 @@ impl Layer {
         self.data(entry.data);
     }
 
-    /// Names that do not fit the header go before it, in one of the two ways.
+    /// Writes names that do not fit the header before it, in one of the two formats.
     fn name_it(&mut self, random: &mut Random, header: &mut tar::Header, entry: &mut Entry<'_>) {
         let pax = random.one_in(2);
         for (text, key, long, at) in [
@@ -194,14 +193,14 @@ impl Layer {
                 let name = self.name(random);
                 self.sparse(random, &name);
             }
-            // The same name once more: the last one counts, and links to the first stay.
+            // A duplicate name: the last member counts, and links to the first remain.
             16 if !self.files.is_empty() => {
                 let name = random.pick(&self.files).clone();
                 let data = random.bytes(100);
                 entry(self, random, EntryType::Regular, &name, "", &data);
             }
             17..19 => {
-                // Of something: overlayfs lists a whiteout that has nothing to hide.
+                // Only for existing names: overlayfs lists a whiteout that hides nothing.
                 let below: Vec<&String> = below.iter().filter(|name| !self.taken.contains(*name)).collect();
                 if below.is_empty() {
                     return;
@@ -209,7 +208,7 @@ impl Layer {
                 let hidden = (*random.pick(&below)).clone();
                 let (directory, last) = hidden.rsplit_once('/').map_or(("", &*hidden), |(d, last)| (d, last));
                 let directory = if directory.is_empty() { String::new() } else { format!("{directory}/") };
-                // Only where the layer says what the directory is: implied ones are another test's.
+                // Only in directories that the layer describes: another test covers implied ones.
                 if self.directories.contains(&directory) && last.len() < 250 {
                     self.taken.insert(hidden.clone());
                     entry(self, random, EntryType::Regular, &format!("{directory}.wh.{last}"), "", &[]);
@@ -224,7 +223,7 @@ impl Layer {
         }
     }
 
-    /// A sparse file in one of the forms that GNU tar writes.
+    /// Appends a sparse file in one of the formats that GNU tar writes.
     fn sparse(&mut self, random: &mut Random, name: &str) {
         let (mut at, mut pieces, mut data) = (0, Vec::new(), Vec::new());
         for _ in 0..random.below(4) {
@@ -234,7 +233,7 @@ impl Layer {
             data.extend(random.bytes(length));
             at += length;
         }
-        // A hole at the end is ended by a piece of nothing, or GNU tar drops it.
+        // An empty piece marks a hole at the end; without it, GNU tar drops the hole.
         let size = at + random.below(100_000);
         pieces.push((size, 0));
         let record = |key: &str, value: String| (format!("GNU.sparse.{key}"), value.into_bytes());
@@ -292,8 +291,8 @@ fn image(seed: u64) -> Image {
     image
 }
 
-/// Does with what GNU tar extracted what a layer's marks ask for. Where all of
-/// the layers below is hidden, a whiteout has nothing to do.
+/// Applies a layer's whiteouts to the files that GNU tar extracted. If all lower layers are hidden, a
+/// whiteout has no effect.
 fn apply_marks(directory: &Path, hides: bool) {
     let entries: Vec<PathBuf> = fs::read_dir(directory).unwrap().map(|entry| entry.unwrap().path()).collect();
     let metadata = fs::symlink_metadata(directory).unwrap();
@@ -324,7 +323,7 @@ fn apply_marks(directory: &Path, hides: bool) {
     fs::File::open(directory).unwrap().set_modified(metadata.modified().unwrap()).unwrap();
 }
 
-/// A whiteout is only a mark: of what it is besides, nothing counts.
+/// Drops the attributes of whiteouts: a whiteout is only a mark.
 fn without_marks(mut seen: BTreeMap<PathBuf, Seen>) -> BTreeMap<PathBuf, Seen> {
     for (name, entry) in &mut seen {
         entry.xattrs.retain(|(name, _)| name != "trusted.nodlet.implied");
@@ -336,8 +335,9 @@ fn without_marks(mut seen: BTreeMap<PathBuf, Seen>) -> BTreeMap<PathBuf, Seen> {
     seen
 }
 
-/// What an overlay cannot tell: links that another layer hid, and entries in a directory.
-/// Its root is the container's own, as under containerd, whatever an image says of its.
+/// Drops what an overlay does not show faithfully: the link counts of files, of which another layer may hide
+/// names, and of directories. Also drops the root directory, which is the container's own, as under
+/// containerd, whatever the image says about its root.
 fn of_a_tree(mut seen: BTreeMap<PathBuf, Seen>) -> BTreeMap<PathBuf, Seen> {
     seen.remove(Path::new(""));
     seen.values_mut().for_each(|entry| entry.links = 0);

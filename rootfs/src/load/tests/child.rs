@@ -1,7 +1,7 @@
-//! The process that reads an archive, as the real one: confined, killed at
-//! every operation, lying, and dying.
+//! Tests of the process that reads an archive, with a real process: confined, killed at every operation,
+//! lying, and dying.
 //!
-//! It is this test binary, which runs [`the_child`] and nothing else.
+//! The process is this test binary, which runs only [`the_child`].
 
 use std::collections::BTreeMap;
 use std::os::unix::process::ExitStatusExt;
@@ -16,18 +16,19 @@ use super::super::child::told;
 use super::*;
 use crate::content::{Content, Observer, Verdict};
 
-/// The name by which this binary runs [`the_child`].
+/// The test name with which this binary runs [`the_child`].
 const CHILD: &str = "load::tests::child::the_child";
-/// The name by which this binary runs [`a_load`].
+/// The test name with which this binary runs [`a_load`].
 const LOAD: &str = "load::tests::child::a_load";
 const MEMORY: u64 = 256 * 1024 * 1024;
 
-/// An argument after the name of the test, which libtest takes for one more name.
+/// The value of an argument `KEY=VALUE` after the name of the test. libtest takes such an argument for
+/// another test name.
 fn word(key: &str) -> Option<String> {
     std::env::args().find_map(|argument| argument.strip_prefix(key)?.strip_prefix('=').map(str::to_owned))
 }
 
-/// The child's end that these words ask for.
+/// A child process that behaves as these words request.
 fn unpacker(words: &[String]) -> Unpacker {
     let arguments = ["--exact", CHILD].map(str::to_owned);
     Unpacker {
@@ -42,7 +43,7 @@ pub(super) fn options(words: &[String]) -> LoadOptions {
     LoadOptions { unpacker: Some(unpacker(words)), ..amd64() }
 }
 
-/// A disk of which the n-th operation becomes this.
+/// A disk on which the n-th operation gets this verdict.
 fn at_operation(at: usize, become_of_it: impl Fn() -> Verdict + Send + Sync + 'static) -> Content {
     let count = AtomicUsize::new(0);
     let observer: Observer =
@@ -53,7 +54,7 @@ fn at_operation(at: usize, become_of_it: impl Fn() -> Verdict + Send + Sync + 's
     Content::observed(observer)
 }
 
-/// Ends the process at the n-th operation.
+/// A disk on which the n-th operation calls `end`, which ends the process.
 fn dying(at: usize, end: fn()) -> Content {
     at_operation(at, move || {
         end();
@@ -61,17 +62,17 @@ fn dying(at: usize, end: fn()) -> Content {
     })
 }
 
-/// The word for a fault of a disk, what it does to an operation, and what is said then.
+/// A fault: its word, the verdict of the operation, and the expected error.
 type Fault = (&'static str, fn() -> Verdict, &'static str);
 
-/// How the disk of the process that unpacks fails.
+/// The faults of the disk of the process that unpacks.
 const FAULTS: [Fault; 3] = [
     ("fails-at", || Verdict::Fail(Errno::EIO), "I/O error (os error 5)"),
     ("full-at", || Verdict::Fail(Errno::ENOSPC), "No space left on device (os error 28)"),
     ("short-at", || Verdict::Short(7, Errno::ENOSPC), "No space left on device (os error 28)"),
 ];
 
-/// Has this system call give an error from here on, as on a kernel that lacks it.
+/// Makes this system call fail from here on, as on a kernel that lacks it.
 fn lack(call: libc::c_long, errno: i32) {
     let instruction = |code: u32, jf: u8, k: u32| libc::sock_filter { code: code as u16, jt: 0, jf, k };
     let program = [
@@ -82,13 +83,13 @@ fn lack(call: libc::c_long, errno: i32) {
     ];
     let filter = libc::sock_fprog { len: program.len() as u16, filter: program.as_ptr().cast_mut() };
     nix::sys::prctl::set_no_new_privs().unwrap();
-    // SAFETY: the program is as long as it says, and outlives the call, which copies it.
+    // SAFETY: the program has the stated length, and outlives the call, which copies it.
     let set =
         unsafe { libc::prctl(libc::PR_SET_SECCOMP, libc::SECCOMP_MODE_FILTER, &raw const filter, 0, 0) };
     assert_eq!(set, 0);
 }
 
-/// Not a test by itself: what [`unpacker`] starts.
+/// Not a test by itself: the process that [`unpacker`] starts.
 #[test]
 fn the_child() {
     if let Some(errno) = word("landlock") {
@@ -102,7 +103,8 @@ fn the_child() {
     if let Some(frame) = word("lie") {
         lie(&frame);
     } else if let Some(at) = word("die-at") {
-        // Its filter lets it signal nobody, itself included; a fault still ends it on the spot.
+        // The seccomp filter prevents the process from signalling anybody, even itself; an abort still ends
+        // it at once.
         told(dying(at.parse().unwrap(), || std::process::abort())).unwrap();
     } else if std::env::args().any(|argument| argument == "escape") {
         escape();
@@ -122,7 +124,7 @@ fn a_load() {
     store.load_path(Path::new(&archive), &options(&words), &mut |_| {}).unwrap();
 }
 
-/// Files below the root with their digests, and the directories.
+/// Files below the root with their digests, and directories.
 pub(super) fn listing(root: &Path) -> BTreeMap<PathBuf, Option<Digest>> {
     let mut found = BTreeMap::new();
     let mut todo = vec![root.to_owned()];
@@ -147,14 +149,14 @@ fn new() -> Vec<u8> {
     oci_archive(&[TestImage::new("app:1", layers()).compressed(Compression::Gzip), tool]).finish()
 }
 
-/// A store with the old image in it.
+/// A store that has the old image.
 fn with_old(root: &Path) -> Store {
     let store = Store::open(root).unwrap();
     store.load(&mut &old()[..], &amd64(), &mut |_| {}).unwrap();
     store
 }
 
-/// Loads in a process that dies as these words say, and gives whether it did.
+/// Loads in a process that dies as these words request. Returns whether it did.
 fn dies(root: &Path, archive: &Path, words: &[String]) -> bool {
     let ended = Command::new(std::env::current_exe().unwrap())
         .args(["--exact", LOAD, &format!("root={}", root.display())])
@@ -167,12 +169,12 @@ fn dies(root: &Path, archive: &Path, words: &[String]) -> bool {
     ended.signal() == Some(Signal::SIGKILL as i32) || !ended.success()
 }
 
-/// Until the process that unpacks has died of its parent's death.
+/// Waits until the process that unpacks has died because its parent did.
 fn wait_for_unpacker(root: &Path) {
     drop(lock(&root.join("var/lib/nodlet/images/staging")).unwrap());
 }
 
-/// Kills one of the two processes of a load at each of its operations in turn.
+/// Kills one of the two processes of a load, at each of its operations in turn.
 fn kill_at_every_operation(word: &str) {
     let scratch = Scratch::in_memory();
     let archive = scratch.path().join("archive.tar");
@@ -193,7 +195,7 @@ fn kill_at_every_operation(word: &str) {
         }
         let now = listed(&store);
         assert!(now == images || now.len() == 3, "killed at {at}: {now:?}");
-        // As an agent does when it starts.
+        // An agent does the same when it starts.
         wait_for_unpacker(&root);
         store.tidy().unwrap();
         let swept = listing(&root);
@@ -242,8 +244,8 @@ fn what_became_of_a_process_that_died_is_said() {
     assert_eq!(listing(&root), before);
 }
 
-/// A file that the process that unpacks cannot make, write or sync: what was to be
-/// done with which, and why it was not, whichever it is.
+/// If the process that unpacks cannot create, write or sync a file, the error names the operation, the file
+/// and the reason, for every file.
 #[test]
 fn a_load_whose_unpacking_meets_a_bad_disk_says_so_and_did_not_happen() {
     let scratch = Scratch::in_memory();
@@ -272,7 +274,7 @@ fn a_load_whose_unpacking_meets_a_bad_disk_says_so_and_did_not_happen() {
     }
 }
 
-/// Nobody is left to name what it would write: the store is locked for nothing.
+/// Nobody is left to use what the process would write, and it keeps the store locked.
 #[test]
 fn the_process_that_unpacks_ends_when_nobody_listens() {
     use nix::sys::socket::{ControlMessage, MsgFlags, sendmsg};
@@ -299,7 +301,7 @@ fn the_process_that_unpacks_ends_when_nobody_listens() {
     .unwrap();
     io::Write::write_all(&mut ours, task.as_bytes()).unwrap();
     drop((ours, archive));
-    // Layer after layer, and the archive never ends.
+    // Send layer after layer; the archive never ends.
     let mut layers = (0..8000)
         .map(|number| TarBuilder::new().bytes(&format!("{number}.tar"), &layer(&number.to_string())));
     let refused = layers.any(|layer| {
@@ -310,7 +312,7 @@ fn the_process_that_unpacks_ends_when_nobody_listens() {
     assert_eq!(child.wait().unwrap().code(), Some(1));
 }
 
-/// Sends the parent this, whatever it asked for. There are a file and a link.
+/// Sends this frame to the parent, whatever was requested. The staging directory has a file and a link.
 fn lie(frame: &str) {
     let (length, frame) = frame.split_once(':').unwrap();
     let length = length.parse().unwrap_or(frame.len() as u32);
@@ -318,9 +320,9 @@ fn lie(frame: &str) {
     std::os::unix::fs::symlink("/etc/passwd", "1.erofs").unwrap();
     let mut socket = File::from(std::os::fd::AsFd::as_fd(&io::stdin()).try_clone_to_owned().unwrap());
     let sent = io::Write::write_all(&mut socket, &[&length.to_le_bytes(), frame.as_bytes()].concat());
-    // The parent may have seen enough by then.
+    // The parent may have closed the connection by then.
     drop(sent);
-    // Ends with its parent's patience: there is more to be read than it reads.
+    // Ends when the parent loses patience: the process sent more than the parent reads.
     drop(io::copy(&mut socket, &mut io::sink()));
 }
 
@@ -387,14 +389,14 @@ fn what_the_process_that_unpacks_says_is_not_believed() {
     assert_eq!(std::error::Error::source(&error).unwrap().to_string(), "\\r\\u{9b}");
 }
 
-/// What a process that was broken into might try. Each must fail.
+/// Tries what an attacker in the process might try. Each attempt must fail.
 fn attempts(input: &File) -> Vec<(&'static str, bool)> {
     use nix::sys::socket::{AddressFamily, SockFlag, SockType, socket};
     let path = Path::new;
-    // SAFETY: the child of a fork that should not be ends at once.
+    // SAFETY: a child, which a confined process should not be able to fork, ends at once.
     let forked = unsafe { nix::unistd::fork() };
     if let Ok(nix::unistd::ForkResult::Child) = forked {
-        // SAFETY: ends the process, without anything of its parent's.
+        // SAFETY: ends the process, without running destructors of its parent.
         unsafe { libc::_exit(0) }
     }
     let stream = |family| socket(family, SockType::Stream, SockFlag::empty(), None).is_ok();
@@ -444,7 +446,7 @@ fn attempts(input: &File) -> Vec<(&'static str, bool)> {
     ]
 }
 
-/// Run as the child: confines itself and says what it could do all the same.
+/// Run in the child: confines the process and reports what it could do nevertheless.
 fn escape() {
     crate::confine::close_inherited().unwrap();
     let input = word("input").unwrap_or_else(|| "/dev/null".to_owned());
@@ -455,19 +457,18 @@ fn escape() {
     let (input, weaker) = crate::confine::confine(input, &limits).unwrap();
     let done: Vec<&str> =
         attempts(&input).into_iter().filter(|(_, done)| *done).map(|(what, _)| what).collect();
-    // Where this directory is the root, above it is itself.
+    // If this directory is the root, its parent is the root as well.
     let _ = fs::write("../escaped", "").and_then(|()| fs::remove_file("escaped"));
     fs::write("allowed", "what it is for").unwrap();
     fs::remove_file("allowed").unwrap();
     std::io::Write::write_all(&mut socket, format!("{done:?} {weaker:?}").as_bytes()).unwrap();
 }
 
-/// Has a process of this user confine itself, and gives what it could do all the same, and
-/// what the kernel lacks.
+/// Confines a process of this user. Returns what it could do nevertheless, and what the kernel lacks.
 fn escapes(user: u32, words: &[&str]) -> String {
     let scratch = Scratch::new();
     std::os::unix::fs::chown(scratch.path(), Some(user), Some(user)).expect("this test needs root");
-    // Where nobody can execute it.
+    // In a directory where the confined process cannot execute it.
     let program = scratch.path().join("program");
     fs::copy(std::env::current_exe().unwrap(), &program).unwrap();
     fs::write(scratch.path().join("beside"), "").unwrap();
@@ -480,9 +481,9 @@ fn escapes(user: u32, words: &[&str]) -> String {
     let mut command = Command::new(&program);
     std::os::unix::process::CommandExt::uid(&mut command, user);
     command.args(["--exact", CHILD, "escape"]).args(words).current_dir(&staging);
-    // As a shell passes on what it was given.
+    // A descriptor such as a shell passes on.
     let secret = File::open("/etc/passwd").unwrap();
-    // With a number that nothing the process opens itself is given.
+    // Its number is one that the process does not use itself.
     let secret = std::os::fd::AsRawFd::as_raw_fd(&secret);
     let secret = nix::fcntl::fcntl(secret, nix::fcntl::FcntlArg::F_DUPFD(700)).unwrap();
     // SAFETY: the call returned a new descriptor that nobody else owns.
@@ -493,7 +494,7 @@ fn escapes(user: u32, words: &[&str]) -> String {
     }
     command.stdin(std::os::fd::OwnedFd::from(theirs)).stdout(Stdio::null());
     let mut child = command.spawn().unwrap();
-    // The other end is the child's alone, so that its death is seen.
+    // The other end is now only the child's, so that this process notices the child's death.
     drop(command);
     let mut said = String::new();
     io::Read::read_to_string(&mut ours, &mut said).unwrap();
@@ -506,8 +507,8 @@ fn escapes(user: u32, words: &[&str]) -> String {
 
 const NOBODY: u32 = 65534;
 
-/// Without root, files are confined by Landlock alone: a kernel without it
-/// fails this test, and `confine` says so to the user.
+/// Without root, only Landlock confines files: this test fails on a kernel without it, and `confine` warns
+/// the user.
 #[test]
 fn a_confined_process_can_do_nothing_but_write_new_files() {
     for user in [0, NOBODY] {
@@ -517,7 +518,7 @@ fn a_confined_process_can_do_nothing_but_write_new_files() {
     }
 }
 
-/// Root has its own root directory for that, and what comes as a directory is a mount of its own.
+/// Instead of Landlock, root has its own root directory, and an input directory is a mount of its own.
 #[test]
 fn where_there_is_no_landlock_root_is_confined_all_the_same_and_others_are_told() {
     for errno in [Errno::ENOSYS, Errno::EOPNOTSUPP, Errno::EPERM] {

@@ -1,5 +1,5 @@
-//! A disk that fails at the n-th operation, and a plug that is pulled there:
-//! for every n the store is as it was or complete, and the next load heals it.
+//! Disks that fail at the n-th operation, and power cuts there. For every n, the store must be unchanged or
+//! complete, and the next load must repair it.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -10,20 +10,20 @@ use nix::errno::Errno;
 use super::*;
 use crate::content::{Content, Operation, Verdict};
 
-/// How a disk fails.
+/// The kinds of disk faults.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Fault {
-    /// One operation gives EIO; all others work.
+    /// One operation fails with EIO; all others work.
     Once,
-    /// From then on no space is left for writes.
+    /// From then on, no space is left for writes.
     Full,
     /// A write is cut short, and then the disk is full.
     Short,
-    /// The power goes: unsynced data is rubbish, all renames have happened.
+    /// A power cut: unsynced data is garbage, all renames have happened.
     PowerCut,
-    /// The power goes: unsynced data is rubbish, no unsynced rename or file has happened.
+    /// A power cut: unsynced data is garbage, no unsynced rename or creation has happened.
     PowerCutBeforeRenames,
-    /// The power goes: the index was renamed, and what was renamed before it was not.
+    /// A power cut: the rename of the index has happened, but earlier renames have not.
     PowerCutReordered,
 }
 
@@ -48,9 +48,9 @@ const FAULTS: [Fault; 6] = [
 #[derive(Default)]
 struct Disk {
     operations: usize,
-    /// Files with data that a power cut loses.
+    /// Files whose data a power cut destroys.
     unsynced: BTreeSet<PathBuf>,
-    /// Renames and creations that a power cut may lose, with what was there before.
+    /// Renames and creations that a power cut may undo, with the previous contents.
     entries: Vec<(Option<PathBuf>, PathBuf, Option<Vec<u8>>)>,
 }
 
@@ -119,7 +119,7 @@ fn failing(root: &Path, fault: Fault, at: usize) -> (Store, Arc<Mutex<Disk>>) {
         let mut disk = observed.lock().unwrap();
         disk.operations += 1;
         let failed = disk.operations >= at;
-        // A full disk may say so only when data is synced, or a directory grows; it always takes removals.
+        // A full disk may report it only when data is synced or a directory grows; it always allows removals.
         let writes = !matches!(operation, Operation::Remove(_));
         let verdict = match fault {
             Fault::Once if disk.operations == at => Verdict::Fail(Errno::EIO),
@@ -137,7 +137,7 @@ fn failing(root: &Path, fault: Fault, at: usize) -> (Store, Arc<Mutex<Disk>>) {
     (Store::with_content(root, content), disk)
 }
 
-/// All that the store has, with what its layers contain.
+/// The state of the store, including the contents of its layers.
 fn state(root: &Path) -> Vec<String> {
     let store = Store::open(root).unwrap();
     let described = |image: Image| {
@@ -148,7 +148,7 @@ fn state(root: &Path) -> Vec<String> {
     store.images().unwrap().into_iter().map(described).collect()
 }
 
-/// All files below the store, but for directories.
+/// All files below the store, without directories.
 fn files(root: &Path) -> BTreeSet<PathBuf> {
     let mut files = BTreeSet::new();
     let mut todo = vec![root.join("var")];
@@ -164,7 +164,7 @@ fn files(root: &Path) -> BTreeSet<PathBuf> {
     files
 }
 
-/// Tries `change` on stores that `prepare` made, failing at every operation in turn.
+/// Tries `change` on stores made by `prepare`, with a fault at every operation in turn.
 fn check_every_fault(what: &str, prepare: &dyn Fn(&Store), change: &dyn Fn(&Store) -> bool) {
     let scratch = Scratch::in_memory();
     let prepared = |name: &str| {
@@ -181,7 +181,7 @@ fn check_every_fault(what: &str, prepare: &dyn Fn(&Store), change: &dyn Fn(&Stor
     assert!(operations > 5, "{operations} operations");
     let nothing = oci_archive(&[TestImage::new("x", vec![layer("x")])]).finish();
     for fault in FAULTS {
-        // One more: the power goes when all has been reported as done.
+        // One more: a power cut after everything has been reported as done.
         for at in 1..=operations + 1 {
             let root = prepared(&format!("{fault:?}-{at}"));
             let (store, disk) = failing(&root, fault, at);
@@ -192,11 +192,11 @@ fn check_every_fault(what: &str, prepare: &dyn Fn(&Store), change: &dyn Fn(&Stor
             let now = state(&root);
             assert!(now == before || now == after, "{fault:?} at {at} of {operations}: {now:#?}");
             assert!(!succeeded || now == after, "{fault:?} at {at}: reported as done, and is not");
-            // The next start leaves nothing else.
+            // The next start of an agent removes everything else.
             Store::open(&root).unwrap().tidy().unwrap();
             let expected = if now == before { &files_before } else { &files_after };
             assert_eq!(&files(&root), expected, "{fault:?} at {at} of {operations}, tidied");
-            // Of what may be left half done, nothing is in the way of the next.
+            // Leftovers must not obstruct the next change.
             let store = Store::open(&root).unwrap();
             change(&store);
             assert_eq!(state(&root), after, "{fault:?} at {at}, done again");
@@ -272,13 +272,13 @@ fn loading_again_writes_nothing() {
     assert_eq!(disk.lock().unwrap().operations, first, "operations on the disk");
 }
 
-/// Pods write, too. Layer after layer, each with most of what is free, would leave them nothing.
+/// Pods write, too: if every layer could take most of the free space, nothing would be left for them.
 #[test]
 fn a_load_leaves_a_part_of_the_disk_to_others() {
     const KIBIBYTE: usize = 1024;
     let files = |sizes: &[usize]| {
         let layer = |size: &usize| TarBuilder::new().bytes("file", &vec![7; size * KIBIBYTE]).finish();
-        // So small that it looks as if it would fit.
+        // Compressed so small that the archive seems to fit.
         let image = TestImage::new("app:1", sizes.iter().map(layer).collect()).compressed(Compression::Gzip);
         oci_archive(&[image]).finish()
     };
@@ -296,7 +296,7 @@ fn a_load_leaves_a_part_of_the_disk_to_others() {
             },
         ] {
             let path = scratch.join("archive.tar");
-            // A sixteenth, 256 KiB, is not to be had.
+            // The last sixteenth, 256 KiB, must not be used.
             fs::write(&path, files(&[3000, 900])).unwrap();
             let error = load(&store, &path, &amd64(), &mut |_| {}).unwrap_err();
             assert!(matches!(error, LoadError::NotEnoughSpace { .. }), "{error:?}");

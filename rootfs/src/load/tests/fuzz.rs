@@ -1,4 +1,4 @@
-//! Archives and image manifests changed at random: taken or refused.
+//! Randomly changed archives and image manifests, which must be accepted or rejected without a panic.
 
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
@@ -40,8 +40,8 @@ fn layers() -> Vec<Vec<u8>> {
     vec![plain.clone(), plain.clone(), plain.clone(), blobs(Compression::Gzip), blobs(Compression::Zstd)]
 }
 
-/// An archive again, or hardly anything but checksums would be tried: what looks like a header
-/// stands where one can, its checksum is right, and its size leads to the next one.
+/// Repairs a changed archive, because otherwise only checksum errors would be tested: aligns what looks like
+/// a header, corrects its checksum, and makes its size lead to the next header.
 fn mended(input: &[u8]) -> Vec<u8> {
     const MAGIC: usize = 257;
     let magics = input.windows(5).enumerate().filter(|(at, word)| *at >= MAGIC && word == b"ustar");
@@ -59,7 +59,7 @@ fn mended(input: &[u8]) -> Vec<u8> {
         header.as_mut_bytes().copy_from_slice(&mended[at..at + HEADER]);
         let data = to.saturating_sub(from + HEADER) as u64;
         let size = header.entry_size().map_or(0, |size| size.checked_next_multiple_of(512).unwrap_or(0));
-        // The end of the archive follows the last.
+        // The end of the archive follows the last header.
         if to < input.len() && size != data.next_multiple_of(512) {
             header.set_size(data);
         }
@@ -73,7 +73,7 @@ fn mended(input: &[u8]) -> Vec<u8> {
 fn layers_changed_at_random_are_taken_or_refused() {
     let scratch = Scratch::in_memory();
     let path = scratch.path().join("image");
-    // Small, so that a hole that was made large costs nothing.
+    // Small bounds, so that a hole that became large costs nothing.
     let bounds = LayerBounds {
         names: Bounds { entries: 1000, directories: 1000, name_bytes: 100_000, steps: 100_000 },
         bytes: 16 * 1024 * 1024,
@@ -150,7 +150,7 @@ fn archives_changed_at_random_are_taken_or_refused() {
     assert_eq!(staged, 0, "files left in staging");
 }
 
-/// Documents by their names, each found under the digest that it has.
+/// Documents by name; each is found under its real digest.
 struct Found(HashMap<String, Vec<u8>>);
 
 impl Documents for Found {
@@ -198,13 +198,13 @@ fn image_manifests_changed_at_random_are_taken_or_refused() {
     };
     fuzz("image manifest", 5000, &corpus, &words, |input| {
         read(input);
-        // Of these nine in ten are no JSON, and tried is who reads that. This is some.
+        // Nine in ten inputs are no JSON, which tests only the JSON parser. This input is valid JSON.
         read(changed(&documents, input).to_string().as_bytes());
     });
     println!("image manifest: {} were taken", taken.get());
 }
 
-/// One of the documents with other values in some places; which, hangs on the input.
+/// Returns one of the documents with other values in some places, chosen by the input.
 fn changed(documents: &[Value], input: &[u8]) -> Value {
     let bytes = *Digest::of(input).hex().as_bytes().first_chunk().expect("it has eight");
     let mut random = Random::of(u64::from_le_bytes(bytes));
@@ -228,7 +228,7 @@ fn changed(documents: &[Value], input: &[u8]) -> Value {
     let mut document = random.pick(documents).clone();
     for _ in 0..=random.below(3) {
         let other = match random.one_in(3) {
-            // What is right in one place is wrong in another.
+            // A value from one place is often wrong in another.
             true => place(&mut random.pick(documents).clone(), &mut random).clone(),
             false => random.pick(&values).clone(),
         };
@@ -237,7 +237,7 @@ fn changed(documents: &[Value], input: &[u8]) -> Value {
     document
 }
 
-/// Some place in a document.
+/// A random place in a document.
 fn place<'a>(value: &'a mut Value, random: &mut Random) -> &'a mut Value {
     let below = match value {
         Value::Object(map) => map.len(),

@@ -1,25 +1,25 @@
-//! Archives that want to do harm, each loaded as a file and as a stream by the
-//! confined process: a refusal that says why, and the store as it was.
+//! Malicious archives, each loaded by the confined process as a file and as a stream. Each must be rejected
+//! with a reason, and the store must be unchanged.
 
 use std::error::Error;
 
 use super::child::{listing, options};
 use super::*;
 
-/// One archive, and the end of what is said of it.
+/// One archive, and the end of the expected error.
 struct Case {
     what: &'static str,
     archive: Vec<u8>,
     expected: &'static str,
 }
 
-/// An archive with one image of one layer, which is this.
+/// An archive with one image that has only this layer.
 fn with_layer(what: &'static str, layer: TarBuilder, expected: &'static str) -> Case {
     let image = TestImage::new("hostile:1", vec![layer.finish()]);
     Case { what, archive: docker_archive(&[image]).finish(), expected }
 }
 
-/// An archive with one image of which the configuration is this text.
+/// An archive with one image that has this text as configuration.
 fn with_config(what: &'static str, config: &str, expected: &'static str) -> Case {
     let archive = TarBuilder::new().bytes("layer.tar", &layer("x")).file("config.json", config).file(
         "manifest.json",
@@ -33,12 +33,12 @@ fn with_documents(what: &'static str, documents: &[(&str, &str)], expected: &'st
     Case { what, archive: documents.iter().fold(TarBuilder::new(), add).finish(), expected }
 }
 
-/// A member whose header says it has `size` bytes, whatever follows it.
+/// A member whose header declares `size` bytes, whatever follows it.
 fn lying(size: u64, data: &[u8]) -> TarBuilder {
     TarBuilder::new().with_size("liar", size, data)
 }
 
-/// A member preceded by a PAX header of these records.
+/// A member preceded by a PAX header with these records.
 fn with_pax(records: &[(&str, &str)], name: &str, data: &[u8]) -> TarBuilder {
     TarBuilder::new().pax(records).bytes(name, data)
 }
@@ -103,7 +103,7 @@ fn layers() -> Vec<Case> {
             tar().directory(&deep),
             ": a path of 6000 bytes: at most 4096 are possible",
         ),
-        // Ten kilobytes when compressed, and they would be a hundred thousand directories.
+        // The archive has ten kilobytes when compressed, and would become a hundred thousand directories.
         with_layer(
             "countless directories that no member names",
             (0..60).fold(tar(), |tar, number| tar.file(&format!("{number}/{}f", "d/".repeat(2000)), "")),
@@ -299,7 +299,8 @@ fn archives() -> Vec<Case> {
     let descriptor =
         |text: &str| format!(r#"{{"digest":"{}","size":{}}}"#, Digest::of(text.as_bytes()), text.len());
     let blob = |text: &str| format!("blobs/sha256/{}", Digest::of(text.as_bytes()).hex());
-    // Each within the next: none can hold itself, its digest would have to be its own.
+    // Each index is nested in the next: an index cannot contain itself, because it would contain its own
+    // digest.
     let mut nested = vec![index(String::new())];
     for depth in 0..8 {
         nested.push(index(descriptor(&nested[depth])));
@@ -483,8 +484,7 @@ fn what_is_hostile_is_refused_with_its_reason_and_leaves_nothing() {
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
-/// A directory's links are followed within it, as if it were `/`: the file
-/// that one names is not the machine's.
+/// Links in a directory are followed within it, as if it were `/`, so a link cannot name a file of the host.
 #[test]
 fn a_link_in_an_image_layout_does_not_lead_out_of_it() {
     let scratch = Scratch::new();

@@ -1,7 +1,6 @@
-//! Memory does not grow with the image: a load in a process of its own, whose
-//! high-water mark is read before and after, and that of the process that
-//! unpacks for it. `NODLET_ROUNDS` says how many mebibytes there are, and how many
-//! five-hundredths of all names that are taken of a layer.
+//! Memory must not grow with the size of the image. A process of its own loads an image, and its high-water
+//! mark is read before and after, as well as that of the process that unpacks. `NODLET_ROUNDS` sets the
+//! number of mebibytes, and the number of five-hundredths of the most names that a layer may have.
 
 use std::fs::File;
 use std::io::Write;
@@ -17,7 +16,7 @@ use super::*;
 const MEBIBYTE: u64 = 1024 * 1024;
 const HOLE: u64 = 200 * MEBIBYTE;
 const GROWTH_MAX: u64 = 16 * MEBIBYTE;
-/// Tells the test binary to be the child.
+/// The environment variable that makes the test binary the child.
 const CHILD: &str = "NODLET_TEST_LOAD";
 
 /// Bytes of data in the image.
@@ -25,7 +24,7 @@ fn data() -> u64 {
     setting("NODLET_ROUNDS", 48) * MEBIBYTE
 }
 
-/// Of the largest process that this one has waited for.
+/// The high-water mark, in bytes, of the largest child process that has been waited for.
 fn high_water_mark_of_children() -> u64 {
     let usage = nix::sys::resource::getrusage(nix::sys::resource::UsageWho::RUSAGE_CHILDREN).unwrap();
     u64::try_from(usage.max_rss()).unwrap() * 1024
@@ -37,7 +36,7 @@ fn high_water_mark() -> u64 {
     line.trim().trim_end_matches(" kB").parse::<u64>().unwrap() * 1024
 }
 
-/// An image of one gzip layer: a file of data, and a larger one that is a hole.
+/// Writes an image of one gzip layer: a file of data, and a larger file that is a hole.
 fn write_archive(path: &Path) {
     let layer = path.with_extension("layer");
     let files = path.with_extension("files");
@@ -95,8 +94,8 @@ fn memory_does_not_grow_with_the_image() {
     assert!(on_disk < data() + 2 * MEBIBYTE, "a hole takes no space: {on_disk} bytes on disk");
 }
 
-/// They are held until all are known: as many as are taken must fit in what the process
-/// that unpacks is given (`UNPACK_MEMORY` of `nodlet image`).
+/// Names are kept in memory until all are known, so the most names that are accepted must fit in the memory
+/// of the process that unpacks (`UNPACK_MEMORY` of `nodlet image`).
 #[test]
 fn memory_is_enough_for_the_names_of_a_layer() {
     const MEMORY: u64 = 160 * MEBIBYTE;

@@ -1,4 +1,4 @@
-//! Layers of which only the changed blocks come, made by the process that unpacks.
+//! Layers of which only the changed blocks are sent, and which the unpacking process rebuilds.
 
 use std::os::unix::fs::FileExt;
 use std::time::{Duration, Instant};
@@ -44,7 +44,7 @@ impl Board {
         let directory = scratch.path().join("new");
         run(Command::new("mkdir").arg(&directory));
         run(Command::new("tar").arg("-xf").arg(&sent).arg("-C").arg(&directory));
-        // The board has the lower layer, and of the upper one only the changes come.
+        // The board has the lower layer, and only the changes of the upper one are sent.
         for blob in new.blobs() {
             fs::remove_file(directory.join(format!("blobs/sha256/{}", Digest::of(&blob).hex()))).unwrap();
         }
@@ -81,7 +81,7 @@ fn a_layer_is_made_of_an_older_one_and_its_changed_blocks() {
     for options in [amd64(), options(&[])] {
         let board = Board::new();
         assert_eq!(board.load(&options).unwrap()[0].image.id, board.new.id());
-        // The same file as if the whole layer had come.
+        // The file must equal the one from a transfer of the whole layer.
         let whole = Store::open(&board.scratch.path().join("whole")).unwrap();
         let archive = oci_archive(std::slice::from_ref(&board.new)).finish();
         whole.load(&mut &archive[..], &amd64(), &mut |_| {}).unwrap();
@@ -110,7 +110,7 @@ fn a_layer_that_becomes_another_one_is_told_apart_and_changes_nothing() {
             assert!(text.contains(expected), "{expected}: {text}");
             assert_eq!(listed(&board.store), before);
         };
-        // What is in the base by now.
+        // The base has been modified in the meantime.
         let base = File::options().write(true).open(&board.base).unwrap();
         base.write_at(b"!", 4096 + 100).unwrap();
         check("its content has digest");
