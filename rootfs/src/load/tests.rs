@@ -397,7 +397,7 @@ fn a_store_takes_no_more_than_its_limit_and_says_so_before_anything_has_changed(
     let scratch = Scratch::new();
     let store = Store::open(scratch.path()).unwrap();
     let image = |name: &'static str, bytes: usize| {
-        // Incompressible data would make the archive as large as the disk.
+        // The text has no zero blocks, so it occupies its full size on disk.
         let bytes: Vec<u8> = (0..bytes).map(|i| (i * 7 % 251) as u8).collect();
         let text: String = bytes.iter().map(|byte| char::from(b'a' + byte % 26)).collect();
         oci_archive(&[TestImage::new(name, vec![TarBuilder::new().file(name, &text).finish()])]).finish()
