@@ -1,6 +1,5 @@
-//! The smallest client of the local API that can look: one GET over the unix
-//! socket, one JSON object back. Made by hand, so that the tests do not believe
-//! nodlet's own client.
+//! A minimal client of the local API: one request over the unix socket, one JSON object back. Written by
+//! hand, so that the tests do not depend on nodlet's own client.
 
 use std::io::{self, Read, Write};
 use std::os::unix::net::UnixStream;
@@ -9,7 +8,7 @@ use std::time::Duration;
 
 use serde_json::Value;
 
-/// What the server answered: the status code and the body, `Null` if it is not JSON.
+/// Sends a GET. Returns the status code and the body, which is `Null` if it is not JSON.
 pub(crate) fn get(socket: &Path, path: &str) -> io::Result<(u16, Value)> {
     request(socket, "GET", path, None)
 }
@@ -23,12 +22,12 @@ pub(crate) fn request(
     send(socket, method, path, &body.map(Value::to_string).unwrap_or_default())
 }
 
-/// The same with a body that may be anything.
+/// Sends a request with any body. Returns the status code and the body of the response.
 pub(crate) fn send(socket: &Path, method: &str, path: &str, body: &str) -> io::Result<(u16, Value)> {
     send_as(socket, method, path, "application/json", body)
 }
 
-/// The same with a body of another type.
+/// Sends a request with a body of another content type.
 pub(crate) fn send_as(
     socket: &Path,
     method: &str,

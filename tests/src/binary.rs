@@ -1,7 +1,6 @@
-//! Bytes of every value in no order that anything could have made: what `demo binary`
-//! writes, and a test expects.
+//! Pseudo-random bytes of every value, which `demo binary` writes and a test expects.
 
-/// So many of them, the last a newline, the same each time.
+/// Returns this many bytes, the same each time. The last one is a newline.
 pub fn binary(length: usize) -> Vec<u8> {
     let mut state = 1u32;
     let mut next = || {

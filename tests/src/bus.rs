@@ -1,4 +1,4 @@
-//! A message bus with logind on it, as far as an agent has to do with both.
+//! A message bus with logind on it, as far as an agent uses them.
 
 use std::io::{IoSlice, Read, Write};
 use std::os::fd::AsRawFd;
@@ -11,18 +11,18 @@ use std::time::Duration;
 
 use nix::sys::socket::{ControlMessage, MsgFlags, sendmsg};
 
-/// Listens where an agent looks for the bus, and serves one agent at a time.
+/// A fake logind, which listens where an agent looks for the bus, and serves one agent at a time.
 pub struct FakeLogind {
-    /// The agent that is connected.
+    /// The connected agent.
     agent: Arc<Mutex<Option<UnixStream>>>,
     locks: Receiver<UnixStream>,
 }
 
-/// What keeps the machine up as long as an agent holds the other end.
+/// An inhibitor lock: the machine stays up as long as an agent keeps the other end open.
 pub struct Lock(UnixStream);
 
 impl Lock {
-    /// Whether the agent has let go of it.
+    /// Whether the agent has released the lock.
     pub fn is_released(&mut self) -> bool {
         self.0.set_nonblocking(true).expect("it is a socket");
         matches!(self.0.read(&mut [0]), Ok(0))
@@ -30,7 +30,7 @@ impl Lock {
 }
 
 impl FakeLogind {
-    /// A bus at this path.
+    /// Starts a bus at this path.
     pub fn listen(path: &Path) -> FakeLogind {
         let listener = UnixListener::bind(path).expect("nothing is there yet");
         let agent: Arc<Mutex<Option<UnixStream>>> = Arc::default();
@@ -39,20 +39,20 @@ impl FakeLogind {
         thread::spawn(move || {
             while let Ok((stream, _)) = listener.accept() {
                 *current.lock().expect("nobody panics") = stream.try_clone().ok();
-                // An agent that ended has nothing more to say.
+                // Errors after the end of an agent do not matter.
                 let _ = serve(stream, &taken);
             }
         });
         FakeLogind { agent, locks }
     }
 
-    /// The lock that an agent takes next.
+    /// Waits for the next lock that an agent takes.
     #[track_caller]
     pub fn lock(&self) -> Lock {
         Lock(self.locks.recv_timeout(Duration::from_secs(60)).expect("an agent takes a lock"))
     }
 
-    /// The machine is about to go down, or is so no longer.
+    /// Signals that the machine is about to go down, or no longer is.
     pub fn prepare_for_shutdown(&self, begins: bool) {
         let mut agent = self.agent.lock().expect("nobody panics");
         let signal = message(4, 0, "PrepareForShutdown", "b", &[u8::from(begins), 0, 0, 0]);
@@ -97,10 +97,10 @@ fn serve(mut stream: UnixStream, taken: &Sender<UnixStream>) -> std::io::Result<
     }
 }
 
-/// What logind is called on this bus.
+/// The bus name of logind.
 const LOGIND: &str = ":1.1";
 
-/// A message of logind's.
+/// Encodes a message from logind.
 fn message(kind: u8, answers: u32, member: &str, signature: &str, body: &[u8]) -> Vec<u8> {
     let mut bytes = vec![b'l', kind, 0, 1];
     for number in [body.len() as u32, 1, 0] {

@@ -1,7 +1,7 @@
-//! [`Calls`]: how many system calls nodlet makes, all its processes together. No
-//! machine is so busy that the number changes much, which can be said of no time.
+//! [`Calls`]: counts the system calls of nodlet, of all its processes together. Unlike times, this number
+//! hardly depends on how busy the machine is.
 //!
-//! What runs in a container is not nodlet: a process counts until it executes that.
+//! Programs in containers are not counted: a process counts until it executes one.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -13,38 +13,38 @@ use crate::device::Device;
 use crate::leftovers;
 use crate::trace::{Call, Next, Trace, Watcher};
 
-/// What was counted so far.
+/// The counts so far.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Counted {
-    /// System calls, by their number.
+    /// System calls by number.
     pub calls: BTreeMap<c_long, u64>,
-    /// How many it were each time that something was executed which is not nodlet: a
-    /// container, a probe in it.
+    /// The total number of system calls each time that a program other than nodlet was executed: a container,
+    /// or a probe in one.
     pub executed: Vec<u64>,
 }
 
 impl Counted {
-    /// All system calls.
+    /// The total number of system calls.
     pub fn sum(&self) -> u64 {
         self.calls.values().sum()
     }
 }
 
-/// Counts for as long as it lives.
+/// Counts system calls until it is dropped.
 pub struct Calls {
     counted: Arc<Mutex<Counted>>,
     _trace: Trace,
 }
 
 impl Calls {
-    /// Of all nodlet's processes on the device, and those that they start from now on.
+    /// Counts for all nodlet processes on the device, and those that they start from now on.
     pub fn count(device: &Device) -> Calls {
         let counted = Arc::default();
         let watcher = Counter { program: device.program().to_owned(), counted: Arc::clone(&counted) };
         Calls { counted, _trace: Trace::begin(&device.own_processes(), watcher) }
     }
 
-    /// What was counted so far.
+    /// The counts so far.
     pub fn so_far(&self) -> Counted {
         lock(&self.counted).clone()
     }
@@ -55,7 +55,7 @@ fn lock(mutex: &Mutex<Counted>) -> MutexGuard<'_, Counted> {
 }
 
 struct Counter {
-    /// nodlet.
+    /// The nodlet binary.
     program: PathBuf,
     counted: Arc<Mutex<Counted>>,
 }

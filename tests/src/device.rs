@@ -1,4 +1,4 @@
-//! [`Device`]: a board of its own for one test, on the machine that tests.
+//! [`Device`]: a board for one test, on the machine that runs the tests.
 
 use std::ffi::OsString;
 use std::fs;
@@ -21,47 +21,46 @@ use crate::slot::Slot;
 use crate::view::View;
 use crate::{api, leftovers};
 
-/// How long a condition may take that is a matter of moments on an idle machine.
-/// Two cores that run several tests at once are no idle machine, and other processors are emulated.
+/// How long a condition may take that needs only moments on an idle machine. Two cores that run several tests
+/// at once are not idle, and other processors are emulated.
 const DEADLINE: Duration = Duration::from_secs(if cfg!(target_arch = "x86_64") { 60 } else { 240 });
 
-/// How often a condition is looked at. A test may poll; nodlet may not. In a guest
-/// a wait costs nothing and each look much.
+/// The interval at which a condition is checked. A test may poll; nodlet may not. In a guest a wait costs
+/// nothing, but each check costs much.
 fn look() -> Duration {
     Duration::from_millis(if is_guest() { 200 } else { 20 })
 }
 
-/// A scratch root with an agent of its own. When it goes out of scope the pods
-/// are stopped with `nodlet down`, and a process, mount, cgroup, link or file
-/// that is still there fails the test.
+/// A scratch root with an agent of its own. When it is dropped, the pods are stopped with `nodlet down`, and
+/// any remaining process, mount, cgroup, link or file fails the test.
 pub struct Device {
     slot: Slot,
     root: PathBuf,
-    /// What its agent, its supervisors and its verbs are from now on.
+    /// The program of the agent, the supervisors and the verbs from now on.
     program: PathBuf,
     agent: Option<Child>,
-    /// Of the agent that runs.
+    /// The reader of the running agent's ring.
     ring: Option<RingReader>,
-    /// Whether it is read at all.
+    /// Whether the ring is read and replayed.
     replays: bool,
     run: Option<Mount>,
     disk: Option<Mount>,
     arguments: Vec<String>,
-    /// Set in the environment of the agent.
+    /// Variables that are set in the environment of the agent.
     environment: Vec<(String, OsString)>,
-    /// What the agent takes for /etc.
+    /// The directory that the agent sees as /etc.
     etc: Option<PathBuf>,
     /// How often the power was cut.
     boots: u32,
 }
 
-/// A file system that a test has put somewhere. Drop it before the device.
+/// A file system that a test has mounted. Drop it before the device.
 pub struct Mount {
     path: PathBuf,
 }
 
 impl Mount {
-    /// Mounts it again with other options or flags.
+    /// Remounts the file system with other options or flags.
     pub fn remount(&self, flags: nix::mount::MsFlags, options: &str) {
         let none = None::<&str>;
         nix::mount::mount(none, &self.path, none, nix::mount::MsFlags::MS_REMOUNT | flags, Some(options))
@@ -75,16 +74,16 @@ impl Drop for Mount {
     }
 }
 
-/// What a command said and how it ended.
+/// The output and the exit code of a command.
 #[derive(Debug, Clone)]
 pub struct Ran {
     /// The command, for messages.
     pub command: String,
-    /// Its exit code; 128 + N when signal N ended it.
+    /// The command's exit code; 128 + N if signal N ended it.
     pub code: i32,
-    /// What it wrote to standard output.
+    /// The command's standard output.
     pub stdout: String,
-    /// What it wrote to standard error.
+    /// The command's standard error.
     pub stderr: String,
 }
 
@@ -96,14 +95,14 @@ impl Ran {
         Self { command, code, stdout: text(&output.stdout), stderr: text(&output.stderr) }
     }
 
-    /// Standard output of a command that must have succeeded.
+    /// Returns the standard output of a command, which must have succeeded.
     #[track_caller]
     pub fn ok(self) -> String {
         assert!(self.code == 0, "{self:#?}");
         self.stdout
     }
 
-    /// Standard error of a command that must have failed.
+    /// Returns the standard error of a command, which must have failed.
     #[track_caller]
     pub fn refused(self) -> String {
         assert!(self.code != 0, "{self:#?}");
@@ -112,7 +111,7 @@ impl Ran {
 }
 
 impl Device {
-    /// A device with the demo image on it and its agent running.
+    /// A device with the demo image and a running agent.
     pub fn start() -> Self {
         let mut device = Self::new();
         device.start_agent();
@@ -120,8 +119,8 @@ impl Device {
         device
     }
 
-    /// The same, and the harness asks the agent for nothing unless told to: it does
-    /// not follow the ring, which costs the agent something at each step.
+    /// A device with the demo image and a running agent, whose ring the harness does not follow. So the agent
+    /// gets no requests but the test's; following the ring has a cost at each step.
     pub fn start_unwatched() -> Self {
         let mut device = Self::new();
         device.replays = false;
@@ -130,7 +129,7 @@ impl Device {
         device
     }
 
-    /// An empty device, whose agent does not run yet.
+    /// An empty device, without a running agent.
     pub fn new() -> Self {
         assert!(
             nix::unistd::geteuid().is_root(),
@@ -159,23 +158,23 @@ impl Device {
         }
     }
 
-    /// Another binary for every start of nodlet from now on, as an upgrade brings one.
+    /// Installs another binary for every later start of nodlet, as an upgrade does.
     pub fn install(&mut self, program: &Path) {
         self.program = program.to_owned();
     }
 
-    /// Sets further arguments for every start of the agent from now on.
+    /// Sets further arguments for every later start of the agent.
     pub fn agent_arguments<const N: usize>(&mut self, arguments: [&str; N]) {
         self.arguments = arguments.map(str::to_owned).to_vec();
     }
 
-    /// Sets a variable in the environment of every agent from now on.
+    /// Sets a variable in the environment of every later agent.
     pub fn agent_variable(&mut self, name: &str, value: impl Into<OsString>) {
         self.environment.push((name.to_owned(), value.into()));
     }
 
-    /// Gives every agent from now on an `/etc` of its own, with nothing in it but what the test
-    /// puts there. The agent sees it in a mount namespace: the machine's stays what it is.
+    /// Gives every later agent an `/etc` of its own, which has only what the test puts there. The agent sees
+    /// it in a mount namespace; the machine's own stays unchanged.
     pub fn own_etc(&mut self) -> PathBuf {
         let etc = self.slot.dir().join("etc");
         let _ = fs::remove_dir_all(&etc);
@@ -184,8 +183,9 @@ impl Device {
         etc
     }
 
-    /// Lets the ring of this agent and of later ones be: where more happens at once than it
-    /// holds, since a replay begins with the first entry, and where reading it would be measured.
+    /// Stops reading the ring of this agent and of later ones. For tests in which more happens at once than
+    /// the ring holds, since a replay begins with the first entry; and for tests that would measure the
+    /// reading.
     pub fn replay_nothing(&mut self) {
         self.replays = false;
         if let Some(ring) = self.ring.take() {
@@ -193,25 +193,25 @@ impl Device {
         }
     }
 
-    /// The directory that this device takes for `/`.
+    /// The directory that is this device's `/`.
     pub fn root(&self) -> &Path {
         &self.root
     }
 
-    /// A path of the device as a path of this machine.
+    /// Converts a path of the device to a path of this machine.
     pub fn path(&self, inside: &str) -> PathBuf {
         self.root.join(inside.trim_start_matches('/'))
     }
 
-    /// A directory that a pod can mount as a hostPath and the test can look into:
-    /// the path as the manifest says it, and as this machine does.
+    /// A directory that a pod can mount as a hostPath and the test can inspect: its path in the manifest, and
+    /// its path on this machine.
     pub fn shared(&self, name: &str) -> (String, PathBuf) {
         let path = self.path(name);
         fs::create_dir_all(&path).expect("the root can be written to");
         (path.display().to_string(), path)
     }
 
-    /// Puts a file system of its own at a path of the device, until the mount is dropped.
+    /// Mounts a tmpfs at a path of the device, until the mount is dropped.
     pub fn mount_tmpfs(&self, inside: &str, options: &str) -> Mount {
         let path = self.path(inside);
         fs::create_dir_all(&path).expect("the root can be written to");
@@ -221,14 +221,13 @@ impl Device {
         Mount { path }
     }
 
-    /// Puts `/run` where it is on every board: in memory. Its files are not looked at afterwards.
+    /// Mounts a tmpfs at `/run`, as on every board. Leftover files in it are not checked then.
     pub fn run_in_memory(&mut self) {
         self.run = Some(self.mount_tmpfs("/run", "mode=0755"));
     }
 
-    /// Puts `/var` on an ext4 of its own that is made now. Before anything is in it. As on a board
-    /// that boots, nothing was deleted there in the last minutes: ext4 looks long for an inode
-    /// among those that were.
+    /// Mounts a new ext4 file system at `/var`, which must still be empty. As on a board that boots, nothing
+    /// was deleted there in the last minutes: ext4 takes long to find an inode among those deleted recently.
     pub fn run_on_a_new_disk(&mut self) {
         let (image, var) = (self.slot.dir().join("disk.img"), self.path("/var"));
         let file = fs::File::create(&image).expect("/tmp can be written to");
@@ -246,22 +245,22 @@ impl Device {
             let status = command.status().unwrap_or_else(|error| panic!("{program}: {error}"));
             assert!(status.success(), "{command:?}: {status}");
         }
-        // It goes with the mount.
+        // The image is deleted when it is unmounted.
         let _ = fs::remove_file(&image);
         self.disk = Some(Mount { path: var });
     }
 
-    // The agent
+    // The agent:
 
-    /// Starts the agent and waits until its API answers.
+    /// Starts the agent and waits until its API responds.
     pub fn start_agent(&mut self) {
         self.launch_agent();
         self.wait_for("the agent's API to answer", || self.get("/version").is_ok());
-        // Else a replay might be of nothing.
+        // Otherwise a replay might have no entries.
         self.wait_for("the agent's ring to be read", || self.ring.as_ref().is_none_or(RingReader::reads));
     }
 
-    /// Starts the agent and waits for nothing: it may be meant to die.
+    /// Starts the agent without waiting: it may be meant to die.
     pub fn launch_agent(&mut self) {
         assert!(self.agent.is_none(), "the agent runs already");
         let log = || {
@@ -281,20 +280,20 @@ impl Device {
             .spawn()
             .expect("the agent can be started");
         self.agent = Some(agent);
-        // Another version may know no ring, or another core.
+        // Another version may have no ring, or another core.
         let replays = self.replays && self.program == nodlet_program();
         self.ring = replays.then(|| RingReader::start(self.socket()));
     }
 
-    /// Tells the core again what that of the agent was told: it must decide the same.
+    /// Replays the agent's observations to the core, which must decide the same.
     fn replay(&mut self) {
         if let Some(ring) = self.ring.take() {
             ring.replay(&self.slot.dir().join("ring.json"));
         }
     }
 
-    /// The program of the agent. After a power cut it finds another boot id than before and a
-    /// clock that has begun anew.
+    /// The command that starts the agent. After a power cut the agent sees another boot ID and a restarted
+    /// clock.
     fn agent_command(&self) -> Command {
         let mut view = View::default();
         if let Some(etc) = &self.etc {
@@ -311,24 +310,24 @@ impl Device {
         command
     }
 
-    /// Cuts the power: the agent, all supervisors and all containers are gone, none with a
-    /// last word to the disk, and so is what no boot brings back: mounts, cgroups, links and
-    /// `/run`. The agent is not started again.
+    /// Cuts the power: kills the agent, all supervisors and all containers, without a chance to write to the
+    /// disk, and removes everything that no reboot keeps: mounts, cgroups, links and `/run`. The agent is not
+    /// started again.
     pub fn cut_power(&mut self) {
-        // First the one that writes to the disk: the end of the others is news to it.
+        // The agent first, because it writes to the disk: it would record the end of the others.
         self.kill_agent();
         leftovers::sweep(&self.root);
         fs::remove_dir_all(self.path("/run")).expect("the agent has run");
         self.boots += 1;
     }
 
-    /// Kills everything that runs, the agent first; what it has left stays as it is.
+    /// Kills all processes, the agent first. Everything else stays.
     pub fn kill_everything(&mut self) {
         self.kill_agent();
         leftovers::kill_all(&self.root);
     }
 
-    /// Kills the agent as `kill -9` does: it learns of nothing.
+    /// Kills the agent by SIGKILL, without notice.
     pub fn kill_agent(&mut self) {
         let mut agent = self.agent.take().expect("the agent runs");
         agent.kill().expect("a child can be killed");
@@ -336,7 +335,7 @@ impl Device {
         self.replay();
     }
 
-    /// Asks the agent to end and gives its exit code.
+    /// Requests the agent to end and returns its exit code.
     pub fn stop_agent(&mut self) -> i32 {
         let agent = self.agent.as_ref().expect("the agent runs");
         let pid = nix::unistd::Pid::from_raw(agent.id().cast_signed());
@@ -344,7 +343,7 @@ impl Device {
         self.agent_ended()
     }
 
-    /// Waits for an agent that ends by itself, and gives its exit code (128 + N for signal N).
+    /// Waits for an agent that ends by itself. Returns its exit code (128 + N for signal N).
     pub fn agent_ended(&mut self) -> i32 {
         let mut agent = self.agent.take().expect("the agent was started");
         let until = Instant::now() + DEADLINE;
@@ -361,7 +360,7 @@ impl Device {
         }
     }
 
-    /// Whether an agent that was started has ended by itself; it is forgotten then.
+    /// Whether the agent has ended by itself; if so, the device no longer has one.
     pub fn agent_is_dead(&mut self) -> bool {
         let dead = match &mut self.agent {
             Some(agent) => agent.try_wait().expect("a child can be waited for").is_some(),
@@ -374,8 +373,8 @@ impl Device {
         dead
     }
 
-    /// Waits for a condition while the agent may die again and again: `revive` is
-    /// called before each look, and may start it anew.
+    /// Waits for a condition while the agent may die repeatedly. `revive` is called before each check, and
+    /// may restart the agent.
     #[track_caller]
     pub fn wait_reviving(
         &mut self,
@@ -399,12 +398,12 @@ impl Device {
         self.agent.as_ref().expect("the agent runs").id()
     }
 
-    /// What the agent has logged so far, over all its starts.
+    /// The log of the agent, over all its starts.
     pub fn agent_log(&self) -> String {
         fs::read_to_string(self.slot.dir().join("agent.log")).unwrap_or_default()
     }
 
-    // Images and manifests
+    // Images and manifests:
 
     /// Loads an image archive or layout with `nodlet image load`.
     #[track_caller]
@@ -412,7 +411,7 @@ impl Device {
         self.nodlet(["image", "load", &path.display().to_string()]).ok();
     }
 
-    /// Writes an image made in the test to an archive and loads it.
+    /// Writes an image made in the test to an archive, and loads it.
     #[track_caller]
     pub fn load(&self, image: &Image) {
         let path = self.slot.dir().join("image.tar");
@@ -421,12 +420,12 @@ impl Device {
         let _ = fs::remove_file(&path);
     }
 
-    /// Where manifests are written for this device.
+    /// The directory of this device's manifests.
     pub fn manifests(&self) -> PathBuf {
         self.path("/etc/nodlet/manifests")
     }
 
-    /// Puts a manifest in place as careful people do: written aside, then renamed.
+    /// Writes a manifest atomically: to a temporary file, which is then renamed.
     pub fn write_manifest(&self, file: &str, text: &str) {
         let dir = self.manifests();
         fs::create_dir_all(&dir).expect("the root can be written to");
@@ -435,19 +434,19 @@ impl Device {
         fs::rename(&aside, dir.join(file)).expect("the root can be written to");
     }
 
-    /// Takes a manifest away.
+    /// Removes a manifest.
     pub fn remove_manifest(&self, file: &str) {
         fs::remove_file(self.manifests().join(file)).expect("the manifest is there");
     }
 
-    // Asking
+    // Requests:
 
     /// Runs a verb of nodlet against this device.
     pub fn nodlet<const N: usize>(&self, words: [&str; N]) -> Ran {
         self.nodlet_with_input(words, "")
     }
 
-    /// The same, with something on standard input.
+    /// Runs a verb of nodlet against this device, with this standard input.
     pub fn nodlet_with_input<const N: usize>(&self, words: [&str; N], input: &str) -> Ran {
         self.run(&words, input)
     }
@@ -456,25 +455,26 @@ impl Device {
         let mut command = self.command(words);
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut child = command.spawn().expect("nodlet can be started");
-        // A command that wants no input may be gone already.
+        // A command without input may have ended already.
         let _ = child.stdin.take().expect("it is piped").write_all(input.as_bytes());
         let output = child.wait_with_output().expect("a child can be waited for");
         Ran::new(format!("nodlet {}", words.join(" ")), output)
     }
 
-    /// A verb of nodlet to be run by the test itself: in the background, on a terminal.
+    /// The command of a verb of nodlet, for tests that run it themselves: in the background, or on a
+    /// terminal.
     pub fn command(&self, words: &[&str]) -> Command {
         let mut command = Command::new(&self.program);
         command.arg("--root").arg(&self.root).args(words);
         command
     }
 
-    /// The API's socket.
+    /// The path of the API's socket.
     pub fn socket(&self) -> PathBuf {
         self.path("/run/nodlet/api.sock")
     }
 
-    /// One GET of the API; anything but a success is an error.
+    /// Sends a GET to the API; any response but a success is an error.
     pub fn get(&self, path: &str) -> Result<Value, String> {
         match api::get(&self.socket(), path) {
             Ok((200..300, body)) => Ok(body),
@@ -483,34 +483,35 @@ impl Device {
         }
     }
 
-    /// Any other request to the API: its code and its answer.
+    /// Sends a request to the API. Returns the code and the body of the response.
     pub fn request(&self, method: &str, path: &str, body: Option<&Value>) -> (u16, Value) {
         api::request(&self.socket(), method, path, body).expect("the API answers")
     }
 
-    /// A POST to the API of what may be anything: its code and its answer.
+    /// Sends a POST with any body to the API. Returns the code and the body of the response.
     pub fn post(&self, path: &str, body: &str) -> (u16, Value) {
         api::send(&self.socket(), "POST", path, body).expect("the API answers")
     }
 
-    /// A PATCH of the kind `json`, `merge` or `strategic-merge`: its code and its answer.
+    /// Sends a PATCH of type `json`, `merge` or `strategic-merge`. Returns the code and the body of the
+    /// response.
     pub fn patch(&self, path: &str, kind: &str, body: &Value) -> (u16, Value) {
         let kind = format!("application/{kind}-patch+json");
         let answer = api::send_as(&self.socket(), "PATCH", path, &kind, &body.to_string());
         answer.expect("the API answers")
     }
 
-    /// A TCP port that leads to the API.
+    /// Forwards a TCP port to the API.
     pub fn forward(&self) -> Forwarder {
         Forwarder::start(&self.socket()).expect("127.0.0.1 has a free port")
     }
 
-    /// A pod of the namespace `default`, whether it exists or not.
+    /// A pod in the namespace `default`, which need not exist.
     pub fn pod<'a>(&'a self, name: &'a str) -> TestPod<'a> {
         TestPod::new(self, name)
     }
 
-    /// The names of all pods that exist, sorted.
+    /// The names of all existing pods, sorted.
     pub fn pods(&self) -> Vec<String> {
         let list = self.get("/api/v1/pods").expect("the API lists pods");
         let items = list["items"].as_array().expect("a list has items");
@@ -530,17 +531,17 @@ impl Device {
         leftovers::cgroups(&self.root)
     }
 
-    /// nodlet, as it is installed on this device.
+    /// The nodlet binary that is installed on this device.
     pub(crate) fn program(&self) -> &Path {
         &self.program
     }
 
-    /// nodlet's own processes on this device: the agent, the supervisors and their like.
+    /// The processes of nodlet on this device: the agent, the supervisors and their helpers.
     pub fn own_processes(&self) -> Vec<u32> {
         leftovers::own_processes(&self.root, &self.program)
     }
 
-    /// How many actions the agent has begun since it was started, by its ring.
+    /// The number of actions that the agent has begun since its start, from its ring.
     #[track_caller]
     pub fn actions_begun(&self) -> u64 {
         let ring = self.nodlet(["ring", "-o", "json"]).stdout;
@@ -548,14 +549,15 @@ impl Device {
         u64::try_from(asked).expect("a ring is no larger than memory")
     }
 
-    /// Waits until the condition is true; a minute without it fails the test and
-    /// shows how the device stood.
+    /// Waits until the condition is true. If it is not within [`DEADLINE`], the test fails and prints the
+    /// device's state.
     #[track_caller]
     pub fn wait_for(&self, what: &str, condition: impl FnMut() -> bool) {
         self.wait_within(DEADLINE, what, condition);
     }
 
-    /// The same with a deadline of the test's own, where the time is what is tested.
+    /// Waits until the condition is true, with a deadline of the test's own, for tests of how long something
+    /// takes.
     #[track_caller]
     pub fn wait_within(&self, deadline: Duration, what: &str, mut condition: impl FnMut() -> bool) {
         let until = Instant::now() + deadline;
@@ -565,7 +567,7 @@ impl Device {
         }
     }
 
-    /// How the device stands, for a person who looks at a failed test.
+    /// The device's state, for people who debug a failed test.
     pub fn diagnosis(&self) -> String {
         let pods = match self.get("/api/v1/pods") {
             Ok(list) => list["items"].as_array().map_or_else(String::new, |pods| {
@@ -610,7 +612,7 @@ impl Drop for Device {
 }
 
 impl Device {
-    /// `nodlet down`, with an agent or without; it ends the agent too. Gives what went wrong.
+    /// Runs `nodlet down`, with or without an agent, which also ends the agent. Returns what went wrong.
     fn end(&mut self) -> Option<String> {
         if self.agent.is_none() && !self.path("/run/nodlet").exists() {
             return None;
@@ -632,7 +634,7 @@ impl Device {
     }
 }
 
-/// A boot that is up for so long, in seconds.
+/// The uptime of a new boot, in seconds.
 const MINUTE: i64 = 60;
 
 /// The binary under test: `$NODLET`, or what cargo built beside the tests.
@@ -640,21 +642,21 @@ pub fn nodlet_program() -> PathBuf {
     std::env::var_os("NODLET").map_or_else(|| beside_us("nodlet"), PathBuf::from)
 }
 
-/// The program that runs in the containers of the tests.
+/// The program in the containers of the tests.
 pub fn demo_program() -> PathBuf {
     beside_us("demo")
 }
 
-/// What tells a core again what an agent's was told.
+/// The program that replays an agent's observations to a core.
 pub(crate) fn replay_program() -> PathBuf {
     beside_us("examples/replay")
 }
 
-/// Where [`beside_us`] looks instead of beside the running program: set by a program that is built for
-/// another target than what it runs.
+/// The directory in which [`beside_us`] looks instead of beside the running program. It is set by a program
+/// that is built for another target than what it runs.
 static PROGRAMS: OnceLock<PathBuf> = OnceLock::new();
 
-/// Names the directory of the programs that the harness runs. Only the first call counts.
+/// Sets the directory of the programs that the harness runs. Only the first call counts.
 pub fn programs_are_in(dir: PathBuf) {
     PROGRAMS.get_or_init(|| dir);
 }
@@ -672,7 +674,7 @@ pub fn demo_archive() -> &'static Path {
     static ARCHIVE: OnceLock<PathBuf> = OnceLock::new();
     ARCHIVE.get_or_init(|| {
         let path = demo_program().with_file_name("demo.oci.tar");
-        // A guest has one demo program as long as it runs, and compresses it in minutes.
+        // In a guest the demo program never changes, and compressing it takes minutes.
         if is_guest() && path.exists() {
             return path;
         }

@@ -1,5 +1,5 @@
-//! What nodlet holds of the machine: the memory of the agent, and everything of
-//! a device that could pile up. A test takes both before and after what it does.
+//! The resources that nodlet uses: the memory of the agent, and everything on a device that could accumulate.
+//! A test measures both before and after its actions.
 
 use std::fs;
 use std::path::Path;
@@ -7,18 +7,18 @@ use std::path::Path;
 use crate::device::Device;
 use crate::leftovers;
 
-/// Memory of a process that no file backs: heap, stacks, what it has written to. So a bound on
-/// it holds for every build, whatever the program itself weighs.
+/// Memory of a process that no file backs: heap, stacks and written pages. So a bound on it holds for every
+/// build, whatever the size of the program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Memory {
-    /// Now, in KiB.
+    /// The current amount, in KiB.
     pub now: u64,
-    /// The most since [`Memory::forget_peak`], in KiB. The kernel keeps it: no peak is missed.
+    /// The peak since [`Memory::forget_peak`], in KiB. The kernel records it, so no peak is missed.
     pub peak: u64,
 }
 
 impl Memory {
-    /// Of the process `pid`.
+    /// Measures the process `pid`.
     pub fn of(pid: u32) -> Memory {
         let status = fs::read_to_string(format!("/proc/{pid}/status")).expect("the process lives");
         let field = |name: &str| {
@@ -30,13 +30,13 @@ impl Memory {
         Memory { now: field("RssAnon"), peak: field("VmHWM").saturating_sub(files) }
     }
 
-    /// Lets the peak of `pid` begin anew.
+    /// Resets the recorded peak of `pid`.
     pub fn forget_peak(pid: u32) {
         fs::write(format!("/proc/{pid}/clear_refs"), "5").expect("root may forget the peak of any process");
     }
 }
 
-/// How many there are of each thing that could be forgotten.
+/// The numbers of resources that could leak.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(missing_docs, reason = "each is what its name says")]
 pub struct Holdings {
@@ -50,7 +50,7 @@ pub struct Holdings {
 }
 
 impl Holdings {
-    /// Of a device: of all processes of nodlet on it, and below its root.
+    /// Counts the resources of all nodlet processes on a device, and files below its root.
     pub fn of(device: &Device) -> Holdings {
         let own = device.own_processes();
         let entries = |what: &str| -> usize {
@@ -71,7 +71,7 @@ impl Holdings {
     }
 }
 
-/// Names below a directory, without following links.
+/// The number of names below a directory, without following links.
 fn files(directory: &Path) -> usize {
     let entries = fs::read_dir(directory).into_iter().flatten().flatten();
     entries
@@ -82,18 +82,18 @@ fn files(directory: &Path) -> usize {
         .sum()
 }
 
-/// Memory of processes as the machine pays for it, in KiB: a page that several of them
-/// have counts by their shares (`Pss`).
+/// Memory of processes as the machine is charged for it, in KiB: a page shared by several processes counts in
+/// shares (`Pss`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Share {
-    /// All of it, pages of files included.
+    /// The total, including pages of files.
     pub all: u64,
-    /// What no file backs.
+    /// Memory that no file backs.
     pub anon: u64,
 }
 
 impl Share {
-    /// Of these processes together.
+    /// Measures these processes together.
     pub fn of(pids: &[u32]) -> Share {
         pids.iter().fold(Share::default(), |sum, pid| {
             let text = fs::read_to_string(format!("/proc/{pid}/smaps_rollup")).expect("the process lives");
@@ -107,7 +107,7 @@ impl Share {
     }
 }
 
-/// How often threads of nodlet's own processes were put to sleep or pushed aside so far.
+/// The number of context switches so far of the threads of nodlet's processes.
 pub fn switches(device: &Device) -> u64 {
     let threads = device
         .own_processes()

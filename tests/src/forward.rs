@@ -1,5 +1,5 @@
-//! TCP to a unix socket and back, because kubectl speaks to no unix socket. What
-//! `ssh -L port:api.sock` is for people, this is for the tests.
+//! Forwards TCP to a unix socket, because kubectl does not support unix sockets. People use `ssh -L
+//! port:api.sock` for this.
 
 use std::io;
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
@@ -9,11 +9,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 
-/// Forwards until it is dropped.
+/// A forwarder, which runs until it is dropped.
 pub struct Forwarder {
     address: SocketAddr,
     ended: Arc<AtomicBool>,
-    /// The ends of connections at the socket, also of those that are over.
+    /// The connections to the socket, including closed ones.
     inside: Arc<Mutex<Vec<UnixStream>>>,
 }
 
@@ -31,7 +31,7 @@ impl Forwarder {
                 if seen.load(Ordering::SeqCst) {
                     return;
                 }
-                // A connection that fails is the client's to notice: the agent may be dead on purpose.
+                // The client notices a failed connection: the agent may be dead on purpose.
                 let Ok(outside) = connection else { continue };
                 let Ok(inside) = UnixStream::connect(&socket) else { continue };
                 made.lock().unwrap_or_else(PoisonError::into_inner).extend(inside.try_clone());
@@ -43,15 +43,15 @@ impl Forwarder {
         Ok(Self { address, ended, inside: all })
     }
 
-    /// Cuts all connections that there are: a client that is killed while it is held up is
-    /// otherwise not seen to be gone behind what it had sent before.
+    /// Cuts all existing connections. Otherwise the agent may not notice a client that is killed while it is
+    /// blocked, behind the data that it had sent before.
     pub fn cut(&self) {
         for inside in self.inside.lock().unwrap_or_else(PoisonError::into_inner).drain(..) {
             let _ = inside.shutdown(Shutdown::Both);
         }
     }
 
-    /// `127.0.0.1:PORT`
+    /// The address `127.0.0.1:PORT`.
     pub fn address(&self) -> SocketAddr {
         self.address
     }
@@ -60,7 +60,7 @@ impl Forwarder {
 impl Drop for Forwarder {
     fn drop(&mut self) {
         self.ended.store(true, Ordering::SeqCst);
-        // Wakes the thread, which then sees that it is over.
+        // Wakes the thread, which then notices the end.
         let _ = TcpStream::connect(self.address);
     }
 }
@@ -75,7 +75,7 @@ fn join(outside: TcpStream, inside: UnixStream) -> io::Result<()> {
     thread::spawn(move || {
         let _ = io::copy(&mut from_inside, &mut to_outside);
         let _ = to_outside.shutdown(Shutdown::Write);
-        // It stays open in the list: who writes is to see that nobody reads.
+        // The list keeps the descriptor open: shut it down, so that a writer notices that nobody reads.
         let _ = from_inside.shutdown(Shutdown::Read);
     });
     Ok(())

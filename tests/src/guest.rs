@@ -1,9 +1,9 @@
-//! The guest: a machine of its own for tests of what the kernel has and has not,
-//! which `cargo xtask guest` boots under QEMU with `src/bin/guest-init.rs` as its
-//! first process. What both sides and the tests in there agree on stands here.
+//! The guest: a virtual machine for tests that depend on the kernel's features. `cargo xtask guest` boots it
+//! under QEMU with `src/bin/guest-init.rs` as its first process. This module has the interface between both
+//! sides and the tests inside.
 //!
-//! A Debian kernel has nearly all that nodlet needs as modules, so a guest in
-//! which one is not loaded is a kernel without the feature: [`Lacking`].
+//! A Debian kernel has nearly everything that nodlet needs as modules. So a guest without one of the modules
+//! behaves as a kernel without the feature: [`Lacking`].
 
 use std::ffi::CString;
 use std::fmt;
@@ -15,56 +15,56 @@ use std::sync::LazyLock;
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// What the guest has to do, a line each: `load MODULE…`, or `run PROGRAM ARGUMENT…`. After a line with
-/// a [`Choice`] only the chosen tests are run.
+/// The file with the guest's orders, one per line: `load MODULE…`, or `run PROGRAM ARGUMENT…`. After a line
+/// with a [`Choice`], only the chosen tests are run.
 pub const ORDERS: &str = "/guest/orders";
 
-/// `NAME.ko` for each module, and [`MODULE_LIST`].
+/// The directory with `NAME.ko` for each module, and [`MODULE_LIST`].
 pub const MODULES: &str = "/guest/modules";
 
-/// A line a module: its name and those that it needs.
+/// The list of modules. Each line has a module's name and the modules that it needs.
 pub const MODULE_LIST: &str = "/guest/modules/list";
 
-/// The first process of a guest that has it.
+/// The path of systemd, the first process of a guest that has it.
 pub const SYSTEMD: &str = "/usr/lib/systemd/systemd";
 
-/// Begins each line in which the guest itself says something.
+/// The prefix of each line that the guest itself prints.
 pub const SAYS: &str = "guest: ";
 
-/// After [`SAYS`] and before the number of tests of a run that are in the part.
+/// The text after [`SAYS`] and before the number of a run's tests that are in the part.
 pub const CHOSEN: &str = "tests in this part: ";
 
-/// The last of those lines, before the guest turns itself off.
+/// The last line that the guest prints before it turns itself off.
 pub const END: &str = "guest: the end";
 
-/// Which tests of the programs that follow are run, if not all.
+/// The choice of tests of the programs that follow, if not all are run.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Choice {
-    /// One part of all of them: of the second of five each fifth test, beginning with the second.
+    /// One part of all tests. For example, part 2 of 5 is every fifth test, beginning with the second.
     Part {
-        /// From one.
+        /// The number of the part, from 1.
         part: usize,
-        /// How many parts there are.
+        /// The number of parts.
         of: usize,
     },
-    /// So many tests of each program: with the next number the next of them, counted in a circle.
+    /// This many tests of each program. Each next number chooses the next tests, wrapping around at the end.
     Some {
-        /// Which of them.
+        /// The number of the choice.
         number: usize,
-        /// How many.
+        /// The number of tests.
         count: usize,
     },
 }
 
 impl Choice {
-    /// The part that a text such as `2/5` names.
+    /// Parses a part such as `2/5`.
     pub fn part(text: &str) -> Option<Self> {
         let (part, of) = text.split_once('/')?;
         let (part, of) = (part.parse().ok()?, of.parse().ok()?);
         (1..=of).contains(&part).then_some(Self::Part { part, of })
     }
 
-    /// The choice in a line of the orders.
+    /// Parses the choice in a line of the orders.
     pub fn of_order(order: &str) -> Option<Self> {
         match order.split(' ').collect::<Vec<_>>()[..] {
             ["part", text] => Self::part(text),
@@ -75,7 +75,7 @@ impl Choice {
         }
     }
 
-    /// The chosen ones of a program's tests, after so many tests of programs before it.
+    /// The chosen tests of a program, after `before` tests of earlier programs.
     pub fn choose<T: Clone>(self, tests: &[T], before: usize) -> Vec<T> {
         match self {
             Self::Part { part, of } => {
@@ -90,7 +90,7 @@ impl Choice {
     }
 }
 
-/// A line of the orders.
+/// Formats the choice as a line of the orders.
 impl fmt::Display for Choice {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -100,19 +100,19 @@ impl fmt::Display for Choice {
     }
 }
 
-/// Whether this is the guest.
+/// Whether this process runs in the guest.
 pub fn is_guest() -> bool {
     static ORDERED: LazyLock<bool> = LazyLock::new(|| Path::new(ORDERS).exists());
     *ORDERED
 }
 
-/// Loads a module after those that it needs. One that is there is fine.
+/// Loads a module after those that it needs. Succeeds if it is already loaded.
 pub fn load_module(name: &str) -> io::Result<()> {
     let list = fs::read_to_string(MODULE_LIST)?;
     let found = list.lines().map(|line| line.split(' ')).find_map(|mut words| {
         (words.next() == Some(name)).then(|| words.map(str::to_owned).collect::<Vec<_>>())
     });
-    // Built in, or for another kernel.
+    // The module is built in, or belongs to another kernel.
     let Some(needs) = found else { return Ok(()) };
     for needed in needs {
         load_module(&needed)?;
@@ -126,13 +126,13 @@ pub fn load_module(name: &str) -> io::Result<()> {
     }
 }
 
-/// A kernel without one of its modules, which comes back when this is dropped.
+/// A kernel without one of its modules, which is loaded again when this is dropped.
 pub struct Lacking {
     module: &'static str,
 }
 
 impl Lacking {
-    /// Takes the module out, as soon as nothing of an earlier test uses it.
+    /// Unloads the module, as soon as nothing of an earlier test uses it.
     pub fn new(module: &'static str) -> Self {
         let name = CString::new(module).expect("a module's name has no NUL");
         let until = Instant::now() + Duration::from_secs(20);
@@ -148,7 +148,7 @@ impl Lacking {
         }
     }
 
-    /// Puts it back, as a person does who has read what nodlet said.
+    /// Loads the module again, as a person would after reading nodlet's message.
     pub fn put_back(self) {}
 }
 

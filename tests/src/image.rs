@@ -1,6 +1,6 @@
-//! Container images made from files given in a test: the same input always
-//! gives the same bytes, in the formats that `podman save` and `docker save`
-//! write. Knows nothing of nodlet, so that both can be wrong only one by one.
+//! Container images made from files given in a test, in the formats that `podman save` and `docker save`
+//! write. The same input always gives the same bytes. Independent of nodlet, so that the two do not share
+//! errors.
 
 use std::fs::File;
 use std::io::{self, Write};
@@ -10,7 +10,7 @@ use flate2::{Compression as Level, GzBuilder};
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 
-/// An image in the making. Starts with one empty layer.
+/// An image that is being built. It starts with one empty layer.
 #[derive(Clone)]
 pub struct Image {
     reference: String,
@@ -20,12 +20,12 @@ pub struct Image {
     layers: Vec<Vec<Entry>>,
 }
 
-/// How the layers of an OCI archive are stored. A docker archive's never are compressed.
+/// The compression of layers in an OCI archive. Layers of a docker archive are never compressed.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Compression {
     /// Plain tar.
     None,
-    /// gzip, as most tools write.
+    /// gzip, which most tools use.
     Gzip,
 }
 
@@ -37,7 +37,7 @@ struct Entry {
     kind: Kind,
 }
 
-/// The processor of this program, as images spell it.
+/// The processor architecture of this program, as images spell it.
 pub const ARCHITECTURE: &str = match std::env::consts::ARCH.as_bytes() {
     b"x86_64" => "amd64",
     b"aarch64" => "arm64",
@@ -53,11 +53,11 @@ enum Kind {
 }
 
 impl Image {
-    /// An image of this name with nothing in it.
+    /// An image with this name and without files.
     pub fn new(reference: &str) -> Self {
         Self {
             reference: reference.into(),
-            // The programs in it are built as this one.
+            // The programs in the image are built for the same architecture as this one.
             architecture: ARCHITECTURE.into(),
             config: json!({}),
             compression: Compression::Gzip,
@@ -85,15 +85,15 @@ impl Image {
             .config("Env", json!(["PATH=/bin", "IMAGE=demo"]))
     }
 
-    /// The same image under another name.
+    /// The same image with another name.
     #[must_use]
     pub fn named(mut self, reference: &str) -> Self {
         self.reference = reference.into();
         self
     }
 
-    /// Adds a regular file to the last layer. A name that leads out of the root is
-    /// written as it is; it may have 100 bytes.
+    /// Adds a regular file to the last layer. Its name may have 100 bytes; a name that leads out of the root
+    /// is written unchanged.
     #[must_use]
     pub fn file(self, path: &str, mode: u32, bytes: &[u8]) -> Self {
         self.entry(path, mode, Kind::File(bytes.to_vec()))
@@ -117,7 +117,7 @@ impl Image {
         self.entry(path, 0o644, Kind::HardLink(target.into()))
     }
 
-    /// Makes a user and group own what was added last.
+    /// Sets the owner and group of the last entry.
     #[must_use]
     pub fn owned_by(mut self, user: u64, group: u64) -> Self {
         let last = self.layers.last_mut().and_then(|layer| layer.last_mut());
@@ -139,14 +139,14 @@ impl Image {
         self
     }
 
-    /// Says which machine the image is for, in Go's words; `amd64` if not said.
+    /// Sets the architecture that the image is for, in Go's spelling; the default is [`ARCHITECTURE`].
     #[must_use]
     pub fn architecture(mut self, architecture: &str) -> Self {
         self.architecture = architecture.into();
         self
     }
 
-    /// Says how an OCI archive stores the layers; gzip if not said.
+    /// Sets the compression of layers in an OCI archive; the default is gzip.
     #[must_use]
     pub fn compression(mut self, compression: Compression) -> Self {
         self.compression = compression;
@@ -263,7 +263,8 @@ fn tar_of(entries: &[Entry]) -> io::Result<Vec<u8>> {
     archive.into_inner()
 }
 
-/// The tar crate writes no name that would leave the directory; a test must.
+/// Whether the tar crate accepts the name: it rejects names that would leave the directory, which a test
+/// needs.
 fn is_honest(path: &str) -> bool {
     !path.starts_with('/') && !path.split('/').any(|part| part == "..")
 }

@@ -1,5 +1,5 @@
-//! The real kubectl against a device. `cargo xtask kubectl` builds it, and
-//! `cargo xtask check` does so before it runs the tests.
+//! Runs the real kubectl against a device. `cargo xtask kubectl` builds it, and `cargo xtask check` does so
+//! before it runs the tests.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -7,14 +7,14 @@ use std::process::Command;
 use crate::device::{Device, Ran};
 use crate::forward::Forwarder;
 
-/// kubectl with a way to the API of one device.
+/// kubectl with access to the API of one device.
 pub struct Kubectl {
     forwarder: Forwarder,
     home: PathBuf,
 }
 
 impl Kubectl {
-    /// Opens the way; kubectl itself must have been built.
+    /// Starts the forwarding; kubectl itself must have been built.
     pub fn new(device: &Device) -> Self {
         assert!(
             program().is_file(),
@@ -23,30 +23,30 @@ impl Kubectl {
         Self { forwarder: device.forward(), home: device.path("/home") }
     }
 
-    /// kubectl with these words, to be run by the test itself.
+    /// A kubectl command with these arguments, for tests that run it themselves.
     pub fn command<const N: usize>(&self, words: [&str; N]) -> Command {
         let mut command = Command::new(program());
         command
             .arg(format!("--server=http://{}", self.forwarder.address()))
             .args(words)
-            // Nothing of the person who runs the tests: no clusters, no caches.
+            // Ignore the configuration of the user who runs the tests: clusters and caches.
             .env("KUBECONFIG", "/dev/null")
             .env("HOME", &self.home);
         command
     }
 
-    /// Cuts all connections, as it is when the machine goes on which kubectl runs.
+    /// Cuts all connections, as if the machine that runs kubectl disappeared.
     pub fn cut(&self) {
         self.forwarder.cut();
     }
 
-    /// Runs kubectl with these words.
+    /// Runs kubectl with these arguments.
     pub fn run<const N: usize>(&self, words: [&str; N]) -> Ran {
         let output = self.command(words).output().expect("kubectl can be run");
         Ran::new(format!("kubectl {}", words.join(" ")), output)
     }
 
-    /// Runs kubectl with a line of words, which are split at spaces.
+    /// Runs kubectl with the arguments in a line, which is split at spaces.
     pub fn line(&self, line: &str) -> Ran {
         let output = self.command([]).args(line.split_whitespace()).output().expect("kubectl can be run");
         Ran::new(format!("kubectl {line}"), output)

@@ -1,7 +1,6 @@
-//! What a device has on the machine outside of its directory: the processes,
-//! mounts, cgroups and links that carry its root's mark. [`find`] is what must be
-//! empty after `nodlet down`; [`sweep`] takes away by force what a failed or
-//! killed test left, so that the next one starts clean.
+//! Finds what a device has on the machine outside of its directory: the processes, mounts, cgroups and links
+//! that carry its root's mark. The result of [`find`] must be empty after `nodlet down`. [`sweep`] removes by
+//! force what a failed or killed test left, so that the next one starts clean.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;
@@ -14,7 +13,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use sha2::{Digest, Sha256};
 
-/// What is there of the device at `root`, a line each.
+/// Everything that exists of the device at `root`, one line each.
 pub(crate) fn find(root: &Path) -> Vec<String> {
     let mut left = Vec::new();
     left.extend(processes(root).into_iter().map(|pid| format!("process {pid}: {}", command_line(pid))));
@@ -25,7 +24,7 @@ pub(crate) fn find(root: &Path) -> Vec<String> {
     left
 }
 
-/// Ends and removes all of that, as well as it can.
+/// Ends and removes everything of the device, as well as possible.
 pub(crate) fn sweep(root: &Path) {
     kill_all(root);
     for mount in mounts(root).iter().rev() {
@@ -39,7 +38,7 @@ pub(crate) fn sweep(root: &Path) {
     }
 }
 
-/// Kills every process of the device, as well as it can.
+/// Kills every process of the device, as well as possible.
 pub(crate) fn kill_all(root: &Path) {
     let until = Instant::now() + Duration::from_secs(10);
     loop {
@@ -54,7 +53,7 @@ pub(crate) fn kill_all(root: &Path) {
     }
 }
 
-/// The processes in the pods' cgroups of this device.
+/// The processes in the cgroups of this device's pods.
 pub(crate) fn container_processes(root: &Path) -> Vec<u32> {
     let mark = mark(root);
     let in_pod = |line: &str| line.contains(&mark) && line.contains("/kubepods");
@@ -65,7 +64,7 @@ pub(crate) fn container_processes(root: &Path) -> Vec<u32> {
         .collect()
 }
 
-/// The processes of this device that run nodlet itself, however it was started.
+/// The processes of this device that run nodlet itself, however they were started.
 pub(crate) fn own_processes(root: &Path, program: &Path) -> Vec<u32> {
     let mut found = processes(root);
     found.retain(|pid| runs(*pid, program));
@@ -74,13 +73,13 @@ pub(crate) fn own_processes(root: &Path, program: &Path) -> Vec<u32> {
 
 /// Whether the process runs this program.
 pub(crate) fn runs(pid: u32, program: &Path) -> bool {
-    // The path in /proc says little: supervisors run through a mount of their own.
+    // Compare inodes, not paths: supervisors run through a mount of their own.
     let file = |path: &Path| fs::metadata(path).map(|meta| (meta.dev(), meta.ino())).ok();
     let wanted = file(program);
     wanted.is_some() && file(Path::new(&format!("/proc/{pid}/exe"))) == wanted
 }
 
-/// How many children of these processes have ended and were never waited for.
+/// The number of children of these processes that have ended and were not reaped.
 pub(crate) fn zombies_of(parents: &[u32]) -> usize {
     let entries = fs::read_dir("/proc").expect("/proc is mounted").flatten();
     let stats = entries.filter_map(|entry| fs::read_to_string(entry.path().join("stat")).ok());
@@ -106,8 +105,8 @@ pub(crate) fn processes(root: &Path) -> Vec<u32> {
 fn all_processes() -> impl Iterator<Item = u32> {
     let entries = fs::read_dir("/proc").expect("/proc is mounted");
     let pids = entries.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok());
-    // Those that nobody has reaped yet have nothing but a number, and those that are about to end
-    // no memory any more: the kernel counts neither among the processes of a cgroup.
+    // Skip zombies, and processes that are about to end and have no memory any more: the kernel counts
+    // neither among the processes of a cgroup.
     pids.filter(|pid| fs::read_link(format!("/proc/{pid}/exe")).is_ok())
 }
 
@@ -122,7 +121,7 @@ fn mounts(root: &Path) -> Vec<PathBuf> {
     points.filter(|point| point.starts_with(root)).collect()
 }
 
-/// The cgroups of this device, in all hierarchies. Parents come before what is in them.
+/// The cgroups of this device, in all hierarchies. Parents come before their children.
 pub(crate) fn cgroups(root: &Path) -> Vec<PathBuf> {
     let mark = mark(root);
     let mut found = Vec::new();
@@ -151,7 +150,7 @@ pub(crate) fn links(root: &Path) -> Vec<String> {
     names.filter(|name| name.contains(&mark)).collect()
 }
 
-/// Files of this boot: nothing of a pod may stay in them.
+/// Files in `/run`: nothing of a pod may remain there.
 fn run_files(root: &Path) -> Vec<PathBuf> {
     let mut found = Vec::new();
     fn walk(dir: &Path, found: &mut Vec<PathBuf>) {
@@ -167,7 +166,7 @@ fn run_files(root: &Path) -> Vec<PathBuf> {
     found
 }
 
-/// The hash of the root by which nodlet names what it makes on the machine.
+/// The hash of the root, by which nodlet names its resources on the machine.
 fn mark(root: &Path) -> String {
     let digest = Sha256::digest(root.as_os_str().as_encoded_bytes());
     digest.iter().take(4).map(|byte| format!("{byte:02x}")).collect()

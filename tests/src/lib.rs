@@ -1,22 +1,20 @@
-//! The harness: what the tests with real containers are written in, so that a
-//! test reads as what a person would do at a board.
+//! The test harness for tests with real containers. With it, a test reads like the actions of a person at a
+//! board.
 //!
-//! * [`Device`]: a board in a scratch directory with an agent of its own; what it
-//!   leaves behind when it ends fails the test
-//! * [`TestPod`]: one pod on it, as the API shows it
-//! * [`Memory`], [`Share`], [`Holdings`]: what it takes of the machine
-//! * [`manifest`]: the frame of a manifest, around what a test is about
+//! * [`Device`]: a board in a scratch directory with an agent of its own; leftovers at its end fail the test
+//! * [`TestPod`]: one pod on a device, as the API shows it
+//! * [`Memory`], [`Share`], [`Holdings`]: the resources that a device uses
+//! * [`manifest`]: the common parts of manifests
 //! * [`Terminal`]: a command on a terminal
-//! * [`steps`]: a process of nodlet killed before its n-th step
-//! * [`upgrade`]: which binary a supervisor executes, and another one
-//! * [`Calls`]: the system calls that nodlet makes
-//! * [`image`]: images from files named in the test
-//! * [`Kubectl`]: the real one, over [`forward`]
-//! * [`guest`]: a kernel of one's own, and one that lacks something
+//! * [`steps`]: kills a process of nodlet before its n-th step
+//! * [`upgrade`]: the binaries that supervisors execute, and other binaries
+//! * [`Calls`]: counts the system calls that nodlet makes
+//! * [`image`]: images from files given in the test
+//! * [`Kubectl`]: the real kubectl, over [`forward`]
+//! * [`guest`]: a virtual machine with its own kernel, and kernels that lack a feature
 //!
-//! A test waits for a condition ([`Device::wait_for`]), never for a time. The
-//! tests are in `tests/tests/`, one file per area; they drive the built binary
-//! and link nothing of it.
+//! A test waits for a condition ([`Device::wait_for`]), never for a time. The tests are in `tests/tests/`,
+//! one file per area; they run the built binary and link nothing of it.
 
 mod api;
 mod binary;

@@ -1,12 +1,11 @@
-//! The manifests that tests write again and again. What a test is about stands
-//! in the test, as YAML; this is the frame around it.
+//! The common parts of manifests in tests. The part that a test is about is written in the test, as YAML.
 
-/// A pod of one container, `app`, that takes these steps of the demo program.
+/// A pod of one container, `app`, that executes these steps of the demo program.
 pub fn pod(name: &str, steps: &str) -> String {
     pod_with(name, steps, "")
 }
 
-/// The same, with more lines of YAML in the spec of the pod.
+/// The pod of [`pod`] with more lines of YAML in its spec.
 pub fn pod_with(name: &str, steps: &str, spec: &str) -> String {
     pod_of(name, &[container("app", steps, "")], spec)
 }
@@ -20,7 +19,7 @@ pub fn pod_of(name: &str, containers: &[String], spec: &str) -> String {
     )
 }
 
-/// The same, behind these init containers.
+/// The pod of [`pod_of`] with these init containers.
 pub fn pod_behind(name: &str, init: &[String], containers: &[String], spec: &str) -> String {
     let pod = pod_of(name, containers, spec);
     pod.replacen("  containers:\n", &format!("  initContainers:\n{}  containers:\n", init.concat()), 1)

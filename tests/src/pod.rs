@@ -1,17 +1,17 @@
-//! [`TestPod`]: one pod as the API shows it, and what a test does with it.
+//! [`TestPod`]: one pod as the API shows it, and the operations of tests on it.
 
 use serde_json::Value;
 
 use crate::device::{Device, Ran};
 
-/// A pod of a device, by name; it need not exist. Every question asks the API anew.
+/// A pod of a device, by name; it need not exist. Every method queries the API anew.
 #[derive(Clone, Copy)]
 pub struct TestPod<'a> {
     device: &'a Device,
     name: &'a str,
 }
 
-/// What the status says of one container. `Null`s where it says nothing.
+/// The status of one container; missing fields are `Null`.
 pub struct TestContainer(Value);
 
 impl<'a> TestPod<'a> {
@@ -19,32 +19,32 @@ impl<'a> TestPod<'a> {
         Self { device, name }
     }
 
-    /// The whole object, if there is one.
+    /// The whole object, if the pod exists.
     pub fn object(&self) -> Option<Value> {
         self.device.get(&format!("/api/v1/namespaces/default/pods/{}", self.name)).ok()
     }
 
-    /// Its status; `Null` if there is no pod.
+    /// The status of the pod; `Null` if it does not exist.
     pub fn status(&self) -> Value {
         self.object().map_or(Value::Null, |mut pod| pod["status"].take())
     }
 
-    /// `Pending`, `Running`, `Succeeded`, `Failed`; empty if there is no pod.
+    /// The phase: `Pending`, `Running`, `Succeeded` or `Failed`; empty if the pod does not exist.
     pub fn phase(&self) -> String {
         text(&self.status()["phase"])
     }
 
-    /// Its uid; empty if there is no pod.
+    /// The uid; empty if the pod does not exist.
     pub fn uid(&self) -> String {
         self.object().map_or_else(String::new, |pod| text(&pod["metadata"]["uid"]))
     }
 
-    /// Its address; empty until it has one.
+    /// The pod's IP address; empty until it has one.
     pub fn ip(&self) -> String {
         text(&self.status()["podIP"])
     }
 
-    /// `True`, `False` or `Unknown` of a condition; empty if it is not there.
+    /// The status of a condition, `True`, `False` or `Unknown`; empty if the condition is missing.
     pub fn condition(&self, kind: &str) -> String {
         let status = self.status();
         let conditions = status["conditions"].as_array();
@@ -52,12 +52,12 @@ impl<'a> TestPod<'a> {
         found.map_or_else(String::new, |condition| text(&condition["status"]))
     }
 
-    /// Whether the pod says it is ready.
+    /// Whether the pod is ready.
     pub fn is_ready(&self) -> bool {
         self.condition("Ready") == "True"
     }
 
-    /// One container, main, init or ephemeral.
+    /// The status of one container: main, init or ephemeral.
     pub fn container(&self, name: &str) -> TestContainer {
         let status = self.status();
         let lists = ["containerStatuses", "initContainerStatuses", "ephemeralContainerStatuses"];
@@ -65,13 +65,13 @@ impl<'a> TestPod<'a> {
         TestContainer(all.into_iter().find(|one| one["name"] == name).cloned().unwrap_or(Value::Null))
     }
 
-    /// What the container has written, by `nodlet logs`; empty if it cannot be told.
+    /// The log of the container, by `nodlet logs`; empty if that fails.
     pub fn logs(&self, container: &str) -> String {
         self.device.nodlet(["logs", self.name, "-c", container]).stdout
     }
 
-    /// Makes a file that a container waits for, by an exec. What ends upon it may take the exec
-    /// with it: the first process of a PID namespace takes all others along.
+    /// Creates a file that a container waits for, by an exec. If the container ends because of it, the exec
+    /// may be killed: the end of the first process in a PID namespace kills all others.
     pub fn tell(&self, container: &str, file: &str) {
         let ran = self.exec(container, ["/bin/demo", "touch", file]);
         assert!([0, 137].contains(&ran.code), "{ran:?}");
@@ -84,8 +84,7 @@ impl<'a> TestPod<'a> {
         self.device.run(&all, "")
     }
 
-    /// When the container's first process was started, in ticks since boot: the
-    /// mark by which a restart cannot hide.
+    /// The start time of the container's first process, in ticks since boot. It changes with any restart.
     #[track_caller]
     pub fn born(&self, container: &str) -> String {
         let stat = self.exec(container, ["/bin/demo", "cat", "/proc/1/stat"]).ok();
@@ -96,7 +95,7 @@ impl<'a> TestPod<'a> {
             .to_owned()
     }
 
-    /// Warning and normal events about the pod, `Reason: message`, oldest first.
+    /// All events about the pod, as `Reason: message`, oldest first.
     pub fn events(&self) -> Vec<String> {
         let list = self.device.get("/api/v1/namespaces/default/events").unwrap_or_default();
         let events = list["items"].as_array().cloned().unwrap_or_default();
@@ -116,13 +115,13 @@ impl<'a> TestPod<'a> {
         self.device.wait_for(&format!("{} to be ready", self.name), || self.is_ready());
     }
 
-    /// Waits until there is no such pod.
+    /// Waits until the pod does not exist any more.
     #[track_caller]
     pub fn wait_gone(&self) {
         self.device.wait_for(&format!("{} to be gone", self.name), || self.object().is_none());
     }
 
-    /// Waits until the container's log has this text in it.
+    /// Waits until the container's log contains this text.
     #[track_caller]
     pub fn wait_log(&self, container: &str, text: &str) {
         self.device.wait_for(&format!("{text:?} in the log of {}/{container}", self.name), || {
@@ -132,57 +131,57 @@ impl<'a> TestPod<'a> {
 }
 
 impl TestContainer {
-    /// `waiting`, `running` or `terminated`; empty if there is no status.
+    /// The state: `waiting`, `running` or `terminated`; empty if there is no status.
     pub fn state(&self) -> &str {
         self.0["state"].as_object().and_then(|state| state.keys().next()).map_or("", String::as_str)
     }
 
-    /// The reason of the present state.
+    /// The reason of the current state.
     pub fn reason(&self) -> String {
         text(&self.0["state"][self.state()]["reason"])
     }
 
-    /// The message of the present state.
+    /// The message of the current state.
     pub fn message(&self) -> String {
         text(&self.0["state"][self.state()]["message"])
     }
 
-    /// The exit code, if it is terminated.
+    /// The exit code, if the container is terminated.
     pub fn exit_code(&self) -> Option<i64> {
         self.0["state"]["terminated"]["exitCode"].as_i64()
     }
 
-    /// A field of the present state.
+    /// A field of the current state.
     pub fn of_state(&self, field: &str) -> Value {
         self.0["state"][self.state()][field].clone()
     }
 
-    /// A field of the run before this one, `Null` if there was none.
+    /// A field of the last terminated run; `Null` if there was none.
     pub fn of_last(&self, field: &str) -> Value {
         self.0["lastState"]["terminated"][field].clone()
     }
 
-    /// A field of the status itself that is a text.
+    /// A text field of the container's status.
     pub fn of_status(&self, field: &str) -> String {
         text(&self.0[field])
     }
 
-    /// How often it was restarted.
+    /// The restart count; -1 if there is no status.
     pub fn restart_count(&self) -> i64 {
         self.0["restartCount"].as_i64().unwrap_or(-1)
     }
 
-    /// Whether it is ready.
+    /// Whether the container is ready.
     pub fn is_ready(&self) -> bool {
         self.0["ready"] == true
     }
 
-    /// Whether it runs.
+    /// Whether the container is running.
     pub fn is_running(&self) -> bool {
         self.state() == "running"
     }
 
-    /// Its id, new with every run.
+    /// The container ID, which is new with every run.
     pub fn id(&self) -> String {
         text(&self.0["containerID"])
     }

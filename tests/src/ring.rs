@@ -1,5 +1,5 @@
-//! What the core of an agent is told while a test runs, read as it comes, and told
-//! to the core again when the agent has ended.
+//! Records the observations and actions of an agent while a test runs, and replays them to the core when the
+//! agent has ended.
 
 use std::fs;
 use std::io::{Read, Write};
@@ -14,21 +14,21 @@ use std::time::Duration;
 use crate::api;
 use crate::device::replay_program;
 
-/// Reads `nodlet ring -f -o json`, by the API, until the agent ends.
+/// Reads the agent's ring by the API, like `nodlet ring -f -o json`, until the agent ends.
 pub(crate) struct RingReader {
     reader: JoinHandle<String>,
     ended: Arc<AtomicBool>,
-    /// The first line has come.
+    /// Whether the first line has been received.
     reads: Arc<AtomicBool>,
 }
 
 impl RingReader {
-    /// Reads from the agent that will listen on this socket.
+    /// Starts reading from the agent that will listen on this socket.
     pub(crate) fn start(socket: PathBuf) -> RingReader {
         let (ended, reads) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicBool::new(false)));
         let (seen, begun) = (ended.clone(), reads.clone());
         let reader = thread::spawn(move || {
-            // Tried once more after its end, so that it is no matter who was first.
+            // The loop tries once more after `ended` is set, so that it does not matter which came first.
             loop {
                 let over = seen.load(Ordering::Acquire);
                 if let Some(lines) = read(&socket, &begun) {
@@ -43,17 +43,17 @@ impl RingReader {
         RingReader { reader, ended, reads }
     }
 
-    /// Whether there is something that can be replayed.
+    /// Whether there is something to replay.
     pub(crate) fn reads(&self) -> bool {
         self.reads.load(Ordering::Acquire)
     }
 
-    /// Reads no more than is read already; the reader ends with the agent.
+    /// Stops connecting to new agents; the reader ends with the current one.
     pub(crate) fn forget(self) {
         self.ended.store(true, Ordering::Release);
     }
 
-    /// The agent has ended. The lines are written to `file`, for the program that replays them.
+    /// Writes the lines to `file` and runs the program that replays them. The agent must have ended.
     #[track_caller]
     pub(crate) fn replay(self, file: &Path) {
         self.ended.store(true, Ordering::Release);
@@ -63,7 +63,7 @@ impl RingReader {
         fs::write(file, lines).expect("/tmp can be written to");
         let replayed = Command::new(replay_program()).arg(file).output().expect("replay can be started");
         if !replayed.status.success() {
-            // Beside the slot, which the next test takes.
+            // Outside of the slot, which the next test reuses.
             static FAILED: AtomicU32 = AtomicU32::new(0);
             let number = FAILED.fetch_add(1, Ordering::Relaxed);
             let kept = std::env::temp_dir().join(format!("nodlet-ring-{}-{number}.json", std::process::id()));
@@ -74,15 +74,15 @@ impl RingReader {
     }
 }
 
-/// All lines until the agent is gone; nothing where it cannot be reached.
+/// Reads all lines until the agent has gone; `None` if it cannot be reached.
 fn read(socket: &Path, begun: &AtomicBool) -> Option<String> {
     let (_, nodes) = api::get(socket, "/api/v1/nodes").ok()?;
     let node = nodes["items"][0]["metadata"]["name"].as_str()?;
     let mut stream = UnixStream::connect(socket).ok()?;
-    // HTTP/1.0 has no chunks: lines come as they are.
+    // HTTP/1.0 has no chunked encoding: lines arrive unchanged.
     write!(stream, "GET /api/v1/nodes/{node}/proxy/debug/ring?follow&output=json HTTP/1.0\r\n\r\n").ok()?;
     let (mut answer, mut piece) = (Vec::new(), [0; 4096]);
-    // An agent that is killed resets the connection: what came before counts.
+    // A killed agent resets the connection; the lines before that count.
     while let Ok(length @ 1..) = stream.read(&mut piece) {
         answer.extend_from_slice(&piece[..length]);
         if !begun.load(Ordering::Relaxed) && answer.windows(5).any(|end| end.starts_with(b"\r\n\r\n")) {

@@ -1,13 +1,13 @@
-//! [`seed`]: what a test chooses by chance, and how to have it choose the same again.
-//! [`shard`]: which part of its cases a test does that has many.
+//! [`seed`]: the random choices of a test, and how to reproduce them. [`shard`]: the part of its cases that a
+//! test with many cases runs.
 
 use std::hash::{BuildHasher, Hasher};
 
-/// A stream of numbers that hangs on its beginning alone (splitmix64).
+/// A random number generator that depends only on its seed (splitmix64).
 #[derive(Debug)]
 pub struct Seed(u64);
 
-/// A new seed, or `$NODLET_SEED`. It is printed, and cargo shows that of a test that failed.
+/// A new seed, or `$NODLET_SEED`. The seed is printed; cargo shows the output of a failed test.
 pub fn seed() -> Seed {
     let chosen = std::env::var("NODLET_SEED").ok().and_then(|text| text.parse().ok());
     let number = chosen.unwrap_or_else(|| std::hash::RandomState::new().build_hasher().finish() >> 32);
@@ -16,7 +16,7 @@ pub fn seed() -> Seed {
 }
 
 impl Seed {
-    /// The next number.
+    /// The next random number.
     pub fn number(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut mixed = self.0;
@@ -25,20 +25,20 @@ impl Seed {
         mixed ^ (mixed >> 31)
     }
 
-    /// One of these.
+    /// A random choice.
     ///
     /// # Panics
-    /// If there is none.
+    /// The list is empty.
     pub fn choose<'a, T>(&mut self, among: &'a [T]) -> &'a T {
         let place = self.number() % u64::try_from(among.len()).expect("it is no more than memory");
         &among[usize::try_from(place).expect("it is a place in the list")]
     }
 }
 
-/// A part of all cases, and of how many: the first of one, or `$NODLET_SHARD`.
+/// The part of all cases to run, and the number of parts: (1, 1), or `$NODLET_SHARD`.
 ///
 /// # Panics
-/// If `$NODLET_SHARD` is none.
+/// `$NODLET_SHARD` is malformed.
 pub fn shard() -> (usize, usize) {
     let Ok(shard) = std::env::var("NODLET_SHARD") else { return (1, 1) };
     let numbers = shard.split_once('/').and_then(|(part, of)| Some((part.parse().ok()?, of.parse().ok()?)));

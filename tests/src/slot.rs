@@ -1,15 +1,14 @@
-//! Where a device lives and which addresses it has. Many tests run at once, in
-//! several processes, and no two may share a directory or an address range: a
-//! slot is a number that is held by a lock on a file, so it is free again
-//! however its holder ended.
+//! The directory and the addresses of a device. Many tests run at once, in several processes, and no two may
+//! share a directory or an address range. A slot is a number, reserved by a lock on a file, so it is free
+//! again however its owner ended.
 
 use std::fs::{self, File, TryLockError};
 use std::path::{Path, PathBuf};
 
-/// Far more than ever run at once; a bound all the same.
+/// The number of slots: far more than tests ever run at once.
 const SLOTS: u8 = 200;
 
-/// Short, because the path of a unix socket may have 107 bytes.
+/// The directory of all slots. Its path is short, because the path of a unix socket may only have 107 bytes.
 const ALL: &str = "/tmp/nodlet-tests";
 
 pub(crate) struct Slot {
@@ -44,7 +43,7 @@ impl Slot {
         &self.dir
     }
 
-    /// The range for the pods of the device that lives here.
+    /// The address range for the pods of the device in this slot.
     pub(crate) fn pod_cidr(&self) -> String {
         format!("10.213.{}.0/24", self.number)
     }

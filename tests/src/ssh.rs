@@ -1,5 +1,5 @@
-//! What stands in for ssh in tests of `nodlet push` and `--board`: a shell, since what ssh itself does is
-//! not nodlet's. `cargo xtask boards` has a real one.
+//! A substitute for ssh in tests of `nodlet push` and `--board`: a shell, because ssh itself is not under
+//! test. `cargo xtask boards` uses a real one.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -8,23 +8,23 @@ use std::process::{Output, Stdio};
 
 use crate::{Device, nodlet_program};
 
-/// A board, as ssh calls it.
+/// The board's destination for ssh.
 pub const BOARD: &str = "root@board";
 
-/// What stands in for ssh: the command line for the board is its last argument.
+/// The ssh substitute, which runs its last argument as the board's command line.
 pub struct Line {
-    /// Where its `ssh` lies, and the `nodlet` of the board.
+    /// The directory with the script `ssh`, and the board's `nodlet`.
     pub directory: PathBuf,
 }
 
 impl Line {
-    /// `upwards` is a command through which all passes that is sent to the board.
+    /// Creates the substitute. `upwards` is a command that filters the data sent to the board.
     pub fn new(device: &Device, name: &str, upwards: &str) -> Line {
         Line::with_filters(device, name, upwards, "")
     }
 
-    /// As [`Line::new`]; what comes from the board passes through `downwards`, and the exit code is
-    /// lost to it.
+    /// Like [`Line::new`], with a command `downwards` that filters the data from the board. The exit code is
+    /// that of this filter.
     pub fn both_ways(device: &Device, name: &str, upwards: &str, downwards: &str) -> Line {
         Line::with_filters(device, name, upwards, &format!(" | {downwards}"))
     }
@@ -43,14 +43,14 @@ impl Line {
         Line { directory }
     }
 
-    /// `nodlet` with these words, with this line as its ssh.
+    /// Runs `nodlet` with these arguments and this substitute.
     pub fn run(&self, device: &Device, words: &[&str]) -> Output {
         let mut command = device.command(words);
         command.env("NODLET_SSH", self.directory.join("ssh")).stdin(Stdio::null());
         command.output().expect("nodlet can be started")
     }
 
-    /// Standard output of what succeeded.
+    /// Runs `nodlet`, which must succeed. Returns its standard output.
     #[track_caller]
     pub fn ok(&self, device: &Device, words: &[&str]) -> String {
         let output = self.run(device, words);
@@ -58,7 +58,7 @@ impl Line {
         text(&output.stdout)
     }
 
-    /// Standard error of what did not.
+    /// Runs `nodlet`, which must fail. Returns its standard error.
     #[track_caller]
     pub fn refused(&self, device: &Device, words: &[&str]) -> String {
         let output = self.run(device, words);
@@ -67,12 +67,12 @@ impl Line {
     }
 }
 
-/// What a program wrote.
+/// A program's output as text.
 pub fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }
 
-/// Bytes that no compression makes fewer.
+/// Incompressible pseudo-random bytes.
 pub fn noise(length: usize, seed: u64) -> Vec<u8> {
     let mut state = seed | 1;
     let mut next = || {
@@ -84,12 +84,12 @@ pub fn noise(length: usize, seed: u64) -> Vec<u8> {
     (0..length).map(|_| next()).collect()
 }
 
-/// A path as a word of a command line.
+/// A path as an argument.
 pub fn path(path: &Path) -> &str {
     path.to_str().expect("a path of the tests")
 }
 
-/// What lets so many bytes pass, each as it comes.
+/// A shell command that copies only this many bytes, without delay.
 pub fn cutter(bytes: u64) -> String {
     format!("dd iflag=count_bytes bs=4096 count={bytes} status=none")
 }

@@ -1,14 +1,12 @@
-//! [`Steps`]: what the processes of a pod do, one system call after another, and
-//! how to kill one of them before its n-th.
+//! [`Steps`]: follows the system calls of a pod's processes, and can kill one of them before its n-th.
 //!
-//! A debugger could do no more: the supervisors that an agent starts are followed
-//! (`trace.rs`), and so are the helpers that they fork, until those execute what is
-//! in the container. A *step* is a system call of which anybody else can tell
-//! whether it was made; between two of them it is all the same when a process dies.
+//! Processes are traced as by a debugger (`trace.rs`): the supervisors that an agent starts, and the helpers
+//! that they fork, until those execute the container's program. A *step* is a system call with an effect that
+//! others can notice; between two steps it makes no difference when a process dies.
 //!
-//! It can also hold a helper back until what it has made is over ([`Steps::hold_a_name`]).
+//! [`Steps::hold_a_name`] can also delay a helper until the process that it made has ended.
 //!
-//! It must not outlive the agent or the supervisors that it follows: end it first.
+//! A [`Steps`] must not outlive the agent or the supervisors that it follows: end it first.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -17,31 +15,32 @@ use libc::{c_long, pid_t};
 
 use crate::trace::{Call, Next, Trace, Watcher};
 
-/// Which of a pod's processes.
+/// The role of a pod's process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Role {
     /// The supervisor.
     Supervisor,
-    /// What makes the namespaces that its containers share.
+    /// The helper that creates the namespaces shared by the containers.
     SandboxHelper,
-    /// The first process of a PID namespace that they share.
+    /// The first process of a shared PID namespace.
     Pause,
-    /// What builds a container.
+    /// The helper that builds a container.
     StartHelper,
-    /// libcontainer's process between that one and the container's.
+    /// libcontainer's process between the start helper and the container's process.
     Intermediate,
-    /// The container's process, before it executes what is in the container.
+    /// The container's process, before it executes the container's program.
     Init,
-    /// What executes a process beside the container's, and that process before it does.
+    /// The helper that executes a process beside the container's, and that process before it executes its
+    /// program.
     ExecHelper,
-    /// A newer binary that is asked whether it can take a supervisor over.
+    /// A newer binary that is asked whether it can take over from a supervisor.
     Trial,
-    /// The supervisor, once it executes a newer binary.
+    /// The supervisor after it has executed a newer binary.
     Successor,
 }
 
 impl Role {
-    /// All of them.
+    /// All roles.
     pub const ALL: [Role; 9] = [
         Role::Supervisor,
         Role::SandboxHelper,
@@ -54,7 +53,7 @@ impl Role {
         Role::Successor,
     ];
 
-    /// By the name that the process gives itself.
+    /// The role of a process with this name, which it has given itself.
     fn named(name: &str) -> Option<Role> {
         Some(match name {
             "nodlet:super" => Role::Supervisor,
@@ -68,46 +67,47 @@ impl Role {
     }
 }
 
-/// A step: the `number`th, from 1, of the processes of this role in the life of a pod.
+/// A step: the `number`th, from 1, of the processes with this role in the life of a pod.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Step {
-    /// Whose.
+    /// The role of the process.
     pub role: Role,
-    /// Which.
+    /// The number of the step, from 1.
     pub number: u32,
 }
 
-/// What was seen of one pod.
+/// The observations of one pod.
 #[derive(Clone, Debug, Default)]
 pub struct Followed {
-    /// Steps that were made.
+    /// The number of steps of each role.
     pub made: BTreeMap<Role, u32>,
-    /// The system call before which one was killed.
+    /// The system call before which a process was killed.
     pub killed_before: Option<String>,
-    /// An exec helper was held back until the supervisor had looked at what it made.
+    /// Whether an exec helper was delayed until the supervisor had noticed the end of the process that it
+    /// made.
     pub held: bool,
 }
 
-/// The processes of an agent's pods are followed for as long as this lives.
+/// Follows the processes of an agent's pods until it is dropped.
 pub struct Steps {
     _trace: Trace,
     seen: Arc<Mutex<BTreeMap<String, Followed>>>,
 }
 
 impl Steps {
-    /// Follows what the agent starts from now on. `aims` says for a pod, by its uid,
-    /// where a process of it is to be killed; once, in its first sandbox.
+    /// Follows the processes that the agent starts from now on. `aims` returns, for the uid of a pod, the
+    /// step before which to kill a process: once, in the pod's first sandbox.
     ///
     /// # Panics
-    /// If the agent cannot be followed: somebody else does, or the machine forbids it.
+    /// The agent cannot be traced: another process does so, or the machine forbids it.
     pub fn follow(agent: u32, aims: impl Fn(&str) -> Option<Step> + Send + 'static) -> Steps {
         Steps::begin(&[agent], BTreeMap::new(), Box::new(aims), false)
     }
 
-    /// Follows supervisors that run already, by the uids of their pods, and what they fork.
+    /// Follows running supervisors, given by the uids of their pods, and the processes that they fork.
     ///
     /// # Panics
-    /// As [`Steps::follow`].
+    /// A supervisor cannot be traced, as in [`Steps::follow`].
     pub fn follow_supervisors(
         supervisors: BTreeMap<String, u32>,
         aims: impl Fn(&str) -> Option<Step> + Send + 'static,
@@ -119,12 +119,12 @@ impl Steps {
         Steps::begin(&pids, supervisors.into_iter().map(tracee).collect(), Box::new(aims), false)
     }
 
-    /// Follows what the agent starts from now on, kills nobody, and holds the first exec helper
-    /// of each pod back when it is about to say what its process is called: until that process
-    /// has ended, and the supervisor has looked at its end.
+    /// Follows the processes that the agent starts from now on, without killing any. Delays the first exec
+    /// helper of each pod when it is about to send its process's ID, until that process has ended and the
+    /// supervisor has noticed the end.
     ///
     /// # Panics
-    /// As [`Steps::follow`].
+    /// The agent cannot be traced, as in [`Steps::follow`].
     pub fn hold_a_name(agent: u32) -> Steps {
         Steps::begin(&[agent], BTreeMap::new(), Box::new(|_| None), true)
     }
@@ -144,7 +144,7 @@ impl Steps {
         Steps { _trace: Trace::begin(pids, follower), seen }
     }
 
-    /// What was seen so far of the pod with this uid.
+    /// The observations so far of the pod with this uid.
     pub fn of(&self, uid: &str) -> Followed {
         lock(&self.seen).get(uid).cloned().unwrap_or_default()
     }
@@ -154,39 +154,40 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().expect("nobody panics with it")
 }
 
-/// A process of a pod.
+/// A traced process of a pod.
 #[derive(Clone, Debug)]
 struct Tracee {
     uid: String,
-    /// None until it has named itself.
+    /// The process's role; `None` until it has named itself.
     role: Option<Role>,
-    /// In the middle of doing so.
+    /// Whether the process is just naming itself.
     naming: bool,
 }
 
-/// Where a process of the pod with this uid is to be killed.
+/// A function that returns, for the uid of a pod, the step before which to kill a process.
 type Aims = Box<dyn Fn(&str) -> Option<Step> + Send>;
 
-/// An exec helper that is held back.
+/// A delayed exec helper.
 struct Held {
     helper: pid_t,
-    /// What it has made.
+    /// The process that the helper has made.
     process: pid_t,
-    /// The supervisor has asked who ended, and this one had.
+    /// Whether the supervisor has waited for children after this process had ended.
     looked: bool,
 }
 
 struct Follower {
-    /// All but the agent and what it forks: those are not here before they execute a supervisor.
+    /// All traced processes, without the agent and its children: those appear here when they execute a
+    /// supervisor.
     tracees: BTreeMap<pid_t, Tracee>,
     aims: Aims,
-    /// Names are held back.
+    /// Whether exec helpers are delayed.
     holds: bool,
-    /// What each exec helper has forked.
+    /// The process that each exec helper has forked.
     made: BTreeMap<pid_t, pid_t>,
-    /// Which of those were over when a supervisor asked who had ended.
+    /// Those of the forked processes that had ended when a supervisor waited for children.
     looked: BTreeSet<pid_t>,
-    /// Helpers that wait, by the uid of their pod.
+    /// Delayed helpers by the uid of their pod.
     held: BTreeMap<String, Held>,
     seen: Arc<Mutex<BTreeMap<String, Followed>>>,
 }
@@ -198,12 +199,12 @@ impl Watcher for Follower {
             self.made.insert(parent, child);
         }
         let role = match role {
-            // The process that it makes does not name itself.
+            // A process that the exec helper makes does not name itself.
             Some(Role::ExecHelper) => Some(Role::ExecHelper),
-            // In a PID namespace that the pod shares, another process goes on.
+            // In a PID namespace that the pod shares, a child process continues.
             Some(Role::Init) => Some(Role::Init),
             Some(Role::SandboxHelper) => Some(Role::Pause),
-            // By the name that it will give itself.
+            // These are recognised by the name that they will give themselves.
             Some(
                 Role::Supervisor
                 | Role::Pause
@@ -218,7 +219,7 @@ impl Watcher for Follower {
         self.tracees.insert(child, tracee);
     }
 
-    /// Supervisors are followed, and nothing else that is executed.
+    /// Follows executed supervisors, and no other executed programs.
     fn executed(&mut self, pid: pid_t) -> bool {
         if let Some(Tracee { role: Some(role), .. }) = self.tracees.get_mut(&pid)
             && matches!(role, Role::Supervisor | Role::Trial | Role::Successor)
@@ -235,7 +236,7 @@ impl Watcher for Follower {
             && let Some(uid) = words.get(2).and_then(|dir| dir.rsplit('/').next())
             && !lock(&self.seen).contains_key(uid)
         {
-            // The first of this pod: what comes after a kill is left alone.
+            // This is the pod's first supervisor; those after a kill are not followed.
             lock(&self.seen).insert(uid.to_owned(), Followed::default());
             self.tracees.insert(pid, Tracee { uid: uid.to_owned(), role: None, naming: false });
             return true;
@@ -258,7 +259,7 @@ impl Watcher for Follower {
         }
         let number = call.number();
         if role.is_none() && number == libc::SYS_execve {
-            // Nothing else of nodlet executes before it has named itself.
+            // No other process of nodlet executes a program before it has named itself.
             *role = Some(Role::Trial);
         }
         *naming = number == libc::SYS_prctl && call.arguments[0] == libc::PR_SET_NAME as u64;
@@ -278,7 +279,7 @@ impl Watcher for Follower {
             return Next::Goes;
         }
         pod.killed_before = Some(name_of(number));
-        // SAFETY: no pointers; it is stopped for us, so the number is still its own.
+        // SAFETY: no pointers; the process is stopped by this tracer, so its number is still valid.
         unsafe { libc::kill(pid, libc::SIGKILL) };
         Next::Stands
     }
@@ -289,7 +290,7 @@ impl Watcher for Follower {
 }
 
 impl Follower {
-    /// A system call begins where names are held back.
+    /// Handles the beginning of a system call if helpers are delayed.
     fn hold(&mut self, pid: pid_t, uid: &str, role: Role, call: c_long) -> Next {
         let waits = is_wait_for_news(call);
         match (role, self.held.get_mut(uid)) {
@@ -297,7 +298,7 @@ impl Follower {
                 let Some(process) = self.made.get(&pid).copied() else { return Next::Goes };
                 let mut seen = lock(&self.seen);
                 let pod = seen.entry(uid.to_owned()).or_default();
-                // Looked for before it had a name, without any help of ours.
+                // The supervisor had noticed the end before the name was known, without any delay.
                 if std::mem::replace(&mut pod.held, true) || self.looked.contains(&process) {
                     return Next::Goes;
                 }
@@ -328,7 +329,7 @@ fn is_over(pid: pid_t) -> bool {
     stat.rsplit(") ").next().is_none_or(|rest| rest.is_empty() || rest.starts_with(['Z', 'X']))
 }
 
-/// Whether a process sleeps by this call until something happens.
+/// Whether a process sleeps in this system call until something happens.
 fn is_wait_for_news(call: c_long) -> bool {
     #[cfg(any(target_arch = "x86_64", target_arch = "arm"))]
     if call == libc::SYS_poll || call == libc::SYS_epoll_wait {
@@ -341,8 +342,8 @@ fn is_wait_for_news(call: c_long) -> bool {
     call == libc::SYS_ppoll || call == libc::SYS_epoll_pwait
 }
 
-/// System calls that change nothing for anybody else: what they make is the process's
-/// own, and gone with it.
+/// System calls without an effect on others: whatever they create belongs to the process, and disappears with
+/// it.
 const UNSEEN: &[c_long] = &[
     libc::SYS_brk,
     libc::SYS_clock_gettime,
@@ -398,7 +399,7 @@ const UNSEEN: &[c_long] = &[
     libc::SYS_uname,
 ];
 
-/// Of the same kind, calls that not every processor has.
+/// More calls without effects, which only some processors have.
 #[cfg(target_arch = "x86_64")]
 const UNSEEN_HERE: &[c_long] = &[
     libc::SYS_access,
@@ -450,7 +451,7 @@ const UNSEEN_HERE: &[c_long] = &[
     libc::SYS_statfs,
 ];
 
-// What `libc` does not name yet.
+// Numbers that `libc` does not define yet.
 #[cfg(target_arch = "arm")]
 const SYS_CLOCK_GETTIME64: c_long = 403;
 #[cfg(target_arch = "arm")]
@@ -460,7 +461,7 @@ const SYS_FUTEX_TIME64: c_long = 422;
 #[cfg(target_arch = "arm")]
 const SYS_SET_TLS: c_long = 0xf0005;
 
-/// Whether others can tell that the call was made. What is not known counts.
+/// Whether others can notice that the call was made. Unknown calls count as steps.
 fn is_step(call: &Call) -> bool {
     let number = call.number();
     let makes = |flags: u64| flags & (libc::O_CREAT | libc::O_TRUNC) as u64 != 0;
@@ -469,13 +470,13 @@ fn is_step(call: &Call) -> bool {
         #[cfg(any(target_arch = "x86_64", target_arch = "arm"))]
         libc::SYS_open => makes(call.arguments[1]),
         libc::SYS_openat2 => false,
-        // Looking at a child that has ended is not yet to reap it.
+        // Looking at a child that has ended does not reap it.
         libc::SYS_waitid => call.arguments[3] & libc::WNOWAIT as u64 == 0,
         _ => !UNSEEN.contains(&number) && !UNSEEN_HERE.contains(&number),
     }
 }
 
-/// What a person calls it, of those that matter most.
+/// The names of the most important system calls, for people.
 fn name_of(number: c_long) -> String {
     const NAMES: &[(c_long, &str)] = &[
         (libc::SYS_accept4, "accept4"),

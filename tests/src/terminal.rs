@@ -1,5 +1,4 @@
-//! A command on a terminal of its own, as a person has it before them: for
-//! `exec -it`, and for what looks different where a person looks.
+//! Runs a command on a pseudo-terminal: for `exec -it`, and for output that differs on a terminal.
 
 use std::fs::File;
 use std::io::{Read, Write};
@@ -11,14 +10,14 @@ use std::time::{Duration, Instant};
 
 use nix::pty::{Winsize, openpty};
 
-/// As [`crate::Device::wait_for`] waits.
+/// The deadline, as of [`crate::Device::wait_for`].
 const DEADLINE: Duration = Duration::from_secs(if cfg!(target_arch = "x86_64") { 60 } else { 240 });
 
-/// A running command and all that it has shown. Killed when dropped.
+/// A running command and everything that it has shown. It is killed on drop.
 pub struct Terminal {
     child: Child,
     screen: Arc<Mutex<Vec<u8>>>,
-    /// Reads to the end of what is shown.
+    /// The thread that reads everything that is shown.
     reader: JoinHandle<()>,
     keyboard: File,
 }
@@ -43,7 +42,7 @@ impl Terminal {
             });
         }
         let child = command.spawn().expect("the command can be started");
-        // Or the command would keep copies open, and its end would not be seen.
+        // Otherwise copies would stay open, and the end of the command would not be noticed.
         drop((command, slave));
         let keyboard = File::from(pair.master);
         let mut output = keyboard.try_clone().expect("a descriptor can be copied");
@@ -58,27 +57,27 @@ impl Terminal {
         Self { child, screen, reader, keyboard }
     }
 
-    /// All that was shown so far.
+    /// Everything that was shown so far.
     pub fn screen(&self) -> String {
         String::from_utf8_lossy(&self.screen.lock().unwrap_or_else(PoisonError::into_inner)).into_owned()
     }
 
-    /// Its process id.
+    /// The process ID of the command.
     pub fn pid(&self) -> u32 {
         self.child.id()
     }
 
-    /// The end that a person sits at.
+    /// The master end of the terminal.
     pub fn keyboard(&self) -> impl std::os::fd::AsFd {
         &self.keyboard
     }
 
-    /// Types this.
+    /// Types this text.
     pub fn type_in(&mut self, text: &str) {
         self.keyboard.write_all(text.as_bytes()).expect("the terminal is open");
     }
 
-    /// Makes the window another size.
+    /// Changes the size of the window.
     pub fn resize(&self, columns: u16, rows: u16) {
         use std::os::fd::AsRawFd;
         let size = Winsize { ws_row: rows, ws_col: columns, ws_xpixel: 0, ws_ypixel: 0 };
@@ -97,7 +96,7 @@ impl Terminal {
         }
     }
 
-    /// Waits for the command's end and gives its exit code; all that it showed is on the screen then.
+    /// Waits until the command ends, and returns its exit code. The screen then has all of its output.
     #[track_caller]
     pub fn ended(&mut self) -> i32 {
         let until = Instant::now() + DEADLINE;

@@ -1,9 +1,8 @@
-//! [`Trace`]: processes followed by ptrace(2), with all threads and children that
-//! they make, for as long as it lives. What is seen of them is told to a
-//! [`Watcher`]; nodlet itself has no hook for it and pays nothing.
+//! [`Trace`]: follows processes by ptrace(2), with all threads and children that they create, until it is
+//! dropped. Reports what they do to a [`Watcher`]; nodlet itself has no hook for this, and no cost.
 //!
-//! It must not outlive the processes that it began with: end it first. Read next:
-//! `steps.rs`, which kills with it, and `calls.rs`, which counts.
+//! A [`Trace`] must not outlive the processes with which it began: end it first. Read next: `steps.rs`, which
+//! kills processes with it, and `calls.rs`, which counts system calls.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -14,41 +13,41 @@ use std::time::Duration;
 
 use libc::{c_int, c_long, pid_t};
 
-/// What is done with what is seen. It is asked while the process in question stands still.
+/// The receiver of a trace's events. The process in question is stopped while a method runs.
 pub(crate) trait Watcher: Send + 'static {
-    /// A followed process has made another, or a thread.
+    /// A followed process has created another process or a thread.
     fn born(&mut self, parent: pid_t, child: pid_t);
-    /// It has executed a program; whether to follow it further.
+    /// A followed process has executed a program. Returns whether to follow it further.
     fn executed(&mut self, pid: pid_t) -> bool;
-    /// Whether it is to stop at its system calls.
+    /// Whether the process must stop at its system calls.
     fn stops_at_calls(&self, pid: pid_t) -> bool;
-    /// A system call begins or ends.
+    /// A followed process begins or ends a system call.
     fn called(&mut self, pid: pid_t, call: &Call) -> Next;
-    /// It is gone.
+    /// A followed process has ended.
     fn ended(&mut self, pid: pid_t);
 }
 
-/// What becomes of a process at a system call.
+/// The decision about a process at a system call.
 pub(crate) enum Next {
-    /// It goes on.
+    /// The process continues.
     Goes,
-    /// It goes on, and so does this one, which stands still.
+    /// The process continues, and so does this other one, which was stopped.
     GoesWith(pid_t),
-    /// It was killed, or stands still until another goes on with it.
+    /// The process was killed, or stays stopped until another one resumes it.
     Stands,
 }
 
-/// Ends when it is dropped: what was followed goes on unseen.
+/// A running trace. When it is dropped, the followed processes continue untraced.
 pub(crate) struct Trace {
     thread: Option<JoinHandle<()>>,
     over: Arc<AtomicBool>,
 }
 
 impl Trace {
-    /// Follows these processes, and what they make from now on.
+    /// Follows these processes, and everything that they create from now on.
     ///
     /// # Panics
-    /// If they cannot be followed: somebody else does, or the machine forbids it.
+    /// The processes cannot be traced: another process does so, or the machine forbids it.
     pub(crate) fn begin(pids: &[u32], watcher: impl Watcher) -> Trace {
         let over = Arc::new(AtomicBool::new(false));
         let (ready, is_ready) = mpsc::channel();
@@ -62,7 +61,7 @@ impl Trace {
             if !failed {
                 tracer.follow();
             }
-            // The kernel lets go of all that this thread follows.
+            // The end of this thread detaches all processes that it follows.
         });
         is_ready.recv().expect("the thread answers").expect("a process of nodlet can be followed by ptrace");
         Trace { thread: Some(thread), over }
@@ -74,7 +73,7 @@ impl Drop for Trace {
         self.over.store(true, Ordering::Release);
         let Some(thread) = self.thread.take() else { return };
         while !thread.is_finished() {
-            // It waits for what it follows; this makes it look up.
+            // The thread waits for traced processes; the signal interrupts its wait.
             wake(&thread);
             thread::sleep(Duration::from_millis(5));
         }
@@ -99,22 +98,23 @@ fn wake(thread: &JoinHandle<()>) {
 struct Tracer<W> {
     watcher: W,
     followed: BTreeSet<pid_t>,
-    /// Processes that stopped before their parent's fork was heard of.
+    /// Processes that stopped before their parent's fork was reported.
     early: BTreeSet<pid_t>,
     over: Arc<AtomicBool>,
 }
 
-/// Whether there is no such thread any more but for its exit code.
+/// Whether the thread has ended, except that its exit code may not be reaped.
 fn is_over(thread: libc::pid_t) -> bool {
     let stat = std::fs::read_to_string(format!("/proc/{thread}/stat")).unwrap_or_default();
-    // The name before it may have anything in it.
+    // The preceding name may contain anything.
     stat.rsplit(')')
         .next()
         .is_none_or(|rest| rest.is_empty() || rest.starts_with(" Z") || rest.starts_with(" X"))
 }
 
 impl<W: Watcher> Tracer<W> {
-    /// All threads of a process; none of one that is over meanwhile, as the helper of a probe soon is.
+    /// Attaches to all threads of a process. Succeeds without any if the process has ended meanwhile, as
+    /// helpers of probes soon do.
     fn seize(&mut self, pid: u32) -> io::Result<()> {
         let threads = match std::fs::read_dir(format!("/proc/{pid}/task")) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
@@ -134,7 +134,7 @@ impl<W: Watcher> Tracer<W> {
             };
             self.followed.insert(thread);
             if self.watcher.stops_at_calls(thread) {
-                // Until it has stopped once, nobody hears of what it calls.
+                // System calls are reported only after a first stop.
                 ptrace(libc::PTRACE_INTERRUPT, thread, 0, 0)?;
             }
         }
@@ -144,7 +144,7 @@ impl<W: Watcher> Tracer<W> {
     fn follow(&mut self) {
         while !self.over.load(Ordering::Acquire) {
             let mut status = 0;
-            // Only what this very thread follows: the children of tests are not its to reap.
+            // Wait only for children of this thread: those of other tests are not to be reaped here.
             // SAFETY: the kernel writes one integer.
             let pid = unsafe { libc::waitpid(-1, &raw mut status, libc::__WALL | libc::__WNOTHREAD) };
             if pid < 0 {
@@ -185,7 +185,7 @@ impl<W: Watcher> Tracer<W> {
                     let _ = ptrace(libc::PTRACE_DETACH, pid, 0, 0);
                 }
             }
-            // A stop of the kernel's own, as the first one of a child.
+            // A stop by the kernel, such as the first one of a child.
             libc::PTRACE_EVENT_STOP => self.resume(pid, 0),
             _ if signal == libc::SIGTRAP | 0x80 => {
                 match call_of(pid).map_or(Next::Goes, |call| self.watcher.called(pid, &call)) {
@@ -209,12 +209,12 @@ impl<W: Watcher> Tracer<W> {
 
     fn resume(&self, pid: pid_t, signal: c_int) {
         let how = if self.watcher.stops_at_calls(pid) { libc::PTRACE_SYSCALL } else { libc::PTRACE_CONT };
-        // One that was killed meanwhile is not there to go on.
+        // A process that was killed meanwhile cannot continue.
         let _ = ptrace(how, pid, 0, signal as usize);
     }
 }
 
-/// `struct ptrace_syscall_info`, as far as it is read here.
+/// The used part of `struct ptrace_syscall_info`.
 #[repr(C)]
 #[derive(Default)]
 pub(crate) struct Call {
@@ -224,18 +224,18 @@ pub(crate) struct Call {
     _instruction_pointer: u64,
     _stack_pointer: u64,
     number: u64,
-    /// Where it begins.
+    /// The arguments, at the beginning of a call.
     pub(crate) arguments: [u64; 6],
 }
 
 impl Call {
-    /// Whether it begins now; else it ends.
+    /// Whether the call begins; otherwise it ends.
     pub(crate) fn begins(&self) -> bool {
         const ENTRY: u8 = 1;
         self.op == ENTRY
     }
 
-    /// `SYS_*`, where it begins.
+    /// The call's number `SYS_*`, at its beginning.
     pub(crate) fn number(&self) -> c_long {
         self.number as c_long
     }
@@ -248,15 +248,15 @@ fn call_of(pid: pid_t) -> Option<Call> {
     Some(call)
 }
 
-/// What ptrace(2) is asked for, which C libraries declare with different signs.
+/// The type of a ptrace(2) request, which C libraries declare with different signs.
 #[cfg(target_env = "musl")]
 pub type PtraceRequest = c_int;
-/// What ptrace(2) is asked for, which C libraries declare with different signs.
+/// The type of a ptrace(2) request, which C libraries declare with different signs.
 #[cfg(not(target_env = "musl"))]
 pub type PtraceRequest = libc::c_uint;
 
 fn ptrace(request: PtraceRequest, pid: pid_t, address: usize, data: usize) -> io::Result<()> {
-    // SAFETY: who calls passes what the request wants: a number, or a pointer to room that lives.
+    // SAFETY: the caller passes what the request needs: a number, or a pointer to valid memory.
     let result = unsafe { libc::ptrace(request, pid, address, data) };
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }

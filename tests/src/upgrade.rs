@@ -1,4 +1,4 @@
-//! What an upgrade changes: the file that agent and supervisors execute.
+//! Helpers for tests of upgrades: which file supervisors execute, and other binaries.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -10,19 +10,19 @@ use crate::device::{Device, nodlet_program};
 /// The supervisor of a pod.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Supervisor {
-    /// Its process id.
+    /// The supervisor's process ID.
     pub pid: u32,
-    /// Inode of the file that it executes.
+    /// The inode of the file that the supervisor executes.
     pub executes: u64,
 }
 
-/// The inode of a program, to know it again by.
+/// The inode of a program, which identifies it.
 pub fn inode(program: &Path) -> u64 {
     fs::metadata(program).expect("it is there").ino()
 }
 
 impl Device {
-    /// Writes a binary where this device can have it installed.
+    /// Writes a binary that this device can install.
     pub fn binary(&self, name: &str, bytes: &[u8]) -> PathBuf {
         let path = self.shared("binaries").1.join(name);
         fs::write(&path, bytes).expect("the root can be written to");
@@ -30,15 +30,15 @@ impl Device {
         path
     }
 
-    /// The binary under test, as another file.
+    /// A copy of the binary under test, as a different file.
     pub fn newer_binary(&self, name: &str) -> PathBuf {
         let mut bytes = fs::read(nodlet_program()).expect("it is built");
-        // Nothing of an ELF file; for people who compare.
+        // These bytes are no part of the ELF contents; they only make the file distinguishable.
         bytes.extend_from_slice(name.as_bytes());
         self.binary(name, &bytes)
     }
 
-    /// The supervisors of the pods by uid.
+    /// The supervisors of the pods, by uid.
     pub fn supervisors(&self) -> BTreeMap<String, Supervisor> {
         let read =
             |pid: u32, file: &str| fs::read_to_string(format!("/proc/{pid}/{file}")).unwrap_or_default();
@@ -46,7 +46,7 @@ impl Device {
         let pids = processes.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
         let mut found = BTreeMap::new();
         let is_named = |pid: &u32| read(*pid, "comm").trim_end() == "nodlet:super";
-        // A process that a supervisor has just forked is not named otherwise yet.
+        // A process that a supervisor has just forked still has the supervisor's name.
         let is_forked = |pid: &u32| {
             let stat = read(*pid, "stat");
             let parent = stat.rsplit(')').next().and_then(|rest| rest.split_whitespace().nth(1));

@@ -1,5 +1,5 @@
-//! [`View`]: what an agent sees otherwise than the machine does, files and a clock,
-//! in namespaces of its own. The machine's stay what they are.
+//! [`View`]: files and a clock that an agent sees differently from the machine, in namespaces of its own. The
+//! machine's own stay unchanged.
 
 use std::ffi::CString;
 use std::fs;
@@ -11,46 +11,46 @@ use std::process::Command;
 
 use nix::mount::{MsFlags, mount};
 
-/// linux/sched.h
+/// From linux/sched.h.
 const CLONE_NEWTIME: libc::c_int = 0x80;
 
 #[derive(Default)]
 pub(crate) struct View {
-    /// What is seen, and where.
+    /// The files that are shown, and the paths at which they appear.
     files: Vec<(CString, CString)>,
-    /// By how much the clock is ahead, as /proc/self/timens_offsets takes it.
+    /// The clock's offset, in the format of /proc/self/timens_offsets.
     clock: Option<String>,
 }
 
 impl View {
-    /// Shows a file or directory in the place of another one.
+    /// Shows a file or directory in place of another one.
     pub(crate) fn file(mut self, shown: &Path, place: &str) -> View {
         let shown = CString::new(shown.as_os_str().as_bytes()).expect("a path has no NUL");
         self.files.push((shown, CString::new(place).expect("a path has no NUL")));
         self
     }
 
-    /// Shows a CLOCK_MONOTONIC that says `seconds`, if a process and all its children can
-    /// have one of their own (Linux 6.3; before, only the children could).
+    /// Shows a CLOCK_MONOTONIC that reads `seconds`, if a process can change its own time namespace (Linux
+    /// 6.3; before, only its children could be in a new one).
     pub(crate) fn clock(mut self, seconds: i64) -> View {
         let release = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
         let mut numbers = release.split(['.', '-']).map(|part| part.parse::<u32>().unwrap_or(0));
         if (numbers.next(), numbers.next()) >= (Some(6), Some(3)) && Path::new("/proc/self/ns/time").exists()
         {
             let now = nix::time::clock_gettime(nix::time::ClockId::CLOCK_MONOTONIC);
-            // Of 32 bits on 32-bit ARM.
+            // The time is 32 bits wide on 32-bit ARM.
             let now = now.expect("every kernel has this clock").tv_sec() as i64;
             self.clock = Some(format!("monotonic {} 0\n", seconds.min(now) - now));
         }
         self
     }
 
-    /// Has the command see it. What is as the machine's needs no namespaces.
+    /// Makes the command run with this view. An empty view needs no namespaces.
     pub(crate) fn give_to(self, command: &mut Command) {
         if self.files.is_empty() && self.clock.is_none() {
             return;
         }
-        // SAFETY: between fork and exec only system calls are made; all they need is at hand.
+        // SAFETY: between fork and exec only system calls are made; all memory that they need is allocated.
         unsafe { command.pre_exec(move || self.begin()) };
     }
 

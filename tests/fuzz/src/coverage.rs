@@ -1,23 +1,24 @@
-//! What an input reaches in the program, where that was built to count it: `cargo xtask long fuzz` does.
+//! The code coverage of an input, if the program was built to count it, as `cargo xtask long fuzz` does.
 //!
-//! The compiler then puts a counter of one byte into each piece of code that runs from its beginning to its
-//! end, and tells [`__sanitizer_cov_8bit_counters_init`] where those of a crate lie. Elsewhere nobody calls
-//! that, and nothing is ever new.
+//! The compiler then adds a counter of one byte to each basic block, and calls
+//! [`__sanitizer_cov_8bit_counters_init`] with the range of each crate's counters. In other builds nobody
+//! calls it, and no input ever reaches new code.
 
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::{Mutex, PoisonError};
 
-/// All counters, in pieces.
+/// The counters, one slice for each crate.
 static COUNTERS: Mutex<Vec<&'static [AtomicU8]>> = Mutex::new(Vec::new());
 
-/// Called before `main` by each crate that was built so.
+/// The function that each crate with coverage calls before `main`.
 ///
 /// # Safety
 ///
-/// From `start` to `end` lie bytes that live as long as the program.
+/// The bytes from `start` to `end` must live as long as the program.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn __sanitizer_cov_8bit_counters_init(start: *const AtomicU8, end: *const AtomicU8) {
-    // SAFETY: the caller says so; an AtomicU8 is as a byte, and the compiler's own accesses are no references.
+    // SAFETY: the caller guarantees the range; an AtomicU8 has the layout of a byte, and the compiler's own
+    // accesses use no references.
     let counters = unsafe { std::slice::from_raw_parts(start, end.offset_from_unsigned(start)) };
     let mut all = COUNTERS.lock().unwrap_or_else(PoisonError::into_inner);
     if !all.iter().any(|known| known.as_ptr() == counters.as_ptr()) {
@@ -25,24 +26,24 @@ unsafe extern "C" fn __sanitizer_cov_8bit_counters_init(start: *const AtomicU8, 
     }
 }
 
-/// How often each piece of code ran at the most, in eight steps of which each is a bit.
+/// The highest count of each basic block so far, in eight steps, each of which is a bit.
 pub(crate) struct Reached {
     seen: Vec<u8>,
 }
 
 impl Reached {
-    /// Nothing so far.
+    /// A record without any coverage.
     pub(crate) fn new() -> Reached {
         let counters = COUNTERS.lock().unwrap_or_else(PoisonError::into_inner);
         Reached { seen: vec![0; counters.iter().map(|piece| piece.len()).sum()] }
     }
 
-    /// Whether the program counts.
+    /// Whether the program was built with counters.
     pub(crate) fn is_counted(&self) -> bool {
         !self.seen.is_empty()
     }
 
-    /// Begins to count anew.
+    /// Resets the counters.
     pub(crate) fn begin(&self) {
         let counters = COUNTERS.lock().unwrap_or_else(PoisonError::into_inner);
         counters
@@ -51,7 +52,7 @@ impl Reached {
             .for_each(|counter| counter.store(0, Ordering::Relaxed));
     }
 
-    /// Whether something ran since that never did, or more often than ever; from now on it has.
+    /// Whether some block ran that never ran before, or more often than ever. Adds the counts to the record.
     pub(crate) fn is_new(&mut self) -> bool {
         let counters = COUNTERS.lock().unwrap_or_else(PoisonError::into_inner);
         let mut new = false;
@@ -63,13 +64,13 @@ impl Reached {
         new
     }
 
-    /// Pieces of code that ran at all.
+    /// The number of basic blocks that have run.
     pub(crate) fn count(&self) -> usize {
         self.seen.iter().filter(|seen| **seen != 0).count()
     }
 }
 
-/// Once, twice, a few times, often: more is no news each time.
+/// The step of a count: once, twice, a few times, often. Further differences do not matter.
 fn step(count: u8) -> u8 {
     match count {
         0 => 0,

@@ -1,13 +1,13 @@
-//! A kernel whose entropy pool is empty, made by a seccomp filter of a thread.
+//! Simulates a kernel whose entropy pool is empty, by a seccomp filter of a thread.
 
 use std::io;
 
 use libc::{c_ulong, sock_filter, sock_fprog};
 
-/// What a call that would block fails with in these tests.
+/// The error of calls that would block, in these tests.
 pub const WOULD_HAVE_BLOCKED: i32 = libc::EDEADLK;
 
-/// From now on `getrandom` answers this thread, and those that it starts, as if the pool were empty.
+/// From now on, `getrandom` behaves as if the pool were empty, in this thread and in those that it starts.
 fn empty_the_pool() {
     /// Offsets in `struct seccomp_data`: the call's number, and the lower half of its third argument.
     const NUMBER: u32 = 0;
@@ -39,7 +39,7 @@ fn statement(code: u32, k: u32, jt: u8, jf: u8) -> sock_filter {
     sock_filter { code: code as u16, jt, jf, k }
 }
 
-/// Runs a test on a thread of its own, for which the pool is empty.
+/// Runs a test on a separate thread, for which the pool is empty.
 pub fn with_an_empty_pool(test: impl FnOnce() + Send + 'static) {
     let thread = std::thread::spawn(|| {
         empty_the_pool();

@@ -1,8 +1,7 @@
-//! Inputs changed at random, for the tests of what reads hostile bytes.
+//! Random changes of inputs, for tests of code that reads hostile bytes.
 //!
-//! A target is a function that must return, whatever bytes it gets: it may
-//! refuse them, and it may not panic, hang or ask for memory without bound. Each
-//! crate has its targets beside the code they try, as ordinary tests:
+//! A target is a function that must return for any input: it may reject the input, but must not panic, hang
+//! or use memory without bound. Each crate has its targets beside the code under test, as ordinary tests:
 //!
 //! ```text
 //! rootfs   archive, layer, image manifest   load/tests/fuzz.rs
@@ -10,12 +9,10 @@
 //! runtime  manifest, protocol frame, API request
 //! ```
 //!
-//! Nothing but seeds decides what is tried, so that a failure can be had again:
-//! `NODLET_SEED=4711 NODLET_ROUNDS=1 cargo test …`. `cargo xtask long fuzz` runs
-//! each for as long as one likes, and guided by what the inputs reach
-//! (`coverage.rs`): one that runs code that none before it ran is changed further.
-//! Not libFuzzer by way of bolero or cargo-fuzz: those bring 35 crates, C++ among
-//! them, and a nightly compiler.
+//! Only the seeds determine the inputs, so that a failure can be reproduced: `NODLET_SEED=4711
+//! NODLET_ROUNDS=1 cargo test …`. `cargo xtask long fuzz` runs each target for any time, guided by coverage
+//! (`coverage.rs`): an input that reaches new code is changed further. libFuzzer by way of bolero or
+//! cargo-fuzz is not used, because it needs 35 crates, C++ among them, and a nightly compiler.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::PathBuf;
@@ -28,59 +25,59 @@ pub mod entropy;
 
 use coverage::Reached;
 
-/// One input may take so long; more is too slow.
+/// The longest time that one input may take; more is too slow.
 const SLOW: Duration = Duration::from_secs(20);
-/// What has not come back by then never will: the process ends, so that the seed is known.
+/// The timeout after which the process ends with an error, so that the seed is known.
 const HANG: Duration = Duration::from_secs(120);
-/// Kibibytes of address space that a process may grow by over one input, its other threads included.
+/// Kibibytes by which a process's address space may grow over one input, including its other threads.
 const GROWTH: u64 = 1024 * 1024;
-/// An input does not grow beyond this by what is done to it.
+/// The largest size in bytes to which changes extend an input.
 const LONGEST: usize = 1024 * 1024;
-/// Inputs that reached something new are kept up to so many bytes together, and changed further.
+/// The most bytes of inputs that reached something new, which are kept and changed further.
 const FOUND: usize = 64 * 1024 * 1024;
 
-/// A small generator (xorshift64).
+/// A small random number generator (xorshift64).
 #[derive(Clone, Debug)]
 pub struct Random(u64);
 
 impl Random {
-    /// The generator of this seed.
+    /// The generator with this seed.
     pub fn of(seed: u64) -> Random {
         Random(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1)
     }
 
-    /// A number below `limit`, which is not zero.
+    /// A random number below `limit`, which must not be zero.
     pub fn below(&mut self, limit: usize) -> usize {
         self.0 ^= self.0 << 13;
         self.0 ^= self.0 >> 7;
         self.0 ^= self.0 << 17;
-        // The low bits are the weakest.
+        // The low bits are the least random.
         ((self.0 >> 11) % limit as u64) as usize
     }
 
-    /// True once in so many times.
+    /// Returns `true` once in this many times, on average.
     pub fn one_in(&mut self, chances: usize) -> bool {
         self.below(chances) == 0
     }
 
-    /// One of them.
+    /// A random choice.
     pub fn pick<'a, T>(&mut self, choices: &'a [T]) -> &'a T {
         &choices[self.below(choices.len())]
     }
 
-    /// So many bytes.
+    /// This many random bytes.
     pub fn bytes(&mut self, length: usize) -> Vec<u8> {
         (0..length).map(|_| self.below(256) as u8).collect()
     }
 }
 
-/// A number from the environment, which says what a run shall be.
+/// A numeric setting from the environment.
 pub fn setting(name: &str, default: u64) -> u64 {
     std::env::var(name).ok().and_then(|value| value.parse().ok()).unwrap_or(default)
 }
 
-/// Tries `target` with inputs of the corpus that are changed at random, `rounds`
-/// of them unless `NODLET_ROUNDS` says otherwise. `words` mean something to it.
+/// Tests `target` with randomly changed inputs of the corpus, `rounds` of them unless `NODLET_ROUNDS` is set.
+/// `words` are byte strings that mean something to the target.
 pub fn fuzz(name: &str, rounds: u64, corpus: &[Vec<u8>], words: &[&[u8]], mut target: impl FnMut(&[u8])) {
     let (first, rounds) = (setting("NODLET_SEED", 1), setting("NODLET_ROUNDS", rounds));
     let watch = watch(name.to_owned(), Duration::from_secs(setting("NODLET_HANG", HANG.as_secs())));
@@ -93,7 +90,7 @@ pub fn fuzz(name: &str, rounds: u64, corpus: &[Vec<u8>], words: &[&[u8]], mut ta
         for _ in 0..=random.below(6) {
             change(&mut input, &mut random, corpus, words);
         }
-        // It ends the process and not itself.
+        // On a hang, the watching thread ends the process; a failure to send does not matter.
         let _ = watch.send((seed, input.clone()));
         let (begun, size) = (Instant::now(), largest_size());
         reached.begin();
@@ -119,7 +116,7 @@ pub fn fuzz(name: &str, rounds: u64, corpus: &[Vec<u8>], words: &[&[u8]], mut ta
     println!("{name}: {rounds} inputs, seeds {first} to {}{guided}", first.saturating_add(rounds) - 1);
 }
 
-/// Ends the process when nothing is heard for so long, unless the sender is gone.
+/// Starts a thread that ends the process if nothing is received for this time, unless the sender is gone.
 fn watch(name: String, patience: Duration) -> mpsc::Sender<(u64, Vec<u8>)> {
     let (sender, told) = mpsc::channel();
     thread::spawn(move || {
@@ -144,23 +141,23 @@ fn watch(name: String, patience: Duration) -> mpsc::Sender<(u64, Vec<u8>)> {
     sender
 }
 
-/// Kibibytes of address space that this process had at the most.
+/// The peak size of this process's address space, in kibibytes.
 fn largest_size() -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let size = status.lines().find_map(|line| line.strip_prefix("VmPeak:")?.trim().strip_suffix(" kB"));
     size.and_then(|size| size.parse().ok()).unwrap_or(0)
 }
 
-/// Where an input lies that was too much, for whoever looks into it.
+/// Saves an input that failed, for inspection. Returns its path.
 fn keep(name: &str, seed: u64, input: &[u8]) -> PathBuf {
     let name: String = name.chars().map(|c| if c.is_ascii_alphanumeric() { c } else { '-' }).collect();
     let path = std::env::temp_dir().join(format!("nodlet-fuzz-{name}-{seed}"));
-    // The panic that follows says more than that this failed.
+    // The panic that follows is more informative than an error here.
     let _ = std::fs::write(&path, input);
     path
 }
 
-/// Changes one thing about the input.
+/// Makes one random change to the input.
 fn change(input: &mut Vec<u8>, random: &mut Random, corpus: &[Vec<u8>], words: &[&[u8]]) {
     const NUMBERS: [&[u8]; 8] = [
         b"-1",
@@ -240,7 +237,7 @@ mod tests {
         assert!(is_magic(&kept(&message)));
     }
 
-    /// Not a test by itself: what the next one runs, in a process of its own.
+    /// Not a test by itself: the next test runs it in a process of its own.
     #[test]
     fn a_target_that_hangs() {
         if std::env::args().any(|argument| argument == HANGING) {

@@ -1,18 +1,15 @@
-//! What runs inside the containers of the tests, of `cargo xtask demo` and of
-//! the manifests in `examples/`: one static program that can do whatever a test
-//! needs to see done. `tests/src/image.rs` puts it into an image.
+//! The program in the containers of the tests, of `cargo xtask demo` and of the manifests in `examples/`: one
+//! static program that does whatever a test needs to observe. `tests/src/image.rs` puts it into an image.
 //!
-//! It takes steps, carried out one after another and separated by the word
-//! `then`:
+//! Its arguments are steps, which are executed one after another and separated by the word `then`:
 //!
 //! ```text
 //! demo wait /work/go then write /work/done yes then exit 3
 //! ```
 //!
-//! As PID 1 of a container it would be deaf to SIGTERM, so it always has a
-//! handler: exit 0 at once, unless `ignore-term` or `on-term` said otherwise.
-//! An error is one line on standard error and exit code 1. [`STEPS`] is what it
-//! knows.
+//! As PID 1 of a container it would ignore SIGTERM by default, so it always has a handler: exit 0 at once,
+//! unless `ignore-term` or `on-term` changes that. An error is one line on standard error and exit code 1.
+//! [`STEPS`] lists the steps.
 
 use std::fs;
 use std::io::{self, IsTerminal, Read, Write};
@@ -236,7 +233,7 @@ fn run(step: &[String]) -> Result<(), Failure> {
         ["deaf", address] => {
             let listener = TcpListener::bind(address)?;
             println!("deaf");
-            // Accepted and never read.
+            // Connections are accepted but never read.
             let _held: Vec<_> = listener.incoming().collect();
         }
         ["get", url] => http::get(url)?,
@@ -260,7 +257,7 @@ fn repeat(every: Duration, mut act: impl FnMut(u64) -> io::Result<()>) -> io::Re
     Ok(())
 }
 
-/// Exchanges two files again and again, as fast as the kernel does it. Whoever removes one ends it.
+/// Exchanges two files repeatedly, as fast as possible, until one of them is removed.
 fn swap(one: &str, other: &str) -> Result<(), Failure> {
     let (one, other) = (std::ffi::CString::new(one)?, std::ffi::CString::new(other)?);
     let (here, flags) = (libc::AT_FDCWD, libc::RENAME_EXCHANGE);
@@ -274,7 +271,7 @@ fn swap(one: &str, other: &str) -> Result<(), Failure> {
     }
 }
 
-/// `file 0644 0:0 12`, with the target of a link and the numbers of a device.
+/// Describes a file as `file 0644 0:0 12`, with the target of a link and the numbers of a device.
 fn describe(path: &Path) -> io::Result<String> {
     let meta = fs::symlink_metadata(path)?;
     let kind = meta.file_type();
@@ -295,8 +292,8 @@ fn describe(path: &Path) -> io::Result<String> {
     Ok(format!("{kind} {:04o} {}:{}{more}", meta.mode() & 0o7777, meta.uid(), meta.gid()))
 }
 
-/// Holds the lock until the program ends. Taken already means that two of one
-/// container run at once: the promise that must never break, so it is loud.
+/// Holds the lock until the program ends. A lock that is taken means that two runs of one container overlap,
+/// which must never happen, so it is reported loudly.
 fn lock(name: &str) -> Result<(), Failure> {
     let file = fs::OpenOptions::new().create(true).append(true).open(name)?;
     match file.try_lock() {
@@ -306,15 +303,15 @@ fn lock(name: &str) -> Result<(), Failure> {
         }
         Err(error) => {
             println!("TWO AT ONCE: the lock is held by another");
-            // A log may be lost with its supervisor; this is not.
+            // A log may be lost with its supervisor; this file is not.
             fs::write(format!("{name}.twice"), "TWO AT ONCE\n")?;
             Err(format!("two at once: {error}").into())
         }
     }
 }
 
-/// Numbered lines of 100 bytes, so that a reader can tell a lost one; written as fast as
-/// they are taken, because how fast that is may be what is measured.
+/// Writes numbered lines of 100 bytes, so that a reader notices a lost line. Writes as fast as the output
+/// accepts, because that speed may be what a test measures.
 fn spam(bytes: usize) -> io::Result<()> {
     const LINES: usize = 640;
     let mut out = io::stdout().lock();
@@ -361,7 +358,7 @@ fn clock() -> Result<u128, Failure> {
     Ok(Duration::from(now).as_nanos())
 }
 
-/// Touches every page, so that the memory is really taken, and keeps it.
+/// Allocates memory, and touches every page so that it is really used.
 fn hog(mib: usize) {
     let mut held = Vec::new();
     for number in 0..mib {
@@ -371,12 +368,12 @@ fn hog(mib: usize) {
     std::mem::forget(held);
 }
 
-/// Executes a program with signals ignored, and others blocked.
+/// Executes a program with some signals ignored and others blocked.
 fn deafened(command: &[&str]) -> Failure {
     use nix::sys::signal::{Signal, signal};
     for name in ["CHLD", "HUP", "INT", "QUIT", "TERM", "PIPE", "USR1"] {
         let ignored: Signal = format!("SIG{name}").parse().expect("a signal's name");
-        // SAFETY: to ignore a signal runs no handler.
+        // SAFETY: ignoring a signal runs no handler.
         let _ = unsafe { signal(ignored, SigHandler::SigIgn) };
     }
     // SAFETY: a set of signals that lives as long as the calls, which read and write nothing else.
@@ -390,14 +387,14 @@ fn deafened(command: &[&str]) -> Failure {
     }
     let words = command.iter().map(|word| std::ffi::CString::new(*word)).collect::<Result<Vec<_>, _>>();
     let words = words.expect("words without NUL");
-    // Not by the standard library, which restores what was changed.
+    // The standard library is not used, because it would restore the signals.
     match nix::unistd::execv(&words[0], &words) {
         Ok(never) => match never {},
         Err(error) => error.into(),
     }
 }
 
-/// Segments of System V, which stay when the process ends.
+/// Creates System V segments, which outlive the process.
 fn shared_memory(mib: usize) -> Result<(), Failure> {
     for _ in 0..mib {
         // SAFETY: a new segment of 1 MiB, attached wherever the kernel has room, and written within it.
@@ -414,7 +411,7 @@ fn shared_memory(mib: usize) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Children that left the session and the parent: what a kill must still find.
+/// Starts children that left the session and the parent: a kill must still find them.
 fn forks(count: usize) -> Result<(), Failure> {
     for _ in 0..count {
         let mut child = Command::new("/proc/self/exe");
@@ -453,7 +450,7 @@ fn set_term(handler: SigHandler) {
     on_signal(Signal::SIGTERM, handler);
 }
 
-/// As daemons begin: the one in between ends, and what is left has no parent and no session here.
+/// Starts a daemon: the intermediate process ends, and its child has no parent and no session here.
 fn daemon(step: &[&str]) -> io::Result<()> {
     let mut between = Command::new("/proc/self/exe");
     between.arg("leave").args(step);
@@ -473,7 +470,7 @@ fn on_signal(signal: Signal, handler: SigHandler) {
     unsafe { sigaction(signal, &action) }.expect("it can be handled");
 }
 
-/// Reads what is left of a stream, for the parts that need no more than that.
+/// Reads the rest of a stream.
 fn read_all(mut stream: impl Read) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
     stream.read_to_end(&mut bytes)?;

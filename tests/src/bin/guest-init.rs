@@ -1,11 +1,9 @@
-//! The first process of a guest (`cargo xtask guest`): makes of a kernel and an
-//! initramfs a machine on which the tests run as they do elsewhere, carries out
-//! its orders, says how each ended, and turns the machine off, unless a test has
-//! begun to. It decides nothing; `tests/src/guest.rs` has what it shares with
-//! those who do.
+//! The first process of a guest (`cargo xtask guest`): sets up a machine in which the tests run as elsewhere,
+//! executes the orders, reports how each ended, and turns the machine off, unless a test has already started
+//! that. It decides nothing; `tests/src/guest.rs` defines the interface to the programs that do.
 //!
-//! In a guest with systemd that is the first process as soon as the modules are
-//! loaded, and carries out the other orders as a service, which runs this again.
+//! In a guest with systemd, systemd becomes the first process as soon as the modules are loaded. It executes
+//! the other orders as a service, which runs this program again.
 
 use std::fs::{self, OpenOptions};
 use std::io::{self, Read};
@@ -39,11 +37,11 @@ fn main() {
     if is_being_turned_off() {
         return;
     }
-    // SAFETY: no pointers; all that was written lies in memory.
+    // SAFETY: no pointers; there is no disk, so nothing is left to write.
     unsafe { libc::reboot(libc::RB_POWER_OFF) };
 }
 
-/// Whether systemd is about to turn the machine off, as a test has asked for.
+/// Whether systemd is turning the machine off, at the request of a test.
 fn is_being_turned_off() -> bool {
     let state = Command::new("systemctl").arg("is-system-running").stdin(Stdio::null()).output();
     state.is_ok_and(|output| output.stdout.trim_ascii() == b"stopping")
@@ -53,7 +51,7 @@ fn become_systemd() -> Result<(), Failure> {
     Err(format!("execute {SYSTEMD}: {}", Command::new(SYSTEMD).env_clear().exec()).into())
 }
 
-/// File systems, the console, the loopback link: what an init gives everybody.
+/// Mounts file systems, opens the console and enables the loopback link, as any init does.
 fn make_machine() -> Result<(), Failure> {
     leave_rootfs().map_err(|error| format!("leave the first root: {error}"))?;
     let none = MsFlags::empty();
@@ -86,8 +84,8 @@ fn make_machine() -> Result<(), Failure> {
     Ok(())
 }
 
-/// The kernel lets nobody pivot away from its own first root, which containers
-/// must: a mount of the same files over it will do.
+/// Moves to another root. The kernel lets no process pivot away from the initial root, which containers must
+/// do; a bind mount of the same files over it suffices.
 fn leave_rootfs() -> io::Result<()> {
     let none = None::<&str>;
     fs::create_dir_all("/newroot")?;
@@ -98,7 +96,7 @@ fn leave_rootfs() -> io::Result<()> {
     std::env::set_current_dir("/")
 }
 
-/// A shell and its like, for those tests that run some.
+/// Installs a shell and other tools, for tests that need them.
 fn install_tools() -> io::Result<()> {
     let status = Command::new("/bin/busybox").args(["--install", "-s", "/bin"]).status()?;
     if status.success() { Ok(()) } else { Err(io::Error::other(status.to_string())) }
@@ -170,7 +168,7 @@ fn carry_out() -> Result<(), Failure> {
     Ok(())
 }
 
-/// The tests that a program runs with these arguments.
+/// Lists the tests that a program runs with these arguments.
 fn tests(program: &str, arguments: &[String]) -> Result<Vec<String>, Failure> {
     let list = |more: &[&str]| -> Result<Vec<String>, Failure> {
         let output = Command::new(program).args(arguments).args(more).stdin(Stdio::null()).output()?;
@@ -184,12 +182,12 @@ fn tests(program: &str, arguments: &[String]) -> Result<Vec<String>, Failure> {
     if arguments.iter().any(|word| word == "--ignored") {
         return Ok(all);
     }
-    // That list has also those that are passed over.
+    // The complete list also contains the ignored tests.
     let ignored = list(&["--list", "--ignored"])?;
     Ok(all.into_iter().filter(|test| !ignored.contains(test)).collect())
 }
 
-/// Runs it to its end, and buries all who die meanwhile: orphans are ours.
+/// Runs a program until it ends, and reaps all processes that end meanwhile, including orphans.
 fn run(program: &str, arguments: &[String]) -> Result<i32, Failure> {
     let directory = Path::new(program).parent().unwrap_or(Path::new("/"));
     let child = Command::new(program)
@@ -210,7 +208,7 @@ fn run(program: &str, arguments: &[String]) -> Result<i32, Failure> {
     }
 }
 
-/// What the kernel had to say: a test that failed may have its cause there.
+/// Prints the kernel's messages, which may explain a failed test.
 fn print_kernel_messages() {
     let Ok(mut kernel) = OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open("/dev/kmsg")
     else {
@@ -221,7 +219,7 @@ fn print_kernel_messages() {
     loop {
         let length = match kernel.read(&mut message) {
             Ok(length) => length,
-            // Some were overwritten: go on with the oldest that is left.
+            // Some messages were overwritten: continue with the oldest that is left.
             Err(error) if error.raw_os_error() == Some(libc::EPIPE) => continue,
             Err(_) => return,
         };

@@ -10,15 +10,15 @@ use nix::unistd::{ForkResult, fork};
 
 use crate::Failure;
 
-/// Forks `count` children, says so, and lets all of them use the processor. They ignore SIGTERM.
+/// Forks `count` children, reports it, and lets all of them use the processor. They ignore SIGTERM.
 pub(crate) fn bomb(count: usize) -> Result<(), Failure> {
     let (fuse, lit) = nix::unistd::pipe()?;
     for _ in 0..count {
-        // SAFETY: this program has one thread, and the child makes system calls alone.
+        // SAFETY: this program has one thread, and the child only makes system calls.
         if let ForkResult::Child = unsafe { fork() }? {
             ignore_term();
             drop(lit);
-            // The end of file: the parent has forked all.
+            // The end of file means that the parent has forked all children.
             let _ = nix::unistd::read(fuse.as_raw_fd(), &mut [0]);
             loop {
                 std::hint::spin_loop();
@@ -30,13 +30,13 @@ pub(crate) fn bomb(count: usize) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Forks until the kernel refuses, says how often it did not, and forks again whenever there is
-/// room. The children do nothing, and ignore SIGTERM as their parent does.
+/// Forks until the kernel rejects it, reports how often it succeeded, and forks again whenever possible. The
+/// children do nothing, and like their parent ignore SIGTERM.
 pub(crate) fn exhaust() -> Result<(), Failure> {
     ignore_term();
     let mut count = 0;
     loop {
-        // SAFETY: this program has one thread, and the child makes system calls alone.
+        // SAFETY: this program has one thread, and the child only makes system calls.
         match unsafe { fork() } {
             Ok(ForkResult::Child) => loop {
                 nix::unistd::pause();
@@ -55,11 +55,11 @@ pub(crate) fn exhaust() -> Result<(), Failure> {
 }
 
 fn ignore_term() {
-    // SAFETY: ignoring runs no code.
+    // SAFETY: ignoring a signal runs no code.
     let _ = unsafe { signal(Signal::SIGTERM, SigHandler::SigIgn) };
 }
 
-/// Sends an Ethernet frame, given in hexadecimal digits, out of eth0 as it is.
+/// Sends an Ethernet frame, given in hexadecimal digits, unchanged by eth0.
 pub(crate) fn frame(digits: &str) -> Result<(), Failure> {
     let bytes: Result<Vec<u8>, _> = (0..digits.len())
         .step_by(2)
@@ -71,13 +71,13 @@ pub(crate) fn frame(digits: &str) -> Result<(), Failure> {
     if socket < 0 {
         return Err(io::Error::last_os_error().into());
     }
-    // SAFETY: the kernel has just given us this descriptor; nobody else owns it.
+    // SAFETY: the kernel has just returned this descriptor; nobody else owns it.
     let socket = unsafe { OwnedFd::from_raw_fd(socket) };
     // SAFETY: all zeros are an address of no family.
     let mut to: libc::sockaddr_ll = unsafe { std::mem::zeroed() };
     to.sll_family = libc::AF_PACKET as u16;
     to.sll_ifindex = nix::net::if_::if_nametoindex("eth0")?.cast_signed();
-    // SAFETY: the frame and the address live through the call, and the lengths are theirs.
+    // SAFETY: the frame and the address live through the call, and the lengths are correct.
     let sent = unsafe {
         libc::sendto(
             socket.as_raw_fd(),
@@ -94,7 +94,7 @@ pub(crate) fn frame(digits: &str) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Prints a line for each datagram: who sent it and what it says.
+/// Prints a line for each datagram: its sender and its contents.
 pub(crate) fn datagrams(port: u16) -> Result<(), Failure> {
     let socket = UdpSocket::bind(("0.0.0.0", port))?;
     println!("bound");

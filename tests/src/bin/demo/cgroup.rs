@@ -1,5 +1,5 @@
-//! What a container tries against its cgroup and the device filter. Each attempt is a line, so that a
-//! test compares all of them with what is documented.
+//! Attempts of a container against its cgroup and the device filter. Each attempt prints a line, so that a
+//! test compares all of them with the documentation.
 
 use std::fs;
 use std::io;
@@ -10,14 +10,14 @@ use nix::fcntl::{OFlag, open};
 use nix::mount::{MsFlags, mount};
 use nix::sys::stat::{Mode, SFlag, makedev, mknod};
 
-/// Bits of `open(2)` by which a device is tried: to read, to write, both, and neither (`ioctl` alone).
+/// Access modes of `open(2)` with which a device is tried: read, write, both, and neither (only `ioctl`).
 const ACCESS: [i32; 4] = [libc::O_RDONLY, libc::O_WRONLY, libc::O_RDWR, 3];
 
-/// Minor numbers that are tried of each major number.
+/// Minor numbers that are tried for each major number.
 const MINORS: [u64; 16] = [0, 1, 2, 3, 4, 5, 7, 8, 9, 10, 11, 63, 130, 255, 256, 1_048_575];
 
-/// Makes a node of each device and opens it; prints those that the device filter lets pass, whether
-/// there is such a device or not.
+/// Creates a node of each device and opens it. Prints those that the device filter allows, whether the device
+/// exists or not.
 pub(crate) fn devices(majors: u64) -> io::Result<()> {
     let node = Path::new("/device");
     for (name, kind) in [("c", SFlag::S_IFCHR), ("b", SFlag::S_IFBLK)] {
@@ -44,7 +44,8 @@ pub(crate) fn devices(majors: u64) -> io::Result<()> {
     Ok(())
 }
 
-/// Prints each file below `dir` that opens for writing, and each directory in which one can be made.
+/// Prints each file below `dir` that can be opened for writing, and each directory in which one can be
+/// created.
 pub(crate) fn writable(dir: &Path) -> io::Result<()> {
     let mut files = 0;
     let mut open_dirs = vec![dir.to_owned()];
@@ -67,13 +68,13 @@ pub(crate) fn writable(dir: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// Makes so many cgroups beside each other.
+/// Creates this many cgroups side by side.
 pub(crate) fn wide(dir: &Path, count: u32) -> io::Result<()> {
     (0..count).try_for_each(|number| fs::create_dir(dir.join(format!("wide-{number}"))))
 }
 
-/// Makes so many cgroups, one in the other, and enters the last: with long names their path is soon longer
-/// than any system call takes.
+/// Creates this many nested cgroups, and enters the last one: with long names, their path soon exceeds the
+/// limit of every system call.
 pub(crate) fn deep(dir: &Path, count: u32) -> io::Result<()> {
     std::env::set_current_dir(dir)?;
     let name = "deep".repeat(60);
@@ -84,14 +85,14 @@ pub(crate) fn deep(dir: &Path, count: u32) -> io::Result<()> {
     fs::write("cgroup.procs", "0")
 }
 
-/// Mounts `source` of a type on a directory, which is made.
+/// Mounts `source` with this file system type on a directory, which is created.
 pub(crate) fn mount_on(kind: &str, source: &str, dir: &Path, read_only: bool) -> io::Result<()> {
     fs::create_dir_all(dir)?;
     let flags = if read_only { MsFlags::MS_RDONLY } else { MsFlags::empty() };
     Ok(mount(Some(source), dir, Some(kind), flags, None::<&str>)?)
 }
 
-/// Makes a mount writable, as far as the kernel lets one who is not on the host.
+/// Makes a mount writable, as far as the kernel allows it from inside a container.
 pub(crate) fn remount(dir: &Path) -> io::Result<()> {
     let flags =
         MsFlags::MS_REMOUNT | MsFlags::MS_BIND | MsFlags::MS_NOSUID | MsFlags::MS_NODEV | MsFlags::MS_NOEXEC;

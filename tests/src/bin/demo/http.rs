@@ -1,5 +1,5 @@
-//! The web server and client of the demo program: enough of HTTP for probes,
-//! redirects and headers to be seen, and no more.
+//! The HTTP server and client of the demo program, with just enough of HTTP for probes, redirects and
+//! headers.
 
 use std::fs;
 use std::io::{self, BufRead, BufReader, Write};
@@ -10,19 +10,19 @@ use std::time::Duration;
 
 use crate::Failure;
 
-/// Its existence makes `/healthz` fail.
+/// The file whose existence makes `/healthz` fail.
 const SICK: &str = "/tmp/sick";
 
-/// Serves the files below `dir` and these paths for ever:
+/// Serves the files below `dir`, and these paths, for ever:
 ///
 /// * `/healthz`: 200, or 500 while [`SICK`] exists
-/// * `/headers`: the request as it came, which it also prints
+/// * `/headers`: the request as received, which is also printed
 /// * `/redirect`: to `/healthz`; `/redirect-away`: to another host
-/// * `/status/N`: answers with code N; `/slow/SECONDS`: answers late
-/// * `/hostname`: who answers
+/// * `/status/N`: responds with code N; `/slow/SECONDS`: responds late
+/// * `/hostname`: the host name of the server
 pub(crate) fn serve(port: u16, dir: &Path) -> io::Result<()> {
     let dir: Arc<Path> = dir.into();
-    // Both families where there are both: a probe may come by either.
+    // Listen on both address families if possible: a probe may use either.
     let listener = TcpListener::bind(("::", port)).or_else(|_| TcpListener::bind(("0.0.0.0", port)))?;
     println!("serving {} on port {port}", dir.display());
     for connection in listener.incoming() {
@@ -86,7 +86,7 @@ fn read_below(dir: &Path, path: &str) -> io::Result<Vec<u8>> {
     fs::read(dir.join(inside))
 }
 
-/// Prints the body; a status of 400 and above is a failure that names it.
+/// Prints the body. A status of 400 and above is an error that names the status.
 pub(crate) fn get(url: &str) -> Result<(), Failure> {
     let rest = url.strip_prefix("http://").ok_or("only http:// is spoken here")?;
     let (host, path) = rest.split_once('/').unwrap_or((rest, ""));

@@ -1,5 +1,5 @@
-//! Makes and looks for System V and POSIX shared memory, to see that both cross
-//! the containers of a pod and never the border of a pod.
+//! Creates and looks up System V and POSIX shared memory, to test that both are shared among the containers
+//! of a pod but not between pods.
 
 use std::fs;
 use std::path::Path;
@@ -10,7 +10,7 @@ pub(crate) fn run(what: &str, name: &str) -> Result<(), Failure> {
     match what {
         "sysv-make" => segment(name.parse()?, libc::IPC_CREAT | libc::IPC_EXCL | 0o600)?,
         "sysv-has" => segment(name.parse()?, 0)?,
-        // What shm_open does, without its wish for a C library.
+        // The same as shm_open, without needing a C library.
         "posix-make" => fs::write(Path::new("/dev/shm").join(name), "here")?,
         "posix-has" => drop(fs::read(Path::new("/dev/shm").join(name))?),
         _ => return Err("sysv-make, sysv-has, posix-make or posix-has".into()),
