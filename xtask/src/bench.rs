@@ -1,10 +1,10 @@
-//! What the promises of smallness and quickness come to on this machine, beside crun,
-//! conmon and podman in the same run: a time alone says more about the machine than about
-//! us. `docs/benchmarks.md` says what is measured and how; one file below a measure.
+//! Benchmarks of nodlet's size and speed on this machine, beside crun, conmon and podman in the same run: a
+//! time alone says more about the machine than about nodlet. `docs/benchmarks.md` describes what is measured
+//! and how. Each measure has a file below this one.
 //!
-//! Measures change nothing in what they measure: the agent is asked nothing meanwhile.
-//! Read next: `bench/race.rs` for how turns are taken, `bench/spread.rs` for what is called
-//! noise, `bench/start.rs` for a measure.
+//! Measures must not disturb what they measure: they send the agent no requests meanwhile. Read next:
+//! `bench/race.rs` for the order of turns, `bench/spread.rs` for the definition of noise, `bench/start.rs`
+//! for a measure.
 
 use std::fs;
 use std::path::PathBuf;
@@ -30,11 +30,11 @@ mod start;
 
 use self::scratch::Scratch;
 
-/// What measures are given.
+/// The parameters of all measures.
 struct Bench {
     scratch: Scratch,
     program: PathBuf,
-    /// Of every measure, in the place of its own.
+    /// The number of rounds of every measure, instead of each measure's own.
     rounds: Option<usize>,
     minutes: u64,
 }
@@ -45,10 +45,10 @@ impl Bench {
     }
 }
 
-/// A measure: its name for `--only`, and the function.
+/// A measure: its name for `--only`, and its function.
 type Measure = (&'static str, fn(&Bench) -> Outcome);
 
-/// The longest is the last, and what needs a settled machine comes first.
+/// All measures. Those that need a settled machine come first, and the longest comes last.
 const MEASURES: &[Measure] = &[
     ("size", size),
     ("memory", memory::memory),
@@ -92,7 +92,7 @@ pub(crate) fn run(arguments: &[String]) -> Outcome {
     setup::require_root()?;
     run_command(cargo()?.args(["build", "--package", "nodlet-tests", "--bin", "demo"]))?;
     let program = match binary {
-        // From where cargo was called, which is where a relative path is meant from.
+        // A relative path refers to the directory in which cargo was called.
         Some(path) => fs::canonicalize(path).map_err(|error| format!("failed to find {path}: {error}"))?,
         None => build(profile)?,
     };

@@ -1,5 +1,5 @@
-//! `cargo xtask boards`: boots the emulated boards of `board/profiles` with a pod in their image, and
-//! uses them as their owner would, over SSH.
+//! `cargo xtask boards`: boots the emulated boards of `board/profiles` with a pod in their image, and uses
+//! them over SSH, as their owner would.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -31,13 +31,13 @@ mod watchdog;
 
 use board::{Board, LINK, Medium, PATIENCE, flash};
 
-/// A step: its name, and what it does with an emulated board.
+/// A step: its name, and its function, which tests an emulated board.
 type Step = (&'static str, fn(&Profile, &Qemu) -> Outcome);
 
-/// What is tried out on each emulated board. The first builds all that the others share.
+/// The steps for each emulated board. The first one builds everything that the others share.
 const STEPS: &[Step] = &[
     ("ssh", try_ssh),
-    // The longest begins first.
+    // The longest step begins first.
     ("watchdog", watchdog::try_out),
     ("disk", try_disk),
     ("ten-pods", try_ten_pods),
@@ -46,20 +46,20 @@ const STEPS: &[Step] = &[
     ("demo", demo::try_out),
 ];
 
-/// Steps that run at a time: an emulated board takes one processor.
+/// The number of steps that run at a time: an emulated board uses one processor.
 const AT_A_TIME: usize = 2;
 
-/// Held by what builds or fetches: steps that run at a time share what is built.
+/// The lock of builds and downloads: concurrent steps share the results.
 static BUILDS: Mutex<()> = Mutex::new(());
 
-/// Builds or fetches, while no other step does.
+/// Runs a build or download, exclusively.
 fn alone<T>(build: impl FnOnce() -> Result<T, Failure>) -> Result<T, Failure> {
-    // A step that panicked has left nothing half done that cargo does not finish.
+    // A step that panicked leaves nothing incomplete that cargo would not finish.
     let _guard = BUILDS.lock().unwrap_or_else(PoisonError::into_inner);
     build()
 }
 
-/// Builds the image of a board in the directory of a step.
+/// Builds the image of a board in a step's directory.
 fn build(profile: &Profile, contents: &Contents, directory: &Path) -> Result<DeviceImage, Failure> {
     alone(|| image::build(profile, contents, directory))
 }
@@ -83,7 +83,7 @@ pub(crate) fn run(arguments: &[String]) -> Outcome {
         let profile = profile::get(&name)?;
         match &profile.qemu {
             Some(qemu) => try_out(&profile, qemu, &steps)?,
-            // It was never booted. What it names of its kernel is there at least.
+            // This board cannot be emulated. Check at least that what it names of its kernel exists.
             None if of_all => image::require_kernel(&profile)?,
             None => return Err(Failure(format!("no emulator has the board {name}"))),
         }
@@ -98,8 +98,8 @@ fn step(name: &str) -> Result<Step, Failure> {
     })
 }
 
-/// Every step on the emulated board with this machine's processor, as a step of the check; with every
-/// fourth commit some of the guests' tests with another processor besides, which the commit chooses.
+/// Runs every step on the emulated board with this machine's processor, as a step of the check. For every
+/// fourth commit, also runs some of the guests' tests with another processor, chosen by the commit.
 pub(crate) fn check() -> Outcome {
     let host = cross::host()?.triple;
     for name in profile::known()? {
@@ -134,7 +134,7 @@ fn try_out(profile: &Profile, qemu: &Qemu, steps: &[Step]) -> Outcome {
             scope.spawn(|| {
                 while let Some(step) = others.get(next.fetch_add(1, Ordering::Relaxed)) {
                     if let Err(Failure(why)) = run(step) {
-                        // No further step begins; one that runs beside this is waited for.
+                        // No further step begins, but steps that are already running finish.
                         next.store(others.len(), Ordering::Relaxed);
                         failures.lock().unwrap_or_else(PoisonError::into_inner).push(why);
                     }
@@ -146,7 +146,7 @@ fn try_out(profile: &Profile, qemu: &Qemu, steps: &[Step]) -> Outcome {
     if failures.is_empty() { Ok(()) } else { Err(Failure(failures.join("\n"))) }
 }
 
-/// A directory for a step, a key of somebody who may log in, and contents with the demo image.
+/// Creates a directory for a step, the SSH key of a user, and contents with the demo image.
 fn prepare(profile: &Profile, step: &str) -> Result<(PathBuf, PathBuf, Contents), Failure> {
     let directory = work(&format!("boards/{}/{step}", profile.name))?;
     let key = directory.join("key");
@@ -161,17 +161,17 @@ fn prepare(profile: &Profile, step: &str) -> Result<(PathBuf, PathBuf, Contents)
     Ok((directory, key, contents))
 }
 
-/// Makes a pair of keys for SSH, in the place of what is there.
+/// Generates a pair of SSH keys, and replaces existing ones.
 fn make_key(key: &Path) -> Outcome {
     fs::create_dir_all(key.parent().ok_or("a key lies in a directory")?)?;
     let _ = fs::remove_file(key);
     run_command(Command::new("ssh-keygen").args(["-q", "-t", "ed25519", "-N", "", "-f"]).arg(key))
 }
 
-/// What stands on the console when the pod `baked` of an image runs, and at no other time.
+/// The text on the console when the pod `baked` of an image runs, and at no other time.
 const STARTED: &str = "started default/baked/app#";
 
-/// A pod that says `baked` and goes on.
+/// Writes the manifest of a pod that prints `baked` and keeps running.
 fn baked(directory: &Path) -> Result<PathBuf, Failure> {
     let pod = directory.join("baked.yaml");
     fs::write(&pod, manifest::pod("baked", "print baked then sleep"))?;
@@ -197,7 +197,7 @@ fn try_disk(profile: &Profile, qemu: &Qemu) -> Outcome {
     let profile = &Profile { update: disk::update_rules(), ..profile.clone() };
     let (directory, key, mut contents) = prepare(profile, "disk-test")?;
     contents.pods.push(baked(&directory)?);
-    // Whoever makes the board names the key, and not who makes the image.
+    // The key belongs to the board's identity, not to the image.
     contents.ssh_keys.clear();
     let config = directory.join("nodlet.conf");
     fs::write(&config, disk::first_identity(&key)?)?;
@@ -230,7 +230,7 @@ fn try_ten_pods(profile: &Profile, qemu: &Qemu) -> Outcome {
     run_ten_pods(&small, Board::boot(qemu, memory_mib, &image, &directory, &key)?)
 }
 
-/// Reads what the pod of the image writes, gives the board another pod, and turns it off.
+/// Reads the log of the image's pod, applies another pod, and turns the board off.
 fn use_over_ssh(profile: &Profile, mut board: Board, directory: &Path) -> Outcome {
     board.wait_for("the pod of the image to run", |board| {
         let pods = board.ssh("nodlet get pods", "")?;
@@ -257,7 +257,7 @@ fn use_over_ssh(profile: &Profile, mut board: Board, directory: &Path) -> Outcom
     ssh::kill_services(&mut board)?;
     let available = board.kib("/proc/meminfo", "MemAvailable:")?;
     let init = board.kib("/proc/1/smaps_rollup", "Pss:")?;
-    // Two pods run: that they end is part of going down.
+    // Two pods run, and must end when the board goes down.
     board.ssh("nodlet poweroff", "")?;
     board.wait_until_down("powering off")?;
     eprintln!(
@@ -268,7 +268,7 @@ fn use_over_ssh(profile: &Profile, mut board: Board, directory: &Path) -> Outcom
     Ok(())
 }
 
-/// Ten pods of the image run on a board with little memory; it is called after its network card.
+/// Runs ten pods of the image on a board with little memory. The board is named after its network card.
 fn run_ten_pods(profile: &Profile, mut board: Board) -> Outcome {
     board.wait_for("ten running pods", |board| {
         let pods = text(&board.ssh("nodlet get pods --no-headers", "")?.stdout);
@@ -287,8 +287,8 @@ fn run_ten_pods(profile: &Profile, mut board: Board) -> Outcome {
     Ok(())
 }
 
-/// The name of a board whose identity has none: after its profile and its network card, for an emulated
-/// board has no serial number.
+/// The name of a board whose identity has none: made from its profile and its network card, because an
+/// emulated board has no serial number.
 fn default_name(profile: &Profile) -> String {
     format!("{}-525400123456", profile.name.replace('_', "-"))
 }
@@ -297,13 +297,13 @@ fn default_name(profile: &Profile) -> String {
 fn demo_for(profile: &Profile) -> Result<Image, Failure> {
     let mut build = alone(|| cross::cargo_for_triple(&profile.target))?;
     build.args(["rustc", "--quiet", "--package", "nodlet-tests", "--bin", "demo", "--message-format=json"]);
-    // What is for debuggers is most of the program, and an image in RAM has no room for it.
+    // Debug information is most of the program, and an image in RAM has no space for it.
     build.args(["--", "-Cstrip=symbols"]);
     let program = fs::read(alone(|| executable(build))?)?;
     Ok(Image::demo(demo_image::REFERENCE, &program).architecture(profile.architecture()))
 }
 
-/// The one program that a build by cargo makes and names in JSON.
+/// Builds a single program with cargo, and finds its path in cargo's JSON.
 fn executable(mut build: Command) -> Result<PathBuf, Failure> {
     eprintln!("$ {}", line_of(&build));
     let output = build.stderr(Stdio::inherit()).output()?;

@@ -1,6 +1,6 @@
-//! What lies on the boot partition of a board beside nodlet's own files: its device tree, of the
-//! kernel's package, the firmware, which the user gives by `--firmware DIR`, and small texts for the
-//! boot loader. The profile names all of them; a board without any of them needs none.
+//! The files on a board's boot partition, besides nodlet's own: its device tree, from the kernel's package;
+//! the firmware, which the user provides by `--firmware DIR`; and small texts for the boot loader. The
+//! profile names all of them; some boards need none.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -10,13 +10,13 @@ use crate::Failure;
 use crate::guest::kernel::Kernel;
 use crate::profile::Profile;
 
-/// In a text for the boot loader, the kernel's command line.
+/// The placeholder for the kernel's command line in a text for the boot loader.
 const COMMAND_LINE: &str = "@COMMAND-LINE@";
 
-/// The files by their path on the boot partition, of a kernel with this command line.
+/// The files by their path on the boot partition, for a kernel with this command line.
 ///
 /// # Errors
-/// The kernel's package has no such device tree, or the user did not give a firmware file.
+/// The kernel's package lacks the device tree, or the user did not provide a firmware file.
 pub(crate) fn of(
     profile: &Profile,
     kernel: &Kernel,
@@ -58,7 +58,7 @@ pub(crate) fn of(
     Ok(files)
 }
 
-/// The name that a device tree has on the boot partition.
+/// The file name of a device tree on the boot partition.
 pub(crate) fn name_of(tree: &str) -> &str {
     tree.rsplit('/').next().unwrap_or(tree)
 }

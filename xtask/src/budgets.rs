@@ -1,9 +1,8 @@
-//! `xtask/budgets.toml`: what nodlet may cost, one section a budget. Here it is
-//! read, held against what was measured, and written anew; nothing is measured.
-//! Read next: `gates.rs` and `sizes.rs`, which measure.
+//! Reads and writes `xtask/budgets.toml`, which limits what nodlet may cost, one section per budget, and
+//! compares measurements with it. Measures nothing. Read next: `gates.rs` and `sizes.rs`, which measure.
 //!
-//! The file is written for people: of TOML it has sections, whole numbers and
-//! plain strings, and to write a figure changes that figure's line alone.
+//! The file is written for people: it uses only sections, whole numbers and plain strings of TOML, and
+//! writing a figure changes only that figure's line.
 
 use std::fmt::Write;
 use std::fs;
@@ -11,29 +10,29 @@ use std::path::PathBuf;
 
 use crate::{Failure, Outcome, project};
 
-/// Where it lies, for messages too.
+/// The path of the file, also for messages.
 const FILE: &str = "xtask/budgets.toml";
 
-/// The target of the machine that all budgets but the bytes of cross builds were measured on. Other
-/// processors' programs have other sizes, and other C libraries other system calls.
+/// The target on which all budgets but the sizes of cross builds were measured. On other processors, programs
+/// have other sizes, and C libraries make other system calls.
 pub(crate) const MEASURED_ON: &str = "x86_64-unknown-linux-musl";
 
-/// One section.
+/// One section of the file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Budget {
     name: String,
-    /// When it was last written.
+    /// The figure that was last written.
     measured: u64,
-    /// How much more is let pass, in the same unit.
+    /// How much more is accepted, in the same unit.
     margin: u64,
     unit: String,
 }
 
-/// What was measured, held against its budget.
+/// The comparison of a measurement with its budget.
 #[derive(Debug, PartialEq, Eq)]
 enum Verdict {
     Kept,
-    /// So far below that the ledger should say so: the next may not grow there again unseen.
+    /// So far below the budget that the file must be updated, so that later growth up to there is noticed.
     Below,
     Exceeded,
 }
@@ -50,7 +49,7 @@ impl Budget {
     }
 }
 
-/// The file, and what this run has measured.
+/// The file, and this run's measurements.
 #[derive(Debug)]
 pub(crate) struct Budgets {
     text: String,
@@ -78,7 +77,7 @@ impl Budgets {
         self.budgets.iter().any(|budget| budget.name == name)
     }
 
-    /// Notes what was measured, and says how it stands to its budget.
+    /// Records a measurement, and prints how it compares with its budget.
     pub(crate) fn measured(&mut self, name: &str, measured: u64) -> Outcome {
         let budget = self.of(name)?;
         let Budget { measured: ledger, margin, unit, .. } = budget;
@@ -92,7 +91,7 @@ impl Budgets {
         Ok(())
     }
 
-    /// Refuses what is over its budget, all of it in one message.
+    /// Fails if any budget is exceeded, with all of them in one message.
     pub(crate) fn require_kept(&self, again: &str) -> Outcome {
         let mut why = String::new();
         for (name, measured) in &self.measured {
@@ -114,8 +113,8 @@ impl Budgets {
         )))
     }
 
-    /// Refuses what is over its budget, where no task writes the figure: measured elsewhere than by
-    /// [`crate::gates`] and [`crate::sizes`].
+    /// Fails if a measurement exceeds its budget. For figures that no task writes, because they are measured
+    /// elsewhere than by [`crate::gates`] and [`crate::sizes`].
     pub(crate) fn require(&mut self, name: &str, measured: u64) -> Outcome {
         self.measured(name, measured)?;
         match self.of(name)?.judge(measured) {
@@ -127,7 +126,7 @@ impl Budgets {
         }
     }
 
-    /// Puts what was measured into the file, and nothing else.
+    /// Writes the measurements to the file, and changes nothing else.
     pub(crate) fn write(&self) -> Outcome {
         Ok(fs::write(file(), self.rewritten()?)?)
     }
@@ -154,7 +153,7 @@ fn file() -> PathBuf {
     project().join(FILE)
 }
 
-/// A section after its `[`.
+/// Parses a section after its `[`.
 fn budget(section: &str) -> Result<Budget, Failure> {
     let wrong = |what: &str, line: &str| Failure(format!("{FILE}: {what}: {line:?}"));
     let (name, lines) = section.split_once("]\n").ok_or_else(|| wrong("no section", section))?;

@@ -1,7 +1,6 @@
-//! The whole check, which is also what CI runs: form, lints, unit tests, then the
-//! tests with real containers. It says what it runs, stops at the first that
-//! fails, and never passes over what this machine cannot do. With `--install` it
-//! first gets what the tests need and this machine lacks.
+//! The complete check, which CI also runs: formatting, lints, unit tests, then the tests with real
+//! containers. It prints each step, stops at the first that fails, and never skips what this machine cannot
+//! do. With `--install` it first installs what the tests need and this machine lacks.
 
 use std::time::Instant;
 
@@ -10,7 +9,7 @@ use crate::{
     Failure, Outcome, boards, cargo, gates, go, guest, images, project, run as run_command, setup, usage,
 };
 
-/// A step: its name, what it looks at, and the function.
+/// A step: its name, its description, and its function.
 type Step = (&'static str, &'static str, fn() -> Outcome);
 
 const STEPS: &[Step] = &[
@@ -39,7 +38,7 @@ pub(crate) fn run(arguments: &[String]) -> Outcome {
     if !options.is_empty() {
         setup::run(&[])?;
     }
-    // Asked first: nobody should learn it after ten minutes.
+    // Checked first, so that a missing tool is not reported only after ten minutes.
     toolchain::complete(&[Part::Rustfmt, Part::Clippy])?;
     toolchain::host()?;
     if chosen("containers") {
@@ -75,28 +74,28 @@ fn unit() -> Outcome {
     run_command(tests.args(["test", "--workspace", "--exclude", "nodlet-tests"]).env("NODLET_SEED", seed))
 }
 
-/// Where the random inputs of the tests beside the code begin: elsewhere with every commit, so that
-/// more and more are tried, and at the same place when one is looked at again. Or `$NODLET_SEED`.
+/// The first seed of the random inputs of unit tests: different for each commit, so that more and more inputs
+/// are tried, but the same when a commit is checked again. Or `$NODLET_SEED`.
 fn seed() -> String {
     let chosen = std::env::var("NODLET_SEED").ok().filter(|text| text.parse::<u64>().is_ok());
     chosen.unwrap_or_else(|| seed_of(&commit().unwrap_or_default()).to_string())
 }
 
-/// What chooses among cases of which time allows one: another number with each commit.
+/// A number that chooses one of several cases, if there is only time for one; it differs between commits.
 pub(crate) fn number() -> usize {
     let commit = commit().unwrap_or_default();
     commit.get(..8).and_then(|digits| usize::from_str_radix(digits, 16).ok()).unwrap_or(0)
 }
 
-/// 1 where there is no commit.
+/// The first seed for a commit; 1 without a commit.
 fn seed_of(commit: &str) -> u64 {
-    // More apart than there are inputs of one test, in the form in which `check` tries them.
+    // More than the inputs that `check` tries in one test.
     const APART: u64 = 100_000;
     let beginning = commit.get(..8).and_then(|digits| u64::from_str_radix(digits, 16).ok());
     1 + beginning.unwrap_or(0) * APART
 }
 
-/// The one that is checked out; none in an archive of the sources.
+/// The checked-out commit; `None` in an archive of the sources.
 fn commit() -> Option<String> {
     let mut git = std::process::Command::new("git");
     let said = git.current_dir(project()).args(["rev-parse", "HEAD"]).output().ok()?;
@@ -109,7 +108,7 @@ fn containers() -> Outcome {
     images::build()?;
     run_command(cargo()?.args(["build", "--package", "nodlet"]))?;
     run_command(cargo()?.args(["build", "--package", "nodlet-runtime", "--example", "replay"]))?;
-    // All of them, also where one fails: who reads what CI printed has no second look.
+    // All tests run, even if one fails: readers of CI's output cannot try again.
     run_command(cargo()?.args(["test", "--package", "nodlet-tests", "--no-fail-fast"]))
 }
 

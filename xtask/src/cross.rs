@@ -1,10 +1,10 @@
-//! Static binaries for boards, for every processor from this one machine: `nodlet`
-//! as it is shipped, and with `--tests` the programs that test it on a board.
+//! Builds static binaries for boards, for every processor from this one machine: `nodlet` as it is shipped,
+//! and with `--tests` the programs that test it on a board.
 //!
-//! Needs no C compiler, no foreign linker and no container: rustup brings the
-//! start files and the C library of a musl target, or Debian does (`musl.rs`), and a linker
-//! that knows all targets comes with rustc. The standard library is compiled with the rest, so
-//! that it is optimised for size as well (`docs/decisions/0004-cross-builds.md`).
+//! Needs no C compiler, no foreign linker and no container: rustup provides the start files and the C library
+//! of a musl target, or Debian does (`musl.rs`), and rustc comes with a linker for all targets. The standard
+//! library is compiled as well, so that it is optimised for size, too
+//! (`docs/decisions/0004-cross-builds.md`).
 
 use std::fs;
 use std::hash::{DefaultHasher, Hasher};
@@ -19,22 +19,22 @@ use crate::{
     target_dir,
 };
 
-/// What a board is built for.
+/// A target for which binaries for boards are built.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Target {
     pub(crate) triple: &'static str,
-    /// As Rust calls its processor, where that is one of a machine that nodlet is built on.
+    /// Rust's name of the processor, if nodlet can be built on a machine with it.
     host: Option<&'static str>,
     pub(crate) machine: u64,
     /// The most bytes that the program for boards may have.
     most: u64,
-    /// Where the C library comes from if rustup has none.
+    /// The source of the C library if rustup has none.
     pub(crate) debian: Option<Package>,
-    /// Crates that are changed for it: they do not compile as they are published, or are too large.
+    /// Crates that are patched for this target, because the published ones do not compile or are too large.
     patched: &'static [Patched],
 }
 
-/// Without the fields that no container of nodlet has.
+/// Patched to omit fields that no container of nodlet uses.
 const OCI_SPEC: Patched = Patched { name: "oci-spec", version: "0.10.0" };
 
 pub(crate) const TARGETS: &[Target] = &[
@@ -72,9 +72,9 @@ pub(crate) const TARGETS: &[Target] = &[
     },
 ];
 
-/// Flags beside what `.cargo/config.toml` says of each target, and for the shipped
-/// program alone: what `cargo test` builds has to unwind. The same source gives
-/// the same bytes in whatever directory it lies, and messages with shorter paths.
+/// Flags in addition to those of `.cargo/config.toml` for each target. They apply only to the shipped
+/// program, because programs of `cargo test` must unwind. They make the bytes independent of the source
+/// directory, and shorten the paths in messages.
 fn shipped() -> Result<Vec<String>, Failure> {
     let crates = match (std::env::var_os("CARGO_HOME"), std::env::var_os("HOME")) {
         (Some(home), _) => PathBuf::from(home),
@@ -91,7 +91,7 @@ fn shipped() -> Result<Vec<String>, Failure> {
     Ok(flags.into_iter().chain(remapped).collect())
 }
 
-/// The words of cargo's command line that add flags to those of a target.
+/// The argument of cargo that sets additional flags of a target.
 fn with_flags(target: &Target, flags: &[String]) -> String {
     format!("--config=target.{}.rustflags={flags:?}", target.triple)
 }
@@ -142,7 +142,7 @@ fn of_arch(arch: &str) -> Result<&'static Target, Failure> {
     })
 }
 
-/// Builds the program as it is shipped, looks at what came of it, and gives its path.
+/// Builds the program as it is shipped, checks it, and returns its path.
 pub(crate) fn build(target: &Target) -> Result<PathBuf, Failure> {
     toolchain::complete(&[Part::Source])?;
     let musl = musl::get(target)?;
@@ -150,10 +150,10 @@ pub(crate) fn build(target: &Target) -> Result<PathBuf, Failure> {
     linked.push(format!("-Clink-arg=-Map={}", map_of(target)?.display()));
     linked.push("-Clink-arg=--icf=all".into());
     if musl == Musl::Rustup {
-        // Found before rustup's libunwind.a.
+        // The linker finds this before rustup's libunwind.a.
         linked.push(format!("-Lnative={}", musl::no_unwind(target)?.display()));
     }
-    // All options before the command: cargo forgets these where the same option follows the command.
+    // All options precede the command: cargo drops these if the same option follows the command.
     run_command(
         plain_cargo_for(target)?
             .arg(with_flags(target, &musl.flags()))
@@ -161,7 +161,7 @@ pub(crate) fn build(target: &Target) -> Result<PathBuf, Failure> {
             .args(["-Zbuild-std=std,panic_abort", "-Zbuild-std-features=optimize_for_size"])
             .args(["rustc", "--release", "--locked", "--package", "nodlet", "--"])
             .args(linked)
-            // A pinned stable compiler does what only these two options are unstable for.
+            // A pinned stable compiler supports the unstable features behind these two options.
             .env("RUSTC_BOOTSTRAP", "1"),
     )?;
     let program = build_dir().join(target.triple).join("release/nodlet");
@@ -171,7 +171,7 @@ pub(crate) fn build(target: &Target) -> Result<PathBuf, Failure> {
     put(&program, &place(target).join("nodlet"))
 }
 
-/// Refuses a program that is too large for boards of this kind, whatever its budget.
+/// Fails if a program is too large for boards of this kind, whatever its budget.
 fn require_small(bytes: u64, target: &Target) -> Outcome {
     if bytes <= target.most {
         return Ok(());
@@ -179,8 +179,8 @@ fn require_small(bytes: u64, target: &Target) -> Outcome {
     Err(Failure(format!("the binary for {} has {bytes} bytes, of at most {}", target.triple, target.most)))
 }
 
-/// Where the code lies in the program, for the linker. The file has another name with
-/// other content, since cargo does not look into it.
+/// The linker script for the layout of the code. The file's name changes with its content, because cargo does
+/// not notice changes of it.
 fn layout() -> Result<PathBuf, Failure> {
     let text = linker_script::script(&linker_script::read()?);
     let mut hasher = DefaultHasher::new();
@@ -191,18 +191,17 @@ fn layout() -> Result<PathBuf, Failure> {
     Ok(file)
 }
 
-/// Where the linker says what it put where in the program. Cargo keeps what it has linked with
-/// another layout, and takes it again without the linker: a layout has a map of its own.
+/// The linker's map for a target. Each layout has a map of its own, because cargo keeps programs linked with
+/// other layouts, and reuses them without running the linker.
 pub(crate) fn map_of(target: &Target) -> Result<PathBuf, Failure> {
     Ok(layout()?.with_extension(format!("{}.map", target.triple)))
 }
 
-/// Builds what tests it, in the profile of tests and with the standard library as
-/// it comes: the demo program, below `tests` what drives the binary, and below
-/// `unit` the tests beside the code.
+/// Builds the test programs, in the test profile and with the precompiled standard library: the demo program,
+/// below `tests` the suites that run the binary, and below `unit` the unit tests.
 fn build_tests(target: &Target) -> Outcome {
     let place = place(target);
-    // What runs in the containers, and with what each device of the harness ends.
+    // The program in the containers, and the program with which each device of the harness ends.
     for (package, kind, name, file) in [
         ("nodlet-tests", "--bin", "demo", "demo"),
         ("nodlet-runtime", "--example", "replay", "examples/replay"),
@@ -228,9 +227,8 @@ fn build_tests(target: &Target) -> Outcome {
     Ok(())
 }
 
-/// The test programs among cargo's messages, one JSON object a line, and where each
-/// is put. A crate's own tests lie apart: those of `nodlet` have the name of what
-/// the others look for beside them.
+/// The test programs in cargo's messages, one JSON object per line, and the destination of each. Unit tests
+/// have a directory of their own: those of `nodlet` have the name of the program for which the suites look.
 fn test_programs(messages: &str) -> Result<Vec<(PathBuf, PathBuf)>, Failure> {
     let mut programs = Vec::new();
     for line in messages.lines() {
@@ -246,26 +244,26 @@ fn test_programs(messages: &str) -> Result<Vec<(PathBuf, PathBuf)>, Failure> {
     Ok(programs)
 }
 
-/// What is built with other options lies in a directory of its own: neither
-/// makes the other build anew.
+/// The build directory. It is separate from that of builds with other options, so that neither triggers
+/// rebuilds of the other.
 fn build_dir() -> PathBuf {
     target_dir().join("cross/build")
 }
 
-/// Where a target's programs are put.
+/// The directory of a target's finished programs.
 fn place(target: &Target) -> PathBuf {
     target_dir().join("cross").join(target.triple)
 }
 
-/// cargo for one of the targets; this machine's own programs are built already, by
-/// whoever works here.
+/// A cargo command for one of the targets. For this machine's own target it uses the developer's build
+/// directory, in which programs are usually already built.
 pub(crate) fn cargo_for_triple(triple: &str) -> Result<Command, Failure> {
     let target = target(triple)?;
     if triple == host()?.triple { cargo() } else { cargo_for(target) }
 }
 
-/// cargo for a target, with all options that come before the command. With Debian's C library the
-/// standard library is compiled, too, and tests do not unwind: each is a process of its own.
+/// A cargo command for a target, with all options that precede the command. With Debian's C library, the
+/// standard library is compiled as well, and tests do not unwind: each runs in a process of its own.
 fn cargo_for(target: &Target) -> Result<Command, Failure> {
     let musl = musl::get(target)?;
     let mut command = plain_cargo_for(target)?;
@@ -273,7 +271,7 @@ fn cargo_for(target: &Target) -> Result<Command, Failure> {
         toolchain::complete(&[Part::Source])?;
         command.arg(with_flags(target, &musl.flags()));
         command.args(["-Zbuild-std=std,panic_abort,test", "-Zpanic-abort-tests"]).env("RUSTC_BOOTSTRAP", "1");
-        // With a library as unoptimised as the rest, and in an emulator, checksums take minutes.
+        // With an unoptimised library and in an emulator, checksums would take minutes.
         command.arg("--config=profile.dev.package.sha2.opt-level=3");
     }
     Ok(command)
@@ -281,7 +279,7 @@ fn cargo_for(target: &Target) -> Result<Command, Failure> {
 
 fn plain_cargo_for(target: &Target) -> Result<Command, Failure> {
     let mut command = plain_cargo();
-    // Would take the place of what .cargo/config.toml says.
+    // These would override .cargo/config.toml.
     command.env_remove("RUSTFLAGS").env_remove("CARGO_ENCODED_RUSTFLAGS");
     command.env("CARGO_TARGET_DIR", build_dir()).env("CARGO_BUILD_TARGET", target.triple);
     patched::apply(target.patched, &mut command)?;
@@ -292,7 +290,7 @@ fn put(from: &Path, to: &Path) -> Result<PathBuf, Failure> {
     let failed = |error| Failure(format!("failed to write {}: {error}", to.display()));
     let dir = to.parent().ok_or("it lies in a directory")?;
     fs::create_dir_all(dir).map_err(failed)?;
-    // A new file renamed into place: the old one may be running.
+    // A new file is renamed into place, because the old one may be running.
     let aside = dir.join(".aside");
     fs::copy(from, &aside).and_then(|_| fs::rename(&aside, to)).map_err(failed)?;
     Ok(to.to_owned())
@@ -330,7 +328,7 @@ mod tests {
     fn each_processor_that_a_board_may_have_can_be_the_hosts() {
         assert_eq!(of_arch("x86_64").unwrap().triple, "x86_64-unknown-linux-musl");
         assert_eq!(of_arch("aarch64").unwrap().triple, "aarch64-unknown-linux-musl");
-        // Boards only.
+        // These are targets for boards only.
         assert!(of_arch("riscv64").is_err() && of_arch("arm").is_err());
         assert!(of_arch("z80").unwrap_err().0.contains("z80 yet, only on x86_64 and aarch64"));
         assert!(host().unwrap().triple.starts_with(std::env::consts::ARCH));

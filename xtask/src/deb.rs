@@ -1,9 +1,9 @@
-//! `cargo xtask deb [TARGET]...`: a Debian package for each target, with the binary for boards, the
+//! `cargo xtask deb [TARGET]...`: builds a Debian package for each target, with the binary for boards, the
 //! files of `board/systemd` and `board/packages/debian`, manual pages and shell completion.
 //!
-//! Needs neither root nor programs of Debian, and the same sources give the same bytes. What the
-//! package does when it is installed and removed is in `docs/packages.md`, and
-//! `cargo xtask guest package` tries it.
+//! Needs neither root nor programs of Debian, and the same sources give the same bytes. `docs/packages.md`
+//! describes what the package does when it is installed and removed, and `cargo xtask guest package` tests
+//! it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
@@ -43,12 +43,12 @@ pub(crate) fn run(arguments: &[String]) -> Outcome {
     Ok(())
 }
 
-/// That of the workspace, in its first package.
+/// The package version: the workspace's version, as the first Debian revision.
 pub(crate) fn default_version() -> String {
     format!("{}-1", env!("CARGO_PKG_VERSION"))
 }
 
-/// Debian Policy, section 5.6.12, without an epoch.
+/// Checks a version by Debian Policy, section 5.6.12, without an epoch.
 fn require_version(version: &str) -> Outcome {
     let is_version = version.starts_with(|c: char| c.is_ascii_digit())
         && version.chars().all(|c| c.is_ascii_alphanumeric() || ".+-~".contains(c));
@@ -60,7 +60,7 @@ fn require_version(version: &str) -> Outcome {
     )))
 }
 
-/// The processor of a target, as Debian calls it.
+/// Debian's name of a target's processor.
 fn architecture(target: &Target) -> Result<&'static str, Failure> {
     match target.triple.split('-').next() {
         Some("x86_64") => Ok("amd64"),
@@ -71,10 +71,10 @@ fn architecture(target: &Target) -> Result<&'static str, Failure> {
     }
 }
 
-/// Builds the program and packs it.
+/// Builds the program and the package.
 pub(crate) fn build(target: &Target, version: &str) -> Result<PathBuf, Failure> {
     let program = cross::build(target)?;
-    // One that this machine can execute: it has the same help texts.
+    // Build a program that this machine can execute: it has the same help texts.
     run_command(cargo()?.args(["build", "--quiet", "--locked", "--package", "nodlet"]))?;
     let help = help::of(&built("debug", "nodlet")?)?;
     let time = Time::of_source()?;
@@ -104,7 +104,7 @@ pub(crate) fn build(target: &Target, version: &str) -> Result<PathBuf, Failure> 
     Ok(path)
 }
 
-/// Our file of `board/`.
+/// Reads a file of `board/`.
 fn ours(name: &str) -> Result<Vec<u8>, Failure> {
     let path = project().join("board").join(name);
     fs::read(&path).map_err(|error| format!("failed to read {}: {error}", path.display()).into())
@@ -123,7 +123,7 @@ fn add_service(files: &mut Files) -> Outcome {
     Ok(())
 }
 
-/// Manual pages, and what shells complete.
+/// Adds manual pages and shell completions.
 fn add_manuals(files: &mut Files, help: &help::Help, time: &Time) {
     for (name, page) in help::manual::pages(help, env!("CARGO_PKG_VERSION"), &time.date) {
         files.add(&format!("usr/share/man/man1/{name}.gz"), 0o644, compressed(page.as_bytes()));
@@ -137,7 +137,7 @@ fn add_manuals(files: &mut Files, help: &help::Help, time: &Time) {
     }
 }
 
-/// Changelogs, licenses and examples.
+/// Adds changelogs, licenses and examples.
 fn add_documents(files: &mut Files, target: &Target, version: &str, time: &Time) -> Outcome {
     let to = "usr/share/doc/nodlet";
     let (list, texts) = crates(target)?;
@@ -160,7 +160,7 @@ fn add_documents(files: &mut Files, target: &Target, version: &str, time: &Time)
     Ok(())
 }
 
-/// Crates that are linked into the program for a target: a line each, and all of their license files.
+/// The crates that are linked into the program for a target, one line each, and all of their license files.
 fn crates(target: &Target) -> Result<(String, String), Failure> {
     let mut tree = plain_cargo();
     tree.args(["tree", "--locked", "--package", "nodlet", "--target", target.triple, "--prefix", "none"]);
@@ -179,7 +179,7 @@ fn crates(target: &Target) -> Result<(String, String), Failure> {
     for package in metadata["packages"].as_array().ok_or("cargo metadata lists packages")? {
         let text = |field: &str| package[field].as_str().unwrap_or_default();
         let name = format!("{} {}", text("name"), text("version"));
-        // Ours have no source.
+        // Crates of the workspace have no source.
         if package["source"].is_null() || !linked.contains(&name) {
             continue;
         }
@@ -209,7 +209,7 @@ fn is_license(path: &Path) -> bool {
         .any(|word| name.starts_with(word))
 }
 
-/// `control` and the maintainer scripts.
+/// The archive with `control` and the maintainer scripts.
 fn control(files: &Files, version: &str, architecture: &str) -> Result<Files, Failure> {
     let template = String::from_utf8(ours("packages/debian/control")?)?;
     let control = template
@@ -226,8 +226,7 @@ fn control(files: &Files, version: &str, architecture: &str) -> Result<Files, Fa
     Ok(all)
 }
 
-/// Who answers for the package: the variables are those of Debian's own tools. Whoever has made the
-/// last commit, without them.
+/// The package's maintainer, from the variables of Debian's own tools, or else the author of the last commit.
 fn maintainer() -> Result<String, Failure> {
     let variable = |name: &str| std::env::var(name).ok().filter(|value| !value.is_empty());
     match (variable("DEBFULLNAME"), variable("DEBEMAIL")) {
@@ -249,17 +248,17 @@ fn output(command: &mut Command) -> Result<String, Failure> {
     Ok(String::from_utf8(output.stdout)?)
 }
 
-/// The time of the sources, which all that is in the package has.
+/// The time of the sources, which everything in the package gets.
 struct Time {
     seconds: u64,
-    /// `2026-01-31`.
+    /// The date in the form `2026-01-31`.
     date: String,
-    /// `Sat, 31 Jan 2026 12:00:00 +0000`.
+    /// The date in the form `Sat, 31 Jan 2026 12:00:00 +0000`.
     mail: String,
 }
 
 impl Time {
-    /// What `SOURCE_DATE_EPOCH` says, or the time of the last commit.
+    /// The time in `SOURCE_DATE_EPOCH`, or that of the last commit.
     fn of_source() -> Result<Time, Failure> {
         let seconds = match std::env::var("SOURCE_DATE_EPOCH") {
             Ok(text) => text,
@@ -278,14 +277,14 @@ impl Time {
     }
 }
 
-/// As `gzip -9n` does it.
+/// Compresses as `gzip -9n` does.
 fn compressed(bytes: &[u8]) -> Vec<u8> {
     let mut encoder = GzBuilder::new().mtime(0).write(Vec::new(), Compression::best());
     encoder.write_all(bytes).expect("memory takes all");
     encoder.finish().expect("memory takes all")
 }
 
-/// What a tar archive of a package holds: directories without bytes, and files.
+/// The contents of a package's tar archive: directories, which have no bytes, and files.
 #[derive(Default)]
 struct Files(BTreeMap<String, (u32, Option<Vec<u8>>)>);
 
@@ -297,7 +296,7 @@ impl Files {
         self.0.insert(path.to_owned(), (mode, Some(bytes)));
     }
 
-    /// Adds a directory and those that it lies in.
+    /// Adds a directory and its ancestors.
     fn directory(&mut self, path: &str) {
         let ends = path.match_indices('/').map(|(end, _)| end).chain([path.len()]);
         for end in ends {
@@ -305,12 +304,12 @@ impl Files {
         }
     }
 
-    /// The space that they take on a disk, as dpkg counts it.
+    /// The disk space of the files in KiB, as dpkg counts it.
     fn kibibytes(&self) -> usize {
         self.0.values().map(|(_, bytes)| bytes.as_ref().map_or(1, |bytes| bytes.len().div_ceil(1024))).sum()
     }
 
-    /// A line a file, for `md5sums`.
+    /// The contents of `md5sums`, one line per file.
     fn sums(&self) -> String {
         let mut sums = String::new();
         for (path, (_, bytes)) in &self.0 {
@@ -323,7 +322,7 @@ impl Files {
         sums
     }
 
-    /// A compressed tar archive, of root's.
+    /// A compressed tar archive, in which root owns everything.
     fn tar(&self, time: &Time) -> Result<Vec<u8>, Failure> {
         let mut tar = tar::Builder::new(GzBuilder::new().mtime(0).write(Vec::new(), Compression::best()));
         let top = (String::new(), (0o755, None));
@@ -333,7 +332,7 @@ impl Files {
             let name = if path.is_empty() { "./".to_owned() } else { name };
             let mut header = tar::Header::new_ustar();
             let ustar = header.as_ustar_mut().ok_or("a new header is one of ustar")?;
-            // Written as it is: dpkg wants the `./`, which `set_path` would take away.
+            // Written unchanged: dpkg requires the `./`, which `set_path` would remove.
             let field =
                 ustar.name.get_mut(..name.len()).ok_or_else(|| format!("{name} is too long a name"))?;
             field.copy_from_slice(name.as_bytes());
@@ -354,7 +353,7 @@ impl Files {
     }
 }
 
-/// An ar archive (deb(5)).
+/// Makes an ar archive (deb(5)).
 fn archive(time: &Time, members: &[(&str, Vec<u8>)]) -> Vec<u8> {
     let mut archive = b"!<arch>\n".to_vec();
     for (name, bytes) in members {

@@ -1,6 +1,6 @@
-//! Packages of Debian for the guests and for cross builds, of a suite that is new enough
-//! whatever this machine runs: fetched once into `.work/kernel`, with lists of packages of our
-//! own. The machine's apt is asked only where Debian is, and nothing is installed.
+//! Downloads packages of Debian for the guests and for cross builds, from a suite that is new enough whatever
+//! this machine runs. Packages are fetched once into `.work/kernel`, with separate lists of packages. The
+//! machine's apt is only asked for the location of Debian's archive, and nothing is installed.
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
@@ -10,28 +10,29 @@ use sha2::{Digest, Sha256};
 
 use crate::{Failure, Outcome, run as run_command, work};
 
-/// With Linux 6.12, which mounts EROFS from a file.
+/// The Debian release. It has Linux 6.12, which mounts EROFS from a file.
 const CODENAME: &str = "trixie";
 
-/// The names of that suite in Debian's archive, as tried one after the other. A mirror that is being
-/// synchronised may have a signed list under one name that does not match its packages, and one that
-/// does under the other.
+/// The names of that release's suite in Debian's archive, in the order in which they are tried. While a
+/// mirror is being synchronised, the signed list under one name may not match its packages, and the one under
+/// the other may.
 const SUITES: &[&str] = &[CODENAME, "stable"];
 
-/// The files of a package for a processor, as Debian calls both, fetched if they are not here yet.
+/// The unpacked files of a package for a processor, by Debian's names of both. Fetches the package if
+/// necessary.
 pub(crate) fn package(name: &str, processor: &str) -> Result<PathBuf, Failure> {
     fetch(&[name], processor)?;
     dir_of(name, processor)
 }
 
-/// Fetches those of the packages that are not here yet, with one update of apt's lists for all.
+/// Fetches those of the packages that are missing, with one update of apt's lists for all.
 pub(crate) fn fetch(names: &[&str], processor: &str) -> Outcome {
     if missing(names, processor)?.is_empty() {
         return Ok(());
     }
     let dir = work("kernel")?.join("apt");
     let _lock = lock(&dir)?;
-    // Whoever had it may have fetched the same.
+    // The previous owner of the lock may have fetched the same packages.
     let missing = missing(names, processor)?;
     if missing.is_empty() {
         return Ok(());
@@ -44,7 +45,7 @@ pub(crate) fn fetch(names: &[&str], processor: &str) -> Outcome {
     Ok(fs::remove_dir_all(&apt.dir)?)
 }
 
-/// Those of the packages that are not here yet, and where their files belong.
+/// The packages that are missing, and the directories for their files.
 fn missing<'a>(names: &[&'a str], processor: &str) -> Result<Vec<(&'a str, PathBuf)>, Failure> {
     let mut missing = Vec::new();
     for name in names {
@@ -56,14 +57,15 @@ fn missing<'a>(names: &[&'a str], processor: &str) -> Result<Vec<(&'a str, PathB
     Ok(missing)
 }
 
-/// The line that tells which package it is: its name in Debian, version, processor, and the SHA-256 of the file.
+/// The file with the line that identifies a package: its name in Debian, version, processor, and the SHA-256
+/// of the file.
 fn record_of(name: &str, processor: &str) -> Result<PathBuf, Failure> {
     let mut file = dir_of(name, processor)?.into_os_string();
     file.push(".package");
     Ok(file.into())
 }
 
-/// Such a line of each of these packages, which are here.
+/// The identifying lines of these packages, which must have been fetched.
 pub(crate) fn records<'a>(
     names: impl IntoIterator<Item = &'a str>,
     processor: &str,
@@ -77,12 +79,12 @@ pub(crate) fn is_here(name: &str, processor: &str) -> Result<bool, Failure> {
 }
 
 fn dir_of(name: &str, processor: &str) -> Result<PathBuf, Failure> {
-    // The name of a kernel says its processor.
+    // The name of a kernel package already contains the processor.
     let name_of_both = format!("{}-{processor}", name.trim_end_matches(&format!("-{processor}")));
     Ok(work("kernel")?.join(name_of_both))
 }
 
-/// The one file of `dir` whose name begins so.
+/// The single file in `dir` whose name begins like this.
 pub(crate) fn only(dir: &Path, begin: &str) -> Result<PathBuf, Failure> {
     let mut found = fs::read_dir(dir)?
         .filter_map(|entry| Some(entry.ok()?.path()))
@@ -90,7 +92,7 @@ pub(crate) fn only(dir: &Path, begin: &str) -> Result<PathBuf, Failure> {
     found.next().ok_or_else(|| format!("{} has no {begin}*", dir.display()).into())
 }
 
-/// The URI of Debian's archive that this machine's apt uses, whichever suite it takes from there.
+/// The URI of Debian's archive that this machine's apt uses, whatever suite it uses from there.
 pub(crate) fn mirror() -> Result<String, Failure> {
     let targets = |options: &[String]| -> Result<Option<String>, Failure> {
         let mut apt = Command::new("apt-get");
@@ -102,7 +104,8 @@ pub(crate) fn mirror() -> Result<String, Failure> {
     if let Some(uri) = targets(&[])? {
         return Ok(uri);
     }
-    // apt knows whose a source is only once it has fetched its lists: into a directory of ours, as anybody may.
+    // apt knows the origin of a source only after it has fetched its lists: fetch them into a separate
+    // directory, which needs no root.
     let dir = work("kernel")?.join("apt-sources");
     let _lock = lock(&dir)?;
     let _ = fs::remove_dir_all(&dir);
@@ -118,10 +121,10 @@ pub(crate) fn mirror() -> Result<String, Failure> {
     })
 }
 
-/// Of apt's configuration, that it keeps its lists in a directory of ours and leaves everything else alone.
+/// apt's configuration for keeping its lists in a separate directory and changing nothing else.
 fn own_directories(dir: &Path) -> String {
     let at = dir.display();
-    // What this machine does after its own updates, as removing what it fetched, is not for ours.
+    // Hooks that this machine runs after its own updates, such as removing downloads, must not run here.
     format!(
         "#clear APT::Update::Pre-Invoke;\n#clear APT::Update::Post-Invoke;\n\
          #clear APT::Update::Post-Invoke-Success;\n\
@@ -130,26 +133,27 @@ fn own_directories(dir: &Path) -> String {
     )
 }
 
-/// The first URI of Debian itself among lines of origin, label and URI: not of what is derived from
-/// it, nor of its security suites, which lie elsewhere.
+/// The first URI of Debian itself among lines of origin, label and URI. Excludes derivatives of Debian, and
+/// its security suites, which lie elsewhere.
 fn archive_among(targets: &str) -> Option<&str> {
     targets.lines().find_map(|line| line.strip_prefix("Debian Debian "))
 }
 
-/// Held by the one task in this checkout that uses a directory of apt.
+/// Locks a directory of apt, so that only one task in this checkout uses it.
 pub(crate) fn lock(dir: &Path) -> Result<File, Failure> {
     let lock = File::create(dir.with_extension("lock"))?;
     lock.lock()?;
     Ok(lock)
 }
 
-/// apt with a directory of its own, which is [`lock`]ed.
+/// apt with a separate directory, which is [`lock`]ed.
 pub(crate) struct Apt {
     dir: PathBuf,
 }
 
 impl Apt {
-    /// With the lists of packages for a processor, of the first suite whose lists apt can verify.
+    /// An apt with updated lists of packages for a processor, from the first suite whose lists apt can
+    /// verify.
     pub(crate) fn updated(dir: &Path, processor: &str) -> Result<Apt, Failure> {
         let mut failures = Vec::new();
         for suite in SUITES {
@@ -162,7 +166,7 @@ impl Apt {
         Err(Failure(failures.join("; ")))
     }
 
-    /// Rejects another release of Debian: `stable` is the name of the next one later.
+    /// Rejects another release of Debian: later, `stable` will be the name of the next one.
     fn require_codename(&self) -> Outcome {
         let lists = self.dir.join("lists");
         for entry in fs::read_dir(&lists)? {
@@ -194,17 +198,18 @@ impl Apt {
         Ok(Apt { dir: dir.to_owned() })
     }
 
-    /// Fetches a package and puts its files into a directory; the line that tells which it is.
+    /// Fetches a package and unpacks its files into a directory. Returns the line that identifies it.
     fn unpack(&self, wanted: &str, dir: &Path) -> Result<String, Failure> {
         let needs = self.command("apt-cache").args(["depends", wanted]).output()?;
         let needs = String::from_utf8_lossy(&needs.stdout).into_owned();
-        // A kernel's package without a release is empty and needs the one of the newest.
+        // A kernel's package without a release in its name is empty, and depends on the one of the newest
+        // release.
         let newest = needs.lines().find_map(|line| line.trim().strip_prefix("Depends: linux-image-"));
         let package = newest.map_or(wanted.to_owned(), |release| format!("linux-image-{release}"));
         run_command(self.command("apt-get").args(["download", &package]).current_dir(&self.dir))?;
-        // The version follows.
+        // The version follows in the file name.
         let archive = only(&self.dir, &format!("{package}_"))?;
-        // Aside and then in place: what is there is whole.
+        // Unpacked under another name and renamed, so that an existing directory is complete.
         let aside = dir.with_extension("new");
         let _ = fs::remove_dir_all(&aside);
         run_command(Command::new("dpkg-deb").arg("--extract").arg(&archive).arg(&aside))?;
@@ -220,7 +225,7 @@ impl Apt {
         Ok(format!("{shown} {digest}\n"))
     }
 
-    /// Where it puts what it fetches.
+    /// The directory for fetched files.
     pub(crate) fn dir(&self) -> &Path {
         &self.dir
     }

@@ -1,7 +1,6 @@
-//! nodlet shown to somebody who has just cloned it: an agent in a scratch
-//! directory runs the pods of `examples/`, is killed, and nothing happens to
-//! them. Every line that starts with `$` can be typed by the reader; `--keep`
-//! leaves all of it running for that.
+//! Demonstrates nodlet to a person who has just cloned it: an agent in a scratch directory runs the pods of
+//! `examples/` and is killed, which does not affect the pods. Readers can type every line that starts with
+//! `$`; `--keep` leaves everything running for that.
 
 use std::fs;
 use std::io::IsTerminal;
@@ -14,10 +13,10 @@ use crate::{
     Failure, Outcome, boards, built, cargo, demo_image, misused, project, run as run_command, setup, work,
 };
 
-/// How long a step may take that takes moments.
+/// The timeout of a step that usually takes moments.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Addresses for the pods; nobody else's, as far as one can know.
+/// The address range of the pods, which is probably unused.
 const POD_CIDR: &str = "10.214.0.0/24";
 
 pub(crate) fn run(arguments: &[String]) -> Outcome {
@@ -60,7 +59,7 @@ impl Show {
     fn new() -> Result<Self, Failure> {
         let root = work("demo")?;
         let show = Self { nodlet: built("debug", "nodlet")?, root, agent: None };
-        // An earlier one may have been kept, or cut off.
+        // An earlier demo may have been kept or interrupted.
         if show.root.join("run").exists() {
             show.quietly(&["down"])?;
         }
@@ -157,7 +156,7 @@ impl Show {
         command
     }
 
-    /// Runs a verb as the reader would, with the root left out of what is shown.
+    /// Runs a verb as the reader would, without showing `--root`.
     fn nodlet(&self, words: &[&str]) -> Outcome {
         println!("$ nodlet {}", words.join(" "));
         let status = self.command(words).status()?;
@@ -190,7 +189,7 @@ impl Show {
         Ok(())
     }
 
-    /// After `down`: the agent has ended with its pods.
+    /// Waits for the agent, which ends with its pods after `down`.
     fn forget(&mut self) {
         if let Some(agent) = &mut self.agent {
             end(agent);
@@ -219,12 +218,12 @@ fn say(what: &str) {
 }
 
 fn end(child: &mut Child) {
-    // One that has ended already is as well.
+    // The process may have ended already.
     let _ = child.kill();
     let _ = child.wait();
 }
 
-/// The start time in `/proc/1/stat`; the name before it may hold anything.
+/// The start time in `/proc/1/stat`; the preceding name may contain anything.
 fn start_of(stat: &str) -> Option<&str> {
     stat.rsplit(')').next()?.split_whitespace().nth(19)
 }

@@ -1,5 +1,4 @@
-//! The demo image, from the demo program that the tests use: built here, of
-//! nothing that would have to be fetched.
+//! The demo image, built from the tests' demo program, without downloading anything.
 
 use std::path::PathBuf;
 
@@ -7,7 +6,7 @@ use nodlet_tests::image::Image;
 
 use crate::{Failure, Outcome, built, cargo, run as run_command, work};
 
-/// The name the image has; manifests in `examples/` use it.
+/// The name of the image, which manifests in `examples/` use.
 pub(crate) const REFERENCE: &str = "localhost/demo:1";
 
 pub(crate) fn run(_: &[String]) -> Outcome {
@@ -16,7 +15,7 @@ pub(crate) fn run(_: &[String]) -> Outcome {
     Ok(())
 }
 
-/// Builds both archives and gives the path of the OCI one.
+/// Builds both archives, and returns the path of the OCI one.
 pub(crate) fn build() -> Result<PathBuf, Failure> {
     run_command(cargo()?.args(["build", "--package", "nodlet-tests", "--bin", "demo"]))?;
     let program = std::fs::read(built("debug", "demo")?)?;

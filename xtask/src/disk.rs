@@ -6,9 +6,9 @@
 //! 3 data   not in the image: `nodlet init` makes it of the rest of the medium at the first boot
 //! ```
 //!
-//! The root's tree is that of the initramfs form, read back from its archive, with the programs that
-//! make and check file systems. All identifiers are made of the content, and nothing has a time:
-//! the same sources give the same bytes, and root's rights are not needed.
+//! The root's tree is that of the initramfs form, read back from its archive, plus the programs that create
+//! and check file systems. All identifiers are derived from the content, and nothing has a time: the same
+//! sources give the same bytes. Root is not needed.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -36,26 +36,27 @@ mod storage;
 
 pub(crate) use storage::{Loader, Storage};
 
-/// Partitions begin at multiples of this.
+/// The unit of sizes in bytes, and the alignment of partitions.
 const MIB: u64 = 1024 * 1024;
 const SECTOR: u64 = 512;
 
-/// What mounts root and everything before it: in the first initramfs, besides the profile's.
+/// Modules in the first initramfs, besides the profile's, which are needed up to the mount of the root.
 const ROOT_MODULES: &[&str] = &["crc32c_generic", "erofs"];
 
-/// What the other partitions and `/etc` are mounted with.
+/// Modules for mounting the other partitions and `/etc`.
 const MODULES: &[&str] =
     &["crc32c_generic", "erofs", "ext4", "nls_cp437", "nls_ascii", "nls_utf8", "vfat", "overlay"];
 
-/// Debian's packages of the programs that make and check the data partition, and of their files
-/// what is needed.
+/// Debian's packages of the programs that create and check the data partition; `PROGRAMS` are the needed
+/// files.
 const PACKAGES: &[&str] = &["e2fsprogs", "libblkid1", "libcom-err2", "libext2fs2t64", "libuuid1"];
 const PROGRAMS: &[&str] = &["mke2fs", "e2fsck"];
 
-/// Debian's package of the boot loader of a board with UEFI.
+/// Debian's package of the boot loader for a board with UEFI.
 const UEFI_LOADER: &str = "systemd-boot-efi";
 
-/// Where the board mounts something or watches for files: nothing can be made in a read-only root.
+/// Directories on which the board mounts something or that it watches: they cannot be created in a read-only
+/// root.
 const DIRECTORIES: &[&str] = &[
     "",
     "boot",
@@ -69,23 +70,24 @@ const DIRECTORIES: &[&str] = &[
     "var",
 ];
 
-/// A board without a clock writes times of 1970 after later ones: no damage.
+/// The configuration of e2fsck: a board without a clock may write times of 1970 after later ones, which is no
+/// damage.
 const E2FSCK: &str = "[options]\nbroken_system_clock = true\n";
 
-/// What the disk is made of, besides the profile.
+/// The parts of the disk, besides the profile.
 pub(crate) struct Parts<'a> {
     pub(crate) kernel: &'a Kernel,
     /// The initramfs form: an archive compressed by gzip.
     pub(crate) initramfs: &'a Path,
     /// The built program.
     pub(crate) nodlet: &'a Path,
-    /// The identity of the board, if the image has one.
+    /// The directory with the files that the board's own boot loader needs.
     pub(crate) config: Option<&'a Path>,
     /// Where the files lie that the board's own boot loader needs.
     pub(crate) firmware: Option<&'a Path>,
 }
 
-/// Debian's packages of which files lie on a disk.
+/// Debian's packages whose files lie on a disk.
 pub(crate) fn packages(storage: &Storage) -> Vec<&'static str> {
     let loader = (storage.loader == Loader::Uefi).then_some(UEFI_LOADER);
     PACKAGES.iter().copied().chain(loader).collect()
@@ -134,14 +136,14 @@ pub(crate) fn build(
     Ok(disk)
 }
 
-/// Bytes of the partitions that are in the image.
+/// The sizes in bytes of the partitions in the image.
 struct Sizes {
     boot: u64,
     root: u64,
 }
 
 impl Sizes {
-    /// All partitions and, after them, a second table.
+    /// The size of the image: all partitions and the second partition table at the end.
     fn image(&self) -> u64 {
         MIB + self.boot + self.root + MIB
     }
@@ -165,7 +167,7 @@ impl Sizes {
     }
 }
 
-/// A GUID that is made of what it identifies.
+/// A GUID derived from what it identifies.
 fn identifier(of: &[&[u8]]) -> uuid::Uuid {
     let mut digest = Sha256::new();
     for part in of {
@@ -201,7 +203,7 @@ fn write_table(
     Ok(())
 }
 
-/// Writes the root file system; the digest of its content.
+/// Writes the root file system. Returns the digest of its content.
 fn write_root(profile: &Profile, parts: &Parts<'_>, to: &Path) -> Result<[u8; 32], Failure> {
     let mut archive = tar::Builder::new(Vec::new());
     let mut tree = newc::read(GzDecoder::new(BufReader::new(File::open(parts.initramfs)?)))?;
@@ -213,9 +215,10 @@ fn write_root(profile: &Profile, parts: &Parts<'_>, to: &Path) -> Result<[u8; 32
         tree.entry((*directory).to_owned()).or_insert(newc::Entry { mode: 0o040_755, bytes: Vec::new() });
     }
     tree.insert("etc/e2fsck.conf".to_owned(), newc::Entry { mode: 0o100_644, bytes: E2FSCK.into() });
-    // It lies on the boot partition. One that was valid is kept without that, and no older one is read.
+    // The identity lies on the boot partition. A valid one is kept even without that file, so no older one
+    // must be in the root.
     tree.remove("boot/nodlet.conf");
-    // Parents come first in the order of their names.
+    // Sorted by name, parents come first.
     for (path, entry) in &tree {
         let mut header = tar::Header::new_gnu();
         header.set_mode(entry.mode & 0o7777);
@@ -256,7 +259,7 @@ fn add_programs(tree: &mut newc::Tree, package: &Path) -> Outcome {
             let metadata = fs::symlink_metadata(&path)?;
             let name = path.file_name().and_then(|name| name.to_str()).ok_or("a file's name is text")?;
             let place = path.strip_prefix(package)?.to_str().ok_or("a file's name is text")?;
-            // Of before /usr was merged.
+            // A path from before the merge of /usr.
             let place = match place.split_once('/') {
                 Some((top @ ("sbin" | "lib"), rest)) => format!("usr/{top}/{rest}"),
                 _ => place.to_owned(),
@@ -275,7 +278,8 @@ fn add_programs(tree: &mut newc::Tree, package: &Path) -> Outcome {
     Ok(())
 }
 
-/// What the boot loader gives the kernel: nodlet, which mounts root, and the modules for that.
+/// The first initramfs, which the boot loader passes to the kernel: nodlet, which mounts the root, and the
+/// modules for that.
 fn first_initramfs(storage: &Storage, parts: &Parts<'_>) -> Result<Vec<u8>, Failure> {
     let mut cpio = Cpio::new(GzEncoder::new(Vec::new(), Compression::default()));
     cpio.file("/init", 0o755, &fs::read(parts.nodlet)?)?;
@@ -288,7 +292,7 @@ fn first_initramfs(storage: &Storage, parts: &Parts<'_>) -> Result<Vec<u8>, Fail
     Ok(cpio.end()?.finish()?)
 }
 
-/// The files of the boot partition by their paths.
+/// The files of the boot partition, by path.
 type BootFiles = BTreeMap<String, Vec<u8>>;
 
 fn loader_files(
@@ -341,19 +345,19 @@ fn loader_files(
             files.insert("cmdline.txt".to_owned(), format!("{command_line}\n").into_bytes());
         }
     }
-    // What the profile says of a file takes the place of what is usual for its loader.
+    // A file in the profile replaces the loader's default.
     files.extend(boot_files::of(profile, parts.kernel, parts.firmware, command_line)?);
     Ok(files)
 }
 
-/// What the firmware of a Raspberry Pi reads.
+/// The configuration of a Raspberry Pi's firmware.
 const RASPBERRY_PI: &str = "arm_64bit=1\nenable_uart=1\nkernel=kernel\ninitramfs initramfs followkernel\n";
 
 /// A FAT file system with these files.
 fn fat(storage: &Storage, volume_id: u32, files: &mut BootFiles) -> Result<Vec<u8>, Failure> {
     let bytes = storage.boot_mib * MIB;
     let needed: u64 = files.values().map(|file| file.len() as u64).sum();
-    // Tables and the last cluster of each file are a small part.
+    // The allowance for tables and the last cluster of each file, which is a small part.
     if needed + needed / 16 + MIB > bytes {
         return Err(Failure(format!(
             "the boot partition does not fit: its files are {} bytes, and storage.boot-mib is {}; make it {} at least",
@@ -365,7 +369,7 @@ fn fat(storage: &Storage, volume_id: u32, files: &mut BootFiles) -> Result<Vec<u
     let mut volume = Cursor::new(vec![0; usize::try_from(bytes)?]);
     let mut options = FormatVolumeOptions::new().volume_id(volume_id).volume_label(*b"NODLET     ");
     if storage.loader == Loader::RaspberryPi {
-        // Its older firmware takes every volume for one.
+        // The Raspberry Pi's older firmware assumes that every volume is FAT32.
         options = options.fat_type(fatfs::FatType::Fat32).bytes_per_cluster(u32::try_from(SECTOR)?);
     }
     fatfs::format_volume(&mut volume, options)?;

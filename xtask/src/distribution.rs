@@ -1,7 +1,6 @@
-//! Builds nodlet as a distribution does: from the files in git alone, with an
-//! empty `CARGO_HOME`, the crates fetched first and nothing from the network
-//! afterwards, for the C library of this machine. What distributions need to
-//! know is in `docs/building.md`; this shows that it is true.
+//! Builds nodlet as a distribution does: only from the files in git, with an empty `CARGO_HOME`, with crates
+//! fetched first and no network afterwards, for this machine's C library. `docs/building.md` tells
+//! distributions what they need to know; this task tests that it is true.
 
 use std::fs;
 use std::path::Path;
@@ -44,7 +43,7 @@ fn build() -> Result<std::path::PathBuf, Failure> {
     Ok(target_dir().join("distribution/release/nodlet"))
 }
 
-/// What git knows of, as it is here now.
+/// Copies the files that git tracks, in their current state.
 fn copy_source(to: &Path) -> Outcome {
     let mut git = Command::new("git");
     git.args(["ls-files", "-z"]).current_dir(project());
@@ -60,7 +59,7 @@ fn copy_source(to: &Path) -> Outcome {
     Ok(())
 }
 
-/// The compiler's version, and what it builds for when nobody says.
+/// The compiler's version, and its default target.
 fn compiler() -> Result<(String, String), Failure> {
     let output = Command::new("rustc").arg("-vV").current_dir(project()).output()?;
     let text = String::from_utf8(output.stdout)?;

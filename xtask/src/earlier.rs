@@ -1,24 +1,24 @@
-//! Binaries of earlier commits, whose running pods this one must take over.
+//! Builds binaries of earlier commits, whose running pods the current nodlet must take over.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use crate::{Failure, Outcome, cargo, cross, project, run as run_command, work};
 
-/// A commit.
+/// An earlier commit.
 pub(crate) struct Earlier(&'static str);
 
-/// One of each version of the protocol between agent and supervisor that was ever on main:
-/// supervisors of it may live on somebody's board.
+/// One commit for each version of the protocol between agent and supervisor that was ever on main:
+/// supervisors of that version may run on some board.
 pub(crate) const ALL: &[Earlier] = &[
     // Version 1: before kills and upgrades were tested, without attach and port-forward.
     Earlier("b69db2a"),
-    // Version 2, with both.
+    // Version 2: with both.
     Earlier("91ee1e9"),
 ];
 
 impl Earlier {
-    /// Builds it once, in `.work/earlier`, and gives the file.
+    /// Builds the commit's binary once, in `.work/earlier`. Returns its path.
     pub(crate) fn build(&self) -> Result<PathBuf, Failure> {
         let dir = work("earlier")?.join(self.0);
         let built = dir.join("nodlet");
@@ -35,7 +35,7 @@ impl Earlier {
             "--package",
             "nodlet",
         ]))?;
-        // The last thing, so that what is there is whole.
+        // Renamed last, so that an existing file is complete.
         let aside = dir.join("nodlet.new");
         std::fs::copy(target.join(cross::host()?.triple).join("debug/nodlet"), &aside)?;
         std::fs::rename(&aside, &built)?;

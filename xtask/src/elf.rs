@@ -1,17 +1,17 @@
-//! What a program's ELF header and program headers say about where it will run.
-//! A binary that needs a loader does not start on a board, and a build that has
-//! become one says nothing about it: whatever is shipped is looked at here.
+//! Reads a program's ELF header and program headers, which determine where it can run. A binary that needs a
+//! loader does not start on a board, and a build does not report that it made one, so every shipped binary is
+//! checked here.
 
 use crate::{Failure, Outcome};
 
-/// What a program is, as far as starting it is concerned.
+/// The properties of a program that matter for starting it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Elf {
-    /// `e_machine`: the processor it is for.
+    /// The processor that the program is for (`e_machine`).
     pub(crate) machine: u64,
-    /// Its addresses are fixed (`ET_EXEC`), so that nothing is relocated at start.
+    /// Whether its addresses are fixed (`ET_EXEC`), so that nothing is relocated at the start.
     pub(crate) fixed: bool,
-    /// It names a program interpreter (`PT_INTERP`), which must exist where it runs.
+    /// Whether it names a program interpreter (`PT_INTERP`), which must exist where it runs.
     pub(crate) interpreter: bool,
 }
 
@@ -24,8 +24,8 @@ pub(crate) const EM_ARM: u64 = 40;
 /// `e_machine` of RISC-V, whatever the width of its registers.
 pub(crate) const EM_RISCV: u64 = 243;
 
-/// Where a header has the place, the size and the number of the program headers, and how
-/// many bytes an address takes.
+/// The offsets, in a header, of the position, the size and the number of program headers; and the size of an
+/// address.
 struct Layout {
     start: usize,
     size: usize,
@@ -36,7 +36,7 @@ struct Layout {
 const LAYOUT_32: Layout = Layout { start: 28, size: 42, count: 44, address: 4 };
 const LAYOUT_64: Layout = Layout { start: 32, size: 54, count: 56, address: 8 };
 
-/// Reads the headers of a little-endian program of 32 or 64 bits, which every board of ours runs.
+/// Reads the headers of a little-endian program of 32 or 64 bits, as on every board.
 pub(crate) fn read(bytes: &[u8]) -> Result<Elf, Failure> {
     const ET_EXEC: u64 = 2;
     const PT_INTERP: u64 = 3;
@@ -62,8 +62,8 @@ pub(crate) fn read(bytes: &[u8]) -> Result<Elf, Failure> {
     headers().ok_or_else(|| "the binary's program headers are cut off".into())
 }
 
-/// Refuses what would not start on a board with this processor, or would cost
-/// some 200 KiB of private memory in every process there.
+/// Rejects a program that would not start on a board with this processor, or would cost some 200 KiB of
+/// private memory in every process there.
 pub(crate) fn require_static(bytes: &[u8], machine: u64) -> Outcome {
     let elf = read(bytes)?;
     if elf.machine != machine {
@@ -94,7 +94,7 @@ mod tests {
         crate::cross::host().unwrap().machine
     }
 
-    // These are static only where they are built as nodlet is, which `cargo xtask check` does.
+    // The tests are static only if they are built as nodlet is, which `cargo xtask check` does.
     #[test]
     #[cfg(target_env = "musl")]
     fn this_very_program_is_static_and_at_a_fixed_address() {
@@ -135,7 +135,7 @@ mod tests {
         elf.resize(52, 0);
         elf[16] = 2;
         elf[18] = EM_ARM as u8;
-        // The one program header follows at once.
+        // The single program header follows immediately.
         (elf[28], elf[42], elf[44]) = (52, 32, 1);
         elf.extend([1, 0, 0, 0]);
         require_static(&elf, EM_ARM).unwrap();

@@ -1,10 +1,10 @@
-//! What nodlet costs, held against its budgets (`budgets.rs`): the bytes of the
-//! binaries for 64-bit ARM and x86-64 boards, the memory of an agent and of a pod, the system calls of a pod's start
-//! and of an exec probe, and the context switches of an idle board. None of them
-//! is a time: they are the same on a busy machine, so that `check` can hold to them.
+//! Measures what nodlet costs, and compares it with its budgets (`budgets.rs`): the size of the binaries for
+//! 64-bit ARM and x86-64 boards, the memory of an agent and of a pod, the system calls of a pod's start and
+//! of an exec probe, and the context switches of an idle board. None of these is a time: they are the same on
+//! a busy machine, so that `check` can enforce them.
 //!
-//! Measured is the binary for boards of this machine's kind, which is built for it. `cargo xtask gates
-//! --write` makes what it measures the new ledger.
+//! Everything but sizes is measured with the binary for boards with this machine's processor. `cargo xtask
+//! gates --write` writes the measurements as the new budgets.
 
 use std::fs;
 use std::path::Path;
@@ -16,21 +16,21 @@ use nodlet_tests::{Calls, Counted, Device, Share, manifest, switches};
 use crate::budgets::{Budgets, MEASURED_ON};
 use crate::{Failure, Outcome, cargo, cross, layout, misused, run as run_command, setup};
 
-/// How often a thing is counted; see [`least`].
+/// The number of repetitions of a count; see [`least`].
 const ROUNDS: usize = 5;
 
-/// The same for probes: on a busy machine the loop is woken once for each piece of news, on another
-/// once for several, and it takes a while until a probe is as it is there.
+/// The number of repetitions for probes. On a busy machine the loop wakes up once for each event, on another
+/// once for several, and it takes a while until a busy machine has a quiet probe.
 const PROBES: usize = 20;
 
-/// Pods whose memory is taken together: what rounding does to one of them is lost.
+/// The number of pods whose memory is measured together, so that rounding does not matter.
 const PODS: u64 = 10;
 
-/// So long without a system call or a context switch, and what was begun is over.
+/// The time without a system call or a context switch after which everything that was started has settled.
 const QUIET: Duration = Duration::from_millis(250);
 
-/// How long nothing may happen on an idle board. What ticks more often than once in
-/// a few seconds is seen; `cargo xtask bench` looks for minutes.
+/// How long an idle board is observed. This notices anything that happens more often than once in a few
+/// seconds; `cargo xtask bench` observes for minutes.
 const IDLE: Duration = Duration::from_secs(20);
 
 pub(crate) fn run(arguments: &[String]) -> Outcome {
@@ -49,7 +49,7 @@ pub(crate) fn run(arguments: &[String]) -> Outcome {
     let mut budgets = Budgets::read()?;
     let built = binary.is_none();
     let program = match binary {
-        // From where cargo was called, which is where a relative path is meant from.
+        // A relative path refers to the directory in which cargo was called.
         Some(path) => fs::canonicalize(path).map_err(|error| format!("failed to find {path}: {error}"))?,
         None => {
             for other in boards().filter(|target| target.triple != ours.triple) {
@@ -70,35 +70,36 @@ pub(crate) fn run(arguments: &[String]) -> Outcome {
     if write { budgets.write() } else { budgets.require_kept("cargo xtask gates") }
 }
 
-/// What depends on the machine that runs it.
+/// Runs the measurements that depend on the machine.
 fn measure(budgets: &mut Budgets, program: &Path) -> Outcome {
     // SAFETY: this program has one thread so far; nobody else reads the environment.
     unsafe { std::env::set_var("NODLET", program) };
     let measured = [memory, start, probe, idle].iter().try_for_each(|measure| measure(budgets));
-    // SAFETY: the threads that followed something have ended with it.
+    // SAFETY: the threads that followed processes have ended.
     unsafe { std::env::remove_var("NODLET") };
     measured
 }
 
-/// For `check`.
+/// Runs the gates for `check`.
 pub(crate) fn check() -> Outcome {
     run(&[])
 }
 
-/// Refuses, with the way on, where this could not run.
+/// Fails, with a remedy, if this machine cannot run the gates.
 pub(crate) fn require() -> Outcome {
     setup::require_root()?;
     boards().try_for_each(cross::complete)
 }
 
-/// The boards whose binary is built here: those that rustup has all for. `cargo xtask sizes --compare`
-/// builds the others as well, which takes packages of Debian and minutes more.
+/// The targets whose binary is built here: those for which rustup has everything. `cargo xtask sizes
+/// --compare` builds the others as well, which needs packages of Debian and some more minutes.
 fn boards() -> impl Iterator<Item = &'static cross::Target> {
     cross::TARGETS.iter().filter(|target| target.debian.is_none())
 }
 
-/// The agent alone, what pods add once there is one, and all together: our processes, none of
-/// theirs. The first pod brings in what an agent without pods never runs.
+/// Measures the memory of nodlet's processes, without those in containers: the agent alone, what further pods
+/// add, and everything together. The first pod is separate, because it makes the agent load code that an
+/// agent without pods never runs.
 fn memory(budgets: &mut Budgets) -> Outcome {
     let device = Device::start_unwatched();
     let share = || Share::of(&device.own_processes());
@@ -114,7 +115,7 @@ fn memory(budgets: &mut Budgets) -> Outcome {
     budgets.measured("all-pss", all.all)
 }
 
-/// From a manifest's rename until all is written down about a pod that runs.
+/// Counts the system calls from a manifest's rename until everything about the running pod is recorded.
 fn start(budgets: &mut Budgets) -> Outcome {
     let device = Device::start_unwatched();
     let mut counts = Vec::new();
@@ -134,7 +135,8 @@ fn start(budgets: &mut Budgets) -> Outcome {
     budgets.measured("pod-start-calls", least(counts.into_iter())?)
 }
 
-/// From one exec probe to the next, at the same moment of each: so all that belongs to one.
+/// Counts the system calls from one exec probe to the next, at the same point of each, which is everything
+/// that belongs to one.
 fn probe(budgets: &mut Budgets) -> Outcome {
     let device = Device::start_unwatched();
     let probe =
@@ -148,7 +150,7 @@ fn probe(budgets: &mut Budgets) -> Outcome {
     budgets.measured("exec-probe-calls", least(executed.windows(2).map(|two| two[1] - two[0]))?)
 }
 
-/// Context switches of all our threads while pods do nothing.
+/// Counts the context switches of all of nodlet's threads while pods are idle.
 fn idle(budgets: &mut Budgets) -> Outcome {
     let device = Device::start_unwatched();
     sleepers(&device, PODS);
@@ -158,13 +160,13 @@ fn idle(budgets: &mut Budgets) -> Outcome {
         let earlier = std::mem::replace(&mut before, switches(&device));
         before == earlier
     });
-    // Nothing may be asked of the agent meanwhile: this is a wait for a time because
-    // time is what is measured.
+    // The agent must not get requests meanwhile. This waits for a fixed time, because activity during that
+    // time is measured.
     sleep(IDLE);
     budgets.measured("idle-switches", switches(&device).saturating_sub(before))
 }
 
-/// So many pods that do nothing, all of them written down.
+/// Starts this many idle pods, and waits until all of them are recorded.
 fn sleepers(device: &Device, pods: u64) {
     for number in 0..pods {
         let name = format!("pod-{number}");
@@ -173,12 +175,12 @@ fn sleepers(device: &Device, pods: u64) {
     device.wait_for("the pods' records", || records(device) == pods as usize);
 }
 
-/// Pods of which all is written down that there is to say: without asking the agent.
+/// The number of pods with a complete record, read without a request to the agent.
 fn records(device: &Device) -> usize {
     fs::read_dir(device.path("/var/lib/nodlet/records")).map_or(0, Iterator::count)
 }
 
-/// What was counted when nothing was called for a while.
+/// The counts after a while without system calls.
 fn settled(device: &Device, calls: &Calls) -> Counted {
     let mut counted = calls.so_far();
     device.wait_for("an end of system calls", || {
@@ -189,7 +191,7 @@ fn settled(device: &Device, calls: &Calls) -> Counted {
     counted
 }
 
-/// Whatever else a busy machine does to a count, it makes it no smaller.
+/// The least of several counts: a busy machine can only increase a count.
 fn least(counts: impl Iterator<Item = u64>) -> Result<u64, Failure> {
     counts.min().ok_or_else(|| Failure("nothing was counted".into()))
 }

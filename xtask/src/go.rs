@@ -1,5 +1,5 @@
-//! Programs of Kubernetes, built from its own Go modules, whose versions `go.sum` pins in a directory of
-//! their name: witnesses that were not written with nodlet in mind.
+//! Builds programs of Kubernetes from its Go modules, whose versions are pinned by `go.sum` in a directory of
+//! that name. They are independent references for nodlet's behaviour.
 
 use std::path::PathBuf;
 use std::process::Command;
@@ -8,27 +8,27 @@ use crate::{Failure, Outcome, project, run as run_command, work};
 
 const VERSION: &str = "1.36.3";
 
-/// A program of the Go module whose versions `xtask/MODULE/go.mod` states.
+/// A program of the Go module whose versions are in `xtask/MODULE/go.mod`.
 pub(crate) struct Program {
     pub(crate) name: &'static str,
     module: &'static str,
     pub(crate) release: &'static str,
     package: &'static str,
-    /// Where its version is said to it, if it asks for one.
+    /// The Go package in which the program's version is set, if it needs that.
     version: Option<&'static str>,
 }
 
-/// The real kubectl: there is no better witness that the local API is Kubernetes'.
+/// The real kubectl, the best test that the local API is compatible with Kubernetes.
 pub(crate) const KUBECTL: Program = kubernetes("kubectl", ".", Some("k8s.io/component-base/version"));
 
-/// Servers of Kubernetes' own tests.
+/// The servers of Kubernetes' own tests.
 pub(crate) const AGNHOST: Program = kubernetes("agnhost", "k8s.io/kubernetes/test/images/agnhost", None);
 
-/// What boards are measured against, with containerd.
+/// The kubelet, with which boards are compared, together with containerd.
 pub(crate) const KUBELET: Program =
     kubernetes("kubelet", "k8s.io/kubernetes/cmd/kubelet", Some("k8s.io/component-base/version"));
 
-/// containerd, what it runs for each pod, and its command line.
+/// containerd, the program that it runs for each pod, and its command line.
 pub(crate) const CONTAINERD: [Program; 3] = [
     containerd("containerd", "github.com/containerd/containerd/v2/cmd/containerd"),
     containerd("containerd-shim-runc-v2", "github.com/containerd/containerd/v2/cmd/containerd-shim-runc-v2"),
@@ -54,13 +54,14 @@ pub(crate) fn agnhost(_: &[String]) -> Outcome {
 }
 
 impl Program {
-    /// Where it is, and where the tests look for it; with a processor as Go calls it, that of a guest.
+    /// The program's path, at which the tests look for it; for a guest with this processor, if given in Go's
+    /// spelling.
     pub(crate) fn path(&self, processor: Option<&str>) -> Result<PathBuf, Failure> {
         let processor = processor.map(|processor| format!("-{processor}")).unwrap_or_default();
         Ok(work(self.name)?.join(format!("{}-{}{processor}", self.name, self.release)))
     }
 
-    /// Builds it where it is not built yet; that takes some minutes, once.
+    /// Builds the program unless it is already built, which takes some minutes once.
     pub(crate) fn build(&self, processor: Option<&str>) -> Result<PathBuf, Failure> {
         let path = self.path(processor)?;
         if path.exists() {

@@ -1,13 +1,12 @@
-//! Tests in a machine of their own: QEMU boots a Debian kernel, and an initramfs
-//! of the tests' own programs with a first process of ours.
+//! Runs tests in a virtual machine: QEMU boots a Debian kernel, and an initramfs of the test programs with a
+//! special first process.
 //!
-//! It is for what this machine's kernel cannot show: cgroup v2 with all
-//! controllers, and kernels that lack something. Debian's kernels have most of
-//! what nodlet needs as modules, so one that is not loaded is lacking. QEMU
-//! translates every instruction (no KVM is needed), so a guest is some ten times
-//! slower than this machine. `tests/src/guest.rs` is what is agreed with the
-//! guest's first process; `guest/kernel.rs` gets the kernel, `debian.rs` the
-//! packages. Nothing in a guest waits for this machine: its clock counts what it does.
+//! Guests are for tests that this machine's kernel cannot run: cgroup v2 with all controllers, and kernels
+//! that lack a feature. Debian's kernels have most of what nodlet needs as modules, so a module that is not
+//! loaded is a missing feature. QEMU translates every instruction (no KVM is needed), so a guest is some ten
+//! times slower than this machine. `tests/src/guest.rs` defines the interface to the guest's first process;
+//! `guest/kernel.rs` gets the kernel, `debian.rs` the packages. A guest's timeouts do not depend on this
+//! machine's speed: its clock counts executed instructions.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File};
@@ -29,19 +28,19 @@ mod systemd;
 use self::cpio::Cpio;
 use self::kernel::Kernel;
 
-/// A processor that a guest has, and how QEMU makes a machine of it.
+/// A processor of guests, and how QEMU emulates a machine with it.
 struct Processor {
     triple: &'static str,
     qemu: &'static str,
-    /// The Debian package that brings it.
+    /// The Debian package of the emulator.
     package: &'static str,
     machine: &'static [&'static str],
     console: &'static str,
-    /// As Debian calls it.
+    /// Debian's name of the processor.
     debian: &'static str,
-    /// As Go calls it.
+    /// Go's name of the processor.
     go: &'static str,
-    /// Debian's package of the kernel: where there is one for virtual machines, that.
+    /// Debian's package of the kernel; the one for virtual machines if it exists.
     kernel: &'static str,
 }
 
@@ -50,7 +49,7 @@ const PROCESSORS: &[Processor] = &[
         triple: "x86_64-unknown-linux-musl",
         qemu: "qemu-system-x86_64",
         package: "qemu-system-x86",
-        // Without cmpxchg16b, after which QEMU 7.2 now and then restores wrong flags.
+        // Without cmpxchg16b, after which QEMU 7.2 sometimes restores wrong flags.
         machine: &["-machine", "q35", "-cpu", "Nehalem,-cx16,+rdrand"],
         console: "ttyS0",
         debian: "amd64",
@@ -81,7 +80,7 @@ const PROCESSORS: &[Processor] = &[
         triple: "armv7-unknown-linux-musleabihf",
         qemu: "qemu-system-arm",
         package: "qemu-system-arm",
-        // Debian's kernel has no LPAE: it reaches nothing above 4 GiB.
+        // Debian's kernel has no LPAE, so it cannot use addresses above 4 GiB.
         machine: &["-machine", "virt,highmem=off", "-cpu", "cortex-a15"],
         console: "ttyAMA0",
         debian: "armhf",
@@ -90,39 +89,39 @@ const PROCESSORS: &[Processor] = &[
     },
 ];
 
-/// One boot.
+/// A guest: one boot with its tests.
 struct Guest<'a> {
     name: &'static str,
-    /// What it shows, for people.
+    /// What the guest tests, for people.
     what: &'static str,
-    /// More words for the kernel's command line.
+    /// Additional arguments of the kernel's command line.
     kernel: &'static str,
     /// Test programs and their arguments.
     runs: &'a [&'a str],
-    /// All that nodlet needs of the kernel is loaded by then.
+    /// Modules that are loaded before the tests: everything that nodlet needs of the kernel.
     modules: &'static [&'static str],
-    /// Too long for every check.
+    /// Whether the guest takes too long for every check.
     only_by_hand: bool,
-    /// The first process becomes systemd, with a Debian around it.
+    /// Whether the first process becomes systemd, in a Debian system.
     systemd: bool,
 }
 
-/// The crates with tests beside the code of which some are about the kernel.
+/// The crates with unit tests of which some depend on the kernel.
 const UNITS: &[&str] = &["nodlet_host", "nodlet_runtime", "nodlet_supervisor"];
 
-/// What nodlet needs and Debian's kernels have as modules.
+/// The modules of Debian's kernels that nodlet needs.
 const NEEDED: &[&str] = &["erofs", "overlay", "veth", "bridge", "loop"];
 
-/// Suites that drive a device with the real kubectl.
+/// Suites that use the real kubectl.
 const WITH_KUBECTL: &[&str] = &["init", "debug", "update", "admission", "documents", "metadata", "sessions"];
 
 /// Suites with pods of Kubernetes' own test program.
 const WITH_AGNHOST: &[&str] = &["documents"];
 
-/// Suites that install the Debian package themselves, and upgrade it to one with a later version.
+/// Suites that install the Debian package, and upgrade it to one with a later version.
 const WITH_PACKAGES: &[&str] = &["package"];
 
-/// Those packages: their files in `/packages` of the guest, and their versions.
+/// The packages for these suites: their files in `/packages` of the guest, and their versions.
 const PACKAGES: &[(&str, &str)] = &[("nodlet-1.deb", "1.0-1"), ("nodlet-2.deb", "1.0-2")];
 
 const GUESTS: &[Guest<'_>] = &[
@@ -160,7 +159,7 @@ const GUESTS: &[Guest<'_>] = &[
         runs: &[
             "limits --ignored --test-threads=1",
             "cgroup2 --ignored --test-threads=1",
-            // Its kernel has no classifier of packets: filters are attached in the other way.
+            // This kernel has no packet classifier: filters are attached in the other way.
             "isolation --test-threads=1 a_pod_cannot",
             "nodlet_host cgroup::",
         ],
@@ -185,7 +184,7 @@ const GUESTS: &[Guest<'_>] = &[
             "init",
             "hooks",
             "policies",
-            // The others take images that are built for this machine's processor alone.
+            // The remaining tests use images that are only built for this machine's processor.
             "documents --skip myapp_pod --skip the_sidecar_of",
             "messages",
             "debug",
@@ -224,7 +223,7 @@ const GUESTS: &[Guest<'_>] = &[
         what: "a service of systemd, beside NetworkManager, networkd and resolved",
         kernel: "systemd.show_status=0",
         runs: &["systemd --ignored --test-threads=1 --skip turned_off"],
-        // With what tests take for a network card.
+        // Includes the module that the tests use as a network card.
         modules: &["erofs", "overlay", "veth", "bridge", "loop", "dummy"],
         only_by_hand: true,
         systemd: true,
@@ -249,7 +248,7 @@ const GUESTS: &[Guest<'_>] = &[
     },
 ];
 
-/// A guest that says nothing for so long hangs, however busy this machine is.
+/// The timeout without any output, after which a guest hangs, however busy this machine is.
 const SILENCE: Duration = Duration::from_secs(1800);
 
 const MEMORY_MIB: u32 = 3072;
@@ -293,23 +292,23 @@ pub(crate) fn run(arguments: &[String]) -> Outcome {
     boot_all(processor, &[&Guest { runs: &[&run], ..*guest }], choice)
 }
 
-/// Test programs in one boot of a foreign guest: emulators of other processors than this machine's take no
-/// initramfs of many hundreds of MiB, nor does a 32-bit kernel.
+/// The most test programs in one boot of a guest with another processor: its emulator cannot load an
+/// initramfs of many hundreds of MiB, nor can a 32-bit kernel.
 const FOREIGN_AT_A_TIME: usize = 10;
 
-/// Those that are a step of the check.
+/// Boots the guests that are a step of the check.
 pub(crate) fn check() -> Outcome {
     boot_all(host()?, &always(), None)
 }
 
-/// So many tests of one program, with another processor than this machine's: what a check has time for.
+/// The number of tests of one program with another processor, for which a check has time.
 const FOREIGN_TESTS: usize = 4;
 
-/// Guests that were seen to boot with each processor.
+/// Guests that are known to boot with each processor.
 const FOREIGN: &[&str] = &["v2", "lacking", "idle", "off"];
 
-/// A few tests with another processor. The number chooses them: which processor, which program, and which
-/// tests of that; numbers in a row choose the processors in turn.
+/// Runs a few tests with another processor. The number chooses the processor, the program, and its tests;
+/// consecutive numbers choose the processors in turn.
 pub(crate) fn foreign(number: usize) -> Outcome {
     let ours = host()?.triple;
     let processors: Vec<&Processor> =
@@ -325,8 +324,8 @@ pub(crate) fn foreign(number: usize) -> Outcome {
     boot_all(processor, &[guest], Some(Choice::Some { number, count: FOREIGN_TESTS }))
 }
 
-/// Every guest, with every processor, or a part of the tests of each guest; but systemd only with this
-/// machine's own processor, whose programs debootstrap can run here.
+/// Runs every guest, with every processor, or a part of each guest's tests. The guest with systemd only runs
+/// with this machine's own processor, because debootstrap executes the packages' programs.
 pub(crate) fn whole(part: &str) -> Outcome {
     let choice = Some(part).filter(|part| *part != "1/1").and_then(Choice::part);
     let ours = host()?.triple;
@@ -337,12 +336,12 @@ pub(crate) fn whole(part: &str) -> Outcome {
     })
 }
 
-/// The program that boots guests with this machine's processor, and the Debian package that brings it.
+/// The emulator of guests with this machine's processor, and its Debian package.
 pub(crate) fn emulator() -> Option<(&'static str, &'static str)> {
     host().ok().map(|processor| (processor.qemu, processor.package))
 }
 
-/// This machine's own.
+/// This machine's own processor.
 fn host() -> Result<&'static Processor, Failure> {
     processor(cross::host()?.triple)
 }
@@ -398,7 +397,7 @@ fn boot_all(processor: &Processor, guests: &[&Guest<'_>], choice: Option<Choice>
         let counts = match guest.judge(&said, choice) {
             Ok(counts) => counts,
             Err(why) => {
-                // The others all the same: whoever reads what CI printed has no second look.
+                // The other guests still run: readers of CI's output cannot try again.
                 failures.push(format!(
                     "guest {}: {why}; all that it said:\n{said}\nalso in {}",
                     guest.name,
@@ -421,10 +420,10 @@ fn boot_all(processor: &Processor, guests: &[&Guest<'_>], choice: Option<Choice>
     Ok(())
 }
 
-/// What runs in the containers.
+/// The cargo arguments that build the program in the containers.
 const DEMO: &str = "rustc --package nodlet-tests --bin demo";
 
-/// The programs that these guests run, and those that they need for it, by name.
+/// Builds the programs that these guests run, and those that they need for it. Returns them by name.
 fn build(processor: &Processor, guests: &[&Guest<'_>]) -> Result<BTreeMap<String, PathBuf>, Failure> {
     let runs = guests.iter().flat_map(|guest| guest.runs).filter_map(|run| run.split(' ').next());
     let tests: BTreeSet<String> = runs
@@ -442,13 +441,13 @@ fn build(processor: &Processor, guests: &[&Guest<'_>]) -> Result<BTreeMap<String
         "build --bin nodlet --bin guest-init --package nodlet --package nodlet-tests",
         "build --package nodlet-runtime --example replay",
         &tests,
-        // Last: the tests' build makes one of the same name.
+        // Last, because the tests' build makes a program with the same name.
         DEMO,
     ] {
         let mut build = cross::cargo_for_triple(processor.triple)?;
         build.args(words.split(' ')).args(["--quiet", "--message-format=json-render-diagnostics"]);
         if words == DEMO {
-            // What is for debuggers is most of the program, and each image with it is hashed.
+            // Debug information is most of the program, and each image with it is hashed.
             build.args(["--", "-Cstrip=symbols"]);
         }
         eprintln!("$ {}", line_of(&build));
@@ -469,8 +468,8 @@ fn build(processor: &Processor, guests: &[&Guest<'_>]) -> Result<BTreeMap<String
     Ok(programs)
 }
 
-/// Copies of the programs without what is for debuggers, which is most of them: not every emulated
-/// machine can be given a file of hundreds of MiB.
+/// Copies of the programs without debug information, which is most of their size: not every emulated machine
+/// supports a file of hundreds of MiB.
 fn without_debug(
     programs: &BTreeMap<String, PathBuf>,
     dir: &Path,
@@ -533,7 +532,7 @@ impl Guest<'_> {
             cpio.file("/bin/busybox", 0o755, &fs::read(program("busybox")?)?).map_err(failed)?;
         }
         cpio.file("/init", 0o755, &fs::read(program("guest-init")?)?).map_err(failed)?;
-        // Where the tests look for them, which is where they were built.
+        // At the paths at which the tests look for them, which is where they were built.
         for (suites, name, at) in [
             (WITH_KUBECTL, "kubectl", go::KUBECTL.path(None)?),
             (WITH_AGNHOST, "agnhost", go::AGNHOST.path(None)?),
@@ -563,7 +562,7 @@ impl Guest<'_> {
         cpio.end().map(drop).map_err(failed)
     }
 
-    /// Boots it and gives all that it said until it was off.
+    /// Boots the guest, and returns all of its output until it was off.
     fn boot(
         &self,
         processor: &Processor,
@@ -571,13 +570,13 @@ impl Guest<'_> {
         initramfs: &Path,
         log: &Path,
     ) -> Result<String, Failure> {
-        // What an earlier guest said is not what this one says, if its emulator does not start.
+        // The output of an earlier guest must not count if the emulator does not start.
         File::create(log)?;
         let mut qemu = Command::new(processor.qemu);
         qemu.args(processor.machine)
             .args(["-accel", "tcg", "-smp", "1"])
-            // The guest's clock counts its instructions, two nanoseconds each, and does not
-            // wait where the guest does: its deadlines know nothing of how busy this machine is.
+            // The guest's clock counts its instructions, two nanoseconds each, and skips idle time: the
+            // guest's deadlines do not depend on how busy this machine is.
             .args(["-icount", "shift=1,sleep=off", "-rtc", "clock=vm"])
             .args(["-m", &MEMORY_MIB.to_string(), "-nodefaults", "-no-user-config", "-no-reboot"])
             .args(["-display", "none", "-nic", "none"])
@@ -588,10 +587,11 @@ impl Guest<'_> {
             .arg("-initrd")
             .arg(initramfs)
             .arg("-append")
-            // Errors only: warnings would stand in the middle of what the tests say.
+            // Only errors: warnings would interrupt the tests' output.
             .arg(format!("console={} panic=-1 mitigations=off loglevel=1 {}", processor.console, self.kernel))
             .stdin(Stdio::null());
-        // SAFETY: one system call, which is async-signal-safe. A guest must not outlive who waits for it.
+        // SAFETY: one system call, which is async-signal-safe. It makes the guest end with the process that
+        // waits for it.
         unsafe { qemu.pre_exec(|| Ok(nix::sys::prctl::set_pdeathsig(nix::sys::signal::Signal::SIGKILL)?)) };
         let mut qemu = qemu.spawn().map_err(|error| {
             format!(
@@ -623,8 +623,8 @@ impl Guest<'_> {
         Ok(said)
     }
 
-    /// How many tests passed in each run, if all that was wanted ran, and well. Of a part of the tests a
-    /// run may have none.
+    /// The number of passed tests in each run. Fails unless all wanted tests ran and passed. With a part of
+    /// the tests, a run may have none.
     fn judge(&self, said: &str, choice: Option<Choice>) -> Result<Vec<u32>, String> {
         let says = |what: &str| said.lines().filter(|line| *line == format!("{SAYS}{what}")).count();
         for run in self.runs {
@@ -657,7 +657,7 @@ impl Guest<'_> {
     }
 }
 
-/// `test result: ok. 3 passed; …`, or as the supervisor's tests say it: `test result: 3 passed; …`.
+/// Parses `test result: ok. 3 passed; …`, or the supervisor tests' format `test result: 3 passed; …`.
 fn passed(line: &str) -> Option<u32> {
     line.strip_prefix("test result: ")?.split(" passed").next()?.rsplit(' ').next()?.parse().ok()
 }

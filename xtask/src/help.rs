@@ -1,6 +1,6 @@
-//! The help texts of nodlet's verbs, read from the program itself: the source of its manual pages
-//! (`help/manual.rs`) and of what shells complete (`help/completion.rs`). A verb that is new, or a
-//! flag, is in both without another line here.
+//! Parses the help texts of nodlet's verbs, read from the program itself. They are the source of the manual
+//! pages (`help/manual.rs`) and of shell completion (`help/completion.rs`), so that a new verb or flag
+//! appears in both automatically.
 
 use std::path::Path;
 use std::process::Command;
@@ -10,7 +10,7 @@ use crate::{Failure, line_of};
 pub(crate) mod completion;
 pub(crate) mod manual;
 
-/// What `nodlet --help` and `nodlet VERB --help` print.
+/// The contents of `nodlet --help` and `nodlet VERB --help`.
 #[derive(Debug)]
 pub(crate) struct Help {
     /// The first line of `nodlet --help`.
@@ -19,34 +19,34 @@ pub(crate) struct Help {
     pub(crate) verbs: Vec<Verb>,
 }
 
-/// One verb.
+/// The help of one verb.
 #[derive(Debug)]
 pub(crate) struct Verb {
     pub(crate) name: String,
-    /// Its line in the list of verbs.
+    /// The verb's line in the list of verbs.
     pub(crate) summary: String,
-    /// Paragraphs before the usage, joined to a line each.
+    /// The paragraphs before the usage, each joined to one line.
     pub(crate) description: Vec<String>,
     /// The lines of the usage, without `Usage:`.
     pub(crate) usage: Vec<String>,
-    /// Paragraphs after the usage or the flags.
+    /// The paragraphs after the usage or the flags.
     pub(crate) notes: Vec<String>,
-    /// Lines as they are, without the common indent.
+    /// The lines of the examples, without their common indentation.
     pub(crate) examples: Vec<String>,
     pub(crate) flags: Vec<Flag>,
 }
 
-/// An option with its other names.
+/// An option with all its names.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Flag {
-    /// `-n` and `--namespace`.
+    /// The names, for example `-n` and `--namespace`.
     pub(crate) names: Vec<String>,
-    /// `NAME`; empty for a switch.
+    /// The placeholder of the value, for example `NAME`; empty for a switch.
     pub(crate) value: String,
     pub(crate) text: String,
 }
 
-/// Runs a nodlet that this machine can execute.
+/// Reads the help texts by running a nodlet that this machine can execute.
 pub(crate) fn of(program: &Path) -> Result<Help, Failure> {
     let help = |arguments: &[&str]| {
         let mut command = Command::new(program);
@@ -133,7 +133,7 @@ fn verb(name: &str, summary: &str, text: &str) -> Result<Verb, Failure> {
     Ok(verb)
 }
 
-/// The lines up to the next one at the margin; blank lines separate examples and do not end them.
+/// The lines up to the next unindented one; blank lines separate examples and do not end them.
 fn indented<'a>(lines: &mut std::iter::Peekable<std::str::Lines<'a>>) -> Vec<&'a str> {
     let mut block = Vec::new();
     while let Some(line) = lines.next_if(|line| line.is_empty() || line.starts_with("  ")) {
@@ -145,8 +145,8 @@ fn indented<'a>(lines: &mut std::iter::Peekable<std::str::Lines<'a>>) -> Vec<&'a
     block
 }
 
-/// Reads lines like `  -n, --namespace NAME   of this namespace`, with the text in the lines below
-/// where it does not fit.
+/// Parses lines such as `  -n, --namespace NAME   of this namespace`, whose text may continue in the lines
+/// below.
 fn flags(lines: &[&str]) -> Result<Vec<Flag>, Failure> {
     let mut flags: Vec<Flag> = Vec::new();
     for line in lines.iter().map(|line| line.trim()) {
@@ -162,7 +162,7 @@ fn flags(lines: &[&str]) -> Result<Vec<Flag>, Failure> {
         loop {
             let (name, rest) = head.split_once(' ').unwrap_or((head, ""));
             head = rest;
-            // `--wait=false` is a switch which is on without it, and so is `--wait[=DURATION]`.
+            // `--wait=false` is a switch that is on by default, and so is `--wait[=DURATION]`.
             let is_last = !name.ends_with(',');
             let name = name.trim_end_matches(',').split(['=', '[']).next().unwrap_or(name);
             if !name.chars().all(|c| c.is_ascii_alphanumeric() || c == '-') {
@@ -173,7 +173,7 @@ fn flags(lines: &[&str]) -> Result<Vec<Flag>, Failure> {
                 break;
             }
         }
-        // One that is too long for the column has a single space before its text.
+        // A flag that is too long for the column has a single space before its text.
         let (value, more) = head.split_once(' ').unwrap_or((head, ""));
         flag.value = value.to_owned();
         flag.text = if more.is_empty() { text.trim().to_owned() } else { format!("{more} {text}") };
@@ -184,15 +184,15 @@ fn flags(lines: &[&str]) -> Result<Vec<Flag>, Failure> {
 }
 
 impl Flag {
-    /// `--namespace` of `-n, --namespace`.
+    /// The long name, for example `namespace` of `-n, --namespace`.
     pub(crate) fn long(&self) -> Option<&str> {
         self.names.iter().find_map(|name| name.strip_prefix("--"))
     }
 }
 
 impl Verb {
-    /// Words of the usage that are typed as they are: `load`, `ls` and `rm` of `nodlet image`, and the word that may
-    /// be left out of `nodlet system [status]`.
+    /// The words of the usage that are typed literally: `load`, `ls` and `rm` of `nodlet image`, and the
+    /// optional word of `nodlet system [status]`.
     pub(crate) fn words(&self) -> Vec<String> {
         let mut words: Vec<String> = Vec::new();
         for line in &self.usage {
@@ -224,12 +224,12 @@ impl Verb {
         unique
     }
 
-    /// Whether its first argument is the name of a pod.
+    /// Whether the first argument is the name of a pod.
     pub(crate) fn takes_pod(&self) -> bool {
         self.usage.iter().any(|line| line.split(' ').nth(2) == Some("POD"))
     }
 
-    /// How many arguments precede the first that is the name of a file; `None` if there is none.
+    /// The number of arguments before the first one that is a file name; `None` if there is none.
     pub(crate) fn before_files(&self) -> Option<usize> {
         let of_line = |line: &String| {
             let (mut count, mut before) = (0, "");
@@ -247,7 +247,7 @@ impl Verb {
     }
 }
 
-/// What completes the value of a flag.
+/// The completions of a flag's value.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Values {
     Files,
@@ -267,7 +267,8 @@ impl Flag {
         if !self.value.is_empty() && self.value.chars().all(|c| c.is_ascii_lowercase()) {
             return Values::OneOf(vec![self.value.clone()]);
         }
-        // `wide, yaml, json or name`, `what it may: general, baseline or restricted`, `json: one object a line`
+        // The patterns are: `wide, yaml, json or name`, `what it may: general, baseline or restricted`,
+        // `json: one object a line`
         let text = without_parentheses(&self.text);
         let (before, after) = text.split_once(": ").unwrap_or((&text, ""));
         let all = list(after).filter(|list| list.len() > 1).or_else(|| list(before));
@@ -278,8 +279,8 @@ impl Flag {
     }
 }
 
-/// The words of `pods (po), nodes or namespaces`, with those in parentheses; of nothing but such a
-/// list.
+/// The words of a list such as `pods (po), nodes or namespaces`, including those in parentheses; `None` if
+/// the text is not only a list.
 fn list(text: &str) -> Option<Vec<String>> {
     let text = text.replace(" or ", ", ").replace(['(', ')'], ",");
     let words: Vec<&str> = text.split(',').map(str::trim).filter(|word| !word.is_empty()).collect();
@@ -287,7 +288,7 @@ fn list(text: &str) -> Option<Vec<String>> {
     (!words.is_empty() && words.iter().all(is_word)).then(|| words.into_iter().map(str::to_owned).collect())
 }
 
-/// `strict, warn` of `strict (the default), warn`.
+/// Removes parentheses: `strict, warn` of `strict (the default), warn`.
 fn without_parentheses(text: &str) -> String {
     let mut rest = text;
     let mut kept = String::new();

@@ -1,9 +1,10 @@
-//! `cargo xtask image PROFILE`: what a board boots, from its profile, with pods and their images in it.
+//! `cargo xtask image PROFILE`: builds the files that a board boots, from its profile, with pods and their
+//! images.
 //!
-//! Three files in `.work/boards/PROFILE`: the kernel, an initramfs that holds everything else, and
-//! the kernel's command line. Everything but nodlet is Debian's for the board's processor. Nobody
-//! needs to be root, and the same sources give the same bytes with the same packages of Debian,
-//! which the file `packages` names.
+//! In RAM form, an image has three files in `.work/boards/PROFILE`: the kernel, an initramfs with everything
+//! else, and the kernel's command line. Everything but nodlet is Debian's for the board's processor. Root is
+//! not needed, and the same sources give the same bytes with the same packages of Debian, which the file
+//! `packages` lists.
 
 use std::ffi::OsStr;
 use std::fs::{self, File};
@@ -29,15 +30,15 @@ mod source_date;
 pub(crate) use boot_commands::LEAST_DISK_MEMORY_MIB;
 pub(crate) use source_date::seconds as source_date;
 
-/// The files of a device image: one form at least.
+/// The files of a device image, which has at least one of these forms.
 pub(crate) struct DeviceImage {
-    /// The form that lies in RAM; `None` of an image that does not fit there.
+    /// The form that lies in RAM; `None` for an image that does not fit there.
     pub(crate) ram: Option<RamForm>,
-    /// The flashable form, of a board with `[storage]`.
+    /// The flashable form, for a board with `[storage]`.
     pub(crate) disk: Option<PathBuf>,
 }
 
-/// The three files that a boot loader loads, after which the board needs no medium.
+/// The three files that a boot loader loads. After that, the board needs no medium.
 pub(crate) struct RamForm {
     pub(crate) kernel: PathBuf,
     pub(crate) initramfs: PathBuf,
@@ -45,7 +46,7 @@ pub(crate) struct RamForm {
 }
 
 impl RamForm {
-    /// The files in a directory.
+    /// The files of this form in a directory.
     pub(crate) fn in_directory(directory: &Path) -> RamForm {
         RamForm {
             kernel: directory.join("kernel"),
@@ -65,20 +66,20 @@ impl DeviceImage {
     }
 }
 
-/// What goes into an image besides the profile.
+/// The contents of an image, besides the profile.
 #[derive(Default)]
 pub(crate) struct Contents {
-    /// Manifests.
+    /// Manifest files.
     pub(crate) pods: Vec<PathBuf>,
     /// Image archives.
     pub(crate) archives: Vec<PathBuf>,
-    /// Public keys of those who may log in as root.
+    /// Files with the public SSH keys that may log in as root.
     pub(crate) ssh_keys: Vec<PathBuf>,
-    /// Public keys of those who may log in as the user `nodlet`, who may use nodlet's API.
+    /// Files with the public SSH keys that may log in as the user `nodlet`, who may use nodlet's API.
     pub(crate) push_keys: Vec<PathBuf>,
     /// The identity of one board: `/boot/nodlet.conf`.
     pub(crate) config: Option<PathBuf>,
-    /// Directory with the firmware that the profile names.
+    /// The directory with the firmware files that the profile names.
     pub(crate) firmware: Option<PathBuf>,
 }
 
@@ -112,7 +113,7 @@ pub(crate) fn run(arguments: &[String]) -> Outcome {
         let known = profile::known()?.join(", ");
         return Err(Failure(format!("{}; profiles are {known}", misused("image").0)));
     };
-    // Asked first: nobody should learn it after minutes.
+    // Checked first, so that a missing file is not reported only after minutes.
     let keys = contents.ssh_keys.iter().chain(&contents.push_keys);
     for file in contents.pods.iter().chain(&contents.archives).chain(keys).chain(&contents.config) {
         File::open(file).map_err(|error| format!("failed to open {}: {error}", file.display()))?;
@@ -125,7 +126,7 @@ pub(crate) fn run(arguments: &[String]) -> Outcome {
             Some(file) => {
                 let text =
                     fs::read(file).map_err(|error| format!("failed to read {}: {error}", file.display()))?;
-                // What is no text is rejected with the rest of its faults.
+                // A file that is not text is rejected later, with its other faults.
                 let is_key = |line: &str| ["ssh-key", "push-key"].iter().any(|key| line.starts_with(key));
                 String::from_utf8_lossy(&text).lines().any(|line| is_key(line.trim_start()))
             }
@@ -154,7 +155,7 @@ pub(crate) fn build(
     contents: &Contents,
     directory: &Path,
 ) -> Result<DeviceImage, Failure> {
-    // What may be missing or wrong is looked for before what takes minutes.
+    // Everything that may be missing or wrong is checked before the steps that take minutes.
     require_names(&contents.pods)?;
     authorized_keys(&contents.ssh_keys)?;
     authorized_keys(&contents.push_keys)?;
@@ -166,7 +167,7 @@ pub(crate) fn build(
     let program = cross::build(target)?;
     let new = directory.join("initramfs.new");
     let failed = |error: io::Error| Failure(format!("failed to write {}: {error}", new.display()));
-    // A level at which the emulated board unpacks quickly; gzip's header has no time in it.
+    // A compression level that the emulated board decompresses quickly; the gzip header has no time.
     let compressed =
         GzEncoder::new(BufWriter::new(File::create(&new).map_err(failed)?), Compression::default());
     let mut cpio = Cpio::new(Counted { to: compressed, bytes: 0 });
@@ -177,7 +178,7 @@ pub(crate) fn build(
     add_contents(&mut cpio, contents, &baked)?;
     let Counted { to: compressed, bytes: unpacked } = cpio.end().map_err(failed)?;
     compressed.finish().and_then(|mut file| file.flush()).map_err(failed)?;
-    // An image that does not fit leaves the files of the former one as they are.
+    // An image that does not fit must leave the files of the former one unchanged.
     let sizes = [unpacked, fs::metadata(&new)?.len(), fs::metadata(&kernel.image)?.len()];
     let parts = disk::Parts {
         kernel: &kernel,
@@ -194,7 +195,7 @@ pub(crate) fn build(
         fs::copy(&kernel.image, &ram.kernel)?;
         fs::write(&ram.command_line, format!("{}\n", profile.command_line))?;
     } else {
-        // Those of a former image would be another image than the disk beside them.
+        // Files of a former image would not belong to the new disk.
         for file in ram.files().into_iter().chain([&new]) {
             let _ = fs::remove_file(file);
         }
@@ -210,7 +211,7 @@ pub(crate) fn build(
     Ok(image)
 }
 
-/// The kernel of a board, which has all modules that the profile names.
+/// The kernel of a board, which must have all modules that the profile names.
 fn kernel_of(profile: &Profile) -> Result<Kernel, Failure> {
     let kernel = kernel::of(&profile.kernel, &profile.debian).map_err(|error| {
         of_key(profile, &format!("kernel {:?} for debian {:?}", profile.kernel, profile.debian), error)
@@ -228,17 +229,17 @@ fn kernel_of(profile: &Profile) -> Result<Kernel, Failure> {
     Ok(kernel)
 }
 
-/// Holds what a profile names of its kernel's package against that package.
+/// Checks that the kernel's package has what the profile names of it.
 ///
 /// # Errors
-/// The package has no such module or device tree.
+/// The package lacks a module or the device tree.
 pub(crate) fn require_kernel(profile: &Profile) -> Outcome {
     let kernel = kernel_of(profile)?;
     let without_firmware = Profile { firmware: Vec::new(), ..profile.clone() };
     boot_files::of(&without_firmware, &kernel, None, &profile.command_line).map(drop)
 }
 
-/// A line for each package of Debian that an image was made of.
+/// A line for each Debian package of which an image was made.
 fn packages_of(profile: &Profile) -> Result<String, Failure> {
     let ssh = if profile.services.contains(&Program::Ssh) { SSH_PACKAGES } else { &[] };
     let mut names = vec![profile.kernel.as_str()];
@@ -248,22 +249,22 @@ fn packages_of(profile: &Profile) -> Result<String, Failure> {
     for package in profile.storage.iter().flat_map(disk::packages) {
         names.push(package);
     }
-    // Of the C library that nodlet is linked with, where it is not rustup's.
+    // The package of the C library with which nodlet is linked, unless it is rustup's.
     if debian::is_here("musl-dev", &profile.debian)? {
         names.push("musl-dev");
     }
     debian::records(names, &profile.debian)
 }
 
-/// What is wrong with a key of a profile.
+/// An error about a key of a profile.
 fn of_key(profile: &Profile, key: &str, Failure(why): Failure) -> Failure {
     Failure(format!("board/profiles/{}.toml: {key}: {why}", profile.name))
 }
 
-/// Which forms an image has: whether it fits into RAM, and its disk, which `build_disk` writes.
+/// Determines the forms of an image: whether it fits into RAM, and its disk, which `build_disk` writes.
 ///
 /// # Errors
-/// It has none.
+/// The image would have no form.
 fn forms(
     profile: &Profile,
     sizes: [u64; 3],
@@ -281,9 +282,9 @@ fn forms(
     }
 }
 
-/// Rejects an initramfs that the board cannot unpack: kernel and archive are in RAM at once, and the
-/// files may fill half of what is left. An image that passes may still be too large: how much the
-/// kernel takes for itself is known only when it runs.
+/// Rejects an initramfs that the board cannot unpack: kernel and archive are in RAM at the same time, and the
+/// files may fill half of the rest. An image that passes may still be too large, because only the running
+/// kernel knows how much memory it uses itself.
 fn require_fit(profile: &Profile, [unpacked, compressed, kernel]: [u64; 3]) -> Outcome {
     let [needed, memory] = [2 * unpacked + compressed + kernel, u64::from(profile.memory_mib) << 20];
     if needed <= memory {
@@ -297,7 +298,7 @@ fn require_fit(profile: &Profile, [unpacked, compressed, kernel]: [u64; 3]) -> O
     )))
 }
 
-/// Counts what is written.
+/// A writer that counts the bytes written.
 struct Counted<W> {
     to: W,
     bytes: u64,
@@ -318,8 +319,8 @@ impl<W: Write> Write for Counted<W> {
 /// Debian's packages on every board, besides the kernel's: a shell.
 const PACKAGES: &[&str] = &["busybox-static"];
 
-/// Those of boards with the service `ssh`: the SSH server with its libraries, and what serves `scp`
-/// and `sftp`.
+/// Debian's packages on boards with the service `ssh`: the SSH server with its libraries, and the programs
+/// that serve `scp` and `sftp`.
 const SSH_PACKAGES: &[&str] = &[
     "dropbear-bin",
     "libc6",
@@ -332,20 +333,20 @@ const SSH_PACKAGES: &[&str] = &[
     "zlib1g",
 ];
 
-/// What of those packages is left out: nothing on a board reads it.
+/// Parts of those packages that are omitted, because nothing on a board reads them.
 const LEFT_OUT: &[&str] = &["usr/share", "usr/lib/locale", "etc", "usr/sbin/dropbearconvert"];
 
-/// Files and directories of the C library's package that none of those programs opens, wherever they
-/// lie: converters between character sets, mathematics, help for debuggers.
+/// Files and directories of the C library's package, anywhere in it, that are omitted because none of those
+/// programs opens them: converters between character sets, mathematics, and help for debuggers.
 const LEFT_OUT_OF_LIBC: &[&str] =
     &["gconv", "libm.so.6", "libmvec.so.1", "libthread_db.so.1", "libc_malloc_debug.so.0"];
 
-/// Where busybox stands in for programs. The rest is `busybox NAME`.
+/// Programs that are links to busybox. Its other programs run as `busybox NAME`.
 const TOOLS: &[&str] =
     &["sh", "ls", "cat", "mkdir", "rm", "mv", "cp", "ps", "df", "dmesg", "mount", "ip", "ping", "vi"];
 
 fn add_system<W: Write>(cpio: &mut Cpio<W>, profile: &Profile) -> Outcome {
-    // As in Debian: what the loader is called lies in /lib.
+    // As in Debian: programs name the loader by a path in /lib.
     for (link, target) in [("bin", "usr/bin"), ("sbin", "usr/sbin"), ("lib", "usr/lib")] {
         cpio.link(link, target)?;
     }
@@ -375,12 +376,12 @@ fn add_system<W: Write>(cpio: &mut Cpio<W>, profile: &Profile) -> Outcome {
     for (path, text) in texts {
         cpio.file(path, 0o644, text.as_bytes())?;
     }
-    // Process 1 writes the keys of each user, which the SSH server looks for below the user's home.
+    // Process 1 writes the keys of each user, and the SSH server looks for them below the user's home.
     for (home, keys) in [("/root", "../run/ssh/root"), ("/home/nodlet", "../../run/ssh/nodlet")] {
         cpio.directory(home)?;
         cpio.link(&format!("{home}/.ssh"), keys)?;
     }
-    // The board's network service writes it.
+    // The board's network service writes this file.
     cpio.link("/etc/resolv.conf", "../run/nodlet/resolv.conf")?;
     for directory in ["/etc/nodlet/manifests", "/var/lib/nodlet", "/proc", "/sys", "/dev", "/run", "/tmp"] {
         cpio.directory(directory)?;
@@ -398,7 +399,7 @@ fn add_package<W: Write>(cpio: &mut Cpio<W>, root: &Path, directory: &Path) -> O
         if LEFT_OUT.contains(&name.as_str()) || LEFT_OUT_OF_LIBC.contains(&last) {
             continue;
         }
-        // Of before /usr was merged.
+        // A path from before the merge of /usr.
         let place = match name.split_once('/') {
             Some((top @ ("bin" | "sbin" | "lib" | "lib64"), rest)) => format!("/usr/{top}/{rest}"),
             Some(_) | None => format!("/{name}"),
@@ -417,7 +418,7 @@ fn add_package<W: Write>(cpio: &mut Cpio<W>, root: &Path, directory: &Path) -> O
     Ok(())
 }
 
-/// What the board's init reads: the profile, and modules with their order.
+/// Adds the files for the board's init: the description of the board, and modules with their order.
 fn add_board<W: Write>(cpio: &mut Cpio<W>, profile: &Profile, kernel: &Kernel) -> Outcome {
     cpio.file("/usr/lib/nodlet/board.json", 0o644, &serde_json::to_vec(&board_json::of(profile))?)?;
     add_limits(cpio, profile)?;
@@ -426,7 +427,7 @@ fn add_board<W: Write>(cpio: &mut Cpio<W>, profile: &Profile, kernel: &Kernel) -
     kernel.add_modules(cpio, &wanted)
 }
 
-/// Limits that are read without an agent, too.
+/// Adds limits that also apply without an agent.
 fn add_limits<W: Write>(cpio: &mut Cpio<W>, profile: &Profile) -> Outcome {
     if let Some(size) = &profile.images.max_size {
         cpio.file("/etc/nodlet/image-store-limit", 0o644, format!("{size}\n").as_bytes())?;
@@ -434,7 +435,8 @@ fn add_limits<W: Write>(cpio: &mut Cpio<W>, profile: &Profile) -> Outcome {
     Ok(())
 }
 
-/// Loads the image archives for the board's processor into a store; the directory of it.
+/// Loads the image archives for the board's processor into an image store. Returns the directory of the
+/// store.
 fn bake(profile: &Profile, contents: &Contents, directory: &Path) -> Result<PathBuf, Failure> {
     eprintln!("Building nodlet for this machine, which judges what goes into the image");
     run_command(cargo()?.args(["build", "--package", "nodlet"]))?;
@@ -444,7 +446,7 @@ fn bake(profile: &Profile, contents: &Contents, directory: &Path) -> Result<Path
     }
     let root = directory.join("baked");
     let _ = fs::remove_dir_all(&root);
-    // An image store, if an empty one: pods whose images are not in it are warned of.
+    // Create the store even if it is empty, so that pods whose images are missing cause warnings.
     fs::create_dir_all(root.join(IMAGES))?;
     let platform = match profile.architecture() {
         "arm" => "linux/arm/v7".to_owned(),
@@ -459,7 +461,7 @@ fn bake(profile: &Profile, contents: &Contents, directory: &Path) -> Result<Path
         )?;
     }
     if !contents.pods.is_empty() {
-        // Rejects what no agent would run, and warns of images that are not baked in.
+        // Rejects manifests that no agent would run, and warns of images that are not baked in.
         let mut judge = Command::new(built("debug", "nodlet")?);
         judge.args(["apply", "--dry-run=client", "--root"]).arg(&root);
         judge.stdout(Stdio::null());
@@ -468,15 +470,16 @@ fn bake(profile: &Profile, contents: &Contents, directory: &Path) -> Result<Path
     Ok(root.join(IMAGES))
 }
 
-/// Where a board has its image store.
+/// The path of a board's image store.
 const IMAGES: &str = "var/lib/nodlet/images";
 
-/// Rejects a profile whose arguments no agent would start with: it reads them before it shows its help.
+/// Rejects a profile with arguments that an agent would reject: an agent parses them before it prints its
+/// help.
 fn judge_agent(profile: &Profile) -> Outcome {
     let arguments = profile.agent_arguments();
     let judged =
         Command::new(built("debug", "nodlet")?).arg("agent").args(&arguments).arg("--help").output()?;
-    // A flag at the end whose value is missing would take `--help` for it.
+    // A flag at the end without its value would consume `--help` as the value.
     if judged.status.success() && judged.stdout.starts_with(b"Run the pods") {
         return Ok(());
     }
@@ -485,7 +488,7 @@ fn judge_agent(profile: &Profile) -> Outcome {
     Err(of_key(profile, "agent", Failure(format!("no agent starts with {arguments:?}: {said}"))))
 }
 
-/// Rejects a `nodlet.conf` that no board would take.
+/// Rejects a `nodlet.conf` that no board would accept.
 fn judge_identity(file: &Path) -> Outcome {
     let judged = Command::new(built("debug", "nodlet")?).args(["doctor", "--identity"]).arg(file).output()?;
     if judged.status.success() {
@@ -496,7 +499,7 @@ fn judge_identity(file: &Path) -> Outcome {
     Err(Failure(format!("{}: no board takes this identity: {said}", file.display())))
 }
 
-/// Adds all directories and files below `directory` at `place`, as root's.
+/// Adds all directories and files below `directory` at `place`, owned by root.
 fn add_tree<W: Write>(cpio: &mut Cpio<W>, directory: &Path, place: &str) -> Outcome {
     cpio.directory(place)?;
     let mut entries = fs::read_dir(directory)?.collect::<io::Result<Vec<_>>>()?;
@@ -536,7 +539,7 @@ fn add_contents<W: Write>(cpio: &mut Cpio<W>, contents: &Contents, baked: &Path)
     Ok(())
 }
 
-/// The public keys of these files, a line each.
+/// The public keys in these files, one per line.
 fn authorized_keys(files: &[PathBuf]) -> Result<String, Failure> {
     let mut keys = String::new();
     for file in files {
@@ -560,7 +563,7 @@ fn authorized_keys(files: &[PathBuf]) -> Result<String, Failure> {
     Ok(keys)
 }
 
-/// Rejects manifests of one name: one would take the place of the other.
+/// Rejects manifests with the same file name, because one would replace the other.
 fn require_names(pods: &[PathBuf]) -> Outcome {
     let mut seen = std::collections::BTreeMap::new();
     for pod in pods {

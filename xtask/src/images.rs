@@ -1,14 +1,13 @@
-//! Images of real software, made by the real tools: Debian's packages of redis,
-//! nginx and python3, unpacked, built into images by buildah and saved by podman
-//! and skopeo in each format that people will bring. What nodlet's own image
-//! builder would never write, these do.
+//! Images of real software, made by real tools: Debian's packages of redis, nginx and python3, unpacked,
+//! built into images by buildah, and saved by podman and skopeo in each common format. They have properties
+//! that the tests' own image builder never produces.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use crate::{Failure, Outcome, run as run_command, work};
 
-/// One image: its name, the packages in it, and the end of its Containerfile.
+/// The recipe of an image: its name, its packages, and the end of its Containerfile.
 struct Recipe {
     name: &'static str,
     packages: &'static [&'static str],
@@ -47,7 +46,7 @@ const RECIPES: &[Recipe] = &[
     },
 ];
 
-/// What every image has besides its packages, whose install scripts do not run.
+/// The users in every image, because the packages' install scripts do not run.
 const PASSWD: &str = "\
 root:x:0:0:root:/root:/bin/sh
 www-data:x:33:33:www-data:/var/www:/bin/sh
@@ -61,13 +60,12 @@ pub(crate) fn run(_: &[String]) -> Outcome {
     Ok(())
 }
 
-/// Builds what is not built yet, and gives the directory. Of each image there is
-/// `NAME.oci.tar`, `NAME.docker.tar` (podman save), `NAME.oci` (skopeo, a layout
-/// with zstd layers) and `NAME.docker.tar.gz`.
+/// Builds the missing images, and returns their directory. Each image has the files `NAME.oci.tar`,
+/// `NAME.docker.tar` (podman save), `NAME.oci` (skopeo, a layout with zstd layers) and `NAME.docker.tar.gz`.
 pub(crate) fn build() -> Result<PathBuf, Failure> {
     let dir = work("images")?;
     for recipe in RECIPES {
-        // Written last: with it, all are there, and made as the recipe says now.
+        // The stamp is written last: if it exists, all files exist and were made by the current recipe.
         let stamp = dir.join(format!("{}.recipe", recipe.name));
         let text = format!("{:?}\n{}", recipe.packages, recipe.containerfile);
         if !std::fs::read_to_string(&stamp).is_ok_and(|made| made == text) {
@@ -134,7 +132,7 @@ impl Recipe {
         run_command(Command::new("gzip").args(["--keep", "--fast", "--force"]).arg(saved("docker.tar")))
     }
 
-    /// The packages and all they depend on, as apt would install them on an empty system.
+    /// Downloads the packages and all their dependencies, as apt would install them on an empty system.
     fn download(&self, apt_get: &Path, context: &Path) -> Result<Vec<PathBuf>, Failure> {
         let archives = context.join("archives");
         std::fs::create_dir_all(archives.join("partial"))?;
@@ -150,7 +148,7 @@ impl Recipe {
                     .stdout(Stdio::null()),
             )
         };
-        // A machine that has all tools may never have asked which packages there are, or long ago.
+        // A machine that has all tools may have outdated lists of packages, or none.
         if let Err(Failure(why)) = download() {
             eprintln!("{why}; once more with new lists of packages");
             run_command(Command::new(apt_get).args(["-qq", "update"]))?;
@@ -164,7 +162,7 @@ impl Recipe {
     }
 }
 
-/// buildah and podman with a storage of their own: the machine's is not ours.
+/// buildah and podman with separate storage, so that the machine's own is not touched.
 struct Tools {
     storage: PathBuf,
 }
@@ -207,7 +205,7 @@ mod tests {
     fn lists_of_packages_are_fetched_where_there_are_none() {
         let scratch = std::env::temp_dir().join(format!("nodlet-images-{}", std::process::id()));
         std::fs::create_dir_all(&scratch).expect("a scratch directory");
-        // Knows no package until it has been told to update.
+        // A fake apt-get that knows no package before its first update.
         let apt_get = scratch.join("apt-get");
         let script = "#!/bin/sh\ncd \"${0%/*}\"\ncase \"$*\" in\n*update) : > lists ;;\n*) test -e lists && : > archives/a.deb ;;\nesac\n";
         std::fs::write(&apt_get, script).expect("written");

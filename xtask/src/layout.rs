@@ -1,13 +1,13 @@
-//! Writes the lists in `xtask/layout`, by which code lies in a binary for boards (`linker_script.rs`): first what an
-//! agent runs that has no pods, then what pods add, then what a supervisor runs, and at the end
-//! all the rest, which is most of it.
+//! Writes the lists in `xtask/layout`, which determine the order of code in a binary for boards
+//! (`linker_script.rs`): first the functions that an agent without pods executes, then those that pods add,
+//! then those of a supervisor, and at the end all others, which are most of the code.
 //!
-//! The kernel maps a file by pieces, of 64 KiB at least, around each page that is
-//! touched. With functions as they come, an agent that executes a tenth of the code has nearly
-//! all of it in its memory.
+//! The kernel maps a file in chunks of at least 64 KiB around each page that is touched. With functions in
+//! their original order, an agent that executes a tenth of the code would have nearly all of it in its
+//! memory.
 //!
-//! What is executed is seen with a breakpoint at the first byte of every function,
-//! which is taken away when it is hit: nothing but each function's first call is slower.
+//! Executed functions are detected by a breakpoint at the first byte of every function, which is removed when
+//! it is hit, so that only the first call of each function is slower.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::fs::{self, File};
@@ -28,10 +28,10 @@ use nodlet_tests::{Device, manifest};
 use crate::linker_script::{self, Functions, LISTS, OUTLINED};
 use crate::{Failure, Outcome, cross, misused, setup};
 
-/// The instruction that stops a process of x86-64: `int3`.
+/// The breakpoint instruction of x86-64: `int3`.
 const BREAKPOINT: u8 = 0xcc;
 
-/// Once nothing new has been executed for so long, what was begun is over.
+/// The time without newly executed functions after which everything that was started has settled.
 const QUIET: Duration = Duration::from_secs(2);
 
 pub(crate) fn run(arguments: &[String]) -> Outcome {
@@ -61,8 +61,8 @@ pub(crate) fn run(arguments: &[String]) -> Outcome {
     linker_script::write(lists)
 }
 
-/// How many of the patterns in `xtask/layout` fit no function of the binary that was built with them:
-/// functions that were renamed or removed since they were written, whose successors lie among the rest.
+/// The number of patterns in `xtask/layout` that match no function of the binary built with them: these
+/// functions were renamed or removed since, and their successors are not in any list.
 pub(crate) fn stale(target: &cross::Target) -> Result<u64, Failure> {
     let functions = functions(&fs::read_to_string(cross::map_of(target)?)?)?;
     let names: Vec<&str> = functions.values().map(|function| function.name.as_str()).collect();
@@ -71,9 +71,9 @@ pub(crate) fn stale(target: &cross::Target) -> Result<u64, Failure> {
     Ok(u64::try_from(stale.count())?)
 }
 
-/// As much of a pattern as fits none of the others.
+/// The shortest beginning of a pattern that matches none of the other functions.
 fn shortened(pattern: &str, others: &BTreeMap<u64, &str>) -> String {
-    /// What begins a little alike is apart where somebody adds a function.
+    /// The step of lengths: a longer beginning stays unique even if somebody adds a similar function.
     const STEP: usize = 8;
     let beginnings = (STEP..pattern.len()).step_by(STEP).filter_map(|length| pattern.get(..length));
     beginnings
@@ -82,7 +82,7 @@ fn shortened(pattern: &str, others: &BTreeMap<u64, &str>) -> String {
         .unwrap_or_else(|| pattern.to_owned())
 }
 
-/// Whether a name fits a pattern, in which `*` is for whatever there is.
+/// Whether a name matches a pattern, in which `*` matches anything.
 fn fits(pattern: &str, name: &str) -> bool {
     let mut pieces = pattern.split('*');
     let first = pieces.next().unwrap_or_default();
@@ -97,14 +97,14 @@ fn fits(pattern: &str, name: &str) -> bool {
     rest.ends_with(last)
 }
 
-/// A function as the linker placed it.
+/// A function as placed by the linker.
 struct Function {
-    /// Of its input section, `.text.` and what the compiler calls it; or of its file.
+    /// The name of the input section (`.text.` and the compiler's name) or of the input file.
     name: String,
     size: u64,
 }
 
-/// The functions of a linker's map, by address.
+/// The functions in a linker's map, by address.
 fn functions(map: &str) -> Result<BTreeMap<u64, Function>, Failure> {
     let mut functions = BTreeMap::new();
     for line in map.lines() {
@@ -117,7 +117,7 @@ fn functions(map: &str) -> Result<BTreeMap<u64, Function>, Failure> {
         let file = words.next().unwrap_or_default();
         let file = file.rsplit_once('/').map_or(file, |(_, file)| file);
         let name = match section.trim_end_matches(')') {
-            // Assembly of the C library has a file for each function, in an archive.
+            // The C library's assembly has a file for each function, in an archive.
             "" => file.trim_end_matches(')').replace('(', ":"),
             function => format!(".text{function}"),
         };
@@ -128,9 +128,9 @@ fn functions(map: &str) -> Result<BTreeMap<u64, Function>, Failure> {
     if functions.is_empty() { Err("the linker's map names no functions".into()) } else { Ok(functions) }
 }
 
-/// What fits a function in other builds, too: the hashes of crates (`Cs…_`) and the
-/// references to earlier parts of the name (`B…_`) differ there, and so does which of several
-/// functions of one name has which number of LLVM's (`.123`, `.llvm.123`).
+/// A pattern that also matches the function in other builds. There the hashes of crates (`Cs…_`) and the back
+/// references in names (`B…_`) differ, and so do the numbers that LLVM assigns to functions with the same
+/// name (`.123`, `.llvm.123`).
 fn pattern(name: &str) -> String {
     let mut pattern = String::new();
     let unnumbered = name.trim_end_matches(|last: char| last.is_ascii_digit());
@@ -153,8 +153,8 @@ fn pattern(name: &str) -> String {
     pattern + end
 }
 
-/// Runs pods with a breakpoint in every function, and gives the functions of each group in
-/// the order in which they were first executed.
+/// Runs pods with a breakpoint in every function. Returns the functions of each group in the order of their
+/// first execution.
 fn observe(program: &Path, functions: &BTreeMap<u64, Function>) -> Result<[Vec<u64>; 3], Failure> {
     // SAFETY: this program has one thread so far; nobody else reads the environment.
     unsafe { std::env::set_var("NODLET", program) };
@@ -170,7 +170,7 @@ fn observe(program: &Path, functions: &BTreeMap<u64, Function>) -> Result<[Vec<u
     let (group, hits, stop) = (AtomicUsize::new(0), AtomicUsize::new(0), AtomicBool::new(false));
     let (tell, told) = mpsc::channel();
     thread::scope(|scope| {
-        // Who starts a process that is traced is who can trace it: this thread.
+        // Only the thread that starts a traced process can trace it, so this thread starts it.
         let tracer = scope.spawn(|| Tracer::new(functions, &group, &hits).follow(agent, tell, &stop));
         let pid = told.recv().map_err(|_| "the agent cannot be started")?;
         let quiet = || {
@@ -207,19 +207,19 @@ fn observe(program: &Path, functions: &BTreeMap<u64, Function>) -> Result<[Vec<u
         device.wait_for("no pods", || device.pods().is_empty());
         quiet();
         stop.store(true, Ordering::Relaxed);
-        // Wakes the tracer by an end of what it traces.
+        // The end of a traced process wakes the tracer.
         kill(pid, Signal::SIGKILL).map_err(|error| format!("failed to end the agent: {error}"))?;
         tracer.join().map_err(|_| "the tracer panicked")?
     })
 }
 
-/// Follows an agent and all that comes of it. Each process that runs the binary
-/// has breakpoints of its own, which those that it forks have with its memory.
+/// Traces an agent and all its descendants. Each process that executes the binary has its own breakpoints,
+/// which its forks inherit with its memory.
 struct Tracer<'a> {
     functions: &'a BTreeMap<u64, Function>,
     group: &'a AtomicUsize,
     hits: &'a AtomicUsize,
-    /// The first byte of each function, which a breakpoint has the place of.
+    /// The first byte of each function, which a breakpoint replaces.
     first_bytes: HashMap<u64, u8>,
     supervisors: HashSet<i32>,
     executed: [Vec<u64>; 3],
@@ -251,7 +251,7 @@ impl<'a> Tracer<'a> {
         let mut begun = false;
         loop {
             let mut status = 0;
-            // SAFETY: `status` is ours; a child of another thread is not waited for.
+            // SAFETY: `status` is a local variable; children of other threads are not waited for.
             let pid = unsafe { libc::waitpid(-1, &raw mut status, libc::__WALL | libc::__WNOTHREAD) };
             if pid < 0 {
                 return Ok(self.executed);
@@ -282,12 +282,12 @@ impl<'a> Tracer<'a> {
                 0 => ptrace(libc::PTRACE_CONT, pid, usize::try_from(signal).expect("signals are positive")),
                 _ => ptrace(libc::PTRACE_CONT, pid, 0),
             };
-            // It may have been killed meanwhile.
+            // The process may have been killed meanwhile.
             let _ = resumed;
         }
     }
 
-    /// A process has become another program: ours again, as a supervisor, or none of ours.
+    /// Handles a process that has executed a program: nodlet again, as a supervisor, or another program.
     fn executes(&mut self, pid: i32) -> Outcome {
         let line = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
         let words: Vec<&[u8]> = line.split(|byte| *byte == 0).collect();
@@ -311,11 +311,11 @@ impl<'a> Tracer<'a> {
         Ok(())
     }
 
-    /// Whether a process has stopped at one of ours, which is gone then.
+    /// Whether a process has stopped at one of the breakpoints, which is then removed.
     fn breakpoint(&mut self, pid: i32) -> Result<bool, Failure> {
         // SAFETY: plain numbers, of which zeros are a value.
         let mut registers: libc::user_regs_struct = unsafe { std::mem::zeroed() };
-        // SAFETY: the kernel fills what is given, which has the size that it wants.
+        // SAFETY: the kernel fills a structure of the size that it expects.
         if unsafe { libc::ptrace(libc::PTRACE_GETREGS, pid, 0, &raw mut registers) } != 0 {
             return Ok(false);
         }
@@ -324,7 +324,7 @@ impl<'a> Tracer<'a> {
         let memory = File::options().write(true).open(format!("/proc/{pid}/mem"))?;
         memory.write_all_at(&[*byte], address)?;
         registers.rip = address;
-        // SAFETY: as above.
+        // SAFETY: the kernel reads a structure of the size that it expects.
         if unsafe { libc::ptrace(libc::PTRACE_SETREGS, pid, 0, &raw const registers) } != 0 {
             return Err(io::Error::last_os_error().into());
         }
@@ -339,7 +339,7 @@ impl<'a> Tracer<'a> {
 }
 
 fn ptrace(request: nodlet_tests::PtraceRequest, pid: i32, data: usize) -> Outcome {
-    // SAFETY: none of the requests that come here has the kernel write to our memory.
+    // SAFETY: none of the requests passed here makes the kernel write to this process's memory.
     match unsafe { libc::ptrace(request, pid, 0, data) } {
         -1 => Err(io::Error::last_os_error().into()),
         _ => Ok(()),

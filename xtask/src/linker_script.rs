@@ -1,9 +1,9 @@
-//! Where the code lies in a binary for boards: the linker script that `cargo xtask cross` links with, made of the
-//! lists in `xtask/layout`.
+//! The order of code in a binary for boards: makes the linker script for `cargo xtask cross` from the lists
+//! in `xtask/layout`.
 //!
-//! A list has one function a line, sorted, with `*` for what differs from build to build. `cargo xtask layout`
-//! (`layout.rs`) writes the lists. A line that fits no function costs nothing but memory, which `cargo xtask gates`
-//! measures. What is in no list lies in `.text`.
+//! A list has one function per line, sorted, with `*` for the parts that differ between builds. `cargo xtask
+//! layout` (`layout.rs`) writes the lists. A line that matches no function costs only memory, which `cargo
+//! xtask gates` measures. Functions in no list lie in `.text`.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -11,15 +11,15 @@ use std::path::PathBuf;
 
 use crate::{Failure, Outcome, project};
 
-/// The list of each section, and who executes what is in it; in the order in which the sections lie in the binary.
+/// The list of each section and a description of its functions, in the order of the sections in the binary.
 pub(crate) const LISTS: [(&str, &str); 3] = [
     ("agent", "An agent from its start on, that has an image and no pods."),
     ("pods", "What pods, probes and the clients that look at them add to that."),
     ("supervisor", "What a supervisor runs and an agent does not."),
 ];
 
-/// What LLVM makes of instructions that several functions repeat. Its numbers are others with each
-/// change and on each processor, and all groups call these: they lie together, behind the agent's.
+/// Functions that LLVM makes of instruction sequences in several functions. Their numbers change with each
+/// change and processor, and all groups call them, so they lie together, after the agent's functions.
 pub(crate) const OUTLINED: &str = ".text.OUTLINED_FUNCTION_*";
 
 /// The functions of each list.
@@ -53,8 +53,8 @@ fn file(list: &str) -> PathBuf {
     project().join("xtask/layout").join(list)
 }
 
-/// The linker script: a section for each list, one behind the other. The linker puts a function into
-/// the first section that has it.
+/// Makes the linker script, with one section after another for the lists. The linker puts a function into the
+/// first section that matches it.
 pub(crate) fn script(functions: &Functions) -> String {
     let mut script = String::new();
     let mut after = ".text".to_owned();
@@ -63,7 +63,8 @@ pub(crate) fn script(functions: &Functions) -> String {
         let _ = writeln!(script, "/* {what} */\nSECTIONS {{ {section} : {{");
         let outlined = (group == 0).then_some(OUTLINED);
         for function in functions.iter().map(String::as_str).chain(outlined) {
-            // The input section of a function, or a file of functions that have none of their own.
+            // The input section of a function, or an object file whose functions have no sections of their
+            // own.
             let _ = match function.starts_with(".text") {
                 true => writeln!(script, "*({function})"),
                 false => writeln!(script, "*{function}(.text)"),

@@ -1,8 +1,6 @@
-//! The tests that `check` runs in a short form, for as long as one likes. Each
-//! prints its seeds; a failure names the one to begin with:
-//! `cargo xtask long fuzz --seed 4711 --rounds 1`. Where there is an end to the
-//! cases it does them all, or with `--shard 2/5` the second of five parts of them,
-//! and says of how many.
+//! Runs the tests that `check` runs in a short form, for any time. Each prints its seeds; a failure names the
+//! seed to reproduce it: `cargo xtask long fuzz --seed 4711 --rounds 1`. A subject with a finite number of
+//! cases runs all of them, or with `--shard 2/5` the second of five parts, and prints their number.
 
 use std::process::Command;
 
@@ -10,22 +8,23 @@ use crate::{Failure, Outcome, cargo, earlier, guest, mutants, run as run_command
 
 /// How a subject is tested.
 enum Test {
-    /// With random inputs: rounds that take some minutes, and the tests.
+    /// By random inputs: the number of rounds that takes some minutes, and the arguments of `cargo test`.
     Random(u64, &'static [&'static str]),
-    /// The same, of a program that counts what the inputs reach.
+    /// By random inputs guided by coverage: the program counts the code that inputs reach.
     Guided(u64, &'static [&'static str]),
-    /// As often, or as much, as is said: what takes some minutes, and the tests.
+    /// By tests whose number of rounds can be set: the number that takes some minutes, and the arguments of
+    /// `cargo test`.
     Rounds(u64, &'static [&'static str]),
-    /// Of so many cases, which the seed chooses.
+    /// By this many cases, chosen by the seed.
     Sample(u64, fn(u64, u64) -> Outcome),
-    /// In every case there is, or in those of one part: `2/5`.
+    /// By all cases, or by those of one part such as `2/5`.
     Parts(fn(&str) -> Outcome),
-    /// In every case there is.
+    /// By all cases.
     All(fn() -> Outcome),
 }
 
 const SUBJECTS: &[(&str, Test)] = &[
-    // Random images against what GNU tar and umoci extract.
+    // Random images, compared with what GNU tar and umoci extract.
     ("images", Test::Random(300, &["--package", "nodlet-rootfs", "random_images"])),
     // Archives, manifests, protocol frames and API requests, changed at random.
     (
@@ -46,19 +45,19 @@ const SUBJECTS: &[(&str, Test)] = &[
             ],
         ),
     ),
-    // Pods whose lives chance writes, in simulated time.
+    // Pods with random events, in simulated time.
     ("stories", Test::Random(2_000, &["--release", "--package", "nodlet-core", "--lib", "sim::seeds::"])),
-    // Faults of one operator in the core, each of which has to fail a test.
+    // Mutations of the core, each of which must make a test fail.
     ("mutants", Test::Sample(20, mutants::run)),
-    // An image of so many megabytes in one layer, and one of as many names as are taken.
+    // An image with this many megabytes in one layer, and one with the most names that are accepted.
     ("memory", Test::Rounds(500, &["--package", "nodlet-rootfs", "tests::memory::"])),
-    // So many restarts of containers, and at least twice as many exec probes.
+    // This many restarts of containers, and at least twice as many exec probes.
     ("soak", Test::Rounds(10_000, &["--package", "nodlet-tests", "--test", "soak"])),
-    // Agent, supervisors and helpers, killed at each of their steps.
+    // Agent, supervisors and helpers, each killed at each of its steps.
     ("kills", Test::Parts(kills)),
-    // Pods that a binary of an earlier commit runs.
+    // Pods that are run by the binary of an earlier commit.
     ("upgrade", Test::All(upgrade)),
-    // What runs in a machine of its own, with each processor.
+    // Tests in virtual machines, with each processor.
     ("guests", Test::Parts(guest::whole)),
 ];
 
@@ -127,9 +126,9 @@ pub(crate) fn run(arguments: &[String]) -> Outcome {
     Ok(())
 }
 
-/// Has each piece of code count how often it runs, for `tests/fuzz/src/coverage.rs`.
+/// Makes cargo build with a counter in each basic block, for `tests/fuzz/src/coverage.rs`.
 fn counting(cargo: &mut Command) {
-    // What .cargo/config.toml says is not added to these.
+    // These flags replace those of .cargo/config.toml.
     const FLAGS: &str = "-C target-feature=+crt-static -C relocation-model=static -C passes=sancov-module \
                          -C llvm-args=-sanitizer-coverage-level=3 \
                          -C llvm-args=-sanitizer-coverage-inline-8bit-counters";
@@ -160,21 +159,21 @@ fn upgrade() -> Outcome {
     Ok(())
 }
 
-/// What the tests with real containers run.
+/// Builds the programs for the tests with real containers.
 fn build() -> Outcome {
     setup::require_root()?;
     run_command(cargo()?.args(["build", "--package", "nodlet"]))?;
     run_command(cargo()?.args(["build", "--package", "nodlet-runtime", "--example", "replay"]))
 }
 
-/// The tests of these files that `check` passes over, with what they print.
+/// The command that runs the tests in these files that `check` skips, with their output.
 fn ignored(files: &[&str]) -> Result<Command, Failure> {
     let mut command = cargo()?;
     command.args(["test", "--package", "nodlet-tests"]);
     for file in files {
         command.args(["--test", file]);
     }
-    // One after another: each makes use of the whole machine by itself.
+    // One after another, because each uses the whole machine.
     command.args(["--", "--ignored", "--nocapture", "--test-threads=1"]);
     Ok(command)
 }

@@ -1,5 +1,5 @@
-//! What developers of nodlet do again and again, as `cargo xtask TASK`. One file
-//! a task; this one is the list of them and what they share.
+//! The tasks of nodlet's developers, run as `cargo xtask TASK`. Each task has a file; this one has the list
+//! of tasks and shared helpers.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
@@ -39,10 +39,10 @@ mod setup;
 mod sizes;
 mod toolchain;
 
-/// A task: its name, the arguments it takes, what it does in a line, and the function.
+/// A task: its name, its arguments, its description in a line, and its function.
 type Task = (&'static str, &'static str, &'static str, fn(&[String]) -> Outcome);
 
-/// `cargo xtask` alone prints this.
+/// All tasks, as `cargo xtask` without arguments prints them.
 const TASKS: &[Task] = &[
     (
         "demo",
@@ -99,7 +99,7 @@ const TASKS: &[Task] = &[
         "bytes, memory, system calls and wake-ups, held against xtask/budgets.toml",
         gates::run,
     ),
-    // Follows programs by breakpoints of x86-64.
+    // Traces programs by breakpoints of x86-64.
     #[cfg(target_arch = "x86_64")]
     (
         "layout",
@@ -146,7 +146,7 @@ const TASKS: &[Task] = &[
 
 type Outcome = Result<(), Failure>;
 
-/// Why a task failed, in a sentence that says what to do.
+/// Why a task failed, in a sentence that includes the remedy.
 #[derive(Debug)]
 struct Failure(String);
 
@@ -158,7 +158,8 @@ impl<T: std::fmt::Display> From<T> for Failure {
 
 fn main() -> ExitCode {
     for name in ["NODLET_BOARD", "NODLET_ROOT", "NODLET_SSH"] {
-        // SAFETY: no other thread exists yet. What a task starts is its own, and never the board that a shell names.
+        // SAFETY: no other thread exists yet. Without this variable, verbs run by a task never go to a board
+        // that the user's shell names.
         unsafe { std::env::remove_var(name) };
     }
     let arguments: Vec<String> = std::env::args().skip(1).collect();
@@ -178,7 +179,7 @@ fn main() -> ExitCode {
         println!("{}\n{what}", usage(name));
         return ExitCode::SUCCESS;
     }
-    // xtask is built for another target than what it builds and runs.
+    // xtask is built for another target than the programs that it builds and runs.
     if let Ok(nodlet) = built("debug", "nodlet") {
         nodlet_tests::programs_are_in(nodlet.with_file_name(""));
     }
@@ -212,38 +213,38 @@ fn usage(name: &str) -> String {
     format!("usage: cargo xtask {name} {takes}").trim_end().into()
 }
 
-/// Says how the task is called; for arguments that it does not take.
+/// The error for arguments that a task does not accept: its usage.
 fn misused(name: &str) -> Failure {
     Failure(usage(name))
 }
 
-/// The top of the repository.
+/// The root directory of the repository.
 fn project() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("xtask is a member of the workspace")
 }
 
-/// Where things lie that are made once and kept: `.work/NAME`, not in git.
+/// A directory for files that are made once and kept: `.work/NAME`, which is not in git.
 fn work(name: &str) -> Result<PathBuf, Failure> {
     let dir = project().join(".work").join(name);
     std::fs::create_dir_all(&dir).map_err(|error| format!("failed to create {}: {error}", dir.display()))?;
     Ok(dir)
 }
 
-/// `cargo` in the top of the repository, which builds for the musl target of this machine's processor.
+/// `cargo` in the root of the repository, which builds for the musl target of this machine's processor.
 fn cargo() -> Result<Command, Failure> {
     let mut command = plain_cargo();
     command.env("CARGO_BUILD_TARGET", toolchain::host()?.triple);
     Ok(command)
 }
 
-/// `cargo`, as it was called for this task, in the top of the repository, for a target still to be chosen.
+/// The `cargo` that runs this task, in the root of the repository, without a target yet.
 fn plain_cargo() -> Command {
     let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     command.current_dir(project());
     command
 }
 
-/// Runs a command to its end, saying first what is run.
+/// Prints a command and runs it until it ends.
 fn run(command: &mut Command) -> Outcome {
     let line = line_of(command);
     eprintln!("$ {line}");
@@ -256,7 +257,7 @@ fn line_of(command: &Command) -> String {
     words.map(|word| word.to_string_lossy()).collect::<Vec<_>>().join(" ")
 }
 
-/// The file that [`cargo`] leaves for a program of this workspace.
+/// The path of a program of this workspace that [`cargo`] has built.
 fn built(profile: &str, program: &str) -> Result<PathBuf, Failure> {
     Ok(target_dir().join(cross::host()?.triple).join(profile).join(program))
 }
@@ -280,12 +281,12 @@ mod tests {
         }
     }
 
-    /// Packages come from wherever the machine's own apt, cargo, rustup and go are configured to get
-    /// them: behind a proxy or on another continent that is elsewhere. The names of images' registries
-    /// are another matter: they are part of Kubernetes' grammar, and nothing is fetched from them.
+    /// Packages come from the locations for which the machine's own apt, cargo, rustup and go are configured,
+    /// which differ behind a proxy or on another continent. Names of image registries are exempt: they are
+    /// part of Kubernetes' grammar, and nothing is fetched from them.
     #[test]
     fn no_file_names_the_host_of_a_package_registry() {
-        // In parts, so that this file holds none of them.
+        // Split, so that this file does not contain the names.
         const HOSTS: &[[&str; 2]] = &[
             ["debian", ".org"],
             ["ubuntu", ".com"],
@@ -304,7 +305,7 @@ mod tests {
         assert!(files.contains(&"xtask/src/main.rs"), "git lists the files of {}", project().display());
         let mut found = Vec::new();
         for file in files {
-            // No text, or deleted in the work tree.
+            // The file is no text, or is deleted in the work tree.
             let Ok(text) = std::fs::read_to_string(project().join(file)) else { continue };
             for host in HOSTS.iter().map(|parts| parts.concat()) {
                 let lines = text.lines().enumerate().filter(|(_, line)| line.contains(&host));

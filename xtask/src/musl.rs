@@ -1,8 +1,8 @@
-//! The C library of a musl target: rustup's, which comes with the target's standard library,
-//! or else that of Debian's package `musl-dev` for the target's processor.
+//! Provides the C library of a musl target: rustup's, which comes with the target's standard library, or else
+//! that of Debian's package `musl-dev` for the target's processor.
 //!
-//! rustup's has all that a program is linked with. Debian's has no `libunwind.a`: a stand-in
-//! is compiled (`xtask/no_unwind.rs`), with which panics can abort but not unwind.
+//! rustup's has everything with which a program is linked. Debian's lacks `libunwind.a`; a substitute is
+//! compiled (`xtask/no_unwind.rs`), with which panics can abort but not unwind.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -11,26 +11,26 @@ use crate::cross::Target;
 use crate::toolchain::{self, Part};
 use crate::{Failure, debian, project, run as run_command, work};
 
-/// What Debian calls a target's processor, and where the files lie in its package.
+/// Debian's name of a target's processor, and the paths of the files in its package.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Package {
     pub(crate) processor: &'static str,
     pub(crate) libraries: &'static str,
 }
 
-/// Whose C library a target's programs are linked with.
+/// The C library with which a target's programs are linked.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Musl {
     Rustup,
-    /// Debian's, and the stand-in for `libunwind.a`.
+    /// Debian's library, and the substitute for `libunwind.a`.
     Debian {
         libraries: PathBuf,
         unwind: PathBuf,
     },
 }
 
-/// Finds a target's C library, and fetches it if this machine does not have it. What rustup can
-/// install is preferred. What was fetched from Debian stays in use: rustup is not asked each time.
+/// Finds a target's C library, and fetches it if necessary. One that rustup can install is preferred. One
+/// that was fetched from Debian stays in use, without asking rustup each time.
 pub(crate) fn get(target: &Target) -> Result<Musl, Failure> {
     let Some(package) = target.debian else {
         toolchain::complete(&[Part::Library(target.triple)])?;
@@ -59,9 +59,9 @@ pub(crate) fn get(target: &Target) -> Result<Musl, Failure> {
 const NAME: &str = "musl-dev";
 
 impl Musl {
-    /// The flags that link a program with it, beside those of `.cargo/config.toml`.
+    /// The flags that link a program with this library, in addition to those of `.cargo/config.toml`.
     pub(crate) fn flags(&self) -> Vec<String> {
-        // One linker for all, which reads the layout; its patterns are of these names.
+        // All use the same linker, because the layout's patterns apply to its section names.
         let mut flags = vec!["-Clinker=rust-lld".to_owned()];
         match self {
             Musl::Rustup => flags.push("-Clink-self-contained=yes".to_owned()),
@@ -77,8 +77,8 @@ impl Musl {
     }
 }
 
-/// Compiles the stand-in for `libunwind.a`, and gives its directory. It is one object: the
-/// linker takes that for an archive as well.
+/// Compiles the substitute for `libunwind.a`, and returns its directory. It is a single object file, which
+/// the linker accepts as an archive.
 pub(crate) fn no_unwind(target: &Target) -> Result<PathBuf, Failure> {
     let dir = work(&format!("no_unwind/{}", target.triple))?;
     let mut rustc = Command::new("rustc");

@@ -1,5 +1,5 @@
-//! Faults of one operator in the core's decisions, as `cargo-mutants` makes them: the tests beside the
-//! code have to fail for each.
+//! Mutations of single operators in the core's decisions, made by `cargo-mutants`: the unit tests must fail
+//! for each.
 
 use std::path::PathBuf;
 use std::process::Command;
@@ -10,7 +10,7 @@ use crate::{Failure, Outcome, cargo, project, run as run_command, work};
 
 const VERSION: &str = "27.1.0";
 
-/// The code that decides, and what lies beside it.
+/// The files with decisions, including and excluding patterns.
 const FILES: &[&str] = &[
     "--file=runtime/core/src/pod.rs",
     "--file=runtime/core/src/pod/**/*.rs",
@@ -24,10 +24,10 @@ const FILES: &[&str] = &[
     "--exclude=**/timelines/**",
 ];
 
-/// Of ten faults so many have to be caught: some change nothing that anybody could notice.
+/// The least number of caught mutations out of ten: some have no observable effect.
 const CAUGHT_OF_TEN: usize = 9;
 
-/// Makes so many faults, which the seed chooses from all that are possible.
+/// Tests this many mutations, which the seed chooses from all possible ones.
 pub(crate) fn run(rounds: u64, seed: u64) -> Outcome {
     let mut list = mutants(&["--list", "--json"])?;
     let listed = list.output()?;
@@ -43,7 +43,7 @@ pub(crate) fn run(rounds: u64, seed: u64) -> Outcome {
     let mut run = mutants(&options)?;
     run.arg(format!("--output={}", output.display()));
     run.args(["--", "--lib", "--", "pod::", "node::"]);
-    // What is missed is an outcome, which the file tells.
+    // Missed mutations are an outcome, which the file reports.
     let status = run.status()?;
     let outcomes = std::fs::read(output.join("mutants.out/outcomes.json"))
         .map_err(|error| format!("{run:?} ended with {status} and left no outcomes: {error}"))?;
@@ -57,14 +57,14 @@ pub(crate) fn run(rounds: u64, seed: u64) -> Outcome {
     Ok(())
 }
 
-/// `cargo mutants` of the core.
+/// The command `cargo mutants` for the core.
 fn mutants(options: &[&str]) -> Result<Command, Failure> {
     let mut command = Command::new(program()?);
     command.current_dir(project()).args(["mutants", "--package=nodlet-core"]).args(FILES).args(options);
     Ok(command)
 }
 
-/// `cargo-mutants`, built if it is not here yet.
+/// The path of `cargo-mutants`, which is built if it does not exist.
 fn program() -> Result<PathBuf, Failure> {
     let root = work("tools")?;
     let program = root.join("bin/cargo-mutants");

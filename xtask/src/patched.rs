@@ -1,8 +1,7 @@
-//! Crates that do not compile for a target as they are published, or bring more than a board has
-//! room for. `xtask/patches/NAME-VERSION.patch`
-//! is what is changed; it is applied to a copy of the crate in `.work/patched`, which takes the
-//! crate's place in builds for that target alone. `Cargo.lock` stays as it is: those builds
-//! have a copy of it, in which the crate has no source, and are as `--locked` as the others.
+//! Patches crates that do not compile for a target as published, or that are too large for a board.
+//! `xtask/patches/NAME-VERSION.patch` is applied to a copy of the crate in `.work/patched`, which replaces
+//! the crate in builds for that target only. `Cargo.lock` stays unchanged: those builds use a copy of it, in
+//! which the crate has no source, and are as `--locked` as the others.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -17,7 +16,7 @@ pub(crate) struct Patched {
     pub(crate) version: &'static str,
 }
 
-/// Lets a command of cargo take these crates.
+/// Makes a cargo command use these patched crates.
 pub(crate) fn apply(crates: &[Patched], cargo: &mut Command) -> Outcome {
     if crates.is_empty() {
         return Ok(());
@@ -31,13 +30,13 @@ pub(crate) fn apply(crates: &[Patched], cargo: &mut Command) -> Outcome {
     }
     place.push("Cargo.lock");
     write_if_other(&place, &lock)?;
-    // A pinned stable compiler's cargo does this only as it builds the standard library.
+    // A pinned stable cargo supports this unstable option, as for building the standard library.
     cargo.env("RUSTC_BOOTSTRAP", "1").arg("-Zlockfile-path");
     cargo.arg(format!("--config=resolver.lockfile-path={place:?}"));
     Ok(())
 }
 
-/// The crate's source, patched, made if it is not there or the patch has changed since.
+/// The directory of the crate's patched source. Created if it is missing or the patch has changed.
 fn copy(one: Patched, place: &Path) -> Result<PathBuf, Failure> {
     let Patched { name, version } = one;
     let patch = project().join(format!("xtask/patches/{name}-{version}.patch"));
@@ -55,7 +54,7 @@ fn copy(one: Patched, place: &Path) -> Result<PathBuf, Failure> {
     }
     let published = published(one)?;
     run_command(Command::new("cp").arg("--recursive").arg(&published).arg(&aside))?;
-    // As outside of any repository, where git takes the paths as they are.
+    // Pretends to be outside of any repository, so that git uses the paths unchanged.
     let mut git = Command::new("git");
     git.arg("apply").arg(&patch).current_dir(&aside).env("GIT_CEILING_DIRECTORIES", place);
     run_command(&mut git)?;
@@ -64,7 +63,7 @@ fn copy(one: Patched, place: &Path) -> Result<PathBuf, Failure> {
     Ok(copy)
 }
 
-/// Where cargo unpacked the crate, as it was published.
+/// The directory into which cargo unpacked the published crate.
 fn published(one: Patched) -> Result<PathBuf, Failure> {
     let mut cargo = plain_cargo();
     cargo.args(["metadata", "--locked", "--format-version", "1"]).stderr(Stdio::inherit());
@@ -81,7 +80,7 @@ fn published(one: Patched) -> Result<PathBuf, Failure> {
         .ok_or_else(|| no_longer_used(one))
 }
 
-/// The lock file as cargo would write it with the crate taken from a directory.
+/// The lock file as cargo would write it if the crate came from a directory.
 fn without_source(lock: &str, one: Patched) -> Result<String, Failure> {
     let head = format!("[[package]]\nname = \"{}\"\nversion = \"{}\"\n", one.name, one.version);
     let (before, after) = lock.split_once(&head).ok_or_else(|| no_longer_used(one))?;
@@ -100,7 +99,7 @@ fn no_longer_used(Patched { name, version }: Patched) -> Failure {
     ))
 }
 
-/// Leaves a file alone that has this content: its time is what makes cargo build again.
+/// Writes a file unless it has this content already: a new modification time would make cargo rebuild.
 fn write_if_other(file: &Path, text: &str) -> Outcome {
     if fs::read_to_string(file).is_ok_and(|present| present == text) {
         return Ok(());

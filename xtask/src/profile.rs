@@ -1,4 +1,4 @@
-//! Profiles of boards: `board/profiles/NAME.toml`, a file a board.
+//! Profiles of boards: `board/profiles/NAME.toml`, one file per board.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -16,11 +16,11 @@ use limits::{Images, Limits};
 pub(crate) use network::Link;
 pub(crate) use update::Update;
 
-/// What there is to know of a board.
+/// The description of a board.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 pub(crate) struct Profile {
-    /// The name of the file.
+    /// The profile's name, which is the name of its file.
     #[serde(skip)]
     pub(crate) name: String,
     /// Rust's name of the processor and its C library.
@@ -29,55 +29,55 @@ pub(crate) struct Profile {
     pub(crate) debian: String,
     /// Debian's package of the kernel.
     pub(crate) kernel: String,
-    /// Of the kernel.
+    /// The kernel's command line.
     pub(crate) command_line: String,
-    /// Kernel modules that are loaded at boot. What they need comes with them.
+    /// Kernel modules that are loaded at boot, together with those that they need.
     pub(crate) modules: Vec<String>,
-    /// What the board has, in MiB. Everything of an `initramfs` lies in it.
+    /// The board's memory in MiB. An `initramfs` must fit entirely into it.
     pub(crate) memory_mib: u32,
-    /// What process 1 keeps alive besides the agent.
+    /// Services that process 1 keeps running besides the agent.
     pub(crate) services: Vec<Program>,
-    /// Limits of the logs of containers, and where they lie.
+    /// Limits and location of containers' logs.
     #[serde(default)]
     pub(crate) logs: Logs,
-    /// Bounds of what the agent keeps in memory.
+    /// Limits of what the agent keeps in memory.
     #[serde(default)]
     pub(crate) limits: Limits,
-    /// Bounds of the image store.
+    /// Limits of the image store.
     #[serde(default)]
     pub(crate) images: Images,
     /// Further arguments of `nodlet agent`.
     #[serde(default)]
     pub(crate) agent: Vec<String>,
-    /// The device tree among those of the kernel's package; for boards whose boot loader has none.
+    /// The device tree, from those in the kernel's package; for boards whose boot loader has none.
     #[serde(default)]
     pub(crate) device_tree: Option<String>,
-    /// Names of the files that the board's own boot loader needs, which the user gives.
+    /// Names of the files that the board's own boot loader needs, which the user provides.
     #[serde(default)]
     pub(crate) firmware: Vec<String>,
-    /// Texts for the board's own boot loader, by their path on the boot partition. `@COMMAND-LINE@`
-    /// stands for the kernel's command line.
+    /// Texts for the board's own boot loader, by their path on the boot partition. `@COMMAND-LINE@` is
+    /// replaced by the kernel's command line.
     #[serde(default)]
     pub(crate) boot_files: BTreeMap<String, String>,
-    /// Links that are set up and given an address.
+    /// Links to configure.
     #[serde(default)]
     pub(crate) network: Vec<Link>,
-    /// Time servers, addresses or names; without a list those that DHCP names.
+    /// Time servers, as addresses or names; without this key, those that DHCP names.
     #[serde(default)]
     pub(crate) ntp: Option<Vec<String>>,
-    /// The watchdog that process 1 feeds; without one a board that hangs is not reset.
+    /// The watchdog that process 1 feeds; without this key, a board that hangs is not reset.
     #[serde(default)]
     pub(crate) watchdog: Option<Watchdog>,
-    /// What an agent that keeps failing leads to, if not to what `nodlet init` does by itself.
+    /// Limits of crash loops; without this key, the defaults of `nodlet init`.
     #[serde(default)]
     pub(crate) crash_loop: Option<CrashLoop>,
-    /// The medium that the board boots from; without it there is no disk image.
+    /// The medium from which the board boots; without this key there is no disk image.
     #[serde(default)]
     pub(crate) storage: Option<Storage>,
     /// Which updates of nodlet are accepted.
     #[serde(default)]
     pub(crate) update: Update,
-    /// How QEMU emulates the board; real hardware has none.
+    /// How QEMU emulates the board; absent for real hardware.
     #[serde(default)]
     pub(crate) qemu: Option<Qemu>,
 }
@@ -86,7 +86,7 @@ pub(crate) struct Profile {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum Program {
-    /// dropbear.
+    /// The SSH server dropbear.
     Ssh,
 }
 
@@ -94,13 +94,13 @@ pub(crate) enum Program {
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 pub(crate) struct Logs {
-    /// Of one file, as Kubernetes spells amounts.
+    /// The size of one log file, as a Kubernetes quantity.
     #[serde(default)]
     pub(crate) max_size: Option<String>,
-    /// Of one container.
+    /// The number of log files of one container.
     #[serde(default)]
     pub(crate) max_files: Option<u32>,
-    /// MiB of RAM for the logs of all containers; without it they lie on the data partition.
+    /// MiB of RAM for the logs of all containers; without this key they lie on the data partition.
     #[serde(default)]
     pub(crate) ram_mib: Option<u32>,
 }
@@ -118,10 +118,10 @@ pub(crate) struct Watchdog {
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct CrashLoop {
-    /// Seconds for which the first crash loop lasts until the board reboots; each later one lasts
-    /// twice as long as the one before, an hour at most.
+    /// Seconds for which the first crash loop lasts until the board reboots. Each later one lasts twice as
+    /// long as the one before, at most an hour.
     pub(crate) after: u32,
-    /// How many crash loops in a row end with a reboot before the board is in safe mode.
+    /// The number of consecutive crash loops that end with a reboot before the board enters safe mode.
     pub(crate) reboots: u32,
 }
 
@@ -130,13 +130,13 @@ pub(crate) struct CrashLoop {
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 pub(crate) struct Qemu {
     pub(crate) program: String,
-    /// Debian's package of the program.
+    /// Debian's package of the emulator.
     pub(crate) package: String,
     pub(crate) arguments: Vec<String>,
-    /// With so little memory, in MiB, ten pods are tried out, too.
+    /// Memory in MiB with which ten pods are tested, in addition to the other tests.
     #[serde(default)]
     pub(crate) ten_pods_mib: Option<u32>,
-    /// What the emulated board boots a disk with; without it the disk is not tried out.
+    /// The firmware with which the emulated board boots a disk; without this key the disk is not tested.
     #[serde(default)]
     pub(crate) firmware: Option<Firmware>,
 }
@@ -145,11 +145,11 @@ pub(crate) struct Qemu {
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 pub(crate) struct Firmware {
-    /// Debian's package.
+    /// Debian's package of the firmware.
     pub(crate) package: String,
-    /// The file in it.
+    /// The firmware's file in the package.
     pub(crate) file: String,
-    /// The option of QEMU that takes the file.
+    /// The option of QEMU that accepts the file.
     #[serde(default = "bios")]
     pub(crate) option: String,
 }
@@ -161,7 +161,7 @@ fn bios() -> String {
 /// Reads the profile of a board.
 ///
 /// # Errors
-/// There is no such profile, or it has an unknown key or a wrong value: the text names it.
+/// The profile does not exist, or has an unknown key or an invalid value, which the error names.
 pub(crate) fn get(name: &str) -> Result<Profile, Failure> {
     let directory = project().join("board/profiles");
     let file = directory.join(format!("{name}.toml"));
@@ -187,14 +187,14 @@ pub(crate) fn known() -> Result<Vec<String>, Failure> {
     Ok(names)
 }
 
-/// Debian's name of each target's processor, by how Rust's name of the target begins.
+/// Debian's name of each target's processor, by the beginning of Rust's name of the target.
 const DEBIAN: &[(&str, &str)] =
     &[("x86_64-", "amd64"), ("aarch64-", "arm64"), ("riscv64gc-", "riscv64"), ("armv7-", "armhf")];
 
-/// Less memory boots no board that was tried.
+/// The least memory in MiB with which any tested board boots.
 const LEAST_MEMORY_MIB: u32 = 64;
 
-/// Whether nodlet reads it as an amount of bytes.
+/// Whether nodlet accepts the text as an amount of bytes.
 fn is_size(text: &str) -> bool {
     ["Ki", "Mi", "Gi"].iter().any(|unit| {
         text.strip_suffix(unit).and_then(|number| number.parse::<u32>().ok()).is_some_and(|number| number > 0)
@@ -202,7 +202,7 @@ fn is_size(text: &str) -> bool {
 }
 
 impl Profile {
-    /// The processor in Go's words, which are those of images; without the variant.
+    /// The processor in Go's spelling, as in images; without the variant.
     pub(crate) fn architecture(&self) -> &str {
         match self.debian.as_str() {
             "armhf" => "arm",
@@ -263,10 +263,11 @@ pub(crate) fn parse(name: &str, text: &str) -> Result<Profile, Failure> {
     Ok(profile)
 }
 
-/// Bytes of a device's path that process 1 has room for.
+/// The most bytes of a device's path that process 1 can store.
 const DEVICE_BYTES: usize = 63;
 
-/// Seconds of a watchdog that a slow board can keep, and that a person can wait for.
+/// The accepted timeouts of a watchdog in seconds: a slow board can meet them, and a person can wait for
+/// them.
 const TIMEOUTS: std::ops::RangeInclusive<u32> = 5..=3600;
 
 fn require_watchdog(name: &str, profile: &Profile) -> Result<(), Failure> {

@@ -1,7 +1,7 @@
-//! Programs of Debian that a task runs and this machine may lack, such as QEMU and SSH: unpacked with
-//! all that they need into `.work/programs`, without root's rights and without installing anything.
+//! Provides Debian programs that a task needs and this machine may lack, such as QEMU and SSH. They are
+//! unpacked with all dependencies into `.work/programs`, without root and without installing anything.
 //!
-//! A program that is unpacked runs with the loader and the C library of its own packages.
+//! An unpacked program runs with the loader and the C library of its own packages.
 
 use std::env;
 use std::fs;
@@ -12,8 +12,8 @@ use std::process::Command;
 use crate::debian::{Apt, lock, only};
 use crate::{Failure, Outcome, run as run_command, work};
 
-/// Makes `program` one that can be run by its name: where the machine has none, `package` is unpacked,
-/// and `PATH` of this process is extended.
+/// Makes sure that `program` can be run by its name. If the machine lacks it, unpacks `package` and extends
+/// this process's `PATH`.
 pub(crate) fn provide(program: &str, package: &str) -> Outcome {
     if on_path(program) {
         return Ok(());
@@ -39,7 +39,7 @@ fn on_path(program: &str) -> bool {
     env::split_paths(&path).any(|directory| directory.join(program).is_file())
 }
 
-/// Debian's name of this machine's processor, and where its libraries and its loader lie.
+/// Debian's name of this machine's processor, and the paths of its libraries and its loader.
 fn host() -> Result<(&'static str, &'static str, &'static str), Failure> {
     match env::consts::ARCH {
         "x86_64" => Ok(("amd64", "usr/lib/x86_64-linux-gnu", "ld-linux-x86-64.so.2")),
@@ -48,12 +48,12 @@ fn host() -> Result<(&'static str, &'static str, &'static str), Failure> {
     }
 }
 
-/// Fetches a package with all that it depends on, and unpacks it to `root`.
+/// Fetches a package with all its dependencies, and unpacks them to `root`.
 fn unpack(package: &str, root: &Path) -> Outcome {
     let (processor, _, _) = host()?;
     let dir = work("programs")?.join("apt");
     let _lock = lock(&dir)?;
-    // Whoever had it may have fetched the same.
+    // The previous owner of the lock may have fetched the same package.
     if root.is_dir() {
         return Ok(());
     }
@@ -67,12 +67,12 @@ fn unpack(package: &str, root: &Path) -> Outcome {
         "install",
         package,
     ]))?;
-    // Aside and then in place: what is there is whole.
+    // Unpacked under another name and renamed, so that an existing directory is complete.
     let aside = root.with_extension("new");
     let _ = fs::remove_dir_all(&aside);
     fs::create_dir_all(&aside)?;
     let archives = apt.dir().join("archives");
-    // Fails by name if apt has put them elsewhere.
+    // Fails with the package's name if apt has stored it elsewhere.
     only(&archives, package)?;
     for entry in fs::read_dir(archives)? {
         let archive = entry?.path();
@@ -84,7 +84,7 @@ fn unpack(package: &str, root: &Path) -> Outcome {
     Ok(fs::remove_dir_all(apt.dir())?)
 }
 
-/// There is one for each of a hundred packages: not shown.
+/// Runs a command without showing it: there is one for each of a hundred packages.
 fn run_quietly(command: &mut Command) -> Outcome {
     let output = command.output().map_err(|error| format!("failed to run dpkg-deb: {error}"))?;
     match output.status.success() {
@@ -101,7 +101,7 @@ fn write_wrapper(wrapper: &Path, root: &Path, program: &str) -> Outcome {
         .ok_or_else(|| Failure(format!("{} has no program {program}", root.display())))?;
     let (_, libraries, loader) = host()?;
     let libraries = root.join(libraries);
-    // QEMU looks for its files beside its program, which is the loader here.
+    // QEMU looks for its files beside its executable, which is the loader here.
     let data = root.join("usr/share/qemu");
     let options = if data.is_dir() { format!(" -L {}", quoted(&data)) } else { String::new() };
     let text = format!(
@@ -116,7 +116,7 @@ fn write_wrapper(wrapper: &Path, root: &Path, program: &str) -> Outcome {
     Ok(fs::rename(&aside, wrapper)?)
 }
 
-/// As one word of a shell.
+/// Quotes a path as one word for a shell.
 fn quoted(path: &Path) -> String {
     format!("'{}'", path.display().to_string().replace('\'', r"'\''"))
 }
@@ -139,7 +139,7 @@ mod tests {
         let (_, libraries, loader) = host().expect("a machine that nodlet is built on");
         fs::create_dir_all(root.join(libraries)).expect("a directory");
         fs::create_dir_all(root.join("usr/bin")).expect("a directory");
-        // A loader that says what it was asked for.
+        // A fake loader that prints its arguments.
         let loader = root.join(libraries).join(loader);
         fs::write(&loader, "#!/bin/sh\necho \"$1|$3|$4\"\n").expect("written");
         fs::set_permissions(&loader, fs::Permissions::from_mode(0o755)).expect("it is ours");

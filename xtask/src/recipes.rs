@@ -1,10 +1,10 @@
-//! `cargo xtask recipes`: what the Yocto layer and the Buildroot tree in `board/packages` do, as far
-//! as it can be done without OpenEmbedded-Core and without Buildroot, which no package registry has.
+//! `cargo xtask recipes`: tests the Yocto layer and the Buildroot tree in `board/packages`, as far as
+//! possible without OpenEmbedded-Core and Buildroot, which no package registry has.
 //!
-//! The layer is parsed by BitBake itself, whose fetcher checks and unpacks the crates; the tree is
-//! read by kconfiglib and by GNU make, with `xtask/recipes/buildroot.mk` in the place of Buildroot. Both then build
-//! nodlet from their crates alone with an empty `CARGO_HOME`, for this machine, and bake an image
-//! for arm64. Optimisation is off: it is not what is tried.
+//! BitBake itself parses the layer, and its fetcher checks and unpacks the crates. kconfiglib and GNU make
+//! read the tree, with `xtask/recipes/buildroot.mk` in place of Buildroot. Both then build nodlet only from
+//! their crates with an empty `CARGO_HOME`, for this machine, and bake an image for arm64. Optimisation is
+//! off, because it is not under test.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -14,10 +14,10 @@ use nodlet_tests::image::Image;
 
 use crate::{Failure, Outcome, plain_cargo, project, run as run_command, usage, work};
 
-/// The package of Python that has BitBake's modules.
+/// The Python package with BitBake's modules.
 const BITBAKE: &str = "bitbake-setup==2.19.0";
 
-/// The package of Python that reads Buildroot's `Config.in`.
+/// The Python package that reads Buildroot's `Config.in`.
 const KCONFIGLIB: &str = "kconfiglib==14.1.0";
 
 pub(crate) fn run(arguments: &[String]) -> Outcome {
@@ -38,7 +38,7 @@ pub(crate) fn run(arguments: &[String]) -> Outcome {
     Ok(())
 }
 
-/// A new directory below `.work/recipes`, with an image for arm64 and a manifest to bake in.
+/// Creates a directory below `.work/recipes`, with an image for arm64 and a manifest to bake in.
 fn scratch(name: &str) -> Result<PathBuf, Failure> {
     let directory = work("recipes")?.join(name);
     let _ = fs::remove_dir_all(&directory);
@@ -53,8 +53,8 @@ fn scratch(name: &str) -> Result<PathBuf, Failure> {
     Ok(directory)
 }
 
-/// The directory of an unpacked package of Python, fetched if it is not here yet: `wheel` is how its
-/// file begins, and `module` is in it.
+/// The directory of an unpacked Python package. Fetches it if necessary: `wheel` is the beginning of its file
+/// name, and `module` is a module in it.
 fn python_package(directory: &str, requirement: &str, wheel: &str, module: &str) -> Result<PathBuf, Failure> {
     let directory = work(directory)?;
     if !directory.join(module).exists() {
@@ -70,7 +70,7 @@ fn python_package(directory: &str, requirement: &str, wheel: &str, module: &str)
     Ok(directory)
 }
 
-/// Sets what builds quickly, whoever calls cargo.
+/// Sets options for a fast build, whatever calls cargo.
 fn quickly(command: &mut Command) -> &mut Command {
     for ours in
         ["CARGO_BUILD_TARGET", "RUSTC_BOOTSTRAP", "RUSTFLAGS", "CARGO_ENCODED_RUSTFLAGS", "CARGO_TARGET_DIR"]
@@ -84,7 +84,7 @@ fn quickly(command: &mut Command) -> &mut Command {
 fn yocto() -> Outcome {
     let directory = scratch("yocto")?;
     let bitbake = python_package("bitbake", BITBAKE, "bitbake_setup", "bb")?;
-    // BitBake takes the .crate files from here and checks them itself.
+    // BitBake uses the .crate files from cargo's directory, and checks them itself.
     run_command(plain_cargo().args(["fetch", "--locked"]))?;
     let layer = project().join("board/packages/yocto/meta-nodlet");
     let script = project().join("xtask/recipes/bitbake.py");
@@ -99,8 +99,8 @@ fn yocto() -> Outcome {
         shell.env("PATH", format!("{}:{path}", directory.join("image/usr/bin").display()));
         run_command(&mut shell)
     };
-    // As cargo_common.bbclass writes it. nodlet's own .cargo/config.toml does not apply: the build
-    // runs beside the source.
+    // The configuration that cargo_common.bbclass writes. nodlet's own .cargo/config.toml does not apply,
+    // because the build runs outside of the source directory.
     let home = directory.join("cargo_home");
     fs::write(
         home.join("config.toml"),
@@ -112,7 +112,7 @@ fn yocto() -> Outcome {
         ),
     )?;
     fs::create_dir_all(directory.join("build"))?;
-    // The shell function that the recipe adds to calls one of the class.
+    // The recipe extends a shell function of the class, and calls the original.
     let configure =
         fs::read_to_string(directory.join("do_configure.sh"))?.replace("cargo_do_configure\n", "\n");
     fs::write(directory.join("do_configure.sh"), configure)?;
@@ -142,7 +142,7 @@ fn yocto() -> Outcome {
     require_baked(&directory.join("image/usr/bin/nodlet"), &directory.join("rootfs"))
 }
 
-/// Where cargo keeps what it has fetched.
+/// The directory in which cargo keeps fetched crates.
 fn crate_files() -> Result<PathBuf, Failure> {
     let home = match std::env::var_os("CARGO_HOME") {
         Some(home) => PathBuf::from(home),
@@ -181,7 +181,7 @@ fn buildroot() -> Outcome {
 
 const BAKED: &[&str] = &["usr/lib/nodlet/images/index.json", "usr/lib/nodlet/manifests/pod.yaml"];
 
-/// Whether the root file system has the manifest, and an image that nodlet reads there.
+/// Requires that the root file system has the manifest, and an image that nodlet finds there.
 fn require_baked(nodlet: &Path, root: &Path) -> Outcome {
     expect(root, BAKED)?;
     let output = Command::new(nodlet).arg("--root").arg(root).args(["image", "ls"]).output()?;

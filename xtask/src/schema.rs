@@ -1,8 +1,7 @@
-//! Writes `runtime/kube/src/schema/table.rs` from the OpenAPI document that Kubernetes
-//! publishes inside its Go module, then `docs/pods.md` from that table and the
-//! verdicts in `runtime/kube/src/schema/acts.rs`. The only task that uses the network,
-//! through `go mod download`. A new Kubernetes version is the constant below, this
-//! task, and a difference to read.
+//! Writes `runtime/kube/src/schema/table.rs` from the OpenAPI document that Kubernetes publishes in its Go
+//! module, then `docs/pods.md` from that table and the verdicts in `runtime/kube/src/schema/acts.rs`. Uses
+//! the network, through `go mod download`. For a new Kubernetes version, change the constant below, run this
+//! task, and read the diff.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
@@ -12,10 +11,10 @@ use serde_json::Value;
 
 use super::{Failure, Outcome, cargo, project, run as run_command};
 
-/// The version whose Pods nodlet knows.
+/// The Kubernetes version whose API nodlet implements.
 const VERSION: &str = "v1.36.3";
 
-/// The kinds that the table begins with; everything they reach is in it.
+/// The root types of the table, which also has every type that they reach.
 const ROOTS: [&str; 7] = [
     "io.k8s.api.core.v1.ConfigMap",
     "io.k8s.api.core.v1.Event",
@@ -26,14 +25,13 @@ const ROOTS: [&str; 7] = [
     "io.k8s.apimachinery.pkg.apis.meta.v1.Status",
 ];
 
-/// `cargo xtask schema`.
+/// Runs `cargo xtask schema`.
 pub(super) fn run(_: &[String]) -> Outcome {
     let definitions = definitions()?;
     let table = table(&definitions)?;
     let path = project().join("runtime/kube/src/schema/table.rs");
     std::fs::write(&path, table).map_err(|error| format!("failed to write {}: {error}", path.display()))?;
-    // The page is printed by the test that also checks it, because the verdicts
-    // are code of that crate.
+    // The test that checks the page also prints it, because the verdicts are code of that crate.
     run_command(
         cargo()?
             .args(["test", "--package", "nodlet-kube", "--lib", "docs_pods_md"])
@@ -41,7 +39,7 @@ pub(super) fn run(_: &[String]) -> Outcome {
     )
 }
 
-/// `definitions` of `api/openapi-spec/swagger.json`.
+/// Reads `definitions` of `api/openapi-spec/swagger.json`.
 fn definitions() -> Result<BTreeMap<String, Value>, Failure> {
     let module = format!("k8s.io/kubernetes@{VERSION}");
     let output = Command::new("go")
@@ -121,7 +119,7 @@ fn table(definitions: &BTreeMap<String, Value>) -> Result<String, Failure> {
     Ok(out)
 }
 
-/// Every definition that the roots lead to.
+/// Every definition that the root types reach.
 fn reach(definitions: &BTreeMap<String, Value>) -> Result<BTreeSet<String>, Failure> {
     let mut reached = BTreeSet::new();
     let mut open: Vec<String> = ROOTS.iter().map(|root| (*root).to_owned()).collect();
@@ -149,7 +147,7 @@ fn short(name: &str) -> &str {
     name.rsplit('.').next().unwrap_or(name)
 }
 
-/// Types of Kubernetes that are one scalar on the wire.
+/// The scalar for types of Kubernetes that are encoded as one.
 fn scalar(name: &str) -> Option<&'static str> {
     match short(name) {
         "Quantity" => Some("Value::Quantity"),

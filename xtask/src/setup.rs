@@ -1,15 +1,14 @@
-//! What the tests need from the machine. `setup`, or `check --install`, gets it on
-//! Debian; `check` alone only says what is missing, because nobody wants packages
-//! by surprise.
+//! The requirements of the tests on the machine. `setup`, or `check --install`, installs them on Debian;
+//! `check` alone only reports what is missing, because unexpected installations are unwelcome.
 //!
-//! nodlet itself needs none of this: the tools make images for it to load, look
-//! at what it wrote, or are what it is compared with.
+//! nodlet itself needs none of this: the tools make images for it to load, inspect what it wrote, or are
+//! compared with it.
 
 use std::process::Command;
 
 use crate::{Failure, Outcome, guest, run as run_command};
 
-/// A program and the Debian package that brings it.
+/// The programs, and the Debian package that has each.
 const TOOLS: &[(&str, &str)] = &[
     ("buildah", "buildah"),
     ("podman", "podman"),
@@ -43,7 +42,7 @@ pub(crate) fn run(_: &[String]) -> Outcome {
     )
 }
 
-/// Refuses, with the way on, where the tests could not run.
+/// Fails, with a remedy, if the tests could not run.
 pub(crate) fn require() -> Outcome {
     require_root()?;
     let missing: Vec<&str> = missing().iter().map(|(program, _)| *program).collect();
@@ -63,7 +62,7 @@ pub(crate) fn require() -> Outcome {
     Ok(())
 }
 
-/// Containers are started for real, and that takes root.
+/// Fails without root, which is needed to start real containers.
 pub(crate) fn require_root() -> Outcome {
     let status = std::fs::read_to_string("/proc/self/status")?;
     let effective = status.lines().find_map(|line| line.strip_prefix("Uid:")?.split_whitespace().nth(1));
@@ -82,7 +81,7 @@ fn missing() -> Vec<(&'static str, &'static str)> {
 
 fn in_path(program: &str) -> bool {
     let path = std::env::var_os("PATH").unwrap_or_default();
-    // Debian keeps some of them where only root's PATH leads.
+    // Debian installs some of them in directories that are only in root's PATH.
     let more = ["/usr/sbin".into(), "/sbin".into()];
     std::env::split_paths(&path).chain(more).any(|dir| dir.join(program).is_file())
 }

@@ -1,16 +1,15 @@
-//! How many bytes the one binary has, as it is shipped: by the README's `cargo
-//! build --release`, and by `cargo xtask cross` for each board. `--compare` holds
-//! them against their budgets (`budgets.rs`) and fails where one has grown past its
-//! margin; `--write` makes what is measured the new ledger. A binary that would not
-//! start on a board is refused (`elf.rs`).
+//! Measures the size of the shipped binary: of the README's `cargo build --release`, and of `cargo xtask
+//! cross` for each board. `--compare` compares the sizes with their budgets (`budgets.rs`) and fails if one
+//! has grown past its margin; `--write` writes the measurements as the new budgets. A binary that would not
+//! start on a board is rejected (`elf.rs`).
 
 use std::fs;
 
 use crate::budgets::{Budgets, MEASURED_ON};
 use crate::{Failure, Outcome, built, cargo, cross, elf, misused, run as run_command};
 
-/// The build with nothing but stable Rust, as a newcomer makes it. Cross builds have
-/// the name of their target.
+/// The budget of the build with only stable Rust, as newcomers make it. Budgets of cross builds have the name
+/// of their target.
 const RELEASE: &str = "release";
 
 pub(crate) fn run(arguments: &[String]) -> Outcome {

@@ -1,7 +1,7 @@
-//! What the tasks need from the Rust toolchain: the musl target of this machine's
-//! processor, and components such as clippy. Missing parts are added with rustup, also
-//! where rustup is configured to install nothing by itself (`RUSTUP_AUTO_INSTALL=0`).
-//! Where there is no rustup, or it manages another compiler, the error says what to install.
+//! Provides what the tasks need of the Rust toolchain: the musl target of this machine's processor, and
+//! components such as clippy. Missing parts are added with rustup, even if rustup is configured to install
+//! nothing by itself (`RUSTUP_AUTO_INSTALL=0`). Without rustup, or if it manages another compiler, the error
+//! says what to install.
 //!
 //! xtask itself is built for the host's own target (`.cargo/config.toml`), so it runs before
 //! any of this is installed. It never installs a toolchain: cargo, which runs it, is part of one.
@@ -14,7 +14,7 @@ use std::sync::OnceLock;
 use crate::cross::{self, Target};
 use crate::{Failure, Outcome, line_of, plain_cargo, project, run as run_command};
 
-/// What rustup can add to a toolchain.
+/// A part that rustup can add to a toolchain.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Part {
     Clippy,
@@ -26,7 +26,7 @@ pub(crate) enum Part {
 }
 
 impl Part {
-    /// The arguments of rustup that add it.
+    /// The arguments of rustup that add the part.
     fn arguments(self) -> [&'static str; 3] {
         match self {
             Part::Clippy => ["component", "add", "clippy"],
@@ -85,8 +85,8 @@ fn lacking(missing: &[Part], added: Outcome, sysroot: &Path) -> Failure {
     ))
 }
 
-/// The target of this machine's processor that nodlet and its tests are built for, with its standard
-/// library installed. Plain `cargo build` in this checkout builds for it from then on.
+/// The target of this machine's processor, for which nodlet and its tests are built. Installs its standard
+/// library if necessary. From then on, a plain `cargo build` in this checkout builds for it, too.
 pub(crate) fn host() -> Result<&'static Target, Failure> {
     static HOST: OnceLock<&Target> = OnceLock::new();
     if let Some(host) = HOST.get() {
@@ -98,7 +98,7 @@ pub(crate) fn host() -> Result<&'static Target, Failure> {
     Ok(HOST.get_or_init(|| host))
 }
 
-/// Writes the file that `.cargo/config.toml` includes, if it has other content.
+/// Writes the file that `.cargo/config.toml` includes, unless it has this content already.
 fn write_default(file: &Path, triple: &str) -> Outcome {
     let text = format!("# Written by `cargo xtask`.\n[build]\ntarget = \"{triple}\"\n");
     if fs::read_to_string(file).is_ok_and(|present| present == text) {
@@ -107,12 +107,12 @@ fn write_default(file: &Path, triple: &str) -> Outcome {
     fs::write(file, text).map_err(|error| format!("failed to write {}: {error}", file.display()).into())
 }
 
-/// Where the toolchain keeps its libraries, and rustup what it adds to them.
+/// The directory of the toolchain's libraries, and of parts that rustup adds.
 pub(crate) fn rustlib() -> Result<PathBuf, Failure> {
     Ok(sysroot()?.join("lib/rustlib"))
 }
 
-/// The `objcopy` that rustc brings, for all processors.
+/// The `objcopy` that comes with rustc and supports all processors.
 pub(crate) fn objcopy() -> Result<PathBuf, Failure> {
     let rustlib = rustlib()?;
     let programs = fs::read_dir(&rustlib)?.flatten().map(|entry| entry.path().join("bin/rust-objcopy"));
@@ -130,7 +130,7 @@ fn sysroot() -> Result<PathBuf, Failure> {
     Ok(PathBuf::from(String::from_utf8(output.stdout)?.trim()))
 }
 
-/// Whether a directory has a compiled `core`, of which each standard library has one.
+/// Whether a directory has a compiled `core`, as each standard library does.
 fn has_core(dir: &Path) -> bool {
     let mut entries = fs::read_dir(dir).into_iter().flatten().flatten();
     entries.any(|entry| {
@@ -185,8 +185,8 @@ mod tests {
         fs::remove_dir_all(&dir).unwrap();
     }
 
-    /// Each processor that a board may have can also be the developer's machine: nothing in
-    /// cargo's configuration names one of them for all.
+    /// A developer's machine may have any processor that a board may have, so cargo's configuration must not
+    /// name one of them for all.
     #[test]
     fn cargos_configuration_chooses_no_processor() {
         let config = fs::read_to_string(project().join(".cargo/config.toml")).unwrap();

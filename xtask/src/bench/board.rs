@@ -1,5 +1,5 @@
-//! nodlet's side: a device with the demo image whose agent nobody but the measure asks
-//! anything, and what its processes take.
+//! nodlet's side of the benchmarks: a device with the demo image, whose agent gets requests only from the
+//! measure, and the resources of its processes.
 
 use std::fs;
 use std::path::PathBuf;
@@ -11,14 +11,14 @@ use super::cpu::{Account, unified, used_in};
 use super::scratch::{Scratch, now};
 use crate::{Failure, Outcome};
 
-/// The agent does not run yet.
+/// A device whose agent does not run yet.
 pub(super) fn asleep() -> Device {
     let device = empty();
     device.load_image(demo_archive());
     device
 }
 
-/// The same on a disk that has deleted nothing yet.
+/// A device whose agent does not run yet, on a new disk on which nothing was deleted.
 pub(super) fn asleep_on_a_new_disk() -> Device {
     let mut device = empty();
     device.run_on_a_new_disk();
@@ -28,7 +28,7 @@ pub(super) fn asleep_on_a_new_disk() -> Device {
 
 fn empty() -> Device {
     let mut device = Device::new();
-    // Reading the ring as it comes costs the agent what is to be measured.
+    // Reading the ring would cost the agent time, which would be measured.
     device.replay_nothing();
     device.run_in_memory();
     device
@@ -40,14 +40,14 @@ pub(super) fn awake() -> Device {
     device
 }
 
-/// With all that the agent does charged to this account.
+/// A device whose agent is charged to this account.
 pub(super) fn charged(account: &Account) -> Result<Device, Failure> {
     let mut device = asleep();
     account.within(|| device.start_agent())?;
     Ok(device)
 }
 
-/// A pod of one container that takes these steps, with the scratch's `/shared`.
+/// The manifest of a pod with one container that executes these steps, with the scratch's `/shared`.
 pub(super) fn pod(scratch: &Scratch, name: &str, steps: &str, more: &str) -> String {
     let container = manifest::container(
         "app",
@@ -58,7 +58,7 @@ pub(super) fn pod(scratch: &Scratch, name: &str, steps: &str, more: &str) -> Str
     manifest::pod_of(name, &[container], &volumes)
 }
 
-/// Renames a manifest into place, at the moment that is given back.
+/// Renames a manifest into place. Returns the time of that.
 pub(super) fn rename(
     device: &Device,
     name: &str,
@@ -75,13 +75,13 @@ pub(super) fn rename(
     Ok(begun)
 }
 
-/// Takes a pod away and waits until nothing is left of it.
+/// Removes a pod and waits until nothing of it is left.
 pub(super) fn remove(device: &Device, name: &str) {
     device.remove_manifest(&format!("{name}.yaml"));
     device.pod(name).wait_gone();
 }
 
-/// So many pods that do nothing, `pod-0` and on, each with one container.
+/// Starts this many idle pods, `pod-0` and so on, each with one container.
 pub(super) fn sleepers(device: &Device, count: usize) {
     let names: Vec<String> = (0..count).map(|number| format!("pod-{number}")).collect();
     for name in &names {
@@ -92,12 +92,12 @@ pub(super) fn sleepers(device: &Device, count: usize) {
     }
 }
 
-/// Processor time of all that is nodlet's but the agent: supervisors, helpers and containers.
+/// The processor time of all of nodlet's processes except the agent: supervisors, helpers and containers.
 pub(super) fn used(device: &Device) -> Result<Duration, Failure> {
     used_in(&own_cgroup(device)?)
 }
 
-/// The device's cgroup of v2, in which everything is but the agent.
+/// The device's cgroup in v2, which contains everything but the agent.
 fn own_cgroup(device: &Device) -> Result<PathBuf, Failure> {
     let unified = unified()?;
     let found = device.cgroups().into_iter().find(|cgroup| cgroup.parent() == Some(unified.as_path()));

@@ -1,6 +1,6 @@
-//! A boot: the agent is started where the pods' manifests and their image lie already,
-//! until the last of them executes its first instruction; against `crun run` and `podman
-//! run` of as many containers, one after another, as a script would.
+//! Measures a boot: from the start of the agent, with manifests and images already in place, until the last
+//! pod executes its first instruction. Compared with `crun run` and `podman run` of as many containers, one
+//! after another, as in a script.
 
 use std::time::Duration;
 

@@ -1,6 +1,5 @@
-//! Processor time, by the kernel's own sums: of whatever runs in a cgroup, whether
-//! it lives still or not, and of a process with all its threads. Neither counts
-//! clock ticks, which say nothing of what takes a millisecond.
+//! Processor time by the kernel's exact sums: of everything that ran in a cgroup, even if it has ended, and
+//! of a process with all its threads. Clock ticks are not used, because they are too coarse for milliseconds.
 
 use std::fs;
 use std::io::Write;
@@ -17,16 +16,17 @@ use nix::unistd::Pid;
 use super::scratch::Scratch;
 use crate::{Failure, Outcome, line_of};
 
-/// A cgroup of our own in the v2 hierarchy, with controllers or without: what begins in it is
-/// charged to it, with all that it starts, and so is what runs in cgroups below it.
+/// A cgroup in the v2 hierarchy, with or without controllers. Processes that start in it are charged to it,
+/// with all their children, and so are those in cgroups below it.
 pub(super) struct Account {
     directory: PathBuf,
-    /// Where processes are: where there are controllers, none may be above others.
+    /// The cgroup that contains the processes: a cgroup with controllers for its children may not have
+    /// processes itself.
     leaf: PathBuf,
 }
 
 impl Account {
-    /// The cgroup that runtimes know by this name.
+    /// Opens the cgroup that runtimes know by this name.
     pub(super) fn open(scratch: &Scratch, name: &str) -> Result<Self, Failure> {
         let directory = unified()?.join(scratch.cgroup(name).trim_start_matches('/'));
         let leaf = directory.join("begun");
@@ -34,7 +34,7 @@ impl Account {
         Ok(Self { directory, leaf })
     }
 
-    /// Starts what `start` starts in it: this process goes there, and back again.
+    /// Charges everything that `start` starts: this process enters the cgroup, and leaves it afterwards.
     pub(super) fn within<T>(&self, start: impl FnOnce() -> T) -> Result<T, Failure> {
         let own = fs::read_to_string("/proc/self/cgroup")?;
         let own = own.lines().find_map(|line| line.strip_prefix("0::/")).ok_or("no cgroup in v2")?;
@@ -45,9 +45,9 @@ impl Account {
         Ok(started)
     }
 
-    /// Lets the command begin in it.
+    /// Makes the command start in the cgroup.
     pub(super) fn charge(&self, command: &mut Command) -> Outcome {
-        // Opened here: where the command begins the hierarchy may not be seen.
+        // Opened here, because the hierarchy may be invisible where the command starts.
         let mut procs = fs::OpenOptions::new().write(true).open(self.leaf.join("cgroup.procs"))?;
         // SAFETY: one write, which is async-signal-safe.
         unsafe { command.pre_exec(move || procs.write_all(b"0")) };
@@ -59,7 +59,7 @@ impl Account {
     }
 }
 
-/// What a cgroup of v2 and all below it have used so far.
+/// The processor time used so far by a cgroup of v2 and all cgroups below it.
 pub(super) fn used_in(cgroup: &Path) -> Result<Duration, Failure> {
     let path = cgroup.join("cpu.stat");
     let text =
@@ -68,23 +68,23 @@ pub(super) fn used_in(cgroup: &Path) -> Result<Duration, Failure> {
     Ok(Duration::from_micros(used.parse()?))
 }
 
-/// What a process has used so far, with all its threads and without its children.
+/// The processor time used so far by a process, with all its threads but without its children.
 pub(super) fn used_by(pid: u32) -> Result<Duration, Failure> {
     let clock = clock_getcpuclockid(Pid::from_raw(pid.cast_signed()))?;
     Ok(clock_gettime(clock)?.into())
 }
 
-/// What a command took, with all its children that it waited for.
+/// The resources that a command used, with all its children that it waited for.
 pub(super) struct Taken {
     pub(super) cpu: Duration,
-    /// Resident memory of it and its children together, at its largest.
+    /// The largest resident memory of the command and its children together.
     pub(super) peak_kib: u64,
 }
 
-/// How often memory is looked at. The kernel keeps each process' peak, so no look has to be lucky.
+/// The polling interval of memory. The kernel records each process's peak, so polling misses none.
 const LOOK: Duration = Duration::from_millis(2);
 
-/// Runs a command that must succeed.
+/// Runs a command, which must succeed.
 pub(super) fn taken(command: &mut Command) -> Result<Taken, Failure> {
     let line = line_of(command);
     let child = command.spawn().map_err(|error| format!("failed to run {line}: {error}"))?;
@@ -92,10 +92,10 @@ pub(super) fn taken(command: &mut Command) -> Result<Taken, Failure> {
     // SAFETY: a rusage is numbers, for which zeros are a value.
     let mut usage: libc::rusage = unsafe { std::mem::zeroed() };
     loop {
-        // Not `ru_maxrss`: there the process that this one was when it was forked counts as well.
+        // `ru_maxrss` is not used, because it includes the forking process before it executed the command.
         peak_kib = peak_kib.max(resident(child.id()));
         let (pid, flags) = (child.id().cast_signed(), libc::WNOHANG);
-        // SAFETY: both pointers are to what lives through the call. Nobody else waits for this child.
+        // SAFETY: both pointers are to values that live through the call. Nothing else waits for this child.
         match unsafe { libc::wait4(pid, &raw mut status, flags, &raw mut usage) } {
             0 => std::thread::sleep(LOOK),
             1.. => break,
@@ -112,7 +112,8 @@ pub(super) fn taken(command: &mut Command) -> Result<Taken, Failure> {
     Ok(Taken { cpu: time(usage.ru_utime) + time(usage.ru_stime), peak_kib })
 }
 
-/// KiB of a process and its children: what they have now, or one of them had if that is more.
+/// Memory of a process and its children in KiB: their current sum, or the peak of one of them if that is
+/// larger.
 fn resident(pid: u32) -> u64 {
     let (mut now, mut peak) = (0, 0);
     let mut open = vec![pid];
@@ -132,7 +133,7 @@ fn resident(pid: u32) -> u64 {
     peak.max(now)
 }
 
-/// Where the v2 hierarchy is mounted.
+/// The mount point of the v2 hierarchy.
 pub(super) fn unified() -> Result<PathBuf, Failure> {
     let table = fs::read_to_string("/proc/self/mountinfo")?;
     let mount = table.lines().find_map(|line| {

@@ -1,5 +1,5 @@
-//! crun, and conmon with it: what holds a container elsewhere. Containers of the demo
-//! program in the namespaces that `crun spec` gives them, one root file system for all.
+//! crun, with and without conmon, which supervises containers elsewhere. Containers run the demo program in
+//! the namespaces of `crun spec`, all with one root file system.
 
 use std::cell::RefCell;
 use std::fs;
@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 use super::scratch::{Scratch, detaching, quietly, wait};
 use crate::{Failure, Outcome};
 
-/// conmon's log may have as many bytes as nodlet's file before it is rotated.
+/// The size in bytes at which conmon's log is rotated, as nodlet's file is.
 const LOG_SIZE: &str = "10485760";
 
 pub(super) struct Crun<'a> {
@@ -21,7 +21,7 @@ pub(super) struct Crun<'a> {
     directory: PathBuf,
     state: PathBuf,
     spec: Value,
-    /// Those that are to be deleted.
+    /// Containers to delete at the end.
     containers: RefCell<Vec<String>>,
 }
 
@@ -45,7 +45,8 @@ impl<'a> Crun<'a> {
         Ok(Self { scratch, directory, state: scratch.run("crun")?, spec, containers: RefCell::default() })
     }
 
-    /// A container of the steps of the demo program, not started yet: gives its id.
+    /// Prepares a container that executes these steps of the demo program, without starting it. Returns its
+    /// ID.
     pub(super) fn prepare(&self, steps: &str) -> Result<String, Failure> {
         let id = format!("nodlet-bench-{}-{}", std::process::id(), self.scratch.name("crun"));
         let args: Vec<&str> = std::iter::once("/bin/demo").chain(steps.split_whitespace()).collect();
@@ -60,21 +61,21 @@ impl<'a> Crun<'a> {
         Ok(id)
     }
 
-    /// `crun run --detach`: ends when the container's program is executed.
+    /// Runs `crun run --detach`, which ends when the container's program is executed.
     pub(super) fn run(&self, id: &str) -> Outcome {
         let mut command = self.command();
         command.args(["run", "--detach", "--bundle"]).arg(self.directory.join(id)).arg(id);
         detaching(&mut command, &self.directory.join("said"))
     }
 
-    /// `crun exec`, to be run.
+    /// The command `crun exec`.
     pub(super) fn exec(&self, id: &str, words: &[&str]) -> Command {
         let mut command = self.command();
         command.arg("exec").arg(id).arg("/bin/demo").args(words);
         command
     }
 
-    /// Starts the container below a conmon, as podman does, and gives conmon's process id.
+    /// Starts the container below a conmon, as podman does. Returns conmon's process ID.
     pub(super) fn run_below_conmon(&self, id: &str) -> Result<u32, Failure> {
         let bundle = self.directory.join(id);
         let sockets = self.scratch.run("sockets")?;
@@ -128,13 +129,13 @@ impl<'a> Crun<'a> {
 impl Drop for Crun<'_> {
     fn drop(&mut self) {
         for id in self.containers.take() {
-            // One that never started is not known to it.
+            // crun does not know a container that never started.
             let _ = quietly(self.command().args(["delete", "--force", &id]));
         }
     }
 }
 
-/// conmon wants the path of the runtime.
+/// The path of a program: conmon needs the path of the runtime.
 fn program(name: &str) -> Result<PathBuf, Failure> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let found = std::env::split_paths(&path).map(|dir| dir.join(name)).find(|path| path.is_file());

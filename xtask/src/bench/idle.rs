@@ -1,5 +1,5 @@
-//! What happens while nothing happens: context switches of all our threads, with ten
-//! pods that sleep; and, in the same minutes, of conmon with ten containers.
+//! Measures an idle board: context switches of all of nodlet's threads, with ten sleeping pods; and, in the
+//! same minutes, those of conmon with ten containers.
 
 use std::fs;
 use std::time::{Duration, Instant};
@@ -11,7 +11,7 @@ use crate::{Failure, Outcome};
 
 const PODS: usize = 10;
 
-/// What has begun has nothing left to do when nothing was done for so long.
+/// The time without activity after which everything that was started has settled.
 const SETTLED: Duration = Duration::from_secs(15);
 
 pub(super) fn idle(bench: &Bench) -> Outcome {
@@ -20,7 +20,7 @@ pub(super) fn idle(bench: &Bench) -> Outcome {
     board::sleepers(&device, PODS);
     let crun = Crun::new(&bench.scratch);
     let conmons = crun.as_ref().map_err(|Failure(why)| Failure(why.clone())).and_then(conmons);
-    // What has just started is written down a few seconds later, once: then it is idle.
+    // The records of new pods are written once, a few seconds after their start; then the board is idle.
     let records = device.path("/var/lib/nodlet/records");
     device.wait_for("the pods' records", || fs::read_dir(&records).is_ok_and(|all| all.count() == PODS));
     let ours = device.own_processes();
@@ -34,7 +34,7 @@ pub(super) fn idle(bench: &Bench) -> Outcome {
     });
     let before = switches(&ours)?;
     let theirs_before = conmons.as_ref().map_or(Ok(0), |conmons| switches(conmons))?;
-    // Nothing may be asked of the agent meanwhile: this is the one wait for a time.
+    // The agent must not get requests meanwhile, so this waits for a fixed time.
     let until = Instant::now() + Duration::from_secs(minutes * 60);
     std::thread::sleep(until.saturating_duration_since(Instant::now()));
     if ours != device.own_processes() {

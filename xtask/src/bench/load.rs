@@ -1,6 +1,6 @@
-//! An image loaded from an archive, by `nodlet image load` and by `podman load`. Processor
-//! time and memory are those of the command and of all its children; each has its own store,
-//! in which nothing of the image is yet. Both find the archive in the page cache.
+//! Measures loading an image from an archive, by `nodlet image load` and by `podman load`. Processor time and
+//! memory are those of the command and of all its children. Each has its own store, without any part of the
+//! image, and both find the archive in the page cache.
 
 use std::process::Stdio;
 use std::time::Instant;
@@ -18,7 +18,7 @@ use crate::Outcome;
 
 const REFERENCE: &str = "localhost/bench:1";
 
-/// Of the image, about as a distribution's packages have them: many small files, some large.
+/// The files of the image, similar to packages of a distribution: many small files, some large.
 const LAYERS: usize = 2;
 const SMALL: usize = 1000;
 const SMALL_BYTES: usize = 8_000;
@@ -54,7 +54,7 @@ pub(super) fn load(bench: &Bench) -> Outcome {
     report::comparisons(&format!("{of}: time, nodlet's until it is on the disk"), "ms", &all, 2, &[None])
 }
 
-/// The same bytes in every run, half of which compress well.
+/// An image with the same bytes in every run, half of which compress well.
 fn image() -> Image {
     let (mut state, mut image) = (1u32, Image::new(REFERENCE));
     let mut bytes = |count: usize| -> Vec<u8> {

@@ -1,6 +1,6 @@
-//! What a line of log costs: processor time of who reads a container's output and writes
-//! the file in CRI format, for each megabyte of output. Both do it in the process that
-//! holds the container, and rotate at 10 MiB; the container's own time does not count.
+//! Measures the cost of logging: processor time of the process that reads a container's output and writes the
+//! file in CRI format, for each megabyte of output. For both runtimes this is the process that supervises the
+//! container, and the log is rotated at 10 MiB. The container's own time does not count.
 
 use std::fs;
 
@@ -14,7 +14,7 @@ use super::scratch::{Scratch, milliseconds, wait};
 use super::{Bench, board};
 use crate::{Failure, Outcome};
 
-/// Of a round, in lines of 100 bytes.
+/// The megabytes of output in a round, in lines of 100 bytes.
 const MEGABYTES: usize = 64;
 
 pub(super) fn log(bench: &Bench) -> Outcome {
@@ -40,7 +40,7 @@ pub(super) fn log(bench: &Bench) -> Outcome {
     report::comparisons("log, lines of 100 bytes: CPU of each MB", "ms", &all, 0, &[None])
 }
 
-/// So much output in each round, when it is asked for.
+/// The steps that write this much output in each round, on request.
 fn steps(name: &str, rounds: usize) -> String {
     let bytes = MEGABYTES * 1_000_000;
     let round = |round: usize| {
@@ -49,7 +49,7 @@ fn steps(name: &str, rounds: usize) -> String {
     (0..rounds).map(round).collect::<String>() + "sleep"
 }
 
-/// Milliseconds that these processes take for each megabyte.
+/// The milliseconds of processor time that these processes use for each megabyte.
 fn written(scratch: &Scratch, name: &str, round: usize, writers: &[u32]) -> Result<f64, Failure> {
     let used = || writers.iter().map(|pid| used_by(*pid)).sum::<Result<Duration, Failure>>();
     let before = used()?;
@@ -57,7 +57,7 @@ fn written(scratch: &Scratch, name: &str, round: usize, writers: &[u32]) -> Resu
     fs::write(&go, "")?;
     let done = scratch.shared().join(format!("{name}-{round}-done"));
     wait("the output", Duration::from_millis(5), || done.exists().then_some(()))?;
-    // The rest is in the pipe.
+    // The rest of the output is still in the pipe.
     let mut last = used()?;
     wait("the log to be written", Duration::from_millis(50), || {
         let now = used().ok()?;

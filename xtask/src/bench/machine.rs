@@ -1,9 +1,9 @@
-//! On what all of it was measured, and whether it was quiet enough to measure anything.
+//! The machine on which everything is measured, and whether it is quiet enough for measurements.
 
 use std::fs;
 use std::process::Command;
 
-/// With more than this under way beside us, figures tell of the others.
+/// The load of other processes above which figures are unreliable.
 const QUIET: f64 = 0.3;
 
 pub(super) fn describe() {
@@ -30,7 +30,7 @@ pub(super) fn describe() {
     );
 }
 
-/// The first line of what it says of itself.
+/// The first line of a program's `--version`.
 fn version(program: &str) -> String {
     let said =
         Command::new(program).arg("--version").output().map(|output| output.stdout).unwrap_or_default();
@@ -40,7 +40,7 @@ fn version(program: &str) -> String {
     }
 }
 
-/// How much others have under way, by the load of the last minute, where that is too much.
+/// The load of other processes in the last minute, if it is too high for measurements.
 pub(super) fn is_busy() -> Option<f64> {
     let text = fs::read_to_string("/proc/loadavg").ok()?;
     let load: f64 = text.split(' ').next()?.parse().ok()?;

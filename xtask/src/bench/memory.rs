@@ -1,5 +1,5 @@
-//! Memory: PSS, which counts a page that several processes map by each one's share. The
-//! agent alone, what a pod adds to all processes of nodlet, and what a conmon takes.
+//! Measures memory as PSS, in which a shared page counts in shares: the agent alone, what a pod adds to all
+//! processes of nodlet, and a conmon.
 
 use std::fs;
 
@@ -9,7 +9,7 @@ use super::report::{self, Target};
 use super::{Bench, board};
 use crate::{Failure, Outcome};
 
-/// Pods, and containers below a conmon: enough for what they share to be shared by many.
+/// The number of pods, and of containers below a conmon: enough that shared pages are shared by many.
 const MANY: usize = 20;
 
 pub(super) fn memory(bench: &Bench) -> Outcome {
@@ -34,7 +34,7 @@ pub(super) fn memory(bench: &Bench) -> Outcome {
     };
     let mut all =
         [Contestant::new("nodlet", ours), Contestant::if_possible("each of 20 conmon", &crun, by_conmon)];
-    // It hardly differs from one to the next.
+    // Rounds hardly differ.
     race(bench.rounds(2), &mut all)?;
     let figures = |kind: usize| all[0].figures(kind);
     report::figure("agent idle, no pods, PSS", "KiB", &figures(1)?, Some(3.0 * 1024.0));
@@ -44,7 +44,7 @@ pub(super) fn memory(bench: &Bench) -> Outcome {
     report::comparisons("the same against conmon", "KiB", &all, 0, &[None::<Target>])
 }
 
-/// KiB of these processes: a line of what the kernel sums up over all mappings of each.
+/// A sum over these processes, in KiB, of a line that the kernel totals over all mappings.
 fn sum(processes: &[u32], field: &str) -> Result<f64, Failure> {
     let mut sum = 0.0;
     for pid in processes {

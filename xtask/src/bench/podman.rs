@@ -1,5 +1,5 @@
-//! podman, with a storage of its own, and with nothing but its Debian package: containers
-//! without a network, because what would give them one is another package.
+//! podman, with its own storage, and with only its Debian package: containers have no network, which would
+//! need another package.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -9,7 +9,7 @@ use nodlet_tests::demo_archive;
 use super::scratch::{Scratch, detaching, quietly};
 use crate::{Failure, Outcome};
 
-/// Its own defaults are more than one may set without CAP_SYS_RESOURCE.
+/// podman's own default limits cannot be set without CAP_SYS_RESOURCE.
 const LIMITS: [&str; 4] = ["--ulimit", "nofile=1024:1024", "--ulimit", "nproc=4096:4096"];
 
 pub(super) struct Podman<'a> {
@@ -19,7 +19,7 @@ pub(super) struct Podman<'a> {
 }
 
 impl<'a> Podman<'a> {
-    /// With the demo image.
+    /// A podman that has the demo image.
     pub(super) fn new(scratch: &'a Scratch) -> Result<Self, Failure> {
         let podman = Self { scratch, directory: scratch.directory("podman")?, run: scratch.run("podman")? };
         quietly(&mut podman.load(demo_archive()))
@@ -27,7 +27,7 @@ impl<'a> Podman<'a> {
         Ok(podman)
     }
 
-    /// `podman load`, to be run.
+    /// The command `podman load`.
     pub(super) fn load(&self, archive: &Path) -> Command {
         let mut command = self.command();
         command.args(["load", "--quiet", "--input"]).arg(archive);
@@ -38,7 +38,7 @@ impl<'a> Podman<'a> {
         quietly(self.command().args(["rmi", "--force", reference]))
     }
 
-    /// `podman run --detach` of these steps of the demo program; `name` is new.
+    /// Runs `podman run --detach` with these steps of the demo program; `name` must be new.
     pub(super) fn run(&self, name: &str, steps: &str) -> Outcome {
         let mut command = self.command();
         command.args(["run", "--detach", "--name", name, "--network", "none"]).args(LIMITS);
@@ -48,7 +48,7 @@ impl<'a> Podman<'a> {
         detaching(&mut command, &self.directory.join("said"))
     }
 
-    /// `podman exec`, to be run.
+    /// The command `podman exec`.
     pub(super) fn exec(&self, name: &str, words: &[&str]) -> Command {
         let mut command = self.command();
         command.args(["exec", name, "/bin/demo"]).args(words);
@@ -76,7 +76,7 @@ impl<'a> Podman<'a> {
 impl Drop for Podman<'_> {
     fn drop(&mut self) {
         let _ = self.remove_all();
-        // Its storage mounts itself, in the view.
+        // podman's storage mounts itself, in the view.
         let _ =
             quietly(self.scratch.command("umount").arg("--lazy").arg(self.directory.join("root/overlay")));
     }

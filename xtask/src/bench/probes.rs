@@ -1,7 +1,7 @@
-//! Probes: the processor time that one takes of all who have to do with it. Of nodlet
-//! that is what the agent's cgroup was charged, and the device's own, in which supervisors
-//! and containers are; of others, the cgroup in which `crun exec` or `podman exec` began.
-//! All execute the same program, which leaves a mark, so that they can be counted.
+//! Measures the processor time of a probe, of all processes involved. For nodlet, that is the time charged to
+//! the agent's cgroup and to the device's own, in which supervisors and containers run. For others, it is
+//! that of the cgroup in which `crun exec` or `podman exec` started. All probes execute the same program,
+//! which leaves a mark, so that they can be counted.
 
 use std::fs;
 use std::process::Command;
@@ -18,13 +18,13 @@ use super::scratch::{milliseconds, quietly, wait};
 use super::{Bench, board};
 use crate::{Failure, Outcome};
 
-/// Pods with a probe a second each.
+/// The number of pods, each with a probe every second.
 const PODS: usize = 10;
 
-/// Probes in a round, and executions by crun.
+/// The number of probes in a round, and of executions by crun.
 const PROBES: usize = 30;
 
-/// podman takes ten times as long for each.
+/// The number of executions by podman, which takes ten times as long for each.
 const BY_PODMAN: usize = 5;
 
 pub(super) fn exec(bench: &Bench) -> Outcome {
@@ -39,7 +39,7 @@ pub(super) fn exec(bench: &Bench) -> Outcome {
         device.write_manifest(&format!("{mark}.yaml"), &board::pod(scratch, mark, "sleep", &probe));
     }
     let files: Vec<_> = marks.iter().map(|mark| scratch.shared().join(mark)).collect();
-    // A mark is a line of one letter.
+    // A mark is a line with one letter.
     let count = || files.iter().map(|file| fs::metadata(file).map_or(0, |meta| meta.len() / 2)).sum();
     device.wait_for("all to be probed", || files.iter().all(|file| file.exists()));
 
@@ -68,7 +68,7 @@ pub(super) fn exec(bench: &Bench) -> Outcome {
     report::comparisons("exec probe, CPU of all involved", "ms", &all, 0, &[Some(Target(1.0 / 3.0)), None])
 }
 
-/// Nobody to compare with: neither crun nor podman has such a probe.
+/// Measures HTTP probes. There is nothing to compare with: neither crun nor podman has such a probe.
 pub(super) fn http(bench: &Bench) -> Outcome {
     let scratch = &bench.scratch;
     let account = Account::open(scratch, "agent")?;
@@ -82,7 +82,8 @@ pub(super) fn http(bench: &Bench) -> Outcome {
     for name in &names {
         device.pod(name).wait_ready();
     }
-    // The server writes a line for each request: the log lies in a directory of the pod's name and uid.
+    // The server writes a line for each request to the log, which lies in a directory with the pod's name and
+    // uid.
     let logs: Vec<_> = names
         .iter()
         .map(|name| {
@@ -109,13 +110,13 @@ pub(super) fn http(bench: &Bench) -> Outcome {
     Ok(())
 }
 
-/// Milliseconds of each probe: of all, and of the agent alone.
+/// Milliseconds of each probe: of all processes, and of the agent alone.
 fn probed(device: &Device, agent: &Account, count: &dyn Fn() -> u64) -> Result<(f64, f64), Failure> {
     let used = || -> Result<(Duration, Duration), Failure> {
         let of_agent = agent.used()?;
         Ok((of_agent + board::used(device)?, of_agent))
     };
-    // Begins when one has just left its mark, and ends when another has.
+    // Begins just after a probe has left its mark, and ends just after another has.
     let reached = |goal: u64| {
         wait("the probes", Duration::from_millis(5), || {
             let now = count();

@@ -1,17 +1,17 @@
-//! The same done by several in turns: a machine that grows slower for a while does so for
-//! all of them, and who begins is another in each round.
+//! Runs the same task by several contestants in turns, so that a machine that becomes slower for a while
+//! affects all of them. A different one begins in each round.
 
 use crate::{Failure, Outcome};
 
-/// What came of the rounds of one, or why it could not go on.
+/// The results of one contestant's rounds, or why it could not continue.
 pub(super) type Rounds<T> = Result<T, Failure>;
 
 type Run<'a, const N: usize> = Box<dyn FnMut(usize) -> Result<[f64; N], Failure> + 'a>;
 
-/// One who takes part: told the number of the round, it does it once and gives its figures.
+/// A contestant. Its function gets the number of the round, performs the task once and returns its figures.
 pub(super) struct Contestant<'a, const N: usize> {
     pub(super) name: &'a str,
-    /// Or why it cannot.
+    /// The function, or why the contestant cannot run.
     run: Rounds<Run<'a, N>>,
     figures: Vec<[f64; N]>,
 }
@@ -21,7 +21,7 @@ impl<'a, const N: usize> Contestant<'a, N> {
         Self { name, run: Ok(Box::new(run)), figures: Vec::new() }
     }
 
-    /// One who cannot if what it needs is not there: then its figures say why.
+    /// A contestant that cannot run if its prerequisite is missing; its figures then contain the reason.
     pub(super) fn if_possible<P>(
         name: &'a str,
         possible: &'a Result<P, Failure>,
@@ -42,7 +42,7 @@ impl<'a, const N: usize> Contestant<'a, N> {
         }
     }
 
-    /// One kind of its figures, a number a round.
+    /// One kind of the contestant's figures, with one number per round.
     pub(super) fn figures(&self, kind: usize) -> Rounds<Vec<f64>> {
         match &self.run {
             Ok(_) => Ok(self.figures.iter().filter_map(|figures| figures.get(kind).copied()).collect()),
@@ -51,8 +51,8 @@ impl<'a, const N: usize> Contestant<'a, N> {
     }
 }
 
-/// All of them, so many times. That one of the others cannot go on stands in its figures; the
-/// first must not fail.
+/// Runs all contestants for this many rounds. If one fails, its figures contain the reason, and it runs no
+/// more; the first must not fail.
 pub(super) fn race<const N: usize>(rounds: usize, all: &mut [Contestant<'_, N>]) -> Outcome {
     for round in 0..rounds {
         for place in 0..all.len() {

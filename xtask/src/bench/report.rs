@@ -1,11 +1,11 @@
-//! The table that comes out, as Markdown: a line a comparison, printed as soon as it is
-//! known. A peer that could not be run has a line that says so.
+//! The resulting table, as Markdown: one line per comparison, printed as soon as it is known. The line of a
+//! contestant that could not run gives the reason.
 
 use super::race::Contestant;
 use super::spread::{Digits, ENOUGH, Spread, Verdict};
 use crate::{Failure, Outcome};
 
-/// What a ratio to another is to be, at most.
+/// The largest acceptable ratio to another contestant's figure.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Target(pub(super) f64);
 
@@ -13,7 +13,7 @@ pub(super) fn begin() {
     println!("| what | nodlet | other | nodlet ÷ other | target |\n|---|---|---|---|---|");
 }
 
-/// A figure that nothing is compared with; `target` is what it is to be at most.
+/// Prints a figure without a comparison; `target` is its largest acceptable value.
 pub(super) fn figure(what: &str, unit: &str, ours: &[f64], target: Option<f64>) {
     let ours = Spread::of(ours);
     let target = match target {
@@ -26,13 +26,13 @@ pub(super) fn figure(what: &str, unit: &str, ours: &[f64], target: Option<f64>) 
     println!("| {what} | {} | — | — | {target} |", text_of(&ours, unit));
 }
 
-/// What another does beside a figure of ours, where there is nothing to divide.
+/// Prints another contestant's result that cannot be expressed as a ratio.
 pub(super) fn other(what: &str, other: &str, theirs: &str) {
     println!("| {what} | — | {other}: {theirs} | — | — |");
 }
 
-/// One kind of figure of the first contestant, against each of the others; what is to be
-/// reached against each of those stands in the same order.
+/// Prints one kind of figure of the first contestant against each of the others. The targets are in the same
+/// order as the others.
 pub(super) fn comparisons<const N: usize>(
     what: &str,
     unit: &str,
@@ -79,7 +79,7 @@ fn comparison(what: &str, unit: &str, ours: &[f64], other: &str, theirs: &[f64],
     );
 }
 
-/// A figure of ours, and why there is none of the other.
+/// Prints a figure of nodlet, and why there is none to compare with.
 fn missing(what: &str, unit: &str, ours: &[f64], other: &str, why: &str) {
     let why = why.replace(['\n', '|'], " ");
     println!(
@@ -89,7 +89,7 @@ fn missing(what: &str, unit: &str, ours: &[f64], other: &str, why: &str) {
     );
 }
 
-/// `18.9 ms (17.8 to 20.1, 20 rounds)`: the median, and between which the middle half lay.
+/// Formats the median and the interquartile range: `18.9 ms (17.8 to 20.1, 20 rounds)`.
 fn text_of(spread: &Spread, unit: &str) -> String {
     let median = with_unit(&Digits(spread.median()).to_string(), unit);
     if spread.rounds() == 1 {

@@ -1,5 +1,5 @@
-//! What those have in common with whom nodlet is compared: a directory in `/tmp` for all of
-//! it, containers' clocks, and a view of the machine in which crun starts at all.
+//! The environment of the programs with which nodlet is compared: one directory in `/tmp`, the containers'
+//! clocks, and a view of the machine in which crun can start.
 
 use std::cell::RefCell;
 use std::fs::{self, File};
@@ -15,15 +15,15 @@ use nix::time::{ClockId, clock_gettime};
 
 use crate::{Failure, Outcome, line_of};
 
-/// How long a container may take to say that it runs.
+/// How long a container may take to report that it runs.
 const PATIENCE: Duration = Duration::from_secs(120);
 
-/// Short, because paths of sockets are made from it.
+/// The scratch directory. Its path is short, because it is part of sockets' paths.
 pub(super) struct Scratch {
     directory: PathBuf,
-    /// The name of our cgroup, in each hierarchy.
+    /// The name of the benchmarks' cgroup, in each hierarchy.
     cgroup: String,
-    /// A mount namespace.
+    /// A mount namespace in which commands run.
     view: OwnedFd,
     names: RefCell<u64>,
 }
@@ -36,47 +36,47 @@ impl Scratch {
         for inside in ["shared", "run"] {
             fs::create_dir_all(directory.join(inside))?;
         }
-        // As it is everywhere, and as the device has it.
+        // `/run` is a tmpfs on every machine, and on the device.
         mount(Some("tmpfs"), &directory.join("run"), Some("tmpfs"), MsFlags::empty(), Some("mode=0755"))?;
         let view = std::thread::spawn(view).join().map_err(|_| "the thread of the view panicked")??;
         Ok(Self { directory, cgroup, view, names: RefCell::new(0) })
     }
 
-    /// A directory, made if it is not there.
+    /// A directory in the scratch directory, which is created if it is missing.
     pub(super) fn directory(&self, name: &str) -> Result<PathBuf, Failure> {
         let directory = self.directory.join(name);
         fs::create_dir_all(&directory)?;
         Ok(directory)
     }
 
-    /// What is lost with a boot, in memory.
+    /// A directory in memory, for files that do not survive a reboot.
     pub(super) fn run(&self, name: &str) -> Result<PathBuf, Failure> {
         self.directory(&format!("run/{name}"))
     }
 
-    /// What every container sees as `/shared`.
+    /// The directory that every container sees as `/shared`.
     pub(super) fn shared(&self) -> PathBuf {
         self.directory.join("shared")
     }
 
-    /// The path of a cgroup below ours, as runtimes are told of it.
+    /// The path of a cgroup below the benchmarks' own, in the form that runtimes expect.
     pub(super) fn cgroup(&self, name: &str) -> String {
         format!("/{}/{name}", self.cgroup)
     }
 
-    /// A name that nothing had before.
+    /// A unique name.
     pub(super) fn name(&self, kind: &str) -> String {
         *self.names.borrow_mut() += 1;
         format!("{kind}-{}", self.names.borrow())
     }
 
-    /// Lets a command see the machine without what crun and podman refuse. It begins in `/`.
+    /// A command that runs in the view, without the mounts that crun and podman reject. It starts in `/`.
     pub(super) fn command(&self, program: &str) -> Command {
         let mut command = Command::new(program);
         let view = self.view.as_raw_fd();
         command.stdin(Stdio::null()).stdout(Stdio::null());
-        // SAFETY: one system call, which is async-signal-safe; the descriptor is open as long as
-        // `self`, and the child has its own.
+        // SAFETY: one system call, which is async-signal-safe; the descriptor stays open as long as `self`,
+        // and the child has its own copy.
         unsafe {
             command.pre_exec(move || {
                 let view = std::os::fd::BorrowedFd::borrow_raw(view);
@@ -86,7 +86,7 @@ impl Scratch {
         command
     }
 
-    /// Waits for the clock that a container wrote with its first instructions, and takes it away.
+    /// Waits for the clock that a container wrote with its first instructions, and removes the file.
     pub(super) fn clock(&self, name: &str) -> Result<Duration, Failure> {
         let file = self.shared().join(name);
         let read = || fs::read_to_string(&file).ok()?.strip_suffix('\n')?.parse().ok();
@@ -107,7 +107,7 @@ impl Drop for Scratch {
     }
 }
 
-/// With all that is in it; no process may be.
+/// Removes a cgroup and those below it, none of which may have processes.
 fn remove_cgroup(directory: &Path) {
     for entry in fs::read_dir(directory).into_iter().flatten().flatten() {
         if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
@@ -117,8 +117,8 @@ fn remove_cgroup(directory: &Path) {
     let _ = fs::remove_dir(directory);
 }
 
-/// crun refuses to start where version 2 of cgroups is mounted beside version 1: a mount
-/// namespace in which it is not seen. Made once, so that nobody's time has it in it.
+/// Creates a mount namespace without cgroup v2: crun refuses to start where v2 is mounted beside v1. Created
+/// once, so that its time is not measured.
 fn view() -> Result<OwnedFd, Failure> {
     unshare(CloneFlags::CLONE_NEWNS)?;
     mount(None::<&str>, "/", None::<&str>, MsFlags::MS_REC | MsFlags::MS_SLAVE, None::<&str>)?;
@@ -129,7 +129,7 @@ fn view() -> Result<OwnedFd, Failure> {
     Ok(File::open("/proc/thread-self/ns/mnt")?.as_fd().try_clone_to_owned()?)
 }
 
-/// Looks again and again until there is something.
+/// Polls until there is a result.
 pub(super) fn wait<T>(
     what: &str,
     look: Duration,
@@ -147,7 +147,7 @@ pub(super) fn wait<T>(
     }
 }
 
-/// Runs a command to its end, in silence; what it said on standard error is in the failure.
+/// Runs a command silently until it ends. The failure contains its standard error.
 pub(super) fn quietly(command: &mut Command) -> Outcome {
     let line = line_of(command);
     let output =
@@ -158,7 +158,8 @@ pub(super) fn quietly(command: &mut Command) -> Outcome {
     Err(Failure(format!("{line}: {}: {}", output.status, String::from_utf8_lossy(&output.stderr).trim())))
 }
 
-/// The same for one that leaves a process behind: a pipe would be held by that as long as it lives.
+/// Runs a command that leaves a process behind, whose standard error goes to a file: the process would hold a
+/// pipe open as long as it lives.
 pub(super) fn detaching(command: &mut Command, said: &Path) -> Outcome {
     let line = line_of(command);
     let status = command.stderr(File::create(said)?).status();
@@ -169,14 +170,14 @@ pub(super) fn detaching(command: &mut Command, said: &Path) -> Outcome {
     Err(Failure(format!("{line}: {status}: {}", fs::read_to_string(said).unwrap_or_default().trim())))
 }
 
-/// Forgets what the kernel keeps of files that nobody maps, names and inodes included.
+/// Drops the kernel's caches of unmapped files, including names and inodes.
 pub(super) fn drop_caches() -> Outcome {
     nix::unistd::sync();
     fs::write("/proc/sys/vm/drop_caches", "3")
         .map_err(|error| Failure(format!("failed to drop the page cache: {error}")))
 }
 
-/// As the containers' program takes it.
+/// The time on the clock that the containers' program uses.
 pub(super) fn now() -> Result<Duration, Failure> {
     Ok(clock_gettime(ClockId::CLOCK_MONOTONIC)?.into())
 }

@@ -1,26 +1,26 @@
-//! What can be said of a figure that was taken several times: its median, where the
-//! middle half of the rounds lay, and where the true median is in 19 of 20 cases.
-//! Nothing is assumed of how figures are distributed: times have long tails.
+//! Statistics of a figure that was measured several times: its median, the range of the middle half of the
+//! rounds, and a 95 % confidence interval of the true median. No distribution is assumed: times have long
+//! tails.
 
 use std::fmt;
 
-/// Figures of one kind, in order of size.
+/// Figures of one kind, sorted.
 #[derive(Debug, Clone)]
 pub(super) struct Spread(Vec<f64>);
 
-/// Fewer rounds than this cannot tell: even the smallest and the largest of five lie around the
-/// median in fewer than 19 of 20 cases.
+/// The fewest rounds for a confidence interval: with five, even the smallest and the largest enclose the
+/// median in less than 19 of 20 cases.
 pub(super) const ENOUGH: usize = 6;
 
 impl Spread {
-    /// There must be one.
+    /// The spread of these figures, of which there must be at least one.
     pub(super) fn of(figures: &[f64]) -> Self {
         let mut sorted = figures.to_vec();
         sorted.sort_by(f64::total_cmp);
         Self(sorted)
     }
 
-    /// The one to the other, round by round: what both suffered in a round does not count.
+    /// The spread of the ratios, round by round: disturbances that affect both in a round cancel out.
     pub(super) fn of_ratios(ours: &[f64], theirs: &[f64]) -> Self {
         Self::of(&ours.iter().zip(theirs).map(|(ours, theirs)| ours / theirs).collect::<Vec<_>>())
     }
@@ -33,17 +33,17 @@ impl Spread {
         self.quantile(0.5)
     }
 
-    /// Between them lies the middle half.
+    /// The quartiles, which enclose the middle half.
     pub(super) fn quartiles(&self) -> (f64, f64) {
         (self.quantile(0.25), self.quantile(0.75))
     }
 
-    /// Between them the true median lies in at least 19 of 20 cases, whatever the distribution;
-    /// nothing where there are too few rounds.
+    /// The interval that contains the true median in at least 19 of 20 cases, for any distribution; `None` if
+    /// there are too few rounds.
     pub(super) fn interval(&self) -> Option<(f64, f64)> {
         let n = self.0.len();
-        // Each round is above the true median or below it, as a coin falls. So many may lie
-        // outside on one side: the most for which that is rarer than one in forty.
+        // Each round is above or below the true median, like a coin toss. Counts how many may lie outside on
+        // one side: the most for which the probability is at most one in forty.
         let (mut outside, mut probability, mut sum) = (0, 0.5f64.powi(i32::try_from(n).ok()?), 0.0);
         while sum + probability <= 0.025 {
             sum += probability;
@@ -54,7 +54,7 @@ impl Spread {
         Some((*self.0.get(first)?, *self.0.get(n - outside)?))
     }
 
-    /// Between two figures it is their mean, by distance.
+    /// The quantile, interpolated between the two neighbouring figures.
     fn quantile(&self, part: f64) -> f64 {
         let at = part * (self.0.len().saturating_sub(1)) as f64;
         let figure = |index: f64| self.0.get(index as usize).copied().unwrap_or(f64::NAN);
@@ -63,12 +63,12 @@ impl Spread {
     }
 }
 
-/// How a ratio stands to a bound, as far as the rounds can tell.
+/// How a ratio compares with a bound, as far as the rounds can tell.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Verdict {
     Below,
     Above,
-    /// The true median may be on either side.
+    /// The true median may lie on either side.
     Noise,
     TooFewRounds,
 }
@@ -84,7 +84,7 @@ impl Verdict {
     }
 }
 
-/// A number with as many digits as one reads: `0.34`, `18.9`, `3328`.
+/// A number with a readable number of digits: `0.34`, `18.9`, `3328`.
 pub(super) struct Digits(pub(super) f64);
 
 impl fmt::Display for Digits {
@@ -114,7 +114,7 @@ mod tests {
 
     #[test]
     fn the_interval_of_the_median_is_that_of_the_tables() {
-        // Conover, Practical Nonparametric Statistics: at least 95 %.
+        // From Conover, Practical Nonparametric Statistics: at least 95 %.
         for (n, low, high) in [(6, 1, 6), (8, 1, 8), (9, 2, 8), (10, 2, 9), (20, 6, 15), (50, 18, 33)] {
             assert_eq!(up_to(n).interval(), Some((f64::from(low), f64::from(high))), "{n} rounds");
         }
@@ -133,7 +133,7 @@ mod tests {
 
     #[test]
     fn ratios_are_taken_round_by_round() {
-        // Both take ten times as long in the second round; the one is always half the other.
+        // Both take ten times as long in the second round, but the ratio is always a half.
         assert_eq!(Spread::of_ratios(&[1.0, 10.0], &[2.0, 20.0]).quartiles(), (0.5, 0.5));
     }
 

@@ -1,5 +1,5 @@
-//! One pod: from its manifest's being renamed into place to the first instruction of
-//! its container, against `crun run` and `podman run` of the same program.
+//! Measures the start of one pod: from the rename of its manifest to the first instruction of its container,
+//! compared with `crun run` and `podman run` of the same program.
 
 use super::crun::Crun;
 use super::podman::Podman;
@@ -13,7 +13,7 @@ pub(super) fn warm(bench: &Bench) -> Outcome {
     start(bench, "1 pod, warm: manifest → first instruction", 20, || Ok(()))
 }
 
-/// What runs keeps the pages that it maps: the agent, as it would on a board.
+/// Measures a start without page cache. Running processes keep their mapped pages: the agent, as on a board.
 pub(super) fn cold(bench: &Bench) -> Outcome {
     start(bench, "1 pod, page cache dropped: manifest → first instruction", 10, drop_caches)
 }
@@ -60,7 +60,7 @@ fn start(bench: &Bench, what: &str, rounds: usize, before: fn() -> Outcome) -> O
     report::comparisons(what, "ms", &all, 0, &[Some(Target(1.5)), None])
 }
 
-/// Of a container that says when it began, and stays.
+/// The steps of a container that records its start time and keeps running.
 pub(super) fn steps(clock: &str) -> String {
     format!("clock /shared/{clock} then sleep")
 }

@@ -14,19 +14,20 @@ use crate::image::{self, DeviceImage};
 use crate::profile::{Profile, Qemu};
 use crate::{Failure, Outcome, debian};
 
-/// An emulated board is some twenty times slower than a real one, and this machine may be busy.
+/// The timeout of conditions: an emulated board is some twenty times slower than a real one, and this machine
+/// may be busy.
 pub(super) const PATIENCE: Duration = Duration::from_secs(300);
 
-/// A medium with the image of a board, and the firmware that boots it.
+/// A medium with the image of a board, and the firmware that boots from it.
 pub(super) struct Medium {
     pub(super) file: PathBuf,
-    /// Arguments of the emulator.
+    /// The emulator's arguments for the firmware.
     firmware: [OsString; 2],
     memory_mib: u32,
 }
 
-/// Writes the disk of an image to a medium as large as the profile says; `None` of a board whose profile
-/// names no disk or no firmware.
+/// Writes the disk of an image to a medium of the size in the profile. Returns `None` for a board whose
+/// profile has no disk or no firmware.
 pub(super) fn flash(
     profile: &Profile,
     qemu: &Qemu,
@@ -56,7 +57,8 @@ impl Medium {
         self.boot_with(qemu, directory, key, "", &[])
     }
 
-    /// With more options of the emulator's drive, each after a comma, and more arguments of the emulator.
+    /// Boots from the medium, with more options of the emulator's drive, each after a comma, and more
+    /// arguments of the emulator.
     pub(super) fn boot_with(
         &self,
         qemu: &Qemu,
@@ -75,14 +77,14 @@ impl Medium {
     }
 }
 
-/// The network link of a board, as the emulator names it.
+/// The emulator's name of a board's network link.
 pub(super) const LINK: &str = "net0";
 
-/// A board that runs.
+/// A running board.
 pub(super) struct Board {
     pub(super) emulator: Child,
     pub(super) begun: Instant,
-    /// Where the files of its step lie.
+    /// The directory with the files of the step.
     pub(super) directory: PathBuf,
     pub(super) console: PathBuf,
     pub(super) key: PathBuf,
@@ -100,7 +102,8 @@ impl Board {
         Board::boot_with(qemu, memory_mib, image, directory, key, Some(LINK), &[])
     }
 
-    /// With a network link of this name in the emulator, if any, and more arguments of it.
+    /// Boots an image in RAM, with a network link of this name in the emulator, if any, and more arguments of
+    /// the emulator.
     pub(super) fn boot_with(
         qemu: &Qemu,
         memory_mib: u32,
@@ -124,20 +127,20 @@ impl Board {
         Board::boot_from(qemu, memory_mib, &medium, directory, key, link)
     }
 
-    /// How long after the kernel's entry the youngest process of this name began: the kernel counts from
-    /// there, in hundredths of a second.
+    /// The time from the kernel's entry to the start of the youngest process with this name. The kernel
+    /// counts in hundredths of a second.
     pub(super) fn began(&self, name: &str) -> Result<Duration, Failure> {
         let find =
             format!("for p in /proc/[0-9]*; do [ \"$(cat $p/comm)\" = {name} ] && cat $p/stat; done; true");
         let found = text(&self.ssh(&find, "")?.stdout);
-        // The name, in brackets, is the second word of a line, and the time the 22nd.
+        // The second field of a line is the name in parentheses, and the 22nd is the start time.
         let ticks = |line: &str| line.rsplit_once(')')?.1.split_whitespace().nth(19)?.parse::<u64>().ok();
         let youngest = found.lines().filter_map(ticks).max();
         let ticks = youngest.ok_or_else(|| self.failed(&format!("no process {name}: {found:?}")))?;
         Ok(Duration::from_millis(ticks * 10))
     }
 
-    /// Boots what these arguments of the emulator name.
+    /// Boots with these arguments of the emulator.
     fn boot_from(
         qemu: &Qemu,
         memory_mib: u32,
@@ -148,7 +151,7 @@ impl Board {
     ) -> Result<Board, Failure> {
         let port = TcpListener::bind(("127.0.0.1", 0))?.local_addr()?.port();
         let console = directory.join("console.log");
-        // Nobody must read what an earlier board wrote before the emulator opens the file.
+        // The output of an earlier board must not be read before the emulator opens the file.
         fs::write(&console, "")?;
         let mut emulator = Command::new(&qemu.program);
         emulator
@@ -158,14 +161,14 @@ impl Board {
             .args(["-serial", &format!("file:{}", console.display())])
             .args(medium)
             .stdin(Stdio::null());
-        // Not `-nic`: not every machine makes a card of that.
+        // `-nic` is not used, because not every machine makes a network card of it.
         match link {
             Some(link) => emulator
                 .args(["-netdev", &format!("user,id={link},hostfwd=tcp:127.0.0.1:{port}-:22")])
                 .args(["-device", &format!("virtio-net-pci,netdev={link},mac=52:54:00:12:34:56")]),
             None => emulator.args(["-nic", "none"]),
         };
-        // SAFETY: one system call, which is async-signal-safe. A board must not outlive its test.
+        // SAFETY: one system call, which is async-signal-safe. It makes the board end with its test.
         unsafe {
             emulator.pre_exec(|| Ok(nix::sys::prctl::set_pdeathsig(nix::sys::signal::Signal::SIGKILL)?))
         };
@@ -182,7 +185,7 @@ impl Board {
         })
     }
 
-    /// Runs a command line on the board.
+    /// Runs a command on the board.
     pub(super) fn ssh(&self, command: &str, input: impl AsRef<[u8]>) -> Result<Output, Failure> {
         let mut ssh = Command::new("ssh")
             .args([
@@ -194,7 +197,7 @@ impl Board {
                 "-o",
                 "UserKnownHostsFile=/dev/null",
             ])
-            // A board that is reset in the middle of a connection says nothing of its end.
+            // A board that is reset during a connection does not close it.
             .args(["-o", "ServerAliveInterval=15", "-o", "ServerAliveCountMax=2"])
             .args(["-o", "BatchMode=yes", "-o", "ConnectTimeout=10", "-p", &self.port.to_string(), "-i"])
             .arg(&self.key)
@@ -204,13 +207,13 @@ impl Board {
             .stderr(Stdio::piped())
             .spawn()?;
         if let Some(mut stdin) = ssh.stdin.take() {
-            // A board that is not up yet takes none.
+            // A board that is not up yet accepts no input.
             let _ = std::io::Write::write_all(&mut stdin, input.as_ref());
         }
         Ok(ssh.wait_with_output()?)
     }
 
-    /// The number of a line of a file of the board, in KiB.
+    /// The number in a line of a file on the board, in KiB.
     pub(super) fn kib(&self, file: &str, line: &str) -> Result<u64, Failure> {
         let output = text(&self.ssh(&format!("cat {file}"), "")?.stdout);
         let found = output.lines().find_map(|found| found.strip_prefix(line)?.split_whitespace().next());
@@ -219,7 +222,7 @@ impl Board {
             .ok_or_else(|| self.failed(&format!("{file} has no line {line}: {output:?}")))
     }
 
-    /// Runs a command line on the board and compares what it writes.
+    /// Runs a command on the board and compares its output.
     pub(super) fn expect(&self, command: &str, input: &str, expected: &str) -> Outcome {
         let output = self.ssh(command, input)?;
         if output.status.success() && text(&output.stdout) == expected {
@@ -250,12 +253,12 @@ impl Board {
         Ok(())
     }
 
-    /// What the board has written to its console.
+    /// The board's console output so far.
     pub(super) fn console(&self) -> Result<String, Failure> {
         Ok(text(&fs::read(&self.console)?))
     }
 
-    /// The JSON that a command line writes.
+    /// Runs a command that prints JSON.
     pub(super) fn json(&self, command: &str) -> Result<serde_json::Value, Failure> {
         let output = self.ssh(command, "")?;
         serde_json::from_slice(&output.stdout).map_err(|error| {
@@ -263,14 +266,14 @@ impl Board {
         })
     }
 
-    /// The board's date, in seconds since 1970.
+    /// The board's clock, in seconds since 1970.
     pub(super) fn date(&self) -> Result<u64, Failure> {
         let date = text(&self.ssh("busybox date -u +%s", "")?.stdout);
         date.trim().parse().map_err(|_| self.failed(&format!("the board's date is {date:?}")))
     }
 
-    /// Waits until the emulator has ended, and requires that process 1 did that: a board that panics or
-    /// that its watchdog resets goes down as well.
+    /// Waits until the emulator has ended, and requires that process 1 caused it: a board that panics, or
+    /// that its watchdog resets, goes down as well.
     pub(super) fn wait_until_down(&mut self, said: &str) -> Outcome {
         self.wait_for("the board to go down", |board| Ok(board.emulator.try_wait()?.is_some()))?;
         let console = self.console()?;
@@ -287,12 +290,12 @@ impl Board {
         Ok(())
     }
 
-    /// The process of the emulator.
+    /// The process ID of the emulator.
     pub(super) fn emulator_id(&self) -> u32 {
         self.emulator.id()
     }
 
-    /// Whether the console had this from process 1.
+    /// Requires that process 1 has written these words to the console.
     pub(super) fn require_said(&self, words: &str) -> Outcome {
         let console = self.console()?;
         let said = console.lines().any(|line| line.contains("nodlet init: ") && line.contains(words));

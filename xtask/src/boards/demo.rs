@@ -1,5 +1,5 @@
-//! `cargo xtask demo --board PROFILE`: an emulated board boots from its disk, a pod is pushed to it over
-//! SSH, its plug is pulled, and the pod runs again. Needs neither root's rights nor installed programs.
+//! `cargo xtask demo --board PROFILE`: boots an emulated board from its disk, pushes a pod to it over SSH,
+//! cuts its power, and shows that the pod runs again. Needs neither root nor installed programs.
 
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader, IsTerminal};
@@ -16,12 +16,12 @@ use super::{Board, Medium, alone, build, demo_for, flash, prepare, text};
 use crate::profile::{self, Profile, Qemu};
 use crate::{Failure, Outcome, built, cargo, programs, run as run_command};
 
-/// The demo as a reader runs it, of a board that has one.
+/// Runs the demo as a reader would, on a board that supports it.
 pub(super) fn try_out(profile: &Profile, qemu: &Qemu) -> Outcome {
     if profile.storage.is_some() && qemu.firmware.is_some() { run(&profile.name, false) } else { Ok(()) }
 }
 
-/// The demo; `keep` leaves the board running.
+/// Runs the demo; `keep` leaves the board running.
 pub(crate) fn run(name: &str, keep: bool) -> Outcome {
     let profile = profile::get(name)?;
     let Some(qemu) =
@@ -37,7 +37,7 @@ pub(crate) fn run(name: &str, keep: bool) -> Outcome {
     );
     alone(|| run_command(cargo()?.args(["build", "--package", "nodlet"])))?;
     let (directory, key, mut contents) = prepare(&profile, "demo")?;
-    // Nothing is on the board yet: what runs on it comes over SSH.
+    // The image has no pod yet: pods are pushed over SSH.
     let archive = contents.archives.pop().ok_or("there is a demo image")?;
     let image = build(&profile, &contents, &directory)?;
     let medium = flash(&profile, qemu, &image, &directory)?.ok_or("a profile with [storage] has a disk")?;
@@ -96,7 +96,7 @@ struct Show<'a> {
 }
 
 impl Show<'_> {
-    /// Boots the board, shows its console until it answers over SSH, and returns it.
+    /// Boots the board, shows its console until it responds over SSH, and returns it.
     fn boot(&self) -> Result<Board, Failure> {
         let console = self.directory.join("console.log");
         let mut board = self.medium.boot(self.qemu, &self.directory, &self.key)?;
@@ -109,7 +109,7 @@ impl Show<'_> {
             Ok(board.ssh("nodlet get pods", "")?.status.success())
         });
         is_up.store(true, Ordering::Relaxed);
-        // It has nothing to report.
+        // The thread returns no result.
         let _ = follower.join();
         up?;
         println!("The board answers {:.1?} after it was turned on.", board.begun.elapsed());
@@ -142,14 +142,14 @@ impl Show<'_> {
     }
 }
 
-/// Prints the lines of a console as they come, until `is_up`.
+/// Prints the lines of a console as they arrive, until `is_up`.
 fn follow(console: &Path, is_up: &AtomicBool) {
     let Ok(file) = File::open(console) else { return };
     let mut lines = BufReader::new(file);
     let mut line = Vec::new();
     while !is_up.load(Ordering::Relaxed) {
         match lines.read_until(b'\n', &mut line) {
-            // A line that is not complete yet is printed once it is.
+            // An incomplete line is printed once it is complete.
             Ok(_) if line.ends_with(b"\n") => {
                 println!("  | {}", printable(&line));
                 line.clear();
@@ -160,14 +160,14 @@ fn follow(console: &Path, is_up: &AtomicBool) {
     }
 }
 
-/// Without what a terminal would act on: firmware moves the cursor and clears the screen.
+/// Removes control sequences: firmware moves the cursor and clears the screen.
 fn printable(line: &[u8]) -> String {
     let text = String::from_utf8_lossy(line);
     let mut shown = String::new();
     let mut letters = text.chars();
     while let Some(letter) = letters.next() {
         match letter {
-            // To the end of a sequence of ECMA-48.
+            // Skip to the end of an ECMA-48 sequence.
             '\u{1b}' => drop(letters.by_ref().find(|end| end.is_ascii_alphabetic())),
             _ if letter.is_control() => {}
             _ => shown.push(letter),

@@ -1,5 +1,5 @@
-//! The emulated board boots from its disk, as a user flashes it: power cuts, also in the middle of things,
-//! a reboot, a factory reset, and a data partition that is full, damaged or absent.
+//! Tests the emulated board with its disk, as a user flashes it: power cuts, also in the middle of
+//! operations, a reboot, a factory reset, and a data partition that is full, damaged or absent.
 
 use std::fs::{self, File};
 use std::io;
@@ -23,13 +23,13 @@ use power_cuts::{Moments, Pushed};
 
 const MIB: u64 = 1024 * 1024;
 
-/// The address that QEMU's user network has for a board, as the board's identity fixes it.
+/// The identity's network line, with the address of a board in QEMU's user network.
 const FIXED: &str = "network = eth0 10.0.2.15/24 via 10.0.2.2 dns 10.0.2.3\n";
 
-/// The clock of a board without a battery. Not 1970, of which UEFI makes 2070.
+/// The emulator's clock of a board without a battery. Not 1970, which UEFI turns into 2070.
 const NO_BATTERY: [&str; 2] = ["-rtc", "base=2001-01-01"];
 
-/// A medium and what boots from it.
+/// A medium and the emulator that boots from it.
 struct Tried<'a> {
     qemu: &'a Qemu,
     medium: &'a Medium,
@@ -37,17 +37,17 @@ struct Tried<'a> {
     key: &'a Path,
 }
 
-/// Updates of the board: any, and kept soon.
+/// The update rules of the board: any update is accepted, and kept soon.
 pub(super) fn update_rules() -> Update {
     Update { allow_unsigned: true, healthy_after: "5s".into(), ..Update::default() }
 }
 
-/// The first identity of the board: without a name.
+/// The first identity of the board, which has no name.
 pub(super) fn first_identity(key: &Path) -> Result<String, Failure> {
     Ok(format!("{FIXED}{}", login(key)?))
 }
 
-/// The line of an identity with which this key opens sessions.
+/// The identity's line that allows this key to log in.
 fn login(key: &Path) -> Result<String, Failure> {
     Ok(format!("ssh-key = {}\n", fs::read_to_string(key.with_extension("pub"))?.trim()))
 }
@@ -77,14 +77,15 @@ pub(super) fn try_out(
     for _ in 0..2 {
         was_created |= power_cuts::during_boot(&tried, &mut moments)?;
     }
-    // What was made before a power cut is not made again, and it may be made without having been reported.
+    // A data partition that was created before a power cut is not created again, and may have been created
+    // without a report.
     let first: &[&str] = if was_created { &["Ready"] } else { &["Created", "Ready"] };
     let (board, mut monitor) = tried.boot_as("", &[], first, false)?;
     let booted = board.begun.elapsed();
     board.expect("cat /proc/sys/kernel/hostname", "", &format!("{}\n", default_name(profile)))?;
     require_fixed_address(&board)?;
     let host_key = ssh::host_key(&board)?;
-    // As `scp` does; the plug is pulled later.
+    // Copy a manifest as `scp` does; the power is cut later.
     let copied = manifest::pod("copied", "print copied then sleep");
     board.expect("cat >/etc/nodlet/manifests/copied.yaml && sync", &copied, "")?;
     write_identity(&board, &format!("name = gate-17\n{FIXED}{login}"))?;
@@ -121,7 +122,7 @@ pub(super) fn try_out(
     }
     board.require_said("the clock was behind; it begins at")?;
     board.expect("cat /var/lib/said/word", "", "ended\n")?;
-    // Nothing of it is applied.
+    // Nothing of an invalid identity is applied.
     board.expect("cat /proc/sys/kernel/hostname", "", "gate-17\n")?;
     board.require_said("/boot/nodlet.conf is rejected: line 2: unknown key \"nmae\"")?;
     require_fixed_address(&board)?;
@@ -129,8 +130,7 @@ pub(super) fn try_out(
     update::runs(&board, &newer.version, "kept")?;
     write_identity(&board, &format!("name = gate-19\n{login}"))?;
     wait_for_applied(&mut board)?;
-    // All but what root may use beyond what is free for everybody, and files are damaged. The plug is pulled
-    // then.
+    // Fill all space but root's reserve, damage files, and cut the power.
     fill_and_damage(board)?;
 
     let mut board = tried.boot("Full", false)?;
@@ -138,7 +138,7 @@ pub(super) fn try_out(
     require_host_key(&board, &host_key, false, "damage to it")?;
     let host_key = ssh::host_key(&board)?;
     board.expect("rm /var/lib/fill", "", "")?;
-    // The emulator ends instead of booting again.
+    // The emulator ends instead of rebooting.
     board.ssh("nodlet factory-reset", "")?;
     board.wait_until_down("rebooting")?;
     drop(board);
@@ -155,7 +155,7 @@ pub(super) fn try_out(
     board.expect("ls /boot/factory-reset 2>/dev/null; true", "", "")?;
     drop(apply(board)?);
 
-    // Copied to a larger medium, and its first superblock is lost.
+    // The disk is copied to a larger medium, and its first superblock is lost.
     let data = data_of(&medium.file)?;
     medium.resize(storage.medium_mib * 2 * MIB)?;
     overwrite(&medium.file, data, 4096)?;
@@ -172,7 +172,8 @@ pub(super) fn try_out(
     drop(tried.boot("Damaged", true)?);
     drop(tried.boot_as(",readonly=on", &[], &["ReadOnly"], true)?);
     if storage.loader == Loader::Uefi {
-        // Copied to a smaller medium, whose partition table the kernel rejects. So does U-Boot, which boots nothing.
+        // The disk is copied to a smaller medium, so the kernel rejects its partition table. U-Boot does the
+        // same, and boots nothing.
         medium.resize(storage.medium_mib * MIB)?;
         let mut board = tried.boot("Damaged", true)?;
         board.require_said("the data partition ends beyond the end of ")?;
@@ -182,7 +183,7 @@ pub(super) fn try_out(
         drop(tried.boot("Reset", false)?);
         drop(tried.boot("Ready", false)?);
     }
-    // As large as the image.
+    // The medium is only as large as the image.
     fs::copy(disk, &medium.file)?;
     drop(tried.boot("NoSpace", true)?);
     fs::remove_file(&medium.file)?;
@@ -194,7 +195,7 @@ pub(super) fn try_out(
     Ok(())
 }
 
-/// Requires that the link has the address of the board's identity, and has asked nobody for one.
+/// Requires that the link has the address of the board's identity, and sent no DHCP requests.
 fn require_fixed_address(board: &Board) -> Outcome {
     let status = board.json("cat /run/nodlet/network.json")?;
     let link = &status["links"][0];
@@ -205,7 +206,7 @@ fn require_fixed_address(board: &Board) -> Outcome {
     board.expect("cat /etc/resolv.conf | busybox tail -n 1", "", "nameserver 10.0.2.3\n")
 }
 
-/// Requires that the board has the same key as before, or another one.
+/// Requires that the board has the same SSH host key as before, or a different one.
 fn require_host_key(board: &Board, before: &str, same: bool, what: &str) -> Outcome {
     let now = ssh::host_key(board)?;
     if (now == before) == same {
@@ -214,7 +215,7 @@ fn require_host_key(board: &Board, before: &str, same: bool, what: &str) -> Outc
     Err(board.failed(&format!("the board's SSH key was {before} before {what}, and is {now}")))
 }
 
-/// Writes the file of the board's identity to its boot partition, as docs/boards.md does.
+/// Writes the board's identity file to its boot partition, as docs/boards.md does.
 fn write_identity(board: &Board, text: &str) -> Outcome {
     board.expect(
         "mount -o remount,rw /boot && cat > /boot/nodlet.new && mv /boot/nodlet.new /boot/nodlet.conf && \
@@ -235,7 +236,7 @@ fn apply(mut board: Board) -> Result<Board, Failure> {
     Ok(board)
 }
 
-/// A pod has its grace on the way down, with the data partition still writable.
+/// Turns the board off. A pod must get its grace period, with the data partition still writable.
 fn go_down_with_grace(mut board: Board) -> Outcome {
     let hook = "lifecycle:\n  preStop:\n    exec:\n      command: [/bin/demo, sleep, '3', then, write, /said/word, \
                 ended]\nvolumeMounts:\n- {name: said, mountPath: /said}";
@@ -249,14 +250,14 @@ fn go_down_with_grace(mut board: Board) -> Outcome {
     board.wait_until_down("rebooting")
 }
 
-/// Fills the data partition, damages what must keep nobody from logging in, nor the pod of the image from
-/// running, and cuts the power.
+/// Fills the data partition, damages files whose loss must prevent neither logins nor the image's pod, and
+/// cuts the power.
 fn fill_and_damage(board: Board) -> Outcome {
     let kib = text(&board.ssh("df -k /var | tail -n 1", "")?.stdout);
     let kib = kib.split_whitespace().nth(3).and_then(|kib| kib.parse::<u64>().ok());
-    // The rest is for the file system's record of the file.
+    // The rest is needed for the file system's metadata of the file.
     let bytes = kib.ok_or("df says nothing of /var")?.saturating_sub(256) * 1024;
-    // In one session: none follows with that key.
+    // In one session, because no further one can use the damaged host key.
     let command = format!(
         "echo damaged >/var/lib/nodlet/images/index.json && busybox truncate -s 0 /var/lib/nodlet/ssh/host_key && \
          busybox fallocate -l {bytes} /var/lib/fill && sync && echo filled"
@@ -284,8 +285,8 @@ impl Tried<'_> {
         Ok((board, monitor))
     }
 
-    /// Boots until the pod of the image runs, and compares what became of the data partition with what may
-    /// have become of it.
+    /// Boots until the pod of the image runs, and requires that the data partition has one of the expected
+    /// states.
     fn boot_as(
         &self,
         option: &str,
@@ -315,14 +316,14 @@ impl Tried<'_> {
     }
 }
 
-/// Where the data partition begins, by another reader of both tables than the board's.
+/// The start of the data partition, read by a different GPT implementation than the board's.
 fn data_of(medium: &Path) -> Result<u64, Failure> {
     let disk = gpt::GptConfig::new().only_valid_headers(true).open(medium)?;
     let data = disk.partitions().values().find(|partition| partition.name == "data");
     Ok(data.ok_or("the medium has no data partition")?.first_lba * 512)
 }
 
-/// Overwrites a part of the medium with what is no file system.
+/// Overwrites a part of the medium with garbage.
 fn overwrite(medium: &Path, begin: u64, bytes: u64) -> io::Result<()> {
     let medium = File::options().write(true).open(medium)?;
     let block = [0xa5; 4096];

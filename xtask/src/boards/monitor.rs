@@ -1,4 +1,4 @@
-//! The monitor of QEMU. It speaks QMP: objects of JSON, a line each.
+//! A client of QEMU's monitor, which speaks QMP: JSON objects, one per line.
 
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::net::UnixStream;
@@ -9,20 +9,20 @@ use serde_json::{Value, json};
 use super::{Board, PATIENCE};
 use crate::{Failure, Outcome};
 
-/// A connection to the monitor of an emulator that runs.
+/// A connection to the monitor of a running emulator.
 pub(super) struct Monitor {
     commands: UnixStream,
     answers: BufReader<UnixStream>,
 }
 
-/// The socket of the monitor of a step's board.
+/// The monitor socket of a step's board.
 fn socket(directory: &Path) -> PathBuf {
     directory.join("monitor")
 }
 
-/// Arguments of the emulator with which [`Monitor::connect`] reaches it.
+/// The emulator's arguments that open the monitor for [`Monitor::connect`].
 pub(super) fn arguments(directory: &Path) -> [String; 2] {
-    // Of an earlier board, which nobody answers at any more.
+    // A leftover socket of an earlier board.
     let _ = std::fs::remove_file(socket(directory));
     ["-qmp".to_owned(), format!("unix:{},server=on,wait=off", socket(directory).display())]
 }
@@ -38,12 +38,12 @@ impl Monitor {
         commands.set_read_timeout(Some(PATIENCE))?;
         let answers = BufReader::new(commands.try_clone()?);
         let mut monitor = Monitor { commands, answers };
-        // It greets, and accepts no other command before this one.
+        // The monitor sends a greeting, and accepts no other command before this one.
         monitor.run("qmp_capabilities", json!({}))?;
         Ok(monitor)
     }
 
-    /// Runs a command; its result.
+    /// Runs a command and returns its result.
     pub(super) fn run(&mut self, command: &str, arguments: Value) -> Result<Value, Failure> {
         writeln!(self.commands, "{}", json!({"execute": command, "arguments": arguments}))?;
         loop {
@@ -55,7 +55,7 @@ impl Monitor {
             if let Some(error) = message.get("error") {
                 return Err(Failure(format!("QEMU rejects {command}: {error}")));
             }
-            // Others are events.
+            // Other messages are events.
             if let Some(result) = message.get_mut("return") {
                 return Ok(result.take());
             }
@@ -76,12 +76,12 @@ impl Monitor {
         }
     }
 
-    /// Plugs the cable of a network link in or out.
+    /// Plugs or unplugs the cable of a network link.
     pub(super) fn set_link(&mut self, name: &str, up: bool) -> Outcome {
         self.run("set_link", json!({"name": name, "up": up})).map(drop)
     }
 
-    /// How often something was written to the board's media since it was turned on.
+    /// The number of writes to the board's media since it was turned on.
     pub(super) fn writes(&mut self) -> Result<u64, Failure> {
         let media = self.run("query-blockstats", json!({}))?;
         let media = media.as_array().into_iter().flatten();

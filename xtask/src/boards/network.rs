@@ -1,6 +1,6 @@
-//! The network and the clock of an emulated board: pods run without either. Then the cable is plugged
-//! in, out and in again, the clock is set by hand and by a time server, and the link is replaced by
-//! another. A board without any link boots, and gets one later.
+//! Tests the network and the clock of an emulated board. Pods run without either. Then the cable is plugged
+//! in, unplugged and plugged in again, the clock is set by hand and by a time server, and the link is
+//! replaced by another. A board without any link boots, and gets one later.
 
 use std::fs;
 use std::net::UdpSocket;
@@ -17,33 +17,33 @@ use crate::image;
 use crate::profile::{Profile, Qemu};
 use crate::{Failure, Outcome, debian};
 
-/// How far the time of the test's server is ahead of this machine's: nobody takes one for the other.
+/// The offset of the test's time server from this machine's clock, so large that the two cannot be confused.
 const AHEAD: Duration = Duration::from_secs(400 * 86_400);
 
-/// How far somebody sets the board's clock ahead of this machine's before: the server sets it back.
+/// The offset to which the board's clock is set by hand; the time server then sets it back.
 const BY_HAND: Duration = Duration::from_secs(1000 * 86_400);
 
-/// The addresses that the board's link makes of its hardware address: the link-local one, and the one
+/// The addresses that the board's link derives from its hardware address: the link-local one, and the one
 /// with the prefix that the router in QEMU's user network advertises.
 const LINK_LOCAL: &str = "fe80::5054:ff:fe12:3456/64";
 const AUTOCONFIGURED: &str = "fec0::5054:ff:fe12:3456/64";
 
-/// Takes the driver from the network card, and gives it back once the network service has noticed: a link
-/// that disappears, and another one that appears.
+/// The command that unbinds the network card's driver, and binds it again once the network service has
+/// noticed: one link disappears, and another appears.
 const REPLACE_LINK: &str = "card=$(busybox basename $(busybox readlink /sys/class/net/eth0/device)); \
                             cd /sys/bus/virtio/drivers/virtio_net && echo $card >unbind && \
                             while busybox grep -q eth0 /run/nodlet/network.json; do busybox usleep 100000; done; \
                             echo $card >bind";
 
-/// The slot into which a card is plugged while the board runs, as an argument of the emulator: no other
-/// slot of these machines allows that.
+/// The emulator's argument for the slot into which a card is plugged while the board runs: these machines
+/// have no other slot that supports it.
 const SLOT: [&str; 2] = ["-device", "pcie-root-port,id=later,chassis=1"];
 
-/// Has no network and no clock at first, and then gets both.
+/// Boots a board without network and clock, which then gets both.
 pub(super) fn try_out(profile: &Profile, qemu: &Qemu) -> Outcome {
     let (directory, key, mut contents) = prepare(profile, "network")?;
     let pod = directory.join("baked.yaml");
-    // Its probe is due in an hour: a clock that is set forward by years makes it due no earlier.
+    // The pod's probe is due in an hour: setting the clock forward by years must not make it due earlier.
     let probe =
         "readinessProbe:\n  exec:\n    command: [/bin/demo, exit, \"0\"]\n  initialDelaySeconds: 3600\n";
     let container = manifest::container("app", "print baked then sleep", probe);
@@ -57,7 +57,7 @@ pub(super) fn try_out(profile: &Profile, qemu: &Qemu) -> Outcome {
     };
     let image = build(&profile, &contents, &directory)?;
 
-    // Stopped until the cable is out.
+    // The processor stays stopped until the cable is unplugged.
     let mut arguments = ["-rtc", "base=1970-01-01", "-S"].map(str::to_owned).to_vec();
     arguments.extend(monitor::arguments(&directory));
     let mut board =
@@ -75,7 +75,7 @@ pub(super) fn try_out(profile: &Profile, qemu: &Qemu) -> Outcome {
         return Err(board.failed("the cable is not out"));
     }
 
-    // DHCP that comes late.
+    // DHCP becomes available late.
     monitor.set_link(super::LINK, true)?;
     board.wait_for("address from the DHCP server", |board| {
         Ok(board.console()?.contains("eth0: 10.0.2.15/24"))
@@ -91,7 +91,7 @@ pub(super) fn try_out(profile: &Profile, qemu: &Qemu) -> Outcome {
         Ok(addresses.contains(LINK_LOCAL) && addresses.contains(AUTOCONFIGURED))
     })?;
 
-    // No clock, then one.
+    // The clock is unset, and then set.
     // The clock begins with the date of the image's sources.
     let built = SystemTime::UNIX_EPOCH + Duration::from_secs(image::source_date());
     board.check_pod(built, "before the clock is set")?;
@@ -105,7 +105,7 @@ pub(super) fn try_out(profile: &Profile, qemu: &Qemu) -> Outcome {
     })?;
     board.check_pod(SystemTime::now() + AHEAD, "after the clock was set")?;
 
-    // The cable is out and in again.
+    // The cable is unplugged and plugged in again.
     let changes = board.console()?.matches("carrier ").count();
     monitor.set_link(super::LINK, false)?;
     board.wait_for("loss of the carrier", |board| {
@@ -150,14 +150,14 @@ pub(super) fn try_out(profile: &Profile, qemu: &Qemu) -> Outcome {
     Ok(())
 }
 
-/// Whether the kernel of the board looks at slots while it runs.
+/// Whether the board's kernel supports plugging cards while it runs.
 fn can_plug(profile: &Profile) -> Result<bool, Failure> {
     let boot = debian::package(&profile.kernel, &profile.debian)?.join("boot");
     let config = fs::read_to_string(debian::only(&boot, "config-")?)?;
     Ok(config.lines().any(|line| line == "CONFIG_HOTPLUG_PCI_PCIE=y"))
 }
 
-/// Plugs a network card into a board that has none. How long it took until it answered.
+/// Plugs a network card into a board that has none. Returns how long it took until the board responded.
 fn plug(profile: &Profile, board: &mut Board, monitor: &mut Monitor) -> Result<Duration, Failure> {
     let forwarded = format!("tcp:127.0.0.1:{}-:22", board.port);
     monitor.run("netdev_add", json!({"type": "user", "id": "later", "hostfwd": [{"str": forwarded}]}))?;
@@ -170,14 +170,14 @@ fn plug(profile: &Profile, board: &mut Board, monitor: &mut Monitor) -> Result<D
         Ok(board.ssh("true", "")?.status.success())
     })?;
     let took = plugged.elapsed();
-    // Where there was no card at boot, and no serial number, nothing tells the board from others.
+    // Without a card at boot and without a serial number, nothing distinguishes the board from others.
     board.expect("cat /proc/sys/kernel/hostname", "", &format!("{}\n", profile.name.replace('_', "-")))?;
     Ok(took)
 }
 
 impl Board {
-    /// The pod of the image began some minutes before `now` by the board's clock, has never started
-    /// again, and no probe was due.
+    /// Requires that the image's pod started some minutes before `now` by the board's clock, never restarted,
+    /// and had no probe due.
     fn check_pod(&self, now: SystemTime, when: &str) -> Outcome {
         let pod = self.json("nodlet get pod baked -o json")?;
         let seconds =
@@ -220,7 +220,7 @@ fn run_output(command: &mut std::process::Command) -> Result<String, Failure> {
     Ok(text(&command.output()?.stdout))
 }
 
-/// A time server that is silent until it is to answer.
+/// A time server that stays silent until it is told to respond.
 struct TimeServer {
     port: u16,
     answers: Arc<AtomicBool>,
@@ -244,7 +244,7 @@ impl TimeServer {
     }
 }
 
-/// The answer of a server with a clock of its own.
+/// The response of a server with a clock of its own.
 fn answer(request: &[u8; 48]) -> [u8; 48] {
     let now = (SystemTime::now() + AHEAD).duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
     let seconds = (now.as_secs() + 2_208_988_800) as u32;

@@ -1,11 +1,11 @@
-//! `cargo xtask peers`: the same pod on the same emulated board with the same kernel and memory, run by
-//! nodlet and by a kubelet with containerd, in turns. Measured from the kernel's entry to the first
-//! instruction of the pod's container, which writes CLOCK_MONOTONIC as its first act, and, when both
-//! have come to rest, what memory is left.
+//! `cargo xtask peers`: runs the same pod on the same emulated board with the same kernel and memory, with
+//! nodlet and with a kubelet and containerd, in turns. Measures the time from the kernel's entry to the first
+//! instruction of the pod's container, which writes CLOCK_MONOTONIC as its first act, and the memory that is
+//! left when both have settled.
 //!
-//! The kubelet has what it would have on a device that was made with care: containerd and it are
-//! started by a script and nothing else runs, all images were loaded in a boot before, its API server
-//! is turned off, the pod is a file, and its system lies on a disk. nodlet's lies in memory whole.
+//! The kubelet is set up as on a carefully built device: a script starts only containerd and the kubelet, all
+//! images were loaded in an earlier boot, the API server is turned off, the pod is a file, and the system
+//! lies on a disk. nodlet's system lies entirely in memory.
 
 use std::fs::{self, File};
 use std::io::Write;
@@ -23,23 +23,23 @@ use crate::image::{DeviceImage, RamForm};
 use crate::profile::{self, Profile, Qemu};
 use crate::{Failure, Outcome, cross, debian, demo_image, go, misused, programs, run as run_command};
 
-/// The least with which a kubelet does not evict its pods at once.
+/// The least memory with which a kubelet does not evict its pods at once.
 const MEMORY_MIB: u32 = 512;
 
-/// How long both may come to rest before memory is read, in seconds.
+/// Seconds for which both may settle before memory is read.
 const REST: u32 = 60;
 
-/// Where the container writes its time.
+/// The directory into which the container writes its time.
 const SHARED: &str = "/run/shared";
 
 const PAUSE: &str = "localhost/pause:1";
 
-/// What is measured of one boot.
+/// The measurements of one boot.
 #[derive(Debug)]
 struct Boot {
     /// Kernel entry → first instruction of the container, in seconds.
     first: f64,
-    /// `MemAvailable` at rest, in KiB.
+    /// `MemAvailable` after settling, in KiB.
     available: u64,
     /// PSS of all processes but the container's, in KiB.
     share: u64,
@@ -81,7 +81,7 @@ fn measure(profile: &Profile, qemu: &Qemu, rounds: usize) -> Outcome {
 
     let (mut nodlet, mut kubelet) = (Vec::new(), Vec::new());
     for round in 0..rounds {
-        // Who begins is another in each round.
+        // A different one begins in each round.
         for turn in 0..2 {
             if (round + turn) % 2 == 0 {
                 nodlet.push(boot_nodlet(qemu, &ours, &directory, &key)?);
@@ -132,7 +132,7 @@ fn megabytes(files: &[PathBuf]) -> Result<f64, Failure> {
     Ok(sum as f64 / 1e6)
 }
 
-/// It has the node's network: a kubelet needs a plugin for any other.
+/// The pod that both run. It uses the node's network, because a kubelet needs a plugin for any other.
 fn pod_of_both() -> String {
     let container = manifest::container(
         "app",
@@ -160,7 +160,8 @@ fn boot_nodlet(qemu: &Qemu, image: &DeviceImage, directory: &Path, key: &Path) -
     Ok(Boot { first: first / 1e9, available: *available, share: *share })
 }
 
-/// `MemAvailable`, and the PSS of all processes but the container's and those that measure, in KiB.
+/// The command that prints `MemAvailable`, and the PSS of all processes but the container's and the measuring
+/// ones, in KiB.
 const MEMORY: &str = "busybox awk '/^MemAvailable/ {print $2}' /proc/meminfo; \
     for process in /proc/[0-9]*; do case $(busybox cat $process/comm 2>/dev/null) in demo|sh|busybox) ;; \
     *) busybox cat $process/smaps_rollup 2>/dev/null;; esac; done | busybox awk '/^Pss:/ {sum += $2} END {print sum}'";
@@ -172,7 +173,7 @@ struct Peer {
     programs: Vec<PathBuf>,
 }
 
-/// Mounts the disk and goes on there.
+/// The script of the initramfs: mounts the disk and continues there.
 const FIRST: &str = "#!/bin/busybox sh
 /bin/busybox mkdir -p /proc /disk
 /bin/busybox mount -t proc proc /proc
@@ -187,7 +188,7 @@ done
 exec /bin/busybox switch_root /disk /sbin/init
 ";
 
-/// Starts containerd, loads the images once, and starts the kubelet.
+/// The script on the disk: starts containerd, loads the images once, and starts the kubelet.
 const SECOND: &str = r#"#!/bin/sh
 mount -t proc proc /proc
 mount -t sysfs sys /sys
@@ -250,7 +251,7 @@ failSwapOn: false
 ";
 
 impl Peer {
-    /// A disk with all that such a board needs, and an initramfs that mounts it.
+    /// Creates a disk with everything that such a board needs, and an initramfs that mounts it.
     fn make(profile: &Profile, ours: &DeviceImage, demo: &Path, directory: &Path) -> Result<Peer, Failure> {
         let processor = &profile.debian;
         let root = directory.join("root");
@@ -287,7 +288,7 @@ impl Peer {
                 programs.push(built);
             }
         }
-        // runc needs C: Debian's, with the libraries that it is linked with.
+        // runc is a C program: use Debian's, with the libraries that it is linked with.
         for package in ["libc6", "libseccomp2", "runc"] {
             let files = debian::package(package, processor)?;
             run_command(Command::new("cp").arg("-a").arg(files.join("usr")).arg(&root))?;
@@ -327,7 +328,7 @@ impl Peer {
         Ok(Peer { image, disk, programs })
     }
 
-    /// The boot before: images are loaded as a factory would.
+    /// Boots once to load the images, as a factory would.
     fn load_images(&self, qemu: &Qemu, directory: &Path, key: &Path) -> Outcome {
         let said = self.boot_until_off(qemu, directory, key)?;
         if said.contains("PEER loaded") && said.contains(demo_image::REFERENCE) && said.contains(PAUSE) {
@@ -347,7 +348,7 @@ impl Peer {
         Ok(Boot { first: first as f64 / 1e9, available, share })
     }
 
-    /// Boots, and waits until the board turns itself off; what its console said.
+    /// Boots, and waits until the board turns itself off. Returns the console output.
     fn boot_until_off(&self, qemu: &Qemu, directory: &Path, key: &Path) -> Result<String, Failure> {
         let drive = format!("if=virtio,format=raw,file={}", self.disk.display());
         let arguments = ["-drive".to_owned(), drive];
@@ -358,7 +359,7 @@ impl Peer {
     }
 }
 
-/// What holds a pod's namespaces under containerd.
+/// The image whose process holds a pod's namespaces under containerd.
 fn pause(profile: &Profile) -> Result<Image, Failure> {
     Ok(demo_for(profile)?.named(PAUSE).config("Cmd", serde_json::json!(["sleep"])))
 }

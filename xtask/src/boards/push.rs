@@ -1,5 +1,5 @@
-//! A board is fed over SSH, with OpenSSH on this side and the board's own server on the other:
-//! `nodlet push` and `nodlet --board`, `scp` into a manifest directory, kubectl through `ssh -L`.
+//! Tests transfers to a board over SSH, with OpenSSH on this side and the board's own server on the other:
+//! `nodlet push` and `nodlet --board`, `scp` into a manifest directory, and kubectl through `ssh -L`.
 
 use std::fs;
 use std::net::{TcpListener, TcpStream};
@@ -15,17 +15,17 @@ use super::{PATIENCE, alone, demo_for, executable, text};
 use crate::profile::Profile;
 use crate::{Failure, Outcome, go};
 
-/// The name of the image that is pushed: the demo with one more layer.
+/// The name of the pushed image: the demo with one more layer.
 const PUSHED: &str = "localhost/over-ssh:1";
 
-/// A user at a machine from which the board is reached.
+/// A user on a machine from which the board is reached.
 pub(super) struct User {
     directory: PathBuf,
     nodlet: PathBuf,
     board: String,
 }
 
-/// Feeds a board on which the pod `baked` runs, of the image `demo`.
+/// Runs all transfers to a board that runs the pod `baked` of the image `demo`.
 pub(super) fn try_out(profile: &Profile, port: u16, key: &Path, directory: &Path) -> Outcome {
     let user = User::new(port, key, directory)?;
     user.expect(&["exec", "baked", "--", "/bin/demo", "exit", "7"], 7, "")?;
@@ -36,12 +36,12 @@ pub(super) fn try_out(profile: &Profile, port: u16, key: &Path, directory: &Path
     push_as_member(port, directory)
 }
 
-/// The key of somebody who may push and is not root; `push-key` of an identity.
+/// The key of a user who may push but is not root: a `push-key` of an identity.
 pub(super) fn member_key(directory: &Path) -> PathBuf {
     directory.join("member/key")
 }
 
-/// A member of the socket's group pushes, and is nobody else on the board.
+/// Tests that a member of the socket's group can push, and has no other rights on the board.
 fn push_as_member(port: u16, directory: &Path) -> Outcome {
     let key = member_key(directory);
     let mut member = User::new(port, &key, &directory.join("member"))?;
@@ -70,7 +70,7 @@ fn push_as_member(port: u16, directory: &Path) -> Outcome {
 }
 
 impl User {
-    /// A user with this key, whose files lie in the directory.
+    /// A user with this key and a directory for files.
     pub(super) fn new(port: u16, key: &Path, directory: &Path) -> Result<User, Failure> {
         fs::write(
             directory.join("ssh_config"),
@@ -89,17 +89,17 @@ impl User {
         })
     }
 
-    /// Where the user's files lie.
+    /// The directory of the user's files.
     pub(super) fn directory(&self) -> &Path {
         &self.directory
     }
 
-    /// Reaches the board at another port, as after each of its boots.
+    /// Sets the port of the board, which changes with each boot.
     pub(super) fn reach(&mut self, port: u16) {
         self.board = format!("root@127.0.0.1:{port}");
     }
 
-    /// A verb on the board.
+    /// The command of a verb on the board.
     pub(super) fn command(&self, words: &[&str]) -> Command {
         let ssh = format!("ssh -F {}", self.directory.join("ssh_config").display());
         let mut command = Command::new(&self.nodlet);
@@ -107,12 +107,12 @@ impl User {
         command
     }
 
-    /// Runs a verb on the board to its end.
+    /// Runs a verb on the board until it ends.
     pub(super) fn nodlet(&self, words: &[&str]) -> Result<Output, Failure> {
         Ok(self.command(words).output()?)
     }
 
-    /// A verb on the board whose code and output are known.
+    /// Runs a verb on the board, and requires this exit code and output.
     fn expect(&self, words: &[&str], code: i32, expected: &str) -> Outcome {
         let output = self.nodlet(words)?;
         if output.status.code() == Some(code) && text(&output.stdout) == expected {
@@ -127,7 +127,7 @@ impl User {
         )))
     }
 
-    /// A pod with its image, of which the board has the first layer.
+    /// Pushes a pod with its image, of which the board has the first layer.
     fn push(&self, demo: Image) -> Outcome {
         let file = |name: &str| self.directory.join(name).display().to_string();
         let (archive, pod, notes) = (file("pushed.tar"), file("over-ssh.yaml"), file("notes.txt"));
@@ -164,7 +164,7 @@ impl User {
         )
     }
 
-    /// A layer in which little changed, of which little goes over.
+    /// Pushes a slightly changed layer, and requires that little is transferred.
     fn push_changed(&self, architecture: &str) -> Outcome {
         let archive = self.directory.join("changed.tar").display().to_string();
         let push = |version: u8, data: &[u8]| -> Result<String, Failure> {
@@ -188,7 +188,7 @@ impl User {
         }
     }
 
-    /// `scp` into a manifest directory.
+    /// Copies a manifest by `scp` into a manifest directory.
     fn copy(&self, port: u16) -> Outcome {
         let pod = self.directory.join("copied.yaml");
         fs::write(&pod, manifest::pod("copied", "print copied then sleep"))?;
@@ -200,7 +200,7 @@ impl User {
         })
     }
 
-    /// kubectl through a forwarded socket.
+    /// Runs kubectl through a forwarded socket.
     fn kubectl(&self, port: u16) -> Outcome {
         let kubectl = go::KUBECTL.build(None)?;
         let here = TcpListener::bind(("127.0.0.1", 0))?.local_addr()?;
@@ -230,7 +230,7 @@ impl User {
     }
 }
 
-/// Ends with the test.
+/// A forwarding process, which is killed at the end of the test.
 struct Forward(Child);
 
 impl Drop for Forward {

@@ -1,4 +1,4 @@
-//! Profiles of which no image is made: the error names what is wrong, and the former image stays.
+//! Tests profiles that must be rejected: the error names the fault, and the former image stays.
 
 use std::fs;
 use std::path::Path;
@@ -9,26 +9,26 @@ use crate::image::{Contents, DeviceImage};
 use crate::profile::Profile;
 use crate::{Failure, Outcome};
 
-/// A name, a change that makes the profile wrong, and what the error says of it.
+/// A name, a change that makes the profile invalid, and the expected error.
 type Wrong = (&'static str, fn(&mut Profile), &'static str);
 
 const WRONG: &[Wrong] = &[
     ("kernel", |profile| "linux-image-none".clone_into(&mut profile.kernel), "kernel \"linux-image-none\""),
     ("module", |profile| profile.modules.push("no_such_module".into()), "has no no_such_module"),
     ("argument", |profile| profile.agent.push("--max-podz=3".into()), "unknown flag: --max-podz"),
-    // The last, for it takes longest.
+    // The last, because it takes longest.
     (
         "memory",
         |profile| {
             profile.memory_mib = 16;
-            // With a disk, it would have that form alone.
+            // With a disk, the image would have only that form, and be accepted.
             profile.storage = None;
         },
         "does not fit into the 16 MiB",
     ),
 ];
 
-/// Builds images of profiles that are wrong in one point each; `image` is of the right one.
+/// Builds images of profiles that have one fault each; `image` is that of the valid profile.
 pub(super) fn try_out(
     profile: &Profile,
     contents: &Contents,
@@ -55,7 +55,7 @@ pub(super) fn try_out(
     Ok(())
 }
 
-/// Size and time of the last change of each file of an image.
+/// The size and the modification time of each file of an image.
 fn files(image: &DeviceImage) -> Result<Vec<(u64, SystemTime)>, Failure> {
     let of = |file: &Path| {
         let metadata = fs::metadata(file)?;

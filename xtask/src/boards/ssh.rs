@@ -1,5 +1,5 @@
-//! The SSH server of a board: only keys open a session, and it has one key of its own. Process 1 starts
-//! it and the network service again.
+//! Tests the SSH server of a board: only keys can log in, the board has a host key of its own, and process 1
+//! restarts the server and the network service.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -9,15 +9,16 @@ use std::process::{Command, Stdio};
 use super::{Board, make_key, text};
 use crate::{Failure, Outcome};
 
-/// What a client writes whom the server offers no other way than a key that it knows.
+/// The error of a client whose server offers no authentication but public keys.
 const KEYS_ALONE: &str = "Permission denied (publickey).";
 
-/// Prints the process of the server that accepts connections, and kills it. Sessions are its children.
+/// Prints and kills the server process that accepts connections. Sessions are its children.
 const KILL_SERVER: &str = "for p in $(busybox pidof dropbear); do \
                            busybox grep -q '^PPid:[[:space:]]*1$' /proc/$p/status && echo $p && busybox kill -9 $p; \
                            done; true";
 
-/// Requires that neither a foreign key nor a password opens a session, and that no password is asked for.
+/// Requires that neither a foreign key nor a password can log in, and that the server does not ask for a
+/// password.
 pub(super) fn refuse_others(board: &Board, directory: &Path) -> Outcome {
     let [stranger, ask, asked] = ["stranger", "ask", "asked"].map(|name| directory.join(name));
     let _ = fs::remove_file(&asked);
@@ -52,7 +53,7 @@ pub(super) fn refuse_others(board: &Board, directory: &Path) -> Outcome {
     Ok(())
 }
 
-/// The board's own public key, as anybody gets it.
+/// The board's public host key, as anybody can get it.
 pub(super) fn host_key(board: &Board) -> Result<String, Failure> {
     let mut scan = Command::new("ssh-keyscan");
     scan.args(["-T", "60", "-t", "ed25519", "-p", &board.port.to_string(), "127.0.0.1"]);
@@ -62,8 +63,8 @@ pub(super) fn host_key(board: &Board) -> Result<String, Failure> {
     key.ok_or_else(|| board.failed(&format!("ssh-keyscan finds no key: {found}{}", text(&output.stderr))))
 }
 
-/// Kills the network service, which has its address from a DHCP server, and then the SSH server.
-/// Process 1 starts both again, and what they do is done again.
+/// Kills the network service, which has its address from a DHCP server, and then the SSH server. Process 1
+/// must restart both, and both must resume their work.
 pub(super) fn kill_services(board: &mut Board) -> Outcome {
     board.expect("rm /run/nodlet/network.json && busybox kill -9 $(busybox pidof nodlet:network)", "", "")?;
     board.wait_for("lease after the network service was killed", |board| {

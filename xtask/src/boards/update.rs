@@ -1,5 +1,5 @@
-//! Updates of nodlet on an emulated board: one that works, some that do not, and some that the board
-//! must reject. A pod counts all the while, and no container notices any of it.
+//! Tests updates of nodlet on an emulated board: one that works, some that do not, and some that the board
+//! must reject. Meanwhile a pod counts, and no container may notice anything.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -14,13 +14,13 @@ use super::{Board, alone, build, prepare, text};
 use crate::profile::{Profile, Qemu, Update};
 use crate::{Failure, Outcome, cross, debian, elf, run as run_command};
 
-/// Of this workspace, and so of the nodlet in the image.
+/// The version of this workspace, and so of the nodlet in the image.
 pub(super) const VERSION: &str = env!("CARGO_PKG_VERSION");
 
-/// Every nodlet contains this text before its version.
+/// The text that every nodlet contains before its version.
 const MARK: &str = "\nthis program is nodlet v";
 
-/// Why an update is given up whose agent hangs.
+/// The reason with which a hanging update is given up.
 const HANGS: &str = "its agent was not healthy";
 
 pub(super) fn try_out(profile: &Profile, qemu: &Qemu) -> Outcome {
@@ -56,7 +56,7 @@ pub(super) fn try_out(profile: &Profile, qemu: &Qemu) -> Outcome {
         let update = owner.sign(&program)?;
         std::thread::scope(|scope| {
             let trial = scope.spawn(|| install(&user, &update, 1, why));
-            // Its trial lasts long enough for another update to come.
+            // The trial lasts long enough for another update to arrive.
             let second = if why == HANGS { reject_second(&mut board, &program.version) } else { Ok(()) };
             trial.join().map_err(|_| Failure::from("the update's thread panicked"))?.and(second)
         })?;
@@ -68,7 +68,7 @@ pub(super) fn try_out(profile: &Profile, qemu: &Qemu) -> Outcome {
     board.expect("nodlet system rollback", "", &format!("nodlet {VERSION} runs next\n"))?;
     board.wait_for("the nodlet of the image", |board| Ok(runs(board, VERSION, "image").is_ok()))?;
 
-    // What the flash has damaged is not executed.
+    // A program that the flash has damaged is not executed.
     install(&user, &owner.sign(&newer)?, 0, "is kept")?;
     let damage = "cd /var/lib/nodlet/system && for f in [0-9a-f]*; do cp $f new && echo x >> new && mv new $f; done; \
                   busybox kill -9 $(cat /run/nodlet/agent.lock)";
@@ -88,7 +88,7 @@ pub(super) fn try_out(profile: &Profile, qemu: &Qemu) -> Outcome {
     Ok(())
 }
 
-/// Updates that the board must reject, of which nothing may remain.
+/// Pushes updates that the board must reject without leaving anything behind.
 fn reject(
     board: &Board,
     user: &User,
@@ -119,7 +119,7 @@ fn reject(
     Ok(())
 }
 
-/// Requires that a second update is rejected while this one is on trial, which goes on.
+/// Requires that a second update is rejected while this one is on trial, and that the trial continues.
 fn reject_second(board: &mut Board, version: &str) -> Outcome {
     let on_trial = |board: &Board| -> Result<bool, Failure> {
         let status = text(&board.ssh("nodlet system -o json", "")?.stdout);
@@ -135,7 +135,7 @@ fn reject_second(board: &mut Board, version: &str) -> Outcome {
     Err(board.failed(&format!("during a trial a second update ended with {}: {said}", second.status)))
 }
 
-/// Pushes an update, which must end with this code and mention these words.
+/// Pushes an update, and requires this exit code and these words.
 pub(super) fn install(user: &User, update: &Signed, code: i32, words: &str) -> Outcome {
     let file = user.directory().join("nodlet-update");
     fs::write(&file, &update.program)?;
@@ -152,7 +152,7 @@ pub(super) fn install(user: &User, update: &Signed, code: i32, words: &str) -> O
     Err(Failure(format!("the update ended with {}, not {code} and {words:?}: {said}", output.status)))
 }
 
-/// Requires that the agent is of this version, and from there.
+/// Requires that the agent has this version and comes from there.
 pub(super) fn runs(board: &Board, version: &str, from: &str) -> Outcome {
     let status = text(&board.ssh("nodlet system -o json", "")?.stdout);
     let json: Value = serde_json::from_str(&status).unwrap_or_default();
@@ -162,7 +162,7 @@ pub(super) fn runs(board: &Board, version: &str, from: &str) -> Outcome {
     Err(board.failed(&format!("nodlet {version} of {from} does not run: {status}")))
 }
 
-/// What changes if a container restarts: process, container ID, restarts and start time.
+/// The properties that change if a container restarts: process, container ID, restarts and start time.
 fn life(board: &Board) -> Result<String, Failure> {
     let process = text(&board.ssh("busybox pidof demo", "")?.stdout);
     let pod = text(&board.ssh("nodlet get pod counter -o json", "")?.stdout);
@@ -177,7 +177,7 @@ fn life(board: &Board) -> Result<String, Failure> {
     ))
 }
 
-/// Requires that the counter goes on, has no gap, and never started again.
+/// Requires that the counter continues without a gap, and never restarted.
 fn no_container_noticed(board: &Board, before: &str) -> Outcome {
     let now = life(board)?;
     if now != before {
@@ -199,13 +199,13 @@ fn no_container_noticed(board: &Board, before: &str) -> Outcome {
     Ok(())
 }
 
-/// A nodlet.
+/// A nodlet program.
 pub(super) struct Program {
     bytes: Vec<u8>,
     pub(super) version: String,
 }
 
-/// What a program begins with that does not work.
+/// The first instruction of a broken program.
 #[derive(Clone, Copy)]
 enum Instruction {
     Illegal,
@@ -217,7 +217,7 @@ impl Program {
         Ok(Program { bytes: fs::read(path)?, version: VERSION.into() })
     }
 
-    /// The same with another version: its last digit is this one.
+    /// The same program with another version, whose last digit is this one.
     pub(super) fn with_version(&self, digit: u8) -> Result<Program, Failure> {
         let all_but_last = &VERSION[..VERSION.len() - 1];
         self.with_version_text(&format!("{all_but_last}{digit}"))
@@ -240,7 +240,7 @@ impl Program {
         &self.bytes
     }
 
-    /// As an update without a signature.
+    /// The program as an update without a signature.
     pub(super) fn unsigned(&self) -> Signed {
         Signed { program: self.bytes.clone(), signature: Vec::new() }
     }
@@ -252,7 +252,7 @@ impl Program {
         Program { bytes, version: self.version.clone() }
     }
 
-    /// The same with this as its first instruction.
+    /// The same program with this first instruction.
     fn begins_with(&self, instruction: Instruction) -> Result<Program, Failure> {
         let code: [&[u8]; 2] = match elf::read(&self.bytes)?.machine {
             elf::EM_X86_64 => [&[0x0f, 0x0b], &[0xeb, 0xfe]],
@@ -272,7 +272,7 @@ impl Program {
         Ok(Program { bytes, version: self.version.clone() })
     }
 
-    /// Where in the file the first instruction is, and whether its address is odd, as of Thumb's.
+    /// The file offset of the first instruction, and whether its address is odd, as in Thumb code.
     fn entry(&self) -> Result<(usize, bool), Failure> {
         const PT_LOAD: u64 = 1;
         let number = |at: usize, length: usize| {
@@ -288,7 +288,7 @@ impl Program {
         };
         for index in 0..count {
             let header = usize::try_from(start + index * size)?;
-            // Kind, then offset and address, which in 64 bits follow flags.
+            // The type comes first, then offset and address, which in 64 bits follow the flags.
             let fields = header + word;
             let (offset, address) = (number(fields, word), number(fields + word, word));
             let length = number(header + if wide { 32 } else { 16 }, word);
@@ -301,7 +301,7 @@ impl Program {
     }
 }
 
-/// A program with its signature, which may be none.
+/// A program with its signature, which may be empty.
 pub(super) struct Signed {
     program: Vec<u8>,
     signature: Vec<u8>,
@@ -331,7 +331,7 @@ impl Signer {
     }
 }
 
-/// Debian's program with Debian's C library, whatever this machine has.
+/// Debian's minisign with Debian's C library, whatever this machine has.
 fn minisign() -> Result<Command, Failure> {
     let (processor, libraries) = match cross::host()?.triple.split_once('-') {
         Some(("x86_64", _)) => ("amd64", "usr/lib/x86_64-linux-gnu"),

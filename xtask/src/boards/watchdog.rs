@@ -1,5 +1,5 @@
-//! A board whose agent fails or hangs, booted from its disk: crash loops end in safe mode, and the
-//! watchdog resets a board whose agent or process 1 hangs.
+//! Tests a board whose agent fails or hangs, booted from its disk: crash loops must end in safe mode, and the
+//! watchdog must reset a board whose agent or process 1 hangs.
 
 use std::time::Duration;
 
@@ -11,13 +11,13 @@ use crate::budgets::Budgets;
 use crate::profile::{CrashLoop, Profile, Qemu, Update};
 use crate::{Failure, Outcome};
 
-/// Seconds of the watchdog: the least that an emulated board on a busy machine keeps.
+/// The watchdog's timeout in seconds: the least that an emulated board on a busy machine can meet.
 const TIMEOUT: u32 = 30;
 
 /// How long the wake-ups of an idle board are counted.
 const IDLE: Duration = Duration::from_secs(120);
 
-/// Boots the board with a broken agent, mends it, and hangs the agent and process 1.
+/// Boots the board with a broken agent, repairs it, and hangs the agent and process 1.
 pub(super) fn try_out(profile: &Profile, qemu: &Qemu) -> Outcome {
     let mut profile = profile.clone();
     let (directory, key, mut contents) = prepare(&profile, "watchdog")?;
@@ -39,13 +39,13 @@ pub(super) fn try_out(profile: &Profile, qemu: &Qemu) -> Outcome {
         return Ok(());
     };
     let mut qemu = qemu.clone();
-    // It reboots by itself, which is what is tested.
+    // The board must reboot by itself, which is under test.
     qemu.arguments.extend(["-action", "reboot=reset"].map(str::to_owned));
     qemu.arguments.extend(monitor::arguments(&directory));
     let mut board = medium.boot(&qemu, &directory, &key)?;
     board.wait_for("an agent", |board| Ok(board.ssh("nodlet get pods", "")?.status.success()))?;
     let broken = std::time::Instant::now();
-    // A file where the agent needs a directory.
+    // A file replaces a directory that the agent needs.
     board.expect(
         "cd /var/lib/nodlet && rm -rf images && echo broken >images && kill -KILL $(cat /run/nodlet/agent.lock)",
         "",
@@ -62,7 +62,7 @@ pub(super) fn try_out(profile: &Profile, qemu: &Qemu) -> Outcome {
         return Err(board.failed(&format!("in safe mode `get pods` said {:?}", text(&refused.stderr))));
     }
     board.expect("cat /var/lib/nodlet/init/crash-loops", "", "2\n")?;
-    // A newer nodlet may be what the board needs.
+    // The board may need an update, so it must be possible in safe mode.
     let installed = board.ssh("(cat /proc/1/exe; echo) | nodlet system install - --wait", "")?;
     if !installed.status.success() || !text(&installed.stdout).contains("this board is in safe mode") {
         return Err(board.failed(&format!("in safe mode an update was installed so: {installed:?}")));
@@ -79,7 +79,7 @@ pub(super) fn try_out(profile: &Profile, qemu: &Qemu) -> Outcome {
     let mut budgets = Budgets::read()?;
     let share = board.kib("/proc/1/smaps_rollup", "Pss:")?;
     let anonymous = board.kib("/proc/1/smaps_rollup", "Anonymous:")?;
-    // Many orphans, and services that end: process 1 reaps and starts them with the memory it has.
+    // Many orphans and ending services: process 1 must reap and restart them with the memory it has.
     board.expect(
         "i=0; while [ $i -lt 200 ]; do (busybox true &) ; i=$((i+1)); done; kill -KILL $(cat /run/nodlet/agent.lock)",
         "",
@@ -119,13 +119,13 @@ pub(super) fn try_out(profile: &Profile, qemu: &Qemu) -> Outcome {
     Ok(())
 }
 
-/// Hangs the agent.
+/// The command that hangs the agent.
 const HANG: &str = "kill -STOP $(cat /run/nodlet/agent.lock)";
 
-/// Says which boot this is.
+/// The command that prints the boot ID.
 const BOOT: &str = "cat /proc/sys/kernel/random/boot_id";
 
-/// A hang from which the agent recovers in time resets nothing, and is not counted.
+/// Requires that a hang from which the agent recovers in time causes no reset, and is not counted.
 fn recover_from_hang(board: &mut Board) -> Outcome {
     let boot = text(&board.ssh(BOOT, "")?.stdout);
     board.expect(HANG, "", "")?;
@@ -138,7 +138,7 @@ fn recover_from_hang(board: &mut Board) -> Outcome {
     board.expect(BOOT, "", &boot)
 }
 
-/// An update that hangs during its trial is given up before the watchdog resets the board.
+/// Requires that an update that hangs during its trial is given up before the watchdog resets the board.
 fn give_up_hung_update(board: &mut Board) -> Outcome {
     let boot = text(&board.ssh(BOOT, "")?.stdout);
     let installed = board.ssh("(cat /proc/1/exe; echo; echo) | nodlet system install -", "")?;
@@ -159,15 +159,15 @@ fn give_up_hung_update(board: &mut Board) -> Outcome {
     board.expect(BOOT, "", &boot)
 }
 
-/// How long the firmware of a board that was reset may take until it writes to the console: it is there
-/// after some 3 s.
+/// How long the firmware of a reset board may take until it writes to the console; it usually takes some 3 s.
 const FIRMWARE: Duration = Duration::from_secs(120);
 
-/// Hangs something, and waits until the watchdog has reset the board and it has booted. How long that took.
+/// Hangs something, and waits until the watchdog has reset the board and it has booted. Returns how long that
+/// took.
 ///
-/// Now and then the emulator does not come out of the firmware after this reset: nothing of nodlet's has
-/// run yet, and nothing is on the console. What the emulator does is printed then, and the board is turned
-/// off and on, as somebody would do who stands before it; a second silence is an error.
+/// Occasionally the emulator does not leave the firmware after this reset: no part of nodlet has run yet, and
+/// the console is empty. The emulator's state is then printed, and the board is turned off and on, as a
+/// person at the board would do. A second silence is an error.
 fn reset_by(
     board: &mut Board,
     what: &str,
@@ -182,7 +182,7 @@ fn reset_by(
         return Err(board.failed(&format!("{what} cannot be made: {}", text(&done.stderr))));
     }
     monitor.wait_for_event("WATCHDOG").map_err(|Failure(why)| board.failed(&why))?;
-    // What the board was writing while it was reset is not the firmware's.
+    // Text that the board was still writing during the reset is not the firmware's.
     std::thread::sleep(Duration::from_millis(500));
     let (reset, written) = (std::time::Instant::now(), board.console()?.len());
     let mut is_silent = false;
@@ -209,7 +209,7 @@ fn reset_by(
     Ok(took)
 }
 
-/// What the emulator reports of the board's processor: five looks at its registers, and the time that its
+/// The emulator's report of the board's processor: five samples of its registers, and the time that its
 /// thread runs meanwhile.
 fn state_of(board: &Board, monitor: &mut Monitor) -> Result<String, Failure> {
     let status = monitor.run("query-status", json!({}))?;
@@ -229,8 +229,8 @@ fn state_of(board: &Board, monitor: &mut Monitor) -> Result<String, Failure> {
     Ok(state + timer.as_str().unwrap_or_default())
 }
 
-/// How often process 1 and the agent's threads woke up while the board was idle. More than the
-/// watchdog's period requires is an error.
+/// How often process 1 and the agent's threads woke up while the board was idle. More than the watchdog's
+/// period requires is an error.
 fn wake_ups(board: &Board) -> Result<(u64, u64), Failure> {
     let count = "for process in 1 $(cat /run/nodlet/agent.lock); do cat /proc/$process/task/*/status | \
                  busybox awk '/^voluntary/ {sum += $2} END {print sum}'; done";
@@ -241,8 +241,8 @@ fn wake_ups(board: &Board) -> Result<(u64, u64), Failure> {
         return Err(board.failed(&format!("no counts of context switches: {:?}", text(&said.stdout))));
     };
     let (init, agent) = (init_later.saturating_sub(init), agent_later.saturating_sub(agent));
-    // The processor wakes up once a turn; within 10 ms of that the thread of async-io, which takes the
-    // timers over while the loop works, looks up to seven times whether the loop waits again.
+    // The processor wakes up once per turn. Within 10 ms of that, the thread of async-io, which handles the
+    // timers while the loop works, checks up to seven times whether the loop is waiting again.
     let turns = seconds * 2 / u64::from(TIMEOUT);
     let (most, most_agent) = (turns + 8, 8 * turns + 16);
     if init > most || agent > most_agent {

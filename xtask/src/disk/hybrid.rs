@@ -1,6 +1,7 @@
-//! A master boot record that names the same partitions as the GPT, for the firmware of a Raspberry Pi:
-//! `start4.elf` of Debian 13 finds no kernel on a card whose first or second entry is the protective
-//! one, and older releases know no GPT at all. Linux reads the GPT as long as any entry is protective.
+//! Writes a hybrid master boot record that names the same partitions as the GPT, for the firmware of a
+//! Raspberry Pi. `start4.elf` of Debian 13 finds no kernel on a card whose first or second entry is the
+//! protective one, and older releases do not support GPT at all. Linux reads the GPT as long as any entry is
+//! protective.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -8,10 +9,10 @@ use std::os::unix::fs::FileExt;
 use super::{MIB, SECTOR, Sizes};
 use crate::Outcome;
 
-/// Where the four entries begin.
+/// The offset of the four entries.
 const ENTRIES: u64 = 446;
 
-/// An entry without cylinders, heads and sectors: nobody reads them.
+/// An entry without cylinders, heads and sectors, which nobody reads.
 fn entry(kind: u8, first: u64, bytes: u64) -> Result<[u8; 16], std::num::TryFromIntError> {
     let [first, sectors] = [u32::try_from(first / SECTOR)?, u32::try_from(bytes / SECTOR)?];
     let mut entry = [0; 16];
@@ -23,7 +24,7 @@ fn entry(kind: u8, first: u64, bytes: u64) -> Result<[u8; 16], std::num::TryFrom
     Ok(entry)
 }
 
-/// Replaces the protective record of a disk: boot, root, and then what protects the table.
+/// Replaces the protective record of a disk by entries for boot, root, and the protected table.
 pub(super) fn write(file: &mut File, sizes: &Sizes) -> Outcome {
     const FAT32: u8 = 0x0c;
     const LINUX: u8 = 0x83;
@@ -31,7 +32,7 @@ pub(super) fn write(file: &mut File, sizes: &Sizes) -> Outcome {
     let entries = [
         entry(FAT32, MIB, sizes.boot)?,
         entry(LINUX, MIB + sizes.boot, sizes.root)?,
-        // It has to begin at the sector of the GPT's header.
+        // The protective entry must begin at the sector of the GPT's header.
         entry(PROTECTIVE, SECTOR, MIB - SECTOR)?,
         [0; 16],
     ];

@@ -1,4 +1,4 @@
-//! Reads an archive as `guest/cpio.rs` writes it.
+//! Reads an archive written by `guest/cpio.rs`.
 
 use std::collections::BTreeMap;
 use std::io::Read;
@@ -7,17 +7,17 @@ use crate::Failure;
 
 /// A file, directory or link. The bytes of a link are its target.
 pub(super) struct Entry {
-    /// Kind and permissions, as in `st_mode`.
+    /// The file type and permissions, as in `st_mode`.
     pub(super) mode: u32,
     pub(super) bytes: Vec<u8>,
 }
 
-/// All entries by their paths, which begin without a slash.
+/// All entries by path, without a leading slash.
 pub(super) type Tree = BTreeMap<String, Entry>;
 
 const HEADER: usize = 6 + 13 * 8;
 
-/// Reads the archive to its end.
+/// Reads the whole archive.
 pub(super) fn read(mut from: impl Read) -> Result<Tree, Failure> {
     let mut bytes = Vec::new();
     from.read_to_end(&mut bytes)?;

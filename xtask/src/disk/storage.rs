@@ -1,4 +1,4 @@
-//! `[storage]` of a profile: the medium that a board boots from.
+//! The section `[storage]` of a profile: the medium from which a board boots.
 
 use serde::Deserialize;
 
@@ -9,24 +9,24 @@ use crate::{Failure, Outcome};
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 pub(crate) struct Storage {
     pub(crate) loader: Loader,
-    /// The smallest medium that the image is meant for.
+    /// The size of the smallest medium for which the image is meant.
     pub(crate) medium_mib: u64,
     /// The size of the boot partition.
     #[serde(default = "boot_mib")]
     pub(crate) boot_mib: u64,
-    /// What must remain for data on that medium.
+    /// The least space for data on that medium.
     #[serde(default = "data_mib")]
     pub(crate) data_mib: u64,
-    /// Drivers of the medium, where the kernel does not have them built in.
+    /// Drivers of the medium that the kernel does not have built in.
     #[serde(default)]
     pub(crate) modules: Vec<String>,
 }
 
-/// What reads the boot partition.
+/// The program that reads the boot partition.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum Loader {
-    /// UEFI, of which systemd-boot is started.
+    /// UEFI, which starts systemd-boot.
     Uefi,
     /// U-Boot, which reads `extlinux/extlinux.conf`.
     Extlinux,
@@ -43,15 +43,15 @@ fn data_mib() -> u64 {
 }
 
 impl Storage {
-    /// Whether the sizes make sense; the text names the key.
+    /// Checks the sizes. The error names the key.
     pub(crate) fn check(&self) -> Outcome {
         let wrong = |key: &str, what: &str| Err(Failure(format!("storage.{key} {what}")));
         match self {
-            // Smaller ones are FAT12, which not every firmware reads.
+            // A smaller partition would be FAT12, which not every firmware supports.
             Storage { boot_mib: ..16 | 2049.., .. } => {
                 wrong("boot-mib", &format!("must be 16 to 2048, and is {}", self.boot_mib))
             }
-            // Smaller ones are not FAT32.
+            // A smaller partition would not be FAT32.
             Storage { loader: Loader::RaspberryPi, boot_mib: ..40, .. } => {
                 wrong("boot-mib", &format!("must be 40 at least with raspberry-pi, and is {}", self.boot_mib))
             }

@@ -1,4 +1,4 @@
-//! A cpio archive as the kernel unpacks it at boot ("newc",
+//! Writes a cpio archive in the format that the kernel unpacks at boot ("newc",
 //! Documentation/driver-api/early-userspace/buffer-format.rst).
 
 use std::collections::BTreeSet;
@@ -19,24 +19,24 @@ impl<W: Write> Cpio<W> {
         Self { to, entries: 0, directories: BTreeSet::new() }
     }
 
-    /// Adds a file, and before it the directories that it lies in.
+    /// Adds a file, preceded by its parent directories.
     pub(crate) fn file(&mut self, path: &str, mode: u32, bytes: &[u8]) -> io::Result<()> {
         let path = self.above(path)?;
         self.entry(path, libc_mode(Kind::File, mode), ROOT, bytes)
     }
 
-    /// Adds a symbolic link, and before it the directories that it lies in.
+    /// Adds a symbolic link, preceded by its parent directories.
     pub(crate) fn link(&mut self, path: &str, target: &str) -> io::Result<()> {
         let path = self.above(path)?;
         self.entry(path, libc_mode(Kind::Link, 0o777), ROOT, target.as_bytes())
     }
 
-    /// Adds a directory, if it is not there yet.
+    /// Adds a directory unless it was already added.
     pub(crate) fn directory(&mut self, path: &str) -> io::Result<()> {
         self.above(&format!("{path}/")).map(drop)
     }
 
-    /// Adds the directories that `path` lies in; the path as the archive has it.
+    /// Adds the parent directories of `path`. Returns the path as it is in the archive.
     fn above<'a>(&mut self, path: &'a str) -> io::Result<&'a str> {
         let path = path.trim_start_matches('/');
         for (end, _) in path.match_indices('/') {
@@ -47,8 +47,8 @@ impl<W: Write> Cpio<W> {
         Ok(path)
     }
 
-    /// Adds all that lies in a directory, with its owners, but for devices and sockets. The
-    /// directories in there that `empty` names, by their paths in it, have nothing in them.
+    /// Adds the contents of a directory with their owners, except devices and sockets. The directories in
+    /// `empty`, given by their paths in it, are added without contents.
     pub(crate) fn tree(&mut self, root: &Path, empty: &[&str]) -> io::Result<()> {
         self.below(root, "", empty)
     }
@@ -71,7 +71,7 @@ impl<W: Write> Cpio<W> {
             } else if metadata.is_symlink() {
                 let target = fs::read_link(&path)?;
                 if path.is_dir() {
-                    // As /bin: a directory of that name would take the place of the link.
+                    // For example /bin: a later directory with that name would replace the link.
                     self.directories.insert(name.clone());
                 }
                 self.entry(&name, metadata.mode(), owner, target.as_os_str().as_bytes())?;
@@ -108,13 +108,13 @@ impl<W: Write> Cpio<W> {
         self.pad(bytes.len())
     }
 
-    /// To a multiple of four.
+    /// Pads the archive to a multiple of four bytes.
     fn pad(&mut self, length: usize) -> io::Result<()> {
         self.to.write_all(&[0; 3][..length.wrapping_neg() % 4])
     }
 }
 
-/// User and group of what nobody else owns.
+/// The user and group of entries without an owner.
 const ROOT: [u32; 2] = [0, 0];
 
 enum Kind {
@@ -123,7 +123,7 @@ enum Kind {
     Link,
 }
 
-/// As `st_mode` has it.
+/// The file mode, as in `st_mode`.
 fn libc_mode(kind: Kind, permissions: u32) -> u32 {
     match kind {
         Kind::Directory => 0o040_000 | permissions,

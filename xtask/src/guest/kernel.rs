@@ -1,4 +1,4 @@
-//! The guests' kernel: Debian's, with its modules. `debian.rs` gets it.
+//! The kernel of the guests: Debian's, with its modules. `debian.rs` fetches it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -11,16 +11,16 @@ use crate::debian::{self, only};
 use crate::{Failure, Outcome};
 
 pub(crate) struct Kernel {
-    /// `6.12.107+deb13-cloud-amd64`.
+    /// The release, for example `6.12.107+deb13-cloud-amd64`.
     pub(crate) release: String,
     pub(crate) image: PathBuf,
-    /// Where its device trees lie, one directory a manufacturer. Some processors have none.
+    /// The directory of device trees, with one directory per manufacturer. Some processors have none.
     pub(crate) device_trees: PathBuf,
-    /// The compressed modules by name.
+    /// The compressed modules, by name.
     files: BTreeMap<String, PathBuf>,
-    /// Names of the modules that are part of the image.
+    /// The names of built-in modules.
     built_in: BTreeSet<String>,
-    /// It loads modules as they are in its package, compressed by xz.
+    /// Whether the kernel loads modules as they are in its package, compressed by xz.
     unpacks_xz: bool,
 }
 
@@ -28,11 +28,11 @@ pub(crate) struct Module {
     pub(crate) name: String,
     pub(crate) needs: Vec<String>,
     pub(crate) bytes: Vec<u8>,
-    /// As it lies in the kernel's package.
+    /// The module's file in the kernel's package.
     file: PathBuf,
 }
 
-/// The kernel of a Debian package for a processor, fetched if it is not here yet.
+/// The kernel of a Debian package for a processor. Fetches the package if necessary.
 pub(crate) fn of(package: &str, processor: &str) -> Result<Kernel, Failure> {
     let dir = debian::package(package, processor)?;
     // Debian's kernel for RISC-V is not compressed, and its name says so.
@@ -49,7 +49,7 @@ pub(crate) fn of(package: &str, processor: &str) -> Result<Kernel, Failure> {
     let list =
         fs::read_to_string(&list).map_err(|error| format!("failed to read {}: {error}", list.display()))?;
     let built_in = list.lines().filter_map(|line| {
-        // Files say '-' where the kernel says '_'.
+        // File names have '-' where the kernel uses '_'.
         Some(line.rsplit('/').next()?.strip_suffix(".ko")?.replace('-', "_"))
     });
     let config = dir.join("boot").join(format!("config-{release}"));
@@ -59,7 +59,7 @@ pub(crate) fn of(package: &str, processor: &str) -> Result<Kernel, Failure> {
     Ok(Kernel { release, image, device_trees, files, built_in: built_in.collect(), unpacks_xz })
 }
 
-/// Whether a kernel with this configuration unpacks modules itself.
+/// Whether a kernel with this configuration decompresses modules itself.
 fn unpacks_xz(config: &str) -> bool {
     ["CONFIG_MODULE_DECOMPRESS=y", "CONFIG_MODULE_COMPRESS_XZ=y"]
         .iter()
@@ -67,7 +67,7 @@ fn unpacks_xz(config: &str) -> bool {
 }
 
 impl Kernel {
-    /// For tests: without modules.
+    /// A kernel without modules, for tests.
     #[cfg(test)]
     pub(crate) fn of_files(release: &str, device_trees: &Path) -> Kernel {
         Kernel {
@@ -85,7 +85,7 @@ impl Kernel {
         wanted.iter().copied().find(|name| !self.files.contains_key(*name) && !self.built_in.contains(*name))
     }
 
-    /// These modules and all that they need; those that the kernel has built in need no file.
+    /// These modules and everything that they need; built-in ones need no file.
     pub(crate) fn modules(&self, wanted: &[&str]) -> Result<Vec<Module>, Failure> {
         let mut open: Vec<String> = wanted.iter().map(|name| (*name).to_owned()).collect();
         let mut found: Vec<Module> = Vec::new();
@@ -103,8 +103,8 @@ impl Kernel {
         Ok(found)
     }
 
-    /// The modules that one asks for while it is loaded, among those that this kernel has as files.
-    /// They have another name there: as `crc32c`, any that knows this checksum is good.
+    /// The modules that a module requests while it is loaded, if this kernel has them as files. They are
+    /// requested by aliases: `crc32c` means any implementation of that checksum.
     fn asked_for(&self, module: &[u8]) -> Vec<String> {
         let names = softdeps(module);
         let files = names.iter().filter_map(|name| {
@@ -114,8 +114,9 @@ impl Kernel {
         files.collect()
     }
 
-    /// Writes these modules and all that they need to where a board's init looks for them, with their
-    /// order: compressed if this kernel unpacks them, since an initramfs takes RAM.
+    /// Writes these modules and everything that they need to the directory in which a board's init looks,
+    /// with their order. They stay compressed if this kernel can decompress them, because an initramfs takes
+    /// RAM.
     pub(crate) fn add_modules<W: Write>(&self, cpio: &mut Cpio<W>, wanted: &[&str]) -> Outcome {
         let mut list = String::new();
         for module in self.in_order(wanted)? {
@@ -130,7 +131,7 @@ impl Kernel {
         Ok(cpio.file("/usr/lib/nodlet/modules/list", 0o644, list.as_bytes())?)
     }
 
-    /// These modules and all that they need, each after all that it needs.
+    /// These modules and everything that they need, in the order of their dependencies.
     fn in_order(&self, wanted: &[&str]) -> Result<Vec<Module>, Failure> {
         let mut left = self.modules(wanted)?;
         let mut ordered: Vec<Module> = Vec::new();
@@ -152,7 +153,7 @@ fn find_modules(dir: &Path, found: &mut BTreeMap<String, PathBuf>) -> Outcome {
         } else if let Some((module, "xz" | "")) =
             name.split_once(".ko").map(|(m, c)| (m, c.trim_start_matches('.')))
         {
-            // Files say '-' where the kernel says '_'.
+            // File names have '-' where the kernel uses '_'.
             found.insert(module.replace('-', "_"), entry.path());
         }
     }
@@ -176,20 +177,20 @@ fn decompress(file: &Path) -> Result<Vec<u8>, Failure> {
     }
 }
 
-/// The modules that one needs: `depends=a,b` in its `.modinfo`.
+/// The modules that a module needs: `depends=a,b` in its `.modinfo`.
 fn needs(module: &[u8]) -> Vec<String> {
     names(information(module, b"depends="), ',')
 }
 
-/// What one asks for before it can be loaded: `softdep=pre: a b post: c` in its `.modinfo`.
+/// The modules that a module requests before it is loaded: `softdep=pre: a b post: c` in its `.modinfo`.
 fn softdeps(module: &[u8]) -> Vec<String> {
     let text = information(module, b"softdep=");
     let before = text.split("post:").next().and_then(|text| text.trim().strip_prefix("pre:"));
     names(before.unwrap_or_default().to_owned(), ' ')
 }
 
-/// The value of a key in `.modinfo`, a list of strings that end in NUL. Before the first of them is
-/// whatever lies there in the file.
+/// The value of a key in `.modinfo`, a list of strings that end in NUL. Arbitrary bytes may precede the first
+/// string.
 fn information(module: &[u8], key: &[u8]) -> String {
     let mut found =
         module.windows(key.len()).enumerate().filter(|(_, window)| *window == key).map(|(at, _)| at);
@@ -227,7 +228,7 @@ mod tests {
         let bytes = b"\x7fELF\0softdep=pre: crc32c a-b post: c\0depends=\0name=libcrc32c\0";
         assert_eq!(softdeps(bytes), ["crc32c", "a_b"]);
         assert_eq!(softdeps(b"\0softdep=post: c\0"), Vec::<String>::new());
-        // At the beginning of its section.
+        // The key is at the beginning of its section.
         assert_eq!(softdeps(b"\x08softdep=pre: crc32c\0depends=\0"), ["crc32c"]);
         assert_eq!(needs(b"no depends=no\0depends=yes\0"), ["yes"]);
     }

@@ -1,7 +1,6 @@
-//! A guest whose first process becomes systemd, with NetworkManager and
-//! systemd-resolved beside it: a system as debootstrap makes one, fetched once into
-//! `.work/guest`, with nodlet installed as `docs/systemd.md` says. It lies in memory,
-//! so that each boot begins with the same. `tests/tests/systemd.rs` runs in there.
+//! A guest whose first process becomes systemd, with NetworkManager and systemd-resolved: a system made by
+//! debootstrap, fetched once into `.work/guest`, with nodlet installed as `docs/systemd.md` describes. It
+//! lies in memory, so that each boot begins with the same state. `tests/tests/systemd.rs` runs in it.
 
 use std::fs;
 use std::io::{self, Write};
@@ -12,14 +11,14 @@ use super::cpio::Cpio;
 use crate::debian;
 use crate::{Failure, project, run as run_command, work};
 
-/// With systemd 257: DelegateSubgroup= came with 254.
+/// The Debian release. It has systemd 257; DelegateSubgroup= needs 254.
 const SUITE: &str = "trixie";
 
-/// With the shells for which nodlet's package has completion.
+/// The packages of the system, including the shells for which nodlet's package has completion.
 const PACKAGES: &str = "systemd,systemd-sysv,systemd-resolved,udev,dbus,network-manager,iproute2,fish,zsh";
 
-/// Directories of which no test looks at anything, and those that each boot fills itself. What
-/// would be started with it is started by the tests.
+/// Directories that no test inspects, and those that each boot fills itself. Tests start the services that
+/// would otherwise start.
 const EMPTY: &[&str] = &[
     "dev",
     "proc",
@@ -37,25 +36,25 @@ const EMPTY: &[&str] = &[
     "var/log",
 ];
 
-/// Files of `board/systemd`, and where they are to be installed.
+/// Files of `board/systemd`, and their destinations.
 const OURS: &[(&str, &str)] = &[
     ("nodlet.service", "/usr/lib/systemd/system/nodlet.service"),
     ("05-nodlet.network", "/usr/lib/systemd/network/05-nodlet.network"),
     ("80-nodlet-networkmanager.conf", "/usr/lib/NetworkManager/conf.d/80-nodlet.conf"),
 ];
 
-/// Carries out the orders once systemd is up, and to the end, which may be the machine's: nobody
-/// heeds the signal that asks it to stop.
+/// The service that executes the orders once systemd is up. It continues until the end, possibly of the
+/// machine, because it ignores the signal that requests it to stop.
 const SERVICE: &str = "[Unit]\nAfter=basic.target\n\n[Service]\nType=exec\nExecStart=/init\n\
     KillSignal=SIGURG\nTimeoutStopSec=600\n\
     StandardOutput=tty\nStandardError=tty\nTTYPath=/dev/console\n";
 
-/// The system for a processor, as Debian calls it, made if it is not here yet.
+/// The system for a processor in Debian's spelling. Created if it does not exist.
 pub(super) fn get(processor: &str) -> Result<PathBuf, Failure> {
     let dir = work(&format!("guest/{processor}"))?.join("debian");
     let made_of = dir.with_extension("packages");
     if !dir.is_dir() || fs::read_to_string(&made_of).ok().as_deref() != Some(PACKAGES) {
-        // Aside and then in place: what is there is whole.
+        // Created under another name and renamed, so that an existing directory is complete.
         let aside = dir.with_extension("new");
         let _ = fs::remove_dir_all(&aside);
         let mut debootstrap = Command::new("debootstrap");
@@ -69,7 +68,7 @@ pub(super) fn get(processor: &str) -> Result<PathBuf, Failure> {
     Ok(dir)
 }
 
-/// Adds nodlet, which is in the system without its package, to what a guest boots.
+/// Adds nodlet, which the system has without its package, to the initramfs of a guest.
 pub(super) fn install_nodlet<W: Write>(cpio: &mut Cpio<W>, nodlet: &[u8]) -> io::Result<()> {
     cpio.file("/usr/bin/nodlet", 0o755, nodlet)?;
     for (name, path) in OURS {
@@ -78,15 +77,15 @@ pub(super) fn install_nodlet<W: Write>(cpio: &mut Cpio<W>, nodlet: &[u8]) -> io:
     Ok(())
 }
 
-/// Adds the system to what a guest boots.
+/// Adds the system to the initramfs of a guest.
 pub(super) fn install<W: Write>(cpio: &mut Cpio<W>, system: &Path, console: &str) -> io::Result<()> {
     cpio.tree(system, EMPTY)?;
     cpio.file("/etc/hostname", 0o644, b"guest\n")?;
-    // Without one systemd takes this for the first boot of all, and asks.
+    // Without a machine ID, systemd assumes the very first boot, and prompts.
     cpio.file("/etc/machine-id", 0o444, b"6e6f646c65740000000000000000f00d\n")?;
     cpio.file("/etc/systemd/system/guest.service", 0o644, SERVICE.as_bytes())?;
     cpio.link("/etc/systemd/system/multi-user.target.wants/guest.service", "../guest.service")?;
     cpio.link("/etc/systemd/system/default.target", "/usr/lib/systemd/system/multi-user.target")?;
-    // The console is the tests'.
+    // The tests use the console.
     cpio.link(&format!("/etc/systemd/system/serial-getty@{console}.service"), "/dev/null")
 }

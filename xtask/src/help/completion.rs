@@ -1,18 +1,18 @@
-//! What bash, zsh and fish complete: verbs, flags and their values from the help texts; names of
-//! pods and namespaces from the agent, at the time they are asked for.
+//! Generates completion for bash, zsh and fish. Verbs, flags and values come from the help texts; names of
+//! pods and namespaces are requested from the agent at the time of completion.
 
 use super::{Flag, Help, Values, Verb};
 
-/// Verbs that are not in the list of `nodlet --help`.
+/// The verb that is not in the list of `nodlet --help`.
 const HELP: &str = "help";
 
-/// What an argument of a verb, which is no flag, can be.
+/// The possible positional arguments of a verb.
 enum Argument {
-    /// One of these words, and after it names of that kind of object.
+    /// One of these words, followed by names of objects of that kind.
     Types(Vec<String>),
-    /// One of these words, and after it a file.
+    /// One of these words, followed by a file.
     WordThenFiles(Vec<String>),
-    /// As many words that nobody can know, and after them files.
+    /// This many arbitrary words, followed by files.
     Files(usize),
     Pod,
     None,
@@ -32,7 +32,8 @@ fn argument(verb: &Verb) -> Argument {
     }
 }
 
-/// For `/usr/share/bash-completion/completions/nodlet`. Needs nothing of the package bash-completion.
+/// The file `/usr/share/bash-completion/completions/nodlet`. It does not depend on the package
+/// bash-completion.
 pub(crate) fn bash(help: &Help) -> String {
     let verbs: Vec<&str> = help.verbs.iter().map(|verb| verb.name.as_str()).collect();
     let valued: Vec<String> = help.verbs.iter().flat_map(valued).collect();
@@ -74,7 +75,7 @@ pub(crate) fn bash(help: &Help) -> String {
     text + BASH_TAIL
 }
 
-/// Patterns of a verb and a flag of it that has a value.
+/// Shell patterns of a verb and those of its flags that have a value.
 fn valued(verb: &Verb) -> Vec<String> {
     let flags: Vec<Flag> = verb.flags.iter().filter(|flag| !flag.value.is_empty()).cloned().collect();
     names(&flags).iter().map(|name| format!("'{} {name}'", verb.name)).collect()
@@ -184,7 +185,7 @@ const BASH_TAIL: &str = r#"    esac
 complete -F _nodlet nodlet
 "#;
 
-/// For `/usr/share/zsh/vendor-completions/_nodlet`.
+/// The file `/usr/share/zsh/vendor-completions/_nodlet`.
 pub(crate) fn zsh(help: &Help) -> String {
     let mut text = ZSH_HEAD.to_owned();
     text.push_str("_nodlet_verbs() {\n    local -a verbs=(\n");
@@ -223,7 +224,8 @@ pub(crate) fn zsh(help: &Help) -> String {
     text + &ZSH_TAIL.replace("@GLOBALS@", &globals.join(" \\\n        "))
 }
 
-/// A space before the name of a function: it is called with its own arguments alone.
+/// The beginning of zsh's completion. A space before the name of a function makes zsh call it with its own
+/// arguments only.
 const ZSH_HEAD: &str = r#"#compdef nodlet
 # zsh completion of nodlet, made from the help texts of its verbs.
 
@@ -277,7 +279,7 @@ fn zsh_flag(flag: &Flag) -> String {
     }
 }
 
-/// For `/usr/share/fish/vendor_completions.d/nodlet.fish`.
+/// The file `/usr/share/fish/vendor_completions.d/nodlet.fish`.
 pub(crate) fn fish(help: &Help) -> String {
     let mut text = FISH_HEAD.replace("@GLOBALS@", &names(&help.flags).join(" "));
     for flag in &help.flags {
@@ -324,7 +326,7 @@ pub(crate) fn fish(help: &Help) -> String {
     text
 }
 
-/// What follows `complete -c nodlet` for a flag.
+/// The arguments of `complete -c nodlet` for a flag.
 fn fish_flag(flag: &Flag) -> String {
     let name = |name: &String| match name.strip_prefix("--") {
         Some(long) => format!(" -l {long}"),
@@ -408,12 +410,12 @@ fn names(flags: &[Flag]) -> Vec<&str> {
     flags.iter().flat_map(|flag| &flag.names).map(String::as_str).collect()
 }
 
-/// A word of a POSIX shell.
+/// Quotes a word for a POSIX shell.
 fn quoted(text: &str) -> String {
     format!("'{}'", text.replace('\'', r#"'"'"'"#))
 }
 
-/// A word of fish.
+/// Quotes a word for fish.
 fn fish_quoted(text: &str) -> String {
     format!("'{}'", text.replace('\\', "\\\\").replace('\'', "\\'"))
 }
@@ -425,10 +427,10 @@ mod tests {
     use super::*;
     use crate::help::example;
 
-    /// What bash offers for a command line whose last word is to be completed. The program of that
-    /// name is a function that knows two pods and prints its arguments to nobody.
+    /// The completions that bash offers for a command line whose last word is incomplete. `nodlet` is a shell
+    /// function that knows two pods and prints its arguments nowhere.
     fn offered(line: &str) -> Vec<String> {
-        // As bash splits it.
+        // Split as bash does.
         let spaced = line.replace('@', " @ ").replace('=', " = ");
         let words: Vec<&str> = spaced.split(' ').collect();
         let script = format!(

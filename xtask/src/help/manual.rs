@@ -1,8 +1,8 @@
-//! Manual pages (man(7)): `nodlet.1`, and one page a verb.
+//! Generates manual pages (man(7)): `nodlet.1`, and one page per verb.
 
 use super::{Flag, Help, Verb};
 
-/// The name of each page's file and its text. `date` is that of the release, as `2026-01-31`.
+/// The file name and the text of each page. `date` is that of the release, for example `2026-01-31`.
 pub(crate) fn pages(help: &Help, version: &str, date: &str) -> Vec<(String, String)> {
     let mut pages = vec![("nodlet.1".to_owned(), overview(help, version, date))];
     for verb in &help.verbs {
@@ -40,7 +40,7 @@ fn overview(help: &Help, version: &str, date: &str) -> String {
     text
 }
 
-/// Where a user meets files of nodlet.
+/// The files of nodlet that users encounter.
 const FILES: &[(&str, &str)] = &[
     ("/etc/nodlet/manifests", "Manifests of the administrator: a file that is put there is applied at once."),
     ("/usr/lib/nodlet/manifests", "Manifests that come with the system."),
@@ -91,13 +91,13 @@ fn add_flags(text: &mut String, flags: &[Flag]) {
     }
 }
 
-/// Text that a line may begin with: neither a point nor an apostrophe is a request there.
+/// Escapes text at the beginning of a line, where a period or an apostrophe would be a request.
 fn line(text: &str) -> String {
     let escaped = escaped(text);
     if escaped.starts_with(['.', '\'']) { format!("\\&{escaped}") } else { escaped }
 }
 
-/// Text in which roff finds nothing to do: a `-` that can be copied, a quote that is one, no escape.
+/// Escapes text for roff, so that `-` can be copied and quotes and backslashes are literal.
 fn escaped(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     for c in text.chars() {

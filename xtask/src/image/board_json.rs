@@ -1,12 +1,12 @@
-//! `board.json` of a device image: what its init needs to know of the profile. The types that
-//! read the file on the board are in `board/src/board_json.rs`.
+//! Writes `board.json` of a device image, which tells the board's init what it needs of the profile.
+//! `board/src/board_json.rs` has the types with which the board reads the file.
 
 use serde_json::{Value, json};
 
 use super::source_date;
 use crate::profile::Profile;
 
-/// The content of the file.
+/// The contents of the file.
 pub(super) fn of(profile: &Profile) -> Value {
     json!({
         "name": profile.name,
@@ -21,7 +21,7 @@ pub(super) fn of(profile: &Profile) -> Value {
     })
 }
 
-/// The types that the board reads the file with, and not a copy of them.
+/// The types with which the board reads the file, from their own source.
 #[cfg(test)]
 #[path = "../../../board/src/board_json.rs"]
 mod on_board;
@@ -31,7 +31,7 @@ mod tests {
     use super::*;
     use crate::profile;
 
-    /// What the board understands, as this module would write it.
+    /// Parses the text as the board does, and writes the result as this module would.
     fn read_and_written(text: &str) -> Value {
         let on_board::Board {
             name,

@@ -1,15 +1,15 @@
-//! Command lines that boot an image in QEMU, for whoever built it.
+//! Command lines that boot an image in QEMU, for the user who built it.
 
 use super::DeviceImage;
 use crate::profile::{Profile, Qemu};
 
-/// What UEFI and boot loader need; the pods need less.
+/// The memory in MiB that UEFI and the boot loader need; the pods need less.
 pub(crate) const LEAST_DISK_MEMORY_MIB: u32 = 256;
 
-/// The port of this machine that reaches the board's SSH server.
+/// The port of this machine that is forwarded to the board's SSH server.
 const PORT: u16 = 2222;
 
-/// How to boot an image in QEMU; nothing for a board that no emulator has.
+/// How to boot an image in QEMU; empty for a board that QEMU cannot emulate.
 pub(super) fn of(profile: &Profile, image: &DeviceImage) -> String {
     let Some(qemu) = &profile.qemu else { return String::new() };
     let mut text = format!(

@@ -1,12 +1,12 @@
-//! The time of the sources: the same sources give the same image, and a board knows that it is later
-//! than that.
+//! The time of the sources. With it, the same sources give the same image, and a board has a lower bound of
+//! the current time.
 
 use std::process::Command;
 
 use crate::project;
 
-/// Seconds since 1970: of `SOURCE_DATE_EPOCH`, as packagers set it, otherwise of the last commit; zero
-/// where the sources lie in no repository.
+/// Seconds since 1970: from `SOURCE_DATE_EPOCH`, as packagers set it, or else of the last commit; zero if the
+/// sources are in no repository.
 pub(crate) fn seconds() -> u64 {
     let number = |text: String| text.trim().parse().ok();
     let given = std::env::var("SOURCE_DATE_EPOCH").ok().and_then(number);

@@ -1,47 +1,47 @@
-//! `[limits]` and `[images]` of a profile: what bounds the agent's memory, and its image store.
+//! `[limits]` and `[images]` of a profile: limits of the agent's memory, and of its image store.
 
 use serde::Deserialize;
 
 use super::is_size;
 
-/// Bounds of what the agent keeps in memory; without a key what `nodlet agent` does by itself.
+/// Limits of what the agent keeps in memory. Without a key, the default of `nodlet agent` applies.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 pub(crate) struct Limits {
-    /// At a time.
+    /// The most pods at a time.
     #[serde(default)]
     max_pods: Option<u32>,
-    /// Kept, of all objects.
+    /// The most events that are kept, of all objects together.
     #[serde(default)]
     max_events: Option<u32>,
-    /// Clients of the API at a time.
+    /// The most clients of the API at a time.
     #[serde(default)]
     max_connections: Option<u32>,
-    /// Applied pods that are over and are kept.
+    /// The most applied pods that are kept after their end.
     #[serde(default)]
     terminated_pods: Option<u32>,
 }
 
-/// Bounds of the image store.
+/// Limits of the image store.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 pub(crate) struct Images {
-    /// Of what is loaded, as Kubernetes spells amounts; what is baked in does not count.
+    /// The size limit of loaded images, as a Kubernetes quantity; baked images do not count.
     #[serde(default)]
     pub(crate) max_size: Option<String>,
-    /// Percent of that, or of the data partition, from which on unused images are removed.
+    /// Percent of the size limit, or of the data partition, at which unused images are removed.
     #[serde(default)]
     gc_high_threshold: Option<u32>,
-    /// Percent that are left.
+    /// Percent down to which unused images are removed.
     #[serde(default)]
     gc_low_threshold: Option<u32>,
-    /// Seconds for which an image stays that no pod uses.
+    /// Seconds for which an unused image is kept.
     #[serde(default)]
     minimum_age: Option<u32>,
 }
 
 impl Limits {
-    /// The flags of `nodlet agent`.
+    /// The flags of `nodlet agent` for these limits.
     pub(super) fn flags(&self) -> Vec<(&'static str, Option<String>)> {
         let text = |number: Option<u32>| number.map(|number| number.to_string());
         vec![
@@ -52,7 +52,7 @@ impl Limits {
         ]
     }
 
-    /// What is wrong with it: the ranges are those of `nodlet agent`.
+    /// Checks these limits by the ranges of `nodlet agent`.
     pub(super) fn check(&self) -> Result<(), String> {
         for (key, value, range) in [
             ("max-pods", self.max_pods, 1..=110),
@@ -70,7 +70,7 @@ impl Limits {
 }
 
 impl Images {
-    /// The flags of `nodlet agent`; `max-size` is a file in the image.
+    /// The flags of `nodlet agent` for these limits; `max-size` is written to a file in the image instead.
     pub(super) fn flags(&self) -> Vec<(&'static str, Option<String>)> {
         let text = |number: Option<u32>| number.map(|number| number.to_string());
         vec![
@@ -80,7 +80,7 @@ impl Images {
         ]
     }
 
-    /// What is wrong with it.
+    /// Checks these limits.
     pub(super) fn check(&self) -> Result<(), String> {
         if let Some(size) = self.max_size.as_deref().filter(|size| !is_size(size)) {
             return Err(format!("images: max-size {size:?} must be a number of Ki, Mi or Gi, as \"64Mi\""));

@@ -1,5 +1,4 @@
-//! What a profile says of the network and of time servers. `board/src/init/network` reads it on the
-//! board.
+//! The network and the time servers of a profile. `board/src/init/network` reads them on the board.
 
 use std::net::Ipv4Addr;
 
@@ -9,32 +8,32 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 pub(crate) struct Link {
-    /// As the kernel names it, or the beginning of such a name and `*`.
+    /// The kernel's name of the link, or the beginning of such names followed by `*`.
     link: String,
-    /// The address comes from a DHCP server.
+    /// Whether a DHCP server assigns the address.
     #[serde(default)]
     dhcp: bool,
     /// A fixed address.
     #[serde(default)]
     address: Option<Ipv4Addr>,
-    /// Bits of the fixed address that are the network's.
+    /// The prefix length of the fixed address, in bits.
     #[serde(default)]
     prefix: Option<u8>,
     #[serde(default)]
     gateway: Option<Ipv4Addr>,
-    /// Name servers besides those that DHCP names.
+    /// Name servers, in addition to those that DHCP names.
     #[serde(default)]
     dns: Vec<Ipv4Addr>,
-    /// Whether IPv6 routers configure the link; without it, as the kernel does by default.
+    /// Whether IPv6 routers configure the link; without this key, the kernel's default applies.
     #[serde(default)]
     accept_ra: Option<bool>,
 }
 
-/// What is wrong with the links and time servers of a profile, in the words of its keys.
+/// Checks the links and time servers of a profile. The error uses the names of its keys.
 pub(super) fn check(links: &[Link], ntp: Option<&[String]>) -> Result<(), String> {
     for link in links {
         let name = &link.link;
-        // As the kernel has it: 15 bytes.
+        // The kernel's limit of a name is 15 bytes.
         if name.is_empty()
             || name.len() > 15
             || name.contains(|sign: char| sign == '/' || sign.is_whitespace())

@@ -11,9 +11,9 @@ use serde::{Deserialize, Serialize, Serializer};
 pub(crate) struct Update {
     /// Public keys of minisign, one of which must have signed an update.
     pub(crate) keys: Vec<String>,
-    /// Whether an update needs no signature.
+    /// Whether updates without a signature are accepted.
     pub(crate) allow_unsigned: bool,
-    /// For how long an update must be healthy to be kept, like `60s` or `5m`.
+    /// How long an updated nodlet must be healthy to be kept, for example `60s` or `5m`.
     #[serde(serialize_with = "seconds")]
     pub(crate) healthy_after: String,
 }
@@ -29,7 +29,7 @@ fn seconds<S: Serializer>(text: &str, serializer: S) -> Result<S::Ok, S::Error> 
     serializer.serialize_u64(time.as_secs())
 }
 
-/// Whole seconds or minutes.
+/// Parses whole seconds or minutes.
 fn duration(text: &str) -> Option<Duration> {
     let (number, unit) = match text.strip_suffix('s') {
         Some(number) => (number, 1),
@@ -39,9 +39,9 @@ fn duration(text: &str) -> Option<Duration> {
 }
 
 impl Update {
-    /// What is wrong with it.
+    /// Checks the rules.
     pub(super) fn check(&self) -> Result<(), String> {
-        // 42 bytes in base64, which begin with `Ed`.
+        // A key is 42 bytes in base64, of which the first two are `Ed`.
         let is_key = |key: &&String| {
             key.len() == 56
                 && key.starts_with("RW")

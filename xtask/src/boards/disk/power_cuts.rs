@@ -1,5 +1,5 @@
-//! Power cuts in the middle of things: while the data partition is made, while a push comes in, and
-//! while an update is received or on trial. The moments are drawn from a seed.
+//! Power cuts in the middle of operations: while the data partition is created, while a push is received, and
+//! while an update is received or on trial. The moments are chosen by a seed.
 
 use std::env;
 use std::fs::{self, File};
@@ -19,53 +19,53 @@ use super::super::{Board, PATIENCE, STARTED, text};
 use super::Tried;
 use crate::{Failure, Outcome, check};
 
-/// What the kernel writes to the console when it is entered.
+/// The kernel's first text on the console.
 const KERNEL: &str = "Linux version ";
 
-/// Writes to the medium from the kernel's entry until the pod of the image runs, about.
+/// The approximate number of writes to the medium from the kernel's entry until the image's pod runs.
 const WRITES_OF_FIRST_BOOT: u64 = 36;
 
-/// Writes of a push of an image with a pod, and of an update until it is on trial, about.
+/// The approximate number of writes of a push of an image with a pod, and of an update until it is on trial.
 const WRITES_OF_PUSH: u64 = 34;
 const WRITES_OF_UPDATE: u64 = 22;
 
-/// A layer of a pushed image, which no compression makes smaller.
+/// The size in bytes of a pushed image's layer, which is incompressible.
 const LAYER: usize = 1 << 20;
 
-/// How long a trial lasts on an emulated board.
+/// The duration of a trial on an emulated board.
 const TRIAL: Duration = Duration::from_secs(9);
 
-/// Between two looks at what was written.
+/// The interval at which writes are checked.
 const LOOK: Duration = Duration::from_millis(1);
 
-/// The name of the image and of the pod that is pushed.
+/// The name of the pushed image; `POD` is that of the pushed pod.
 const IMAGE: &str = "localhost/cut-off:1";
 const POD: &str = "cut-off";
 
-/// Moments by chance.
+/// Random moments.
 pub(super) struct Moments(std::vec::IntoIter<u8>);
 
 impl Moments {
-    /// Others with every commit, or those of `$NODLET_SEED`.
+    /// Moments by the current commit, or by `$NODLET_SEED`.
     pub(super) fn new() -> Result<Moments, Failure> {
         let chosen = env::var("NODLET_SEED").ok().and_then(|text| text.parse().ok());
         let seed = chosen.map_or_else(|| u64::try_from(check::number()), Ok)?;
         eprintln!("  power cuts of NODLET_SEED={seed}");
         let mut bytes = noise(1024, seed.wrapping_mul(2)).into_iter();
-        // The first ones are of small seeds alike.
+        // The first bytes are similar for small seeds.
         bytes.nth(255);
         Ok(Moments(bytes))
     }
 
-    /// From 0 to less than this.
+    /// A random number below this limit.
     fn below(&mut self, limit: u64) -> u64 {
         let [high, low] = [0; 2].map(|_| u64::from(self.0.next().unwrap_or_default()));
         (limit * (high << 8 | low)) >> 16
     }
 }
 
-/// Boots, and cuts the power between the kernel's entry and the start of the pod of the image. Whether
-/// the board has reported a new data partition before.
+/// Boots, and cuts the power between the kernel's entry and the start of the image's pod. Returns whether the
+/// board had reported a new data partition.
 pub(super) fn during_boot(tried: &Tried<'_>, moments: &mut Moments) -> Result<bool, Failure> {
     let writes = 1 + moments.below(WRITES_OF_FIRST_BOOT);
     let (mut board, mut monitor) = tried.start("", &[])?;
@@ -98,7 +98,7 @@ pub(super) struct Pushed {
 }
 
 impl Pushed {
-    /// The image is the demo with a layer that takes a while.
+    /// Writes the demo image with a layer that takes a while to push, and the pod's manifest.
     pub(super) fn write(demo: Image, directory: &Path) -> Result<Pushed, Failure> {
         let file = |name: &str| directory.join(name).display().to_string();
         let pushed = Pushed { archive: file("cut-off.tar"), pod: file("cut-off.yaml") };
@@ -109,7 +109,7 @@ impl Pushed {
         Ok(pushed)
     }
 
-    /// Pushes, and cuts the power meanwhile, or at once when all is done. Whether it was done.
+    /// Pushes, and cuts the power meanwhile or just after the push. Returns whether the push was completed.
     pub(super) fn cut(
         &self,
         board: Board,
@@ -133,7 +133,7 @@ impl Pushed {
             written = monitor.writes()?;
         }
         drop(board);
-        // It ends with its connection.
+        // The push ends when its connection does.
         let said = text(&push.wait_with_output()?.stderr);
         let over = if ended.is_some() { ", when it was over" } else { "" };
         eprintln!("  cut after {} of {writes} writes of a push{over}", written - before);
@@ -143,7 +143,8 @@ impl Pushed {
         }
     }
 
-    /// Requires that all of the push is there and runs or nothing of it, and pushes the same again.
+    /// Requires that either everything of the push exists and runs or nothing does, and pushes the same
+    /// again.
     pub(super) fn require_whole_or_nothing(&self, board: &mut Board, user: &User, was_done: bool) -> Outcome {
         board.wait_for("end of the push that was cut off", |board| {
             Ok(board.ssh("[ ! -e /var/lib/nodlet/push/redo.json ]", "")?.status.success())
@@ -229,7 +230,7 @@ pub(super) fn cut_update(
     }
 }
 
-/// Requires that after a cut the nodlet before or the new one runs and all pods are ready, and installs
+/// Requires that after a power cut the previous or the new nodlet runs and all pods are ready, and installs
 /// the same update again.
 pub(super) fn require_either_and_install(board: &mut Board, user: &User, program: &Program) -> Outcome {
     board.expect("nodlet healthcheck --pods --wait 5m", "", "")?;
