@@ -1,4 +1,5 @@
-//! Whom the node takes, who is rejected and why, and who has to go for a critical pod.
+//! Admission by the node: which pods are accepted or rejected and why, and which are preempted for a critical
+//! pod.
 
 use nodlet_tests::{Device, Kubectl, TestPod, demo_archive, manifest};
 use serde_json::Value;
@@ -67,7 +68,7 @@ fn a_pod_that_does_not_fit_is_rejected_for_good_and_disturbs_nobody() {
     let described = device.nodlet(["describe", "node"]).ok();
     assert!(described.contains("900m (90%)"), "{described}");
 
-    // Neither another agent nor another boot changes anything of it, though there is room then.
+    // Neither a restart of the agent nor a reboot changes the verdicts, even though there is space then.
     let born = device.pod("first").born("app");
     device.kill_agent();
     device.start_agent();
@@ -79,7 +80,8 @@ fn a_pod_that_does_not_fit_is_rejected_for_good_and_disturbs_nobody() {
         device.wait_for("that it was taken to be on the card", || record.is_file());
     }
     device.cut_power();
-    // Nor does one that comes meanwhile, though its name is before theirs.
+    // A pod that is added during the power cut does not displace them, though its file name sorts before
+    // theirs.
     device.write_manifest("0.yaml", &asking("early", "sleep", "500m", ""));
     device.start_agent();
     device.pod("first").wait_ready();
@@ -153,7 +155,7 @@ fn a_critical_pod_takes_the_room_of_another_when_that_has_ended_with_its_grace()
     assert_eq!(device.pod("victim").container("app").exit_code(), Some(137), "its grace is over");
     assert!(device.pod("stays").is_ready());
     assert_eq!(device.pod("needed").object().expect("it is here")["spec"]["priority"], 2_000_001_000);
-    // What was admitted stays so, after the power was cut too.
+    // Admitted pods stay admitted after a power cut, too.
     device.cut_power();
     device.start_agent();
     for name in ["needed", "stays"] {
@@ -184,7 +186,8 @@ fn a_pod_waits_for_its_priority_class_and_keeps_what_it_was() {
         described.lines().any(|line| line.starts_with("Priority:") && line.ends_with(" 1000")),
         "{described}"
     );
-    // Neither another value nor none, another agent nor another boot changes it.
+    // Neither a change nor the removal of the class, a restart of the agent nor a reboot changes the pod's
+    // priority.
     let born = device.pod("web").born("app");
     device.write_manifest("z.yaml", &class("high", "value: 5"));
     device.wait_for("the other class", || device.nodlet(["get", "pc"]).ok().contains(" 5 "));
@@ -197,7 +200,7 @@ fn a_pod_waits_for_its_priority_class_and_keeps_what_it_was() {
     device.start_agent();
     device.pod("web").wait_ready();
     assert_eq!(priority(&device), (1000.into(), "Never".into()));
-    // An edit that asks for a class that is not there leaves the pod alone.
+    // An edit that names a missing class leaves the pod unchanged.
     let uid = device.pod("web").uid();
     device.write_manifest("a.yaml", &asking("web", "sleep", "2m", "priorityClassName: higher"));
     let why = "pods \"web\" is forbidden: no PriorityClass with name higher was found";
@@ -209,7 +212,7 @@ fn a_pod_waits_for_its_priority_class_and_keeps_what_it_was() {
         assert_eq!(device.pod("web").born("app"), born);
     };
     stays(&device);
-    // Nor does another agent that finds both.
+    // A new agent that finds both the pod and the edited file also leaves the pod unchanged.
     device.kill_agent();
     device.start_agent();
     device.wait_for("the refusal", || device.nodlet(["get", "events"]).ok().contains(why));
@@ -240,7 +243,7 @@ fn kubectl_makes_changes_and_removes_priority_classes() {
     assert!(table.contains("system-node-critical") && table.contains("2000001000"), "{table}");
     let described = kubectl.run(["describe", "pc", "high"]).ok();
     assert!(described.contains("1000") && described.contains("PreemptLowerPriority"), "{described}");
-    // It is no second default beside itself.
+    // Applying the default class again does not conflict with itself.
     std::fs::write(file, class("high", "value: 1000\nglobalDefault: true\ndescription: usual"))
         .expect("a file");
     assert_eq!(
@@ -256,7 +259,7 @@ fn kubectl_makes_changes_and_removes_priority_classes() {
         refused.contains("PriorityClass high is already marked as default. Only one default can exist"),
         "{refused}"
     );
-    // Whoever names none has the default, and once it is gone still has.
+    // A pod without a class gets the default class, and keeps it after the class is deleted.
     std::fs::write(file, manifest::pod("web", "sleep")).expect("a file");
     kubectl.run(["create", "-f", file]).ok();
     device.pod("web").wait_ready();
@@ -268,7 +271,7 @@ fn kubectl_makes_changes_and_removes_priority_classes() {
     assert!(refused.contains("this is a system priority class and cannot be deleted"), "{refused}");
     let said = device.nodlet(["delete", "pc", "high"]).ok();
     assert_eq!(said.trim_end(), "priorityclass.scheduling.k8s.io \"high\" deleted", "as kubectl says it");
-    // An update in place stays one.
+    // An update in place does not replace the pod.
     let uid = device.pod("web").uid();
     kubectl.run(["label", "pod", "web", "tier=front"]).ok();
     let web = device.pod("web").object().expect("it is here");
@@ -289,7 +292,7 @@ fn kubectl_makes_changes_and_removes_priority_classes() {
     wrong["spec"]["priorityClassName"] = "none".into();
     let (_, answer) = device.post("/api/v1/namespaces/default/pods", &wrong.to_string());
     assert_eq!(answer["message"], "pods \"wrong\" is forbidden: no PriorityClass with name none was found");
-    // Where it is sent says what it is.
+    // The path of the request determines the kind.
     let classes = "/apis/scheduling.k8s.io/v1/priorityclasses";
     let bare = serde_json::json!({"metadata": {"name": "bare"}, "value": 3});
     let (code, answer) = device.post(classes, &bare.to_string());

@@ -1,5 +1,5 @@
-//! Probes over TLS and gRPC against servers that know nothing of nodlet: agnhost,
-//! of Kubernetes' own tests, which is Go's TLS and Go's gRPC, and OpenSSL.
+//! Probes over TLS and gRPC against independent servers: agnhost, from Kubernetes' own tests, with Go's TLS
+//! and gRPC, and OpenSSL.
 
 use std::fs;
 use std::io::{Read, Write};
@@ -10,14 +10,14 @@ use std::process::{Child, Command, Stdio};
 use nodlet_tests::Device;
 use nodlet_tests::image::Image;
 
-/// What `cargo xtask agnhost` made.
+/// The program that `cargo xtask agnhost` built.
 fn program() -> Vec<u8> {
     let project = Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("this is a member of the workspace");
     let path = project.join(".work/agnhost/agnhost-1.36.3");
     fs::read(path).expect("agnhost is not built: run `cargo xtask agnhost`, or `cargo xtask check`")
 }
 
-/// A key and a certificate of it that nobody signed, for a name that nobody has.
+/// Generates a key and a self-signed certificate for a name that does not exist.
 fn certificate(directory: &Path, kind: &[&str]) -> (PathBuf, PathBuf) {
     let (certificate, key) = (directory.join("tls.crt"), directory.join("tls.key"));
     let made = Command::new("openssl")
@@ -50,7 +50,7 @@ fn device() -> Device {
     device
 }
 
-/// A pod of agnhost.
+/// The manifest of a pod that runs agnhost.
 fn pod(name: &str, arguments: &str, probes: &str) -> String {
     format!(
         "apiVersion: v1\nkind: Pod\nmetadata: {{name: {name}}}\nspec:\n  terminationGracePeriodSeconds: 1\n  containers:\n  - name: app\n    image: localhost/agnhost:1\n    args: [{arguments}]\n{}",
@@ -60,7 +60,7 @@ fn pod(name: &str, arguments: &str, probes: &str) -> String {
 
 const HTTPS: &str = "netexec, --http-port=8443, --tls-cert-file=/tls.crt, --tls-private-key-file=/tls.key";
 
-/// Asks a server in clear text, from the node.
+/// Sends a plain HTTP request to a server, from the node.
 fn get(ip: &str, port: u16, path: &str) -> String {
     let mut stream = TcpStream::connect((ip, port)).expect("it listens");
     write!(stream, "GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n").expect("it reads");
@@ -117,7 +117,7 @@ fn who_speaks_tls_and_who_does_not_is_told_apart() {
     device.wait_for("plain text to be told", || {
         said("open", ":8443/hostname\": http: server gave HTTP response to HTTPS client")
     });
-    // Go answers a plain request to a port of TLS with a sentence.
+    // Go's TLS server answers a plain HTTP request with status 400.
     device.wait_for("TLS to be told", || said("secret", "HTTP probe failed with statuscode: 400"));
     assert!(!device.pod("open").is_ready() && !device.pod("secret").is_ready());
 }
@@ -245,7 +245,7 @@ fn a_server_without_the_health_service_and_one_without_grpc_are_told() {
     let probe = |port: u16| {
         format!("readinessProbe: {{grpc: {{port: {port}}}, periodSeconds: 1, timeoutSeconds: 1}}")
     };
-    // HTTP/1 in clear text, TLS, and nobody.
+    // A plain HTTP/1 server, a TLS server, and no server.
     device.write_manifest("open.yaml", &pod("open", "netexec, --http-port=8080", &probe(8080)));
     device.write_manifest("secret.yaml", &pod("secret", HTTPS, &probe(8443)));
     device.write_manifest("shut.yaml", &pod("shut", "pause", &probe(5000)));
@@ -262,7 +262,7 @@ fn a_server_without_the_health_service_and_one_without_grpc_are_told() {
     }
 }
 
-/// `openssl s_server` on the node, which ends with the test.
+/// A process `openssl s_server` on the node, which ends with the test.
 struct Openssl(Child);
 
 impl Drop for Openssl {
@@ -272,11 +272,12 @@ impl Drop for Openssl {
     }
 }
 
-/// A server of OpenSSL that can do nothing but this; its port.
+/// Starts an OpenSSL server that supports only these options. Returns its port.
 fn openssl(directory: &Path, kind: &[&str], options: &[&str]) -> (Openssl, u16) {
     fs::create_dir_all(directory).expect("the root can be written to");
     let (certificate, key) = certificate(directory, kind);
-    // Free a moment ago: nobody else takes ports of loopback one after another.
+    // The port was free a moment ago, and other processes on the loopback address do not take consecutive
+    // ports.
     let port = TcpListener::bind(("127.0.0.1", 0))
         .and_then(|listener| listener.local_addr())
         .expect("a port")
@@ -314,9 +315,10 @@ fn every_cipher_key_exchange_and_kind_of_certificate_is_understood() {
         (RSA, &["-tls1_2", "-cipher", "ECDHE-RSA-AES128-GCM-SHA256"]),
         (RSA, &["-tls1_2", "-cipher", "ECDHE-RSA-AES256-GCM-SHA384"]),
         (RSA, &["-tls1_2", "-cipher", "ECDHE-RSA-CHACHA20-POLY1305"]),
-        // One that asks for a certificate takes none, too.
+        // A server that requests a client certificate accepts a client without one.
         (EC, &["-verify", "1"]),
-        // One that insists is the only one to refuse us, and one of long ago.
+        // Only a server that requires a client certificate rejects the probe, and one with an obsolete TLS
+        // version.
         (EC, &["-Verify", "1", "-tls1_2"]),
         (RSA, &["-tls1_1", "-cipher", "ALL:@SECLEVEL=0"]),
     ]

@@ -1,5 +1,5 @@
-//! The streams of a container's own process: attach, stdin and terminals, by our verb
-//! and by kubectl, and clients that are slow, dead or of an agent before.
+//! The streams of a container's main process: attach, stdin and terminals, with nodlet's verb and with
+//! kubectl, and clients that are slow, dead or connected to a previous agent.
 
 use std::fs::File;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -11,7 +11,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use nodlet_tests::{Device, Kubectl, Terminal, manifest};
 
-/// An attached client with pipes, and the lines that it has shown.
+/// An attached client with pipes, and the lines that it has printed.
 struct Client {
     child: Child,
     stdin: Option<ChildStdin>,
@@ -58,7 +58,7 @@ fn container(steps: &str, more: &str, spec: &str) -> String {
     manifest::pod_of("web", &[manifest::container("app", steps, more)], spec)
 }
 
-/// The pod of most tests: it says what it hears.
+/// The pod of most tests, which echoes its input.
 fn parrot() -> String {
     container("print up then echo then sleep", "stdin: true", "")
 }
@@ -75,7 +75,7 @@ fn a_terminal_knows_its_size_and_is_left_and_entered_again() {
     terminal.resize(90, 20);
     terminal.wait_for("tty 90x20");
     terminal.type_in("one\r");
-    // Once as the terminal's own echo, once from the program.
+    // Once from the terminal's own echo, once from the program.
     terminal.wait_for("one\r\none\r\n");
     terminal.type_in("\u{10}\u{11}");
     assert_eq!(terminal.ended(), 0, "{}", terminal.screen());
@@ -94,7 +94,7 @@ fn a_terminal_knows_its_size_and_is_left_and_entered_again() {
     terminal.wait_for("three\r\nthree\r\n");
     assert_eq!(device.pod("web").container("app").restart_count(), 0);
     assert!(device.pod("web").logs("app").contains("two\r\ntwo\r\n"), "a terminal's output is its log");
-    // The end of its input, which ends it, and with it the session.
+    // End of input, which ends the program and with it the session.
     terminal.type_in("\u{4}");
     assert_eq!(terminal.ended(), 0, "{}", terminal.screen());
 }
@@ -208,7 +208,7 @@ fn the_terminal_of_a_container_is_its_console_too() {
         ("mighty", "securityContext: {privileged: true}", ""),
     ] {
         let app = manifest::container("app", steps, &format!("tty: true\n{more}"));
-        // What a process has of it when it is executed is none of the right to mount it.
+        // Mounting the console must not leave the process more capabilities than without a terminal.
         let other = manifest::container("other", "status then print end then sleep", more);
         let own =
             manifest::container("own", "status then print end then sleep", &format!("tty: true\n{more}"));
@@ -227,7 +227,7 @@ fn the_terminal_of_a_container_is_its_console_too() {
         assert_eq!(capabilities("own"), capabilities("other"), "{name}");
         assert_eq!(capabilities("own").len(), 5);
     }
-    // What a volume has there stays what it is.
+    // A volume mounted at /dev/console takes precedence.
     let own = manifest::container(
         "app",
         "stat /dev/console then print end then sleep",
@@ -242,7 +242,7 @@ fn the_terminal_of_a_container_is_its_console_too() {
     assert!(std::fs::metadata("/dev/console").is_err() || !is_pty("/dev/console"), "the machine's own");
 }
 
-/// Whether a device is a slave of the kind that containers have.
+/// Whether a device is a pseudo-terminal such as containers have.
 fn is_pty(path: &str) -> bool {
     use std::os::unix::fs::MetadataExt;
     std::fs::metadata(path).is_ok_and(|meta| libc::major(meta.rdev()) == 136)
@@ -251,7 +251,7 @@ fn is_pty(path: &str) -> bool {
 #[test]
 fn who_writes_on_when_the_first_process_has_ended_keeps_nobody_waiting() {
     let device = Device::start();
-    // Its child is of the pod's PID namespace, and outlives it.
+    // The process's child is in the pod's PID namespace, and outlives it.
     let steps = "leave spam 1000000000000 then wait /tmp/go then exit 3";
     device.write_manifest(
         "web.yaml",
@@ -348,7 +348,7 @@ fn a_flood_of_output_is_written_whole_and_rotated_without_a_gap() {
         .expect("it has logs")
         .map(|entry| entry.expect("it can be read").path())
         .collect();
-    // `0.log` sorts before those that were put aside, but is the newest.
+    // `0.log` sorts before the rotated files, but is the newest.
     files.sort();
     files.rotate_left(1);
     assert!(files.len() > 1, "{files:?}");
@@ -367,17 +367,17 @@ fn a_flood_of_output_is_written_whole_and_rotated_without_a_gap() {
         let text = std::fs::read_to_string(here.join(name)).expect("the container wrote it");
         text.trim().parse().expect("it is in nanoseconds")
     };
-    // As the container has it, which is held up where its output is not taken.
+    // The rate as the container sees it, which blocks while its output is not read.
     println!("{} MB/s of output", BYTES as u64 * 1000 / (at("done") - at("begun")));
-    // Whatever else the machine does. 100 MB/s are asked of a binary for boards, which takes
-    // little more than half the time of this one.
+    // The rate in processor time does not depend on other load. The requirement of 100 MB/s applies to a
+    // binary for boards, which takes little more than half the time of this one.
     let spent = on_processor(supervisor);
     let rate = BYTES as f64 / 1e6 / spent.as_secs_f64();
     println!("{rate:.0} MB in a second of the supervisor's processor time");
     assert!(rate >= 60.0, "{spent:?} for {BYTES} bytes");
 }
 
-/// The time that the process was on a processor.
+/// The processor time of a process.
 fn on_processor(pid: u32) -> Duration {
     let text = std::fs::read_to_string(format!("/proc/{pid}/schedstat")).expect("it runs");
     let first = text.split(' ').next().and_then(|word| word.parse().ok());

@@ -1,4 +1,4 @@
-//! What hands that broke nodlet found: each test here failed once.
+//! Regression tests of problems found by manual attacks: each test here once failed.
 
 use nodlet_tests::{Device, manifest};
 use std::os::unix::process::CommandExt;
@@ -88,7 +88,7 @@ fn a_deletion_goes_on_with_its_whole_grace_under_the_next_agent() {
     let since = std::time::Instant::now();
     device.start_agent();
     device.pod("slow").wait_gone();
-    // An orphan would have had one second; it needs the rest of its four.
+    // An orphan would get a grace period of one second, but this pod needs the rest of its four seconds.
     assert!(since.elapsed() > std::time::Duration::from_millis(2500), "killed after {:?}", since.elapsed());
     assert_eq!(std::fs::read_dir(log).expect("it stays").count(), 0);
 }
@@ -112,7 +112,7 @@ fn what_was_executed_for_a_client_of_an_agent_that_died_does_not_stay() {
     assert_eq!(device.pod("web").container("app").restart_count(), 0);
 }
 
-/// The cgroup, so many levels above the one of a process, in which all stand still.
+/// A frozen cgroup, this many levels above that of a process.
 struct Frozen(std::path::PathBuf);
 
 impl Frozen {
@@ -140,7 +140,7 @@ fn a_start_that_hangs_holds_up_no_later_agent_and_its_api_hides_no_pod() {
     device.write_manifest("web.yaml", &manifest::pod("web", "print up then sleep"));
     device.pod("web").wait_ready();
     let born = device.pod("web").born("app");
-    // The cgroup of all pods of this class: a start helper is born in it.
+    // The cgroup of all pods of this QoS class, in which a start helper is created.
     let frozen = Frozen::above(device.container_processes()[0], 2);
     device.write_manifest("late.yaml", &manifest::pod("late", "print up then sleep"));
     device.wait_for("the start helper", || device.container_processes().len() == 2);
@@ -185,7 +185,7 @@ fn a_pod_that_is_gone_leaves_no_lock_and_one_that_lives_keeps_its_own() {
     device.remove_manifest("job.yaml");
     device.pod("job").wait_gone();
     assert_eq!(names(), ["default_web"]);
-    // What an agent that died did not come to remove.
+    // A leftover lock that an agent died before removing.
     device.kill_agent();
     std::fs::write(locks.join("default_gone"), "").expect("it can be written");
     device.start_agent();
@@ -211,7 +211,7 @@ fn an_agent_waits_for_the_lock_of_one_that_was_killed_while_it_forked() {
     let mut device = Device::new();
     let path = device.path("/run/nodlet/agent.lock");
     std::fs::create_dir_all(device.path("/run/nodlet")).expect("the root can be written to");
-    // No process has such a number.
+    // No process has this number.
     std::fs::write(&path, "2147483646\n").expect("the root can be written to");
     let child = std::fs::File::open(&path).expect("it is there");
     child.try_lock().expect("nobody has it");
@@ -243,7 +243,7 @@ fn a_supervisor_whose_files_were_removed_does_not_stay_for_ever() {
 fn a_manifest_that_has_no_end_or_never_comes_holds_up_no_other() {
     let device = Device::start();
     std::fs::create_dir_all(device.manifests()).expect("the root can be written to");
-    // Regular files of no size, as `stat` has it.
+    // Regular files whose size is 0, according to `stat`.
     for (name, target) in [("waits.yaml", "/proc/kmsg"), ("endless.yaml", "/proc/self/pagemap")] {
         std::os::unix::fs::symlink(target, device.manifests().join(name))
             .expect("the root can be written to");
@@ -252,7 +252,7 @@ fn a_manifest_that_has_no_end_or_never_comes_holds_up_no_other() {
     device.pod("web").wait_ready();
 }
 
-/// What an agent may open, from now on: nothing that is not open yet, or what it could before.
+/// Limits the descriptors that an agent may open from now on. `None` restores the previous limit.
 fn limit_descriptors(agent: u32, to: Option<u64>) {
     let hard = 4096;
     let limit = libc::rlimit { rlim_cur: to.unwrap_or(hard), rlim_max: hard };
@@ -340,7 +340,7 @@ fn runs_that_begin_together_leave_descriptors_for_probes_and_the_api() {
     device.wait_for("some runs to be told that there is no more", || {
         device.agent_log().contains("files that the agent may have open")
     });
-    // Whatever probes and clients take is given back.
+    // Probes and clients must release all descriptors that they use.
     let mut looks = 0;
     device.wait_for("some hundred looks at it", || {
         let open = descriptors_of(device.agent_pid());
@@ -362,7 +362,7 @@ fn what_a_container_can_write_to_takes_no_memory_of_run() {
     let device = Device::start();
     device.write_manifest("web.yaml", &manifest::pod("web", "print up then sleep"));
     device.pod("web").wait_ready();
-    // Each line has the path of what is mounted in the file system that it is of.
+    // Each line has the path of the mounted file within its file system.
     let mounts = device.pod("web").exec("app", ["/bin/demo", "mounts"]).ok();
     for file in ["/dev/termination-log", "/etc/hosts", "/etc/hostname", "/etc/resolv.conf"] {
         let mount = mounts.lines().find(|mount| mount.contains(&format!(" {file} ")));
@@ -383,7 +383,7 @@ fn an_agent_that_begins_without_descriptors_to_spare_leaves_living_pods_alone() 
     for limit in 6..=24 {
         let mut command = device.command(&["agent"]);
         command.stderr(std::fs::File::create(&log).expect("the root can be written to"));
-        // SAFETY: between fork and exec one system call is made.
+        // SAFETY: between fork and exec, only one system call is made.
         unsafe {
             command.pre_exec(move || {
                 let limit = libc::rlimit { rlim_cur: limit, rlim_max: 4096 };
@@ -425,7 +425,7 @@ fn pods_stay_while_the_directory_of_their_manifests_cannot_be_read() {
     device.start_agent();
     device.wait_for("it to be told", || device.agent_log().contains("its pods stay as they are"));
     device.pod("web").wait_ready();
-    // At once: a directory that is gone for a moment has no pods.
+    // Replaced atomically, because the pods of a missing directory would be removed.
     let link = manifests.with_extension("link");
     std::os::unix::fs::symlink(&aside, &link).expect("it is not");
     std::fs::rename(&link, &manifests).expect("it is there");

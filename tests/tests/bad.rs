@@ -1,4 +1,4 @@
-//! Machines that cannot do what is asked: one sentence says which and what to do.
+//! Machines that lack a requirement: one sentence names it and the remedy.
 
 use std::os::unix::process::CommandExt;
 use std::process::Command;
@@ -9,7 +9,7 @@ use nodlet_tests::{Device, demo_archive, manifest, nodlet_program};
 #[test]
 fn without_root_the_agent_says_so() {
     let device = Device::new();
-    // The program itself may lie where only root can read.
+    // The program itself may lie in a directory that only root can read.
     let program = device.path("/nodlet");
     std::fs::copy(nodlet_program(), &program).expect("it can be copied");
     let output = Command::new(&program)

@@ -1,6 +1,5 @@
-//! Images and manifests that come with the device's own image: baked by an
-//! ordinary user for another architecture, found below what is written later,
-//! and never copied.
+//! Images and manifests that are part of the device image: baked by an ordinary user for another
+//! architecture, found below the writable files, and never copied.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -14,7 +13,7 @@ use nodlet_tests::{Device, demo_program, manifest, nodlet_program};
 
 const NOBODY: u32 = 65534;
 
-/// Everything below a directory: modes, and the bytes of files.
+/// Everything below a directory: modes, and the contents of files.
 fn tree(root: &Path) -> BTreeMap<PathBuf, (u32, Option<Vec<u8>>)> {
     let mut found = BTreeMap::new();
     let mut todo = vec![root.to_owned()];
@@ -32,17 +31,17 @@ fn tree(root: &Path) -> BTreeMap<PathBuf, (u32, Option<Vec<u8>>)> {
     found
 }
 
-/// What images are for that run here.
+/// The platform of images that run here.
 fn own() -> String {
     format!("linux/{}", image::ARCHITECTURE)
 }
 
-/// `nodlet image load`, as this user and with this umask, below a directory of the user's.
+/// Runs `nodlet image load` as this user and with this umask, below a directory of the user's.
 fn bake(device: &Device, name: &str, user: u32, umask: &str, archive: &Path, platform: &str) -> PathBuf {
     let home = device.path(name);
     fs::create_dir_all(&home).expect("the root can be written to");
     chown(&home, Some(user), Some(user)).expect("root can give it away");
-    // Where an ordinary user can execute it.
+    // In a directory where an ordinary user can execute it.
     let program = home.join("nodlet");
     fs::copy(nodlet_program(), &program).expect("it can be copied");
     let script = format!("umask {umask} && exec \"$@\"");
@@ -139,7 +138,7 @@ fn what_is_baked_in_runs_from_where_it_is_and_is_never_copied() {
     let kept = device.nodlet(["image", "rm", "localhost/baked:1"]).refused();
     assert!(kept.contains("it is part of the device image"), "{kept}");
 
-    // The site's word is the later one; the vendor's is back when it is gone.
+    // The site's manifest takes precedence; the vendor's applies again when the site's is removed.
     let before = device.pod("web").born("app");
     device.write_manifest("site.yaml", &printing("web", "site"));
     device.pod("web").wait_log("app", "site");
@@ -147,7 +146,7 @@ fn what_is_baked_in_runs_from_where_it_is_and_is_never_copied() {
     device.remove_manifest("site.yaml");
     device.pod("web").wait_log("app", "up");
 
-    // Nobody can remove it, but the site can keep it from running.
+    // A baked pod cannot be deleted, but the site can keep it from running.
     let refused = device.nodlet(["delete", "pod", "web"]).refused();
     let site = device.path("/etc/nodlet/manifests");
     let remedy = format!("a pod of its name in {} takes its place", site.display());

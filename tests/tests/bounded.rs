@@ -1,8 +1,8 @@
-//! What is too much for a small board, thrown at an agent that has a pod to look after: the
-//! agent's memory stays under a bound, falls again, and the pod notices nothing.
+//! Excessive loads for a small board, applied to an agent that runs a pod: the agent's memory stays below a
+//! bound and falls again, and the pod is not affected.
 //!
-//! The bounds are some half above what was measured on x86-64, in an unoptimised build; an
-//! idle agent has some 700 KiB of such memory.
+//! The bounds are about one and a half times what was measured on x86-64, in an unoptimised build; an idle
+//! agent has some 700 KiB of such memory.
 
 use std::fs;
 use std::io::Write;
@@ -13,28 +13,28 @@ use std::time::{Duration, Instant};
 use nodlet_tests::{Device, Holdings, Memory, manifest};
 use serde_json::{Value, json};
 
-/// KiB of an agent that reads the worst manifest there is: its text, 50 000 tokens or 25 000
-/// values of it, and the messages about that.
+/// The bound in KiB for an agent that reads the worst possible manifest: its text, 50 000 tokens or 25 000
+/// values of it, and the messages about it.
 const READING: u64 = 16 * 1024;
 
-/// KiB of an agent with as many pods as it lists: 110 that it admits, 900 that it refuses.
+/// The bound in KiB for an agent with as many pods as it lists: 110 that it admits, 900 that it rejects.
 const LISTING: u64 = 14 * 1024;
 
-/// KiB of an agent all of whose places are taken by clients that read nothing: 64 times the
-/// buffers of a connection, and 4 MiB of what is unread.
+/// The bound in KiB for an agent whose connections are all taken by clients that read nothing: 64 times the
+/// buffers of a connection, and 4 MiB of unread data.
 const SERVING: u64 = 22 * 1024;
 
-/// KiB of an agent that had three hundred pods, a hundred at a time, and keeps 512 of their events,
-/// of one or two KiB each, with what they are told apart by.
+/// The bound in KiB for an agent that had three hundred pods, a hundred at a time, and keeps 512 of their
+/// events, of one or two KiB each, with the keys that distinguish them.
 const TELLING: u64 = 12 * 1024;
 
-/// KiB that may stay of it: 512 events, the ring of changes, and what the allocator keeps.
+/// The bound in KiB after the load: 512 events, the ring of changes, and memory that the allocator keeps.
 const AFTER: u64 = 6 * 1024;
 
-/// For what two busy cores need some time for.
+/// The timeout of operations that take two busy cores some time.
 const LONG: Duration = Duration::from_secs(240);
 
-/// A device with a pod on it that counts, and what it was when that began.
+/// A device with a counting pod, and the start time of the pod's process.
 struct Watched {
     device: Device,
     born: String,
@@ -57,7 +57,8 @@ impl Watched {
         Watched { device, born, before }
     }
 
-    /// The pod never stopped, and the agent neither: it takes one more pod and gives it up again.
+    /// Requires that neither the pod nor the agent has stopped, and that the agent runs and removes another
+    /// pod.
     #[track_caller]
     fn is_undisturbed(&self) {
         let device = &self.device;
@@ -70,7 +71,7 @@ impl Watched {
         assert_eq!(witness.container("app").restart_count(), 0);
     }
 
-    /// The peak of the agent's memory since the last time, which must stay below `bound`.
+    /// Requires that the peak of the agent's memory since the last call stays below `bound`.
     #[track_caller]
     fn stayed_below(&self, bound: u64, what: &str) {
         let memory = Memory::of(self.device.agent_pid());
@@ -120,7 +121,7 @@ fn a_thousand_wrong_manifests_are_refused_and_forgotten() {
 #[test]
 fn a_thousand_pods_are_listed_and_a_hundred_and_ten_admitted() {
     let watched = Watched::start();
-    // None has an image that is there: to start a hundred is the business of another test.
+    // None of their images exists: starting a hundred pods is tested elsewhere.
     for number in 0..1000 {
         let name = format!("pod-{number:03}");
         let text = manifest::pod(&name, "sleep").replace("localhost/demo:1", "localhost/none:1");
@@ -144,7 +145,7 @@ fn a_thousand_pods_are_listed_and_a_hundred_and_ten_admitted() {
 fn the_events_of_three_hundred_pods_are_kept_up_to_a_bound() {
     let watched = Watched::start();
     let device = &watched.device;
-    // A name of nearly the length that an image's may have; an event says it twice.
+    // An image name of nearly the maximal length, which an event contains twice.
     let image = format!("localhost/{}:1", ["none"; 48].join("/"));
     let events = || {
         let list = device.get("/api/v1/events").expect("the API lists events");
@@ -157,7 +158,7 @@ fn the_events_of_three_hundred_pods_are_kept_up_to_a_bound() {
             let text = manifest::pod(&name, "sleep").replace("localhost/demo:1", &image);
             watched.put(&format!("{name}.yaml"), text);
         }
-        // Two when it fails, and two more when it begins to wait.
+        // Two events when the pod fails, and two more when it begins to wait.
         let told = |number: usize| {
             let name = of(wave, number);
             let of_it = events().iter().filter(|event| event["involvedObject"]["name"] == *name).count();
@@ -245,13 +246,13 @@ fn the_worst_bodies_there_are_cost_little() {
             let message = answer["message"].as_str().unwrap_or_default();
             assert_eq!((code, message.contains("limit is 25000 values")), (413, true), "{value}: {message}");
         }
-        // As many as are taken, in an object that is looked at.
+        // The most values that are accepted, in an object that is validated.
         let (code, answer) =
             watched.device.post("/api/v1/namespaces/default/pods", &of_a_pod(12_000 * value.len()));
         assert_eq!(code, 422, "{value}: {}", answer["message"]);
         watched.stayed_below(READING, value);
     }
-    // As many clients as are served at a time.
+    // The most clients that are served at a time.
     let body = format!("{{\"kind\":\"Pod\",\"spec\":{{\"x\":[{}0]}}}}", "{\"a\":0},".repeat(12_000));
     thread::scope(|scope| {
         for _ in 0..60 {
@@ -297,14 +298,14 @@ fn the_worst_patches_there_are_cost_little() {
     let order = json!({ "x": names(false), "$setElementOrder/x": names(true) });
     let started = Instant::now();
     assert_eq!(watched.device.patch(status, "strategic-merge", &order).0, 200);
-    // Some 0.2 s; with the square of its length it was more than two minutes.
+    // It takes some 0.2 s; with quadratic time it took more than two minutes.
     assert!(started.elapsed() < Duration::from_secs(15), "{:?}", started.elapsed());
     watched.stayed_below(READING, "an order");
     watched.is_undisturbed();
     watched.fell_again();
 }
 
-/// What an API keeps, by file name.
+/// The objects that the API keeps, by file name.
 fn kept(device: &Device) -> Vec<String> {
     let entries = fs::read_dir(device.path("/var/lib/nodlet/manifests")).expect("something was kept");
     entries.flatten().map(|entry| entry.file_name().to_string_lossy().into_owned()).collect()
@@ -314,7 +315,7 @@ fn kept(device: &Device) -> Vec<String> {
 fn what_finds_no_room_is_forbidden_and_lies_nowhere() {
     let watched = Watched::start();
     let device = &watched.device;
-    // Some at a time: what is being written takes its room already.
+    // Only some at a time, because objects that are being written already count.
     let post = |path: &str, objects: Vec<Value>| -> Vec<(u16, Value)> {
         let mut answers = Vec::new();
         for some in objects.chunks(6) {
@@ -349,7 +350,7 @@ fn what_finds_no_room_is_forbidden_and_lies_nowhere() {
         forbidden(answer, "pods \"p");
     }
     assert_eq!((created, device.pods().len(), kept(device).len()), (20, 21, 20));
-    // What takes the place of another needs only the difference.
+    // Replacing an object only needs space for the difference.
     let (_, there) = answers.iter().find(|(code, _)| *code == 201).expect("some are there");
     let name = there["metadata"]["name"].as_str().expect("a pod has a name");
     let number: usize = name[1..].parse().expect("a number");
@@ -361,7 +362,7 @@ fn what_finds_no_room_is_forbidden_and_lies_nowhere() {
     assert_eq!(annotate(200_001).0, 200);
     let (code, answer) = put(200_002);
     assert_eq!(code, 200, "{}", answer["message"]);
-    // And nothing is written that would not be read again.
+    // Nothing is written that would be rejected.
     let before = kept(device);
     assert_eq!(post(pods, vec![pod(99, 200_000)])[0].0, 403);
     assert_eq!(device.post(&format!("{pods}?dryRun=All"), &pod(99, 200_000).to_string()).0, 403);
@@ -428,7 +429,7 @@ fn a_directory_of_garbage_is_passed_over() {
 fn a_thousand_clients_that_read_nothing_keep_nobody_out() {
     let watched = Watched::start();
     let device = &watched.device;
-    // Something to list: events of pods that cannot start.
+    // Data for lists: events of pods that cannot start.
     for number in 0..60 {
         let name = format!("pod-{number}");
         let text = manifest::pod(&name, "sleep").replace("localhost/demo:1", "localhost/none:1");
@@ -450,7 +451,7 @@ fn a_thousand_clients_that_read_nothing_keep_nobody_out() {
     let clients = thread::spawn(move || {
         let mut clients = Vec::new();
         for number in 0..1000 {
-            // Beyond the backlog this waits until another client was sent away.
+            // Beyond the backlog, this waits until another client is disconnected.
             let mut client = UnixStream::connect(&socket).expect("the API listens");
             let request = requests[number % requests.len()];
             let _ = client.write_all(request.as_bytes());

@@ -1,7 +1,7 @@
-//! Attacks on cgroup v2: what a container can do with its own cgroup, with devices and with the cgroups of
-//! others, by kind of privilege, and what that does to the agent. `docs/security.md` names these tests.
+//! Attacks on cgroup v2: what a container can do with its own cgroup, with devices and with cgroups of
+//! others, by its privileges, and how that affects the agent. `docs/security.md` refers to these tests.
 //!
-//! `cargo xtask guest` runs these, in a machine of their own: see `src/guest.rs`.
+//! `cargo xtask guest` runs these tests, in a virtual machine: see `src/guest.rs`.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -11,10 +11,10 @@ use std::time::Duration;
 
 use nodlet_tests::{Device, manifest};
 
-/// For what takes the emulated processor of a guest some time.
+/// The timeout of operations that take a guest's emulated processor some time.
 const LONG: Duration = Duration::from_secs(300);
 
-/// A pod that runs beside the attacker: it must go on as it was.
+/// A pod that runs beside the attacker and must not be affected.
 struct Witness {
     device: Device,
     born: String,
@@ -34,7 +34,7 @@ impl Witness {
         Witness { device, born, cgroup }
     }
 
-    /// The pod never stopped, its limits are what they were, and the agent takes one more pod.
+    /// Requires that the pod never stopped and has its original limits, and that the agent runs another pod.
     #[track_caller]
     fn is_undisturbed(&self) {
         let device = &self.device;
@@ -59,7 +59,7 @@ fn attacker(steps: &str, security: &str) -> String {
     manifest::pod_of("attacker", &[container], "restartPolicy: Never\nterminationGracePeriodSeconds: 1")
 }
 
-/// The cgroup of the one container of a pod.
+/// The cgroup of a pod's only container.
 fn leaf(device: &Device, pod: &str) -> PathBuf {
     let uid = format!("pod{}", device.pod(pod).uid());
     let groups = device.cgroups();
@@ -71,7 +71,7 @@ fn read(cgroup: &Path, file: &str) -> String {
     fs::read_to_string(cgroup.join(file)).expect("the cgroup is there").trim().to_owned()
 }
 
-/// Runs the attacker to its end and gives what it printed.
+/// Runs the attacker until it ends. Returns its output.
 fn run(device: &Device, steps: &str, security: &str) -> String {
     device.write_manifest("attacker.yaml", &attacker(steps, security));
     device.wait_within(LONG, "the attacker to end", || {
@@ -83,7 +83,7 @@ fn run(device: &Device, steps: &str, security: &str) -> String {
     log
 }
 
-/// The devices that every container has, to be opened in whatever way.
+/// The devices that every container has, for any access.
 fn allowed() -> BTreeSet<String> {
     const MINORS: [u32; 16] = [0, 1, 2, 3, 4, 5, 7, 8, 9, 10, 11, 63, 130, 255, 256, 1_048_575];
     let terminals = MINORS.iter().map(|minor| format!("136:{minor}"));
@@ -101,7 +101,7 @@ fn the_device_filter_lets_pass_what_every_container_has_and_nothing_else() {
     };
     let log = run(&device, "devices 260", "");
     assert_eq!(devices(&log), allowed());
-    // More rights than it needs, and no privilege: the filter asks for none.
+    // More capabilities than needed, but not privileged: the filter does not depend on capabilities.
     let rights = "capabilities: {add: [MKNOD, SYS_ADMIN, SYS_RAWIO, DAC_OVERRIDE]}";
     let steps = "devices 260 then mknod-block /disk 7 5 then child mount erofs /disk /mnt";
     let log = run(&device, steps, rights);
@@ -145,8 +145,8 @@ fn a_container_sees_its_own_cgroup_alone_and_writes_nothing_there() {
     witness.is_undisturbed();
 }
 
-/// What `docs/security.md` says of CAP_SYS_ADMIN and of `privileged`, where cgroup v2 is mounted with
-/// `nsdelegate`: the container makes cgroups below its own, and changes neither its own nor another.
+/// `docs/security.md` on CAP_SYS_ADMIN and `privileged`, with cgroup v2 mounted with `nsdelegate`: the
+/// container can create cgroups below its own, but change neither its own nor any other.
 #[test]
 #[ignore = "needs cgroup v2 with all controllers: cargo xtask guest"]
 fn who_may_write_to_cgroups_changes_those_that_it_has_made_and_no_other() {
@@ -185,7 +185,7 @@ fn who_may_write_to_cgroups_changes_those_that_it_has_made_and_no_other() {
         device.wait_for("it to be frozen", || read(&own.join("own"), "cgroup.events").contains("frozen 1"));
         assert_eq!(read(&own, "memory.max"), "268435456");
         assert_eq!(read(&own, "cpu.max"), "100000 100000");
-        // Frozen as it is, it goes when it is to go.
+        // Even a frozen pod can be removed.
         device.remove_manifest("attacker.yaml");
         device.pod("attacker").wait_gone();
         assert!(!pod.exists(), "{}", pod.display());
@@ -193,8 +193,8 @@ fn who_may_write_to_cgroups_changes_those_that_it_has_made_and_no_other() {
     }
 }
 
-/// What `docs/security.md` says of CAP_SYS_ADMIN: the kernel asks the device filter when a block device is
-/// opened, and a file system that is mounted already is shared without opening its device again.
+/// `docs/security.md` on CAP_SYS_ADMIN: the kernel asks the device filter when a block device is opened, and
+/// a file system that is already mounted is shared without opening its device again.
 #[test]
 #[ignore = "needs a mounted loop device: cargo xtask guest"]
 fn who_may_mount_reaches_what_the_board_has_mounted() {
@@ -243,8 +243,8 @@ fn all_processes() -> BTreeSet<u32> {
     entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect()
 }
 
-/// A privileged container makes its cgroup a tree of whatever shape: what nodlet does with it must neither
-/// fail nor hold up others.
+/// A privileged container may give its cgroup any tree below it. nodlet's handling of it must neither fail
+/// nor block others.
 #[test]
 #[ignore = "needs cgroup v2 with all controllers: cargo xtask guest"]
 fn a_pod_goes_whatever_cgroups_its_privileged_container_has_made() {
@@ -279,7 +279,7 @@ fn a_pod_goes_whatever_cgroups_its_privileged_container_has_made() {
     }
 }
 
-/// A privileged container that is in the way of its own probes: each takes a place that is given back.
+/// A privileged container obstructs its own probes: each must release the slot that it takes.
 #[test]
 #[ignore = "needs cgroup v2 with all controllers: cargo xtask guest"]
 fn a_container_that_spoils_the_cgroups_of_its_probes_takes_no_place_from_others() {
@@ -287,7 +287,7 @@ fn a_container_that_spoils_the_cgroups_of_its_probes_takes_no_place_from_others(
     let device = &witness.device;
     let probe = "livenessProbe: {exec: {command: [/bin/demo, sleep]}, periodSeconds: 1, timeoutSeconds: 1, failureThreshold: 1000}\n\
                  securityContext: {privileged: true}";
-    // It freezes, closes and occupies what probes are to be executed in.
+    // The container freezes, disables and occupies the cgroups in which probes are executed.
     let mut steps = String::new();
     for id in 0..40 {
         steps += &format!("mkdir /sys/fs/cgroup/exec-{id} then ");
@@ -314,11 +314,11 @@ fn a_container_that_spoils_the_cgroups_of_its_probes_takes_no_place_from_others(
     witness.is_undisturbed();
 }
 
-/// A cgroup of a session of somebody, in which this process is until it is dropped.
+/// The cgroup of a login session, in which this process is until it is dropped.
 struct Session(PathBuf);
 
 impl Session {
-    /// Made, delegated as systemd says it, and entered.
+    /// Creates the cgroup, delegates it as systemd documents, and enters it.
     fn enter() -> Session {
         let session = Session(PathBuf::from("/sys/fs/cgroup/session"));
         fs::create_dir_all(session.0.join("scope")).expect("it can be made");
@@ -339,8 +339,8 @@ impl Drop for Session {
     }
 }
 
-/// Everybody may mark a directory of their own as delegated, the session of a user is theirs, and an
-/// agent that somebody starts by `sudo` is in one: pods do not go where an ordinary user rules.
+/// Any user can mark a cgroup of their own as delegated. A user's session belongs to that user, and an agent
+/// started by `sudo` is in one. Pods must not be placed where an ordinary user has control.
 #[test]
 #[ignore = "needs cgroup v2 with all controllers: cargo xtask guest"]
 fn a_cgroup_that_another_user_owns_is_not_taken_for_delegated() {

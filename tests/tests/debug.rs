@@ -1,5 +1,5 @@
-//! Ephemeral containers as real processes: what they see, how long they last, what they leave, by
-//! `nodlet debug` and by the real `kubectl debug`.
+//! Ephemeral containers as real processes: what they see, how long they last, and what they leave, with
+//! `nodlet debug` and with the real `kubectl debug`.
 
 use std::process::Stdio;
 
@@ -7,7 +7,7 @@ use nodlet_tests::image::Image;
 use nodlet_tests::{Device, Kubectl, Terminal, TestPod, demo_program, manifest};
 use serde_json::{Value, json};
 
-/// `look` in the pod `web`, with this command in place of the image's.
+/// Runs `nodlet debug` with a container in the pod `web`, with this command instead of the image's.
 fn look<const N: usize>(device: &Device, name: &str, flags: [&str; N], steps: &str) {
     let mut words = vec!["debug", "web", "--image", "localhost/demo:1", "-c", name];
     words.extend(flags);
@@ -17,7 +17,7 @@ fn look<const N: usize>(device: &Device, name: &str, flags: [&str; N], steps: &s
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
 }
 
-/// A pod that has written a file of its own, and waits.
+/// The pod `web`, which writes a file of its own and waits.
 fn web(steps: &str, spec: &str) -> String {
     manifest::pod_with("web", steps, spec)
 }
@@ -46,12 +46,12 @@ fn it_sees_the_processes_and_files_of_its_target_and_disturbs_nothing() {
     assert_eq!((look.exit_code(), look.restart_count(), look.is_ready()), (Some(3), 0, false));
     assert_eq!((pod.phase().as_str(), pod.is_ready()), ("Running", true));
     assert_eq!((pod.container("app").id(), pod.container("app").restart_count()), (id, 0));
-    // Without a target it is alone.
+    // Without a target, the container has a PID namespace of its own.
     self::look(&device, "alone", [], "cat /proc/1/cmdline");
     wait_ended(&device, &pod, "alone");
     assert_eq!(pod.logs("alone"), "/bin/demo\0cat\0/proc/1/cmdline\0\n");
 
-    // As kubectl shows it.
+    // The container is visible in kubectl.
     let statuses =
         kubectl.run(["get", "pod", "web", "-o", "jsonpath={.status.ephemeralContainerStatuses[*].name}"]);
     assert_eq!(statuses.ok(), "alone look");
@@ -66,7 +66,7 @@ fn it_sees_the_processes_and_files_of_its_target_and_disturbs_nothing() {
     assert_eq!(kubectl.run(["logs", "web", "-c", "look", "--tail=1"]).ok(), "web\n");
     let row = device.nodlet(["get", "pods", "--no-headers"]).ok();
     assert!(row.contains("1/1") && row.contains("Running"), "{row}");
-    // It has ended, whatever images come.
+    // The container has ended and is not restarted, even if an image is loaded.
     device.load_image(nodlet_tests::demo_archive());
     assert_eq!(pod.container("look").restart_count(), 0);
 }
@@ -78,7 +78,7 @@ fn whoever_attaches_misses_nothing_of_what_it_has_written_before() {
     device.write_manifest("web.yaml", &web("sleep", ""));
     let pod = device.pod("web");
     pod.wait_ready();
-    // It has written, and goes on, before anybody can attach.
+    // The container has written something, and continues, before a client attaches.
     for (name, by_kubectl) in [("ours", false), ("theirs", true)] {
         let steps = format!("print first then eprint second then wait /tmp/go then print {name}");
         look(&device, name, ["-i", "--attach=false"], &steps);
@@ -96,7 +96,7 @@ fn whoever_attaches_misses_nothing_of_what_it_has_written_before() {
         assert!(client.and_then(|mut client| client.wait()).expect("it can be run").success());
         assert_eq!(read("out"), format!("first\n{name}\n"));
     }
-    // Input that is over before it begins is no reason to leave; its own input ends then.
+    // Input that has ended before the start must not end the session; only the container's input ends.
     let words = ["debug", "web", "-i", "-c", "late", "--image", "localhost/demo:1", "--", "/bin/demo"];
     let steps = ["print", "first", "then", "wait", "/tmp/go", "then", "echo", "then", "print", "last"];
     let mut command = device.command(&words);
@@ -106,7 +106,7 @@ fn whoever_attaches_misses_nothing_of_what_it_has_written_before() {
     pod.tell("late", "/tmp/go");
     let output = client.and_then(std::process::Child::wait_with_output).expect("it can be run");
     assert_eq!(String::from_utf8_lossy(&output.stdout), "first\nlast\n");
-    // It ends at once: before somebody attaches, or while they do.
+    // The container ends immediately: before a client attaches, or meanwhile.
     for flag in ["-i", "--attach"] {
         for number in 0..10 {
             let name = format!("at-once{}-{number}", flag.trim_start_matches('-'));
@@ -144,13 +144,13 @@ fn a_terminal_in_it_shows_its_prompt_and_is_left_and_entered_again() {
         terminal.wait_for("try pressing enter");
         terminal.type_in("again\r");
         terminal.wait_for("again\r\nagain\r\n");
-        // The end of its input, which ends it, and with it the session.
+        // End of input, which ends the program and with it the session.
         terminal.type_in("\u{4}");
         assert_eq!(terminal.ended(), 0, "{}", terminal.screen());
         wait_ended(&device, &pod, name);
         assert_eq!(pod.container(name).exit_code(), Some(0));
     }
-    // One that has ended by the time anybody could attach has said what it had to say.
+    // If the container has ended before a client could attach, its output is still printed.
     let debug = [
         "debug",
         "-i",
@@ -177,11 +177,11 @@ fn it_outlives_the_agent_is_executed_in_and_ends_with_the_pod() {
         format!("volumes: [{{name: one, hostPath: {{path: {shared}}}}}]\nterminationGracePeriodSeconds: 2");
     device.write_manifest("web.yaml", &manifest::pod_of("web", &[app], &volume));
     device.pod("web").wait_ready();
-    // Its own fields, by a Pod that has them.
+    // A custom ephemeral container, added by sending a Pod that has it.
     let (code, mut object) =
         device.request("GET", "/api/v1/namespaces/default/pods/web/ephemeralcontainers", None);
     assert_eq!(code, 200);
-    // Of whatever version it is by then.
+    // The version may have changed by then.
     object["metadata"]["resourceVersion"] = Value::Null;
     object["spec"]["ephemeralContainers"] = json!([{
         "name": "look", "image": "localhost/demo:1", "targetContainerName": "app",
@@ -258,7 +258,7 @@ fn without_its_target_it_waits_and_with_its_target_it_ends() {
         pod.container("never").reason() == "CreateContainerConfigError"
     });
     assert_eq!(pod.container("never").message(), "unable to find target container none");
-    // The first process of the namespace takes all others with it.
+    // The end of the first process in the namespace kills all others.
     std::fs::write(here.join("go"), "").expect("it is our directory");
     wait_ended(&device, &pod, "beside");
     assert_eq!(pod.container("beside").exit_code(), Some(137));
@@ -266,7 +266,7 @@ fn without_its_target_it_waits_and_with_its_target_it_ends() {
         pod.container("app").restart_count() > 0 && pod.container("app").is_running()
     });
     assert_eq!(pod.container("beside").state(), "terminated");
-    // While it waits for its next run, there is nobody to join.
+    // While the target waits for its next run, there is no namespace to join.
     std::fs::write(here.join("go"), "").expect("it is our directory");
     device.wait_for("the target to be held back", || pod.container("app").reason() == "CrashLoopBackOff");
     look(&device, "late", ["--target", "app"], "sleep");
@@ -294,7 +294,7 @@ fn where_the_pod_has_one_process_namespace_it_sees_all_of_it() {
         assert!(device.command(&words).status().expect("it can be run").success());
         pod.wait_log(name, "uptime");
         let processes = pod.logs(name).lines().filter(|line| line.parse::<u32>().is_ok()).count();
-        // pause, two containers, and those that look.
+        // pause, two containers, and those for debugging.
         assert!(processes >= 4, "{name}: {}", pod.logs(name));
     }
 }
@@ -363,9 +363,9 @@ fn they_are_only_added_and_all_that_is_wrong_is_said_in_kubernetes_words() {
     std::fs::write(&old_file, old.to_string()).expect("it can be written");
     let refused = kubectl.run(["replace", "--raw", target, "-f", &old_file.display().to_string()]).refused();
     assert!(refused.contains("use `kubectl debug` or `nodlet debug`"), "{refused}");
-    // None of it was kept, and what there is goes on.
+    // No part of it was stored, and the existing containers continue.
     let (_, after) = device.request("GET", target, None);
-    // Sent back as it is, it asks for nothing.
+    // The unchanged object requests no change.
     let pod = "/api/v1/namespaces/default/pods/web";
     let (_, whole) = device.request("GET", pod, None);
     let (code, answer) = device.request("PUT", &format!("{pod}?dryRun=All"), Some(&whole));
@@ -419,7 +419,7 @@ fn what_profiles_ask_for_it_gets() {
         kubectl.line(&line).ok();
         wait_ended(&device, &pod, profile);
         let caps = effective(profile);
-        // The machine itself may lack some.
+        // The machine itself may lack some of the capabilities.
         let possible = u64::from_str_radix(
             std::fs::read_to_string("/proc/self/status")
                 .expect("it is there")
@@ -456,7 +456,7 @@ fn a_copy_of_a_pod_to_look_into_is_refused_because_kubectl_says_it_in_protobuf()
     assert_eq!(device.pods(), ["web"]);
 }
 
-/// "Contoh: Kontainer Sementara" of the documents, and what has become of it since Kubernetes 1.22.
+/// The example "Contoh: Kontainer Sementara" of the documents, in its form since Kubernetes 1.22.
 #[test]
 fn the_example_of_the_documents() {
     let device = Device::start();
@@ -472,7 +472,7 @@ fn the_example_of_the_documents() {
     kubectl.run(["create", "-f", &file("example-pod.yaml", &pod)]).ok();
     device.pod("example-pod").wait_ready();
 
-    // As it was written in 2019.
+    // The object as it was written in 2019.
     let debugger = json!({
         "command": ["/bin/demo", "ask", "/ #", "then", "echo"],
         "image": "localhost/demo:1",
@@ -491,7 +491,7 @@ fn the_example_of_the_documents() {
         kubectl.run(["replace", "--raw", target, "-f", &file("ec.json", &ec.to_string())]).refused();
     assert!(refused.contains("kubectl debug"), "{refused}");
 
-    // As it is said today: the same container in a Pod, or by `kubectl debug`.
+    // The current form: the same container in a Pod, or by `kubectl debug`.
     let mut object: Value =
         serde_json::from_str(&kubectl.run(["get", "--raw", target]).ok()).expect("the pod is JSON");
     object["spec"]["ephemeralContainers"] = json!([debugger]);
@@ -501,7 +501,7 @@ fn the_example_of_the_documents() {
     assert_eq!(answer["spec"]["ephemeralContainers"][0]["name"], "debugger");
     device.wait_for("it to run", || device.pod("example-pod").container("debugger").is_running());
 
-    // It is seen with `kubectl describe`.
+    // `kubectl describe` shows the container.
     let described = kubectl.run(["describe", "pod", "example-pod"]).ok();
     let (_, section) = described.split_once("Ephemeral Containers:\n").expect("there is a section");
     let mut lines = section.lines().map(str::trim);
@@ -522,7 +522,7 @@ fn the_example_of_the_documents() {
     assert_eq!((next("Ready:"), next("Restart Count:")), ("False".into(), "0".into()));
     assert_eq!((next("Environment:"), next("Mounts:")), ("<none>".into(), "<none>".into()));
 
-    // It is entered with `kubectl attach`.
+    // `kubectl attach` connects to the container.
     let mut terminal = Terminal::start(kubectl.command(["attach", "-it", "example-pod", "-c", "debugger"]));
     terminal.wait_for("/ # ");
     terminal.type_in("ps auxww\r");
@@ -530,7 +530,7 @@ fn the_example_of_the_documents() {
     terminal.type_in("\u{10}\u{11}");
     assert_eq!(terminal.ended(), 0, "{}", terminal.screen());
 
-    // With a shared process namespace it sees the processes of all containers.
+    // With a shared process namespace, the container sees the processes of all containers.
     let pod = device.pod("example-pod");
     let name =
         |process: &str| pod.exec("debugger", ["/bin/demo", "cat", &format!("/proc/{process}/cmdline")]).ok();
@@ -542,7 +542,7 @@ fn the_example_of_the_documents() {
     assert!(names.iter().any(|name| name.starts_with("/bin/demo\0ask\0")), "{names:?}");
 }
 
-/// Whether the process is there for longer than it takes to look at it.
+/// Whether the process lives longer than it takes to inspect it.
 fn is_living(pod: &TestPod, process: &str) -> bool {
     pod.exec("debugger", ["/bin/demo", "stat", &format!("/proc/{process}/cmdline")]).code == 0
 }

@@ -2,8 +2,8 @@
 
 use nodlet_tests::{Device, Kubectl, manifest};
 
-/// Both print the same. They are run one after the other, and ages grow meanwhile: it is tried
-/// until a second has not passed between them.
+/// Requires that both programs print the same. They run one after the other, and ages grow meanwhile, so this
+/// retries until both run within the same second.
 fn same<const N: usize>(device: &Device, kubectl: &Kubectl, words: [&str; N]) -> String {
     let mut both = (String::new(), String::new());
     let is_same = || {
@@ -17,7 +17,7 @@ fn same<const N: usize>(device: &Device, kubectl: &Kubectl, words: [&str; N]) ->
     both.1
 }
 
-/// One of whatever a pod can have here.
+/// A pod with one of everything that is supported.
 const RICH: &str = r#"
 apiVersion: v1
 kind: Pod
@@ -102,7 +102,7 @@ fn a_pod_and_its_node_are_described_as_kubectl_describes_them() {
     device.pod("net").wait_ready();
     let failed = same(&device, &kubectl, ["describe", "pod", "plain"]);
     assert!(failed.contains("Exit Code:    3"), "{failed}");
-    // Several at once, and by the beginning of a name.
+    // Several pods at once, and a pod by a prefix of its name.
     same(&device, &kubectl, ["describe", "pods"]);
     same(&device, &kubectl, ["describe", "pods", "-l", "app=rich"]);
     same(&device, &kubectl, ["describe", "pod", "pl"]);
@@ -148,7 +148,7 @@ fn classes_presets_and_namespaces_are_described_as_kubectl_describes_them() {
     let class = "apiVersion: scheduling.k8s.io/v1\nkind: PriorityClass\nvalue: 1000\n";
     let shy = "metadata: {name: shy, annotations: {note: a, also: b}}\npreemptionPolicy: Never\nglobalDefault: true\n";
     device.write_manifest("shy.yaml", &format!("{class}{shy}description: makes nobody go"));
-    // kubectl leaves a mark, with the end of a line in it, and prints that too.
+    // kubectl stores an annotation that contains a newline, and prints it, too.
     std::fs::write(device.path("high.yaml"), format!("{class}metadata: {{name: high}}\n")).expect("a file");
     let file = device.path("high.yaml");
     kubectl.run(["apply", "-f", file.to_str().expect("UTF-8")]).ok();
@@ -202,7 +202,7 @@ fn events_are_listed_as_kubectl_lists_them() {
     assert!(of_node.contains("Starting kubelet."), "{of_node}");
     let none = kubectl.run(["events", "-n", "other"]);
     assert_eq!(device.nodlet(["events", "-n", "other"]).stderr, none.stderr);
-    // All of it is in memory.
+    // Events are only in memory.
     let written = std::process::Command::new("grep")
         .args(["-rl", "Back-off restarting"])
         .arg(device.path("/var/lib/nodlet"))
@@ -211,7 +211,7 @@ fn events_are_listed_as_kubectl_lists_them() {
     assert_eq!(String::from_utf8_lossy(&written.stdout), "");
 }
 
-/// On a board whose init is nodlet; what init wrote down of the data partition.
+/// The board's init is nodlet, which has recorded the state of the data partition.
 #[test]
 fn a_data_partition_that_is_damaged_is_an_event_of_the_node() {
     let mut device = Device::new();

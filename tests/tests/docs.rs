@@ -1,4 +1,4 @@
-//! What the README, `docs/` say is there, is there.
+//! Tests that the README and `docs/` refer only to things that exist.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -61,7 +61,7 @@ fn every_sentence_about_security_names_tests_that_there_are() {
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
-/// What is wrong with the tests that the items of this page name; `guests` if they may run in a guest.
+/// The wrong references to tests in the items of this page. `guests`: whether the tests may run in a guest.
 fn wrong_references(page: &str, guests: bool) -> Vec<String> {
     let page = project().join("docs").join(page);
     let text = fs::read_to_string(&page).expect("the page is there");
@@ -96,10 +96,10 @@ enum Runs {
     InGuest,
 }
 
-/// Where that test of this source runs; `None` if there is no such test, or it runs nowhere.
+/// Where the test with this name in this source runs; `None` if it does not exist or never runs.
 fn kind_of_test(source: &str, name: &str) -> Option<Runs> {
     let (before, _) = source.split_once(&format!("fn {name}()"))?;
-    // A harness of its own has a list of its tests.
+    // A custom test harness has a list of its tests.
     if source.contains("TESTS: &[(&str, fn())]") {
         return source.contains(&format!("\"{name}\",")).then_some(Runs::Here);
     }
@@ -174,12 +174,12 @@ fn every_verb_has_help_with_an_example() {
     }
 }
 
-/// The targets of `[text](target)`.
+/// The targets of links in the form `[text](target)`.
 fn links(text: &str) -> Vec<&str> {
     text.split("](").skip(1).filter_map(|rest| rest.split_once(')').map(|(link, _)| link)).collect()
 }
 
-/// Headings as the anchors that GitHub makes of them.
+/// The headings, as GitHub's anchors.
 fn headings(text: &str) -> Vec<String> {
     let of = |line: &str| {
         let kept = line.trim_start_matches('#').trim().to_lowercase();

@@ -1,5 +1,5 @@
-//! `nodlet doctor`: on this machine, whose kernel runs the pods of the other tests; as a user who may try
-//! nothing; and on the configurations of kernels that do not run.
+//! `nodlet doctor`: on this machine, whose kernel runs the pods of the other tests; as a user without rights;
+//! and on configurations of other kernels.
 
 use std::fs;
 use std::os::unix::process::CommandExt;
@@ -10,7 +10,7 @@ use nix::mount::{MntFlags, MsFlags};
 use nodlet_tests::{Device, Ran, nodlet_program};
 use serde_json::Value;
 
-/// A directory that goes with the test.
+/// A directory that is removed after the test.
 struct Scratch(PathBuf);
 
 impl Scratch {
@@ -33,14 +33,14 @@ impl Drop for Scratch {
     }
 }
 
-/// Exit code, standard output and standard error of `nodlet doctor`.
+/// Runs `nodlet doctor`. Returns its exit code, standard output and standard error.
 fn doctor(words: &[&str]) -> (i32, String, String) {
     let ran = Command::new(nodlet_program()).arg("doctor").args(words).output().expect("nodlet can be run");
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
     (ran.status.code().expect("it ends by itself"), text(&ran.stdout), text(&ran.stderr))
 }
 
-/// The checks by name.
+/// The checks in a JSON report.
 fn checks(json: &str) -> Vec<Value> {
     let report: Value = serde_json::from_str(json).expect("it is JSON");
     report["checks"].as_array().expect("it has checks").clone()
@@ -51,7 +51,7 @@ fn check<'a>(checks: &'a [Value], name: &str) -> &'a Value {
     checks.iter().find(|check| check["name"] == name).unwrap_or_else(|| panic!("{name} in {checks:#?}"))
 }
 
-/// Runs it on a device and gives the checks.
+/// Runs `nodlet doctor` on a device. Returns its output and its checks.
 fn of(device: &Device) -> (Ran, Vec<Value>) {
     let ran = device.nodlet(["doctor", "-o", "json"]);
     let found = checks(&ran.stdout);
@@ -123,7 +123,7 @@ fn a_data_directory_that_is_read_only_or_in_memory_is_reported() {
     assert_eq!(ran.code, 1);
 }
 
-/// The kernel takes no overlay over an overlay's changes, as it takes none over FAT.
+/// The kernel rejects an overlay whose changes lie in an overlay, as it rejects one on FAT.
 #[test]
 fn a_data_directory_that_cannot_hold_containers_changes_is_reported() {
     let device = Device::new();
@@ -164,13 +164,13 @@ fn a_user_who_may_try_nothing_is_told_so_and_sees_no_lack() {
     }
 }
 
-/// As in most containers.
+/// Root lacks capabilities, as in most containers.
 #[test]
 fn a_root_without_its_powers_is_told_which_are_missing_and_what_could_not_be_tried() {
     const CAP_SYS_ADMIN: libc::c_ulong = 21;
     let mut command = Command::new(nodlet_program());
     command.args(["doctor", "-o", "json"]);
-    // SAFETY: between fork and exec, a call that takes numbers only.
+    // SAFETY: between fork and exec, only one system call is made, which takes numbers only.
     unsafe {
         command.pre_exec(|| match libc::prctl(libc::PR_CAPBSET_DROP, CAP_SYS_ADMIN, 0, 0, 0) {
             0 => Ok(()),
@@ -186,7 +186,7 @@ fn a_root_without_its_powers_is_told_which_are_missing_and_what_could_not_be_tri
     assert_eq!(check(&found, "writable layers")["verdict"], "unknown");
 }
 
-/// What README and decisions say that pods need, of a kernel before 6.12.
+/// The options that pods need according to README and decisions, for a kernel before 6.12.
 const NEEDED: &[&str] = &[
     "NAMESPACES",
     "NET_NS",
@@ -224,7 +224,7 @@ const NEEDED: &[&str] = &[
     "BRIDGE",
 ];
 
-/// What makes pods better or safer.
+/// The options that make pods better or safer.
 const USEFUL: &[&str] = &[
     "USER_NS",
     "EROFS_FS_SECURITY",
@@ -243,7 +243,7 @@ const USEFUL: &[&str] = &[
     "RTC_HCTOSYS",
 ];
 
-/// The configuration of a Linux 6.1 with everything but one option.
+/// The configuration of a Linux 6.1 with every option but one.
 fn without(option: &str) -> String {
     let mut text =
         "#\n# Automatically generated file; DO NOT EDIT.\n# Linux/arm64 6.1.77 Kernel Configuration\n#\n"

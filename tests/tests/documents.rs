@@ -1,11 +1,11 @@
-//! The worked examples of the documents that nodlet implements, as they are told there: the same
-//! manifests, the same commands, what each of them shows. Where an example needs a cluster, the
-//! behaviour of its pod up to there is the test, and what stands for the rest is said.
+//! The worked examples of the documents that nodlet implements: the same manifests and commands, and what
+//! each of them shows. If an example needs a cluster, the test covers the behaviour of its pod, and its
+//! comment says what replaces the rest.
 //!
-//! Examples that are tests elsewhere:
+//! Examples that are tested elsewhere:
 //!
-//! * the walk through the end of a pod (deletion, `Terminating`, preStop, SIGTERM, two more seconds,
-//!   SIGKILL, a terminal phase before the object goes): `hooks.rs`, `the_end_of_a_pod_step_by_step`;
+//! * the steps of a pod's end (deletion, `Terminating`, preStop, SIGTERM, two more seconds, SIGKILL, a
+//!   terminal phase before the object disappears): `hooks.rs`, `the_end_of_a_pod_step_by_step`;
 //! * forced deletion: `hooks.rs`, `a_forced_deletion_takes_the_object_away_and_leaves_what_runs_its_grace`;
 //! * the ephemeral container `debugger`, as it was added in 2019 and as it is today: `debug.rs`,
 //!   `the_example_of_the_documents`;
@@ -14,8 +14,8 @@
 //! * sidecars that end last and in reverse order: `init.rs`;
 //! * scripts that end by SIGTERM, or not: `down.rs`.
 //!
-//! What no pod on one node can show: Deployments and Jobs making pods anew, Services and their
-//! endpoints, nodes that are lost.
+//! A pod on a single node cannot test: Deployments and Jobs that replace pods, Services and their endpoints,
+//! and lost nodes.
 
 use std::fs;
 use std::path::Path;
@@ -25,8 +25,7 @@ use nix::unistd::Pid;
 use nodlet_tests::image::Image;
 use nodlet_tests::{Device, Kubectl, manifest};
 
-/// A device with the image of `sh`, `tail` and `python3` that the examples' busybox and alpine
-/// stand for.
+/// A device with the image of `sh`, `tail` and `python3` that replaces the examples' busybox and alpine.
 fn device() -> Device {
     let mut device = Device::new();
     device.start_agent();
@@ -37,14 +36,14 @@ fn device() -> Device {
     device
 }
 
-/// Writes a file that commands name as the examples do.
+/// Writes a file for commands that name it as in the examples.
 fn file(device: &Device, name: &str, text: &str) -> String {
     let path = device.path(&format!("/{name}"));
     fs::write(&path, text).expect("the root can be written to");
     path.display().to_string()
 }
 
-/// NAME, READY, STATUS and RESTARTS of the one line that `get -f` prints below its headings.
+/// NAME, READY, STATUS and RESTARTS in the single row that `get -f` prints below its headings.
 fn row(kubectl: &Kubectl, file: &str) -> Vec<String> {
     let table = kubectl.run(["get", "-f", file]).ok();
     let mut lines = table.lines();
@@ -52,9 +51,9 @@ fn row(kubectl: &Kubectl, file: &str) -> Vec<String> {
     lines.next().unwrap_or_default().split_whitespace().take(4).map(str::to_owned).collect()
 }
 
-/// Init containers that wait for two services. The services are names that resolve: here, of the
-/// file that all containers have at `/etc/hosts`, which stands for the cluster's DNS; that services
-/// are created is that their names are written into it. For `nslookup` stands what it does.
+/// Init containers that wait for two services. The services are names that resolve: here by the file that all
+/// containers have at `/etc/hosts`, which replaces the cluster's DNS. Creating a service means writing its
+/// name into that file. A step that resolves names replaces `nslookup`.
 #[test]
 fn myapp_pod_waits_for_its_two_services() {
     let device = device();
@@ -98,7 +97,7 @@ spec:
     assert_eq!(row(&kubectl, &myapp), ["myapp-pod", "0/1", "Init:0/2", "0"]);
 
     let described = kubectl.run(["describe", "-f", &myapp]).ok();
-    // The lines that the example shows, in its order; between them it leaves out others, as we do.
+    // The lines that the example shows, in its order; the example omits others, and so does this test.
     let mut lines = described.lines().map(|line| line.split_whitespace().collect::<Vec<_>>().join(" "));
     for told in [
         "Name: myapp-pod",
@@ -122,7 +121,7 @@ spec:
         assert!(lines.any(|line| line == told), "{told:?} comes next in:\n{described}");
     }
     assert!(lines.any(|line| line.starts_with("Normal Started ")), "{described}");
-    // The first init container has said something, and the second not begun.
+    // The first init container has printed something, and the second has not started.
     assert!(
         kubectl.run(["logs", "myapp-pod", "-c", "init-myservice"]).ok().contains("waiting for myservice\n")
     );
@@ -132,7 +131,7 @@ spec:
         "{refused}"
     );
 
-    // One service is there: it is the other that is waited for.
+    // One service exists, so the other one is waited for.
     let hosts = |services: &str| {
         fs::write(here.join("hosts"), format!("127.0.0.1 localhost\n{services}")).expect("it is there");
     };
@@ -144,7 +143,7 @@ spec:
     assert_eq!(row(&kubectl, &myapp), ["myapp-pod", "1/1", "Running", "0"]);
     pod.wait_log("myapp-container", "The app is running!");
 
-    // The syntax of Kubernetes 1.5, init containers in an annotation, has meant nothing since 1.8.
+    // The syntax of Kubernetes 1.5, init containers in an annotation, has had no effect since 1.8.
     let old = "apiVersion: v1
 kind: Pod
 metadata:
@@ -163,7 +162,7 @@ spec:
     assert!(device.pod("myapp-old").status()["initContainerStatuses"].is_null());
 }
 
-/// The container beside the main one of both sidecar examples.
+/// The sidecar container of both sidecar examples.
 const LOGSHIPPER: &str = "  - name: logshipper
     image: localhost/python3:1
     restartPolicy: Always
@@ -171,8 +170,8 @@ const LOGSHIPPER: &str = "  - name: logshipper
     volumeMounts: [{name: data, mountPath: /opt}]
 ";
 
-/// The pod of an example with its sidecar; `tail` as the first process of a container is deaf to
-/// SIGTERM, so it is given a second and not thirty.
+/// The pod of an example with its sidecar. As the first process of a container, `tail` ignores SIGTERM, so
+/// its grace period is one second instead of thirty.
 fn beside_logshipper(name: &str, command: &str, policy: &str) -> String {
     format!(
         "apiVersion: v1
@@ -196,7 +195,7 @@ spec:
     )
 }
 
-/// The pod that the Deployment `myapp` makes, and no other in its place: there is no controller.
+/// The pod that the Deployment `myapp` creates. There is no controller, so it is not replaced.
 #[test]
 fn the_sidecar_of_a_deployment_ships_its_logs_and_is_started_again() {
     let device = device();
@@ -205,13 +204,13 @@ fn the_sidecar_of_a_deployment_ships_its_logs_and_is_started_again() {
     let myapp = device.pod("myapp");
     myapp.wait_ready();
     myapp.wait_log("logshipper", "logging");
-    // It was started before the main container, and counts as a container of the pod.
+    // The sidecar started before the main container, and counts as a container of the pod.
     let since = |name: &str| myapp.container(name).of_state("startedAt").to_string();
     assert!(since("logshipper") <= since("myapp"));
     assert!(myapp.container("logshipper").is_ready());
     let table = device.nodlet(["get", "pods", "--no-headers"]).ok();
     assert_eq!(table.split_whitespace().take(3).collect::<Vec<_>>(), ["myapp", "2/2", "Running"]);
-    // If it fails it is started again, and the main container goes on.
+    // If the sidecar fails, it is restarted, and the main container continues.
     let id = myapp.container("myapp").id();
     end(&device);
     device.wait_for("it to run again", || {
@@ -221,7 +220,7 @@ fn the_sidecar_of_a_deployment_ships_its_logs_and_is_started_again() {
     assert_eq!(myapp.container("myapp").id(), id);
 }
 
-/// Kills `tail`, which no signal of its own namespace can.
+/// Kills `tail`, which no signal from its own namespace can do.
 fn end(device: &Device) {
     let is_tail = |process: &u32| {
         let line = fs::read(format!("/proc/{process}/cmdline")).unwrap_or_default();
@@ -230,13 +229,13 @@ fn end(device: &Device) {
     let tails: Vec<u32> = device.container_processes().into_iter().filter(is_tail).collect();
     assert!(!tails.is_empty(), "it runs");
     for process in tails {
-        // With its shell, where it has one, it is gone already.
+        // The process may already have ended together with its shell.
         let _ = kill(Pid::from_raw(process.cast_signed()), Signal::SIGKILL);
     }
 }
 
-/// The pod that the Job `myjob` makes: it is complete when its main container is, whatever its
-/// sidecar ends with.
+/// The pod that the Job `myjob` creates: it is complete when its main container is, whatever the exit code of
+/// its sidecar.
 #[test]
 fn the_sidecar_of_a_job_does_not_keep_it_from_completing() {
     let device = device();
@@ -254,7 +253,7 @@ fn the_sidecar_of_a_job_does_not_keep_it_from_completing() {
 
 const POLICIES: [&str; 3] = ["Always", "OnFailure", "Never"];
 
-/// "Pod is running and has one container": what becomes of both by exit code and policy.
+/// "Pod is running and has one container": the states of both, by exit code and policy.
 #[test]
 fn the_states_of_a_pod_with_one_container() {
     let device = Device::start();
@@ -263,7 +262,7 @@ fn the_states_of_a_pod_with_one_container() {
         for policy in POLICIES {
             let name = name(code, policy);
             let spec = format!("restartPolicy: {policy}");
-            // Only its first run ends.
+            // Only the first run ends.
             let steps = format!("wait /work/go then rm /work/go then exit {code}");
             let app = manifest::container("app", &steps, "volumeMounts: [{name: work, mountPath: /work}]");
             let spec = format!("{spec}\nvolumes: [{{name: work, emptyDir: {{}}}}]");
@@ -303,8 +302,8 @@ fn the_states_of_a_pod_with_one_container() {
     }
 }
 
-/// "Pod is running and has two containers": the first fails; then, while that does not run, the
-/// second ends.
+/// "Pod is running and has two containers": the first one fails; then, while it is not running, the second
+/// one ends.
 #[test]
 fn the_states_of_a_pod_with_two_containers() {
     let device = Device::start();
@@ -334,7 +333,7 @@ fn the_states_of_a_pod_with_two_containers() {
         assert_eq!(pod.phase(), "Running", "{name}: the second goes on");
         assert_eq!(pod.container("second").id(), second, "{name}");
 
-        // Once more: where there is a policy to restart it, it waits for its back-off.
+        // The first one fails again: if the policy allows restarts, it now waits for its back-off.
         if !never {
             pod.tell("first", "/work/first");
             device.wait_for("the back-off", || pod.container("first").reason() == "CrashLoopBackOff");
@@ -352,14 +351,14 @@ fn the_states_of_a_pod_with_two_containers() {
     }
 }
 
-/// "Container runs out of memory": killed, told so, and restarted by the policy.
+/// "Container runs out of memory": killed, reported as such, and restarted by the policy.
 #[test]
 fn the_states_of_a_pod_whose_container_runs_out_of_memory() {
     let device = Device::start();
     for policy in POLICIES {
         let name = format!("hog-{}", policy.to_lowercase());
         let more = "resources: {limits: {memory: 32Mi}}\nvolumeMounts: [{name: work, mountPath: /work}]";
-        // Only its first run is greedy.
+        // Only the first run uses too much memory.
         let app = manifest::container("app", "hog-once /work/again 200 then sleep", more);
         let spec = format!("restartPolicy: {policy}\nvolumes: [{{name: work, emptyDir: {{}}}}]");
         device.write_manifest(&format!("{name}.yaml"), &manifest::pod_of(&name, &[app], &spec));
@@ -382,7 +381,7 @@ fn the_states_of_a_pod_whose_container_runs_out_of_memory() {
     }
 }
 
-/// The liveness example, as it stands there: agnhost answers for ten seconds and then no more.
+/// The liveness example unchanged: agnhost responds for ten seconds and then no more.
 #[test]
 fn liveness_http_is_restarted_when_its_server_turns_sick() {
     let device = Device::start();
@@ -441,8 +440,8 @@ spec:
     );
 }
 
-/// The readiness gate of the example: what nobody has said counts as `False`, and `Ready` follows
-/// what is said, beside `ContainersReady`.
+/// The readiness gate of the example: a missing condition counts as `False`, and `Ready` follows the
+/// condition, together with `ContainersReady`.
 #[test]
 fn the_gate_feature_1_holds_readiness_back_until_it_is_said() {
     let device = Device::start();

@@ -1,6 +1,5 @@
-//! The two ends of an agent: `nodlet down`, which takes all with it, and a
-//! SIGTERM, which takes nothing. That nothing is left behind is checked by the
-//! harness after every single test.
+//! The two ways to end an agent: `nodlet down`, which also ends all pods, and SIGTERM, which ends nothing
+//! else. The harness checks after every test that nothing is left behind.
 
 use std::fs::{self, File};
 use std::os::fd::AsRawFd;
@@ -78,7 +77,7 @@ fn two_agents_cannot_share_a_root() {
 #[test]
 fn a_pod_range_that_collides_is_told() {
     let mut device = Device::new();
-    // Loopback's own range is taken on every machine.
+    // Loopback's own range is in use on every machine.
     device.agent_arguments(["--pod-cidr", "127.0.0.0/24"]);
     device.launch_agent();
     assert_ne!(device.agent_ended(), 0);
@@ -89,7 +88,7 @@ fn a_pod_range_that_collides_is_told() {
 fn down_removes_what_unknown_pods_left_however_deep_and_nothing_that_is_mounted_there() {
     let mut device = Device::start();
     let pods = device.path("/var/lib/nodlet/pods");
-    // Deeper than an agent has descriptors, and than a path can say. It is there first.
+    // Deeper than an agent's limit of descriptors and than the longest path. It exists before the others.
     let volumes = pods.join("a0/volumes");
     fs::create_dir_all(&volumes).expect("the root can be written to");
     let mut at = File::open(&volumes).expect("it is there");

@@ -1,4 +1,4 @@
-//! The manifests in `examples/`, which people will copy: each does what it says.
+//! The manifests in `examples/`, which people will copy: each works as described.
 
 use std::path::Path;
 

@@ -1,6 +1,6 @@
-//! Files that nodlet keeps where containers can write: a pod with a read-write hostPath of
-//! `/var/log` must not turn nodlet's own rights against the host, however it replaces
-//! directories and files there. And what nodlet inherits from whoever starts it.
+//! Files that nodlet keeps where containers can write: a pod with a read-write hostPath of `/var/log` must
+//! not be able to turn nodlet's own rights against the host by replacing directories and files there. Also
+//! the settings that nodlet inherits from the process that starts it.
 
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
@@ -17,7 +17,7 @@ fn collector(device: &Device, steps: &str) -> String {
     )
 }
 
-/// Names below a directory, with the content of files.
+/// The names below a directory, with the contents of files.
 fn listing(directory: &Path) -> Vec<(PathBuf, String)> {
     let mut found = Vec::new();
     let mut todo = vec![directory.to_owned()];
@@ -37,7 +37,7 @@ fn listing(directory: &Path) -> Vec<(PathBuf, String)> {
     found
 }
 
-/// Files of the host, where an attacker would like nodlet to write.
+/// A directory of host files that an attacker would like nodlet to overwrite.
 fn precious(device: &Device) -> PathBuf {
     let (_, path) = device.shared("precious");
     fs::create_dir(path.join("app")).expect("made");
@@ -81,7 +81,7 @@ fn a_link_in_the_place_of_a_pods_log_directory_is_neither_written_through_nor_em
         ),
     );
     device.pod("collector").wait_log("app", "done");
-    // The log is rotated, and later runs begin others and remove the oldest.
+    // The log is rotated, and later runs start new log files and remove the oldest.
     device.pod("web").tell("app", "/work/go");
     device.wait_for("a third run", || device.pod("web").container("app").restart_count() >= 2);
     assert_eq!(listing(&precious), before);
@@ -112,7 +112,7 @@ fn a_link_in_the_place_of_all_log_directories_is_not_followed_by_this_agent_or_t
     device.wait_for("the links", || {
         fs::symlink_metadata(device.path("/var/log/containers")).is_ok_and(|found| found.is_symlink())
     });
-    // It runs all the same, if without a log.
+    // A new pod runs nevertheless, if without a log.
     device.write_manifest("late.yaml", &manifest::pod("late", "print up then sleep"));
     device.pod("late").wait_ready();
     device.kill_agent();
@@ -214,7 +214,7 @@ fn volumes_of_a_finished_pod_are_removed_and_its_status_and_logs_stay() {
         assert_eq!(device.pod("job").container("app").exit_code(), Some(0));
     };
     is_told(&device);
-    // What an agent of before left, or one that was killed in between.
+    // A leftover of an earlier agent, or of one that was killed in between.
     let volume = directory.join("volumes/kubernetes.io~empty-dir/work");
     device.kill_agent();
     fs::create_dir_all(&volume).expect("made");
@@ -260,7 +260,7 @@ fn volumes_of_a_pod_that_a_power_cut_ended_are_removed() {
     assert!(always.exists(), "the volume of a pod that goes on is gone");
 }
 
-/// A program that starts nodlet as somebody careless does: what it sets up, and by which program.
+/// Writes a script that starts nodlet carelessly: `setup` prepares the environment, and `by` executes nodlet.
 fn careless(device: &Device, setup: &str, by: &str) -> PathBuf {
     let path = device.path("/careless");
     let program = nodlet_tests::nodlet_program();
@@ -286,8 +286,8 @@ fn nothing_is_writable_by_everybody_whatever_umask_the_agent_is_started_with() {
         if found.is_symlink() {
             continue;
         }
-        // The termination message is for whoever the container runs as, in a directory that is root's alone.
-        // The API's socket is for its group, too.
+        // The container's user must be able to write the termination message, which lies in a directory that
+        // only root can enter. The API's socket is also for its group.
         let others = if path.ends_with("api.sock") { 0o002 } else { 0o022 };
         if found.mode() & others != 0 && !path.starts_with(device.path("/var/lib/nodlet/pods")) {
             open.push(path.clone());
@@ -323,11 +323,11 @@ fn a_container_inherits_nothing_of_whoever_started_the_agent() {
         let line = said.lines().find_map(|line| line.strip_prefix(name)).unwrap_or_else(|| panic!("{said}"));
         line.trim().to_owned()
     };
-    // 0x1000 is SIGPIPE, which the demo program, being Rust's, ignores itself.
+    // 0x1000 is SIGPIPE, which the demo program itself ignores, as Rust programs do.
     assert_eq!((field("SigBlk:"), field("SigIgn:")), ("0".repeat(16), format!("{:016x}", 0x1000)));
     assert!(!said.lines().any(|line| line == "9") && !said.contains("SECRET"), "{said}");
     assert!(said.contains("file 0644 0:0"), "{said}");
-    // The agent itself keeps nothing open, and hears what it is told.
+    // The agent itself keeps no inherited descriptor open, and reacts to signals.
     let agent = PathBuf::from(format!("/proc/{}", device.agent_pid()));
     assert_eq!(fs::read_link(agent.join("cwd")).expect("it lives"), Path::new("/"));
     for entry in fs::read_dir(agent.join("fd")).expect("it lives") {
@@ -337,7 +337,7 @@ fn a_container_inherits_nothing_of_whoever_started_the_agent() {
     assert_eq!(device.stop_agent(), 0);
 }
 
-/// The storage thread is one for all pods: what one left there must not hold up the others.
+/// All pods share one storage thread, so removing one pod's leftovers must not block the others.
 #[test]
 fn what_a_pod_left_is_removed_while_other_pods_start() {
     const DIRECTORIES: usize = 300;
@@ -372,13 +372,13 @@ fn what_a_pod_left_is_removed_while_other_pods_start() {
     device.wait_for("the end of the pod", || device.pod("full").object().is_none());
 }
 
-/// An emptyDir volume of the pod whose directory this is.
+/// The emptyDir volume with this name of the pod with this directory.
 fn find(directory: &Path, name: &str) -> Option<PathBuf> {
     Some(directory.join("volumes/kubernetes.io~empty-dir").join(name)).filter(|path| path.is_dir())
 }
 
-/// A file's pod has the uid of what the file says: put back while what it left is being removed, it
-/// begins with nothing of before, and nothing of it is removed.
+/// The uid of a file pod depends on the file's contents. If the file is restored while the pod's leftovers
+/// are being removed, the pod must start without them, and nothing of the new run may be removed.
 #[test]
 fn a_pod_that_is_put_back_while_another_is_swept_keeps_what_it_has() {
     let mut device = Device::start();
@@ -394,7 +394,7 @@ fn a_pod_that_is_put_back_while_another_is_swept_keeps_what_it_has() {
             1,
         )
     };
-    // The first that is swept has much to be removed.
+    // The pod that is swept first has much to remove.
     let (first, second) = (
         pod("first", "00000000-0000-4000-8000-000000000001"),
         pod("second", "f0000000-0000-4000-8000-000000000002"),

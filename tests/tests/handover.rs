@@ -1,5 +1,5 @@
-//! What is shown of pods when an agent is killed is what the next one shows, whatever was told of
-//! them on flash by then.
+//! What the API shows of pods when an agent is killed must be what the next agent shows, whatever was
+//! recorded on flash by then.
 
 use std::fs;
 
@@ -8,16 +8,17 @@ use nix::unistd::Pid;
 use nodlet_tests::{Device, demo_archive, manifest};
 use serde_json::Value;
 
-/// Says that it no longer ends when it is asked to.
+/// The steps of a container that ignores SIGTERM, and prints when it begins to do so.
 const DEAF: &str = "ignore-term then print deaf then sleep";
 
-/// A kill that nobody is told of, and the next agent.
+/// Kills the agent without notice, and starts the next one.
 fn another_agent(device: &mut Device) {
     device.kill_agent();
     device.start_agent();
 }
 
-/// Times in a status are told in seconds: what is dated anew by the next agent is another then.
+/// Waits until the second changes: times in a status are in seconds, so a time that the next agent sets anew
+/// would then differ.
 fn wait_for_another_second(device: &Device) {
     let second = || fs::metadata(device.path("/tick")).and_then(|file| file.modified()).expect("a time");
     let tick = || fs::write(device.path("/tick"), "").expect("the root can be written to");
@@ -29,7 +30,7 @@ fn wait_for_another_second(device: &Device) {
     });
 }
 
-/// All that is shown of a pod but the version of the object.
+/// Everything that is shown of a pod except the object's version.
 fn shown(device: &Device, pod: &str) -> Value {
     let mut object = device.pod(pod).object().expect("the pod is shown");
     object["metadata"].as_object_mut().expect("metadata").remove("resourceVersion");
@@ -68,7 +69,7 @@ fn restart_counts_of_what_cannot_be_executed_never_fall_however_many_agents_come
     device.write_manifest("lost.yaml", &text);
     let count = |device: &Device| device.pod("lost").container("app").restart_count();
     device.wait_for("its first restart", || count(&device) >= 1);
-    // Each agent tries at once, long before anything of it is on flash.
+    // Each agent retries at once, long before a record of the retry is on flash.
     for _ in 0..4 {
         let before = count(&device);
         another_agent(&mut device);

@@ -1,4 +1,5 @@
-//! `nodlet healthcheck --wait`: for an agent that is yet to start, and for pods that are yet to be ready.
+//! `nodlet healthcheck --wait`: waits for an agent that has not started yet, and for pods that are not ready
+//! yet.
 
 use std::process::{Child, Stdio};
 use std::time::{Duration, Instant};
@@ -15,7 +16,7 @@ fn a_check_that_waits_ends_when_agent_and_pods_are_there() {
     let mut device = Device::new();
     let begun = Instant::now();
     let mut early = start(&device, &["healthcheck", "--wait", "60s"]);
-    // What is not there in time is said.
+    // After the timeout, the error says what is missing.
     let late = start(&device, &["healthcheck", "--wait", "1s"]).wait_with_output().expect("a child");
     let said = String::from_utf8_lossy(&late.stderr).into_owned();
     assert!(!late.status.success() && said.contains("agent is not running"), "{said}");

@@ -1,5 +1,5 @@
-//! Hooks as real processes and requests, and the end of a pod: what runs before and after what,
-//! how long each is waited for, and what people are told of it.
+//! Lifecycle hooks as real processes and requests, and the end of a pod: the order of events, the timeouts,
+//! and what people are told.
 
 use std::fs;
 use std::io::{BufRead, BufReader, Read};
@@ -9,27 +9,27 @@ use nodlet_tests::image::Image;
 use nodlet_tests::{Device, demo_program, manifest};
 use serde_json::{Value, json};
 
-/// Where the containers of a test note what they do.
+/// The mount of the directory in which the containers of a test record their actions.
 const ONE: &str = "volumeMounts: [{name: one, mountPath: /one}]\n";
 
 fn volumes(shared: &str) -> String {
     format!("volumes: [{{name: one, hostPath: {{path: {shared}}}}}]\n")
 }
 
-/// `{exec: …}` of these steps.
+/// A hook `{exec: …}` with these steps.
 fn exec(steps: &str) -> String {
     let words: Vec<String> =
         ["/bin/demo"].into_iter().chain(steps.split_whitespace()).map(|word| format!("{word:?}")).collect();
     format!("{{exec: {{command: [{}]}}}}", words.join(", "))
 }
 
-/// What the containers of a test have noted, in that order.
+/// The actions that the containers of a test have recorded, in order.
 fn story(here: &Path) -> Vec<String> {
     let text = fs::read_to_string(here.join("story")).unwrap_or_default();
     text.lines().map(str::to_owned).collect()
 }
 
-/// The seconds at which the core asked for each of these of a container, by the agent's ring.
+/// The times in seconds at which the agent's ring has this entry for a run of a container.
 fn asked(device: &Device, run: &str, what: &str) -> Vec<f64> {
     let ring = device.nodlet(["ring"]).ok();
     let lines = ring.lines().filter(|line| line.contains(&format!("{run} {what}")));
@@ -63,7 +63,7 @@ fn a_container_is_running_when_its_post_start_hook_is_over_and_then_the_next_beg
     let web = device.pod("web");
     device.wait_for("the container to run", || story(&here) == ["a"]);
     device.wait_for("its hook to run", || !asked(&device, "default/web/a#0", "-> Hook PostStart").is_empty());
-    // Its process is there, and it has not started.
+    // The container's process exists, but the container has not started.
     device.wait_for("both to run", || device.container_processes().len() == 2);
     assert_eq!(
         (web.container("a").state(), web.container("a").reason().as_str()),
@@ -73,7 +73,7 @@ fn a_container_is_running_when_its_post_start_hook_is_over_and_then_the_next_beg
         (web.phase().as_str(), status_word(&device, "web").as_str()),
         ("Pending", "ContainerCreating")
     );
-    // One can look into it all the same, and into no other that has no process yet.
+    // An exec is possible nevertheless, but not in a container that has no process yet.
     assert_eq!(web.exec("a", ["/bin/demo", "cat", "/one/story"]).ok(), "a\n");
     let refused = device.nodlet(["exec", "web", "-c", "b", "--", "/bin/demo", "id"]).refused();
     assert!(refused.contains("container \"b\" in pod \"web\" is not running"), "{refused}");
@@ -112,7 +112,7 @@ fn a_container_whose_post_start_hook_fails_is_killed_and_says_why() {
     );
     wait_event(&device, "web", "FailedPostStartHook: PostStartHook failed");
     wait_event(&device, "web", "Killing: FailedPostStartHook");
-    // Asked by SIGTERM, and restarted as after any other end.
+    // The container gets SIGTERM, and is restarted as after any other end.
     device.wait_for("a restart", || web.container("app").restart_count() >= 1);
     assert_eq!(web.container("app").of_last("exitCode"), 0);
     assert_eq!(status_word(&device, "web"), "PostStartHookError");
@@ -199,7 +199,7 @@ fn a_hook_whose_port_does_not_exist_fails_by_name_and_by_number() {
     wait_event(&device, "ends", "FailedPreStopHook: PreStopHook failed");
 }
 
-/// A container that is killed when `/one/alive` is no more, with a grace of so many seconds.
+/// A container whose liveness probe fails when `/one/alive` is missing, with this grace period in seconds.
 fn alive(steps: &str, grace: u32, hook: &str) -> String {
     let probe = exec("stat /one/alive");
     let probe = probe.strip_suffix('}').expect("it is a map");
@@ -210,7 +210,7 @@ fn alive(steps: &str, grace: u32, hook: &str) -> String {
     manifest::container("app", steps, &more)
 }
 
-/// Has the container of the pod killed, and waits for its next run.
+/// Makes the liveness probe kill the pod's container, and waits for its next run.
 fn kill_by_probe(device: &Device, here: &Path) {
     let web = device.pod("web");
     fs::remove_file(here.join("alive")).expect("it is there");
@@ -261,7 +261,7 @@ fn a_sleep_holds_the_signal_back_and_is_cut_by_the_grace() {
         manifest::container("app", "print up then sleep", &hook)
     };
     device.write_manifest("short.yaml", &manifest::pod_of("short", &[app(2)], ""));
-    // What a file defines is not deleted by name.
+    // A pod that is defined by a file cannot be deleted by name.
     device.nodlet_with_input(["apply", "-f", "-"], &manifest::pod_of("long", &[app(25)], "")).ok();
     for name in ["short", "long"] {
         device.pod(name).wait_ready();
@@ -417,10 +417,10 @@ fn an_agent_that_dies_under_hooks_runs_none_again_that_is_over() {
     assert_eq!(told, ["cut", "cut", "started", "stopped"]);
 }
 
-/// The walk through the end of a pod that the documents tell: a pod is deleted; it is shown as
-/// `Terminating`, with the time by which it is gone; hooks run, and one is still at it when the
-/// grace is over; each container is asked, what is left two seconds later is killed; the pod is
-/// in a terminal phase before it is gone.
+/// The steps of a pod's end according to the documents. A pod is deleted; it is shown as `Terminating`, with
+/// the time by which it is gone; hooks run, and one is still running when the grace period is over; each
+/// container gets SIGTERM, and is killed two seconds later; the pod is in a terminal phase before it
+/// disappears.
 #[test]
 fn the_end_of_a_pod_step_by_step() {
     let device = Device::start();
@@ -438,22 +438,22 @@ fn the_end_of_a_pod_step_by_step() {
     let mut watch = device.command(&["get", "pods", "web", "--watch", "-o", "json"]);
     let watch = watch.stdout(std::process::Stdio::piped()).spawn().expect("nodlet can be run");
 
-    // The default is the pod's own.
+    // The default is the pod's own grace period.
     device.nodlet(["delete", "pod", "web", "--wait=false"]).ok();
     let object = web.object().expect("it is there as long as a process is");
     assert_eq!(object["metadata"]["deletionGracePeriodSeconds"], 30);
     assert!(object["metadata"]["deletionTimestamp"].is_string());
-    // That it is deleted counts as a change, however often it is said.
+    // The deletion counts as one change, however often it is requested.
     assert_eq!(
         (&object["metadata"]["generation"], &object["status"]["observedGeneration"]),
         (&json!(2), &json!(2))
     );
     assert_eq!(status_word(&device, "web"), "Terminating");
-    // What is done at once is done; what has a hook is not asked yet.
+    // A container without a hook ends at once; one with a hook does not get SIGTERM yet.
     device.wait_for("the other to end", || web.container("quick").exit_code() == Some(4));
     assert!(web.container("slow").is_running());
     assert!(asked(&device, "default/web/slow#0", "-> Terminate").is_empty());
-    // A grace is shortened, and never made longer.
+    // A grace period can be shortened, but not extended.
     device.nodlet(["delete", "pod", "web", "--grace-period=60", "--wait=false"]).ok();
     let object = web.object().expect("it goes");
     assert_eq!(object["metadata"]["deletionGracePeriodSeconds"], 30);
@@ -504,7 +504,7 @@ fn a_forced_deletion_takes_the_object_away_and_leaves_what_runs_its_grace() {
     assert_eq!(device.container_processes().len(), 2, "it and its hook go on");
     let refused = device.nodlet(["logs", "web"]).refused();
     assert!(refused.contains("pods \"web\" not found"), "{refused}");
-    // Another of its name is taken, and begins when the last process is gone.
+    // A new pod with the same name is accepted, and starts when the last process is gone.
     device.nodlet_with_input(["apply", "-f", "-"], &text).ok();
     device.wait_for("the new one to be shown", || device.pods() == ["web"]);
     assert_ne!(device.pod("web").uid(), uid);

@@ -1,5 +1,5 @@
-//! Images as hostile input, through the real program: where it reads them, what
-//! becomes of it when it is killed, and a `/dev` that leads elsewhere.
+//! Images as hostile input, with the real program: where it reads them, what happens if it is killed, and a
+//! `/dev` that leads elsewhere.
 
 use std::fs;
 use std::io::{Read, Write};
@@ -12,7 +12,7 @@ use nodlet_tests::guest::is_guest;
 use nodlet_tests::image::{Compression, Image};
 use nodlet_tests::{Device, demo_program, manifest};
 
-/// A load that has got half of its archive, by a pipe, and the process that reads it.
+/// A load that has received half of its archive through a pipe, and the process that reads it.
 struct HalfLoaded {
     load: Child,
     reader: u32,
@@ -23,7 +23,7 @@ fn children(pid: u32) -> Vec<u32> {
     text.split_whitespace().filter_map(|pid| pid.parse().ok()).collect()
 }
 
-/// Stops half-way, when a layer has been begun.
+/// Starts a load and stops half-way, when a layer has been begun.
 fn half_load(device: &Device) -> HalfLoaded {
     let archive = device.path("/large.tar");
     let bytes: Vec<u8> = (0..3_000_000u32).map(|n| (n.wrapping_mul(2_654_435_761) >> 13) as u8).collect();
@@ -50,7 +50,7 @@ fn count(directory: &Path) -> usize {
     fs::read_dir(directory).map_or(0, Iterator::count)
 }
 
-/// What a load says of its end, which is a failure.
+/// The error message of a load, which must fail.
 fn last_words(mut load: Child) -> String {
     drop(load.stdin.take());
     let mut said = String::new();
@@ -77,7 +77,7 @@ fn an_archive_is_read_by_a_process_that_can_do_nothing_else() {
     let root = fs::read_link(format!("/proc/{reader}/root")).expect("it has one");
     assert!(root.ends_with("var/lib/nodlet/images/staging"), "{}", root.display());
     let cgroups = fs::read_to_string(format!("/proc/{reader}/cgroup")).expect("it has some");
-    // The guest has no disk, and a store in memory no cgroup: see `limits.rs`.
+    // The guest has no disk, and there is no cgroup for a store in memory: see `limits.rs`.
     assert_eq!(cgroups.lines().any(|line| line.ends_with("/unpacker")), !is_guest(), "{cgroups}");
     let limits = fs::read_to_string(format!("/proc/{reader}/limits")).expect("it has some");
     assert!(limits.contains("167772160"), "{limits}");
@@ -94,7 +94,7 @@ fn an_archive_is_read_by_a_process_that_can_do_nothing_else() {
 
 #[test]
 fn a_load_that_was_killed_leaves_nothing_that_the_next_agent_does_not_sweep() {
-    // Without an agent: one that has just begun sweeps when it comes to it.
+    // Without an agent, because one that has just started may sweep at any time.
     let mut device = Device::new();
     let before = device.nodlet(["image", "ls"]).ok();
     let HalfLoaded { mut load, reader } = half_load(&device);
@@ -110,7 +110,7 @@ fn a_load_that_was_killed_leaves_nothing_that_the_next_agent_does_not_sweep() {
     assert_eq!(device.nodlet(["image", "ls"]).ok(), before);
 }
 
-/// The kernel would count its layers as memory of the process, which would not survive a large image.
+/// The kernel would charge the layers to the process, which would not survive a large image.
 #[test]
 fn into_a_store_in_memory_an_archive_is_read_without_a_cgroup_of_memory() {
     let device = Device::new();
@@ -134,7 +134,7 @@ fn what_a_disk_has_no_room_for_is_refused_with_both_sizes() {
     let said = device.nodlet(["image", "load", &archive.display().to_string()]).refused();
     assert!(said.contains("at least 3001856 bytes are needed and "), "{said}");
     assert!(said.contains(" are free; remove images with nodlet image rm"), "{said}");
-    // Compressed it looks as if it would fit.
+    // Compressed, the archive seems to fit.
     let image = Image::new("localhost/large:1").compression(Compression::Gzip);
     image.file("large", 0o644, &[7; 3_000_000]).write_oci_archive(&archive).expect("it can be written");
     let said = device.nodlet(["image", "load", &archive.display().to_string()]).refused();
@@ -144,8 +144,7 @@ fn what_a_disk_has_no_room_for_is_refused_with_both_sizes() {
     drop(disk);
 }
 
-/// The container's own devices are made by path: a link would have them made
-/// where it leads.
+/// The container's own devices are created by path: a link would create them where it leads.
 #[test]
 fn a_container_does_not_start_from_an_image_whose_dev_is_a_link() {
     let device = Device::start();

@@ -1,5 +1,5 @@
-//! What a board costs that has nothing to do. `cargo xtask guest` runs this, in a machine of its own: its
-//! clock goes on at once where nothing happens, so that a day of it takes no day.
+//! The cost of an idle board. `cargo xtask guest` runs this test in a virtual machine, whose clock skips idle
+//! time, so that a day takes little time.
 
 use std::fs;
 use std::thread::sleep;
@@ -11,7 +11,7 @@ const PODS: usize = 10;
 
 const DAY: Duration = Duration::from_hours(24);
 
-/// Bytes that nodlet's own processes have handed to the kernel in whatever way.
+/// The number of bytes that nodlet's own processes have passed to the kernel in any way.
 fn written(device: &Device) -> u64 {
     let io = |pid| fs::read_to_string(format!("/proc/{pid}/io")).expect("the process lives");
     let count = |io: String| io.lines().find_map(|line| line.strip_prefix("wchar: ")?.parse::<u64>().ok());
@@ -24,7 +24,7 @@ fn nobody_wakes_up_or_writes_in_a_day_of_pods_that_do_nothing() {
     let device = Device::start_unwatched();
     for number in 0..PODS {
         let name = format!("pod-{number}");
-        // What one of them takes of the machine is asked for on a thread, which is not to stay.
+        // The usage of this pod's hostPath volume is determined on a thread, which must not remain.
         let spec = match number {
             0 => format!("volumes: [{{name: host, hostPath: {{path: {}}}}}]", device.shared("host").0),
             _ => String::new(),
@@ -41,7 +41,7 @@ fn nobody_wakes_up_or_writes_in_a_day_of_pods_that_do_nothing() {
         before == earlier
     });
     let bytes = written(&device);
-    // A wait for a time, because what is tested is that nothing takes place in it.
+    // A fixed time, because the test is that nothing happens during it.
     for hour in 1..=24 {
         sleep(DAY / 24);
         assert_eq!(switches(&device) - before, 0, "context switches by hour {hour}");

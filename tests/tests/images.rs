@@ -1,5 +1,5 @@
-//! `nodlet image`, on archives as the harness makes them: what is loaded, what is
-//! refused, and that a store never changes by half.
+//! `nodlet image`, with archives made by the harness: which are loaded, which are rejected, and that a store
+//! never changes partly.
 
 use std::fs;
 
@@ -97,7 +97,7 @@ fn a_broken_archive_is_refused_and_the_store_stays_as_it_was() {
     let before = device.nodlet(["image", "ls"]).ok();
     let program = fs::read(demo_program()).expect("the demo program is built");
     let path = device.path("/broken.tar");
-    // A layer that the store has already would not be read again.
+    // A new layer, because one that the store already has would not be read again.
     let image = Image::demo("localhost/broken:1", &program).file("broken", 0o644, b"new");
     image.write_oci_archive(&path).expect("it can be written");
     let whole = fs::read(&path).expect("it can be read");
@@ -155,7 +155,8 @@ fn the_platform_that_fits_is_taken_and_another_is_refused() {
     device.nodlet(["image", "load", "--platform", "linux/s390x", &path.display().to_string()]).ok();
 }
 
-/// It is deaf to SIGTERM, and its grace is 30 s; SIGKILL it hears at once.
+/// The container ignores SIGTERM, and its grace period is 30 s; the image's stop signal SIGKILL ends it at
+/// once.
 #[test]
 fn a_container_is_asked_to_end_by_the_signal_of_its_image() {
     let device = Device::start();

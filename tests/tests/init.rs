@@ -1,5 +1,5 @@
-//! Init containers and sidecars as real processes: who begins after whom, who begins again, who
-//! ends last, and what people see of it.
+//! Init containers and sidecars as real processes: the order in which they start, restart and end, and how
+//! that is shown.
 
 use std::fs;
 use std::path::Path;
@@ -7,15 +7,15 @@ use std::path::Path;
 use nodlet_tests::{Device, Kubectl, manifest};
 use serde_json::Value;
 
-/// Where all containers of a test note what they do.
+/// The mount of the directory in which all containers of a test record their actions.
 const ONE: &str = "volumeMounts: [{name: one, mountPath: /one}]\n";
 
-/// A container that writes a line into `/one/story`, then takes these steps.
+/// A container that appends its name to `/one/story`, then executes these steps.
 fn noting(name: &str, steps: &str, more: &str) -> String {
     manifest::container(name, &format!("append /one/story {name} then {steps}"), &format!("{ONE}{more}"))
 }
 
-/// The same as a sidecar.
+/// A sidecar that appends its name to `/one/story`, then executes these steps.
 fn sidecar(name: &str, steps: &str, more: &str) -> String {
     noting(name, steps, &format!("restartPolicy: Always\n{more}"))
 }
@@ -24,21 +24,21 @@ fn volumes(shared: &str) -> String {
     format!("volumes: [{{name: one, hostPath: {{path: {shared}}}}}]\n")
 }
 
-/// The containers of a test that have begun so far, in that order.
+/// The containers of a test that have started so far, in order.
 fn story(here: &Path) -> Vec<String> {
     let text = fs::read_to_string(here.join("story")).unwrap_or_default();
     text.lines().map(str::to_owned).collect()
 }
 
-/// Waits until these have begun, in this order, and no others.
+/// Waits until exactly these containers have started, in this order.
 #[track_caller]
 fn wait_story(device: &Device, here: &Path, expected: &[&str]) {
-    // A container runs a little before its first step is done.
+    // A container is running slightly before its first step is done.
     device.wait_for("the last of them to have begun", || story(here).len() >= expected.len());
     assert_eq!(story(here), expected);
 }
 
-/// READY and STATUS, as `get pods` prints them.
+/// READY and STATUS of a pod, as `get pods` prints them.
 fn row(device: &Device, pod: &str) -> (String, String) {
     let table = device.nodlet(["get", "pods", "--no-headers"]).stdout;
     let line = table.lines().find(|line| line.split_whitespace().next() == Some(pod)).unwrap_or_default();
@@ -52,7 +52,7 @@ fn wait_row(device: &Device, pod: &str, ready: &str, status: &str) {
     });
 }
 
-/// Containers of the pod that were asked to end and that ended, in that order, by the agent's ring.
+/// The containers of the pod that got SIGTERM and that ended, in order, from the agent's ring.
 fn ends(device: &Device, pod: &str) -> Vec<String> {
     let ring = device.nodlet(["ring"]).ok();
     let of = format!("default/{pod}/");
@@ -106,7 +106,7 @@ fn init_containers_run_in_order_share_volumes_and_have_logs_of_their_own() {
             "{refused}"
         );
     }
-    // What runs can be looked into, whatever it is to the pod.
+    // A running container accepts an exec, whatever its kind.
     assert_eq!(web.exec("first", ["/bin/demo", "cat", "/work/steps"]).ok(), "first\n");
 
     fs::write(here.join("go"), "").expect("the root can be written to");
@@ -121,7 +121,7 @@ fn init_containers_run_in_order_share_volumes_and_have_logs_of_their_own() {
         assert_eq!(done.restart_count(), 0);
     }
     assert_eq!(web.condition("Initialized"), "True");
-    // Which one it is about, an event says by where it stands in the object.
+    // The object reference of an event contains the container's path in the spec.
     let events = device.get("/api/v1/namespaces/default/events").expect("there are events");
     let about = |path: &str, reason: &str| {
         events["items"]
@@ -132,7 +132,7 @@ fn init_containers_run_in_order_share_volumes_and_have_logs_of_their_own() {
     };
     assert!(about("spec.initContainers{first}", "Started") && about("spec.containers{app}", "Started"));
     assert!(!about("spec.containers{first}", "Started"));
-    // With several, it is said which one is meant.
+    // With several containers, the default is printed.
     let logs = device.nodlet(["logs", "web"]);
     assert_eq!(logs.stderr, "Defaulted container \"app\" out of: app, first (init), second (init)\n");
     let refused = device.nodlet(["logs", "web", "-c", "third"]).refused();
@@ -254,7 +254,7 @@ fn a_sidecar_holds_up_what_comes_after_it_until_its_startup_probe_succeeds() {
     web.wait_ready();
     wait_story(&device, &here, &["proxy", "first", "app"]);
     assert_eq!(row(&device, "web"), ("2/2".into(), "Running".into()));
-    // It serves whoever asks for its port by name.
+    // The sidecar's port can be forwarded by its name.
     let mut forward = device.command(&["port-forward", "web", "0:web"]);
     let mut forward = forward.stdout(std::process::Stdio::piped()).spawn().expect("it can be run");
     let mut line = String::new();
@@ -355,7 +355,7 @@ fn sidecars_that_wait_when_the_grace_is_over_are_ended_all_at_once() {
     assert!(asked("a") < ended("b") && asked("b") < ended("a"), "{ends:?}");
 }
 
-/// The pod of the tests in which something dies: each of its containers notes its runs.
+/// The pod of the tests in which something dies: each of its containers records its runs.
 fn long(shared: &str, policy: &str) -> String {
     let locked = |name: &str, steps: &str, more: &str| {
         manifest::container(
@@ -428,7 +428,7 @@ fn an_init_container_goes_on_under_the_next_agent() {
     running(&device);
     assert_eq!(device.pod("web").born("first"), born);
     device.kill_agent();
-    // It ends while nobody looks.
+    // The container ends while no agent runs.
     fs::write(here.join("go"), "").expect("the root can be written to");
     device.wait_for("it to end", || device.container_processes().is_empty());
     device.start_agent();
@@ -560,7 +560,7 @@ fn what_is_wrong_with_init_containers_is_said_by_field_and_disturbs_nothing() {
     let text = manifest::pod_behind("bad", &same, &[manifest::container("app", "sleep", "")], "");
     let refused = device.nodlet_with_input(["apply", "-f", "-"], &text).refused();
     assert!(refused.contains("spec.initContainers[0].name: Duplicate value: \"app\""), "{refused}");
-    // An image that is not there holds the others up, and is named.
+    // A missing image delays the containers after it, and is named.
     let text = manifest::pod_behind("late", &same, &[manifest::container("main", "sleep", "")], "").replacen(
         "localhost/demo:1",
         "localhost/absent:1",

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use nodlet_tests::{Device, TestPod, manifest};
 
-/// What is destined for a bridge itself by this address (LLDP), and so passed on by none.
+/// The multicast address for the nearest bridge (LLDP), which bridges do not forward.
 const NEAREST_BRIDGE: [u8; 6] = [0x01, 0x80, 0xc2, 0x00, 0x00, 0x0e];
 
 /// Sends an Ethernet frame from a pod.
@@ -21,7 +21,7 @@ fn ethernet(to: [u8; 6], from: [u8; 6], kind: u16, payload: &[u8]) -> Vec<u8> {
     [&to[..], &from, &kind.to_be_bytes(), payload].concat()
 }
 
-/// The sum that IP, ICMPv6 and UDP end a header with.
+/// The checksum of headers of IP, ICMPv6 and UDP.
 fn checksum(bytes: &[u8]) -> [u8; 2] {
     let words = bytes.chunks(2).map(|pair| u32::from(pair[0]) << 8 | u32::from(*pair.get(1).unwrap_or(&0)));
     let mut sum: u32 = words.sum();
@@ -31,9 +31,9 @@ fn checksum(bytes: &[u8]) -> [u8; 2] {
     (!(sum as u16)).to_be_bytes()
 }
 
-/// An ICMPv6 router advertisement to all nodes. Its router is none (lifetime 0), so that a host
-/// that believes it loses no route; its prefix asks for an address below 2001:db8:666::/64, which
-/// is for documentation.
+/// An ICMPv6 router advertisement to all nodes. The router has lifetime 0, so that a host that accepts the
+/// message loses no route. The prefix requests an address in 2001:db8:666::/64, which is reserved for
+/// documentation.
 fn router_advertisement(to: [u8; 6], from: [u8; 6]) -> Vec<u8> {
     let source = [0xfe, 0x80, 0, 0, 0, 0, 0, 0, 0, 0x58, 0xff, 0xfe, 0, 0x66, 0x66, 0x66];
     let all_nodes = [0xff, 2, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1];
@@ -58,7 +58,7 @@ fn datagram(ethernet_of: ([u8; 6], [u8; 6]), from: Ipv4Addr, to: (Ipv4Addr, u16)
     ip.extend(to.0.octets());
     let sum = checksum(&ip);
     ip[10..12].copy_from_slice(&sum);
-    // Without a sum, as UDP allows over IPv4.
+    // Without a checksum, which UDP allows over IPv4.
     for number in [4711, to.1, length - 20, 0] {
         ip.extend(number.to_be_bytes());
     }
@@ -74,7 +74,7 @@ fn icmp(
     kind: u8,
 ) -> Vec<u8> {
     let header = 20 + options.len() as u8;
-    // Of a redirect: the better gateway, which is the sender, and the packet that went astray.
+    // For a redirect: the better gateway, which is the sender, and the header of the redirected packet.
     let mut message =
         [&[kind, 1, 0, 0][..], &from.octets(), &[0x45, 0, 0, 28, 0, 0, 0, 0, 64, 17, 0, 0]].concat();
     message.extend([to.octets(), [203, 0, 113, 5], [0, 1, 0, 1], [0, 8, 0, 0]].concat());
@@ -89,7 +89,7 @@ fn icmp(
     ethernet(ethernet_of.0, ethernet_of.1, 0x0800, &ip)
 }
 
-/// A count of the host's ICMP, as `InRedirects`.
+/// A counter of the host's ICMP, for example `InRedirects`.
 fn icmp_count(name: &str) -> u64 {
     let table = fs::read_to_string("/proc/net/snmp").expect("/proc is mounted");
     let mut lines = table.lines().filter(|line| line.starts_with("Icmp: ")).map(str::split_whitespace);
@@ -98,7 +98,7 @@ fn icmp_count(name: &str) -> u64 {
     value.parse().expect("a number")
 }
 
-/// An ARP request by which whoever has `target` learns that `sender` is at `hardware`.
+/// An ARP request by which the owner of `target` learns that `sender` has the address `hardware`.
 fn arp_request(
     ethernet_of: ([u8; 6], [u8; 6]),
     hardware: [u8; 6],
@@ -110,21 +110,21 @@ fn arp_request(
     ethernet(ethernet_of.0, ethernet_of.1, 0x0806, &payload)
 }
 
-/// The same frame with tags of VLAN 0 (IEEE 802.1p), which is none: who receives it takes off two.
+/// The frame with two tags of VLAN 0 (IEEE 802.1p), which means no VLAN: receivers remove both.
 fn tagged(mut frame: Vec<u8>, tags: [u16; 2]) -> Vec<u8> {
     let tags: Vec<u8> = tags.into_iter().flat_map(|tag| [tag.to_be_bytes(), [0, 0]].concat()).collect();
     frame.splice(12..12, tags);
     frame
 }
 
-/// By which two tags can be told.
+/// The EtherTypes of two VLAN tags.
 const TAGS: [[u16; 2]; 4] = [[0x8100, 0x8100], [0x88a8, 0x8100], [0x8100, 0x88a8], [0x88a8, 0x88a8]];
 
 fn address(pod: TestPod<'_>) -> Ipv4Addr {
     pod.ip().parse().expect("a pod has an IPv4 address")
 }
 
-/// Of the pods' range, which is a /24.
+/// The gateway of the pods' range, which is a /24.
 fn gateway(pod: TestPod<'_>) -> Ipv4Addr {
     let [a, b, c, _] = address(pod).octets();
     Ipv4Addr::new(a, b, c, 1)
@@ -137,7 +137,7 @@ fn hardware_address(pod: TestPod<'_>) -> [u8; 6] {
     bytes.try_into().expect("six bytes")
 }
 
-/// The bridge of a device, found by its address, and the hosts' ends of its pods' links.
+/// The bridge of a device, found by its address, and the host ends of its pods' links.
 fn links(gateway: Ipv4Addr) -> (String, Vec<String>) {
     let mut addresses = nix::ifaddrs::getifaddrs().expect("the kernel lists them");
     let has = |address: &nix::ifaddrs::InterfaceAddress| {
@@ -154,7 +154,7 @@ fn hexadecimal(address: [u8; 6]) -> String {
     address.map(|byte| format!("{byte:02x}")).join(":")
 }
 
-/// The hardware address that a table of /proc/net/arp has for `address`.
+/// The hardware address of `address` in the text of /proc/net/arp.
 fn neighbour(table: &str, address: Ipv4Addr) -> Option<String> {
     let line = table.lines().find(|line| line.split_whitespace().next() == Some(&address.to_string()))?;
     line.split_whitespace().nth(3).map(str::to_owned)
@@ -180,7 +180,7 @@ fn a_router_advertisement_of_a_pod_is_taken_by_neither_the_host_nor_another_pod(
     for to in [[0x33, 0x33, 0, 0, 0, 1], [0xff; 6], NEAREST_BRIDGE] {
         send(attacker, &router_advertisement(to, own));
     }
-    // After these: what came before has been looked at when they are there.
+    // Send these last: when they have arrived, the earlier frames have been processed.
     for (pod, to) in [(None, (gateway(attacker), port)), (Some(victim), (address(victim), 4000))] {
         send(attacker, &datagram(([0xff; 6], own), address(attacker), to, "last"));
         match pod {
@@ -215,7 +215,7 @@ fn a_redirect_of_a_pod_does_not_reach_the_host() {
         send(attacker, &icmp(between, of_ip, options, REDIRECT));
         send(attacker, &tagged(icmp(between, of_ip, options, REDIRECT), TAGS[0]));
     }
-    // What is no redirect arrives, after these.
+    // Send a packet that is no redirect last: it must arrive.
     send(attacker, &icmp(between, of_ip, &[1; 40], ECHO));
     device.wait_for("a ping", || icmp_count("InEchos") > echoes);
     assert_eq!(icmp_count("InRedirects"), redirects, "the host was sent a redirect");
@@ -244,7 +244,7 @@ fn the_hosts_side_of_the_pods_network_takes_nothing_but_packets() {
             assert_eq!(found.trim(), expected, "{}", path.display());
         }
     }
-    // Where a pod is on the bridge is known, and not learnt from what pods send.
+    // The bridge is configured with each pod's port, and does not learn it from the pods' frames.
     for port in &ports {
         for flag in ["learning", "unicast_flood"] {
             let path = format!("/sys/class/net/{port}/brport/{flag}");
@@ -253,7 +253,7 @@ fn the_hosts_side_of_the_pods_network_takes_nothing_but_packets() {
     }
 }
 
-/// Where the kernel can (6.6).
+/// Needs Linux 6.6.
 #[test]
 fn a_pod_cannot_send_as_another() {
     let device = Device::start();
@@ -298,7 +298,7 @@ fn a_pod_cannot_redirect_what_others_send_by_arp() {
         send(attacker, &tagged(claims, tags));
         send(attacker, &tagged(arp_request(([0xff; 6], own), own, address(third), gateway(victim)), tags));
     }
-    // After these: what came before has been looked at when they are there.
+    // Send these last: when they have arrived, the earlier frames have been processed.
     let seen_by_victim = || victim.exec("app", ["/bin/demo", "cat", "/proc/net/arp"]).ok();
     let seen_by_host = || fs::read_to_string("/proc/net/arp").expect("/proc is mounted");
     for to in [address(victim), gateway(victim)] {
@@ -315,7 +315,7 @@ fn a_pod_cannot_redirect_what_others_send_by_arp() {
     assert_ne!(neighbour(&host, address(third)), own, "a third pod, to the host: {host}");
 }
 
-/// The cgroup of the one pod of the device in the hierarchy that has the controller.
+/// The cgroup of the device's only pod, in the hierarchy with this controller.
 fn pod_cgroup(device: &Device, controller: &str) -> PathBuf {
     let uid = device.pod("bomb").uid();
     let own = format!("/sys/fs/cgroup/{controller}/");
@@ -340,7 +340,7 @@ fn a_pod_that_is_killed_does_not_wait_for_its_cpu_limit() {
     device.pod("bomb").wait_log("app", "1000 children");
     let since = Instant::now();
     device.remove_manifest("bomb.yaml");
-    // Its grace, and what two busy cores need to end as many processes.
+    // The grace period, and the time that two busy cores need to end this many processes.
     device.wait_within(Duration::from_secs(15), "the end of the pod", || device.pods().is_empty());
     eprintln!("gone after {:?}", since.elapsed());
 }

@@ -1,7 +1,6 @@
-//! The agent is killed after its n-th action, and the next one carries on: nothing
-//! stops, restarts, runs twice or is lost. `--stop-after` makes an agent end at that
-//! point without another word, so no test has to be lucky. `cargo xtask long kills` does
-//! it for every n there is, `cargo xtask check` for some: `NODLET_SEED` says which.
+//! The agent is killed after its n-th action, and the next one continues: no container stops, restarts, runs
+//! twice or is lost. `--stop-after` makes an agent end silently at that point, so no test depends on luck.
+//! `cargo xtask long kills` tests every n, `cargo xtask check` some: `NODLET_SEED` chooses them.
 
 use std::cell::Cell;
 use std::fs;
@@ -9,11 +8,11 @@ use std::path::Path;
 
 use nodlet_tests::{Device, manifest, seed, shard};
 
-/// More actions than the life below has, however slow the machine is: probes go on meanwhile.
+/// More actions than the scenario below has, even on a slow machine, on which probes continue meanwhile.
 const MOST: u64 = 400;
 
-/// A container that holds a lock for as long as it lives, so that a second one beside
-/// it would be heard, and notes each of its runs with `word`.
+/// A container that holds a lock during its life, so that a second one at the same time is detected, and that
+/// records each of its runs with `word`.
 fn locked(name: &str, word: &str, steps: &str, more: &str) -> String {
     manifest::container(
         name,
@@ -22,7 +21,7 @@ fn locked(name: &str, word: &str, steps: &str, more: &str) -> String {
     )
 }
 
-/// Two containers with a probe of each kind, by each means.
+/// A pod of two containers, with probes of every kind and method.
 fn web(shared: &str, word: &str) -> String {
     let probes = "startupProbe: {exec: {command: [/bin/demo, stat, /one]}, periodSeconds: 1, timeoutSeconds: 20}\n\
                   readinessProbe: {httpGet: {path: /healthz, port: 8080}, periodSeconds: 1, timeoutSeconds: 20}\n\
@@ -35,9 +34,9 @@ fn web(shared: &str, word: &str) -> String {
     )
 }
 
-/// Three pods, of which one is replaced, one ends by itself and all are removed at last,
-/// with an agent that dies after `stop_after` actions and is started again. Gives the
-/// actions that were begun, or `None` if the agent died.
+/// Runs three pods, of which one is replaced, one ends by itself and all are finally removed, with an agent
+/// that dies after `stop_after` actions and is restarted. Returns the number of actions begun, or `None` if
+/// the agent died.
 fn live(stop_after: u64) -> Option<u64> {
     let mut device = Device::new();
     device.start_agent();
@@ -46,7 +45,7 @@ fn live(stop_after: u64) -> Option<u64> {
     device.agent_arguments(["--stop-after", &stop_after.to_string()]);
     let died = Cell::new(false);
     let revive = |device: &mut Device| {
-        // The agent may have stopped itself; the next one knows nothing of that.
+        // The agent may have stopped itself; the next one runs without that argument.
         if device.agent_is_dead() {
             died.set(true);
             device.agent_arguments([]);
@@ -81,18 +80,18 @@ fn live(stop_after: u64) -> Option<u64> {
         device.get("/api/v1/pods").is_ok_and(|list| list["items"].as_array().is_some_and(Vec::is_empty))
     });
     assert!(device.container_processes().is_empty(), "{what}");
-    // An agent that finds nothing but the logs of a pod shows none and removes them.
+    // An agent that finds only the logs of a pod shows no pod, and removes the logs.
     device.wait_for("no logs to be left", || {
         fs::read_dir(device.path("/var/log/pods")).expect("it is there").count() == 0
     });
     for name in ["app", "beside", "tick", "job"] {
         assert!(!here.join(format!("{name}.twice")).exists(), "{what}: two of {name} at once");
     }
-    // Those of the removal, too.
+    // This includes the actions of the removal.
     (!died.get()).then(|| device.actions_begun())
 }
 
-/// What must be true before all is removed; `None` if the agent died while it was asked.
+/// Checks what must hold before everything is removed. Returns `None` if the agent died meanwhile.
 fn check(device: &Device, here: &Path, what: &str) -> Option<()> {
     let pods = device.get("/api/v1/namespaces/default/pods").ok()?;
     let container = |pod: &str, name: &str| {
@@ -130,7 +129,7 @@ fn check(device: &Device, here: &Path, what: &str) -> Option<()> {
 fn killed_after_any_action_no_container_stops_runs_twice_or_loses_a_thing() {
     let (part, of) = shard();
     let (part, of) = (part as u64, of as u64);
-    // As many at once as the machine can do with.
+    // As many scenarios at once as the machine can handle.
     let next = std::sync::atomic::AtomicU64::new(part);
     let (covered, end) = (std::sync::atomic::AtomicU64::new(0), std::sync::atomic::AtomicU64::new(MOST));
     let order = std::sync::atomic::Ordering::SeqCst;
@@ -152,7 +151,8 @@ fn killed_after_any_action_no_container_stops_runs_twice_or_loses_a_thing() {
         }
     });
     let end = end.load(order);
-    // Those of this part; those beyond the first agent that outlived it were begun at the same time.
+    // The cases of this part, without those that were started at the same time as the first agent that
+    // survived.
     let all = (end - part).div_ceil(of);
     println!("killed after {} of {all} actions", covered.load(order).min(all));
     assert!(end < MOST, "{MOST} actions are not enough for these pods");
@@ -169,7 +169,7 @@ fn killed_after_some_actions_no_container_stops_runs_twice_or_loses_a_thing() {
     assert!(died > 0, "is --stop-after heard?");
 }
 
-/// What every test of this file and of `steps.rs` trusts: two that hold one lock are heard of.
+/// Tests that two holders of one lock are detected, on which all tests of this file and of `steps.rs` depend.
 #[test]
 fn two_of_one_container_at_once_would_be_heard_of() {
     let device = Device::start();
@@ -204,7 +204,7 @@ fn a_node_that_was_renamed_keeps_its_pods() {
     let events = device.pod("web").events();
     assert!(!events.iter().any(|event| event.starts_with("FailedValidation")), "{events:?}");
 
-    // What was applied is wanted by the node under its new name, too.
+    // After a rename of the node, its applied pods still belong to it.
     assert_eq!(device.nodlet(["down"]).code, 0);
     device.agent_ended();
     device.start_agent();

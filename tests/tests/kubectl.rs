@@ -1,5 +1,5 @@
-//! An unmodified kubectl against the local API, through nothing but a TCP-to-socket
-//! forwarder: what it can do is what we promise.
+//! An unmodified kubectl with the local API, only through a TCP-to-socket forwarder: what it can do is what
+//! nodlet promises.
 
 use std::io::{BufRead, BufReader};
 use std::process::{Child, Stdio};
@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex};
 
 use nodlet_tests::{Device, Kubectl, Terminal, manifest};
 
-/// A command in the background and the lines that it has printed so far.
+/// A command in the background, and the lines that it has printed so far.
 struct Watching {
     child: Child,
     lines: Arc<Mutex<Vec<String>>>,
@@ -113,7 +113,7 @@ fn exec_has_a_terminal_that_knows_its_size_and_passes_the_exit_code_on() {
         Terminal::start(kubectl.command(["exec", "-it", "web", "--", "/bin/demo", "tty", "then", "echo"]));
     terminal.wait_for("tty 100x30");
     terminal.type_in("hello\r");
-    // Once as the terminal's own echo, once from the program.
+    // Once from the terminal's own echo, once from the program.
     terminal.wait_for("hello\r\nhello\r\n");
     terminal.type_in("\u{4}");
     assert_eq!(terminal.ended(), 0);

@@ -1,8 +1,8 @@
-//! Kernels that lack something: one sentence names the option of the kernel's
-//! configuration and says what to do, in the pod's events and in the agent's log;
-//! nothing else is harmed, and the pod starts by itself once the kernel has it.
+//! Kernels that lack a feature: one sentence names the kernel option and the remedy, in the pod's events and
+//! in the agent's log; nothing else is affected, and the pod starts by itself once the kernel has the
+//! feature.
 //!
-//! `cargo xtask guest` runs these, in a machine of their own: see `src/guest.rs`.
+//! `cargo xtask guest` runs these tests, in a virtual machine: see `src/guest.rs`.
 
 use std::fs;
 use std::os::unix::process::CommandExt;
@@ -14,8 +14,8 @@ use nodlet_tests::image::Image;
 use nodlet_tests::{Device, demo_archive, demo_program, manifest, nodlet_program};
 use serde_json::Value;
 
-/// Without this module of the kernel a pod waits, and is told of in these words;
-/// it starts when the module is there.
+/// Requires that a pod waits without this kernel module, with this sentence, and starts when the module is
+/// loaded.
 fn check(module: &'static str, sentence: &str) {
     let lacking = Lacking::new(module);
     let device = Device::start();
@@ -48,7 +48,7 @@ fn without_overlayfs_the_pod_waits_for_it() {
     );
 }
 
-/// The images of a guest lie on a tmpfs, of which no kernel mounts EROFS without one.
+/// The images of a guest lie on a tmpfs, from which kernels can only mount EROFS through a loop device.
 #[test]
 #[ignore = "needs a kernel of its own: cargo xtask guest"]
 fn without_loop_devices_the_pod_waits_for_one() {
@@ -109,7 +109,7 @@ fn when_the_memory_controller_is_off_a_pod_runs_only_without_a_memory_limit() {
     assert!(device.cgroups().iter().all(|path| !path.to_string_lossy().contains(&uid)));
 }
 
-/// What `nodlet doctor` finds missing, without an agent, and what it finds of this.
+/// The checks that `nodlet doctor` finds missing, without an agent, and the check with this name.
 fn doctor(name: &str) -> (Vec<String>, Value) {
     let device = Device::new();
     let ran = device.nodlet(["doctor", "-o", "json"]);
@@ -164,7 +164,7 @@ fn without_landlock_images_are_loaded_and_who_is_not_root_is_told_that_it_is_off
     let program = fs::read(demo_program()).expect("the demo program is built");
     let image = Image::demo("localhost/other:1", &program);
     image.write_oci_archive(&archive).expect("it can be written");
-    // Where whoever bakes a device image can execute it.
+    // In a directory where the user who bakes a device image can execute it.
     let nodlet = device.path("/nodlet-of-nobody");
     fs::copy(nodlet_program(), &nodlet).expect("it can be copied");
     fs::create_dir(&baked).expect("the root can be written to");
@@ -206,7 +206,7 @@ fn where_no_cgroup_file_system_is_mounted_the_agent_says_how() {
     device.start_agent();
 }
 
-/// The kernel's limit of watches of one kind, as it was when this is dropped.
+/// One of the kernel's limits of inotify; the previous value is restored on drop.
 struct Limit(&'static str, String);
 
 impl Limit {
@@ -240,8 +240,8 @@ fn without_watches_manifests_are_looked_at_from_time_to_time_and_down_works() {
     }
 }
 
-/// Puts the calling thread, and what it starts, on the file system that the kernel unpacked the
-/// initramfs to, as if the guest's first process had not left it.
+/// Moves the calling thread, and processes that it starts, to the file system into which the kernel unpacked
+/// the initramfs, as if the guest's first process had not left it.
 fn return_to_the_initial_root() {
     use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
     let none = None::<&str>;
@@ -260,7 +260,7 @@ fn return_to_the_initial_root() {
     });
     let own = fs::File::open("/proc/thread-self/ns/mnt").expect("/proc is there");
     nix::mount::umount2("/", nix::mount::MntFlags::MNT_DETACH).expect("the root can be taken away");
-    // The root of a namespace is its first mount, and what lies over that.
+    // Entering the namespace again makes its first mount, or what is mounted over that, the root.
     nix::sched::setns(own, nix::sched::CloneFlags::CLONE_NEWNS).expect("it is this thread's own");
     for (mount, place) in mounts.iter().zip(places) {
         // SAFETY: C strings that outlive the call.

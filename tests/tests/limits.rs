@@ -1,7 +1,7 @@
-//! What a pod may use, where cgroup v2 has all controllers: limits, want of
-//! memory, devices, and whom the kernel kills first.
+//! Limits of pods, with cgroup v2 and all controllers: resource limits, lack of memory, devices, and the
+//! order in which the kernel kills.
 //!
-//! `cargo xtask guest` runs these, in a machine of their own: see `src/guest.rs`.
+//! `cargo xtask guest` runs these tests, in a virtual machine: see `src/guest.rs`.
 
 use std::fs;
 use std::io::Write;
@@ -17,7 +17,7 @@ fn limited(name: &str, steps: &str, limits: &str) -> String {
     manifest::pod_of(name, &[container], "restartPolicy: Never")
 }
 
-/// The cgroup of the one container that runs on the device.
+/// The cgroup of the only running container on the device.
 fn leaf(device: &Device) -> PathBuf {
     device.wait_for("a process of a container", || !device.container_processes().is_empty());
     let pid = device.container_processes()[0];
@@ -26,7 +26,7 @@ fn leaf(device: &Device) -> PathBuf {
     PathBuf::from("/sys/fs/cgroup").join(path)
 }
 
-/// A number of one of the cgroup's files, `FILE` or `FILE:KEY`.
+/// A number in one of the cgroup's files, given as `FILE` or `FILE:KEY`.
 fn number(leaf: &std::path::Path, what: &str) -> u64 {
     let (file, key) = what.split_once(':').unwrap_or((what, ""));
     let text = fs::read_to_string(leaf.join(file)).expect("the controller is on");
@@ -34,7 +34,7 @@ fn number(leaf: &std::path::Path, what: &str) -> u64 {
     value.trim().parse().expect("it is a number")
 }
 
-/// Here all files lie in memory, where a load would have no cgroup: an overlay looks like a disk.
+/// All files of the guest lie in memory, where a load would have no cgroup; an overlay counts as a disk.
 #[test]
 #[ignore = "needs cgroup v2 with all controllers: cargo xtask guest"]
 fn the_process_that_reads_an_archive_has_the_memory_of_its_cgroup_and_no_more() {
@@ -79,7 +79,7 @@ fn the_process_that_reads_an_archive_has_the_memory_of_its_cgroup_and_no_more() 
     let cgroup = PathBuf::from("/sys/fs/cgroup").join(cgroup);
     assert_eq!(number(&cgroup, "memory.max"), 160 << 20);
     assert!(number(&cgroup, "memory.current") > 1 << 20, "half of the layer counts");
-    // Less than it has: the kernel ends it at once.
+    // A limit below the current usage: the kernel kills the process at once.
     fs::write(cgroup.join("memory.max"), "1M").expect("it can be written");
     drop(input);
     let ended = load.wait_with_output().expect("it ends");
@@ -122,7 +122,7 @@ fn a_container_has_no_more_cpu_than_its_limit() {
     let leaf = leaf(&device);
     device.wait_for("the container to be held back", || number(&leaf, "cpu.stat:nr_throttled ") >= 10);
     let (used, periods) = (number(&leaf, "cpu.stat:usage_usec "), number(&leaf, "cpu.stat:nr_periods "));
-    // A tenth of each period of 100 ms; the kernel gives time in slices of 5 ms.
+    // A tenth of each period of 100 ms; the kernel assigns time in slices of 5 ms.
     assert!(used < (periods + 2) * 15_000, "{used} us in {periods} periods");
     assert!(number(&leaf, "cpu.stat:throttled_usec ") > used, "most of the time it must wait");
 }
@@ -213,7 +213,8 @@ fn a_pod_that_goes_takes_every_process_of_its_cgroup_with_it() {
     assert_eq!(device.container_processes(), Vec::<u32>::new());
 }
 
-/// /dev/kmsg is the device that no container has; any may be made, as a tar may hold them.
+/// /dev/kmsg is a device that no container has. A container may create any node, because a tar archive may
+/// contain it.
 #[test]
 #[ignore = "needs cgroup v2 with all controllers: cargo xtask guest"]
 fn a_container_and_its_execs_open_only_devices_that_every_container_has() {
@@ -240,7 +241,8 @@ fn a_container_and_its_execs_open_only_devices_that_every_container_has() {
     assert!(device.pod("all").logs("app").contains("opened"));
 }
 
-/// As an init system in a privileged container does: its own cgroup may then hold no process any more.
+/// An init system in a privileged container does the same; its own cgroup then cannot have processes any
+/// more.
 #[test]
 #[ignore = "needs cgroup v2 with all controllers: cargo xtask guest"]
 fn what_executed_processes_leave_in_a_container_that_uses_its_controllers_takes_no_place() {
@@ -272,7 +274,7 @@ fn what_executed_processes_leave_in_a_container_that_uses_its_controllers_takes_
     assert!(!leaf.exists());
 }
 
-/// The kubelet's scores. Those below zero take CAP_SYS_RESOURCE, which root has in the guest.
+/// The kubelet's OOM scores. Those below zero need CAP_SYS_RESOURCE, which root has in the guest.
 #[test]
 #[ignore = "needs CAP_SYS_RESOURCE: cargo xtask guest"]
 fn the_kernel_kills_best_effort_first_and_nodlet_last() {
@@ -302,7 +304,7 @@ fn the_kernel_kills_best_effort_first_and_nodlet_last() {
     }
 }
 
-/// Shared memory stays when its container was killed for it, and is in no container's limit.
+/// Shared memory stays after its container was killed for it, and counts towards no container's limit.
 #[test]
 #[ignore = "needs cgroup v2 with all controllers: cargo xtask guest"]
 fn shared_memory_of_a_pod_without_limits_leaves_the_rest_of_the_machine_alone() {
@@ -329,7 +331,7 @@ fn shared_memory_of_a_pod_without_limits_leaves_the_rest_of_the_machine_alone() 
     assert_eq!(number(&kubepods, "memory.max"), PODS_MIB << 20);
     assert!(number(&kubepods, "memory.peak") <= PODS_MIB << 20);
     assert!(number(&kubepods, "memory.events:oom_kill ") > 0);
-    // What it left is gone with it.
+    // The shared memory is freed with the pod.
     device.remove_manifest("a.yaml");
     device.pod("shares").wait_gone();
     device.wait_for("the memory to be free", || number(&kubepods, "memory.current") < PODS_MIB << 18);

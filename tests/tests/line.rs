@@ -1,5 +1,5 @@
-//! The one straight line: from an archive and a manifest file to a process, and
-//! that process outlives the agent that started it.
+//! The straight line from an archive and a manifest file to a process, which outlives the agent that started
+//! it.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -71,7 +71,7 @@ fn an_exit_while_the_agent_is_away_is_reported_with_its_true_code_and_time() {
     kill(Pid::from_raw(process.cast_signed()), Signal::SIGTERM).expect("the container's process is there");
     device.wait_for("the container to end", || device.container_processes().is_empty());
     let ended = now();
-    // Kubernetes' times are whole seconds: the agent must come back in another one.
+    // Kubernetes' times are whole seconds: the agent must return in a later one.
     device.wait_for("the clock to move on", || now() > ended + 2);
     device.start_agent();
 
@@ -105,7 +105,7 @@ fn a_pod_that_is_finished_never_runs_again() {
     device.kill_agent();
     device.start_agent();
     device.pod("job").wait_phase("Succeeded");
-    // Another pod that runs shows that the agent has looked at all files.
+    // A later pod that runs shows that the agent has read all files.
     device.write_manifest("other.yaml", &manifest::pod("other", "sleep"));
     device.pod("other").wait_phase("Running");
     assert_eq!(std::fs::read_to_string(here.join("times")).unwrap_or_default(), "once\n");
@@ -126,11 +126,11 @@ fn now() -> i64 {
     SystemTime::now().duration_since(UNIX_EPOCH).expect("it is after 1970").as_secs().cast_signed()
 }
 
-/// Seconds since 1970 of `2026-01-31T12:00:00Z`, by the civil calendar.
+/// The seconds since 1970 of a time such as `2026-01-31T12:00:00Z`, by the civil calendar.
 fn seconds_of(time: &str) -> i64 {
     let number = |from: usize, to: usize| -> i64 { time[from..to].parse().expect("an RFC 3339 time") };
     let (year, month, day) = (number(0, 4), number(5, 7), number(8, 10));
-    // Counted from March, so that the leap day is the last of its year.
+    // Years begin in March, so that the leap day is the last day of a year.
     let (year, month) = if month > 2 { (year, month - 3) } else { (year - 1, month + 9) };
     let days = year * 365 + year / 4 - year / 100 + year / 400 + (month * 153 + 2) / 5 + day - 1 - 719_468;
     days * 86400 + number(11, 13) * 3600 + number(14, 16) * 60 + number(17, 19)

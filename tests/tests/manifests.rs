@@ -1,5 +1,5 @@
-//! Manifest files as people and their tools treat them: written badly, renamed,
-//! swapped, taken away. What is wrong disturbs nothing that runs.
+//! Manifest files as people and tools handle them: written badly, renamed, swapped, removed. Errors do not
+//! affect running pods.
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -68,7 +68,7 @@ fn a_changed_manifest_starts_the_new_pod_after_the_last_process_of_the_old() {
     let device = Device::start();
     let (shared, _) = device.shared("one");
     let version = |word: &str| {
-        // Each version holds the lock to its very end, and its end takes a second.
+        // Each version holds the lock until its very end, which takes a second.
         let steps = format!("on-term 0 1 then lock /one/lock then print {word} then sleep");
         manifest::pod_of(
             "web",
@@ -98,12 +98,12 @@ fn the_same_manifest_again_restarts_nothing_and_under_another_name_it_is_another
 
     device.write_manifest("web.yaml", &text);
     device.write_manifest("web.yaml", &format!("# with a remark\n{text}"));
-    // Files are looked at in the order of their changes: when this runs, the others were seen.
+    // Files are processed in the order of their changes: when this pod runs, the others have been processed.
     device.write_manifest("other.yaml", &manifest::pod("other", "sleep"));
     device.pod("other").wait_ready();
     assert_eq!((web.born("app"), web.uid()), (born, uid.clone()));
 
-    // The path is part of a file pod's identity, as with a kubelet.
+    // The path is part of a file pod's identity, as in the kubelet.
     let dir = device.manifests();
     fs::rename(dir.join("web.yaml"), dir.join("renamed.yaml")).expect("the file is there");
     device.wait_for("the other pod to be ready", || web.is_ready() && web.uid() != uid);
@@ -149,7 +149,7 @@ fn a_directory_that_vanishes_takes_its_pods_and_brings_them_back() {
     device.write_manifest("again.yaml", &manifest::pod("again", "sleep"));
     device.pod("again").wait_ready();
 
-    // The whole directory moved aside and back, as a deployment tool swaps it.
+    // The whole directory is moved aside and back, as deployment tools do.
     let aside = device.path("/etc/nodlet/aside");
     fs::rename(device.manifests(), &aside).expect("it is there");
     device.pod("again").wait_gone();
@@ -217,7 +217,7 @@ fn who_applies_what_another_file_overrides_is_told_which() {
         assert!(ran.ok().starts_with("pod/web configured"));
     }
     assert_eq!(device.pod("web").logs("app"), "over\n");
-    // Even the same is kept then: that file may go, and what was applied stays.
+    // Applying the same object keeps it, too: when the file is removed, the applied pod stays.
     let ran = device.nodlet_with_input(["apply", "-f", "-"], &overriding);
     assert!(ran.stderr.starts_with(&warning), "{ran:?}");
     device.nodlet_with_input(["apply", "-f", "-"], &applied).ok();

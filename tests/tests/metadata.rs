@@ -1,5 +1,5 @@
-//! Options of deletions, and what clients and files write into the metadata of an object: honoured,
-//! or refused or warned about by name.
+//! Options of deletions, and what clients and files write into an object's metadata: each is honoured, or
+//! rejected or warned about by name.
 
 use std::io::{BufRead, BufReader};
 use std::process::Stdio;
@@ -26,7 +26,7 @@ fn message(answer: &(u16, Value)) -> &str {
     answer.1["message"].as_str().unwrap_or_default()
 }
 
-/// A pod with this beside its name in `metadata`.
+/// A pod with this text after its name in `metadata`.
 fn with_metadata(metadata: &str) -> String {
     manifest::pod("web", "sleep").replacen("  name: web", &format!("  name: web\n  {metadata}"), 1)
 }
@@ -123,7 +123,7 @@ fn a_negative_grace_is_one_second_and_watchers_see_no_other() {
     let device = Device::start();
     let kubectl = Kubectl::new(&device);
     let stubborn = manifest::pod_with("web", "sleep", "terminationGracePeriodSeconds: 60");
-    // Each turn is another chance for the wrong grace to be seen.
+    // Each iteration is another chance to see the wrong grace period.
     for _ in 0..5 {
         device.nodlet_with_input(["apply", "-f", "-"], &stubborn).ok();
         device.pod("web").wait_ready();
@@ -178,7 +178,7 @@ fn profiles_that_annotations_ask_for_are_refused_by_name_as_fields_are() {
     );
     assert!(warned.stderr.contains(&words), "{}", warned.stderr);
 
-    // A pod that runs cannot be given them either, by any kind of patch.
+    // Nor can a patch of any kind add them to a running pod.
     let kinds = ["strategic-merge", "merge"];
     for kind in kinds {
         let patch = json!({ "metadata": { "annotations": { key: "unconfined" } } });
@@ -243,7 +243,7 @@ fn ephemeral_containers_are_not_changed_by_a_patch_of_the_pod() {
     let refused = device.patch(WEB, "strategic-merge", &patch);
     let words = "spec: Forbidden: pod updates may not change fields other than `spec.containers[*].image`";
     assert!(refused.0 == 422 && message(&refused).contains(words), "{refused:?}");
-    // Of what the agent itself has added to the pod, nothing has changed.
+    // The error mentions no fields that the agent itself has added to the pod.
     assert!(
         !message(&refused).contains("riority") && !message(&refused).contains("preemption"),
         "{refused:?}"
@@ -252,7 +252,7 @@ fn ephemeral_containers_are_not_changed_by_a_patch_of_the_pod() {
     assert_eq!(added.0, 200, "{added:?}");
     let refused = device.patch(WEB, "merge", &json!({ "spec": { "ephemeralContainers": [] } }));
     assert!(refused.0 == 422 && message(&refused).contains(words), "{refused:?}");
-    // Whoever sends them back as they are changes something else.
+    // A patch that leaves them unchanged can change other fields.
     let labels = json!({ "metadata": { "labels": { "tier": "front" } } });
     assert_eq!(device.patch(WEB, "merge", &labels).0, 200);
     let web = device.pod("web").object().expect("it is there");

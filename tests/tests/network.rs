@@ -1,4 +1,4 @@
-//! Each pod on its own network, and all of them within reach.
+//! Each pod has a network of its own, and all of them can reach each other.
 
 use nodlet_tests::{Device, manifest};
 
@@ -43,7 +43,7 @@ fn a_range_that_the_machine_uses_is_told_when_the_agent_starts() {
     let told = format!("use {range} for pods: the machine has the address ");
     assert!(other.agent_log().contains(&told), "{}", other.agent_log());
 
-    // A pod that cannot have its network says so itself, and leaves nothing when it goes.
+    // A pod whose network cannot be created reports that itself, and leaves nothing behind.
     other.write_manifest("late.yaml", &manifest::pod("late", "sleep"));
     let late = other.pod("late");
     other.wait_for("the pod to say why it waits", || late.container("app").message().contains(&told));

@@ -1,7 +1,7 @@
-//! The Debian package on a Debian with systemd: what `docs/packages.md` says of it. dpkg installs,
-//! upgrades, removes and purges it while pods run.
+//! The Debian package on a Debian with systemd, as `docs/packages.md` describes it. dpkg installs, upgrades,
+//! removes and purges it while pods run.
 //!
-//! `cargo xtask guest package` builds two packages and runs these, in a machine of their own.
+//! `cargo xtask guest package` builds two packages and runs these tests, in a virtual machine.
 
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
@@ -18,10 +18,10 @@ const SECOND: &str = "/packages/nodlet-2.deb";
 
 const MANIFESTS: &str = "/etc/nodlet/manifests";
 
-/// How long something may take that is a matter of moments.
+/// The timeout of operations that usually take moments.
 const DEADLINE: Duration = Duration::from_secs(180);
 
-/// Runs a command to its end; what it said. Words are split at spaces.
+/// Runs a command, whose arguments are split at spaces, until it ends. Returns its output.
 #[track_caller]
 fn run(line: &str) -> String {
     let (ok, said) = try_run(line);
@@ -32,7 +32,7 @@ fn run(line: &str) -> String {
 fn try_run(line: &str) -> (bool, String) {
     let words: Vec<&str> = line.split(' ').collect();
     let mut command = Command::new(words[0]);
-    // As an administrator has it: dpkg needs programs of sbin.
+    // An administrator's PATH, because dpkg needs programs in sbin.
     command.args(&words[1..]).env("PATH", "/usr/sbin:/usr/bin:/sbin:/bin").stdin(Stdio::null());
     let output = command.output();
     let output = output.unwrap_or_else(|error| panic!("{line}: {error}"));
@@ -40,7 +40,7 @@ fn try_run(line: &str) -> (bool, String) {
     (output.status.success(), text.concat())
 }
 
-/// What was written last, for who reads of a failure.
+/// The latest journal entries, for the reader of a failure.
 fn journal() -> String {
     try_run("journalctl --no-pager --lines=60 --output=short-monotonic").1
 }
@@ -54,7 +54,7 @@ fn wait_for(what: &str, mut is_so: impl FnMut() -> bool) {
     }
 }
 
-/// The package, installed; purged in the end.
+/// The installed package, which is purged on drop.
 struct Installed;
 
 impl Installed {
@@ -74,12 +74,12 @@ impl Drop for Installed {
     }
 }
 
-/// A property of the service, as systemd has it now.
+/// A current property of the service in systemd.
 fn property(name: &str) -> String {
     run(&format!("systemctl show --property={name} --value nodlet.service")).trim().to_owned()
 }
 
-/// Puts a manifest with this name into place, and waits until its pod is ready.
+/// Writes a manifest with this name, and waits until its pod is ready.
 fn start_pod(name: &str, steps: &str) {
     fs::write(format!("{MANIFESTS}/{name}.yaml"), manifest::pod(name, steps)).expect("it can be written to");
     wait_for_pod(name);
@@ -98,7 +98,7 @@ fn status(pod: &str) -> Value {
     object["status"].clone()
 }
 
-/// How far a pod has counted, one number a line; none may be missing.
+/// How far a pod has counted, with one number per line; none may be missing.
 fn count(pod: &str) -> usize {
     let log = run(&format!("nodlet logs {pod}"));
     let lines: Vec<&str> = log.lines().collect();
@@ -109,7 +109,7 @@ fn count(pod: &str) -> usize {
     lines.len()
 }
 
-/// Processes whose command line has these words, but for this one.
+/// Processes whose command line contains these words, except this one.
 fn processes(words: &str) -> Vec<i32> {
     let entries = fs::read_dir("/proc").expect("it is mounted").flatten();
     let pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse::<i32>().ok());
@@ -146,13 +146,13 @@ fn once_installed_the_service_runs_and_members_of_the_group_use_it() {
     let (ok, said) = try_run(stranger);
     assert!(!ok && said.contains("as a member of the group nodlet"), "{said}");
 
-    // The documentation that it comes with is there and is that of this program.
+    // The package contains documentation, and it belongs to this program.
     for verb in ["", "-get", "-agent", "-port-forward"] {
         assert!(Path::new(&format!("/usr/share/man/man1/nodlet{verb}.1.gz")).is_file(), "{verb}");
     }
     let bash = "source /usr/share/bash-completion/completions/nodlet\n\
                 COMP_WORDS=(nodlet push --w); COMP_CWORD=2; COMP_LINE='nodlet push --w'; _nodlet; echo ${COMPREPLY[@]}";
-    // As after the tabulator key: zsh completes nowhere but in a terminal, which its module gives it.
+    // Simulates the tab key: zsh only completes in a terminal, which its module provides.
     let zsh = "zmodload zsh/zpty; zpty shell zsh -f -i\n\
                zpty -w shell \"PS1=; unsetopt zle_bracketed_paste; autoload -Uz compinit; compinit -u -D; \
                bindkey '^I' expand-or-complete; print -r -- ready\"\n\
@@ -192,7 +192,8 @@ fn a_counter_counts_on_while_the_service_is_restarted_and_the_package_upgraded()
     let executed = fs::read_link(format!("/proc/{}/exe", property("MainPID"))).expect("the agent runs");
     assert_eq!(executed, Path::new("/usr/bin/nodlet"), "it executes the new file");
 
-    // And back; then one that somebody has stopped and disabled stays so, and its pods run on.
+    // Then a downgrade. After that, a service that was stopped and disabled stays so, and its pods keep
+    // running.
     run(&format!("dpkg --install {FIRST}"));
     counts_on("a downgrade");
     run("systemctl disable --now nodlet");
@@ -221,7 +222,7 @@ fn remove_ends_pods_and_keeps_data_which_purge_removes() {
     let ours = links.filter(|link| link.file_name().to_string_lossy().starts_with("nl"));
     assert_eq!(ours.count(), 0, "a link of a pod is left");
 
-    // Installed again it goes on with what is there.
+    // After reinstallation, nodlet continues with the existing state.
     run(&format!("dpkg --install {SECOND}"));
     wait_for_pod("web");
     wait_for_pod("applied");

@@ -1,11 +1,11 @@
-//! Restart policies of containers' own and their rules, with real processes.
+//! Restart policies and rules of individual containers, with real processes.
 
 use std::fs;
 use std::path::Path;
 
 use nodlet_tests::{Device, manifest};
 
-/// Where the containers of a test note that they begin.
+/// The mount of the directory in which the containers of a test record that they start.
 const ONE: &str = "volumeMounts: [{name: one, mountPath: /one}]\n";
 
 fn noting(name: &str, steps: &str, more: &str) -> String {
@@ -86,7 +86,7 @@ fn all_containers_begin_again_in_their_sandbox_for_an_exit_with_such_a_rule() {
         }
         assert_eq!((device.pod("web").uid(), device.pod("web").ip()), (uid.clone(), ip.clone()));
         assert!(device.pod("web").events().iter().any(|event| event == "Killing: killing"));
-        // Whoever comes next knows how far it was.
+        // A new agent knows the progress of the pod.
         device.kill_agent();
         device.start_agent();
         device.pod("web").wait_ready();

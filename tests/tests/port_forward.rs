@@ -1,4 +1,4 @@
-//! Ports of this machine that lead into a pod, by our verb and by kubectl.
+//! Forwarding of this machine's ports to a pod, with nodlet's verb and with kubectl.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{Shutdown, TcpStream};
@@ -21,7 +21,7 @@ impl Forwarding {
         let first = lines.next().expect("it says where it listens").expect("it is text");
         let port = first.strip_prefix("Forwarding from 127.0.0.1:").and_then(|rest| rest.split(' ').next());
         let port = port.and_then(|port| port.parse().ok()).unwrap_or_else(|| panic!("{first}"));
-        // Read on, or it would be held up by its own words.
+        // Keep reading; otherwise the forwarder would block on its own output.
         std::thread::spawn(move || lines.for_each(drop));
         let (say, errors) = mpsc::channel();
         let words = BufReader::new(child.stderr.take().expect("it is piped")).lines();
@@ -33,12 +33,12 @@ impl Forwarding {
         TcpStream::connect(("127.0.0.1", self.port)).expect("it listens")
     }
 
-    /// Sends this, ends it, and gives what comes back to the end.
+    /// Sends these bytes, ends the input, and returns the complete response.
     fn ask(&self, bytes: &[u8]) -> Vec<u8> {
         exchange(self.connect(), bytes)
     }
 
-    /// Waits for a line on stderr with this in it.
+    /// Waits for a line on stderr that contains this text.
     fn wait_for_error(&self, text: &str) {
         let deadline = std::time::Duration::from_secs(60);
         while !self.errors.recv_timeout(deadline).expect("it says why").contains(text) {}
@@ -63,7 +63,7 @@ fn exchange(connection: TcpStream, bytes: &[u8]) -> Vec<u8> {
     reading.join().expect("no reader panics").expect("it is read to its end")
 }
 
-/// A pod that answers on its 127.0.0.1 alone with what it is sent.
+/// A pod that echoes its input, and listens only on its 127.0.0.1.
 fn mirror(device: &Device) {
     let container =
         manifest::container("app", "mirror 127.0.0.1:7000", "ports: [{name: echo, containerPort: 7000}]");
@@ -122,7 +122,7 @@ fn a_port_on_which_nobody_listens_is_told_and_the_next_connection_works_again() 
     mirror(&device);
     for (_, forwarding) in each(&device, &kubectl, ":7001") {
         let mut answer = Vec::new();
-        // Reset or ended: there is nobody.
+        // The connection is reset or ended, because nobody listens.
         let _ = forwarding.connect().read_to_end(&mut answer);
         assert!(answer.is_empty());
         forwarding
@@ -146,7 +146,7 @@ fn a_client_that_does_not_read_holds_up_neither_the_agent_nor_another() {
     let piece = vec![b'x'; 1 << 20];
     let mut taken = 0;
     let mut idle = 0;
-    // Until nothing of what it sends is taken: all buffers on the way are full.
+    // Write until nothing more is accepted: all buffers on the way are full.
     device.wait_for("it to be held up", || {
         match (&stuck).write(&piece) {
             Ok(written) => (taken, idle) = (taken + written, 0),
@@ -179,7 +179,7 @@ fn a_client_that_is_gone_while_it_is_held_up_is_forgotten() {
             idle > 50
         });
         assert!(held() > before, "{who}: there is a connection");
-        // kubectl's own is there before.
+        // kubectl's own process must go first.
         drop(forwarding);
         if who == "kubectl" {
             kubectl.cut();
@@ -196,7 +196,7 @@ fn a_pod_of_the_hosts_network_is_reached_and_one_that_does_not_run_is_refused() 
     let refused = device.nodlet(["port-forward", "job", "80"]).refused();
     assert!(refused.contains("pod is not running. Current status=Succeeded"), "{refused}");
 
-    // A port of the machine that is free now.
+    // A currently free port of the machine.
     let free = std::net::TcpListener::bind("127.0.0.1:0")
         .expect("there is one")
         .local_addr()

@@ -1,4 +1,4 @@
-//! PodPresets: what pods are given when they are admitted, and keep.
+//! PodPresets: the fields that pods get when they are admitted, and keep.
 
 use nodlet_tests::{Device, Kubectl, manifest};
 use serde_json::Value;
@@ -9,7 +9,7 @@ fn preset(name: &str, spec: &str) -> String {
     )
 }
 
-/// A pod with these labels and annotations that says its environment and stays.
+/// A pod with these labels and annotations that prints its environment and keeps running.
 fn pod(name: &str, metadata: &str) -> String {
     manifest::pod(name, "env then sleep").replacen(
         &format!("name: {name}\n"),
@@ -79,7 +79,7 @@ fn an_admitted_pod_keeps_what_it_was_given_whatever_becomes_of_the_preset() {
     let mut device = Device::start();
     let env = |value: &str| preset("p", &format!("env: [{{name: GIVEN, value: {value}}}]"));
     device.write_manifest("0-preset.yaml", &env("first"));
-    // Each run says what it was given, and is over soon after.
+    // Each run prints its environment and ends on request.
     device.write_manifest("again.yaml", &manifest::pod("again", "env then wait /tmp/go then exit 1"));
     device.write_manifest("stays.yaml", &pod("stays", ""));
     device.pod("stays").wait_log("app", "GIVEN=first");
@@ -88,7 +88,8 @@ fn an_admitted_pod_keeps_what_it_was_given_whatever_becomes_of_the_preset() {
     assert!(mark(&before, "p").is_some());
     let (uid, born) = (device.pod("stays").uid(), device.pod("stays").born("app"));
 
-    // Changed: the next run of a container has what its pod was admitted with, and no pod is replaced.
+    // After a change of the preset, the next run of a container has what its pod was admitted with, and no
+    // pod is replaced.
     device.write_manifest("0-preset.yaml", &env("second"));
     let shown = || device.get("/apis/settings.k8s.io/v1alpha1/namespaces/default/podpresets/p");
     device
@@ -102,7 +103,7 @@ fn an_admitted_pod_keeps_what_it_was_given_whatever_becomes_of_the_preset() {
     device.write_manifest("new.yaml", &pod("new", ""));
     device.pod("new").wait_log("app", "GIVEN=second");
 
-    // A later agent, and one that finds its manifest changed in nothing.
+    // A new agent, which finds the pod's manifest unchanged.
     device.kill_agent();
     device.start_agent();
     device.wait_for("the pod to be shown", || device.pod("stays").object().is_some());
@@ -114,7 +115,7 @@ fn an_admitted_pod_keeps_what_it_was_given_whatever_becomes_of_the_preset() {
     assert_eq!(after["spec"], before["spec"]);
     assert_eq!(device.pod("stays").born("app"), born, "it was not restarted");
 
-    // After a power cut, with the preset gone: what was admitted is on the card.
+    // After a power cut, with the preset removed: the admitted spec is on the card.
     device.remove_manifest("0-preset.yaml");
     device.wait_for("the preset to go", || {
         device.get("/apis/settings.k8s.io/v1alpha1/namespaces/default/podpresets/p").is_err()
@@ -184,13 +185,13 @@ fn kubectl_and_nodlet_show_make_change_and_delete_presets() {
     );
     assert!(kubectl.run(["api-resources", "--api-group=settings.k8s.io"]).ok().contains("podpresets"));
 
-    // What it makes is applied to what comes later.
+    // An applied preset affects later pods.
     assert_eq!(device.nodlet(["apply", "-f", &file("web.yaml", &pod("web", WEB))]).ok(), "pod/web created\n");
     device.pod("web").wait_log("app", "A=x");
     let changed = file("made.yaml", &preset("made", "env: [{name: A, value: yy}]"));
     assert_eq!(kubectl.run(["replace", "-f", &changed]).ok(), "podpreset.settings.k8s.io/made replaced\n");
     assert_eq!(device.nodlet(["apply", "-f", &changed]).ok(), "podpreset.settings.k8s.io/made unchanged\n");
-    // To apply the pod again changes nothing of it, either.
+    // Applying the pod again does not change it, either.
     assert_eq!(
         device.nodlet(["apply", "-f", &device.path("/web.yaml").display().to_string()]).ok(),
         "pod/web unchanged\n"
@@ -221,7 +222,7 @@ fn kubectl_and_nodlet_show_make_change_and_delete_presets() {
     device.nodlet(["delete", "podpreset", "more"]).refused();
     assert!(device.pod("web").logs("app").contains("A=x"));
 
-    // One of a file is changed there.
+    // A preset that is defined by a file can only be changed there.
     device.write_manifest("own.yaml", &preset("own", "env: [{name: C}]"));
     device.wait_for("the preset", || {
         device.nodlet(["get", "podpresets", "-o", "name"]).ok() == "podpreset/own\n"
@@ -237,7 +238,7 @@ fn kubectl_and_nodlet_show_make_change_and_delete_presets() {
     }
 }
 
-/// What is added to a pod and changed in it later leaves what presets gave it, and they it.
+/// Later changes of a pod and additions to it neither change the fields from presets, nor do these interfere.
 #[test]
 fn presets_stay_under_patches_containers_to_debug_with_and_a_new_agent() {
     let mut device = Device::start();
@@ -251,7 +252,7 @@ fn presets_stay_under_patches_containers_to_debug_with_and_a_new_agent() {
     web.wait_log("app", "GIVEN=first");
     let (uid, born) = (web.uid(), web.born("app"));
     let spec = web.object().expect("it is here")["spec"].clone();
-    // Presets of later are for others.
+    // A later version of the preset only applies to other pods.
     device.write_manifest("0-preset.yaml", &preset("p", "env: [{name: GIVEN, value: second}]"));
     let same = |device: &Device| {
         let object = device.pod("web").object().expect("it is here");
@@ -270,7 +271,7 @@ fn presets_stay_under_patches_containers_to_debug_with_and_a_new_agent() {
             .run(["debug", "web", "--image=localhost/demo:1", "-c", "tool", "--", "/bin/demo", "env"])
             .ok();
         device.wait_for("it to be over", || device.pod("web").container("tool").exit_code() == Some(0));
-        // What is debugged with is given nothing.
+        // Presets do not apply to ephemeral containers.
         assert!(!device.pod("web").logs("tool").contains("GIVEN"));
         same(&device);
     }
@@ -280,7 +281,7 @@ fn presets_stay_under_patches_containers_to_debug_with_and_a_new_agent() {
     let object = same(&device);
     assert_eq!(object["spec"]["ephemeralContainers"][0]["name"], "tool");
     assert_eq!(object["metadata"]["labels"]["tier"], "front");
-    // To the next agent it may be said, too, and to apply it once more changes no container.
+    // A new agent accepts changes, too, and applying the pod once more changes no container.
     {
         let kubectl = Kubectl::new(&device);
         kubectl.run(["label", "pod", "web", "tier=back", "--overwrite"]).ok();
@@ -309,7 +310,7 @@ fn a_pod_that_was_given_something_takes_another_image_in_place_and_waits_for_it(
         pending.is_some_and(|pending| pending["reason"] == "ErrImagePull")
     });
     let web = device.pod("web");
-    // A change that makes another pod would be held back, and the pod be shown as it was.
+    // If the change required another pod, it would be held back, and the pod would be shown unchanged.
     let object = web.object().expect("it is here");
     assert_eq!(object["spec"]["containers"][0]["image"], "localhost/demo:9");
     assert!(mark(&object, "p").is_some() && object["spec"].to_string().contains("GIVEN"), "{object}");

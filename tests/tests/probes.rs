@@ -1,5 +1,4 @@
-//! Probes on real containers: what they see, what they do, and that none waits
-//! for another.
+//! Probes of real containers: what they see, what they cause, and that none waits for another.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -51,7 +50,7 @@ fn a_failing_liveness_probe_restarts_the_container_and_says_why() {
         "web.yaml",
         &server(
             "web",
-            // A server that is slow to begin on a busy machine is not what fails here.
+            // The startup probe excludes failures because a server starts slowly on a busy machine.
             "startupProbe: {httpGet: {path: /healthz, port: 8080}, periodSeconds: 1, timeoutSeconds: 60, failureThreshold: 600}\n\
              livenessProbe: {httpGet: {path: /healthz, port: 8080}, periodSeconds: 1, timeoutSeconds: 60, failureThreshold: 2}",
         ),
@@ -67,7 +66,7 @@ fn a_failing_liveness_probe_restarts_the_container_and_says_why() {
         events.iter().any(|event| event == "Killing: Container app failed liveness probe, will be restarted"),
         "{events:?}"
     );
-    // The new run has a file system of its own, without the mark of sickness.
+    // The new run has a fresh file system, without the file that makes it sick.
     web.wait_ready();
 }
 
@@ -115,7 +114,7 @@ fn redirects_are_followed_to_the_same_host_only() {
     device.write_manifest("far.yaml", &server("far", &probe("/redirect-away")));
     device.pod("near").wait_ready();
     device.pod("near").wait_log("app", "GET /healthz");
-    // A redirect to elsewhere counts as success, and is told.
+    // A redirect to another host counts as success, with a warning.
     device.pod("far").wait_ready();
     device.wait_for("the warning", || {
         device.pod("far").events().iter().any(|event| {
@@ -178,7 +177,7 @@ fn an_exec_probe_that_overruns_is_killed_with_all_it_started() {
 fn a_probe_that_is_over_before_it_has_a_name_is_not_lost() {
     let device = Device::start();
     let steps = Steps::hold_a_name(device.agent_pid());
-    // One probe, and no second one to make up for it.
+    // There is only one probe, so no later one can compensate for its loss.
     let probe = "readinessProbe: {exec: {command: [/bin/demo, exit, \"0\"]}, periodSeconds: 3600, timeoutSeconds: 3600}";
     device.write_manifest(
         "quick.yaml",
@@ -232,8 +231,8 @@ fn of_many_exec_probes_four_run_at_once_and_each_has_its_turn() {
     let inotify = Inotify::init(InitFlags::IN_NONBLOCK).expect("the kernel has inotify");
     inotify.add_watch(&running, AddWatchFlags::IN_CREATE | AddWatchFlags::IN_DELETE).expect("it is there");
 
-    // Each has a file there while it runs, and takes as long as its period: without a
-    // turn for the others those that were first could have all places for ever.
+    // Each probe has a file in the directory while it runs, and takes as long as its period: if slots were
+    // not handed out in turn, the first probes could keep all slots for ever.
     let probed = |name: &str| {
         let steps = format!(
             "append /one/asked {name} then touch /one/running/{name} then wait /one/go then sleep 1 then rm /one/running/{name}"
@@ -258,7 +257,7 @@ fn of_many_exec_probes_four_run_at_once_and_each_has_its_turn() {
             [1, 2].iter().all(|number| device.pod(pod).container(&format!("{pod}{number}")).is_running())
         });
     }
-    // The places are taken, by probes that wait. One that needs no place is asked all the same.
+    // Waiting probes take all slots. A probe that needs no slot is performed nevertheless.
     let asks = "readinessProbe: {httpGet: {path: /healthz, port: web}, periodSeconds: 1}";
     device.write_manifest("web.yaml", &server("web", asks));
     device.pod("web").wait_ready();
