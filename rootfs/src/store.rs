@@ -2,12 +2,12 @@
 //!
 //! ```text
 //! <root>/var/lib/nodlet/images/           and, read-only below it, <root>/usr/lib/nodlet/images/
-//!   index.json                            which images there are, under which names
+//!   index.json                            the images and their names
 //!   images/<config digest>.json           one image: its configuration and its layers
 //!   layers/<diff ID>.erofs                one layer: a file system
-//!   staging/                              a load under way
-//! <root>/run/nodlet/leases/<image>/<pod>  who uses an image, and its name for people; gone with the
-//!                                         boot, as the pods are
+//!   staging/                              the files of a running load
+//! <root>/run/nodlet/leases/<image>/<pod>  a pod's use of an image, and the image's name for people;
+//!                                         lost at a reboot, as the pods are
 //! ```
 //!
 //! Only what `index.json` names exists. A load or a removal takes effect in the one rename that replaces it,

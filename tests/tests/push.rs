@@ -1,5 +1,5 @@
-//! `nodlet push` and `nodlet --board`: to a device whose `ssh` is a shell, since what ssh itself does
-//! is not nodlet's; `cargo xtask boards` has a real one.
+//! `nodlet push` and `nodlet --board` to a device whose `ssh` is a shell, since these tests do not test ssh
+//! itself; `cargo xtask boards` uses a real one.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -9,7 +9,7 @@ use nodlet_tests::image::{ARCHITECTURE, Image};
 use nodlet_tests::ssh::{BOARD, Line, cutter, noise, path, text};
 use nodlet_tests::{Device, manifest, nodlet_program};
 
-/// What a push may change: images, and pods that were applied.
+/// The state that a push may change: images, and applied pods.
 fn state(device: &Device) -> (String, Vec<String>) {
     (device.nodlet(["image", "ls"]).ok(), device.pods())
 }
@@ -52,7 +52,7 @@ fn images_and_manifests_come_together_and_only_what_is_lacking_is_sent() {
     let out = line.ok(&device, &["push", BOARD, path(&archive)]);
     assert!(out.starts_with("image/localhost/app:1 loaded, 1 of 1 layers sent, 100 kB"), "{out}");
 
-    // Another layer on it, with a pod, from a directory.
+    // From a directory: another layer on top of that image, with a pod.
     let site = device.path("/site");
     fs::create_dir(&site).expect("new");
     let program = fs::read(nodlet_tests::demo_program()).expect("built");
@@ -107,7 +107,7 @@ fn what_cannot_be_is_refused_by_name_and_changes_nothing() {
         assert!(refused.contains(expected), "{file}: {refused}");
         assert_eq!(state(&device), before, "{file}");
     }
-    // Its name promises another content.
+    // The layer's content does not match the digest in its name.
     let mut bytes = fs::read(&image).expect("there");
     let layer = bytes.windows(2).position(|pair| pair == [0x1f, 0x8b]).expect("a layer in gzip");
     bytes[layer + 20] ^= 1;
@@ -127,7 +127,7 @@ fn a_push_that_is_cut_at_any_byte_changes_nothing_and_the_next_goes_on() {
     image.layer().file("b", 0o644, &noise(200_000, 7)).write_oci_archive(&archive).expect("written");
     let pod = device.path("/cut.yaml");
     fs::write(&pod, manifest::pod("cut", "sleep")).expect("written");
-    // A pass that counts.
+    // Records how many bytes are sent.
     let counted = device.path("/counted");
     let whole = Line::new(&device, "whole", &format!("tee {}", counted.display()));
     whole.ok(&device, &["push", BOARD, path(&archive), path(&pod), "--dry-run"]);
@@ -148,13 +148,13 @@ fn a_push_that_is_cut_at_any_byte_changes_nothing_and_the_next_goes_on() {
         assert!(refused.contains("board"), "cut at {cut}: {refused}");
         assert_eq!(state(&device), before, "cut at {cut}");
     }
-    // The last cut left some 450 kB.
+    // The last cut left some 450 kB on the board.
     let out = whole.ok(&device, &["push", BOARD, path(&archive), path(&pod)]);
     let sent = fs::metadata(&counted).expect("counted").len();
     assert!(sent < offer + 150_000, "{sent} bytes after a cut at 450 kB");
     assert!(out.ends_with("pod/cut created\n"), "{out}");
     assert!(fs::read_dir(&spool).expect("still there").next().is_none(), "nothing is left over");
-    // Cut between the last piece and the word to carry it out, nothing had changed either.
+    // A cut between the last piece and the message that commits the push changes nothing either.
     device.nodlet(["delete", "pod", "cut"]).ok();
     device.nodlet(["image", "rm", "localhost/cut:1"]).ok();
     let all = whole.run(&device, &["push", BOARD, path(&archive), path(&pod)]);
@@ -178,7 +178,7 @@ fn of_two_pushes_at_once_one_is_told_to_wait_its_turn() {
         .file("a", 0o644, &noise(100_000, 9))
         .write_oci_archive(&archive)
         .expect("written");
-    // Holds its connection open behind the offer.
+    // Holds its connection open after the offer.
     let gate = device.path("/gate");
     let slow = Line::new(
         &device,
@@ -223,7 +223,7 @@ fn a_disk_without_room_says_so_before_anything_is_sent() {
     assert_eq!(state(&device), before);
 }
 
-/// What is left of a push that was carried out: nothing.
+/// The path of a push's record; the record does not exist once the push is complete.
 fn record(device: &Device) -> std::path::PathBuf {
     device.path("/var/lib/nodlet/push/redo.json")
 }
@@ -243,12 +243,12 @@ fn a_manifest_that_is_rejected_at_the_end_takes_back_those_before_it() {
     let write = |name: &str, text: String| fs::write(site.join(name), text).expect("written");
     write("1.yaml", manifest::pod("old", "print first then sleep"));
     line.ok(&device, &["push", BOARD, path(&site), "--wait"]);
-    // Each may be by itself, and there is one default at most.
+    // Each class is valid alone, but at most one may be the default.
     write("1.yaml", manifest::pod("old", "print second then sleep"));
     write("2.yaml", manifest::pod("new", "sleep"));
     write("3.yaml", priority_class("low"));
     write("4.yaml", priority_class("high"));
-    // With the push come a new image, and another one for a name that is in use.
+    // The push brings a new image, and another image for a name that is in use.
     let image = |name: &str, bytes: &[u8]| Image::new(name).file("f", 0o644, bytes);
     let archive = site.join("used.tar");
     image("localhost/used:1", b"first").write_oci_archive(&archive).expect("written");
@@ -311,20 +311,20 @@ fn a_push_that_lost_its_power_is_carried_out_when_its_images_were_loaded() {
         })
         .to_string()
     };
-    // Cut behind the load.
+    // The push was cut after the load.
     device.kill_agent();
     fs::write(record(&device), redo(&id, "after")).expect("written");
     device.start_agent();
     device.wait_for("the push to be carried out", || !record(&device).exists());
     assert_eq!(device.pods(), ["after"]);
     device.pod("after").wait_ready();
-    // Cut before it.
+    // The push was cut before the load.
     device.kill_agent();
     fs::write(record(&device), redo(&format!("sha256:{}", "0".repeat(64)), "before")).expect("written");
     device.start_agent();
     device.wait_for("the push to be forgotten", || !record(&device).exists());
     assert_eq!(device.pods(), ["after"]);
-    // And where no agent was started meanwhile, by the next push.
+    // If no agent was started in between, the next push completes the interrupted one.
     fs::write(record(&device), redo(&id, "next")).expect("written");
     line.ok(&device, &["push", BOARD, path(&archive)]);
     assert!(!record(&device).exists());
@@ -338,13 +338,13 @@ fn an_update_is_sent_with_its_signature_and_the_boards_verdict_is_passed_on() {
     let device = Device::start();
     let line = Line::new(&device, "plain", "cat");
     let program = device.path("/nodlet-9");
-    // More than any buffer between holds.
+    // More than all buffers on the way can hold.
     fs::write(&program, noise(3_000_000, 13)).expect("written");
-    // Process 1 of the machine that tests is no nodlet: its refusal comes before it reads anything.
+    // Process 1 of the test machine is not nodlet: the push is rejected before the board reads any of it.
     let refused = line.refused(&device, &["push", BOARD, "--system", path(&program)]);
     assert!(refused.contains("and not nodlet's init"), "{refused}");
 
-    // A board that keeps what it is sent.
+    // A board that stores what it is sent.
     let board = Line::new(&device, "board", "cat");
     let (got, said) = (device.path("/got"), device.path("/said"));
     let nodlet = board.directory.join("nodlet");
@@ -376,7 +376,7 @@ fn an_update_is_sent_with_its_signature_and_the_boards_verdict_is_passed_on() {
     stand_in("echo given up >&2; exit 1");
     assert_eq!(board.refused(&device, &["push", BOARD, "--system", path(&program)]), "given up\n");
 
-    // What is wrong here is told before a connection is made.
+    // Errors on this side are reported before a connection is made.
     fs::remove_file(&said).expect("there");
     fs::write(&other, "shopping list\n").expect("written");
     for (words, expected) in [
@@ -430,7 +430,7 @@ fn images_are_listed_by_whoever_may_open_the_socket() {
     let archive = device.path("/app.tar");
     Image::new("localhost/pushed:1").file("a", 0o644, b"x").write_oci_archive(&archive).expect("written");
     line.ok(&device, &["push", BOARD, path(&archive)]);
-    // Whatever umask root has.
+    // Root's umask does not matter.
     let other = device.path("/other.tar");
     Image::new("localhost/other:1").file("a", 0o644, b"y").write_oci_archive(&other).expect("written");
     let script = format!(
@@ -440,7 +440,7 @@ fn images_are_listed_by_whoever_may_open_the_socket() {
     );
     let changed = std::process::Command::new("sh").args(["-c", &script]).output().expect("a shell");
     assert!(changed.status.success(), "{changed:?}");
-    // The programs that are tested may lie where only root finds them.
+    // The programs under test may be in a directory that only root can enter.
     let program = device.path("/nodlet-of-all");
     fs::copy(nodlet_program(), &program).expect("copied");
     let as_member = |words: &[&str]| {
@@ -468,7 +468,7 @@ fn a_push_goes_on_by_itself_after_a_dropped_line() {
         .expect("written");
     let pod = device.path("/retry.yaml");
     fs::write(&pod, manifest::pod("retry", "sleep")).expect("written");
-    // Each connection but the third ends after 400 kB; the third is not even made.
+    // Each connection ends after 400 kB, except the third, which is never established.
     let (counted, passed) = (device.path("/counted"), device.path("/passed"));
     let upwards = format!(
         "echo >> {0}; (case $(wc -l < {0}) in 3) exit 1;; *) {1};; esac) | tee -a {2}",
@@ -486,10 +486,10 @@ fn a_push_goes_on_by_itself_after_a_dropped_line() {
     assert_eq!(pauses, ["1s", "1s", "2s"], "{err}");
     let connections = fs::read_to_string(&counted).expect("counted").len();
     assert_eq!(connections, 4, "{err}");
-    // What had come was not sent once more, but for a piece of 64 KiB at each end.
+    // The bytes that had arrived were not sent again, except a piece of 64 KiB at each cut.
     let sent = fs::metadata(&passed).expect("counted").len();
     assert!(sent < 1_100_000, "{sent} bytes for 900 kB");
-    // Nor is anything tried again before a layer was sent.
+    // No attempt is repeated before a layer was sent.
     let dead = Line::new(&device, "dead", "echo >> $0.calls; exit 255; cat");
     dead.refused(&device, &["push", BOARD, path(&archive)]);
     let calls = fs::read_to_string(dead.directory.join("ssh.calls")).expect("called");
@@ -500,7 +500,7 @@ fn a_push_goes_on_by_itself_after_a_dropped_line() {
 fn a_board_rejects_an_update_while_it_is_being_sent() {
     let device = Device::start();
     let line = Line::new(&device, "board", "cat");
-    // Where process 1 is called as nodlet's init, with a device image's files.
+    // Here process 1 appears as nodlet's init, with the files of a device image.
     let (nodlet, board) = (line.directory.join("nodlet"), line.directory.join("board"));
     fs::remove_file(&nodlet).expect("a link");
     let inner = |rules: &str| {
@@ -528,7 +528,7 @@ fn a_board_rejects_an_update_while_it_is_being_sent() {
     fs::write(&program, noise(3_000_000, 19)).expect("written");
     let refused = line.refused(&device, push);
     assert!(refused.starts_with("error: the update is rejected: it is not signed"), "{refused}");
-    // The key's own, of four bytes: `test`.
+    // The key's own signature, of the four bytes `test`.
     fs::write(
         &signature,
         "untrusted comment: signature from minisign secret key\n\
@@ -555,11 +555,11 @@ fn a_board_rejects_an_update_while_it_is_being_sent() {
 #[test]
 fn an_ordinary_user_in_the_sockets_group_pushes() {
     use std::os::unix::process::CommandExt;
-    /// An ordinary user, and the group of the socket.
+    /// The uid of an ordinary user, and the gid of the socket's group.
     const USER: u32 = 65534;
     let device = Device::start();
     let line = Line::new(&device, "member", "cat");
-    // The programs that are tested may lie where only root finds them.
+    // The programs under test may be in a directory that only root can enter.
     let program = line.directory.join("nodlet");
     fs::remove_file(&program).expect("a link");
     fs::copy(nodlet_program(), &program).expect("copied");

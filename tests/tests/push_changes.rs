@@ -1,4 +1,4 @@
-//! `nodlet push` of a layer that is much like one on the board: only its changed blocks go over.
+//! `nodlet push` of a layer that is similar to one on the board: only its changed blocks are sent.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -7,7 +7,7 @@ use nodlet_tests::image::Image;
 use nodlet_tests::ssh::{BOARD, Line, cutter, noise, path};
 use nodlet_tests::{Device, manifest};
 
-/// An application: a program of a megabyte and more, and files beside it.
+/// An application: a program of more than a megabyte, and other files.
 struct Application {
     base: Image,
     program: Vec<u8>,
@@ -17,11 +17,11 @@ impl Application {
     fn new() -> Application {
         let demo = fs::read(nodlet_tests::demo_program()).expect("built");
         let base = Image::new("localhost/app:1").file("etc/release", 0o644, &noise(50_000, 1));
-        // An ELF program does not mind what follows it.
+        // Bytes after the end of an ELF program do no harm.
         Application { base, program: [demo, noise(1_500_000, 2)].concat() }
     }
 
-    /// The image with something put into the program, behind so many of its last bytes.
+    /// The image with `put` inserted into the program, `from_the_end` bytes before its end.
     fn image(&self, name: &str, from_the_end: usize, put: &[u8]) -> Image {
         let mut program = self.program.clone();
         let at = program.len() - from_the_end;
@@ -40,7 +40,7 @@ impl Application {
     }
 }
 
-/// A board with the application's first version, and its line.
+/// A board with the application's first version.
 fn board() -> (Device, Application) {
     let (device, application) = (Device::start(), Application::new());
     let archive = application.write(&device, "/app1.tar", application.image("localhost/app:1", 0, &[]));
@@ -49,13 +49,13 @@ fn board() -> (Device, Application) {
     (device, application)
 }
 
-/// The spool, which is empty after a push.
+/// The names of the files in the spool, which is empty after a push.
 fn spool(device: &Device) -> Vec<String> {
     let entries = fs::read_dir(device.path("/var/lib/nodlet/push")).expect("made by a push");
     entries.map(|entry| entry.expect("listed").file_name().to_string_lossy().into_owned()).collect()
 }
 
-/// A line, and the files into which it copies what is sent up and what comes down.
+/// A connection, and the files into which it copies what is sent to the board and what comes from it.
 fn counting(device: &Device) -> (Line, PathBuf, PathBuf) {
     let (up, down) = (device.path("/up"), device.path("/down"));
     let tee = |file: &Path| format!("tee {}", file.display());
@@ -81,15 +81,15 @@ fn of_a_large_layer_with_a_small_change_little_goes_over() {
     assert!(out.contains(" kB instead of "), "{out}");
     let (archive, up, down) = (length(&archive), length(&up), length(&down));
     println!("of an archive with {archive} bytes, {up} went up and {down} came down");
-    // The program is other noise than gzip makes smaller: 200 names, 3000 bytes, documents.
+    // Sent are the entries of 200 files, the 3000 bytes, which gzip cannot compress, and the documents.
     assert!(up < 30_000, "{up} bytes up");
-    // Each block of 4 KiB has 13 bytes in the list, and each small file 12.
+    // In the list, each block of 4 KiB takes 13 bytes, and each small file 12.
     assert!(down < 30_000 && down > archive / 4096 * 13, "{down} bytes down");
     assert!(spool(&device).is_empty(), "{:?}", spool(&device));
     let pod = device.pod("app");
     pod.wait_ready();
     device.wait_for("the program's word", || device.pod("app").logs("app") == "changed\n");
-    // What is there is exactly what the whole layer would have become: its digest says so.
+    // The layer on the board is exactly the whole layer of the archive: its digest proves it.
     let out = line.ok(&device, &["push", BOARD, path(&device.path("/app2.tar"))]);
     assert!(out.contains("unchanged, 0 of 2 layers sent"), "{out}");
 }
@@ -98,13 +98,13 @@ fn of_a_large_layer_with_a_small_change_little_goes_over() {
 fn what_would_not_save_much_goes_over_whole() {
     let (device, application) = board();
     let (line, up, down) = counting(&device);
-    // All of it is another.
+    // A layer whose content is completely different.
     let other = application.base.clone().named("localhost/app:3").layer();
     let other = application.write(&device, "/app3.tar", other.file("data", 0o644, &noise(1_000_000, 77)));
     let out = line.ok(&device, &["push", BOARD, path(&other)]);
     assert!(out.contains("1 of 2 layers sent, 1.0 MB\n"), "{out}");
     assert!(length(&up) > 1_000_000 && spool(&device).is_empty());
-    // A list would have more than the layer.
+    // A list would be larger than the layer.
     let small = application.base.clone().named("localhost/app:4").layer();
     let small = application.write(&device, "/app4.tar", small.file("data", 0o644, &noise(20_000, 78)));
     let out = line.ok(&device, &["push", BOARD, path(&small)]);
@@ -115,7 +115,7 @@ fn what_would_not_save_much_goes_over_whole() {
 #[test]
 fn changed_blocks_that_are_cut_at_any_byte_change_nothing_and_the_next_push_goes_on() {
     let (device, application) = board();
-    // More than one piece, and noise, of which nothing can be spared.
+    // More than one piece, of random bytes, none of which the board has.
     let new = application.image("localhost/app:2", 900_000, &noise(300_000, 9));
     let archive = application.write(&device, "/app2.tar", new);
     let pod = device.path("/cut.yaml");
@@ -130,14 +130,14 @@ fn changed_blocks_that_are_cut_at_any_byte_change_nothing_and_the_next_push_goes
     let mut cuts: Vec<u64> = vec![offer + 1, offer + 17, offer + 18, offer + 50, offer + 70];
     cuts.extend((1..7).map(|step| offer + 50_000 * step + 17 * step));
     for cut in &cuts {
-        // From the beginning each time.
+        // Each attempt starts from the beginning.
         for name in spool(&device) {
             fs::remove_file(device.path("/var/lib/nodlet/push").join(name)).expect("only parts lie there");
         }
         Line::new(&device, "cut", &cutter(*cut)).refused(&device, &push);
         assert_eq!(state(), before, "cut at {cut}");
     }
-    // The last cut left some 300 kB, of which the pieces that were whole are kept.
+    // The last cut left some 300 kB, of which the complete pieces are kept.
     assert!(matches!(&spool(&device)[..], [name] if name.ends_with(".changes.part")), "{:?}", spool(&device));
     let out = whole.ok(&device, &push);
     let sent = length(&counted);
@@ -160,7 +160,7 @@ fn changed_blocks_go_on_by_themselves_after_a_dropped_line() {
     assert!(output.status.success(), "{output:?}");
     let sent = length(&passed);
     assert!(sent > 300_000 && sent < 600_000, "{sent} bytes for 300 kB over lines of 120 kB");
-    // The list came once.
+    // The list was sent only once.
     let came = length(&came);
     assert!(came < 50_000, "{came} bytes came");
 }
@@ -179,7 +179,7 @@ fn a_layer_that_is_not_what_was_foreseen_goes_over_whole() {
     let offer = device.path("/offer");
     let line = Line::new(&device, "whole", &format!("tee {}", offer.display()));
     line.ok(&device, &["push", BOARD, path(&archive), "--dry-run"]);
-    // The flash loses a bit of what was already compared.
+    // The flash flips a bit in data that was already compared.
     let cut = Line::new(&device, "cut", &cutter(length(&offer) + 200_000));
     cut.refused(&device, &["push", BOARD, path(&archive), "--retries", "0"]);
     let mut bytes = fs::read(&base).expect("there");

@@ -1,11 +1,11 @@
-//! Software that people run, in images that people's tools made: redis, nginx and
-//! python3 from Debian's packages, built by buildah, saved by podman and skopeo.
+//! Software that people use, in images made by common tools: redis, nginx and python3 from Debian's packages,
+//! built by buildah, saved by podman and skopeo.
 
 use std::path::{Path, PathBuf};
 
 use nodlet_tests::Device;
 
-/// What `cargo xtask images` made.
+/// The path of an image that `cargo xtask images` built.
 fn image(file: &str) -> PathBuf {
     let project = Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("this is a member of the workspace");
     let path = project.join(".work/images").join(file);
@@ -50,7 +50,7 @@ spec:
     assert_eq!(redis.exec("redis", ["redis-cli", "get", "key"]).ok(), "value\n");
     assert_eq!(redis.exec("redis", ["id", "-u"]).ok(), "101\n", "the image's user");
 
-    // It stops answering without ending: the liveness probe must see to it.
+    // redis stops responding without exiting: the liveness probe must restart it.
     redis.exec("redis", ["redis-cli", "client", "pause", "60000", "ALL"]).ok();
     device.wait_for("a restart", || redis.container("redis").restart_count() == 1);
     redis.wait_ready();

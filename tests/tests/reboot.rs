@@ -1,6 +1,6 @@
-//! What a power cut leaves: manifests, records, logs, and nothing that runs. A pod
-//! that was over stays over, one that was interrupted is told as that, and the rest
-//! goes on where it was.
+//! State after a power cut: manifests, records and logs remain, and no process runs. A finished pod stays
+//! finished, an interrupted container is reported as interrupted, and all other pods continue where they
+//! were.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -10,7 +10,7 @@ use nix::sys::inotify::{AddWatchFlags, InitFlags, Inotify, WatchDescriptor};
 use nodlet_tests::{Device, manifest};
 use serde_json::Value;
 
-/// A pod whose container leaves a line in `/one/NAME` each time that it runs.
+/// A pod whose container adds a line to `/one/NAME` in each run.
 fn noted(shared: &str, name: &str, policy: &str, steps: &str) -> String {
     manifest::pod_of(
         name,
@@ -25,18 +25,18 @@ fn noted(shared: &str, name: &str, policy: &str, steps: &str) -> String {
     )
 }
 
-/// How often the container of `noted` has run.
+/// The number of runs of the container of `noted`.
 fn runs(here: &Path, name: &str) -> usize {
     fs::read_to_string(here.join(name)).unwrap_or_default().lines().count()
 }
 
-/// What is on flash of a pod; `Null` if nothing is.
+/// A pod's record on flash; `Null` if there is none.
 fn record(device: &Device, uid: &str) -> Value {
     let bytes = fs::read(device.path(&format!("/var/lib/nodlet/records/{uid}.json"))).unwrap_or_default();
     serde_json::from_slice(&bytes).unwrap_or_default()
 }
 
-/// Waits until it is on flash that the container has begun so many runs.
+/// Waits until the record on flash counts this many started runs of the container.
 fn wait_recorded(device: &Device, pod: &str, attempts: u64) {
     let uid = device.pod(pod).uid();
     device.wait_for(&format!("{attempts} runs of {pod} to be on flash"), || {
@@ -44,14 +44,14 @@ fn wait_recorded(device: &Device, pod: &str, attempts: u64) {
     });
 }
 
-/// Everything on the disk that is the pod's, by its uid.
+/// The paths of everything on disk that belongs to the pod with this uid.
 fn on_disk(device: &Device, uid: &str) -> Vec<String> {
     let mut found = Vec::new();
     for directory in
         ["/var/lib/nodlet/pods", "/var/lib/nodlet/records", "/var/log/pods", "/var/log/containers"]
     {
         for entry in fs::read_dir(device.path(directory)).expect("it is there").flatten() {
-            // The links are named by pod and container; they lead to where the uid stands.
+            // The links are named after pod and container; the uid is in their targets.
             let target = fs::read_link(entry.path()).unwrap_or_default();
             if format!("{}{}", entry.path().display(), target.display()).contains(uid) {
                 found.push(entry.path().display().to_string());
@@ -74,7 +74,7 @@ fn after_a_power_cut_what_was_over_stays_over_and_the_rest_goes_on() {
     ] {
         device.write_manifest(&format!("{name}.yaml"), &noted(&shared, name, policy, steps));
     }
-    // This one is known to nobody but to us.
+    // No manifest file names this pod: it is applied.
     let always = noted(&shared, "always", "Always", "fail-once /scratch/mark then sleep");
     device.nodlet_with_input(["apply", "-f", "-"], &always).ok();
 
@@ -174,11 +174,11 @@ fn a_record_that_cannot_be_read_makes_no_pod_run_that_may_not_run_again() {
             fs::write(path, "{\"version\":1,").expect("there is space");
         }
         fs::remove_file(&paths[0]).expect("it is there");
-        // Not even its bytes can be had.
+        // The file's bytes cannot be read either: the path becomes a link to itself.
         std::os::unix::fs::symlink(&paths[0], &paths[0]).expect("it is gone");
     };
 
-    // What runs is known to its supervisor.
+    // Supervisors know the pods that are running.
     device.stop_agent();
     damage();
     device.start_agent();
@@ -229,8 +229,8 @@ fn an_agent_that_starts_again_and_finds_all_as_it_was_writes_nothing_to_flash() 
     for name in ["web", "again"] {
         device.pod(name).wait_ready();
     }
-    // What differs from what is on flash is written when it has settled: a pod that came
-    // after the agent is written after everything that the agent wanted to write by then.
+    // Differences from the record on flash are written after a delay: the record of a pod that was created
+    // after the agent's start is written after everything that the agent had to write by then.
     let late = noted(&shared, "late", "Always", "sleep");
     device.write_manifest("late.yaml", &late);
     device.pod("late").wait_ready();
@@ -257,7 +257,7 @@ fn what_an_earlier_boot_left_is_removed_as_soon_as_no_file_is_refused() {
     device.write_manifest("bad.yaml", "kind: Pod");
     device.start_agent();
     device.pod("web").wait_ready();
-    // The file that is wrong may be the one that wants it.
+    // The faulty file may be the one that defines the pod, so its data is kept.
     assert!(!on_disk(&device, &gone).is_empty());
     device.remove_manifest("bad.yaml");
     device.wait_for("nothing of gone to be left", || on_disk(&device, &gone).is_empty());
@@ -325,7 +325,7 @@ fn what_no_pod_owns_in_the_run_directory_is_removed_at_the_next_start() {
     assert!(device.agent_log().contains("notes.txt is no directory of a pod; removing it"));
 }
 
-/// What is written to `/var` and `/etc` of a device, logs aside: they go on meanwhile.
+/// Watches writes to `/var` and `/etc` of a device, except to logs, which continue to grow.
 struct Flash {
     inotify: Inotify,
     watches: BTreeMap<WatchDescriptor, PathBuf>,
@@ -358,7 +358,7 @@ impl Flash {
         }
     }
 
-    /// A line for each write since the watch began, with the path.
+    /// A line with the path for each write since the watch began.
     fn written(&self) -> Vec<String> {
         let mut lines = Vec::new();
         while let Ok(events) = self.inotify.read_events() {

@@ -1,5 +1,5 @@
-//! What a pod leaves cannot be removed: the card is read-only, or damaged in one place. The pod stays until
-//! it can, says why, and runs again when its manifest is put back.
+//! A pod's data cannot be removed, because the card is read-only or damaged in one place. The pod stays until
+//! the data can be removed, reports why, and runs again if its manifest is put back.
 
 use std::fs::{self, File};
 use std::os::fd::AsRawFd;
@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use nodlet_tests::{Device, manifest};
 
-/// A file or directory that nobody can change, not root either, as on a card with an error.
+/// A file or directory that not even root can change, as on a card with an error.
 struct Stuck(PathBuf);
 
 impl Stuck {
@@ -24,15 +24,15 @@ impl Drop for Stuck {
 }
 
 nix::ioctl_read!(
-    /// `FS_IOC_GETFLAGS`.
+    /// Reads the flags of a file: `FS_IOC_GETFLAGS`.
     flags_of, b'f', 1, libc::c_long
 );
 nix::ioctl_write_ptr!(
-    /// `FS_IOC_SETFLAGS`.
+    /// Sets the flags of a file: `FS_IOC_SETFLAGS`.
     set_flags, b'f', 2, libc::c_long
 );
 
-/// As `chattr +i` and `-i` do.
+/// Does what `chattr +i` and `chattr -i` do.
 fn make_immutable(path: &Path, immutable: bool) {
     const FS_IMMUTABLE_FL: libc::c_long = 0x10;
     let file = File::open(path).expect("it can be opened");
@@ -45,13 +45,13 @@ fn make_immutable(path: &Path, immutable: bool) {
     }
 }
 
-/// A directory below `parent` in which an entry of this name lies.
+/// The directory below `parent` that contains an entry with this name.
 fn directory_with(parent: &Path, name: &str) -> PathBuf {
     let entries = fs::read_dir(parent).expect("it can be read").map(|entry| entry.expect("read").path());
     entries.into_iter().find(|path| path.join(name).exists()).expect("one has it")
 }
 
-/// What is in the way, and what the event names of it.
+/// The data that cannot be removed, and the text of its event.
 const STUCK: [(&str, &str); 5] = [
     ("volumes", "failed to remove its volumes"),
     ("lease", "failed to remove its image leases"),
@@ -60,7 +60,7 @@ const STUCK: [(&str, &str); 5] = [
     ("sandbox", "failed to remove /"),
 ];
 
-/// Of the pod of this name.
+/// The path of the data that cannot be removed, for the pod with this name.
 fn place(device: &Device, name: &str) -> PathBuf {
     let uid = device.pod(name).uid();
     let path = |inside: &str| device.path(inside);
@@ -75,7 +75,7 @@ fn place(device: &Device, name: &str) -> PathBuf {
     }
 }
 
-/// A pod of which there is all that is to be stuck; only a finished one has a record.
+/// The manifest of a pod that has the data that is to be stuck; only a finished pod has a record.
 fn manifest_of(name: &str) -> String {
     let mount = "volumeMounts: [{name: kept, mountPath: /kept}]";
     let volume = "volumes: [{name: kept, emptyDir: {}}]";
@@ -85,7 +85,7 @@ fn manifest_of(name: &str) -> String {
     }
 }
 
-/// Runs it until there is all that is to be stuck.
+/// Runs the pod until the data that is to be stuck exists.
 fn run(device: &Device, name: &str) {
     device.write_manifest(&format!("{name}.yaml"), &manifest_of(name));
     device.wait_for(&format!("{name} to be up"), || device.pod(name).logs("app") == "up\n");
@@ -110,10 +110,10 @@ fn a_pod_stays_until_all_of_it_can_be_removed_and_then_runs_again() {
             events.iter().any(|event| event.starts_with("FailedKillPod") && event.contains(why))
         });
         let pod = device.pod(name).object().expect("it is shown until it is gone");
-        // One that is over needs no time to end.
+        // A finished pod needs no time to end.
         assert_eq!(pod["metadata"]["deletionTimestamp"].is_string(), name != "record", "{name}: {pod:#}");
     }
-    // Put back, they wait for themselves.
+    // Pods that are put back wait for the removal of their own data.
     for (name, _) in STUCK {
         device.write_manifest(&format!("{name}.yaml"), &manifest::pod(name, "print again then sleep"));
     }
@@ -134,7 +134,7 @@ fn what_a_container_made_immutable_goes_with_its_pod() {
     let (directory, file) = (volume.join("deep"), volume.join("deep/file"));
     fs::create_dir(&directory).expect("made");
     fs::write(&file, "for ever").expect("written");
-    // As it can with CAP_LINUX_IMMUTABLE.
+    // A container with CAP_LINUX_IMMUTABLE can do the same.
     for path in [&file, &directory, &volume] {
         make_immutable(path, true);
     }
@@ -161,7 +161,7 @@ fn a_pod_that_cannot_be_removed_is_removed_by_the_next_agent() {
     device.wait_for("it to run again", || device.pod("record").logs("app") == "again\n");
 }
 
-/// Pods that collect logs could keep every other pod, if logs were a reason to stay.
+/// If logs could delay a pod's removal, a log collector's pod could delay the removal of every other pod.
 #[test]
 fn a_pod_whose_logs_cannot_be_removed_is_gone_and_its_logs_are_swept_later() {
     let mut device = Device::start();

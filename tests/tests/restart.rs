@@ -19,7 +19,7 @@ fn a_crash_is_backed_off_and_tried_again_after_ten_seconds() {
     let device = Device::start();
     device.write_manifest("crash.yaml", &manifest::pod("crash", "print boom then exit 1"));
     let crash = device.pod("crash");
-    // The first restart is at once, the second waits.
+    // The first restart is immediate, the second waits for the back-off.
     device.wait_for("the second run to have failed", || {
         crash.container("app").restart_count() == 1 && crash.container("app").reason() == "CrashLoopBackOff"
     });
@@ -37,7 +37,7 @@ fn a_crash_is_backed_off_and_tried_again_after_ten_seconds() {
     device.wait_for("the third run to have failed", || {
         crash.container("app").restart_count() == 2 && crash.container("app").reason() == "CrashLoopBackOff"
     });
-    // What the status says, for a busy machine is late to look.
+    // The times are those of the status, because a busy machine may delay this test.
     let began = crash.container("app").of_last("startedAt");
     let waited = (second_of_day(&began) + DAY - second_of_day(&ended)) % DAY;
     assert!((9..15).contains(&waited), "the back-off was {waited} s, not ten");
@@ -45,7 +45,7 @@ fn a_crash_is_backed_off_and_tried_again_after_ten_seconds() {
 
 const DAY: u32 = 24 * 60 * 60;
 
-/// Of a time as `2026-01-31T23:59:59Z`.
+/// The second of the day of a time such as `2026-01-31T23:59:59Z`.
 fn second_of_day(time: &serde_json::Value) -> u32 {
     let (_, time) = time.as_str().and_then(|time| time.split_once('T')).expect("it is a time");
     time.trim_end_matches('Z').split(':').fold(0, |sum, part| sum * 60 + part.parse::<u32>().expect("digits"))

@@ -1,5 +1,5 @@
-//! `nodlet ring`: what the agent was told and what it decided. That every other
-//! test's ring replays is seen to by the harness, when an agent ends.
+//! `nodlet ring`: the inputs that the agent received, and its decisions. The harness checks for every other
+//! test, when an agent ends, that its ring can be replayed.
 
 use nodlet_tests::{Device, manifest};
 

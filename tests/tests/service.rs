@@ -1,5 +1,5 @@
-//! Under other people's systems: what a service manager is told, and what the machine's
-//! network says.
+//! nodlet on other systems: the notifications to a service manager, and the network configuration of the
+//! machine.
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -13,7 +13,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use nodlet_tests::{Device, demo_archive, manifest};
 
-/// A service manager that reads all that it is told, as soon as it is told.
+/// A service manager that reads every notification as soon as it is sent.
 struct Manager(Receiver<String>);
 
 impl Manager {
@@ -31,7 +31,7 @@ impl Manager {
         Manager(told)
     }
 
-    /// What it is told next, if that comes in time.
+    /// The next notification, if one arrives within the time.
     fn next(&self, within: Duration) -> Option<String> {
         self.0.recv_timeout(within).ok()
     }
@@ -55,7 +55,7 @@ fn the_service_manager_hears_that_the_agent_is_ready_that_it_lives_and_that_it_e
 
     let agent = Pid::from_raw(device.agent_pid().cast_signed());
     kill(agent, Signal::SIGSTOP).expect("a child can be signalled");
-    // What was on its way, and then nothing for many times the interval.
+    // Notifications that were already sent arrive, and then none for many times the interval.
     let still = (0..20).take_while(|_| manager.next(Duration::from_secs(2)).is_some()).count();
     assert!(still < 20, "an agent that does not turn says that it lives");
     kill(agent, Signal::SIGCONT).expect("a child can be signalled");
@@ -100,7 +100,7 @@ fn process_1_of_a_board_sees_in_a_page_that_the_loop_turns() {
     (0..3).for_each(|_| turns(&device));
     let agent = Pid::from_raw(device.agent_pid().cast_signed());
     kill(agent, Signal::SIGSTOP).expect("a child can be signalled");
-    // What was on its way, and then nothing for many times the interval.
+    // Notifications that were already sent arrive, and then none for many times the interval.
     let stopped = |before: u64| {
         thread::sleep(Duration::from_secs(2));
         latest() == before
@@ -156,7 +156,7 @@ fn resolv_conf_of_running_pods_follows_the_machines_however_that_changes() {
     fs::write(etc.join("net/b.conf"), "nameserver 192.0.2.6\n").expect("it can be written to");
     changed("what was written where the link leads", "192.0.2.6");
 
-    // While there is none, pods keep what they have; and a new agent looks, too.
+    // While the file is missing, pods keep their name servers. A new agent also checks the file for changes.
     fs::remove_file(&conf).expect("it is there");
     device.kill_agent();
     device.start_agent();

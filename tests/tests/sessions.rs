@@ -1,6 +1,5 @@
-//! What becomes of those who follow logs, are attached, execute and forward when the pod
-//! ends under them, or another one takes its name; when the agent does; and when there are
-//! a thousand of them. By our verbs and by kubectl.
+//! Clients of `logs -f`, `attach`, `exec` and `port-forward` when the pod ends or another pod takes its name,
+//! when the agent ends, and when there are a thousand clients. Both with nodlet's own verbs and with kubectl.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
@@ -13,7 +12,7 @@ use nix::sys::termios::{LocalFlags, tcgetattr};
 use nix::unistd::Pid;
 use nodlet_tests::{Device, Holdings, Kubectl, Memory, Terminal, manifest};
 
-/// A command in the background, and what it has said so far.
+/// A command in the background, and its output so far.
 struct Session {
     what: String,
     child: Child,
@@ -55,7 +54,7 @@ impl Session {
         });
     }
 
-    /// Waits for its end: its exit code, and that it has said this.
+    /// Waits for the command to end, and checks its exit code and that its output contains `text`.
     #[track_caller]
     fn ends(mut self, device: &Device, code: i32, text: &str) {
         let mut ended = None;
@@ -75,7 +74,7 @@ impl Drop for Session {
     }
 }
 
-/// The port on which it forwards.
+/// The local port from which the session forwards.
 fn port(device: &Device, session: &Session) -> u16 {
     session.wait_to_say(device, "Forwarding from 127.0.0.1:");
     let said = session.said();
@@ -85,19 +84,19 @@ fn port(device: &Device, session: &Session) -> u16 {
 
 const STEPS: &str = "mirror 127.0.0.1:7000";
 
-/// The pod under all sessions: it prints without an end, answers on a port, and ends at once.
+/// The pod of all sessions: it prints without end, serves a port, and ends at once.
 fn pod(name: &str) -> String {
     pod_that_ticks(name, "0.05")
 }
 
-/// With so many seconds between two lines of output.
+/// A pod that prints a line every `seconds`.
 fn pod_that_ticks(name: &str, seconds: &str) -> String {
     let tick = manifest::container("tick", &format!("print tick {seconds}"), "");
     let app = manifest::container("app", STEPS, "");
     manifest::pod_of(name, &[tick, app], "terminationGracePeriodSeconds: 1")
 }
 
-/// All four of them, by one program; and a connection that is forwarded.
+/// Four sessions by one program, and a forwarded connection.
 struct Four {
     logs: Session,
     attach: Session,
@@ -122,7 +121,7 @@ impl Four {
     }
 }
 
-/// Says something to a mirror, and hears it.
+/// Sends a word over a connection to a mirror, and receives it back.
 fn say(mut connection: &TcpStream, word: &str) {
     connection.write_all(word.as_bytes()).expect("it is open");
     let mut back = vec![0; word.len()];
@@ -130,7 +129,7 @@ fn say(mut connection: &TcpStream, word: &str) {
     assert_eq!(back, word.as_bytes());
 }
 
-/// Nothing is left of a connection whose pod is gone.
+/// Checks that a connection to a pod that is gone is closed.
 fn is_cut(mut connection: TcpStream) {
     let mut rest = Vec::new();
     let _ = connection.read_to_end(&mut rest);
@@ -153,7 +152,7 @@ fn with_the_pod_end_all_that_were_at_it() {
         device.pod("web").wait_gone();
         match who {
             "kubectl" => four.forward.ends(&device, 1, "lost connection to pod"),
-            // It forwards to whichever pod has the name: one more may come.
+            // The session forwards to any pod with the name, so one more connection may be accepted.
             _ => {
                 let port = port(&device, &four.forward);
                 is_cut(TcpStream::connect(("127.0.0.1", port)).expect("it listens still"));
@@ -173,7 +172,7 @@ fn who_is_at_a_pod_is_not_at_the_next_one_of_its_name() {
         device.pod("web").wait_ready();
         let before = device.pod("web").uid();
         let four = Four::start(&device, who, &program, "web");
-        // Another manifest of the same name: the old pod ends, and then the new one starts.
+        // Another manifest with the same name: the old pod ends, and then the new one starts.
         device.write_manifest("web.yaml", &pod("web").replace("\"tick\"", "\"tock\""));
         four.logs.ends(&device, 0, "tick ");
         four.attach.ends(&device, 0, "tick ");
@@ -275,24 +274,24 @@ fn a_verb_that_is_told_to_end_leaves_the_terminal_as_it_was() {
     }
 }
 
-/// Whether the terminal works on what is typed, as it does for a shell.
+/// Whether the terminal is in canonical mode with echo and signals, as for a shell.
 fn is_cooked(terminal: &Terminal) -> bool {
     let flags = tcgetattr(terminal.keyboard()).expect("it is a terminal").local_flags;
     flags.contains(LocalFlags::ICANON | LocalFlags::ECHO | LocalFlags::ISIG)
 }
 
-/// KiB more than before, of an agent that serves as many clients as may stay, with as many connections that it
-/// refuses: some half above what was measured on x86-64, pages of the binary included.
+/// KiB that an agent may use in addition while it serves as many clients as may stay and rejects as many
+/// others: about one and a half times what was measured on x86-64, pages of the binary included.
 const SERVING: u64 = 2816;
 
-/// As the agent has it, but for the one with which each device follows its ring.
+/// The agent's limit, minus the client with which each device follows its ring.
 const STAYING: usize = 48 - 1;
 
 #[test]
 fn a_thousand_at_once_are_served_or_refused_and_the_pod_notices_nothing() {
     let device = Device::start();
-    // None of them reads: what is kept for them meanwhile, on a slow machine for minutes, is another bound's
-    // (`bounded.rs`).
+    // None of the clients reads. The limit for the output that is kept for them meanwhile, on a slow machine
+    // for minutes, is tested in `bounded.rs`.
     device.write_manifest("web.yaml", &pod_that_ticks("web", "10"));
     device.pod("web").wait_ready();
     let born = device.pod("web").born("app");
@@ -324,7 +323,7 @@ fn a_thousand_at_once_are_served_or_refused_and_the_pod_notices_nothing() {
             other => panic!("{}", other.escape_ascii()),
         }
     }
-    // More than stay: a container shows itself to sixteen, and the next ones are sent off again.
+    // More are served than stay connected: a container accepts sixteen clients and disconnects the next.
     println!("{} served, {refused} of 1000 refused", served.len());
     assert!(served.len() >= STAYING && refused >= 500, "{refused}");
     let memory = Memory::of(device.agent_pid());
@@ -342,7 +341,7 @@ fn a_thousand_at_once_are_served_or_refused_and_the_pod_notices_nothing() {
 #[test]
 fn followers_that_hang_make_room_for_those_that_read() {
     let device = Device::start();
-    // More than fits into a connection: who does not read it hangs.
+    // More than a connection can buffer: a client that does not read it blocks the connection.
     device.write_manifest("web.yaml", &manifest::pod("web", "spam 5000000 then print end then sleep"));
     device.pod("web").wait_log("app", "\nend\n");
     let hang: Vec<UnixStream> = (0..STAYING)
@@ -356,7 +355,7 @@ fn followers_that_hang_make_room_for_those_that_read() {
             client
         })
         .collect();
-    // kubectl comes again by itself when it is told that there are too many; so does this.
+    // kubectl retries when the agent reports too many requests, and so does this test.
     let mut follower = None;
     device.wait_for("one more to follow", || {
         let session = Session::start("one more", device.command(&["logs", "-f", "--tail=1", "web"]));

@@ -1,11 +1,11 @@
-//! The machine goes down: pods end by their priorities, and run again after it. What is told of
-//! logind here is told by the real one in `systemd.rs`.
+//! The machine shuts down: pods end in the order of their priorities, and run again afterwards. A fake logind
+//! is used here; `systemd.rs` uses the real one.
 
 use nodlet_tests::bus::FakeLogind;
 use nodlet_tests::{Device, manifest};
 use serde_json::Value;
 
-/// A device whose agent holds up a shutdown, for these groups.
+/// A device whose agent delays a shutdown, with these grace periods.
 fn device(flags: [&str; 4]) -> (Device, FakeLogind) {
     let mut device = Device::new();
     let bus = device.path("/bus");
@@ -17,7 +17,7 @@ fn device(flags: [&str; 4]) -> (Device, FakeLogind) {
     (device, logind)
 }
 
-/// A pod that writes into a file beside the others when it is asked to end, and takes a second.
+/// A pod that, when it is asked to end, writes into a file next to those of the others, and takes a second.
 fn pod(device: &Device, name: &str, spec: &str) -> String {
     let (shared, _) = device.shared("ends");
     let steps = format!("on-term 0 1 then lock /ends/{name} then print up then sleep");
@@ -35,7 +35,7 @@ fn ready(device: &Device) -> [Value; 3] {
     ["status", "reason", "message"].map(|field| ready[field].clone())
 }
 
-/// When the app of a pod ended.
+/// The time at which the container `app` of a pod ended.
 fn ended(device: &Device, name: &str) -> String {
     device.pod(name).container("app").of_state("finishedAt").as_str().unwrap_or_default().to_owned()
 }
@@ -102,7 +102,7 @@ fn a_shutdown_that_is_called_off_brings_back_what_has_ended() {
     let uid = device.pod("one").uid();
     logind.prepare_for_shutdown(true);
     device.wait_for("the pods to end", || lock.is_released());
-    // They are not over, and none is one too many of those.
+    // The pods are not finished, so the limit for finished pods does not apply to them.
     assert_eq!(device.pods(), ["one", "two"]);
     logind.prepare_for_shutdown(false);
     let mut lock = logind.lock();
@@ -120,7 +120,7 @@ fn a_shutdown_that_is_called_off_brings_back_what_has_ended() {
 fn down_waits_for_those_of_a_lower_priority_before_it_ends_the_next() {
     let device = Device::start();
     let (shared, here) = device.shared("ends");
-    // Each says when it is asked to end whether the other is there still.
+    // When it is asked to end, each container prints whether the other is still running.
     let spec = |class: &str| format!("volumes: [{{name: ends, hostPath: {{path: {shared}}}}}]\n{class}");
     let pod = |name: &str, class: &str| {
         let app = manifest::container(

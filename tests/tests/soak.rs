@@ -1,23 +1,24 @@
-//! Restarts and exec probes by the hundred, and by the ten thousand with `cargo xtask long soak`:
-//! nothing grows by them. What is taken before is taken when the rings of events and of changes
-//! are full, for they are meant to fill.
+//! Restarts and exec probes by the hundred, and by the ten thousand with `cargo xtask long soak`: no resource
+//! use grows with them. The baseline is measured when the rings of events and of changes are full, because
+//! those are expected to fill.
 
 use std::time::{Duration, Instant};
 
 use nodlet_tests::{Device, Holdings, Memory, manifest};
 
-/// Containers of one pod.
+/// The number of containers in a pod.
 const CONTAINERS: usize = 8;
 
-/// Pods that are probed; each brings a probe a second of each container.
+/// The number of pods with probes; each container is probed once a second.
 const PROBED: usize = 2;
 
-/// Restarts after which all rings are full: 512 events, of which a container's two runs bring six.
+/// The number of restarts after which all rings are full: a ring holds 512 events, and two runs of a
+/// container produce six.
 const WARM: usize = 96;
 
-/// KiB that the memory of the agent, and of all supervisors together, may differ by: an allocator
-/// keeps more at one moment than at another. In the long form that is some 80 bytes a restart, and
-/// 40 a probe: the least thing with a name that is forgotten takes more.
+/// The difference in KiB that is allowed for the agent's memory, and for that of all supervisors together,
+/// because an allocator keeps more at some moments than at others. In the long form this is some 80 bytes a
+/// restart and 40 bytes a probe: a leaked object with a name takes more.
 const NOISE: u64 = 768;
 
 #[test]
@@ -25,10 +26,10 @@ fn nothing_grows_by_restarts_and_exec_probes() {
     let rounds = std::env::var("NODLET_ROUNDS").ok();
     let restarts: usize = rounds.and_then(|rounds| rounds.parse().ok()).unwrap_or(250);
     let probes = 2 * restarts;
-    // Side by side, so that none waits for another for hours.
+    // Side by side, so that no pod waits hours for another.
     let failing = if restarts > 1000 { 4 } else { 1 };
     let mut device = Device::start();
-    // Its entries are more than memory, too, where a test reads all of them.
+    // The entries of the ring would also need too much memory when a test reads all of them.
     device.replay_nothing();
     let (host, shared) = device.shared("work");
     for pod in 0..PROBED {
@@ -52,7 +53,7 @@ fn nothing_grows_by_restarts_and_exec_probes() {
     device.wait_for("all to be probed", || {
         std::fs::read_dir(&shared).expect("it is there").count() == PROBED * CONTAINERS
     });
-    // Each pod's record is written when it has settled, and is one more file from then on.
+    // Each pod's record is written after a delay, and is one more file from then on.
     let records = device.path("/var/lib/nodlet/records");
     device.wait_for("the records of the pods", || {
         std::fs::read_dir(&records).is_ok_and(|records| records.count() == PROBED)
@@ -87,8 +88,8 @@ fn nothing_grows_by_restarts_and_exec_probes() {
     }
 }
 
-/// Pods all of whose containers fail and are restarted at once, as each is for the first time;
-/// then they go. Gives the restarts.
+/// Creates pods whose containers all fail and are restarted at once, since it is the first restart of each,
+/// and deletes the pods. Returns the number of restarts.
 fn round(device: &Device, pods: usize) -> usize {
     let containers: Vec<String> =
         (0..CONTAINERS).map(|number| manifest::container(&format!("c{number}"), "exit 1", "")).collect();
@@ -116,14 +117,14 @@ fn round(device: &Device, pods: usize) -> usize {
     restarted
 }
 
-/// What is held at a moment without a probe under way, and the memory of agent and supervisors.
+/// The resources that are held while no probe is running, and the memory of the agent and of the supervisors.
 fn quiet(device: &Device, like: Option<Holdings>) -> (Holdings, (u64, u64)) {
-    // Fewest things are there when nothing is under way; or as many as before.
+    // The fewest resources are held while no probe is running; holding as many as before is enough.
     let until = Instant::now() + Duration::from_secs(30);
     let mut least = Holdings::of(device);
     while Instant::now() < until && like != Some(least) {
         let now = Holdings::of(device);
-        // The cgroup of a probe goes after its process.
+        // The cgroup of a probe is removed after its process has ended.
         let size = |held: Holdings| (held.processes, held.descriptors, held.cgroups);
         if size(now) < size(least) {
             least = now;

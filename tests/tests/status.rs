@@ -1,4 +1,5 @@
-//! What a pod's status says, what others may say in it, and gates, with the unmodified kubectl.
+//! The contents of a pod's status, what clients may write to it, and readiness gates, with the unmodified
+//! kubectl.
 
 use std::process::Command;
 
@@ -11,7 +12,7 @@ fn condition(device: &Device, pod: &str, kind: &str) -> Value {
     conditions.into_iter().find(|condition| condition["type"] == kind).unwrap_or_default()
 }
 
-/// kubectl's `patch --subresource=status`.
+/// Runs kubectl's `patch --subresource=status`.
 fn patch(kubectl: &Kubectl, pod: &str, how: &str, patch: &Value) -> nodlet_tests::Ran {
     let (how, patch) = (format!("--type={how}"), patch.to_string());
     kubectl.run(["patch", "pod", pod, "--subresource=status", &how, "-p", &patch])
@@ -34,7 +35,7 @@ fn a_readiness_gate_is_opened_through_the_status_and_stays_open() {
         assert!(wide.lines().nth(1).is_some_and(|row| row.ends_with("0/2")), "{wide}");
         let said = patch(&kubectl, "web", "strategic", &gate("example.com/a", "True")).ok();
         assert_eq!(said, "pod/web patched\n");
-        // A merge patch replaces the list: what is the node's in it comes back by itself.
+        // A merge patch replaces the list; the node's own conditions are restored.
         let both = json!({ "status": { "conditions": [
             { "type": "example.com/a", "status": "True", "lastTransitionTime": "2026-01-31T12:00:00Z" },
             { "type": "example.com/b", "status": "Unknown", "reason": "Asked", "message": "no answer yet" },
@@ -48,7 +49,8 @@ fn a_readiness_gate_is_opened_through_the_status_and_stays_open() {
         device.pod("web").wait_ready();
         let wide = kubectl.run(["get", "pods", "-o", "wide"]).ok();
         assert!(wide.lines().nth(1).is_some_and(|row| row.ends_with("2/2")), "{wide}");
-        // The whole object, as `kubectl replace` sends it: what it leaves out of the node's is the node's.
+        // The whole object, as `kubectl replace` sends it: the node's own conditions stay even if the object
+        // lacks them.
         let mut object = device.pod("web").object().expect("it is there");
         object["status"]["conditions"]
             .as_array_mut()
@@ -135,7 +137,7 @@ fn a_gated_pod_starts_when_its_gates_are_removed_through_the_api() {
         let refused = kubectl.run(["patch", "pod", "web", "--type=merge", "-p", &new]).refused();
         let named = "spec.schedulingGates[1].name: Forbidden: only deletion is allowed, but found new scheduling gate 'example.com/c'";
         assert!(refused.contains(named), "{refused}");
-        // Narrowed down it may be, as long as no node has it.
+        // The node selector may be narrowed as long as the pod is assigned to no node.
         let narrow = json!({ "spec": { "nodeSelector": { "disk": "fast" } } }).to_string();
         kubectl.run(["patch", "pod", "web", "--type=merge", "-p", &narrow]).ok();
     }
@@ -156,7 +158,8 @@ fn a_gated_pod_starts_when_its_gates_are_removed_through_the_api() {
     let back = device.nodlet_with_input(["apply", "-f", "-"], &gated).refused();
     assert!(back.contains("only deletion is allowed, but found new scheduling gate"), "{back}");
     assert!(device.pod("web").is_ready());
-    // What may change in place changes no container, and all else is refused by name.
+    // Fields that may change in place restart no container, and a change of any other field is rejected by
+    // the field's name.
     let born = device.pod("web").born("app");
     assert_eq!(kubectl.run(["label", "pod", "web", "tier=front"]).ok(), "pod/web labeled\n");
     let selected = kubectl.run(["get", "pods", "-l", "tier=front", "-o", "name"]).ok();
@@ -182,7 +185,7 @@ fn of_patches_that_come_at_once_none_is_lost() {
         for number in 0..6 {
             let (kubectl, patch) = (&kubectl, remove(number));
             scope.spawn(move || {
-                // kubectl itself tries again only so often.
+                // kubectl itself retries only a limited number of times.
                 let patched = || kubectl.run(["patch", "pod", "web", "-p", &patch]);
                 while patched().code != 0 {}
             });
@@ -221,7 +224,7 @@ fn edit_opens_the_status_as_it_opens_all_else() {
     device.wait_for("its container to be ready", || device.pod("web").condition("ContainersReady") == "True");
     let kubectl = Kubectl::new(&device);
     let mut edit: Command = kubectl.command(["edit", "pod", "web", "--subresource=status"]);
-    // As somebody would who adds a condition to the list.
+    // An edit that adds a condition to the list, as a person would make it.
     let script = r#"sed -i 's|^  conditions:$|  conditions:\n  - type: example.com/a\n    status: "True"|'"#;
     let output = edit.env("KUBE_EDITOR", script).output().expect("kubectl can be run");
     let said = String::from_utf8_lossy(&output.stdout).into_owned();
@@ -243,7 +246,7 @@ fn of_pods_that_are_over_the_newest_are_kept() {
         device.pod(name).wait_phase("Succeeded");
     }
     device.wait_for("the oldest to be gone", || device.pods() == ["c", "d", "file"]);
-    // Nor does it come back.
+    // The oldest pod does not come back after a restart of the agent.
     device.kill_agent();
     device.start_agent();
     assert_eq!(device.pods(), ["c", "d", "file"]);

@@ -1,7 +1,7 @@
-//! Supervisors and their helpers are killed before each of their steps, one step a
-//! pod: never two of a container, no run that nobody counts, no exit code lost that
-//! was on record, and the pod goes on as it should. `cargo xtask long kills` does it
-//! for all of them, `cargo xtask check` for some: `NODLET_SEED` says which.
+//! Supervisors and their helpers are killed before each of their steps, one step a pod. A container never
+//! runs twice at once, every run is counted, no recorded exit code is lost, and the pod continues as it
+//! should. `cargo xtask long kills` does this for all steps, `cargo xtask check` for some, which
+//! `NODLET_SEED` selects.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -14,26 +14,26 @@ use nodlet_tests::upgrade::inode;
 use nodlet_tests::{Device, demo_archive, manifest, seed, shard};
 use serde_json::Value;
 
-/// Pods of one device: more would wait for each other longer than a test waits.
+/// The number of pods on one device: with more, pods would wait for each other longer than a test waits.
 const AT_ONCE: usize = 16;
 
-/// How long such a life may take to settle: it is killed and begins again after a back-off,
-/// among many others whose every system call is looked at.
+/// The time that a pod may take to settle: it is killed and starts again after a back-off, among many others
+/// whose every system call is traced.
 const PATIENCE: Duration = Duration::from_secs(300);
 
-/// How often a step is aimed at that was not come to: how many there are hangs on time.
+/// The number of attempts at a step that was not reached: the number of steps depends on timing.
 const ROUNDS: usize = 3;
 
-/// What a pod does of which a process is killed.
+/// The life of a pod of which a process is killed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
-    /// It fails once, runs again, is found ready by a probe that is executed, and is deleted.
+    /// The container fails once, runs again, becomes ready by an exec probe, and is deleted.
     Service,
-    /// The same, in a PID namespace of the whole pod.
+    /// As `Service`, in a PID namespace that the pod's containers share.
     Shared,
-    /// It runs once and ends with 3.
+    /// The container runs once and exits with 3.
     Job,
-    /// It runs when its supervisor takes a newer binary over, and is deleted.
+    /// The container runs when its supervisor takes a newer binary over, and is deleted.
     Upgraded,
 }
 
@@ -64,7 +64,7 @@ impl Kind {
         )
     }
 
-    /// It is where it stays until it is deleted.
+    /// Whether the pod has reached the state in which it stays until it is deleted.
     fn is_settled(self, device: &Device, name: &str) -> bool {
         let pod = device.pod(name);
         match self {
@@ -75,7 +75,7 @@ impl Kind {
         }
     }
 
-    /// Whose steps there are in such a life, if nobody disturbs it.
+    /// Whether a process of this role makes steps in the life of an undisturbed pod.
     fn has(self, role: Role) -> bool {
         match role {
             Role::Supervisor => true,
@@ -93,7 +93,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().expect("nobody panics with it")
 }
 
-/// One life for each aim, all on one device: what was done and seen of each.
+/// Runs one pod for each aim, all on one device. Returns the steps of each pod.
 fn live(kind: Kind, aims: &[Option<Step>]) -> Vec<Followed> {
     let mut device = Device::new();
     let binaries = ["first", "second"].map(|name| device.newer_binary(name));
@@ -111,7 +111,7 @@ fn live(kind: Kind, aims: &[Option<Step>]) -> Vec<Followed> {
     let note = recorded.clone();
     let known: Mutex<BTreeMap<String, Option<Step>>> = Mutex::default();
     let aim = move |uid: &str| {
-        // How the first run ended is on record when the process is killed.
+        // Whether the end of the first run is on record when the process is killed.
         if run_pods.join(uid).join("exits/app_0").exists() {
             lock(&note).insert(uid.to_owned());
         }
@@ -157,7 +157,7 @@ fn live(kind: Kind, aims: &[Option<Step>]) -> Vec<Followed> {
         check(kind, &device, &here, name, &seen);
         if kind == Kind::Upgraded {
             let executes = device.supervisors().get(&uid).map(|supervisor| supervisor.executes);
-            // One that was not taken over goes on as it was.
+            // A supervisor that was not upgraded continues as it was.
             let expected = &binaries[usize::from(seen.killed != Some(Role::Trial))];
             assert_eq!(executes, Some(inode(expected)), "{}", seen.what);
         }
@@ -172,20 +172,20 @@ fn live(kind: Kind, aims: &[Option<Step>]) -> Vec<Followed> {
     assert!(device.container_processes().is_empty());
     let twice: Vec<_> = names.iter().filter(|name| here.join(format!("{name}.twice")).exists()).collect();
     assert!(twice.is_empty(), "two at once: {twice:?}");
-    // Before the device ends, whose processes are followed.
+    // Collected before the device ends, since its processes are followed.
     uids.iter().map(|uid| steps.of(uid)).collect()
 }
 
-/// What became of a pod of which something was to be killed.
+/// The outcome of a pod of which a process was to be killed.
 struct Seen {
-    /// What was.
+    /// The role of the process that was killed, if any.
     killed: Option<Role>,
-    /// How its first run ended was on record by then.
+    /// Whether the end of the first run was on record by then.
     on_record: bool,
     what: String,
 }
 
-/// What must be true of a pod, whatever was killed of it.
+/// Checks the state that a pod must have, whatever process was killed.
 fn check(kind: Kind, device: &Device, here: &Path, name: &str, seen: &Seen) {
     let (was_killed, what) = (seen.killed.is_some(), &seen.what);
     let pod = device.pod(name);
@@ -194,7 +194,7 @@ fn check(kind: Kind, device: &Device, here: &Path, name: &str, seen: &Seen) {
     let restarts = usize::try_from(app.restart_count()).expect("it has a status");
     assert!(starts <= restarts + 1, "{what}: it ran {starts} times, and {restarts} restarts are told");
     let lost = (Value::from(137), Value::from("ContainerStatusUnknown"));
-    // That a container was killed is known of one whose supervisor lives to tell.
+    // Only a supervisor that is alive can know that its container was killed.
     let was_killed_itself = |end: &(Value, Value)| end.0 == 137 && seen.killed != Some(Role::Supervisor);
     match kind {
         Kind::Service | Kind::Shared => {
@@ -236,8 +236,8 @@ fn check(kind: Kind, device: &Device, here: &Path, name: &str, seen: &Seen) {
     }
 }
 
-/// All steps of such a life that nobody disturbs. On a busy machine it may last for a probe more
-/// than the next one, so these are the steps that each of a few makes.
+/// All steps of an undisturbed pod. On a busy machine a pod may live for one probe more than another, so only
+/// those steps are returned that each of a few pods makes.
 fn steps_of(kind: Kind) -> Vec<Step> {
     const LIVES: usize = 3;
     let lives = live(kind, &[None; LIVES]);
@@ -251,8 +251,8 @@ fn steps_of(kind: Kind) -> Vec<Step> {
     Role::ALL.into_iter().flat_map(steps).collect()
 }
 
-/// Kills before each of these steps, on as many devices at once as the machine can do with;
-/// gives those that were killed at.
+/// Kills before each of these steps, on as many devices at once as the machine can run. Returns the steps at
+/// which a process was killed.
 fn kill_at(kind: Kind, wanted: &[Step]) -> BTreeSet<Step> {
     let covered = Mutex::new(BTreeSet::new());
     for _ in 0..ROUNDS {
@@ -291,8 +291,8 @@ fn whole(kind: Kind) {
     }
     let left: Vec<&Step> = all.iter().filter(|step| !covered.contains(step)).collect();
     println!("{kind:?}: killed at {} of {} steps; not come to: {left:?}", covered.len(), all.len());
-    // A step that only some lives have, such as a second probe, may not come again. The others
-    // make theirs whatever the time.
+    // A step that only some pods make, such as a second probe, may not be reached again. The steps of the
+    // other roles do not depend on timing.
     let hangs_on_time = |step: &Step| matches!(step.role, Role::Supervisor | Role::ExecHelper);
     assert!(left.iter().all(|step| hangs_on_time(step)), "a step was not come to");
     assert!(covered.len() * 100 >= all.len() * 97, "too few were come to");
@@ -322,11 +322,11 @@ fn killed_before_any_step_of_an_upgrade_it_goes_on_or_runs_again() {
     whole(Kind::Upgraded);
 }
 
-/// The same for a few of them.
+/// Kills before a few of the steps.
 fn some(kind: Kind) {
     let mut seed = seed();
     let all = steps_of(kind);
-    // Always those at which helper and container wait for each other: each may die first.
+    // Always includes the steps at which helper and container wait for each other: either may die first.
     let mut chosen = Vec::new();
     for role in [Role::StartHelper, Role::Init, Role::Pause, Role::Trial, Role::Successor] {
         chosen.extend(all.iter().rev().filter(|step| step.role == role).take(2).copied().map(Some));

@@ -1,4 +1,4 @@
-//! Limits that a board's profile sets: of the image store, of pods, of events and of clients.
+//! Limits that a board's profile sets, for the image store, pods, events and clients.
 
 use std::fs;
 use std::io::{Read, Write};
@@ -8,7 +8,7 @@ use std::time::Duration;
 use nodlet_tests::image::{Compression, Image};
 use nodlet_tests::{Device, demo_program, manifest};
 
-/// An image of this name, with a file of so many KiB that no other image has.
+/// An image with this name, and with a file of `kib` KiB that no other image has.
 fn image(name: &str, kib: usize) -> Image {
     let program = fs::read(demo_program()).expect("the demo program is built");
     let mut seed = name.bytes().fold(1_u32, |seed, byte| seed.wrapping_mul(31).wrapping_add(byte.into()));
@@ -22,7 +22,7 @@ fn image(name: &str, kib: usize) -> Image {
     image.layer().directory("data", 0o755).file("data/own", 0o644, &bytes)
 }
 
-/// Bytes of all layers that were loaded.
+/// The size of all loaded layers in bytes.
 fn layers(device: &Device) -> u64 {
     let layers = fs::read_dir(device.path("/var/lib/nodlet/images/layers"));
     let sizes = layers.into_iter().flatten().flatten().filter_map(|layer| layer.metadata().ok());
@@ -68,7 +68,7 @@ fn what_is_more_than_the_store_may_have_is_refused_and_nothing_has_changed() {
 #[test]
 fn images_that_no_pod_uses_go_when_the_store_fills_up_the_least_recently_used_first() {
     let mut device = Device::new();
-    // A disk that is empty but for what is loaded, whatever the machine's own is.
+    // A disk that contains only what is loaded, whatever the machine's own disk contains.
     let _mount = device.mount_tmpfs("/var/lib/nodlet", "size=256m");
     device.agent_arguments([
         "--image-gc-high-threshold",
@@ -82,11 +82,11 @@ fn images_that_no_pod_uses_go_when_the_store_fills_up_the_least_recently_used_fi
     device.load(&image("localhost/used:1", 512));
     device.write_manifest("used.yaml", &pod("used", "localhost/used:1"));
     device.pod("used").wait_ready();
-    // As large as that, besides the layer of the program, which is one for all.
+    // As large as that image, in addition to the program's layer, which all images share.
     let kib = usize::try_from(layers(&device) / 1024).expect("it is small");
     device.load(&image("localhost/old:1", kib));
     device.load(&image("localhost/new:1", kib));
-    // Below the threshold nothing goes.
+    // Below the threshold no image is removed.
     let full = layers(&device);
     limit(&device, full * 10 / 7);
     device.write_manifest("other.yaml", &pod("other", "localhost/new:1"));
@@ -95,7 +95,7 @@ fn images_that_no_pod_uses_go_when_the_store_fills_up_the_least_recently_used_fi
     device.remove_manifest("other.yaml");
     device.pod("other").wait_gone();
 
-    // One more makes it 98 percent, and without the one that was never used there are 75.
+    // One more image makes it 98 percent, and without the image that was never used it is 75.
     device.load(&image("localhost/more:1", kib * 6 / 5));
     let has = |name: &str| device.nodlet(["image", "ls"]).ok().contains(&format!("localhost/{name}:1"));
     device.wait_for("the image that was never used to go", || !has("old"));
@@ -114,7 +114,7 @@ fn an_image_that_no_pod_uses_yet_stays_for_the_time_that_it_is_given() {
     device.start_agent();
     limit(&device, 16 * 1024 * 1024);
     device.load(&image("localhost/soon:1", 512));
-    // Without the pod it would go: the threshold is one percent.
+    // Without the pod the image would be removed: the threshold is one percent.
     device.write_manifest("soon.yaml", &pod("soon", "localhost/soon:1"));
     device.pod("soon").wait_ready();
     device.load(&image("localhost/never:1", 512));
@@ -144,7 +144,7 @@ fn no_more_pods_events_and_clients_than_the_agent_was_told() {
     let events = device.get("/api/v1/events").expect("they are listed");
     assert_eq!(events["items"].as_array().map(Vec::len), Some(6), "{events}");
 
-    // Four of five may stay, one of which is the test's own, which follows the events.
+    // Four of five clients may stay; one of them is the test's own, which follows the events.
     let watch = || {
         let mut client = UnixStream::connect(device.socket()).expect("it listens");
         client.write_all(b"GET /api/v1/pods?watch=1 HTTP/1.1\r\nHost: a\r\n\r\n").expect("it is read");

@@ -1,8 +1,8 @@
-//! As a service of a real systemd, beside NetworkManager, systemd-networkd and
-//! systemd-resolved: what `docs/systemd.md` says of them, with the files of
-//! `board/systemd` where it says that they are to be installed.
+//! nodlet as a service of a real systemd, together with NetworkManager, systemd-networkd and
+//! systemd-resolved. The tests check what `docs/systemd.md` says of them, with the files of `board/systemd`
+//! installed where that document says.
 //!
-//! `cargo xtask guest systemd` runs these, in a machine of their own.
+//! `cargo xtask guest systemd` runs these tests, in a machine of their own.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -17,28 +17,28 @@ use serde_json::Value;
 
 const UNIT: &str = "nodlet.service";
 
-/// Drop-ins of the unit that a test has made.
+/// The directory of the unit's drop-ins, which a test creates.
 const DROP_INS: &str = "/run/systemd/system/nodlet.service.d";
 
-/// Takes the place of our file for networkd, of which there is nothing then.
+/// Overrides nodlet's file for networkd, as if it were not installed.
 const NO_FILE_FOR_NETWORKD: &str = "/run/systemd/network/05-nodlet.network";
 
-/// The same for NetworkManager.
+/// Overrides nodlet's file for NetworkManager, as if it were not installed.
 const NO_FILE_FOR_NETWORKMANAGER: &str = "/run/NetworkManager/conf.d/80-nodlet.conf";
 
-/// Lets NetworkManager write /etc/resolv.conf itself.
+/// Makes NetworkManager write /etc/resolv.conf itself.
 const FILE_OF_NETWORKMANAGER: &str = "/run/NetworkManager/conf.d/90-file.conf";
 
-/// For networkd, as many machines have it.
+/// A file for networkd that matches all wired interfaces, as on many machines.
 const EVERYTHING_WIRED: &str = "/run/systemd/network/20-wired.network";
 
-/// What looks after the network, one at a time.
+/// The services that manage the network, one at a time.
 const OTHERS: &str = "NetworkManager systemd-networkd.socket systemd-networkd systemd-resolved";
 
-/// How long something may take that is a matter of moments.
+/// The time that an operation may take that usually takes moments.
 const DEADLINE: Duration = Duration::from_secs(180);
 
-/// Runs a command to its end; what it said.
+/// Runs a command to its end, and returns its output.
 #[track_caller]
 fn run(line: &str) -> String {
     let (ok, said) = try_run(line);
@@ -46,7 +46,7 @@ fn run(line: &str) -> String {
     said
 }
 
-/// The same, of a command that may fail. Words are split at spaces.
+/// Runs a command that may fail. The line is split into words at spaces.
 fn try_run(line: &str) -> (bool, String) {
     let words: Vec<&str> = line.split(' ').collect();
     let output = Command::new(words[0]).args(&words[1..]).stdin(Stdio::null()).output();
@@ -55,7 +55,7 @@ fn try_run(line: &str) -> (bool, String) {
     (output.status.success(), text.concat())
 }
 
-/// What was written last, for who reads of a failure.
+/// The latest lines of the journal, for a test's failure message.
 fn journal() -> String {
     try_run("journalctl --no-pager --lines=60 --output=short-monotonic").1
 }
@@ -69,7 +69,7 @@ fn wait_for(what: &str, mut is_so: impl FnMut() -> bool) {
     }
 }
 
-/// A property of the unit, as systemd has it now.
+/// The current value of a property of the unit.
 fn property(name: &str) -> String {
     run(&format!("systemctl show --property={name} --value {UNIT}")).trim().to_owned()
 }
@@ -78,7 +78,7 @@ fn agent() -> Pid {
     Pid::from_raw(property("MainPID").parse().expect("it is a number"))
 }
 
-/// Those whose command line begins so, wherever the program lies.
+/// The processes whose command line begins like this, wherever the program is installed.
 fn processes(line: &str) -> Vec<Pid> {
     let entries = fs::read_dir("/proc").expect("it is mounted").flatten();
     let pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse::<i32>().ok());
@@ -97,7 +97,7 @@ fn cgroup(pid: Pid) -> PathBuf {
     text.trim().strip_prefix("0::").expect("there is only v2").into()
 }
 
-/// nodlet as it is installed here: its service runs, and the demo image is loaded.
+/// nodlet as it is installed in the machine: its service is running, and the demo image is loaded.
 struct Service;
 
 impl Service {
@@ -109,7 +109,7 @@ impl Service {
         service
     }
 
-    /// A pod of one container; gone when its file is.
+    /// A pod of one container, which is deleted when its file is removed.
     fn pod(&self, name: &str, text: &str) -> TestPod {
         fs::create_dir_all("/etc/nodlet/manifests").expect("/etc can be written to");
         fs::write(format!("/etc/nodlet/manifests/{name}.yaml"), text).expect("/etc can be written to");
@@ -120,7 +120,7 @@ impl Service {
 }
 
 impl Drop for Service {
-    /// As `docs/systemd.md` says how pods are ended; nothing may be left of them then.
+    /// Ends the pods as `docs/systemd.md` says; nothing of them may be left afterwards.
     fn drop(&mut self) {
         if thread::panicking() {
             println!("{}", journal());
@@ -170,7 +170,7 @@ impl TestPod {
         self.status()["containerStatuses"][0]["restartCount"].as_i64().expect("it has a container")
     }
 
-    /// The process of its container: no other pod sleeps so long.
+    /// The process of the pod's container: no other pod sleeps for the same number of seconds.
     fn process(&self, sleep: u32) -> Pid {
         let found = processes(&format!("/bin/demo sleep {sleep}"));
         assert_eq!(found.len(), 1, "who sleep {sleep} s\n{}", journal());
@@ -182,7 +182,7 @@ impl TestPod {
     }
 }
 
-/// The links of pods on this machine.
+/// The network interfaces of pods on this machine.
 fn links() -> Vec<String> {
     let entries = fs::read_dir("/sys/class/net").expect("/sys is mounted");
     let names = entries.filter_map(|entry| entry.ok()?.file_name().into_string().ok());
@@ -196,7 +196,7 @@ fn limited(name: &str, steps: &str) -> String {
     manifest::pod_of(name, &[container], "")
 }
 
-/// Pods have twenty seconds when the machine goes down, the last five of them the critical ones.
+/// Gives pods twenty seconds when the machine shuts down, the last five of them for critical pods.
 fn give_time_to_end() {
     let flags = "--shutdown-grace-period 20s --shutdown-grace-period-critical-pods 5s";
     let exec = format!("[Service]\nExecStart=\nExecStart=/usr/bin/nodlet agent {flags}\n");
@@ -276,7 +276,7 @@ fn pods_go_on_whatever_becomes_of_the_service() {
     run("systemctl restart nodlet");
     is_as_it_was("another systemd");
 
-    // What systemd set right when it started the service has taken no controller away.
+    // The settings that systemd applied when it started the service have removed no controller.
     let later = service.pod("later", &limited("later", "sleep 4712"));
     let leaf = cgroup(later.process(4712));
     let path = Path::new("/sys/fs/cgroup").join(leaf.strip_prefix("/").expect("it has one"));
@@ -290,7 +290,7 @@ fn an_agent_that_hangs_is_started_anew_and_its_pods_notice_nothing() {
     let pod = service.pod("web", &manifest::pod("web", "sleep 4711"));
     let (process, hung) = (pod.process(4711), agent());
     assert_eq!(property("WatchdogUSec"), "1min");
-    // One that turns is left alone for longer than that.
+    // systemd lets an agent run whose main loop turns, even longer than the interval.
     thread::sleep(Duration::from_secs(90));
     assert_eq!(agent(), hung, "{}", journal());
     kill(hung, Signal::SIGSTOP).expect("it runs");
@@ -303,7 +303,7 @@ fn an_agent_that_hangs_is_started_anew_and_its_pods_notice_nothing() {
 #[test]
 #[ignore = "needs systemd: cargo xtask guest systemd"]
 fn logind_waits_for_the_pods_to_end_and_says_when_the_machine_stays_after_all() {
-    // To power off is to do nothing here: then logind has done what it was asked for, and says so.
+    // Powering off does nothing here: logind then finishes the request, and reports it.
     write("/run/systemd/system/poweroff.target", "[Unit]\nDescription=Nothing\nDefaultDependencies=no\n");
     give_time_to_end();
     let service = Service::start();
@@ -320,7 +320,7 @@ fn logind_waits_for_the_pods_to_end_and_says_when_the_machine_stays_after_all() 
     run(
         "busctl call org.freedesktop.login1 /org/freedesktop/login1 org.freedesktop.login1.Manager PowerOff b false",
     );
-    // They end, and since the machine stays, they run again.
+    // The pods end, and run again because the machine stays on.
     for pod in [&usual, &critical] {
         let again = || pod.is_ready() && pod.status()["containerStatuses"][0]["restartCount"] == 1;
         wait_for(&format!("{} to run again", pod.name), again);
@@ -365,7 +365,7 @@ fn a_machine_that_is_turned_off_goes_down_when_its_pods_have_ended_in_their_orde
     wait_for("the lock", || run("systemd-inhibit --list --no-pager --mode=delay").contains("nodlet"));
 
     run("systemctl poweroff --no-block");
-    // What systemd ends from here on it ends when logind's delay is over.
+    // What systemd stops from here on it stops after logind's delay.
     wait_for("systemd to stop what runs", || try_run("systemctl is-system-running").1.trim() == "stopping");
     let log = run("journalctl --no-pager --unit=nodlet --output=cat");
     assert!(log.contains("all pods have ended; the machine may go down"), "{log}");
@@ -374,7 +374,7 @@ fn a_machine_that_is_turned_off_goes_down_when_its_pods_have_ended_in_their_orde
     assert_eq!(processes("/bin/demo"), []);
     wait_for("the agent to be stopped", || property("ActiveState") == "inactive");
     assert_eq!(property("Result"), "success");
-    // The machine is off when this service has ended: nobody can tidy up any more.
+    // The machine is off once this service has ended, so nothing can clean up.
     std::mem::forget(service);
 }
 
@@ -391,14 +391,14 @@ fn an_agent_of_another_unit_finds_the_pods_and_adds_to_them() {
     let later = service.pod("later", &limited("later", "sleep 4712"));
     let leaf = cgroup(later.process(4712));
     assert!(leaf.starts_with("/system.slice/nodlet.service/"), "{}", leaf.display());
-    // It does not hold up the service longer than it takes to end it.
+    // The other agent delays the service only until it has been stopped.
     run("systemctl stop other");
     run("systemctl start nodlet");
     wait_for("both to be ready", || pod.is_ready() && later.is_ready());
     assert_eq!((pod.process(4711), pod.restarts(), later.restarts()), (process, 0, 0));
 }
 
-/// systemd before 254 has no DelegateSubgroup=, and could start nothing in a cgroup with pods below.
+/// systemd before 254 lacks DelegateSubgroup=, and could start no process in a cgroup with pods below.
 #[test]
 #[ignore = "needs systemd: cargo xtask guest systemd"]
 fn under_a_systemd_without_subgroups_pods_lie_at_the_top_and_survive_a_restart() {
@@ -436,12 +436,12 @@ fn networkmanager_leaves_the_links_of_pods_alone() {
     for link in links() {
         wait_for("NetworkManager to leave it alone", || state(&link).starts_with("10 (unmanaged)"));
     }
-    // One that comes while it runs, too.
+    // Also an interface that appears while NetworkManager is running.
     service.pod("later", &manifest::pod("later", "sleep 4712"));
     for link in links() {
         wait_for("NetworkManager to leave it alone", || state(&link).starts_with("10 (unmanaged)"));
     }
-    // Without our file it takes the bridge.
+    // Without nodlet's file, NetworkManager manages the bridge.
     write(NO_FILE_FOR_NETWORKMANAGER, "");
     run("systemctl restart NetworkManager");
     wait_for("NetworkManager to take the bridge", || state(&bridge).contains("connect"));
@@ -465,7 +465,7 @@ fn networkd_leaves_the_links_of_pods_alone() {
     for link in links() {
         wait_for("networkd to leave it alone", || state(&link) == "\"unmanaged\"");
     }
-    // One that comes while it runs, too.
+    // Also an interface that appears while networkd is running.
     let later = service.pod("later", &manifest::pod("later", "serve 8080 /srv"));
     assert_eq!(links().len(), 3);
     for link in links() {
@@ -474,7 +474,8 @@ fn networkd_leaves_the_links_of_pods_alone() {
     let address = later.status()["podIP"].as_str().expect("it has one").to_owned();
     let get = format!("nodlet exec {} -- /bin/demo get http://{address}:8080/", pod.name);
     run(&get);
-    // Without our file it takes all of them, and away what it has not given them: pods are cut off.
+    // Without nodlet's file, networkd manages all interfaces and removes the addresses that it has not set:
+    // pods are cut off.
     write(NO_FILE_FOR_NETWORKD, "");
     run("systemctl restart systemd-networkd");
     for link in links() {
@@ -503,7 +504,7 @@ fn resolv_conf_of_pods_follows_resolved_and_networkmanager() {
     run("resolvectl dns lan0 192.0.2.2");
     asks("192.0.2.2");
 
-    // NetworkManager writes the file itself, where it is no link.
+    // NetworkManager writes the file itself if the file is not a link.
     run("systemctl stop systemd-resolved");
     fs::remove_file("/etc/resolv.conf").expect("/etc can be written to");
     write("/etc/resolv.conf", "nameserver 192.0.2.3\n");

@@ -1,4 +1,4 @@
-//! Twenty pods at once: more than a board will have, and nothing of them stays.
+//! Twenty pods at once, which is more than a board is expected to have; nothing of them is left afterwards.
 
 use nodlet_tests::{Device, manifest};
 

@@ -1,4 +1,4 @@
-//! Pods that change while they run: what stays the same pod, and what becomes another.
+//! Pods that change while they run: which changes keep the pod, and which replace it with another.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -8,7 +8,7 @@ use nodlet_tests::image::Image;
 use nodlet_tests::{Device, Kubectl, demo_program, manifest};
 use serde_json::Value;
 
-/// A device that has the demo image under another name, too.
+/// A device that has the demo image also under another name.
 fn device_with_two_images() -> Device {
     let device = Device::start();
     load_another(&device);
@@ -20,7 +20,7 @@ fn load_another(device: &Device) {
     device.load(&Image::demo("localhost/demo:2", &program));
 }
 
-/// Two containers, of which each would see another of its name beside it.
+/// A pod of two containers; each container detects whether another one with its name runs at the same time.
 fn two(device: &Device, spec: &str) -> String {
     let (shared, _) = device.shared("one");
     let container = |name: &str| {
@@ -35,7 +35,7 @@ fn apply(device: &Device, text: &str) -> String {
     device.nodlet_with_input(["apply", "-f", "-"], text).ok()
 }
 
-/// It runs with that image, and once.
+/// Waits until the container `app` runs once with this image.
 fn wait_for_image(device: &Device, image: &str) {
     let web = device.pod("web");
     device.wait_for(&format!("app to run with {image}"), || {
@@ -76,10 +76,10 @@ fn kubectl_sets_an_image_and_only_that_container_begins_anew() {
     let events = kubectl.line("get events -o jsonpath={.items[*].message}").ok();
     assert!(events.contains("Container app definition changed, will be restarted"), "{events}");
 
-    // Labels and annotations disturb nothing that runs, and neither does what is wrong.
+    // Changes of labels and annotations, and rejected changes, disturb no running container.
     let app = web.born("app");
     kubectl.line("annotate pod web example.com/note=first").ok();
-    // kubectl sends the pod back with all its defaults, of which nobody has to be warned.
+    // kubectl sends the pod back with all its defaults, which must cause no warning.
     assert_eq!(kubectl.line("label pod web tier=front").stderr, "");
     kubectl
         .line("annotate --overwrite pod web example.com/note=second kubernetes.io/config.source=none")
@@ -112,7 +112,7 @@ fn kubectl_edits_replaces_and_applies_what_may_change() {
 
     let editor = file(
         "editor",
-        // The first of them alone, as any sed does it.
+        // Changes only the first match, with any sed.
         "#!/bin/sh\nsed -i -e '/^    image: .*demo:1/{s/demo:1/demo:2/;:a' -e 'n;ba' -e '}' \"$1\"\n",
     );
     fs::set_permissions(Path::new(&editor), fs::Permissions::from_mode(0o755)).expect("it is ours");
@@ -121,7 +121,7 @@ fn kubectl_edits_replaces_and_applies_what_may_change() {
     assert_eq!(String::from_utf8_lossy(&edited.stdout), "pod/web edited\n", "{edited:?}");
     wait_for_image(&device, "localhost/demo:2");
 
-    // What the file says is so again, and nothing else is another.
+    // The file's value applies again, and no other field changes.
     let again = text.replacen("  containers:", "  activeDeadlineSeconds: 3600\n  containers:", 1);
     kubectl.run(["apply", "-f", &file("web.yaml", &again)]).ok();
     kubectl.run(["apply", "-f", &file("web.yaml", &again)]).ok();
@@ -129,7 +129,7 @@ fn kubectl_edits_replaces_and_applies_what_may_change() {
     wait_for_image(&device, "localhost/demo:1");
     assert_eq!((web.uid(), web.born("other")), (uid.clone(), other.clone()));
 
-    // What kubectl puts is the same pod or refused; what nodlet applies may be another.
+    // A change by kubectl keeps the pod or is rejected; one by nodlet's `apply` may replace the pod.
     let with = |field: &str, value: Value| {
         let whole = kubectl.line("get pod web -o json").ok();
         let mut whole: Value = serde_json::from_str(&whole).expect("it is JSON");
@@ -163,8 +163,7 @@ fn a_file_with_a_uid_is_changed_in_place_where_that_is_possible() {
     assert_eq!((device.pod("web").uid().as_str(), device.pod("web").born("other")), ("mine", other.clone()));
     assert_eq!(device.pod("web").container("app").restart_count(), 1);
 
-    // A later agent finds the container as it was started, and lets it be, though its file is
-    // wrong by now.
+    // A new agent finds the container as it was started, and keeps it, though the file is invalid by now.
     let app = device.pod("web").born("app");
     device.kill_agent();
     device.write_manifest("web.yaml", "apiVersion: v1\nkind: Pod\nmetadata: {name: web\n");
@@ -172,7 +171,7 @@ fn a_file_with_a_uid_is_changed_in_place_where_that_is_possible() {
     device.pod("web").wait_ready();
     assert_eq!((device.pod("web").born("app"), device.pod("web").born("other")), (app, other));
 
-    // What cannot change makes another pod under the same uid.
+    // A change of an immutable field replaces the pod with another one that has the same uid.
     device.write_manifest("web.yaml", &text.replace("begun", "otherwise"));
     device.pod("web").wait_log("app", "otherwise");
     assert_eq!(device.pod("web").uid(), "mine");
@@ -189,7 +188,7 @@ fn pods_say_where_they_are_from_and_what_is_on_the_card_does_not() {
     assert_eq!(annotation(&device, "kubernetes.io/config.hash"), uid.as_str());
     let seen = annotation(&device, "kubernetes.io/config.seen");
     assert!(seen.as_str().is_some_and(|seen| seen.len() == 20 && seen.ends_with('Z')), "{seen}");
-    // The same file is the same pod in the next boot.
+    // After a reboot, the same file defines the same pod.
     device.cut_power();
     device.start_agent();
     device.pod("web").wait_ready();
@@ -203,7 +202,7 @@ fn pods_say_where_they_are_from_and_what_is_on_the_card_does_not() {
     assert_eq!(annotation(&device, "kubernetes.io/config.hash"), Value::Null);
     let card = device.path("/var/lib/nodlet/manifests/default_web.json");
     let before = fs::read_to_string(&card).expect("it is applied");
-    // Whoever sends back what was read here changes nothing by it.
+    // Applying an object that was read from this API changes nothing.
     let shown = device.pod("web").object().expect("it is there").to_string();
     assert_eq!(apply(&device, &shown), "pod/web unchanged\n");
     let kubectl = Kubectl::new(&device);
@@ -219,7 +218,8 @@ fn whenever_the_agent_dies_over_a_new_image_it_is_the_old_or_the_new_and_never_b
     device.pod("web").wait_ready();
     let other = device.pod("web").born("other");
     for (round, image) in (1..=5).zip(["localhost/demo:2", "localhost/demo:1"].into_iter().cycle()) {
-        // Found again, it asks for nothing; then for the end of the old run, its removal, the new one.
+        // The agent stops at its action number `round`. To find the running pod takes no action; the actions
+        // are the end of the old run, its removal, and the new run.
         device.kill_agent();
         device.agent_arguments(["--stop-after", &round.to_string()]);
         device.start_agent();
@@ -231,7 +231,7 @@ fn whenever_the_agent_dies_over_a_new_image_it_is_the_old_or_the_new_and_never_b
         let path = device.path("/tmp/put.json");
         fs::create_dir_all(device.path("/tmp")).expect("it can be made");
         fs::write(&path, body).expect("it can be written");
-        // The agent may die before it has answered.
+        // The agent may die before it has responded.
         device.nodlet(["apply", "-f", &path.display().to_string()]);
         let revive = |device: &mut Device| {
             if device.agent_is_dead() {
@@ -258,7 +258,7 @@ fn a_power_cut_over_a_new_image_leaves_the_old_or_the_new() {
     for image in ["localhost/demo:2", "localhost/demo:1"] {
         let changed = two(&device, "restartPolicy: OnFailure").replacen("localhost/demo:1", image, 1);
         assert_eq!(apply(&device, &changed), "pod/web configured\n");
-        // It was answered, so it is on the card, whatever has become of the containers by now.
+        // The response was sent, so the change is on the card, whatever the state of the containers is.
         device.cut_power();
         device.start_agent();
         wait_for_image(&device, image);
@@ -315,7 +315,7 @@ fn a_name_from_two_sources_is_one_pod_at_a_time_whichever_comes_or_goes() {
     };
     device.write_manifest("web.yaml", &version("site"));
     device.pod("web").wait_log("app", "site");
-    // What is applied lies in a later directory than the site's.
+    // The directory of applied objects comes after the site's directory.
     apply(&device, &version("applied"));
     device.pod("web").wait_log("app", "applied");
     assert_eq!(annotation(&device, "kubernetes.io/config.source"), "api");
@@ -332,7 +332,7 @@ fn a_name_from_two_sources_is_one_pod_at_a_time_whichever_comes_or_goes() {
     assert_eq!(device.pod("web").container("app").restart_count(), 0);
 }
 
-/// What the pod says of the image that it waits for.
+/// The pod's condition about the image that it waits for.
 fn pending(device: &Device) -> Value {
     let status = device.pod("web").status();
     let conditions = status["conditions"].as_array().cloned().unwrap_or_default();
@@ -375,7 +375,7 @@ fn an_image_that_is_not_on_the_board_stops_nothing_until_it_is() {
     let web = device.pod("web");
     assert_eq!((web.uid(), web.born("other"), pending(&device)), (uid, other, Value::Null));
 
-    // One change in place and one that makes another pod: one condition of each type.
+    // A change in place and a change that replaces the pod: one condition of each type.
     kubectl.line("set image pod/web app=localhost/demo:3").ok();
     device.wait_for("what it waits for", || pending(&device)["reason"] == "ErrImagePull");
     apply(&device, &text.replacen("demo:2", "demo:4", 1).replacen("sleep", "print fourth then sleep", 1));
@@ -412,7 +412,7 @@ fn after_a_power_cut_the_image_runs_that_ran_before_until_the_new_one_is_there()
     wait_for_image(&device, "localhost/demo:2");
 }
 
-/// The files, and what they say besides the image: so the pod becomes another.
+/// The files name another image and have other steps, so the change replaces the pod.
 fn another(image: &str) -> String {
     manifest::pod("web", "print changed then sleep").replacen("localhost/demo:1", image, 1)
 }
@@ -425,7 +425,7 @@ fn a_change_that_makes_another_pod_waits_for_its_image_while_the_old_one_runs() 
     web.wait_ready();
     let (uid, app) = (web.uid(), web.born("app"));
 
-    // In a file, where every change makes another pod: one of the image alone too.
+    // In a file, every change replaces the pod, also a change of the image alone.
     let typo =
         manifest::pod("web", "print first then sleep").replacen("localhost/demo:1", "localhost/demo:2", 1);
     for text in [typo, another("localhost/demo:2")] {
@@ -440,12 +440,12 @@ fn a_change_that_makes_another_pod_waits_for_its_image_while_the_old_one_runs() 
         );
     }
     let waits = pending(&device);
-    // So that a later agent would say another second.
+    // Long enough for a new agent to record a different second.
     let told = std::time::Instant::now();
     device.wait_for("two seconds to pass", || told.elapsed() > std::time::Duration::from_secs(2));
     device.kill_agent();
     device.start_agent();
-    // From the first that the next agent says of it.
+    // The condition is unchanged from the new agent's first response on.
     assert_eq!(pending(&device), waits);
     assert_eq!((device.pod("web").uid(), device.pod("web").born("app")), (uid.clone(), app.clone()));
     device.cut_power();
@@ -454,7 +454,7 @@ fn a_change_that_makes_another_pod_waits_for_its_image_while_the_old_one_runs() 
     device.wait_for("what it waits for", || pending(&device)["reason"] == "ErrImagePull");
     assert_eq!(device.pod("web").uid(), uid);
 
-    // Named back, it is the same pod again, and nothing waits.
+    // If the old image is named again, the pod stays the same and nothing is pending.
     device.write_manifest("web.yaml", &manifest::pod("web", "print first then sleep"));
     device.wait_for("nothing to be waited for", || pending(&device).is_null());
     assert_eq!(device.pod("web").uid(), uid);
@@ -523,7 +523,7 @@ fn applied_changes_that_make_another_pod_wait_for_their_image_too_and_say_so() {
     assert_eq!(apply(&device, &another("localhost/demo:2")), "pod/web unchanged\n");
     let refused = Kubectl::new(&device).line("label pod web tier=front").refused();
     assert!(refused.contains("another version of the pod, from "), "{refused}");
-    // Corrected, it is what follows; and whoever deletes the pod deletes what waits for it.
+    // A corrected manifest replaces the one that waits, and deleting the pod deletes the waiting manifest.
     assert_eq!(apply(&device, &another("localhost/demo:1")), "pod/web configured\n");
     device.pod("web").wait_log("app", "changed");
     device.pod("web").wait_ready();

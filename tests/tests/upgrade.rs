@@ -1,6 +1,6 @@
-//! Another binary: its agent has the running supervisors take it over in place, and no
-//! container notices; one that cannot leaves them what they are, and says so.
-//! `cargo xtask long upgrade` begins with binaries of earlier commits, `$NODLET_EARLIER`.
+//! Upgrades to another binary: its agent makes the running supervisors execute it in place, and no container
+//! notices. A binary that cannot take over leaves the supervisors as they are, and reports it. `cargo xtask
+//! long upgrade` starts with binaries of earlier commits, `$NODLET_EARLIER`.
 
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -11,7 +11,7 @@ use std::process::{Child, ChildStdin, Command, Stdio};
 use nodlet_tests::upgrade::inode;
 use nodlet_tests::{Device, Terminal, demo_archive, manifest, nodlet_program};
 
-/// The binary under test, but for a word that it must share with the one before.
+/// The binary under test, with one word changed that it must have in common with the previous binary.
 fn incompatible(device: &Device, word: &str) -> PathBuf {
     let mut bytes = fs::read(nodlet_program()).expect("it is built");
     let word = word.as_bytes();
@@ -24,7 +24,8 @@ fn incompatible(device: &Device, word: &str) -> PathBuf {
     device.binary("incompatible", &bytes)
 }
 
-/// A device with pods of every kind, all run by this binary; and what they share with the test.
+/// A device with pods of every kind, all run by one binary; and the directories that the pods share with the
+/// test.
 fn begin(first: impl FnOnce(&Device) -> PathBuf) -> (Device, PathBuf, PathBuf) {
     let mut device = Device::new();
     let first = first(&device);
@@ -37,7 +38,7 @@ fn begin(first: impl FnOnce(&Device) -> PathBuf) -> (Device, PathBuf, PathBuf) {
     (device, here, first)
 }
 
-/// Pods of every kind that an upgrade may disturb, all of them where they stay.
+/// Creates pods of every kind that an upgrade may disturb, and waits until all of them are settled.
 fn settle(device: &Device, shared: &str) {
     let held = |name: &str, steps: &str| {
         manifest::container(
@@ -65,7 +66,7 @@ fn settle(device: &Device, shared: &str) {
     device.pod("job").wait_log("job", "begun");
 }
 
-/// When each first process was started, and how often it was restarted.
+/// The start time of each container's first process, and the container's restart count.
 fn lives(device: &Device) -> Vec<(String, i64)> {
     [("tick", "app"), ("web", "server"), ("web", "beside"), ("job", "job")]
         .map(|(pod, container)| {
@@ -76,8 +77,8 @@ fn lives(device: &Device) -> Vec<(String, i64)> {
         .to_vec()
 }
 
-/// The processes of every container, or those that are executed beside them, by what the
-/// kernel says of each.
+/// The processes of every container, or, with `executed`, those that were started by exec, each with what the
+/// kernel reports of it.
 fn processes(device: &Device, executed: bool) -> Vec<(u32, String)> {
     let is_wanted = |pid: &u32| {
         let cgroup = fs::read_to_string(format!("/proc/{pid}/cgroup")).unwrap_or_default();
@@ -109,7 +110,7 @@ fn open_session(device: &Device) -> Child {
     session
 }
 
-/// No tick is missing, and none is there twice.
+/// Checks that no tick is missing and that none is printed twice.
 fn check_ticks(device: &Device) {
     let text = device.nodlet(["logs", "tick"]).ok();
     for (number, line) in text.lines().enumerate() {
@@ -117,7 +118,7 @@ fn check_ticks(device: &Device) {
     }
 }
 
-/// Everything works that did before: exits are told, processes executed, pods deleted.
+/// Checks that everything works as before: exits are reported, commands are executed, pods are deleted.
 fn check_use(device: &Device, here: &Path) {
     check_ticks(device);
     assert_eq!(device.pod("web").exec("beside", ["/bin/demo", "print", "hello"]).ok(), "hello\n");
@@ -136,7 +137,7 @@ fn check_use(device: &Device, here: &Path) {
     check_ticks(device);
 }
 
-/// From one binary to another while a session is open: what the next agent finds.
+/// Upgrades to another binary while a session is open, and checks what the next agent finds.
 fn upgrade(device: &mut Device, to: &Path) {
     let (lives_before, were) = (lives(device), processes(device, false));
     let mut session = open_session(device);
@@ -167,7 +168,7 @@ fn runs_all_on(device: &Device, program: &Path) -> bool {
     device.supervisors().into_values().all(|supervisor| supervisor.executes == inode(program))
 }
 
-/// What people have open: streams of containers, terminals and forwarded ports.
+/// Open sessions of clients: container streams, terminals and forwarded ports.
 struct Clients {
     attached: Child,
     input: ChildStdin,
@@ -177,7 +178,7 @@ struct Clients {
     forwarded: TcpStream,
 }
 
-/// An attached client, and what it sees line by line.
+/// An attached client, and the lines of its output.
 fn attach(device: &Device) -> (Child, ChildStdin, impl Iterator<Item = String>) {
     let mut attached = piped(device.command(&["attach", "-i", "talk"]));
     let input = attached.stdin.take().expect("it is piped");
@@ -190,14 +191,14 @@ fn piped(mut command: Command) -> Child {
     command.spawn().expect("it can be run")
 }
 
-/// A port of this machine that leads to the pod, and a connection to it that has answered.
+/// A `port-forward` client, and a connection through it that has been answered.
 fn forward(device: &Device) -> (Child, TcpStream) {
     let mut forwarder = piped(device.command(&["port-forward", "mirror", ":7000"]));
     let mut lines = BufReader::new(forwarder.stdout.take().expect("it is piped")).lines();
     let first = lines.next().expect("it says where it listens").expect("it is text");
     let port = first.strip_prefix("Forwarding from 127.0.0.1:").and_then(|rest| rest.split(' ').next());
     let port: u16 = port.and_then(|port| port.parse().ok()).unwrap_or_else(|| panic!("{first}"));
-    // Read on, or it would be held up by its own words.
+    // The output must be read, or the client would block when it writes.
     std::thread::spawn(move || lines.for_each(drop));
     let mut forwarded = TcpStream::connect(("127.0.0.1", port)).expect("it listens");
     forwarded.write_all(b"hello").expect("it is taken");
@@ -235,19 +236,19 @@ impl Clients {
         Clients { attached, input, watched, executed, forwarder, forwarded }
     }
 
-    /// They were the clients of an agent that is gone, and learn of it.
+    /// Checks that the sessions end, since the agent that served them is gone.
     fn end(mut self) {
         assert!(!self.attached.wait().expect("it ends").success(), "a lost session is no success");
         drop(self.input);
         assert_ne!(self.watched.ended(), 0, "{}", self.watched.screen());
         assert_ne!(self.executed.ended(), 0, "{}", self.executed.screen());
-        // Ended or reset.
+        // The connection was closed or reset.
         assert_eq!(self.forwarded.read(&mut [0; 8]).unwrap_or(0), 0);
         let _ = self.forwarder.kill();
         let _ = self.forwarder.wait();
     }
 
-    /// The containers know nothing of it: whoever comes now is understood as before.
+    /// The containers notice nothing of the upgrade: new sessions work as before.
     fn come_again(device: &Device) {
         for pod in ["talk", "screen", "mirror"] {
             device.pod(pod).wait_ready();
@@ -263,7 +264,7 @@ impl Clients {
         watched.wait_for("try pressing enter");
         watched.type_in("three\r");
         watched.wait_for("three\r\nthree\r\n");
-        // What the terminal was once told is told no more, and nothing of it is lost.
+        // Earlier input of the terminal is not repeated, and none of it is lost.
         assert_eq!(device.pod("screen").logs("app"), "up\r\none\r\none\r\nthree\r\nthree\r\n");
         let mut executed =
             Terminal::start(device.command(&["exec", "-it", "screen", "--", "/bin/demo", "echo"]));
@@ -289,7 +290,8 @@ fn a_newer_binary_takes_over_running_supervisors_and_no_container_notices() {
     check_use(&device, &here);
 }
 
-/// It does not answer when it is asked, or it cannot read what containers were asked for with.
+/// The binary does not respond to the trial, or it cannot read the requests with which containers were
+/// started.
 #[test]
 fn a_binary_that_cannot_take_over_leaves_supervisors_as_they_are_and_says_so() {
     for word in ["--parse", "upper_dir"] {
@@ -300,7 +302,7 @@ fn a_binary_that_cannot_take_over_leaves_supervisors_as_they_are_and_says_so() {
         assert!(runs_all_on(&device, &first), "{:?}", device.supervisors());
         let said = "failed to replace the supervisor: the new binary cannot take over from this one; it goes on as it was";
         assert_eq!(device.agent_log().matches(said).count(), 3, "{}", device.agent_log());
-        // One that can takes over from the first.
+        // A compatible binary can still take over from the first.
         upgrade(&mut device, &second);
         assert!(runs_all_on(&device, &second), "{:?}", device.supervisors());
         check_use(&device, &here);
@@ -313,7 +315,7 @@ fn this_binary_takes_over_what_one_of_an_earlier_commit_runs() {
     let earlier =
         std::env::var_os("NODLET_EARLIER").map(PathBuf::from).expect("cargo xtask long upgrade says it");
     let (mut device, here, _) = begin(|_| earlier.clone());
-    // Others have neither input nor terminals.
+    // Some earlier binaries support neither input nor terminals.
     let attaches = device.nodlet(["--help"]).stdout.contains("attach");
     let clients = attaches.then(|| Clients::open(&device));
     upgrade(&mut device, &nodlet_program());

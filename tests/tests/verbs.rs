@@ -1,4 +1,4 @@
-//! Our own verbs, as people type them.
+//! nodlet's own verbs, as people type them.
 
 use std::os::unix::process::ExitStatusExt;
 use std::process::Command;
@@ -115,7 +115,7 @@ fn logs_of_the_run_before_are_kept() {
 #[test]
 fn a_log_is_rotated_without_losing_a_line() {
     let device = Device::start();
-    // 25 MB: past two rotations.
+    // 25 MB of output, for more than two rotations.
     device.write_manifest("spam.yaml", &manifest::pod("spam", "spam 25000000 then sleep"));
     let last = format!("{:0>12} ", 25_000_000 / 100 - 1);
     let files = || {
@@ -124,7 +124,7 @@ fn a_log_is_rotated_without_losing_a_line() {
             .flat_map(|pod| std::fs::read_dir(pod.path().join("app")).into_iter().flatten().flatten())
             .map(|file| file.path())
             .collect();
-        // 0.log is the newest; the others have their time in their names.
+        // 0.log is the newest; the names of the others contain their times.
         all.sort_by_key(|path| (path.extension().is_some_and(|is| is == "log"), path.clone()));
         all
     };
@@ -240,7 +240,7 @@ fn apply_judges_manifests_without_an_agent() {
     let device = Device::new();
     let judge = |text: &str| device.nodlet_with_input(["apply", "--dry-run=client", "-f", "-"], text);
     let right = manifest::pod("web", "sleep");
-    // Where there is no image store, images are not asked for.
+    // Without an image store, the images are not checked.
     let said = judge(&right);
     assert_eq!((said.code, &*said.stdout, &*said.stderr), (0, "pod/web created (dry run)\n", ""));
     let wrong = judge(&right.replace("containers:", "contaners:"));
@@ -253,7 +253,7 @@ fn apply_judges_manifests_without_an_agent() {
     assert!(!said.stderr.contains("demo:1"), "{}", said.stderr);
 }
 
-/// `nodlet get pods | head -1`: the reader has read enough, and that is no fault.
+/// `nodlet get pods | head -1`: the reader closes the pipe early, which is not an error.
 #[test]
 fn output_that_nobody_reads_any_more_ends_a_verb_without_a_word() {
     for arguments in [&["--help"][..], &["help", "get"], &["get", "--help"], &["version", "--client"]] {

@@ -137,7 +137,7 @@ fn a_host_path_is_of_the_type_that_was_said_or_is_refused() {
     let (shared, here) = device.shared("host");
     std::fs::write(here.join("file"), "from the host\n").expect("it can be written");
     let _socket = std::os::unix::net::UnixListener::bind(here.join("socket")).expect("it can be bound");
-    // No driver has them: to open one fails, and to mount one must not.
+    // No driver serves these devices: opening one fails, and mounting one must not.
     for (name, kind) in [("char", SFlag::S_IFCHR), ("block", SFlag::S_IFBLK), ("fifo", SFlag::S_IFIFO)] {
         mknod(&here.join(name), kind, Mode::from_bits_truncate(0o600), makedev(250, 99))
             .expect("it can be made");
@@ -185,7 +185,7 @@ fn a_host_path_is_of_the_type_that_was_said_or_is_refused() {
         });
         assert_eq!(device.pod(name).phase(), "Pending");
     }
-    // What a person mends starts without another word.
+    // After the path has been corrected, the pod starts without another request.
     std::fs::remove_file(here.join("file")).expect("it is there");
     std::fs::create_dir(here.join("file")).expect("it can be made");
     device.pod("no-dir").wait_ready();
@@ -240,7 +240,7 @@ fn what_is_missing_of_a_sub_path_is_made_in_memory_as_well() {
     web.wait_ready();
     web.exec("app", ["/bin/demo", "write", "/below/file", "deep"]).ok();
     assert_eq!(web.exec("app", ["/bin/demo", "cat", "/work/a/b/file"]).ok(), "deep\n");
-    // With the mode of the volume's root, whatever the umask is.
+    // With the mode of the volume's root, independent of the umask.
     let mode = |path| web.exec("app", ["/bin/demo", "stat", path]).ok();
     assert_eq!(mode("/work/a").split(' ').nth(1), mode("/work").split(' ').nth(1));
 }
@@ -278,7 +278,7 @@ fn what_a_thread_was_needed_for_leaves_none_behind_and_the_agent_sleeps() {
     device.write_manifest("quiet.yaml", &manifest::pod("quiet", "sleep"));
     device.pod("quiet").wait_phase("Running");
     let before = threads();
-    // A path of the machine, and hosts that are looked up: one that there is, and many that there are not.
+    // A hostPath volume, and probe hosts that need name resolution: one that exists, and many that do not.
     let (shared, _) = device.shared("host");
     let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
     let port = listener.local_addr().expect("an address").port();
@@ -295,7 +295,7 @@ fn what_a_thread_was_needed_for_leaves_none_behind_and_the_agent_sleeps() {
     device.write_manifest("names.yaml", &manifest::pod_of("names", &containers, &volume));
     let names = device.pod("names");
     device.wait_for("the probe of a name to succeed", || names.container("found").is_ready());
-    // Whether a name server says so or is silent.
+    // Whether the name server rejects the name or does not respond.
     device.wait_for("the probe of another to fail", || {
         names.events().iter().any(|event| event.contains("Readiness probe failed: dial tcp"))
     });
@@ -310,7 +310,7 @@ fn what_a_thread_was_needed_for_leaves_none_behind_and_the_agent_sleeps() {
     });
 }
 
-/// The usual manifest for a modem: libcontainer makes a node of the same name for a privileged container.
+/// The usual manifest for a modem: libcontainer creates a node with the same name for a privileged container.
 #[test]
 fn a_device_of_the_board_can_be_a_volume_of_a_privileged_pod() {
     let device = Device::start();

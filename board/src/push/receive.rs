@@ -2,20 +2,20 @@
 //! connection.
 //!
 //! ```text
-//! Hello      what the board is          ->
+//! Hello      properties of the board    ->
 //!                                       <-  Offer: documents of archives, manifests
-//!   the agent judges the manifests
+//!   the agent validates the manifests
 //! Send       the layers that it lacks   ->
-//!                                       <-  Blocks: of which of them to list the base
+//!                                       <-  Blocks: the layers whose base to list
 //! lists of blocks                       ->
 //!                                       <-  sizes
-//!   is there room?
+//!   check of the free space
 //! Go                                    ->
-//!                                       <-  pieces of layers, or of what makes one of its base,
+//!                                       <-  pieces of layers, or of the changes to a base,
 //!                                           each into a file of the spool
 //!                                       <-  Commit
 //!   one load of all archives, one rename; then the manifests (push/receive/redo.rs)
-//! Done       what was done              ->
+//! Done       the results                ->
 //! ```
 //!
 //! Before Commit only the spool changes, wherever the push is interrupted. The next push continues a partly
