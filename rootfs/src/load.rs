@@ -34,27 +34,27 @@ mod unpack;
 pub use child::{Refusal, Unpacker, unpack_as_told};
 use unpack::{Input, Request, Unpacked};
 
-/// How to load.
+/// The options of a load.
 #[derive(Clone, Debug, Default)]
 pub struct LoadOptions {
-    /// The platform to take from an archive that has several; this machine's if none.
+    /// The platform to select from an archive that has several; by default this machine's.
     pub platform: Option<Platform>,
-    /// The name of an image that the archive does not name.
+    /// The name for an image that has no name in the archive.
     pub name: Option<Reference>,
-    /// Bytes that the writable store may have after the load; no limit if none.
+    /// The size limit of the writable store after the load, in bytes; by default there is none.
     pub max_bytes: Option<u64>,
-    /// The process that reads the archive. None is this one: for what comes from
-    /// nobody else, as in tests.
+    /// The process that reads the archive. By default the calling process reads it, which is only for trusted
+    /// archives, as in tests.
     pub unpacker: Option<Unpacker>,
 }
 
-/// An archive that is open, and what belongs to it.
+/// An open archive, and the bases of its layers.
 #[derive(Debug)]
 pub struct Source {
     /// A file, a pipe, or a directory that is an OCI image layout.
     pub archive: File,
-    /// Layers of which the archive, a directory, has the changed blocks in `changes/<diff ID>`, and the
-    /// base of each: see [`crate::changes`]. At most [`BASES_MAX`].
+    /// The bases of layers of which the archive, a directory, contains only the changed blocks, in
+    /// `changes/<diff ID>`; see [`crate::changes`]. At most [`BASES_MAX`].
     pub bases: BTreeMap<Digest, File>,
 }
 
@@ -64,135 +64,136 @@ impl From<File> for Source {
     }
 }
 
-/// Bases of one archive: the process that unpacks has a descriptor of each.
+/// The most bases of one archive: the process that unpacks has a descriptor of each.
 pub const BASES_MAX: usize = 16;
 
-/// What is told while a load goes on.
+/// A report on the progress of a load.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub enum Progress {
     /// A layer is being read.
     Reading {
-        /// Its name in the archive.
+        /// The layer's name in the archive.
         layer: String,
-        /// Bytes of it so far.
+        /// The bytes of the layer that have been read.
         bytes: u64,
-        /// Bytes of it in all.
+        /// The size of the layer in bytes.
         total: u64,
     },
-    /// A layer is on disk.
+    /// A layer was written to disk.
     Stored {
-        /// Its diff ID.
+        /// The layer's diff ID.
         layer: Digest,
-        /// The bytes that it takes.
+        /// The bytes that the layer occupies.
         bytes: u64,
     },
-    /// A layer was there before.
+    /// The store already has a layer.
     Present {
-        /// Its diff ID.
+        /// The layer's diff ID.
         layer: Digest,
     },
-    /// Something was left out that seldom matters.
+    /// A message for the user: a part of a layer that rarely matters was left out, or the kernel lacks a means
+    /// to confine the process that reads the archive.
     Warning(String),
 }
 
 /// An image that is in the store after a load.
 #[derive(Clone, Debug)]
 pub struct Loaded {
-    /// The image, with all names that it has by now.
+    /// The image, with all names that it has after the load.
     pub image: Image,
-    /// Those that this load gave it.
+    /// The names that this load gave to the image.
     pub names: Vec<String>,
-    /// Whether the load changed anything about it.
+    /// Whether the load changed the image's files or names.
     pub new: bool,
     /// Bytes written to disk by the whole load.
     pub bytes_written: u64,
 }
 
-/// Why nothing was loaded.
+/// The reason why no image was loaded.
 #[derive(Debug)]
 pub enum LoadError {
     /// The archive could not be opened.
     Open {
-        /// The archive.
+        /// The path of the archive.
         path: PathBuf,
-        /// What opening gave.
+        /// The error of the system call.
         source: io::Error,
     },
-    /// The archive is none, or has no image that fits.
+    /// The file is not an archive of images, or has no suitable image.
     Archive(ArchiveError),
-    /// A layer is damaged or refused.
+    /// A layer is damaged or rejected.
     Layer {
-        /// Its name in the archive.
+        /// The layer's name in the archive.
         member: String,
-        /// What is wrong with it.
+        /// The reason why the layer is rejected.
         source: LayerError,
     },
-    /// A layer that is not what its digest says.
+    /// A layer's content does not match its digest.
     Digest {
-        /// Its name in the archive.
+        /// The layer's name in the archive.
         member: String,
-        /// What it should be.
+        /// The digest that the layer should have.
         expected: Digest,
-        /// What it is.
+        /// The digest of the layer's content.
         actual: Digest,
     },
-    /// A layer that is longer or shorter than its descriptor says.
+    /// A layer is longer or shorter than its descriptor says.
     Size {
-        /// Its name in the archive.
+        /// The layer's name in the archive.
         member: String,
-        /// Bytes that it should have.
+        /// The size in bytes in the layer's descriptor.
         expected: u64,
-        /// Bytes that it has.
+        /// The actual size in bytes.
         actual: u64,
     },
-    /// A layer that cannot be made of its base and its changed blocks.
+    /// A layer cannot be rebuilt from its base and its changed blocks.
     NotRebuilt {
-        /// Its diff ID.
+        /// The layer's diff ID.
         layer: Digest,
-        /// What is wrong.
+        /// The reason why the layer cannot be rebuilt.
         cause: Refusal,
     },
-    /// The process that reads the archive could not be started or spoken to.
+    /// The process that reads the archive could not be started, or communication with it failed.
     Unpacker {
-        /// What was to be done.
+        /// The operation that failed, as a verb.
         verb: &'static str,
-        /// Why it was not.
+        /// The error of the operation.
         source: io::Error,
     },
-    /// The process that reads the archive refuses it.
+    /// The process that reads the archive rejected it.
     Refused(Refusal),
-    /// The process that reads the archive died of it.
+    /// The process that reads the archive died while it read.
     Died {
-        /// How.
+        /// The exit status of the process.
         status: ExitStatus,
-        /// Bytes of memory that it may have.
+        /// The memory limit of the process in bytes.
         memory: u64,
     },
-    /// The process that reads the archive gave what cannot be.
+    /// The process that reads the archive reported an impossible result.
     Unbelievable {
-        /// What is wrong with it.
+        /// The impossible part of the result.
         problem: String,
     },
-    /// The layers do not fit on the disk.
+    /// The disk lacks space for the layers.
     NotEnoughSpace {
-        /// The store.
+        /// The path of the store.
         path: PathBuf,
-        /// Bytes that are needed at least.
+        /// The least number of bytes that are needed.
         needed: u64,
-        /// Bytes that are free.
+        /// The free bytes on the disk.
         free: u64,
     },
-    /// The layers are more than the store may have.
+    /// The layers exceed the store's size limit.
     StoreFull {
-        /// The store.
+        /// The path of the store.
         path: PathBuf,
-        /// Bytes that are needed at least.
+        /// The least number of bytes that are needed.
         needed: u64,
-        /// Bytes that its limit leaves.
+        /// The bytes that the limit leaves.
         free: u64,
     },
-    /// The store failed.
+    /// An operation of the store failed.
     Store(StoreError),
 }
 
@@ -279,8 +280,7 @@ impl From<ArchiveError> for LoadError {
 }
 
 impl Store {
-    /// Loads the images of an archive file, or of an OCI image layout that is a
-    /// directory.
+    /// Loads the images of an archive file, or of a directory that is an OCI image layout.
     pub fn load_path(
         &self,
         path: &Path,
@@ -291,8 +291,8 @@ impl Store {
         self.load_file(File::open(path).map_err(failed)?, options, progress)
     }
 
-    /// Loads the images of an archive that is open: a file from its beginning, a
-    /// pipe from where it is.
+    /// Loads the images of an open archive: a file is read from its beginning, a pipe from its current
+    /// position.
     pub fn load_file(
         &self,
         file: File,
@@ -302,7 +302,7 @@ impl Store {
         self.load_inputs(vec![Input::File(file.into())], options, progress)
     }
 
-    /// Loads the images of all these archives, or none.
+    /// Loads the images of all these archives, or none of them.
     pub fn load_all(
         &self,
         sources: Vec<Source>,
@@ -336,12 +336,12 @@ impl Store {
     }
 }
 
-/// A load under way, with the store locked against others.
+/// A running load, which holds the store's lock.
 struct Loading<'a> {
     store: &'a Store,
     options: &'a LoadOptions,
     _lock: Lock,
-    /// Layers of the store by the digest of the blob they came as.
+    /// The diff IDs of the store's layers, by the digest of the blob from which each was unpacked.
     known: HashMap<Digest, Digest>,
 }
 
@@ -352,7 +352,8 @@ impl<'a> Loading<'a> {
             store.content.create_directories(&directory)?;
         }
         let held = lock(&area.directory)?;
-        // Of a load that was killed, the process that unpacks outlives it by a moment.
+        // The process that unpacks holds this lock. If a load was killed, its process may live a moment
+        // longer.
         drop(lock(&area.staging())?);
         store.sweep(&area.index_or_records()?.0)?;
         let mut known = HashMap::new();
@@ -366,8 +367,7 @@ impl<'a> Loading<'a> {
         Ok(Loading { store, options, _lock: held, known })
     }
 
-    /// A load that failed takes away what it staged, as far as it can; what it
-    /// cannot, the next load does.
+    /// Removes the staged files if the load failed, as far as possible; the next load removes the rest.
     fn end(self, result: Result<Vec<Loaded>, LoadError>) -> Result<Vec<Loaded>, LoadError> {
         if result.is_err() {
             let _ = self.store.writable.index_or_records().and_then(|(index, _)| self.store.sweep(&index));
@@ -375,7 +375,7 @@ impl<'a> Loading<'a> {
         result
     }
 
-    /// Has the archive read, here or in a process of its own, and adds what came of it.
+    /// Reads an archive, in this process or in one of its own, and adds the result to `all`.
     fn unpack(
         &self,
         input: Input<'_>,
@@ -398,7 +398,7 @@ impl<'a> Loading<'a> {
                 .max()
                 .map_or(0, |n| n + 1),
             room: match self.options.max_bytes {
-                // The files of earlier archives of this load lie in staging, and count.
+                // The files of this load's earlier archives are in the staging directory, and count as used.
                 Some(max) => Some(max.saturating_sub(self.store.used()?)),
                 None => None,
             },
@@ -429,7 +429,7 @@ impl<'a> Loading<'a> {
         Ok(())
     }
 
-    /// Puts what is wanted in its place, and makes it exist with one rename.
+    /// Moves the wanted files to their places, and makes the images exist with one rename of the index.
     fn commit(&mut self, unpacked: Unpacked) -> Result<Vec<Loaded>, LoadError> {
         let (store, area) = (self.store, &self.store.writable);
         let Unpacked { images: planned, proven, staged, mut bytes_written } = unpacked;
@@ -453,7 +453,7 @@ impl<'a> Loading<'a> {
             let in_writable = whole(area, &image.id)?.is_some();
             let in_baked = whole(&store.baked, &image.id)?.is_some();
             if !in_writable && !in_baked {
-                // Only what has been seen to be true: a manifest may say anything.
+                // The record contains only verified blob digests: a manifest may contain any.
                 let seen = |layer: &PlannedLayer| {
                     layer.blob.filter(|blob| self.known.get(blob) == Some(&layer.diff_id))
                 };
@@ -508,7 +508,7 @@ impl<'a> Loading<'a> {
             store.content.replace(&area.staging().join("index.json"), &area.index_path(), &bytes)?;
             store.content.sync_directory(&area.directory)?;
         }
-        // Layers of images that were not wanted.
+        // Remove the layers of images that were not wanted.
         for path in staged.into_values() {
             store.content.remove(&path)?;
         }
@@ -525,19 +525,19 @@ impl<'a> Loading<'a> {
     }
 }
 
-/// The process that unpacks has read hostile bytes: of what it says, all that
-/// can be seen from here is looked at before anything is named.
+/// Validates the result of the process that unpacks, before any file is renamed: the process has read hostile
+/// bytes, so everything is checked that can be checked from here.
 fn check(unpacked: &Unpacked, request: &Request, staging: &Path) -> Result<(), LoadError> {
     let wrong = |problem: String| LoadError::Unbelievable { problem };
     let mut names = BTreeSet::new();
     for (layer, name) in &unpacked.staged {
         let is_file = || fs::symlink_metadata(staging.join(name)).is_ok_and(|metadata| metadata.is_file());
-        // Those before `first` are another archive's.
+        // Files with a number below `first` belong to another archive.
         let its_own = unpack::layer_number(name).is_some_and(|number| number >= request.first);
         if !its_own || !is_file() || !names.insert(name) {
             return Err(wrong(format!("that a layer is in {name:?}")));
         }
-        // What other images are made of is not its to replace.
+        // An archive must not replace layers that other images use.
         if request.present.contains(layer) {
             return Err(wrong(format!("that it has written layer {layer}, which is there")));
         }
@@ -564,7 +564,7 @@ fn check(unpacked: &Unpacked, request: &Request, staging: &Path) -> Result<(), L
     Ok(())
 }
 
-/// An image's record, unless it is missing or damaged: then it is written anew.
+/// The record of an image; `None` if it is missing or damaged, so that it is written again.
 fn whole(area: &Area, id: &Digest) -> Result<Option<Record>, StoreError> {
     match area.record(id) {
         Err(StoreError::Damaged { .. }) => Ok(None),

@@ -1,4 +1,4 @@
-//! Termination messages: where they come from, and how much of them is kept.
+//! Termination messages: their sources, and the limits of their length.
 
 use nodlet_tests::{Device, manifest};
 

@@ -9,7 +9,7 @@
 //!                                               confines itself, unpacks
 //!                                           <-  Progress …
 //!                                           <-  Unpacked, or a Refusal
-//!   looks at all of it, renames, writes the index
+//!   checks all of it, renames, writes the index
 //! ```
 //!
 //! Frames are a length and JSON. The child can make nothing visible in the store and replace nothing. If it
