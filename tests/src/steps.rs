@@ -185,7 +185,7 @@ struct Follower {
     holds: bool,
     /// The process that each exec helper has forked.
     made: BTreeMap<pid_t, pid_t>,
-    /// Those of the forked processes that had ended when a supervisor waited for children.
+    /// The forked processes that had ended when a supervisor waited for children.
     looked: BTreeSet<pid_t>,
     /// Delayed helpers by the uid of their pod.
     held: BTreeMap<String, Held>,

@@ -32,7 +32,7 @@ struct Budget {
 #[derive(Debug, PartialEq, Eq)]
 enum Verdict {
     Kept,
-    /// So far below the budget that the file must be updated, so that later growth up to there is noticed.
+    /// The measured size is far below the budget: the file must be updated, so that later growth is noticed.
     Below,
     Exceeded,
 }

@@ -11,7 +11,7 @@ pub(crate) struct Elf {
     pub(crate) machine: u64,
     /// Whether its addresses are fixed (`ET_EXEC`), so that nothing is relocated at the start.
     pub(crate) fixed: bool,
-    /// Whether it names a program interpreter (`PT_INTERP`), which must exist where it runs.
+    /// Whether the program names an interpreter (`PT_INTERP`), which must exist where the program runs.
     pub(crate) interpreter: bool,
 }
 

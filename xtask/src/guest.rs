@@ -92,7 +92,7 @@ const PROCESSORS: &[Processor] = &[
 /// A guest: one boot with its tests.
 struct Guest<'a> {
     name: &'static str,
-    /// What the guest tests, for people.
+    /// A description of the guest's tests, for people.
     what: &'static str,
     /// Additional arguments of the kernel's command line.
     kernel: &'static str,

@@ -58,11 +58,11 @@ pub(super) struct Check {
     pub(super) area: Area,
     pub(super) name: &'static str,
     pub(super) verdict: Verdict,
-    /// What was found, without a full stop.
+    /// The result of the check, without a full stop.
     pub(super) found: String,
     /// The consequence for pods, as a sentence; empty if the verdict is ok.
     pub(super) meaning: String,
-    /// What to do, as a sentence; empty if the verdict is ok.
+    /// The advice to the user, as a sentence; empty if the verdict is ok.
     pub(super) remedy: String,
 }
 

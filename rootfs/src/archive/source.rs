@@ -143,7 +143,7 @@ fn read_document(source: &mut dyn Seekable, member: &str) -> Result<Option<Vec<u
     Ok(Some(bytes))
 }
 
-/// What is kept of a stream that has been read: documents and links.
+/// The members of a stream that are kept after it has been read: documents and links.
 #[derive(Default)]
 pub(crate) struct Passed {
     documents: BTreeMap<String, Vec<u8>>,

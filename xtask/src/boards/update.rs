@@ -217,7 +217,7 @@ impl Program {
         Ok(Program { bytes: fs::read(path)?, version: VERSION.into() })
     }
 
-    /// The same program with another version, whose last digit is this one.
+    /// This program with a version that differs from nodlet's own only in the last digit, which is `digit`.
     pub(super) fn with_version(&self, digit: u8) -> Result<Program, Failure> {
         let all_but_last = &VERSION[..VERSION.len() - 1];
         self.with_version_text(&format!("{all_but_last}{digit}"))
@@ -252,7 +252,7 @@ impl Program {
         Program { bytes, version: self.version.clone() }
     }
 
-    /// The same program with this first instruction.
+    /// This program with another first instruction: one that crashes, or one that loops.
     fn begins_with(&self, instruction: Instruction) -> Result<Program, Failure> {
         let code: [&[u8]; 2] = match elf::read(&self.bytes)?.machine {
             elf::EM_X86_64 => [&[0x0f, 0x0b], &[0xeb, 0xfe]],

@@ -44,7 +44,7 @@ pub(super) struct Redo {
     validation: String,
     /// The previous contents of the agent's files of these objects; `None` if there was no file.
     before: BTreeMap<String, Option<String>>,
-    /// What the store had of the images and names before.
+    /// The state of the images and names in the store before the push.
     #[serde(default)]
     store: Before,
     /// Whether the push is being taken back.
