@@ -352,7 +352,7 @@ fn spare_us() {
 }
 
 fn start(config: Config) -> Outcome {
-    // The caller's directory may lie on a file system that somebody wants to unmount.
+    // The caller's directory may be on a file system that somebody wants to unmount.
     nix::unistd::chdir("/").map_err(|errno| Failure::new(format!("failed to change directory: {errno}")))?;
     let explain = |error: EngineError| Failure::new(format!("failed to {}", chain(&error)));
     Engine::start(config).map_err(explain)?.run().map_err(explain)?;

@@ -22,7 +22,7 @@ pub(crate) struct Board {
     pub(crate) built: u64,
     /// Arguments of `nodlet agent`.
     pub(crate) agent: Vec<String>,
-    /// MiB of RAM for logs; 0 if logs lie on the data partition.
+    /// MiB of RAM for logs; 0 if logs are on the data partition.
     pub(crate) logs_in_ram_mib: u32,
     /// The watchdog that process 1 feeds.
     pub(crate) watchdog: Option<Watchdog>,

@@ -1,6 +1,6 @@
 //! `nodlet system` and `nodlet healthcheck`: updates of nodlet itself, on boards whose init is nodlet.
 //!
-//! The image's own nodlet is the fallback. An update lies on the data partition ([`store`]). It is received
+//! The image's own nodlet is the fallback. An update is on the data partition ([`store`]). It is received
 //! and verified ([`receive`]), tried ([`trial`]), and kept or given up; [`state`] is the state machine.
 //! Process 1 and the command line always use the image's nodlet. Read next: `state.rs`.
 

@@ -204,7 +204,7 @@ impl Content {
     }
 }
 
-/// Whether files below this directory, which need not exist yet, lie in memory.
+/// Whether files below this directory, which need not exist yet, are in memory.
 pub(crate) fn is_in_memory(directory: &Path) -> bool {
     /// From linux/magic.h; `nix` lacks it.
     const RAMFS_MAGIC: u32 = 0x8584_58f6;

@@ -32,7 +32,7 @@ const INODE_NLINK: u64 = 44;
 const SUPERBLOCK: usize = 1024;
 const SUPERBLOCK_SIZE: usize = 128;
 const MAGIC: u32 = 0xe0f5_e1e2;
-/// The offset of the root's inode. The superblock has only 16 bits for it, so the inode lies in the first
+/// The offset of the root's inode. The superblock has only 16 bits for it, so the inode is in the first
 /// block, though it is written last.
 const ROOT_INODE: usize = SUPERBLOCK + SUPERBLOCK_SIZE;
 

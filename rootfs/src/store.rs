@@ -396,7 +396,7 @@ impl Store {
         vec![self.writable.directory.clone(), self.baked.directory.clone()]
     }
 
-    /// Whether loaded images lie in memory, which the kernel charges to the process that writes them.
+    /// Whether loaded images are in memory, which the kernel charges to the process that writes them.
     pub fn is_in_memory(&self) -> bool {
         is_in_memory(&self.writable.directory)
     }
@@ -460,7 +460,7 @@ impl Store {
         Ok(names)
     }
 
-    /// Takes the lock under which leases are taken and removals are decided. It lies on a tmpfs, apart from
+    /// Takes the lock under which leases are taken and removals are decided. It is on a tmpfs, apart from
     /// the lock of loads: the start of a pod must not wait for the end of a load.
     fn lock_leases(&self) -> Result<Lock, StoreError> {
         // Any process that can open the file can lock it and delay every start.

@@ -9,7 +9,7 @@ use nodlet_tests::{Device, demo_archive, manifest, nodlet_program};
 #[test]
 fn without_root_the_agent_says_so() {
     let device = Device::new();
-    // The program itself may lie in a directory that only root can read.
+    // The program itself may be in a directory that only root can read.
     let program = device.path("/nodlet");
     std::fs::copy(nodlet_program(), &program).expect("it can be copied");
     let output = Command::new(&program)

@@ -123,7 +123,7 @@ fn a_data_directory_that_is_read_only_or_in_memory_is_reported() {
     assert_eq!(ran.code, 1);
 }
 
-/// The kernel rejects an overlay whose changes lie in an overlay, as it rejects one on FAT.
+/// The kernel rejects an overlay whose changes are in an overlay, as it rejects one on FAT.
 #[test]
 fn a_data_directory_that_cannot_hold_containers_changes_is_reported() {
     let device = Device::new();

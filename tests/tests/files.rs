@@ -286,7 +286,7 @@ fn nothing_is_writable_by_everybody_whatever_umask_the_agent_is_started_with() {
         if found.is_symlink() {
             continue;
         }
-        // The container's user must be able to write the termination message, which lies in a directory that
+        // The container's user must be able to write the termination message, which is in a directory that
         // only root can enter. The API's socket is also for its group.
         let others = if path.ends_with("api.sock") { 0o002 } else { 0o022 };
         if found.mode() & others != 0 && !path.starts_with(device.path("/var/lib/nodlet/pods")) {

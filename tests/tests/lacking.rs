@@ -48,7 +48,7 @@ fn without_overlayfs_the_pod_waits_for_it() {
     );
 }
 
-/// The images of a guest lie on a tmpfs, from which kernels can only mount EROFS through a loop device.
+/// The images of a guest are on a tmpfs, from which kernels can only mount EROFS through a loop device.
 #[test]
 #[ignore = "needs a kernel of its own: cargo xtask guest"]
 fn without_loop_devices_the_pod_waits_for_one() {

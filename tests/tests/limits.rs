@@ -34,7 +34,7 @@ fn number(leaf: &std::path::Path, what: &str) -> u64 {
     value.trim().parse().expect("it is a number")
 }
 
-/// All files of the guest lie in memory, where a load would have no cgroup; an overlay counts as a disk.
+/// All files of the guest are in memory, where a load would have no cgroup; an overlay counts as a disk.
 #[test]
 #[ignore = "needs cgroup v2 with all controllers: cargo xtask guest"]
 fn the_process_that_reads_an_archive_has_the_memory_of_its_cgroup_and_no_more() {

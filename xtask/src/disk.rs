@@ -87,7 +87,7 @@ pub(crate) struct Parts<'a> {
     pub(crate) firmware: Option<&'a Path>,
 }
 
-/// Debian's packages whose files lie on a disk.
+/// Debian's packages whose files are on a disk.
 pub(crate) fn packages(storage: &Storage) -> Vec<&'static str> {
     let loader = (storage.loader == Loader::Uefi).then_some(UEFI_LOADER);
     PACKAGES.iter().copied().chain(loader).collect()
@@ -215,7 +215,7 @@ fn write_root(profile: &Profile, parts: &Parts<'_>, to: &Path) -> Result<[u8; 32
         tree.entry((*directory).to_owned()).or_insert(newc::Entry { mode: 0o040_755, bytes: Vec::new() });
     }
     tree.insert("etc/e2fsck.conf".to_owned(), newc::Entry { mode: 0o100_644, bytes: E2FSCK.into() });
-    // The identity lies on the boot partition. A valid one is kept even without that file, so no older one
+    // The identity is on the boot partition. A valid one is kept even without that file, so no older one
     // must be in the root.
     tree.remove("boot/nodlet.conf");
     // Sorted by name, parents come first.

@@ -32,7 +32,7 @@ pub(crate) use source_date::seconds as source_date;
 
 /// The files of a device image, which has at least one of these forms.
 pub(crate) struct DeviceImage {
-    /// The form that lies in RAM; `None` for an image that does not fit there.
+    /// The form that runs in RAM; `None` for an image that does not fit there.
     pub(crate) ram: Option<RamForm>,
     /// The flashable form, for a board with `[storage]`.
     pub(crate) disk: Option<PathBuf>,

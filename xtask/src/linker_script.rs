@@ -3,7 +3,7 @@
 //!
 //! A list has one function per line, sorted, with `*` for the parts that differ between builds. `cargo xtask
 //! layout` (`layout.rs`) writes the lists. A line that matches no function costs only memory, which `cargo
-//! xtask gates` measures. Functions in no list lie in `.text`.
+//! xtask gates` measures. Functions in no list are in `.text`.
 
 use std::fmt::Write as _;
 use std::fs;

@@ -100,7 +100,7 @@ pub(crate) struct Logs {
     /// The number of log files of one container.
     #[serde(default)]
     pub(crate) max_files: Option<u32>,
-    /// MiB of RAM for the logs of all containers; without this key they lie on the data partition.
+    /// MiB of RAM for the logs of all containers; without this key they are on the data partition.
     #[serde(default)]
     pub(crate) ram_mib: Option<u32>,
 }

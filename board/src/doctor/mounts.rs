@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 pub(super) struct Mount {
     /// The mount ID.
     id: u32,
-    /// The ID of the mount that this one lies on; its own ID if it lies on none.
+    /// The ID of the mount that this one is on; its own ID if there is none.
     parent: u32,
     /// The device as `major:minor`: `179:2`.
     pub(super) device: String,
@@ -66,7 +66,7 @@ pub(super) fn root(mounts: &[Mount]) -> Option<&Mount> {
     mounts.iter().find(|mount| mount.id == id)
 }
 
-/// The mount that a path lies on: the nearest above the path, and the last of several at the same place.
+/// The mount that a path is on: the nearest above the path, and the last of several at the same place.
 pub(super) fn of<'a>(mounts: &'a [Mount], path: &Path) -> Option<&'a Mount> {
     let above = mounts.iter().filter(|mount| path.starts_with(&mount.point));
     above.max_by_key(|mount| mount.point.components().count())

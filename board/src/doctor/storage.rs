@@ -198,7 +198,7 @@ fn options(mount: &Mount) -> Check {
 fn wear(data: &Path) -> Option<Check> {
     let device = fs::metadata(data).ok()?.dev();
     let block = PathBuf::from(format!("/sys/dev/block/{}:{}", libc::major(device), libc::minor(device)));
-    // A partition's directory lies in that of its disk.
+    // A partition's directory is in that of its disk.
     let disks = [block.join("device"), block.join("../device")];
     let read = |name: &str| disks.iter().find_map(|disk| fs::read_to_string(disk.join(name)).ok());
     judge_wear(&read("life_time")?, &read("pre_eol_info").unwrap_or_default())

@@ -76,7 +76,7 @@ fn leave_initial_root() -> io::Result<()> {
 /// The limit of namespaces of each kind: more than memory allows.
 const NAMESPACES: &str = "1048576";
 
-/// Whether the root lies in RAM, as an initramfs does.
+/// Whether the root is in RAM, as an initramfs does.
 pub(super) fn is_initial_root() -> bool {
     const RAMFS: u32 = 0x8584_58f6;
     let kind = nix::sys::statfs::statfs("/").map(|stat| stat.filesystem_type());

@@ -13,7 +13,7 @@ pub(super) fn release_code() {
     if table == 0 {
         return;
     }
-    // SAFETY: the kernel's address and number of the program headers, which lie in the binary's first
+    // SAFETY: the kernel's address and number of the program headers, which are in the binary's first
     // segment; nobody writes to them.
     let headers = unsafe { std::slice::from_raw_parts(table as *const Header, count) };
     // In a position-independent binary, PT_PHDR has the table's address without the load offset.

@@ -2,7 +2,7 @@
 //!
 //! `cargo xtask image` makes a disk of a boot partition and a read-only root. At the first boot the rest of
 //! the medium becomes the data partition, which is checked and repaired before each mount. A broken data
-//! partition never prevents the board from booting: `/var` then lies in RAM, and console and status file give
+//! partition never prevents the board from booting: `/var` is then in RAM, and console and status file give
 //! the reason. All steps run in a child with a deadline.
 
 use std::fs::{self, File};
@@ -53,7 +53,7 @@ struct Problem(&'static str, String);
 type Result<T> = std::result::Result<T, Problem>;
 
 /// Mounts the partitions, in the child of process 1 that sets up the machine. Does nothing on a board whose
-/// system lies in an initramfs.
+/// system is in an initramfs.
 pub(super) fn set_up() {
     if root_id().is_none() {
         return;

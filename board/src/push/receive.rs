@@ -447,7 +447,7 @@ fn settle(missing: &mut [Missing], message: &Value) -> io::Result<()> {
     Ok(())
 }
 
-/// Finishes the push whose record lies in the spool, which was interrupted by a power cut or the end of its
+/// Finishes the push whose record is in the spool, which was interrupted by a power cut or the end of its
 /// process.
 fn finish(root: &Path, spool: &Spool) -> Result<(), End> {
     let Some(redo) = Redo::read(&spool.directory).map_err(refused("read the record of an earlier push"))?
@@ -544,7 +544,7 @@ impl Offer {
             }
             let mut object =
                 Object { value: manifest["object"].clone(), place: text("place")?, warnings: Vec::new() };
-            // The record has one object per manifest, and each is applied or taken back separately.
+            // The record has one object per manifest, and each is applied or rolled back separately.
             if object.value["kind"].as_str().is_some_and(|kind| kind.ends_with("List")) {
                 return Err(invalid("a list came where an object was due").into());
             }

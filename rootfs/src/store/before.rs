@@ -1,4 +1,4 @@
-//! The state of the store before a load, so that a load can be taken back if it was part of a larger
+//! The state of the store before a load, so that the load can be rolled back if it was part of a larger
 //! operation that failed.
 
 use std::collections::BTreeMap;
@@ -27,10 +27,10 @@ impl Store {
         Ok(Before(index.images))
     }
 
-    /// Takes back a load of these images, each with its names: names refer to their previous images again,
+    /// Rolls back a load of these images, each with its names: names refer to their previous images again,
     /// and new images are removed. Returns whether anything changed. Repeating it has no effect.
     ///
-    /// Leases are ignored: a running pod has its layers open, and the caller also takes back the pods for
+    /// Leases are ignored: a running pod has its layers open, and the caller also rolls back the pods for
     /// which the load was made. If somebody has meanwhile given a name to another image, the name stays
     /// there; if somebody has given an image another name, the image stays with that name.
     pub fn take_back(&self, before: &Before, images: &[(Digest, Vec<String>)]) -> Result<bool, StoreError> {

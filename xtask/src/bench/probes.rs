@@ -82,7 +82,7 @@ pub(super) fn http(bench: &Bench) -> Outcome {
     for name in &names {
         device.pod(name).wait_ready();
     }
-    // The server writes a line for each request to the log, which lies in a directory with the pod's name and
+    // The server writes a line for each request to the log, which is in a directory with the pod's name and
     // uid.
     let logs: Vec<_> = names
         .iter()

@@ -68,7 +68,7 @@ impl Spread {
 pub(super) enum Verdict {
     Below,
     Above,
-    /// The true median may lie on either side.
+    /// The true median may be on either side.
     Noise,
     TooFewRounds,
 }

@@ -5,7 +5,7 @@
 //!
 //! The kubelet is set up as on a carefully built device: a script starts only containerd and the kubelet, all
 //! images were loaded in an earlier boot, the API server is turned off, the pod is a file, and the system
-//! lies on a disk. nodlet's system lies entirely in memory.
+//! is on a disk. nodlet's system is entirely in memory.
 
 use std::fs::{self, File};
 use std::io::Write;

@@ -1,6 +1,6 @@
 //! A guest whose first process becomes systemd, with NetworkManager and systemd-resolved: a system made by
 //! debootstrap, fetched once into `.work/guest`, with nodlet installed as `docs/systemd.md` describes. It
-//! lies in memory, so that each boot begins with the same state. `tests/tests/systemd.rs` runs in it.
+//! is in memory, so that each boot begins with the same state. `tests/tests/systemd.rs` runs in it.
 
 use std::fs;
 use std::io::{self, Write};

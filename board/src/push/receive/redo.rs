@@ -47,7 +47,7 @@ pub(super) struct Redo {
     /// The state of the images and names in the store before the push.
     #[serde(default)]
     store: Before,
-    /// Whether the push is being taken back.
+    /// Whether the push is being rolled back.
     back: bool,
 }
 
@@ -61,7 +61,7 @@ struct Kept {
 /// The result of carrying out a record.
 pub(super) enum Ended {
     Done(Vec<apply::Applied>),
-    /// The agent rejected a manifest, for this reason. All other changes were taken back.
+    /// The agent rejected a manifest, for this reason. All other changes were rolled back.
     Back(String),
     /// No agent responded for too long: the record remains.
     Waits(Failure),
@@ -160,7 +160,7 @@ impl Redo {
         self.images.iter().filter_map(named).collect()
     }
 
-    /// Whether the push is being taken back.
+    /// Whether the push is being rolled back.
     pub(super) fn is_back(&self) -> bool {
         self.back
     }

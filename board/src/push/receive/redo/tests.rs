@@ -171,7 +171,7 @@ fn a_manifest_that_is_rejected_at_the_end_takes_the_others_back_over_any_power_c
         "c.yaml: it may not be; the manifests that were applied before it are taken back; the images of the push are \
          removed"
     );
-    // If the first manifest is rejected, only images must be taken back.
+    // If the first manifest is rejected, only images must be rolled back.
     let board = Board::new("rejected", Some("a"));
     let Ok(Ended::Back(why)) = board.push() else { panic!("it was accepted") };
     assert_eq!(why, "a.yaml: it may not be; the images of the push are removed");
