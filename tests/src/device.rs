@@ -549,7 +549,7 @@ impl Device {
         u64::try_from(asked).expect("a ring is no larger than memory")
     }
 
-    /// Waits until the condition is true. If it is not within [`DEADLINE`], the test fails and prints the
+    /// Waits until the condition is true. If it is not within `DEADLINE`, the test fails and prints the
     /// device's state.
     #[track_caller]
     pub fn wait_for(&self, what: &str, condition: impl FnMut() -> bool) {
