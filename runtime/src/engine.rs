@@ -41,6 +41,7 @@ use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::unix::net::UnixListener;
 use std::path::PathBuf;
+use std::pin::Pin;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
@@ -656,6 +657,8 @@ impl Engine {
 
 impl Shell {
     fn spawn(&self, task: impl Future<Output = ()> + 'static) {
+        // Boxed, so that all tasks are of one type: each other one would be a kilobyte of code.
+        let task: Pin<Box<dyn Future<Output = ()>>> = Box::pin(task);
         self.executor.spawn(task).detach();
     }
 

@@ -6,20 +6,31 @@
 //! is done in parts, between which other work is done. It must not touch what belongs to the loop:
 //! a job gets values and gives a value back.
 
+use std::any::Any;
 use std::collections::VecDeque;
 use std::sync::mpsc;
 
-/// Jobs that may wait. A loop that is further ahead of the card than this waits itself; the core
-/// asks for less at once ([`nodlet_core::facts::WRITES_AT_ONCE`], [`nodlet_core::facts::STARTS_AT_ONCE`]).
-const JOBS: usize = 256;
+use async_channel::{Receiver, Sender};
 
-/// Does a part of itself; `true` after the last.
-type Job = Box<dyn FnMut() -> bool + Send>;
+/// The value of a job, of the type that its asker expects. Boxed, so that all jobs are of one type:
+/// a channel for each type of value would be several kilobytes of code.
+type Value = Box<dyn Any + Send>;
+
+/// Work that may wait for flash.
+struct Job {
+    /// Does a part of the work; gives the value after the last.
+    part: Box<dyn FnMut() -> Option<Value> + Send>,
+    done: Sender<Value>,
+}
 
 /// A handle to the thread; the thread ends when the last one is dropped.
+///
+/// The queue has no bound of its own, since a loop that waited for room in it would wait for the card. Each
+/// asker has one: [`nodlet_core::facts::WRITES_AT_ONCE`] and [`nodlet_core::facts::STARTS_AT_ONCE`] for the core, and
+/// one job for each client of the API that changes something and for each pod that begins or ends.
 #[derive(Clone)]
 pub struct Storage {
-    jobs: mpsc::SyncSender<Job>,
+    jobs: mpsc::Sender<Job>,
 }
 
 impl Storage {
@@ -28,7 +39,7 @@ impl Storage {
     /// # Errors
     /// If the kernel refuses another thread.
     pub fn start() -> std::io::Result<Storage> {
-        let (jobs, queue) = mpsc::sync_channel::<Job>(JOBS);
+        let (jobs, queue) = mpsc::channel::<Job>();
         std::thread::Builder::new()
             .name("storage".into())
             .stack_size(256 * 1024)
@@ -53,16 +64,18 @@ impl Storage {
         T: Send + 'static,
         P: FnMut() -> Option<T> + Send + 'static,
     {
-        let (done, value) = async_channel::bounded(1);
-        let queued = self.jobs.send(Box::new(move || match part() {
-            // The asker may have lost interest; the work was still wanted.
-            Some(value) => done.try_send(value).is_ok() || done.is_closed(),
-            None => false,
-        }));
+        let value = self.queue(Box::new(move || part().map(|value| Box::new(value) as Value)));
         async move {
-            queued.expect("the storage thread lives as long as its handles");
-            value.recv().await.expect("a job answers: a panic ends the whole process")
+            let value = value.recv().await.expect("a job answers: a panic ends the whole process");
+            *value.downcast().expect("a value is of the type that its job gives")
         }
+    }
+
+    fn queue(&self, part: Box<dyn FnMut() -> Option<Value> + Send>) -> Receiver<Value> {
+        let (done, value) = async_channel::bounded(1);
+        let queued = self.jobs.send(Job { part, done });
+        queued.expect("the storage thread lives as long as its handles");
+        value
     }
 }
 
@@ -75,8 +88,10 @@ fn work(queue: &mpsc::Receiver<Job>) {
             return;
         }
         for mut job in new.into_iter().chain(begun.pop_front()).collect::<Vec<_>>() {
-            if !job() {
-                begun.push_back(job);
+            match (job.part)() {
+                // The asker may have lost interest; the work was still wanted.
+                Some(value) => drop(job.done.try_send(value)),
+                None => begun.push_back(job),
             }
         }
     }
