@@ -2,10 +2,9 @@
 //!
 //! The core decides about pods, and the registry about what is wanted. The engine
 //! carries that out, mostly in small tasks on the same thread, and reports to the
-//! core what came of it. Nothing here writes to flash (that is `storage`) or waits for
-//! the network. Manifests, records and logs are still read here: a card that takes
-//! seconds for a read delays the loop. Starting up is not special: `recover` looks at
-//! what exists, and then the loop begins.
+//! core what came of it. Nothing here waits for flash (that is `storage`) or for the
+//! network: a card that takes seconds for a read delays what needs it, and no probe.
+//! Starting up is not special: `recover` looks at what exists, and then the loop begins.
 //!
 //! Read next: `engine/sandbox.rs` and `engine/run.rs` for what the actions do,
 //! `engine/publish.rs` for what people see of it.
@@ -21,6 +20,7 @@ mod image_collection;
 mod images;
 mod kernel_news;
 mod leave;
+mod manifests;
 mod netns;
 mod on_tmpfs;
 mod publish;
@@ -54,9 +54,9 @@ use crate::api::{self, Request};
 use crate::container_config::LogLimits;
 use crate::progress::Progress;
 use crate::service::Service;
-use crate::sources::{LOOK_AGAIN, ManifestDirectories};
+use crate::sources::ManifestDirectories;
 use crate::storage::Storage;
-use crate::store::{Fault, NoFault, Records};
+use crate::store::{Fault, NoFault, Recorded, Records};
 use crate::told::Told;
 use nodlet_core::facts::{
     Action, Amounts, Attempt, Observation, PodIndex, PodObservation, Shutdown, ShutdownGroup, Whole,
@@ -128,8 +128,6 @@ pub struct Config {
 enum News {
     /// A fact about a pod.
     Seen(PodIndex, PodObservation),
-    /// A manifest directory may have changed.
-    SourcesChanged,
     /// The image store has.
     ImagesChanged,
     /// Somebody set the clock.
@@ -154,9 +152,8 @@ struct Shell {
     fault: Arc<dyn Fault>,
     objects: Rc<Objects>,
     events: RefCell<Events>,
-    directories: RefCell<ManifestDirectories>,
-    /// A look at what cannot be watched is due.
-    looks_again: Cell<bool>,
+    /// What was on flash of pods that the core does not know yet.
+    recorded: RefCell<Recorded>,
     cgroups: Cgroups,
     network: RefCell<Network>,
     anchor: Cell<Anchor>,
@@ -229,6 +226,7 @@ pub struct Engine {
     /// The API and its socket, until it is served from. Whoever comes before that waits.
     door: Option<(api::Api, Async<UnixListener>)>,
     registry: Registry,
+    looks: manifests::Looks,
     /// Changes of pods that wait for images.
     holds: held::Holds,
     image_use: image_collection::ImageUse,
@@ -295,8 +293,7 @@ impl Engine {
             fault: Arc::new(NoFault),
             events: RefCell::new(Events::new(objects.clone(), &config.node_name, config.max_events)),
             objects: objects.clone(),
-            directories: RefCell::new(directories),
-            looks_again: Cell::new(false),
+            recorded: RefCell::default(),
             cgroups,
             network: RefCell::new(network),
             anchor: Cell::new(nodlet_host::clock::anchor()),
@@ -336,6 +333,7 @@ impl Engine {
             requests,
             door,
             registry,
+            looks: manifests::Looks::new(directories),
             holds: held::Holds::default(),
             image_use: image_collection::ImageUse::default(),
             swept: false,
@@ -359,7 +357,7 @@ impl Engine {
                 self.shell.warn_of_node(reason, message);
             }
             // Before pods are found: whether a file of theirs is refused decides if they stay.
-            self.look_at_sources();
+            self.first_look().await;
             self.read_definitions();
             for found in recover::look(&self.shell).await? {
                 self.observe_found(found);
@@ -368,7 +366,8 @@ impl Engine {
                 let groups = self.shell.config.shutdown_groups.clone();
                 self.observe(Observation::Shutdown(Shutdown { whole: Whole::Agent, groups }));
             } else {
-                self.read_sources();
+                self.look_at_images_first().await;
+                self.reconcile();
             }
             self.observe(Observation::SourcesSeen);
             self.sweep();
@@ -512,11 +511,6 @@ impl Engine {
             match woken {
                 Woken::News(News::Terminate) => return false,
                 Woken::News(News::Seen(pod, seen)) => self.observe(Observation::Of(pod, seen)),
-                Woken::News(News::SourcesChanged) => {
-                    if self.shell.directories.borrow_mut().drain() {
-                        self.read_sources();
-                    }
-                }
                 Woken::News(News::ImagesChanged) => {
                     self.observe(Observation::ImagesChanged);
                     self.look_at_held();
@@ -640,7 +634,7 @@ impl Engine {
             self.collect_terminated();
         }
         if self.any_hold_is_over() {
-            self.read_sources();
+            self.reconcile();
         }
     }
 
@@ -693,16 +687,6 @@ impl Shell {
             smol::Timer::after(after).await;
             let _ = news.send(News::Then(Box::new(go_on))).await;
         });
-    }
-
-    /// Reads the manifest directories after a while, however often it is asked for.
-    fn look_again(&self) {
-        if !self.looks_again.replace(true) {
-            self.later(LOOK_AGAIN, |engine| {
-                engine.shell.looks_again.set(false);
-                engine.read_sources();
-            });
-        }
     }
 
     /// Waits for `value` in a task, then goes on with it in the loop.

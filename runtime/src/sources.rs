@@ -2,9 +2,12 @@
 //! inotify says when to look again: an idle directory costs nothing. Only what the
 //! kernel has no watch for, and what cannot be read, is looked at from time to time.
 //!
-//! It decides nothing about objects: [`nodlet_registry`] owns them. Read next:
-//! `registry/sources.rs`, whose word counts; `engine/wants.rs`, which tells the core
-//! of the difference between two readings.
+//! [`ManifestDirectories::look`] waits for flash and is called on the storage thread.
+//! [`ManifestDirectories::tell`] parses what was read and is called in the loop.
+//!
+//! Nothing here decides about objects: [`nodlet_registry`] owns them. Read next:
+//! `registry/sources.rs`, whose word counts; `engine/manifests.rs`, which has the
+//! directories looked at; `engine/wants.rs`, which tells the core of the difference.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::{OsStr, OsString};
@@ -30,6 +33,12 @@ pub const LOOK_AGAIN: Duration = Duration::from_secs(10);
 /// so vim and emacs save, and the pod is not to end for it.
 pub const SAVED_WITHIN: Duration = Duration::from_secs(1);
 
+/// Bytes of manifests after which a part of a look ends: what is read waits in memory to be parsed.
+const PART_BYTES: usize = 64 << 10;
+
+/// Time after which a part of a look ends. On a slow card a record may have to be written meanwhile.
+const PART_TIME: Duration = Duration::from_millis(50);
+
 /// The file's first [`MAX_BYTES`] and one more. What `stat` says holds no longer by now, or
 /// never did: a link may lead to a file of /proc that has no end, or that waits for its news.
 fn read(path: &Path) -> io::Result<Vec<u8>> {
@@ -44,8 +53,6 @@ fn read(path: &Path) -> io::Result<Vec<u8>> {
 pub struct ManifestDirectories {
     /// `None` while the kernel gives none.
     inotify: Option<Inotify>,
-    /// Somebody waits for it.
-    heard: bool,
     /// Something could not be watched the last time.
     blind: bool,
     /// And that is in the log.
@@ -53,6 +60,8 @@ pub struct ManifestDirectories {
     /// What each watch is for: a directory whose entries matter.
     watches: BTreeMap<WatchDescriptor, PathBuf>,
     directories: Vec<Directory>,
+    /// The look that is under way.
+    look: Option<Look>,
     node: String,
     /// Of whose files the warnings were shown to somebody else.
     warned: Option<PathBuf>,
@@ -71,6 +80,41 @@ struct ReadFile {
     aside: Option<Instant>,
     /// It is there and could not be read, which nobody tells when it can be.
     unread: bool,
+    /// It was found by the last look.
+    is_there: bool,
+}
+
+/// A look that has begun.
+#[derive(Default)]
+struct Look {
+    /// The directory that is being read.
+    index: usize,
+    /// Its files that are still to be read; `None` if it was not listed yet.
+    names: Option<Vec<OsString>>,
+    /// The watches that are still needed.
+    kept: BTreeSet<WatchDescriptor>,
+}
+
+/// What a look found, in the order in which the registry is to be told.
+pub enum Found {
+    /// A directory, and why it cannot be read, if so.
+    Directory(usize, Option<String>),
+    /// A file of a directory.
+    File(usize, OsString, FoundFile),
+}
+
+/// What a look found of a file.
+pub enum FoundFile {
+    /// It was moved to its `NAME~`, and may come back.
+    Aside,
+    /// It came back as it was.
+    Present,
+    /// It is gone.
+    Gone,
+    /// It is new, or changed.
+    Contents(Vec<u8>),
+    /// Why its contents cannot be had.
+    Unread(String),
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -82,16 +126,16 @@ struct Stamp {
 }
 
 impl ManifestDirectories {
-    /// Watches `directories` from the first [`ManifestDirectories::read`] on; none needs to exist.
+    /// Watches `directories` from the first [`ManifestDirectories::look`] on; none needs to exist.
     pub fn new(directories: Vec<PathBuf>, node: &str) -> ManifestDirectories {
         let directories = directories.into_iter().map(|path| Directory { path, files: BTreeMap::new() });
         ManifestDirectories {
             inotify: None,
-            heard: false,
             blind: false,
             said_blind: false,
             watches: BTreeMap::new(),
             directories: directories.collect(),
+            look: None,
             node: node.to_owned(),
             warned: None,
         }
@@ -103,18 +147,12 @@ impl ManifestDirectories {
         ManifestDirectories { warned: Some(directory), ..self }
     }
 
-    /// Readable when something may have changed: given until somebody waits for it.
+    /// Readable when something may have changed; `None` while the kernel gives nothing that tells.
     ///
     /// # Errors
     /// If this process has no descriptor to spare.
-    pub fn unheard(&mut self) -> io::Result<Option<OwnedFd>> {
-        let inotify = self.inotify.as_ref().filter(|_| !self.heard);
-        inotify.map(|inotify| inotify.as_fd().try_clone_to_owned()).transpose()
-    }
-
-    /// Somebody waits for what [`ManifestDirectories::unheard`] gave.
-    pub fn is_heard(&mut self) {
-        self.heard = true;
+    pub fn watch_descriptor(&self) -> io::Result<Option<OwnedFd>> {
+        self.inotify.as_ref().map(|inotify| inotify.as_fd().try_clone_to_owned()).transpose()
     }
 
     /// Whether something changes that nobody tells, for the kernel has no watch to spare: it is
@@ -123,7 +161,7 @@ impl ManifestDirectories {
         self.blind
     }
 
-    /// Takes the kernel's news. `true` if [`ManifestDirectories::read`] is worth its while.
+    /// Takes the kernel's news. `true` if [`ManifestDirectories::look`] is worth its while.
     pub fn drain(&mut self) -> bool {
         let mut changed = false;
         let Some(inotify) = &self.inotify else { return true };
@@ -171,25 +209,49 @@ impl ManifestDirectories {
             .is_ok_and(|metadata| metadata.is_file() && metadata.nlink() == 1)
     }
 
-    /// Reads what changed since the last time into `sources`, which has the same directories. `true`
-    /// if it is to be called again [`SAVED_WITHIN`] from `now`, to see whether a file came back.
-    pub fn read(&mut self, now: Instant, sources: &mut Sources) -> bool {
-        let mut kept = BTreeSet::new();
-        self.blind = false;
-        self.open();
-        for index in 0..self.directories.len() {
-            let path = self.directories[index].path.clone();
-            watch_way_to(&path, |directory| self.watch(directory, &mut kept));
-            let unread = self.read_directory(index, now, &mut kept, sources).err();
-            let message = unread.map(|error| format!("failed to read {}: {error}", path.display()));
-            self.blind |= message.is_some() || self.directories[index].files.values().any(|file| file.unread);
-            // Told once for each reason.
-            if let Some(refusal) = sources.set_unread(index, message) {
-                log::error!("{}; its pods stay as they are", refusal.message);
+    /// Looks at what changed since the last time, in parts: between two of them others have the
+    /// card. `found` is for [`ManifestDirectories::tell`]. `true` as long as there is more to look at.
+    pub fn look(&mut self, now: Instant, found: &mut Vec<Found>) -> bool {
+        let (begun, mut bytes) = (nodlet_host::clock::instant(), 0);
+        let mut look = self.look.take().unwrap_or_else(|| {
+            self.blind = false;
+            self.open();
+            Look::default()
+        });
+        while let Some(directory) = self.directories.get_mut(look.index) {
+            if bytes >= PART_BYTES || nodlet_host::clock::instant().since(begun) >= PART_TIME {
+                self.look = Some(look);
+                return true;
             }
+            if let Some(name) = look.names.as_mut().and_then(Vec::pop) {
+                let file = self.read_file(look.index, &name, &mut look.kept);
+                if let Some(FoundFile::Contents(contents)) = &file {
+                    bytes += contents.len();
+                }
+                found.extend(file.map(|file| Found::File(look.index, name, file)));
+                continue;
+            }
+            let unread = if look.names.is_some() {
+                directory.end(look.index, now, found);
+                None
+            } else {
+                let path = directory.path.clone();
+                watch_way_to(&path, |directory| self.watch(directory, &mut look.kept));
+                match self.directories[look.index].begin(look.index, found) {
+                    Ok(names) => {
+                        look.names = Some(names);
+                        continue;
+                    }
+                    Err(error) => Some(format!("failed to read {}: {error}", path.display())),
+                }
+            };
+            let files = &self.directories[look.index].files;
+            self.blind |= unread.is_some() || files.values().any(|file| file.unread);
+            found.push(Found::Directory(look.index, unread));
+            (look.index, look.names) = (look.index + 1, None);
         }
         self.watches.retain(|watch, _| {
-            let keep = kept.contains(watch);
+            let keep = look.kept.contains(watch);
             if !keep && let Some(inotify) = &self.inotify {
                 // A watch whose directory is gone was dropped by the kernel already.
                 let _ = inotify.rm_watch(*watch);
@@ -197,10 +259,75 @@ impl ManifestDirectories {
             keep
         });
         self.said_blind &= self.blind;
-        self.directories
-            .iter()
-            .flat_map(|directory| directory.files.values())
-            .any(|file| file.aside.is_some())
+        false
+    }
+
+    /// Whether a look is to follow [`SAVED_WITHIN`] after this one, to see whether a file came back.
+    pub fn is_any_aside(&self) -> bool {
+        let mut files = self.directories.iter().flat_map(|directory| directory.files.values());
+        files.any(|file| file.aside.is_some())
+    }
+
+    /// Tells the registry what a part of a look found.
+    pub fn tell(&mut self, found: Vec<Found>, sources: &mut Sources) {
+        let mut used: Option<(usize, Size)> = None;
+        for found in found {
+            match found {
+                Found::Directory(index, message) => {
+                    // Told once for each reason.
+                    if let Some(refusal) = sources.set_unread(index, message) {
+                        log::error!("{}; its pods stay as they are", refusal.message);
+                    }
+                }
+                Found::File(index, name, FoundFile::Gone) => sources.remove(index, &name),
+                Found::File(index, name, FoundFile::Aside) => sources.set_aside(index, &name, true),
+                Found::File(index, name, FoundFile::Present) => sources.set_aside(index, &name, false),
+                Found::File(index, name, FoundFile::Unread(message)) => {
+                    sources.set_aside(index, &name, false);
+                    refuse(sources, (index, &name), message);
+                }
+                Found::File(index, name, FoundFile::Contents(bytes)) => {
+                    // What goes with this look has given its room back already.
+                    let used = match &mut used {
+                        Some((of, used)) if *of == index => used,
+                        other => &mut other.insert((index, sources.used(index))).1,
+                    };
+                    sources.set_aside(index, &name, false);
+                    self.tell_contents((index, &name), &bytes, sources, used);
+                }
+            }
+        }
+    }
+
+    fn tell_contents(
+        &mut self,
+        (index, name): (usize, &OsStr),
+        bytes: &[u8],
+        sources: &mut Sources,
+        used: &mut Size,
+    ) {
+        let path = self.directories[index].path.join(name);
+        let contents = manifest::contents(&path.to_string_lossy(), bytes, Validation::Strict, &self.node);
+        let put = contents.map_err(|error| error.to_string()).and_then(|contents| {
+            sources.put(index, name, contents, used).map_err(|why| {
+                // Looked at again whenever something changed: then there may be room.
+                if let Some(file) = self.directories[index].files.get_mut(name) {
+                    file.stamp = None;
+                }
+                format!("{}: {why}; take some away", path.display())
+            })
+        });
+        match put {
+            Ok(()) => {
+                let warned = self.warned.as_ref().is_some_and(|directory| path.starts_with(directory));
+                for warning in sources.warnings(index, name).filter(|_| !warned) {
+                    log::warn!("{}: {warning}", path.display());
+                }
+            }
+            // An empty file is one that somebody is about to write.
+            Err(message) if bytes.is_empty() => drop(sources.refuse(index, name, message)),
+            Err(message) => refuse(sources, (index, name), message),
+        }
     }
 
     fn open(&mut self) {
@@ -255,163 +382,119 @@ impl ManifestDirectories {
         (self.blind, self.said_blind) = (true, true);
     }
 
-    /// # Errors
-    /// It cannot be read. What is known of its files stays.
-    fn read_directory(
+    /// Reads a file if it changed, and notes that it is there if it is a file.
+    fn read_file(
         &mut self,
         index: usize,
-        now: Instant,
+        name: &OsStr,
         kept: &mut BTreeSet<WatchDescriptor>,
-        sources: &mut Sources,
-    ) -> io::Result<()> {
-        let directory = &self.directories[index].path.clone();
-        let entries = match fs::read_dir(directory) {
-            Ok(entries) => entries,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                for name in std::mem::take(&mut self.directories[index].files).into_keys() {
-                    sources.remove(index, &name);
-                }
-                return Ok(());
+    ) -> Option<FoundFile> {
+        let directory = self.directories[index].path.clone();
+        let path = directory.join(name);
+        if let Ok(target) = fs::read_link(&path) {
+            // What the link leads to may change without a word from this directory.
+            let target = directory.join(target);
+            if let Some(parent) = target.parent() {
+                self.watch(parent, kept);
             }
-            // Not "gone": its pods stay until it can be read again.
-            Err(error) => return Err(error),
-        };
-        // No more of them are kept than are read, whatever else lies there.
-        let (mut names, mut passed_over) = (BTreeSet::new(), 0_usize);
-        for entry in entries {
-            let name = entry?.file_name();
-            if !is_manifest_name(&name) {
-                continue;
-            }
-            names.insert(name);
-            if names.len() > MAX_FILES {
-                names.pop_last();
-                passed_over += 1;
+            if let Some(parent) = fs::canonicalize(&path).ok().as_deref().and_then(Path::parent) {
+                self.watch(parent, kept);
             }
         }
-        if passed_over > 0 {
-            log::warn!(
-                "{} holds {} files; only the first {MAX_FILES} are read",
-                directory.display(),
-                MAX_FILES + passed_over
-            );
+        let metadata = fs::metadata(&path);
+        match &metadata {
+            Ok(metadata) if !metadata.is_file() => return None,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return None,
+            Ok(_) | Err(_) => {}
         }
-        let (mut before, mut after) = (std::mem::take(&mut self.directories[index].files), BTreeMap::new());
-        // What goes with this reading has given its room back already.
-        for name in before.keys().filter(|name| !names.contains(*name)) {
-            sources.set_aside(index, name, true);
-        }
-        let mut used = sources.used(index);
-        for name in names {
-            let path = directory.join(&name);
-            if let Ok(target) = fs::read_link(&path) {
-                // What the link leads to may change without a word from this directory.
-                let target = directory.join(target);
-                if let Some(parent) = target.parent() {
-                    self.watch(parent, kept);
-                }
-                if let Some(parent) = fs::canonicalize(&path).ok().as_deref().and_then(Path::parent) {
-                    self.watch(parent, kept);
-                }
+        let file = self.directories[index].files.entry(name.to_owned()).or_default();
+        file.is_there = true;
+        let read = metadata.and_then(|metadata| {
+            let came_back = file.aside.take().map(|_| FoundFile::Present);
+            file.unread = false;
+            let stamp = Stamp::of(&metadata);
+            if file.stamp == Some(stamp) {
+                return Ok(came_back);
             }
-            let mut file = before.remove(&name).unwrap_or_default();
-            match self.read_file((index, &name), &mut file, sources, &mut used) {
-                true => after.insert(name, file),
-                false => before.insert(name, file),
-            };
-        }
-        for (name, mut file) in before {
-            let since = *file.aside.get_or_insert(now);
-            if now.since(since) < SAVED_WITHIN && file.is_aside(directory, &name) {
-                after.insert(name, file);
-            } else {
-                sources.remove(index, &name);
-            }
-        }
-        self.directories[index].files = after;
-        Ok(())
-    }
-
-    /// Reads a file if it changed; `false`, with nothing changed, if it is not a file, or gone.
-    fn read_file(
-        &self,
-        (index, name): (usize, &OsStr),
-        file: &mut ReadFile,
-        sources: &mut Sources,
-        used: &mut Size,
-    ) -> bool {
-        let path = &self.directories[index].path.join(name);
-        let metadata = match fs::metadata(path) {
-            Ok(metadata) if metadata.is_file() => metadata,
-            Ok(_) => return false,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return false,
-            Err(error) => {
-                file.unread = true;
-                let message = format!("failed to read {}: {error}", path.display());
-                refuse(sources, (index, name), file, message);
-                return true;
-            }
-        };
-        (file.aside, file.unread) = (None, false);
-        sources.set_aside(index, name, false);
-        let stamp = Stamp::of(&metadata);
-        if file.stamp == Some(stamp) {
-            return true;
-        }
-        file.stamp = Some(stamp);
-        if let Err(message) = self.read_contents((index, name), file, sources, used) {
-            refuse(sources, (index, name), file, message);
-            return true;
-        }
-        let warned = self.warned.as_ref().is_some_and(|directory| path.starts_with(directory));
-        for warning in sources.warnings(index, name).filter(|_| !warned) {
-            log::warn!("{}: {warning}", path.display());
-        }
-        true
-    }
-
-    /// Reads a file that changed.
-    ///
-    /// # Errors
-    /// Why it is refused.
-    fn read_contents(
-        &self,
-        (index, name): (usize, &OsStr),
-        file: &mut ReadFile,
-        sources: &mut Sources,
-        used: &mut Size,
-    ) -> Result<(), String> {
-        let path = &self.directories[index].path.join(name);
-        let too_large =
-            || format!("{}: is larger than 1 MiB, which no manifest needs: split it", path.display());
-        if file.stamp.is_some_and(|stamp| stamp.size > MAX_BYTES) {
-            return Err(too_large());
-        }
-        let bytes = match read(path) {
-            Ok(bytes) if bytes.len() as u64 > MAX_BYTES => return Err(too_large()),
-            Ok(bytes) => bytes,
-            Err(error) => {
-                (file.stamp, file.unread) = (None, true);
-                return Err(format!("failed to read {}: {error}", path.display()));
-            }
-        };
-        let contents = manifest::contents(&path.to_string_lossy(), &bytes, Validation::Strict, &self.node);
-        let contents = contents.map_err(|error| error.to_string())?;
-        sources.put(index, name, contents, used).map_err(|why| {
-            // Looked at again whenever something changed: then there may be room.
-            file.stamp = None;
-            format!("{}: {why}; take some away", path.display())
+            file.stamp = Some(stamp);
+            let bytes = if stamp.size > MAX_BYTES { None } else { Some(read(&path)?) };
+            Ok(Some(match bytes.filter(|bytes| bytes.len() as u64 <= MAX_BYTES) {
+                Some(bytes) => FoundFile::Contents(bytes),
+                None => FoundFile::Unread(format!(
+                    "{}: is larger than 1 MiB, which no manifest needs: split it",
+                    path.display()
+                )),
+            }))
+        });
+        read.unwrap_or_else(|error| {
+            (file.stamp, file.unread) = (None, true);
+            Some(FoundFile::Unread(format!("failed to read {}: {error}", path.display())))
         })
     }
 }
 
+impl Directory {
+    /// The names of the files that are to be read, the first one last.
+    ///
+    /// # Errors
+    /// It cannot be read. What is known of its files stays.
+    fn begin(&mut self, index: usize, found: &mut Vec<Found>) -> io::Result<Vec<OsString>> {
+        // No more of them are kept than are read, whatever else lies there.
+        let (mut names, mut passed_over) = (BTreeSet::new(), 0_usize);
+        match fs::read_dir(&self.path) {
+            Ok(entries) => {
+                for entry in entries {
+                    let name = entry?.file_name();
+                    if !is_manifest_name(&name) {
+                        continue;
+                    }
+                    names.insert(name);
+                    if names.len() > MAX_FILES {
+                        names.pop_last();
+                        passed_over += 1;
+                    }
+                }
+            }
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            // Not "gone": its pods stay until it can be read again.
+            Err(error) => return Err(error),
+        }
+        if passed_over > 0 {
+            log::warn!(
+                "{} holds {} files; only the first {MAX_FILES} are read",
+                self.path.display(),
+                MAX_FILES + passed_over
+            );
+        }
+        for (name, file) in &mut self.files {
+            file.is_there = false;
+            if !names.contains(name) {
+                found.push(Found::File(index, name.clone(), FoundFile::Aside));
+            }
+        }
+        Ok(names.into_iter().rev().collect())
+    }
+
+    /// All its files were read: forgets those that are not there any more and will not come back.
+    fn end(&mut self, index: usize, now: Instant, found: &mut Vec<Found>) {
+        let Directory { path, files } = self;
+        files.retain(|name, file| {
+            if file.is_there {
+                return true;
+            }
+            let since = *file.aside.get_or_insert(now);
+            let may_return = now.since(since) < SAVED_WITHIN && file.is_aside(path, name);
+            if !may_return {
+                found.push(Found::File(index, name.clone(), FoundFile::Gone));
+            }
+            may_return
+        });
+    }
+}
+
 /// Tells the registry why a file is refused, and the log if that is new.
-fn refuse(sources: &mut Sources, (index, name): (usize, &OsStr), file: &ReadFile, message: String) {
-    let refusal = sources.refuse(index, name, message);
-    // An empty file is one that somebody is about to write.
-    if let Some(refusal) = refusal
-        && file.stamp.is_none_or(|stamp| stamp.size > 0)
-    {
+fn refuse(sources: &mut Sources, (index, name): (usize, &OsStr), message: String) {
+    if let Some(refusal) = sources.refuse(index, name, message) {
         log::error!("{}", refusal.message);
     }
 }

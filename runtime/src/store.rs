@@ -2,7 +2,9 @@
 //! were applied. Each file is either the old or the new one, whatever is pulled
 //! and when; nothing is written that has not changed.
 //!
-//! Written on the storage thread only; records are read in the loop, too.
+//! Read and written on the storage thread only. What is on flash of pods is read when the
+//! agent begins ([`Records::read`]), and kept until each pod is wanted ([`Recorded`]): all that comes
+//! later the agent has written itself.
 
 use std::fmt;
 use std::fs::{self, File, OpenOptions};
@@ -10,6 +12,7 @@ use std::io::{self, Write};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
+use serde_json::Value;
 use serde_json::value::to_raw_value;
 
 use nodlet_core::facts::Record;
@@ -130,7 +133,7 @@ fn make_directory(directory: &Path, fault: &dyn Fault) -> io::Result<()> {
 }
 
 /// Why there is nothing to be said of a pod's record.
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LoadError {
     /// Names the file.
     pub message: String,
@@ -143,6 +146,9 @@ impl fmt::Display for LoadError {
         f.write_str(&self.message)
     }
 }
+
+/// What the name of [`Records::path_of`] ends with.
+const RECORD: &str = ".json";
 
 /// What the name of [`Records::ephemeral_path_of`] ends with.
 const EPHEMERAL: &str = ".ephemeral";
@@ -169,46 +175,72 @@ impl Records {
     }
 
     fn path(&self, uid: &str) -> PathBuf {
-        self.directory.join(format!("{uid}.json"))
+        self.directory.join(format!("{uid}{RECORD}"))
+    }
+
+    /// Reads all that is on flash of pods.
+    pub fn read(&self) -> Recorded {
+        let failed = |path: &Path, error: &io::Error| LoadError {
+            message: format!("failed to read {}: {error}", path.display()),
+            is_shortage: nodlet_host::error::is_shortage(error),
+        };
+        let mut recorded = Recorded::default();
+        let read = fs::read_dir(&self.directory).and_then(|entries| {
+            for entry in entries {
+                let path = entry?.path();
+                if uid_of(&path).is_none() {
+                    continue;
+                }
+                match fs::read(&path) {
+                    Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+                    read => {
+                        let read = read.map_err(|error| failed(&path, &error));
+                        recorded.files.push((path, read));
+                    }
+                }
+            }
+            Ok(())
+        });
+        if let Err(error) = read
+            && error.kind() != io::ErrorKind::NotFound
+        {
+            recorded.unlisted = Some(failed(&self.directory, &error));
+        }
+        recorded
     }
 
     /// What is recorded of the pod `uid`.
     ///
     /// # Errors
     /// There is a record that cannot be read: the file and what is wrong with it.
-    pub fn load(&self, uid: &str) -> Result<Option<Box<Record>>, LoadError> {
-        let path = self.path(uid);
-        let bytes = match fs::read(&path) {
-            Ok(bytes) => bytes,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-            Err(error) => {
-                return Err(LoadError {
-                    message: format!("failed to read {}: {error}", path.display()),
-                    is_shortage: nodlet_host::error::is_shortage(&error),
-                });
-            }
-        };
-        record_file::parse(&bytes, &self.boot_id).map(Some).map_err(|error| LoadError {
-            message: format!("{} is damaged: {error}", path.display()),
-            is_shortage: false,
-        })
+    pub fn load(&self, recorded: &Recorded, uid: &str) -> Result<Option<Box<Record>>, LoadError> {
+        recorded.parsed(&self.path(uid), |bytes| record_file::parse(bytes, &self.boot_id))
+    }
+
+    /// The ephemeral containers of the pod `uid`, if it was given some.
+    ///
+    /// # Errors
+    /// As of [`Records::load`].
+    pub fn ephemeral(&self, recorded: &Recorded, uid: &str) -> Result<Option<Value>, LoadError> {
+        recorded.parsed(&self.ephemeral_path_of(uid), |bytes| serde_json::from_slice(bytes))
     }
 
     /// The presets and the priority that the pod `uid` was admitted with; `None` if there is no record
-    /// of it, and an error if that cannot be read.
-    pub fn admitted(&self, uid: &str) -> Option<io::Result<(Vec<Applied>, Option<Priority>)>> {
-        let bytes = match fs::read(self.path(uid)) {
-            Ok(bytes) => bytes,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return None,
-            Err(error) => return Some(Err(error)),
-        };
-        let read = || {
-            let Admitted { presets, priority } = record_file::admitted(&bytes)?;
+    /// of the pod.
+    ///
+    /// # Errors
+    /// As of [`Records::load`].
+    pub fn admitted(
+        &self,
+        recorded: &Recorded,
+        uid: &str,
+    ) -> Result<Option<(Vec<Applied>, Option<Priority>)>, LoadError> {
+        recorded.parsed(&self.path(uid), |bytes| {
+            let Admitted { presets, priority } = record_file::admitted(bytes)?;
             let presets = presets.map(|presets| serde_json::from_str(presets.get())).transpose()?;
             let priority = priority.map(|priority| serde_json::from_str(priority.get())).transpose()?;
             Ok((presets.unwrap_or_default(), priority))
-        };
-        Some(read())
+        })
     }
 
     /// The bytes of `record`, with what its pod was admitted with, and where they belong.
@@ -241,23 +273,60 @@ impl Records {
         self.directory.join(format!("{uid}{KEPT}"))
     }
 
-    /// All paths of [`Records::kept_path_of`] that exist.
-    pub fn kept_paths(&self) -> Vec<PathBuf> {
-        let Ok(entries) = fs::read_dir(&self.directory) else { return Vec::new() };
-        let paths = entries.filter_map(|entry| Some(entry.ok()?.path()));
-        paths.filter(|path| path.extension().is_some_and(|end| end == &KEPT[1..])).collect()
-    }
-
     /// Uids that have a record, ephemeral containers, or a version that waits.
     pub fn uids(&self) -> Vec<String> {
         let Ok(entries) = fs::read_dir(&self.directory) else { return Vec::new() };
-        entries
-            .filter_map(|entry| entry.ok()?.file_name().into_string().ok())
-            .filter_map(|name| {
-                Some([".json", EPHEMERAL, KEPT].iter().find_map(|end| name.strip_suffix(end))?.to_owned())
-            })
-            .filter(|name| !name.is_empty() && !name.starts_with('.'))
-            .collect()
+        entries.filter_map(|entry| Some(uid_of(&entry.ok()?.path())?.to_owned())).collect()
+    }
+}
+
+/// Whose file this is in the directory of records.
+fn uid_of(path: &Path) -> Option<&str> {
+    let name = path.file_name()?.to_str()?;
+    let uid = [RECORD, EPHEMERAL, KEPT].iter().find_map(|end| name.strip_suffix(end))?;
+    Some(uid).filter(|uid| !uid.is_empty() && !uid.starts_with('.'))
+}
+
+/// What was on flash of pods when it was read.
+#[derive(Default)]
+pub struct Recorded {
+    files: Vec<(PathBuf, Result<Vec<u8>, LoadError>)>,
+    /// Why there may be more.
+    unlisted: Option<LoadError>,
+}
+
+impl Recorded {
+    fn parsed<T>(
+        &self,
+        path: &Path,
+        parse: impl FnOnce(&[u8]) -> Result<T, serde_json::Error>,
+    ) -> Result<Option<T>, LoadError> {
+        let bytes = match (self.files.iter().find(|(of, _)| of == path), &self.unlisted) {
+            (Some((_, read)), _) => read.as_ref().map_err(Clone::clone)?,
+            (None, Some(error)) => return Err(error.clone()),
+            (None, None) => return Ok(None),
+        };
+        parse(bytes).map(Some).map_err(|error| LoadError {
+            message: format!("{} is damaged: {error}", path.display()),
+            is_shortage: false,
+        })
+    }
+
+    /// The files of [`Records::kept_path_of`].
+    pub fn kept(&self) -> impl Iterator<Item = (&Path, Option<&[u8]>)> {
+        let all = self.files.iter().map(|(path, read)| (&**path, read.as_deref().ok()));
+        all.filter(|(path, _)| path.extension().is_some_and(|end| end == &KEPT[1..]))
+    }
+
+    /// Whether this process or machine was short of something to read it with.
+    pub fn is_short(&self) -> bool {
+        let mut errors = self.files.iter().filter_map(|(_, read)| read.as_ref().err()).chain(&self.unlisted);
+        errors.any(|error| error.is_shortage)
+    }
+
+    /// Forgets all files but those of pods that `keep` names by uid.
+    pub fn retain(&mut self, keep: impl Fn(&str) -> bool) {
+        self.files.retain(|(path, _)| uid_of(path).is_some_and(&keep));
     }
 }
 
@@ -443,10 +512,11 @@ mod tests {
         let presets = [preset];
         let (path, bytes) = records.render("uid", &record, &presets, None, Anchor(1000));
         replace(&path, &bytes, &NoFault).expect("written");
-        assert_eq!(records.load("uid"), Ok(Some(Box::new(record))));
-        let admitted = records.admitted("uid").expect("there is a record").expect("it is readable");
+        assert_eq!(records.load(&records.read(), "uid"), Ok(Some(Box::new(record))));
+        let admitted =
+            records.admitted(&records.read(), "uid").expect("it is readable").expect("there is a record");
         assert_eq!(admitted, (presets.to_vec(), None));
-        assert!(records.admitted("other").is_none());
+        assert_eq!(records.admitted(&records.read(), "other"), Ok(None));
         // Of no pod: its directory would be that of all.
         fs::write(directory.join(".json"), "{}").expect("written");
         assert_eq!(records.uids(), ["uid"]);
@@ -457,7 +527,7 @@ mod tests {
         assert_eq!(uids, ["other", "uid"]);
 
         records.boot_id = "two".into();
-        let later = records.load("uid").expect("it is readable").expect("still there");
+        let later = records.load(&records.read(), "uid").expect("it is readable").expect("still there");
         assert_eq!(later.start_time, Some(Moment::Earlier(Timestamp(1004))));
         let exit = later.containers[0].last_exit.as_ref().expect("the exit is kept");
         assert_eq!(
@@ -471,21 +541,22 @@ mod tests {
         // As they were before containers had names in it.
         fs::write(&path, br#"{"version":1,"boot_id":"two","phase":"Running","containers":[{"attempts":3}]}"#)
             .expect("written");
-        let old = records.load("uid").expect("it is readable").expect("it is there");
+        let old = records.load(&records.read(), "uid").expect("it is readable").expect("it is there");
         assert_eq!(old.containers, [ContainerRecord { attempts: 3, ..ContainerRecord::default() }]);
         assert_eq!(old.given, [], "nor was anything given then");
-        let admitted = records.admitted("uid").expect("there is a record").expect("it is readable");
+        let admitted =
+            records.admitted(&records.read(), "uid").expect("it is readable").expect("there is a record");
         assert_eq!(admitted, (Vec::new(), None), "nor were there presets");
         fs::write(&path, b"{").expect("torn");
-        let damaged = records.load("uid").expect_err("it is torn").message;
+        let damaged = records.load(&records.read(), "uid").expect_err("it is torn").message;
         assert!(damaged.starts_with(&format!("{} is damaged: EOF", path.display())), "{damaged}");
-        assert!(records.admitted("uid").is_some_and(|admitted| admitted.is_err()));
+        assert!(records.admitted(&records.read(), "uid").is_err());
         fs::remove_file(&path).expect("it was there");
         fs::create_dir(&path).expect("nothing is there");
-        let unreadable = records.load("uid").expect_err("it is a directory").message;
+        let unreadable = records.load(&records.read(), "uid").expect_err("it is a directory").message;
         assert!(unreadable.starts_with(&format!("failed to read {}: ", path.display())), "{unreadable}");
         fs::remove_dir(&path).expect("it was there");
-        assert_eq!(records.load("uid"), Ok(None));
+        assert_eq!(records.load(&records.read(), "uid"), Ok(None));
         fs::remove_dir_all(directory).expect("the scratch directory goes");
     }
 }

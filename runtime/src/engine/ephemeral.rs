@@ -4,8 +4,6 @@
 //! The registry decides on them (`registry/ephemeral.rs`). The answer comes when they are on flash. The core is told of the pod with more containers
 //! than before, as of any other that is wanted.
 
-use std::fs;
-use std::io;
 use std::rc::Rc;
 
 use serde_json::Value;
@@ -159,7 +157,7 @@ impl Engine {
         let list = match known {
             Some(known) if known.pod.spec.ephemeral_containers.is_empty() => return wanted.clone(),
             Some(known) => ephemeral_of(&known),
-            None => match self.on_flash(&uid.0) {
+            None => match self.shell.records.ephemeral(&self.shell.recorded.borrow(), &uid.0) {
                 Ok(Some(list)) => list,
                 Ok(None) => return wanted.clone(),
                 Err(error) => {
@@ -185,17 +183,6 @@ impl Engine {
                 log::warn!("{}/{}: {why}", plain.pod.namespace, plain.pod.name);
                 plain.clone()
             }
-        }
-    }
-
-    fn on_flash(&self, uid: &str) -> Result<Option<Value>, String> {
-        let path = self.shell.records.ephemeral_path_of(uid);
-        match fs::read(&path) {
-            Ok(bytes) => serde_json::from_slice(&bytes)
-                .map(Some)
-                .map_err(|error| format!("{} is damaged: {error}", path.display())),
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
-            Err(error) => Err(format!("failed to read {}: {error}", path.display())),
         }
     }
 }

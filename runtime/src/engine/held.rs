@@ -6,7 +6,7 @@
 //! there the core waits for the image itself (`pod/update.rs`).
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::rc::Rc;
 
 use serde::{Deserialize, Serialize};
@@ -46,8 +46,8 @@ pub(super) struct Holds {
     presence: BTreeMap<String, Option<bool>>,
     /// Counts changes of the board's images: an answer of before one is out of date.
     generation: u64,
-    /// What an earlier boot kept running was read.
-    is_read: bool,
+    /// The pods that an earlier boot kept running, until they are looked at.
+    kept: WantedByName,
     /// The pods of that which run again.
     restored: BTreeSet<Uid>,
     /// What changes of these pods waited for when an agent before ended, until they are looked at.
@@ -109,11 +109,7 @@ impl Engine {
     /// Leaves pods that run what they are, for which `wanted` has others whose images are not on the
     /// board.
     pub(super) fn hold_back(&mut self, wanted: &mut WantedByName) {
-        let was_read = std::mem::replace(&mut self.holds.is_read, true);
-        let kept = if was_read { WantedByName::new() } else { self.read_kept() };
-        if !was_read {
-            self.look_at_images_first(wanted, &kept);
-        }
+        let kept = std::mem::take(&mut self.holds.kept);
         let mut before = std::mem::take(&mut self.holds.held);
         let mut changed = Vec::new();
         for (name, new) in wanted.iter_mut() {
@@ -162,15 +158,21 @@ impl Engine {
     /// pods is decided. Of a pod that an earlier boot kept nothing runs: what need not be held back
     /// begins at once. A pod that still runs may have been asked to end by the agent before this one:
     /// while an answer was waited for, containers of it that have ended would start again.
-    fn look_at_images_first(&mut self, wanted: &WantedByName, kept: &WantedByName) {
-        for (name, new) in wanted {
-            if !kept.contains_key(name) && self.predecessor(name, new, kept).is_none() {
-                continue;
-            }
-            for image in images_of(&new.pod) {
-                let present = images::is_present(&self.shell.images, image);
-                self.holds.presence.insert(image.to_owned(), Some(present));
-            }
+    pub(super) async fn look_at_images_first(&mut self) {
+        let kept = self.kept();
+        let (wanted, _) = self.registry.sources.wanted();
+        let differs = |(name, new): &(&PodName, &Rc<Wanted>)| {
+            let old = self.registry.desired(name).cloned().or_else(|| self.found(name));
+            kept.contains_key(*name) || old.is_some_and(|old| !old.says_the_same(new))
+        };
+        let changed = wanted.iter().filter(differs);
+        let images: BTreeSet<String> =
+            changed.flat_map(|(_, new)| images_of(&new.pod)).map(str::to_owned).collect();
+        self.holds.kept = kept;
+        if !images.is_empty() {
+            let images: Vec<String> = images.into_iter().collect();
+            let present = images::are_present(&self.shell, images.clone()).await;
+            self.holds.presence.extend(images.into_iter().zip(present.into_iter().map(Some)));
         }
     }
 
@@ -179,7 +181,7 @@ impl Engine {
         self.holds.generation += 1;
         self.holds.presence.clear();
         if !self.holds.held.is_empty() {
-            self.read_sources();
+            self.reconcile();
         }
     }
 
@@ -239,7 +241,7 @@ impl Engine {
             if engine.holds.generation == generation {
                 let present = present.into_iter().map(Some);
                 engine.holds.presence.extend(unknown.into_iter().zip(present));
-                engine.read_sources();
+                engine.reconcile();
             }
         });
     }
@@ -295,26 +297,24 @@ impl Engine {
     }
 
     /// The pods that an earlier boot kept running.
-    fn read_kept(&self) -> WantedByName {
-        let read = |path: &Path| {
-            let kept: Kept = serde_json::from_slice(&std::fs::read(path).ok()?).ok()?;
+    fn kept(&self) -> WantedByName {
+        let read = |bytes: Option<&[u8]>| {
+            let kept: Kept = serde_json::from_slice(bytes?).ok()?;
             let manifest =
                 manifest::admit(kept.object, Validation::Ignore, &self.shell.config.node_name).ok()?;
             let wanted = Rc::new(Wanted::new(manifest, &kept.source));
             let wanted = self.admit(self.base_of(&wanted), &wanted)?;
             Some(((wanted.pod.namespace.clone(), wanted.pod.name.clone()), wanted))
         };
-        let paths = self.shell.records.kept_paths();
-        paths
-            .iter()
-            .filter_map(|path| {
-                let kept = read(path);
-                if kept.is_none() {
-                    log::error!("{} is damaged: the pod of it does not run again", path.display());
-                }
-                kept
-            })
-            .collect()
+        let recorded = self.shell.recorded.borrow();
+        let kept = recorded.kept().filter_map(|(path, bytes)| {
+            let kept = read(bytes);
+            if kept.is_none() {
+                log::error!("{} is damaged: the pod of it does not run again", path.display());
+            }
+            kept
+        });
+        kept.collect()
     }
 }
 

@@ -90,6 +90,6 @@ pub(super) fn are_present(
 }
 
 /// Whether the image is on the board, whole.
-pub(super) fn is_present(store: &Store, image: &str) -> bool {
+fn is_present(store: &Store, image: &str) -> bool {
     Reference::parse(image).is_ok_and(|name| matches!(store.find(&name), Ok(Some(_))))
 }

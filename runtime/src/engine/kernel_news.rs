@@ -1,5 +1,6 @@
-//! The kernel's news as ours: signals, images, manifests, the clock. Each is a
-//! descriptor that is waited for; what the kernel has no watch for is tried again.
+//! The kernel's news as ours: signals, images, the clock. Each is a
+//! descriptor that is waited for; what the kernel has no watch for is tried again. News of manifests
+//! is taken by who looks at them: `engine/manifests.rs`.
 
 use std::fs;
 use std::io;
@@ -98,20 +99,6 @@ fn watch_images(shell: &Shell) -> io::Result<Async<Inotify>> {
         inotify.add_watch(&path, AddWatchFlags::IN_MOVED_TO | AddWatchFlags::IN_CREATE)?;
     }
     Async::new_nonblocking(inotify)
-}
-
-/// Tells the loop that there is news of the manifest directories, which it reads itself. `true` if
-/// there is something that tells.
-pub(super) fn hear_sources(shell: &Shell, watch: Option<OwnedFd>) -> io::Result<bool> {
-    let Some(watch) = watch else { return Ok(false) };
-    let watch = readable(watch)?;
-    let sender = shell.news.clone();
-    shell.spawn(async move {
-        while watch.readable().await.is_ok() && sender.send(News::SourcesChanged).await.is_ok() {
-            smol::future::yield_now().await;
-        }
-    });
-    Ok(true)
 }
 
 /// Arms a timer that never comes due and is cancelled when the clock is set.

@@ -159,7 +159,7 @@ async fn look_at(shell: &Rc<Shell>, directory: &Path, ours: &File) -> Result<Fou
         ..Wanted::new(manifest, &on_tmpfs.source)
     });
     let uid = wanted.pod.uid.0.clone();
-    let mut record = shell.records.load(&uid).unwrap_or_else(|error| {
+    let mut record = shell.records.load(&shell.recorded.borrow(), &uid).unwrap_or_else(|error| {
         log::error!("{uid}: {error}; its supervisor knows what runs");
         None
     });

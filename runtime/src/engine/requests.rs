@@ -162,26 +162,28 @@ impl Engine {
             (write.path.clone(), std::mem::take(&mut write.text), self.shell.fault.clone());
         let written = self.shell.storage.run(move || crate::store::replace(&path, &text, &*fault));
         self.shell.then(written, move |engine, written| {
-            if written.is_ok() {
-                engine.read_sources();
-            }
-            engine.registry.release(&write.path);
-            if written.is_ok() {
-                engine.publish_changed();
-            }
-            if let Written::Pod(pod) = &write.of {
-                engine.set_updating(&pod.uid, false);
-            }
-            match written {
-                Ok(()) => {
-                    let accepted = engine.registry.written(write);
-                    engine.answer_with_images(accepted, awaited, reply);
+            let is_written = written.is_ok();
+            let go_on = move |engine: &mut Engine| {
+                engine.registry.release(&write.path);
+                if is_written {
+                    engine.publish_changed();
                 }
-                Err(error) => {
-                    let (path, why) = (write.path.display(), nodlet_host::error::chain(&error));
-                    let _ = reply.try_send(Err(Status::internal(format!("failed to write {path}: {why}"))));
+                if let Written::Pod(pod) = &write.of {
+                    engine.set_updating(&pod.uid, false);
                 }
-            }
+                match written {
+                    Ok(()) => {
+                        let accepted = engine.registry.written(write);
+                        engine.answer_with_images(accepted, awaited, reply);
+                    }
+                    Err(error) => {
+                        let (path, why) = (write.path.display(), nodlet_host::error::chain(&error));
+                        let message = format!("failed to write {path}: {why}");
+                        let _ = reply.try_send(Err(Status::internal(message)));
+                    }
+                }
+            };
+            if is_written { engine.read_sources_then(go_on) } else { go_on(engine) }
         });
     }
 
@@ -257,17 +259,14 @@ impl Engine {
         let (fault, path) = (self.shell.fault.clone(), source.clone());
         let removed = self.shell.storage.run(move || crate::store::remove(&path, &*fault));
         self.shell.then(removed, move |engine, removed| {
-            let answer = match removed {
-                Ok(()) => {
-                    engine.read_sources();
-                    engine.publish_changed();
-                    Ok(object)
-                }
-                Err(error) => {
-                    Err(Status::internal(format!("failed to remove {}: {error}", source.display())))
-                }
-            };
-            let _ = reply.try_send(answer);
+            if let Err(error) = removed {
+                let message = format!("failed to remove {}: {error}", source.display());
+                return drop(reply.try_send(Err(Status::internal(message))));
+            }
+            engine.read_sources_then(move |engine| {
+                engine.publish_changed();
+                let _ = reply.try_send(Ok(object));
+            });
         });
     }
 
@@ -297,28 +296,24 @@ impl Engine {
                 let (fault, source) = (self.shell.fault.clone(), desired.source.clone());
                 let removed = self.shell.storage.run(move || crate::store::remove(&source, &*fault));
                 self.shell.then(removed, move |engine, removed| {
-                    let uid = &desired.pod.uid;
-                    let answer = match removed {
-                        Ok(()) => {
-                            engine.read_sources();
-                            engine.set_deleting(uid, false);
-                            if engine.shell.uid(index).is_some_and(|ends| ends != *uid) {
-                                // The replacement, which has not begun.
-                                engine.observe(Observation::Unwanted { uid: uid.clone(), grace: None });
-                            }
-                            engine.stop(index, &name, grace)
+                    let uid = desired.pod.uid.clone();
+                    if let Err(error) = removed {
+                        engine.set_deleting(&uid, false);
+                        // The file may be gone all the same, and that have been noticed.
+                        if !engine.registry.desires(&uid) {
+                            engine.observe(Observation::Unwanted { uid, grace: None });
                         }
-                        Err(error) => {
-                            engine.set_deleting(uid, false);
-                            // The file may be gone all the same, and that have been noticed.
-                            if !engine.registry.desires(uid) {
-                                engine.observe(Observation::Unwanted { uid: uid.clone(), grace: None });
-                            }
-                            let source = desired.source.display();
-                            Err(Status::internal(format!("failed to remove {source}: {error}")))
+                        let message = format!("failed to remove {}: {error}", desired.source.display());
+                        return drop(reply.try_send(Err(Status::internal(message))));
+                    }
+                    engine.read_sources_then(move |engine| {
+                        engine.set_deleting(&uid, false);
+                        if engine.shell.uid(index).is_some_and(|ends| ends != uid) {
+                            // The replacement, which has not begun.
+                            engine.observe(Observation::Unwanted { uid, grace: None });
                         }
-                    };
-                    let _ = reply.try_send(answer);
+                        let _ = reply.try_send(engine.stop(index, &name, grace));
+                    });
                 });
             }
             Some(_) | None if dry_run => {

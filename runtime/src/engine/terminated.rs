@@ -63,11 +63,10 @@ impl Engine {
         let (fault, source) = (self.shell.fault.clone(), wanted.source.clone());
         let removed = self.shell.storage.run(move || crate::store::remove(&source, &*fault));
         self.shell.then(removed, move |engine, removed| match removed {
-            Ok(()) => {
-                engine.read_sources();
+            Ok(()) => engine.read_sources_then(move |engine| {
                 // Without a manifest it goes by itself; nothing of it runs that would need a grace.
                 let _ = engine.stop(index, &name, Some(Duration::ZERO));
-            }
+            }),
             Err(error) => {
                 log::error!("failed to remove {}: {error}", wanted.source.display());
                 if let Some(entry) = engine.shell.pods.borrow_mut().get_mut(&index) {

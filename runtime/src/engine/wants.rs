@@ -1,39 +1,23 @@
-//! What files and earlier agents want of the core: it is told the difference between two readings.
+//! What files and earlier agents want of the core: it is told the difference between two looks at them.
 
 use std::collections::BTreeSet;
 use std::rc::Rc;
 
 use super::on_tmpfs::{self, LeftBehind};
-use super::{Engine, PodShell, kernel_news, leave, recover, sandbox};
-use crate::sources::SAVED_WITHIN;
-use crate::store::LoadError;
+use super::{Engine, PodShell, leave, recover, sandbox};
+use crate::store::{LoadError, Recorded};
 use nodlet_core::facts::{Observation, Record};
 use nodlet_core::pod::PodState;
 use nodlet_core::spec::{Pod, Uid};
 use nodlet_registry::{self as registry, Admitted, Base, Problem, Refusal, Wanted};
 
 impl Engine {
-    /// Reads what changed in the manifest directories; from now on, or again when it is time.
-    pub(super) fn look_at_sources(&mut self) {
-        let shell = &self.shell;
-        let mut directories = shell.directories.borrow_mut();
-        if directories.read(nodlet_host::clock::instant(), &mut self.registry.sources) {
-            shell.later(SAVED_WITHIN, Engine::read_sources);
+    /// Tells the core the difference between what was wanted and what is. Nothing is read for it.
+    pub(super) fn reconcile(&mut self) {
+        if self.looks.is_partial() {
+            // A pod whose manifest moved may be known as gone and not as new: the look ends with this.
+            return;
         }
-        let heard = directories.unheard().and_then(|watch| kernel_news::hear_sources(shell, watch));
-        match &heard {
-            Ok(true) => directories.is_heard(),
-            Ok(false) => {}
-            Err(error) => log::error!("failed to wait for what becomes of the manifest directories: {error}"),
-        }
-        if directories.is_blind() || heard.is_err() {
-            shell.look_again();
-        }
-    }
-
-    /// Tells the core the difference between what was wanted and what is.
-    pub(super) fn read_sources(&mut self) {
-        self.look_at_sources();
         let (mut wanted, mut refusals) = self.registry.sources.wanted();
         refusals.extend(self.read_definitions());
         let new = self.registry.unadmitted(&wanted);
@@ -58,7 +42,7 @@ impl Engine {
                 }
                 Err(short) => {
                     log::error!("{}/{}: {short}; trying again", new.pod.namespace, new.pod.name);
-                    self.shell.look_again();
+                    self.look_again();
                 }
             }
         }
@@ -77,6 +61,9 @@ impl Engine {
             }
             self.registry.set_desired(new);
         }
+        // What was on flash of a pod that the core knows is older than what the core knows.
+        let node = &self.node;
+        self.shell.recorded.borrow_mut().retain(|uid| node.index_of(&Uid::from(uid)).is_none());
         self.sweep();
     }
 
@@ -101,13 +88,13 @@ impl Engine {
             let priority = known.priority.as_deref().cloned();
             return Base::Before { presets: known.presets.to_vec(), priority };
         }
-        match self.shell.records.admitted(&uid.0) {
-            Some(Ok((presets, priority))) => Base::Before { presets, priority },
+        match self.shell.records.admitted(&self.shell.recorded.borrow(), &uid.0) {
+            Ok(Some((presets, priority))) => Base::Before { presets, priority },
             // As `record_of` takes it.
-            Some(Err(_)) if Record::unknown(&new.pod.spec, "").is_some() => {
+            Err(_) if Record::unknown(&new.pod.spec, "").is_some() => {
                 Base::Before { presets: Vec::new(), priority: None }
             }
-            Some(Err(_)) | None => Base::New,
+            Err(_) | Ok(None) => Base::New,
         }
     }
 
@@ -136,7 +123,7 @@ impl Engine {
         if self.node.index_of(&pod.uid).is_some() {
             return Ok(None);
         }
-        self.shell.records.load(&pod.uid.0).or_else(|error| {
+        self.shell.records.load(&self.shell.recorded.borrow(), &pod.uid.0).or_else(|error| {
             if error.is_shortage {
                 return Err(error);
             }
@@ -207,6 +194,7 @@ impl Engine {
             self.swept = true;
             let known = self.node.pods().map(|pod| pod.pod().uid.0.to_string()).collect();
             leave::sweep(&self.shell, &known);
+            *self.shell.recorded.borrow_mut() = Recorded::default();
         }
     }
 }

@@ -16,7 +16,14 @@ impl Sources {
     }
 
     fn read(&mut self, now: Instant) -> bool {
-        self.directories.read(now, &mut self.list)
+        loop {
+            let mut found = Vec::new();
+            let more = self.directories.look(now, &mut found);
+            self.directories.tell(found, &mut self.list);
+            if !more {
+                return self.directories.is_any_aside();
+            }
+        }
     }
 }
 
