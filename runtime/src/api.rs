@@ -29,6 +29,7 @@ use smol::lock::{Semaphore, SemaphoreGuardArc};
 use smol::{Async, LocalExecutor};
 use smol_hyper::rt::{FuturesIo, SmolTimer};
 
+use crate::storage::Storage;
 use crate::told::Told;
 use nodlet_kube::kinds::Kind;
 use nodlet_registry::objects::Objects;
@@ -83,6 +84,8 @@ pub struct Api {
     pub requests: async_channel::Sender<Request>,
     /// `--root`: logs are read below it.
     pub root: PathBuf,
+    /// Reads what the loop would have to wait for.
+    pub storage: Storage,
     /// Of the one node that there is.
     pub node_name: String,
     /// What its core was told last.
@@ -296,7 +299,7 @@ async fn answer(
                 (Kind::Pod, "status", &(Method::PUT | Method::PATCH)) => {
                     write::update(api, &key, Part::Status, &query, request).await
                 }
-                (Kind::Pod, "log", &Method::GET) => log::log(api, &key, &query),
+                (Kind::Pod, "log", &Method::GET) => log::log(api, &key, &query).await,
                 (Kind::Pod, "exec", &(Method::GET | Method::POST)) => {
                     exec::exec(api, &key, &query, request, afterwards, place)
                 }

@@ -317,6 +317,7 @@ impl Engine {
                 objects,
                 requests: request_sender,
                 root: shell.config.root.clone(),
+                storage: shell.storage.clone(),
                 node_name: shell.config.node_name.clone(),
                 ring: ring.clone(),
                 places: api::Places::new(shell.config.max_connections),

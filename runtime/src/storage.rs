@@ -8,13 +8,21 @@
 
 use std::any::Any;
 use std::collections::VecDeque;
-use std::sync::mpsc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, mpsc};
 
 use async_channel::{Receiver, Sender};
 
 /// The value of a job, of the type that its asker expects. Boxed, so that all jobs are of one type:
 /// a channel for each type of value would be several kilobytes of code.
 type Value = Box<dyn Any + Send>;
+
+/// Jobs in the queue with which a client of the API is asked to come again before it changes anything.
+const JOBS: usize = 256;
+
+/// Reads for clients of the API that are in the queue at once: what must become durable waits for no more
+/// of them. The others wait for their turn.
+const READS: usize = 4;
 
 /// Work that may wait for flash.
 struct Job {
@@ -25,12 +33,26 @@ struct Job {
 
 /// A handle to the thread; the thread ends when the last one is dropped.
 ///
-/// The queue has no bound of its own, since a loop that waited for room in it would wait for the card. Each
-/// asker has one: [`nodlet_core::facts::WRITES_AT_ONCE`] and [`nodlet_core::facts::STARTS_AT_ONCE`] for the core, and
-/// one job for each client of the API that changes something and for each pod that begins or ends.
-#[derive(Clone)]
+/// The queue itself takes any job, since a loop that waited for room in it would wait for the card. Each
+/// asker has a bound: [`nodlet_core::facts::WRITES_AT_ONCE`] and [`nodlet_core::facts::STARTS_AT_ONCE`] for the core,
+/// one job for each pod that begins or ends, one look at the manifests, [`READS`] for logs, and
+/// [`JOBS`] for clients that change something.
+#[derive(Clone, Debug)]
 pub struct Storage {
     jobs: mpsc::Sender<Job>,
+    /// Jobs that are in the queue.
+    waiting: Arc<AtomicUsize>,
+    /// Full when as many reads as may be are in the queue.
+    reads: (Sender<()>, Receiver<()>),
+}
+
+/// The place of a read among [`READS`].
+struct Turn(Receiver<()>);
+
+impl Drop for Turn {
+    fn drop(&mut self) {
+        let _ = self.0.try_recv();
+    }
 }
 
 impl Storage {
@@ -40,11 +62,12 @@ impl Storage {
     /// If the kernel refuses another thread.
     pub fn start() -> std::io::Result<Storage> {
         let (jobs, queue) = mpsc::channel::<Job>();
-        std::thread::Builder::new()
-            .name("storage".into())
-            .stack_size(256 * 1024)
-            .spawn(move || work(&queue))?;
-        Ok(Storage { jobs })
+        let waiting = Arc::new(AtomicUsize::new(0));
+        std::thread::Builder::new().name("storage".into()).stack_size(256 * 1024).spawn({
+            let waiting = waiting.clone();
+            move || work(&queue, &waiting)
+        })?;
+        Ok(Storage { jobs, waiting, reads: async_channel::bounded(READS) })
     }
 
     /// Does `job` on the thread. It is done even if nobody waits for its value.
@@ -55,6 +78,24 @@ impl Storage {
     {
         let mut job = Some(job);
         self.run_in_parts(move || job.take().map(|job| job()))
+    }
+
+    /// Does `job`, which only reads, on the thread when it is its turn among others of its kind.
+    pub async fn read<T, J>(&self, job: J) -> T
+    where
+        T: Send + 'static,
+        J: FnOnce() -> T + Send + 'static,
+    {
+        let (begun, ended) = &self.reads;
+        let _ = begun.send(()).await;
+        // Of the job: who hangs up meanwhile does not take it out of the queue.
+        let turn = Turn(ended.clone());
+        let read = self.run(move || {
+            let value = job();
+            drop(turn);
+            value
+        });
+        read.await
     }
 
     /// Calls `part` on the thread again and again until it gives a value; between two calls others
@@ -71,8 +112,14 @@ impl Storage {
         }
     }
 
+    /// Whether so many jobs wait that nobody is to ask for a change now.
+    pub fn is_full(&self) -> bool {
+        self.waiting.load(Ordering::Relaxed) >= JOBS
+    }
+
     fn queue(&self, part: Box<dyn FnMut() -> Option<Value> + Send>) -> Receiver<Value> {
         let (done, value) = async_channel::bounded(1);
+        self.waiting.fetch_add(1, Ordering::Relaxed);
         let queued = self.jobs.send(Job { part, done });
         queued.expect("the storage thread lives as long as its handles");
         value
@@ -80,7 +127,7 @@ impl Storage {
 }
 
 /// Does jobs until nobody can ask for any more and all are done.
-fn work(queue: &mpsc::Receiver<Job>) {
+fn work(queue: &mpsc::Receiver<Job>, waiting: &AtomicUsize) {
     let mut begun: VecDeque<Job> = VecDeque::new();
     loop {
         let new = if begun.is_empty() { queue.recv().ok() } else { queue.try_recv().ok() };
@@ -89,8 +136,11 @@ fn work(queue: &mpsc::Receiver<Job>) {
         }
         for mut job in new.into_iter().chain(begun.pop_front()).collect::<Vec<_>>() {
             match (job.part)() {
-                // The asker may have lost interest; the work was still wanted.
-                Some(value) => drop(job.done.try_send(value)),
+                Some(value) => {
+                    waiting.fetch_sub(1, Ordering::Relaxed);
+                    // The asker may have lost interest; the work was still wanted.
+                    let _ = job.done.try_send(value);
+                }
                 None => begun.push_back(job),
             }
         }

@@ -6,8 +6,7 @@
 //! the client has taken it. Read next: `api/log/line.rs`, what a line looks like.
 
 use std::fs::File;
-use std::io::{self, Read, Seek, SeekFrom};
-use std::os::unix::fs::MetadataExt;
+use std::io;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
@@ -22,18 +21,21 @@ use super::body::{self, Body};
 use super::container;
 use super::read::parse;
 use super::{Api, Query, Status};
+use crate::storage::Storage;
 use nodlet_core::time::Timestamp;
 use nodlet_host::log_files::Place;
 use nodlet_registry::objects::{Key, Objects};
 
+mod file;
 mod line;
 
+use file::LogFile;
 use line::{Printer, Streams};
 
 /// Read from a file at a time, and so what a client who reads slowly has us hold.
 const BLOCK: usize = 32 * 1024;
 
-pub(super) fn log(api: &Api, key: &Key, query: &Query) -> Result<Response<Body>, Status> {
+pub(super) async fn log(api: &Api, key: &Key, query: &Query) -> Result<Response<Body>, Status> {
     let options = Options::parse(query)?;
     let object = api.objects.get(key).ok_or_else(|| Status::not_found("pods", &key.name))?;
     let pod = parse(&object.json);
@@ -42,7 +44,7 @@ pub(super) fn log(api: &Api, key: &Key, query: &Query) -> Result<Response<Body>,
     let uid = pod["metadata"]["uid"].as_str().unwrap_or("");
     let directory =
         api.root.join("var/log/pods").join(format!("{}_{}_{uid}", key.namespace, key.name)).join(&container);
-    let reader = Reader::open(api, key, container, run, directory, &options)?;
+    let reader = Reader::open(api, key, container, run, directory, &options).await?;
     let pieces = futures_lite::stream::unfold(reader, |mut reader| async {
         let piece = reader.next().await?;
         Some((Bytes::from(piece), reader))
@@ -155,12 +157,15 @@ fn is_over(objects: &Objects, key: &Key, uid: &str, container: &str, run: u64) -
 
 struct Reader {
     path: PathBuf,
-    file: File,
+    file: LogFile,
+    storage: Storage,
     block: Vec<u8>,
     /// Lines that are wanted of what is there; taken when the first is read.
     tail: Option<u64>,
     printer: Printer,
     follow: Option<Follow>,
+    /// There may be another file in the place of this one.
+    look: bool,
     ended: bool,
 }
 
@@ -175,7 +180,7 @@ struct Follow {
 }
 
 impl Reader {
-    fn open(
+    async fn open(
         api: &Api,
         key: &Key,
         container: String,
@@ -187,30 +192,41 @@ impl Reader {
         let failed = |what: &str, error: &dyn std::fmt::Display| {
             Status::internal(format!("failed to {what} {}: {error}", path.display()))
         };
-        // Before the file is read, so that nothing falls between.
-        let follow = if options.follow {
-            let inotify = watch(&path).map_err(|error| failed("watch", &error))?;
-            let object = api.objects.get(key).map(|object| parse(&object.json)).unwrap_or_default();
-            let uid = object["metadata"]["uid"].as_str().unwrap_or("").to_owned();
-            Some(Follow { inotify, objects: api.objects.clone(), key: key.clone(), uid, container, run })
-        } else {
-            None
-        };
-        let file = open(&path).map_err(|error| match error.kind() {
+        let (place, follows) = (path.clone(), options.follow);
+        let opened = api.storage.read(move || {
+            // Before the file is read, so that nothing falls between.
+            let watch = follows.then(|| watch(&place)).transpose().map_err(|error| ("watch", error))?;
+            Ok((watch, open(&place).map_err(|error| ("open", error))?))
+        });
+        let (watch, file) = opened.await.map_err(|(what, error): (_, io::Error)| match error.kind() {
             io::ErrorKind::NotFound if options.previous => Status::bad_request(format!(
                 "previous terminated container in pod \"{}\" not found: its log is gone",
                 key.name
             )),
-            _ => failed("open", &error),
+            _ => failed(what, &error),
         })?;
+        let follow = match watch
+            .map(Async::new_nonblocking)
+            .transpose()
+            .map_err(|error| failed("watch", &error))?
+        {
+            Some(inotify) => {
+                let object = api.objects.get(key).map(|object| parse(&object.json)).unwrap_or_default();
+                let uid = object["metadata"]["uid"].as_str().unwrap_or("").to_owned();
+                Some(Follow { inotify, objects: api.objects.clone(), key: key.clone(), uid, container, run })
+            }
+            None => None,
+        };
         let printer = Printer::new(options.since, options.timestamps, options.streams, options.limit);
-        Ok(Reader { path, file, block: vec![0; BLOCK], tail: options.tail, printer, follow, ended: false })
+        let (file, storage) = (LogFile::new(file, api.storage.clone()), api.storage.clone());
+        let (block, tail) = (vec![0; BLOCK], options.tail);
+        Ok(Reader { path, file, storage, block, tail, printer, follow, look: false, ended: false })
     }
 
     async fn next(&mut self) -> Option<Vec<u8>> {
         let mut printed = Vec::new();
         if let Some(lines) = self.tail.take()
-            && let Err(error) = seek_to_tail(&mut self.file, lines).await
+            && let Err(error) = self.file.seek_to_tail(&mut self.block, lines).await
         {
             ::log::warn!("api: failed to read {}: {error}", self.path.display());
             self.ended = true;
@@ -218,16 +234,25 @@ impl Reader {
         // Whether the run was over before the file was read last: then that was all of it.
         let mut over = false;
         while !self.ended {
-            match self.file.read(&mut self.block) {
-                // Somebody may put another file there as fast as it is looked at.
-                Ok(0) if self.rotated() => smol::future::yield_now().await,
-                Ok(0) if over => {
-                    self.ended = true;
-                    self.printer.end(&mut printed);
+            match self.file.read(&mut self.block).await {
+                Ok(0) => {
+                    let has_news = self.take_news();
+                    if std::mem::take(&mut self.look) && self.rotated().await {
+                        // Somebody may put another file there as fast as it is looked at.
+                        smol::future::yield_now().await;
+                    } else if over {
+                        self.ended = true;
+                        self.printer.end(&mut printed);
+                    } else if self.is_over() {
+                        // What was written before the end is in the file when the end is known.
+                        (over, self.look) = (true, true);
+                    } else if has_news {
+                        // Written since the file was read.
+                        smol::future::yield_now().await;
+                    } else {
+                        self.wait().await;
+                    }
                 }
-                // What was written before the end is in the file when the end is known.
-                Ok(0) if self.is_over() => over = true,
-                Ok(0) => self.wait().await,
                 Ok(read) => {
                     self.ended = !self.printer.print(&self.block[..read], &mut printed);
                     // A long log of which nothing is shown is not read in one go: others are served here.
@@ -251,19 +276,35 @@ impl Reader {
         })
     }
 
+    /// Whether something became of the files beside the log since that was last asked.
+    fn take_news(&mut self) -> bool {
+        let Some(follow) = &self.follow else { return false };
+        let mut has_news = false;
+        // An error means that there are no events.
+        while let Ok(events) = follow.inotify.get_ref().read_events()
+            && !events.is_empty()
+        {
+            has_news = true;
+            self.look |= events.iter().any(|event| event.mask != AddWatchFlags::IN_MODIFY);
+        }
+        has_news
+    }
+
     /// Goes on with the new file if the supervisor began one; at the end of the old one.
-    fn rotated(&mut self) -> bool {
+    async fn rotated(&mut self) -> bool {
         if self.follow.is_none() {
             return false;
         }
-        let (Ok(ours), Ok(new)) = (self.file.metadata(), open(&self.path)) else { return false };
-        if new.metadata().is_ok_and(|new| (new.dev(), new.ino()) == (ours.dev(), ours.ino())) {
+        let path = self.path.clone();
+        let Ok(new) = self.storage.read(move || open(&path)).await else { return false };
+        if self.file.is(&new) {
             return false;
         }
         // Between our last read and the rotation more may have been written to the old file.
-        match self.file.stream_position() {
-            Ok(position) if self.file.metadata().is_ok_and(|old| old.len() > position) => {}
-            _ => self.file = new,
+        if self.file.has_more() {
+            self.look = true;
+        } else {
+            self.file = LogFile::new(new, self.storage.clone());
         }
         true
     }
@@ -272,16 +313,15 @@ impl Reader {
         let Some(follow) = &self.follow else { return };
         let version = follow.objects.version();
         smol::future::or(follow.objects.changed_since(version), async {
-            // An error means that there are no events yet, or too many: both are worth a look.
+            // An error means that there are too many events: that is worth a look, too.
             let _ = follow.inotify.readable().await;
-            while follow.inotify.get_ref().read_events().is_ok_and(|events| !events.is_empty()) {}
         })
         .await;
     }
 }
 
 /// Watches a log directory by its open descriptor, so that no link leads elsewhere.
-fn watch(log: &Path) -> io::Result<Async<Inotify>> {
+fn watch(log: &Path) -> io::Result<Inotify> {
     let directory = Place::of_log(log)?.open()?;
     let inotify = Inotify::init(InitFlags::IN_CLOEXEC | InitFlags::IN_NONBLOCK)?;
     let changes = AddWatchFlags::IN_MODIFY
@@ -290,7 +330,7 @@ fn watch(log: &Path) -> io::Result<Async<Inotify>> {
         | AddWatchFlags::IN_MOVED_FROM
         | AddWatchFlags::IN_DELETE_SELF;
     inotify.add_watch(&directory.path(), changes)?;
-    Async::new_nonblocking(inotify)
+    Ok(inotify)
 }
 
 /// The file of a log, and nothing in its place: a pod that collects logs can write there, and what
@@ -298,40 +338,6 @@ fn watch(log: &Path) -> io::Result<Async<Inotify>> {
 fn open(path: &Path) -> io::Result<File> {
     let place = Place::of_log(path)?;
     Ok(place.open()?.open_own(place.name, OFlag::O_RDONLY)?.0)
-}
-
-/// Bytes in which the last lines are looked for. A log is rotated long before it has as many; what
-/// a pod puts in its place may have any number, and no end of line.
-const TAIL: u64 = 64 << 20;
-
-/// To where the last `lines` lines begin, read backwards block by block. Others are served between
-/// two blocks.
-async fn seek_to_tail(file: &mut File, lines: u64) -> io::Result<()> {
-    let end = file.seek(SeekFrom::End(0))?;
-    if lines == 0 {
-        return Ok(());
-    }
-    let mut position = end;
-    let mut block = vec![0; BLOCK];
-    // The line feed that ends the last line does not begin one.
-    let mut to_see = lines.saturating_add(1);
-    while position > end.saturating_sub(TAIL) {
-        let size = position.min(BLOCK as u64);
-        position -= size;
-        file.seek(SeekFrom::Start(position))?;
-        let block = &mut block[..size as usize];
-        file.read_exact(block)?;
-        for index in memchr::memrchr_iter(b'\n', block) {
-            to_see -= 1;
-            if to_see == 0 {
-                file.seek(SeekFrom::Start(position + index as u64 + 1))?;
-                return Ok(());
-            }
-        }
-        smol::future::yield_now().await;
-    }
-    file.seek(SeekFrom::Start(position))?;
-    Ok(())
 }
 
 #[cfg(test)]

@@ -7,6 +7,7 @@ use std::path::PathBuf;
 use serde_json::{Value, json};
 
 use super::*;
+use crate::storage::Storage;
 use nodlet_registry::objects::Key;
 
 /// A scratch root, removed at the end.
@@ -45,14 +46,25 @@ pub(super) fn key(name: &str) -> Key {
 pub(super) fn with_api<T: Send + 'static>(
     root: &Root,
     objects: Rc<Objects>,
+    engine: impl FnMut(Request),
+    client: impl FnOnce(PathBuf) -> T + Send + 'static,
+) -> T {
+    with_api_on(Storage::start().expect("the kernel has a thread"), root, objects, engine, client)
+}
+
+/// The same with this storage thread.
+pub(super) fn with_api_on<T: Send + 'static>(
+    storage: Storage,
+    root: &Root,
+    objects: Rc<Objects>,
     mut engine: impl FnMut(Request),
     client: impl FnOnce(PathBuf) -> T + Send + 'static,
 ) -> T {
     let listener = listen(&root.0).expect("a socket");
     let (requests, asked) = async_channel::bounded(8);
     let (node_name, ring) = ("board".to_owned(), Rc::default());
-    let api =
-        Api { objects, requests, root: root.0.clone(), node_name, ring, places: Places::new(CONNECTIONS) };
+    let places = Places::new(CONNECTIONS);
+    let api = Api { objects, requests, root: root.0.clone(), storage, node_name, ring, places };
     let socket = socket_path(&root.0);
     smol::block_on(async {
         let (done, said) = async_channel::bounded(1);

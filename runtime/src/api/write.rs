@@ -184,10 +184,19 @@ pub(super) async fn ask<T>(api: &Api, request: impl FnOnce(Reply<T>) -> Request)
 }
 
 fn send(api: &Api, request: Request) -> Result<(), Status> {
-    api.requests.try_send(request).map_err(|error| match error {
-        async_channel::TrySendError::Full(_) => Status::too_many_requests(
+    let full = || {
+        Status::too_many_requests(
             "the agent has as many requests as it takes at a time, please try again later",
-        ),
+        )
+    };
+    // A card that does not answer: what is asked for nevertheless would wait in memory.
+    let waits_for_flash =
+        !matches!(request, Request::Exec { .. } | Request::Attach { .. } | Request::Socket { .. });
+    if waits_for_flash && api.storage.is_full() {
+        return Err(full());
+    }
+    api.requests.try_send(request).map_err(|error| match error {
+        async_channel::TrySendError::Full(_) => full(),
         async_channel::TrySendError::Closed(_) => Status::unavailable("the agent is shutting down"),
     })
 }

@@ -6,7 +6,8 @@ use std::rc::Rc;
 use serde_json::{Value, json};
 
 use crate::api::Request;
-use crate::api::tests::{Root, call, key, pod, with_api};
+use crate::api::tests::{Root, call, key, pod, with_api, with_api_on};
+use crate::storage::Storage;
 use nodlet_registry::objects::Objects;
 
 fn web(count: u64, state: Value, last: Value) -> Value {
@@ -82,7 +83,37 @@ fn the_run_that_is_asked_for_is_shown() {
     }
 }
 
-/// The loop reads logs itself: one that never answers would hold up all pods.
+#[test]
+fn a_card_that_does_not_answer_holds_up_who_reads_a_log_and_nobody_else() {
+    let root = Root::new();
+    append(&directory(&root).join("0.log"), "at last");
+    let objects = Rc::new(Objects::new(0));
+    objects.put(key("web"), running(0));
+    let storage = Storage::start().expect("the kernel has a thread");
+    let (answer, card) = std::sync::mpsc::channel::<()>();
+    drop(storage.run(move || card.recv()));
+    with_api_on(
+        storage,
+        &root,
+        objects,
+        |_| {},
+        move |socket| {
+            let path = "/api/v1/namespaces/default/pods/web";
+            let reader = socket.clone();
+            let reader =
+                std::thread::spawn(move || call(&reader, "GET", &format!("{path}/log?tailLines=1"), "", ""));
+            for _ in 0..3 {
+                assert_eq!(call(&socket, "GET", path, "", "").0, 200);
+            }
+            assert!(!reader.is_finished());
+            answer.send(()).expect("the card waits");
+            let (code, text) = reader.join().expect("it is answered");
+            assert!(code == 200 && text.contains("at last\n"), "{code} {text}");
+        },
+    );
+}
+
+/// One that never answers would hold up all that the storage thread does.
 #[test]
 fn what_a_pod_has_put_in_the_place_of_a_log_is_not_waited_for_and_not_shown() {
     let root = Root::new();

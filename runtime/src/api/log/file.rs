@@ -1,0 +1,135 @@
+//! The file of a log, read without the loop ever waiting for flash.
+//!
+//! What is in memory, as the newest lines of a log nearly always are, is read at once. For the rest the card
+//! has to be asked, which the storage thread does.
+
+use std::fs::File;
+use std::io;
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::{FileExt, MetadataExt};
+use std::sync::Arc;
+
+use crate::storage::Storage;
+
+/// Bytes in which the last lines are looked for. A log is rotated long before it has as many; what
+/// a pod puts in its place may have any number, and no end of line.
+const TAIL: u64 = 64 << 20;
+
+/// A file of a log, and up to where it was read.
+pub(super) struct LogFile {
+    file: Arc<File>,
+    position: u64,
+    storage: Storage,
+}
+
+impl LogFile {
+    pub(super) fn new(file: File, storage: Storage) -> LogFile {
+        LogFile { file: Arc::new(file), position: 0, storage }
+    }
+
+    /// Reads on into `block`; how many bytes of it are new, none at the end of the file.
+    pub(super) async fn read(&mut self, block: &mut Vec<u8>) -> io::Result<usize> {
+        let read = self.read_at(block, self.position).await?;
+        self.position += read as u64;
+        Ok(read)
+    }
+
+    /// Whether it is the same file as `other`.
+    pub(super) fn is(&self, other: &File) -> bool {
+        let place = |file: &File| file.metadata().map(|metadata| (metadata.dev(), metadata.ino())).ok();
+        place(&self.file) == place(other)
+    }
+
+    /// Whether it has more than was read.
+    pub(super) fn has_more(&self) -> bool {
+        self.file.metadata().is_ok_and(|metadata| metadata.len() > self.position)
+    }
+
+    /// Goes to where the last `lines` lines begin, read backwards block by block. Others are served between
+    /// two blocks.
+    pub(super) async fn seek_to_tail(&mut self, block: &mut Vec<u8>, lines: u64) -> io::Result<()> {
+        let end = self.file.metadata()?.len();
+        self.position = end;
+        if lines == 0 {
+            return Ok(());
+        }
+        let whole = block.len() as u64;
+        // The line feed that ends the last line does not begin one.
+        let mut to_see = lines.saturating_add(1);
+        while self.position > end.saturating_sub(TAIL) {
+            let size = self.position.min(whole);
+            self.position -= size;
+            block.truncate(size as usize);
+            self.fill(block).await?;
+            for index in memchr::memrchr_iter(b'\n', block) {
+                to_see -= 1;
+                if to_see == 0 {
+                    self.position += index as u64 + 1;
+                    block.resize(whole as usize, 0);
+                    return Ok(());
+                }
+            }
+            smol::future::yield_now().await;
+        }
+        block.resize(whole as usize, 0);
+        Ok(())
+    }
+
+    /// Reads the whole of `block` from the position on, which stays.
+    async fn fill(&self, block: &mut Vec<u8>) -> io::Result<()> {
+        let mut read = self.read_at(block, self.position).await?;
+        while read < block.len() {
+            let mut rest = vec![0; block.len() - read];
+            let more = self.read_at(&mut rest, self.position + read as u64).await?;
+            if more == 0 {
+                return Err(io::ErrorKind::UnexpectedEof.into());
+            }
+            block[read..][..more].copy_from_slice(&rest[..more]);
+            read += more;
+        }
+        Ok(())
+    }
+
+    async fn read_at(&self, block: &mut Vec<u8>, position: u64) -> io::Result<usize> {
+        match read_cached(&self.file, block, position) {
+            Err(error) if is_not_cached(&error) => {}
+            read => return read,
+        }
+        let (file, mut taken) = (self.file.clone(), std::mem::take(block));
+        let read = self.storage.read(move || {
+            let read = file.read_at(&mut taken, position);
+            (taken, read)
+        });
+        let (taken, read) = read.await;
+        *block = taken;
+        read
+    }
+}
+
+/// The file system has to ask its device for it, or cannot tell, or the kernel does not know the flag.
+fn is_not_cached(error: &io::Error) -> bool {
+    [libc::EAGAIN, libc::EOPNOTSUPP, libc::EINVAL, libc::ENOSYS].map(Some).contains(&error.raw_os_error())
+}
+
+/// Reads what is in memory.
+fn read_cached(file: &File, block: &mut [u8], position: u64) -> io::Result<usize> {
+    /// `RWF_NOWAIT` of `linux/fs.h`.
+    const NOWAIT: libc::c_long = 8;
+    let piece = libc::iovec { iov_base: block.as_mut_ptr().cast(), iov_len: block.len() };
+    // The kernel puts the position together of two halves, of which the upper is nothing on 64 bits.
+    let (low, high) = (position as libc::c_long, (position >> 32) as libc::c_long);
+    let number = libc::SYS_preadv2;
+    // SAFETY: `piece` describes `block`, into which the kernel writes at most as many bytes as it has.
+    let read = unsafe {
+        libc::syscall(
+            number,
+            file.as_raw_fd() as libc::c_long,
+            &raw const piece,
+            1 as libc::c_long,
+            low,
+            high,
+            NOWAIT,
+        )
+    };
+    usize::try_from(read).map_err(|_| io::Error::last_os_error())
+}
