@@ -196,13 +196,34 @@ pub struct PodFiles {
     hostname: String,
 }
 
+/// The files of the machine from which the files of pods are made.
+pub struct NodeFiles {
+    hosts: String,
+    resolv_conf: String,
+    /// What systemd-resolved asks itself, if `resolv_conf` names that.
+    resolved: Option<String>,
+}
+
+impl NodeFiles {
+    /// Reads the files. Call this on the storage thread. A missing file counts as an empty one.
+    pub fn read() -> NodeFiles {
+        let read = |path: &str| fs::read_to_string(path).unwrap_or_default();
+        let resolv_conf = read(RESOLV_CONF);
+        let resolved = is_stub(&resolv_conf).then(|| fs::read_to_string(RESOLVED).ok()).flatten();
+        NodeFiles { hosts: read("/etc/hosts"), resolv_conf, resolved }
+    }
+
+    /// The machine's resolv.conf, as it is of use to the pod.
+    fn resolv_conf(&self, pod: &Pod) -> &str {
+        self.resolved.as_ref().filter(|_| !pod.spec.host_network).unwrap_or(&self.resolv_conf)
+    }
+}
+
 /// The texts of the three files, and what is to be said of name servers and search domains that
 /// were left out.
-pub fn texts(pod: &Pod, ip: Option<Ipv4Addr>, host_name: &str) -> (PodFiles, Vec<String>) {
-    // A node without one of these files gives its pods an empty one.
-    let node_file = |path: &str| fs::read_to_string(path).unwrap_or_default();
-    let hosts = hosts(pod, ip, host_name, &node_file("/etc/hosts"));
-    let (resolv_conf, left_out) = resolv_conf(&pod.spec, &node_resolv_conf(pod));
+pub fn texts(pod: &Pod, ip: Option<Ipv4Addr>, host_name: &str, node: &NodeFiles) -> (PodFiles, Vec<String>) {
+    let hosts = hosts(pod, ip, host_name, &node.hosts);
+    let (resolv_conf, left_out) = resolv_conf(&pod.spec, node.resolv_conf(pod));
     let hostname = format!("{}\n", hostname(pod, host_name));
     (PodFiles { hosts, resolv_conf, hostname }, left_out)
 }
@@ -225,15 +246,6 @@ impl PodFiles {
     }
 }
 
-/// The machine's resolv.conf, as it is of use to the pod.
-fn node_resolv_conf(pod: &Pod) -> String {
-    let node = fs::read_to_string(RESOLV_CONF).unwrap_or_default();
-    if !pod.spec.host_network && is_stub(&node) {
-        return fs::read_to_string(RESOLVED).unwrap_or(node);
-    }
-    node
-}
-
 /// The files of the machine that pods' resolv.conf is made from now.
 pub fn resolv_conf_sources() -> Vec<&'static Path> {
     let stub = fs::read_to_string(RESOLV_CONF).is_ok_and(|node| is_stub(&node));
@@ -243,9 +255,9 @@ pub fn resolv_conf_sources() -> Vec<&'static Path> {
 
 /// What a pod's resolv.conf is to say now; nothing while the machine has none, as when it gets
 /// another.
-pub fn new_resolv_conf(pod: &Pod) -> Option<String> {
-    let node = node_resolv_conf(pod);
-    (!node.trim().is_empty()).then(|| resolv_conf(&pod.spec, &node).0)
+pub fn new_resolv_conf(pod: &Pod, node: &NodeFiles) -> Option<String> {
+    let node = node.resolv_conf(pod);
+    (!node.trim().is_empty()).then(|| resolv_conf(&pod.spec, node).0)
 }
 
 /// Writes it where the file in `directory`, the pod's, lies, for containers have that very file

@@ -16,7 +16,7 @@ use std::time::Duration;
 use nix::sys::inotify::{AddWatchFlags, InitFlags, Inotify, WatchDescriptor};
 use smol::Async;
 
-use crate::pod_files;
+use crate::pod_files::{self, NodeFiles};
 
 use super::{PodShell, Shell};
 
@@ -31,7 +31,8 @@ pub(super) fn follow(shell: &Rc<Shell>) {
     let (shell, executor) = (shell.clone(), shell.clone());
     executor.spawn(async move {
         loop {
-            let watched = match Watch::begin() {
+            let begun = shell.storage.run(Watch::begin).await;
+            let watched = match begun.and_then(Watch::awaited) {
                 Ok(watch) => {
                     // After it is watched, so that no change falls between.
                     shell.renew_resolv_confs().await;
@@ -49,14 +50,15 @@ pub(super) fn follow(shell: &Rc<Shell>) {
 }
 
 /// The way to the file as it is now.
-struct Watch {
-    inotify: Async<Inotify>,
+struct Watch<I = Async<Inotify>> {
+    inotify: I,
     /// The names that matter in each directory.
     names: BTreeMap<WatchDescriptor, Vec<OsString>>,
 }
 
-impl Watch {
-    fn begin() -> io::Result<Watch> {
+impl Watch<Inotify> {
+    /// On the storage thread, since the way leads over flash.
+    fn begin() -> io::Result<Watch<Inotify>> {
         let inotify = Inotify::init(InitFlags::IN_NONBLOCK | InitFlags::IN_CLOEXEC)?;
         let what = AddWatchFlags::IN_CLOSE_WRITE
             | AddWatchFlags::IN_MOVED_TO
@@ -75,9 +77,16 @@ impl Watch {
                 }
             }
         }
-        Ok(Watch { inotify: Async::new_nonblocking(inotify)?, names })
+        Ok(Watch { inotify, names })
     }
 
+    /// In the loop.
+    fn awaited(self) -> io::Result<Watch> {
+        Ok(Watch { inotify: Async::new_nonblocking(self.inotify)?, names: self.names })
+    }
+}
+
+impl Watch {
     /// Ends when something on the way has changed.
     async fn changed(&self) -> io::Result<()> {
         loop {
@@ -121,12 +130,13 @@ fn way(file: &Path) -> Vec<(PathBuf, OsString)> {
 impl Shell {
     /// Writes every pod's file anew where it would say something else now.
     async fn renew_resolv_confs(&self) {
+        let node = self.storage.run(NodeFiles::read).await;
         let of_pod = |entry: &PodShell| {
             let pod = &entry.wanted.pod;
             let name = format!("{}/{}", pod.namespace, pod.name);
             // The second is where containers have it that an agent before 2026-11-22 started.
             let places = [self.paths.pod(&pod.uid.0), self.paths.run_pod(&pod.uid.0)];
-            Some((name, places, pod_files::new_resolv_conf(pod)?))
+            Some((name, places, pod_files::new_resolv_conf(pod, &node)?))
         };
         let wanted: Vec<_> = self.pods.borrow().values().filter_map(of_pod).collect();
         let written = self.storage.run(move || {

@@ -9,7 +9,7 @@ use std::rc::{Rc, Weak};
 use nodlet_rootfs::{Digest, Image, Reference, assemble};
 
 use crate::container_config::{self, Facts};
-use crate::pod_files::{self, PodFiles};
+use crate::pod_files::{self, NodeFiles, PodFiles};
 use nodlet_core::facts::{
     Attempt, Exit, PodIndex, PodObservation, Record, StartFailure, StartFailureReason, StartedContainer, User,
 };
@@ -165,11 +165,11 @@ pub(super) async fn start(
     let made = shell.storage.run(move || {
         container_config::make_run_directories(&upper, &work)?;
         message.map_or(Ok(()), |file| container_config::make_termination_file(&file))?;
-        Ok(PodFiles::are_missing(&looked))
+        Ok(PodFiles::are_missing(&looked).then(NodeFiles::read))
     });
     let made = match made.await {
-        Ok(true) => {
-            let (files, _) = pod_files::texts(&wanted.pod, sandbox.ip, &host_name);
+        Ok(Some(node)) => {
+            let (files, _) = pod_files::texts(&wanted.pod, sandbox.ip, &host_name, &node);
             shell.storage.run(move || files.write(&directory)).await
         }
         made => made.map(drop),
@@ -268,14 +268,18 @@ async fn mount_layers(shell: &Shell, image: &Image) -> Result<Vec<Rc<OwnedFd>>, 
         let mount = match known {
             Some(mount) => mount,
             None => {
-                let path: PathBuf = shell.images.layer_path(layer).ok_or_else(|| {
-                    failure(
-                        StartFailureReason::ImageInspectError,
-                        format!("layer {layer} is missing from the store"),
-                    )
-                })?;
-                let mounted =
-                    shell.storage.run(move || assemble::mount_layer(&path)).await.map_err(|error| {
+                let (images, wish) = (shell.images.clone(), layer.clone());
+                let mounted = shell
+                    .storage
+                    .run(move || images.layer_path(&wish).map(|path| assemble::mount_layer(&path)))
+                    .await
+                    .ok_or_else(|| {
+                        failure(
+                            StartFailureReason::ImageInspectError,
+                            format!("layer {layer} is missing from the store"),
+                        )
+                    })?
+                    .map_err(|error| {
                         failure(StartFailureReason::CreateContainerError, nodlet_host::error::chain(&error))
                     })?;
                 let mount = Rc::new(mounted);

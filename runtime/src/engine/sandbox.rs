@@ -8,7 +8,8 @@ use std::os::fd::OwnedFd;
 use std::rc::Rc;
 use std::time::Duration;
 
-use crate::{container_config, pod_files};
+use crate::container_config;
+use crate::pod_files::{self, NodeFiles};
 use nodlet_core::facts::{Event, PodIndex, PodObservation, SandboxFailure};
 use nodlet_core::time::Instant;
 use nodlet_host::cgroup::PodCgroup;
@@ -234,7 +235,8 @@ async fn make_on(
         shell.network.borrow_mut().ensure_bridge().map_err(Failure::sandbox)?;
     }
     let host_name = pod_files::host_name().map_err(Failure::sandbox)?;
-    let (files, left_out) = pod_files::texts(pod, ip, &host_name);
+    let node = shell.storage.run(NodeFiles::read).await;
+    let (files, left_out) = pod_files::texts(pod, ip, &host_name, &node);
     let on_disk = shell.paths.pod(uid);
     shell.storage.run(move || files.write(&on_disk)).await.map_err(Failure::sandbox)?;
     for message in left_out {

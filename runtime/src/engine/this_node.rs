@@ -7,6 +7,18 @@ use nodlet_registry::objects::Key;
 
 use super::Shell;
 
+/// Facts from files of the machine, read when the agent begins.
+pub(super) struct Installed {
+    machine_id: String,
+    os_image: String,
+}
+
+impl Installed {
+    pub(super) fn read() -> Installed {
+        Installed { machine_id: first_line("/etc/machine-id"), os_image: os_image() }
+    }
+}
+
 impl Shell {
     /// Shows this machine as a Node. Nothing renews it: an agent that answers is the proof
     /// that it is ready.
@@ -117,9 +129,9 @@ impl Shell {
                     "operatingSystem": "linux",
                     "kernelVersion": first_line("/proc/sys/kernel/osrelease"),
                     "bootID": first_line("/proc/sys/kernel/random/boot_id"),
-                    "machineID": first_line("/etc/machine-id"),
+                    "machineID": self.installed.machine_id,
                     "systemUUID": "",
-                    "osImage": os_image(),
+                    "osImage": self.installed.os_image,
                     "containerRuntimeVersion": format!("nodlet://{version}"),
                     "kubeletVersion": format!("{}+nodlet-{version}", nodlet_kube::schema::KUBERNETES),
                     "kubeProxyVersion": "",
