@@ -152,7 +152,7 @@ struct Shell {
     fault: Arc<dyn Fault>,
     objects: Rc<Objects>,
     events: RefCell<Events>,
-    /// What was on flash of pods that the core does not know yet.
+    /// Records of pods that the core does not know yet.
     recorded: RefCell<Recorded>,
     cgroups: Cgroups,
     network: RefCell<Network>,
@@ -160,6 +160,7 @@ struct Shell {
     /// When this agent began, and the node with it.
     began: Instant,
     machine: shutdown::Machine,
+    installed: this_node::Installed,
     pods: RefCell<BTreeMap<PodIndex, PodShell>>,
     layers: RefCell<Layers>,
     execs: RefCell<Execs>,
@@ -299,6 +300,7 @@ impl Engine {
             anchor: Cell::new(nodlet_host::clock::anchor()),
             began: nodlet_host::clock::instant(),
             machine: shutdown::Machine::new(nodlet_host::clock::instant()),
+            installed: this_node::Installed::read(),
             pods: RefCell::new(BTreeMap::new()),
             layers: RefCell::new(Layers::default()),
             execs: RefCell::new(Execs::default()),

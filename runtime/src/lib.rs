@@ -6,7 +6,7 @@
 //!
 //! # The life of one pod
 //!
-//! 1. A file appears in a manifest directory: [`sources`]. Or a client applies an
+//! 1. A file appears in a manifest directory, and the thread of [`storage`] reads it: [`sources`]. Or a client applies an
 //!    object: [`api`], which the engine turns into such a file, if the registry allows it.
 //! 2. Its bytes become an object that is checked against the [`nodlet_kube::schema`] table,
 //!    defaulted and validated, and then a typed [`nodlet_core::spec::Pod`]: [`nodlet_kube::manifest`]. The
@@ -25,11 +25,11 @@
 //! 8. [`nodlet_core::status`] is derived from what the core knows; the engine puts it into
 //!    [`nodlet_registry::objects`], from which the [`api`] shows it. What the core was told and asked for
 //!    last is in [`told`], and [`replay`] tells it again.
-//!    The [`service`] manager is told that the loop turns, or by [`progress`] process 1 of a board, and [`logind`]
-//!    holds up a shutdown until the pods have ended.
-//!    [`nodlet_kube::kinds`] is the one table of kinds: their names, columns and descriptions.
-//! 9. What must survive a power cut is written by [`store`], on the one thread of
-//!    [`storage`]; [`nodlet_host::paths`] says where everything lies.
+//!    The [`service`] manager is told that the loop turns, or by [`progress`] process 1 of a board, and [`logind`] holds up a shutdown until
+//!    the pods have ended.
+//!    [`kinds`] is the one table of kinds: their names, columns and descriptions.
+//! 9. What must survive a power cut is written and read by [`store`], on the one thread of
+//!    [`storage`]; [`paths`] says where everything lies.
 
 pub mod api;
 pub mod container_config;

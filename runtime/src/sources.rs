@@ -33,10 +33,10 @@ pub const LOOK_AGAIN: Duration = Duration::from_secs(10);
 /// so vim and emacs save, and the pod is not to end for it.
 pub const SAVED_WITHIN: Duration = Duration::from_secs(1);
 
-/// Bytes of manifests after which a part of a look ends: what is read waits in memory to be parsed.
+/// Bytes of manifests after which one part of a look ends: they are in memory until the loop parses them.
 const PART_BYTES: usize = 64 << 10;
 
-/// Time after which a part of a look ends. On a slow card a record may have to be written meanwhile.
+/// Time after which one part of a look ends, so that writes do not wait for a whole look on a slow card.
 const PART_TIME: Duration = Duration::from_millis(50);
 
 /// The file's first [`MAX_BYTES`] and one more. What `stat` says holds no longer by now, or
@@ -80,7 +80,7 @@ struct ReadFile {
     aside: Option<Instant>,
     /// It is there and could not be read, which nobody tells when it can be.
     unread: bool,
-    /// It was found by the last look.
+    /// The last look found the file.
     is_there: bool,
 }
 
@@ -89,7 +89,7 @@ struct ReadFile {
 struct Look {
     /// The directory that is being read.
     index: usize,
-    /// Its files that are still to be read; `None` if it was not listed yet.
+    /// Files of the directory that are not read yet, in descending order; `None` before it was listed.
     names: Option<Vec<OsString>>,
     /// The watches that are still needed.
     kept: BTreeSet<WatchDescriptor>,
@@ -209,8 +209,8 @@ impl ManifestDirectories {
             .is_ok_and(|metadata| metadata.is_file() && metadata.nlink() == 1)
     }
 
-    /// Looks at what changed since the last time, in parts: between two of them others have the
-    /// card. `found` is for [`ManifestDirectories::tell`]. `true` as long as there is more to look at.
+    /// Reads what changed since the last look, one part of it: other jobs run between two parts. Pass `found`
+    /// to [`ManifestDirectories::tell`]. `true` if another part follows.
     pub fn look(&mut self, now: Instant, found: &mut Vec<Found>) -> bool {
         let (begun, mut bytes) = (nodlet_host::clock::instant(), 0);
         let mut look = self.look.take().unwrap_or_else(|| {
@@ -262,13 +262,18 @@ impl ManifestDirectories {
         false
     }
 
-    /// Whether a look is to follow [`SAVED_WITHIN`] after this one, to see whether a file came back.
+    /// Whether a look has begun of which another part follows.
+    pub fn is_looking(&self) -> bool {
+        self.look.is_some()
+    }
+
+    /// Whether another look is needed [`SAVED_WITHIN`] after this one, to see whether a file came back.
     pub fn is_any_aside(&self) -> bool {
         let mut files = self.directories.iter().flat_map(|directory| directory.files.values());
         files.any(|file| file.aside.is_some())
     }
 
-    /// Tells the registry what a part of a look found.
+    /// Parses the files that one part of a look has read, and tells the registry the result.
     pub fn tell(&mut self, found: Vec<Found>, sources: &mut Sources) {
         let mut used: Option<(usize, Size)> = None;
         for found in found {
@@ -382,7 +387,7 @@ impl ManifestDirectories {
         (self.blind, self.said_blind) = (true, true);
     }
 
-    /// Reads a file if it changed, and notes that it is there if it is a file.
+    /// Reads a file if it changed.
     fn read_file(
         &mut self,
         index: usize,
@@ -434,7 +439,7 @@ impl ManifestDirectories {
 }
 
 impl Directory {
-    /// The names of the files that are to be read, the first one last.
+    /// Starts a look at this directory. Returns the names of its files in descending order.
     ///
     /// # Errors
     /// It cannot be read. What is known of its files stays.
@@ -475,7 +480,7 @@ impl Directory {
         Ok(names.into_iter().rev().collect())
     }
 
-    /// All its files were read: forgets those that are not there any more and will not come back.
+    /// Ends a look at this directory: forgets removed files, except those that may come back.
     fn end(&mut self, index: usize, now: Instant, found: &mut Vec<Found>) {
         let Directory { path, files } = self;
         files.retain(|name, file| {

@@ -1,6 +1,6 @@
-//! The agent's one storage thread: whatever may wait for flash is done here, so
-//! that the loop never does. An SD card that takes a second for an fsync delays
-//! what asked for it and nothing else.
+//! The agent's one storage thread: it reads and writes flash, so that the loop never
+//! waits for it. An SD card that takes a second for an fsync or a read delays what
+//! asked for it and what is behind it in the queue, and nothing else.
 //!
 //! Work is done in the order in which it was asked for; only what containers decide the length of
 //! is done in parts, between which other work is done. It must not touch what belongs to the loop:
@@ -17,11 +17,11 @@ use async_channel::{Receiver, Sender};
 /// a channel for each type of value would be several kilobytes of code.
 type Value = Box<dyn Any + Send>;
 
-/// Jobs in the queue with which a client of the API is asked to come again before it changes anything.
+/// Length of the queue at which the API rejects changes (429).
 const JOBS: usize = 256;
 
-/// Reads for clients of the API that are in the queue at once: what must become durable waits for no more
-/// of them. The others wait for their turn.
+/// Log reads in the queue at once. A write waits for at most this many of them; further log readers wait for
+/// a place in the queue.
 const READS: usize = 4;
 
 /// Work that may wait for flash.
@@ -33,20 +33,21 @@ struct Job {
 
 /// A handle to the thread; the thread ends when the last one is dropped.
 ///
-/// The queue itself takes any job, since a loop that waited for room in it would wait for the card. Each
-/// asker has a bound: [`nodlet_core::facts::WRITES_AT_ONCE`] and [`nodlet_core::facts::STARTS_AT_ONCE`] for the core,
-/// one job for each pod that begins or ends, one look at the manifests, [`READS`] for logs, and
-/// [`JOBS`] for clients that change something.
+/// The queue accepts any job: a loop that waited for room in the queue would wait for the card. Each source of
+/// jobs has a bound instead. The core has [`nodlet_core::facts::WRITES_AT_ONCE`] and
+/// [`nodlet_core::facts::STARTS_AT_ONCE`]; a pod that starts or ends has one job at a time; there is one look at
+/// the manifest directories; log readers have [`READS`]; and the API rejects changes when the queue has
+/// [`JOBS`].
 #[derive(Clone, Debug)]
 pub struct Storage {
     jobs: mpsc::Sender<Job>,
-    /// Jobs that are in the queue.
+    /// Length of the queue, with the job that runs.
     waiting: Arc<AtomicUsize>,
-    /// Full when as many reads as may be are in the queue.
+    /// Holds one message for each log read in the queue.
     reads: (Sender<()>, Receiver<()>),
 }
 
-/// The place of a read among [`READS`].
+/// One of the [`READS`] places for log reads.
 struct Turn(Receiver<()>);
 
 impl Drop for Turn {
@@ -80,7 +81,7 @@ impl Storage {
         self.run_in_parts(move || job.take().map(|job| job()))
     }
 
-    /// Does `job`, which only reads, on the thread when it is its turn among others of its kind.
+    /// Runs a log read on the thread; waits first while [`READS`] of them are in the queue.
     pub async fn read<T, J>(&self, job: J) -> T
     where
         T: Send + 'static,
@@ -88,7 +89,7 @@ impl Storage {
     {
         let (begun, ended) = &self.reads;
         let _ = begun.send(()).await;
-        // Of the job: who hangs up meanwhile does not take it out of the queue.
+        // The job owns its place: a client that disconnects does not remove the job from the queue.
         let turn = Turn(ended.clone());
         let read = self.run(move || {
             let value = job();
@@ -112,7 +113,7 @@ impl Storage {
         }
     }
 
-    /// Whether so many jobs wait that nobody is to ask for a change now.
+    /// Whether the queue is so long that the API rejects changes.
     pub fn is_full(&self) -> bool {
         self.waiting.load(Ordering::Relaxed) >= JOBS
     }

@@ -2,9 +2,9 @@
 //! were applied. Each file is either the old or the new one, whatever is pulled
 //! and when; nothing is written that has not changed.
 //!
-//! Read and written on the storage thread only. What is on flash of pods is read when the
-//! agent begins ([`Records::read`]), and kept until each pod is wanted ([`Recorded`]): all that comes
-//! later the agent has written itself.
+//! Only the storage thread reads and writes these files. Records are read once, when the agent begins
+//! ([`Records::read`]), and are in memory until their pods are wanted ([`Recorded`]): a record that is
+//! written later belongs to a pod that the agent knows.
 
 use std::fmt;
 use std::fs::{self, File, OpenOptions};
@@ -178,7 +178,7 @@ impl Records {
         self.directory.join(format!("{uid}{RECORD}"))
     }
 
-    /// Reads all that is on flash of pods.
+    /// Reads all records, ephemeral containers and kept manifests.
     pub fn read(&self) -> Recorded {
         let failed = |path: &Path, error: &io::Error| LoadError {
             message: format!("failed to read {}: {error}", path.display()),
@@ -280,18 +280,18 @@ impl Records {
     }
 }
 
-/// Whose file this is in the directory of records.
+/// The uid in the name of a file of [`Records`].
 fn uid_of(path: &Path) -> Option<&str> {
     let name = path.file_name()?.to_str()?;
     let uid = [RECORD, EPHEMERAL, KEPT].iter().find_map(|end| name.strip_suffix(end))?;
     Some(uid).filter(|uid| !uid.is_empty() && !uid.starts_with('.'))
 }
 
-/// What was on flash of pods when it was read.
+/// The files of [`Records`] as they were when the agent began.
 #[derive(Default)]
 pub struct Recorded {
     files: Vec<(PathBuf, Result<Vec<u8>, LoadError>)>,
-    /// Why there may be more.
+    /// Why the directory could not be listed.
     unlisted: Option<LoadError>,
 }
 

@@ -1,9 +1,9 @@
-//! Has the manifest directories looked at: on the storage thread, since a card may take seconds
-//! for a read, and one look at a time.
+//! Looks at the manifest directories. The storage thread does it, since a card may take seconds for a
+//! read; there is one look at a time.
 //!
-//! Whoever needs to know what is in them now gives a continuation. A request that comes during a
-//! look is served by the next one, which begins later than the request. A look that reads much comes
-//! in parts; the core is told of the difference when all are here.
+//! A caller that needs the result of a look passes a continuation. A look that is requested during another
+//! one starts after it. A look that reads many bytes has several parts; the core is told the difference
+//! after the last part.
 //!
 //! Read next: `sources.rs`, which looks; `engine/wants.rs`, which tells the core.
 
@@ -16,35 +16,35 @@ use super::Engine;
 use crate::sources::{Found, LOOK_AGAIN, ManifestDirectories, SAVED_WITHIN};
 use crate::store::Recorded;
 
-/// What goes on in the loop after a look. There is at most one for each client of the API and each pod
-/// that is removed.
+/// Runs in the loop after a look. At most one exists for each request whose file was written or removed.
 type Continuation = Box<dyn FnOnce(&mut Engine)>;
 
 /// The looks at the manifest directories.
 pub(super) struct Looks {
     /// `None` during a look: then the storage thread has them.
     directories: Option<Box<ManifestDirectories>>,
-    /// Readable when the kernel has news of them.
+    /// Readable when the kernel has inotify events of the manifest directories.
     watch: Option<Rc<Async<OwnedFd>>>,
-    /// A task waits for news.
+    /// A task waits for `watch` to become readable.
     is_watched: bool,
-    /// There was news during a look.
+    /// inotify events wait that no look has taken.
     news: bool,
     /// A look was asked for during a look.
     asked: bool,
+    /// Continuations of the next look.
     waiting: Vec<Continuation>,
     /// The registry knows some of what a look found, and not all.
     is_partial: bool,
-    /// What is on flash of pods was not read yet, or not all of it.
+    /// The next look reads the records, too: they were not read yet, or not completely.
     reads_records: bool,
-    /// A look is due that nobody else asks for.
+    /// A look is scheduled, see [`Engine::look_again`].
     is_due: bool,
 }
 
-/// A part of a look.
+/// The result of one part of a look.
 struct Looked {
     directories: Box<ManifestDirectories>,
-    /// `None` if the kernel's news concerned nobody.
+    /// `None` if the inotify events were of no interest and nobody requested the look.
     found: Option<Vec<Found>>,
     more: bool,
     recorded: Option<Recorded>,
@@ -72,19 +72,19 @@ impl Looks {
 }
 
 impl Engine {
-    /// Has the manifest directories looked at, and the core told of the difference.
+    /// Looks at the manifest directories, and tells the core the difference.
     pub(super) fn read_sources(&mut self) {
         self.looks.asked = true;
         self.begin_look();
     }
 
-    /// As [`Engine::read_sources`], and goes on when the core was told.
+    /// Looks at the manifest directories, tells the core the difference, and then calls `go_on`.
     pub(super) fn read_sources_then(&mut self, go_on: impl FnOnce(&mut Engine) + 'static) {
         self.looks.waiting.push(Box::new(go_on));
         self.read_sources();
     }
 
-    /// Looks when the agent begins, before the loop does.
+    /// The first look, before the loop begins.
     pub(super) async fn first_look(&mut self) {
         let mut directories = self.looks.directories.take();
         while let Some(more) = directories {
@@ -93,7 +93,7 @@ impl Engine {
         }
     }
 
-    /// Reads the manifest directories after a while, however often that is asked for.
+    /// Schedules one look after [`LOOK_AGAIN`].
     pub(super) fn look_again(&mut self) {
         if !std::mem::replace(&mut self.looks.is_due, true) {
             self.shell.later(LOOK_AGAIN, |engine| {
@@ -130,7 +130,7 @@ impl Engine {
         });
     }
 
-    /// A part of a look, on the storage thread.
+    /// One part of a look, on the storage thread.
     fn look(
         &self,
         mut directories: Box<ManifestDirectories>,
@@ -139,16 +139,16 @@ impl Engine {
         let records = self.looks.reads_records.then(|| self.shell.records.clone());
         self.shell.storage.run(move || {
             let mut found = Vec::new();
-            // What the kernel has to say by now is seen by this look.
-            let is_news = directories.drain() || asked;
-            let more = is_news && directories.look(nodlet_host::clock::instant(), &mut found);
+            // Events are taken before the first directory is read: a later change has an event of its own.
+            let is_news = directories.is_looking() || directories.drain() || asked;
+            let more = is_news && directories.look(Instant::now(), &mut found);
             let recorded = records.map(|records| records.read());
             Looked { directories, found: is_news.then_some(found), more, recorded }
         })
     }
 
-    /// Tells the registry what a part of a look found. The directories, if there is more to look at, and
-    /// whether there was anything to look at.
+    /// Tells the registry the result of one part. Returns the directories if another part follows, and
+    /// whether anything was looked at.
     fn take_in(&mut self, looked: Looked) -> (Option<Box<ManifestDirectories>>, bool) {
         let Looked { mut directories, found, more, recorded } = looked;
         if let Some(recorded) = recorded {
@@ -175,8 +175,8 @@ impl Engine {
         (None, is_news)
     }
 
-    /// Begins a look when the kernel has news. Not during one: the storage thread takes the news,
-    /// and until then there is nothing to wait for.
+    /// Starts a look at the next inotify event. Not called during a look, in which the storage thread
+    /// takes the events: the descriptor would be readable until then.
     fn wait_for_news(&mut self, directories: &ManifestDirectories) -> std::io::Result<()> {
         if self.looks.is_watched {
             return Ok(());
@@ -190,7 +190,7 @@ impl Engine {
         };
         self.looks.is_watched = true;
         self.shell.then(async move { watch.readable().await }, |engine, waited| {
-            // It cannot be waited for after an error.
+            // After an error there is nothing to wait for.
             if waited.is_ok() {
                 (engine.looks.is_watched, engine.looks.news) = (false, true);
                 engine.begin_look();

@@ -12,10 +12,11 @@ use nodlet_core::spec::{Pod, Uid};
 use nodlet_registry::{self as registry, Admitted, Base, Problem, Refusal, Wanted};
 
 impl Engine {
-    /// Tells the core the difference between what was wanted and what is. Nothing is read for it.
+    /// Tells the core the difference between what was wanted and what is. Reads no file.
     pub(super) fn reconcile(&mut self) {
         if self.looks.is_partial() {
-            // A pod whose manifest moved may be known as gone and not as new: the look ends with this.
+            // The registry may know that a manifest was removed, and not yet that it is in another directory.
+            // The look calls this function after its last part.
             return;
         }
         let (mut wanted, mut refusals) = self.registry.sources.wanted();
@@ -61,7 +62,7 @@ impl Engine {
             }
             self.registry.set_desired(new);
         }
-        // What was on flash of a pod that the core knows is older than what the core knows.
+        // The core knows more of these pods than their files as they were when the agent began.
         let node = &self.node;
         self.shell.recorded.borrow_mut().retain(|uid| node.index_of(&Uid::from(uid)).is_none());
         self.sweep();

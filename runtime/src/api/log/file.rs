@@ -1,7 +1,7 @@
 //! The file of a log, read without the loop ever waiting for flash.
 //!
-//! What is in memory, as the newest lines of a log nearly always are, is read at once. For the rest the card
-//! has to be asked, which the storage thread does.
+//! Pages in memory, where the newest lines of a log nearly always are, are read at once. The storage thread reads
+//! the rest.
 
 use std::fs::File;
 use std::io;

@@ -1,0 +1,84 @@
+//! A card that takes seconds for a read delays what has to be read, and nothing else.
+
+use std::fs;
+use std::time::{Duration, Instant};
+
+use nodlet_tests::slow::SlowDirectory;
+use nodlet_tests::{Device, manifest};
+
+/// Where the device's image would bring its manifests.
+const SLOW: &str = "/usr/lib/nodlet/manifests";
+
+#[test]
+fn a_read_that_takes_long_delays_no_probe_and_no_answer() {
+    let device = Device::start();
+    let slow =
+        SlowDirectory::mount(&device, SLOW, "slow.yaml", &manifest::pod("slow", "print one then sleep"));
+    let (shared, probed) = device.shared("probed");
+    let probe = "readinessProbe: {exec: {command: [/bin/demo, append, /probed/times, x]}, periodSeconds: 1}\n\
+                 volumeMounts: [{name: probed, mountPath: /probed}]";
+    let volumes = format!("volumes: [{{name: probed, hostPath: {{path: {shared}}}}}]");
+    let app = manifest::container("app", "print begun then sleep", probe);
+    device.write_manifest("web.yaml", &manifest::pod_of("web", &[app], &volumes));
+    let web = device.pod("web");
+    web.wait_ready();
+    device.pod("slow").wait_log("app", "one");
+
+    slow.stall();
+    slow.write(&manifest::pod("slow", "print two then sleep"));
+    // Has all directories looked at.
+    device.write_manifest("late.yaml", &manifest::pod("late", "sleep"));
+    device.wait_for("the card to be read", || slow.is_awaited());
+    let probes = || fs::read_to_string(probed.join("times")).unwrap_or_default().lines().count();
+    let (before, since) = (probes(), Instant::now());
+    let mut longest = Duration::ZERO;
+    device.wait_for("four more probes", || {
+        let asked = Instant::now();
+        assert_eq!(device.pods(), ["slow", "web"]);
+        longest = longest.max(asked.elapsed());
+        probes() >= before + 4
+    });
+    let took = since.elapsed();
+    eprintln!("four probes within {took:?}; the API took at most {longest:?}");
+    assert!(took < Duration::from_secs(20), "four probes took {took:?}");
+    assert!(longest < Duration::from_secs(2), "an answer took {longest:?}");
+    assert!(slow.is_awaited() && web.is_ready());
+
+    slow.recover();
+    device.pod("slow").wait_log("app", "two");
+    device.pod("late").wait_ready();
+    assert_eq!(web.container("app").restart_count(), 0);
+}
+
+#[test]
+fn what_is_applied_while_the_card_is_slow_is_answered_when_it_was_read() {
+    let device = Device::start();
+    let slow = SlowDirectory::mount(&device, SLOW, "slow.yaml", &manifest::pod("slow", "sleep"));
+    device.write_manifest("web.yaml", &manifest::pod("web", "sleep"));
+    device.pod("web").wait_ready();
+    device.pod("slow").wait_ready();
+
+    slow.stall();
+    let mut applies: Vec<_> = ["one", "two", "three"]
+        .into_iter()
+        .map(|name| {
+            let file = device.path(name);
+            fs::write(&file, manifest::pod(name, "sleep")).expect("the root can be written to");
+            device
+                .command(&["apply", "-f", &file.display().to_string()])
+                .spawn()
+                .expect("nodlet can be started")
+        })
+        .collect();
+    device.wait_for("the card to be read", || slow.is_awaited());
+    assert_eq!(device.pods(), ["slow", "web"]);
+    for apply in &mut applies {
+        assert_eq!(apply.try_wait().expect("it is a child"), None, "it was answered too early");
+    }
+    slow.recover();
+    for mut apply in applies {
+        assert!(apply.wait().expect("it is a child").success());
+    }
+    assert_eq!(device.pods(), ["one", "slow", "three", "two", "web"], "what is answered is there");
+    device.nodlet(["delete", "pod", "one", "two", "three"]).ok();
+}
