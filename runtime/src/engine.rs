@@ -351,7 +351,9 @@ impl Engine {
     /// If the kernel takes away what the loop waits with.
     pub fn run(mut self) -> Result<(), EngineError> {
         let shell = self.shell.clone();
-        smol::block_on(shell.executor.run(async move {
+        // Boxed, so that the loop is no part of this function: its stack would stay in memory below that of
+        // `start`.
+        let run: Pin<Box<dyn Future<Output = Result<(), EngineError>>>> = Box::pin(async move {
             kernel_news::watch(&self.shell)?;
             self.shell.show_node();
             self.observe(Observation::Node(Box::new(self.shell.node_info())));
@@ -388,7 +390,8 @@ impl Engine {
                 service.ends();
             }
             if self.shell.config.down { self.shell.clean_up().await } else { Ok(()) }
-        }))
+        });
+        smol::block_on(shell.executor.run(run))
     }
 
     /// Serves the API from now on. Not before all pods are in it: that there are none,
