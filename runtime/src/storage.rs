@@ -186,6 +186,37 @@ mod tests {
     }
 
     #[test]
+    fn a_write_waits_for_no_more_log_reads_than_have_a_place() {
+        let storage = Storage::start().expect("the kernel has a thread");
+        let done = Arc::new(Mutex::new(Vec::new()));
+        let note = |what: &'static str| {
+            let done = done.clone();
+            move || done.lock().expect("no panic").push(what)
+        };
+        let (go, wait) = mpsc::channel::<()>();
+        drop(storage.run(move || wait.recv()));
+        let executor = smol::LocalExecutor::new();
+        let reads: Vec<_> = (0..3 * READS).map(|_| executor.spawn(storage.read(note("read")))).collect();
+        while executor.try_tick() {}
+        // One that hangs up keeps its place until its job is done.
+        let mut reads = reads.into_iter();
+        drop(reads.next());
+        while executor.try_tick() {}
+        let write = storage.run(note("write"));
+        go.send(()).expect("it waits");
+        smol::block_on(executor.run(async {
+            write.await;
+            for read in reads {
+                read.await;
+            }
+        }));
+        let done = done.lock().expect("no panic").clone();
+        assert_eq!(done.iter().position(|what| *what == "write"), Some(READS), "{done:?}");
+        assert_eq!(done.len(), 3 * READS + 1, "{done:?}");
+        assert!(!storage.is_full());
+    }
+
+    #[test]
     fn what_was_begun_is_done_when_nobody_asks_any_more() {
         let storage = Storage::start().expect("the kernel has a thread");
         let (told, end) = mpsc::channel();

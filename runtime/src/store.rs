@@ -156,6 +156,9 @@ const EPHEMERAL: &str = ".ephemeral";
 /// What the name of [`Records::kept_path_of`] ends with.
 const KEPT: &str = ".kept";
 
+/// The presets and the priority of an admission.
+pub type AdmittedWith = (Vec<Applied>, Option<Priority>);
+
 /// The records of all pods, in one directory.
 pub struct Records {
     directory: PathBuf,
@@ -230,11 +233,7 @@ impl Records {
     ///
     /// # Errors
     /// As of [`Records::load`].
-    pub fn admitted(
-        &self,
-        recorded: &Recorded,
-        uid: &str,
-    ) -> Result<Option<(Vec<Applied>, Option<Priority>)>, LoadError> {
+    pub fn admitted(&self, recorded: &Recorded, uid: &str) -> Result<Option<AdmittedWith>, LoadError> {
         recorded.parsed(&self.path(uid), |bytes| {
             let Admitted { presets, priority } = record_file::admitted(bytes)?;
             let presets = presets.map(|presets| serde_json::from_str(presets.get())).transpose()?;

@@ -268,7 +268,7 @@ async fn mount_layers(shell: &Shell, image: &Image) -> Result<Vec<Rc<OwnedFd>>, 
         let mount = match known {
             Some(mount) => mount,
             None => {
-                let (images, wish) = (shell.images.clone(), layer.clone());
+                let (images, wish) = (shell.images.clone(), *layer);
                 let mounted = shell
                     .storage
                     .run(move || images.layer_path(&wish).map(|path| assemble::mount_layer(&path)))

@@ -463,3 +463,28 @@ fn no_room_is_taken_for_a_file_beyond_those_that_are_read() {
     assert_eq!(sources.reserve(&scratch.0.join("a"), 1, 1), Ok(()));
     assert!(sources.reserve(&scratch.0.join("b"), 1, 1).is_err(), "the other is being written");
 }
+
+#[test]
+fn a_look_that_reads_much_comes_in_parts_and_misses_no_change_between_them() {
+    let scratch = Scratch::new("parts");
+    let big = |image: &str| format!("{}# {}\n", manifest("NAME", image), "x".repeat(PART_BYTES));
+    for name in ["a", "b", "c"] {
+        fs::write(scratch.0.join(name), big("one").replace("NAME", name)).expect("written");
+    }
+    let mut sources = Sources::new(vec![scratch.0.clone()], "node");
+    for known in 1..3 {
+        // A part may end early for the time that it took.
+        while images(&sources).len() < known {
+            let mut found = Vec::new();
+            assert!(sources.directories.look(Instant::now(), &mut found));
+            sources.directories.tell(found, &mut sources.list);
+        }
+        assert!(images(&sources).len() == known && sources.directories.is_looking());
+    }
+    fs::write(scratch.0.join("a"), big("two").replace("NAME", "a")).expect("written");
+    sources.read(Instant::now());
+    assert_eq!(images(&sources), ["a=one", "b=one", "c=one"]);
+    assert!(!sources.directories.is_looking());
+    news(&mut sources);
+    assert_eq!(images(&sources), ["a=two", "b=one", "c=one"]);
+}
