@@ -2,12 +2,13 @@
 //!
 //! The crates below it, each of which knows only those after it:
 //! [`nodlet_supervisor`], the process of one pod; [`nodlet_host`], cgroups, network, volumes and paths;
-//! [`nodlet_kube`], the API's grammar; [`nodlet_core`], all decisions about pods.
+//! [`nodlet_registry`], the desired state; [`nodlet_kube`], the API's grammar; [`nodlet_wire`], protocols;
+//! [`nodlet_core`], all decisions about pods.
 //!
 //! # The life of one pod
 //!
-//! 1. A file appears in a manifest directory, and the thread of [`storage`] reads it: [`sources`]. Or a client applies an
-//!    object: [`api`], which the engine turns into such a file, if the registry allows it.
+//! 1. A file appears in a manifest directory, and the thread of [`storage`] reads it: [`sources`]. Or a client applies
+//!    an object: [`api`], which the engine turns into such a file, if the registry allows it.
 //! 2. Its bytes become an object that is checked against the [`nodlet_kube::schema`] table,
 //!    defaulted and validated, and then a typed [`nodlet_core::spec::Pod`]: [`nodlet_kube::manifest`]. The
 //!    [`nodlet_registry`] says which of several of one name counts, and admits it.
@@ -25,11 +26,11 @@
 //! 8. [`nodlet_core::status`] is derived from what the core knows; the engine puts it into
 //!    [`nodlet_registry::objects`], from which the [`api`] shows it. What the core was told and asked for
 //!    last is in [`told`], and [`replay`] tells it again.
-//!    The [`service`] manager is told that the loop turns, or by [`progress`] process 1 of a board, and [`logind`] holds up a shutdown until
-//!    the pods have ended.
-//!    [`kinds`] is the one table of kinds: their names, columns and descriptions.
+//!    The [`service`] manager is told that the loop turns, or by [`progress`] process 1 of a board, and [`logind`]
+//!    holds up a shutdown until the pods have ended.
+//!    [`nodlet_kube::kinds`] is the one table of kinds: their names, columns and descriptions.
 //! 9. What must survive a power cut is written and read by [`store`], on the one thread of
-//!    [`storage`]; [`paths`] says where everything lies.
+//!    [`storage`]; [`nodlet_host::paths`] says where everything lies.
 
 pub mod api;
 pub mod container_config;

@@ -6,13 +6,13 @@
 //! * [`Memory`], [`Share`], [`Holdings`]: the resources that a device uses
 //! * [`manifest`]: the common parts of manifests
 //! * [`Terminal`]: a command on a terminal
-//! * [`steps`]: a process of nodlet killed before its n-th step
-//! * [`upgrade`]: which binary a supervisor executes, and another one
-//! * [`Calls`]: the system calls that nodlet makes
-//! * [`image`]: images from files named in the test
-//! * [`Kubectl`]: the real one, over [`forward`]
-//! * [`slow`]: a directory on a card that answers when the test lets it
-//! * [`guest`]: a kernel of one's own, and one that lacks something
+//! * [`steps`]: kills a process of nodlet before its n-th step
+//! * [`upgrade`]: the binaries that supervisors execute, and other binaries
+//! * [`Calls`]: counts the system calls that nodlet makes
+//! * [`image`]: images from files given in the test
+//! * [`Kubectl`]: the real kubectl, over [`forward`]
+//! * [`slow`]: a directory on a card that answers only when the test lets it
+//! * [`guest`]: a virtual machine with its own kernel, and kernels that lack a feature
 //!
 //! A test waits for a condition ([`Device::wait_for`]), never for a time. The tests are in `tests/tests/`,
 //! one file per area; they run the built binary and link nothing of it.

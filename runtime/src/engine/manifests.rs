@@ -141,7 +141,7 @@ impl Engine {
             let mut found = Vec::new();
             // Events are taken before the first directory is read: a later change has an event of its own.
             let is_news = directories.is_looking() || directories.drain() || asked;
-            let more = is_news && directories.look(Instant::now(), &mut found);
+            let more = is_news && directories.look(nodlet_host::clock::instant(), &mut found);
             let recorded = records.map(|records| records.read());
             Looked { directories, found: is_news.then_some(found), more, recorded }
         })

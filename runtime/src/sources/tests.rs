@@ -476,13 +476,13 @@ fn a_look_that_reads_much_comes_in_parts_and_misses_no_change_between_them() {
         // A part may end early for the time that it took.
         while images(&sources).len() < known {
             let mut found = Vec::new();
-            assert!(sources.directories.look(Instant::now(), &mut found));
+            assert!(sources.directories.look(nodlet_host::clock::instant(), &mut found));
             sources.directories.tell(found, &mut sources.list);
         }
         assert!(images(&sources).len() == known && sources.directories.is_looking());
     }
     fs::write(scratch.0.join("a"), big("two").replace("NAME", "a")).expect("written");
-    sources.read(Instant::now());
+    sources.read(nodlet_host::clock::instant());
     assert_eq!(images(&sources), ["a=one", "b=one", "c=one"]);
     assert!(!sources.directories.is_looking());
     news(&mut sources);
