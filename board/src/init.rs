@@ -656,7 +656,7 @@ mod tests {
             for _ in 0..CHILDREN {
                 // SAFETY: this process has one thread, and its child ends at once.
                 match unsafe { fork() } {
-                    // Wait until the child has ended, but do not reap it.
+                    // SAFETY: as above.
                     Ok(ForkResult::Child) => unsafe { libc::_exit(0) },
                     Ok(ForkResult::Parent { child }) => {
                         // Wait until the child has ended, but do not reap it.
