@@ -142,13 +142,34 @@ fn of_arch(arch: &str) -> Result<&'static Target, Failure> {
     })
 }
 
-/// Builds the program as it is shipped, checks it, and returns its path.
+/// Builds the binary as it is shipped, checks it, and returns its path.
 pub(crate) fn build(target: &Target) -> Result<PathBuf, Failure> {
+    let program = link(target, Folding::On)?;
+    let bytes = fs::read(&program)?;
+    elf::require_static(&bytes, target.machine)?;
+    require_small(bytes.len() as u64, target)?;
+    put(&program, &place(target).join("nodlet"))
+}
+
+/// Whether the linker keeps one of several functions with the same instructions (`--icf=all`).
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Folding {
+    On,
+    /// For `cargo xtask layout`, which has to know under which of its names a function was called: the linker folds
+    /// functions within each of the layout's sections only.
+    Off,
+}
+
+/// Links the release binary, and returns its path in cargo's directory.
+pub(crate) fn link(target: &Target, folding: Folding) -> Result<PathBuf, Failure> {
     toolchain::complete(&[Part::Source])?;
     let musl = musl::get(target)?;
     let mut linked = vec![format!("-Clink-arg=-T{}", layout()?.display())];
-    linked.push(format!("-Clink-arg=-Map={}", map_of(target)?.display()));
-    linked.push("-Clink-arg=--icf=all".into());
+    linked.push(format!("-Clink-arg=-Map={}", map_of(target, folding)?.display()));
+    linked.push("-Clink-arg=--no-demangle".into());
+    if folding == Folding::On {
+        linked.push("-Clink-arg=--icf=all".into());
+    }
     if musl == Musl::Rustup {
         // The linker finds this before rustup's libunwind.a.
         linked.push(format!("-Lnative={}", musl::no_unwind(target)?.display()));
@@ -164,11 +185,7 @@ pub(crate) fn build(target: &Target) -> Result<PathBuf, Failure> {
             // A pinned stable compiler supports the unstable features behind these two options.
             .env("RUSTC_BOOTSTRAP", "1"),
     )?;
-    let program = build_dir().join(target.triple).join("release/nodlet");
-    let bytes = fs::read(&program)?;
-    elf::require_static(&bytes, target.machine)?;
-    require_small(bytes.len() as u64, target)?;
-    put(&program, &place(target).join("nodlet"))
+    Ok(build_dir().join(target.triple).join("release/nodlet"))
 }
 
 /// Fails if a program is too large for boards of this kind, whatever its budget.
@@ -193,8 +210,9 @@ fn layout() -> Result<PathBuf, Failure> {
 
 /// The linker's map for a target. Each layout has a map of its own, because cargo keeps programs linked with
 /// other layouts, and reuses them without running the linker.
-pub(crate) fn map_of(target: &Target) -> Result<PathBuf, Failure> {
-    Ok(layout()?.with_extension(format!("{}.map", target.triple)))
+pub(crate) fn map_of(target: &Target, folding: Folding) -> Result<PathBuf, Failure> {
+    let unfolded = if folding == Folding::Off { ".unfolded" } else { "" };
+    Ok(layout()?.with_extension(format!("{}{unfolded}.map", target.triple)))
 }
 
 /// Builds the test programs, in the test profile and with the precompiled standard library: the demo program,

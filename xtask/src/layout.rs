@@ -25,6 +25,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use nodlet_tests::{Device, manifest};
 
+use crate::cross::Folding;
 use crate::linker_script::{self, Functions, LISTS, OUTLINED};
 use crate::{Failure, Outcome, cross, misused, setup};
 
@@ -40,8 +41,8 @@ pub(crate) fn run(arguments: &[String]) -> Outcome {
     }
     setup::require_root()?;
     let target = cross::target("x86_64-unknown-linux-musl")?;
-    let program = cross::build(target)?;
-    let functions = functions(&fs::read_to_string(cross::map_of(target)?)?)?;
+    let program = cross::link(target, Folding::Off)?;
+    let functions = functions(&fs::read_to_string(cross::map_of(target, Folding::Off)?)?)?;
     let executed = observe(&program, &functions)?;
 
     let mut others: BTreeMap<u64, &str> =
@@ -64,8 +65,10 @@ pub(crate) fn run(arguments: &[String]) -> Outcome {
 /// The number of patterns in `xtask/layout` that match no function of the binary built with them: these
 /// functions were renamed or removed since, and their successors are not in any list.
 pub(crate) fn stale(target: &cross::Target) -> Result<u64, Failure> {
-    let functions = functions(&fs::read_to_string(cross::map_of(target)?)?)?;
-    let names: Vec<&str> = functions.values().map(|function| function.name.as_str()).collect();
+    let map = fs::read_to_string(cross::map_of(target, Folding::On)?)?;
+    let functions = functions(&map)?;
+    let names = functions.values().map(|function| function.name.clone());
+    let names: HashSet<String> = names.chain(symbols(&map)).collect();
     let lists = linker_script::read()?;
     let stale = lists.iter().flatten().filter(|pattern| !names.iter().any(|name| fits(pattern, name)));
     Ok(u64::try_from(stale.count())?)
@@ -126,6 +129,11 @@ fn functions(map: &str) -> Result<BTreeMap<u64, Function>, Failure> {
         }
     }
     if functions.is_empty() { Err("the linker's map names no functions".into()) } else { Ok(functions) }
+}
+
+/// The sections of all symbols in a linker's map, of functions that were folded into another too.
+fn symbols(map: &str) -> impl Iterator<Item = String> {
+    map.lines().filter_map(|line| Some(format!(".text.{}", line.split_whitespace().nth(4)?)))
 }
 
 /// A pattern that also matches the function in other builds. There the hashes of crates (`Cs…_`) and the back
