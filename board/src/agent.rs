@@ -18,10 +18,11 @@ use nodlet_host::paths::Paths;
 use nodlet_kube::manifest::{check_label, is_node_name, node_name_of};
 use nodlet_runtime::api::CONNECTIONS;
 use nodlet_runtime::container_config::LogLimits;
-use nodlet_runtime::engine::{Config, EVENTS, Engine, EngineError, ImageCollection};
+use nodlet_runtime::engine::{Config, EVENTS, Engine, EngineError};
 
 use crate::arguments::{Context, Flag, number, switch};
 use crate::output::escaped;
+use crate::pidfd::pidfd;
 use crate::{Failure, Outcome, Verb};
 
 mod limits;
@@ -448,19 +449,6 @@ fn holder(lock: &Path) -> Option<Pid> {
         Ok(_free) => None,
         Err(_) => Some(Pid::from_raw(fs::read_to_string(lock).ok()?.trim().parse().ok()?)),
     }
-}
-
-/// Opens a pidfd. Returns `None` if the process no longer exists.
-pub(crate) fn pidfd(pid: Pid) -> std::io::Result<Option<std::os::fd::OwnedFd>> {
-    use std::os::fd::FromRawFd;
-    // SAFETY: pidfd_open takes two integers and returns a new descriptor or -1.
-    let descriptor = unsafe { libc::syscall(libc::SYS_pidfd_open, pid.as_raw(), 0) };
-    if descriptor < 0 {
-        let error = std::io::Error::last_os_error();
-        return if error.raw_os_error() == Some(libc::ESRCH) { Ok(None) } else { Err(error) };
-    }
-    // SAFETY: the kernel has just returned this descriptor; nobody else owns it.
-    Ok(Some(unsafe { std::os::fd::OwnedFd::from_raw_fd(descriptor as i32) }))
 }
 
 #[cfg(test)]

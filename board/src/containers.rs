@@ -4,13 +4,13 @@ use nodlet_kube::kinds::Kind;
 
 use crate::arguments::Context;
 use crate::client::{Client, encode};
-use crate::{Failure, get};
+use crate::{Failure, resources};
 
 /// The pod's name in `web` or `pod/web`.
 pub(crate) fn pod_name(text: &str) -> Result<String, Failure> {
     match text.split_once('/') {
         None => Ok(text.into()),
-        Some((kind, name)) => match get::kind(kind)? {
+        Some((kind, name)) => match resources::kind(kind)? {
             Kind::Pod => Ok(name.into()),
             other => Err(Failure::new(format!("{} have no containers, only pods", other.resource()))),
         },

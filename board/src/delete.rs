@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 
 use crate::arguments::{Context, Flag, switch};
 use crate::client::{Client, Watched, encode};
-use crate::{Failure, Outcome, Verb, files, get};
+use crate::{Failure, Outcome, Verb, files, resources};
 
 pub(crate) const VERB: Verb = Verb {
     name: "delete",
@@ -71,7 +71,7 @@ struct Named {
 impl Named {
     fn new(kind: Kind, namespace: &str, name: &str) -> Named {
         let row = kind.row();
-        let collection = get::collection(row, Some(namespace));
+        let collection = resources::collection(row, Some(namespace));
         Named { kind, collection, namespace: row.namespaced.then(|| namespace.to_owned()), name: name.into() }
     }
 }
@@ -182,12 +182,12 @@ impl Delete {
     }
 
     fn names(&mut self, context: &Context, values: Vec<String>) -> Result<(), Failure> {
-        let deletable = |name: &str| match get::kind(name)? {
+        let deletable = |name: &str| match resources::kind(name)? {
             kind if kind.row().allows("delete") => Ok(kind),
             other => Err(Failure::new(format!(
                 "{} cannot be deleted, only {}",
                 other.resource(),
-                get::plurals(KINDS.iter().filter(|row| row.allows("delete")))
+                resources::plurals(KINDS.iter().filter(|row| row.allows("delete")))
             ))),
         };
         let mut values = values.into_iter().peekable();

@@ -10,7 +10,7 @@ use serde_json::Value;
 
 use crate::arguments::{Context, Flag, switch};
 use crate::client::{Client, encode};
-use crate::get::{collection, kind};
+use crate::resources::{collection, kind};
 use crate::{Failure, Outcome, Verb};
 
 pub(crate) const VERB: Verb = Verb {

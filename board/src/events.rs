@@ -9,8 +9,8 @@ use serde_json::{Value, json};
 
 use crate::arguments::{Context, Flag, switch};
 use crate::client::{Client, Watched, encode};
-use crate::get;
 use crate::output::{self, Columns, escaped};
+use crate::resources;
 use crate::{Failure, Outcome, Verb};
 
 pub(crate) const VERB: Verb = Verb {
@@ -183,7 +183,7 @@ fn about(text: &str) -> Result<String, Failure> {
     if name.contains('/') {
         return Err(Failure::new("arguments in resource/name form may not have more than one slash"));
     }
-    let row = get::kind(kind)?.row();
+    let row = resources::kind(kind)?.row();
     Ok(format!(
         "involvedObject.kind={},involvedObject.apiVersion={},involvedObject.name={name}",
         row.name, row.version

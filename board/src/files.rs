@@ -8,7 +8,7 @@ use nodlet_kube::manifest::{self, SIZE_LIMIT, Validation};
 use serde_json::Value;
 
 use crate::Failure;
-use crate::get::collection;
+use crate::resources::collection;
 
 /// An object as it was written, and its place in the files.
 pub(crate) struct Object {

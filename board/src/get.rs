@@ -6,14 +6,15 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use lexopt::{Parser, ValueExt};
-use nodlet_kube::kinds::{self, Kind, Row};
+use nodlet_kube::kinds::Kind;
 use nodlet_kube::manifest::Validation;
 use serde_json::{Value, json};
 
 use crate::arguments::{Context, Flag, switch};
 use crate::client::{Client, Watched, encode};
 use crate::output::{self, Columns};
-use crate::{Failure, Outcome, Verb, files};
+use crate::resources::collection;
+use crate::{Failure, Outcome, Verb, files, resources};
 
 pub(crate) const VERB: Verb = Verb {
     name: "get",
@@ -156,12 +157,12 @@ impl Get {
             Some((kind, name)) => (kind, Some(name.to_owned())),
             None => (first.as_str(), None),
         };
-        self.kind = self::kind(kind)?;
+        self.kind = resources::kind(kind)?;
         let mut names: Vec<String> = name.into_iter().collect();
         for value in values {
             match value.split_once('/') {
                 None => names.push(value),
-                Some((kind, name)) if self::kind(kind)? == self.kind => names.push(name.into()),
+                Some((kind, name)) if resources::kind(kind)? == self.kind => names.push(name.into()),
                 Some(_) => return Err(Failure::new("there is only one type of resource in a call")),
             }
         }
@@ -300,33 +301,6 @@ impl Get {
     }
 }
 
-/// The kind of a type that was named.
-pub(crate) fn kind(name: &str) -> Result<Kind, Failure> {
-    kinds::on_command_line(name).map(|row| row.kind).ok_or_else(|| {
-        Failure::new(format!(
-            "the server doesn't have a resource type {name:?}: there are {}",
-            plurals(&kinds::KINDS)
-        ))
-    })
-}
-
-/// The plurals of kinds, as a sentence has them: `pods, events and nodes`.
-pub(crate) fn plurals<'a>(rows: impl IntoIterator<Item = &'a Row>) -> String {
-    let plurals: Vec<&str> = rows.into_iter().map(|row| row.plural).collect();
-    match plurals.split_last() {
-        Some((last, before)) if !before.is_empty() => format!("{} and {last}", before.join(", ")),
-        _ => plurals.concat(),
-    }
-}
-
-/// Where objects of a kind are, those of one namespace or all.
-pub(crate) fn collection(row: &Row, namespace: Option<&str>) -> String {
-    match namespace.filter(|_| row.namespaced) {
-        Some(namespace) => format!("/{}/namespaces/{}/{}", row.root(), encode(namespace), row.plural),
-        None => format!("/{}/{}", row.root(), row.plural),
-    }
-}
-
 fn format(text: &str) -> Result<Format, Failure> {
     match text {
         "wide" => Ok(Format::Wide),
@@ -341,6 +315,8 @@ fn format(text: &str) -> Result<Format, Failure> {
 
 #[cfg(test)]
 mod tests {
+    use nodlet_kube::kinds;
+
     use super::*;
 
     fn parse(line: &str) -> Result<(Get, String), String> {

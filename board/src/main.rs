@@ -11,11 +11,13 @@ mod arguments;
 mod attach;
 mod board_json;
 mod client;
+mod connect;
 mod containers;
 mod debug;
 mod delete;
 mod describe;
 mod doctor;
+mod duration;
 mod events;
 mod exec;
 mod factory_reset;
@@ -25,11 +27,14 @@ mod get;
 mod image;
 mod init;
 mod logs;
+mod machine_verbs;
 mod output;
+mod pidfd;
 mod port_forward;
 mod power;
 mod push;
 mod remote;
+mod resources;
 mod ring;
 mod safe_mode;
 mod session;
@@ -78,7 +83,7 @@ const VERBS: &[Verb] = &[
     ring::VERB,
     doctor::VERB,
     version::VERB,
-    remote::VERB,
+    connect::VERB,
 ];
 
 fn main() -> ExitCode {
@@ -133,7 +138,7 @@ fn run() -> Outcome {
                 if verb.name != agent::VERB.name {
                     die_with_a_broken_pipe();
                 }
-                if let Some(outcome) = remote::take_over(verb.name, &context, &mut parser) {
+                if let Some(outcome) = machine_verbs::run_on_board(verb.name, &context, &mut parser) {
                     return outcome;
                 }
                 return match (verb.run)(context, parser) {

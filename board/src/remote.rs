@@ -1,16 +1,14 @@
 //! `--board USER@BOARD`: runs a verb for another machine, over the user's own `ssh`.
 //!
 //! Each connection to the agent is one `ssh BOARD nodlet connect`, whose standard input and output are the
-//! connection. On the board, [`VERB`] joins them to the agent's socket, so that this socket's permissions
+//! connection. On the board, [`CONNECT`] joins them to the agent's socket, so that this socket's permissions
 //! decide what is allowed, and no port is forwarded. Further connections go through the ssh of the first one
 //! (`ControlMaster`) if this user has a directory for its socket. Verbs that work on the machine itself,
 //! without an agent, run on the board as they are.
 
 use std::ffi::{OsStr, OsString};
 use std::fmt;
-use std::fs::File;
-use std::io::{self, Read, Write};
-use std::net::Shutdown;
+use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::os::unix::net::UnixStream;
@@ -19,42 +17,14 @@ use std::process::{Child, Command, ExitCode, ExitStatus, Stdio};
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
-use lexopt::Parser;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::unistd::Pid;
 
-use crate::agent::pidfd;
-use crate::arguments::{Context, Flag};
-use crate::client::Client;
-use crate::push::system::Update;
-use crate::{Failure, Outcome, Verb};
+use crate::pidfd::pidfd;
+use crate::{Failure, Outcome};
 
 /// The verb that is the board's end of a connection.
-pub(crate) const VERB: Verb = Verb {
-    name: "connect",
-    summary: "",
-    help: "\
-Join standard input and output to the agent's socket. `nodlet --board` runs it on the
-board, over ssh; people have no use for it.
-
-Usage: nodlet connect [--root DIR]
-
-Examples:
-  # What kubectl would be answered
-  printf 'GET /version HTTP/1.0\\r\\n\\r\\n' | ssh root@board nodlet connect
-
-Flags:
-      --root DIR   of the agent of this root
-",
-    run: connect,
-};
-
-/// Verbs that work on the machine and not through its agent: with `--board` they run on the board.
-const OF_THE_MACHINE: &[&str] =
-    &["image", "doctor", "reboot", "poweroff", "down", "safe-mode", "factory-reset", "system", "healthcheck"];
-
-/// The most bytes of a connection that are copied at once.
-const PIECE: usize = 32 * 1024;
+pub(crate) const CONNECT: &str = "connect";
 
 /// How long ssh's shared connection outlives the last user of it, in seconds.
 const KEPT: &str = "ControlPersist=30";
@@ -182,7 +152,7 @@ impl Remote {
         let (ours, theirs) = UnixStream::pair()?;
         let theirs = OwnedFd::from(theirs);
         let mut ssh = self.ssh();
-        ssh.arg(self.command([OsStr::new(VERB.name)]));
+        ssh.arg(self.command([OsStr::new(CONNECT)]));
         ssh.stdin(theirs.try_clone()?).stdout(theirs);
         let child = ssh.spawn().map_err(|error| not_started(&ssh, &error))?;
         let mut started = self.started.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
@@ -224,7 +194,7 @@ impl Remote {
     }
 
     /// Runs the verb on the board instead of here.
-    fn run(&self, arguments: &[OsString], stdin: Stdio) -> Outcome {
+    pub(crate) fn run(&self, arguments: &[OsString], stdin: Stdio) -> Outcome {
         let mut ssh = self.ssh();
         ssh.arg(self.command(arguments.iter().map(OsString::as_os_str))).stdin(stdin);
         let status = ssh.status().map_err(|error| not_started(&ssh, &error))?;
@@ -316,142 +286,6 @@ fn quoted(argument: &str) -> String {
     }
 }
 
-/// Runs a verb of [`OF_THE_MACHINE`] on the board, if one is named before or after the verb.
-pub(crate) fn take_over(verb: &str, context: &Context, parser: &mut Parser) -> Option<Outcome> {
-    let mut given = parser.raw_args().ok()?;
-    if !OF_THE_MACHINE.contains(&verb) {
-        return None;
-    }
-    let (mut board, mut root) = (context.board.clone(), context.root_given().map(Path::to_owned));
-    let mut arguments = vec![OsString::from(verb)];
-    let mut help = false;
-    // The parser still belongs to the caller: no arguments may be consumed here.
-    let all: Vec<OsString> = given.by_ref().collect();
-    let mut rest = all.iter();
-    while let Some(argument) = rest.next() {
-        let text = argument.to_string_lossy();
-        match text.split_once('=') {
-            Some(("--board", value)) => board = Some(value.to_owned()),
-            Some(("--root", value)) => root = Some(value.into()),
-            _ if text == "--board" => board = Some(rest.next()?.to_string_lossy().into_owned()),
-            _ if text == "--root" => root = Some(rest.next()?.into()),
-            _ => {
-                help |= text == "--help" || text == "-h";
-                arguments.push(argument.clone());
-            }
-        }
-    }
-    *parser = Parser::from_args(all);
-    // The help is the same here.
-    let board = board.filter(|_| !help)?;
-    Some(Remote::new(&board, root.as_deref()).and_then(|remote| {
-        if let Some(update) = update(&arguments) {
-            return update?.send(&remote);
-        }
-        let stdin = stdin(&mut arguments)?;
-        remote.run(&arguments, stdin)
-    }))
-}
-
-/// For `system install FILE`, the update to send with its signature. `None` for anything else.
-fn update(arguments: &[OsString]) -> Option<Result<Update, Failure>> {
-    if arguments.first()? != "system" || !arguments.iter().any(|argument| argument == "install") {
-        return None;
-    }
-    let mut update = Update::default();
-    let mut words = 0;
-    let mut rest = arguments[1..].iter();
-    while let Some(argument) = rest.next() {
-        let text = argument.to_string_lossy();
-        match text.strip_prefix("--signature=") {
-            Some(path) => update.signature = Some(path.into()),
-            None if text == "--signature" => update.signature = rest.next().map(PathBuf::from),
-            None if text.starts_with('-') && text != "-" => update.options.push(argument.clone()),
-            None => {
-                words += 1;
-                match words {
-                    1 if text == "install" => {}
-                    2 => update.program = argument.into(),
-                    // The board rejects the flag by its name.
-                    _ => return None,
-                }
-            }
-        }
-    }
-    match update.program.to_str() {
-        // With `-`, the caller puts the signature before the program.
-        Some("-") if update.signature.is_some() => Some(Err(Failure::new(
-            "--signature needs a FILE to install: - has its signature before the program",
-        ))),
-        Some("" | "-") => None,
-        _ => Some(Ok(update)),
-    }
-}
-
-/// Opens the local FILE of `image load FILE` as the verb's standard input.
-fn stdin(arguments: &mut [OsString]) -> Result<Stdio, Failure> {
-    if arguments.get(..2).is_none_or(|verb| verb != ["image", "load"]) {
-        return Ok(Stdio::inherit());
-    }
-    let mut of_option = false;
-    for argument in &mut arguments[2..] {
-        let text = argument.to_string_lossy();
-        match text.starts_with('-') && text != "-" {
-            _ if of_option => of_option = false,
-            true => of_option = text == "--platform" || text == "--name",
-            false if text == "-" => break,
-            false => {
-                let failed = |error| Failure::new(format!("failed to open {text}: {error}"));
-                let file = File::open(&*text).map_err(failed)?;
-                if file.metadata().map_err(failed)?.is_dir() {
-                    return Err(Failure::new(format!("{text} is a directory: `nodlet push` sends one")));
-                }
-                *argument = "-".into();
-                return Ok(file.into());
-            }
-        }
-    }
-    Ok(Stdio::inherit())
-}
-
-fn connect(mut context: Context, mut parser: Parser) -> Outcome {
-    while let Some(argument) = parser.next()? {
-        context.global(&Flag::from(argument), &mut parser)?;
-    }
-    // Ignore `NODLET_BOARD`: this connection ends here.
-    let stream = Client::local(&context.root).connect()?;
-    let mut to_agent = stream.try_clone()?;
-    std::thread::spawn(move || {
-        let _ = file(io::stdin().as_fd()).and_then(|mut stdin| pass_on(&mut stdin, &mut to_agent));
-        let _ = to_agent.shutdown(Shutdown::Write);
-    });
-    let mut stream = stream;
-    // When the agent has sent everything, further input is useless.
-    match file(io::stdout().as_fd()).and_then(|mut stdout| pass_on(&mut stream, &mut stdout)) {
-        Ok(()) => Ok(ExitCode::SUCCESS),
-        // The agent had sent everything, and did not read the rest of standard input.
-        Err(error) if error.kind() == io::ErrorKind::ConnectionReset => Ok(ExitCode::SUCCESS),
-        Err(error) => Err(Failure::disconnected(format!("the connection was lost: {error}"))),
-    }
-}
-
-/// Standard input or output, unbuffered.
-fn file(standard: std::os::fd::BorrowedFd<'_>) -> io::Result<File> {
-    Ok(File::from(standard.try_clone_to_owned()?))
-}
-
-fn pass_on(from: &mut impl Read, to: &mut impl Write) -> io::Result<()> {
-    let mut piece = vec![0; PIECE];
-    loop {
-        match from.read(&mut piece) {
-            Ok(0) => return Ok(()),
-            Ok(read) => to.write_all(&piece[..read])?,
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-            Err(error) => return Err(error),
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -485,37 +319,6 @@ mod tests {
         ] {
             assert!(Place::parse(text).is_err(), "{text}");
         }
-    }
-
-    #[test]
-    fn an_update_is_taken_from_this_machine() {
-        let of = |line: &str| {
-            let arguments: Vec<OsString> = line.split_whitespace().map(OsString::from).collect();
-            update(&arguments).map(|update| update.map_err(|failure| failure.to_string()))
-        };
-        let expected = |signature: Option<&str>, options: &[&str]| {
-            let options = options.iter().map(OsString::from).collect();
-            Some(Ok(Update { program: "n".into(), signature: signature.map(PathBuf::from), options }))
-        };
-        assert_eq!(of("system install n --wait"), expected(None, &["--wait"]));
-        assert_eq!(
-            of("system --signature s install --allow-downgrade n"),
-            expected(Some("s"), &["--allow-downgrade"])
-        );
-        assert_eq!(of("system install --signature=s n"), expected(Some("s"), &[]));
-        for line in [
-            "system",
-            "system status",
-            "system install",
-            "system install -",
-            "system install n m",
-            "image install n",
-        ] {
-            assert_eq!(of(line), None, "{line}");
-        }
-        let refused =
-            of("system install - --signature s").expect("it is about an update").expect_err("rejected");
-        assert!(refused.contains("--signature needs a FILE"), "{refused}");
     }
 
     #[test]

@@ -17,9 +17,10 @@ use serde_json::json;
 use crate::arguments::{Context, Flag, switch};
 use crate::board_json::Rules;
 use crate::client::Client;
+use crate::duration::go_duration;
 use crate::power::require_our_init;
 use crate::watch::Watch;
-use crate::{Failure, Outcome, Verb, agent, init, logs, output};
+use crate::{Failure, Outcome, Verb, agent, init, output};
 
 mod health;
 #[cfg(test)]
@@ -116,7 +117,7 @@ fn healthcheck(mut context: Context, mut parser: Parser) -> Outcome {
             }
             Flag::Long(name) if name == "wait" => {
                 let text = parser.value()?.string()?;
-                within = logs::go_duration("--wait", &text)?.unwrap_or_default();
+                within = go_duration("--wait", &text)?.unwrap_or_default();
             }
             other => context.global(&other, &mut parser)?,
         }

@@ -5,12 +5,11 @@ use std::time::Duration;
 
 use lexopt::{Parser, ValueExt};
 use nodlet_core::facts::MAX_PODS;
+use nodlet_runtime::engine::ImageCollection;
 
 use crate::Failure;
 use crate::arguments::number;
-use crate::logs::go_duration;
-
-use super::ImageCollection;
+use crate::duration::go_duration;
 
 const HIGH: &str = "--image-gc-high-threshold";
 const LOW: &str = "--image-gc-low-threshold";

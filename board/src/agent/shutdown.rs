@@ -6,7 +6,7 @@ use lexopt::{Parser, ValueExt};
 use nodlet_core::facts::ShutdownGroup;
 
 use crate::Failure;
-use crate::logs::go_duration;
+use crate::duration::go_duration;
 
 const TOTAL: &str = "--shutdown-grace-period";
 const CRITICAL: &str = "--shutdown-grace-period-critical-pods";

@@ -9,7 +9,8 @@ use nodlet_kube::manifest::Validation;
 use super::send::RETRIES;
 use super::system::Update;
 use crate::arguments::{Context, Flag, number, switch};
-use crate::{Failure, apply, logs};
+use crate::duration::go_duration;
+use crate::{Failure, apply};
 
 /// The default time for pods to become ready.
 const WAIT: Duration = Duration::from_secs(120);
@@ -56,7 +57,7 @@ impl Push {
                             let given =
                                 parser.optional_value().map(|value| value.to_string_lossy().into_owned());
                             push.wait = match given {
-                                Some(text) => logs::go_duration("--wait", &text)?,
+                                Some(text) => go_duration("--wait", &text)?,
                                 None => Some(WAIT),
                             };
                         }
