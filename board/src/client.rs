@@ -66,7 +66,7 @@ impl Client {
             match error.kind() {
                 io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused => {
                     if root == "/"
-                        && let Some(why) = crate::init::crash::is_safe()
+                        && let Some(why) = crate::init::safe_mode::is_safe()
                     {
                         return Failure::disconnected(why);
                     }

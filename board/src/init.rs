@@ -22,23 +22,22 @@
 )]
 
 use std::ffi::CStr;
-use std::io;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, IntoRawFd};
-use std::os::unix::fs::OpenOptionsExt;
-use std::sync::atomic::{AtomicI32, Ordering};
+use std::os::fd::AsFd;
 use std::time::Duration;
 
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
-use nix::sys::reboot::{RebootMode, reboot, set_cad_enabled};
+use nix::sys::reboot::{RebootMode, set_cad_enabled};
 use nix::sys::signal::{SigSet, SigmaskHow, Signal, kill, sigprocmask};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
-use nix::sys::wait::{WaitPidFlag, waitpid};
-use nix::unistd::{ForkResult, Pid, fork};
+use nix::unistd::Pid;
 use nodlet_core::time::Instant;
 
-mod config;
+pub(crate) mod config;
+mod console;
 #[allow(clippy::arithmetic_side_effects, clippy::indexing_slicing, clippy::string_slice)]
 pub(crate) mod crash;
+#[allow(clippy::arithmetic_side_effects, clippy::indexing_slicing, clippy::string_slice)]
+pub(crate) mod crash_count;
 mod findings;
 #[allow(clippy::arithmetic_side_effects, clippy::indexing_slicing, clippy::string_slice)]
 mod identity;
@@ -46,13 +45,17 @@ mod machine;
 mod memory;
 #[allow(clippy::arithmetic_side_effects, clippy::indexing_slicing, clippy::string_slice)]
 mod network;
+pub(crate) mod process;
+pub(crate) mod safe_mode;
 mod services;
 #[allow(clippy::arithmetic_side_effects, clippy::indexing_slicing, clippy::string_slice)]
 pub(crate) mod storage;
 mod watchdog;
 
+use console::say;
 use findings::Findings;
 pub(crate) use identity::{judge as judge_identity, read as read_identity};
+use process::{halt, has_no_child, reap_one, start};
 use services::{SERVICES, Service};
 use watchdog::{News, Watchdog};
 
@@ -86,17 +89,6 @@ pub(crate) fn is_wanted() -> bool {
     let program = arguments.next().unwrap_or_default();
     let is_init = |name: &std::ffi::OsStr| std::path::Path::new(name).file_name() == Some("init".as_ref());
     std::process::id() == 1 && (is_init(&program) || arguments.next().is_some_and(|verb| verb == "init"))
-}
-
-/// The name of process 1, by which `nodlet reboot` recognises it.
-pub(crate) const NAME: &str = "nodlet:init";
-
-/// Which updates of nodlet this board accepts.
-///
-/// # Errors
-/// The file that describes the board cannot be read.
-pub(crate) fn update_rules() -> io::Result<crate::board_json::Rules> {
-    config::read().map(|board| board.update)
 }
 
 /// Runs the board. Never returns: process 1 must not end.
@@ -159,89 +151,6 @@ fn now() -> Instant {
     // SAFETY: the kernel writes one timespec.
     unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &raw mut time) };
     Instant(0) + Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
-}
-
-/// The descriptor that `say` writes to: standard error until [`take_console`].
-static CONSOLE: AtomicI32 = AtomicI32::new(libc::STDERR_FILENO);
-
-/// Writes a line to the console. A missing or blocked console is ignored.
-fn say(text: std::fmt::Arguments<'_>) {
-    use std::fmt::Write as _;
-    let mut line = heapless::String::<512>::new();
-    let _ = write!(line, "nodlet init: ");
-    let mut cut = Cut(&mut line);
-    let _ = cut.write_fmt(text);
-    let _ = line.push('\n');
-    // SAFETY: standard error, or the descriptor that `take_console` opened; neither is closed while `CONSOLE`
-    // names it.
-    let console = unsafe { BorrowedFd::borrow_raw(CONSOLE.load(Ordering::Relaxed)) };
-    let _ = nix::unistd::write(console, line.as_bytes());
-}
-
-/// Makes `say` write to standard error: the calling child closes the other descriptors of process 1.
-fn leave_console() {
-    CONSOLE.store(libc::STDERR_FILENO, Ordering::Relaxed);
-}
-
-/// A writer that truncates a text to the space left, minus one place for the end of the line.
-struct Cut<'a>(&'a mut heapless::String<512>);
-
-impl std::fmt::Write for Cut<'_> {
-    fn write_str(&mut self, text: &str) -> std::fmt::Result {
-        // Keep one place for the end of the line.
-        let room = self.0.capacity().saturating_sub(1).saturating_sub(self.0.len());
-        let _ = self.0.push_str(text.get(..text.floor_char_boundary(room)).unwrap_or_default());
-        Ok(())
-    }
-}
-
-/// Stops the machine at once. Callers must write mounted file systems before.
-fn halt(mode: RebootMode) -> ! {
-    loop {
-        let Err(error) = reboot(mode);
-        say(format_args!("the kernel does not go down: {error}"));
-        std::thread::sleep(Duration::from_secs(60));
-    }
-}
-
-/// Forks a child that runs `job` and exits with its result. Returns `None` if the kernel cannot create a
-/// process.
-fn start(job: fn() -> u8) -> Option<Pid> {
-    // SAFETY: process 1 has one thread.
-    match unsafe { fork() } {
-        Ok(ForkResult::Parent { child }) => Some(child),
-        Ok(ForkResult::Child) => {
-            let _ = sigprocmask(SigmaskHow::SIG_SETMASK, Some(&SigSet::empty()), None);
-            let _ = nix::unistd::setsid();
-            std::process::exit(i32::from(job()))
-        }
-        Err(error) => {
-            say(format_args!("failed to fork: {error}"));
-            None
-        }
-    }
-}
-
-/// Reaps one child that has ended. Returns its exit code, or 128 plus the signal. Does not use nix, which
-/// returns no child for a real-time signal: that service would never be restarted.
-fn reap_one() -> Option<(Pid, i32)> {
-    let mut status = 0;
-    // SAFETY: the kernel writes one int.
-    let pid = unsafe { libc::waitpid(-1, &raw mut status, libc::WNOHANG) };
-    (pid > 0).then(|| (Pid::from_raw(pid), exit_code(status)))
-}
-
-fn exit_code(status: i32) -> i32 {
-    if libc::WIFEXITED(status) {
-        libc::WEXITSTATUS(status)
-    } else {
-        128_i32.wrapping_add(libc::WTERMSIG(status))
-    }
-}
-
-/// Whether no child is left, alive or dead.
-fn has_no_child() -> bool {
-    waitpid(None, Some(WaitPidFlag::WNOHANG)) == Err(nix::Error::ECHILD)
 }
 
 /// The state of process 1.
@@ -515,34 +424,15 @@ fn unmount() -> u8 {
     0
 }
 
-/// Makes the console the three standard streams of the calling process. Ctrl-S, or noise that looks like it,
-/// must not stop the console: every writer would wait. `say` writes to the console by a descriptor of its
-/// own, which never blocks.
-fn take_console() -> io::Result<()> {
-    let console = std::fs::OpenOptions::new().read(true).write(true).open("/dev/console")?;
-    let mut settings = std::mem::MaybeUninit::<libc::termios>::uninit();
-    // SAFETY: an open descriptor; the kernel writes the settings if it returns 0, and reads them then.
-    unsafe {
-        if libc::tcgetattr(console.as_raw_fd(), settings.as_mut_ptr()) == 0 {
-            let mut settings = settings.assume_init();
-            settings.c_iflag &= !libc::IXON;
-            let _ = libc::tcsetattr(console.as_raw_fd(), libc::TCSANOW, &raw const settings);
-        }
-    }
-    for stream in 0..3 {
-        nix::unistd::dup2(console.as_raw_fd(), stream)?;
-    }
-    let flags = libc::O_NONBLOCK | libc::O_NOCTTY | libc::O_CLOEXEC;
-    let own = std::fs::OpenOptions::new().write(true).custom_flags(flags).open("/dev/console")?;
-    CONSOLE.store(own.into_raw_fd(), Ordering::Relaxed);
-    Ok(())
-}
-
 #[cfg(test)]
 mod tests {
     use std::alloc::{GlobalAlloc, Layout, System};
     use std::cell::Cell;
 
+    use nix::sys::wait::WaitPidFlag;
+    use nix::unistd::{ForkResult, fork};
+
+    use super::process::exit_code;
     use super::*;
 
     /// The system's allocator, with a count of allocations per thread.

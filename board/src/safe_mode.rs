@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use lexopt::Parser;
 
 use crate::arguments::{Context, Flag};
-use crate::init::crash;
+use crate::init::{crash_count, safe_mode};
 use crate::{Failure, Outcome, Verb, power};
 
 pub(crate) const VERB: Verb = Verb {
@@ -42,7 +42,7 @@ fn run(mut context: Context, mut parser: Parser) -> Outcome {
             flag => context.global(&flag, &mut parser)?,
         }
     }
-    let Some(why) = crash::is_safe() else {
+    let Some(why) = safe_mode::is_safe() else {
         println!("this board is not in safe mode");
         return Ok(ExitCode::SUCCESS);
     };
@@ -50,11 +50,11 @@ fn run(mut context: Context, mut parser: Parser) -> Outcome {
         println!("{why}");
         return Ok(ExitCode::SUCCESS);
     }
-    crash::remove().map_err(|error| Failure::new(format!("failed to forget the failures: {error}")))?;
-    if crash::is_argued() {
+    crash_count::remove().map_err(|error| Failure::new(format!("failed to forget the failures: {error}")))?;
+    if safe_mode::is_requested_by_kernel() {
         return Err(Failure::new(format!(
             "the failures are forgotten, but the kernel argument {0} stays: boot without {0}",
-            crash::ARGUMENT
+            safe_mode::ARGUMENT
         )));
     }
     power::reboot()

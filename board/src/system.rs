@@ -15,12 +15,12 @@ use nodlet_host::paths::Paths;
 use serde_json::json;
 
 use crate::arguments::{Context, Flag, switch};
-use crate::board_json::Rules;
 use crate::client::Client;
 use crate::duration::go_duration;
+use crate::init::{config, safe_mode};
 use crate::power::require_our_init;
 use crate::watch::Watch;
-use crate::{Failure, Outcome, Verb, agent, init, output};
+use crate::{Failure, Outcome, Verb, agent, output};
 
 mod health;
 #[cfg(test)]
@@ -31,13 +31,11 @@ mod store;
 mod trial;
 
 use health::Pods;
+use receive::VERSION;
 pub(crate) use receive::{COMMENT, SIGNATURE_BYTES};
 use state::{Choice, Program, STARTS, State};
 use store::Store;
 pub(crate) use trial::{agent_program, give_up_trial};
-
-/// The version of this program.
-const VERSION: &str = env!("CARGO_PKG_VERSION");
 
 /// The path of the image's own nodlet.
 const IMAGE: &str = "/usr/bin/nodlet";
@@ -171,7 +169,7 @@ fn run(mut context: Context, mut parser: Parser) -> Outcome {
             let version = install(&context, &store, file, &options)?;
             // The trial begins with the next start of the agent, which in safe mode only happens after a user
             // leaves it.
-            if options.wait && init::crash::is_safe().is_none() {
+            if options.wait && safe_mode::is_safe().is_none() {
                 return wait(&store, &version);
             }
             Ok(ExitCode::SUCCESS)
@@ -195,7 +193,7 @@ const HERE_OTHERS_UPDATE: &str = "here nodlet is updated by what installed it, a
 
 fn install(context: &Context, store: &Store, file: &str, options: &Options) -> Result<String, Failure> {
     let rejected = |why: String| Failure::new(format!("the update is rejected: {why}"));
-    let rules = init::update_rules().map_err(failed("read the board's rules of updates"))?;
+    let rules = config::update_rules().map_err(failed("read the board's rules of updates"))?;
     store.create().map_err(failed("make the directory of updates"))?;
     let lock = store.lock(Duration::ZERO).map_err(failed("lock the updates"))?;
     let Some(lock) = lock else {
@@ -268,7 +266,7 @@ fn install(context: &Context, store: &Store, file: &str, options: &Options) -> R
     store.clean(&state);
     drop(lock);
     let seconds = rules.healthy_after;
-    match init::crash::is_safe() {
+    match safe_mode::is_safe() {
         None => println!("nodlet {version} is installed and on trial for {seconds} s"),
         Some(_) => println!(
             "nodlet {version} is installed; this board is in safe mode: `nodlet safe-mode --leave` reboots it, \
@@ -304,7 +302,7 @@ fn read_signature(path: &Path) -> Result<String, Failure> {
 
 /// Waits until no update is on trial any more.
 fn wait(store: &Store, version: &str) -> Outcome {
-    let end = Instant::now() + trial::longest(&init::update_rules()?);
+    let end = Instant::now() + trial::longest(&config::update_rules()?);
     loop {
         let change = Watch::of(store.directory());
         let state = store.read()?;
@@ -407,9 +405,4 @@ fn status(context: &Context, store: &Store, as_json: bool) -> Outcome {
         }
     }
     Ok(ExitCode::SUCCESS)
-}
-
-/// Writes to the console. Errors are ignored.
-fn note(text: std::fmt::Arguments<'_>) {
-    let _ = std::io::Write::write_all(&mut std::io::stderr(), format!("nodlet system: {text}\n").as_bytes());
 }

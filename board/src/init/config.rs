@@ -3,6 +3,7 @@
 
 use std::io;
 
+use crate::board_json::Rules;
 pub(super) use crate::board_json::{Board, CrashLoop};
 
 /// The path of the description.
@@ -16,6 +17,14 @@ pub(super) fn read() -> io::Result<Board> {
     let in_file = |error: &dyn std::fmt::Display| io::Error::other(format!("read {FILE}: {error}"));
     let bytes = std::fs::read(FILE).map_err(|error| in_file(&error))?;
     serde_json::from_slice(&bytes).map_err(|error| in_file(&error))
+}
+
+/// Which updates of nodlet this board accepts.
+///
+/// # Errors
+/// The file that describes the board cannot be read.
+pub(crate) fn update_rules() -> io::Result<Rules> {
+    read().map(|board| board.update)
 }
 
 #[cfg(test)]

@@ -1,35 +1,26 @@
 //! Crash loops: an agent that fails again and again leads to a reboot, later each time, and after
 //! some of them to safe mode: network and SSH, no agent.
 //!
-//! [`FILE`] has the number of consecutive crash loops. It is written when a crash loop ends, and removed
-//! after an agent ran for [`HEALTHY`]. A board whose agent keeps running never writes it. [`HANG`] exists
-//! while the agent hangs. If it exists when the board boots, the watchdog has reset the board, which counts
-//! as a crash loop. Children of process 1 read and write both files. [`judge`] makes the decision.
+//! [`super::crash_count`] keeps the number of consecutive crash loops in a file. The file is written when a
+//! crash loop ends, and removed after an agent ran for [`HEALTHY`]. A board whose agent keeps running never
+//! writes it. [`HANG`] exists while the agent hangs. If it exists when the board boots, the watchdog has
+//! reset the board, which counts as a crash loop. Children of process 1 read and write both files. [`judge`]
+//! makes the decision.
 
-use std::fs::{self, File};
+use std::fs;
 use std::io;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::Duration;
 
-use super::{config, identity, say};
-
-/// The file with the number of consecutive crash loops.
-pub(crate) const FILE: &str = "/var/lib/nodlet/init/crash-loops";
+use super::console::say;
+use super::crash_count::{below, read, remove, remove_durably, write, write_durably};
+use super::{config, safe_mode};
 
 /// The file that exists while the agent hangs.
 const HANG: &str = "/var/lib/nodlet/init/agent-hangs";
 
 /// Exit code of [`hang`] if an update on trial hung and is given up. Process 1 must kill the agent then.
 pub(super) const AGENT_IS_TO_END: u8 = 114;
-
-/// The file that exists in safe mode. Its one line tells people the reason and how to leave safe mode.
-const SAFE_MODE: &str = "/run/nodlet-init/safe-mode";
-
-/// How to leave safe mode, for people.
-const LEAVE: &str = "`nodlet safe-mode --leave` reboots into normal mode";
-
-/// The kernel argument for one boot in safe mode.
-pub(crate) const ARGUMENT: &str = "nodlet.safe";
 
 /// For how many seconds the first crash loop lasts if the profile does not set it.
 pub(super) const DEFAULT_AFTER: u32 = 60;
@@ -80,74 +71,17 @@ pub(super) fn judge(failures: Failures, after: Duration) -> Verdict {
     }
 }
 
-/// The reason for safe mode and how to leave it, for people; `None` if the board is not in safe mode.
-pub(crate) fn is_safe() -> Option<String> {
-    fs::read_to_string(SAFE_MODE).ok().map(|text| text.trim_end().to_owned())
-}
-
-/// The file that the SSH server shows before a login, in safe mode.
-pub(super) fn banner() -> Option<&'static str> {
-    Path::new(SAFE_MODE).exists().then_some(SAFE_MODE)
-}
-
-/// Why the board must boot into safe mode; `None` if it must not.
-fn safe_mode(crash_loops: u32, reboots: u32, command_line: &str) -> Option<String> {
-    if has_argument(command_line) {
-        return Some(format!("the kernel argument {ARGUMENT} asks for it"));
-    }
-    let times =
-        if crash_loops == 1 { "one boot".to_owned() } else { format!("{crash_loops} boots in a row") };
-    (crash_loops >= reboots).then(|| format!("the agent kept failing in {times}"))
-}
-
-fn has_argument(command_line: &str) -> bool {
-    command_line.split_ascii_whitespace().any(|word| word == ARGUMENT)
-}
-
-/// Whether the kernel's command line requests safe mode.
-pub(crate) fn is_argued() -> bool {
-    has_argument(&fs::read_to_string("/proc/cmdline").unwrap_or_default())
-}
-
 /// Reads the count and decides on safe mode, in the child that sets up the machine. Returns the number of
 /// crash loops, whether the count survives a reboot, and whether the board is in safe mode.
 pub(super) fn look(limits: Option<&config::CrashLoop>) -> (u32, bool, bool) {
     let count = count_hang(Path::new("/"), read());
     let reboots = limits.map_or(DEFAULT_REBOOTS, |limits| limits.reboots);
     let command_line = fs::read_to_string("/proc/cmdline").unwrap_or_default();
-    let why = safe_mode(count, reboots, &command_line);
+    let why = safe_mode::reason(count, reboots, &command_line);
     if let Some(why) = &why {
-        let text = format!("this board is in safe mode, without agent and pods, since {why}; {LEAVE}");
-        let directory = Path::new(SAFE_MODE).parent().unwrap_or(Path::new("/"));
-        let written = fs::create_dir_all(directory).and_then(|()| fs::write(SAFE_MODE, format!("{text}\n")));
-        if let Err(error) = written {
-            say(format_args!("failed to write {SAFE_MODE}: {error}"));
-        }
-        say(format_args!("{text}"));
+        safe_mode::enter(why);
     }
     (count, is_kept(), why.is_some())
-}
-
-/// Reads the count of crash loops. A file without a number counts as 0, so that the board tries a normal
-/// boot.
-fn read() -> u32 {
-    match identity::read(FILE) {
-        Ok(Some(text)) => text.trim().parse().unwrap_or_else(|_| {
-            say(format_args!("{FILE} holds no number; it is ignored"));
-            0
-        }),
-        Ok(None) => 0,
-        Err(error) => {
-            say(format_args!("failed to read {FILE}: {error}"));
-            0
-        }
-    }
-}
-
-/// Whether the previous boot of this root ended with a crash loop, and no agent has run well since.
-pub(crate) fn is_counted(root: &Path) -> bool {
-    let text = fs::read_to_string(below(root, FILE)).unwrap_or_default();
-    text.trim().parse::<u32>().is_ok_and(|count| count > 0)
 }
 
 /// Whether files in /var/lib/nodlet survive a reboot, and there is space for more.
@@ -219,47 +153,9 @@ fn report(what: &str, done: io::Result<()>) -> u8 {
     }
 }
 
-fn write(root: &Path, count: u32) -> io::Result<()> {
-    write_durably(&below(root, FILE), &format!("{count}\n"))
-}
-
-/// Replaces a file durably: after a power cut it has either the old or the new content.
-fn write_durably(file: &Path, text: &str) -> io::Result<()> {
-    let new = file.with_extension("new");
-    if let Some(directory) = file.parent() {
-        fs::create_dir_all(directory)?;
-    }
-    fs::write(&new, text)?;
-    File::open(&new)?.sync_all()?;
-    fs::rename(&new, file)?;
-    sync_directory(file)
-}
-
-/// Removes a file durably. Writes nothing if the file does not exist.
-fn remove_durably(file: &Path) -> io::Result<()> {
-    match fs::remove_file(file) {
-        Ok(()) => sync_directory(file),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
-        Err(error) => Err(error),
-    }
-}
-
-/// Syncs the directory of a file.
-fn sync_directory(file: &Path) -> io::Result<()> {
-    File::open(file.parent().unwrap_or(Path::new("/")))?.sync_all()
-}
-
-fn below(root: &Path, path: &str) -> PathBuf {
-    root.join(path.trim_start_matches('/'))
-}
-
-/// Resets the count of crash loops, so that the next boot is not into safe mode.
-pub(crate) fn remove() -> io::Result<()> {
-    remove_durably(Path::new(FILE))
-}
-
 #[cfg(test)]
 mod tests {
+    use super::super::crash_count::{FILE, is_counted};
     use super::super::services::{Kind, Service};
     use super::*;
     use nix::unistd::Pid;
@@ -331,14 +227,5 @@ mod tests {
         assert_eq!(fs::read_to_string(below(&root, FILE)).expect("it was written"), "2\n");
         assert_eq!(count_hang(&root, 2), 2, "it is counted once");
         let _ = fs::remove_dir_all(&root);
-    }
-
-    #[test]
-    fn safe_mode_is_for_crash_loops_and_for_the_kernel_argument() {
-        let argument = "console=ttyS0 nodlet.safe panic=10";
-        assert_eq!(safe_mode(2, 3, "console=ttyS0 nodlet.safety"), None);
-        assert_eq!(safe_mode(3, 3, "").as_deref(), Some("the agent kept failing in 3 boots in a row"));
-        assert_eq!(safe_mode(1, 1, "").as_deref(), Some("the agent kept failing in one boot"));
-        assert_eq!(safe_mode(0, 3, argument).as_deref(), Some("the kernel argument nodlet.safe asks for it"));
     }
 }

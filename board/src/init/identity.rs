@@ -15,8 +15,8 @@ use nodlet_kube::manifest::{check_label, is_node_name, node_name_of};
 use nodlet_wire::base64;
 
 use super::config::Board;
+use super::console::say;
 use super::network::config::Link;
-use super::say;
 
 /// The fragment that the manufacturer wrote.
 const FRAGMENT: &str = "/boot/nodlet.conf";

@@ -13,8 +13,9 @@ use std::path::Path;
 use nix::mount::{MntFlags, MsFlags, mount, umount2};
 use nodlet_host::network::netlink::{Netlink, link_index};
 
+use super::console::{say, take_console};
 use super::network::clock;
-use super::{config, identity, say, services, storage, take_console};
+use super::{config, identity, services, storage};
 
 /// The kernel's file systems to mount: kind, place, options.
 const MOUNTS: &[(&str, &str, &str)] = &[

@@ -8,14 +8,14 @@
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, UdpSocket};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::time::Duration;
 
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
-use nix::time::{ClockId, clock_gettime};
 use nodlet_host::network::netlink::Netlink;
 
 use super::config::{self as board_config, Board};
-use super::{identity, say, services};
+use super::console::{leave_console, say};
+use super::identity;
+use super::process::ABSENT;
 
 pub(super) mod clock;
 pub(super) mod config;
@@ -26,13 +26,14 @@ mod random;
 mod report;
 mod sntp;
 mod sockets;
+mod time;
 mod wire;
 
-use dhcp::Time;
 use lookup::Lookup;
 use ports::Port;
 use random::Random;
 use report::{ClockStatus, Report};
+use time::now;
 
 /// The most links that are configured at the same time: a pattern must not make a board with a hundred links
 /// send a hundred requests.
@@ -40,7 +41,7 @@ const MOST_PORTS: usize = 16;
 
 /// Runs the service, in a child of process 1. Returns its exit code.
 pub(super) fn run() -> u8 {
-    super::leave_console();
+    leave_console();
     // SAFETY: a C string that outlives the call; then descriptors are closed that this child does not use:
     // those of process 1.
     unsafe {
@@ -51,7 +52,7 @@ pub(super) fn run() -> u8 {
     let mut board = board_config::read().unwrap_or_default();
     board.network = identity::links(board.network);
     if board.network.is_empty() && board.ntp.is_none() {
-        return services::ABSENT;
+        return ABSENT;
     }
     match Service::new(&board) {
         Ok(mut service) => service.run(),
@@ -60,11 +61,6 @@ pub(super) fn run() -> u8 {
             1
         }
     }
-}
-
-/// The time since boot, including suspension: a lease must not last longer because the board was suspended.
-fn now() -> Time {
-    clock_gettime(ClockId::CLOCK_BOOTTIME).map(Duration::from).unwrap_or_default()
 }
 
 /// A pending time request.

@@ -9,7 +9,9 @@ use std::time::Duration;
 use nix::unistd::Pid;
 use nodlet_core::time::Instant;
 
-use super::{config, crash, identity, network, say, watchdog};
+use super::console::{leave_console, say};
+use super::process::ABSENT;
+use super::{config, identity, network, safe_mode, watchdog};
 
 /// The program of all roles, except an agent that was updated.
 const NODLET: &str = "/usr/bin/nodlet";
@@ -51,9 +53,6 @@ pub(super) const SERVICES: [Kind; 3] = [
     Kind { name: "network", job: network },
     Kind { name: "ssh", job: ssh },
 ];
-
-/// Exit code of a service that this image lacks. The service is not restarted.
-pub(super) const ABSENT: u8 = 113;
 
 /// The state of a service.
 enum State {
@@ -200,7 +199,7 @@ fn agent() -> u8 {
 /// Generates the host key if there is none, and executes the SSH server.
 fn ssh() -> u8 {
     // Process 1's console descriptor is non-blocking: lines are lost while the console is busy.
-    super::leave_console();
+    leave_console();
     if !Path::new(DROPBEAR).exists() {
         return ABSENT;
     }
@@ -214,7 +213,7 @@ fn ssh() -> u8 {
     // vanished, as with a pulled cable, is probed every minute and ends after three probes.
     let mut server = Command::new(DROPBEAR);
     server.args(["-F", "-E", "-s", "-k", "-K", "60", "-r"]).arg(key);
-    if let Some(banner) = crash::banner() {
+    if let Some(banner) = safe_mode::banner() {
         server.arg("-b").arg(banner);
     }
     failed("dropbear", &server.exec())

@@ -19,7 +19,8 @@ use nix::sys::statvfs::statvfs;
 use nix::unistd::Pid;
 use serde_json::json;
 
-use super::{exit_code, say, start};
+use super::console::say;
+use super::process::{exit_code, start};
 
 #[cfg_attr(not(test), deny(clippy::arithmetic_side_effects, clippy::indexing_slicing, clippy::string_slice))]
 pub(super) mod first_stage;

@@ -8,7 +8,10 @@ use std::io::{self, Read};
 use minisign_verify::{Error as SignatureError, PublicKey, Signature, StreamVerifier};
 
 use super::store::Written;
-use super::{Rules, VERSION};
+use crate::board_json::Rules;
+
+/// The version of this program.
+pub(super) const VERSION: &str = env!("CARGO_PKG_VERSION");
 
 /// The largest program that is accepted, in bytes: boards have little space, and nodlet has a third of that
 /// size.

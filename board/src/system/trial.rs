@@ -17,8 +17,8 @@ use nix::unistd::{ForkResult, fork};
 use super::health::{self, Pods};
 use super::state::{Choice, STARTS, State};
 use super::store::{self, Lock, Store};
-use super::{Rules, note};
-use crate::init::crash;
+use crate::board_json::Rules;
+use crate::init::crash_count;
 
 /// How long the start of an agent waits for the process that watched the previous one: longer than that
 /// process may wait for a response.
@@ -54,7 +54,7 @@ pub(crate) fn agent_program(root: &Path, image: &Path, rules: &Rules) -> PathBuf
         Choice::Image => image.to_owned(),
         Choice::Kept(program) => {
             // A kept update may have worked during its trial, and not work after a boot.
-            let why = if crash::is_counted(root) {
+            let why = if crash_count::is_counted(root) {
                 "its agent kept failing until the board was rebooted".to_owned()
             } else if starts_too_often(root) {
                 format!("its agent was started {STARTS_OF_KEPT} times within two minutes")
@@ -250,7 +250,7 @@ fn watch(root: &Path, store: &Store, rules: &Rules, ready: &[String], agent: &Ow
                         let version = state.kept.as_ref().map_or("", |kept| &kept.version);
                         note(format_args!("nodlet {version} was healthy for long enough, and is kept"));
                         // Crash loops of another nodlet do not count against this one.
-                        if let Err(error) = crash::remove() {
+                        if let Err(error) = crash_count::remove() {
                             note(format_args!("failed to forget the crash loops: {error}"));
                         }
                         store.clean(&state);
@@ -304,6 +304,11 @@ pub(crate) fn give_up_trial(root: &Path, why: &str) -> bool {
             false
         }
     }
+}
+
+/// Writes to the console. Errors are ignored.
+fn note(text: std::fmt::Arguments<'_>) {
+    let _ = std::io::Write::write_all(&mut std::io::stderr(), format!("nodlet system: {text}\n").as_bytes());
 }
 
 /// Waits until the process has ended, at most for `within`. Returns whether it has.
@@ -556,7 +561,7 @@ mod tests {
         let kept = board.store.program(&state.kept.expect("it is kept").digest);
         let next = || agent_program(&board.directory, &board.image(), &rules);
         assert_eq!(next(), kept);
-        let count = board.directory.join(crash::FILE.trim_start_matches('/'));
+        let count = board.directory.join(crash_count::FILE.trim_start_matches('/'));
         std::fs::create_dir_all(count.parent().expect("a directory")).expect("it can be made");
         for (text, program) in [("0\n", &kept), ("x", &kept), ("1\n", &board.image())] {
             std::fs::write(&count, text).expect("it can be written");

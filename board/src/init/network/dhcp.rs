@@ -19,10 +19,8 @@ use std::net::Ipv4Addr;
 use std::time::Duration;
 
 use super::random::Random;
+use super::time::Time;
 use super::wire::{self, Kind, Reply, Request};
-
-/// A time on the service's clock.
-pub(super) type Time = Duration;
 
 /// The delay after the first unanswered message; each further delay is twice as long.
 const FIRST_DELAY: Duration = Duration::from_secs(4);

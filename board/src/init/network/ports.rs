@@ -9,9 +9,10 @@ use std::path::Path;
 use nodlet_host::network::netlink::Netlink;
 
 use super::config::Link;
-use super::dhcp::{Client, Lease, Message, State, Time};
+use super::dhcp::{Client, Lease, Message, State};
+use super::time::Time;
 use super::{random, sockets, wire};
-use crate::init::say;
+use crate::init::console::say;
 
 /// The directory in which the kernel lists links.
 const LINKS: &str = "/sys/class/net";

@@ -18,7 +18,7 @@ impl Random {
         if got == 8 {
             return u64::from_ne_bytes(bytes);
         }
-        super::now().as_nanos() as u64
+        super::time::now().as_nanos() as u64
     }
 
     pub(super) fn next(&mut self) -> u64 {

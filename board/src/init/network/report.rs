@@ -9,9 +9,10 @@ use std::path::Path;
 
 use serde_json::{Value, json};
 
-use super::dhcp::{State, Time};
+use super::dhcp::State;
 use super::ports::Port;
-use crate::init::say;
+use super::time::Time;
+use crate::init::console::say;
 
 /// The file with the state of links and clock.
 const STATUS: &str = "/run/nodlet/network.json";

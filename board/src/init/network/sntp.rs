@@ -12,8 +12,8 @@ use std::time::Duration;
 
 use sntpc::{NtpContext, NtpTimestampGenerator, NtpUdpSocket, SendRequestResult};
 
-use super::dhcp::Time;
 use super::random::Random;
+use super::time::Time;
 
 /// The delay between two requests to a server that responds.
 pub(super) const POLL: Duration = Duration::from_secs(1024);

@@ -16,7 +16,9 @@ use nix::sys::inotify::{AddWatchFlags, InitFlags, Inotify};
 use nix::sys::reboot::RebootMode;
 
 use super::{Disk, Guid, finish, root_id};
-use crate::init::{halt, machine, say, start, take_console};
+use crate::init::console::{say, take_console};
+use crate::init::machine;
+use crate::init::process::{halt, start};
 
 /// How long the drivers may take to find the medium: slow cards, and USB behind hubs.
 const MEDIUM_WITHIN: Duration = Duration::from_secs(30);

@@ -1,0 +1,73 @@
+//! The number of consecutive crash loops, in a file that survives power cuts. Only children of process 1 and
+//! the command line use it. Read next: `crash.rs`, which decides when the number changes.
+
+use std::fs::{self, File};
+use std::io;
+use std::path::{Path, PathBuf};
+
+use super::console::say;
+use super::identity;
+
+/// The file with the number of consecutive crash loops.
+pub(crate) const FILE: &str = "/var/lib/nodlet/init/crash-loops";
+
+/// Reads the count of crash loops. A file without a number counts as 0, so that the board tries a normal
+/// boot.
+pub(super) fn read() -> u32 {
+    match identity::read(FILE) {
+        Ok(Some(text)) => text.trim().parse().unwrap_or_else(|_| {
+            say(format_args!("{FILE} holds no number; it is ignored"));
+            0
+        }),
+        Ok(None) => 0,
+        Err(error) => {
+            say(format_args!("failed to read {FILE}: {error}"));
+            0
+        }
+    }
+}
+
+/// Whether the previous boot of this root ended with a crash loop, and no agent has run well since.
+pub(crate) fn is_counted(root: &Path) -> bool {
+    let text = fs::read_to_string(below(root, FILE)).unwrap_or_default();
+    text.trim().parse::<u32>().is_ok_and(|count| count > 0)
+}
+
+pub(super) fn write(root: &Path, count: u32) -> io::Result<()> {
+    write_durably(&below(root, FILE), &format!("{count}\n"))
+}
+
+/// Resets the count of crash loops, so that the next boot is not into safe mode.
+pub(crate) fn remove() -> io::Result<()> {
+    remove_durably(Path::new(FILE))
+}
+
+/// Replaces a file durably: after a power cut it has either the old or the new content.
+pub(super) fn write_durably(file: &Path, text: &str) -> io::Result<()> {
+    let new = file.with_extension("new");
+    if let Some(directory) = file.parent() {
+        fs::create_dir_all(directory)?;
+    }
+    fs::write(&new, text)?;
+    File::open(&new)?.sync_all()?;
+    fs::rename(&new, file)?;
+    sync_directory(file)
+}
+
+/// Removes a file durably. Writes nothing if the file does not exist.
+pub(super) fn remove_durably(file: &Path) -> io::Result<()> {
+    match fs::remove_file(file) {
+        Ok(()) => sync_directory(file),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        Err(error) => Err(error),
+    }
+}
+
+/// Syncs the directory of a file.
+fn sync_directory(file: &Path) -> io::Result<()> {
+    File::open(file.parent().unwrap_or(Path::new("/")))?.sync_all()
+}
+
+pub(super) fn below(root: &Path, path: &str) -> PathBuf {
+    root.join(path.trim_start_matches('/'))
+}
