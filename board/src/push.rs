@@ -16,6 +16,7 @@ use crate::client::Client;
 use crate::remote::Remote;
 use crate::{Failure, Outcome, Verb, image};
 
+mod archive;
 mod blocks;
 mod frames;
 mod options;
@@ -25,9 +26,10 @@ mod sources;
 pub(crate) mod system;
 mod wait;
 
+use archive::Archive;
+use frames::printable;
 use options::Push;
 pub(crate) use receive::run as receive;
-use sources::Archive;
 
 pub(crate) const VERB: Verb = Verb {
     name: "push",
@@ -155,9 +157,4 @@ impl Push {
         }
         if failed.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
     }
-}
-
-/// Removes control characters from the board's texts, which are printed on this terminal.
-fn printable(text: &str) -> String {
-    text.chars().filter(|c| *c == '\n' || !c.is_control()).collect()
 }

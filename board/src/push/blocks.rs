@@ -5,10 +5,10 @@
 
 use std::time::{Duration, Instant};
 
-use nodlet_rootfs::changes::{Blocks, Changes, list_bytes};
+use nodlet_rootfs::changes::{Blocks, list_bytes};
 use serde_json::{Value, json};
 
-use super::sources::Archive;
+use super::archive::{Archive, Compared};
 
 /// The smallest layer in bytes for which changed blocks are considered.
 const LAYER_MIN: u64 = 32 * 1024;
@@ -40,12 +40,6 @@ struct Base {
     bytes: u64,
     /// Bytes of the wanted layer that the board has already rebuilt.
     made: u64,
-}
-
-/// The result of a comparison, valid for this base.
-pub(super) struct Compared {
-    base: String,
-    pub(super) changes: Changes,
 }
 
 impl Wanted {

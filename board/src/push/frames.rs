@@ -96,6 +96,11 @@ impl<R: Read, W: Write> Wire<R, W> {
     }
 }
 
+/// Removes control characters from the board's texts, which are printed on this terminal.
+pub(super) fn printable(text: &str) -> String {
+    text.chars().filter(|c| *c == '\n' || !c.is_control()).collect()
+}
+
 /// An upper bound of the number of values in a JSON message. In memory a value takes up to a hundred times
 /// its bytes in the message.
 fn values(message: &[u8]) -> usize {

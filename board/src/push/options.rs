@@ -6,11 +6,14 @@ use std::time::Duration;
 use lexopt::Parser;
 use nodlet_kube::manifest::Validation;
 
-use super::send::RETRIES;
 use super::system::Update;
 use crate::arguments::{Context, Flag, number, switch};
 use crate::duration::go_duration;
 use crate::{Failure, apply};
+
+/// How often in a row a connection is retried after the line dropped. Including the pauses this takes longer
+/// than a board needs to notice that the line is gone.
+const RETRIES: u32 = 6;
 
 /// The default time for pods to become ready.
 const WAIT: Duration = Duration::from_secs(120);

@@ -32,25 +32,28 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use nodlet_host::paths::Paths;
-use nodlet_kube::manifest::Validation;
 use nodlet_rootfs::changes;
-use nodlet_rootfs::parcel::{self, DocumentTexts, Part, WantedImage};
-use nodlet_rootfs::{Digest, LoadError, LoadOptions, Platform, Store};
+use nodlet_rootfs::{LoadError, LoadOptions, Platform, Store};
 use nodlet_runtime::api::push::FINISH;
 use serde_json::{Value, json};
 
 use super::frames::{Frame, VERSION, Wire, invalid};
 use crate::Failure;
 use crate::client::Client;
-use crate::files::Object;
 use crate::{apply, image};
 
 mod base;
+mod end;
+mod manifest;
+mod missing;
+mod offer;
 mod redo;
 mod sender;
 mod spool;
 
-use base::Base;
+use end::{End, refused};
+use missing::{Coming, Missing, settle};
+use offer::Offer;
 use redo::{Ended, Places, Redo, Steps};
 use sender::Paced;
 use spool::Spool;
@@ -60,9 +63,6 @@ const SILENCE: Duration = Duration::from_secs(60);
 
 /// How long a rejected sender's data is still read, so that the sender can read the reason.
 const HEARD: Duration = Duration::from_secs(30);
-
-/// How long to retry while the agent is restarting. A restarted agent is back long before.
-const AGENT_BACK: Duration = Duration::from_secs(30);
 
 /// Runs the process that the agent executes for a push: its standard input is the connection.
 ///
@@ -98,109 +98,6 @@ pub(crate) fn run(root: &Path, what: Option<&OsStr>) -> ExitCode {
 struct Receiver {
     root: PathBuf,
     wire: Wire<Paced<UnixStream>, UnixStream>,
-}
-
-/// The most manifests of one push: the agent applies some ten a second, and no other push starts meanwhile.
-const MANIFESTS_MAX: usize = 1000;
-
-/// The contents of a push.
-struct Offer {
-    archives: Vec<Archive>,
-    manifests: Vec<Manifest>,
-    validation: Validation,
-    dry_run: bool,
-    /// Whether the sender supports changed blocks.
-    blocks: bool,
-}
-
-struct Archive {
-    documents: DocumentTexts,
-    images: Vec<WantedImage>,
-}
-
-struct Manifest {
-    namespace: String,
-    object: Object,
-}
-
-/// A layer that must be sent.
-struct Missing {
-    archive: usize,
-    part: Part,
-    /// Bytes of the layer that the spool has.
-    from: u64,
-    /// The layer's base, if any; `made` is how many bytes of the layer the pieces in the spool make.
-    base: Option<Base>,
-    made: u64,
-    coming: Coming,
-}
-
-/// How a layer is sent.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Coming {
-    /// Whole, as stored in the sender's archive: its total bytes.
-    Whole(u64),
-    /// As pieces that make the layer from its base: the bytes of the pieces that follow, after pieces that
-    /// already make `made` bytes of the layer.
-    Changes { bytes: u64, made: u64 },
-}
-
-/// Why a push ended early.
-enum End {
-    /// The sender has disconnected or violated the protocol.
-    Wire(io::Error),
-    /// The push is rejected; the sender gets this reason.
-    Refused(String),
-    /// The base and the changed blocks did not make the layer. It must be sent whole.
-    NotRebuilt(String),
-    /// Another push is running.
-    Busy,
-}
-
-impl End {
-    /// The message to a sender if another push is running.
-    fn busy() -> Value {
-        json!({"error": "another push to this board is under way: push again when it is done", "again": true})
-    }
-}
-
-impl From<io::Error> for End {
-    fn from(error: io::Error) -> End {
-        End::Wire(error)
-    }
-}
-
-impl From<Failure> for End {
-    fn from(failure: Failure) -> End {
-        let text = failure.to_string();
-        End::Refused(text.strip_prefix("error: ").map(str::to_owned).unwrap_or(text))
-    }
-}
-
-/// Joins errors to a text that fits a message. Drops all but the first hundred.
-fn first(mut wrong: Vec<String>) -> String {
-    const MOST: usize = 100;
-    let more = wrong.len().saturating_sub(MOST);
-    wrong.truncate(MOST);
-    for why in &mut wrong {
-        why.truncate(why.floor_char_boundary(4096));
-    }
-    if more > 0 {
-        wrong.push(format!("and {more} more"));
-    }
-    wrong.join("\n")
-}
-
-/// Converts the error of an operation on the spool.
-fn refused(what: &str) -> impl Fn(io::Error) -> End + '_ {
-    move |error| {
-        End::Refused(match error.raw_os_error() {
-            Some(libc::ENOSPC) => {
-                format!("the board's disk is full: failed to {what}; remove images with nodlet image rm")
-            }
-            _ => format!("failed to {what} on the board: {error}"),
-        })
-    }
 }
 
 impl Receiver {
@@ -409,44 +306,6 @@ impl Receiver {
     }
 }
 
-impl Missing {
-    /// The description of the missing layer that is sent to the sender.
-    fn described(&self) -> Value {
-        let mut described = json!({"archive": self.archive, "member": self.part.member, "from": self.from});
-        if let Some(base) = &self.base {
-            let layer = base.layer.to_string();
-            described["base"] = json!({"layer": layer, "bytes": base.bytes, "made": self.made});
-        }
-        described
-    }
-
-    /// Bytes of the layer that are still to be received.
-    fn left(&self) -> u64 {
-        match self.coming {
-            Coming::Whole(size) => size.saturating_sub(self.from),
-            Coming::Changes { bytes, .. } => bytes,
-        }
-    }
-}
-
-/// Records how each layer will be sent, from the sender's message.
-fn settle(missing: &mut [Missing], message: &Value) -> io::Result<()> {
-    let sizes = message["sizes"].as_array().map_or(&[][..], Vec::as_slice);
-    if sizes.len() != missing.len() {
-        return Err(invalid("sizes of other layers came than were asked for"));
-    }
-    for (missing, size) in missing.iter_mut().zip(sizes) {
-        missing.coming = match (size.as_u64(), size["changes"].as_u64(), size["made"].as_u64()) {
-            (Some(size), ..) => Coming::Whole(size),
-            (_, Some(bytes), Some(made)) if missing.base.is_some() && (made == 0 || made == missing.made) => {
-                Coming::Changes { bytes, made }
-            }
-            _ => return Err(invalid("a size that is none")),
-        };
-    }
-    Ok(())
-}
-
 /// Finishes the push whose record is in the spool, which was interrupted by a power cut or the end of its
 /// process.
 fn finish(root: &Path, spool: &Spool) -> Result<(), End> {
@@ -492,118 +351,6 @@ fn finished(
             }
             end => Err(end),
         },
-    }
-}
-
-impl Manifest {
-    /// Applies the manifest. Retries if the agent is just being restarted.
-    fn apply(&self, client: &Client, validation: Validation) -> Result<apply::Applied, Failure> {
-        let end = Instant::now() + AGENT_BACK;
-        loop {
-            let restart = client.watch_restart();
-            match apply::send(client, &self.object, &self.namespace, validation, false) {
-                Err(failure) if failure.is_disconnected() && restart.wait_for_agent(end) => {}
-                result => return result,
-            }
-        }
-    }
-}
-
-impl Offer {
-    fn of(message: &Value, platform: &Platform) -> Result<Offer, End> {
-        let list = |name: &str| message[name].as_array().ok_or_else(|| invalid("an offer lacks a list"));
-        let mut archives = Vec::new();
-        for archive in list("archives")? {
-            let documents = archive.as_object().ok_or_else(|| invalid("an archive without documents"))?;
-            let mut texts = DocumentTexts::new();
-            for (name, text) in documents {
-                let name =
-                    parcel::member_path(name).ok_or_else(|| invalid("a document's name leads elsewhere"))?;
-                let text = text.as_str().ok_or_else(|| invalid("a document that is no text"))?;
-                texts.insert(name, text.as_bytes().to_vec());
-            }
-            let images = parcel::wanted(&texts, platform).map_err(|error| Failure::chain(&error))?;
-            archives.push(Archive { documents: texts, images });
-        }
-        let mut manifests = Vec::new();
-        if list("manifests")?.len() > MANIFESTS_MAX {
-            return Err(End::Refused(format!(
-                "the push has {} manifests, and one may have {MANIFESTS_MAX}: send them in parts",
-                list("manifests")?.len()
-            )));
-        }
-        for manifest in list("manifests")? {
-            let text = |name: &str| {
-                manifest[name]
-                    .as_str()
-                    .map(str::to_owned)
-                    .ok_or_else(|| invalid("a manifest without a place"))
-            };
-            if !manifest["object"].is_object() {
-                return Err(invalid("a manifest without an object").into());
-            }
-            let mut object =
-                Object { value: manifest["object"].clone(), place: text("place")?, warnings: Vec::new() };
-            // The record has one object per manifest, and each is applied or rolled back separately.
-            if object.value["kind"].as_str().is_some_and(|kind| kind.ends_with("List")) {
-                return Err(invalid("a list came where an object was due").into());
-            }
-            redo::settle_name(&mut object.value)?;
-            manifests.push(Manifest { namespace: text("namespace")?, object });
-        }
-        let validation = match message["validation"].as_str() {
-            Some("warn") => Validation::Warn,
-            Some("ignore") => Validation::Ignore,
-            _ => Validation::Strict,
-        };
-        let (dry_run, blocks) = (message["dryRun"] == true, message["blocks"] == true);
-        Ok(Offer { archives, manifests, validation, dry_run, blocks })
-    }
-
-    /// The IDs of all images of the push, each with its names.
-    fn expected(&self) -> Vec<(Digest, Vec<String>)> {
-        let images = self.archives.iter().flat_map(|archive| &archive.images);
-        let named = |image: &WantedImage| {
-            let id = image.id.to_string();
-            (image.id, image.names.iter().filter(|name| **name != id).cloned().collect())
-        };
-        images.map(named).collect()
-    }
-
-    /// Lets the agent validate all manifests. Returns what it would do with them, or the errors of all.
-    fn judge(&self, client: &Client) -> Result<Vec<String>, End> {
-        let (mut would, mut wrong) = (Vec::new(), Vec::new());
-        for Manifest { namespace, object } in &self.manifests {
-            match apply::send(client, object, namespace, self.validation, true) {
-                Ok(applied) => would.push(applied.did),
-                Err(failure) if failure.is_disconnected() => return Err(failure.into()),
-                Err(failure) => wrong.push(format!("{}: {failure}", object.place)),
-            }
-        }
-        match wrong.is_empty() {
-            true => Ok(would),
-            false => Err(End::Refused(first(wrong))),
-        }
-    }
-
-    /// The report of images and manifests. `new` has the indexes of archives with new images.
-    fn summary(&self, missing: &[Missing], manifests: Vec<String>, new: &BTreeSet<usize>) -> Value {
-        let mut images = Vec::new();
-        let all = self
-            .archives
-            .iter()
-            .enumerate()
-            .flat_map(|(number, archive)| archive.images.iter().map(move |image| (number, image)));
-        for (number, (archive, image)) in all.enumerate() {
-            let its = |missing: &&Missing| missing.archive == archive && image.layers.contains(&missing.part);
-            let members: Vec<&str> =
-                missing.iter().filter(its).map(|missing| missing.part.member.as_str()).collect();
-            images.push(json!({
-                "names": image.names, "layers": image.layers.len(), "archive": archive, "sent": members,
-                "new": new.contains(&number),
-            }));
-        }
-        json!({"images": images, "manifests": manifests})
     }
 }
 

@@ -13,17 +13,12 @@ use nodlet_rootfs::parcel::{DocumentTexts, Layer};
 use nodlet_runtime::api::push::PROTOCOL;
 use serde_json::{Value, json};
 
+use super::archive::Archive;
 use super::blocks::{COMPARING, Wanted};
-use super::frames::{Frame, MESSAGE_MAX, PIECE_MAX, VERSION, Wire, invalid};
+use super::frames::{Frame, MESSAGE_MAX, PIECE_MAX, VERSION, Wire, invalid, printable};
 use super::options::Push;
-use super::printable;
-use super::sources::Archive;
 use crate::client::{Client, Response, explain};
 use crate::{Failure, image};
-
-/// How often in a row a connection is retried after the line dropped. Including the pauses this takes longer
-/// than a board needs to notice that the line is gone.
-pub(super) const RETRIES: u32 = 6;
 
 impl Push {
     /// Sends the push, over several connections if necessary, as long as each makes progress.

@@ -6,21 +6,10 @@ use std::path::{Path, PathBuf};
 
 use nodlet_rootfs::parcel::Parcel;
 
-use super::blocks::Compared;
+use super::archive::Archive;
 use super::options::Push;
 use crate::Failure;
 use crate::files::{self, Object};
-
-/// An archive to push.
-pub(super) struct Archive {
-    pub(super) path: PathBuf,
-    pub(super) parcel: Parcel,
-    /// Bytes of the archive that were sent; `spared` bytes were not, because the board has them.
-    pub(super) sent: u64,
-    pub(super) spared: u64,
-    /// Results of comparisons with the board's layers, by the layer's name in the archive.
-    pub(super) compared: BTreeMap<String, Compared>,
-}
 
 impl Push {
     /// Reads the manifests and opens the archives. Errors in files are reported before anything is sent.

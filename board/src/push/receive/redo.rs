@@ -20,7 +20,7 @@ use nodlet_rootfs::{Before, Digest, Store};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::Manifest;
+use super::manifest::Manifest;
 use crate::files::Object;
 use crate::{Failure, apply};
 

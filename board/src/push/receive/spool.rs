@@ -24,7 +24,9 @@ use nodlet_rootfs::parcel::{self, Part};
 use nodlet_rootfs::{BASES_MAX, Digest, Image, Source, Store};
 
 use super::base::Base;
-use super::{Coming, End, Missing, Offer, refused};
+use super::end::{End, refused};
+use super::missing::{Coming, Missing};
+use super::offer::Offer;
 use crate::push::frames::invalid;
 use crate::{Failure, image};
 

@@ -1,3 +1,9 @@
+use nodlet_kube::manifest::Validation;
+use nodlet_rootfs::Digest;
+use nodlet_rootfs::parcel::Part;
+
+use super::base::Base;
+use super::offer::first;
 use super::*;
 
 fn platform() -> Platform {
