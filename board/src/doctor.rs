@@ -3,9 +3,9 @@
 //!
 //! Read next: `doctor/features.rs`, the table of what a kernel must have.
 
+use std::io;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use std::{fs, io};
 
 use lexopt::{Parser, ValueExt};
 
@@ -14,6 +14,7 @@ use crate::{Failure, Outcome, Verb, output};
 
 mod cgroups;
 mod config;
+mod facts;
 mod features;
 mod firewall;
 mod kernel;
@@ -25,7 +26,8 @@ mod probe;
 mod report;
 mod storage;
 
-use self::config::{Config, Version};
+use self::config::Config;
+use self::facts::Machine;
 use self::report::{Area, Check, Report, Verdict};
 
 pub(crate) const VERB: Verb = Verb {
@@ -177,49 +179,10 @@ fn of_machine(root: &Path) -> Report {
     Report { subject: format!("Linux {} on {}{user}", machine.release, std::env::consts::ARCH), checks }
 }
 
-/// The facts about the machine that several checks use.
-struct Machine {
-    root: PathBuf,
-    is_root: bool,
-    release: String,
-    version: Option<Version>,
-    /// The configuration of the running kernel, and the file that it was read from.
-    config: Option<(PathBuf, Config)>,
-    command_line: String,
-    /// The content of /proc/filesystems.
-    filesystems: String,
-    mounts: Vec<mounts::Mount>,
-    /// The nearest existing directory at or above the one for images and pods.
-    data: PathBuf,
-    /// A directory for trials on the same file system; `None` unless run as root.
-    scratch: Option<probe::Scratch>,
-}
-
-impl Machine {
-    fn observe(root: &Path) -> Machine {
-        // An unreadable file counts as empty: the check that needs its content reports that.
-        let text = |path: &str| fs::read_to_string(path).unwrap_or_default();
-        let release = text("/proc/sys/kernel/osrelease").trim().to_owned();
-        let is_root = nix::unistd::geteuid().is_root();
-        let root = std::path::absolute(root).unwrap_or_else(|_| root.to_owned());
-        let data = storage::nearest(&root.join("var/lib/nodlet"));
-        Machine {
-            is_root,
-            version: Version::parse(&release),
-            config: kernel::config(&release),
-            command_line: text("/proc/cmdline"),
-            filesystems: text("/proc/filesystems"),
-            mounts: mounts::parse(&text("/proc/self/mountinfo")),
-            scratch: if is_root { probe::Scratch::new(&data).ok() } else { None },
-            root,
-            release,
-            data,
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
     use super::*;
 
     fn parse(line: &str) -> Result<Arguments, String> {

@@ -4,7 +4,7 @@ use std::fs;
 use std::io;
 use std::path::Path;
 
-use super::Machine;
+use super::facts::Machine;
 use super::mounts::Mount;
 use super::probe::{Probe, Tried};
 use super::report::{Area, Check, Verdict};

@@ -4,7 +4,7 @@
 use std::fmt;
 use std::fs::File;
 use std::io::{self, Read};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use flate2::read::MultiGzDecoder;
 
@@ -182,6 +182,21 @@ fn limited(from: &mut dyn Read) -> Result<Vec<u8>, ConfigError> {
     let mut bytes = Vec::new();
     from.take(BYTES_MAX + 1).read_to_end(&mut bytes).map_err(ConfigError::Read)?;
     if bytes.len() as u64 > BYTES_MAX { Err(ConfigError::TooLarge) } else { Ok(bytes) }
+}
+
+/// Finds the configuration of the running kernel.
+pub(super) fn running(release: &str) -> Option<(PathBuf, Config)> {
+    let places = [
+        "/proc/config.gz".to_owned(),
+        format!("/boot/config-{release}"),
+        format!("/lib/modules/{release}/config"),
+        format!("/usr/lib/modules/{release}/config"),
+    ];
+    // An unreadable configuration counts as missing: the running kernel can be probed without it.
+    places
+        .into_iter()
+        .map(PathBuf::from)
+        .find_map(|path| Config::read(&path).ok().map(|config| (path, config)))
 }
 
 #[cfg(test)]

@@ -2,29 +2,14 @@
 //! the kernel and its files list.
 
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
-use super::Machine;
-use super::config::{Config, Setting};
+use super::config::Setting;
+use super::facts::Machine;
 use super::features::{FEATURES, Feature, judge_version, options};
 use super::probe::{self, Probe, Tried};
 use super::report::{Area, Check, Verdict};
 use super::{cgroups, mounts};
-
-/// Finds the configuration of the running kernel.
-pub(super) fn config(release: &str) -> Option<(PathBuf, Config)> {
-    let places = [
-        "/proc/config.gz".to_owned(),
-        format!("/boot/config-{release}"),
-        format!("/lib/modules/{release}/config"),
-        format!("/usr/lib/modules/{release}/config"),
-    ];
-    // An unreadable configuration counts as missing: the running kernel can be probed without it.
-    places
-        .into_iter()
-        .map(PathBuf::from)
-        .find_map(|path| Config::read(&path).ok().map(|config| (path, config)))
-}
 
 /// All checks of the running kernel.
 pub(super) fn checks(machine: &Machine) -> Vec<Check> {

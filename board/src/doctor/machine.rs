@@ -8,7 +8,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use nodlet_core::time::Timestamp;
 
-use super::Machine;
+use super::facts::Machine;
 use super::report::{Area, Check, Verdict};
 
 /// 2024-01-01: a clock that shows an earlier time has never been set.

@@ -7,7 +7,7 @@ use std::io;
 use nodlet_host::network::{Network, NetworkError};
 use nodlet_host::paths::Paths;
 
-use super::Machine;
+use super::facts::Machine;
 use super::firewall::{self, Chain};
 use super::report::{Area, Check, Verdict};
 

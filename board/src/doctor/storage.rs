@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use nix::sys::statvfs::statvfs;
 use nodlet_rootfs::{Store, StoreError};
 
-use super::Machine;
+use super::facts::Machine;
 use super::mounts::{self, Mount};
 use super::probe::{self, Tried};
 use super::report::{Area, Check, Verdict};
@@ -20,11 +20,6 @@ const BYTES_FEW: u64 = 64 * 1024 * 1024;
 const BYTES_NONE: u64 = 4 * 1024 * 1024;
 /// The fewest free inodes without a warning. A pod takes some ten inodes; a loaded image takes one per layer.
 const INODES_FEW: u64 = 1000;
-
-/// The nearest existing directory at or above a path.
-pub(super) fn nearest(path: &Path) -> PathBuf {
-    path.ancestors().find(|path| path.is_dir()).unwrap_or(Path::new("/")).to_owned()
-}
 
 /// All checks of the data directory.
 pub(super) fn checks(machine: &Machine) -> Vec<Check> {
@@ -338,11 +333,5 @@ mod tests {
             let judged = check.as_ref().map(|check| (check.verdict, check.found.as_str()));
             assert_eq!(judged, expected, "{life:?}");
         }
-    }
-
-    #[test]
-    fn the_nearest_directory_that_exists_is_looked_at() {
-        assert_eq!(nearest(Path::new("/no/such/directory")), Path::new("/"));
-        assert_eq!(nearest(Path::new("/proc/self/none")), Path::new("/proc/self"));
     }
 }
