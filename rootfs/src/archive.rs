@@ -9,9 +9,9 @@ use std::io;
 use serde::{Deserialize, Serialize};
 
 use crate::config::Document;
-use crate::members::TarError;
 use crate::platform::Platform;
 use crate::reference::{Digest, DigestError, Reference};
+use crate::tar_error::{TarError, is_cut_off};
 
 mod manifest;
 pub(crate) mod source;
@@ -105,11 +105,6 @@ impl fmt::Display for ArchiveError {
             ),
         }
     }
-}
-
-/// Whether the stream ended prematurely.
-pub(crate) fn is_cut_off(error: &io::Error) -> bool {
-    error.kind() == io::ErrorKind::UnexpectedEof
 }
 
 impl std::error::Error for ArchiveError {

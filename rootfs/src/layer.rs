@@ -6,12 +6,12 @@
 use std::fmt;
 use std::io::{self, Read};
 
-use crate::archive::is_cut_off;
 use crate::compression::{Digesting, peek};
 use crate::content::{ContentError, File};
 use crate::erofs::{Attributes, ErofsError, Finished, Namespace, S_IFBLK, S_IFCHR, S_IFIFO, Writer, Xattrs};
-use crate::members::{Kind, Member, Members, TarError, shown};
+use crate::members::{Kind, Member, Members};
 use crate::reference::Digest;
+use crate::tar_error::{TarError, is_cut_off, shown};
 use crate::tree::{Bounds, Child, MARK, OtherKind, Place, ROOT, Tree};
 
 /// The longest target of a symbolic link, in bytes.

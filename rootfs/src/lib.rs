@@ -33,6 +33,7 @@ mod platform;
 mod reference;
 mod signal;
 mod store;
+mod tar_error;
 #[cfg(test)]
 mod testing;
 mod tree;
@@ -45,8 +46,8 @@ pub use layer::LayerError;
 pub use load::{
     BASES_MAX, LoadError, LoadOptions, Loaded, Progress, Refusal, Source, Unpacker, unpack_as_told,
 };
-pub use members::TarError;
 pub use platform::{Platform, PlatformError};
 pub use reference::{Digest, DigestError, Reference, ReferenceError};
 pub use signal::signal_of;
 pub use store::{Before, Image, RemoveError, Removed, Store, StoreError, Usage};
+pub use tar_error::TarError;

@@ -5,24 +5,22 @@
 //! a size in a PAX record must mean the same here as to the tools that made the archive (Go's, mostly).
 //! `layer` and `archive` interpret the members.
 
-use std::fmt;
 use std::io::{self, Read};
 use std::ops::Range;
 
 use tar::{EntryType, GnuExtSparseHeader, Header};
 
-use crate::archive::is_cut_off;
+use crate::tar_error::{TarError, shown};
 
 mod sparse;
 
+use sparse::SEGMENTS_MAX;
 pub(crate) use sparse::Segment;
 
 const BLOCK: u64 = 512;
 /// The most bytes of long names, long links and PAX records of one member. Linux caps a file's extended
 /// attributes at 64 KiB, and base64 and names add to that.
 const EXTENSION_MAX: u64 = 256 * 1024;
-/// The most holes and pieces of one sparse file.
-const SEGMENTS_MAX: usize = 16 * 1024;
 
 // The ranges of numbers in a header.
 const MODE: Range<usize> = 100..108;
@@ -71,75 +69,8 @@ pub(crate) struct Member {
     pub(crate) offset: u64,
 }
 
-/// Why the stream is not an acceptable tar archive.
-#[derive(Debug)]
-pub enum TarError {
-    /// The stream could not be read further.
-    Read {
-        /// The offset in the uncompressed archive.
-        offset: u64,
-        /// The error of reading.
-        source: io::Error,
-    },
-    /// A header is inconsistent.
-    Header {
-        /// The offset in the uncompressed archive.
-        offset: u64,
-        /// The field at fault, and the expected value.
-        problem: String,
-    },
-    /// A well-formed member is rejected.
-    Member {
-        /// The member's name.
-        path: String,
-        /// What is wrong with the member.
-        problem: String,
-    },
-}
-
-impl fmt::Display for TarError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            TarError::Read { offset: 0, source } if is_cut_off(source) => {
-                write!(
-                    f,
-                    "read the archive: it has fewer bytes than the first header of a tar archive; make one with \
-                     podman save, docker save, buildah push or skopeo copy"
-                )
-            }
-            TarError::Read { offset, source } if is_cut_off(source) => {
-                write!(
-                    f,
-                    "read the archive at byte {offset}: it is cut off; copy it, or save the image, again"
-                )
-            }
-            TarError::Read { offset, .. } => write!(f, "read the tar archive at byte {offset}"),
-            TarError::Header { offset, problem } => {
-                write!(f, "read the tar header at byte {offset}: {problem}")
-            }
-            TarError::Member { path, problem } => write!(f, "read tar member {path}: {problem}"),
-        }
-    }
-}
-
-impl std::error::Error for TarError {
-    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
-        match self {
-            TarError::Read { source, .. } if is_cut_off(source) => None,
-            TarError::Read { source, .. } => Some(source),
-            TarError::Header { .. } | TarError::Member { .. } => None,
-        }
-    }
-}
-
 fn is_empty(block: &[u8]) -> bool {
     block.iter().all(|byte| *byte == 0)
-}
-
-/// Formats the bytes of a name for people.
-pub(crate) fn shown(name: &[u8]) -> String {
-    let text: String = String::from_utf8_lossy(name).chars().take(256).collect();
-    text.escape_debug().to_string()
 }
 
 /// A function that skips unneeded data.

@@ -6,7 +6,8 @@
 
 use std::collections::{BTreeMap, HashMap};
 
-use crate::erofs::{Attributes, Namespace, Nid};
+use crate::erofs::attributes::{Attributes, Nid};
+use crate::erofs::xattr::Namespace;
 
 /// The longest name of a file, in bytes.
 const NAME_MAX: usize = 255;
@@ -219,7 +220,7 @@ impl Tree {
         name: Box<[u8]>,
         target: &[u8],
     ) -> Result<(), String> {
-        let shown = crate::members::shown(target);
+        let shown = crate::tar_error::shown(target);
         let missing = || format!("hard link to {shown}, which does not precede it in this layer");
         let mut components = clean(target)?;
         let Some(last) = components.pop() else { return Err(missing()) };
@@ -298,7 +299,7 @@ impl Tree {
                     continue;
                 }
                 Some(Child::Other { .. }) => {
-                    return Err(format!("its parent {} is not a directory", crate::members::shown(&name)));
+                    return Err(format!("its parent {} is not a directory", crate::tar_error::shown(&name)));
                 }
                 Some(Child::Whiteout) | None if !make => return Ok(None),
                 Some(Child::Whiteout) | None => self.directory(at, &name)?,

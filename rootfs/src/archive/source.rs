@@ -9,7 +9,8 @@ use std::os::fd::{AsFd, OwnedFd};
 
 use super::{ArchiveError, DOCUMENT_MAX, DOCUMENTS_MAX, Documents};
 use crate::assemble::open_in_root;
-use crate::members::{Kind, Member, Members, shown};
+use crate::members::{Kind, Member, Members};
+use crate::tar_error::shown;
 
 /// The most members of one archive.
 const MEMBERS_MAX: usize = 8 * 1024;

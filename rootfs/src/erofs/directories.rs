@@ -3,10 +3,11 @@
 //! Two passes use the same order. The first assigns each directory its place, which depends only on the
 //! lengths of its names. The second writes, when every inode that a name can refer to has its number.
 
-use super::{
-    Attributes, BLOCK, ErofsError, FLAT_INLINE, FLAT_PLAIN, INODE, Inode, Namespace, Nid, ROOT_INODE,
-    S_IFDIR, SLOT, Writer,
+use super::attributes::{Attributes, Nid};
+use super::writer::{
+    BLOCK, BUFFER, ErofsError, FLAT_INLINE, FLAT_PLAIN, INODE, Inode, ROOT_INODE, S_IFDIR, SLOT, Writer,
 };
+use super::xattr::Namespace;
 use crate::tree::{Child, DirectoryIndex, OtherKind, ROOT, Tree};
 
 /// The size of a directory entry without its name.
@@ -129,7 +130,7 @@ impl Writer {
             }
             pending.resize((place.nid * SLOT - pending_at) as usize, 0);
             pending.extend_from_slice(&bytes);
-            if pending.len() >= super::BUFFER {
+            if pending.len() >= BUFFER {
                 self.file.write_at(&pending, pending_at)?;
                 pending_at += pending.len() as u64;
                 pending.clear();

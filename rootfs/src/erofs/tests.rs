@@ -1,5 +1,8 @@
+use super::finish::crc32c;
+use super::writer::SUPERBLOCK;
 use super::*;
 use crate::content::Content;
+use crate::reference::Digest;
 use crate::testing::Scratch;
 use crate::tree::{Bounds, Tree};
 

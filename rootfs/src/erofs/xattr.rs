@@ -50,7 +50,7 @@ pub(super) fn size_of_count(count: u16) -> usize {
 impl Xattrs {
     /// Adds one attribute.
     pub(crate) fn push(&mut self, namespace: Namespace, name: &[u8], value: &[u8]) -> Result<(), String> {
-        let shown = || crate::members::shown(name);
+        let shown = || crate::tar_error::shown(name);
         let name_length = u8::try_from(name.len())
             .map_err(|_| format!("extended attribute {}…: a name of more than {NAME_MAX} bytes", shown()))?;
         if name.contains(&0) {

@@ -5,7 +5,10 @@ use std::io::{self, Read};
 
 use tar::GnuSparseHeader;
 
-use super::SEGMENTS_MAX;
+use crate::tar_error::shown;
+
+/// The most holes and pieces of one sparse file.
+pub(super) const SEGMENTS_MAX: usize = 16 * 1024;
 
 /// A segment of a file: data that is stored in the archive, or zeros.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -45,9 +48,8 @@ impl Map {
     /// Processes a record `GNU.sparse.<name>`.
     pub(super) fn pax_record(&mut self, name: &[u8], value: &[u8]) -> Result<(), String> {
         let number = |value: &[u8]| {
-            decimal(value).ok_or_else(|| {
-                format!("PAX record GNU.sparse.{}: must be a decimal number", super::shown(name))
-            })
+            decimal(value)
+                .ok_or_else(|| format!("PAX record GNU.sparse.{}: must be a decimal number", shown(name)))
         };
         match name {
             b"major" => match number(value)? {
