@@ -241,7 +241,7 @@ fn docker_manifest(bytes: &[u8]) -> Result<Vec<DockerImage>, ArchiveError> {
         && from_json::<OneImage>(member, bytes)?.schema_version.is_some()
     {
         return Err(ArchiveError::Foreign {
-            problem: "it is what `skopeo copy … dir:` and `podman save --format docker-dir` write, which is not taken: \
+            problem: "it is what `skopeo copy … dir:` and `podman save --format docker-dir` write, which is not supported: \
                       save it as a docker-archive, an oci-archive or an OCI image layout (oci:DIR, oci-dir)"
                 .to_owned(),
         });

@@ -174,7 +174,7 @@ impl<'a> Rebuilt<'a> {
     /// Reads the next piece. Returns `false` at the end of the file.
     fn next_piece(&mut self) -> io::Result<bool> {
         if self.left > 0 || self.at < self.piece.len() {
-            return Err(invalid("a piece makes less or more than it says"));
+            return Err(invalid("a piece does not make the declared number of bytes"));
         }
         let mut length = Vec::with_capacity(size_of::<u32>());
         (&mut self.pieces).take(size_of::<u32>() as u64).read_to_end(&mut length)?;
@@ -231,7 +231,7 @@ impl<'a> Rebuilt<'a> {
             _ => return Err(invalid("a piece with an unknown instruction")),
         };
         if length == 0 || length > self.left {
-            return Err(invalid("a piece makes less or more than it says"));
+            return Err(invalid("a piece does not make the declared number of bytes"));
         }
         self.left -= length;
         self.given += length;

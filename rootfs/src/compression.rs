@@ -44,7 +44,7 @@ impl Format {
     pub(crate) fn refusal(self) -> Option<String> {
         match self {
             Format::Foreign(name) => Some(format!(
-                "it is compressed with {name}, which is not taken: decompress it with `{name} -d` first, or compress \
+                "{name} compression is not supported: decompress it with `{name} -d` first, or compress \
                  it with gzip or zstd"
             )),
             Format::Gzip | Format::Zstd | Format::Tar | Format::Other => None,

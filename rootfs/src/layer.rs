@@ -210,7 +210,7 @@ fn attributes(member: &Member, warn: &mut dyn FnMut(String)) -> Result<Attribute
         match Namespace::split(name) {
             // Such attributes would tell overlayfs where to look for other files.
             Some((Namespace::Trusted | Namespace::User, rest)) if rest.starts_with(b"overlay.") => {
-                warn(left_out("it means something to overlayfs"));
+                warn(left_out("its name is reserved for overlayfs"));
             }
             Some((Namespace::Trusted, rest)) if rest == MARK => {
                 warn(left_out("it means something to nodlet"));

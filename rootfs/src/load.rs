@@ -228,7 +228,10 @@ impl fmt::Display for LoadError {
                 }
             }
             LoadError::Unbelievable { problem } => {
-                write!(f, "unpack the archive: the process that reads it says {problem}")
+                write!(
+                    f,
+                    "unpack the archive: the process that reads it reported an invalid result: {problem}"
+                )
             }
             LoadError::NotEnoughSpace { path, needed, free } => write!(
                 f,
@@ -535,30 +538,30 @@ fn check(unpacked: &Unpacked, request: &Request, staging: &Path) -> Result<(), L
         // Files with a number below `first` belong to another archive.
         let its_own = unpack::layer_number(name).is_some_and(|number| number >= request.first);
         if !its_own || !is_file() || !names.insert(name) {
-            return Err(wrong(format!("that a layer is in {name:?}")));
+            return Err(wrong(format!("layer file {name:?}")));
         }
         // An archive must not replace layers that other images use.
         if request.present.contains(layer) {
-            return Err(wrong(format!("that it has written layer {layer}, which is there")));
+            return Err(wrong(format!("layer {layer}, which the store already has")));
         }
     }
     for image in &unpacked.images {
         let id = Digest::of(image.config.as_bytes());
         if id != image.id {
-            return Err(wrong(format!("that the configuration of image {} is that of {id}", image.id)));
+            return Err(wrong(format!("the configuration of image {} has the digest {id}", image.id)));
         }
         let document = Document::parse(image.config.as_bytes())
             .map_err(|error| error.to_string())
             .and_then(|document| document.config.check().map(|()| document))
-            .map_err(|error| wrong(format!("that image {id} has a configuration: {error}")))?;
+            .map_err(|error| wrong(format!("the configuration of image {id}: {error}")))?;
         let layers = image.layers.iter().map(|layer| &layer.diff_id);
         if !layers.clone().eq(&document.diff_ids) {
-            return Err(wrong(format!("that image {id} has other layers than its configuration")));
+            return Err(wrong(format!("the layers of image {id} differ from its configuration")));
         }
         let there =
             |layer: &&Digest| unpacked.staged.contains_key(*layer) || request.present.contains(*layer);
         if let Some(layer) = layers.clone().find(|layer| !there(layer)) {
-            return Err(wrong(format!("that image {id} is complete, without layer {layer}")));
+            return Err(wrong(format!("image {id} lacks layer {layer}")));
         }
     }
     Ok(())

@@ -311,7 +311,7 @@ impl Tree {
     /// The directory with this name, which is created if it does not exist.
     fn directory(&mut self, parent: DirectoryIndex, name: &[u8]) -> Result<DirectoryIndex, String> {
         if name.len() > NAME_MAX {
-            return Err(format!("a name of {} bytes: at most {NAME_MAX} are possible", name.len()));
+            return Err(format!("the name has {} bytes, the limit is {NAME_MAX}", name.len()));
         }
         let opaque = match self.directories[parent].children.get(name) {
             Some(Child::Directory(index)) => return Ok(*index),
@@ -379,7 +379,7 @@ impl Tree {
 /// the root is rejected.
 fn clean(path: &[u8]) -> Result<Vec<&[u8]>, String> {
     if path.len() > PATH_MAX {
-        return Err(format!("a path of {} bytes: at most {PATH_MAX} are possible", path.len()));
+        return Err(format!("the path has {} bytes, the limit is {PATH_MAX}", path.len()));
     }
     if path.contains(&0) {
         return Err("a name with a NUL byte".to_owned());
@@ -393,7 +393,7 @@ fn clean(path: &[u8]) -> Result<Vec<&[u8]>, String> {
                 None => return Err("would lie outside of the root file system".to_owned()),
             },
             name if name.len() > NAME_MAX => {
-                return Err(format!("a name of {} bytes: at most {NAME_MAX} are possible", name.len()));
+                return Err(format!("the name has {} bytes, the limit is {NAME_MAX}", name.len()));
             }
             name => components.push(name),
         }

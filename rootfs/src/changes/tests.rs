@@ -210,9 +210,9 @@ fn pieces_that_cannot_be_are_rejected() {
     for (pieces, expected) in [
         (piece(3, b"\0\0\x04abc"), "is cut off"),
         (piece(4, b"\0\0\x03abc"), "is cut off"),
-        (piece(2, b"\0\0\x03abc"), "less or more"),
-        (piece(3, b"\0\0\x03abc\0"), "less or more"),
-        (piece(3, b"\0\0\0"), "less or more"),
+        (piece(2, b"\0\0\x03abc"), "the declared number of bytes"),
+        (piece(3, b"\0\0\x03abc\0"), "the declared number of bytes"),
+        (piece(3, b"\0\0\0"), "the declared number of bytes"),
         (piece(0, b"\0\0\x03abc"), "makes nothing"),
         (piece(3, b"\x02"), "unknown instruction"),
         (piece(3, b"\x01\0"), "is cut off"),

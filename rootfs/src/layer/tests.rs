@@ -299,7 +299,7 @@ fn names_stay_within_the_root() {
         "unpack a: the target of a symbolic link must be 1 to 4095 bytes, none NUL",
     );
     let long = "n".repeat(256);
-    let shown = format!("unpack {long}: a name of 256 bytes: at most 255 are possible");
+    let shown = format!("unpack {long}: the name has 256 bytes, the limit is 255");
     refused(TarBuilder::new().file(&long, ""), &shown);
     refused(TarBuilder::new().file(".", ""), "unpack .: the root can only be a directory");
 }

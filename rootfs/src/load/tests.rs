@@ -213,11 +213,11 @@ fn damaged_and_foreign_archives_are_refused() {
             .file("manifest.json", manifest),
         &amd64(),
         "read the archive: it is what `skopeo copy … dir:` and `podman save --format docker-dir` write, which is not \
-         taken: save it as a docker-archive, an oci-archive or an OCI image layout (oci:DIR, oci-dir)",
+         supported: save it as a docker-archive, an oci-archive or an OCI image layout (oci:DIR, oci-dir)",
     );
     for (name, bytes) in [("xz", &b"\xfd7zXZ\0\0\x04"[..]), ("bzip2", b"BZh91AY&SY")] {
         let expected = format!(
-            "it is compressed with {name}, which is not taken: decompress it with `{name} -d` first, or compress it \
+            "{name} compression is not supported: decompress it with `{name} -d` first, or compress it \
              with gzip or zstd"
         );
         for outcome in load_both(bytes, &amd64()) {
@@ -536,7 +536,7 @@ fn who_makes_an_archive_does_not_fill_the_screen_with_warnings() {
     assert_eq!(warnings.len(), 16);
     assert_eq!(
         warnings[0],
-        "0: extended attribute user.overlay.redirect is left out: it means something to overlayfs"
+        "0: extended attribute user.overlay.redirect is left out: its name is reserved for overlayfs"
     );
     assert_eq!(warnings[15], "there is more to warn of, which is not listed");
 }

@@ -86,22 +86,22 @@ fn layers() -> Vec<Case> {
         with_layer(
             "a name of 64 KiB",
             tar().file(&long, ""),
-            ": a path of 65536 bytes: at most 4096 are possible",
+            ": the path has 65536 bytes, the limit is 4096",
         ),
         with_layer(
             "a name of 64 KiB in a PAX record",
             with_pax(&[("path", &long)], "a", b""),
-            ": a path of 65536 bytes: at most 4096 are possible",
+            ": the path has 65536 bytes, the limit is 4096",
         ),
         with_layer(
             "a component of 4000 bytes",
             tar().file(&"n".repeat(4000), ""),
-            ": a name of 4000 bytes: at most 255 are possible",
+            ": the name has 4000 bytes, the limit is 255",
         ),
         with_layer(
             "directories 3000 deep",
             tar().directory(&deep),
-            ": a path of 6000 bytes: at most 4096 are possible",
+            ": the path has 6000 bytes, the limit is 4096",
         ),
         // The archive has ten kilobytes when compressed, and would become a hundred thousand directories.
         with_layer(
