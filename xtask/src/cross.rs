@@ -79,7 +79,7 @@ fn shipped() -> Result<Vec<String>, Failure> {
     let crates = match (std::env::var_os("CARGO_HOME"), std::env::var_os("HOME")) {
         (Some(home), _) => PathBuf::from(home),
         (None, Some(home)) => Path::new(&home).join(".cargo"),
-        (None, None) => return Err("neither CARGO_HOME nor HOME says where the crates are".into()),
+        (None, None) => return Err("neither CARGO_HOME nor HOME is set".into()),
     };
     let from_to = [
         (crates.join("registry/src"), "/crates"),

@@ -232,7 +232,7 @@ fn maintainer() -> Result<String, Failure> {
     match (variable("DEBFULLNAME"), variable("DEBEMAIL")) {
         (Some(name), Some(mail)) => Ok(format!("{name} <{mail}>")),
         (_, _) => Ok(output(Command::new("git").args(["log", "-1", "--format=%an <%ae>"]))
-            .map_err(|_| "say who maintains the package: DEBFULLNAME and DEBEMAIL are not set, and there is no commit")?
+            .map_err(|_| "package maintainer unknown: set DEBFULLNAME and DEBEMAIL, or commit first")?
             .trim()
             .to_owned()),
     }
