@@ -199,7 +199,7 @@ fn of_two_pushes_at_once_one_is_told_to_wait_its_turn() {
     let plain = Line::new(&device, "plain", "cat");
     let before = state(&device);
     let refused = plain.refused(&device, &["push", BOARD, path(&archive)]);
-    assert!(refused.contains("another push to this board is under way"), "{refused}");
+    assert!(refused.contains("another push to this board is running"), "{refused}");
     assert_eq!(state(&device), before);
     fs::write(&gate, "").expect("opened");
     assert!(first.wait().expect("a child").success());
@@ -219,7 +219,7 @@ fn a_disk_without_room_says_so_before_anything_is_sent() {
         .expect("written");
     let before = state(&device);
     let refused = line.refused(&device, &["push", BOARD, path(&archive)]);
-    assert!(refused.contains("the board's disk has no room: the layers have 3.0 MB"), "{refused}");
+    assert!(refused.contains("not enough space on the board's disk: the layers need 3.0 MB"), "{refused}");
     assert_eq!(state(&device), before);
 }
 
@@ -382,7 +382,7 @@ fn an_update_is_sent_with_its_signature_and_the_boards_verdict_is_passed_on() {
     for (words, expected) in [
         (vec!["--system", path(&program), "--signature", path(&other)], "other.minisig is no signature"),
         (vec!["--system", "nowhere"], "failed to read nowhere"),
-        (vec!["--system", "/"], "/ is no file"),
+        (vec!["--system", "/"], "/ is not a file"),
         (vec!["--system", path(&program), "--dry-run"], "--dry-run does not go together with --system"),
         (vec!["--system", path(&program), "web.yaml"], "--system goes alone"),
     ] {

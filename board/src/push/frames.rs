@@ -91,7 +91,7 @@ impl<R: Read, W: Write> Wire<R, W> {
     pub(crate) fn message(&mut self) -> io::Result<Value> {
         match self.hear()? {
             Frame::Message(message) => Ok(message),
-            Frame::Piece(_) => Err(invalid("a piece of a layer came where a message was due")),
+            Frame::Piece(_) => Err(invalid("expected a message, got a piece of a layer")),
         }
     }
 }

@@ -110,7 +110,7 @@ impl Receiver {
             Err(End::Busy) => self.tell(&End::busy()),
             Err(End::Wire(error)) => {
                 let again = error.kind() != io::ErrorKind::InvalidData;
-                let why = format!("the board could not go on: {error}");
+                let why = format!("the board cannot continue: {error}");
                 let _ = self.tell(&json!({"error": why, "again": again}));
                 Err(error)
             }
@@ -186,7 +186,7 @@ impl Receiver {
                     have += bytes.len() as u64;
                 }
                 Frame::Piece(_) => return Err(invalid("a piece goes beyond its layer").into()),
-                Frame::Message(_) => return Err(invalid("a message came where a layer was due").into()),
+                Frame::Message(_) => return Err(invalid("expected a piece of a layer, got a message").into()),
             }
         }
         Ok(())
@@ -233,8 +233,8 @@ impl Receiver {
                     let kept = file.write_all(&record).inspect_err(|_| drop(spool.forget_changes(missing)));
                     kept.map_err(refused("keep the changed blocks of a layer"))?;
                 }
-                Frame::Piece(_) => return Err(invalid("a piece makes nothing of its layer").into()),
-                Frame::Message(_) => return Err(invalid("a message came where a layer was due").into()),
+                Frame::Piece(_) => return Err(invalid("a piece makes no bytes of its layer").into()),
+                Frame::Message(_) => return Err(invalid("expected a piece of a layer, got a message").into()),
             }
         }
         Ok(())
@@ -321,7 +321,7 @@ fn finish(root: &Path, spool: &Spool) -> Result<(), End> {
     let applied = Paths::new(root).applied_manifests();
     let places = Places { spool: &spool.directory, applied: &applied };
     match finished(redo, places, &store, &Client::local(root)) {
-        Ok(_) => eprintln!("a push that was interrupted is carried out"),
+        Ok(_) => eprintln!("completed an interrupted push"),
         // The push is still unfinished, and the next push must not replace its record.
         Err(end) if Redo::is_there(&spool.directory) => return Err(end),
         Err(End::Refused(why)) => eprintln!("a push that was interrupted: {why}"),

@@ -49,7 +49,7 @@ impl Push {
             let Some(pause) = retries.pause(reached) else {
                 let why = text.strip_prefix("error: ").unwrap_or(&text);
                 return Err(Failure::disconnected(match retries.reached {
-                    Some(_) => format!("{why}; push again to go on from there"),
+                    Some(_) => format!("{why}; push again to continue"),
                     None => why.to_owned(),
                 }));
             };
@@ -393,8 +393,9 @@ fn layer_of<'a>(archive: &'a mut Archive, member: &str) -> Result<Layer<'a>, Fai
 /// Converts an archive's documents, which are JSON, to text.
 fn texts(documents: DocumentTexts, archive: &Archive) -> Result<Value, Failure> {
     let text = |(name, bytes): (String, Vec<u8>)| {
-        let text = String::from_utf8(bytes)
-            .map_err(|_| Failure::new(format!("{}: {name} in it is no text", archive.path.display())))?;
+        let text = String::from_utf8(bytes).map_err(|_| {
+            Failure::new(format!("{}: {name} in the archive is not text", archive.path.display()))
+        })?;
         Ok((name, Value::String(text)))
     };
     documents.into_iter().map(text).collect::<Result<serde_json::Map<_, _>, _>>().map(Value::Object)

@@ -35,7 +35,7 @@ impl Update {
         let program = File::open(&self.program).map_err(failed)?;
         let metadata = program.metadata().map_err(failed)?;
         if !metadata.is_file() {
-            return Err(Failure::new(format!("{name} is no file: --system takes a nodlet program")));
+            return Err(Failure::new(format!("{name} is not a file: --system takes a nodlet program")));
         }
         let total = signature.len() as u64 + metadata.len();
         let mut arguments: Vec<OsString> = ["system", "install", "-"].map(OsString::from).into();
@@ -92,7 +92,7 @@ fn read_signature(path: &Path) -> Result<Vec<u8>, Failure> {
     match text.starts_with(COMMENT) && text.iter().filter(|byte| **byte == b'\n').count() == 4 {
         true => Ok(text),
         false => Err(Failure::new(format!(
-            "{name} is no signature of minisign's: it must have the four lines that `minisign -Sm FILE` writes"
+            "{name} is not a minisign signature: it must have the four lines that `minisign -Sm FILE` writes"
         ))),
     }
 }

@@ -21,7 +21,7 @@ pub(super) enum End {
 impl End {
     /// The message to a sender if another push is running.
     pub(super) fn busy() -> Value {
-        json!({"error": "another push to this board is under way: push again when it is done", "again": true})
+        json!({"error": "another push to this board is running: retry when it has finished", "again": true})
     }
 }
 

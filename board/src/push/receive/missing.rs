@@ -54,7 +54,7 @@ impl Missing {
 pub(super) fn settle(missing: &mut [Missing], message: &Value) -> io::Result<()> {
     let sizes = message["sizes"].as_array().map_or(&[][..], Vec::as_slice);
     if sizes.len() != missing.len() {
-        return Err(invalid("sizes of other layers came than were asked for"));
+        return Err(invalid("the sizes do not match the requested layers"));
     }
     for (missing, size) in missing.iter_mut().zip(sizes) {
         missing.coming = match (size.as_u64(), size["changes"].as_u64(), size["made"].as_u64()) {

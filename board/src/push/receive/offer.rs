@@ -72,7 +72,7 @@ impl Offer {
                 Object { value: manifest["object"].clone(), place: text("place")?, warnings: Vec::new() };
             // The record has one object per manifest, and each is applied or rolled back separately.
             if object.value["kind"].as_str().is_some_and(|kind| kind.ends_with("List")) {
-                return Err(invalid("a list came where an object was due").into());
+                return Err(invalid("expected an object, got a list").into());
             }
             redo::settle_name(&mut object.value)?;
             manifests.push(Manifest { namespace: text("namespace")?, object });

@@ -177,7 +177,7 @@ impl Redo {
 
     /// Applies all manifests, or restores the previous state, and removes the record.
     pub(super) fn carry_out(mut self, places: Places<'_>, steps: Steps<'_>) -> io::Result<Ended> {
-        let mut why = "the push was taken back before".to_owned();
+        let mut why = "the push had already been rolled back".to_owned();
         if !self.back {
             match self.forward(steps.apply) {
                 Ok(done) => {
@@ -257,7 +257,7 @@ fn file_of(manifest: &Manifest) -> io::Result<String> {
     let namespace = &manifest.namespace;
     // The agent has validated the manifests; this only prevents paths out of its directory.
     if name.is_empty() || name.contains('/') || namespace.contains('/') {
-        return Err(io::Error::other(format!("{}: no name of an object", manifest.object.place)));
+        return Err(io::Error::other(format!("{}: invalid object name", manifest.object.place)));
     }
     Ok(manifest.object.kind().row().file(namespace, name))
 }

@@ -159,7 +159,7 @@ impl Spool {
         let free = free - free / RESERVED;
         match bytes > free {
             true => Err(End::Refused(format!(
-                "the board's disk has no room: the layers have {}, and {} are free; remove images with nodlet image rm",
+                "not enough space on the board's disk: the layers need {}, {} are free; remove images with nodlet image rm",
                 image::size(bytes),
                 image::size(free)
             ))),

@@ -36,8 +36,8 @@ fn an_offer_that_cannot_be_is_refused() {
         (json!({"archives": [], "manifests": [7]}), "a manifest without an object", true),
         (with_manifest(json!("x")), "a manifest without an object", true),
         (with_manifest(json!([{}])), "a manifest without an object", true),
-        (with_manifest(json!({"kind": "List", "items": []})), "a list came", true),
-        (with_manifest(json!({"kind": "PodList", "items": []})), "a list came", true),
+        (with_manifest(json!({"kind": "List", "items": []})), "expected an object, got a list", true),
+        (with_manifest(json!({"kind": "PodList", "items": []})), "expected an object, got a list", true),
         (json!({"archives": [], "manifests": [{"object": {}}]}), "a manifest without a place", true),
     ] {
         let (why, is_nonsense) = refused(&message);
@@ -63,7 +63,7 @@ fn a_spool_is_one_pushs_and_forgets_what_the_next_does_not_send() {
     assert_eq!(left, ["a.part"]);
     assert!(spool.room_for(0).is_ok());
     let Err(End::Refused(why)) = spool.room_for(u64::MAX) else { panic!("no disk is so large") };
-    assert!(why.contains("has no room"), "{why}");
+    assert!(why.contains("not enough space"), "{why}");
     fs::remove_dir_all(root).expect("removed");
 }
 
