@@ -16,7 +16,7 @@ pub(crate) const FILE: &str = "/var/lib/nodlet/init/crash-loops";
 pub(super) fn read() -> u32 {
     match identity::read(FILE) {
         Ok(Some(text)) => text.trim().parse().unwrap_or_else(|_| {
-            say(format_args!("{FILE} holds no number; it is ignored"));
+            say(format_args!("{FILE} does not contain a number; ignoring it"));
             0
         }),
         Ok(None) => 0,

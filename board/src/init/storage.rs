@@ -247,7 +247,7 @@ fn asks_for_reset(marker: &Path) -> bool {
     let found = fs::symlink_metadata(marker);
     let is_file = found.as_ref().is_ok_and(fs::Metadata::is_file);
     if found.is_ok() && !is_file {
-        say(format_args!("no factory reset: {} is no file", marker.display()));
+        say(format_args!("no factory reset: {} is not a file", marker.display()));
     }
     is_file
 }
@@ -454,8 +454,8 @@ impl Disk {
     fn known_device(&self, partition: Partition) -> String {
         let device = self.device(partition.number);
         if !Path::new(&device).exists() && partition.first + partition.sectors <= self.sectors {
-            let told = self.announce(BLKPG_ADD, partition);
-            say(format_args!("the kernel does not know {device}: telling it, {}", outcome(&told)));
+            let added = self.announce(BLKPG_ADD, partition);
+            say(format_args!("adding {device} to the kernel: {}", outcome(&added)));
         }
         device
     }

@@ -173,12 +173,12 @@ pub(super) fn read(bytes: &[u8], sent: Sent, now: WallTime, earliest: u64) -> Re
         .ok_or_else(|| "no answer".to_owned())?
         .map_err(|error| format!("{error:?}"))?;
     if result.roundtrip > LONGEST_ROUND_TRIP.as_micros() as u64 {
-        return Err(format!("an answer after {} ms", result.roundtrip / 1000));
+        return Err(format!("the response took {} ms", result.roundtrip / 1000));
     }
     // Far off, the computed offset belongs to another NTP era and does not match the time in the response.
     let corrected = i128::from(now.seconds) * 1_000_000 + i128::from(now.micros) + i128::from(result.offset);
     if result.seconds < earliest || corrected < i128::from(earliest) * 1_000_000 {
-        return Err("a time before that of this image".to_owned());
+        return Err("the time is earlier than that of this image".to_owned());
     }
     Ok(Answer { offset: result.offset, stratum: result.stratum })
 }
@@ -279,7 +279,7 @@ mod tests {
                 let (bytes, sent) = request(NOW).unwrap();
                 read(&answer(&bytes, 2_302_444_800), sent, NOW, EARLIEST)
             }),
-            ("an answer after 3000 ms", {
+            ("the response took 3000 ms", {
                 let (bytes, sent) = request(NOW).unwrap();
                 let later = WallTime { seconds: NOW.seconds + 3, ..NOW };
                 read(&answer(&bytes, 0), sent, later, EARLIEST)
