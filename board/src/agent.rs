@@ -368,7 +368,7 @@ fn pod_pids_limit(parser: &mut Parser) -> Result<PodPidsLimit, Failure> {
         Ok((-1, _)) => Ok(PodPidsLimit::Unlimited),
         Ok((1.., Ok(limit))) => Ok(PodPidsLimit::Of(limit)),
         Ok(_) | Err(_) => Err(Failure::new(format!(
-            "invalid value {value:?} for --pod-pids-limit: must be a number from 1 on, or -1 for no limit"
+            "invalid value {value:?} for --pod-pids-limit: must be at least 1, or -1 for no limit"
         ))),
     }
 }

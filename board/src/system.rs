@@ -210,7 +210,9 @@ fn install(context: &Context, store: &Store, file: &str, options: &Options) -> R
         Ok(ready) => ready,
         // The board may need an update to get a working agent.
         Err(failure) if failure.is_disconnected() => {
-            eprintln!("warning: the update is not compared with what runs now, for no agent does");
+            eprintln!(
+                "warning: the health of the pods before the update is unknown, because no agent is running"
+            );
             Vec::new()
         }
         Err(failure) => return Err(failure),
@@ -240,7 +242,7 @@ fn install(context: &Context, store: &Store, file: &str, options: &Options) -> R
     let received = received.and_then(|received| {
         let running = state.kept.as_ref().map_or(VERSION, |kept| &kept.version);
         if state.kept.as_ref().map_or(&image, |kept| &kept.digest) == &received.digest {
-            Err(format!("nodlet {}, with the same content, runs already", received.version))
+            Err(format!("nodlet {}, with the same content, is already running", received.version))
         } else if receive::is_older(&received.version, running) && !options.allow_downgrade {
             Err(format!(
                 "it is nodlet {}, older than {running} which runs: add --allow-downgrade to install it all the same",
@@ -325,7 +327,7 @@ fn wait(store: &Store, version: &str) -> Outcome {
 }
 
 fn roll_back(context: &Context, store: &Store) -> Outcome {
-    let none = || Err(Failure::new("the image's own nodlet runs: there is none before it"));
+    let none = || Err(Failure::new("the image's own nodlet is running: there is no previous version"));
     if !store.directory().is_dir() {
         return none();
     }
@@ -339,7 +341,7 @@ fn roll_back(context: &Context, store: &Store) -> Outcome {
     if state.kept.is_none() && state.trial.is_none() {
         return none();
     }
-    let why = "somebody asked for it";
+    let why = "requested by a user";
     match &state.trial {
         Some(_) => state.go_back(why),
         None => state.give_up(why),

@@ -97,7 +97,7 @@ fn an_agent_that_answers_is_told_from_one_that_ended() {
 #[test]
 fn an_image_whose_layer_is_lost_is_named() {
     let device = Device::start();
-    assert_eq!(check(&of(&device).1, "images")["found"], "1 whole");
+    assert_eq!(check(&of(&device).1, "images")["found"], "1 complete");
     let layers = device.path("/var/lib/nodlet/images/layers");
     for layer in fs::read_dir(layers).expect("an image is loaded").flatten() {
         fs::remove_file(layer.path()).expect("it can be removed");

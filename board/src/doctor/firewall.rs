@@ -198,7 +198,7 @@ fn iptables_drops() -> io::Result<bool> {
     // SAFETY: the kernel reads and writes one `ipt_getinfo`, which this is.
     unsafe { option(&socket, IPT_SO_GET_INFO, (&raw mut info).cast(), size_of::<Info>()) }?;
     if info.size > ENTRIES_BYTES_MAX {
-        return Err(io::Error::other("it has more rules than are read"));
+        return Err(io::Error::other("the firewall has more rules than nodlet reads"));
     }
     // `struct ipt_get_entries`: the name, the size, padding to eight bytes, the entries.
     const HEAD: usize = 40;

@@ -189,7 +189,7 @@ fn kib(meminfo: &str, name: &str) -> Option<u64> {
 fn judge_memory(meminfo: &str) -> Check {
     const NAME: &str = "memory";
     let (Some(total), Some(available)) = (kib(meminfo, "MemTotal"), kib(meminfo, "MemAvailable")) else {
-        return Check::unknown(Area::Machine, NAME, "/proc/meminfo does not say");
+        return Check::unknown(Area::Machine, NAME, "/proc/meminfo lacks MemTotal or MemAvailable");
     };
     let found = format!("{} MiB, of which {} MiB available", total / 1024, available / 1024);
     if available < AGENT_KIB + PODS_FEW * (POD_KIB + PROGRAM_KIB) {

@@ -230,7 +230,7 @@ fn images(machine: &Machine) -> Check {
             let damaged: Vec<&str> =
                 names.iter().filter(|name| !whole.contains(name)).map(String::as_str).collect();
             if damaged.is_empty() {
-                return Check::ok(Area::Storage, NAME, format!("{} whole", images.len()));
+                return Check::ok(Area::Storage, NAME, format!("{} complete", images.len()));
             }
             Check::new(Area::Storage, NAME, Verdict::Warning, format!("damaged: {}", damaged.join(", ")))
                 .because(
@@ -242,7 +242,7 @@ fn images(machine: &Machine) -> Check {
         Err(error) => {
             let found = format!("failed to {}", nodlet_host::error::chain(&error));
             Check::new(Area::Storage, NAME, Verdict::Warning, found).because(
-                "No image of the store is found, and pods wait for theirs.",
+                "No image of the store can be used, and pods wait for their images.",
                 "Load them again with nodlet image load.",
             )
         }

@@ -202,7 +202,7 @@ fn watch_this_process(
     match unsafe { fork() }? {
         ForkResult::Parent { child } => {
             if nix::sys::wait::waitpid(child, None)? != WaitStatus::Exited(child, 0) {
-                return Err(io::Error::other("no process could be made"));
+                return Err(io::Error::other("could not create a process"));
             }
             // Dropping the lock would also release that of the watching process; this copy is closed on exec.
             std::mem::forget(lock);
