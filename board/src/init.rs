@@ -57,7 +57,7 @@ use findings::Findings;
 pub(crate) use identity::{judge as judge_identity, read as read_identity};
 use process::{halt, has_no_child, reap_one, start};
 use services::{SERVICES, Service};
-use watchdog::{News, Watchdog};
+use watchdog::{HangChange, Watchdog};
 
 /// How long pods may take to end before the board goes down. `nodlet down` ends each pod within its own grace
 /// period; but the board must not wait for ever for a pod that no signal ends.
@@ -84,11 +84,11 @@ const UNMOUNTED_WITHIN: Duration = Duration::from_secs(120);
 
 /// Whether this process must act as the board's init: the kernel executes `/init`, or a boot loader passes
 /// `init=/usr/bin/nodlet init`.
-pub(crate) fn is_wanted() -> bool {
+pub(crate) fn is_init() -> bool {
     let mut arguments = std::env::args_os();
     let program = arguments.next().unwrap_or_default();
-    let is_init = |name: &std::ffi::OsStr| std::path::Path::new(name).file_name() == Some("init".as_ref());
-    std::process::id() == 1 && (is_init(&program) || arguments.next().is_some_and(|verb| verb == "init"))
+    let names_init = |name: &std::ffi::OsStr| std::path::Path::new(name).file_name() == Some("init".as_ref());
+    std::process::id() == 1 && (names_init(&program) || arguments.next().is_some_and(|verb| verb == "init"))
 }
 
 /// Runs the board. Never returns: process 1 must not end.
@@ -112,7 +112,7 @@ pub(crate) fn run() -> ! {
     loop {
         init.reap();
         init.finish_set_up();
-        init.look_at_agent();
+        init.check_agent();
         init.start_services();
         if let Some(mode) = init.wait() {
             init.go_down(mode);
@@ -279,16 +279,16 @@ impl Init {
     }
 
     /// Feeds the watchdog if the agent makes progress, and maintains the count of crash loops.
-    fn look_at_agent(&mut self) {
+    fn check_agent(&mut self) {
         let (now, since) = (now(), self.agent_runs_since());
         let crash_loops = self.found.crash_loops;
-        let news = self.watchdog.as_mut().and_then(|watchdog| watchdog.look(now, since));
-        match news {
-            Some(News::Hangs) => {
+        let change = self.watchdog.as_mut().and_then(|watchdog| watchdog.look(now, since));
+        match change {
+            Some(HangChange::Hangs) => {
                 say(format_args!("the agent hangs; the watchdog resets this board unless it goes on"));
                 self.later(crash::hang);
             }
-            Some(News::HangIsOver) => {
+            Some(HangChange::HangIsOver) => {
                 say(format_args!("the agent does not hang any more"));
                 self.later(crash::hang_is_over);
             }
@@ -496,7 +496,7 @@ mod tests {
                 service.ended(139, now + Duration::from_secs(1));
             }
             loops += u32::from(init.is_crash_loop());
-            init.look_at_agent();
+            init.check_agent();
             // Wait until the watchdog's next look at most.
             init.wait_until(init.next().map(|next| next.min(super::now() + Duration::from_millis(1))));
         }
@@ -506,15 +506,15 @@ mod tests {
         // The agent has hung since the boot.
         let mut look = |started| {
             loop {
-                let news = init.watchdog.as_mut().and_then(|watchdog| watchdog.look(now(), started));
-                match news {
-                    Some(news) => break news,
+                let change = init.watchdog.as_mut().and_then(|watchdog| watchdog.look(now(), started));
+                match change {
+                    Some(change) => break change,
                     None => init.wait_until(init.next()),
                 }
             }
         };
-        assert_eq!(look(Some(Instant(1))), News::Hangs);
-        assert_eq!(look(None), News::HangIsOver);
+        assert_eq!(look(Some(Instant(1))), HangChange::Hangs);
+        assert_eq!(look(None), HangChange::HangIsOver);
         assert_eq!(ALLOCATIONS.with(Cell::get), before, "process 1 has allocated memory");
         assert!(loops > 0, "an agent that failed 40 times is a crash loop");
         let _: Box<u8> = std::hint::black_box(Box::new(1));

@@ -88,7 +88,7 @@ const VERBS: &[Verb] = &[
 
 fn main() -> ExitCode {
     // This comes first, because process 1 would keep any change made here.
-    if init::is_wanted() {
+    if init::is_init() {
         init::run();
     }
     if std::env::args_os().nth(1).is_some_and(|verb| verb == "init") {
@@ -97,7 +97,7 @@ fn main() -> ExitCode {
         );
         return ExitCode::FAILURE;
     }
-    keep_others_out();
+    restrict_umask();
     wait_for_children();
     // The role that the agent executes for each pod; it is no verb. It must start before anything is
     // allocated.
@@ -106,7 +106,7 @@ fn main() -> ExitCode {
     }
     // The role that `image load` executes to read an archive; it is no verb either.
     if std::env::args_os().nth(1).is_some_and(|verb| verb == image::UNPACK) {
-        return nodlet_rootfs::unpack_as_told();
+        return nodlet_rootfs::run_unpacker();
     }
     // The role that the agent executes for each push, with the connection as standard input; no verb either.
     if std::env::args_os().nth(1).is_some_and(|verb| verb == push::RECEIVE) {
@@ -136,14 +136,14 @@ fn run() -> Outcome {
                 context.verb = verb.name;
                 context.help = verb.help;
                 if verb.name != agent::VERB.name {
-                    die_with_a_broken_pipe();
+                    reset_sigpipe();
                 }
                 if let Some(outcome) = machine_verbs::run_on_board(verb.name, &context, &mut parser) {
                     return outcome;
                 }
                 return match (verb.run)(context, parser) {
                     Err(failure) if failure.is_help() => {
-                        die_with_a_broken_pipe();
+                        reset_sigpipe();
                         println!("{}", verb.help());
                         Ok(ExitCode::SUCCESS)
                     }
@@ -152,7 +152,7 @@ fn run() -> Outcome {
             }
             lexopt::Arg::Short('h') | lexopt::Arg::Long("help") => return help(parser),
             lexopt::Arg::Long("version") => {
-                die_with_a_broken_pipe();
+                reset_sigpipe();
                 return (version::VERB.run)(context, parser);
             }
             argument => {
@@ -166,7 +166,7 @@ fn run() -> Outcome {
 
 /// Sets a umask such that only the owner can write to new files, whatever umask the caller has. Permissions
 /// that the caller's umask denies stay denied. Agent and supervisors set their own umask.
-fn keep_others_out() {
+fn restrict_umask() {
     use nix::sys::stat::{Mode, umask};
     // The umask cannot be read without setting it.
     let callers = umask(Mode::from_bits_truncate(0o077));
@@ -184,7 +184,7 @@ fn wait_for_children() {
 /// Resets SIGPIPE, so that `nodlet get pods | head` ends silently, as other tools do. Not for the agent,
 /// which must not end because a reader of its log has gone, or because a process has closed its input while a
 /// client keeps writing.
-fn die_with_a_broken_pipe() {
+fn reset_sigpipe() {
     // SAFETY: no thread runs yet, and the default action is no handler of ours.
     let _ = unsafe {
         nix::sys::signal::signal(nix::sys::signal::Signal::SIGPIPE, nix::sys::signal::SigHandler::SigDfl)
@@ -199,7 +199,7 @@ impl Verb {
 }
 
 fn help(mut parser: lexopt::Parser) -> Outcome {
-    die_with_a_broken_pipe();
+    reset_sigpipe();
     if let Ok(Some(lexopt::Arg::Value(name))) = parser.next() {
         let name = name.to_string_lossy();
         let verb = VERBS.iter().find(|verb| verb.name == name).ok_or_else(|| unknown(&name))?;

@@ -62,14 +62,14 @@ impl ContentError {
     }
 
     /// The error in the form that is sent to another process: verb, file name, error number.
-    pub(crate) fn told(&self) -> (String, String, i32) {
+    pub(crate) fn to_wire(&self) -> (String, String, i32) {
         let name = self.path.file_name().map(|name| name.to_string_lossy().into_owned());
         let errno = self.source.raw_os_error().unwrap_or(Errno::EIO as i32);
         (self.verb.to_string(), name.unwrap_or_default(), errno)
     }
 
-    /// Restores an error from [`ContentError::told`], of a file in `directory`.
-    pub(crate) fn heard((verb, name, errno): (String, String, i32), directory: &Path) -> ContentError {
+    /// Restores an error from [`ContentError::to_wire`], of a file in `directory`.
+    pub(crate) fn from_wire((verb, name, errno): (String, String, i32), directory: &Path) -> ContentError {
         let source = io::Error::from_raw_os_error(errno);
         ContentError { verb: verb.into(), path: directory.join(name), source }
     }

@@ -44,10 +44,10 @@ pub use content::ContentError;
 pub use erofs_image::write_erofs_image;
 pub use layer::LayerError;
 pub use load::{
-    BASES_MAX, LoadError, LoadOptions, Loaded, Progress, Refusal, Source, Unpacker, unpack_as_told,
+    BASES_MAX, LoadError, LoadOptions, Loaded, Progress, Refusal, Source, Unpacker, run_unpacker,
 };
 pub use platform::{Platform, PlatformError};
 pub use reference::{Digest, DigestError, Reference, ReferenceError};
 pub use signal::signal_of;
-pub use store::{Before, Image, RemoveError, Removed, Store, StoreError, Usage};
+pub use store::{Image, RemoveError, Removed, Store, StoreError, StoreSnapshot, Usage};
 pub use tar_error::TarError;

@@ -26,12 +26,12 @@ use crate::config::Document;
 use crate::layer::LayerError;
 use crate::platform::Platform;
 use crate::reference::{Digest, Reference};
-use crate::store::{Area, Image, Lock, Record, Store, StoreError, Whole, lock};
+use crate::store::{Area, Image, IndexState, Lock, Record, Store, StoreError, lock};
 
 mod child;
 mod unpack;
 
-pub use child::{Refusal, Unpacker, unpack_as_told};
+pub use child::{Refusal, Unpacker, run_unpacker};
 use unpack::{Input, Request, Unpacked};
 
 /// The options of a load.
@@ -171,7 +171,7 @@ pub enum LoadError {
         memory: u64,
     },
     /// The process that reads the archive reported an impossible result.
-    Unbelievable {
+    InvalidResult {
         /// The impossible part of the result.
         problem: String,
     },
@@ -227,7 +227,7 @@ impl fmt::Display for LoadError {
                     None => Ok(()),
                 }
             }
-            LoadError::Unbelievable { problem } => {
+            LoadError::InvalidResult { problem } => {
                 write!(
                     f,
                     "unpack the archive: the process that reads it reported an invalid result: {problem}"
@@ -263,7 +263,7 @@ impl std::error::Error for LoadError {
             LoadError::Digest { .. }
             | LoadError::Size { .. }
             | LoadError::Died { .. }
-            | LoadError::Unbelievable { .. }
+            | LoadError::InvalidResult { .. }
             | LoadError::NotEnoughSpace { .. }
             | LoadError::StoreFull { .. } => None,
         }
@@ -439,7 +439,7 @@ impl<'a> Loading<'a> {
         let mut staged: BTreeMap<Digest, PathBuf> =
             staged.into_iter().map(|(layer, name)| (layer, area.staging().join(name))).collect();
         self.known.extend(proven);
-        let (mut index, whole_before) = area.index_or_records()?;
+        let (mut index, state_before) = area.index_or_records()?;
         let before = index.clone();
         let (baked, _) = store.baked.index_or_records()?;
         let only = planned.len() == 1;
@@ -505,7 +505,7 @@ impl<'a> Loading<'a> {
         if any_record {
             store.content.sync_directory(&area.records())?;
         }
-        if index != before || whole_before == Whole::No {
+        if index != before || state_before == IndexState::Damaged {
             let bytes = area.encode(&index)?;
             bytes_written += bytes.len() as u64;
             store.content.replace(&area.staging().join("index.json"), &area.index_path(), &bytes)?;
@@ -531,7 +531,7 @@ impl<'a> Loading<'a> {
 /// Validates the result of the process that unpacks, before any file is renamed: the process has read hostile
 /// bytes, so everything is checked that can be checked from here.
 fn check(unpacked: &Unpacked, request: &Request, staging: &Path) -> Result<(), LoadError> {
-    let wrong = |problem: String| LoadError::Unbelievable { problem };
+    let wrong = |problem: String| LoadError::InvalidResult { problem };
     let mut names = BTreeSet::new();
     for (layer, name) in &unpacked.staged {
         let is_file = || fs::symlink_metadata(staging.join(name)).is_ok_and(|metadata| metadata.is_file());

@@ -32,8 +32,8 @@ mod before;
 mod usage;
 
 use area::Entry;
-pub(crate) use area::{Area, Index, Record, Whole};
-pub use before::Before;
+pub(crate) use area::{Area, Index, IndexState, Record};
+pub use before::StoreSnapshot;
 pub use usage::Usage;
 
 /// The fewest digits of an ID that identify an image.

@@ -207,7 +207,7 @@ impl Service<'_> {
     }
 
     /// Continues the pending time request, whose descriptor is readable.
-    fn answered(&mut self) {
+    fn handle_response(&mut self) {
         match self.request.take() {
             Some(Request::Lookup { lookup, server }) => match lookup.end() {
                 Some(address) => self.proceed(ask(SocketAddr::new(address, sntp::PORT), server)),
@@ -231,7 +231,7 @@ impl Service<'_> {
 
     fn correct(&mut self, server: String, answer: &sntp::Answer) {
         let now = now();
-        let correction = self.sntp.answered(now, answer);
+        let correction = self.sntp.handle_response(now, answer);
         match clock::correct(correction) {
             Ok(()) => {
                 if let sntp::Correction::Step(_) = correction {
@@ -292,7 +292,7 @@ impl Service<'_> {
             self.ports.iter_mut().for_each(|port| port.receive(now));
         }
         if answer {
-            self.answered();
+            self.handle_response();
         }
     }
 }

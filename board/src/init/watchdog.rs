@@ -63,7 +63,7 @@ fn judge(now: Instant, started: Option<Instant>, latest: Option<Instant>, timeou
 
 /// A change in the state of the agent's loop.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum News {
+pub(super) enum HangChange {
     /// The agent hangs, unlike at the previous look.
     Hangs,
     /// An agent that hung makes progress again, or has ended.
@@ -114,7 +114,7 @@ impl Watchdog {
 
     /// Feeds the watchdog if that is due and the agent makes progress. `started` is when the running agent
     /// started. Returns `None` if nothing changed.
-    pub(super) fn look(&mut self, now: Instant, started: Option<Instant>) -> Option<News> {
+    pub(super) fn look(&mut self, now: Instant, started: Option<Instant>) -> Option<HangChange> {
         if now < self.next {
             return None;
         }
@@ -122,12 +122,12 @@ impl Watchdog {
             Verdict::Turns => {
                 self.feed();
                 self.next = now + until_next(now, self.timeout / 2);
-                std::mem::replace(&mut self.reported, false).then_some(News::HangIsOver)
+                std::mem::replace(&mut self.reported, false).then_some(HangChange::HangIsOver)
             }
             Verdict::Hangs => {
                 // The agent may still recover; then the watchdog must be fed before the timeout.
                 self.next = now + (self.timeout / 16).max(Duration::from_millis(500));
-                (!std::mem::replace(&mut self.reported, true)).then_some(News::Hangs)
+                (!std::mem::replace(&mut self.reported, true)).then_some(HangChange::Hangs)
             }
         }
     }

@@ -146,13 +146,13 @@ fn read_document(source: &mut dyn Seekable, member: &str) -> Result<Option<Vec<u
 
 /// The members of a stream that are kept after it has been read: documents and links.
 #[derive(Default)]
-pub(crate) struct Passed {
+pub(crate) struct StreamedMembers {
     documents: BTreeMap<String, Vec<u8>>,
     bytes: u64,
     links: HashMap<String, String>,
 }
 
-impl Passed {
+impl StreamedMembers {
     pub(crate) fn keep_document(&mut self, name: String, bytes: Vec<u8>) -> Result<(), ArchiveError> {
         self.bytes += bytes.len() as u64;
         if self.bytes > DOCUMENTS_MAX {
@@ -176,7 +176,7 @@ impl Passed {
     }
 }
 
-impl Documents for Passed {
+impl Documents for StreamedMembers {
     fn document(&mut self, member: &str) -> Result<Option<Vec<u8>>, ArchiveError> {
         Ok(self.resolve(member).and_then(|name| self.documents.get(&name).cloned()))
     }

@@ -1,5 +1,5 @@
 //! The process that reads an archive: how it is started, instructed and supervised, and, in
-//! [`unpack_as_told`], what it does.
+//! [`run_unpacker`], what it does.
 //!
 //! ```text
 //! parent, which holds the store                 child: standard input is a socket,
@@ -43,7 +43,7 @@ const FRAME_MAX: u32 = 32 * 1024 * 1024;
 /// How to start the process that reads an archive.
 #[derive(Clone, Debug)]
 pub struct Unpacker {
-    /// A program that calls [`unpack_as_told`].
+    /// A program that calls [`run_unpacker`].
     pub program: PathBuf,
     /// The arguments that make the program call it.
     pub arguments: Vec<OsString>,
@@ -107,7 +107,7 @@ struct Task {
 
 /// A frame from the child. Its texts are printed on a terminal: see [`printable`].
 #[derive(Serialize, Deserialize)]
-enum Said {
+enum ChildMessage {
     Progress(Progress),
     Unpacked(Unpacked),
     Refused(Refusal),
@@ -151,33 +151,33 @@ impl Unpacker {
         }
         let limits = Limits { memory: self.memory };
         // If sending fails, the child's exit status explains why.
-        let said =
+        let sent =
             encode(&TaskOf { request, limits: &limits }).and_then(|bytes| send_with(&ours, &bytes, &source));
         drop(source);
         let mut ours = File::from(OwnedFd::from(ours));
-        let mut last = said.err();
+        let mut last = sent.err();
         while last.is_none() {
-            match receive::<Said>(&mut ours) {
-                Ok(Said::Progress(step)) => progress(match step {
+            match receive::<ChildMessage>(&mut ours) {
+                Ok(ChildMessage::Progress(step)) => progress(match step {
                     Progress::Reading { layer, bytes, total } => {
                         Progress::Reading { layer: printable(&layer), bytes, total }
                     }
                     Progress::Warning(text) => Progress::Warning(printable(&text)),
                     step @ (Progress::Stored { .. } | Progress::Present { .. }) => step,
                 }),
-                Ok(Said::Unpacked(unpacked)) => return Ok(unpacked),
-                Ok(Said::Refused(refusal)) => return Err(LoadError::Refused(refusal.printable())),
-                Ok(Said::NotRebuilt(layer, cause)) => {
+                Ok(ChildMessage::Unpacked(unpacked)) => return Ok(unpacked),
+                Ok(ChildMessage::Refused(refusal)) => return Err(LoadError::Refused(refusal.printable())),
+                Ok(ChildMessage::NotRebuilt(layer, cause)) => {
                     return Err(LoadError::NotRebuilt { layer, cause: cause.printable() });
                 }
-                Ok(Said::NotEnoughSpace { needed, free }) => {
+                Ok(ChildMessage::NotEnoughSpace { needed, free }) => {
                     return Err(LoadError::NotEnoughSpace { path: staging.to_owned(), needed, free });
                 }
-                Ok(Said::StoreFull { needed, free }) => {
+                Ok(ChildMessage::StoreFull { needed, free }) => {
                     return Err(LoadError::StoreFull { path: staging.to_owned(), needed, free });
                 }
-                Ok(Said::Failed(verb, name, errno)) => {
-                    let error = ContentError::heard((printable(&verb), printable(&name), errno), staging);
+                Ok(ChildMessage::Failed(verb, name, errno)) => {
+                    let error = ContentError::from_wire((printable(&verb), printable(&name), errno), staging);
                     return Err(StoreError::from(error).into());
                 }
                 Err(error) => last = Some(error),
@@ -185,7 +185,7 @@ impl Unpacker {
         }
         match last {
             Some(error) if error.kind() == io::ErrorKind::InvalidData => {
-                Err(LoadError::Unbelievable { problem: error.to_string() })
+                Err(LoadError::InvalidResult { problem: error.to_string() })
             }
             _ => {
                 let status = child.0.wait().map_err(failed("wait for the process that unpacks"))?;
@@ -226,8 +226,8 @@ pub(super) fn ending(status: ExitStatus) -> String {
 
 /// The main function of the child process. Standard input is the parent's socket, and layers are written to
 /// the working directory.
-pub fn unpack_as_told() -> ExitCode {
-    match told(Content::default()) {
+pub fn run_unpacker() -> ExitCode {
+    match serve_request(Content::default()) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("failed to unpack for another process: {error}");
@@ -237,7 +237,7 @@ pub fn unpack_as_told() -> ExitCode {
 }
 
 /// Runs the child with `content`, which is a failing disk in tests.
-pub(super) fn told(content: Content) -> io::Result<()> {
+pub(super) fn serve_request(content: Content) -> io::Result<()> {
     confine::close_inherited()?;
     let socket = std::io::stdin().as_fd().try_clone_to_owned()?;
     let (mut descriptors, length) = receive_with(&socket)?;
@@ -245,35 +245,38 @@ pub(super) fn told(content: Content) -> io::Result<()> {
     let task: Task = receive_rest(&mut socket, length)?;
     // Kept until the end: another load waits for this lock before it sweeps.
     let _lock = lock(Path::new(".")).map_err(io::Error::other)?;
-    let mut tell = |said: &Said| encode(said).and_then(|bytes| socket.write_all(&bytes));
+    let mut tell = |message: &ChildMessage| encode(message).and_then(|bytes| socket.write_all(&bytes));
     let archive = descriptors.next().ok_or(io::ErrorKind::UnexpectedEof)?;
     let bases = task.request.rebuilt.iter().copied().zip(descriptors.map(File::from)).collect();
     let (archive, weaker) = match confine::confine(File::from(archive), &task.limits) {
         Ok(confined) => confined,
         Err(error) => {
-            return tell(&Said::Refused(Refusal::new("confine the process that reads the archive", &error)));
+            return tell(&ChildMessage::Refused(Refusal::new(
+                "confine the process that reads the archive",
+                &error,
+            )));
         }
     };
     for weakness in weaker {
-        tell(&Said::Progress(Progress::Warning(weakness.to_owned())))?;
+        tell(&ChildMessage::Progress(Progress::Warning(weakness.to_owned())))?;
     }
     let source = Source { archive, bases };
     let unpacked = unpack(Input::File(source), &task.request, &content, Path::new("."), &mut |step| {
         // A parent may have died before it could kill this process: nobody needs the result.
-        if tell(&Said::Progress(step)).is_err() {
+        if tell(&ChildMessage::Progress(step)).is_err() {
             std::process::exit(1);
         }
     });
     tell(&match unpacked {
-        Ok(unpacked) => Said::Unpacked(unpacked),
-        Err(LoadError::NotRebuilt { layer, cause }) => Said::NotRebuilt(layer, cause),
-        Err(LoadError::NotEnoughSpace { needed, free, .. }) => Said::NotEnoughSpace { needed, free },
-        Err(LoadError::StoreFull { needed, free, .. }) => Said::StoreFull { needed, free },
+        Ok(unpacked) => ChildMessage::Unpacked(unpacked),
+        Err(LoadError::NotRebuilt { layer, cause }) => ChildMessage::NotRebuilt(layer, cause),
+        Err(LoadError::NotEnoughSpace { needed, free, .. }) => ChildMessage::NotEnoughSpace { needed, free },
+        Err(LoadError::StoreFull { needed, free, .. }) => ChildMessage::StoreFull { needed, free },
         Err(LoadError::Store(StoreError::Content(error))) => {
-            let (verb, name, errno) = error.told();
-            Said::Failed(verb, name, errno)
+            let (verb, name, errno) = error.to_wire();
+            ChildMessage::Failed(verb, name, errno)
         }
-        Err(error) => Said::Refused(Refusal::of(&error)),
+        Err(error) => ChildMessage::Refused(Refusal::of(&error)),
     })
 }
 

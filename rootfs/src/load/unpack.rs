@@ -14,7 +14,7 @@ use std::path::Path;
 use serde::{Deserialize, Serialize};
 
 use super::{LoadError, Progress, Refusal, Source};
-use crate::archive::source::{Directory, Passed, Seekable, TarFile, bounded, cleaned, label};
+use crate::archive::source::{Directory, Seekable, StreamedMembers, TarFile, bounded, cleaned, label};
 use crate::archive::{ArchiveError, DOCUMENT_MAX, Planned, PlannedLayer, Wanted, plan};
 use crate::changes::Rebuilt;
 use crate::compression::{Digesting, Format, peek};
@@ -103,7 +103,7 @@ pub(super) fn unpack(
 
 /// A layer that was read.
 #[derive(Clone, Copy, Debug)]
-struct Met {
+struct ReadLayer {
     diff_id: Digest,
     blob: Digest,
     /// The blob's length in bytes.
@@ -228,8 +228,8 @@ impl Unpacking<'_> {
             return Err(ArchiveError::Foreign { problem }.into());
         }
         let mut members = Members::new(archive.decompressed());
-        let mut passed = Passed::default();
-        let mut met: HashMap<String, Result<Met, LoadError>> = HashMap::new();
+        let mut passed = StreamedMembers::default();
+        let mut met: HashMap<String, Result<ReadLayer, LoadError>> = HashMap::new();
         while let Some(member) = members.next().map_err(ArchiveError::Tar)? {
             let Some(name) = cleaned(&member.path) else { continue };
             match member.kind {
@@ -327,7 +327,7 @@ impl Unpacking<'_> {
     }
 
     /// Writes one layer to staging.
-    fn convert(&mut self, label: &str, stream: &mut dyn Read, total: u64) -> Result<Met, LoadError> {
+    fn convert(&mut self, label: &str, stream: &mut dyn Read, total: u64) -> Result<ReadLayer, LoadError> {
         let name = format!("{}{LAYER_SUFFIX}", self.files);
         let path = self.staging.join(&name);
         self.files += 1;
@@ -377,7 +377,7 @@ impl Unpacking<'_> {
             self.staged_bytes += converted.image.written.min(converted.image.bytes);
             (self.progress)(Progress::Stored { layer: diff_id, bytes: converted.image.bytes });
         }
-        Ok(Met { diff_id, blob, bytes })
+        Ok(ReadLayer { diff_id, blob, bytes })
     }
 }
 
@@ -397,11 +397,16 @@ fn absent(layer: &PlannedLayer) -> LoadError {
 }
 
 /// Reads a layer that the store already has, and verifies that it has the expected digest.
-fn check_present(name: &str, stream: &mut dyn Read, blob: Digest, diff_id: Digest) -> Result<Met, LoadError> {
+fn check_present(
+    name: &str,
+    stream: &mut dyn Read,
+    blob: Digest,
+    diff_id: Digest,
+) -> Result<ReadLayer, LoadError> {
     let failed = |error| LoadError::Layer { member: name.to_owned(), source: LayerError::Read(error) };
     let (actual, bytes) = Digesting::new(stream).finish().map_err(failed)?;
     match actual == blob {
-        true => Ok(Met { diff_id, blob, bytes }),
+        true => Ok(ReadLayer { diff_id, blob, bytes }),
         false => Err(LoadError::Digest { member: name.to_owned(), expected: blob, actual }),
     }
 }
@@ -416,7 +421,7 @@ fn check_size(layer: &PlannedLayer, actual: u64) -> Result<(), LoadError> {
     }
 }
 
-fn verify(layer: &PlannedLayer, met: Met) -> Result<(), LoadError> {
+fn verify(layer: &PlannedLayer, met: ReadLayer) -> Result<(), LoadError> {
     let member = || layer.member.clone();
     check_size(layer, met.bytes)?;
     match layer.blob {

@@ -25,9 +25,9 @@ pub(crate) struct Index {
 
 /// Whether an index could be read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Whole {
-    Yes,
-    No,
+pub(crate) enum IndexState {
+    Intact,
+    Damaged,
 }
 
 /// One image's entry in the index: its changeable properties.
@@ -116,9 +116,9 @@ impl Area {
 
     /// Reads the index. If it is damaged, makes one of all images with an intact record. Their names are
     /// lost; loading them again restores the names, and finds the layers there.
-    pub(crate) fn index_or_records(&self) -> Result<(Index, Whole), StoreError> {
+    pub(crate) fn index_or_records(&self) -> Result<(Index, IndexState), StoreError> {
         match self.index() {
-            Ok(index) => return Ok((index, Whole::Yes)),
+            Ok(index) => return Ok((index, IndexState::Intact)),
             Err(StoreError::Damaged { .. }) => {}
             Err(error) => return Err(error),
         }
@@ -133,7 +133,7 @@ impl Area {
                 Err(error) => return Err(error),
             }
         }
-        Ok((index, Whole::No))
+        Ok((index, IndexState::Damaged))
     }
 
     /// Encodes the index. Fails if it would be too large to be read again.

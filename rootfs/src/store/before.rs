@@ -13,18 +13,18 @@ use crate::reference::Digest;
 /// Images without an entry did not exist.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(transparent)]
-pub struct Before(BTreeMap<Digest, Entry>);
+pub struct StoreSnapshot(BTreeMap<Digest, Entry>);
 
 impl Store {
     /// Records the state of these images, each with its names, before they are loaded.
-    pub fn before(&self, images: &[(Digest, Vec<String>)]) -> Result<Before, StoreError> {
+    pub fn before(&self, images: &[(Digest, Vec<String>)]) -> Result<StoreSnapshot, StoreError> {
         let mut index = self.writable.index_or_records()?.0;
         index.images.retain(|id, entry| {
             images
                 .iter()
                 .any(|(image, names)| image == id || names.iter().any(|name| entry.names.contains(name)))
         });
-        Ok(Before(index.images))
+        Ok(StoreSnapshot(index.images))
     }
 
     /// Rolls back a load of these images, each with its names: names refer to their previous images again,
@@ -33,7 +33,11 @@ impl Store {
     /// Leases are ignored: a running pod has its layers open, and the caller also rolls back the pods for
     /// which the load was made. If somebody has meanwhile given a name to another image, the name stays
     /// there; if somebody has given an image another name, the image stays with that name.
-    pub fn take_back(&self, before: &Before, images: &[(Digest, Vec<String>)]) -> Result<bool, StoreError> {
+    pub fn take_back(
+        &self,
+        before: &StoreSnapshot,
+        images: &[(Digest, Vec<String>)],
+    ) -> Result<bool, StoreError> {
         if !self.writable.directory.is_dir() {
             return Ok(false);
         }
@@ -133,7 +137,7 @@ mod tests {
         assert!(!store.take_back(&before, &of(&old)).unwrap());
         // The recorded state survives serialisation.
         let text = serde_json::to_string(&before).unwrap();
-        assert_eq!(serde_json::from_str::<Before>(&text).unwrap(), before);
+        assert_eq!(serde_json::from_str::<StoreSnapshot>(&text).unwrap(), before);
     }
 
     #[test]

@@ -116,7 +116,7 @@ impl Client {
     }
 
     /// Processes the server's response. Returns the correction of the clock.
-    pub(super) fn answered(&mut self, now: Time, answer: &Answer) -> Correction {
+    pub(super) fn handle_response(&mut self, now: Time, answer: &Answer) -> Correction {
         self.waits = false;
         self.failures = 0;
         self.next = Some(now + POLL + self.jitter(POLL));
@@ -304,7 +304,7 @@ mod tests {
             (400_000, Correction::Step(400_000)),
             (i64::MIN, Correction::Step(i64::MIN)),
         ] {
-            assert_eq!(client.answered(Time::ZERO, &Answer { offset, stratum: 1 }), expected);
+            assert_eq!(client.handle_response(Time::ZERO, &Answer { offset, stratum: 1 }), expected);
         }
     }
 
@@ -317,7 +317,7 @@ mod tests {
         while let Some(now) = client.wake_at().filter(|now| *now < Duration::from_secs(7200)) {
             let Some(server) = client.poll(now).map(str::to_owned) else { continue };
             if answers(&server) {
-                client.answered(now, &Answer { offset: 0, stratum: 1 });
+                client.handle_response(now, &Answer { offset: 0, stratum: 1 });
             }
             found.push((now.as_secs(), server));
         }
@@ -354,7 +354,7 @@ mod tests {
         assert!(client.wake_at().unwrap() > now + Duration::from_secs(1000));
         client.network_is_up(now);
         assert_eq!(client.poll(now), Some("a"));
-        client.answered(now, &Answer { offset: 0, stratum: 1 });
+        client.handle_response(now, &Answer { offset: 0, stratum: 1 });
         client.network_is_up(now);
         assert!(client.wake_at().unwrap() >= now + POLL);
         client.set_servers(now, Vec::new());

@@ -16,7 +16,7 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
 use nodlet_kube::manifest::Validation;
-use nodlet_rootfs::{Before, Digest, Store};
+use nodlet_rootfs::{Digest, Store, StoreSnapshot};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
@@ -46,7 +46,7 @@ pub(super) struct Redo {
     before: BTreeMap<String, Option<String>>,
     /// The state of the images and names in the store before the push.
     #[serde(default)]
-    store: Before,
+    store: StoreSnapshot,
     /// Whether the push is being rolled back.
     back: bool,
 }
@@ -68,7 +68,7 @@ pub(super) enum Ended {
 }
 
 /// Takes back the load of images, given the store's previous state and the images with their names.
-pub(super) type TakeBack<'a> = dyn FnMut(&Before, &[(Digest, Vec<String>)]) -> io::Result<bool> + 'a;
+pub(super) type TakeBack<'a> = dyn FnMut(&StoreSnapshot, &[(Digest, Vec<String>)]) -> io::Result<bool> + 'a;
 
 /// The operations that a record needs to be carried out.
 pub(super) struct Steps<'a> {
@@ -89,7 +89,7 @@ impl Redo {
     /// The record of a push whose images, as pairs of ID and names, are about to be loaded.
     pub(super) fn new(
         images: &[(Digest, Vec<String>)],
-        store: Before,
+        store: StoreSnapshot,
         manifests: &[Manifest],
         validation: Validation,
         applied: &Path,

@@ -12,7 +12,7 @@ use nix::errno::Errno;
 use nix::sys::signal::{Signal, raise};
 use serde_json::{Value, json};
 
-use super::super::child::told;
+use super::super::child::serve_request;
 use super::*;
 use crate::content::{Content, Observer, Verdict};
 
@@ -97,7 +97,7 @@ fn the_child() {
     }
     for (fault, verdict, _) in FAULTS {
         if let Some(at) = word(fault) {
-            return told(at_operation(at.parse().unwrap(), verdict)).unwrap();
+            return serve_request(at_operation(at.parse().unwrap(), verdict)).unwrap();
         }
     }
     if let Some(frame) = word("lie") {
@@ -105,11 +105,11 @@ fn the_child() {
     } else if let Some(at) = word("die-at") {
         // The seccomp filter prevents the process from signalling anybody, even itself; an abort still ends
         // it at once.
-        told(dying(at.parse().unwrap(), || std::process::abort())).unwrap();
+        serve_request(dying(at.parse().unwrap(), || std::process::abort())).unwrap();
     } else if std::env::args().any(|argument| argument == "escape") {
         escape();
     } else if std::env::args().any(|argument| argument == CHILD) {
-        told(Content::default()).unwrap();
+        serve_request(Content::default()).unwrap();
     }
 }
 
@@ -378,7 +378,7 @@ fn what_the_process_that_unpacks_says_is_not_believed() {
     ];
     for lie in &lies {
         match load(lie) {
-            Err((LoadError::Unbelievable { .. }, true)) => {}
+            Err((LoadError::InvalidResult { .. }, true)) => {}
             other => panic!("{lie}: {other:?}"),
         }
     }

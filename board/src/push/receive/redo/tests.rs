@@ -63,8 +63,8 @@ impl Board {
             let did = format!("{name} configured");
             Ok(apply::Applied { did, warnings: Vec::new(), object: Value::Null })
         };
-        let mut take_back = |before: &Before, images: &[(Digest, Vec<String>)]| {
-            assert_eq!((before, images), (&Before::default(), &image_to_be()[..]));
+        let mut take_back = |before: &StoreSnapshot, images: &[(Digest, Vec<String>)]| {
+            assert_eq!((before, images), (&StoreSnapshot::default(), &image_to_be()[..]));
             step()?;
             let is_there = self.image().exists();
             if is_there {
@@ -80,7 +80,7 @@ impl Board {
     fn push(&self) -> io::Result<Ended> {
         let redo = Redo::new(
             &image_to_be(),
-            Before::default(),
+            StoreSnapshot::default(),
             &Board::manifests(),
             Validation::Warn,
             &self.applied(),
@@ -188,7 +188,7 @@ fn a_record_of_another_form_is_none() {
     }
     let redo = Redo::new(
         &image_to_be(),
-        Before::default(),
+        StoreSnapshot::default(),
         &Board::manifests(),
         Validation::Strict,
         &board.applied(),
