@@ -37,7 +37,7 @@ pub(crate) struct Wire<R, W> {
 }
 
 impl<R: Read, W: Write> Wire<R, W> {
-    pub(crate) fn say(&mut self, message: &Value) -> io::Result<()> {
+    pub(crate) fn send(&mut self, message: &Value) -> io::Result<()> {
         let bytes = message.to_string().into_bytes();
         match bytes.len() > MESSAGE_MAX {
             true => Err(invalid("a message is longer than any that is taken")),
@@ -59,7 +59,7 @@ impl<R: Read, W: Write> Wire<R, W> {
         self.to.flush()
     }
 
-    pub(crate) fn hear(&mut self) -> io::Result<Frame> {
+    pub(crate) fn receive(&mut self) -> io::Result<Frame> {
         let mut head = [0; 5];
         self.from.read_exact(&mut head)?;
         let [kind, length @ ..] = head;
@@ -89,7 +89,7 @@ impl<R: Read, W: Write> Wire<R, W> {
 
     /// Receives a message where no piece is allowed.
     pub(crate) fn message(&mut self) -> io::Result<Value> {
-        match self.hear()? {
+        match self.receive()? {
             Frame::Message(message) => Ok(message),
             Frame::Piece(_) => Err(invalid("expected a message, got a piece of a layer")),
         }
@@ -127,40 +127,40 @@ mod tests {
 
     use super::*;
 
-    fn hear(bytes: &[u8]) -> io::Result<Frame> {
-        Wire { from: bytes, to: io::sink() }.hear()
+    fn receive(bytes: &[u8]) -> io::Result<Frame> {
+        Wire { from: bytes, to: io::sink() }.receive()
     }
 
     #[test]
     fn a_message_of_many_values_is_no_message() {
         assert_eq!(values(br#"{"a,[{": [1, 2, {"b\"": "\\"}], "c": []}"#), 8);
-        let hear = |values: usize| {
+        let receive = |values: usize| {
             let text = format!("[{}]", vec!["0"; values].join(","));
-            hear(
+            receive(
                 &[&b"m"[..], &u32::try_from(text.len()).expect("small").to_be_bytes(), text.as_bytes()]
                     .concat(),
             )
         };
-        assert!(matches!(hear(VALUES_MAX - 1), Ok(Frame::Message(_))));
-        assert_eq!(hear(VALUES_MAX + 1).err().map(|error| error.kind()), Some(io::ErrorKind::InvalidData));
+        assert!(matches!(receive(VALUES_MAX - 1), Ok(Frame::Message(_))));
+        assert_eq!(receive(VALUES_MAX + 1).err().map(|error| error.kind()), Some(io::ErrorKind::InvalidData));
     }
 
     #[test]
     fn what_is_said_is_heard_and_nothing_else() {
         let mut said = Wire { from: io::empty(), to: Vec::new() };
-        said.say(&json!({"a": 1})).expect("memory");
+        said.send(&json!({"a": 1})).expect("memory");
         said.piece(b"xyz").expect("memory");
         let mut heard = Wire { from: &said.to[..], to: io::sink() };
-        assert_eq!(heard.hear().expect("whole"), Frame::Message(json!({"a": 1})));
-        assert_eq!(heard.hear().expect("whole"), Frame::Piece(b"xyz".to_vec()));
+        assert_eq!(heard.receive().expect("whole"), Frame::Message(json!({"a": 1})));
+        assert_eq!(heard.receive().expect("whole"), Frame::Piece(b"xyz".to_vec()));
         for end in 0..said.to.len() - 8 {
-            let error = hear(&said.to[..end.min(11)]).expect_err("cut off");
+            let error = receive(&said.to[..end.min(11)]).expect_err("cut off");
             assert_eq!(error.kind(), io::ErrorKind::UnexpectedEof, "{end}");
         }
         for wrong in
             [&b"x\0\0\0\0"[..], b"p\xff\xff\xff\xff", b"m\x01\0\0\0", b"m\0\0\0\x02{]", b"GET / HTTP"]
         {
-            assert_eq!(hear(wrong).expect_err("refused").kind(), io::ErrorKind::InvalidData, "{wrong:?}");
+            assert_eq!(receive(wrong).expect_err("refused").kind(), io::ErrorKind::InvalidData, "{wrong:?}");
         }
         assert!(Wire { from: &b"p\0\0\0\0"[..], to: io::sink() }.message().is_err());
     }

@@ -52,7 +52,7 @@ mod sender;
 mod spool;
 
 use end::{End, refused};
-use missing::{Coming, Missing, settle};
+use missing::{Missing, Transfer, record_sizes};
 use offer::Offer;
 use redo::{Ended, Places, Redo, Steps};
 use sender::Paced;
@@ -62,7 +62,7 @@ use spool::Spool;
 const SILENCE: Duration = Duration::from_secs(60);
 
 /// How long a rejected sender's data is still read, so that the sender can read the reason.
-const HEARD: Duration = Duration::from_secs(30);
+const REJECT_DRAIN_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Runs the process that the agent executes for a push: its standard input is the connection.
 ///
@@ -86,7 +86,7 @@ pub(crate) fn run(root: &Path, what: Option<&OsStr>) -> ExitCode {
     let Ok(mut wire) = begun else { return ExitCode::FAILURE };
     let Some(_place) = sender::place(&Paths::new(root).run()) else {
         // Does not wait for the sender to read this, so that such processes do not accumulate.
-        let _ = wire.say(&End::busy());
+        let _ = wire.send(&End::busy());
         return ExitCode::FAILURE;
     };
     match (Receiver { root: root.to_owned(), wire }).serve() {
@@ -119,9 +119,9 @@ impl Receiver {
 
     /// Sends the reason for the end to a sender that may still be sending.
     fn tell(&mut self, why: &Value) -> io::Result<()> {
-        self.wire.say(why)?;
+        self.wire.send(why)?;
         self.wire.to.shutdown(std::net::Shutdown::Write)?;
-        let until = Instant::now() + HEARD;
+        let until = Instant::now() + REJECT_DRAIN_TIMEOUT;
         let mut piece = [0; 4096];
         while Instant::now() < until && self.wire.from.read(&mut piece)? > 0 {}
         Ok(())
@@ -131,37 +131,37 @@ impl Receiver {
         let spool = Spool::open(&Paths::new(&self.root).push())?;
         finish(&self.root, &spool)?;
         let platform = Platform::of_this_machine();
-        self.wire.say(&json!({"versions": [VERSION], "platform": platform.to_string()}))?;
+        self.wire.send(&json!({"versions": [VERSION], "platform": platform.to_string()}))?;
         let offer = Offer::of(&self.wire.message()?, &platform)?;
         let client = Client::local(&self.root);
         let foreseen = offer.judge(&client)?;
         let store = Store::open(&self.root).map_err(|error| Failure::chain(&error))?;
         let mut missing = spool.missing(&offer, &store)?;
         if offer.dry_run {
-            self.wire.say(&json!({"done": offer.summary(&missing, foreseen, &BTreeSet::new())}))?;
+            self.wire.send(&json!({"done": offer.summary(&missing, foreseen, &BTreeSet::new())}))?;
             return Ok(());
         }
         let list: Vec<Value> = missing.iter().map(Missing::described).collect();
-        self.wire.say(&json!({"send": list}))?;
+        self.wire.send(&json!({"send": list}))?;
         let mut sizes = self.wire.message()?;
         if let Some(wanted) = sizes["blocks"].as_array() {
             self.lists(&missing, wanted)?;
             sizes = self.wire.message()?;
         }
-        settle(&mut missing, &sizes)?;
+        record_sizes(&mut missing, &sizes)?;
         spool.room_for(missing.iter().map(Missing::left).fold(0, u64::saturating_add))?;
-        self.wire.say(&json!({"go": true}))?;
+        self.wire.send(&json!({"go": true}))?;
         for missing in &missing {
-            match missing.coming {
-                Coming::Whole(size) => self.layer(&spool, missing, size)?,
-                Coming::Changes { bytes, made } => self.changes(&spool, missing, bytes, made)?,
+            match missing.transfer {
+                Transfer::Whole(size) => self.layer(&spool, missing, size)?,
+                Transfer::Changes { bytes, made } => self.changes(&spool, missing, bytes, made)?,
             }
         }
         if self.wire.message()?["commit"] != true {
             return Err(invalid("the push was not to be carried out").into());
         }
         let done = self.commit(&spool, &store, &offer, (&missing, &foreseen), &client)?;
-        self.wire.say(&json!({"done": done}))?;
+        self.wire.send(&json!({"done": done}))?;
         Ok(())
     }
 
@@ -178,7 +178,7 @@ impl Receiver {
             have = 0;
         }
         while have < size {
-            match self.wire.hear()? {
+            match self.wire.receive()? {
                 Frame::Piece(bytes) if !bytes.is_empty() && bytes.len() as u64 <= size - have => {
                     // A partial file must not keep the disk full until the next push.
                     let kept = file.write_all(&bytes).inspect_err(|_| drop(fs::remove_file(&path)));
@@ -223,7 +223,7 @@ impl Receiver {
         let mut file = spool.changes(missing, made)?;
         let mut left = bytes;
         while left > 0 {
-            match self.wire.hear()? {
+            match self.wire.receive()? {
                 Frame::Piece(piece) if piece.len() as u64 <= left && changes::made_by(&piece).is_some() => {
                     left -= piece.len() as u64;
                     // In one write, so that an interruption loses little.

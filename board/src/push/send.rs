@@ -171,8 +171,9 @@ impl<'a> Sender<'a> {
         }
     }
 
-    fn say(&mut self, message: &Value) -> Result<(), Failure> {
-        self.wire.say(message).map_err(|error| match error.kind() {
+    /// Sends a message to the board.
+    fn send_message(&mut self, message: &Value) -> Result<(), Failure> {
+        self.wire.send(message).map_err(|error| match error.kind() {
             io::ErrorKind::InvalidData => Failure::new(format!(
                 "manifests and documents of archives have more than {}: push fewer at a time",
                 image::size(MESSAGE_MAX as u64)
@@ -200,7 +201,7 @@ impl<'a> Sender<'a> {
             Validation::Warn => "warn",
             Validation::Ignore => "ignore",
         };
-        self.say(&json!({
+        self.send_message(&json!({
             "archives": offered, "manifests": manifests, "validation": validation, "dryRun": push.dry_run,
             "blocks": !whole,
         }))?;
@@ -224,7 +225,7 @@ impl<'a> Sender<'a> {
         }
         self.compare(archives, &mut wanted)?;
         let sizes: Vec<Value> = wanted.iter().map(Wanted::told).collect();
-        self.say(&json!({"sizes": sizes}))?;
+        self.send_message(&json!({"sizes": sizes}))?;
         self.message()?;
         self.had = wanted.iter().map(|layer| layer.bytes().1).sum();
         let total = wanted.iter().map(|layer| layer.bytes().0).sum();
@@ -240,7 +241,7 @@ impl<'a> Sender<'a> {
             self.began |= progress.sent > 0;
             ended?;
         }
-        self.say(&json!({"commit": true}))?;
+        self.send_message(&json!({"commit": true}))?;
         self.show("the board unpacks and starts what it was sent");
         let done = self.message()?;
         self.clear();
@@ -253,14 +254,14 @@ impl<'a> Sender<'a> {
         if listed.is_empty() {
             return Ok(());
         }
-        self.say(&json!({"blocks": listed}))?;
+        self.send_message(&json!({"blocks": listed}))?;
         self.show("the board lists what it has");
         let end = Instant::now() + COMPARING;
         for number in listed {
             let layer = &mut wanted[number];
             let (mut blocks, mut bytes) = (Blocks::default(), 0);
             loop {
-                let piece = match self.wire.hear().map_err(|error| self.lost(&error))? {
+                let piece = match self.wire.receive().map_err(|error| self.lost(&error))? {
                     Frame::Piece(piece) => piece,
                     Frame::Message(message) => {
                         self.judged(message)?;

@@ -9,7 +9,7 @@ use crate::files::Object;
 use crate::{Failure, apply};
 
 /// How long to retry while the agent is restarting. A restarted agent is back long before.
-const AGENT_BACK: Duration = Duration::from_secs(30);
+const AGENT_RESTART_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// A manifest of a push.
 pub(super) struct Manifest {
@@ -20,7 +20,7 @@ pub(super) struct Manifest {
 impl Manifest {
     /// Applies the manifest. Retries if the agent is just being restarted.
     pub(super) fn apply(&self, client: &Client, validation: Validation) -> Result<apply::Applied, Failure> {
-        let end = Instant::now() + AGENT_BACK;
+        let end = Instant::now() + AGENT_RESTART_TIMEOUT;
         loop {
             let restart = client.watch_restart();
             match apply::send(client, &self.object, &self.namespace, validation, false) {

@@ -17,12 +17,12 @@ pub(super) struct Missing {
     /// The layer's base, if any; `made` is how many bytes of the layer the pieces in the spool make.
     pub(super) base: Option<Base>,
     pub(super) made: u64,
-    pub(super) coming: Coming,
+    pub(super) transfer: Transfer,
 }
 
 /// How a layer is sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Coming {
+pub(super) enum Transfer {
     /// Whole, as stored in the sender's archive: its total bytes.
     Whole(u64),
     /// As pieces that make the layer from its base: the bytes of the pieces that follow, after pieces that
@@ -43,24 +43,24 @@ impl Missing {
 
     /// Bytes of the layer that are still to be received.
     pub(super) fn left(&self) -> u64 {
-        match self.coming {
-            Coming::Whole(size) => size.saturating_sub(self.from),
-            Coming::Changes { bytes, .. } => bytes,
+        match self.transfer {
+            Transfer::Whole(size) => size.saturating_sub(self.from),
+            Transfer::Changes { bytes, .. } => bytes,
         }
     }
 }
 
 /// Records how each layer will be sent, from the sender's message.
-pub(super) fn settle(missing: &mut [Missing], message: &Value) -> io::Result<()> {
+pub(super) fn record_sizes(missing: &mut [Missing], message: &Value) -> io::Result<()> {
     let sizes = message["sizes"].as_array().map_or(&[][..], Vec::as_slice);
     if sizes.len() != missing.len() {
         return Err(invalid("the sizes do not match the requested layers"));
     }
     for (missing, size) in missing.iter_mut().zip(sizes) {
-        missing.coming = match (size.as_u64(), size["changes"].as_u64(), size["made"].as_u64()) {
-            (Some(size), ..) => Coming::Whole(size),
+        missing.transfer = match (size.as_u64(), size["changes"].as_u64(), size["made"].as_u64()) {
+            (Some(size), ..) => Transfer::Whole(size),
             (_, Some(bytes), Some(made)) if missing.base.is_some() && (made == 0 || made == missing.made) => {
-                Coming::Changes { bytes, made }
+                Transfer::Changes { bytes, made }
             }
             _ => return Err(invalid("a size that is none")),
         };

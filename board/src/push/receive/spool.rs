@@ -25,7 +25,7 @@ use nodlet_rootfs::{BASES_MAX, Digest, Image, Source, Store};
 
 use super::base::Base;
 use super::end::{End, refused};
-use super::missing::{Coming, Missing};
+use super::missing::{Missing, Transfer};
 use super::offer::Offer;
 use crate::push::frames::invalid;
 use crate::{Failure, image};
@@ -123,8 +123,8 @@ impl Spool {
                 let base = Base::find(store, &here, image, part).filter(|_| bases < BASES_MAX);
                 bases += usize::from(base.is_some());
                 let made = base.as_ref().map_or(0, |base| self.made(part, base).0);
-                let coming = Coming::Whole(0);
-                missing.push(Missing { archive, part: part.clone(), from, base, made, coming });
+                let transfer = Transfer::Whole(0);
+                missing.push(Missing { archive, part: part.clone(), from, base, made, transfer });
             }
         }
         if !offer.dry_run {
@@ -189,8 +189,8 @@ impl Spool {
             let mut bases = BTreeMap::new();
             for missing in missing.iter().filter(|missing| missing.archive == number) {
                 let part = &missing.part;
-                let (from, to) = match (missing.coming, &missing.base) {
-                    (Coming::Changes { .. }, Some(base)) => {
+                let (from, to) = match (missing.transfer, &missing.base) {
+                    (Transfer::Changes { .. }, Some(base)) => {
                         bases.insert(part.diff_id, base.file.try_clone().map_err(&failed)?);
                         let member = format!("{CHANGES}/{}", part.diff_id.hex());
                         (self.directory.join(name_of_changes(part, base)), place(&member)?)

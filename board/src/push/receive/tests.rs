@@ -93,20 +93,20 @@ fn missing(scratch: &Scratch, name: &str, base: Option<usize>) -> Missing {
         Base { layer: Digest::of(b"base"), file: File::open(&path).expect("there"), bytes: bytes as u64 }
     });
     let part = Part { diff_id: Digest::of(name.as_bytes()), blob: None, member: name.to_owned() };
-    Missing { archive: 0, part, from: 3, base, made: 500, coming: Coming::Whole(0) }
+    Missing { archive: 0, part, from: 3, base, made: 500, transfer: Transfer::Whole(0) }
 }
 
 #[test]
 fn how_a_layer_comes_is_one_of_the_ways_that_it_can() {
-    let scratch = Scratch::new("settle");
+    let scratch = Scratch::new("record_sizes");
     let comes = |sizes: Value| {
         let mut all = [missing(&scratch, "a", Some(4096)), missing(&scratch, "b", None)];
-        settle(&mut all, &json!({"sizes": sizes}))?;
-        Ok::<_, io::Error>([all[0].coming, all[1].coming])
+        record_sizes(&mut all, &json!({"sizes": sizes}))?;
+        Ok::<_, io::Error>([all[0].transfer, all[1].transfer])
     };
     let changes = |made: u64| json!({"changes": 9, "made": made});
-    let whole = Coming::Whole;
-    let some = |made| Coming::Changes { bytes: 9, made };
+    let whole = Transfer::Whole;
+    let some = |made| Transfer::Changes { bytes: 9, made };
     assert_eq!(comes(json!([5, 6])).expect("right"), [whole(5), whole(6)]);
     assert_eq!(comes(json!([changes(500), 6])).expect("right"), [some(500), whole(6)]);
     assert_eq!(comes(json!([changes(0), 6])).expect("right"), [some(0), whole(6)]);
@@ -167,7 +167,7 @@ fn blocks_are_listed_of_bases_only_and_each_once() {
         drop(receiver);
         let mut wire = Wire { from: Paced::new(theirs), to: io::sink() };
         let mut lengths = Vec::new();
-        while let Ok(Frame::Piece(piece)) = wire.hear() {
+        while let Ok(Frame::Piece(piece)) = wire.receive() {
             lengths.push(piece.len());
         }
         listed.is_ok().then_some(lengths)
@@ -200,7 +200,7 @@ fn a_layer_for_which_there_is_no_room_leaves_nothing_behind() {
     sender.write_all(b"p\0\0\0\x03abc").expect("sent");
     let Err(End::Refused(why)) = receiver.layer(
         &spool,
-        &Missing { archive: 0, part, from: 0, base: None, made: 0, coming: Coming::Whole(3) },
+        &Missing { archive: 0, part, from: 0, base: None, made: 0, transfer: Transfer::Whole(3) },
         3,
     ) else {
         panic!("nothing can be written there")
