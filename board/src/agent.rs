@@ -176,7 +176,7 @@ struct Options {
 fn run(mut context: Context, parser: Parser) -> Outcome {
     let options = Options::parse(&mut context, parser)?;
     begin(options.quiet)?;
-    spare_us();
+    set_oom_score();
     start(config(&context.root, options, false)?)
 }
 
@@ -322,14 +322,14 @@ fn begin(quiet: bool) -> Result<(), Failure> {
         let why = "pods need root: namespaces, mounts and cgroups are its own. Run it again as root (sudo nodlet ...)";
         return Err(Failure::new(why));
     }
-    leave_the_caller().map_err(|error| Failure::new(format!("failed to begin: {error}")))?;
+    reset_inherited_state().map_err(|error| Failure::new(format!("failed to begin: {error}")))?;
     log::set_max_level(if quiet { log::LevelFilter::Warn } else { log::LevelFilter::Info });
     log::set_logger(&Console).map_err(|error| Failure::new(error.to_string()))
 }
 
 /// Resets inherited state, so that the agent behaves the same whether a shell, a script or a service manager
 /// starts it.
-fn leave_the_caller() -> nix::Result<()> {
+fn reset_inherited_state() -> nix::Result<()> {
     use nix::sys::signal::{SigHandler, SigSet, SigmaskHow, signal, sigprocmask};
     // The agent needs exactly this mask: files get the mode they are created with, but are never group- or
     // world-writable.
@@ -346,7 +346,7 @@ fn leave_the_caller() -> nix::Result<()> {
 
 /// Sets the OOM score that the kubelet uses: when the machine is out of memory, the kernel kills agent and
 /// supervisors last. Containers have scores of their own.
-fn spare_us() {
+fn set_oom_score() {
     if let Err(error) = fs::write("/proc/self/oom_score_adj", "-999") {
         log::debug!("failed to lower oom_score_adj: {error}");
     }

@@ -51,9 +51,9 @@ Flags:
 fn run(mut context: Context, mut parser: Parser) -> Outcome {
     let apply = Apply::parse(&mut context, &mut parser)?;
     let (objects, failures) = files::read(&apply.files, apply.validation)?;
-    let mut judge = match apply.dry_run {
-        DryRun::Client => Judge::Here(Images::of(&context.root)?),
-        DryRun::None | DryRun::Server => Judge::Agent(Client::new(&context)?),
+    let mut validator = match apply.dry_run {
+        DryRun::Client => Validator::Here(Images::of(&context.root)?),
+        DryRun::None | DryRun::Server => Validator::Agent(Client::new(&context)?),
     };
     let mut code = ExitCode::SUCCESS;
     for failure in failures {
@@ -64,7 +64,7 @@ fn run(mut context: Context, mut parser: Parser) -> Outcome {
         for warning in &object.warnings {
             eprintln!("Warning: {}: {warning}", object.place);
         }
-        match apply.object(&context, &mut judge, object) {
+        match apply.object(&context, &mut validator, object) {
             Ok(line) => println!("{line}"),
             // Without an agent the remaining objects would fail, too.
             Err(failure) if failure.is_disconnected() => return Err(failure),
@@ -87,7 +87,7 @@ enum DryRun {
 }
 
 /// Where manifests are validated.
-enum Judge {
+enum Validator {
     Agent(Client),
     /// In this process (`--dry-run=client`).
     Here(Option<Images>),
@@ -153,15 +153,20 @@ impl Apply {
     }
 
     /// Applies or validates one object. Returns the line that reports the result.
-    fn object(&self, context: &Context, judge: &mut Judge, object: &Object) -> Result<String, Failure> {
+    fn object(
+        &self,
+        context: &Context,
+        validator: &mut Validator,
+        object: &Object,
+    ) -> Result<String, Failure> {
         let namespace = context.namespace_of(&object.value)?;
-        let (did, warnings) = match judge {
-            Judge::Agent(client) => {
+        let (did, warnings) = match validator {
+            Validator::Agent(client) => {
                 let applied =
                     send(client, object, &namespace, self.validation, self.dry_run != DryRun::None)?;
                 (applied.did, applied.warnings)
             }
-            Judge::Here(images) => self.admit(images.as_mut(), object, &namespace)?,
+            Validator::Here(images) => self.admit(images.as_mut(), object, &namespace)?,
         };
         for warning in warnings {
             eprintln!("Warning: {warning}");

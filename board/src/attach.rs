@@ -60,13 +60,13 @@ pub(crate) struct Attach {
 }
 
 fn run(mut context: Context, mut parser: Parser) -> Outcome {
-    let attach = Attach::parse(&mut context, &mut parser)?;
+    let arguments = Attach::parse(&mut context, &mut parser)?;
     let client = Client::new(&context)?;
-    to(&context, &client, &attach)
+    attach(&context, &client, &arguments)
 }
 
 /// Attaches until the process ends, the agent closes the stream or the user types the detach keys.
-pub(crate) fn to(context: &Context, client: &Client, attach: &Attach) -> Outcome {
+pub(crate) fn attach(context: &Context, client: &Client, attach: &Attach) -> Outcome {
     let container = match &attach.container {
         Some(container) => Some(container.clone()),
         None => containers::default(context, client, &attach.pod)?,

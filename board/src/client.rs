@@ -143,8 +143,8 @@ impl Client {
         &self,
         target: &str,
         accept: &str,
-        mut show: impl FnMut(&str, &Value) -> Result<Watched, Failure>,
-    ) -> Result<Watched, Failure> {
+        mut show: impl FnMut(&str, &Value) -> Result<WatchFlow, Failure>,
+    ) -> Result<WatchFlow, Failure> {
         let mut events = BufReader::new(self.request("GET", target, accept, None)?.body);
         let mut line = String::new();
         while events.read_line(&mut line).map_err(Failure::disconnected)? > 0 {
@@ -160,13 +160,13 @@ impl Client {
                     return Err(Failure::refused(code, explain(code, &object.to_string())));
                 }
                 Some(kind) => {
-                    if let Watched::Enough = show(kind, object)? {
-                        return Ok(Watched::Enough);
+                    if let WatchFlow::Stop = show(kind, object)? {
+                        return Ok(WatchFlow::Stop);
                     }
                 }
             }
         }
-        Ok(Watched::More)
+        Ok(WatchFlow::Continue)
     }
 
     /// Sends a request and parses the response as JSON.
@@ -177,9 +177,9 @@ impl Client {
 
 /// Whether a watch continues.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Watched {
-    More,
-    Enough,
+pub(crate) enum WatchFlow {
+    Continue,
+    Stop,
 }
 
 /// The text of an error response, in kubectl's words.
@@ -264,12 +264,12 @@ impl Response {
             let (name, value) = line.split_once(':').ok_or_else(|| invalid("a header without a colon"))?;
             headers.push((name.to_ascii_lowercase(), value.trim().to_owned()));
         }
-        let mut response = Response { code, headers, body: Body { reader, left: Left::UntilEnd } };
+        let mut response = Response { code, headers, body: Body { reader, left: Remaining::UntilEnd } };
         if response.header("transfer-encoding").is_some_and(|coding| coding.eq_ignore_ascii_case("chunked")) {
-            response.body.left = Left::Chunk(0);
+            response.body.left = Remaining::Chunk(0);
         } else if let Some(length) = response.header("content-length").and_then(|length| length.parse().ok())
         {
-            response.body.left = Left::Bytes(length);
+            response.body.left = Remaining::Bytes(length);
         }
         Ok(response)
     }
@@ -318,10 +318,10 @@ impl Body {
 /// A response's body, with its chunks joined.
 pub(crate) struct Body {
     reader: BufReader<UnixStream>,
-    left: Left,
+    left: Remaining,
 }
 
-enum Left {
+enum Remaining {
     UntilEnd,
     Bytes(u64),
     /// Bytes left in this chunk; at 0 the next chunk begins.
@@ -331,7 +331,7 @@ enum Left {
 
 impl Read for Body {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        if let Left::Chunk(0) = self.left {
+        if let Remaining::Chunk(0) = self.left {
             let mut line = String::new();
             (&mut self.reader).take(1024).read_line(&mut line)?;
             if line.trim().is_empty() {
@@ -343,11 +343,11 @@ impl Read for Body {
             let size = u64::from_str_radix(size, 16).map_err(|_| {
                 io::Error::new(io::ErrorKind::UnexpectedEof, "the agent ended in the middle of its answer")
             })?;
-            self.left = if size == 0 { Left::Ended } else { Left::Chunk(size) };
+            self.left = if size == 0 { Remaining::Ended } else { Remaining::Chunk(size) };
         }
-        let (Left::Bytes(left) | Left::Chunk(left)) = &mut self.left else {
+        let (Remaining::Bytes(left) | Remaining::Chunk(left)) = &mut self.left else {
             return match self.left {
-                Left::UntilEnd => self.reader.read(buffer),
+                Remaining::UntilEnd => self.reader.read(buffer),
                 _ => Ok(0),
             };
         };

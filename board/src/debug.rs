@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use crate::arguments::{Context, Flag, switch};
 use crate::attach::{self, Attach, DETACH_KEYS};
-use crate::client::{Client, Watched, encode};
+use crate::client::{Client, WatchFlow, encode};
 use crate::{Failure, Outcome, Verb, containers, session};
 
 pub(crate) const VERB: Verb = Verb {
@@ -85,13 +85,13 @@ fn run(mut context: Context, mut parser: Parser) -> Outcome {
     }
     // Without input, the log has the complete output. Earlier output is replayed to an attached client only
     // if the container has input.
-    if wait(&context, &client, &debug.pod, &name)? == Begun::Ended || !debug.stdin {
+    if wait(&context, &client, &debug.pod, &name)? == DebugState::Ended || !debug.stdin {
         return show_log(&client, &pod, &name);
     }
     let detach_keys = session::parse_keys(DETACH_KEYS).unwrap_or_default();
     let (stdin, tty) = (debug.stdin, debug.tty);
     let attach = Attach { pod: debug.pod, container: Some(name.clone()), stdin, tty, detach_keys };
-    attach::to(&context, &client, &attach).or_else(|failure| {
+    attach::attach(&context, &client, &attach).or_else(|failure| {
         // The container may have ended in the meantime.
         eprintln!(
             "warning: couldn't attach to pod/{}, falling back to streaming logs: {failure}",
@@ -111,19 +111,19 @@ fn show_log(client: &Client, pod: &str, container: &str) -> Outcome {
 
 /// Whether the debug container runs, so that it can be attached to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Begun {
+enum DebugState {
     Runs,
     Ended,
 }
 
 /// Waits until the new container has started or ended. Prints the reasons for which it is waiting.
-fn wait(context: &Context, client: &Client, pod: &str, container: &str) -> Result<Begun, Failure> {
+fn wait(context: &Context, client: &Client, pod: &str, container: &str) -> Result<DebugState, Failure> {
     let target = format!(
         "/api/v1/namespaces/{}/pods?watch=true&fieldSelector={}",
         encode(&context.namespace),
         encode(&format!("metadata.name={pod}"))
     );
-    let (mut begun, mut said) = (None, String::new());
+    let (mut debug_state, mut said) = (None, String::new());
     loop {
         client.watch(&target, "application/json", |kind, object| {
             if kind == "DELETED" {
@@ -133,19 +133,19 @@ fn wait(context: &Context, client: &Client, pod: &str, container: &str) -> Resul
             let status = statuses.into_iter().flatten().find(|status| status["name"] == container);
             let state = status.map_or(&Value::Null, |status| &status["state"]);
             if state["running"].is_object() {
-                begun = Some(Begun::Runs);
+                debug_state = Some(DebugState::Runs);
             } else if state["terminated"].is_object() {
-                begun = Some(Begun::Ended);
+                debug_state = Some(DebugState::Ended);
             } else if let Some(why) = state["waiting"]["message"].as_str()
                 && why != said
             {
                 eprintln!("Warning: container {container}: {why}");
                 said = why.to_owned();
             }
-            Ok(if begun.is_some() { Watched::Enough } else { Watched::More })
+            Ok(if debug_state.is_some() { WatchFlow::Stop } else { WatchFlow::Continue })
         })?;
-        if let Some(begun) = begun {
-            return Ok(begun);
+        if let Some(debug_state) = debug_state {
+            return Ok(debug_state);
         }
     }
 }

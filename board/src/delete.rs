@@ -9,7 +9,7 @@ use nodlet_kube::manifest::Validation;
 use serde_json::{Value, json};
 
 use crate::arguments::{Context, Flag, switch};
-use crate::client::{Client, Watched, encode};
+use crate::client::{Client, WatchFlow, encode};
 use crate::{Failure, Outcome, Verb, files, resources};
 
 pub(crate) const VERB: Verb = Verb {
@@ -59,7 +59,7 @@ struct Delete {
 }
 
 /// An object to delete.
-struct Named {
+struct DeleteTarget {
     kind: Kind,
     /// The API path of the object's collection.
     collection: String,
@@ -68,16 +68,21 @@ struct Named {
     name: String,
 }
 
-impl Named {
-    fn new(kind: Kind, namespace: &str, name: &str) -> Named {
+impl DeleteTarget {
+    fn new(kind: Kind, namespace: &str, name: &str) -> DeleteTarget {
         let row = kind.row();
         let collection = resources::collection(row, Some(namespace));
-        Named { kind, collection, namespace: row.namespaced.then(|| namespace.to_owned()), name: name.into() }
+        DeleteTarget {
+            kind,
+            collection,
+            namespace: row.namespaced.then(|| namespace.to_owned()),
+            name: name.into(),
+        }
     }
 }
 
 /// A pod that is being deleted.
-struct Going {
+struct DeletedPod {
     namespace: String,
     name: String,
     uid: String,
@@ -225,18 +230,22 @@ impl Delete {
         }
     }
 
-    fn named(&self, context: &Context, client: &Client) -> Result<Vec<Named>, Failure> {
+    fn named(&self, context: &Context, client: &Client) -> Result<Vec<DeleteTarget>, Failure> {
         if !self.files.is_empty() {
             let (objects, failures) = files::read(&self.files, Validation::Ignore)?;
             if let Some(failure) = failures.into_iter().next() {
                 return Err(failure);
             }
             let named = objects.iter().map(|object| {
-                Ok(Named::new(object.kind(), &context.namespace_of(&object.value)?, object.required_name()?))
+                Ok(DeleteTarget::new(
+                    object.kind(),
+                    &context.namespace_of(&object.value)?,
+                    object.required_name()?,
+                ))
             });
             return named.collect();
         }
-        let of = |name: &str| Named::new(self.kind, &context.namespace, name);
+        let of = |name: &str| DeleteTarget::new(self.kind, &context.namespace, name);
         if !self.names.is_empty() {
             return Ok(self.names.iter().map(|name| of(name)).collect());
         }
@@ -251,7 +260,7 @@ impl Delete {
         Ok(names.map(of).collect())
     }
 
-    fn one(&self, client: &Client, named: &Named) -> Result<Going, Failure> {
+    fn one(&self, client: &Client, named: &DeleteTarget) -> Result<DeletedPod, Failure> {
         let target = format!("{}/{}", named.collection, encode(&named.name));
         let mut options = json!({"kind": "DeleteOptions", "apiVersion": "v1"});
         if let Some(seconds) = self.grace {
@@ -260,12 +269,16 @@ impl Delete {
         let answer = client.json("DELETE", &target, Some(&options))?;
         let uid = |place: &Value| place["uid"].as_str().map(str::to_owned);
         let uid = uid(&answer["metadata"]).or_else(|| uid(&answer["details"])).unwrap_or_default();
-        Ok(Going { namespace: named.namespace.clone().unwrap_or_default(), name: named.name.clone(), uid })
+        Ok(DeletedPod {
+            namespace: named.namespace.clone().unwrap_or_default(),
+            name: named.name.clone(),
+            uid,
+        })
     }
 
-    fn deleted(&self, named: &Named) -> String {
+    fn deleted(&self, named: &DeleteTarget) -> String {
         let force = if self.grace == Some(0) { "force " } else { "" };
-        let Named { kind, name, namespace, .. } = named;
+        let DeleteTarget { kind, name, namespace, .. } = named;
         let from =
             namespace.as_ref().map(|namespace| format!(" from {namespace} namespace")).unwrap_or_default();
         format!("{} \"{name}\" {force}deleted{from}", kind.row().qualified_singular())
@@ -273,7 +286,7 @@ impl Delete {
 }
 
 /// Waits until the pod is gone. A pod with the same name and another uid is another pod.
-fn wait_until_gone(client: &Client, pod: &Going) -> Result<(), Failure> {
+fn wait_until_gone(client: &Client, pod: &DeletedPod) -> Result<(), Failure> {
     let selector = encode(&format!("metadata.name={}", pod.name));
     let pods = format!("/api/v1/namespaces/{}/pods?fieldSelector={selector}", encode(&pod.namespace));
     let is_it = |object: &Value| object["metadata"]["uid"].as_str() == Some(&pod.uid) || pod.uid.is_empty();
@@ -285,11 +298,11 @@ fn wait_until_gone(client: &Client, pod: &Going) -> Result<(), Failure> {
         let version = list["metadata"]["resourceVersion"].as_str().unwrap_or("0");
         let target = format!("{pods}&watch=true&resourceVersion={version}");
         let watched = client.watch(&target, "application/json", |kind, object| {
-            Ok(if is_it(object) == (kind == "DELETED") { Watched::Enough } else { Watched::More })
+            Ok(if is_it(object) == (kind == "DELETED") { WatchFlow::Stop } else { WatchFlow::Continue })
         });
         match watched {
-            Ok(Watched::Enough) => return Ok(()),
-            Ok(Watched::More) => {}
+            Ok(WatchFlow::Stop) => return Ok(()),
+            Ok(WatchFlow::Continue) => {}
             // The watch fell behind the agent's ring of events: list again.
             Err(failure) if failure.is_expired() => {}
             Err(failure) => return Err(failure),

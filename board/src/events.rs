@@ -8,7 +8,7 @@ use nodlet_kube::kinds::interval;
 use serde_json::{Value, json};
 
 use crate::arguments::{Context, Flag, switch};
-use crate::client::{Client, Watched, encode};
+use crate::client::{Client, WatchFlow, encode};
 use crate::output::{self, Columns, escaped};
 use crate::resources;
 use crate::{Failure, Outcome, Verb};
@@ -84,7 +84,7 @@ fn run(mut context: Context, mut parser: Parser) -> Outcome {
                 }
                 out.flush()?;
             }
-            Ok(Watched::More)
+            Ok(WatchFlow::Continue)
         })?;
         return Ok(ExitCode::SUCCESS);
     }

@@ -11,7 +11,7 @@ use nodlet_kube::manifest::Validation;
 use serde_json::{Value, json};
 
 use crate::arguments::{Context, Flag, switch};
-use crate::client::{Client, Watched, encode};
+use crate::client::{Client, WatchFlow, encode};
 use crate::output::{self, Columns};
 use crate::resources::collection;
 use crate::{Failure, Outcome, Verb, files, resources};
@@ -295,7 +295,7 @@ impl Get {
             format!("{}?watch=true&resourceVersion={version}&{selectors}", self.collection(namespace));
         client.watch(&target, accept, |_, object| {
             show(object)?;
-            Ok(Watched::More)
+            Ok(WatchFlow::Continue)
         })?;
         Ok(())
     }

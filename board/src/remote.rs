@@ -30,7 +30,7 @@ pub(crate) const CONNECT: &str = "connect";
 const KEPT: &str = "ControlPersist=30";
 
 /// Milliseconds that a closing ssh has to end, so that its exit code is known.
-const LAST_WORDS: u16 = 5000;
+const SSH_EXIT_TIMEOUT_MS: u16 = 5000;
 
 /// Delay between two connections to an unreachable board.
 const LINE_BACK: Duration = Duration::from_secs(1);
@@ -165,7 +165,7 @@ impl Remote {
     pub(crate) fn lost(&self, error: &io::Error) -> Failure {
         let board = &self.place.destination;
         let mut started = self.started.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-        let status = started.last_mut().and_then(last_words);
+        let status = started.last_mut().and_then(wait_exit_status);
         Failure::disconnected(match status.map(|status| (status, status.code())) {
             Some((_, Some(SSH_FAILED))) => {
                 let place = &self.place;
@@ -252,12 +252,12 @@ fn not_started(ssh: &Command, error: &io::Error) -> Failure {
     ))
 }
 
-/// The exit status of a process that is about to end; `None` if it does not end in time.
-fn last_words(child: &mut Child) -> Option<ExitStatus> {
+/// Waits for the exit status of a process that is about to end; `None` if it does not end in time.
+fn wait_exit_status(child: &mut Child) -> Option<ExitStatus> {
     let pid = Pid::from_raw(i32::try_from(child.id()).ok()?);
     if let Ok(Some(process)) = pidfd(pid) {
         let mut ended = [PollFd::new(process.as_fd(), PollFlags::POLLIN)];
-        let _ = poll(&mut ended, PollTimeout::from(LAST_WORDS));
+        let _ = poll(&mut ended, PollTimeout::from(SSH_EXIT_TIMEOUT_MS));
     }
     child.try_wait().ok()?
 }

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use serde_json::Value;
 
 use crate::Failure;
-use crate::client::{Client, Watched, encode};
+use crate::client::{Client, WatchFlow, encode};
 
 /// Waits for all pods to become ready. Reports the state of each that did not. Returns whether all did.
 pub(super) fn until_ready(client: &Client, pods: &[Value], patience: Duration) -> Result<bool, Failure> {
@@ -31,7 +31,7 @@ pub(super) fn until_ready(client: &Client, pods: &[Value], patience: Duration) -
                         _ => outcome(object),
                     };
                 }
-                Ok(if ended.is_some() { Watched::Enough } else { Watched::More })
+                Ok(if ended.is_some() { WatchFlow::Stop } else { WatchFlow::Continue })
             });
             match watched {
                 // The agent may be restarting with a newer version.

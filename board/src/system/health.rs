@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use serde_json::Value;
 
 use crate::Failure;
-use crate::client::{Client, Response, Watched};
+use crate::client::{Client, Response, WatchFlow};
 
 /// How long one response of the agent may take.
 pub(super) const ANSWER: Duration = Duration::from_secs(10);
@@ -63,7 +63,7 @@ pub(super) fn wait_for_pods(client: &Client, end: Instant) {
         let (true, Some(version)) = (pods.any(is_unready), version) else { return Ok(false) };
         let left = end.saturating_duration_since(Instant::now()).as_secs().max(1);
         let target = format!("/api/v1/pods?watch=true&resourceVersion={version}&timeoutSeconds={left}");
-        client.watch(&target, "application/json", |_, _| Ok(Watched::Enough))?;
+        client.watch(&target, "application/json", |_, _| Ok(WatchFlow::Stop))?;
         Ok(true)
     };
     if !wait().unwrap_or(false) {
