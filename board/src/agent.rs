@@ -21,9 +21,10 @@ use nodlet_runtime::container_config::LogLimits;
 use nodlet_runtime::engine::{Config, EVENTS, Engine, EngineError};
 
 use crate::arguments::{Context, Flag, number, switch};
+use crate::failure::Failure;
 use crate::output::escaped;
 use crate::pidfd::pidfd;
-use crate::{Failure, Outcome, Verb};
+use crate::verb::{Outcome, Verb};
 
 mod limits;
 mod shutdown;

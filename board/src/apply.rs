@@ -13,8 +13,9 @@ use nodlet_rootfs::{Reference, Store, StoreError};
 
 use crate::arguments::{Context, Flag};
 use crate::client::{Client, encode};
+use crate::failure::Failure;
 use crate::files::{self, Object};
-use crate::{Failure, Outcome, Verb};
+use crate::verb::{Outcome, Verb};
 
 pub(crate) const VERB: Verb = Verb {
     name: "apply",

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use lexopt::{Arg, Parser, ValueExt};
 
-use crate::Failure;
+use crate::failure::Failure;
 
 /// The root, board and namespace on which a verb acts.
 pub(crate) struct Context {

@@ -10,8 +10,10 @@ use serde_json::Value;
 
 use crate::arguments::{Context, Flag, switch};
 use crate::client::{Client, encode};
+use crate::containers;
+use crate::failure::Failure;
 use crate::session::{self, Ended, Stdio};
-use crate::{Failure, Outcome, Verb, containers};
+use crate::verb::{Outcome, Verb};
 
 /// The default detach keys of Docker and kubectl.
 pub(crate) const DETACH_KEYS: &str = "ctrl-p,ctrl-q";

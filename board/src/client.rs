@@ -10,9 +10,10 @@ use std::time::{Duration, Instant};
 use serde_json::Value;
 
 use crate::arguments::Context;
+use crate::failure::Failure;
 use crate::remote::Remote;
+use crate::verb::Outcome;
 use crate::watch::Watch;
-use crate::{Failure, Outcome};
 
 /// The most bytes that are read of a response's head.
 const HEAD_BYTES: u64 = 64 * 1024;

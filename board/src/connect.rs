@@ -11,7 +11,9 @@ use lexopt::Parser;
 
 use crate::arguments::{Context, Flag};
 use crate::client::Client;
-use crate::{Failure, Outcome, Verb, remote};
+use crate::failure::Failure;
+use crate::remote;
+use crate::verb::{Outcome, Verb};
 
 /// The verb that is the board's end of a connection.
 pub(crate) const VERB: Verb = Verb {

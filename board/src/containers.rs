@@ -4,7 +4,8 @@ use nodlet_kube::kinds::Kind;
 
 use crate::arguments::Context;
 use crate::client::{Client, encode};
-use crate::{Failure, resources};
+use crate::failure::Failure;
+use crate::resources;
 
 /// The pod's name in `web` or `pod/web`.
 pub(crate) fn pod_name(text: &str) -> Result<String, Failure> {

@@ -9,7 +9,9 @@ use serde_json::{Value, json};
 use crate::arguments::{Context, Flag, switch};
 use crate::attach::{self, Attach, DETACH_KEYS};
 use crate::client::{Client, WatchFlow, encode};
-use crate::{Failure, Outcome, Verb, containers, session};
+use crate::failure::Failure;
+use crate::verb::{Outcome, Verb};
+use crate::{containers, session};
 
 pub(crate) const VERB: Verb = Verb {
     name: "debug",

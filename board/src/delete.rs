@@ -10,7 +10,9 @@ use serde_json::{Value, json};
 
 use crate::arguments::{Context, Flag, switch};
 use crate::client::{Client, WatchFlow, encode};
-use crate::{Failure, Outcome, Verb, files, resources};
+use crate::failure::Failure;
+use crate::verb::{Outcome, Verb};
+use crate::{files, resources};
 
 pub(crate) const VERB: Verb = Verb {
     name: "delete",

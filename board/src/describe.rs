@@ -10,8 +10,9 @@ use serde_json::Value;
 
 use crate::arguments::{Context, Flag, switch};
 use crate::client::{Client, encode};
+use crate::failure::Failure;
 use crate::resources::{collection, kind};
-use crate::{Failure, Outcome, Verb};
+use crate::verb::{Outcome, Verb};
 
 pub(crate) const VERB: Verb = Verb {
     name: "describe",

@@ -10,7 +10,9 @@ use std::process::ExitCode;
 use lexopt::{Parser, ValueExt};
 
 use crate::arguments::{Context, Flag};
-use crate::{Failure, Outcome, Verb, output};
+use crate::failure::Failure;
+use crate::output;
+use crate::verb::{Outcome, Verb};
 
 mod cgroups;
 mod config;

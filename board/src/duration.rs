@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::Failure;
+use crate::failure::Failure;
 
 /// Parses a duration as Go writes it: `1h30m`, `90s`. Zero is returned as `None`.
 pub(crate) fn go_duration(flag: &str, text: &str) -> Result<Option<Duration>, Failure> {

@@ -9,9 +9,10 @@ use serde_json::{Value, json};
 
 use crate::arguments::{Context, Flag, switch};
 use crate::client::{Client, WatchFlow, encode};
+use crate::failure::Failure;
 use crate::output::{self, Columns, escaped};
 use crate::resources;
-use crate::{Failure, Outcome, Verb};
+use crate::verb::{Outcome, Verb};
 
 pub(crate) const VERB: Verb = Verb {
     name: "events",

@@ -4,8 +4,10 @@ use lexopt::Parser;
 use nix::sys::signal::Signal;
 
 use crate::arguments::{Context, Flag};
+use crate::failure::Failure;
 use crate::init::storage::{self, RESET_MARKER};
-use crate::{Failure, Outcome, Verb, power};
+use crate::power;
+use crate::verb::{Outcome, Verb};
 
 pub(crate) const VERB: Verb = Verb {
     name: "factory-reset",

@@ -7,7 +7,7 @@ use nodlet_kube::kinds::Kind;
 use nodlet_kube::manifest::{self, SIZE_LIMIT, Validation};
 use serde_json::Value;
 
-use crate::Failure;
+use crate::failure::Failure;
 use crate::resources::collection;
 
 /// An object as it was written, and its place in the files.

@@ -12,9 +12,11 @@ use serde_json::{Value, json};
 
 use crate::arguments::{Context, Flag, switch};
 use crate::client::{Client, WatchFlow, encode};
+use crate::failure::Failure;
 use crate::output::{self, Columns};
 use crate::resources::collection;
-use crate::{Failure, Outcome, Verb, files, resources};
+use crate::verb::{Outcome, Verb};
+use crate::{files, resources};
 
 pub(crate) const VERB: Verb = Verb {
     name: "get",

@@ -15,8 +15,9 @@ use nodlet_rootfs::{Image, LoadError, LoadOptions, Loaded, Platform, Progress, R
 use nodlet_runtime::engine::image_store_limit;
 
 use crate::arguments::{Context, Flag};
+use crate::failure::Failure;
 use crate::output::Columns;
-use crate::{Failure, Outcome, Verb};
+use crate::verb::{Outcome, Verb};
 
 /// The first argument of the process that reads an archive.
 pub(crate) const UNPACK: &str = "unpack";

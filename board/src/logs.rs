@@ -6,8 +6,10 @@ use lexopt::{Parser, ValueExt};
 
 use crate::arguments::{Context, Flag, number, switch};
 use crate::client::{Client, encode};
+use crate::containers;
 use crate::duration::go_duration;
-use crate::{Failure, Outcome, Verb, containers};
+use crate::failure::Failure;
+use crate::verb::{Outcome, Verb};
 
 pub(crate) const VERB: Verb = Verb {
     name: "logs",

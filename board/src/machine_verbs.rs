@@ -8,9 +8,10 @@ use std::process::Stdio;
 use lexopt::Parser;
 
 use crate::arguments::Context;
+use crate::failure::Failure;
 use crate::push::system::Update;
 use crate::remote::Remote;
-use crate::{Failure, Outcome};
+use crate::verb::Outcome;
 
 /// Verbs that work on the machine and not through its agent: with `--board` they run on the board.
 const MACHINE_VERBS: &[&str] =

@@ -39,25 +39,13 @@ mod ring;
 mod safe_mode;
 mod session;
 mod system;
+mod verb;
 mod version;
 mod watch;
 
 use arguments::Context;
 use failure::Failure;
-use nodlet_kube::kinds;
-
-/// The result of a verb: the exit code, or the error to show the user.
-type Outcome = Result<ExitCode, Failure>;
-
-/// A verb of the command line.
-struct Verb {
-    name: &'static str,
-    /// The line in the list of verbs; empty for verbs that people do not call.
-    summary: &'static str,
-    /// The text that `--help` prints, with examples; `{types}` stands for all kinds.
-    help: &'static str,
-    run: fn(Context, lexopt::Parser) -> Outcome,
-}
+use verb::{Outcome, Verb};
 
 const VERBS: &[Verb] = &[
     agent::VERB,
@@ -189,13 +177,6 @@ fn reset_sigpipe() {
     let _ = unsafe {
         nix::sys::signal::signal(nix::sys::signal::Signal::SIGPIPE, nix::sys::signal::SigHandler::SigDfl)
     };
-}
-
-impl Verb {
-    /// The text of `--help`.
-    fn help(&self) -> String {
-        self.help.trim_end().replace("{types}", &kinds::types())
-    }
 }
 
 fn help(mut parser: lexopt::Parser) -> Outcome {

@@ -15,8 +15,10 @@ use serde_json::Value;
 
 use crate::arguments::{Context, Flag};
 use crate::client::{Client, encode};
+use crate::containers;
+use crate::failure::Failure;
 use crate::session::{self, Writer};
-use crate::{Failure, Outcome, Verb, containers};
+use crate::verb::{Outcome, Verb};
 
 pub(crate) const VERB: Verb = Verb {
     name: "port-forward",

@@ -7,7 +7,8 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
 use crate::arguments::{Context, Flag};
-use crate::{Failure, Outcome, Verb};
+use crate::failure::Failure;
+use crate::verb::{Outcome, Verb};
 
 /// The verb `nodlet reboot`.
 pub(crate) const REBOOT: Verb = Verb {

@@ -13,8 +13,10 @@ use serde_json::{Value, json};
 
 use crate::arguments::Context;
 use crate::client::Client;
+use crate::failure::Failure;
+use crate::image;
 use crate::remote::Remote;
-use crate::{Failure, Outcome, Verb, image};
+use crate::verb::{Outcome, Verb};
 
 mod archive;
 mod blocks;

@@ -20,8 +20,9 @@ use std::time::{Duration, Instant};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::unistd::Pid;
 
+use crate::failure::Failure;
 use crate::pidfd::pidfd;
-use crate::{Failure, Outcome};
+use crate::verb::Outcome;
 
 /// The verb that is the board's end of a connection.
 pub(crate) const CONNECT: &str = "connect";

@@ -2,8 +2,8 @@
 
 use nodlet_kube::kinds::{self, Kind, Row};
 
-use crate::Failure;
 use crate::client::encode;
+use crate::failure::Failure;
 
 /// The kind of a type that was named.
 pub(crate) fn kind(name: &str) -> Result<Kind, Failure> {

@@ -4,7 +4,8 @@ use lexopt::{Parser, ValueExt};
 
 use crate::arguments::{Context, Flag, switch};
 use crate::client::{Client, encode};
-use crate::{Failure, Outcome, Verb};
+use crate::failure::Failure;
+use crate::verb::{Outcome, Verb};
 
 pub(crate) const VERB: Verb = Verb {
     name: "ring",

@@ -5,8 +5,10 @@ use std::process::ExitCode;
 use lexopt::Parser;
 
 use crate::arguments::{Context, Flag};
+use crate::failure::Failure;
 use crate::init::{crash_count, safe_mode};
-use crate::{Failure, Outcome, Verb, power};
+use crate::power;
+use crate::verb::{Outcome, Verb};
 
 pub(crate) const VERB: Verb = Verb {
     name: "safe-mode",

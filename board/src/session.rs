@@ -13,8 +13,8 @@ use nix::sys::termios::{SetArg, Termios, cfmakeraw, tcgetattr, tcsetattr};
 use nodlet_wire::websocket::{self, Decoder, Opcode, Role};
 use serde_json::Value;
 
-use crate::Failure;
 use crate::client::{Client, Response, explain};
+use crate::failure::Failure;
 
 /// The local streams that a session uses.
 pub(crate) struct Stdio {

@@ -17,10 +17,12 @@ use serde_json::json;
 use crate::arguments::{Context, Flag, switch};
 use crate::client::Client;
 use crate::duration::go_duration;
+use crate::failure::Failure;
 use crate::init::{config, safe_mode};
 use crate::power::require_our_init;
+use crate::verb::{Outcome, Verb};
 use crate::watch::Watch;
-use crate::{Failure, Outcome, Verb, agent, output};
+use crate::{agent, output};
 
 mod health;
 #[cfg(test)]

@@ -7,7 +7,9 @@ use serde_json::json;
 
 use crate::arguments::{Context, Flag, switch};
 use crate::client::Client;
-use crate::{Failure, Outcome, Verb, output};
+use crate::failure::Failure;
+use crate::output;
+use crate::verb::{Outcome, Verb};
 
 pub(crate) const VERB: Verb = Verb {
     name: "version",

@@ -7,9 +7,9 @@ use lexopt::{Parser, ValueExt};
 use nodlet_core::facts::MAX_PODS;
 use nodlet_runtime::engine::ImageCollection;
 
-use crate::Failure;
 use crate::arguments::number;
 use crate::duration::go_duration;
+use crate::failure::Failure;
 
 const HIGH: &str = "--image-gc-high-threshold";
 const LOW: &str = "--image-gc-low-threshold";

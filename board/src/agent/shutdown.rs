@@ -5,8 +5,8 @@ use std::time::Duration;
 use lexopt::{Parser, ValueExt};
 use nodlet_core::facts::ShutdownGroup;
 
-use crate::Failure;
 use crate::duration::go_duration;
+use crate::failure::Failure;
 
 const TOTAL: &str = "--shutdown-grace-period";
 const CRITICAL: &str = "--shutdown-grace-period-critical-pods";

@@ -7,9 +7,10 @@ use lexopt::Parser;
 use nodlet_kube::manifest::Validation;
 
 use super::system::Update;
+use crate::apply;
 use crate::arguments::{Context, Flag, number, switch};
 use crate::duration::go_duration;
-use crate::{Failure, apply};
+use crate::failure::Failure;
 
 /// How often in a row a connection is retried after the line dropped. Including the pauses this takes longer
 /// than a board needs to notice that the line is gone.

@@ -38,8 +38,8 @@ use nodlet_runtime::api::push::FINISH;
 use serde_json::{Value, json};
 
 use super::frames::{Frame, VERSION, Wire, invalid};
-use crate::Failure;
 use crate::client::Client;
+use crate::failure::Failure;
 use crate::{apply, image};
 
 mod base;

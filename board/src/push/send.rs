@@ -18,7 +18,8 @@ use super::blocks::{COMPARING, Wanted};
 use super::frames::{Frame, MESSAGE_MAX, PIECE_MAX, VERSION, Wire, invalid, printable};
 use super::options::Push;
 use crate::client::{Client, Response, explain};
-use crate::{Failure, image};
+use crate::failure::Failure;
+use crate::image;
 
 impl Push {
     /// Sends the push, over several connections if necessary, as long as each makes progress.

@@ -8,7 +8,7 @@ use nodlet_rootfs::parcel::Parcel;
 
 use super::archive::Archive;
 use super::options::Push;
-use crate::Failure;
+use crate::failure::Failure;
 use crate::files::{self, Object};
 
 impl Push {

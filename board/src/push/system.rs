@@ -9,9 +9,11 @@ use std::io::{self, Cursor, IsTerminal, Read, Write};
 use std::net::Shutdown;
 use std::path::{Path, PathBuf};
 
+use crate::failure::Failure;
+use crate::image;
 use crate::remote::Remote;
 use crate::system::{COMMENT, SIGNATURE_BYTES};
-use crate::{Failure, Outcome, image};
+use crate::verb::Outcome;
 
 /// The most bytes of the program that are sent at once.
 const PIECE: usize = 64 * 1024;

@@ -4,8 +4,8 @@ use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
-use crate::Failure;
 use crate::client::{Client, WatchFlow, encode};
+use crate::failure::Failure;
 
 /// Waits for all pods to become ready. Reports the state of each that did not. Returns whether all did.
 pub(super) fn until_ready(client: &Client, pods: &[Value], patience: Duration) -> Result<bool, Failure> {

@@ -6,8 +6,8 @@ use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
-use crate::Failure;
 use crate::client::{Client, Response, WatchFlow};
+use crate::failure::Failure;
 
 /// How long one response of the agent may take.
 pub(super) const ANSWER: Duration = Duration::from_secs(10);

@@ -4,7 +4,7 @@ use std::io;
 
 use serde_json::{Value, json};
 
-use crate::Failure;
+use crate::failure::Failure;
 
 /// Why a push ended early.
 pub(super) enum End {

@@ -4,9 +4,10 @@ use std::time::{Duration, Instant};
 
 use nodlet_kube::manifest::Validation;
 
+use crate::apply;
 use crate::client::Client;
+use crate::failure::Failure;
 use crate::files::Object;
-use crate::{Failure, apply};
 
 /// How long to retry while the agent is restarting. A restarted agent is back long before.
 const AGENT_RESTART_TIMEOUT: Duration = Duration::from_secs(30);

@@ -11,10 +11,11 @@ use super::end::End;
 use super::manifest::Manifest;
 use super::missing::Missing;
 use super::redo;
+use crate::apply;
 use crate::client::Client;
+use crate::failure::Failure;
 use crate::files::Object;
 use crate::push::frames::invalid;
-use crate::{Failure, apply};
 
 /// The most manifests of one push: the agent applies some ten a second, and no other push starts meanwhile.
 const MANIFESTS_MAX: usize = 1000;

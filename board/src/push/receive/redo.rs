@@ -21,8 +21,9 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::manifest::Manifest;
+use crate::apply;
+use crate::failure::Failure;
 use crate::files::Object;
-use crate::{Failure, apply};
 
 /// The record's file name in the spool, from `push`. The agent looks for it when it starts.
 pub(super) use nodlet_runtime::api::push::REDO;

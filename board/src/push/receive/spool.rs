@@ -27,8 +27,9 @@ use super::base::Base;
 use super::end::{End, refused};
 use super::missing::{Missing, Transfer};
 use super::offer::Offer;
+use crate::failure::Failure;
+use crate::image;
 use crate::push::frames::invalid;
-use crate::{Failure, image};
 
 /// One divided by this is the part of the free space that no push may take.
 const RESERVED: u64 = 16;
