@@ -22,63 +22,26 @@ use std::io::{self, Read};
 use std::os::unix::fs::FileExt;
 
 use flate2::{Decompress, FlushDecompress, Status};
-use sha2::{Digest as _, Sha256};
 
 use crate::compression::EXPANSION;
 use crate::erofs::{BLOCK, INODE, SLOT, inline_tail};
 
 mod compare;
+mod format;
 
 pub use compare::{Blocks, Changes};
 pub(crate) use compare::{Bounds, compare};
+pub use format::{BASE_MAX, PIECE_MAX};
+use format::{COPY, LITERAL, TAIL_MIN, UNPACKED_MAX, Weak, invalid, strong};
 
-/// The largest base in bytes: its list has at least 1.7 MB, and a slow board reads it in a minute.
-pub const BASE_MAX: u64 = 512 * 1024 * 1024;
-
-/// The largest piece in bytes, and the length of the head before its stream.
-pub const PIECE_MAX: usize = 64 * 1024;
+/// The length of the head of a piece, before its stream.
 const PIECE_HEAD: usize = 8;
-
-/// The most bytes of a piece's uncompressed stream.
-const UNPACKED_MAX: usize = 60 * 1024;
 
 /// The most tails in a list for each block of the base: in nodlet's images fewer than four fit.
 const TAILS_PER_BLOCK: u64 = 4;
 
-/// The shortest tail that is listed, in bytes: a shorter one costs as much in a list as it saves.
-const TAIL_MIN: usize = 64;
-
 /// The size in bytes of the parts in which a list is sent.
 const LIST_PIECE: usize = 32 * 1024;
-
-const LITERAL: u8 = 0;
-const COPY: u8 = 1;
-
-/// The first bytes of a strong hash, which suffice to find blocks. The layer's digest reveals false matches.
-fn strong(bytes: &[u8]) -> [u8; 8] {
-    let digest: [u8; 32] = Sha256::digest(bytes).into();
-    digest[..8].try_into().expect("a digest has 32 bytes")
-}
-
-/// A rolling hash: a polynomial over the bytes of a block.
-#[derive(Clone, Copy, PartialEq, Eq)]
-struct Weak(u32);
-
-impl Weak {
-    const BASE: u32 = 0x0810_4225;
-    /// The factor of the first byte in a block.
-    const FIRST: u32 = Weak::BASE.wrapping_pow(BLOCK as u32 - 1);
-
-    fn of(block: &[u8]) -> Weak {
-        let next = |sum: u32, byte: &u8| sum.wrapping_mul(Weak::BASE).wrapping_add(u32::from(*byte));
-        Weak(block.iter().fold(0, next))
-    }
-
-    fn moved(self, out: u8, into: u8) -> Weak {
-        let without = self.0.wrapping_sub(Weak::FIRST.wrapping_mul(u32::from(out)));
-        Weak(without.wrapping_mul(Weak::BASE).wrapping_add(u32::from(into)))
-    }
-}
 
 /// Lists the blocks of a base, and passes the list on in parts of whole entries.
 pub fn list(base: &File, tell: &mut dyn FnMut(&[u8]) -> io::Result<()>) -> io::Result<()> {
@@ -274,10 +237,6 @@ impl Read for Rebuilt<'_> {
             }
         }
     }
-}
-
-fn invalid(what: &'static str) -> io::Error {
-    io::Error::new(io::ErrorKind::InvalidData, what)
 }
 
 #[cfg(test)]

@@ -49,5 +49,7 @@ pub use load::{
 pub use platform::{Platform, PlatformError};
 pub use reference::{Digest, DigestError, Reference, ReferenceError};
 pub use signal::signal_of;
-pub use store::{Image, RemoveError, Removed, Store, StoreError, StoreSnapshot, Usage};
+pub use store::before::StoreSnapshot;
+pub use store::usage::Usage;
+pub use store::{Image, RemoveError, Removed, Store, StoreError};
 pub use tar_error::TarError;

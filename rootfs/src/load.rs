@@ -12,26 +12,26 @@
 //! their names. Old docker archives have no such names, so their layers are staged again and then dropped.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
-use std::fmt;
 use std::fs::{self, File};
 use std::io;
-use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
-use std::process::ExitStatus;
 
-use serde::{Deserialize, Serialize};
-
-use crate::archive::{ArchiveError, PlannedLayer, Wanted};
+use crate::archive::{PlannedLayer, Wanted};
 use crate::config::Document;
-use crate::layer::LayerError;
 use crate::platform::Platform;
 use crate::reference::{Digest, Reference};
 use crate::store::{Area, Image, IndexState, Lock, Record, Store, StoreError, lock};
 
 mod child;
+mod error;
+mod progress;
+mod source;
 mod unpack;
 
-pub use child::{Refusal, Unpacker, run_unpacker};
+pub use child::{Unpacker, run_unpacker};
+pub use error::{LoadError, Refusal};
+pub use progress::Progress;
+pub use source::{BASES_MAX, Source};
 use unpack::{Input, Request, Unpacked};
 
 /// The options of a load.
@@ -48,55 +48,6 @@ pub struct LoadOptions {
     pub unpacker: Option<Unpacker>,
 }
 
-/// An open archive, and the bases of its layers.
-#[derive(Debug)]
-pub struct Source {
-    /// A file, a pipe, or a directory that is an OCI image layout.
-    pub archive: File,
-    /// The bases of layers of which the archive, a directory, contains only the changed blocks, in
-    /// `changes/<diff ID>`; see [`crate::changes`]. At most [`BASES_MAX`].
-    pub bases: BTreeMap<Digest, File>,
-}
-
-impl From<File> for Source {
-    fn from(archive: File) -> Source {
-        Source { archive, bases: BTreeMap::new() }
-    }
-}
-
-/// The most bases of one archive: the process that unpacks has a descriptor of each.
-pub const BASES_MAX: usize = 16;
-
-/// A report on the progress of a load.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[non_exhaustive]
-pub enum Progress {
-    /// A layer is being read.
-    Reading {
-        /// The layer's name in the archive.
-        layer: String,
-        /// The bytes of the layer that have been read.
-        bytes: u64,
-        /// The size of the layer in bytes.
-        total: u64,
-    },
-    /// A layer was written to disk.
-    Stored {
-        /// The layer's diff ID.
-        layer: Digest,
-        /// The bytes that the layer occupies.
-        bytes: u64,
-    },
-    /// The store already has a layer.
-    Present {
-        /// The layer's diff ID.
-        layer: Digest,
-    },
-    /// A message for the user: a part of a layer that rarely matters was left out, or the kernel lacks a means
-    /// to confine the process that reads the archive.
-    Warning(String),
-}
-
 /// An image that is in the store after a load.
 #[derive(Clone, Debug)]
 pub struct Loaded {
@@ -108,178 +59,6 @@ pub struct Loaded {
     pub new: bool,
     /// Bytes written to disk by the whole load.
     pub bytes_written: u64,
-}
-
-/// The reason why no image was loaded.
-#[derive(Debug)]
-pub enum LoadError {
-    /// The archive could not be opened.
-    Open {
-        /// The path of the archive.
-        path: PathBuf,
-        /// The error of the system call.
-        source: io::Error,
-    },
-    /// The file is not an archive of images, or has no suitable image.
-    Archive(ArchiveError),
-    /// A layer is damaged or rejected.
-    Layer {
-        /// The layer's name in the archive.
-        member: String,
-        /// The reason why the layer is rejected.
-        source: LayerError,
-    },
-    /// A layer's content does not match its digest.
-    Digest {
-        /// The layer's name in the archive.
-        member: String,
-        /// The digest that the layer should have.
-        expected: Digest,
-        /// The digest of the layer's content.
-        actual: Digest,
-    },
-    /// A layer is longer or shorter than its descriptor says.
-    Size {
-        /// The layer's name in the archive.
-        member: String,
-        /// The size in bytes in the layer's descriptor.
-        expected: u64,
-        /// The actual size in bytes.
-        actual: u64,
-    },
-    /// A layer cannot be rebuilt from its base and its changed blocks.
-    NotRebuilt {
-        /// The layer's diff ID.
-        layer: Digest,
-        /// The reason why the layer cannot be rebuilt.
-        cause: Refusal,
-    },
-    /// The process that reads the archive could not be started, or communication with it failed.
-    Unpacker {
-        /// The operation that failed, as a verb.
-        verb: &'static str,
-        /// The error of the operation.
-        source: io::Error,
-    },
-    /// The process that reads the archive rejected it.
-    Refused(Refusal),
-    /// The process that reads the archive died while it read.
-    Died {
-        /// The exit status of the process.
-        status: ExitStatus,
-        /// The memory limit of the process in bytes.
-        memory: u64,
-    },
-    /// The process that reads the archive reported an impossible result.
-    InvalidResult {
-        /// The impossible part of the result.
-        problem: String,
-    },
-    /// The disk lacks space for the layers.
-    NotEnoughSpace {
-        /// The path of the store.
-        path: PathBuf,
-        /// The least number of bytes that are needed.
-        needed: u64,
-        /// The free bytes on the disk.
-        free: u64,
-    },
-    /// The layers exceed the store's size limit.
-    StoreFull {
-        /// The path of the store.
-        path: PathBuf,
-        /// The least number of bytes that are needed.
-        needed: u64,
-        /// The bytes that the limit leaves.
-        free: u64,
-    },
-    /// An operation of the store failed.
-    Store(StoreError),
-}
-
-impl fmt::Display for LoadError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            LoadError::Open { path, .. } => write!(f, "open {}", path.display()),
-            LoadError::Archive(error) => error.fmt(f),
-            LoadError::Layer { member, .. } => write!(f, "load layer {}", member.escape_debug()),
-            LoadError::Digest { member, expected, actual } => write!(
-                f,
-                "load layer {}: its content has digest {actual} and should have {expected}; the archive is damaged",
-                member.escape_debug()
-            ),
-            LoadError::Size { member, expected, actual } => write!(
-                f,
-                "load layer {}: it has {actual} bytes and should have {expected}; the archive is damaged",
-                member.escape_debug()
-            ),
-            LoadError::NotRebuilt { layer, .. } => write!(f, "make layer {layer} of its changed blocks"),
-            LoadError::Unpacker { verb, .. } => f.write_str(verb),
-            LoadError::Refused(refusal) => refusal.fmt(f),
-            LoadError::Died { status, memory } => {
-                write!(f, "unpack the archive: the process that reads it {}", child::ending(*status))?;
-                match status.signal() {
-                    Some(_) => write!(
-                        f,
-                        "; it may have {} MiB of memory, and an archive that needs more is refused",
-                        memory / (1024 * 1024)
-                    ),
-                    None => Ok(()),
-                }
-            }
-            LoadError::InvalidResult { problem } => {
-                write!(
-                    f,
-                    "unpack the archive: the process that reads it reported an invalid result: {problem}"
-                )
-            }
-            LoadError::NotEnoughSpace { path, needed, free } => write!(
-                f,
-                "load into {}: at least {needed} bytes are needed and {free} are free; remove images with nodlet \
-                 image rm",
-                path.display()
-            ),
-            LoadError::StoreFull { path, needed, free } => write!(
-                f,
-                "load into {}: at least {needed} bytes are needed and its limit leaves {free}; remove images with \
-                 nodlet image rm",
-                path.display()
-            ),
-            LoadError::Store(error) => error.fmt(f),
-        }
-    }
-}
-
-impl std::error::Error for LoadError {
-    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
-        match self {
-            LoadError::Open { source, .. } => Some(source),
-            LoadError::Archive(error) => error.source(),
-            LoadError::Layer { source, .. } => Some(source),
-            LoadError::Store(error) => error.source(),
-            LoadError::Unpacker { source, .. } => Some(source),
-            LoadError::Refused(refusal) => std::error::Error::source(refusal),
-            LoadError::NotRebuilt { cause, .. } => Some(cause),
-            LoadError::Digest { .. }
-            | LoadError::Size { .. }
-            | LoadError::Died { .. }
-            | LoadError::InvalidResult { .. }
-            | LoadError::NotEnoughSpace { .. }
-            | LoadError::StoreFull { .. } => None,
-        }
-    }
-}
-
-impl<E: Into<StoreError>> From<E> for LoadError {
-    fn from(error: E) -> LoadError {
-        LoadError::Store(error.into())
-    }
-}
-
-impl From<ArchiveError> for LoadError {
-    fn from(error: ArchiveError) -> LoadError {
-        LoadError::Archive(error)
-    }
 }
 
 impl Store {

@@ -15,7 +15,6 @@
 //! never removed; `load` adds to the writable one.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fmt;
 use std::fs;
 use std::io;
 use std::os::unix::fs::DirBuilderExt;
@@ -25,16 +24,18 @@ use crate::config::{Document, ImageConfig};
 use crate::content::{Content, ContentError, is_in_memory};
 use crate::platform::Platform;
 use crate::reference::{Digest, Reference};
-use nix::fcntl::{Flock, FlockArg};
 
 mod area;
-mod before;
-mod usage;
+pub(crate) mod before;
+mod directory;
+mod error;
+pub(crate) mod usage;
 
 use area::Entry;
 pub(crate) use area::{Area, Index, IndexState, Record};
-pub use before::StoreSnapshot;
-pub use usage::Usage;
+pub(crate) use directory::{Lock, lock};
+use directory::{names_in, try_lock};
+pub use error::{RemoveError, StoreError};
 
 /// The fewest digits of an ID that identify an image.
 const ID_PREFIX_MIN: usize = 4;
@@ -82,173 +83,6 @@ pub struct Removed {
     pub layers: Vec<Digest>,
     /// The path of the read-only store, if the image is part of it and so remains.
     pub remains: Option<PathBuf>,
-}
-
-/// A failure of the store itself.
-#[derive(Debug)]
-pub enum StoreError {
-    /// An operation on the store's files failed.
-    Content(ContentError),
-    /// A file of the store cannot be parsed.
-    Damaged {
-        /// The file.
-        path: PathBuf,
-        /// What is wrong with the file.
-        problem: String,
-    },
-    /// A file of the store has a format that this version does not know.
-    Newer {
-        /// The file.
-        path: PathBuf,
-        /// The version of the file's format.
-        version: u32,
-    },
-    /// An index would have more bytes than can be read again.
-    Full {
-        /// The index.
-        path: PathBuf,
-    },
-    /// The image does not exist, so it cannot be leased.
-    NoSuchImage {
-        /// The requested image.
-        image: Digest,
-    },
-    /// A holder's name is no valid file name.
-    BadHolder {
-        /// The holder's name.
-        holder: String,
-    },
-}
-
-impl fmt::Display for StoreError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            StoreError::Content(error) => error.fmt(f),
-            StoreError::Damaged { path, problem } => {
-                write!(f, "read {}: {problem}; load its images again", path.display())
-            }
-            StoreError::Newer { path, version } => {
-                write!(
-                    f,
-                    "read {}: version {version} was written by a newer nodlet; use that one",
-                    path.display()
-                )
-            }
-            StoreError::Full { path } => write!(
-                f,
-                "write {}: it would have more names than are taken; remove images with nodlet image rm",
-                path.display()
-            ),
-            StoreError::NoSuchImage { image } => write!(f, "use image {image}: it is not on this board"),
-            StoreError::BadHolder { holder } => {
-                write!(f, "lease an image to \"{}\": must be a file name", holder.escape_debug())
-            }
-        }
-    }
-}
-
-impl std::error::Error for StoreError {
-    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
-        match self {
-            StoreError::Content(error) => error.source(),
-            StoreError::Damaged { .. }
-            | StoreError::Newer { .. }
-            | StoreError::Full { .. }
-            | StoreError::NoSuchImage { .. }
-            | StoreError::BadHolder { .. } => None,
-        }
-    }
-}
-
-impl From<ContentError> for StoreError {
-    fn from(error: ContentError) -> StoreError {
-        StoreError::Content(error)
-    }
-}
-
-/// Why an image was not removed.
-#[derive(Debug)]
-pub enum RemoveError {
-    /// No image has this name or ID.
-    NotFound {
-        /// The requested name or ID.
-        name: String,
-    },
-    /// Several images have IDs with this beginning.
-    Ambiguous {
-        /// The requested name or ID.
-        name: String,
-        /// The IDs with this beginning.
-        images: Vec<Digest>,
-    },
-    /// Pods use the image.
-    InUse {
-        /// The requested name or ID.
-        name: String,
-        /// The names of the pods.
-        holders: Vec<String>,
-    },
-    /// The image is part of the device image.
-    BakedIn {
-        /// The requested name or ID.
-        name: String,
-        /// The path of the read-only store.
-        path: PathBuf,
-    },
-    /// The store failed.
-    Store(StoreError),
-}
-
-impl fmt::Display for RemoveError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            RemoveError::NotFound { name } => write!(f, "remove image {name}: no such image"),
-            RemoveError::Ambiguous { name, images } => {
-                let images: Vec<String> = images.iter().map(Digest::to_string).collect();
-                write!(f, "remove image {name}: several images begin so: {}", images.join(", "))
-            }
-            RemoveError::InUse { name, holders } => {
-                write!(f, "remove image {name}: in use by {}; delete the pods first", holders.join(", "))
-            }
-            RemoveError::BakedIn { name, path } => {
-                write!(f, "remove image {name}: it is part of the device image, in {}", path.display())
-            }
-            RemoveError::Store(error) => error.fmt(f),
-        }
-    }
-}
-
-impl std::error::Error for RemoveError {
-    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
-        match self {
-            RemoveError::Store(error) => error.source(),
-            RemoveError::NotFound { .. }
-            | RemoveError::Ambiguous { .. }
-            | RemoveError::InUse { .. }
-            | RemoveError::BakedIn { .. } => None,
-        }
-    }
-}
-
-impl<E: Into<StoreError>> From<E> for RemoveError {
-    fn from(error: E) -> RemoveError {
-        RemoveError::Store(error.into())
-    }
-}
-
-/// A lock on a directory, held while its contents are changed exclusively.
-pub(crate) type Lock = Flock<fs::File>;
-
-pub(crate) fn lock(directory: &Path) -> Result<Lock, ContentError> {
-    let failed = |source: io::Error| ContentError::new("lock", directory, source);
-    let file = fs::File::open(directory).map_err(failed)?;
-    Flock::lock(file, FlockArg::LockExclusive).map_err(|(_, errno)| failed(errno.into()))
-}
-
-/// Tries to lock a directory. Returns `None` if it is locked by another process or does not exist.
-fn try_lock(directory: &Path) -> Option<Lock> {
-    let file = fs::File::open(directory).ok()?;
-    Flock::lock(file, FlockArg::LockExclusiveNonblock).ok()
 }
 
 impl Store {
@@ -612,22 +446,6 @@ impl Store {
 enum Named {
     ByName(Digest, String),
     ById(Digest),
-}
-
-/// The names in a directory, sorted; empty if it does not exist.
-fn names_in(directory: &Path) -> Result<Vec<String>, StoreError> {
-    let failed = |source: io::Error| ContentError::new("list", directory, source);
-    let entries = match fs::read_dir(directory) {
-        Ok(entries) => entries,
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
-        Err(error) => return Err(failed(error).into()),
-    };
-    let mut names = Vec::new();
-    for entry in entries {
-        names.push(entry.map_err(failed)?.file_name().to_string_lossy().into_owned());
-    }
-    names.sort();
-    Ok(names)
 }
 
 #[cfg(test)]

@@ -8,7 +8,8 @@ use std::path::{Path, PathBuf};
 use nix::errno::Errno;
 use nix::fcntl::OFlag;
 
-use super::{AssembleError, kernel};
+use super::error::AssembleError;
+use super::kernel;
 
 pub(super) const FEATURE: &str = "loop devices";
 

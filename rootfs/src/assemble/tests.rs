@@ -1,10 +1,13 @@
 //! Tests with real mounts, in a mount namespace of each test's own, which needs root.
 
 use std::fs;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
 
+use nix::mount::MsFlags;
 use tar::EntryType;
 
+use super::overlay::{Overlay, open_directory};
 use super::*;
 use crate::load::LoadOptions;
 use crate::reference::{Digest, Reference};

@@ -9,7 +9,9 @@ use std::path::Path;
 
 use nix::errno::Errno;
 
-use super::{AssembleError, Backing, Overlay, mount_layer_by, open_directory};
+use super::error::AssembleError;
+use super::layers::{Backing, mount_layer_by};
+use super::overlay::{Overlay, open_directory};
 use crate::content::Content;
 use crate::erofs::{ErofsError, Writer};
 use crate::reference::Digest;

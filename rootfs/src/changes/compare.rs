@@ -12,7 +12,7 @@ use std::time::Instant;
 
 use flate2::{Compress, Compression, FlushCompress, Status};
 
-use super::{COPY, LITERAL, PIECE_MAX, TAIL_MIN, UNPACKED_MAX, Weak, invalid, strong};
+use super::format::{BASE_MAX, COPY, LITERAL, PIECE_MAX, TAIL_MIN, UNPACKED_MAX, Weak, invalid, strong};
 use crate::erofs::BLOCK;
 use crate::members::{Kind, Members};
 
@@ -64,7 +64,7 @@ impl Blocks {
             let begin = self.blocks * BLOCK as u64;
             self.blocks += 1;
             // This bound ensures that offsets fit into 32 bits.
-            if begin > super::BASE_MAX {
+            if begin > BASE_MAX {
                 return Err(invalid("a list of more blocks than any base has"));
             }
             let begin = begin as u32;

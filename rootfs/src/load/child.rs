@@ -17,21 +17,20 @@
 //! unchanged.
 
 use std::ffi::OsString;
-use std::fmt;
 use std::fs::File;
 use std::io::{self, IoSlice, IoSliceMut, Read, Write};
 use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::os::unix::net::UnixStream;
-use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, ExitCode, ExitStatus, Stdio};
+use std::process::{Child, Command, ExitCode, Stdio};
 
-use nix::sys::signal::Signal;
 use nix::sys::socket::{ControlMessage, ControlMessageOwned, MsgFlags, recvmsg, sendmsg};
 use serde::{Deserialize, Serialize};
 
+use super::error::{LoadError, Refusal, printable};
+use super::progress::Progress;
+use super::source::{BASES_MAX, Source};
 use super::unpack::{Input, Request, Unpacked, unpack};
-use super::{BASES_MAX, LoadError, Progress, Source};
 use crate::confine::{self, Limits};
 use crate::content::{Content, ContentError};
 use crate::reference::Digest;
@@ -51,51 +50,6 @@ pub struct Unpacker {
     pub memory: u64,
     /// `cgroup.procs` of the cgroups into which to move the process.
     pub cgroups: Vec<PathBuf>,
-}
-
-/// Why the process that reads an archive rejected it: a chain of causes.
-#[derive(Debug, Serialize, Deserialize)]
-pub struct Refusal {
-    text: String,
-    cause: Option<Box<Refusal>>,
-}
-
-impl fmt::Display for Refusal {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.text)
-    }
-}
-
-impl std::error::Error for Refusal {
-    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
-        self.cause.as_deref().map(|cause| cause as _)
-    }
-}
-
-impl Refusal {
-    fn new(text: &str, cause: &dyn fmt::Display) -> Refusal {
-        let cause = Refusal { text: cause.to_string(), cause: None };
-        Refusal { text: text.to_owned(), cause: Some(Box::new(cause)) }
-    }
-
-    pub(super) fn of(error: &(dyn std::error::Error + 'static)) -> Refusal {
-        let cause = error.source().map(|cause| Box::new(Refusal::of(cause)));
-        Refusal { text: error.to_string(), cause }
-    }
-
-    fn printable(self) -> Refusal {
-        let cause = self.cause.map(|cause| Box::new(cause.printable()));
-        Refusal { text: printable(&self.text), cause }
-    }
-}
-
-/// Escapes the control characters of a text for a terminal.
-fn printable(text: &str) -> String {
-    let shown = |c: char| match c.is_control() {
-        true => c.escape_default().to_string(),
-        false => c.to_string(),
-    };
-    text.chars().map(shown).collect()
 }
 
 /// The first frame, from the parent to the child.
@@ -209,18 +163,6 @@ impl Drop for Ended {
     fn drop(&mut self) {
         let _ = self.0.kill();
         let _ = self.0.wait();
-    }
-}
-
-/// How a process ended, for messages such as "the process was killed by SIGKILL".
-pub(super) fn ending(status: ExitStatus) -> String {
-    match (status.signal(), status.code()) {
-        (Some(signal), _) => match Signal::try_from(signal) {
-            Ok(name) => format!("was killed by {name}"),
-            Err(_) => format!("was killed by signal {signal}"),
-        },
-        (None, Some(code)) => format!("ended with code {code}"),
-        (None, None) => "ended".to_owned(),
     }
 }
 

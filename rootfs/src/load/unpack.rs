@@ -13,7 +13,9 @@ use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 
-use super::{LoadError, Progress, Refusal, Source};
+use super::error::{LoadError, Refusal};
+use super::progress::Progress;
+use super::source::Source;
 use crate::archive::source::{Directory, Seekable, StreamedMembers, TarFile, bounded, cleaned, label};
 use crate::archive::{ArchiveError, DOCUMENT_MAX, Planned, PlannedLayer, Wanted, plan};
 use crate::changes::Rebuilt;

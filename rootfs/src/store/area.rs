@@ -7,7 +7,8 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
-use super::StoreError;
+use super::directory::names_in;
+use super::error::StoreError;
 use crate::content::ContentError;
 use crate::reference::Digest;
 
@@ -123,7 +124,7 @@ impl Area {
             Err(error) => return Err(error),
         }
         let mut index = Index::default();
-        for name in super::names_in(&self.records())? {
+        for name in names_in(&self.records())? {
             let Some(id) = name.strip_suffix(".json").and_then(|hex| Digest::from_hex(hex).ok()) else {
                 continue;
             };

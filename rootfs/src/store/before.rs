@@ -5,8 +5,10 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
+use super::Store;
 use super::area::Entry;
-use super::{Store, StoreError, lock};
+use super::directory::lock;
+use super::error::StoreError;
 use crate::reference::Digest;
 
 /// The index entries, before a load, of the images to be loaded and of the images that had their names.
@@ -102,7 +104,7 @@ mod tests {
     fn files(store: &Store) -> Vec<(String, Vec<u8>)> {
         let mut files = Vec::new();
         for directory in [store.writable.layers(), store.writable.records()] {
-            for name in super::super::names_in(&directory).unwrap() {
+            for name in super::super::directory::names_in(&directory).unwrap() {
                 files.push((name.clone(), std::fs::read(directory.join(name)).unwrap()));
             }
         }

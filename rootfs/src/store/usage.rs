@@ -6,8 +6,11 @@ use std::os::unix::fs::MetadataExt;
 
 use nix::sys::statvfs::statvfs;
 
-use super::{Digest, Store, StoreError, names_in};
+use super::Store;
+use super::directory::names_in;
+use super::error::StoreError;
 use crate::content::ContentError;
+use crate::reference::Digest;
 
 /// Total bytes and available bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

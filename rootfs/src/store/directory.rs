@@ -1,0 +1,41 @@
+//! Directories of the store: their locks and the names in them.
+
+use std::fs;
+use std::io;
+use std::path::Path;
+
+use nix::fcntl::{Flock, FlockArg};
+
+use super::error::StoreError;
+use crate::content::ContentError;
+
+/// A lock on a directory, held while its contents are changed exclusively.
+pub(crate) type Lock = Flock<fs::File>;
+
+pub(crate) fn lock(directory: &Path) -> Result<Lock, ContentError> {
+    let failed = |source: io::Error| ContentError::new("lock", directory, source);
+    let file = fs::File::open(directory).map_err(failed)?;
+    Flock::lock(file, FlockArg::LockExclusive).map_err(|(_, errno)| failed(errno.into()))
+}
+
+/// Tries to lock a directory. Returns `None` if it is locked by another process or does not exist.
+pub(super) fn try_lock(directory: &Path) -> Option<Lock> {
+    let file = fs::File::open(directory).ok()?;
+    Flock::lock(file, FlockArg::LockExclusiveNonblock).ok()
+}
+
+/// The names in a directory, sorted; empty if it does not exist.
+pub(super) fn names_in(directory: &Path) -> Result<Vec<String>, StoreError> {
+    let failed = |source: io::Error| ContentError::new("list", directory, source);
+    let entries = match fs::read_dir(directory) {
+        Ok(entries) => entries,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+        Err(error) => return Err(failed(error).into()),
+    };
+    let mut names = Vec::new();
+    for entry in entries {
+        names.push(entry.map_err(failed)?.file_name().to_string_lossy().into_owned());
+    }
+    names.sort();
+    Ok(names)
+}
