@@ -59,7 +59,7 @@ use crate::storage::Storage;
 use crate::store::{Fault, NoFault, Recorded, Records};
 use crate::told::Told;
 use nodlet_core::facts::{
-    Action, Amounts, Attempt, Observation, PodIndex, PodObservation, Shutdown, ShutdownGroup, Whole,
+    Action, Amounts, Attempt, Observation, PodIndex, PodObservation, Shutdown, ShutdownGroup, ShutdownScope,
 };
 use nodlet_core::node::{Change, Node};
 use nodlet_core::spec::{Taint, Uid};
@@ -369,7 +369,7 @@ impl Engine {
             }
             if self.shell.config.down {
                 let groups = self.shell.config.shutdown_groups.clone();
-                self.observe(Observation::Shutdown(Shutdown { whole: Whole::Agent, groups }));
+                self.observe(Observation::Shutdown(Shutdown { scope: ShutdownScope::Agent, groups }));
             } else {
                 self.look_at_images_first().await;
                 self.reconcile();

@@ -488,13 +488,13 @@ mod tests {
                 decided: Some(Moment::ThisBoot(Instant(6))),
                 ..ContainerRecord::default()
             }],
-            given: vec![GivenCondition {
+            client_conditions: vec![ClientCondition {
                 kind: "example.com/a".into(),
                 status: "True".into(),
                 message: "so".into(),
                 last_transition_time: Some("2026-01-31T12:00:00Z".into()),
                 observed_generation: Some(2),
-                ..GivenCondition::default()
+                ..ClientCondition::default()
             }],
             last: Some(Box::new(LastShown {
                 conditions: vec![FoundCondition {
@@ -542,7 +542,7 @@ mod tests {
             .expect("written");
         let old = records.load(&records.read(), "uid").expect("it is readable").expect("it is there");
         assert_eq!(old.containers, [ContainerRecord { attempts: 3, ..ContainerRecord::default() }]);
-        assert_eq!(old.given, [], "nor was anything given then");
+        assert_eq!(old.client_conditions, [], "nor was anything given then");
         let admitted =
             records.admitted(&records.read(), "uid").expect("it is readable").expect("there is a record");
         assert_eq!(admitted, (Vec::new(), None), "nor were there presets");

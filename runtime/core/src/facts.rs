@@ -3,9 +3,9 @@
 //! [`crate::pod`] and [`crate::node`] decide in these terms, and the shell carries them in and out.
 
 mod action;
+mod client_conditions;
 mod condition;
 mod draft;
-mod given;
 mod handover;
 mod node_info;
 mod observation;
@@ -19,12 +19,12 @@ use serde::{Deserialize, Serialize};
 use crate::spec::ContainerIndex;
 
 pub use action::{Action, Event, Plan};
-pub use condition::{ConditionType, IMAGE_UPDATE_PENDING, is_the_nodes};
+pub use client_conditions::{ClientCondition, MAX_CLIENT_CONDITION_BYTES, MAX_CLIENT_CONDITIONS};
+pub use condition::{ConditionType, IMAGE_UPDATE_PENDING, is_node_owned};
 pub(crate) use draft::{Draft, Events, Wake};
-pub use given::{GIVEN_BYTES, GivenCondition, MAX_GIVEN};
 pub use handover::{
-    FoundCondition, FoundStatus, HandedOver, HandedOverContainer, HandedOverExit, HandedOverIdentity,
-    HandedOverPostStart, HandedOverVerdict, MissingImage,
+    FoundCondition, HandedOver, HandedOverContainer, HandedOverExit, HandedOverIdentity, HandedOverPostStart,
+    HandedOverVerdict, MissingImage, StatusHandover,
 };
 pub use node_info::{Amounts, NodeInfo};
 pub use observation::{
@@ -32,8 +32,8 @@ pub use observation::{
     SandboxFailure, StartFailure, StartFailureReason, StartedContainer, User,
 };
 pub use record::{ContainerRecord, LastShown, PodPhase, Record, RecordedExit};
-pub(crate) use shutdown::End;
-pub use shutdown::{Shutdown, ShutdownGroup, Whole};
+pub(crate) use shutdown::EndRequest;
+pub use shutdown::{Shutdown, ShutdownGroup, ShutdownScope};
 
 /// Upper bound of the actions in one plan, for all pods. Actions that do not fit are planned again at once
 /// ([`Plan::more`]). The bound keeps a plan on the stack.

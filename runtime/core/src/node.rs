@@ -14,15 +14,15 @@ mod terminated;
 
 use std::rc::Rc;
 
-use admission::{Other, Outcome};
+use admission::{ExistingPod, Outcome};
 pub(crate) use ring::asked;
 pub use ring::{Asked, EmittedEvent, Entry, Known, Line, RING_ENTRIES, RecordDigest, Ring};
 
 use crate::facts::*;
-use crate::pod::{PodState, Surroundings, Wish};
+use crate::pod::{Demand, NodeContext, PodState};
 use crate::spec::{Pod, Uid};
 use crate::time::Instant;
-use shutdown::Ending;
+use shutdown::ShutdownProgress;
 
 /// A change that the shell has to publish since it last asked: a new status, or a pod that is gone.
 #[derive(Clone, Debug)]
@@ -51,7 +51,7 @@ pub struct Node {
     next_index: u32,
     sources_seen: bool,
     /// The shutdown of all pods, if one is under way.
-    shutdown: Option<Ending>,
+    shutdown: Option<ShutdownProgress>,
     /// The place of the pod with which the next plan begins, so that no pod is always the last one.
     first: usize,
     events: Events,
@@ -86,7 +86,7 @@ impl Node {
                 self.sources_seen = true;
                 // `nodlet down` gives each pod its whole grace period.
                 for pod in &mut self.pods {
-                    if pod.wish() == Wish::Unknown && self.shutdown.is_none() {
+                    if pod.demand() == Demand::Unknown && self.shutdown.is_none() {
                         pod.unwant(now, Some(ORPHAN_GRACE));
                     }
                 }
@@ -99,7 +99,7 @@ impl Node {
                 }
             }
             Observation::Shutdown(shutdown) => {
-                self.shutdown.get_or_insert_with(|| Ending::new(shutdown));
+                self.shutdown.get_or_insert_with(|| ShutdownProgress::new(shutdown));
             }
             Observation::ShutdownCancelled => {
                 self.shutdown = None;
@@ -128,8 +128,8 @@ impl Node {
         let before = (count_of(&self.pods, PodState::is_active), count_of(&self.pods, PodState::takes_room));
         for turn in 0..count {
             let place = (self.first + turn) % count;
-            let around = self.surroundings(place);
-            self.pods[place].plan(now, &mut draft, &mut self.events, around);
+            let context = self.node_context(place);
+            self.pods[place].plan(now, &mut draft, &mut self.events, context);
         }
         // Pods that restart again and again, and take long to fail, must not delay the others for ever.
         match draft.held_up().and_then(|index| self.place(index).ok()) {
@@ -139,7 +139,7 @@ impl Node {
         }
         let exec_probes = self.plan_exec_probes(now, &mut draft);
         // Pods that ended without a process to wait for make room for the next ones at once.
-        let passed = self.shutdown.as_mut().is_some_and(|ending| ending.pass(now, &self.pods));
+        let passed = self.shutdown.as_mut().is_some_and(|progress| progress.pass(now, &self.pods));
         let after = (count_of(&self.pods, PodState::is_active), count_of(&self.pods, PodState::takes_room));
         let left = self.drop_gone(now) || before != after;
         self.events.plan(&mut draft);
@@ -147,8 +147,8 @@ impl Node {
         let more = draft.is_full() || left || passed;
         let mut wake = Wake::new(now, exec_probes < EXEC_PROBES_AT_ONCE);
         for place in 0..self.pods.len() {
-            let around = self.surroundings(place);
-            self.pods[place].wake(&mut wake, around);
+            let context = self.node_context(place);
+            self.pods[place].wake(&mut wake, context);
         }
         if let Some(ending) = &self.shutdown {
             ending.wake(&mut wake, &self.pods);
@@ -201,7 +201,7 @@ impl Node {
         now: Instant,
         pod: Rc<Pod>,
         record: Option<Box<Record>>,
-        status: Option<Box<FoundStatus>>,
+        status: Option<Box<StatusHandover>>,
     ) {
         if let Some(place) = self.pods.iter().position(|known| known.pod().uid == pod.uid) {
             let known = &mut self.pods[place];
@@ -213,55 +213,56 @@ impl Node {
             }
             return;
         }
-        let whole = self.shutdown.as_ref().map(|ending| ending.shutdown.whole);
-        if whole == Some(Whole::Agent) {
+        let scope = self.shutdown.as_ref().map(|progress| progress.shutdown.scope);
+        if scope == Some(ShutdownScope::Agent) {
             return;
         }
         let index = self.new_index();
-        // A finished pod is not judged, and an admitted pod stays admitted.
+        // Admission ignores finished pods, and an admitted pod stays admitted.
         let status = status.unwrap_or_default();
         let was_over = status.state.as_ref().is_some_and(|state| state.verdict.is_some());
         let over = was_over || record.as_ref().is_some_and(|record| record.phase.is_terminal());
-        if whole.is_some() && !over {
+        if scope.is_some() && !over {
             let message = "Pod was rejected as the node is shutting down.";
             let mut state = PodState::wanted(index, pod, record, &status, now);
-            state.refuse("NodeShutdown", message, now);
+            state.reject("NodeShutdown", message, now);
             state.interrupt();
             self.events.warn(index, None, "NodeShutdown", message.into());
             self.pods.push(state);
             return;
         }
-        let was_judged = status.had_place() || record.as_ref().is_some_and(|record| record.was_judged());
+        let is_admission_decided =
+            status.was_admitted() || record.as_ref().is_some_and(|record| record.is_admission_decided());
         let mut state = PodState::wanted(index, pod, record, &status, now);
-        if was_judged {
-            state.set_judged();
+        if is_admission_decided {
+            state.set_admission_decided();
         }
-        let is_new = !was_judged && state.is_active() && !state.pod().is_gated();
+        let is_new = !is_admission_decided && state.is_active() && !state.pod().is_gated();
         self.pods.push(state);
         if is_new {
             self.admit(self.pods.len() - 1, now);
         }
     }
 
-    /// Judges the pod at `place`, which is new on this node.
+    /// Decides whether the node admits the pod at `place`, which is new on this node.
     fn admit(&mut self, place: usize, now: Instant) {
-        self.pods[place].set_judged();
+        self.pods[place].set_admission_decided();
         let (index, pod) = (self.pods[place].index(), self.pods[place].pod().clone());
         // A pod that replaces another pod of its name takes over that pod's room too.
         let others = self
             .pods
             .iter()
             .filter(|other| other.takes_room() && other.index() != index && !same_name(other.pod(), &pod));
-        let others: Vec<Other<'_>> = others
-            .map(|other| Other {
-                makes_room: other.is_preempted(),
-                ..Other::new(other.index(), other.pod(), !other.is_active())
+        let others: Vec<ExistingPod<'_>> = others
+            .map(|other| ExistingPod {
+                is_preempted: other.is_preempted(),
+                ..ExistingPod::new(other.index(), other.pod(), !other.is_active())
             })
             .collect();
-        match admission::judge(&self.info, &pod, &others) {
+        match admission::admit(&self.info, &pod, &others) {
             Outcome::Admitted => {}
             Outcome::Rejected { reason, message } => {
-                self.pods[place].refuse(reason, &message, now);
+                self.pods[place].reject(reason, &message, now);
                 self.events.warn(index, None, reason, message.into());
             }
             Outcome::Preempts(victims) => {
@@ -277,19 +278,19 @@ impl Node {
 
     fn find(&mut self, now: Instant, found: Found) {
         let orphan = self.sources_seen && self.shutdown.is_none();
-        let mut wish = if orphan { Wish::Unwanted } else { Wish::Unknown };
+        let mut demand = if orphan { Demand::Unwanted } else { Demand::Unknown };
         if let Some(known) = self.index_of(&found.pod.uid) {
             let Ok(place) = self.place(known) else { return };
             if !self.pods[place].is_new() {
                 return;
             }
             // The pod was wanted before it was found: the found state is the true one.
-            wish = self.pods[place].wish();
+            demand = self.pods[place].demand();
             self.pods.remove(place);
         }
         let index = self.new_index();
-        let mut state = PodState::found(index, found, wish, now);
-        if wish == Wish::Unwanted {
+        let mut state = PodState::found(index, found, demand, now);
+        if demand == Demand::Unwanted {
             state.unwant(now, Some(ORPHAN_GRACE));
         }
         self.pods.push(state);
@@ -335,7 +336,7 @@ impl Node {
     }
 
     /// The state of the node on which the decisions for the pod at `place` depend.
-    fn surroundings(&self, place: usize) -> Surroundings {
+    fn node_context(&self, place: usize) -> NodeContext {
         let pod = &self.pods[place];
         let name_is_free = pod.asks_for_sandbox()
             && self.pods.iter().all(|other| {
@@ -343,10 +344,10 @@ impl Node {
                     || !same_name(other.pod(), pod.pod())
                     || (other.is_gone() && !(other.is_active() && other.index() < pod.index()))
             });
-        let end = self.shutdown.as_ref().and_then(|ending| ending.end_of(pod.pod()));
-        let shutdown = self.shutdown.as_ref().map(|ending| ending.shutdown.whole);
+        let end = self.shutdown.as_ref().and_then(|progress| progress.end_of(pod.pod()));
+        let shutdown = self.shutdown.as_ref().map(|progress| progress.shutdown.scope);
         let may_begin = name_is_free && (!pod.waits_for_room() || self.has_room_for(pod));
-        Surroundings { may_begin, shutdown, end }
+        NodeContext { may_begin, shutdown, end }
     }
 
     /// Whether an admitted pod, which waits for preempted pods to end, fits beside the pods that still occupy

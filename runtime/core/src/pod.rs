@@ -39,8 +39,8 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use crate::facts::{
-    Action, Attempt, Draft, Events, Exit, Found, FoundStatus, GivenCondition, Health, PodIndex,
-    PodObservation, PodPhase, Record, SandboxFailure, StartedContainer, Wake,
+    Action, Attempt, ClientCondition, Draft, Events, Exit, Found, Health, PodIndex, PodObservation, PodPhase,
+    Record, SandboxFailure, StartedContainer, StatusHandover, Wake,
 };
 use crate::spec::{ContainerIndex, Pod, RestartPolicy, Role};
 use crate::time::{Instant, Moment};
@@ -50,7 +50,7 @@ pub(crate) use container::{ContainerState, Ended, Shown};
 use container::{Run, WaitingReason};
 use record::Journal;
 pub(crate) use shutdown::TERMINATED;
-pub(crate) use stage::{Sandbox, Stage, Surroundings, Verdict, Wish};
+pub(crate) use stage::{Demand, NodeContext, Sandbox, Stage, Verdict};
 
 /// Interval between two tries to create a sandbox or start a container, which may work soon: a missing disk
 /// or link may appear at any time. The kubelet's fixed interval is the same.
@@ -62,9 +62,9 @@ pub struct PodState {
     index: PodIndex,
     pod: Rc<Pod>,
     stage: Stage,
-    /// Whether the node has judged the pod: admitted or rejected it.
-    judged: bool,
-    wish: Wish,
+    /// Whether the node has admitted or rejected the pod.
+    admission_decided: bool,
+    demand: Demand,
     /// The pod as it was wanted again while it is being removed; it becomes a new pod when this one is
     /// forgotten.
     again: Option<Rc<Pod>>,
@@ -90,7 +90,7 @@ pub struct PodState {
     journal: Journal,
     conditions: ConditionSet,
     /// The conditions that clients set in the pod's status.
-    given: Rc<[GivenCondition]>,
+    client_conditions: Rc<[ClientCondition]>,
     /// Whether the pod was deleted by force: the API no longer returns it, even while its processes still
     /// end.
     is_hidden: bool,
@@ -105,10 +105,10 @@ impl PodState {
         index: PodIndex,
         pod: Rc<Pod>,
         record: Option<Box<Record>>,
-        status: &FoundStatus,
+        status: &StatusHandover,
         now: Instant,
     ) -> Self {
-        let mut state = PodState::blank(index, pod, Wish::Wanted, now);
+        let mut state = PodState::blank(index, pod, Demand::Wanted, now);
         match &status.state {
             Some(left) => state.take_over(status, left, record, false, now),
             None => {
@@ -122,9 +122,9 @@ impl PodState {
     }
 
     /// A pod that the agent found when it started.
-    pub(crate) fn found(index: PodIndex, found: Found, wish: Wish, now: Instant) -> Self {
-        let mut state = PodState::blank(index, found.pod, wish, now);
-        state.set_judged();
+    pub(crate) fn found(index: PodIndex, found: Found, demand: Demand, now: Instant) -> Self {
+        let mut state = PodState::blank(index, found.pod, demand, now);
+        state.set_admission_decided();
         let status = found.status;
         if let Some(left) = &status.state {
             state.take_over(&status, left, found.record, found.sandbox.is_some(), now);
@@ -143,13 +143,13 @@ impl PodState {
         state
     }
 
-    /// Records that the node has judged the pod, which happens once.
-    pub(crate) fn set_judged(&mut self) {
-        self.judged = true;
+    /// Records that the node has admitted or rejected the pod, which happens once.
+    pub(crate) fn set_admission_decided(&mut self) {
+        self.admission_decided = true;
     }
 
     /// Rejects the pod: it never ran here, and never will.
-    pub(crate) fn refuse(&mut self, reason: &str, message: &str, now: Instant) {
+    pub(crate) fn reject(&mut self, reason: &str, message: &str, now: Instant) {
         self.containers.clear();
         self.verdict = Some(Verdict {
             phase: PodPhase::Failed,
@@ -161,7 +161,7 @@ impl PodState {
         self.settle(now);
     }
 
-    fn blank(index: PodIndex, pod: Rc<Pod>, wish: Wish, now: Instant) -> Self {
+    fn blank(index: PodIndex, pod: Rc<Pod>, demand: Demand, now: Instant) -> Self {
         let indexes = pod.spec.container_indexes();
         let blank =
             |index| ContainerState::new(pod.spec.role(index), pod.spec.container(index).restart.clone());
@@ -170,8 +170,8 @@ impl PodState {
             index,
             pod,
             stage: Stage::Active,
-            judged: false,
-            wish,
+            admission_decided: false,
+            demand,
             again: None,
             sandbox: Sandbox::Absent,
             sandbox_failure: None,
@@ -187,7 +187,7 @@ impl PodState {
             restart_all: None,
             journal: Journal::default(),
             conditions: ConditionSet::new(now),
-            given: Rc::default(),
+            client_conditions: Rc::default(),
             is_hidden: false,
             changed: true,
             dropped: false,
@@ -244,7 +244,7 @@ impl PodState {
 
     /// Whether no source wants the pod, so that it is being removed.
     pub fn is_unwanted(&self) -> bool {
-        self.wish == Wish::Unwanted
+        self.demand == Demand::Unwanted
     }
 
     /// `metadata.generation`; a deletion counts as a change.
@@ -289,8 +289,8 @@ impl PodState {
     }
 
     /// The conditions that clients set in the pod's status.
-    pub fn given(&self) -> &Rc<[GivenCondition]> {
-        &self.given
+    pub fn client_conditions(&self) -> &Rc<[ClientCondition]> {
+        &self.client_conditions
     }
 
     pub(crate) fn start_time(&self) -> Moment {
@@ -303,7 +303,7 @@ impl PodState {
     }
 
     /// Whether the pod was rejected, so that it has no containers.
-    pub(crate) fn was_refused(&self) -> bool {
+    pub(crate) fn is_rejected(&self) -> bool {
         self.containers.is_empty()
     }
 
@@ -354,8 +354,8 @@ impl PodState {
         std::mem::take(&mut self.changed)
     }
 
-    pub(crate) fn wish(&self) -> Wish {
-        self.wish
+    pub(crate) fn demand(&self) -> Demand {
+        self.demand
     }
 
     pub(crate) fn take_again(&mut self) -> Option<Rc<Pod>> {
@@ -383,15 +383,15 @@ impl PodState {
     /// differs in more than what may change in place, the pod is removed, and the wanted one follows under
     /// the same uid.
     pub(crate) fn want(&mut self, now: Instant, pod: Rc<Pod>) {
-        match self.wish {
-            Wish::Unwanted => self.again = Some(Rc::new(Pod::clone(&pod).without_ephemeral())),
-            Wish::Wanted | Wish::Unknown if *self.pod == *pod => self.wish = Wish::Wanted,
-            Wish::Wanted | Wish::Unknown if pod.is_update_of(&self.pod) => {
-                self.wish = Wish::Wanted;
+        match self.demand {
+            Demand::Unwanted => self.again = Some(Rc::new(Pod::clone(&pod).without_ephemeral())),
+            Demand::Wanted | Demand::Unknown if *self.pod == *pod => self.demand = Demand::Wanted,
+            Demand::Wanted | Demand::Unknown if pod.is_update_of(&self.pod) => {
+                self.demand = Demand::Wanted;
                 self.take_ephemeral(&pod);
                 self.update(now, pod);
             }
-            Wish::Wanted | Wish::Unknown => {
+            Demand::Wanted | Demand::Unknown => {
                 self.unwant(now, None);
                 self.again = Some(Rc::new(Pod::clone(&pod).without_ephemeral()));
             }
@@ -401,7 +401,7 @@ impl PodState {
     /// Adds the ephemeral containers that `pod` has in addition.
     fn take_ephemeral(&mut self, pod: &Pod) {
         // Nothing of a rejected pod ever runs.
-        if !self.was_refused() {
+        if !self.is_rejected() {
             self.containers.resize(pod.spec.container_count(), ContainerState::new(Role::Ephemeral, None));
         }
     }
@@ -410,7 +410,7 @@ impl PodState {
     pub(crate) fn unwant(&mut self, now: Instant, grace: Option<Duration>) {
         self.again = None;
         self.interrupted = None;
-        self.wish = Wish::Unwanted;
+        self.demand = Demand::Unwanted;
         self.stop(now, grace);
         self.touch();
         self.settle(now);
@@ -507,7 +507,7 @@ impl PodState {
             PodObservation::ForgetFailed { message } => {
                 self.forget_failed(now, &message, events);
             }
-            PodObservation::Given { conditions } => self.give(conditions),
+            PodObservation::ClientConditions { conditions } => self.set_client_conditions(conditions),
         }
         if container_news {
             self.ask_readiness_again(now);
@@ -521,9 +521,9 @@ impl PodState {
         now: Instant,
         draft: &mut Draft,
         events: &mut Events,
-        around: Surroundings,
+        context: NodeContext,
     ) {
-        if let Some(end) = around.end {
+        if let Some(end) = context.end {
             self.end(now, end);
         }
         self.pass_deadline(now, events);
@@ -534,26 +534,26 @@ impl PodState {
         }
         if self.may_run() {
             self.plan_restart_all(now, draft, events);
-            self.plan_active(now, draft, events, around.may_begin);
+            self.plan_active(now, draft, events, context.may_begin);
         }
         self.plan_image_checks(now, draft);
         self.pass_redefined();
         self.plan_kills(now, draft, events);
         self.plan_probes(now, draft);
-        self.pass_stop(around.shutdown);
-        self.plan_save(now, draft, around.shutdown.is_some() || self.is_interrupted());
-        self.plan_going(now, draft, around.shutdown);
+        self.pass_stop(context.shutdown);
+        self.plan_save(now, draft, context.shutdown.is_some() || self.is_interrupted());
+        self.plan_removal(now, draft, context.shutdown);
         self.settle(now);
     }
 
     /// Records the times at which this pod has something to do next.
-    pub(crate) fn wake(&self, wake: &mut Wake, around: Surroundings) {
+    pub(crate) fn wake(&self, wake: &mut Wake, context: NodeContext) {
         match self.stage {
             Stage::Active if self.may_run() => {
-                self.wake_active(wake, around.may_begin);
+                self.wake_active(wake, context.may_begin);
                 self.wake_restart_all(wake);
             }
-            Stage::Stopping { patience, .. } if self.any_waits_to_be_stopped() => wake.note(patience),
+            Stage::Stopping { grace_end, .. } if self.any_waits_to_be_stopped() => wake.note(grace_end),
             Stage::Active
             | Stage::Stopping { .. }
             | Stage::Stopped

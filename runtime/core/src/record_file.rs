@@ -6,7 +6,8 @@ use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
 use crate::facts::{
-    ConditionType, ContainerRecord, FoundCondition, GivenCondition, LastShown, PodPhase, Record, RecordedExit,
+    ClientCondition, ConditionType, ContainerRecord, FoundCondition, LastShown, PodPhase, Record,
+    RecordedExit,
 };
 use crate::time::{Anchor, Instant, Moment, Timestamp};
 
@@ -64,8 +65,8 @@ struct OnFlash<'a> {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     deletion_grace_period_seconds: Option<u64>,
     /// Absent in files of versions without readiness gates.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    given: Vec<GivenCondition>,
+    #[serde(rename = "given", default, skip_serializing_if = "Vec::is_empty")]
+    client_conditions: Vec<ClientCondition>,
     /// The rest of the status that a finished pod continues to show. Absent in files of earlier versions.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     last: Option<LastOnFlash>,
@@ -182,7 +183,7 @@ impl OnFlash<'_> {
             start_time: record.start_time.map(|moment| When::new(moment, anchor)),
             containers: record.containers.iter().map(container).collect(),
             deletion_grace_period_seconds: record.deletion_grace_period_seconds,
-            given: record.given.clone(),
+            client_conditions: record.client_conditions.clone(),
             last: record.last.as_ref().map(|last| LastOnFlash {
                 conditions: last
                     .conditions
@@ -226,7 +227,7 @@ impl OnFlash<'_> {
             start_time: self.start_time.map(|when| when.into_moment(same_boot)),
             containers: self.containers.into_iter().map(container).collect(),
             deletion_grace_period_seconds: self.deletion_grace_period_seconds,
-            given: self.given,
+            client_conditions: self.client_conditions,
             last: self.last.map(|last| {
                 // A condition type of a later version is not known here.
                 let condition = |(kind, status, since): (String, bool, When)| {

@@ -527,7 +527,9 @@ impl Sim {
             _ => {}
         }
         let goes_by_itself = match &seen {
-            Observation::Of(_, PodObservation::Given { .. } | PodObservation::SandboxLost) => false,
+            Observation::Of(_, PodObservation::ClientConditions { .. } | PodObservation::SandboxLost) => {
+                false
+            }
             Observation::Of(..) => true,
             _ => false,
         };

@@ -45,9 +45,9 @@ pub fn of(pod: &PodState, anchor: Anchor, host_ip: Option<Ipv4Addr>) -> Value {
         return Value::Object(status);
     }
     set("startTime", time(pod.start_time(), anchor));
-    if pod.was_refused() {
-        if !pod.given().is_empty() {
-            set("conditions", conditions::given(pod).collect());
+    if pod.is_rejected() {
+        if !pod.client_conditions().is_empty() {
+            set("conditions", conditions::client_conditions(pod).collect());
         }
         return Value::Object(status);
     }

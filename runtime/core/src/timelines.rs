@@ -23,7 +23,7 @@ fn uid() -> Uid {
 
 /// Shuts down the agent, without limits.
 fn down() -> Observation {
-    Observation::Shutdown(Shutdown { whole: Whole::Agent, groups: Vec::new() })
+    Observation::Shutdown(Shutdown { scope: ShutdownScope::Agent, groups: Vec::new() })
 }
 
 /// The first container of the status of `u1`.
@@ -320,7 +320,7 @@ fn a_pod_that_is_wanted_with_another_spec_under_its_uid_goes_and_that_one_follow
             record: None,
             sandbox,
             attempts: attempts([0, 1]).into(),
-            status: FoundStatus::default(),
+            status: StatusHandover::default(),
         };
         node.observe(at(10), Observation::Found(Box::new(before)));
         if !found {
@@ -621,7 +621,7 @@ fn what_does_not_fit_into_a_plan_comes_with_the_next() {
 #[test]
 fn nothing_that_is_found_is_stopped_before_every_source_was_heard() {
     let found = Found {
-        status: FoundStatus::default(),
+        status: StatusHandover::default(),
         pod: std::rc::Rc::new(pod(RestartPolicy::Always).uid("u2").named("other")),
         record: None,
         sandbox: Some(FoundSandbox { ip: None, at: at(1) }),
@@ -736,7 +736,7 @@ fn what_is_found_by_an_agent_that_takes_everything_down_has_its_whole_grace() {
         record: None,
         sandbox: Some(FoundSandbox { ip: None, at: at(1) }),
         attempts: vec![run],
-        status: FoundStatus::default(),
+        status: StatusHandover::default(),
     };
     let mut node = Node::new();
     for seen in [Observation::Found(Box::new(found)), down(), Observation::SourcesSeen] {

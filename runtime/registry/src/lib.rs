@@ -39,7 +39,7 @@ use std::rc::Rc;
 use serde_json::Value;
 
 use crate::objects::Objects;
-use nodlet_core::facts::GivenCondition;
+use nodlet_core::facts::ClientCondition;
 use nodlet_core::spec::Pod;
 use nodlet_kube::kinds::Kind;
 
@@ -92,7 +92,7 @@ pub enum Decision {
     /// Answer with the pod as it is published; nothing changes.
     Published(Vec<String>),
     /// Tell the core of the conditions of others, and answer with the pod as it is then.
-    Given(Rc<[GivenCondition]>, Vec<String>),
+    ClientConditions(Rc<[ClientCondition]>, Vec<String>),
     /// Write a file, read it as files are read, and answer then. Room for it is taken.
     Write(Box<Write>),
 }

@@ -15,7 +15,7 @@ use super::{
     Wanted, Write, Written, ephemeral,
 };
 use crate::objects::Key;
-use nodlet_core::facts::GivenCondition;
+use nodlet_core::facts::ClientCondition;
 use nodlet_core::spec::Pod;
 use nodlet_kube::manifest::update::{self, Update};
 use nodlet_kube::manifest::{self, Manifest};
@@ -45,7 +45,7 @@ pub struct Present {
     /// Another version of it waits for images.
     pub waiting: Option<Rc<Wanted>>,
     /// The conditions that others gave it.
-    pub given: Rc<[GivenCondition]>,
+    pub client_conditions: Rc<[ClientCondition]>,
 }
 
 /// A change of a pod.
@@ -324,13 +324,13 @@ fn update_status(
         FieldValidation::Ignore => Vec::new(),
         FieldValidation::Warn | FieldValidation::Strict => update.warnings,
     };
-    let given: Rc<[_]> = update.given.into();
-    let is_same = present.given == given;
+    let new: Rc<[_]> = update.client_conditions.into();
+    let is_same = present.client_conditions == new;
     if dry_run {
         let applied = if is_same { Applied::Unchanged } else { Applied::Configured };
         return Ok(Decision::Reply(Accepted { object: changed, applied, warnings }, None));
     }
-    Ok(if is_same { Decision::Published(warnings) } else { Decision::Given(given, warnings) })
+    Ok(if is_same { Decision::Published(warnings) } else { Decision::ClientConditions(new, warnings) })
 }
 
 /// Takes from an object that is applied the ephemeral containers that the pod has, and what was

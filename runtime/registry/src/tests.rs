@@ -147,8 +147,8 @@ impl World {
         let wanted = self.pods.get(&pod_name(name))?.clone();
         let object = serde_json::from_str(wanted.object.get()).expect("it is JSON");
         let is_unwanted = self.ending.contains(&wanted.pod.uid);
-        let given = Rc::new([]);
-        Some(Present { wanted, object, is_unwanted, is_updating: false, waiting: None, given })
+        let client_conditions = Rc::new([]);
+        Some(Present { wanted, object, is_unwanted, is_updating: false, waiting: None, client_conditions })
     }
 
     /// What a client is answered that sends an object whole.
@@ -169,7 +169,7 @@ impl World {
     pub(super) fn carry_out(&mut self, decision: Decision) -> Result<Accepted, Status> {
         match decision {
             Decision::Reply(accepted, _) => Ok(accepted),
-            Decision::Published(warnings) | Decision::Given(_, warnings) => {
+            Decision::Published(warnings) | Decision::ClientConditions(_, warnings) => {
                 Ok(Accepted { object: Value::Null, applied: Applied::Unchanged, warnings })
             }
             Decision::Write(write) => {

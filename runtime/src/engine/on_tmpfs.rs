@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
-use nodlet_core::facts::{FoundStatus, Health};
+use nodlet_core::facts::{Health, StatusHandover};
 use nodlet_core::time::{Instant, Moment};
 use nodlet_kube::manifest::{Applied, Priority};
 use nodlet_registry::Wanted;
@@ -81,7 +81,7 @@ pub(super) struct LeftBehind {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) deletion: Option<Deletion>,
     /// What the core makes of it.
-    pub(super) status: FoundStatus,
+    pub(super) status: StatusHandover,
     /// What a change that replaces the pod waits for.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) waits: Option<Waits>,
@@ -91,7 +91,7 @@ impl LeftBehind {
     pub(super) fn new(
         shell: &Shell,
         entry: &PodShell,
-        status: FoundStatus,
+        status: StatusHandover,
         waits: Option<Waits>,
     ) -> LeftBehind {
         let boot_id = shell.records.boot_id().to_owned();
@@ -151,7 +151,7 @@ pub(super) fn read_healths(directory: &Path) -> Vec<Health> {
 }
 
 /// What an agent of an earlier version left of the pod's conditions.
-pub(super) fn read_conditions(directory: &Path) -> FoundStatus {
+pub(super) fn read_conditions(directory: &Path) -> StatusHandover {
     let read = fs::read(directory.join("status.json")).ok();
     read.and_then(|bytes| serde_json::from_slice(&bytes).ok()).unwrap_or_default()
 }

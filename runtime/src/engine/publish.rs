@@ -74,7 +74,7 @@ impl Engine {
         let mut pods = self.shell.pods.borrow_mut();
         let Some(entry) = pods.get_mut(&pod) else { return };
         let waits = self.holds.waits_of(&wanted.pod.uid).cloned();
-        let left = LeftBehind::new(&self.shell, entry, state.left_behind(), waits);
+        let left = LeftBehind::new(&self.shell, entry, state.handover(), waits);
         let written = left.bytes().and_then(|bytes| {
             let mut hasher = DefaultHasher::new();
             hasher.write(&bytes);

@@ -137,9 +137,9 @@ impl Engine {
                 return self.answer_with_images(accepted, awaited, reply);
             }
             Ok(Decision::Published(warnings)) => self.accepted(index, Applied::Unchanged, warnings),
-            Ok(Decision::Given(conditions, warnings)) => {
+            Ok(Decision::ClientConditions(conditions, warnings)) => {
                 if let Some(index) = index {
-                    self.observe(Observation::Of(index, PodObservation::Given { conditions }));
+                    self.observe(Observation::Of(index, PodObservation::ClientConditions { conditions }));
                     self.publish_changed();
                 }
                 self.accepted(index, Applied::Configured, warnings)
@@ -218,7 +218,7 @@ impl Engine {
             is_unwanted: state.is_unwanted(),
             is_updating: entry.updating,
             waiting,
-            given: state.given().clone(),
+            client_conditions: state.client_conditions().clone(),
         })
     }
 

@@ -7,7 +7,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use crate::logind::{self, DelayLock, Logind};
-use nodlet_core::facts::{Observation, Shutdown, Whole};
+use nodlet_core::facts::{Observation, Shutdown, ShutdownScope};
 use nodlet_core::time::Instant;
 
 use super::{Engine, News, Shell};
@@ -83,7 +83,7 @@ impl Engine {
         let seen = if goes_down {
             self.shell.emit_of_node("Shutdown", "Shutdown manager detected shutdown event");
             let groups = self.shell.config.shutdown_groups.clone();
-            Observation::Shutdown(Shutdown { whole: Whole::Machine, groups })
+            Observation::Shutdown(Shutdown { scope: ShutdownScope::Machine, groups })
         } else {
             self.shell.emit_of_node("Shutdown", "Shutdown manager detected shutdown cancellation");
             // What begins again is what it was, ephemeral containers and all.

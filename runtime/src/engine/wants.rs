@@ -49,8 +49,8 @@ impl Engine {
         }
         // Nobody new takes the room of one that the node has taken before.
         news.sort_by_key(|(_, record, left)| {
-            let had_place = left.as_ref().is_some_and(|left| left.status.had_place());
-            !had_place && record.as_ref().is_none_or(|record| !record.was_judged())
+            let was_admitted = left.as_ref().is_some_and(|left| left.status.was_admitted());
+            !was_admitted && record.as_ref().is_none_or(|record| !record.is_admission_decided())
         });
         for (new, record, left) in news {
             self.want(new.clone(), record, left);

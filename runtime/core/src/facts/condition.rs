@@ -50,7 +50,7 @@ impl ConditionType {
 
 /// Whether only the node may set a condition of this type (`PodConditionByKubelet`). Clients may set
 /// `DisruptionTarget` as well.
-pub fn is_the_nodes(kind: &str) -> bool {
+pub fn is_node_owned(kind: &str) -> bool {
     let is_own = |own: &ConditionType| *own != ConditionType::DisruptionTarget && own.as_str() == kind;
     ConditionType::ALL.iter().any(is_own) || NEVER_HERE.contains(&kind) || kind == IMAGE_UPDATE_PENDING
 }

@@ -11,27 +11,27 @@ use std::rc::Rc;
 
 use serde::{Deserialize, Serialize};
 
-use super::{ConditionType, GivenCondition, Health, PodPhase, StartedContainer};
+use super::{ClientCondition, ConditionType, Health, PodPhase, StartedContainer};
 use crate::spec::ProbeKind;
 use crate::time::{Instant, Moment};
 
 /// The handover of a pod's status from an agent to the next agent in the same boot.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct FoundStatus {
+pub struct StatusHandover {
     /// The conditions that the node owns.
     pub conditions: Vec<FoundCondition>,
     /// The conditions that clients set; those in the record on flash may be older.
-    #[serde(default)]
-    pub given: Option<Vec<GivenCondition>>,
+    #[serde(rename = "given", default)]
+    pub client_conditions: Option<Vec<ClientCondition>>,
     /// The rest of the state; agents of earlier versions handed over only the conditions.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub state: Option<Box<HandedOver>>,
 }
 
-impl FoundStatus {
+impl StatusHandover {
     /// Whether the node had admitted the pod, and the pod did not wait for preempted pods to end.
-    pub fn had_place(&self) -> bool {
-        self.state.as_ref().is_some_and(|state| state.has_place && !state.is_gated)
+    pub fn was_admitted(&self) -> bool {
+        self.state.as_ref().is_some_and(|state| state.is_admitted && !state.is_gated)
     }
 }
 
@@ -62,8 +62,8 @@ pub struct HandedOver {
     /// When `activeDeadlineSeconds` began to count.
     pub active_since: Instant,
     /// Whether the node had admitted the pod, and the pod did not wait for preempted pods to end.
-    #[serde(default, skip_serializing_if = "Not::not")]
-    pub has_place: bool,
+    #[serde(rename = "has_place", default, skip_serializing_if = "Not::not")]
+    pub is_admitted: bool,
     /// Whether the pod waited for its scheduling gates.
     #[serde(default, skip_serializing_if = "Not::not")]
     pub is_gated: bool,
@@ -130,8 +130,8 @@ pub struct HandedOverContainer {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub failed_probe: Option<ProbeKind>,
     /// Whether a run of the container had started in the present sandbox.
-    #[serde(default, skip_serializing_if = "Not::not")]
-    pub ran_here: bool,
+    #[serde(rename = "ran_here", default, skip_serializing_if = "Not::not")]
+    pub ran_in_sandbox: bool,
     /// When the one run of an ephemeral container was decided.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub decided: Option<Moment>,

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use super::{Attempt, FoundStatus, GivenCondition, NodeInfo, PodIndex, Record, Shutdown};
+use super::{Attempt, ClientCondition, NodeInfo, PodIndex, Record, Shutdown, StatusHandover};
 use crate::spec::{HookKind, Pod, ProbeKind, Uid};
 use crate::time::{Instant, Moment};
 
@@ -26,7 +26,7 @@ pub enum Observation<P = Rc<Pod>, T = Box<str>> {
         record: Option<Box<Record>>,
         /// The state of the pod that an earlier agent left behind in this boot.
         #[serde(default, skip_serializing_if = "Option::is_none")]
-        status: Option<Box<FoundStatus>>,
+        status: Option<Box<StatusHandover>>,
     },
     /// No source wants it any more, or a user deletes it: stop it.
     Unwanted {
@@ -44,7 +44,7 @@ pub enum Observation<P = Rc<Pod>, T = Box<str>> {
     SourcesSeen,
     /// A supervisor or its remains, found when the agent started.
     Found(Box<Found<P>>),
-    /// What this node is to pods. Told first; nobody is judged anew for it.
+    /// The properties of the node. Reported first; no admission is decided again because of a change.
     Node(Box<NodeInfo>),
     /// Images were added: what waits for one may try again at once.
     ImagesChanged,
@@ -153,10 +153,11 @@ pub enum PodObservation<T = Box<str>> {
         /// For the event.
         message: T,
     },
-    /// Somebody has said something of the pod in its status: all that is said of it so from now on.
-    Given {
-        /// None of them of a type that is the node's.
-        conditions: Rc<[GivenCondition]>,
+    /// A client has set conditions in the status of the pod. They replace all conditions set earlier.
+    #[serde(rename = "Given")]
+    ClientConditions {
+        /// Conditions of types that the node does not own.
+        conditions: Rc<[ClientCondition]>,
     },
 }
 
@@ -234,7 +235,9 @@ impl<T> PodObservation<T> {
             PodObservation::ForgetFailed { message } => {
                 PodObservation::ForgetFailed { message: text(message) }
             }
-            PodObservation::Given { conditions } => PodObservation::Given { conditions: conditions.clone() },
+            PodObservation::ClientConditions { conditions } => {
+                PodObservation::ClientConditions { conditions: conditions.clone() }
+            }
         }
     }
 
@@ -257,7 +260,7 @@ impl<T> PodObservation<T> {
             | PodObservation::SaveFailed { .. }
             | PodObservation::Forgotten
             | PodObservation::ForgetFailed { .. }
-            | PodObservation::Given { .. } => None,
+            | PodObservation::ClientConditions { .. } => None,
         }
     }
 }
@@ -277,7 +280,7 @@ pub struct Found<P = Rc<Pod>> {
     pub attempts: Vec<FoundAttempt>,
     /// What the agent before showed of it, as far as it left word of that in this boot.
     #[serde(default)]
-    pub status: FoundStatus,
+    pub status: StatusHandover,
 }
 
 /// A living sandbox.

@@ -4,7 +4,7 @@ use std::net::Ipv4Addr;
 
 use serde::{Deserialize, Serialize};
 
-use super::{FoundCondition, GivenCondition};
+use super::{ClientCondition, FoundCondition};
 use crate::spec::{PodSpec, RestartPolicy};
 use crate::time::Moment;
 
@@ -48,8 +48,8 @@ pub struct Record {
     /// The grace period in seconds of a requested deletion.
     pub deletion_grace_period_seconds: Option<u64>,
     /// The conditions that clients set in the pod's status.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub given: Vec<GivenCondition>,
+    #[serde(rename = "given", default, skip_serializing_if = "Vec::is_empty")]
+    pub client_conditions: Vec<ClientCondition>,
     /// The rest of the status that a finished pod continues to show.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last: Option<Box<LastShown>>,
@@ -74,7 +74,7 @@ impl Record {
             start_time,
             containers,
             deletion_grace_period_seconds,
-            given,
+            client_conditions,
             last: _,
         } = self;
         *phase == other.phase
@@ -83,11 +83,11 @@ impl Record {
             && *start_time == other.start_time
             && *containers == other.containers
             && *deletion_grace_period_seconds == other.deletion_grace_period_seconds
-            && *given == other.given
+            && *client_conditions == other.client_conditions
     }
 
-    /// Whether the node has judged the pod already, since it has admitted the pod or the pod has finished.
-    pub fn was_judged(&self) -> bool {
+    /// Whether admission of the pod is decided: the node has admitted the pod, or the pod has finished.
+    pub fn is_admission_decided(&self) -> bool {
         self.phase.is_terminal() || self.start_time.is_some()
     }
 

@@ -10,14 +10,15 @@ use crate::spec::pod::CRITICAL;
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Shutdown {
     /// Whether the agent or the machine ends together with the pods.
-    pub whole: Whole,
+    #[serde(rename = "whole")]
+    pub scope: ShutdownScope,
     /// The groups by priority, lowest first; empty for no limits.
     pub groups: Vec<ShutdownGroup>,
 }
 
 /// The scope of a shutdown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Whole {
+pub enum ShutdownScope {
     /// This agent, which is to leave nothing behind (`nodlet down`).
     Agent,
     /// The machine: its pods are shown as ended by the shutdown, and run again after the reboot.
@@ -44,8 +45,8 @@ impl ShutdownGroup {
 
 /// A request to one pod to end now, because all pods are to end.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct End {
-    pub(crate) whole: Whole,
+pub(crate) struct EndRequest {
+    pub(crate) scope: ShutdownScope,
     /// A grace period in place of the pod's own.
     pub(crate) grace: Option<Duration>,
 }

@@ -1,7 +1,7 @@
 //! Admission: whether the node accepts a new pod. It compares what the pod requests of the node with the
 //! node, and with what the existing pods request (pod-semantics 8.1). Pure, like all of [`super`].
 //!
-//! An admitted pod stays admitted: an agent that restarts does not judge again. The requests of a pod count
+//! An admitted pod stays admitted: an agent that restarts does not decide again. The requests of a pod count
 //! until the pod is gone.
 
 use super::preemption;
@@ -50,23 +50,23 @@ impl Resource {
     }
 }
 
-/// An existing pod, while another pod is judged.
+/// An existing pod, while the admission of another pod is decided.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Other<'a> {
+pub(super) struct ExistingPod<'a> {
     pub(super) index: PodIndex,
     pub(super) pod: &'a Pod,
     pub(super) requested: Amounts,
     pub(super) class: QosClass,
     /// Whether the pod is terminating: its resources will be free, but are not yet.
-    pub(super) goes: bool,
-    /// Whether the pod was preempted: a new pod is judged as if this one were gone, and waits until it is.
-    pub(super) makes_room: bool,
+    pub(super) is_terminating: bool,
+    /// Whether the pod was preempted: admission ignores this pod, and the new pod waits until it is gone.
+    pub(super) is_preempted: bool,
 }
 
-impl<'a> Other<'a> {
-    pub(super) fn new(index: PodIndex, pod: &'a Pod, goes: bool) -> Self {
+impl<'a> ExistingPod<'a> {
+    pub(super) fn new(index: PodIndex, pod: &'a Pod, is_terminating: bool) -> Self {
         let (requested, class) = (Amounts::requested(pod), pod.spec.qos_class());
-        Other { index, pod, requested, class, goes, makes_room: false }
+        ExistingPod { index, pod, requested, class, is_terminating, is_preempted: false }
     }
 }
 
@@ -92,8 +92,8 @@ struct Missing {
     capacity: i64,
 }
 
-/// Judges a pod against the node and against `others`, the pods that have a place on the node already.
-pub(super) fn judge(node: &NodeInfo, pod: &Pod, others: &[Other<'_>]) -> Outcome {
+/// Decides whether the node admits a pod, given `others`, the pods that the node has admitted already.
+pub(super) fn admit(node: &NodeInfo, pod: &Pod, others: &[ExistingPod<'_>]) -> Outcome {
     const OS: &str = "kubernetes.io/os";
     let rejected =
         |reason: &'static str, message: &str| Outcome::Rejected { reason, message: message.to_owned() };
@@ -106,8 +106,8 @@ pub(super) fn judge(node: &NodeInfo, pod: &Pod, others: &[Other<'_>]) -> Outcome
     if !placement.os.is_empty() && placement.os != "linux" {
         return rejected("PodOSNotSupported", "Failed to admit pod as the OS field doesn't match node OS");
     }
-    // A kubelet judges no further pod until those that it preempted have ended.
-    let stay = || others.iter().filter(|other| !other.makes_room);
+    // A kubelet admits no further pod until those that it preempted have ended.
+    let stay = || others.iter().filter(|other| !other.is_preempted);
     let (missing, unfit) = (missing(node, pod, stay()), unfit(node, pod, stay()));
     match (missing.first(), unfit) {
         (None, None)
@@ -143,7 +143,11 @@ pub(super) fn fits<'a>(node: &NodeInfo, pod: &Pod, here: impl Iterator<Item = &'
         .all(|resource| resource.of(&asked) == 0 || resource.of(&used) <= resource.of(&node.allocatable))
 }
 
-fn missing<'a>(node: &NodeInfo, pod: &Pod, others: impl Iterator<Item = &'a Other<'a>>) -> Vec<Missing> {
+fn missing<'a>(
+    node: &NodeInfo,
+    pod: &Pod,
+    others: impl Iterator<Item = &'a ExistingPod<'a>>,
+) -> Vec<Missing> {
     let used = others.fold(Amounts::default(), |all, other| all.plus(&other.requested));
     let asked = Amounts::requested(pod);
     let of = |resource: Resource| Missing {
@@ -161,7 +165,7 @@ fn missing<'a>(node: &NodeInfo, pod: &Pod, others: impl Iterator<Item = &'a Othe
 fn unfit<'a>(
     node: &NodeInfo,
     pod: &Pod,
-    mut others: impl Iterator<Item = &'a Other<'a>>,
+    mut others: impl Iterator<Item = &'a ExistingPod<'a>>,
 ) -> Option<(&'static str, &'static str)> {
     let placement = &pod.spec.placement;
     let is_borne = |taint: &Taint| taint.effect != "NoExecute" || placement.tolerates(taint);
@@ -193,8 +197,8 @@ fn clash(one: &ContainerPort, other: &ContainerPort) -> bool {
 }
 
 /// Chooses the pods to preempt. Resources that pods free which are ending anyway need no victim.
-fn preempt(node: &NodeInfo, pod: &Pod, others: &[Other<'_>]) -> Outcome {
-    let stay: Vec<Other<'_>> = others.iter().copied().filter(|other| !other.goes).collect();
+fn preempt(node: &NodeInfo, pod: &Pod, others: &[ExistingPod<'_>]) -> Outcome {
+    let stay: Vec<ExistingPod<'_>> = others.iter().copied().filter(|other| !other.is_terminating).collect();
     let need = missing(node, pod, stay.iter())
         .iter()
         .map(|one| (one.resource, one.requested.saturating_sub(one.capacity.saturating_sub(one.used))))

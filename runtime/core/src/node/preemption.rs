@@ -4,7 +4,7 @@
 //! Burstable pods only if the BestEffort pods do not suffice for the rest. Within a class, the pod after
 //! which least is missing is chosen, repeatedly.
 
-use super::admission::{Other, Resource};
+use super::admission::{ExistingPod, Resource};
 use crate::facts::PodIndex;
 use crate::spec::{Pod, QosClass};
 
@@ -12,8 +12,8 @@ use crate::spec::{Pod, QosClass};
 pub(super) type Need = Vec<(Resource, i64)>;
 
 /// The pods of `here` to preempt. The error lists what is still missing if all preemptable pods ended.
-pub(super) fn choose(preemptor: &Pod, here: &[Other<'_>], need: Need) -> Result<Vec<PodIndex>, String> {
-    let of = |class: QosClass| -> Vec<Other<'_>> {
+pub(super) fn choose(preemptor: &Pod, here: &[ExistingPod<'_>], need: Need) -> Result<Vec<PodIndex>, String> {
+    let of = |class: QosClass| -> Vec<ExistingPod<'_>> {
         here.iter()
             .copied()
             .filter(|other| other.class == class && is_preemptable(preemptor, other.pod))
@@ -34,7 +34,7 @@ pub(super) fn choose(preemptor: &Pod, here: &[Other<'_>], need: Need) -> Result<
 }
 
 /// Chooses pods of one class until `need` is met, each time the pod after which least is missing.
-fn nearest<'a>(mut pods: Vec<Other<'a>>, mut need: Need) -> Result<Vec<Other<'a>>, String> {
+fn nearest<'a>(mut pods: Vec<ExistingPod<'a>>, mut need: Need) -> Result<Vec<ExistingPod<'a>>, String> {
     let mut chosen = Vec::new();
     while !need.is_empty() {
         let mut best: Option<(usize, f64)> = None;
@@ -61,7 +61,7 @@ fn is_preemptable(preemptor: &Pod, pod: &Pod) -> bool {
     preemptor.is_critical() && !pod.is_critical() || preemptor.priority > pod.priority
 }
 
-fn distance(need: &Need, pod: &Other<'_>) -> f64 {
+fn distance(need: &Need, pod: &ExistingPod<'_>) -> f64 {
     let of = |(resource, amount): &(Resource, i64)| {
         let left = amount.saturating_sub(resource.of(&pod.requested)).max(0);
         (left as f64 / *amount as f64).powi(2)
@@ -71,12 +71,12 @@ fn distance(need: &Need, pod: &Other<'_>) -> f64 {
 
 /// Whether the pod requests less memory than the other, or as much memory and less cpu. Of two equal pods,
 /// the later one counts as smaller.
-fn is_smaller(pod: &Other<'_>, other: &Other<'_>) -> bool {
+fn is_smaller(pod: &ExistingPod<'_>, other: &ExistingPod<'_>) -> bool {
     (pod.requested.memory, pod.requested.cpu) <= (other.requested.memory, other.requested.cpu)
 }
 
 /// The amounts that are still missing when `pods` are gone.
-fn less<'a, 'b: 'a>(need: &Need, pods: impl IntoIterator<Item = &'a Other<'b>> + Clone) -> Need {
+fn less<'a, 'b: 'a>(need: &Need, pods: impl IntoIterator<Item = &'a ExistingPod<'b>> + Clone) -> Need {
     let of = |(resource, amount): &(Resource, i64)| {
         let free =
             pods.clone().into_iter().map(|pod| resource.of(&pod.requested)).fold(0, i64::saturating_add);

@@ -17,7 +17,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
 use super::Node;
-use crate::facts::{Action, GivenCondition, Observation, Plan, PodIndex, PodObservation, PodPhase, Record};
+use crate::facts::{Action, ClientCondition, Observation, Plan, PodIndex, PodObservation, PodPhase, Record};
 use crate::spec::{ContainerIndex, Pod, Uid};
 use crate::time::Instant;
 use line::Names;
@@ -241,13 +241,13 @@ fn digest(record: &Record) -> u32 {
 impl Entry {
     fn object_bytes(&self) -> usize {
         let Entry::Observed(seen) = self else { return 0 };
-        let given = |given: &[GivenCondition]| given.iter().map(GivenCondition::bytes).sum::<usize>();
+        let given = |given: &[ClientCondition]| given.iter().map(ClientCondition::bytes).sum::<usize>();
         match seen {
             Observation::Wanted { pod, .. } => pod.object.get().len(),
             Observation::Found(found) => {
-                found.pod.object.get().len() + found.status.given.as_deref().map_or(0, given)
+                found.pod.object.get().len() + found.status.client_conditions.as_deref().map_or(0, given)
             }
-            Observation::Of(_, PodObservation::Given { conditions }) => given(conditions),
+            Observation::Of(_, PodObservation::ClientConditions { conditions }) => given(conditions),
             Observation::Unwanted { .. }
             | Observation::Hidden { .. }
             | Observation::Node(_)
@@ -263,7 +263,7 @@ impl Entry {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::facts::FoundStatus;
+    use crate::facts::StatusHandover;
 
     #[test]
     fn a_full_ring_loses_the_oldest_and_says_how_many() {
@@ -285,20 +285,20 @@ mod tests {
 
     #[test]
     fn what_was_given_is_kept_whole_and_counts_as_what_it_takes() {
-        let given: Rc<[GivenCondition]> = [GivenCondition {
+        let given: Rc<[ClientCondition]> = [ClientCondition {
             kind: "example.com/a".into(),
             status: "True".into(),
             message: "x".repeat(1000),
-            ..GivenCondition::default()
+            ..ClientCondition::default()
         }]
         .into();
         let entry = Entry::Observed(Observation::Of(
             PodIndex(1),
-            PodObservation::Given { conditions: given.clone() },
+            PodObservation::ClientConditions { conditions: given.clone() },
         ));
         assert!(entry.object_bytes() > 1000);
         let text = serde_json::to_string(&entry).expect("JSON");
-        let Entry::Observed(Observation::Of(_, PodObservation::Given { conditions: read })) =
+        let Entry::Observed(Observation::Of(_, PodObservation::ClientConditions { conditions: read })) =
             serde_json::from_str(&text).expect("it is read again")
         else {
             panic!("{text}");
@@ -311,7 +311,7 @@ mod tests {
         else {
             panic!("{old}")
         };
-        assert_eq!(found.status, FoundStatus::default());
+        assert_eq!(found.status, StatusHandover::default());
     }
 
     #[test]

@@ -6,7 +6,7 @@
 
 use std::time::Duration;
 
-use crate::facts::{End, Shutdown, Wake};
+use crate::facts::{EndRequest, Shutdown, Wake};
 use crate::pod::PodState;
 use crate::spec::Pod;
 use crate::time::Instant;
@@ -34,22 +34,22 @@ impl Shutdown {
 
 /// A shutdown under way.
 #[derive(Debug)]
-pub(super) struct Ending {
+pub(super) struct ShutdownProgress {
     pub(super) shutdown: Shutdown,
     /// The rank whose pods end now, and when its time ends.
     turn: Option<(i64, Option<Instant>)>,
 }
 
-impl Ending {
-    pub(super) fn new(shutdown: Shutdown) -> Ending {
-        Ending { shutdown, turn: None }
+impl ShutdownProgress {
+    pub(super) fn new(shutdown: Shutdown) -> ShutdownProgress {
+        ShutdownProgress { shutdown, turn: None }
     }
 
     /// The request to end for a pod, if its rank's turn has come.
-    pub(super) fn end_of(&self, pod: &Pod) -> Option<End> {
+    pub(super) fn end_of(&self, pod: &Pod) -> Option<EndRequest> {
         let (turn, _) = self.turn?;
         (self.shutdown.rank(pod) <= turn)
-            .then(|| End { whole: self.shutdown.whole, grace: self.shutdown.grace(pod) })
+            .then(|| EndRequest { scope: self.shutdown.scope, grace: self.shutdown.grace(pod) })
     }
 
     /// Proceeds to the next rank while no pod of the earlier ranks has to be waited for. Returns whether it

@@ -1,8 +1,8 @@
 //! The pod conditions that the node owns, with the time of their last transition.
 //!
-//! Conditions that clients set, for instance for readiness gates, are kept unchanged ([`GivenCondition`]).
+//! Conditions that clients set, for instance for readiness gates, are kept unchanged ([`ClientCondition`]).
 
-use crate::facts::{ConditionType, GivenCondition};
+use crate::facts::{ClientCondition, ConditionType};
 use crate::time::{Instant, Moment};
 
 /// One condition: its status and the time of its last transition.
@@ -45,13 +45,15 @@ impl ConditionSet {
 
 /// The readiness gates that keep a pod with ready containers from being ready, in a kubelet's words; empty if
 /// there are none.
-pub(crate) fn closed_readiness_gates(gates: &[String], given: &[GivenCondition]) -> String {
-    let closed = gates.iter().filter_map(|gate| match given.iter().find(|given| given.kind == *gate) {
-        None => Some(format!("corresponding condition of pod readiness gate {gate:?} does not exist.")),
-        Some(given) if given.is_true() => None,
-        Some(given) => {
-            Some(format!("the status of pod readiness gate {gate:?} is not \"True\", but {}", given.status))
-        }
-    });
+pub(crate) fn closed_readiness_gates(gates: &[String], client_conditions: &[ClientCondition]) -> String {
+    let closed =
+        gates.iter().filter_map(|gate| match client_conditions.iter().find(|one| one.kind == *gate) {
+            None => Some(format!("corresponding condition of pod readiness gate {gate:?} does not exist.")),
+            Some(condition) if condition.is_true() => None,
+            Some(condition) => Some(format!(
+                "the status of pod readiness gate {gate:?} is not \"True\", but {}",
+                condition.status
+            )),
+        });
     closed.collect::<Vec<_>>().join(", ")
 }

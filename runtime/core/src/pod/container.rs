@@ -154,7 +154,7 @@ pub(crate) struct ContainerState {
     /// Runs with a lower number than this one have been discarded.
     pub(crate) discarded: u32,
     /// Whether a run of the container has started in the present sandbox.
-    pub(crate) ran_here: bool,
+    pub(crate) ran_in_sandbox: bool,
     /// Whether all containers restart, so that the newest run is to end and does not count.
     pub(crate) superseded: bool,
     /// Whether the image in the spec changed: the present run is to end, and another run follows whatever the
@@ -166,7 +166,7 @@ pub(crate) struct ContainerState {
     pub(crate) missing_image: Option<Box<MissingImage>>,
     /// Whether the `Killing` event of the present run was emitted; the run may still wait for its turn to
     /// end.
-    pub(crate) stop_told: bool,
+    pub(crate) killing_event_emitted: bool,
     /// When the one run of an ephemeral container was decided.
     pub(crate) decided: Option<Moment>,
 }
@@ -189,12 +189,12 @@ impl ContainerState {
             hooks: Hooks::default(),
             failed_probe: None,
             discarded: 0,
-            ran_here: false,
+            ran_in_sandbox: false,
             superseded: false,
             redefined: false,
             new_image: NewImage::Unknown,
             missing_image: None,
-            stop_told: false,
+            killing_event_emitted: false,
             decided: None,
         }
     }
@@ -256,13 +256,13 @@ impl ContainerState {
         match (self.role, self.own_policy(policy)) {
             (Role::Sidecar, _) | (Role::Regular, RestartPolicy::Always) => true,
             // The result of an init container in an earlier sandbox does not count.
-            (Role::Init, _) if !self.ran_here => true,
+            (Role::Init, _) if !self.ran_in_sandbox => true,
             (Role::Init, _) if rule.is_some() => self.init_failed(),
             (Role::Init, RestartPolicy::Always | RestartPolicy::OnFailure) => self.init_failed(),
             (Role::Regular, _) if rule.is_some() => true,
             // A pod that restarts gets a new sandbox, in which every container starts that need not succeed
             // first.
-            (Role::Regular, RestartPolicy::Never) if self.own.is_some() && !self.ran_here => true,
+            (Role::Regular, RestartPolicy::Never) if self.own.is_some() && !self.ran_in_sandbox => true,
             (Role::Regular, RestartPolicy::OnFailure) => {
                 self.failed_probe.is_some() || self.ended.as_ref().is_none_or(|ended| ended.code != 0)
             }
@@ -320,7 +320,9 @@ impl ContainerState {
             Run::Waiting | Run::Recording | Run::Starting { .. } | Run::StartFailed { .. } => of_ended(),
             Run::Running | Run::Terminating { .. } | Run::Killing { .. } if !self.has_begun() => of_ended(),
             // This also holds after the sandbox was lost in which all containers were to restart.
-            Run::Exited if self.superseded && !self.ran_here || self.was_to_begin_again() => self.number + 1,
+            Run::Exited if self.superseded && !self.ran_in_sandbox || self.was_to_begin_again() => {
+                self.number + 1
+            }
             Run::Running | Run::Terminating { .. } | Run::Killing { .. } | Run::Exited => self.number,
         }
     }
@@ -389,14 +391,14 @@ impl ContainerState {
         self.failed_probe = None;
         self.hooks = Hooks::default();
         self.superseded = false;
-        self.stop_told = false;
+        self.killing_event_emitted = false;
     }
 
     /// Records that the container's process was executed. `waiting` stays until the container counts as
     /// started.
     pub(crate) fn has_started(&mut self, started: Box<StartedContainer>, probes: Probes, hooks: Hooks) {
         self.run = Run::Running;
-        self.ran_here = true;
+        self.ran_in_sandbox = true;
         if !hooks.is_starting() {
             self.waiting = None;
         }
@@ -408,7 +410,7 @@ impl ContainerState {
     /// Records that the run has ended.
     pub(crate) fn has_ended(&mut self, ended: Ended) {
         self.run = Run::Exited;
-        self.ran_here = true;
+        self.ran_in_sandbox = true;
         self.waiting = None;
         self.probes.over();
         self.previous = self.ended.take();
@@ -435,7 +437,7 @@ impl ContainerState {
     }
 
     /// The result of the present run, whose end was not observed.
-    pub(crate) fn ended_unseen(&self, now: Instant) -> Ended {
+    pub(crate) fn unobserved_end(&self, now: Instant) -> Ended {
         let started_at = match (self.is_running(), &self.started) {
             (true, Some(started)) => started.at,
             // Whether the run started at all is unknown.

@@ -3,42 +3,42 @@
 
 use std::rc::Rc;
 
-use crate::facts::{FoundCondition, FoundStatus, GivenCondition};
+use crate::facts::{ClientCondition, FoundCondition, StatusHandover};
 use crate::time::{Instant, Moment};
 
-use super::{Condition, PodState, Wish, closed_readiness_gates};
+use super::{Condition, Demand, PodState, closed_readiness_gates};
 use crate::facts::ConditionType;
 
 impl PodState {
     /// Whether the pod's containers may be started: the pod is wanted, and has no scheduling gate.
     pub(super) fn may_run(&self) -> bool {
-        self.is_active() && self.wish == Wish::Wanted && !self.pod.is_gated()
+        self.is_active() && self.demand == Demand::Wanted && !self.pod.is_gated()
     }
 
     /// Stores the conditions that a client set in the pod's status.
-    pub(super) fn give(&mut self, conditions: Rc<[GivenCondition]>) {
-        if self.given != conditions {
-            self.given = conditions;
+    pub(super) fn set_client_conditions(&mut self, conditions: Rc<[ClientCondition]>) {
+        if self.client_conditions != conditions {
+            self.client_conditions = conditions;
             self.touch();
         }
     }
 
     /// Whether every condition that the readiness gates require is true.
     pub(super) fn passes_readiness_gates(&self) -> bool {
-        closed_readiness_gates(&self.pod.spec.readiness_gates, &self.given).is_empty()
+        closed_readiness_gates(&self.pod.spec.readiness_gates, &self.client_conditions).is_empty()
     }
 
     /// Restores when a previous agent accepted the pod, and the conditions that clients set, even if those
     /// are not on flash yet.
-    pub(super) fn remember_acceptance(&mut self, found: &FoundStatus, now: Instant) {
+    pub(super) fn remember_acceptance(&mut self, found: &StatusHandover, now: Instant) {
         let accepted = |known: &&FoundCondition| known.kind == ConditionType::PodScheduled && known.status;
         let accepted = found.conditions.iter().find(accepted);
         if let Some(FoundCondition { since: Moment::ThisBoot(at), .. }) = accepted {
             self.start_time = Moment::ThisBoot(*at);
             self.active_since = (*at).min(now);
         }
-        if let Some(given) = &found.given {
-            self.give(given.as_slice().into());
+        if let Some(client_conditions) = &found.client_conditions {
+            self.set_client_conditions(client_conditions.as_slice().into());
         }
     }
 

@@ -10,8 +10,8 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use crate::facts::{
-    ContainerRecord, FoundAttempt, FoundCondition, FoundSandbox, FoundStatus, HandedOver,
-    HandedOverContainer, HandedOverExit, HandedOverIdentity, HandedOverVerdict, ORPHAN_GRACE, Record,
+    ContainerRecord, FoundAttempt, FoundCondition, FoundSandbox, HandedOver, HandedOverContainer,
+    HandedOverExit, HandedOverIdentity, HandedOverVerdict, ORPHAN_GRACE, Record, StatusHandover,
 };
 use crate::spec::{ContainerIndex, Pod};
 use crate::time::{Instant, Moment};
@@ -20,20 +20,20 @@ use super::container::{ContainerState, Ended, Identity, Run, StartRetry, Waiting
 use super::hook::{Hooks, POST_START_HOOK_ERROR};
 use super::probe::Probes;
 use super::record::restore_container;
-use super::{Condition, PodState, Sandbox, Stage, Verdict, Wish};
+use super::{Condition, Demand, PodState, Sandbox, Stage, Verdict};
 use crate::facts::ConditionType;
 
 impl PodState {
     /// The handover of this pod to the next agent.
-    pub fn left_behind(&self) -> FoundStatus {
+    pub fn handover(&self) -> StatusHandover {
         let of = |kind| {
             let Condition { status, since } = self.conditions.get(kind);
             FoundCondition { kind, status, since }
         };
         let conditions = ConditionType::ALL.into_iter().map(of).collect();
-        FoundStatus {
+        StatusHandover {
             conditions,
-            given: Some(self.given.to_vec()),
+            client_conditions: Some(self.client_conditions.to_vec()),
             state: Some(Box::new(self.handed_over())),
         }
     }
@@ -52,7 +52,7 @@ impl PodState {
             has_ended: self.has_ended() && self.interrupted.is_none(),
             start_time: self.start_time,
             active_since: self.active_since,
-            has_place: self.judged && !self.waits_for_room,
+            is_admitted: self.admission_decided && !self.waits_for_room,
             is_gated: self.pod.is_gated(),
             // A pod that is hidden from the API is an orphan to the next agent.
             deletion_grace_period_seconds: self.deletion_grace().map(|grace| match self.is_hidden {
@@ -70,17 +70,17 @@ impl PodState {
 
     /// The grace period of a pod that is being deleted.
     pub(super) fn deletion_grace(&self) -> Option<Duration> {
-        match (self.wish, self.stage) {
-            (Wish::Wanted | Wish::Unknown, _) => None,
-            (Wish::Unwanted, Stage::Stopping { grace, .. }) => Some(grace),
-            (Wish::Unwanted, _) => Some(self.pod.spec.termination_grace_period),
+        match (self.demand, self.stage) {
+            (Demand::Wanted | Demand::Unknown, _) => None,
+            (Demand::Unwanted, Stage::Stopping { grace, .. }) => Some(grace),
+            (Demand::Unwanted, _) => Some(self.pod.spec.termination_grace_period),
         }
     }
 
     /// Restores the handover of a previous agent of this boot, together with the record on flash.
     pub(super) fn take_over(
         &mut self,
-        status: &FoundStatus,
+        status: &StatusHandover,
         state: &HandedOver,
         on_flash: Option<Box<Record>>,
         has_sandbox: bool,
@@ -89,8 +89,8 @@ impl PodState {
         for &FoundCondition { kind, status, since } in &status.conditions {
             self.conditions.restore(kind, Condition { status, since });
         }
-        if let Some(given) = &status.given {
-            self.given = given.as_slice().into();
+        if let Some(client_conditions) = &status.client_conditions {
+            self.client_conditions = client_conditions.as_slice().into();
         }
         // A pod that has lost its gates since counts as accepted now.
         if state.is_gated == self.pod.is_gated() {
@@ -98,7 +98,7 @@ impl PodState {
             self.active_since = state.active_since.min(now);
         }
         self.phase = state.phase;
-        self.judged |= state.has_place;
+        self.admission_decided |= state.is_admitted;
         self.is_hidden = state.is_hidden;
         self.ip = state.ip;
         self.sandbox_failure = state.sandbox_failure.clone();
@@ -140,10 +140,10 @@ impl PodState {
     /// Resumes the deletion of the pod, with the whole grace period again. If the pod is wanted, it starts
     /// again afterwards.
     pub(super) fn resume_deletion(&mut self, now: Instant, grace: Duration) {
-        if self.wish == Wish::Wanted {
+        if self.demand == Demand::Wanted {
             self.again = Some(Rc::new(Pod::clone(&self.pod).without_ephemeral()));
         }
-        self.wish = Wish::Unwanted;
+        self.demand = Demand::Unwanted;
         self.stop(now, Some(grace));
     }
 
@@ -219,7 +219,7 @@ impl PodState {
                     }
                 }
                 None if sandbox.is_none() => {
-                    let ended = container.ended_unseen(now);
+                    let ended = container.unobserved_end(now);
                     container.has_ended(ended);
                 }
                 None => {}
@@ -227,11 +227,11 @@ impl PodState {
         }
         for (container, adopted) in self.containers.iter_mut().zip(adopted) {
             if container.is_running() && !adopted {
-                let ended = container.ended_unseen(now);
+                let ended = container.unobserved_end(now);
                 container.has_ended(ended);
             }
             if sandbox.is_none() {
-                container.ran_here = false;
+                container.ran_in_sandbox = false;
                 container.hooks = Hooks::default();
             }
         }
@@ -280,7 +280,7 @@ impl ContainerState {
                 .as_ref()
                 .map(|waiting| (waiting.reason.as_ref().into(), waiting.message.clone())),
             failed_probe: self.failed_probe,
-            ran_here: self.ran_here,
+            ran_in_sandbox: self.ran_in_sandbox,
             decided: self.decided,
             post_start: self.hooks.post_start().filter(|_| self.is_running()),
             missing_image: self.missing_image.clone(),
@@ -309,7 +309,7 @@ impl ContainerState {
             message: message.clone(),
         });
         self.failed_probe = left.failed_probe;
-        self.ran_here = left.ran_here;
+        self.ran_in_sandbox = left.ran_in_sandbox;
         self.superseded = left.health.superseded;
         self.redefined = left.health.redefined;
         self.decided = left.decided;

@@ -263,7 +263,7 @@ impl PodState {
             match container.hooks.post_start {
                 PostStart::Sleeps { until } if until <= now => {
                     container.hooks.post_start = PostStart::Done;
-                    container.begun_whole(now);
+                    container.mark_started(now);
                     changed = true;
                 }
                 PostStart::Done | PostStart::Due | PostStart::InFlight => {}
@@ -300,7 +300,7 @@ impl PodState {
             (HookKind::PostStart, Hooks { post_start: post_start @ PostStart::InFlight, .. }) => {
                 *post_start = PostStart::Done;
                 match failure {
-                    None => container.begun_whole(now),
+                    None => container.mark_started(now),
                     Some(message) => {
                         fail_post_start(index, attempt.container, events);
                         if container.is_running() {
@@ -335,20 +335,20 @@ impl PodState {
 impl ContainerState {
     /// Whether the status still shows why the run could not start completely: its process could not be
     /// executed, or its postStart hook failed.
-    pub(super) fn says_why_start_failed(&self) -> bool {
+    pub(super) fn shows_start_failure(&self) -> bool {
         let words = [POST_START_HOOK_ERROR, reason_word(StartFailureReason::RunContainerError)];
         self.waiting.as_ref().is_some_and(|waiting| words.contains(&&*waiting.reason))
     }
 
     /// Whether the status does not name the back-off yet, and may do so now. The reason of a failed start is
     /// shown as long as a kubelet would need until its next sync.
-    pub(super) fn back_off_is_untold(&self, now: Instant) -> bool {
+    pub(super) fn back_off_not_shown(&self, now: Instant) -> bool {
         let told = || finished_this_boot(self).is_none_or(|finished| finished + SYNC_RETRY <= now);
-        self.waiting.is_none() || (self.says_why_start_failed() && told())
+        self.waiting.is_none() || (self.shows_start_failure() && told())
     }
 
     /// Records that the container counts as started.
-    fn begun_whole(&mut self, now: Instant) {
+    fn mark_started(&mut self, now: Instant) {
         match self.run {
             Run::Running | Run::Terminating { .. } | Run::Killing { .. } => {
                 self.waiting = None;

@@ -11,38 +11,38 @@ use super::PodState;
 
 /// The containers that may be started now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Turn {
+pub(super) enum StartOrder {
     /// This init container, and the sidecars before it, which may have ended again.
     Init(ContainerIndex),
     /// All regular containers, and all sidecars.
     Regular,
 }
 
-impl Turn {
+impl StartOrder {
     /// Whether a container may be started, if it is not running.
     pub(super) fn allows(self, role: Role, index: ContainerIndex) -> bool {
         match (self, role) {
-            (Turn::Init(turn), Role::Init) => index == turn,
-            (Turn::Init(turn), Role::Sidecar) => index <= turn,
-            (Turn::Init(_), Role::Regular) | (Turn::Regular, Role::Init) => false,
-            (Turn::Regular, Role::Regular | Role::Sidecar) => true,
-            (Turn::Init(_) | Turn::Regular, Role::Ephemeral) => true,
+            (StartOrder::Init(turn), Role::Init) => index == turn,
+            (StartOrder::Init(turn), Role::Sidecar) => index <= turn,
+            (StartOrder::Init(_), Role::Regular) | (StartOrder::Regular, Role::Init) => false,
+            (StartOrder::Regular, Role::Regular | Role::Sidecar) => true,
+            (StartOrder::Init(_) | StartOrder::Regular, Role::Ephemeral) => true,
         }
     }
 }
 
 impl PodState {
     /// The progress of the pod's initialisation.
-    pub(super) fn turn(&self) -> Turn {
+    pub(super) fn start_order(&self) -> StartOrder {
         let of = |index: ContainerIndex| &self.containers[usize::from(index.0)];
         let spec = &self.pod.spec;
-        if self.was_refused() || spec.regular_indexes().any(|index| of(index).is_alive()) {
-            return Turn::Regular;
+        if self.is_rejected() || spec.regular_indexes().any(|index| of(index).is_alive()) {
+            return StartOrder::Regular;
         }
         let mut next = None;
         for index in spec.init_indexes().rev() {
             let container = of(index);
-            if !container.ran_here {
+            if !container.ran_in_sandbox {
                 next = Some(index);
                 continue;
             }
@@ -53,6 +53,6 @@ impl PodState {
             next = if opens { next } else { Some(index) };
             break;
         }
-        next.map_or(Turn::Regular, Turn::Init)
+        next.map_or(StartOrder::Regular, StartOrder::Init)
     }
 }

@@ -7,7 +7,7 @@ use crate::spec::Role;
 use crate::time::Instant;
 
 use super::container::{ContainerState, Ended, LOST_AT_THE_END, STATUS_UNKNOWN, Shown};
-use super::{Condition, PodState, Sandbox, Stage, Verdict, Wish};
+use super::{Condition, Demand, PodState, Sandbox, Stage, Verdict};
 use crate::facts::ConditionType;
 
 impl PodState {
@@ -17,7 +17,7 @@ impl PodState {
         self.pass_redefined();
         let before = (self.phase, self.conditions);
         self.phase = self.derive_phase();
-        let ready = !self.was_refused()
+        let ready = !self.is_rejected()
             && !self.phase.is_terminal()
             && self
                 .containers
@@ -58,7 +58,7 @@ impl PodState {
         if let (true, Some(verdict)) = (stopped, &self.verdict) {
             let may_be_shown = self.interrupted.is_some()
                 || self.journal.has_terminal()
-                || (self.wish == Wish::Unwanted && self.journal.gave_up());
+                || (self.demand == Demand::Unwanted && self.journal.gave_up());
             return if may_be_shown { verdict.phase } else { self.phase };
         }
         match self.stage {
@@ -66,7 +66,7 @@ impl PodState {
             Stage::Stopping { .. } | Stage::Stopped => return self.phase,
             Stage::Finished | Stage::Forgetting { .. } | Stage::ForgetFailed { .. } => return self.phase,
         }
-        let mut sum = Sum::default();
+        let mut sum = ContainerCounts::default();
         for container in &self.containers {
             sum.add(container);
         }
@@ -169,14 +169,14 @@ impl PodState {
 /// The containers of an unfinished pod, counted as a kubelet does. A kubelet's other counts matter only to a
 /// pod without regular containers, which does not exist.
 #[derive(Default)]
-struct Sum {
+struct ContainerCounts {
     /// Whether an init container runs, or has not ended once.
     init: bool,
     /// Whether a sidecar or regular container never ran.
     waiting: bool,
 }
 
-impl Sum {
+impl ContainerCounts {
     fn add(&mut self, container: &ContainerState) {
         match (container.role, container.shown()) {
             (Role::Init, (Shown::Running { .. }, _)) => self.init = true,

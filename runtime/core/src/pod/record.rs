@@ -26,7 +26,7 @@ use super::container::{
 };
 use super::hook::Hooks;
 use super::probe::Probes;
-use super::{Condition, PodState, Sandbox, Stage, Verdict, Wish};
+use super::{Condition, Demand, PodState, Sandbox, Stage, Verdict};
 use crate::facts::ConditionType;
 
 /// How long a record must not change before it is written: a start changes it several times within moments.
@@ -159,13 +159,13 @@ impl PodState {
     pub(super) fn plan_save(&mut self, now: Instant, draft: &mut Draft, shutdown: bool) {
         match self.stage {
             // Nothing is kept of a pod that was rejected because of a shutdown.
-            Stage::Stopped if self.interrupted.is_some() && self.was_refused() => {
+            Stage::Stopped if self.interrupted.is_some() && self.is_rejected() => {
                 self.journal.need = Need::Clean;
                 return;
             }
             Stage::Active | Stage::Stopping { .. } | Stage::Stopped => {}
             // Conditions that clients set on a finished pod are kept as well.
-            Stage::Finished if self.wish == Wish::Wanted => {}
+            Stage::Finished if self.demand == Demand::Wanted => {}
             Stage::Finished | Stage::Forgetting { .. } | Stage::ForgetFailed { .. } => return,
         }
         if self.journal.in_flight.is_some() || self.journal.failed.is_some_and(|failed| now < failed.at) {
@@ -210,7 +210,12 @@ impl PodState {
             return true;
         }
         // The record was written while the pod waited for admission, and the pod is admitted now.
-        if self.journal.on_flash.as_ref().is_some_and(|old| !old.was_judged() && record.was_judged()) {
+        if self
+            .journal
+            .on_flash
+            .as_ref()
+            .is_some_and(|old| !old.is_admission_decided() && record.is_admission_decided())
+        {
             return true;
         }
         let policy = self.policy();
@@ -257,8 +262,8 @@ impl PodState {
     /// Whether a readiness gate is closed that was open on flash, or the other way round.
     fn moves_a_gate(&self, record: &Record) -> bool {
         let gates = &self.pod.spec.readiness_gates;
-        let before = self.journal.on_flash.as_ref().map_or(&[][..], |record| &record.given);
-        closed_readiness_gates(gates, before) != closed_readiness_gates(gates, &record.given)
+        let before = self.journal.on_flash.as_ref().map_or(&[][..], |record| &record.client_conditions);
+        closed_readiness_gates(gates, before) != closed_readiness_gates(gates, &record.client_conditions)
     }
 
     /// The record as it would be written now.
@@ -272,10 +277,10 @@ impl PodState {
             phase,
             reason: reason.map(str::to_owned),
             message: message.map(str::to_owned),
-            // A gated pod is not accepted yet. A pod that waits for preempted pods is judged again by another
-            // agent, since flash does not say whether those still have to end.
+            // A gated pod is not accepted yet. The next agent decides again on the admission of a pod that waits
+            // for preempted pods, since flash does not store whether those still have to end.
             start_time: Some(self.start_time)
-                .filter(|_| self.judged && !self.pod.is_gated() && !self.waits_for_room),
+                .filter(|_| self.admission_decided && !self.pod.is_gated() && !self.waits_for_room),
             containers: self
                 .containers()
                 .map(|(index, container)| {
@@ -284,7 +289,7 @@ impl PodState {
                 })
                 .collect(),
             deletion_grace_period_seconds: self.deletion_grace().map(|grace| grace.as_secs()),
-            given: self.given.to_vec(),
+            client_conditions: self.client_conditions.to_vec(),
             last: phase.is_terminal().then(|| Box::new(self.last_shown(now))),
         }
     }
@@ -339,7 +344,7 @@ impl PodState {
                 self.ip = last.ip;
             }
         }
-        self.given = record.given.as_slice().into();
+        self.client_conditions = record.client_conditions.as_slice().into();
         let deletion_grace = record.deletion_grace_period_seconds;
         let terminal = record.phase.is_terminal();
         self.journal.on_flash = Some(record);
@@ -388,7 +393,7 @@ impl PodState {
             // stays.
             let counts = found.exit.is_none() && sandbox.is_some() || !container.was_to_begin_again();
             if is_over && !counts {
-                (container.superseded, container.ran_here) = (true, false);
+                (container.superseded, container.ran_in_sandbox) = (true, false);
                 continue;
             }
             let first = container.started.is_none();
@@ -415,14 +420,14 @@ impl PodState {
                     container.has_ended(ended);
                 }
                 None if sandbox.is_none() => {
-                    let ended = container.ended_unseen(now);
+                    let ended = container.unobserved_end(now);
                     container.has_ended(ended);
                 }
                 None => {}
             }
             container.superseded = sandbox.is_some() && found.health.superseded;
             container.redefined = found.health.redefined;
-            container.ran_here = sandbox.is_some() && (container.is_alive() || !container.superseded);
+            container.ran_in_sandbox = sandbox.is_some() && (container.is_alive() || !container.superseded);
         }
         self.resume_restart_all(now);
         self.conditions.restore(ConditionType::Initialized, self.initialized_since(now));

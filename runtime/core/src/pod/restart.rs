@@ -18,7 +18,7 @@ use super::termination::MIN_WINDOW;
 use super::{PodState, Sandbox};
 
 /// The latest time after which a kubelet notices an exit (`genericPlegRelistPeriod`).
-const HEARD: Duration = Duration::from_secs(1);
+const PLEG_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Reason of a container that ended, or waits, because all containers restart.
 const RESTARTING: &str = "RestartingAllContainers";
@@ -93,9 +93,10 @@ impl PodState {
         if container.superseded || container.rule() != Some(RestartAction::RestartAllContainers) {
             return;
         }
-        self.restart_all = Some(now + HEARD);
+        self.restart_all = Some(now + PLEG_INTERVAL);
         for container in &mut self.containers {
-            container.superseded |= container.begins_again() && (container.ran_here || container.is_alive());
+            container.superseded |=
+                container.begins_again() && (container.ran_in_sandbox || container.is_alive());
         }
         self.touch();
     }
@@ -120,7 +121,7 @@ impl PodState {
         if let Some((index, container)) = all.find(|(_, one)| one.begins_again() && one.is_alive()) {
             // A run that is ending for another reason continues with that.
             if let (Run::Running, None) = (&container.run, container.hooks.grace_over()) {
-                if !std::mem::replace(&mut container.stop_told, true) {
+                if !std::mem::replace(&mut container.killing_event_emitted, true) {
                     events.note(self.index, Some(index), "Killing", "killing".into());
                 }
                 if draft.push(self.index, Action::Terminate(container.attempt(index))) {
@@ -132,7 +133,7 @@ impl PodState {
         }
         self.restart_all = None;
         for container in self.containers.iter_mut().filter(|container| container.superseded) {
-            container.ran_here = false;
+            container.ran_in_sandbox = false;
             if let Run::Exited = container.run {
                 container.ended = Some(Box::new(Ended::of_all(container.number)));
                 container.waiting =
@@ -163,7 +164,8 @@ impl PodState {
 
     /// The containers whose newest run has ended in this sandbox, with its number.
     fn ended_last(&self) -> Vec<(ContainerIndex, u32)> {
-        let ended = |container: &ContainerState| matches!(container.run, Run::Exited) && container.ran_here;
+        let ended =
+            |container: &ContainerState| matches!(container.run, Run::Exited) && container.ran_in_sandbox;
         self.containers().filter(|(_, one)| ended(one)).map(|(index, one)| (index, one.number)).collect()
     }
 

@@ -2,11 +2,11 @@
 //! the reason `Terminated`, but it has not finished: its record says that it runs again after the reboot, as
 //! after a power cut. Only a pod that must not run twice is finished by the shutdown.
 
-use crate::facts::{End, PodPhase, Record, Whole};
+use crate::facts::{EndRequest, PodPhase, Record, ShutdownScope};
 use crate::spec::{RestartPolicy, Role};
 use crate::time::Instant;
 
-use super::{PodState, Stage, Verdict, Wish};
+use super::{Demand, PodState, Stage, Verdict};
 
 /// Reason of a pod that a shutdown of the machine ended.
 pub(crate) const TERMINATED: &str = "Terminated";
@@ -14,8 +14,8 @@ const MESSAGE: &str = "Pod was terminated in response to imminent node shutdown.
 
 impl PodState {
     /// Ends the pod as part of a shutdown.
-    pub(super) fn end(&mut self, now: Instant, end: End) {
-        if self.is_active() && end.whole == Whole::Machine && self.verdict.is_none() {
+    pub(super) fn end(&mut self, now: Instant, end: EndRequest) {
+        if self.is_active() && end.scope == ShutdownScope::Machine && self.verdict.is_none() {
             self.verdict = Some(Verdict {
                 phase: PodPhase::Failed,
                 reason: Some(TERMINATED.into()),
@@ -51,7 +51,7 @@ impl PodState {
 
     /// Takes the record with which the pod starts again.
     pub(crate) fn take_record_to_resume(&mut self) -> Option<Box<Record>> {
-        if self.resumes && self.wish == Wish::Wanted { self.journal.take() } else { None }
+        if self.resumes && self.demand == Demand::Wanted { self.journal.take() } else { None }
     }
 
     /// Whether the phase is terminal for good.

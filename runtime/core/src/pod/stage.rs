@@ -1,8 +1,8 @@
-//! The states of a pod as a whole: sandbox, wish and stage.
+//! The states of a pod as a whole: sandbox, demand and stage.
 
 use std::time::Duration;
 
-use crate::facts::{End, PodPhase, Whole};
+use crate::facts::{EndRequest, PodPhase, ShutdownScope};
 use crate::time::Instant;
 
 use super::backoff::Retry;
@@ -44,7 +44,7 @@ pub(crate) enum Sandbox {
 
 /// Whether any source wants the pod.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Wish {
+pub(crate) enum Demand {
     /// The pod was found, and not every source has reported yet.
     Unknown,
     /// A source wants the pod.
@@ -64,7 +64,7 @@ pub(crate) enum Stage {
         grace: Duration,
         /// When the grace period ends: until then hooks run, and sidecars wait for the containers that end
         /// before them.
-        patience: Instant,
+        grace_end: Instant,
     },
     /// Every process has ended for good.
     Stopped,
@@ -92,12 +92,12 @@ pub(crate) struct Verdict {
 
 /// The state of the node that one pod's decisions depend on.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Surroundings {
+pub(crate) struct NodeContext {
     /// Whether the sandbox may be created: every other pod of this name is gone, and so are the preempted
     /// pods.
     pub(crate) may_begin: bool,
     /// The shutdown of all pods, if one is under way.
-    pub(crate) shutdown: Option<Whole>,
+    pub(crate) shutdown: Option<ShutdownScope>,
     /// The request to end, if it is this pod's turn.
-    pub(crate) end: Option<End>,
+    pub(crate) end: Option<EndRequest>,
 }

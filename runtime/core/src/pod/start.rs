@@ -49,7 +49,7 @@ impl PodState {
             Sandbox::Failed { .. } | Sandbox::Absent | Sandbox::Creating | Sandbox::Ready => {}
             Sandbox::Lost | Sandbox::Removing { .. } | Sandbox::RemoveFailed { .. } => {}
         }
-        let turn = self.turn();
+        let order = self.start_order();
         for (index, container) in self.containers() {
             if let Some(at) = container.new_image.retry_at() {
                 wake.note(at);
@@ -64,11 +64,11 @@ impl PodState {
                 Run::Exited => {
                     if let (Sandbox::Ready, Some(finished)) = (&self.sandbox, finished_this_boot(container))
                         && container.restarts(self.policy())
-                        && turn.allows(container.role, index)
+                        && order.allows(container.role, index)
                         && let Err(held) = container.backoff.check(wake.now, finished)
                     {
                         wake.note(held.until);
-                        if container.says_why_start_failed() {
+                        if container.shows_start_failure() {
                             wake.note(finished + SYNC_RETRY);
                         }
                     }
@@ -111,14 +111,14 @@ impl PodState {
 
     /// Reports the back-off of each container that waits for it.
     fn hold_back(&mut self, now: Instant, events: &mut Events) {
-        let (policy, turn) = (self.policy(), self.turn());
+        let (policy, order) = (self.policy(), self.start_order());
         let mut held_back = false;
         for (index, container) in self.pod.spec.container_indexes().zip(&mut self.containers) {
             let waits = match container.run {
                 Run::Exited => {
-                    container.back_off_is_untold(now)
+                    container.back_off_not_shown(now)
                         && container.restarts(policy)
-                        && turn.allows(container.role, index)
+                        && order.allows(container.role, index)
                 }
                 Run::Waiting | Run::Recording | Run::Starting { .. } | Run::StartFailed { .. } => false,
                 Run::Running | Run::Terminating { .. } | Run::Killing { .. } => false,
@@ -147,7 +147,7 @@ impl PodState {
 
     /// Plans one start at a time; a container whose start has to wait does not delay the others.
     fn plan_start(&mut self, now: Instant, draft: &mut Draft) {
-        let (policy, turn) = (self.policy(), self.turn());
+        let (policy, order) = (self.policy(), self.start_order());
         if let Some((index, container)) =
             self.pod.spec.container_indexes().zip(&mut self.containers).find(|(_, c)| c.is_starting())
         {
@@ -173,7 +173,7 @@ impl PodState {
         let in_turn = spec.ephemeral_indexes().chain(spec.init_indexes()).chain(spec.regular_indexes());
         for index in in_turn {
             let container = &mut self.containers[usize::from(index.0)];
-            if !turn.allows(container.role, index) {
+            if !order.allows(container.role, index) {
                 continue;
             }
             let may_begin = match container.run {
@@ -227,7 +227,7 @@ impl PodState {
     pub(super) fn started(&mut self, attempt: Attempt, started: Box<StartedContainer>, events: &mut Events) {
         let (pod, index) = (self.pod.clone(), self.index);
         let is_interrupted = self.interrupted.is_some();
-        let stopping = (!self.is_active()).then(|| self.patience().unwrap_or(started.at));
+        let stopping = (!self.is_active()).then(|| self.grace_end().unwrap_or(started.at));
         let Some(container) = self.container_of(attempt) else { return };
         match container.run {
             Run::Starting { .. } | Run::StartFailed { .. } => {}
@@ -237,12 +237,12 @@ impl PodState {
         let spec = pod.spec.container(attempt.container);
         let mut probes = container.probes.renewed(spec, started.at);
         let mut hooks = Hooks::of(spec);
-        if let Some(patience) = stopping {
+        if let Some(grace_end) = stopping {
             // A kubelet keeps probing sidecars.
             if container.role == Role::Regular {
                 probes.stop();
             }
-            hooks.stop(patience);
+            hooks.stop(grace_end);
         }
         container.has_started(started, probes, hooks);
         // This is the run that was to follow, unless the pod was interrupted.

@@ -7,14 +7,14 @@
 
 use std::time::Duration;
 
-use crate::facts::{Action, Attempt, Draft, Events, PodPhase, Whole};
+use crate::facts::{Action, Attempt, Draft, Events, PodPhase, ShutdownScope};
 use crate::spec::{ContainerIndex, HookKind, ProbeKind, RestartPolicy, Role};
 use crate::time::Instant;
 
 use super::backoff::Retry;
 use super::container::Run;
 use super::hook::{Before, Hooks, fail_pre_stop};
-use super::{ContainerState, PodState, Sandbox, Stage, TERMINATED, Verdict, Wish};
+use super::{ContainerState, Demand, PodState, Sandbox, Stage, TERMINATED, Verdict};
 
 /// The shortest grace period, whatever was requested.
 const MIN_GRACE: Duration = Duration::from_secs(1);
@@ -35,8 +35,8 @@ impl PodState {
             Stage::Forgetting { .. } | Stage::ForgetFailed { .. } => return,
         };
         let window = now + grace.max(MIN_WINDOW);
-        let earlier = self.patience().unwrap_or(now + grace);
-        self.stage = Stage::Stopping { grace, patience: earlier.min(now + grace) };
+        let earlier = self.grace_end().unwrap_or(now + grace);
+        self.stage = Stage::Stopping { grace, grace_end: earlier.min(now + grace) };
         self.restart_all = None;
         self.stop_probes();
         for container in &mut self.containers {
@@ -105,7 +105,7 @@ impl PodState {
     pub(super) fn plan_kills(&mut self, now: Instant, draft: &mut Draft, events: &mut Events) {
         self.pass_given_up(events);
         let pod = self.pod.clone();
-        let stop = self.patience();
+        let stop = self.grace_end();
         let last = self.last_to_wait_for();
         let mut asked = false;
         for (index, container) in pod.spec.container_indexes().zip(&mut self.containers) {
@@ -115,7 +115,7 @@ impl PodState {
                     let spec = pod.spec.container(index);
                     let whole = pod.spec.termination_grace_period;
                     let (grace_over, why) = match (stop, container.failed_probe) {
-                        (Some(patience), _) => (patience, format!("Stopping container {}", spec.name)),
+                        (Some(grace_end), _) => (grace_end, format!("Stopping container {}", spec.name)),
                         (None, _) if container.redefined && !container.hooks.is_starting() => {
                             (now + whole, redefined_text(&spec.name, container.role))
                         }
@@ -130,7 +130,7 @@ impl PodState {
                         }
                         (None, None) => continue,
                     };
-                    if !std::mem::replace(&mut container.stop_told, true) {
+                    if !std::mem::replace(&mut container.killing_event_emitted, true) {
                         events.note(self.index, Some(index), "Killing", why.into());
                     }
                     match container.hooks.before_end(spec.lifecycle.pre_stop.as_ref(), now, grace_over) {
@@ -145,7 +145,7 @@ impl PodState {
                             continue;
                         }
                     }
-                    let waits = stop.is_some_and(|patience| now < patience)
+                    let waits = stop.is_some_and(|grace_end| now < grace_end)
                         && container.role == Role::Sidecar
                         && last != Some(index);
                     if waits {
@@ -187,9 +187,9 @@ impl PodState {
     }
 
     /// When the grace period of a stopping pod ends.
-    pub(super) fn patience(&self) -> Option<Instant> {
+    pub(super) fn grace_end(&self) -> Option<Instant> {
         match self.stage {
-            Stage::Stopping { patience, .. } => Some(patience),
+            Stage::Stopping { grace_end, .. } => Some(grace_end),
             Stage::Active | Stage::Stopped | Stage::Finished => None,
             Stage::Forgetting { .. } | Stage::ForgetFailed { .. } => None,
         }
@@ -216,17 +216,17 @@ impl PodState {
     }
 
     /// Whether the pod keeps its record and its volumes, because it is to run again after a shutdown.
-    fn is_kept(&self, shutdown: Option<Whole>) -> bool {
-        (shutdown.is_some() || self.interrupted.is_some()) && self.wish != Wish::Unwanted
+    fn is_kept(&self, shutdown: Option<ShutdownScope>) -> bool {
+        (shutdown.is_some() || self.interrupted.is_some()) && self.demand != Demand::Unwanted
     }
 
     /// Whether the pod was removed before its scheduling gates were.
     fn was_withdrawn(&self) -> bool {
-        self.pod.is_gated() && self.wish == Wish::Unwanted
+        self.pod.is_gated() && self.demand == Demand::Unwanted
     }
 
     /// Moves a stopping pod to the next stage when its last process has ended.
-    pub(super) fn pass_stop(&mut self, shutdown: Option<Whole>) {
+    pub(super) fn pass_stop(&mut self, shutdown: Option<ShutdownScope>) {
         if let Stage::Stopping { .. } = self.stage
             && !self.any_alive()
             && !matches!(self.sandbox, Sandbox::Creating)
@@ -238,8 +238,8 @@ impl PodState {
 
     /// Plans to remove the sandbox and the files that are not needed any more, and drops the pod when nothing
     /// is left.
-    pub(super) fn plan_going(&mut self, now: Instant, draft: &mut Draft, shutdown: Option<Whole>) {
-        let (kept, with_agent) = (self.is_kept(shutdown), shutdown == Some(Whole::Agent));
+    pub(super) fn plan_removal(&mut self, now: Instant, draft: &mut Draft, shutdown: Option<ShutdownScope>) {
+        let (kept, with_agent) = (self.is_kept(shutdown), shutdown == Some(ShutdownScope::Agent));
         let is_kept = self.journal.is_clean() || self.journal.gave_up();
         let earlier = match self.sandbox {
             Sandbox::Lost => Some(None),
@@ -247,7 +247,7 @@ impl PodState {
             // The supervisor keeps the exits until the record has them.
             Sandbox::Ready if matches!(self.stage, Stage::Stopped) => {
                 let not_needed = kept && (with_agent || is_kept)
-                    || self.wish == Wish::Unwanted
+                    || self.demand == Demand::Unwanted
                     || self.journal.has_terminal();
                 not_needed.then_some(None)
             }
@@ -262,7 +262,7 @@ impl PodState {
         }
         if matches!(self.stage, Stage::Stopped) && self.is_gone() {
             // A full disk must not keep a pod that is to be forgotten anyway.
-            let gave_up = self.wish == Wish::Unwanted && self.journal.gave_up();
+            let gave_up = self.demand == Demand::Unwanted && self.journal.gave_up();
             // A pod that never ran has nothing to record.
             let withdrawn = self.was_withdrawn() && !self.journal.is_in_flight();
             if self.journal.has_terminal() || gave_up || withdrawn {
@@ -277,7 +277,7 @@ impl PodState {
         }
         let forget = match self.stage {
             // A write in flight would otherwise recreate the record after it was removed.
-            Stage::Finished if self.wish == Wish::Unwanted && !self.journal.is_in_flight() => Some(None),
+            Stage::Finished if self.demand == Demand::Unwanted && !self.journal.is_in_flight() => Some(None),
             Stage::ForgetFailed { retry } if retry.at <= now => Some(Some(retry)),
             Stage::Finished => {
                 self.dropped |= kept && with_agent;
@@ -312,7 +312,7 @@ impl PodState {
         self.sandbox = Sandbox::Lost;
         for container in &mut self.containers {
             if container.is_alive() {
-                let ended = container.ended_unseen(now);
+                let ended = container.unobserved_end(now);
                 container.has_ended(ended);
             } else if let Run::Recording = container.run {
                 container.run = Run::Waiting;
@@ -321,7 +321,7 @@ impl PodState {
                 // A start in another sandbox is decided again.
                 container.decided = None;
             }
-            container.ran_here = false;
+            container.ran_in_sandbox = false;
             container.hooks = Hooks::default();
         }
         self.forget_restart_all();

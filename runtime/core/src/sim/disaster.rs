@@ -159,7 +159,9 @@ impl Sim {
         let wanted = self.pods.iter().filter(|pod| pod.wanted);
         let mut wanted: Vec<_> =
             wanted.map(|pod| (pod.pod.clone(), pod.record.clone(), pod.shell.read_status())).collect();
-        wanted.sort_by_key(|(_, record, _)| record.as_ref().is_none_or(|record| !record.was_judged()));
+        wanted.sort_by_key(|(_, record, _)| {
+            record.as_ref().is_none_or(|record| !record.is_admission_decided())
+        });
         for (pod, record, status) in wanted {
             self.tell(Observation::Wanted { pod, record, status });
         }

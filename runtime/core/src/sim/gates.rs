@@ -38,9 +38,12 @@ impl Sim {
     }
 
     /// Sets conditions in a pod's status, as a client does.
-    pub(crate) fn give(&mut self, uid: &Uid, conditions: Vec<GivenCondition>) {
+    pub(crate) fn set_client_conditions(&mut self, uid: &Uid, conditions: Vec<ClientCondition>) {
         if let Some(index) = self.node.index_of(uid) {
-            self.tell(Observation::Of(index, PodObservation::Given { conditions: conditions.into() }));
+            self.tell(Observation::Of(
+                index,
+                PodObservation::ClientConditions { conditions: conditions.into() },
+            ));
         }
     }
 
@@ -60,7 +63,7 @@ impl Sim {
                 "{} is gated, and begins",
                 pod.uid
             );
-        } else if !state.was_refused() {
+        } else if !state.is_rejected() {
             assert!(is_true("PodScheduled"), "{status}");
             let open = pod.spec.readiness_gates.iter().all(|gate| is_true(gate));
             assert_eq!(is_true("Ready"), is_true("ContainersReady") && open, "{status}");

@@ -74,7 +74,7 @@ impl Sim {
     /// Records that the end of a hook is about to be reported to the core.
     pub(super) fn hook_was_told(&mut self, index: PodIndex, attempt: Attempt, kind: HookKind, failed: bool) {
         let Some(world) = self.pods.iter_mut().find(|world| world.index == Some(index)) else { return };
-        // The report may be late: the next run of the container is not judged by it.
+        // The report may be late: the next run of the container is not checked against it.
         if let Some(process) = world.alive.get_mut(&attempt) {
             process.hooks.open.retain(|open| *open != kind);
             world.order.hooked(attempt, kind, failed);

@@ -40,7 +40,7 @@ impl Sim {
             self.log
         );
         let state = self.node.index_of(&new.uid).and_then(|index| self.node.pod(index));
-        assert!(!state.is_some_and(PodState::was_refused), "{} was rejected, and begins", new.uid);
+        assert!(!state.is_some_and(PodState::is_rejected), "{} was rejected, and begins", new.uid);
     }
 
     /// Checks that a preempted pod makes room for a critical pod of a higher priority.

@@ -62,11 +62,11 @@ fn some_gates(chance: &mut Chance) -> Vec<String> {
 }
 
 /// Random conditions that a client may set.
-fn some_conditions(chance: &mut Chance) -> Vec<GivenCondition> {
-    let condition = |number: u64, chance: &mut Chance| GivenCondition {
+fn some_conditions(chance: &mut Chance) -> Vec<ClientCondition> {
+    let condition = |number: u64, chance: &mut Chance| ClientCondition {
         kind: format!("gate{number}"),
         status: ["True", "True", "False", "Unknown"][chance.below(4) as usize].into(),
-        ..GivenCondition::default()
+        ..ClientCondition::default()
     };
     (0..chance.below(3)).map(|number| condition(number, chance)).collect()
 }
@@ -201,7 +201,7 @@ fn some_update(chance: &mut Chance, pod: &mut Pod) {
 /// Shuts down the machine, and sometimes cancels the shutdown.
 fn shut_down(sim: &mut Sim, chance: &mut Chance, now: &mut Duration) {
     let groups = ShutdownGroup::of(secs(chance.below(40)), secs(chance.below(10)));
-    sim.later(secs(0), Observation::Shutdown(Shutdown { whole: Whole::Machine, groups }));
+    sim.later(secs(0), Observation::Shutdown(Shutdown { scope: ShutdownScope::Machine, groups }));
     *now += Duration::from_millis(chance.below(60_000));
     sim.run_until(*now);
     match chance.below(4) {
@@ -298,7 +298,7 @@ fn live(seed: u64, mut chance: Chance, failures: u64, interruptions: bool, pods:
             8 if interruptions => sim.reboot(),
             9 => sim.later(secs(1), stale_news(&mut chance)),
             10 => sim.relabel(&uids[which], chance.below(1000)),
-            11 => sim.give(&uids[which], some_conditions(&mut chance)),
+            11 => sim.set_client_conditions(&uids[which], some_conditions(&mut chance)),
             12 | 13 => sim.ungate(&uids[which]),
             14 | 15 if known.is_some() => {
                 let count = sim.of(&uids[which]).pod.spec.ephemeral_containers.len();
@@ -366,7 +366,7 @@ fn in_the_end(sim: &mut Sim, uid: &Uid) {
         return;
     }
     // A rejected pod stays rejected, without container statuses.
-    if sim.node.index_of(uid).and_then(|index| sim.node.pod(index)).is_some_and(PodState::was_refused) {
+    if sim.node.index_of(uid).and_then(|index| sim.node.pod(index)).is_some_and(PodState::is_rejected) {
         assert!(world.begun.iter().all(Vec::is_empty), "{uid} was rejected, and began\n{}", sim.log);
         assert_eq!(sim.status(uid)["phase"], "Failed");
         return;

@@ -53,7 +53,7 @@ impl PodFiles {
     }
 
     /// The handover, as the next agent reads it.
-    pub(super) fn read_status(&self) -> Option<Box<FoundStatus>> {
+    pub(super) fn read_status(&self) -> Option<Box<StatusHandover>> {
         self.status.as_ref().map(|status| serde_json::from_slice(status).expect("a status"))
     }
 
@@ -81,7 +81,7 @@ impl Sim {
         let Some(state) = self.node.pod(index) else { return };
         let uid = state.pod().uid.clone();
         let status = crate::status::of(state, Anchor(0), Some([192, 168, 1, 7].into()));
-        let left = bytes(&state.left_behind());
+        let left = bytes(&state.handover());
         let files = &mut self.of(&uid).shell;
         files.status = Some(left);
         files.shown = Some(status);

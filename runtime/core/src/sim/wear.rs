@@ -17,7 +17,7 @@ pub(super) struct Wear {
 }
 
 impl Wear {
-    /// Records an outside change: another wish of a source, or a disaster.
+    /// Records an outside change: another demand by a source, or a disaster.
     pub(super) fn forget(&mut self) {
         self.writes.clear();
     }

@@ -32,8 +32,8 @@ pub(super) fn of(pod: &PodState, anchor: Anchor) -> Value {
         show(pod, kind, condition, why(pod, kind, condition.status), anchor)
     });
     // The node's own `DisruptionTarget` replaces that of a client.
-    let given = given(pod).filter(|given| !is_disrupted || given["type"] != "DisruptionTarget");
-    given.chain(own).chain(awaited_images(pod, anchor)).collect()
+    let set = client_conditions(pod).filter(|one| !is_disrupted || one["type"] != "DisruptionTarget");
+    set.chain(own).chain(awaited_images(pod, anchor)).collect()
 }
 
 /// The condition of a pod whose running containers wait for images.
@@ -79,13 +79,13 @@ pub(super) fn of_gated(pod: &PodState, anchor: Anchor) -> Value {
     let message = "Scheduling is blocked due to non-empty scheduling gates".to_owned();
     let why = Some(("SchedulingGated", Some(message)));
     let own = show(pod, kind, pod.conditions().get(kind), why, anchor);
-    given(pod).chain([own]).collect()
+    client_conditions(pod).chain([own]).collect()
 }
 
 /// The conditions that clients set.
-pub(super) fn given(pod: &PodState) -> impl Iterator<Item = Value> {
-    let to_json = |given| serde_json::to_value(given).unwrap_or_default();
-    pod.given().iter().map(to_json)
+pub(super) fn client_conditions(pod: &PodState) -> impl Iterator<Item = Value> {
+    let to_json = |condition| serde_json::to_value(condition).unwrap_or_default();
+    pod.client_conditions().iter().map(to_json)
 }
 
 fn show(pod: &PodState, kind: ConditionType, condition: Condition, why: Why, anchor: Anchor) -> Value {
@@ -125,7 +125,7 @@ fn why(pod: &PodState, kind: ConditionType, status: bool) -> Why {
         },
         ConditionType::ContainersReady => why_not_ready(pod, status),
         ConditionType::Ready if pod.conditions().get(ConditionType::ContainersReady).status => {
-            let closed = closed_readiness_gates(&pod.pod().spec.readiness_gates, pod.given());
+            let closed = closed_readiness_gates(&pod.pod().spec.readiness_gates, pod.client_conditions());
             (!status).then_some(("ReadinessGatesNotReady", Some(closed)))
         }
         ConditionType::Ready => why_not_ready(pod, status),

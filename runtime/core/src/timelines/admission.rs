@@ -42,7 +42,7 @@ fn a_rejected_pod_has_failed_for_good_and_says_why() {
     assert_eq!((&status["phase"], &status["reason"]), (&"Failed".into(), &"OutOfcpu".into()));
     assert_eq!(status["message"], format!("Pod was rejected: {message}"));
     assert_eq!(sim.events.last(), Some(&format!("OutOfcpu: {message}")));
-    // The room comes too late, and neither another agent nor another boot judges the pod again.
+    // The room comes too late, and neither another agent nor another boot decides on the admission again.
     sim.unwant(&first, None);
     sim.run_until(secs(60));
     sim.restart_agent();
@@ -134,7 +134,7 @@ fn nobody_takes_the_room_that_was_made_and_nobody_is_preempted_twice() {
     sim.want(critical("needed", 500));
     sim.run_until(secs(10));
     sim.want(asking("late", 600));
-    // Another agent finds the victim that is ending, and judges the waiting pod again.
+    // Another agent finds the victim that is ending, and decides on the waiting pod again.
     sim.restart_agent();
     sim.run_until(secs(20));
     sim.want(critical("also", 500));
@@ -186,8 +186,8 @@ fn another_agent_waits_for_the_victims_of_the_one_before_however_long_they_take(
         sim.run_until(secs(20));
         let needed = sim.want(critical("needed", 500));
         // The client-set condition is on flash by then, but not that the pod was admitted.
-        let said = GivenCondition { kind: "a".into(), status: "True".into(), ..GivenCondition::default() };
-        sim.give(&needed, vec![said]);
+        let said = ClientCondition { kind: "a".into(), status: "True".into(), ..ClientCondition::default() };
+        sim.set_client_conditions(&needed, vec![said]);
         sim.run_until(secs(60));
         assert!(sim.of(&needed).record.is_some());
         disaster(&mut sim);

@@ -20,15 +20,15 @@ fn asking_for(gates: &[&str]) -> Pod {
     pod
 }
 
-fn given(kind: &str, status: &str) -> GivenCondition {
-    GivenCondition { kind: kind.into(), status: status.into(), ..GivenCondition::default() }
+fn client_condition(kind: &str, status: &str) -> ClientCondition {
+    ClientCondition { kind: kind.into(), status: status.into(), ..ClientCondition::default() }
 }
 
 /// Sets conditions of `u1`, as a client does.
-fn give(sim: &mut Sim, conditions: &[GivenCondition]) {
+fn set_conditions(sim: &mut Sim, conditions: &[ClientCondition]) {
     let index = sim.node.index_of(&uid()).expect("it is here");
     let conditions: Rc<[_]> = conditions.into();
-    sim.later(secs(0), Observation::Of(index, PodObservation::Given { conditions }));
+    sim.later(secs(0), Observation::Of(index, PodObservation::ClientConditions { conditions }));
 }
 
 fn condition(sim: &Sim, kind: &str) -> Value {
@@ -156,7 +156,10 @@ fn a_pod_is_ready_when_each_of_its_readiness_gates_is_true() {
     let since_0 = "1970-01-01T00:00:00Z";
     assert_eq!(told(&sim, "Ready"), ["False", "ReadinessGatesNotReady", missing, since_0]);
 
-    give(&mut sim, &[given("example.com/a", "True"), given("example.com/b", "Unknown")]);
+    set_conditions(
+        &mut sim,
+        &[client_condition("example.com/a", "True"), client_condition("example.com/b", "Unknown")],
+    );
     sim.run_until(secs(10));
     let closed = "the status of pod readiness gate \"example.com/b\" is not \"True\", but Unknown";
     assert_eq!(told(&sim, "Ready"), ["False", "ReadinessGatesNotReady", closed, since_0]);
@@ -165,10 +168,13 @@ fn a_pod_is_ready_when_each_of_its_readiness_gates_is_true() {
     assert_eq!(status["conditions"][0]["type"], "example.com/a");
     assert_eq!(status["conditions"][2]["type"], "PodReadyToStartContainers");
 
-    give(&mut sim, &[given("example.com/a", "True"), given("example.com/b", "True")]);
+    set_conditions(
+        &mut sim,
+        &[client_condition("example.com/a", "True"), client_condition("example.com/b", "True")],
+    );
     sim.run_until(secs(20));
     assert_eq!(told(&sim, "Ready"), ["True", "", "", "1970-01-01T00:00:10Z"]);
-    give(&mut sim, &[given("example.com/b", "True")]);
+    set_conditions(&mut sim, &[client_condition("example.com/b", "True")]);
     sim.run_until(secs(30));
     assert_eq!(told(&sim, "Ready")[0..2], ["False", "ReadinessGatesNotReady"]);
     assert_eq!(told(&sim, "ContainersReady")[3], since_0, "nothing became of the containers");
@@ -192,21 +198,21 @@ fn what_was_given_outlives_the_agent_and_the_boot_and_is_written_once() {
     let mut sim = Sim::new(asking_for(&["a"]), |_, _| Fate::Runs);
     sim.run_until(secs(60));
     let saves = sim.of(&uid()).saves;
-    give(&mut sim, &[given("a", "True")]);
+    set_conditions(&mut sim, &[client_condition("a", "True")]);
     sim.run_until(secs(61));
     assert_eq!(sim.of(&uid()).saves, saves + 1, "a gate that opens is on flash at once");
-    give(&mut sim, &[given("a", "True")]);
+    set_conditions(&mut sim, &[client_condition("a", "True")]);
     sim.run_until(secs(62));
     // A gate that keeps opening and closing is written no more often than that.
     for second in 62..82 {
-        give(&mut sim, &[given("a", if second % 2 == 0 { "False" } else { "True" })]);
+        set_conditions(&mut sim, &[client_condition("a", if second % 2 == 0 { "False" } else { "True" })]);
         sim.run_until(secs(second + 1));
     }
     assert!(sim.of(&uid()).saves <= saves + 3, "{}", sim.log);
     sim.run_until(secs(100));
     let saves = sim.of(&uid()).saves - 1;
     // A condition that is no gate of the pod is written later, like everything that is not urgent.
-    give(&mut sim, &[given("a", "True"), given("b", "True")]);
+    set_conditions(&mut sim, &[client_condition("a", "True"), client_condition("b", "True")]);
     sim.run_until(secs(105));
     assert_eq!(sim.of(&uid()).saves, saves + 1);
     sim.run_until(secs(500));
@@ -226,7 +232,7 @@ fn what_is_said_of_a_pod_that_is_over_is_kept() {
     let mut sim = Sim::new(pod(RestartPolicy::Never), once);
     sim.run_until(secs(20));
     assert_eq!(phase(&sim), "Succeeded");
-    give(&mut sim, &[given("example.com/billed", "True")]);
+    set_conditions(&mut sim, &[client_condition("example.com/billed", "True")]);
     sim.run_until(secs(400));
     sim.restart_agent();
     sim.run_until(secs(410));
@@ -250,14 +256,18 @@ fn transitions_are_told_as_an_agent_before_told_them_where_nothing_changed() {
         health: Health { started: true, ready: true, ..Health::default() },
     };
     let sandbox = Some(FoundSandbox { ip: None, at: at(1) });
-    let status = FoundStatus { conditions, given: Some(vec![given("a", "True")]), state: None };
+    let status = StatusHandover {
+        conditions,
+        client_conditions: Some(vec![client_condition("a", "True")]),
+        state: None,
+    };
     let found = Found { pod, record: None, sandbox, attempts: vec![attempt], status };
     let mut node = Node::new();
     node.observe(at(100), Observation::Found(Box::new(found)));
     let index = node.index_of(&uid()).expect("it is here");
     let state = node.pod(index).expect("it is here");
-    assert_eq!(state.given()[..], [given("a", "True")], "on flash or not");
-    let left = state.left_behind().conditions;
+    assert_eq!(state.client_conditions()[..], [client_condition("a", "True")], "on flash or not");
+    let left = state.handover().conditions;
     let of = |kind| left.iter().find(|known| known.kind == kind).expect("one of each");
     assert_eq!(of(ConditionType::Ready).since, since(7));
     assert_eq!(of(ConditionType::ContainersReady).since, since(100), "it was not so before");
@@ -268,8 +278,8 @@ fn transitions_are_told_as_an_agent_before_told_them_where_nothing_changed() {
 fn a_pod_whose_gates_go_while_no_agent_looks_is_accepted_by_the_next_one() {
     let mut sim = Sim::new(gated(&["a"]), |_, _| Fate::Runs);
     // The client-set condition is in the record by then.
-    let said = GivenCondition { kind: "b".into(), status: "True".into(), ..GivenCondition::default() };
-    sim.give(&uid(), vec![said]);
+    let said = ClientCondition { kind: "b".into(), status: "True".into(), ..ClientCondition::default() };
+    sim.set_client_conditions(&uid(), vec![said]);
     sim.run_until(secs(100));
     assert!(sim.pods[0].record.is_some());
     let mut free = (*sim.pods[0].pod).clone();

@@ -189,10 +189,31 @@ fn a_container_whose_post_start_hook_failed_is_killed_by_the_next_agent() {
 #[test]
 fn an_agent_of_an_earlier_version_left_less_and_is_understood() {
     let before = r#"{"conditions":[{"kind":"Ready","status":true,"since":{"ThisBoot":5}}],"given":[]}"#;
-    let status: FoundStatus = serde_json::from_str(before).expect("it is read");
+    let status: StatusHandover = serde_json::from_str(before).expect("it is read");
     assert_eq!((status.conditions.len(), status.state.is_none()), (1, true));
     let container = HandedOverContainer { attempts: 1, is_running: true, ..HandedOverContainer::default() };
     let before: HandedOverContainer =
         serde_json::from_str(r#"{"attempts":1,"is_running":true}"#).expect("it is read");
     assert_eq!(before, container);
+}
+
+/// Agents of other versions read these names.
+#[test]
+fn renamed_fields_keep_their_serialised_names() {
+    let conditions = vec![ClientCondition::default()];
+    let record = Record { client_conditions: conditions.clone(), ..Record::default() };
+    let record = serde_json::to_value(record).expect("a record is JSON");
+    assert!(record["given"].is_array(), "{record}");
+    let status = StatusHandover { client_conditions: Some(conditions.clone()), ..StatusHandover::default() };
+    let status = serde_json::to_value(status).expect("a handover is JSON");
+    assert!(status["given"].is_array(), "{status}");
+    let container = HandedOverContainer { ran_in_sandbox: true, ..HandedOverContainer::default() };
+    let container = serde_json::to_value(container).expect("a handover is JSON");
+    assert_eq!(container["ran_here"], true, "{container}");
+    let seen: PodObservation = PodObservation::ClientConditions { conditions: conditions.into() };
+    let seen = serde_json::to_value(seen).expect("an observation is JSON");
+    assert!(seen["Given"].is_object(), "{seen}");
+    let shutdown = Shutdown { scope: ShutdownScope::Agent, groups: Vec::new() };
+    let shutdown = serde_json::to_value(shutdown).expect("a request is JSON");
+    assert_eq!(shutdown["whole"], "Agent", "{shutdown}");
 }

@@ -547,7 +547,7 @@ fn init_containers_of_a_pod_that_is_found_running_are_done_whoever_remembers_the
             record: None,
             sandbox,
             attempts: vec![run],
-            status: FoundStatus::default(),
+            status: StatusHandover::default(),
         })),
     );
     node.observe(at(9), Observation::Wanted { pod, record: None, status: None });

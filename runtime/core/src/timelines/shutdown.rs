@@ -9,7 +9,7 @@ fn with_priority(name: &str, priority: i32) -> Pod {
 }
 
 fn machine(groups: Vec<ShutdownGroup>) -> Observation {
-    Observation::Shutdown(Shutdown { whole: Whole::Machine, groups })
+    Observation::Shutdown(Shutdown { scope: ShutdownScope::Machine, groups })
 }
 
 /// Ten seconds for most pods, five for critical ones.

@@ -223,7 +223,7 @@ fn one_that_ended_while_no_agent_looked_begins_anew_if_it_was_to_end_for_its_ima
             record: Some(Box::new(Record { containers: vec![begun], ..Record::default() })),
             sandbox: Some(FoundSandbox { ip: None, at: at(1) }),
             attempts: vec![run],
-            status: FoundStatus::default(),
+            status: StatusHandover::default(),
         };
         let mut node = Node::new();
         let wanted = Observation::Wanted { pod: changed, record: None, status: None };

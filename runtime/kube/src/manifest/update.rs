@@ -7,7 +7,7 @@ use super::field::{Errors, FieldError, Path, cut, quoted};
 use super::validate::{APPARMOR, MIRROR, list, text};
 use super::{ManifestCause, ManifestError, rules, walk};
 use crate::schema;
-use nodlet_core::facts::{GIVEN_BYTES, GivenCondition, MAX_GIVEN, is_the_nodes};
+use nodlet_core::facts::{ClientCondition, MAX_CLIENT_CONDITION_BYTES, MAX_CLIENT_CONDITIONS, is_node_owned};
 use nodlet_core::time::Timestamp;
 
 /// The effect of an update of a pod's object.
@@ -291,7 +291,7 @@ fn difference(before: Option<&Value>, after: Option<&Value>, path: &Path<'_>, li
 #[derive(Debug)]
 pub struct StatusUpdate {
     /// All conditions that the node does not own.
-    pub given: Vec<GivenCondition>,
+    pub client_conditions: Vec<ClientCondition>,
     /// Warnings about fields that no status has.
     pub warnings: Vec<String>,
 }
@@ -334,13 +334,17 @@ pub fn status(old: &Value, new: &Value) -> Result<StatusUpdate, ManifestError> {
         }
     }
     let path = path.child("conditions");
-    let given = conditions(
+    let client_conditions = conditions(
         list(&before["status"], "conditions"),
         list(&object["status"], "conditions"),
         &path,
         &mut errors,
     );
-    if errors.is_empty() { Ok(StatusUpdate { given, warnings }) } else { Err(invalid(old, errors)) }
+    if errors.is_empty() {
+        Ok(StatusUpdate { client_conditions, warnings })
+    } else {
+        Err(invalid(old, errors))
+    }
 }
 
 fn conditions(
@@ -348,17 +352,17 @@ fn conditions(
     after: &[Value],
     path: &Path<'_>,
     errors: &mut Errors,
-) -> Vec<GivenCondition> {
-    let mut given: Vec<GivenCondition> = Vec::new();
+) -> Vec<ClientCondition> {
+    let mut client_conditions: Vec<ClientCondition> = Vec::new();
     let mut own: Vec<&str> = Vec::new();
     for (index, condition) in after.iter().enumerate() {
         let path = path.index(index);
         let (kind, status) = (text(condition, "type"), text(condition, "status"));
-        if own.contains(&kind) || given.iter().any(|given| given.kind == kind) {
+        if own.contains(&kind) || client_conditions.iter().any(|known| known.kind == kind) {
             errors.push(FieldError::duplicate(&path.child("type"), kind));
             continue;
         }
-        if is_the_nodes(kind) {
+        if is_node_owned(kind) {
             own.push(kind);
             if !before.contains(condition) {
                 errors.push(FieldError::forbidden(&path, format!("{} {OWN}", quoted(kind))));
@@ -385,7 +389,7 @@ fn conditions(
             ));
         }
         let time = |field: &str| condition[field].as_str().map(str::to_owned);
-        given.push(GivenCondition {
+        client_conditions.push(ClientCondition {
             kind: kind.to_owned(),
             status: status.to_owned(),
             reason: text(condition, "reason").to_owned(),
@@ -395,12 +399,13 @@ fn conditions(
             observed_generation: generation.filter(|generation| *generation != 0),
         });
     }
-    if given.len() > MAX_GIVEN {
-        errors.push(FieldError::too_many(path, given.len(), MAX_GIVEN));
-    } else if given.iter().map(GivenCondition::bytes).sum::<usize>() > GIVEN_BYTES {
-        errors.push(FieldError::too_long(path, GIVEN_BYTES));
+    if client_conditions.len() > MAX_CLIENT_CONDITIONS {
+        errors.push(FieldError::too_many(path, client_conditions.len(), MAX_CLIENT_CONDITIONS));
+    } else if client_conditions.iter().map(ClientCondition::bytes).sum::<usize>() > MAX_CLIENT_CONDITION_BYTES
+    {
+        errors.push(FieldError::too_long(path, MAX_CLIENT_CONDITION_BYTES));
     }
-    given
+    client_conditions
 }
 
 #[cfg(test)]

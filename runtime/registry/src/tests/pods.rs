@@ -190,7 +190,7 @@ fn others_may_set_conditions_that_are_not_the_nodes() {
     let mut world = World::new();
     world.file("/site/web.yaml", &pod("web", "a:1").to_string());
     let gate = json!({"type": "example.com/gate", "status": "True"});
-    let mut given: Rc<[GivenCondition]> = Rc::new([]);
+    let mut given: Rc<[ClientCondition]> = Rc::new([]);
     for (status, validation, expected) in [
         (json!({}), FieldValidation::Strict, "published"),
         (json!({"conditions": [gate]}), FieldValidation::Strict, "given 1"),
@@ -216,12 +216,13 @@ fn others_may_set_conditions_that_are_not_the_nodes() {
         object["status"] = status.clone();
         let change = Change::Replace(object);
         let asked = Updating { change, part: Part::Status, validation, dry_run: false };
-        let present = Present { given: given.clone(), ..world.present("web").expect("it is there") };
+        let present =
+            Present { client_conditions: given.clone(), ..world.present("web").expect("it is there") };
         let answer = match world.registry.update("web", asked, Some(&present)) {
             Ok(Decision::Published(warnings)) => {
                 warnings.iter().fold("published".to_owned(), |all, warning| format!("{all}; {warning}"))
             }
-            Ok(Decision::Given(conditions, _)) => {
+            Ok(Decision::ClientConditions(conditions, _)) => {
                 given = conditions;
                 format!("given {}", given.len())
             }

@@ -38,10 +38,10 @@ fn critical(pod: Pod) -> Pod {
 }
 
 /// `reason: message`, `admitted`, or the preempted pods.
-fn judged(node: &NodeInfo, pod: &Pod, here: &[Pod]) -> String {
-    let others: Vec<Other<'_>> =
-        (1..).zip(here).map(|(index, other)| Other::new(PodIndex(index), other, false)).collect();
-    show(judge(node, pod, &others))
+fn outcome_of(node: &NodeInfo, pod: &Pod, here: &[Pod]) -> String {
+    let others: Vec<ExistingPod<'_>> =
+        (1..).zip(here).map(|(index, other)| ExistingPod::new(PodIndex(index), other, false)).collect();
+    show(admit(node, pod, &others))
 }
 
 fn show(outcome: Outcome) -> String {
@@ -79,14 +79,14 @@ fn a_pod_that_asks_for_more_than_is_left_is_rejected_with_the_first_resource_tha
             "OutOfephemeral-storage: Node didn't have enough resource: ephemeral-storage, requested: 51, used: 450, capacity: 500",
         ),
     ] {
-        assert_eq!(judged(&node(), &pod, &here), expected);
+        assert_eq!(outcome_of(&node(), &pod, &here), expected);
     }
     let full = [asking(0, 0, 0), asking(0, 0, 0), asking(2001, 0, 0)];
     let expected = "OutOfpods: Node didn't have enough resource: pods, requested: 1, used: 3, capacity: 3";
-    assert_eq!(judged(&node(), &asking(0, 0, 0), &full), expected);
-    assert_eq!(judged(&node(), &asking(1, 0, 0), &full), expected, "pods are looked at first");
+    assert_eq!(outcome_of(&node(), &asking(0, 0, 0), &full), expected);
+    assert_eq!(outcome_of(&node(), &asking(1, 0, 0), &full), expected, "pods are looked at first");
     // A pod that does not request the exhausted resource is not affected.
-    assert_eq!(judged(&node(), &asking(0, 1, 0), &full[1..]), "admitted");
+    assert_eq!(outcome_of(&node(), &asking(0, 1, 0), &full[1..]), "admitted");
 }
 
 #[test]
@@ -154,15 +154,15 @@ fn a_pod_that_asks_for_another_node_is_rejected() {
     ] {
         let mut pod = asking(0, 0, 0);
         pod.spec.placement.node_affinity = Some(terms.clone());
-        assert_eq!(judged(&node(), &pod, &[]), if matches { "admitted" } else { NO }, "{terms:?}");
+        assert_eq!(outcome_of(&node(), &pod, &[]), if matches { "admitted" } else { NO }, "{terms:?}");
     }
     for (key, value, expected) in [("zone", "a", "admitted"), ("zone", "b", NO), ("other", "", NO)] {
         let mut pod = asking(0, 0, 0);
         pod.spec.placement.node_selector.insert(key.into(), value.into());
-        assert_eq!(judged(&node(), &pod, &[]), expected, "{key}: {value}");
+        assert_eq!(outcome_of(&node(), &pod, &[]), expected, "{key}: {value}");
         // Both have to match.
         pod.spec.placement.node_affinity = Some(one("zone", In, &["b"]));
-        assert_eq!(judged(&node(), &pod, &[]), NO);
+        assert_eq!(outcome_of(&node(), &pod, &[]), NO);
     }
 }
 
@@ -189,14 +189,14 @@ fn a_taint_that_ends_pods_keeps_away_who_does_not_tolerate_it() {
         let mut pod = asking(0, 0, 0);
         pod.spec.placement.tolerations = vec![toleration.clone()];
         let tainted = NodeInfo { taints: vec![taint("NoExecute")], ..node() };
-        assert_eq!(judged(&tainted, &pod, &[]), expected, "{toleration:?}");
+        assert_eq!(outcome_of(&tainted, &pod, &[]), expected, "{toleration:?}");
     }
     // Taints that only keep a scheduler away do not matter for a pod that is on the node.
     let tainted = NodeInfo { taints: vec![taint("NoSchedule"), taint("PreferNoSchedule")], ..node() };
-    assert_eq!(judged(&tainted, &asking(0, 0, 0), &[]), "admitted");
+    assert_eq!(outcome_of(&tainted, &asking(0, 0, 0), &[]), "admitted");
     let tainted = NodeInfo { taints: vec![taint("NoSchedule"), taint("NoExecute")], ..node() };
-    assert_eq!(judged(&tainted, &asking(0, 0, 0), &[]), NO);
-    assert_eq!(judged(&tainted, &critical(asking(0, 0, 0)), &[]), NO, "critical or not");
+    assert_eq!(outcome_of(&tainted, &asking(0, 0, 0), &[]), NO);
+    assert_eq!(outcome_of(&tainted, &critical(asking(0, 0, 0)), &[]), NO, "critical or not");
 }
 
 fn on_port(ip: &str, port: u16, protocol: &str, mut container: Container) -> Container {
@@ -228,12 +228,12 @@ fn two_pods_do_not_have_one_port_of_the_host() {
         (("", 0, "TCP"), ("", 0, "TCP"), "admitted"),
     ] {
         let (taken, asked) = (web(taken.0, taken.1, taken.2), web(asked.0, asked.1, asked.2));
-        assert_eq!(judged(&node(), &asked, &[taken]), expected);
+        assert_eq!(outcome_of(&node(), &asked, &[taken]), expected);
     }
     // A sidecar occupies its port as long as the pod runs, an init container does not.
     let with = |init: Container| asking(0, 0, 0).init([on_port("", 80, "TCP", init)]);
-    assert_eq!(judged(&node(), &with(sidecar("side")), &[web("", 80, "TCP")]), NO);
-    assert_eq!(judged(&node(), &with(container("init")), &[web("", 80, "TCP")]), "admitted");
+    assert_eq!(outcome_of(&node(), &with(sidecar("side")), &[web("", 80, "TCP")]), NO);
+    assert_eq!(outcome_of(&node(), &with(container("init")), &[web("", 80, "TCP")]), "admitted");
 }
 
 #[test]
@@ -241,19 +241,19 @@ fn a_pod_for_another_system_is_rejected_before_anybody_makes_room() {
     let mut labelled = critical(asking(9000, 0, 0));
     labelled.labels.insert("kubernetes.io/os".into(), "windows".into());
     assert_eq!(
-        judged(&node(), &labelled, &[]),
+        outcome_of(&node(), &labelled, &[]),
         "PodOSSelectorNodeLabelDoesNotMatch: Failed to admit pod as the `kubernetes.io/os` label doesn't match node label"
     );
     let mut windows = critical(asking(9000, 0, 0));
     windows.spec.placement.os = "windows".into();
     assert_eq!(
-        judged(&node(), &windows, &[]),
+        outcome_of(&node(), &windows, &[]),
         "PodOSNotSupported: Failed to admit pod as the OS field doesn't match node OS"
     );
     let mut linux = asking(0, 0, 0);
     linux.spec.placement.os = "linux".into();
     linux.labels.insert("kubernetes.io/os".into(), "linux".into());
-    assert_eq!(judged(&node(), &linux, &[]), "admitted");
+    assert_eq!(outcome_of(&node(), &linux, &[]), "admitted");
 }
 
 #[test]
@@ -265,8 +265,9 @@ fn what_is_said_first_of_several_reasons() {
         taints: vec![Taint { key: "a".into(), value: String::new(), effect: "NoExecute".into() }],
         ..node()
     };
-    let first =
-        |pod: &Pod| judged(&tainted, pod, std::slice::from_ref(&taken)).split(':').next().map(str::to_owned);
+    let first = |pod: &Pod| {
+        outcome_of(&tainted, pod, std::slice::from_ref(&taken)).split(':').next().map(str::to_owned)
+    };
     assert_eq!(first(&pod).as_deref(), Some("OutOfcpu"));
     // No pod is preempted for a critical pod that could not use the room.
     let mut pod = critical(pod);
@@ -344,11 +345,11 @@ fn a_critical_pod_preempts_as_few_as_possible_and_guaranteed_ones_last() {
         // The limit of pods is not exceeded.
         let node = NodeInfo { allocatable: Amounts { pods: 110, ..node().allocatable }, ..node() };
         let new = critical(asking(asked.0, asked.1, 0));
-        assert_eq!(judged(&node, &new, &here), expected, "{what}");
+        assert_eq!(outcome_of(&node, &new, &here), expected, "{what}");
     }
     // The place of a pod is a resource too, which best-effort pods have.
     let here = [asking(0, 0, 0), asking(100, 0, 0), guaranteed(100, 100)];
-    assert_eq!(judged(&node(), &critical(asking(0, 0, 0)), &here), "preempts [1]");
+    assert_eq!(outcome_of(&node(), &critical(asking(0, 0, 0)), &here), "preempts [1]");
 }
 
 #[test]
@@ -356,15 +357,15 @@ fn one_pod_after_the_other_is_chosen_by_what_is_missing_then() {
     let here = [asking(500, 0, 0), asking(600, 0, 0), asking(900, 0, 0)];
     let node = NodeInfo { allocatable: Amounts { pods: 110, ..node().allocatable }, ..node() };
     // 1400 are missing: after 900, 500 are left, for which the first pod suffices.
-    assert_eq!(judged(&node, &critical(asking(1400, 0, 0)), &here), "preempts [3, 1]");
+    assert_eq!(outcome_of(&node, &critical(asking(1400, 0, 0)), &here), "preempts [3, 1]");
 }
 
 #[test]
 fn the_one_that_is_chosen_leaves_least_of_each_resource_by_its_share_and_squared() {
     let choice = |here: &[(i64, i64)], need: (i64, i64)| {
         let pods: Vec<Pod> = here.iter().map(|(cpu, memory)| asking(*cpu, *memory, 0)).collect();
-        let others: Vec<Other<'_>> =
-            (1..).zip(&pods).map(|(index, pod)| Other::new(PodIndex(index), pod, false)).collect();
+        let others: Vec<ExistingPod<'_>> =
+            (1..).zip(&pods).map(|(index, pod)| ExistingPod::new(PodIndex(index), pod, false)).collect();
         let need = vec![(Resource::Cpu, need.0), (Resource::Memory, need.1)];
         let victims = choose(&critical(asking(1, 0, 0)), &others, need).expect("they are enough");
         victims.iter().map(|victim| victim.0).collect::<Vec<_>>()
@@ -395,16 +396,16 @@ fn nobody_is_preempted_for_a_pod_that_is_not_critical_nor_one_that_is_more_so() 
     let high = class(1_999_999_999, asking(500, 0, 0));
     let low = [class(0, asking(1800, 0, 0))];
     assert_eq!(
-        judged(&node(), &high, &low),
+        outcome_of(&node(), &high, &low),
         "OutOfcpu: Node didn't have enough resource: cpu, requested: 500, used: 1800, capacity: 2000"
     );
     assert_eq!(
-        judged(&node(), &class(2_000_000_000, asking(500, 0, 0)), &here),
+        outcome_of(&node(), &class(2_000_000_000, asking(500, 0, 0)), &here),
         "UnexpectedAdmissionError: Unexpected error while attempting to recover from admission failure: preemption: error finding a set of pods to preempt: no set of running pods found to reclaim resources: [(res: cpu, q: 300), ]"
     );
-    assert_eq!(judged(&node(), &class(2_000_001_000, asking(500, 0, 0)), &here), "preempts [1]");
+    assert_eq!(outcome_of(&node(), &class(2_000_001_000, asking(500, 0, 0)), &here), "preempts [1]");
     assert_eq!(
-        judged(&node(), &class(2_000_001_000, asking(2100, 1100, 0)), &here),
+        outcome_of(&node(), &class(2_000_001_000, asking(2100, 1100, 0)), &here),
         "UnexpectedAdmissionError: Unexpected error while attempting to recover from admission failure: preemption: error finding a set of pods to preempt: no set of running pods found to reclaim resources: [(res: cpu, q: 100), (res: memory, q: 100), ]"
     );
 }
@@ -412,12 +413,12 @@ fn nobody_is_preempted_for_a_pod_that_is_not_critical_nor_one_that_is_more_so() 
 #[test]
 fn what_goes_anyway_is_waited_for_and_nobody_goes_for_its_room() {
     let (going, stays) = (asking(1000, 0, 0), asking(1000, 0, 0));
-    let others = [Other::new(PodIndex(1), &going, true), Other::new(PodIndex(2), &stays, false)];
-    assert_eq!(show(judge(&node(), &critical(asking(900, 0, 0)), &others)), "preempts []");
-    assert_eq!(show(judge(&node(), &critical(asking(1500, 0, 0)), &others)), "preempts [2]");
+    let others = [ExistingPod::new(PodIndex(1), &going, true), ExistingPod::new(PodIndex(2), &stays, false)];
+    assert_eq!(show(admit(&node(), &critical(asking(900, 0, 0)), &others)), "preempts []");
+    assert_eq!(show(admit(&node(), &critical(asking(1500, 0, 0)), &others)), "preempts [2]");
     // A terminating pod counts until it is gone.
     assert_eq!(
-        show(judge(&node(), &asking(900, 0, 0), &others)),
+        show(admit(&node(), &asking(900, 0, 0), &others)),
         "OutOfcpu: Node didn't have enough resource: cpu, requested: 900, used: 2000, capacity: 2000"
     );
 }
@@ -425,7 +426,7 @@ fn what_goes_anyway_is_waited_for_and_nobody_goes_for_its_room() {
 #[test]
 fn the_choice_ends_with_what_is_missing_if_it_cannot_be_met() {
     let pods = [asking(100, 0, 0)];
-    let others = [Other::new(PodIndex(1), &pods[0], false)];
+    let others = [ExistingPod::new(PodIndex(1), &pods[0], false)];
     let need = vec![(Resource::Cpu, 300), (Resource::Memory, 5)];
     assert_eq!(
         choose(&critical(asking(1, 0, 0)), &others, need),

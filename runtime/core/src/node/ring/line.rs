@@ -172,9 +172,9 @@ impl fmt::Display for Seen<'_> {
             PodObservation::SaveFailed { .. } => f.write_str("SaveFailed"),
             PodObservation::Forgotten => f.write_str("Forgotten"),
             PodObservation::ForgetFailed { .. } => f.write_str("ForgetFailed"),
-            PodObservation::Given { conditions } => {
-                f.write_str("Given")?;
-                conditions.iter().try_for_each(|given| write!(f, " {}={}", given.kind, given.status))
+            PodObservation::ClientConditions { conditions } => {
+                f.write_str("ClientConditions")?;
+                conditions.iter().try_for_each(|one| write!(f, " {}={}", one.kind, one.status))
             }
         }
     }

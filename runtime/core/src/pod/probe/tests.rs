@@ -268,7 +268,7 @@ fn an_adopted_container_stays_ready_until_a_probe_says_otherwise() {
     for (before, ready) in [(true, true), (false, false)] {
         let attempt = Attempt { container: ContainerIndex(0), number: 0 };
         let found = Found {
-            status: FoundStatus::default(),
+            status: StatusHandover::default(),
             pod: pod.clone(),
             record: None,
             sandbox: Some(FoundSandbox { ip: None, at: at(1) }),

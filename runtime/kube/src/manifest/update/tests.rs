@@ -241,7 +241,8 @@ fn check_status(after: Value, expected: &str) {
     });
     let said = match status(&with_status(before), &with_status(after.clone())) {
         Ok(update) => {
-            let given = update.given.iter().map(|given| format!("{}={}", given.kind, given.status));
+            let given =
+                update.client_conditions.iter().map(|given| format!("{}={}", given.kind, given.status));
             given.chain(update.warnings).collect::<Vec<_>>().join(" ")
         }
         Err(error) => error.to_string().replace("The Pod \"web\" is invalid: ", ""),
@@ -305,7 +306,7 @@ fn a_condition_with_a_time_that_no_client_could_read_is_refused_as_what_cannot_b
             status(&with_status(json!({})), &with_status(json!({ "conditions": [condition] })))
         };
         for time in ["2026-01-31T12:00:00Z", "0001-01-01T00:00:00Z", "9999-12-31T23:59:59.5+01:00"] {
-            assert_eq!(given(time).expect("it is a time").given.len(), 1, "{time}");
+            assert_eq!(given(time).expect("it is a time").client_conditions.len(), 1, "{time}");
         }
         for time in ["garbage", "", "2026-01-31", "2026-02-30T12:00:00Z", "2026-01-31T12:00:00z"] {
             let error = given(time).expect_err("it is no time");

@@ -3,16 +3,16 @@
 use serde::{Deserialize, Serialize};
 
 /// Upper bound of the client-set conditions that are stored of one pod.
-pub const MAX_GIVEN: usize = 32;
+pub const MAX_CLIENT_CONDITIONS: usize = 32;
 
 /// Upper bound of the bytes of all client-set conditions of one pod.
-pub const GIVEN_BYTES: usize = 16 * 1024;
+pub const MAX_CLIENT_CONDITION_BYTES: usize = 16 * 1024;
 
 /// A pod condition that is not owned by the node, as a client set it through the `status` subresource. Its
 /// times are text, because no decision depends on them.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub struct GivenCondition {
+pub struct ClientCondition {
     /// `type`.
     #[serde(rename = "type")]
     pub kind: String,
@@ -35,7 +35,7 @@ pub struct GivenCondition {
     pub observed_generation: Option<i64>,
 }
 
-impl GivenCondition {
+impl ClientCondition {
     /// Whether `status` is `True`.
     pub fn is_true(&self) -> bool {
         self.status == "True"
