@@ -1,6 +1,5 @@
-//! Tells the core again what an agent's core was told, and says whether it asks
-//! for the same: `cargo run -p nodlet-runtime --example replay FILE`, with what
-//! `nodlet ring -f -o json` wrote from the agent's first entry on.
+//! Replays a ring, and prints whether the core plans the recorded actions: `cargo run -p nodlet-runtime
+//! --example replay FILE`, with the output of `nodlet ring -f -o json` from the agent's first entry on.
 
 use std::process::ExitCode;
 
@@ -15,7 +14,7 @@ fn main() -> ExitCode {
         );
     match replayed {
         Ok(replayed) => {
-            println!("{} facts, {} actions: the same", replayed.told, replayed.asked);
+            println!("{} facts, {} actions: the same", replayed.observations, replayed.actions);
             ExitCode::SUCCESS
         }
         Err(error) => {

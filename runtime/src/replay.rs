@@ -1,18 +1,17 @@
-//! Replays a ring that an agent wrote: see [`nodlet_core::replay`], which this gives the Pods of manifests to.
+//! The replay of a ring: calls [`nodlet_core::replay`], and admits the objects of the ring's pods for it.
 //!
-//! Reads what `nodlet ring -f -o json` writes. `cargo run -p nodlet-runtime
-//! --example replay FILE` does it by hand; the tests do it with all that each of
-//! their agents was told.
+//! Reads the output of `nodlet ring -f -o json`. `cargo run -p nodlet-runtime --example replay FILE` replays
+//! a file; the tests replay the rings of all agents that they start.
 
 pub use nodlet_core::replay::{ReplayError, Replayed};
 
 use nodlet_kube::manifest;
 
-/// Replays the lines of a ring from its first entry on. They may end anywhere: an
-/// agent may have been killed there.
+/// Replays the lines of a ring from its first entry on. The last line may be incomplete, since the agent may
+/// have been killed while it was written.
 ///
 /// # Errors
-/// The lines are no whole ring, or the core decides otherwise than it did.
+/// The lines are not a complete ring, or the core decides otherwise than recorded.
 pub fn replay(lines: &str) -> Result<Replayed, ReplayError> {
     nodlet_core::replay::replay(lines, |object, node| {
         manifest::admit_again(object, node).map(|admitted| admitted.pod)
@@ -51,7 +50,7 @@ mod tests {
     #[test]
     fn the_same_facts_bring_the_same_actions() {
         let lines = recorded();
-        assert_eq!(replay(&lines).expect(&lines), Replayed { told: 3, asked: 2 });
+        assert_eq!(replay(&lines).expect(&lines), Replayed { observations: 3, actions: 2 });
         assert!(replay(&lines[..lines.len() - 9]).is_ok(), "an agent may be killed while it writes");
     }
 

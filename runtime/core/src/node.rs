@@ -125,7 +125,8 @@ impl Node {
         let count = self.pods.len();
         let count_of =
             |pods: &[PodState], such: fn(&PodState) -> bool| pods.iter().filter(|pod| such(pod)).count();
-        let before = (count_of(&self.pods, PodState::is_active), count_of(&self.pods, PodState::takes_room));
+        let before =
+            (count_of(&self.pods, PodState::is_active), count_of(&self.pods, PodState::uses_resources));
         for turn in 0..count {
             let place = (self.first + turn) % count;
             let context = self.node_context(place);
@@ -140,7 +141,8 @@ impl Node {
         let exec_probes = self.plan_exec_probes(now, &mut draft);
         // Pods that ended without a process to wait for make room for the next ones at once.
         let passed = self.shutdown.as_mut().is_some_and(|progress| progress.pass(now, &self.pods));
-        let after = (count_of(&self.pods, PodState::is_active), count_of(&self.pods, PodState::takes_room));
+        let after =
+            (count_of(&self.pods, PodState::is_active), count_of(&self.pods, PodState::uses_resources));
         let left = self.drop_gone(now) || before != after;
         self.events.plan(&mut draft);
         // A pod that left may be the one that another pod waits for.
@@ -249,10 +251,9 @@ impl Node {
         self.pods[place].set_admission_decided();
         let (index, pod) = (self.pods[place].index(), self.pods[place].pod().clone());
         // A pod that replaces another pod of its name takes over that pod's room too.
-        let others = self
-            .pods
-            .iter()
-            .filter(|other| other.takes_room() && other.index() != index && !same_name(other.pod(), &pod));
+        let others = self.pods.iter().filter(|other| {
+            other.uses_resources() && other.index() != index && !same_name(other.pod(), &pod)
+        });
         let others: Vec<ExistingPod<'_>> = others
             .map(|other| ExistingPod {
                 is_preempted: other.is_preempted(),
@@ -353,7 +354,7 @@ impl Node {
     /// Whether an admitted pod, which waits for preempted pods to end, fits beside the pods that still occupy
     /// resources.
     fn has_room_for(&self, pod: &PodState) -> bool {
-        let here = self.pods.iter().filter(|other| other.takes_room()).map(|other| &**other.pod());
+        let here = self.pods.iter().filter(|other| other.uses_resources()).map(|other| &**other.pod());
         admission::fits(&self.info, pod.pod(), here)
     }
 

@@ -110,7 +110,7 @@ impl PodState {
     ) -> Self {
         let mut state = PodState::blank(index, pod, Demand::Wanted, now);
         match &status.state {
-            Some(left) => state.take_over(status, left, record, false, now),
+            Some(left) => state.restore_handover(status, left, record, false, now),
             None => {
                 if let Some(record) = record {
                     state.restore(record, now);
@@ -127,7 +127,7 @@ impl PodState {
         state.set_admission_decided();
         let status = found.status;
         if let Some(left) = &status.state {
-            state.take_over(&status, left, found.record, found.sandbox.is_some(), now);
+            state.restore_handover(&status, left, found.record, found.sandbox.is_some(), now);
             state.adopt_news(left, found.sandbox, found.attempts, now);
             state.settle(now);
             return state;
@@ -308,7 +308,7 @@ impl PodState {
     }
 
     /// Whether the pod counts against the node's resources.
-    pub(crate) fn takes_room(&self) -> bool {
+    pub(crate) fn uses_resources(&self) -> bool {
         match self.stage {
             Stage::Active | Stage::Stopping { .. } => !self.pod.is_gated(),
             Stage::Stopped => !matches!(self.sandbox, Sandbox::Absent),
@@ -388,7 +388,7 @@ impl PodState {
             Demand::Wanted | Demand::Unknown if *self.pod == *pod => self.demand = Demand::Wanted,
             Demand::Wanted | Demand::Unknown if pod.is_update_of(&self.pod) => {
                 self.demand = Demand::Wanted;
-                self.take_ephemeral(&pod);
+                self.add_ephemeral(&pod);
                 self.update(now, pod);
             }
             Demand::Wanted | Demand::Unknown => {
@@ -399,7 +399,7 @@ impl PodState {
     }
 
     /// Adds the ephemeral containers that `pod` has in addition.
-    fn take_ephemeral(&mut self, pod: &Pod) {
+    fn add_ephemeral(&mut self, pod: &Pod) {
         // Nothing of a rejected pod ever runs.
         if !self.is_rejected() {
             self.containers.resize(pod.spec.container_count(), ContainerState::new(Role::Ephemeral, None));
@@ -419,7 +419,7 @@ impl PodState {
     /// Records that images were added.
     pub(crate) fn images_changed(&mut self, now: Instant) {
         for container in &mut self.containers {
-            container.new_image.look_again();
+            container.new_image.mark_outdated();
             match &mut container.run {
                 Run::StartFailed { retry } => match retry {
                     container::StartRetry::WhenImagesChange { .. } => *retry = container::StartRetry::At(now),

@@ -1,9 +1,8 @@
-//! Tells the core again what it was told, and compares what it asks for: the same
-//! facts at the same times must bring the same actions, on a board as in the lab.
+//! The replay of a ring: reports the recorded observations to another core, and compares the actions. The
+//! same observations at the same times must give the same actions, on a board and on any other machine.
 //!
-//! Reads what `nodlet ring -f -o json` writes. `cargo run -p nodlet-runtime
-//! --example replay FILE` does it by hand; the tests do it with all that each of
-//! their agents was told.
+//! Reads the output of `nodlet ring -f -o json`. `cargo run -p nodlet-runtime --example replay FILE` replays
+//! a file; the tests replay the rings of all agents that they start.
 
 use std::fmt;
 use std::rc::Rc;
@@ -23,31 +22,31 @@ struct Numbered {
     entry: Entry,
 }
 
-/// What a replay went through.
+/// The size of a replay.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Replayed {
-    /// Facts that the core was told.
-    pub told: u64,
-    /// Actions that it asked for, all of them as before.
-    pub asked: u64,
+    /// The number of observations reported to the core.
+    pub observations: u64,
+    /// The number of actions that the core planned, each equal to the recorded one.
+    pub actions: u64,
 }
 
-/// Why a ring does not replay.
+/// Why a replay failed.
 #[derive(Debug)]
 pub enum ReplayError {
-    /// A line is none of a ring.
+    /// A line is not an entry of a ring.
     Line(u64, serde_json::Error),
-    /// Entries before this one are lost: a replay begins with the agent.
+    /// Entries before this one are lost; a replay needs all entries since the agent started.
     Lost(u64),
-    /// The pod of this entry is not admitted, or was too large to be kept.
+    /// The pod of this entry is rejected, or was too large to be recorded.
     Pod(u64, Box<dyn std::error::Error>),
-    /// The core asked for something else.
+    /// The core planned another action than the recorded one.
     Different {
-        /// The entry.
+        /// The number of the entry.
         number: u64,
-        /// What it asked for when it was recorded.
+        /// The recorded action.
         recorded: String,
-        /// What it asks for now.
+        /// The action planned by the replay.
         replayed: String,
     },
 }
@@ -78,22 +77,22 @@ impl std::error::Error for ReplayError {
     }
 }
 
-/// Replays the lines of a ring from its first entry on. They may end anywhere: an
-/// agent may have been killed there. `admit` returns the Pod of an object that was
-/// admitted on the node of this name.
+/// Replays the lines of a ring from its first entry on. The last line may be incomplete, since the agent may
+/// have been killed while it was written. `admit` returns the Pod of an object that was admitted on the node
+/// of this name.
 ///
 /// # Errors
-/// The lines are no whole ring, or the core decides otherwise than it did.
+/// The lines are not a complete ring, or the core decides otherwise than recorded.
 pub fn replay<E: std::error::Error + 'static>(
     lines: &str,
     admit: impl Fn(Value, &str) -> Result<Rc<Pod>, E>,
 ) -> Result<Replayed, ReplayError> {
-    let mut again = Again::default();
+    let mut replayer = Replayer::default();
     let mut last = lines.lines().enumerate().peekable();
     while let Some((line, text)) = last.next() {
         let Numbered { number, at, entry } = match serde_json::from_str(text) {
             Ok(numbered) => numbered,
-            // Cut off where the agent was killed.
+            // The line is cut off, since the agent was killed.
             Err(error) if error.is_eof() && last.peek().is_none() => break,
             Err(error) => return Err(ReplayError::Line(line as u64 + 1, error)),
         };
@@ -105,23 +104,23 @@ pub fn replay<E: std::error::Error + 'static>(
             let node = object["spec"]["nodeName"].as_str().unwrap_or_default().to_owned();
             admit(object, &node).map_err(|error| ReplayError::Pod(number, Box::new(error)))
         };
-        again.entry(number, at, entry, pod)?;
+        replayer.entry(number, at, entry, pod)?;
     }
-    Ok(again.replayed)
+    Ok(replayer.replayed)
 }
 
-/// A core that is told once more what another one was told. It is never asked what there is to
-/// show, which the engine asks after each plan: that changes no decision.
+/// A core to which the recorded observations of another core are reported. Its statuses are not read, unlike
+/// those of the engine's core, since reading them changes no decision.
 #[derive(Default)]
-pub(crate) struct Again {
+pub(crate) struct Replayer {
     node: Node,
     replayed: Replayed,
-    /// What it asked for last, as far as it was not compared yet.
+    /// The actions of the latest plan that were not compared yet.
     planned: std::vec::IntoIter<(PodIndex, Asked)>,
 }
 
-impl Again {
-    /// Takes the next entry; `pod` gives the pod of one that tells of a whole one.
+impl Replayer {
+    /// Replays the next entry. `pod` returns the Pod of an entry that contains an object.
     pub(crate) fn entry(
         &mut self,
         number: u64,
@@ -155,19 +154,19 @@ impl Again {
                     let replayed = now.as_ref().map_or("nothing".to_owned(), print);
                     return different(print(&recorded), replayed);
                 }
-                self.replayed.asked += 1;
+                self.replayed.actions += 1;
             }
             Entry::Observed(seen) => {
                 let seen = seen.map(|known| pod(known), |()| Box::default())?;
                 self.node.observe(at, seen);
-                self.replayed.told += 1;
+                self.replayed.observations += 1;
             }
         }
         Ok(())
     }
 }
 
-/// `RemoveSandbox of pod 1`; what a line for people leaves out is compared too.
+/// The action in a form such as `RemoveSandbox of pod 1`, with the parts that lines for people omit.
 fn print((pod, asked): &(PodIndex, Asked)) -> String {
     format!("{asked:?} of pod {}", pod.0)
 }
@@ -176,7 +175,7 @@ fn next_of(plan: &Plan) -> String {
     next(plan.more, plan.wake_at)
 }
 
-/// When the core wants to be asked again.
+/// The time of the next plan, for people.
 fn next(more: bool, wake_at: Option<Instant>) -> String {
     match (more, wake_at) {
         (true, _) => "the next plan at once".to_owned(),

@@ -30,7 +30,7 @@ use crate::facts::*;
 use crate::pod::PodState;
 
 use crate::node::*;
-use crate::replay::Again;
+use crate::replay::Replayer;
 use crate::spec::*;
 use crate::time::{Anchor, Instant};
 
@@ -95,9 +95,9 @@ impl Chance {
 #[derive(Clone, Debug)]
 enum Happening {
     /// The engine receives an observation.
-    Told(Observation),
+    Observed(Observation),
     /// The engine receives an observation of a pod, whichever index the pod has then.
-    ToldOf(PodIndex, PodObservation),
+    ObservedOf(PodIndex, PodObservation),
     Executed(Uid, PodIndex, Attempt),
     Ended(Uid, Attempt, i32, bool),
     SandboxMade(Uid, PodIndex),
@@ -201,9 +201,9 @@ pub(crate) struct Sim {
     boots: u32,
     /// All observations and actions of this agent's core.
     ring: Ring,
-    told: Vec<(u64, Instant, Entry)>,
+    recorded: Vec<(u64, Instant, Entry)>,
     /// The pods that were reported whole to this agent's core, in that order.
-    told_pods: Vec<Rc<Pod>>,
+    recorded_pods: Vec<Rc<Pod>>,
 }
 
 /// The time in whole seconds, for traces.
@@ -251,8 +251,8 @@ impl Sim {
             boot_id: "boot-0".to_owned(),
             boots: 0,
             ring: Ring::default(),
-            told: Vec::new(),
-            told_pods: Vec::new(),
+            recorded: Vec::new(),
+            recorded_pods: Vec::new(),
         };
         sim.later(secs(0), Observation::SourcesSeen);
         sim
@@ -312,7 +312,7 @@ impl Sim {
         let bare = |pod: &Pod| Pod::clone(pod).without_ephemeral();
         let pod = if bare(&known.pod) == bare(&pod) { known.pod.clone() } else { pod };
         let record = known.record.clone();
-        self.tell(Observation::Wanted { pod, record, status: None });
+        self.observe(Observation::Wanted { pod, record, status: None });
         uid
     }
 
@@ -329,7 +329,7 @@ impl Sim {
         world.pod = Rc::new(pod);
         world.begun.push(Vec::new());
         let pod = world.pod.clone();
-        self.tell(Observation::Wanted { pod, record: None, status: None });
+        self.observe(Observation::Wanted { pod, record: None, status: None });
     }
 
     /// Makes no source want the pod from now on.
@@ -345,7 +345,7 @@ impl Sim {
         let asked = grace.unwrap_or(pod.pod.spec.termination_grace_period).max(secs(2));
         let gone_by = now + asked + pod.last_window() + slack;
         pod.gone_by = Some(pod.gone_by.map_or(gone_by, |earlier| earlier.min(gone_by)));
-        self.tell(Observation::Unwanted { uid: uid.clone(), grace });
+        self.observe(Observation::Unwanted { uid: uid.clone(), grace });
     }
 
     /// Deletes the pod by force: the API no longer returns it.
@@ -353,7 +353,7 @@ impl Sim {
         let is_unwanted = self.node.index_of(uid).and_then(|index| self.node.pod(index)).is_some();
         self.unwant(uid, None);
         if is_unwanted {
-            self.tell(Observation::Hidden { uid: uid.clone() });
+            self.observe(Observation::Hidden { uid: uid.clone() });
             self.of(uid).shell.hide();
             self.watch();
         }
@@ -361,7 +361,7 @@ impl Sim {
 
     /// Reports an observation to the node after this time.
     pub(crate) fn later(&mut self, after: Duration, seen: Observation) {
-        self.after(after, Happening::Told(seen));
+        self.after(after, Happening::Observed(seen));
     }
 
     /// Lets time pass until `end`.
@@ -392,7 +392,7 @@ impl Sim {
             let plan = self.node.plan(self.now);
             self.note_stops();
             self.ring.planned(self.now, &self.node, &plan);
-            self.keep_told();
+            self.keep_recorded();
             self.largest_plan = self.largest_plan.max(plan.actions.len());
             self.wake_at = plan.wake_at;
             rounds += 1;
@@ -520,10 +520,10 @@ impl Sim {
     }
 
     /// Reports an observation at once.
-    fn tell(&mut self, seen: Observation) {
+    fn observe(&mut self, seen: Observation) {
         match &seen {
-            Observation::Wanted { pod, .. } => self.told_pods.push(pod.clone()),
-            Observation::Found(found) => self.told_pods.push(found.pod.clone()),
+            Observation::Wanted { pod, .. } => self.recorded_pods.push(pod.clone()),
+            Observation::Found(found) => self.recorded_pods.push(found.pod.clone()),
             _ => {}
         }
         let goes_by_itself = match &seen {
@@ -537,28 +537,30 @@ impl Sim {
             self.pods.iter_mut().for_each(|world| world.wear.forget());
         }
         self.ring.observed(self.now, &self.node, &seen, None);
-        self.keep_told();
+        self.keep_recorded();
         self.node.observe(self.now, seen);
     }
 
     /// Keeps all lines of the ring, which itself keeps only the latest.
-    fn keep_told(&mut self) {
-        let next = self.told.last().map_or(0, |(number, ..)| number + 1);
+    fn keep_recorded(&mut self) {
+        let next = self.recorded.last().map_or(0, |(number, ..)| number + 1);
         let new = self.ring.since(next).map(|(number, line)| (number, line.at, line.entry.clone()));
-        self.told.extend(new);
+        self.recorded.extend(new);
     }
 
     /// Replays this agent's observations to another core, which must plan the same actions.
     pub(crate) fn replay(&mut self) {
         self.ring = Ring::default();
-        let (mut again, mut pods) = (Again::default(), std::mem::take(&mut self.told_pods).into_iter());
-        for (number, at, entry) in std::mem::take(&mut self.told) {
-            let told = again.entry(number, at, entry, |_| Ok(pods.next().expect("one for each entry")));
-            told.unwrap_or_else(|error| panic!("{error}\n{}", self.log));
+        let (mut replayer, mut pods) =
+            (Replayer::default(), std::mem::take(&mut self.recorded_pods).into_iter());
+        for (number, at, entry) in std::mem::take(&mut self.recorded) {
+            let recorded =
+                replayer.entry(number, at, entry, |_| Ok(pods.next().expect("one for each entry")));
+            recorded.unwrap_or_else(|error| panic!("{error}\n{}", self.log));
         }
     }
 
-    fn tell_of(&mut self, index: PodIndex, seen: PodObservation) {
+    fn observe_of(&mut self, index: PodIndex, seen: PodObservation) {
         if self.weather.repeats > 0 && self.chance.percent(self.weather.repeats) {
             let again = Duration::from_millis(self.chance.below(5_000));
             // A report without a unique number is not repeated.
@@ -571,14 +573,14 @@ impl Sim {
                     | PodObservation::Saved { .. }
             );
             if numbered {
-                self.after(again, Happening::ToldOf(index, seen.clone()));
+                self.after(again, Happening::ObservedOf(index, seen.clone()));
             }
         }
-        self.after(Duration::ZERO, Happening::ToldOf(index, seen));
+        self.after(Duration::ZERO, Happening::ObservedOf(index, seen));
     }
 
     fn answer_of(&mut self, index: PodIndex, seen: PodObservation) {
-        self.after_latency(Happening::ToldOf(index, seen));
+        self.after_latency(Happening::ObservedOf(index, seen));
     }
 
     fn after_latency(&mut self, happening: Happening) {

@@ -1,4 +1,4 @@
-//! What the core is told: facts, each after it became true.
+//! Observations: facts that are reported to the core after they became true.
 
 use std::net::Ipv4Addr;
 use std::rc::Rc;
@@ -16,43 +16,42 @@ use crate::time::{Instant, Moment};
 /// the Pods by the objects that they were admitted from.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub enum Observation<P = Rc<Pod>, T = Box<str>> {
-    /// A source wants this pod. With a uid that is known and another spec it takes the place of
-    /// the one that there is.
+    /// A source wants this pod. If a pod with this UID and another spec exists, the new pod replaces that one.
     Wanted {
         /// The Pod as it was admitted.
         pod: P,
         /// The record of the pod on flash.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         record: Option<Box<Record>>,
-        /// The state of the pod that an earlier agent left behind in this boot.
+        /// The handover of the pod by an earlier agent of this boot.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         status: Option<Box<StatusHandover>>,
     },
-    /// No source wants it any more, or a user deletes it: stop it.
+    /// No source wants the pod any more, or a user deletes it: the pod has to stop.
     Unwanted {
-        /// Which pod.
+        /// The UID of the pod.
         uid: Uid,
-        /// Replaces the pod's own grace; given again it can only get shorter.
+        /// A grace period in place of the pod's own. A later observation can only shorten it.
         grace: Option<Duration>,
     },
-    /// A pod that is unwanted was deleted by force: nobody is shown it any more, whatever of it still ends.
+    /// An unwanted pod was deleted by force: the API no longer returns it, even while its processes end.
     Hidden {
-        /// Which pod.
+        /// The UID of the pod.
         uid: Uid,
     },
-    /// Every source has reported once. Until then nothing is stopped for being unwanted.
+    /// Every source has reported once. Until then no found pod is stopped because no source wants it.
     SourcesSeen,
-    /// A supervisor or its remains, found when the agent started.
+    /// A supervisor, or the remains of one, which the agent found when it started.
     Found(Box<Found<P>>),
     /// The properties of the node. Reported first; no admission is decided again because of a change.
     Node(Box<NodeInfo>),
-    /// Images were added: what waits for one may try again at once.
+    /// Images were added: starts that wait for an image may be retried at once.
     ImagesChanged,
-    /// Stop every pod and take no more.
+    /// All pods have to stop, and no further pod is accepted.
     Shutdown(Shutdown),
-    /// They need not end after all: what had to begins again.
+    /// The shutdown was cancelled: the pods that it stopped start again.
     ShutdownCancelled,
-    /// About one pod.
+    /// A fact about one pod.
     Of(PodIndex, PodObservation<T>),
 }
 
@@ -61,96 +60,96 @@ pub enum Observation<P = Rc<Pod>, T = Box<str>> {
 pub enum PodObservation<T = Box<str>> {
     /// Volumes, namespaces, network and supervisor exist.
     SandboxReady {
-        /// Its address; `None` with `hostNetwork`.
+        /// The pod's address; `None` with `hostNetwork`.
         ip: Option<Ipv4Addr>,
-        /// When it became ready.
+        /// When the sandbox became ready.
         at: Instant,
     },
-    /// They do not, and whatever was made of them is undone.
+    /// The sandbox could not be created, and nothing of it is left.
     SandboxFailed {
-        /// Which part.
+        /// The part that failed.
         reason: SandboxFailure,
-        /// For the event.
+        /// The message of the event.
         message: T,
     },
-    /// The supervisor died, and its containers with it; every process is gone.
-    /// Told only of a sandbox that was ready; one that dies before that has failed.
+    /// The supervisor of a ready sandbox died; every process of the pod is gone. If the supervisor dies before
+    /// the sandbox is ready, the observation is `SandboxFailed`.
     SandboxLost,
     /// Supervisor, namespaces, network and cgroups are gone.
     SandboxRemoved,
-    /// Part of the sandbox could not be taken down; it will be planned again.
+    /// Part of the sandbox could not be removed; the core plans the removal again.
     SandboxRemoveFailed {
-        /// For the event.
+        /// The message of the event.
         message: T,
     },
     /// The container's process has been executed.
     Started {
-        /// Which run.
+        /// The run.
         attempt: Attempt,
         /// What started.
         container: Box<StartedContainer>,
     },
-    /// There is no process, and there was none.
+    /// The container could not be started, and has no process.
     StartFailed {
-        /// Which run.
+        /// The run.
         attempt: Attempt,
         /// At which step, and why.
         failure: StartFailure<T>,
     },
-    /// The image of the spec was looked for while the run of another image goes on.
+    /// The image of the spec was looked up while a run with another image continues.
     ImageChecked {
-        /// Which run.
+        /// The run.
         attempt: Attempt,
-        /// Why it cannot be started; `None` if it can.
+        /// Why the image cannot be started; `None` if it can.
         failure: Option<StartFailure<T>>,
     },
     /// The attempt is over: its cgroup is empty.
     Exited {
-        /// Which run.
+        /// The run.
         attempt: Attempt,
         /// How it ended.
         exit: Box<Exit<T>>,
     },
-    /// A probe answered.
+    /// A probe has finished.
     Probed {
-        /// Of which run.
+        /// The run.
         attempt: Attempt,
-        /// Which probe.
+        /// The kind of the probe.
         kind: ProbeKind,
-        /// What it found.
+        /// The result of the probe.
         result: ProbeResult<T>,
     },
-    /// A hook is over.
+    /// A hook has finished.
     Hooked {
-        /// Of which run.
+        /// The run.
         attempt: Attempt,
-        /// Which hook.
+        /// The kind of the hook.
         kind: HookKind,
-        /// Why it failed, if it has: for the status, and not for events, whom more people read.
+        /// Why the hook failed, if it failed: for the status, and not for events, which more people can read.
         failure: Option<T>,
     },
-    /// A signal or kill could not be delivered; it will be planned again.
+    /// A signal or kill could not be delivered; the core plans it again.
     StopFailed {
-        /// Of which run.
+        /// The run.
         attempt: Attempt,
-        /// For the event.
+        /// The message of the event.
         message: T,
     },
     /// The record with this generation is on flash.
     Saved {
-        /// That of the `Save`.
+        /// The generation of the `Save`.
         generation: u64,
     },
-    /// It could not be written; it will be planned again.
+    /// The record could not be written; the core plans the write again.
     SaveFailed {
-        /// For the event.
+        /// The message of the event.
         message: T,
     },
-    /// What the pod left on disk is gone; the pod may be dropped.
+    /// The files of the pod are removed; the pod may be dropped.
     Forgotten,
-    /// Some of it is still there; it will be planned again.
+    /// Some files of the pod still exist; the core plans the removal again.
     ForgetFailed {
-        /// For the event.
+        /// The message of the event.
         message: T,
     },
     /// A client has set conditions in the status of the pod. They replace all conditions set earlier.
@@ -265,7 +264,7 @@ impl<T> PodObservation<T> {
     }
 }
 
-/// A pod that an agent of before left running, or the remains of one.
+/// A pod of an earlier agent that runs, or the remains of one.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Found<P = Rc<Pod>> {
     /// The Pod as it was admitted.
@@ -273,55 +272,54 @@ pub struct Found<P = Rc<Pod>> {
     /// The record of the pod on flash.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub record: Option<Box<Record>>,
-    /// Its supervisor answers; `None` if only remains were found, which the
-    /// shell has killed: no process of it is left.
+    /// The sandbox whose supervisor answers. `None` if only remains were found: the shell has killed them, and
+    /// no process of the pod is left.
     pub sandbox: Option<FoundSandbox>,
-    /// Runs that the supervisor knows of, newest last per container.
+    /// The runs that the supervisor knows, the newest of each container last.
     pub attempts: Vec<FoundAttempt>,
-    /// What the agent before showed of it, as far as it left word of that in this boot.
+    /// The handover by the previous agent of this boot; empty if there is none.
     #[serde(default)]
     pub status: StatusHandover,
 }
 
-/// A living sandbox.
+/// A sandbox whose supervisor answers.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub struct FoundSandbox {
-    /// Its address.
+    /// The pod's address.
     pub ip: Option<Ipv4Addr>,
     /// When it became ready.
     pub at: Instant,
 }
 
-/// A run that the supervisor knows of.
+/// A run that the supervisor knows.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct FoundAttempt {
-    /// Which run.
+    /// The run.
     pub attempt: Attempt,
-    /// What started.
+    /// What is known of the started container.
     pub container: StartedContainer,
-    /// How it ended, if it has.
+    /// The result of the run, if it has ended.
     pub exit: Option<Exit>,
-    /// As the agent before had it, if it left word of it in this boot; by
-    /// default what has a probe is probed anew before it counts.
+    /// The state that the previous agent of this boot handed over. By default a container with a probe is not
+    /// ready until it is probed again.
     pub health: Health,
 }
 
-/// How a run is: what probes have found of it, `started` and `ready` of its status, and how far
-/// it has come with its end.
+/// The state of a run: the results of its probes, and the progress of its termination.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Health {
     /// `started`.
     pub started: bool,
     /// `ready`.
     pub ready: bool,
-    /// Its preStop hook is over: a later agent does not run it once more.
+    /// The preStop hook has finished, so that a later agent does not run it again.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub pre_stopped: bool,
-    /// All containers begin again, and this one has not: its newest run is to end, and counts
-    /// for nothing.
+    /// All containers restart, and this one has not restarted yet: its newest run is to end, and the result is
+    /// ignored.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub superseded: bool,
-    /// It is to end because its image is another by now, and begins again whatever it ends with.
+    /// The spec names a new image: the run is to end, and another run follows whatever the exit code.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub redefined: bool,
 }
@@ -329,7 +327,7 @@ pub struct Health {
 /// What is known of a run that started.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StartedContainer {
-    /// When its process was executed.
+    /// When the container's process was executed.
     pub at: Instant,
     /// `containerID` without its scheme: 64 hex digits.
     pub id: Rc<str>,
@@ -337,12 +335,12 @@ pub struct StartedContainer {
     pub image: Rc<str>,
     /// `imageID`.
     pub image_id: Rc<str>,
-    /// `image` of the spec that it was started for; empty if nobody wrote that down.
+    /// `image` of the spec for which the run was started; empty if unknown.
     #[serde(default)]
     pub spec_image: Rc<str>,
-    /// Ids of its first process.
+    /// The user and groups of the first process.
     pub user: User,
-    /// What asks it to end: the image's STOPSIGNAL, else SIGTERM. A number of signal(7).
+    /// The number of the signal that asks the container to end: the image's STOPSIGNAL, otherwise SIGTERM.
     pub stop_signal: i32,
 }
 
@@ -357,20 +355,20 @@ pub struct User {
     pub supplemental_groups: Vec<u32>,
 }
 
-/// How a run ended. `T` is a text for people.
+/// The result of a run. `T` is a text for people.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Exit<T = Box<str>> {
     /// The exit code, or 128 + the signal.
     pub code: i32,
-    /// The cgroup's OOM counter moved.
+    /// Whether the kernel killed a process of the cgroup because memory was short.
     pub oom_killed: bool,
     /// No supervisor recorded the end: the reason is `ContainerStatusUnknown`, whatever `code` and `oom_killed` are.
     pub unknown: bool,
     /// The termination message, at most 4096 bytes.
     pub message: T,
-    /// When it was executed.
+    /// When the process was executed.
     pub started_at: Moment,
-    /// When its first process ended.
+    /// When the first process ended.
     pub finished_at: Moment,
 }
 
@@ -387,7 +385,7 @@ impl<T> Exit<T> {
     }
 }
 
-/// Which part of a sandbox could not be made: the reason of its event.
+/// The part of a sandbox that could not be created, which decides the reason of the event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum SandboxFailure {
     /// A volume: `FailedMount`.
@@ -396,10 +394,10 @@ pub enum SandboxFailure {
     Sandbox,
 }
 
-/// Why there is no process, in the words of `state.waiting`.
+/// The failure of a start, for `state.waiting`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StartFailure<T = Box<str>> {
-    /// Which step.
+    /// The step that failed.
     pub reason: StartFailureReason,
     /// `state.waiting.message`, for people.
     pub message: T,
@@ -416,30 +414,30 @@ impl<T> StartFailure<T> {
 pub enum StartFailureReason {
     /// The image's name cannot be parsed.
     InvalidImageName,
-    /// The image is not here and may not be pulled.
+    /// The image is not on the board and must not be pulled.
     ErrImageNeverPull,
     /// The image is not here, and no registry can be asked.
     ErrImagePull,
-    /// The image is here and cannot be read.
+    /// The image is on the board and cannot be read.
     ImageInspectError,
-    /// What the spec asks for does not fit the image or the pod.
+    /// The spec requests something that does not fit the image or the pod.
     CreateContainerConfigError,
-    /// Root file system, cgroup or mounts.
+    /// The root file system, the cgroup or the mounts could not be created.
     CreateContainerError,
     /// The process could not be executed. Counts as an exit with 128, `StartError`.
     RunContainerError,
 }
 
-/// What a probe found.
+/// The result of a probe.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum ProbeResult<T = Box<str>> {
-    /// It answered as it should.
+    /// The probe succeeded.
     Success,
-    /// Counts as success; the text is worth an event.
+    /// Counts as success; the text is emitted as an event.
     Warning(T),
-    /// It answered otherwise, or not in time.
+    /// The probe failed or timed out.
     Failure(T),
-    /// The probe itself could not be made: changes nothing.
+    /// The probe could not be carried out, which changes nothing.
     Error(T),
 }
 

@@ -1,10 +1,9 @@
-//! The last few hundred things that the core was told and asked for: for people,
-//! for the panic that has to explain itself, and to be told to the core again
-//! ([`crate::replay`]), which then asks for the same.
+//! The latest observations and actions of the core: for people, for the output of a panic, and for the replay
+//! ([`crate::replay`]).
 //!
-//! An entry is a small copy without text for people, and holds all that decisions
-//! hang on. When the ring is full the oldest entry is lost. It is kept apart from
-//! [`super::Node`], so that it can still be read when deciding itself has failed.
+//! An entry is a small copy without texts for people, and contains everything that decisions depend on. When
+//! the ring is full, the oldest entry is dropped. The ring is not a part of [`super::Node`], so that it can
+//! be read after a panic of the core.
 
 mod line;
 
@@ -22,31 +21,31 @@ use crate::spec::{ContainerIndex, Pod, Uid};
 use crate::time::Instant;
 use line::Names;
 
-/// Entries that are kept: some minutes of a busy board, in some thirty kilobytes.
+/// Upper bound of the entries: some minutes of a busy board, in some thirty kilobytes.
 pub const RING_ENTRIES: usize = 512;
 
-/// Bytes of objects that entries hold. With more, the oldest entries are lost
-/// before the ring is full; an object that is larger alone is not kept.
+/// Upper bound of the bytes of all objects in entries. Beyond it the oldest entries are dropped before the
+/// ring is full. A single object that is larger is not recorded.
 const OBJECT_BYTES: usize = 256 * 1024;
 
-/// What took place last, oldest first.
+/// The latest entries, the oldest first.
 #[derive(Debug, Default)]
 pub struct Ring {
     entries: heapless::Deque<Line, RING_ENTRIES>,
     lost: u64,
     object_bytes: usize,
-    /// Of the pods that the core knows, for people.
+    /// The names of the pods that the core knows, for people.
     names: BTreeMap<PodIndex, Rc<Names>>,
 }
 
 /// An entry, and when it was made.
 #[derive(Debug)]
 pub struct Line {
-    /// When.
+    /// When the entry was made.
     pub at: Instant,
-    /// What.
+    /// The observation, plan or action.
     pub entry: Entry,
-    /// Of the pod that it is about.
+    /// The names of the entry's pod.
     names: Option<Rc<Names>>,
 }
 
@@ -83,7 +82,7 @@ pub struct Known {
     pub object: Rc<RawValue>,
 }
 
-/// As much of a record as tells two of them apart in a replay, which has no messages of exits.
+/// The part of a record by which a replay, which has no messages of exits, distinguishes records.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RecordDigest {
     /// The recorded phase.
@@ -113,8 +112,8 @@ impl Known {
 }
 
 impl Ring {
-    /// Remembers what `node` is about to be told; of a pod that is told whole,
-    /// `object` is what it was admitted from.
+    /// Records an observation, before it is reported to `node`. If the observation contains a Pod, `object`
+    /// is the object from which the Pod was admitted.
     pub fn observed(&mut self, now: Instant, node: &Node, seen: &Observation, object: Option<&Rc<RawValue>>) {
         let known = |pod: &Rc<Pod>| {
             let index = match seen {
@@ -143,8 +142,8 @@ impl Ring {
         };
         if let (Some(pod), Some(index)) = (pod, about) {
             self.names.retain(|index, _| node.pod(*index).is_some());
-            // One that is known is what it was until it is gone, whatever is wanted in its place;
-            // but it may have more containers now.
+            // A known pod keeps its names until it is gone, even if another spec is wanted in its place; but
+            // it may have more containers now.
             let has_grown = node.pod(index).is_some_and(|known| pod.is_update_of(known.pod()));
             if has_grown || !self.names.contains_key(&index) {
                 self.names.insert(index, Rc::new(Names::of(pod)));
@@ -154,8 +153,8 @@ impl Ring {
         self.add(Line { at: now, entry: Entry::Observed(kept), names });
     }
 
-    /// Remembers what the core has just asked for. A plan with nothing in it counts, too: that
-    /// it was asked for moves stages on, and what is told next may find another one.
+    /// Records a plan and its actions. An empty plan is recorded as well, since planning alone can change the
+    /// stage of a pod.
     pub fn planned(&mut self, now: Instant, node: &Node, plan: &Plan) {
         let planned =
             Entry::Planned { actions: plan.actions.len() as u8, more: plan.more, wake_at: plan.wake_at };
@@ -166,19 +165,19 @@ impl Ring {
         }
     }
 
-    /// The number of the next entry: as many as there have ever been.
+    /// The number of the next entry, which is the number of all earlier entries, dropped ones included.
     pub fn next(&self) -> u64 {
         self.lost + self.entries.len() as u64
     }
 
-    /// What is remembered from the entry `number` on, oldest first, each with its number.
+    /// The recorded entries from `number` on, oldest first, each with its number.
     pub fn since(&self, number: u64) -> impl Iterator<Item = (u64, &Line)> {
         let skipped = usize::try_from(number.saturating_sub(self.lost)).unwrap_or(usize::MAX);
         let lines = self.entries.iter().enumerate().skip(skipped);
         lines.map(|(place, line)| (self.lost + place as u64, line))
     }
 
-    /// What people call a pod that the core knows.
+    /// The names of a pod that the core knows.
     fn name(&mut self, node: &Node, index: PodIndex) -> Option<Rc<Names>> {
         if let Some(names) = self.names.get(&index) {
             return Some(names.clone());
@@ -210,7 +209,7 @@ impl fmt::Display for Ring {
     }
 }
 
-/// As much of an action as is kept.
+/// The recorded part of an action.
 pub(crate) fn asked(action: &Action) -> Asked {
     action.map(
         |record| RecordDigest { phase: record.phase, digest: digest(record) },
@@ -223,7 +222,7 @@ pub(crate) fn asked(action: &Action) -> Asked {
     )
 }
 
-/// A hash of all of a record that a replay can know.
+/// A hash of the parts of a record that a replay can know.
 fn digest(record: &Record) -> u32 {
     let add = |digest: u32, number: u32| (digest ^ number).wrapping_mul(0x0100_0193);
     record.containers.iter().fold(0x811c_9dc5, |digest, container| {
@@ -241,13 +240,14 @@ fn digest(record: &Record) -> u32 {
 impl Entry {
     fn object_bytes(&self) -> usize {
         let Entry::Observed(seen) = self else { return 0 };
-        let given = |given: &[ClientCondition]| given.iter().map(ClientCondition::bytes).sum::<usize>();
+        let bytes_of =
+            |conditions: &[ClientCondition]| conditions.iter().map(ClientCondition::bytes).sum::<usize>();
         match seen {
             Observation::Wanted { pod, .. } => pod.object.get().len(),
             Observation::Found(found) => {
-                found.pod.object.get().len() + found.status.client_conditions.as_deref().map_or(0, given)
+                found.pod.object.get().len() + found.status.client_conditions.as_deref().map_or(0, bytes_of)
             }
-            Observation::Of(_, PodObservation::ClientConditions { conditions }) => given(conditions),
+            Observation::Of(_, PodObservation::ClientConditions { conditions }) => bytes_of(conditions),
             Observation::Unwanted { .. }
             | Observation::Hidden { .. }
             | Observation::Node(_)

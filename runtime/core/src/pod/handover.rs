@@ -78,7 +78,7 @@ impl PodState {
     }
 
     /// Restores the handover of a previous agent of this boot, together with the record on flash.
-    pub(super) fn take_over(
+    pub(super) fn restore_handover(
         &mut self,
         status: &StatusHandover,
         state: &HandedOver,
@@ -117,7 +117,7 @@ impl PodState {
             match recorded.get(place).filter(begins) {
                 Some(record) if container.runs_once(policy) => restore_container(container, record),
                 Some(_) | None => {
-                    container.take_over(left, now);
+                    container.restore_handover(left, now);
                     // The manifest may name yet another image by now.
                     let image = &self.pod.spec.container(ContainerIndex(place as u8)).image;
                     let missing = left.missing_image.as_ref();
@@ -125,7 +125,7 @@ impl PodState {
                 }
             }
         }
-        self.journal.take_over(on_flash, state.saved_at);
+        self.journal.restore(on_flash, state.saved_at);
         self.restart_all = state.restarts_all.then_some(now);
         if state.has_ended {
             self.stage = Stage::Stopped;
@@ -288,7 +288,7 @@ impl ContainerState {
         }
     }
 
-    fn take_over(&mut self, left: &HandedOverContainer, now: Instant) {
+    fn restore_handover(&mut self, left: &HandedOverContainer, now: Instant) {
         let newest = left.attempts.saturating_sub(1);
         (self.run, self.number) = match (left.attempts, left.is_running, left.is_followed) {
             (0, _, _) => (Run::Waiting, 0),

@@ -276,7 +276,7 @@ impl PodState {
     }
 
     /// Reports failed postStart hooks for those that ran when the pod was stopped.
-    pub(super) fn pass_given_up(&mut self, events: &mut Events) {
+    pub(super) fn report_abandoned_post_starts(&mut self, events: &mut Events) {
         for (index, container) in self.pod.spec.container_indexes().zip(&mut self.containers) {
             if let PostStart::GivenUp = container.hooks.post_start {
                 container.hooks.post_start = PostStart::Done;

@@ -94,7 +94,7 @@ impl Journal {
     }
 
     /// Restores what a previous agent had written, and when.
-    pub(super) fn take_over(&mut self, on_flash: Option<Box<Record>>, saved_at: Option<Instant>) {
+    pub(super) fn restore(&mut self, on_flash: Option<Box<Record>>, saved_at: Option<Instant>) {
         // A record that cannot be read is replaced as soon as there is a first one to write.
         self.saved_at = saved_at.filter(|_| on_flash.is_some());
         self.on_flash = on_flash;

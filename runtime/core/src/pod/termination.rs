@@ -103,7 +103,7 @@ impl PodState {
 
     /// Plans the signals and kills of the runs that are to end, and repeats those that failed.
     pub(super) fn plan_kills(&mut self, now: Instant, draft: &mut Draft, events: &mut Events) {
-        self.pass_given_up(events);
+        self.report_abandoned_post_starts(events);
         let pod = self.pod.clone();
         let stop = self.grace_end();
         let last = self.last_to_wait_for();

@@ -57,7 +57,7 @@ pub(crate) enum NewImage {
 
 impl NewImage {
     /// Records that the known state may be out of date.
-    pub(crate) fn look_again(&mut self) {
+    pub(crate) fn mark_outdated(&mut self) {
         match self {
             NewImage::Checking { is_stale } => *is_stale = true,
             NewImage::Unknown | NewImage::Present | NewImage::Missing { .. } => *self = NewImage::Unknown,
@@ -214,7 +214,7 @@ impl PodState {
 impl ContainerState {
     /// Records that the spec names another image: earlier failures and back-offs no longer apply.
     fn has_another_image(&mut self, now: Instant) {
-        self.new_image.look_again();
+        self.new_image.mark_outdated();
         self.missing_image = None;
         self.backoff = CrashBackoff::default();
         match &mut self.run {

@@ -36,13 +36,13 @@ impl Sim {
         self.queue.retain(|_, happening| {
             !matches!(happening, Happening::Executed(of, _, _) | Happening::Ended(of, _, _, _) if of == uid)
         });
-        self.tell_of(index, PodObservation::SandboxLost);
+        self.observe_of(index, PodObservation::SandboxLost);
     }
 
     /// Kills and restarts the agent; nothing else is disturbed.
     pub(crate) fn restart_agent(&mut self) {
         self.note_log("agent starts anew");
-        let before = self.look_at_shown();
+        let before = self.shown_statuses();
         let pending = std::mem::take(&mut self.queue);
         let mut survive = BTreeMap::new();
         for (key, happening) in pending {
@@ -85,7 +85,7 @@ impl Sim {
                     }
                 }
                 Happening::Ended(..) => drop(survive.insert(key, happening)),
-                Happening::Told(_) | Happening::ToldOf(..) => {}
+                Happening::Observed(_) | Happening::ObservedOf(..) => {}
             }
         }
         // Events that `happen` queued for the old agent are lost with it, except the ends of runs.
@@ -121,7 +121,7 @@ impl Sim {
     fn begin_agent(&mut self, before: Option<Vec<Shown>>) {
         self.replay();
         self.node = Node::new();
-        self.tell_node();
+        self.observe_node();
         self.down = false;
         self.probes_in_flight.clear();
         let slack = self.slack();
@@ -152,8 +152,8 @@ impl Sim {
                 }
                 continue;
             }
-            let found = self.look(place);
-            self.tell(Observation::Found(Box::new(found)));
+            let found = self.find(place);
+            self.observe(Observation::Found(Box::new(found)));
         }
         // The pods that the node has admitted before come first, as in the engine.
         let wanted = self.pods.iter().filter(|pod| pod.wanted);
@@ -163,9 +163,9 @@ impl Sim {
             record.as_ref().is_none_or(|record| !record.is_admission_decided())
         });
         for (pod, record, status) in wanted {
-            self.tell(Observation::Wanted { pod, record, status });
+            self.observe(Observation::Wanted { pod, record, status });
         }
-        self.tell(Observation::SourcesSeen);
+        self.observe(Observation::SourcesSeen);
         if let Some(before) = before {
             self.compare_shown(&before);
         }

@@ -21,7 +21,7 @@ impl Sim {
         world.pod = free.into();
         let (pod, record, wanted) = (world.pod.clone(), world.record.clone(), world.wanted);
         if wanted {
-            self.tell(Observation::Wanted { pod, record, status: None });
+            self.observe(Observation::Wanted { pod, record, status: None });
         }
     }
 
@@ -33,14 +33,14 @@ impl Sim {
         world.pod = other.into();
         let (pod, record, wanted) = (world.pod.clone(), world.record.clone(), world.wanted);
         if wanted {
-            self.tell(Observation::Wanted { pod, record, status: None });
+            self.observe(Observation::Wanted { pod, record, status: None });
         }
     }
 
     /// Sets conditions in a pod's status, as a client does.
     pub(crate) fn set_client_conditions(&mut self, uid: &Uid, conditions: Vec<ClientCondition>) {
         if let Some(index) = self.node.index_of(uid) {
-            self.tell(Observation::Of(
+            self.observe(Observation::Of(
                 index,
                 PodObservation::ClientConditions { conditions: conditions.into() },
             ));

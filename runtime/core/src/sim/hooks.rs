@@ -60,7 +60,7 @@ impl Sim {
     fn answer_after(&mut self, after: Duration, index: PodIndex, seen: PodObservation) {
         let latency = self.weather.latency.as_millis() as u64;
         let late = if latency == 0 { 0 } else { self.chance.below(latency) };
-        self.after(after + Duration::from_millis(late), super::Happening::ToldOf(index, seen));
+        self.after(after + Duration::from_millis(late), super::Happening::ObservedOf(index, seen));
     }
 
     /// Reports the failure of hooks that end with their run.
@@ -72,7 +72,13 @@ impl Sim {
     }
 
     /// Records that the end of a hook is about to be reported to the core.
-    pub(super) fn hook_was_told(&mut self, index: PodIndex, attempt: Attempt, kind: HookKind, failed: bool) {
+    pub(super) fn record_reported_hook(
+        &mut self,
+        index: PodIndex,
+        attempt: Attempt,
+        kind: HookKind,
+        failed: bool,
+    ) {
         let Some(world) = self.pods.iter_mut().find(|world| world.index == Some(index)) else { return };
         // The report may be late: the next run of the container is not checked against it.
         if let Some(process) = world.alive.get_mut(&attempt) {

@@ -14,13 +14,13 @@ impl Sim {
     /// Sets the Node object, for this agent and the next ones.
     pub(crate) fn on(mut self, info: NodeInfo) -> Self {
         self.info = Some(info);
-        self.tell_node();
+        self.observe_node();
         self
     }
 
-    pub(super) fn tell_node(&mut self) {
+    pub(super) fn observe_node(&mut self) {
         if let Some(info) = self.info.clone() {
-            self.tell(Observation::Node(Box::new(info)));
+            self.observe(Observation::Node(Box::new(info)));
         }
     }
 

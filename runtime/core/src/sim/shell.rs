@@ -94,7 +94,7 @@ impl Sim {
     }
 
     /// The state of a pod that a starting agent finds, as in `engine/recover.rs`.
-    pub(super) fn look(&mut self, place: usize) -> Found {
+    pub(super) fn find(&mut self, place: usize) -> Found {
         let pod = &mut self.pods[place];
         let is_made = pod.sandbox == WorldSandbox::Made;
         let over = pod.over.iter().cloned();
@@ -142,7 +142,7 @@ impl Sim {
     }
 
     /// The status of each pod that is shown.
-    pub(super) fn look_at_shown(&self) -> Vec<Shown> {
+    pub(super) fn shown_statuses(&self) -> Vec<Shown> {
         let shown = |world: &super::WorldPod| {
             let index = self.node.index_of(&world.pod.uid)?;
             let is_news_of_it = |happening: &Happening| match happening {
@@ -151,11 +151,11 @@ impl Sim {
                 | Happening::SandboxGone(uid, _)
                 | Happening::Written(uid, ..)
                 | Happening::Erased(uid, _) => *uid == world.pod.uid,
-                Happening::ToldOf(of, seen) => {
+                Happening::ObservedOf(of, seen) => {
                     let counts = !matches!(seen, PodObservation::Probed { .. });
                     *of == index && counts
                 }
-                Happening::Ended(..) | Happening::Told(_) => false,
+                Happening::Ended(..) | Happening::Observed(_) => false,
             };
             let is_interrupted = self.node.pod(index).is_some_and(PodState::is_interrupted);
             let is_up_to_date = !self.queue.values().any(is_news_of_it);

@@ -33,7 +33,7 @@ impl Sim {
         }
         world.pod = pod.into();
         let pod = world.pod.clone();
-        self.tell(Observation::Wanted { pod, record: None, status: None });
+        self.observe(Observation::Wanted { pod, record: None, status: None });
     }
 
     /// Loads an image, like `image load`.

@@ -15,7 +15,7 @@ impl Sim {
         let Some(state) = self.node.pod(index) else {
             // The last events of a pod are emitted after it was dropped.
             let Action::Emit(event) = action else { panic!("{action:?} of a pod that is not here") };
-            return self.tell_event(&event);
+            return self.record_event(&event);
         };
         let (pod, uid) = (state.pod().clone(), state.pod().uid.clone());
         let name = |container: ContainerIndex| pod.spec.container(container).name.clone();
@@ -192,12 +192,12 @@ impl Sim {
                 if event.reason == "Preempting" {
                     self.check_preemption(&pod);
                 }
-                self.tell_event(&event);
+                self.record_event(&event);
             }
         }
     }
 
-    fn tell_event(&mut self, event: &Event) {
+    fn record_event(&mut self, event: &Event) {
         let kind = if event.warning { "Warning" } else { "Normal" };
         assert_eq!(event.warning, restarts::is_warning(event), "the type of {event:?}");
         let _ = writeln!(self.log, "{} {kind} {}", stamp(self.now), event.reason);
@@ -240,7 +240,7 @@ impl Sim {
     /// Lets a queued event happen.
     pub(super) fn happen(&mut self, happening: Happening) {
         match happening {
-            Happening::Told(seen) => {
+            Happening::Observed(seen) => {
                 self.down |= matches!(seen, Observation::Shutdown(_));
                 if let Observation::ShutdownCancelled = seen {
                     self.down = false;
@@ -248,9 +248,9 @@ impl Sim {
                     // failed.
                     self.pods.iter_mut().for_each(|world| world.restarts.resume());
                 }
-                self.tell(seen);
+                self.observe(seen);
             }
-            Happening::ToldOf(index, seen) => {
+            Happening::ObservedOf(index, seen) => {
                 if let PodObservation::Probed { attempt, kind, ref result } = seen {
                     if let Some(world) = self.pods.iter_mut().find(|world| world.index == Some(index)) {
                         world.order.probed(attempt, kind, result);
@@ -258,7 +258,7 @@ impl Sim {
                     self.probes_in_flight.retain(|asked| *asked != (index, attempt, kind));
                 }
                 if let PodObservation::Hooked { attempt, kind, ref failure } = seen {
-                    self.hook_was_told(index, attempt, kind, failure.is_some());
+                    self.record_reported_hook(index, attempt, kind, failure.is_some());
                 }
                 if let PodObservation::StartFailed { attempt, failure } = &seen
                     && failure.reason == StartFailureReason::RunContainerError
@@ -271,7 +271,7 @@ impl Sim {
                 {
                     world.save_in_flight = false;
                 }
-                self.tell(Observation::Of(index, seen));
+                self.observe(Observation::Of(index, seen));
             }
             Happening::Executed(uid, index, attempt) => {
                 let now = self.now;
@@ -287,7 +287,7 @@ impl Sim {
                     Fate::Runs | Fate::IgnoresTerm | Fate::FailsToStart(_) => {}
                 }
                 let container = Box::new(started_for(now, attempt, image));
-                self.tell_of(index, PodObservation::Started { attempt, container });
+                self.observe_of(index, PodObservation::Started { attempt, container });
             }
             Happening::Ended(uid, attempt, code, oom_killed) => {
                 let now = self.now;
@@ -327,14 +327,14 @@ impl Sim {
                     health: Health::default(),
                 });
                 if let Some(index) = index {
-                    self.tell_of(index, PodObservation::Exited { attempt, exit: Box::new(exit) });
+                    self.observe_of(index, PodObservation::Exited { attempt, exit: Box::new(exit) });
                 }
             }
             Happening::SandboxMade(uid, index) => {
                 let ip = Some([10, 85, 0, 2].into());
                 let now = self.now;
                 self.of(&uid).made_at = now;
-                self.tell_of(index, PodObservation::SandboxReady { ip, at: self.now });
+                self.observe_of(index, PodObservation::SandboxReady { ip, at: self.now });
             }
             Happening::SandboxGone(uid, index) => {
                 let world = self.of(&uid);
@@ -343,16 +343,16 @@ impl Sim {
                 world.restarts.sandbox_gone();
                 world.over.clear();
                 world.shell.remove_directory();
-                self.tell_of(index, PodObservation::SandboxRemoved);
+                self.observe_of(index, PodObservation::SandboxRemoved);
             }
             Happening::Written(uid, index, generation, record) => {
                 self.write(&uid, &record);
                 self.of(&uid).save_in_flight = false;
-                self.tell_of(index, PodObservation::Saved { generation });
+                self.observe_of(index, PodObservation::Saved { generation });
             }
             Happening::Erased(uid, index) => {
                 self.erase(&uid);
-                self.tell_of(index, PodObservation::Forgotten);
+                self.observe_of(index, PodObservation::Forgotten);
             }
         }
     }

@@ -1,5 +1,4 @@
-//! Entries of the ring as people read them: whom each is about, by the name that they
-//! know, and what took place in the words of the core.
+//! The entries of the ring in a form for people: the name of the pod, and the observation or action.
 
 use std::fmt;
 
@@ -8,7 +7,7 @@ use crate::facts::{Action, Attempt, Observation, PodIndex, PodObservation, Probe
 use crate::spec::{self, Pod};
 use crate::time::Instant;
 
-/// What people call a pod and its containers.
+/// The names of a pod and its containers.
 #[derive(Debug)]
 pub(super) struct Names {
     /// `default/web`.
@@ -16,7 +15,7 @@ pub(super) struct Names {
     containers: Vec<String>,
 }
 
-/// As people read it: seconds since the boot, whom it is about, and what took place.
+/// The entry for people: the seconds since the boot, the name of the pod, and the observation or action.
 impl fmt::Display for Line {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{:>7}.{:03} ", self.at.0 / 1_000_000_000, millis(self.at))?;
