@@ -35,7 +35,7 @@ use nix::sys::inotify::{AddWatchFlags, InitFlags, Inotify};
 use smol::{Async, Timer};
 
 pub use self::devices::try_filter as try_device_filter;
-use self::hierarchy::{Controller, Hierarchies, Home};
+use self::hierarchy::{Controller, ControllerHierarchy, Hierarchies};
 pub use self::limits::ContainerLimits;
 pub use self::limits::memory_of;
 use self::limits::{MIN_SHARES, Target};
@@ -113,7 +113,7 @@ impl Cgroups {
         for relative in [&cgroups.parent, &cgroups.kubepods()] {
             Target::new(&cgroups.hierarchies, relative).set_shares(cpus * 1024)?;
         }
-        Target::new(&cgroups.hierarchies, &cgroups.kubepods()).leave_processes()?;
+        Target::new(&cgroups.hierarchies, &cgroups.kubepods()).limit_pods_processes()?;
         log::info!("cgroups: {}", cgroups.hierarchies);
         Ok(cgroups)
     }
@@ -121,7 +121,7 @@ impl Cgroups {
     /// Limits the memory of all pods together, including their memory file systems and shared memory: the
     /// kubelet's `enforceNodeAllocatable: [pods]`. Does nothing without a memory controller.
     pub fn limit_memory(&self, bytes: u64) -> Result<(), CgroupError> {
-        Target::new(&self.hierarchies, &self.kubepods()).leave_memory(bytes)
+        Target::new(&self.hierarchies, &self.kubepods()).limit_pods_memory(bytes)
     }
 
     /// Makes the cgroup of the supervisor of the pod `uid`, which is outside of the pod's cgroup and of the
@@ -259,7 +259,7 @@ impl Cgroups {
                 tree::make(&directory)?;
             }
         }
-        if let Home::V1(mount) = self.hierarchies.home(Controller::Memory) {
+        if let ControllerHierarchy::V1(mount) = self.hierarchies.hierarchy_of(Controller::Memory) {
             // Before Linux 5.11 a v1 limit applies to child cgroups only if this is enabled before there are
             // any; later kernels always do so, and may refuse the write.
             let path = mount.join(&self.parent).join("memory.use_hierarchy");
@@ -444,10 +444,10 @@ impl Leaf {
         if limits.all_devices {
             return Ok(());
         }
-        match self.hierarchies.home(Controller::Devices) {
-            Home::V1(mount) => devices::filter_v1(&mount.join(&self.relative)),
+        match self.hierarchies.hierarchy_of(Controller::Devices) {
+            ControllerHierarchy::V1(mount) => devices::filter_v1(&mount.join(&self.relative)),
             // v2 has no such controller: it filters devices by a program, which needs none.
-            Home::V2 | Home::Missing => devices::filter_v2(&self.unified()),
+            ControllerHierarchy::V2 | ControllerHierarchy::Missing => devices::filter_v2(&self.unified()),
         }
     }
 
@@ -554,7 +554,7 @@ pub enum CgroupError {
         option: &'static str,
     },
     /// The kernel reports another value than the one that was written.
-    NotTaken {
+    NotApplied {
         /// The cgroup.
         path: PathBuf,
         /// The name of the limit.
@@ -601,7 +601,7 @@ impl CgroupError {
             CgroupError::NoUnified
             | CgroupError::Uid { .. }
             | CgroupError::Missing { .. }
-            | CgroupError::NotTaken { .. } => false,
+            | CgroupError::NotApplied { .. } => false,
         }
     }
 
@@ -621,7 +621,7 @@ impl CgroupError {
             CgroupError::NoUnified
             | CgroupError::Uid { .. }
             | CgroupError::Missing { .. }
-            | CgroupError::NotTaken { .. }
+            | CgroupError::NotApplied { .. }
             | CgroupError::DeviceFilter { .. } => None,
         }
     }
@@ -646,7 +646,7 @@ impl fmt::Display for CgroupError {
                     "set {limit}: the kernel cannot ({option}), or its controller is not mounted or not delegated; remove the limit or change the kernel"
                 )
             }
-            CgroupError::NotTaken { path, limit, wanted, found } => {
+            CgroupError::NotApplied { path, limit, wanted, found } => {
                 write!(f, "set the {limit} of {}: wrote {wanted}, but the kernel has {found}", path.display())
             }
             CgroupError::DeviceFilter { path, .. } => {
@@ -664,7 +664,7 @@ impl std::error::Error for CgroupError {
             CgroupError::NoUnified
             | CgroupError::Uid { .. }
             | CgroupError::Missing { .. }
-            | CgroupError::NotTaken { .. } => None,
+            | CgroupError::NotApplied { .. } => None,
         }
     }
 }

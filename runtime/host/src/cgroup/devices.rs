@@ -73,7 +73,7 @@ pub(super) fn filter_v1(directory: &Path) -> Result<(), CgroupError> {
     }
     let found = devices.allowed_devices().map_err(failed())?.len();
     if found != RULES.len() {
-        return Err(CgroupError::NotTaken {
+        return Err(CgroupError::NotApplied {
             path: directory.to_owned(),
             limit: "device rules",
             wanted: RULES.len().to_string(),

@@ -44,7 +44,7 @@ impl Controller {
 
 /// The hierarchy that has a controller.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Home<'a> {
+pub(super) enum ControllerHierarchy<'a> {
     /// The v1 hierarchy mounted here.
     V1(&'a Path),
     /// The v2 hierarchy.
@@ -91,11 +91,11 @@ impl Hierarchies {
         Hierarchies { unified: unified.to_owned(), v2: controllers.to_vec(), v1: Vec::new() }
     }
 
-    pub(super) fn home(&self, controller: Controller) -> Home<'_> {
+    pub(super) fn hierarchy_of(&self, controller: Controller) -> ControllerHierarchy<'_> {
         match self.v1.iter().find(|(known, _)| *known == controller) {
-            Some((_, mount)) => Home::V1(mount),
-            None if self.v2.contains(&controller) => Home::V2,
-            None => Home::Missing,
+            Some((_, mount)) => ControllerHierarchy::V1(mount),
+            None if self.v2.contains(&controller) => ControllerHierarchy::V2,
+            None => ControllerHierarchy::Missing,
         }
     }
 
@@ -127,12 +127,14 @@ impl fmt::Display for Hierarchies {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "v2 at {}", self.unified.display())?;
         for controller in Controller::ALL {
-            match self.home(controller) {
-                Home::V1(mount) => write!(f, ", {} in v1 at {}", controller.name(), mount.display())?,
-                Home::V2 => write!(f, ", {} in v2", controller.name())?,
+            match self.hierarchy_of(controller) {
+                ControllerHierarchy::V1(mount) => {
+                    write!(f, ", {} in v1 at {}", controller.name(), mount.display())?
+                }
+                ControllerHierarchy::V2 => write!(f, ", {} in v2", controller.name())?,
                 // v2 filters devices by a program.
-                Home::Missing if controller == Controller::Devices => {}
-                Home::Missing => {
+                ControllerHierarchy::Missing if controller == Controller::Devices => {}
+                ControllerHierarchy::Missing => {
                     write!(
                         f,
                         ", no {} (the kernel needs {})",
@@ -222,9 +224,9 @@ mod tests {
             v1: vec![(Controller::Cpu, both.clone()), (Controller::Memory, both.clone())],
         };
         assert_eq!(hierarchies.mounts(), [Path::new("/c/u"), &both]);
-        assert_eq!(hierarchies.home(Controller::Memory), Home::V1(&both));
-        assert_eq!(hierarchies.home(Controller::Pids), Home::V2);
-        assert_eq!(hierarchies.home(Controller::Devices), Home::Missing);
+        assert_eq!(hierarchies.hierarchy_of(Controller::Memory), ControllerHierarchy::V1(&both));
+        assert_eq!(hierarchies.hierarchy_of(Controller::Pids), ControllerHierarchy::V2);
+        assert_eq!(hierarchies.hierarchy_of(Controller::Devices), ControllerHierarchy::Missing);
         assert_eq!(
             hierarchies.to_string(),
             "v2 at /c/u, cpu in v1 at /c/both, memory in v1 at /c/both, pids in v2"

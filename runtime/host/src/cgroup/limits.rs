@@ -12,7 +12,7 @@ use cgroups_rs::fs::memory::MemController;
 use cgroups_rs::fs::pid::PidController;
 
 use super::CgroupError;
-use super::hierarchy::{Controller, Hierarchies, Home};
+use super::hierarchy::{Controller, ControllerHierarchy, Hierarchies};
 use nodlet_core::spec::{ContainerIndex, Pod, QosClass, Quantity, ResourceRequirements};
 
 /// Shares of a container without a cpu request: the kernel's minimum.
@@ -139,10 +139,10 @@ impl<'a> Target<'a> {
 
     /// The cgroup's directory in the hierarchy of `controller`, and whether that is v2.
     fn directory(&self, controller: Controller) -> Option<(PathBuf, bool)> {
-        match self.hierarchies.home(controller) {
-            Home::V1(mount) => Some((mount.join(self.relative), false)),
-            Home::V2 => Some((self.hierarchies.unified.join(self.relative), true)),
-            Home::Missing => None,
+        match self.hierarchies.hierarchy_of(controller) {
+            ControllerHierarchy::V1(mount) => Some((mount.join(self.relative), false)),
+            ControllerHierarchy::V2 => Some((self.hierarchies.unified.join(self.relative), true)),
+            ControllerHierarchy::Missing => None,
         }
     }
 
@@ -174,7 +174,7 @@ impl<'a> Target<'a> {
         let cpu = CpuController::new(directory.clone(), directory.clone(), v2);
         cpu.set_shares(value).map_err(CgroupError::library("set the cpu shares of", &directory))?;
         let found = cpu.shares().map_err(CgroupError::library("read the cpu shares of", &directory))?;
-        taken(&directory, "cpu shares", value, found)
+        check_applied(&directory, "cpu shares", value, found)
     }
 
     /// The shares that [`Target::set_shares`] set; `None` if the cgroup does not exist.
@@ -193,7 +193,7 @@ impl<'a> Target<'a> {
         let cpu = CpuController::new(directory.clone(), directory.clone(), v2);
         cpu.set_cfs_quota(quota).map_err(CgroupError::library("set the cpu limit of", &directory))?;
         let found = cpu.cfs_quota().map_err(CgroupError::library("read the cpu limit of", &directory))?;
-        taken(&directory, "cpu quota", quota, found)
+        check_applied(&directory, "cpu quota", quota, found)
     }
 
     /// Writes a cpu limit that this cgroup has had before, and may have lost.
@@ -223,7 +223,7 @@ impl<'a> Target<'a> {
         if limit.abs_diff(found) < LARGEST_PAGE || limit.min(found) > NO_LIMIT {
             return Ok(());
         }
-        taken(&directory, "memory limit", limit, found)
+        check_applied(&directory, "memory limit", limit, found)
     }
 
     /// Makes an out-of-memory kill end all processes of the cgroup, if the kernel can (v2): half a container
@@ -248,7 +248,7 @@ impl<'a> Target<'a> {
     }
 
     /// Limits the processes and threads of all pods together, if the kernel can.
-    pub(super) fn leave_processes(&self) -> Result<(), CgroupError> {
+    pub(super) fn limit_pods_processes(&self) -> Result<(), CgroupError> {
         match self.available_processes() {
             Some(all) => self.set_pids(all / 10 * PODS_TENTHS),
             None => Ok(()),
@@ -256,7 +256,7 @@ impl<'a> Target<'a> {
     }
 
     /// Limits the memory of all pods together, if the kernel can.
-    pub(super) fn leave_memory(&self, limit: u64) -> Result<(), CgroupError> {
+    pub(super) fn limit_pods_memory(&self, limit: u64) -> Result<(), CgroupError> {
         match self.directory(Controller::Memory) {
             Some(_) => self.set_memory(limit),
             None => Ok(()),
@@ -287,7 +287,7 @@ impl<'a> Target<'a> {
             .map_err(CgroupError::library("set the limit of processes of", &directory))?;
         let found =
             pids.get_pid_max().map_err(CgroupError::library("read the limit of processes of", &directory))?;
-        taken(&directory, "limit of processes", wanted, found)
+        check_applied(&directory, "limit of processes", wanted, found)
     }
 
     /// How many processes of the cgroup the kernel killed because memory was short. 0 without the controller,
@@ -331,7 +331,7 @@ const LARGEST_PAGE: u64 = 64 << 10;
 /// More than any machine has: the kernel treats it as no limit.
 const NO_LIMIT: u64 = 1 << 62;
 
-fn taken<T: PartialEq + ToString>(
+fn check_applied<T: PartialEq + ToString>(
     directory: &Path,
     limit: &'static str,
     wanted: T,
@@ -341,7 +341,7 @@ fn taken<T: PartialEq + ToString>(
         return Ok(());
     }
     let (wanted, found) = (wanted.to_string(), found.to_string());
-    Err(CgroupError::NotTaken { path: directory.to_owned(), limit, wanted, found })
+    Err(CgroupError::NotApplied { path: directory.to_owned(), limit, wanted, found })
 }
 
 /// The number after `key` in a file of lines `key number`.

@@ -60,7 +60,7 @@ fn choose_for(own: &Path, unified: &Path, paths: &Paths) -> Result<PathBuf, Cgro
         }
     };
     if recorded.as_ref() != Some(&place) {
-        write_down(&place, paths)?;
+        record_place(&place, paths)?;
     }
     Ok(place)
 }
@@ -74,12 +74,12 @@ pub(super) fn known(unified: &Path, paths: &Paths) -> PathBuf {
 /// The v2 cgroup in the text of /proc/PID/cgroup, relative to the top.
 fn of_process(text: &str) -> PathBuf {
     let path = text.lines().find_map(|line| line.strip_prefix("0::/"));
-    path.and_then(|path| inside(Path::new(path))).unwrap_or_default()
+    path.and_then(|path| checked_relative(Path::new(path))).unwrap_or_default()
 }
 
 /// The path, if it stays below its start: a process outside of this cgroup namespace has one that begins with
 /// `..`.
-fn inside(path: &Path) -> Option<PathBuf> {
+fn checked_relative(path: &Path) -> Option<PathBuf> {
     path.components().all(|part| matches!(part, Component::Normal(_))).then(|| path.to_owned())
 }
 
@@ -134,7 +134,7 @@ fn has_pods(directory: &Path) -> bool {
     ["supervisors", "kubepods"].iter().any(|part| tree::populated(&directory.join(part)).unwrap_or(true))
 }
 
-/// The place that [`write_down`] recorded. An invalid record counts as none, which means the top.
+/// The place that [`record_place`] recorded. An invalid record counts as none, which means the top.
 fn recorded(paths: &Paths) -> Option<PathBuf> {
     let path = paths.cgroup_place();
     let text = match fs::read_to_string(&path) {
@@ -146,7 +146,7 @@ fn recorded(paths: &Paths) -> Option<PathBuf> {
             return None;
         }
     };
-    let place = text.strip_suffix('\n').and_then(|text| inside(Path::new(text.strip_prefix('/')?)));
+    let place = text.strip_suffix('\n').and_then(|text| checked_relative(Path::new(text.strip_prefix('/')?)));
     if place.is_none() {
         log::warn!(
             "{} should name a cgroup, as /system.slice/nodlet.service, and has {text:?}",
@@ -158,7 +158,7 @@ fn recorded(paths: &Paths) -> Option<PathBuf> {
 
 /// Records the place in one line, in the format of /proc/PID/cgroup. This comes before any cgroup is made
 /// there, so that no pod lives where no later agent would look.
-fn write_down(place: &Path, paths: &Paths) -> Result<(), CgroupError> {
+fn record_place(place: &Path, paths: &Paths) -> Result<(), CgroupError> {
     let path = paths.cgroup_place();
     let new = path.with_extension("new");
     fs::write(&new, format!("/{}\n", place.display())).map_err(CgroupError::file("write", &new))?;

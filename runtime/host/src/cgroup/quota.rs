@@ -13,7 +13,7 @@ use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
-use super::hierarchy::{Controller, Hierarchies, Home};
+use super::hierarchy::{Controller, ControllerHierarchy, Hierarchies};
 use super::limits::write_if_there;
 use super::tree;
 
@@ -22,10 +22,10 @@ use super::tree;
 ///
 /// A failure is only logged: a slow kill is better than none.
 pub(super) fn lift(hierarchies: &Hierarchies, relative: &Path) {
-    let (mount, file, no_limit) = match hierarchies.home(Controller::Cpu) {
-        Home::V1(mount) => (mount, c"cpu.cfs_quota_us", "-1"),
-        Home::V2 => (hierarchies.unified.as_path(), c"cpu.max", "max"),
-        Home::Missing => return,
+    let (mount, file, no_limit) = match hierarchies.hierarchy_of(Controller::Cpu) {
+        ControllerHierarchy::V1(mount) => (mount, c"cpu.cfs_quota_us", "-1"),
+        ControllerHierarchy::V2 => (hierarchies.unified.as_path(), c"cpu.max", "max"),
+        ControllerHierarchy::Missing => return,
     };
     if let Some(pod) = relative.parent().filter(|above| is_pod(above)) {
         let file = mount.join(pod).join(OsStr::from_bytes(file.to_bytes()));

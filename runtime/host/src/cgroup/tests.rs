@@ -74,10 +74,10 @@ fn until(what: &str, mut condition: impl FnMut() -> bool) {
 
 /// The leaf's file in the hierarchy of `controller`.
 fn file(leaf: &Path, kernel: &Hierarchies, controller: Controller, v1: &str, v2: &str) -> PathBuf {
-    match kernel.home(controller) {
-        Home::V1(mount) => mount.join(leaf).join(v1),
-        Home::V2 => kernel.unified.join(leaf).join(v2),
-        Home::Missing => panic!("this machine has no {controller:?} controller"),
+    match kernel.hierarchy_of(controller) {
+        ControllerHierarchy::V1(mount) => mount.join(leaf).join(v1),
+        ControllerHierarchy::V2 => kernel.unified.join(leaf).join(v2),
+        ControllerHierarchy::Missing => panic!("this machine has no {controller:?} controller"),
     }
 }
 
@@ -436,7 +436,7 @@ fn want_of_memory_is_counted_at_the_leaf() {
     child.wait().unwrap();
     smol::block_on(cgroup.emptied());
     // With `memory.oom.group`, v2 counts the process that it chose a second time.
-    let as_one = matches!(scratch.kernel().home(Controller::Memory), Home::V2);
+    let as_one = matches!(scratch.kernel().hierarchy_of(Controller::Memory), ControllerHierarchy::V2);
     assert_eq!(leaf.oom_kills().unwrap(), if as_one { 2 } else { 1 });
 }
 

@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 use nix::errno::Errno;
 use nix::fcntl::{Flock, FlockArg};
 
-use super::hierarchy::{Controller, Hierarchies, Home};
+use super::hierarchy::{Controller, ControllerHierarchy, Hierarchies};
 use super::limits::Target;
 use super::{CgroupError, enable, place, tree};
 use crate::paths::Paths;
@@ -38,10 +38,10 @@ impl UnpackerCgroup {
         let hierarchies = machine.below(&place)?;
         let parent = super::name(paths);
         let relative = parent.join("unpacker");
-        let (mount, v2) = match hierarchies.home(Controller::Memory) {
-            Home::V1(mount) => (mount, false),
-            Home::V2 => (hierarchies.unified.as_path(), true),
-            Home::Missing => {
+        let (mount, v2) = match hierarchies.hierarchy_of(Controller::Memory) {
+            ControllerHierarchy::V1(mount) => (mount, false),
+            ControllerHierarchy::V2 => (hierarchies.unified.as_path(), true),
+            ControllerHierarchy::Missing => {
                 return Err(CgroupError::Missing {
                     limit: "a memory limit",
                     option: Controller::Memory.kernel_option(),
