@@ -15,7 +15,7 @@ use nodlet_core::time::Instant;
 use nodlet_host::cgroup::PodCgroup;
 use nodlet_host::volume;
 use nodlet_registry::Wanted;
-use nodlet_supervisor::LAST_WORDS;
+use nodlet_supervisor::END_REASON_FILE;
 use nodlet_supervisor::client::{self, Supervisor, SupervisorError, SupervisorEvent, SupervisorState};
 
 use super::run::{self, Run};
@@ -276,7 +276,7 @@ fn report_loss(shell: &Shell, pod: PodIndex, error: &dyn std::error::Error) {
     let Some(wanted) = shell.wanted(pod) else { return };
     let (namespace, name) = (&wanted.pod.namespace, &wanted.pod.name);
     log::error!("lost the supervisor of {namespace}/{name}: {error}; its containers go with it");
-    if let Ok(words) = std::fs::read_to_string(shell.paths.run_pod(&wanted.pod.uid.0).join(LAST_WORDS)) {
+    if let Ok(words) = std::fs::read_to_string(shell.paths.run_pod(&wanted.pod.uid.0).join(END_REASON_FILE)) {
         log::error!("its last words: {}", words.trim());
     }
 }

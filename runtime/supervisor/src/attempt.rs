@@ -1,8 +1,8 @@
 //! One run of one container, from the fork of its start helper until its cgroup is empty.
 //!
 //! ```text
-//! Starting ──► Running ──► Exited ──► Over        news: Started, Exited
-//!     └──────► Failing ──────────────► Failed     news: StartFailed
+//! Starting ──► Running ──► Exited ──► Over        reports: Started, Exited
+//!     └──────► Failing ──────────────► Failed     report: StartFailed
 //! ```
 //! `Exited` and `Failing` wait for the cgroup: an attempt is over when its last process has ended, not its
 //! first. If a start fails although its process has been executed (its helper was killed in between), it
@@ -73,7 +73,7 @@ pub(super) enum State {
 
 /// The connected agent's knowledge of an attempt.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Told {
+pub(super) struct Reported {
     pub(super) starting: bool,
     pub(super) started: bool,
     pub(super) ended: bool,
@@ -98,7 +98,7 @@ pub(super) struct Attempt {
     pub(super) termination_message: Option<TerminationMessage>,
     /// Names of the layers of the container's root file system.
     pub(super) layers: Vec<String>,
-    pub(super) told: Told,
+    pub(super) reported: Reported,
 }
 
 impl Attempt {

@@ -22,7 +22,7 @@ use serde::Serialize;
 use smol::Async;
 
 use super::ExitRecord;
-use super::protocol::{self, News, Request, VERSION, cut};
+use super::protocol::{self, Report, Request, VERSION, cut};
 use super::sys::{self, MountAttributes, Parent};
 use nodlet_core::facts::User;
 use nodlet_core::time::Instant;
@@ -46,7 +46,7 @@ pub enum SupervisorError {
     Execute(io::Error),
     /// A request could not be sent.
     Send(io::Error),
-    /// News could not be received.
+    /// A report could not be received.
     Receive(io::Error),
     /// The supervisor is dead, and its containers with it.
     Died,
@@ -296,26 +296,26 @@ impl Supervisor {
         let mut state = SupervisorState::default();
         let mut greeted = false;
         loop {
-            let (news, descriptors) = self.receive().await?;
-            match news {
-                News::Hello { version, .. } if version != VERSION => {
+            let (report, descriptors) = self.receive().await?;
+            match report {
+                Report::Hello { version, .. } if version != VERSION => {
                     return Err(SupervisorError::Version { theirs: version });
                 }
-                News::Hello { pid, .. } => (state.pid, greeted) = (pid, true),
-                News::HelloEnd if greeted => return Ok(state),
+                Report::Hello { pid, .. } => (state.pid, greeted) = (pid, true),
+                Report::HelloEnd if greeted => return Ok(state),
                 // The end of an earlier greeting that was not read completely.
-                News::HelloEnd => {}
-                News::Starting { container, number } => {
+                Report::HelloEnd => {}
+                Report::Starting { container, number } => {
                     state.starting.push((container.as_str().to_owned(), number));
                 }
-                News::Layer { name } => {
+                Report::Layer { name } => {
                     if let Some(mount) = descriptors.into_iter().next() {
                         layer(name.as_str(), mount);
                     }
                 }
-                news => {
-                    // News from before the greeting is reported again.
-                    if let (true, Some(event)) = (greeted, self.event(news, descriptors)?) {
+                report => {
+                    // Reports from before the greeting are sent again.
+                    if let (true, Some(event)) = (greeted, self.event(report, descriptors)?) {
                         state.events.push(event);
                     }
                 }
@@ -394,17 +394,17 @@ impl Supervisor {
     pub async fn reexec(&self, exe: BorrowedFd<'_>) -> Result<(), SupervisorError> {
         self.send(&Request::Reexec, &[exe])?;
         loop {
-            let (news, descriptors) = self.receive().await?;
-            match news {
-                News::Hello { .. } => return Ok(()),
-                News::ReexecFailed { message } if message == protocol::BUSY => {
+            let (report, descriptors) = self.receive().await?;
+            match report {
+                Report::Hello { .. } => return Ok(()),
+                Report::ReexecFailed { message } if message == protocol::BUSY => {
                     return Err(SupervisorError::Busy);
                 }
-                News::ReexecFailed { message } => {
+                Report::ReexecFailed { message } => {
                     return Err(SupervisorError::Reexec { message: message.as_str().to_owned() });
                 }
-                news => {
-                    let event = self.event(news, descriptors)?;
+                report => {
+                    let event = self.event(report, descriptors)?;
                     self.early.borrow_mut().extend(event);
                 }
             }
@@ -418,11 +418,11 @@ impl Supervisor {
                 return Ok(event);
             }
             let event = match self.receive().await? {
-                (News::Exited { container, number }, _) => {
+                (Report::Exited { container, number }, _) => {
                     let exit = ExitRecord::read_in_time(&self.dir, &container, number).await;
                     Some(SupervisorEvent::Exited { container: container.as_str().to_owned(), number, exit })
                 }
-                (news, descriptors) => self.event(news, descriptors)?,
+                (report, descriptors) => self.event(report, descriptors)?,
             };
             if let Some(event) = event {
                 return Ok(event);
@@ -450,9 +450,9 @@ impl Supervisor {
         self.send(request, &all)
     }
 
-    async fn receive(&self) -> Result<(News, Vec<OwnedFd>), SupervisorError> {
+    async fn receive(&self) -> Result<(Report, Vec<OwnedFd>), SupervisorError> {
         match self.socket.read_with(|socket| protocol::receive(socket.as_fd())).await {
-            Ok(Some(news)) => Ok(news),
+            Ok(Some(report)) => Ok(report),
             Ok(None) => Err(SupervisorError::Died),
             Err(error) if error.kind() == io::ErrorKind::ConnectionReset => Err(SupervisorError::Died),
             Err(error) => Err(SupervisorError::Receive(error)),
@@ -461,43 +461,43 @@ impl Supervisor {
 
     fn event(
         &self,
-        news: News,
+        report: Report,
         descriptors: Vec<OwnedFd>,
     ) -> Result<Option<SupervisorEvent>, SupervisorError> {
         let descriptor = descriptors.into_iter().next();
         let text = |message: protocol::Message| message.as_str().to_owned();
-        Ok(Some(match news {
-            News::SandboxReady { at } => SupervisorEvent::SandboxReady { at },
-            News::SandboxFailed { message } => SupervisorEvent::SandboxFailed { message: text(message) },
-            News::Started { container, number, pid, at, uid, gid, groups } => {
+        Ok(Some(match report {
+            Report::SandboxReady { at } => SupervisorEvent::SandboxReady { at },
+            Report::SandboxFailed { message } => SupervisorEvent::SandboxFailed { message: text(message) },
+            Report::Started { container, number, pid, at, uid, gid, groups } => {
                 let user = User { uid, gid, supplemental_groups: groups.to_vec() };
                 let process = StartedProcess { pid, pidfd: descriptor, at, user };
                 SupervisorEvent::Started { container: container.as_str().to_owned(), number, process }
             }
-            News::StartFailed { container, number, run, message } => SupervisorEvent::StartFailed {
+            Report::StartFailed { container, number, run, message } => SupervisorEvent::StartFailed {
                 container: container.as_str().to_owned(),
                 number,
                 at: if run { StartFailedAt::Run } else { StartFailedAt::Create },
                 message: text(message),
             },
-            News::Exited { container, number } => {
+            Report::Exited { container, number } => {
                 let exit = ExitRecord::read(&self.dir, &container, number);
                 let exit = exit.map_err(SupervisorError::Receive)?;
                 SupervisorEvent::Exited { container: container.as_str().to_owned(), number, exit }
             }
-            News::ExecStarted { id, pid } => SupervisorEvent::ExecStarted { id, pid, terminal: descriptor },
-            News::ExecFailed { id, message } => SupervisorEvent::ExecFailed { id, message: text(message) },
-            News::Attached { id } => SupervisorEvent::Attached { id, terminal: descriptor },
-            News::AttachFailed { id, message } => {
+            Report::ExecStarted { id, pid } => SupervisorEvent::ExecStarted { id, pid, terminal: descriptor },
+            Report::ExecFailed { id, message } => SupervisorEvent::ExecFailed { id, message: text(message) },
+            Report::Attached { id } => SupervisorEvent::Attached { id, terminal: descriptor },
+            Report::AttachFailed { id, message } => {
                 SupervisorEvent::AttachFailed { id, message: text(message) }
             }
-            News::ExecExited { id, code } => SupervisorEvent::ExecExited { id, code },
+            Report::ExecExited { id, code } => SupervisorEvent::ExecExited { id, code },
             // Answers that are not waited for any more.
-            News::Hello { .. }
-            | News::HelloEnd
-            | News::Starting { .. }
-            | News::Layer { .. }
-            | News::ReexecFailed { .. } => return Ok(None),
+            Report::Hello { .. }
+            | Report::HelloEnd
+            | Report::Starting { .. }
+            | Report::Layer { .. }
+            | Report::ReexecFailed { .. } => return Ok(None),
         }))
     }
 }

@@ -29,10 +29,10 @@ const PIECE: usize = 4096;
 const PROMPT: usize = 256;
 
 /// Upper bound of the output that is kept for the first client: as much as its pipe accepts at once.
-const EARLY: usize = 64 * 1024;
+const MAX_EARLY_OUTPUT: usize = 64 * 1024;
 
 /// How many pieces are passed on before the rest of the pod has its turn.
-const PIECES: usize = 16;
+const PIECES_AT_ONCE: usize = 16;
 
 /// One client's ends of its pipes.
 struct Client {
@@ -49,7 +49,7 @@ struct Output {
 
 /// The output that a container has written before the first client attached.
 #[derive(Clone, Default, Serialize, Deserialize)]
-struct Early {
+struct EarlyOutput {
     /// The kept output: stdout, stderr; both are empty if the output exceeded the limit.
     outputs: [Vec<u8>; 2],
     /// The number of bytes that are not kept.
@@ -69,7 +69,7 @@ pub(super) struct Console {
     /// waiting shell would see nothing.
     prompt: Vec<u8>,
     /// The early output; `None` without input, and after the first client has received it.
-    early: Option<Early>,
+    early: Option<EarlyOutput>,
     clients: Vec<Client>,
 }
 
@@ -83,7 +83,7 @@ pub(super) struct SavedConsole {
     #[serde(default)]
     prompt: Vec<u8>,
     #[serde(default)]
-    early: Option<Early>,
+    early: Option<EarlyOutput>,
     clients: Vec<SavedClient>,
 }
 
@@ -97,7 +97,7 @@ struct SavedClient {
 impl Console {
     /// The console of a container that is about to start. A terminal is set later.
     pub(super) fn new(stdin: Option<OwnedFd>, stdin_once: bool, tty: bool) -> Console {
-        let early = stdin.as_ref().map(|_| Early::default());
+        let early = stdin.as_ref().map(|_| EarlyOutput::default());
         Console { stdin, stdin_once, tty, early, ..Console::default() }
     }
 
@@ -108,7 +108,7 @@ impl Console {
     /// Sets the master of the container's terminal, if the container reads from it.
     pub(super) fn set_stdin(&mut self, terminal: OwnedFd) {
         self.stdin = Some(terminal);
-        self.early = Some(Early::default());
+        self.early = Some(EarlyOutput::default());
     }
 
     /// Adds a client. `open` says which outputs have not ended.
@@ -161,7 +161,7 @@ impl Console {
 
     /// Passes input on, and removes clients that are gone.
     pub(super) fn pump(&mut self) {
-        for _ in 0..PIECES {
+        for _ in 0..PIECES_AT_ONCE {
             if !self.flush() || !self.fetch() {
                 break;
             }
@@ -315,11 +315,11 @@ impl SavedConsole {
     }
 }
 
-impl Early {
+impl EarlyOutput {
     /// Keeps all of the output or none: the beginning of a long output does not help a late client.
     fn keep(&mut self, at: usize, bytes: &[u8]) {
         let kept: usize = self.outputs.iter().map(Vec::len).sum();
-        if self.skipped == [0, 0] && kept + bytes.len() <= EARLY {
+        if self.skipped == [0, 0] && kept + bytes.len() <= MAX_EARLY_OUTPUT {
             return self.outputs[at].extend_from_slice(bytes);
         }
         for (skipped, output) in self.skipped.iter_mut().zip(&mut self.outputs) {
@@ -331,14 +331,14 @@ impl Early {
 
 impl Client {
     /// Shows the client the early output; `false` if it only gets a notice of the skipped bytes.
-    fn catch_up(&mut self, early: &Early) -> bool {
+    fn catch_up(&mut self, early: &EarlyOutput) -> bool {
         for at in 0..2 {
             self.show(at, &early.outputs[at]);
             if let Some(output) = &mut self.outputs[at] {
                 output.skipped += early.skipped[at];
             }
             // The container may wait for this client, and write nothing until then.
-            self.confess(at);
+            self.write_skip_notice(at);
         }
         early.skipped == [0, 0]
     }
@@ -346,7 +346,7 @@ impl Client {
     /// Records which outputs of the container have not ended.
     fn end(&mut self, open: [bool; 2]) {
         for at in (0..2).filter(|at| !open[*at]) {
-            self.confess_in_the_end(at);
+            self.write_final_skip_notice(at);
         }
         let wanted = are_wanted(open);
         for at in (0..2).filter(|at| !wanted[*at]) {
@@ -364,7 +364,7 @@ impl Client {
         if output.skipped > 0 && !is_half_empty(output.pipe.as_fd()) {
             return self.skip(at, bytes);
         }
-        if !self.confess(at) {
+        if !self.write_skip_notice(at) {
             return self.skip(at, bytes);
         }
         let Some(output) = &mut self.outputs[at] else { return };
@@ -390,7 +390,7 @@ impl Client {
 
     /// Writes a notice of the bytes skipped of an output: to stderr, if that is a stream of its own. `false`
     /// if there is no room for the notice.
-    fn confess(&mut self, at: usize) -> bool {
+    fn write_skip_notice(&mut self, at: usize) -> bool {
         let skipped = self.outputs[at].as_ref().map_or(0, |output| output.skipped);
         if skipped == 0 {
             return true;
@@ -410,14 +410,14 @@ impl Client {
         true
     }
 
-    /// Like [`Client::confess`], but enlarges the pipe if necessary, since there is no later moment.
-    fn confess_in_the_end(&mut self, at: usize) {
-        if !self.confess(at)
+    /// Like [`Client::write_skip_notice`], but enlarges the pipe if necessary, since there is no later moment.
+    fn write_final_skip_notice(&mut self, at: usize) {
+        if !self.write_skip_notice(at)
             && let Some(pipe) = self.notices().map(AsRawFd::as_raw_fd)
         {
             let size = fcntl(pipe, FcntlArg::F_GETPIPE_SZ).unwrap_or(0);
             let _ = fcntl(pipe, FcntlArg::F_SETPIPE_SZ(size * 2));
-            self.confess(at);
+            self.write_skip_notice(at);
         }
     }
 

@@ -108,7 +108,7 @@ impl Enter<'_> {
         let execute = Execute::with_args(&process, &config.args, &self.user.home);
         change_directory(&process.cwd)
             .map_err(|error| format!("exec: chdir to {}: {error}", process.cwd.display()))?;
-        self.take_identity(&process).map_err(step("become the container's user"))?;
+        self.apply_identity(&process).map_err(step("become the container's user"))?;
         let mut keep = vec![self.status.as_raw_fd()];
         keep.extend(master.iter().chain(&slave).map(|end| end.as_raw_fd()));
         sys::close_all_but(&keep);
@@ -129,7 +129,7 @@ impl Enter<'_> {
             .map_err(step("report the process"))
     }
 
-    fn take_identity(&self, process: &ProcessConfig) -> io::Result<()> {
+    fn apply_identity(&self, process: &ProcessConfig) -> io::Result<()> {
         let wanted = sys::own_capabilities(capability_bits(&process.capabilities))?;
         for number in (0..64).filter(|number| wanted & (1 << number) == 0) {
             match sys::drop_from_bounding_set(number) {
@@ -176,7 +176,7 @@ struct ContainerToEnter {
 /// Makes the calling process a session leader with this terminal, if there is one.
 pub(super) fn start_session(terminal: Option<&OwnedFd>) -> io::Result<()> {
     let _ = nix::unistd::setsid();
-    terminal.map_or(Ok(()), |slave| take_terminal(slave.as_fd()))
+    terminal.map_or(Ok(()), |slave| attach_terminal(slave.as_fd()))
 }
 
 /// Opens a terminal of the container's own /dev/pts and returns master and slave. The slave belongs to
@@ -221,7 +221,7 @@ pub(super) fn open_terminal(user: Option<&User>, size: Option<(u16, u16)>) -> io
 
 /// Makes `slave` the three standard streams of the calling process, which leads a session, and the terminal
 /// of that session.
-pub(super) fn take_terminal(slave: BorrowedFd) -> io::Result<()> {
+pub(super) fn attach_terminal(slave: BorrowedFd) -> io::Result<()> {
     for number in 0..3 {
         nix::unistd::dup2(slave.as_raw_fd(), number)?;
     }
@@ -243,16 +243,16 @@ pub(super) struct Exec {
     pub(super) events: Option<File>,
     pub(super) state: ExecState,
     /// Whether the connected agent knows that the process runs.
-    pub(super) started_told: bool,
+    pub(super) started_reported: bool,
     /// Whether the connected agent knows how the process ended.
-    pub(super) ended_told: bool,
+    pub(super) ended_reported: bool,
     /// How often its remaining descendants may still be moved to the container's cgroup.
     pub(super) moves: u8,
 }
 
 /// The limit of [`Exec::moves`]: moving costs the kernel's time, and processes that fork without end are not
 /// moved.
-pub(super) const MOVES: u8 = 3;
+pub(super) const MAX_MOVES: u8 = 3;
 
 /// The state of an executed process.
 #[expect(clippy::large_enum_variant, reason = "a failure is rare, short-lived and of fixed capacity")]

@@ -169,7 +169,7 @@ fn words(error: Errno) -> String {
 }
 
 /// Resets signal settings that would be inherited: Rust ignores SIGPIPE, and the supervisor blocks SIGCHLD.
-/// Signals that the agent's caller ignores are reset earlier, by [`ignore_nothing`].
+/// Signals that the agent's caller ignores are reset earlier, by [`reset_ignored_signals`].
 fn reset_signals() {
     reset(libc::SIGPIPE);
     let empty = 0u64;
@@ -182,7 +182,7 @@ fn reset_signals() {
 
 /// Resets all signals that the supervisor's caller ignores, so that containers do not inherit that. The
 /// supervisor calls it first. SIGPIPE stays ignored, since the supervisor ignores it itself.
-pub(super) fn ignore_nothing() {
+pub(super) fn reset_ignored_signals() {
     (1..=64).filter(|number| *number != libc::SIGPIPE).for_each(reset);
 }
 

@@ -17,7 +17,7 @@ use nodlet_host::launch::TerminationMessage;
 const MAX_MESSAGE: u64 = 4096;
 
 /// The interval between tries to read a record after a shortage.
-const READ_AGAIN: Duration = Duration::from_secs(1);
+const RETRY_INTERVAL: Duration = Duration::from_secs(1);
 
 /// The exit record of an attempt.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -54,7 +54,7 @@ impl ExitRecord {
                 Ok(record) => return record,
                 Err(error) => {
                     log::error!("failed to read how {container}#{number} ended: {error}; trying again");
-                    smol::Timer::after(READ_AGAIN).await;
+                    smol::Timer::after(RETRY_INTERVAL).await;
                 }
             }
         }
@@ -64,16 +64,16 @@ impl ExitRecord {
     pub(super) fn write(&self, dir: &Path, container: &str, number: u32) -> io::Result<()> {
         let path = path(dir, container, number);
         let new = path.with_extension("new");
-        fs::create_dir_all(dir.join(EXITS))?;
+        fs::create_dir_all(dir.join(EXIT_DIRECTORY))?;
         File::create(&new)?.write_all(&serde_json::to_vec(self)?)?;
         fs::rename(new, path)
     }
 }
 
-const EXITS: &str = "exits";
+const EXIT_DIRECTORY: &str = "exits";
 
 fn path(dir: &Path, container: &str, number: u32) -> PathBuf {
-    dir.join(EXITS).join(format!("{container}_{number}"))
+    dir.join(EXIT_DIRECTORY).join(format!("{container}_{number}"))
 }
 
 pub(super) fn remove(dir: &Path, container: &str, number: u32) {

@@ -27,4 +27,4 @@ pub use exit::ExitRecord;
 pub use process::run;
 
 /// The file in a supervisor's directory with the reason of its end, if the supervisor could write it.
-pub const LAST_WORDS: &str = "last-words";
+pub const END_REASON_FILE: &str = "last-words";

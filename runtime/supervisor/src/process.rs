@@ -1,8 +1,8 @@
 //! The supervisor process: one thread, one poll, and no timer unless something is starting.
 //!
-//! The supervisor's whole state is in [`Process`]. News for the agent is derived from that state, so there is
-//! no queue. Forked helpers do everything that is slow or may die. Read next: `process/obey.rs`,
-//! `process/children.rs`, `process/tell.rs`, and `process/handover.rs` for how the supervisor replaces
+//! The supervisor's whole state is in [`Process`]. Reports to the agent are derived from that state, so there
+//! is no queue. Forked helpers do everything that is slow or may die. Read next: `process/requests.rs`,
+//! `process/children.rs`, `process/reports.rs`, and `process/handover.rs` for how the supervisor replaces
 //! itself.
 
 use std::collections::BTreeMap;
@@ -19,7 +19,7 @@ use nix::sys::signalfd::{SfdFlags, SignalFd};
 use nix::sys::socket::{self, SockFlag};
 use nix::unistd::Pid;
 
-use super::LAST_WORDS;
+use super::END_REASON_FILE;
 use super::attempt::{Attempt, State};
 use super::enter::{Exec, ExecState};
 use super::execute;
@@ -30,12 +30,12 @@ use super::sys;
 use nodlet_core::time::Instant;
 use nodlet_host::launch::SandboxConfig;
 
-use self::tell::Agent;
+use self::reports::Agent;
 
 mod children;
 mod handover;
-mod obey;
-mod tell;
+mod reports;
+mod requests;
 
 /// Upper bound of the attempts that are remembered until the agent forgets them: a pod's containers, each
 /// with some runs that an absent agent has not asked for yet.
@@ -88,7 +88,7 @@ struct Process {
 /// command line are in `handover.rs`.
 pub fn run(mut args: impl Iterator<Item = OsString>) -> ! {
     sys::set_name(c"nodlet:super");
-    execute::ignore_nothing();
+    execute::reset_ignored_signals();
     nix::sys::stat::umask(nix::sys::stat::Mode::from_bits_truncate(0o022));
     let descriptor =
         |arg: Option<OsString>| arg?.to_str()?.parse::<RawFd>().ok().filter(|fd| *fd > 2 && is_open(*fd));
@@ -128,11 +128,11 @@ fn blocked_signals() -> io::Result<SignalFd> {
 
 /// Installs a panic hook, since a helper that panics must not abort: the C library would send SIGABRT to the
 /// thread that it remembers, which is the supervisor's. And stderr may be a container's.
-fn hush_panics(dir: PathBuf) {
+fn install_panic_hook(dir: PathBuf) {
     let supervisor = std::process::id();
     std::panic::set_hook(Box::new(move |panic| {
         let text = format!("pid {} contradicted itself: {panic}\n", std::process::id());
-        let _ = fs::write(dir.join(LAST_WORDS), text);
+        let _ = fs::write(dir.join(END_REASON_FILE), text);
         if std::process::id() != supervisor {
             sys::exit_now(101);
         }
@@ -186,20 +186,21 @@ impl Process {
     }
 
     fn serve(&mut self) -> io::Result<()> {
-        hush_panics(self.dir.clone());
-        self.turn().inspect_err(|error| self.leave_word(&format!("it cannot wait any more: {error}")))
+        install_panic_hook(self.dir.clone());
+        self.run_loop()
+            .inspect_err(|error| self.write_end_reason(&format!("it cannot wait any more: {error}")))
     }
 
     /// Writes the reason of the supervisor's end to a file, for the agent's log.
-    fn leave_word(&self, why: &str) {
-        let _ = fs::write(self.dir.join(LAST_WORDS), why);
+    fn write_end_reason(&self, why: &str) {
+        let _ = fs::write(self.dir.join(END_REASON_FILE), why);
     }
 
-    fn turn(&mut self) -> io::Result<()> {
+    fn run_loop(&mut self) -> io::Result<()> {
         loop {
             self.reap();
             self.settle();
-            self.tell();
+            self.send_reports();
             // State that has been reported need not be kept.
             self.settle();
             // A sandbox helper that undoes its steps reports that, so the supervisor waits for it.
@@ -232,7 +233,7 @@ impl Process {
         if let Some(agent) = &self.agent {
             let mut events = PollFlags::empty();
             events.set(PollFlags::POLLIN, agent.may_ask());
-            events.set(PollFlags::POLLOUT, self.has_news());
+            events.set(PollFlags::POLLOUT, self.has_report());
             add(Source::Agent, agent.socket(), events);
         }
         if let Sandbox::Making { answer, .. } = &self.sandbox {
@@ -287,10 +288,10 @@ impl Process {
             Source::Signals => while let Ok(Some(_)) = self.signals.read_signal() {},
             // The agent has hung up: its earlier requests still count.
             Source::Agent if events.intersects(PollFlags::POLLHUP | PollFlags::POLLERR) => {
-                self.hear_out();
+                self.drain_requests();
             }
-            Source::Agent if events.contains(PollFlags::POLLIN) => drop(self.hear()),
-            // The socket accepts more news, which the loop sends.
+            Source::Agent if events.contains(PollFlags::POLLIN) => drop(self.read_request()),
+            // The socket accepts more reports, which the loop sends.
             Source::Agent => {}
             Source::Sandbox => self.sandbox_answered(),
             Source::Status(at) => self.status(at),
@@ -306,7 +307,7 @@ impl Process {
 
     /// Accepts a new agent, which replaces the old one: that is dead, or about to be.
     fn accept(&mut self) {
-        self.hear_out();
+        self.drain_requests();
         let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
         if let Ok(fd) = socket::accept4(self.listener.as_raw_fd(), flags) {
             // SAFETY: the call returned a new descriptor that nobody else owns.
@@ -315,8 +316,8 @@ impl Process {
     }
 
     /// Carries out the remaining requests of an agent that is gone, and drops the answers.
-    fn hear_out(&mut self) {
-        while self.hear() {
+    fn drain_requests(&mut self) {
+        while self.read_request() {
             if let Some(agent) = &mut self.agent {
                 agent.forget_answer();
             }
@@ -324,11 +325,11 @@ impl Process {
     }
 
     /// Carries out one request; `false` if there is none.
-    fn hear(&mut self) -> bool {
+    fn read_request(&mut self) -> bool {
         let Some(agent) = &self.agent else { return false };
         match protocol::receive::<Request>(agent.socket()) {
             Ok(Some((request, descriptors))) => {
-                self.obey(request, descriptors);
+                self.handle_request(request, descriptors);
                 return true;
             }
             Err(error) if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted) => {}

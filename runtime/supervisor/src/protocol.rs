@@ -2,10 +2,11 @@
 //! beside them; large data is in a sealed memfd.
 //!
 //! Two requests never change, so that any agent can greet and replace any supervisor: [`Request::Hello`] and
-//! [`Request::Reexec`], with their answers [`News::Hello`] and [`News::ReexecFailed`]. All others may change:
+//! [`Request::Reexec`], with their answers [`Report::Hello`] and [`Report::ReexecFailed`]. All others may change:
 //! a new agent updates its supervisors before it sends any other request.
 //!
-//! News is never queued. It is derived from the supervisor's state, and sent when the socket accepts it.
+//! Reports are never queued. They are derived from the supervisor's state, and sent when the socket accepts
+//! them.
 
 use std::io::{self, IoSlice, IoSliceMut, Write};
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
@@ -65,9 +66,9 @@ pub(super) enum Request {
     End,
 }
 
-/// News from the supervisor.
+/// Reports from the supervisor.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub(super) enum News {
+pub(super) enum Report {
     /// Answers `Hello`; if the versions are equal, the whole state follows, up to `HelloEnd`. Never changes.
     Hello { version: u32, pid: i32 },
     /// The whole state has been reported.
@@ -140,18 +141,18 @@ pub(super) struct Received<T> {
     pub(super) frame: T,
     pub(super) descriptors: Vec<OwnedFd>,
     /// The sender's PID in the receiver's PID namespace, as the kernel reports it, after a call of
-    /// [`know_senders`].
+    /// [`enable_sender_credentials`].
     pub(super) sender: Option<Pid>,
 }
 
 /// Makes the kernel add the sender to each frame that `socket` receives. A process with the other end cannot
 /// fake the sender, unless it has CAP_SYS_ADMIN: then it can name another process of its own PID namespace.
-pub(super) fn know_senders(socket: BorrowedFd) -> io::Result<()> {
+pub(super) fn enable_sender_credentials(socket: BorrowedFd) -> io::Result<()> {
     Ok(socket::setsockopt(&socket, socket::sockopt::PassCred, &true)?)
 }
 
 /// Makes the process at the other end continue, which waits for that.
-pub(super) fn let_go(socket: BorrowedFd) -> io::Result<()> {
+pub(super) fn signal_continue(socket: BorrowedFd) -> io::Result<()> {
     socket::send(socket.as_raw_fd(), &[0], MsgFlags::MSG_DONTWAIT | MsgFlags::MSG_NOSIGNAL)?;
     Ok(())
 }
@@ -160,7 +161,7 @@ pub(super) fn let_go(socket: BorrowedFd) -> io::Result<()> {
 ///
 /// # Errors
 /// The other end is gone.
-pub(super) fn wait_for_go(socket: BorrowedFd) -> io::Result<()> {
+pub(super) fn wait_for_continue(socket: BorrowedFd) -> io::Result<()> {
     loop {
         match socket::recv(socket.as_raw_fd(), &mut [0], MsgFlags::empty()) {
             Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
@@ -270,7 +271,7 @@ mod tests {
     #[test]
     fn a_frame_of_nothing_does_not_pass_for_the_end_where_senders_are_known() {
         let (ours, theirs) = pair();
-        know_senders(theirs.as_fd()).unwrap();
+        enable_sender_credentials(theirs.as_fd()).unwrap();
         send(ours.as_fd(), &Request::End, &[]).unwrap();
         let received = receive_from::<Request>(theirs.as_fd()).unwrap().unwrap();
         assert_eq!(received.sender, Some(Pid::this()));
@@ -287,9 +288,9 @@ mod tests {
         for text in ["\u{1}".repeat(5000), "\"\n\\".repeat(5000), "é".repeat(5000)] {
             let message: Message = cut(&text);
             assert!(message.len() > 1000);
-            let news = News::ExecFailed { id: 1, message };
-            send(ours.as_fd(), &news, &[]).unwrap();
-            assert_eq!(receive::<News>(theirs.as_fd()).unwrap().unwrap().0, news);
+            let report = Report::ExecFailed { id: 1, message };
+            send(ours.as_fd(), &report, &[]).unwrap();
+            assert_eq!(receive::<Report>(theirs.as_fd()).unwrap().unwrap().0, report);
         }
     }
 
@@ -303,16 +304,16 @@ mod tests {
             bytes[..length].to_vec()
         };
         let request = |frame: Request| encoded(&|bytes| serde_json_core::to_slice(&frame, bytes).unwrap());
-        let news = |frame: News| encoded(&|bytes| serde_json_core::to_slice(&frame, bytes).unwrap());
+        let report = |frame: Report| encoded(&|bytes| serde_json_core::to_slice(&frame, bytes).unwrap());
         let corpus = [
             request(Request::Hello { version: 1 }),
             request(Request::Reexec),
             request(Request::Start { container: cut("web"), number: 7 }),
             request(Request::Exec { id: 9, container: cut("web"), number: 7, stdio: [true, false, true] }),
             request(Request::Forget { container: cut("web"), number: 7 }),
-            news(News::Hello { version: 1, pid: 9 }),
-            news(News::SandboxFailed { message: cut("no \u{1} \"space\" é") }),
-            news(News::ExecFailed { id: 3, message: cut(&"\u{1}".repeat(5000)) }),
+            report(Report::Hello { version: 1, pid: 9 }),
+            report(Report::SandboxFailed { message: cut("no \u{1} \"space\" é") }),
+            report(Report::ExecFailed { id: 3, message: cut(&"\u{1}".repeat(5000)) }),
         ];
         let words: [&[u8]; 7] = [b"null", b"\\u0000", b"\\ud800", b"{", b"[", b"\"Hello\":", b"\xff"];
         let (ours, theirs) = pair();
@@ -328,7 +329,7 @@ mod tests {
                     true => {
                         receive::<Request>(theirs.as_fd()).map(|got| got.map(|(frame, _)| request(frame)))
                     }
-                    false => receive::<News>(theirs.as_fd()).map(|got| got.map(|(frame, _)| news(frame))),
+                    false => receive::<Report>(theirs.as_fd()).map(|got| got.map(|(frame, _)| report(frame))),
                 };
                 if let Ok(frame) = again {
                     assert!(!frame.expect("the other end is there").is_empty());
@@ -342,10 +343,13 @@ mod tests {
         let text = |frame: &Request| serde_json_core::to_string::<_, 64>(frame).unwrap();
         assert_eq!(text(&Request::Hello { version: 3 }), r#"{"Hello":{"version":3}}"#);
         assert_eq!(text(&Request::Reexec), r#""Reexec""#);
-        let news = News::Hello { version: 3, pid: 9 };
-        assert_eq!(serde_json_core::to_string::<_, 64>(&news).unwrap(), r#"{"Hello":{"version":3,"pid":9}}"#);
-        let news = News::ReexecFailed { message: cut("why") };
-        let text = serde_json_core::to_string::<_, 64>(&news).unwrap();
+        let report = Report::Hello { version: 3, pid: 9 };
+        assert_eq!(
+            serde_json_core::to_string::<_, 64>(&report).unwrap(),
+            r#"{"Hello":{"version":3,"pid":9}}"#
+        );
+        let report = Report::ReexecFailed { message: cut("why") };
+        let text = serde_json_core::to_string::<_, 64>(&report).unwrap();
         assert_eq!(text, r#"{"ReexecFailed":{"message":"why"}}"#);
     }
 }

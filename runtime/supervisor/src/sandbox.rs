@@ -358,7 +358,7 @@ fn on_initial_root() -> io::Error {
 
 /// Enters a new mount namespace with only an empty root. A process with CAP_SYS_PTRACE sees what the pause
 /// process sees: an unmasked /proc there would expose the host's settings, writable.
-fn leave_mounts() -> nix::Result<()> {
+fn enter_empty_root() -> nix::Result<()> {
     unshare(CloneFlags::CLONE_NEWNS)?;
     let flags = MsFlags::MS_RDONLY | MsFlags::MS_NOSUID | MsFlags::MS_NODEV | MsFlags::MS_NOEXEC;
     mount(Some("nodlet"), PROC, Some("tmpfs"), flags, Some("mode=0555,nr_inodes=1,size=4k"))?;
@@ -378,7 +378,7 @@ fn pause(tasks: &[File], ready: OwnedFd) -> ! {
     }
     sys::set_name(c"pause");
     let flags = MsFlags::MS_NOSUID | MsFlags::MS_NODEV | MsFlags::MS_NOEXEC;
-    if mount(Some("proc"), PROC, Some("proc"), flags, None::<&str>).is_err() || leave_mounts().is_err() {
+    if mount(Some("proc"), PROC, Some("proc"), flags, None::<&str>).is_err() || enter_empty_root().is_err() {
         sys::exit_now(1);
     }
     let _ = nix::unistd::setsid();

@@ -210,13 +210,13 @@ impl Start<'_> {
         if user.groups.len() > MAX_GROUPS {
             return Err(StartError::TooManyGroups(user.groups.len()));
         }
-        let told = Status::User {
+        let reported = Status::User {
             uid: user.uid,
             gid: user.gid,
             groups: user.groups.iter().copied().collect(),
             home: cut(&user.home),
         };
-        protocol::send(self.status, &told, &[]).map_err(StartError::Bundle)?;
+        protocol::send(self.status, &reported, &[]).map_err(StartError::Bundle)?;
         // A process that is not root could not open its own /dev/stdout again.
         for stream in self.stdin.iter().chain([&self.stdout, &self.stderr]) {
             let (uid, gid) = (nix::unistd::Uid::from_raw(user.uid), nix::unistd::Gid::from_raw(user.gid));
@@ -252,7 +252,7 @@ impl Start<'_> {
                 user: &user,
                 devices,
                 mounts_proc: proc.is_none(),
-                acts_itself: has_console || !late.is_empty() || proc.is_some(),
+                needs_setup_in_container: has_console || !late.is_empty() || proc.is_some(),
                 cgroup: cgroup.as_deref(),
                 console: console.as_deref(),
             },
@@ -411,13 +411,13 @@ impl ReportingExecutor {
         sys::set_capabilities(sys::own_capabilities(self.capabilities)?)?;
         // SAFETY: libcontainer made this process by cloning one that has one thread.
         match unsafe { sys::fork(Parent::CallersParent, None) }? {
-            None => match protocol::wait_for_go(status) {
+            None => match protocol::wait_for_continue(status) {
                 Ok(()) => Ok(()),
                 Err(_) => sys::exit_now(1),
             },
             Some(pid) => {
-                let told = protocol::send(status, &Status::Created { pid: pid.as_raw() }, &[]);
-                sys::exit_now(if told.is_ok() { 0 } else { 1 })
+                let reported = protocol::send(status, &Status::Created { pid: pid.as_raw() }, &[]);
+                sys::exit_now(if reported.is_ok() { 0 } else { 1 })
             }
         }
     }

@@ -249,7 +249,7 @@ fn of_more_than_is_kept_the_first_is_told_how_much_it_was() {
         let ((out, stdout), (err, stderr)) = (pipe(), pipe());
         console.attach(None, [Some(stdout), Some(stderr)], open).unwrap();
         // The container may wait for what this client writes.
-        assert!(!is_empty(&err), "it is told at once");
+        assert!(!is_empty(&err), "it is reported at once");
         console.show(Stream::Stdout, b"more");
         console.close();
         assert_eq!(rest_of(out.into()), if open[0] { "more" } else { "" });

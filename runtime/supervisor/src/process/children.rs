@@ -29,7 +29,7 @@ impl Process {
             for pid in self.known_children() {
                 if let Some(ended) = sys::ended(pid) {
                     // Read what a helper reported before it, or its child, ended.
-                    self.hear_helpers();
+                    self.check_helpers();
                     if self.child_ended(pid, ended) {
                         sys::reap(pid);
                         again = true;
@@ -46,7 +46,7 @@ impl Process {
         }
     }
 
-    fn hear_helpers(&mut self) {
+    fn check_helpers(&mut self) {
         for at in 0..self.attempts.len() {
             self.status(at);
         }
@@ -144,7 +144,7 @@ impl Process {
         {
             *pause = None;
             self.ending = true;
-            self.leave_word("the pause process of the pod ended");
+            self.write_end_reason("the pause process of the pod ended");
         }
     }
 
@@ -250,7 +250,7 @@ impl Process {
                     *reporter = from_helper.then_some(pid);
                     if from_reporter {
                         // The process is known now, whatever follows. If it is gone, its end will be handled.
-                        let _ = protocol::let_go(status.as_fd());
+                        let _ = protocol::signal_continue(status.as_fd());
                     }
                 }
                 Status::Terminal { stdin } if from_reporter => {
@@ -340,7 +340,7 @@ impl Process {
             }
             let _ = fs::remove_dir(&exec.cgroup);
             exec.events = None;
-            !exec.ended_told
+            !exec.ended_reported
         });
         let attempts = &self.attempts;
         self.layers.retain(|name, _| attempts.iter().any(|attempt| attempt.layers.contains(name)));

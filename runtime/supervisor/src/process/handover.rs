@@ -18,12 +18,12 @@ use nix::unistd::Pid;
 use serde::{Deserialize, Serialize};
 
 use super::{Agent, Process, Sandbox, blocked_signals};
-use crate::attempt::{Attempt, State, Told, User};
+use crate::attempt::{Attempt, Reported, State, User};
 use crate::client::seal;
 use crate::console::{Console, SavedConsole};
 use crate::enter::{self, Exec, ExecState};
 use crate::log::{Log, Partial};
-use crate::protocol::{self, Message, Name, News, cut};
+use crate::protocol::{self, Message, Name, Report, cut};
 use crate::sandbox::Namespaces;
 use crate::sys::{self, Ended, Parent};
 use nodlet_core::time::Instant;
@@ -36,10 +36,10 @@ pub(super) const PARSE: &str = "--parse";
 pub(super) const RESUME: &str = "--resume";
 
 /// The exit code of a successful trial. Not 0, with which any program may exit.
-const CAN: i32 = 113;
+const TRIAL_SUCCEEDED: i32 = 113;
 
 /// The longest time for a trial, which reads a few kilobytes.
-const TRIAL: Duration = Duration::from_secs(10);
+const TRIAL_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// The whole state of a supervisor. Descriptors are numbers: they stay open.
 #[derive(Serialize, Deserialize)]
@@ -151,7 +151,7 @@ pub(super) fn parse(memfd: RawFd) -> ! {
     // SAFETY: the supervisor that executes this passes an open descriptor.
     let memfd = unsafe { std::os::fd::BorrowedFd::borrow_raw(memfd) };
     let can = protocol::read_memfd::<Saved>(memfd).is_ok_and(|saved| saved.knows_its_containers());
-    std::process::exit(if can { CAN } else { 1 })
+    std::process::exit(if can { TRIAL_SUCCEEDED } else { 1 })
 }
 
 impl Process {
@@ -161,7 +161,7 @@ impl Process {
             Ok(never) => match never {},
             Err(error) => cut(&error.to_string()),
         };
-        self.answer(News::ReexecFailed { message }, None);
+        self.answer(Report::ReexecFailed { message }, None);
     }
 
     fn try_reexec(&self, binary: &OwnedFd) -> io::Result<std::convert::Infallible> {
@@ -267,7 +267,7 @@ impl Process {
             listener: own(saved.listener),
             lock: own(saved.lock),
             signals: blocked_signals()?,
-            agent: saved.agent.map(|fd| Agent::taken_over(own(fd))),
+            agent: saved.agent.map(|fd| Agent::for_reexec(own(fd))),
             sandbox,
             attempts,
             execs: saved.execs.into_iter().map(|exec| restore_exec(exec, own)).collect(),
@@ -369,7 +369,7 @@ fn restore_attempt(saved: SavedAttempt, own: impl Fn(RawFd) -> OwnedFd) -> io::R
         console: Console::restore(saved.console, &own),
         termination_message: saved.termination_message,
         layers: saved.layers,
-        told: Told::default(),
+        reported: Reported::default(),
     })
 }
 
@@ -404,21 +404,21 @@ fn restore_exec(saved: SavedExec, own: impl Fn(RawFd) -> OwnedFd) -> Exec {
         cgroup: saved.cgroup,
         events: None,
         state,
-        started_told: false,
-        ended_told: false,
-        moves: enter::MOVES,
+        started_reported: false,
+        ended_reported: false,
+        moves: enter::MAX_MOVES,
     }
 }
 
 fn wait_for_trial(child: Pid) -> io::Result<()> {
     let pidfd = sys::pidfd_open(child)?;
     let mut fds = [PollFd::new(pidfd.as_fd(), PollFlags::POLLIN)];
-    let timeout = PollTimeout::try_from(TRIAL).unwrap_or(PollTimeout::MAX);
+    let timeout = PollTimeout::try_from(TRIAL_TIMEOUT).unwrap_or(PollTimeout::MAX);
     if !matches!(poll(&mut fds, timeout), Ok(1)) {
         let _ = kill(child, Signal::SIGKILL);
     }
     match sys::wait_for(child) {
-        Some(Ended::Exited(CAN)) => Ok(()),
+        Some(Ended::Exited(TRIAL_SUCCEEDED)) => Ok(()),
         Some(Ended::Exited(_) | Ended::Signaled(_)) | None => {
             Err(io::Error::other("the new binary cannot take over from this one"))
         }

@@ -4,7 +4,7 @@
 use std::path::Path;
 
 /// Error texts of libcontainer 0.7, from its innermost process, and their meaning here.
-const KNOWN: &[(&str, Cause)] = &[
+const LIBCONTAINER_ERRORS: &[(&str, Cause)] = &[
     // Among the calls with this text, a manifest or an image can make only `chdir` fail.
     ("failed to unix syscall", Cause::WorkingDirectory),
     (
@@ -48,7 +48,8 @@ const KNOWN: &[(&str, Cause)] = &[
 ];
 
 /// Error texts of one of libcontainer's processes after another one is gone.
-const GONE: &[&str] = &["ECONNRESET", "EPIPE", "channel connection broken", "unexpected message"];
+const BROKEN_CHANNEL_ERRORS: &[&str] =
+    &["ECONNRESET", "EPIPE", "channel connection broken", "unexpected message"];
 
 enum Cause {
     Text(&'static str),
@@ -60,14 +61,14 @@ pub(super) fn explain(text: &str, working_directory: &Path) -> String {
     // libcontainer always fails to remove a cgroup that it did not make.
     let text = text.split(". error during cleanup").next().unwrap_or(text);
     let innermost = text.rsplit("error in executing process : ").next().unwrap_or(text).trim();
-    let known = KNOWN.iter().find(|(theirs, _)| innermost.starts_with(theirs));
+    let known = LIBCONTAINER_ERRORS.iter().find(|(theirs, _)| innermost.starts_with(theirs));
     match known {
         Some((_, Cause::Text(ours))) => (*ours).to_owned(),
         Some((_, Cause::WorkingDirectory)) => format!(
             "the working directory {} is missing, is no directory, or cannot be entered",
             working_directory.display()
         ),
-        None if GONE.iter().any(|gone| text.contains(gone)) => {
+        None if BROKEN_CHANNEL_ERRORS.iter().any(|gone| text.contains(gone)) => {
             "its process ended before it was ready: it was killed, or the pod has no memory left".to_owned()
         }
         None => format!("the library that makes the container (libcontainer) stopped with: {innermost}"),
@@ -93,7 +94,7 @@ mod tests {
             "the working directory /srv is missing, is no directory, or cannot be entered"
         );
         assert!(explain(&whole("failed to prepare rootfs")).contains("CONFIG_POSIX_MQUEUE"));
-        for (theirs, _) in KNOWN {
+        for (theirs, _) in LIBCONTAINER_ERRORS {
             assert!(!explain(&whole(theirs)).contains(theirs), "{theirs}");
         }
         let gone = "failed to create container: failed to receive. \"waiting for intermediate process\". \

@@ -45,7 +45,7 @@ pub(super) struct Made<'a> {
     pub(super) mounts_proc: bool,
     pub(super) cgroup: Option<&'a Path>,
     /// Whether the container's process has to mount or enter something before it executes its program.
-    pub(super) acts_itself: bool,
+    pub(super) needs_setup_in_container: bool,
     /// A file that the terminal will replace.
     pub(super) console: Option<&'a Path>,
 }
@@ -57,7 +57,7 @@ pub(super) fn make(config: &ContainerConfig, made: &Made) -> Value {
     // Needed to mount or to enter namespaces. It is not in the bounding set, so it is gone after the program
     // is executed.
     let mut before = config.process.capabilities.clone();
-    if made.acts_itself {
+    if made.needs_setup_in_container {
         before.push("CAP_SYS_ADMIN".to_owned());
     }
     let before = execute::possible_capabilities(&before);

@@ -5,7 +5,7 @@ use std::net::Ipv4Addr;
 
 use nodlet_host::network::hardware_address;
 use nodlet_host::network::netlink::{Netlink, link_index};
-use nodlet_supervisor::LAST_WORDS;
+use nodlet_supervisor::END_REASON_FILE;
 use nodlet_supervisor::client::{Supervisor, SupervisorError, SupervisorEvent};
 
 use crate::pod::{Pod, config_number, is_dead, link, touch, wait_until};
@@ -185,7 +185,7 @@ fn a_pod_whose_pause_ended_ends_and_says_how_its_containers_did() {
     assert_eq!(pod.exited().code, 137);
     let end = pod.client(|supervisor| crate::pod::patiently("end", supervisor.next()));
     assert!(matches!(end, Err(SupervisorError::Died)), "{end:?}");
-    let words = fs::read_to_string(pod.dir.join(LAST_WORDS)).unwrap();
+    let words = fs::read_to_string(pod.dir.join(END_REASON_FILE)).unwrap();
     assert_eq!(words, "the pause process of the pod ended");
 }
 

@@ -11,12 +11,12 @@ use nix::unistd::Pid;
 use serde::Deserialize;
 
 use super::{MAX_ATTEMPTS, MAX_EXECS, Process, SCRATCH, START_TIMEOUT, Sandbox};
-use crate::attempt::{Attempt, State, Told, User, pipe};
+use crate::attempt::{Attempt, Reported, State, User, pipe};
 use crate::console::{self, Console};
 use crate::enter::{self, Enter, Exec, ExecState};
 use crate::exit;
 use crate::log::{Log, Partial};
-use crate::protocol::{self, Name, News, Request, cut};
+use crate::protocol::{self, Name, Report, Request, cut};
 use crate::sandbox;
 use crate::start::{Start, Target};
 use crate::sys::{self, Parent};
@@ -43,7 +43,7 @@ struct SupervisedContainer {
 
 impl Process {
     /// Carries out one request.
-    pub(super) fn obey(&mut self, request: Request, mut descriptors: Vec<OwnedFd>) {
+    pub(super) fn handle_request(&mut self, request: Request, mut descriptors: Vec<OwnedFd>) {
         match request {
             Request::Hello { version } => self.greet(version),
             Request::CreateSandbox => {
@@ -118,7 +118,7 @@ impl Process {
             },
             Some(reason) => cut(reason),
         };
-        self.answer(News::StartFailed { container, number, run: false, message: refused }, None);
+        self.answer(Report::StartFailed { container, number, run: false, message: refused }, None);
     }
 
     fn refusal(&self, container: &Name) -> Option<&'static str> {
@@ -200,7 +200,7 @@ impl Process {
             console: Console::new(stdin, config.stdin_once, config.tty),
             termination_message: config.termination_message,
             layers: config.layers,
-            told: Told::default(),
+            reported: Reported::default(),
         })
     }
 
@@ -240,8 +240,8 @@ impl Process {
             Some(_) | None => Err(format!("attach: container {container} is not running")),
         };
         match attached {
-            Ok(terminal) => self.answer(News::Attached { id }, terminal),
-            Err(message) => self.answer(News::AttachFailed { id, message: cut(&message) }, None),
+            Ok(terminal) => self.answer(Report::Attached { id }, terminal),
+            Err(message) => self.answer(Report::AttachFailed { id, message: cut(&message) }, None),
         }
     }
 
@@ -251,8 +251,8 @@ impl Process {
             cgroup: PathBuf::new(),
             events: None,
             state: ExecState::Failed { message: cut(&message) },
-            started_told: false,
-            ended_told: false,
+            started_reported: false,
+            ended_reported: false,
             moves: 0,
         });
         self.execs.push(exec);
@@ -303,9 +303,9 @@ impl Process {
                 cgroup,
                 events: None,
                 state: ExecState::Starting { helper: Some(helper), status, pid: None, terminal: None },
-                started_told: false,
-                ended_told: false,
-                moves: enter::MOVES,
+                started_reported: false,
+                ended_reported: false,
+                moves: enter::MAX_MOVES,
             }),
             Err(error) => {
                 let _ = fs::remove_dir(&cgroup);
@@ -325,6 +325,6 @@ fn has_ended(pidfd: BorrowedFd) -> bool {
 fn status_pair() -> io::Result<(OwnedFd, OwnedFd)> {
     let (ours, theirs) =
         socket::socketpair(AddressFamily::Unix, SockType::SeqPacket, None, SockFlag::SOCK_CLOEXEC)?;
-    protocol::know_senders(ours.as_fd())?;
+    protocol::enable_sender_credentials(ours.as_fd())?;
     Ok((ours, theirs))
 }

@@ -1,24 +1,24 @@
-//! News for the agent: the part of the supervisor's state that the agent does not know.
+//! Reports to the agent: the part of the supervisor's state that the agent does not know.
 //!
-//! One piece of news at a time is derived from the state ([`Process::next`]). News that the socket does not
+//! One report at a time is derived from the state ([`Process::next`]). A report that the socket does not
 //! accept now is sent when it does; this includes the answer to a greeting.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use super::{Process, Sandbox};
-use crate::attempt::{Attempt, State, Told};
+use crate::attempt::{Attempt, Reported, State};
 use crate::enter::{Exec, ExecState};
-use crate::protocol::{self, News, VERSION, cut};
+use crate::protocol::{self, Report, VERSION, cut};
 
 /// The connected agent, and what it knows.
 pub(super) struct Agent {
     socket: OwnedFd,
     greeting: Greeting,
-    sandbox_told: bool,
+    sandbox_reported: bool,
     /// The answer to the agent's latest request, which is stored nowhere else. Until the socket accepts it,
     /// no further request is read, so there is never more than one.
-    answer: Option<(News, Option<OwnedFd>)>,
+    answer: Option<(Report, Option<OwnedFd>)>,
 }
 
 /// The progress of the answer to the agent's greeting.
@@ -35,11 +35,11 @@ enum Greeting {
 
 impl Agent {
     pub(super) fn new(socket: OwnedFd) -> Agent {
-        Agent { socket, greeting: Greeting::Strange, sandbox_told: false, answer: None }
+        Agent { socket, greeting: Greeting::Strange, sandbox_reported: false, answer: None }
     }
 
     /// The agent that requested the replacement of the supervisor by this binary.
-    pub(super) fn taken_over(socket: OwnedFd) -> Agent {
+    pub(super) fn for_reexec(socket: OwnedFd) -> Agent {
         Agent { greeting: Greeting::Hello { equal: false }, ..Agent::new(socket) }
     }
 
@@ -57,11 +57,11 @@ impl Agent {
 
     /// Records that the agent's knowledge of the sandbox is out of date.
     pub(super) fn expect_sandbox(&mut self) {
-        self.sandbox_told = false;
+        self.sandbox_reported = false;
     }
 }
 
-/// The part of the agent's knowledge that a piece of news updates when it is sent.
+/// The part of the agent's knowledge that a report updates when it is sent.
 enum Item {
     Answer,
     Hello { equal: bool },
@@ -80,63 +80,64 @@ impl Process {
     pub(super) fn greet(&mut self, version: u32) {
         let Some(agent) = &mut self.agent else { return };
         let equal = version == VERSION;
-        (agent.greeting, agent.sandbox_told) = (Greeting::Hello { equal }, false);
+        (agent.greeting, agent.sandbox_reported) = (Greeting::Hello { equal }, false);
         if equal {
             for attempt in &mut self.attempts {
-                attempt.told = Told::default();
+                attempt.reported = Reported::default();
             }
             for exec in &mut self.execs {
-                (exec.started_told, exec.ended_told) = (false, false);
+                (exec.started_reported, exec.ended_reported) = (false, false);
             }
         }
     }
 
     /// Answers a request of the agent.
-    pub(super) fn answer(&mut self, news: News, descriptor: Option<OwnedFd>) {
+    pub(super) fn answer(&mut self, report: Report, descriptor: Option<OwnedFd>) {
         if let Some(agent) = &mut self.agent {
-            agent.answer = Some((news, descriptor));
+            agent.answer = Some((report, descriptor));
         }
     }
 
-    pub(super) fn has_news(&self) -> bool {
+    pub(super) fn has_report(&self) -> bool {
         self.next().is_some()
     }
 
-    /// Sends the agent all news that it does not know, as far as the socket accepts it.
-    pub(super) fn tell(&mut self) {
-        while let Some((news, item)) = self.next() {
-            if !self.say(&news, &item) {
+    /// Sends the agent all reports that it does not know, as far as the socket accepts them.
+    pub(super) fn send_reports(&mut self) {
+        while let Some((report, item)) = self.next() {
+            if !self.send_report(&report, &item) {
                 return;
             }
-            self.note(item);
+            self.mark_reported(item);
         }
     }
 
-    /// The next news for the agent.
-    fn next(&self) -> Option<(News, Item)> {
+    /// The next report to the agent.
+    fn next(&self) -> Option<(Report, Item)> {
         let agent = self.agent.as_ref()?;
-        if let Some((news, _)) = &agent.answer {
-            return Some((news.clone(), Item::Answer));
+        if let Some((report, _)) = &agent.answer {
+            return Some((report.clone(), Item::Answer));
         }
         let is_first = match &agent.greeting {
             Greeting::Strange => return None,
             Greeting::Hello { equal } => {
                 let pid = std::process::id() as i32;
-                return Some((News::Hello { version: VERSION, pid }, Item::Hello { equal: *equal }));
+                return Some((Report::Hello { version: VERSION, pid }, Item::Hello { equal: *equal }));
             }
             Greeting::Layers(names) => {
                 if let Some(name) = names.last() {
-                    return Some((News::Layer { name: cut(name) }, Item::Layer));
+                    return Some((Report::Layer { name: cut(name) }, Item::Layer));
                 }
                 true
             }
             Greeting::Over => false,
         };
-        if let (false, Some(news)) = (agent.sandbox_told, news_of_sandbox(&self.sandbox)) {
-            return Some((news, Item::Sandbox));
+        if let (false, Some(report)) = (agent.sandbox_reported, sandbox_report(&self.sandbox)) {
+            return Some((report, Item::Sandbox));
         }
-        let of_attempts = self.attempts.iter().enumerate().find_map(|(at, attempt)| news_of(at, attempt));
-        let of_execs = || self.execs.iter().enumerate().find_map(|(at, exec)| news_of_exec(at, exec));
+        let of_attempts =
+            self.attempts.iter().enumerate().find_map(|(at, attempt)| attempt_report(at, attempt));
+        let of_execs = || self.execs.iter().enumerate().find_map(|(at, exec)| exec_report(at, exec));
         if let Some(next) = of_attempts.or_else(of_execs) {
             return Some(next);
         }
@@ -144,19 +145,19 @@ impl Process {
             return None;
         }
         let starting =
-            self.attempts.iter().position(|attempt| is_starting(attempt) && !attempt.told.starting);
+            self.attempts.iter().position(|attempt| is_starting(attempt) && !attempt.reported.starting);
         Some(match starting {
             Some(at) => {
                 let attempt = &self.attempts[at];
                 let (container, number) = (attempt.container.clone(), attempt.number);
-                (News::Starting { container, number }, Item::Starting(at))
+                (Report::Starting { container, number }, Item::Starting(at))
             }
-            None => (News::HelloEnd, Item::End),
+            None => (Report::HelloEnd, Item::End),
         })
     }
 
     /// Sends one frame with its descriptor; `false` if the agent cannot accept it now.
-    fn say(&mut self, news: &News, item: &Item) -> bool {
+    fn send_report(&mut self, report: &Report, item: &Item) -> bool {
         let Some(agent) = &self.agent else { return false };
         let descriptor = match item {
             Item::Answer => agent.answer.as_ref().and_then(|(_, descriptor)| descriptor.as_ref()),
@@ -184,7 +185,7 @@ impl Process {
             | Item::End => None,
         };
         let descriptors: Vec<BorrowedFd> = descriptor.iter().map(|fd| fd.as_fd()).collect();
-        match protocol::send(agent.socket(), news, &descriptors) {
+        match protocol::send(agent.socket(), report, &descriptors) {
             Ok(()) => true,
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => false,
             Err(_) => {
@@ -194,8 +195,8 @@ impl Process {
         }
     }
 
-    /// Records that the agent knows this news.
-    fn note(&mut self, item: Item) {
+    /// Records that the agent knows the content of this report.
+    fn mark_reported(&mut self, item: Item) {
         let Some(agent) = &mut self.agent else { return };
         match item {
             Item::Answer => agent.answer = None,
@@ -208,12 +209,12 @@ impl Process {
                     names.pop();
                 }
             }
-            Item::Sandbox => agent.sandbox_told = true,
-            Item::Started(at) => self.attempts[at].told.started = true,
-            Item::Ended(at) => self.attempts[at].told.ended = true,
+            Item::Sandbox => agent.sandbox_reported = true,
+            Item::Started(at) => self.attempts[at].reported.started = true,
+            Item::Ended(at) => self.attempts[at].reported.ended = true,
             Item::ExecStarted(at) => {
                 let exec = &mut self.execs[at];
-                exec.started_told = true;
+                exec.started_reported = true;
                 if let ExecState::Running { terminal, .. } | ExecState::Ended { terminal, .. } =
                     &mut exec.state
                 {
@@ -221,8 +222,8 @@ impl Process {
                     *terminal = None;
                 }
             }
-            Item::ExecEnded(at) => self.execs[at].ended_told = true,
-            Item::Starting(at) => self.attempts[at].told.starting = true,
+            Item::ExecEnded(at) => self.execs[at].ended_reported = true,
+            Item::Starting(at) => self.attempts[at].reported.starting = true,
             Item::End => agent.greeting = Greeting::Over,
         }
     }
@@ -236,25 +237,25 @@ fn is_starting(attempt: &Attempt) -> bool {
     }
 }
 
-fn news_of_sandbox(sandbox: &Sandbox) -> Option<News> {
+fn sandbox_report(sandbox: &Sandbox) -> Option<Report> {
     match sandbox {
-        Sandbox::Ready { at, .. } => Some(News::SandboxReady { at: *at }),
-        Sandbox::Failed { message } => Some(News::SandboxFailed { message: message.clone() }),
+        Sandbox::Ready { at, .. } => Some(Report::SandboxReady { at: *at }),
+        Sandbox::Failed { message } => Some(Report::SandboxFailed { message: message.clone() }),
         Sandbox::Absent | Sandbox::Making { .. } => None,
     }
 }
 
-/// The next news of an attempt that the agent does not know.
-fn news_of(at: usize, attempt: &Attempt) -> Option<(News, Item)> {
-    let (container, number, told) = (attempt.container.clone(), attempt.number, attempt.told);
+/// The next report of an attempt that the agent does not know.
+fn attempt_report(at: usize, attempt: &Attempt) -> Option<(Report, Item)> {
+    let (container, number, reported) = (attempt.container.clone(), attempt.number, attempt.reported);
     match &attempt.state {
         State::Starting { .. } | State::Failing { .. } => None,
         State::Running { init, at: since, .. }
         | State::Exited { init, at: since }
         | State::Over { init, at: since }
-            if !told.started =>
+            if !reported.started =>
         {
-            let news = News::Started {
+            let report = Report::Started {
                 container,
                 number,
                 pid: init.as_raw(),
@@ -263,32 +264,35 @@ fn news_of(at: usize, attempt: &Attempt) -> Option<(News, Item)> {
                 gid: attempt.user.gid,
                 groups: attempt.user.groups.clone(),
             };
-            Some((news, Item::Started(at)))
+            Some((report, Item::Started(at)))
         }
         State::Running { .. } | State::Exited { .. } => None,
-        State::Over { .. } => (!told.ended).then_some((News::Exited { container, number }, Item::Ended(at))),
+        State::Over { .. } => {
+            (!reported.ended).then_some((Report::Exited { container, number }, Item::Ended(at)))
+        }
         State::Failed { run, message } => {
             let (run, message) = (*run, message.clone());
-            (!told.ended).then_some((News::StartFailed { container, number, run, message }, Item::Ended(at)))
+            (!reported.ended)
+                .then_some((Report::StartFailed { container, number, run, message }, Item::Ended(at)))
         }
     }
 }
 
-/// The next news of an executed process that the agent does not know.
-fn news_of_exec(at: usize, exec: &Exec) -> Option<(News, Item)> {
+/// The next report of an executed process that the agent does not know.
+fn exec_report(at: usize, exec: &Exec) -> Option<(Report, Item)> {
     let id = exec.id;
     match &exec.state {
         ExecState::Starting { .. } => None,
-        ExecState::Running { pid, .. } | ExecState::Ended { pid, .. } if !exec.started_told => {
-            Some((News::ExecStarted { id, pid: pid.as_raw() }, Item::ExecStarted(at)))
+        ExecState::Running { pid, .. } | ExecState::Ended { pid, .. } if !exec.started_reported => {
+            Some((Report::ExecStarted { id, pid: pid.as_raw() }, Item::ExecStarted(at)))
         }
         ExecState::Running { .. } => None,
         ExecState::Ended { code, .. } => {
-            (!exec.ended_told).then_some((News::ExecExited { id, code: *code }, Item::ExecEnded(at)))
+            (!exec.ended_reported).then_some((Report::ExecExited { id, code: *code }, Item::ExecEnded(at)))
         }
         ExecState::Failed { message } => {
             let message = message.clone();
-            (!exec.ended_told).then_some((News::ExecFailed { id, message }, Item::ExecEnded(at)))
+            (!exec.ended_reported).then_some((Report::ExecFailed { id, message }, Item::ExecEnded(at)))
         }
     }
 }
