@@ -1,5 +1,5 @@
 //! Writes `runtime/kube/src/schema/table.rs` from the OpenAPI document that Kubernetes publishes in its Go
-//! module, then `docs/pods.md` from that table and the verdicts in `runtime/kube/src/schema/acts.rs`. Uses
+//! module, then `docs/pods.md` from that table and the verdicts in `runtime/kube/src/schema/verdicts.rs`. Uses
 //! the network, through `go mod download`. For a new Kubernetes version, change the constant below, run this
 //! task, and read the diff.
 

@@ -233,7 +233,7 @@ pub static KINDS: [Row; 8] = [
         describe: Describe::WithEvents(config_map::describe),
         protobuf: config_map::FIELDS,
         reader: Some(Reader::Definition {
-            read: config::take_config_map,
+            read: config::read_config_map,
             check_update: config::check_update,
         }),
     },
@@ -253,7 +253,7 @@ pub static KINDS: [Row; 8] = [
         row_conditions: no_conditions,
         describe: Describe::Alone(secret::describe),
         protobuf: secret::FIELDS,
-        reader: Some(Reader::Definition { read: config::take_secret, check_update: config::check_update }),
+        reader: Some(Reader::Definition { read: config::read_secret, check_update: config::check_update }),
     },
     Row {
         kind: Kind::PodPreset,
@@ -272,7 +272,7 @@ pub static KINDS: [Row; 8] = [
         row_conditions: no_conditions,
         describe: Describe::WithEvents(generic::describe),
         protobuf: &[],
-        reader: Some(Reader::Definition { read: preset::take, check_update: definition::any_update }),
+        reader: Some(Reader::Definition { read: preset::read, check_update: definition::any_update }),
     },
     Row {
         kind: Kind::PriorityClass,
@@ -290,7 +290,7 @@ pub static KINDS: [Row; 8] = [
         row_conditions: no_conditions,
         describe: Describe::WithEvents(priority_class::describe),
         protobuf: &[],
-        reader: Some(Reader::Definition { read: class::take, check_update: class::check_update }),
+        reader: Some(Reader::Definition { read: class::read, check_update: class::check_update }),
     },
 ];
 

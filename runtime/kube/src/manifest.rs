@@ -27,9 +27,9 @@ mod locate;
 pub mod preset;
 pub mod priority;
 mod rules;
+mod unsupported;
 pub mod update;
 mod validate;
-mod verdict;
 mod walk;
 mod yaml;
 
@@ -155,7 +155,7 @@ pub fn contents(
                 definitions.push(definition);
                 continue;
             }
-            let mut manifest = take(found.object, validation, node, Origin::File(name))
+            let mut manifest = read_pod(found.object, validation, node, Origin::File(name))
                 .map_err(|error| place(error, &found.at))?;
             manifest.warnings.splice(0..0, repeated.drain(..));
             let same = |other: &Manifest| {
@@ -222,7 +222,7 @@ pub fn written(
 
 /// Takes one Pod from the API. The caller has set `metadata.uid`.
 pub fn admit(object: Value, validation: Validation, node: &str) -> Result<Manifest, ManifestError> {
-    take(one(object)?, validation, node, Origin::Api)
+    read_pod(one(object)?, validation, node, Origin::Api)
 }
 
 /// Takes one object from the API that is no Pod. The caller has set `metadata.uid`.
@@ -277,12 +277,12 @@ fn single(object: Value) -> Result<kind::Found, ManifestError> {
 /// # Errors
 /// It is wrong. Whether it may take that place is for [`update::compare`].
 pub fn admit_update(object: Value, validation: Validation, node: &str) -> Result<Manifest, ManifestError> {
-    take(one(object)?, validation, node, Origin::Before)
+    read_pod(one(object)?, validation, node, Origin::Before)
 }
 
 /// Takes once more what was admitted before, with the ephemeral containers that it has been given since.
 pub fn admit_again(object: Value, node: &str) -> Result<Manifest, ManifestError> {
-    take(one(object)?, Validation::Ignore, node, Origin::Before)
+    read_pod(one(object)?, Validation::Ignore, node, Origin::Before)
 }
 
 /// Takes a Pod that was admitted before as one that has the ephemeral containers `wanted`. Those
@@ -304,7 +304,7 @@ pub fn admit_ephemeral(
     wanted.sort_by_key(place);
     spec.insert("ephemeralContainers".to_owned(), wanted.into());
     let name = object["metadata"]["name"].as_str().unwrap_or_default().to_owned();
-    let manifest = take(object, validation, node, Origin::Before)?;
+    let manifest = read_pod(object, validation, node, Origin::Before)?;
     let mut errors = Errors::default();
     validate::only_added(&old, validate::list(&manifest.object["spec"], "ephemeralContainers"), &mut errors);
     if errors.is_empty() {
@@ -433,8 +433,8 @@ fn duplicates(duplicates: &[String], validation: Validation) -> Result<Vec<Strin
     }
 }
 
-/// One object that says it is a Pod.
-fn take(
+/// Reads one object whose `kind` is `Pod`.
+fn read_pod(
     mut object: Value,
     validation: Validation,
     node: &str,
@@ -468,8 +468,8 @@ fn take(
     }
 
     own(&mut object, node, file);
-    let verdicts = verdict::judge(&object);
-    warnings.extend(verdicts.warnings.texts(String::clone));
+    let unsupported = unsupported::check(&object);
+    warnings.extend(unsupported.warnings.texts(String::clone));
     defaults::apply(&mut object);
     let mut errors = validate::pod(&object);
     match from {
@@ -477,11 +477,11 @@ fn take(
         Origin::Before => {}
     }
     placed(&object, node, &mut errors);
-    let (refused, more) = verdicts.refused.into_parts();
-    for refused in refused {
+    let (rejected, more) = unsupported.rejected.into_parts();
+    for error in rejected {
         // A value that is wrong in itself needs no second reason.
-        if !errors.iter().any(|error| error.path.starts_with(&refused.path)) {
-            errors.push(refused);
+        if !errors.iter().any(|known| known.path.starts_with(&error.path)) {
+            errors.push(error);
         }
     }
     errors.add_more(more);
@@ -496,11 +496,11 @@ fn take(
     Ok(Manifest { pod: Rc::new(pod), object, warnings })
 }
 
-/// Of the warnings about an object those that hold for the one `before` it, too, are left out: a client
-/// that changes a pod sends it back with all defaults, of which some have no effect.
+/// Removes the warnings that apply to the object `before` the update as well: a client that changes a pod
+/// sends it back with all defaults, of which some have no effect.
 pub fn new_warnings(mut warnings: Vec<String>, before: &Value) -> Vec<String> {
     if !warnings.is_empty() {
-        let known = verdict::judge(before).warnings.texts(String::clone);
+        let known = unsupported::check(before).warnings.texts(String::clone);
         warnings.retain(|warning| !known.contains(warning));
     }
     warnings
@@ -576,4 +576,4 @@ fn placed(object: &Value, node: &str, errors: &mut Errors) {
 mod tests;
 
 #[cfg(test)]
-mod hostile;
+mod fuzz_tests;

@@ -165,7 +165,7 @@ fn inject(wanted: &Wanted, presets: &[Applied], node: &str) -> Result<Manifest, 
 /// It has scheduling gates that `old` has not.
 pub(super) fn as_update_of(old: &Wanted, is_applied: bool, new: Manifest) -> Result<Manifest, Status> {
     let mut before: Value = serde_json::from_str(old.object.get()).map_err(Status::internal)?;
-    old.leave_out_priority(&mut before);
+    old.remove_computed_priority(&mut before);
     update::no_new_gates(&before, &new.object).map_err(|error| refused(&error))?;
     // What comes from a file or a client knows nothing of presets; what was read from here, and
     // patched, has them. Either would be given those of `old`.

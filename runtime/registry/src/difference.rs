@@ -31,7 +31,7 @@ impl Registry {
     /// The pods among `wanted` that differ from what the core was told: these are to be admitted.
     pub fn unadmitted<'a>(&self, wanted: &'a WantedByName) -> Vec<(PodName, &'a Rc<Wanted>)> {
         let known =
-            |name: &PodName, new: &Wanted| self.desired.get(name).is_some_and(|old| old.says_the_same(new));
+            |name: &PodName, new: &Wanted| self.desired.get(name).is_some_and(|old| old.is_same_as(new));
         let new = wanted.iter().filter(|(name, new)| !known(name, new));
         new.map(|(name, new)| (name.clone(), new)).collect()
     }
@@ -106,7 +106,7 @@ impl Registry {
         }
         let desired = &self.desired;
         let is_news =
-            |(name, new): &(PodName, Rc<Wanted>)| desired.get(name).is_none_or(|old| !old.says_the_same(new));
+            |(name, new): &(PodName, Rc<Wanted>)| desired.get(name).is_none_or(|old| !old.is_same_as(new));
         difference.wanted = wanted.into_iter().filter(is_news).collect();
         difference
     }

@@ -84,7 +84,7 @@ impl Registry {
     /// It is wrong, or may not be there.
     pub fn apply(&mut self, mut object: Value, asked: How, known: &Known) -> Result<Decision, Status> {
         if let Some(published) = &known.published {
-            leave_out_known(published, &mut object);
+            remove_known_fields(published, &mut object);
         }
         let manifest =
             manifest::admit(object, how(asked.validation), &self.node).map_err(|error| refused(&error))?;
@@ -233,7 +233,7 @@ impl Registry {
         // They change by a subresource of their own, and are in no manifest.
         let known = ephemeral_containers(current).to_vec();
         let changes_ephemeral = ephemeral_containers(&changed) != known;
-        leave_out_known(&present.wanted, &mut changed);
+        remove_known_fields(&present.wanted, &mut changed);
         if let Some(metadata) = changed.get_mut("metadata").and_then(Value::as_object_mut) {
             strip(metadata);
             metadata.insert("uid".into(), (*uid.0).into());
@@ -245,7 +245,7 @@ impl Registry {
             old["spec"]["ephemeralContainers"] = known.into();
         }
         manifest.warnings = manifest::new_warnings(manifest.warnings, &old);
-        desired.leave_out_priority(&mut old);
+        desired.remove_computed_priority(&mut old);
         match update::compare(&old, &manifest.object) {
             Update::Nothing => Ok(Decision::Published(manifest.warnings)),
             Update::Other(_) | Update::InPlace { .. } if !self.is_applied(&desired) => {
@@ -333,10 +333,10 @@ fn update_status(
     Ok(if is_same { Decision::Published(warnings) } else { Decision::ClientConditions(new, warnings) })
 }
 
-/// Takes from an object that is applied the ephemeral containers that the pod has, and what was
-/// computed of its priority: whoever read it here and sends it back asks for nothing else.
-fn leave_out_known(known: &Wanted, object: &mut Value) {
-    known.leave_out_priority(object);
+/// Removes the pod's ephemeral containers and its computed priority from an applied object, since a client that
+/// read the object and sends it back does not request them.
+fn remove_known_fields(known: &Wanted, object: &mut Value) {
+    known.remove_computed_priority(object);
     if !known.pod.spec.ephemeral_containers.is_empty()
         && object["spec"]["ephemeralContainers"] == ephemeral::list_of(known)
         && let Some(spec) = object["spec"].as_object_mut()

@@ -82,18 +82,18 @@ impl Wanted {
     }
 
     /// Takes from `pod`, an object that somebody read here and sends back, what was computed.
-    pub fn leave_out_priority(&self, pod: &mut Value) {
+    pub fn remove_computed_priority(&self, pod: &mut Value) {
         let read = |raw: &RawValue| serde_json::from_str(raw.get()).unwrap_or_default();
-        manifest::priority::leave_out(pod, &read(&self.object), &read(self.as_written()));
+        manifest::priority::remove_computed(pod, &read(&self.object), &read(self.as_written()));
     }
 
-    /// The object as its file has it: without presets and priority.
+    /// The object as written in its file: without presets and computed priority.
     pub fn as_written(&self) -> &RawValue {
         self.written.as_deref().unwrap_or(&self.object)
     }
 
-    /// Whether there is nothing to tell the core of `new`.
-    pub fn says_the_same(&self, new: &Wanted) -> bool {
+    /// Whether the core need not be notified of `new`, which has the same UID and object.
+    pub fn is_same_as(&self, new: &Wanted) -> bool {
         self.pod.uid == new.pod.uid && self.as_written().get() == new.as_written().get()
     }
 }

@@ -114,7 +114,7 @@ impl Engine {
         let mut changed = Vec::new();
         for (name, new) in wanted.iter_mut() {
             let Some(old) = self.predecessor(name, new, &kept) else { continue };
-            let known = before.remove(name).filter(|known| known.new.says_the_same(new));
+            let known = before.remove(name).filter(|known| known.new.is_same_as(new));
             let left = self.holds.left.remove(&old.pod.uid);
             let known = known.map(|known| known.waits).or(left);
             let waits = match (self.holds.images(&new.pod), known) {
@@ -163,7 +163,7 @@ impl Engine {
         let (wanted, _) = self.registry.sources.wanted();
         let differs = |(name, new): &(&PodName, &Rc<Wanted>)| {
             let old = self.registry.desired(name).cloned().or_else(|| self.found(name));
-            kept.contains_key(*name) || old.is_some_and(|old| !old.says_the_same(new))
+            kept.contains_key(*name) || old.is_some_and(|old| !old.is_same_as(new))
         };
         let changed = wanted.iter().filter(differs);
         let images: BTreeSet<String> =

@@ -16,10 +16,10 @@ pub(super) fn cells(object: &Value, _: Timestamp) -> Vec<Value> {
     vec![text(&metadata["name"]).into(), text(&metadata["creationTimestamp"]).into()]
 }
 
-/// Fields of `metadata` that are told before all others, or never.
-const TOLD: [&str; 5] = ["annotations", "labels", "managedFields", "name", "namespace"];
+/// Fields of `metadata` that are described before all others, or omitted.
+const NAMED_FIELDS: [&str; 5] = ["annotations", "labels", "managedFields", "name", "namespace"];
 
-/// With what took place, if that is known.
+/// Describes an object, with its events if they are known.
 pub(super) fn describe(object: &Value, events: Option<Vec<Value>>) -> String {
     let mut tabs = Tabs::default();
     let out = &mut tabs;
@@ -30,7 +30,7 @@ pub(super) fn describe(object: &Value, events: Option<Vec<Value>>) -> String {
     annotations(out, &metadata["annotations"]);
     let mut rest = object.clone();
     if let Some(metadata) = rest["metadata"].as_object_mut() {
-        metadata.retain(|field, _| !TOLD.contains(&field.as_str()));
+        metadata.retain(|field, _| !NAMED_FIELDS.contains(&field.as_str()));
     }
     fields(out, 0, &rest);
     if let Some(events) = events {

@@ -1,6 +1,5 @@
-//! PriorityClasses (`scheduling.k8s.io/v1`): a name for how much pods count. Pure.
-//!
-//! Next: `manifest/definition.rs`, which reads the object and judges the metadata.
+//! PriorityClasses (`scheduling.k8s.io/v1`): named priorities of pods. Pure. Read next:
+//! `manifest/definition.rs`, which reads the object and validates the metadata.
 
 use serde_json::{Map, Value};
 
@@ -11,11 +10,11 @@ use super::{Definition, Kind, ManifestError, Validation, definition};
 /// The highest value of a class that is not built in (`HighestUserDefinablePriority`).
 const HIGHEST: i64 = 1_000_000_000;
 
-/// What names of built-in classes begin with.
+/// The prefix of the names of built-in classes.
 const SYSTEM: &str = "system-";
 
-/// One object that says it is a PriorityClass. `file` is `None` for those of the API.
-pub fn take(
+/// Reads a PriorityClass. `file` is `None` for objects from the API.
+pub fn read(
     object: Value,
     validation: Validation,
     node: &str,

@@ -45,7 +45,7 @@ const RULES: [(&str, Rule); 6] = [
 ];
 
 /// Reads a ConfigMap. `file` is `None` for those of the API.
-pub(crate) fn take_config_map(
+pub(crate) fn read_config_map(
     object: Value,
     validation: Validation,
     node: &str,
@@ -55,7 +55,7 @@ pub(crate) fn take_config_map(
 }
 
 /// Reads a Secret. `file` is `None` for those of the API.
-pub(crate) fn take_secret(
+pub(crate) fn read_secret(
     object: Value,
     validation: Validation,
     node: &str,

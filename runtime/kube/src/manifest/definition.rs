@@ -81,7 +81,7 @@ pub(super) fn read(
     if kind != Kind::PriorityClass {
         stand_in["spec"]["containers"][0]["image"] = kind.resource().into();
     }
-    let manifest = match super::take(stand_in, validation, node, file.map_or(Origin::Api, Origin::File)) {
+    let manifest = match super::read_pod(stand_in, validation, node, file.map_or(Origin::Api, Origin::File)) {
         Ok(manifest) => Some(manifest),
         Err(ManifestError { cause: ManifestCause::Invalid { errors: found, more, .. }, .. }) => {
             errors.extend(found);

@@ -133,12 +133,12 @@ impl FieldErrorKind {
 
 /// Upper bound of the errors that are reported of one object. A text can break some ten thousand rules, each
 /// of them with a message longer than itself.
-const TOLD: usize = 64;
+const MAX_REPORTED: usize = 64;
 
-/// The first [`TOLD`] items for an object, and the count of further ones.
+/// The first [`MAX_REPORTED`] items for an object, and the count of further ones.
 #[derive(Debug, PartialEq)]
 pub(super) struct First<T> {
-    told: Vec<T>,
+    reported: Vec<T>,
     more: usize,
 }
 
@@ -147,7 +147,7 @@ pub(super) type Errors = First<FieldError>;
 
 impl<T> Default for First<T> {
     fn default() -> Self {
-        First { told: Vec::new(), more: 0 }
+        First { reported: Vec::new(), more: 0 }
     }
 }
 
@@ -158,8 +158,8 @@ impl<T> First<T> {
 
     /// Adds an item, and formats it only if it is among the first.
     pub(super) fn push_with(&mut self, one: impl FnOnce() -> T) {
-        if self.told.len() < TOLD {
-            self.told.push(one());
+        if self.reported.len() < MAX_REPORTED {
+            self.reported.push(one());
         } else {
             self.more += 1;
         }
@@ -176,7 +176,7 @@ impl<T> First<T> {
 
     /// The number of all items, including the unreported ones.
     pub(super) fn len(&self) -> usize {
-        self.told.len() + self.more
+        self.reported.len() + self.more
     }
 
     pub(super) fn is_empty(&self) -> bool {
@@ -184,17 +184,17 @@ impl<T> First<T> {
     }
 
     pub(super) fn iter(&self) -> impl Iterator<Item = &T> {
-        self.told.iter()
+        self.reported.iter()
     }
 
     /// The reported items, and the count of further ones.
     pub(super) fn into_parts(self) -> (Vec<T>, usize) {
-        (self.told, self.more)
+        (self.reported, self.more)
     }
 
     /// The text of each item; the last text says how many are not reported.
     pub(super) fn texts(&self, text: impl Fn(&T) -> String) -> Vec<String> {
-        self.told.iter().map(text).chain(and_more(self.more)).collect()
+        self.reported.iter().map(text).chain(and_more(self.more)).collect()
     }
 }
 

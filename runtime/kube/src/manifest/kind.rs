@@ -1,23 +1,23 @@
-//! Which objects of a manifest are of a kind that the agent reads (`kinds.rs`), and what is said of the others.
+//! Finds the objects of a manifest whose kind the agent reads (`kinds.rs`), and rejects all others.
 
 use serde_json::Value;
 
 use crate::kinds::{self, Kind};
 
-/// How deep a `List` may hold `List`s.
-const LISTS: usize = 4;
+/// Upper bound of the depth of nested `List`s.
+const MAX_LIST_DEPTH: usize = 4;
 
-/// An object of a kind that is taken, and where in its document it stands: empty, or `items[0]`.
+/// An object of a kind that is read, and its place in the document: empty, or `items[0]`.
 pub(super) struct Found {
     pub(super) object: Value,
     pub(super) kind: Kind,
     pub(super) at: String,
 }
 
-/// The objects that an object is: itself, or the items of a `List`, `PodList` and the like.
+/// The objects in an object: itself, or the items of a `List`, a `PodList` and so on.
 pub(super) fn objects(object: Value) -> Result<Vec<Found>, String> {
     let mut objects = Vec::new();
-    flatten(object, String::new(), LISTS, &mut objects)?;
+    flatten(object, String::new(), MAX_LIST_DEPTH, &mut objects)?;
     Ok(objects)
 }
 
@@ -29,19 +29,19 @@ fn flatten(mut object: Value, at: String, depth: usize, found: &mut Vec<Found>) 
     let kind = object["kind"].as_str().unwrap_or_default().to_owned();
     // A list of one kind, or the kind itself.
     let single = kind.strip_suffix("List").unwrap_or(&kind);
-    let taken = Kind::named(single);
+    let known = Kind::named(single);
     match (kind.as_str(), version.as_str()) {
         ("", _) => Err("Object 'Kind' is missing: write kind: Pod".to_owned()),
         (_, "") => Err(format!(
             "Object 'apiVersion' is missing: write apiVersion: {}",
             version_of(&kind).unwrap_or("v1")
         )),
-        (_, version) if taken.is_some_and(|taken| taken.as_str() == kind && taken.version() == version) => {
-            found.extend(taken.map(|kind| Found { object, kind, at }));
+        (_, version) if known.is_some_and(|known| known.as_str() == kind && known.version() == version) => {
+            found.extend(known.map(|kind| Found { object, kind, at }));
             Ok(())
         }
         (name, number)
-            if (name, number) == ("List", "v1") || taken.is_some_and(|taken| taken.version() == number) =>
+            if (name, number) == ("List", "v1") || known.is_some_and(|known| known.version() == number) =>
         {
             if depth == 0 {
                 return Err("Lists within Lists within Lists".to_owned());
@@ -55,7 +55,7 @@ fn flatten(mut object: Value, at: String, depth: usize, found: &mut Vec<Found>) 
             };
             for (index, mut item) in items.into_iter().enumerate() {
                 // In a PodList, the items may leave out what the list says.
-                if let (Value::Object(item), Some(_)) = (&mut item, taken) {
+                if let (Value::Object(item), Some(_)) = (&mut item, known) {
                     item.entry("apiVersion").or_insert_with(|| version.as_str().into());
                     item.entry("kind").or_insert_with(|| kind.trim_end_matches("List").into());
                 }
@@ -67,26 +67,26 @@ fn flatten(mut object: Value, at: String, depth: usize, found: &mut Vec<Found>) 
         ("List", _) => {
             Err(format!("no matches for kind \"{kind}\" in version \"{version}\": write apiVersion: v1"))
         }
-        _ => match taken {
-            Some(taken) => Err(format!(
+        _ => match known {
+            Some(known) => Err(format!(
                 "no matches for kind \"{kind}\" in version \"{version}\": write apiVersion: {}",
-                taken.version()
+                known.version()
             )),
             None => Err(other(&kind, &version)),
         },
     }
 }
 
-/// Kinds that hold a template of Pods, with their way on.
+/// Kinds with a template of Pods.
 const WORKLOADS: [&str; 7] =
     ["CronJob", "DaemonSet", "Deployment", "Job", "ReplicaSet", "ReplicationController", "StatefulSet"];
 
-/// Kinds that later versions will take.
-const NOT_YET: [&str; 5] =
+/// Kinds that later versions will support.
+const PLANNED_KINDS: [&str; 5] =
     ["PersistentVolume", "PersistentVolumeClaim", "PodDisruptionBudget", "RuntimeClass", "Service"];
 
 /// The kinds that are read: Pods, PodPresets and so on.
-fn taken() -> String {
+fn readable_kinds() -> String {
     let kinds: Vec<String> = kinds::readable()
         .map(|row| format!("{}{}", row.name, row.plural.get(row.name.len()..).unwrap_or_default()))
         .collect();
@@ -108,10 +108,10 @@ fn other(kind: &str, version: &str) -> String {
     if WORKLOADS.contains(&kind) {
         return format!("{kind} {version}: nodlet runs Pods; put spec.template into a Pod manifest");
     }
-    if NOT_YET.contains(&kind) {
-        return format!("{kind} {version}: not yet; {}", taken());
+    if PLANNED_KINDS.contains(&kind) {
+        return format!("{kind} {version}: not yet; {}", readable_kinds());
     }
-    format!("{kind} {version}: {}", taken())
+    format!("{kind} {version}: {}", readable_kinds())
 }
 
 /// The version of a kind that someone may have meant.

@@ -56,7 +56,7 @@ impl<'text> Search<'text> {
                 let (key, span) = self.next()?;
                 let rest = match &key {
                     Event::MappingEnd => return Some(line),
-                    Event::Scalar(key, ..) => below(path, key),
+                    Event::Scalar(key, ..) => strip_key(path, key),
                     _ => None,
                 };
                 self.skip(key)?;
@@ -102,7 +102,7 @@ fn depth(event: &Event<'_>) -> i32 {
 }
 
 /// The rest of a path below `key`: `.key…`, `key…` at its beginning, or `[key]…`.
-fn below<'path>(path: &'path str, key: &str) -> Option<&'path str> {
+fn strip_key<'path>(path: &'path str, key: &str) -> Option<&'path str> {
     let bracketed = path
         .strip_prefix('[')
         .and_then(|rest| rest.strip_prefix(key))

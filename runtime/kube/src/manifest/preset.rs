@@ -181,17 +181,17 @@ fn matches(selector: &Value, labels: &Value) -> bool {
     equal.all(|holds| holds) && expressions.all(|holds| holds)
 }
 
-/// One object that says it is a PodPreset. `file` is `None` for those of the API.
-pub fn take(
+/// Reads a PodPreset. `file` is `None` for objects from the API.
+pub fn read(
     object: Value,
     validation: Validation,
     node: &str,
     file: Option<&str>,
 ) -> Result<Definition, ManifestError> {
-    take_as_pod(object, validation, node, file)
+    read_as_pod(object, validation, node, file)
 }
 
-fn take_as_pod(
+fn read_as_pod(
     mut object: Value,
     validation: Validation,
     node: &str,
@@ -265,7 +265,8 @@ fn take_as_pod(
     let stand_in = json!({
         "apiVersion": "v1", "kind": "Pod", "metadata": object["metadata"].take(), "spec": spec,
     });
-    let taken = super::take(stand_in, validation, node, file.map_or(super::Origin::Api, super::Origin::File));
+    let taken =
+        super::read_pod(stand_in, validation, node, file.map_or(super::Origin::Api, super::Origin::File));
     let strict = validation == Validation::Strict && !unknown.is_empty();
     let told = |field: &String| format!("unknown field {}", quoted(field));
     let mut manifest = match taken {

@@ -136,7 +136,7 @@ impl Priority {
 /// Removes the computed priority fields from a Pod that a client sent back. `shown` is the object that was
 /// sent out, and `written` the one that it was made of. A field that the client changed is kept, as a
 /// request.
-pub fn leave_out(pod: &mut Value, shown: &Value, written: &Value) {
+pub fn remove_computed(pod: &mut Value, shown: &Value, written: &Value) {
     let Some(spec) = pod.get_mut("spec").and_then(Value::as_object_mut) else { return };
     for field in COMPUTED {
         if spec.get(field) == shown["spec"].get(field) && written["spec"].get(field).is_none() {
@@ -253,11 +253,11 @@ mod tests {
             json!({"priorityClassName": "high", "priority": 1000, "preemptionPolicy": "PreemptLowerPriority"})
         );
         let mut back = shown.clone();
-        leave_out(&mut back, &shown, &written);
+        remove_computed(&mut back, &shown, &written);
         assert_eq!(back, written);
         let mut changed = shown.clone();
         changed["spec"]["priority"] = 1.into();
-        leave_out(&mut changed, &shown, &written);
+        remove_computed(&mut changed, &shown, &written);
         assert_eq!(changed["spec"], json!({"priorityClassName": "high", "priority": 1}), "it is asked for");
     }
 }

@@ -768,19 +768,19 @@ fn the_api_gives_uids_and_generated_names() {
                "spec": {"containers": [{"name": "c", "image": "i"}]}})
     };
     let uid = "0c2d1f9e-7d5b-4a3c-8e21-5f0c3a9b7d10";
-    let take = |meta: Value| admit(object(meta), Validation::Strict, "board");
-    let named = take(json!({"name": "a", "uid": uid})).unwrap();
+    let read = |meta: Value| admit(object(meta), Validation::Strict, "board");
+    let named = read(json!({"name": "a", "uid": uid})).unwrap();
     assert_eq!((&*named.pod.name, named.pod.uid.to_string()), ("a", uid.to_owned()));
     assert!(named.object.get("status").is_none(), "a status is not the client's to say");
-    let generated = take(json!({"generateName": "web-", "uid": uid})).unwrap();
+    let generated = read(json!({"generateName": "web-", "uid": uid})).unwrap();
     assert!(
         generated.pod.name.starts_with("web-") && generated.pod.name.len() == 9,
         "{}",
         generated.pod.name
     );
-    assert!(take(json!({"name": "a"})).unwrap_err().to_string().contains("metadata.uid: Required value"));
+    assert!(read(json!({"name": "a"})).unwrap_err().to_string().contains("metadata.uid: Required value"));
     assert!(
-        take(json!({"uid": uid}))
+        read(json!({"uid": uid}))
             .unwrap_err()
             .to_string()
             .contains("metadata.name: Required value: name or generateName is required")

@@ -106,7 +106,7 @@ pub fn compare(old: &Value, new: &Value) -> Update {
     gates(before, after, &mut errors);
     let gated = !list(before, "schedulingGates").is_empty();
     let mut munged = after.clone();
-    let mut keep = |field: &str| take_over(&mut munged, before, field);
+    let mut keep = |field: &str| copy_field(&mut munged, before, field);
     // A pod comes to a node when its last gate is removed.
     for field in ["schedulingGates", "tolerations", "nodeName", "activeDeadlineSeconds"] {
         keep(field);
@@ -120,12 +120,12 @@ pub fn compare(old: &Value, new: &Value) -> Update {
     for field in ["containers", "initContainers"] {
         let containers = munged.get_mut(field).and_then(Value::as_array_mut).into_iter().flatten();
         for (container, old) in containers.zip(list(before, field)) {
-            take_over(container, old, "image");
+            copy_field(container, old, "image");
         }
     }
     let grace = "terminationGracePeriodSeconds";
     if before[grace].as_i64().is_some_and(|grace| grace < 0) && munged[grace] == 1 {
-        take_over(&mut munged, before, grace);
+        copy_field(&mut munged, before, grace);
     }
     if munged != *before {
         let changes = changes(before, &munged, &path);
@@ -153,7 +153,7 @@ fn deadline(before: &Value, after: &Value, path: &Path<'_>) -> Option<FieldError
 }
 
 /// Sets the field of `object` to its value in `from`, or removes it.
-fn take_over(object: &mut Value, from: &Value, field: &str) {
+fn copy_field(object: &mut Value, from: &Value, field: &str) {
     let Some(map) = object.as_object_mut() else { return };
     match from.get(field) {
         Some(value) => drop(map.insert(field.to_owned(), value.clone())),
@@ -242,13 +242,13 @@ fn only_additions(old: &Value, new: &Value) -> bool {
 fn keep_node_affinity(munged: &mut Value, before: &Value) {
     let old = before["affinity"].get("nodeAffinity").cloned();
     let mut affinity = munged.get("affinity").cloned().unwrap_or_else(|| json!({}));
-    take_over(&mut affinity, &json!({ "nodeAffinity": old }), "nodeAffinity");
+    copy_field(&mut affinity, &json!({ "nodeAffinity": old }), "nodeAffinity");
     if let (None, Some(map)) = (&old, affinity.as_object_mut()) {
         map.remove("nodeAffinity");
     }
     let is_empty = affinity.as_object().is_some_and(Map::is_empty);
     if is_empty && before.get("affinity").is_none() {
-        take_over(munged, before, "affinity");
+        copy_field(munged, before, "affinity");
     } else if let Some(map) = munged.as_object_mut() {
         map.insert("affinity".to_owned(), affinity);
     }

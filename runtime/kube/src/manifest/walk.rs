@@ -58,7 +58,7 @@ fn fields(
             findings.unknown.push_with(|| unknown(&path, name, owner));
             return false;
         };
-        if says_nothing(value, field, owner) {
+        if is_absent_value(value, field, owner) {
             return false;
         }
         shape(value, field, &path, findings);
@@ -87,7 +87,7 @@ const ZERO_IS_ABSENT: [(&str, &[&str]); 11] = [
 
 /// Whether Kubernetes reads and shows the value as if the field were absent: a null, a list or map without
 /// entries, some zeros.
-fn says_nothing(json: &Json, field: &Field, owner: &Type) -> bool {
+fn is_absent_value(json: &Json, field: &Field, owner: &Type) -> bool {
     let zero =
         || ZERO_IS_ABSENT.iter().any(|(name, fields)| *name == owner.name && fields.contains(&field.name));
     match (field.shape, json) {

@@ -6,7 +6,7 @@ use std::fmt::Write as _;
 use super::{Field, KUBERNETES, Shape, Type, Value, Verdict, find, verdict};
 
 const HEAD: &str = "\
-<!-- Printed by `cargo xtask schema` from runtime/kube/src/schema; change acts.rs instead. -->
+<!-- Printed by `cargo xtask schema` from runtime/kube/src/schema; change verdicts.rs instead. -->
 
 # The fields of a Pod
 

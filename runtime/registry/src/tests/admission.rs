@@ -151,7 +151,7 @@ fn ephemeral_containers_are_added_to_what_a_pod_was_admitted_with() {
     assert_eq!(admitted(list(json!({})), &wanted, &World::new().registry.policy()), "high=1000 [A]");
     let again = without_ephemeral(&with);
     assert_eq!(again.pod, wanted.pod);
-    assert!(again.says_the_same(&wanted));
+    assert!(again.is_same_as(&wanted));
     assert_eq!(
         admitted(list(json!({"targetContainerName": "other"})), &wanted, &policy),
         "high=1000 [A] lost: default/web: The Pod \"web\" is invalid: spec.ephemeralContainers[0].targetContainerName: Not found: \"other\"; it is without ephemeral containers"

@@ -137,7 +137,7 @@ fn check(world: &mut World, version: u64) {
         assert!(world.files.contains_key(&pod.source), "no file has {}", name.1);
         if let Some(wanted) = wanted.get(name)
             && wanted.source == pod.source
-            && wanted.says_the_same(pod)
+            && wanted.is_same_as(pod)
         {
             continue;
         }

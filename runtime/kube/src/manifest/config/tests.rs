@@ -11,7 +11,7 @@ fn read(kind: &str, text: &str, validation: Validation) -> Result<Definition, St
 }
 
 /// The object without what each has.
-fn taken(kind: &str, text: &str) -> Value {
+fn read_object(kind: &str, text: &str) -> Value {
     let mut object =
         read(kind, &format!("metadata: {{name: a}}\n{text}"), Validation::Strict).expect(text).object();
     let fields = object.as_object_mut().expect("an object");
@@ -66,7 +66,7 @@ fn right_objects_are_read_with_the_defaults_of_kubernetes() {
             json!({"data": {".dockercfg": "e30="}, "type": "kubernetes.io/dockercfg"}),
         ),
     ] {
-        assert_eq!(taken(kind, text), expected, "{kind} {text}");
+        assert_eq!(read_object(kind, text), expected, "{kind} {text}");
     }
     let secret =
         read("Secret", "metadata: {name: a, namespace: kitchen, uid: u}", Validation::Strict).expect("right");

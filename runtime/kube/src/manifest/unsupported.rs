@@ -1,5 +1,6 @@
 //! Checks a Pod against the fields that nodlet acts on: rejects fields that would make it run differently
-//! from its manifest, and warns about fields without effect. The verdicts are [`crate::schema`]'s.
+//! from its manifest, and warns about fields without effect. The verdict on each field is
+//! [`crate::schema`]'s.
 
 use serde_json::{Map, Value};
 
@@ -11,8 +12,8 @@ use nodlet_core::spec::container::CAPABILITIES;
 
 /// The requests of a Pod that nodlet does not fulfil.
 #[derive(Debug, Default)]
-pub(super) struct Verdicts {
-    pub(super) refused: Errors,
+pub(super) struct Unsupported {
+    pub(super) rejected: Errors,
     pub(super) warnings: First<String>,
 }
 
@@ -55,64 +56,64 @@ const IGNORED_ANNOTATIONS: [(&str, &str); 15] = [
     (SECCOMP_OF_CONTAINER, r#"non-functional in v1.27+; use the "seccompProfile" field instead"#),
 ];
 
-/// Judges a Pod as it was written, before defaults.
-pub(super) fn judge(pod: &Value) -> Verdicts {
-    let mut verdicts = Verdicts::default();
-    metadata(pod, &mut verdicts);
+/// Checks a Pod as it was written, before defaults.
+pub(super) fn check(pod: &Value) -> Unsupported {
+    let mut unsupported = Unsupported::default();
+    metadata(pod, &mut unsupported);
     if let (Some(spec), Some(owner)) = (pod["spec"].as_object(), schema::find("PodSpec")) {
         let host_network = spec.get("hostNetwork") == Some(&Value::Bool(true));
         let path = Path::root("spec");
-        Judge { host_network, verdicts: &mut verdicts }.object(spec, owner, &path);
+        Checker { host_network, unsupported: &mut unsupported }.object(spec, owner, &path);
         for field in ["containers", "initContainers", "ephemeralContainers"] {
             let path = path.child(field);
             for (index, container) in list(&pod["spec"], field).iter().enumerate() {
                 let path = path.index(index);
-                capabilities(container, &path, &mut verdicts);
-                fractions(container, &path, &mut verdicts);
+                capabilities(container, &path, &mut unsupported);
+                fractions(container, &path, &mut unsupported);
             }
         }
     }
-    verdicts
+    unsupported
 }
 
-fn metadata(pod: &Value, verdicts: &mut Verdicts) {
+fn metadata(pod: &Value, unsupported: &mut Unsupported) {
     let path = Path::root("metadata");
-    let is_given = |field: &str| pod["metadata"][field].as_array().is_some_and(|list| !list.is_empty());
-    if is_given("finalizers") {
+    let is_set = |field: &str| pod["metadata"][field].as_array().is_some_and(|list| !list.is_empty());
+    if is_set("finalizers") {
         let detail = format!("{NODLET} does not keep an object for its finalizers");
-        verdicts.refused.push(FieldError::forbidden(&path.child("finalizers"), detail));
+        unsupported.rejected.push(FieldError::forbidden(&path.child("finalizers"), detail));
     }
-    if is_given("ownerReferences") {
+    if is_set("ownerReferences") {
         let why = "deletes no object with its owner";
-        verdicts.warnings.push(warning(&path.child("ownerReferences"), why));
+        unsupported.warnings.push(warning(&path.child("ownerReferences"), why));
     }
     let path = path.child("annotations");
     for (key, value) in pod["metadata"]["annotations"].as_object().into_iter().flatten() {
         let path = path.key(key);
         if let Some(container) = key.strip_prefix(APPARMOR) {
-            apparmor(pod, container, value.as_str().unwrap_or_default(), &path, verdicts);
+            apparmor(pod, container, value.as_str().unwrap_or_default(), &path, unsupported);
         }
         let ignored = IGNORED_ANNOTATIONS
             .iter()
             .find(|(known, _)| *known == key || (known.ends_with('/') && key.starts_with(known)));
         if let Some((_, why)) = ignored.filter(|_| !has_seccomp_field(pod, key)) {
-            verdicts.warnings.push(format!("{path}: {why}"));
+            unsupported.warnings.push(format!("{path}: {why}"));
         }
     }
 }
 
-/// Judges an AppArmor annotation, which stands for the field `appArmorProfile` of the container
+/// Checks an AppArmor annotation, which stands for the field `appArmorProfile` of the container
 /// (`applyAppArmorVersionSkew`).
-fn apparmor(pod: &Value, container: &str, profile: &str, path: &Path<'_>, verdicts: &mut Verdicts) {
+fn apparmor(pod: &Value, container: &str, profile: &str, path: &Path<'_>, unsupported: &mut Unsupported) {
     let is_set = |context: &Value| context.get("appArmorProfile").is_some_and(|profile| !profile.is_null());
     let all = ["containers", "initContainers"].into_iter().flat_map(|field| list(&pod["spec"], field));
     let has_field = all.filter(|one| one["name"] == container).any(|one| is_set(&one["securityContext"]));
     match profile {
         "" | "unconfined" if has_field => {}
-        "" | "unconfined" => verdicts
+        "" | "unconfined" => unsupported
             .warnings
             .push(format!("{path}: deprecated since v1.30; use the \"appArmorProfile\" field instead")),
-        _ => verdicts.refused.push(FieldError::forbidden(path, format!("{NODLET} {}", schema::NO_LSM))),
+        _ => unsupported.rejected.push(FieldError::forbidden(path, format!("{NODLET} {}", schema::NO_LSM))),
     }
 }
 
@@ -129,12 +130,12 @@ fn has_seccomp_field(pod: &Value, key: &str) -> bool {
     }
 }
 
-struct Judge<'a> {
+struct Checker<'a> {
     host_network: bool,
-    verdicts: &'a mut Verdicts,
+    unsupported: &'a mut Unsupported,
 }
 
-impl Judge<'_> {
+impl Checker<'_> {
     fn object(&mut self, map: &Map<String, Value>, owner: &Type, path: &Path<'_>) {
         for (name, value) in map {
             let path = path.child(name);
@@ -156,7 +157,7 @@ impl Judge<'_> {
     fn field(&mut self, value: &Value, field: &Field, verdict: Verdict, path: &Path<'_>) {
         let is_one_of = |values: &[&str]| values.contains(&value.to_string().as_str());
         match verdict {
-            Verdict::Acts => self.below(value, field, path),
+            Verdict::Acts => self.check_below(value, field, path),
             Verdict::Only(values, why) | Verdict::Refuses(why, values) => {
                 if !is_one_of(values) {
                     self.refuse(path, why);
@@ -169,17 +170,17 @@ impl Judge<'_> {
             }
             Verdict::Warns(why, values) => {
                 if !is_one_of(values) {
-                    self.verdicts.warnings.push(warning(path, why));
+                    self.unsupported.warnings.push(warning(path, why));
                 }
             }
-            Verdict::InMemoryOnly(why) => self.verdicts.warnings.push(warning(path, why)),
+            Verdict::InMemoryOnly(why) => self.unsupported.warnings.push(warning(path, why)),
             Verdict::Resources => {
                 for (name, amount) in value.as_object().into_iter().flatten() {
                     match name.as_str() {
                         "cpu" | "memory" => {}
                         "ephemeral-storage" if field.name == "requests" => {}
                         "ephemeral-storage" => {
-                            self.verdicts
+                            self.unsupported
                                 .warnings
                                 .push(warning(&path.key(name), "does not limit what containers write yet"));
                         }
@@ -195,8 +196,8 @@ impl Judge<'_> {
         }
     }
 
-    /// Judges the fields below a field that is acted on.
-    fn below(&mut self, value: &Value, field: &Field, path: &Path<'_>) {
+    /// Checks the fields below a field that is acted on.
+    fn check_below(&mut self, value: &Value, field: &Field, path: &Path<'_>) {
         let Some(owner) = field.object() else { return };
         match (field.shape, value) {
             (Shape::List(_), Value::Array(list)) => {
@@ -212,12 +213,12 @@ impl Judge<'_> {
     }
 
     fn refuse(&mut self, path: &Path<'_>, why: &str) {
-        self.verdicts.refused.push(FieldError::forbidden(path, format!("{NODLET} {why}")));
+        self.unsupported.rejected.push(FieldError::forbidden(path, format!("{NODLET} {why}")));
     }
 }
 
 /// Warns about unknown capability names, which neither add nor drop anything.
-fn capabilities(container: &Value, path: &Path<'_>, verdicts: &mut Verdicts) {
+fn capabilities(container: &Value, path: &Path<'_>, unsupported: &mut Unsupported) {
     let (context, field) = (path.child("securityContext"), "capabilities");
     let path = context.child(field);
     for list in ["add", "drop"] {
@@ -231,7 +232,7 @@ fn capabilities(container: &Value, path: &Path<'_>, verdicts: &mut Verdicts) {
                 let path = path.index(index);
                 let warning =
                     format!("{path}: has no effect: {name:?} is none of the capabilities that Linux has");
-                verdicts.warnings.push(warning);
+                unsupported.warnings.push(warning);
             }
         }
     }
@@ -239,7 +240,7 @@ fn capabilities(container: &Value, path: &Path<'_>, verdicts: &mut Verdicts) {
 
 /// Warns about fractional byte values, as Kubernetes' API does (`GetWarningsForPod`): `m` for thousandths
 /// instead of `M`.
-fn fractions(container: &Value, path: &Path<'_>, verdicts: &mut Verdicts) {
+fn fractions(container: &Value, path: &Path<'_>, unsupported: &mut Unsupported) {
     let path = path.child("resources");
     for field in ["limits", "requests"] {
         let path = path.child(field);
@@ -247,7 +248,7 @@ fn fractions(container: &Value, path: &Path<'_>, verdicts: &mut Verdicts) {
             let Some(text) = container["resources"][field][name].as_str() else { continue };
             if Quantity::parse(text).is_ok_and(|amount| !amount.is_whole()) {
                 let path = path.key(name);
-                verdicts
+                unsupported
                     .warnings
                     .push(format!("{path}: fractional byte value {text:?} is invalid, must be an integer"));
             }
