@@ -37,11 +37,11 @@ pub use shutdown::{Shutdown, ShutdownGroup, ShutdownScope};
 
 /// Upper bound of the actions in one plan, for all pods. Actions that do not fit are planned again at once
 /// ([`Plan::more`]). The bound keeps a plan on the stack.
-pub const MAX_ACTIONS: usize = 32;
+pub(crate) const MAX_ACTIONS: usize = 32;
 
 /// Upper bound of the exec probes that run at once on the whole board. Each is a process with memory of its
 /// own; with many more, probing starves the containers that it probes.
-pub const EXEC_PROBES_AT_ONCE: usize = 4;
+pub(crate) const EXEC_PROBES_AT_ONCE: usize = 4;
 
 /// Upper bound of the pods that a node accepts, in whatever state. The kubelet's `maxPods`.
 pub const MAX_PODS: usize = 110;
@@ -64,11 +64,11 @@ pub struct Attempt {
 /// Upper bound of the containers and sandboxes that are being started at once. Starts compete for the SD card
 /// and for the kernel; more than a few at once only slow down each of them, also the one that a person waits
 /// for.
-pub const STARTS_AT_ONCE: usize = 8;
+pub(crate) const STARTS_AT_ONCE: usize = 8;
 
 /// Upper bound of the pods of which something is being written or removed at once. One thread does this work,
 /// pod by pod, and its queue holds only as much as the loop can send without waiting.
-pub const WRITES_AT_ONCE: usize = 64;
+pub(crate) const WRITES_AT_ONCE: usize = 64;
 
 /// Grace period of a pod that runs though no source wants it: it was removed while no agent ran.
 pub(crate) const ORPHAN_GRACE: Duration = Duration::from_secs(1);

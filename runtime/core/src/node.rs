@@ -168,11 +168,6 @@ impl Node {
         self.pods.iter().find(|pod| pod.pod().uid == *uid).map(PodState::index)
     }
 
-    /// Events that were lost because too many were made at once.
-    pub fn lost_events(&self) -> u64 {
-        self.events.lost()
-    }
-
     /// All pods, oldest first.
     pub fn pods(&self) -> impl Iterator<Item = &PodState> {
         self.pods.iter()

@@ -215,7 +215,7 @@ impl PodState {
     }
 
     /// Why the pod has no sandbox while creating one is retried; empty if there is no failure.
-    pub fn sandbox_failure(&self) -> &str {
+    pub(crate) fn sandbox_failure(&self) -> &str {
         self.sandbox_failure.as_deref().unwrap_or_default()
     }
 
@@ -257,17 +257,6 @@ impl PodState {
         let state = self.containers.get(usize::from(container.0))?;
         let started = state.started.as_deref().filter(|_| state.is_running())?;
         Some((state.attempt(container), started))
-    }
-
-    /// The newest attempt of `container`, and the one before it.
-    pub fn newest_runs(&self, container: ContainerIndex) -> (Option<Attempt>, Option<Attempt>) {
-        let Some(state) = self.containers.get(usize::from(container.0)) else { return (None, None) };
-        let of = |number| Attempt { container, number };
-        let ended = state.ended.as_ref().map(|ended| of(ended.number));
-        match state.is_running() {
-            true => (Some(state.attempt(container)), ended),
-            false => (ended, state.previous.as_ref().map(|ended| of(ended.number))),
-        }
     }
 
     /// `started` and `ready` of `container`.

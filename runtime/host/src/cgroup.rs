@@ -37,7 +37,7 @@ use smol::{Async, Timer};
 pub use self::devices::try_filter as try_device_filter;
 use self::hierarchy::{Controller, ControllerHierarchy, Hierarchies};
 pub use self::limits::ContainerLimits;
-pub use self::limits::memory_of;
+pub(crate) use self::limits::memory_of;
 use self::limits::{MIN_SHARES, Target};
 pub use self::quota::lift_at as lift_cpu_limits;
 pub use self::tree::kill_headless;
@@ -507,7 +507,8 @@ impl Leaf {
     }
 
     /// Freezes every process of the run, or thaws it.
-    pub fn freeze(&self, frozen: bool) -> Result<(), CgroupError> {
+    #[cfg(test)]
+    pub(crate) fn freeze(&self, frozen: bool) -> Result<(), CgroupError> {
         tree::freeze(&self.unified(), frozen)
     }
 

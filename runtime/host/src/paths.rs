@@ -146,7 +146,7 @@ impl Paths {
     }
 
     /// The file with the place of the cgroups of this root's pods.
-    pub fn cgroup_place(&self) -> PathBuf {
+    pub(crate) fn cgroup_place(&self) -> PathBuf {
         self.run().join("cgroup")
     }
 

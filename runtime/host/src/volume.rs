@@ -166,12 +166,12 @@ pub use remove::Removal;
 ///
 /// # Errors
 /// A file or directory could not be removed, or there are more than `most` (`EBUSY`).
-pub fn remove_in(directory: &impl std::os::fd::AsRawFd, name: &OsStr, most: usize) -> io::Result<()> {
+pub(crate) fn remove_in(directory: &impl std::os::fd::AsRawFd, name: &OsStr, most: usize) -> io::Result<()> {
     remove::in_directory(directory, name, most)
 }
 
 /// A memory volume with this name, size in bytes and owning group.
-pub fn memory_volume(name: &str, size: Option<u64>, fs_group: Option<u32>) -> MemoryVolume {
+pub(crate) fn memory_volume(name: &str, size: Option<u64>, fs_group: Option<u32>) -> MemoryVolume {
     MemoryVolume { name: name.to_owned(), size, fs_group }
 }
 

@@ -29,7 +29,7 @@ pub enum Type {
 }
 
 /// `ObjectMeta`, without what only a server sets.
-pub const METADATA: Message = &[
+pub(crate) const METADATA: Message = &[
     (1, "name", Type::Text),
     (2, "generateName", Type::Text),
     (3, "namespace", Type::Text),

@@ -16,7 +16,8 @@ mod verdicts;
 mod table;
 
 pub use table::KUBERNETES;
-pub use verdicts::{NO_LSM, Verdict, verdict};
+pub(crate) use verdicts::NO_LSM;
+pub use verdicts::{Verdict, verdict};
 
 /// A type of the API: a name and its fields.
 #[derive(Debug)]

@@ -166,7 +166,7 @@ impl Registry {
     }
 
     /// The file of a pod that clients apply.
-    pub fn applied_path(&self, namespace: &str, name: &str) -> PathBuf {
+    pub(crate) fn applied_path(&self, namespace: &str, name: &str) -> PathBuf {
         self.places.applied.join(Kind::Pod.row().file(namespace, name))
     }
 

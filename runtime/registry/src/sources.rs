@@ -287,7 +287,7 @@ impl Sources {
     }
 
     /// The file that says what the pod of a name is, and not `source`, whether that says it or will.
-    pub fn overriding(&self, source: &Path, namespace: &str, name: &str) -> Option<PathBuf> {
+    pub(crate) fn overriding(&self, source: &Path, namespace: &str, name: &str) -> Option<PathBuf> {
         let (wanted, _) = self.wanted();
         let winner = &wanted.get(&(Rc::from(namespace), Rc::from(name)))?.source;
         let rank = |file: &Path| self.list.iter().position(|other| file.starts_with(&other.path));
@@ -316,7 +316,7 @@ impl Sources {
     ///
     /// # Errors
     /// It would not be read: there is no room for it beside what is there and what is being written.
-    pub fn check_room(&self, path: &Path, bytes: usize, text: usize) -> Result<(), String> {
+    pub(crate) fn check_room(&self, path: &Path, bytes: usize, text: usize) -> Result<(), String> {
         if text as u64 > MAX_BYTES {
             return Err("its manifest is larger than 1 MiB".to_owned());
         }

@@ -29,7 +29,7 @@ impl Status {
     }
 
     /// 403: not here, whoever asks.
-    pub fn forbidden(message: impl Into<String>) -> Self {
+    pub(crate) fn forbidden(message: impl Into<String>) -> Self {
         Status::new(403, "Forbidden", message)
     }
 
@@ -63,7 +63,7 @@ impl Status {
     }
 
     /// 409: the object is another than the one that was meant.
-    pub fn conflict(resource: &str, name: &str, why: &str) -> Self {
+    pub(crate) fn conflict(resource: &str, name: &str, why: &str) -> Self {
         Status {
             details: Some(details(resource, name)),
             ..Status::new(
@@ -99,7 +99,7 @@ impl Status {
 
     /// 422: a request that cannot be carried out, of whatever kind its object is. kubectl shows the
     /// message of an invalid object only by its causes, unless nothing else is named.
-    pub fn unprocessable(message: impl Into<String>) -> Self {
+    pub(crate) fn unprocessable(message: impl Into<String>) -> Self {
         Status { details: Some(json!({})), ..Status::new(422, "Invalid", message) }
     }
 

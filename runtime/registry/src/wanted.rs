@@ -54,7 +54,7 @@ impl Wanted {
     }
 
     /// The same with `presets`, which make `manifest` of it.
-    pub fn with_presets(&self, manifest: Manifest, presets: Rc<[Applied]>) -> Wanted {
+    pub(crate) fn with_presets(&self, manifest: Manifest, presets: Rc<[Applied]>) -> Wanted {
         Wanted { presets, ..self.changed(Manifest { warnings: self.warnings.clone(), ..manifest }) }
     }
 
@@ -69,7 +69,7 @@ impl Wanted {
     }
 
     /// The same with `priority`; `object` is its object.
-    pub fn with_priority(&self, mut object: Value, priority: Priority) -> Wanted {
+    pub(crate) fn with_priority(&self, mut object: Value, priority: Priority) -> Wanted {
         priority.show(&mut object);
         let mut pod = self.pod.clone();
         if (pod.priority, &*pod.spec.priority_class_name) != (priority.value(), priority.class()) {
@@ -82,7 +82,7 @@ impl Wanted {
     }
 
     /// Takes from `pod`, an object that somebody read here and sends back, what was computed.
-    pub fn remove_computed_priority(&self, pod: &mut Value) {
+    pub(crate) fn remove_computed_priority(&self, pod: &mut Value) {
         let read = |raw: &RawValue| serde_json::from_str(raw.get()).unwrap_or_default();
         manifest::priority::remove_computed(pod, &read(&self.object), &read(self.as_written()));
     }

@@ -5,7 +5,7 @@
 //! none; of the static table only the two names below are of use to us.
 
 /// What all fields of one answer may come to, with the 32 bytes that each counts for (`SETTINGS_MAX_HEADER_LIST_SIZE`).
-pub const MAX_LIST: usize = 16 * 1024;
+pub(crate) const MAX_LIST: usize = 16 * 1024;
 
 /// A field.
 #[derive(Debug, PartialEq, Eq)]

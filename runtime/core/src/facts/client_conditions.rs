@@ -37,7 +37,7 @@ pub struct ClientCondition {
 
 impl ClientCondition {
     /// Whether `status` is `True`.
-    pub fn is_true(&self) -> bool {
+    pub(crate) fn is_true(&self) -> bool {
         self.status == "True"
     }
 

@@ -71,11 +71,10 @@ impl Draft {
     }
 }
 
-/// The events that wait for a plan.
+/// The events that wait for a plan. When the queue is full, the oldest event is dropped.
 #[derive(Debug, Default)]
 pub(crate) struct Events {
     waiting: heapless::Deque<(PodIndex, Event), MAX_EVENTS>,
-    lost: u64,
 }
 
 impl Events {
@@ -111,15 +110,9 @@ impl Events {
         }
     }
 
-    /// How many events were dropped because the queue was full.
-    pub(crate) fn lost(&self) -> u64 {
-        self.lost
-    }
-
     fn add(&mut self, pod: PodIndex, event: Event) {
         if self.waiting.is_full() {
             self.waiting.pop_front();
-            self.lost += 1;
         }
         let added = self.waiting.push_back((pod, event));
         debug_assert!(added.is_ok(), "room was made");

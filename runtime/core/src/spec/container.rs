@@ -125,7 +125,7 @@ impl Container {
     }
 
     /// The grace period of a kill after a failed probe of `kind`, if the probe has one of its own.
-    pub fn probe_grace(&self, kind: ProbeKind) -> Option<Duration> {
+    pub(crate) fn probe_grace(&self, kind: ProbeKind) -> Option<Duration> {
         self.probe(kind).and_then(|probe| probe.termination_grace_period)
     }
 }

@@ -93,7 +93,7 @@ impl Placement {
     }
 
     /// Whether the placement tolerates a taint.
-    pub fn tolerates(&self, taint: &Taint) -> bool {
+    pub(crate) fn tolerates(&self, taint: &Taint) -> bool {
         self.tolerations.iter().any(|toleration| {
             (toleration.effect.is_empty() || toleration.effect == taint.effect)
                 && (toleration.key.is_empty() || toleration.key == taint.key)

@@ -54,19 +54,19 @@ pub const NODE_CRITICAL: &str = "system-node-critical";
 
 impl Pod {
     /// Whether presets were applied to the pod when it was admitted.
-    pub fn has_presets(&self) -> bool {
+    pub(crate) fn has_presets(&self) -> bool {
         self.annotations.keys().any(|key| key.starts_with(PRESET_MARK))
     }
 
     /// Whether the pod was admitted with values that a later lookup (of presets, of its priority class) might
     /// change.
-    pub fn is_admitted_for_good(&self) -> bool {
+    pub(crate) fn is_admitted_for_good(&self) -> bool {
         self.has_presets() || !self.spec.priority_class_name.is_empty()
     }
 
     /// Whether the pod is critical, so that others are preempted for it. Unlike a kubelet's, a pod from a
     /// file is not critical for that reason.
-    pub fn is_critical(&self) -> bool {
+    pub(crate) fn is_critical(&self) -> bool {
         self.priority >= CRITICAL
     }
 
@@ -272,7 +272,7 @@ impl PodSpec {
     }
 
     /// The number of all containers, including init and ephemeral containers.
-    pub fn container_count(&self) -> usize {
+    pub(crate) fn container_count(&self) -> usize {
         self.admitted_count() + self.ephemeral_containers.len()
     }
 
@@ -307,7 +307,7 @@ impl PodSpec {
     }
 
     /// Indexes of `ephemeralContainers`, in the order in which they were added.
-    pub fn ephemeral_indexes(&self) -> impl Iterator<Item = ContainerIndex> + use<> {
+    pub(crate) fn ephemeral_indexes(&self) -> impl Iterator<Item = ContainerIndex> + use<> {
         (self.admitted_count()..self.container_count()).map(index)
     }
 

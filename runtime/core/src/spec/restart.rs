@@ -40,7 +40,7 @@ impl OwnRestart {
     }
 
     /// Whether an exit of the container can restart all containers.
-    pub fn may_restart_all(&self) -> bool {
+    pub(crate) fn may_restart_all(&self) -> bool {
         self.rules.iter().any(|rule| rule.action == RestartAction::RestartAllContainers)
     }
 }

@@ -30,7 +30,7 @@ const ROUTE_LOCALNET: u16 = 26;
 
 /// For the bridge: it answers ARP for its own address alone, and accepts only sources that are reached
 /// through it.
-pub const BRIDGE_IPV4: [(u16, u32); 8] = [
+pub(crate) const BRIDGE_IPV4: [(u16, u32); 8] = [
     (ACCEPT_REDIRECTS, 0),
     (SECURE_REDIRECTS, 0),
     (SEND_REDIRECTS, 0),
@@ -56,7 +56,7 @@ pub const PORT_IPV4: [(u16, u32); 8] = [
 
 /// Loads the kernel's IPv6 module, if it is one. If it were loaded later, by the first socket of some pod,
 /// existing links would get its defaults.
-pub fn load_ipv6() {
+pub(crate) fn load_ipv6() {
     // A kernel without IPv6 needs no protection.
     let _ = UdpSocket::bind((Ipv6Addr::UNSPECIFIED, 0));
 }

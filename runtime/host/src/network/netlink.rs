@@ -109,7 +109,7 @@ impl Netlink {
     }
 
     /// Sets values of the link's IPv4 configuration: pairs of an `IPV4_DEVCONF_*` and its value.
-    pub fn set_ipv4(&mut self, index: u32, values: &[(u16, u32)]) -> io::Result<()> {
+    pub(crate) fn set_ipv4(&mut self, index: u32, values: &[(u16, u32)]) -> io::Result<()> {
         let mut link = LinkMessage::default();
         link.header.index = index;
         link.attributes.push(ipv4_configuration(values));
@@ -247,7 +247,7 @@ impl Netlink {
 
     /// Attaches an eBPF program, which decides for each incoming packet of the link with `index` whether it
     /// passes.
-    pub fn add_classifier(&mut self, index: u32, program: BorrowedFd) -> io::Result<()> {
+    pub(crate) fn add_classifier(&mut self, index: u32, program: BorrowedFd) -> io::Result<()> {
         let queue = attribute(TCA_KIND, b"clsact\0");
         self.change_traffic(RTM_NEWQDISC, (index, TC_H_INGRESS, TC_H_CLSACT, 0), &queue)?;
         let options = [
@@ -262,7 +262,7 @@ impl Netlink {
     }
 
     /// Removes the program that [`Netlink::add_classifier`] attached.
-    pub fn remove_classifier(&mut self, index: u32) -> io::Result<()> {
+    pub(crate) fn remove_classifier(&mut self, index: u32) -> io::Result<()> {
         self.change_traffic(RTM_DELQDISC, (index, TC_H_INGRESS, TC_H_CLSACT, 0), &[])
     }
 

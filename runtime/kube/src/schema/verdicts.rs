@@ -41,7 +41,7 @@ const NO_SERVICES: &str = "has no Services: no variables are made for them";
 const NO_VOLUME: &str = "provides no volumes but emptyDir and hostPath yet";
 const NO_OBJECTS: &str = "has no ConfigMaps and Secrets yet: write the value itself";
 /// Why a profile of a Linux security module is rejected.
-pub const NO_LSM: &str = "does not confine containers by AppArmor or SELinux yet";
+pub(crate) const NO_LSM: &str = "does not confine containers by AppArmor or SELinux yet";
 const NO_WINDOWS: &str = "runs Linux containers only";
 const NOT_EPHEMERAL: &str = "does not set it for an ephemeral container, as Kubernetes does not";
 const NO_HOST_PORT: &str =
