@@ -29,8 +29,8 @@ use smol::lock::{Semaphore, SemaphoreGuardArc};
 use smol::{Async, LocalExecutor};
 use smol_hyper::rt::{FuturesIo, SmolTimer};
 
+use crate::ring::SharedRing;
 use crate::storage::Storage;
-use crate::told::Told;
 use nodlet_kube::kinds::Kind;
 use nodlet_registry::objects::Objects;
 pub use nodlet_registry::{
@@ -88,8 +88,8 @@ pub struct Api {
     pub storage: Storage,
     /// Of the one node that there is.
     pub node_name: String,
-    /// What its core was told last.
-    pub ring: Rc<Told>,
+    /// The latest observations and actions of the core.
+    pub ring: Rc<SharedRing>,
     /// The places of its clients.
     pub places: Places,
 }

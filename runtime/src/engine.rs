@@ -53,11 +53,11 @@ use smol::{Async, LocalExecutor};
 use crate::api::{self, Request};
 use crate::container_config::LogLimits;
 use crate::progress::Progress;
+use crate::ring::SharedRing;
 use crate::service::Service;
 use crate::sources::ManifestDirectories;
 use crate::storage::Storage;
 use crate::store::{Fault, NoFault, Recorded, Records};
-use crate::told::Told;
 use nodlet_core::facts::{
     Action, Amounts, Attempt, Observation, PodIndex, PodObservation, Shutdown, ShutdownGroup, ShutdownScope,
 };
@@ -220,7 +220,7 @@ struct Deletion {
 /// The agent.
 pub struct Engine {
     node: Node,
-    ring: Rc<Told>,
+    ring: Rc<SharedRing>,
     shell: Rc<Shell>,
     inbox: Receiver<News>,
     requests: Receiver<Request>,
@@ -275,7 +275,7 @@ impl Engine {
         let (news, inbox) = async_channel::bounded(NEWS);
         let (request_sender, requests) = async_channel::bounded(REQUESTS);
         // Versions never go back while the boot lasts: the clock ticks faster than objects change.
-        let ring = Told::begin();
+        let ring = SharedRing::begin();
         let objects = Rc::new(Objects::new(nodlet_host::clock::instant().0 / 1000));
         let places = registry::ManifestPlaces {
             applied: paths.applied_manifests(),

@@ -24,9 +24,9 @@
 //! 7. The supervisor writes its log, records its exit and tells the engine, which
 //!    tells the core. [`prober`] asks how it is.
 //! 8. [`nodlet_core::status`] is derived from what the core knows; the engine puts it into
-//!    [`nodlet_registry::objects`], from which the [`api`] shows it. What the core was told and asked for
-//!    last is in [`told`], and [`replay`] tells it again.
-//!    The [`service`] manager is told that the loop turns, or by [`progress`] process 1 of a board, and [`logind`]
+//!    [`nodlet_registry::objects`], from which the [`api`] shows it. The latest observations and actions
+//!    of the core are in [`ring`], and [`replay`] replays them.
+//!    The [`service`] manager is notified while the loop turns, or by [`progress`] process 1 of a board, and [`logind`]
 //!    holds up a shutdown until the pods have ended.
 //!    [`nodlet_kube::kinds`] is the one table of kinds: their names, columns and descriptions.
 //! 9. What must survive a power cut is written and read by [`store`], on the one thread of
@@ -40,8 +40,8 @@ pub mod pod_files;
 pub mod prober;
 pub mod progress;
 pub mod replay;
+pub mod ring;
 pub mod service;
 pub mod sources;
 pub mod storage;
 pub mod store;
-pub mod told;

@@ -21,7 +21,7 @@ pub fn replay(lines: &str) -> Result<Replayed, ReplayError> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::told::{Format, Told};
+    use crate::ring::{Format, SharedRing};
     use nodlet_core::facts::{Observation, PodIndex, PodObservation};
     use nodlet_core::node::Node;
     use nodlet_core::time::Instant;
@@ -29,22 +29,22 @@ mod tests {
 
     /// What an agent writes that is given one pod.
     fn recorded() -> String {
-        let (mut node, told) = (Node::new(), Told::default());
+        let (mut node, ring) = (Node::new(), SharedRing::default());
         let yaml =
             b"apiVersion: v1\nkind: Pod\nmetadata: {name: a}\nspec: {containers: [{name: c, image: i}]}";
         let pods = manifest::parse("a.yaml", yaml, Validation::Strict, "board").expect("it is right");
         let object = serde_json::value::to_raw_value(&pods[0].object).expect("JSON").into();
         let observe = |node: &mut Node, at: u64, seen: Observation| {
-            told.observed(Instant(at), node, &seen, Some(&object));
+            ring.observed(Instant(at), node, &seen, Some(&object));
             node.observe(Instant(at), seen);
             let plan = node.plan(Instant(at));
-            told.planned(Instant(at), node, &plan);
+            ring.planned(Instant(at), node, &plan);
         };
         observe(&mut node, 1, Observation::Wanted { pod: pods[0].pod.clone(), record: None, status: None });
         observe(&mut node, 2, Observation::SourcesSeen);
         let ready = PodObservation::SandboxReady { ip: None, at: Instant(3) };
         observe(&mut node, 3, Observation::Of(PodIndex(1), ready));
-        told.lines(0, usize::MAX, Format::Json).0
+        ring.lines(0, usize::MAX, Format::Json).0
     }
 
     #[test]

@@ -7,7 +7,7 @@ use hyper::body::Bytes;
 
 use super::body::{self, Body};
 use super::{Api, Query, Status};
-use crate::told::Format;
+use crate::ring::Format;
 
 /// Entries that are made ready at a time: what a slow client has us hold.
 const ENTRIES_AT_ONCE: usize = 16;

@@ -1,9 +1,8 @@
-//! What the core was told and asked for last, on the one thread of the agent: the
-//! engine writes it, `nodlet ring` shows it, and a panic prints it.
+//! The ring of the core's latest observations and actions, on the one thread of the agent: the engine writes
+//! it, `nodlet ring` shows it, and a panic prints it.
 //!
-//! A panic ends the agent, and its pods are found again by the next one; what led
-//! to it would be gone. So the ring hangs on the loop's thread, where the panic
-//! finds it. Read next: `replay.rs`.
+//! A panic ends the agent, and only the pods survive. To report what led to the panic, the ring is a
+//! thread-local variable, which the panic hook can read. Read next: `replay.rs`.
 
 use std::cell::RefCell;
 use std::future::Future;
@@ -19,27 +18,27 @@ use nodlet_core::node::{Entry, Node, Ring};
 use nodlet_core::time::Instant;
 use nodlet_registry::waiting::Waiting;
 
-/// The ring, and who waits for its next entry.
+/// The ring, and the tasks that wait for its next entry.
 #[derive(Debug, Default)]
-pub struct Told {
+pub struct SharedRing {
     ring: RefCell<Ring>,
     readers: Waiting,
 }
 
 thread_local! {
-    static TOLD: RefCell<Option<Rc<Told>>> = const { RefCell::new(None) };
+    static THREAD_RING: RefCell<Option<Rc<SharedRing>>> = const { RefCell::new(None) };
 }
 
-/// How an entry is written.
+/// The format of entries.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Format {
     /// For people.
     Text,
-    /// One JSON object a line, which [`crate::replay`] reads.
+    /// One JSON object a line, as [`crate::replay`] reads them.
     Json,
 }
 
-/// One entry, as it is written in JSON.
+/// An entry in JSON.
 #[derive(Serialize)]
 struct Numbered<'a> {
     number: u64,
@@ -47,18 +46,18 @@ struct Numbered<'a> {
     entry: &'a Entry,
 }
 
-impl Told {
-    /// An empty one for this thread; from now on a panic of the thread prints it.
-    pub fn begin() -> Rc<Told> {
-        let told = Rc::new(Told::default());
-        TOLD.set(Some(told.clone()));
+impl SharedRing {
+    /// Creates the ring of this thread. From now on a panic of the thread prints the ring.
+    pub fn begin() -> Rc<SharedRing> {
+        let ring = Rc::new(SharedRing::default());
+        THREAD_RING.set(Some(ring.clone()));
         let usual = std::panic::take_hook();
         std::panic::set_hook(Box::new(move |panic| {
             usual(panic);
             // A console that is gone is no reason to fail at failing.
-            let _ = write!(std::io::stderr(), "{}", last_words());
+            let _ = write!(std::io::stderr(), "{}", ring_of_thread());
         }));
-        told
+        ring
     }
 
     /// [`Ring::observed`].
@@ -79,7 +78,7 @@ impl Told {
         self.readers.wake();
     }
 
-    /// At most `at_most` entries from `number` on, a line each, and the number after the last.
+    /// At most `at_most` entries from `number` on, one a line, and the number of the entry after them.
     pub(crate) fn lines(&self, number: u64, at_most: usize, format: Format) -> (String, u64) {
         let (mut lines, mut next) = (String::new(), number);
         for (number, line) in self.ring.borrow().since(number).take(at_most) {
@@ -99,16 +98,16 @@ impl Told {
         (lines, next)
     }
 
-    /// Ends when there is an entry `number`.
+    /// Waits until the entry `number` exists.
     pub(crate) fn added(&self, number: u64) -> impl Future<Output = ()> {
         self.readers.until(move || self.ring.borrow().next() > number)
     }
 }
 
-/// The ring of this thread; empty where there is none, or where it is being written.
-fn last_words() -> String {
-    TOLD.with(|told| match told.try_borrow().as_deref() {
-        Ok(Some(told)) => told.ring.try_borrow().map(|ring| ring.to_string()).unwrap_or_default(),
+/// The text of this thread's ring; empty if the thread has none, or while an entry is added.
+fn ring_of_thread() -> String {
+    THREAD_RING.with(|ring| match ring.try_borrow().as_deref() {
+        Ok(Some(ring)) => ring.ring.try_borrow().map(|ring| ring.to_string()).unwrap_or_default(),
         Ok(None) | Err(_) => String::new(),
     })
 }
@@ -119,23 +118,23 @@ mod tests {
 
     #[test]
     fn a_panic_finds_what_the_core_was_told_last() {
-        let told = Rc::new(Told::default());
-        TOLD.set(Some(told.clone()));
-        told.observed(Instant(5), &Node::new(), &Observation::ShutdownCancelled, None);
-        assert!(last_words().contains("Shutdown"), "{}", last_words());
-        let _writing = told.ring.borrow_mut();
-        assert_eq!(last_words(), "");
+        let ring = Rc::new(SharedRing::default());
+        THREAD_RING.set(Some(ring.clone()));
+        ring.observed(Instant(5), &Node::new(), &Observation::ShutdownCancelled, None);
+        assert!(ring_of_thread().contains("Shutdown"), "{}", ring_of_thread());
+        let _writing = ring.ring.borrow_mut();
+        assert_eq!(ring_of_thread(), "");
     }
 
     #[test]
     fn a_reader_that_is_behind_learns_what_it_missed() {
-        let told = Told::default();
+        let ring = SharedRing::default();
         for _ in 0..nodlet_core::node::RING_ENTRIES + 2 {
-            told.observed(Instant(5), &Node::new(), &Observation::ImagesChanged, None);
+            ring.observed(Instant(5), &Node::new(), &Observation::ImagesChanged, None);
         }
-        let (lines, next) = told.lines(0, 1, Format::Text);
+        let (lines, next) = ring.lines(0, 1, Format::Text);
         assert_eq!((lines.as_str(), next), ("(2 older entries are lost)\n      0.000 <- ImagesChanged\n", 3));
-        let (lines, next) = told.lines(next, 1, Format::Json);
+        let (lines, next) = ring.lines(next, 1, Format::Json);
         assert_eq!(
             (lines.as_str(), next),
             ("{\"number\":3,\"at\":5,\"entry\":{\"Observed\":\"ImagesChanged\"}}\n", 4)
