@@ -116,7 +116,7 @@ impl Node {
     /// Decides the actions to carry out now.
     pub fn plan(&mut self, now: Instant) -> Plan {
         if let Some(ending) = &mut self.shutdown {
-            ending.pass(now, &self.pods);
+            ending.advance(now, &self.pods);
         }
         let in_flight: usize = self.pods.iter().map(PodState::starts_in_flight).sum();
         let writes = self.pods.iter().filter(|pod| pod.is_being_written()).count();
@@ -133,14 +133,14 @@ impl Node {
             self.pods[place].plan(now, &mut draft, &mut self.events, context);
         }
         // Pods that restart again and again, and take long to fail, must not delay the others for ever.
-        match draft.held_up().and_then(|index| self.place(index).ok()) {
+        match draft.first_deferred().and_then(|index| self.place(index).ok()) {
             Some(place) => self.first = place,
             None if draft.is_full() => self.first = (self.first + 1) % count.max(1),
             None => {}
         }
         let exec_probes = self.plan_exec_probes(now, &mut draft);
         // Pods that ended without a process to wait for make room for the next ones at once.
-        let passed = self.shutdown.as_mut().is_some_and(|progress| progress.pass(now, &self.pods));
+        let passed = self.shutdown.as_mut().is_some_and(|progress| progress.advance(now, &self.pods));
         let after =
             (count_of(&self.pods, PodState::is_active), count_of(&self.pods, PodState::uses_resources));
         let left = self.drop_gone(now) || before != after;

@@ -128,7 +128,7 @@ impl PodState {
         let status = found.status;
         if let Some(left) = &status.state {
             state.restore_handover(&status, left, found.record, found.sandbox.is_some(), now);
-            state.adopt_news(left, found.sandbox, found.attempts, now);
+            state.apply_supervisor_state(left, found.sandbox, found.attempts, now);
             state.settle(now);
             return state;
         }
@@ -515,7 +515,7 @@ impl PodState {
         if let Some(end) = context.end {
             self.end(now, end);
         }
-        self.pass_deadline(now, events);
+        self.check_deadline(now, events);
         self.plan_discards(draft);
         // A found pod that no source has claimed yet only keeps running.
         if self.is_active() {
@@ -526,10 +526,10 @@ impl PodState {
             self.plan_active(now, draft, events, context.may_begin);
         }
         self.plan_image_checks(now, draft);
-        self.pass_redefined();
+        self.mark_redefined_runs();
         self.plan_kills(now, draft, events);
         self.plan_probes(now, draft);
-        self.pass_stop(context.shutdown);
+        self.advance_stop(context.shutdown);
         self.plan_save(now, draft, context.shutdown.is_some() || self.is_interrupted());
         self.plan_removal(now, draft, context.shutdown);
         self.settle(now);
@@ -630,6 +630,6 @@ impl PodState {
     /// Records a change that the status or the record may show.
     fn touch(&mut self) {
         self.changed = true;
-        self.journal.stale();
+        self.journal.mark_stale();
     }
 }

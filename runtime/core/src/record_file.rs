@@ -60,7 +60,7 @@ struct OnFlash<'a> {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     message: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    start_time: Option<When>,
+    start_time: Option<TimeOnFlash>,
     containers: Vec<ContainerOnFlash>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     deletion_grace_period_seconds: Option<u64>,
@@ -96,7 +96,7 @@ struct ContainerOnFlash {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     container_id: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    decided: Option<When>,
+    decided: Option<TimeOnFlash>,
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     redefined: bool,
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
@@ -110,8 +110,8 @@ struct ExitOnFlash {
     reason: String,
     #[serde(default, skip_serializing_if = "String::is_empty")]
     message: String,
-    started_at: When,
-    finished_at: When,
+    started_at: TimeOnFlash,
+    finished_at: TimeOnFlash,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     id: Option<String>,
 }
@@ -119,25 +119,25 @@ struct ExitOnFlash {
 #[derive(Serialize, Deserialize)]
 struct LastOnFlash {
     /// `type`, whether `status` is `True`, and `lastTransitionTime`.
-    conditions: Vec<(String, bool, When)>,
+    conditions: Vec<(String, bool, TimeOnFlash)>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     ip: Option<Ipv4Addr>,
 }
 
 #[derive(Clone, Copy, Serialize, Deserialize)]
-struct When {
+struct TimeOnFlash {
     wall: Timestamp,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     boot: Option<Instant>,
 }
 
-impl When {
-    fn new(moment: Moment, anchor: Anchor) -> When {
+impl TimeOnFlash {
+    fn new(moment: Moment, anchor: Anchor) -> TimeOnFlash {
         let boot = match moment {
             Moment::ThisBoot(instant) => Some(instant),
             Moment::Earlier(_) => None,
         };
-        When { wall: moment.timestamp(anchor), boot }
+        TimeOnFlash { wall: moment.timestamp(anchor), boot }
     }
 
     fn into_moment(self, same_boot: bool) -> Moment {
@@ -158,8 +158,8 @@ impl OnFlash<'_> {
             code: exit.code,
             reason: exit.reason.clone(),
             message: exit.message.clone(),
-            started_at: When::new(exit.started_at, anchor),
-            finished_at: When::new(exit.finished_at, anchor),
+            started_at: TimeOnFlash::new(exit.started_at, anchor),
+            finished_at: TimeOnFlash::new(exit.finished_at, anchor),
             id: exit.id.clone(),
         };
         let container = |container: &ContainerRecord| ContainerOnFlash {
@@ -170,7 +170,7 @@ impl OnFlash<'_> {
             image: container.image.clone(),
             image_id: container.image_id.clone(),
             container_id: container.container_id.clone(),
-            decided: container.decided.map(|moment| When::new(moment, anchor)),
+            decided: container.decided.map(|moment| TimeOnFlash::new(moment, anchor)),
             redefined: container.redefined,
             superseded: container.superseded,
         };
@@ -180,7 +180,7 @@ impl OnFlash<'_> {
             phase: record.phase,
             reason: record.reason.clone(),
             message: record.message.clone(),
-            start_time: record.start_time.map(|moment| When::new(moment, anchor)),
+            start_time: record.start_time.map(|moment| TimeOnFlash::new(moment, anchor)),
             containers: record.containers.iter().map(container).collect(),
             deletion_grace_period_seconds: record.deletion_grace_period_seconds,
             client_conditions: record.client_conditions.clone(),
@@ -188,7 +188,7 @@ impl OnFlash<'_> {
                 conditions: last
                     .conditions
                     .iter()
-                    .map(|one| (one.kind.as_str().to_owned(), one.status, When::new(one.since, anchor)))
+                    .map(|one| (one.kind.as_str().to_owned(), one.status, TimeOnFlash::new(one.since, anchor)))
                     .collect(),
                 ip: last.ip,
             }),
@@ -230,7 +230,7 @@ impl OnFlash<'_> {
             client_conditions: self.client_conditions,
             last: self.last.map(|last| {
                 // A condition type of a later version is not known here.
-                let condition = |(kind, status, since): (String, bool, When)| {
+                let condition = |(kind, status, since): (String, bool, TimeOnFlash)| {
                     let kind = ConditionType::ALL.into_iter().find(|known| known.as_str() == kind)?;
                     Some(FoundCondition { kind, status, since: since.into_moment(same_boot) })
                 };

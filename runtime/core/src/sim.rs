@@ -349,7 +349,7 @@ impl Sim {
     }
 
     /// Deletes the pod by force: the API no longer returns it.
-    pub(crate) fn force_away(&mut self, uid: &Uid) {
+    pub(crate) fn delete_by_force(&mut self, uid: &Uid) {
         let is_unwanted = self.node.index_of(uid).and_then(|index| self.node.pod(index)).is_some();
         self.unwant(uid, None);
         if is_unwanted {

@@ -123,12 +123,12 @@ fn container_status(
     let message_bytes = MAX_MESSAGES / of_pod.container_count().max(1);
     // Why the pod has no sandbox. A kubelet reports it only by an event, which expires long before the pod
     // runs.
-    let held_up = pod.sandbox_failure();
+    let first_deferred = pod.sandbox_failure();
     let (state, last) = container.shown();
     let state = match state {
-        Shown::NotYet => json!({ "waiting": waiting(not_yet(of_pod), held_up) }),
+        Shown::NotYet => json!({ "waiting": waiting(not_yet(of_pod), first_deferred) }),
         Shown::Waiting { reason, message } => {
-            let message = if message.is_empty() { held_up } else { message };
+            let message = if message.is_empty() { first_deferred } else { message };
             json!({ "waiting": waiting(reason, message) })
         }
         Shown::Running { at } => json!({ "running": { "startedAt": instant(at, anchor) } }),

@@ -20,7 +20,7 @@ pub enum ConditionType {
 pub const IMAGE_UPDATE_PENDING: &str = "PodImageUpdatePending";
 
 /// Condition types that belong to a kubelet, but that nodlet never sets.
-const NEVER_HERE: [&str; 2] = ["PodResizeInProgress", "PodResizePending"];
+const UNUSED_CONDITION_TYPES: [&str; 2] = ["PodResizeInProgress", "PodResizePending"];
 
 impl ConditionType {
     /// All condition types, in the order in which a kubelet lists them.
@@ -52,5 +52,5 @@ impl ConditionType {
 /// `DisruptionTarget` as well.
 pub fn is_node_owned(kind: &str) -> bool {
     let is_own = |own: &ConditionType| *own != ConditionType::DisruptionTarget && own.as_str() == kind;
-    ConditionType::ALL.iter().any(is_own) || NEVER_HERE.contains(&kind) || kind == IMAGE_UPDATE_PENDING
+    ConditionType::ALL.iter().any(is_own) || UNUSED_CONDITION_TYPES.contains(&kind) || kind == IMAGE_UPDATE_PENDING
 }

@@ -17,13 +17,13 @@ pub(crate) struct Draft {
     /// How many more flash writes may be planned.
     writes: usize,
     /// The first pod whose start did not fit.
-    held_up: Option<PodIndex>,
+    first_deferred: Option<PodIndex>,
     full: bool,
 }
 
 impl Draft {
     pub(crate) fn new(starts: usize, writes: usize) -> Self {
-        Draft { actions: heapless::Vec::new(), starts, writes, held_up: None, full: false }
+        Draft { actions: heapless::Vec::new(), starts, writes, first_deferred: None, full: false }
     }
 
     /// Adds `action` and returns whether it fitted. If it did not, the caller must change no state: the
@@ -40,7 +40,7 @@ impl Draft {
     #[must_use]
     pub(crate) fn push_start(&mut self, pod: PodIndex, action: Action) -> bool {
         if self.starts == 0 {
-            self.held_up.get_or_insert(pod);
+            self.first_deferred.get_or_insert(pod);
             return false;
         }
         if !self.push(pod, action) {
@@ -61,8 +61,8 @@ impl Draft {
     }
 
     /// The first pod whose start did not fit: the next plan begins with it.
-    pub(crate) fn held_up(&self) -> Option<PodIndex> {
-        self.held_up
+    pub(crate) fn first_deferred(&self) -> Option<PodIndex> {
+        self.first_deferred
     }
 
     /// Whether an action did not fit.

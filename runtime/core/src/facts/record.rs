@@ -66,7 +66,7 @@ pub struct LastShown {
 
 impl Record {
     /// Whether both records are equal except for `last`, which is written along and is no reason to write.
-    pub(crate) fn means(&self, other: &Record) -> bool {
+    pub(crate) fn equals_except_last(&self, other: &Record) -> bool {
         let Record {
             phase,
             reason,

@@ -54,7 +54,7 @@ impl ShutdownProgress {
 
     /// Proceeds to the next rank while no pod of the earlier ranks has to be waited for. Returns whether it
     /// proceeded.
-    pub(super) fn pass(&mut self, now: Instant, pods: &[PodState]) -> bool {
+    pub(super) fn advance(&mut self, now: Instant, pods: &[PodState]) -> bool {
         let mut passed = false;
         loop {
             let left = || pods.iter().filter(|pod| !pod.has_ended()).map(|pod| self.shutdown.rank(pod.pod()));

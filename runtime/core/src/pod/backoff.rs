@@ -10,9 +10,9 @@ use crate::time::Instant;
 /// The first and shortest delay.
 const INITIAL: Duration = Duration::from_secs(10);
 /// The longest delay.
-const MAX: Duration = Duration::from_secs(300);
+const MAX_DELAY: Duration = Duration::from_secs(300);
 /// A run that ends this long after its start resets the back-off.
-const RESET: Duration = Duration::from_secs(600);
+const RESET_AFTER: Duration = Duration::from_secs(600);
 
 /// The back-off of one container, which is empty before its first restart.
 #[derive(Clone, Copy, Debug, Default)]
@@ -28,7 +28,7 @@ struct Entry {
 
 /// Why a container may not be restarted yet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct HeldBack {
+pub(crate) struct RestartDelay {
     /// The delay, as the message names it.
     pub(crate) delay: Duration,
     /// When the container may be restarted.
@@ -37,10 +37,10 @@ pub(crate) struct HeldBack {
 
 impl CrashBackoff {
     /// Whether a container that ended at `finished` may start again at `now`.
-    pub(crate) fn check(&self, now: Instant, finished: Instant) -> Result<(), HeldBack> {
+    pub(crate) fn check(&self, now: Instant, finished: Instant) -> Result<(), RestartDelay> {
         match self.live_entry(finished) {
             Some(entry) if now < finished + entry.delay => {
-                Err(HeldBack { delay: entry.delay, until: finished + entry.delay })
+                Err(RestartDelay { delay: entry.delay, until: finished + entry.delay })
             }
             Some(_) | None => Ok(()),
         }
@@ -49,14 +49,14 @@ impl CrashBackoff {
     /// Records that the container restarts at `now`, which makes the next delay longer.
     pub(crate) fn advance(&mut self, now: Instant, finished: Instant) {
         let delay = match self.live_entry(finished) {
-            Some(entry) => (entry.delay * 2).min(MAX),
+            Some(entry) => (entry.delay * 2).min(MAX_DELAY),
             None => INITIAL,
         };
         self.entry = Some(Entry { delay, updated: now });
     }
 
     fn live_entry(&self, finished: Instant) -> Option<Entry> {
-        self.entry.filter(|entry| finished.since(entry.updated) <= RESET)
+        self.entry.filter(|entry| finished.since(entry.updated) <= RESET_AFTER)
     }
 }
 
@@ -80,7 +80,7 @@ impl Retry {
         match earlier {
             None => Retry::first(now),
             Some(earlier) => {
-                let delay = (earlier.delay * 2).min(MAX);
+                let delay = (earlier.delay * 2).min(MAX_DELAY);
                 Retry { delay, at: now + delay }
             }
         }

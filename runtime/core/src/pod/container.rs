@@ -123,7 +123,7 @@ pub(crate) const START_ERROR: &str = "StartError";
 pub(crate) const LOST_WHILE_RUNNING: &str =
     "The container could not be located when the pod was deleted.  The container used to be Running";
 /// Message of a run whose end was not observed, in a finished pod.
-pub(crate) const LOST_AT_THE_END: &str = "The container could not be located when the pod was terminated";
+pub(crate) const LOST_WHEN_TERMINATED: &str = "The container could not be located when the pod was terminated";
 /// Reason of a run whose end was not observed.
 pub(crate) const STATUS_UNKNOWN: &str = "ContainerStatusUnknown";
 
@@ -300,7 +300,7 @@ impl ContainerState {
     }
 
     /// The number of runs that have started, as the record counts them.
-    pub(crate) fn begun(&self) -> u32 {
+    pub(crate) fn started_count(&self) -> u32 {
         match self.run {
             Run::Waiting | Run::StartFailed { .. } => self.number,
             Run::Recording
@@ -455,7 +455,7 @@ impl ContainerState {
     }
 
     /// The result of the present run, whose process could not be executed.
-    pub(crate) fn ended_unstarted(&self, now: Instant, failure: &StartFailure) -> Ended {
+    pub(crate) fn failed_start_end(&self, now: Instant, failure: &StartFailure) -> Ended {
         Ended {
             number: self.number,
             code: 128,
@@ -476,7 +476,7 @@ impl ContainerState {
 }
 
 /// The reason of a failed start in `state.waiting.reason`.
-pub(crate) fn reason_word(reason: StartFailureReason) -> &'static str {
+pub(crate) fn reason_name(reason: StartFailureReason) -> &'static str {
     match reason {
         StartFailureReason::InvalidImageName => "InvalidImageName",
         StartFailureReason::ErrImageNeverPull => "ErrImageNeverPull",

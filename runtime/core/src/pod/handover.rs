@@ -148,7 +148,7 @@ impl PodState {
     }
 
     /// Applies the state and the exits that the supervisor has, which the previous agent may not have known.
-    pub(super) fn adopt_news(
+    pub(super) fn apply_supervisor_state(
         &mut self,
         state: &HandedOver,
         sandbox: Option<FoundSandbox>,
@@ -174,7 +174,7 @@ impl PodState {
             let (Some(container), number) = (self.containers.get_mut(place), found.attempt.number) else {
                 continue;
             };
-            let newest = container.begun().checked_sub(1);
+            let newest = container.started_count().checked_sub(1);
             // The exit of such a run is known already.
             let is_known = match newest {
                 Some(newest) if number == newest => !container.is_running(),
@@ -264,7 +264,7 @@ impl ContainerState {
             }
         };
         HandedOverContainer {
-            attempts: if is_followed { self.number } else { self.begun() },
+            attempts: if is_followed { self.number } else { self.started_count() },
             is_running: self.is_running(),
             is_followed,
             started: self.started.clone(),

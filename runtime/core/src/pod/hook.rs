@@ -22,7 +22,7 @@ use crate::spec::probe::PortOrName;
 use crate::spec::{Container, ContainerIndex, Hook, HookKind, ProbeAction};
 use crate::time::Instant;
 
-use super::container::{Run, WaitingReason, reason_word};
+use super::container::{Run, WaitingReason, reason_name};
 use super::start::finished_this_boot;
 use super::{ContainerState, PodState, SYNC_RETRY};
 
@@ -336,7 +336,7 @@ impl ContainerState {
     /// Whether the status still shows why the run could not start completely: its process could not be
     /// executed, or its postStart hook failed.
     pub(super) fn shows_start_failure(&self) -> bool {
-        let words = [POST_START_HOOK_ERROR, reason_word(StartFailureReason::RunContainerError)];
+        let words = [POST_START_HOOK_ERROR, reason_name(StartFailureReason::RunContainerError)];
         self.waiting.as_ref().is_some_and(|waiting| words.contains(&&*waiting.reason))
     }
 

@@ -6,7 +6,7 @@ use crate::facts::PodPhase;
 use crate::spec::Role;
 use crate::time::Instant;
 
-use super::container::{ContainerState, Ended, LOST_AT_THE_END, STATUS_UNKNOWN, Shown};
+use super::container::{ContainerState, Ended, LOST_WHEN_TERMINATED, STATUS_UNKNOWN, Shown};
 use super::{Condition, Demand, PodState, Sandbox, Stage, Verdict};
 use crate::facts::ConditionType;
 
@@ -14,7 +14,7 @@ impl PodState {
     /// Derives phase and conditions again. This is done after each change and not only for display, so that
     /// no decision depends on when the status was read.
     pub(super) fn settle(&mut self, now: Instant) {
-        self.pass_redefined();
+        self.mark_redefined_runs();
         let before = (self.phase, self.conditions);
         self.phase = self.derive_phase();
         let ready = !self.is_rejected()
@@ -105,7 +105,7 @@ impl PodState {
             if self.verdict.is_none() {
                 self.verdict = Some(self.verdict_of_exits());
             }
-            self.account_for_all();
+            self.set_unknown_exits();
         }
         self.touch();
     }
@@ -124,7 +124,7 @@ impl PodState {
     /// Gives an exit to each container that has started, or should have: the exit of a run that was not
     /// observed is unknown. A container that was never to start, because of an init container before it,
     /// keeps waiting for ever.
-    fn account_for_all(&mut self) {
+    fn set_unknown_exits(&mut self) {
         let initialised = self.was_initialised();
         let is_init = |container: &&ContainerState| container.role.is_init();
         let init = self.containers.iter().filter(is_init).enumerate();
@@ -144,7 +144,7 @@ impl PodState {
                     number: 0,
                     code: 137,
                     reason: STATUS_UNKNOWN.into(),
-                    message: LOST_AT_THE_END.into(),
+                    message: LOST_WHEN_TERMINATED.into(),
                     started_at: None,
                     finished_at: None,
                     id: None,

@@ -23,7 +23,7 @@ use super::container::Run;
 use super::{ContainerState, PodState};
 
 /// How often a probe is tried, without a pause, if the probe itself fails to run.
-const TRIES: u8 = 3;
+const MAX_TRIES: u8 = 3;
 
 /// The probes of one run.
 #[derive(Clone, Debug, Default)]
@@ -67,7 +67,7 @@ enum Asking {
 
 /// The effect of a probe's result on the container.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Meaning {
+pub(crate) enum ProbeEffect {
     /// No result was expected.
     NotAsked,
     /// The result changes nothing.
@@ -231,32 +231,32 @@ impl Probes {
         now: Instant,
         kind: ProbeKind,
         result: &ProbeResult,
-    ) -> Meaning {
-        let Some(probe) = container.probe(kind) else { return Meaning::NotAsked };
+    ) -> ProbeEffect {
+        let Some(probe) = container.probe(kind) else { return ProbeEffect::NotAsked };
         let before = self.health();
         let Some(worker) = self.workers.iter_mut().find(|worker| worker.kind == kind) else {
-            return Meaning::NotAsked;
+            return ProbeEffect::NotAsked;
         };
         match worker.state {
             Asking::InFlight => worker.state = Asking::Between,
             Asking::GivenUp => {
                 worker.state = Asking::Held;
-                return Meaning::NotAsked;
+                return ProbeEffect::NotAsked;
             }
-            Asking::Between | Asking::Held => return Meaning::NotAsked,
+            Asking::Between | Asking::Held => return ProbeEffect::NotAsked,
         }
         let success = match result {
             ProbeResult::Success | ProbeResult::Warning(_) => true,
             ProbeResult::Failure(_) => false,
             ProbeResult::Error(_) => {
                 worker.errors += 1;
-                if worker.errors < TRIES {
+                if worker.errors < MAX_TRIES {
                     worker.due = now;
                 } else {
                     worker.errors = 0;
                     worker.keep_time(now, probe.period);
                 }
-                return Meaning::Nothing;
+                return ProbeEffect::Nothing;
             }
         };
         worker.errors = 0;
@@ -269,7 +269,7 @@ impl Probes {
         }
         let threshold = if success { probe.success_threshold } else { probe.failure_threshold };
         if worker.in_a_row < threshold {
-            return Meaning::Nothing;
+            return ProbeEffect::Nothing;
         }
         worker.found = Some(success);
         let fatal = match kind {
@@ -284,11 +284,11 @@ impl Probes {
             self.not_before(now);
         }
         if fatal {
-            Meaning::Fatal
+            ProbeEffect::Fatal
         } else if self.health() != before {
-            Meaning::HealthChanged
+            ProbeEffect::HealthChanged
         } else {
-            Meaning::Nothing
+            ProbeEffect::Nothing
         }
     }
 
@@ -305,7 +305,7 @@ impl Probes {
     }
 
     /// The state that counts for `kind` now, in a kubelet's word for an event.
-    pub(crate) fn state_word(&self, kind: ProbeKind) -> &'static str {
+    pub(crate) fn state_name(&self, kind: ProbeKind) -> &'static str {
         let found = self.workers.iter().find(|worker| worker.kind == kind).and_then(|worker| worker.found);
         match (kind, found) {
             (_, Some(true)) | (ProbeKind::Liveness, None) => "success",
@@ -400,7 +400,7 @@ impl PodState {
         let spec = pod.spec.container(attempt.container);
         let at = Some(attempt.container);
         let meaning = container.probes.answered(spec, now, kind, result);
-        if meaning == Meaning::NotAsked {
+        if meaning == ProbeEffect::NotAsked {
             return;
         }
         match result {
@@ -418,7 +418,7 @@ impl PodState {
             }
             ProbeResult::Error(text) => {
                 if container.probes.gave_up(kind) {
-                    let state = container.probes.state_word(kind);
+                    let state = container.probes.state_name(kind);
                     let text =
                         format!("{} probe errored and resulted in {state} state: {text}", word(kind)).into();
                     events.warn(index, at, "Unhealthy", text);
@@ -426,12 +426,12 @@ impl PodState {
             }
         }
         match meaning {
-            Meaning::NotAsked | Meaning::Nothing => {}
-            Meaning::HealthChanged => {
+            ProbeEffect::NotAsked | ProbeEffect::Nothing => {}
+            ProbeEffect::HealthChanged => {
                 self.touch();
                 self.ask_readiness_again(now);
             }
-            Meaning::Fatal => {
+            ProbeEffect::Fatal => {
                 container.failed_probe = Some(kind);
                 self.touch();
                 self.ask_readiness_again(now);

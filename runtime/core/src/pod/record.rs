@@ -5,9 +5,9 @@
 //!   ephemeral container; a container that is done for good; a run of a `Never` pod that did not start
 //!   after all and now waits for an image, perhaps for weeks; a pod that was admitted with presets or a
 //!   priority, which may differ after a power cut;
-//! * at once, but at most once in [`SETTLE`]: a readiness gate that was opened or closed;
-//! * otherwise (restart counts, exits) after it has not changed for [`SETTLE`], and at most once in
-//!   [`AT_MOST_EVERY`], however often containers crash.
+//! * at once, but at most once in [`WRITE_DELAY`]: a readiness gate that was opened or closed;
+//! * otherwise (restart counts, exits) after it has not changed for [`WRITE_DELAY`], and at most once in
+//!   [`MIN_WRITE_INTERVAL`], however often containers crash.
 
 use std::rc::Rc;
 use std::time::Duration;
@@ -30,9 +30,9 @@ use super::{Condition, Demand, PodState, Sandbox, Stage, Verdict};
 use crate::facts::ConditionType;
 
 /// How long a record must not change before it is written: a start changes it several times within moments.
-const SETTLE: Duration = Duration::from_secs(10);
+const WRITE_DELAY: Duration = Duration::from_secs(10);
 /// The shortest interval between two writes for a pod that keeps crashing.
-const AT_MOST_EVERY: Duration = Duration::from_secs(300);
+const MIN_WRITE_INTERVAL: Duration = Duration::from_secs(300);
 
 /// The state of one pod's record on flash.
 #[derive(Debug, Default)]
@@ -62,7 +62,7 @@ enum Need {
 
 impl Journal {
     /// Records that the record may be out of date.
-    pub(super) fn stale(&mut self) {
+    pub(super) fn mark_stale(&mut self) {
         match self.need {
             Need::Clean => self.need = Need::Unknown { since: None },
             Need::Later { since, .. } => self.need = Need::Unknown { since: Some(since) },
@@ -88,7 +88,7 @@ impl Journal {
         let awaited = self.in_flight.take().is_some();
         if awaited {
             self.failed = Some(Retry::after(self.failed, now));
-            self.stale();
+            self.mark_stale();
         }
         awaited
     }
@@ -98,7 +98,7 @@ impl Journal {
         // A record that cannot be read is replaced as soon as there is a first one to write.
         self.saved_at = saved_at.filter(|_| on_flash.is_some());
         self.on_flash = on_flash;
-        self.stale();
+        self.mark_stale();
     }
 
     pub(super) fn saved_at(&self) -> Option<Instant> {
@@ -178,17 +178,17 @@ impl PodState {
             Need::Unknown { since } => since.unwrap_or(now),
         };
         let mut record = self.record(now);
-        self.keep_begun(&mut record);
-        if self.journal.on_flash.as_ref().is_some_and(|on_flash| on_flash.means(&record)) {
+        self.keep_started_count(&mut record);
+        if self.journal.on_flash.as_ref().is_some_and(|on_flash| on_flash.equals_except_last(&record)) {
             self.journal.need = Need::Clean;
             return;
         }
-        let settled = since + SETTLE;
+        let settled = since + WRITE_DELAY;
         let due = match self.journal.saved_at {
             _ if shutdown || self.is_urgent(&record) => now,
             // A client that keeps opening and closing a gate must not wear out the SD card.
-            saved if self.moves_a_gate(&record) => saved.map_or(now, |saved| now.max(saved + SETTLE)),
-            Some(saved) => settled.max(saved + AT_MOST_EVERY),
+            saved if self.moves_a_gate(&record) => saved.map_or(now, |saved| now.max(saved + WRITE_DELAY)),
+            Some(saved) => settled.max(saved + MIN_WRITE_INTERVAL),
             None => settled,
         };
         if now < due {
@@ -246,7 +246,7 @@ impl PodState {
 
     /// Keeps the count of a run whose start failed and is retried soon. Otherwise two containers that run
     /// once would each undo, every ten seconds, what the other has recorded.
-    fn keep_begun(&self, record: &mut Record) {
+    fn keep_started_count(&self, record: &mut Record) {
         let Some(on_flash) = self.journal.on_flash.as_deref().filter(|_| self.is_active()) else { return };
         let policy = self.policy();
         let containers = self.containers.iter().zip(&mut record.containers).zip(&on_flash.containers);
@@ -482,7 +482,7 @@ fn container_record(name: &str, container: &ContainerState, is_over: bool) -> Co
     // A run that was about to start when the pod ended does not start any more.
     let attempts = match container.run {
         Run::Recording if is_over => container.number,
-        _ => container.begun(),
+        _ => container.started_count(),
     };
     ContainerRecord {
         name: name.to_owned(),

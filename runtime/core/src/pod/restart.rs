@@ -21,9 +21,9 @@ use super::{PodState, Sandbox};
 const PLEG_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Reason of a container that ended, or waits, because all containers restart.
-const RESTARTING: &str = "RestartingAllContainers";
+const RESTARTING_REASON: &str = "RestartingAllContainers";
 /// Message of a container that ended, or waits, because all containers restart.
-const REMOVED: &str = "The container is removed because RestartAllContainers in place";
+const REMOVED_MESSAGE: &str = "The container is removed because RestartAllContainers in place";
 
 impl Ended {
     /// The result of a run that does not count because all containers restart.
@@ -31,8 +31,8 @@ impl Ended {
         Ended {
             number,
             code: 137,
-            reason: RESTARTING.into(),
-            message: REMOVED.into(),
+            reason: RESTARTING_REASON.into(),
+            message: REMOVED_MESSAGE.into(),
             started_at: None,
             finished_at: None,
             id: None,
@@ -67,7 +67,7 @@ impl ContainerState {
 
     /// Whether the newest run ended and does not count, because all containers were to restart.
     pub(super) fn was_to_begin_again(&self) -> bool {
-        self.ended.as_ref().is_some_and(|ended| &*ended.reason == RESTARTING)
+        self.ended.as_ref().is_some_and(|ended| &*ended.reason == RESTARTING_REASON)
     }
 
     /// The action of the container's own rules for the exit of its newest run. No rule applies to a kill
@@ -137,7 +137,7 @@ impl PodState {
             if let Run::Exited = container.run {
                 container.ended = Some(Box::new(Ended::of_all(container.number)));
                 container.waiting =
-                    Some(WaitingReason { reason: RESTARTING.into(), message: REMOVED.into() });
+                    Some(WaitingReason { reason: RESTARTING_REASON.into(), message: REMOVED_MESSAGE.into() });
             }
         }
         self.touch();

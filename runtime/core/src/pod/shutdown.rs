@@ -21,7 +21,7 @@ impl PodState {
                 reason: Some(TERMINATED.into()),
                 message: Some(MESSAGE.into()),
             });
-            let has_begun = self.containers.iter().any(|container| container.begun() > 0);
+            let has_begun = self.containers.iter().any(|container| container.started_count() > 0);
             if self.policy() != RestartPolicy::Never || !has_begun {
                 self.interrupt();
             }

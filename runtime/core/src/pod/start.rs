@@ -8,7 +8,7 @@ use crate::spec::{ContainerIndex, RestartPolicy, Role};
 use crate::time::{Instant, Moment};
 
 use super::backoff::go_duration;
-use super::container::{Run, StartRetry, WaitingReason, reason_word};
+use super::container::{Run, StartRetry, WaitingReason, reason_name};
 use super::hook::Hooks;
 use super::{PodState, SYNC_RETRY, Sandbox};
 
@@ -21,7 +21,7 @@ impl PodState {
         events: &mut Events,
         may_begin: bool,
     ) {
-        self.pass_image_waits(now, events);
+        self.back_off_pulls(now, events);
         if self.is_done() {
             self.completed(now);
             return;
@@ -29,7 +29,7 @@ impl PodState {
         match self.sandbox {
             Sandbox::Ready if self.restarts_all() => {}
             Sandbox::Ready => {
-                self.hold_back(now, events);
+                self.report_back_offs(now, events);
                 self.plan_start(now, draft);
             }
             Sandbox::Absent => self.plan_sandbox(draft, may_begin),
@@ -110,7 +110,7 @@ impl PodState {
     }
 
     /// Reports the back-off of each container that waits for it.
-    fn hold_back(&mut self, now: Instant, events: &mut Events) {
+    fn report_back_offs(&mut self, now: Instant, events: &mut Events) {
         let (policy, order) = (self.policy(), self.start_order());
         let mut held_back = false;
         for (index, container) in self.pod.spec.container_indexes().zip(&mut self.containers) {
@@ -277,7 +277,7 @@ impl PodState {
         };
         let at = Some(attempt.container);
         let spec = pod.spec.container(attempt.container);
-        let word = reason_word(failure.reason);
+        let word = reason_name(failure.reason);
         let mut message = failure.message.clone();
         let retry = match failure.reason {
             StartFailureReason::InvalidImageName => {
@@ -306,7 +306,7 @@ impl PodState {
                 events.note(index, at, "Pulled", pulled(&spec.image));
                 events.note(index, at, "Created", "Container created".into());
                 events.warn(index, at, "Failed", format!("Error: {message}").into());
-                let ended = container.ended_unstarted(now, failure);
+                let ended = container.failed_start_end(now, failure);
                 // The run that was to follow has taken place.
                 container.redefined = false;
                 container.has_ended(ended);
@@ -336,7 +336,7 @@ impl PodState {
     }
 
     /// Turns a failed pull into a back-off, as a kubelet does at its next sync.
-    fn pass_image_waits(&mut self, now: Instant, events: &mut Events) {
+    fn back_off_pulls(&mut self, now: Instant, events: &mut Events) {
         let mut passed = false;
         for (index, container) in self.pod.spec.container_indexes().zip(&mut self.containers) {
             let Run::StartFailed { retry: StartRetry::WhenImagesChange { back_off_at } } = &mut container.run
@@ -378,7 +378,7 @@ pub(super) fn warn_of_image(
     failure: &StartFailure,
     events: &mut Events,
 ) {
-    let (word, message) = (reason_word(failure.reason), &failure.message);
+    let (word, message) = (reason_name(failure.reason), &failure.message);
     let (reason, text) = match failure.reason {
         StartFailureReason::InvalidImageName => ("InspectFailed", message.clone()),
         StartFailureReason::ErrImageNeverPull => (word, never_pulled(image)),

@@ -61,7 +61,7 @@ impl PodState {
     }
 
     /// Fails the pod if `activeDeadlineSeconds` have passed.
-    pub(super) fn pass_deadline(&mut self, now: Instant, events: &mut Events) {
+    pub(super) fn check_deadline(&mut self, now: Instant, events: &mut Events) {
         let Some(deadline) = self.pod.spec.active_deadline else { return };
         if !self.is_active() || self.pod.is_gated() || now < self.active_since + deadline {
             return;
@@ -226,7 +226,7 @@ impl PodState {
     }
 
     /// Moves a stopping pod to the next stage when its last process has ended.
-    pub(super) fn pass_stop(&mut self, shutdown: Option<ShutdownScope>) {
+    pub(super) fn advance_stop(&mut self, shutdown: Option<ShutdownScope>) {
         if let Stage::Stopping { .. } = self.stage
             && !self.any_alive()
             && !matches!(self.sandbox, Sandbox::Creating)
@@ -317,7 +317,7 @@ impl PodState {
             } else if let Run::Recording = container.run {
                 container.run = Run::Waiting;
             }
-            if container.begun() == 0 {
+            if container.started_count() == 0 {
                 // A start in another sandbox is decided again.
                 container.decided = None;
             }

@@ -31,7 +31,7 @@ use crate::spec::{ContainerIndex, Pod, Role};
 use crate::time::{Instant, Moment};
 
 use super::backoff::CrashBackoff;
-use super::container::{ContainerState, Run, StartRetry, reason_word};
+use super::container::{ContainerState, Run, StartRetry, reason_name};
 use super::start::{never_pulled, warn_of_image};
 use super::{PodState, SYNC_RETRY};
 
@@ -165,7 +165,7 @@ impl PodState {
         let missing = MissingImage {
             image: spec.image.as_str().into(),
             since: before.as_ref().map_or(Moment::ThisBoot(now), |before| before.since),
-            reason: reason_word(failure.reason).into(),
+            reason: reason_name(failure.reason).into(),
             message,
         };
         let is_known = before.is_some_and(|before| before.reason == missing.reason);
@@ -195,7 +195,7 @@ impl PodState {
     }
 
     /// Marks runs to be ended whose image the spec no longer names, if the new image is on the board.
-    pub(super) fn pass_redefined(&mut self) {
+    pub(super) fn mark_redefined_runs(&mut self) {
         if !self.may_run() {
             return;
         }
@@ -205,7 +205,7 @@ impl PodState {
                 container.redefined = true;
                 container.backoff = CrashBackoff::default();
                 self.changed = true;
-                self.journal.stale();
+                self.journal.mark_stale();
             }
         }
     }

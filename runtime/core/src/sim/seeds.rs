@@ -279,7 +279,7 @@ fn live(seed: u64, mut chance: Chance, failures: u64, interruptions: bool, pods:
                 sim.unwant(&uids[which], grace);
             }
             4 if known == Some(true) && chance.percent(50) => {
-                sim.force_away(&uids[which]);
+                sim.delete_by_force(&uids[which]);
                 // The next agent has to know of the deletion while the pod still ends.
                 if interruptions && chance.percent(40) {
                     sim.restart_agent();
@@ -296,7 +296,7 @@ fn live(seed: u64, mut chance: Chance, failures: u64, interruptions: bool, pods:
             6 => sim.later(secs(0), Observation::ImagesChanged),
             7 if interruptions => sim.restart_agent(),
             8 if interruptions => sim.reboot(),
-            9 => sim.later(secs(1), stale_news(&mut chance)),
+            9 => sim.later(secs(1), outdated_observation(&mut chance)),
             10 => sim.relabel(&uids[which], chance.below(1000)),
             11 => sim.set_client_conditions(&uids[which], some_conditions(&mut chance)),
             12 | 13 => sim.ungate(&uids[which]),
@@ -335,7 +335,7 @@ fn live(seed: u64, mut chance: Chance, failures: u64, interruptions: bool, pods:
     sim.replay();
 }
 
-fn stale_news(chance: &mut Chance) -> Observation {
+fn outdated_observation(chance: &mut Chance) -> Observation {
     let attempt = Attempt { container: ContainerIndex(chance.below(4) as u8), number: 900 };
     let index = PodIndex(chance.below(6) as u32);
     let exit = Exit {

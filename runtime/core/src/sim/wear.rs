@@ -8,7 +8,7 @@ use crate::time::Instant;
 /// Maximum of writes of one pod's record within an hour without outside changes: twelve for counts and exits,
 /// and some for changes that must be on flash at once, such as the start of a run of a container that runs
 /// once.
-const MOST_IN_AN_HOUR: usize = 24;
+const MAX_WRITES_PER_HOUR: usize = 24;
 
 /// The writes within the last hour, since the latest outside change.
 #[derive(Clone, Debug, Default)]
@@ -27,6 +27,6 @@ impl Wear {
         self.writes.retain(|at| now.since(*at) < secs(3600));
         self.writes.push_back(now);
         let count = self.writes.len();
-        assert!(count <= MOST_IN_AN_HOUR, "{count} writes of a record in an hour\n{log}");
+        assert!(count <= MAX_WRITES_PER_HOUR, "{count} writes of a record in an hour\n{log}");
     }
 }

@@ -11,7 +11,7 @@ use crate::spec::{ContainerIndex, Role};
 use crate::time::{Anchor, Moment};
 
 /// Reason and message of a condition, if it has any.
-type Why = Option<(&'static str, Option<String>)>;
+type ConditionReason = Option<(&'static str, Option<String>)>;
 
 /// The conditions of a pod without scheduling gates.
 pub(super) fn of(pod: &PodState, anchor: Anchor) -> Value {
@@ -88,7 +88,7 @@ pub(super) fn client_conditions(pod: &PodState) -> impl Iterator<Item = Value> {
     pod.client_conditions().iter().map(to_json)
 }
 
-fn show(pod: &PodState, kind: ConditionType, condition: Condition, why: Why, anchor: Anchor) -> Value {
+fn show(pod: &PodState, kind: ConditionType, condition: Condition, why: ConditionReason, anchor: Anchor) -> Value {
     let mut value = json!({
         "type": kind.as_str(),
         "status": if condition.status { "True" } else { "False" },
@@ -105,7 +105,7 @@ fn show(pod: &PodState, kind: ConditionType, condition: Condition, why: Why, anc
     value
 }
 
-fn why(pod: &PodState, kind: ConditionType, status: bool) -> Why {
+fn why(pod: &PodState, kind: ConditionType, status: bool) -> ConditionReason {
     match kind {
         ConditionType::PodReadyToStartContainers | ConditionType::PodScheduled => None,
         ConditionType::DisruptionTarget => Some(("TerminationByKubelet", Some(why_disrupted(pod)))),
@@ -141,7 +141,7 @@ fn why_disrupted(pod: &PodState) -> String {
     }
 }
 
-fn why_not_ready(pod: &PodState, status: bool) -> Why {
+fn why_not_ready(pod: &PodState, status: bool) -> ConditionReason {
     match (status, pod.phase()) {
         (true, _) => None,
         (false, PodPhase::Succeeded) => Some(("PodCompleted", None)),

@@ -82,7 +82,7 @@ fn the_last_two_ends_of_a_container_outlive_its_supervisor_and_its_agent() {
 fn what_was_deleted_by_force_is_not_shown_by_the_next_agent_and_its_successor_keeps_its_times() {
     let mut sim = Sim::new(pod(RestartPolicy::Always), |_, _| Fate::IgnoresTerm);
     sim.run_until(secs(20));
-    sim.force_away(&uid());
+    sim.delete_by_force(&uid());
     let successor = sim.want(pod(RestartPolicy::Always).uid("u2"));
     sim.run_until(secs(23));
     sim.restart_agent();

@@ -454,7 +454,7 @@ fn a_record_of_before_there_were_names_is_that_of_the_regular_containers() {
             Observation::Wanted { pod: pod.clone(), record: Some(Box::new(record)), status: None },
         );
         let state = node.pods().next().expect("it is here");
-        let next: Vec<u32> = state.containers().map(|(_, container)| container.begun()).collect();
+        let next: Vec<u32> = state.containers().map(|(_, container)| container.started_count()).collect();
         assert_eq!(next, restarts);
     }
 }

@@ -60,8 +60,8 @@ impl Line {
     fn write_observed(&self, f: &mut fmt::Formatter<'_>, seen: &Observation<Box<Known>, ()>) -> fmt::Result {
         match seen {
             Observation::Of(index, seen) => match seen.attempt() {
-                Some(attempt) => write!(f, "{} <- {}", self.run(*index, attempt), Seen(seen)),
-                None => write!(f, "{} <- {}", self.pod(*index), Seen(seen)),
+                Some(attempt) => write!(f, "{} <- {}", self.run(*index, attempt), ObservationText(seen)),
+                None => write!(f, "{} <- {}", self.pod(*index), ObservationText(seen)),
             },
             Observation::Wanted { pod, record, .. } => {
                 write!(f, "{} <- Wanted {}", self.pod(pod.index), Uid(&pod.uid, record))
@@ -129,9 +129,9 @@ impl fmt::Display for Uid<'_> {
 }
 
 /// An observation, without the run that it is about.
-struct Seen<'a>(&'a PodObservation<()>);
+struct ObservationText<'a>(&'a PodObservation<()>);
 
-impl fmt::Display for Seen<'_> {
+impl fmt::Display for ObservationText<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.0 {
             PodObservation::SandboxReady { ip: Some(ip), .. } => write!(f, "SandboxReady {ip}"),
