@@ -172,12 +172,9 @@ struct Shell {
 /// What the shell keeps of a pod.
 struct PodShell {
     wanted: Rc<Wanted>,
-    /// What follows under its uid when it is gone, if that is another than `wanted`.
-    again: Option<Rc<Wanted>>,
     /// Ephemeral containers that it is given.
     gift: ephemeral::Gift,
     created: Moment,
-    deletion: Option<Deletion>,
     /// Of what was last written down of its status for a later agent.
     left_behind: u64,
     sandbox: Option<Rc<Sandbox>>,
@@ -196,10 +193,8 @@ impl PodShell {
     fn new(wanted: Rc<Wanted>, created: Moment) -> PodShell {
         PodShell {
             wanted,
-            again: None,
             gift: ephemeral::Gift::default(),
             created,
-            deletion: None,
             left_behind: 0,
             sandbox: None,
             updating: false,
@@ -208,13 +203,6 @@ impl PodShell {
             volumes_removed: false,
         }
     }
-}
-
-/// `deletionTimestamp` and `deletionGracePeriodSeconds`.
-#[derive(Clone, Copy, serde::Serialize, serde::Deserialize)]
-struct Deletion {
-    at: Instant,
-    grace: Duration,
 }
 
 /// The agent.

@@ -5,6 +5,7 @@
 mod action;
 mod client_conditions;
 mod condition;
+mod deletion;
 mod draft;
 mod handover;
 mod node_info;
@@ -21,6 +22,7 @@ use crate::spec::ContainerIndex;
 pub use action::{Action, Event, Plan};
 pub use client_conditions::{ClientCondition, MAX_CLIENT_CONDITION_BYTES, MAX_CLIENT_CONDITIONS};
 pub use condition::{ConditionType, IMAGE_UPDATE_PENDING, is_node_owned};
+pub use deletion::Deletion;
 pub(crate) use draft::{Draft, Events, Wake};
 pub use handover::{
     FoundCondition, HandedOver, HandedOverContainer, HandedOverExit, HandedOverIdentity, HandedOverPostStart,

@@ -37,9 +37,19 @@ pub enum Change {
         pod: Rc<Pod>,
         /// The pod was force-deleted; the API no longer returns it.
         was_hidden: bool,
-        /// The index of the new pod, if the pod was wanted again while it was being removed.
-        again: Option<PodIndex>,
+        /// The pod that follows under the same uid, if one does.
+        again: Option<Successor>,
     },
+}
+
+/// The pod that follows a gone pod under its uid.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Successor {
+    /// The index of the new pod.
+    pub index: PodIndex,
+    /// Whether a cancelled shutdown of the machine lets the gone pod start again, unchanged. Otherwise the
+    /// successor is the pod that a source wanted last.
+    pub resumes: bool,
 }
 
 /// All pods of this node.
@@ -322,8 +332,9 @@ impl Node {
         for mut pod in dropped {
             let record = pod.take_record_to_resume();
             let again = pod.take_again().and_then(|again| {
+                let resumes = Rc::ptr_eq(&again, pod.pod());
                 self.want(now, again, record, None);
-                self.index_of(&pod.pod().uid)
+                self.index_of(&pod.pod().uid).map(|index| Successor { index, resumes })
             });
             let was_hidden = pod.is_hidden();
             self.gone.push(Change::Gone { index: pod.index(), pod: pod.pod().clone(), was_hidden, again });

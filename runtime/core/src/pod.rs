@@ -13,13 +13,15 @@
 //!
 //! Stages are never left backwards. A pod that is wanted again while it is being removed becomes a new pod
 //! when this one is forgotten. Read next: `container.rs`, the states of a container; `stage.rs`, those of the
-//! sandbox; `start.rs` and `termination.rs`, how both start and end; `init.rs`, the order of the starts;
+//! sandbox; `start.rs` and `termination.rs`, how both start and end; `deletion.rs`, what is published of a
+//! deletion; `init.rs`, the order of the starts;
 //! `hook.rs`, the hooks at both ends; `probe.rs`, when containers are probed; `update.rs`, changes of the
 //! spec; `record.rs`, what is written to flash, and when.
 
 mod backoff;
 mod condition;
 pub(crate) mod container;
+mod deletion;
 mod gates;
 mod handover;
 mod hook;
@@ -39,8 +41,8 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use crate::facts::{
-    Action, Attempt, ClientCondition, Draft, Events, Exit, Found, Health, PodIndex, PodObservation, PodPhase,
-    Record, SandboxFailure, StartedContainer, StatusHandover, Wake,
+    Action, Attempt, ClientCondition, Deletion, Draft, Events, Exit, Found, Health, PodIndex, PodObservation,
+    PodPhase, Record, SandboxFailure, StartedContainer, StatusHandover, Wake,
 };
 use crate::spec::{ContainerIndex, Pod, RestartPolicy, Role};
 use crate::time::{Instant, Moment};
@@ -65,6 +67,8 @@ pub struct PodState {
     /// Whether the node has admitted or rejected the pod.
     admission_decided: bool,
     demand: Demand,
+    /// The deletion that the pod's object shows.
+    deletion: Option<Deletion>,
     /// The pod as it was wanted again while it is being removed; it becomes a new pod when this one is
     /// forgotten.
     again: Option<Rc<Pod>>,
@@ -172,6 +176,7 @@ impl PodState {
             stage: Stage::Active,
             admission_decided: false,
             demand,
+            deletion: None,
             again: None,
             sandbox: Sandbox::Absent,
             sandbox_failure: None,

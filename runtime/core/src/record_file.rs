@@ -188,7 +188,9 @@ impl OnFlash<'_> {
                 conditions: last
                     .conditions
                     .iter()
-                    .map(|one| (one.kind.as_str().to_owned(), one.status, TimeOnFlash::new(one.since, anchor)))
+                    .map(|one| {
+                        (one.kind.as_str().to_owned(), one.status, TimeOnFlash::new(one.since, anchor))
+                    })
                     .collect(),
                 ip: last.ip,
             }),

@@ -180,6 +180,8 @@ pub(crate) struct Sim {
     /// Events as `reason: message`.
     pub(crate) events: Vec<String>,
     pub(crate) pods: Vec<WorldPod>,
+    /// Of each pod that followed another one under its uid, whether it was the same pod again.
+    pub(crate) resumed: Vec<bool>,
     pub(crate) weather: Weather,
     pub(crate) chance: Chance,
     pub(crate) largest_plan: usize,
@@ -235,6 +237,7 @@ impl Sim {
             log: String::new(),
             events: Vec::new(),
             pods: Vec::new(),
+            resumed: Vec::new(),
             weather: Weather::default(),
             chance: Chance(1),
             largest_plan: 0,
@@ -423,7 +426,13 @@ impl Sim {
     fn watch(&mut self) {
         let now = self.now;
         for change in self.node.take_changed() {
-            let Change::Status(index) = change else { continue };
+            let index = match change {
+                Change::Status(index) => index,
+                Change::Gone { again, .. } => {
+                    self.resumed.extend(again.map(|again| again.resumes));
+                    continue;
+                }
+            };
             self.publish(index);
             let Some(state) = self.node.pod(index) else { continue };
             let (uid, phase) = (state.pod().uid.clone(), state.phase());

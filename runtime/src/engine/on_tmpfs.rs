@@ -9,13 +9,13 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
-use nodlet_core::facts::{Health, StatusHandover};
+use nodlet_core::facts::{Deletion, Health, StatusHandover};
 use nodlet_core::time::{Instant, Moment};
 use nodlet_kube::manifest::{Applied, Priority};
 use nodlet_registry::Wanted;
 
 use super::held::Waits;
-use super::{Deletion, PodShell, Shell};
+use super::{PodShell, Shell};
 
 /// What is kept of a pod beside its supervisor, on tmpfs: enough for an agent
 /// that finds it and no manifest of it.
@@ -77,9 +77,9 @@ pub(super) struct LeftBehind {
     boot_id: String,
     /// `metadata.creationTimestamp` of a pod from a file.
     pub(super) created: Moment,
-    /// `metadata.deletionTimestamp`, and the grace that it was told for.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(super) deletion: Option<Deletion>,
+    /// The published deletion, where agents before 2026-11-26 left it; now `status` has it.
+    #[serde(default, skip_serializing)]
+    deletion: Option<Deletion>,
     /// What the core makes of it.
     pub(super) status: StatusHandover,
     /// What a change that replaces the pod waits for.
@@ -95,19 +95,22 @@ impl LeftBehind {
         waits: Option<Waits>,
     ) -> LeftBehind {
         let boot_id = shell.records.boot_id().to_owned();
-        LeftBehind { boot_id, created: entry.created, deletion: entry.deletion, status, waits }
+        LeftBehind { boot_id, created: entry.created, deletion: None, status, waits }
     }
 
     /// What an agent before left behind in this boot, if it can be read.
     pub(super) fn read(shell: &Shell, uid: &str) -> Option<LeftBehind> {
         let bytes = fs::read(shell.paths.status(uid)).ok()?;
-        let left: LeftBehind = match serde_json::from_slice(&bytes) {
+        let mut left: LeftBehind = match serde_json::from_slice(&bytes) {
             Ok(left) => left,
             Err(error) => {
                 log::error!("{uid}: what an agent before left of its status is damaged: {error}");
                 return None;
             }
         };
+        if let (Some(state), Some(deletion)) = (&mut left.status.state, left.deletion.take()) {
+            state.deletion.get_or_insert(deletion);
+        }
         (left.boot_id == shell.records.boot_id()).then_some(left)
     }
 

@@ -1,12 +1,14 @@
 //! What people see: the Pod object as it was admitted, with today's status.
 
 use std::hash::{DefaultHasher, Hasher};
+use std::rc::Rc;
 
 use serde_json::Value;
 
 use nodlet_core::facts::{Observation, PodIndex, Record};
 
 use nodlet_core::facts::IMAGE_UPDATE_PENDING;
+use nodlet_core::node::Successor;
 use nodlet_core::pod::PodState;
 use nodlet_core::status;
 use nodlet_core::time::{Instant, Moment};
@@ -14,7 +16,7 @@ use nodlet_registry::objects::Key;
 use nodlet_registry::{Seen, Wanted, without_ephemeral};
 
 use super::on_tmpfs::{self, LeftBehind};
-use super::{Deletion, Engine, PodShell, Shell};
+use super::{Engine, PodShell, Shell};
 
 impl Engine {
     /// Shows a pod as it is now.
@@ -27,19 +29,29 @@ impl Engine {
     }
 
     /// Takes away a pod that is gone, and shows the one that waited for its end.
-    pub(super) fn withdraw(&mut self, pod: PodIndex, was_hidden: bool, again: Option<PodIndex>) {
+    pub(super) fn withdraw(&mut self, pod: PodIndex, was_hidden: bool, again: Option<Successor>) {
         let Some(gone) = self.shell.pods.borrow_mut().remove(&pod) else { return };
         on_tmpfs::remove_status(&self.shell, &gone.wanted.pod.uid.0);
         if !was_hidden {
             self.shell.objects.delete(&key(&gone.wanted));
         }
         if let Some(again) = again {
-            let wanted = gone.again.unwrap_or_else(|| without_ephemeral(&gone.wanted));
-            let new = PodShell::new(wanted, self.shell.created(None));
-            self.shell.pods.borrow_mut().insert(again, new);
+            let new = PodShell::new(self.wanted_of(again, &gone.wanted), self.shell.created(None));
+            self.shell.pods.borrow_mut().insert(again.index, new);
         }
         self.publish_successor(&gone.wanted);
         self.collect_images();
+    }
+
+    /// The object and the rest of what a source wants of the pod that follows `gone` under its uid.
+    fn wanted_of(&self, successor: Successor, gone: &Rc<Wanted>) -> Rc<Wanted> {
+        if successor.resumes {
+            return gone.clone();
+        }
+        let pod = self.node.pod(successor.index).map(PodState::pod);
+        let name = pod.map(|pod| (pod.namespace.clone(), pod.name.clone()));
+        let desired = name.and_then(|name| self.registry.desired(&name));
+        without_ephemeral(desired.filter(|desired| desired.pod.uid == gone.pod.uid).unwrap_or(gone))
     }
 
     /// Takes away a pod that still ends, and shows the one that waits for its name.
@@ -100,15 +112,10 @@ impl Engine {
     /// The object of a pod; `None` if the core has dropped it.
     pub(super) fn object(&self, pod: PodIndex) -> Option<Value> {
         let state = self.node.pod(pod)?;
-        let (wanted, created, deletion) = {
-            let mut pods = self.shell.pods.borrow_mut();
-            let entry = pods.get_mut(&pod)?;
-            if let Some(grace) = state.termination_grace()
-                && entry.deletion.is_none_or(|deletion| deletion.grace != grace)
-            {
-                entry.deletion = Some(Deletion { at: nodlet_host::clock::instant() + grace, grace });
-            }
-            (entry.wanted.clone(), entry.created, entry.deletion)
+        let (wanted, created) = {
+            let pods = self.shell.pods.borrow();
+            let entry = pods.get(&pod)?;
+            (entry.wanted.clone(), entry.created)
         };
         let anchor = self.shell.anchor.get();
         let mut status = status::of(state, anchor, self.shell.network.borrow().host_ip());
@@ -120,13 +127,13 @@ impl Engine {
             conditions.retain(|condition| condition["type"] != IMAGE_UPDATE_PENDING);
             conditions.push(status::image_update_pending(state, anchor, since, &waits.missing));
         }
-        let deletion = deletion.filter(|_| state.is_unwanted());
+        let timestamp = |at| self.shell.timestamp(at);
         self.registry.published(
             &wanted,
             Seen {
                 created: created.timestamp(anchor).to_string(),
                 generation: state.generation(),
-                deletion: deletion.map(|at| (self.shell.timestamp(at.at), at.grace)),
+                deletion: state.deletion().map(|deletion| (timestamp(deletion.at), deletion.grace)),
                 status,
             },
         )

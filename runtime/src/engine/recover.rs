@@ -26,15 +26,13 @@ use super::leave::names;
 use super::on_tmpfs::{LeftBehind, OnTmpfs, read_conditions, read_deletion, read_healths};
 use super::run::{self, Run};
 use super::sandbox::Sandbox;
-use super::{Deletion, EngineError, Shell};
+use super::{EngineError, Shell};
 
 /// A pod that was found, for core and shell.
 pub(super) struct FoundPod {
     pub(super) found: Found,
     pub(super) wanted: Rc<Wanted>,
     pub(super) created: Moment,
-    /// The published deletion time and grace period.
-    pub(super) deletion: Option<Deletion>,
     /// What a change that replaces it waited for.
     pub(super) waits: Option<Waits>,
     pub(super) sandbox: Option<Sandbox>,
@@ -173,7 +171,6 @@ async fn look_at(shell: &Rc<Shell>, directory: &Path, ours: &File) -> Result<Fou
     let created = Moment::ThisBoot(on_tmpfs.created);
     let created = record.as_ref().and_then(|record| record.start_time).unwrap_or(created);
     let created = left.as_ref().map_or(created, |left| left.created);
-    let deletion = left.as_ref().and_then(|left| left.deletion);
     let waits = left.as_ref().and_then(|left| left.waits.clone());
     let cgroup = shell.cgroups.pod(&wanted.pod).map_err(LookError::of_cgroup)?;
     if let Some(ip) = on_tmpfs.ip {
@@ -227,7 +224,7 @@ async fn look_at(shell: &Rc<Shell>, directory: &Path, ours: &File) -> Result<Fou
         attempts,
         status: left.map_or_else(|| read_conditions(directory), |left| left.status),
     };
-    Ok(FoundPod { found, wanted, created, deletion, waits, sandbox })
+    Ok(FoundPod { found, wanted, created, waits, sandbox })
 }
 
 /// Waits for what an earlier agent was starting, so that it is not asked for twice. No pod is

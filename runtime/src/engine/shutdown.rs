@@ -86,12 +86,6 @@ impl Engine {
             Observation::Shutdown(Shutdown { scope: ShutdownScope::Machine, groups })
         } else {
             self.shell.emit_of_node("Shutdown", "Shutdown manager detected shutdown cancellation");
-            // What begins again is what it was, ephemeral containers and all.
-            for (index, entry) in self.shell.pods.borrow_mut().iter_mut() {
-                if self.node.pod(*index).is_some_and(|pod| pod.is_interrupted()) {
-                    entry.again.get_or_insert_with(|| entry.wanted.clone());
-                }
-            }
             Observation::ShutdownCancelled
         };
         self.observe(seen);

@@ -53,7 +53,7 @@ impl Engine {
             !was_admitted && record.as_ref().is_none_or(|record| !record.is_admission_decided())
         });
         for (new, record, left) in news {
-            self.want(new.clone(), record, left);
+            self.want(&new, record, left);
             for (_, problem) in admissions.problems.iter().filter(|(of, _)| Rc::ptr_eq(of, &new)) {
                 match problem {
                     Problem::Conflict(event) => self.shell.emit_of(&new, event),
@@ -135,12 +135,11 @@ impl Engine {
         })
     }
 
-    pub(super) fn want(&mut self, anew: Rc<Wanted>, record: Option<Box<Record>>, left: Option<LeftBehind>) {
+    pub(super) fn want(&mut self, anew: &Rc<Wanted>, record: Option<Box<Record>>, left: Option<LeftBehind>) {
         let created =
             left.as_ref().map_or_else(|| self.shell.created(record.as_deref()), |left| left.created);
-        let deletion = left.as_ref().and_then(|left| left.deletion);
         let status = left.map(|left| Box::new(left.status));
-        let wanted = self.with_ephemeral(&anew);
+        let wanted = self.with_ephemeral(anew);
         let seen = Observation::Wanted { pod: wanted.pod.clone(), record, status };
         self.observe_with(seen, Some(&wanted));
         let Some(index) = self.node.index_of(&wanted.pod.uid) else { return };
@@ -148,7 +147,7 @@ impl Engine {
         let mut pods = self.shell.pods.borrow_mut();
         match pods.get_mut(&index) {
             // To its end it is what it was.
-            Some(pod) if goes => pod.again = Some(anew),
+            Some(_) if goes => {}
             Some(pod) => {
                 pod.wanted = wanted.clone();
                 drop(pods);
@@ -161,7 +160,7 @@ impl Engine {
                     log::warn!("failed to write down the change of {}: {error}", wanted.pod.uid);
                 }
             }
-            None => drop(pods.insert(index, PodShell { deletion, ..PodShell::new(wanted, created) })),
+            None => drop(pods.insert(index, PodShell::new(wanted, created))),
         }
     }
 
@@ -180,8 +179,7 @@ impl Engine {
             self.registry.set_desired(found.wanted.clone());
         }
         let sandbox = found.sandbox.map(Rc::new);
-        let pod =
-            PodShell { sandbox, deletion: found.deletion, ..PodShell::new(found.wanted, found.created) };
+        let pod = PodShell { sandbox, ..PodShell::new(found.wanted, found.created) };
         if let Some(sandbox) = &pod.sandbox {
             self.shell.spawn(sandbox::listen(self.shell.clone(), index, sandbox.clone()));
         }

@@ -52,5 +52,7 @@ impl ConditionType {
 /// `DisruptionTarget` as well.
 pub fn is_node_owned(kind: &str) -> bool {
     let is_own = |own: &ConditionType| *own != ConditionType::DisruptionTarget && own.as_str() == kind;
-    ConditionType::ALL.iter().any(is_own) || UNUSED_CONDITION_TYPES.contains(&kind) || kind == IMAGE_UPDATE_PENDING
+    ConditionType::ALL.iter().any(is_own)
+        || UNUSED_CONDITION_TYPES.contains(&kind)
+        || kind == IMAGE_UPDATE_PENDING
 }

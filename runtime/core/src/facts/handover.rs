@@ -11,7 +11,7 @@ use std::rc::Rc;
 
 use serde::{Deserialize, Serialize};
 
-use super::{ClientCondition, ConditionType, Health, PodPhase, StartedContainer};
+use super::{ClientCondition, ConditionType, Deletion, Health, PodPhase, StartedContainer};
 use crate::spec::ProbeKind;
 use crate::time::{Instant, Moment};
 
@@ -70,6 +70,9 @@ pub struct HandedOver {
     /// The grace period in seconds of the pod's deletion, if the pod was being deleted.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub deletion_grace_period_seconds: Option<u64>,
+    /// The published deletion of the pod; the next agent publishes the same.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub deletion: Option<Deletion>,
     /// Whether the pod was deleted by force, so that the API no longer returns it.
     #[serde(default, skip_serializing_if = "Not::not")]
     pub is_hidden: bool,

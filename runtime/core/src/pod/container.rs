@@ -123,7 +123,8 @@ pub(crate) const START_ERROR: &str = "StartError";
 pub(crate) const LOST_WHILE_RUNNING: &str =
     "The container could not be located when the pod was deleted.  The container used to be Running";
 /// Message of a run whose end was not observed, in a finished pod.
-pub(crate) const LOST_WHEN_TERMINATED: &str = "The container could not be located when the pod was terminated";
+pub(crate) const LOST_WHEN_TERMINATED: &str =
+    "The container could not be located when the pod was terminated";
 /// Reason of a run whose end was not observed.
 pub(crate) const STATUS_UNKNOWN: &str = "ContainerStatusUnknown";
 

@@ -59,6 +59,7 @@ impl PodState {
                 true => grace.min(ORPHAN_GRACE).as_secs(),
                 false => grace.as_secs(),
             }),
+            deletion: self.deletion,
             is_hidden: self.is_hidden,
             restarts_all: self.restarts_all(),
             ip: self.ip,
@@ -73,7 +74,10 @@ impl PodState {
         match (self.demand, self.stage) {
             (Demand::Wanted | Demand::Unknown, _) => None,
             (Demand::Unwanted, Stage::Stopping { grace, .. }) => Some(grace),
-            (Demand::Unwanted, _) => Some(self.pod.spec.termination_grace_period),
+            (Demand::Unwanted, _) => {
+                let whole = self.pod.spec.termination_grace_period;
+                Some(self.deletion.map_or(whole, |deletion| deletion.grace))
+            }
         }
     }
 
@@ -99,6 +103,7 @@ impl PodState {
         }
         self.phase = state.phase;
         self.admission_decided |= state.is_admitted;
+        self.deletion = state.deletion;
         self.is_hidden = state.is_hidden;
         self.ip = state.ip;
         self.sandbox_failure = state.sandbox_failure.clone();

@@ -27,6 +27,14 @@ impl PodState {
     /// Stops the pod. A further call can only shorten the grace period; like containerd, it does not send the
     /// signal again.
     pub(crate) fn stop(&mut self, now: Instant, grace: Option<Duration>) {
+        self.begin_stop(now, grace);
+        if self.is_unwanted() {
+            self.note_deletion();
+        }
+    }
+
+    /// Begins to stop the pod, or shortens the grace period.
+    fn begin_stop(&mut self, now: Instant, grace: Option<Duration>) {
         let asked = grace.unwrap_or(self.pod.spec.termination_grace_period).max(MIN_GRACE);
         let grace = match self.stage {
             Stage::Active => asked,

@@ -26,6 +26,8 @@ pub(super) struct PodFiles {
     facts: BTreeMap<ContainerIndex, u32>,
     /// The status that is shown, if any.
     shown: Option<Value>,
+    /// The deletion that is shown of the pod with this index.
+    deletion: Option<(PodIndex, Deletion)>,
     /// Whether the pod was deleted by force.
     is_hidden: bool,
 }
@@ -34,6 +36,7 @@ pub(super) struct PodFiles {
 pub(super) struct Shown {
     pod: Rc<Pod>,
     status: Value,
+    deletion: Option<Deletion>,
     /// Whether the agent had received all reports.
     is_up_to_date: bool,
 }
@@ -82,7 +85,14 @@ impl Sim {
         let uid = state.pod().uid.clone();
         let status = crate::status::of(state, Anchor(0), Some([192, 168, 1, 7].into()));
         let left = bytes(&state.handover());
-        let files = &mut self.of(&uid).shell;
+        let deletion = state.deletion();
+        let world = self.pods.iter_mut().find(|world| world.pod.uid == uid).expect("a pod of this world");
+        let files = &mut world.shell;
+        if let Some((_, before)) = files.deletion.filter(|(of, _)| *of == index) {
+            let is_no_later = |after: Deletion| after.at <= before.at && after.grace <= before.grace;
+            assert!(deletion.is_some_and(is_no_later), "{uid}: {before:?} became {deletion:?}\n{}", self.log);
+        }
+        files.deletion = deletion.map(|deletion| (index, deletion));
         files.status = Some(left);
         files.shown = Some(status);
     }
@@ -173,6 +183,7 @@ impl Sim {
             (world.wanted || world.sandbox == WorldSandbox::Made).then_some(Shown {
                 pod: self.node.pod(index)?.pod().clone(),
                 status,
+                deletion: world.shell.deletion.map(|(_, deletion)| deletion),
                 is_up_to_date,
             })
         };
@@ -192,7 +203,7 @@ impl Sim {
     /// changes that took place between the two.
     pub(super) fn compare_shown(&self, before: &[Shown]) {
         self.check_hidden();
-        for Shown { pod, status: before, is_up_to_date } in before {
+        for Shown { pod, status: before, deletion, is_up_to_date } in before {
             let uid = &pod.uid;
             let Some(index) = self.node.index_of(uid) else { panic!("{uid} is shown no more\n{}", self.log) };
             let state = self.node.pod(index).expect("it is here");
@@ -200,6 +211,12 @@ impl Sim {
             if state.pod() != pod {
                 continue;
             }
+            assert!(
+                deletion.is_none_or(|_| state.deletion() == *deletion),
+                "{uid}: {deletion:?} became {:?}\n{}",
+                state.deletion(),
+                self.log
+            );
             let after = crate::status::of(state, Anchor(0), Some([192, 168, 1, 7].into()));
             check_never_back(pod, before, &after, &self.log);
             if !*is_up_to_date {

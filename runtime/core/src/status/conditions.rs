@@ -88,7 +88,13 @@ pub(super) fn client_conditions(pod: &PodState) -> impl Iterator<Item = Value> {
     pod.client_conditions().iter().map(to_json)
 }
 
-fn show(pod: &PodState, kind: ConditionType, condition: Condition, why: ConditionReason, anchor: Anchor) -> Value {
+fn show(
+    pod: &PodState,
+    kind: ConditionType,
+    condition: Condition,
+    why: ConditionReason,
+    anchor: Anchor,
+) -> Value {
     let mut value = json!({
         "type": kind.as_str(),
         "status": if condition.status { "True" } else { "False" },

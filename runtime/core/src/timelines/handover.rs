@@ -28,6 +28,57 @@ fn a_running_pod_that_is_deleted_goes_on_running_under_the_next_agent() {
 }
 
 #[test]
+fn the_published_deletion_is_fixed_moves_only_earlier_and_is_the_same_under_the_next_agent() {
+    let mut sim = Sim::new(pod(RestartPolicy::Always), |_, _| Fate::IgnoresTerm);
+    let deletion = |sim: &Sim| {
+        let state = sim.node.index_of(&uid()).and_then(|index| sim.node.pod(index)).expect("it is here");
+        state.deletion()
+    };
+    let published = |seconds: u64, grace: u64| Some(Deletion { at: at(seconds), grace: secs(grace) });
+    sim.run_until(secs(20));
+    assert_eq!(deletion(&sim), None);
+    sim.unwant(&uid(), Some(secs(30)));
+    sim.run_until(secs(25));
+    assert_eq!(deletion(&sim), published(50, 30));
+    // A longer grace period changes nothing; a shorter one is counted from the first request.
+    sim.unwant(&uid(), Some(secs(60)));
+    assert_eq!(deletion(&sim), published(50, 30));
+    sim.unwant(&uid(), Some(secs(20)));
+    sim.run_until(secs(30));
+    assert_eq!(deletion(&sim), published(40, 20));
+    // The container has the whole grace period again, and the published time is the same.
+    sim.restart_agent();
+    sim.run_until(secs(45));
+    assert_eq!(deletion(&sim), published(40, 20));
+    sim.run_until(secs(60));
+    assert!(sim.is_gone(&uid()));
+}
+
+#[test]
+fn the_deletion_of_a_pod_that_had_ended_has_no_time() {
+    let mut sim = Sim::new(pod(RestartPolicy::Never), |_, _| Fate::Exits(0, secs(5)));
+    sim.run_until(secs(40));
+    assert_eq!(phase(&sim), "Succeeded");
+    sim.unwant(&uid(), Some(secs(30)));
+    let state = sim.node.index_of(&uid()).and_then(|index| sim.node.pod(index)).expect("it is here");
+    assert_eq!((state.is_unwanted(), state.deletion()), (true, None));
+}
+
+#[test]
+fn an_agent_reads_the_handover_of_a_deletion_without_its_time() {
+    let mut sim = Sim::new(pod(RestartPolicy::Always), |_, _| Fate::IgnoresTerm);
+    sim.run_until(secs(20));
+    sim.unwant(&uid(), Some(secs(30)));
+    sim.run_until(secs(25));
+    let state = sim.node.index_of(&uid()).and_then(|index| sim.node.pod(index)).expect("it is here");
+    let mut left = serde_json::to_value(state.handover().state).expect("it is JSON");
+    assert!(left["deletion"].is_object(), "{left}");
+    left.as_object_mut().expect("an object").remove("deletion");
+    let left: HandedOver = serde_json::from_value(left).expect("it is read");
+    assert_eq!((left.deletion, left.deletion_grace_period_seconds), (None, Some(30)));
+}
+
+#[test]
 fn restarts_of_what_cannot_be_executed_are_counted_on_by_the_next_agent() {
     let fate = |_: &str, _: u32| Fate::FailsToStart(StartFailureReason::RunContainerError);
     let mut sim = Sim::new(pod(RestartPolicy::Always), fate);

@@ -36,6 +36,7 @@ fn of_a_manifest_that_changes_twice_while_its_pod_goes_the_last_version_follows(
         "   0s app#0 start\n   5s app#0 Term\n  35s app#0 Kill\n  35s app#0 exits 137\n  35s app#0 start\n"
     );
     assert_eq!(command(&sim), "app-3");
+    assert_eq!(sim.resumed, [false], "it is the version that a source wanted last");
 }
 
 #[test]
@@ -68,4 +69,5 @@ fn one_that_is_changed_back_while_it_goes_begins_anew_all_the_same() {
     sim.run_until(secs(100));
     assert_eq!(sim.trace.matches("app#0 start").count(), 2, "{}", sim.trace);
     assert_eq!(command(&sim), "app-1");
+    assert_eq!(sim.resumed, [false]);
 }

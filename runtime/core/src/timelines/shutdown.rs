@@ -235,6 +235,8 @@ fn when_the_machine_stays_after_all_everything_begins_again() {
     for name in ["slow", "a", "b", "late"] {
         assert_eq!(of(&sim, name)["phase"], "Running", "{name}");
     }
+    let count = sim.resumed.len();
+    assert!(count > 0 && sim.resumed.iter().all(|resumes| *resumes), "{:?}", sim.resumed);
     // The next shutdown has the same effect.
     goes_down(&mut sim);
     sim.run_until(secs(200));
