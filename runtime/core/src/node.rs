@@ -16,7 +16,7 @@ use std::rc::Rc;
 
 use admission::{ExistingPod, Outcome};
 pub(crate) use ring::asked;
-pub use ring::{Asked, EmittedEvent, Entry, Known, Line, RING_ENTRIES, RecordDigest, Ring};
+pub use ring::{Asked, EmittedEvent, Entry, Known, Line, OmittedImage, RING_ENTRIES, RecordDigest, Ring};
 
 use crate::facts::*;
 use crate::pod::{Demand, NodeContext, PodState};

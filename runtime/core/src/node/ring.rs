@@ -69,7 +69,14 @@ pub enum Entry {
 }
 
 /// An action without the record's contents, the text of events and the names of images.
-pub type Asked = Action<RecordDigest, EmittedEvent, ()>;
+pub type Asked = Action<RecordDigest, EmittedEvent, OmittedImage>;
+
+/// The place of an image name. `()` would be `null` in JSON, which is read as no image.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum OmittedImage {
+    /// There is an image name, and the ring does not have it.
+    Omitted,
+}
 
 /// A Pod that was reported to the core.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -218,7 +225,7 @@ pub(crate) fn asked(action: &Action) -> Asked {
             warning: event.warning,
             container: event.container,
         },
-        |_| (),
+        |_| OmittedImage::Omitted,
     )
 }
 
@@ -263,7 +270,7 @@ impl Entry {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::facts::StatusHandover;
+    use crate::facts::{Attempt, StatusHandover};
 
     #[test]
     fn a_full_ring_loses_the_oldest_and_says_how_many() {
@@ -312,6 +319,16 @@ mod tests {
             panic!("{old}")
         };
         assert_eq!(found.status, StatusHandover::default());
+    }
+
+    #[test]
+    fn a_start_with_another_image_to_fall_back_on_is_read_as_such() {
+        let attempt = Attempt { container: ContainerIndex(0), number: 1 };
+        for fallback in [None, Some(OmittedImage::Omitted)] {
+            let asked: Asked = Action::Start { attempt, fallback };
+            let text = serde_json::to_string(&asked).expect("JSON");
+            assert_eq!(serde_json::from_str::<Asked>(&text).expect("it is read again"), asked, "{text}");
+        }
     }
 
     #[test]
