@@ -31,6 +31,8 @@ mod root;
 mod run;
 mod sandbox;
 mod shutdown;
+mod stores;
+mod tasks;
 mod terminated;
 #[cfg(test)]
 mod tests;
@@ -46,9 +48,9 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-use async_channel::{Receiver, Sender};
+use async_channel::Receiver;
 use nodlet_rootfs::Store as Images;
-use smol::{Async, LocalExecutor};
+use smol::Async;
 
 use crate::api::{self, Request};
 use crate::container_config::LogLimits;
@@ -57,7 +59,7 @@ use crate::ring::SharedRing;
 use crate::service::Service;
 use crate::sources::ManifestDirectories;
 use crate::storage::Storage;
-use crate::store::{Fault, NoFault, Recorded, Records};
+use crate::store::Records;
 use nodlet_core::facts::{
     Action, Amounts, Attempt, Observation, PodIndex, PodObservation, Shutdown, ShutdownGroup, ShutdownScope,
 };
@@ -77,9 +79,8 @@ use exec::Execs;
 pub use image_collection::{ImageCollection, ImageLimitError, image_store_limit};
 use run::Layers;
 use sandbox::Sandbox;
-
-/// News that may wait for the loop. A task that is further ahead waits itself.
-const NEWS: usize = 256;
+use stores::Stores;
+use tasks::{NEWS, News, Tasks};
 
 /// Requests of the API that may wait for the loop.
 const REQUESTS: usize = 64;
@@ -124,36 +125,16 @@ pub struct Config {
     pub warning: Option<(String, String)>,
 }
 
-/// What a task tells the loop.
-enum News {
-    /// A fact about a pod.
-    Seen(PodIndex, PodObservation),
-    /// The image store has.
-    ImagesChanged,
-    /// Somebody set the clock.
-    ClockSet,
-    /// SIGTERM or SIGINT: end, and leave the pods.
-    Terminate,
-    /// Something that was waited for is there: go on with it.
-    Then(Box<dyn FnOnce(&mut Engine)>),
-}
-
 /// All of the agent but the core: what the tasks share, on one thread.
 struct Shell {
     config: Config,
     paths: Paths,
     /// What the machine has for pods.
     capacity: Amounts,
-    executor: LocalExecutor<'static>,
-    news: Sender<News>,
-    storage: Storage,
-    images: Arc<Images>,
-    records: Arc<Records>,
-    fault: Arc<dyn Fault>,
+    tasks: Tasks,
+    stores: Stores,
     objects: Rc<Objects>,
     events: RefCell<Events>,
-    /// Records of pods that the core does not know yet.
-    recorded: RefCell<Recorded>,
     cgroups: Cgroups,
     network: RefCell<Network>,
     anchor: Cell<Anchor>,
@@ -272,17 +253,12 @@ impl Engine {
         };
         let registry = Registry::new(sources, places, &config.node_name, objects.clone());
         let shell = Rc::new(Shell {
-            records: Arc::new(Records::new(paths.records())),
+            stores: Stores::new(storage, images, Records::new(paths.records())),
             capacity: root::capacity_of_the_machine(&paths, config.max_pods),
             paths,
-            executor: LocalExecutor::new(),
-            news,
-            storage,
-            images,
-            fault: Arc::new(NoFault),
+            tasks: Tasks::new(news),
             events: RefCell::new(Events::new(objects.clone(), &config.node_name, config.max_events)),
             objects: objects.clone(),
-            recorded: RefCell::default(),
             cgroups,
             network: RefCell::new(network),
             anchor: Cell::new(nodlet_host::clock::anchor()),
@@ -307,7 +283,7 @@ impl Engine {
                 objects,
                 requests: request_sender,
                 root: shell.config.root.clone(),
-                storage: shell.storage.clone(),
+                storage: shell.stores.storage.clone(),
                 node_name: shell.config.node_name.clone(),
                 ring: ring.clone(),
                 places: api::Places::new(shell.config.max_connections),
@@ -369,7 +345,7 @@ impl Engine {
             self.collect_images();
             resolver::follow(&self.shell);
             if !self.shell.config.down && !self.shell.config.shutdown_groups.is_empty() {
-                self.shell.spawn(shutdown::follow(self.shell.clone()));
+                self.shell.tasks.spawn(shutdown::follow(self.shell.clone()));
             }
             let service = self.report_to_service();
             self.report_progress();
@@ -379,7 +355,7 @@ impl Engine {
             }
             if self.shell.config.down { self.shell.clean_up().await } else { Ok(()) }
         });
-        smol::block_on(shell.executor.run(run))
+        smol::block_on(shell.tasks.executor.run(run))
     }
 
     /// Serves the API from now on. Not before all pods are in it: that there are none,
@@ -394,7 +370,7 @@ impl Engine {
             config.root.display(),
             self.shell.paths.api_socket().display()
         );
-        self.shell.spawn(async move {
+        self.shell.tasks.spawn(async move {
             if let Err(error) = api::serve(api, listener).await {
                 log::error!("the API has ended: {error}");
             }
@@ -406,8 +382,8 @@ impl Engine {
         let service = Rc::new(Service::of_this_process().filter(|_| !self.shell.config.down)?);
         service.is_ready();
         if let Some(every) = service.every() {
-            let (service, news) = (service.clone(), self.shell.news.clone());
-            self.shell.spawn(async move {
+            let (service, news) = (service.clone(), self.shell.tasks.news.clone());
+            self.shell.tasks.spawn(async move {
                 loop {
                     smol::Timer::after(every).await;
                     let service = service.clone();
@@ -430,8 +406,8 @@ impl Engine {
             Err(error) => return log::error!("failed to show process 1 that the loop turns: {error}"),
         };
         progress.store(nodlet_host::clock::instant());
-        let (progress, news) = (Rc::new(progress), self.shell.news.clone());
-        self.shell.spawn(async move {
+        let (progress, news) = (Rc::new(progress), self.shell.tasks.news.clone());
+        self.shell.tasks.spawn(async move {
             loop {
                 smol::Timer::after(progress.until_next(nodlet_host::clock::instant())).await;
                 let progress = progress.clone();
@@ -550,7 +526,7 @@ impl Engine {
         let again = || shell.clone();
         match action {
             Action::CreateSandbox => {
-                shell.answer(pod, sandbox::create(again(), pod, wanted), |made| match made {
+                shell.tasks.answer(pod, sandbox::create(again(), pod, wanted), |made| match made {
                     Ok(sandbox::Made { ip, at }) => Some(Seen::SandboxReady { ip, at }),
                     Err(sandbox::Failure { reason, message, .. }) => {
                         Some(Seen::SandboxFailed { reason, message: message.into() })
@@ -559,42 +535,48 @@ impl Engine {
             }
             Action::Start { attempt, fallback } => {
                 // That it has started is the supervisor's to tell.
-                shell.answer(pod, run::start(again(), pod, wanted, attempt, fallback), move |asked| {
+                shell.tasks.answer(pod, run::start(again(), pod, wanted, attempt, fallback), move |asked| {
                     asked.err().map(|failure| Seen::StartFailed { attempt, failure })
                 });
             }
             Action::CheckImage(attempt) => {
-                shell.answer(pod, run::check_image(again(), wanted, attempt), move |checked| {
+                shell.tasks.answer(pod, run::check_image(again(), wanted, attempt), move |checked| {
                     Some(Seen::ImageChecked { attempt, failure: checked.err() })
                 });
             }
             Action::Probe(attempt, kind) => {
-                shell.answer(pod, exec::probe(again(), pod, wanted, attempt, kind), move |result| {
+                shell.tasks.answer(pod, exec::probe(again(), pod, wanted, attempt, kind), move |result| {
                     Some(Seen::Probed { attempt, kind, result })
                 });
             }
             Action::Hook(attempt, kind) => {
-                shell.answer(pod, hook::run(again(), pod, wanted, attempt, kind), move |ended| {
+                shell.tasks.answer(pod, hook::run(again(), pod, wanted, attempt, kind), move |ended| {
                     Some(Seen::Hooked { attempt, kind, failure: ended.err().map(String::into_boxed_str) })
                 });
             }
-            Action::Terminate(attempt) => shell.stop_failed(pod, attempt, shell.terminate(pod, attempt)),
-            Action::Kill(attempt) => shell.stop_failed(pod, attempt, shell.kill(pod, attempt)),
+            Action::Terminate(attempt) => {
+                shell.tasks.stop_failed(pod, attempt, shell.terminate(pod, attempt))
+            }
+            Action::Kill(attempt) => shell.tasks.stop_failed(pod, attempt, shell.kill(pod, attempt)),
             Action::Discard(attempt) => shell.discard(pod, &wanted, attempt),
             Action::RemoveSandbox => {
-                shell.answer(pod, sandbox::remove(again(), pod, wanted), |removed| match removed {
+                shell.tasks.answer(pod, sandbox::remove(again(), pod, wanted), |removed| match removed {
                     Ok(()) => Some(Seen::SandboxRemoved),
                     Err(message) => Some(Seen::SandboxRemoveFailed { message: message.into() }),
                 });
             }
             Action::Save { record, generation } => {
-                shell.answer(pod, shell.save(&wanted, &record), move |saved| match saved {
-                    Ok(()) => Some(Seen::Saved { generation }),
-                    Err(error) => Some(Seen::SaveFailed { message: error.to_string().into() }),
-                });
+                shell.tasks.answer(
+                    pod,
+                    shell.stores.save(&wanted, &record, shell.anchor.get()),
+                    move |saved| match saved {
+                        Ok(()) => Some(Seen::Saved { generation }),
+                        Err(error) => Some(Seen::SaveFailed { message: error.to_string().into() }),
+                    },
+                );
             }
             Action::Forget => {
-                shell.answer(pod, sandbox::forget(again(), wanted), |forgotten| match forgotten {
+                shell.tasks.answer(pod, sandbox::forget(again(), wanted), |forgotten| match forgotten {
                     Ok(()) => Some(Seen::Forgotten),
                     Err(message) => Some(Seen::ForgetFailed { message: message.into() }),
                 });
@@ -644,64 +626,6 @@ impl Engine {
 }
 
 impl Shell {
-    fn spawn(&self, task: impl Future<Output = ()> + 'static) {
-        // Boxed, so that all tasks are of one type: each other one would be a kilobyte of code.
-        let task: Pin<Box<dyn Future<Output = ()>>> = Box::pin(task);
-        self.executor.spawn(task).detach();
-    }
-
-    /// Carries out an action in a task, and tells what it came to.
-    fn answer<T: 'static>(
-        &self,
-        pod: PodIndex,
-        action: impl Future<Output = T> + 'static,
-        seen: impl FnOnce(T) -> Option<PodObservation> + 'static,
-    ) {
-        let news = self.news.clone();
-        self.spawn(async move {
-            if let Some(seen) = seen(action.await) {
-                // The loop ends before its tasks only when the process does.
-                let _ = news.send(News::Seen(pod, seen)).await;
-            }
-        });
-    }
-
-    /// Tells that a container could not be asked to end, if so.
-    fn stop_failed(&self, pod: PodIndex, attempt: Attempt, asked: Result<(), String>) {
-        if let Err(message) = asked {
-            let seen = PodObservation::StopFailed { attempt, message: message.into() };
-            self.answer(pod, std::future::ready(seen), Some);
-        }
-    }
-
-    /// Goes on in the loop after a while.
-    fn later(&self, after: Duration, go_on: impl FnOnce(&mut Engine) + 'static) {
-        let news = self.news.clone();
-        self.spawn(async move {
-            smol::Timer::after(after).await;
-            let _ = news.send(News::Then(Box::new(go_on))).await;
-        });
-    }
-
-    /// Waits for `value` in a task, then goes on with it in the loop.
-    fn then<T: 'static>(
-        &self,
-        value: impl Future<Output = T> + 'static,
-        go_on: impl FnOnce(&mut Engine, T) + 'static,
-    ) {
-        let news = self.news.clone();
-        self.spawn(async move {
-            let value = value.await;
-            let _ = news.send(News::Then(Box::new(move |engine| go_on(engine, value)))).await;
-        });
-    }
-
-    /// Tells the loop; waits if the loop is behind.
-    async fn tell(&self, pod: PodIndex, seen: PodObservation) {
-        // The loop ends before its tasks only when the process does.
-        let _ = self.news.send(News::Seen(pod, seen)).await;
-    }
-
     fn sandbox(&self, pod: PodIndex) -> Option<Rc<Sandbox>> {
         self.pods.borrow().get(&pod)?.sandbox.clone()
     }

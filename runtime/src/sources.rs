@@ -279,7 +279,7 @@ impl ManifestDirectories {
         for found in found {
             match found {
                 Found::Directory(index, message) => {
-                    // Told once for each reason.
+                    // SharedRing once for each reason.
                     if let Some(refusal) = sources.set_unread(index, message) {
                         log::error!("{}; its pods stay as they are", refusal.message);
                     }

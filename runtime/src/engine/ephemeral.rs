@@ -84,17 +84,13 @@ impl Engine {
     /// Writes them down, and tells the core.
     fn keep_ephemeral(&mut self, index: PodIndex, wanted: Rc<Wanted>, asked: Asked) {
         let uid = wanted.pod.uid.0.clone();
-        let path = self.shell.records.ephemeral_path_of(&uid);
+        let path = self.shell.stores.records.ephemeral_path_of(&uid);
         let bytes = ephemeral_of(&wanted).to_string().into_bytes();
-        let fault = self.shell.fault.clone();
         if let Some(pod) = self.shell.pods.borrow_mut().get_mut(&index) {
             pod.gift.writing = true;
         }
-        let kept = {
-            let path = path.clone();
-            self.shell.storage.run(move || crate::store::replace(&path, &bytes, &*fault))
-        };
-        self.shell.then(kept, move |engine, kept| {
+        let kept = self.shell.stores.replace(path.clone(), bytes);
+        self.shell.tasks.then(kept, move |engine, kept| {
             let waiting = match engine.shell.pods.borrow_mut().get_mut(&index) {
                 Some(pod) => {
                     pod.gift.writing = false;
@@ -127,10 +123,9 @@ impl Engine {
     fn give(&mut self, index: PodIndex, wanted: &Rc<Wanted>, name: &str) -> Result<Value, Status> {
         if self.node.pod(index).is_none_or(PodState::is_unwanted) {
             // It went meanwhile, and perhaps its record already: they go with it.
-            let path = self.shell.records.ephemeral_path_of(&wanted.pod.uid.0);
-            let fault = self.shell.fault.clone();
-            let removed = self.shell.storage.run(move || crate::store::remove(&path, &*fault));
-            self.shell.spawn(async move { drop(removed.await) });
+            let path = self.shell.stores.records.ephemeral_path_of(&wanted.pod.uid.0);
+            let removed = self.shell.stores.remove(path);
+            self.shell.tasks.spawn(async move { drop(removed.await) });
             return Err(Status::not_found("pods", name));
         }
         // Meanwhile its labels may be others.
@@ -157,7 +152,7 @@ impl Engine {
         let list = match known {
             Some(known) if known.pod.spec.ephemeral_containers.is_empty() => return wanted.clone(),
             Some(known) => ephemeral_of(&known),
-            None => match self.shell.records.ephemeral(&self.shell.recorded.borrow(), &uid.0) {
+            None => match self.shell.stores.ephemeral(&uid.0) {
                 Ok(Some(list)) => list,
                 Ok(None) => return wanted.clone(),
                 Err(error) => {

@@ -237,7 +237,7 @@ impl Engine {
         }
         holds.presence.extend(unknown.iter().map(|image| (image.clone(), None)));
         let generation = holds.generation;
-        self.shell.then(images::are_present(&self.shell, unknown.clone()), move |engine, present| {
+        self.shell.tasks.then(images::are_present(&self.shell, unknown.clone()), move |engine, present| {
             if engine.holds.generation == generation {
                 let present = present.into_iter().map(Some);
                 engine.holds.presence.extend(unknown.into_iter().zip(present));
@@ -271,14 +271,13 @@ impl Engine {
     }
 
     fn keep_on_flash(&self, old: &Wanted) {
-        let path = self.shell.records.kept_path_of(&old.pod.uid.0);
+        let path = self.shell.stores.records.kept_path_of(&old.pod.uid.0);
         let Ok(object) = serde_json::from_str(old.as_written().get()) else { return };
         let kept = Kept { source: old.source.clone(), object };
         let Ok(bytes) = serde_json::to_vec(&kept) else { return };
-        let fault = self.shell.fault.clone();
         let label = old.pod.uid.clone();
-        let written = self.shell.storage.run(move || crate::store::replace(&path, &bytes, &*fault));
-        self.shell.spawn(async move {
+        let written = self.shell.stores.replace(path, bytes);
+        self.shell.tasks.spawn(async move {
             if let Err(error) = written.await {
                 log::error!("failed to write what {label} runs, for after a power cut: {error}");
             }
@@ -286,10 +285,9 @@ impl Engine {
     }
 
     fn remove_kept(&self, uid: &Uid) {
-        let path = self.shell.records.kept_path_of(&uid.0);
-        let fault = self.shell.fault.clone();
-        let removed = self.shell.storage.run(move || crate::store::remove(&path, &*fault));
-        self.shell.spawn(async move {
+        let path = self.shell.stores.records.kept_path_of(&uid.0);
+        let removed = self.shell.stores.remove(path);
+        self.shell.tasks.spawn(async move {
             if let Err(error) = removed.await {
                 log::error!("failed to remove what is kept of a pod: {error}");
             }
@@ -306,7 +304,7 @@ impl Engine {
             let wanted = self.admit(self.base_of(&wanted), &wanted)?;
             Some(((wanted.pod.namespace.clone(), wanted.pod.name.clone()), wanted))
         };
-        let recorded = self.shell.recorded.borrow();
+        let recorded = self.shell.stores.recorded.borrow();
         let kept = recorded.kept().filter_map(|(path, bytes)| {
             let kept = read(bytes);
             if kept.is_none() {

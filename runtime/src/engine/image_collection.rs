@@ -71,15 +71,15 @@ impl Engine {
                 }
             }
         }
-        let (store, paths) = (self.shell.images.clone(), self.shell.paths.clone());
+        let (store, paths) = (self.shell.stores.images.clone(), self.shell.paths.clone());
         let unused = std::mem::take(&mut self.image_use.unused);
-        let looked = self.shell.storage.run(move || {
+        let looked = self.shell.stores.storage.run(move || {
             let limit = image_store_limit(&paths);
             let max =
                 limit.map_err(|error| log::error!("failed to {}", nodlet_host::error::chain(&error))).ok();
             look(&store, rule, max.flatten(), &names, unused, nodlet_host::clock::instant())
         });
-        self.shell.then(looked, |engine, looked| {
+        self.shell.tasks.then(looked, |engine, looked| {
             engine.image_use.looking = false;
             match looked {
                 Ok(look) => engine.looked_at_images(look),
@@ -98,7 +98,7 @@ impl Engine {
             log::info!("image {image}: removed, since no pod uses it and the store is fuller than it may be");
         }
         match look.older {
-            Some(wait) => self.shell.later(wait, Engine::collect_images),
+            Some(wait) => self.shell.tasks.later(wait, Engine::collect_images),
             None if look.excess > 0 => log::warn!(
                 "images and disk are fuller than they may be by {} bytes, and no other image is unused",
                 look.excess

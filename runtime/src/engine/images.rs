@@ -66,7 +66,7 @@ impl Engine {
             return drop(reply.try_send(Ok(accepted)));
         }
         let images = awaited.iter().map(|awaited| awaited.image.clone()).collect();
-        self.shell.then(are_present(&self.shell, images), move |_, present| {
+        self.shell.tasks.then(are_present(&self.shell, images), move |_, present| {
             let missing = awaited.iter().zip(present).filter(|(_, present)| !present);
             accepted.warnings.extend(missing.map(|(awaited, _)| {
                 let Awaited { container, image, instead } = awaited;
@@ -85,8 +85,8 @@ pub(super) fn are_present(
     shell: &Rc<Shell>,
     images: Vec<String>,
 ) -> impl Future<Output = Vec<bool>> + 'static {
-    let store = shell.images.clone();
-    shell.storage.run(move || images.iter().map(|image| is_present(&store, image)).collect())
+    let store = shell.stores.images.clone();
+    shell.stores.storage.run(move || images.iter().map(|image| is_present(&store, image)).collect())
 }
 
 /// Whether the image is on the board, whole.

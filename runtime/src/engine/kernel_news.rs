@@ -14,7 +14,8 @@ use nix::sys::signalfd::{SfdFlags, SignalFd};
 use nix::sys::timerfd::{ClockId, Expiration, TimerFd, TimerFlags, TimerSetTimeFlags};
 use smol::Async;
 
-use super::{EngineError, News, Shell};
+use super::tasks::News;
+use super::{EngineError, Shell};
 
 /// How often a watch is tried that the kernel refused.
 const WATCH_AGAIN: Duration = Duration::from_secs(60);
@@ -42,7 +43,7 @@ pub(super) fn watch(shell: &Rc<Shell>) -> Result<(), EngineError> {
     })?;
 
     if !shell.config.down {
-        for path in shell.images.watch_paths() {
+        for path in shell.stores.images.watch_paths() {
             // Images and manifests that are baked in: what is here is trusted.
             use std::os::unix::fs::DirBuilderExt;
             let made = fs::DirBuilder::new().recursive(true).mode(0o755).create(&path);
@@ -67,7 +68,7 @@ pub(super) fn watch(shell: &Rc<Shell>) -> Result<(), EngineError> {
 fn hear_images(shell: &Rc<Shell>) {
     let first = watch_images(shell);
     let (shell, executor) = (shell.clone(), shell.clone());
-    executor.spawn(async move {
+    executor.tasks.spawn(async move {
         let mut watched = first;
         let images = loop {
             match watched {
@@ -81,12 +82,14 @@ fn hear_images(shell: &Rc<Shell>) {
                     smol::Timer::after(WATCH_AGAIN).await;
                     watched = watch_images(&shell);
                     // What was loaded meanwhile was told by nobody.
-                    let _ = shell.news.send(News::ImagesChanged).await;
+                    let _ = shell.tasks.news.send(News::ImagesChanged).await;
                 }
             }
         };
         while images.readable().await.is_ok() {
-            if images.get_ref().read_events().is_ok() && shell.news.send(News::ImagesChanged).await.is_err() {
+            if images.get_ref().read_events().is_ok()
+                && shell.tasks.news.send(News::ImagesChanged).await.is_err()
+            {
                 return;
             }
         }
@@ -95,7 +98,7 @@ fn hear_images(shell: &Rc<Shell>) {
 
 fn watch_images(shell: &Shell) -> io::Result<Async<Inotify>> {
     let inotify = Inotify::init(InitFlags::IN_NONBLOCK | InitFlags::IN_CLOEXEC)?;
-    for path in shell.images.watch_paths() {
+    for path in shell.stores.images.watch_paths() {
         inotify.add_watch(&path, AddWatchFlags::IN_MOVED_TO | AddWatchFlags::IN_CREATE)?;
     }
     Async::new_nonblocking(inotify)
@@ -128,8 +131,8 @@ fn watch_one(
     mut take: impl FnMut() -> Option<News> + 'static,
 ) -> Result<(), EngineError> {
     let descriptor = readable(descriptor).map_err(|source| EngineError::Kernel { what, source })?;
-    let sender = shell.news.clone();
-    shell.spawn(async move {
+    let sender = shell.tasks.news.clone();
+    shell.tasks.spawn(async move {
         while descriptor.readable().await.is_ok() {
             if let Some(news) = take()
                 && sender.send(news).await.is_err()

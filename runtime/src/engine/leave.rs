@@ -8,7 +8,6 @@ use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::time::Duration;
 
-use crate::storage::Storage;
 use nodlet_host::cgroup::PodCgroup;
 use nodlet_host::paths::Paths;
 use nodlet_host::{log_files, volume};
@@ -18,10 +17,11 @@ use super::{EngineError, Shell};
 
 /// Removes what pods of earlier boots left on disk that no source wants any more.
 pub(super) fn sweep(shell: &Rc<Shell>, wanted: &BTreeSet<String>) {
-    let (paths, fault, images) = (shell.paths.clone(), shell.fault.clone(), shell.images.clone());
-    let records = shell.records.clone();
+    let (paths, fault, images) =
+        (shell.paths.clone(), shell.stores.fault.clone(), shell.stores.images.clone());
+    let records = shell.stores.records.clone();
     let wanted = wanted.clone();
-    let swept = shell.storage.run(move || {
+    let swept = shell.stores.storage.run(move || {
         // Half-written files of an agent that died: nobody reads names like these.
         for directory in [paths.records(), paths.applied_manifests()] {
             for name in
@@ -64,9 +64,9 @@ pub(super) fn sweep(shell: &Rc<Shell>, wanted: &BTreeSet<String>) {
         doomed.map(|name| paths.pods().join(name)).collect::<Vec<PathBuf>>()
     });
     let shell = shell.clone();
-    shell.clone().spawn(async move {
+    shell.clone().tasks.spawn(async move {
         for directory in swept.await {
-            if let Err(error) = shell.remove_tree(directory.clone()).await {
+            if let Err(error) = shell.stores.remove_tree(directory.clone()).await {
                 log::error!("failed to remove {}: {error}", directory.display());
             }
         }
@@ -88,13 +88,6 @@ fn set_aside(paths: &Paths, uid: &str) -> io::Result<()> {
         Ok(()) => fs::File::open(paths.pods())?.sync_all(),
         Err(error) => Err(error),
     }
-}
-
-/// Removes a directory of a pod with all that its containers left there, in parts: others have their
-/// turns between them. May be interrupted and begun again.
-pub(super) fn remove_tree(storage: &Storage, path: PathBuf) -> impl Future<Output = io::Result<()>> + use<> {
-    let mut removal = volume::Removal::new(path);
-    storage.run_in_parts(move || removal.part())
 }
 
 /// Removes the logs of all pods but those that `keep` names by uid.
@@ -177,11 +170,6 @@ impl Shell {
         found.map_err(|error| format!("failed to look for processes of {uid}: {error}"))
     }
 
-    /// [`remove_tree`] on the storage thread of the agent.
-    pub(super) fn remove_tree(&self, path: PathBuf) -> impl Future<Output = io::Result<()>> + use<> {
-        remove_tree(&self.storage, path)
-    }
-
     pub(super) async fn empty(&self, uid: &str, cgroups: &[PodCgroup]) {
         for cgroup in cgroups {
             kill_all(cgroup).await;
@@ -212,7 +200,8 @@ impl Shell {
         self.cgroups.remove_all().map_err(EngineError::Cgroups)?;
         let paths = self.paths.clone();
         // What the sweep has not removed yet goes with everything else.
-        self.storage
+        self.stores
+            .storage
             .run(move || {
                 remove_logs(&paths, |_| false);
                 for path in paths.removed_by_down() {

@@ -96,7 +96,7 @@ impl Engine {
     /// Schedules one look after [`LOOK_AGAIN`].
     pub(super) fn look_again(&mut self) {
         if !std::mem::replace(&mut self.looks.is_due, true) {
-            self.shell.later(LOOK_AGAIN, |engine| {
+            self.shell.tasks.later(LOOK_AGAIN, |engine| {
                 engine.looks.is_due = false;
                 engine.read_sources();
             });
@@ -113,7 +113,7 @@ impl Engine {
 
     fn look_on(&mut self, directories: Box<ManifestDirectories>, asked: bool, waiting: Vec<Continuation>) {
         let looked = self.look(directories, asked);
-        self.shell.then(looked, move |engine, looked| {
+        self.shell.tasks.then(looked, move |engine, looked| {
             let (more, is_news) = engine.take_in(looked);
             if let Some(directories) = more {
                 return engine.look_on(directories, true, waiting);
@@ -136,8 +136,8 @@ impl Engine {
         mut directories: Box<ManifestDirectories>,
         asked: bool,
     ) -> impl Future<Output = Looked> + use<> {
-        let records = self.looks.reads_records.then(|| self.shell.records.clone());
-        self.shell.storage.run(move || {
+        let records = self.looks.reads_records.then(|| self.shell.stores.records.clone());
+        self.shell.stores.storage.run(move || {
             let mut found = Vec::new();
             // Events are taken before the first directory is read: a later change has an event of its own.
             let is_news = directories.is_looking() || directories.drain() || asked;
@@ -153,7 +153,7 @@ impl Engine {
         let Looked { mut directories, found, more, recorded } = looked;
         if let Some(recorded) = recorded {
             self.looks.reads_records = recorded.is_short();
-            *self.shell.recorded.borrow_mut() = recorded;
+            *self.shell.stores.recorded.borrow_mut() = recorded;
         }
         let is_news = found.is_some();
         directories.tell(found.unwrap_or_default(), &mut self.registry.sources);
@@ -162,7 +162,7 @@ impl Engine {
             return (Some(directories), is_news);
         }
         if directories.is_any_aside() {
-            self.shell.later(SAVED_WITHIN, Engine::read_sources);
+            self.shell.tasks.later(SAVED_WITHIN, Engine::read_sources);
         }
         let watched = self.wait_for_news(&directories);
         if let Err(error) = &watched {
@@ -189,7 +189,7 @@ impl Engine {
             },
         };
         self.looks.is_watched = true;
-        self.shell.then(async move { watch.readable().await }, |engine, waited| {
+        self.shell.tasks.then(async move { watch.readable().await }, |engine, waited| {
             // After an error there is nothing to wait for.
             if waited.is_ok() {
                 (engine.looks.is_watched, engine.looks.news) = (false, true);

@@ -94,7 +94,7 @@ impl LeftBehind {
         status: StatusHandover,
         waits: Option<Waits>,
     ) -> LeftBehind {
-        let boot_id = shell.records.boot_id().to_owned();
+        let boot_id = shell.stores.records.boot_id().to_owned();
         LeftBehind { boot_id, created: entry.created, deletion: None, status, waits }
     }
 
@@ -111,7 +111,7 @@ impl LeftBehind {
         if let (Some(state), Some(deletion)) = (&mut left.status.state, left.deletion.take()) {
             state.deletion.get_or_insert(deletion);
         }
-        (left.boot_id == shell.records.boot_id()).then_some(left)
+        (left.boot_id == shell.stores.records.boot_id()).then_some(left)
     }
 
     /// # Errors

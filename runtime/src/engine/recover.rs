@@ -97,7 +97,10 @@ pub(super) async fn look(shell: &Rc<Shell>) -> Result<Vec<FoundPod>, EngineError
         .map(|directory| {
             let (shell, ours) = (shell.clone(), ours.clone());
             let executor = shell.clone();
-            executor.executor.spawn(async move { (look_at(&shell, &directory, &ours).await, directory) })
+            executor
+                .tasks
+                .executor
+                .spawn(async move { (look_at(&shell, &directory, &ours).await, directory) })
         })
         .collect();
     for look in looks {
@@ -157,7 +160,7 @@ async fn look_at(shell: &Rc<Shell>, directory: &Path, ours: &File) -> Result<Fou
         ..Wanted::new(manifest, &on_tmpfs.source)
     });
     let uid = wanted.pod.uid.0.clone();
-    let mut record = shell.records.load(&shell.recorded.borrow(), &uid).unwrap_or_else(|error| {
+    let mut record = shell.stores.load(&uid).unwrap_or_else(|error| {
         log::error!("{uid}: {error}; its supervisor knows what runs");
         None
     });

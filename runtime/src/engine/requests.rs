@@ -62,7 +62,7 @@ impl Engine {
                         let stdio_refs = [&stdio[0], &stdio[1], &stdio[2]]
                             .map(|descriptor| descriptor.as_ref().map(std::os::fd::AsFd::as_fd));
                         match shell.exec(index, &container, number, &config, stdio_refs) {
-                            Ok(exec) => shell.spawn(session(shell.clone(), exec, reply)),
+                            Ok(exec) => shell.tasks.spawn(session(shell.clone(), exec, reply)),
                             Err(message) => drop(reply.try_send(Err(Status::internal(message)))),
                         }
                     }
@@ -80,7 +80,7 @@ impl Engine {
             Request::Attach { namespace, pod, container, stdio, reply } => {
                 let shell = self.shell.clone();
                 match self.running(&namespace, &pod, &container) {
-                    Ok((index, number)) => self.shell.spawn(async move {
+                    Ok((index, number)) => self.shell.tasks.spawn(async move {
                         let ends = [&stdio[0], &stdio[1], &stdio[2]]
                             .map(|descriptor| descriptor.as_ref().map(std::os::fd::AsFd::as_fd));
                         let answer = match shell.attach(index, &container, number, ends) {
@@ -158,10 +158,8 @@ impl Engine {
             }
             Written::Definition(_) => Vec::new(),
         };
-        let (path, text, fault) =
-            (write.path.clone(), std::mem::take(&mut write.text), self.shell.fault.clone());
-        let written = self.shell.storage.run(move || crate::store::replace(&path, &text, &*fault));
-        self.shell.then(written, move |engine, written| {
+        let written = self.shell.stores.replace(write.path.clone(), std::mem::take(&mut write.text));
+        self.shell.tasks.then(written, move |engine, written| {
             let is_written = written.is_ok();
             let go_on = move |engine: &mut Engine| {
                 engine.registry.release(&write.path);
@@ -256,9 +254,8 @@ impl Engine {
         if dry_run {
             return drop(reply.try_send(Ok(object)));
         }
-        let (fault, path) = (self.shell.fault.clone(), source.clone());
-        let removed = self.shell.storage.run(move || crate::store::remove(&path, &*fault));
-        self.shell.then(removed, move |engine, removed| {
+        let removed = self.shell.stores.remove(source.clone());
+        self.shell.tasks.then(removed, move |engine, removed| {
             if let Err(error) = removed {
                 let message = format!("failed to remove {}: {error}", source.display());
                 return drop(reply.try_send(Err(Status::internal(message))));
@@ -293,9 +290,8 @@ impl Engine {
                 // Gone from flash before it is stopped: a power cut does not bring it back. Whoever
                 // reads the sources meanwhile does not know with what grace it is stopped.
                 self.set_deleting(&desired.pod.uid, true);
-                let (fault, source) = (self.shell.fault.clone(), desired.source.clone());
-                let removed = self.shell.storage.run(move || crate::store::remove(&source, &*fault));
-                self.shell.then(removed, move |engine, removed| {
+                let removed = self.shell.stores.remove(desired.source.clone());
+                self.shell.tasks.then(removed, move |engine, removed| {
                     let uid = desired.pod.uid.clone();
                     if let Err(error) = removed {
                         engine.set_deleting(&uid, false);

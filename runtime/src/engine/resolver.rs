@@ -29,9 +29,9 @@ const RETRY: Duration = Duration::from_secs(60);
 /// Watches from now on, and brings up to date what is there: it may have changed while no agent ran.
 pub(super) fn follow(shell: &Rc<Shell>) {
     let (shell, executor) = (shell.clone(), shell.clone());
-    executor.spawn(async move {
+    executor.tasks.spawn(async move {
         loop {
-            let begun = shell.storage.run(Watch::begin).await;
+            let begun = shell.stores.storage.run(Watch::begin).await;
             let watched = match begun.and_then(Watch::awaited) {
                 Ok(watch) => {
                     // After it is watched, so that no change falls between.
@@ -130,7 +130,7 @@ fn way(file: &Path) -> Vec<(PathBuf, OsString)> {
 impl Shell {
     /// Writes every pod's file anew where it would say something else now.
     async fn renew_resolv_confs(&self) {
-        let node = self.storage.run(NodeFiles::read).await;
+        let node = self.stores.storage.run(NodeFiles::read).await;
         let of_pod = |entry: &PodShell| {
             let pod = &entry.wanted.pod;
             let name = format!("{}/{}", pod.namespace, pod.name);
@@ -139,7 +139,7 @@ impl Shell {
             Some((name, places, pod_files::new_resolv_conf(pod, &node)?))
         };
         let wanted: Vec<_> = self.pods.borrow().values().filter_map(of_pod).collect();
-        let written = self.storage.run(move || {
+        let written = self.stores.storage.run(move || {
             for (pod, places, text) in wanted {
                 for directory in places {
                     match pod_files::renew_resolv_conf(&directory, &text) {

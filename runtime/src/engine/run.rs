@@ -11,11 +11,11 @@ use nodlet_rootfs::{Digest, Image, Reference, assemble};
 use crate::container_config::{self, Facts};
 use crate::pod_files::{self, NodeFiles, PodFiles};
 use nodlet_core::facts::{
-    Attempt, Exit, PodIndex, PodObservation, Record, StartFailure, StartFailureReason, StartedContainer, User,
+    Attempt, Exit, PodIndex, PodObservation, StartFailure, StartFailureReason, StartedContainer, User,
 };
 use nodlet_core::spec::Container;
 use nodlet_core::spec::container::PullPolicy;
-use nodlet_core::time::{Anchor, Instant, Moment};
+use nodlet_core::time::{Instant, Moment};
 use nodlet_host::cgroup::{ContainerLimits, Leaf};
 use nodlet_host::log_files;
 use nodlet_registry::Wanted;
@@ -23,7 +23,7 @@ use nodlet_supervisor::ExitRecord;
 use nodlet_supervisor::client::{StartFailedAt, StartedProcess, SupervisorEvent};
 
 use super::sandbox::Sandbox;
-use super::{Shell, ephemeral, leave, log_name};
+use super::{Shell, ephemeral, leave, log_name, stores};
 
 /// What the shell holds of a run.
 pub(super) struct Run {
@@ -162,7 +162,7 @@ pub(super) async fn start(
     let (upper, work) = (config.upper_dir.clone(), config.work_dir.clone());
     let message = config.termination_message.as_ref().map(|message| message.file.clone());
     let looked = directory.clone();
-    let made = shell.storage.run(move || {
+    let made = shell.stores.storage.run(move || {
         container_config::make_run_directories(&upper, &work)?;
         message.map_or(Ok(()), |file| container_config::make_termination_file(&file))?;
         Ok(PodFiles::are_missing(&looked).then(NodeFiles::read))
@@ -170,7 +170,7 @@ pub(super) async fn start(
     let made = match made.await {
         Ok(Some(node)) => {
             let (files, _) = pod_files::texts(&wanted.pod, sandbox.ip, &host_name, &node);
-            shell.storage.run(move || files.write(&directory)).await
+            shell.stores.storage.run(move || files.write(&directory)).await
         }
         made => made.map(drop),
     };
@@ -207,9 +207,11 @@ async fn find_image(
         let message = format!("Failed to apply default image tag \"{name}\": {error}");
         failure(StartFailureReason::InvalidImageName, message)
     })?;
-    let (images, wish, holder) = (shell.images.clone(), reference.clone(), wanted.pod.uid.0.to_string());
+    let (images, wish, holder) =
+        (shell.stores.images.clone(), reference.clone(), wanted.pod.uid.0.to_string());
     let pod = format!("{}/{}", wanted.pod.namespace, wanted.pod.name);
     let found = shell
+        .stores
         .storage
         .run(move || {
             let image = images.find(&wish)?;
@@ -268,8 +270,9 @@ async fn mount_layers(shell: &Shell, image: &Image) -> Result<Vec<Rc<OwnedFd>>, 
         let mount = match known {
             Some(mount) => mount,
             None => {
-                let (images, wish) = (shell.images.clone(), *layer);
+                let (images, wish) = (shell.stores.images.clone(), *layer);
                 let mounted = shell
+                    .stores
                     .storage
                     .run(move || images.layer_path(&wish).map(|path| assemble::mount_layer(&path)))
                     .await
@@ -342,7 +345,7 @@ pub(super) async fn heard(shell: &Rc<Shell>, pod: PodIndex, sandbox: &Rc<Sandbox
                 started
             };
             log::info!("started {}", log_name(&wanted, attempt));
-            shell.tell(pod, PodObservation::Started { attempt, container: Box::new(started) }).await;
+            shell.tasks.tell(pod, PodObservation::Started { attempt, container: Box::new(started) }).await;
         }
         SupervisorEvent::StartFailed { container, number, at, message } => {
             let Some(attempt) = attempt(&container, number) else { return };
@@ -359,7 +362,10 @@ pub(super) async fn heard(shell: &Rc<Shell>, pod: PodIndex, sandbox: &Rc<Sandbox
                 StartFailedAt::Run => (StartFailureReason::RunContainerError, message),
             };
             log::warn!("failed to start {}: {message}", log_name(&wanted, attempt));
-            shell.tell(pod, PodObservation::StartFailed { attempt, failure: failure(reason, message) }).await;
+            shell
+                .tasks
+                .tell(pod, PodObservation::StartFailed { attempt, failure: failure(reason, message) })
+                .await;
         }
         SupervisorEvent::Exited { container, number, exit } => {
             let Some(attempt) = attempt(&container, number) else { return };
@@ -368,7 +374,7 @@ pub(super) async fn heard(shell: &Rc<Shell>, pod: PodIndex, sandbox: &Rc<Sandbox
             let started_at = sandbox.runs.borrow().get(&key).and_then(|run| Some(run.started.as_ref()?.at));
             let exit = exit_of(exit, started_at.unwrap_or_else(nodlet_host::clock::instant), oom_killed);
             log::info!("{} exited with {}", log_name(&wanted, attempt), exit.code);
-            shell.tell(pod, PodObservation::Exited { attempt, exit: Box::new(exit) }).await;
+            shell.tasks.tell(pod, PodObservation::Exited { attempt, exit: Box::new(exit) }).await;
         }
         SupervisorEvent::SandboxReady { .. } | SupervisorEvent::SandboxFailed { .. } => {}
         SupervisorEvent::ExecStarted { id, pid: _, terminal }
@@ -518,34 +524,22 @@ impl Shell {
         let (namespace, pod) = (wanted.pod.namespace.to_string(), wanted.pod.name.to_string());
         let uid = wanted.pod.uid.0.to_string();
         let runs = container_config::run_directory(&paths, &uid, &name, number);
-        let earlier = self.storage.run(move || earlier_runs(&runs, number));
+        let earlier = self.stores.storage.run(move || earlier_runs(&runs, number));
         let logs = self
+            .stores
             .storage
             .run(move || log_files::remove_earlier_runs(&paths, (&namespace, &pod, &uid), &name, number));
         let label = log_name(wanted, attempt);
-        let storage = self.storage.clone();
-        self.spawn(async move {
+        let storage = self.stores.storage.clone();
+        self.tasks.spawn(async move {
             let mut removed = vec![logs.await];
             for directory in earlier.await {
-                removed.push(leave::remove_tree(&storage, directory).await);
+                removed.push(stores::remove_tree(&storage, directory).await);
             }
             for error in removed.into_iter().filter_map(Result::err) {
                 log::error!("failed to remove what {label} left: {error}");
             }
         });
-    }
-
-    /// Makes a record durable; answered by `Saved` or `SaveFailed`.
-    pub(super) fn save(
-        &self,
-        wanted: &Wanted,
-        record: &Record,
-    ) -> impl Future<Output = std::io::Result<()>> + use<> {
-        let anchor: Anchor = self.anchor.get();
-        let (uid, priority) = (&wanted.pod.uid.0, wanted.priority.as_deref());
-        let (path, bytes) = self.records.render(uid, record, &wanted.presets, priority, anchor);
-        let fault = self.fault.clone();
-        self.storage.run(move || crate::store::replace(&path, &bytes, &*fault))
     }
 }
 

@@ -111,7 +111,7 @@ pub(super) async fn create(shell: Rc<Shell>, pod: PodIndex, wanted: Rc<Wanted>) 
             if let Some(entry) = shell.pods.borrow_mut().get_mut(&pod) {
                 entry.sandbox = Some(sandbox.clone());
             }
-            shell.spawn(listen(shell.clone(), pod, sandbox));
+            shell.tasks.spawn(listen(shell.clone(), pod, sandbox));
             Ok(Made { ip, at })
         }
         Err(failure) => {
@@ -188,7 +188,7 @@ async fn check_host_paths(
     });
     begun.map_err(|error| format!("MountVolume.SetUp failed: no thread to look at a hostPath: {error}"))?;
     shell.hanging.borrow_mut().insert(uid.clone());
-    shell.spawn(async move {
+    shell.tasks.spawn(async move {
         let checked = told.recv().await;
         checker.hanging.borrow_mut().remove(&uid);
         // Nobody waits any more who was told that it takes too long.
@@ -209,11 +209,12 @@ async fn set_up_volumes(shell: &Rc<Shell>, wanted: &Wanted) -> Result<volume::Vo
     }
     // No container of it runs: writable layers that are there are of an earlier sandbox.
     let layers = container_config::runs_directory(&shell.paths, &wanted.pod.uid.0);
-    shell.remove_tree(layers.clone()).await.map_err(|error| {
+    shell.stores.remove_tree(layers.clone()).await.map_err(|error| {
         let message = format!("failed to remove {}: {error}", layers.display());
         Failure::new(SandboxFailure::Mount, message)
     })?;
     shell
+        .stores
         .storage
         .run(move || volume::set_up(&request))
         .await
@@ -235,10 +236,10 @@ async fn make_on(
         shell.network.borrow_mut().ensure_bridge().map_err(Failure::sandbox)?;
     }
     let host_name = pod_files::host_name().map_err(Failure::sandbox)?;
-    let node = shell.storage.run(NodeFiles::read).await;
+    let node = shell.stores.storage.run(NodeFiles::read).await;
     let (files, left_out) = pod_files::texts(pod, ip, &host_name, &node);
     let on_disk = shell.paths.pod(uid);
-    shell.storage.run(move || files.write(&on_disk)).await.map_err(Failure::sandbox)?;
+    shell.stores.storage.run(move || files.write(&on_disk)).await.map_err(Failure::sandbox)?;
     for message in left_out {
         let event =
             Event { container: None, warning: true, reason: "DNSConfigForming", message: message.into() };
@@ -303,7 +304,7 @@ pub(super) async fn listen(shell: Rc<Shell>, pod: PodIndex, sandbox: Rc<Sandbox>
                 leave::kill_all(&sandbox.cgroup).await;
                 shell.execs.borrow_mut().lost(pod);
                 run::hear_records(&shell, pod, &sandbox).await;
-                shell.tell(pod, PodObservation::SandboxLost).await;
+                shell.tasks.tell(pod, PodObservation::SandboxLost).await;
                 return;
             }
         }
@@ -360,7 +361,7 @@ pub(super) async fn remove(shell: Rc<Shell>, pod: PodIndex, wanted: Rc<Wanted>) 
     }
     shell.remove_remains(&wanted).await?;
     let layers = container_config::runs_directory(&shell.paths, &wanted.pod.uid.0);
-    if let Err(error) = shell.remove_tree(layers).await {
+    if let Err(error) = shell.stores.remove_tree(layers).await {
         // They go at the latest with the pod.
         log::warn!(
             "failed to remove the writable layers of {}/{}: {error}",
@@ -384,15 +385,15 @@ pub(super) async fn remove(shell: Rc<Shell>, pod: PodIndex, wanted: Rc<Wanted>) 
 /// What is still there.
 pub(super) async fn forget(shell: Rc<Shell>, wanted: Rc<Wanted>) -> Result<(), String> {
     let paths = shell.paths.clone();
-    let record = shell.records.path_of(&wanted.pod.uid.0);
-    let ephemeral = shell.records.ephemeral_path_of(&wanted.pod.uid.0);
-    let kept = shell.records.kept_path_of(&wanted.pod.uid.0);
-    let fault = shell.fault.clone();
-    let images = shell.images.clone();
+    let record = shell.stores.records.path_of(&wanted.pod.uid.0);
+    let ephemeral = shell.stores.records.ephemeral_path_of(&wanted.pod.uid.0);
+    let kept = shell.stores.records.kept_path_of(&wanted.pod.uid.0);
+    let fault = shell.stores.fault.clone();
+    let images = shell.stores.images.clone();
     let (uid, namespace, name) =
         (wanted.pod.uid.0.to_string(), wanted.pod.namespace.to_string(), wanted.pod.name.to_string());
-    let volumes = shell.remove_tree(paths.pod(&uid)).await;
-    let removed = shell.storage.run(move || {
+    let volumes = shell.stores.remove_tree(paths.pod(&uid)).await;
+    let removed = shell.stores.storage.run(move || {
         let left =
             |what: &str, error: &dyn std::fmt::Display| format!("failed to remove its {what}: {error}");
         volumes.map_err(|error| left("volumes", &error))?;

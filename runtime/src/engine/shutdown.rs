@@ -10,7 +10,7 @@ use crate::logind::{self, DelayLock, Logind};
 use nodlet_core::facts::{Observation, Shutdown, ShutdownScope};
 use nodlet_core::time::Instant;
 
-use super::{Engine, News, Shell};
+use super::{Engine, Shell};
 
 /// How soon a logind that is not there is asked for again.
 const ASK_AGAIN: Duration = Duration::from_secs(60);
@@ -61,16 +61,10 @@ async fn hold(shell: &Shell) -> io::Result<()> {
         let lock = logind.delay().await?;
         *shell.machine.lock.borrow_mut() = Some(lock);
         // It is given to nobody while the machine goes down.
-        shell.then_loop(|engine| engine.machine_goes_down(false)).await;
+        shell.tasks.then_loop(|engine| engine.machine_goes_down(false)).await;
         while !logind.prepares_for_shutdown().await? {}
-        shell.then_loop(|engine| engine.machine_goes_down(true)).await;
+        shell.tasks.then_loop(|engine| engine.machine_goes_down(true)).await;
         while logind.prepares_for_shutdown().await? {}
-    }
-}
-
-impl Shell {
-    async fn then_loop(&self, go_on: impl FnOnce(&mut Engine) + 'static) {
-        let _ = self.news.send(News::Then(Box::new(go_on))).await;
     }
 }
 

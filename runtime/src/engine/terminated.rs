@@ -25,8 +25,8 @@ impl Engine {
             entry.wanted.clone()
         };
         let directory = self.shell.paths.pod(&wanted.pod.uid.0);
-        let removed = self.shell.remove_tree(directory);
-        self.shell.spawn(async move {
+        let removed = self.shell.stores.remove_tree(directory);
+        self.shell.tasks.spawn(async move {
             if let Err(error) = removed.await {
                 // They go at the latest with the pod.
                 let (namespace, name) = (&wanted.pod.namespace, &wanted.pod.name);
@@ -60,9 +60,8 @@ impl Engine {
         };
         let (namespace, name) = (wanted.pod.namespace.clone(), wanted.pod.name.clone());
         log::info!("{namespace}/{name}: removed, since more pods are over than are kept");
-        let (fault, source) = (self.shell.fault.clone(), wanted.source.clone());
-        let removed = self.shell.storage.run(move || crate::store::remove(&source, &*fault));
-        self.shell.then(removed, move |engine, removed| match removed {
+        let removed = self.shell.stores.remove(wanted.source.clone());
+        self.shell.tasks.then(removed, move |engine, removed| match removed {
             Ok(()) => engine.read_sources_then(move |engine| {
                 // Without a manifest it goes by itself; nothing of it runs that would need a grace.
                 let _ = engine.stop(index, &name, Some(Duration::ZERO));

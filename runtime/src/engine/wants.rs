@@ -64,7 +64,7 @@ impl Engine {
         }
         // The core knows more of these pods than their files as they were when the agent began.
         let node = &self.node;
-        self.shell.recorded.borrow_mut().retain(|uid| node.index_of(&Uid::from(uid)).is_none());
+        self.shell.stores.recorded.borrow_mut().retain(|uid| node.index_of(&Uid::from(uid)).is_none());
         self.sweep();
     }
 
@@ -89,7 +89,7 @@ impl Engine {
             let priority = known.priority.as_deref().cloned();
             return Base::Before { presets: known.presets.to_vec(), priority };
         }
-        match self.shell.records.admitted(&self.shell.recorded.borrow(), &uid.0) {
+        match self.shell.stores.admitted(&uid.0) {
             Ok(Some((presets, priority))) => Base::Before { presets, priority },
             // As `record_of` takes it.
             Err(_) if Record::unknown(&new.pod.spec, "").is_some() => {
@@ -124,7 +124,7 @@ impl Engine {
         if self.node.index_of(&pod.uid).is_some() {
             return Ok(None);
         }
-        self.shell.records.load(&self.shell.recorded.borrow(), &pod.uid.0).or_else(|error| {
+        self.shell.stores.load(&pod.uid.0).or_else(|error| {
             if error.is_shortage {
                 return Err(error);
             }
@@ -181,7 +181,7 @@ impl Engine {
         let sandbox = found.sandbox.map(Rc::new);
         let pod = PodShell { sandbox, ..PodShell::new(found.wanted, found.created) };
         if let Some(sandbox) = &pod.sandbox {
-            self.shell.spawn(sandbox::listen(self.shell.clone(), index, sandbox.clone()));
+            self.shell.tasks.spawn(sandbox::listen(self.shell.clone(), index, sandbox.clone()));
         }
         self.shell.pods.borrow_mut().insert(index, pod);
     }
@@ -193,7 +193,7 @@ impl Engine {
             self.swept = true;
             let known = self.node.pods().map(|pod| pod.pod().uid.0.to_string()).collect();
             leave::sweep(&self.shell, &known);
-            *self.shell.recorded.borrow_mut() = Recorded::default();
+            *self.shell.stores.recorded.borrow_mut() = Recorded::default();
         }
     }
 }

@@ -53,7 +53,7 @@ pub(super) struct Shown {
 #[derive(Debug, Default)]
 pub(super) struct Correlator {
     similar: Memory<Similar>,
-    told: Memory<Told>,
+    told: Memory<SharedRing>,
     spoken: Memory<Bucket>,
     next: u64,
 }
@@ -65,7 +65,7 @@ struct Similar {
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Told {
+struct SharedRing {
     number: u64,
     count: u32,
     first: Instant,
@@ -92,9 +92,9 @@ impl Correlator {
             }
         };
         let next = self.next + 1;
-        let told = self.told.get_or(key, || Told { number: next, count: 0, first: now });
+        let told = self.told.get_or(key, || SharedRing { number: next, count: 0, first: now });
         told.count = told.count.saturating_add(1);
-        let Told { number, count, first } = *told;
+        let SharedRing { number, count, first } = *told;
         self.next = self.next.max(number);
         // Counted it is, told or not.
         let bucket = self

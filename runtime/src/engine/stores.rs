@@ -1,0 +1,98 @@
+//! What the agent has on flash: images, records and manifests. The one thread of [`Storage`] writes them.
+
+use std::cell::RefCell;
+use std::future::Future;
+use std::io;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use nodlet_core::facts::Record;
+use nodlet_core::time::Anchor;
+use nodlet_host::volume;
+use nodlet_registry::Wanted;
+use nodlet_rootfs::Store as Images;
+use serde_json::Value;
+
+use crate::storage::Storage;
+use crate::store::{self, AdmittedWith, Fault, LoadError, NoFault, Recorded, Records};
+
+/// The stores on flash, and the thread that reads and writes them.
+pub(super) struct Stores {
+    pub(super) storage: Storage,
+    pub(super) images: Arc<Images>,
+    pub(super) records: Arc<Records>,
+    pub(super) fault: Arc<dyn Fault>,
+    /// Records of pods that the core does not know yet.
+    pub(super) recorded: RefCell<Recorded>,
+}
+
+impl Stores {
+    pub(super) fn new(storage: Storage, images: Arc<Images>, records: Records) -> Stores {
+        let (records, fault) = (Arc::new(records), Arc::new(NoFault));
+        Stores { storage, images, records, fault, recorded: RefCell::default() }
+    }
+
+    /// Makes `bytes` the durable content of a file.
+    pub(super) fn replace(
+        &self,
+        path: PathBuf,
+        bytes: Vec<u8>,
+    ) -> impl Future<Output = io::Result<()>> + use<> {
+        let fault = self.fault.clone();
+        self.storage.run(move || store::replace(&path, &bytes, &*fault))
+    }
+
+    /// Removes a file for good.
+    pub(super) fn remove(&self, path: PathBuf) -> impl Future<Output = io::Result<()>> + use<> {
+        let fault = self.fault.clone();
+        self.storage.run(move || store::remove(&path, &*fault))
+    }
+
+    /// Removes a directory of a pod, see [`remove_tree`].
+    pub(super) fn remove_tree(&self, path: PathBuf) -> impl Future<Output = io::Result<()>> + use<> {
+        remove_tree(&self.storage, path)
+    }
+
+    /// Makes a record durable; answered by `Saved` or `SaveFailed`.
+    pub(super) fn save(
+        &self,
+        wanted: &Wanted,
+        record: &Record,
+        anchor: Anchor,
+    ) -> impl Future<Output = io::Result<()>> + use<> {
+        let (uid, priority) = (&wanted.pod.uid.0, wanted.priority.as_deref());
+        let (path, bytes) = self.records.render(uid, record, &wanted.presets, priority, anchor);
+        self.replace(path, bytes)
+    }
+
+    /// The record of a pod that the core does not know yet.
+    ///
+    /// # Errors
+    /// If the record is damaged, or cannot be read now.
+    pub(super) fn load(&self, uid: &str) -> Result<Option<Box<Record>>, LoadError> {
+        self.records.load(&self.recorded.borrow(), uid)
+    }
+
+    /// The presets and the priority with which such a pod was admitted.
+    ///
+    /// # Errors
+    /// If the record is damaged, or cannot be read now.
+    pub(super) fn admitted(&self, uid: &str) -> Result<Option<AdmittedWith>, LoadError> {
+        self.records.admitted(&self.recorded.borrow(), uid)
+    }
+
+    /// The ephemeral containers of such a pod.
+    ///
+    /// # Errors
+    /// If they are damaged, or cannot be read now.
+    pub(super) fn ephemeral(&self, uid: &str) -> Result<Option<Value>, LoadError> {
+        self.records.ephemeral(&self.recorded.borrow(), uid)
+    }
+}
+
+/// Removes a directory of a pod with all that its containers left there, in parts: other jobs run between them.
+/// May be interrupted and begun again.
+pub(super) fn remove_tree(storage: &Storage, path: PathBuf) -> impl Future<Output = io::Result<()>> + use<> {
+    let mut removal = volume::Removal::new(path);
+    storage.run_in_parts(move || removal.part())
+}

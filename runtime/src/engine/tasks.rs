@@ -1,0 +1,103 @@
+//! The tasks of the agent, on its one thread, and how they report to the loop.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::time::Duration;
+
+use async_channel::Sender;
+use smol::LocalExecutor;
+
+use nodlet_core::facts::{Attempt, PodIndex, PodObservation};
+
+use super::Engine;
+
+/// Bound of the news that wait for the loop. A task that is further ahead waits itself.
+pub(super) const NEWS: usize = 256;
+
+/// What a task reports to the loop.
+pub(super) enum News {
+    /// A fact about a pod.
+    Seen(PodIndex, PodObservation),
+    /// Images were added to the store, or removed.
+    ImagesChanged,
+    /// The clock was set.
+    ClockSet,
+    /// SIGTERM or SIGINT: the agent ends, and leaves the pods.
+    Terminate,
+    /// A task has finished; this continues in the loop.
+    Then(Box<dyn FnOnce(&mut Engine)>),
+}
+
+/// The executor of all tasks, and the channel to the loop. The loop ends before its tasks only when the
+/// process does, so that failed sends need no handling.
+pub(super) struct Tasks {
+    pub(super) executor: LocalExecutor<'static>,
+    pub(super) news: Sender<News>,
+}
+
+impl Tasks {
+    pub(super) fn new(news: Sender<News>) -> Tasks {
+        Tasks { executor: LocalExecutor::new(), news }
+    }
+
+    pub(super) fn spawn(&self, task: impl Future<Output = ()> + 'static) {
+        // Boxed, so that all tasks are of one type: each other one would be a kilobyte of code.
+        let task: Pin<Box<dyn Future<Output = ()>>> = Box::pin(task);
+        self.executor.spawn(task).detach();
+    }
+
+    /// Carries out an action in a task, and reports its result.
+    pub(super) fn answer<T: 'static>(
+        &self,
+        pod: PodIndex,
+        action: impl Future<Output = T> + 'static,
+        seen: impl FnOnce(T) -> Option<PodObservation> + 'static,
+    ) {
+        let news = self.news.clone();
+        self.spawn(async move {
+            if let Some(seen) = seen(action.await) {
+                let _ = news.send(News::Seen(pod, seen)).await;
+            }
+        });
+    }
+
+    /// Reports that a container could not be asked to end, if so.
+    pub(super) fn stop_failed(&self, pod: PodIndex, attempt: Attempt, asked: Result<(), String>) {
+        if let Err(message) = asked {
+            let seen = PodObservation::StopFailed { attempt, message: message.into() };
+            self.answer(pod, std::future::ready(seen), Some);
+        }
+    }
+
+    /// Calls `go_on` in the loop after a while.
+    pub(super) fn later(&self, after: Duration, go_on: impl FnOnce(&mut Engine) + 'static) {
+        let news = self.news.clone();
+        self.spawn(async move {
+            smol::Timer::after(after).await;
+            let _ = news.send(News::Then(Box::new(go_on))).await;
+        });
+    }
+
+    /// Waits for `value` in a task, then calls `go_on` with it in the loop.
+    pub(super) fn then<T: 'static>(
+        &self,
+        value: impl Future<Output = T> + 'static,
+        go_on: impl FnOnce(&mut Engine, T) + 'static,
+    ) {
+        let news = self.news.clone();
+        self.spawn(async move {
+            let value = value.await;
+            let _ = news.send(News::Then(Box::new(move |engine| go_on(engine, value)))).await;
+        });
+    }
+
+    /// Reports a fact about a pod; waits if the loop is behind.
+    pub(super) async fn tell(&self, pod: PodIndex, seen: PodObservation) {
+        let _ = self.news.send(News::Seen(pod, seen)).await;
+    }
+
+    /// Calls `go_on` in the loop; waits if the loop is behind.
+    pub(super) async fn then_loop(&self, go_on: impl FnOnce(&mut Engine) + 'static) {
+        let _ = self.news.send(News::Then(Box::new(go_on))).await;
+    }
+}
