@@ -20,9 +20,11 @@ mod image_collection;
 mod images;
 mod kernel_news;
 mod leave;
+mod machine;
 mod manifests;
 mod netns;
 mod on_tmpfs;
+mod publication;
 mod publish;
 mod recover;
 mod requests;
@@ -39,7 +41,7 @@ mod tests;
 mod this_node;
 mod wants;
 
-use std::cell::{Cell, RefCell};
+use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::unix::net::UnixListener;
 use std::path::PathBuf;
@@ -65,7 +67,7 @@ use nodlet_core::facts::{
 };
 use nodlet_core::node::{Change, Node};
 use nodlet_core::spec::{Taint, Uid};
-use nodlet_core::time::{Anchor, Instant, Moment};
+use nodlet_core::time::{Instant, Moment};
 use nodlet_host::cgroup::{Cgroups, PodPidsLimit};
 use nodlet_host::network::Network;
 use nodlet_host::paths::Paths;
@@ -77,6 +79,8 @@ pub use events::EVENTS;
 use events::Events;
 use exec::Execs;
 pub use image_collection::{ImageCollection, ImageLimitError, image_store_limit};
+use machine::Machine;
+use publication::Publication;
 use run::Layers;
 use sandbox::Sandbox;
 use stores::Stores;
@@ -129,19 +133,10 @@ pub struct Config {
 struct Shell {
     config: Config,
     paths: Paths,
-    /// What the machine has for pods.
-    capacity: Amounts,
     tasks: Tasks,
     stores: Stores,
-    objects: Rc<Objects>,
-    events: RefCell<Events>,
-    cgroups: Cgroups,
-    network: RefCell<Network>,
-    anchor: Cell<Anchor>,
-    /// When this agent began, and the node with it.
-    began: Instant,
-    machine: shutdown::Machine,
-    installed: this_node::Installed,
+    machine: Rc<Machine>,
+    publication: Publication,
     pods: RefCell<BTreeMap<PodIndex, PodShell>>,
     layers: RefCell<Layers>,
     execs: RefCell<Execs>,
@@ -252,19 +247,15 @@ impl Engine {
             site: paths.site_manifests(),
         };
         let registry = Registry::new(sources, places, &config.node_name, objects.clone());
+        let capacity = root::capacity_of_the_machine(&paths, config.max_pods);
+        let machine = Rc::new(Machine::new(capacity, cgroups, network));
+        let events = Events::new(objects.clone(), &config.node_name, config.max_events);
         let shell = Rc::new(Shell {
             stores: Stores::new(storage, images, Records::new(paths.records())),
-            capacity: root::capacity_of_the_machine(&paths, config.max_pods),
             paths,
             tasks: Tasks::new(news),
-            events: RefCell::new(Events::new(objects.clone(), &config.node_name, config.max_events)),
-            objects: objects.clone(),
-            cgroups,
-            network: RefCell::new(network),
-            anchor: Cell::new(nodlet_host::clock::anchor()),
-            began: nodlet_host::clock::instant(),
-            machine: shutdown::Machine::new(nodlet_host::clock::instant()),
-            installed: this_node::Installed::read(),
+            publication: Publication::new(objects.clone(), events, machine.clone()),
+            machine,
             pods: RefCell::new(BTreeMap::new()),
             layers: RefCell::new(Layers::default()),
             execs: RefCell::new(Execs::default()),
@@ -272,8 +263,8 @@ impl Engine {
             beginning: descriptors::Beginning::default(),
             config,
         });
-        shell.keep_memory();
-        for told in shell.reserved_in_vain() {
+        this_node::keep_memory(&shell.config, &shell.machine);
+        for told in this_node::reserved_in_vain(&shell.config, &shell.machine) {
             log::warn!("--kube-reserved and --system-reserved: {told} No pod that requests any will start");
         }
         let door = if shell.config.down {
@@ -319,11 +310,14 @@ impl Engine {
         // `start`.
         let run: Pin<Box<dyn Future<Output = Result<(), EngineError>>>> = Box::pin(async move {
             kernel_news::watch(&self.shell)?;
-            self.shell.show_node();
-            self.observe(Observation::Node(Box::new(self.shell.node_info())));
-            self.shell.emit_of_node("Starting", "Starting kubelet.");
+            self.show_node();
+            self.observe(Observation::Node(Box::new(this_node::info(
+                &self.shell.config,
+                &self.shell.machine,
+            ))));
+            self.shell.publication.emit_of_node("Starting", "Starting kubelet.");
             if let Some((reason, message)) = &self.shell.config.warning {
-                self.shell.warn_of_node(reason, message);
+                self.shell.publication.warn_of_node(reason, message);
             }
             // Before pods are found: whether a file of theirs is refused decides if they stay.
             self.first_look().await;
@@ -568,7 +562,7 @@ impl Engine {
             Action::Save { record, generation } => {
                 shell.tasks.answer(
                     pod,
-                    shell.stores.save(&wanted, &record, shell.anchor.get()),
+                    shell.stores.save(&wanted, &record, shell.machine.anchor()),
                     move |saved| match saved {
                         Ok(()) => Some(Seen::Saved { generation }),
                         Err(error) => Some(Seen::SaveFailed { message: error.to_string().into() }),
@@ -581,7 +575,7 @@ impl Engine {
                     Err(message) => Some(Seen::ForgetFailed { message: message.into() }),
                 });
             }
-            Action::Emit(event) => shell.emit(pod, &event),
+            Action::Emit(event) => shell.publication.emit(&wanted, &event),
         }
     }
 
@@ -614,10 +608,16 @@ impl Engine {
         }
     }
 
+    /// Publishes the Node object.
+    fn show_node(&self) {
+        let shell = &self.shell;
+        this_node::show(&shell.config, &shell.machine, &shell.publication.objects);
+    }
+
     fn clock_was_set(&mut self) {
-        self.shell.anchor.set(nodlet_host::clock::anchor());
-        self.shell.show_node();
-        self.shell.retime_events();
+        self.shell.machine.clock_was_set();
+        self.show_node();
+        self.shell.publication.clock_was_set();
         let pods: Vec<PodIndex> = self.shell.pods.borrow().keys().copied().collect();
         for pod in pods {
             self.publish(pod);

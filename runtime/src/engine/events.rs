@@ -11,12 +11,11 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use nodlet_core::facts::{Event, PodIndex};
+use nodlet_core::facts::Event;
 use nodlet_core::time::{Anchor, Instant};
 use nodlet_registry::objects::{Key, Objects};
 use nodlet_registry::{Refusal, Wanted};
 
-use super::Shell;
 use correlate::{About, Correlator, Said};
 
 /// Events that are kept, if the agent is not told otherwise.
@@ -61,6 +60,32 @@ impl Events {
         }
     }
 
+    /// Shows an event of a pod by what it is wanted to be.
+    pub(super) fn emit(&mut self, wanted: &Wanted, event: &Event, anchor: Anchor) {
+        let field_path = event.container.map(|index| wanted.pod.spec.field_path(index));
+        let about = About {
+            kind: "Pod",
+            namespace: &wanted.pod.namespace,
+            name: &wanted.pod.name,
+            uid: &wanted.pod.uid.0,
+            field_path: field_path.as_deref(),
+        };
+        let level = if event.warning { log::Level::Warn } else { log::Level::Info };
+        log::log!(level, "{}/{}: {} {}", about.namespace, about.name, event.reason, one_line(&event.message));
+        let said = Said { about, warning: event.warning, reason: event.reason, message: &event.message };
+        self.record(&said, nodlet_host::clock::instant(), anchor);
+    }
+
+    /// Shows an event of this node.
+    pub(super) fn emit_of_node(&mut self, warning: bool, reason: &str, message: &str, anchor: Anchor) {
+        if warning {
+            log::warn!("{reason}: {}", one_line(message));
+        }
+        let name = &*self.node.clone();
+        let about = About { kind: "Node", namespace: "", name, uid: "", field_path: None };
+        self.record(&Said { about, warning, reason, message }, nodlet_host::clock::instant(), anchor);
+    }
+
     /// All manifests that are not obeyed; those that were not among them the last time are told.
     pub(super) fn refused(&mut self, refusals: &[Refusal], anchor: Anchor) {
         let mut now = BTreeSet::new();
@@ -81,7 +106,7 @@ impl Events {
     }
 
     /// The clock was set: all times are shown by `anchor`.
-    fn clock_was_set(&self, anchor: Anchor) {
+    pub(super) fn clock_was_set(&self, anchor: Anchor) {
         for kept in &self.kept {
             let shown = self.objects.get(&kept.key).map(|object| serde_json::from_str(&object.json));
             if let Some(Ok(mut object)) = shown {
@@ -173,53 +198,6 @@ fn one_line(text: &str) -> String {
         }
         line
     })
-}
-
-impl Shell {
-    /// Shows an event of a pod.
-    pub(super) fn emit(&self, pod: PodIndex, event: &Event) {
-        let Some(wanted) = self.wanted(pod) else { return };
-        self.emit_of(&wanted, event);
-    }
-
-    /// Shows all events by the clock as it was set.
-    pub(super) fn retime_events(&self) {
-        self.events.borrow().clock_was_set(self.anchor.get());
-    }
-
-    /// Shows an event of a pod by what it is wanted to be.
-    pub(super) fn emit_of(&self, wanted: &Wanted, event: &Event) {
-        let field_path = event.container.map(|index| wanted.pod.spec.field_path(index));
-        let about = About {
-            kind: "Pod",
-            namespace: &wanted.pod.namespace,
-            name: &wanted.pod.name,
-            uid: &wanted.pod.uid.0,
-            field_path: field_path.as_deref(),
-        };
-        let level = if event.warning { log::Level::Warn } else { log::Level::Info };
-        log::log!(level, "{}/{}: {} {}", about.namespace, about.name, event.reason, one_line(&event.message));
-        let said = Said { about, warning: event.warning, reason: event.reason, message: &event.message };
-        self.events.borrow_mut().record(&said, nodlet_host::clock::instant(), self.anchor.get());
-    }
-
-    /// Shows a `Normal` event of this node.
-    pub(super) fn emit_of_node(&self, reason: &str, message: &str) {
-        self.record_of_node(false, reason, message);
-    }
-
-    /// Shows a `Warning` event of this node.
-    pub(super) fn warn_of_node(&self, reason: &str, message: &str) {
-        log::warn!("{reason}: {}", one_line(message));
-        self.record_of_node(true, reason, message);
-    }
-
-    fn record_of_node(&self, warning: bool, reason: &str, message: &str) {
-        let name = &self.config.node_name;
-        let about = About { kind: "Node", namespace: "", name, uid: "", field_path: None };
-        let said = Said { about, warning, reason, message };
-        self.events.borrow_mut().record(&said, nodlet_host::clock::instant(), self.anchor.get());
-    }
 }
 
 #[cfg(test)]

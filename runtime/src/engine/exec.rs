@@ -248,7 +248,10 @@ pub(super) async fn probe(
 
 /// Where a pod is asked that is not asked elsewhere.
 pub(super) fn address(shell: &Shell, pod: PodIndex) -> IpAddr {
-    let ip = shell.sandbox(pod).and_then(|sandbox| sandbox.ip).or_else(|| shell.network.borrow().host_ip());
+    let ip = shell
+        .sandbox(pod)
+        .and_then(|sandbox| sandbox.ip)
+        .or_else(|| shell.machine.network.borrow().host_ip());
     IpAddr::V4(ip.unwrap_or(std::net::Ipv4Addr::LOCALHOST))
 }
 

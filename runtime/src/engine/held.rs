@@ -249,7 +249,7 @@ impl Engine {
     fn tell_missing(&self, old: &Wanted, missing: &[String]) {
         let warn = |reason, message: String| {
             let event = Event { warning: true, reason, message: message.into(), container: None };
-            self.shell.emit_of(old, &event);
+            self.shell.publication.emit(old, &event);
         };
         for image in missing {
             warn(

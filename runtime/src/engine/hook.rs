@@ -60,7 +60,7 @@ pub(super) async fn run(
                 .into();
                 let event =
                     Event { warning: true, reason: "LifecycleHTTPFallback", message, container: None };
-                shell.emit_of(&wanted, &event);
+                shell.publication.emit(&wanted, &event);
             }
             Ok(())
         }

@@ -165,8 +165,8 @@ impl Shell {
 
     fn cgroups_of(&self, wanted: &Wanted) -> Result<[PodCgroup; 2], String> {
         let uid = &wanted.pod.uid.0;
-        let own = self.cgroups.known_supervisor(uid);
-        let found = own.and_then(|own| Ok([own, self.cgroups.known_pod(&wanted.pod)?]));
+        let own = self.machine.cgroups.known_supervisor(uid);
+        let found = own.and_then(|own| Ok([own, self.machine.cgroups.known_pod(&wanted.pod)?]));
         found.map_err(|error| format!("failed to look for processes of {uid}: {error}"))
     }
 
@@ -181,8 +181,8 @@ impl Shell {
 
     /// A pod whose run-time files cannot be read: nobody can say what it is, so it ends.
     pub(super) async fn end_unreadable(&self, uid: &str, directory: &Path) {
-        let mut cgroups: Vec<PodCgroup> = self.cgroups.known_supervisor(uid).into_iter().collect();
-        match self.cgroups.pods() {
+        let mut cgroups: Vec<PodCgroup> = self.machine.cgroups.known_supervisor(uid).into_iter().collect();
+        match self.machine.cgroups.pods() {
             Ok(pods) => {
                 cgroups.extend(pods.into_iter().filter(|(known, _)| known == uid).map(|(_, cgroup)| cgroup))
             }
@@ -196,8 +196,8 @@ impl Shell {
 
     /// The end of `nodlet down`: nothing of ours stays but images, manifests and settings.
     pub(super) async fn clean_up(&self) -> Result<(), EngineError> {
-        self.network.borrow_mut().remove().map_err(EngineError::Network)?;
-        self.cgroups.remove_all().map_err(EngineError::Cgroups)?;
+        self.machine.network.borrow_mut().remove().map_err(EngineError::Network)?;
+        self.machine.cgroups.remove_all().map_err(EngineError::Cgroups)?;
         let paths = self.paths.clone();
         // What the sweep has not removed yet goes with everything else.
         self.stores

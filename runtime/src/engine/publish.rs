@@ -11,12 +11,12 @@ use nodlet_core::facts::IMAGE_UPDATE_PENDING;
 use nodlet_core::node::Successor;
 use nodlet_core::pod::PodState;
 use nodlet_core::status;
-use nodlet_core::time::{Instant, Moment};
+use nodlet_core::time::Moment;
 use nodlet_registry::objects::Key;
 use nodlet_registry::{Seen, Wanted, without_ephemeral};
 
 use super::on_tmpfs::{self, LeftBehind};
-use super::{Engine, PodShell, Shell};
+use super::{Engine, PodShell};
 
 impl Engine {
     /// Shows a pod as it is now.
@@ -24,7 +24,7 @@ impl Engine {
         let (Some(object), Some(wanted)) = (self.object(pod), self.shell.wanted(pod)) else { return };
         self.leave_behind(pod, &wanted);
         if !self.is_hidden(pod) && !self.has_predecessor(pod, &wanted) {
-            self.shell.objects.put(key(&wanted), object);
+            self.shell.publication.objects.put(key(&wanted), object);
         }
     }
 
@@ -33,10 +33,10 @@ impl Engine {
         let Some(gone) = self.shell.pods.borrow_mut().remove(&pod) else { return };
         on_tmpfs::remove_status(&self.shell, &gone.wanted.pod.uid.0);
         if !was_hidden {
-            self.shell.objects.delete(&key(&gone.wanted));
+            self.shell.publication.objects.delete(&key(&gone.wanted));
         }
         if let Some(again) = again {
-            let new = PodShell::new(self.wanted_of(again, &gone.wanted), self.shell.created(None));
+            let new = PodShell::new(self.wanted_of(again, &gone.wanted), created(None));
             self.shell.pods.borrow_mut().insert(again.index, new);
         }
         self.publish_successor(&gone.wanted);
@@ -60,7 +60,7 @@ impl Engine {
         self.observe(Observation::Hidden { uid: wanted.pod.uid.clone() });
         // Before it is shown no more: the next agent does not show it either.
         self.leave_behind(pod, &wanted);
-        self.shell.objects.delete(&key(&wanted));
+        self.shell.publication.objects.delete(&key(&wanted));
         self.publish_successor(&wanted);
     }
 
@@ -117,8 +117,8 @@ impl Engine {
             let entry = pods.get(&pod)?;
             (entry.wanted.clone(), entry.created)
         };
-        let anchor = self.shell.anchor.get();
-        let mut status = status::of(state, anchor, self.shell.network.borrow().host_ip());
+        let anchor = self.shell.machine.anchor();
+        let mut status = status::of(state, anchor, self.shell.machine.network.borrow().host_ip());
         if let Some(waits) = self.holds.waits_of(&wanted.pod.uid)
             && let Some(conditions) = status["conditions"].as_array_mut()
         {
@@ -127,7 +127,7 @@ impl Engine {
             conditions.retain(|condition| condition["type"] != IMAGE_UPDATE_PENDING);
             conditions.push(status::image_update_pending(state, anchor, since, &waits.missing));
         }
-        let timestamp = |at| self.shell.timestamp(at);
+        let timestamp = |at| self.shell.machine.timestamp(at);
         self.registry.published(
             &wanted,
             Seen {
@@ -145,14 +145,7 @@ pub(super) fn key(wanted: &Wanted) -> Key {
     Key::new("pods", &wanted.pod.namespace, &wanted.pod.name)
 }
 
-impl Shell {
-    /// A time of this boot, as objects have it.
-    pub(super) fn timestamp(&self, at: Instant) -> String {
-        self.anchor.get().timestamp(at).to_string()
-    }
-
-    /// `metadata.creationTimestamp` of a pod from a file: when it was first seen, as far as that is known.
-    pub(super) fn created(&self, record: Option<&Record>) -> Moment {
-        record.and_then(|record| record.start_time).unwrap_or(Moment::ThisBoot(nodlet_host::clock::instant()))
-    }
+/// `metadata.creationTimestamp` of a pod from a file: when it was first seen, as far as that is known.
+pub(super) fn created(record: Option<&Record>) -> Moment {
+    record.and_then(|record| record.start_time).unwrap_or(Moment::ThisBoot(nodlet_host::clock::instant()))
 }

@@ -117,14 +117,14 @@ pub(super) async fn look(shell: &Rc<Shell>) -> Result<Vec<FoundPod>, EngineError
     }
     // Cgroups whose pod has no directory: the agent died between the two, or somebody removed it.
     let is_found = |uid: &str| found.iter().any(|pod: &FoundPod| *pod.wanted.pod.uid.0 == *uid);
-    for uid in shell.cgroups.supervised().map_err(EngineError::Cgroups)? {
-        match shell.cgroups.known_supervisor(&uid) {
+    for uid in shell.machine.cgroups.supervised().map_err(EngineError::Cgroups)? {
+        match shell.machine.cgroups.known_supervisor(&uid) {
             Ok(cgroup) if !is_found(&uid) => shell.empty(&uid, &[cgroup]).await,
             Ok(_) => {}
             Err(error) => log::error!("failed to look for the supervisor of {uid}: {error}"),
         }
     }
-    for (uid, cgroup) in shell.cgroups.pods().map_err(EngineError::Cgroups)? {
+    for (uid, cgroup) in shell.machine.cgroups.pods().map_err(EngineError::Cgroups)? {
         if !is_found(&uid) {
             shell.empty(&uid, &[cgroup]).await;
         }
@@ -175,9 +175,9 @@ async fn look_at(shell: &Rc<Shell>, directory: &Path, ours: &File) -> Result<Fou
     let created = record.as_ref().and_then(|record| record.start_time).unwrap_or(created);
     let created = left.as_ref().map_or(created, |left| left.created);
     let waits = left.as_ref().and_then(|left| left.waits.clone());
-    let cgroup = shell.cgroups.pod(&wanted.pod).map_err(LookError::of_cgroup)?;
+    let cgroup = shell.machine.cgroups.pod(&wanted.pod).map_err(LookError::of_cgroup)?;
     if let Some(ip) = on_tmpfs.ip {
-        shell.network.borrow_mut().adopt(&wanted.pod.uid, ip);
+        shell.machine.network.borrow_mut().adopt(&wanted.pod.uid, ip);
     }
     let late = async {
         smol::Timer::after(GREETING).await;

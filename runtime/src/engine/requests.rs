@@ -190,7 +190,7 @@ impl Engine {
         let (mut uid, mut suffix) = ([0; 16], [0; 5]);
         nodlet_wire::random::unique(&mut uid).map_err(Status::internal)?;
         nodlet_wire::random::unique(&mut suffix).map_err(Status::internal)?;
-        Ok(Identity::new(uid, suffix, self.shell.timestamp(nodlet_host::clock::instant())))
+        Ok(Identity::new(uid, suffix, self.shell.machine.timestamp(nodlet_host::clock::instant())))
     }
 
     /// What the node knows of the pod in whose place an object is applied.

@@ -132,10 +132,10 @@ pub(super) async fn start(
         .map_err(|error| create(&error))?;
     let facts = Facts {
         ip: sandbox.ip,
-        host_ip: shell.network.borrow().host_ip(),
+        host_ip: shell.machine.network.borrow().host_ip(),
         node_name: &shell.config.node_name,
         host_name: &host_name,
-        memory: u64::try_from(shell.capacity.memory).unwrap_or_default(),
+        memory: u64::try_from(shell.machine.capacity.memory).unwrap_or_default(),
         cgroup: leaf.paths(),
         volumes: &sandbox.volumes,
         layers: image.layers.iter().map(Digest::to_string).collect(),

@@ -100,7 +100,7 @@ impl Failure {
 /// # Errors
 /// They do not exist, and whatever was made of them is undone.
 pub(super) async fn create(shell: Rc<Shell>, pod: PodIndex, wanted: Rc<Wanted>) -> Result<Made, Failure> {
-    let ip = shell.network.borrow_mut().allocate(&wanted.pod);
+    let ip = shell.machine.network.borrow_mut().allocate(&wanted.pod);
     let made = match ip {
         Ok(ip) => make(&shell, &wanted, ip).await,
         Err(error) => Err(Failure::sandbox(error)),
@@ -115,7 +115,7 @@ pub(super) async fn create(shell: Rc<Shell>, pod: PodIndex, wanted: Rc<Wanted>) 
             Ok(Made { ip, at })
         }
         Err(failure) => {
-            shell.network.borrow_mut().release(&wanted.pod.uid);
+            shell.machine.network.borrow_mut().release(&wanted.pod.uid);
             log::warn!(
                 "failed to create the sandbox of {}/{}: {}",
                 wanted.pod.namespace,
@@ -128,7 +128,7 @@ pub(super) async fn create(shell: Rc<Shell>, pod: PodIndex, wanted: Rc<Wanted>) 
 }
 
 fn sandbox_ip(shell: &Shell, wanted: &Wanted) -> Option<Ipv4Addr> {
-    shell.network.borrow().address_of(&wanted.pod.uid)
+    shell.machine.network.borrow().address_of(&wanted.pod.uid)
 }
 
 /// Held by the pod's supervisor: no two of one name.
@@ -233,7 +233,7 @@ async fn make_on(
     let directory = shell.paths.run_pod(uid);
     on_tmpfs::write_pod(shell, wanted, ip).map_err(Failure::sandbox)?;
     if ip.is_some() {
-        shell.network.borrow_mut().ensure_bridge().map_err(Failure::sandbox)?;
+        shell.machine.network.borrow_mut().ensure_bridge().map_err(Failure::sandbox)?;
     }
     let host_name = pod_files::host_name().map_err(Failure::sandbox)?;
     let node = shell.stores.storage.run(NodeFiles::read).await;
@@ -243,18 +243,18 @@ async fn make_on(
     for message in left_out {
         let event =
             Event { container: None, warning: true, reason: "DNSConfigForming", message: message.into() };
-        shell.emit_of(wanted, &event);
+        shell.publication.emit(wanted, &event);
     }
-    let cgroup = shell.cgroups.pod(pod).map_err(Failure::sandbox)?;
-    let network = ip.map(|ip| shell.network.borrow().config(&pod.uid, ip));
+    let cgroup = shell.machine.cgroups.pod(pod).map_err(Failure::sandbox)?;
+    let network = ip.map(|ip| shell.machine.network.borrow().config(&pod.uid, ip));
     let config = container_config::sandbox_config(
         pod,
         &host_name,
         network,
         cgroup.pause_paths(pod.spec.share_process_namespace).map_err(Failure::sandbox)?,
     );
-    let own_cgroup = shell.cgroups.supervisor(uid).map_err(Failure::sandbox)?;
-    let own_paths = shell.cgroups.supervisor_paths(&own_cgroup);
+    let own_cgroup = shell.machine.cgroups.supervisor(uid).map_err(Failure::sandbox)?;
+    let own_paths = shell.machine.cgroups.supervisor_paths(&own_cgroup);
     let supervisor =
         Supervisor::spawn(&directory, &lock_name(wanted), &own_paths).map_err(Failure::supervisor)?;
     supervisor.hello().await.map_err(Failure::sandbox)?;
@@ -375,7 +375,7 @@ pub(super) async fn remove(shell: Rc<Shell>, pod: PodIndex, wanted: Rc<Wanted>) 
     {
         return Err(format!("failed to remove {}: {error}", directory.display()));
     }
-    shell.network.borrow_mut().release(&wanted.pod.uid);
+    shell.machine.network.borrow_mut().release(&wanted.pod.uid);
     Ok(())
 }
 

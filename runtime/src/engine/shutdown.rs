@@ -16,16 +16,16 @@ use super::{Engine, Shell};
 const ASK_AGAIN: Duration = Duration::from_secs(60);
 
 /// Whether the machine stays.
-pub(super) struct Machine {
+pub(super) struct ShutdownState {
     pub(super) goes_down: Cell<bool>,
     /// Since when that is so, or is not.
     pub(super) since: Cell<Instant>,
     lock: RefCell<Option<DelayLock>>,
 }
 
-impl Machine {
-    pub(super) fn new(since: Instant) -> Machine {
-        Machine { goes_down: Cell::new(false), since: Cell::new(since), lock: RefCell::new(None) }
+impl ShutdownState {
+    pub(super) fn new(since: Instant) -> ShutdownState {
+        ShutdownState { goes_down: Cell::new(false), since: Cell::new(since), lock: RefCell::new(None) }
     }
 }
 
@@ -34,8 +34,8 @@ pub(super) async fn follow(shell: Rc<Shell>) {
     let mut said = false;
     loop {
         let Err(error) = hold(&shell).await else { continue };
-        if !shell.machine.goes_down.get() {
-            drop(shell.machine.lock.take());
+        if !shell.machine.shutdown.goes_down.get() {
+            drop(shell.machine.shutdown.lock.take());
             if !std::mem::replace(&mut said, true) {
                 log::warn!("failed to hear from logind of shutdowns: {error}; asking again every minute");
             }
@@ -59,7 +59,7 @@ async fn hold(shell: &Shell) -> io::Result<()> {
     }
     loop {
         let lock = logind.delay().await?;
-        *shell.machine.lock.borrow_mut() = Some(lock);
+        *shell.machine.shutdown.lock.borrow_mut() = Some(lock);
         // It is given to nobody while the machine goes down.
         shell.tasks.then_loop(|engine| engine.machine_goes_down(false)).await;
         while !logind.prepares_for_shutdown().await? {}
@@ -70,27 +70,29 @@ async fn hold(shell: &Shell) -> io::Result<()> {
 
 impl Engine {
     fn machine_goes_down(&mut self, goes_down: bool) {
-        if self.shell.machine.goes_down.replace(goes_down) == goes_down {
+        if self.shell.machine.shutdown.goes_down.replace(goes_down) == goes_down {
             return;
         }
-        self.shell.machine.since.set(nodlet_host::clock::instant());
+        self.shell.machine.shutdown.since.set(nodlet_host::clock::instant());
         let seen = if goes_down {
-            self.shell.emit_of_node("Shutdown", "Shutdown manager detected shutdown event");
+            self.shell.publication.emit_of_node("Shutdown", "Shutdown manager detected shutdown event");
             let groups = self.shell.config.shutdown_groups.clone();
             Observation::Shutdown(Shutdown { scope: ShutdownScope::Machine, groups })
         } else {
-            self.shell.emit_of_node("Shutdown", "Shutdown manager detected shutdown cancellation");
+            self.shell
+                .publication
+                .emit_of_node("Shutdown", "Shutdown manager detected shutdown cancellation");
             Observation::ShutdownCancelled
         };
         self.observe(seen);
-        self.shell.show_node();
+        self.show_node();
     }
 
     /// Lets the machine go down when no process of a pod is left and all is on flash.
     pub(super) fn let_machine_go(&self) {
-        if self.shell.machine.goes_down.get()
+        if self.shell.machine.shutdown.goes_down.get()
             && self.node.is_at_rest()
-            && self.shell.machine.lock.take().is_some()
+            && self.shell.machine.shutdown.lock.take().is_some()
         {
             log::info!("all pods have ended; the machine may go down");
         }

@@ -3,9 +3,10 @@
 use serde_json::{Value, json};
 
 use nodlet_core::facts::{Amounts, NodeInfo};
-use nodlet_registry::objects::Key;
+use nodlet_registry::objects::{Key, Objects};
 
-use super::Shell;
+use super::Config;
+use super::machine::Machine;
 
 /// Facts from files of the machine, read when the agent begins.
 pub(super) struct Installed {
@@ -19,126 +20,123 @@ impl Installed {
     }
 }
 
-impl Shell {
-    /// Shows this machine as a Node. Nothing renews it: an agent that answers is the proof
-    /// that it is ready.
-    pub(super) fn show_node(&self) {
-        let name = &self.config.node_name;
-        self.objects.put(Key::new("nodes", "", name), self.node());
-    }
+/// Shows this machine as a Node. Nothing renews it: an agent that answers is the proof
+/// that it is ready.
+pub(super) fn show(config: &Config, machine: &Machine, objects: &Objects) {
+    objects.put(Key::new("nodes", "", &config.node_name), node(config, machine));
+}
 
-    /// What of it decides which pods it takes.
-    pub(super) fn node_info(&self) -> NodeInfo {
-        let own = [
-            ("kubernetes.io/hostname", self.config.node_name.as_str()),
-            ("kubernetes.io/os", "linux"),
-            ("kubernetes.io/arch", architecture()),
-        ];
-        let own = own.map(|(key, value)| (key.to_owned(), value.to_owned()));
-        let (all, reserved) = (&self.capacity, &self.config.reserved);
-        let left = |all: i64, reserved: i64| all.saturating_sub(reserved).max(0);
-        let memory = reserved.memory.max(kept_memory(all.memory));
-        NodeInfo {
-            name: self.config.node_name.clone(),
-            labels: own.into_iter().chain(self.config.node_labels.clone()).collect(),
-            taints: self.config.taints.clone(),
-            allocatable: Amounts {
-                pods: all.pods,
-                cpu: left(all.cpu, reserved.cpu),
-                memory: left(all.memory, memory),
-                ephemeral_storage: left(all.ephemeral_storage, reserved.ephemeral_storage),
+/// What of it decides which pods it takes.
+pub(super) fn info(config: &Config, machine: &Machine) -> NodeInfo {
+    let own = [
+        ("kubernetes.io/hostname", config.node_name.as_str()),
+        ("kubernetes.io/os", "linux"),
+        ("kubernetes.io/arch", architecture()),
+    ];
+    let own = own.map(|(key, value)| (key.to_owned(), value.to_owned()));
+    let (all, reserved) = (&machine.capacity, &config.reserved);
+    let left = |all: i64, reserved: i64| all.saturating_sub(reserved).max(0);
+    let memory = reserved.memory.max(kept_memory(all.memory));
+    NodeInfo {
+        name: config.node_name.clone(),
+        labels: own.into_iter().chain(config.node_labels.clone()).collect(),
+        taints: config.taints.clone(),
+        allocatable: Amounts {
+            pods: all.pods,
+            cpu: left(all.cpu, reserved.cpu),
+            memory: left(all.memory, memory),
+            ephemeral_storage: left(all.ephemeral_storage, reserved.ephemeral_storage),
+        },
+    }
+}
+
+/// Keeps memory of the machine from pods, so that want of it ends a container and not SSH, the agent or
+/// what else the machine needs.
+pub(super) fn keep_memory(config: &Config, machine: &Machine) {
+    let (all, allocatable) = (machine.capacity.memory, info(config, machine).allocatable.memory);
+    // Where more is reserved than there is, pods that request nothing run all the same.
+    let limit = if allocatable > 0 { allocatable } else { all.saturating_sub(kept_memory(all)) };
+    if let Ok(limit @ 1..) = u64::try_from(limit)
+        && let Err(error) = machine.cgroups.limit_memory(limit)
+    {
+        log::warn!(
+            "pods may take all memory of this machine: failed to {}",
+            nodlet_host::error::chain(&error)
+        );
+    }
+}
+
+/// What is reserved and not there, as a kubelet says it (`validateNodeAllocatable`), which ends
+/// then: a board that has less of something than was thought runs its pods that ask for none.
+pub(super) fn reserved_in_vain(config: &Config, machine: &Machine) -> Vec<String> {
+    let (all, reserved) = (&machine.capacity, &config.reserved);
+    let resources = [
+        ("cpu", all.cpu, reserved.cpu, "m"),
+        ("memory", all.memory, reserved.memory, ""),
+        ("ephemeral-storage", all.ephemeral_storage, reserved.ephemeral_storage, ""),
+    ];
+    let too_much = resources.into_iter().filter(|(_, all, reserved, _)| reserved > all);
+    let told = too_much.map(|(name, all, reserved, unit)| {
+        format!(
+            "Resource {name:?} has a reservation of {reserved}{unit} but capacity of {all}{unit}. Expected \
+             capacity >= reservation."
+        )
+    });
+    told.collect()
+}
+
+fn node(config: &Config, machine: &Machine) -> Value {
+    let name = &config.node_name;
+    let anchor = machine.anchor();
+    let [began, now] =
+        [machine.began, nodlet_host::clock::instant()].map(|at| anchor.timestamp(at).to_string());
+    let since = anchor.timestamp(machine.shutdown.since.get()).to_string();
+    let (ready, reason, message) = match machine.shutdown.goes_down.get() {
+        false => ("True", "KubeletReady", "nodlet answers"),
+        true => ("False", "KubeletNotReady", "node is shutting down"),
+    };
+    let info = info(config, machine);
+    let architecture = architecture();
+    let mut addresses = vec![json!({ "type": "Hostname", "address": name })];
+    if let Some(ip) = machine.network.borrow().host_ip() {
+        addresses.insert(0, json!({ "type": "InternalIP", "address": ip.to_string() }));
+    }
+    let version = env!("CARGO_PKG_VERSION");
+    json!({
+        "apiVersion": "v1",
+        "kind": "Node",
+        "metadata": {
+            "name": name,
+            "creationTimestamp": began,
+            "labels": info.labels,
+        },
+        "spec": if info.taints.is_empty() { json!({}) } else { json!({ "taints": info.taints }) },
+        "status": {
+            "capacity": shown(&machine.capacity),
+            "allocatable": shown(&info.allocatable),
+            "addresses": addresses,
+            "conditions": [{
+                "type": "Ready",
+                "status": ready,
+                "reason": reason,
+                "message": message,
+                "lastHeartbeatTime": now,
+                "lastTransitionTime": since,
+            }],
+            "nodeInfo": {
+                "architecture": architecture,
+                "operatingSystem": "linux",
+                "kernelVersion": first_line("/proc/sys/kernel/osrelease"),
+                "bootID": first_line("/proc/sys/kernel/random/boot_id"),
+                "machineID": machine.installed.machine_id,
+                "systemUUID": "",
+                "osImage": machine.installed.os_image,
+                "containerRuntimeVersion": format!("nodlet://{version}"),
+                "kubeletVersion": format!("{}+nodlet-{version}", nodlet_kube::schema::KUBERNETES),
+                "kubeProxyVersion": "",
             },
-        }
-    }
-
-    /// Keeps memory of the machine from pods, so that want of it ends a container and not SSH, the agent or
-    /// what else the machine needs.
-    pub(super) fn keep_memory(&self) {
-        let (all, allocatable) = (self.capacity.memory, self.node_info().allocatable.memory);
-        // Where more is reserved than there is, pods that request nothing run all the same.
-        let limit = if allocatable > 0 { allocatable } else { all.saturating_sub(kept_memory(all)) };
-        if let Ok(limit @ 1..) = u64::try_from(limit)
-            && let Err(error) = self.cgroups.limit_memory(limit)
-        {
-            log::warn!(
-                "pods may take all memory of this machine: failed to {}",
-                nodlet_host::error::chain(&error)
-            );
-        }
-    }
-
-    /// What is reserved and not there, as a kubelet says it (`validateNodeAllocatable`), which ends
-    /// then: a board that has less of something than was thought runs its pods that ask for none.
-    pub(super) fn reserved_in_vain(&self) -> Vec<String> {
-        let (all, reserved) = (&self.capacity, &self.config.reserved);
-        let resources = [
-            ("cpu", all.cpu, reserved.cpu, "m"),
-            ("memory", all.memory, reserved.memory, ""),
-            ("ephemeral-storage", all.ephemeral_storage, reserved.ephemeral_storage, ""),
-        ];
-        let too_much = resources.into_iter().filter(|(_, all, reserved, _)| reserved > all);
-        let told = too_much.map(|(name, all, reserved, unit)| {
-            format!(
-                "Resource {name:?} has a reservation of {reserved}{unit} but capacity of {all}{unit}. Expected \
-                 capacity >= reservation."
-            )
-        });
-        told.collect()
-    }
-
-    fn node(&self) -> Value {
-        let name = &self.config.node_name;
-        let anchor = self.anchor.get();
-        let [began, now] =
-            [self.began, nodlet_host::clock::instant()].map(|at| anchor.timestamp(at).to_string());
-        let since = anchor.timestamp(self.machine.since.get()).to_string();
-        let (ready, reason, message) = match self.machine.goes_down.get() {
-            false => ("True", "KubeletReady", "nodlet answers"),
-            true => ("False", "KubeletNotReady", "node is shutting down"),
-        };
-        let info = self.node_info();
-        let architecture = architecture();
-        let mut addresses = vec![json!({ "type": "Hostname", "address": name })];
-        if let Some(ip) = self.network.borrow().host_ip() {
-            addresses.insert(0, json!({ "type": "InternalIP", "address": ip.to_string() }));
-        }
-        let version = env!("CARGO_PKG_VERSION");
-        json!({
-            "apiVersion": "v1",
-            "kind": "Node",
-            "metadata": {
-                "name": name,
-                "creationTimestamp": began,
-                "labels": info.labels,
-            },
-            "spec": if info.taints.is_empty() { json!({}) } else { json!({ "taints": info.taints }) },
-            "status": {
-                "capacity": shown(&self.capacity),
-                "allocatable": shown(&info.allocatable),
-                "addresses": addresses,
-                "conditions": [{
-                    "type": "Ready",
-                    "status": ready,
-                    "reason": reason,
-                    "message": message,
-                    "lastHeartbeatTime": now,
-                    "lastTransitionTime": since,
-                }],
-                "nodeInfo": {
-                    "architecture": architecture,
-                    "operatingSystem": "linux",
-                    "kernelVersion": first_line("/proc/sys/kernel/osrelease"),
-                    "bootID": first_line("/proc/sys/kernel/random/boot_id"),
-                    "machineID": self.installed.machine_id,
-                    "systemUUID": "",
-                    "osImage": self.installed.os_image,
-                    "containerRuntimeVersion": format!("nodlet://{version}"),
-                    "kubeletVersion": format!("{}+nodlet-{version}", nodlet_kube::schema::KUBERNETES),
-                    "kubeProxyVersion": "",
-                },
-            },
-        })
-    }
+        },
+    })
 }
 
 /// What pods cannot have of this much memory, if nobody reserves more: for the kernel, the agent, the

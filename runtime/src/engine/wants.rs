@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::rc::Rc;
 
 use super::on_tmpfs::{self, LeftBehind};
+use super::publish::created;
 use super::{Engine, PodShell, leave, recover, sandbox};
 use crate::store::{LoadError, Recorded};
 use nodlet_core::facts::{Observation, Record};
@@ -29,7 +30,7 @@ impl Engine {
         }
         refusals.extend(admissions.refusals);
         self.hold_back(&mut wanted);
-        self.shell.events.borrow_mut().refused(&refusals, self.shell.anchor.get());
+        self.shell.publication.refused(&refusals);
         let difference = self.registry.difference(wanted, &self.deleting());
         for uid in difference.unwanted {
             self.observe(Observation::Unwanted { uid, grace: None });
@@ -56,7 +57,7 @@ impl Engine {
             self.want(&new, record, left);
             for (_, problem) in admissions.problems.iter().filter(|(of, _)| Rc::ptr_eq(of, &new)) {
                 match problem {
-                    Problem::Conflict(event) => self.shell.emit_of(&new, event),
+                    Problem::Conflict(event) => self.shell.publication.emit(&new, event),
                     Problem::Lost(why) => log::error!("{why}"),
                 }
             }
@@ -77,8 +78,10 @@ impl Engine {
 
     /// Publishes what is defined now besides pods.
     pub(super) fn read_definitions(&mut self) -> Vec<Refusal> {
-        let (now, began) =
-            (self.shell.timestamp(nodlet_host::clock::instant()), self.shell.timestamp(self.shell.began));
+        let (now, began) = (
+            self.shell.machine.timestamp(nodlet_host::clock::instant()),
+            self.shell.machine.timestamp(self.shell.machine.began),
+        );
         self.registry.read_definitions(&now, &began)
     }
 
@@ -104,7 +107,7 @@ impl Engine {
         let Admitted { wanted, problem } = registry::admit(base, new, &self.registry.policy()).ok()?;
         match problem {
             Some(Problem::Lost(why)) => log::error!("{why}"),
-            Some(Problem::Conflict(event)) => self.shell.emit_of(&wanted, &event),
+            Some(Problem::Conflict(event)) => self.shell.publication.emit(&wanted, &event),
             None => {}
         }
         Some(wanted)
@@ -136,8 +139,7 @@ impl Engine {
     }
 
     pub(super) fn want(&mut self, anew: &Rc<Wanted>, record: Option<Box<Record>>, left: Option<LeftBehind>) {
-        let created =
-            left.as_ref().map_or_else(|| self.shell.created(record.as_deref()), |left| left.created);
+        let created = left.as_ref().map_or_else(|| created(record.as_deref()), |left| left.created);
         let status = left.map(|left| Box::new(left.status));
         let wanted = self.with_ephemeral(anew);
         let seen = Observation::Wanted { pod: wanted.pod.clone(), record, status };

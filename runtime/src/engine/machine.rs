@@ -1,0 +1,54 @@
+//! The machine as pods use it: its capacity, cgroups and network, and its wall time.
+
+use std::cell::{Cell, RefCell};
+
+use nodlet_core::facts::Amounts;
+use nodlet_core::time::{Anchor, Instant};
+use nodlet_host::cgroup::Cgroups;
+use nodlet_host::network::Network;
+
+use super::shutdown::ShutdownState;
+use super::this_node::Installed;
+
+/// The machine of this node.
+pub(super) struct Machine {
+    /// What the machine has for pods.
+    pub(super) capacity: Amounts,
+    pub(super) cgroups: Cgroups,
+    pub(super) network: RefCell<Network>,
+    pub(super) installed: Installed,
+    /// When this agent began, and the node with it.
+    pub(super) began: Instant,
+    pub(super) shutdown: ShutdownState,
+    anchor: Cell<Anchor>,
+}
+
+impl Machine {
+    pub(super) fn new(capacity: Amounts, cgroups: Cgroups, network: Network) -> Machine {
+        let began = nodlet_host::clock::instant();
+        Machine {
+            capacity,
+            cgroups,
+            network: RefCell::new(network),
+            installed: Installed::read(),
+            began,
+            shutdown: ShutdownState::new(began),
+            anchor: Cell::new(nodlet_host::clock::anchor()),
+        }
+    }
+
+    /// The anchor by which times are shown.
+    pub(super) fn anchor(&self) -> Anchor {
+        self.anchor.get()
+    }
+
+    /// Reads the anchor again after the clock was set.
+    pub(super) fn clock_was_set(&self) {
+        self.anchor.set(nodlet_host::clock::anchor());
+    }
+
+    /// A time of this boot, as objects have it.
+    pub(super) fn timestamp(&self, at: Instant) -> String {
+        self.anchor().timestamp(at).to_string()
+    }
+}
