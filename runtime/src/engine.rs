@@ -24,6 +24,7 @@ mod machine;
 mod manifests;
 mod netns;
 mod on_tmpfs;
+mod pods;
 mod publication;
 mod publish;
 mod recover;
@@ -67,7 +68,7 @@ use nodlet_core::facts::{
 };
 use nodlet_core::node::{Change, Node};
 use nodlet_core::spec::{Taint, Uid};
-use nodlet_core::time::{Instant, Moment};
+use nodlet_core::time::Instant;
 use nodlet_host::cgroup::{Cgroups, PodPidsLimit};
 use nodlet_host::network::Network;
 use nodlet_host::paths::Paths;
@@ -80,9 +81,9 @@ use events::Events;
 use exec::Execs;
 pub use image_collection::{ImageCollection, ImageLimitError, image_store_limit};
 use machine::Machine;
+use pods::Pods;
 use publication::Publication;
 use run::Layers;
-use sandbox::Sandbox;
 use stores::Stores;
 use tasks::{NEWS, News, Tasks};
 
@@ -137,48 +138,12 @@ struct Shell {
     stores: Stores,
     machine: Rc<Machine>,
     publication: Publication,
-    pods: RefCell<BTreeMap<PodIndex, PodShell>>,
+    pods: Pods,
     layers: RefCell<Layers>,
     execs: RefCell<Execs>,
     /// Pods of which a thread asks for paths of the machine, and may have no answer ever.
     hanging: RefCell<BTreeSet<Uid>>,
     beginning: descriptors::Beginning,
-}
-
-/// What the shell keeps of a pod.
-struct PodShell {
-    wanted: Rc<Wanted>,
-    /// Ephemeral containers that it is given.
-    gift: ephemeral::Gift,
-    created: Moment,
-    /// Of what was last written down of its status for a later agent.
-    left_behind: u64,
-    sandbox: Option<Rc<Sandbox>>,
-    /// A change of it in place is being made durable: what is changed next has to see it.
-    updating: bool,
-    /// A client deletes it, and its manifest is being removed: whoever does that stops it then.
-    deleting: bool,
-    /// Its manifest is being removed, since it is one too many of those that are over.
-    collected: bool,
-    /// It is over, and its volumes were removed or are being removed.
-    volumes_removed: bool,
-}
-
-impl PodShell {
-    /// Of which there is nothing yet.
-    fn new(wanted: Rc<Wanted>, created: Moment) -> PodShell {
-        PodShell {
-            wanted,
-            gift: ephemeral::Gift::default(),
-            created,
-            left_behind: 0,
-            sandbox: None,
-            updating: false,
-            deleting: false,
-            collected: false,
-            volumes_removed: false,
-        }
-    }
 }
 
 /// The agent.
@@ -256,7 +221,7 @@ impl Engine {
             tasks: Tasks::new(news),
             publication: Publication::new(objects.clone(), events, machine.clone()),
             machine,
-            pods: RefCell::new(BTreeMap::new()),
+            pods: Pods::default(),
             layers: RefCell::new(Layers::default()),
             execs: RefCell::new(Execs::default()),
             hanging: RefCell::default(),
@@ -516,7 +481,7 @@ impl Engine {
         self.count();
         let shell = &self.shell;
         // Of a pod that is gone nothing is asked any more.
-        let Some(wanted) = shell.wanted(pod) else { return };
+        let Some(wanted) = shell.pods.wanted(pod) else { return };
         let again = || shell.clone();
         match action {
             Action::CreateSandbox => {
@@ -622,29 +587,6 @@ impl Engine {
         for pod in pods {
             self.publish(pod);
         }
-    }
-}
-
-impl Shell {
-    fn sandbox(&self, pod: PodIndex) -> Option<Rc<Sandbox>> {
-        self.pods.borrow().get(&pod)?.sandbox.clone()
-    }
-
-    /// Runs that supervisors were asked for and that have not begun as far as is known.
-    fn unheard_runs(&self) -> usize {
-        let pods = self.pods.borrow();
-        let sandboxes = pods.values().filter_map(|pod| pod.sandbox.as_ref());
-        sandboxes
-            .map(|sandbox| sandbox.runs.borrow().values().filter(|run| run.started.is_none()).count())
-            .sum()
-    }
-
-    fn wanted(&self, pod: PodIndex) -> Option<Rc<Wanted>> {
-        Some(self.pods.borrow().get(&pod)?.wanted.clone())
-    }
-
-    fn uid(&self, pod: PodIndex) -> Option<Uid> {
-        Some(self.wanted(pod)?.pod.uid.clone())
     }
 }
 

@@ -22,12 +22,12 @@ use super::{Engine, Shell, leave, on_tmpfs};
 /// Requests for one pod that may wait for the one before.
 const WAITING: usize = 64;
 
-/// What becomes of a pod's ephemeral containers.
+/// The writes of a pod's ephemeral containers, one at a time.
 #[derive(Default)]
-pub(super) struct Gift {
-    /// They are being written.
+pub(super) struct Writes {
+    /// A write is under way.
     writing: bool,
-    /// Who is next.
+    /// Requests that wait for it.
     waiting: Vec<Asked>,
 }
 
@@ -48,10 +48,10 @@ impl Engine {
             return drop(asked.reply.try_send(Err(Status::not_found("pods", &asked.name))));
         };
         if let Some(pod) = self.shell.pods.borrow_mut().get_mut(&index)
-            && pod.gift.writing
+            && pod.ephemeral.writing
         {
-            if pod.gift.waiting.len() < WAITING {
-                pod.gift.waiting.push(asked);
+            if pod.ephemeral.waiting.len() < WAITING {
+                pod.ephemeral.waiting.push(asked);
             } else {
                 let why = "as many changes of this pod as it takes are under way, please try again later";
                 let _ = asked.reply.try_send(Err(Status::too_many_requests(why)));
@@ -87,14 +87,14 @@ impl Engine {
         let path = self.shell.stores.records.ephemeral_path_of(&uid);
         let bytes = ephemeral_of(&wanted).to_string().into_bytes();
         if let Some(pod) = self.shell.pods.borrow_mut().get_mut(&index) {
-            pod.gift.writing = true;
+            pod.ephemeral.writing = true;
         }
         let kept = self.shell.stores.replace(path.clone(), bytes);
         self.shell.tasks.then(kept, move |engine, kept| {
             let waiting = match engine.shell.pods.borrow_mut().get_mut(&index) {
                 Some(pod) => {
-                    pod.gift.writing = false;
-                    std::mem::take(&mut pod.gift.waiting)
+                    pod.ephemeral.writing = false;
+                    std::mem::take(&mut pod.ephemeral.waiting)
                 }
                 None => Vec::new(),
             };
@@ -129,7 +129,7 @@ impl Engine {
             return Err(Status::not_found("pods", name));
         }
         // Meanwhile its labels may be others.
-        let known = self.shell.wanted(index).ok_or_else(|| Status::not_found("pods", name))?;
+        let known = self.shell.pods.wanted(index).ok_or_else(|| Status::not_found("pods", name))?;
         let wanted = &self.merged(&without_ephemeral(&known), ephemeral_of(wanted));
         let directory = self.shell.paths.run_pod(&wanted.pod.uid.0);
         if let Err(error) = on_tmpfs::rewrite_object(&directory, wanted) {
@@ -148,7 +148,7 @@ impl Engine {
     /// What a source wants, with the ephemeral containers that the pod was given.
     pub(super) fn with_ephemeral(&self, wanted: &Rc<Wanted>) -> Rc<Wanted> {
         let uid = &wanted.pod.uid;
-        let known = self.node.index_of(uid).and_then(|index| self.shell.wanted(index));
+        let known = self.node.index_of(uid).and_then(|index| self.shell.pods.wanted(index));
         let list = match known {
             Some(known) if known.pod.spec.ephemeral_containers.is_empty() => return wanted.clone(),
             Some(known) => ephemeral_of(&known),

@@ -138,7 +138,7 @@ impl Shell {
         config: &ExecConfig,
         stdio: [Option<BorrowedFd<'_>>; 3],
     ) -> Result<Exec, String> {
-        let sandbox = self.sandbox(pod).ok_or("the pod does not run")?;
+        let sandbox = self.pods.sandbox(pod).ok_or("the pod does not run")?;
         if !sandbox.runs.borrow().contains_key(&(container.to_owned(), number)) {
             return Err("the container does not run".into());
         }
@@ -163,7 +163,7 @@ impl Shell {
         number: u32,
         stdio: [Option<BorrowedFd<'_>>; 3],
     ) -> Result<Attaching<'_>, String> {
-        let sandbox = self.sandbox(pod).ok_or("the pod does not run")?;
+        let sandbox = self.pods.sandbox(pod).ok_or("the pod does not run")?;
         let (id, news) = self.execs.borrow_mut().begin(pod, true);
         let attaching = Attaching { shell: self, pod, id, news };
         sandbox
@@ -175,7 +175,7 @@ impl Shell {
 
     /// Kills a process that was asked for, with all that it started.
     pub(super) fn kill_exec(&self, exec: &Exec) {
-        let Some(sandbox) = self.sandbox(exec.pod) else { return };
+        let Some(sandbox) = self.pods.sandbox(exec.pod) else { return };
         let runs = sandbox.runs.borrow();
         let Some(run) = runs.get(&(exec.container.clone(), exec.number)) else { return };
         if let Err(error) = run.leaf.kill_exec(exec.id) {
@@ -249,6 +249,7 @@ pub(super) async fn probe(
 /// Where a pod is asked that is not asked elsewhere.
 pub(super) fn address(shell: &Shell, pod: PodIndex) -> IpAddr {
     let ip = shell
+        .pods
         .sandbox(pod)
         .and_then(|sandbox| sandbox.ip)
         .or_else(|| shell.machine.network.borrow().host_ip());

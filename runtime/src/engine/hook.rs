@@ -121,7 +121,7 @@ async fn exec(
 
 /// Until the first process of the run is gone.
 async fn over(shell: &Rc<Shell>, pod: PodIndex, number: u32, container: &Container) {
-    let process: Option<OwnedFd> = shell.sandbox(pod).and_then(|sandbox| {
+    let process: Option<OwnedFd> = shell.pods.sandbox(pod).and_then(|sandbox| {
         let runs = sandbox.runs.borrow();
         runs.get(&(container.name.clone(), number))?.process.as_ref()?.try_clone().ok()
     });

@@ -20,7 +20,7 @@ impl Shell {
     /// # Errors
     /// No container of it runs, by whose process the namespace could be found.
     pub(super) fn pod_socket(&self, pod: PodIndex, family: Family) -> Result<OwnedFd, Status> {
-        let sandbox = self.sandbox(pod).ok_or_else(|| Status::internal("the pod does not run"))?;
+        let sandbox = self.pods.sandbox(pod).ok_or_else(|| Status::internal("the pod does not run"))?;
         let runs = sandbox.runs.borrow();
         let process = runs.values().find_map(|run| run.process.as_ref());
         let process = process.ok_or_else(|| Status::internal("no container of the pod runs"))?;

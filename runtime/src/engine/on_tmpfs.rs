@@ -14,8 +14,8 @@ use nodlet_core::time::{Instant, Moment};
 use nodlet_kube::manifest::{Applied, Priority};
 use nodlet_registry::Wanted;
 
+use super::Shell;
 use super::held::Waits;
-use super::{PodShell, Shell};
 
 /// What is kept of a pod beside its supervisor, on tmpfs: enough for an agent
 /// that finds it and no manifest of it.
@@ -90,12 +90,12 @@ pub(super) struct LeftBehind {
 impl LeftBehind {
     pub(super) fn new(
         shell: &Shell,
-        entry: &PodShell,
+        created: Moment,
         status: StatusHandover,
         waits: Option<Waits>,
     ) -> LeftBehind {
         let boot_id = shell.stores.records.boot_id().to_owned();
-        LeftBehind { boot_id, created: entry.created, deletion: None, status, waits }
+        LeftBehind { boot_id, created, deletion: None, status, waits }
     }
 
     /// What an agent before left behind in this boot, if it can be read.

@@ -15,13 +15,28 @@ use nodlet_core::time::Moment;
 use nodlet_registry::objects::Key;
 use nodlet_registry::{Seen, Wanted, without_ephemeral};
 
+use super::Engine;
 use super::on_tmpfs::{self, LeftBehind};
-use super::{Engine, PodShell};
+use super::pods::PodShell;
+
+/// What the engine published of a pod besides its status.
+pub(super) struct Published {
+    /// `metadata.creationTimestamp` of a pod from a file.
+    created: Moment,
+    /// A hash of the status that was last written for a later agent.
+    digest: u64,
+}
+
+impl Published {
+    pub(super) fn new(created: Moment) -> Published {
+        Published { created, digest: 0 }
+    }
+}
 
 impl Engine {
     /// Shows a pod as it is now.
     pub(super) fn publish(&mut self, pod: PodIndex) {
-        let (Some(object), Some(wanted)) = (self.object(pod), self.shell.wanted(pod)) else { return };
+        let (Some(object), Some(wanted)) = (self.object(pod), self.shell.pods.wanted(pod)) else { return };
         self.leave_behind(pod, &wanted);
         if !self.is_hidden(pod) && !self.has_predecessor(pod, &wanted) {
             self.shell.publication.objects.put(key(&wanted), object);
@@ -56,7 +71,7 @@ impl Engine {
 
     /// Takes away a pod that still ends, and shows the one that waits for its name.
     pub(super) fn hide(&mut self, pod: PodIndex) {
-        let Some(wanted) = self.shell.wanted(pod) else { return };
+        let Some(wanted) = self.shell.pods.wanted(pod) else { return };
         self.observe(Observation::Hidden { uid: wanted.pod.uid.clone() });
         // Before it is shown no more: the next agent does not show it either.
         self.leave_behind(pod, &wanted);
@@ -86,14 +101,14 @@ impl Engine {
         let mut pods = self.shell.pods.borrow_mut();
         let Some(entry) = pods.get_mut(&pod) else { return };
         let waits = self.holds.waits_of(&wanted.pod.uid).cloned();
-        let left = LeftBehind::new(&self.shell, entry, state.handover(), waits);
+        let left = LeftBehind::new(&self.shell, entry.published.created, state.handover(), waits);
         let written = left.bytes().and_then(|bytes| {
             let mut hasher = DefaultHasher::new();
             hasher.write(&bytes);
             let digest = hasher.finish();
-            if entry.left_behind != digest {
+            if entry.published.digest != digest {
                 on_tmpfs::write_status(&self.shell, &wanted.pod.uid.0, &bytes)?;
-                entry.left_behind = digest;
+                entry.published.digest = digest;
             }
             Ok(())
         });
@@ -115,7 +130,7 @@ impl Engine {
         let (wanted, created) = {
             let pods = self.shell.pods.borrow();
             let entry = pods.get(&pod)?;
-            (entry.wanted.clone(), entry.created)
+            (entry.wanted.clone(), entry.published.created)
         };
         let anchor = self.shell.machine.anchor();
         let mut status = status::of(state, anchor, self.shell.machine.network.borrow().host_ip());

@@ -9,7 +9,6 @@ use serde_json::Value;
 use crate::api::{Accepted, Applied, ExecExit, ExecSession, Preconditions, Reply, Request, Status};
 use nodlet_core::facts::{Observation, PodIndex, PodObservation};
 use nodlet_core::pod::PodState;
-use nodlet_core::spec::Uid;
 use nodlet_host::launch::ExecConfig;
 use nodlet_kube::kinds::Kind;
 use nodlet_registry::{
@@ -72,7 +71,7 @@ impl Engine {
             Request::Socket { namespace, pod, uid, family, reply } => {
                 let socket = self
                     .shown(&namespace, &pod)
-                    .filter(|index| self.shell.uid(*index).is_some_and(|shown| *shown.0 == *uid))
+                    .filter(|index| self.shell.pods.uid(*index).is_some_and(|shown| *shown.0 == *uid))
                     .ok_or_else(|| Status::not_found("pods", &pod))
                     .and_then(|index| self.shell.pod_socket(index, family));
                 let _ = reply.try_send(socket);
@@ -153,7 +152,7 @@ impl Engine {
     fn write(&mut self, mut write: Write, reply: Reply<Accepted>) {
         let awaited = match &write.of {
             Written::Pod(pod) => {
-                self.set_updating(&pod.uid, true);
+                self.shell.pods.set_updating(&pod.uid, true);
                 self.awaited_images(pod)
             }
             Written::Definition(_) => Vec::new(),
@@ -167,7 +166,7 @@ impl Engine {
                     engine.publish_changed();
                 }
                 if let Written::Pod(pod) = &write.of {
-                    engine.set_updating(&pod.uid, false);
+                    engine.shell.pods.set_updating(&pod.uid, false);
                 }
                 match written {
                     Ok(()) => {
@@ -195,7 +194,7 @@ impl Engine {
 
     /// What the node knows of the pod in whose place an object is applied.
     fn known(&self, name: &PodName) -> Known {
-        let published = self.shown(&name.0, &name.1).and_then(|index| self.shell.wanted(index));
+        let published = self.shown(&name.0, &name.1).and_then(|index| self.shell.pods.wanted(index));
         let waiting = self.holds.newest(name).cloned();
         let newest = waiting.as_ref().or_else(|| self.registry.desired(name));
         let index = newest.and_then(|newest| self.node.index_of(&newest.pod.uid));
@@ -214,7 +213,7 @@ impl Engine {
             wanted: entry.wanted.clone(),
             object,
             is_unwanted: state.is_unwanted(),
-            is_updating: entry.updating,
+            is_updating: entry.manifest.updating,
             waiting,
             client_conditions: state.client_conditions().clone(),
         })
@@ -229,14 +228,6 @@ impl Engine {
         let object = index.and_then(|index| self.object(index));
         let object = object.ok_or_else(|| Status::internal("the pod is gone"))?;
         Ok(Accepted { object, applied, warnings })
-    }
-
-    /// Whether what is asked of a pod next must wait for what it is to be.
-    fn set_updating(&self, uid: &Uid, updating: bool) {
-        let mut pods = self.shell.pods.borrow_mut();
-        for entry in pods.values_mut().filter(|entry| entry.wanted.pod.uid == *uid) {
-            entry.updating = updating;
-        }
     }
 
     /// Removes a definition.
@@ -289,12 +280,12 @@ impl Engine {
             Some(desired) if !dry_run => {
                 // Gone from flash before it is stopped: a power cut does not bring it back. Whoever
                 // reads the sources meanwhile does not know with what grace it is stopped.
-                self.set_deleting(&desired.pod.uid, true);
+                self.shell.pods.set_deleted(&desired.pod.uid, true);
                 let removed = self.shell.stores.remove(desired.source.clone());
                 self.shell.tasks.then(removed, move |engine, removed| {
                     let uid = desired.pod.uid.clone();
                     if let Err(error) = removed {
-                        engine.set_deleting(&uid, false);
+                        engine.shell.pods.set_deleted(&uid, false);
                         // The file may be gone all the same, and that have been noticed.
                         if !engine.registry.desires(&uid) {
                             engine.observe(Observation::Unwanted { uid, grace: None });
@@ -303,8 +294,8 @@ impl Engine {
                         return drop(reply.try_send(Err(Status::internal(message))));
                     }
                     engine.read_sources_then(move |engine| {
-                        engine.set_deleting(&uid, false);
-                        if engine.shell.uid(index).is_some_and(|ends| ends != uid) {
+                        engine.shell.pods.set_deleted(&uid, false);
+                        if engine.shell.pods.uid(index).is_some_and(|ends| ends != uid) {
                             // The replacement, which has not begun.
                             engine.observe(Observation::Unwanted { uid, grace: None });
                         }
@@ -319,14 +310,6 @@ impl Engine {
         }
     }
 
-    /// Whether a deletion of the pod is under way that stops it with a grace of its own.
-    fn set_deleting(&self, uid: &Uid, deleting: bool) {
-        let mut pods = self.shell.pods.borrow_mut();
-        for entry in pods.values_mut().filter(|entry| entry.wanted.pod.uid == *uid) {
-            entry.deleting = deleting;
-        }
-    }
-
     /// Stops a pod that no source wants any more; the pod as it is then.
     pub(super) fn stop(
         &mut self,
@@ -335,7 +318,7 @@ impl Engine {
         grace: Option<Duration>,
     ) -> Result<Value, Status> {
         let gone = || Status::not_found("pods", name);
-        let uid = self.shell.uid(index).ok_or_else(gone)?;
+        let uid = self.shell.pods.uid(index).ok_or_else(gone)?;
         // By force the object goes at once, and what runs has the grace that it was promised.
         let forced = grace == Some(Duration::ZERO);
         self.observe(Observation::Unwanted { uid, grace: grace.filter(|_| !forced) });
@@ -363,7 +346,7 @@ impl Engine {
         let not_running = || {
             Status::internal(format!("unable to upgrade connection: container not found (\"{container}\")"))
         };
-        let sandbox = self.shell.sandbox(index).ok_or_else(not_running)?;
+        let sandbox = self.shell.pods.sandbox(index).ok_or_else(not_running)?;
         let runs = sandbox.runs.borrow();
         let newest = runs.iter().filter(|((name, _), run)| name == container && run.started.is_some());
         newest.map(|((_, number), _)| *number).max().map(|number| (index, number)).ok_or_else(not_running)

@@ -18,7 +18,8 @@ use smol::Async;
 
 use crate::pod_files::{self, NodeFiles};
 
-use super::{PodShell, Shell};
+use super::Shell;
+use super::pods::PodShell;
 
 /// Links that lead from one to the next; the kernel follows 40.
 const LINKS: usize = 40;

@@ -103,12 +103,12 @@ pub(super) async fn start(
 ) -> Result<(), StartFailure> {
     let shell = &shell;
     let gone = || failure(StartFailureReason::CreateContainerError, "the pod's sandbox is gone");
-    let sandbox = shell.sandbox(pod).ok_or_else(gone)?;
+    let sandbox = shell.pods.sandbox(pod).ok_or_else(gone)?;
     let container = wanted.pod.spec.container(attempt.container);
     let create = |error: &(dyn std::error::Error + 'static)| {
         failure(StartFailureReason::CreateContainerError, nodlet_host::error::chain(error))
     };
-    let _begins = shell.beginning.run(shell.unheard_runs()).map_err(|error| create(&error))?;
+    let _begins = shell.beginning.run(shell.pods.unheard_runs()).map_err(|error| create(&error))?;
     let found = find_image(shell, &wanted, container, &container.image).await;
     let (spec_image, (reference, image)) = match (found, fallback) {
         (Ok(found), _) => (container.image.clone(), found),
@@ -322,7 +322,7 @@ fn facts_path(shell: &Shell, wanted: &Wanted, container: &str, number: u32) -> P
 
 /// Turns what the supervisor says into what the core observes.
 pub(super) async fn heard(shell: &Rc<Shell>, pod: PodIndex, sandbox: &Rc<Sandbox>, event: SupervisorEvent) {
-    let Some(wanted) = shell.wanted(pod) else { return };
+    let Some(wanted) = shell.pods.wanted(pod) else { return };
     let attempt = |container: &str, number: u32| {
         Some(Attempt { container: wanted.pod.spec.index_of(container)?, number })
     };
@@ -388,7 +388,7 @@ pub(super) async fn heard(shell: &Rc<Shell>, pod: PodIndex, sandbox: &Rc<Sandbox
 
 /// Tells how runs ended that a supervisor, dead since, had put on record and not told.
 pub(super) async fn hear_records(shell: &Rc<Shell>, pod: PodIndex, sandbox: &Rc<Sandbox>) {
-    let Some(wanted) = shell.wanted(pod) else { return };
+    let Some(wanted) = shell.pods.wanted(pod) else { return };
     let directory = shell.paths.run_pod(&wanted.pod.uid.0);
     let known = || {
         let runs = sandbox.runs.borrow();
@@ -489,9 +489,9 @@ impl Shell {
     }
 
     fn with_run<T>(&self, pod: PodIndex, attempt: Attempt, act: impl FnOnce(&Run) -> T) -> Option<T> {
-        let wanted = self.wanted(pod)?;
+        let wanted = self.pods.wanted(pod)?;
         let name = wanted.pod.spec.container(attempt.container).name.clone();
-        let sandbox = self.sandbox(pod)?;
+        let sandbox = self.pods.sandbox(pod)?;
         let runs = sandbox.runs.borrow();
         runs.get(&(name, attempt.number)).map(act)
     }
@@ -499,7 +499,7 @@ impl Shell {
     /// A run that ended keeps no cgroup, no layer and no place in the supervisor.
     pub(super) fn forget_what_ended(&self, pod: PodIndex, seen: &PodObservation) {
         let PodObservation::Exited { attempt, .. } = seen else { return };
-        let (Some(wanted), Some(sandbox)) = (self.wanted(pod), self.sandbox(pod)) else { return };
+        let (Some(wanted), Some(sandbox)) = (self.pods.wanted(pod), self.pods.sandbox(pod)) else { return };
         let name = wanted.pod.spec.container(attempt.container).name.clone();
         if let Some(run) = sandbox.runs.borrow_mut().remove(&(name, attempt.number))
             && let Err(error) = run.leaf.remove()
@@ -514,7 +514,7 @@ impl Shell {
         // The newest run stays with the supervisor, ended or not: a later agent learns from
         // it how often the container was restarted and how it ended last.
         if let Some(earlier) = attempt.number.checked_sub(1) {
-            if let Some(sandbox) = self.sandbox(pod) {
+            if let Some(sandbox) = self.pods.sandbox(pod) {
                 forget(&sandbox, &name, earlier);
             }
             // Not there is as good as removed: a start that failed early wrote none.

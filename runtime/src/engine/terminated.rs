@@ -9,6 +9,7 @@ use nodlet_core::facts::PodIndex;
 use nodlet_core::pod::PodState;
 
 use super::Engine;
+use super::pods::Removal;
 
 impl Engine {
     /// Removes what a finished pod has on disk: volumes and writable layers. Its status and its logs
@@ -54,8 +55,10 @@ impl Engine {
     fn collect(&mut self, index: PodIndex) {
         let wanted = {
             let mut pods = self.shell.pods.borrow_mut();
-            let Some(entry) = pods.get_mut(&index).filter(|entry| !entry.collected) else { return };
-            entry.collected = true;
+            let Some(entry) = pods.get_mut(&index).filter(|entry| entry.manifest.removal.is_none()) else {
+                return;
+            };
+            entry.manifest.set(Removal::Collected, true);
             entry.wanted.clone()
         };
         let (namespace, name) = (wanted.pod.namespace.clone(), wanted.pod.name.clone());
@@ -69,7 +72,7 @@ impl Engine {
             Err(error) => {
                 log::error!("failed to remove {}: {error}", wanted.source.display());
                 if let Some(entry) = engine.shell.pods.borrow_mut().get_mut(&index) {
-                    entry.collected = false;
+                    entry.manifest.set(Removal::Collected, false);
                 }
             }
         });

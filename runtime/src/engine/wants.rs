@@ -1,11 +1,11 @@
 //! What files and earlier agents want of the core: it is told the difference between two looks at them.
 
-use std::collections::BTreeSet;
 use std::rc::Rc;
 
 use super::on_tmpfs::{self, LeftBehind};
+use super::pods::PodShell;
 use super::publish::created;
-use super::{Engine, PodShell, leave, recover, sandbox};
+use super::{Engine, leave, recover, sandbox};
 use crate::store::{LoadError, Recorded};
 use nodlet_core::facts::{Observation, Record};
 use nodlet_core::pod::PodState;
@@ -31,7 +31,7 @@ impl Engine {
         refusals.extend(admissions.refusals);
         self.hold_back(&mut wanted);
         self.shell.publication.refused(&refusals);
-        let difference = self.registry.difference(wanted, &self.deleting());
+        let difference = self.registry.difference(wanted, &self.shell.pods.deleted());
         for uid in difference.unwanted {
             self.observe(Observation::Unwanted { uid, grace: None });
         }
@@ -69,13 +69,6 @@ impl Engine {
         self.sweep();
     }
 
-    /// Pods that clients delete, and whose files are being removed.
-    fn deleting(&self) -> BTreeSet<Uid> {
-        let pods = self.shell.pods.borrow();
-        let deleting = pods.values().filter(|entry| entry.deleting);
-        deleting.map(|entry| entry.wanted.pod.uid.clone()).collect()
-    }
-
     /// Publishes what is defined now besides pods.
     pub(super) fn read_definitions(&mut self) -> Vec<Refusal> {
         let (now, began) = (
@@ -88,7 +81,7 @@ impl Engine {
     /// What a pod was admitted with before, as the core or flash knows it.
     pub(super) fn base_of(&self, new: &Wanted) -> Base {
         let uid = &new.pod.uid;
-        if let Some(known) = self.node.index_of(uid).and_then(|index| self.shell.wanted(index)) {
+        if let Some(known) = self.node.index_of(uid).and_then(|index| self.shell.pods.wanted(index)) {
             let priority = known.priority.as_deref().cloned();
             return Base::Before { presets: known.presets.to_vec(), priority };
         }

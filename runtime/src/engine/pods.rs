@@ -1,0 +1,126 @@
+//! The engine's data of each pod that the core has: the admitted object, the sandbox, and the work under way on
+//! the files of the pod. What the core knows of a pod is not kept here.
+
+use std::cell::{Ref, RefCell, RefMut};
+use std::collections::{BTreeMap, BTreeSet};
+use std::rc::Rc;
+
+use nodlet_core::facts::PodIndex;
+use nodlet_core::spec::Uid;
+use nodlet_core::time::Moment;
+use nodlet_registry::Wanted;
+
+use super::ephemeral;
+use super::publish::Published;
+use super::sandbox::Sandbox;
+
+/// All pods, by their index in the core.
+#[derive(Default)]
+pub(super) struct Pods(RefCell<BTreeMap<PodIndex, PodShell>>);
+
+/// The engine's data of one pod.
+pub(super) struct PodShell {
+    /// The pod as it was admitted, which the core knows in part.
+    pub(super) wanted: Rc<Wanted>,
+    pub(super) sandbox: Option<Rc<Sandbox>>,
+    pub(super) published: Published,
+    pub(super) ephemeral: ephemeral::Writes,
+    pub(super) manifest: ManifestWork,
+    /// The pod has finished, and its volumes were removed or are being removed.
+    pub(super) volumes_removed: bool,
+}
+
+/// The work under way on the manifest of a pod that came through the API.
+#[derive(Default)]
+pub(super) struct ManifestWork {
+    /// A change in place is being written. The next change has to see it.
+    pub(super) updating: bool,
+    pub(super) removal: Option<Removal>,
+}
+
+/// Why the manifest of a pod is being removed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Removal {
+    /// A client deletes the pod. The request stops the pod itself when the manifest is gone, with its own grace
+    /// period.
+    Deleted,
+    /// More pods have finished than are kept.
+    Collected,
+}
+
+impl PodShell {
+    /// A pod of which nothing exists yet.
+    pub(super) fn new(wanted: Rc<Wanted>, created: Moment) -> PodShell {
+        PodShell {
+            wanted,
+            sandbox: None,
+            published: Published::new(created),
+            ephemeral: ephemeral::Writes::default(),
+            manifest: ManifestWork::default(),
+            volumes_removed: false,
+        }
+    }
+}
+
+impl Pods {
+    pub(super) fn borrow(&self) -> Ref<'_, BTreeMap<PodIndex, PodShell>> {
+        self.0.borrow()
+    }
+
+    pub(super) fn borrow_mut(&self) -> RefMut<'_, BTreeMap<PodIndex, PodShell>> {
+        self.0.borrow_mut()
+    }
+
+    pub(super) fn wanted(&self, pod: PodIndex) -> Option<Rc<Wanted>> {
+        Some(self.borrow().get(&pod)?.wanted.clone())
+    }
+
+    pub(super) fn uid(&self, pod: PodIndex) -> Option<Uid> {
+        Some(self.wanted(pod)?.pod.uid.clone())
+    }
+
+    pub(super) fn sandbox(&self, pod: PodIndex) -> Option<Rc<Sandbox>> {
+        self.borrow().get(&pod)?.sandbox.clone()
+    }
+
+    /// The number of runs that supervisors were asked for and that have not started as far as is known.
+    pub(super) fn unheard_runs(&self) -> usize {
+        let pods = self.borrow();
+        let sandboxes = pods.values().filter_map(|pod| pod.sandbox.as_ref());
+        sandboxes
+            .map(|sandbox| sandbox.runs.borrow().values().filter(|run| run.started.is_none()).count())
+            .sum()
+    }
+
+    /// The pods that clients delete, and whose manifests are being removed.
+    pub(super) fn deleted(&self) -> BTreeSet<Uid> {
+        let pods = self.borrow();
+        let deleted = pods.values().filter(|pod| pod.manifest.removal == Some(Removal::Deleted));
+        deleted.map(|pod| pod.wanted.pod.uid.clone()).collect()
+    }
+
+    /// Records whether a change in place of a pod is being written.
+    pub(super) fn set_updating(&self, uid: &Uid, updating: bool) {
+        self.with_uid(uid, |work| work.updating = updating);
+    }
+
+    /// Records whether a client deletes a pod.
+    pub(super) fn set_deleted(&self, uid: &Uid, deleted: bool) {
+        self.with_uid(uid, |work| work.set(Removal::Deleted, deleted));
+    }
+
+    fn with_uid(&self, uid: &Uid, change: impl Fn(&mut ManifestWork)) {
+        let mut pods = self.borrow_mut();
+        pods.values_mut().filter(|pod| pod.wanted.pod.uid == *uid).for_each(|pod| change(&mut pod.manifest));
+    }
+}
+
+impl ManifestWork {
+    /// Records that a removal begins, or has ended.
+    pub(super) fn set(&mut self, removal: Removal, is_under_way: bool) {
+        match is_under_way {
+            true => self.removal = Some(removal),
+            false => drop(self.removal.take_if(|present| *present == removal)),
+        }
+    }
+}
