@@ -16,6 +16,7 @@ mod events;
 mod exec;
 mod held;
 mod hook;
+mod host_paths;
 mod image_collection;
 mod images;
 mod kernel_news;
@@ -43,7 +44,7 @@ mod this_node;
 mod wants;
 
 use std::cell::RefCell;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::os::unix::net::UnixListener;
 use std::path::PathBuf;
 use std::pin::Pin;
@@ -67,7 +68,7 @@ use nodlet_core::facts::{
     Action, Amounts, Attempt, Observation, PodIndex, PodObservation, Shutdown, ShutdownGroup, ShutdownScope,
 };
 use nodlet_core::node::{Change, Node};
-use nodlet_core::spec::{Taint, Uid};
+use nodlet_core::spec::Taint;
 use nodlet_core::time::Instant;
 use nodlet_host::cgroup::{Cgroups, PodPidsLimit};
 use nodlet_host::network::Network;
@@ -79,6 +80,7 @@ pub use error::EngineError;
 pub use events::EVENTS;
 use events::Events;
 use exec::Execs;
+use host_paths::HostPaths;
 pub use image_collection::{ImageCollection, ImageLimitError, image_store_limit};
 use machine::Machine;
 use pods::Pods;
@@ -140,9 +142,8 @@ struct Shell {
     publication: Publication,
     pods: Pods,
     layers: RefCell<Layers>,
-    execs: RefCell<Execs>,
-    /// Pods of which a thread asks for paths of the machine, and may have no answer ever.
-    hanging: RefCell<BTreeSet<Uid>>,
+    execs: Execs,
+    host_paths: HostPaths,
     beginning: descriptors::Beginning,
 }
 
@@ -223,8 +224,8 @@ impl Engine {
             machine,
             pods: Pods::default(),
             layers: RefCell::new(Layers::default()),
-            execs: RefCell::new(Execs::default()),
-            hanging: RefCell::default(),
+            execs: Execs::default(),
+            host_paths: HostPaths::default(),
             beginning: descriptors::Beginning::default(),
             config,
         });
@@ -312,7 +313,7 @@ impl Engine {
             if let Some(service) = service {
                 service.ends();
             }
-            if self.shell.config.down { self.shell.clean_up().await } else { Ok(()) }
+            if self.shell.config.down { leave::clean_up(&self.shell).await } else { Ok(()) }
         });
         smol::block_on(shell.tasks.executor.run(run))
     }
@@ -470,7 +471,7 @@ impl Engine {
         let now = nodlet_host::clock::instant();
         self.ring.observed(now, &self.node, &seen, wanted.map(|wanted| &wanted.object));
         if let Observation::Of(pod, seen) = &seen {
-            self.shell.forget_what_ended(*pod, seen);
+            run::forget_what_ended(&self.shell.pods, *pod, seen);
         }
         self.node.observe(now, seen);
     }
@@ -514,10 +515,12 @@ impl Engine {
                 });
             }
             Action::Terminate(attempt) => {
-                shell.tasks.stop_failed(pod, attempt, shell.terminate(pod, attempt))
+                shell.tasks.stop_failed(pod, attempt, run::terminate(&shell.pods, pod, attempt))
             }
-            Action::Kill(attempt) => shell.tasks.stop_failed(pod, attempt, shell.kill(pod, attempt)),
-            Action::Discard(attempt) => shell.discard(pod, &wanted, attempt),
+            Action::Kill(attempt) => {
+                shell.tasks.stop_failed(pod, attempt, run::kill(&shell.pods, pod, attempt))
+            }
+            Action::Discard(attempt) => run::discard(shell, pod, &wanted, attempt),
             Action::RemoveSandbox => {
                 shell.tasks.answer(pod, sandbox::remove(again(), pod, wanted), |removed| match removed {
                     Ok(()) => Some(Seen::SandboxRemoved),

@@ -1,6 +1,7 @@
 //! Processes beside a container's own: those that the API asks for, and exec
 //! probes; and clients that attach to the container's own. All go through the supervisor; here is only who waits for which.
 
+use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::io;
@@ -20,6 +21,7 @@ use nodlet_host::launch::ExecConfig;
 use nodlet_registry::Wanted;
 
 use super::Shell;
+use super::pods::Pods;
 
 /// Bytes of a probe's output that are kept (kubelet: `maxReadLength`).
 const PROBE_OUTPUT: usize = 10 * 1024;
@@ -34,8 +36,8 @@ pub(super) enum ExecNews {
 
 /// Who waits for which process.
 pub(super) struct Execs {
-    next: u32,
-    waiting: BTreeMap<u32, Waiting>,
+    next: Cell<u32>,
+    waiting: RefCell<BTreeMap<u32, Waiting>>,
 }
 
 /// Who waits for one of them.
@@ -49,43 +51,46 @@ struct Waiting {
 impl Default for Execs {
     /// Numbers do not begin where those of an earlier agent did, whose processes may still run.
     fn default() -> Self {
-        Execs { next: (nodlet_host::clock::instant().0 >> 20) as u32, waiting: BTreeMap::new() }
+        Execs { next: Cell::new((nodlet_host::clock::instant().0 >> 20) as u32), waiting: RefCell::default() }
     }
 }
 
 impl Execs {
-    fn begin(&mut self, pod: PodIndex, attaches: bool) -> (u32, Receiver<ExecNews>) {
+    fn begin(&self, pod: PodIndex, attaches: bool) -> (u32, Receiver<ExecNews>) {
         let (news, receiver) = async_channel::bounded(3);
-        self.next = self.next.wrapping_add(1);
-        self.waiting.insert(self.next, Waiting { pod, attaches, news });
-        (self.next, receiver)
+        let id = self.next.get().wrapping_add(1);
+        self.next.set(id);
+        self.waiting.borrow_mut().insert(id, Waiting { pod, attaches, news });
+        (id, receiver)
     }
 
-    pub(super) fn started(&mut self, pod: PodIndex, id: u32, terminal: Option<OwnedFd>) {
+    pub(super) fn started(&self, pod: PodIndex, id: u32, terminal: Option<OwnedFd>) {
         self.pass(pod, id, ExecNews::Started { terminal }, false);
     }
 
-    pub(super) fn failed(&mut self, pod: PodIndex, id: u32, message: String) {
+    pub(super) fn failed(&self, pod: PodIndex, id: u32, message: String) {
         self.pass(pod, id, ExecNews::Failed(message), true);
     }
 
-    pub(super) fn exited(&mut self, pod: PodIndex, id: u32, code: i32) {
+    pub(super) fn exited(&self, pod: PodIndex, id: u32, code: i32) {
         self.pass(pod, id, ExecNews::Exited(code), true);
     }
 
     /// Who waits for a process of this pod learns that it is lost: the sender is dropped.
-    pub(super) fn lost(&mut self, pod: PodIndex) {
-        self.waiting.retain(|_, waiting| waiting.pod != pod);
+    pub(super) fn lost(&self, pod: PodIndex) {
+        self.waiting.borrow_mut().retain(|_, waiting| waiting.pod != pod);
     }
 
     /// Clients whose attachment to this pod was asked for and not answered yet.
     pub(super) fn attaching(&self, pod: PodIndex) -> Vec<u32> {
-        let attach = self.waiting.iter().filter(|(_, waiting)| waiting.pod == pod && waiting.attaches);
+        let waiting = self.waiting.borrow();
+        let attach = waiting.iter().filter(|(_, waiting)| waiting.pod == pod && waiting.attaches);
         attach.map(|(id, _)| *id).collect()
     }
 
-    fn pass(&mut self, pod: PodIndex, id: u32, news: ExecNews, last: bool) {
-        if let Some(waiting) = self.waiting.get_mut(&id)
+    fn pass(&self, pod: PodIndex, id: u32, news: ExecNews, last: bool) {
+        let mut all = self.waiting.borrow_mut();
+        if let Some(waiting) = all.get_mut(&id)
             && waiting.pod == pod
         {
             // It is answered.
@@ -94,7 +99,7 @@ impl Execs {
             let _ = waiting.news.try_send(news);
         }
         if last {
-            self.waiting.remove(&id);
+            all.remove(&id);
         }
     }
 }
@@ -123,29 +128,40 @@ impl Exec {
             }
         }
     }
+
+    /// Kills the process, with all that it started.
+    pub(super) fn kill(&self, pods: &Pods) {
+        let Some(sandbox) = pods.sandbox(self.pod) else { return };
+        let runs = sandbox.runs.borrow();
+        let Some(run) = runs.get(&(self.container.clone(), self.number)) else { return };
+        if let Err(error) = run.leaf.kill_exec(self.id) {
+            log::warn!("failed to kill a process in {}: {error}", self.container);
+        }
+    }
 }
 
-impl Shell {
+impl Execs {
     /// Asks the pod's supervisor for a process beside the container's own.
     ///
     /// # Errors
     /// The container does not run, or the supervisor cannot be asked.
     pub(super) fn exec(
         &self,
+        pods: &Pods,
         pod: PodIndex,
         container: &str,
         number: u32,
         config: &ExecConfig,
         stdio: [Option<BorrowedFd<'_>>; 3],
     ) -> Result<Exec, String> {
-        let sandbox = self.pods.sandbox(pod).ok_or("the pod does not run")?;
+        let sandbox = pods.sandbox(pod).ok_or("the pod does not run")?;
         if !sandbox.runs.borrow().contains_key(&(container.to_owned(), number)) {
             return Err("the container does not run".into());
         }
-        let (id, news) = self.execs.borrow_mut().begin(pod, false);
+        let (id, news) = self.begin(pod, false);
         let asked = sandbox.supervisor.exec(id, container, number, config, stdio);
         if let Err(error) = asked {
-            self.execs.borrow_mut().failed(pod, id, String::new());
+            self.failed(pod, id, String::new());
             return Err(nodlet_host::error::chain(&error));
         }
         Ok(Exec { id, news, pod, container: container.to_owned(), number })
@@ -158,35 +174,26 @@ impl Shell {
     /// The container does not run, or the supervisor cannot be asked.
     pub(super) fn attach(
         &self,
+        pods: &Pods,
         pod: PodIndex,
         container: &str,
         number: u32,
         stdio: [Option<BorrowedFd<'_>>; 3],
     ) -> Result<Attaching<'_>, String> {
-        let sandbox = self.pods.sandbox(pod).ok_or("the pod does not run")?;
-        let (id, news) = self.execs.borrow_mut().begin(pod, true);
-        let attaching = Attaching { shell: self, pod, id, news };
+        let sandbox = pods.sandbox(pod).ok_or("the pod does not run")?;
+        let (id, news) = self.begin(pod, true);
+        let attaching = Attaching { execs: self, pod, id, news };
         sandbox
             .supervisor
             .attach(id, container, number, stdio)
             .map_err(|error| nodlet_host::error::chain(&error))?;
         Ok(attaching)
     }
-
-    /// Kills a process that was asked for, with all that it started.
-    pub(super) fn kill_exec(&self, exec: &Exec) {
-        let Some(sandbox) = self.pods.sandbox(exec.pod) else { return };
-        let runs = sandbox.runs.borrow();
-        let Some(run) = runs.get(&(exec.container.clone(), exec.number)) else { return };
-        if let Err(error) = run.leaf.kill_exec(exec.id) {
-            log::warn!("failed to kill a process in {}: {error}", exec.container);
-        }
-    }
 }
 
 /// A client whose attachment was asked for and not answered yet.
 pub(super) struct Attaching<'a> {
-    shell: &'a Shell,
+    execs: &'a Execs,
     pod: PodIndex,
     id: u32,
     news: Receiver<ExecNews>,
@@ -208,7 +215,7 @@ impl Attaching<'_> {
 
 impl Drop for Attaching<'_> {
     fn drop(&mut self) {
-        self.shell.execs.borrow_mut().failed(self.pod, self.id, String::new());
+        self.execs.failed(self.pod, self.id, String::new());
     }
 }
 
@@ -277,11 +284,17 @@ async fn exec_probe(
         Err(message) => return error(message),
     };
     let config = ExecConfig { args: command.clone(), tty: false, size: None };
-    let exec =
-        match shell.exec(pod, container, number, &config, [None, Some(input.as_fd()), Some(input.as_fd())]) {
-            Ok(exec) => exec,
-            Err(message) => return error(message),
-        };
+    let exec = match shell.execs.exec(
+        &shell.pods,
+        pod,
+        container,
+        number,
+        &config,
+        [None, Some(input.as_fd()), Some(input.as_fd())],
+    ) {
+        Ok(exec) => exec,
+        Err(message) => return error(message),
+    };
     drop(input);
     let ended = {
         let ended = exec.ended();
@@ -295,7 +308,7 @@ async fn exec_probe(
     match ended {
         Ok(Some(code)) => prober::exec_result(code, &output.all()),
         Ok(None) => {
-            shell.kill_exec(&exec);
+            exec.kill(&shell.pods);
             prober::exec_timed_out(&command, timeout)
         }
         Err(message) => error(message),
@@ -360,7 +373,7 @@ mod tests {
 
     #[test]
     fn of_those_who_wait_only_clients_that_are_not_attached_yet_are_told_by_nobody_again() {
-        let mut execs = Execs::default();
+        let execs = Execs::default();
         let (pod, other) = (PodIndex(1), PodIndex(2));
         let (executed, _kept) = execs.begin(pod, false);
         let (attached, _kept) = execs.begin(pod, true);

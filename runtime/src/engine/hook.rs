@@ -99,7 +99,7 @@ async fn exec(
     let (mut output, mut errors) = (Output::new(output)?, Output::new(errors)?);
     let config = ExecConfig { args: args.clone(), tty: false, size: None };
     let stdio = [None, Some(to_output.as_fd()), Some(to_errors.as_fd())];
-    let exec = shell.exec(pod, &container.name, number, &config, stdio)?;
+    let exec = shell.execs.exec(&shell.pods, pod, &container.name, number, &config, stdio)?;
     drop((to_output, to_errors));
     let ended = {
         let ended = exec.ended();

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::time::Duration;
 
-use nodlet_host::cgroup::PodCgroup;
+use nodlet_host::cgroup::{Cgroups, PodCgroup};
 use nodlet_host::paths::Paths;
 use nodlet_host::{log_files, volume};
 use nodlet_registry::Wanted;
@@ -142,75 +142,72 @@ async fn kill(cgroup: &PodCgroup) -> Result<(), String> {
     }
 }
 
-impl Shell {
-    /// Ends what a pod has left, its supervisor too, and removes its cgroups.
-    ///
-    /// # Errors
-    /// What is still there.
-    pub(super) async fn remove_remains(&self, wanted: &Wanted) -> Result<(), String> {
-        for cgroup in self.cgroups_of(wanted)? {
-            kill(&cgroup).await?;
-            cgroup.remove().map_err(|error| error.to_string())?;
+/// Ends what a pod has left, its supervisor too, and removes its cgroups.
+///
+/// # Errors
+/// What is still there.
+pub(super) async fn remove_remains(cgroups: &Cgroups, wanted: &Wanted) -> Result<(), String> {
+    for cgroup in cgroups_of(cgroups, wanted)? {
+        kill(&cgroup).await?;
+        cgroup.remove().map_err(|error| error.to_string())?;
+    }
+    Ok(())
+}
+
+/// Ends what a pod has left, as [`remove_remains`], as often as it takes until no process is left.
+pub(super) async fn remove_all_remains(cgroups: &Cgroups, wanted: &Wanted) {
+    match cgroups_of(cgroups, wanted) {
+        Ok(found) => empty(&wanted.pod.uid.0, &found).await,
+        Err(why) => log::error!("{why}"),
+    }
+}
+
+fn cgroups_of(cgroups: &Cgroups, wanted: &Wanted) -> Result<[PodCgroup; 2], String> {
+    let uid = &wanted.pod.uid.0;
+    let own = cgroups.known_supervisor(uid);
+    let found = own.and_then(|own| Ok([own, cgroups.known_pod(&wanted.pod)?]));
+    found.map_err(|error| format!("failed to look for processes of {uid}: {error}"))
+}
+
+pub(super) async fn empty(uid: &str, cgroups: &[PodCgroup]) {
+    for cgroup in cgroups {
+        kill_all(cgroup).await;
+        if let Err(error) = cgroup.remove() {
+            log::error!("failed to remove a cgroup of {uid}: {error}");
         }
-        Ok(())
     }
+}
 
-    /// The same, as often as it takes until no process is left.
-    pub(super) async fn remove_all_remains(&self, wanted: &Wanted) {
-        match self.cgroups_of(wanted) {
-            Ok(cgroups) => self.empty(&wanted.pod.uid.0, &cgroups).await,
-            Err(why) => log::error!("{why}"),
-        }
+/// A pod whose run-time files cannot be read: nobody can say what it is, so it ends.
+pub(super) async fn end_unreadable(known: &Cgroups, uid: &str, directory: &Path) {
+    let mut cgroups: Vec<PodCgroup> = known.known_supervisor(uid).into_iter().collect();
+    match known.pods() {
+        Ok(pods) => cgroups.extend(pods.into_iter().filter(|(of, _)| of == uid).map(|(_, cgroup)| cgroup)),
+        Err(error) => log::error!("failed to look for the cgroups of {uid}: {error}"),
     }
-
-    fn cgroups_of(&self, wanted: &Wanted) -> Result<[PodCgroup; 2], String> {
-        let uid = &wanted.pod.uid.0;
-        let own = self.machine.cgroups.known_supervisor(uid);
-        let found = own.and_then(|own| Ok([own, self.machine.cgroups.known_pod(&wanted.pod)?]));
-        found.map_err(|error| format!("failed to look for processes of {uid}: {error}"))
+    empty(uid, &cgroups).await;
+    if let Err(error) = fs::remove_dir_all(directory) {
+        log::error!("failed to remove {}: {error}", directory.display());
     }
+}
 
-    pub(super) async fn empty(&self, uid: &str, cgroups: &[PodCgroup]) {
-        for cgroup in cgroups {
-            kill_all(cgroup).await;
-            if let Err(error) = cgroup.remove() {
-                log::error!("failed to remove a cgroup of {uid}: {error}");
+/// The end of `nodlet down`: nothing of ours stays but images, manifests and settings.
+pub(super) async fn clean_up(shell: &Shell) -> Result<(), EngineError> {
+    shell.machine.network.borrow_mut().remove().map_err(EngineError::Network)?;
+    shell.machine.cgroups.remove_all().map_err(EngineError::Cgroups)?;
+    let paths = shell.paths.clone();
+    // What the sweep has not removed yet goes with everything else.
+    shell
+        .stores
+        .storage
+        .run(move || {
+            remove_logs(&paths, |_| false);
+            for path in paths.removed_by_down() {
+                remove_all(&path).map_err(|source| EngineError::Prepare { path, source })?;
             }
-        }
-    }
-
-    /// A pod whose run-time files cannot be read: nobody can say what it is, so it ends.
-    pub(super) async fn end_unreadable(&self, uid: &str, directory: &Path) {
-        let mut cgroups: Vec<PodCgroup> = self.machine.cgroups.known_supervisor(uid).into_iter().collect();
-        match self.machine.cgroups.pods() {
-            Ok(pods) => {
-                cgroups.extend(pods.into_iter().filter(|(known, _)| known == uid).map(|(_, cgroup)| cgroup))
-            }
-            Err(error) => log::error!("failed to look for the cgroups of {uid}: {error}"),
-        }
-        self.empty(uid, &cgroups).await;
-        if let Err(error) = fs::remove_dir_all(directory) {
-            log::error!("failed to remove {}: {error}", directory.display());
-        }
-    }
-
-    /// The end of `nodlet down`: nothing of ours stays but images, manifests and settings.
-    pub(super) async fn clean_up(&self) -> Result<(), EngineError> {
-        self.machine.network.borrow_mut().remove().map_err(EngineError::Network)?;
-        self.machine.cgroups.remove_all().map_err(EngineError::Cgroups)?;
-        let paths = self.paths.clone();
-        // What the sweep has not removed yet goes with everything else.
-        self.stores
-            .storage
-            .run(move || {
-                remove_logs(&paths, |_| false);
-                for path in paths.removed_by_down() {
-                    remove_all(&path).map_err(|source| EngineError::Prepare { path, source })?;
-                }
-                Ok(())
-            })
-            .await
-    }
+            Ok(())
+        })
+        .await
 }
 
 /// Removes a directory of ours with all that pods left there, but nothing that they mounted.

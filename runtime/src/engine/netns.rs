@@ -9,25 +9,23 @@ use nix::sys::socket::{AddressFamily, SockFlag, SockType, socket};
 use crate::api::{Family, Status};
 use nodlet_core::facts::PodIndex;
 
-use super::Shell;
+use super::pods::Pods;
 
 /// It calls the kernel three times.
 const STACK: usize = 64 * 1024;
 
-impl Shell {
-    /// A TCP socket in the namespace of `pod`, that does not block.
-    ///
-    /// # Errors
-    /// No container of it runs, by whose process the namespace could be found.
-    pub(super) fn pod_socket(&self, pod: PodIndex, family: Family) -> Result<OwnedFd, Status> {
-        let sandbox = self.pods.sandbox(pod).ok_or_else(|| Status::internal("the pod does not run"))?;
-        let runs = sandbox.runs.borrow();
-        let process = runs.values().find_map(|run| run.process.as_ref());
-        let process = process.ok_or_else(|| Status::internal("no container of the pod runs"))?;
-        socket_in(std::os::fd::AsFd::as_fd(process), family).map_err(|error| {
-            Status::internal(format!("failed to make a socket in the pod's network namespace: {error}"))
-        })
-    }
+/// A TCP socket in the namespace of `pod`, that does not block.
+///
+/// # Errors
+/// No container of it runs, by whose process the namespace could be found.
+pub(super) fn pod_socket(pods: &Pods, pod: PodIndex, family: Family) -> Result<OwnedFd, Status> {
+    let sandbox = pods.sandbox(pod).ok_or_else(|| Status::internal("the pod does not run"))?;
+    let runs = sandbox.runs.borrow();
+    let process = runs.values().find_map(|run| run.process.as_ref());
+    let process = process.ok_or_else(|| Status::internal("no container of the pod runs"))?;
+    socket_in(std::os::fd::AsFd::as_fd(process), family).map_err(|error| {
+        Status::internal(format!("failed to make a socket in the pod's network namespace: {error}"))
+    })
 }
 
 /// A namespace is entered by a thread, not a process: this one goes when it has the

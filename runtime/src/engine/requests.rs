@@ -18,7 +18,7 @@ use nodlet_registry::{
 
 use super::ephemeral::Asked;
 use super::exec::{Exec, ExecNews};
-use super::{Engine, Shell};
+use super::{Engine, Shell, netns};
 
 impl Engine {
     /// Answers a request of the API; what takes time goes on in a task.
@@ -60,7 +60,7 @@ impl Engine {
                         let config = ExecConfig { args: command, tty, size };
                         let stdio_refs = [&stdio[0], &stdio[1], &stdio[2]]
                             .map(|descriptor| descriptor.as_ref().map(std::os::fd::AsFd::as_fd));
-                        match shell.exec(index, &container, number, &config, stdio_refs) {
+                        match shell.execs.exec(&shell.pods, index, &container, number, &config, stdio_refs) {
                             Ok(exec) => shell.tasks.spawn(session(shell.clone(), exec, reply)),
                             Err(message) => drop(reply.try_send(Err(Status::internal(message)))),
                         }
@@ -73,7 +73,7 @@ impl Engine {
                     .shown(&namespace, &pod)
                     .filter(|index| self.shell.pods.uid(*index).is_some_and(|shown| *shown.0 == *uid))
                     .ok_or_else(|| Status::not_found("pods", &pod))
-                    .and_then(|index| self.shell.pod_socket(index, family));
+                    .and_then(|index| netns::pod_socket(&self.shell.pods, index, family));
                 let _ = reply.try_send(socket);
             }
             Request::Attach { namespace, pod, container, stdio, reply } => {
@@ -82,7 +82,7 @@ impl Engine {
                     Ok((index, number)) => self.shell.tasks.spawn(async move {
                         let ends = [&stdio[0], &stdio[1], &stdio[2]]
                             .map(|descriptor| descriptor.as_ref().map(std::os::fd::AsFd::as_fd));
-                        let answer = match shell.attach(index, &container, number, ends) {
+                        let answer = match shell.execs.attach(&shell.pods, index, &container, number, ends) {
                             Ok(attaching) => attaching.answer().await,
                             Err(message) => Err(message),
                         };
@@ -364,7 +364,7 @@ async fn session(shell: Rc<Shell>, exec: Exec, reply: Reply<ExecSession>) {
     match exec.news.recv().await {
         Ok(ExecNews::Started { terminal }) => {
             if reply.send(Ok(ExecSession { terminal, exit: receiver })).await.is_err() {
-                shell.kill_exec(&exec);
+                exec.kill(&shell.pods);
                 return;
             }
         }
@@ -396,6 +396,6 @@ async fn session(shell: Rc<Shell>, exec: Exec, reply: Reply<ExecSession>) {
     };
     match smol::future::or(ended, abandoned).await {
         Some(end) => drop(exit.try_send(end)),
-        None => shell.kill_exec(&exec),
+        None => exec.kill(&shell.pods),
     }
 }

@@ -17,9 +17,11 @@ use nix::sys::inotify::{AddWatchFlags, InitFlags, Inotify, WatchDescriptor};
 use smol::Async;
 
 use crate::pod_files::{self, NodeFiles};
+use crate::storage::Storage;
+use nodlet_host::paths::Paths;
 
 use super::Shell;
-use super::pods::PodShell;
+use super::pods::{PodShell, Pods};
 
 /// Links that lead from one to the next; the kernel follows 40.
 const LINKS: usize = 40;
@@ -36,7 +38,7 @@ pub(super) fn follow(shell: &Rc<Shell>) {
             let watched = match begun.and_then(Watch::awaited) {
                 Ok(watch) => {
                     // After it is watched, so that no change falls between.
-                    shell.renew_resolv_confs().await;
+                    renew_resolv_confs(&shell.paths, &shell.stores.storage, &shell.pods).await;
                     watch.changed().await
                 }
                 Err(error) => Err(error),
@@ -128,31 +130,29 @@ fn way(file: &Path) -> Vec<(PathBuf, OsString)> {
     way
 }
 
-impl Shell {
-    /// Writes every pod's file anew where it would say something else now.
-    async fn renew_resolv_confs(&self) {
-        let node = self.stores.storage.run(NodeFiles::read).await;
-        let of_pod = |entry: &PodShell| {
-            let pod = &entry.wanted.pod;
-            let name = format!("{}/{}", pod.namespace, pod.name);
-            // The second is where containers have it that an agent before 2026-11-22 started.
-            let places = [self.paths.pod(&pod.uid.0), self.paths.run_pod(&pod.uid.0)];
-            Some((name, places, pod_files::new_resolv_conf(pod, &node)?))
-        };
-        let wanted: Vec<_> = self.pods.borrow().values().filter_map(of_pod).collect();
-        let written = self.stores.storage.run(move || {
-            for (pod, places, text) in wanted {
-                for directory in places {
-                    match pod_files::renew_resolv_conf(&directory, &text) {
-                        Ok(false) => {}
-                        Ok(true) => log::info!("{pod}: resolv.conf follows the machine's"),
-                        Err(error) => log::warn!("failed to write resolv.conf of {pod}: {error}"),
-                    }
+/// Writes every pod's file anew where it would say something else now.
+async fn renew_resolv_confs(paths: &Paths, storage: &Storage, pods: &Pods) {
+    let node = storage.run(NodeFiles::read).await;
+    let of_pod = |entry: &PodShell| {
+        let pod = &entry.wanted.pod;
+        let name = format!("{}/{}", pod.namespace, pod.name);
+        // The second is where containers have it that an agent before 2026-11-22 started.
+        let places = [paths.pod(&pod.uid.0), paths.run_pod(&pod.uid.0)];
+        Some((name, places, pod_files::new_resolv_conf(pod, &node)?))
+    };
+    let wanted: Vec<_> = pods.borrow().values().filter_map(of_pod).collect();
+    let written = storage.run(move || {
+        for (pod, places, text) in wanted {
+            for directory in places {
+                match pod_files::renew_resolv_conf(&directory, &text) {
+                    Ok(false) => {}
+                    Ok(true) => log::info!("{pod}: resolv.conf follows the machine's"),
+                    Err(error) => log::warn!("failed to write resolv.conf of {pod}: {error}"),
                 }
             }
-        });
-        written.await;
-    }
+        }
+    });
+    written.await;
 }
 
 #[cfg(test)]

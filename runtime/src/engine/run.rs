@@ -22,6 +22,7 @@ use nodlet_registry::Wanted;
 use nodlet_supervisor::ExitRecord;
 use nodlet_supervisor::client::{StartFailedAt, StartedProcess, SupervisorEvent};
 
+use super::pods::Pods;
 use super::sandbox::Sandbox;
 use super::{Shell, ephemeral, leave, log_name, stores};
 
@@ -378,11 +379,11 @@ pub(super) async fn heard(shell: &Rc<Shell>, pod: PodIndex, sandbox: &Rc<Sandbox
         }
         SupervisorEvent::SandboxReady { .. } | SupervisorEvent::SandboxFailed { .. } => {}
         SupervisorEvent::ExecStarted { id, pid: _, terminal }
-        | SupervisorEvent::Attached { id, terminal } => shell.execs.borrow_mut().started(pod, id, terminal),
+        | SupervisorEvent::Attached { id, terminal } => shell.execs.started(pod, id, terminal),
         SupervisorEvent::ExecFailed { id, message } | SupervisorEvent::AttachFailed { id, message } => {
-            shell.execs.borrow_mut().failed(pod, id, message)
+            shell.execs.failed(pod, id, message)
         }
-        SupervisorEvent::ExecExited { id, code } => shell.execs.borrow_mut().exited(pod, id, code),
+        SupervisorEvent::ExecExited { id, code } => shell.execs.exited(pod, id, code),
     }
 }
 
@@ -456,91 +457,89 @@ pub(super) fn forget(sandbox: &Sandbox, container: &str, number: u32) {
     }
 }
 
-impl Shell {
-    /// The stop signal to the first process of the run.
-    pub(super) fn terminate(&self, pod: PodIndex, attempt: Attempt) -> Result<(), String> {
-        let sent = self.with_run(pod, attempt, |run| {
-            let (Some(process), Some(started)) = (&run.process, &run.started) else { return Ok(()) };
-            // SAFETY: pidfd_send_signal with a null siginfo reads nothing of ours.
-            let result = unsafe {
-                libc::syscall(
-                    libc::SYS_pidfd_send_signal,
-                    process.as_raw_fd(),
-                    started.stop_signal,
-                    std::ptr::null::<libc::siginfo_t>(),
-                    0,
-                )
-            };
-            if result == 0 { Ok(()) } else { Err(std::io::Error::last_os_error()) }
-        });
-        match sent {
-            // ESRCH: it ended by itself, and its exit is on the way.
-            Some(Err(error)) if error.raw_os_error() != Some(libc::ESRCH) => {
-                Err(format!("signal the container: {error}"))
-            }
-            Some(Ok(()) | Err(_)) | None => Ok(()),
+/// The stop signal to the first process of the run.
+pub(super) fn terminate(pods: &Pods, pod: PodIndex, attempt: Attempt) -> Result<(), String> {
+    let sent = with_run(pods, pod, attempt, |run| {
+        let (Some(process), Some(started)) = (&run.process, &run.started) else { return Ok(()) };
+        // SAFETY: pidfd_send_signal with a null siginfo reads nothing of ours.
+        let result = unsafe {
+            libc::syscall(
+                libc::SYS_pidfd_send_signal,
+                process.as_raw_fd(),
+                started.stop_signal,
+                std::ptr::null::<libc::siginfo_t>(),
+                0,
+            )
+        };
+        if result == 0 { Ok(()) } else { Err(std::io::Error::last_os_error()) }
+    });
+    match sent {
+        // ESRCH: it ended by itself, and its exit is on the way.
+        Some(Err(error)) if error.raw_os_error() != Some(libc::ESRCH) => {
+            Err(format!("signal the container: {error}"))
         }
+        Some(Ok(()) | Err(_)) | None => Ok(()),
     }
+}
 
-    /// SIGKILL to every process of the run.
-    pub(super) fn kill(&self, pod: PodIndex, attempt: Attempt) -> Result<(), String> {
-        let killed = self.with_run(pod, attempt, |run| run.leaf.kill());
-        killed.unwrap_or(Ok(())).map_err(|error| format!("kill the container: {error}"))
+/// SIGKILL to every process of the run.
+pub(super) fn kill(pods: &Pods, pod: PodIndex, attempt: Attempt) -> Result<(), String> {
+    let killed = with_run(pods, pod, attempt, |run| run.leaf.kill());
+    killed.unwrap_or(Ok(())).map_err(|error| format!("kill the container: {error}"))
+}
+
+fn with_run<T>(pods: &Pods, pod: PodIndex, attempt: Attempt, act: impl FnOnce(&Run) -> T) -> Option<T> {
+    let wanted = pods.wanted(pod)?;
+    let name = wanted.pod.spec.container(attempt.container).name.clone();
+    let sandbox = pods.sandbox(pod)?;
+    let runs = sandbox.runs.borrow();
+    runs.get(&(name, attempt.number)).map(act)
+}
+
+/// A run that ended keeps no cgroup, no layer and no place in the supervisor.
+pub(super) fn forget_what_ended(pods: &Pods, pod: PodIndex, seen: &PodObservation) {
+    let PodObservation::Exited { attempt, .. } = seen else { return };
+    let (Some(wanted), Some(sandbox)) = (pods.wanted(pod), pods.sandbox(pod)) else { return };
+    let name = wanted.pod.spec.container(attempt.container).name.clone();
+    if let Some(run) = sandbox.runs.borrow_mut().remove(&(name, attempt.number))
+        && let Err(error) = run.leaf.remove()
+    {
+        log::error!("failed to remove the cgroup of {}: {error}", log_name(&wanted, *attempt));
     }
+}
 
-    fn with_run<T>(&self, pod: PodIndex, attempt: Attempt, act: impl FnOnce(&Run) -> T) -> Option<T> {
-        let wanted = self.pods.wanted(pod)?;
-        let name = wanted.pod.spec.container(attempt.container).name.clone();
-        let sandbox = self.pods.sandbox(pod)?;
-        let runs = sandbox.runs.borrow();
-        runs.get(&(name, attempt.number)).map(act)
-    }
-
-    /// A run that ended keeps no cgroup, no layer and no place in the supervisor.
-    pub(super) fn forget_what_ended(&self, pod: PodIndex, seen: &PodObservation) {
-        let PodObservation::Exited { attempt, .. } = seen else { return };
-        let (Some(wanted), Some(sandbox)) = (self.pods.wanted(pod), self.pods.sandbox(pod)) else { return };
-        let name = wanted.pod.spec.container(attempt.container).name.clone();
-        if let Some(run) = sandbox.runs.borrow_mut().remove(&(name, attempt.number))
-            && let Err(error) = run.leaf.remove()
-        {
-            log::error!("failed to remove the cgroup of {}: {error}", log_name(&wanted, *attempt));
+/// Removes the writable layer of a run, and the log of one before the last two.
+pub(super) fn discard(shell: &Shell, pod: PodIndex, wanted: &Wanted, attempt: Attempt) {
+    let name = wanted.pod.spec.container(attempt.container).name.clone();
+    // The newest run stays with the supervisor, ended or not: a later agent learns from
+    // it how often the container was restarted and how it ended last.
+    if let Some(earlier) = attempt.number.checked_sub(1) {
+        if let Some(sandbox) = shell.pods.sandbox(pod) {
+            forget(&sandbox, &name, earlier);
         }
+        // Not there is as good as removed: a start that failed early wrote none.
+        let _ = std::fs::remove_file(facts_path(shell, wanted, &name, earlier));
     }
-
-    /// Removes the writable layer of a run, and the log of one before the last two.
-    pub(super) fn discard(&self, pod: PodIndex, wanted: &Wanted, attempt: Attempt) {
-        let name = wanted.pod.spec.container(attempt.container).name.clone();
-        // The newest run stays with the supervisor, ended or not: a later agent learns from
-        // it how often the container was restarted and how it ended last.
-        if let Some(earlier) = attempt.number.checked_sub(1) {
-            if let Some(sandbox) = self.pods.sandbox(pod) {
-                forget(&sandbox, &name, earlier);
-            }
-            // Not there is as good as removed: a start that failed early wrote none.
-            let _ = std::fs::remove_file(facts_path(self, wanted, &name, earlier));
+    let (paths, number) = (shell.paths.clone(), attempt.number);
+    let (namespace, pod) = (wanted.pod.namespace.to_string(), wanted.pod.name.to_string());
+    let uid = wanted.pod.uid.0.to_string();
+    let runs = container_config::run_directory(&paths, &uid, &name, number);
+    let earlier = shell.stores.storage.run(move || earlier_runs(&runs, number));
+    let logs = shell
+        .stores
+        .storage
+        .run(move || log_files::remove_earlier_runs(&paths, (&namespace, &pod, &uid), &name, number));
+    let label = log_name(wanted, attempt);
+    let storage = shell.stores.storage.clone();
+    shell.tasks.spawn(async move {
+        let mut removed = vec![logs.await];
+        for directory in earlier.await {
+            removed.push(stores::remove_tree(&storage, directory).await);
         }
-        let (paths, number) = (self.paths.clone(), attempt.number);
-        let (namespace, pod) = (wanted.pod.namespace.to_string(), wanted.pod.name.to_string());
-        let uid = wanted.pod.uid.0.to_string();
-        let runs = container_config::run_directory(&paths, &uid, &name, number);
-        let earlier = self.stores.storage.run(move || earlier_runs(&runs, number));
-        let logs = self
-            .stores
-            .storage
-            .run(move || log_files::remove_earlier_runs(&paths, (&namespace, &pod, &uid), &name, number));
-        let label = log_name(wanted, attempt);
-        let storage = self.stores.storage.clone();
-        self.tasks.spawn(async move {
-            let mut removed = vec![logs.await];
-            for directory in earlier.await {
-                removed.push(stores::remove_tree(&storage, directory).await);
-            }
-            for error in removed.into_iter().filter_map(Result::err) {
-                log::error!("failed to remove what {label} left: {error}");
-            }
-        });
-    }
+        for error in removed.into_iter().filter_map(Result::err) {
+            log::error!("failed to remove what {label} left: {error}");
+        }
+    });
 }
 
 /// The directories of the run with `number`, whose own is `directory`, and of runs before it: an agent

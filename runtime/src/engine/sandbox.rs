@@ -156,55 +156,16 @@ async fn make(
     let made = smol::future::or(made, late).await;
     if made.as_ref().is_err_and(|failure| !failure.is_taken) {
         // Whatever was made of it hangs on its processes.
-        shell.remove_all_remains(wanted).await;
+        leave::remove_all_remains(&shell.machine.cgroups, wanted).await;
         let _ = std::fs::remove_dir_all(shell.paths.run_pod(&wanted.pod.uid.0));
     }
     made
 }
 
-/// How long the paths of the machine that a pod names may take to answer.
-const HOST_PATHS_WITHIN: Duration = Duration::from_secs(10);
-
-/// What the thread of [`check_host_paths`] may have on its stack.
-const HOST_PATHS_STACK: usize = 256 * 1024;
-
-/// In a thread of their own, which ends with the answer: what lies on a server that is gone does not answer, and neither the
-/// loop nor the card are to wait for that. One thread a pod, and not one for each try.
-async fn check_host_paths(
-    shell: &Rc<Shell>,
-    wanted: &Wanted,
-    request: &volume::Request,
-) -> Result<(), String> {
-    let silent = || "MountVolume.SetUp failed: a hostPath does not answer: is its server gone?".to_owned();
-    let uid = wanted.pod.uid.clone();
-    if shell.hanging.borrow().contains(&uid) {
-        return Err(silent());
-    }
-    let ((tell, told), (done, answer)) = (async_channel::bounded(1), async_channel::bounded(1));
-    let (checker, request) = (shell.clone(), request.clone());
-    let thread = std::thread::Builder::new().name("host-paths".into()).stack_size(HOST_PATHS_STACK);
-    let begun = thread.spawn(move || {
-        let _ = tell.try_send(volume::check_host_paths(&request));
-    });
-    begun.map_err(|error| format!("MountVolume.SetUp failed: no thread to look at a hostPath: {error}"))?;
-    shell.hanging.borrow_mut().insert(uid.clone());
-    shell.tasks.spawn(async move {
-        let checked = told.recv().await;
-        checker.hanging.borrow_mut().remove(&uid);
-        // Nobody waits any more who was told that it takes too long.
-        let _ = checked.map(|checked| done.try_send(checked));
-    });
-    let late = async {
-        smol::Timer::after(HOST_PATHS_WITHIN).await;
-        Err(silent())
-    };
-    smol::future::or(async { answer.recv().await.unwrap_or_else(|_| Err(silent())) }, late).await
-}
-
 async fn set_up_volumes(shell: &Rc<Shell>, wanted: &Wanted) -> Result<volume::Volumes, Failure> {
     let request = volume::Request::new(&wanted.pod, &shell.paths);
     if request.has_host_paths() {
-        let checked = check_host_paths(shell, wanted, &request).await;
+        let checked = shell.host_paths.check(&shell.tasks, &wanted.pod.uid, &request).await;
         checked.map_err(|message| Failure::new(SandboxFailure::Mount, message))?;
     }
     // No container of it runs: writable layers that are there are of an earlier sandbox.
@@ -302,7 +263,7 @@ pub(super) async fn listen(shell: Rc<Shell>, pod: PodIndex, sandbox: Rc<Sandbox>
                 }
                 report_loss(&shell, pod, &error);
                 leave::kill_all(&sandbox.cgroup).await;
-                shell.execs.borrow_mut().lost(pod);
+                shell.execs.lost(pod);
                 run::hear_records(&shell, pod, &sandbox).await;
                 shell.tasks.tell(pod, PodObservation::SandboxLost).await;
                 return;
@@ -316,13 +277,13 @@ pub(super) async fn listen(shell: Rc<Shell>, pod: PodIndex, sandbox: Rc<Sandbox>
 async fn greet_again(shell: &Shell, pod: PodIndex, supervisor: &Supervisor) -> Option<SupervisorState> {
     loop {
         smol::Timer::after(GREET_AGAIN).await;
-        let attaching = shell.execs.borrow().attaching(pod);
+        let attaching = shell.execs.attaching(pod);
         match supervisor.hello().await.map_err(SupervisorError::shortage) {
             Ok(state) => {
                 // Whether they are attached is not among what is told again.
                 for id in attaching {
                     let message = "the agent was short of something and missed the answer; try again";
-                    shell.execs.borrow_mut().failed(pod, id, message.to_owned());
+                    shell.execs.failed(pod, id, message.to_owned());
                 }
                 return Some(state);
             }
@@ -357,9 +318,9 @@ pub(super) async fn remove(shell: Rc<Shell>, pod: PodIndex, wanted: Rc<Wanted>) 
                 wanted.pod.name
             );
         }
-        shell.execs.borrow_mut().lost(pod);
+        shell.execs.lost(pod);
     }
-    shell.remove_remains(&wanted).await?;
+    leave::remove_remains(&shell.machine.cgroups, &wanted).await?;
     let layers = container_config::runs_directory(&shell.paths, &wanted.pod.uid.0);
     if let Err(error) = shell.stores.remove_tree(layers).await {
         // They go at the latest with the pod.

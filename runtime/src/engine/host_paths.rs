@@ -1,0 +1,63 @@
+//! Checks of the host paths that pods mount, each in a thread of its own, which ends with the answer: a path on a
+//! server that is gone does not answer, and neither the loop nor the storage thread may wait for that. There is one
+//! thread for each pod at most, and not one for each try.
+
+use std::cell::RefCell;
+use std::collections::BTreeSet;
+use std::rc::Rc;
+use std::time::Duration;
+
+use nodlet_core::spec::Uid;
+use nodlet_host::volume;
+
+use super::tasks::Tasks;
+
+/// How long the host paths of a pod may take to answer.
+const WITHIN: Duration = Duration::from_secs(10);
+
+/// Stack size of a thread that looks at host paths.
+const STACK: usize = 256 * 1024;
+
+/// The pods whose host paths have not answered yet, and may never.
+#[derive(Default)]
+pub(super) struct HostPaths(Rc<RefCell<BTreeSet<Uid>>>);
+
+impl HostPaths {
+    /// Checks the host paths that a pod names.
+    ///
+    /// # Errors
+    /// If one of them is not what the pod asks for, or does not answer.
+    pub(super) async fn check(
+        &self,
+        tasks: &Tasks,
+        uid: &Uid,
+        request: &volume::Request,
+    ) -> Result<(), String> {
+        let silent =
+            || "MountVolume.SetUp failed: a hostPath does not answer: is its server gone?".to_owned();
+        if self.0.borrow().contains(uid) {
+            return Err(silent());
+        }
+        let ((tell, told), (done, answer)) = (async_channel::bounded(1), async_channel::bounded(1));
+        let request = request.clone();
+        let thread = std::thread::Builder::new().name("host-paths".into()).stack_size(STACK);
+        let begun = thread.spawn(move || {
+            let _ = tell.try_send(volume::check_host_paths(&request));
+        });
+        begun
+            .map_err(|error| format!("MountVolume.SetUp failed: no thread to look at a hostPath: {error}"))?;
+        self.0.borrow_mut().insert(uid.clone());
+        let (silent_pods, uid) = (self.0.clone(), uid.clone());
+        tasks.spawn(async move {
+            let checked = told.recv().await;
+            silent_pods.borrow_mut().remove(&uid);
+            // After a timeout nobody waits for the result.
+            let _ = checked.map(|checked| done.try_send(checked));
+        });
+        let late = async {
+            smol::Timer::after(WITHIN).await;
+            Err(silent())
+        };
+        smol::future::or(async { answer.recv().await.unwrap_or_else(|_| Err(silent())) }, late).await
+    }
+}
