@@ -6,21 +6,25 @@
 //! network: a card that takes seconds for a read delays what needs it, and no probe.
 //! Starting up is not special: `recover` looks at what exists, and then the loop begins.
 //!
+//! The loop and its tasks share a `Shell`, which only joins its parts: `engine/tasks.rs`, `engine/stores.rs` (flash),
+//! `engine/machine.rs`, `engine/publication.rs`, `engine/pods.rs` and a few smaller ones. Each part owns its state
+//! and has its methods; functions elsewhere take the parts that they need.
+//!
 //! Read next: `engine/sandbox.rs` and `engine/run.rs` for what the actions do,
 //! `engine/publish.rs` for what people see of it.
 
+mod cleanup;
 mod descriptors;
 mod ephemeral;
 mod error;
 mod events;
 mod exec;
-mod held;
+mod held_updates;
 mod hook;
 mod host_paths;
 mod image_collection;
 mod images;
 mod kernel_news;
-mod leave;
 mod machine;
 mod manifests;
 mod netns;
@@ -28,6 +32,7 @@ mod on_tmpfs;
 mod pods;
 mod publication;
 mod publish;
+mod reconcile;
 mod recover;
 mod requests;
 mod resolver;
@@ -41,7 +46,6 @@ mod terminated;
 #[cfg(test)]
 mod tests;
 mod this_node;
-mod wants;
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -132,7 +136,7 @@ pub struct Config {
     pub warning: Option<(String, String)>,
 }
 
-/// All of the agent but the core: what the tasks share, on one thread.
+/// The parts of the agent that the loop and its tasks share, on one thread.
 struct Shell {
     config: Config,
     paths: Paths,
@@ -159,7 +163,7 @@ pub struct Engine {
     registry: Registry,
     looks: manifests::Looks,
     /// Changes of pods that wait for images.
-    holds: held::Holds,
+    held_updates: held_updates::HeldUpdates,
     image_use: image_collection::ImageUse,
     /// What earlier boots left is removed.
     swept: bool,
@@ -258,7 +262,7 @@ impl Engine {
             door,
             registry,
             looks: manifests::Looks::new(directories),
-            holds: held::Holds::default(),
+            held_updates: held_updates::HeldUpdates::default(),
             image_use: image_collection::ImageUse::default(),
             swept: false,
             begun: 0,
@@ -313,7 +317,7 @@ impl Engine {
             if let Some(service) = service {
                 service.ends();
             }
-            if self.shell.config.down { leave::clean_up(&self.shell).await } else { Ok(()) }
+            if self.shell.config.down { cleanup::clean_up(&self.shell).await } else { Ok(()) }
         });
         smol::block_on(shell.tasks.executor.run(run))
     }

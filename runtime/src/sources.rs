@@ -7,7 +7,7 @@
 //!
 //! Nothing here decides about objects: [`nodlet_registry`] owns them. Read next:
 //! `registry/sources.rs`, whose word counts; `engine/manifests.rs`, which has the
-//! directories looked at; `engine/wants.rs`, which tells the core of the difference.
+//! directories looked at; `engine/reconcile.rs`, which tells the core of the difference.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::{OsStr, OsString};

@@ -17,7 +17,7 @@ use nodlet_registry::{
 
 use super::run::{self, failure};
 use super::sandbox::Sandbox;
-use super::{Engine, Shell, leave, on_tmpfs};
+use super::{Engine, Shell, cleanup, on_tmpfs};
 
 /// Requests for one pod that may wait for the one before.
 const WAITING: usize = 64;
@@ -198,7 +198,7 @@ pub(super) fn check_target(
     let number = |file: &String| -> Option<u32> {
         file.strip_suffix(".json")?.strip_prefix(target)?.strip_prefix('_')?.parse().ok()
     };
-    match leave::names(&facts).iter().filter_map(number).max() {
+    match cleanup::names(&facts).iter().filter_map(number).max() {
         None => Err(failure(
             StartFailureReason::CreateContainerConfigError,
             format!("unable to find target container {target}"),

@@ -5,7 +5,7 @@
 //! one starts after it. A look that reads many bytes has several parts; the core is told the difference
 //! after the last part.
 //!
-//! Read next: `sources.rs`, which looks; `engine/wants.rs`, which tells the core.
+//! Read next: `sources.rs`, which looks; `engine/reconcile.rs`, which tells the core.
 
 use std::os::fd::OwnedFd;
 use std::rc::Rc;

@@ -15,7 +15,7 @@ use nodlet_kube::manifest::{Applied, Priority};
 use nodlet_registry::Wanted;
 
 use super::Shell;
-use super::held::Waits;
+use super::held_updates::Waits;
 
 /// What is kept of a pod beside its supervisor, on tmpfs: enough for an agent
 /// that finds it and no manifest of it.

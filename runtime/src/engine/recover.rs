@@ -21,8 +21,8 @@ use nodlet_supervisor::client::{
     self, StartedProcess, Supervisor, SupervisorError, SupervisorEvent, SupervisorState,
 };
 
-use super::held::Waits;
-use super::leave::{self, names};
+use super::cleanup::{self, names};
+use super::held_updates::Waits;
 use super::on_tmpfs::{LeftBehind, OnTmpfs, read_conditions, read_deletion, read_healths};
 use super::run::{self, Run};
 use super::sandbox::Sandbox;
@@ -111,7 +111,7 @@ pub(super) async fn look(shell: &Rc<Shell>) -> Result<Vec<FoundPod>, EngineError
             Err(LookError::Unreadable(message)) => {
                 log::error!("{}: {message}; ending what is left of it", directory.display());
                 let uid = directory.file_name().unwrap_or_default().to_string_lossy().into_owned();
-                leave::end_unreadable(&shell.machine.cgroups, &uid, &directory).await;
+                cleanup::end_unreadable(&shell.machine.cgroups, &uid, &directory).await;
             }
         }
     }
@@ -119,14 +119,14 @@ pub(super) async fn look(shell: &Rc<Shell>) -> Result<Vec<FoundPod>, EngineError
     let is_found = |uid: &str| found.iter().any(|pod: &FoundPod| *pod.wanted.pod.uid.0 == *uid);
     for uid in shell.machine.cgroups.supervised().map_err(EngineError::Cgroups)? {
         match shell.machine.cgroups.known_supervisor(&uid) {
-            Ok(cgroup) if !is_found(&uid) => leave::empty(&uid, &[cgroup]).await,
+            Ok(cgroup) if !is_found(&uid) => cleanup::empty(&uid, &[cgroup]).await,
             Ok(_) => {}
             Err(error) => log::error!("failed to look for the supervisor of {uid}: {error}"),
         }
     }
     for (uid, cgroup) in shell.machine.cgroups.pods().map_err(EngineError::Cgroups)? {
         if !is_found(&uid) {
-            leave::empty(&uid, &[cgroup]).await;
+            cleanup::empty(&uid, &[cgroup]).await;
         }
     }
     if let Err(error) = client::remove_free_locks(&shell.paths.locks(), None) {
@@ -217,7 +217,7 @@ async fn look_at(shell: &Rc<Shell>, directory: &Path, ours: &File) -> Result<Fou
         // The agent died while it was being made, or the supervisor did: what is
         // left of it goes, and the core begins again.
         sandbox = None;
-        leave::remove_all_remains(&shell.machine.cgroups, &wanted).await;
+        cleanup::remove_all_remains(&shell.machine.cgroups, &wanted).await;
         attempts = lost_runs(shell, &wanted, directory, on_tmpfs.created).map_err(LookError::Shortage)?;
     }
     let found = Found {

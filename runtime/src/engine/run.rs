@@ -24,7 +24,7 @@ use nodlet_supervisor::client::{StartFailedAt, StartedProcess, SupervisorEvent};
 
 use super::pods::Pods;
 use super::sandbox::Sandbox;
-use super::{Shell, ephemeral, leave, log_name, stores};
+use super::{Shell, cleanup, ephemeral, log_name, stores};
 
 /// What the shell holds of a run.
 pub(super) struct Run {
@@ -547,5 +547,5 @@ pub(super) fn discard(shell: &Shell, pod: PodIndex, wanted: &Wanted, attempt: At
 fn earlier_runs(directory: &Path, number: u32) -> Vec<PathBuf> {
     let Some(runs) = directory.parent() else { return Vec::new() };
     let is_earlier = |name: &String| name.parse::<u32>().is_ok_and(|found| found <= number);
-    leave::names(runs).into_iter().filter(is_earlier).map(|name| runs.join(name)).collect()
+    cleanup::names(runs).into_iter().filter(is_earlier).map(|name| runs.join(name)).collect()
 }

@@ -19,7 +19,7 @@ use nodlet_supervisor::END_REASON_FILE;
 use nodlet_supervisor::client::{self, Supervisor, SupervisorError, SupervisorEvent, SupervisorState};
 
 use super::run::{self, Run};
-use super::{SUPERVISOR_END, Shell, leave, on_tmpfs};
+use super::{SUPERVISOR_END, Shell, cleanup, on_tmpfs};
 
 /// A living sandbox, as the shell holds it.
 pub(super) struct Sandbox {
@@ -156,7 +156,7 @@ async fn make(
     let made = smol::future::or(made, late).await;
     if made.as_ref().is_err_and(|failure| !failure.is_taken) {
         // Whatever was made of it hangs on its processes.
-        leave::remove_all_remains(&shell.machine.cgroups, wanted).await;
+        cleanup::remove_all_remains(&shell.machine.cgroups, wanted).await;
         let _ = std::fs::remove_dir_all(shell.paths.run_pod(&wanted.pod.uid.0));
     }
     made
@@ -262,7 +262,7 @@ pub(super) async fn listen(shell: Rc<Shell>, pod: PodIndex, sandbox: Rc<Sandbox>
                     return;
                 }
                 report_loss(&shell, pod, &error);
-                leave::kill_all(&sandbox.cgroup).await;
+                cleanup::kill_all(&sandbox.cgroup).await;
                 shell.execs.lost(pod);
                 run::hear_records(&shell, pod, &sandbox).await;
                 shell.tasks.tell(pod, PodObservation::SandboxLost).await;
@@ -320,7 +320,7 @@ pub(super) async fn remove(shell: Rc<Shell>, pod: PodIndex, wanted: Rc<Wanted>) 
         }
         shell.execs.lost(pod);
     }
-    leave::remove_remains(&shell.machine.cgroups, &wanted).await?;
+    cleanup::remove_remains(&shell.machine.cgroups, &wanted).await?;
     let layers = container_config::runs_directory(&shell.paths, &wanted.pod.uid.0);
     if let Err(error) = shell.stores.remove_tree(layers).await {
         // They go at the latest with the pod.

@@ -1,11 +1,12 @@
-//! What files and earlier agents want of the core: it is told the difference between two looks at them.
+//! Reports to the core the difference between what the manifests ask for now and what they asked for before, and
+//! the pods that an earlier agent left.
 
 use std::rc::Rc;
 
 use super::on_tmpfs::{self, LeftBehind};
 use super::pods::PodShell;
 use super::publish::created;
-use super::{Engine, leave, recover, sandbox};
+use super::{Engine, cleanup, recover, sandbox};
 use crate::store::{LoadError, Recorded};
 use nodlet_core::facts::{Observation, Record};
 use nodlet_core::pod::PodState;
@@ -162,7 +163,7 @@ impl Engine {
     pub(super) fn observe_found(&mut self, found: recover::FoundPod) {
         let uid = found.wanted.pod.uid.clone();
         if let Some(waits) = found.waits {
-            self.holds.adopt(uid.clone(), waits);
+            self.held_updates.adopt(uid.clone(), waits);
         }
         let unread = self.registry.is_unread(&found.wanted);
         self.observe_with(Observation::Found(Box::new(found.found)), Some(&found.wanted));
@@ -187,7 +188,7 @@ impl Engine {
         if !self.swept && self.registry.all_read() {
             self.swept = true;
             let known = self.node.pods().map(|pod| pod.pod().uid.0.to_string()).collect();
-            leave::sweep(&self.shell, &known);
+            cleanup::sweep(&self.shell, &known);
             *self.shell.stores.recorded.borrow_mut() = Recorded::default();
         }
     }

@@ -21,7 +21,7 @@ use nodlet_registry::{PodName, Wanted, WantedByName, without_ephemeral};
 use super::{Engine, images};
 
 /// A change that is held back.
-pub(super) struct Held {
+pub(super) struct HeldUpdate {
     /// The pod that is to follow.
     pub(super) new: Rc<Wanted>,
     /// The pod that runs on.
@@ -40,8 +40,8 @@ pub(super) struct Waits {
 
 /// All changes that are held back, and what is known of their images.
 #[derive(Default)]
-pub(super) struct Holds {
-    held: BTreeMap<PodName, Held>,
+pub(super) struct HeldUpdates {
+    held: BTreeMap<PodName, HeldUpdate>,
     /// Whether an image is on the board; `None` while that is being looked up.
     presence: BTreeMap<String, Option<bool>>,
     /// Counts changes of the board's images: an answer of before one is out of date.
@@ -65,14 +65,14 @@ enum Images {
     Unknown,
 }
 
-impl Holds {
+impl HeldUpdates {
     /// The pods that are to follow.
     pub(super) fn pods(&self) -> impl Iterator<Item = &Pod> {
         self.held.values().map(|held| &*held.new.pod)
     }
 
     /// The change of the pod that has this uid now.
-    pub(super) fn of(&self, uid: &Uid) -> Option<&Held> {
+    pub(super) fn of(&self, uid: &Uid) -> Option<&HeldUpdate> {
         self.held.values().find(|held| held.old.pod.uid == *uid)
     }
 
@@ -109,15 +109,15 @@ impl Engine {
     /// Leaves pods that run what they are, for which `wanted` has others whose images are not on the
     /// board.
     pub(super) fn hold_back(&mut self, wanted: &mut WantedByName) {
-        let kept = std::mem::take(&mut self.holds.kept);
-        let mut before = std::mem::take(&mut self.holds.held);
+        let kept = std::mem::take(&mut self.held_updates.kept);
+        let mut before = std::mem::take(&mut self.held_updates.held);
         let mut changed = Vec::new();
         for (name, new) in wanted.iter_mut() {
             let Some(old) = self.predecessor(name, new, &kept) else { continue };
             let known = before.remove(name).filter(|known| known.new.is_same_as(new));
-            let left = self.holds.left.remove(&old.pod.uid);
+            let left = self.held_updates.left.remove(&old.pod.uid);
             let known = known.map(|known| known.waits).or(left);
-            let waits = match (self.holds.images(&new.pod), known) {
+            let waits = match (self.held_updates.images(&new.pod), known) {
                 (Images::Present, _) => continue,
                 (Images::Unknown, Some(known)) => known,
                 (Images::Unknown, None) => {
@@ -132,18 +132,18 @@ impl Engine {
                 }
             };
             if kept.get(name).is_some_and(|kept| kept.pod.uid == old.pod.uid) {
-                self.holds.restored.insert(old.pod.uid.clone());
+                self.held_updates.restored.insert(old.pod.uid.clone());
             }
             let new = std::mem::replace(new, old.clone());
-            self.holds.held.insert(name.clone(), Held { new, old, waits });
+            self.held_updates.held.insert(name.clone(), HeldUpdate { new, old, waits });
         }
         self.look_up_images();
         // Of these no change waits any more.
-        changed.extend(std::mem::take(&mut self.holds.left).into_keys());
-        for old in kept.values().filter(|old| self.holds.of(&old.pod.uid).is_none()) {
+        changed.extend(std::mem::take(&mut self.held_updates.left).into_keys());
+        for old in kept.values().filter(|old| self.held_updates.of(&old.pod.uid).is_none()) {
             self.remove_kept(&old.pod.uid);
         }
-        let ended = before.into_values().filter(|held| self.holds.of(&held.old.pod.uid).is_none());
+        let ended = before.into_values().filter(|held| self.held_updates.of(&held.old.pod.uid).is_none());
         let ended: Vec<Rc<Wanted>> = ended.map(|held| held.old).collect();
         for old in ended {
             self.remove_kept(&old.pod.uid);
@@ -168,26 +168,26 @@ impl Engine {
         let changed = wanted.iter().filter(differs);
         let images: BTreeSet<String> =
             changed.flat_map(|(_, new)| images_of(&new.pod)).map(str::to_owned).collect();
-        self.holds.kept = kept;
+        self.held_updates.kept = kept;
         if !images.is_empty() {
             let images: Vec<String> = images.into_iter().collect();
             let present = images::are_present(&self.shell, images.clone()).await;
-            self.holds.presence.extend(images.into_iter().zip(present.into_iter().map(Some)));
+            self.held_updates.presence.extend(images.into_iter().zip(present.into_iter().map(Some)));
         }
     }
 
     /// Images were added or removed.
     pub(super) fn look_at_held(&mut self) {
-        self.holds.generation += 1;
-        self.holds.presence.clear();
-        if !self.holds.held.is_empty() {
+        self.held_updates.generation += 1;
+        self.held_updates.presence.clear();
+        if !self.held_updates.held.is_empty() {
             self.reconcile();
         }
     }
 
     /// A pod that a change waits beside has ended, or is being deleted.
     pub(super) fn any_hold_is_over(&self) -> bool {
-        self.holds.held.values().any(|held| !self.works(&held.old.pod.uid))
+        self.held_updates.held.values().any(|held| !self.works(&held.old.pod.uid))
     }
 
     /// Whether a change to `new` replaces a pod that works.
@@ -215,7 +215,7 @@ impl Engine {
     fn works(&self, uid: &Uid) -> bool {
         match self.node.index_of(uid).and_then(|index| self.node.pod(index)) {
             Some(state) => {
-                let is_restored = self.holds.restored.contains(uid);
+                let is_restored = self.held_updates.restored.contains(uid);
                 state.is_active() && !state.is_unwanted() && (is_restored || state.has_run())
             }
             None => false,
@@ -224,23 +224,24 @@ impl Engine {
 
     /// Asks the store for the images of which nothing is known.
     fn look_up_images(&mut self) {
-        let holds = &mut self.holds;
-        let needed: BTreeSet<&str> = holds.held.values().flat_map(|held| images_of(&held.new.pod)).collect();
-        holds.presence.retain(|image, _| needed.contains(&**image));
+        let held_updates = &mut self.held_updates;
+        let needed: BTreeSet<&str> =
+            held_updates.held.values().flat_map(|held| images_of(&held.new.pod)).collect();
+        held_updates.presence.retain(|image, _| needed.contains(&**image));
         let unknown: Vec<String> = needed
             .into_iter()
-            .filter(|image| !holds.presence.contains_key(*image))
+            .filter(|image| !held_updates.presence.contains_key(*image))
             .map(str::to_owned)
             .collect();
         if unknown.is_empty() {
             return;
         }
-        holds.presence.extend(unknown.iter().map(|image| (image.clone(), None)));
-        let generation = holds.generation;
+        held_updates.presence.extend(unknown.iter().map(|image| (image.clone(), None)));
+        let generation = held_updates.generation;
         self.shell.tasks.then(images::are_present(&self.shell, unknown.clone()), move |engine, present| {
-            if engine.holds.generation == generation {
+            if engine.held_updates.generation == generation {
                 let present = present.into_iter().map(Some);
-                engine.holds.presence.extend(unknown.into_iter().zip(present));
+                engine.held_updates.presence.extend(unknown.into_iter().zip(present));
                 engine.reconcile();
             }
         });

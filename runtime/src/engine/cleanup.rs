@@ -1,5 +1,5 @@
-//! Taking away what pods leave: of earlier boots, of supervisors that died, and
-//! at the end of `nodlet down` everything.
+//! Removes the remains of pods: those of earlier boots, of supervisors that died, and at the end of `nodlet down`
+//! all of them.
 
 use std::collections::BTreeSet;
 use std::fs;
