@@ -270,12 +270,12 @@ mod tests {
             ("IncorrectStratumHeaders", read_changed(|bytes| bytes[1] = 16)),
             ("ExcessiveRootDistance", read_changed(|bytes| bytes[8] = 1)),
             ("InvalidTimestamp", read_changed(|bytes| bytes[40..].fill(0))),
-            ("before that of this image", {
+            ("earlier than that of this image", {
                 let (bytes, sent) = request(NOW).unwrap();
                 read(&answer(&bytes, -200_000_000), sent, NOW, EARLIEST)
             }),
             // The year 2100, which in NTP's 32 bits of seconds is nearer to the past.
-            ("before that of this image", {
+            ("earlier than that of this image", {
                 let (bytes, sent) = request(NOW).unwrap();
                 read(&answer(&bytes, 2_302_444_800), sent, NOW, EARLIEST)
             }),
