@@ -380,7 +380,10 @@ fn an_update_is_sent_with_its_signature_and_the_boards_verdict_is_passed_on() {
     fs::remove_file(&said).expect("there");
     fs::write(&other, "shopping list\n").expect("written");
     for (words, expected) in [
-        (vec!["--system", path(&program), "--signature", path(&other)], "other.minisig is not a minisign signature"),
+        (
+            vec!["--system", path(&program), "--signature", path(&other)],
+            "other.minisig is not a minisign signature",
+        ),
         (vec!["--system", "nowhere"], "failed to read nowhere"),
         (vec!["--system", "/"], "/ is not a file"),
         (vec!["--system", path(&program), "--dry-run"], "--dry-run does not go together with --system"),

@@ -155,7 +155,10 @@ mod tests {
             match read_signature(&path) {
                 Ok(bytes) => assert!(accepted && bytes == format!("{whole}\n").as_bytes(), "{text:?}"),
                 Err(failure) => {
-                    assert!(!accepted && failure.to_string().contains("is not a minisign signature"), "{text:?}");
+                    assert!(
+                        !accepted && failure.to_string().contains("is not a minisign signature"),
+                        "{text:?}"
+                    );
                 }
             }
         }

@@ -10,8 +10,8 @@ use nix::mount::MsFlags;
 use super::error::AssembleError;
 use super::{implied, kernel};
 
-/// Mounts the overlay of these layers (copies, see [`copy_layer`](super::copy_layer)), lowest first, at `target`. All changes go
-/// to `upper`, which like `work` must be empty, and must be on the same file system.
+/// Mounts the overlay of these layers (copies, see [`copy_layer`](super::copy_layer)), lowest first, at
+/// `target`. All changes go to `upper`, which like `work` must be empty, and must be on the same file system.
 ///
 /// Must be called in a process with a mount namespace of its own: if the kernel's overlayfs does not accept
 /// detached mounts, the layers are attached at `target` beneath the overlay, and disappear with the
