@@ -200,7 +200,7 @@ struct Asking<'a> {
 
 /// A request that came to no answer.
 enum RequestError {
-    /// SharedRing as Go's client tells it, after the URL.
+    /// Told as Go's client tells it, after the URL.
     Failed(String),
     /// The answer began well and broke off: nothing is known.
     Body(String),

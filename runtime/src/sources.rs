@@ -279,8 +279,8 @@ impl ManifestDirectories {
         for found in found {
             match found {
                 Found::Directory(index, message) => {
-                    // SharedRing once for each reason.
-                    if let Some(refusal) = sources.set_unread(index, message) {
+                    // Told once for each reason.
+                    if let Some(refusal) = sources.set_unreadable(index, message) {
                         log::error!("{}; its pods stay as they are", refusal.message);
                     }
                 }

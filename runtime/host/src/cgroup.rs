@@ -48,12 +48,12 @@ use nodlet_core::spec::{Pod, QosClass};
 
 /// How long to wait before each retry to remove a cgroup that the kernel reports as empty: a process leaves
 /// its cgroup shortly after its parent was notified.
-const LEAVING: [Duration; 4] =
+const REMOVE_RETRIES: [Duration; 4] =
     [Duration::from_millis(1), Duration::from_millis(2), Duration::from_millis(4), Duration::from_millis(8)];
 
 /// How often a cgroup is made again that vanished right after it was made: a service manager removes empty
 /// cgroups of a service that has ended, while `nodlet down` starts.
-const TIDYING: u32 = 16;
+const MAX_CREATE_RETRIES: u32 = 16;
 
 /// The agent's cgroups in the hierarchies of the machine.
 #[derive(Debug)]
@@ -84,7 +84,7 @@ pub enum PodPidsLimit {
 impl Cgroups {
     /// Finds the machine's hierarchies and makes the agent's cgroup in each.
     pub fn open(paths: &Paths, pod_pids: PodPidsLimit) -> Result<Cgroups, CgroupError> {
-        let mut tries = 0..TIDYING;
+        let mut tries = 0..MAX_CREATE_RETRIES;
         loop {
             match Cgroups::try_open(paths, pod_pids) {
                 Err(error) if error.is_gone() && tries.next().is_some() => {}
@@ -303,7 +303,7 @@ fn enable(hierarchies: &Hierarchies, directory: &Path) -> Result<(), CgroupError
 fn remove_everywhere(hierarchies: &Hierarchies, relative: &Path) -> Result<(), CgroupError> {
     for mount in hierarchies.mounts() {
         let directory = mount.join(relative);
-        let mut waits = LEAVING.iter();
+        let mut waits = REMOVE_RETRIES.iter();
         while let Err(error) = tree::remove(&directory) {
             let wait = waits.next().filter(|_| {
                 error.is_busy()

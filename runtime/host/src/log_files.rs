@@ -42,7 +42,7 @@ const NAMES: usize = 16 * 1024;
 
 /// How many files and directories are removed with the logs of one pod. A container that keeps creating
 /// others there must not occupy the storage thread for ever.
-const REMOVED: usize = 256 * 1024;
+const MAX_REMOVED: usize = 256 * 1024;
 
 /// A directory, kept by its descriptor.
 pub struct Directory(OwnedFd);
@@ -309,7 +309,7 @@ pub fn remove_earlier_runs(
 pub fn remove_pod(paths: &Paths, namespace: &str, pod: &str, uid: &str) -> io::Result<()> {
     let logs = paths.pod_logs(namespace, pod, uid);
     if let (Some(pods), Some(name)) = (enter(paths, PODS)?, logs.file_name()) {
-        volume::remove_in(&pods.0, name, REMOVED)?;
+        volume::remove_in(&pods.0, name, MAX_REMOVED)?;
     }
     remove_dead_links(paths, &format!("{pod}_{namespace}_"))
 }

@@ -122,7 +122,7 @@ pub static KINDS: [Row; 8] = [
         singular: "pod",
         short_names: &["po"],
         namespaced: true,
-        verbs: WRITABLE,
+        verbs: ALL_VERBS,
         subresources: &[
             Subresource { name: "attach", kind: "PodAttachOptions", verbs: &["create", "get"] },
             Subresource { name: "ephemeralcontainers", kind: "Pod", verbs: &["get", "patch", "update"] },
@@ -157,7 +157,7 @@ pub static KINDS: [Row; 8] = [
         singular: "event",
         short_names: &["ev"],
         namespaced: true,
-        verbs: READABLE,
+        verbs: READ_VERBS,
         subresources: &[],
         fields: &[
             "metadata.name",
@@ -188,7 +188,7 @@ pub static KINDS: [Row; 8] = [
         singular: "namespace",
         short_names: &["ns"],
         namespaced: false,
-        verbs: READABLE,
+        verbs: READ_VERBS,
         subresources: &[],
         fields: &["metadata.name", "status.phase"],
         columns: namespace::COLUMNS,
@@ -206,7 +206,7 @@ pub static KINDS: [Row; 8] = [
         singular: "node",
         short_names: &["no"],
         namespaced: false,
-        verbs: READABLE,
+        verbs: READ_VERBS,
         subresources: &[],
         fields: &["metadata.name"],
         columns: node::COLUMNS,
@@ -224,7 +224,7 @@ pub static KINDS: [Row; 8] = [
         singular: "configmap",
         short_names: &["cm"],
         namespaced: true,
-        verbs: WRITABLE,
+        verbs: ALL_VERBS,
         subresources: &[],
         fields: &["metadata.name", "metadata.namespace"],
         columns: config_map::COLUMNS,
@@ -245,7 +245,7 @@ pub static KINDS: [Row; 8] = [
         singular: "secret",
         short_names: &[],
         namespaced: true,
-        verbs: WRITABLE,
+        verbs: ALL_VERBS,
         subresources: &[],
         fields: &["metadata.name", "metadata.namespace", "type"],
         columns: secret::COLUMNS,
@@ -282,7 +282,7 @@ pub static KINDS: [Row; 8] = [
         singular: "priorityclass",
         short_names: &["pc"],
         namespaced: false,
-        verbs: WRITABLE,
+        verbs: ALL_VERBS,
         subresources: &[],
         fields: &["metadata.name"],
         columns: priority_class::COLUMNS,
@@ -294,8 +294,8 @@ pub static KINDS: [Row; 8] = [
     },
 ];
 
-const READABLE: &[&str] = &["get", "list", "watch"];
-const WRITABLE: &[&str] =
+const READ_VERBS: &[&str] = &["get", "list", "watch"];
+const ALL_VERBS: &[&str] =
     &["create", "delete", "deletecollection", "get", "list", "patch", "update", "watch"];
 
 fn no_conditions(_: &Value) -> Value {

@@ -137,7 +137,7 @@ pub fn contents(
     let definitions = &mut contents.definitions;
     for mut document in documents {
         let value = document.value.take();
-        let place = |error: ManifestError, at: &str| error.placed(&text, &document, at);
+        let place = |error: ManifestError, at: &str| error.with_place(&text, &document, at);
         let mut repeated = duplicates(&document.duplicates, validation).map_err(|error| place(error, ""))?;
         for found in kind::objects(value).map_err(|message| place(ManifestError::of_kind(message), ""))? {
             if found.kind != Kind::Pod {
@@ -211,7 +211,7 @@ pub fn written(
                 document: number,
                 warnings: std::mem::take(&mut repeated),
             })),
-            Err(error) => refused.push(error.placed(&text, &document, "")),
+            Err(error) => refused.push(error.with_place(&text, &document, "")),
         }
     }
     if objects.is_empty() && refused.is_empty() {
@@ -222,7 +222,7 @@ pub fn written(
 
 /// Takes one Pod from the API. The caller has set `metadata.uid`.
 pub fn admit(object: Value, validation: Validation, node: &str) -> Result<Manifest, ManifestError> {
-    read_pod(one(object)?, validation, node, Origin::Api)
+    read_pod(single_pod(object)?, validation, node, Origin::Api)
 }
 
 /// Takes one object from the API that is no Pod. The caller has set `metadata.uid`.
@@ -232,7 +232,7 @@ pub fn admit_definition(
     validation: Validation,
     node: &str,
 ) -> Result<Definition, ManifestError> {
-    definition(only(object, kind)?, kind, validation, node, None)
+    definition(single_of_kind(object, kind)?, kind, validation, node, None)
 }
 
 fn definition(
@@ -252,11 +252,11 @@ fn definition(
     read(object, validation, node, file).map_err(|error| ManifestError { kind, ..error })
 }
 
-fn one(object: Value) -> Result<Value, ManifestError> {
-    only(object, Kind::Pod)
+fn single_pod(object: Value) -> Result<Value, ManifestError> {
+    single_of_kind(object, Kind::Pod)
 }
 
-fn only(object: Value, kind: Kind) -> Result<Value, ManifestError> {
+fn single_of_kind(object: Value, kind: Kind) -> Result<Value, ManifestError> {
     let found = single(object)?;
     if found.kind == kind {
         return Ok(found.object);
@@ -277,12 +277,12 @@ fn single(object: Value) -> Result<kind::Found, ManifestError> {
 /// # Errors
 /// It is wrong. Whether it may take that place is for [`update::compare`].
 pub fn admit_update(object: Value, validation: Validation, node: &str) -> Result<Manifest, ManifestError> {
-    read_pod(one(object)?, validation, node, Origin::Before)
+    read_pod(single_pod(object)?, validation, node, Origin::Before)
 }
 
 /// Takes once more what was admitted before, with the ephemeral containers that it has been given since.
 pub fn admit_again(object: Value, node: &str) -> Result<Manifest, ManifestError> {
-    read_pod(one(object)?, Validation::Ignore, node, Origin::Before)
+    read_pod(single_pod(object)?, Validation::Ignore, node, Origin::Before)
 }
 
 /// Takes a Pod that was admitted before as one that has the ephemeral containers `wanted`. Those
@@ -467,7 +467,7 @@ fn read_pod(
         return Err(invalid(findings.errors));
     }
 
-    own(&mut object, node, file);
+    set_server_fields(&mut object, node, file);
     let unsupported = unsupported::check(&object);
     warnings.extend(unsupported.warnings.texts(String::clone));
     defaults::apply(&mut object);
@@ -476,7 +476,7 @@ fn read_pod(
         Origin::File(_) | Origin::Api => validate::no_ephemeral(&object, &mut errors),
         Origin::Before => {}
     }
-    placed(&object, node, &mut errors);
+    check_node(&object, node, &mut errors);
     let (rejected, more) = unsupported.rejected.into_parts();
     for error in rejected {
         // A value that is wrong in itself needs no second reason.
@@ -506,8 +506,8 @@ pub fn new_warnings(mut warnings: Vec<String>, before: &Value) -> Vec<String> {
     warnings
 }
 
-/// What a client may have read from a server, and must not say to one.
-const SERVERS_OWN: [&str; 7] = [
+/// Metadata fields that only a server sets. Clients send them back, and files must not have them.
+const SERVER_FIELDS: [&str; 7] = [
     "creationTimestamp",
     "deletionGracePeriodSeconds",
     "deletionTimestamp",
@@ -517,10 +517,9 @@ const SERVERS_OWN: [&str; 7] = [
     "selfLink",
 ];
 
-/// Gives the object what only the one who takes it can give: uid, namespace, name;
-/// and takes from it what others must not say: the status, and from files all that
-/// `get -o yaml` shows and is the server's.
-fn own(object: &mut Value, node: &str, file: Option<&str>) {
+/// Sets the fields that the server sets (UID, namespace, generated name), and removes the status. From a file
+/// it also removes all fields of [`SERVER_FIELDS`], which the output of `get -o yaml` contains.
+fn set_server_fields(object: &mut Value, node: &str, file: Option<&str>) {
     let Some(map) = object.as_object_mut() else { return };
     map.remove("status");
     map.entry("spec").or_insert_with(|| json!({}));
@@ -532,7 +531,7 @@ fn own(object: &mut Value, node: &str, file: Option<&str>) {
         // Of a pod that has its identity of its own, as those that the agent itself writes down,
         // it counts the changes in place.
         generation = meta.get("generation").filter(|_| is_set("uid")).cloned();
-        meta.retain(|field, _| !SERVERS_OWN.contains(&field.as_str()));
+        meta.retain(|field, _| !SERVER_FIELDS.contains(&field.as_str()));
     }
     let uid = file.map(|file| identity::uid(object, node, file));
     let Some(meta) = object["metadata"].as_object_mut() else { return };
@@ -558,8 +557,8 @@ fn own(object: &mut Value, node: &str, file: Option<&str>) {
     }
 }
 
-/// A pod that asks for another node must not run on this one.
-fn placed(object: &Value, node: &str, errors: &mut Errors) {
+/// Rejects a pod that names another node, and an object from the API without a UID.
+fn check_node(object: &Value, node: &str, errors: &mut Errors) {
     let asked = object["spec"]["nodeName"].as_str().unwrap_or_default();
     if !asked.is_empty() && asked != node {
         let path = field::Path::root("spec");

@@ -21,7 +21,7 @@ use nodlet_kube::manifest::{self, Applied, Classes, Definition, Manifest, Priori
 
 /// Bytes that presets may add to the object of a pod: what is added is kept for each pod and each of its
 /// containers, and a preset is written once for all of them.
-const ROOM: usize = 64 * 1024;
+const MAX_PRESET_BYTES: usize = 64 * 1024;
 
 /// The reason of the event about presets which contradict a pod, or each other.
 const CONFLICT: &str = "PodPresetConflict";
@@ -113,7 +113,9 @@ pub fn admit(base: Base, new: &Rc<Wanted>, policy: &Policy) -> Result<Admitted, 
             return Ok(match manifest::admit_again(object, &policy.node) {
                 Ok(manifest) => Admitted { wanted: Rc::new(new.changed(manifest)), problem: None },
                 // What they refer to is no longer there, so this is another pod than they were given to.
-                Err(error) => lost(new.clone(), format!("{error}; it is without ephemeral containers")),
+                Err(error) => {
+                    without_presets(new.clone(), format!("{error}; it is without ephemeral containers"))
+                }
             });
         }
     };
@@ -136,11 +138,11 @@ pub fn admit(base: Base, new: &Rc<Wanted>, policy: &Policy) -> Result<Admitted, 
             let event = Event { warning: true, reason: CONFLICT, message: message.into(), container: None };
             Admitted { wanted: plain, problem: Some(Problem::Conflict(event)) }
         }
-        Err(error) => lost(plain, format!("{error}; it goes on without")),
+        Err(error) => without_presets(plain, format!("{error}; it goes on without")),
     })
 }
 
-fn lost(wanted: Rc<Wanted>, why: String) -> Admitted {
+fn without_presets(wanted: Rc<Wanted>, why: String) -> Admitted {
     let message = format!("{}/{}: {why}", wanted.pod.namespace, wanted.pod.name);
     Admitted { wanted, problem: Some(Problem::Lost(message)) }
 }
@@ -152,8 +154,8 @@ fn inject(wanted: &Wanted, presets: &[Applied], node: &str) -> Result<Manifest, 
     let manifest = manifest::admit_again(object, node).map_err(|error| error.to_string())?;
     let kept: usize = presets.iter().map(|preset| preset.spec.to_string().len()).sum();
     let added = manifest.object.to_string().len().saturating_sub(wanted.object.get().len());
-    if added.max(kept) > ROOM {
-        return Err(format!("they add more than {} KiB to it", ROOM / 1024));
+    if added.max(kept) > MAX_PRESET_BYTES {
+        return Err(format!("they add more than {} KiB to it", MAX_PRESET_BYTES / 1024));
     }
     Ok(manifest)
 }

@@ -6,7 +6,7 @@ use std::rc::Rc;
 
 use serde_json::{Value, json};
 
-use super::request::{How, how, refused, same};
+use super::request::{RequestOptions, refused, same};
 use super::{
     Accepted, Applied, Change, Decision, DefinitionsByName, Preconditions, Refusal, Registry, Status, Write,
     Written, preconditions,
@@ -42,9 +42,19 @@ impl Registry {
     ///
     /// # Errors
     /// It is wrong, or may not be there.
-    pub fn apply_definition(&mut self, kind: Kind, object: Value, asked: How) -> Result<Decision, Status> {
-        let definition = manifest::admit_definition(object, kind, how(asked.validation), &self.node)
-            .map_err(|error| refused(&error))?;
+    pub fn apply_definition(
+        &mut self,
+        kind: Kind,
+        object: Value,
+        asked: RequestOptions,
+    ) -> Result<Decision, Status> {
+        let definition = manifest::admit_definition(
+            object,
+            kind,
+            super::request::validation(asked.validation),
+            &self.node,
+        )
+        .map_err(|error| refused(&error))?;
         let name = definition.key();
         let published = self.published_definition(&name);
         let applied = self.outcome_of(&definition, published.as_ref(), asked.new)?;

@@ -71,11 +71,11 @@ impl Registry {
 
     /// Whether the file of a pod that was found is there and wrong: then the pod stays what it is.
     pub fn is_unread(&self, found: &Wanted) -> bool {
-        self.sources.is_refused(&found.source) || self.would_lack_class(found)
+        self.sources.is_refused(&found.source) || self.lacks_class(found)
     }
 
     /// Whether what the file of a pod that was found says now is refused for its priority.
-    fn would_lack_class(&self, found: &Wanted) -> bool {
+    fn lacks_class(&self, found: &Wanted) -> bool {
         let name = (found.pod.namespace.clone(), found.pod.name.clone());
         let (wanted, _) = self.sources.wanted();
         let new = wanted.get(&name).filter(|new| new.source == found.source);

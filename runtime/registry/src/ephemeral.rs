@@ -6,13 +6,13 @@ use std::rc::Rc;
 use serde_json::Value;
 
 use super::pods::Present;
-use super::request::{how, refused};
+use super::request::refused;
 use super::{Applied, Change, FieldValidation, Registry, Status, Wanted, preconditions};
 use nodlet_kube::manifest;
 
 /// Bytes of the ephemeral containers of all pods together, as JSON: some hundreds of them.
 /// Nothing of them goes before their pod does.
-const ROOM: usize = 512 * 1024;
+const MAX_EPHEMERAL_BYTES: usize = 512 * 1024;
 
 impl Registry {
     /// Decides on a change of the ephemeral containers of a pod: the pod with them. `all` are the pods
@@ -47,12 +47,13 @@ impl Registry {
         let added = list.len().saturating_sub(old.pod.spec.ephemeral_containers.len());
         object["metadata"]["generation"] = (old.pod.generation + added as u64).into();
         object["spec"]["nodeName"] = self.node.as_str().into();
-        let mut manifest = manifest::admit_ephemeral(object, list, how(validation), &self.node)
-            .map_err(|error| refused(&error))?;
+        let mut manifest =
+            manifest::admit_ephemeral(object, list, super::request::validation(validation), &self.node)
+                .map_err(|error| refused(&error))?;
         manifest.warnings = manifest::new_warnings(manifest.warnings, &before);
         let wanted = old.changed(manifest);
         let used: usize = all.iter().map(|pod| bytes_of(pod)).sum();
-        if (used + bytes_of(&wanted)).saturating_sub(bytes_of(old)) > ROOM {
+        if (used + bytes_of(&wanted)).saturating_sub(bytes_of(old)) > MAX_EPHEMERAL_BYTES {
             let why = "the ephemeral containers of all pods together take more room than there is: delete a pod \
                        that has some";
             return Err(Status::forbidden(format!("pods \"{name}\" is forbidden: {why}")));

@@ -51,7 +51,7 @@ pub use ephemeral::{list_of as ephemeral_of, with_list as with_ephemeral, withou
 pub use patch::PatchKind;
 pub use pods::{Deletion, Known, Present, Updating};
 pub use published::Seen;
-pub use request::{How, Identity};
+pub use request::{Identity, RequestOptions};
 pub use sources::{DefinitionsByName, MAX_BYTES, MAX_FILES, Size, Sources};
 pub use status::Status;
 pub use wanted::{PodName, Wanted, WantedByName};

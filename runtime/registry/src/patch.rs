@@ -11,7 +11,7 @@ use nodlet_kube::manifest::VALUES;
 use nodlet_kube::schema::{self, Field, Type};
 
 /// Operations of one JSON patch. After each, the object is no more than a request may hold.
-const OPERATIONS: usize = 64;
+const MAX_OPERATIONS: usize = 64;
 
 /// Levels of objects and lists in each other: as many as are read of a request. Whatever takes a
 /// value in hand goes down once for each, and the stack is small.
@@ -235,8 +235,8 @@ fn reorder(list: &mut [Value], order: &[Value], key: &str) {
 
 /// RFC 6902.
 fn operate(object: &mut Value, operations: &[Value]) -> Result<(), Status> {
-    if operations.len() > OPERATIONS {
-        return Err(Status::too_large(format!("{OPERATIONS} operations in a JSON patch")));
+    if operations.len() > MAX_OPERATIONS {
+        return Err(Status::too_large(format!("{MAX_OPERATIONS} operations in a JSON patch")));
     }
     for operation in operations {
         let text = |field: &str| operation[field].as_str();

@@ -9,7 +9,7 @@ use serde_json::Value;
 use super::admission::as_update_of;
 use super::difference::forbidden;
 use super::preconditions::{self, MODIFIED};
-use super::request::{How, how, refused, same, strip};
+use super::request::{RequestOptions, refused, same, strip};
 use super::{
     Accepted, Applied, Change, Decision, FieldValidation, Part, PodName, Preconditions, Registry, Status,
     Wanted, Write, Written, ephemeral,
@@ -82,12 +82,17 @@ impl Registry {
     ///
     /// # Errors
     /// It is wrong, or may not be there.
-    pub fn apply(&mut self, mut object: Value, asked: How, known: &Known) -> Result<Decision, Status> {
+    pub fn apply(
+        &mut self,
+        mut object: Value,
+        asked: RequestOptions,
+        known: &Known,
+    ) -> Result<Decision, Status> {
         if let Some(published) = &known.published {
             remove_known_fields(published, &mut object);
         }
-        let manifest =
-            manifest::admit(object, how(asked.validation), &self.node).map_err(|error| refused(&error))?;
+        let manifest = manifest::admit(object, super::request::validation(asked.validation), &self.node)
+            .map_err(|error| refused(&error))?;
         let (mut manifest, applied) = self.outcome_of_pod(manifest, asked.new, known)?;
         manifest.warnings.extend(self.overridden(&manifest.pod));
         if applied != Applied::Unchanged {
@@ -108,7 +113,7 @@ impl Registry {
             let Manifest { pod, object, warnings } = manifest;
             return Ok(Decision::Reply(Accepted { object, applied, warnings }, Some(pod)));
         }
-        self.keep(manifest, applied)
+        self.reserve_pod(manifest, applied)
     }
 
     /// What it does to apply a pod, and the pod with the identity that it has then.
@@ -152,8 +157,8 @@ impl Registry {
         }
     }
 
-    /// Takes room for an applied pod.
-    fn keep(&mut self, manifest: Manifest, applied: Applied) -> Result<Decision, Status> {
+    /// Reserves quota for an applied pod.
+    fn reserve_pod(&mut self, manifest: Manifest, applied: Applied) -> Result<Decision, Status> {
         let Manifest { pod, object, warnings } = manifest;
         let path = self.applied_path(&pod.namespace, &pod.name);
         let text = self.reserve(&path, ("pods", &pod.name), &object)?;
@@ -239,7 +244,8 @@ impl Registry {
             metadata.insert("uid".into(), (*uid.0).into());
         }
         let mut manifest =
-            manifest::admit_update(changed, how(validation), &self.node).map_err(|error| refused(&error))?;
+            manifest::admit_update(changed, super::request::validation(validation), &self.node)
+                .map_err(|error| refused(&error))?;
         let mut old: Value = serde_json::from_str(desired.object.get()).map_err(Status::internal)?;
         if changes_ephemeral && !known.is_empty() {
             old["spec"]["ephemeralContainers"] = known.into();
@@ -255,7 +261,7 @@ impl Registry {
             Update::InPlace { .. } => {
                 let manifest = as_update_of(&desired, true, manifest)?;
                 if !dry_run {
-                    return self.keep(manifest, Applied::Configured);
+                    return self.reserve_pod(manifest, Applied::Configured);
                 }
                 let Manifest { pod, object, warnings } = manifest;
                 let accepted = Accepted { object, applied: Applied::Configured, warnings };

@@ -33,14 +33,14 @@ impl Identity {
     }
 }
 
-/// How a request is taken.
+/// The options of a request.
 #[derive(Clone, Copy, Debug)]
-pub struct How {
+pub struct RequestOptions {
     /// What to do with fields that are unknown or given twice.
     pub validation: FieldValidation,
-    /// Only say what would happen.
+    /// Whether to change nothing, and only return the outcome.
     pub dry_run: bool,
-    /// The object must not be there yet.
+    /// Whether the object must not exist yet.
     pub new: bool,
 }
 
@@ -105,8 +105,8 @@ fn strip_config(metadata: &mut Map<String, Value>) {
     }
 }
 
-/// How strictly a manifest is taken.
-pub(super) fn how(validation: FieldValidation) -> Validation {
+/// The validation of a manifest.
+pub(super) fn validation(validation: FieldValidation) -> Validation {
     match validation {
         FieldValidation::Strict => Validation::Strict,
         FieldValidation::Warn => Validation::Warn,

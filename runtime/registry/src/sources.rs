@@ -159,7 +159,7 @@ impl Sources {
         let file = source.file_mut(name);
         let pod =
             file.wanted.first().map(|wanted| (wanted.pod.namespace.to_string(), wanted.pod.name.to_string()));
-        let refusal = Refusal { source: path, pod, message: shortened(message) };
+        let refusal = Refusal { source: path, pod, message: shorten(message) };
         if file.refusal.as_ref() == Some(&refusal) {
             return None;
         }
@@ -182,9 +182,9 @@ impl Sources {
         }
     }
 
-    /// A source can be read again, or not for the reason `message`: its objects stay as they are.
-    /// `None` if that was the reason before.
-    pub fn set_unread(&mut self, source: usize, message: Option<String>) -> Option<&Refusal> {
+    /// Records that a source cannot be read because of `message`, or can be read again. Its objects stay as they
+    /// are. Returns `None` if the state has not changed.
+    pub fn set_unreadable(&mut self, source: usize, message: Option<String>) -> Option<&Refusal> {
         let Source { path, unread, .. } = &mut self.list[source];
         let refusal = message.map(|message| Refusal { source: path.clone(), pod: None, message });
         if *unread == refusal {
@@ -401,7 +401,7 @@ fn no_room() -> String {
 }
 
 /// At most [`MESSAGE`] bytes of it.
-pub(super) fn shortened(mut message: String) -> String {
+pub(super) fn shorten(mut message: String) -> String {
     if message.len() > MESSAGE {
         message.truncate(message.floor_char_boundary(MESSAGE));
         message.push('…');

@@ -26,9 +26,10 @@ pub(super) const NODE: &str = "board";
 const NOW: &str = "2026-01-01T00:00:00Z";
 
 /// Creates an object, whatever is wrong with its fields being an error.
-pub(super) const CREATE: How = How { validation: FieldValidation::Strict, dry_run: false, new: true };
+pub(super) const CREATE: RequestOptions =
+    RequestOptions { validation: FieldValidation::Strict, dry_run: false, new: true };
 /// Applies an object.
-pub(super) const APPLY: How = How { new: false, ..CREATE };
+pub(super) const APPLY: RequestOptions = RequestOptions { new: false, ..CREATE };
 
 /// The registry, and what the core and the file system would have.
 pub(super) struct World {
@@ -152,7 +153,7 @@ impl World {
     }
 
     /// What a client is answered that sends an object whole.
-    pub(super) fn apply(&mut self, mut object: Value, asked: How) -> Result<Accepted, Status> {
+    pub(super) fn apply(&mut self, mut object: Value, asked: RequestOptions) -> Result<Accepted, Status> {
         self.serial += 1;
         let identity = Identity::new([self.serial; 16], [0, 1, 2, 3, 4], NOW.to_owned());
         let kind = object["kind"].as_str().and_then(Kind::named).unwrap_or(Kind::Pod);

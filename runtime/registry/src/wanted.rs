@@ -7,7 +7,7 @@ use std::rc::Rc;
 use serde_json::Value;
 use serde_json::value::{RawValue, to_raw_value};
 
-use super::sources::shortened;
+use super::sources::shorten;
 use nodlet_core::spec::Pod;
 use nodlet_kube::manifest::{self, Applied, Manifest, Priority};
 
@@ -45,7 +45,7 @@ impl Wanted {
         Wanted {
             pod: manifest.pod,
             object: to_raw_value(&manifest.object).expect("JSON renders as JSON").into(),
-            warnings: manifest.warnings.into_iter().take(WARNINGS).map(shortened).collect(),
+            warnings: manifest.warnings.into_iter().take(WARNINGS).map(shorten).collect(),
             source: source.to_owned(),
             presets: Rc::new([]),
             priority: None,

@@ -12,8 +12,8 @@ use nodlet_core::pod::PodState;
 use nodlet_host::launch::ExecConfig;
 use nodlet_kube::kinds::Kind;
 use nodlet_registry::{
-    Decision, DefinitionName, Deletion, How, Identity, Known, PodName, Present, Registry, Updating, Write,
-    Written,
+    Decision, DefinitionName, Deletion, Identity, Known, PodName, Present, Registry, RequestOptions,
+    Updating, Write, Written,
 };
 
 use super::ephemeral::Asked;
@@ -25,10 +25,10 @@ impl Engine {
     pub(super) fn answer(&mut self, request: Request) {
         match request {
             Request::Create { object, validation, dry_run, reply } => {
-                self.apply(object, How { validation, dry_run, new: true }, reply);
+                self.apply(object, RequestOptions { validation, dry_run, new: true }, reply);
             }
             Request::Apply { object, validation, dry_run, reply } => {
-                self.apply(object, How { validation, dry_run, new: false }, reply);
+                self.apply(object, RequestOptions { validation, dry_run, new: false }, reply);
             }
             Request::Update { resource, namespace, name, change, part, validation, dry_run, reply } => {
                 let Some(kind) = definition(resource) else {
@@ -37,7 +37,9 @@ impl Engine {
                 };
                 let name = (kind, (*namespace).into(), (*name).into());
                 match self.registry.change_definition(&name, change) {
-                    Ok(changed) => self.apply(changed, How { validation, dry_run, new: false }, reply),
+                    Ok(changed) => {
+                        self.apply(changed, RequestOptions { validation, dry_run, new: false }, reply)
+                    }
                     Err(status) => drop(reply.try_send(Err(status))),
                 }
             }
@@ -95,7 +97,7 @@ impl Engine {
     }
 
     /// Takes an object that a client sends whole.
-    fn apply(&mut self, mut object: Value, asked: How, reply: Reply<Accepted>) {
+    fn apply(&mut self, mut object: Value, asked: RequestOptions, reply: Reply<Accepted>) {
         // What says that it is of no kind at all is refused as a pod.
         let kind = object["kind"].as_str().and_then(Kind::named).unwrap_or(Kind::Pod);
         let prepared = self

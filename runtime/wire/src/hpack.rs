@@ -152,11 +152,11 @@ const BITS: [u8; 257] = [
     30,
 ];
 
-const LONGEST: usize = 30;
+const MAX_CODE_BITS: usize = 30;
 
 /// How many codes of each length there are.
-const CODES: [u32; LONGEST + 1] = {
-    let mut codes = [0; LONGEST + 1];
+const CODES: [u32; MAX_CODE_BITS + 1] = {
+    let mut codes = [0; MAX_CODE_BITS + 1];
     let mut symbol = 0;
     while symbol < BITS.len() {
         codes[BITS[symbol] as usize] += 1;
@@ -170,7 +170,7 @@ const BY_CODE: [u16; 257] = {
     let mut sorted = [0; 257];
     let mut at = 0;
     let mut length = 0;
-    while length <= LONGEST {
+    while length <= MAX_CODE_BITS {
         let mut symbol = 0;
         while symbol < BITS.len() {
             if BITS[symbol] as usize == length {
@@ -200,7 +200,7 @@ fn decode_huffman(coded: &[u8]) -> Result<Vec<u8>, HpackError> {
             let symbol = BY_CODE[(before + nth) as usize];
             text.push(u8::try_from(symbol).map_err(|_| HpackError::Malformed)?);
             (code, length, first, before, only_ones) = (0, 0, 0, 0, true);
-        } else if length == LONGEST {
+        } else if length == MAX_CODE_BITS {
             return Err(HpackError::Malformed);
         }
     }
@@ -266,8 +266,8 @@ mod tests {
     #[test]
     fn every_byte_has_a_code_of_its_own() {
         // The codes fill the tree: what is missing of the whole would be a code that nobody has.
-        let filled: u64 = BITS.iter().map(|bits| 1_u64 << (LONGEST - usize::from(*bits))).sum();
-        assert_eq!(filled, 1 << LONGEST);
+        let filled: u64 = BITS.iter().map(|bits| 1_u64 << (MAX_CODE_BITS - usize::from(*bits))).sum();
+        assert_eq!(filled, 1 << MAX_CODE_BITS);
         let mut symbols = BY_CODE.to_vec();
         symbols.sort_unstable();
         assert!(symbols.into_iter().eq(0..257));

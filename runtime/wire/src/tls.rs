@@ -8,7 +8,7 @@
 //! of its own. Nothing here waits for anything but the connection, and a server is
 //! bounded in what it can make it keep: a record, and a handshake message of 64 KiB;
 //! and in what it can make it do: each read lets others go first, and of what brings
-//! no data only so much is taken ([`USELESS`]).
+//! no data only so much is taken ([`MAX_IDLE_BYTES`]).
 
 mod aead;
 mod exchange;
@@ -39,15 +39,15 @@ use smol::io::{AsyncReadExt, AsyncWriteExt};
 use aead::Aead;
 
 /// What is read from a socket at once.
-const CHUNK: usize = 4096;
+const CHUNK_BYTES: usize = 4096;
 
 /// Bytes of a record's head.
-const HEAD: usize = 5;
+const HEADER_BYTES: usize = 5;
 
-/// Bytes that a server may say without a byte of data among them: the longest handshake, and
-/// tickets. More of them follow with the data: a byte of it may come in a record of its own.
-const USELESS: usize = 128 * 1024;
-const USELESS_A_BYTE: usize = 32;
+/// Upper bound of the bytes that a server may send before the first byte of data: the longest handshake, and
+/// tickets. Each byte of data allows [`IDLE_BYTES_PER_DATA_BYTE`] more, since it may come in its own record.
+const MAX_IDLE_BYTES: usize = 128 * 1024;
+const IDLE_BYTES_PER_DATA_BYTE: usize = 32;
 
 /// Why there is no connection, or no longer one.
 #[derive(Debug)]
@@ -57,7 +57,7 @@ pub enum TlsError {
     /// The server hung up before it was its turn to.
     Ended,
     /// What the server says is no TLS; these are the first bytes of it.
-    NoTls([u8; HEAD]),
+    NoTls([u8; HEADER_BYTES]),
     /// The server says more and more that is no data.
     Useless,
     /// The server, or what it says, is refused, or it refuses us.
@@ -72,8 +72,8 @@ pub struct Client {
     received: Vec<u8>,
     /// The socket is at its end.
     ended: bool,
-    /// How much more is read that may be of no use.
-    patience: usize,
+    /// How many more bytes without data may be read.
+    idle_budget: usize,
 }
 
 impl Client {
@@ -84,7 +84,8 @@ impl Client {
         // What is no name is told to nobody, like an address.
         let name = ServerName::try_from(host).unwrap_or(ServerName::from(std::net::Ipv4Addr::UNSPECIFIED));
         let connection = ClientConnection::new(unverifying()?, name).map_err(TlsError::Failed)?;
-        let mut client = Client { stream, connection, received: Vec::new(), ended: false, patience: USELESS };
+        let mut client =
+            Client { stream, connection, received: Vec::new(), ended: false, idle_budget: MAX_IDLE_BYTES };
         client.first_record().await?;
         while client.connection.is_handshaking() {
             client.receive().await?;
@@ -101,11 +102,11 @@ impl Client {
     /// Sees whether it is TLS at all before anything is made of it.
     async fn first_record(&mut self) -> Result<(), TlsError> {
         self.flush().await?;
-        while self.received.len() < HEAD {
+        while self.received.len() < HEADER_BYTES {
             self.fill().await?;
         }
-        let mut head = [0; HEAD];
-        head.copy_from_slice(&self.received[..HEAD]);
+        let mut head = [0; HEADER_BYTES];
+        head.copy_from_slice(&self.received[..HEADER_BYTES]);
         // As Go's client judges: a handshake or an alert, of a version that could be one.
         match head {
             [21 | 22, (..0x10), ..] => Ok(()),
@@ -118,7 +119,7 @@ impl Client {
         loop {
             match self.connection.reader().read(buffer) {
                 Ok(count) => {
-                    self.patience += count * USELESS_A_BYTE;
+                    self.idle_budget += count * IDLE_BYTES_PER_DATA_BYTE;
                     return Ok(count);
                 }
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => self.receive().await?,
@@ -158,11 +159,11 @@ impl Client {
         if self.ended {
             return Err(TlsError::Ended);
         }
-        let mut chunk = [0; CHUNK];
+        let mut chunk = [0; CHUNK_BYTES];
         // A socket that always has something would never be waited for, nor the time of who asks be over.
         smol::future::yield_now().await;
         let count = self.stream.read(&mut chunk).await.map_err(TlsError::Io)?;
-        self.patience = self.patience.checked_sub(count).ok_or(TlsError::Useless)?;
+        self.idle_budget = self.idle_budget.checked_sub(count).ok_or(TlsError::Useless)?;
         self.received.extend_from_slice(&chunk[..count]);
         match count {
             0 => {

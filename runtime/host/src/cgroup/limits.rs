@@ -75,7 +75,7 @@ impl ContainerLimits {
             milli(&resources.cpu_request).or(milli(&resources.cpu_limit)).unwrap_or(0)
         });
         whole.cpu_shares = shares(requested);
-        whole.cpu_quota_us = if_all_have(pod, |resources| milli(&resources.cpu_limit)).map(quota);
+        whole.cpu_quota_us = limit_of_all(pod, |resources| milli(&resources.cpu_limit)).map(quota);
         whole.memory = memory_of(pod);
         whole
     }
@@ -86,11 +86,11 @@ pub(crate) fn memory_of(pod: &Pod) -> Option<u64> {
     let limit = |resources: &ResourceRequirements| {
         bytes(&resources.memory_limit).map(|bytes| i64::try_from(bytes).unwrap_or(i64::MAX))
     };
-    if_all_have(pod, limit).and_then(|bytes| u64::try_from(bytes).ok())
+    limit_of_all(pod, limit).and_then(|bytes| u64::try_from(bytes).ok())
 }
 
 /// A limit of the pod as a whole; `None` unless every container has one.
-fn if_all_have(pod: &Pod, limit: impl Fn(&ResourceRequirements) -> Option<i64>) -> Option<i64> {
+fn limit_of_all(pod: &Pod, limit: impl Fn(&ResourceRequirements) -> Option<i64>) -> Option<i64> {
     let is_limited = pod.spec.admitted_containers().all(|container| limit(&container.resources).is_some());
     is_limited.then(|| pod.spec.effective(|resources| limit(resources).unwrap_or(0)))
 }

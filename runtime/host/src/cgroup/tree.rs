@@ -24,10 +24,10 @@ use super::CgroupError;
 use super::limits::keyed;
 
 /// How many names of cgroups are read before these cgroups are removed.
-const AT_ONCE: usize = 256;
+const NAMES_AT_ONCE: usize = 256;
 
 /// How often all processes of a cgroup without `cgroup.kill` are killed. Once is enough for a frozen tree.
-const KILLS: u32 = 16;
+const MAX_KILLS: u32 = 16;
 
 /// The cgroups directly below `directory`.
 pub(super) fn children(directory: &Path) -> Result<Vec<PathBuf>, CgroupError> {
@@ -83,7 +83,7 @@ fn remove_below(root: &Path) -> io::Result<()> {
     };
     let mut way: Vec<CString> = Vec::new();
     loop {
-        let children = children_of(&here, Some(AT_ONCE))?;
+        let children = children_of(&here, Some(NAMES_AT_ONCE))?;
         match children.iter().find(|child| remove_in(&here, child).is_err()) {
             // The cgroup has children, or a process: then removing it fails again after its children are
             // removed.
@@ -211,7 +211,7 @@ pub(super) fn kill_all(root: &Path) -> Result<(), CgroupError> {
 
 /// How many processes are checked for an ended first thread. Others die meanwhile, and a cgroup that is not
 /// empty is killed again.
-const HEADLESS: usize = 1024;
+const MAX_HEADLESS: usize = 1024;
 
 /// How many descriptors of such processes are open at the same time.
 const OPENED_AT_ONCE: usize = 64;
@@ -220,7 +220,7 @@ const OPENED_AT_ONCE: usize = 64;
 /// thread, which no longer accepts signals.
 pub fn kill_headless(root: &Path) {
     let headless: Vec<Pid> =
-        processes(root).into_iter().take(HEADLESS).filter(|pid| is_zombie(*pid)).collect();
+        processes(root).into_iter().take(MAX_HEADLESS).filter(|pid| is_zombie(*pid)).collect();
     for pids in headless.chunks(OPENED_AT_ONCE) {
         let opened: Vec<(Pid, OwnedFd)> =
             pids.iter().filter_map(|pid| Some((*pid, pidfd_open(*pid)?))).collect();
@@ -260,7 +260,7 @@ fn pidfd_open(pid: Pid) -> Option<OwnedFd> {
 /// no process forks meanwhile; SIGKILL also ends a frozen process.
 pub(super) fn kill_each(root: &Path) -> Result<(), CgroupError> {
     let frozen = freeze(root, true).is_ok();
-    let result = (0..KILLS).try_for_each(|_| {
+    let result = (0..MAX_KILLS).try_for_each(|_| {
         for pid in processes(root) {
             match kill(pid, Signal::SIGKILL) {
                 Ok(()) | Err(Errno::ESRCH) => {}

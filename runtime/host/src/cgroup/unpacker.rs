@@ -56,7 +56,7 @@ impl UnpackerCgroup {
                 .and_then(|()| tree::make(&mount.join(&parent)))
                 .and_then(|()| enable(&mount.join(&parent)))
                 .and_then(|()| tree::make(&directory));
-            match made.and_then(|()| hold(&directory)) {
+            match made.and_then(|()| lock(&directory)) {
                 Ok(Some(held)) => {
                     // From here on the cgroup is removed if something fails.
                     let cgroup = UnpackerCgroup { directory: directory.clone(), held: Some(held) };
@@ -81,7 +81,7 @@ impl UnpackerCgroup {
 }
 
 /// Locks the cgroup against removal; `None` if it was removed before.
-fn hold(directory: &Path) -> Result<Option<Flock<File>>, CgroupError> {
+fn lock(directory: &Path) -> Result<Option<Flock<File>>, CgroupError> {
     let failed = |source: io::Error| CgroupError::file("lock", directory)(source);
     let file = File::open(directory).map_err(failed)?;
     let held = Flock::lock(file, FlockArg::LockShared).map_err(|(_, errno)| failed(errno.into()))?;

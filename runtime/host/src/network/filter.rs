@@ -76,22 +76,22 @@ pub fn is_supported(host: &mut Netlink, index: u32) -> bool {
 pub fn attach(host: &mut Netlink, index: u32, address: Ipv4Addr, hardware: [u8; 6]) -> io::Result<bool> {
     let program = match bpf::load(BPF_PROG_TYPE_SCHED_CLS, &program(address, hardware)) {
         // Without CONFIG_BPF_SYSCALL, and where the kernel is locked down.
-        Err(error) if is_lack(&error) => return Ok(false),
+        Err(error) if is_unsupported(&error) => return Ok(false),
         loaded => loaded?,
     };
     match host.add_classifier(index, program.as_fd()) {
-        Err(error) if is_lack(&error) => {}
+        Err(error) if is_unsupported(&error) => {}
         added => return added.map(|()| true),
     }
     match bpf::attach(index, &program, BPF_TCX_INGRESS, 0) {
         // Before Linux 6.6.
-        Err(error) if is_lack(&error) => Ok(false),
+        Err(error) if is_unsupported(&error) => Ok(false),
         attached => attached.map(|()| true),
     }
 }
 
 /// Whether an error means that the kernel was built without a feature, or does not allow it.
-fn is_lack(error: &io::Error) -> bool {
+fn is_unsupported(error: &io::Error) -> bool {
     let kinds = [libc::ENOSYS, libc::EINVAL, libc::EPERM, libc::ENOENT, libc::EOPNOTSUPP];
     error.raw_os_error().is_some_and(|number| kinds.contains(&number))
 }

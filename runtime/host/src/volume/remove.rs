@@ -51,10 +51,10 @@ struct Level {
 /// # Errors
 /// The first failure.
 pub(super) fn tree(path: &Path) -> io::Result<()> {
-    tree_within(path, &mut Tried::default())
+    tree_within(path, &mut RemovalProgress::default())
 }
 
-fn tree_within(path: &Path, tried: &mut Tried) -> io::Result<()> {
+fn tree_within(path: &Path, tried: &mut RemovalProgress) -> io::Result<()> {
     let (Some(parent), Some(name)) = (path.parent(), path.file_name()) else {
         return Err(io::ErrorKind::InvalidInput.into());
     };
@@ -67,26 +67,26 @@ fn tree_within(path: &Path, tried: &mut Tried) -> io::Result<()> {
 }
 
 /// How many files and directories one part of a [`Removal`] removes.
-const PART: usize = 128;
+const ENTRIES_PER_PART: usize = 128;
 
 /// A directory that is removed in parts, since the duration depends on those who filled it. Nothing is open
 /// between two parts.
 pub struct Removal {
     path: PathBuf,
-    tried: Tried,
+    tried: RemovalProgress,
 }
 
 impl Removal {
     /// A removal of `path` and all below it.
     pub fn new(path: PathBuf) -> Removal {
-        Removal { path, tried: Tried::default() }
+        Removal { path, tried: RemovalProgress::default() }
     }
 
     /// Removes a part of the directory; `None` if there may be more. A missing directory counts as removed.
     pub fn part(&mut self) -> Option<io::Result<()>> {
-        (self.tried.entries, self.tried.most) = (0, Some(PART));
+        (self.tried.entries, self.tried.most) = (0, Some(ENTRIES_PER_PART));
         match tree_within(&self.path, &mut self.tried) {
-            Err(_) if self.tried.entries > PART => None,
+            Err(_) if self.tried.entries > ENTRIES_PER_PART => None,
             removed => Some(removed),
         }
     }
@@ -98,12 +98,12 @@ impl Removal {
 /// # Errors
 /// The first failure, or that there were more (`EBUSY`).
 pub(super) fn in_directory(at: &impl AsRawFd, name: &OsStr, most: usize) -> io::Result<()> {
-    Ok(remove(at, name, &mut Tried { most: Some(most), ..Tried::default() })?)
+    Ok(remove(at, name, &mut RemovalProgress { most: Some(most), ..RemovalProgress::default() })?)
 }
 
 /// The progress of a removal.
 #[derive(Default)]
-struct Tried {
+struct RemovalProgress {
     /// How many new names were tried for directories that were moved up.
     moves: u32,
     /// How many entries were removed or entered.
@@ -113,7 +113,7 @@ struct Tried {
 }
 
 /// Removes `name` in `at`, one entry after another, the deepest first.
-fn remove(at: &impl AsRawFd, name: &OsStr, tried: &mut Tried) -> nix::Result<()> {
+fn remove(at: &impl AsRawFd, name: &OsStr, tried: &mut RemovalProgress) -> nix::Result<()> {
     let mut levels: Vec<Level> = Vec::new();
     levels.extend(unlink_or_enter(at, name)?);
     while let Some(level) = levels.last_mut() {
@@ -154,7 +154,7 @@ fn remove(at: &impl AsRawFd, name: &OsStr, tried: &mut Tried) -> nix::Result<()>
 
 /// Moves a directory from the deepest level to the first, where it is found when that is read again. No name
 /// is tried twice: a search for a free one among thousands of moved directories would take hours.
-fn move_up(levels: &[Level], name: &OsStr, tried: &mut Tried) -> nix::Result<()> {
+fn move_up(levels: &[Level], name: &OsStr, tried: &mut RemovalProgress) -> nix::Result<()> {
     let (Some(first), Some(last)) = (levels.first(), levels.last()) else { return Ok(()) };
     while let Some(next) = tried.moves.checked_add(1) {
         let shallow = format!(".deep-{}", tried.moves);
@@ -292,7 +292,7 @@ mod tests {
             std::fs::create_dir_all(doomed.join(format!(".deep-{number}/full"))).expect("made");
         }
         let parent = std::fs::File::open(&scratch).expect("it is there");
-        let mut tried = Tried::default();
+        let mut tried = RemovalProgress::default();
         remove(&parent, OsStr::new("doomed"), &mut tried).expect("removed");
         let tried = tried.moves;
         assert_eq!(std::fs::read_dir(&scratch).expect("read").count(), 0, "something stayed");

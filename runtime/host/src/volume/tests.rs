@@ -143,7 +143,7 @@ fn removing_follows_no_link_and_knows_no_depth() {
 }
 
 /// Makes nested directories below `path`, deeper than a path can express.
-fn dig(path: &Path, levels: usize) {
+fn make_nested(path: &Path, levels: usize) {
     use std::os::fd::AsRawFd;
     let mut at = fs::File::open(path).expect("it is there");
     for _ in 0..levels {
@@ -158,7 +158,7 @@ fn removing_takes_no_more_stack_and_descriptors_however_deep_a_container_went() 
     let scratch = Scratch::new("deep");
     let doomed = scratch.0.join("doomed");
     fs::create_dir(&doomed).expect("made");
-    dig(&doomed, 2_000);
+    make_nested(&doomed, 2_000);
     // The names to which directories are moved may be in use.
     fs::write(doomed.join(".deep-0"), "").expect("written");
     fs::create_dir_all(doomed.join(".deep-1/full")).expect("made");

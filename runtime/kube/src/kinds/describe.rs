@@ -12,7 +12,7 @@ pub(super) use tabs::Tabs;
 /// change the direction of writing are spelled out. Line ends and tabs stay. What kubectl escapes looks as
 /// kubectl has it.
 pub fn escaped(text: &str) -> Cow<'_, str> {
-    if !text.chars().any(steers) {
+    if !text.chars().any(is_control_character) {
         return Cow::Borrowed(text);
     }
     let mut out = String::with_capacity(text.len() + 8);
@@ -20,14 +20,14 @@ pub fn escaped(text: &str) -> Cow<'_, str> {
         match letter {
             '\u{1b}' => out.push_str("^["),
             '\r' => out.push_str("\\r"),
-            letter if steers(letter) => out.extend(letter.escape_unicode()),
+            letter if is_control_character(letter) => out.extend(letter.escape_unicode()),
             letter => out.push(letter),
         }
     }
     Cow::Owned(out)
 }
 
-fn steers(letter: char) -> bool {
+fn is_control_character(letter: char) -> bool {
     let direction =
         matches!(letter, '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}' | '\u{200e}' | '\u{200f}');
     (letter.is_control() && !matches!(letter, '\n' | '\t')) || direction

@@ -78,7 +78,7 @@ fn scalar(text: &str, indent: usize, key: bool, out: &mut String) {
         double_quoted(text, indent, key, out);
     } else if multiline {
         block(text, indent, out);
-    } else if misread(text) {
+    } else if needs_quotes(text) {
         double_quoted(text, indent, key, out);
     } else if plain(text) {
         folded(text, indent, key, out);
@@ -119,7 +119,7 @@ fn column(out: &str) -> usize {
 }
 
 /// Whether an unquoted text would be read as another type than a string.
-fn misread(text: &str) -> bool {
+fn needs_quotes(text: &str) -> bool {
     !matches!(super::yaml::plain(text), Some(Value::String(_))) || base_60(text) || timestamp(text)
 }
 

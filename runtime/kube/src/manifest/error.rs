@@ -57,11 +57,11 @@ pub enum ManifestCause {
 }
 
 /// Upper bound of the lines that a message names; more do not help.
-const LINES: usize = 8;
+const MAX_LINES: usize = 8;
 
 impl ManifestError {
     /// Adds the error's place in the text. `at` is the path of its object.
-    pub(super) fn placed(mut self, text: &Text<'_>, document: &Document, at: &str) -> Self {
+    pub(super) fn with_place(mut self, text: &Text<'_>, document: &Document, at: &str) -> Self {
         self.file = text.name.to_owned();
         let number = || u32::try_from(document.number).unwrap_or(u32::MAX);
         self.document = text.several.then(number);
@@ -71,7 +71,7 @@ impl ManifestError {
                 .cause
                 .paths()
                 .iter()
-                .take(LINES)
+                .take(MAX_LINES)
                 .filter_map(|path| locate::line(text.text, document.number - 1, &format!("{at}{dot}{path}")))
                 .collect();
             self.lines.sort_unstable();

@@ -204,12 +204,12 @@ fn and_more(more: usize) -> Option<String> {
 }
 
 /// The longest path that is reported: keys of maps may be as long as a file.
-const PATH: usize = 1024;
+const MAX_PATH: usize = 1024;
 
-/// Cuts a path to at most [`PATH`] bytes.
+/// Cuts a path to at most [`MAX_PATH`] bytes.
 pub(super) fn cut(mut path: String) -> String {
-    if path.len() > PATH {
-        path.truncate(path.floor_char_boundary(PATH));
+    if path.len() > MAX_PATH {
+        path.truncate(path.floor_char_boundary(MAX_PATH));
         path.push('…');
         path.shrink_to_fit();
     }

@@ -270,7 +270,9 @@ fn read_as_pod(
     let strict = validation == Validation::Strict && !unknown.is_empty();
     let told = |field: &String| format!("unknown field {}", quoted(field));
     let mut manifest = match taken {
-        Err(error) => return Err(as_of_preset(error, unknown.iter().map(told).zip(unknown.clone()), errors)),
+        Err(error) => {
+            return Err(error_of_preset(error, unknown.iter().map(told).zip(unknown.clone()), errors));
+        }
         Ok(_) if strict => {
             let messages = unknown.iter().map(told).collect();
             return Err(ManifestError::new(ManifestCause::Strict { messages, paths: unknown }));
@@ -314,18 +316,18 @@ fn preset(mut stand_in: Manifest, given: &[String], selector: Value) -> Definiti
     }
 }
 
-/// What is said of the stand-in, said of the preset.
-fn as_of_preset(
+/// Converts an error about the stand-in Pod into one about the preset.
+fn error_of_preset(
     error: ManifestError,
     unknown: impl Iterator<Item = (String, String)>,
     own: Errors,
 ) -> ManifestError {
     let cause = match error.cause {
         ManifestCause::Strict { messages, paths } => {
-            let (mut told, mut at): (Vec<String>, Vec<String>) = unknown.unzip();
-            told.extend(messages.iter().map(|message| of_preset(message)));
+            let (mut all, mut at): (Vec<String>, Vec<String>) = unknown.unzip();
+            all.extend(messages.iter().map(|message| of_preset(message)));
             at.extend(paths.iter().map(|path| of_preset(path)));
-            ManifestCause::Strict { messages: told, paths: at }
+            ManifestCause::Strict { messages: all, paths: at }
         }
         ManifestCause::Invalid { name, errors, more } => {
             let (mut all, own_more) = own.into_parts();

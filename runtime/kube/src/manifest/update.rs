@@ -25,7 +25,8 @@ pub enum Update {
 }
 
 /// The error for a status field that only the node may change.
-const OWN: &str = "is what the node says of the pod: only conditions that are not the node's may be set";
+const OWNED_BY_NODE: &str =
+    "is what the node says of the pod: only conditions that are not the node's may be set";
 
 const UPDATABLE: &str = "`spec.containers[*].image`,`spec.initContainers[*].image`,\
     `spec.activeDeadlineSeconds`,`spec.tolerations` (only additions to existing tolerations),\
@@ -330,7 +331,7 @@ pub fn status(old: &Value, new: &Value) -> Result<StatusUpdate, ManifestError> {
     let status = object["status"].as_object().cloned().unwrap_or_default();
     for (field, value) in &status {
         if field != "conditions" && before["status"].get(field) != Some(value) {
-            errors.push(FieldError::forbidden(&path.child(field), OWN));
+            errors.push(FieldError::forbidden(&path.child(field), OWNED_BY_NODE));
         }
     }
     let path = path.child("conditions");
@@ -365,7 +366,7 @@ fn conditions(
         if is_node_owned(kind) {
             own.push(kind);
             if !before.contains(condition) {
-                errors.push(FieldError::forbidden(&path, format!("{} {OWN}", quoted(kind))));
+                errors.push(FieldError::forbidden(&path, format!("{} {OWNED_BY_NODE}", quoted(kind))));
             }
             continue;
         }

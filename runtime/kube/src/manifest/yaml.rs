@@ -17,7 +17,7 @@ use serde_json::{Map, Value};
 
 use super::VALUES;
 use super::field::{First, cut};
-use input::MARKS;
+use input::MAX_MARKS;
 pub(super) use input::Text;
 
 /// Maximum nesting depth of objects and lists. The deepest Pod has 12.
@@ -134,14 +134,14 @@ struct Node {
 impl<'text> Reader<'text> {
     fn next(&mut self) -> Result<(Event<'text>, Span), YamlError> {
         let event = self.parser.next_event();
-        if self.marks.replace(0) > MARKS {
+        if self.marks.replace(0) > MAX_MARKS {
             let line = match &event {
                 Some(Ok((_, span))) => span.end.line(),
                 Some(Err(error)) => error.marker().line(),
                 None => 1,
             };
             let message =
-                format!("more than {MARKS} of []{{}},: in one value: write it in lines, or as JSON");
+                format!("more than {MAX_MARKS} of []{{}},: in one value: write it in lines, or as JSON");
             return Err(YamlError { line, message });
         }
         match event {

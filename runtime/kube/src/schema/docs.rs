@@ -72,7 +72,14 @@ fn section(owner: &Type, out: &mut String) {
     writeln!(out, "\n## {}\n\n| Field | Type | nodlet |\n|---|---|---|", owner.name).unwrap();
     for field in owner.fields {
         let verdict = verdict(owner.name, field.name).unwrap();
-        writeln!(out, "| `{}` | {} | {} |", field.name, type_of(field), said(verdict, field.name)).unwrap();
+        writeln!(
+            out,
+            "| `{}` | {} | {} |",
+            field.name,
+            type_of(field),
+            describe_verdict(verdict, field.name)
+        )
+        .unwrap();
     }
 }
 
@@ -94,7 +101,7 @@ fn type_of(field: &Field) -> String {
     }
 }
 
-fn said(verdict: Verdict, field: &str) -> String {
+fn describe_verdict(verdict: Verdict, field: &str) -> String {
     let values =
         |values: &[&str]| values.iter().map(|value| format!("`{value}`")).collect::<Vec<_>>().join(", ");
     let but_not =

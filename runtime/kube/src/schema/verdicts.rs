@@ -320,7 +320,7 @@ mod tests {
 
     /// Every (type, field) pair that can occur in a running pod: from PodSpec down through the fields on
     /// which nodlet acts.
-    fn reached() -> BTreeSet<(&'static str, &'static str)> {
+    fn reachable_fields() -> BTreeSet<(&'static str, &'static str)> {
         let mut reached = BTreeSet::new();
         let mut open = vec![schema::find("PodSpec").unwrap()];
         while let Some(owner) = open.pop() {
@@ -343,7 +343,7 @@ mod tests {
             .collect();
         let unique: BTreeSet<_> = ruled.iter().copied().collect();
         assert_eq!(unique.len(), ruled.len(), "a field has two verdicts");
-        let reached = reached();
+        let reached = reachable_fields();
         assert_eq!(
             reached.difference(&unique).collect::<Vec<_>>(),
             Vec::<&(&str, &str)>::new(),

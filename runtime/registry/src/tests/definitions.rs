@@ -12,7 +12,7 @@ fn class(name: &str, fields: Value) -> Value {
 fn which_definitions_clients_may_apply() {
     let mut world = World::new();
     world.file("/site/site.yaml", &class("site", json!({})).to_string());
-    let dry = How { dry_run: true, ..CREATE };
+    let dry = RequestOptions { dry_run: true, ..CREATE };
     for (object, how, expected) in [
         (class("high", json!({})), dry, "Created"),
         (class("high", json!({})), CREATE, "Created"),

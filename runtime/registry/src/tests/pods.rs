@@ -10,7 +10,7 @@ fn with(pointer: &str, value: Value) -> Value {
 #[test]
 fn what_clients_apply_is_created_configured_or_unchanged() {
     let mut world = World::new();
-    let dry = |how: How| How { dry_run: true, ..how };
+    let dry = |how: RequestOptions| RequestOptions { dry_run: true, ..how };
     for (object, how, expected, image) in [
         (pod("web", "a:1"), dry(CREATE), "Created", "none"),
         (pod("web", "a:1"), CREATE, "Created", "a:1"),
@@ -330,7 +330,7 @@ fn what_finds_no_room_is_refused_and_changes_nothing() {
     let full = "403 Forbidden: pods \"p16\" is forbidden: no room: all manifests together may hold 1024 objects and have 4 MiB; delete some";
     assert_eq!(answer, full);
     assert_eq!(world.pods.len(), 16);
-    let dry = How { dry_run: true, ..CREATE };
+    let dry = RequestOptions { dry_run: true, ..CREATE };
     assert_eq!(line(world.apply(large("p16", "a:1"), dry)), full);
     // In the place of what is there.
     assert_eq!(line(world.apply(large("p3", "a:2"), APPLY)), "Configured");

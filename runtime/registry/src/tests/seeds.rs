@@ -83,7 +83,7 @@ fn step(random: &mut Random, world: &mut World, size: usize) {
             let dry_run = random.one_in(6);
             let name = object["metadata"]["name"].as_str().expect("it has one").to_owned();
             let owner = world.pods.get(&pod_name(&name)).map(|pod| pod.source.clone());
-            let asked = How { validation: FieldValidation::Strict, dry_run, new: is_new };
+            let asked = RequestOptions { validation: FieldValidation::Strict, dry_run, new: is_new };
             let answer = world.apply(object, asked);
             if let (Ok(accepted), Some(owner)) = (&answer, &owner)
                 && owner.starts_with("/run")

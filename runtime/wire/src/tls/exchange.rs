@@ -14,7 +14,7 @@ pub(super) struct X25519;
 pub(super) struct P256;
 
 /// Keys that are no number of the group are as good as never drawn; this many would be no chance.
-const DRAWS: usize = 8;
+const MAX_DRAWS: usize = 8;
 
 impl SupportedKxGroup for X25519 {
     fn start(&self) -> Result<Box<dyn ActiveKeyExchange>, Error> {
@@ -57,7 +57,7 @@ impl ActiveKeyExchange for OfX25519 {
 
 impl SupportedKxGroup for P256 {
     fn start(&self) -> Result<Box<dyn ActiveKeyExchange>, Error> {
-        for _ in 0..DRAWS {
+        for _ in 0..MAX_DRAWS {
             let mut bytes = Zeroizing::new([0; 32]);
             super::fill(&mut *bytes)?;
             let Ok(secret) = p256::SecretKey::from_slice(&*bytes) else { continue };

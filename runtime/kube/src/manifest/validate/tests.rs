@@ -2,7 +2,7 @@
 //! itself (`ValidatePodCreate` after its own defaults).
 
 use super::pod;
-use crate::manifest::{defaults, documents, own, walk};
+use crate::manifest::{defaults, documents, set_server_fields, walk};
 use crate::schema;
 
 /// Long texts of rules, and the names that stand for them in the tables below.
@@ -536,7 +536,7 @@ pub(super) fn check(text: &str, expected: &[&str]) {
     let mut object = documents(text).unwrap().remove(0).value;
     let findings = walk::check(&mut object, schema::find("Pod").unwrap());
     assert!(findings.unknown.is_empty() && findings.errors.is_empty(), "{text}: {findings:?}");
-    own(&mut object, "board", None);
+    set_server_fields(&mut object, "board", None);
     defaults::apply(&mut object);
     let errors: Vec<String> = pod(&object).iter().map(ToString::to_string).collect();
     let expand =
@@ -604,7 +604,7 @@ fn what_is_too_long_is_said_without_being_printed() {
         "metadata: {{name: p}}\nspec: {{dnsConfig: {{searches: [{searches}]}}, containers: [{{name: c, image: i}}]}}\n"
     );
     let mut object = documents(&text).unwrap().remove(0).value;
-    own(&mut object, "board", None);
+    set_server_fields(&mut object, "board", None);
     defaults::apply(&mut object);
     let errors = pod(&object);
     let (errors, more) = errors.into_parts();

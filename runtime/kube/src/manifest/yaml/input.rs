@@ -1,7 +1,7 @@
 //! The text as input of the YAML parser, with two differences.
 //!
 //! The parser keeps every token of a `[…]` or `{…}` until that is closed, since it may be a key: a hundred
-//! bytes for one byte of text. Therefore the input ends early if there are more than [`MARKS`] of `[]{},:`
+//! bytes for one byte of text. Therefore the input ends early if there are more than [`MAX_MARKS`] of `[]{},:`
 //! between two of the parser's events; the reader detects this by their count.
 //!
 //! The parser rejects `key:<TAB>value`, which YAML allows and Kubernetes accepts: in one place it checks for
@@ -16,7 +16,7 @@ use saphyr_parser::{Input, StrInput};
 
 /// Maximum of `[]{},:` between two events. Half of them suffice for the longest string that the kernel passes
 /// to a program, all of it JSON; the tokens take some 10 MiB.
-pub(super) const MARKS: usize = 50_000;
+pub(super) const MAX_MARKS: usize = 50_000;
 
 /// The input of the parser.
 pub(in crate::manifest) struct Text<'text> {
@@ -34,7 +34,7 @@ impl<'text> Text<'text> {
     fn pass(&mut self) {
         if matches!(self.input.peek(), '[' | ']' | '{' | '}' | ',' | ':') {
             self.marks.set(self.marks.get() + 1);
-            if self.marks.get() > MARKS {
+            if self.marks.get() > MAX_MARKS {
                 self.input = StrInput::new("");
             }
         }
