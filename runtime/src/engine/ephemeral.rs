@@ -11,13 +11,14 @@ use serde_json::Value;
 use crate::api::{Accepted, Applied, Change, FieldValidation, Reply, Status};
 use nodlet_core::facts::{Observation, PodIndex, StartFailure, StartFailureReason};
 use nodlet_core::pod::PodState;
+use nodlet_host::paths::Paths;
 use nodlet_registry::{
     self, Admitted, Base, Problem, Wanted, ephemeral_of, with_ephemeral, without_ephemeral,
 };
 
 use super::run::{self, failure};
 use super::sandbox::Sandbox;
-use super::{Engine, Shell, cleanup, on_tmpfs};
+use super::{Engine, cleanup, on_tmpfs};
 
 /// Requests for one pod that may wait for the one before.
 const WAITING: usize = 64;
@@ -184,7 +185,7 @@ impl Engine {
 
 /// Whether the container in whose processes another one is to look is there.
 pub(super) fn check_target(
-    shell: &Shell,
+    paths: &Paths,
     wanted: &Wanted,
     sandbox: &Sandbox,
     target: &str,
@@ -194,7 +195,7 @@ pub(super) fn check_target(
         return Ok(());
     }
     drop(runs);
-    let facts = shell.paths.run_pod(&wanted.pod.uid.0).join(run::FACTS);
+    let facts = paths.run_pod(&wanted.pod.uid.0).join(run::FACTS);
     let number = |file: &String| -> Option<u32> {
         file.strip_suffix(".json")?.strip_prefix(target)?.strip_prefix('_')?.parse().ok()
     };
@@ -204,7 +205,7 @@ pub(super) fn check_target(
             format!("unable to find target container {target}"),
         )),
         Some(number) => {
-            let id = run::read_facts(shell, wanted, target, number).container_id;
+            let id = run::read_facts(paths, wanted, target, number).container_id;
             Err(failure(
                 StartFailureReason::CreateContainerError,
                 format!(

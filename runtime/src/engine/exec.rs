@@ -21,6 +21,7 @@ use nodlet_host::launch::ExecConfig;
 use nodlet_registry::Wanted;
 
 use super::Shell;
+use super::machine::Machine;
 use super::pods::Pods;
 
 /// Bytes of a probe's output that are kept (kubelet: `maxReadLength`).
@@ -232,7 +233,7 @@ pub(super) async fn probe(
     let Some(probe) = container.probe(kind) else {
         return ProbeResult::Error("there is no such probe".into());
     };
-    let ip = address(shell, pod);
+    let ip = address(&shell.pods, &shell.machine, pod);
     match &probe.action {
         ProbeAction::Exec(command) => {
             let name = container.name.clone();
@@ -254,12 +255,8 @@ pub(super) async fn probe(
 }
 
 /// Where a pod is asked that is not asked elsewhere.
-pub(super) fn address(shell: &Shell, pod: PodIndex) -> IpAddr {
-    let ip = shell
-        .pods
-        .sandbox(pod)
-        .and_then(|sandbox| sandbox.ip)
-        .or_else(|| shell.machine.network.borrow().host_ip());
+pub(super) fn address(pods: &Pods, machine: &Machine, pod: PodIndex) -> IpAddr {
+    let ip = pods.sandbox(pod).and_then(|sandbox| sandbox.ip).or_else(|| machine.network.borrow().host_ip());
     IpAddr::V4(ip.unwrap_or(std::net::Ipv4Addr::LOCALHOST))
 }
 

@@ -171,7 +171,7 @@ impl Engine {
         self.held_updates.kept = kept;
         if !images.is_empty() {
             let images: Vec<String> = images.into_iter().collect();
-            let present = images::are_present(&self.shell, images.clone()).await;
+            let present = images::are_present(&self.shell.stores, images.clone()).await;
             self.held_updates.presence.extend(images.into_iter().zip(present.into_iter().map(Some)));
         }
     }
@@ -238,13 +238,16 @@ impl Engine {
         }
         held_updates.presence.extend(unknown.iter().map(|image| (image.clone(), None)));
         let generation = held_updates.generation;
-        self.shell.tasks.then(images::are_present(&self.shell, unknown.clone()), move |engine, present| {
-            if engine.held_updates.generation == generation {
-                let present = present.into_iter().map(Some);
-                engine.held_updates.presence.extend(unknown.into_iter().zip(present));
-                engine.reconcile();
-            }
-        });
+        self.shell.tasks.then(
+            images::are_present(&self.shell.stores, unknown.clone()),
+            move |engine, present| {
+                if engine.held_updates.generation == generation {
+                    let present = present.into_iter().map(Some);
+                    engine.held_updates.presence.extend(unknown.into_iter().zip(present));
+                    engine.reconcile();
+                }
+            },
+        );
     }
 
     fn tell_missing(&self, old: &Wanted, missing: &[String]) {

@@ -17,6 +17,7 @@ use nodlet_registry::Wanted;
 
 use super::Shell;
 use super::exec::{Output, address};
+use super::pods::Pods;
 
 /// Runs a hook.
 ///
@@ -46,9 +47,9 @@ pub(super) async fn run(
         }
         Hook::Asks(ProbeAction::HttpGet { secure, host, port, path, headers }) => {
             let get = prober::HttpGet { secure: *secure, host: host.as_deref(), port, path, headers };
-            let asked = prober::hook(address(shell, pod), &container.ports, &get);
+            let asked = prober::hook(address(&shell.pods, &shell.machine, pod), &container.ports, &get);
             let gone = async {
-                over(shell, pod, attempt.number, container).await;
+                over(&shell.pods, pod, attempt.number, container).await;
                 Err("the container is gone".to_owned())
             };
             let answer = smol::future::or(asked, gone).await;
@@ -120,8 +121,8 @@ async fn exec(
 }
 
 /// Until the first process of the run is gone.
-async fn over(shell: &Rc<Shell>, pod: PodIndex, number: u32, container: &Container) {
-    let process: Option<OwnedFd> = shell.pods.sandbox(pod).and_then(|sandbox| {
+async fn over(pods: &Pods, pod: PodIndex, number: u32, container: &Container) {
+    let process: Option<OwnedFd> = pods.sandbox(pod).and_then(|sandbox| {
         let runs = sandbox.runs.borrow();
         runs.get(&(container.name.clone(), number))?.process.as_ref()?.try_clone().ok()
     });

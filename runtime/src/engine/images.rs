@@ -1,14 +1,13 @@
 //! Images that a change of a pod asks for: whether they are on the board, and what a client is
 //! warned of if they are not.
 
-use std::rc::Rc;
-
 use nodlet_rootfs::{Reference, Store};
 
 use crate::api::{Accepted, Reply};
 use nodlet_core::spec::{Pod, Role};
 
-use super::{Engine, Shell};
+use super::Engine;
+use super::stores::Stores;
 
 /// An image that a running container waits for if it is not on the board.
 #[derive(Debug)]
@@ -66,7 +65,7 @@ impl Engine {
             return drop(reply.try_send(Ok(accepted)));
         }
         let images = awaited.iter().map(|awaited| awaited.image.clone()).collect();
-        self.shell.tasks.then(are_present(&self.shell, images), move |_, present| {
+        self.shell.tasks.then(are_present(&self.shell.stores, images), move |_, present| {
             let missing = awaited.iter().zip(present).filter(|(_, present)| !present);
             accepted.warnings.extend(missing.map(|(awaited, _)| {
                 let Awaited { container, image, instead } = awaited;
@@ -81,12 +80,9 @@ impl Engine {
 }
 
 /// Which of `images` are on the board.
-pub(super) fn are_present(
-    shell: &Rc<Shell>,
-    images: Vec<String>,
-) -> impl Future<Output = Vec<bool>> + 'static {
-    let store = shell.stores.images.clone();
-    shell.stores.storage.run(move || images.iter().map(|image| is_present(&store, image)).collect())
+pub(super) fn are_present(stores: &Stores, images: Vec<String>) -> impl Future<Output = Vec<bool>> + 'static {
+    let store = stores.images.clone();
+    stores.storage.run(move || images.iter().map(|image| is_present(&store, image)).collect())
 }
 
 /// Whether the image is on the board, whole.

@@ -12,9 +12,10 @@ use nix::sys::inotify::{AddWatchFlags, InitFlags, Inotify};
 use nix::sys::signal::{SigSet, Signal};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
 use nix::sys::timerfd::{ClockId, Expiration, TimerFd, TimerFlags, TimerSetTimeFlags};
+use nodlet_rootfs::Store as Images;
 use smol::Async;
 
-use super::tasks::News;
+use super::tasks::{News, Tasks};
 use super::{EngineError, Shell};
 
 /// How often a watch is tried that the kernel refused.
@@ -38,7 +39,7 @@ pub(super) fn watch(shell: &Rc<Shell>) -> Result<(), EngineError> {
 
     let signals = SignalFd::with_flags(&ends(), SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK)
         .map_err(|errno| failed("a signalfd")(errno.into()))?;
-    watch_one(shell, duplicate(&signals).map_err(failed("a signalfd"))?, "signalfd", move || {
+    watch_one(&shell.tasks, duplicate(&signals).map_err(failed("a signalfd"))?, "signalfd", move || {
         matches!(signals.read_signal(), Ok(Some(_))).then_some(News::Terminate)
     })?;
 
@@ -55,7 +56,7 @@ pub(super) fn watch(shell: &Rc<Shell>) -> Result<(), EngineError> {
     let clock = TimerFd::new(ClockId::CLOCK_REALTIME, TimerFlags::TFD_CLOEXEC | TimerFlags::TFD_NONBLOCK)
         .map_err(|errno| failed("a timerfd")(errno.into()))?;
     arm(&clock).map_err(|errno| failed("a timerfd")(errno.into()))?;
-    watch_one(shell, duplicate(&clock).map_err(failed("a timerfd"))?, "timerfd", move || {
+    watch_one(&shell.tasks, duplicate(&clock).map_err(failed("a timerfd"))?, "timerfd", move || {
         // ECANCELED: the clock was set. A timer that is due was armed for the end of the clock.
         if clock.wait().is_err() {
             let _ = arm(&clock);
@@ -66,7 +67,7 @@ pub(super) fn watch(shell: &Rc<Shell>) -> Result<(), EngineError> {
 
 /// Tells the loop of what is loaded, if not from now on then from when the kernel has watches to spare.
 fn hear_images(shell: &Rc<Shell>) {
-    let first = watch_images(shell);
+    let first = watch_images(&shell.stores.images);
     let (shell, executor) = (shell.clone(), shell.clone());
     executor.tasks.spawn(async move {
         let mut watched = first;
@@ -80,7 +81,7 @@ fn hear_images(shell: &Rc<Shell>) {
                          for the end of their back-off"
                     );
                     smol::Timer::after(WATCH_AGAIN).await;
-                    watched = watch_images(&shell);
+                    watched = watch_images(&shell.stores.images);
                     // What was loaded meanwhile was told by nobody.
                     let _ = shell.tasks.news.send(News::ImagesChanged).await;
                 }
@@ -96,9 +97,9 @@ fn hear_images(shell: &Rc<Shell>) {
     });
 }
 
-fn watch_images(shell: &Shell) -> io::Result<Async<Inotify>> {
+fn watch_images(images: &Images) -> io::Result<Async<Inotify>> {
     let inotify = Inotify::init(InitFlags::IN_NONBLOCK | InitFlags::IN_CLOEXEC)?;
-    for path in shell.stores.images.watch_paths() {
+    for path in images.watch_paths() {
         inotify.add_watch(&path, AddWatchFlags::IN_MOVED_TO | AddWatchFlags::IN_CREATE)?;
     }
     Async::new_nonblocking(inotify)
@@ -125,14 +126,14 @@ fn readable(descriptor: OwnedFd) -> io::Result<Async<OwnedFd>> {
 
 /// Tells the loop what `take` makes of the descriptor each time it is readable.
 fn watch_one(
-    shell: &Shell,
+    tasks: &Tasks,
     descriptor: OwnedFd,
     what: &'static str,
     mut take: impl FnMut() -> Option<News> + 'static,
 ) -> Result<(), EngineError> {
     let descriptor = readable(descriptor).map_err(|source| EngineError::Kernel { what, source })?;
-    let sender = shell.tasks.news.clone();
-    shell.tasks.spawn(async move {
+    let sender = tasks.news.clone();
+    tasks.spawn(async move {
         while descriptor.readable().await.is_ok() {
             if let Some(news) = take()
                 && sender.send(news).await.is_err()

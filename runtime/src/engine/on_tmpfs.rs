@@ -11,11 +11,12 @@ use serde_json::value::RawValue;
 
 use nodlet_core::facts::{Deletion, Health, StatusHandover};
 use nodlet_core::time::{Instant, Moment};
+use nodlet_host::paths::Paths;
 use nodlet_kube::manifest::{Applied, Priority};
 use nodlet_registry::Wanted;
 
-use super::Shell;
 use super::held_updates::Waits;
+use crate::store::Records;
 
 /// What is kept of a pod beside its supervisor, on tmpfs: enough for an agent
 /// that finds it and no manifest of it.
@@ -37,8 +38,8 @@ pub(super) struct OnTmpfs {
 }
 
 /// Writes down what a later agent must know of the pod.
-pub(super) fn write_pod(shell: &Shell, wanted: &Wanted, ip: Option<Ipv4Addr>) -> io::Result<()> {
-    let directory = shell.paths.run_pod(&wanted.pod.uid.0);
+pub(super) fn write_pod(paths: &Paths, wanted: &Wanted, ip: Option<Ipv4Addr>) -> io::Result<()> {
+    let directory = paths.run_pod(&wanted.pod.uid.0);
     fs::create_dir_all(&directory)?;
     let pod = OnTmpfs {
         source: wanted.source.clone(),
@@ -89,18 +90,17 @@ pub(super) struct LeftBehind {
 
 impl LeftBehind {
     pub(super) fn new(
-        shell: &Shell,
+        boot_id: &str,
         created: Moment,
         status: StatusHandover,
         waits: Option<Waits>,
     ) -> LeftBehind {
-        let boot_id = shell.stores.records.boot_id().to_owned();
-        LeftBehind { boot_id, created, deletion: None, status, waits }
+        LeftBehind { boot_id: boot_id.to_owned(), created, deletion: None, status, waits }
     }
 
     /// What an agent before left behind in this boot, if it can be read.
-    pub(super) fn read(shell: &Shell, uid: &str) -> Option<LeftBehind> {
-        let bytes = fs::read(shell.paths.status(uid)).ok()?;
+    pub(super) fn read(paths: &Paths, records: &Records, uid: &str) -> Option<LeftBehind> {
+        let bytes = fs::read(paths.status(uid)).ok()?;
         let mut left: LeftBehind = match serde_json::from_slice(&bytes) {
             Ok(left) => left,
             Err(error) => {
@@ -111,7 +111,7 @@ impl LeftBehind {
         if let (Some(state), Some(deletion)) = (&mut left.status.state, left.deletion.take()) {
             state.deletion.get_or_insert(deletion);
         }
-        (left.boot_id == shell.stores.records.boot_id()).then_some(left)
+        (left.boot_id == records.boot_id()).then_some(left)
     }
 
     /// # Errors
@@ -125,16 +125,16 @@ impl LeftBehind {
 ///
 /// # Errors
 /// If the run-time directory cannot be written.
-pub(super) fn write_status(shell: &Shell, uid: &str, bytes: &[u8]) -> io::Result<()> {
-    let path = shell.paths.status(uid);
+pub(super) fn write_status(paths: &Paths, uid: &str, bytes: &[u8]) -> io::Result<()> {
+    let path = paths.status(uid);
     let new = path.with_extension("new");
     fs::write(&new, bytes)?;
     fs::rename(new, path)
 }
 
 /// A pod is gone, and with it what was left behind of its status.
-pub(super) fn remove_status(shell: &Shell, uid: &str) {
-    if let Err(error) = fs::remove_file(shell.paths.status(uid))
+pub(super) fn remove_status(paths: &Paths, uid: &str) {
+    if let Err(error) = fs::remove_file(paths.status(uid))
         && error.kind() != io::ErrorKind::NotFound
     {
         log::warn!("failed to remove what was left behind of the status of {uid}: {error}");

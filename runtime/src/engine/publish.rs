@@ -46,7 +46,7 @@ impl Engine {
     /// Takes away a pod that is gone, and shows the one that waited for its end.
     pub(super) fn withdraw(&mut self, pod: PodIndex, was_hidden: bool, again: Option<Successor>) {
         let Some(gone) = self.shell.pods.borrow_mut().remove(&pod) else { return };
-        on_tmpfs::remove_status(&self.shell, &gone.wanted.pod.uid.0);
+        on_tmpfs::remove_status(&self.shell.paths, &gone.wanted.pod.uid.0);
         if !was_hidden {
             self.shell.publication.objects.delete(&key(&gone.wanted));
         }
@@ -101,13 +101,18 @@ impl Engine {
         let mut pods = self.shell.pods.borrow_mut();
         let Some(entry) = pods.get_mut(&pod) else { return };
         let waits = self.held_updates.waits_of(&wanted.pod.uid).cloned();
-        let left = LeftBehind::new(&self.shell, entry.published.created, state.handover(), waits);
+        let left = LeftBehind::new(
+            self.shell.stores.records.boot_id(),
+            entry.published.created,
+            state.handover(),
+            waits,
+        );
         let written = left.bytes().and_then(|bytes| {
             let mut hasher = DefaultHasher::new();
             hasher.write(&bytes);
             let digest = hasher.finish();
             if entry.published.digest != digest {
-                on_tmpfs::write_status(&self.shell, &wanted.pod.uid.0, &bytes)?;
+                on_tmpfs::write_status(&self.shell.paths, &wanted.pod.uid.0, &bytes)?;
                 entry.published.digest = digest;
             }
             Ok(())

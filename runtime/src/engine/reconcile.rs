@@ -110,7 +110,11 @@ impl Engine {
     /// What an agent before left behind of a pod that the core does not know yet.
     fn left_behind_of(&self, pod: &Pod) -> Option<LeftBehind> {
         let is_known = self.node.index_of(&pod.uid).is_some();
-        if is_known { None } else { LeftBehind::read(&self.shell, &pod.uid.0) }
+        if is_known {
+            None
+        } else {
+            LeftBehind::read(&self.shell.paths, &self.shell.stores.records, &pod.uid.0)
+        }
     }
 
     /// What is on flash of a pod that the core does not know yet.

@@ -1,6 +1,7 @@
 //! Starting up is looking: at what the supervisors of an earlier agent still hold,
 //! and at what those left behind that have died.
 
+use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::io;
@@ -13,6 +14,7 @@ use nodlet_core::facts::{Attempt, Found, FoundAttempt, FoundSandbox, Health, Use
 use nodlet_core::spec::ContainerIndex;
 use nodlet_core::time::{Instant, Moment};
 use nodlet_host::cgroup::{CgroupError, PodCgroup};
+use nodlet_host::paths::Paths;
 use nodlet_host::volume;
 use nodlet_kube::manifest;
 use nodlet_registry::Wanted;
@@ -24,7 +26,7 @@ use nodlet_supervisor::client::{
 use super::cleanup::{self, names};
 use super::held_updates::Waits;
 use super::on_tmpfs::{LeftBehind, OnTmpfs, read_conditions, read_deletion, read_healths};
-use super::run::{self, Run};
+use super::run::{self, Layers, Run};
 use super::sandbox::Sandbox;
 use super::{EngineError, Shell};
 
@@ -164,7 +166,7 @@ async fn look_at(shell: &Rc<Shell>, directory: &Path, ours: &File) -> Result<Fou
         log::error!("{uid}: {error}; its supervisor knows what runs");
         None
     });
-    let left = LeftBehind::read(shell, &uid);
+    let left = LeftBehind::read(&shell.paths, &shell.stores.records, &uid);
     if left.is_none()
         && let Some(grace) = read_deletion(directory)
         && record.as_ref().is_none_or(|record| !record.phase.is_terminal())
@@ -183,7 +185,7 @@ async fn look_at(shell: &Rc<Shell>, directory: &Path, ours: &File) -> Result<Fou
         smol::Timer::after(GREETING).await;
         Err(SupervisorError::Receive(io::ErrorKind::TimedOut.into()))
     };
-    let living = match smol::future::or(find_supervisor(shell, directory, ours), late)
+    let living = match smol::future::or(find_supervisor(&shell.layers, directory, ours), late)
         .await
         .map_err(SupervisorError::shortage)
     {
@@ -209,7 +211,7 @@ async fn look_at(shell: &Rc<Shell>, directory: &Path, ours: &File) -> Result<Fou
         ready = known.ready_at;
         let volumes = volume::known(&volume::Request::new(&wanted.pod, &shell.paths));
         let mut made = Sandbox::new(supervisor, cgroup, on_tmpfs.ip, volumes);
-        attempts = adopt_runs(shell, &wanted, &made, known.runs);
+        attempts = adopt_runs(&shell.paths, &wanted, &made, known.runs);
         made.layers = layers;
         sandbox = Some(made);
     }
@@ -218,7 +220,8 @@ async fn look_at(shell: &Rc<Shell>, directory: &Path, ours: &File) -> Result<Fou
         // left of it goes, and the core begins again.
         sandbox = None;
         cleanup::remove_all_remains(&shell.machine.cgroups, &wanted).await;
-        attempts = lost_runs(shell, &wanted, directory, on_tmpfs.created).map_err(LookError::Shortage)?;
+        attempts =
+            lost_runs(&shell.paths, &wanted, directory, on_tmpfs.created).map_err(LookError::Shortage)?;
     }
     let found = Found {
         pod: wanted.pod.clone(),
@@ -275,7 +278,7 @@ async fn hear_starts(supervisor: &Supervisor, state: &mut SupervisorState) -> bo
 
 /// The pod's supervisor and what it has; `None` if it is dead.
 async fn find_supervisor(
-    shell: &Shell,
+    known: &RefCell<Layers>,
     directory: &Path,
     ours: &File,
 ) -> Result<Option<(Supervisor, SupervisorState, MountedLayers)>, SupervisorError> {
@@ -287,7 +290,7 @@ async fn find_supervisor(
         };
     };
     let Some(supervisor) = found else { return Ok(None) };
-    let (state, layers) = greet(shell, &supervisor, ours).await?;
+    let (state, layers) = greet(known, &supervisor, ours).await?;
     Ok(Some((supervisor, state, layers)))
 }
 
@@ -295,11 +298,11 @@ async fn find_supervisor(
 type MountedLayers = Vec<Rc<OwnedFd>>;
 
 async fn hello(
-    shell: &Shell,
+    known: &RefCell<Layers>,
     supervisor: &Supervisor,
 ) -> Result<(SupervisorState, MountedLayers), SupervisorError> {
     let mut layers = Vec::new();
-    let mut keep = |name: &str, mount: OwnedFd| layers.push(shell.layers.borrow_mut().share(name, mount));
+    let mut keep = |name: &str, mount: OwnedFd| layers.push(known.borrow_mut().share(name, mount));
     let state = supervisor.hello_with(&mut keep).await?;
     Ok((state, layers))
 }
@@ -307,11 +310,11 @@ async fn hello(
 /// Greets a supervisor, brought up to date first if it runs another binary than we do: nothing
 /// else need know two versions. One that cannot take over stays what it is, if we understand it.
 async fn greet(
-    shell: &Shell,
+    layers: &RefCell<Layers>,
     supervisor: &Supervisor,
     ours: &File,
 ) -> Result<(SupervisorState, MountedLayers), SupervisorError> {
-    let mut theirs = match hello(shell, supervisor).await {
+    let mut theirs = match hello(layers, supervisor).await {
         Ok(state) if runs_on(state.0.pid, ours) => return Ok(state),
         Ok(state) => Some(state),
         Err(SupervisorError::Version { .. }) => None,
@@ -320,7 +323,7 @@ async fn greet(
     let begun = nodlet_host::clock::instant();
     loop {
         theirs = match (supervisor.reexec(ours.as_fd()).await, theirs) {
-            (Ok(()), _) => return hello(shell, supervisor).await,
+            (Ok(()), _) => return hello(layers, supervisor).await,
             // A start is over soon, or is given up; one that we understand need not wait for it.
             (Err(SupervisorError::Busy), theirs)
                 if theirs.is_none() || nodlet_host::clock::instant() < begun + STARTING =>
@@ -392,16 +395,16 @@ impl Known {
 
 /// What the supervisor knows of its runs: those that live go to the shell, all to the core.
 fn adopt_runs(
-    shell: &Shell,
+    paths: &Paths,
     wanted: &Wanted,
     sandbox: &Sandbox,
     runs: BTreeMap<(String, u32), KnownRun>,
 ) -> Vec<FoundAttempt> {
     let mut attempts = Vec::new();
-    let healths = read_healths(&shell.paths.run_pod(&wanted.pod.uid.0));
+    let healths = read_healths(&paths.run_pod(&wanted.pod.uid.0));
     for ((name, number), known) in runs {
         let Some(index) = wanted.pod.spec.index_of(&name) else { continue };
-        let facts = run::read_facts(shell, wanted, &name, number);
+        let facts = run::read_facts(paths, wanted, &name, number);
         let at = known.process.at;
         let container = run::started_container(&facts, at, known.process.user);
         let leaf = sandbox.cgroup.known_leaf(&name, number);
@@ -437,7 +440,7 @@ fn adopt_runs(
 /// The newest run of each container whose supervisor died while no agent looked: how
 /// it ended is on record, or nobody knows.
 fn lost_runs(
-    shell: &Shell,
+    paths: &Paths,
     wanted: &Wanted,
     directory: &Path,
     created: Instant,
@@ -456,7 +459,7 @@ fn lost_runs(
         let user = User::default();
         Ok(Some(FoundAttempt {
             attempt: Attempt { container: index, number },
-            container: run::started_container(&run::read_facts(shell, wanted, name, number), at, user),
+            container: run::started_container(&run::read_facts(paths, wanted, name, number), at, user),
             exit: exit.map(|record| run::exit_of(Some(record), at, false)),
             health: Health::default(),
         }))

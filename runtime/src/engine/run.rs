@@ -1,6 +1,7 @@
 //! One run of one container: image, configuration, cgroup leaf, start, signals,
 //! and what the supervisor says of it.
 
+use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
@@ -18,13 +19,15 @@ use nodlet_core::spec::container::PullPolicy;
 use nodlet_core::time::{Instant, Moment};
 use nodlet_host::cgroup::{ContainerLimits, Leaf};
 use nodlet_host::log_files;
+use nodlet_host::paths::Paths;
 use nodlet_registry::Wanted;
 use nodlet_supervisor::ExitRecord;
 use nodlet_supervisor::client::{StartFailedAt, StartedProcess, SupervisorEvent};
 
 use super::pods::Pods;
 use super::sandbox::Sandbox;
-use super::{Shell, cleanup, ephemeral, log_name, stores};
+use super::stores::{self, Stores};
+use super::{Shell, cleanup, ephemeral, log_name};
 
 /// What the shell holds of a run.
 pub(super) struct Run {
@@ -91,7 +94,7 @@ pub(super) async fn check_image(
     attempt: Attempt,
 ) -> Result<(), StartFailure> {
     let container = wanted.pod.spec.container(attempt.container);
-    find_image(&shell, &wanted, container, &container.image).await.map(drop)
+    find_image(&shell.stores, &wanted, container, &container.image).await.map(drop)
 }
 
 /// Image, configuration, leaf, and the word to the supervisor, which tells what becomes of it.
@@ -110,18 +113,19 @@ pub(super) async fn start(
         failure(StartFailureReason::CreateContainerError, nodlet_host::error::chain(error))
     };
     let _begins = shell.beginning.run(shell.pods.unheard_runs()).map_err(|error| create(&error))?;
-    let found = find_image(shell, &wanted, container, &container.image).await;
+    let found = find_image(&shell.stores, &wanted, container, &container.image).await;
     let (spec_image, (reference, image)) = match (found, fallback) {
         (Ok(found), _) => (container.image.clone(), found),
         (Err(failure), None) => return Err(failure),
         (Err(failure), Some(fallback)) => {
-            let found = find_image(shell, &wanted, container, &fallback).await.map_err(|_| failure)?;
+            let found =
+                find_image(&shell.stores, &wanted, container, &fallback).await.map_err(|_| failure)?;
             (fallback.to_string(), found)
         }
     };
-    let layers = mount_layers(shell, &image).await?;
+    let layers = mount_layers(&shell.stores, &shell.layers, &image).await?;
     if let Some(target) = &container.target {
-        ephemeral::check_target(shell, &wanted, &sandbox, target)?;
+        ephemeral::check_target(&shell.paths, &wanted, &sandbox, target)?;
     }
 
     let host_name = pod_files::host_name().map_err(|error| create(&error))?;
@@ -175,7 +179,7 @@ pub(super) async fn start(
         }
         made => made.map(drop),
     };
-    let made = made.and_then(|()| write_facts(shell, &wanted, attempt, &image_facts));
+    let made = made.and_then(|()| write_facts(&shell.paths, &wanted, attempt, &image_facts));
     if let Err(error) = made {
         let _ = leaf.remove();
         return Err(create(&error));
@@ -199,7 +203,7 @@ pub(super) async fn start(
 
 /// The image of this name for a container, if it is on this node.
 async fn find_image(
-    shell: &Shell,
+    stores: &Stores,
     wanted: &Wanted,
     container: &Container,
     name: &str,
@@ -208,11 +212,9 @@ async fn find_image(
         let message = format!("Failed to apply default image tag \"{name}\": {error}");
         failure(StartFailureReason::InvalidImageName, message)
     })?;
-    let (images, wish, holder) =
-        (shell.stores.images.clone(), reference.clone(), wanted.pod.uid.0.to_string());
+    let (images, wish, holder) = (stores.images.clone(), reference.clone(), wanted.pod.uid.0.to_string());
     let pod = format!("{}/{}", wanted.pod.namespace, wanted.pod.name);
-    let found = shell
-        .stores
+    let found = stores
         .storage
         .run(move || {
             let image = images.find(&wish)?;
@@ -264,16 +266,19 @@ fn near(images: &nodlet_rootfs::Store, wish: &Reference) -> Option<String> {
     found.min().map(|(_, name)| name)
 }
 
-async fn mount_layers(shell: &Shell, image: &Image) -> Result<Vec<Rc<OwnedFd>>, StartFailure> {
+async fn mount_layers(
+    stores: &Stores,
+    layers: &RefCell<Layers>,
+    image: &Image,
+) -> Result<Vec<Rc<OwnedFd>>, StartFailure> {
     let mut mounts = Vec::with_capacity(image.layers.len());
     for layer in &image.layers {
-        let known = shell.layers.borrow().get(layer);
+        let known = layers.borrow().get(layer);
         let mount = match known {
             Some(mount) => mount,
             None => {
-                let (images, wish) = (shell.stores.images.clone(), *layer);
-                let mounted = shell
-                    .stores
+                let (images, wish) = (stores.images.clone(), *layer);
+                let mounted = stores
                     .storage
                     .run(move || images.layer_path(&wish).map(|path| assemble::mount_layer(&path)))
                     .await
@@ -287,7 +292,7 @@ async fn mount_layers(shell: &Shell, image: &Image) -> Result<Vec<Rc<OwnedFd>>, 
                         failure(StartFailureReason::CreateContainerError, nodlet_host::error::chain(&error))
                     })?;
                 let mount = Rc::new(mounted);
-                shell.layers.borrow_mut().put(&layer.to_string(), &mount);
+                layers.borrow_mut().put(&layer.to_string(), &mount);
                 mount
             }
         };
@@ -298,9 +303,9 @@ async fn mount_layers(shell: &Shell, image: &Image) -> Result<Vec<Rc<OwnedFd>>, 
 
 /// What a later agent must know of a run that the supervisor does not: kept
 /// with the pod's run-time files, which die with the boot as containers do.
-fn write_facts(shell: &Shell, wanted: &Wanted, attempt: Attempt, facts: &ImageFacts) -> std::io::Result<()> {
+fn write_facts(paths: &Paths, wanted: &Wanted, attempt: Attempt, facts: &ImageFacts) -> std::io::Result<()> {
     let name = &wanted.pod.spec.container(attempt.container).name;
-    let path = facts_path(shell, wanted, name, attempt.number);
+    let path = facts_path(paths, wanted, name, attempt.number);
     std::fs::create_dir_all(path.parent().expect("it lies in the pod's directory"))?;
     let bytes = serde_json::to_vec(facts).expect("strings and a number");
     let new = path.with_extension("new");
@@ -309,16 +314,16 @@ fn write_facts(shell: &Shell, wanted: &Wanted, attempt: Attempt, facts: &ImageFa
 }
 
 /// What [`write_facts`] wrote; nothing is known of a run without.
-pub(super) fn read_facts(shell: &Shell, wanted: &Wanted, container: &str, number: u32) -> ImageFacts {
-    let read = std::fs::read(facts_path(shell, wanted, container, number)).ok();
+pub(super) fn read_facts(paths: &Paths, wanted: &Wanted, container: &str, number: u32) -> ImageFacts {
+    let read = std::fs::read(facts_path(paths, wanted, container, number)).ok();
     read.and_then(|bytes| serde_json::from_slice(&bytes).ok()).unwrap_or_default()
 }
 
 /// The directory of [`write_facts`] in that of the pod: `<container>_<number>.json`.
 pub(super) const FACTS: &str = "runs";
 
-fn facts_path(shell: &Shell, wanted: &Wanted, container: &str, number: u32) -> PathBuf {
-    shell.paths.run_pod(&wanted.pod.uid.0).join(FACTS).join(format!("{container}_{number}.json"))
+fn facts_path(paths: &Paths, wanted: &Wanted, container: &str, number: u32) -> PathBuf {
+    paths.run_pod(&wanted.pod.uid.0).join(FACTS).join(format!("{container}_{number}.json"))
 }
 
 /// Turns what the supervisor says into what the core observes.
@@ -337,7 +342,7 @@ pub(super) async fn heard(shell: &Rc<Shell>, pod: PodIndex, sandbox: &Rc<Sandbox
                     leaf: sandbox.cgroup.known_leaf(&container, number),
                     process: None,
                     started: None,
-                    image: read_facts(shell, &wanted, &container, number),
+                    image: read_facts(&shell.paths, &wanted, &container, number),
                     _layers: Vec::new(),
                 });
                 let started = started_container(&run.image, process.at, process.user);
@@ -355,7 +360,7 @@ pub(super) async fn heard(shell: &Rc<Shell>, pod: PodIndex, sandbox: &Rc<Sandbox
             }
             forget(sandbox, &container, number);
             // There was no run: whoever looks is not to think so.
-            let _ = std::fs::remove_file(facts_path(shell, &wanted, &container, number));
+            let _ = std::fs::remove_file(facts_path(&shell.paths, &wanted, &container, number));
             let (reason, message) = match at {
                 StartFailedAt::Create => {
                     (StartFailureReason::CreateContainerError, format!("failed to {message}"))
@@ -518,7 +523,7 @@ pub(super) fn discard(shell: &Shell, pod: PodIndex, wanted: &Wanted, attempt: At
             forget(&sandbox, &name, earlier);
         }
         // Not there is as good as removed: a start that failed early wrote none.
-        let _ = std::fs::remove_file(facts_path(shell, wanted, &name, earlier));
+        let _ = std::fs::remove_file(facts_path(&shell.paths, wanted, &name, earlier));
     }
     let (paths, number) = (shell.paths.clone(), attempt.number);
     let (namespace, pod) = (wanted.pod.namespace.to_string(), wanted.pod.name.to_string());

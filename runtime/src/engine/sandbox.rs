@@ -18,6 +18,8 @@ use nodlet_registry::Wanted;
 use nodlet_supervisor::END_REASON_FILE;
 use nodlet_supervisor::client::{self, Supervisor, SupervisorError, SupervisorEvent, SupervisorState};
 
+use super::exec::Execs;
+use super::machine::Machine;
 use super::run::{self, Run};
 use super::{SUPERVISOR_END, Shell, cleanup, on_tmpfs};
 
@@ -107,7 +109,7 @@ pub(super) async fn create(shell: Rc<Shell>, pod: PodIndex, wanted: Rc<Wanted>) 
     };
     match made {
         Ok((sandbox, at)) => {
-            let (sandbox, ip) = (Rc::new(sandbox), sandbox_ip(&shell, &wanted));
+            let (sandbox, ip) = (Rc::new(sandbox), sandbox_ip(&shell.machine, &wanted));
             if let Some(entry) = shell.pods.borrow_mut().get_mut(&pod) {
                 entry.sandbox = Some(sandbox.clone());
             }
@@ -127,8 +129,8 @@ pub(super) async fn create(shell: Rc<Shell>, pod: PodIndex, wanted: Rc<Wanted>) 
     }
 }
 
-fn sandbox_ip(shell: &Shell, wanted: &Wanted) -> Option<Ipv4Addr> {
-    shell.machine.network.borrow().address_of(&wanted.pod.uid)
+fn sandbox_ip(machine: &Machine, wanted: &Wanted) -> Option<Ipv4Addr> {
+    machine.network.borrow().address_of(&wanted.pod.uid)
 }
 
 /// Held by the pod's supervisor: no two of one name.
@@ -192,7 +194,7 @@ async fn make_on(
     let pod = &wanted.pod;
     let uid = &pod.uid.0;
     let directory = shell.paths.run_pod(uid);
-    on_tmpfs::write_pod(shell, wanted, ip).map_err(Failure::sandbox)?;
+    on_tmpfs::write_pod(&shell.paths, wanted, ip).map_err(Failure::sandbox)?;
     if ip.is_some() {
         shell.machine.network.borrow_mut().ensure_bridge().map_err(Failure::sandbox)?;
     }
@@ -250,7 +252,7 @@ pub(super) async fn listen(shell: Rc<Shell>, pod: PodIndex, sandbox: Rc<Sandbox>
             Ok(event) => run::heard(&shell, pod, &sandbox, event).await,
             Err(Ok(short)) => {
                 log::error!("failed to hear the supervisor of a pod: {short}; asking it again for all");
-                if let Some(state) = greet_again(&shell, pod, &sandbox.supervisor).await {
+                if let Some(state) = greet_again(&shell.execs, pod, &sandbox.supervisor).await {
                     for event in state.events {
                         run::heard(&shell, pod, &sandbox, event).await;
                     }
@@ -274,16 +276,16 @@ pub(super) async fn listen(shell: Rc<Shell>, pod: PodIndex, sandbox: Rc<Sandbox>
 
 /// Has all told again of which a part was not heard, as soon as it can be; `None` if there will be no
 /// more, as whoever listens next learns.
-async fn greet_again(shell: &Shell, pod: PodIndex, supervisor: &Supervisor) -> Option<SupervisorState> {
+async fn greet_again(execs: &Execs, pod: PodIndex, supervisor: &Supervisor) -> Option<SupervisorState> {
     loop {
         smol::Timer::after(GREET_AGAIN).await;
-        let attaching = shell.execs.attaching(pod);
+        let attaching = execs.attaching(pod);
         match supervisor.hello().await.map_err(SupervisorError::shortage) {
             Ok(state) => {
                 // Whether they are attached is not among what is told again.
                 for id in attaching {
                     let message = "the agent was short of something and missed the answer; try again";
-                    shell.execs.failed(pod, id, message.to_owned());
+                    execs.failed(pod, id, message.to_owned());
                 }
                 return Some(state);
             }
