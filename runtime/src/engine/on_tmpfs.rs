@@ -158,3 +158,38 @@ pub(super) fn read_conditions(directory: &Path) -> StatusHandover {
     let read = fs::read(directory.join("status.json")).ok();
     read.and_then(|bytes| serde_json::from_slice(&bytes).ok()).unwrap_or_default()
 }
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn the_published_deletion_is_read_from_where_an_older_agent_left_it() {
+        let root = std::env::temp_dir().join(format!("nodlet-on-tmpfs-{}", std::process::id()));
+        let (paths, records) = (Paths::new(&root), Records::new(root.join("records")));
+        fs::create_dir_all(paths.statuses()).expect("there is room");
+        let state = json!({
+            "phase": "Running", "start_time": { "ThisBoot": 1 }, "active_since": 1,
+            "deletion_grace_period_seconds": 30, "containers": [],
+        });
+        let left = json!({
+            "boot_id": records.boot_id(), "created": { "ThisBoot": 1 },
+            "deletion": { "at": 7, "grace": { "secs": 30, "nanos": 0 } },
+            "status": { "conditions": [], "state": state },
+        });
+        write_status(&paths, "uid", left.to_string().as_bytes()).expect("there is room");
+        let read = LeftBehind::read(&paths, &records, "uid").expect("it is read");
+        let deletion = Some(Deletion { at: Instant(7), grace: Duration::from_secs(30) });
+        assert_eq!(read.status.state.as_ref().expect("it is there").deletion, deletion);
+        let written: serde_json::Value = serde_json::from_slice(&read.bytes().expect("JSON")).expect("JSON");
+        assert_eq!(
+            (&written["deletion"], written["status"]["state"]["deletion"]["at"].as_u64()),
+            (&json!(null), Some(7))
+        );
+        fs::remove_dir_all(&root).expect("it is ours");
+    }
+}
