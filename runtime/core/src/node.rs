@@ -8,13 +8,15 @@
 
 mod admission;
 mod preemption;
+mod resources;
 mod ring;
 mod shutdown;
 mod terminated;
 
 use std::rc::Rc;
 
-use admission::{ExistingPod, Outcome};
+use admission::Outcome;
+use resources::ExistingPod;
 pub(crate) use ring::asked;
 pub use ring::{Asked, EmittedEvent, Entry, Known, Line, OmittedImage, RING_ENTRIES, RecordDigest, Ring};
 

@@ -159,6 +159,8 @@ pub(crate) struct WorldPod {
     wear: wear::Wear,
     /// When the newest run of each container ended.
     ended_at: BTreeMap<ContainerIndex, Instant>,
+    /// Containers whose newest run was asked to end before it ended.
+    pub(crate) stopped: BTreeSet<ContainerIndex>,
 }
 
 /// What happens to a run of a container, by the container's name and the run's number.
@@ -293,6 +295,7 @@ impl Sim {
                 restarts: restarts::Restarts::default(),
                 wear: wear::Wear::default(),
                 ended_at: BTreeMap::new(),
+                stopped: BTreeSet::new(),
                 pod: pod.clone(),
                 wanted: true,
                 sandbox: WorldSandbox::None,

@@ -17,7 +17,7 @@ use nodlet_core::facts::Event;
 use nodlet_core::spec::Pod;
 use nodlet_kube::kinds::Kind;
 use nodlet_kube::manifest::update::{self, Update};
-use nodlet_kube::manifest::{self, Applied, Classes, Definition, Manifest, Priority, priority};
+use nodlet_kube::manifest::{self, Applied, Classes, Definition, Manifest, Priority};
 
 /// Bytes that presets may add to the object of a pod: what is added is kept for each pod and each of its
 /// containers, and a preset is written once for all of them.
@@ -76,7 +76,7 @@ impl Policy {
         for (name, (definition, _)) in definitions {
             // Of no other kind does anything count for admission.
             if name.0 == Kind::PriorityClass {
-                policy.classes.insert(name.2.clone(), priority::class(&definition.object()));
+                policy.classes.insert(name.2.clone(), manifest::class::class(&definition.object()));
             } else if name.0 == Kind::PodPreset {
                 let version = objects.get(&definitions::key(name)).map_or(0, |shown| shown.version);
                 policy.presets.push((definition.clone(), version));

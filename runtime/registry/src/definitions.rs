@@ -104,10 +104,10 @@ impl Registry {
             let defaults = self.definitions.iter().filter(|(other, (class, _))| {
                 **other != name
                     && other.0 == Kind::PriorityClass
-                    && priority::class(&class.object()).global_default
+                    && manifest::class::class(&class.object()).global_default
             });
             if let Some(((_, _, other), _)) = defaults.into_iter().next()
-                && priority::class(&object).global_default
+                && manifest::class::class(&object).global_default
             {
                 return Err(Status::forbidden(one_default(&new.name, other)));
             }
@@ -217,7 +217,7 @@ fn refuse_defaults(definitions: &DefinitionsByName, refusals: &mut Vec<Refusal>)
     let mut defaults: Vec<(i32, &DefinitionName, &PathBuf)> = definitions
         .iter()
         .filter(|(name, _)| name.0 == Kind::PriorityClass)
-        .map(|(name, (class, source))| (priority::class(&class.object()), name, source))
+        .map(|(name, (class, source))| (manifest::class::class(&class.object()), name, source))
         .filter(|(class, ..)| class.global_default)
         .map(|(class, name, source)| (class.value, name, source))
         .collect();

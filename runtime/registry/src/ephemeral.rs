@@ -5,7 +5,7 @@ use std::rc::Rc;
 
 use serde_json::Value;
 
-use super::pods::Present;
+use super::present::Present;
 use super::request::refused;
 use super::{Applied, Change, FieldValidation, Registry, Status, Wanted, preconditions};
 use nodlet_kube::manifest;

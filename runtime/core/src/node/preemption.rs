@@ -4,7 +4,7 @@
 //! Burstable pods only if the BestEffort pods do not suffice for the rest. Within a class, the pod after
 //! which least is missing is chosen, repeatedly.
 
-use super::admission::{ExistingPod, Resource};
+use super::resources::{ExistingPod, Resource};
 use crate::facts::PodIndex;
 use crate::spec::{Pod, QosClass};
 

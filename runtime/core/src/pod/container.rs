@@ -21,9 +21,9 @@ use crate::spec::{ContainerIndex, OwnRestart, ProbeKind, RestartPolicy, Role};
 use crate::time::{Instant, Moment};
 
 use super::backoff::{CrashBackoff, Retry};
-use super::hook::Hooks;
-use super::probe::Probes;
-use super::update::NewImage;
+use super::hooks::Hooks;
+use super::new_image::NewImage;
+use super::probes::Probes;
 
 /// The state of the present or next run of a container.
 #[derive(Clone, Debug)]

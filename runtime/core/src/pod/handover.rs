@@ -17,8 +17,9 @@ use crate::spec::{ContainerIndex, Pod};
 use crate::time::{Instant, Moment};
 
 use super::container::{ContainerState, Ended, Identity, Run, StartRetry, WaitingReason};
-use super::hook::{Hooks, POST_START_HOOK_ERROR};
-use super::probe::Probes;
+use super::hook::POST_START_HOOK_ERROR;
+use super::hooks::Hooks;
+use super::probes::Probes;
 use super::record::restore_container;
 use super::{Condition, Demand, PodState, Sandbox, Stage, Verdict};
 use crate::facts::ConditionType;

@@ -24,8 +24,8 @@ use super::condition::closed_readiness_gates;
 use super::container::{
     ContainerState, Ended, Identity, LOST_WHILE_RUNNING, Run, START_ERROR, STATUS_UNKNOWN, StartRetry,
 };
-use super::hook::Hooks;
-use super::probe::Probes;
+use super::hooks::Hooks;
+use super::probes::Probes;
 use super::{Condition, Demand, PodState, Sandbox, Stage, Verdict};
 use crate::facts::ConditionType;
 

@@ -9,7 +9,7 @@ use crate::time::{Instant, Moment};
 
 use super::backoff::go_duration;
 use super::container::{Run, StartRetry, WaitingReason, reason_name};
-use super::hook::Hooks;
+use super::hooks::Hooks;
 use super::{PodState, SYNC_RETRY, Sandbox};
 
 impl PodState {

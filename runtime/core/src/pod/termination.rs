@@ -13,7 +13,8 @@ use crate::time::Instant;
 
 use super::backoff::Retry;
 use super::container::Run;
-use super::hook::{Before, Hooks, fail_pre_stop};
+use super::hook::fail_pre_stop;
+use super::hooks::{Before, Hooks};
 use super::{ContainerState, Demand, PodState, Sandbox, Stage, TERMINATED, Verdict};
 
 /// The shortest grace period, whatever was requested.

@@ -32,56 +32,9 @@ use crate::time::{Instant, Moment};
 
 use super::backoff::CrashBackoff;
 use super::container::{ContainerState, Run, StartRetry, reason_name};
+use super::new_image::NewImage;
 use super::start::{never_pulled, warn_of_image};
 use super::{PodState, SYNC_RETRY};
-
-/// The state of the search for the image in the spec, while the container's run has another image.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) enum NewImage {
-    /// Nothing is known yet.
-    #[default]
-    Unknown,
-    /// `CheckImage` is in flight.
-    Checking {
-        /// Whether images were added, or the spec changed again, so that the answer is out of date.
-        is_stale: bool,
-    },
-    /// The image is on the board.
-    Present,
-    /// The image cannot be started, for the reason in `ContainerState::missing_image`.
-    Missing {
-        /// When to look again, unless only added images can help.
-        retry_at: Option<Instant>,
-    },
-}
-
-impl NewImage {
-    /// Records that the known state may be out of date.
-    pub(crate) fn mark_outdated(&mut self) {
-        match self {
-            NewImage::Checking { is_stale } => *is_stale = true,
-            NewImage::Unknown | NewImage::Present | NewImage::Missing { .. } => *self = NewImage::Unknown,
-        }
-    }
-
-    /// Records that a run has started. An answer about an earlier run is not accepted.
-    pub(crate) fn run_began(&mut self, is_outdated: bool) {
-        match self {
-            NewImage::Missing { .. } if is_outdated => {}
-            NewImage::Missing { .. } | NewImage::Checking { .. } | NewImage::Unknown | NewImage::Present => {
-                *self = NewImage::Unknown;
-            }
-        }
-    }
-
-    /// When to look again.
-    pub(crate) fn retry_at(&self) -> Option<Instant> {
-        match self {
-            NewImage::Missing { retry_at, .. } => *retry_at,
-            NewImage::Unknown | NewImage::Checking { .. } | NewImage::Present => None,
-        }
-    }
-}
 
 impl PodState {
     /// Changes the pod in place. If its last scheduling gate was removed, the pod counts as accepted now.

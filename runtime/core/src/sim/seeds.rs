@@ -399,11 +399,13 @@ fn in_the_end(sim: &mut Sim, uid: &Uid) {
                 let code = shown["state"]["terminated"]["exitCode"].as_i64();
                 let own = spec.restart.as_ref();
                 let rule = |code: i32| own.is_some_and(|own| own.action(code).is_some());
+                let stopped = world.stopped.contains(&index);
                 let may_be_still = over
                     || rivals > 1
                     || match (role, own.map_or(world.pod.spec.restart_policy, |own| own.policy)) {
                         (Role::Init, _) => code == Some(0),
-                        (_, _) if code.is_some_and(|code| rule(code as i32)) => false,
+                        // No rule applies to a kill after a failed probe.
+                        (_, _) if !stopped && code.is_some_and(|code| rule(code as i32)) => false,
                         (Role::Sidecar, _) | (Role::Regular, RestartPolicy::Always) => false,
                         (Role::Regular, RestartPolicy::OnFailure) => code == Some(0),
                         (Role::Regular, RestartPolicy::Never) | (Role::Ephemeral, _) => code.is_some(),

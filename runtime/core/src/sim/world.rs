@@ -300,6 +300,10 @@ impl Sim {
                 world.order.ended(attempt, code, oom_killed);
                 world.restarts.ended(now, attempt.container, code == 0 && !oom_killed);
                 world.ended_at.insert(attempt.container, now);
+                match process.asked_to_end {
+                    Some(_) => world.stopped.insert(attempt.container),
+                    None => world.stopped.remove(&attempt.container),
+                };
                 let rule = pod.spec.container(attempt.container).restart.as_ref();
                 let rule = rule.and_then(|own| own.action(code));
                 let by_itself = process.asked_to_end.is_none() && !process.hooks.is_ending();

@@ -50,8 +50,8 @@ fn rules(fields: &mut Map<String, Value>, metadata: &Value, errors: &mut Errors)
     }
 }
 
-/// What counts of one.
-pub(super) fn class(object: &Value) -> Class {
+/// Reads the relevant fields of a valid PriorityClass.
+pub fn class(object: &Value) -> Class {
     Class {
         value: object["value"].as_i64().and_then(|value| i32::try_from(value).ok()).unwrap_or_default(),
         global_default: object["globalDefault"] == true,

@@ -56,11 +56,6 @@ pub struct Priority {
     never: bool,
 }
 
-/// Reads the relevant fields of a valid PriorityClass.
-pub fn class(object: &Value) -> Class {
-    super::class::class(object)
-}
-
 impl Priority {
     /// Computes the priority of a Pod as it was written. `before` is the one with which the same pod was
     /// admitted earlier.

@@ -8,6 +8,7 @@ mod container;
 mod ephemeral;
 mod gates;
 mod lifecycle;
+mod port;
 mod probe;
 mod resources;
 

@@ -392,8 +392,8 @@ fn who_is_no_longer_ready_is_asked_once_more_at_once() {
 fn news_while_an_answer_is_awaited_bring_another_question_after_it() {
     let mut app = container("app");
     app.readiness_probe = Some(exec_probe());
-    let mut probes = super::Probes::of(&app, at(0));
-    let due = |probes: &super::Probes| probes.due().map(|(_, _, due)| due).collect::<Vec<_>>();
+    let mut probes = crate::pod::probes::Probes::of(&app, at(0));
+    let due = |probes: &crate::pod::probes::Probes| probes.due().map(|(_, _, due)| due).collect::<Vec<_>>();
     probes.asked(ProbeKind::Readiness);
     probes.ask_readiness_again(at(3));
     assert_eq!(due(&probes), []);
@@ -419,7 +419,8 @@ fn an_agent_that_begins_spreads_what_it_adopts_over_a_period() {
         }
         let pod = pod(RestartPolicy::Always).uid(uid).with([app]);
         let health = Health { started: kind != ProbeKind::Startup, ..Health::default() };
-        let mut probes = super::Probes::adopted(&pod, ContainerIndex(0), at(50), at(100), health);
+        let mut probes =
+            crate::pod::probes::Probes::adopted(&pod, ContainerIndex(0), at(50), at(100), health);
         probes.ask_readiness_again(at(100));
         let (_, _, due) = probes.due().next().expect("there is one");
         due

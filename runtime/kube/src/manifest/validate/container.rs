@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use serde_json::{Value, json};
 
-use super::{Errors, flag, invalid, list, number, one_of, optional_number, text};
+use super::{Errors, flag, invalid, list, number, one_of, port, text};
 use crate::manifest::field::{FieldError, Path};
 use crate::manifest::rules;
 use nodlet_core::spec::MAX_CONTAINERS;
@@ -189,19 +189,13 @@ fn ports(ports: &[Value], path: &Path<'_>, errors: &mut Errors) {
         }
         match number(port, "containerPort") {
             0 => errors.push(FieldError::required(&path.child("containerPort"), "")),
-            value => port_number(value, &path.child("containerPort"), errors),
+            value => port::number(value, &path.child("containerPort"), errors),
         }
         match number(port, "hostPort") {
             0 => {}
-            value => port_number(value, &path.child("hostPort"), errors),
+            value => port::number(value, &path.child("hostPort"), errors),
         }
         one_of(&path.child("protocol"), text(port, "protocol"), &["SCTP", "TCP", "UDP"], errors);
-    }
-}
-
-pub(super) fn port_number(value: i64, path: &Path<'_>, errors: &mut Errors) {
-    if let Some(error) = rules::range(value, 1, 65535) {
-        errors.push(FieldError::invalid_value(path, &value.into(), error));
     }
 }
 
@@ -384,13 +378,4 @@ fn security_context(context: &Value, path: &Path<'_>, errors: &mut Errors) {
         }
     }
     super::app_armor_profile(context, path, errors);
-}
-
-/// Checks a port that is given by number or by name.
-pub(super) fn port_or_name(owner: &Value, path: &Path<'_>, errors: &mut Errors) {
-    let path = path.child("port");
-    match owner["port"].as_str() {
-        Some(name) => invalid(&path, name, rules::port_name(name), errors),
-        None => port_number(optional_number(owner, "port").unwrap_or_default(), &path, errors),
-    }
 }

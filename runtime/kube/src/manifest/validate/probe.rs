@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use super::{Errors, container, invalid, list, not_negative, number, optional_number, text};
+use super::{Errors, invalid, list, not_negative, number, optional_number, port, text};
 use crate::manifest::field::{FieldError, Path};
 use crate::manifest::rules;
 
@@ -87,7 +87,7 @@ pub(super) fn handler(owner: &Value, names: &[&str], grace: i64, path: &Path<'_>
                     errors.push(FieldError::invalid_value(&path, &seconds.into(), why));
                 }
             }
-            _ => container::port_or_name(handler, &path, errors),
+            _ => port::number_or_name(handler, &path, errors),
         }
     }
     if handlers == 0 {
@@ -96,7 +96,7 @@ pub(super) fn handler(owner: &Value, names: &[&str], grace: i64, path: &Path<'_>
 }
 
 fn http_get(handler: &Value, path: &Path<'_>, errors: &mut Errors) {
-    container::port_or_name(handler, path, errors);
+    port::number_or_name(handler, path, errors);
     super::supported(handler, "scheme", path, &["HTTP", "HTTPS"], errors);
     for header in list(handler, "httpHeaders") {
         let name = text(header, "name");
