@@ -225,13 +225,19 @@ async fn respond(
 ) -> Response<Answer> {
     let method = request.method().clone();
     let uri = request.uri().clone();
-    let answered = answer(api, request, afterwards, &place).await.and_then(|response| {
+    let is_change = !matches!(method, Method::GET | Method::HEAD);
+    let answered = async {
+        // A change that was made is never answered with 429: clients repeat it.
+        let room = if is_change { Some(api.places.hold(1)?) } else { None };
+        let response = answer(api, request, afterwards, &place).await?;
         let held = match response.body() {
+            Body::Whole(Some(bytes)) if room.is_some() => Some(api.places.hold_beyond(bytes.len())),
             Body::Whole(Some(bytes)) => Some(api.places.hold(bytes.len())?),
             Body::Whole(None) | Body::Stream(_) => None,
         };
         Ok((response, held))
-    });
+    };
+    let answered: Result<_, Status> = answered.await;
     let (response, held) = answered.unwrap_or_else(|status| {
         ::log::debug!("api: {method} {uri}: {} {status}", status.code);
         (body::refuse(&status), None)

@@ -6,7 +6,7 @@
 //! [`ManifestDirectories::tell`] parses what was read and is called in the loop.
 //!
 //! Nothing here decides about objects: [`nodlet_registry`] owns them. Read next:
-//! `registry/sources.rs`, whose word counts; `engine/manifests.rs`, which has the
+//! `registry/src/sources.rs`, whose word counts; `engine/manifests.rs`, which has the
 //! directories looked at; `engine/reconcile.rs`, which tells the core of the difference.
 
 use std::collections::{BTreeMap, BTreeSet};

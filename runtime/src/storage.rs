@@ -217,6 +217,20 @@ mod tests {
     }
 
     #[test]
+    fn changes_are_rejected_while_as_many_jobs_wait_as_may() {
+        let storage = Storage::start().expect("the kernel has a thread");
+        let (go, wait) = mpsc::channel::<()>();
+        let blocked = storage.run(move || wait.recv().is_ok());
+        let jobs: Vec<_> = (1..JOBS).map(|number| storage.run(move || number)).collect();
+        assert!(storage.is_full());
+        go.send(()).expect("the job waits");
+        assert!(smol::block_on(blocked));
+        let last = jobs.into_iter().map(smol::block_on).last();
+        assert_eq!(last, Some(JOBS - 1));
+        assert!(!storage.is_full());
+    }
+
+    #[test]
     fn what_was_begun_is_done_when_nobody_asks_any_more() {
         let storage = Storage::start().expect("the kernel has a thread");
         let (told, end) = mpsc::channel();

@@ -46,7 +46,13 @@ const SUBJECTS: &[(&str, Test)] = &[
         ),
     ),
     // Pods with random events, in simulated time.
-    ("stories", Test::Random(2_000, &["--release", "--package", "nodlet-core", "--lib", "sim::seeds::"])),
+    (
+        "stories",
+        Test::Random(
+            2_000,
+            &["--release", "--package", "nodlet-core", "--package", "nodlet-registry", "--lib", "seeds::"],
+        ),
+    ),
     // Mutations of the core, each of which must make a test fail.
     ("mutants", Test::Sample(20, mutants::run)),
     // An image with this many megabytes in one layer, and one with the most names that are accepted.

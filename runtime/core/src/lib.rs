@@ -13,6 +13,8 @@
 pub mod facts;
 pub mod node;
 pub mod pod;
+#[cfg(test)]
+mod purity;
 pub mod record_file;
 pub mod replay;
 #[cfg(test)]

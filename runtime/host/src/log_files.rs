@@ -6,7 +6,7 @@
 //! and a file is created, renamed, read or removed by its name in that directory. A file that a container may
 //! have put in the place of a log is neither written nor read: see [`Directory::open_own`].
 //!
-//! Read next: `supervisor/log.rs`, which writes logs, and `api/log.rs`, which reads them.
+//! Read next: `supervisor/src/log.rs`, which writes logs, and `api/log.rs`, which reads them.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::{File, Metadata};

@@ -2,7 +2,7 @@
 //!
 //! Each pod that does not share the host's network gets an address of one range, and a veth pair to one
 //! bridge, whose address, the first of the range, is the pods' gateway. This module makes the bridge and
-//! allocates addresses; the supervisor makes a pod's link (`supervisor/sandbox.rs`), with the requests of
+//! allocates addresses; the supervisor makes a pod's link (`supervisor/src/sandbox.rs`), with the requests of
 //! `network/netlink.rs`. What the host accepts from pods is in `network/guard.rs`, what pods can send in
 //! `network/filter.rs`. This module must never touch a link, route or sysctl of the machine that is not
 //! nodlet's: if pods are to reach further than the host, the owner of the machine sets up forwarding.

@@ -4,6 +4,7 @@
 //! * [`schema`]: the fields of a Pod and what nodlet does with each.
 //! * [`manifest`]: bytes to objects, checked against the schema, defaulted and validated, and then a
 //!   typed [`nodlet_core::spec::Pod`].
+//! * [`protobuf`]: objects as typed clients send them.
 //!
 //! Used by the agent and by the command line. This crate opens no file. It is pure, except for descriptions,
 //! which print ages and times by the clock and in the time zone of the reader, as kubectl does.

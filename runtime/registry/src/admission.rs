@@ -40,7 +40,7 @@ pub struct Policy {
 pub enum Base {
     /// Nothing: it was never admitted before. It gets all presets that match it.
     New,
-    /// What it was admitted with before, which it keeps.
+    /// The pod was admitted before, and keeps what it was admitted with.
     Before {
         /// Its presets.
         presets: Vec<Applied>,
@@ -65,7 +65,7 @@ pub struct Admitted {
 pub enum Problem {
     /// Presets contradict it or each other: it has none of them. An event of the pod.
     Conflict(Event),
-    /// The same of the presets, or of the ephemeral containers, that it had before. For the log.
+    /// Presets or ephemeral containers that the pod had before could not be added again. For the log.
     Lost(String),
 }
 

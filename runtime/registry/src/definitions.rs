@@ -6,6 +6,7 @@ use std::rc::Rc;
 
 use serde_json::{Value, json};
 
+use super::preconditions::MODIFIED;
 use super::request::{RequestOptions, refused, same};
 use super::{
     Accepted, Applied, Change, Decision, DefinitionsByName, Preconditions, Refusal, Registry, Status, Write,
@@ -56,6 +57,7 @@ impl Registry {
         )
         .map_err(|error| refused(&error))?;
         let name = definition.key();
+        self.require_settled(&name, asked.new)?;
         let published = self.published_definition(&name);
         let applied = self.outcome_of(&definition, published.as_ref(), asked.new)?;
         let (mut object, warnings) = (definition.object(), definition.warnings);
@@ -125,6 +127,7 @@ impl Registry {
     /// It is not there, or not the one that is meant.
     pub fn change_definition(&self, key: &DefinitionName, change: Change) -> Result<Value, Status> {
         let ((kind, ..), name) = (key, &*key.2);
+        self.require_settled(key, false)?;
         let current = self.published_definition(key);
         let current = current.ok_or_else(|| Status::not_found(&kind.row().qualified(), name))?;
         let mut changed = change.apply(&current)?;
@@ -141,16 +144,43 @@ impl Registry {
         Ok(changed)
     }
 
-    /// The object that a client may remove, and its file.
+    /// Rejects a change of a definition whose file is being written or removed for another client: what is
+    /// published is not what the change would be made to. Of PriorityClasses only one may be the default, so
+    /// they change one after another.
+    fn require_settled(&self, name: &DefinitionName, is_new: bool) -> Result<(), Status> {
+        let path = self.definition_path(name);
+        let is_class = |path: &Path| {
+            let file = path.file_name().and_then(|file| file.to_str()).unwrap_or_default();
+            file.starts_with("priorityclass__")
+        };
+        let qualified = name.0.row().qualified();
+        match self.sources.is_in_flight(&path) {
+            true if is_new => Err(Status::already_exists(&qualified, &name.2)),
+            true => Err(Status::conflict(&qualified, &name.2, MODIFIED)),
+            false if name.0 == Kind::PriorityClass && self.sources.in_flight().any(is_class) => {
+                Err(Status::conflict(
+                    &qualified,
+                    &name.2,
+                    "another priority class is being changed, please try again",
+                ))
+            }
+            false => Ok(()),
+        }
+    }
+
+    /// The object that a client may remove, and its file. Unless it is a dry run, the file counts as being
+    /// removed from now on, until [`Registry::release`].
     ///
     /// # Errors
-    /// It is not there, not the one that is meant, or not the client's.
+    /// The object does not exist, is not the one that is meant, is not the client's, or is being changed.
     pub fn delete_definition(
-        &self,
+        &mut self,
         name: &DefinitionName,
         preconditions: &Preconditions,
+        dry_run: bool,
     ) -> Result<(Value, PathBuf), Status> {
         let qualified = name.0.row().qualified();
+        self.require_settled(name, false)?;
         let object = self.published_definition(name).ok_or_else(|| Status::not_found(&qualified, &name.2))?;
         if name.0 == Kind::PriorityClass && priority::BUILT_IN.iter().any(|(known, ..)| **known == *name.2) {
             return Err(Status::forbidden(format!(
@@ -165,7 +195,11 @@ impl Registry {
         if *source != self.definition_path(name) {
             return Err(defined_by(name, source));
         }
-        Ok((object, source.clone()))
+        let source = source.clone();
+        if !dry_run {
+            self.sources.begin_removal(&source);
+        }
+        Ok((object, source))
     }
 
     fn publish_built_in_classes(&self, created: &str) {

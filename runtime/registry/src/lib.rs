@@ -10,8 +10,8 @@
 //! requests ─► prepare ─► apply | update | delete ─► Decision ─► a file, an observation, a reply
 //! ```
 //!
-//! Read next: `registry/sources.rs`, which says which of several objects of one name counts;
-//! `registry/admission.rs`, what a written pod becomes; `registry/pods.rs`, what clients may do.
+//! Read next: `registry/src/sources.rs`, which says which of several objects of one name counts;
+//! `registry/src/admission.rs`, what a written pod becomes; `registry/src/pods.rs`, what clients may do.
 
 mod admission;
 mod change;

@@ -98,6 +98,12 @@ impl Registry {
         let name = (manifest.pod.namespace.clone(), manifest.pod.name.clone());
         let desired = self.desired.get(&name);
         let Some(old) = known.waiting.as_ref().or(desired) else {
+            // Another client creates it, and it is not read yet.
+            match (self.sources.is_in_flight(&self.applied_path(&name.0, &name.1)), is_new) {
+                (true, true) => return Err(Status::already_exists("pods", &name.1)),
+                (true, false) => return Err(Status::conflict("pods", &name.1, MODIFIED)),
+                (false, _) => {}
+            }
             let is_published = self.objects.get(&Key::new("pods", &name.0, &name.1)).is_some();
             if is_new && is_published {
                 let mut status = Status::already_exists("pods", &name.1);

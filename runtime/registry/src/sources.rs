@@ -312,6 +312,21 @@ impl Sources {
         Ok(())
     }
 
+    /// Records that a file is being removed, until [`Sources::release`].
+    pub(crate) fn begin_removal(&mut self, path: &Path) {
+        self.reserved.entry(path.to_owned()).or_default().1 += 1;
+    }
+
+    /// The files that are being written or removed.
+    pub(crate) fn in_flight(&self) -> impl Iterator<Item = &Path> {
+        self.reserved.keys().map(PathBuf::as_path)
+    }
+
+    /// Whether a file is being written or removed: what is known of it is not its newest content.
+    pub(crate) fn is_in_flight(&self, path: &Path) -> bool {
+        self.reserved.contains_key(path)
+    }
+
     /// Whether there is room for an object of `bytes` as the file `path`, of `text` bytes.
     ///
     /// # Errors

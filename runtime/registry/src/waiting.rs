@@ -1,5 +1,5 @@
 //! Tasks of one thread that wait until something holds: watchers of [`crate::objects`],
-//! readers of [`crate::told`]. One that is woken or gives up leaves nothing behind, however
+//! readers of the agent's ring. One that is woken or gives up leaves nothing behind, however
 //! long nothing changes.
 
 use std::cell::{Cell, RefCell};
@@ -8,7 +8,7 @@ use std::future::Future;
 use std::pin::Pin;
 use std::task::{Context, Poll, Waker};
 
-/// Who waits.
+/// The tasks that wait.
 #[derive(Debug, Default)]
 pub struct Waiting {
     wakers: RefCell<BTreeMap<u64, Waker>>,

@@ -53,12 +53,12 @@ impl Wanted {
         }
     }
 
-    /// The same with `presets`, which make `manifest` of it.
+    /// A copy with `presets` added; `manifest` is the result.
     pub(crate) fn with_presets(&self, manifest: Manifest, presets: Rc<[Applied]>) -> Wanted {
         Wanted { presets, ..self.changed(Manifest { warnings: self.warnings.clone(), ..manifest }) }
     }
 
-    /// The same as `manifest`, with what it was admitted with.
+    /// A copy with the content of `manifest`, which keeps presets, priority and the object as written.
     pub fn changed(&self, manifest: Manifest) -> Wanted {
         Wanted {
             presets: self.presets.clone(),
@@ -68,7 +68,7 @@ impl Wanted {
         }
     }
 
-    /// The same with `priority`; `object` is its object.
+    /// A copy with `priority`; `object` is the pod's object.
     pub(crate) fn with_priority(&self, mut object: Value, priority: Priority) -> Wanted {
         priority.show(&mut object);
         let mut pod = self.pod.clone();

@@ -2,7 +2,7 @@
 //!
 //! Bytes go as they do for `exec` (`api/streams.rs`); but the other ends of the pipes are
 //! the supervisor's, which keeps the container's streams and lets no client hold it up
-//! (`supervisor/console.rs`).
+//! (`supervisor/src/console.rs`).
 
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::rc::Rc;

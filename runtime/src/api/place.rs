@@ -127,6 +127,11 @@ impl Places {
         })
     }
 
+    /// Room for the answer to a change that was made, even beyond the limit.
+    pub(super) fn hold_beyond(&self, bytes: usize) -> Held {
+        Held::new(&self.unread, bytes)
+    }
+
     /// Room for an object of so many bytes that a client has sent.
     pub(super) fn hold_object(&self, bytes: usize) -> Result<Held, Status> {
         Held::among(&self.objects, bytes, OBJECTS).ok_or_else(|| {
@@ -195,8 +200,12 @@ impl Held {
         if held > 0 && bytes > 0 && held + bytes > limit {
             return None;
         }
-        all.set(held + bytes);
-        Some(Held { bytes, all: all.clone() })
+        Some(Held::new(all, bytes))
+    }
+
+    fn new(all: &Rc<Cell<usize>>, bytes: usize) -> Held {
+        all.set(all.get() + bytes);
+        Held { bytes, all: all.clone() }
     }
 }
 

@@ -1,7 +1,7 @@
 //! `pods/portforward`: TCP connections into a pod, any number of them in one WebSocket.
 //!
 //! A client opens two streams for each connection: `error`, on which the reason is
-//! written if there is none, and `data` (`api/spdy.rs`). The socket is made in the
+//! written if there is none, and `data` (`wire/src/spdy.rs`). The socket is made in the
 //! pod's network namespace, so that what listens on 127.0.0.1 there is reached, too.
 //! Each connection has a few pieces of memory and no more: who does not read holds up
 //! who sends, and on one WebSocket all of its connections, as under a kubelet.

@@ -3,7 +3,7 @@
 //! Bytes go to and fro between pipes or a terminal of ours and the client. Nothing is
 //! buffered beyond one piece of each stream: a client that does not read stops an executed
 //! process at its next write, as a pipe does, and misses some of what a container writes
-//! that it is attached to (`supervisor/console.rs`). Read next: `api/websocket.rs`.
+//! that it is attached to (`supervisor/src/console.rs`). Read next: `wire/src/websocket.rs`.
 
 use std::fs::File;
 use std::io::{self, Read, Write};

@@ -3,7 +3,7 @@
 //!
 //! A client may send without a pause, read nothing, or go without a word; none of that
 //! is to cost anybody else more than its own place. Read next: `api/streams.rs` and
-//! `api/portforward.rs`, what is spoken then; `api/websocket.rs`, the frames.
+//! `api/portforward.rs`, what is spoken then; `wire/src/websocket.rs`, the frames.
 
 use std::future::Future;
 use std::io;

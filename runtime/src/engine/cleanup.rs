@@ -9,6 +9,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use nodlet_host::cgroup::{Cgroups, PodCgroup};
+use nodlet_host::error::chain;
 use nodlet_host::paths::Paths;
 use nodlet_host::{log_files, volume};
 use nodlet_registry::Wanted;
@@ -138,7 +139,9 @@ async fn kill(cgroup: &PodCgroup) -> Result<(), String> {
     match (smol::future::or(emptied, late).await, killed) {
         (true, _) => Ok(()),
         (false, Ok(())) => Err(format!("processes of {} do not die", cgroup.name())),
-        (false, Err(error)) => Err(format!("failed to kill the processes of {}: {error}", cgroup.name())),
+        (false, Err(error)) => {
+            Err(format!("failed to kill the processes of {}: {}", cgroup.name(), chain(&error)))
+        }
     }
 }
 
@@ -149,7 +152,7 @@ async fn kill(cgroup: &PodCgroup) -> Result<(), String> {
 pub(super) async fn remove_remains(cgroups: &Cgroups, wanted: &Wanted) -> Result<(), String> {
     for cgroup in cgroups_of(cgroups, wanted)? {
         kill(&cgroup).await?;
-        cgroup.remove().map_err(|error| error.to_string())?;
+        cgroup.remove().map_err(|error| chain(&error))?;
     }
     Ok(())
 }
@@ -166,14 +169,14 @@ fn cgroups_of(cgroups: &Cgroups, wanted: &Wanted) -> Result<[PodCgroup; 2], Stri
     let uid = &wanted.pod.uid.0;
     let own = cgroups.known_supervisor(uid);
     let found = own.and_then(|own| Ok([own, cgroups.known_pod(&wanted.pod)?]));
-    found.map_err(|error| format!("failed to look for processes of {uid}: {error}"))
+    found.map_err(|error| format!("failed to look for processes of {uid}: {}", chain(&error)))
 }
 
 pub(super) async fn empty(uid: &str, cgroups: &[PodCgroup]) {
     for cgroup in cgroups {
         kill_all(cgroup).await;
         if let Err(error) = cgroup.remove() {
-            log::error!("failed to remove a cgroup of {uid}: {error}");
+            log::error!("failed to remove a cgroup of {uid}: {}", chain(&error));
         }
     }
 }
@@ -183,7 +186,7 @@ pub(super) async fn end_unreadable(known: &Cgroups, uid: &str, directory: &Path)
     let mut cgroups: Vec<PodCgroup> = known.known_supervisor(uid).into_iter().collect();
     match known.pods() {
         Ok(pods) => cgroups.extend(pods.into_iter().filter(|(of, _)| of == uid).map(|(_, cgroup)| cgroup)),
-        Err(error) => log::error!("failed to look for the cgroups of {uid}: {error}"),
+        Err(error) => log::error!("failed to look for the cgroups of {uid}: {}", chain(&error)),
     }
     empty(uid, &cgroups).await;
     if let Err(error) = fs::remove_dir_all(directory) {

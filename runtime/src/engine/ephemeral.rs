@@ -1,7 +1,7 @@
 //! Ephemeral containers: given to a pod that is there, by the API alone. No manifest says them,
 //! so they have a file of their own beside the pod's record, and go with the pod.
 //!
-//! The registry decides on them (`registry/ephemeral.rs`). The answer comes when they are on flash. The core is told of the pod with more containers
+//! The registry decides on them (`registry/src/ephemeral.rs`). The answer comes when they are on flash. The core is told of the pod with more containers
 //! than before, as of any other that is wanted.
 
 use std::rc::Rc;

@@ -67,7 +67,7 @@ pub(super) fn watch(shell: &Rc<Shell>) -> Result<(), EngineError> {
 
 /// Tells the loop of what is loaded, if not from now on then from when the kernel has watches to spare.
 fn hear_images(shell: &Rc<Shell>) {
-    let first = watch_images(&shell.stores.images);
+    let first = watch_images(&shell.stores.images).and_then(Async::new_nonblocking);
     let (shell, executor) = (shell.clone(), shell.clone());
     executor.tasks.spawn(async move {
         let mut watched = first;
@@ -81,7 +81,9 @@ fn hear_images(shell: &Rc<Shell>) {
                          for the end of their back-off"
                     );
                     smol::Timer::after(WATCH_AGAIN).await;
-                    watched = watch_images(&shell.stores.images);
+                    let images = shell.stores.images.clone();
+                    let again = shell.stores.storage.run(move || watch_images(&images)).await;
+                    watched = again.and_then(Async::new_nonblocking);
                     // What was loaded meanwhile was told by nobody.
                     let _ = shell.tasks.news.send(News::ImagesChanged).await;
                 }
@@ -97,12 +99,12 @@ fn hear_images(shell: &Rc<Shell>) {
     });
 }
 
-fn watch_images(images: &Images) -> io::Result<Async<Inotify>> {
+fn watch_images(images: &Images) -> io::Result<Inotify> {
     let inotify = Inotify::init(InitFlags::IN_NONBLOCK | InitFlags::IN_CLOEXEC)?;
     for path in images.watch_paths() {
         inotify.add_watch(&path, AddWatchFlags::IN_MOVED_TO | AddWatchFlags::IN_CREATE)?;
     }
-    Async::new_nonblocking(inotify)
+    Ok(inotify)
 }
 
 /// Arms a timer that never comes due and is cancelled when the clock is set.

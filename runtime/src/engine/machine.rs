@@ -8,7 +8,6 @@ use nodlet_host::cgroup::Cgroups;
 use nodlet_host::network::Network;
 
 use super::shutdown::ShutdownState;
-use super::this_node::Installed;
 
 /// The machine of this node.
 pub(super) struct Machine {
@@ -51,4 +50,29 @@ impl Machine {
     pub(super) fn timestamp(&self, at: Instant) -> String {
         self.anchor().timestamp(at).to_string()
     }
+}
+
+/// Facts from files of the machine, read when the agent begins.
+pub(super) struct Installed {
+    pub(super) machine_id: String,
+    pub(super) os_image: String,
+}
+
+impl Installed {
+    pub(super) fn read() -> Installed {
+        Installed { machine_id: first_line("/etc/machine-id"), os_image: os_image() }
+    }
+}
+
+/// Empty where the machine has no such file.
+pub(super) fn first_line(path: &str) -> String {
+    let text = std::fs::read_to_string(path).unwrap_or_default();
+    text.lines().next().unwrap_or_default().to_owned()
+}
+
+/// `PRETTY_NAME` of /etc/os-release.
+fn os_image() -> String {
+    let text = std::fs::read_to_string("/etc/os-release").unwrap_or_default();
+    let name = text.lines().find_map(|line| line.strip_prefix("PRETTY_NAME="));
+    name.unwrap_or("Linux").trim_matches('"').to_owned()
 }

@@ -123,7 +123,10 @@ pub(super) async fn look(shell: &Rc<Shell>) -> Result<Vec<FoundPod>, EngineError
         match shell.machine.cgroups.known_supervisor(&uid) {
             Ok(cgroup) if !is_found(&uid) => cleanup::empty(&uid, &[cgroup]).await,
             Ok(_) => {}
-            Err(error) => log::error!("failed to look for the supervisor of {uid}: {error}"),
+            Err(error) => log::error!(
+                "failed to look for the supervisor of {uid}: {}",
+                nodlet_host::error::chain(&error)
+            ),
         }
     }
     for (uid, cgroup) in shell.machine.cgroups.pods().map_err(EngineError::Cgroups)? {
@@ -246,7 +249,10 @@ async fn finish_starts(
             log::error!("the start of {container}#{number} takes too long; killing it");
             // Its helper is in there.
             if let Err(error) = cgroup.known_leaf(container, *number).kill() {
-                log::error!("failed to kill the start of {container}#{number}: {error}");
+                log::error!(
+                    "failed to kill the start of {container}#{number}: {}",
+                    nodlet_host::error::chain(&error)
+                );
             }
         }
         hear_starts(supervisor, &mut state).await;
@@ -414,12 +420,18 @@ fn adopt_runs(
             && let Err(error) = leaf.kill_execs()
         {
             // Nobody waits for what an earlier agent had executed.
-            log::error!("failed to kill what was executed in {name}#{number}: {error}");
+            log::error!(
+                "failed to kill what was executed in {name}#{number}: {}",
+                nodlet_host::error::chain(&error)
+            );
         }
         if exit.is_some() {
             // Its end is told to the core here, and never again.
             if let Err(error) = leaf.remove() {
-                log::error!("failed to remove the cgroup of {name}#{number}: {error}");
+                log::error!(
+                    "failed to remove the cgroup of {name}#{number}: {}",
+                    nodlet_host::error::chain(&error)
+                );
             }
         } else {
             let run = Run {

@@ -240,7 +240,7 @@ impl Engine {
         dry_run: bool,
         reply: Reply<Value>,
     ) {
-        let (object, source) = match self.registry.delete_definition(name, preconditions) {
+        let (object, source) = match self.registry.delete_definition(name, preconditions, dry_run) {
             Ok(found) => found,
             Err(status) => return drop(reply.try_send(Err(status))),
         };
@@ -250,10 +250,12 @@ impl Engine {
         let removed = self.shell.stores.remove(source.clone());
         self.shell.tasks.then(removed, move |engine, removed| {
             if let Err(error) = removed {
+                engine.registry.release(&source);
                 let message = format!("failed to remove {}: {error}", source.display());
                 return drop(reply.try_send(Err(Status::internal(message))));
             }
             engine.read_sources_then(move |engine| {
+                engine.registry.release(&source);
                 engine.publish_changed();
                 let _ = reply.try_send(Ok(object));
             });

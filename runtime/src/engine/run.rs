@@ -415,7 +415,7 @@ pub(super) async fn hear_records(shell: &Rc<Shell>, pod: PodIndex, sandbox: &Rc<
 
 pub(super) fn oom_killed(leaf: &Leaf) -> bool {
     leaf.oom_kills().unwrap_or_else(|error| {
-        log::warn!("failed to read an OOM counter: {error}");
+        log::warn!("failed to read an OOM counter: {}", nodlet_host::error::chain(&error));
         0
     }) > 0
 }
@@ -490,7 +490,9 @@ pub(super) fn terminate(pods: &Pods, pod: PodIndex, attempt: Attempt) -> Result<
 /// SIGKILL to every process of the run.
 pub(super) fn kill(pods: &Pods, pod: PodIndex, attempt: Attempt) -> Result<(), String> {
     let killed = with_run(pods, pod, attempt, |run| run.leaf.kill());
-    killed.unwrap_or(Ok(())).map_err(|error| format!("kill the container: {error}"))
+    killed
+        .unwrap_or(Ok(()))
+        .map_err(|error| format!("kill the container: {}", nodlet_host::error::chain(&error)))
 }
 
 fn with_run<T>(pods: &Pods, pod: PodIndex, attempt: Attempt, act: impl FnOnce(&Run) -> T) -> Option<T> {
@@ -509,7 +511,8 @@ pub(super) fn forget_what_ended(pods: &Pods, pod: PodIndex, seen: &PodObservatio
     if let Some(run) = sandbox.runs.borrow_mut().remove(&(name, attempt.number))
         && let Err(error) = run.leaf.remove()
     {
-        log::error!("failed to remove the cgroup of {}: {error}", log_name(&wanted, *attempt));
+        let why = nodlet_host::error::chain(&error);
+        log::error!("failed to remove the cgroup of {}: {why}", log_name(&wanted, *attempt));
     }
 }
 

@@ -236,10 +236,11 @@ async fn make_on(
 }
 
 /// Says whose supervisor was lost, and what it said last.
-fn report_loss(shell: &Shell, pod: PodIndex, error: &dyn std::error::Error) {
+fn report_loss(shell: &Shell, pod: PodIndex, error: &(dyn std::error::Error + 'static)) {
     let Some(wanted) = shell.pods.wanted(pod) else { return };
     let (namespace, name) = (&wanted.pod.namespace, &wanted.pod.name);
-    log::error!("lost the supervisor of {namespace}/{name}: {error}; its containers go with it");
+    let why = nodlet_host::error::chain(error);
+    log::error!("lost the supervisor of {namespace}/{name}: {why}; its containers go with it");
     if let Ok(words) = std::fs::read_to_string(shell.paths.run_pod(&wanted.pod.uid.0).join(END_REASON_FILE)) {
         log::error!("its last words: {}", words.trim());
     }

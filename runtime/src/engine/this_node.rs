@@ -6,19 +6,7 @@ use nodlet_core::facts::{Amounts, NodeInfo};
 use nodlet_registry::objects::{Key, Objects};
 
 use super::Config;
-use super::machine::Machine;
-
-/// Facts from files of the machine, read when the agent begins.
-pub(super) struct Installed {
-    machine_id: String,
-    os_image: String,
-}
-
-impl Installed {
-    pub(super) fn read() -> Installed {
-        Installed { machine_id: first_line("/etc/machine-id"), os_image: os_image() }
-    }
-}
+use super::machine::{Machine, first_line};
 
 /// Shows this machine as a Node. Nothing renews it: an agent that answers is the proof
 /// that it is ready.
@@ -170,17 +158,4 @@ fn shown(amounts: &Amounts) -> Value {
         "ephemeral-storage": bytes(amounts.ephemeral_storage),
         "pods": amounts.pods.to_string(),
     })
-}
-
-/// Empty where the machine has no such file.
-fn first_line(path: &str) -> String {
-    let text = std::fs::read_to_string(path).unwrap_or_default();
-    text.lines().next().unwrap_or_default().to_owned()
-}
-
-/// `PRETTY_NAME` of /etc/os-release.
-fn os_image() -> String {
-    let text = std::fs::read_to_string("/etc/os-release").unwrap_or_default();
-    let name = text.lines().find_map(|line| line.strip_prefix("PRETTY_NAME="));
-    name.unwrap_or("Linux").trim_matches('"').to_owned()
 }

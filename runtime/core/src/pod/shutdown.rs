@@ -39,7 +39,7 @@ impl PodState {
     }
 
     /// Whether the pod ended, or is to end, with the machine, and so has not finished.
-    pub fn is_interrupted(&self) -> bool {
+    pub(crate) fn is_interrupted(&self) -> bool {
         self.interrupted.is_some()
     }
 

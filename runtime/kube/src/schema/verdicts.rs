@@ -39,7 +39,7 @@ const NO_SCHEDULER: &str = "schedules nothing: the pod runs on the node that has
 const NO_TOKENS: &str = "has no service accounts: no token is mounted";
 const NO_SERVICES: &str = "has no Services: no variables are made for them";
 const NO_VOLUME: &str = "provides no volumes but emptyDir and hostPath yet";
-const NO_OBJECTS: &str = "has no ConfigMaps and Secrets yet: write the value itself";
+const NO_OBJECTS: &str = "does not let pods refer to ConfigMaps and Secrets yet: write the value itself";
 /// Why a profile of a Linux security module is rejected.
 pub(crate) const NO_LSM: &str = "does not confine containers by AppArmor or SELinux yet";
 const NO_WINDOWS: &str = "runs Linux containers only";
