@@ -70,7 +70,8 @@ pub fn replace(path: &Path, bytes: &[u8], fault: &dyn Fault) -> io::Result<()> {
         // killed. Where it is durable already, this writes nothing.
         return sync_directory(directory, fault);
     }
-    make_directory(directory, fault)?;
+    // Records and applied objects are for root alone, also where the directory was removed meanwhile.
+    make_directory(directory, 0o700, fault)?;
     // A dot file: whoever lists the directory meanwhile passes it over.
     let mut name = std::ffi::OsString::from(".");
     name.push(path.file_name().ok_or(io::ErrorKind::InvalidInput)?);
@@ -116,16 +117,16 @@ fn sync_directory(directory: &Path, fault: &dyn Fault) -> io::Result<()> {
     File::open(directory)?.sync_all()
 }
 
-/// Makes `directory`, durably, with what is missing above it.
-fn make_directory(directory: &Path, fault: &dyn Fault) -> io::Result<()> {
+/// Makes `directory` with this mode, durably, and with what is missing above it.
+fn make_directory(directory: &Path, mode: u32, fault: &dyn Fault) -> io::Result<()> {
     if directory.is_dir() {
         return Ok(());
     }
     if let Some(parent) = directory.parent() {
-        make_directory(parent, fault)?;
+        make_directory(parent, 0o755, fault)?;
     }
     fault.step(Step::Create, directory)?;
-    match fs::DirBuilder::new().mode(0o755).create(directory) {
+    match fs::DirBuilder::new().mode(mode).create(directory) {
         Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
         Ok(()) | Err(_) => {}
     }

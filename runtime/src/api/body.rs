@@ -146,7 +146,7 @@ fn parsed(bytes: &[u8], is_protobuf: bool) -> Result<Value, Status> {
 
 /// What comes of a text takes no more memory than that: a list or an object begins with room for
 /// several values, and each further value comes after a comma.
-fn cost(text: &[u8]) -> usize {
+pub(super) fn cost(text: &[u8]) -> usize {
     let values = text.iter().map(|byte| match byte {
         b'{' => 800,
         b'[' => 200,

@@ -132,6 +132,13 @@ impl Places {
         Held::new(&self.unread, bytes)
     }
 
+    /// Room for `more` bytes besides those of `held`.
+    pub(super) fn hold_more(&self, held: Held, more: usize) -> Result<Held, Status> {
+        let bytes = held.bytes + more;
+        drop(held);
+        self.hold_object(bytes)
+    }
+
     /// Room for an object of so many bytes that a client has sent.
     pub(super) fn hold_object(&self, bytes: usize) -> Result<Held, Status> {
         Held::among(&self.objects, bytes, OBJECTS).ok_or_else(|| {

@@ -119,6 +119,9 @@ async fn change(
     if request.method() == hyper::Method::PATCH {
         let kind = patch_kind(request.headers())?;
         let (patch, held) = body::read_any(&api.places, request).await?;
+        // However short the patch is, the object is read, changed and written again.
+        let object = api.objects.get(key).map_or(0, |shown| body::cost(shown.json.as_bytes()));
+        let held = api.places.hold_more(held, object)?;
         return Ok((Change::Patch(kind, patch), held));
     }
     let (mut object, held) = body::read(&api.places, request).await?;
