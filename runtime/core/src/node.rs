@@ -18,7 +18,7 @@ use std::rc::Rc;
 use admission::Outcome;
 use resources::ExistingPod;
 pub(crate) use ring::asked;
-pub use ring::{Asked, EmittedEvent, Entry, Known, Line, OmittedImage, RING_ENTRIES, RecordDigest, Ring};
+pub use ring::{Asked, EmittedEvent, Entry, Known, Line, Omitted, RING_ENTRIES, RecordDigest, Ring};
 
 use crate::facts::*;
 use crate::pod::{Demand, NodeContext, PodState};

@@ -157,7 +157,7 @@ impl Replayer {
                 self.replayed.actions += 1;
             }
             Entry::Observed(seen) => {
-                let seen = seen.map(|known| pod(known), |()| Box::default())?;
+                let seen = seen.map(|known| pod(known), |_| Box::default())?;
                 self.node.observe(at, seen);
                 self.replayed.observations += 1;
             }

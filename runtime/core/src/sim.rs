@@ -566,6 +566,9 @@ impl Sim {
         let (mut replayer, mut pods) =
             (Replayer::default(), std::mem::take(&mut self.recorded_pods).into_iter());
         for (number, at, entry) in std::mem::take(&mut self.recorded) {
+            // As `nodlet ring -o json` prints it.
+            let text = serde_json::to_string(&entry).expect("an entry is JSON");
+            let entry = serde_json::from_str(&text).expect(&text);
             let recorded =
                 replayer.entry(number, at, entry, |_| Ok(pods.next().expect("one for each entry")));
             recorded.unwrap_or_else(|error| panic!("{error}\n{}", self.log));

@@ -96,22 +96,39 @@ fn varint(bytes: &mut &[u8]) -> Option<u64> {
     None
 }
 
-/// The object of a request. `message` returns the fields of a kind. `None` if it is no protobuf, of another kind, or
-/// of more values than are read of a request.
-pub fn object(body: &[u8], message: fn(&str) -> Option<Message>) -> Option<Value> {
+/// Why the body of a request has no object in protobuf.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ProtobufError {
+    /// The body is not protobuf, or its kind is not read in protobuf.
+    Unsupported,
+    /// The body is not a valid message of its kind.
+    Malformed,
+    /// The object has more values than are read of a request.
+    TooManyValues,
+}
+
+/// The object of a request. `message` returns the fields of a kind.
+///
+/// # Errors
+/// See [`ProtobufError`].
+pub fn object(body: &[u8], message: fn(&str) -> Option<Message>) -> Result<Value, ProtobufError> {
+    let failed =
+        |left: usize| if left == 0 { ProtobufError::TooManyValues } else { ProtobufError::Malformed };
     let (mut of, mut raw) = (Map::new(), &[][..]);
     let mut left = VALUES;
-    let mut rest = body.strip_prefix(MAGIC)?;
+    let mut rest = body.strip_prefix(MAGIC).ok_or(ProtobufError::Unsupported)?;
     while !rest.is_empty() {
-        match field(&mut rest)? {
-            (1, Field::Bytes(bytes)) => of = read(bytes, TYPE, &mut left)?,
+        match field(&mut rest).ok_or(ProtobufError::Malformed)? {
+            (1, Field::Bytes(bytes)) => of = read(bytes, TYPE, &mut left).ok_or_else(|| failed(left))?,
             (2, Field::Bytes(bytes)) => raw = bytes,
             _ => {}
         }
     }
-    let mut object = read(raw, message(of.get("kind")?.as_str()?)?, &mut left)?;
+    let message = of.get("kind").and_then(Value::as_str).and_then(message);
+    let message = message.ok_or(ProtobufError::Unsupported)?;
+    let mut object = read(raw, message, &mut left).ok_or_else(|| failed(left))?;
     object.append(&mut of);
-    Some(object.into())
+    Ok(object.into())
 }
 
 fn read(mut bytes: &[u8], message: Message, left: &mut usize) -> Option<Map<String, Value>> {
@@ -178,7 +195,7 @@ mod tests {
         [MAGIC, &field_of(1, &of), &field_of(2, raw), &field_of(3, b""), &field_of(4, b"")].concat()
     }
 
-    fn read(body: &[u8]) -> Option<Value> {
+    fn read(body: &[u8]) -> Result<Value, ProtobufError> {
         object(body, |kind| Some(Kind::named(kind)?.row().protobuf).filter(|fields| !fields.is_empty()))
     }
 
@@ -212,7 +229,7 @@ mod tests {
         });
         assert_eq!(
             read(&request("ConfigMap", &map.concat())),
-            Some(json!({
+            Ok(json!({
                 "apiVersion": "v1", "kind": "ConfigMap", "metadata": expected, "immutable": true,
                 "data": {"a": "1", "b": ""}, "binaryData": {"c": "/w=="},
             }))
@@ -226,7 +243,7 @@ mod tests {
         ];
         assert_eq!(
             read(&request("Secret", &secret.concat())),
-            Some(json!({
+            Ok(json!({
                 "apiVersion": "v1", "kind": "Secret", "metadata": {"name": "s"}, "type": "Opaque",
                 "data": {"a": "YWI="}, "stringData": {"b": "text"}, "immutable": false,
             }))
@@ -234,25 +251,29 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_object_of_such_a_kind_is_none() {
+    fn what_is_no_object_of_such_a_kind_is_an_error() {
         let right = request("ConfigMap", &field_of(2, &pair(b"a", b"1")));
-        assert!(read(&right).is_some());
+        assert!(read(&right).is_ok());
         for end in 0..right.len() {
             // A cut between two fields leaves a shorter object, and nothing fails worse.
             let _ = read(&right[..end]);
         }
-        for body in [
-            b"k8s".to_vec(),
-            b"{}".to_vec(),
-            request("Pod", b""),
-            request("Widget", b""),
-            request("ConfigMap", &[2 << 3, 1]),
-            request("ConfigMap", &[0, 1]),
-            request("ConfigMap", &field_of(2, &field_of(1, &[0xff]))),
-            request("ConfigMap", &[2 << 3 | 2, 0xff]),
-            [MAGIC, &[2 << 3 | 2, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 1]].concat(),
+        use ProtobufError::{Malformed, Unsupported};
+        for (body, expected) in [
+            (b"k8s".to_vec(), Unsupported),
+            (b"{}".to_vec(), Unsupported),
+            (request("Pod", b""), Unsupported),
+            (request("Widget", b""), Unsupported),
+            (request("ConfigMap", &[2 << 3, 1]), Malformed),
+            (request("ConfigMap", &[0, 1]), Malformed),
+            (request("ConfigMap", &field_of(2, &field_of(1, &[0xff]))), Malformed),
+            (request("ConfigMap", &[2 << 3 | 2, 0xff]), Malformed),
+            (
+                [MAGIC, &[2 << 3 | 2, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 1]].concat(),
+                Malformed,
+            ),
         ] {
-            assert_eq!(read(&body), None, "{body:?}");
+            assert_eq!(read(&body), Err(expected), "{:?}", &body[..body.len().min(40)]);
         }
         let mut left = 3;
         assert!(super::read(&[4 << 3, 1].repeat(3), Kind::ConfigMap.row().protobuf, &mut left).is_some());

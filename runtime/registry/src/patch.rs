@@ -244,8 +244,9 @@ fn operate(object: &mut Value, operations: &[Value]) -> Result<(), Status> {
             let message = "the server rejected our request due to an error in our request";
             // Without its value, which may be a Secret's.
             let mut operation = operation.clone();
-            if let Some(operation) = operation.as_object_mut() {
-                operation.remove("value");
+            match operation.as_object_mut() {
+                Some(operation) => drop(operation.remove("value")),
+                None => operation = "not an object".into(),
             }
             Status::unprocessable(format!("{message}: {why}: {operation}"))
         };

@@ -13,7 +13,7 @@ use super::place::{Held, Places};
 use super::{BODY_BYTES, Status};
 use nodlet_kube::kinds::Kind;
 use nodlet_kube::manifest;
-use nodlet_kube::protobuf;
+use nodlet_kube::protobuf::{self, ProtobufError};
 
 /// For all of a request's body.
 const BODY_WITHIN: Duration = Duration::from_secs(30);
@@ -136,12 +136,22 @@ fn parsed(bytes: &[u8], is_protobuf: bool) -> Result<Value, Status> {
     }
     if is_protobuf {
         let fields = |kind: &str| Some(Kind::named(kind)?.row().protobuf).filter(|fields| !fields.is_empty());
-        return protobuf::object(bytes, fields).ok_or_else(|| unknown_format(PROTOBUF));
+        return protobuf::object(bytes, fields).map_err(|error| match error {
+            ProtobufError::Unsupported => unknown_format(PROTOBUF),
+            ProtobufError::Malformed => Status::bad_request(
+                "the object provided is unrecognized: it is not a valid protobuf message of its kind",
+            ),
+            ProtobufError::TooManyValues => too_many_values(),
+        });
     }
     manifest::json::value(bytes).map_err(|error| match error.is_data() {
-        true => Status::too_large(format!("{} values: send several objects one by one", manifest::VALUES)),
+        true => too_many_values(),
         false => Status::bad_request(format!("the object provided is unrecognized: it is not JSON: {error}")),
     })
+}
+
+fn too_many_values() -> Status {
+    Status::too_large(format!("{} values: send several objects one by one", manifest::VALUES))
 }
 
 /// What comes of a text takes no more memory than that: a list or an object begins with room for

@@ -54,7 +54,7 @@ pub struct Line {
 pub enum Entry {
     /// An observation, reported to the core. Exits of found runs have their messages, which are compared
     /// with those on record; all other texts are left out.
-    Observed(Observation<Box<Known>, ()>),
+    Observed(Observation<Box<Known>, Omitted>),
     /// The core was asked for a plan.
     Planned {
         /// The number of entries [`Entry::Asked`] that follow.
@@ -69,12 +69,12 @@ pub enum Entry {
 }
 
 /// An action without the record's contents, the text of events and the names of images.
-pub type Asked = Action<RecordDigest, EmittedEvent, OmittedImage>;
+pub type Asked = Action<RecordDigest, EmittedEvent, Omitted>;
 
-/// The place of an image name. `()` would be `null` in JSON, which is read as no image.
+/// The place of a text or of an image name. `()` would be `null` in JSON, which is read as none.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum OmittedImage {
-    /// There is an image name, and the ring does not have it.
+pub enum Omitted {
+    /// There is a text or a name, and the ring does not have it.
     Omitted,
 }
 
@@ -130,7 +130,7 @@ impl Ring {
             };
             Box::new(Known::new(index.unwrap_or_else(|| node.next_index()), &pod.uid, object))
         };
-        let Ok(kept) = seen.map(|pod| Ok::<_, Infallible>(known(pod)), |_| ());
+        let Ok(kept) = seen.map(|pod| Ok::<_, Infallible>(known(pod)), |_| Omitted::Omitted);
         let about = match &kept {
             Observation::Wanted { pod, .. } => Some(pod.index),
             Observation::Found(found) => Some(found.pod.index),
@@ -225,7 +225,7 @@ pub(crate) fn asked(action: &Action) -> Asked {
             warning: event.warning,
             container: event.container,
         },
-        |_| OmittedImage::Omitted,
+        |_| Omitted::Omitted,
     )
 }
 
@@ -324,7 +324,7 @@ mod tests {
     #[test]
     fn a_start_with_another_image_to_fall_back_on_is_read_as_such() {
         let attempt = Attempt { container: ContainerIndex(0), number: 1 };
-        for fallback in [None, Some(OmittedImage::Omitted)] {
+        for fallback in [None, Some(Omitted::Omitted)] {
             let asked: Asked = Action::Start { attempt, fallback };
             let text = serde_json::to_string(&asked).expect("JSON");
             assert_eq!(serde_json::from_str::<Asked>(&text).expect("it is read again"), asked, "{text}");

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use super::{Entry, Known, Line};
+use super::{Entry, Known, Line, Omitted};
 use crate::facts::{Action, Attempt, Observation, PodIndex, PodObservation, ProbeResult, Record};
 use crate::spec::{self, Pod};
 use crate::time::Instant;
@@ -57,7 +57,11 @@ impl Line {
         }
     }
 
-    fn write_observed(&self, f: &mut fmt::Formatter<'_>, seen: &Observation<Box<Known>, ()>) -> fmt::Result {
+    fn write_observed(
+        &self,
+        f: &mut fmt::Formatter<'_>,
+        seen: &Observation<Box<Known>, Omitted>,
+    ) -> fmt::Result {
         match seen {
             Observation::Of(index, seen) => match seen.attempt() {
                 Some(attempt) => write!(f, "{} <- {}", self.run(*index, attempt), ObservationText(seen)),
@@ -129,7 +133,7 @@ impl fmt::Display for Uid<'_> {
 }
 
 /// An observation, without the run that it is about.
-struct ObservationText<'a>(&'a PodObservation<()>);
+struct ObservationText<'a>(&'a PodObservation<Omitted>);
 
 impl fmt::Display for ObservationText<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -157,9 +161,9 @@ impl fmt::Display for ObservationText<'_> {
             PodObservation::Probed { kind, result, .. } => {
                 let result = match result {
                     ProbeResult::Success => "Success",
-                    ProbeResult::Warning(()) => "Warning",
-                    ProbeResult::Failure(()) => "Failure",
-                    ProbeResult::Error(()) => "Error",
+                    ProbeResult::Warning(_) => "Warning",
+                    ProbeResult::Failure(_) => "Failure",
+                    ProbeResult::Error(_) => "Error",
                 };
                 write!(f, "Probed {kind:?}: {result}")
             }
