@@ -225,8 +225,8 @@ mod tests {
         assert!(storage.is_full());
         go.send(()).expect("the job waits");
         assert!(smol::block_on(blocked));
-        let last = jobs.into_iter().map(smol::block_on).last();
-        assert_eq!(last, Some(JOBS - 1));
+        let done: Vec<usize> = jobs.into_iter().map(smol::block_on).collect();
+        assert_eq!(done.last(), Some(&(JOBS - 1)));
         assert!(!storage.is_full());
     }
 
