@@ -149,9 +149,10 @@ impl Registry {
     /// they change one after another.
     fn require_settled(&self, name: &DefinitionName, is_new: bool) -> Result<(), Status> {
         let path = self.definition_path(name);
+        let classes = Kind::PriorityClass.row().file("", "");
         let is_class = |path: &Path| {
             let file = path.file_name().and_then(|file| file.to_str()).unwrap_or_default();
-            file.starts_with("priorityclass__")
+            file.starts_with(classes.trim_end_matches(".json"))
         };
         let qualified = name.0.row().qualified();
         match self.sources.is_in_flight(&path) {

@@ -6,7 +6,9 @@
 //! ```text
 //! rootfs   archive, layer, image manifest   load/tests/fuzz.rs
 //!          changed blocks of a layer        changes/tests.rs
-//! runtime  manifest, protocol frame, API request
+//! kube     manifest                         manifest/fuzz_tests.rs
+//! supervisor   protocol frame               protocol.rs
+//! runtime  API request                      api/fuzz.rs
 //! ```
 //!
 //! Only the seeds determine the inputs, so that a failure can be reproduced: `NODLET_SEED=4711
