@@ -88,7 +88,14 @@ impl PodState {
         events: &mut Events,
     ) {
         let (index, policy, active) = (self.index, self.policy(), self.is_active());
-        let Some(container) = self.container_of(attempt) else { return };
+        let Some(container) = self.container_of(attempt) else {
+            // A preStop hook that outlasts its grace period fails when the run is killed. Its result may
+            // arrive after the next run has begun.
+            if kind == HookKind::PreStop && failure.is_some() && self.has_begun_anew_since(attempt) {
+                fail_pre_stop(index, attempt.container, events);
+            }
+            return;
+        };
         match (kind, &mut container.hooks) {
             (HookKind::PostStart, Hooks { post_start: post_start @ PostStart::InFlight, .. }) => {
                 *post_start = PostStart::Done;
@@ -122,6 +129,12 @@ impl PodState {
             (HookKind::PostStart, _) => return,
         }
         self.touch();
+    }
+
+    /// Whether a later run of the container has begun.
+    fn has_begun_anew_since(&self, attempt: Attempt) -> bool {
+        let container = self.containers.get(usize::from(attempt.container.0));
+        container.is_some_and(|container| attempt.number < container.number)
     }
 }
 

@@ -63,11 +63,11 @@ impl Sim {
         self.after(after + Duration::from_millis(late), super::Happening::ObservedOf(index, seen));
     }
 
-    /// Reports the failure of hooks that end with their run.
+    /// Reports the failure of hooks that end with their run, maybe after the end of the run.
     pub(super) fn end_hooks(&mut self, index: PodIndex, attempt: Attempt, hooks: &Seen) {
         for kind in hooks.open.clone() {
             let failure = Some("exited with 137".into());
-            self.answer_of(index, PodObservation::Hooked { attempt, kind, failure });
+            self.answer_after(Duration::ZERO, index, PodObservation::Hooked { attempt, kind, failure });
         }
     }
 

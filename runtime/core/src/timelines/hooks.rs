@@ -281,6 +281,25 @@ fn a_container_that_fails_its_probe_has_the_probes_grace_for_hook_and_end() {
 }
 
 #[test]
+fn a_pre_stop_hook_that_fails_after_the_next_run_has_begun_is_reported_nevertheless() {
+    let app = pre_stop(container("app"), asks());
+    let fate = |_: &str, number: u32| if number == 0 { Fate::Exits(1, secs(5)) } else { Fate::Runs };
+    let mut sim = Sim::new(pod(RestartPolicy::Always).with([app]), fate);
+    sim.run_until(secs(6));
+    assert_eq!(sim.trace, "   0s app#0 start\n   5s app#0 exits 1\n   5s app#1 start\n");
+    let index = sim.node.index_of(&uid()).expect("it is here");
+    for number in [0, 1, 2] {
+        let attempt = Attempt { container: ContainerIndex(0), number };
+        let seen =
+            PodObservation::Hooked { attempt, kind: HookKind::PreStop, failure: Some("killed".into()) };
+        sim.later(secs(0), Observation::Of(index, seen));
+    }
+    sim.run_until(secs(7));
+    // Only the first run can have had a hook: the second does not end, and the third has not begun.
+    assert_eq!(of_hooks(&sim), ["FailedPreStopHook: PreStopHook failed"]);
+}
+
+#[test]
 fn a_pod_without_a_grace_has_no_time_for_the_hook_of_a_container_that_fails_its_probe() {
     let mut app = pre_stop(container("app"), asks());
     app.startup_probe = Some(Probe { failure_threshold: 1, ..exec_probe() });
