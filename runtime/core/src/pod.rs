@@ -13,15 +13,14 @@
 //!
 //! Stages are never left backwards. A pod that is wanted again while it is being removed becomes a new pod
 //! when this one is forgotten. Read next: `container.rs`, the states of a container; `stage.rs`, those of the
-//! sandbox; `start.rs` and `termination.rs`, how both start and end; `deletion.rs`, what is published of a
-//! deletion; `init.rs`, the order of the starts;
+//! sandbox; `start.rs` and `termination.rs`, how both start and end; `removal.rs`, how it is
+//! removed; `init.rs`, the order of the starts;
 //! `hook.rs`, the hooks at both ends; `probe.rs`, when containers are probed; `update.rs`, changes of the
 //! spec; `record.rs`, what is written to flash, and when.
 
 mod backoff;
 mod condition;
 pub(crate) mod container;
-mod deletion;
 mod gates;
 mod handover;
 mod hook;
@@ -32,6 +31,7 @@ mod phase;
 mod probe;
 pub(crate) mod probes;
 mod record;
+mod removal;
 mod restart;
 mod shutdown;
 mod stage;
@@ -54,8 +54,10 @@ pub(crate) use condition::{Condition, ConditionSet, closed_readiness_gates};
 pub(crate) use container::{ContainerState, Ended, Shown};
 use container::{Run, WaitingReason};
 use record::Journal;
+pub(crate) use removal::Demand;
+use removal::Removal;
 pub(crate) use shutdown::TERMINATED;
-pub(crate) use stage::{Demand, NodeContext, Sandbox, Stage, Verdict};
+pub(crate) use stage::{NodeContext, Sandbox, Stage, Verdict};
 
 /// Interval between two tries to create a sandbox or start a container, which may work soon: a missing disk
 /// or link may appear at any time. The kubelet's fixed interval is the same.
@@ -69,12 +71,7 @@ pub struct PodState {
     stage: Stage,
     /// Whether the node has admitted or rejected the pod.
     admission_decided: bool,
-    demand: Demand,
-    /// The deletion that the pod's object shows.
-    deletion: Option<Deletion>,
-    /// The pod as it was wanted again while it is being removed; it becomes a new pod when this one is
-    /// forgotten.
-    again: Option<Rc<Pod>>,
+    removal: Removal,
     sandbox: Sandbox,
     /// Why the latest try to create the sandbox failed.
     sandbox_failure: Option<Box<str>>,
@@ -98,12 +95,7 @@ pub struct PodState {
     conditions: ConditionSet,
     /// The conditions that clients set in the pod's status.
     client_conditions: Rc<[ClientCondition]>,
-    /// Whether the pod was deleted by force: the API no longer returns it, even while its processes still
-    /// end.
-    is_hidden: bool,
     changed: bool,
-    /// Whether the core is done with the pod and drops it.
-    dropped: bool,
 }
 
 impl PodState {
@@ -178,9 +170,7 @@ impl PodState {
             pod,
             stage: Stage::Active,
             admission_decided: false,
-            demand,
-            deletion: None,
-            again: None,
+            removal: Removal::new(demand),
             sandbox: Sandbox::Absent,
             sandbox_failure: None,
             ip: None,
@@ -196,9 +186,7 @@ impl PodState {
             journal: Journal::default(),
             conditions: ConditionSet::new(now),
             client_conditions: Rc::default(),
-            is_hidden: false,
             changed: true,
-            dropped: false,
         }
     }
 
@@ -238,8 +226,7 @@ impl PodState {
 
     /// Records that the pod was deleted by force.
     pub(crate) fn hide(&mut self) {
-        if self.is_unwanted() {
-            self.is_hidden = true;
+        if self.removal.hide() {
             self.touch();
         }
     }
@@ -247,12 +234,22 @@ impl PodState {
     /// Whether the pod was deleted by force: the API no longer returns it, even while its processes still
     /// end.
     pub fn is_hidden(&self) -> bool {
-        self.is_hidden
+        self.removal.is_hidden()
+    }
+
+    /// The deletion to publish; `None` for a pod that is wanted, or that had ended before it was deleted.
+    pub fn deletion(&self) -> Option<Deletion> {
+        self.removal.deletion()
+    }
+
+    /// The grace period of a pod that is being deleted.
+    fn deletion_grace(&self) -> Option<Duration> {
+        self.removal.grace(self.stage, self.pod.spec.termination_grace_period)
     }
 
     /// Whether no source wants the pod, so that it is being removed.
     pub fn is_unwanted(&self) -> bool {
-        self.demand == Demand::Unwanted
+        self.removal.is_unwanted()
     }
 
     /// `metadata.generation`; a deletion counts as a change.
@@ -344,7 +341,7 @@ impl PodState {
     }
 
     pub(crate) fn is_dropped(&self) -> bool {
-        self.dropped
+        self.removal.is_dropped()
     }
 
     pub(crate) fn take_changed(&mut self) -> bool {
@@ -352,11 +349,11 @@ impl PodState {
     }
 
     pub(crate) fn demand(&self) -> Demand {
-        self.demand
+        self.removal.demand()
     }
 
     pub(crate) fn take_again(&mut self) -> Option<Rc<Pod>> {
-        self.again.take()
+        self.removal.take_again()
     }
 
     /// The number of container starts and sandbox creations in flight.
@@ -380,18 +377,17 @@ impl PodState {
     /// differs in more than what may change in place, the pod is removed, and the wanted one follows under
     /// the same uid.
     pub(crate) fn want(&mut self, now: Instant, pod: Rc<Pod>) {
-        match self.demand {
-            Demand::Unwanted => self.again = Some(Rc::new(Pod::clone(&pod).without_ephemeral())),
-            Demand::Wanted | Demand::Unknown if *self.pod == *pod => self.demand = Demand::Wanted,
-            Demand::Wanted | Demand::Unknown if pod.is_update_of(&self.pod) => {
-                self.demand = Demand::Wanted;
-                self.add_ephemeral(&pod);
-                self.update(now, pod);
-            }
-            Demand::Wanted | Demand::Unknown => {
-                self.unwant(now, None);
-                self.again = Some(Rc::new(Pod::clone(&pod).without_ephemeral()));
-            }
+        if self.is_unwanted() {
+            self.removal.want_again(&pod);
+        } else if *self.pod == *pod {
+            self.removal.want();
+        } else if pod.is_update_of(&self.pod) {
+            self.removal.want();
+            self.add_ephemeral(&pod);
+            self.update(now, pod);
+        } else {
+            self.unwant(now, None);
+            self.removal.want_again(&pod);
         }
     }
 
@@ -405,9 +401,8 @@ impl PodState {
 
     /// Records that no source wants the pod any more.
     pub(crate) fn unwant(&mut self, now: Instant, grace: Option<Duration>) {
-        self.again = None;
+        self.removal.begin();
         self.interrupted = None;
-        self.demand = Demand::Unwanted;
         self.stop(now, grace);
         self.touch();
         self.settle(now);
@@ -498,7 +493,7 @@ impl PodState {
             }
             PodObservation::Forgotten => {
                 if matches!(self.stage, Stage::Forgetting { .. } | Stage::ForgetFailed { .. }) {
-                    self.dropped = true;
+                    self.removal.drop_pod();
                 }
             }
             PodObservation::ForgetFailed { message } => {

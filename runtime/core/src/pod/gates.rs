@@ -6,13 +6,13 @@ use std::rc::Rc;
 use crate::facts::{ClientCondition, FoundCondition, StatusHandover};
 use crate::time::{Instant, Moment};
 
-use super::{Condition, Demand, PodState, closed_readiness_gates};
+use super::{Condition, PodState, closed_readiness_gates};
 use crate::facts::ConditionType;
 
 impl PodState {
     /// Whether the pod's containers may be started: the pod is wanted, and has no scheduling gate.
     pub(super) fn may_run(&self) -> bool {
-        self.is_active() && self.demand == Demand::Wanted && !self.pod.is_gated()
+        self.is_active() && self.removal.is_wanted() && !self.pod.is_gated()
     }
 
     /// Stores the conditions that a client set in the pod's status.

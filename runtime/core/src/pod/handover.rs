@@ -6,14 +6,13 @@
 //! did not know are applied on top of the handover. Without a supervisor, flash may know of a run that was
 //! about to start: if the container runs only once, that run counts as started.
 
-use std::rc::Rc;
 use std::time::Duration;
 
 use crate::facts::{
     ContainerRecord, FoundAttempt, FoundCondition, FoundSandbox, HandedOver, HandedOverContainer,
     HandedOverExit, HandedOverIdentity, HandedOverVerdict, ORPHAN_GRACE, Record, StatusHandover,
 };
-use crate::spec::{ContainerIndex, Pod};
+use crate::spec::ContainerIndex;
 use crate::time::{Instant, Moment};
 
 use super::container::{ContainerState, Ended, Identity, Run, StartRetry, WaitingReason};
@@ -21,7 +20,7 @@ use super::hook::POST_START_HOOK_ERROR;
 use super::hooks::Hooks;
 use super::probes::Probes;
 use super::record::restore_container;
-use super::{Condition, Demand, PodState, Sandbox, Stage, Verdict};
+use super::{Condition, PodState, Sandbox, Stage, Verdict};
 use crate::facts::ConditionType;
 
 impl PodState {
@@ -56,29 +55,17 @@ impl PodState {
             is_admitted: self.admission_decided && !self.waits_for_room,
             is_gated: self.pod.is_gated(),
             // A pod that is hidden from the API is an orphan to the next agent.
-            deletion_grace_period_seconds: self.deletion_grace().map(|grace| match self.is_hidden {
+            deletion_grace_period_seconds: self.deletion_grace().map(|grace| match self.is_hidden() {
                 true => grace.min(ORPHAN_GRACE).as_secs(),
                 false => grace.as_secs(),
             }),
-            deletion: self.deletion,
-            is_hidden: self.is_hidden,
+            deletion: self.deletion(),
+            is_hidden: self.is_hidden(),
             restarts_all: self.restarts_all(),
             ip: self.ip,
             sandbox_failure: self.sandbox_failure.clone(),
             saved_at: self.journal.saved_at(),
             containers: self.containers.iter().map(ContainerState::handed_over).collect(),
-        }
-    }
-
-    /// The grace period of a pod that is being deleted.
-    pub(super) fn deletion_grace(&self) -> Option<Duration> {
-        match (self.demand, self.stage) {
-            (Demand::Wanted | Demand::Unknown, _) => None,
-            (Demand::Unwanted, Stage::Stopping { grace, .. }) => Some(grace),
-            (Demand::Unwanted, _) => {
-                let whole = self.pod.spec.termination_grace_period;
-                Some(self.deletion.map_or(whole, |deletion| deletion.grace))
-            }
         }
     }
 
@@ -104,8 +91,7 @@ impl PodState {
         }
         self.phase = state.phase;
         self.admission_decided |= state.is_admitted;
-        self.deletion = state.deletion;
-        self.is_hidden = state.is_hidden;
+        self.removal.restore(state.deletion, state.is_hidden);
         self.ip = state.ip;
         self.sandbox_failure = state.sandbox_failure.clone();
         self.verdict = state.verdict.as_ref().map(|verdict| Verdict {
@@ -146,10 +132,7 @@ impl PodState {
     /// Resumes the deletion of the pod, with the whole grace period again. If the pod is wanted, it starts
     /// again afterwards.
     pub(super) fn resume_deletion(&mut self, now: Instant, grace: Duration) {
-        if self.demand == Demand::Wanted {
-            self.again = Some(Rc::new(Pod::clone(&self.pod).without_ephemeral()));
-        }
-        self.demand = Demand::Unwanted;
+        self.removal.resume(&self.pod);
         self.stop(now, Some(grace));
     }
 

@@ -7,7 +7,7 @@ use crate::spec::Role;
 use crate::time::Instant;
 
 use super::container::{ContainerState, Ended, LOST_WHEN_TERMINATED, STATUS_UNKNOWN, Shown};
-use super::{Condition, Demand, PodState, Sandbox, Stage, Verdict};
+use super::{Condition, PodState, Sandbox, Stage, Verdict};
 use crate::facts::ConditionType;
 
 impl PodState {
@@ -58,7 +58,7 @@ impl PodState {
         if let (true, Some(verdict)) = (stopped, &self.verdict) {
             let may_be_shown = self.interrupted.is_some()
                 || self.journal.has_terminal()
-                || (self.demand == Demand::Unwanted && self.journal.gave_up());
+                || (self.is_unwanted() && self.journal.gave_up());
             return if may_be_shown { verdict.phase } else { self.phase };
         }
         match self.stage {

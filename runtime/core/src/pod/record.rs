@@ -26,7 +26,7 @@ use super::container::{
 };
 use super::hooks::Hooks;
 use super::probes::Probes;
-use super::{Condition, Demand, PodState, Sandbox, Stage, Verdict};
+use super::{Condition, PodState, Sandbox, Stage, Verdict};
 use crate::facts::ConditionType;
 
 /// How long a record must not change before it is written: a start changes it several times within moments.
@@ -165,7 +165,7 @@ impl PodState {
             }
             Stage::Active | Stage::Stopping { .. } | Stage::Stopped => {}
             // Conditions that clients set on a finished pod are kept as well.
-            Stage::Finished if self.demand == Demand::Wanted => {}
+            Stage::Finished if self.removal.is_wanted() => {}
             Stage::Finished | Stage::Forgetting { .. } | Stage::ForgetFailed { .. } => return,
         }
         if self.journal.in_flight.is_some() || self.journal.failed.is_some_and(|failed| now < failed.at) {

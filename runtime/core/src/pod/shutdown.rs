@@ -6,7 +6,7 @@ use crate::facts::{EndRequest, PodPhase, Record, ShutdownScope};
 use crate::spec::{RestartPolicy, Role};
 use crate::time::Instant;
 
-use super::{Demand, PodState, Stage, Verdict};
+use super::{PodState, Stage, Verdict};
 
 /// Reason of a pod that a shutdown of the machine ended.
 pub(crate) const TERMINATED: &str = "Terminated";
@@ -51,7 +51,7 @@ impl PodState {
 
     /// Takes the record with which the pod starts again.
     pub(crate) fn take_record_to_resume(&mut self) -> Option<Box<Record>> {
-        if self.resumes && self.demand == Demand::Wanted { self.journal.take() } else { None }
+        if self.resumes && self.removal.is_wanted() { self.journal.take() } else { None }
     }
 
     /// Whether the phase is terminal for good.

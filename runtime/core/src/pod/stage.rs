@@ -1,4 +1,4 @@
-//! The states of a pod as a whole: sandbox, demand and stage.
+//! The states of a pod as a whole: sandbox and stage.
 
 use std::time::Duration;
 
@@ -40,17 +40,6 @@ pub(crate) enum Sandbox {
         /// When to retry.
         retry: Retry,
     },
-}
-
-/// Whether any source wants the pod.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Demand {
-    /// The pod was found, and not every source has reported yet.
-    Unknown,
-    /// A source wants the pod.
-    Wanted,
-    /// No source wants the pod.
-    Unwanted,
 }
 
 /// The stage of a pod's life: the worker states of a kubelet.

@@ -15,7 +15,7 @@ use super::backoff::Retry;
 use super::container::Run;
 use super::hook::fail_pre_stop;
 use super::hooks::{Before, Hooks};
-use super::{ContainerState, Demand, PodState, Sandbox, Stage, TERMINATED, Verdict};
+use super::{ContainerState, PodState, Sandbox, Stage, TERMINATED, Verdict};
 
 /// The shortest grace period, whatever was requested.
 const MIN_GRACE: Duration = Duration::from_secs(1);
@@ -29,9 +29,7 @@ impl PodState {
     /// signal again.
     pub(crate) fn stop(&mut self, now: Instant, grace: Option<Duration>) {
         self.begin_stop(now, grace);
-        if self.is_unwanted() {
-            self.note_deletion();
-        }
+        self.removal.note_grace(self.stage);
     }
 
     /// Begins to stop the pod, or shortens the grace period.
@@ -226,12 +224,12 @@ impl PodState {
 
     /// Whether the pod keeps its record and its volumes, because it is to run again after a shutdown.
     fn is_kept(&self, shutdown: Option<ShutdownScope>) -> bool {
-        (shutdown.is_some() || self.interrupted.is_some()) && self.demand != Demand::Unwanted
+        (shutdown.is_some() || self.interrupted.is_some()) && !self.is_unwanted()
     }
 
     /// Whether the pod was removed before its scheduling gates were.
     fn was_withdrawn(&self) -> bool {
-        self.pod.is_gated() && self.demand == Demand::Unwanted
+        self.pod.is_gated() && self.is_unwanted()
     }
 
     /// Moves a stopping pod to the next stage when its last process has ended.
@@ -255,9 +253,8 @@ impl PodState {
             Sandbox::RemoveFailed { retry } if retry.at <= now => Some(Some(retry)),
             // The supervisor keeps the exits until the record has them.
             Sandbox::Ready if matches!(self.stage, Stage::Stopped) => {
-                let not_needed = kept && (with_agent || is_kept)
-                    || self.demand == Demand::Unwanted
-                    || self.journal.has_terminal();
+                let not_needed =
+                    kept && (with_agent || is_kept) || self.is_unwanted() || self.journal.has_terminal();
                 not_needed.then_some(None)
             }
             Sandbox::Absent | Sandbox::Creating | Sandbox::Failed { .. } | Sandbox::Ready => None,
@@ -271,25 +268,26 @@ impl PodState {
         }
         if matches!(self.stage, Stage::Stopped) && self.is_gone() {
             // A full disk must not keep a pod that is to be forgotten anyway.
-            let gave_up = self.demand == Demand::Unwanted && self.journal.gave_up();
+            let gave_up = self.is_unwanted() && self.journal.gave_up();
             // A pod that never ran has nothing to record.
             let withdrawn = self.was_withdrawn() && !self.journal.is_in_flight();
             if self.journal.has_terminal() || gave_up || withdrawn {
                 self.stage = Stage::Finished;
                 self.changed = true;
             } else if self.resumes && is_kept {
-                self.again = Some(self.pod.clone());
-                self.dropped = true;
+                self.removal.drop_for(self.pod.clone());
             } else if kept && self.verdict.is_none() && is_kept {
-                self.dropped = true;
+                self.removal.drop_pod();
             }
         }
         let forget = match self.stage {
             // A write in flight would otherwise recreate the record after it was removed.
-            Stage::Finished if self.demand == Demand::Unwanted && !self.journal.is_in_flight() => Some(None),
+            Stage::Finished if self.is_unwanted() && !self.journal.is_in_flight() => Some(None),
             Stage::ForgetFailed { retry } if retry.at <= now => Some(Some(retry)),
             Stage::Finished => {
-                self.dropped |= kept && with_agent;
+                if kept && with_agent {
+                    self.removal.drop_pod();
+                }
                 None
             }
             Stage::Active | Stage::Stopping { .. } | Stage::Stopped => None,
