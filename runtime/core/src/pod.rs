@@ -12,7 +12,7 @@
 //! ```
 //!
 //! Stages are never left backwards. A pod that is wanted again while it is being removed becomes a new pod
-//! when this one is forgotten. Read next: `container.rs`, the states of a container; `stage.rs`, those of the
+//! when this one is forgotten. Read next: `container.rs`, the states of a container; `sandbox.rs`, those of the
 //! sandbox; `start.rs` and `termination.rs`, how both start and end; `removal.rs`, how it is
 //! removed; `init.rs`, the order of the starts;
 //! `hook.rs`, the hooks at both ends; `probe.rs`, when containers are probed; `update.rs`, changes of the
@@ -33,6 +33,7 @@ pub(crate) mod probes;
 mod record;
 mod removal;
 mod restart;
+mod sandbox;
 mod shutdown;
 mod stage;
 mod start;
@@ -56,8 +57,9 @@ use container::{Run, WaitingReason};
 use record::Journal;
 pub(crate) use removal::Demand;
 use removal::Removal;
+use sandbox::Sandbox;
 pub(crate) use shutdown::TERMINATED;
-pub(crate) use stage::{NodeContext, Sandbox, Stage, Verdict};
+pub(crate) use stage::{NodeContext, Stage, Verdict};
 
 /// Interval between two tries to create a sandbox or start a container, which may work soon: a missing disk
 /// or link may appear at any time. The kubelet's fixed interval is the same.
@@ -73,9 +75,6 @@ pub struct PodState {
     admission_decided: bool,
     removal: Removal,
     sandbox: Sandbox,
-    /// Why the latest try to create the sandbox failed.
-    sandbox_failure: Option<Box<str>>,
-    ip: Option<Ipv4Addr>,
     containers: Vec<ContainerState>,
     verdict: Option<Verdict>,
     /// The phase from before a shutdown of the machine that ended or rejected the pod. Such a pod has not
@@ -171,9 +170,7 @@ impl PodState {
             stage: Stage::Active,
             admission_decided: false,
             removal: Removal::new(demand),
-            sandbox: Sandbox::Absent,
-            sandbox_failure: None,
-            ip: None,
+            sandbox: Sandbox::absent(),
             containers,
             verdict: None,
             interrupted: None,
@@ -207,12 +204,12 @@ impl PodState {
 
     /// The address of the pod; after its sandbox is gone, the last known one.
     pub fn ip(&self) -> Option<Ipv4Addr> {
-        self.ip
+        self.sandbox.ip()
     }
 
     /// Why the pod has no sandbox while creating one is retried; empty if there is no failure.
     pub(crate) fn sandbox_failure(&self) -> &str {
-        self.sandbox_failure.as_deref().unwrap_or_default()
+        self.sandbox.failure().unwrap_or_default()
     }
 
     /// The grace period in effect, while the pod is stopping.
@@ -305,7 +302,7 @@ impl PodState {
     pub(crate) fn uses_resources(&self) -> bool {
         match self.stage {
             Stage::Active | Stage::Stopping { .. } => !self.pod.is_gated(),
-            Stage::Stopped => !matches!(self.sandbox, Sandbox::Absent),
+            Stage::Stopped => !self.sandbox.is_absent(),
             Stage::Finished | Stage::Forgetting { .. } | Stage::ForgetFailed { .. } => false,
         }
     }
@@ -322,12 +319,7 @@ impl PodState {
 
     /// Whether no process, no namespace and no address of the pod is left.
     pub(crate) fn is_gone(&self) -> bool {
-        let sandbox_gone = match self.sandbox {
-            Sandbox::Absent | Sandbox::Failed { .. } => true,
-            Sandbox::Creating | Sandbox::Ready | Sandbox::Lost => false,
-            Sandbox::Removing { .. } | Sandbox::RemoveFailed { .. } => false,
-        };
-        sandbox_gone && !self.any_alive()
+        self.sandbox.is_gone() && !self.any_alive()
     }
 
     /// Whether the containers of the pod are started and restarted.
@@ -337,7 +329,7 @@ impl PodState {
 
     /// Whether this agent has created nothing for the pod yet.
     pub(crate) fn is_new(&self) -> bool {
-        self.is_active() && matches!(self.sandbox, Sandbox::Absent) && !self.any_alive()
+        self.is_active() && self.sandbox.is_absent() && !self.any_alive()
     }
 
     pub(crate) fn is_dropped(&self) -> bool {
@@ -360,7 +352,7 @@ impl PodState {
     pub(crate) fn starts_in_flight(&self) -> usize {
         let starting =
             self.containers.iter().filter(|container| matches!(container.run, Run::Starting { .. }));
-        starting.count() + usize::from(matches!(self.sandbox, Sandbox::Creating))
+        starting.count() + usize::from(self.sandbox.is_creating())
     }
 
     /// Whether something of the pod is being written or removed.
@@ -429,41 +421,38 @@ impl PodState {
         let container_news = matches!(seen, PodObservation::Started { .. } | PodObservation::Exited { .. });
         match seen {
             PodObservation::SandboxReady { ip, at: _ } => {
-                if matches!(self.sandbox, Sandbox::Creating) {
-                    self.sandbox = Sandbox::Ready;
-                    self.sandbox_failure = None;
-                    self.ip = ip;
+                if self.sandbox.created(ip) {
                     self.touch();
                 }
             }
             PodObservation::SandboxFailed { reason, message } => {
-                if matches!(self.sandbox, Sandbox::Creating) {
-                    self.sandbox = Sandbox::Failed { retry_at: now + SYNC_RETRY };
-                    let (reason, message) = match reason {
-                        SandboxFailure::Mount => ("FailedMount", message),
-                        SandboxFailure::Sandbox => {
-                            let message = format!("Failed to create pod sandbox: {message}");
-                            ("FailedCreatePodSandBox", message.into())
-                        }
+                let message = match reason {
+                    SandboxFailure::Mount => message,
+                    SandboxFailure::Sandbox => format!("Failed to create pod sandbox: {message}").into(),
+                };
+                if self.sandbox.creation_failed(&message, now + SYNC_RETRY) {
+                    let reason = match reason {
+                        SandboxFailure::Mount => "FailedMount",
+                        SandboxFailure::Sandbox => "FailedCreatePodSandBox",
                     };
-                    self.sandbox_failure = Some(message.clone());
                     events.warn(self.index, None, reason, message);
                     self.touch();
                 }
             }
             PodObservation::SandboxLost => {
-                if matches!(self.sandbox, Sandbox::Ready) {
+                if self.sandbox.lost() {
                     self.sandbox_lost(now, events);
                 }
             }
             PodObservation::SandboxRemoved => {
-                if matches!(self.sandbox, Sandbox::Removing { .. } | Sandbox::RemoveFailed { .. }) {
-                    self.sandbox = Sandbox::Absent;
-                    self.changed = true;
-                }
+                self.changed |= self.sandbox.removed();
             }
             PodObservation::SandboxRemoveFailed { message } => {
-                self.removal_failed(now, &message, events);
+                if self.sandbox.removal_failed(now) {
+                    let message = format!("error killing pod: {message}").into();
+                    events.warn(self.index, None, "FailedKillPod", message);
+                    self.touch();
+                }
             }
             PodObservation::Started { attempt, container } => self.started(attempt, container, events),
             PodObservation::StartFailed { attempt, failure } => {
@@ -553,11 +542,7 @@ impl PodState {
             | Stage::Forgetting { .. } => {}
             Stage::ForgetFailed { retry } => wake.note(retry.at),
         }
-        match self.sandbox {
-            Sandbox::RemoveFailed { retry } => wake.note(retry.at),
-            Sandbox::Absent | Sandbox::Creating | Sandbox::Failed { .. } => {}
-            Sandbox::Ready | Sandbox::Lost | Sandbox::Removing { .. } => {}
-        }
+        self.sandbox.wake_removal(wake);
         for container in &self.containers {
             match container.run {
                 Run::Terminating { deadline, again } => {

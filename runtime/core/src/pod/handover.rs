@@ -20,7 +20,7 @@ use super::hook::POST_START_HOOK_ERROR;
 use super::hooks::Hooks;
 use super::probes::Probes;
 use super::record::restore_container;
-use super::{Condition, PodState, Sandbox, Stage, Verdict};
+use super::{Condition, PodState, Stage, Verdict};
 use crate::facts::ConditionType;
 
 impl PodState {
@@ -62,8 +62,8 @@ impl PodState {
             deletion: self.deletion(),
             is_hidden: self.is_hidden(),
             restarts_all: self.restarts_all(),
-            ip: self.ip,
-            sandbox_failure: self.sandbox_failure.clone(),
+            ip: self.ip(),
+            sandbox_failure: self.sandbox.failure().map(Into::into),
             saved_at: self.journal.saved_at(),
             containers: self.containers.iter().map(ContainerState::handed_over).collect(),
         }
@@ -92,8 +92,7 @@ impl PodState {
         self.phase = state.phase;
         self.admission_decided |= state.is_admitted;
         self.removal.restore(state.deletion, state.is_hidden);
-        self.ip = state.ip;
-        self.sandbox_failure = state.sandbox_failure.clone();
+        self.sandbox.restore(state.ip, state.sandbox_failure.clone());
         self.verdict = state.verdict.as_ref().map(|verdict| Verdict {
             phase: verdict.phase,
             reason: verdict.reason.clone(),
@@ -144,10 +143,8 @@ impl PodState {
         attempts: Vec<FoundAttempt>,
         now: Instant,
     ) {
-        self.sandbox = if sandbox.is_some() { Sandbox::Ready } else { Sandbox::Lost };
+        self.sandbox.adopt(sandbox.as_ref());
         if let Some(sandbox) = sandbox {
-            self.ip = sandbox.ip;
-            self.sandbox_failure = None;
             let is_ready = self.conditions.get(ConditionType::PodReadyToStartContainers).status;
             if !is_ready {
                 let since = Moment::ThisBoot(sandbox.at.min(now));

@@ -7,7 +7,7 @@ use crate::spec::Role;
 use crate::time::Instant;
 
 use super::container::{ContainerState, Ended, LOST_WHEN_TERMINATED, STATUS_UNKNOWN, Shown};
-use super::{Condition, PodState, Sandbox, Stage, Verdict};
+use super::{Condition, PodState, Stage, Verdict};
 use crate::facts::ConditionType;
 
 impl PodState {
@@ -24,7 +24,7 @@ impl PodState {
                 .iter()
                 .filter(|container| matches!(container.role, Role::Regular | Role::Sidecar))
                 .all(|container| container.health().ready);
-        let sandbox = matches!(self.sandbox, Sandbox::Ready);
+        let sandbox = self.sandbox.is_ready();
         // An initialised pod stays initialised.
         let initialized = self.is_initialized() || self.conditions.get(ConditionType::Initialized).status;
         let scheduled = Condition { status: !self.pod.is_gated(), since: self.start_time };

@@ -26,7 +26,7 @@ use super::container::{
 };
 use super::hooks::Hooks;
 use super::probes::Probes;
-use super::{Condition, PodState, Sandbox, Stage, Verdict};
+use super::{Condition, PodState, Stage, Verdict};
 use crate::facts::ConditionType;
 
 /// How long a record must not change before it is written: a start changes it several times within moments.
@@ -311,7 +311,7 @@ impl PodState {
             let Condition { status, since } = conditions.get(kind);
             FoundCondition { kind, status, since }
         });
-        LastShown { conditions: shown.collect(), ip: self.ip }
+        LastShown { conditions: shown.collect(), ip: self.ip() }
     }
 
     /// Restores the pod from its record, after a reboot or a restart of the agent.
@@ -341,7 +341,7 @@ impl PodState {
                 for &FoundCondition { kind, status, since } in &last.conditions {
                     self.conditions.restore(kind, Condition { status, since });
                 }
-                self.ip = last.ip;
+                self.sandbox.restore(last.ip, None);
             }
         }
         self.client_conditions = record.client_conditions.as_slice().into();
@@ -360,29 +360,25 @@ impl PodState {
 
     /// Adopts the sandbox and the runs of an earlier supervisor, without a handover.
     pub(super) fn adopt(&mut self, sandbox: Option<FoundSandbox>, attempts: Vec<FoundAttempt>, now: Instant) {
-        match sandbox {
-            Some(sandbox) => {
-                self.sandbox = Sandbox::Ready;
-                self.ip = sandbox.ip;
-                let since = Moment::ThisBoot(sandbox.at.min(now));
-                let ready = Condition { status: true, since };
-                self.conditions.restore(ConditionType::PodReadyToStartContainers, ready);
-                if self.policy() == RestartPolicy::Never && self.verdict.is_none() {
-                    // The record may be ahead: the supervisor knows which runs really started.
-                    for container in &mut self.containers {
-                        *container = ContainerState::new(container.role, container.own.take());
-                    }
-                }
-                // The record of an ephemeral container may be ahead too, unless that ran in an earlier
-                // sandbox.
+        self.sandbox.adopt(sandbox.as_ref());
+        if let Some(sandbox) = sandbox {
+            let since = Moment::ThisBoot(sandbox.at.min(now));
+            let ready = Condition { status: true, since };
+            self.conditions.restore(ConditionType::PodReadyToStartContainers, ready);
+            if self.policy() == RestartPolicy::Never && self.verdict.is_none() {
+                // The record may be ahead: the supervisor knows which runs really started.
                 for container in &mut self.containers {
-                    let here = matches!(container.decided, Some(Moment::ThisBoot(at)) if at >= sandbox.at);
-                    if here && container.role == Role::Ephemeral {
-                        *container = ContainerState::new(container.role, container.own.clone());
-                    }
+                    *container = ContainerState::new(container.role, container.own.take());
                 }
             }
-            None => self.sandbox = Sandbox::Lost,
+            // The record of an ephemeral container may be ahead too, unless that ran in an earlier
+            // sandbox.
+            for container in &mut self.containers {
+                let here = matches!(container.decided, Some(Moment::ThisBoot(at)) if at >= sandbox.at);
+                if here && container.role == Role::Ephemeral {
+                    *container = ContainerState::new(container.role, container.own.clone());
+                }
+            }
         }
         let pod = self.pod.clone();
         let is_over = matches!(self.stage, Stage::Stopped);

@@ -13,9 +13,9 @@ use crate::facts::{Action, Attempt, Draft, Events, Wake};
 use crate::spec::{ContainerIndex, RestartAction, RestartPolicy, Role};
 use crate::time::Instant;
 
+use super::PodState;
 use super::container::{ContainerState, Ended, Run, WaitingReason};
 use super::termination::MIN_WINDOW;
-use super::{PodState, Sandbox};
 
 /// The latest time after which a kubelet notices an exit (`genericPlegRelistPeriod`).
 const PLEG_INTERVAL: Duration = Duration::from_secs(1);
@@ -103,7 +103,7 @@ impl PodState {
 
     /// Ends all containers that restart together, one after another, and then lets them start.
     pub(super) fn plan_restart_all(&mut self, now: Instant, draft: &mut Draft, events: &mut Events) {
-        if self.restart_all.is_none_or(|at| now < at) || !matches!(self.sandbox, Sandbox::Ready) {
+        if self.restart_all.is_none_or(|at| now < at) || !self.sandbox.is_ready() {
             return;
         }
         for container in &mut self.containers {

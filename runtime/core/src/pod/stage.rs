@@ -1,4 +1,4 @@
-//! The states of a pod as a whole: sandbox and stage.
+//! The stage of a pod's life, and its verdict.
 
 use std::time::Duration;
 
@@ -6,41 +6,6 @@ use crate::facts::{EndRequest, PodPhase, ShutdownScope};
 use crate::time::Instant;
 
 use super::backoff::Retry;
-
-/// The sandbox, which the containers of a pod share.
-///
-/// ```text
-///  Absent ──► Creating ──► Ready ──► Removing ──► Absent
-///    ▲           │           │         ▲    │
-///    │ retry     ▼           ▼         │    ▼ retry
-///    └──────── Failed      Lost ───────┴─ RemoveFailed
-/// ```
-#[derive(Clone, Debug)]
-pub(crate) enum Sandbox {
-    /// There is no sandbox, and nothing of one.
-    Absent,
-    /// `CreateSandbox` is in flight.
-    Creating,
-    /// The sandbox could not be created, and nothing of it is left.
-    Failed {
-        /// When to retry.
-        retry_at: Instant,
-    },
-    /// Containers can run in the sandbox.
-    Ready,
-    /// The supervisor died, and every process with it; the rest of the sandbox still exists.
-    Lost,
-    /// `RemoveSandbox` is in flight.
-    Removing {
-        /// The retry that is in flight, unless it is the first try.
-        earlier: Option<Retry>,
-    },
-    /// Part of the sandbox still exists.
-    RemoveFailed {
-        /// When to retry.
-        retry: Retry,
-    },
-}
 
 /// The stage of a pod's life: the worker states of a kubelet.
 #[derive(Clone, Copy, Debug)]

@@ -10,7 +10,7 @@ use crate::time::{Instant, Moment};
 use super::backoff::go_duration;
 use super::container::{Run, StartRetry, WaitingReason, reason_name};
 use super::hooks::Hooks;
-use super::{PodState, SYNC_RETRY, Sandbox};
+use super::{PodState, SYNC_RETRY};
 
 impl PodState {
     /// Plans what an active pod needs next.
@@ -26,16 +26,11 @@ impl PodState {
             self.completed(now);
             return;
         }
-        match self.sandbox {
-            Sandbox::Ready if self.restarts_all() => {}
-            Sandbox::Ready => {
-                self.report_back_offs(now, events);
-                self.plan_start(now, draft);
-            }
-            Sandbox::Absent => self.plan_sandbox(draft, may_begin),
-            Sandbox::Failed { retry_at } if retry_at <= now => self.plan_sandbox(draft, may_begin),
-            Sandbox::Failed { .. } | Sandbox::Creating => {}
-            Sandbox::Lost | Sandbox::Removing { .. } | Sandbox::RemoveFailed { .. } => {}
+        if self.sandbox.may_be_created(now) {
+            self.plan_sandbox(draft, may_begin);
+        } else if self.sandbox.is_ready() && !self.restarts_all() {
+            self.report_back_offs(now, events);
+            self.plan_start(now, draft);
         }
     }
 
@@ -44,10 +39,8 @@ impl PodState {
         if let Some(deadline) = self.pod.spec.active_deadline {
             wake.note(self.active_since + deadline);
         }
-        match self.sandbox {
-            Sandbox::Failed { retry_at } if may_begin => wake.note(retry_at),
-            Sandbox::Failed { .. } | Sandbox::Absent | Sandbox::Creating | Sandbox::Ready => {}
-            Sandbox::Lost | Sandbox::Removing { .. } | Sandbox::RemoveFailed { .. } => {}
+        if may_begin {
+            self.sandbox.wake_creation(wake);
         }
         let order = self.start_order();
         for (index, container) in self.containers() {
@@ -62,7 +55,7 @@ impl PodState {
                     }
                 }
                 Run::Exited => {
-                    if let (Sandbox::Ready, Some(finished)) = (&self.sandbox, finished_this_boot(container))
+                    if let (true, Some(finished)) = (self.sandbox.is_ready(), finished_this_boot(container))
                         && container.restarts(self.policy())
                         && order.allows(container.role, index)
                         && let Err(held) = container.backoff.check(wake.now, finished)
@@ -90,19 +83,15 @@ impl PodState {
         {
             return true;
         }
-        let sandbox_is_of_before = match self.sandbox {
-            Sandbox::Absent | Sandbox::Failed { .. } | Sandbox::Lost => true,
-            Sandbox::Removing { .. } | Sandbox::RemoveFailed { .. } => true,
-            Sandbox::Creating | Sandbox::Ready => false,
-        };
         policy == RestartPolicy::Never
-            && sandbox_is_of_before
+            && !self.sandbox.is_creating()
+            && !self.sandbox.is_ready()
             && self.containers.iter().any(|container| container.ended.is_some())
     }
 
     fn plan_sandbox(&mut self, draft: &mut Draft, may_begin: bool) {
         if may_begin && draft.push_start(self.index, Action::CreateSandbox) {
-            self.sandbox = Sandbox::Creating;
+            self.sandbox.create();
             if std::mem::take(&mut self.waits_for_room) {
                 self.touch();
             }
@@ -366,7 +355,7 @@ impl PodState {
 
     /// Whether the pod needs a sandbox that it does not have.
     pub(crate) fn asks_for_sandbox(&self) -> bool {
-        self.may_run() && matches!(self.sandbox, Sandbox::Absent | Sandbox::Failed { .. })
+        self.may_run() && self.sandbox.is_gone()
     }
 }
 

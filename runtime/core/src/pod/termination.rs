@@ -15,7 +15,7 @@ use super::backoff::Retry;
 use super::container::Run;
 use super::hook::fail_pre_stop;
 use super::hooks::{Before, Hooks};
-use super::{ContainerState, PodState, Sandbox, Stage, TERMINATED, Verdict};
+use super::{ContainerState, PodState, Stage, TERMINATED, Verdict};
 
 /// The shortest grace period, whatever was requested.
 const MIN_GRACE: Duration = Duration::from_secs(1);
@@ -236,7 +236,7 @@ impl PodState {
     pub(super) fn advance_stop(&mut self, shutdown: Option<ShutdownScope>) {
         if let Stage::Stopping { .. } = self.stage
             && !self.any_alive()
-            && !matches!(self.sandbox, Sandbox::Creating)
+            && !self.sandbox.is_creating()
         {
             let is_over = !self.is_kept(shutdown) && !self.was_withdrawn();
             self.stopped(is_over || self.verdict.is_some());
@@ -248,22 +248,13 @@ impl PodState {
     pub(super) fn plan_removal(&mut self, now: Instant, draft: &mut Draft, shutdown: Option<ShutdownScope>) {
         let (kept, with_agent) = (self.is_kept(shutdown), shutdown == Some(ShutdownScope::Agent));
         let is_kept = self.journal.is_clean() || self.journal.gave_up();
-        let earlier = match self.sandbox {
-            Sandbox::Lost => Some(None),
-            Sandbox::RemoveFailed { retry } if retry.at <= now => Some(Some(retry)),
-            // The supervisor keeps the exits until the record has them.
-            Sandbox::Ready if matches!(self.stage, Stage::Stopped) => {
-                let not_needed =
-                    kept && (with_agent || is_kept) || self.is_unwanted() || self.journal.has_terminal();
-                not_needed.then_some(None)
-            }
-            Sandbox::Absent | Sandbox::Creating | Sandbox::Failed { .. } | Sandbox::Ready => None,
-            Sandbox::Removing { .. } | Sandbox::RemoveFailed { .. } => None,
-        };
-        if let Some(earlier) = earlier
+        // The supervisor keeps the exits until the record has them.
+        let is_over = matches!(self.stage, Stage::Stopped)
+            && (kept && (with_agent || is_kept) || self.is_unwanted() || self.journal.has_terminal());
+        if let Some(earlier) = self.sandbox.due_removal(now, !is_over)
             && draft.push(self.index, Action::RemoveSandbox)
         {
-            self.sandbox = Sandbox::Removing { earlier };
+            self.sandbox.remove(earlier);
             self.changed = true;
         }
         if matches!(self.stage, Stage::Stopped) && self.is_gone() {
@@ -316,7 +307,6 @@ impl PodState {
 
     /// Records that the supervisor died, and every process with it.
     pub(super) fn sandbox_lost(&mut self, now: Instant, events: &mut Events) {
-        self.sandbox = Sandbox::Lost;
         for container in &mut self.containers {
             if container.is_alive() {
                 let ended = container.unobserved_end(now);
@@ -337,14 +327,6 @@ impl PodState {
             let text = "Pod sandbox changed, it will be killed and re-created.";
             events.note(self.index, None, "SandboxChanged", text.into());
         }
-        self.touch();
-    }
-
-    /// Records that part of the sandbox could not be removed.
-    pub(super) fn removal_failed(&mut self, now: Instant, message: &str, events: &mut Events) {
-        let Sandbox::Removing { earlier } = self.sandbox else { return };
-        self.sandbox = Sandbox::RemoveFailed { retry: Retry::after(earlier, now) };
-        events.warn(self.index, None, "FailedKillPod", format!("error killing pod: {message}").into());
         self.touch();
     }
 
