@@ -21,6 +21,7 @@
 mod backoff;
 mod condition;
 pub(crate) mod container;
+mod containers;
 mod gates;
 mod handover;
 mod hook;
@@ -45,18 +46,21 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use crate::facts::{
-    Action, Attempt, ClientCondition, Deletion, Draft, Events, Exit, Found, Health, PodIndex, PodObservation,
-    PodPhase, Record, SandboxFailure, StartedContainer, StatusHandover, Wake,
+    Attempt, ClientCondition, Deletion, Draft, Events, Exit, Found, Health, PodIndex, PodObservation,
+    PodPhase, ProbeResult, Record, SandboxFailure, StartedContainer, StatusHandover, Wake,
 };
-use crate::spec::{ContainerIndex, Pod, RestartPolicy, Role};
+use crate::spec::{ContainerIndex, HookKind, Pod, ProbeKind, RestartPolicy};
 use crate::time::{Instant, Moment};
 
 pub(crate) use condition::{Condition, ConditionSet, closed_readiness_gates};
+use container::WaitingReason;
 pub(crate) use container::{ContainerState, Ended, Shown};
-use container::{Run, WaitingReason};
+use containers::Containers;
+use probes::ProbeEffect;
 use record::Journal;
 pub(crate) use removal::Demand;
 use removal::Removal;
+use restart::RestartAll;
 use sandbox::Sandbox;
 pub(crate) use shutdown::TERMINATED;
 pub(crate) use stage::{NodeContext, Stage, Verdict};
@@ -75,7 +79,7 @@ pub struct PodState {
     admission_decided: bool,
     removal: Removal,
     sandbox: Sandbox,
-    containers: Vec<ContainerState>,
+    containers: Containers,
     verdict: Option<Verdict>,
     /// The phase from before a shutdown of the machine that ended or rejected the pod. Such a pod has not
     /// finished.
@@ -88,8 +92,7 @@ pub struct PodState {
     active_since: Instant,
     /// Whether the pod waits for preempted pods to end.
     waits_for_room: bool,
-    /// The time from which all containers restart, if they do.
-    restart_all: Option<Instant>,
+    restart_all: RestartAll,
     journal: Journal,
     conditions: ConditionSet,
     /// The conditions that clients set in the pod's status.
@@ -160,10 +163,7 @@ impl PodState {
     }
 
     fn blank(index: PodIndex, pod: Rc<Pod>, demand: Demand, now: Instant) -> Self {
-        let indexes = pod.spec.container_indexes();
-        let blank =
-            |index| ContainerState::new(pod.spec.role(index), pod.spec.container(index).restart.clone());
-        let containers = indexes.map(blank).collect();
+        let containers = Containers::new(&pod.spec);
         PodState {
             index,
             pod,
@@ -179,7 +179,7 @@ impl PodState {
             start_time: Moment::ThisBoot(now),
             active_since: now,
             waits_for_room: false,
-            restart_all: None,
+            restart_all: RestartAll::default(),
             journal: Journal::default(),
             conditions: ConditionSet::new(now),
             client_conditions: Rc::default(),
@@ -256,23 +256,23 @@ impl PodState {
 
     /// The running attempt of `container`, for exec and logs.
     pub fn running(&self, container: ContainerIndex) -> Option<(Attempt, &StartedContainer)> {
-        let state = self.containers.get(usize::from(container.0))?;
+        let state = self.containers.get(container)?;
         let started = state.started.as_deref().filter(|_| state.is_running())?;
         Some((state.attempt(container), started))
     }
 
     /// `started` and `ready` of `container`.
     pub fn health(&self, container: ContainerIndex) -> Health {
-        self.containers.get(usize::from(container.0)).map(ContainerState::health).unwrap_or_default()
+        self.containers.get(container).map(ContainerState::health).unwrap_or_default()
     }
 
     /// Whether a container of the pod has run.
     pub fn has_run(&self) -> bool {
-        self.containers().any(|(_, container)| container.identity().is_some())
+        self.containers.any_has_run()
     }
 
     pub(crate) fn containers(&self) -> impl Iterator<Item = (ContainerIndex, &ContainerState)> {
-        self.pod.spec.container_indexes().zip(&self.containers)
+        self.containers.indexed()
     }
 
     pub(crate) fn conditions(&self) -> &ConditionSet {
@@ -282,6 +282,11 @@ impl PodState {
     /// The conditions that clients set in the pod's status.
     pub fn client_conditions(&self) -> &Rc<[ClientCondition]> {
         &self.client_conditions
+    }
+
+    /// Whether all containers of the pod are restarting, which a condition shows.
+    fn restarts_all(&self) -> bool {
+        self.restart_all.is_under_way()
     }
 
     pub(crate) fn start_time(&self) -> Moment {
@@ -350,9 +355,7 @@ impl PodState {
 
     /// The number of container starts and sandbox creations in flight.
     pub(crate) fn starts_in_flight(&self) -> usize {
-        let starting =
-            self.containers.iter().filter(|container| matches!(container.run, Run::Starting { .. }));
-        starting.count() + usize::from(self.sandbox.is_creating())
+        self.containers.starts_in_flight() + usize::from(self.sandbox.is_creating())
     }
 
     /// Whether something of the pod is being written or removed.
@@ -362,7 +365,19 @@ impl PodState {
 
     /// The number of exec probes in flight.
     pub(crate) fn exec_probes_in_flight(&self) -> usize {
-        self.containers.iter().map(|container| container.probes.exec_in_flight()).sum()
+        self.containers.exec_probes_in_flight()
+    }
+
+    /// The exec probe of this pod that has been due for longest.
+    pub(crate) fn oldest_exec_probe(&self) -> Option<(Instant, ContainerIndex, ProbeKind)> {
+        probe::oldest_exec_probe(&self.containers)
+    }
+
+    /// Adds an exec probe to the plan.
+    pub(crate) fn plan_exec_probe(&mut self, index: ContainerIndex, kind: ProbeKind, draft: &mut Draft) {
+        if let Some(container) = self.containers.get_mut(index) {
+            probe::plan_exec_probe(self.index, (index, container), kind, draft);
+        }
     }
 
     /// Records that a source wants the pod (again), possibly with added ephemeral containers. If its spec
@@ -375,19 +390,11 @@ impl PodState {
             self.removal.want();
         } else if pod.is_update_of(&self.pod) {
             self.removal.want();
-            self.add_ephemeral(&pod);
+            self.containers.add_ephemeral(pod.spec.container_count());
             self.update(now, pod);
         } else {
             self.unwant(now, None);
             self.removal.want_again(&pod);
-        }
-    }
-
-    /// Adds the ephemeral containers that `pod` has in addition.
-    fn add_ephemeral(&mut self, pod: &Pod) {
-        // Nothing of a rejected pod ever runs.
-        if !self.is_rejected() {
-            self.containers.resize(pod.spec.container_count(), ContainerState::new(Role::Ephemeral, None));
         }
     }
 
@@ -402,18 +409,7 @@ impl PodState {
 
     /// Records that images were added.
     pub(crate) fn images_changed(&mut self, now: Instant) {
-        for container in &mut self.containers {
-            container.new_image.mark_outdated();
-            match &mut container.run {
-                Run::StartFailed { retry } => match retry {
-                    container::StartRetry::WhenImagesChange { .. } => *retry = container::StartRetry::At(now),
-                    container::StartRetry::At(_) => {}
-                },
-                Run::Starting { images_changed } => *images_changed = true,
-                Run::Waiting | Run::Recording | Run::Running | Run::Terminating { .. } => {}
-                Run::Killing { .. } | Run::Exited => {}
-            }
-        }
+        self.containers.images_changed(now);
     }
 
     /// Records an observation. An old or repeated one does not fit the state, and changes nothing.
@@ -491,7 +487,7 @@ impl PodState {
             PodObservation::ClientConditions { conditions } => self.set_client_conditions(conditions),
         }
         if container_news {
-            self.ask_readiness_again(now);
+            probe::ask_readiness_again(&mut self.containers, now);
         }
         self.settle(now);
     }
@@ -508,19 +504,26 @@ impl PodState {
             self.end(now, end);
         }
         self.check_deadline(now, events);
-        self.plan_discards(draft);
+        self.containers.plan_discards(self.index, draft);
         // A found pod that no source has claimed yet only keeps running.
         if self.is_active() {
-            self.plan_post_start(now, draft, events);
+            let spec = &self.pod.spec;
+            if hook::plan_post_start(self.index, spec, &mut self.containers, now, draft, events) {
+                self.touch();
+            }
         }
         if self.may_run() {
-            self.plan_restart_all(now, draft, events);
+            if self.sandbox.is_ready()
+                && self.restart_all.plan(now, self.index, &mut self.containers, draft, events)
+            {
+                self.touch();
+            }
             self.plan_active(now, draft, events, context.may_begin);
         }
         self.plan_image_checks(now, draft);
         self.mark_redefined_runs();
         self.plan_kills(now, draft, events);
-        self.plan_probes(now, draft);
+        probe::plan_probes(self.index, &mut self.containers, now, draft);
         self.advance_stop(context.shutdown);
         self.plan_save(now, draft, context.shutdown.is_some() || self.is_interrupted());
         self.plan_removal(now, draft, context.shutdown);
@@ -532,9 +535,11 @@ impl PodState {
         match self.stage {
             Stage::Active if self.may_run() => {
                 self.wake_active(wake, context.may_begin);
-                self.wake_restart_all(wake);
+                self.restart_all.wake(wake);
             }
-            Stage::Stopping { grace_end, .. } if self.any_waits_to_be_stopped() => wake.note(grace_end),
+            Stage::Stopping { grace_end, .. } if self.containers.any_waits_to_be_stopped() => {
+                wake.note(grace_end)
+            }
             Stage::Active
             | Stage::Stopping { .. }
             | Stage::Stopped
@@ -543,47 +548,13 @@ impl PodState {
             Stage::ForgetFailed { retry } => wake.note(retry.at),
         }
         self.sandbox.wake_removal(wake);
-        for container in &self.containers {
-            match container.run {
-                Run::Terminating { deadline, again } => {
-                    wake.note(deadline);
-                    if let Some(again) = again {
-                        wake.note(again.at);
-                    }
-                }
-                Run::Killing { again } => wake.note(again.at),
-                Run::Waiting | Run::Recording | Run::Starting { .. } => {}
-                Run::StartFailed { .. } | Run::Running | Run::Exited => {}
-            }
-            container.hooks.wake(wake);
-            if probe::asks_probes(container) {
-                for (_, exec, due) in container.probes.due() {
-                    if !exec || wake.exec_probe_has_place {
-                        wake.note(due);
-                    }
-                }
-            }
-        }
+        self.containers.wake(wake);
         self.journal.wake(wake);
-    }
-
-    /// Plans to discard the runs before the newest one. The newest run is kept until the next one starts or
-    /// the sandbox is removed: only its supervisor can report it to the next agent.
-    fn plan_discards(&mut self, draft: &mut Draft) {
-        for (index, container) in self.pod.spec.container_indexes().zip(&mut self.containers) {
-            while container.discarded < container.number {
-                let attempt = Attempt { container: index, number: container.discarded };
-                if !draft.push(self.index, Action::Discard(attempt)) {
-                    return;
-                }
-                container.discarded += 1;
-            }
-        }
     }
 
     fn exited(&mut self, now: Instant, attempt: Attempt, exit: &Exit) {
         let (policy, active) = (self.policy(), self.is_active());
-        let Some(container) = self.container_of(attempt) else { return };
+        let Some(container) = self.containers.of_attempt(attempt) else { return };
         if container.is_alive() {
             let ended = container.ended_as(exit);
             let by_itself = container.ended_by_itself();
@@ -600,15 +571,63 @@ impl PodState {
         }
     }
 
-    /// The container of `attempt`, if that is its present run.
-    fn container_of(&mut self, attempt: Attempt) -> Option<&mut ContainerState> {
-        self.containers
-            .get_mut(usize::from(attempt.container.0))
-            .filter(|container| container.number == attempt.number)
+    /// Judges the exit of a run: it may restart all containers.
+    fn judge_exit(&mut self, now: Instant, attempt: Attempt) {
+        if self.is_active() && self.restart_all.judge_exit(now, attempt, &mut self.containers) {
+            self.touch();
+        }
+    }
+
+    /// Records the result of a probe.
+    fn probed(
+        &mut self,
+        now: Instant,
+        attempt: Attempt,
+        kind: ProbeKind,
+        result: &ProbeResult,
+        events: &mut Events,
+    ) {
+        let index = attempt.container;
+        let Some(container) = self.containers.of_attempt(attempt) else { return };
+        let effect = container.probed(self.pod.spec.container(index), now, kind, result);
+        match effect {
+            ProbeEffect::NotAsked => {}
+            ProbeEffect::Nothing => probe::report((self.index, index), container, kind, result, events),
+            ProbeEffect::HealthChanged | ProbeEffect::Fatal => {
+                probe::report((self.index, index), container, kind, result, events);
+                self.touch();
+                probe::ask_readiness_again(&mut self.containers, now);
+            }
+        }
+    }
+
+    /// Records the result of a hook.
+    fn hooked(
+        &mut self,
+        now: Instant,
+        attempt: Attempt,
+        kind: HookKind,
+        failure: Option<Box<str>>,
+        events: &mut Events,
+    ) {
+        let has_failed = failure.is_some();
+        let policy = self.is_active().then(|| self.policy());
+        let (is_expected, is_present) = match self.containers.of_attempt(attempt) {
+            Some(container) => (container.hooked(now, kind, failure, policy), true),
+            // A preStop hook that outlasts its grace period fails when the run is killed. Its result may
+            // arrive after the next run has begun.
+            None => (kind == HookKind::PreStop && self.containers.has_begun_anew_since(attempt), false),
+        };
+        if is_expected && has_failed {
+            hook::report_failure(self.index, attempt.container, kind, events);
+        }
+        if is_expected && is_present {
+            self.touch();
+        }
     }
 
     fn any_alive(&self) -> bool {
-        self.containers.iter().any(ContainerState::is_alive)
+        self.containers.any_alive()
     }
 
     fn policy(&self) -> RestartPolicy {

@@ -376,6 +376,20 @@ impl ContainerState {
         }
     }
 
+    /// Records that images were added: a start that waits for one is retried.
+    pub(crate) fn images_changed(&mut self, now: Instant) {
+        self.new_image.mark_outdated();
+        match &mut self.run {
+            Run::StartFailed { retry } => match retry {
+                StartRetry::WhenImagesChange { .. } => *retry = StartRetry::At(now),
+                StartRetry::At(_) => {}
+            },
+            Run::Starting { images_changed } => *images_changed = true,
+            Run::Waiting | Run::Recording | Run::Running | Run::Terminating { .. } => {}
+            Run::Killing { .. } | Run::Exited => {}
+        }
+    }
+
     /// Begins the next run, with a new number if the number before was used.
     pub(crate) fn begin(&mut self, run: Run) {
         match self.run {

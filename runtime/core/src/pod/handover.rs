@@ -117,7 +117,7 @@ impl PodState {
             }
         }
         self.journal.restore(on_flash, state.saved_at);
-        self.restart_all = state.restarts_all.then_some(now);
+        self.restart_all.restore(state.restarts_all, now);
         if state.has_ended {
             self.stage = Stage::Stopped;
         } else if self.verdict.is_some() {
@@ -152,12 +152,14 @@ impl PodState {
                 self.conditions.restore(ConditionType::PodReadyToStartContainers, ready);
             }
         }
-        let (pod, policy, is_active) = (self.pod.clone(), self.policy(), self.is_active());
+        let (pod, policy, is_active) = (&self.pod, self.policy(), self.is_active());
         let mut adopted = vec![false; self.containers.len()];
         let mut unheard = Vec::new();
         for found in attempts {
             let place = usize::from(found.attempt.container.0);
-            let (Some(container), number) = (self.containers.get_mut(place), found.attempt.number) else {
+            let (Some(container), number) =
+                (self.containers.get_mut(found.attempt.container), found.attempt.number)
+            else {
                 continue;
             };
             let newest = container.started_count().checked_sub(1);
@@ -180,7 +182,7 @@ impl PodState {
                 container.failed_probe = None;
             }
             container.number = number;
-            let probes = Probes::adopted(&pod, found.attempt.container, found.container.at, now, health);
+            let probes = Probes::adopted(pod, found.attempt.container, found.container.at, now, health);
             let id = found.container.id.clone();
             let mut hooks = Hooks::adopted(health);
             if let Some(post_start) = known.and_then(|left| left.post_start.clone()) {
@@ -222,7 +224,7 @@ impl PodState {
             }
         }
         if sandbox.is_none() {
-            self.forget_restart_all();
+            self.restart_all.forget(&mut self.containers);
         }
         for attempt in unheard {
             self.judge_exit(now, attempt);
@@ -233,7 +235,7 @@ impl PodState {
                 self.stage = Stage::Active;
                 self.stop(now, None);
             }
-            Stage::Stopping { .. } => self.stop_probes(),
+            Stage::Stopping { .. } => self.containers.stop_probes(),
             Stage::Active | Stage::Stopped | Stage::Finished => {}
             Stage::Forgetting { .. } | Stage::ForgetFailed { .. } => {}
         }

@@ -15,130 +15,122 @@
 //! adopts a run takes its postStart hook as finished, unless the handover says that it sleeps or has failed.
 //! The agent runs a preStop hook again only if it had not finished.
 
-use crate::facts::{Action, Attempt, Draft, Events, PodIndex, StartFailureReason};
+use crate::facts::{Action, Draft, Events, PodIndex, StartFailureReason};
 use crate::spec::probe::PortOrName;
-use crate::spec::{ContainerIndex, Hook, HookKind, ProbeAction};
+use crate::spec::{ContainerIndex, Hook, HookKind, PodSpec, ProbeAction, RestartPolicy};
 use crate::time::Instant;
 
-use super::container::{Run, WaitingReason, reason_name};
+use super::SYNC_RETRY;
+use super::container::{ContainerState, Run, WaitingReason, reason_name};
+use super::containers::Containers;
 use super::hooks::{Hooks, PostStart, PreStop};
 use super::start::finished_this_boot;
-use super::{ContainerState, PodState, SYNC_RETRY};
 
 /// `state.waiting.reason` of a container whose postStart hook has failed, until the status names its
 /// back-off.
 pub(super) const POST_START_HOOK_ERROR: &str = "PostStartHookError";
 
-impl PodState {
-    /// Plans postStart hooks, and ends those that are sleeps.
-    pub(super) fn plan_post_start(&mut self, now: Instant, draft: &mut Draft, events: &mut Events) {
-        let pod = self.pod.clone();
-        let mut changed = false;
-        for (index, container) in pod.spec.container_indexes().zip(&mut self.containers) {
-            if let PostStart::Due = container.hooks.post_start {
-                container.hooks.post_start = match &pod.spec.container(index).lifecycle.post_start {
-                    None => PostStart::Done,
-                    Some(Hook::Sleeps(time)) => PostStart::Sleeps { until: now + *time },
-                    Some(Hook::Asks(action @ ProbeAction::TcpSocket { .. })) => {
-                        fail_post_start(self.index, index, events);
-                        changed = true;
-                        PostStart::Failed { message: no_handler(action) }
-                    }
-                    Some(Hook::Asks(_)) => {
-                        let hook = Action::Hook(container.attempt(index), HookKind::PostStart);
-                        if !draft.push(self.index, hook) {
-                            break;
-                        }
-                        PostStart::InFlight
-                    }
-                };
-            }
-            match container.hooks.post_start {
-                PostStart::Sleeps { until } if until <= now => {
-                    container.hooks.post_start = PostStart::Done;
-                    container.mark_started(now);
+/// Plans the postStart hooks of a pod, and ends those that are sleeps. Returns whether the pod has changed.
+pub(super) fn plan_post_start(
+    pod: PodIndex,
+    spec: &PodSpec,
+    containers: &mut Containers,
+    now: Instant,
+    draft: &mut Draft,
+    events: &mut Events,
+) -> bool {
+    let mut changed = false;
+    for (index, container) in containers.indexed_mut() {
+        if let PostStart::Due = container.hooks.post_start {
+            container.hooks.post_start = match &spec.container(index).lifecycle.post_start {
+                None => PostStart::Done,
+                Some(Hook::Sleeps(time)) => PostStart::Sleeps { until: now + *time },
+                Some(Hook::Asks(action @ ProbeAction::TcpSocket { .. })) => {
+                    report_failure(pod, index, HookKind::PostStart, events);
                     changed = true;
+                    PostStart::Failed { message: no_handler(action) }
                 }
-                PostStart::Done | PostStart::Due | PostStart::InFlight => {}
-                PostStart::Sleeps { .. } | PostStart::Failed { .. } | PostStart::GivenUp => {}
-            }
+                Some(Hook::Asks(_)) => {
+                    let hook = Action::Hook(container.attempt(index), HookKind::PostStart);
+                    if !draft.push(pod, hook) {
+                        break;
+                    }
+                    PostStart::InFlight
+                }
+            };
         }
-        if changed {
-            self.touch();
-        }
-    }
-
-    /// Reports failed postStart hooks for those that ran when the pod was stopped.
-    pub(super) fn report_abandoned_post_starts(&mut self, events: &mut Events) {
-        for (index, container) in self.pod.spec.container_indexes().zip(&mut self.containers) {
-            if let PostStart::GivenUp = container.hooks.post_start {
+        match container.hooks.post_start {
+            PostStart::Sleeps { until } if until <= now => {
                 container.hooks.post_start = PostStart::Done;
-                fail_post_start(self.index, index, events);
+                container.mark_started(now);
+                changed = true;
             }
+            PostStart::Done | PostStart::Due | PostStart::InFlight => {}
+            PostStart::Sleeps { .. } | PostStart::Failed { .. } | PostStart::GivenUp => {}
         }
     }
+    changed
+}
 
-    /// Records the result of a hook.
-    pub(super) fn hooked(
-        &mut self,
-        now: Instant,
-        attempt: Attempt,
-        kind: HookKind,
-        failure: Option<Box<str>>,
-        events: &mut Events,
-    ) {
-        let (index, policy, active) = (self.index, self.policy(), self.is_active());
-        let Some(container) = self.container_of(attempt) else {
-            // A preStop hook that outlasts its grace period fails when the run is killed. Its result may
-            // arrive after the next run has begun.
-            if kind == HookKind::PreStop && failure.is_some() && self.has_begun_anew_since(attempt) {
-                fail_pre_stop(index, attempt.container, events);
-            }
-            return;
-        };
-        match (kind, &mut container.hooks) {
-            (HookKind::PostStart, Hooks { post_start: post_start @ PostStart::InFlight, .. }) => {
-                *post_start = PostStart::Done;
-                match failure {
-                    None => container.mark_started(now),
-                    Some(message) => {
-                        fail_post_start(index, attempt.container, events);
-                        if container.is_running() {
-                            container.hooks.post_start = PostStart::Failed { message };
-                        } else if active && container.restarts(policy) {
-                            container.waiting =
-                                Some(WaitingReason { reason: POST_START_HOOK_ERROR.into(), message });
-                        }
-                    }
-                }
-            }
-            (HookKind::PreStop, Hooks { pre_stop, .. }) => {
-                match *pre_stop {
-                    PreStop::Runs { until, asleep: None } => {
-                        *pre_stop = PreStop::Over { until: Some(until), awaited: false };
-                    }
-                    PreStop::Over { until, awaited: true } => {
-                        *pre_stop = PreStop::Over { until, awaited: false };
-                    }
-                    PreStop::NotBegun | PreStop::Runs { .. } | PreStop::Over { .. } => return,
-                }
-                if failure.is_some() {
-                    fail_pre_stop(index, attempt.container, events);
-                }
-            }
-            (HookKind::PostStart, _) => return,
+/// Reports failed postStart hooks for those that ran when the pod was stopped.
+pub(super) fn report_abandoned_post_starts(pod: PodIndex, containers: &mut Containers, events: &mut Events) {
+    for (index, container) in containers.indexed_mut() {
+        if let PostStart::GivenUp = container.hooks.post_start {
+            container.hooks.post_start = PostStart::Done;
+            report_failure(pod, index, HookKind::PostStart, events);
         }
-        self.touch();
-    }
-
-    /// Whether a later run of the container has begun.
-    fn has_begun_anew_since(&self, attempt: Attempt) -> bool {
-        let container = self.containers.get(usize::from(attempt.container.0));
-        container.is_some_and(|container| attempt.number < container.number)
     }
 }
 
+/// Reports that a hook failed. A run whose preStop hook failed is asked to end nevertheless.
+pub(super) fn report_failure(pod: PodIndex, container: ContainerIndex, kind: HookKind, events: &mut Events) {
+    let (reason, message) = match kind {
+        HookKind::PostStart => ("FailedPostStartHook", "PostStartHook failed"),
+        HookKind::PreStop => ("FailedPreStopHook", "PreStopHook failed"),
+    };
+    events.warn(pod, Some(container), reason, message.into());
+}
+
 impl ContainerState {
+    /// Records the result of a hook of the present run; `policy` is the restart policy of a pod whose
+    /// containers are restarted. Returns whether the hook was running; otherwise nothing changes.
+    pub(super) fn hooked(
+        &mut self,
+        now: Instant,
+        kind: HookKind,
+        failure: Option<Box<str>>,
+        policy: Option<RestartPolicy>,
+    ) -> bool {
+        match (kind, &mut self.hooks) {
+            (HookKind::PostStart, Hooks { post_start: post_start @ PostStart::InFlight, .. }) => {
+                *post_start = PostStart::Done;
+                match failure {
+                    None => self.mark_started(now),
+                    Some(message) if self.is_running() => {
+                        self.hooks.post_start = PostStart::Failed { message };
+                    }
+                    Some(message) if policy.is_some_and(|policy| self.restarts(policy)) => {
+                        self.waiting = Some(WaitingReason { reason: POST_START_HOOK_ERROR.into(), message });
+                    }
+                    Some(_) => {}
+                }
+                true
+            }
+            (HookKind::PreStop, Hooks { pre_stop, .. }) => match *pre_stop {
+                PreStop::Runs { until, asleep: None } => {
+                    *pre_stop = PreStop::Over { until: Some(until), awaited: false };
+                    true
+                }
+                PreStop::Over { until, awaited: true } => {
+                    *pre_stop = PreStop::Over { until, awaited: false };
+                    true
+                }
+                PreStop::NotBegun | PreStop::Runs { .. } | PreStop::Over { .. } => false,
+            },
+            (HookKind::PostStart, _) => false,
+        }
+    }
+
     /// Whether the status still shows why the run could not start completely: its process could not be
     /// executed, or its postStart hook failed.
     pub(super) fn shows_start_failure(&self) -> bool {
@@ -164,15 +156,6 @@ impl ContainerState {
             Run::StartFailed { .. } | Run::Exited => {}
         }
     }
-}
-
-fn fail_post_start(pod: PodIndex, container: ContainerIndex, events: &mut Events) {
-    events.warn(pod, Some(container), "FailedPostStartHook", "PostStartHook failed".into());
-}
-
-/// Reports that a preStop hook failed; its run is asked to end nevertheless.
-pub(super) fn fail_pre_stop(pod: PodIndex, container: ContainerIndex, events: &mut Events) {
-    events.warn(pod, Some(container), "FailedPreStopHook", "PreStopHook failed".into());
 }
 
 /// The message for a handler that a kubelet does not know, in Go's print format.

@@ -7,7 +7,8 @@
 
 use crate::spec::{ContainerIndex, Role};
 
-use super::PodState;
+use super::container::ContainerState;
+use super::containers::Containers;
 
 /// The containers that may be started now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -19,29 +20,14 @@ pub(super) enum StartOrder {
 }
 
 impl StartOrder {
-    /// Whether a container may be started, if it is not running.
-    pub(super) fn allows(self, role: Role, index: ContainerIndex) -> bool {
-        match (self, role) {
-            (StartOrder::Init(turn), Role::Init) => index == turn,
-            (StartOrder::Init(turn), Role::Sidecar) => index <= turn,
-            (StartOrder::Init(_), Role::Regular) | (StartOrder::Regular, Role::Init) => false,
-            (StartOrder::Regular, Role::Regular | Role::Sidecar) => true,
-            (StartOrder::Init(_) | StartOrder::Regular, Role::Ephemeral) => true,
-        }
-    }
-}
-
-impl PodState {
-    /// The progress of the pod's initialisation.
-    pub(super) fn start_order(&self) -> StartOrder {
-        let of = |index: ContainerIndex| &self.containers[usize::from(index.0)];
-        let spec = &self.pod.spec;
-        if self.is_rejected() || spec.regular_indexes().any(|index| of(index).is_alive()) {
+    /// The progress of the initialisation of a pod with these containers. A rejected pod has none.
+    pub(super) fn of(containers: &Containers) -> Self {
+        let mut regular = containers.iter().filter(|container| container.role == Role::Regular);
+        if regular.any(ContainerState::is_alive) {
             return StartOrder::Regular;
         }
         let mut next = None;
-        for index in spec.init_indexes().rev() {
-            let container = of(index);
+        for (index, container) in containers.indexed().rev().filter(|(_, one)| one.role.is_init()) {
             if !container.ran_in_sandbox {
                 next = Some(index);
                 continue;
@@ -54,5 +40,16 @@ impl PodState {
             break;
         }
         next.map_or(StartOrder::Regular, StartOrder::Init)
+    }
+
+    /// Whether a container may be started, if it is not running.
+    pub(super) fn allows(self, role: Role, index: ContainerIndex) -> bool {
+        match (self, role) {
+            (StartOrder::Init(turn), Role::Init) => index == turn,
+            (StartOrder::Init(turn), Role::Sidecar) => index <= turn,
+            (StartOrder::Init(_), Role::Regular) | (StartOrder::Regular, Role::Init) => false,
+            (StartOrder::Regular, Role::Regular | Role::Sidecar) => true,
+            (StartOrder::Init(_) | StartOrder::Regular, Role::Ephemeral) => true,
+        }
     }
 }

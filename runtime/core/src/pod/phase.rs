@@ -67,7 +67,7 @@ impl PodState {
             Stage::Finished | Stage::Forgetting { .. } | Stage::ForgetFailed { .. } => return self.phase,
         }
         let mut sum = ContainerCounts::default();
-        for container in &self.containers {
+        for container in self.containers.iter() {
             sum.add(container);
         }
         sum.phase()

@@ -12,13 +12,13 @@
 //! The probes of adopted runs are spread over their first period, by a hash of the pod's uid and so the same
 //! each time. The probes of runs that this agent started are spread by their starts.
 
-use crate::facts::{Action, Attempt, Draft, Events, ProbeResult};
-use crate::spec::{ContainerIndex, ProbeKind};
+use crate::facts::{Action, Draft, Events, PodIndex, ProbeResult};
+use crate::spec::{Container, ContainerIndex, ProbeKind};
 use crate::time::Instant;
 
-use super::container::Run;
+use super::container::{ContainerState, Run};
+use super::containers::Containers;
 use super::probes::ProbeEffect;
-use super::{ContainerState, PodState};
 
 /// The kubelet's word for a kind of probe in events.
 pub(crate) fn word(kind: ProbeKind) -> &'static str {
@@ -29,114 +29,101 @@ pub(crate) fn word(kind: ProbeKind) -> &'static str {
     }
 }
 
-impl PodState {
-    /// The exec probe of this pod that has been due for longest.
-    pub(crate) fn oldest_exec_probe(&self) -> Option<(Instant, ContainerIndex, ProbeKind)> {
-        let of = |(index, container): (ContainerIndex, &ContainerState)| {
-            let due = container.probes.due().filter(|(_, exec, _)| *exec);
-            due.map(move |(kind, _, due)| (due, index, kind)).min()
-        };
-        self.containers().filter(|(_, container)| asks_probes(container)).filter_map(of).min()
-    }
+/// The exec probe that has been due for longest.
+pub(super) fn oldest_exec_probe(containers: &Containers) -> Option<(Instant, ContainerIndex, ProbeKind)> {
+    let of = |(index, container): (ContainerIndex, &ContainerState)| {
+        let due = container.probes.due().filter(|(_, exec, _)| *exec);
+        due.map(move |(kind, _, due)| (due, index, kind)).min()
+    };
+    containers.indexed().filter(|(_, container)| container.is_probed()).filter_map(of).min()
+}
 
-    /// Adds an exec probe to the plan.
-    pub(crate) fn plan_exec_probe(&mut self, container: ContainerIndex, kind: ProbeKind, draft: &mut Draft) {
-        let state = &mut self.containers[usize::from(container.0)];
-        if draft.push(self.index, Action::Probe(state.attempt(container), kind)) {
-            state.probes.asked(kind);
-        }
+/// Adds an exec probe to the plan.
+pub(super) fn plan_exec_probe(
+    pod: PodIndex,
+    container: (ContainerIndex, &mut ContainerState),
+    kind: ProbeKind,
+    draft: &mut Draft,
+) {
+    let (index, container) = container;
+    if draft.push(pod, Action::Probe(container.attempt(index), kind)) {
+        container.probes.asked(kind);
     }
+}
 
-    pub(super) fn plan_probes(&mut self, now: Instant, draft: &mut Draft) {
-        for (index, container) in self.pod.spec.container_indexes().zip(&mut self.containers) {
-            if !asks_probes(container) {
-                continue;
+/// Plans the probes that are due, except exec probes, of which the node allows only a few at once.
+pub(super) fn plan_probes(pod: PodIndex, containers: &mut Containers, now: Instant, draft: &mut Draft) {
+    for (index, container) in containers.indexed_mut().filter(|(_, container)| container.is_probed()) {
+        let due: heapless::Vec<ProbeKind, 3> = container
+            .probes
+            .due()
+            .filter_map(|(kind, exec, due)| (!exec && due <= now).then_some(kind))
+            .collect();
+        for kind in due {
+            if !draft.push(pod, Action::Probe(container.attempt(index), kind)) {
+                return;
             }
-            let due: heapless::Vec<ProbeKind, 3> = container
-                .probes
-                .due()
-                .filter_map(|(kind, exec, due)| (!exec && due <= now).then_some(kind))
-                .collect();
-            for kind in due {
-                if !draft.push(self.index, Action::Probe(container.attempt(index), kind)) {
-                    return;
-                }
-                container.probes.asked(kind);
-            }
-        }
-    }
-
-    pub(super) fn probed(
-        &mut self,
-        now: Instant,
-        attempt: Attempt,
-        kind: ProbeKind,
-        result: &ProbeResult,
-        events: &mut Events,
-    ) {
-        let pod = self.pod.clone();
-        let index = self.index;
-        let Some(container) = self.container_of(attempt) else { return };
-        if !container.is_running() {
-            return;
-        }
-        let spec = pod.spec.container(attempt.container);
-        let at = Some(attempt.container);
-        let meaning = container.probes.answered(spec, now, kind, result);
-        if meaning == ProbeEffect::NotAsked {
-            return;
-        }
-        match result {
-            ProbeResult::Success => {}
-            ProbeResult::Warning(text) => {
-                events.warn(
-                    index,
-                    at,
-                    "ProbeWarning",
-                    format!("{} probe warning: {text}", word(kind)).into(),
-                );
-            }
-            ProbeResult::Failure(text) => {
-                events.warn(index, at, "Unhealthy", format!("{} probe failed: {text}", word(kind)).into());
-            }
-            ProbeResult::Error(text) => {
-                if container.probes.gave_up(kind) {
-                    let state = container.probes.state_name(kind);
-                    let text =
-                        format!("{} probe errored and resulted in {state} state: {text}", word(kind)).into();
-                    events.warn(index, at, "Unhealthy", text);
-                }
-            }
-        }
-        match meaning {
-            ProbeEffect::NotAsked | ProbeEffect::Nothing => {}
-            ProbeEffect::HealthChanged => {
-                self.touch();
-                self.ask_readiness_again(now);
-            }
-            ProbeEffect::Fatal => {
-                container.failed_probe = Some(kind);
-                self.touch();
-                self.ask_readiness_again(now);
-            }
-        }
-    }
-
-    /// Probes the readiness of unready containers at once. This is a kubelet's manual trigger: it does so
-    /// whenever it generates the status of a pod.
-    pub(super) fn ask_readiness_again(&mut self, now: Instant) {
-        for container in self.containers.iter_mut().filter(|container| container.is_running()) {
-            container.probes.ask_readiness_again(now);
+            container.probes.asked(kind);
         }
     }
 }
 
-/// Whether the container is probed: it runs, its postStart hook has finished, and it is not being killed.
-pub(super) fn asks_probes(container: &ContainerState) -> bool {
-    match container.run {
-        Run::Running | Run::Terminating { .. } => !container.hooks.is_starting(),
-        Run::Waiting | Run::Recording | Run::Starting { .. } => false,
-        Run::StartFailed { .. } | Run::Killing { .. } | Run::Exited => false,
+/// Probes the readiness of unready containers at once. This is a kubelet's manual trigger: it does so
+/// whenever it generates the status of a pod.
+pub(super) fn ask_readiness_again(containers: &mut Containers, now: Instant) {
+    for container in containers.iter_mut().filter(|container| container.is_running()) {
+        container.probes.ask_readiness_again(now);
+    }
+}
+
+/// Reports the result of a probe that did not succeed.
+pub(super) fn report(
+    at: (PodIndex, ContainerIndex),
+    container: &ContainerState,
+    kind: ProbeKind,
+    result: &ProbeResult,
+    events: &mut Events,
+) {
+    let word = word(kind);
+    let (reason, text) = match result {
+        ProbeResult::Success => return,
+        ProbeResult::Warning(text) => ("ProbeWarning", format!("{word} probe warning: {text}")),
+        ProbeResult::Failure(text) => ("Unhealthy", format!("{word} probe failed: {text}")),
+        ProbeResult::Error(text) if container.probes.gave_up(kind) => {
+            let state = container.probes.state_name(kind);
+            ("Unhealthy", format!("{word} probe errored and resulted in {state} state: {text}"))
+        }
+        ProbeResult::Error(_) => return,
+    };
+    events.warn(at.0, Some(at.1), reason, text.into());
+}
+
+impl ContainerState {
+    /// Whether the container is probed: it runs, its postStart hook has finished, and it is not being killed.
+    pub(super) fn is_probed(&self) -> bool {
+        match self.run {
+            Run::Running | Run::Terminating { .. } => !self.hooks.is_starting(),
+            Run::Waiting | Run::Recording | Run::Starting { .. } => false,
+            Run::StartFailed { .. } | Run::Killing { .. } | Run::Exited => false,
+        }
+    }
+
+    /// Records the result of a probe of the present run.
+    pub(super) fn probed(
+        &mut self,
+        spec: &Container,
+        now: Instant,
+        kind: ProbeKind,
+        result: &ProbeResult,
+    ) -> ProbeEffect {
+        if !self.is_running() {
+            return ProbeEffect::NotAsked;
+        }
+        let effect = self.probes.answered(spec, now, kind, result);
+        if effect == ProbeEffect::Fatal {
+            self.failed_probe = Some(kind);
+        }
+        effect
     }
 }
 

@@ -380,11 +380,10 @@ impl PodState {
                 }
             }
         }
-        let pod = self.pod.clone();
         let is_over = matches!(self.stage, Stage::Stopped);
         for found in attempts {
             let index = found.attempt.container;
-            let Some(container) = self.containers.get_mut(usize::from(index.0)) else { continue };
+            let Some(container) = self.containers.get_mut(index) else { continue };
             // If the pod ended before all containers restarted, the shown result of a run that does not count
             // stays.
             let counts = found.exit.is_none() && sandbox.is_some() || !container.was_to_begin_again();
@@ -406,7 +405,7 @@ impl PodState {
             }
             container.number = found.attempt.number;
             let started_at = found.container.at;
-            let probes = Probes::adopted(&pod, index, started_at, now, found.health);
+            let probes = Probes::adopted(&self.pod, index, started_at, now, found.health);
             let id = found.container.id.clone();
             let hooks = Hooks::adopted(found.health);
             container.has_started(Box::new(found.container), probes, hooks);
@@ -425,7 +424,9 @@ impl PodState {
             container.redefined = found.health.redefined;
             container.ran_in_sandbox = sandbox.is_some() && (container.is_alive() || !container.superseded);
         }
-        self.resume_restart_all(now);
+        if self.is_active() {
+            self.restart_all.resume(now, &mut self.containers);
+        }
         self.conditions.restore(ConditionType::Initialized, self.initialized_since(now));
         match self.stage {
             // The pod was decided to be finished, but some of its processes still run.
@@ -435,7 +436,7 @@ impl PodState {
                 self.phase = self.derive_phase();
                 self.stop(now, None);
             }
-            Stage::Stopping { .. } => self.stop_probes(),
+            Stage::Stopping { .. } => self.containers.stop_probes(),
             Stage::Active | Stage::Stopped | Stage::Finished => {}
             Stage::Forgetting { .. } | Stage::ForgetFailed { .. } => {}
         }

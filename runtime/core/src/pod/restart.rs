@@ -9,12 +9,12 @@
 
 use std::time::Duration;
 
-use crate::facts::{Action, Attempt, Draft, Events, Wake};
+use crate::facts::{Action, Attempt, Draft, Events, PodIndex, Wake};
 use crate::spec::{ContainerIndex, RestartAction, RestartPolicy, Role};
 use crate::time::Instant;
 
-use super::PodState;
 use super::container::{ContainerState, Ended, Run, WaitingReason};
+use super::containers::Containers;
 use super::termination::MIN_WINDOW;
 
 /// The latest time after which a kubelet notices an exit (`genericPlegRelistPeriod`).
@@ -70,6 +70,11 @@ impl ContainerState {
         self.ended.as_ref().is_some_and(|ended| &*ended.reason == RESTARTING_REASON)
     }
 
+    /// Whether the exit of the newest run is to restart all containers.
+    fn asks_to_restart_all(&self) -> bool {
+        !self.superseded && self.rule() == Some(RestartAction::RestartAllContainers)
+    }
+
     /// The action of the container's own rules for the exit of its newest run. No rule applies to a kill
     /// after a failed probe.
     pub(super) fn rule(&self) -> Option<RestartAction> {
@@ -78,35 +83,51 @@ impl ContainerState {
     }
 }
 
-impl PodState {
-    /// Whether all containers of the pod are restarting, which a condition shows.
-    pub(crate) fn restarts_all(&self) -> bool {
-        self.restart_all.is_some()
+/// The restart of all containers of a pod in the same sandbox.
+#[derive(Debug, Default)]
+pub(super) struct RestartAll {
+    /// The time from which all containers restart, if they do.
+    at: Option<Instant>,
+}
+
+impl RestartAll {
+    /// Whether all containers are restarting, which a condition shows.
+    pub(super) fn is_under_way(&self) -> bool {
+        self.at.is_some()
     }
 
-    /// Judges the exit of a run: it may restart all containers.
-    pub(super) fn judge_exit(&mut self, now: Instant, attempt: Attempt) {
-        if !self.is_active() || self.restart_all.is_some() {
-            return;
+    /// Judges the exit of a run of an active pod. Returns whether it restarts all containers.
+    pub(super) fn judge_exit(&mut self, now: Instant, attempt: Attempt, containers: &mut Containers) -> bool {
+        let begins = !self.is_under_way()
+            && containers.of_attempt(attempt).is_some_and(|container| container.asks_to_restart_all());
+        if begins {
+            self.begin(now, containers);
         }
-        let Some(container) = self.container_of(attempt) else { return };
-        if container.superseded || container.rule() != Some(RestartAction::RestartAllContainers) {
-            return;
-        }
-        self.restart_all = Some(now + PLEG_INTERVAL);
-        for container in &mut self.containers {
+        begins
+    }
+
+    fn begin(&mut self, now: Instant, containers: &mut Containers) {
+        self.at = Some(now + PLEG_INTERVAL);
+        for container in containers {
             container.superseded |=
                 container.begins_again() && (container.ran_in_sandbox || container.is_alive());
         }
-        self.touch();
     }
 
-    /// Ends all containers that restart together, one after another, and then lets them start.
-    pub(super) fn plan_restart_all(&mut self, now: Instant, draft: &mut Draft, events: &mut Events) {
-        if self.restart_all.is_none_or(|at| now < at) || !self.sandbox.is_ready() {
-            return;
+    /// Ends all containers that restart together, one after another, and then lets them start. Returns whether
+    /// the pod has changed.
+    pub(super) fn plan(
+        &mut self,
+        now: Instant,
+        pod: PodIndex,
+        containers: &mut Containers,
+        draft: &mut Draft,
+        events: &mut Events,
+    ) -> bool {
+        if self.at.is_none_or(|at| now < at) {
+            return false;
         }
-        for container in &mut self.containers {
+        for container in containers.iter_mut() {
             if let (true, Run::Recording) = (container.begins_again(), &container.run) {
                 container.run = Run::Waiting;
             }
@@ -114,25 +135,25 @@ impl PodState {
         // A kubelet first finishes what it is doing: a start, with its hook. An ephemeral container whose run
         // is being recorded starts after the restart.
         let starts = |one: &ContainerState| one.is_starting() && !matches!(one.run, Run::Recording);
-        if self.containers.iter().any(starts) {
-            return;
+        if containers.iter().any(starts) {
+            return false;
         }
-        let mut all = self.pod.spec.container_indexes().zip(&mut self.containers);
-        if let Some((index, container)) = all.find(|(_, one)| one.begins_again() && one.is_alive()) {
+        let is_next = |(_, one): &(ContainerIndex, &mut ContainerState)| one.begins_again() && one.is_alive();
+        if let Some((index, container)) = containers.indexed_mut().find(is_next) {
             // A run that is ending for another reason continues with that.
             if let (Run::Running, None) = (&container.run, container.hooks.grace_over()) {
                 if !std::mem::replace(&mut container.killing_event_emitted, true) {
-                    events.note(self.index, Some(index), "Killing", "killing".into());
+                    events.note(pod, Some(index), "Killing", "killing".into());
                 }
-                if draft.push(self.index, Action::Terminate(container.attempt(index))) {
+                if draft.push(pod, Action::Terminate(container.attempt(index))) {
                     container.run = Run::Terminating { deadline: now + MIN_WINDOW, again: None };
-                    self.touch();
+                    return true;
                 }
             }
-            return;
+            return false;
         }
-        self.restart_all = None;
-        for container in self.containers.iter_mut().filter(|container| container.superseded) {
+        self.at = None;
+        for container in containers.iter_mut().filter(|container| container.superseded) {
             container.ran_in_sandbox = false;
             if let Run::Exited = container.run {
                 container.ended = Some(Box::new(Ended::of_all(container.number)));
@@ -140,39 +161,43 @@ impl PodState {
                     Some(WaitingReason { reason: RESTARTING_REASON.into(), message: REMOVED_MESSAGE.into() });
             }
         }
-        self.touch();
+        true
     }
 
     /// Records when all containers are to restart.
-    pub(super) fn wake_restart_all(&self, wake: &mut Wake) {
-        if let Some(at) = self.restart_all {
+    pub(super) fn wake(&self, wake: &mut Wake) {
+        if let Some(at) = self.at {
             wake.note(at);
         }
     }
 
-    /// Resumes a restart of all containers that a previous agent had begun.
-    pub(super) fn resume_restart_all(&mut self, now: Instant) {
-        let alive = |container: &ContainerState| container.superseded && container.is_alive();
-        if self.is_active() && self.containers.iter().any(alive) {
-            self.restart_all = Some(now);
+    /// Restores whether all containers are restarting, as a previous agent left it.
+    pub(super) fn restore(&mut self, is_under_way: bool, now: Instant) {
+        self.at = is_under_way.then_some(now);
+    }
+
+    /// Resumes the restart in an active pod that was found without a handover, as far as the runs show it.
+    pub(super) fn resume(&mut self, now: Instant, containers: &mut Containers) {
+        if containers.iter().any(|container| container.superseded && container.is_alive()) {
+            self.at = Some(now);
         }
         // The previous agent may have died before the exit was reported to it.
-        for (index, number) in self.ended_last() {
-            self.judge_exit(now, Attempt { container: index, number });
+        let ended =
+            |container: &ContainerState| matches!(container.run, Run::Exited) && container.ran_in_sandbox;
+        if !self.is_under_way() && containers.iter().any(|one| ended(one) && one.asks_to_restart_all()) {
+            self.begin(now, containers);
         }
     }
 
-    /// The containers whose newest run has ended in this sandbox, with its number.
-    fn ended_last(&self) -> Vec<(ContainerIndex, u32)> {
-        let ended =
-            |container: &ContainerState| matches!(container.run, Run::Exited) && container.ran_in_sandbox;
-        self.containers().filter(|(_, one)| ended(one)).map(|(index, one)| (index, one.number)).collect()
+    /// Cancels the restart, because the pod is being stopped.
+    pub(super) fn cancel(&mut self) {
+        self.at = None;
     }
 
-    /// Cancels the restart of all containers, because the sandbox is gone.
-    pub(super) fn forget_restart_all(&mut self) {
-        self.restart_all = None;
-        for container in &mut self.containers {
+    /// Cancels the restart, because the sandbox in which it was to take place is gone.
+    pub(super) fn forget(&mut self, containers: &mut Containers) {
+        self.cancel();
+        for container in containers {
             container.superseded = false;
         }
     }

@@ -10,7 +10,8 @@ use crate::time::{Instant, Moment};
 use super::backoff::go_duration;
 use super::container::{Run, StartRetry, WaitingReason, reason_name};
 use super::hooks::Hooks;
-use super::{PodState, SYNC_RETRY};
+use super::init::StartOrder;
+use super::{ContainerState, PodState, SYNC_RETRY};
 
 impl PodState {
     /// Plans what an active pod needs next.
@@ -42,7 +43,7 @@ impl PodState {
         if may_begin {
             self.sandbox.wake_creation(wake);
         }
-        let order = self.start_order();
+        let order = StartOrder::of(&self.containers);
         for (index, container) in self.containers() {
             if let Some(at) = container.new_image.retry_at() {
                 wake.note(at);
@@ -77,16 +78,12 @@ impl PodState {
     /// before and has lost its sandbox.
     pub(super) fn is_done(&self) -> bool {
         let policy = self.policy();
-        let mut regular = self.containers.iter().filter(|container| container.role == Role::Regular);
-        if regular.all(|container| container.is_done(policy))
-            || self.containers.iter().any(|container| container.failed_for_good(policy))
-        {
-            return true;
-        }
-        policy == RestartPolicy::Never
-            && !self.sandbox.is_creating()
-            && !self.sandbox.is_ready()
-            && self.containers.iter().any(|container| container.ended.is_some())
+        let is_of_before = |container: &ContainerState| container.ended.is_some();
+        self.containers.are_done(policy)
+            || policy == RestartPolicy::Never
+                && !self.sandbox.is_creating()
+                && !self.sandbox.is_ready()
+                && self.containers.iter().any(is_of_before)
     }
 
     fn plan_sandbox(&mut self, draft: &mut Draft, may_begin: bool) {
@@ -100,9 +97,9 @@ impl PodState {
 
     /// Reports the back-off of each container that waits for it.
     fn report_back_offs(&mut self, now: Instant, events: &mut Events) {
-        let (policy, order) = (self.policy(), self.start_order());
+        let (policy, order) = (self.policy(), StartOrder::of(&self.containers));
         let mut held_back = false;
-        for (index, container) in self.pod.spec.container_indexes().zip(&mut self.containers) {
+        for (index, container) in self.containers.indexed_mut() {
             let waits = match container.run {
                 Run::Exited => {
                     container.back_off_not_shown(now)
@@ -136,10 +133,8 @@ impl PodState {
 
     /// Plans one start at a time; a container whose start has to wait does not delay the others.
     fn plan_start(&mut self, now: Instant, draft: &mut Draft) {
-        let (policy, order) = (self.policy(), self.start_order());
-        if let Some((index, container)) =
-            self.pod.spec.container_indexes().zip(&mut self.containers).find(|(_, c)| c.is_starting())
-        {
+        let (policy, order) = (self.policy(), StartOrder::of(&self.containers));
+        if let Some((index, container)) = self.containers.indexed_mut().find(|(_, one)| one.is_starting()) {
             let recorded = match container.run {
                 Run::Recording => self.journal.has_begun(index, container.number, container.decided),
                 Run::Waiting | Run::Starting { .. } | Run::StartFailed { .. } | Run::Running => false,
@@ -161,7 +156,7 @@ impl PodState {
         let spec = &self.pod.spec;
         let in_turn = spec.ephemeral_indexes().chain(spec.init_indexes()).chain(spec.regular_indexes());
         for index in in_turn {
-            let container = &mut self.containers[usize::from(index.0)];
+            let Some(container) = self.containers.get_mut(index) else { continue };
             if !order.allows(container.role, index) {
                 continue;
             }
@@ -217,7 +212,7 @@ impl PodState {
         let (pod, index) = (self.pod.clone(), self.index);
         let is_interrupted = self.interrupted.is_some();
         let stopping = (!self.is_active()).then(|| self.grace_end().unwrap_or(started.at));
-        let Some(container) = self.container_of(attempt) else { return };
+        let Some(container) = self.containers.of_attempt(attempt) else { return };
         match container.run {
             Run::Starting { .. } | Run::StartFailed { .. } => {}
             Run::Waiting | Run::Recording | Run::Running => return,
@@ -258,7 +253,7 @@ impl PodState {
     ) {
         let (pod, index) = (self.pod.clone(), self.index);
         let (active, policy) = (self.is_active(), self.policy());
-        let Some(container) = self.container_of(attempt) else { return };
+        let Some(container) = self.containers.of_attempt(attempt) else { return };
         let images_changed = match container.run {
             Run::Starting { images_changed } => images_changed,
             Run::Waiting | Run::Recording | Run::StartFailed { .. } | Run::Running => return,
@@ -327,7 +322,7 @@ impl PodState {
     /// Turns a failed pull into a back-off, as a kubelet does at its next sync.
     fn back_off_pulls(&mut self, now: Instant, events: &mut Events) {
         let mut passed = false;
-        for (index, container) in self.pod.spec.container_indexes().zip(&mut self.containers) {
+        for (index, container) in self.containers.indexed_mut() {
             let Run::StartFailed { retry: StartRetry::WhenImagesChange { back_off_at } } = &mut container.run
             else {
                 continue;
@@ -394,7 +389,7 @@ fn pulled(image: &str) -> Box<str> {
 }
 
 /// When the newest run ended, if that was in this boot: an earlier exit delays nothing.
-pub(super) fn finished_this_boot(container: &super::ContainerState) -> Option<Instant> {
+pub(super) fn finished_this_boot(container: &ContainerState) -> Option<Instant> {
     match container.ended.as_ref()?.finished_at? {
         Moment::ThisBoot(at) => Some(at),
         Moment::Earlier(_) => None,

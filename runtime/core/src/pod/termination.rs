@@ -8,14 +8,14 @@
 use std::time::Duration;
 
 use crate::facts::{Action, Attempt, Draft, Events, PodPhase, ShutdownScope};
-use crate::spec::{ContainerIndex, HookKind, ProbeKind, RestartPolicy, Role};
+use crate::spec::{HookKind, ProbeKind, RestartPolicy, Role};
 use crate::time::Instant;
 
 use super::backoff::Retry;
 use super::container::Run;
-use super::hook::fail_pre_stop;
+use super::hook;
 use super::hooks::{Before, Hooks};
-use super::{ContainerState, PodState, Stage, TERMINATED, Verdict};
+use super::{PodState, Stage, TERMINATED, Verdict};
 
 /// The shortest grace period, whatever was requested.
 const MIN_GRACE: Duration = Duration::from_secs(1);
@@ -44,8 +44,8 @@ impl PodState {
         let window = now + grace.max(MIN_WINDOW);
         let earlier = self.grace_end().unwrap_or(now + grace);
         self.stage = Stage::Stopping { grace, grace_end: earlier.min(now + grace) };
-        self.restart_all = None;
-        self.stop_probes();
+        self.restart_all.cancel();
+        self.containers.stop_probes();
         for container in &mut self.containers {
             container.hooks.stop(now + grace);
             match &mut container.run {
@@ -57,14 +57,6 @@ impl PodState {
             }
         }
         self.touch();
-    }
-
-    /// Ends the probes of the regular containers of a pod that stops. A kubelet continues to probe its
-    /// sidecars, and ignores the results.
-    pub(super) fn stop_probes(&mut self) {
-        for container in self.containers.iter_mut().filter(|container| container.role == Role::Regular) {
-            container.probes.stop();
-        }
     }
 
     /// Fails the pod if `activeDeadlineSeconds` have passed.
@@ -110,12 +102,12 @@ impl PodState {
 
     /// Plans the signals and kills of the runs that are to end, and repeats those that failed.
     pub(super) fn plan_kills(&mut self, now: Instant, draft: &mut Draft, events: &mut Events) {
-        self.report_abandoned_post_starts(events);
-        let pod = self.pod.clone();
+        hook::report_abandoned_post_starts(self.index, &mut self.containers, events);
+        let pod = &self.pod;
         let stop = self.grace_end();
-        let last = self.last_to_wait_for();
+        let last = self.containers.last_to_wait_for();
         let mut asked = false;
-        for (index, container) in pod.spec.container_indexes().zip(&mut self.containers) {
+        for (index, container) in self.containers.indexed_mut() {
             let attempt = container.attempt(index);
             match container.run {
                 Run::Running => {
@@ -143,7 +135,7 @@ impl PodState {
                     match container.hooks.before_end(spec.lifecycle.pre_stop.as_ref(), now, grace_over) {
                         Before::Nothing => {}
                         Before::Wait => continue,
-                        Before::Fails => fail_pre_stop(self.index, index, events),
+                        Before::Fails => hook::report_failure(self.index, index, HookKind::PreStop, events),
                         Before::Hook => {
                             if !draft.push(self.index, Action::Hook(attempt, HookKind::PreStop)) {
                                 break;
@@ -200,26 +192,6 @@ impl PodState {
             Stage::Active | Stage::Stopped | Stage::Finished => None,
             Stage::Forgetting { .. } | Stage::ForgetFailed { .. } => None,
         }
-    }
-
-    /// The last live container that a sidecar before it waits for: a regular container if there is one,
-    /// otherwise the last sidecar.
-    fn last_to_wait_for(&self) -> Option<ContainerIndex> {
-        let alive = |(index, container): (ContainerIndex, &ContainerState)| {
-            container.is_alive().then_some((container.role, index))
-        };
-        let alive = || self.containers().filter_map(alive);
-        let of = |role: Role| alive().filter(move |(of, _)| *of == role).map(|(_, index)| index).last();
-        of(Role::Regular).or_else(|| of(Role::Sidecar))
-    }
-
-    /// Whether a run has not been asked to end yet, for instance a sidecar that waits for its turn.
-    pub(super) fn any_waits_to_be_stopped(&self) -> bool {
-        self.containers.iter().any(|container| match container.run {
-            Run::Running => true,
-            Run::Waiting | Run::Recording | Run::Starting { .. } | Run::StartFailed { .. } => false,
-            Run::Terminating { .. } | Run::Killing { .. } | Run::Exited => false,
-        })
     }
 
     /// Whether the pod keeps its record and its volumes, because it is to run again after a shutdown.
@@ -293,8 +265,7 @@ impl PodState {
 
     /// Records that a signal or kill could not be delivered.
     pub(super) fn stop_failed(&mut self, now: Instant, attempt: Attempt, message: &str, events: &mut Events) {
-        let index = self.index;
-        let Some(container) = self.container_of(attempt) else { return };
+        let Some(container) = self.containers.of_attempt(attempt) else { return };
         match &mut container.run {
             Run::Terminating { again, .. } => *again = Some(Retry::first(now)),
             Run::Killing { .. } => {}
@@ -302,7 +273,7 @@ impl PodState {
             Run::StartFailed { .. } | Run::Running | Run::Exited => return,
         }
         let text = format!("error killing pod: {message}");
-        events.warn(index, Some(attempt.container), "FailedKillPod", text.into());
+        events.warn(self.index, Some(attempt.container), "FailedKillPod", text.into());
     }
 
     /// Records that the supervisor died, and every process with it.
@@ -321,7 +292,7 @@ impl PodState {
             container.ran_in_sandbox = false;
             container.hooks = Hooks::default();
         }
-        self.forget_restart_all();
+        self.restart_all.forget(&mut self.containers);
         // A finished pod gets no other sandbox.
         if self.is_active() && !self.is_done() {
             let text = "Pod sandbox changed, it will be killed and re-created.";

@@ -48,7 +48,7 @@ impl PodState {
         let indexes = before.spec.init_indexes().chain(before.spec.regular_indexes());
         for index in indexes.filter(|index| image(&before, *index) != image(&self.pod, *index)) {
             // A rejected pod has no containers.
-            if let Some(container) = self.containers.get_mut(usize::from(index.0)) {
+            if let Some(container) = self.containers.get_mut(index) {
                 container.has_another_image(now);
             }
         }
@@ -61,7 +61,7 @@ impl PodState {
         if !self.may_run() {
             return;
         }
-        for (index, container) in self.pod.spec.container_indexes().zip(&mut self.containers) {
+        for (index, container) in self.containers.indexed_mut() {
             let is_due = match &container.new_image {
                 NewImage::Unknown => true,
                 NewImage::Missing { retry_at, .. } => retry_at.is_some_and(|at| at <= now),
@@ -84,8 +84,7 @@ impl PodState {
         failure: Option<StartFailure>,
         events: &mut Events,
     ) {
-        let (pod, index) = (self.pod.clone(), self.index);
-        let Some(container) = self.container_of(attempt) else { return };
+        let Some(container) = self.containers.of_attempt(attempt) else { return };
         match container.new_image {
             NewImage::Checking { is_stale: false } => {}
             NewImage::Checking { is_stale: true } => {
@@ -99,7 +98,7 @@ impl PodState {
             container.missing_image = None;
             return;
         };
-        let spec = pod.spec.container(attempt.container);
+        let spec = self.pod.spec.container(attempt.container);
         let retry_at = match failure.reason {
             StartFailureReason::ImageInspectError => Some(now + SYNC_RETRY),
             StartFailureReason::InvalidImageName
@@ -128,13 +127,13 @@ impl PodState {
             return;
         }
         let at = Some(attempt.container);
-        warn_of_image(index, at, &spec.image, &failure, events);
+        warn_of_image(self.index, at, &spec.image, &failure, events);
         let old = container.started.as_ref().map_or("", |started| &started.spec_image);
         let text = format!(
             "Back-off pulling image \"{}\": container {} keeps running image \"{old}\" until it is present",
             spec.image, spec.name
         );
-        events.warn(index, at, "BackOff", text.into());
+        events.warn(self.index, at, "BackOff", text.into());
         self.touch();
     }
 
@@ -152,7 +151,7 @@ impl PodState {
         if !self.may_run() {
             return;
         }
-        for (index, container) in self.pod.spec.container_indexes().zip(&mut self.containers) {
+        for (index, container) in self.containers.indexed_mut() {
             let is_outdated = container.is_outdated(&self.pod.spec.container(index).image);
             if !container.redefined && is_outdated && container.new_image == NewImage::Present {
                 container.redefined = true;
