@@ -18,6 +18,7 @@
 //! `hook.rs`, the hooks at both ends; `probe.rs`, when containers are probed; `update.rs`, changes of the
 //! spec; `record.rs`, what is written to flash, and when.
 
+mod acceptance;
 mod backoff;
 mod condition;
 pub(crate) mod container;
@@ -46,16 +47,20 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use crate::facts::{
-    Attempt, ClientCondition, Deletion, Draft, Events, Exit, Found, Health, PodIndex, PodObservation,
-    PodPhase, ProbeResult, Record, SandboxFailure, StartedContainer, StatusHandover, Wake,
+    Attempt, ClientCondition, ConditionType, Deletion, Draft, Events, Exit, Found, Health, PodIndex,
+    PodObservation, PodPhase, ProbeResult, Record, SandboxFailure, StartedContainer, StatusHandover, Wake,
 };
 use crate::spec::{ContainerIndex, HookKind, Pod, ProbeKind, RestartPolicy};
 use crate::time::{Instant, Moment};
 
+use acceptance::Acceptance;
 pub(crate) use condition::{Condition, ConditionSet, closed_readiness_gates};
 use container::WaitingReason;
 pub(crate) use container::{ContainerState, Ended, Shown};
 use containers::Containers;
+use init::is_initialized;
+use phase::Outcome;
+pub(crate) use phase::Verdict;
 use probes::ProbeEffect;
 use record::Journal;
 pub(crate) use removal::Demand;
@@ -63,7 +68,8 @@ use removal::Removal;
 use restart::RestartAll;
 use sandbox::Sandbox;
 pub(crate) use shutdown::TERMINATED;
-pub(crate) use stage::{NodeContext, Stage, Verdict};
+pub(crate) use stage::{NodeContext, Stage};
+use termination::PREEMPTING;
 
 /// Interval between two tries to create a sandbox or start a container, which may work soon: a missing disk
 /// or link may appear at any time. The kubelet's fixed interval is the same.
@@ -75,23 +81,11 @@ pub struct PodState {
     index: PodIndex,
     pod: Rc<Pod>,
     stage: Stage,
-    /// Whether the node has admitted or rejected the pod.
-    admission_decided: bool,
+    acceptance: Acceptance,
     removal: Removal,
     sandbox: Sandbox,
     containers: Containers,
-    verdict: Option<Verdict>,
-    /// The phase from before a shutdown of the machine that ended or rejected the pod. Such a pod has not
-    /// finished.
-    interrupted: Option<PodPhase>,
-    /// Whether the pod starts again after it has ended.
-    resumes: bool,
-    phase: PodPhase,
-    start_time: Moment,
-    /// When the active deadline began to count, in this boot.
-    active_since: Instant,
-    /// Whether the pod waits for preempted pods to end.
-    waits_for_room: bool,
+    outcome: Outcome,
     restart_all: RestartAll,
     journal: Journal,
     conditions: ConditionSet,
@@ -146,17 +140,13 @@ impl PodState {
 
     /// Records that the node has admitted or rejected the pod, which happens once.
     pub(crate) fn set_admission_decided(&mut self) {
-        self.admission_decided = true;
+        self.acceptance.decide();
     }
 
     /// Rejects the pod: it never ran here, and never will.
     pub(crate) fn reject(&mut self, reason: &str, message: &str, now: Instant) {
         self.containers.clear();
-        self.verdict = Some(Verdict {
-            phase: PodPhase::Failed,
-            reason: Some(reason.into()),
-            message: Some(format!("Pod was rejected: {message}").into()),
-        });
+        self.outcome.decide(Verdict::failed(reason, format!("Pod was rejected: {message}")));
         self.stage = Stage::Stopped;
         self.touch();
         self.settle(now);
@@ -168,17 +158,11 @@ impl PodState {
             index,
             pod,
             stage: Stage::Active,
-            admission_decided: false,
+            acceptance: Acceptance::new(now),
             removal: Removal::new(demand),
             sandbox: Sandbox::absent(),
             containers,
-            verdict: None,
-            interrupted: None,
-            resumes: false,
-            phase: PodPhase::Pending,
-            start_time: Moment::ThisBoot(now),
-            active_since: now,
-            waits_for_room: false,
+            outcome: Outcome::pending(),
             restart_all: RestartAll::default(),
             journal: Journal::default(),
             conditions: ConditionSet::new(now),
@@ -199,7 +183,7 @@ impl PodState {
 
     /// `status.phase`.
     pub fn phase(&self) -> PodPhase {
-        self.phase
+        self.outcome.phase()
     }
 
     /// The address of the pod; after its sandbox is gone, the last known one.
@@ -214,11 +198,7 @@ impl PodState {
 
     /// The grace period in effect, while the pod is stopping.
     pub fn termination_grace(&self) -> Option<Duration> {
-        match self.stage {
-            Stage::Stopping { grace, .. } => Some(grace),
-            Stage::Active | Stage::Stopped | Stage::Finished => None,
-            Stage::Forgetting { .. } | Stage::ForgetFailed { .. } => None,
-        }
+        self.stage.grace()
     }
 
     /// Records that the pod was deleted by force.
@@ -290,12 +270,12 @@ impl PodState {
     }
 
     pub(crate) fn start_time(&self) -> Moment {
-        self.start_time
+        self.acceptance.start_time()
     }
 
     /// The verdict with reason and message of the pod, once its terminal phase is shown.
     pub(crate) fn shown_verdict(&self) -> Option<&Verdict> {
-        self.verdict.as_ref().filter(|_| self.phase.is_terminal())
+        self.outcome.shown_verdict()
     }
 
     /// Whether the pod was rejected, so that it has no containers.
@@ -314,12 +294,12 @@ impl PodState {
 
     /// Records that the pod is admitted, and that preempted pods have to end before it starts.
     pub(crate) fn wait_for_room(&mut self) {
-        self.waits_for_room = true;
+        self.acceptance.wait_for_room();
     }
 
     /// Whether the pod waits for preempted pods to end.
     pub(crate) fn waits_for_room(&self) -> bool {
-        self.waits_for_room
+        self.acceptance.waits_for_room()
     }
 
     /// Whether no process, no namespace and no address of the pod is left.
@@ -327,9 +307,55 @@ impl PodState {
         self.sandbox.is_gone() && !self.any_alive()
     }
 
+    /// Whether the pod ends, or has ended, for a critical pod.
+    pub(crate) fn is_preempted(&self) -> bool {
+        self.outcome.is_preempted()
+    }
+
+    /// Whether the pod ended, or is to end, with the machine, and so has not finished.
+    pub(crate) fn is_interrupted(&self) -> bool {
+        self.outcome.is_interrupted()
+    }
+
+    /// Marks the pod as interrupted by a shutdown of the machine: neither it nor its containers have finished.
+    pub(crate) fn interrupt(&mut self) {
+        self.outcome.interrupt();
+        shutdown::mark_interrupted(&mut self.containers);
+    }
+
+    /// Records that the shutdown was cancelled: an interrupted pod starts again.
+    pub(crate) fn resume(&mut self) {
+        self.changed |= self.outcome.resume();
+    }
+
+    /// Takes the record with which the pod starts again.
+    pub(crate) fn take_record_to_resume(&mut self) -> Option<Box<Record>> {
+        if self.outcome.resumes() && self.removal.is_wanted() { self.journal.take() } else { None }
+    }
+
+    /// Whether the phase is terminal for good.
+    pub fn is_over(&self) -> bool {
+        self.outcome.is_over()
+    }
+
+    /// Whether the phase is terminal and the sandbox is gone, so that the pod is only shown.
+    pub fn has_finished(&self) -> bool {
+        matches!(self.stage, Stage::Finished) && self.is_over()
+    }
+
+    /// Whether no process of the pod is left, and none will start.
+    pub(crate) fn has_ended(&self) -> bool {
+        self.stage.has_ended()
+    }
+
+    /// Whether no process of the pod is left, and its record is written or could not be written.
+    pub(crate) fn is_at_rest(&self) -> bool {
+        self.has_ended() && (self.journal.is_clean() || self.journal.gave_up())
+    }
+
     /// Whether the containers of the pod are started and restarted.
     pub fn is_active(&self) -> bool {
-        matches!(self.stage, Stage::Active)
+        self.stage.is_active()
     }
 
     /// Whether this agent has created nothing for the pod yet.
@@ -401,7 +427,7 @@ impl PodState {
     /// Records that no source wants the pod any more.
     pub(crate) fn unwant(&mut self, now: Instant, grace: Option<Duration>) {
         self.removal.begin();
-        self.interrupted = None;
+        self.outcome.finish();
         self.stop(now, grace);
         self.touch();
         self.settle(now);
@@ -525,7 +551,7 @@ impl PodState {
         self.plan_kills(now, draft, events);
         probe::plan_probes(self.index, &mut self.containers, now, draft);
         self.advance_stop(context.shutdown);
-        self.plan_save(now, draft, context.shutdown.is_some() || self.is_interrupted());
+        self.plan_save(now, draft, context.shutdown.is_some() || self.outcome.is_interrupted());
         self.plan_removal(now, draft, context.shutdown);
         self.settle(now);
     }
@@ -569,6 +595,39 @@ impl PodState {
                 self.judge_exit(now, attempt);
             }
         }
+    }
+
+    /// Derives phase and conditions again. This is done after each change and not only for display, so that
+    /// no decision depends on when the status was read.
+    fn settle(&mut self, now: Instant) {
+        self.mark_redefined_runs();
+        let before = (self.phase(), self.conditions);
+        let is_recorded = self.journal.has_terminal() || self.is_unwanted() && self.journal.gave_up();
+        self.outcome.settle(self.stage, is_recorded, &self.containers);
+        let is_over = self.phase().is_terminal();
+        let ready = !is_over && self.containers.are_ready();
+        // An initialised pod stays initialised.
+        let initialized =
+            is_initialized(&self.containers) || self.conditions.get(ConditionType::Initialized).status;
+        // Without init containers, `Initialized` is true from the beginning.
+        let has_init = !self.pod.spec.init_containers.is_empty();
+        if !has_init {
+            let accepted = Condition { status: true, since: self.start_time() };
+            self.conditions.restore(ConditionType::Initialized, accepted);
+        }
+        for (kind, status) in [
+            (ConditionType::PodReadyToStartContainers, self.sandbox.is_ready()),
+            (ConditionType::Initialized, initialized || !has_init),
+            (ConditionType::Ready, ready && self.passes_readiness_gates()),
+            (ConditionType::ContainersReady, ready),
+            (ConditionType::DisruptionTarget, is_over && self.outcome.is_disrupted()),
+            (ConditionType::AllContainersRestarting, !is_over && self.restart_all.is_under_way()),
+        ] {
+            self.conditions.settle(now, kind, status);
+        }
+        let scheduled = Condition { status: !self.pod.is_gated(), since: self.start_time() };
+        self.conditions.restore(ConditionType::PodScheduled, scheduled);
+        self.changed |= before != (self.phase(), self.conditions);
     }
 
     /// Judges the exit of a run: it may restart all containers.

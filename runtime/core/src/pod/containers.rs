@@ -112,6 +112,12 @@ impl Containers {
             || self.iter().any(|container| container.failed_for_good(policy))
     }
 
+    /// Whether all regular containers and sidecars are ready; those of a rejected pod never are.
+    pub(super) fn are_ready(&self) -> bool {
+        let mut counted = self.iter().filter(|one| matches!(one.role, Role::Regular | Role::Sidecar));
+        !self.is_empty() && counted.all(|container| container.health().ready)
+    }
+
     /// The number of starts in flight.
     pub(super) fn starts_in_flight(&self) -> usize {
         self.iter().filter(|container| matches!(container.run, Run::Starting { .. })).count()

@@ -33,9 +33,8 @@ impl PodState {
     pub(super) fn remember_acceptance(&mut self, found: &StatusHandover, now: Instant) {
         let accepted = |known: &&FoundCondition| known.kind == ConditionType::PodScheduled && known.status;
         let accepted = found.conditions.iter().find(accepted);
-        if let Some(FoundCondition { since: Moment::ThisBoot(at), .. }) = accepted {
-            self.start_time = Moment::ThisBoot(*at);
-            self.active_since = (*at).min(now);
+        if let Some(FoundCondition { since: since @ Moment::ThisBoot(_), .. }) = accepted {
+            self.acceptance.restore_start_time(*since, now);
         }
         if let Some(client_conditions) = &found.client_conditions {
             self.set_client_conditions(client_conditions.as_slice().into());

@@ -39,20 +39,17 @@ impl PodState {
     }
 
     fn handed_over(&self) -> HandedOver {
-        // A pod that was interrupted by a shutdown of the machine has not finished: it starts again under an
-        // agent that does not know of the shutdown.
-        let verdict = self.verdict.as_ref().filter(|_| self.interrupted.is_none());
         HandedOver {
-            phase: self.interrupted.unwrap_or(self.phase),
-            verdict: verdict.map(|verdict| HandedOverVerdict {
+            phase: self.outcome.uninterrupted_phase(),
+            verdict: self.outcome.final_verdict().map(|verdict| HandedOverVerdict {
                 phase: verdict.phase,
                 reason: verdict.reason.clone(),
                 message: verdict.message.clone(),
             }),
-            has_ended: self.has_ended() && self.interrupted.is_none(),
-            start_time: self.start_time,
-            active_since: self.active_since,
-            is_admitted: self.admission_decided && !self.waits_for_room,
+            has_ended: self.has_ended() && !self.is_interrupted(),
+            start_time: self.start_time(),
+            active_since: self.acceptance.active_since(),
+            is_admitted: self.acceptance.is_decided(),
             is_gated: self.pod.is_gated(),
             // A pod that is hidden from the API is an orphan to the next agent.
             deletion_grace_period_seconds: self.deletion_grace().map(|grace| match self.is_hidden() {
@@ -86,18 +83,14 @@ impl PodState {
         }
         // A pod that has lost its gates since counts as accepted now.
         if state.is_gated == self.pod.is_gated() {
-            self.start_time = state.start_time;
-            self.active_since = state.active_since.min(now);
+            self.acceptance.restore(state.start_time, state.active_since, now);
         }
-        self.phase = state.phase;
-        self.admission_decided |= state.is_admitted;
+        if state.is_admitted {
+            self.acceptance.decide();
+        }
+        self.outcome.restore(state.phase, state.verdict.as_ref().map(Verdict::from));
         self.removal.restore(state.deletion, state.is_hidden);
         self.sandbox.restore(state.ip, state.sandbox_failure.clone());
-        self.verdict = state.verdict.as_ref().map(|verdict| Verdict {
-            phase: verdict.phase,
-            reason: verdict.reason.clone(),
-            message: verdict.message.clone(),
-        });
         if state.containers.is_empty() {
             self.containers.clear();
         }
@@ -120,7 +113,7 @@ impl PodState {
         self.restart_all.restore(state.restarts_all, now);
         if state.has_ended {
             self.stage = Stage::Stopped;
-        } else if self.verdict.is_some() {
+        } else if self.outcome.verdict().is_some() {
             self.stop(now, None);
         }
         if let Some(grace) = state.deletion_grace_period_seconds {

@@ -6,8 +6,10 @@
 //! run.
 
 use crate::spec::{ContainerIndex, Role};
+use crate::time::{Instant, Moment};
 
-use super::container::ContainerState;
+use super::Condition;
+use super::container::{ContainerState, Ended, Shown};
 use super::containers::Containers;
 
 /// The containers that may be started now.
@@ -52,4 +54,42 @@ impl StartOrder {
             (StartOrder::Init(_) | StartOrder::Regular, Role::Ephemeral) => true,
         }
     }
+}
+
+/// `Initialized`: all init containers have succeeded and all sidecars have started, or a regular container has
+/// started.
+pub(super) fn is_initialized(containers: &Containers) -> bool {
+    let mut init = containers.iter().filter(|container| container.role.is_init());
+    let mut regular = containers.iter().filter(|container| container.role == Role::Regular);
+    let has_begun = |container: &ContainerState| match container.shown().0 {
+        Shown::Running { .. } | Shown::Terminated(_) => true,
+        Shown::NotYet | Shown::Waiting { .. } => false,
+    };
+    let is_complete = |container: &ContainerState| match container.role {
+        Role::Sidecar => container.health().started,
+        Role::Init | Role::Regular | Role::Ephemeral => container.health().ready,
+    };
+    regular.any(has_begun) || init.all(is_complete)
+}
+
+/// `Initialized` of a found pod: true since its last init container succeeded.
+pub(super) fn initialized_since(containers: &Containers, now: Instant) -> Condition {
+    let last = containers.iter().rfind(|container| container.role.is_init());
+    let done = last.and_then(|last| match last.role {
+        Role::Sidecar => last.started.as_ref().map(|started| Moment::ThisBoot(started.at)),
+        Role::Init | Role::Regular | Role::Ephemeral => {
+            last.ended.as_ref().and_then(|ended| ended.finished_at)
+        }
+    });
+    let status = is_initialized(containers);
+    Condition { status, since: done.filter(|_| status).unwrap_or(Moment::ThisBoot(now)) }
+}
+
+/// Whether regular containers were to start, as far as the exits show.
+pub(super) fn was_initialized(containers: &Containers) -> bool {
+    let ended_well = |ended: &Option<Box<Ended>>| ended.as_ref().is_some_and(|ended| ended.code == 0);
+    let last_init = containers.iter().rfind(|container| container.role.is_init());
+    last_init
+        .is_none_or(|last| last.role == Role::Init && (ended_well(&last.ended) || ended_well(&last.previous)))
+        || containers.iter().any(|container| container.role == Role::Regular && container.ended.is_some())
 }

@@ -2,168 +2,211 @@
 //! phase is `Pending`; an init container that fails for good fails the pod. The exits of sidecars do not
 //! count, and ephemeral containers do not count at all.
 
-use crate::facts::PodPhase;
+use crate::facts::{HandedOverVerdict, PodPhase};
 use crate::spec::Role;
-use crate::time::Instant;
 
 use super::container::{ContainerState, Ended, LOST_WHEN_TERMINATED, STATUS_UNKNOWN, Shown};
-use super::{Condition, PodState, Stage, Verdict};
-use crate::facts::ConditionType;
+use super::containers::Containers;
+use super::init::was_initialized;
+use super::{PREEMPTING, Stage, TERMINATED};
 
-impl PodState {
-    /// Derives phase and conditions again. This is done after each change and not only for display, so that
-    /// no decision depends on when the status was read.
-    pub(super) fn settle(&mut self, now: Instant) {
-        self.mark_redefined_runs();
-        let before = (self.phase, self.conditions);
-        self.phase = self.derive_phase();
-        let ready = !self.is_rejected()
-            && !self.phase.is_terminal()
-            && self
-                .containers
-                .iter()
-                .filter(|container| matches!(container.role, Role::Regular | Role::Sidecar))
-                .all(|container| container.health().ready);
-        let sandbox = self.sandbox.is_ready();
-        // An initialised pod stays initialised.
-        let initialized = self.is_initialized() || self.conditions.get(ConditionType::Initialized).status;
-        let scheduled = Condition { status: !self.pod.is_gated(), since: self.start_time };
-        // Without init containers, `Initialized` is true from the beginning.
-        if self.pod.spec.init_containers.is_empty() {
-            let accepted = Condition { status: true, since: self.start_time };
-            self.conditions.restore(ConditionType::Initialized, accepted);
-        }
-        for (kind, status) in [
-            (ConditionType::PodReadyToStartContainers, sandbox),
-            (ConditionType::Initialized, initialized || self.pod.spec.init_containers.is_empty()),
-            (ConditionType::Ready, ready && self.passes_readiness_gates()),
-            (ConditionType::ContainersReady, ready),
-            (ConditionType::DisruptionTarget, self.phase.is_terminal() && self.is_disrupted()),
-            (ConditionType::AllContainersRestarting, self.restarts_all() && !self.phase.is_terminal()),
-        ] {
-            self.conditions.settle(now, kind, status);
-        }
-        self.conditions.restore(ConditionType::PodScheduled, scheduled);
-        self.changed |= before != (self.phase, self.conditions);
-    }
+/// The terminal phase that was decided, with its reason and message.
+#[derive(Clone, Debug)]
+pub(crate) struct Verdict {
+    pub(crate) phase: PodPhase,
+    pub(crate) reason: Option<Box<str>>,
+    pub(crate) message: Option<Box<str>>,
+}
 
-    pub(super) fn derive_phase(&self) -> PodPhase {
-        if self.phase.is_terminal() {
-            return self.phase;
-        }
-        let stopped = match self.stage {
-            Stage::Active | Stage::Stopping { .. } => false,
-            Stage::Stopped | Stage::Finished | Stage::Forgetting { .. } | Stage::ForgetFailed { .. } => true,
-        };
-        if let (true, Some(verdict)) = (stopped, &self.verdict) {
-            let may_be_shown = self.interrupted.is_some()
-                || self.journal.has_terminal()
-                || (self.is_unwanted() && self.journal.gave_up());
-            return if may_be_shown { verdict.phase } else { self.phase };
-        }
-        match self.stage {
-            Stage::Active => {}
-            Stage::Stopping { .. } | Stage::Stopped => return self.phase,
-            Stage::Finished | Stage::Forgetting { .. } | Stage::ForgetFailed { .. } => return self.phase,
-        }
-        let mut sum = ContainerCounts::default();
-        for container in self.containers.iter() {
-            sum.add(container);
-        }
-        sum.phase()
-    }
-
-    /// `Initialized`: all init containers have succeeded and all sidecars have started, or a regular
-    /// container has started.
-    pub(super) fn is_initialized(&self) -> bool {
-        let mut init = self.containers.iter().filter(|container| container.role.is_init());
-        let mut regular = self.containers.iter().filter(|container| container.role == Role::Regular);
-        let has_begun = |container: &&ContainerState| match container.shown().0 {
-            Shown::Running { .. } | Shown::Terminated(_) => true,
-            Shown::NotYet | Shown::Waiting { .. } => false,
-        };
-        let is_complete = |container: &&ContainerState| match container.role {
-            Role::Sidecar => container.health().started,
-            Role::Init | Role::Regular | Role::Ephemeral => container.health().ready,
-        };
-        regular.any(|container| has_begun(&container)) || init.all(|container| is_complete(&container))
-    }
-
+impl Verdict {
     /// The terminal phase that follows from the exits. A container without an exit counts as lost.
-    fn verdict_of_exits(&self) -> Verdict {
-        let mut regular = self.containers.iter().filter(|container| container.role == Role::Regular);
+    pub(super) fn of_exits(containers: &Containers) -> Self {
+        let mut regular = containers.iter().filter(|container| container.role == Role::Regular);
         let succeeded =
             regular.all(|container| container.ended.as_ref().is_some_and(|ended| ended.code == 0));
         let phase = if succeeded { PodPhase::Succeeded } else { PodPhase::Failed };
         Verdict { phase, reason: None, message: None }
     }
 
-    /// Records that every process has ended, and that none will start.
-    pub(super) fn stopped(&mut self, with_verdict: bool) {
-        self.stage = Stage::Stopped;
-        if with_verdict {
-            if self.verdict.is_none() {
-                self.verdict = Some(self.verdict_of_exits());
-            }
-            self.set_unknown_exits();
-        }
-        self.touch();
+    /// The verdict on a pod that the node fails.
+    pub(super) fn failed(reason: &str, message: impl Into<Box<str>>) -> Self {
+        Verdict { phase: PodPhase::Failed, reason: Some(reason.into()), message: Some(message.into()) }
+    }
+}
+
+impl From<&HandedOverVerdict> for Verdict {
+    fn from(verdict: &HandedOverVerdict) -> Verdict {
+        Verdict { phase: verdict.phase, reason: verdict.reason.clone(), message: verdict.message.clone() }
+    }
+}
+
+/// The phase of a pod, and its end: what was decided, and whether it is final.
+///
+/// A shown terminal phase never changes, except that a pod is opened again whose processes turn out to run
+/// still.
+#[derive(Debug)]
+pub(super) struct Outcome {
+    phase: PodPhase,
+    verdict: Option<Verdict>,
+    /// The phase from before a shutdown of the machine that ended or rejected the pod. Such a pod has not
+    /// finished.
+    interrupted: Option<PodPhase>,
+    /// Whether the pod starts again after it has ended.
+    resumes: bool,
+}
+
+impl Outcome {
+    /// A pod that has not begun.
+    pub(super) fn pending() -> Self {
+        Outcome { phase: PodPhase::Pending, verdict: None, interrupted: None, resumes: false }
     }
 
-    /// Records that the regular containers have decided how the pod ended; remaining processes are stopped.
-    pub(super) fn completed(&mut self, now: Instant) {
-        if !self.any_alive() {
-            self.stopped(true);
+    /// `status.phase`.
+    pub(super) fn phase(&self) -> PodPhase {
+        self.phase
+    }
+
+    pub(super) fn verdict(&self) -> Option<&Verdict> {
+        self.verdict.as_ref()
+    }
+
+    /// The verdict, once its terminal phase is shown.
+    pub(super) fn shown_verdict(&self) -> Option<&Verdict> {
+        self.verdict().filter(|_| self.phase.is_terminal())
+    }
+
+    /// The verdict of a pod that has finished, or is to finish. A pod that was interrupted by a shutdown of the
+    /// machine has not: it starts again under an agent that does not know of the shutdown.
+    pub(super) fn final_verdict(&self) -> Option<&Verdict> {
+        self.verdict().filter(|_| !self.is_interrupted())
+    }
+
+    /// The phase apart from the verdict: that from before the shutdown, if one interrupted the pod.
+    pub(super) fn uninterrupted_phase(&self) -> PodPhase {
+        self.interrupted.unwrap_or(self.phase)
+    }
+
+    /// Decides how the pod ends. The phase is shown when the pod has ended.
+    pub(super) fn decide(&mut self, verdict: Verdict) {
+        self.verdict = Some(verdict);
+    }
+
+    /// Whether the node ends, or has ended, the pod for a reason of the node: preemption or shutdown. The
+    /// condition is published with the terminal phase, since a client may reuse what the pod has left.
+    pub(super) fn is_disrupted(&self) -> bool {
+        self.has_reason(PREEMPTING) || self.has_reason(TERMINATED)
+    }
+
+    /// Whether the pod ends, or has ended, for a critical pod.
+    pub(super) fn is_preempted(&self) -> bool {
+        self.has_reason(PREEMPTING)
+    }
+
+    fn has_reason(&self, reason: &str) -> bool {
+        self.verdict().is_some_and(|verdict| verdict.reason.as_deref() == Some(reason))
+    }
+
+    /// Restores the phase and the verdict that a previous agent left.
+    pub(super) fn restore(&mut self, phase: PodPhase, verdict: Option<Verdict>) {
+        (self.phase, self.verdict) = (phase, verdict);
+    }
+
+    /// Shows the verdict of a pod that had finished before.
+    pub(super) fn show(&mut self) {
+        self.phase = self.verdict().map_or(PodPhase::Failed, |verdict| verdict.phase);
+    }
+
+    /// Opens the phase again, because some processes of the pod still run.
+    pub(super) fn reopen(&mut self, containers: &Containers) {
+        self.phase = derive_phase(containers);
+    }
+
+    /// Marks the pod as interrupted by a shutdown of the machine: it has not finished, whatever the API shows
+    /// and whatever the exit codes are.
+    pub(super) fn interrupt(&mut self) {
+        self.interrupted = Some(self.phase).filter(|phase| !phase.is_terminal()).or(Some(PodPhase::Pending));
+    }
+
+    /// Records that the pod does not start again, because no source wants it.
+    pub(super) fn finish(&mut self) {
+        self.interrupted = None;
+    }
+
+    /// Whether the pod ended, or is to end, with the machine, and so has not finished.
+    pub(super) fn is_interrupted(&self) -> bool {
+        self.interrupted.is_some()
+    }
+
+    /// Records that the shutdown was cancelled: an interrupted pod starts again. Returns whether this is one.
+    pub(super) fn resume(&mut self) -> bool {
+        self.resumes = self.is_interrupted();
+        self.resumes
+    }
+
+    /// Whether the pod starts again after it has ended.
+    pub(super) fn resumes(&self) -> bool {
+        self.resumes
+    }
+
+    /// Whether the phase is terminal for good.
+    pub(super) fn is_over(&self) -> bool {
+        self.phase.is_terminal() && !self.is_interrupted()
+    }
+
+    /// Derives the phase again. The terminal phase is shown when the pod has ended and `is_recorded` or
+    /// interrupted: until then a power cut could undo it.
+    pub(super) fn settle(&mut self, stage: Stage, is_recorded: bool, containers: &Containers) {
+        if self.phase.is_terminal() {
             return;
         }
-        // Only sidecars and ephemeral containers are left.
-        self.verdict = Some(self.verdict_of_exits());
-        self.stop(now, None);
-    }
-
-    /// Gives an exit to each container that has started, or should have: the exit of a run that was not
-    /// observed is unknown. A container that was never to start, because of an init container before it,
-    /// keeps waiting for ever.
-    fn set_unknown_exits(&mut self) {
-        let initialised = self.was_initialised();
-        let is_init = |container: &&ContainerState| container.role.is_init();
-        let init = self.containers.iter().filter(is_init).enumerate();
-        let begun = init.filter(|(_, container)| container.ended.is_some()).map(|(place, _)| place);
-        let begun = begun.last().unwrap_or(0);
-        let mut place = 0..;
-        for container in &mut self.containers {
-            container.waiting = None;
-            let counts = match container.role {
-                Role::Regular => initialised,
-                Role::Init | Role::Sidecar => place.next().is_some_and(|place| place <= begun),
-                // An ephemeral container that has not started need not have.
-                Role::Ephemeral => false,
-            };
-            if counts && container.ended.is_none() {
-                container.ended = Some(Box::new(Ended {
-                    number: 0,
-                    code: 137,
-                    reason: STATUS_UNKNOWN.into(),
-                    message: LOST_WHEN_TERMINATED.into(),
-                    started_at: None,
-                    finished_at: None,
-                    id: None,
-                }));
+        match (stage, &self.verdict) {
+            (Stage::Active, _) => self.phase = derive_phase(containers),
+            (_, Some(verdict)) if stage.has_ended() && (is_recorded || self.interrupted.is_some()) => {
+                self.phase = verdict.phase;
             }
+            (_, Some(_) | None) => {}
         }
     }
+}
 
-    /// Whether regular containers were to start, as far as the exits show.
-    fn was_initialised(&self) -> bool {
-        let ended_well = |ended: &Option<Box<Ended>>| ended.as_ref().is_some_and(|ended| ended.code == 0);
-        let last_init = self.containers.iter().rfind(|container| container.role.is_init());
-        last_init.is_none_or(|last| {
-            last.role == Role::Init && (ended_well(&last.ended) || ended_well(&last.previous))
-        }) || self
-            .containers
-            .iter()
-            .any(|container| container.role == Role::Regular && container.ended.is_some())
+/// Adds an exit to each container that has started, or should have: the exit of a run that was not observed is
+/// unknown. A container that was never to start, because of an init container before it, keeps waiting for
+/// ever.
+pub(super) fn set_unknown_exits(containers: &mut Containers) {
+    let initialized = was_initialized(containers);
+    let init = containers.iter().filter(|container| container.role.is_init()).enumerate();
+    let begun = init.filter(|(_, container)| container.ended.is_some()).map(|(place, _)| place);
+    let begun = begun.last().unwrap_or(0);
+    let mut place = 0..;
+    for container in containers {
+        container.waiting = None;
+        let counts = match container.role {
+            Role::Regular => initialized,
+            Role::Init | Role::Sidecar => place.next().is_some_and(|place| place <= begun),
+            // An ephemeral container that has not started need not have.
+            Role::Ephemeral => false,
+        };
+        if counts && container.ended.is_none() {
+            container.ended = Some(Box::new(Ended {
+                number: 0,
+                code: 137,
+                reason: STATUS_UNKNOWN.into(),
+                message: LOST_WHEN_TERMINATED.into(),
+                started_at: None,
+                finished_at: None,
+                id: None,
+            }));
+        }
     }
+}
+
+/// Derives the phase of an active pod.
+fn derive_phase(containers: &Containers) -> PodPhase {
+    let mut sum = ContainerCounts::default();
+    for container in containers.iter() {
+        sum.add(container);
+    }
+    sum.phase()
 }
 
 /// The containers of an unfinished pod, counted as a kubelet does. A kubelet's other counts matter only to a
@@ -196,5 +239,47 @@ impl ContainerCounts {
             true => PodPhase::Pending,
             false => PodPhase::Running,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sim::*;
+    use crate::spec::RestartPolicy;
+
+    fn outcome() -> (Outcome, Containers) {
+        let pod = pod(RestartPolicy::Never).with([container("app")]);
+        (Outcome::pending(), Containers::new(&pod.spec))
+    }
+
+    #[test]
+    fn a_verdict_is_shown_when_the_pod_has_ended_and_the_record_has_it() {
+        let (mut outcome, containers) = outcome();
+        outcome.decide(Verdict::failed("Why", "because"));
+        for (stage, is_recorded) in [(Stage::Active, true), (Stage::Stopped, false)] {
+            outcome.settle(stage, is_recorded, &containers);
+            assert!(outcome.shown_verdict().is_none() && !outcome.is_over());
+        }
+        outcome.settle(Stage::Stopped, true, &containers);
+        assert!(outcome.shown_verdict().is_some() && outcome.is_over());
+        outcome.settle(Stage::Active, false, &containers);
+        assert_eq!(outcome.phase(), PodPhase::Failed);
+        outcome.reopen(&containers);
+        assert_eq!(outcome.phase(), PodPhase::Pending);
+    }
+
+    #[test]
+    fn an_interrupted_pod_is_shown_as_failed_and_has_not_finished() {
+        let (mut outcome, containers) = outcome();
+        assert!(!outcome.resume());
+        outcome.interrupt();
+        outcome.decide(Verdict::failed(TERMINATED, "shutdown"));
+        outcome.settle(Stage::Stopped, false, &containers);
+        assert_eq!((outcome.phase(), outcome.uninterrupted_phase()), (PodPhase::Failed, PodPhase::Pending));
+        assert!(outcome.is_disrupted() && !outcome.is_preempted());
+        assert!(!outcome.is_over() && outcome.final_verdict().is_none() && outcome.resume());
+        outcome.finish();
+        assert!(outcome.is_over() && outcome.final_verdict().is_some());
     }
 }

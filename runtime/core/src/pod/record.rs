@@ -13,7 +13,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use crate::facts::{
-    Action, ContainerRecord, Draft, FoundAttempt, FoundCondition, FoundSandbox, LastShown, PodPhase, Record,
+    Action, ContainerRecord, Draft, FoundAttempt, FoundCondition, FoundSandbox, LastShown, Record,
     RecordedExit, Wake,
 };
 use crate::spec::{ContainerIndex, RestartPolicy, Role};
@@ -25,6 +25,7 @@ use super::container::{
     ContainerState, Ended, Identity, LOST_WHILE_RUNNING, Run, START_ERROR, STATUS_UNKNOWN, StartRetry,
 };
 use super::hooks::Hooks;
+use super::init::initialized_since;
 use super::probes::Probes;
 use super::{Condition, PodState, Stage, Verdict};
 use crate::facts::ConditionType;
@@ -159,7 +160,7 @@ impl PodState {
     pub(super) fn plan_save(&mut self, now: Instant, draft: &mut Draft, shutdown: bool) {
         match self.stage {
             // Nothing is kept of a pod that was rejected because of a shutdown.
-            Stage::Stopped if self.interrupted.is_some() && self.is_rejected() => {
+            Stage::Stopped if self.is_interrupted() && self.is_rejected() => {
                 self.journal.need = Need::Clean;
                 return;
             }
@@ -268,19 +269,16 @@ impl PodState {
 
     /// The record as it would be written now.
     fn record(&self, now: Instant) -> Record {
-        let (phase, reason, message) = match (self.interrupted, &self.verdict) {
-            (Some(phase), _) => (phase, None, None),
-            (None, Some(verdict)) => (verdict.phase, verdict.reason.as_deref(), verdict.message.as_deref()),
-            (None, None) => (self.phase, None, None),
-        };
+        let verdict = self.outcome.final_verdict();
+        let phase = verdict.map_or(self.outcome.uninterrupted_phase(), |verdict| verdict.phase);
         Record {
             phase,
-            reason: reason.map(str::to_owned),
-            message: message.map(str::to_owned),
+            reason: verdict.and_then(|verdict| verdict.reason.as_deref()).map(str::to_owned),
+            message: verdict.and_then(|verdict| verdict.message.as_deref()).map(str::to_owned),
             // A gated pod is not accepted yet. The next agent decides again on the admission of a pod that waits
             // for preempted pods, since flash does not store whether those still have to end.
-            start_time: Some(self.start_time)
-                .filter(|_| self.admission_decided && !self.pod.is_gated() && !self.waits_for_room),
+            start_time: Some(self.start_time())
+                .filter(|_| self.acceptance.is_decided() && !self.pod.is_gated()),
             containers: self
                 .containers()
                 .map(|(index, container)| {
@@ -306,7 +304,7 @@ impl PodState {
         ] {
             conditions.settle(now, kind, false);
         }
-        conditions.settle(now, ConditionType::DisruptionTarget, self.is_disrupted());
+        conditions.settle(now, ConditionType::DisruptionTarget, self.outcome.is_disrupted());
         let shown = ConditionType::ALL.into_iter().map(|kind| {
             let Condition { status, since } = conditions.get(kind);
             FoundCondition { kind, status, since }
@@ -318,12 +316,7 @@ impl PodState {
     pub(super) fn restore(&mut self, mut record: Box<Record>, now: Instant) {
         record.put_in_order(&self.pod.spec);
         if let Some(start_time) = record.start_time {
-            self.start_time = start_time;
-            match start_time {
-                Moment::ThisBoot(at) => self.active_since = at.min(now),
-                // Without a clock nobody knows how long ago that was: the deadline starts to count again.
-                Moment::Earlier(_) => {}
-            }
+            self.acceptance.restore_start_time(start_time, now);
         }
         for (container, record) in self.containers.iter_mut().zip(&record.containers) {
             restore_container(container, record);
@@ -332,7 +325,7 @@ impl PodState {
             if record.containers.is_empty() {
                 self.containers.clear();
             }
-            self.verdict = Some(Verdict {
+            self.outcome.decide(Verdict {
                 phase: record.phase,
                 reason: record.reason.as_deref().map(Into::into),
                 message: record.message.as_deref().map(Into::into),
@@ -350,7 +343,7 @@ impl PodState {
         self.journal.on_flash = Some(record);
         if terminal {
             self.stopped(true);
-            self.phase = self.verdict.as_ref().map_or(PodPhase::Failed, |verdict| verdict.phase);
+            self.outcome.show();
             self.journal.need = Need::Clean;
         }
         if let Some(grace) = deletion_grace {
@@ -365,7 +358,7 @@ impl PodState {
             let since = Moment::ThisBoot(sandbox.at.min(now));
             let ready = Condition { status: true, since };
             self.conditions.restore(ConditionType::PodReadyToStartContainers, ready);
-            if self.policy() == RestartPolicy::Never && self.verdict.is_none() {
+            if self.policy() == RestartPolicy::Never && self.outcome.verdict().is_none() {
                 // The record may be ahead: the supervisor knows which runs really started.
                 for container in &mut self.containers {
                     *container = ContainerState::new(container.role, container.own.take());
@@ -427,13 +420,12 @@ impl PodState {
         if self.is_active() {
             self.restart_all.resume(now, &mut self.containers);
         }
-        self.conditions.restore(ConditionType::Initialized, self.initialized_since(now));
+        self.conditions.restore(ConditionType::Initialized, initialized_since(&self.containers, now));
         match self.stage {
             // The pod was decided to be finished, but some of its processes still run.
             Stage::Stopped if self.any_alive() => {
                 self.stage = Stage::Active;
-                self.phase = PodPhase::Pending;
-                self.phase = self.derive_phase();
+                self.outcome.reopen(&self.containers);
                 self.stop(now, None);
             }
             Stage::Stopping { .. } => self.containers.stop_probes(),
@@ -441,21 +433,6 @@ impl PodState {
             Stage::Forgetting { .. } | Stage::ForgetFailed { .. } => {}
         }
         self.touch();
-    }
-}
-
-impl PodState {
-    /// `Initialized` of a found pod: true since its last init container succeeded.
-    fn initialized_since(&self, now: Instant) -> Condition {
-        let last = self.containers.iter().rfind(|container| container.role.is_init());
-        let done = last.and_then(|last| match last.role {
-            Role::Sidecar => last.started.as_ref().map(|started| Moment::ThisBoot(started.at)),
-            Role::Init | Role::Regular | Role::Ephemeral => {
-                last.ended.as_ref().and_then(|ended| ended.finished_at)
-            }
-        });
-        let status = self.is_initialized();
-        Condition { status, since: done.filter(|_| status).unwrap_or(Moment::ThisBoot(now)) }
     }
 }
 

@@ -1,8 +1,8 @@
-//! The stage of a pod's life, and its verdict.
+//! The stage of a pod's life.
 
 use std::time::Duration;
 
-use crate::facts::{EndRequest, PodPhase, ShutdownScope};
+use crate::facts::{EndRequest, ShutdownScope};
 use crate::time::Instant;
 
 use super::backoff::Retry;
@@ -36,12 +36,37 @@ pub(crate) enum Stage {
     },
 }
 
-/// The terminal phase that was decided, with its reason and message.
-#[derive(Clone, Debug)]
-pub(crate) struct Verdict {
-    pub(crate) phase: PodPhase,
-    pub(crate) reason: Option<Box<str>>,
-    pub(crate) message: Option<Box<str>>,
+impl Stage {
+    /// Whether the pod's containers are started and restarted.
+    pub(super) fn is_active(self) -> bool {
+        matches!(self, Stage::Active)
+    }
+
+    /// The grace period in effect, while the pod is stopping.
+    pub(super) fn grace(self) -> Option<Duration> {
+        match self {
+            Stage::Stopping { grace, .. } => Some(grace),
+            Stage::Active | Stage::Stopped | Stage::Finished => None,
+            Stage::Forgetting { .. } | Stage::ForgetFailed { .. } => None,
+        }
+    }
+
+    /// When the grace period of a stopping pod ends.
+    pub(super) fn grace_end(self) -> Option<Instant> {
+        match self {
+            Stage::Stopping { grace_end, .. } => Some(grace_end),
+            Stage::Active | Stage::Stopped | Stage::Finished => None,
+            Stage::Forgetting { .. } | Stage::ForgetFailed { .. } => None,
+        }
+    }
+
+    /// Whether every process has ended for good.
+    pub(super) fn has_ended(self) -> bool {
+        match self {
+            Stage::Active | Stage::Stopping { .. } => false,
+            Stage::Stopped | Stage::Finished | Stage::Forgetting { .. } | Stage::ForgetFailed { .. } => true,
+        }
+    }
 }
 
 /// The state of the node that one pod's decisions depend on.

@@ -37,8 +37,8 @@ impl PodState {
 
     /// Records the times at which an active pod has something to do next.
     pub(super) fn wake_active(&self, wake: &mut Wake, may_begin: bool) {
-        if let Some(deadline) = self.pod.spec.active_deadline {
-            wake.note(self.active_since + deadline);
+        if let Some(deadline) = self.acceptance.deadline(self.pod.spec.active_deadline) {
+            wake.note(deadline);
         }
         if may_begin {
             self.sandbox.wake_creation(wake);
@@ -89,7 +89,7 @@ impl PodState {
     fn plan_sandbox(&mut self, draft: &mut Draft, may_begin: bool) {
         if may_begin && draft.push_start(self.index, Action::CreateSandbox) {
             self.sandbox.create();
-            if std::mem::take(&mut self.waits_for_room) {
+            if self.acceptance.begin() {
                 self.touch();
             }
         }
@@ -210,8 +210,8 @@ impl PodState {
     /// Records that a container's process was executed.
     pub(super) fn started(&mut self, attempt: Attempt, started: Box<StartedContainer>, events: &mut Events) {
         let (pod, index) = (self.pod.clone(), self.index);
-        let is_interrupted = self.interrupted.is_some();
-        let stopping = (!self.is_active()).then(|| self.grace_end().unwrap_or(started.at));
+        let is_interrupted = self.is_interrupted();
+        let stopping = (!self.is_active()).then(|| self.stage.grace_end().unwrap_or(started.at));
         let Some(container) = self.containers.of_attempt(attempt) else { return };
         match container.run {
             Run::Starting { .. } | Run::StartFailed { .. } => {}

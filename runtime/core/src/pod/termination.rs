@@ -7,7 +7,7 @@
 
 use std::time::Duration;
 
-use crate::facts::{Action, Attempt, Draft, Events, PodPhase, ShutdownScope};
+use crate::facts::{Action, Attempt, Draft, EndRequest, Events, ShutdownScope};
 use crate::spec::{HookKind, ProbeKind, RestartPolicy, Role};
 use crate::time::Instant;
 
@@ -15,7 +15,8 @@ use super::backoff::Retry;
 use super::container::Run;
 use super::hook;
 use super::hooks::{Before, Hooks};
-use super::{PodState, Stage, TERMINATED, Verdict};
+use super::phase::{Verdict, set_unknown_exits};
+use super::{PodState, Stage, shutdown};
 
 /// The shortest grace period, whatever was requested.
 const MIN_GRACE: Duration = Duration::from_secs(1);
@@ -42,7 +43,7 @@ impl PodState {
             Stage::Forgetting { .. } | Stage::ForgetFailed { .. } => return,
         };
         let window = now + grace.max(MIN_WINDOW);
-        let earlier = self.grace_end().unwrap_or(now + grace);
+        let earlier = self.stage.grace_end().unwrap_or(now + grace);
         self.stage = Stage::Stopping { grace, grace_end: earlier.min(now + grace) };
         self.restart_all.cancel();
         self.containers.stop_probes();
@@ -61,17 +62,13 @@ impl PodState {
 
     /// Fails the pod if `activeDeadlineSeconds` have passed.
     pub(super) fn check_deadline(&mut self, now: Instant, events: &mut Events) {
-        let Some(deadline) = self.pod.spec.active_deadline else { return };
-        if !self.is_active() || self.pod.is_gated() || now < self.active_since + deadline {
+        let Some(deadline) = self.acceptance.deadline(self.pod.spec.active_deadline) else { return };
+        if !self.is_active() || self.pod.is_gated() || now < deadline {
             return;
         }
         let message = "Pod was active on the node longer than the specified deadline";
         events.note(self.index, None, "DeadlineExceeded", message.into());
-        self.verdict = Some(Verdict {
-            phase: PodPhase::Failed,
-            reason: Some("DeadlineExceeded".into()),
-            message: Some(message.into()),
-        });
+        self.outcome.decide(Verdict::failed("DeadlineExceeded", message));
         self.stop(now, None);
     }
 
@@ -79,32 +76,51 @@ impl PodState {
     pub(crate) fn preempt(&mut self, now: Instant, events: &mut Events) {
         let message = "Preempted in order to admit critical pod";
         events.warn(self.index, None, PREEMPTING, message.into());
-        self.verdict = Some(Verdict {
-            phase: PodPhase::Failed,
-            reason: Some(PREEMPTING.into()),
-            message: Some(message.into()),
-        });
+        self.outcome.decide(Verdict::failed(PREEMPTING, message));
         self.stop(now, None);
         self.settle(now);
     }
 
-    /// Whether the node ends, or has ended, the pod for a reason of the node: preemption or shutdown. The
-    /// condition is published with the terminal phase, since a client may reuse what the pod has left.
-    pub(super) fn is_disrupted(&self) -> bool {
-        let reason = self.verdict.as_ref().and_then(|verdict| verdict.reason.as_deref());
-        reason.is_some_and(|reason| [PREEMPTING, TERMINATED].contains(&reason))
+    /// Ends the pod as part of a shutdown.
+    pub(super) fn end(&mut self, now: Instant, end: EndRequest) {
+        let is_undecided = self.is_active() && self.outcome.verdict().is_none();
+        if is_undecided && end.scope == ShutdownScope::Machine {
+            self.outcome.decide(shutdown::verdict());
+            if shutdown::may_run_again(self.policy(), &self.containers) {
+                self.interrupt();
+            }
+        }
+        self.stop(now, end.grace);
     }
 
-    /// Whether the pod ends, or has ended, for a critical pod.
-    pub(crate) fn is_preempted(&self) -> bool {
-        self.verdict.as_ref().is_some_and(|verdict| verdict.reason.as_deref() == Some(PREEMPTING))
+    /// Records that the regular containers have decided how the pod ended; remaining processes are stopped.
+    pub(super) fn completed(&mut self, now: Instant) {
+        if !self.any_alive() {
+            self.stopped(true);
+            return;
+        }
+        // Only sidecars and ephemeral containers are left.
+        self.outcome.decide(Verdict::of_exits(&self.containers));
+        self.stop(now, None);
+    }
+
+    /// Records that every process has ended, and that none will start.
+    pub(super) fn stopped(&mut self, with_verdict: bool) {
+        self.stage = Stage::Stopped;
+        if with_verdict {
+            if self.outcome.verdict().is_none() {
+                self.outcome.decide(Verdict::of_exits(&self.containers));
+            }
+            set_unknown_exits(&mut self.containers);
+        }
+        self.touch();
     }
 
     /// Plans the signals and kills of the runs that are to end, and repeats those that failed.
     pub(super) fn plan_kills(&mut self, now: Instant, draft: &mut Draft, events: &mut Events) {
         hook::report_abandoned_post_starts(self.index, &mut self.containers, events);
         let pod = &self.pod;
-        let stop = self.grace_end();
+        let stop = self.stage.grace_end();
         let last = self.containers.last_to_wait_for();
         let mut asked = false;
         for (index, container) in self.containers.indexed_mut() {
@@ -185,18 +201,9 @@ impl PodState {
         }
     }
 
-    /// When the grace period of a stopping pod ends.
-    pub(super) fn grace_end(&self) -> Option<Instant> {
-        match self.stage {
-            Stage::Stopping { grace_end, .. } => Some(grace_end),
-            Stage::Active | Stage::Stopped | Stage::Finished => None,
-            Stage::Forgetting { .. } | Stage::ForgetFailed { .. } => None,
-        }
-    }
-
     /// Whether the pod keeps its record and its volumes, because it is to run again after a shutdown.
     fn is_kept(&self, shutdown: Option<ShutdownScope>) -> bool {
-        (shutdown.is_some() || self.interrupted.is_some()) && !self.is_unwanted()
+        (shutdown.is_some() || self.is_interrupted()) && !self.is_unwanted()
     }
 
     /// Whether the pod was removed before its scheduling gates were.
@@ -211,7 +218,7 @@ impl PodState {
             && !self.sandbox.is_creating()
         {
             let is_over = !self.is_kept(shutdown) && !self.was_withdrawn();
-            self.stopped(is_over || self.verdict.is_some());
+            self.stopped(is_over || self.outcome.verdict().is_some());
         }
     }
 
@@ -237,9 +244,9 @@ impl PodState {
             if self.journal.has_terminal() || gave_up || withdrawn {
                 self.stage = Stage::Finished;
                 self.changed = true;
-            } else if self.resumes && is_kept {
+            } else if self.outcome.resumes() && is_kept {
                 self.removal.drop_for(self.pod.clone());
-            } else if kept && self.verdict.is_none() && is_kept {
+            } else if kept && self.outcome.verdict().is_none() && is_kept {
                 self.removal.drop_pod();
             }
         }

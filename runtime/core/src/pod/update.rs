@@ -40,8 +40,7 @@ impl PodState {
     /// Changes the pod in place. If its last scheduling gate was removed, the pod counts as accepted now.
     pub(super) fn update(&mut self, now: Instant, pod: Rc<Pod>) {
         if self.pod.is_gated() && !pod.is_gated() {
-            self.start_time = Moment::ThisBoot(now);
-            self.active_since = now;
+            self.acceptance.accept(now);
         }
         let before = std::mem::replace(&mut self.pod, pod);
         let image = |pod: &Pod, index: ContainerIndex| pod.spec.container(index).image.clone();
