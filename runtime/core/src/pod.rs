@@ -20,10 +20,9 @@
 
 mod acceptance;
 mod backoff;
-mod condition;
+mod conditions;
 pub(crate) mod container;
 mod containers;
-mod gates;
 mod handover;
 mod hook;
 mod hooks;
@@ -47,14 +46,15 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use crate::facts::{
-    Attempt, ClientCondition, ConditionType, Deletion, Draft, Events, Exit, Found, Health, PodIndex,
-    PodObservation, PodPhase, ProbeResult, Record, SandboxFailure, StartedContainer, StatusHandover, Wake,
+    Attempt, ClientCondition, Deletion, Draft, Events, Exit, Found, Health, PodIndex, PodObservation,
+    PodPhase, ProbeResult, Record, SandboxFailure, StartedContainer, StatusHandover, Wake,
 };
 use crate::spec::{ContainerIndex, HookKind, Pod, ProbeKind, RestartPolicy};
 use crate::time::{Instant, Moment};
 
 use acceptance::Acceptance;
-pub(crate) use condition::{Condition, ConditionSet, closed_readiness_gates};
+use conditions::Facts;
+pub(crate) use conditions::{Condition, Conditions, closed_readiness_gates};
 use container::WaitingReason;
 pub(crate) use container::{ContainerState, Ended, Shown};
 use containers::Containers;
@@ -88,9 +88,7 @@ pub struct PodState {
     outcome: Outcome,
     restart_all: RestartAll,
     journal: Journal,
-    conditions: ConditionSet,
-    /// The conditions that clients set in the pod's status.
-    client_conditions: Rc<[ClientCondition]>,
+    conditions: Conditions,
     changed: bool,
 }
 
@@ -131,10 +129,10 @@ impl PodState {
         if let Some(record) = found.record {
             state.restore(record, now);
         }
-        state.remember_acceptance(&status, now);
+        state.restore_acceptance(&status, now);
         state.adopt(found.sandbox, found.attempts, now);
         state.settle(now);
-        state.remember_transitions(&status.conditions);
+        state.conditions.restore_transitions(&status.conditions);
         state
     }
 
@@ -165,8 +163,7 @@ impl PodState {
             outcome: Outcome::pending(),
             restart_all: RestartAll::default(),
             journal: Journal::default(),
-            conditions: ConditionSet::new(now),
-            client_conditions: Rc::default(),
+            conditions: Conditions::new(now),
             changed: true,
         }
     }
@@ -255,13 +252,13 @@ impl PodState {
         self.containers.indexed()
     }
 
-    pub(crate) fn conditions(&self) -> &ConditionSet {
+    pub(crate) fn conditions(&self) -> &Conditions {
         &self.conditions
     }
 
     /// The conditions that clients set in the pod's status.
     pub fn client_conditions(&self) -> &Rc<[ClientCondition]> {
-        &self.client_conditions
+        self.conditions.of_clients()
     }
 
     /// Whether all containers of the pod are restarting, which a condition shows.
@@ -356,6 +353,11 @@ impl PodState {
     /// Whether the containers of the pod are started and restarted.
     pub fn is_active(&self) -> bool {
         self.stage.is_active()
+    }
+
+    /// Whether the pod's containers may be started: the pod is wanted, and has no scheduling gate.
+    fn may_run(&self) -> bool {
+        self.is_active() && self.removal.is_wanted() && !self.pod.is_gated()
     }
 
     /// Whether this agent has created nothing for the pod yet.
@@ -510,7 +512,11 @@ impl PodState {
             PodObservation::ForgetFailed { message } => {
                 self.forget_failed(now, &message, events);
             }
-            PodObservation::ClientConditions { conditions } => self.set_client_conditions(conditions),
+            PodObservation::ClientConditions { conditions } => {
+                if self.conditions.set_of_clients(conditions) {
+                    self.touch();
+                }
+            }
         }
         if container_news {
             probe::ask_readiness_again(&mut self.containers, now);
@@ -601,33 +607,23 @@ impl PodState {
     /// no decision depends on when the status was read.
     fn settle(&mut self, now: Instant) {
         self.mark_redefined_runs();
-        let before = (self.phase(), self.conditions);
+        let before = self.phase();
         let is_recorded = self.journal.has_terminal() || self.is_unwanted() && self.journal.gave_up();
         self.outcome.settle(self.stage, is_recorded, &self.containers);
         let is_over = self.phase().is_terminal();
-        let ready = !is_over && self.containers.are_ready();
-        // An initialised pod stays initialised.
-        let initialized =
-            is_initialized(&self.containers) || self.conditions.get(ConditionType::Initialized).status;
-        // Without init containers, `Initialized` is true from the beginning.
-        let has_init = !self.pod.spec.init_containers.is_empty();
-        if !has_init {
-            let accepted = Condition { status: true, since: self.start_time() };
-            self.conditions.restore(ConditionType::Initialized, accepted);
-        }
-        for (kind, status) in [
-            (ConditionType::PodReadyToStartContainers, self.sandbox.is_ready()),
-            (ConditionType::Initialized, initialized || !has_init),
-            (ConditionType::Ready, ready && self.passes_readiness_gates()),
-            (ConditionType::ContainersReady, ready),
-            (ConditionType::DisruptionTarget, is_over && self.outcome.is_disrupted()),
-            (ConditionType::AllContainersRestarting, !is_over && self.restart_all.is_under_way()),
-        ] {
-            self.conditions.settle(now, kind, status);
-        }
-        let scheduled = Condition { status: !self.pod.is_gated(), since: self.start_time() };
-        self.conditions.restore(ConditionType::PodScheduled, scheduled);
-        self.changed |= before != (self.phase(), self.conditions);
+        let spec = &self.pod.spec;
+        let facts = Facts {
+            start_time: self.start_time(),
+            is_gated: self.pod.is_gated(),
+            has_init_containers: !spec.init_containers.is_empty(),
+            has_sandbox: self.sandbox.is_ready(),
+            is_initialized: is_initialized(&self.containers),
+            are_containers_ready: !is_over && self.containers.are_ready(),
+            is_disrupted: is_over && self.outcome.is_disrupted(),
+            restarts_all: !is_over && self.restart_all.is_under_way(),
+        };
+        let conditions_differ = self.conditions.settle(now, &facts, &spec.readiness_gates);
+        self.changed |= conditions_differ || self.phase() != before;
     }
 
     /// Judges the exit of a run: it may restart all containers.

@@ -26,14 +26,9 @@ use crate::facts::ConditionType;
 impl PodState {
     /// The handover of this pod to the next agent.
     pub fn handover(&self) -> StatusHandover {
-        let of = |kind| {
-            let Condition { status, since } = self.conditions.get(kind);
-            FoundCondition { kind, status, since }
-        };
-        let conditions = ConditionType::ALL.into_iter().map(of).collect();
         StatusHandover {
-            conditions,
-            client_conditions: Some(self.client_conditions.to_vec()),
+            conditions: self.conditions.to_found(),
+            client_conditions: Some(self.client_conditions().to_vec()),
             state: Some(Box::new(self.handed_over())),
         }
     }
@@ -66,6 +61,21 @@ impl PodState {
         }
     }
 
+    /// Restores when a previous agent accepted the pod, and the conditions that clients set, even if those
+    /// are not on flash yet. An agent of an earlier version handed over no more than this.
+    pub(super) fn restore_acceptance(&mut self, found: &StatusHandover, now: Instant) {
+        let is_accepted = |known: &&FoundCondition| known.kind == ConditionType::PodScheduled && known.status;
+        let accepted = found.conditions.iter().find(is_accepted);
+        if let Some(FoundCondition { since: since @ Moment::ThisBoot(_), .. }) = accepted {
+            self.acceptance.restore_start_time(*since, now);
+        }
+        if let Some(client_conditions) = &found.client_conditions
+            && self.conditions.set_of_clients(client_conditions.as_slice().into())
+        {
+            self.touch();
+        }
+    }
+
     /// Restores the handover of a previous agent of this boot, together with the record on flash.
     pub(super) fn restore_handover(
         &mut self,
@@ -75,11 +85,9 @@ impl PodState {
         has_sandbox: bool,
         now: Instant,
     ) {
-        for &FoundCondition { kind, status, since } in &status.conditions {
-            self.conditions.restore(kind, Condition { status, since });
-        }
+        self.conditions.restore_found(&status.conditions);
         if let Some(client_conditions) = &status.client_conditions {
-            self.client_conditions = client_conditions.as_slice().into();
+            self.conditions.set_of_clients(client_conditions.as_slice().into());
         }
         // A pod that has lost its gates since counts as accepted now.
         if state.is_gated == self.pod.is_gated() {

@@ -13,14 +13,13 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use crate::facts::{
-    Action, ContainerRecord, Draft, FoundAttempt, FoundCondition, FoundSandbox, LastShown, Record,
-    RecordedExit, Wake,
+    Action, ContainerRecord, Draft, FoundAttempt, FoundSandbox, LastShown, Record, RecordedExit, Wake,
 };
 use crate::spec::{ContainerIndex, RestartPolicy, Role};
 use crate::time::{Instant, Moment};
 
 use super::backoff::Retry;
-use super::condition::closed_readiness_gates;
+use super::conditions::closed_readiness_gates;
 use super::container::{
     ContainerState, Ended, Identity, LOST_WHILE_RUNNING, Run, START_ERROR, STATUS_UNKNOWN, StartRetry,
 };
@@ -287,29 +286,12 @@ impl PodState {
                 })
                 .collect(),
             deletion_grace_period_seconds: self.deletion_grace().map(|grace| grace.as_secs()),
-            client_conditions: self.client_conditions.to_vec(),
-            last: phase.is_terminal().then(|| Box::new(self.last_shown(now))),
+            client_conditions: self.client_conditions().to_vec(),
+            last: phase.is_terminal().then(|| {
+                let conditions = self.conditions.to_last_shown(now, self.outcome.is_disrupted());
+                Box::new(LastShown { conditions, ip: self.ip() })
+            }),
         }
-    }
-
-    /// The conditions and the address that a finished pod continues to show: nothing runs, and nothing is
-    /// ready.
-    fn last_shown(&self, now: Instant) -> LastShown {
-        let mut conditions = self.conditions;
-        for kind in [
-            ConditionType::PodReadyToStartContainers,
-            ConditionType::Ready,
-            ConditionType::ContainersReady,
-            ConditionType::AllContainersRestarting,
-        ] {
-            conditions.settle(now, kind, false);
-        }
-        conditions.settle(now, ConditionType::DisruptionTarget, self.outcome.is_disrupted());
-        let shown = ConditionType::ALL.into_iter().map(|kind| {
-            let Condition { status, since } = conditions.get(kind);
-            FoundCondition { kind, status, since }
-        });
-        LastShown { conditions: shown.collect(), ip: self.ip() }
     }
 
     /// Restores the pod from its record, after a reboot or a restart of the agent.
@@ -331,13 +313,11 @@ impl PodState {
                 message: record.message.as_deref().map(Into::into),
             });
             if let Some(last) = &record.last {
-                for &FoundCondition { kind, status, since } in &last.conditions {
-                    self.conditions.restore(kind, Condition { status, since });
-                }
+                self.conditions.restore_found(&last.conditions);
                 self.sandbox.restore(last.ip, None);
             }
         }
-        self.client_conditions = record.client_conditions.as_slice().into();
+        self.conditions.set_of_clients(record.client_conditions.as_slice().into());
         let deletion_grace = record.deletion_grace_period_seconds;
         let terminal = record.phase.is_terminal();
         self.journal.on_flash = Some(record);
