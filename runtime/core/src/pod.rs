@@ -27,6 +27,7 @@ mod handover;
 mod hook;
 mod hooks;
 mod init;
+mod journal;
 mod new_image;
 mod phase;
 mod probe;
@@ -59,10 +60,10 @@ use container::WaitingReason;
 pub(crate) use container::{ContainerState, Ended, Shown};
 use containers::Containers;
 use init::is_initialized;
+use journal::Journal;
 use phase::Outcome;
 pub(crate) use phase::Verdict;
 use probes::ProbeEffect;
-use record::Journal;
 pub(crate) use removal::Demand;
 use removal::Removal;
 use restart::RestartAll;
@@ -429,7 +430,7 @@ impl PodState {
     /// Records that no source wants the pod any more.
     pub(crate) fn unwant(&mut self, now: Instant, grace: Option<Duration>) {
         self.removal.begin();
-        self.outcome.finish();
+        self.outcome.clear_interruption();
         self.stop(now, grace);
         self.touch();
         self.settle(now);

@@ -127,8 +127,8 @@ impl Outcome {
         self.interrupted = Some(self.phase).filter(|phase| !phase.is_terminal()).or(Some(PodPhase::Pending));
     }
 
-    /// Records that the pod does not start again, because no source wants it.
-    pub(super) fn finish(&mut self) {
+    /// Records that an interrupted pod finishes after all, because no source wants it.
+    pub(super) fn clear_interruption(&mut self) {
         self.interrupted = None;
     }
 
@@ -279,7 +279,7 @@ mod tests {
         assert_eq!((outcome.phase(), outcome.uninterrupted_phase()), (PodPhase::Failed, PodPhase::Pending));
         assert!(outcome.is_disrupted() && !outcome.is_preempted());
         assert!(!outcome.is_over() && outcome.final_verdict().is_none() && outcome.resume());
-        outcome.finish();
+        outcome.clear_interruption();
         assert!(outcome.is_over() && outcome.final_verdict().is_some());
     }
 }

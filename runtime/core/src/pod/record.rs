@@ -1,158 +1,30 @@
 //! The record of a pod on flash: its content, when it is written, and how it is restored.
 //!
-//! Flash wears out, so a record is written only if it differs, and then:
+//! Flash wears out, so a record is written only if it differs, and then ([`Urgency`]):
 //! * at once, if something waits for it: a terminal phase; the start of a run of a `Never` pod or of an
 //!   ephemeral container; a container that is done for good; a run of a `Never` pod that did not start
 //!   after all and now waits for an image, perhaps for weeks; a pod that was admitted with presets or a
 //!   priority, which may differ after a power cut;
-//! * at once, but at most once in [`WRITE_DELAY`]: a readiness gate that was opened or closed;
-//! * otherwise (restart counts, exits) after it has not changed for [`WRITE_DELAY`], and at most once in
-//!   [`MIN_WRITE_INTERVAL`], however often containers crash.
+//! * soon, at most once in ten seconds: a readiness gate that was opened or closed;
+//! * otherwise (restart counts, exits) later, at most once in five minutes, however often containers crash.
 
 use std::rc::Rc;
 use std::time::Duration;
 
-use crate::facts::{
-    Action, ContainerRecord, Draft, FoundAttempt, FoundSandbox, LastShown, Record, RecordedExit, Wake,
-};
-use crate::spec::{ContainerIndex, RestartPolicy, Role};
+use crate::facts::{ContainerRecord, Draft, FoundAttempt, FoundSandbox, LastShown, Record, RecordedExit};
+use crate::spec::{RestartPolicy, Role};
 use crate::time::{Instant, Moment};
 
-use super::backoff::Retry;
 use super::conditions::closed_readiness_gates;
 use super::container::{
     ContainerState, Ended, Identity, LOST_WHILE_RUNNING, Run, START_ERROR, STATUS_UNKNOWN, StartRetry,
 };
 use super::hooks::Hooks;
 use super::init::initialized_since;
+use super::journal::Urgency;
 use super::probes::Probes;
 use super::{Condition, PodState, Stage, Verdict};
 use crate::facts::ConditionType;
-
-/// How long a record must not change before it is written: a start changes it several times within moments.
-const WRITE_DELAY: Duration = Duration::from_secs(10);
-/// The shortest interval between two writes for a pod that keeps crashing.
-const MIN_WRITE_INTERVAL: Duration = Duration::from_secs(300);
-
-/// The state of one pod's record on flash.
-#[derive(Debug, Default)]
-pub(super) struct Journal {
-    on_flash: Option<Box<Record>>,
-    in_flight: Option<(u64, Box<Record>)>,
-    generation: u64,
-    saved_at: Option<Instant>,
-    failed: Option<Retry>,
-    need: Need,
-}
-
-/// Whether the record has to be written.
-#[derive(Clone, Copy, Debug, Default)]
-enum Need {
-    /// The record on flash is up to date.
-    #[default]
-    Clean,
-    /// Something changed since the record was last compared.
-    Unknown {
-        /// When the record began to differ, if it did already.
-        since: Option<Instant>,
-    },
-    /// The record has differed since `since`; it is written at `due`.
-    Later { since: Instant, due: Instant },
-}
-
-impl Journal {
-    /// Records that the record may be out of date.
-    pub(super) fn mark_stale(&mut self) {
-        match self.need {
-            Need::Clean => self.need = Need::Unknown { since: None },
-            Need::Later { since, .. } => self.need = Need::Unknown { since: Some(since) },
-            Need::Unknown { .. } => {}
-        }
-    }
-
-    /// Records that a write succeeded. Returns whether that write was in flight.
-    pub(super) fn saved(&mut self, now: Instant, generation: u64) -> bool {
-        match self.in_flight.take_if(|(awaited, _)| *awaited == generation) {
-            Some((_, record)) => {
-                self.on_flash = Some(record);
-                self.saved_at = Some(now);
-                self.failed = None;
-                true
-            }
-            None => false,
-        }
-    }
-
-    /// Records that a write failed. Returns whether a write was in flight.
-    pub(super) fn failed(&mut self, now: Instant) -> bool {
-        let awaited = self.in_flight.take().is_some();
-        if awaited {
-            self.failed = Some(Retry::after(self.failed, now));
-            self.mark_stale();
-        }
-        awaited
-    }
-
-    /// Restores what a previous agent had written, and when.
-    pub(super) fn restore(&mut self, on_flash: Option<Box<Record>>, saved_at: Option<Instant>) {
-        // A record that cannot be read is replaced as soon as there is a first one to write.
-        self.saved_at = saved_at.filter(|_| on_flash.is_some());
-        self.on_flash = on_flash;
-        self.mark_stale();
-    }
-
-    pub(super) fn saved_at(&self) -> Option<Instant> {
-        self.saved_at
-    }
-
-    /// Takes the record on flash, for another pod to restore.
-    pub(super) fn take(&mut self) -> Option<Box<Record>> {
-        self.on_flash.take()
-    }
-
-    /// Whether the record is being written.
-    pub(super) fn is_in_flight(&self) -> bool {
-        self.in_flight.is_some()
-    }
-
-    /// Whether a record with a terminal phase is on flash and up to date.
-    pub(super) fn has_terminal(&self) -> bool {
-        self.is_clean() && self.on_flash.as_ref().is_some_and(|record| record.phase.is_terminal())
-    }
-
-    /// Whether the latest write failed, and no other is in flight.
-    pub(super) fn gave_up(&self) -> bool {
-        self.failed.is_some() && self.in_flight.is_none()
-    }
-
-    /// Whether nothing is left to write.
-    pub(super) fn is_clean(&self) -> bool {
-        matches!(self.need, Need::Clean) && self.in_flight.is_none()
-    }
-
-    /// Whether the start of run `number` is on flash, with this `decided` time, and no write in flight
-    /// contradicts that.
-    pub(super) fn has_begun(&self, container: ContainerIndex, number: u32, decided: Option<Moment>) -> bool {
-        let says = |record: &Record| {
-            let known = record.containers.get(usize::from(container.0));
-            known.is_some_and(|known| known.attempts > number && known.decided == decided)
-        };
-        self.on_flash.as_deref().is_some_and(says)
-            && self.in_flight.as_ref().is_none_or(|(_, record)| says(record))
-    }
-
-    pub(super) fn wake(&self, wake: &mut Wake) {
-        if self.in_flight.is_some() {
-            return;
-        }
-        match (self.need, self.failed) {
-            (Need::Clean, _) => {}
-            (Need::Unknown { .. } | Need::Later { .. }, Some(failed)) => wake.note(failed.at),
-            (Need::Later { due, .. }, None) => wake.note(due),
-            (Need::Unknown { .. }, None) => {}
-        }
-    }
-}
 
 impl PodState {
     /// Plans a write of the record if it is due.
@@ -160,7 +32,7 @@ impl PodState {
         match self.stage {
             // Nothing is kept of a pod that was rejected because of a shutdown.
             Stage::Stopped if self.is_interrupted() && self.is_rejected() => {
-                self.journal.need = Need::Clean;
+                self.journal.settle();
                 return;
             }
             Stage::Active | Stage::Stopping { .. } | Stage::Stopped => {}
@@ -168,59 +40,41 @@ impl PodState {
             Stage::Finished if self.removal.is_wanted() => {}
             Stage::Finished | Stage::Forgetting { .. } | Stage::ForgetFailed { .. } => return,
         }
-        if self.journal.in_flight.is_some() || self.journal.failed.is_some_and(|failed| now < failed.at) {
-            return;
-        }
-        let since = match self.journal.need {
-            Need::Clean => return,
-            Need::Later { due, .. } if now < due && !shutdown => return,
-            Need::Later { since, .. } => since,
-            Need::Unknown { since } => since.unwrap_or(now),
-        };
+        let Some(since) = self.journal.differs_since(now, shutdown) else { return };
         let mut record = self.record(now);
         self.keep_started_count(&mut record);
-        if self.journal.on_flash.as_ref().is_some_and(|on_flash| on_flash.equals_except_last(&record)) {
-            self.journal.need = Need::Clean;
+        if self.journal.on_flash().is_some_and(|on_flash| on_flash.equals_except_last(&record)) {
+            self.journal.settle();
             return;
         }
-        let settled = since + WRITE_DELAY;
-        let due = match self.journal.saved_at {
-            _ if shutdown || self.is_urgent(&record) => now,
-            // A client that keeps opening and closing a gate must not wear out the SD card.
-            saved if self.moves_a_gate(&record) => saved.map_or(now, |saved| now.max(saved + WRITE_DELAY)),
-            Some(saved) => settled.max(saved + MIN_WRITE_INTERVAL),
-            None => settled,
+        let urgency = if shutdown || self.is_urgent(&record) {
+            Urgency::AtOnce
+        } else if self.moves_a_gate(&record) {
+            Urgency::Soon
+        } else {
+            Urgency::Later
         };
-        if now < due {
-            self.journal.need = Need::Later { since, due };
-            return;
-        }
-        let generation = self.journal.generation + 1;
-        let record = Box::new(record);
-        if draft.push_write(self.index, Action::Save { record: record.clone(), generation }) {
-            self.journal.generation = generation;
-            self.journal.in_flight = Some((generation, record));
-            self.journal.need = Need::Clean;
+        if self.journal.is_due(now, since, urgency) {
+            self.journal.plan_write(record, self.index, draft);
         }
     }
 
     /// Whether something waits for this record to be on flash.
     fn is_urgent(&self, record: &Record) -> bool {
-        if record.phase.is_terminal() || self.journal.on_flash.is_none() && self.pod.is_admitted_for_good() {
+        if record.phase.is_terminal() || self.journal.on_flash().is_none() && self.pod.is_admitted_for_good()
+        {
             return true;
         }
         // The record was written while the pod waited for admission, and the pod is admitted now.
         if self
             .journal
-            .on_flash
-            .as_ref()
+            .on_flash()
             .is_some_and(|old| !old.is_admission_decided() && record.is_admission_decided())
         {
             return true;
         }
         let policy = self.policy();
-        let on_flash =
-            |index: usize| self.journal.on_flash.as_ref().and_then(|old| old.containers.get(index));
+        let on_flash = |index: usize| self.journal.on_flash().and_then(|old| old.containers.get(index));
         self.containers.iter().zip(&record.containers).enumerate().any(|(index, (container, new))| {
             let old = on_flash(index);
             // A reboot falls back to this image as long as the new one is missing.
@@ -247,7 +101,7 @@ impl PodState {
     /// Keeps the count of a run whose start failed and is retried soon. Otherwise two containers that run
     /// once would each undo, every ten seconds, what the other has recorded.
     fn keep_started_count(&self, record: &mut Record) {
-        let Some(on_flash) = self.journal.on_flash.as_deref().filter(|_| self.is_active()) else { return };
+        let Some(on_flash) = self.journal.on_flash().filter(|_| self.is_active()) else { return };
         let policy = self.policy();
         let containers = self.containers.iter().zip(&mut record.containers).zip(&on_flash.containers);
         for ((container, new), old) in containers {
@@ -262,7 +116,7 @@ impl PodState {
     /// Whether a readiness gate is closed that was open on flash, or the other way round.
     fn moves_a_gate(&self, record: &Record) -> bool {
         let gates = &self.pod.spec.readiness_gates;
-        let before = self.journal.on_flash.as_ref().map_or(&[][..], |record| &record.client_conditions);
+        let before = self.journal.on_flash().map_or(&[][..], |record| &record.client_conditions);
         closed_readiness_gates(gates, before) != closed_readiness_gates(gates, &record.client_conditions)
     }
 
@@ -320,11 +174,11 @@ impl PodState {
         self.conditions.set_of_clients(record.client_conditions.as_slice().into());
         let deletion_grace = record.deletion_grace_period_seconds;
         let terminal = record.phase.is_terminal();
-        self.journal.on_flash = Some(record);
+        self.journal.adopt(record);
         if terminal {
             self.stopped(true);
             self.outcome.show();
-            self.journal.need = Need::Clean;
+            self.journal.settle();
         }
         if let Some(grace) = deletion_grace {
             self.resume_deletion(now, Duration::from_secs(grace));
