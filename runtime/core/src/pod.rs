@@ -348,7 +348,7 @@ impl PodState {
 
     /// Whether no process of the pod is left, and its record is written or could not be written.
     pub(crate) fn is_at_rest(&self) -> bool {
-        self.has_ended() && (self.journal.is_clean() || self.journal.gave_up())
+        self.has_ended() && self.journal.is_at_rest()
     }
 
     /// Whether the containers of the pod are started and restarted.

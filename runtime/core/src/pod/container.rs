@@ -390,6 +390,46 @@ impl ContainerState {
         }
     }
 
+    /// Records that the grace period of the pod ends at `grace_over`, if it did not end earlier: no run begins
+    /// that is not decided for good, and a run that was asked to end is killed at `deadline` at the latest.
+    pub(crate) fn shorten_grace(&mut self, grace_over: Instant, deadline: Instant) {
+        self.hooks.stop(grace_over);
+        match &mut self.run {
+            // A sidecar that was asked late may have a longer deadline than the others.
+            Run::Terminating { deadline: own, .. } => *own = deadline.min(*own),
+            Run::Recording => self.run = Run::Waiting,
+            Run::Waiting | Run::Starting { .. } | Run::StartFailed { .. } => {}
+            Run::Running | Run::Killing { .. } | Run::Exited => {}
+        }
+    }
+
+    /// Records that a signal or kill could not be delivered. Returns whether one was to be.
+    pub(crate) fn stop_failed(&mut self, now: Instant) -> bool {
+        match &mut self.run {
+            Run::Terminating { again, .. } => *again = Some(Retry::first(now)),
+            Run::Killing { .. } => {}
+            Run::Waiting | Run::Recording | Run::Starting { .. } => return false,
+            Run::StartFailed { .. } | Run::Running | Run::Exited => return false,
+        }
+        true
+    }
+
+    /// Records that the sandbox is lost, and every process with it.
+    pub(crate) fn sandbox_lost(&mut self, now: Instant) {
+        if self.is_alive() {
+            let ended = self.unobserved_end(now);
+            self.has_ended(ended);
+        } else if let Run::Recording = self.run {
+            self.run = Run::Waiting;
+        }
+        if self.started_count() == 0 {
+            // A start in another sandbox is decided again.
+            self.decided = None;
+        }
+        self.ran_in_sandbox = false;
+        self.hooks = Hooks::default();
+    }
+
     /// Begins the next run, with a new number if the number before was used.
     pub(crate) fn begin(&mut self, run: Run) {
         match self.run {

@@ -176,6 +176,11 @@ impl Journal {
         matches!(self.need, Need::Clean) && self.in_flight.is_none()
     }
 
+    /// Whether nothing is left to write, or the latest write failed: what is on flash may be all that will be.
+    pub(super) fn is_at_rest(&self) -> bool {
+        self.is_clean() || self.gave_up()
+    }
+
     /// Whether the start of run `number` is on flash, with this `decided` time, and no write in flight
     /// contradicts that.
     pub(super) fn has_begun(&self, container: ContainerIndex, number: u32, decided: Option<Moment>) -> bool {

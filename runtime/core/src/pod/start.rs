@@ -4,11 +4,12 @@
 use crate::facts::{
     Action, Attempt, Draft, Events, PodIndex, StartFailure, StartFailureReason, StartedContainer, Wake,
 };
-use crate::spec::{ContainerIndex, RestartPolicy, Role};
+use crate::spec::{ContainerIndex, Pod, PodSpec, RestartPolicy, Role};
 use crate::time::{Instant, Moment};
 
 use super::backoff::go_duration;
 use super::container::{Run, StartRetry, WaitingReason, reason_name};
+use super::containers::Containers;
 use super::hooks::Hooks;
 use super::init::StartOrder;
 use super::{ContainerState, PodState, SYNC_RETRY};
@@ -22,7 +23,9 @@ impl PodState {
         events: &mut Events,
         may_begin: bool,
     ) {
-        self.back_off_pulls(now, events);
+        if back_off_pulls(self.index, &self.pod.spec, &mut self.containers, now, events) {
+            self.touch();
+        }
         if self.is_done() {
             self.completed(now);
             return;
@@ -30,7 +33,9 @@ impl PodState {
         if self.sandbox.may_be_created(now) {
             self.plan_sandbox(draft, may_begin);
         } else if self.sandbox.is_ready() && !self.restarts_all() {
-            self.report_back_offs(now, events);
+            if report_back_offs(self.index, &self.pod, &mut self.containers, now, events) {
+                self.touch();
+            }
             self.plan_start(now, draft);
         }
     }
@@ -92,42 +97,6 @@ impl PodState {
             if self.acceptance.begin() {
                 self.touch();
             }
-        }
-    }
-
-    /// Reports the back-off of each container that waits for it.
-    fn report_back_offs(&mut self, now: Instant, events: &mut Events) {
-        let (policy, order) = (self.policy(), StartOrder::of(&self.containers));
-        let mut held_back = false;
-        for (index, container) in self.containers.indexed_mut() {
-            let waits = match container.run {
-                Run::Exited => {
-                    container.back_off_not_shown(now)
-                        && container.restarts(policy)
-                        && order.allows(container.role, index)
-                }
-                Run::Waiting | Run::Recording | Run::Starting { .. } | Run::StartFailed { .. } => false,
-                Run::Running | Run::Terminating { .. } | Run::Killing { .. } => false,
-            };
-            let Some(finished) = finished_this_boot(container).filter(|_| waits) else { continue };
-            if let Err(held) = container.backoff.check(now, finished) {
-                let (pod, name) = (&self.pod, &self.pod.spec.container(index).name);
-                let failed = format!(
-                    "back-off {} restarting failed container={name} pod={}_{}({})",
-                    go_duration(held.delay),
-                    pod.name,
-                    pod.namespace,
-                    pod.uid
-                );
-                container.waiting =
-                    Some(WaitingReason { reason: "CrashLoopBackOff".into(), message: failed.into() });
-                let text = format!("Back-off restarting failed container {name} in pod {}", pod.name);
-                events.warn(self.index, Some(index), "BackOff", text.into());
-                held_back = true;
-            }
-        }
-        if held_back {
-            self.touch();
         }
     }
 
@@ -209,7 +178,7 @@ impl PodState {
 
     /// Records that a container's process was executed.
     pub(super) fn started(&mut self, attempt: Attempt, started: Box<StartedContainer>, events: &mut Events) {
-        let (pod, index) = (self.pod.clone(), self.index);
+        let (pod, index) = (&self.pod, self.index);
         let is_interrupted = self.is_interrupted();
         let stopping = (!self.is_active()).then(|| self.stage.grace_end().unwrap_or(started.at));
         let Some(container) = self.containers.of_attempt(attempt) else { return };
@@ -251,7 +220,7 @@ impl PodState {
         failure: &StartFailure,
         events: &mut Events,
     ) {
-        let (pod, index) = (self.pod.clone(), self.index);
+        let (pod, index) = (&self.pod, self.index);
         let (active, policy) = (self.is_active(), self.policy());
         let Some(container) = self.containers.of_attempt(attempt) else { return };
         let images_changed = match container.run {
@@ -319,39 +288,83 @@ impl PodState {
         self.touch();
     }
 
-    /// Turns a failed pull into a back-off, as a kubelet does at its next sync.
-    fn back_off_pulls(&mut self, now: Instant, events: &mut Events) {
-        let mut passed = false;
-        for (index, container) in self.containers.indexed_mut() {
-            let Run::StartFailed { retry: StartRetry::WhenImagesChange { back_off_at } } = &mut container.run
-            else {
-                continue;
-            };
-            if back_off_at.is_none_or(|at| now < at) {
-                continue;
-            }
-            *back_off_at = None;
-            let image = &self.pod.spec.container(index).image;
-            let text = format!("Back-off pulling image \"{image}\"");
-            let message = match &container.waiting {
-                Some(waiting) => format!("{text}: ErrImagePull: {}", waiting.message),
-                None => text.clone(),
-            };
-            container.waiting =
-                Some(WaitingReason { reason: "ImagePullBackOff".into(), message: message.into() });
-            events.note(self.index, Some(index), "BackOff", text.into());
-            events.warn(self.index, Some(index), "Failed", "Error: ImagePullBackOff".into());
-            passed = true;
-        }
-        if passed {
-            self.touch();
-        }
-    }
-
     /// Whether the pod needs a sandbox that it does not have.
     pub(crate) fn asks_for_sandbox(&self) -> bool {
         self.may_run() && self.sandbox.is_gone()
     }
+}
+
+/// Reports the back-off of each container that waits for it. Returns whether there is a new one.
+fn report_back_offs(
+    index: PodIndex,
+    pod: &Pod,
+    containers: &mut Containers,
+    now: Instant,
+    events: &mut Events,
+) -> bool {
+    let (policy, order) = (pod.spec.restart_policy, StartOrder::of(containers));
+    let mut held_back = false;
+    for (at, container) in containers.indexed_mut() {
+        let waits = match container.run {
+            Run::Exited => {
+                container.back_off_not_shown(now)
+                    && container.restarts(policy)
+                    && order.allows(container.role, at)
+            }
+            Run::Waiting | Run::Recording | Run::Starting { .. } | Run::StartFailed { .. } => false,
+            Run::Running | Run::Terminating { .. } | Run::Killing { .. } => false,
+        };
+        let Some(finished) = finished_this_boot(container).filter(|_| waits) else { continue };
+        if let Err(held) = container.backoff.check(now, finished) {
+            let name = &pod.spec.container(at).name;
+            let failed = format!(
+                "back-off {} restarting failed container={name} pod={}_{}({})",
+                go_duration(held.delay),
+                pod.name,
+                pod.namespace,
+                pod.uid
+            );
+            container.waiting =
+                Some(WaitingReason { reason: "CrashLoopBackOff".into(), message: failed.into() });
+            let text = format!("Back-off restarting failed container {name} in pod {}", pod.name);
+            events.warn(index, Some(at), "BackOff", text.into());
+            held_back = true;
+        }
+    }
+    held_back
+}
+
+/// Turns failed pulls into back-offs, as a kubelet does at its next sync. Returns whether there was one.
+fn back_off_pulls(
+    index: PodIndex,
+    spec: &PodSpec,
+    containers: &mut Containers,
+    now: Instant,
+    events: &mut Events,
+) -> bool {
+    let mut passed = false;
+    for (at, container) in containers.indexed_mut() {
+        let Run::StartFailed { retry: StartRetry::WhenImagesChange { back_off_at } } = &mut container.run
+        else {
+            continue;
+        };
+        if back_off_at.is_none_or(|at| now < at) {
+            continue;
+        }
+        *back_off_at = None;
+        let image = &spec.container(at).image;
+        let text = format!("Back-off pulling image \"{image}\"");
+        let message = match &container.waiting {
+            Some(waiting) => format!("{text}: ErrImagePull: {}", waiting.message),
+            None => text.clone(),
+        };
+        container.waiting =
+            Some(WaitingReason { reason: "ImagePullBackOff".into(), message: message.into() });
+        events.note(index, Some(at), "BackOff", text.into());
+        events.warn(index, Some(at), "Failed", "Error: ImagePullBackOff".into());
+        passed = true;
+    }
+    passed
 }
 
 /// Emits the events for an image that cannot be started, in a kubelet's words.

@@ -14,7 +14,7 @@ use crate::time::Instant;
 use super::backoff::Retry;
 use super::container::Run;
 use super::hook;
-use super::hooks::{Before, Hooks};
+use super::hooks::Before;
 use super::phase::{Verdict, set_unknown_exits};
 use super::{PodState, Stage, shutdown};
 
@@ -48,14 +48,7 @@ impl PodState {
         self.restart_all.cancel();
         self.containers.stop_probes();
         for container in &mut self.containers {
-            container.hooks.stop(now + grace);
-            match &mut container.run {
-                // A sidecar that was asked late may have a longer deadline than the others.
-                Run::Terminating { deadline: own, .. } => *own = window.min(*own),
-                Run::Recording => container.run = Run::Waiting,
-                Run::Waiting | Run::Starting { .. } | Run::StartFailed { .. } => {}
-                Run::Running | Run::Killing { .. } | Run::Exited => {}
-            }
+            container.shorten_grace(now + grace, window);
         }
         self.touch();
     }
@@ -226,10 +219,10 @@ impl PodState {
     /// is left.
     pub(super) fn plan_removal(&mut self, now: Instant, draft: &mut Draft, shutdown: Option<ShutdownScope>) {
         let (kept, with_agent) = (self.is_kept(shutdown), shutdown == Some(ShutdownScope::Agent));
-        let is_kept = self.journal.is_clean() || self.journal.gave_up();
+        let is_saved = self.journal.is_at_rest();
         // The supervisor keeps the exits until the record has them.
         let is_over = matches!(self.stage, Stage::Stopped)
-            && (kept && (with_agent || is_kept) || self.is_unwanted() || self.journal.has_terminal());
+            && (kept && (with_agent || is_saved) || self.is_unwanted() || self.journal.has_terminal());
         if let Some(earlier) = self.sandbox.due_removal(now, !is_over)
             && draft.push(self.index, Action::RemoveSandbox)
         {
@@ -244,9 +237,9 @@ impl PodState {
             if self.journal.has_terminal() || gave_up || withdrawn {
                 self.stage = Stage::Finished;
                 self.changed = true;
-            } else if self.outcome.resumes() && is_kept {
+            } else if self.outcome.resumes() && is_saved {
                 self.removal.drop_for(self.pod.clone());
-            } else if kept && self.outcome.verdict().is_none() && is_kept {
+            } else if kept && self.outcome.verdict().is_none() && is_saved {
                 self.removal.drop_pod();
             }
         }
@@ -273,31 +266,16 @@ impl PodState {
     /// Records that a signal or kill could not be delivered.
     pub(super) fn stop_failed(&mut self, now: Instant, attempt: Attempt, message: &str, events: &mut Events) {
         let Some(container) = self.containers.of_attempt(attempt) else { return };
-        match &mut container.run {
-            Run::Terminating { again, .. } => *again = Some(Retry::first(now)),
-            Run::Killing { .. } => {}
-            Run::Waiting | Run::Recording | Run::Starting { .. } => return,
-            Run::StartFailed { .. } | Run::Running | Run::Exited => return,
+        if container.stop_failed(now) {
+            let text = format!("error killing pod: {message}");
+            events.warn(self.index, Some(attempt.container), "FailedKillPod", text.into());
         }
-        let text = format!("error killing pod: {message}");
-        events.warn(self.index, Some(attempt.container), "FailedKillPod", text.into());
     }
 
     /// Records that the supervisor died, and every process with it.
     pub(super) fn sandbox_lost(&mut self, now: Instant, events: &mut Events) {
         for container in &mut self.containers {
-            if container.is_alive() {
-                let ended = container.unobserved_end(now);
-                container.has_ended(ended);
-            } else if let Run::Recording = container.run {
-                container.run = Run::Waiting;
-            }
-            if container.started_count() == 0 {
-                // A start in another sandbox is decided again.
-                container.decided = None;
-            }
-            container.ran_in_sandbox = false;
-            container.hooks = Hooks::default();
+            container.sandbox_lost(now);
         }
         self.restart_all.forget(&mut self.containers);
         // A finished pod gets no other sandbox.
