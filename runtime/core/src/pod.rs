@@ -12,11 +12,14 @@
 //! ```
 //!
 //! Stages are never left backwards. A pod that is wanted again while it is being removed becomes a new pod
-//! when this one is forgotten. Read next: `container.rs`, the states of a container; `sandbox.rs`, those of the
-//! sandbox; `start.rs` and `termination.rs`, how both start and end; `removal.rs`, how it is
-//! removed; `init.rs`, the order of the starts;
-//! `hook.rs`, the hooks at both ends; `probe.rs`, when containers are probed; `update.rs`, changes of the
-//! spec; `record.rs`, what is written to flash, and when.
+//! when this one is forgotten.
+//!
+//! Each part of a pod's state has one owner, with private fields and its own rules: `acceptance.rs`,
+//! `removal.rs`, `sandbox.rs`, `containers.rs` and `container.rs`, `restart.rs`, `phase.rs`, `conditions.rs`,
+//! `journal.rs`. Rules that need one part take that part: `init.rs`, the order of the starts; `hook.rs`, the
+//! hooks at both ends of a run; `probe.rs`, when containers are probed; `shutdown.rs`. Rules that need the whole
+//! pod extend [`PodState`]: `start.rs` and `termination.rs`, how sandbox and containers start and end;
+//! `update.rs`, changes of the spec; `record.rs` and `handover.rs`, what a later agent restores.
 
 mod acceptance;
 mod backoff;
@@ -80,6 +83,7 @@ const SYNC_RETRY: Duration = Duration::from_secs(10);
 #[derive(Debug)]
 pub struct PodState {
     index: PodIndex,
+    /// The pod as it was admitted, with its changes in place.
     pod: Rc<Pod>,
     stage: Stage,
     acceptance: Acceptance,
@@ -90,6 +94,7 @@ pub struct PodState {
     restart_all: RestartAll,
     journal: Journal,
     conditions: Conditions,
+    /// Whether the published status may differ since it was last asked for.
     changed: bool,
 }
 
