@@ -162,8 +162,6 @@ pub struct Engine {
     door: Option<(api::Api, Async<UnixListener>)>,
     registry: Registry,
     looks: manifests::Looks,
-    /// Changes of pods that wait for images.
-    held_updates: held_updates::HeldUpdates,
     image_use: image_collection::ImageUse,
     /// What earlier boots left is removed.
     swept: bool,
@@ -262,7 +260,6 @@ impl Engine {
             door,
             registry,
             looks: manifests::Looks::new(directories),
-            held_updates: held_updates::HeldUpdates::default(),
             image_use: image_collection::ImageUse::default(),
             swept: false,
             begun: 0,
@@ -299,7 +296,7 @@ impl Engine {
                 let groups = self.shell.config.shutdown_groups.clone();
                 self.observe(Observation::Shutdown(Shutdown { scope: ShutdownScope::Agent, groups }));
             } else {
-                self.look_at_images_first().await;
+                self.look_up_first().await;
                 self.reconcile();
             }
             self.observe(Observation::SourcesSeen);
@@ -447,7 +444,7 @@ impl Engine {
                 Woken::News(News::Seen(pod, seen)) => self.observe(Observation::Of(pod, seen)),
                 Woken::News(News::ImagesChanged) => {
                     self.observe(Observation::ImagesChanged);
-                    self.look_at_held();
+                    self.images_changed();
                     self.collect_images();
                 }
                 Woken::News(News::ClockSet) => self.clock_was_set(),
@@ -575,7 +572,7 @@ impl Engine {
         if any_is_over {
             self.collect_terminated();
         }
-        if self.any_hold_is_over() {
+        if self.is_any_hold_over() {
             self.reconcile();
         }
     }

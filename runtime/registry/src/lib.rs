@@ -6,7 +6,7 @@
 //! is the store of [`crate::objects`], where it publishes what is defined besides pods.
 //!
 //! ```text
-//! files ─► Sources ─► wanted ─► admit_all ─► difference ─► the core
+//! files ─► Sources ─► wanted ─► admit_all ─► hold_back ─► difference ─► the core
 //! requests ─► prepare ─► apply | update | delete ─► Decision ─► a file, an observation, a reply
 //! ```
 //!
@@ -18,6 +18,7 @@ mod change;
 mod definitions;
 mod difference;
 mod ephemeral;
+pub mod held_updates;
 pub mod objects;
 mod patch;
 mod pods;
@@ -39,9 +40,11 @@ use std::rc::Rc;
 
 use serde_json::Value;
 
+use crate::held_updates::{Effect, HeldUpdates, LookUp, NodePods};
 use crate::objects::Objects;
 use nodlet_core::facts::ClientCondition;
 use nodlet_core::spec::Pod;
+use nodlet_core::time::Instant;
 use nodlet_kube::kinds::Kind;
 
 pub use admission::{Admitted, Base, Policy, Problem, admit};
@@ -63,6 +66,8 @@ pub use wanted::{PodName, Wanted, WantedByName};
 pub struct Registry {
     /// Where desired objects come from.
     pub sources: Sources,
+    /// Changes of pods that wait for images.
+    pub held_updates: HeldUpdates,
     places: ManifestPlaces,
     node: String,
     /// Where objects are published.
@@ -138,6 +143,7 @@ impl Registry {
     pub fn new(sources: Vec<PathBuf>, places: ManifestPlaces, node: &str, objects: Rc<Objects>) -> Registry {
         Registry {
             sources: Sources::new(sources),
+            held_updates: HeldUpdates::default(),
             places,
             node: node.to_owned(),
             objects,
@@ -160,6 +166,18 @@ impl Registry {
     /// The core was told this pod.
     pub fn set_desired(&mut self, wanted: Rc<Wanted>) {
         self.desired.insert((wanted.pod.namespace.clone(), wanted.pod.name.clone()), wanted);
+    }
+
+    /// Replaces pods of `wanted` whose images are not on the board by those that run, see
+    /// [`HeldUpdates::hold_back`].
+    pub fn hold_back(&mut self, wanted: &mut WantedByName, pods: &dyn NodePods, now: Instant) -> Vec<Effect> {
+        self.held_updates.hold_back(wanted, &self.desired, pods, now)
+    }
+
+    /// The images to look up before the first [`Registry::hold_back`], see [`HeldUpdates::begin`].
+    pub fn begin_held_updates(&mut self, kept: WantedByName, pods: &dyn NodePods) -> LookUp {
+        let (wanted, _) = self.sources.wanted();
+        self.held_updates.begin(kept, &wanted, &self.desired, pods)
     }
 
     /// The definitions that pods are admitted by now.

@@ -16,6 +16,7 @@ mod admission;
 mod definitions;
 mod difference;
 mod ephemeral;
+mod held_updates;
 mod pods;
 mod preconditions;
 mod published;
@@ -238,7 +239,9 @@ fn the_registry_names_nothing_of_the_standard_library_that_touches_the_machine()
     assert!(files.len() > 10, "{files:?}");
     for file in files.iter().filter(|file| !file.ends_with("tests.rs")) {
         let text = fs::read_to_string(file).expect("it can be read");
-        for word in ["std::fs", "fs::", "std::net", "std::process", "std::thread", "Instant", "SystemTime"] {
+        for word in
+            ["std::fs", "fs::", "std::net", "std::process", "std::thread", "Instant::now", "SystemTime"]
+        {
             let code = text.split("#[cfg(test)]\nmod tests {").next().unwrap_or_default();
             let code = code.lines().filter(|line| !line.trim_start().starts_with("//"));
             let named: Vec<&str> = code.filter(|line| line.contains(word)).collect();

@@ -64,7 +64,7 @@ impl Engine {
         }
         self.image_use.looking = true;
         let mut names = Vec::new();
-        for pod in self.node.pods().map(|pod| &**pod.pod()).chain(self.held_updates.pods()) {
+        for pod in self.node.pods().map(|pod| &**pod.pod()).chain(self.registry.held_updates.pods()) {
             for container in pod.spec.all_containers() {
                 if !names.contains(&container.image) {
                     names.push(container.image.clone());

@@ -14,8 +14,8 @@ use nodlet_core::time::{Instant, Moment};
 use nodlet_host::paths::Paths;
 use nodlet_kube::manifest::{Applied, Priority};
 use nodlet_registry::Wanted;
+use nodlet_registry::held_updates::Waits;
 
-use super::held_updates::Waits;
 use crate::store::Records;
 
 /// What is kept of a pod beside its supervisor, on tmpfs: enough for an agent

@@ -100,7 +100,7 @@ impl Engine {
         let Some(state) = self.node.pod(pod) else { return };
         let mut pods = self.shell.pods.borrow_mut();
         let Some(entry) = pods.get_mut(&pod) else { return };
-        let waits = self.held_updates.waits_of(&wanted.pod.uid).cloned();
+        let waits = self.registry.held_updates.waits_of(&wanted.pod.uid).cloned();
         let left = LeftBehind::new(
             self.shell.stores.records.boot_id(),
             entry.published.created,
@@ -139,7 +139,7 @@ impl Engine {
         };
         let anchor = self.shell.machine.anchor();
         let mut status = status::of(state, anchor, self.shell.machine.network.borrow().host_ip());
-        if let Some(waits) = self.held_updates.waits_of(&wanted.pod.uid)
+        if let Some(waits) = self.registry.held_updates.waits_of(&wanted.pod.uid)
             && let Some(conditions) = status["conditions"].as_array_mut()
         {
             let since = Moment::ThisBoot(waits.since);

@@ -167,7 +167,7 @@ impl Engine {
     pub(super) fn observe_found(&mut self, found: recover::FoundPod) {
         let uid = found.wanted.pod.uid.clone();
         if let Some(waits) = found.waits {
-            self.held_updates.adopt(uid.clone(), waits);
+            self.registry.held_updates.adopt(uid.clone(), waits);
         }
         let unread = self.registry.is_unread(&found.wanted);
         self.observe_with(Observation::Found(Box::new(found.found)), Some(&found.wanted));

@@ -18,13 +18,13 @@ use nodlet_host::paths::Paths;
 use nodlet_host::volume;
 use nodlet_kube::manifest;
 use nodlet_registry::Wanted;
+use nodlet_registry::held_updates::Waits;
 use nodlet_supervisor::ExitRecord;
 use nodlet_supervisor::client::{
     self, StartedProcess, Supervisor, SupervisorError, SupervisorEvent, SupervisorState,
 };
 
 use super::cleanup::{self, names};
-use super::held_updates::Waits;
 use super::on_tmpfs::{LeftBehind, OnTmpfs, read_conditions, read_deletion, read_healths};
 use super::run::{self, Layers, Run};
 use super::sandbox::Sandbox;

@@ -197,7 +197,7 @@ impl Engine {
     /// What the node knows of the pod in whose place an object is applied.
     fn known(&self, name: &PodName) -> Known {
         let published = self.shown(&name.0, &name.1).and_then(|index| self.shell.pods.wanted(index));
-        let waiting = self.held_updates.newest(name).cloned();
+        let waiting = self.registry.held_updates.newest(name).cloned();
         let newest = waiting.as_ref().or_else(|| self.registry.desired(name));
         let index = newest.and_then(|newest| self.node.index_of(&newest.pod.uid));
         let is_over = index.and_then(|index| self.node.pod(index)).is_some_and(PodState::is_over);
@@ -210,7 +210,7 @@ impl Engine {
         let state = self.node.pod(index)?;
         let pods = self.shell.pods.borrow();
         let entry = pods.get(&index)?;
-        let waiting = self.held_updates.of(&entry.wanted.pod.uid).map(|held| held.new.clone());
+        let waiting = self.registry.held_updates.of(&entry.wanted.pod.uid).map(|held| held.new.clone());
         Some(Present {
             wanted: entry.wanted.clone(),
             object,
