@@ -38,8 +38,27 @@ pub struct Updating {
 pub struct Deletion {
     /// The pod whose file is to be removed first; none if that is gone already.
     pub desired: Option<Rc<Wanted>>,
-    /// How long its containers may take to end, if not as long as the pod says.
+    /// How the pod is stopped then.
+    pub stop: Stop,
+}
+
+/// How a pod is stopped that no source wants any more.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Stop {
+    /// How long its containers may take to end; `None` for the grace period of the pod.
     pub grace: Option<Duration>,
+    /// The pod is hidden at once: the API no longer returns it, while its processes may still end.
+    pub is_forced: bool,
+}
+
+impl Stop {
+    /// Hides the pod at once; its processes have the grace period of the pod.
+    pub const FORCED: Stop = Stop { grace: None, is_forced: true };
+
+    /// Stops a pod within `grace`. A grace period of zero is a deletion by force.
+    pub fn within(grace: Option<Duration>) -> Stop {
+        if grace == Some(Duration::ZERO) { Stop::FORCED } else { Stop { grace, is_forced: false } }
+    }
 }
 
 impl Registry {
@@ -273,7 +292,14 @@ impl Registry {
         }
         // A grace of nothing that the pod itself has is as good as one that is asked for (`BeforeDelete`).
         let own = Some(pod.spec.termination_grace_period).filter(Duration::is_zero);
-        Ok(Deletion { desired: desired.cloned(), grace: grace.map(Duration::from_secs).or(own) })
+        let stop = Stop::within(grace.map(Duration::from_secs).or(own));
+        Ok(Deletion { desired: desired.cloned(), stop })
+    }
+
+    /// Whether a finished pod may be removed when there are more than are kept: only a pod that a client applied. A
+    /// file of the user stays, and with it its pod.
+    pub fn may_collect(&self, wanted: &Wanted) -> bool {
+        self.is_applied(wanted)
     }
 
     /// Refuses to change a pod that a file defines. What is part of the device's image nobody can

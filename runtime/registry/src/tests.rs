@@ -17,6 +17,7 @@ mod definitions;
 mod difference;
 mod ephemeral;
 mod held_updates;
+mod names;
 mod pods;
 mod preconditions;
 mod published;

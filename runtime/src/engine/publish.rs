@@ -38,7 +38,7 @@ impl Engine {
     pub(super) fn publish(&mut self, pod: PodIndex) {
         let (Some(object), Some(wanted)) = (self.object(pod), self.shell.pods.wanted(pod)) else { return };
         self.leave_behind(pod, &wanted);
-        if !self.is_hidden(pod) && !self.has_predecessor(pod, &wanted) {
+        if self.shown(&wanted.pod.namespace, &wanted.pod.name) == Some(pod) {
             self.shell.publication.objects.put(key(&wanted), object);
         }
     }
@@ -79,18 +79,8 @@ impl Engine {
         self.publish_successor(&wanted);
     }
 
-    /// It was deleted by force: nobody is shown it any more.
-    pub(super) fn is_hidden(&self, pod: PodIndex) -> bool {
-        self.node.pod(pod).is_some_and(PodState::is_hidden)
-    }
-
     fn publish_successor(&mut self, gone: &Wanted) {
-        let successor = {
-            let pods = self.shell.pods.borrow();
-            let mut others = pods.iter().filter(|(index, _)| !self.is_hidden(**index));
-            others.find(|(_, other)| key(&other.wanted) == key(gone)).map(|(index, _)| *index)
-        };
-        if let Some(successor) = successor {
+        if let Some(successor) = self.shown(&gone.pod.namespace, &gone.pod.name) {
             self.publish(successor);
         }
     }
@@ -120,13 +110,6 @@ impl Engine {
         if let Err(error) = written {
             log::warn!("failed to write down the status of {}: {error}", wanted.pod.uid);
         }
-    }
-
-    /// One name shows one pod: the older, until it is gone.
-    fn has_predecessor(&self, pod: PodIndex, wanted: &Wanted) -> bool {
-        let pods = self.shell.pods.borrow();
-        let mut older = pods.range(..pod);
-        older.any(|(index, older)| key(&older.wanted) == key(wanted) && !self.is_hidden(*index))
     }
 
     /// The object of a pod; `None` if the core has dropped it.

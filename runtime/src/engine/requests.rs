@@ -2,7 +2,6 @@
 //! An applied pod is a manifest file of ours; the answer comes when it is durable.
 
 use std::rc::Rc;
-use std::time::Duration;
 
 use serde_json::Value;
 
@@ -12,8 +11,8 @@ use nodlet_core::pod::PodState;
 use nodlet_host::launch::ExecConfig;
 use nodlet_kube::kinds::Kind;
 use nodlet_registry::{
-    Decision, DefinitionName, Deletion, Identity, Known, PodName, Present, Registry, RequestOptions,
-    Updating, Write, Written,
+    Decision, DefinitionName, Deletion, Identity, Known, PodName, Present, Registry, RequestOptions, Stop,
+    Updating, Write, Written, names,
 };
 
 use super::ephemeral::Asked;
@@ -274,7 +273,7 @@ impl Engine {
         let index = self.shown(namespace, name);
         let present = index.and_then(|index| self.present(index));
         let deletion = self.registry.delete(name, preconditions, grace, present.as_ref());
-        let (index, Deletion { desired, grace }) = match (index, deletion) {
+        let (index, Deletion { desired, stop }) = match (index, deletion) {
             (Some(index), Ok(deletion)) => (index, deletion),
             (None, Ok(_)) => return,
             (_, Err(status)) => return drop(reply.try_send(Err(status))),
@@ -303,31 +302,24 @@ impl Engine {
                             // The replacement, which has not begun.
                             engine.observe(Observation::Unwanted { uid, grace: None });
                         }
-                        let _ = reply.try_send(engine.stop(index, &name, grace));
+                        let _ = reply.try_send(engine.stop(index, &name, stop));
                     });
                 });
             }
             Some(_) | None if dry_run => {
                 let _ = reply.try_send(self.object(index).ok_or_else(|| Status::not_found("pods", &name)));
             }
-            Some(_) | None => drop(reply.try_send(self.stop(index, &name, grace))),
+            Some(_) | None => drop(reply.try_send(self.stop(index, &name, stop))),
         }
     }
 
-    /// Stops a pod that no source wants any more; the pod as it is then.
-    pub(super) fn stop(
-        &mut self,
-        index: PodIndex,
-        name: &str,
-        grace: Option<Duration>,
-    ) -> Result<Value, Status> {
+    /// Stops a pod that no source wants any more. Returns the pod as it is then.
+    pub(super) fn stop(&mut self, index: PodIndex, name: &str, stop: Stop) -> Result<Value, Status> {
         let gone = || Status::not_found("pods", name);
         let uid = self.shell.pods.uid(index).ok_or_else(gone)?;
-        // By force the object goes at once, and what runs has the grace that it was promised.
-        let forced = grace == Some(Duration::ZERO);
-        self.observe(Observation::Unwanted { uid, grace: grace.filter(|_| !forced) });
+        self.observe(Observation::Unwanted { uid, grace: stop.grace });
         let object = self.object(index).ok_or_else(gone);
-        if forced {
+        if stop.is_forced {
             self.hide(index);
         }
         self.publish_changed();
@@ -337,11 +329,8 @@ impl Engine {
     /// The pod that is shown under a name.
     pub(super) fn shown(&self, namespace: &str, name: &str) -> Option<PodIndex> {
         let pods = self.shell.pods.borrow();
-        let mut indexes = pods
-            .iter()
-            .filter(|(_, pod)| *pod.wanted.pod.namespace == *namespace && *pod.wanted.pod.name == *name)
-            .filter(|(index, _)| !self.is_hidden(**index));
-        indexes.next().map(|(index, _)| *index)
+        let all = pods.iter().map(|(index, entry)| (*index, &*entry.wanted.pod));
+        names::shown((namespace, name), all, |index| self.node.pod(index).is_some_and(PodState::is_hidden))
     }
 
     /// The run of a container that executes now.

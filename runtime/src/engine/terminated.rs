@@ -2,11 +2,10 @@
 //! are too many, as the pod garbage collector of a control plane does, at the moment at which there is
 //! one too many.
 
-use std::time::Duration;
-
 use nodlet_core::facts::PodIndex;
 
 use nodlet_core::pod::PodState;
+use nodlet_registry::Stop;
 
 use super::Engine;
 use super::pods::Removal;
@@ -45,7 +44,7 @@ impl Engine {
         }
         let may_go = |pod: &PodState| {
             let pods = self.shell.pods.borrow();
-            pods.get(&pod.index()).is_some_and(|entry| self.registry.is_applied(&entry.wanted))
+            pods.get(&pod.index()).is_some_and(|entry| self.registry.may_collect(&entry.wanted))
         };
         for index in self.node.terminated_beyond(kept, may_go) {
             self.collect(index);
@@ -67,7 +66,7 @@ impl Engine {
         self.shell.tasks.then(removed, move |engine, removed| match removed {
             Ok(()) => engine.read_sources_then(move |engine| {
                 // Without a manifest it goes by itself; nothing of it runs that would need a grace.
-                let _ = engine.stop(index, &name, Some(Duration::ZERO));
+                let _ = engine.stop(index, &name, Stop::FORCED);
             }),
             Err(error) => {
                 log::error!("failed to remove {}: {error}", wanted.source.display());

@@ -276,20 +276,33 @@ fn who_may_delete_a_pod() {
 }
 
 #[test]
-fn a_pod_ends_with_the_grace_that_is_asked_for_or_with_none_if_it_has_none() {
+fn a_pod_ends_within_the_grace_that_is_asked_for_and_by_force_if_there_is_none() {
     for (own, asked, expected) in [
-        (30, None, None),
-        (30, Some(5), Some(5)),
-        (30, Some(0), Some(0)),
-        (0, None, Some(0)),
-        (0, Some(5), Some(5)),
+        (30, None, (None, false)),
+        (30, Some(5), (Some(5), false)),
+        // By force the object goes at once, and what runs has the grace of the pod.
+        (30, Some(0), (None, true)),
+        (0, None, (None, true)),
+        (0, Some(5), (Some(5), false)),
     ] {
         let mut world = World::new();
         world.apply(with("/spec/terminationGracePeriodSeconds", json!(own)), CREATE).expect("it is new");
         let present = world.present("web");
         let deletion = world.registry.delete("web", &Preconditions::default(), asked, present.as_ref());
-        let grace = deletion.expect("it may go").grace.map(|grace| grace.as_secs());
-        assert_eq!(grace, expected, "{own} {asked:?}");
+        let stop = deletion.expect("it may go").stop;
+        assert_eq!((stop.grace.map(|grace| grace.as_secs()), stop.is_forced), expected, "{own} {asked:?}");
+    }
+}
+
+#[test]
+fn of_finished_pods_only_those_that_clients_applied_are_collected() {
+    let mut world = World::new();
+    world.apply(pod("applied", "a:1"), CREATE).expect("it is new");
+    world.file("/site/site.yaml", &pod("site", "a:1").to_string());
+    // A file of the user, beside those of clients.
+    world.file("/applied/mine.yaml", &pod("mine", "a:1").to_string());
+    for (name, expected) in [("applied", true), ("site", false), ("mine", false)] {
+        assert_eq!(world.registry.may_collect(&world.pods[&pod_name(name)]), expected, "{name}");
     }
 }
 
