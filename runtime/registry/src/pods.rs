@@ -16,7 +16,7 @@ use super::{
     Wanted, Write, Written, ephemeral,
 };
 use crate::objects::Key;
-use nodlet_core::spec::Pod;
+use nodlet_core::spec::{Pod, Uid};
 use nodlet_kube::manifest::update::{self, Update};
 use nodlet_kube::manifest::{self, Manifest};
 
@@ -40,6 +40,8 @@ pub struct Deletion {
     pub desired: Option<Rc<Wanted>>,
     /// How the pod is stopped then.
     pub stop: Stop,
+    /// The pod that was to replace it, which is stopped with its own grace period.
+    pub replacement: Option<Uid>,
 }
 
 /// How a pod is stopped that no source wants any more.
@@ -293,7 +295,8 @@ impl Registry {
         // A grace of nothing that the pod itself has is as good as one that is asked for (`BeforeDelete`).
         let own = Some(pod.spec.termination_grace_period).filter(Duration::is_zero);
         let stop = Stop::within(grace.map(Duration::from_secs).or(own));
-        Ok(Deletion { desired: desired.cloned(), stop })
+        let replacement = desired.map(|desired| &desired.pod.uid).filter(|uid| **uid != pod.uid);
+        Ok(Deletion { desired: desired.cloned(), stop, replacement: replacement.cloned() })
     }
 
     /// Whether a finished pod may be removed when there are more than are kept: only a pod that a client applied. A

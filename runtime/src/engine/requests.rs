@@ -273,7 +273,7 @@ impl Engine {
         let index = self.shown(namespace, name);
         let present = index.and_then(|index| self.present(index));
         let deletion = self.registry.delete(name, preconditions, grace, present.as_ref());
-        let (index, Deletion { desired, stop }) = match (index, deletion) {
+        let (index, Deletion { desired, stop, replacement }) = match (index, deletion) {
             (Some(index), Ok(deletion)) => (index, deletion),
             (None, Ok(_)) => return,
             (_, Err(status)) => return drop(reply.try_send(Err(status))),
@@ -298,8 +298,8 @@ impl Engine {
                     }
                     engine.read_sources_then(move |engine| {
                         engine.shell.pods.set_deleted(&uid, false);
-                        if engine.shell.pods.uid(index).is_some_and(|ends| ends != uid) {
-                            // The replacement, which has not begun.
+                        if let Some(uid) = replacement {
+                            // Also if the pod that it replaces has ended meanwhile.
                             engine.observe(Observation::Unwanted { uid, grace: None });
                         }
                         let _ = reply.try_send(engine.stop(index, &name, stop));

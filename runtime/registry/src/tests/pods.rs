@@ -289,7 +289,8 @@ fn a_pod_ends_within_the_grace_that_is_asked_for_and_by_force_if_there_is_none()
         world.apply(with("/spec/terminationGracePeriodSeconds", json!(own)), CREATE).expect("it is new");
         let present = world.present("web");
         let deletion = world.registry.delete("web", &Preconditions::default(), asked, present.as_ref());
-        let stop = deletion.expect("it may go").stop;
+        let Deletion { stop, replacement, .. } = deletion.expect("it may go");
+        assert_eq!(replacement, None);
         assert_eq!((stop.grace.map(|grace| grace.as_secs()), stop.is_forced), expected, "{own} {asked:?}");
     }
 }
@@ -319,8 +320,9 @@ fn a_replacement_is_deleted_with_the_pod_that_it_waits_for_unless_that_alone_is_
     for (uid, expected) in [(None, Some(new)), (Some(old.pod.uid.0.to_string()), None)] {
         let preconditions = Preconditions { uid, resource_version: None };
         let deletion = world.registry.delete("web", &preconditions, None, present.as_ref());
-        let desired = deletion.expect("it may go").desired.map(|desired| desired.pod.uid.clone());
-        assert_eq!(desired, expected, "{preconditions:?}");
+        let Deletion { desired, replacement, .. } = deletion.expect("it may go");
+        let desired = desired.map(|desired| desired.pod.uid.clone());
+        assert_eq!((&desired, &replacement), (&expected, &expected), "{preconditions:?}");
     }
 }
 
