@@ -5,6 +5,7 @@ use std::rc::Rc;
 
 use super::admission::{Admitted, Base, Problem, admit};
 use super::{PodName, Refusal, Registry, Wanted, WantedByName};
+use nodlet_core::facts::{Record, StatusHandover};
 use nodlet_core::spec::Uid;
 
 /// What came of the admission of pods.
@@ -110,6 +111,20 @@ impl Registry {
         difference.wanted = wanted.into_iter().filter(is_news).collect();
         difference
     }
+}
+
+/// Sorts pods that the core is to be told: those that the node has admitted before come first, so that no new pod is
+/// admitted to their room. `known` returns what is known of a pod from before: its record on flash, and the status
+/// that the previous agent left behind. The order is otherwise unchanged.
+pub fn sort_admitted_first<T>(
+    pods: &mut [T],
+    known: impl for<'a> Fn(&'a T) -> (Option<&'a Record>, Option<&'a StatusHandover>),
+) {
+    pods.sort_by_key(|pod| {
+        let (record, status) = known(pod);
+        let was_admitted = status.is_some_and(StatusHandover::was_admitted);
+        !was_admitted && record.is_none_or(|record| !record.is_admission_decided())
+    });
 }
 
 /// The words for a pod that is refused for its priority.

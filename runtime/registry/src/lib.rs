@@ -51,7 +51,7 @@ use nodlet_kube::kinds::Kind;
 pub use admission::{Admitted, Base, Policy, Problem, admit};
 pub use change::{Accepted, Applied, Change, FieldValidation, Part, Preconditions};
 pub use definitions::DefinitionName;
-pub use difference::{Admissions, Difference};
+pub use difference::{Admissions, Difference, sort_admitted_first};
 pub use ephemeral::{list_of as ephemeral_of, with_list as with_ephemeral, without as without_ephemeral};
 pub use patch::PatchKind;
 pub use pods::{Deletion, Stop, Updating};

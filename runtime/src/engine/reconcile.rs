@@ -49,10 +49,8 @@ impl Engine {
                 }
             }
         }
-        // Nobody new takes the room of one that the node has taken before.
-        news.sort_by_key(|(_, record, left)| {
-            let was_admitted = left.as_ref().is_some_and(|left| left.status.was_admitted());
-            !was_admitted && record.as_ref().is_none_or(|record| !record.is_admission_decided())
+        registry::sort_admitted_first(&mut news, |(_, record, left)| {
+            (record.as_deref(), left.as_ref().map(|left| &left.status))
         });
         for (new, record, left) in news {
             self.want(&new, record, left);

@@ -1,4 +1,6 @@
 use super::*;
+use nodlet_core::facts::{PodPhase, Record, StatusHandover};
+use nodlet_core::time::{Instant, Moment};
 
 fn text(name: &str, image: &str) -> String {
     pod(name, image).to_string()
@@ -104,4 +106,38 @@ fn a_pod_that_a_client_deletes_is_stopped_by_whoever_removes_its_file() {
         difference.unwanted.len()
     };
     assert_eq!((unwanted(&[]), unwanted(std::slice::from_ref(&uid))), (1, 0));
+}
+
+#[test]
+fn pods_that_the_node_has_admitted_come_before_new_ones() {
+    let record = |phase, start_time| Record { phase, start_time, ..Record::default() };
+    let started = Some(Moment::ThisBoot(Instant(1)));
+    let status = |is_admitted, is_gated| {
+        let state = json!({
+            "phase": "Pending", "start_time": {"ThisBoot": 1}, "active_since": 1, "containers": [],
+            "has_place": is_admitted, "is_gated": is_gated,
+        });
+        let status = json!({"conditions": [], "state": state});
+        serde_json::from_value::<StatusHandover>(status).expect("it is a status")
+    };
+    let mut pods = [
+        ("a new one", None, None),
+        ("one that has started", Some(record(PodPhase::Running, started)), None),
+        ("one that was not admitted", Some(record(PodPhase::Pending, None)), Some(status(false, false))),
+        ("one that has finished", Some(record(PodPhase::Failed, None)), None),
+        ("one that waits for scheduling gates", None, Some(status(true, true))),
+        ("one that an earlier agent admitted", None, Some(status(true, false))),
+    ];
+    sort_admitted_first(&mut pods, |(_, record, status)| (record.as_ref(), status.as_ref()));
+    assert_eq!(
+        pods.map(|(name, ..)| name),
+        [
+            "one that has started",
+            "one that has finished",
+            "one that an earlier agent admitted",
+            "a new one",
+            "one that was not admitted",
+            "one that waits for scheduling gates",
+        ]
+    );
 }
