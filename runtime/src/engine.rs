@@ -19,6 +19,7 @@ mod ephemeral;
 mod error;
 mod events;
 mod exec;
+mod handles;
 mod held_updates;
 mod hook;
 mod host_paths;

@@ -8,43 +8,22 @@ use std::rc::Rc;
 
 use serde_json::Value;
 
-use crate::api::{Accepted, Applied, Change, FieldValidation, Reply, Status};
-use nodlet_core::facts::{Observation, PodIndex, StartFailure, StartFailureReason};
+use crate::api::{Accepted, Applied, Change, Status};
+use nodlet_core::facts::{Observation, PodIndex};
 use nodlet_core::pod::PodState;
-use nodlet_host::paths::Paths;
 use nodlet_registry::{
     self, Admitted, Base, Problem, Wanted, ephemeral_of, with_ephemeral, without_ephemeral,
 };
 
-use super::run::{self, failure};
-use super::sandbox::Sandbox;
-use super::{Engine, cleanup, on_tmpfs};
+use super::pods::EphemeralRequest;
+use super::{Engine, on_tmpfs};
 
 /// Requests for one pod that may wait for the one before.
 const WAITING: usize = 64;
 
-/// The writes of a pod's ephemeral containers, one at a time.
-#[derive(Default)]
-pub(super) struct Writes {
-    /// A write is under way.
-    writing: bool,
-    /// Requests that wait for it.
-    waiting: Vec<Asked>,
-}
-
-/// A request for them.
-pub(super) struct Asked {
-    pub(super) namespace: String,
-    pub(super) name: String,
-    pub(super) change: Change,
-    pub(super) validation: FieldValidation,
-    pub(super) dry_run: bool,
-    pub(super) reply: Reply<Accepted>,
-}
-
 impl Engine {
     /// Changes the ephemeral containers of a pod; answered when that is durable.
-    pub(super) fn change_ephemeral(&mut self, mut asked: Asked) {
+    pub(super) fn change_ephemeral(&mut self, mut asked: EphemeralRequest) {
         let Some(index) = self.shown(&asked.namespace, &asked.name) else {
             return drop(asked.reply.try_send(Err(Status::not_found("pods", &asked.name))));
         };
@@ -83,7 +62,7 @@ impl Engine {
     }
 
     /// Writes them down, and tells the core.
-    fn keep_ephemeral(&mut self, index: PodIndex, wanted: Rc<Wanted>, asked: Asked) {
+    fn keep_ephemeral(&mut self, index: PodIndex, wanted: Rc<Wanted>, asked: EphemeralRequest) {
         let uid = wanted.pod.uid.0.clone();
         let path = self.shell.stores.records.ephemeral_path_of(&uid);
         let bytes = ephemeral_of(&wanted).to_string().into_bytes();
@@ -179,39 +158,6 @@ impl Engine {
                 log::warn!("{}/{}: {why}", plain.pod.namespace, plain.pod.name);
                 plain.clone()
             }
-        }
-    }
-}
-
-/// Whether the container in whose processes another one is to look is there.
-pub(super) fn check_target(
-    paths: &Paths,
-    wanted: &Wanted,
-    sandbox: &Sandbox,
-    target: &str,
-) -> Result<(), StartFailure> {
-    let runs = sandbox.runs.borrow();
-    if runs.iter().any(|((name, _), run)| name == target && run.started.is_some()) {
-        return Ok(());
-    }
-    drop(runs);
-    let facts = paths.run_pod(&wanted.pod.uid.0).join(run::FACTS);
-    let number = |file: &String| -> Option<u32> {
-        file.strip_suffix(".json")?.strip_prefix(target)?.strip_prefix('_')?.parse().ok()
-    };
-    match cleanup::names(&facts).iter().filter_map(number).max() {
-        None => Err(failure(
-            StartFailureReason::CreateContainerConfigError,
-            format!("unable to find target container {target}"),
-        )),
-        Some(number) => {
-            let id = run::read_facts(paths, wanted, target, number).container_id;
-            Err(failure(
-                StartFailureReason::CreateContainerError,
-                format!(
-                    "invalid target container: container \"{id}\" is not running - in state CONTAINER_EXITED"
-                ),
-            ))
         }
     }
 }

@@ -5,14 +5,13 @@ use std::cell::{Ref, RefCell, RefMut};
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
+use crate::api::{Accepted, Change, FieldValidation, Reply};
 use nodlet_core::facts::PodIndex;
 use nodlet_core::spec::Uid;
 use nodlet_core::time::Moment;
 use nodlet_registry::Wanted;
 
-use super::ephemeral;
-use super::publish::Published;
-use super::sandbox::Sandbox;
+use super::handles::Sandbox;
 
 /// All pods, by their index in the core.
 #[derive(Default)]
@@ -24,10 +23,43 @@ pub(super) struct PodShell {
     pub(super) wanted: Rc<Wanted>,
     pub(super) sandbox: Option<Rc<Sandbox>>,
     pub(super) published: Published,
-    pub(super) ephemeral: ephemeral::Writes,
+    pub(super) ephemeral: EphemeralWrites,
     pub(super) manifest: ManifestWork,
     /// The pod has finished, and its volumes were removed or are being removed.
     pub(super) volumes_removed: bool,
+}
+
+/// The engine's data of the publication of a pod.
+pub(super) struct Published {
+    /// `metadata.creationTimestamp` of a pod from a file.
+    pub(super) created: Moment,
+    /// A hash of the status that was last written for a later agent.
+    pub(super) digest: u64,
+}
+
+impl Published {
+    fn new(created: Moment) -> Published {
+        Published { created, digest: 0 }
+    }
+}
+
+/// The writes of a pod's ephemeral containers, one at a time.
+#[derive(Default)]
+pub(super) struct EphemeralWrites {
+    /// A write is under way.
+    pub(super) writing: bool,
+    /// Requests that wait for that write.
+    pub(super) waiting: Vec<EphemeralRequest>,
+}
+
+/// A request to change the ephemeral containers of a pod.
+pub(super) struct EphemeralRequest {
+    pub(super) namespace: String,
+    pub(super) name: String,
+    pub(super) change: Change,
+    pub(super) validation: FieldValidation,
+    pub(super) dry_run: bool,
+    pub(super) reply: Reply<Accepted>,
 }
 
 /// The work under way on the manifest of a pod that came through the API.
@@ -55,7 +87,7 @@ impl PodShell {
             wanted,
             sandbox: None,
             published: Published::new(created),
-            ephemeral: ephemeral::Writes::default(),
+            ephemeral: EphemeralWrites::default(),
             manifest: ManifestWork::default(),
             volumes_removed: false,
         }

@@ -19,20 +19,6 @@ use super::Engine;
 use super::on_tmpfs::{self, LeftBehind};
 use super::pods::PodShell;
 
-/// What the engine published of a pod besides its status.
-pub(super) struct Published {
-    /// `metadata.creationTimestamp` of a pod from a file.
-    created: Moment,
-    /// A hash of the status that was last written for a later agent.
-    digest: u64,
-}
-
-impl Published {
-    pub(super) fn new(created: Moment) -> Published {
-        Published { created, digest: 0 }
-    }
-}
-
 impl Engine {
     /// Shows a pod as it is now.
     pub(super) fn publish(&mut self, pod: PodIndex) {

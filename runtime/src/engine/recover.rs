@@ -25,9 +25,9 @@ use nodlet_supervisor::client::{
 };
 
 use super::cleanup::{self, names};
+use super::handles::{Run, Sandbox};
 use super::on_tmpfs::{LeftBehind, OnTmpfs, read_conditions, read_deletion, read_healths};
-use super::run::{self, Layers, Run};
-use super::sandbox::Sandbox;
+use super::run::{self, Layers};
 use super::{EngineError, Shell};
 
 /// A pod that was found, for core and shell.

@@ -15,8 +15,8 @@ use nodlet_registry::{
     Updating, Write, Written, names,
 };
 
-use super::ephemeral::Asked;
 use super::exec::{Exec, ExecNews};
+use super::pods::EphemeralRequest;
 use super::{Engine, Shell, netns};
 
 impl Engine {
@@ -52,7 +52,14 @@ impl Engine {
                 }
             }
             Request::Ephemeral { namespace, name, change, validation, dry_run, reply } => {
-                self.change_ephemeral(Asked { namespace, name, change, validation, dry_run, reply });
+                self.change_ephemeral(EphemeralRequest {
+                    namespace,
+                    name,
+                    change,
+                    validation,
+                    dry_run,
+                    reply,
+                });
             }
             Request::Exec { namespace, pod, container, command, tty, size, stdio, reply } => {
                 let shell = self.shell.clone();

@@ -24,34 +24,10 @@ use nodlet_registry::Wanted;
 use nodlet_supervisor::ExitRecord;
 use nodlet_supervisor::client::{StartFailedAt, StartedProcess, SupervisorEvent};
 
+use super::handles::{ImageFacts, Run, Sandbox};
 use super::pods::Pods;
-use super::sandbox::Sandbox;
 use super::stores::{self, Stores};
-use super::{Shell, cleanup, ephemeral, log_name};
-
-/// What the shell holds of a run.
-pub(super) struct Run {
-    pub(super) leaf: Leaf,
-    /// Known once its process has been executed.
-    pub(super) process: Option<OwnedFd>,
-    pub(super) started: Option<StartedContainer>,
-    /// What is known of it before that.
-    pub(super) image: ImageFacts,
-    /// Keeps the layers below its root file system mounted, to be shared.
-    pub(super) _layers: Vec<Rc<OwnedFd>>,
-}
-
-/// What a status says of the image of a run.
-#[derive(Clone, Debug, Default, serde::Serialize, serde::Deserialize)]
-pub(super) struct ImageFacts {
-    pub(super) container_id: String,
-    pub(super) image: String,
-    pub(super) image_id: String,
-    /// `image` of the spec: what a later one is compared with.
-    #[serde(default)]
-    pub(super) spec_image: String,
-    pub(super) stop_signal: i32,
-}
+use super::{Shell, cleanup, log_name};
 
 /// Mounted layers: one mount a layer on the whole board, so that its pages are
 /// cached once, for as long as a run needs it.
@@ -125,7 +101,7 @@ pub(super) async fn start(
     };
     let layers = mount_layers(&shell.stores, &shell.layers, &image).await?;
     if let Some(target) = &container.target {
-        ephemeral::check_target(&shell.paths, &wanted, &sandbox, target)?;
+        check_target(&shell.paths, &wanted, &sandbox, target)?;
     }
 
     let host_name = pod_files::host_name().map_err(|error| create(&error))?;
@@ -199,6 +175,37 @@ pub(super) async fn start(
     let run = Run { leaf, process: None, started: None, image: image_facts, _layers: layers };
     sandbox.runs.borrow_mut().insert(key, run);
     Ok(())
+}
+
+/// Checks that the container whose PID namespace an ephemeral container shares (`targetContainerName`) runs.
+///
+/// # Errors
+/// It does not run, or never did.
+fn check_target(paths: &Paths, wanted: &Wanted, sandbox: &Sandbox, target: &str) -> Result<(), StartFailure> {
+    let runs = sandbox.runs.borrow();
+    if runs.iter().any(|((name, _), run)| name == target && run.started.is_some()) {
+        return Ok(());
+    }
+    drop(runs);
+    let facts = paths.run_pod(&wanted.pod.uid.0).join(FACTS);
+    let number = |file: &String| -> Option<u32> {
+        file.strip_suffix(".json")?.strip_prefix(target)?.strip_prefix('_')?.parse().ok()
+    };
+    match cleanup::names(&facts).iter().filter_map(number).max() {
+        None => Err(failure(
+            StartFailureReason::CreateContainerConfigError,
+            format!("unable to find target container {target}"),
+        )),
+        Some(number) => {
+            let id = read_facts(paths, wanted, target, number).container_id;
+            Err(failure(
+                StartFailureReason::CreateContainerError,
+                format!(
+                    "invalid target container: container \"{id}\" is not running - in state CONTAINER_EXITED"
+                ),
+            ))
+        }
+    }
 }
 
 /// The image of this name for a container, if it is on this node.

@@ -1,10 +1,7 @@
 //! What the pod's containers share: volumes, cgroup, network, supervisor. Made
 //! by [`create`], taken down by [`remove`]; what outlives a sandbox goes with [`forget`].
 
-use std::cell::RefCell;
-use std::collections::BTreeMap;
 use std::net::Ipv4Addr;
-use std::os::fd::OwnedFd;
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -12,53 +9,15 @@ use crate::container_config;
 use crate::pod_files::{self, NodeFiles};
 use nodlet_core::facts::{Event, PodIndex, PodObservation, SandboxFailure};
 use nodlet_core::time::Instant;
-use nodlet_host::cgroup::PodCgroup;
 use nodlet_host::volume;
 use nodlet_registry::Wanted;
 use nodlet_supervisor::END_REASON_FILE;
 use nodlet_supervisor::client::{self, Supervisor, SupervisorError, SupervisorEvent, SupervisorState};
 
 use super::exec::Execs;
+use super::handles::Sandbox;
 use super::machine::Machine;
-use super::run::{self, Run};
-use super::{SUPERVISOR_END, Shell, cleanup, on_tmpfs};
-
-/// A living sandbox, as the shell holds it.
-pub(super) struct Sandbox {
-    pub(super) supervisor: Supervisor,
-    pub(super) cgroup: PodCgroup,
-    pub(super) ip: Option<Ipv4Addr>,
-    /// Mounts that a container may ask for, by volume name.
-    pub(super) volumes: volume::Volumes,
-    /// By container name and number: what the supervisor calls a run.
-    pub(super) runs: RefCell<BTreeMap<(String, u32), Run>>,
-    /// Layers that its runs were found on, so that later runs share them.
-    pub(super) layers: Vec<Rc<OwnedFd>>,
-    /// The supervisor was told to end, so its silence is no loss.
-    pub(super) ending: std::cell::Cell<bool>,
-    /// Woken when the supervisor has hung up.
-    pub(super) gone: (async_channel::Sender<()>, async_channel::Receiver<()>),
-}
-
-impl Sandbox {
-    pub(super) fn new(
-        supervisor: Supervisor,
-        cgroup: PodCgroup,
-        ip: Option<Ipv4Addr>,
-        volumes: volume::Volumes,
-    ) -> Sandbox {
-        Sandbox {
-            supervisor,
-            cgroup,
-            ip,
-            volumes,
-            runs: RefCell::default(),
-            layers: Vec::new(),
-            ending: std::cell::Cell::new(false),
-            gone: async_channel::bounded(1),
-        }
-    }
-}
+use super::{SUPERVISOR_END, Shell, cleanup, on_tmpfs, run};
 
 /// How long supervisor and namespaces may take: no flash is written for them. What hangs
 /// must not hold up the pod's deletion for ever.

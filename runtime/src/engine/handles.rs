@@ -1,0 +1,74 @@
+//! The engine's handles of sandboxes and of the runs in them: sockets, cgroups and process descriptors, with the facts
+//! that the core is told of a run. `sandbox.rs` and `run.rs` make and use them.
+
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
+use std::net::Ipv4Addr;
+use std::os::fd::OwnedFd;
+use std::rc::Rc;
+
+use nodlet_core::facts::StartedContainer;
+use nodlet_host::cgroup::{Leaf, PodCgroup};
+use nodlet_host::volume;
+use nodlet_supervisor::client::Supervisor;
+
+/// A sandbox that exists.
+pub(super) struct Sandbox {
+    pub(super) supervisor: Supervisor,
+    pub(super) cgroup: PodCgroup,
+    pub(super) ip: Option<Ipv4Addr>,
+    /// Mounts that a container may ask for, by volume name.
+    pub(super) volumes: volume::Volumes,
+    /// By container name and number, which identify a run to the supervisor.
+    pub(super) runs: RefCell<BTreeMap<(String, u32), Run>>,
+    /// Mounts of the layers of runs that an earlier agent started, so that later runs share them.
+    pub(super) layers: Vec<Rc<OwnedFd>>,
+    /// The supervisor was asked to end: that it hangs up is no loss of the sandbox.
+    pub(super) ending: Cell<bool>,
+    /// Woken when the supervisor has hung up.
+    pub(super) gone: (async_channel::Sender<()>, async_channel::Receiver<()>),
+}
+
+impl Sandbox {
+    pub(super) fn new(
+        supervisor: Supervisor,
+        cgroup: PodCgroup,
+        ip: Option<Ipv4Addr>,
+        volumes: volume::Volumes,
+    ) -> Sandbox {
+        Sandbox {
+            supervisor,
+            cgroup,
+            ip,
+            volumes,
+            runs: RefCell::default(),
+            layers: Vec::new(),
+            ending: Cell::new(false),
+            gone: async_channel::bounded(1),
+        }
+    }
+}
+
+/// A run of a container that was started.
+pub(super) struct Run {
+    pub(super) leaf: Leaf,
+    /// Set once its process has been executed.
+    pub(super) process: Option<OwnedFd>,
+    pub(super) started: Option<StartedContainer>,
+    /// Known before that.
+    pub(super) image: ImageFacts,
+    /// Keeps the layers below its root file system mounted, to be shared.
+    pub(super) _layers: Vec<Rc<OwnedFd>>,
+}
+
+/// The image of a run, as its status has it, and what else is known of a run when it is started.
+#[derive(Clone, Debug, Default, serde::Serialize, serde::Deserialize)]
+pub(super) struct ImageFacts {
+    pub(super) container_id: String,
+    pub(super) image: String,
+    pub(super) image_id: String,
+    /// `image` of the spec, to compare a later spec with.
+    #[serde(default)]
+    pub(super) spec_image: String,
+    pub(super) stop_signal: i32,
+}
