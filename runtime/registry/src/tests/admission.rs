@@ -202,6 +202,10 @@ fn an_object_in_the_place_of_another_has_its_identity_if_it_may_be_the_same_pod(
                 let again =
                     manifest::admit(updated.object.clone(), Validation::Ignore, NODE).expect("it is right");
                 assert_eq!((&again.pod, &again.object), (&updated.pod, &updated.object));
+                // The core judges likewise whether a pod with the identity of the old one is the same.
+                let is_same =
+                    Pod { uid: old.pod.uid.clone(), ..(*updated.pod).clone() }.is_update_of(&old.pod);
+                assert!(!is_applied || is_same == (updated.pod.uid == old.pod.uid), "{object}");
                 format!("{} {}", updated.pod.uid.0, updated.pod.generation)
             }
             Err(status) => format!("{} {}", status.code, status.message),
