@@ -1,17 +1,16 @@
 //! The one loop: wait, observe, plan, perform.
 //!
-//! The core decides about pods, and the registry about what is wanted. The engine
-//! carries that out, mostly in small tasks on the same thread, and reports to the
-//! core what came of it. Nothing here waits for flash (that is `storage`) or for the
-//! network: a card that takes seconds for a read delays what needs it, and no probe.
-//! Starting up is not special: `recover` looks at what exists, and then the loop begins.
+//! The core decides about pods, and the registry about the desired state. The engine carries out their decisions,
+//! mostly in small tasks on the same thread, and reports the results to the core. Nothing here waits for flash
+//! (`storage` does) or for the network: a card that takes seconds for a read delays what needs the read, and no
+//! probe. Starting up is not special: `recover` finds what exists, and then the loop starts.
 //!
 //! The loop and its tasks share a `Shell`, which only joins its parts: `engine/tasks.rs`, `engine/stores.rs` (flash),
 //! `engine/machine.rs`, `engine/publication.rs`, `engine/pods.rs` and a few smaller ones. Each part owns its state
 //! and has its methods; functions elsewhere take the parts that they need.
 //!
-//! Read next: `engine/sandbox.rs` and `engine/run.rs` for what the actions do,
-//! `engine/publish.rs` for what people see of it.
+//! Read next: `engine/sandbox.rs` and `engine/run.rs`, which perform actions; `engine/publish.rs`, which publishes
+//! the pods.
 
 mod cleanup;
 mod descriptors;
@@ -97,10 +96,10 @@ use tasks::{NEWS, News, Tasks};
 /// Requests of the API that may wait for the loop.
 const REQUESTS: usize = 64;
 
-/// What an agent is told when it starts.
+/// The configuration of an agent.
 #[derive(Clone, Debug)]
 pub struct Config {
-    /// All that the agent uses lies below.
+    /// The directory that contains all files of the agent.
     pub root: PathBuf,
     /// Name of the node, as `spec.nodeName` and in uids.
     pub node_name: String,
@@ -108,7 +107,7 @@ pub struct Config {
     pub pod_cidr: Option<String>,
     /// Processes that each pod may have.
     pub pod_pids_limit: PodPidsLimit,
-    /// Applied pods that are over and are kept; all of them if there is none. The control plane's
+    /// The number of finished applied pods that are kept; `None` to keep all. The control plane's
     /// `--terminated-pod-gc-threshold`.
     pub terminated_pod_gc_threshold: Option<usize>,
     /// Pods at a time, at most [`nodlet_core::facts::MAX_PODS`]. The kubelet's `--max-pods`.
@@ -117,23 +116,23 @@ pub struct Config {
     pub max_events: usize,
     /// Clients of the API at a time.
     pub max_connections: usize,
-    /// When images go that nobody uses; never if there is none.
+    /// The thresholds at which unused images are removed; `None` to remove none.
     pub image_collection: Option<ImageCollection>,
     /// Labels of the node besides its own. The kubelet's `--node-labels`.
     pub node_labels: BTreeMap<String, String>,
-    /// Its taints. The kubelet's `--register-with-taints`.
+    /// Taints of the node. The kubelet's `--register-with-taints`.
     pub taints: Vec<Taint>,
     /// How much of each container's log is kept.
     pub logs: LogLimits,
-    /// What is not for pods: the kubelet's `--kube-reserved` and `--system-reserved` together.
+    /// Resources that are reserved from pods: the kubelet's `--kube-reserved` and `--system-reserved` together.
     pub reserved: Amounts,
     /// For tests: die, as by SIGKILL, when this many actions have been begun.
     pub stop_after: Option<u64>,
     /// Stop every pod, remove what is left of them, and end (`nodlet down`).
     pub down: bool,
-    /// How pods end when all of them do, and the machine with them; none for what they take.
+    /// The groups of pods, by priority, in which pods end when the machine shuts down; empty to delay no shutdown.
     pub shutdown_groups: Vec<ShutdownGroup>,
-    /// Reason and message of a `Warning` event of the node: what its owner should know of the machine.
+    /// Reason and message of a `Warning` event of the node about the machine, to publish at the start.
     pub warning: Option<(String, String)>,
 }
 
@@ -159,12 +158,12 @@ pub struct Engine {
     shell: Rc<Shell>,
     inbox: Receiver<News>,
     requests: Receiver<Request>,
-    /// The API and its socket, until it is served from. Whoever comes before that waits.
+    /// The API and its socket, until it is served. Clients that connect earlier wait.
     door: Option<(api::Api, Async<UnixListener>)>,
     registry: Registry,
     looks: manifests::Looks,
     image_use: image_collection::ImageUse,
-    /// What earlier boots left is removed.
+    /// The files of earlier boots were removed.
     swept: bool,
     /// Actions begun, for `Config::stop_after`.
     begun: u64,
@@ -172,10 +171,10 @@ pub struct Engine {
 }
 
 impl Engine {
-    /// Takes the root, looks at what exists below it and opens the API.
+    /// Locks the root, reads what exists below it, and opens the API.
     ///
     /// # Errors
-    /// Another agent has the root, or the machine lacks what pods need.
+    /// Another agent uses the root, or the machine lacks something that pods need.
     pub fn start(config: Config) -> Result<Engine, EngineError> {
         let paths = Paths::new(&config.root);
         kernel_news::block_ends()?;
@@ -271,14 +270,14 @@ impl Engine {
     /// Runs until SIGTERM, which leaves the pods as they are; with `down`, until no pod is left.
     ///
     /// # Errors
-    /// If the kernel takes away what the loop waits with.
+    /// The kernel provides a facility no more that the loop needs.
     pub fn run(mut self) -> Result<(), EngineError> {
         let shell = self.shell.clone();
         // Boxed, so that the loop is no part of this function: its stack would stay in memory below that of
         // `start`.
         let run: Pin<Box<dyn Future<Output = Result<(), EngineError>>>> = Box::pin(async move {
             kernel_news::watch(&self.shell)?;
-            self.show_node();
+            self.publish_node();
             self.observe(Observation::Node(Box::new(this_node::info(
                 &self.shell.config,
                 &self.shell.machine,
@@ -320,8 +319,8 @@ impl Engine {
         smol::block_on(shell.tasks.executor.run(run))
     }
 
-    /// Serves the API from now on. Not before all pods are in it: that there are none,
-    /// or that one is gone, is believed by whoever reads it.
+    /// Starts to serve the API. Called when all pods are published: clients would take a missing pod for one that is
+    /// gone.
     fn open_api(&mut self) {
         let Some((api, listener)) = self.door.take() else { return };
         let config = &self.shell.config;
@@ -339,7 +338,7 @@ impl Engine {
         });
     }
 
-    /// Tells the service manager that the API answers, and from now on that the loop turns.
+    /// Reports to the service manager that the API answers, and from then on that the loop runs.
     fn report_to_service(&self) -> Option<Rc<Service>> {
         let service = Rc::new(Service::of_this_process().filter(|_| !self.shell.config.down)?);
         service.is_ready();
@@ -360,7 +359,7 @@ impl Engine {
         Some(service)
     }
 
-    /// Shows process 1 of a board, if that started this agent, that the loop turns.
+    /// Reports to process 1 of a board that the loop runs, if that process started this agent.
     fn report_progress(&self) {
         let progress = match Progress::of_this_process() {
             Ok(Some(progress)) if !self.shell.config.down => progress,
@@ -394,7 +393,7 @@ impl Engine {
         }
     }
 
-    /// Plans until there is nothing more to do now; says when there will be.
+    /// Plans and performs until there is nothing more to do now. Returns when there will be.
     fn plan_and_perform(&mut self) -> Option<Instant> {
         loop {
             let now = nodlet_host::clock::instant();
@@ -404,14 +403,14 @@ impl Engine {
                 self.perform(pod, action);
             }
             self.publish_changed();
-            self.let_machine_go();
+            self.release_shutdown();
             if !plan.more {
                 return plan.wake_at;
             }
         }
     }
 
-    /// Waits for something to observe; `false` when it is time to end.
+    /// Waits for something to observe. Returns `false` if the agent is to end.
     async fn wait(&mut self, wake_at: Option<Instant>) -> bool {
         enum Woken {
             News(News),
@@ -468,7 +467,7 @@ impl Engine {
         self.observe_with(seen, None);
     }
 
-    /// With what a pod that is told whole was admitted from.
+    /// Reports an observation to the core; `wanted` is the admitted pod of one that contains a whole pod.
     fn observe_with(&mut self, seen: Observation, wanted: Option<&Wanted>) {
         let now = nodlet_host::clock::instant();
         self.ring.observed(now, &self.node, &seen, wanted.map(|wanted| &wanted.object));
@@ -478,7 +477,7 @@ impl Engine {
         self.node.observe(now, seen);
     }
 
-    /// Carries out an action. What it came to is its type, and becomes an observation here and nowhere else.
+    /// Carries out an action. Its result has a type of its own, and is converted to an observation only here.
     fn perform(&mut self, pod: PodIndex, action: Action) {
         use PodObservation as Seen;
         self.count();
@@ -549,7 +548,7 @@ impl Engine {
         }
     }
 
-    /// The hook of the tests that kill the agent at every step.
+    /// Counts an action, and kills the agent after `Config::stop_after` actions.
     fn count(&mut self) {
         self.begun += 1;
         if self.shell.config.stop_after == Some(self.begun) {
@@ -579,14 +578,14 @@ impl Engine {
     }
 
     /// Publishes the Node object.
-    fn show_node(&self) {
+    fn publish_node(&self) {
         let shell = &self.shell;
-        this_node::show(&shell.config, &shell.machine, &shell.publication.objects);
+        this_node::publish(&shell.config, &shell.machine, &shell.publication.objects);
     }
 
     fn clock_was_set(&mut self) {
         self.shell.machine.clock_was_set();
-        self.show_node();
+        self.publish_node();
         self.shell.publication.clock_was_set();
         let pods: Vec<PodIndex> = self.shell.pods.borrow().keys().copied().collect();
         for pod in pods {
@@ -598,7 +597,7 @@ impl Engine {
 /// How long a stopped supervisor may take to end before it is killed.
 const SUPERVISOR_END: Duration = Duration::from_secs(10);
 
-/// Text for a log line about one run: `default/web/app#2`.
+/// The name of a run for the log, such as `default/web/app#2`.
 fn log_name(wanted: &Wanted, attempt: Attempt) -> String {
     let container = wanted.pod.spec.container(attempt.container);
     format!("{}/{}/{}#{}", wanted.pod.namespace, wanted.pod.name, container.name, attempt.number)

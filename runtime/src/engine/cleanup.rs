@@ -16,7 +16,7 @@ use nodlet_registry::Wanted;
 
 use super::{EngineError, Shell};
 
-/// Removes what pods of earlier boots left on disk that no source wants any more.
+/// Removes the files of pods of earlier boots that no source wants any more.
 pub(super) fn sweep(shell: &Rc<Shell>, wanted: &BTreeSet<String>) {
     let (paths, fault, images) =
         (shell.paths.clone(), shell.stores.fault.clone(), shell.stores.images.clone());
@@ -74,11 +74,11 @@ pub(super) fn sweep(shell: &Rc<Shell>, wanted: &BTreeSet<String>) {
     });
 }
 
-/// Begins the names of directories of pods that are gone, beside those of pods. Their removal takes
-/// as long as their containers decided; a pod with the same uid can begin meanwhile.
+/// Prefix of the names of directories of removed pods, which lie beside those of pods. Their removal may take long,
+/// since containers decide how much they hold; a pod with the same UID can start meanwhile.
 const DOOMED: &str = ".doomed-";
 
-/// Gives the directory of a pod a name by which no pod finds it.
+/// Renames the directory of a pod so that no pod finds it.
 fn set_aside(paths: &Paths, uid: &str) -> io::Result<()> {
     let directory = paths.pod(uid);
     let aside = |number: u32| paths.pods().join(format!("{DOOMED}{uid}-{number}"));
@@ -108,17 +108,16 @@ fn remove_logs(paths: &Paths, keep: impl Fn(&str) -> bool) {
     }
 }
 
-/// What lies in a directory; nothing if it cannot be read.
+/// The names of the entries of a directory; empty if the directory cannot be read.
 pub(super) fn names(directory: &Path) -> Vec<String> {
     let entries = fs::read_dir(directory).into_iter().flatten().flatten();
     entries.filter_map(|entry| entry.file_name().into_string().ok()).collect()
 }
 
-/// How long killed processes may take to be gone before they are killed again.
+/// Time within which killed processes must be gone; after it they are killed again.
 const KILLED_WITHIN: Duration = Duration::from_secs(10);
 
-/// Kills every process of the pod, again and again until the last is gone: for what a failure would
-/// leave to nobody.
+/// Kills every process of the pod, repeatedly until the last is gone, where nothing would follow a failure.
 pub(super) async fn kill_all(cgroup: &PodCgroup) {
     while let Err(why) = kill(cgroup).await {
         log::error!("{why}; killing them again");
@@ -145,10 +144,10 @@ async fn kill(cgroup: &PodCgroup) -> Result<(), String> {
     }
 }
 
-/// Ends what a pod has left, its supervisor too, and removes its cgroups.
+/// Kills the remaining processes of a pod, including its supervisor, and removes its cgroups.
 ///
 /// # Errors
-/// What is still there.
+/// Processes or cgroups are still there.
 pub(super) async fn remove_remains(cgroups: &Cgroups, wanted: &Wanted) -> Result<(), String> {
     for cgroup in cgroups_of(cgroups, wanted)? {
         kill(&cgroup).await?;
@@ -157,7 +156,7 @@ pub(super) async fn remove_remains(cgroups: &Cgroups, wanted: &Wanted) -> Result
     Ok(())
 }
 
-/// Ends what a pod has left, as [`remove_remains`], as often as it takes until no process is left.
+/// Does as [`remove_remains`], repeatedly until no process is left.
 pub(super) async fn remove_all_remains(cgroups: &Cgroups, wanted: &Wanted) {
     match cgroups_of(cgroups, wanted) {
         Ok(found) => empty(&wanted.pod.uid.0, &found).await,
@@ -181,7 +180,8 @@ pub(super) async fn empty(uid: &str, cgroups: &[PodCgroup]) {
     }
 }
 
-/// A pod whose run-time files cannot be read: nobody can say what it is, so it ends.
+/// Kills the processes of a pod whose run-time files cannot be read, so that nothing is known of it, and removes its
+/// files.
 pub(super) async fn end_unreadable(known: &Cgroups, uid: &str, directory: &Path) {
     let mut cgroups: Vec<PodCgroup> = known.known_supervisor(uid).into_iter().collect();
     match known.pods() {
@@ -194,7 +194,7 @@ pub(super) async fn end_unreadable(known: &Cgroups, uid: &str, directory: &Path)
     }
 }
 
-/// The end of `nodlet down`: nothing of ours stays but images, manifests and settings.
+/// Ends `nodlet down`: removes everything of nodlet but images, manifests and settings.
 pub(super) async fn clean_up(shell: &Shell) -> Result<(), EngineError> {
     shell.machine.network.borrow_mut().remove().map_err(EngineError::Network)?;
     shell.machine.cgroups.remove_all().map_err(EngineError::Cgroups)?;
@@ -213,7 +213,7 @@ pub(super) async fn clean_up(shell: &Shell) -> Result<(), EngineError> {
         .await
 }
 
-/// Removes a directory of ours with all that pods left there, but nothing that they mounted.
+/// Removes a directory of nodlet with all files of pods in it, but not the contents of mounts.
 fn remove_all(path: &Path) -> io::Result<()> {
     let remove = || {
         if !fs::symlink_metadata(path)?.is_dir() {

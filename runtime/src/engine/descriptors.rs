@@ -1,49 +1,50 @@
-//! Descriptors are kept free of pods: with these manifests are read, the API answers and what is to
-//! end is ended. An agent that pods leave none hears of nothing that would give it some back.
+//! Reserves file descriptors that pods cannot take: the agent needs them to read manifests, to answer the API and to
+//! end pods. Without any it would not notice the changes that free some.
 
 use std::cell::Cell;
 use std::{fs, io};
 
 use nix::sys::resource::{Resource, getrlimit};
 
-/// Free when a pod begins.
+/// Descriptors that must be free when a pod starts.
 const FOR_A_POD: u64 = 32;
 
-/// Free when a run begins: those of pods that are here come before other pods.
+/// Descriptors that must be free when a run starts: fewer than for a pod, so that runs of existing pods come before
+/// new pods.
 const FOR_A_RUN: u64 = 16;
 
-/// What a pod takes that has begun: its supervisor and its first run.
+/// Descriptors of a pod that has started: for its supervisor and its first run.
 const OF_A_POD: u64 = 3;
 
-/// The process of a run that has begun.
+/// Descriptors of a run that has started: for its process.
 const OF_A_RUN: u64 = 1;
 
-/// What pods and runs will take that are beginning.
+/// The number of descriptors that starting pods and runs will take.
 #[derive(Default)]
 pub(super) struct Beginning(Cell<u64>);
 
-/// As long as a pod or a run is beginning.
+/// Counts the descriptors of a starting pod or run until it is dropped.
 pub(super) struct Begins<'a>(&'a Cell<u64>, u64);
 
 impl Beginning {
-    /// A pod that begins.
+    /// Counts a pod that starts.
     ///
     /// # Errors
-    /// With it and those that are beginning too few are left.
+    /// With this pod, and the pods and runs that are starting, too few descriptors would be left.
     pub(super) fn pod(&self) -> io::Result<Begins<'_>> {
         self.take(FOR_A_POD, OF_A_POD, 0)
     }
 
-    /// A run that begins. `unheard`: how many have been asked for of which nothing was heard yet.
+    /// Counts a run that starts. `unconfirmed` runs were requested, and not reported as started or failed yet.
     ///
     /// # Errors
-    /// With it and those that are beginning too few are left.
-    pub(super) fn run(&self, unheard: usize) -> io::Result<Begins<'_>> {
-        self.take(FOR_A_RUN, OF_A_RUN, OF_A_RUN * unheard as u64)
+    /// With this run, and the pods and runs that are starting, too few descriptors would be left.
+    pub(super) fn run(&self, unconfirmed: usize) -> io::Result<Begins<'_>> {
+        self.take(FOR_A_RUN, OF_A_RUN, OF_A_RUN * unconfirmed as u64)
     }
 
-    fn take(&self, left: u64, takes: u64, unheard: u64) -> io::Result<Begins<'_>> {
-        are_left(left, self.0.get() + unheard)?;
+    fn take(&self, left: u64, takes: u64, unconfirmed: u64) -> io::Result<Begins<'_>> {
+        are_left(left, self.0.get() + unconfirmed)?;
         self.0.update(|promised| promised + takes);
         Ok(Begins(&self.0, takes))
     }
@@ -55,7 +56,7 @@ impl Drop for Begins<'_> {
     }
 }
 
-/// Whether `count` are left if `promised` are taken besides those that are.
+/// Checks that `count` descriptors are left when `promised` more are taken.
 fn are_left(count: u64, promised: u64) -> io::Result<()> {
     let (limit, _) = getrlimit(Resource::RLIMIT_NOFILE)?;
     if taken()? + promised + count <= limit {
@@ -67,7 +68,7 @@ fn are_left(count: u64, promised: u64) -> io::Result<()> {
     )))
 }
 
-/// How many this process has open.
+/// The number of descriptors that this process has open.
 fn taken() -> io::Result<u64> {
     const OPEN: &str = "/proc/self/fd";
     match fs::metadata(OPEN)?.len() {

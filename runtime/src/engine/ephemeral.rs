@@ -1,8 +1,8 @@
-//! Ephemeral containers: given to a pod that is there, by the API alone. No manifest says them,
-//! so they have a file of their own beside the pod's record, and go with the pod.
+//! Adds ephemeral containers to pods at the request of clients. They are in no manifest, so they have a file of their
+//! own beside the pod's record, and are removed with the pod.
 //!
-//! The registry decides on them (`registry/src/ephemeral.rs`). The answer comes when they are on flash. The core is told of the pod with more containers
-//! than before, as of any other that is wanted.
+//! The registry decides on them (`registry/src/ephemeral.rs`). A client is answered when they are on flash. Then the
+//! pod with the added containers is reported to the core as any wanted pod.
 
 use std::rc::Rc;
 
@@ -18,11 +18,11 @@ use nodlet_registry::{
 use super::pods::EphemeralRequest;
 use super::{Engine, on_tmpfs};
 
-/// Requests for one pod that may wait for the one before.
+/// Requests for one pod that may wait for an earlier one.
 const WAITING: usize = 64;
 
 impl Engine {
-    /// Changes the ephemeral containers of a pod; answered when that is durable.
+    /// Changes the ephemeral containers of a pod, and answers the client when they are durable.
     pub(super) fn change_ephemeral(&mut self, mut asked: EphemeralRequest) {
         let Some(index) = self.shown(&asked.namespace, &asked.name) else {
             return drop(asked.reply.try_send(Err(Status::not_found("pods", &asked.name))));
@@ -58,11 +58,11 @@ impl Engine {
             }
             Err(status) => return drop(asked.reply.try_send(Err(status))),
         };
-        self.keep_ephemeral(index, wanted, asked);
+        self.write_ephemeral(index, wanted, asked);
     }
 
-    /// Writes them down, and tells the core.
-    fn keep_ephemeral(&mut self, index: PodIndex, wanted: Rc<Wanted>, asked: EphemeralRequest) {
+    /// Writes the ephemeral containers of a pod to flash, adds them to the pod, and answers the client.
+    fn write_ephemeral(&mut self, index: PodIndex, wanted: Rc<Wanted>, asked: EphemeralRequest) {
         let uid = wanted.pod.uid.0.clone();
         let path = self.shell.stores.records.ephemeral_path_of(&uid);
         let bytes = ephemeral_of(&wanted).to_string().into_bytes();
@@ -79,7 +79,7 @@ impl Engine {
                 None => Vec::new(),
             };
             let answer = match kept {
-                Ok(()) => engine.give(index, &wanted, &asked.name),
+                Ok(()) => engine.add_ephemeral(index, &wanted, &asked.name),
                 Err(error) => Err(Status::internal(format!(
                     "failed to write {}: {}",
                     path.display(),
@@ -99,8 +99,8 @@ impl Engine {
         });
     }
 
-    /// They are on flash: the pod has them from now on.
-    fn give(&mut self, index: PodIndex, wanted: &Rc<Wanted>, name: &str) -> Result<Value, Status> {
+    /// Adds ephemeral containers that are on flash to a pod. Returns the pod as it is published then.
+    fn add_ephemeral(&mut self, index: PodIndex, wanted: &Rc<Wanted>, name: &str) -> Result<Value, Status> {
         if self.node.pod(index).is_none_or(PodState::is_unwanted) {
             // It went meanwhile, and perhaps its record already: they go with it.
             let path = self.shell.stores.records.ephemeral_path_of(&wanted.pod.uid.0);
@@ -125,7 +125,7 @@ impl Engine {
         self.object(index).ok_or_else(|| Status::not_found("pods", name))
     }
 
-    /// What a source wants, with the ephemeral containers that the pod was given.
+    /// A pod that a source wants, with the ephemeral containers that were added to it.
     pub(super) fn with_ephemeral(&self, wanted: &Rc<Wanted>) -> Rc<Wanted> {
         let uid = &wanted.pod.uid;
         let known = self.node.index_of(uid).and_then(|index| self.shell.pods.wanted(index));
@@ -145,7 +145,7 @@ impl Engine {
         self.merged(wanted, list)
     }
 
-    /// A pod as its manifest says, with these ephemeral containers.
+    /// The pod `plain` of a manifest, with these ephemeral containers.
     fn merged(&self, plain: &Rc<Wanted>, list: Value) -> Rc<Wanted> {
         match nodlet_registry::admit(Base::Ephemeral(list), plain, &self.registry.policy()) {
             Ok(Admitted { wanted, problem }) => {

@@ -1,36 +1,36 @@
-//! Why an agent does not begin. Once its loop runs, what fails is an observation, and no error ends it.
+//! Errors at the start of an agent. Once its loop runs, failures are observations, and do not end the agent.
 
 use std::io;
 use std::path::PathBuf;
 
-/// What can go wrong before the loop runs.
+/// An error before the loop runs.
 #[derive(Debug)]
 pub enum EngineError {
-    /// A directory or a lock of ours.
+    /// A directory or a lock of nodlet cannot be prepared.
     Prepare {
-        /// Which.
+        /// The path.
         path: PathBuf,
-        /// Why.
+        /// The cause.
         source: io::Error,
     },
-    /// Another agent works on this root.
+    /// Another agent runs with this root.
     AlreadyRunning {
-        /// Its process, if it is known.
+        /// The PID of the other agent, if known.
         pid: Option<i32>,
         /// The root.
         root: PathBuf,
     },
-    /// The cgroups of this machine.
+    /// The cgroups of this machine cannot be used.
     Cgroups(nodlet_host::cgroup::CgroupError),
-    /// The pods' network.
+    /// The network of pods cannot be set up.
     Network(nodlet_host::network::NetworkError),
-    /// The image store.
+    /// The image store cannot be opened.
     Images(nodlet_rootfs::StoreError),
-    /// A facility of the kernel.
+    /// The kernel does not provide something.
     Kernel {
-        /// Which.
+        /// The facility.
         what: &'static str,
-        /// Why.
+        /// The cause.
         source: io::Error,
     },
 }

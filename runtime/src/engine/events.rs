@@ -1,6 +1,6 @@
-//! Events as objects that `kubectl get events`, `events` and `describe` show, of pods and of
-//! this node. In memory only and bounded: the oldest goes when there is no room, and what is an
-//! hour old when the next one comes; `correlate` says which of them are one.
+//! Publishes Event objects of pods and of this node, which `kubectl get events`, `events` and `describe` show. They
+//! are in memory only, and bounded: the oldest is removed when there is no room, and those older than an hour when
+//! the next one is published. `correlate` decides which events are combined.
 
 mod correlate;
 
@@ -18,26 +18,25 @@ use nodlet_registry::{Refusal, Wanted};
 
 use correlate::{About, Correlator, Said};
 
-/// Events that are kept, if the agent is not told otherwise.
+/// The default number of events that are kept.
 pub const EVENTS: usize = 512;
 
-/// Bytes of an event's message: as many as Kubernetes takes.
+/// Maximum size of an event's message in bytes, as in Kubernetes.
 const MESSAGE: usize = 1024;
 
-/// How long an event is kept that is not said again: as long as an API server keeps it.
+/// Time for which an event is kept that is not repeated, as in an API server.
 const KEPT_FOR: Duration = Duration::from_secs(3600);
 
-/// The events that are shown now.
+/// The published events.
 pub(super) struct Events {
     objects: Rc<Objects>,
-    /// Name of the node, which says all of them.
+    /// The name of the node, which is the source of all events.
     node: String,
     correlator: Correlator,
     kept: VecDeque<Kept>,
-    /// How many are kept, of all objects.
+    /// The number of events that are kept, of all objects.
     most: usize,
-    /// Hashes of the manifests that were refused when last looked: each is told once, however many
-    /// there are.
+    /// Hashes of the present refusals, of each of which one event was published.
     refused: BTreeSet<u64>,
 }
 
@@ -60,7 +59,7 @@ impl Events {
         }
     }
 
-    /// Shows an event of a pod by what it is wanted to be.
+    /// Publishes an event of a pod.
     pub(super) fn emit(&mut self, wanted: &Wanted, event: &Event, anchor: Anchor) {
         let field_path = event.container.map(|index| wanted.pod.spec.field_path(index));
         let about = About {
@@ -76,7 +75,7 @@ impl Events {
         self.record(&said, nodlet_host::clock::instant(), anchor);
     }
 
-    /// Shows an event of this node.
+    /// Publishes an event of this node.
     pub(super) fn emit_of_node(&mut self, warning: bool, reason: &str, message: &str, anchor: Anchor) {
         if warning {
             log::warn!("{reason}: {}", one_line(message));
@@ -86,7 +85,8 @@ impl Events {
         self.record(&Said { about, warning, reason, message }, nodlet_host::clock::instant(), anchor);
     }
 
-    /// All manifests that are not obeyed; those that were not among them the last time are told.
+    /// Publishes an event for each refusal that was not among those of the previous call. `refusals` are all present
+    /// ones.
     pub(super) fn refused(&mut self, refusals: &[Refusal], anchor: Anchor) {
         let mut now = BTreeSet::new();
         for refusal in refusals {
@@ -105,7 +105,7 @@ impl Events {
         self.refused = now;
     }
 
-    /// The clock was set: all times are shown by `anchor`.
+    /// Publishes all events again, with times by `anchor`, after the clock was set.
     pub(super) fn clock_was_set(&self, anchor: Anchor) {
         for kept in &self.kept {
             let shown = self.objects.get(&kept.key).map(|object| serde_json::from_str(&object.json));
@@ -121,7 +121,7 @@ impl Events {
             self.objects.delete(&old.key);
         }
         let message = &said.message[..said.message.floor_char_boundary(MESSAGE)];
-        let Some(shown) = self.correlator.take(now, &Said { message, ..*said }) else { return };
+        let Some(shown) = self.correlator.correlate(now, &Said { message, ..*said }) else { return };
         let position = self.kept.iter().position(|kept| kept.number == shown.number);
         let mut kept = match position.and_then(|position| self.kept.remove(position)) {
             Some(kept) => kept,
@@ -156,7 +156,7 @@ impl Kept {
     }
 }
 
-/// Without its times.
+/// The Event object without its times.
 fn object(said: &Said<'_>, count: u32, message: &str, key: &Key, node: &str) -> Value {
     let mut about = json!({ "apiVersion": "v1", "kind": said.about.kind, "name": said.about.name });
     for (field, value) in [
@@ -187,8 +187,8 @@ fn object(said: &Said<'_>, count: u32, message: &str, key: &Key, node: &str) -> 
     })
 }
 
-/// For the log, in which a line says who wrote it: what a container has written must not
-/// begin one of its own, nor steer the terminal that shows it.
+/// Escapes control characters for the log: text of a container must not start a log line of its own, nor control the
+/// terminal that shows it.
 fn one_line(text: &str) -> String {
     text.chars().fold(String::with_capacity(text.len()), |mut line, letter| {
         if letter.is_control() {

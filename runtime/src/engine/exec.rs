@@ -1,5 +1,5 @@
-//! Processes beside a container's own: those that the API asks for, and exec
-//! probes; and clients that attach to the container's own. All go through the supervisor; here is only who waits for which.
+//! Processes in a container besides its first one, which API requests and exec probes execute, and clients that
+//! attach to the first process. The supervisor runs them; this file has only the tasks that wait for each.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -27,7 +27,7 @@ use super::pods::Pods;
 /// Bytes of a probe's output that are kept (kubelet: `maxReadLength`).
 const PROBE_OUTPUT: usize = 10 * 1024;
 
-/// News of one process: at most three, so that telling never waits.
+/// A report about one process. There are at most three for each, so that sending never waits.
 #[derive(Debug)]
 pub(super) enum ExecNews {
     Started { terminal: Option<OwnedFd> },
@@ -35,22 +35,22 @@ pub(super) enum ExecNews {
     Exited(i32),
 }
 
-/// Who waits for which process.
+/// The tasks that wait for processes and attachments.
 pub(super) struct Execs {
     next: Cell<u32>,
     waiting: RefCell<BTreeMap<u32, Waiting>>,
 }
 
-/// Who waits for one of them.
+/// A task that waits for one process or attachment.
 struct Waiting {
     pod: PodIndex,
-    /// A client that attaches: of it a supervisor that is asked for all again says nothing.
+    /// A client attaches. A supervisor does not report an attachment again when it is asked for its whole state.
     attaches: bool,
     news: Sender<ExecNews>,
 }
 
 impl Default for Execs {
-    /// Numbers do not begin where those of an earlier agent did, whose processes may still run.
+    /// IDs do not start where those of an earlier agent did, whose processes may still run.
     fn default() -> Self {
         Execs { next: Cell::new((nodlet_host::clock::instant().0 >> 20) as u32), waiting: RefCell::default() }
     }
@@ -77,12 +77,12 @@ impl Execs {
         self.pass(pod, id, ExecNews::Exited(code), true);
     }
 
-    /// Who waits for a process of this pod learns that it is lost: the sender is dropped.
+    /// Reports to all that wait for processes of this pod that these are lost, by dropping the senders.
     pub(super) fn lost(&self, pod: PodIndex) {
         self.waiting.borrow_mut().retain(|_, waiting| waiting.pod != pod);
     }
 
-    /// Clients whose attachment to this pod was asked for and not answered yet.
+    /// The IDs of attachments to this pod that were requested and not answered yet.
     pub(super) fn attaching(&self, pod: PodIndex) -> Vec<u32> {
         let waiting = self.waiting.borrow();
         let attach = waiting.iter().filter(|(_, waiting)| waiting.pod == pod && waiting.attaches);
@@ -105,7 +105,7 @@ impl Execs {
     }
 }
 
-/// A process that was asked for.
+/// A process that was requested.
 pub(super) struct Exec {
     pub(super) id: u32,
     pub(super) news: Receiver<ExecNews>,
@@ -115,10 +115,10 @@ pub(super) struct Exec {
 }
 
 impl Exec {
-    /// Its exit code, when it has one; for who waits for nothing else.
+    /// Waits for the process to end, and returns its exit code.
     ///
     /// # Errors
-    /// Why there is no process.
+    /// The process could not be started, or its container is gone.
     pub(super) async fn ended(&self) -> Result<Option<i32>, String> {
         loop {
             match self.news.recv().await {
@@ -130,7 +130,7 @@ impl Exec {
         }
     }
 
-    /// Kills the process, with all that it started.
+    /// Kills the process and all its descendants.
     pub(super) fn kill(&self, pods: &Pods) {
         let Some(sandbox) = pods.sandbox(self.pod) else { return };
         let runs = sandbox.runs.borrow();
@@ -142,7 +142,7 @@ impl Exec {
 }
 
 impl Execs {
-    /// Asks the pod's supervisor for a process beside the container's own.
+    /// Requests a process in a container from the pod's supervisor.
     ///
     /// # Errors
     /// The container does not run, or the supervisor cannot be asked.
@@ -168,8 +168,8 @@ impl Execs {
         Ok(Exec { id, news, pod, container: container.to_owned(), number })
     }
 
-    /// Asks the pod's supervisor to attach a client with these ends of its pipes.
-    /// Answered as a process is that starts or fails, and never again.
+    /// Requests the pod's supervisor to attach a client, with these ends of its pipes. The answer is reported as the
+    /// start or failure of a process; nothing more is reported.
     ///
     /// # Errors
     /// The container does not run, or the supervisor cannot be asked.
@@ -192,7 +192,7 @@ impl Execs {
     }
 }
 
-/// A client whose attachment was asked for and not answered yet.
+/// An attachment that was requested and not answered yet.
 pub(super) struct Attaching<'a> {
     execs: &'a Execs,
     pod: PodIndex,
@@ -201,10 +201,10 @@ pub(super) struct Attaching<'a> {
 }
 
 impl Attaching<'_> {
-    /// The container's terminal, if it has one.
+    /// Waits until the client is attached, and returns the container's terminal, if it has one.
     ///
     /// # Errors
-    /// Why nothing is attached.
+    /// The client could not be attached.
     pub(super) async fn answer(&self) -> Result<Option<OwnedFd>, String> {
         match self.news.recv().await {
             Ok(ExecNews::Started { terminal }) => Ok(terminal),
@@ -220,7 +220,7 @@ impl Drop for Attaching<'_> {
     }
 }
 
-/// Asks once; answers after the probe's timeout at the latest.
+/// Runs a probe once; returns after the probe's timeout at the latest.
 pub(super) async fn probe(
     shell: Rc<Shell>,
     pod: PodIndex,
@@ -254,7 +254,7 @@ pub(super) async fn probe(
     }
 }
 
-/// Where a pod is asked that is not asked elsewhere.
+/// The address to probe if the probe names no host.
 pub(super) fn address(pods: &Pods, machine: &Machine, pod: PodIndex) -> IpAddr {
     let ip = pods.sandbox(pod).and_then(|sandbox| sandbox.ip).or_else(|| machine.network.borrow().host_ip());
     IpAddr::V4(ip.unwrap_or(std::net::Ipv4Addr::LOCALHOST))
@@ -312,8 +312,8 @@ async fn exec_probe(
     }
 }
 
-/// What a process says for whom nobody but the agent waits: the first bytes are kept and the rest is
-/// thrown away, so that one with much to say does not hang on a full pipe.
+/// The output of a process of a probe or hook. The first bytes are kept and the rest is discarded, so that the
+/// process does not block on a full pipe.
 pub(super) struct Output {
     pipe: Async<File>,
     kept: Vec<u8>,
@@ -321,13 +321,13 @@ pub(super) struct Output {
 
 impl Output {
     /// # Errors
-    /// Nobody can wait for what comes out of `pipe`.
+    /// `pipe` cannot be polled.
     pub(super) fn new(pipe: OwnedFd) -> Result<Self, String> {
         let pipe = Async::new(File::from(pipe)).map_err(|error| format!("failed to read a pipe: {error}"))?;
         Ok(Self { pipe, kept: Vec::new() })
     }
 
-    /// Reads what comes. Never ends by itself, and may be dropped at any time.
+    /// Reads the output. Never returns, and may be dropped at any time.
     pub(super) async fn read(&mut self) -> Result<Option<i32>, String> {
         let mut buffer = [0; 1024];
         loop {
@@ -345,7 +345,7 @@ impl Output {
         smol::future::pending().await
     }
 
-    /// All that a process has said that has ended: what it said last may not have been read yet.
+    /// The whole output that is kept of a process that has ended. Its last bytes may not have been read before.
     pub(super) fn all(mut self) -> Vec<u8> {
         let mut buffer = [0; 1024];
         // What it has left behind may go on writing.

@@ -1,5 +1,5 @@
-//! The engine's handles of sandboxes and of the runs in them: sockets, cgroups and process descriptors, with the facts
-//! that the core is told of a run. `sandbox.rs` and `run.rs` make and use them.
+//! The engine's handles of sandboxes and of the runs in them: sockets, cgroups and process descriptors, with the
+//! facts of a run that are reported to the core. `sandbox.rs` and `run.rs` create and use them.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;

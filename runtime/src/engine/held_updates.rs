@@ -142,11 +142,11 @@ impl Engine {
     }
 }
 
-/// What is written of a pod that runs on.
+/// The content of the `*.kept` file of a pod that runs unchanged.
 #[derive(Serialize, Deserialize)]
 struct Kept {
-    /// The file that it came from.
+    /// The manifest file of the pod.
     source: PathBuf,
-    /// As it was admitted.
+    /// The object as it was admitted, without presets and priority.
     object: Value,
 }

@@ -1,8 +1,7 @@
-//! Hooks: carried out as probes are, but without a time of their own. What follows from how they
-//! end, and who has lost patience with them, is decided in `pod/hook.rs`.
+//! Runs hooks, as probes are run, but without a timeout. The core (`pod/hook.rs`) decides what follows from their
+//! results, and how long it waits for them.
 //!
-//! Each ends with the run that it belongs to, at the latest: its processes die with it, and
-//! nobody waits for an answer of what is gone.
+//! A hook ends with its run at the latest: its processes are killed with the run, and no answer is waited for.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::rc::Rc;
@@ -22,7 +21,7 @@ use super::pods::Pods;
 /// Runs a hook.
 ///
 /// # Errors
-/// A kubelet's message.
+/// The message that a kubelet reports for this failure.
 pub(super) async fn run(
     shell: Rc<Shell>,
     pod: PodIndex,
@@ -70,7 +69,7 @@ pub(super) async fn run(
     }
 }
 
-/// A command that did not end well, and what it said.
+/// The failure of a command, with its output.
 struct Unwell {
     error: String,
     output: Vec<u8>,
@@ -82,7 +81,7 @@ impl From<String> for Unwell {
     }
 }
 
-/// A command beside the container's own process, until it ends.
+/// Runs a command in a container until it ends.
 async fn exec(
     shell: &Rc<Shell>,
     pod: PodIndex,
@@ -120,7 +119,7 @@ async fn exec(
     Err(Unwell { error, output: said })
 }
 
-/// Until the first process of the run is gone.
+/// Waits until the first process of the run has ended.
 async fn over(pods: &Pods, pod: PodIndex, number: u32, container: &Container) {
     let process: Option<OwnedFd> = pods.sandbox(pod).and_then(|sandbox| {
         let runs = sandbox.runs.borrow();

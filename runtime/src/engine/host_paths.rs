@@ -1,6 +1,6 @@
-//! Checks of the host paths that pods mount, each in a thread of its own, which ends with the answer: a path on a
-//! server that is gone does not answer, and neither the loop nor the storage thread may wait for that. There is one
-//! thread for each pod at most, and not one for each try.
+//! Checks the host paths that pods mount, each pod's in a thread of its own, which ends with the result: a path on a
+//! server that is gone does not answer, and neither the loop nor the storage thread may wait for it. There is at most
+//! one thread for each pod, also if the check is repeated.
 
 use std::cell::RefCell;
 use std::collections::BTreeSet;
@@ -12,13 +12,13 @@ use nodlet_host::volume;
 
 use super::tasks::Tasks;
 
-/// How long the host paths of a pod may take to answer.
+/// Time within which the host paths of a pod must answer.
 const WITHIN: Duration = Duration::from_secs(10);
 
 /// Stack size of a thread that looks at host paths.
 const STACK: usize = 256 * 1024;
 
-/// The pods whose host paths have not answered yet, and may never.
+/// The pods whose host paths have not answered yet.
 #[derive(Default)]
 pub(super) struct HostPaths(Rc<RefCell<BTreeSet<Uid>>>);
 
@@ -26,7 +26,7 @@ impl HostPaths {
     /// Checks the host paths that a pod names.
     ///
     /// # Errors
-    /// If one of them is not what the pod asks for, or does not answer.
+    /// A path is not of the type that the pod requests, or does not answer.
     pub(super) async fn check(
         &self,
         tasks: &Tasks,

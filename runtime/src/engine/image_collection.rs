@@ -1,8 +1,8 @@
-//! Removal of images that no pod uses, when the disk or the image store's own limit fills up, by the
-//! rules of the kubelet: least recently used first, from the high threshold down to the low one.
+//! Removes images that no pod uses when the disk or the image store fills up, by the rules of the kubelet: the least
+//! recently used first, from the high threshold down to the low one.
 //!
-//! A kubelet looks every five minutes. Here nothing is looked at but when an image was loaded, a pod
-//! is gone, or the agent starts; and once more when images that are too young then have their age.
+//! A kubelet checks every five minutes. This agent checks when an image was loaded, a pod is gone, or the agent
+//! starts, and again when images that were too young have reached the minimum age.
 
 use std::fs;
 use std::io;
@@ -16,44 +16,45 @@ use nodlet_host::paths::Paths;
 
 use super::Engine;
 
-/// When images are removed.
+/// The thresholds of image removal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ImageCollection {
-    /// Percent of the disk, or of the store's limit: the kubelet's `imageGCHighThresholdPercent`.
+    /// Percentage of the disk, or of the store's limit, above which images are removed: the kubelet's
+    /// `imageGCHighThresholdPercent`.
     pub high: u8,
-    /// Percent that are left: the kubelet's `imageGCLowThresholdPercent`.
+    /// Percentage down to which images are removed: the kubelet's `imageGCLowThresholdPercent`.
     pub low: u8,
-    /// How long an image stays that nobody uses: the kubelet's `imageMinimumGCAge`.
+    /// Time for which an unused image stays: the kubelet's `imageMinimumGCAge`.
     pub minimum_age: Duration,
 }
 
-/// Since when nobody uses an image; `None` while somebody does.
+/// Since when no pod uses an image; `None` while a pod does.
 type Unused = Vec<(Digest, Option<Instant>)>;
 
-/// What the agent knows about the use of images.
+/// The use of images, as found by the last check.
 #[derive(Debug, Default)]
 pub(super) struct ImageUse {
     unused: Unused,
-    /// A look is under way, or asked for.
+    /// A check is under way.
     looking: bool,
-    /// Another is due after it.
+    /// Another check follows it.
     again: bool,
 }
 
-/// What a look came to.
+/// The result of a check.
 #[derive(Debug, Default)]
 struct Look {
     unused: Unused,
-    /// Names or IDs.
+    /// Names or IDs of the images that were removed.
     removed: Vec<String>,
-    /// Bytes that are too many still.
+    /// Bytes above the low threshold that are left.
     excess: u64,
-    /// When the first of the images is old enough that were too young.
+    /// Time until the first unused image reaches the minimum age.
     older: Option<Duration>,
 }
 
 impl Engine {
-    /// Looks whether images have to go, if the agent was started with thresholds.
+    /// Checks whether images must be removed, if the agent was started with thresholds.
     pub(super) fn collect_images(&mut self) {
         let Some(rule) = self.shell.config.image_collection.filter(|_| !self.shell.config.down) else {
             return;
@@ -109,7 +110,7 @@ impl Engine {
     }
 }
 
-/// Removes unused images until their bytes are no longer too many.
+/// Removes unused images until their bytes are no longer above the low threshold.
 fn look(
     store: &Store,
     rule: ImageCollection,
@@ -168,7 +169,7 @@ fn look(
     Ok(look)
 }
 
-/// Bytes of images that are too many for the disk or for the store's limit.
+/// Bytes to free on the disk or within the store's limit, if the high threshold is exceeded.
 fn excess(store: &Store, rule: ImageCollection, max: Option<u64>) -> Result<u64, StoreError> {
     let of_limit = match max {
         Some(capacity) => {
@@ -181,7 +182,7 @@ fn excess(store: &Store, rule: ImageCollection, max: Option<u64>) -> Result<u64,
     Ok(of_limit.max(of_disk))
 }
 
-/// A limit of the image store that cannot be read.
+/// The limit of the image store cannot be read.
 #[derive(Debug)]
 pub struct ImageLimitError {
     path: std::path::PathBuf,
@@ -203,8 +204,8 @@ impl std::error::Error for ImageLimitError {
     }
 }
 
-/// Bytes that loaded images may take: the content of `etc/nodlet/image-store-limit` below the root, as
-/// `64Mi`; none without that file.
+/// Bytes that loaded images may take: the content of `etc/nodlet/image-store-limit` below the root, such as `64Mi`;
+/// `None` without that file.
 ///
 /// # Errors
 /// If the file cannot be read, or holds something else.

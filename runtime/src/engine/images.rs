@@ -1,5 +1,4 @@
-//! Images that a change of a pod asks for: whether they are on the board, and what a client is
-//! warned of if they are not.
+//! Looks up the images that a change of a pod requires, and warns the client of those that are not on the board.
 
 use nodlet_rootfs::{Reference, Store};
 
@@ -14,12 +13,12 @@ use super::stores::Stores;
 pub(super) struct Awaited {
     container: String,
     image: String,
-    /// What runs meanwhile.
+    /// Describes, for the warning, what runs until the image is loaded.
     instead: String,
 }
 
 impl Engine {
-    /// The images that `new` needs in place of those that the pod of its name runs now.
+    /// The images of `new` that differ from those that the pod of its name runs.
     pub(super) fn awaited_images(&self, new: &Pod) -> Vec<Awaited> {
         let shown = self.shown(&new.namespace, &new.name);
         let Some(state) = shown.and_then(|index| self.node.pod(index)) else { return Vec::new() };
@@ -53,8 +52,7 @@ impl Engine {
         awaited.collect()
     }
 
-    /// Answers a client that changes a pod, with a warning for each image that is awaited and not
-    /// on the board.
+    /// Answers a client that changes a pod, with a warning for each of the images that is not on the board.
     pub(super) fn answer_with_images(
         &self,
         mut accepted: Accepted,
@@ -79,13 +77,13 @@ impl Engine {
     }
 }
 
-/// Which of `images` are on the board.
+/// Looks up whether each of `images` is on the board.
 pub(super) fn are_present(stores: &Stores, images: Vec<String>) -> impl Future<Output = Vec<bool>> + 'static {
     let store = stores.images.clone();
     stores.storage.run(move || images.iter().map(|image| is_present(&store, image)).collect())
 }
 
-/// Whether the image is on the board, whole.
+/// Whether the image is completely on the board.
 fn is_present(store: &Store, image: &str) -> bool {
     Reference::parse(image).is_ok_and(|name| matches!(store.find(&name), Ok(Some(_))))
 }

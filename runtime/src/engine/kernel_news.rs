@@ -1,6 +1,6 @@
-//! The kernel's news as ours: signals, images, the clock. Each is a
-//! descriptor that is waited for; what the kernel has no watch for is tried again. News of manifests
-//! is taken by who looks at them: `engine/manifests.rs`.
+//! Reports events of the kernel to the loop: signals, changes of images, and changes of the clock. Each has a
+//! descriptor that a task polls. A watch that the kernel refuses is tried again. Events of manifest directories are
+//! handled in `engine/manifests.rs`.
 
 use std::fs;
 use std::io;
@@ -18,7 +18,7 @@ use smol::Async;
 use super::tasks::{News, Tasks};
 use super::{EngineError, Shell};
 
-/// How often a watch is tried that the kernel refused.
+/// Time until a watch that the kernel refused is tried again.
 const WATCH_AGAIN: Duration = Duration::from_secs(60);
 
 /// The signals that end an agent.
@@ -26,14 +26,14 @@ fn ends() -> SigSet {
     SigSet::from_iter([Signal::SIGTERM, Signal::SIGINT])
 }
 
-/// Keeps the signals that end an agent for its loop. Before the first thread is made: one
-/// that does not block them would die of them, and all others with it.
+/// Blocks the signals that end an agent, so that its loop can read them. Called before the first thread is created: a
+/// signal would kill the process if one of its threads did not block it.
 pub(super) fn block_ends() -> Result<(), EngineError> {
     let failed = |errno: nix::Error| EngineError::Kernel { what: "a signal mask", source: errno.into() };
     ends().thread_block().map_err(failed)
 }
 
-/// Tasks that turn the kernel's news into ours.
+/// Spawns the tasks that report events of the kernel.
 pub(super) fn watch(shell: &Rc<Shell>) -> Result<(), EngineError> {
     let failed = |what| move |source: io::Error| EngineError::Kernel { what, source };
 
@@ -50,7 +50,7 @@ pub(super) fn watch(shell: &Rc<Shell>) -> Result<(), EngineError> {
             let made = fs::DirBuilder::new().recursive(true).mode(0o755).create(&path);
             made.map_err(|source| EngineError::Prepare { path, source })?;
         }
-        hear_images(shell);
+        report_images(shell);
     }
 
     let clock = TimerFd::new(ClockId::CLOCK_REALTIME, TimerFlags::TFD_CLOEXEC | TimerFlags::TFD_NONBLOCK)
@@ -65,8 +65,8 @@ pub(super) fn watch(shell: &Rc<Shell>) -> Result<(), EngineError> {
     })
 }
 
-/// Tells the loop of what is loaded, if not from now on then from when the kernel has watches to spare.
-fn hear_images(shell: &Rc<Shell>) {
+/// Reports to the loop that images were loaded, as soon as the kernel provides a watch.
+fn report_images(shell: &Rc<Shell>) {
     let first = watch_images(&shell.stores.images).and_then(Async::new_nonblocking);
     let (shell, executor) = (shell.clone(), shell.clone());
     executor.tasks.spawn(async move {
@@ -107,7 +107,7 @@ fn watch_images(images: &Images) -> io::Result<Inotify> {
     Ok(inotify)
 }
 
-/// Arms a timer that never comes due and is cancelled when the clock is set.
+/// Arms a timer that never expires, and that is cancelled when the clock is set.
 fn arm(clock: &TimerFd) -> nix::Result<()> {
     // A C library whose seconds have 32 bits knows none later than 2038.
     let latest = if cfg!(target_pointer_width = "32") { i32::MAX as u64 } else { u64::from(u32::MAX) * 16 };
@@ -126,7 +126,7 @@ fn readable(descriptor: OwnedFd) -> io::Result<Async<OwnedFd>> {
     Async::new_nonblocking(descriptor)
 }
 
-/// Tells the loop what `take` makes of the descriptor each time it is readable.
+/// Calls `take` each time the descriptor is readable, and reports the result to the loop.
 fn watch_one(
     tasks: &Tasks,
     descriptor: OwnedFd,

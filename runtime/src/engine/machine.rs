@@ -1,4 +1,4 @@
-//! The machine as pods use it: its capacity, cgroups and network, and its wall time.
+//! The resources of the machine that pods use: capacity, cgroups and network; and the wall clock.
 
 use std::cell::{Cell, RefCell};
 
@@ -11,12 +11,12 @@ use super::shutdown::ShutdownState;
 
 /// The machine of this node.
 pub(super) struct Machine {
-    /// What the machine has for pods.
+    /// The capacity of the machine, including what is reserved.
     pub(super) capacity: Amounts,
     pub(super) cgroups: Cgroups,
     pub(super) network: RefCell<Network>,
     pub(super) installed: Installed,
-    /// When this agent began, and the node with it.
+    /// When this agent started.
     pub(super) began: Instant,
     pub(super) shutdown: ShutdownState,
     anchor: Cell<Anchor>,
@@ -36,7 +36,7 @@ impl Machine {
         }
     }
 
-    /// The anchor by which times are shown.
+    /// The anchor that converts times of this boot to wall time.
     pub(super) fn anchor(&self) -> Anchor {
         self.anchor.get()
     }
@@ -46,13 +46,13 @@ impl Machine {
         self.anchor.set(nodlet_host::clock::anchor());
     }
 
-    /// A time of this boot, as objects have it.
+    /// The wall time of a time of this boot, in the format of objects.
     pub(super) fn timestamp(&self, at: Instant) -> String {
         self.anchor().timestamp(at).to_string()
     }
 }
 
-/// Facts from files of the machine, read when the agent begins.
+/// Contents of files of the machine, read when the agent starts.
 pub(super) struct Installed {
     pub(super) machine_id: String,
     pub(super) os_image: String,
@@ -64,7 +64,7 @@ impl Installed {
     }
 }
 
-/// Empty where the machine has no such file.
+/// The first line of a file; empty if it cannot be read.
 pub(super) fn first_line(path: &str) -> String {
     let text = std::fs::read_to_string(path).unwrap_or_default();
     text.lines().next().unwrap_or_default().to_owned()

@@ -1,11 +1,11 @@
 //! Looks at the manifest directories. The storage thread does it, since a card may take seconds for a
 //! read; there is one look at a time.
 //!
-//! A caller that needs the result of a look passes a continuation. A look that is requested during another
-//! one starts after it. A look that reads many bytes has several parts; the core is told the difference
-//! after the last part.
+//! A caller that needs the result of a look passes a continuation. A look that is requested during another one starts
+//! after it. A look that reads many bytes has several parts; the difference is reported to the core after the last
+//! part.
 //!
-//! Read next: `sources.rs`, which looks; `engine/reconcile.rs`, which tells the core.
+//! Read next: `sources.rs`, which looks; `engine/reconcile.rs`, which reports to the core.
 
 use std::os::fd::OwnedFd;
 use std::rc::Rc;
@@ -27,13 +27,13 @@ pub(super) struct Looks {
     watch: Option<Rc<Async<OwnedFd>>>,
     /// A task waits for `watch` to become readable.
     is_watched: bool,
-    /// inotify events wait that no look has taken.
+    /// There are inotify events that no look has read.
     news: bool,
-    /// A look was asked for during a look.
+    /// A look was requested during a look.
     asked: bool,
     /// Continuations of the next look.
     waiting: Vec<Continuation>,
-    /// The registry knows some of what a look found, and not all.
+    /// The registry has the results of some parts of a look, and not of all.
     is_partial: bool,
     /// The next look reads the records, too: they were not read yet, or not completely.
     reads_records: bool,
@@ -65,20 +65,20 @@ impl Looks {
         }
     }
 
-    /// Whether the registry knows some of what a look found, and not all.
+    /// Whether the registry has the results of some parts of a look, and not of all.
     pub(super) fn is_partial(&self) -> bool {
         self.is_partial
     }
 }
 
 impl Engine {
-    /// Looks at the manifest directories, and tells the core the difference.
+    /// Looks at the manifest directories, and reports the difference to the core.
     pub(super) fn read_sources(&mut self) {
         self.looks.asked = true;
         self.begin_look();
     }
 
-    /// Looks at the manifest directories, tells the core the difference, and then calls `go_on`.
+    /// Looks at the manifest directories, reports the difference to the core, and then calls `go_on`.
     pub(super) fn read_sources_then(&mut self, go_on: impl FnOnce(&mut Engine) + 'static) {
         self.looks.waiting.push(Box::new(go_on));
         self.read_sources();
@@ -89,7 +89,7 @@ impl Engine {
         let mut directories = self.looks.directories.take();
         while let Some(more) = directories {
             let looked = self.look(more, true).await;
-            (directories, _) = self.take_in(looked);
+            (directories, _) = self.accept_part(looked);
         }
     }
 
@@ -114,7 +114,7 @@ impl Engine {
     fn look_on(&mut self, directories: Box<ManifestDirectories>, asked: bool, waiting: Vec<Continuation>) {
         let looked = self.look(directories, asked);
         self.shell.tasks.then(looked, move |engine, looked| {
-            let (more, is_news) = engine.take_in(looked);
+            let (more, is_news) = engine.accept_part(looked);
             if let Some(directories) = more {
                 return engine.look_on(directories, true, waiting);
             }
@@ -147,9 +147,9 @@ impl Engine {
         })
     }
 
-    /// Tells the registry the result of one part. Returns the directories if another part follows, and
-    /// whether anything was looked at.
-    fn take_in(&mut self, looked: Looked) -> (Option<Box<ManifestDirectories>>, bool) {
+    /// Reports the result of one part to the registry. Returns the directories if another part follows, and whether
+    /// anything was looked at.
+    fn accept_part(&mut self, looked: Looked) -> (Option<Box<ManifestDirectories>>, bool) {
         let Looked { mut directories, found, more, recorded } = looked;
         if let Some(recorded) = recorded {
             self.looks.reads_records = recorded.is_short();
@@ -175,8 +175,8 @@ impl Engine {
         (None, is_news)
     }
 
-    /// Starts a look at the next inotify event. Not called during a look, in which the storage thread
-    /// takes the events: the descriptor would be readable until then.
+    /// Starts a look at the next inotify event. Not called during a look, in which the storage thread reads the
+    /// events: the descriptor would be readable until then.
     fn wait_for_news(&mut self, directories: &ManifestDirectories) -> std::io::Result<()> {
         if self.looks.is_watched {
             return Ok(());

@@ -1,4 +1,4 @@
-//! Sockets in a pod's network namespace, for connections that are forwarded into it.
+//! Creates sockets in a pod's network namespace, for port forwarding.
 
 use std::io;
 use std::os::fd::{BorrowedFd, OwnedFd};
@@ -11,13 +11,13 @@ use nodlet_core::facts::PodIndex;
 
 use super::pods::Pods;
 
-/// It calls the kernel three times.
+/// Stack size of the thread that enters the namespace; it only makes three system calls.
 const STACK: usize = 64 * 1024;
 
-/// A TCP socket in the namespace of `pod`, that does not block.
+/// Creates a non-blocking TCP socket in the network namespace of `pod`.
 ///
 /// # Errors
-/// No container of it runs, by whose process the namespace could be found.
+/// No container of the pod runs, so that its namespace is unknown.
 pub(super) fn pod_socket(pods: &Pods, pod: PodIndex, family: Family) -> Result<OwnedFd, Status> {
     let sandbox = pods.sandbox(pod).ok_or_else(|| Status::internal("the pod does not run"))?;
     let runs = sandbox.runs.borrow();
@@ -28,8 +28,8 @@ pub(super) fn pod_socket(pods: &Pods, pod: PodIndex, family: Family) -> Result<O
     })
 }
 
-/// A namespace is entered by a thread, not a process: this one goes when it has the
-/// socket, and the one that decides stays where it is.
+/// Creates the socket in a thread of its own, since only the calling thread enters a namespace: the loop's thread
+/// stays in its namespace.
 fn socket_in(process: BorrowedFd, family: Family) -> io::Result<OwnedFd> {
     let family = match family {
         Family::V4 => AddressFamily::Inet,

@@ -1,5 +1,5 @@
-//! What is kept of a pod beside its supervisor, for an agent that comes later in
-//! this boot: written by `sandbox` and `publish`, read by `recover`.
+//! Files on tmpfs from which the next agent of this boot restores pods: `pod.json` beside a pod's supervisor, and its
+//! status. Written by `sandbox` and `publish`, read by `recover`.
 
 use std::fs;
 use std::io;
@@ -18,26 +18,25 @@ use nodlet_registry::held_updates::Waits;
 
 use crate::store::Records;
 
-/// What is kept of a pod beside its supervisor, on tmpfs: enough for an agent
-/// that finds it and no manifest of it.
+/// The content of `pod.json`: all that an agent needs that finds the pod and no manifest of it.
 #[derive(Serialize, Deserialize)]
 pub(super) struct OnTmpfs {
     pub(super) source: PathBuf,
     pub(super) created: Instant,
     pub(super) ip: Option<Ipv4Addr>,
     pub(super) object: serde_json::Value,
-    /// What was applied to it when it was admitted, and is in `object`.
+    /// The presets that were applied at admission. They are included in `object`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(super) presets: Vec<Applied>,
-    /// The priority likewise.
+    /// The priority that was assigned at admission. It is included in `object`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) priority: Option<Priority>,
-    /// `object` without that.
+    /// `object` without presets and priority.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) written: Option<Box<RawValue>>,
 }
 
-/// Writes down what a later agent must know of the pod.
+/// Writes `pod.json` of a pod.
 pub(super) fn write_pod(paths: &Paths, wanted: &Wanted, ip: Option<Ipv4Addr>) -> io::Result<()> {
     let directory = paths.run_pod(&wanted.pod.uid.0);
     fs::create_dir_all(&directory)?;
@@ -55,7 +54,7 @@ pub(super) fn write_pod(paths: &Paths, wanted: &Wanted, ip: Option<Ipv4Addr>) ->
     fs::rename(new, directory.join("pod.json"))
 }
 
-/// Writes down the pod as it is now, if anything is written down of it.
+/// Replaces the object in `pod.json`, if that file exists.
 pub(super) fn rewrite_object(directory: &Path, wanted: &Wanted) -> io::Result<()> {
     let path = directory.join("pod.json");
     let bytes = match fs::read(&path) {
@@ -70,20 +69,20 @@ pub(super) fn rewrite_object(directory: &Path, wanted: &Wanted) -> io::Result<()
     fs::rename(new, path)
 }
 
-/// What is left behind of the status of a pod, for an agent that comes later in this boot. It has
-/// a directory of its own: pods without a sandbox have a status, too.
+/// The status of a pod, written for the next agent of this boot. The files are in a directory of their own, since
+/// pods without a sandbox have a status, too.
 #[derive(Serialize, Deserialize)]
 pub(super) struct LeftBehind {
-    /// Who does not empty its run-time directory at boot keeps files of an earlier one.
+    /// The boot that wrote the file: a machine may not empty its run-time directory at boot.
     boot_id: String,
     /// `metadata.creationTimestamp` of a pod from a file.
     pub(super) created: Moment,
     /// The published deletion, where agents before 2026-11-26 left it; now `status` has it.
     #[serde(default, skip_serializing)]
     deletion: Option<Deletion>,
-    /// What the core makes of it.
+    /// The status as the core hands it over.
     pub(super) status: StatusHandover,
-    /// What a change that replaces the pod waits for.
+    /// The images that a change which replaces the pod waits for.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) waits: Option<Waits>,
 }
@@ -98,7 +97,7 @@ impl LeftBehind {
         LeftBehind { boot_id: boot_id.to_owned(), created, deletion: None, status, waits }
     }
 
-    /// What an agent before left behind in this boot, if it can be read.
+    /// Reads what the previous agent of this boot wrote; `None` if there is nothing, or it cannot be read.
     pub(super) fn read(paths: &Paths, records: &Records, uid: &str) -> Option<LeftBehind> {
         let bytes = fs::read(paths.status(uid)).ok()?;
         let mut left: LeftBehind = match serde_json::from_slice(&bytes) {
@@ -115,16 +114,16 @@ impl LeftBehind {
     }
 
     /// # Errors
-    /// It cannot be represented as JSON.
+    /// The status cannot be represented as JSON.
     pub(super) fn bytes(&self) -> io::Result<Vec<u8>> {
         Ok(serde_json::to_vec(self)?)
     }
 }
 
-/// Writes down for a later agent what is shown of the pod `uid`.
+/// Writes the status of the pod with this UID for the next agent.
 ///
 /// # Errors
-/// If the run-time directory cannot be written.
+/// The run-time directory cannot be written.
 pub(super) fn write_status(paths: &Paths, uid: &str, bytes: &[u8]) -> io::Result<()> {
     let path = paths.status(uid);
     let new = path.with_extension("new");
@@ -132,7 +131,7 @@ pub(super) fn write_status(paths: &Paths, uid: &str, bytes: &[u8]) -> io::Result
     fs::rename(new, path)
 }
 
-/// A pod is gone, and with it what was left behind of its status.
+/// Removes the written status of a pod that is gone.
 pub(super) fn remove_status(paths: &Paths, uid: &str) {
     if let Err(error) = fs::remove_file(paths.status(uid))
         && error.kind() != io::ErrorKind::NotFound
@@ -141,19 +140,19 @@ pub(super) fn remove_status(paths: &Paths, uid: &str) {
     }
 }
 
-/// The grace in seconds of a pod that an agent of an earlier version was deleting.
+/// Reads the grace period in seconds of a pod that an agent of an earlier version was deleting.
 pub(super) fn read_deletion(directory: &Path) -> Option<u64> {
     fs::read_to_string(directory.join("deletion.json")).ok()?.parse().ok()
 }
 
-/// What probes had found of each container when an agent of an earlier version ended (`started`
-/// and `ready` stay what they are, pod-semantics 5.3).
+/// Reads the probe results of each container when an agent of an earlier version ended (`started` and `ready` are
+/// kept, pod-semantics 5.3).
 pub(super) fn read_healths(directory: &Path) -> Vec<Health> {
     let read = fs::read(directory.join("health.json")).ok();
     read.and_then(|bytes| serde_json::from_slice(&bytes).ok()).unwrap_or_default()
 }
 
-/// What an agent of an earlier version left of the pod's conditions.
+/// Reads the pod's conditions that an agent of an earlier version wrote.
 pub(super) fn read_conditions(directory: &Path) -> StatusHandover {
     let read = fs::read(directory.join("status.json")).ok();
     read.and_then(|bytes| serde_json::from_slice(&bytes).ok()).unwrap_or_default()

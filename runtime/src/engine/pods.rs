@@ -1,5 +1,5 @@
-//! The engine's data of each pod that the core has: the admitted object, the sandbox, and the work under way on
-//! the files of the pod. What the core knows of a pod is not kept here.
+//! The engine's data of each pod that the core has: the admitted object, the sandbox, and the work under way on the
+//! files of the pod. The state of a pod that the core keeps is not here.
 
 use std::cell::{Ref, RefCell, RefMut};
 use std::collections::{BTreeMap, BTreeSet};
@@ -115,8 +115,8 @@ impl Pods {
         self.borrow().get(&pod)?.sandbox.clone()
     }
 
-    /// The number of runs that supervisors were asked for and that have not started as far as is known.
-    pub(super) fn unheard_runs(&self) -> usize {
+    /// The number of runs that were requested from supervisors, and not reported as started yet.
+    pub(super) fn unconfirmed_runs(&self) -> usize {
         let pods = self.borrow();
         let sandboxes = pods.values().filter_map(|pod| pod.sandbox.as_ref());
         sandboxes

@@ -1,4 +1,4 @@
-//! What clients see: the store of objects, and the events among them.
+//! The published objects, and the events among them.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -42,7 +42,7 @@ impl Publication {
         self.events.borrow_mut().refused(refusals, self.machine.anchor());
     }
 
-    /// Publishes the events again by the clock as it was set.
+    /// Publishes the events again with times by the clock that was set.
     pub(super) fn clock_was_set(&self) {
         self.events.borrow().clock_was_set(self.machine.anchor());
     }

@@ -1,4 +1,4 @@
-//! What people see: the Pod object as it was admitted, with today's status.
+//! Publishes Pod objects: each as it was admitted, with its present status.
 
 use std::hash::{DefaultHasher, Hasher};
 use std::rc::Rc;
@@ -20,7 +20,7 @@ use super::on_tmpfs::{self, LeftBehind};
 use super::pods::PodShell;
 
 impl Engine {
-    /// Shows a pod as it is now.
+    /// Publishes a pod as it is now, if its name shows it.
     pub(super) fn publish(&mut self, pod: PodIndex) {
         let (Some(object), Some(wanted)) = (self.object(pod), self.shell.pods.wanted(pod)) else { return };
         self.leave_behind(pod, &wanted);
@@ -29,7 +29,7 @@ impl Engine {
         }
     }
 
-    /// Takes away a pod that is gone, and shows the one that waited for its end.
+    /// Withdraws a pod that is gone, and publishes its successor.
     pub(super) fn withdraw(&mut self, pod: PodIndex, was_hidden: bool, again: Option<Successor>) {
         let Some(gone) = self.shell.pods.borrow_mut().remove(&pod) else { return };
         on_tmpfs::remove_status(&self.shell.paths, &gone.wanted.pod.uid.0);
@@ -44,7 +44,7 @@ impl Engine {
         self.collect_images();
     }
 
-    /// The object and the rest of what a source wants of the pod that follows `gone` under its uid.
+    /// The admitted pod of a successor that has the UID of `gone`.
     fn wanted_of(&self, successor: Successor, gone: &Rc<Wanted>) -> Rc<Wanted> {
         if successor.resumes {
             return gone.clone();
@@ -55,7 +55,7 @@ impl Engine {
         without_ephemeral(desired.filter(|desired| desired.pod.uid == gone.pod.uid).unwrap_or(gone))
     }
 
-    /// Takes away a pod that still ends, and shows the one that waits for its name.
+    /// Withdraws a pod whose processes still end, and publishes its successor.
     pub(super) fn hide(&mut self, pod: PodIndex) {
         let Some(wanted) = self.shell.pods.wanted(pod) else { return };
         self.observe(Observation::Hidden { uid: wanted.pod.uid.clone() });
@@ -71,7 +71,7 @@ impl Engine {
         }
     }
 
-    /// Writes down for a later agent what is shown of a pod, if it changed.
+    /// Writes the published status of a pod for the next agent, if it has changed.
     fn leave_behind(&self, pod: PodIndex, wanted: &Wanted) {
         let Some(state) = self.node.pod(pod) else { return };
         let mut pods = self.shell.pods.borrow_mut();
@@ -98,7 +98,7 @@ impl Engine {
         }
     }
 
-    /// The object of a pod; `None` if the core has dropped it.
+    /// The object of a pod with its present status; `None` if the core has dropped the pod.
     pub(super) fn object(&self, pod: PodIndex) -> Option<Value> {
         let state = self.node.pod(pod)?;
         let (wanted, created) = {
@@ -129,12 +129,12 @@ impl Engine {
     }
 }
 
-/// The place of a pod's object in the store.
+/// The key of a pod's object in the store.
 pub(super) fn key(wanted: &Wanted) -> Key {
     Key::new("pods", &wanted.pod.namespace, &wanted.pod.name)
 }
 
-/// `metadata.creationTimestamp` of a pod from a file: when it was first seen, as far as that is known.
+/// `metadata.creationTimestamp` of a pod from a file: when the pod was first seen, as far as known.
 pub(super) fn created(record: Option<&Record>) -> Moment {
     record.and_then(|record| record.start_time).unwrap_or(Moment::ThisBoot(nodlet_host::clock::instant()))
 }

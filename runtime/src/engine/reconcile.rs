@@ -1,4 +1,4 @@
-//! Reports to the core the difference between what the manifests ask for now and what they asked for before, and
+//! Reports to the core the difference between the pods that manifests want now and those that they wanted before, and
 //! the pods that an earlier agent left.
 
 use std::rc::Rc;
@@ -14,7 +14,8 @@ use nodlet_core::spec::{Pod, Uid};
 use nodlet_registry::{self as registry, Admitted, Base, Problem, Refusal, Wanted};
 
 impl Engine {
-    /// Tells the core the difference between what was wanted and what is. Reads no file.
+    /// Reports to the core the difference between the pods that sources want now and those that they wanted before.
+    /// Reads no file.
     pub(super) fn reconcile(&mut self) {
         if self.looks.is_partial() {
             // The registry may know that a manifest was removed, and not yet that it is in another directory.
@@ -68,7 +69,7 @@ impl Engine {
         self.sweep();
     }
 
-    /// Publishes what is defined now besides pods.
+    /// Publishes all non-pod objects from files. Returns the refusals.
     pub(super) fn read_definitions(&mut self) -> Vec<Refusal> {
         let (now, began) = (
             self.shell.machine.timestamp(nodlet_host::clock::instant()),
@@ -77,7 +78,7 @@ impl Engine {
         self.registry.read_definitions(&now, &began)
     }
 
-    /// What a pod was admitted with before, as the core or flash knows it.
+    /// The presets and the priority with which a pod was admitted before, from memory or from its record.
     pub(super) fn base_of(&self, new: &Wanted) -> Base {
         let uid = &new.pod.uid;
         if let Some(known) = self.node.index_of(uid).and_then(|index| self.shell.pods.wanted(index)) {
@@ -94,7 +95,7 @@ impl Engine {
         }
     }
 
-    /// Admits a pod that no source wants; `None` if it is refused.
+    /// Admits a pod that was not read from a source; `None` if it is refused.
     pub(super) fn admit(&self, base: Base, new: &Rc<Wanted>) -> Option<Rc<Wanted>> {
         let Admitted { wanted, problem } = registry::admit(base, new, &self.registry.policy()).ok()?;
         match problem {
@@ -105,7 +106,7 @@ impl Engine {
         Some(wanted)
     }
 
-    /// What an agent before left behind of a pod that the core does not know yet.
+    /// The status that the previous agent wrote of a pod; `None` if the core knows the pod already.
     fn left_behind_of(&self, pod: &Pod) -> Option<LeftBehind> {
         let is_known = self.node.index_of(&pod.uid).is_some();
         if is_known {
@@ -115,10 +116,10 @@ impl Engine {
         }
     }
 
-    /// What is on flash of a pod that the core does not know yet.
+    /// The record of a pod; `None` if the core knows the pod already.
     ///
     /// # Errors
-    /// It cannot be read now, for want of something that has nothing to do with it.
+    /// The record cannot be read now because of a shortage, such as of descriptors or memory.
     fn record_of(&self, pod: &Pod) -> Result<Option<Box<Record>>, LoadError> {
         if self.node.index_of(&pod.uid).is_some() {
             return Ok(None);
@@ -184,8 +185,8 @@ impl Engine {
         self.shell.pods.borrow_mut().insert(index, pod);
     }
 
-    /// Removes what earlier boots left of pods that nobody wants; not while a file is
-    /// refused, for then nobody can say what it wants.
+    /// Removes the files of pods of earlier boots that no source wants; not while a file is refused, since it is
+    /// unknown which pods that file wants.
     pub(super) fn sweep(&mut self) {
         if !self.swept && self.registry.all_read() {
             self.swept = true;

@@ -1,5 +1,5 @@
-//! Starting up is looking: at what the supervisors of an earlier agent still hold,
-//! and at what those left behind that have died.
+//! Finds the pods of an earlier agent at the start: those whose supervisors still run, and the files of those whose
+//! supervisors have died.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -30,31 +30,31 @@ use super::on_tmpfs::{LeftBehind, OnTmpfs, read_conditions, read_deletion, read_
 use super::run::{self, Layers};
 use super::{EngineError, Shell};
 
-/// A pod that was found, for core and shell.
+/// A pod that was found, for the core and for the engine.
 pub(super) struct FoundPod {
     pub(super) found: Found,
     pub(super) wanted: Rc<Wanted>,
     pub(super) created: Moment,
-    /// What a change that replaces it waited for.
+    /// The images that a change which replaces the pod waited for.
     pub(super) waits: Option<Waits>,
     pub(super) sandbox: Option<Sandbox>,
 }
 
-/// How long a supervisor may take to answer a new agent. It may wait for a slow card;
-/// one that takes longer is dead to all who need it.
+/// Time within which a supervisor must answer a new agent. It may wait for a slow card; one that takes longer counts
+/// as dead.
 const GREETING: Duration = Duration::from_secs(20);
 
-/// How long a supervisor that starts something is asked again to bring itself up to date.
+/// How long the request to execute this agent's binary is repeated while a supervisor is starting something.
 const STARTING: Duration = Duration::from_secs(5);
 
-/// How often.
+/// Time between two requests to a supervisor that is busy.
 const ASK_AGAIN: Duration = Duration::from_millis(50);
 
-/// Why there is nothing to be said of a pod.
+/// The reason why the state of a pod is unknown.
 enum LookError {
-    /// What an earlier agent wrote down of it cannot be understood.
+    /// The file that an earlier agent wrote cannot be parsed.
     Unreadable(String),
-    /// This agent lacks what it would look with, as descriptors. The pod lacks nothing.
+    /// This agent has a shortage, such as of descriptors; nothing is wrong with the pod.
     Shortage(io::Error),
 }
 
@@ -66,7 +66,7 @@ impl LookError {
         }
     }
 
-    /// Of the pod's own file.
+    /// The reason for an error of `pod.json`.
     fn of_file(error: io::Error) -> LookError {
         if nodlet_host::error::is_shortage(&error) {
             LookError::Shortage(error)
@@ -76,10 +76,10 @@ impl LookError {
     }
 }
 
-/// All pods that an earlier agent of this boot left, alive or not.
+/// Finds all pods that an earlier agent of this boot left, alive or not.
 ///
 /// # Errors
-/// This agent cannot look. It is to end, for it would take living pods for dead ones.
+/// The state of a pod cannot be read. The agent must end, since it would take living pods for dead ones.
 pub(super) async fn look(shell: &Rc<Shell>) -> Result<Vec<FoundPod>, EngineError> {
     let mut found = Vec::new();
     let cannot = |source| EngineError::Kernel { what: "what it takes to look for pods", source };
@@ -140,7 +140,7 @@ pub(super) async fn look(shell: &Rc<Shell>) -> Result<Vec<FoundPod>, EngineError
     Ok(found)
 }
 
-/// What lies in a directory; nothing if there is none.
+/// The paths of the entries of a directory; empty if there is no such directory.
 fn paths_in(directory: &Path) -> io::Result<Vec<PathBuf>> {
     match fs::read_dir(directory) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Vec::new()),
@@ -236,15 +236,14 @@ async fn look_at(shell: &Rc<Shell>, directory: &Path, ours: &File) -> Result<Fou
     Ok(FoundPod { found, wanted, created, waits, sandbox })
 }
 
-/// Waits for what an earlier agent was starting, so that it is not asked for twice. No pod is
-/// looked after before all are found, so a start that takes longer than [`GREETING`] is ended,
-/// and begun again.
+/// Waits for runs that an earlier agent was starting, so that they are not started twice. No pod is managed before
+/// all are found, so a start that takes longer than [`GREETING`] is killed, and repeated later.
 async fn finish_starts(
     supervisor: &Supervisor,
     cgroup: &PodCgroup,
     mut state: SupervisorState,
 ) -> SupervisorState {
-    if !hear_starts(supervisor, &mut state).await {
+    if !await_starts(supervisor, &mut state).await {
         for (container, number) in &state.starting {
             log::error!("the start of {container}#{number} takes too long; killing it");
             // Its helper is in there.
@@ -255,14 +254,14 @@ async fn finish_starts(
                 );
             }
         }
-        hear_starts(supervisor, &mut state).await;
+        await_starts(supervisor, &mut state).await;
     }
     state
 }
 
-/// Hears how starts end that are under way; `false` if some have not within [`GREETING`].
-async fn hear_starts(supervisor: &Supervisor, state: &mut SupervisorState) -> bool {
-    let hear = async {
+/// Waits for the starts that are under way. Returns `false` if some have not ended within [`GREETING`].
+async fn await_starts(supervisor: &Supervisor, state: &mut SupervisorState) -> bool {
+    let ended = async {
         while !state.starting.is_empty() {
             // One that dies meanwhile is noticed by whoever listens next.
             let Ok(event) = supervisor.next().await else { break };
@@ -279,10 +278,10 @@ async fn hear_starts(supervisor: &Supervisor, state: &mut SupervisorState) -> bo
         smol::Timer::after(GREETING).await;
         false
     };
-    smol::future::or(hear, late).await
+    smol::future::or(ended, late).await
 }
 
-/// The pod's supervisor and what it has; `None` if it is dead.
+/// Connects to the pod's supervisor, and returns it with its state; `None` if it is dead.
 async fn find_supervisor(
     known: &RefCell<Layers>,
     directory: &Path,
@@ -300,7 +299,7 @@ async fn find_supervisor(
     Ok(Some((supervisor, state, layers)))
 }
 
-/// What runs of a pod lie on.
+/// The mounted image layers of a pod's runs.
 type MountedLayers = Vec<Rc<OwnedFd>>;
 
 async fn hello(
@@ -313,8 +312,9 @@ async fn hello(
     Ok((state, layers))
 }
 
-/// Greets a supervisor, brought up to date first if it runs another binary than we do: nothing
-/// else need know two versions. One that cannot take over stays what it is, if we understand it.
+/// Greets a supervisor. If it runs another binary than this agent, it executes this agent's binary first, so that
+/// only this function has to support two versions. If that fails, the supervisor continues with its binary, if this
+/// agent supports its protocol.
 async fn greet(
     layers: &RefCell<Layers>,
     supervisor: &Supervisor,
@@ -347,25 +347,25 @@ async fn greet(
     }
 }
 
-/// Whether a process executes this very file.
+/// Whether a process executes this file.
 fn runs_on(pid: i32, binary: &File) -> bool {
     use std::os::unix::fs::MetadataExt;
     let same = |a: fs::Metadata, b: fs::Metadata| (a.dev(), a.ino()) == (b.dev(), b.ino());
     fs::metadata(format!("/proc/{pid}/exe")).ok().zip(binary.metadata().ok()).is_some_and(|(a, b)| same(a, b))
 }
 
-/// What a supervisor has told, by run.
+/// The state that a supervisor has reported, by run.
 #[derive(Default)]
 struct Known {
     ready_at: Option<Instant>,
     runs: BTreeMap<(String, u32), KnownRun>,
-    /// Starts that failed while no agent looked.
+    /// Starts that failed while no agent ran.
     failed: Vec<(String, u32)>,
 }
 
 struct KnownRun {
     process: StartedProcess,
-    /// Over, with its record if there is one.
+    /// Set if the run has ended; with its exit record, if there is one.
     exit: Option<Option<ExitRecord>>,
 }
 
@@ -399,7 +399,7 @@ impl Known {
     }
 }
 
-/// What the supervisor knows of its runs: those that live go to the shell, all to the core.
+/// Adds the runs that are alive to `sandbox`. Returns all runs, for the core.
 fn adopt_runs(
     paths: &Paths,
     wanted: &Wanted,
@@ -449,8 +449,8 @@ fn adopt_runs(
     attempts
 }
 
-/// The newest run of each container whose supervisor died while no agent looked: how
-/// it ended is on record, or nobody knows.
+/// The newest run of each container, after the supervisor died while no agent ran. How a run ended is known only if
+/// there is an exit record.
 fn lost_runs(
     paths: &Paths,
     wanted: &Wanted,

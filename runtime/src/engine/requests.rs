@@ -1,5 +1,5 @@
-//! What the API asks for: pods applied and deleted, processes in containers.
-//! An applied pod is a manifest file of ours; the answer comes when it is durable.
+//! Carries out requests of the API: pods are applied and deleted, processes run in containers. An applied object
+//! becomes a manifest file; the client is answered when the file is durable.
 
 use std::rc::Rc;
 
@@ -20,7 +20,7 @@ use super::pods::EphemeralRequest;
 use super::{Engine, Shell, netns};
 
 impl Engine {
-    /// Answers a request of the API; what takes time goes on in a task.
+    /// Carries out a request of the API. Parts that take time continue in a task.
     pub(super) fn answer(&mut self, request: Request) {
         match request {
             Request::Create { object, validation, dry_run, reply } => {
@@ -102,7 +102,7 @@ impl Engine {
         }
     }
 
-    /// Takes an object that a client sends whole.
+    /// Creates or replaces an object that a client sends.
     fn apply(&mut self, mut object: Value, asked: RequestOptions, reply: Reply<Accepted>) {
         // What says that it is of no kind at all is refused as a pod.
         let kind = object["kind"].as_str().and_then(Kind::named).unwrap_or(Kind::Pod);
@@ -120,7 +120,7 @@ impl Engine {
         self.carry_out(decision, None, reply);
     }
 
-    /// Changes a pod that is published, as the same pod.
+    /// Changes a published pod, which stays the same pod.
     fn update(&mut self, namespace: &str, name: &str, asked: Updating, reply: Reply<Accepted>) {
         let index = self.shown(namespace, name);
         let present = index.and_then(|index| self.present(index));
@@ -128,7 +128,7 @@ impl Engine {
         self.carry_out(decision, index, reply);
     }
 
-    /// Does what the registry decided, and answers the client. `index`: the pod that was asked for.
+    /// Carries out the registry's decision about the pod `index`, and answers the client.
     fn carry_out(
         &mut self,
         decision: Result<Decision, Status>,
@@ -156,7 +156,8 @@ impl Engine {
         let _ = reply.try_send(answer);
     }
 
-    /// Writes a file, has it read as files are, and answers then.
+    /// Writes a manifest file, looks at the manifest directories, and then answers the client. A pod is parsed again
+    /// from its file, as the next agent will parse it: a file that is refused then is refused now.
     fn write(&mut self, mut write: Write, reply: Reply<Accepted>) {
         let awaited = match &write.of {
             Written::Pod(pod) => {
@@ -192,7 +193,7 @@ impl Engine {
         });
     }
 
-    /// A new identity for an object that a client sends.
+    /// Generates an identity for an object that a client sends.
     fn identity(&self) -> Result<Identity, Status> {
         let (mut uid, mut suffix) = ([0; 16], [0; 5]);
         nodlet_wire::random::unique(&mut uid).map_err(Status::internal)?;
@@ -200,7 +201,7 @@ impl Engine {
         Ok(Identity::new(uid, suffix, self.shell.machine.timestamp(nodlet_host::clock::instant())))
     }
 
-    /// What the node knows of the pod in whose place an object is applied.
+    /// Collects what the registry needs to know of the pod that an applied object replaces.
     fn known(&self, name: &PodName) -> Known {
         let published = self.shown(&name.0, &name.1).and_then(|index| self.shell.pods.wanted(index));
         let waiting = self.registry.held_updates.newest(name).cloned();
@@ -210,7 +211,7 @@ impl Engine {
         Known { published, waiting, is_over }
     }
 
-    /// A pod that is published, for requests that change it.
+    /// Collects what the registry needs to know of a published pod, for a request that changes it.
     pub(super) fn present(&self, index: PodIndex) -> Option<Present> {
         let object = self.object(index)?;
         let state = self.node.pod(index)?;
@@ -238,7 +239,7 @@ impl Engine {
         Ok(Accepted { object, applied, warnings })
     }
 
-    /// Removes a definition.
+    /// Deletes an object that is not a pod.
     fn delete_definition(
         &mut self,
         name: &DefinitionName,
@@ -333,14 +334,14 @@ impl Engine {
         object
     }
 
-    /// The pod that is shown under a name.
+    /// The pod that is published under a name, see [`names::shown`].
     pub(super) fn shown(&self, namespace: &str, name: &str) -> Option<PodIndex> {
         let pods = self.shell.pods.borrow();
         let all = pods.iter().map(|(index, entry)| (*index, &*entry.wanted.pod));
         names::shown((namespace, name), all, |index| self.node.pod(index).is_some_and(PodState::is_hidden))
     }
 
-    /// The run of a container that executes now.
+    /// The newest run of a container, if it executes now.
     fn running(&self, namespace: &str, pod: &str, container: &str) -> Result<(PodIndex, u32), Status> {
         let index = self.shown(namespace, pod).ok_or_else(|| Status::not_found("pods", pod))?;
         let not_running = || {
@@ -353,12 +354,12 @@ impl Engine {
     }
 }
 
-/// The kind of what is no pod.
+/// The kind of a resource; `None` for pods and unknown resources.
 fn definition(resource: &str) -> Option<Kind> {
     Kind::of_resource(resource).filter(|kind| *kind != Kind::Pod)
 }
 
-/// Passes on how an executed process begins and ends; kills it when nobody waits any more.
+/// Reports the start and the end of an executed process to the client; kills the process when the client is gone.
 async fn session(shell: Rc<Shell>, exec: Exec, reply: Reply<ExecSession>) {
     let (exit, receiver) = async_channel::bounded(1);
     match exec.news.recv().await {

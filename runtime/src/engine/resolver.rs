@@ -1,9 +1,9 @@
-//! The pods' `/etc/resolv.conf` follows the machine's: a lease that is renewed, a VPN that comes
-//! up, a network that is another one today. inotify says when to look; nothing is polled.
+//! Keeps the pods' `/etc/resolv.conf` equal to the machine's, which changes with a renewed lease, a VPN or another
+//! network. inotify reports changes; nothing is polled.
 //!
-//! The machine's file is replaced by a rename, is a link that leads elsewhere tomorrow, or is
-//! written where it lies. So every directory on the way to it is watched, and the way is looked
-//! for anew after each change. Next: `pod_files.rs`, which makes the texts.
+//! The machine's file may be replaced by a rename, may be a link that changes, or may be written in place. So every
+//! directory on the path to it is watched, and the path is resolved again after each change. Read next:
+//! `pod_files.rs`, which renders the files.
 
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
@@ -23,13 +23,13 @@ use nodlet_host::paths::Paths;
 use super::Shell;
 use super::pods::{PodShell, Pods};
 
-/// Links that lead from one to the next; the kernel follows 40.
+/// Links that are followed at most; the kernel follows 40.
 const LINKS: usize = 40;
 
-/// Until a watch that the kernel had no room for is tried again.
+/// Time until a watch that the kernel refused is tried again.
 const RETRY: Duration = Duration::from_secs(60);
 
-/// Watches from now on, and brings up to date what is there: it may have changed while no agent ran.
+/// Updates the pods' files, since the machine's may have changed while no agent ran, and again at each change.
 pub(super) fn follow(shell: &Rc<Shell>) {
     let (shell, executor) = (shell.clone(), shell.clone());
     executor.tasks.spawn(async move {
@@ -52,15 +52,15 @@ pub(super) fn follow(shell: &Rc<Shell>) {
     });
 }
 
-/// The way to the file as it is now.
+/// A watch of the directories on the path to the machine's file.
 struct Watch<I = Async<Inotify>> {
     inotify: I,
-    /// The names that matter in each directory.
+    /// The names to watch in each directory.
     names: BTreeMap<WatchDescriptor, Vec<OsString>>,
 }
 
 impl Watch<Inotify> {
-    /// On the storage thread, since the way leads over flash.
+    /// Adds the watches. Runs on the storage thread, since it reads directories on flash.
     fn begin() -> io::Result<Watch<Inotify>> {
         let inotify = Inotify::init(InitFlags::IN_NONBLOCK | InitFlags::IN_CLOEXEC)?;
         let what = AddWatchFlags::IN_CLOSE_WRITE
@@ -83,14 +83,14 @@ impl Watch<Inotify> {
         Ok(Watch { inotify, names })
     }
 
-    /// In the loop.
+    /// Registers the watch with the executor, on the loop's thread.
     fn awaited(self) -> io::Result<Watch> {
         Ok(Watch { inotify: Async::new_nonblocking(self.inotify)?, names: self.names })
     }
 }
 
 impl Watch {
-    /// Ends when something on the way has changed.
+    /// Waits until something on the path has changed.
     async fn changed(&self) -> io::Result<()> {
         loop {
             self.inotify.readable().await?;
@@ -110,8 +110,8 @@ impl Watch {
     }
 }
 
-/// The directories on the way to `file`, each with the name in it that leads on. Where the way
-/// ends, the last is the one in which it would go on.
+/// The directories on the path to `file`, links followed, each with the name of the next entry in it. If the path
+/// ends early, the last one is that of the missing entry.
 fn way(file: &Path) -> Vec<(PathBuf, OsString)> {
     let mut way = Vec::new();
     let mut path = file.to_owned();
@@ -130,7 +130,7 @@ fn way(file: &Path) -> Vec<(PathBuf, OsString)> {
     way
 }
 
-/// Writes every pod's file anew where it would say something else now.
+/// Rewrites the file of each pod whose content would differ now.
 async fn renew_resolv_confs(paths: &Paths, storage: &Storage, pods: &Pods) {
     let node = storage.run(NodeFiles::read).await;
     let of_pod = |entry: &PodShell| {

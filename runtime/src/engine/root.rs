@@ -1,4 +1,4 @@
-//! The root that an agent takes for itself: its directories, its lock, its door.
+//! Prepares the root of an agent: its directories, its lock and its API socket.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Seek, Write};
@@ -15,19 +15,19 @@ use nodlet_host::paths::Paths;
 
 use super::EngineError;
 
-/// How long a process that an agent forked just before it was killed may hold that agent's
-/// lock: until it executes a supervisor.
+/// Time for which the lock of a killed agent may be held by a process that it has just forked, until that process
+/// executes a supervisor.
 const HEIRS: Duration = Duration::from_secs(5);
 
-/// How long an agent that was killed may take to end, or to be waited for by its parent.
+/// Time that a killed agent may take to end, or to be reaped by its parent.
 const ENDING: Duration = Duration::from_secs(1);
 
-/// Whether there is such a process, or what is left of one.
+/// Whether a process exists, be it a zombie.
 fn lives(pid: i32) -> bool {
     nix::sys::signal::kill(nix::unistd::Pid::from_raw(pid), None) != Err(nix::Error::ESRCH)
 }
 
-/// Takes the root for this agent.
+/// Creates the directories of the root, and locks it for this agent.
 pub(super) fn take_root(paths: &Paths) -> Result<Flock<File>, EngineError> {
     for (directory, mode) in paths.directories() {
         make_directory(&directory, mode)
@@ -72,8 +72,7 @@ pub(super) fn take_root(paths: &Paths) -> Result<Flock<File>, EngineError> {
     Ok(lock)
 }
 
-/// Makes a directory of ours with this mode. One that has it is left alone: setting it again
-/// would write to flash.
+/// Creates a directory with this mode. An existing mode is only set if it differs, since setting it writes to flash.
 fn make_directory(directory: &Path, mode: u32) -> io::Result<()> {
     use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
     // Those above it, too.
@@ -91,13 +90,13 @@ fn make_directory(directory: &Path, mode: u32) -> io::Result<()> {
     }
 }
 
-/// Opens the API's socket in the place of one that an earlier agent left.
+/// Opens the API's socket, in place of one that an earlier agent left.
 pub(super) fn listen(paths: &Paths) -> Result<Async<UnixListener>, EngineError> {
     crate::api::listen(paths.root())
         .map_err(|source| EngineError::Prepare { path: paths.api_socket(), source })
 }
 
-/// What the machine has, and the file system that pods write to.
+/// The capacity of the machine, and of the file system that pods write to.
 pub(super) fn capacity_of_the_machine(paths: &Paths, max_pods: usize) -> Amounts {
     let cpus = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
     let records = paths.records();
@@ -114,7 +113,7 @@ pub(super) fn capacity_of_the_machine(paths: &Paths, max_pods: usize) -> Amounts
     }
 }
 
-/// `MemTotal`; zero if the kernel does not say, which counts as very little.
+/// `MemTotal` in bytes; zero if it cannot be read, which counts as very little.
 fn memory_of_the_machine() -> u64 {
     let text = fs::read_to_string("/proc/meminfo").unwrap_or_default();
     let kib = text

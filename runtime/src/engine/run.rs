@@ -1,5 +1,4 @@
-//! One run of one container: image, configuration, cgroup leaf, start, signals,
-//! and what the supervisor says of it.
+//! Starts, signals and discards runs of containers, and reports their events to the core.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -29,8 +28,8 @@ use super::pods::Pods;
 use super::stores::{self, Stores};
 use super::{Shell, cleanup, log_name};
 
-/// Mounted layers: one mount a layer on the whole board, so that its pages are
-/// cached once, for as long as a run needs it.
+/// The mounted image layers: one mount for each layer on the whole board, so that its pages are cached once. A layer
+/// stays mounted as long as a run uses it.
 #[derive(Default)]
 pub(super) struct Layers {
     mounted: BTreeMap<String, Weak<OwnedFd>>,
@@ -41,8 +40,8 @@ impl Layers {
         self.mounted.get(&layer.to_string())?.upgrade()
     }
 
-    /// The mount that is used here already, or this one: a hundred pods of one image are to hold its
-    /// layers once, also if each gave its own back to a new agent.
+    /// Returns the mount of the layer that is in use already, or else this one, so that pods of one image share its
+    /// layers also after each supervisor has passed its own mounts to a new agent.
     pub(super) fn share(&mut self, layer: &str, mount: OwnedFd) -> Rc<OwnedFd> {
         let known = self.mounted.get(layer).and_then(Weak::upgrade);
         known.unwrap_or_else(|| {
@@ -62,8 +61,8 @@ pub(super) fn failure(reason: StartFailureReason, message: impl Into<String>) ->
     StartFailure { reason, message: message.into().into_boxed_str() }
 }
 
-/// Whether the image of the spec can be started. The image is leased to the pod, so that nobody
-/// removes it before it starts.
+/// Checks that the image of the spec is on the board. The image is leased to the pod, so that it is not removed
+/// before the container starts.
 pub(super) async fn check_image(
     shell: Rc<Shell>,
     wanted: Rc<Wanted>,
@@ -73,7 +72,8 @@ pub(super) async fn check_image(
     find_image(&shell.stores, &wanted, container, &container.image).await.map(drop)
 }
 
-/// Image, configuration, leaf, and the word to the supervisor, which tells what becomes of it.
+/// Prepares a run (image, cgroup leaf, files, configuration), and requests its start from the supervisor, which
+/// reports the result.
 pub(super) async fn start(
     shell: Rc<Shell>,
     pod: PodIndex,
@@ -88,7 +88,7 @@ pub(super) async fn start(
     let create = |error: &(dyn std::error::Error + 'static)| {
         failure(StartFailureReason::CreateContainerError, nodlet_host::error::chain(error))
     };
-    let _begins = shell.beginning.run(shell.pods.unheard_runs()).map_err(|error| create(&error))?;
+    let _begins = shell.beginning.run(shell.pods.unconfirmed_runs()).map_err(|error| create(&error))?;
     let found = find_image(&shell.stores, &wanted, container, &container.image).await;
     let (spec_image, (reference, image)) = match (found, fallback) {
         (Ok(found), _) => (container.image.clone(), found),
@@ -180,7 +180,7 @@ pub(super) async fn start(
 /// Checks that the container whose PID namespace an ephemeral container shares (`targetContainerName`) runs.
 ///
 /// # Errors
-/// It does not run, or never did.
+/// The container does not run, or has never run.
 fn check_target(paths: &Paths, wanted: &Wanted, sandbox: &Sandbox, target: &str) -> Result<(), StartFailure> {
     let runs = sandbox.runs.borrow();
     if runs.iter().any(|((name, _), run)| name == target && run.started.is_some()) {
@@ -208,7 +208,7 @@ fn check_target(paths: &Paths, wanted: &Wanted, sandbox: &Sandbox, target: &str)
     }
 }
 
-/// The image of this name for a container, if it is on this node.
+/// Finds the image of this name for a container, and leases it to the pod.
 async fn find_image(
     stores: &Stores,
     wanted: &Wanted,
@@ -258,9 +258,8 @@ fn not_here(reference: &Reference) -> String {
     format!("image {reference} is not on this node, and nodlet pulls from no registry:")
 }
 
-/// An image that is here and may have been meant: of the same name in another registry, or with
-/// another tag. What is called `web:1` without more is `docker.io/library/web:1` to everybody,
-/// while builders call it `localhost/web:1`.
+/// The name of an image on the board that may have been meant: the same name in another registry, or with another
+/// tag. `web:1` stands for `docker.io/library/web:1`, while builders name it `localhost/web:1`.
 fn near(images: &nodlet_rootfs::Store, wish: &Reference) -> Option<String> {
     let last = |path: &str| path.rsplit('/').next().unwrap_or_default().to_owned();
     let alike = |name: &String| {
@@ -308,8 +307,8 @@ async fn mount_layers(
     Ok(mounts)
 }
 
-/// What a later agent must know of a run that the supervisor does not: kept
-/// with the pod's run-time files, which die with the boot as containers do.
+/// Writes the data of a run that the next agent needs and the supervisor does not have. The file is among the pod's
+/// run-time files, which are lost with the boot as the containers are.
 fn write_facts(paths: &Paths, wanted: &Wanted, attempt: Attempt, facts: &ImageFacts) -> std::io::Result<()> {
     let name = &wanted.pod.spec.container(attempt.container).name;
     let path = facts_path(paths, wanted, name, attempt.number);
@@ -320,21 +319,26 @@ fn write_facts(paths: &Paths, wanted: &Wanted, attempt: Attempt, facts: &ImageFa
     std::fs::rename(new, path)
 }
 
-/// What [`write_facts`] wrote; nothing is known of a run without.
+/// Reads what [`write_facts`] wrote; empty if there is no such file.
 pub(super) fn read_facts(paths: &Paths, wanted: &Wanted, container: &str, number: u32) -> ImageFacts {
     let read = std::fs::read(facts_path(paths, wanted, container, number)).ok();
     read.and_then(|bytes| serde_json::from_slice(&bytes).ok()).unwrap_or_default()
 }
 
-/// The directory of [`write_facts`] in that of the pod: `<container>_<number>.json`.
+/// The directory of the files `<container>_<number>.json` of [`write_facts`], within the pod's run-time directory.
 pub(super) const FACTS: &str = "runs";
 
 fn facts_path(paths: &Paths, wanted: &Wanted, container: &str, number: u32) -> PathBuf {
     paths.run_pod(&wanted.pod.uid.0).join(FACTS).join(format!("{container}_{number}.json"))
 }
 
-/// Turns what the supervisor says into what the core observes.
-pub(super) async fn heard(shell: &Rc<Shell>, pod: PodIndex, sandbox: &Rc<Sandbox>, event: SupervisorEvent) {
+/// Reports an event of the supervisor to the core, or to the task that waits for it.
+pub(super) async fn report_event(
+    shell: &Rc<Shell>,
+    pod: PodIndex,
+    sandbox: &Rc<Sandbox>,
+    event: SupervisorEvent,
+) {
     let Some(wanted) = shell.pods.wanted(pod) else { return };
     let attempt = |container: &str, number: u32| {
         Some(Attempt { container: wanted.pod.spec.index_of(container)?, number })
@@ -358,7 +362,7 @@ pub(super) async fn heard(shell: &Rc<Shell>, pod: PodIndex, sandbox: &Rc<Sandbox
                 started
             };
             log::info!("started {}", log_name(&wanted, attempt));
-            shell.tasks.tell(pod, PodObservation::Started { attempt, container: Box::new(started) }).await;
+            shell.tasks.report(pod, PodObservation::Started { attempt, container: Box::new(started) }).await;
         }
         SupervisorEvent::StartFailed { container, number, at, message } => {
             let Some(attempt) = attempt(&container, number) else { return };
@@ -377,7 +381,7 @@ pub(super) async fn heard(shell: &Rc<Shell>, pod: PodIndex, sandbox: &Rc<Sandbox
             log::warn!("failed to start {}: {message}", log_name(&wanted, attempt));
             shell
                 .tasks
-                .tell(pod, PodObservation::StartFailed { attempt, failure: failure(reason, message) })
+                .report(pod, PodObservation::StartFailed { attempt, failure: failure(reason, message) })
                 .await;
         }
         SupervisorEvent::Exited { container, number, exit } => {
@@ -387,7 +391,7 @@ pub(super) async fn heard(shell: &Rc<Shell>, pod: PodIndex, sandbox: &Rc<Sandbox
             let started_at = sandbox.runs.borrow().get(&key).and_then(|run| Some(run.started.as_ref()?.at));
             let exit = exit_of(exit, started_at.unwrap_or_else(nodlet_host::clock::instant), oom_killed);
             log::info!("{} exited with {}", log_name(&wanted, attempt), exit.code);
-            shell.tasks.tell(pod, PodObservation::Exited { attempt, exit: Box::new(exit) }).await;
+            shell.tasks.report(pod, PodObservation::Exited { attempt, exit: Box::new(exit) }).await;
         }
         SupervisorEvent::SandboxReady { .. } | SupervisorEvent::SandboxFailed { .. } => {}
         SupervisorEvent::ExecStarted { id, pid: _, terminal }
@@ -399,8 +403,8 @@ pub(super) async fn heard(shell: &Rc<Shell>, pod: PodIndex, sandbox: &Rc<Sandbox
     }
 }
 
-/// Tells how runs ended that a supervisor, dead since, had put on record and not told.
-pub(super) async fn hear_records(shell: &Rc<Shell>, pod: PodIndex, sandbox: &Rc<Sandbox>) {
+/// Reports the ends of runs that a supervisor recorded before it died, and did not report.
+pub(super) async fn report_records(shell: &Rc<Shell>, pod: PodIndex, sandbox: &Rc<Sandbox>) {
     let Some(wanted) = shell.pods.wanted(pod) else { return };
     let directory = shell.paths.run_pod(&wanted.pod.uid.0);
     let known = || {
@@ -414,9 +418,10 @@ pub(super) async fn hear_records(shell: &Rc<Shell>, pod: PodIndex, sandbox: &Rc<
             let process =
                 StartedProcess { pid: 0, pidfd: None, at: record.started_at, user: User::default() };
             let started = SupervisorEvent::Started { container: container.clone(), number, process };
-            heard(shell, pod, sandbox, started).await;
+            report_event(shell, pod, sandbox, started).await;
         }
-        heard(shell, pod, sandbox, SupervisorEvent::Exited { container, number, exit: Some(record) }).await;
+        report_event(shell, pod, sandbox, SupervisorEvent::Exited { container, number, exit: Some(record) })
+            .await;
     }
 }
 
@@ -439,7 +444,7 @@ pub(super) fn started_container(image: &ImageFacts, at: Instant, user: User) -> 
     }
 }
 
-/// How a run ended, as the core is told. A run without a record was lost with its supervisor's memory of it.
+/// The exit of a run, as reported to the core. A run without an exit record was lost with its supervisor.
 pub(super) fn exit_of(record: Option<ExitRecord>, started_at: Instant, oom_killed: bool) -> Exit {
     match record {
         Some(record) => Exit {
@@ -461,7 +466,7 @@ pub(super) fn exit_of(record: Option<ExitRecord>, started_at: Instant, oom_kille
     }
 }
 
-/// The supervisor need not remember this run any more.
+/// Requests the supervisor to drop its data of a run.
 pub(super) fn forget(sandbox: &Sandbox, container: &str, number: u32) {
     if let Err(error) = sandbox.supervisor.forget(container, number) {
         // It remembers one run more than it must; its end is told elsewhere.
@@ -469,7 +474,7 @@ pub(super) fn forget(sandbox: &Sandbox, container: &str, number: u32) {
     }
 }
 
-/// The stop signal to the first process of the run.
+/// Sends the stop signal to the first process of the run.
 pub(super) fn terminate(pods: &Pods, pod: PodIndex, attempt: Attempt) -> Result<(), String> {
     let sent = with_run(pods, pod, attempt, |run| {
         let (Some(process), Some(started)) = (&run.process, &run.started) else { return Ok(()) };
@@ -494,7 +499,7 @@ pub(super) fn terminate(pods: &Pods, pod: PodIndex, attempt: Attempt) -> Result<
     }
 }
 
-/// SIGKILL to every process of the run.
+/// Sends SIGKILL to every process of the run.
 pub(super) fn kill(pods: &Pods, pod: PodIndex, attempt: Attempt) -> Result<(), String> {
     let killed = with_run(pods, pod, attempt, |run| run.leaf.kill());
     killed
@@ -510,7 +515,7 @@ fn with_run<T>(pods: &Pods, pod: PodIndex, attempt: Attempt, act: impl FnOnce(&R
     runs.get(&(name, attempt.number)).map(act)
 }
 
-/// A run that ended keeps no cgroup, no layer and no place in the supervisor.
+/// Drops the handle of a run that has ended, with its layers, and removes its cgroup.
 pub(super) fn forget_what_ended(pods: &Pods, pod: PodIndex, seen: &PodObservation) {
     let PodObservation::Exited { attempt, .. } = seen else { return };
     let (Some(wanted), Some(sandbox)) = (pods.wanted(pod), pods.sandbox(pod)) else { return };
@@ -523,7 +528,7 @@ pub(super) fn forget_what_ended(pods: &Pods, pod: PodIndex, seen: &PodObservatio
     }
 }
 
-/// Removes the writable layer of a run, and the log of one before the last two.
+/// Removes the writable layer of a run, and the logs of runs before the last two.
 pub(super) fn discard(shell: &Shell, pod: PodIndex, wanted: &Wanted, attempt: Attempt) {
     let name = wanted.pod.spec.container(attempt.container).name.clone();
     // The newest run stays with the supervisor, ended or not: a later agent learns from
@@ -557,8 +562,8 @@ pub(super) fn discard(shell: &Shell, pod: PodIndex, wanted: &Wanted, attempt: At
     });
 }
 
-/// The directories of the run with `number`, whose own is `directory`, and of runs before it: an agent
-/// that died may have left some.
+/// The directories of the run with `number`, which is `directory`, and of earlier runs, which an agent that died may
+/// have left.
 fn earlier_runs(directory: &Path, number: u32) -> Vec<PathBuf> {
     let Some(runs) = directory.parent() else { return Vec::new() };
     let is_earlier = |name: &String| name.parse::<u32>().is_ok_and(|found| found <= number);

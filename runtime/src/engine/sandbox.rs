@@ -1,5 +1,5 @@
-//! What the pod's containers share: volumes, cgroup, network, supervisor. Made
-//! by [`create`], taken down by [`remove`]; what outlives a sandbox goes with [`forget`].
+//! Creates and removes the sandboxes of pods: volumes, cgroup, network and supervisor, which the pod's containers
+//! share. [`forget`] removes what outlives a sandbox.
 
 use std::net::Ipv4Addr;
 use std::rc::Rc;
@@ -19,25 +19,26 @@ use super::handles::Sandbox;
 use super::machine::Machine;
 use super::{SUPERVISOR_END, Shell, cleanup, on_tmpfs, run};
 
-/// How long supervisor and namespaces may take: no flash is written for them. What hangs
-/// must not hold up the pod's deletion for ever.
+/// Time within which supervisor and namespaces must be ready. Nothing is written to flash for them. One that hangs
+/// must not block the pod's deletion.
 const SANDBOX_WITHIN: Duration = Duration::from_secs(30);
 
-/// Until a supervisor is asked again of which something was not heard for want of descriptors.
+/// Time until a supervisor is greeted again after its message could not be received because of a shortage, such as of
+/// descriptors.
 const GREET_AGAIN: Duration = Duration::from_secs(1);
 
-/// A sandbox that was made.
+/// A sandbox that was created.
 pub(super) struct Made {
     pub(super) ip: Option<Ipv4Addr>,
-    /// When it became ready.
+    /// When the sandbox became ready.
     pub(super) at: Instant,
 }
 
-/// Why a sandbox could not be made.
+/// The reason why a sandbox could not be created.
 pub(super) struct Failure {
     pub(super) reason: SandboxFailure,
     pub(super) message: String,
-    /// A supervisor of a pod of that name lives: what is there is its own.
+    /// Another supervisor of a pod of that name runs: the files and cgroups belong to it.
     is_taken: bool,
 }
 
@@ -56,10 +57,10 @@ impl Failure {
     }
 }
 
-/// Volumes, cgroup, network, supervisor.
+/// Creates the sandbox of a pod.
 ///
 /// # Errors
-/// They do not exist, and whatever was made of them is undone.
+/// The sandbox could not be created; its parts were removed again.
 pub(super) async fn create(shell: Rc<Shell>, pod: PodIndex, wanted: Rc<Wanted>) -> Result<Made, Failure> {
     let ip = shell.machine.network.borrow_mut().allocate(&wanted.pod);
     let made = match ip {
@@ -92,12 +93,12 @@ fn sandbox_ip(machine: &Machine, wanted: &Wanted) -> Option<Ipv4Addr> {
     machine.network.borrow().address_of(&wanted.pod.uid)
 }
 
-/// Held by the pod's supervisor: no two of one name.
+/// The lock that the pod's supervisor holds, so that there is one for each name.
 fn lock_name(wanted: &Wanted) -> String {
     format!("{}_{}", wanted.pod.namespace, wanted.pod.name)
 }
 
-/// Makes it, or nothing: of a sandbox that fails nobody looks for remains.
+/// Makes the parts of a sandbox, or none: nothing else removes the parts of one that failed.
 async fn make(
     shell: &Rc<Shell>,
     wanted: &Rc<Wanted>,
@@ -143,7 +144,7 @@ async fn set_up_volumes(shell: &Rc<Shell>, wanted: &Wanted) -> Result<volume::Vo
         .map_err(|message| Failure::new(SandboxFailure::Mount, message))
 }
 
-/// All of it but the volumes.
+/// Makes the parts of a sandbox other than its volumes.
 async fn make_on(
     shell: &Rc<Shell>,
     wanted: &Rc<Wanted>,
@@ -194,7 +195,7 @@ async fn make_on(
     }
 }
 
-/// Says whose supervisor was lost, and what it said last.
+/// Logs that the supervisor of a pod was lost, with its last message.
 fn report_loss(shell: &Shell, pod: PodIndex, error: &(dyn std::error::Error + 'static)) {
     let Some(wanted) = shell.pods.wanted(pod) else { return };
     let (namespace, name) = (&wanted.pod.namespace, &wanted.pod.name);
@@ -205,16 +206,16 @@ fn report_loss(shell: &Shell, pod: PodIndex, error: &(dyn std::error::Error + 's
     }
 }
 
-/// Passes on what the supervisor says, until it hangs up.
+/// Reports the events of a supervisor until it hangs up.
 pub(super) async fn listen(shell: Rc<Shell>, pod: PodIndex, sandbox: Rc<Sandbox>) {
     loop {
         match sandbox.supervisor.next().await.map_err(SupervisorError::shortage) {
-            Ok(event) => run::heard(&shell, pod, &sandbox, event).await,
+            Ok(event) => run::report_event(&shell, pod, &sandbox, event).await,
             Err(Ok(short)) => {
                 log::error!("failed to hear the supervisor of a pod: {short}; asking it again for all");
                 if let Some(state) = greet_again(&shell.execs, pod, &sandbox.supervisor).await {
                     for event in state.events {
-                        run::heard(&shell, pod, &sandbox, event).await;
+                        run::report_event(&shell, pod, &sandbox, event).await;
                     }
                 }
             }
@@ -226,16 +227,16 @@ pub(super) async fn listen(shell: Rc<Shell>, pod: PodIndex, sandbox: Rc<Sandbox>
                 report_loss(&shell, pod, &error);
                 cleanup::kill_all(&sandbox.cgroup).await;
                 shell.execs.lost(pod);
-                run::hear_records(&shell, pod, &sandbox).await;
-                shell.tasks.tell(pod, PodObservation::SandboxLost).await;
+                run::report_records(&shell, pod, &sandbox).await;
+                shell.tasks.report(pod, PodObservation::SandboxLost).await;
                 return;
             }
         }
     }
 }
 
-/// Has all told again of which a part was not heard, as soon as it can be; `None` if there will be no
-/// more, as whoever listens next learns.
+/// Greets a supervisor again, so that it reports its whole state, as soon as that can be received. Returns `None` if
+/// the supervisor is dead, which the next receive reports.
 async fn greet_again(execs: &Execs, pod: PodIndex, supervisor: &Supervisor) -> Option<SupervisorState> {
     loop {
         smol::Timer::after(GREET_AGAIN).await;
@@ -255,10 +256,10 @@ async fn greet_again(execs: &Execs, pod: PodIndex, supervisor: &Supervisor) -> O
     }
 }
 
-/// Ends the supervisor and takes down what the containers shared. After a failure it is called again.
+/// Ends the supervisor, and removes the sandbox. Called again after a failure.
 ///
 /// # Errors
-/// What is still there.
+/// A part of the sandbox could not be removed.
 pub(super) async fn remove(shell: Rc<Shell>, pod: PodIndex, wanted: Rc<Wanted>) -> Result<(), String> {
     let sandbox = shell.pods.borrow_mut().get_mut(&pod).and_then(|entry| entry.sandbox.take());
     if let Some(sandbox) = sandbox {
@@ -302,10 +303,10 @@ pub(super) async fn remove(shell: Rc<Shell>, pod: PodIndex, wanted: Rc<Wanted>) 
     Ok(())
 }
 
-/// Removes what a pod leaves when it is gone for good. After a failure it is called again.
+/// Removes all that outlives a sandbox: volumes, logs, image leases, records and locks. Called again after a failure.
 ///
 /// # Errors
-/// What is still there.
+/// Something of it could not be removed.
 pub(super) async fn forget(shell: Rc<Shell>, wanted: Rc<Wanted>) -> Result<(), String> {
     let paths = shell.paths.clone();
     let record = shell.stores.records.path_of(&wanted.pod.uid.0);

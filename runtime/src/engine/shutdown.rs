@@ -1,5 +1,5 @@
-//! The machine goes down: logind says so, and waits until the pods have ended by their priorities,
-//! or until its patience is over.
+//! Ends the pods by their priorities when the machine shuts down. logind reports the shutdown, and delays it until
+//! the pods have ended, or for its maximum delay.
 
 use std::cell::{Cell, RefCell};
 use std::io;
@@ -12,13 +12,13 @@ use nodlet_core::time::Instant;
 
 use super::{Engine, Shell};
 
-/// How soon a logind that is not there is asked for again.
+/// Time until a connection to a missing logind is tried again.
 const ASK_AGAIN: Duration = Duration::from_secs(60);
 
-/// Whether the machine stays.
+/// Whether the machine is shutting down.
 pub(super) struct ShutdownState {
     pub(super) goes_down: Cell<bool>,
-    /// Since when that is so, or is not.
+    /// Since when it is, or is not.
     pub(super) since: Cell<Instant>,
     lock: RefCell<Option<DelayLock>>,
 }
@@ -29,7 +29,7 @@ impl ShutdownState {
     }
 }
 
-/// Holds a lock and hears of shutdowns, as long as there is a logind.
+/// Holds a delay lock of logind and reports shutdowns to the loop, as long as there is a logind.
 pub(super) async fn follow(shell: Rc<Shell>) {
     let mut said = false;
     loop {
@@ -61,15 +61,15 @@ async fn hold(shell: &Shell) -> io::Result<()> {
         let lock = logind.delay().await?;
         *shell.machine.shutdown.lock.borrow_mut() = Some(lock);
         // It is given to nobody while the machine goes down.
-        shell.tasks.then_loop(|engine| engine.machine_goes_down(false)).await;
+        shell.tasks.then_loop(|engine| engine.set_goes_down(false)).await;
         while !logind.prepares_for_shutdown().await? {}
-        shell.tasks.then_loop(|engine| engine.machine_goes_down(true)).await;
+        shell.tasks.then_loop(|engine| engine.set_goes_down(true)).await;
         while logind.prepares_for_shutdown().await? {}
     }
 }
 
 impl Engine {
-    fn machine_goes_down(&mut self, goes_down: bool) {
+    fn set_goes_down(&mut self, goes_down: bool) {
         if self.shell.machine.shutdown.goes_down.replace(goes_down) == goes_down {
             return;
         }
@@ -85,11 +85,11 @@ impl Engine {
             Observation::ShutdownCancelled
         };
         self.observe(seen);
-        self.show_node();
+        self.publish_node();
     }
 
-    /// Lets the machine go down when no process of a pod is left and all is on flash.
-    pub(super) fn let_machine_go(&self) {
+    /// Releases the delay lock of a shutdown when no process of a pod is left and all is on flash.
+    pub(super) fn release_shutdown(&self) {
         if self.shell.machine.shutdown.goes_down.get()
             && self.node.is_at_rest()
             && self.shell.machine.shutdown.lock.take().is_some()

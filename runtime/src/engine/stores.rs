@@ -1,4 +1,4 @@
-//! What the agent has on flash: images, records and manifests. The one thread of [`Storage`] writes them.
+//! The files of the agent on flash: images, records and manifests. The one thread of [`Storage`] writes them.
 
 use std::cell::RefCell;
 use std::future::Future;
@@ -42,7 +42,7 @@ impl Stores {
         self.storage.run(move || store::replace(&path, &bytes, &*fault))
     }
 
-    /// Removes a file for good.
+    /// Removes a file durably.
     pub(super) fn remove(&self, path: PathBuf) -> impl Future<Output = io::Result<()>> + use<> {
         let fault = self.fault.clone();
         self.storage.run(move || store::remove(&path, &*fault))
@@ -53,7 +53,7 @@ impl Stores {
         remove_tree(&self.storage, path)
     }
 
-    /// Makes a record durable; answered by `Saved` or `SaveFailed`.
+    /// Writes a record durably. The result is reported as `Saved` or `SaveFailed`.
     pub(super) fn save(
         &self,
         wanted: &Wanted,
@@ -73,7 +73,7 @@ impl Stores {
         self.records.load(&self.recorded.borrow(), uid)
     }
 
-    /// The presets and the priority with which such a pod was admitted.
+    /// The presets and the priority with which a pod was admitted that the core does not know yet.
     ///
     /// # Errors
     /// If the record is damaged, or cannot be read now.
@@ -81,7 +81,7 @@ impl Stores {
         self.records.admitted(&self.recorded.borrow(), uid)
     }
 
-    /// The ephemeral containers of such a pod.
+    /// The ephemeral containers of a pod that the core does not know yet.
     ///
     /// # Errors
     /// If they are damaged, or cannot be read now.
@@ -90,8 +90,8 @@ impl Stores {
     }
 }
 
-/// Removes a directory of a pod with all that its containers left there, in parts: other jobs run between them.
-/// May be interrupted and begun again.
+/// Removes a directory of a pod with all files that its containers left, in parts, between which other jobs run. May
+/// be interrupted and repeated.
 pub(super) fn remove_tree(storage: &Storage, path: PathBuf) -> impl Future<Output = io::Result<()>> + use<> {
     let mut removal = volume::Removal::new(path);
     storage.run_in_parts(move || removal.part())

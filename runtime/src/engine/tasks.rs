@@ -11,10 +11,10 @@ use nodlet_core::facts::{Attempt, PodIndex, PodObservation};
 
 use super::Engine;
 
-/// Bound of the news that wait for the loop. A task that is further ahead waits itself.
+/// The number of news that may wait for the loop. A task that sends more waits.
 pub(super) const NEWS: usize = 256;
 
-/// What a task reports to the loop.
+/// A report of a task to the loop.
 pub(super) enum News {
     /// A fact about a pod.
     Seen(PodIndex, PodObservation),
@@ -92,7 +92,7 @@ impl Tasks {
     }
 
     /// Reports a fact about a pod; waits if the loop is behind.
-    pub(super) async fn tell(&self, pod: PodIndex, seen: PodObservation) {
+    pub(super) async fn report(&self, pod: PodIndex, seen: PodObservation) {
         let _ = self.news.send(News::Seen(pod, seen)).await;
     }
 

@@ -1,6 +1,5 @@
-//! Pods that are over: their volumes are removed as a kubelet does, and pods themselves where there
-//! are too many, as the pod garbage collector of a control plane does, at the moment at which there is
-//! one too many.
+//! Removes the volumes of finished pods, as a kubelet does, and finished pods themselves when there are too many, as
+//! the pod garbage collector of a control plane does, as soon as there is one too many.
 
 use nodlet_core::facts::PodIndex;
 
@@ -11,9 +10,9 @@ use super::Engine;
 use super::pods::Removal;
 
 impl Engine {
-    /// Removes what a finished pod has on disk: volumes and writable layers. Its status and its logs
-    /// stay. Also of a pod that was found so at the start of this agent, for the last one may have been
-    /// killed in between.
+    /// Removes the volumes and writable layers of a pod if it has finished. Its status and its logs stay. Called also
+    /// for pods that were found finished at the start of this agent, since the previous one may have been killed
+    /// before the removal.
     pub(super) fn remove_volumes_if_finished(&self, index: PodIndex) {
         if !self.node.pod(index).is_some_and(PodState::has_finished) {
             return;
@@ -35,8 +34,7 @@ impl Engine {
         });
     }
 
-    /// Removes the applied pods that are over and one too many. What a file of the user says is
-    /// the user's: it stays.
+    /// Removes the finished pods that exceed the number that is kept, of those that the registry allows to remove.
     pub(super) fn collect_terminated(&mut self) {
         let Some(kept) = self.shell.config.terminated_pod_gc_threshold else { return };
         if self.shell.config.down {

@@ -1,4 +1,4 @@
-//! The one Node object: what `get nodes` shows of this machine.
+//! The Node object of this machine, and its allocatable resources.
 
 use serde_json::{Value, json};
 
@@ -8,13 +8,12 @@ use nodlet_registry::objects::{Key, Objects};
 use super::Config;
 use super::machine::{Machine, first_line};
 
-/// Shows this machine as a Node. Nothing renews it: an agent that answers is the proof
-/// that it is ready.
-pub(super) fn show(config: &Config, machine: &Machine, objects: &Objects) {
+/// Publishes the Node object. It is not renewed: that the agent answers shows that the node is ready.
+pub(super) fn publish(config: &Config, machine: &Machine, objects: &Objects) {
     objects.put(Key::new("nodes", "", &config.node_name), node(config, machine));
 }
 
-/// What of it decides which pods it takes.
+/// The facts of the node that decide which pods it admits.
 pub(super) fn info(config: &Config, machine: &Machine) -> NodeInfo {
     let own = [
         ("kubernetes.io/hostname", config.node_name.as_str()),
@@ -38,8 +37,8 @@ pub(super) fn info(config: &Config, machine: &Machine) -> NodeInfo {
     }
 }
 
-/// Keeps memory of the machine from pods, so that want of it ends a container and not SSH, the agent or
-/// what else the machine needs.
+/// Limits the memory of all pods together, so that a shortage ends a container, and not SSH, the agent or another
+/// process of the machine.
 pub(super) fn keep_memory(config: &Config, machine: &Machine) {
     let (all, allocatable) = (machine.capacity.memory, info(config, machine).allocatable.memory);
     // Where more is reserved than there is, pods that request nothing run all the same.
@@ -54,8 +53,8 @@ pub(super) fn keep_memory(config: &Config, machine: &Machine) {
     }
 }
 
-/// What is reserved and not there, as a kubelet says it (`validateNodeAllocatable`), which ends
-/// then: a board that has less of something than was thought runs its pods that ask for none.
+/// Messages about resources of which more is reserved than there is (`validateNodeAllocatable`). A kubelet ends then;
+/// this node runs pods that request none of these resources.
 pub(super) fn reserved_in_vain(config: &Config, machine: &Machine) -> Vec<String> {
     let (all, reserved) = (&machine.capacity, &config.reserved);
     let resources = [
@@ -64,13 +63,13 @@ pub(super) fn reserved_in_vain(config: &Config, machine: &Machine) -> Vec<String
         ("ephemeral-storage", all.ephemeral_storage, reserved.ephemeral_storage, ""),
     ];
     let too_much = resources.into_iter().filter(|(_, all, reserved, _)| reserved > all);
-    let told = too_much.map(|(name, all, reserved, unit)| {
+    let messages = too_much.map(|(name, all, reserved, unit)| {
         format!(
             "Resource {name:?} has a reservation of {reserved}{unit} but capacity of {all}{unit}. Expected \
              capacity >= reservation."
         )
     });
-    told.collect()
+    messages.collect()
 }
 
 fn node(config: &Config, machine: &Machine) -> Value {
@@ -100,8 +99,8 @@ fn node(config: &Config, machine: &Machine) -> Value {
         },
         "spec": if info.taints.is_empty() { json!({}) } else { json!({ "taints": info.taints }) },
         "status": {
-            "capacity": shown(&machine.capacity),
-            "allocatable": shown(&info.allocatable),
+            "capacity": render(&machine.capacity),
+            "allocatable": render(&info.allocatable),
             "addresses": addresses,
             "conditions": [{
                 "type": "Ready",
@@ -127,8 +126,8 @@ fn node(config: &Config, machine: &Machine) -> Value {
     })
 }
 
-/// What pods cannot have of this much memory, if nobody reserves more: for the kernel, the agent, the
-/// supervisors and a login. The kubelet's default is 100 MiB (`evictionHard`), at which it evicts.
+/// The part of `all` memory that is reserved at least: for the kernel, the agent, the supervisors and a login. The
+/// kubelet's counterpart is its eviction threshold of 100 MiB (`evictionHard`).
 fn kept_memory(all: i64) -> i64 {
     const MIB: i64 = 1024 * 1024;
     (all / 8).clamp(8 * MIB, 64 * MIB).min(all / 2)
@@ -142,8 +141,8 @@ fn architecture() -> &'static str {
     }
 }
 
-/// Amounts as a Node has them.
-fn shown(amounts: &Amounts) -> Value {
+/// Renders amounts as in a Node's status.
+fn render(amounts: &Amounts) -> Value {
     let bytes = |bytes: i64| match bytes % 1024 {
         0 => format!("{}Ki", bytes / 1024),
         _ => bytes.to_string(),

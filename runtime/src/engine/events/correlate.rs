@@ -1,6 +1,6 @@
-//! Which events become one: `EventCorrelator` of client-go, as a kubelet uses it. What repeats
-//! counts up; what differs in nothing but its message is told as one; and of whoever has too
-//! much to say only so much is told. Pure, but for memory of what was said.
+//! Decides which events are combined, as the `EventCorrelator` of client-go in a kubelet. Repeated events are
+//! counted; events that differ only in their message are combined; and the rate of events about one object is
+//! limited. Pure, but for its memory of earlier events.
 
 use std::collections::VecDeque;
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -8,18 +8,18 @@ use std::time::Duration;
 
 use nodlet_core::time::Instant;
 
-/// So many messages of one reason about one object are told one by one, and the next together.
+/// Number of different messages of one reason about one object from which on events are combined.
 const SIMILAR: usize = 10;
-/// What is similar to nothing of so long is new.
+/// Time without similar events after which an event counts as new.
 const SIMILAR_WITHIN: Duration = Duration::from_secs(600);
-/// Events about one object that are told at once.
+/// Events about one object that are published before the rate is limited.
 const BURST: f64 = 25.0;
-/// After that, one in so many seconds.
+/// Seconds for each further event of an object.
 const ONE_IN: f64 = 300.0;
-/// What is remembered of each kind. A kubelet remembers 4096, of more pods.
+/// Entries of each memory. A kubelet has 4096, for more pods.
 const REMEMBERED: usize = 512;
 
-/// An event before it is known whether it is told.
+/// An event before correlation.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Said<'a> {
     pub(super) about: About<'a>,
@@ -35,21 +35,21 @@ pub(super) struct About<'a> {
     pub(super) namespace: &'a str,
     pub(super) name: &'a str,
     pub(super) uid: &'a str,
-    /// `fieldPath` of the container, if it is about one.
+    /// `fieldPath` of the container, if the event is about one.
     pub(super) field_path: Option<&'a str>,
 }
 
-/// What is to be shown.
+/// An event to publish.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Shown {
-    /// The same for all that are one event.
+    /// The same number for all that are published as one event.
     pub(super) number: u64,
     pub(super) count: u32,
     pub(super) first: Instant,
     pub(super) message: String,
 }
 
-/// What was said before.
+/// The memory of earlier events.
 #[derive(Debug, Default)]
 pub(super) struct Correlator {
     similar: Memory<Similar>,
@@ -78,8 +78,8 @@ struct Bucket {
 }
 
 impl Correlator {
-    /// What becomes of an event; `None` if it is not told.
-    pub(super) fn take(&mut self, now: Instant, said: &Said<'_>) -> Option<Shown> {
+    /// Correlates an event. Returns the event to publish; `None` if the rate limit drops it.
+    pub(super) fn correlate(&mut self, now: Instant, said: &Said<'_>) -> Option<Shown> {
         let About { kind, namespace, name, uid, field_path } = said.about;
         let object = (kind, namespace, name, uid);
         let group = fingerprint(&("similar", object, said.warning, said.reason));
@@ -109,7 +109,7 @@ impl Correlator {
         Some(Shown { number, count, first, message })
     }
 
-    /// Whether it is one too many of its group.
+    /// Whether an event of this group is combined with the earlier ones.
     fn combines(&mut self, now: Instant, group: u128, message: u128) -> bool {
         let similar = self.similar.get_or(group, Similar::default);
         if similar.last.is_none_or(|last| now.since(last) > SIMILAR_WITHIN) {
@@ -127,7 +127,7 @@ impl Correlator {
     }
 }
 
-/// Tells keys apart: nobody finds two that 128 bits do not.
+/// A hash of a key with 128 bits, in which collisions are negligible.
 fn fingerprint(key: &impl Hash) -> u128 {
     let half = |salt: u8| {
         let mut hasher = DefaultHasher::new();
@@ -138,10 +138,10 @@ fn fingerprint(key: &impl Hash) -> u128 {
     half(0) << 64 | half(1)
 }
 
-/// The [`REMEMBERED`] that were asked for last.
+/// A map of the [`REMEMBERED`] entries that were used last.
 #[derive(Debug)]
 struct Memory<T> {
-    /// The newest last.
+    /// The last used entry is the last one.
     known: VecDeque<(u128, T)>,
 }
 
@@ -189,46 +189,46 @@ mod tests {
     #[test]
     fn what_is_said_again_counts_up_and_keeps_its_first_time() {
         let mut correlator = Correlator::default();
-        let first = correlator.take(at(0), &said("web", "BackOff", "no")).expect("it is told");
+        let first = correlator.correlate(at(0), &said("web", "BackOff", "no")).expect("it is told");
         assert_eq!((first.count, first.first), (1, at(0)));
-        let again = correlator.take(at(10), &said("web", "BackOff", "no")).expect("it is told");
+        let again = correlator.correlate(at(10), &said("web", "BackOff", "no")).expect("it is told");
         assert_eq!((again.number, again.count, again.first), (first.number, 2, at(0)));
-        let other = correlator.take(at(10), &said("web", "BackOff", "otherwise")).expect("it is told");
+        let other = correlator.correlate(at(10), &said("web", "BackOff", "otherwise")).expect("it is told");
         assert_eq!((other.count, other.first), (1, at(10)));
         assert_ne!(other.number, first.number);
-        let elsewhere = correlator.take(at(10), &said("db", "BackOff", "no")).expect("it is told");
+        let elsewhere = correlator.correlate(at(10), &said("db", "BackOff", "no")).expect("it is told");
         assert_eq!(elsewhere.count, 1);
         // The same words of another container are another event.
         let mut of_another = said("web", "BackOff", "no");
         of_another.about.field_path = Some("spec.containers{helper}");
-        assert_eq!(correlator.take(at(10), &of_another).expect("it is told").count, 1);
+        assert_eq!(correlator.correlate(at(10), &of_another).expect("it is told").count, 1);
     }
 
     #[test]
     fn the_tenth_message_of_one_reason_and_all_after_it_are_combined() {
         let mut correlator = Correlator::default();
-        let mut take = |seconds: u64, number: u64| {
+        let mut correlate = |seconds: u64, number: u64| {
             let message = format!("probe {number}");
-            correlator.take(at(seconds), &said("web", "Unhealthy", &message))
+            correlator.correlate(at(seconds), &said("web", "Unhealthy", &message))
         };
         for number in 0..9 {
-            let shown = take(number, number).expect("it is told");
+            let shown = correlate(number, number).expect("it is told");
             assert_eq!((shown.count, shown.message), (1, format!("probe {number}")));
         }
-        let combined = take(9, 9).expect("it is told");
+        let combined = correlate(9, 9).expect("it is told");
         assert_eq!(combined.message, "(combined from similar events): probe 9");
-        let more = take(10, 10).expect("it is told");
+        let more = correlate(10, 10).expect("it is told");
         assert_eq!((more.number, more.count, more.first), (combined.number, 2, at(9)));
         assert_eq!(more.message, "(combined from similar events): probe 10");
         // After ten minutes of silence it is told one by one again.
-        let later = take(10 + 601, 11).expect("it is told");
+        let later = correlate(10 + 601, 11).expect("it is told");
         assert_eq!(later.message, "probe 11");
     }
 
     #[test]
     fn of_whom_too_much_is_said_only_so_much_is_told() {
         let mut correlator = Correlator::default();
-        let mut told = |seconds: u64| correlator.take(at(seconds), &said("web", "BackOff", "no"));
+        let mut told = |seconds: u64| correlator.correlate(at(seconds), &said("web", "BackOff", "no"));
         let counts: Vec<bool> = (0..30).map(|_| told(0).is_some()).collect();
         assert_eq!(counts.iter().filter(|told| **told).count(), 25);
         assert!(told(299).is_none());
@@ -238,7 +238,7 @@ mod tests {
         assert!(told(601).is_some() && told(602).is_none(), "two had come together");
         let mut normal = said("web", "Killing", "Stopping container app");
         normal.warning = false;
-        assert!(correlator.take(at(602), &normal).is_some(), "another type has room of its own");
+        assert!(correlator.correlate(at(602), &normal).is_some(), "another type has room of its own");
     }
 
     #[test]
@@ -246,14 +246,20 @@ mod tests {
         let mut correlator = Correlator::default();
         for number in 0..3 * REMEMBERED {
             let name = format!("pod-{number}");
-            assert!(correlator.take(at(0), &said(&name, "Failed", "no")).is_some());
+            assert!(correlator.correlate(at(0), &said(&name, "Failed", "no")).is_some());
         }
         assert_eq!(correlator.told.known.len(), REMEMBERED);
         assert_eq!(correlator.similar.known.len(), REMEMBERED);
         assert_eq!(correlator.spoken.known.len(), REMEMBERED);
         // The first is long forgotten, the last is not.
         let last = format!("pod-{}", 3 * REMEMBERED - 1);
-        assert_eq!(correlator.take(at(1), &said(&last, "Failed", "no")).map(|shown| shown.count), Some(2));
-        assert_eq!(correlator.take(at(1), &said("pod-0", "Failed", "no")).map(|shown| shown.count), Some(1));
+        assert_eq!(
+            correlator.correlate(at(1), &said(&last, "Failed", "no")).map(|shown| shown.count),
+            Some(2)
+        );
+        assert_eq!(
+            correlator.correlate(at(1), &said("pod-0", "Failed", "no")).map(|shown| shown.count),
+            Some(1)
+        );
     }
 }
