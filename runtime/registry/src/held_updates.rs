@@ -245,7 +245,7 @@ impl HeldUpdates {
     }
 
     /// Whether a change to `new` ends the running pod `old`.
-    pub fn replaces(&self, old: &Pod, new: &Pod, pods: &dyn NodePods) -> bool {
+    pub(crate) fn replaces(&self, old: &Pod, new: &Pod, pods: &dyn NodePods) -> bool {
         is_another(old, new) && self.works(&old.uid, pods)
     }
 

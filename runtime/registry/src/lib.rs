@@ -14,6 +14,7 @@
 //! `registry/src/admission.rs`, what a written pod becomes; `registry/src/pods.rs`, what clients may do.
 
 mod admission;
+mod awaited_images;
 mod change;
 mod definitions;
 mod difference;
@@ -49,6 +50,7 @@ use nodlet_core::time::Instant;
 use nodlet_kube::kinds::Kind;
 
 pub use admission::{Admitted, Base, Policy, Problem, admit};
+pub use awaited_images::AwaitedImage;
 pub use change::{Accepted, Applied, Change, FieldValidation, Part, Preconditions};
 pub use definitions::DefinitionName;
 pub use difference::{Admissions, Difference, sort_admitted_first};

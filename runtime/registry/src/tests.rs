@@ -13,6 +13,7 @@ use nodlet_kube::kinds::Kind;
 use nodlet_kube::manifest::{self, Applied as AppliedPreset, Validation};
 
 mod admission;
+mod awaited_images;
 mod definitions;
 mod difference;
 mod ephemeral;

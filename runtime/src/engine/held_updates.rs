@@ -11,7 +11,7 @@ use nodlet_core::node::Node;
 use nodlet_core::spec::{Pod, Uid};
 use nodlet_kube::manifest::{self, Validation};
 use nodlet_registry::held_updates::{Activity, Effect, LookUp, NodePods};
-use nodlet_registry::{PodName, Wanted, WantedByName};
+use nodlet_registry::{AwaitedImage, PodName, Wanted, WantedByName};
 
 use super::pods::Pods;
 use super::{Engine, images};
@@ -79,10 +79,11 @@ impl Engine {
         self.registry.held_updates.is_any_over(&View { node: &self.node, pods: &self.shell.pods })
     }
 
-    /// Whether a change to `new` ends the running pod `old`.
-    pub(super) fn replaces(&self, old: &Pod, new: &Pod) -> bool {
+    /// The images that a change to `new` waits for if they are not on the board.
+    pub(super) fn awaited_images(&self, new: &Pod) -> Vec<AwaitedImage> {
         let view = View { node: &self.node, pods: &self.shell.pods };
-        self.registry.held_updates.replaces(old, new, &view)
+        let published = self.shown(&new.namespace, &new.name).and_then(|index| self.node.pod(index));
+        self.registry.held_updates.awaited_images(new, published, &view)
     }
 
     fn look_up(&self, look_up: LookUp) {
