@@ -13,7 +13,7 @@ use serde_json::Value;
 use super::request::refused;
 use super::{DefinitionsByName, Status, Wanted, definitions, ephemeral};
 use crate::objects::Objects;
-use nodlet_core::facts::Event;
+use nodlet_core::facts::{Event, Record};
 use nodlet_core::spec::Pod;
 use nodlet_kube::kinds::Kind;
 use nodlet_kube::manifest::update::{self, Update};
@@ -49,6 +49,30 @@ pub enum Base {
     },
     /// `spec.ephemeralContainers`, which are added to a pod that is admitted already.
     Ephemeral(Value),
+}
+
+impl Base {
+    /// The base of a pod of a source. `known` is the pod of this UID that the core has. `recorded` reads with what the
+    /// pod was admitted according to its record on flash: `Err` if there is a record that cannot be read.
+    pub fn of(
+        new: &Wanted,
+        known: Option<&Wanted>,
+        recorded: impl FnOnce() -> Result<Option<(Vec<Applied>, Option<Priority>)>, ()>,
+    ) -> Base {
+        if let Some(known) = known {
+            let priority = known.priority.as_deref().cloned();
+            return Base::Before { presets: known.presets.to_vec(), priority };
+        }
+        match recorded() {
+            Ok(Some((presets, priority))) => Base::Before { presets, priority },
+            // The pod counts as failed, and does not start: it gets nothing new.
+            Err(()) if Record::unknown(&new.pod.spec, "").is_some() => {
+                Base::Before { presets: Vec::new(), priority: None }
+            }
+            // The pod starts as if it were new.
+            Err(()) | Ok(None) => Base::New,
+        }
+    }
 }
 
 /// A pod as it was admitted.

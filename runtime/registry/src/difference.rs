@@ -113,7 +113,7 @@ impl Registry {
     }
 }
 
-/// Sorts pods that the core is to be told: those that the node has admitted before come first, so that no new pod is
+/// Sorts pods to report to the core: those that the node has admitted before come first, so that no new pod is
 /// admitted to their room. `known` returns what is known of a pod from before: its record on flash, and the status
 /// that the previous agent left behind. The order is otherwise unchanged.
 pub fn sort_admitted_first<T>(

@@ -47,7 +47,7 @@ pub struct Deletion {
 /// How a pod is stopped that no source wants any more.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Stop {
-    /// How long its containers may take to end; `None` for the grace period of the pod.
+    /// The grace period; `None` for that of the pod.
     pub grace: Option<Duration>,
     /// The pod is hidden at once: the API no longer returns it, while its processes may still end.
     pub is_forced: bool,

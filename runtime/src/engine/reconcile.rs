@@ -81,18 +81,8 @@ impl Engine {
     /// The presets and the priority with which a pod was admitted before, from memory or from its record.
     pub(super) fn base_of(&self, new: &Wanted) -> Base {
         let uid = &new.pod.uid;
-        if let Some(known) = self.node.index_of(uid).and_then(|index| self.shell.pods.wanted(index)) {
-            let priority = known.priority.as_deref().cloned();
-            return Base::Before { presets: known.presets.to_vec(), priority };
-        }
-        match self.shell.stores.admitted(&uid.0) {
-            Ok(Some((presets, priority))) => Base::Before { presets, priority },
-            // As `record_of` takes it.
-            Err(_) if Record::unknown(&new.pod.spec, "").is_some() => {
-                Base::Before { presets: Vec::new(), priority: None }
-            }
-            Err(_) | Ok(None) => Base::New,
-        }
+        let known = self.node.index_of(uid).and_then(|index| self.shell.pods.wanted(index));
+        Base::of(new, known.as_deref(), || self.shell.stores.admitted(&uid.0).map_err(drop))
     }
 
     /// Admits a pod that was not read from a source; `None` if it is refused.

@@ -131,6 +131,28 @@ fn a_pod_keeps_what_it_was_admitted_with() {
 }
 
 #[test]
+fn a_pod_is_admitted_on_the_base_of_what_is_known_of_it() {
+    let policy = policy(&[preset("p", "selector: {}, env: [{name: A, value: '1'}]")]);
+    let known = admit(Base::New, &written(""), &policy).expect("it is right").wanted;
+    let base =
+        |spec: &str, known: Option<&Wanted>, recorded| match Base::of(&written(spec), known, || recorded) {
+            Base::New => "new".to_owned(),
+            Base::Before { presets, priority } => format!("{} {}", presets.len(), priority.is_some()),
+            Base::Ephemeral(_) => "ephemeral".to_owned(),
+        };
+    let recorded = || Ok(Some((known.presets.to_vec(), None)));
+    let never = "restartPolicy: Never";
+    assert_eq!(base("", Some(&known), Ok(None)), "1 true");
+    assert_eq!(base("", Some(&known), Err(())), "1 true");
+    assert_eq!(base("", None, recorded()), "1 false");
+    assert_eq!(base("", None, Ok(None)), "new");
+    assert_eq!(base(never, None, Ok(None)), "new");
+    // Without a readable record a pod that may run again starts as if it were new, and another has failed.
+    assert_eq!(base("", None, Err(())), "new");
+    assert_eq!(base(never, None, Err(())), "0 false");
+}
+
+#[test]
 fn ephemeral_containers_are_added_to_what_a_pod_was_admitted_with() {
     let policy =
         policy(&[class("high", "value: 1000"), preset("p", "selector: {}, env: [{name: A, value: '1'}]")]);
