@@ -1,13 +1,17 @@
 //! The one table of kinds: what an object of each kind is called, where the API serves it, how it is printed and
-//! described, and how it is read from a manifest. Pure.
+//! described. Pure.
 //!
 //! The API (`api/route.rs`, `api/discovery.rs`, `api/table.rs`), the reader of manifests (`manifest/kind.rs`), the
-//! engine and the command line look kinds up here; none of them has a list of its own. A new kind is a variant of
-//! [`Kind`], a row of [`KINDS`], and a file here with its columns, its cells and its description.
+//! engine and the command line look kinds up here; none of them has a list of its own.
+//!
+//! A new kind is a variant of [`Kind`] and a row of [`KINDS`] in this file, and a file below `kinds/` with its columns,
+//! its cells and its description. If clients may create its objects, it also needs a file below `manifest/` with its
+//! rules, an arm in `manifest/reader.rs`, and its type in [`crate::schema`]: a line in the roots of
+//! `xtask/src/schema.rs`, from which `cargo xtask schema` writes the table, or, for a type that Kubernetes has removed,
+//! a check against another type, as in `manifest/preset.rs`. Tests and the compiler report what is missing.
 
 use serde_json::Value;
 
-use crate::manifest::{Definition, ManifestError, Validation, class, config, definition, preset};
 use crate::protobuf::Message;
 use nodlet_core::time::Timestamp;
 
@@ -72,8 +76,6 @@ pub struct Row {
     pub describe: Describe,
     /// The fields of an object in protobuf. Empty for a kind whose objects are read as JSON only.
     pub protobuf: Message,
-    /// How an object is read from a manifest. None of a kind that only the agent creates.
-    pub reader: Option<Reader>,
 }
 
 /// A part of an object that is served by itself.
@@ -97,19 +99,6 @@ pub enum Describe {
     WithEvents(fn(&Value, Option<Vec<Value>>) -> String),
     /// By its unfinished pods, and by its events, whose UID of the involved object is its name.
     Node(fn(&Value, &[Value], Option<Vec<Value>>) -> String),
-}
-
-/// How an object is read from a manifest.
-pub enum Reader {
-    /// As a pod.
-    Pod,
-    /// As a definition.
-    Definition {
-        /// Reads one: the object, the name of the node, and the name of the file, if it is of one.
-        read: fn(Value, Validation, &str, Option<&str>) -> Result<Definition, ManifestError>,
-        /// Checks an update by a client: the existing object and the new one.
-        check_update: fn(&Value, &Value) -> Result<(), ManifestError>,
-    },
 }
 
 /// All kinds, in the order of discovery.
@@ -147,7 +136,6 @@ pub static KINDS: [Row; 8] = [
         row_conditions: pod::row_conditions,
         describe: Describe::WithEvents(pod::describe::describe),
         protobuf: &[],
-        reader: Some(Reader::Pod),
     },
     Row {
         kind: Kind::Event,
@@ -178,7 +166,6 @@ pub static KINDS: [Row; 8] = [
         row_conditions: no_conditions,
         describe: Describe::WithEvents(generic::describe),
         protobuf: &[],
-        reader: None,
     },
     Row {
         kind: Kind::Namespace,
@@ -196,7 +183,6 @@ pub static KINDS: [Row; 8] = [
         row_conditions: no_conditions,
         describe: Describe::Alone(namespace::describe),
         protobuf: &[],
-        reader: None,
     },
     Row {
         kind: Kind::Node,
@@ -214,7 +200,6 @@ pub static KINDS: [Row; 8] = [
         row_conditions: no_conditions,
         describe: Describe::Node(node::describe::describe),
         protobuf: &[],
-        reader: None,
     },
     Row {
         kind: Kind::ConfigMap,
@@ -232,10 +217,6 @@ pub static KINDS: [Row; 8] = [
         row_conditions: no_conditions,
         describe: Describe::WithEvents(config_map::describe),
         protobuf: config_map::FIELDS,
-        reader: Some(Reader::Definition {
-            read: config::read_config_map,
-            check_update: config::check_update,
-        }),
     },
     Row {
         kind: Kind::Secret,
@@ -253,7 +234,6 @@ pub static KINDS: [Row; 8] = [
         row_conditions: no_conditions,
         describe: Describe::Alone(secret::describe),
         protobuf: secret::FIELDS,
-        reader: Some(Reader::Definition { read: config::read_secret, check_update: config::check_update }),
     },
     Row {
         kind: Kind::PodPreset,
@@ -272,7 +252,6 @@ pub static KINDS: [Row; 8] = [
         row_conditions: no_conditions,
         describe: Describe::WithEvents(generic::describe),
         protobuf: &[],
-        reader: Some(Reader::Definition { read: preset::read, check_update: definition::any_update }),
     },
     Row {
         kind: Kind::PriorityClass,
@@ -290,7 +269,6 @@ pub static KINDS: [Row; 8] = [
         row_conditions: no_conditions,
         describe: Describe::WithEvents(priority_class::describe),
         protobuf: &[],
-        reader: Some(Reader::Definition { read: class::read, check_update: class::check_update }),
     },
 ];
 
@@ -311,9 +289,9 @@ pub fn groups() -> impl Iterator<Item = &'static str> {
         .map(|(_, version)| version)
 }
 
-/// The kinds that manifests may hold.
+/// The kinds that manifests may hold: those whose objects clients may create.
 pub fn readable() -> impl Iterator<Item = &'static Row> {
-    KINDS.iter().filter(|row| row.reader.is_some())
+    KINDS.iter().filter(|row| row.allows("create"))
 }
 
 /// The names of all kinds on the command line, for a text: `pods (po), events (ev)`.
@@ -407,13 +385,11 @@ impl Row {
 
     /// The file in which the agent keeps an object that was applied.
     pub fn file(&self, namespace: &str, name: &str) -> String {
-        match self.reader {
-            Some(Reader::Pod) => format!("{namespace}_{name}.json"),
-            _ => {
-                let namespace = if self.namespaced { namespace } else { "" };
-                format!("{}_{namespace}_{name}.json", self.singular)
-            }
+        if self.kind == Kind::Pod {
+            return format!("{namespace}_{name}.json");
         }
+        let namespace = if self.namespaced { namespace } else { "" };
+        format!("{}_{namespace}_{name}.json", self.singular)
     }
 }
 

@@ -13,10 +13,10 @@
 //! Next: [`nodlet_core::node`] takes what is parsed here.
 
 pub mod class;
-pub mod config;
+mod config;
 mod convert;
 mod defaults;
-pub mod definition;
+mod definition;
 mod emit;
 mod error;
 mod field;
@@ -24,8 +24,9 @@ mod identity;
 pub mod json;
 mod kind;
 mod locate;
-pub mod preset;
+mod preset;
 pub mod priority;
+mod reader;
 mod rules;
 mod unsupported;
 pub mod update;
@@ -37,7 +38,7 @@ use std::rc::Rc;
 
 use serde_json::{Value, json};
 
-use crate::kinds::{Kind, Reader};
+use crate::kinds::Kind;
 use crate::schema;
 use nodlet_core::spec::Pod;
 
@@ -242,14 +243,19 @@ fn definition(
     node: &str,
     file: Option<&str>,
 ) -> Result<Definition, ManifestError> {
-    let read = match kind.row().reader {
-        Some(Reader::Definition { read, .. }) => read,
-        Some(Reader::Pod) | None => {
-            let name = kind.as_str();
-            return Err(ManifestError::of_kind(format!("a {name} cannot be handled as a definition")));
-        }
+    let Some(reader) = reader::of(kind) else {
+        let name = kind.as_str();
+        return Err(ManifestError::of_kind(format!("a {name} cannot be handled as a definition")));
     };
-    read(object, validation, node, file).map_err(|error| ManifestError { kind, ..error })
+    (reader.read)(object, validation, node, file).map_err(|error| ManifestError { kind, ..error })
+}
+
+/// Checks an update of a definition by a client: the existing object and the new one.
+///
+/// # Errors
+/// The rules of the kind do not allow the change.
+pub fn check_definition_update(kind: Kind, old: &Value, new: &Value) -> Result<(), ManifestError> {
+    reader::of(kind).map_or(Ok(()), |reader| (reader.check_update)(old, new))
 }
 
 fn single_pod(object: Value) -> Result<Value, ManifestError> {

@@ -3,7 +3,6 @@
 
 use serde_json::{Map, Value};
 
-use crate::manifest::VALUES;
 use nodlet_wire::base64;
 
 /// A message: number, name in JSON and type of each field. Other fields are left out.
@@ -103,19 +102,23 @@ pub enum ProtobufError {
     Unsupported,
     /// The body is not a valid message of its kind.
     Malformed,
-    /// The object has more values than are read of a request.
+    /// The object has more values than are allowed.
     TooManyValues,
 }
 
-/// The object of a request. `message` returns the fields of a kind.
+/// The object of a request, which may have at most `values` values. `message` returns the fields of a kind.
 ///
 /// # Errors
 /// See [`ProtobufError`].
-pub fn object(body: &[u8], message: fn(&str) -> Option<Message>) -> Result<Value, ProtobufError> {
+pub fn object(
+    body: &[u8],
+    values: usize,
+    message: fn(&str) -> Option<Message>,
+) -> Result<Value, ProtobufError> {
     let failed =
         |left: usize| if left == 0 { ProtobufError::TooManyValues } else { ProtobufError::Malformed };
     let (mut of, mut raw) = (Map::new(), &[][..]);
-    let mut left = VALUES;
+    let mut left = values;
     let mut rest = body.strip_prefix(MAGIC).ok_or(ProtobufError::Unsupported)?;
     while !rest.is_empty() {
         match field(&mut rest).ok_or(ProtobufError::Malformed)? {
@@ -196,7 +199,7 @@ mod tests {
     }
 
     fn read(body: &[u8]) -> Result<Value, ProtobufError> {
-        object(body, |kind| Some(Kind::named(kind)?.row().protobuf).filter(|fields| !fields.is_empty()))
+        object(body, 100, |kind| Some(Kind::named(kind)?.row().protobuf).filter(|fields| !fields.is_empty()))
     }
 
     fn pair(key: &[u8], value: &[u8]) -> Vec<u8> {

@@ -13,7 +13,7 @@ use super::{
     Written, preconditions,
 };
 use crate::objects::Key;
-use nodlet_kube::kinds::{Kind, Reader};
+use nodlet_kube::kinds::Kind;
 use nodlet_kube::manifest::{self, Definition, priority};
 
 /// Kind, namespace and name.
@@ -97,10 +97,8 @@ impl Registry {
         if let Some((_, source)) = known.filter(|(_, source)| *source != self.definition_path(&name)) {
             return Err(defined_by(&name, source));
         }
-        if let (Some(old), Some(Reader::Definition { check_update, .. })) =
-            (published, &new.kind.row().reader)
-        {
-            check_update(old, &object).map_err(|error| refused(&error))?;
+        if let Some(old) = published {
+            manifest::check_definition_update(new.kind, old, &object).map_err(|error| refused(&error))?;
         }
         if new.kind == Kind::PriorityClass {
             let defaults = self.definitions.iter().filter(|(other, (class, _))| {

@@ -136,7 +136,7 @@ fn parsed(bytes: &[u8], is_protobuf: bool) -> Result<Value, Status> {
     }
     if is_protobuf {
         let fields = |kind: &str| Some(Kind::named(kind)?.row().protobuf).filter(|fields| !fields.is_empty());
-        return protobuf::object(bytes, fields).map_err(|error| match error {
+        return protobuf::object(bytes, manifest::VALUES, fields).map_err(|error| match error {
             ProtobufError::Unsupported => unknown_format(PROTOBUF),
             ProtobufError::Malformed => Status::bad_request(
                 "the object provided is unrecognized: it is not a valid protobuf message of its kind",

@@ -14,7 +14,7 @@ const HIGHEST: i64 = 1_000_000_000;
 const SYSTEM: &str = "system-";
 
 /// Reads a PriorityClass. `file` is `None` for objects from the API.
-pub fn read(
+pub(super) fn read(
     object: Value,
     validation: Validation,
     node: &str,

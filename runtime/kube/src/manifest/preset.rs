@@ -182,7 +182,7 @@ fn matches(selector: &Value, labels: &Value) -> bool {
 }
 
 /// Reads a PodPreset. `file` is `None` for objects from the API.
-pub fn read(
+pub(super) fn read(
     object: Value,
     validation: Validation,
     node: &str,
