@@ -15,24 +15,14 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::PathBuf;
 
 use nix::unistd::Pid;
-use serde::{Deserialize, Serialize};
 
 use super::console::Console;
+use super::enter::User;
 use super::log::{Log, Stream};
-use super::protocol::{MAX_GROUPS, Message, Name, receive_from};
-use super::start::Status;
+use super::protocol::{Message, Name, Status, receive_from};
 use super::sys;
 use nodlet_core::time::Instant;
 use nodlet_host::launch::TerminationMessage;
-
-/// User and groups of a container's process, and its home directory.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct User {
-    pub(super) uid: u32,
-    pub(super) gid: u32,
-    pub(super) groups: heapless::Vec<u32, MAX_GROUPS>,
-    pub(super) home: String,
-}
 
 /// The state of an attempt; see the module documentation for the transitions.
 #[derive(Debug)]

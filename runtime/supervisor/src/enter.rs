@@ -16,12 +16,10 @@ use std::path::{Path, PathBuf};
 
 use nix::sched::{CloneFlags, setns};
 use nix::unistd::{Gid, Uid};
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 
-use super::attempt::User;
 use super::execute::{Execute, capability_bits};
-use super::protocol::{self, cut};
-use super::start::Status;
+use super::protocol::{self, MAX_GROUPS, Status, cut};
 use super::sys::{self, Parent};
 use nodlet_host::launch::{CgroupPaths, ExecConfig, ProcessConfig};
 
@@ -32,6 +30,15 @@ pub(super) fn cgroup(leaf: &Path, id: u32) -> PathBuf {
 
 /// Prefix of the names of cgroups of executed processes.
 pub(super) const PREFIX: &str = "exec-";
+
+/// User and groups of a container's process, and its home directory.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct User {
+    pub(super) uid: u32,
+    pub(super) gid: u32,
+    pub(super) groups: heapless::Vec<u32, MAX_GROUPS>,
+    pub(super) home: String,
+}
 
 /// The input of the exec helper. All descriptors are inherited.
 pub(super) struct Enter<'a> {

@@ -5,6 +5,8 @@
 //! [`Request::Reexec`], with their answers [`Report::Hello`] and [`Report::ReexecFailed`]. All others may change:
 //! a new agent updates its supervisors before it sends any other request.
 //!
+//! Helpers report to their supervisor with [`Status`] frames on a socket of the same kind.
+//!
 //! Reports are never queued. They are derived from the supervisor's state, and sent when the socket accepts
 //! them.
 
@@ -108,6 +110,27 @@ pub(super) enum Report {
     Layer { name: heapless::String<128> },
     /// The supervisor could not replace itself. Never changes.
     ReexecFailed { message: Message },
+}
+
+/// The reports of a helper and of the process that it makes to the supervisor.
+#[derive(Debug, PartialEq, Serialize, Deserialize)]
+#[expect(clippy::large_enum_variant, reason = "a frame of fixed capacity on the stack")]
+pub(super) enum Status {
+    /// User and groups of the process.
+    User { uid: u32, gid: u32, groups: heapless::Vec<u32, MAX_GROUPS>, home: heapless::String<512> },
+    /// The terminal that the container's process has opened. With it: the master.
+    Terminal {
+        /// Whether input is to be written to the terminal.
+        stdin: bool,
+    },
+    /// The container's process, which waits for the request to execute.
+    Created { pid: i32 },
+    /// The start failed.
+    Failed {
+        /// Whether the container was created and only its process could not be executed.
+        run: bool,
+        message: Message,
+    },
 }
 
 /// `text`, cut at a character to what fits.

@@ -20,8 +20,7 @@ use nix::unistd::Pid;
 use serde::{Deserialize, Serialize};
 
 use super::protocol::{self, Message, cut};
-use super::start::{lacking, used_up};
-use super::sys::{self, Parent};
+use super::sys::{self, Parent, lacking, used_up};
 use nodlet_host::launch::{NetworkConfig, SandboxConfig};
 use nodlet_host::network::netlink::{Netlink, link_index};
 use nodlet_host::network::{filter, guard, hardware_address};

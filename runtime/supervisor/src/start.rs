@@ -26,13 +26,12 @@ use libcontainer::workload::{Executor, ExecutorError, ExecutorSetEnvsError, Exec
 use nix::mount::{MntFlags, MsFlags, mount, umount2};
 use nix::sched::{CloneFlags, setns, unshare};
 use nodlet_rootfs::assemble::{self, AssembleError, UserError};
-use serde::{Deserialize, Serialize};
 
 use super::enter;
 use super::execute::{self, Execute};
-use super::protocol::{self, MAX_GROUPS, Message, cut};
+use super::protocol::{self, MAX_GROUPS, Status, cut};
 use super::sandbox::Namespaces;
-use super::sys::{self, Parent, Resolve};
+use super::sys::{self, Parent, Resolve, lacking, used_up};
 use nodlet_host::launch::{ContainerConfig, UserConfig};
 
 mod failure;
@@ -43,27 +42,6 @@ use volume::{LateVolume, Volume};
 
 /// The path under which a container with a terminal may find it.
 const CONSOLE: &str = "/dev/console";
-
-/// The reports of the helper and the container's process to the supervisor.
-#[derive(Debug, PartialEq, Serialize, Deserialize)]
-#[expect(clippy::large_enum_variant, reason = "a frame of fixed capacity on the stack")]
-pub(super) enum Status {
-    /// User and groups of the process.
-    User { uid: u32, gid: u32, groups: heapless::Vec<u32, MAX_GROUPS>, home: heapless::String<512> },
-    /// The terminal that the container's process has opened. With it: the master.
-    Terminal {
-        /// Whether input is to be written to the terminal.
-        stdin: bool,
-    },
-    /// The container's process, which waits for the request to execute.
-    Created { pid: i32 },
-    /// The start failed.
-    Failed {
-        /// Whether the container was created and only its process could not be executed.
-        run: bool,
-        message: Message,
-    },
-}
 
 /// The input of a start helper. All descriptors are inherited.
 pub(super) struct Start<'a> {
@@ -553,26 +531,4 @@ fn open_in_root(root: BorrowedFd, path: &Path, flags: i32) -> io::Result<File> {
     let relative = path.strip_prefix("/").unwrap_or(path);
     let relative = if relative.as_os_str().is_empty() { Path::new(".") } else { relative };
     sys::open_in(root, relative, flags, Resolve::InRoot)
-}
-
-/// Explains the error of a namespace that could not be made, if their maximum number is reached. Containers
-/// count too, since they may make namespaces in their own user namespaces.
-pub(super) fn used_up(error: io::Error) -> io::Error {
-    match error.raw_os_error() {
-        Some(libc::ENOSPC) => io::Error::new(
-            io::ErrorKind::QuotaExceeded,
-            "root and containers have as many namespaces of a kind as this machine allows: raise \
-             user.max_*_namespaces (sysctl)",
-        ),
-        _ => error,
-    }
-}
-
-/// Explains an error if it means that the kernel was built without an option.
-pub(super) fn lacking(error: nix::Error, means: i32, option: &str) -> io::Error {
-    if error as i32 == means {
-        io::Error::new(io::ErrorKind::Unsupported, format!("this kernel is built without {option}"))
-    } else {
-        error.into()
-    }
 }

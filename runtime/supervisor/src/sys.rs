@@ -1,8 +1,8 @@
 //! System calls that `nix` does not have: processes that start inside a cgroup, mounts without a path, paths
 //! resolved without leaving a directory.
 //!
-//! Each function is one call, with the kernel's error and nothing else; the caller names the step. Read next:
-//! `start.rs` and `sandbox.rs`, which use them.
+//! Each function is one call, with the kernel's error and nothing else; the caller names the step. [`used_up`]
+//! and [`lacking`] explain two of these errors. Read next: `start.rs` and `sandbox.rs`, which use them.
 
 use std::ffi::{CStr, CString};
 use std::fs::File;
@@ -525,6 +525,28 @@ pub(super) fn join_tasks(tasks: &[std::path::PathBuf]) -> io::Result<()> {
             .and_then(|mut file| io::Write::write_all(&mut file, b"0"))
             .map_err(|error| io::Error::new(error.kind(), format!("{}: {error}", file.display())))
     })
+}
+
+/// Explains the error of a namespace that could not be made, if their maximum number is reached. Containers
+/// count too, since they may make namespaces in their own user namespaces.
+pub(super) fn used_up(error: io::Error) -> io::Error {
+    match error.raw_os_error() {
+        Some(libc::ENOSPC) => io::Error::new(
+            io::ErrorKind::QuotaExceeded,
+            "root and containers have as many namespaces of a kind as this machine allows: raise \
+             user.max_*_namespaces (sysctl)",
+        ),
+        _ => error,
+    }
+}
+
+/// Explains an error if it means that the kernel was built without an option.
+pub(super) fn lacking(error: nix::Error, means: i32, option: &str) -> io::Error {
+    if error as i32 == means {
+        io::Error::new(io::ErrorKind::Unsupported, format!("this kernel is built without {option}"))
+    } else {
+        error.into()
+    }
 }
 
 #[cfg(test)]

@@ -8,12 +8,11 @@ use std::path::Path;
 use nix::unistd::Pid;
 
 use super::{Process, Sandbox};
-use crate::attempt::{Attempt, State, User};
-use crate::enter::ExecState;
+use crate::attempt::{Attempt, State};
+use crate::enter::{ExecState, User};
 use crate::exit::{self, ExitRecord};
-use crate::protocol::{self, cut};
+use crate::protocol::{self, Status, cut};
 use crate::sandbox::{Made, Namespaces};
-use crate::start::Status;
 use crate::sys::{self, Ended};
 use nodlet_core::time::Instant;
 use nodlet_host::launch::SandboxConfig;

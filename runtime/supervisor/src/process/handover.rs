@@ -18,10 +18,10 @@ use nix::unistd::Pid;
 use serde::{Deserialize, Serialize};
 
 use super::{Agent, Process, Sandbox, blocked_signals};
-use crate::attempt::{Attempt, Reported, State, User};
+use crate::attempt::{Attempt, Reported, State};
 use crate::client::seal;
 use crate::console::{Console, SavedConsole};
-use crate::enter::{self, Exec, ExecState};
+use crate::enter::{self, Exec, ExecState, User};
 use crate::log::{Log, Partial};
 use crate::protocol::{self, Message, Name, Report, cut};
 use crate::sandbox::Namespaces;

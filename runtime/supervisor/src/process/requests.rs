@@ -11,9 +11,9 @@ use nix::unistd::Pid;
 use serde::Deserialize;
 
 use super::{MAX_ATTEMPTS, MAX_EXECS, Process, SCRATCH, START_TIMEOUT, Sandbox};
-use crate::attempt::{Attempt, Reported, State, User, pipe};
+use crate::attempt::{Attempt, Reported, State, pipe};
 use crate::console::{self, Console};
-use crate::enter::{self, Enter, Exec, ExecState};
+use crate::enter::{self, Enter, Exec, ExecState, User};
 use crate::exit;
 use crate::log::{Log, Partial};
 use crate::protocol::{self, Name, Report, Request, cut};
