@@ -37,6 +37,7 @@ pub use nodlet_registry::{
     Accepted, Applied, Change, FieldValidation, Part, PatchKind, Preconditions, Status,
 };
 
+mod answer;
 mod attach;
 mod body;
 mod container;
@@ -57,9 +58,10 @@ mod upgrade;
 mod watch;
 mod write;
 
+use answer::Answer;
 use body::Body;
+use place::Place;
 pub use place::Places;
-use place::{Answer, Place};
 pub use request::{ExecExit, ExecSession, Family, Reply, Request};
 use route::{Query, Target};
 
@@ -202,7 +204,7 @@ async fn connection(api: Rc<Api>, stream: Async<UnixStream>) {
     };
     let all = async {
         let served = served.await;
-        place.is_upgraded();
+        place.is_served();
         let afterwards = afterwards.borrow_mut().take();
         if let Some(afterwards) = afterwards {
             afterwards.await;

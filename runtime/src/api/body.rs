@@ -19,7 +19,7 @@ use nodlet_kube::protobuf::{self, ProtobufError};
 const BODY_WITHIN: Duration = Duration::from_secs(30);
 
 /// What a response carries: bytes, or a stream that is asked for the next piece
-/// only when the client has taken the last ([`super::place::Answer`]).
+/// only when the client has taken the last ([`super::answer::Answer`]).
 pub(super) enum Body {
     Whole(Option<Bytes>),
     Stream(Pin<Box<dyn Stream<Item = Bytes>>>),

@@ -8,15 +8,10 @@
 use std::cell::{Cell, RefCell};
 use std::convert::Infallible;
 use std::future::Future;
-use std::pin::Pin;
 use std::rc::{Rc, Weak};
-use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
-use hyper::body::{Bytes, Frame, SizeHint};
-
 use super::Status;
-use super::body::Body;
 
 /// Bytes of answers that are held until their clients have read them, of all clients
 /// together: a list of all pods of a full board for each of a dozen. One alone may be larger.
@@ -175,14 +170,20 @@ impl Place {
         self.standing.set(if whole { Standing::Served } else { Standing::Silent(Instant::now()) });
     }
 
-    /// Its connection has become something else; or it has taken what it was sent there.
-    pub(super) fn is_upgraded(&self) {
+    /// Its connection has become something else, or it has taken everything that it was sent.
+    pub(super) fn is_served(&self) {
         self.standing.set(Standing::Served);
     }
 
-    /// There is something for it on a connection that has become something else.
+    /// There is something for it that it has not taken yet.
     pub(super) fn is_sent_something(&self) {
         self.standing.set(Standing::Unread(Instant::now()));
+    }
+
+    /// The answer to what it asked for is over. The last piece may be on its way still; then it is the
+    /// client's turn all the same.
+    pub(super) fn is_answered(&self) {
+        self.standing.set(Standing::Silent(Instant::now()));
     }
 
     fn hung_since(&self) -> Option<Instant> {
@@ -219,69 +220,6 @@ impl Held {
 impl Drop for Held {
     fn drop(&mut self) {
         self.all.set(self.all.get() - self.bytes);
-    }
-}
-
-/// Bytes that are given to the connection at a time: it asks for more when these are on their way.
-const PIECE: usize = 16 * 1024;
-
-/// The answer to a client, piece by piece, so that it is seen how far the client has read.
-pub(super) struct Answer {
-    body: Body,
-    place: Rc<Place>,
-    held: Option<Held>,
-}
-
-impl Answer {
-    pub(super) fn new(body: Body, place: Rc<Place>, held: Option<Held>) -> Answer {
-        Answer { body, place, held }
-    }
-}
-
-impl hyper::body::Body for Answer {
-    type Data = Bytes;
-    type Error = Infallible;
-
-    fn poll_frame(
-        self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
-        let answer = self.get_mut();
-        let piece = match &mut answer.body {
-            Body::Whole(whole) => {
-                let piece = whole.as_mut().map(|bytes| bytes.split_to(bytes.len().min(PIECE)));
-                if whole.as_ref().is_none_or(Bytes::is_empty) {
-                    *whole = None;
-                    answer.held = None;
-                }
-                Poll::Ready(piece)
-            }
-            Body::Stream(pieces) => pieces.as_mut().poll_next(context),
-        };
-        // Who has taken a piece is asked for the next at once, unless the client reads nothing.
-        answer.place.standing.set(match &piece {
-            Poll::Ready(Some(_)) => Standing::Unread(Instant::now()),
-            Poll::Ready(None) | Poll::Pending => Standing::Served,
-        });
-        piece.map(|piece| piece.map(|bytes| Ok(Frame::data(bytes))))
-    }
-
-    fn is_end_stream(&self) -> bool {
-        matches!(self.body, Body::Whole(None))
-    }
-
-    fn size_hint(&self) -> SizeHint {
-        match &self.body {
-            Body::Whole(bytes) => SizeHint::with_exact(bytes.as_ref().map_or(0, Bytes::len) as u64),
-            Body::Stream(_) => SizeHint::default(),
-        }
-    }
-}
-
-impl Drop for Answer {
-    fn drop(&mut self) {
-        // The last piece may be on its way still; then it is the client's turn all the same.
-        self.place.standing.set(Standing::Silent(Instant::now()));
     }
 }
 
@@ -329,7 +267,7 @@ mod tests {
             Err(429),
             "not for long"
         );
-        staying[7].is_upgraded();
+        staying[7].is_served();
         assert!(places.stay(&next, late).is_err(), "it has read it");
         staying[7].is_sent_something();
         places.stay(&next, late).expect("one of them hangs");

@@ -87,7 +87,7 @@ impl Client {
     pub(super) async fn write_all(&self, bytes: &[u8]) -> io::Result<()> {
         self.place.is_sent_something();
         let sent = (&self.stream).write_all(bytes).await;
-        self.place.is_upgraded();
+        self.place.is_served();
         sent
     }
 
