@@ -27,14 +27,11 @@ use crate::boot_files;
 use crate::debian;
 use crate::guest::cpio::Cpio;
 use crate::guest::kernel::Kernel;
-use crate::profile::Profile;
+use crate::profile::{Loader, Profile, Storage};
 use crate::{Failure, Outcome};
 
 mod hybrid;
 mod newc;
-mod storage;
-
-pub(crate) use storage::{Loader, Storage};
 
 /// The unit of sizes in bytes, and the alignment of partitions.
 const MIB: u64 = 1024 * 1024;

@@ -17,10 +17,10 @@ use flate2::write::GzEncoder;
 
 use crate::boot_files;
 use crate::debian;
-use crate::disk::{self, Storage};
+use crate::disk;
 use crate::guest::cpio::Cpio;
 use crate::guest::kernel::{self, Kernel};
-use crate::profile::{self, Profile, Program};
+use crate::profile::{self, Profile, Program, Storage};
 use crate::{Failure, Outcome, built, cargo, cross, misused, run as run_command, work};
 
 mod board_json;

@@ -5,15 +5,16 @@ use std::fs;
 
 use serde::{Deserialize, Serialize};
 
-use crate::disk::Storage;
 use crate::{Failure, project};
 
 mod limits;
 mod network;
+mod storage;
 mod update;
 
 use limits::{Images, Limits};
 pub(crate) use network::Link;
+pub(crate) use storage::{Loader, Storage};
 pub(crate) use update::Update;
 
 /// The description of a board.

@@ -12,9 +12,8 @@ use super::monitor::{self, Monitor};
 use super::push::User;
 use super::update::{self, Program};
 use super::{Board, Medium, alone, default_name, demo_for, flash, ssh, text};
-use crate::disk::Loader;
 use crate::image::DeviceImage;
-use crate::profile::{Profile, Qemu, Update};
+use crate::profile::{Loader, Profile, Qemu, Update};
 use crate::{Failure, Outcome, cross};
 
 mod power_cuts;
