@@ -14,7 +14,7 @@ use nodlet_tests::manifest;
 use crate::image::{self, Contents, DeviceImage};
 use crate::profile::{self, Profile, Qemu};
 use crate::{
-    Failure, Outcome, check, cross, demo_image, guest, line_of, misused, programs, run as run_command, work,
+    Failure, Outcome, commit, cross, demo_image, guest, line_of, misused, programs, run as run_command, work,
 };
 
 mod board;
@@ -106,7 +106,7 @@ pub(crate) fn check() -> Outcome {
         let profile = profile::get(&name)?;
         if let (true, Some(qemu)) = (profile.target == host, &profile.qemu) {
             try_out(&profile, qemu, STEPS)?;
-            let number = check::number();
+            let number = commit::number();
             return if number.is_multiple_of(4) { guest::foreign(number / 4) } else { Ok(()) };
         }
     }

@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use crate::toolchain::{self, Part};
 use crate::{
-    Failure, Outcome, boards, cargo, gates, go, guest, images, project, run as run_command, setup, usage,
+    Failure, Outcome, boards, cargo, commit, gates, go, guest, images, run as run_command, setup, usage,
 };
 
 /// A step: its name, its description, and its function.
@@ -78,13 +78,7 @@ fn unit() -> Outcome {
 /// are tried, but the same when a commit is checked again. Or `$NODLET_SEED`.
 fn seed() -> String {
     let chosen = std::env::var("NODLET_SEED").ok().filter(|text| text.parse::<u64>().is_ok());
-    chosen.unwrap_or_else(|| seed_of(&commit().unwrap_or_default()).to_string())
-}
-
-/// A number that chooses one of several cases, if there is only time for one; it differs between commits.
-pub(crate) fn number() -> usize {
-    let commit = commit().unwrap_or_default();
-    commit.get(..8).and_then(|digits| usize::from_str_radix(digits, 16).ok()).unwrap_or(0)
+    chosen.unwrap_or_else(|| seed_of(&commit::checked_out().unwrap_or_default()).to_string())
 }
 
 /// The first seed for a commit; 1 without a commit.
@@ -93,13 +87,6 @@ fn seed_of(commit: &str) -> u64 {
     const APART: u64 = 100_000;
     let beginning = commit.get(..8).and_then(|digits| u64::from_str_radix(digits, 16).ok());
     1 + beginning.unwrap_or(0) * APART
-}
-
-/// The checked-out commit; `None` in an archive of the sources.
-fn commit() -> Option<String> {
-    let mut git = std::process::Command::new("git");
-    let said = git.current_dir(project()).args(["rev-parse", "HEAD"]).output().ok()?;
-    String::from_utf8(said.stdout).ok()
 }
 
 fn containers() -> Outcome {

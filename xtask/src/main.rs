@@ -9,6 +9,7 @@ mod boards;
 mod boot_files;
 mod budgets;
 mod check;
+mod commit;
 mod cross;
 mod deb;
 mod debian;

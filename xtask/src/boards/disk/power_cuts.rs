@@ -17,7 +17,7 @@ use super::super::push::User;
 use super::super::update::{self, Program};
 use super::super::{Board, PATIENCE, STARTED, text};
 use super::Tried;
-use crate::{Failure, Outcome, check};
+use crate::{Failure, Outcome, commit};
 
 /// The kernel's first text on the console.
 const KERNEL: &str = "Linux version ";
@@ -49,7 +49,7 @@ impl Moments {
     /// Moments by the current commit, or by `$NODLET_SEED`.
     pub(super) fn new() -> Result<Moments, Failure> {
         let chosen = env::var("NODLET_SEED").ok().and_then(|text| text.parse().ok());
-        let seed = chosen.map_or_else(|| u64::try_from(check::number()), Ok)?;
+        let seed = chosen.map_or_else(|| u64::try_from(commit::number()), Ok)?;
         eprintln!("  power cuts of NODLET_SEED={seed}");
         let mut bytes = noise(1024, seed.wrapping_mul(2)).into_iter();
         // The first bytes are similar for small seeds.
