@@ -14,7 +14,8 @@ use nodlet_tests::manifest;
 use crate::image::{self, Contents, DeviceImage};
 use crate::profile::{self, Profile, Qemu};
 use crate::{
-    Failure, Outcome, commit, cross, demo_image, guest, line_of, misused, programs, run as run_command, work,
+    Failure, Outcome, commit, cross, demo_image, guest, line_of, misused, programs, run as run_command,
+    targets, work,
 };
 
 mod board;
@@ -101,7 +102,7 @@ fn step(name: &str) -> Result<Step, Failure> {
 /// Runs every step on the emulated board with this machine's processor, as a step of the check. For every
 /// fourth commit, also runs some of the guests' tests with another processor, chosen by the commit.
 pub(crate) fn check() -> Outcome {
-    let host = cross::host()?.triple;
+    let host = targets::host()?.triple;
     for name in profile::known()? {
         let profile = profile::get(&name)?;
         if let (true, Some(qemu)) = (profile.target == host, &profile.qemu) {

@@ -11,66 +11,14 @@ use std::hash::{DefaultHasher, Hasher};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use crate::musl::{self, Musl, Package};
-use crate::patched::{self, Patched};
+use crate::musl::{self, Musl};
+use crate::patched;
+use crate::targets::{self, TARGETS, Target};
 use crate::toolchain::{self, Part};
 use crate::{
     Failure, Outcome, cargo, elf, line_of, linker_script, misused, plain_cargo, project, run as run_command,
     target_dir,
 };
-
-/// A target for which binaries for boards are built.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Target {
-    pub(crate) triple: &'static str,
-    /// Rust's name of the processor, if nodlet can be built on a machine with it.
-    host: Option<&'static str>,
-    pub(crate) machine: u64,
-    /// The most bytes that the program for boards may have.
-    most: u64,
-    /// The source of the C library if rustup has none.
-    pub(crate) debian: Option<Package>,
-    /// Crates that are patched for this target, because the published ones do not compile or are too large.
-    patched: &'static [Patched],
-}
-
-/// Patched to omit fields that no container of nodlet uses.
-const OCI_SPEC: Patched = Patched { name: "oci-spec", version: "0.10.0" };
-
-pub(crate) const TARGETS: &[Target] = &[
-    Target {
-        triple: "x86_64-unknown-linux-musl",
-        host: Some("x86_64"),
-        machine: elf::EM_X86_64,
-        most: 4_718_592,
-        debian: None,
-        patched: &[OCI_SPEC],
-    },
-    Target {
-        triple: "aarch64-unknown-linux-musl",
-        host: Some("aarch64"),
-        machine: elf::EM_AARCH64,
-        most: 4_194_304,
-        debian: None,
-        patched: &[OCI_SPEC],
-    },
-    Target {
-        triple: "riscv64gc-unknown-linux-musl",
-        host: None,
-        machine: elf::EM_RISCV,
-        most: 4_718_592,
-        debian: Some(Package { processor: "riscv64", libraries: "usr/lib/riscv64-linux-musl" }),
-        patched: &[OCI_SPEC],
-    },
-    Target {
-        triple: "armv7-unknown-linux-musleabihf",
-        host: None,
-        machine: elf::EM_ARM,
-        most: 4_718_592,
-        debian: Some(Package { processor: "armhf", libraries: "usr/lib/arm-linux-musleabihf" }),
-        patched: &[OCI_SPEC, Patched { name: "libcontainer", version: "0.7.0" }],
-    },
-];
 
 /// Flags in addition to those of `.cargo/config.toml` for each target. They apply only to the shipped
 /// program, because programs of `cargo test` must unwind. They make the bytes independent of the source
@@ -107,7 +55,7 @@ pub(crate) fn run(arguments: &[String]) -> Outcome {
     let targets: Vec<&Target> = if triples.is_empty() {
         TARGETS.iter().collect()
     } else {
-        triples.into_iter().map(|triple| target(triple)).collect::<Result<_, _>>()?
+        triples.into_iter().map(|triple| targets::get(triple)).collect::<Result<_, _>>()?
     };
     for target in targets {
         if with_tests {
@@ -118,28 +66,6 @@ pub(crate) fn run(arguments: &[String]) -> Outcome {
         }
     }
     Ok(())
-}
-
-pub(crate) fn target(triple: &str) -> Result<&'static Target, Failure> {
-    TARGETS.iter().find(|target| target.triple == triple).ok_or_else(|| {
-        let known: Vec<&str> = TARGETS.iter().map(|target| target.triple).collect();
-        Failure(format!("there is no target {triple:?}; there are {}", known.join(", ")))
-    })
-}
-
-/// The target of this machine's own processor.
-pub(crate) fn host() -> Result<&'static Target, Failure> {
-    of_arch(std::env::consts::ARCH)
-}
-
-fn of_arch(arch: &str) -> Result<&'static Target, Failure> {
-    TARGETS.iter().find(|target| target.host == Some(arch)).ok_or_else(|| {
-        let known: Vec<&str> = TARGETS.iter().filter_map(|target| target.host).collect();
-        Failure(format!(
-            "nodlet cannot be built on a machine for {arch} yet, only on {}",
-            known.join(" and ")
-        ))
-    })
 }
 
 /// Builds the binary as it is shipped, checks it, and returns its path.
@@ -276,8 +202,8 @@ fn place(target: &Target) -> PathBuf {
 /// A cargo command for one of the targets. For this machine's own target it uses the developer's build
 /// directory, in which programs are usually already built.
 pub(crate) fn cargo_for_triple(triple: &str) -> Result<Command, Failure> {
-    let target = target(triple)?;
-    if triple == host()?.triple { cargo() } else { cargo_for(target) }
+    let target = targets::get(triple)?;
+    if triple == targets::host()?.triple { cargo() } else { cargo_for(target) }
 }
 
 /// A cargo command for a target, with all options that precede the command. With Debian's C library, the
@@ -325,41 +251,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_target_that_is_not_there_is_refused_with_those_that_are() {
-        assert_eq!(target("aarch64-unknown-linux-musl").unwrap().machine, elf::EM_AARCH64);
-        let why = target("z80-unknown-linux-musl").unwrap_err().0;
-        assert!(why.contains("z80"), "{why}");
-        for known in TARGETS {
-            assert!(why.contains(known.triple), "{why}");
-        }
-    }
-
-    #[test]
     fn a_program_of_more_bytes_than_a_board_has_room_for_is_refused() {
-        let board = target("armv7-unknown-linux-musleabihf").unwrap();
+        let board = targets::get("armv7-unknown-linux-musleabihf").unwrap();
         require_small(board.most, board).unwrap();
         let why = require_small(board.most + 1, board).unwrap_err().0;
         assert!(why.contains("armv7") && why.contains("4718593 bytes, of at most 4718592"), "{why}");
-    }
-
-    #[test]
-    fn each_processor_that_a_board_may_have_can_be_the_hosts() {
-        assert_eq!(of_arch("x86_64").unwrap().triple, "x86_64-unknown-linux-musl");
-        assert_eq!(of_arch("aarch64").unwrap().triple, "aarch64-unknown-linux-musl");
-        // These are targets for boards only.
-        assert!(of_arch("riscv64").is_err() && of_arch("arm").is_err());
-        assert!(of_arch("z80").unwrap_err().0.contains("z80 yet, only on x86_64 and aarch64"));
-        assert!(host().unwrap().triple.starts_with(std::env::consts::ARCH));
-    }
-
-    #[test]
-    fn each_target_has_its_flags_in_cargos_configuration() {
-        let config = fs::read_to_string(project().join(".cargo/config.toml")).unwrap();
-        for target in TARGETS {
-            let section = config.split(&format!("[target.{}]", target.triple)).nth(1).expect(target.triple);
-            let section = section.split("\n[").next().unwrap();
-            assert!(section.contains("relocation-model=static"), "{section}");
-        }
     }
 
     #[test]

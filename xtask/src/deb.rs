@@ -16,7 +16,7 @@ use flate2::{Compression, GzBuilder};
 use md5::{Digest, Md5};
 use serde_json::Value;
 
-use crate::cross::Target;
+use crate::targets::{self, Target};
 use crate::{
     Failure, Outcome, built, cargo, cross, help, line_of, misused, plain_cargo, project, run as run_command,
     target_dir,
@@ -28,12 +28,12 @@ pub(crate) fn run(arguments: &[String]) -> Outcome {
     while let Some(word) = words.next() {
         match word.as_str() {
             "--version" => version = words.next().ok_or_else(|| misused("deb"))?.clone(),
-            triple if !triple.starts_with('-') => targets.push(cross::target(triple)?),
+            triple if !triple.starts_with('-') => targets.push(targets::get(triple)?),
             _ => return Err(misused("deb")),
         }
     }
     if targets.is_empty() {
-        targets.extend(cross::TARGETS);
+        targets.extend(targets::TARGETS);
     }
     require_version(&version)?;
     for target in targets {
@@ -429,7 +429,7 @@ mod tests {
 
     #[test]
     fn each_target_has_a_name_in_debian() {
-        let names: Vec<&str> = cross::TARGETS.iter().map(|target| architecture(target).unwrap()).collect();
+        let names: Vec<&str> = targets::TARGETS.iter().map(|target| architecture(target).unwrap()).collect();
         assert_eq!(names, ["amd64", "arm64", "riscv64", "armhf"]);
     }
 }

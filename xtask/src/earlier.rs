@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use crate::{Failure, Outcome, cargo, cross, project, run as run_command, work};
+use crate::{Failure, Outcome, cargo, project, run as run_command, targets, work};
 
 /// An earlier commit.
 pub(crate) struct Earlier(&'static str);
@@ -37,7 +37,7 @@ impl Earlier {
         ]))?;
         // Renamed last, so that an existing file is complete.
         let aside = dir.join("nodlet.new");
-        std::fs::copy(target.join(cross::host()?.triple).join("debug/nodlet"), &aside)?;
+        std::fs::copy(target.join(targets::host()?.triple).join("debug/nodlet"), &aside)?;
         std::fs::rename(&aside, &built)?;
         std::fs::remove_dir_all(&target)?;
         Ok(built)

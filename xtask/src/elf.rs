@@ -91,7 +91,7 @@ mod tests {
     }
 
     fn ours() -> u64 {
-        crate::cross::host().unwrap().machine
+        crate::targets::host().unwrap().machine
     }
 
     // The tests are static only if they are built as nodlet is, which `cargo xtask check` does.

@@ -14,7 +14,7 @@ use std::time::Duration;
 use nodlet_tests::{Calls, Counted, Device, Share, manifest, switches};
 
 use crate::budgets::{Budgets, MEASURED_ON};
-use crate::{Failure, Outcome, cargo, cross, layout, misused, run as run_command, setup};
+use crate::{Failure, Outcome, cargo, cross, layout, misused, run as run_command, setup, targets};
 
 /// The number of repetitions of a count; see [`least`].
 const ROUNDS: usize = 5;
@@ -45,7 +45,7 @@ pub(crate) fn run(arguments: &[String]) -> Outcome {
     }
     setup::require_root()?;
     run_command(cargo()?.args(["build", "--package", "nodlet-tests", "--bin", "demo"]))?;
-    let ours = cross::host()?;
+    let ours = targets::host()?;
     let mut budgets = Budgets::read()?;
     let built = binary.is_none();
     let program = match binary {
@@ -93,8 +93,8 @@ pub(crate) fn require() -> Outcome {
 
 /// The targets whose binary is built here: those for which rustup has everything. `cargo xtask sizes
 /// --compare` builds the others as well, which needs packages of Debian and some more minutes.
-fn boards() -> impl Iterator<Item = &'static cross::Target> {
-    cross::TARGETS.iter().filter(|target| target.debian.is_none())
+fn boards() -> impl Iterator<Item = &'static targets::Target> {
+    targets::TARGETS.iter().filter(|target| target.debian.is_none())
 }
 
 /// Measures the memory of nodlet's processes, without those in containers: the agent alone, what further pods

@@ -19,7 +19,9 @@ use std::time::{Duration, Instant};
 use nodlet_tests::guest::{CHOSEN, Choice, END, MODULE_LIST, MODULES, ORDERS, SAYS};
 use serde_json::Value;
 
-use crate::{Failure, Outcome, cross, deb, debian, go, line_of, misused, programs, toolchain, usage, work};
+use crate::{
+    Failure, Outcome, cross, deb, debian, go, line_of, misused, programs, targets, toolchain, usage, work,
+};
 
 pub(crate) mod cpio;
 pub(crate) mod kernel;
@@ -343,7 +345,7 @@ pub(crate) fn emulator() -> Option<(&'static str, &'static str)> {
 
 /// This machine's own processor.
 fn host() -> Result<&'static Processor, Failure> {
-    processor(cross::host()?.triple)
+    processor(targets::host()?.triple)
 }
 
 fn always() -> Vec<&'static Guest<'static>> {
@@ -375,7 +377,7 @@ fn boot_all(processor: &Processor, guests: &[&Guest<'_>], choice: Option<Choice>
     }
     if guests.iter().any(|guest| guest.runs_any_of(WITH_PACKAGES)) {
         for (name, version) in PACKAGES {
-            programs.insert((*name).to_owned(), deb::build(cross::target(processor.triple)?, version)?);
+            programs.insert((*name).to_owned(), deb::build(targets::get(processor.triple)?, version)?);
         }
     }
     let mut passed = 0;

@@ -21,7 +21,7 @@ use crate::disk;
 use crate::guest::cpio::Cpio;
 use crate::guest::kernel::{self, Kernel};
 use crate::profile::{self, Profile, Program, Storage};
-use crate::{Failure, Outcome, built, cargo, cross, misused, run as run_command, work};
+use crate::{Failure, Outcome, built, cargo, cross, misused, run as run_command, targets, work};
 
 mod board_json;
 mod boot_commands;
@@ -160,7 +160,7 @@ pub(crate) fn build(
     authorized_keys(&contents.ssh_keys)?;
     authorized_keys(&contents.push_keys)?;
     let baked = bake(profile, contents, directory)?;
-    let target = cross::target(&profile.target).map_err(|error| of_key(profile, "target", error))?;
+    let target = targets::get(&profile.target).map_err(|error| of_key(profile, "target", error))?;
     let kernel = kernel_of(profile)?;
     let boot_files = boot_files::of(profile, &kernel, contents.firmware.as_deref(), &profile.command_line)?;
     eprintln!("Building nodlet for {} (some minutes the first time)", profile.name);

@@ -27,7 +27,7 @@ use nodlet_tests::{Device, manifest};
 
 use crate::cross::Folding;
 use crate::linker_script::{self, Functions, LISTS, OUTLINED};
-use crate::{Failure, Outcome, cross, misused, setup};
+use crate::{Failure, Outcome, cross, misused, setup, targets};
 
 /// The breakpoint instruction of x86-64: `int3`.
 const BREAKPOINT: u8 = 0xcc;
@@ -40,7 +40,7 @@ pub(crate) fn run(arguments: &[String]) -> Outcome {
         return Err(misused("layout"));
     }
     setup::require_root()?;
-    let target = cross::target("x86_64-unknown-linux-musl")?;
+    let target = targets::get("x86_64-unknown-linux-musl")?;
     let program = cross::link(target, Folding::Off)?;
     let functions = functions(&fs::read_to_string(cross::map_of(target, Folding::Off)?)?)?;
     let executed = observe(&program, &functions)?;
@@ -64,7 +64,7 @@ pub(crate) fn run(arguments: &[String]) -> Outcome {
 
 /// The number of patterns in `xtask/layout` that match no function of the binary built with them: these
 /// functions were renamed or removed since, and their successors are not in any list.
-pub(crate) fn stale(target: &cross::Target) -> Result<u64, Failure> {
+pub(crate) fn stale(target: &targets::Target) -> Result<u64, Failure> {
     let map = fs::read_to_string(cross::map_of(target, Folding::On)?)?;
     let functions = functions(&map)?;
     let names = functions.values().map(|function| function.name.clone());

@@ -38,6 +38,7 @@ mod recipes;
 mod schema;
 mod setup;
 mod sizes;
+mod targets;
 mod toolchain;
 
 /// A task: its name, its arguments, its description in a line, and its function.
@@ -260,7 +261,7 @@ fn line_of(command: &Command) -> String {
 
 /// The path of a program of this workspace that [`cargo`] has built.
 fn built(profile: &str, program: &str) -> Result<PathBuf, Failure> {
-    Ok(target_dir().join(cross::host()?.triple).join(profile).join(program))
+    Ok(target_dir().join(targets::host()?.triple).join(profile).join(program))
 }
 
 fn target_dir() -> PathBuf {

@@ -7,16 +7,9 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use crate::cross::Target;
+use crate::targets::Target;
 use crate::toolchain::{self, Part};
 use crate::{Failure, debian, project, run as run_command, work};
-
-/// Debian's name of a target's processor, and the paths of the files in its package.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Package {
-    pub(crate) processor: &'static str,
-    pub(crate) libraries: &'static str,
-}
 
 /// The C library with which a target's programs are linked.
 #[derive(Debug, PartialEq, Eq)]

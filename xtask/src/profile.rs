@@ -303,7 +303,7 @@ mod tests {
         for name in known {
             let profile = get(&name).expect("it is right");
             assert_eq!(profile.name, name);
-            crate::cross::target(&profile.target).expect("nodlet can be built for it");
+            crate::targets::get(&profile.target).expect("nodlet can be built for it");
         }
     }
 

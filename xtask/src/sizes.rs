@@ -6,7 +6,7 @@
 use std::fs;
 
 use crate::budgets::{Budgets, MEASURED_ON};
-use crate::{Failure, Outcome, built, cargo, cross, elf, misused, run as run_command};
+use crate::{Failure, Outcome, built, cargo, cross, elf, misused, run as run_command, targets};
 
 /// The budget of the build with only stable Rust, as newcomers make it. Budgets of cross builds have the name
 /// of their target.
@@ -27,7 +27,7 @@ pub(crate) fn run(arguments: &[String]) -> Outcome {
     let mut budgets = Budgets::read()?;
     for build in wanted {
         let bytes = measure(build)?;
-        if build == RELEASE && cross::host()?.triple != MEASURED_ON {
+        if build == RELEASE && targets::host()?.triple != MEASURED_ON {
             println!("{build}: {bytes} bytes, which have a budget for {MEASURED_ON} alone");
         } else {
             budgets.measured(build, bytes)?;
@@ -42,17 +42,17 @@ pub(crate) fn run(arguments: &[String]) -> Outcome {
 }
 
 fn builds() -> impl Iterator<Item = &'static str> {
-    std::iter::once(RELEASE).chain(cross::TARGETS.iter().map(|target| target.triple))
+    std::iter::once(RELEASE).chain(targets::TARGETS.iter().map(|target| target.triple))
 }
 
 fn measure(build: &str) -> Result<u64, Failure> {
     let program = if build == RELEASE {
         run_command(cargo()?.args(["build", "--release", "--package", "nodlet"]))?;
         let program = built("release", "nodlet")?;
-        elf::require_static(&fs::read(&program)?, cross::host()?.machine)?;
+        elf::require_static(&fs::read(&program)?, targets::host()?.machine)?;
         program
     } else {
-        cross::build(cross::target(build)?)?
+        cross::build(targets::get(build)?)?
     };
     Ok(fs::metadata(program)?.len())
 }

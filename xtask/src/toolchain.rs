@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::OnceLock;
 
-use crate::cross::{self, Target};
+use crate::targets::{self, Target};
 use crate::{Failure, Outcome, line_of, plain_cargo, project, run as run_command};
 
 /// A part that rustup can add to a toolchain.
@@ -92,7 +92,7 @@ pub(crate) fn host() -> Result<&'static Target, Failure> {
     if let Some(host) = HOST.get() {
         return Ok(host);
     }
-    let host = cross::host()?;
+    let host = targets::host()?;
     complete(&[Part::Library(host.triple)])?;
     write_default(&project().join(".cargo/host.toml"), host.triple)?;
     Ok(HOST.get_or_init(|| host))
@@ -166,7 +166,7 @@ mod tests {
 
     #[test]
     fn a_target_is_installed_where_its_core_is() {
-        assert!(Part::Library(cross::host().unwrap().triple).exists().unwrap());
+        assert!(Part::Library(targets::host().unwrap().triple).exists().unwrap());
         assert!(!Part::Library("z80-unknown-linux-musl").exists().unwrap());
     }
 

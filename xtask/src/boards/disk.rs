@@ -14,7 +14,7 @@ use super::update::{self, Program};
 use super::{Board, Medium, alone, default_name, demo_for, flash, ssh, text};
 use crate::image::DeviceImage;
 use crate::profile::{Loader, Profile, Qemu, Update};
-use crate::{Failure, Outcome, cross};
+use crate::{Failure, Outcome, cross, targets};
 
 mod power_cuts;
 
@@ -70,7 +70,7 @@ pub(super) fn try_out(
     let login = login(key)?;
     let mut moments = Moments::new()?;
     let pushed = Pushed::write(demo_for(profile)?, directory)?;
-    let newer = Program::read(&alone(|| cross::build(cross::target(&profile.target)?))?)?.with_version(1)?;
+    let newer = Program::read(&alone(|| cross::build(targets::get(&profile.target)?))?)?.with_version(1)?;
 
     let mut was_created = false;
     for _ in 0..2 {

@@ -21,7 +21,9 @@ use crate::guest::cpio::Cpio;
 use crate::guest::kernel;
 use crate::image::{DeviceImage, RamForm};
 use crate::profile::{self, Profile, Qemu};
-use crate::{Failure, Outcome, cross, debian, demo_image, go, misused, programs, run as run_command};
+use crate::{
+    Failure, Outcome, cross, debian, demo_image, go, misused, programs, run as run_command, targets,
+};
 
 /// The least memory with which a kubelet does not evict its pods at once.
 const MEMORY_MIB: u32 = 512;
@@ -118,7 +120,7 @@ fn measure(profile: &Profile, qemu: &Qemu, rounds: usize) -> Outcome {
     line("memory left, of 512 MiB", "MiB", &|boot| boot.available as f64 / 1024.0);
     line("memory taken, the kernel's with it", "MiB", &taken);
     line("PSS of all processes but the pod's", "MiB", &|boot| boot.share as f64 / 1024.0);
-    let ours = megabytes(&[cross::build(cross::target(&profile.target)?)?])?;
+    let ours = megabytes(&[cross::build(targets::get(&profile.target)?)?])?;
     let theirs = megabytes(&theirs.programs)?;
     println!("| programs | {ours:.1} MB | {theirs:.1} MB | {:.3} |", ours / theirs);
     Ok(())

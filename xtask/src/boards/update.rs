@@ -12,7 +12,7 @@ use serde_json::Value;
 use super::push::User;
 use super::{Board, alone, build, prepare, text};
 use crate::profile::{Profile, Qemu, Update};
-use crate::{Failure, Outcome, cross, debian, elf, run as run_command};
+use crate::{Failure, Outcome, cross, debian, elf, run as run_command, targets};
 
 /// The version of this workspace, and so of the nodlet in the image.
 pub(super) const VERSION: &str = env!("CARGO_PKG_VERSION");
@@ -33,7 +33,7 @@ pub(super) fn try_out(profile: &Profile, qemu: &Qemu) -> Outcome {
     fs::write(&pod, manifest::pod("counter", "print tick 0.2"))?;
     contents.pods.push(pod);
     let image = build(&profile, &contents, &directory)?;
-    let nodlet = Program::read(&alone(|| cross::build(cross::target(&profile.target)?))?)?;
+    let nodlet = Program::read(&alone(|| cross::build(targets::get(&profile.target)?))?)?;
 
     let mut board = Board::boot(qemu, profile.memory_mib, &image, &directory, &key)?;
     let user = User::new(board.port, &key, &directory)?;
@@ -333,7 +333,7 @@ impl Signer {
 
 /// Debian's minisign with Debian's C library, whatever this machine has.
 fn minisign() -> Result<Command, Failure> {
-    let (processor, libraries) = match cross::host()?.triple.split_once('-') {
+    let (processor, libraries) = match targets::host()?.triple.split_once('-') {
         Some(("x86_64", _)) => ("amd64", "usr/lib/x86_64-linux-gnu"),
         _ => ("arm64", "usr/lib/aarch64-linux-gnu"),
     };

@@ -1,0 +1,125 @@
+//! The targets for which binaries for boards are built.
+
+use crate::patched::Patched;
+use crate::{Failure, elf};
+
+/// A target for which binaries for boards are built.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Target {
+    pub(crate) triple: &'static str,
+    /// Rust's name of the processor, if nodlet can be built on a machine with it.
+    host: Option<&'static str>,
+    pub(crate) machine: u64,
+    /// The most bytes that the program for boards may have.
+    pub(crate) most: u64,
+    /// The source of the C library if rustup has none.
+    pub(crate) debian: Option<Package>,
+    /// Crates that are patched for this target, because the published ones do not compile or are too large.
+    pub(crate) patched: &'static [Patched],
+}
+
+/// Patched to omit fields that no container of nodlet uses.
+const OCI_SPEC: Patched = Patched { name: "oci-spec", version: "0.10.0" };
+
+pub(crate) const TARGETS: &[Target] = &[
+    Target {
+        triple: "x86_64-unknown-linux-musl",
+        host: Some("x86_64"),
+        machine: elf::EM_X86_64,
+        most: 4_718_592,
+        debian: None,
+        patched: &[OCI_SPEC],
+    },
+    Target {
+        triple: "aarch64-unknown-linux-musl",
+        host: Some("aarch64"),
+        machine: elf::EM_AARCH64,
+        most: 4_194_304,
+        debian: None,
+        patched: &[OCI_SPEC],
+    },
+    Target {
+        triple: "riscv64gc-unknown-linux-musl",
+        host: None,
+        machine: elf::EM_RISCV,
+        most: 4_718_592,
+        debian: Some(Package { processor: "riscv64", libraries: "usr/lib/riscv64-linux-musl" }),
+        patched: &[OCI_SPEC],
+    },
+    Target {
+        triple: "armv7-unknown-linux-musleabihf",
+        host: None,
+        machine: elf::EM_ARM,
+        most: 4_718_592,
+        debian: Some(Package { processor: "armhf", libraries: "usr/lib/arm-linux-musleabihf" }),
+        patched: &[OCI_SPEC, Patched { name: "libcontainer", version: "0.7.0" }],
+    },
+];
+
+/// Debian's name of a target's processor, and the paths of the files in its package.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Package {
+    pub(crate) processor: &'static str,
+    pub(crate) libraries: &'static str,
+}
+
+/// The target of this name.
+pub(crate) fn get(triple: &str) -> Result<&'static Target, Failure> {
+    TARGETS.iter().find(|target| target.triple == triple).ok_or_else(|| {
+        let known: Vec<&str> = TARGETS.iter().map(|target| target.triple).collect();
+        Failure(format!("there is no target {triple:?}; there are {}", known.join(", ")))
+    })
+}
+
+/// The target of this machine's own processor.
+pub(crate) fn host() -> Result<&'static Target, Failure> {
+    of_arch(std::env::consts::ARCH)
+}
+
+fn of_arch(arch: &str) -> Result<&'static Target, Failure> {
+    TARGETS.iter().find(|target| target.host == Some(arch)).ok_or_else(|| {
+        let known: Vec<&str> = TARGETS.iter().filter_map(|target| target.host).collect();
+        Failure(format!(
+            "nodlet cannot be built on a machine for {arch} yet, only on {}",
+            known.join(" and ")
+        ))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+    use crate::project;
+
+    #[test]
+    fn a_target_that_is_not_there_is_refused_with_those_that_are() {
+        assert_eq!(get("aarch64-unknown-linux-musl").unwrap().machine, elf::EM_AARCH64);
+        let why = get("z80-unknown-linux-musl").unwrap_err().0;
+        assert!(why.contains("z80"), "{why}");
+        for known in TARGETS {
+            assert!(why.contains(known.triple), "{why}");
+        }
+    }
+
+    #[test]
+    fn each_processor_that_a_board_may_have_can_be_the_hosts() {
+        assert_eq!(of_arch("x86_64").unwrap().triple, "x86_64-unknown-linux-musl");
+        assert_eq!(of_arch("aarch64").unwrap().triple, "aarch64-unknown-linux-musl");
+        // These are targets for boards only.
+        assert!(of_arch("riscv64").is_err() && of_arch("arm").is_err());
+        assert!(of_arch("z80").unwrap_err().0.contains("z80 yet, only on x86_64 and aarch64"));
+        assert!(host().unwrap().triple.starts_with(std::env::consts::ARCH));
+    }
+
+    #[test]
+    fn each_target_has_its_flags_in_cargos_configuration() {
+        let config = fs::read_to_string(project().join(".cargo/config.toml")).unwrap();
+        for target in TARGETS {
+            let section = config.split(&format!("[target.{}]", target.triple)).nth(1).expect(target.triple);
+            let section = section.split("\n[").next().unwrap();
+            assert!(section.contains("relocation-model=static"), "{section}");
+        }
+    }
+}
