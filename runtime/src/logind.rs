@@ -20,7 +20,7 @@ use smol::io::{AsyncReadExt, AsyncWriteExt};
 use message::{Body, Kind, Message};
 
 /// Where the machine's bus is, as `DBUS_SYSTEM_BUS_ADDRESS` says, or where it always is.
-pub fn system_bus() -> PathBuf {
+pub(crate) fn system_bus() -> PathBuf {
     let said = std::env::var("DBUS_SYSTEM_BUS_ADDRESS").unwrap_or_default();
     let path = said.strip_prefix("unix:path=").and_then(|rest| rest.split([',', ';']).next());
     path.unwrap_or("/run/dbus/system_bus_socket").into()
@@ -36,13 +36,13 @@ const LOGIND_PATH: &str = "/org/freedesktop/login1";
 const LINE: usize = 512;
 
 /// A connection to logind.
-pub struct Logind {
+pub(crate) struct Logind {
     bus: Bus,
 }
 
 /// As long as it is held, the machine does not go down, for a while at least.
 #[derive(Debug)]
-pub struct DelayLock {
+pub(crate) struct DelayLock {
     _held: OwnedFd,
 }
 
@@ -51,7 +51,7 @@ impl Logind {
     ///
     /// # Errors
     /// There is no bus, or no logind, or one that says what cannot be understood.
-    pub async fn connect(socket: &Path) -> io::Result<Logind> {
+    pub(crate) async fn connect(socket: &Path) -> io::Result<Logind> {
         let mut bus = Bus::connect(socket).await?;
         bus.call(BUS, BUS_PATH, BUS, "Hello", &[]).await?;
         let rule = format!(
@@ -65,7 +65,7 @@ impl Logind {
     ///
     /// # Errors
     /// It does not say.
-    pub async fn patience(&mut self) -> io::Result<Duration> {
+    pub(crate) async fn patience(&mut self) -> io::Result<Duration> {
         let asked = [MANAGER, "InhibitDelayMaxUSec"];
         let answer =
             self.bus.call(LOGIND, LOGIND_PATH, "org.freedesktop.DBus.Properties", "Get", &asked).await?;
@@ -79,7 +79,7 @@ impl Logind {
     ///
     /// # Errors
     /// It is not given, as while the machine goes down already.
-    pub async fn delay(&mut self) -> io::Result<DelayLock> {
+    pub(crate) async fn delay(&mut self) -> io::Result<DelayLock> {
         let asked = ["shutdown", "nodlet", "Pods end in the order of their priorities", "delay"];
         let answer = self.bus.call(LOGIND, LOGIND_PATH, MANAGER, "Inhibit", &asked).await?;
         self.bus.logind = answer.sender;
@@ -91,7 +91,7 @@ impl Logind {
     ///
     /// # Errors
     /// The connection has ended.
-    pub async fn prepares_for_shutdown(&mut self) -> io::Result<bool> {
+    pub(crate) async fn prepares_for_shutdown(&mut self) -> io::Result<bool> {
         loop {
             let heard = self.bus.next().await?;
             let Some(begins) = begins(&heard) else { continue };

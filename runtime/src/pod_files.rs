@@ -19,16 +19,16 @@ const HOSTNAME: usize = 63;
 const NAMESERVERS: usize = 3;
 
 /// The pod's `/etc/hosts`, in its directory.
-pub const ETC_HOSTS: &str = "etc-hosts";
+pub(crate) const ETC_HOSTS: &str = "etc-hosts";
 
 /// Its `/etc/hostname`.
-pub const ETC_HOSTNAME: &str = "hostname";
+pub(crate) const ETC_HOSTNAME: &str = "hostname";
 
 /// Its `/etc/resolv.conf`.
-pub const ETC_RESOLV_CONF: &str = "resolv.conf";
+pub(crate) const ETC_RESOLV_CONF: &str = "resolv.conf";
 
 /// The machine's name servers and search domains.
-pub const RESOLV_CONF: &str = "/etc/resolv.conf";
+pub(crate) const RESOLV_CONF: &str = "/etc/resolv.conf";
 
 /// Where systemd-resolved writes the nameservers that it asks itself.
 const RESOLVED: &str = "/run/systemd/resolve/resolv.conf";
@@ -42,7 +42,7 @@ const SEARCH_LINE: usize = 2048;
 /// The host name of a pod: `hostname` or its name, cut to 63 bytes and trimmed
 /// (kubelet: `GeneratePodHostNameAndDomain`). With `hostNetwork` that of the machine, whose
 /// UTS namespace such a pod is in, and not the node's name, which may be another.
-pub fn hostname(pod: &Pod, host_name: &str) -> String {
+pub(crate) fn hostname(pod: &Pod, host_name: &str) -> String {
     if pod.spec.host_network {
         return host_name.to_owned();
     }
@@ -55,12 +55,12 @@ pub fn hostname(pod: &Pod, host_name: &str) -> String {
 ///
 /// # Errors
 /// If the kernel does not tell it.
-pub fn host_name() -> io::Result<String> {
+pub(crate) fn host_name() -> io::Result<String> {
     Ok(nix::unistd::gethostname()?.to_string_lossy().into_owned())
 }
 
 /// `/etc/hosts` (kubelet: `managedHostsFileContent`).
-pub fn hosts(pod: &Pod, ip: Option<Ipv4Addr>, host_name: &str, node_hosts: &str) -> String {
+pub(crate) fn hosts(pod: &Pod, ip: Option<Ipv4Addr>, host_name: &str, node_hosts: &str) -> String {
     let mut text = if pod.spec.host_network {
         format!("# Kubernetes-managed hosts file (host network).\n{node_hosts}")
     } else {
@@ -100,7 +100,7 @@ fn domain(pod: &Pod) -> Option<String> {
 
 /// `/etc/resolv.conf`, and what is said of that which did not fit (kubelet: the event
 /// `DNSConfigForming`). There is no cluster DNS on a board, so `ClusterFirst` falls back to the node's.
-pub fn resolv_conf(spec: &PodSpec, node: &str) -> (String, Vec<String>) {
+pub(crate) fn resolv_conf(spec: &PodSpec, node: &str) -> (String, Vec<String>) {
     let base = match spec.dns_policy {
         DnsPolicy::ClusterFirst | DnsPolicy::ClusterFirstWithHostNet | DnsPolicy::Default => {
             parse_resolv_conf(node)
@@ -190,14 +190,14 @@ fn merge(mut base: DnsConfig, with: &DnsConfig) -> DnsConfig {
 }
 
 /// What the files of one pod say.
-pub struct PodFiles {
+pub(crate) struct PodFiles {
     hosts: String,
     resolv_conf: String,
     hostname: String,
 }
 
 /// The files of the machine from which the files of pods are made.
-pub struct NodeFiles {
+pub(crate) struct NodeFiles {
     hosts: String,
     resolv_conf: String,
     /// What systemd-resolved asks itself, if `resolv_conf` names that.
@@ -206,7 +206,7 @@ pub struct NodeFiles {
 
 impl NodeFiles {
     /// Reads the files. Call this on the storage thread. A missing file counts as an empty one.
-    pub fn read() -> NodeFiles {
+    pub(crate) fn read() -> NodeFiles {
         let read = |path: &str| fs::read_to_string(path).unwrap_or_default();
         let resolv_conf = read(RESOLV_CONF);
         let resolved = is_stub(&resolv_conf).then(|| fs::read_to_string(RESOLVED).ok()).flatten();
@@ -221,7 +221,12 @@ impl NodeFiles {
 
 /// The texts of the three files, and what is to be said of name servers and search domains that
 /// were left out.
-pub fn texts(pod: &Pod, ip: Option<Ipv4Addr>, host_name: &str, node: &NodeFiles) -> (PodFiles, Vec<String>) {
+pub(crate) fn texts(
+    pod: &Pod,
+    ip: Option<Ipv4Addr>,
+    host_name: &str,
+    node: &NodeFiles,
+) -> (PodFiles, Vec<String>) {
     let hosts = hosts(pod, ip, host_name, &node.hosts);
     let (resolv_conf, left_out) = resolv_conf(&pod.spec, node.resolv_conf(pod));
     let hostname = format!("{}\n", hostname(pod, host_name));
@@ -233,7 +238,7 @@ impl PodFiles {
     ///
     /// # Errors
     /// If they cannot be written.
-    pub fn write(&self, directory: &Path) -> io::Result<()> {
+    pub(crate) fn write(&self, directory: &Path) -> io::Result<()> {
         fs::create_dir_all(directory)?;
         put(&directory.join(ETC_HOSTS), &self.hosts)?;
         put(&directory.join(ETC_RESOLV_CONF), &self.resolv_conf)?;
@@ -241,13 +246,13 @@ impl PodFiles {
     }
 
     /// Whether a container would lack one, as where another version of nodlet made the sandbox.
-    pub fn are_missing(directory: &Path) -> bool {
+    pub(crate) fn are_missing(directory: &Path) -> bool {
         [ETC_HOSTS, ETC_RESOLV_CONF, ETC_HOSTNAME].iter().any(|name| !directory.join(name).exists())
     }
 }
 
 /// The files of the machine that pods' resolv.conf is made from now.
-pub fn resolv_conf_sources() -> Vec<&'static Path> {
+pub(crate) fn resolv_conf_sources() -> Vec<&'static Path> {
     let stub = fs::read_to_string(RESOLV_CONF).is_ok_and(|node| is_stub(&node));
     let others = stub.then_some(Path::new(RESOLVED));
     std::iter::once(Path::new(RESOLV_CONF)).chain(others).collect()
@@ -255,7 +260,7 @@ pub fn resolv_conf_sources() -> Vec<&'static Path> {
 
 /// What a pod's resolv.conf is to say now; nothing while the machine has none, as when it gets
 /// another.
-pub fn new_resolv_conf(pod: &Pod, node: &NodeFiles) -> Option<String> {
+pub(crate) fn new_resolv_conf(pod: &Pod, node: &NodeFiles) -> Option<String> {
     let node = node.resolv_conf(pod);
     (!node.trim().is_empty()).then(|| resolv_conf(&pod.spec, node).0)
 }
@@ -265,7 +270,7 @@ pub fn new_resolv_conf(pod: &Pod, node: &NodeFiles) -> Option<String> {
 ///
 /// # Errors
 /// If the file cannot be written.
-pub fn renew_resolv_conf(directory: &Path, text: &str) -> io::Result<bool> {
+pub(crate) fn renew_resolv_conf(directory: &Path, text: &str) -> io::Result<bool> {
     let path = directory.join(ETC_RESOLV_CONF);
     if !path.exists() || says(&path, text) {
         return Ok(false);

@@ -35,7 +35,7 @@ use response::{ReadError, Response};
 use stream::{Stream, StreamError};
 use url::Url;
 
-pub use grpc::grpc;
+pub(crate) use grpc::grpc;
 
 /// Whom a server is told that it talks to: what follows Kubernetes' version.
 const USER_AGENT: &str = "kube-probe/1.36";
@@ -53,7 +53,7 @@ const REQUESTS: usize = 10;
 const HANDSHAKE: Duration = Duration::from_secs(10);
 
 /// What `httpGet` asks for.
-pub struct HttpGet<'a> {
+pub(crate) struct HttpGet<'a> {
     /// Over TLS, with whomever it is.
     pub secure: bool,
     /// Whom, if not the pod's address.
@@ -67,7 +67,12 @@ pub struct HttpGet<'a> {
 }
 
 /// `httpGet`: healthy is a status of 200 to 399.
-pub async fn http(ip: IpAddr, ports: &[ContainerPort], get: &HttpGet<'_>, timeout: Duration) -> ProbeResult {
+pub(crate) async fn http(
+    ip: IpAddr,
+    ports: &[ContainerPort],
+    get: &HttpGet<'_>,
+    timeout: Duration,
+) -> ProbeResult {
     let port = match resolve_port(get.port, ports) {
         Ok(port) => port,
         Err(message) => return ProbeResult::Error(message.into()),
@@ -89,7 +94,11 @@ pub async fn http(ip: IpAddr, ports: &[ContainerPort], get: &HttpGet<'_>, timeou
 ///
 /// # Errors
 /// Why nothing answers, in Go's words.
-pub async fn hook(ip: IpAddr, ports: &[ContainerPort], get: &HttpGet<'_>) -> Result<Option<String>, String> {
+pub(crate) async fn hook(
+    ip: IpAddr,
+    ports: &[ContainerPort],
+    get: &HttpGet<'_>,
+) -> Result<Option<String>, String> {
     let port = resolve_port(get.port, ports)?;
     let ask = async |get: &HttpGet<'_>| match Asking::new(get, ip, port, LIFECYCLE_AGENT).follow().await {
         // An answer that breaks off is one.
@@ -111,7 +120,7 @@ pub async fn hook(ip: IpAddr, ports: &[ContainerPort], get: &HttpGet<'_>) -> Res
 }
 
 /// `tcpSocket`: healthy is what takes a connection.
-pub async fn tcp(
+pub(crate) async fn tcp(
     ip: IpAddr,
     host: Option<&str>,
     port: &PortOrName,
@@ -137,7 +146,7 @@ pub async fn tcp(
 }
 
 /// `exec`: healthy is an exit code of 0.
-pub fn exec_result(code: i32, output: &[u8]) -> ProbeResult {
+pub(crate) fn exec_result(code: i32, output: &[u8]) -> ProbeResult {
     if code == 0 {
         ProbeResult::Success
     } else {
@@ -146,7 +155,7 @@ pub fn exec_result(code: i32, output: &[u8]) -> ProbeResult {
 }
 
 /// An `exec` that was killed when its time was over.
-pub fn exec_timed_out(command: &[String], timeout: Duration) -> ProbeResult {
+pub(crate) fn exec_timed_out(command: &[String], timeout: Duration) -> ProbeResult {
     let command = command.join(" ");
     ProbeResult::Failure(
         format!("command timed out: {command:?} timed out after {}", seconds(timeout)).into(),

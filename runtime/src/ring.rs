@@ -31,7 +31,7 @@ thread_local! {
 
 /// The format of entries.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Format {
+pub(crate) enum Format {
     /// For people.
     Text,
     /// One JSON object a line, as [`crate::replay`] reads them.

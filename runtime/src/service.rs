@@ -13,7 +13,7 @@ use std::time::Duration;
 
 /// The service manager.
 #[derive(Debug)]
-pub struct Service {
+pub(crate) struct Service {
     socket: UnixDatagram,
     manager: SocketAddr,
     watchdog: Option<Duration>,
@@ -21,7 +21,7 @@ pub struct Service {
 
 impl Service {
     /// The one that started this process and wants to know, if there is one.
-    pub fn of_this_process() -> Option<Service> {
+    pub(crate) fn of_this_process() -> Option<Service> {
         let variable = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty());
         let name = variable("NOTIFY_SOCKET")?;
         let said = |error: std::io::Error| log::warn!("failed to use NOTIFY_SOCKET={name:?}: {error}");
@@ -37,22 +37,22 @@ impl Service {
     }
 
     /// How often to say [`Service::lives`]: twice as often as would do.
-    pub fn every(&self) -> Option<Duration> {
+    pub(crate) fn every(&self) -> Option<Duration> {
         self.watchdog.map(|watchdog| watchdog / 2)
     }
 
     /// The API answers, and what an earlier agent left was found.
-    pub fn is_ready(&self) {
+    pub(crate) fn is_ready(&self) {
         self.tell("READY=1");
     }
 
     /// The loop turns.
-    pub fn lives(&self) {
+    pub(crate) fn lives(&self) {
         self.tell("WATCHDOG=1");
     }
 
     /// The loop has ended; pods go on.
-    pub fn ends(&self) {
+    pub(crate) fn ends(&self) {
         self.tell("STOPPING=1");
     }
 

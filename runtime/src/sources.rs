@@ -27,11 +27,11 @@ use nodlet_kube::manifest::{self, Validation};
 use nodlet_registry::{MAX_BYTES, MAX_FILES, Size, Sources};
 
 /// How often what cannot be watched is looked at.
-pub const LOOK_AGAIN: Duration = Duration::from_secs(10);
+pub(crate) const LOOK_AGAIN: Duration = Duration::from_secs(10);
 
 /// How long a file that was moved to `NAME~` is taken for one that is written anew:
 /// so vim and emacs save, and the pod is not to end for it.
-pub const SAVED_WITHIN: Duration = Duration::from_secs(1);
+pub(crate) const SAVED_WITHIN: Duration = Duration::from_secs(1);
 
 /// Bytes of manifests after which one part of a look ends: they are in memory until the loop parses them.
 const PART_BYTES: usize = 64 << 10;
@@ -50,7 +50,7 @@ fn read(path: &Path) -> io::Result<Vec<u8>> {
 }
 
 /// The manifest directories, and what was found of their files when they were last read.
-pub struct ManifestDirectories {
+pub(crate) struct ManifestDirectories {
     /// `None` while the kernel gives none.
     inotify: Option<Inotify>,
     /// Something could not be watched the last time.
@@ -96,7 +96,7 @@ struct Look {
 }
 
 /// What a look found, in the order in which the registry is to be told.
-pub enum Found {
+pub(crate) enum Found {
     /// A directory, and why it cannot be read, if so.
     Directory(usize, Option<String>),
     /// A file of a directory.
@@ -104,7 +104,7 @@ pub enum Found {
 }
 
 /// What a look found of a file.
-pub enum FoundFile {
+pub(crate) enum FoundFile {
     /// It was moved to its `NAME~`, and may come back.
     Aside,
     /// It came back as it was.
@@ -127,7 +127,7 @@ struct Stamp {
 
 impl ManifestDirectories {
     /// Watches `directories` from the first [`ManifestDirectories::look`] on; none needs to exist.
-    pub fn new(directories: Vec<PathBuf>, node: &str) -> ManifestDirectories {
+    pub(crate) fn new(directories: Vec<PathBuf>, node: &str) -> ManifestDirectories {
         let directories = directories.into_iter().map(|path| Directory { path, files: BTreeMap::new() });
         ManifestDirectories {
             inotify: None,
@@ -143,7 +143,7 @@ impl ManifestDirectories {
 
     /// Leaves warnings about the files of `directory` out of the log: they hold
     /// what was applied, with its defaults, and whoever applied it was warned.
-    pub fn without_warnings_of(self, directory: PathBuf) -> ManifestDirectories {
+    pub(crate) fn without_warnings_of(self, directory: PathBuf) -> ManifestDirectories {
         ManifestDirectories { warned: Some(directory), ..self }
     }
 
@@ -151,18 +151,18 @@ impl ManifestDirectories {
     ///
     /// # Errors
     /// If this process has no descriptor to spare.
-    pub fn watch_descriptor(&self) -> io::Result<Option<OwnedFd>> {
+    pub(crate) fn watch_descriptor(&self) -> io::Result<Option<OwnedFd>> {
         self.inotify.as_ref().map(|inotify| inotify.as_fd().try_clone_to_owned()).transpose()
     }
 
     /// Whether something changes that nobody tells, for the kernel has no watch to spare: it is
     /// to be read again from time to time, which also tries to watch it again.
-    pub fn is_blind(&self) -> bool {
+    pub(crate) fn is_blind(&self) -> bool {
         self.blind
     }
 
     /// Takes the kernel's news. `true` if [`ManifestDirectories::look`] is worth its while.
-    pub fn drain(&mut self) -> bool {
+    pub(crate) fn drain(&mut self) -> bool {
         let mut changed = false;
         let Some(inotify) = &self.inotify else { return true };
         loop {
@@ -211,7 +211,7 @@ impl ManifestDirectories {
 
     /// Reads what changed since the last look, one part of it: other jobs run between two parts. Pass `found`
     /// to [`ManifestDirectories::tell`]. `true` if another part follows.
-    pub fn look(&mut self, now: Instant, found: &mut Vec<Found>) -> bool {
+    pub(crate) fn look(&mut self, now: Instant, found: &mut Vec<Found>) -> bool {
         let (begun, mut bytes) = (nodlet_host::clock::instant(), 0);
         let mut look = self.look.take().unwrap_or_else(|| {
             self.blind = false;
@@ -263,18 +263,18 @@ impl ManifestDirectories {
     }
 
     /// Whether a look has begun of which another part follows.
-    pub fn is_looking(&self) -> bool {
+    pub(crate) fn is_looking(&self) -> bool {
         self.look.is_some()
     }
 
     /// Whether another look is needed [`SAVED_WITHIN`] after this one, to see whether a file came back.
-    pub fn is_any_aside(&self) -> bool {
+    pub(crate) fn is_any_aside(&self) -> bool {
         let mut files = self.directories.iter().flat_map(|directory| directory.files.values());
         files.any(|file| file.aside.is_some())
     }
 
     /// Parses the files that one part of a look has read, and tells the registry the result.
-    pub fn tell(&mut self, found: Vec<Found>, sources: &mut Sources) {
+    pub(crate) fn tell(&mut self, found: Vec<Found>, sources: &mut Sources) {
         let mut used: Option<(usize, Size)> = None;
         for found in found {
             match found {

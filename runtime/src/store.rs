@@ -22,7 +22,7 @@ use nodlet_kube::manifest::{Applied, Priority};
 
 /// The seam at which tests make the card fail: every write, sync, rename and
 /// removal passes it first.
-pub trait Fault: Send + Sync {
+pub(crate) trait Fault: Send + Sync {
     /// `Err` makes the step fail in place of the card.
     ///
     /// # Errors
@@ -32,7 +32,7 @@ pub trait Fault: Send + Sync {
 
 /// One step on the card.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Step {
+pub(crate) enum Step {
     /// A new file beside the old one.
     Create,
     /// Its bytes.
@@ -48,7 +48,7 @@ pub enum Step {
 }
 
 /// A card that does not fail on purpose.
-pub struct NoFault;
+pub(crate) struct NoFault;
 
 impl Fault for NoFault {
     fn step(&self, _: Step, _: &Path) -> io::Result<()> {
@@ -63,7 +63,7 @@ impl Fault for NoFault {
 /// # Errors
 /// What the card says; the old file is then still there, or the new one is and may not
 /// outlive a power cut: asked again, that is seen to.
-pub fn replace(path: &Path, bytes: &[u8], fault: &dyn Fault) -> io::Result<()> {
+pub(crate) fn replace(path: &Path, bytes: &[u8], fault: &dyn Fault) -> io::Result<()> {
     let directory = path.parent().ok_or(io::ErrorKind::InvalidInput)?;
     if fs::read(path).is_ok_and(|old| old == bytes) {
         // Renamed, and perhaps no more than that: by a try that failed then, or an agent that was
@@ -99,7 +99,7 @@ pub fn replace(path: &Path, bytes: &[u8], fault: &dyn Fault) -> io::Result<()> {
 ///
 /// # Errors
 /// What the card says.
-pub fn remove(path: &Path, fault: &dyn Fault) -> io::Result<()> {
+pub(crate) fn remove(path: &Path, fault: &dyn Fault) -> io::Result<()> {
     fault.step(Step::Remove, path)?;
     match fs::remove_file(path) {
         Ok(()) => sync_directory(path.parent().ok_or(io::ErrorKind::InvalidInput)?, fault),
@@ -135,7 +135,7 @@ fn make_directory(directory: &Path, mode: u32, fault: &dyn Fault) -> io::Result<
 
 /// Why there is nothing to be said of a pod's record.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct LoadError {
+pub(crate) struct LoadError {
     /// Names the file.
     pub message: String,
     /// Nothing is wrong with it: this process or machine is short of something to read it with.
@@ -158,23 +158,23 @@ const EPHEMERAL: &str = ".ephemeral";
 const KEPT: &str = ".kept";
 
 /// The presets and the priority of an admission.
-pub type AdmittedWith = (Vec<Applied>, Option<Priority>);
+pub(crate) type AdmittedWith = (Vec<Applied>, Option<Priority>);
 
 /// The records of all pods, in one directory.
-pub struct Records {
+pub(crate) struct Records {
     directory: PathBuf,
     boot_id: String,
 }
 
 impl Records {
     /// The records in `directory`, which need not exist.
-    pub fn new(directory: PathBuf) -> Records {
+    pub(crate) fn new(directory: PathBuf) -> Records {
         let boot_id = fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
         Records { directory, boot_id: boot_id.trim().to_owned() }
     }
 
     /// Which boot this is.
-    pub fn boot_id(&self) -> &str {
+    pub(crate) fn boot_id(&self) -> &str {
         &self.boot_id
     }
 
@@ -183,7 +183,7 @@ impl Records {
     }
 
     /// Reads all records, ephemeral containers and kept manifests.
-    pub fn read(&self) -> Recorded {
+    pub(crate) fn read(&self) -> Recorded {
         let failed = |path: &Path, error: &io::Error| LoadError {
             message: format!("failed to read {}: {error}", path.display()),
             is_shortage: nodlet_host::error::is_shortage(error),
@@ -217,7 +217,7 @@ impl Records {
     ///
     /// # Errors
     /// There is a record that cannot be read: the file and what is wrong with it.
-    pub fn load(&self, recorded: &Recorded, uid: &str) -> Result<Option<Box<Record>>, LoadError> {
+    pub(crate) fn load(&self, recorded: &Recorded, uid: &str) -> Result<Option<Box<Record>>, LoadError> {
         recorded.parsed(&self.path(uid), |bytes| record_file::parse(bytes, &self.boot_id))
     }
 
@@ -225,7 +225,7 @@ impl Records {
     ///
     /// # Errors
     /// As of [`Records::load`].
-    pub fn ephemeral(&self, recorded: &Recorded, uid: &str) -> Result<Option<Value>, LoadError> {
+    pub(crate) fn ephemeral(&self, recorded: &Recorded, uid: &str) -> Result<Option<Value>, LoadError> {
         recorded.parsed(&self.ephemeral_path_of(uid), |bytes| serde_json::from_slice(bytes))
     }
 
@@ -234,7 +234,7 @@ impl Records {
     ///
     /// # Errors
     /// As of [`Records::load`].
-    pub fn admitted(&self, recorded: &Recorded, uid: &str) -> Result<Option<AdmittedWith>, LoadError> {
+    pub(crate) fn admitted(&self, recorded: &Recorded, uid: &str) -> Result<Option<AdmittedWith>, LoadError> {
         recorded.parsed(&self.path(uid), |bytes| {
             let Admitted { presets, priority } = record_file::admitted(bytes)?;
             let presets = presets.map(|presets| serde_json::from_str(presets.get())).transpose()?;
@@ -244,7 +244,7 @@ impl Records {
     }
 
     /// The bytes of `record`, with what its pod was admitted with, and where they belong.
-    pub fn render(
+    pub(crate) fn render(
         &self,
         uid: &str,
         record: &Record,
@@ -259,22 +259,22 @@ impl Records {
     }
 
     /// Where the record of `uid` is.
-    pub fn path_of(&self, uid: &str) -> PathBuf {
+    pub(crate) fn path_of(&self, uid: &str) -> PathBuf {
         self.path(uid)
     }
 
     /// Where the ephemeral containers of `uid` are: what was added to it, which no manifest says.
-    pub fn ephemeral_path_of(&self, uid: &str) -> PathBuf {
+    pub(crate) fn ephemeral_path_of(&self, uid: &str) -> PathBuf {
         self.directory.join(format!("{uid}{EPHEMERAL}"))
     }
 
     /// Where the manifest of `uid` is, if another version of the pod waits for its images.
-    pub fn kept_path_of(&self, uid: &str) -> PathBuf {
+    pub(crate) fn kept_path_of(&self, uid: &str) -> PathBuf {
         self.directory.join(format!("{uid}{KEPT}"))
     }
 
     /// Uids that have a record, ephemeral containers, or a version that waits.
-    pub fn uids(&self) -> Vec<String> {
+    pub(crate) fn uids(&self) -> Vec<String> {
         let Ok(entries) = fs::read_dir(&self.directory) else { return Vec::new() };
         entries.filter_map(|entry| Some(uid_of(&entry.ok()?.path())?.to_owned())).collect()
     }
@@ -289,7 +289,7 @@ fn uid_of(path: &Path) -> Option<&str> {
 
 /// The files of [`Records`] as they were when the agent began.
 #[derive(Default)]
-pub struct Recorded {
+pub(crate) struct Recorded {
     files: Vec<(PathBuf, Result<Vec<u8>, LoadError>)>,
     /// Why the directory could not be listed.
     unlisted: Option<LoadError>,
@@ -313,19 +313,19 @@ impl Recorded {
     }
 
     /// The files of [`Records::kept_path_of`].
-    pub fn kept(&self) -> impl Iterator<Item = (&Path, Option<&[u8]>)> {
+    pub(crate) fn kept(&self) -> impl Iterator<Item = (&Path, Option<&[u8]>)> {
         let all = self.files.iter().map(|(path, read)| (&**path, read.as_deref().ok()));
         all.filter(|(path, _)| path.extension().is_some_and(|end| end == &KEPT[1..]))
     }
 
     /// Whether this process or machine was short of something to read it with.
-    pub fn is_short(&self) -> bool {
+    pub(crate) fn is_short(&self) -> bool {
         let mut errors = self.files.iter().filter_map(|(_, read)| read.as_ref().err()).chain(&self.unlisted);
         errors.any(|error| error.is_shortage)
     }
 
     /// Forgets all files but those of pods that `keep` names by uid.
-    pub fn retain(&mut self, keep: impl Fn(&str) -> bool) {
+    pub(crate) fn retain(&mut self, keep: impl Fn(&str) -> bool) {
         self.files.retain(|(path, _)| uid_of(path).is_some_and(&keep));
     }
 }

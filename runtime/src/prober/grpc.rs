@@ -90,7 +90,7 @@ impl Status {
 }
 
 /// Asks how `service` is; the empty one is the server itself.
-pub async fn grpc(ip: IpAddr, port: u16, service: &str, timeout: Duration) -> ProbeResult {
+pub(crate) async fn grpc(ip: IpAddr, port: u16, service: &str, timeout: Duration) -> ProbeResult {
     let address = SocketAddr::new(ip, port);
     let connected = std::cell::Cell::new(false);
     let late = async {
