@@ -2,7 +2,7 @@
 //!
 //! The life of an image, each step in a module of its own:
 //!
-//! 1. A user loads an archive: [`Store::load`]. `archive` finds the images in it and selects those for the
+//! 1. A user loads an archive: [`Store::load_path`]. `archive` finds the images in it and selects those for the
 //!    [`platform`](Platform).
 //! 2. Each layer streams through `compression` and `members` (tar) into `tree` (the names) and `erofs` (the
 //!    bytes), one read-only image per layer: `layer`. This takes place in a process that [`Store`] starts, and

@@ -34,10 +34,9 @@ struct Job {
 /// A handle to the thread; the thread ends when the last one is dropped.
 ///
 /// The queue accepts any job: a loop that waited for room in the queue would wait for the card. Each source of
-/// jobs has a bound instead. The core has [`nodlet_core::facts::WRITES_AT_ONCE`] and
-/// [`nodlet_core::facts::STARTS_AT_ONCE`]; a pod that starts or ends has one job at a time; there is one look at
-/// the manifest directories; log readers have [`READS`]; and the API rejects changes when the queue has
-/// [`JOBS`].
+/// jobs has a bound instead. The core has `WRITES_AT_ONCE` and `STARTS_AT_ONCE` ([`nodlet_core::facts`]); a pod
+/// that starts or ends has one job at a time; there is one look at the manifest directories; log readers have
+/// [`READS`]; and the API rejects changes when the queue has [`JOBS`].
 #[derive(Clone, Debug)]
 pub struct Storage {
     jobs: mpsc::Sender<Job>,

@@ -15,6 +15,7 @@ type Step = (&'static str, &'static str, fn() -> Outcome);
 const STEPS: &[Step] = &[
     ("fmt", "the form of the source", fmt),
     ("clippy", "lints, all of which count as errors", clippy),
+    ("doc", "the documentation of the code, with every link", doc),
     ("unit", "the tests beside the code", unit),
     ("containers", "the tests with real containers", containers),
     ("gates", "what the binary for boards costs, against its budgets", gates::check),
@@ -67,6 +68,13 @@ fn clippy() -> Outcome {
     run_command(cargo()?.args(["clippy", "--workspace", "--all-targets", "--", "--deny", "warnings"]))
 }
 
+/// Builds the documentation of all items: a link to an item that is renamed is an error.
+fn doc() -> Outcome {
+    let doc = &mut cargo()?;
+    doc.args(["doc", "--workspace", "--no-deps", "--document-private-items"]);
+    run_command(doc.env("RUSTDOCFLAGS", "--deny warnings"))
+}
+
 fn unit() -> Outcome {
     let seed = seed();
     eprintln!("NODLET_SEED={seed}");
@@ -102,6 +110,12 @@ fn containers() -> Outcome {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_usage_names_every_step_in_its_order() {
+        let steps: Vec<String> = STEPS.iter().map(|(name, ..)| format!("[{name}]")).collect();
+        assert!(usage("check").ends_with(&format!("[--install] {}", steps.join(" "))), "{}", usage("check"));
+    }
 
     #[test]
     fn random_inputs_begin_elsewhere_with_every_commit() {

@@ -55,7 +55,7 @@ const TASKS: &[Task] = &[
     ("setup", "", "install what the tests need and this machine lacks (Debian, root)", setup::run),
     (
         "check",
-        "[--install] [fmt] [clippy] [unit] [containers] [gates] [guest] [boards]",
+        "[--install] [fmt] [clippy] [doc] [unit] [containers] [gates] [guest] [boards]",
         "everything that must hold: form, lints, unit tests, real containers, guests",
         check::run,
     ),

@@ -585,7 +585,7 @@ fn connect(dir: &Path) -> nix::Result<OwnedFd> {
     Ok(socket)
 }
 
-/// The binary `file`, on a read-only mount of its own: no container can write to it through /proc/<pid>/exe.
+/// The binary `file`, on a read-only mount of its own: no container can write to it through `/proc/PID/exe`.
 /// Every copy of the descriptor must be closed when the binary is executed, since through a copy the mount
 /// could be made writable again.
 pub(super) fn seal(file: &std::ffi::CStr) -> io::Result<OwnedFd> {

@@ -105,7 +105,7 @@ pub struct PodSpec {
     pub host_ipc: bool,
     /// `shareProcessNamespace`.
     pub share_process_namespace: bool,
-    /// `hostname`; the pod's name if none was given (see [`PodSpec::hostname_for`]).
+    /// `hostname`; without it, the pod's name applies.
     pub hostname: Option<String>,
     /// `subdomain`.
     pub subdomain: Option<String>,

@@ -1,6 +1,6 @@
 //! Validation of a defaulted Pod: all errors, in Kubernetes' words and order.
 //!
-//! What nodlet refuses whole ([`super::verdict`]) is not validated within. Maps are
+//! What nodlet refuses whole ([`crate::schema::verdict`]) is not validated within. Maps are
 //! walked in the order of their keys, where Kubernetes takes them as they come.
 
 mod affinity;
