@@ -58,6 +58,9 @@ pub struct Row {
     pub singular: &'static str,
     /// Further names on the command line.
     pub short_names: &'static [&'static str],
+    /// The text by which the UIDs of definitions from files differ between kinds. It never changes: each object would
+    /// become another one.
+    pub uid_text: &'static str,
     /// Whether its objects lie in namespaces.
     pub namespaced: bool,
     /// What a client may do with its objects.
@@ -110,6 +113,7 @@ pub static KINDS: [Row; 8] = [
         plural: "pods",
         singular: "pod",
         short_names: &["po"],
+        uid_text: "pods",
         namespaced: true,
         verbs: ALL_VERBS,
         subresources: &[
@@ -144,6 +148,7 @@ pub static KINDS: [Row; 8] = [
         plural: "events",
         singular: "event",
         short_names: &["ev"],
+        uid_text: "events",
         namespaced: true,
         verbs: READ_VERBS,
         subresources: &[],
@@ -174,6 +179,7 @@ pub static KINDS: [Row; 8] = [
         plural: "namespaces",
         singular: "namespace",
         short_names: &["ns"],
+        uid_text: "namespaces",
         namespaced: false,
         verbs: READ_VERBS,
         subresources: &[],
@@ -191,6 +197,7 @@ pub static KINDS: [Row; 8] = [
         plural: "nodes",
         singular: "node",
         short_names: &["no"],
+        uid_text: "nodes",
         namespaced: false,
         verbs: READ_VERBS,
         subresources: &[],
@@ -208,6 +215,7 @@ pub static KINDS: [Row; 8] = [
         plural: "configmaps",
         singular: "configmap",
         short_names: &["cm"],
+        uid_text: "configmaps",
         namespaced: true,
         verbs: ALL_VERBS,
         subresources: &[],
@@ -225,6 +233,7 @@ pub static KINDS: [Row; 8] = [
         plural: "secrets",
         singular: "secret",
         short_names: &[],
+        uid_text: "secrets",
         namespaced: true,
         verbs: ALL_VERBS,
         subresources: &[],
@@ -243,6 +252,7 @@ pub static KINDS: [Row; 8] = [
         plural: "podpresets",
         singular: "podpreset",
         short_names: &[],
+        uid_text: "podpresets",
         namespaced: true,
         verbs: &["create", "delete", "deletecollection", "get", "list", "update", "watch"],
         subresources: &[],
@@ -260,6 +270,8 @@ pub static KINDS: [Row; 8] = [
         plural: "priorityclasses",
         singular: "priorityclass",
         short_names: &["pc"],
+        // As in versions in which it was the only definition.
+        uid_text: "class",
         namespaced: false,
         verbs: ALL_VERBS,
         subresources: &[],

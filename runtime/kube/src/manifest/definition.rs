@@ -43,7 +43,7 @@ impl Definition {
 pub(super) type Rules = fn(&mut Map<String, Value>, &Value, &mut Errors);
 
 const STAND_IN: &str =
-    r#"{"apiVersion": "v1", "kind": "Pod", "spec": {"containers": [{"name": "class", "image": "class"}]}}"#;
+    r#"{"apiVersion": "v1", "kind": "Pod", "spec": {"containers": [{"name": "class", "image": ""}]}}"#;
 
 /// Reads an object with the types of its kind and these rules.
 pub(super) fn read(
@@ -78,9 +78,7 @@ pub(super) fn read(
     // Nothing but its metadata can be wrong with it. The uid of an object of a file comes from all of this.
     let mut stand_in: Value = serde_json::from_str(STAND_IN).expect("it is JSON");
     stand_in["metadata"] = metadata;
-    if kind != Kind::PriorityClass {
-        stand_in["spec"]["containers"][0]["image"] = kind.resource().into();
-    }
+    stand_in["spec"]["containers"][0]["image"] = kind.row().uid_text.into();
     let manifest = match super::read_pod(stand_in, validation, node, file.map_or(Origin::Api, Origin::File)) {
         Ok(manifest) => Some(manifest),
         Err(ManifestError { cause: ManifestCause::Invalid { errors: found, more, .. }, .. }) => {
