@@ -414,6 +414,7 @@ impl ManifestDirectories {
         }
         let file = self.directories[index].files.entry(name.to_owned()).or_default();
         file.is_there = true;
+        let before = file.stamp;
         let read = metadata.and_then(|metadata| {
             let came_back = file.aside.take().map(|_| FoundFile::Present);
             file.unread = false;
@@ -431,10 +432,7 @@ impl ManifestDirectories {
                 )),
             }))
         });
-        read.unwrap_or_else(|error| {
-            (file.stamp, file.unread) = (None, true);
-            Some(FoundFile::Unread(format!("failed to read {}: {error}", path.display())))
-        })
+        read.unwrap_or_else(|error| file.could_not_be_read(before, &path, &error))
     }
 }
 
@@ -505,6 +503,22 @@ fn refuse(sources: &mut Sources, (index, name): (usize, &OsStr), message: String
 }
 
 impl ReadFile {
+    /// Records that the file could not be read. A file that was removed after `stat` found it is gone, which is no
+    /// error; `before` is the stamp of the contents that were read last.
+    fn could_not_be_read(
+        &mut self,
+        before: Option<Stamp>,
+        path: &Path,
+        error: &io::Error,
+    ) -> Option<FoundFile> {
+        if error.kind() == io::ErrorKind::NotFound {
+            (self.stamp, self.is_there) = (before, false);
+            return None;
+        }
+        (self.stamp, self.unread) = (None, true);
+        Some(FoundFile::Unread(format!("failed to read {}: {error}", path.display())))
+    }
+
     /// Whether it is `NAME~` now, and not merely an older backup that is so called.
     fn is_aside(&self, directory: &Path, name: &OsStr) -> bool {
         let mut backup = name.to_owned();

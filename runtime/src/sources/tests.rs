@@ -488,3 +488,24 @@ fn a_look_that_reads_much_comes_in_parts_and_misses_no_change_between_them() {
     news(&mut sources);
     assert_eq!(images(&sources), ["a=two", "b=one", "c=one"]);
 }
+
+#[test]
+fn a_file_that_is_removed_before_it_is_opened_is_gone_and_no_error() {
+    let scratch = Scratch::new("vanished");
+    let path = scratch.0.join("web.yaml");
+    fs::write(&path, "").expect("a file");
+    let stamp = Stamp::of(&fs::metadata(&path).expect("it is there"));
+    fs::remove_file(&path).expect("it is there");
+    let gone = read(&path).expect_err("it is gone");
+    let mut file = ReadFile { stamp: None, is_there: true, ..ReadFile::default() };
+    assert!(file.could_not_be_read(Some(stamp), &path, &gone).is_none());
+    assert!(!file.is_there && !file.unread && file.stamp == Some(stamp));
+
+    let directory = read(&scratch.0).expect_err("it is a directory");
+    let mut file = ReadFile { stamp: Some(stamp), is_there: true, ..ReadFile::default() };
+    assert!(matches!(
+        file.could_not_be_read(Some(stamp), &scratch.0, &directory),
+        Some(FoundFile::Unread(message)) if message.starts_with("failed to read ")
+    ));
+    assert!(file.is_there && file.unread && file.stamp.is_none());
+}
