@@ -82,19 +82,18 @@ fn strategic(
 ) -> Result<(), Status> {
     match patch.remove(DIRECTIVE) {
         None => {}
-        Some(Value::String(directive)) => match directive.as_str() {
-            "replace" => {
+        Some(directive) => match directive.as_str() {
+            Some("replace") => {
                 *object = patch;
                 return Ok(());
             }
-            "delete" => {
+            Some("delete") => {
                 object.clear();
                 return Ok(());
             }
-            "merge" => {}
-            other => return Err(unknown_directive(other)),
+            Some("merge") => {}
+            Some(_) | None => return Err(unknown_directive()),
         },
-        Some(other) => return Err(unknown_directive(&other.to_string())),
     }
     if let Some(kept) = patch.remove(RETAIN_KEYS) {
         let kept: BTreeSet<&str> = kept.as_array().into_iter().flatten().filter_map(Value::as_str).collect();
@@ -144,8 +143,9 @@ fn strategic(
     Ok(())
 }
 
-fn unknown_directive(directive: &str) -> Status {
-    Status::bad_request(format!("Unknown patch type found: {directive}"))
+/// The error for an unknown directive. It does not repeat the directive, which may be a value of a Secret.
+fn unknown_directive() -> Status {
+    Status::bad_request(format!("Unknown patch type found: {DIRECTIVE} must be replace, delete or merge"))
 }
 
 fn merges(field: Option<&Field>) -> bool {
@@ -194,7 +194,7 @@ fn merge_lists(old: &mut Vec<Value>, new: Vec<Value>, field: Option<&'static Fie
                 gone.extend(places.remove(&name).unwrap_or_default());
                 continue;
             }
-            Some(directive) if directive != "merge" => return Err(unknown_directive(&directive)),
+            Some(directive) if directive != "merge" => return Err(unknown_directive()),
             Some(_) | None => drop(value.remove(DIRECTIVE)),
         }
         let owner = field.and_then(Field::object);

@@ -89,7 +89,18 @@ fn a_strategic_patch_merges_lists_by_what_tells_their_elements_apart() {
         (
             json!({ "metadata": { "labels": { "a": "b" } } }),
             json!({ "metadata": { "labels": { "$patch": "burn" } } }),
-            json!("Unknown patch type found: burn"),
+            json!("Unknown patch type found: $patch must be replace, delete or merge"),
+        ),
+        // Nor is a value of a Secret in the error.
+        (
+            json!({ "data": { "a": "b" } }),
+            json!({ "data": { "$patch": { "password": "hunter2" } } }),
+            json!("Unknown patch type found: $patch must be replace, delete or merge"),
+        ),
+        (
+            json!({ "spec": { "containers": [{ "name": "a" }] } }),
+            json!({ "spec": { "containers": [{ "name": "a", "$patch": "burn" }] } }),
+            json!("Unknown patch type found: $patch must be replace, delete or merge"),
         ),
     ] {
         check(PatchKind::Strategic, object, patch, expected);
