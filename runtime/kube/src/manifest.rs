@@ -139,8 +139,10 @@ pub fn contents(
     for mut document in documents {
         let value = document.value.take();
         let place = |error: ManifestError, at: &str| error.with_place(&text, &document, at);
-        let mut repeated = duplicates(&document.duplicates, validation).map_err(|error| place(error, ""))?;
-        for found in kind::objects(value).map_err(|message| place(ManifestError::of_kind(message), ""))? {
+        let objects = kind::objects(value);
+        let mut repeated =
+            duplicates(&document.duplicates, validation, &objects).map_err(|error| place(error, ""))?;
+        for found in objects.map_err(|message| place(ManifestError::of_kind(message), ""))? {
             if found.kind != Kind::Pod {
                 let mut definition = definition(found.object, found.kind, validation, node, Some(name))
                     .map_err(|error| place(error, &found.at))?;
@@ -201,10 +203,9 @@ pub fn written(
     let (mut objects, mut refused) = (Vec::new(), Vec::new());
     for mut document in documents {
         let value = document.value.take();
-        let found = duplicates(&document.duplicates, validation).and_then(|repeated| {
-            let found = kind::objects(value).map_err(ManifestError::of_kind)?;
-            Ok((repeated, found))
-        });
+        let of_document = kind::objects(value);
+        let found = duplicates(&document.duplicates, validation, &of_document)
+            .and_then(|repeated| Ok((repeated, of_document.map_err(ManifestError::of_kind)?)));
         let number = text.several.then_some(document.number);
         match found {
             Ok((mut repeated, found)) => objects.extend(found.into_iter().map(|found| Written {
@@ -428,11 +429,19 @@ fn json_message(error: &serde_json::Error) -> String {
     format!("error converting JSON: {}", message.split(" at line ").next().unwrap_or_default())
 }
 
-fn duplicates(duplicates: &[String], validation: Validation) -> Result<Vec<String>, ManifestError> {
+/// The warnings about fields of a document that are there twice, or the error, which is of the kind of the document's
+/// first object.
+fn duplicates(
+    duplicates: &[String],
+    validation: Validation,
+    objects: &Result<Vec<kind::Found>, String>,
+) -> Result<Vec<String>, ManifestError> {
     match validation {
         Validation::Strict if !duplicates.is_empty() => {
             let messages = duplicates.to_vec();
-            Err(ManifestError::new(ManifestCause::Strict { messages, paths: Vec::new() }))
+            let kind = objects.iter().flatten().next().map_or(Kind::Pod, |found| found.kind);
+            let error = ManifestError::new(ManifestCause::Strict { messages, paths: Vec::new() });
+            Err(ManifestError { kind, ..error })
         }
         Validation::Warn => Ok(duplicates.to_vec()),
         Validation::Strict | Validation::Ignore => Ok(Vec::new()),

@@ -222,6 +222,18 @@ fn no_message_has_a_value_of_a_secret() {
 }
 
 #[test]
+fn a_repeated_key_is_an_error_of_the_kind_of_its_object() {
+    for kind in ["ConfigMap", "Secret"] {
+        let refused = read(kind, "metadata: {name: a}\ndata: {a: YQ==, a: YQ==}", Validation::Strict);
+        let refused = refused.expect_err("the key is there twice");
+        let expected = format!(
+            "{kind} in version \"v1\" cannot be handled as a {kind}: strict decoding error: line 4: key \"a\" already set in map"
+        );
+        assert!(refused.ends_with(&expected), "{refused}");
+    }
+}
+
+#[test]
 fn an_immutable_object_and_the_type_of_a_secret_stay() {
     let object = |kind: &str, fields: Value| {
         let mut object = json!({"apiVersion": "v1", "kind": kind, "metadata": {"name": "a"}});
