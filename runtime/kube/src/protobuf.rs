@@ -102,6 +102,8 @@ pub enum ProtobufError {
     Unsupported,
     /// The body is not a valid message of its kind.
     Malformed,
+    /// The object is encoded once more, by `contentEncoding`.
+    ContentEncoding,
     /// The object has more values than are allowed.
     TooManyValues,
 }
@@ -122,20 +124,23 @@ pub fn object(
     let mut rest = body.strip_prefix(MAGIC).ok_or(ProtobufError::Unsupported)?;
     while !rest.is_empty() {
         match field(&mut rest).ok_or(ProtobufError::Malformed)? {
-            (1, Field::Bytes(bytes)) => of = read(bytes, TYPE, &mut left).ok_or_else(|| failed(left))?,
+            (1, Field::Bytes(bytes)) => read(bytes, TYPE, &mut of, &mut left).ok_or_else(|| failed(left))?,
             (2, Field::Bytes(bytes)) => raw = bytes,
+            (3, Field::Bytes([_, ..])) => return Err(ProtobufError::ContentEncoding),
             _ => {}
         }
     }
     let message = of.get("kind").and_then(Value::as_str).and_then(message);
     let message = message.ok_or(ProtobufError::Unsupported)?;
-    let mut object = read(raw, message, &mut left).ok_or_else(|| failed(left))?;
+    let mut object = Map::new();
+    read(raw, message, &mut object, &mut left).ok_or_else(|| failed(left))?;
     object.append(&mut of);
     Ok(object.into())
 }
 
-fn read(mut bytes: &[u8], message: Message, left: &mut usize) -> Option<Map<String, Value>> {
-    let mut object = Map::new();
+/// Reads a message into `object`. If that has fields already, of an earlier part of the message, the later part
+/// replaces scalars and extends lists, maps and messages.
+fn read(mut bytes: &[u8], message: Message, object: &mut Map<String, Value>, left: &mut usize) -> Option<()> {
     while !bytes.is_empty() {
         *left = left.checked_sub(1)?;
         let (number, value) = field(&mut bytes)?;
@@ -144,16 +149,21 @@ fn read(mut bytes: &[u8], message: Message, left: &mut usize) -> Option<Map<Stri
         match (kind, value) {
             (Type::Bool, Field::Number(value)) => *place = (value != 0).into(),
             (Type::Text, Field::Bytes(value)) => *place = text(value)?,
-            (Type::One(of), Field::Bytes(value)) => *place = read(value, of, left)?.into(),
+            (Type::One(of), Field::Bytes(value)) => read(value, of, map(place), left)?,
             (Type::Texts, Field::Bytes(value)) => add(place, text(value)?),
-            (Type::Many(of), Field::Bytes(value)) => add(place, read(value, of, left)?.into()),
+            (Type::Many(of), Field::Bytes(value)) => {
+                let mut element = Map::new();
+                read(value, of, &mut element, left)?;
+                add(place, element.into());
+            }
             (Type::TextMap | Type::BytesMap, Field::Bytes(mut pair)) => {
                 let (mut key, mut value) = (&[][..], &[][..]);
                 while !pair.is_empty() {
                     match field(&mut pair)? {
                         (1, Field::Bytes(bytes)) => key = bytes,
                         (2, Field::Bytes(bytes)) => value = bytes,
-                        _ => return None,
+                        (1 | 2, _) => return None,
+                        (_, _) => {}
                     }
                 }
                 let key = std::str::from_utf8(key).ok()?;
@@ -167,7 +177,15 @@ fn read(mut bytes: &[u8], message: Message, left: &mut usize) -> Option<Map<Stri
         }
     }
     object.retain(|_, value| *value != "");
-    Some(object)
+    Some(())
+}
+
+/// The map at a place, which is null before the first part of the message.
+fn map(place: &mut Value) -> &mut Map<String, Value> {
+    if !place.is_object() {
+        *place = Map::new().into();
+    }
+    place.as_object_mut().expect("it is a map now")
 }
 
 fn text(bytes: &[u8]) -> Option<Value> {
@@ -278,9 +296,53 @@ mod tests {
         ] {
             assert_eq!(read(&body), Err(expected), "{:?}", &body[..body.len().min(40)]);
         }
-        let mut left = 3;
-        assert!(super::read(&[4 << 3, 1].repeat(3), Kind::ConfigMap.row().protobuf, &mut left).is_some());
-        let mut left = 3;
-        assert_eq!(super::read(&[4 << 3, 1].repeat(4), Kind::ConfigMap.row().protobuf, &mut left), None);
+        let within = |values: usize| {
+            object(&request("ConfigMap", &[4 << 3, 1].repeat(3)), values, |_| {
+                Some(Kind::ConfigMap.row().protobuf)
+            })
+        };
+        // With two values of the type.
+        assert!(within(5).is_ok());
+        assert_eq!(within(4), Err(ProtobufError::TooManyValues));
+        let right = request("ConfigMap", b"");
+        let encoded = [&right[..], &field_of(3, b"gzip")].concat();
+        assert_eq!(read(&encoded), Err(ProtobufError::ContentEncoding));
+    }
+
+    #[test]
+    fn the_parts_of_a_message_are_merged() {
+        let first = [
+            field_of(1, b"a"),
+            field_of(3, b"one"),
+            field_of(11, &pair(b"x", b"1")),
+            field_of(11, &pair(b"y", b"2")),
+            field_of(14, b"example.com/x"),
+        ];
+        let second = [
+            field_of(1, b"b"),
+            field_of(3, b""),
+            field_of(11, &pair(b"y", b"3")),
+            field_of(14, b"example.com/y"),
+        ];
+        let parts = [field_of(1, &first.concat()), vec![4 << 3, 1], field_of(1, &second.concat())];
+        assert_eq!(
+            read(&request("ConfigMap", &parts.concat())),
+            Ok(json!({
+                "apiVersion": "v1", "kind": "ConfigMap", "immutable": true,
+                "metadata": {
+                    "name": "b", "labels": {"x": "1", "y": "3"},
+                    "finalizers": ["example.com/x", "example.com/y"],
+                },
+            }))
+        );
+    }
+
+    #[test]
+    fn unknown_fields_of_the_pairs_of_maps_are_skipped() {
+        let unknown = [field_of(3, b"new"), vec![4 << 3, 1], pair(b"a", b"1")].concat();
+        let read_data = |pair: &[u8]| read(&request("ConfigMap", &field_of(2, pair)));
+        assert_eq!(read_data(&unknown).map(|object| object["data"].clone()), Ok(json!({"a": "1"})));
+        // A number in place of the key.
+        assert_eq!(read_data(&[1 << 3, 1]), Err(ProtobufError::Malformed));
     }
 }

@@ -141,6 +141,9 @@ fn parsed(bytes: &[u8], is_protobuf: bool) -> Result<Value, Status> {
             ProtobufError::Malformed => Status::bad_request(
                 "the object provided is unrecognized: it is not a valid protobuf message of its kind",
             ),
+            ProtobufError::ContentEncoding => {
+                Status::bad_request("the object provided is unrecognized: its contentEncoding must be empty")
+            }
             ProtobufError::TooManyValues => too_many_values(),
         });
     }
