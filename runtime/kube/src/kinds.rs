@@ -30,7 +30,7 @@ pub use describe::escaped;
 pub use describe::events::interval;
 
 /// The kinds that the API serves, in the order of [`KINDS`].
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[allow(missing_docs, reason = "each is the kind of that name")]
 pub enum Kind {
     #[default]
@@ -319,6 +319,15 @@ pub fn types() -> String {
 pub fn on_command_line(name: &str) -> Option<&'static Row> {
     let name = name.to_lowercase();
     KINDS.iter().find(|row| row.plural == name || row.singular == name || row.short_names.contains(&&*name))
+}
+
+/// Kind, namespace and name of the definition whose file has this name: the reverse of [`Row::file`].
+pub fn definition_of_file(file: &str) -> Option<(Kind, &str, &str)> {
+    let stem = file.strip_suffix(".json")?;
+    readable().filter(|row| row.kind != Kind::Pod).find_map(|row| {
+        let (namespace, name) = stem.strip_prefix(row.singular)?.strip_prefix('_')?.split_once('_')?;
+        (row.namespaced != namespace.is_empty()).then_some((row.kind, namespace, name))
+    })
 }
 
 impl Kind {

@@ -263,7 +263,8 @@ fn refuse_defaults(definitions: &DefinitionsByName, refusals: &mut Vec<Refusal>)
             name.2,
             first.2
         );
-        refusals.push(Refusal { source: (*source).clone(), pod: None, message });
+        let object = Some((*name).clone());
+        refusals.push(Refusal { source: (*source).clone(), object, message });
     }
 }
 

@@ -7,6 +7,7 @@ use super::admission::{Admitted, Base, Problem, admit};
 use super::{PodName, Refusal, Registry, Wanted, WantedByName};
 use nodlet_core::facts::{Record, StatusHandover};
 use nodlet_core::spec::Uid;
+use nodlet_kube::kinds::Kind;
 
 /// What came of the admission of pods.
 #[derive(Debug, Default)]
@@ -51,8 +52,8 @@ impl Registry {
                 }
                 Err(why) => {
                     let message = format!("{}: {}", new.source.display(), forbidden(&name.1, &why));
-                    let pod = Some((name.0.to_string(), name.1.to_string()));
-                    let refusal = Refusal { source: new.source.clone(), pod, message };
+                    let object = Some((Kind::Pod, name.0.clone(), name.1.clone()));
+                    let refusal = Refusal { source: new.source.clone(), object, message };
                     if before.get(&name) != Some(&refusal) {
                         admissions.new_refusals.push(refusal.message.clone());
                     }

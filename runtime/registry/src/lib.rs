@@ -135,8 +135,8 @@ pub enum Written {
 pub struct Refusal {
     /// The file.
     pub source: PathBuf,
-    /// Namespace and name of the pod that it would have been, where one is known.
-    pub pod: Option<(String, String)>,
+    /// Kind, namespace and name of the object that it would have been, where one is known.
+    pub object: Option<(Kind, Rc<str>, Rc<str>)>,
     /// What is wrong and what would be right.
     pub message: String,
 }

@@ -12,7 +12,7 @@ use std::rc::Rc;
 
 use super::{Refusal, Wanted, WantedByName};
 use nodlet_core::spec::Uid;
-use nodlet_kube::kinds::Kind;
+use nodlet_kube::kinds::{self, Kind};
 use nodlet_kube::manifest::{Contents, Definition};
 
 /// Bytes of a manifest that are read: as many as the API takes, and more than a cluster keeps
@@ -157,9 +157,11 @@ impl Sources {
         let source = &mut self.list[source];
         let path = source.path.join(name);
         let file = source.file_mut(name);
-        let pod =
-            file.wanted.first().map(|wanted| (wanted.pod.namespace.to_string(), wanted.pod.name.to_string()));
-        let refusal = Refusal { source: path, pod, message: shorten(message) };
+        let object = file.object().or_else(|| {
+            let (kind, namespace, name) = kinds::definition_of_file(name.to_str()?)?;
+            Some((kind, namespace.into(), name.into()))
+        });
+        let refusal = Refusal { source: path, object, message: shorten(message) };
         if file.refusal.as_ref() == Some(&refusal) {
             return None;
         }
@@ -186,7 +188,7 @@ impl Sources {
     /// are. Returns `None` if the state has not changed.
     pub fn set_unreadable(&mut self, source: usize, message: Option<String>) -> Option<&Refusal> {
         let Source { path, unread, .. } = &mut self.list[source];
-        let refusal = message.map(|message| Refusal { source: path.clone(), pod: None, message });
+        let refusal = message.map(|message| Refusal { source: path.clone(), object: None, message });
         if *unread == refusal {
             return None;
         }
@@ -209,7 +211,7 @@ impl Sources {
                     if let Some(first) = here.get(&name) {
                         refusals.push(Refusal {
                             source: pod.source.clone(),
-                            pod: Some((name.0.to_string(), name.1.to_string())),
+                            object: Some((Kind::Pod, name.0.clone(), name.1.clone())),
                             message: format!(
                                 "Error validating pod {}_{} from file due to duplicate pod name \"{}\", ignoring {}: {} has it already",
                                 name.1, name.0, name.1, pod.source.display(), first.source.display()
@@ -247,7 +249,7 @@ impl Sources {
                             key.2,
                             first.display()
                         );
-                        refusals.push(Refusal { source: path.clone(), pod: None, message });
+                        refusals.push(Refusal { source: path.clone(), object: Some(key), message });
                     } else {
                         here.insert(key, (definition.clone(), path.clone()));
                     }
@@ -275,7 +277,7 @@ impl Sources {
             };
             refusals.push(Refusal {
                 source: pod.source.clone(),
-                pod: Some((name.0.to_string(), name.1.to_string())),
+                object: Some((Kind::Pod, name.0.clone(), name.1.clone())),
                 message: format!(
                     "{}: The Pod \"{}\" is invalid: metadata.uid: Duplicate value: \"{}\": the pod {}/{} of {} has it already: leave the field out",
                     pod.source.display(), name.1, pod.pod.uid, first.pod.namespace, first.pod.name, first.source.display()
@@ -426,6 +428,13 @@ pub(super) fn shorten(mut message: String) -> String {
 }
 
 impl SourceFile {
+    /// Kind, namespace and name of the first of its objects.
+    fn object(&self) -> Option<(Kind, Rc<str>, Rc<str>)> {
+        let of_pod = |wanted: &Rc<Wanted>| (Kind::Pod, wanted.pod.namespace.clone(), wanted.pod.name.clone());
+        let definition = || self.definitions.first().map(|definition| definition.key());
+        self.wanted.first().map(of_pod).or_else(definition)
+    }
+
     fn size(&self) -> Size {
         let of_pods: usize = self.wanted.iter().map(|wanted| wanted.object.get().len()).sum();
         let of_others: usize = self.definitions.iter().map(|other| other.json.get().len()).sum();

@@ -13,6 +13,7 @@ use serde_json::{Value, json};
 
 use nodlet_core::facts::Event;
 use nodlet_core::time::{Anchor, Instant};
+use nodlet_kube::kinds::Kind;
 use nodlet_registry::objects::{Key, Objects};
 use nodlet_registry::{Refusal, Wanted};
 
@@ -91,14 +92,16 @@ impl Events {
         let mut now = BTreeSet::new();
         for refusal in refusals {
             let mut hasher = DefaultHasher::new();
-            (&refusal.source, &refusal.pod, &refusal.message).hash(&mut hasher);
+            (&refusal.source, &refusal.object, &refusal.message).hash(&mut hasher);
             now.insert(hasher.finish());
             if self.refused.contains(&hasher.finish()) {
                 continue;
             }
             let stem = refusal.source.file_stem().unwrap_or_default().to_string_lossy().into_owned();
-            let (namespace, name) = refusal.pod.clone().unwrap_or_else(|| ("default".into(), stem));
-            let about = About { kind: "Pod", namespace: &namespace, name: &name, uid: "", field_path: None };
+            let (kind, namespace, name) =
+                refusal.object.clone().unwrap_or_else(|| (Kind::Pod, "default".into(), stem.into()));
+            let kind = kind.as_str();
+            let about = About { kind, namespace: &namespace, name: &name, uid: "", field_path: None };
             let said = Said { about, warning: true, reason: "FailedValidation", message: &refusal.message };
             self.record(&said, nodlet_host::clock::instant(), anchor);
         }
@@ -158,7 +161,8 @@ impl Kept {
 
 /// The Event object without its times.
 fn object(said: &Said<'_>, count: u32, message: &str, key: &Key, node: &str) -> Value {
-    let mut about = json!({ "apiVersion": "v1", "kind": said.about.kind, "name": said.about.name });
+    let version = Kind::named(said.about.kind).unwrap_or_default().version();
+    let mut about = json!({ "apiVersion": version, "kind": said.about.kind, "name": said.about.name });
     for (field, value) in [
         ("namespace", said.about.namespace),
         ("uid", said.about.uid),
@@ -257,7 +261,7 @@ mod tests {
         let mut events = Events::new(objects.clone(), "board", EVENTS);
         let refusal = |number: usize| Refusal {
             source: format!("/manifests/{number}.yaml").into(),
-            pod: None,
+            object: None,
             message: format!("spec: {number}"),
         };
         let many: Vec<Refusal> = (0..2 * EVENTS).map(refusal).collect();
@@ -269,6 +273,26 @@ mod tests {
         events.refused(&many[1..], Anchor(0));
         events.refused(&many, Anchor(0));
         assert_eq!(objects.version(), version + 2, "one that is new, and one that makes room");
+    }
+
+    #[test]
+    fn the_event_of_a_refused_manifest_is_about_the_object_of_its_file() {
+        let objects = Rc::new(Objects::new(0));
+        let mut events = Events::new(objects.clone(), "board", EVENTS);
+        for (object, expected) in [
+            (None, json!({"apiVersion": "v1", "kind": "Pod", "namespace": "default", "name": "web"})),
+            (
+                Some((Kind::PriorityClass, "".into(), "high".into())),
+                json!({"apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass", "name": "high"}),
+            ),
+        ] {
+            let (source, message) = ("/manifests/web.yaml".into(), "it is wrong".to_owned());
+            events.refused(&[Refusal { source, object, message }], Anchor(0));
+            let newest = objects.get(&events.kept.back().expect("there is one").key).expect("it is shown");
+            let event: Value = serde_json::from_str(&newest.json).expect("it is JSON");
+            assert_eq!(event["involvedObject"], expected);
+            assert_eq!(event["metadata"]["namespace"], "default");
+        }
     }
 
     #[test]

@@ -2,6 +2,7 @@ use std::os::unix::fs::symlink;
 use std::time::Duration;
 
 use super::*;
+use nodlet_kube::kinds::Kind;
 
 /// The directories with the sources that they are read into.
 struct Sources {
@@ -108,7 +109,7 @@ fn a_file_that_becomes_wrong_keeps_its_pod_and_disturbs_no_other() {
     let (_, refusals) = sources.wanted();
     assert_eq!(refusals.len(), 1);
     assert!(refusals[0].message.contains("a.yaml"), "{}", refusals[0].message);
-    assert_eq!(refusals[0].pod, Some(("default".into(), "a".into())));
+    assert_eq!(refusals[0].object, Some((Kind::Pod, "default".into(), "a".into())));
 
     fs::write(scratch.0.join("a.yaml"), manifest("a", "two")).expect("written");
     news(&mut sources);
@@ -264,7 +265,7 @@ fn of_two_pods_that_give_themselves_one_uid_the_first_is_taken() {
     let (wanted, refusals) = sources.wanted();
     assert_eq!(wanted.values().map(|wanted| &*wanted.pod.name).collect::<Vec<_>>(), ["web"]);
     assert_eq!(refusals.len(), 1);
-    assert_eq!(refusals[0].pod, Some(("default".into(), "copy".into())));
+    assert_eq!(refusals[0].object, Some((Kind::Pod, "default".into(), "copy".into())));
     let message = &refusals[0].message;
     assert!(
         message.contains("metadata.uid: Duplicate value: \"mine\": the pod default/web of "),
@@ -508,4 +509,28 @@ fn a_file_that_is_removed_before_it_is_opened_is_gone_and_no_error() {
         Some(FoundFile::Unread(message)) if message.starts_with("failed to read ")
     ));
     assert!(file.is_there && file.unread && file.stamp.is_none());
+}
+
+#[test]
+fn a_refusal_names_the_object_of_a_file_by_its_last_contents_or_its_name() {
+    let scratch = Scratch::new("refused-objects");
+    let mut sources = Sources::new(vec![scratch.0.clone()], "board");
+    let object = |sources: &mut Sources, name: &str, text: &str| {
+        fs::write(scratch.0.join(name), text).expect("a file");
+        sources.read(Instant(0));
+        let refusals = sources.wanted().1;
+        let refusal = refusals.into_iter().find(|refusal| refusal.source.ends_with(name));
+        refusal.map(|refusal| refusal.object)
+    };
+    let of = |kind: Kind, namespace: &str, name: &str| Some(Some((kind, namespace.into(), name.into())));
+    let class = "apiVersion: scheduling.k8s.io/v1\nkind: PriorityClass\nmetadata: {name: low}\nvalue: 1\n";
+    assert_eq!(
+        object(&mut sources, "priorityclass__high.json", "?"),
+        of(Kind::PriorityClass, "", "high"),
+        "by its name"
+    );
+    assert_eq!(object(&mut sources, "secret_web_key.json", "?"), of(Kind::Secret, "web", "key"));
+    assert_eq!(object(&mut sources, "web.yaml", "?"), Some(None));
+    assert_eq!(object(&mut sources, "low.yaml", class), None, "it is right");
+    assert_eq!(object(&mut sources, "low.yaml", "?"), of(Kind::PriorityClass, "", "low"));
 }

@@ -118,5 +118,17 @@ fn an_object_that_was_applied_has_a_file_of_its_own() {
         (Kind::Secret, "secret_default_web.json"),
     ] {
         assert_eq!(kind.row().file("default", "web"), expected);
+        let namespace = if kind.row().namespaced { "default" } else { "" };
+        let found = (kind != Kind::Pod).then_some((kind, namespace, "web"));
+        assert_eq!(definition_of_file(expected), found);
+    }
+    for other in [
+        "secret_web.json",
+        "secret__web.json",
+        "priorityclass_a_b.json",
+        "secret_default_web.yaml",
+        "node__a.json",
+    ] {
+        assert_eq!(definition_of_file(other), None, "{other}");
     }
 }
