@@ -33,7 +33,7 @@ use crate::ring::SharedRing;
 use crate::storage::Storage;
 use nodlet_kube::kinds::Kind;
 use nodlet_registry::objects::Objects;
-pub use nodlet_registry::{
+pub(crate) use nodlet_registry::{
     Accepted, Applied, Change, FieldValidation, Part, PatchKind, Preconditions, Status,
 };
 
@@ -61,8 +61,8 @@ mod write;
 use answer::Answer;
 use body::Body;
 use place::Place;
-pub use place::Places;
-pub use request::{ExecExit, ExecSession, Family, Reply, Request};
+pub(crate) use place::Places;
+pub(crate) use request::{ExecExit, ExecSession, Family, Reply, Request};
 use route::{Query, Target};
 
 /// Clients at a time, if the agent is not told otherwise.
@@ -79,7 +79,7 @@ const HEADERS_WITHIN: Duration = Duration::from_secs(30);
 
 /// What the API serves from.
 #[derive(Debug)]
-pub struct Api {
+pub(crate) struct Api {
     /// What it shows.
     pub objects: Rc<Objects>,
     /// Whom it asks.
@@ -104,7 +104,7 @@ pub fn socket_path(root: &Path) -> PathBuf {
 /// Listens on [`socket_path`]: mode 0660, of the group `nodlet` if there is one.
 /// A socket that an agent left behind is replaced; that no other agent runs is
 /// for the caller to know.
-pub fn listen(root: &Path) -> io::Result<Async<UnixListener>> {
+pub(crate) fn listen(root: &Path) -> io::Result<Async<UnixListener>> {
     let path = socket_path(root);
     if let Some(directory) = path.parent() {
         std::fs::DirBuilder::new().recursive(true).mode(0o755).create(directory)?;
@@ -125,7 +125,7 @@ pub fn listen(root: &Path) -> io::Result<Async<UnixListener>> {
 }
 
 /// Serves until it is dropped.
-pub async fn serve(api: Api, listener: Async<UnixListener>) -> io::Result<()> {
+pub(crate) async fn serve(api: Api, listener: Async<UnixListener>) -> io::Result<()> {
     let api = Rc::new(api);
     let free = Arc::new(Semaphore::new(api.places.most()));
     let connections = LocalExecutor::new();

@@ -50,7 +50,7 @@ impl Default for LogLimits {
 const LINK_NAME: usize = 251;
 
 /// What is known of the pod besides its spec.
-pub struct Facts<'a> {
+pub(crate) struct Facts<'a> {
     /// The pod's address.
     pub ip: Option<Ipv4Addr>,
     /// `status.hostIP`.
@@ -79,7 +79,7 @@ fn config_error(message: impl Into<String>) -> StartFailure {
 }
 
 /// What the containers of `pod` share.
-pub fn sandbox_config(
+pub(crate) fn sandbox_config(
     pod: &Pod,
     host_name: &str,
     network: Option<NetworkConfig>,
@@ -101,7 +101,7 @@ pub fn sandbox_config(
 ///
 /// # Errors
 /// `CreateContainerConfigError`, with what does not fit.
-pub fn container_config(
+pub(crate) fn container_config(
     pod: &Pod,
     attempt: Attempt,
     image: &ImageConfig,
@@ -183,7 +183,7 @@ fn expand_all(words: &[String], variables: &Variables, room: &mut Room) -> Resul
 ///
 /// # Errors
 /// They are longer than any process can be given.
-pub fn probe_command(container: &Container, command: &[String]) -> Result<Vec<String>, String> {
+pub(crate) fn probe_command(container: &Container, command: &[String]) -> Result<Vec<String>, String> {
     let words = expand_all(command, &environment::plain(container), &mut Room::new());
     words.map_err(|failure| failure.message.into())
 }
@@ -332,7 +332,7 @@ fn oom_score_adj(pod: &Pod, container: &Container, memory: u64) -> i32 {
 }
 
 /// The signal of STOPSIGNAL, by name or number; SIGTERM where there is none or no such.
-pub fn stop_signal(named: Option<&str>) -> i32 {
+pub(crate) fn stop_signal(named: Option<&str>) -> i32 {
     named.and_then(nodlet_rootfs::signal_of).unwrap_or(libc::SIGTERM)
 }
 
@@ -340,7 +340,7 @@ pub fn stop_signal(named: Option<&str>) -> i32 {
 const RUNS: &str = "containers";
 
 /// The writable layer of one run of a container, and what else is its own.
-pub fn run_directory(paths: &Paths, uid: &str, container: &str, number: u32) -> PathBuf {
+pub(crate) fn run_directory(paths: &Paths, uid: &str, container: &str, number: u32) -> PathBuf {
     runs_directory(paths, uid).join(container).join(number.to_string())
 }
 
@@ -348,7 +348,7 @@ pub fn run_directory(paths: &Paths, uid: &str, container: &str, number: u32) -> 
 ///
 /// # Errors
 /// If they cannot be made.
-pub fn make_run_directories(upper: &Path, work: &Path) -> io::Result<()> {
+pub(crate) fn make_run_directories(upper: &Path, work: &Path) -> io::Result<()> {
     fs::create_dir_all(upper)?;
     fs::create_dir_all(work)
 }
@@ -357,7 +357,7 @@ pub fn make_run_directories(upper: &Path, work: &Path) -> io::Result<()> {
 ///
 /// # Errors
 /// If it cannot be made.
-pub fn make_termination_file(path: &Path) -> io::Result<()> {
+pub(crate) fn make_termination_file(path: &Path) -> io::Result<()> {
     use std::os::unix::fs::PermissionsExt;
     if let Some(parent) = path.parent() {
         fs::create_dir_all(parent)?;
@@ -368,7 +368,7 @@ pub fn make_termination_file(path: &Path) -> io::Result<()> {
 }
 
 /// The writable layers of a pod.
-pub fn runs_directory(paths: &Paths, uid: &str) -> PathBuf {
+pub(crate) fn runs_directory(paths: &Paths, uid: &str) -> PathBuf {
     paths.pod(uid).join(RUNS)
 }
 

@@ -68,7 +68,7 @@ impl Progress {
     ///
     /// # Errors
     /// If that is no such page.
-    pub fn of_this_process() -> io::Result<Option<Progress>> {
+    pub(crate) fn of_this_process() -> io::Result<Option<Progress>> {
         match std::env::var_os(VARIABLE).filter(|path| !path.is_empty()) {
             Some(path) => Progress::open(&path).map(Some),
             None => Ok(None),

@@ -20,7 +20,7 @@ use nodlet_registry::waiting::Waiting;
 
 /// The ring, and the tasks that wait for its next entry.
 #[derive(Debug, Default)]
-pub struct SharedRing {
+pub(crate) struct SharedRing {
     ring: RefCell<Ring>,
     readers: Waiting,
 }
@@ -48,7 +48,7 @@ struct Numbered<'a> {
 
 impl SharedRing {
     /// Creates the ring of this thread. From now on a panic of the thread prints the ring.
-    pub fn begin() -> Rc<SharedRing> {
+    pub(crate) fn begin() -> Rc<SharedRing> {
         let ring = Rc::new(SharedRing::default());
         THREAD_RING.set(Some(ring.clone()));
         let usual = std::panic::take_hook();

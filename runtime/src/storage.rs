@@ -38,7 +38,7 @@ struct Job {
 /// that starts or ends has one job at a time; there is one look at the manifest directories; log readers have
 /// [`READS`]; and the API rejects changes when the queue has [`JOBS`].
 #[derive(Clone, Debug)]
-pub struct Storage {
+pub(crate) struct Storage {
     jobs: mpsc::Sender<Job>,
     /// Length of the queue, with the job that runs.
     waiting: Arc<AtomicUsize>,
@@ -60,7 +60,7 @@ impl Storage {
     ///
     /// # Errors
     /// If the kernel refuses another thread.
-    pub fn start() -> std::io::Result<Storage> {
+    pub(crate) fn start() -> std::io::Result<Storage> {
         let (jobs, queue) = mpsc::channel::<Job>();
         let waiting = Arc::new(AtomicUsize::new(0));
         std::thread::Builder::new().name("storage".into()).stack_size(256 * 1024).spawn({
@@ -71,7 +71,7 @@ impl Storage {
     }
 
     /// Does `job` on the thread. It is done even if nobody waits for its value.
-    pub fn run<T, J>(&self, job: J) -> impl Future<Output = T> + use<T, J>
+    pub(crate) fn run<T, J>(&self, job: J) -> impl Future<Output = T> + use<T, J>
     where
         T: Send + 'static,
         J: FnOnce() -> T + Send + 'static,
@@ -81,7 +81,7 @@ impl Storage {
     }
 
     /// Runs a log read on the thread; waits first while [`READS`] of them are in the queue.
-    pub async fn read<T, J>(&self, job: J) -> T
+    pub(crate) async fn read<T, J>(&self, job: J) -> T
     where
         T: Send + 'static,
         J: FnOnce() -> T + Send + 'static,
@@ -100,7 +100,7 @@ impl Storage {
 
     /// Calls `part` on the thread again and again until it gives a value; between two calls others
     /// have their turn. It is done to its end even if nobody waits for its value.
-    pub fn run_in_parts<T, P>(&self, mut part: P) -> impl Future<Output = T> + use<T, P>
+    pub(crate) fn run_in_parts<T, P>(&self, mut part: P) -> impl Future<Output = T> + use<T, P>
     where
         T: Send + 'static,
         P: FnMut() -> Option<T> + Send + 'static,
@@ -113,7 +113,7 @@ impl Storage {
     }
 
     /// Whether the queue is so long that the API rejects changes.
-    pub fn is_full(&self) -> bool {
+    pub(crate) fn is_full(&self) -> bool {
         self.waiting.load(Ordering::Relaxed) >= JOBS
     }
 

@@ -38,7 +38,7 @@ enum Standing {
 
 /// All places.
 #[derive(Debug)]
-pub struct Places {
+pub(crate) struct Places {
     /// Clients at a time: people, and the odd tool that watches. The next one waits until one of
     /// them hangs; those after it wait in the socket's backlog.
     most: usize,
@@ -61,7 +61,7 @@ pub(super) struct Place {
 
 impl Places {
     /// Places for so many clients at a time.
-    pub fn new(most: usize) -> Places {
+    pub(crate) fn new(most: usize) -> Places {
         let (unread, objects) = (Rc::default(), Rc::default());
         Places { most, taken: RefCell::default(), unread, objects }
     }

@@ -11,11 +11,11 @@ use super::{Accepted, Change, FieldValidation, Part, Preconditions, Status};
 
 /// Answered once. Dropped without an answer, it is an internal error; a
 /// receiver that is gone means that nobody waits any more.
-pub type Reply<T> = async_channel::Sender<Result<T, Status>>;
+pub(crate) type Reply<T> = async_channel::Sender<Result<T, Status>>;
 
 /// What the engine is asked for.
 #[derive(Debug)]
-pub enum Request {
+pub(crate) enum Request {
     /// A new pod, podpreset or priorityclass, by its kind. Answered with it as admitted.
     Create {
         /// As it was sent, its namespace filled in from the URL.
@@ -138,7 +138,7 @@ pub enum Request {
 
 /// Which addresses a socket has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Family {
+pub(crate) enum Family {
     /// `AF_INET`.
     V4,
     /// `AF_INET6`.
@@ -147,7 +147,7 @@ pub enum Family {
 
 /// A process that was executed in a container.
 #[derive(Debug)]
-pub struct ExecSession {
+pub(crate) struct ExecSession {
     /// The master of its terminal, if it has one.
     pub terminal: Option<OwnedFd>,
     /// How it ended. Dropped earlier, nobody is interested any more: the
@@ -157,7 +157,7 @@ pub struct ExecSession {
 
 /// How an executed process ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum ExecExit {
+pub(crate) enum ExecExit {
     /// With this code, or 128 + the signal.
     Code(i32),
     /// It could not be executed, or was lost.
