@@ -1,10 +1,9 @@
-//! Admission of pods: what a written pod becomes, once. Its presets, its priority and its identity
-//! are kept with it from then on, so that neither a later definition nor a later agent changes it.
+//! Admission of pods. Presets, priority and identity of a pod are decided once and stored with the pod, so
+//! that neither a later definition nor a later agent changes them.
 //!
-//! [`admit`] is called once for each pod that a source wants, and once more where the pod has
-//! ephemeral containers, which no source has. [`as_update_of`] is called for each object that a
-//! client sends in the place of another. Neither parses or validates anew what needs no presets
-//! and has no ephemeral containers.
+//! [`admit`] is called once for each pod of a source, and once more if the pod has ephemeral containers,
+//! which are in no source. [`as_update_of`] is called for each object with which a client replaces another.
+//! Neither function parses or validates a pod again without presets or ephemeral containers.
 
 use std::rc::Rc;
 
@@ -19,14 +18,14 @@ use nodlet_kube::kinds::Kind;
 use nodlet_kube::manifest::update::{self, Update};
 use nodlet_kube::manifest::{self, Applied, Classes, Definition, Manifest, Priority};
 
-/// Bytes that presets may add to the object of a pod: what is added is kept for each pod and each of its
-/// containers, and a preset is written once for all of them.
+/// The maximum size in bytes that presets may add to the object of a pod: the additions are stored for each
+/// pod and each of its containers, whereas a preset exists once.
 const MAX_PRESET_BYTES: usize = 64 * 1024;
 
-/// The reason of the event about presets which contradict a pod, or each other.
+/// The reason of the event about presets that conflict with a pod or with each other.
 const CONFLICT: &str = "PodPresetConflict";
 
-/// The definitions that pods are admitted by.
+/// The definitions for the admission of pods.
 #[derive(Debug)]
 pub struct Policy {
     /// All PodPresets, with their `resourceVersion`.
@@ -35,19 +34,19 @@ pub struct Policy {
     node: String,
 }
 
-/// What a pod is admitted on the base of.
+/// The basis of a pod's admission.
 #[derive(Clone, Debug)]
 pub enum Base {
-    /// Nothing: it was never admitted before. It gets all presets that match it.
+    /// The pod was never admitted before, and gets all matching presets.
     New,
     /// The pod was admitted before, and keeps what it was admitted with.
     Before {
-        /// Its presets.
+        /// The presets of the earlier admission.
         presets: Vec<Applied>,
-        /// Its priority, as long as it asks for the same class.
+        /// The priority of the earlier admission, which applies as long as the pod names the same class.
         priority: Option<Priority>,
     },
-    /// `spec.ephemeralContainers`, which are added to a pod that is admitted already.
+    /// `spec.ephemeralContainers`, which are added to an admitted pod.
     Ephemeral(Value),
 }
 
@@ -75,30 +74,33 @@ impl Base {
     }
 }
 
-/// A pod as it was admitted.
+/// An admitted pod.
 #[derive(Debug)]
 pub struct Admitted {
     /// The pod.
     pub wanted: Rc<Wanted>,
-    /// What it could not be admitted with.
+    /// The part that the pod was admitted without.
     pub problem: Option<Problem>,
 }
 
-/// Why a pod is admitted without a part of what it was to have.
+/// The reason why a pod is admitted without its presets or ephemeral containers.
 #[derive(Debug, PartialEq)]
 pub enum Problem {
-    /// Presets contradict it or each other: it has none of them. An event of the pod.
+    /// Presets conflict with the pod or with each other, so that none is applied. This is an event of the
+    /// pod.
     Conflict(Event),
-    /// Presets or ephemeral containers that the pod had before could not be added again. For the log.
+    /// Presets or ephemeral containers that the pod had before could not be added again. This is a message
+    /// for the log.
     Lost(String),
 }
 
 impl Policy {
-    /// Admission by `definitions`, as they are published among `objects`, on the node of this name.
+    /// Creates the policy of `definitions`, whose published versions are in `objects`, on the node of this
+    /// name.
     pub fn new(definitions: &DefinitionsByName, objects: &Objects, node: &str) -> Policy {
         let mut policy = Policy { presets: Vec::new(), classes: Classes::new(), node: node.to_owned() };
         for (name, (definition, _)) in definitions {
-            // Of no other kind does anything count for admission.
+            // Other kinds do not affect admission.
             if name.0 == Kind::PriorityClass {
                 policy.classes.insert(name.2.clone(), manifest::class::class(&definition.object()));
             } else if name.0 == Kind::PodPreset {
@@ -109,10 +111,10 @@ impl Policy {
         policy
     }
 
-    /// The priority of a written pod. `before`: the priority that it was admitted with.
+    /// The priority of a pod as written. `before` is the priority that it was admitted with.
     ///
     /// # Errors
-    /// In the words of Kubernetes' admission.
+    /// The message of Kubernetes' admission.
     pub fn priority(&self, pod: &Value, before: Option<Priority>) -> Result<Priority, String> {
         Priority::of(pod, &self.classes, before)
     }
@@ -123,10 +125,10 @@ impl Policy {
     }
 }
 
-/// Admits a pod on the base of what it was admitted with before.
+/// Admits a pod on the basis of its earlier admission.
 ///
 /// # Errors
-/// Why there is no priority for it.
+/// The reason why the pod has no priority.
 pub fn admit(base: Base, new: &Rc<Wanted>, policy: &Policy) -> Result<Admitted, String> {
     let object: Value = serde_json::from_str(new.object.get()).map_err(|error| error.to_string())?;
     let (presets, before, is_new) = match base {
@@ -136,7 +138,8 @@ pub fn admit(base: Base, new: &Rc<Wanted>, policy: &Policy) -> Result<Admitted, 
             let object = ephemeral::put_list(object, list);
             return Ok(match manifest::admit_again(object, &policy.node) {
                 Ok(manifest) => Admitted { wanted: Rc::new(new.changed(manifest)), problem: None },
-                // What they refer to is no longer there, so this is another pod than they were given to.
+                // The ephemeral containers refer to a part of the pod that no longer exists: the pod has
+                // changed since.
                 Err(error) => {
                     without_presets(new.clone(), format!("{error}; it is without ephemeral containers"))
                 }
@@ -171,7 +174,7 @@ fn without_presets(wanted: Rc<Wanted>, why: String) -> Admitted {
     Admitted { wanted, problem: Some(Problem::Lost(message)) }
 }
 
-/// `wanted` with `presets`.
+/// Returns the manifest of `wanted` with `presets`.
 fn inject(wanted: &Wanted, presets: &[Applied], node: &str) -> Result<Manifest, String> {
     let mut object = serde_json::from_str(wanted.object.get()).map_err(|error| error.to_string())?;
     manifest::inject(&mut object, presets)?;
@@ -184,17 +187,17 @@ fn inject(wanted: &Wanted, presets: &[Applied], node: &str) -> Result<Manifest, 
     Ok(manifest)
 }
 
-/// An object that takes the place of `old`: with its identity, if it may be the same pod. Only pods
-/// that were applied keep it (`is_applied`): those of files have the identity of their file.
+/// Returns an object that replaces `old`, with the identity of `old` if it may be the same pod. Only applied
+/// pods keep their identity (`is_applied`): pods from files have the identity of their file.
 ///
 /// # Errors
-/// It has scheduling gates that `old` has not.
+/// The new object has scheduling gates that `old` lacks.
 pub(super) fn as_update_of(old: &Wanted, is_applied: bool, new: Manifest) -> Result<Manifest, Status> {
     let mut before: Value = serde_json::from_str(old.object.get()).map_err(Status::internal)?;
     old.remove_computed_priority(&mut before);
     update::no_new_gates(&before, &new.object).map_err(|error| refused(&error))?;
-    // What comes from a file or a client knows nothing of presets; what was read from here, and
-    // patched, has them. Either would be given those of `old`.
+    // An object from a file or a client does not contain presets, but an object that was read from the API
+    // and patched does. Presets of `old` are added to both.
     let mut after = new.object.clone();
     if !old.presets.is_empty() && manifest::inject(&mut after, &old.presets).is_err() {
         return Ok(new);
@@ -214,7 +217,7 @@ pub(super) fn as_update_of(old: &Wanted, is_applied: bool, new: Manifest) -> Res
         Some(created) => metadata["creationTimestamp"] = created.clone(),
         None => drop(metadata.as_object_mut().map(|metadata| metadata.remove("creationTimestamp"))),
     }
-    // All else of it was validated as it came.
+    // The rest of the pod was validated already.
     let pod = Rc::new(Pod { uid: old.pod.uid.clone(), generation, ..Rc::unwrap_or_clone(pod) });
     Ok(Manifest { pod, object, warnings })
 }

@@ -1,19 +1,19 @@
-//! What clients ask of objects, and what they are answered: the data of requests, whatever brings them.
+//! The data of requests of clients and of their replies, independent of the transport.
 
 use serde_json::Value;
 
 use super::{PatchKind, Status, patch};
 
-/// How an object that is there is to change.
+/// A change of an existing object.
 #[derive(Debug)]
 pub enum Change {
-    /// It is this from now on.
+    /// Replaces the object.
     Replace(Value),
-    /// A patch says what is another.
+    /// Patches the object.
     Patch(PatchKind, Value),
 }
 
-/// `preconditions` of a deletion: what the object must be to be deleted.
+/// `preconditions` of a deletion: the expected identity of the object.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Preconditions {
     /// `metadata.uid`.
@@ -23,10 +23,10 @@ pub struct Preconditions {
 }
 
 impl Preconditions {
-    /// Checks an object of `kind`.
+    /// Checks the preconditions for an object of `kind`.
     ///
     /// # Errors
-    /// 409, in the words of `BeforeDelete`: it is another object, or has changed.
+    /// 409, in the words of `BeforeDelete`: the object is another one, or has changed.
     pub(super) fn check(&self, kind: &str, name: &str, object: &Value) -> Result<(), Status> {
         let of = |field: &str| object["metadata"][field].as_str().unwrap_or_default();
         let conflict = |field: &str, asked: &str, has: &str, then: &str| {
@@ -51,10 +51,10 @@ impl Preconditions {
 }
 
 impl Change {
-    /// `current` as it is to be.
+    /// Returns the changed object.
     ///
     /// # Errors
-    /// The patch says what no patch can, or makes another object of it.
+    /// The patch is invalid, or changes the name of the object.
     pub(super) fn apply(self, current: &Value) -> Result<Value, Status> {
         match self {
             Change::Replace(new) => Ok(new),
@@ -68,7 +68,7 @@ impl Change {
     }
 }
 
-/// `checkName`: what a patch makes is called as the URL says.
+/// `checkName`: checks that a patched object has the name in the URL.
 fn check_name(object: &Value, current: &Value) -> Result<(), Status> {
     let of = |object: &Value, field: &str| object["metadata"][field].as_str().unwrap_or_default().to_owned();
     let (name, in_url) = (of(object, "name"), of(current, "name"));
@@ -87,45 +87,45 @@ fn check_name(object: &Value, current: &Value) -> Result<(), Status> {
     Err(Status::bad_request(why))
 }
 
-/// What part of an object an update is about.
+/// The part of an object that an update is limited to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Part {
-    /// All but its status.
+    /// Everything except the status.
     Whole,
-    /// Its status alone.
+    /// Only the status.
     Status,
 }
 
 /// `fieldValidation` of a request.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum FieldValidation {
-    /// Refuse the object.
+    /// Reject the object.
     #[default]
     Strict,
-    /// Take it and say so.
+    /// Accept the object, with a warning.
     Warn,
-    /// Take it.
+    /// Accept the object.
     Ignore,
 }
 
-/// A pod that was taken.
+/// An accepted object.
 #[derive(Debug)]
 pub struct Accepted {
-    /// As admitted.
+    /// The object as admitted.
     pub object: Value,
-    /// What it did.
+    /// The effect of the request.
     pub applied: Applied,
-    /// What its owner should know, a sentence each: fields without effect, deprecated ones.
+    /// Warnings, one sentence each: about fields without effect, or deprecated fields.
     pub warnings: Vec<String>,
 }
 
-/// What applying a manifest did.
+/// The effect of applying a manifest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Applied {
-    /// There was no such pod.
+    /// The object is new.
     Created,
-    /// The old one is being replaced.
+    /// The object is changed or replaced.
     Configured,
-    /// It was the same.
+    /// The object is unchanged.
     Unchanged,
 }

@@ -1,5 +1,5 @@
-//! Definitions: the objects besides pods that manifests hold. Which exist, and how clients create, change and
-//! delete them. What pods were admitted with stays as it is.
+//! Definitions, which are the objects of manifests other than pods: which ones exist, and how clients create,
+//! change and delete them. A change of a definition does not affect admitted pods.
 
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
@@ -16,12 +16,12 @@ use crate::objects::Key;
 use nodlet_kube::kinds::Kind;
 use nodlet_kube::manifest::{self, Definition, priority};
 
-/// Kind, namespace and name.
+/// Kind, namespace and name of a definition.
 pub type DefinitionName = (Kind, Rc<str>, Rc<str>);
 
 impl Registry {
-    /// Publishes what the sources define now besides pods. Returns the refusals of definitions.
-    /// `now` and `began` are the time and when the node began, as `creationTimestamp`.
+    /// Publishes the current definitions of the sources. Returns the rejections of definitions. `now` is the
+    /// current time, and `began` the start time of the node, in the format of `creationTimestamp`.
     pub fn read_definitions(&mut self, now: &str, began: &str) -> Vec<Refusal> {
         let (definitions, mut refusals) = self.sources.definitions();
         refuse_defaults(&definitions, &mut refusals);
@@ -42,7 +42,7 @@ impl Registry {
     /// Decides on a definition that a client sends, after [`Registry::prepare`].
     ///
     /// # Errors
-    /// It is wrong, or may not be there.
+    /// The definition is invalid, or must not exist.
     pub fn apply_definition(
         &mut self,
         kind: Kind,
@@ -62,7 +62,7 @@ impl Registry {
         let applied = self.outcome_of(&definition, published.as_ref(), asked.new)?;
         let (mut object, warnings) = (definition.object(), definition.warnings);
         if let Some(published) = &published {
-            // An update leaves the object the same one.
+            // An update keeps the identity of the object.
             for field in ["uid", "creationTimestamp"] {
                 object["metadata"][field] = published["metadata"][field].clone();
             }
@@ -82,7 +82,7 @@ impl Registry {
         Ok(Decision::Write(Box::new(Write { path, text, of, object, applied, warnings })))
     }
 
-    /// What applying `new` does in the place of `published`, if that is allowed.
+    /// Returns the outcome of applying `new` over `published`, if that is allowed.
     fn outcome_of(
         &self,
         new: &Definition,
@@ -119,10 +119,10 @@ impl Registry {
         })
     }
 
-    /// A definition as a client wants it changed. To be applied like one that is sent whole.
+    /// Returns a definition with a client's change, which must then be applied like a complete object.
     ///
     /// # Errors
-    /// It is not there, or not the one that is meant.
+    /// The definition does not exist, or does not meet the preconditions.
     pub fn change_definition(&self, key: &DefinitionName, change: Change) -> Result<Value, Status> {
         let ((kind, ..), name) = (key, &*key.2);
         self.require_settled(key, false)?;
@@ -142,9 +142,9 @@ impl Registry {
         Ok(changed)
     }
 
-    /// Rejects a change of a definition whose file is being written or removed for another client: what is
-    /// published is not what the change would be made to. Of PriorityClasses only one may be the default, so
-    /// they change one after another.
+    /// Rejects a change of a definition whose file is being written or removed for another client, because
+    /// the change would be made to an outdated object. PriorityClasses change one after another, because only
+    /// one of them may be the default.
     fn require_settled(&self, name: &DefinitionName, is_new: bool) -> Result<(), Status> {
         let path = self.definition_path(name);
         let classes = Kind::PriorityClass.row().file("", "");
@@ -167,11 +167,12 @@ impl Registry {
         }
     }
 
-    /// The object that a client may remove, and its file. Unless it is a dry run, the file counts as being
-    /// removed from now on, until [`Registry::release`].
+    /// Returns the object that a client may remove, and its file. Unless this is a dry run, the file counts
+    /// as being removed until [`Registry::release`].
     ///
     /// # Errors
-    /// The object does not exist, is not the one that is meant, is not the client's, or is being changed.
+    /// The object does not exist, does not meet the preconditions, is defined by another file, or is being
+    /// changed.
     pub fn delete_definition(
         &mut self,
         name: &DefinitionName,
@@ -224,13 +225,13 @@ impl Registry {
         self.places.applied.join(name.0.row().file(&name.1, &name.2))
     }
 
-    /// A definition as it is published.
+    /// Returns a published definition.
     pub(super) fn published_definition(&self, name: &DefinitionName) -> Option<Value> {
         let shown = self.objects.get(&key(name))?;
         serde_json::from_str(&shown.json).ok()
     }
 
-    /// The object as it is published: created when it was first seen.
+    /// Returns the object to publish, with the time when it was first seen as its creation time.
     fn with_creation(&self, definition: &Definition, now: &str) -> Value {
         let mut object = definition.object();
         let metadata = &mut object["metadata"];
@@ -244,8 +245,8 @@ impl Registry {
     }
 }
 
-/// Of several default classes in files, that of the least value is the default; the others
-/// are classes like any other.
+/// Rejects `globalDefault` of all default classes in files except the one with the lowest value. The others
+/// remain classes without a default.
 fn refuse_defaults(definitions: &DefinitionsByName, refusals: &mut Vec<Refusal>) {
     let mut defaults: Vec<(i32, &DefinitionName, &PathBuf)> = definitions
         .iter()
@@ -284,7 +285,7 @@ fn defined_by(name: &DefinitionName, file: &Path) -> Status {
     ))
 }
 
-/// The place of a definition in the store of objects.
+/// The key of a definition in the store of objects.
 pub(super) fn key(name: &DefinitionName) -> Key {
     Key::new(name.0.resource(), &name.1, &name.2)
 }

@@ -1,4 +1,4 @@
-//! The difference between what the core was last told and what the sources want now.
+//! The difference between the pods that the core was last notified of and the current pods of the sources.
 
 use std::collections::BTreeSet;
 use std::rc::Rc;
@@ -9,28 +9,28 @@ use nodlet_core::facts::{Record, StatusHandover};
 use nodlet_core::spec::Uid;
 use nodlet_kube::kinds::Kind;
 
-/// What came of the admission of pods.
+/// The results of the admission of pods.
 #[derive(Debug, Default)]
 pub struct Admissions {
-    /// All pods that are refused for their priority.
+    /// All pods that are rejected because of their priority.
     pub refusals: Vec<Refusal>,
-    /// Those of them that were not among them before. For the log.
+    /// The messages of new rejections, for the log.
     pub new_refusals: Vec<String>,
-    /// Pods that could not be admitted with all that they were to have.
+    /// Pods that were admitted without a part of their presets or ephemeral containers.
     pub problems: Vec<(Rc<Wanted>, Problem)>,
 }
 
-/// What the core is to be told.
+/// The changes of which the core must be notified.
 #[derive(Debug, Default)]
 pub struct Difference {
-    /// Pods that no source wants any more.
+    /// Pods that are no longer in any source.
     pub unwanted: Vec<Uid>,
-    /// Pods that are new, or changed. [`Registry::set_desired`] once the core was told one.
+    /// Pods that are new or changed. Call [`Registry::set_desired`] after each notification of the core.
     pub wanted: Vec<(PodName, Rc<Wanted>)>,
 }
 
 impl Registry {
-    /// The pods among `wanted` that differ from what the core was told: these are to be admitted.
+    /// The pods in `wanted` that differ from those that the core was notified of, and must be admitted.
     pub fn unadmitted<'a>(&self, wanted: &'a WantedByName) -> Vec<(PodName, &'a Rc<Wanted>)> {
         let known =
             |name: &PodName, new: &Wanted| self.desired.get(name).is_some_and(|old| old.is_same_as(new));
@@ -38,7 +38,7 @@ impl Registry {
         new.map(|(name, new)| (name.clone(), new)).collect()
     }
 
-    /// Admits these pods of `wanted`. Those for which there is no priority are wanted no more.
+    /// Admits these pods in `wanted`, and removes pods without a priority from it.
     pub fn admit_all(&mut self, wanted: &mut WantedByName, bases: Vec<(PodName, Base)>) -> Admissions {
         let policy = self.policy();
         let before = std::mem::take(&mut self.without_class);
@@ -66,22 +66,22 @@ impl Registry {
         admissions
     }
 
-    /// Whether all files are right, so that a pod that is not wanted is one that nobody wants.
+    /// Whether all files are valid, so that a pod that is not desired is in no file.
     pub fn all_read(&self) -> bool {
         self.without_class.is_empty() && self.sources.wanted().1.is_empty()
     }
 
-    /// Whether the file of a pod that was found is there and wrong: then the pod stays what it is.
+    /// Whether the file of a running pod exists and is rejected, so that the pod stays unchanged.
     pub fn is_unread(&self, found: &Wanted) -> bool {
         self.sources.is_refused(&found.source) || self.lacks_class(found)
     }
 
-    /// Whether what the file of a pod that was found says now is refused for its priority.
+    /// Whether the current content of a running pod's file is rejected because of its priority.
     fn lacks_class(&self, found: &Wanted) -> bool {
         let name = (found.pod.namespace.clone(), found.pod.name.clone());
         let (wanted, _) = self.sources.wanted();
         let new = wanted.get(&name).filter(|new| new.source == found.source);
-        // What it was admitted with itself it keeps.
+        // A pod keeps the priority that it was admitted with.
         new.is_some_and(|new| {
             let before = found.priority.as_deref().filter(|_| new.pod.uid == found.pod.uid);
             match serde_json::from_str(new.object.get()) {
@@ -91,8 +91,8 @@ impl Registry {
         })
     }
 
-    /// What the core is to be told if the sources want `wanted`. Of those in `deleting` whoever removed
-    /// their file tells the core.
+    /// Returns the changes of which the core must be notified so that it has the pods in `wanted`. Pods in
+    /// `deleting` are left out, because the removal of their file notifies the core.
     pub fn difference(&mut self, wanted: WantedByName, deleting: &BTreeSet<Uid>) -> Difference {
         let mut difference = Difference::default();
         for (name, old) in std::mem::take(&mut self.desired) {
@@ -128,7 +128,7 @@ pub fn sort_admitted_first<T>(
     });
 }
 
-/// The words for a pod that is refused for its priority.
+/// The message about a pod that is rejected because of its priority.
 pub(super) fn forbidden(pod: &str, why: &str) -> String {
     format!("pods \"{pod}\" is forbidden: {why}")
 }

@@ -1,5 +1,5 @@
-//! Ephemeral containers: given to a pod that is there, by the API alone. No source has them, so
-//! the engine keeps them in a file of their own beside the pod's record, and they go with the pod.
+//! Ephemeral containers, which only the API adds to existing pods. No source contains them, so that the
+//! engine stores them in a file beside the pod's record. They are removed with the pod.
 
 use std::rc::Rc;
 
@@ -10,16 +10,16 @@ use super::request::refused;
 use super::{Applied, Change, FieldValidation, Registry, Status, Wanted, preconditions};
 use nodlet_kube::manifest;
 
-/// Bytes of the ephemeral containers of all pods together, as JSON: some hundreds of them.
-/// Nothing of them goes before their pod does.
+/// The maximum size of the ephemeral containers of all pods together, as JSON in bytes: some hundreds of
+/// containers, which stay until their pods are removed.
 const MAX_EPHEMERAL_BYTES: usize = 512 * 1024;
 
 impl Registry {
-    /// Decides on a change of the ephemeral containers of a pod: the pod with them. `all` are the pods
-    /// that the node has.
+    /// Decides on a change of the ephemeral containers of a pod. Returns the pod with them. `all` are the
+    /// pods of the node.
     ///
     /// # Errors
-    /// It is not the one that is meant, or cannot have them.
+    /// The pod does not meet the preconditions, or the containers are invalid.
     pub fn change_ephemeral(
         &self,
         name: &str,
@@ -43,7 +43,7 @@ impl Registry {
         };
         let before: Value = serde_json::from_str(old.object.get()).map_err(Status::internal)?;
         let mut object = before.clone();
-        // Each that is added is a change of the spec.
+        // Each added container is a change of the spec.
         let added = list.len().saturating_sub(old.pod.spec.ephemeral_containers.len());
         object["metadata"]["generation"] = (old.pod.generation + added as u64).into();
         object["spec"]["nodeName"] = self.node.as_str().into();
@@ -63,7 +63,7 @@ impl Registry {
     }
 }
 
-/// The pod as its source has it: without ephemeral containers.
+/// Returns the pod as in its source, without ephemeral containers.
 pub fn without(wanted: &Rc<Wanted>) -> Rc<Wanted> {
     if wanted.pod.spec.ephemeral_containers.is_empty() {
         return wanted.clone();
@@ -77,13 +77,13 @@ pub fn without(wanted: &Rc<Wanted>) -> Rc<Wanted> {
     Rc::new(wanted.changed(manifest::Manifest { pod, object, warnings: Vec::new() }))
 }
 
-/// `spec.ephemeralContainers` as it was admitted.
+/// Returns `spec.ephemeralContainers` as admitted.
 pub fn list_of(wanted: &Wanted) -> Value {
     let mut object: Value = serde_json::from_str(wanted.object.get()).unwrap_or(Value::Null);
     object["spec"]["ephemeralContainers"].take()
 }
 
-/// An object of a pod that has none, with them.
+/// Adds ephemeral containers to the object of a pod without any.
 pub(super) fn put_list(mut object: Value, list: Value) -> Value {
     let generation = object["metadata"]["generation"].as_u64().unwrap_or(1);
     let added = list.as_array().map_or(0, Vec::len);
@@ -94,7 +94,7 @@ pub(super) fn put_list(mut object: Value, list: Value) -> Value {
     object
 }
 
-/// What is published of a pod, as it would be with the ephemeral containers of `wanted`.
+/// Returns the published object of a pod with the ephemeral containers of `wanted`.
 pub fn with_list(mut published: Value, wanted: &Wanted) -> Value {
     if !wanted.pod.spec.ephemeral_containers.is_empty() {
         published["spec"]["ephemeralContainers"] = list_of(wanted);
@@ -102,7 +102,7 @@ pub fn with_list(mut published: Value, wanted: &Wanted) -> Value {
     published
 }
 
-/// About so many bytes the ephemeral containers of a pod take.
+/// The approximate size of the ephemeral containers of a pod in bytes.
 fn bytes_of(wanted: &Wanted) -> usize {
     if wanted.pod.spec.ephemeral_containers.is_empty() { 0 } else { list_of(wanted).to_string().len() }
 }

@@ -1,17 +1,17 @@
-//! The desired state: which objects there are to be, from which source, and what becomes of a
-//! request that changes them. It decides and answers with data; the agent's engine does it.
+//! The desired state: the objects that should exist, their sources, and the decisions on requests that change
+//! them. The registry returns its decisions as data; the agent's engine performs them.
 //!
-//! Nothing here opens a file, reads a clock or waits: the contents of files, the time and what
-//! the core knows of a pod come in as arguments. The only thing it changes besides its own state
-//! is the store of [`crate::objects`], where it publishes what is defined besides pods.
+//! The registry opens no file, reads no clock and never waits: the contents of files, the time and the core's
+//! knowledge of a pod are arguments. Besides its own state, it changes only the store of [`crate::objects`],
+//! in which it publishes definitions.
 //!
 //! ```text
 //! files ─► Sources ─► wanted ─► admit_all ─► hold_back ─► difference ─► the core
 //! requests ─► prepare ─► apply | update | delete ─► Decision ─► a file, an observation, a reply
 //! ```
 //!
-//! Read next: `registry/src/sources.rs`, which says which of several objects of one name counts;
-//! `registry/src/admission.rs`, what a written pod becomes; `registry/src/pods.rs`, what clients may do.
+//! Read next: `registry/src/sources.rs`, on the precedence among objects of one name;
+//! `registry/src/admission.rs`, on the admission of pods; `registry/src/pods.rs`, on the requests of clients.
 
 mod admission;
 mod awaited_images;
@@ -67,82 +67,82 @@ pub use wanted::{PodName, Wanted, WantedByName};
 /// The desired state.
 #[derive(Debug)]
 pub struct Registry {
-    /// Where desired objects come from.
+    /// The sources of desired objects.
     pub sources: Sources,
     /// Changes of pods that wait for images.
     pub held_updates: HeldUpdates,
     places: ManifestPlaces,
     node: String,
-    /// Where objects are published.
+    /// The store in which objects are published.
     objects: Rc<Objects>,
-    /// What the core was last told, by namespace and name.
+    /// The pods that the core was last notified of, by namespace and name.
     desired: WantedByName,
-    /// What is defined besides pods.
+    /// The definitions, with the file of each.
     definitions: DefinitionsByName,
-    /// Pods of files that are refused for their priority.
+    /// Pods from files that are rejected because of their priority.
     without_class: BTreeMap<PodName, Refusal>,
 }
 
-/// The directories that requests and their answers are about.
+/// The manifest directories that matter for requests and their replies.
 #[derive(Clone, Debug)]
 pub struct ManifestPlaces {
-    /// Holds what clients apply.
+    /// The directory of the objects that clients apply.
     pub applied: PathBuf,
-    /// Part of the device's image: nobody can change it there.
+    /// The directory of the device image, which cannot be changed on the device.
     pub vendor: PathBuf,
-    /// Overrides `vendor`.
+    /// The directory of the site, which overrides `vendor`.
     pub site: PathBuf,
 }
 
-/// What a request comes to.
+/// The decision on a request.
 #[derive(Debug)]
 pub enum Decision {
-    /// Answer with this; nothing changes. If it is about a pod, warn of its images that are missing.
+    /// Reply with this object; nothing changes. If there is a pod, warn about its missing images.
     Reply(Accepted, Option<Rc<Pod>>),
-    /// Answer with the pod as it is published; nothing changes.
+    /// Reply with the published pod, with these warnings; nothing changes.
     Published(Vec<String>),
-    /// Tell the core of the conditions of others, and answer with the pod as it is then.
+    /// Notify the core of these client conditions, and reply with the resulting pod.
     ClientConditions(Rc<[ClientCondition]>, Vec<String>),
-    /// Write a file, read it as files are read, and answer then. Room for it is taken.
+    /// Write a file, read it like any file, and then reply. Its quota is reserved.
     Write(Box<Write>),
 }
 
-/// A file that is to be written.
+/// A file to be written.
 #[derive(Debug)]
 pub struct Write {
-    /// Where.
+    /// The path of the file.
     pub path: PathBuf,
-    /// Its text.
+    /// The text of the file.
     pub text: Vec<u8>,
-    /// What it holds.
+    /// The content of the file.
     pub of: Written,
     object: Value,
     applied: Applied,
     warnings: Vec<String>,
 }
 
-/// What a file holds that is to be written.
+/// The content of a file to be written.
 #[derive(Debug)]
 pub enum Written {
     /// A pod.
     Pod(Rc<Pod>),
-    /// What is no pod.
+    /// A definition.
     Definition(DefinitionName),
 }
 
-/// A file, or a pod of one, that is not obeyed, and why.
+/// The rejection of a file, or of a pod in a file, with the reason.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Refusal {
     /// The file.
     pub source: PathBuf,
-    /// Kind, namespace and name of the object that it would have been, where one is known.
+    /// Kind, namespace and name of the rejected object, if known.
     pub object: Option<(Kind, Rc<str>, Rc<str>)>,
-    /// What is wrong and what would be right.
+    /// A description of the error and of the correct form.
     pub message: String,
 }
 
 impl Registry {
-    /// The registry of the objects of `sources`, lowest precedence first, on the node of this name.
+    /// Creates the registry for the directories `sources`, lowest precedence first, on the node of this name.
     pub fn new(sources: Vec<PathBuf>, places: ManifestPlaces, node: &str, objects: Rc<Objects>) -> Registry {
         Registry {
             sources: Sources::new(sources),
@@ -156,17 +156,17 @@ impl Registry {
         }
     }
 
-    /// The pod of this name that the core was last told.
+    /// The pod of this name that the core was last notified of.
     pub fn desired(&self, name: &PodName) -> Option<&Rc<Wanted>> {
         self.desired.get(name)
     }
 
-    /// Whether the core was last told a pod that has this uid.
+    /// Whether the pods that the core was last notified of include one with this UID.
     pub fn desires(&self, uid: &nodlet_core::spec::Uid) -> bool {
         self.desired.values().any(|desired| desired.pod.uid == *uid)
     }
 
-    /// The core was told this pod.
+    /// Records that the core was notified of this pod.
     pub fn set_desired(&mut self, wanted: Rc<Wanted>) {
         self.desired.insert((wanted.pod.namespace.clone(), wanted.pod.name.clone()), wanted);
     }
@@ -183,7 +183,7 @@ impl Registry {
         self.held_updates.begin(kept, &wanted, &self.desired, pods)
     }
 
-    /// The definitions that pods are admitted by now.
+    /// The current definitions for the admission of pods.
     pub fn policy(&self) -> Policy {
         Policy::new(&self.definitions, &self.objects, &self.node)
     }
@@ -198,12 +198,12 @@ impl Registry {
         wanted.source == self.applied_path(&wanted.pod.namespace, &wanted.pod.name)
     }
 
-    /// The answer to a request whose file was written and read.
+    /// The reply to a request whose file was written and read.
     pub fn written(&self, write: Write) -> Accepted {
         let Write { of, object, applied, warnings, .. } = write;
         let published = match &of {
             Written::Pod(pod) => {
-                // With what presets have added to it, if it is the one that the core was told.
+                // Includes the additions of presets, if the core was notified of this pod.
                 let desired = self.desired.get(&(pod.namespace.clone(), pod.name.clone()));
                 let desired = desired.filter(|desired| desired.pod.uid == pod.uid);
                 desired.and_then(|desired| serde_json::from_str(desired.object.get()).ok())
@@ -213,7 +213,7 @@ impl Registry {
         Accepted { object: published.unwrap_or(object), applied, warnings }
     }
 
-    /// The room that was taken for a file is given back: it was read, or was not written.
+    /// Releases the quota that is reserved for a file, after the file was read or could not be written.
     pub fn release(&mut self, path: &Path) {
         self.sources.release(path);
     }

@@ -1,11 +1,10 @@
-//! Every object that the local API shows, as JSON, and one ring of the latest
-//! changes in which watchers are cursors.
+//! All objects that the local API serves, as JSON, and one ring of the latest changes, in which watchers are
+//! cursors.
 //!
-//! The store knows nothing of kinds: what a Pod is, is the business of those
-//! who put one here. It is never a source of truth either; a new agent fills a
-//! new one with what it finds. A watcher owns nothing in here but its waker, so
-//! that one that is slow or dead costs nothing: it falls out of the ring and is
-//! told so ([`Expired`]). Read next: `api.rs`, which serves what is here.
+//! The store does not know kinds: the callers of [`Objects::put`] define the content of an object. The store
+//! is not a source of truth either: a new agent fills a new store with what it finds. A watcher has only a
+//! waker in the store, so that a slow or dead watcher costs nothing: its position leaves the ring, and it
+//! gets [`Expired`]. Read next: `api.rs`, which serves the objects.
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, VecDeque};
@@ -16,27 +15,27 @@ use serde_json::Value;
 
 use crate::waiting::Waiting;
 
-/// Changes that are kept for watchers. A pod's start is about five, so even a
-/// board full of pods may start between two looks of a watcher.
+/// The number of changes that are kept for watchers. A pod's start is about five changes, so that all pods of
+/// a board may start between two reads of a watcher.
 const CHANGES: usize = 512;
 
-/// Bytes of objects that only the ring still holds. What is beyond is
-/// forgotten, oldest first: memory is worth more than a slow watcher's ease.
+/// The size of objects in bytes that only the ring still contains. Older changes beyond it are forgotten,
+/// because memory is more important than a slow watcher.
 const CHANGED_BYTES: usize = 256 * 1024;
 
-/// Which object: `resource` is the plural of its kind, as in a URL.
+/// The key of an object: `resource` is the plural of its kind, as in a URL.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Key {
     /// `pods`, `events`, `nodes`.
     pub resource: &'static str,
-    /// `metadata.namespace`; empty for what has none.
+    /// `metadata.namespace`; empty for objects without a namespace.
     pub namespace: Rc<str>,
     /// `metadata.name`.
     pub name: Rc<str>,
 }
 
 impl Key {
-    /// The object `name` in `namespace`.
+    /// Creates the key of the object `name` in `namespace`.
     pub fn new(resource: &'static str, namespace: &str, name: &str) -> Self {
         Key { resource, namespace: namespace.into(), name: name.into() }
     }
@@ -47,44 +46,45 @@ impl Key {
 pub struct Object {
     /// `metadata.resourceVersion`.
     pub version: u64,
-    /// All of it, `resourceVersion` included.
+    /// The whole object, including `resourceVersion`.
     pub json: Rc<str>,
 }
 
-/// What happened to an object, in the words of a watch.
+/// The kind of a change, in the words of a watch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ChangeKind {
-    /// It is new.
+    /// The object is new.
     Added,
-    /// It was there and is different now.
+    /// The object has changed.
     Modified,
-    /// It is gone.
+    /// The object is gone.
     Deleted,
 }
 
 /// One change of one object.
 #[derive(Clone, Debug)]
 pub struct Change {
-    /// What happened.
+    /// The kind of the change.
     pub kind: ChangeKind,
-    /// To which object.
+    /// The object that changed.
     pub key: Key,
-    /// The object after the change; of a deleted one its last state, with the deletion's version.
+    /// The object after the change, or the last state of a deleted object with the version of the deletion.
     pub object: Object,
-    /// The object before it: whether a selector matched until now.
+    /// The object before the change, to know whether a selector matched until now.
     pub before: Option<Object>,
 }
 
-/// The changes after this version are no longer, or not yet, known here: list again.
+/// The changes after the requested version are no longer, or not yet, in the ring: the client must list
+/// again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Expired {
-    /// What was asked for.
+    /// The requested version.
     pub asked: u64,
-    /// The oldest that could have been.
+    /// The oldest version that could have been requested.
     pub oldest: u64,
 }
 
-/// The store. One thread owns it: the engine writes, the API's tasks read.
+/// The store of published objects. One thread owns it: the engine writes, and the API's tasks read.
 #[derive(Debug)]
 pub struct Objects {
     state: RefCell<State>,
@@ -102,9 +102,9 @@ struct State {
 }
 
 impl Objects {
-    /// An empty store whose first change has the version after `version`. For
-    /// versions never to go back when the agent starts again, that is taken
-    /// from a clock which ticks faster than objects change: microseconds since boot.
+    /// Creates an empty store whose first change has the version after `version`. So that versions never
+    /// decrease across agents, the caller derives `version` from a clock that ticks faster than objects
+    /// change: microseconds since boot.
     pub fn new(version: u64) -> Self {
         let state = State {
             objects: BTreeMap::new(),
@@ -121,8 +121,7 @@ impl Objects {
         self.state.borrow().version
     }
 
-    /// Adds or replaces an object, and gives it its `metadata.resourceVersion`.
-    /// What is the same already is no change.
+    /// Adds or replaces an object, and sets its `metadata.resourceVersion`. An identical object is no change.
     pub fn put(&self, key: Key, mut object: Value) -> Object {
         let mut state = self.state.borrow_mut();
         let before = state.objects.get(&key).cloned();
@@ -142,7 +141,7 @@ impl Objects {
         object
     }
 
-    /// Removes an object; gives back what it was.
+    /// Removes an object. Returns its last state.
     pub fn delete(&self, key: &Key) -> Option<Object> {
         let mut state = self.state.borrow_mut();
         let before = state.objects.remove(key)?;
@@ -161,13 +160,13 @@ impl Objects {
         Some(object)
     }
 
-    /// One object.
+    /// Returns the object with this key.
     pub fn get(&self, key: &Key) -> Option<Object> {
         self.state.borrow().objects.get(key).cloned()
     }
 
-    /// All objects of a resource, in one namespace or in all, by namespace and
-    /// name; and the version that this is the state of.
+    /// Returns all objects of a resource, in one namespace or in all, by namespace and name, and the version
+    /// of this state.
     pub fn list(&self, resource: &'static str, namespace: Option<&str>) -> (Vec<(Key, Object)>, u64) {
         let state = self.state.borrow();
         let from = Key::new(resource, namespace.unwrap_or(""), "");
@@ -182,7 +181,7 @@ impl Objects {
         (found, state.version)
     }
 
-    /// The changes after `version`, oldest first, `at_most` of them.
+    /// Returns at most `at_most` changes after `version`, oldest first.
     pub fn changes_since(&self, version: u64, at_most: usize) -> Result<Vec<Change>, Expired> {
         let state = self.state.borrow();
         if version < state.oldest || version > state.version {
@@ -192,7 +191,7 @@ impl Objects {
         Ok(state.changes.range(first..).take(at_most).cloned().collect())
     }
 
-    /// Ends when there is a change after `version`.
+    /// Waits for a change after `version`.
     pub fn changed_since(&self, version: u64) -> impl Future<Output = ()> {
         self.watchers.until(move || self.state.borrow().version > version)
     }
@@ -210,7 +209,8 @@ impl State {
     }
 }
 
-/// The state before a change is held by the change before, as a rule.
+/// The cost of a change in the ring: usually, the state before a change is already counted with the previous
+/// change.
 fn cost(change: &Change) -> usize {
     change.object.json.len()
 }

@@ -1,6 +1,5 @@
-//! Changes of an object that are sent as patches: JSON Patch (RFC 6902), merge patch
-//! (RFC 7386) and Kubernetes' strategic merge patch, which knows by the schema what tells the
-//! elements of a list apart.
+//! Patches of objects: JSON Patch (RFC 6902), merge patch (RFC 7386) and Kubernetes' strategic merge patch,
+//! for which the schema defines the merge keys of lists.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -10,11 +9,12 @@ use super::{MAX_BYTES, Status};
 use nodlet_kube::manifest::VALUES;
 use nodlet_kube::schema::{self, Field, Type};
 
-/// Operations of one JSON patch. After each, the object is no more than a request may hold.
+/// The maximum number of operations in one JSON patch. After each operation, the object is at most as large
+/// as a request.
 const MAX_OPERATIONS: usize = 64;
 
-/// Levels of objects and lists in each other: as many as are read of a request. Whatever takes a
-/// value in hand goes down once for each, and the stack is small.
+/// The maximum nesting of objects and lists, the same as in requests. Functions that process a value recurse
+/// once for each level, and the stack is small.
 const DEPTH: usize = 127;
 
 /// The kinds of patches, by their content types.
@@ -28,10 +28,10 @@ pub enum PatchKind {
     Strategic,
 }
 
-/// `object`, which is of the kind `kind`, with what `patch` says.
+/// Applies `patch` to `object`, which is of the kind `kind`.
 ///
 /// # Errors
-/// 400: the patch says what no patch can. 422: what a JSON patch is about is not there.
+/// 400: the patch is invalid. 422: a path of a JSON patch does not exist.
 pub(super) fn apply(object: &mut Value, patch: &Value, how: PatchKind, kind: &str) -> Result<(), Status> {
     match (how, patch, object) {
         (PatchKind::Json, Value::Array(operations), object) => operate(object, operations),
@@ -51,7 +51,7 @@ pub(super) fn apply(object: &mut Value, patch: &Value, how: PatchKind, kind: &st
     }
 }
 
-/// RFC 7386.
+/// Applies a merge patch (RFC 7386).
 fn merge(target: &mut Value, patch: &Value) {
     let Value::Object(patch) = patch else {
         *target = patch.clone();
@@ -74,7 +74,7 @@ const RETAIN_KEYS: &str = "$retainKeys";
 const DELETE_FROM: &str = "$deleteFromPrimitiveList/";
 const ORDER: &str = "$setElementOrder/";
 
-/// Merges `patch` into an object of the type `owner`, if the schema knows it.
+/// Merges `patch` into an object of the type `owner`, if the schema contains it.
 fn strategic(
     object: &mut Map<String, Value>,
     mut patch: Map<String, Value>,
@@ -156,7 +156,7 @@ fn merge_key(field: Option<&Field>) -> &'static str {
     field.and_then(Field::merge).map_or("", |merge| merge.patch_merge_key)
 }
 
-/// Merges lists whose elements are told apart by a key, or are scalars, each there once.
+/// Merges lists whose elements have a merge key, or are distinct scalars.
 fn merge_lists(old: &mut Vec<Value>, new: Vec<Value>, field: Option<&'static Field>) -> Result<(), Status> {
     let key = merge_key(field);
     if key.is_empty() {
@@ -169,7 +169,7 @@ fn merge_lists(old: &mut Vec<Value>, new: Vec<Value>, field: Option<&'static Fie
         *old = new.into_iter().filter(|value| !replaces(value)).collect();
         return Ok(());
     }
-    // Where the elements of each name are: a list may have as many as a request has values.
+    // The indices of the elements by name, because a list may have as many elements as a request has values.
     let mut places: BTreeMap<String, Vec<usize>> = BTreeMap::new();
     for (place, value) in old.iter().enumerate() {
         if let Some(name) = value.get(key) {
@@ -214,7 +214,7 @@ fn merge_lists(old: &mut Vec<Value>, new: Vec<Value>, field: Option<&'static Fie
     Ok(())
 }
 
-/// Puts what `order` names into that order; all else stays before what it was before.
+/// Sorts the elements in `order` into that order; other elements keep their places.
 fn reorder(list: &mut [Value], order: &[Value], key: &str) {
     let name = |value: &Value| if key.is_empty() { value.to_string() } else { value[key].to_string() };
     let mut places = BTreeMap::new();
@@ -233,7 +233,7 @@ fn reorder(list: &mut [Value], order: &[Value], key: &str) {
     }
 }
 
-/// RFC 6902.
+/// Applies a JSON patch (RFC 6902).
 fn operate(object: &mut Value, operations: &[Value]) -> Result<(), Status> {
     if operations.len() > MAX_OPERATIONS {
         return Err(Status::too_large(format!("{MAX_OPERATIONS} operations in a JSON patch")));
@@ -242,7 +242,7 @@ fn operate(object: &mut Value, operations: &[Value]) -> Result<(), Status> {
         let text = |field: &str| operation[field].as_str();
         let fails = |why: &str| {
             let message = "the server rejected our request due to an error in our request";
-            // Without its value, which may be a Secret's.
+            // The message omits the value, which may be that of a Secret.
             let mut operation = operation.clone();
             match operation.as_object_mut() {
                 Some(operation) => drop(operation.remove("value")),
@@ -264,7 +264,7 @@ fn operate(object: &mut Value, operations: &[Value]) -> Result<(), Status> {
             }
             "copy" => {
                 let copied = object.pointer(from()?).ok_or_else(missing)?;
-                // Copies of copies grow beyond all bounds: counted before there is one more.
+                // Copies of copies can grow without bound, so that the size is checked before each copy.
                 bounded(&[object, copied])?;
                 let copied = copied.clone();
                 add(object, path, copied).ok_or_else(missing)?;
@@ -276,13 +276,13 @@ fn operate(object: &mut Value, operations: &[Value]) -> Result<(), Status> {
             }
             _ => return Err(fails("the operation is none of add, remove, replace, move, copy and test")),
         }
-        // At once: the next operation would go down twice as deep.
+        // The check follows each operation, because the next one might double the depth.
         bounded(&[object])?;
     }
     Ok(())
 }
 
-/// Refuses what is more, all together, than would be read of a request.
+/// Rejects values that are together larger than a request may be.
 fn bounded(values: &[&Value]) -> Result<(), Status> {
     let mut size = Size::default();
     values.iter().for_each(|value| size.count(value, 0));
@@ -297,12 +297,12 @@ fn bounded(values: &[&Value]) -> Result<(), Status> {
     }
 }
 
-/// What values take.
+/// The size of values.
 #[derive(Default)]
 struct Size {
     levels: usize,
     values: usize,
-    /// Of text.
+    /// The bytes of all strings and keys.
     bytes: usize,
 }
 

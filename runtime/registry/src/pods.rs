@@ -1,4 +1,4 @@
-//! What clients may do with pods: apply, update and delete them.
+//! Requests of clients about pods: apply, update and delete.
 
 use std::path::Path;
 use std::rc::Rc;
@@ -23,20 +23,20 @@ use nodlet_kube::manifest::{self, Manifest};
 /// A change of a pod.
 #[derive(Debug)]
 pub struct Updating {
-    /// What is to change.
+    /// The change.
     pub change: Change,
-    /// Where.
+    /// The part of the pod that the change is limited to.
     pub part: Part,
-    /// What to do with fields that are unknown or given twice.
+    /// The handling of unknown and duplicate fields.
     pub validation: FieldValidation,
-    /// Only say what would happen.
+    /// Whether to change nothing, and only return the outcome.
     pub dry_run: bool,
 }
 
-/// What the deletion of a pod comes to.
+/// The decision on the deletion of a pod.
 #[derive(Debug)]
 pub struct Deletion {
-    /// The pod whose file is to be removed first; none if that is gone already.
+    /// The pod whose file must be removed first; none if the file is already gone.
     pub desired: Option<Rc<Wanted>>,
     /// How the pod is stopped then.
     pub stop: Stop,
@@ -47,7 +47,7 @@ pub struct Deletion {
 /// How a pod is stopped that no source wants any more.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Stop {
-    /// The grace period; `None` for that of the pod.
+    /// The grace period, if it is not the pod's own.
     pub grace: Option<Duration>,
     /// The pod is hidden at once: the API no longer returns it, while its processes may still end.
     pub is_forced: bool,
@@ -64,7 +64,7 @@ impl Stop {
 }
 
 impl Registry {
-    /// Namespace and name of a pod that was prepared.
+    /// Namespace and name of a prepared pod.
     pub fn name_of(object: &Value) -> PodName {
         let metadata = &object["metadata"];
         let text = |field: &str| metadata[field].as_str().filter(|text| !text.is_empty());
@@ -74,7 +74,7 @@ impl Registry {
     /// Decides on a pod that a client sends, after [`Registry::prepare`].
     ///
     /// # Errors
-    /// It is wrong, or may not be there.
+    /// The pod is invalid, or must not exist.
     pub fn apply(
         &mut self,
         mut object: Value,
@@ -109,7 +109,7 @@ impl Registry {
         self.reserve_pod(manifest, applied)
     }
 
-    /// What it does to apply a pod, and the pod with the identity that it has then.
+    /// Returns the outcome of applying a pod, and the pod with its resulting identity.
     fn outcome_of_pod(
         &self,
         manifest: Manifest,
@@ -119,7 +119,7 @@ impl Registry {
         let name = (manifest.pod.namespace.clone(), manifest.pod.name.clone());
         let desired = self.desired.get(&name);
         let Some(old) = known.waiting.as_ref().or(desired) else {
-            // Another client creates it, and it is not read yet.
+            // Another client is creating the pod, and its file is not read yet.
             match (self.sources.is_in_flight(&self.applied_path(&name.0, &name.1)), is_new) {
                 (true, true) => return Err(Status::already_exists("pods", &name.1)),
                 (true, false) => return Err(Status::conflict("pods", &name.1, MODIFIED)),
@@ -136,12 +136,13 @@ impl Registry {
         if is_new {
             return Err(Status::already_exists("pods", &name.1));
         }
-        // What it says is what runs: nothing is kept, unless another file says it that may go.
+        // The running pod has this spec already, so that nothing is written, unless the pod comes from
+        // another file, which may be removed later.
         if self.overridden(&manifest.pod).is_none() && same(old.as_written().get(), &manifest.object) {
             let object = serde_json::from_str(old.object.get()).map_err(Status::internal)?;
             return Ok((Manifest { object, ..manifest }, Applied::Unchanged));
         }
-        // What is changed back to what runs is that again, and nothing waits any more.
+        // A change back to the spec of the running pod cancels the waiting change.
         if let Some(runs) = desired.filter(|runs| runs.pod.uid != old.pod.uid) {
             let updated = as_update_of(runs, self.is_applied(runs), manifest.clone())?;
             if updated.pod.uid == runs.pod.uid {
@@ -149,7 +150,7 @@ impl Registry {
             }
         }
         let updated = as_update_of(old, self.is_applied(old), manifest.clone())?;
-        // Whoever applies another image to a pod that is over wants it to run.
+        // Another image for a finished pod makes it a new pod, which runs.
         match known.is_over && updated.pod.generation != old.pod.generation {
             true => Ok((manifest, Applied::Configured)),
             false => Ok((updated, Applied::Configured)),
@@ -165,7 +166,7 @@ impl Registry {
         Ok(Decision::Write(Box::new(Write { path, text, of, object, applied, warnings })))
     }
 
-    /// The warning about a file that wins over what is applied for a pod.
+    /// The warning about a file that overrides an applied pod.
     fn overridden(&self, pod: &Pod) -> Option<String> {
         let path = self.applied_path(&pod.namespace, &pod.name);
         let file = self.sources.overriding(&path, &pod.namespace, &pod.name)?;
@@ -176,10 +177,10 @@ impl Registry {
         ))
     }
 
-    /// Decides on a change of a pod that is published, as the same pod.
+    /// Decides on a change of a published pod that keeps its identity.
     ///
     /// # Errors
-    /// It is not there, not the one that is meant, or cannot change so.
+    /// The pod does not exist, does not meet the preconditions, or does not allow the change.
     pub fn update(
         &mut self,
         name: &str,
@@ -196,7 +197,7 @@ impl Registry {
         }
     }
 
-    /// A pod as it is published, with the version that it is published in.
+    /// The published object of a pod, with its `resourceVersion`.
     pub(super) fn current(&self, present: &Present) -> Value {
         let mut current = present.object.clone();
         let Pod { namespace, name, .. } = &*present.wanted.pod;
@@ -206,7 +207,7 @@ impl Registry {
         current
     }
 
-    /// A change of all but the status: only what makes no other pod of it.
+    /// Decides on a change of everything except the status, within the fields that may change in place.
     fn update_whole(
         &mut self,
         current: &Value,
@@ -234,7 +235,7 @@ impl Registry {
         if let Some(fields) = changed.as_object_mut() {
             fields.remove("status");
         }
-        // They change by a subresource of their own, and are in no manifest.
+        // Ephemeral containers change through their own subresource, and are in no manifest.
         let known = ephemeral_containers(current).to_vec();
         let changes_ephemeral = ephemeral_containers(&changed) != known;
         remove_known_fields(&present.wanted, &mut changed);
@@ -272,7 +273,7 @@ impl Registry {
     /// Decides on the deletion of the pod that is published under a name.
     ///
     /// # Errors
-    /// It is not there, not the one that is meant, or a file defines it.
+    /// The pod does not exist, does not meet the preconditions, or is defined by a file.
     pub fn delete(
         &self,
         name: &str,
@@ -283,8 +284,8 @@ impl Registry {
         let present = present.ok_or_else(|| Status::not_found("pods", name))?;
         preconditions.check("Pod", name, &self.current(present))?;
         let pod = &present.wanted.pod;
-        // An applied replacement that waits for the end of the pod is deleted with it, unless the
-        // client means the one that ends.
+        // An applied replacement that waits for the end of the pod is deleted with it, unless the client
+        // names the UID of the pod that ends.
         let replaces = |desired: &Wanted| self.is_applied(desired) && preconditions.uid.is_none();
         let desired = self.desired.get(&(pod.namespace.clone(), pod.name.clone()));
         let desired = desired.filter(|desired| desired.pod.uid == pod.uid || replaces(desired));
@@ -292,7 +293,7 @@ impl Registry {
             let remedy = "remove that file, or the pod from it";
             return Err(self.defined_by_file(name, &desired.source, remedy));
         }
-        // A grace of nothing that the pod itself has is as good as one that is asked for (`BeforeDelete`).
+        // A pod's own grace period of zero has the same effect as a requested one (`BeforeDelete`).
         let own = Some(pod.spec.termination_grace_period).filter(Duration::is_zero);
         let stop = Stop::within(grace.map(Duration::from_secs).or(own));
         let replacement = desired.map(|desired| &desired.pod.uid).filter(|uid| **uid != pod.uid);
@@ -305,8 +306,8 @@ impl Registry {
         self.is_applied(wanted)
     }
 
-    /// Refuses to change a pod that a file defines. What is part of the device's image nobody can
-    /// change there.
+    /// Rejects a change of a pod that a file defines. For a file of the device image, which cannot be
+    /// changed, the message names the site's directory.
     fn defined_by_file(&self, name: &str, file: &Path, remedy: &str) -> Status {
         let remedy = if file.starts_with(&self.places.vendor) {
             format!("a pod of its name in {} takes its place", self.places.site.display())
@@ -320,7 +321,7 @@ impl Registry {
     }
 }
 
-/// A change of the conditions that are not the node's.
+/// Decides on a change of client conditions.
 fn update_status(
     current: &Value,
     changed: Value,

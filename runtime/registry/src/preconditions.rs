@@ -1,4 +1,4 @@
-//! Preconditions of requests: whoever names a version or a uid means that object and no other.
+//! Preconditions of requests: a version or UID in a request must be that of the object.
 
 use serde_json::Value;
 
@@ -6,11 +6,11 @@ use super::{Registry, Status};
 use crate::objects::Key;
 use nodlet_kube::kinds::Kind;
 
-/// kubectl reads the object again then, and patches that.
+/// The message of a conflict, after which kubectl reads and patches the object again.
 pub(super) const MODIFIED: &str =
     "the object has been modified; please apply your changes to the latest version and try again";
 
-/// The words for a `metadata.uid` that is another object's.
+/// The message about a `metadata.uid` of another object.
 fn another_uid(asked: &str, present: &str) -> String {
     format!("Precondition failed: UID in precondition: {asked}, UID in object meta: {present}")
 }
@@ -18,7 +18,7 @@ fn another_uid(asked: &str, present: &str) -> String {
 /// Checks the version and the uid of a changed object against those of the current one.
 ///
 /// # Errors
-/// 409: it names another version or another uid.
+/// 409: the changed object has another version or UID.
 pub(super) fn check(current: &Value, changed: &Value, (resource, name): (&str, &str)) -> Result<(), Status> {
     let of = |object: &Value, field: &str| object["metadata"][field].as_str().unwrap_or_default().to_owned();
     let (uid, asked) = (of(current, "uid"), of(changed, "uid"));
@@ -33,8 +33,8 @@ pub(super) fn check(current: &Value, changed: &Value, (resource, name): (&str, &
 }
 
 impl Registry {
-    /// Checks `metadata.resourceVersion` and `metadata.uid` of an object that a client sends: the existing
-    /// object must have them. A new one has no version, and is given a uid.
+    /// Checks `metadata.resourceVersion` and `metadata.uid` of an object from a client: the existing object
+    /// must have them. A new object must have no version.
     ///
     /// # Errors
     /// 409, or 400 for a new object with a version.

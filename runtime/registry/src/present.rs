@@ -7,30 +7,30 @@ use serde_json::Value;
 use super::Wanted;
 use nodlet_core::facts::ClientCondition;
 
-/// What the node knows of the pod in whose place an object is applied.
+/// The node's knowledge of the pod that an applied object replaces.
 #[derive(Debug, Default)]
 pub struct Known {
-    /// The pod that is published under its name.
+    /// The published pod of this name.
     pub published: Option<Rc<Wanted>>,
-    /// Its newest version, if that waits for images.
+    /// The newest version of the pod, if it waits for images.
     pub waiting: Option<Rc<Wanted>>,
-    /// The pod that is desired, or that waits, is over.
+    /// Whether the desired or waiting pod has finished.
     pub is_over: bool,
 }
 
-/// A pod that is published, for requests that change it.
+/// A published pod, for requests that change it.
 #[derive(Debug)]
 pub struct Present {
     /// The pod.
     pub wanted: Rc<Wanted>,
-    /// The object as it is published.
+    /// The published object.
     pub object: Value,
-    /// It ends, and nothing of it starts again.
+    /// Whether the pod is being deleted, so that none of its containers starts again.
     pub is_unwanted: bool,
-    /// A change of it is being written: what is changed next has to see it.
+    /// Whether a change of the pod is being written, which the next change must include.
     pub is_updating: bool,
-    /// Another version of it waits for images.
+    /// Another version of the pod that waits for images.
     pub waiting: Option<Rc<Wanted>>,
-    /// The conditions that others gave it.
+    /// The conditions that clients set.
     pub client_conditions: Rc<[ClientCondition]>,
 }

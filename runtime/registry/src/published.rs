@@ -1,4 +1,4 @@
-//! The objects of pods as people see them: as they were admitted, with what is seen of them today.
+//! The published objects of pods: the admitted objects, with their current status.
 
 use std::time::Duration;
 
@@ -6,18 +6,18 @@ use serde_json::Value;
 
 use super::{Registry, Wanted};
 
-/// The annotation that says where a kubelet has a pod from. Like the others of its kind it is said of
-/// what is published alone: it is in no file of ours, and nobody else can say it.
+/// The annotation for the source of a pod. Like the other annotations of this kind, it exists only in
+/// published objects: no file contains it, and clients cannot set it.
 pub(super) const CONFIG_SOURCE: &str = "kubernetes.io/config.source";
-/// The annotation that says when a pod was first seen.
+/// The annotation for the time when a pod was first seen.
 pub(super) const CONFIG_SEEN: &str = "kubernetes.io/config.seen";
-/// The annotation that has the version of a pod's file.
+/// The annotation for the version of a pod's file.
 pub(super) const CONFIG_HASH: &str = "kubernetes.io/config.hash";
 
-/// What is seen of a pod besides what it was admitted as.
+/// The parts of a published pod that are not in its admitted object.
 #[derive(Debug)]
 pub struct Seen {
-    /// When it was first seen: `metadata.creationTimestamp` of a pod from a file.
+    /// The time when the pod was first seen: `metadata.creationTimestamp` of a pod from a file.
     pub created: String,
     /// `metadata.generation`.
     pub generation: u64,
@@ -28,7 +28,7 @@ pub struct Seen {
 }
 
 impl Registry {
-    /// The object that people see of a pod.
+    /// Returns the published object of a pod.
     pub fn published(&self, wanted: &Wanted, seen: Seen) -> Option<Value> {
         let mut object: Value = serde_json::from_str(wanted.object.get()).ok()?;
         let is_applied = self.is_applied(wanted);

@@ -1,5 +1,5 @@
-//! The quota of what the API is asked to keep. Room is taken before a file is written: what finds none
-//! is answered so, and does not lie on flash where nobody reads it.
+//! The quota of applied objects. It is reserved before a file is written: an object beyond the quota is
+//! rejected, and is never written to flash without being read.
 
 use std::path::Path;
 
@@ -8,11 +8,11 @@ use serde_json::Value;
 use super::{Registry, Status};
 
 impl Registry {
-    /// Takes room for `object`, called `name` among `resource`, which is to be the file `path`; what is
-    /// to be written.
+    /// Reserves quota for `object`, the `name` of `resource` in `of`, in the file `path`. Returns the text of
+    /// the file.
     ///
     /// # Errors
-    /// There is no room, as for a quota that is exceeded.
+    /// The quota is exceeded.
     pub(super) fn reserve(
         &mut self,
         path: &Path,
@@ -24,10 +24,10 @@ impl Registry {
         reserved.map(|()| text).map_err(|why| no_room(of, &why))
     }
 
-    /// Whether there is room for `object`.
+    /// Checks that the quota suffices for `object`.
     ///
     /// # Errors
-    /// There is none.
+    /// The quota would be exceeded.
     pub(super) fn check_room(&self, path: &Path, of: (&str, &str), object: &Value) -> Result<(), Status> {
         let (bytes, text) = text_of(object);
         self.sources.check_room(path, bytes, text.len()).map_err(|why| no_room(of, &why))
@@ -36,7 +36,7 @@ impl Registry {
 
 /// The size of an object, and the text of its file.
 fn text_of(object: &Value) -> (usize, Vec<u8>) {
-    // Without the node's name, which may be another after the next start.
+    // The file does not contain the node's name, which may change at the next start.
     let mut object = object.clone();
     let bytes = object.to_string().len();
     if let Some(spec) = object.get_mut("spec").and_then(Value::as_object_mut) {

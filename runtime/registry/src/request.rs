@@ -1,5 +1,4 @@
-//! Objects that clients send: what in them is the server's own, what it gives them, and its answer to
-//! those that it does not take.
+//! Objects from clients: the fields that belong to the server, and the replies to rejected objects.
 
 use serde_json::{Map, Value};
 
@@ -8,19 +7,19 @@ use super::{FieldValidation, Registry, Status};
 use nodlet_kube::kinds::Kind;
 use nodlet_kube::manifest::{ManifestError, Validation};
 
-/// What only the server gives an object.
+/// The fields of an object that only the server sets.
 #[derive(Clone, Debug)]
 pub struct Identity {
     /// `metadata.uid`.
     pub uid: String,
-    /// Ends a generated name.
+    /// The suffix of a generated name.
     pub suffix: String,
     /// `metadata.creationTimestamp`.
     pub created: String,
 }
 
 impl Identity {
-    /// An identity out of bytes that nobody can guess, of the time `created`.
+    /// Creates an identity from random bytes, with the time `created`.
     pub fn new(mut bytes: [u8; 16], suffix: [u8; 5], created: String) -> Identity {
         const ALPHABET: &[u8] = b"bcdfghjklmnpqrstvwxz2456789";
         // A UUID of version 4.
@@ -36,7 +35,7 @@ impl Identity {
 /// The options of a request.
 #[derive(Clone, Copy, Debug)]
 pub struct RequestOptions {
-    /// What to do with fields that are unknown or given twice.
+    /// The handling of unknown and duplicate fields.
     pub validation: FieldValidation,
     /// Whether to change nothing, and only return the outcome.
     pub dry_run: bool,
@@ -45,8 +44,8 @@ pub struct RequestOptions {
 }
 
 impl Registry {
-    /// Prepares an object that a client sends: checks its preconditions, gives it what only the server
-    /// gives it, and takes from it what clients must not say.
+    /// Prepares an object from a client: checks its preconditions, sets the fields that only the server sets,
+    /// and removes the fields that clients must not set.
     ///
     /// # Errors
     /// A precondition does not hold.
@@ -78,7 +77,7 @@ impl Registry {
     }
 }
 
-/// Takes away the server's own fields: what a client sends there is not obeyed.
+/// Removes the server's own fields, which are ignored in objects from clients.
 pub(super) fn strip(metadata: &mut Map<String, Value>) {
     for field in [
         "uid",
@@ -95,7 +94,7 @@ pub(super) fn strip(metadata: &mut Map<String, Value>) {
     strip_config(metadata);
 }
 
-/// Takes away the annotations of what is published: a client has read them here and sends them back.
+/// Removes the annotations of published objects, which a client read and sends back.
 fn strip_config(metadata: &mut Map<String, Value>) {
     let Some(annotations) = metadata.get_mut("annotations").and_then(Value::as_object_mut) else { return };
     let known = annotations.len();
@@ -105,7 +104,7 @@ fn strip_config(metadata: &mut Map<String, Value>) {
     }
 }
 
-/// The validation of a manifest.
+/// Converts the field validation of a request into that of a manifest.
 pub(super) fn validation(validation: FieldValidation) -> Validation {
     match validation {
         FieldValidation::Strict => Validation::Strict,
@@ -114,7 +113,7 @@ pub(super) fn validation(validation: FieldValidation) -> Validation {
     }
 }
 
-/// The answer to an object that is not admitted.
+/// The reply to a rejected object.
 pub(super) fn refused(error: &ManifestError) -> Status {
     let mut status = error.status();
     let message = status["message"].as_str().unwrap_or_default().to_owned();
@@ -128,7 +127,7 @@ pub(super) fn refused(error: &ManifestError) -> Status {
     }
 }
 
-/// Whether two objects differ only in what the server itself gave them.
+/// Whether two objects differ at most in fields that the server sets.
 pub(super) fn same(old: &str, new: &Value) -> bool {
     let Ok(mut old) = serde_json::from_str::<Value>(old) else { return false };
     let mut new = new.clone();

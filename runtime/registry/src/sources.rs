@@ -1,8 +1,8 @@
-//! The sources of desired objects, and which of several objects of one name counts.
+//! The sources of desired objects, and the precedence among objects of one name.
 //!
-//! A source is a directory of manifests. What its files hold is told by whoever reads them
-//! (`sources.rs` of the agent): nothing here opens a file. A file that becomes wrong disturbs nobody: its
-//! last good contents stay until it is right or gone.
+//! A source is a directory of manifests. The agent's `sources.rs` reads the files and passes their contents:
+//! this module opens no file. A file that becomes invalid disturbs no pod, because its last valid contents
+//! remain until it is corrected or removed.
 
 use std::cmp::Ordering;
 use std::collections::BTreeMap;
@@ -15,29 +15,28 @@ use nodlet_core::spec::Uid;
 use nodlet_kube::kinds::{self, Kind};
 use nodlet_kube::manifest::{Contents, Definition};
 
-/// Bytes of a manifest that are read: as many as the API takes, and more than a cluster keeps
-/// of an object. A kubelet reads ten times that, on a machine with memory for it.
+/// The maximum size of a manifest in bytes: the same as for requests to the API, and more than a cluster
+/// stores of an object. A kubelet reads ten times as much, on a machine with memory for it.
 pub const MAX_BYTES: u64 = 1 << 20;
 
-/// Files of one source that are read, the first by name; the rest is counted in the log.
+/// The maximum number of files of one source, the first by name; the log has the number of the others.
 pub const MAX_FILES: usize = 1024;
 
-/// The quota of all files together: room for the pods of a node, each with several times
-/// the manifest that people write. What is beyond is refused by name and read when there is room.
+/// The quota of all files together, which suffices for the pods of a node with several times the manifests
+/// that people write. Objects beyond it are rejected by name, and read once the quota allows it.
 const QUOTA: Size = Size { pods: 1024, bytes: 4 << 20 };
 
-/// Bytes that are kept of what is said about a file; the rest of a list of a thousand wrong
-/// fields helps nobody.
+/// The maximum length of a message about a file in bytes: nobody reads a list of a thousand wrong fields.
 const MESSAGE: usize = 1024;
 
-/// What is defined besides pods, by kind, namespace and name, with the file of each.
+/// Definitions by kind, namespace and name, with the file of each.
 pub type DefinitionsByName = BTreeMap<(Kind, Rc<str>, Rc<str>), (Rc<Definition>, PathBuf)>;
 
 /// All sources, lowest precedence first, and the quota that their objects share.
 #[derive(Debug, Default)]
 pub struct Sources {
     list: Vec<Source>,
-    /// What files take that are being written, and by how many.
+    /// The files that are being written, with their share of the quota and the number of writers.
     reserved: BTreeMap<PathBuf, (Size, usize)>,
 }
 
@@ -45,33 +44,33 @@ pub struct Sources {
 #[derive(Debug)]
 struct Source {
     path: PathBuf,
-    /// By name, sorted.
+    /// The files, sorted by name.
     files: Vec<(OsString, SourceFile)>,
-    /// Why its files are not known: `files` is what they were.
+    /// The reason why the directory cannot be read; `files` is then its last known content.
     unread: Option<Refusal>,
 }
 
-/// The last good contents of one file, and why its present contents are refused.
+/// The last valid contents of one file, and the rejection of its current contents.
 #[derive(Debug, Default)]
 struct SourceFile {
     wanted: Vec<Rc<Wanted>>,
     definitions: Vec<Rc<Definition>>,
     refusal: Option<Refusal>,
-    /// It was moved to its `NAME~`, and may come back.
+    /// The file was moved to its `NAME~`, and may come back.
     is_aside: bool,
 }
 
-/// What objects take of the quota.
+/// A share of the quota.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Size {
-    /// How many there are.
+    /// The number of objects.
     pub pods: usize,
-    /// Of their objects as JSON.
+    /// The size of the objects as JSON.
     pub bytes: usize,
 }
 
 impl Source {
-    /// Where the file of this name is, or belongs.
+    /// The index of the file of this name, or the index at which it would be inserted.
     fn place(&self, name: &OsStr) -> Result<usize, usize> {
         self.files.binary_search_by(|(known, _)| known.as_os_str().cmp(name))
     }
@@ -80,7 +79,7 @@ impl Source {
         self.place(name).ok().map(|place| &self.files[place].1)
     }
 
-    /// The file of this name, of which nothing need be known yet.
+    /// The file of this name, which is added if it is unknown.
     fn file_mut(&mut self, name: &OsStr) -> &mut SourceFile {
         let place = self.place(name).unwrap_or_else(|place| {
             self.files.insert(place, (name.to_owned(), SourceFile::default()));
@@ -95,7 +94,7 @@ impl Source {
 }
 
 impl Sources {
-    /// Sources at these paths, lowest precedence first; nothing is known of their files.
+    /// Creates the sources at these paths, lowest precedence first, without any files.
     pub fn new(paths: Vec<PathBuf>) -> Sources {
         let list = paths.into_iter().map(|path| Source { path, files: Vec::new(), unread: None });
         Sources { list: list.collect(), reserved: BTreeMap::new() }
@@ -106,8 +105,8 @@ impl Sources {
         &self.list[source].path
     }
 
-    /// What the quota has given to all files but those of `source` that are set aside: these give
-    /// their room to the files that are read beside them.
+    /// The quota that all files use, except files of `source` that are set aside: their share is available to
+    /// the files that are read in their place.
     pub fn used(&self, source: usize) -> Size {
         let others = self
             .list
@@ -117,10 +116,10 @@ impl Sources {
         others.map(SourceFile::size).sum()
     }
 
-    /// A file holds `contents` now, which are right.
+    /// Records the new, valid contents of a file.
     ///
     /// # Errors
-    /// Why there is no room for them in `used`; then the file keeps its last contents.
+    /// The contents exceed the quota, beside `used`. Then the file keeps its last contents.
     pub fn put(
         &mut self,
         source: usize,
@@ -151,8 +150,8 @@ impl Sources {
         of_pods.chain(of_others)
     }
 
-    /// A file is wrong for the reason `message`: it keeps its last contents. `None` if that was
-    /// the reason before.
+    /// Records that a file is invalid because of `message`: it keeps its last contents. Returns `None` if
+    /// that was the reason before.
     pub fn refuse(&mut self, source: usize, name: &OsStr, message: String) -> Option<&Refusal> {
         let source = &mut self.list[source];
         let path = source.path.join(name);
@@ -168,7 +167,7 @@ impl Sources {
         Some(file.refusal.insert(refusal))
     }
 
-    /// Whether a file was moved to its `NAME~`, from which it may come back.
+    /// Records whether a file was moved to its `NAME~`, from which it may come back.
     pub fn set_aside(&mut self, source: usize, name: &OsStr, is_aside: bool) {
         let source = &mut self.list[source];
         if let Ok(place) = source.place(name) {
@@ -176,7 +175,7 @@ impl Sources {
         }
     }
 
-    /// A file is gone.
+    /// Records that a file is gone.
     pub fn remove(&mut self, source: usize, name: &OsStr) {
         let source = &mut self.list[source];
         if let Ok(place) = source.place(name) {
@@ -196,8 +195,8 @@ impl Sources {
         unread.as_ref()
     }
 
-    /// Every pod that is wanted, by namespace and name: a later directory wins
-    /// over an earlier one; within one, the first file in the order of names.
+    /// All desired pods, by namespace and name: a later directory overrides an earlier one; within one
+    /// directory, the first file in the order of names counts.
     pub fn wanted(&self) -> (WantedByName, Vec<Refusal>) {
         let mut wanted: BTreeMap<_, Rc<Wanted>> = BTreeMap::new();
         let mut refusals = Vec::new();
@@ -228,8 +227,8 @@ impl Sources {
         (wanted, refusals)
     }
 
-    /// All that is defined besides pods: a later directory wins over an earlier one; within one,
-    /// the first file in the order of names.
+    /// All definitions: a later directory overrides an earlier one; within one directory, the first file in
+    /// the order of names counts.
     pub fn definitions(&self) -> (DefinitionsByName, Vec<Refusal>) {
         let mut definitions = DefinitionsByName::new();
         let mut refusals = Vec::new();
@@ -260,8 +259,8 @@ impl Sources {
         (definitions, refusals)
     }
 
-    /// A uid is one pod: of several that give themselves the same one, as copies of a file that
-    /// somebody got from a server do, the first is taken, in the order of directories and files.
+    /// Rejects pods with the UID of another pod, such as copies of a file that was downloaded from a server:
+    /// the first one in the order of directories and files counts.
     fn refuse_repeated_uids(&self, wanted: &mut WantedByName) -> Vec<Refusal> {
         let mut refusals = Vec::new();
         let mut taken: BTreeMap<&Uid, &Wanted> = BTreeMap::new();
@@ -288,7 +287,7 @@ impl Sources {
         refusals
     }
 
-    /// The file that says what the pod of a name is, and not `source`, whether that says it or will.
+    /// The file whose pod of this name overrides the pod of `source`, which may not be written yet.
     pub(crate) fn overriding(&self, source: &Path, namespace: &str, name: &str) -> Option<PathBuf> {
         let (wanted, _) = self.wanted();
         let winner = &wanted.get(&(Rc::from(namespace), Rc::from(name)))?.source;
@@ -301,11 +300,11 @@ impl Sources {
         wins.then(|| winner.clone())
     }
 
-    /// Takes room for an object of `bytes` that is to be the file `path`, of `text` bytes, until
+    /// Reserves quota for an object of `bytes` in the file `path`, which has `text` bytes, until
     /// [`Sources::release`].
     ///
     /// # Errors
-    /// As of [`Sources::check_room`].
+    /// The same as for [`Sources::check_room`].
     pub fn reserve(&mut self, path: &Path, bytes: usize, text: usize) -> Result<(), String> {
         self.check_room(path, bytes, text)?;
         let new = Size { pods: 1, bytes };
@@ -324,20 +323,20 @@ impl Sources {
         self.reserved.keys().map(PathBuf::as_path)
     }
 
-    /// Whether a file is being written or removed: what is known of it is not its newest content.
+    /// Whether a file is being written or removed, so that its known content is not the newest.
     pub(crate) fn is_in_flight(&self, path: &Path) -> bool {
         self.reserved.contains_key(path)
     }
 
-    /// Whether there is room for an object of `bytes` as the file `path`, of `text` bytes.
+    /// Checks that the quota suffices for an object of `bytes` in the file `path`, which has `text` bytes.
     ///
     /// # Errors
-    /// It would not be read: there is no room for it beside what is there and what is being written.
+    /// The file would not be read, because existing files and files that are being written use up the quota.
     pub(crate) fn check_room(&self, path: &Path, bytes: usize, text: usize) -> Result<(), String> {
         if text as u64 > MAX_BYTES {
             return Err("its manifest is larger than 1 MiB".to_owned());
         }
-        // As in `reserved`, whose second number counts for nothing here.
+        // As in `reserved`, with unused numbers of writers.
         let mut files: BTreeMap<PathBuf, (Size, usize)> = BTreeMap::new();
         for source in &self.list {
             let here = source.files.iter().map(|(name, file)| (source.path.join(name), (file.size(), 0)));
@@ -359,7 +358,7 @@ impl Sources {
         Ok(())
     }
 
-    /// A file for which room was taken was read, or was not written.
+    /// Releases the reservation for a file, after the file was read or could not be written.
     pub fn release(&mut self, path: &Path) {
         if let Some((_, writers)) = self.reserved.get_mut(path) {
             *writers -= 1;
@@ -369,8 +368,8 @@ impl Sources {
         }
     }
 
-    /// Whether `source` is a file that is there and cannot be understood: what
-    /// it wanted before stays.
+    /// Whether `source` is an existing file that cannot be read or parsed, so that its previous objects
+    /// remain.
     pub fn is_refused(&self, source: &Path) -> bool {
         self.list.iter().any(|list| {
             let of_file = || source.file_name().and_then(|name| list.file(name));
@@ -384,12 +383,12 @@ impl Sources {
 }
 
 impl Size {
-    /// Room for the one as well as for the other.
+    /// The larger of each of the two values.
     fn or(self, other: Size) -> Size {
         Size { pods: self.pods.max(other.pods), bytes: self.bytes.max(other.bytes) }
     }
 
-    /// Makes room for `new` in the place of `old`; `false`, with nothing changed, if there is none.
+    /// Replaces the share `old` by `new`. Returns `false`, without any change, if that exceeds the quota.
     fn replace(&mut self, old: Size, new: Size) -> bool {
         let with = Size {
             pods: self.pods.saturating_sub(old.pods) + new.pods,
@@ -417,7 +416,7 @@ fn no_room() -> String {
     format!("no room: all manifests together may hold {pods} objects and have {bytes} MiB")
 }
 
-/// At most [`MESSAGE`] bytes of it.
+/// Shortens a message to at most [`MESSAGE`] bytes.
 pub(super) fn shorten(mut message: String) -> String {
     if message.len() > MESSAGE {
         message.truncate(message.floor_char_boundary(MESSAGE));

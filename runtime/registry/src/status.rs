@@ -1,20 +1,19 @@
-//! `metav1.Status`: how the API says no, and how it says yes when there is
-//! nothing to show.
+//! `metav1.Status`: the API's reply to a rejected request.
 
 use std::fmt;
 
 use serde_json::{Value, json};
 
-/// A refusal, as Kubernetes words it. Programs read `code` and `reason`, people `message`.
+/// A rejection in the words of Kubernetes. Programs read `code` and `reason`, people `message`.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Status {
     /// The HTTP status.
     pub code: u16,
     /// `NotFound`, `Invalid`, …
     pub reason: &'static str,
-    /// One sentence.
+    /// A sentence for people.
     pub message: String,
-    /// `details`, where there are any.
+    /// `details`, if there are any.
     pub details: Option<Value>,
 }
 
@@ -28,12 +27,12 @@ impl Status {
         Status::new(400, "BadRequest", message)
     }
 
-    /// 403: not here, whoever asks.
+    /// 403: the request is not allowed.
     pub(crate) fn forbidden(message: impl Into<String>) -> Self {
         Status::new(403, "Forbidden", message)
     }
 
-    /// 404: no such object.
+    /// 404: the object does not exist.
     pub fn not_found(resource: &str, name: &str) -> Self {
         Status {
             details: Some(details(resource, name)),
@@ -41,7 +40,7 @@ impl Status {
         }
     }
 
-    /// 404: no such path. Its `details` are empty, but there: `kubectl debug` looks into them.
+    /// 404: the path does not exist. The reply has empty `details`, because `kubectl debug` reads them.
     pub fn no_such_path() -> Self {
         Status {
             details: Some(json!({})),
@@ -49,12 +48,12 @@ impl Status {
         }
     }
 
-    /// 405: not with this resource.
+    /// 405: the resource does not support the method.
     pub fn method_not_allowed(message: impl Into<String>) -> Self {
         Status::new(405, "MethodNotAllowed", message)
     }
 
-    /// 409: there is one of this name.
+    /// 409: an object of this name exists.
     pub fn already_exists(resource: &str, name: &str) -> Self {
         Status {
             details: Some(details(resource, name)),
@@ -62,7 +61,7 @@ impl Status {
         }
     }
 
-    /// 409: the object is another than the one that was meant.
+    /// 409: the object does not meet the preconditions.
     pub(crate) fn conflict(resource: &str, name: &str, why: &str) -> Self {
         Status {
             details: Some(details(resource, name)),
@@ -74,22 +73,22 @@ impl Status {
         }
     }
 
-    /// 410: the version is no longer known; list again.
+    /// 410: the version is no longer known, and the client must list again.
     pub fn expired(message: impl Into<String>) -> Self {
         Status::new(410, "Expired", message)
     }
 
-    /// 413: more than is read; the limit with its unit, if it is not bytes.
+    /// 413: the request is too large. `limit` has a unit if it is not in bytes.
     pub fn too_large(limit: impl fmt::Display) -> Self {
         Status::new(413, "RequestEntityTooLarge", format!("Request entity too large: limit is {limit}"))
     }
 
-    /// 415: another content type is needed.
+    /// 415: the content type is not supported.
     pub fn unsupported_media_type(message: impl Into<String>) -> Self {
         Status::new(415, "UnsupportedMediaType", message)
     }
 
-    /// 422: an object that is not valid. `causes` are those of `details`.
+    /// 422: the object is invalid. `causes` are those of `details`.
     pub fn invalid(kind: &str, name: &str, message: impl Into<String>, causes: Vec<Value>) -> Self {
         Status {
             details: Some(json!({"name": name, "kind": kind, "causes": causes})),
@@ -97,18 +96,18 @@ impl Status {
         }
     }
 
-    /// 422: a request that cannot be carried out, of whatever kind its object is. kubectl shows the
-    /// message of an invalid object only by its causes, unless nothing else is named.
+    /// 422: the request cannot be performed, independent of the kind of its object. kubectl shows the message
+    /// of an invalid object only by its causes, unless nothing else is named.
     pub(crate) fn unprocessable(message: impl Into<String>) -> Self {
         Status { details: Some(json!({})), ..Status::new(422, "Invalid", message) }
     }
 
-    /// 429: as much is under way as may be.
+    /// 429: too many requests are in progress.
     pub fn too_many_requests(message: impl Into<String>) -> Self {
         Status::new(429, "TooManyRequests", message)
     }
 
-    /// 500: something here failed.
+    /// 500: the agent failed.
     pub fn internal(message: impl fmt::Display) -> Self {
         Status::new(500, "InternalError", format!("Internal error occurred: {message}"))
     }
@@ -118,12 +117,12 @@ impl Status {
         Status::new(503, "ServiceUnavailable", message)
     }
 
-    /// 504: it took too long.
+    /// 504: the request took too long.
     pub fn timeout(message: impl Into<String>) -> Self {
         Status::new(504, "Timeout", message)
     }
 
-    /// The object that is sent.
+    /// Returns the `Status` object of the reply.
     pub fn to_json(&self) -> Value {
         let mut object = json!({
             "kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure",
@@ -136,7 +135,8 @@ impl Status {
     }
 }
 
-/// Which object, by the plural of its kind, with its group behind a dot if it has one.
+/// The `details` of an object. `resource` is the plural of its kind, followed by a dot and its group if it
+/// has one.
 fn details(resource: &str, name: &str) -> Value {
     match resource.split_once('.') {
         Some((resource, group)) => json!({"name": name, "group": group, "kind": resource}),

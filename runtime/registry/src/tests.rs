@@ -1,4 +1,4 @@
-//! The registry beside a small engine, which does what the registry decides, at once.
+//! Tests of the registry with a small engine, which performs the decisions of the registry at once.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsStr;
@@ -28,19 +28,19 @@ mod seeds;
 pub(super) const NODE: &str = "board";
 const NOW: &str = "2026-01-01T00:00:00Z";
 
-/// Creates an object, whatever is wrong with its fields being an error.
+/// Options that create an object, with strict validation.
 pub(super) const CREATE: RequestOptions =
     RequestOptions { validation: FieldValidation::Strict, dry_run: false, new: true };
-/// Applies an object.
+/// Options that apply an object.
 pub(super) const APPLY: RequestOptions = RequestOptions { new: false, ..CREATE };
 
-/// The registry, and what the core and the file system would have.
+/// The registry, and the state that the core and the file system would have.
 pub(super) struct World {
     pub(super) registry: Registry,
     pub(super) objects: Rc<Objects>,
-    /// The pods that the core has, as it was told them.
+    /// The pods that the core was notified of.
     pub(super) pods: BTreeMap<PodName, Rc<Wanted>>,
-    /// Pods that still end: nobody wants them, and they are published.
+    /// Pods that are still ending: they are published, but no longer desired.
     pub(super) ending: BTreeSet<Uid>,
     /// The text of each file.
     pub(super) files: BTreeMap<PathBuf, String>,
@@ -66,7 +66,7 @@ impl World {
         world
     }
 
-    /// A file holds this text now. What the core is told for it, and what is refused.
+    /// Writes this text to a file. Returns the notifications of the core and the rejections.
     pub(super) fn file(&mut self, path: &str, text: &str) -> Vec<String> {
         self.put(Path::new(path), text);
         self.read()
@@ -84,7 +84,7 @@ impl World {
         self.files.insert(path.to_owned(), text.to_owned());
     }
 
-    /// A file is gone.
+    /// Removes a file. Returns the notifications of the core and the rejections.
     pub(super) fn remove(&mut self, path: &str) -> Vec<String> {
         let (source, name) = self.place(Path::new(path));
         self.registry.sources.remove(source, &name);
@@ -98,9 +98,9 @@ impl World {
         (source.expect("one of the sources"), path.file_name().map(OsStr::to_owned).expect("it has a name"))
     }
 
-    /// Tells the core the difference.
+    /// Notifies the core of the difference. Returns the notifications and the rejections.
     pub(super) fn read(&mut self) -> Vec<String> {
-        let mut told = Vec::new();
+        let mut changes = Vec::new();
         let (mut wanted, mut refusals) = self.registry.sources.wanted();
         refusals.extend(self.registry.read_definitions(NOW, NOW));
         let new = self.registry.unadmitted(&wanted);
@@ -117,22 +117,22 @@ impl World {
         for uid in difference.unwanted {
             let name = self.pods.iter().find(|(_, pod)| pod.pod.uid == uid).map(|(name, _)| name.clone());
             let name = name.expect("only what the core knows is unwanted");
-            told.push(format!("{} goes", name.1));
+            changes.push(format!("{} goes", name.1));
             self.gone(&name);
         }
         for ((_, name), new) in difference.wanted {
-            told.push(format!("{name} is {}", new.pod.spec.containers[0].image));
+            changes.push(format!("{name} is {}", new.pod.spec.containers[0].image));
             self.registry.set_desired(new.clone());
             self.publish(new);
         }
         for (_, problem) in admissions.problems {
-            told.push(match problem {
+            changes.push(match problem {
                 Problem::Conflict(event) => format!("{}: {}", event.reason, event.message),
                 Problem::Lost(why) => why,
             });
         }
-        told.extend(refusals.into_iter().map(|refusal| refusal.message));
-        told
+        changes.extend(refusals.into_iter().map(|refusal| refusal.message));
+        changes
     }
 
     pub(super) fn publish(&mut self, pod: Rc<Wanted>) {
@@ -141,7 +141,7 @@ impl World {
         self.pods.insert((pod.pod.namespace.clone(), pod.pod.name.clone()), pod);
     }
 
-    /// The pod of this name has ended.
+    /// Records that the pod of this name has ended.
     pub(super) fn gone(&mut self, name: &PodName) {
         self.pods.remove(name);
         self.objects.delete(&Key::new("pods", &name.0, &name.1));
@@ -155,7 +155,7 @@ impl World {
         Some(Present { wanted, object, is_unwanted, is_updating: false, waiting: None, client_conditions })
     }
 
-    /// What a client is answered that sends an object whole.
+    /// Applies a complete object for a client. Returns the reply.
     pub(super) fn apply(&mut self, mut object: Value, asked: RequestOptions) -> Result<Accepted, Status> {
         self.serial += 1;
         let identity = Identity::new([self.serial; 16], [0, 1, 2, 3, 4], NOW.to_owned());
@@ -186,7 +186,7 @@ impl World {
         }
     }
 
-    /// What a client is answered that changes a pod in place.
+    /// Changes a pod in place for a client. Returns the reply.
     pub(super) fn update(&mut self, name: &str, change: Change, dry_run: bool) -> Result<Accepted, Status> {
         let asked = Updating { change, part: Part::Whole, validation: FieldValidation::Strict, dry_run };
         let present = self.present(name);
@@ -194,7 +194,7 @@ impl World {
         self.carry_out(decision)
     }
 
-    /// What a client is answered that deletes a pod.
+    /// Deletes a pod for a client. Returns the reply.
     pub(super) fn delete(&mut self, name: &str, preconditions: &Preconditions) -> Result<(), Status> {
         let present = self.present(name);
         let deletion = self.registry.delete(name, preconditions, None, present.as_ref())?;
@@ -204,7 +204,7 @@ impl World {
         Ok(())
     }
 
-    /// The image of a pod that the core has.
+    /// The image of a pod of the core.
     pub(super) fn image(&self, name: &str) -> &str {
         self.pods.get(&pod_name(name)).map_or("none", |pod| &pod.pod.spec.containers[0].image)
     }
@@ -221,7 +221,7 @@ pub(super) fn pod(name: &str, image: &str) -> Value {
     })
 }
 
-/// What a client sees of an answer, on one line.
+/// A reply on one line.
 pub(super) fn line(answer: Result<Accepted, Status>) -> String {
     match answer {
         Ok(accepted) => {

@@ -1,6 +1,5 @@
-//! Tasks of one thread that wait until something holds: watchers of [`crate::objects`],
-//! readers of the agent's ring. One that is woken or gives up leaves nothing behind, however
-//! long nothing changes.
+//! Tasks of one thread that wait for a condition: watchers of [`crate::objects`], readers of the agent's
+//! ring. A task that is woken or gives up leaves nothing behind, however long nothing changes.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -8,7 +7,7 @@ use std::future::Future;
 use std::pin::Pin;
 use std::task::{Context, Poll, Waker};
 
-/// The tasks that wait.
+/// The waiting tasks.
 #[derive(Debug, Default)]
 pub struct Waiting {
     wakers: RefCell<BTreeMap<u64, Waker>>,
@@ -16,19 +15,19 @@ pub struct Waiting {
 }
 
 impl Waiting {
-    /// Something changed: all of them look again.
+    /// Wakes all tasks, so that they check their conditions again.
     pub fn wake(&self) {
         self.wakers.take().into_values().for_each(Waker::wake);
     }
 
-    /// Ends when `holds` does; it is asked at once, and after each [`Waiting::wake`].
+    /// Waits until `holds` returns true; it is called at once, and after each [`Waiting::wake`].
     pub fn until<F: Fn() -> bool>(&self, holds: F) -> Until<'_, F> {
         self.next.set(self.next.get() + 1);
         Until { waiting: self, holds, number: self.next.get() }
     }
 }
 
-/// See [`Waiting::until`].
+/// The future of [`Waiting::until`].
 pub struct Until<'a, F> {
     waiting: &'a Waiting,
     holds: F,
@@ -42,7 +41,7 @@ impl<F: Fn() -> bool> Future for Until<'_, F> {
         if (self.holds)() {
             return Poll::Ready(());
         }
-        // Dropped when nothing is borrowed any more: nobody knows what hangs on a waker.
+        // The previous waker is dropped after the borrow ends, because its drop may run any code.
         let _before = self.waiting.wakers.borrow_mut().insert(self.number, context.waker().clone());
         Poll::Pending
     }

@@ -1,4 +1,4 @@
-//! A pod as its file has it, and as it is admitted.
+//! Pods of the sources, as written in their files and as admitted.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -11,36 +11,36 @@ use super::sources::shorten;
 use nodlet_core::spec::Pod;
 use nodlet_kube::manifest::{self, Applied, Manifest, Priority};
 
-/// Warnings about one pod.
+/// The maximum number of warnings about one pod.
 const WARNINGS: usize = 64;
 
-/// A pod that a source wants.
+/// A desired pod, from a source.
 #[derive(Debug)]
 pub struct Wanted {
-    /// As it is admitted.
+    /// The pod as admitted.
     pub pod: Rc<Pod>,
     /// The object as JSON, defaulted, without a status.
     pub object: Rc<RawValue>,
-    /// What the user is warned about.
+    /// Warnings for the user.
     pub warnings: Vec<String>,
-    /// The file that says so.
+    /// The file that contains the pod.
     pub source: PathBuf,
-    /// The presets that were applied when it was admitted.
+    /// The presets that were applied at its admission.
     pub presets: Rc<[Applied]>,
-    /// The priority that it was admitted with; none as long as it is not.
+    /// The priority that the pod was admitted with; none before its admission.
     pub priority: Option<Rc<Priority>>,
-    /// The object without presets and priority, where there were any.
+    /// The object without presets and priority, if either changed it.
     pub written: Option<Rc<RawValue>>,
 }
 
 /// Namespace and name of a pod.
 pub type PodName = (Rc<str>, Rc<str>);
 
-/// What is wanted, by namespace and name.
+/// The desired pods, by namespace and name.
 pub type WantedByName = BTreeMap<PodName, Rc<Wanted>>;
 
 impl Wanted {
-    /// What `manifest`, read from `source`, asks for.
+    /// Creates the desired pod of `manifest`, which was read from `source`.
     pub fn new(manifest: Manifest, source: &Path) -> Wanted {
         Wanted {
             pod: manifest.pod,
@@ -81,7 +81,7 @@ impl Wanted {
         Wanted { priority: Some(Rc::new(priority)), ..self.changed(manifest) }
     }
 
-    /// Takes from `pod`, an object that somebody read here and sends back, what was computed.
+    /// Removes the computed priority from `pod`, an object that a client read and sends back.
     pub(crate) fn remove_computed_priority(&self, pod: &mut Value) {
         let read = |raw: &RawValue| serde_json::from_str(raw.get()).unwrap_or_default();
         manifest::priority::remove_computed(pod, &read(&self.object), &read(self.as_written()));

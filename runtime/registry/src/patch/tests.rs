@@ -70,7 +70,7 @@ fn a_strategic_patch_merges_lists_by_what_tells_their_elements_apart() {
             json!({ "spec": { "schedulingGates": [{ "name": "a", "$patch": "delete" }] } }),
             json!({ "spec": { "schedulingGates": [{ "name": "b" }] } }),
         ),
-        // A list without a merge key is another as a whole.
+        // A list without a merge key is replaced as a whole.
         (
             json!({ "spec": { "tolerations": [{ "key": "a" }] } }),
             json!({ "spec": { "tolerations": [{ "key": "b" }] } }),
@@ -171,7 +171,7 @@ fn no_operation_makes_a_value_that_is_nested_deeper_than_a_request_may_be() {
     let nested = |levels: usize| (0..levels).fold(json!(1), |inner, _| json!({ "a": inner }));
     let add = |levels| json!({ "op": "add", "path": "/x", "value": nested(levels) });
     let place = |levels: usize| format!("/x{}", "/a".repeat(levels));
-    // Each copy into its own deepest place would double it: seven of them overflow a stack.
+    // Each copy into its own deepest element would double the depth: seven of them overflow a stack.
     let mut doubled = vec![add(100)];
     doubled.extend((0..7).map(|copy| json!({ "op": "copy", "from": "/x", "path": place(100 << copy) })));
     let far = |op: &str| {
@@ -212,7 +212,7 @@ fn copies_have_no_more_values_than_a_request_may_have() {
     );
 }
 
-/// What a board would take minutes for if it grew with the square of what a request may hold.
+/// Patches that would take minutes on a board if their time grew quadratically with the size of a request.
 #[test]
 fn a_strategic_patch_takes_time_by_its_length() {
     let many = 12_000;
@@ -258,7 +258,7 @@ fn a_strategic_patch_takes_time_by_its_length() {
         apply(&mut changed, &patch, PatchKind::Strategic, "Pod").expect("it is a patch");
         assert!(changed == expected, "another object");
     }
-    // Some 0.4 s on a slow day; squares took more than a minute.
+    // Some 0.4 s on a busy machine; quadratic time was more than a minute.
     assert!(started.elapsed() < std::time::Duration::from_secs(10), "{:?}", started.elapsed());
 }
 

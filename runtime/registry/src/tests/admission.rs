@@ -25,8 +25,7 @@ fn policy(definitions: &[String]) -> Policy {
     world.registry.policy()
 }
 
-/// What a pod is admitted with: the class, the priority, the variables of its container, and what
-/// went wrong.
+/// The result of a pod's admission: the class, the priority, the variables of its container, and the problem.
 fn admitted(base: Base, new: &Rc<Wanted>, policy: &Policy) -> String {
     let Admitted { wanted, problem } = match admit(base, new, policy) {
         Ok(admitted) => admitted,
@@ -107,13 +106,13 @@ fn a_pod_keeps_what_it_was_admitted_with() {
     for (policy, spec, expected) in [
         (&one, "priorityClassName: high", "high=1000 [A]"),
         (&other, "priorityClassName: high", "high=1000 [A]"),
-        // With another class it is another pod.
+        // Another class makes another pod.
         (&other, "priorityClassName: low", "low=1 [A]"),
         (&one, "priorityClassName: low", "no PriorityClass with name low was found"),
     ] {
         assert_eq!(admitted(base(), &written(spec), policy), expected, "{spec}");
     }
-    // A pod of before there were presets gets none.
+    // A pod that was admitted before there were presets gets none.
     let none = Base::Before { presets: Vec::new(), priority: None };
     assert_eq!(admitted(none, &written(""), &one), "=0 []");
     let mut presets = wanted.presets.to_vec();
@@ -169,7 +168,7 @@ fn ephemeral_containers_are_added_to_what_a_pod_was_admitted_with() {
         (with.pod.generation, with.pod.spec.ephemeral_containers.len()),
         (wanted.pod.generation + 1, 1)
     );
-    // Whatever the definitions are by now.
+    // The current definitions do not matter.
     assert_eq!(admitted(list(json!({})), &wanted, &World::new().registry.policy()), "high=1000 [A]");
     let again = without_ephemeral(&with);
     assert_eq!(again.pod, wanted.pod);
@@ -220,7 +219,7 @@ fn an_object_in_the_place_of_another_has_its_identity_if_it_may_be_the_same_pod(
         let new = manifest(object.clone());
         let got = match super::super::admission::as_update_of(&old, is_applied, new) {
             Ok(updated) => {
-                // It is what it would be if it was read anew.
+                // The result is the same as if the pod was read again.
                 let again =
                     manifest::admit(updated.object.clone(), Validation::Ignore, NODE).expect("it is right");
                 assert_eq!((&again.pod, &again.object), (&updated.pod, &updated.object));

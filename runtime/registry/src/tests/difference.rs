@@ -6,7 +6,8 @@ fn text(name: &str, image: &str) -> String {
     pod(name, image).to_string()
 }
 
-/// Steps: a file and its text, empty if it goes; and what the core is told, with the refusals.
+/// Steps: a file and its text, empty if it is removed; and the notifications of the core, with the
+/// rejections.
 fn check(steps: &[(&str, &str, &[&str])]) {
     let mut world = World::new();
     for (step, (path, text, expected)) in steps.iter().enumerate() {
@@ -75,7 +76,7 @@ fn a_pod_whose_class_is_not_there_is_refused_and_one_that_runs_stays() {
         ("/site/a", &classy("high"), &[refused]),
         ("/site/a", &text("web", "a:1"), &["web is a:1"]),
         ("/site/a", &classy("high"), &[refused]),
-        // Its file is there, and nobody can say that it is wanted no more.
+        // The file exists, so that the pod may still be desired.
         ("/site/b", &text("db", "b:1"), &["db is b:1", refused]),
         ("/site/a", "", &["web goes"]),
     ]);

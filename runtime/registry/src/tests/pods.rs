@@ -102,7 +102,7 @@ fn a_file_is_never_overridden_in_silence() {
     assert_eq!(world.image("web"), "file:1");
     world.remove("/run/web.yaml");
     assert_eq!(world.image("web"), "a:1");
-    // What the device's image has is overridden by whoever applies it.
+    // An applied pod overrides a pod of the device image.
     world.file("/vendor/db.yaml", &pod("db", "file:1").to_string());
     assert_eq!(line(world.apply(pod("db", "a:1"), CREATE)), "409 AlreadyExists: pods \"db\" already exists");
     assert_eq!(line(world.apply(pod("db", "a:1"), APPLY)), "Configured");
@@ -314,7 +314,7 @@ fn a_replacement_is_deleted_with_the_pod_that_it_waits_for_unless_that_alone_is_
     let old = world.pods[&pod_name("web")].clone();
     world.apply(with("/spec/hostname", json!("h")), APPLY).expect("it is right");
     let new = world.pods[&pod_name("web")].pod.uid.clone();
-    // The old one is published until it has ended.
+    // The old pod is published until it has ended.
     world.publish(old.clone());
     let present = world.present("web");
     for (uid, expected) in [(None, Some(new)), (Some(old.pod.uid.0.to_string()), None)] {
@@ -347,7 +347,7 @@ fn what_finds_no_room_is_refused_and_changes_nothing() {
     assert_eq!(world.pods.len(), 16);
     let dry = RequestOptions { dry_run: true, ..CREATE };
     assert_eq!(line(world.apply(large("p16", "a:1"), dry)), full);
-    // In the place of what is there.
+    // Replaces the existing pod.
     assert_eq!(line(world.apply(large("p3", "a:2"), APPLY)), "Configured");
     world.delete("p3", &Preconditions::default()).expect("it is there");
     assert_eq!(line(world.apply(large("p16", "a:1"), CREATE)), "Created");

@@ -40,7 +40,7 @@ fn an_object_that_is_sent_whole_names_the_version_that_is_published() {
         (json!({"name": "web", "resourceVersion": version, "uid": uid}), false, "holds"),
         (json!({"name": "web", "resourceVersion": "0"}), false, "holds"),
         (json!({"name": "web", "resourceVersion": "1"}), false, MODIFIED),
-        // Of what is not there no version is wrong.
+        // For an object that does not exist, every version is accepted.
         (json!({"name": "db", "resourceVersion": "1"}), false, "holds"),
         (json!({"name": "web", "namespace": "other", "resourceVersion": "1"}), false, "holds"),
         (json!({"name": "web"}), true, "holds"),

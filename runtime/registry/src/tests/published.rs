@@ -52,7 +52,7 @@ fn what_was_published_and_is_sent_back_changes_nothing() {
     world.apply(pod("web", "a:1"), CREATE).expect("it is new");
     let seen = Seen { created: NOW.to_owned(), generation: 1, deletion: None, status: json!({}) };
     let object = world.registry.published(&world.pods[&pod_name("web")], seen).expect("it is JSON");
-    // A whole object is warned about as one that is new: of defaults that have no effect, too.
+    // A complete object causes the same warnings as a new one, including those about defaults without effect.
     assert!(
         line(world.apply(object.clone(), APPLY))
             .starts_with("Unchanged; spec.enableServiceLinks: has no effect: ")

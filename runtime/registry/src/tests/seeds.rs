@@ -1,4 +1,4 @@
-//! Chance writes files and sends requests, in any order.
+//! Randomised tests, which write files and send requests in any order.
 
 use nodlet_fuzz::{Random, setting};
 
@@ -7,7 +7,7 @@ use super::*;
 const NAMES: [&str; 3] = ["web", "db", "log"];
 const IMAGES: [&str; 3] = ["a:1", "a:2", "a:3"];
 
-/// `NODLET_SEED=42 NODLET_ROUNDS=1` runs one story alone.
+/// `NODLET_SEED=42 NODLET_ROUNDS=1` runs a single story.
 #[test]
 fn whatever_is_asked_in_whatever_order_each_object_has_one_owner() {
     let (first, rounds) = (setting("NODLET_SEED", 0), setting("NODLET_ROUNDS", 30));
@@ -35,7 +35,7 @@ fn story(seed: u64) {
     }
 }
 
-/// A pod of this many bytes or fewer.
+/// A pod of at most this many bytes.
 fn some_pod(random: &mut Random, size: usize) -> Value {
     let mut object = pod(NAMES[random.below(3)], IMAGES[random.below(3)]);
     match random.below(6) {
@@ -88,7 +88,7 @@ fn step(random: &mut Random, world: &mut World, size: usize) {
             if let (Ok(accepted), Some(owner)) = (&answer, &owner)
                 && owner.starts_with("/run")
             {
-                // What a file has is not the client's: it is warned.
+                // The object belongs to a file, so that the client gets a warning.
                 let overrides = format!("{} overrides this: ", owner.display());
                 assert!(
                     accepted.warnings.iter().any(|warning| warning.starts_with(&overrides)),
@@ -127,7 +127,7 @@ fn step(random: &mut Random, world: &mut World, size: usize) {
 
 fn check(world: &mut World, version: u64) {
     assert!(world.objects.version() >= version, "a version went back");
-    // One owner: the file that counts says what the core has.
+    // The core has the pod of the file with precedence.
     let (wanted, _) = world.registry.sources.wanted();
     let mut uids = BTreeSet::new();
     for (name, pod) in &world.pods {
@@ -141,22 +141,22 @@ fn check(world: &mut World, version: u64) {
         {
             continue;
         }
-        // The file became wrong, or asks for a class that is not there: the pod stays what it was.
+        // The file became invalid, or names a class that does not exist: the pod stays unchanged.
         let (wanted, refusals) = world.registry.sources.wanted();
         let lacks_class = wanted.get(name).is_some_and(|new| !new.pod.spec.priority_class_name.is_empty());
         let is_wrong = refusals.iter().any(|refusal| refusal.source == pod.source);
         assert!(lacks_class || is_wrong, "{} is not what {} says", name.1, pod.source.display());
     }
-    // The quota.
+    // The quota is respected.
     let used = world.registry.sources.used(0);
     assert!(used.bytes <= 4 << 20 && used.pods <= 1024, "{used:?} are kept");
-    // All is published under a version of its own.
+    // Each published object has its own version.
     let mut versions = BTreeSet::new();
     for (_, object) in world.objects.list("pods", None).0 {
         assert!(versions.insert(object.version), "two objects have one version");
     }
     assert_eq!(versions.len(), world.pods.len());
-    // To read what was read is no news.
+    // Reading the same files again changes nothing.
     let version = world.objects.version();
     let told = world.read();
     let is_news = |told: &&String| told.ends_with(" goes") || told.contains(" is a:");
