@@ -315,7 +315,7 @@ fn of_two_default_classes_the_lower_is_the_default_and_the_other_stays_a_class()
     let priority = |pod: &TestPod| pod.object().map(|pod| pod["spec"]["priority"].clone());
     assert_eq!((priority(&one), priority(&two)), (Some(1000.into()), Some(5.into())));
     let told = device.pod("high").events();
-    let why = "globalDefault of PriorityClass high is not obeyed: low is the default: its value is less, or its name comes first";
+    let why = "globalDefault of PriorityClass high is ignored: low is the default, because its value is lower or its name comes first";
     assert!(told.iter().any(|event| event.contains(why)), "{told:?}");
     device.remove_manifest("low.yaml");
     device.write_manifest("three.yaml", &manifest::pod("three", "sleep"));

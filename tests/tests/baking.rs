@@ -149,7 +149,7 @@ fn what_is_baked_in_runs_from_where_it_is_and_is_never_copied() {
     // A baked pod cannot be deleted, but the site can keep it from running.
     let refused = device.nodlet(["delete", "pod", "web"]).refused();
     let site = device.path("/etc/nodlet/manifests");
-    let remedy = format!("a pod of its name in {} takes its place", site.display());
+    let remedy = format!("a pod of the same name in {} overrides it", site.display());
     assert!(refused.contains("/usr/lib/nodlet/manifests/web.yaml") && refused.contains(&remedy), "{refused}");
     let gated = text("web").replace("spec:", "spec:\n  schedulingGates: [{ name: example.com/off }]");
     device.write_manifest("site.yaml", &gated);

@@ -188,7 +188,7 @@ fn manifests_that_are_too_much_together_are_refused_by_name_until_there_is_room(
         watched.put(&format!("big-{number}.yaml"), big(&format!("big-{number}")));
     }
     device.wait_within(LONG, "the last to be refused", || {
-        device.pod("big-39").events().iter().any(|event| event.contains("no room"))
+        device.pod("big-39").events().iter().any(|event| event.contains("quota exceeded"))
     });
     assert_eq!(device.pods().len(), 1 + 4 * 1024 * 1024 / 250_000);
     watched.stayed_below(2 * LISTING, "30 manifests of 250 KB");
@@ -339,8 +339,7 @@ fn what_finds_no_room_is_forbidden_and_lies_nowhere() {
     let pods = "/api/v1/namespaces/default/pods";
     let forbidden = |answer: &Value, what: &str| {
         let message = answer["message"].as_str().unwrap_or_default().to_owned();
-        let words =
-            "is forbidden: no room: all manifests together may hold 1024 objects and have 4 MiB; delete some";
+        let words = "is forbidden: quota exceeded: all manifests together can have at most 1024 objects and 4 MiB; delete some";
         assert!(message.starts_with(what) && message.ends_with(words), "{message}");
         assert_eq!(answer["reason"], "Forbidden");
     };

@@ -140,9 +140,10 @@ pub fn admit(base: Base, new: &Rc<Wanted>, policy: &Policy) -> Result<Admitted, 
                 Ok(manifest) => Admitted { wanted: Rc::new(new.changed(manifest)), problem: None },
                 // The ephemeral containers refer to a part of the pod that no longer exists: the pod has
                 // changed since.
-                Err(error) => {
-                    without_presets(new.clone(), format!("{error}; it is without ephemeral containers"))
-                }
+                Err(error) => without_presets(
+                    new.clone(),
+                    format!("{error}; the pod continues without its ephemeral containers"),
+                ),
             });
         }
     };
@@ -165,7 +166,7 @@ pub fn admit(base: Base, new: &Rc<Wanted>, policy: &Policy) -> Result<Admitted, 
             let event = Event { warning: true, reason: CONFLICT, message: message.into(), container: None };
             Admitted { wanted: plain, problem: Some(Problem::Conflict(event)) }
         }
-        Err(error) => without_presets(plain, format!("{error}; it goes on without")),
+        Err(error) => without_presets(plain, format!("{error}; the pod continues without its presets")),
     })
 }
 
@@ -182,7 +183,7 @@ fn inject(wanted: &Wanted, presets: &[Applied], node: &str) -> Result<Manifest, 
     let kept: usize = presets.iter().map(|preset| preset.spec.to_string().len()).sum();
     let added = manifest.object.to_string().len().saturating_sub(wanted.object.get().len());
     if added.max(kept) > MAX_PRESET_BYTES {
-        return Err(format!("they add more than {} KiB to it", MAX_PRESET_BYTES / 1024));
+        return Err(format!("the presets add more than {} KiB to the pod", MAX_PRESET_BYTES / 1024));
     }
     Ok(manifest)
 }

@@ -29,12 +29,12 @@ impl Preconditions {
     /// 409, in the words of `BeforeDelete`: the object is another one, or has changed.
     pub(super) fn check(&self, kind: &str, name: &str, object: &Value) -> Result<(), Status> {
         let of = |field: &str| object["metadata"][field].as_str().unwrap_or_default();
-        let conflict = |field: &str, asked: &str, has: &str, then: &str| {
+        let conflict = |field: &str, requested: &str, has: &str, then: &str| {
             Status::conflict(
                 kind,
                 name,
                 &format!(
-                    "the {field} in the precondition ({asked}) does not match the {field} in record ({has}). The object might have been {then}"
+                    "the {field} in the precondition ({requested}) does not match the {field} in record ({has}). The object might have been {then}"
                 ),
             )
         };
@@ -72,14 +72,14 @@ impl Change {
 fn check_name(object: &Value, current: &Value) -> Result<(), Status> {
     let of = |object: &Value, field: &str| object["metadata"][field].as_str().unwrap_or_default().to_owned();
     let (name, in_url) = (of(object, "name"), of(current, "name"));
-    let (namespace, asked) = (of(object, "namespace"), of(current, "namespace"));
+    let (namespace, requested) = (of(object, "namespace"), of(current, "namespace"));
     let why = if name.is_empty() {
         format!("the name of the object ({in_url} based on URL) was undeterminable: name must be provided")
     } else if name != in_url {
         format!("the name of the object ({name}) does not match the name on the URL ({in_url})")
-    } else if !namespace.is_empty() && namespace != asked {
+    } else if !namespace.is_empty() && namespace != requested {
         format!(
-            "the namespace of the object ({namespace}) does not match the namespace on the request ({asked})"
+            "the namespace of the object ({namespace}) does not match the namespace on the request ({requested})"
         )
     } else {
         return Ok(());

@@ -47,19 +47,19 @@ impl Registry {
         &mut self,
         kind: Kind,
         object: Value,
-        asked: RequestOptions,
+        options: RequestOptions,
     ) -> Result<Decision, Status> {
         let definition = manifest::admit_definition(
             object,
             kind,
-            super::request::validation(asked.validation),
+            super::request::validation(options.validation),
             &self.node,
         )
         .map_err(|error| refused(&error))?;
         let name = definition.key();
-        self.require_settled(&name, asked.new)?;
+        self.require_settled(&name, options.new)?;
         let published = self.published_definition(&name);
-        let applied = self.outcome_of(&definition, published.as_ref(), asked.new)?;
+        let applied = self.outcome_of(&definition, published.as_ref(), options.new)?;
         let (mut object, warnings) = (definition.object(), definition.warnings);
         if let Some(published) = &published {
             // An update keeps the identity of the object.
@@ -73,7 +73,7 @@ impl Registry {
         }
         let (path, qualified) = (self.definition_path(&name), kind.row().qualified());
         let called = (&*qualified, &*name.2);
-        if asked.dry_run {
+        if options.dry_run {
             self.check_room(&path, called, &object)?;
             return Ok(Decision::Reply(Accepted { object, applied, warnings }, None));
         }
@@ -259,7 +259,7 @@ fn refuse_defaults(definitions: &DefinitionsByName, refusals: &mut Vec<Refusal>)
     let Some(((_, first, _), others)) = defaults.split_first() else { return };
     for (_, name, source) in others {
         let message = format!(
-            "{}: globalDefault of PriorityClass {} is not obeyed: {} is the default: its value is less, or its name comes first",
+            "{}: globalDefault of PriorityClass {} is ignored: {} is the default, because its value is lower or its name comes first",
             source.display(),
             name.2,
             first.2

@@ -107,9 +107,9 @@ impl Registry {
             }
         }
         let desired = &self.desired;
-        let is_news =
+        let is_new =
             |(name, new): &(PodName, Rc<Wanted>)| desired.get(name).is_none_or(|old| !old.is_same_as(new));
-        difference.wanted = wanted.into_iter().filter(is_news).collect();
+        difference.wanted = wanted.into_iter().filter(is_new).collect();
         difference
     }
 }

@@ -30,7 +30,7 @@ impl Registry {
     ) -> Result<(Rc<Wanted>, Applied), Status> {
         let old = &present.wanted;
         if present.is_unwanted {
-            let why = "the object is being deleted: nothing starts in it any more";
+            let why = "the pod is being deleted: no container starts in it any more";
             return Err(Status::conflict("pods", name, why));
         }
         let current = self.current(present);
@@ -54,8 +54,8 @@ impl Registry {
         let wanted = old.changed(manifest);
         let used: usize = all.iter().map(|pod| bytes_of(pod)).sum();
         if (used + bytes_of(&wanted)).saturating_sub(bytes_of(old)) > MAX_EPHEMERAL_BYTES {
-            let why = "the ephemeral containers of all pods together take more room than there is: delete a pod \
-                       that has some";
+            let why = "the ephemeral containers of all pods together would have more than 512 KiB: delete a \
+                       pod that has some";
             return Err(Status::forbidden(format!("pods \"{name}\" is forbidden: {why}")));
         }
         let same = wanted.pod.spec.ephemeral_containers.len() == old.pod.spec.ephemeral_containers.len();

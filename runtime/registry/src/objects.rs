@@ -79,7 +79,7 @@ pub struct Change {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Expired {
     /// The requested version.
-    pub asked: u64,
+    pub requested: u64,
     /// The oldest version that could have been requested.
     pub oldest: u64,
 }
@@ -185,7 +185,7 @@ impl Objects {
     pub fn changes_since(&self, version: u64, at_most: usize) -> Result<Vec<Change>, Expired> {
         let state = self.state.borrow();
         if version < state.oldest || version > state.version {
-            return Err(Expired { asked: version, oldest: state.oldest });
+            return Err(Expired { requested: version, oldest: state.oldest });
         }
         let first = state.changes.partition_point(|change| change.object.version <= version);
         Ok(state.changes.range(first..).take(at_most).cloned().collect())
@@ -303,7 +303,10 @@ mod tests {
         }
         let newest = objects.version();
         let oldest = newest - CHANGES as u64;
-        assert_eq!(objects.changes_since(oldest - 1, 1).err(), Some(Expired { asked: oldest - 1, oldest }));
+        assert_eq!(
+            objects.changes_since(oldest - 1, 1).err(),
+            Some(Expired { requested: oldest - 1, oldest })
+        );
         assert_eq!(
             objects.changes_since(oldest, usize::MAX).map(|changes| changes.len()).ok(),
             Some(CHANGES)

@@ -36,7 +36,7 @@ pub(super) fn apply(object: &mut Value, patch: &Value, how: PatchKind, kind: &st
     match (how, patch, object) {
         (PatchKind::Json, Value::Array(operations), object) => operate(object, operations),
         (PatchKind::Json, _, _) => Err(Status::bad_request(
-            "error decoding patch: a JSON patch is a list of operations, each with op and path",
+            "error decoding patch: a JSON patch must be a list of operations, each with \"op\" and \"path\"",
         )),
         (PatchKind::Merge, Value::Object(_), object) => {
             merge(object, patch);
@@ -46,7 +46,7 @@ pub(super) fn apply(object: &mut Value, patch: &Value, how: PatchKind, kind: &st
             strategic(object, patch.clone(), schema::find(kind))
         }
         (PatchKind::Merge | PatchKind::Strategic, _, _) => {
-            Err(Status::bad_request("error decoding patch: a merge patch is an object, as what it changes"))
+            Err(Status::bad_request("error decoding patch: a merge patch must be an object"))
         }
     }
 }
@@ -180,7 +180,7 @@ fn merge_lists(old: &mut Vec<Value>, new: Vec<Value>, field: Option<&'static Fie
     for value in new {
         let Value::Object(mut value) = value else {
             return Err(Status::bad_request(format!(
-                "error decoding patch: the elements of this list are objects that \"{key}\" tells apart"
+                "error decoding patch: the elements of this list must be objects with the merge key \"{key}\""
             )));
         };
         let Some(name) = value.get(key).map(Value::to_string) else {
@@ -250,10 +250,10 @@ fn operate(object: &mut Value, operations: &[Value]) -> Result<(), Status> {
             }
             Status::unprocessable(format!("{message}: {why}: {operation}"))
         };
-        let path = text("path").ok_or_else(|| fails("an operation has a path"))?;
+        let path = text("path").ok_or_else(|| fails("the operation has no \"path\""))?;
         let from = || text("from").ok_or_else(|| fails("the operation has no \"from\""));
-        let value = || operation.get("value").cloned().ok_or_else(|| fails("the operation has no value"));
-        let missing = || fails("there is nothing at this path");
+        let value = || operation.get("value").cloned().ok_or_else(|| fails("the operation has no \"value\""));
+        let missing = || fails("the path does not exist");
         match text("op").unwrap_or_default() {
             "add" => add(object, path, value()?).ok_or_else(missing)?,
             "remove" => drop(remove(object, path).ok_or_else(missing)?),
@@ -274,7 +274,7 @@ fn operate(object: &mut Value, operations: &[Value]) -> Result<(), Status> {
                     return Err(fails("the test failed"));
                 }
             }
-            _ => return Err(fails("the operation is none of add, remove, replace, move, copy and test")),
+            _ => return Err(fails("\"op\" must be add, remove, replace, move, copy or test")),
         }
         // The check follows each operation, because the next one might double the depth.
         bounded(&[object])?;

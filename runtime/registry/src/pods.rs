@@ -78,15 +78,15 @@ impl Registry {
     pub fn apply(
         &mut self,
         mut object: Value,
-        asked: RequestOptions,
+        options: RequestOptions,
         known: &Known,
     ) -> Result<Decision, Status> {
         if let Some(published) = &known.published {
             remove_known_fields(published, &mut object);
         }
-        let manifest = manifest::admit(object, super::request::validation(asked.validation), &self.node)
+        let manifest = manifest::admit(object, super::request::validation(options.validation), &self.node)
             .map_err(|error| refused(&error))?;
-        let (mut manifest, applied) = self.outcome_of_pod(manifest, asked.new, known)?;
+        let (mut manifest, applied) = self.outcome_of_pod(manifest, options.new, known)?;
         manifest.warnings.extend(self.overridden(&manifest.pod));
         if applied != Applied::Unchanged {
             let desired = self.desired.get(&(manifest.pod.namespace.clone(), manifest.pod.name.clone()));
@@ -96,13 +96,13 @@ impl Registry {
                 .policy()
                 .priority(&manifest.object, before)
                 .map_err(|why| Status::forbidden(forbidden(&manifest.pod.name, &why)))?;
-            if asked.dry_run {
+            if options.dry_run {
                 priority.show(&mut manifest.object);
                 let path = self.applied_path(&manifest.pod.namespace, &manifest.pod.name);
                 self.check_room(&path, ("pods", &manifest.pod.name), &manifest.object)?;
             }
         }
-        if asked.dry_run || applied == Applied::Unchanged {
+        if options.dry_run || applied == Applied::Unchanged {
             let Manifest { pod, object, warnings } = manifest;
             return Ok(Decision::Reply(Accepted { object, applied, warnings }, Some(pod)));
         }
@@ -171,7 +171,7 @@ impl Registry {
         let path = self.applied_path(&pod.namespace, &pod.name);
         let file = self.sources.overriding(&path, &pod.namespace, &pod.name)?;
         Some(format!(
-            "{} overrides this: pod \"{}\" is as that file says until it is gone from there",
+            "{} overrides this: pod \"{}\" is defined by that file until it is removed from it",
             file.display(),
             pod.name
         ))
@@ -184,16 +184,18 @@ impl Registry {
     pub fn update(
         &mut self,
         name: &str,
-        asked: Updating,
+        updating: Updating,
         present: Option<&Present>,
     ) -> Result<Decision, Status> {
         let present = present.ok_or_else(|| Status::not_found("pods", name))?;
         let current = self.current(present);
-        let changed = asked.change.apply(&current)?;
+        let changed = updating.change.apply(&current)?;
         preconditions::check(&current, &changed, ("pods", name))?;
-        match asked.part {
-            Part::Status => update_status(&current, changed, asked.validation, asked.dry_run, present),
-            Part::Whole => self.update_whole(&current, changed, asked.validation, asked.dry_run, present),
+        match updating.part {
+            Part::Status => update_status(&current, changed, updating.validation, updating.dry_run, present),
+            Part::Whole => {
+                self.update_whole(&current, changed, updating.validation, updating.dry_run, present)
+            }
         }
     }
 
@@ -227,7 +229,7 @@ impl Registry {
         update::metadata(current, &changed).map_err(|error| refused(&error))?;
         if let Some(waiting) = &present.waiting {
             let why = format!(
-                "another version of the pod, from {}, waits for its images: change that, or remove it first",
+                "another version of the pod, from {}, waits for its images: change that version, or remove it first",
                 waiting.source.display()
             );
             return Err(Status::conflict("pods", name, &why));
@@ -310,7 +312,7 @@ impl Registry {
     /// changed, the message names the site's directory.
     fn defined_by_file(&self, name: &str, file: &Path, remedy: &str) -> Status {
         let remedy = if file.starts_with(&self.places.vendor) {
-            format!("a pod of its name in {} takes its place", self.places.site.display())
+            format!("a pod of the same name in {} overrides it", self.places.site.display())
         } else {
             remedy.to_owned()
         };

@@ -11,8 +11,8 @@ pub(super) const MODIFIED: &str =
     "the object has been modified; please apply your changes to the latest version and try again";
 
 /// The message about a `metadata.uid` of another object.
-fn another_uid(asked: &str, present: &str) -> String {
-    format!("Precondition failed: UID in precondition: {asked}, UID in object meta: {present}")
+fn another_uid(requested: &str, present: &str) -> String {
+    format!("Precondition failed: UID in precondition: {requested}, UID in object meta: {present}")
 }
 
 /// Checks the version and the uid of a changed object against those of the current one.
@@ -21,12 +21,12 @@ fn another_uid(asked: &str, present: &str) -> String {
 /// 409: the changed object has another version or UID.
 pub(super) fn check(current: &Value, changed: &Value, (resource, name): (&str, &str)) -> Result<(), Status> {
     let of = |object: &Value, field: &str| object["metadata"][field].as_str().unwrap_or_default().to_owned();
-    let (uid, asked) = (of(current, "uid"), of(changed, "uid"));
-    if !asked.is_empty() && asked != uid {
-        return Err(Status::conflict(resource, name, &another_uid(&asked, &uid)));
+    let (uid, requested) = (of(current, "uid"), of(changed, "uid"));
+    if !requested.is_empty() && requested != uid {
+        return Err(Status::conflict(resource, name, &another_uid(&requested, &uid)));
     }
-    let (version, asked) = (of(current, "resourceVersion"), of(changed, "resourceVersion"));
-    if !asked.is_empty() && asked != version {
+    let (version, requested) = (of(current, "resourceVersion"), of(changed, "resourceVersion"));
+    if !requested.is_empty() && requested != version {
         return Err(Status::conflict(resource, name, MODIFIED));
     }
     Ok(())
@@ -46,7 +46,7 @@ impl Registry {
     ) -> Result<(), Status> {
         let metadata = &object["metadata"];
         let text = |field: &str| metadata[field].as_str().filter(|text| !text.is_empty());
-        let version = text("resourceVersion").filter(|asked| *asked != "0");
+        let version = text("resourceVersion").filter(|requested| *requested != "0");
         if new {
             let why = "resourceVersion should not be set on objects to be created";
             return version.map_or(Ok(()), |_| Err(Status::bad_request(why)));
@@ -69,11 +69,11 @@ impl Registry {
         };
         let present: Value = serde_json::from_str(&shown.json).unwrap_or_default();
         let present = present["metadata"]["uid"].as_str().unwrap_or_default();
-        if let Some(asked) = uid.filter(|asked| *asked != present) {
-            return conflict(&another_uid(asked, present));
+        if let Some(requested) = uid.filter(|requested| *requested != present) {
+            return conflict(&another_uid(requested, present));
         }
         match version {
-            Some(asked) if shown.version.to_string() != asked => conflict(MODIFIED),
+            Some(requested) if shown.version.to_string() != requested => conflict(MODIFIED),
             Some(_) | None => Ok(()),
         }
     }

@@ -240,7 +240,7 @@ impl Sources {
                     let key = definition.key();
                     if let Some((_, first)) = here.get(&key) {
                         let message = format!(
-                            "{}: {} {}{}{} is ignored: {} has one of that name already",
+                            "{}: {} {}{}{} is ignored: {} already defines it",
                             path.display(),
                             key.0.as_str().to_lowercase(),
                             key.1,
@@ -278,7 +278,7 @@ impl Sources {
                 source: pod.source.clone(),
                 object: Some((Kind::Pod, name.0.clone(), name.1.clone())),
                 message: format!(
-                    "{}: The Pod \"{}\" is invalid: metadata.uid: Duplicate value: \"{}\": the pod {}/{} of {} has it already: leave the field out",
+                    "{}: The Pod \"{}\" is invalid: metadata.uid: Duplicate value: \"{}\": the pod {}/{} of {} has this uid already: remove the field",
                     pod.source.display(), name.1, pod.pod.uid, first.pod.namespace, first.pod.name, first.source.display()
                 ),
             });
@@ -349,7 +349,9 @@ impl Sources {
         let old = files.remove(path);
         let beside = files.keys().filter(|other| other.parent() == path.parent()).count();
         if old.is_none() && beside >= MAX_FILES {
-            return Err(format!("no room: a directory may have {MAX_FILES} manifests; delete some"));
+            return Err(format!(
+                "quota exceeded: a directory can have at most {MAX_FILES} manifests; delete some"
+            ));
         }
         let new = Size { pods: 1, bytes };
         if !files.into_values().map(|(size, _)| size).sum::<Size>().replace(Size::default(), new) {
@@ -413,7 +415,7 @@ impl std::iter::Sum for Size {
 
 fn no_room() -> String {
     let (pods, bytes) = (QUOTA.pods, QUOTA.bytes >> 20);
-    format!("no room: all manifests together may hold {pods} objects and have {bytes} MiB")
+    format!("quota exceeded: all manifests together can have at most {pods} objects and {bytes} MiB")
 }
 
 /// Shortens a message to at most [`MESSAGE`] bytes.

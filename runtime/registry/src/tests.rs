@@ -156,16 +156,16 @@ impl World {
     }
 
     /// Applies a complete object for a client. Returns the reply.
-    pub(super) fn apply(&mut self, mut object: Value, asked: RequestOptions) -> Result<Accepted, Status> {
+    pub(super) fn apply(&mut self, mut object: Value, options: RequestOptions) -> Result<Accepted, Status> {
         self.serial += 1;
         let identity = Identity::new([self.serial; 16], [0, 1, 2, 3, 4], NOW.to_owned());
         let kind = object["kind"].as_str().and_then(Kind::named).unwrap_or(Kind::Pod);
-        self.registry.prepare(kind, &mut object, asked.new, &identity)?;
+        self.registry.prepare(kind, &mut object, options.new, &identity)?;
         let decision = if kind == Kind::Pod {
             let published = self.pods.get(&Registry::name_of(&object)).cloned();
-            self.registry.apply(object, asked, &Known { published, waiting: None, is_over: false })
+            self.registry.apply(object, options, &Known { published, waiting: None, is_over: false })
         } else {
-            self.registry.apply_definition(kind, object, asked)
+            self.registry.apply_definition(kind, object, options)
         };
         self.carry_out(decision?)
     }
@@ -188,9 +188,9 @@ impl World {
 
     /// Changes a pod in place for a client. Returns the reply.
     pub(super) fn update(&mut self, name: &str, change: Change, dry_run: bool) -> Result<Accepted, Status> {
-        let asked = Updating { change, part: Part::Whole, validation: FieldValidation::Strict, dry_run };
+        let updating = Updating { change, part: Part::Whole, validation: FieldValidation::Strict, dry_run };
         let present = self.present(name);
-        let decision = self.registry.update(name, asked, present.as_ref())?;
+        let decision = self.registry.update(name, updating, present.as_ref())?;
         self.carry_out(decision)
     }
 

@@ -20,17 +20,17 @@ impl Waiting {
         self.wakers.take().into_values().for_each(Waker::wake);
     }
 
-    /// Waits until `holds` returns true; it is called at once, and after each [`Waiting::wake`].
-    pub fn until<F: Fn() -> bool>(&self, holds: F) -> Until<'_, F> {
+    /// Waits until `condition` returns true; it is called at once, and after each [`Waiting::wake`].
+    pub fn until<F: Fn() -> bool>(&self, condition: F) -> Until<'_, F> {
         self.next.set(self.next.get() + 1);
-        Until { waiting: self, holds, number: self.next.get() }
+        Until { waiting: self, condition, number: self.next.get() }
     }
 }
 
 /// The future of [`Waiting::until`].
 pub struct Until<'a, F> {
     waiting: &'a Waiting,
-    holds: F,
+    condition: F,
     number: u64,
 }
 
@@ -38,7 +38,7 @@ impl<F: Fn() -> bool> Future for Until<'_, F> {
     type Output = ();
 
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<()> {
-        if (self.holds)() {
+        if (self.condition)() {
             return Poll::Ready(());
         }
         // The previous waker is dropped after the borrow ends, because its drop may run any code.

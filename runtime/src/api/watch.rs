@@ -101,9 +101,9 @@ impl Watch {
             }
             let changes = match self.objects.changes_since(self.since, CHANGES_AT_ONCE) {
                 Ok(changes) => changes,
-                Err(Expired { asked, oldest }) => {
+                Err(Expired { requested, oldest }) => {
                     self.ended = true;
-                    let status = Status::expired(format!("too old resource version: {asked} ({oldest})"));
+                    let status = Status::expired(format!("too old resource version: {requested} ({oldest})"));
                     return Some(line("ERROR", &status.to_json().to_string()));
                 }
             };

@@ -421,7 +421,8 @@ fn room_is_taken_for_what_is_being_written_and_given_back_when_it_was_read() {
     sources.read(nodlet_host::clock::instant());
     let left = (4 << 20) - sources.used(1).bytes;
     let full =
-        Err("no room: all manifests together may hold 1024 objects and have 4 MiB; delete some".to_owned());
+        Err("quota exceeded: all manifests together can have at most 1024 objects and 4 MiB; delete some"
+            .to_owned());
     let (a, b) = (ours.join("a"), ours.join("b"));
     assert_eq!(sources.reserve(&a, left + 1, 0), full);
     assert_eq!(sources.reserve(&a, left, 0), Ok(()));
@@ -455,7 +456,7 @@ fn no_room_is_taken_for_a_file_beyond_those_that_are_read() {
     sources.read(nodlet_host::clock::instant());
     assert_eq!(
         sources.reserve(&scratch.0.join("a"), 1, 1),
-        Err("no room: a directory may have 1024 manifests; delete some".to_owned())
+        Err("quota exceeded: a directory can have at most 1024 manifests; delete some".to_owned())
     );
     assert_eq!(sources.reserve(&scratch.0.join("00007"), 1, 1), Ok(()));
     fs::remove_file(scratch.0.join("00008")).expect("removed");

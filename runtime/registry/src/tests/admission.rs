@@ -86,7 +86,7 @@ fn a_preset_that_adds_too_much_is_a_conflict() {
     let large = preset("p", &format!("selector: {{}}, env: [{{name: A, value: '{}'}}]", "x".repeat(70_000)));
     assert_eq!(
         admitted(Base::New, &written(""), &policy(&[large])),
-        "=0 [] PodPresetConflict: conflict occurred while applying podpresets: p on pod: web err: they add more than 64 KiB to it"
+        "=0 [] PodPresetConflict: conflict occurred while applying podpresets: p on pod: web err: the presets add more than 64 KiB to the pod"
     );
 }
 
@@ -126,7 +126,7 @@ fn a_pod_keeps_what_it_was_admitted_with() {
         contrary.starts_with("=0 [] lost: default/web: merging env for z has a conflict on A: "),
         "{contrary}"
     );
-    assert!(contrary.ends_with(" in container; it goes on without"), "{contrary}");
+    assert!(contrary.ends_with(" in container; the pod continues without its presets"), "{contrary}");
 }
 
 #[test]
@@ -175,7 +175,7 @@ fn ephemeral_containers_are_added_to_what_a_pod_was_admitted_with() {
     assert!(again.is_same_as(&wanted));
     assert_eq!(
         admitted(list(json!({"targetContainerName": "other"})), &wanted, &policy),
-        "high=1000 [A] lost: default/web: The Pod \"web\" is invalid: spec.ephemeralContainers[0].targetContainerName: Not found: \"other\"; it is without ephemeral containers"
+        "high=1000 [A] lost: default/web: The Pod \"web\" is invalid: spec.ephemeralContainers[0].targetContainerName: Not found: \"other\"; the pod continues without its ephemeral containers"
     );
 }
 

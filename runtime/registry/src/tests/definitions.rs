@@ -108,12 +108,12 @@ fn who_may_delete_a_definition() {
 fn of_several_default_classes_in_files_the_least_is_the_default() {
     let mut world = World::new();
     world.file("/site/a.yaml", &class("a", json!({"globalDefault": true, "value": 5})).to_string());
-    let told =
+    let changes =
         world.file("/site/b.yaml", &class("b", json!({"globalDefault": true, "value": 3})).to_string());
     assert_eq!(
-        told,
+        changes,
         [
-            "/site/a.yaml: globalDefault of PriorityClass a is not obeyed: b is the default: its value is less, or its name comes first"
+            "/site/a.yaml: globalDefault of PriorityClass a is ignored: b is the default, because its value is lower or its name comes first"
         ]
     );
     world.file("/site/web.yaml", &pod("web", "a:1").to_string());
@@ -214,19 +214,19 @@ fn a_secret_keeps_its_type_and_no_answer_has_its_values() {
         (
             PatchKind::Json,
             json!([{"op": "replace", "path": "/data/none", "value": "hunter2"}]),
-            "there is nothing at this path",
+            "the path does not exist",
         ),
     ];
     for (how, change, expected) in wrong {
         let answer = patch(&mut world, &name, how, change.clone());
         assert!(answer.contains(expected) && !answer.contains("hunter2"), "{change}: {answer}");
     }
-    let told = world.file(
+    let changes = world.file(
         "/site/secret.yaml",
         &config("Secret", "default", json!({"data": {"password": "*hunter2*"}})).to_string(),
     );
     assert_eq!(
-        told,
+        changes,
         [
             "/site/secret.yaml, line 1: The Secret \"web\" is invalid: data[password]: Invalid value: \"<secret contents redacted>\": illegal base64 data at input byte 0"
         ]
@@ -244,11 +244,8 @@ fn a_site_overrides_the_config_maps_of_its_vendor_and_clients_change_neither() {
     assert_eq!(data(&world), "vendor");
     world.file("/site/z.yaml", &map("site"));
     assert_eq!(data(&world), "site");
-    let told = world.file("/site/zz.yaml", &map("second"));
-    assert_eq!(
-        told,
-        ["/site/zz.yaml: configmap default/web is ignored: /site/z.yaml has one of that name already"]
-    );
+    let changes = world.file("/site/zz.yaml", &map("second"));
+    assert_eq!(changes, ["/site/zz.yaml: configmap default/web is ignored: /site/z.yaml already defines it"]);
     assert_eq!(
         patch(&mut world, &name, PatchKind::Merge, json!({"data": {"a": "mine"}})),
         "403 Forbidden: configmaps \"web\" is forbidden: it is defined by /site/z.yaml; change that file"
@@ -263,14 +260,14 @@ fn an_object_whose_file_is_in_flight_takes_no_second_change() {
     let mut world = World::new();
     let name: DefinitionName = (Kind::ConfigMap, "default".into(), "web".into());
     let map = |data: Value| config("ConfigMap", "default", json!({"data": data}));
-    let begin = |world: &mut World, object: Value, asked: RequestOptions| {
+    let begin = |world: &mut World, object: Value, options: RequestOptions| {
         let kind = object["kind"].as_str().and_then(Kind::named).expect("a kind");
         let identity = Identity::new([9; 16], [0, 1, 2, 3, 4], NOW.to_owned());
         let mut object = object;
-        world.registry.prepare(kind, &mut object, asked.new, &identity)?;
+        world.registry.prepare(kind, &mut object, options.new, &identity)?;
         match kind {
-            Kind::Pod => world.registry.apply(object, asked, &Known::default()),
-            _ => world.registry.apply_definition(kind, object, asked),
+            Kind::Pod => world.registry.apply(object, options, &Known::default()),
+            _ => world.registry.apply_definition(kind, object, options),
         }
     };
     let modified = "409 Conflict: Operation cannot be fulfilled on configmaps \"web\": the object has been modified; please apply your changes to the latest version and try again";

@@ -11,8 +11,8 @@ fn text(name: &str, image: &str) -> String {
 fn check(steps: &[(&str, &str, &[&str])]) {
     let mut world = World::new();
     for (step, (path, text, expected)) in steps.iter().enumerate() {
-        let told = if text.is_empty() { world.remove(path) } else { world.file(path, text) };
-        assert_eq!(told, *expected, "step {step}: {path}");
+        let changes = if text.is_empty() { world.remove(path) } else { world.file(path, text) };
+        assert_eq!(changes, *expected, "step {step}: {path}");
     }
 }
 
@@ -55,9 +55,9 @@ fn a_file_that_becomes_wrong_keeps_its_pod() {
     let refusal = "/site/a: Pod \"web\" cannot be handled as a Pod: strict decoding error: unknown field \"spec.containers[0].imago\"";
     let mut world = World::new();
     world.file("/site/a", &text("web", "a:1"));
-    let told = world.file("/site/a", &wrong);
-    assert_eq!(told.len(), 1, "{told:?}");
-    assert!(told[0].contains("unknown field \"spec.containers[0].imago\""), "{told:?} {refusal}");
+    let changes = world.file("/site/a", &wrong);
+    assert_eq!(changes.len(), 1, "{changes:?}");
+    assert!(changes[0].contains("unknown field \"spec.containers[0].imago\""), "{changes:?} {refusal}");
     assert!(!world.registry.all_read());
     assert_eq!(world.image("web"), "a:1");
     assert_eq!(world.file("/site/a", &text("web", "a:1")), [] as [&str; 0]);

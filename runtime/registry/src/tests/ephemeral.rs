@@ -1,6 +1,6 @@
 use super::*;
 
-fn asked(present: &Present, registry: &Registry, change: Change, all: &[Rc<Wanted>]) -> String {
+fn outcome(present: &Present, registry: &Registry, change: Change, all: &[Rc<Wanted>]) -> String {
     match registry.change_ephemeral("web", change, FieldValidation::Strict, present, all) {
         Ok((wanted, applied)) => {
             let names: Vec<&str> =
@@ -39,7 +39,7 @@ fn ephemeral_containers_are_added_and_neither_go_nor_change() {
             "422 Pod \"web\" is invalid: spec.ephemeralContainers[0].name: Duplicate value: \"app\"",
         ),
     ] {
-        assert_eq!(asked(&present, &world.registry, with_list(list.clone()), &all), expected, "{list}");
+        assert_eq!(outcome(&present, &world.registry, with_list(list.clone()), &all), expected, "{list}");
     }
     let base = Base::Ephemeral(json!([debug("one")]));
     let given = admit(base, &plain, &world.registry.policy()).expect("it is right").wanted;
@@ -50,10 +50,10 @@ fn ephemeral_containers_are_added_and_neither_go_nor_change() {
     for (list, expected) in
         [(json!([known]), "Unchanged [one] 2"), (json!([debug("two"), known]), "Configured [one two] 3")]
     {
-        assert_eq!(asked(&present, &world.registry, with_list(list.clone()), &all), expected, "{list}");
+        assert_eq!(outcome(&present, &world.registry, with_list(list.clone()), &all), expected, "{list}");
     }
     for list in [json!([]), json!([{"name": "one", "image": "b:2"}])] {
-        let answer = asked(&present, &world.registry, with_list(list.clone()), &all);
+        let answer = outcome(&present, &world.registry, with_list(list.clone()), &all);
         assert!(
             answer.starts_with("422 Pod \"web\" is invalid: spec.ephemeralContainers: Forbidden: "),
             "{list}: {answer}"
@@ -67,8 +67,8 @@ fn a_pod_that_ends_is_given_none() {
     world.file("/site/web.yaml", &pod("web", "a:1").to_string());
     let present = Present { is_unwanted: true, ..world.present("web").expect("it is there") };
     assert_eq!(
-        asked(&present, &world.registry, with_list(json!([debug("one")])), &[]),
-        "409 Operation cannot be fulfilled on pods \"web\": the object is being deleted: nothing starts in it any more"
+        outcome(&present, &world.registry, with_list(json!([debug("one")])), &[]),
+        "409 Operation cannot be fulfilled on pods \"web\": the pod is being deleted: no container starts in it any more"
     );
 }
 
@@ -84,11 +84,11 @@ fn those_of_all_pods_together_have_a_quota() {
     let web = world.pods[&pod_name("web")].clone();
     let present = world.present("web").expect("it is there");
     assert_eq!(
-        asked(&present, &world.registry, with_list(large.clone()), std::slice::from_ref(&web)),
+        outcome(&present, &world.registry, with_list(large.clone()), std::slice::from_ref(&web)),
         "Configured [one] 2"
     );
     assert_eq!(
-        asked(&present, &world.registry, with_list(large), &[web, db]),
-        "403 pods \"web\" is forbidden: the ephemeral containers of all pods together take more room than there is: delete a pod that has some"
+        outcome(&present, &world.registry, with_list(large), &[web, db]),
+        "403 pods \"web\" is forbidden: the ephemeral containers of all pods together would have more than 512 KiB: delete a pod that has some"
     );
 }

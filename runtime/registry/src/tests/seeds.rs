@@ -13,8 +13,8 @@ fn whatever_is_asked_in_whatever_order_each_object_has_one_owner() {
     let (first, rounds) = (setting("NODLET_SEED", 0), setting("NODLET_ROUNDS", 30));
     println!("seeds {first} to {}", first.saturating_add(rounds));
     for seed in first..first.saturating_add(rounds) {
-        let told = std::panic::catch_unwind(|| story(seed));
-        assert!(told.is_ok(), "NODLET_SEED={seed} NODLET_ROUNDS=1 runs this story alone");
+        let outcome = std::panic::catch_unwind(|| story(seed));
+        assert!(outcome.is_ok(), "NODLET_SEED={seed} NODLET_ROUNDS=1 runs this story alone");
     }
 }
 
@@ -83,8 +83,8 @@ fn step(random: &mut Random, world: &mut World, size: usize) {
             let dry_run = random.one_in(6);
             let name = object["metadata"]["name"].as_str().expect("it has one").to_owned();
             let owner = world.pods.get(&pod_name(&name)).map(|pod| pod.source.clone());
-            let asked = RequestOptions { validation: FieldValidation::Strict, dry_run, new: is_new };
-            let answer = world.apply(object, asked);
+            let options = RequestOptions { validation: FieldValidation::Strict, dry_run, new: is_new };
+            let answer = world.apply(object, options);
             if let (Ok(accepted), Some(owner)) = (&answer, &owner)
                 && owner.starts_with("/run")
             {
@@ -158,8 +158,8 @@ fn check(world: &mut World, version: u64) {
     assert_eq!(versions.len(), world.pods.len());
     // Reading the same files again changes nothing.
     let version = world.objects.version();
-    let told = world.read();
-    let is_news = |told: &&String| told.ends_with(" goes") || told.contains(" is a:");
-    assert_eq!(told.iter().filter(is_news).count(), 0, "{told:?}");
+    let changes = world.read();
+    let is_change = |changes: &&String| changes.ends_with(" goes") || changes.contains(" is a:");
+    assert_eq!(changes.iter().filter(is_change).count(), 0, "{changes:?}");
     assert_eq!(world.objects.version(), version);
 }
