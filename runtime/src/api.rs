@@ -1,14 +1,13 @@
 //! The local Kubernetes API: a subset of Kubernetes' own, over HTTP on a unix
 //! socket. kubectl is a client of it, and so are nodlet's own verbs.
 //!
-//! It shows what is in [`Objects`] and hands everything that changes something
-//! to the engine as a [`Request`]; it decides nothing about pods and keeps
-//! nothing. All of it runs on the engine's thread, so nothing here may block:
-//! reads of files are bounded, and what a client does not take stays unread.
-//! The socket's mode is the only lock on the door, and its group is as good as
-//! root. Read next: `api/route.rs` (what a URL means), `api/read.rs` (get,
-//! list), `api/watch.rs`, `api/write.rs`, `api/log.rs`, `api/ring.rs`; what is no longer
-//! HTTP, `api/upgrade.rs` (`exec`, `attach`, `portforward`); `api/place.rs`, who has to make room.
+//! The API serves the objects in [`Objects`], and passes every change to the engine as a [`Request`]; it
+//! decides nothing about pods and stores nothing. The API runs on the engine's thread, so that no function
+//! may block: reads of files are bounded, and data is read only as fast as the client receives it. The
+//! socket's mode is the only access control, and members of its group have the rights of root. Read next:
+//! `api/route.rs` (the meaning of a URL), `api/read.rs` (get, list), `api/watch.rs`, `api/write.rs`,
+//! `api/log.rs`, `api/ring.rs`; for connections that leave HTTP, `api/upgrade.rs` (`exec`, `attach`,
+//! `portforward`); `api/place.rs` (limits of clients and memory).
 
 use std::cell::RefCell;
 use std::convert::Infallible;
@@ -65,38 +64,38 @@ pub(crate) use place::Places;
 pub(crate) use request::{ExecExit, ExecSession, Family, Reply, Request};
 use route::{Query, Target};
 
-/// Clients at a time, if the agent is not told otherwise.
+/// The maximum number of clients at a time, by default.
 pub const CONNECTIONS: usize = 64;
 
-/// Bytes of a request's line and headers: an exec carries its command there.
+/// The maximum size of a request's line and headers in bytes: an exec has its command there.
 const HEADER_BYTES: usize = 64 * 1024;
 
-/// Bytes of a request's body: a manifest has some thousands.
+/// The maximum size of a request's body in bytes: a manifest has some thousands.
 const BODY_BYTES: usize = 1024 * 1024;
 
-/// For the headers of a request, and between two on one connection.
+/// The time limit for the headers of a request, and between two requests on one connection.
 const HEADERS_WITHIN: Duration = Duration::from_secs(30);
 
-/// What the API serves from.
+/// The data that the API needs to serve requests.
 #[derive(Debug)]
 pub(crate) struct Api {
     /// What it shows.
     pub objects: Rc<Objects>,
-    /// Whom it asks.
+    /// The engine's queue of requests.
     pub requests: async_channel::Sender<Request>,
-    /// `--root`: logs are read below it.
+    /// `--root`, below which logs are read.
     pub root: PathBuf,
-    /// Reads what the loop would have to wait for.
+    /// The thread for reads that may have to wait for flash.
     pub storage: Storage,
-    /// Of the one node that there is.
+    /// The name of the node.
     pub node_name: String,
     /// The latest observations and actions of the core.
     pub ring: Rc<SharedRing>,
-    /// The places of its clients.
+    /// The places of the clients.
     pub places: Places,
 }
 
-/// Where the socket is, below the root.
+/// The path of the socket below the root.
 pub fn socket_path(root: &Path) -> PathBuf {
     root.join("run/nodlet/api.sock")
 }
@@ -109,7 +108,7 @@ pub(crate) fn listen(root: &Path) -> io::Result<Async<UnixListener>> {
     if let Some(directory) = path.parent() {
         std::fs::DirBuilder::new().recursive(true).mode(0o755).create(directory)?;
     }
-    // Made beside and renamed, so that nobody meets it with another mode.
+    // The socket is made beside its place and renamed, so that it never exists there with another mode.
     let new = path.with_extension("sock.new");
     match std::fs::remove_file(&new) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
@@ -131,7 +130,7 @@ pub(crate) async fn serve(api: Api, listener: Async<UnixListener>) -> io::Result
     let connections = LocalExecutor::new();
     connections
         .run(async {
-            // Said once, or an agent without descriptors would fill its own log.
+            // Logged once, because an agent without descriptors would fill its log otherwise.
             let mut refused = false;
             loop {
                 let (stream, _) = match listener.accept().await {
@@ -160,7 +159,7 @@ pub(crate) async fn serve(api: Api, listener: Async<UnixListener>) -> io::Result
         .await
 }
 
-/// Waits for a place; looks now and then for a client that makes room.
+/// Waits for a place, and regularly checks for a client that hangs and can be disconnected.
 async fn place_for_one(places: &Places, free: &Arc<Semaphore>) -> SemaphoreGuardArc {
     loop {
         if let Some(place) = free.try_acquire_arc() {
@@ -178,10 +177,10 @@ async fn place_for_one(places: &Places, free: &Arc<Semaphore>) -> SemaphoreGuard
     }
 }
 
-/// How often it is looked for a client that hangs, while another one waits for its place.
+/// The interval of the checks for a client that hangs, while another client waits.
 const LOOK: Duration = Duration::from_millis(250);
 
-/// What a connection turns into once its last response, `101 Switching Protocols`, is sent.
+/// The continuation of a connection after its last response, `101 Switching Protocols`.
 type Afterwards = Rc<RefCell<Option<Pin<Box<dyn Future<Output = ()>>>>>>;
 
 async fn connection(api: Rc<Api>, stream: Async<UnixStream>) {
@@ -213,9 +212,9 @@ async fn connection(api: Rc<Api>, stream: Async<UnixStream>) {
     };
     match smol::future::or(all, sent_away).await {
         Some(Ok(())) => {}
-        // A client that hangs up or talks nonsense is its own business.
+        // A client that disconnects or sends an invalid request is not an error of the agent.
         Some(Err(error)) => ::log::debug!("api: {error}"),
-        None => ::log::debug!("api: a client that hangs makes room for another"),
+        None => ::log::debug!("api: disconnected a client that hangs, to serve another one"),
     }
 }
 
@@ -294,7 +293,7 @@ async fn answer(
                     write::update(api, &key, Part::Whole, &query, request).await
                 }
                 Method::PATCH if row.allows("update") => Err(Status::unsupported_media_type(format!(
-                    "nodlet takes no patches of {}: replace one with `nodlet apply -f` or `kubectl replace -f`",
+                    "nodlet does not support patches of {}: replace the object with `nodlet apply -f` or `kubectl replace -f`",
                     row.plural
                 ))),
                 _ => Err(not_allowed(&method)),
@@ -335,11 +334,11 @@ fn not_allowed(method: &Method) -> Status {
         Method::POST | Method::PUT | Method::DELETE | Method::PATCH | Method::GET => {
             Status::method_not_allowed("the server does not allow this method on the requested resource")
         }
-        _ => Status::method_not_allowed(format!("method {method} is not known here")),
+        _ => Status::method_not_allowed(format!("method {method} is not supported")),
     }
 }
 
-/// Whether the client asked for a Table, and for how much of each object in it.
+/// Whether the client requests a Table, and the part of each object in its rows.
 fn wants_table(headers: &hyper::HeaderMap, query: &Query) -> Result<Option<table::Include>, Status> {
     let accept = headers.get(hyper::header::ACCEPT).and_then(|accept| accept.to_str().ok()).unwrap_or("");
     if !accept.split(',').any(|kind| kind.split(';').any(|parameter| parameter.trim() == "as=Table")) {

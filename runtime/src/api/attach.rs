@@ -1,7 +1,7 @@
 //! `pods/attach`: the streams of a container's own process, over one WebSocket.
 //!
-//! Bytes go as they do for `exec` (`api/streams.rs`); but the other ends of the pipes are
-//! the supervisor's, which keeps the container's streams and lets no client hold it up
+//! Bytes are transferred as for `exec` (`api/streams.rs`), but the other ends of the pipes belong to the
+//! supervisor, which keeps the container's streams and lets no client block the container
 //! (`supervisor/src/console.rs`).
 
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -20,7 +20,7 @@ use super::upgrade::{self, upgrade};
 use super::{Afterwards, Api, Query, Request, Status, write};
 use nodlet_registry::objects::Key;
 
-/// Bytes of output by which a client may lag behind before some are skipped for it.
+/// The number of bytes of output by which a client may lag behind before it misses output.
 const LAG: libc::c_int = 256 * 1024;
 
 pub(super) fn attach(
@@ -42,13 +42,13 @@ pub(super) fn attach(
     })
 }
 
-/// Has the supervisor take the other ends.
+/// Passes the other ends of the pipes to the supervisor.
 async fn begin(api: &Rc<Api>, key: &Key, container: &str, asked: &Asked) -> Result<Streams, Status> {
     let failed = |error: &dyn std::fmt::Display| Status::internal(format!("failed to make a pipe: {error}"));
     let Pipes { ours, theirs } =
         Pipes::new([asked.stdin, true, asked.stderr]).map_err(|error| failed(&error))?;
     for output in theirs[1..].iter().flatten() {
-        // Refused, it is as large as it was: less lag is allowed.
+        // If this fails, the pipe keeps its size, and less lag is allowed.
         let _ = fcntl(output.as_raw_fd(), FcntlArg::F_SETPIPE_SZ(LAG));
     }
     let terminal: Option<OwnedFd> = write::ask(api, |reply| Request::Attach {

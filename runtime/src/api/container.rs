@@ -1,5 +1,4 @@
-//! Which container of a pod is meant, and what its status says: for `log`, `exec` and
-//! `attach`, which all begin with that.
+//! The container of a pod that a request names, and its status, for `log`, `exec` and `attach`.
 
 use serde_json::Value;
 
@@ -7,14 +6,14 @@ use super::read::parse;
 use super::{Api, Status};
 use nodlet_registry::objects::Key;
 
-/// What can be done in a container that runs, in kubectl's words.
+/// The operations in a running container, in kubectl's words.
 #[derive(Clone, Copy)]
 pub(super) enum Verb {
     Exec,
     Attach,
 }
 
-/// The container that is meant: with several, it must be said which.
+/// Returns the container that a request names. In a pod with several containers, the name is required.
 pub(super) fn named(pod: &Value, name: Option<&str>) -> Result<String, Status> {
     let pod_name = pod["metadata"]["name"].as_str().unwrap_or("");
     let names = |field: &str| -> Vec<&str> {
@@ -36,7 +35,7 @@ pub(super) fn named(pod: &Value, name: Option<&str>) -> Result<String, Status> {
     }
 }
 
-/// The container's entry in the pod's status.
+/// Returns the container's entry in the pod's status.
 pub(super) fn status<'a>(pod: &'a Value, container: &str) -> Option<&'a Value> {
     ["initContainerStatuses", "containerStatuses", "ephemeralContainerStatuses"]
         .iter()
@@ -45,7 +44,7 @@ pub(super) fn status<'a>(pod: &'a Value, container: &str) -> Option<&'a Value> {
         .find(|status| status["name"] == container)
 }
 
-/// The container that is meant, which must run.
+/// Returns the container that a request names, which must be running.
 pub(super) fn running(api: &Api, key: &Key, name: Option<&str>, verb: Verb) -> Result<String, Status> {
     let object = api.objects.get(key).ok_or_else(|| Status::not_found("pods", &key.name))?;
     let pod = parse(&object.json);
@@ -67,8 +66,8 @@ pub(super) fn running(api: &Api, key: &Key, name: Option<&str>, verb: Verb) -> R
     }))
 }
 
-/// It runs, or is about to: it does not count as running until its postStart hook is over, and
-/// its id is then none of a run that has ended.
+/// Whether the container has a process. Its state is not `running` until its postStart hook has finished;
+/// until then, its ID differs from those of ended runs.
 fn has_process(status: &Value) -> bool {
     let id = status["containerID"].as_str().unwrap_or_default();
     let ended = |state: &str| status[state]["terminated"]["containerID"] == id;

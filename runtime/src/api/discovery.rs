@@ -1,4 +1,4 @@
-//! What there is: the answers by which kubectl finds its way, and whether the agent lives.
+//! Discovery: the documents with which kubectl finds resources, and the health of the agent.
 
 use hyper::{Response, StatusCode};
 use nodlet_kube::schema::KUBERNETES;
@@ -45,7 +45,7 @@ pub(super) fn show(target: &Target) -> Result<Response<Body>, Status> {
     Ok(body::value(StatusCode::OK, &shown))
 }
 
-/// As `kubectl version` reads it; the build says that it is nodlet who answers.
+/// The version in the format of `kubectl version`; its build metadata names nodlet.
 fn version() -> Value {
     let mut numbers = KUBERNETES.trim_start_matches('v').split('.');
     json!({
@@ -56,7 +56,7 @@ fn version() -> Value {
     })
 }
 
-/// A group besides the core, with the only version that it has here.
+/// A named API group, with its only version.
 fn group(version: &str) -> Value {
     let (group, number) = version.split_once('/').unwrap_or_default();
     let version = json!({"groupVersion": version, "version": number});
@@ -81,8 +81,8 @@ fn resources(version: &str) -> Value {
     json!({"kind": "APIResourceList", "apiVersion": "v1", "groupVersion": version, "resources": list})
 }
 
-/// So much of OpenAPI that kubectl leaves validation to us: that objects of each kind
-/// that can be created can be sent with `fieldValidation`.
+/// The part of OpenAPI that makes kubectl leave validation to the server: for each kind that can be created,
+/// objects can be sent with `fieldValidation`.
 fn openapi(version: &str) -> Value {
     let parameter = |name: &str| json!({"name": name, "in": "query", "schema": {"type": "string"}});
     let mut paths = json!({});

@@ -1,8 +1,7 @@
 //! `pods/exec`: a command in a running container, its streams over one WebSocket.
 //!
-//! The engine starts the process with pipes or a terminal of ours; bytes go to and fro
-//! in `api/streams.rs`. A client that goes away drops the [`ExecSession`], which ends the
-//! process.
+//! The engine starts the process with the API's pipes or terminal, and `api/streams.rs` transfers the bytes.
+//! When the client disconnects, its [`ExecSession`] is dropped, which ends the process.
 
 use std::rc::Rc;
 
@@ -18,7 +17,7 @@ use super::upgrade::{self, upgrade};
 use super::{Afterwards, Api, Query, Request, Status, write};
 use nodlet_registry::objects::Key;
 
-/// Arguments of a command, as Linux would refuse still more of them.
+/// The maximum number of arguments of a command; Linux has a higher limit.
 const MAX_ARGUMENTS: usize = 256;
 
 pub(super) fn exec(
@@ -29,54 +28,54 @@ pub(super) fn exec(
     afterwards: &Afterwards,
     place: &Rc<Place>,
 ) -> Result<Response<Body>, Status> {
-    let asked = Asked::parse(query)?;
-    let container = container::running(api, key, asked.container.as_deref(), Verb::Exec)?;
+    let options = ExecOptions::parse(query)?;
+    let container = container::running(api, key, options.container.as_deref(), Verb::Exec)?;
     let (api, key) = (api.clone(), key.clone());
-    // The process is started when the client can be told on the error channel why there is none.
+    // The process is started after the handshake, so that the error channel can report why a start fails.
     upgrade(request, &upgrade::STREAMS, afterwards, place, |client, mut decoder| async move {
         let mut early = Vec::new();
-        // The process is to see the size of its terminal from the start.
-        let size = match asked.tty {
+        // The process must know the size of its terminal from the start.
+        let size = match options.tty {
             true => streams::first_size(&client, &mut decoder, &mut early).await,
             false => None,
         };
-        match start(&api, &key, &container, &asked, size).await {
+        match start(&api, &key, &container, &options, size).await {
             Ok((streams, session)) => streams::talk(client, decoder, early, streams, Some(session)).await,
             Err(status) => streams::refuse(&client, &status).await,
         }
     })
 }
 
-/// Has the engine start the process.
+/// Requests the start of the process from the engine.
 async fn start(
     api: &Rc<Api>,
     key: &Key,
     container: &str,
-    asked: &Asked,
+    options: &ExecOptions,
     size: Option<(u16, u16)>,
 ) -> Result<(Streams, ExecSession), Status> {
     let failed = |error: &dyn std::fmt::Display| Status::internal(format!("failed to make a pipe: {error}"));
     let Pipes { ours, theirs } =
-        Pipes::new([asked.stdin, asked.stdout, asked.stderr].map(|wanted| wanted && !asked.tty))
+        Pipes::new([options.stdin, options.stdout, options.stderr].map(|wanted| wanted && !options.tty))
             .map_err(|error| failed(&error))?;
     let session = write::ask(api, |reply| Request::Exec {
         namespace: key.namespace.to_string(),
         pod: key.name.to_string(),
         container: container.to_owned(),
-        command: asked.command.clone(),
-        tty: asked.tty,
+        command: options.command.clone(),
+        tty: options.tty,
         size,
         stdio: theirs,
         reply,
     })
     .await?;
-    let streams = Streams::executed(ours, session.terminal.as_ref(), [asked.stdin, asked.stdout])
+    let streams = Streams::executed(ours, session.terminal.as_ref(), [options.stdin, options.stdout])
         .map_err(|error| failed(&error))?;
     Ok((streams, session))
 }
 
-/// `PodExecOptions`, and without a command `PodAttachOptions`.
-pub(super) struct Asked {
+/// The options of a request: `PodExecOptions`, or `PodAttachOptions` without a command.
+pub(super) struct ExecOptions {
     pub(super) container: Option<String>,
     command: Vec<String>,
     pub(super) stdin: bool,
@@ -85,25 +84,28 @@ pub(super) struct Asked {
     pub(super) tty: bool,
 }
 
-impl Asked {
-    fn parse(query: &Query) -> Result<Asked, Status> {
-        let asked =
-            Asked { command: query.all("command").map(Into::into).collect(), ..Asked::streams(query)? };
-        if asked.command.first().is_none_or(String::is_empty) {
-            return Err(Status::bad_request("command: Required value: what is to be executed"));
+impl ExecOptions {
+    fn parse(query: &Query) -> Result<ExecOptions, Status> {
+        let options = ExecOptions {
+            command: query.all("command").map(Into::into).collect(),
+            ..ExecOptions::streams(query)?
+        };
+        if options.command.first().is_none_or(String::is_empty) {
+            return Err(Status::bad_request("command: Required value: the command to execute"));
         }
-        if asked.command.len() > MAX_ARGUMENTS || asked.command.iter().any(|argument| argument.contains('\0'))
+        if options.command.len() > MAX_ARGUMENTS
+            || options.command.iter().any(|argument| argument.contains('\0'))
         {
             return Err(Status::bad_request(format!(
                 "command: Invalid value: must have at most {MAX_ARGUMENTS} arguments, none with a NUL byte"
             )));
         }
-        Ok(asked)
+        Ok(options)
     }
 
-    /// All but the command.
-    pub(super) fn streams(query: &Query) -> Result<Asked, Status> {
-        let asked = Asked {
+    /// Parses all options except the command.
+    pub(super) fn streams(query: &Query) -> Result<ExecOptions, Status> {
+        let options = ExecOptions {
             container: query.get("container").filter(|name| !name.is_empty()).map(Into::into),
             command: Vec::new(),
             stdin: query.flag("stdin"),
@@ -112,10 +114,10 @@ impl Asked {
             stderr: query.flag("stderr") && !query.flag("tty"),
             tty: query.flag("tty"),
         };
-        if !asked.stdin && !asked.stdout && !asked.stderr {
+        if !options.stdin && !options.stdout && !options.stderr {
             return Err(Status::bad_request("you must specify at least 1 of stdin, stdout, stderr"));
         }
-        Ok(asked)
+        Ok(options)
     }
 }
 

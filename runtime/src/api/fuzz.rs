@@ -1,5 +1,5 @@
-//! Requests changed at random, sent to the API over a real socket: each is
-//! answered or refused, and the API is there for the next.
+//! Sends randomly changed requests to the API over a real socket: each is answered or rejected, and the API
+//! serves the next one.
 
 use std::cell::Cell;
 use std::io::{ErrorKind, Read, Write};
@@ -16,7 +16,7 @@ use serde_json::json;
 use super::tests::{Root, call, key, pod, with_api};
 use nodlet_registry::objects::Objects;
 
-/// A watch goes on until its client goes.
+/// The time to wait for an answer: a watch does not end until its client disconnects.
 const PATIENCE: Duration = Duration::from_millis(25);
 
 fn requests() -> Vec<Vec<u8>> {
@@ -39,8 +39,8 @@ fn requests() -> Vec<Vec<u8>> {
     ]
 }
 
-/// What HTTP takes of it, or nothing else would be tried: of requests that are changed
-/// anywhere its reader refuses nine in ten.
+/// Repairs an input so that it is valid HTTP: the parser of HTTP rejects nine in ten requests that are
+/// changed anywhere, so that nothing else would be tested.
 fn mended(input: &[u8]) -> Vec<u8> {
     let end = input.windows(4).position(|end| end == b"\r\n\r\n").unwrap_or(input.len());
     let (head, body) = (&input[..end], input.get(end + 4..).unwrap_or_default());
@@ -80,11 +80,11 @@ fn mended(input: &[u8]) -> Vec<u8> {
     [request.as_bytes(), b"\r\n", body].concat()
 }
 
-/// What is answered, and whether that was all: a watch goes on until its client goes.
+/// Returns the answer, and whether it is complete: a watch does not end until its client disconnects.
 fn ask(socket: &Path, request: &[u8], goes: bool) -> (Vec<u8>, bool) {
     let mut stream = UnixStream::connect(socket).expect("the API listens");
     stream.set_read_timeout(Some(PATIENCE)).expect("a timeout can be set");
-    // One that is refused early may not be read to its end.
+    // The server may not read all of a request that it rejects early.
     let _ = stream.write_all(request);
     if goes {
         let _ = stream.shutdown(Shutdown::Write);
@@ -111,7 +111,7 @@ fn requests_changed_at_random_are_answered_or_refused() {
         b"&",
         b"[[[[[[[[",
     ];
-    // In a thread of its own: what ends it is told with the seed of the input that did.
+    // The API runs in its own thread, so that a panic is reported with the seed of the input that caused it.
     let (say, listening) = mpsc::channel();
     let (done, over) = mpsc::channel::<()>();
     let api = std::thread::spawn(move || {
@@ -120,7 +120,7 @@ fn requests_changed_at_random_are_answered_or_refused() {
         web["status"]["containerStatuses"] =
             json!([{"name": "app", "ready": true, "restartCount": 0, "state": {"running": {}}}]);
         objects.put(key("web"), web);
-        // An engine that is busy with other things: it answers nothing.
+        // The engine of this test never answers.
         with_api(&Root::new(), objects, drop, move |socket| {
             say.send(socket).expect("somebody waits for it");
             let _ = over.recv();
@@ -128,16 +128,16 @@ fn requests_changed_at_random_are_answered_or_refused() {
     });
     let socket = listening.recv().expect("the API listens");
     for request in requests() {
-        // On a busy machine it may take longer than a client waits.
+        // On a busy machine, an answer may take longer than the client waits.
         let is_answered = |_| !ask(&socket, &mended(&request), false).0.is_empty();
         assert!((0..200).any(is_answered), "{}", request.escape_ascii());
     }
     let (answered, served) = (Cell::new(0), Cell::new(0));
     fuzz("API request", 1500, &requests(), &words, |input| {
-        // Who goes at once is answered nothing, and must harm nobody all the same.
+        // A client that disconnects at once gets no answer, and must not affect others.
         ask(&socket, input, true);
         let (answer, ended) = ask(&socket, &mended(input), false);
-        // Of a panic nobody else hears: the executor keeps it with the connection.
+        // Only this client notices a panic, because the executor keeps it with the connection.
         let text = String::from_utf8_lossy(&answer);
         let head = text.split("\r\n\r\n").next().unwrap_or_default();
         let is_whole = !head.contains("\r\ntransfer-encoding: chunked") || text.ends_with("0\r\n\r\n");

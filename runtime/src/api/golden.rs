@@ -13,7 +13,7 @@ use nodlet_kube::kinds::{KINDS, Kind};
 
 const ANSWERS: &str = include_str!("golden/answers.txt");
 
-/// An object that has something for each column of each kind.
+/// An object with a value for each column of each kind.
 fn object() -> Value {
     json!({
         "metadata": {"name": "web", "namespace": "default", "creationTimestamp": "2026-01-31T11:00:00Z",
@@ -55,8 +55,8 @@ fn discovery_and_tables_are_byte_for_byte_what_they_were() {
     }
 }
 
-/// A row that lacks something fails here: every kind has to be found by its URL, listed by the document
-/// of its group, and printed.
+/// Tests that the rows of the table of kinds are complete: every kind has a route, is listed in the document
+/// of its group, and can be printed.
 #[test]
 fn each_kind_of_the_table_is_routed_discovered_and_printed() {
     for row in &KINDS {
@@ -100,7 +100,8 @@ fn each_kind_of_the_table_is_routed_discovered_and_printed() {
     }
 }
 
-/// A subresource of the table that nobody handles would be answered with 405.
+/// Tests that each subresource of the table is known: a subresource without a handler would be answered with
+/// 405.
 #[test]
 fn subresources_are_those_of_the_table() {
     let pods: Vec<&str> = Kind::Pod.row().subresources.iter().map(|part| part.name).collect();

@@ -1,9 +1,9 @@
 //! `pods/log`: the log of one run of a container, from the files that its
 //! supervisor writes.
 //!
-//! Reading is here, writing is not: the supervisor outlives the agent, and so
-//! do its logs. A reader holds one block of a file and asks for the next when
-//! the client has taken it. Read next: `api/log/line.rs`, what a line looks like.
+//! The API only reads logs: the supervisor writes them, and outlives the agent. A reader keeps one block of a
+//! file in memory, and reads the next block when the client has received it. Read next: `api/log/line.rs`, on
+//! the format of lines.
 
 use std::fs::File;
 use std::io;
@@ -32,7 +32,7 @@ mod line;
 use file::LogFile;
 use line::{Printer, Streams};
 
-/// Read from a file at a time, and so what a client who reads slowly has us hold.
+/// The number of bytes that are read from a file at a time, and kept in memory for a slow client.
 const BLOCK: usize = 32 * 1024;
 
 pub(super) async fn log(api: &Api, key: &Key, query: &Query) -> Result<Response<Body>, Status> {
@@ -116,7 +116,7 @@ impl Options {
     }
 }
 
-/// Which run of the container has the log that is asked for.
+/// Returns the run of the container whose log is requested.
 fn choose_run(pod: &Value, container: &str, previous: bool) -> Result<u64, Status> {
     let name = pod["metadata"]["name"].as_str().unwrap_or("");
     let refuse =
@@ -125,7 +125,7 @@ fn choose_run(pod: &Value, container: &str, previous: bool) -> Result<u64, Statu
     let newest = status["restartCount"].as_u64().unwrap_or(0);
     let (state, last) = (&status["state"], &status["lastState"]["terminated"]);
     let waiting = !state["running"].is_object() && !state["terminated"].is_object();
-    // While it waits, the newest run is the one that ended last.
+    // While the container waits, the newest run is the one that ended last.
     let ended = last.is_object().then(|| if waiting { newest } else { newest.saturating_sub(1) });
     if previous {
         return ended.ok_or_else(|| {
@@ -144,7 +144,7 @@ fn choose_run(pod: &Value, container: &str, previous: bool) -> Result<u64, Statu
     })
 }
 
-/// Whether run `run` is over: nothing will be added to its log.
+/// Whether the run `run` has ended, so that its log is complete.
 fn is_over(objects: &Objects, key: &Key, uid: &str, container: &str, run: u64) -> bool {
     let Some(object) = objects.get(key) else { return true };
     let pod = parse(&object.json);
@@ -160,16 +160,16 @@ struct Reader {
     file: LogFile,
     storage: Storage,
     block: Vec<u8>,
-    /// Lines that are wanted of what is there; taken when the first is read.
+    /// The requested number of existing lines, until the first line is read.
     tail: Option<u64>,
     printer: Printer,
     follow: Option<Follow>,
-    /// There may be another file in the place of this one.
+    /// Whether another file may have replaced this one.
     look: bool,
     ended: bool,
 }
 
-/// What tells that there may be more.
+/// The sources of notifications about new log output.
 struct Follow {
     inotify: Async<Inotify>,
     objects: Rc<Objects>,
@@ -194,7 +194,7 @@ impl Reader {
         };
         let (place, follows) = (path.clone(), options.follow);
         let opened = api.storage.read(move || {
-            // Before the file is read, so that nothing falls between.
+            // The watch begins before the file is read, so that no change is missed.
             let watch = follows.then(|| watch(&place)).transpose().map_err(|error| ("watch", error))?;
             Ok((watch, open(&place).map_err(|error| ("open", error))?))
         });
@@ -231,23 +231,23 @@ impl Reader {
             ::log::warn!("api: failed to read {}: {error}", self.path.display());
             self.ended = true;
         }
-        // Whether the run was over before the file was read last: then that was all of it.
+        // Whether the run had ended before the last read of the file, which was therefore complete.
         let mut over = false;
         while !self.ended {
             match self.file.read(&mut self.block).await {
                 Ok(0) => {
                     let has_news = self.take_news();
                     if std::mem::take(&mut self.look) && self.rotated().await {
-                        // Somebody may put another file there as fast as it is looked at.
+                        // Another file may be put there again and again, as fast as this loop checks.
                         smol::future::yield_now().await;
                     } else if over {
                         self.ended = true;
                         self.printer.end(&mut printed);
                     } else if self.is_over() {
-                        // What was written before the end is in the file when the end is known.
+                        // When the end is known, the file has all output from before the end.
                         (over, self.look) = (true, true);
                     } else if has_news {
-                        // Written since the file was read.
+                        // The file has grown since it was read.
                         smol::future::yield_now().await;
                     } else {
                         self.wait().await;
@@ -255,7 +255,8 @@ impl Reader {
                 }
                 Ok(read) => {
                     self.ended = !self.printer.print(&self.block[..read], &mut printed);
-                    // A long log of which nothing is shown is not read in one go: others are served here.
+                    // Other clients are served between the blocks of a long log without output for this
+                    // client.
                     smol::future::yield_now().await;
                 }
                 Err(error) => {
@@ -276,7 +277,7 @@ impl Reader {
         })
     }
 
-    /// Whether something became of the files beside the log since that was last asked.
+    /// Whether files in the log's directory have changed since the last call.
     fn take_news(&mut self) -> bool {
         let Some(follow) = &self.follow else { return false };
         let mut has_news = false;
@@ -290,7 +291,7 @@ impl Reader {
         has_news
     }
 
-    /// Goes on with the new file if the supervisor began one; at the end of the old one.
+    /// At the end of a file, continues with the new file if the supervisor began one.
     async fn rotated(&mut self) -> bool {
         if self.follow.is_none() {
             return false;
@@ -300,7 +301,7 @@ impl Reader {
         if self.file.is(&new) {
             return false;
         }
-        // Between our last read and the rotation more may have been written to the old file.
+        // The old file may have grown between the last read and the rotation.
         if self.file.has_more() {
             self.look = true;
         } else {
@@ -313,14 +314,14 @@ impl Reader {
         let Some(follow) = &self.follow else { return };
         let version = follow.objects.version();
         smol::future::or(follow.objects.changed_since(version), async {
-            // An error means that there are too many events: that is worth a look, too.
+            // An error means that there are too many events, which also requires a check.
             let _ = follow.inotify.readable().await;
         })
         .await;
     }
 }
 
-/// Watches a log directory by its open descriptor, so that no link leads elsewhere.
+/// Watches a log directory by its open descriptor, so that no link can redirect the watch.
 fn watch(log: &Path) -> io::Result<Inotify> {
     let directory = Place::of_log(log)?.open()?;
     let inotify = Inotify::init(InitFlags::IN_CLOEXEC | InitFlags::IN_NONBLOCK)?;
@@ -333,8 +334,8 @@ fn watch(log: &Path) -> io::Result<Inotify> {
     Ok(inotify)
 }
 
-/// The file of a log, and nothing in its place: a pod that collects logs can write there, and what
-/// it puts there must neither make the loop wait nor show another file of the machine.
+/// Opens the file of a log, and nothing in its place: a pod that collects logs can replace the file, and the
+/// replacement must neither block the loop nor show another file of the machine.
 fn open(path: &Path) -> io::Result<File> {
     let place = Place::of_log(path)?;
     Ok(place.open()?.open_own(place.name, OFlag::O_RDONLY)?.0)

@@ -1,13 +1,12 @@
 //! `pods/portforward`: TCP connections into a pod, any number of them in one WebSocket.
 //!
-//! A client opens two streams for each connection: `error`, on which the reason is
-//! written if there is none, and `data` (`wire/src/spdy.rs`). The socket is made in the
-//! pod's network namespace, so that what listens on 127.0.0.1 there is reached, too.
-//! Each connection has a few pieces of memory and no more: who does not read holds up
-//! who sends, and on one WebSocket all of its connections, as under a kubelet.
+//! A client opens two streams for each connection: `error`, on which a failure is reported, and `data`
+//! (`wire/src/spdy.rs`). The socket is made in the pod's network namespace, so that programs that listen on
+//! 127.0.0.1 there are reachable, too. Each connection has a small, fixed amount of memory: a reader that is
+//! too slow blocks its sender, and on one WebSocket all of its connections, as under a kubelet.
 //!
-//! A client is connected to one pod, and not to the next one of that name: when that pod is
-//! over, the WebSocket is closed, and kubectl says that it lost the connection to the pod.
+//! A client is connected to one pod, and not to a later pod of that name: when the pod has ended, the
+//! WebSocket is closed, and kubectl reports that it lost the connection to the pod.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -33,19 +32,19 @@ use nodlet_registry::objects::Key;
 use nodlet_wire::spdy::{self, Frame};
 use nodlet_wire::websocket::{self, Opcode};
 
-/// Read at a time from a connection, and sent as one message.
+/// The number of bytes that are read from a connection at a time, and sent as one message.
 const PIECE: usize = 32 * 1024;
 
-/// Pieces that wait for the client to read, of all its connections.
+/// The maximum number of pieces that wait for the client to read them, for all of its connections.
 const FRAMES: usize = 8;
 
-/// Pieces that wait for a connection to take them.
+/// The maximum number of pieces that wait to be written to a connection.
 const PIECES: usize = 4;
 
-/// Connections of one client at once; another one is refused.
+/// The maximum number of connections of one client at a time; further ones are rejected.
 const MAX_CONNECTIONS: usize = 128;
 
-/// For the client to read the last of what it is told.
+/// The time for the client to read the last messages.
 const GOODBYE: Duration = Duration::from_secs(1);
 
 pub(super) fn portforward(
@@ -70,16 +69,16 @@ pub(super) fn portforward(
     })
 }
 
-/// Where to.
+/// The pod that a client forwards connections to.
 struct Pod {
     api: Rc<Api>,
     key: Key,
-    /// Of another one of this name.
+    /// The UID, which another pod of this name does not have.
     uid: String,
 }
 
 impl Pod {
-    /// Until it runs no more.
+    /// Waits until the pod is no longer running.
     async fn is_over(&self) {
         let mut seen = None;
         loop {
@@ -97,31 +96,31 @@ impl Pod {
     }
 }
 
-/// One client.
+/// The session of one client.
 struct Session {
     pod: Rc<Pod>,
     client: Rc<Client>,
     encoder: spdy::Encoder,
     frames: Sender<Vec<u8>>,
-    /// Streams for errors that wait for one for data, by `requestID`.
+    /// Error streams that wait for their data streams, by `requestID`.
     errors: BTreeMap<String, u32>,
-    /// By the number of their stream for data.
+    /// The connections by the number of their data stream.
     connections: BTreeMap<u32, Connection>,
     tasks: Rc<LocalExecutor<'static>>,
 }
 
-/// What the session holds of a connection; the rest is its task's.
+/// The session's part of a connection; the rest belongs to its task.
 struct Connection {
-    /// Dropped, the client sends no more.
+    /// The input of the connection; dropping it means that the client sends no more.
     input: Option<Sender<Vec<u8>>>,
-    /// Dropped, the connection is cut.
+    /// Dropping this sender closes the connection.
     _cut: Sender<()>,
-    /// Closed when the task has ended.
+    /// This receiver is closed when the task has ended.
     ended: Receiver<()>,
 }
 
 impl Session {
-    /// Until the client or the pod is gone; its connections go with it.
+    /// Runs the session until the client or the pod is gone, and ends its connections.
     async fn run(pod: Rc<Pod>, client: Client, mut messages: websocket::Decoder) {
         let (frames, to_send) = async_channel::bounded::<Vec<u8>>(FRAMES);
         let (tasks, client) = (Rc::new(LocalExecutor::new()), Rc::new(client));
@@ -145,7 +144,7 @@ impl Session {
             let mut decoder = spdy::Decoder::default();
             let mut piece = vec![0; PIECE];
             loop {
-                if let Err(error) = session.obey(&mut messages, &mut decoder).await {
+                if let Err(error) = session.receive(&mut messages, &mut decoder).await {
                     return ::log::debug!("api: portforward: {error}");
                 }
                 match client.read(&mut piece).await {
@@ -159,7 +158,7 @@ impl Session {
             let normal = websocket::encode(Opcode::Close, &[&1000u16.to_be_bytes()], None);
             let closed = async {
                 let _ = frames.send(normal).await;
-                // What is said already is sent, and then there is no more.
+                // Queued frames are sent, and no others.
                 frames.close();
                 smol::future::pending().await
             };
@@ -171,8 +170,8 @@ impl Session {
         tasks.run(smol::future::or(send, run)).await;
     }
 
-    /// Does what has arrived whole. An error is the end.
-    async fn obey(
+    /// Handles all complete messages. An error ends the session.
+    async fn receive(
         &mut self,
         messages: &mut websocket::Decoder,
         decoder: &mut spdy::Decoder,
@@ -188,20 +187,20 @@ impl Session {
                 Opcode::Text | Opcode::Pong => {}
             }
             while let Some(frame) = decoder.frame().map_err(|error| error.to_string())? {
-                self.hear(frame).await?;
+                self.handle(frame).await?;
             }
         }
         Ok(())
     }
 
-    /// An error is the end.
-    async fn hear(&mut self, frame: Frame) -> Result<(), String> {
+    /// Handles a frame. An error ends the session.
+    async fn handle(&mut self, frame: Frame) -> Result<(), String> {
         match frame {
             Frame::Open { stream, headers, .. } => self.open(stream, &headers).await,
             Frame::Data { stream, bytes, fin } => {
                 let Some(connection) = self.connections.get_mut(&stream) else { return Ok(()) };
                 if let (Some(input), false) = (&connection.input, bytes.is_empty()) {
-                    // Held up by the connection; one that has ended takes all, and throws it away.
+                    // This waits for the connection; a connection that has ended discards its input.
                     let taken = async {
                         let _ = input.send(bytes).await;
                         Ok(())
@@ -221,13 +220,13 @@ impl Session {
                 self.errors.retain(|_, error| *error != stream);
             }
             Frame::Ping { id } => self.say(spdy::pong(id)).await,
-            // It waits for its connections, and closes the WebSocket then.
+            // The client waits for its connections, and then closes the WebSocket.
             Frame::GoAway | Frame::Other => {}
         }
         Ok(())
     }
 
-    /// A stream for errors is remembered, and one for data connects.
+    /// Opens a stream: an error stream is stored, and a data stream is connected.
     async fn open(&mut self, stream: u32, headers: &[(String, String)]) {
         let header = |name: &str| {
             headers.iter().rev().find_map(|(known, value)| (known == name).then_some(value.as_str()))
@@ -268,7 +267,7 @@ impl Session {
                     })
                     .detach();
             }
-            // Something else than is known, or one too many.
+            // The stream is of an unknown kind, or exceeds the limit.
             _ => self.say(spdy::refuse(stream)).await,
         }
     }
@@ -278,7 +277,7 @@ impl Session {
     }
 }
 
-/// One connection.
+/// The task of one connection.
 struct Forward {
     pod: Rc<Pod>,
     port: u16,
@@ -294,7 +293,7 @@ impl Forward {
         let up = async move {
             while let Ok(piece) = input.recv().await {
                 if writer.write_all(&piece).await.is_err() {
-                    // Nobody takes it any more; what comes is dropped with the channel.
+                    // The session has ended; remaining input is dropped with the channel.
                     return;
                 }
             }
@@ -313,7 +312,7 @@ impl Forward {
         Ok(())
     }
 
-    /// Says why there was no connection, and that nothing follows.
+    /// Reports the reason of a failure, and ends the streams.
     async fn end(&self, result: Result<(), String>) {
         if let Err(why) = &result {
             if let Some(error) = self.error {
@@ -331,7 +330,7 @@ impl Forward {
         let _ = self.frames.send(websocket::encode(Opcode::Binary, &[&frame], None)).await;
     }
 
-    /// To 127.0.0.1 in the pod, and if nobody listens there to ::1.
+    /// Connects to 127.0.0.1 in the pod, or to ::1 if no program listens there.
     async fn connect(&self) -> Result<Async<TcpStream>, String> {
         let v4 = SocketAddr::from((Ipv4Addr::LOCALHOST, self.port));
         let v6 = SocketAddr::from((Ipv6Addr::LOCALHOST, self.port));
@@ -367,7 +366,7 @@ impl Forward {
     }
 }
 
-/// Begins to connect a socket that does not block.
+/// Begins to connect a non-blocking socket.
 fn begin(socket: i32, address: &dyn SockaddrLike) -> io::Result<()> {
     match nix::sys::socket::connect(socket, address) {
         Ok(()) | Err(nix::Error::EINPROGRESS) => Ok(()),

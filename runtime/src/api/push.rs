@@ -1,8 +1,8 @@
-//! `/nodlet/push`: hands a client that pushes images and manifests to a process of its own.
+//! `/nodlet/push`: passes a client that pushes images and manifests to a separate process.
 //!
-//! The socket decides who may push, as it does who may do anything else, so that a member of its
-//! group can; the store is root's, so that the process is. It costs the agent a fork: from then on
-//! client and process speak to each other, and neither waits for the agent's loop.
+//! Access to the socket includes the right to push, so that members of its group can push. The process runs
+//! as root, because the image store belongs to root. A push costs the agent a fork; afterwards, client and
+//! process communicate directly, and neither waits for the agent's loop.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -22,16 +22,16 @@ use super::body::Body;
 use super::{Afterwards, Api, Status};
 use nodlet_host::paths::Paths;
 
-/// The first argument of the process that receives; the second is the root.
+/// The first argument of the process that receives a push; the second is the root.
 pub const RECEIVE: &str = "receive";
 
-/// The third argument of a process that receives nothing, and finishes what [`REDO`] says.
+/// The third argument of a process that receives no push, and finishes the push in [`REDO`].
 pub const FINISH: &str = "finish";
 
-/// The record of a push that is being carried out, in the directory of pushes.
+/// The name of the record of a push in progress, in the directory of pushes.
 pub const REDO: &str = "redo.json";
 
-/// What the connection is upgraded to. The process that receives says which versions it speaks.
+/// The protocol of the upgraded connection. The process that receives the push reports its protocol versions.
 pub const PROTOCOL: &str = "nodlet-push";
 
 pub(super) fn push(
@@ -54,7 +54,7 @@ pub(super) fn push(
                 Stdio::from(OwnedFd::from(client)),
             )
         };
-        // The process speaks first: what was sent before it is no push.
+        // The process sends the first message, so that a client that sends data earlier makes no valid push.
         if parts.read_buf.is_empty()
             && let Err(error) = parts.io.into_inner().into_inner().and_then(start)
         {
@@ -68,7 +68,7 @@ pub(super) fn push(
     Ok(response)
 }
 
-/// Has a push finished that lost its power, if there is one.
+/// Starts a process that finishes a push that a power cut interrupted, if there is one.
 pub(crate) fn finish(root: &Path) {
     if !Paths::new(root).push().join(REDO).exists() {
         return;
@@ -80,7 +80,7 @@ pub(crate) fn finish(root: &Path) {
     }
 }
 
-/// Executes this same binary, which outlives the agent.
+/// Executes this binary in a process that outlives the agent.
 fn execute(command: &mut Command, stdin: Stdio) -> io::Result<()> {
     command.env_clear().current_dir("/").stdin(stdin).stdout(Stdio::null());
     // SAFETY: between fork and exec only system calls are made.

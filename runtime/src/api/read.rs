@@ -1,4 +1,4 @@
-//! get and list, straight from the store.
+//! `get` and `list`, served from the store.
 
 use std::collections::BTreeMap;
 use std::rc::Rc;
@@ -48,8 +48,8 @@ pub(super) fn list(
     query: &Query,
     headers: &HeaderMap,
 ) -> Result<Response<Body>, Status> {
-    // `limit` is a wish; all that fits on a board fits in one answer, so no
-    // token to go on with was ever given out.
+    // `limit` is ignored: all objects of a board fit in one response, so that the server never returns a
+    // `continue` token.
     if query.get("continue").is_some_and(|token| !token.is_empty()) {
         return Err(Status::expired("The provided continue parameter is too old: list again without it"));
     }
@@ -71,13 +71,13 @@ pub(super) fn list(
     Ok(body::json(StatusCode::OK, listed))
 }
 
-/// An object as it is shown.
+/// A published object.
 pub(super) struct Shown {
     pub(super) name: Rc<str>,
     pub(super) json: Rc<str>,
 }
 
-/// Every object of a kind, and the version that this is the state of.
+/// Returns all objects of a kind, and the version of this state.
 pub(super) fn all(api: &Api, row: &Row, namespace: Option<&str>) -> (Vec<Shown>, u64) {
     if row.kind == Kind::Namespace {
         return namespaces(api);
@@ -86,8 +86,8 @@ pub(super) fn all(api: &Api, row: &Row, namespace: Option<&str>) -> (Vec<Shown>,
     (found.into_iter().map(|(key, object)| Shown { name: key.name, json: object.json }).collect(), version)
 }
 
-/// There are no Namespace objects on a board: there is `default`, as old as the node, and each
-/// that has an object which somebody wrote, such as a pod, as old as its oldest.
+/// The namespaces, for which a board stores no objects: `default`, which is as old as the node, and each
+/// namespace of an object that a user wrote, such as a pod, which is as old as its oldest object.
 fn namespaces(api: &Api) -> (Vec<Shown>, u64) {
     let created = |json: &str| parse(json)["metadata"]["creationTimestamp"].as_str().map(str::to_owned);
     let (nodes, _) = api.objects.list("nodes", None);
@@ -99,7 +99,7 @@ fn namespaces(api: &Api) -> (Vec<Shown>, u64) {
     for (key, object) in written {
         let object = created(&object.json);
         let oldest = since.entry(key.namespace).or_default();
-        // As text they are in the order of time.
+        // The order of the texts is the order of the times.
         if oldest.is_none() || object.is_some() && object < *oldest {
             *oldest = object;
         }
@@ -121,7 +121,7 @@ pub(super) fn selector(row: &Row, query: &Query) -> Result<Selector, Status> {
     Selector::parse(text("labelSelector"), text("fieldSelector"), row.fields)
 }
 
-/// An object of the store.
+/// Parses an object of the store.
 pub(super) fn parse(json: &str) -> Value {
     serde_json::from_str(json).expect("the store holds what it wrote itself")
 }

@@ -1,6 +1,5 @@
-//! What the API asks of the engine: everything that changes something, and
-//! everything that touches a process. What only shows objects is answered from
-//! the store.
+//! Requests of the API to the engine: all changes, and all operations on processes. The API itself serves
+//! reads of objects from the store.
 
 use std::os::fd::OwnedFd;
 use std::time::Duration;
@@ -13,80 +12,80 @@ use super::{Accepted, Change, FieldValidation, Part, Preconditions, Status};
 /// receiver that is gone means that nobody waits any more.
 pub(crate) type Reply<T> = async_channel::Sender<Result<T, Status>>;
 
-/// What the engine is asked for.
+/// A request to the engine.
 #[derive(Debug)]
 pub(crate) enum Request {
     /// A new pod, podpreset or priorityclass, by its kind. Answered with it as admitted.
     Create {
-        /// As it was sent, its namespace filled in from the URL.
+        /// The object as sent, with its namespace from the URL.
         object: Value,
-        /// What to do with fields that are unknown or given twice.
+        /// The handling of unknown and duplicate fields.
         validation: FieldValidation,
-        /// Admit it, and then forget it.
+        /// Whether to only admit the object.
         dry_run: bool,
-        /// The pod, `Created`.
+        /// The reply: the object, `Created`.
         reply: Reply<Accepted>,
     },
-    /// This pod, podpreset or priorityclass, whether it is there or not: a changed one replaces the old one.
+    /// Apply an object, whether it exists or not: a changed object replaces the old one.
     Apply {
-        /// As it was sent, its namespace and name checked against the URL.
+        /// The object as sent; its namespace and name match the URL.
         object: Value,
-        /// What to do with fields that are unknown or given twice.
+        /// The handling of unknown and duplicate fields.
         validation: FieldValidation,
-        /// Only say what would happen.
+        /// Whether to change nothing, and only return the outcome.
         dry_run: bool,
-        /// The pod, and what happened.
+        /// The reply: the object, and the outcome.
         reply: Reply<Accepted>,
     },
-    /// Change a pod that is there, as the same pod, or a priorityclass.
+    /// Change an existing pod in place, or a definition.
     Update {
-        /// The plural of its kind.
+        /// The plural of the object's kind.
         resource: &'static str,
         /// `metadata.namespace`.
         namespace: String,
         /// `metadata.name`.
         name: String,
-        /// What is to change.
+        /// The change.
         change: Change,
-        /// Where.
+        /// The part of the object that the change is limited to.
         part: Part,
-        /// What to do with fields that are unknown or given twice.
+        /// The handling of unknown and duplicate fields.
         validation: FieldValidation,
-        /// Only say what would happen.
+        /// Whether to change nothing, and only return the outcome.
         dry_run: bool,
-        /// The pod as it is then.
+        /// The reply: the changed object.
         reply: Reply<Accepted>,
     },
-    /// Stop a pod and remove it; or remove a podpreset or priorityclass.
+    /// Stop a pod and remove it, or remove a definition.
     Delete {
-        /// The plural of its kind.
+        /// The plural of the object's kind.
         resource: &'static str,
         /// `metadata.namespace`.
         namespace: String,
         /// `metadata.name`.
         name: String,
-        /// Only the object that is so.
+        /// The preconditions of the deletion.
         preconditions: Preconditions,
-        /// `gracePeriodSeconds`; without it the pod's own.
+        /// `gracePeriodSeconds`; the pod's own by default.
         grace: Option<u64>,
-        /// Only say what would happen.
+        /// Whether to change nothing, and only return the outcome.
         dry_run: bool,
-        /// The pod; without a `deletionTimestamp` it is gone already.
+        /// The reply: the object; without a `deletionTimestamp`, it is already gone.
         reply: Reply<Value>,
     },
-    /// Add ephemeral containers to a pod. Answered with the pod that has them.
+    /// Add ephemeral containers to a pod. The reply is the pod with them.
     Ephemeral {
         /// `metadata.namespace`.
         namespace: String,
         /// `metadata.name`.
         name: String,
-        /// What it is to have; nothing else of it changes.
+        /// The change of the ephemeral containers; other changes are ignored.
         change: Change,
-        /// What to do with fields that are unknown or given twice.
+        /// The handling of unknown and duplicate fields.
         validation: FieldValidation,
-        /// Admit them, and then forget them.
+        /// Whether to only admit the ephemeral containers.
         dry_run: bool,
-        /// The pod.
+        /// The reply: the pod.
         reply: Reply<Accepted>,
     },
     /// Run a command in a running container.
@@ -99,16 +98,16 @@ pub(crate) enum Request {
         container: String,
         /// Command and arguments.
         command: Vec<String>,
-        /// Give it a terminal; then there is no `stdio`.
+        /// Whether the process gets a terminal; then there is no `stdio`.
         tty: bool,
-        /// Columns and rows of the terminal, as far as they are known.
+        /// Columns and rows of the terminal, if known.
         size: Option<(u16, u16)>,
-        /// Its stdin, stdout and stderr; /dev/null where there is none.
+        /// The stdin, stdout and stderr of the process; /dev/null for those that are missing.
         stdio: [Option<OwnedFd>; 3],
-        /// The process, started.
+        /// The reply: the started process.
         reply: Reply<ExecSession>,
     },
-    /// Show what a container writes, and pass on input.
+    /// Attach to the output and input of a container.
     Attach {
         /// `metadata.namespace`.
         namespace: String,
@@ -116,9 +115,9 @@ pub(crate) enum Request {
         pod: String,
         /// `name` of the container.
         container: String,
-        /// The client's ends of its pipes for stdin, stdout and stderr, as far as wanted.
+        /// The supervisor's ends of the pipes for the requested streams of stdin, stdout and stderr.
         stdio: [Option<OwnedFd>; 3],
-        /// The master of the container's terminal, if it has one.
+        /// The reply: the master of the container's terminal, if it has one.
         reply: Reply<Option<OwnedFd>>,
     },
     /// Make a TCP socket in the network namespace of a pod.
@@ -127,16 +126,16 @@ pub(crate) enum Request {
         namespace: String,
         /// `metadata.name`.
         pod: String,
-        /// `metadata.uid`: none in another pod of this name.
+        /// `metadata.uid`, so that no other pod of this name gets the socket.
         uid: String,
-        /// Of its address.
+        /// The address family of the socket.
         family: Family,
-        /// Not connected, and not blocking.
+        /// The reply: a socket that is not connected, and does not block.
         reply: Reply<OwnedFd>,
     },
 }
 
-/// Which addresses a socket has.
+/// The address family of a socket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Family {
     /// `AF_INET`.
@@ -145,13 +144,13 @@ pub(crate) enum Family {
     V6,
 }
 
-/// A process that was executed in a container.
+/// An executed process in a container.
 #[derive(Debug)]
 pub(crate) struct ExecSession {
     /// The master of its terminal, if it has one.
     pub terminal: Option<OwnedFd>,
-    /// How it ended. Dropped earlier, nobody is interested any more: the
-    /// process is to be killed (`async_channel::Sender::closed` tells).
+    /// The exit of the process. If the receiver is dropped earlier, no client waits for the process, which
+    /// must be killed (`async_channel::Sender::closed` reports this).
     pub exit: async_channel::Receiver<ExecExit>,
 }
 
@@ -160,9 +159,9 @@ pub(crate) struct ExecSession {
 pub(crate) enum ExecExit {
     /// With this code, or 128 + the signal.
     Code(i32),
-    /// It could not be executed, or was lost.
+    /// The reason why the process could not be executed, or was lost.
     Failed(String),
 }
 
-/// How long the engine may take for a request before the client is told.
+/// The maximum time of the engine for a request, after which the client gets a timeout.
 pub(super) const ANSWER_WITHIN: Duration = Duration::from_secs(60);

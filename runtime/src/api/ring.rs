@@ -1,4 +1,4 @@
-//! What the core was told and asked for last, for `nodlet ring`.
+//! The latest observations and actions of the core, for `nodlet ring`.
 
 use std::rc::Rc;
 
@@ -9,10 +9,10 @@ use super::body::{self, Body};
 use super::{Api, Query, Status};
 use crate::ring::Format;
 
-/// Entries that are made ready at a time: what a slow client has us hold.
+/// The number of entries that are rendered at a time, and kept in memory for a slow client.
 const ENTRIES_AT_ONCE: usize = 16;
 
-/// The entries from the first that is left on; with `follow`, and those to come.
+/// Returns all entries of the ring; with `follow`, also future ones.
 pub(super) fn show(api: &Rc<Api>, node: &str, query: &Query) -> Result<Response<Body>, Status> {
     if node != api.node_name {
         return Err(Status::not_found("nodes", node));

@@ -1,13 +1,13 @@
-//! What a URL means.
+//! Routes: the meaning of a URL.
 
 use super::Status;
 use nodlet_kube::kinds::{self, KINDS, Row};
 use nodlet_registry::objects::Key;
 
-/// Parameters of one query.
+/// The maximum number of parameters in one query.
 const MAX_PARAMETERS: usize = 512;
 
-/// What is asked about.
+/// The target of a request.
 pub(super) enum Target {
     Version,
     Healthy,
@@ -17,23 +17,24 @@ pub(super) enum Target {
     Groups,
     /// `/apis/settings.k8s.io`: the group with this version.
     Group(&'static str),
-    /// `/api/v1`, or the same of the group with this version.
+    /// `/api/v1`, or the corresponding path of the group with this version.
     Resources(&'static str),
     /// `/openapi/v3`
     OpenApi,
-    /// `/openapi/v3/api/v1`, or the same of the group with this version.
+    /// `/openapi/v3/api/v1`, or the corresponding path of the group with this version.
     OpenApiOf(&'static str),
-    /// `/api/v1/nodes/{node}/proxy/debug/ring`: what a node serves besides objects is
-    /// reached in Kubernetes by its proxy.
+    /// `/api/v1/nodes/{node}/proxy/debug/ring`: Kubernetes serves a node's data other than objects through
+    /// the node's proxy.
     Ring {
         node: String,
     },
-    /// `/nodlet/push`, which Kubernetes has nothing like.
+    /// `/nodlet/push`, which has no counterpart in Kubernetes.
     Push,
     Objects(Objects),
 }
 
-/// Whether who asks for this stays until it is over, whatever else the request says.
+/// Whether a client of this target stays connected until it has ended, independent of the rest of the
+/// request.
 pub(super) fn stays(target: &Target) -> bool {
     match target {
         Target::Objects(objects) => {
@@ -52,7 +53,7 @@ pub(super) fn stays(target: &Target) -> bool {
     }
 }
 
-/// All objects of a resource, one, or a part of one.
+/// All objects of a resource, one object, or a subresource of one.
 pub(super) struct Objects {
     pub(super) row: &'static Row,
     pub(super) namespace: Option<String>,
@@ -91,7 +92,7 @@ pub(super) fn parse(path: &str) -> Result<Target, Status> {
             }
             objects(row, None, rest)
         }
-        // A namespace is an object and a place for others.
+        // A namespace is an object, and contains others.
         ["api", "v1", "namespaces", namespace, resource, ref rest @ ..] if rest.len() <= 2 => {
             let row = find("v1", resource).filter(|row| row.namespaced);
             objects(row.ok_or_else(Status::no_such_path)?, Some(namespace), rest)
@@ -117,7 +118,7 @@ fn objects(row: &'static Row, namespace: Option<&str>, rest: &[&str]) -> Target 
     })
 }
 
-/// The `apiVersion` of a group, in the version that is asked for.
+/// Returns the `apiVersion` of a group in the requested version.
 fn version(group: &str, number: Option<&str>) -> Result<&'static str, Status> {
     let is_it = |version: &&'static str| {
         version
@@ -131,7 +132,7 @@ fn find(version: &str, resource: &str) -> Option<&'static Row> {
     KINDS.iter().find(|row| row.version == version && row.plural == resource)
 }
 
-/// The key of one object.
+/// Returns the key of one object.
 pub(super) fn key(row: &'static Row, namespace: Option<&str>, name: &str) -> Result<Key, Status> {
     match namespace {
         None if row.namespaced => Err(Status::no_such_path()),
@@ -139,7 +140,7 @@ pub(super) fn key(row: &'static Row, namespace: Option<&str>, name: &str) -> Res
     }
 }
 
-/// The part of a URL after `?`.
+/// The query of a URL, after `?`.
 #[derive(Debug, Default)]
 pub(super) struct Query {
     parameters: Vec<(String, String)>,
@@ -150,7 +151,9 @@ impl Query {
         let mut parameters = Vec::new();
         for parameter in text.split('&').filter(|parameter| !parameter.is_empty()) {
             if parameters.len() == MAX_PARAMETERS {
-                return Err(Status::bad_request(format!("a query has at most {MAX_PARAMETERS} parameters")));
+                return Err(Status::bad_request(format!(
+                    "a query can have at most {MAX_PARAMETERS} parameters"
+                )));
             }
             let (name, value) = parameter.split_once('=').unwrap_or((parameter, ""));
             let (Some(name), Some(value)) = (decode(name, true), decode(value, true)) else {
@@ -161,7 +164,7 @@ impl Query {
         Ok(Query { parameters })
     }
 
-    /// The first of this name.
+    /// Returns the first parameter of this name.
     pub(super) fn get(&self, name: &str) -> Option<&str> {
         self.all(name).next()
     }
@@ -170,12 +173,12 @@ impl Query {
         self.parameters.iter().filter(move |(known, _)| known == name).map(|(_, value)| value.as_str())
     }
 
-    /// As Kubernetes reads a flag: given and neither `false` nor `0`.
+    /// Whether a flag is set, as in Kubernetes: it is present, and neither `false` nor `0`.
     pub(super) fn flag(&self, name: &str) -> bool {
         self.get(name).is_some_and(|value| !matches!(value, "false" | "0" | "False" | "FALSE" | "f" | "F"))
     }
 
-    /// A number that is at least `least`.
+    /// Returns a number, which must be at least `least`.
     pub(super) fn number(&self, name: &str, least: i64) -> Result<Option<u64>, Status> {
         let Some(text) = self.get(name).filter(|text| !text.is_empty()) else { return Ok(None) };
         match text.parse::<i64>() {
@@ -187,7 +190,7 @@ impl Query {
     }
 }
 
-/// Undoes percent-encoding; in a query `+` is a space.
+/// Decodes percent-encoding; in a query, `+` is a space.
 fn decode(text: &str, query: bool) -> Option<String> {
     let mut bytes = Vec::with_capacity(text.len());
     let mut rest = text.bytes();

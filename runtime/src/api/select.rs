@@ -1,4 +1,4 @@
-//! `labelSelector` and `fieldSelector`: text in, a yes or no for each object out.
+//! `labelSelector` and `fieldSelector`: parsing of selectors, and matching of objects.
 
 use std::collections::BTreeSet;
 
@@ -6,10 +6,10 @@ use serde_json::Value;
 
 use super::Status;
 
-/// Requirements in one selector. Each object is held against all of them.
+/// The maximum number of requirements in one selector, because each object is compared with all of them.
 const MAX_REQUIREMENTS: usize = 64;
 
-/// What a list or watch is narrowed down to.
+/// The selector of a list or watch.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Selector {
     labels: Vec<Requirement>,
@@ -39,7 +39,7 @@ struct FieldRequirement {
 }
 
 impl Selector {
-    /// `fields` are those that the resource can be selected by.
+    /// Parses the selectors. `known` are the supported fields of the resource.
     pub(super) fn parse(labels: &str, fields: &str, known: &[&str]) -> Result<Selector, Status> {
         let unable =
             |what: &str, why: String| Status::bad_request(format!("unable to parse {what} selector: {why}"));
@@ -47,13 +47,13 @@ impl Selector {
         let fields = parse_fields(fields, known).map_err(|why| unable("field", why))?;
         if labels.len() + fields.len() > MAX_REQUIREMENTS {
             return Err(Status::bad_request(format!(
-                "a selector has at most {MAX_REQUIREMENTS} requirements"
+                "a selector can have at most {MAX_REQUIREMENTS} requirements"
             )));
         }
         Ok(Selector { labels, fields })
     }
 
-    /// Matches everything: objects need not even be read.
+    /// Whether the selector matches everything, so that objects need not be parsed.
     pub(super) fn is_empty(&self) -> bool {
         self.labels.is_empty() && self.fields.is_empty()
     }
@@ -75,7 +75,7 @@ impl Selector {
     }
 }
 
-/// `a=b,c!=d,e in (f,g),h notin (i),j,!k`
+/// Parses a label selector: `a=b,c!=d,e in (f,g),h notin (i),j,!k`.
 fn parse_labels(text: &str) -> Result<Vec<Requirement>, String> {
     let mut requirements = Vec::new();
     let mut rest = text.trim();
@@ -228,7 +228,7 @@ mod tests {
                 "unable to parse field selector: invalid selector: 'metadata.name'; \
                 can't understand 'metadata.name'",
             ),
-            (&many, "", "a selector has at most 64 requirements"),
+            (&many, "", "a selector can have at most 64 requirements"),
         ] {
             let refused = Selector::parse(labels, fields, FIELDS).expect_err(labels);
             assert_eq!(refused.message, expected);

@@ -1,9 +1,9 @@
 //! The streams of a process, over one WebSocket: what `exec` and `attach` have in common.
 //!
-//! Bytes go to and fro between pipes or a terminal of ours and the client. Nothing is
-//! buffered beyond one piece of each stream: a client that does not read stops an executed
-//! process at its next write, as a pipe does, and misses some of what a container writes
-//! that it is attached to (`supervisor/src/console.rs`). Read next: `wire/src/websocket.rs`.
+//! Bytes are transferred between the API's pipes or terminal and the client. At most one piece of each stream
+//! is buffered: a client that does not read blocks an executed process at its next write, as a pipe does, and
+//! misses output of a container that it is attached to (`supervisor/src/console.rs`). Read next:
+//! `wire/src/websocket.rs`.
 
 use std::fs::File;
 use std::io::{self, Read, Write};
@@ -18,26 +18,26 @@ use super::request::{ExecExit, ExecSession};
 use super::upgrade::Client;
 use nodlet_wire::websocket::{self, Decoder, Message, Opcode};
 
-/// Read at a time from a stream, and sent as one message.
+/// The number of bytes that are read from a stream at a time, and sent as one message.
 const PIECE: usize = 32 * 1024;
 
-/// Frames that wait for the client to read: one of each stream and a `Pong`.
+/// The maximum number of frames that wait for the client to read them: one of each stream and a `Pong`.
 const FRAMES: usize = 3;
 
-/// After the process has ended its output is in the pipe already, unless a
-/// child of it holds on to that; nobody waits for those.
+/// The time after which an idle output counts as ended once the process has ended. Its output is already in
+/// the pipe; a child that keeps the pipe open is not waited for.
 const QUIET: Duration = Duration::from_millis(200);
 
-/// For the client to answer our last frame, so that it does not find the line cut.
+/// The time for the client to reply to the last frame before the connection is closed.
 const GOODBYE: Duration = Duration::from_secs(1);
 
-/// For a client with a terminal to say how large that is.
+/// The time for a client with a terminal to send its size.
 const SIZE_WITHIN: Duration = Duration::from_millis(500);
 
-/// Messages that may come before that: keys pressed early.
+/// The maximum number of messages before the size, such as keys that are pressed early.
 const MAX_EARLY: usize = 8;
 
-/// stdin, stdout and stderr: our ends and the process's.
+/// The pipes of stdin, stdout and stderr: the API's ends and those of the process.
 pub(super) struct Pipes {
     pub(super) ours: [Option<OwnedFd>; 3],
     pub(super) theirs: [Option<OwnedFd>; 3],
@@ -58,30 +58,30 @@ impl Pipes {
     }
 }
 
-/// What is written to, read from and resized.
+/// The streams of a process or container.
 pub(super) struct Streams {
     stdin: Option<Async<File>>,
     stdout: Option<Async<File>>,
     stderr: Option<Async<File>>,
     terminal: Option<File>,
-    /// Where what is read of stdout goes: nowhere, if nobody wanted it.
+    /// The channel for stdout; none if the client did not request it.
     stdout_channel: Option<u8>,
-    /// How input ends that is typed into a terminal.
+    /// The end of the input of a terminal.
     end_of_input: EndOfInput,
 }
 
-/// What a client's end of input is to a process that has a terminal.
+/// The effect of a client's end of input on a process with a terminal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum EndOfInput {
-    /// Dropping a terminal would not end its input; Ctrl-D does.
+    /// Ctrl-D ends the input, because closing the terminal would not.
     CtrlD,
-    /// Its pipe's end: the supervisor knows what that means.
+    /// The end of the pipe, which the supervisor handles.
     Closes,
 }
 
 impl Streams {
-    /// Of a process that was executed; `stdin` and `stdout` tell what is wanted of its terminal,
-    /// if it has one.
+    /// Creates the streams of an executed process. `stdin` and `stdout` define which streams of its terminal
+    /// are requested, if it has one.
     pub(super) fn executed(
         ours: [Option<OwnedFd>; 3],
         terminal: Option<&OwnedFd>,
@@ -103,8 +103,8 @@ impl Streams {
         })
     }
 
-    /// Of a client that is attached: pipes alone, the terminal is only resized.
-    /// There is always a stdout, by which the end is seen.
+    /// Creates the streams of an attached client, which are only pipes: the terminal is only resized. There
+    /// is always a stdout, whose end shows the end of the container.
     pub(super) fn attached(
         stdout: bool,
         ours: [Option<OwnedFd>; 3],
@@ -123,8 +123,8 @@ impl Streams {
     }
 }
 
-/// Until the client is gone, or all is said. A process has an end of its own; without
-/// one, as for a client that is attached, it is that of the outputs.
+/// Transfers the streams until the client is gone, or everything is sent. The end is the exit of the process,
+/// or for an attached client the end of the outputs.
 pub(super) async fn talk(
     client: Client,
     decoder: Decoder,
@@ -141,11 +141,11 @@ pub(super) async fn talk(
                 break;
             }
         }
-        // Nobody waits for a place in a queue that is not read any more.
+        // The queue is no longer read, so that no task may wait for a place in it.
         to_send.close();
     };
     let run = async {
-        // By this clients see that the channels are there.
+        // The first message shows clients that the channels are open.
         let first = stdout_channel.filter(|_| stdout.is_some()).unwrap_or(websocket::ERROR);
         let _ = frames.send(websocket::encode(Opcode::Binary, &[&[first]], None)).await;
         let outputs = smol::future::zip(
@@ -168,7 +168,7 @@ pub(super) async fn talk(
         frames.close();
     };
     let receive = receive(&client, decoder, early, Input { stdin, terminal, end_of_input }, frames.clone());
-    // Over when the client is gone; and it should go when everything is said.
+    // The transfer ends when the client is gone, and the client should disconnect when everything is sent.
     smol::future::or(
         async {
             smol::future::zip(send, run).await;
@@ -179,7 +179,7 @@ pub(super) async fn talk(
     .await;
 }
 
-/// From the process to the client, until the end of it.
+/// Transfers output from the process to the client, until its end.
 async fn pump(
     from: Option<Async<File>>,
     channel: Option<u8>,
@@ -190,11 +190,11 @@ async fn pump(
     let mut piece = vec![0; PIECE];
     loop {
         match from.get_ref().read(&mut piece) {
-            // EIO is how a terminal says that nobody has it open any more.
+            // A terminal that no process has open returns EIO.
             Ok(0) => return,
             Ok(read) => {
                 let Some(channel) = channel else {
-                    // Nothing else here waits for anybody, and a process may write without end.
+                    // This loop does not wait otherwise, and a process may write without end.
                     smol::future::yield_now().await;
                     continue;
                 };
@@ -228,14 +228,14 @@ async fn pump(
     }
 }
 
-/// Where a client's messages go.
+/// The destinations of a client's messages.
 struct Input {
     stdin: Option<Async<File>>,
     terminal: Option<File>,
     end_of_input: EndOfInput,
 }
 
-/// From the client to the process, until the client is gone.
+/// Transfers input from the client to the process, until the client is gone.
 async fn receive(
     client: &Client,
     mut decoder: Decoder,
@@ -263,7 +263,7 @@ async fn receive(
                     let Some(to) = &stdin else { continue };
                     match unless_gone(client, write_all(to, bytes)).await {
                         Some(Ok(())) => {}
-                        // The process closed it: what is still to come is lost, as in a pipe.
+                        // The process has closed its stdin: further input is lost, as in a pipe.
                         Some(Err(_)) => stdin = None,
                         None => return,
                     }
@@ -293,7 +293,7 @@ async fn receive(
     }
 }
 
-/// What is waited for, or nothing if the client goes meanwhile.
+/// Returns the result of `wait`, or nothing if the client disconnects in the meantime.
 async fn unless_gone<T>(client: &Client, wait: impl Future<Output = T>) -> Option<T> {
     let gone = async {
         client.gone().await;
@@ -314,7 +314,7 @@ async fn write_all(to: &Async<File>, mut bytes: &[u8]) -> io::Result<()> {
     Ok(())
 }
 
-/// Columns and rows in `{"Width":80,"Height":24}`.
+/// Parses columns and rows in `{"Width":80,"Height":24}`.
 fn window(size: &[u8]) -> Option<(u16, u16)> {
     let size: Value = serde_json::from_slice(size).ok()?;
     let cells = |field: &str| size[field].as_u64().and_then(|cells| u16::try_from(cells).ok());
@@ -329,8 +329,8 @@ fn resize(terminal: &File, size: &[u8]) {
     unsafe { libc::ioctl(terminal.as_raw_fd(), libc::TIOCSWINSZ, &size) };
 }
 
-/// The size that a client with a terminal says first. What else it says before
-/// is left in `early`; one that says nothing is not waited for.
+/// Reads the size of the terminal that a client sends first. Other messages before the size are stored in
+/// `early`. The wait for a silent client is short.
 pub(super) async fn first_size(
     client: &Client,
     decoder: &mut Decoder,
@@ -365,7 +365,7 @@ pub(super) async fn first_size(
     .await
 }
 
-/// Says on the error channel why there is no process.
+/// Reports on the error channel why there is no process.
 pub(super) async fn refuse(client: &Client, status: &Status) {
     let status = status.to_json().to_string();
     let frames = [
@@ -375,7 +375,7 @@ pub(super) async fn refuse(client: &Client, status: &Status) {
     let _ = client.write_all(&frames.concat()).await;
 }
 
-/// What the error channel says in the end.
+/// Returns the final status for the error channel.
 fn status(exit: &ExecExit) -> Value {
     match exit {
         ExecExit::Code(0) => json!({"metadata": {}, "status": "Success"}),

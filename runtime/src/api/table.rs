@@ -1,12 +1,12 @@
-//! `meta.k8s.io/v1` Table: the server decides what a list looks like in a
-//! terminal, and every client shows the same. The columns and cells of each kind are in `kinds.rs`.
+//! `meta.k8s.io/v1` Table: the server defines how a list is printed, so that every client prints the same.
+//! `kinds.rs` has the columns and cells of each kind.
 
 use serde_json::{Map, Value, json};
 
 use nodlet_core::time::Timestamp;
 use nodlet_kube::kinds::Row;
 
-/// How much of the object a row carries (`includeObject`).
+/// The part of the object in each row (`includeObject`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum Include {
     None,
@@ -15,8 +15,8 @@ pub(super) enum Include {
     Object,
 }
 
-/// The table of `objects`, all of one kind, as JSON. One object at a time is in memory: all of them, parsed, take
-/// ten times what their texts do.
+/// Returns the table of `objects`, all of one kind, as JSON. Only one parsed object is in memory at a time,
+/// because a parsed object takes ten times the memory of its text.
 pub(super) fn table(
     row: &Row,
     objects: &mut dyn Iterator<Item = Value>,
@@ -37,7 +37,7 @@ pub(super) fn table(
     });
     let rows: Vec<String> = objects.map(|object| row_of(row, object, include, now).to_string()).collect();
     let table = table.to_string();
-    // Fields are in the order of their names: rows come last.
+    // Fields are sorted by name, so that `rows` is the last one.
     let head = table.strip_suffix('}').unwrap_or_default();
     format!("{head},\"rows\":[{}]}}", rows.join(","))
 }

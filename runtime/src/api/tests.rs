@@ -1,4 +1,4 @@
-//! The API over a real socket, with an engine that answers what a test tells it to.
+//! Tests of the API over a real socket, with an engine that each test defines.
 
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
@@ -10,7 +10,7 @@ use super::*;
 use crate::storage::Storage;
 use nodlet_registry::objects::Key;
 
-/// A scratch root, removed at the end.
+/// A scratch root, which is removed at the end.
 pub(super) struct Root(pub(super) PathBuf);
 
 impl Root {
@@ -42,7 +42,7 @@ pub(super) fn key(name: &str) -> Key {
     Key::new("pods", "default", name)
 }
 
-/// Runs the API, and `client` against it in a thread of its own. `engine` answers the requests.
+/// Runs the API, with `client` in its own thread. `engine` answers the requests.
 pub(super) fn with_api<T: Send + 'static>(
     root: &Root,
     objects: Rc<Objects>,
@@ -52,7 +52,7 @@ pub(super) fn with_api<T: Send + 'static>(
     with_api_on(Storage::start().expect("the kernel has a thread"), root, objects, engine, client)
 }
 
-/// The same with this storage thread.
+/// Runs the API with this storage thread, like [`with_api`].
 pub(super) fn with_api_on<T: Send + 'static>(
     storage: Storage,
     root: &Root,
@@ -87,7 +87,7 @@ pub(super) fn with_api_on<T: Send + 'static>(
 /// Sends bytes and reads until the server closes.
 pub(super) fn raw(socket: &std::path::Path, request: &[u8]) -> String {
     let mut stream = UnixStream::connect(socket).expect("the API listens");
-    // A server that refuses early may close before it has read all.
+    // A server that rejects a request early may close the connection before it has read everything.
     let _ = stream.write_all(request);
     let mut answer = Vec::new();
     let _ = stream.read_to_end(&mut answer);
@@ -233,7 +233,7 @@ struct Events(std::io::BufReader<UnixStream>);
 impl Events {
     fn of(socket: &std::path::Path, target: &str) -> Events {
         let mut stream = UnixStream::connect(socket).expect("the API listens");
-        // HTTP/1.0 has no chunks: lines come as they are.
+        // HTTP/1.0 has no chunks, so that lines are not split.
         write!(stream, "GET {target} HTTP/1.0\r\n\r\n").expect("sent");
         Events(std::io::BufReader::new(stream))
     }
@@ -268,7 +268,7 @@ fn a_watch_goes_on_where_the_list_ended() {
     objects.put(key("db"), pod("db", "Pending"));
     let root = Root::new();
     let changing = objects.clone();
-    // A deletion that is asked for is how the client moves the test on.
+    // The client continues the test by a request for a deletion.
     let engine = move |request| match request {
         Request::Delete { name, reply, .. } => {
             match name.as_str() {
@@ -294,13 +294,13 @@ fn a_watch_goes_on_where_the_list_ended() {
         running.shows("ADDED", "web");
         call(&socket, "DELETE", "/api/v1/namespaces/default/pods/db", "", "");
         all.shows("DELETED", "db");
-        // Of another boot.
+        // The version is from another boot.
         let mut expired = Events::of(&socket, "/api/v1/pods?watch=true&resourceVersion=999999");
         let event = expired.next().expect("an error");
         assert_eq!((&event["type"], &event["object"]["code"]), (&json!("ERROR"), &json!(410)));
         assert_eq!(event["object"]["reason"], "Expired");
         assert!(expired.next().is_none(), "and then it ends");
-        // The client's own deadline.
+        // The watch ends at the client's own deadline.
         let mut short =
             Events::of(&socket, "/api/v1/pods?watch=true&resourceVersion=999999&timeoutSeconds=0");
         while short.next().is_some() {}
@@ -326,7 +326,7 @@ fn a_watcher_that_reads_nothing_costs_nothing_and_is_told_later() {
     };
     with_api(&root, objects, engine, |socket| {
         let mut slow = Events::of(&socket, "/api/v1/pods?watch=true");
-        // Seen before the flood, so the watch is surely there.
+        // An event before the flood shows that the watch exists.
         for _ in 0..10 {
             let (code, _) = call(&socket, "DELETE", "/api/v1/namespaces/default/pods/web", "", "");
             assert_eq!(code, 200);
@@ -510,7 +510,7 @@ fn hostile_requests_are_refused_and_the_next_is_served() {
         let many = format!("GET /version HTTP/1.1\r\n{}\r\n", "x: y\r\n".repeat(1000));
         assert!(raw(&socket, many.as_bytes()).starts_with("HTTP/1.1 431"));
         assert!(raw(&socket, b"\0\x01\x02\r\n\r\n").starts_with("HTTP/1.1 400"));
-        // Half a request, and then nothing: the place is freed when the client goes.
+        // After half a request, the place is freed when the client disconnects.
         for _ in 0..CONNECTIONS * 2 {
             let mut stream = UnixStream::connect(&socket).expect("the API listens");
             stream.write_all(b"GET /version HT").expect("sent");
@@ -537,11 +537,11 @@ fn bodies_that_do_not_end_are_held_up_to_a_bound_for_all_clients_together() {
         let body = " ".repeat(BODY_BYTES - 1);
         let half = format!("POST {target} HTTP/1.1\r\nhost: x\r\ncontent-length: {BODY_BYTES}\r\n\r\n{body}");
         let mut held = Vec::new();
-        // The last of them finds no room, and has it in place of one that hangs when it comes again.
+        // The last client is rejected, and is served instead of a hanging client when it retries.
         let refused = loop {
             let mut client = UnixStream::connect(&socket).expect("it listens");
             client.set_read_timeout(Some(std::time::Duration::from_millis(300))).expect("it can be set");
-            // It is not read to its end where there is no room.
+            // A rejected request may not be read to its end.
             let _ = client.write_all(half.as_bytes());
             let mut answer = [0; 32];
             match client.read(&mut answer) {

@@ -1,9 +1,9 @@
-//! Connections that become something else than HTTP: the WebSocket handshake of `exec`,
-//! `attach` and `portforward`, and the client at the other end after it.
+//! Connections that leave HTTP: the WebSocket handshake of `exec`, `attach` and `portforward`, and the client
+//! after the handshake.
 //!
-//! A client may send without a pause, read nothing, or go without a word; none of that
-//! is to cost anybody else more than its own place. Read next: `api/streams.rs` and
-//! `api/portforward.rs`, what is spoken then; `wire/src/websocket.rs`, the frames.
+//! A client may send without a pause, read nothing, or disappear without notice; this must not affect other
+//! clients. Read next: `api/streams.rs` and `api/portforward.rs`, on the protocols after the handshake;
+//! `wire/src/websocket.rs`, on the frames.
 
 use std::future::Future;
 use std::io;
@@ -25,26 +25,25 @@ use super::{Afterwards, Status};
 use nodlet_wire::spdy;
 use nodlet_wire::websocket::{self, Decoder, PROTOCOLS, Role};
 
-/// What can be spoken on a WebSocket.
+/// The subprotocols of a WebSocket.
 pub(super) struct Spoken {
-    /// The best first.
+    /// The subprotocols, the preferred one first.
     protocols: &'static [&'static str],
-    /// Where users of kubectl say that they want no WebSocket.
+    /// The environment variable with which users of kubectl disable WebSocket.
     variable: &'static str,
 }
 
-/// Streams of a process.
+/// The subprotocols for the streams of a process.
 pub(super) const STREAMS: Spoken =
     Spoken { protocols: &PROTOCOLS, variable: "KUBECTL_REMOTE_COMMAND_WEBSOCKETS" };
 
-/// Forwarded connections.
+/// The subprotocols for forwarded connections.
 pub(super) const CONNECTIONS: Spoken =
     Spoken { protocols: &[spdy::PROTOCOL], variable: "KUBECTL_PORT_FORWARD_WEBSOCKETS" };
 
-/// Answers that the connection is a WebSocket from now on, and has `talk` go on with it.
+/// Replies that the connection becomes a WebSocket, and continues it with `talk`.
 ///
-/// To be called last: kubectl asks again with SPDY when a handshake is refused, and shows
-/// what it is answered then.
+/// Call this last: when a handshake is rejected, kubectl retries with SPDY, and shows the reply to the retry.
 pub(super) fn upgrade<Talk: Future<Output = ()> + 'static>(
     request: hyper::Request<Incoming>,
     spoken: &Spoken,
@@ -60,7 +59,7 @@ pub(super) fn upgrade<Talk: Future<Output = ()> + 'static>(
             Err(error) => return ::log::debug!("api: failed to upgrade a connection: {error}"),
         };
         if let Ok(parts) = connection.downcast::<FuturesIo<Async<UnixStream>>>() {
-            // What was read behind the request are the client's first frames.
+            // The bytes after the request are the client's first frames.
             let mut decoder = Decoder::new(Role::Server);
             decoder.push(&parts.read_buf);
             talk(Client { stream: parts.io.into_inner(), place }, decoder).await;
@@ -69,21 +68,21 @@ pub(super) fn upgrade<Talk: Future<Output = ()> + 'static>(
     Ok(response)
 }
 
-/// The other end of a connection that is no longer HTTP.
+/// The client of a connection that has left HTTP.
 pub(super) struct Client {
     stream: Async<UnixStream>,
     place: Rc<Place>,
 }
 
 impl Client {
-    /// Reads what there is; 0 if the client has ended.
+    /// Reads the available bytes. Returns 0 if the client has ended.
     pub(super) async fn read(&self, piece: &mut [u8]) -> io::Result<usize> {
-        // One that sends as fast as it is read would never be waited for, and nobody else be served.
+        // Without this, a client that sends as fast as it is read would keep other clients from being served.
         smol::future::yield_now().await;
         (&self.stream).read(piece).await
     }
 
-    /// Sends all of it. Who does not read is one that hangs, meanwhile.
+    /// Sends all bytes. In the meantime, a client that does not read counts as hanging.
     pub(super) async fn write_all(&self, bytes: &[u8]) -> io::Result<()> {
         self.place.is_sent_something();
         let sent = (&self.stream).write_all(bytes).await;
@@ -91,8 +90,7 @@ impl Client {
         sent
     }
 
-    /// Ends when the client is gone: for while it cannot be read from, since what it has sent
-    /// comes before its end.
+    /// Waits until the client is gone, without reading from it: unread data precedes the end of the stream.
     pub(super) async fn gone(&self) {
         let watch = || -> io::Result<Async<OwnedFd>> {
             let epoll = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC)?;
@@ -101,7 +99,7 @@ impl Client {
         };
         match watch() {
             Ok(watched) if watched.readable().await.is_ok() => {}
-            // Then it is seen when it is read from again.
+            // Then the next read reports the end.
             Ok(_) | Err(_) => smol::future::pending().await,
         }
     }
@@ -121,7 +119,7 @@ impl Handshake {
         let upgrade = text(header::UPGRADE);
         if upgrade.to_ascii_lowercase().starts_with("spdy/") {
             return Err(Status::bad_request(format!(
-                "nodlet speaks WebSocket and not SPDY: use kubectl 1.31 or later, and leave {} alone",
+                "nodlet supports WebSocket but not SPDY: use kubectl 1.31 or later, and do not set {}",
                 spoken.variable
             )));
         }
@@ -140,7 +138,7 @@ impl Handshake {
             .find(|known| offered.split(',').any(|offered| offered.trim() == *known))
             .ok_or_else(|| {
                 Status::bad_request(format!(
-                    "none of the subprotocols {offered:?} is known: {}",
+                    "none of the subprotocols {offered:?} is supported; supported are {}",
                     spoken.protocols.join(", ")
                 ))
             })?;

@@ -1,5 +1,4 @@
-//! watch: a cursor into the store's ring of changes, moved on as fast as the
-//! client takes what it is sent.
+//! `watch`: a cursor in the store's ring of changes, which advances as fast as the client reads.
 
 use std::rc::Rc;
 use std::time::Duration;
@@ -16,7 +15,7 @@ use super::{Api, Query, Status, table, wants_table};
 use nodlet_kube::kinds::Row;
 use nodlet_registry::objects::{Change, ChangeKind, Expired, Objects};
 
-/// Changes that are made ready at a time: what a slow client has us hold.
+/// The number of changes that are rendered at a time, and kept in memory for a slow client.
 const CHANGES_AT_ONCE: usize = 16;
 
 struct Watch {
@@ -26,17 +25,17 @@ struct Watch {
     selector: Selector,
     table: Option<table::Include>,
     since: u64,
-    /// What there is, sent before any change, and the room that it takes.
+    /// The existing objects, which are sent before any change, and their share of memory.
     first: Option<First>,
     deadline: Option<smol::Timer>,
     ended: bool,
 }
 
-/// The state that a watch begins with: shared with the store as long as nothing changes.
+/// The initial state of a watch, which is shared with the store as long as nothing changes.
 struct First {
     objects: std::vec::IntoIter<read::Shown>,
     version: u64,
-    /// Whether to say when that was all.
+    /// Whether to report the end of the initial state.
     bookmark: bool,
     _held: Held,
 }
@@ -54,7 +53,7 @@ pub(super) fn watch(
             Status::bad_request(format!("resourceVersion: Invalid value: {text:?}: must be a number"))
         })?),
     };
-    // "Send me everything, then tell me that this was everything."
+    // The client requests all existing objects first, and a bookmark after them.
     let initial = query.flag("sendInitialEvents");
     let mut watch = Watch {
         objects: api.objects.clone(),
@@ -121,8 +120,8 @@ impl Watch {
         }
     }
 
-    /// The next lines of what there is, none if no object of them is for this client; `None`
-    /// when all was said.
+    /// Returns the next lines of the initial state, which are empty if none of their objects is for this
+    /// client, or `None` at its end.
     fn next_of_first(&mut self) -> Option<String> {
         let first = self.first.as_mut()?;
         let (version, bookmark) = (first.version, first.bookmark);
@@ -142,7 +141,7 @@ impl Watch {
         Some(lines)
     }
 
-    /// Until something changed; false if the client's time is over first.
+    /// Waits until something has changed. Returns false if the client's timeout ends first.
     async fn wait(&mut self) -> bool {
         let changed = self.objects.changed_since(self.since);
         match &mut self.deadline {
@@ -164,8 +163,8 @@ impl Watch {
         }
     }
 
-    /// What the client sees of a change, if anything: an object that a selector
-    /// no longer matches is deleted as far as this client is concerned.
+    /// Returns the event of a change for the client, if any: for this client, an object that its selector no
+    /// longer matches is deleted.
     fn show(&self, change: &Change) -> Option<String> {
         if change.key.resource != self.row.plural
             || self.namespace.as_deref().is_some_and(|namespace| *change.key.namespace != *namespace)

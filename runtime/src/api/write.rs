@@ -1,4 +1,4 @@
-//! create, replace, delete: the arguments are checked here, and the engine does it.
+//! `create`, `replace` and `delete`: this module checks the arguments, and the engine performs the request.
 
 use std::rc::Rc;
 
@@ -16,7 +16,7 @@ use super::{
 use nodlet_kube::kinds::{KINDS, Kind, Row};
 use nodlet_registry::objects::Key;
 
-/// Says on a PUT what it did: `created`, `configured` or `unchanged`.
+/// The header of the response to a PUT with its effect: `created`, `configured` or `unchanged`.
 const APPLIED: &str = "nodlet-applied";
 
 pub(super) async fn create(
@@ -40,8 +40,8 @@ pub(super) async fn apply(
     query: &Query,
     request: hyper::Request<Incoming>,
 ) -> Result<Response<Body>, Status> {
-    // `nodlet apply` wants the pod to be so even if that makes it another; whoever puts an object
-    // elsewhere is told what cannot change.
+    // `nodlet apply` (`force`) may replace the pod by another one; for other clients, changes of fields that
+    // cannot change are rejected.
     if row.kind == Kind::Pod && query.get("force") != Some("true") {
         return update(api, key, Part::Whole, query, request).await;
     }
@@ -59,7 +59,7 @@ pub(super) async fn apply(
     Ok(response)
 }
 
-/// PATCH and PUT of a pod and of its status: the engine holds the change against what is then.
+/// PATCH and PUT of a pod and of its status: the engine applies the change to the object at that time.
 pub(super) async fn update(
     api: &Rc<Api>,
     key: &Key,
@@ -93,7 +93,7 @@ pub(super) async fn ephemeral(
     let (validation, dry_run) = (field_validation(query)?, dry_run(query.all("dryRun"))?);
     let (change, _held) = change(api, key, request).await?;
     if let Change::Replace(body) = &change {
-        // The shape that it had before Kubernetes 1.22, in old examples.
+        // The format before Kubernetes 1.22, which old examples use.
         if body["kind"] == "EphemeralContainers" {
             return Err(Status::bad_request(
                 "EphemeralContainers in version \"v1\" cannot be handled as a Pod: since Kubernetes 1.22 a Pod is \
@@ -110,7 +110,7 @@ pub(super) async fn ephemeral(
     Ok(show(StatusCode::OK, &accepted.await?))
 }
 
-/// What a request says of an object that is there.
+/// Returns the change of an existing object that a request contains.
 async fn change(
     api: &Rc<Api>,
     key: &Key,
@@ -119,7 +119,7 @@ async fn change(
     if request.method() == hyper::Method::PATCH {
         let kind = patch_kind(request.headers())?;
         let (patch, held) = body::read_any(&api.places, request).await?;
-        // However short the patch is, the object is read, changed and written again.
+        // Even for a short patch, the whole object is parsed, changed and rendered.
         let object = api.objects.get(key).map_or(0, |shown| body::cost(shown.json.as_bytes()));
         let held = api.places.hold_more(held, object)?;
         return Ok((Change::Patch(kind, patch), held));
@@ -138,11 +138,11 @@ pub(super) async fn delete(
 ) -> Result<Response<Body>, Status> {
     let options = DeleteOptions::read(api, query, request).await?;
     let pod = options.delete(api, key).await?;
-    // Without a deletionTimestamp it is gone at once, and there is nothing to wait for.
+    // An object without a `deletionTimestamp` is already gone, so that clients need not wait.
     Ok(body::value(StatusCode::OK, &pod))
 }
 
-/// Deletes all that match, and shows them.
+/// Deletes all matching objects, and returns them.
 pub(super) async fn delete_collection(
     api: &Rc<Api>,
     row: &'static Row,
@@ -160,7 +160,7 @@ pub(super) async fn delete_collection(
         }
         match options.delete(api, &key).await {
             Ok(pod) => deleted.push(pod),
-            // It went by itself meanwhile.
+            // The object was removed in the meantime.
             Err(status) if status.code == 404 => {}
             Err(status) => return Err(status),
         }
@@ -172,7 +172,7 @@ pub(super) async fn delete_collection(
     Ok(body::value(StatusCode::OK, &list))
 }
 
-/// Sends a request and waits for its answer.
+/// Sends a request to the engine and waits for the reply.
 pub(super) async fn ask<T>(api: &Api, request: impl FnOnce(Reply<T>) -> Request) -> Result<T, Status> {
     let (reply, answer) = async_channel::bounded(1);
     send(api, request(reply))?;
@@ -189,10 +189,10 @@ pub(super) async fn ask<T>(api: &Api, request: impl FnOnce(Reply<T>) -> Request)
 fn send(api: &Api, request: Request) -> Result<(), Status> {
     let full = || {
         Status::too_many_requests(
-            "the agent has as many requests as it takes at a time, please try again later",
+            "the agent is processing the maximum number of requests, please try again later",
         )
     };
-    // A card that does not answer: what is asked for nevertheless would wait in memory.
+    // While the card does not respond, further requests would wait in memory.
     let waits_for_flash =
         !matches!(request, Request::Exec { .. } | Request::Attach { .. } | Request::Socket { .. });
     if waits_for_flash && api.storage.is_full() {
@@ -204,7 +204,7 @@ fn send(api: &Api, request: Request) -> Result<(), Status> {
     })
 }
 
-/// Fills in what the URL says of an object, and refuses what contradicts it.
+/// Sets the fields of an object that the URL defines, and rejects contradictory values.
 fn belongs(object: &mut Value, row: &Row, namespace: &str, name: Option<&str>) -> Result<(), Status> {
     if !object.is_object() {
         return Err(Status::bad_request(format!(
@@ -212,13 +212,13 @@ fn belongs(object: &mut Value, row: &Row, namespace: &str, name: Option<&str>) -
             row.name
         )));
     }
-    // What does not say what it is is what its URL says (`gvkWithDefaults` of the API server).
+    // An object without `apiVersion` or `kind` gets those of the URL (`gvkWithDefaults` of the API server).
     for (field, in_url) in [("apiVersion", row.version), ("kind", row.name)] {
         if object[field].is_null() || object[field] == "" {
             object[field] = in_url.into();
         }
     }
-    // A kind that nobody takes is told by whoever reads it.
+    // An unknown kind is rejected later, when the object is parsed.
     let given = object["kind"].as_str().unwrap_or_default();
     if given != row.name && Kind::named(given).is_some() {
         let version = object["apiVersion"].as_str().unwrap_or_default();
@@ -298,8 +298,8 @@ impl DeleteOptions {
         DeleteOptions::of(&body, query)
     }
 
-    /// `ValidateDeleteOptions`. No object depends on another here, so all propagation policies come
-    /// to the same.
+    /// `ValidateDeleteOptions`. Objects have no dependents, so that all propagation policies have the same
+    /// effect.
     fn of(body: &Value, query: &Query) -> Result<DeleteOptions, Status> {
         let is_options = |object: &Map<String, Value>| match object.get("kind") {
             Some(Value::String(kind)) => kind.is_empty() || kind == "DeleteOptions",
@@ -318,7 +318,7 @@ impl DeleteOptions {
         };
         let grace = match given {
             None => None,
-            // Kubernetes takes a negative one for "at once, but tell the container".
+            // In Kubernetes, a negative value means the shortest possible grace period.
             Some(Some(seconds)) => Some(u64::try_from(seconds).unwrap_or(1)),
             Some(None) => {
                 return Err(Status::bad_request(
@@ -372,7 +372,7 @@ impl DeleteOptions {
                 wrong.push((IGNORE_READ_ERROR, "FieldValueInvalid", text));
             }
             if wrong.is_empty() {
-                // No object that is shown is unreadable.
+                // All stored objects are readable.
                 let text = "Forbidden: no object is stored that cannot be read".to_owned();
                 wrong.push((IGNORE_READ_ERROR, "FieldValueForbidden", text));
             }
@@ -406,7 +406,7 @@ fn not_a(field: &str, kind: &str) -> Status {
     Status::bad_request(format!("{field}: Invalid value: must be a {kind}"))
 }
 
-/// A boolean option.
+/// Returns a boolean option.
 fn flag(body: &Value, query: &Query, name: &str) -> Result<Option<bool>, Status> {
     match (&body[name], query.get(name)) {
         (Value::Null, None | Some("")) => Ok(None),
@@ -417,7 +417,7 @@ fn flag(body: &Value, query: &Query, name: &str) -> Result<Option<bool>, Status>
     }
 }
 
-/// 422: options that contradict themselves.
+/// 422: contradictory options.
 fn refuse(wrong: &[(&str, &str, String)]) -> Status {
     let texts: Vec<String> = wrong.iter().map(|(field, _, text)| format!("{field}: {text}")).collect();
     let all = if let [one] = &texts[..] { one.clone() } else { format!("[{}]", texts.join(", ")) };
@@ -433,7 +433,7 @@ fn refuse(wrong: &[(&str, &str, String)]) -> Status {
     status
 }
 
-/// `preconditions` of a body, with those that a query of `DELETE` has where the body said nothing of them.
+/// Returns the `preconditions` of the body, or those of the query of a `DELETE` if the body has none.
 fn preconditions(given: &Value, query: &Query) -> Result<Preconditions, Status> {
     let of = |field: &str| match &given[field] {
         Value::Null => {
@@ -451,7 +451,7 @@ fn preconditions(given: &Value, query: &Query) -> Result<Preconditions, Status> 
     }
 }
 
-/// The kind of a patch, by the content type of its request.
+/// Returns the kind of a patch, by the content type of its request.
 fn patch_kind(headers: &hyper::HeaderMap) -> Result<PatchKind, Status> {
     const KINDS: [(&str, PatchKind); 3] = [
         ("application/json-patch+json", PatchKind::Json),

@@ -11,7 +11,7 @@ use crate::api::{ExecExit, ExecSession, Request};
 use nodlet_registry::objects::Objects;
 use nodlet_wire::websocket::{self, Decoder, Opcode, Role};
 
-/// Executes on this machine what was to be executed in a container.
+/// An engine that executes commands on this machine instead of in a container.
 fn engine(request: Request) {
     let Request::Exec { command, tty, size, stdio, reply, .. } = request else { panic!("{request:?}") };
     if command[0] == "refused" {
@@ -37,7 +37,7 @@ fn engine(request: Request) {
     let mut child: Child = process.spawn().expect("it can be executed");
     drop(process);
     std::thread::spawn(move || {
-        // Polled, for a test may not block on a child that it is to kill.
+        // The test polls, because it must not block on a child that it has to kill.
         loop {
             if ended.is_closed() {
                 let _ = child.kill();
@@ -114,7 +114,7 @@ impl Client {
         }
     }
 
-    /// stdout, stderr and the status, to the end.
+    /// Returns stdout, stderr and the status, at the end.
     fn finish(mut self) -> (String, String, Value) {
         let (mut out, mut err, mut status) = (Vec::new(), Vec::new(), Value::Null);
         while let Some((opcode, payload)) = self.next() {
@@ -144,11 +144,11 @@ fn output_and_exit_code_come_back() {
         assert_eq!(status["details"]["causes"][0], json!({"reason": "ExitCode", "message": "3"}));
         let (_, _, status) = Client::start(&socket, "command=true&stdout=1").finish();
         assert_eq!(status, json!({"metadata": {}, "status": "Success"}));
-        // More than a pipe holds, to a client that reads at the end.
+        // The output is larger than a pipe, and the client reads it at the end.
         let large = "command=sh&command=-c&command=head+-c+1000000+/dev/zero";
         let (out, _, _) = Client::start(&socket, &format!("{large}&stdout=1")).finish();
         assert_eq!(out.len(), 1_000_000);
-        // A grandchild that keeps the pipe is not waited for.
+        // The end does not wait for a grandchild that keeps the pipe open.
         let daemon = "command=sh&command=-c&command=sleep+1000+%26+echo+started+$!";
         let (out, _, _) = Client::start(&socket, &format!("{daemon}&stdout=1")).finish();
         let pid = out.trim().strip_prefix("started ").and_then(|pid| pid.parse().ok()).expect("its number");
@@ -163,7 +163,7 @@ fn input_reaches_the_process_and_ends_when_the_client_says_so() {
     with_api(&root, objects(), engine, |socket| {
         let mut cat = Client::start(&socket, "command=cat&stdin=1&stdout=1");
         let text = "x".repeat(100_000);
-        // Both ways at once: neither side may wait for the other.
+        // Data flows in both directions at once: neither side may wait for the other.
         let mut writing = cat.stream.try_clone().expect("a descriptor");
         let sent = text.clone();
         let writer = std::thread::spawn(move || {
@@ -192,7 +192,7 @@ fn input_reaches_the_process_and_ends_when_the_client_says_so() {
 fn a_terminal_has_a_size() {
     let root = Root::new();
     with_api(&root, objects(), engine, |socket| {
-        // The first one is there before the process is; keys pressed before it are not lost.
+        // The first size arrives before the process starts; earlier keys are not lost.
         let mut shell = Client::start(
             &socket,
             "command=sh&command=-c&command=stty+size%3B+read+x%3B+echo+got+$x&stdin=1&stdout=1&tty=1",
@@ -244,7 +244,7 @@ fn a_client_that_goes_away_while_its_input_is_held_up_ends_the_process() {
             out.extend_from_slice(&client.next().expect("more").1[1..]);
         }
         let pid: i32 = String::from_utf8_lossy(&out).trim().parse().expect("a number");
-        // More than a pipe holds, and asked for an answer that will not come.
+        // The input is larger than a pipe, and no answer follows.
         client.stream.set_nonblocking(true).expect("it is open");
         let part = websocket::encode(Opcode::Binary, &[&[0], &[b'x'; 30_000]], Some([1, 2, 3, 4]));
         let ping = websocket::encode(Opcode::Ping, &[b"hi"], Some([1, 2, 3, 4]));
@@ -270,7 +270,7 @@ fn wait_until_gone(pid: i32) {
 fn what_cannot_be_executed_is_refused_where_kubectl_shows_it() {
     let root = Root::new();
     with_api(&root, objects(), engine, |socket| {
-        // A refused handshake would have kubectl try SPDY and say that this is not spoken.
+        // After a rejected handshake, kubectl would try SPDY and report that it is not supported.
         for query in ["command=refused&stdout=1", "command=refused&stdout=1&tty=1"] {
             let (_, _, status) = Client::start(&socket, query).finish();
             assert_eq!(status["message"], "Internal error occurred: no such process", "{query}");
@@ -311,8 +311,8 @@ fn what_cannot_be_executed_is_refused_where_kubectl_shows_it() {
                 400,
                 "cannot attach a container in a completed pod; current phase is Succeeded",
             ),
-            (EXEC, "command=sh&stdout=1", spdy, 400, "leave KUBECTL_REMOTE_COMMAND_WEBSOCKETS alone"),
-            (&ports, "", spdy, 400, "leave KUBECTL_PORT_FORWARD_WEBSOCKETS alone"),
+            (EXEC, "command=sh&stdout=1", spdy, 400, "do not set KUBECTL_REMOTE_COMMAND_WEBSOCKETS"),
+            (&ports, "", spdy, 400, "do not set KUBECTL_PORT_FORWARD_WEBSOCKETS"),
             (&ports, "", websocket, 400, "is known: SPDY/3.1+portforward.k8s.io"),
         ] {
             let (answered, body) = call(&socket, "GET", &format!("{target}?{query}"), headers, "");
@@ -322,7 +322,7 @@ fn what_cannot_be_executed_is_refused_where_kubectl_shows_it() {
     });
 }
 
-/// Whether others are answered, as long as `busy` keeps a client's thread busy.
+/// Asserts that other clients are served, as long as `busy` keeps a client's thread busy.
 fn others_are_served(socket: &Path, busy: &std::thread::JoinHandle<()>) {
     for _ in 0..20 {
         assert_eq!(call(socket, "GET", "/version", "", "").0, 200);
@@ -330,14 +330,14 @@ fn others_are_served(socket: &Path, busy: &std::thread::JoinHandle<()>) {
     assert!(!busy.is_finished(), "nobody was in their way");
 }
 
-/// How long a flood lasts that nobody ends.
+/// The duration of a flood that is not ended.
 const FLOOD: std::time::Duration = std::time::Duration::from_secs(60);
 
 #[test]
 fn a_client_that_sends_without_a_pause_holds_up_nobody_else() {
     let root = Root::new();
     with_api(&root, objects(), engine, |socket| {
-        // The process has closed its input: what is sent is thrown away as fast as it comes.
+        // The process has closed its input, so that input is discarded as fast as it arrives.
         let script = "command=sh&command=-c&command=exec+0%3C%26-%3B+echo+closed%3B+exec+sleep+1000";
         let mut client = Client::start(&socket, &format!("{script}&stdin=1&stdout=1"));
         while client.next().expect("more").1 != b"\x01closed\n" {}

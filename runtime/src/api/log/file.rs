@@ -11,11 +11,11 @@ use std::sync::Arc;
 
 use crate::storage::Storage;
 
-/// Bytes in which the last lines are looked for. A log is rotated long before it has as many; what
-/// a pod puts in its place may have any number, and no end of line.
+/// The number of bytes in which the last lines are searched. A log is rotated long before it is as large; a
+/// file that a pod puts in its place may have any size, and no line feed.
 const TAIL: u64 = 64 << 20;
 
-/// A file of a log, and up to where it was read.
+/// A file of a log, and the position up to which it was read.
 pub(super) struct LogFile {
     file: Arc<File>,
     position: u64,
@@ -27,26 +27,26 @@ impl LogFile {
         LogFile { file: Arc::new(file), position: 0, storage }
     }
 
-    /// Reads on into `block`; how many bytes of it are new, none at the end of the file.
+    /// Reads the next bytes into `block`. Returns their number, which is 0 at the end of the file.
     pub(super) async fn read(&mut self, block: &mut Vec<u8>) -> io::Result<usize> {
         let read = self.read_at(block, self.position).await?;
         self.position += read as u64;
         Ok(read)
     }
 
-    /// Whether it is the same file as `other`.
+    /// Whether this is the same file as `other`.
     pub(super) fn is(&self, other: &File) -> bool {
         let place = |file: &File| file.metadata().map(|metadata| (metadata.dev(), metadata.ino())).ok();
         place(&self.file) == place(other)
     }
 
-    /// Whether it has more than was read.
+    /// Whether the file has more bytes than were read.
     pub(super) fn has_more(&self) -> bool {
         self.file.metadata().is_ok_and(|metadata| metadata.len() > self.position)
     }
 
-    /// Goes to where the last `lines` lines begin, read backwards block by block. Others are served between
-    /// two blocks.
+    /// Moves to the beginning of the last `lines` lines, reading backwards block by block. Other clients are
+    /// served between two blocks.
     pub(super) async fn seek_to_tail(&mut self, block: &mut Vec<u8>, lines: u64) -> io::Result<()> {
         let end = self.file.metadata()?.len();
         self.position = end;
@@ -75,7 +75,7 @@ impl LogFile {
         Ok(())
     }
 
-    /// Reads the whole of `block` from the position on, which stays.
+    /// Fills `block` from the current position, which does not change.
     async fn fill(&self, block: &mut Vec<u8>) -> io::Result<()> {
         let mut read = self.read_at(block, self.position).await?;
         while read < block.len() {
@@ -106,17 +106,18 @@ impl LogFile {
     }
 }
 
-/// The file system has to ask its device for it, or cannot tell, or the kernel does not know the flag.
+/// Whether the error means that a read must wait for the device, that the file system cannot know, or that
+/// the kernel does not support the flag.
 fn is_not_cached(error: &io::Error) -> bool {
     [libc::EAGAIN, libc::EOPNOTSUPP, libc::EINVAL, libc::ENOSYS].map(Some).contains(&error.raw_os_error())
 }
 
-/// Reads what is in memory.
+/// Reads only bytes that are in the page cache.
 fn read_cached(file: &File, block: &mut [u8], position: u64) -> io::Result<usize> {
     /// `RWF_NOWAIT` of `linux/fs.h`.
     const NOWAIT: libc::c_long = 8;
     let piece = libc::iovec { iov_base: block.as_mut_ptr().cast(), iov_len: block.len() };
-    // The kernel puts the position together of two halves, of which the upper is nothing on 64 bits.
+    // The kernel combines the position from two halves; the upper half is ignored on 64 bits.
     let (low, high) = (position as libc::c_long, (position >> 32) as libc::c_long);
     let number = libc::SYS_preadv2;
     // SAFETY: `piece` describes `block`, into which the kernel writes at most as many bytes as it has.

@@ -1,13 +1,13 @@
-//! Lines of a CRI log, as they are kept and as they are shown:
-//! `2026-01-31T12:00:00.123456789Z stdout F message`. Pure.
+//! Lines of a CRI log, as stored and as printed: `2026-01-31T12:00:00.123456789Z stdout F message`. This
+//! module is pure.
 
 use nodlet_core::time::Timestamp;
 
-/// A line as the supervisor writes it has 16 KiB and a few words before it.
-/// What is longer was not written by one, and is left out.
+/// The maximum length of a line. The supervisor writes lines of up to 16 KiB with a short prefix; a longer
+/// line is not from a supervisor, and is left out.
 const LINE_BYTES: usize = 64 * 1024;
 
-/// Which of a container's streams are shown.
+/// The printed streams of a container.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum Streams {
     #[default]
@@ -16,18 +16,18 @@ pub(super) enum Streams {
     Stderr,
 }
 
-/// Turns what is in the file into what people see, block by block.
+/// Converts the content of the file into printed lines, block by block.
 pub(super) struct Printer {
     since: Option<Timestamp>,
     timestamps: bool,
     streams: Streams,
-    /// Bytes that may still be shown.
+    /// The number of bytes that may still be printed.
     left: Option<u64>,
     /// The beginning of a line whose end is in the next block.
     begun: Vec<u8>,
-    /// The line is too long: to the next line feed nothing counts.
+    /// Whether the current line is too long, and is skipped up to the next line feed.
     skipping: bool,
-    /// The last piece that was shown was not the end of its line.
+    /// Whether the last printed piece was not the end of its line.
     in_line: bool,
 }
 
@@ -49,7 +49,7 @@ impl Printer {
         }
     }
 
-    /// False when as much as is wanted has been shown.
+    /// Prints a block. Returns false when the requested number of bytes has been printed.
     pub(super) fn print(&mut self, mut block: &[u8], out: &mut Vec<u8>) -> bool {
         while let Some(end) = block.iter().position(|byte| *byte == b'\n') {
             let (line, rest) = block.split_at(end);
@@ -78,7 +78,7 @@ impl Printer {
         true
     }
 
-    /// The file ends here, maybe in the middle of a line that a power cut left.
+    /// Handles the end of the file, which may be in the middle of a line that a power cut left.
     pub(super) fn end(&mut self, out: &mut Vec<u8>) {
         if self.in_line {
             self.in_line = false;
@@ -87,7 +87,7 @@ impl Printer {
     }
 
     fn line(&mut self, line: &[u8], out: &mut Vec<u8>) -> bool {
-        // What is damaged is passed over, as the kubelet does.
+        // Damaged lines are skipped, as in a kubelet.
         let Some(Line { time, stream, partial, message }) = parse(line) else { return true };
         let wanted = match self.streams {
             Streams::All => true,

@@ -113,7 +113,7 @@ fn a_card_that_does_not_answer_holds_up_who_reads_a_log_and_nobody_else() {
     );
 }
 
-/// One that never answers would hold up all that the storage thread does.
+/// Tests that a file that never responds is not opened, because it would block the storage thread.
 #[test]
 fn what_a_pod_has_put_in_the_place_of_a_log_is_not_waited_for_and_not_shown() {
     let root = Root::new();
@@ -159,7 +159,7 @@ fn options_narrow_what_is_shown() {
                     call(&socket, "GET", &format!("/api/v1/namespaces/default/pods/web/log?{query}"), "", "");
                 (code, body)
             };
-            // Chunks of the transfer encoding are in the text, so only parts of it are looked at.
+            // The text contains chunks of the transfer encoding, so that only parts of it are compared.
             assert!(log("tailLines=1").1.contains("\r\nlast\n\r\n"), "{:?}", log("tailLines=1"));
             assert!(!log("tailLines=1").1.contains("line"));
             assert!(log("tailLines=2000").1.contains("\r\nline 1001 "));
@@ -193,7 +193,7 @@ fn following_goes_on_over_rotations_and_ends_with_the_container() {
     let objects = Rc::new(Objects::new(0));
     objects.put(key("web"), running(0));
     let changing = objects.clone();
-    // The client's sign that the container has ended.
+    // The client requests a deletion to make the container end.
     let engine = move |request| {
         if let Request::Delete { reply, .. } = request {
             changing.put(key("web"), web(0, json!({"terminated": {"exitCode": 0}}), json!({})));
@@ -236,7 +236,8 @@ fn the_last_line_of_a_file_without_ends_of_lines_is_not_looked_for_without_end()
     let root = Root::new();
     let path = directory(&root).join("0.log");
     append(&path, "first");
-    // As large as the file system allows, and all zeros: a pod that collects logs can make one.
+    // The file consists of zeros and has the maximum size of the file system: a pod that collects logs can
+    // make one.
     let file = std::fs::File::options().write(true).open(&path).expect("a log");
     file.set_len(1 << 42).expect("it has no blocks");
     let answer = {
@@ -257,7 +258,7 @@ fn the_last_line_of_a_file_without_ends_of_lines_is_not_looked_for_without_end()
             },
         )
     };
-    // No more than the end of the chunks.
+    // The response contains only the end of the chunks.
     assert_eq!((answer.0, answer.1.as_str()), (200, "0\r\n\r\n"));
 }
 
