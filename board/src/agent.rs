@@ -69,59 +69,63 @@ Examples:
   # On a board
   nodlet agent
 
-  # Beside others on one machine, in a directory of its own
+  # One of several agents on a machine, with its own directory
   mkdir /tmp/node1
   nodlet agent --root /tmp/node1 --pod-cidr 10.86.1.0/24
 
 Flags:
       --container-log-max-files N
-                         files of each container's log, the current one included: 5 by
-                         default, 2 at least
+                         number of log files kept for each container, including the
+                         current one: 5 by default, at least 2
       --container-log-max-size SIZE
-                         how large such a file may become, 10Mi by default
+                         size at which a log file is rotated, 10Mi by default
       --image-gc-high-threshold PERCENT
-                         remove images that no pod uses, least recently used first,
-                         when so much of the disk is taken, or of what
-                         etc/nodlet/image-store-limit below the root allows; without
-                         it none is removed
+                         usage of the disk, or of the limit in
+                         etc/nodlet/image-store-limit below the root, from which
+                         images that no pod uses are removed, the least recently
+                         used first; by default, no image is removed
       --image-gc-low-threshold PERCENT
-                         until so much is taken; 5 less than the other by default
+                         usage at which the removal stops; by default 5 less than
+                         the high threshold
       --kube-reserved, --system-reserved cpu=250m,memory=64Mi,ephemeral-storage=1Gi
-                         what pods cannot have: both are taken from what the machine has
+                         resources of the machine that pods cannot use; the sum of
+                         both is reserved
       --max-connections N
-                         clients of the API at a time, 64 by default; three quarters
-                         of them may watch, follow logs or have a process executed
-      --max-events N     events that are kept, 512 by default
-      --max-pods N       pods at a time, 110 by default and at most
+                         maximum number of API clients at a time, 64 by default;
+                         three quarters of them can watch, follow logs or execute
+                         processes
+      --max-events N     number of events kept, 512 by default
+      --max-pods N       maximum number of pods, 110 by default and at most
       --minimum-image-ttl-duration DURATION
-                         how long an image stays that no pod uses, 2m by default
+                         time for which an unused image is kept, 2m by default
       --node-labels KEY=VALUE,...
                          labels of the node, for node selectors and node affinity
-      --node-name NAME   spec.nodeName of its pods; the host's name by default
+      --node-name NAME   spec.nodeName of the pods; the host's name by default
       --pod-pids-limit N
-                         how many processes and threads each pod may have; -1 sets no
-                         limit. Without it, 15 % of what the machine can have. All pods
-                         together may have 90 % of it
-      --pod-cidr CIDR    addresses of its pods; without it, what etc/nodlet/pod-cidr
-                         below the root says, else 10.85.0.0/24
+                         maximum number of processes and threads of each pod; -1
+                         means no limit. The default is 15 % of the machine's
+                         maximum. All pods together can have 90 % of it
+      --pod-cidr CIDR    address range of the pods; by default the content of
+                         etc/nodlet/pod-cidr below the root, else 10.85.0.0/24
       --terminated-pod-gc-threshold N
-                         how many applied pods that are over are kept, 110 by default;
-                         beyond that the oldest are removed. 0 keeps all of them
+                         number of applied finished pods that are kept, 110 by
+                         default; beyond that, the oldest are removed. 0 keeps all
       --shutdown-grace-period DURATION
-                         when the machine goes down, hold that up through logind until
-                         the pods have ended, lowest priority first, for so long at
-                         most (1m30s); without it pods are left to the machine
+                         maximum time for which a shutdown of the machine is delayed
+                         through logind (such as 1m30s), while pods end, the lowest
+                         priority first; by default, the machine ends the pods
       --shutdown-grace-period-critical-pods DURATION
-                         how much of that is for pods with a priority of 2000000000
+                         part of that time for pods with a priority of 2000000000
                          or more, which end last
       --shutdown-grace-period-by-pod-priority PRIORITY=DURATION,...
-                         instead of both: how long pods may take from each priority on
+                         instead of both: maximum time to end for the pods from
+                         each priority on
       --quiet            log only warnings and errors
       --register-with-taints KEY=VALUE:EFFECT,...
-                         taints of the node: with the effect NoExecute only pods that
-                         tolerate them are taken
-      --root DIR         all of its files lie below this directory
-      --stop-after N     for tests: end as by SIGKILL when it has begun N actions
+                         taints of the node: with the effect NoExecute, only pods
+                         that tolerate them are admitted
+      --root DIR         directory that contains all files of the agent
+      --stop-after N     for tests: end as by SIGKILL after beginning N actions
 ",
     run,
 };
@@ -131,12 +135,12 @@ pub(crate) const DOWN: Verb = Verb {
     name: "down",
     summary: "Stop all pods and the agent",
     help: "\
-End the agent, stop all pods in order and remove what is left of them: no process,
-mount, cgroup or link stays. Images and manifests do, so that the pods start again
-with the next agent. Works without a running agent, too.
+End the agent, stop all pods in order and clean up after them: no process, mount,
+cgroup or link stays. Images and manifests stay, so that the pods start again with
+the next agent. Works without a running agent, too.
 
-Pods of a lower priority end before those of a higher one begin to, each within its
-own grace, or with the flags of nodlet agent within what those say.
+Pods of a lower priority end before pods of a higher priority, each within its own
+grace period, or within the times of the flags.
 
 Usage: nodlet down [flags]
 
@@ -151,8 +155,8 @@ Flags:
       --shutdown-grace-period DURATION
       --shutdown-grace-period-critical-pods DURATION
       --shutdown-grace-period-by-pod-priority PRIORITY=DURATION,...
-                   as of nodlet agent
-      --root DIR   of the agent of this root
+                   the same as for nodlet agent
+      --root DIR   the root of the agent
 ",
     run: down,
 };

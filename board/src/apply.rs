@@ -19,32 +19,32 @@ use crate::verb::{Outcome, Verb};
 
 pub(crate) const VERB: Verb = Verb {
     name: "apply",
-    summary: "Make the pods of manifests run",
+    summary: "Create or update the objects of manifests",
     help: "\
-Make the pods of manifests run. A pod that is the same stays as it is, and one that
-may be changed as it is, as with another image, is; another one is replaced when
-it has ended.
+Create or update the objects of manifests. An unchanged pod is left alone. A change
+that is possible in place, such as another image, is made in place; any other change
+replaces the pod after it has ended.
 
 Usage: nodlet apply -f FILE|DIR|- [flags]
 
 Examples:
-  # The pods of a file
+  # The objects of a file
   nodlet apply -f web.yaml
 
-  # Those of a directory: see what would happen
+  # Validate the manifests of a directory, without changing anything
   nodlet apply -f manifests/ --dry-run
 
   # From a pipe
   cat web.yaml | nodlet apply -f -
 
 Flags:
-  -f, --filename FILE|DIR|-   manifests in YAML or JSON; may be given several times
-  -n, --namespace NAME        for manifests that name none, instead of default
-      --dry-run               check it all, change nothing
-      --dry-run=client        the same without an agent: manifests of a device image, say, and
-                              whether their images are on this machine
-      --validate HOW          what becomes of unknown fields: strict (refused), warn or ignore
-      --root DIR              of the agent of this root
+  -f, --filename FILE|DIR|-   manifests in YAML or JSON; can be repeated
+  -n, --namespace NAME        namespace for manifests without one, instead of default
+      --dry-run               validate everything, change nothing
+      --dry-run=client        validate without an agent, for example manifests of a device
+                              image, and warn of images that are not on this machine
+      --validate HOW          handling of unknown fields: strict (rejected), warn or ignore
+      --root DIR              the root of the agent
 ",
     run,
 };

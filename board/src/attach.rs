@@ -20,34 +20,34 @@ pub(crate) const DETACH_KEYS: &str = "ctrl-p,ctrl-q";
 
 pub(crate) const VERB: Verb = Verb {
     name: "attach",
-    summary: "Attach to a container that runs",
+    summary: "Attach to a running container",
     help: "\
-Show what a running container writes from now on, and with -i pass on input to it
-(`stdin: true`). The first who attaches to a container with input sees also what it has
-written so far, or is told how much that is if it is more than 64 KiB. Ends with the
-container's output; with `stdinOnce: true` the container's input ends with yours,
-otherwise your session does. Who reads too slowly misses some of the output, and is told
-how much; the log has all of it.
+Show the further output of a running container, and with -i send input to it
+(`stdin: true`). The first client that attaches to a container with input also gets the
+earlier output, or the number of its bytes if it is more than 64 KiB. The session ends
+with the container's output. At the end of your input, the container's input ends with
+`stdinOnce: true`; otherwise your session ends. A client that reads too slowly misses
+output, and gets the number of missed bytes; the log has the whole output.
 
 Usage: nodlet attach POD [-c CONTAINER] [flags]
 
 Examples:
-  # Watch its output
+  # Watch the output
   nodlet attach web
 
-  # Its terminal; Ctrl-P Ctrl-Q leaves it, and the container runs on
+  # Use the terminal; Ctrl-P Ctrl-Q detaches, and the container continues
   nodlet attach -it console
 
   # Input from a file
   nodlet attach -i loader < data.csv
 
 Flags:
-  -c, --container NAME    this container
-      --detach-keys KEYS  leave with these keys (with -t) instead of ctrl-p,ctrl-q
-  -i, --stdin             pass on standard input
-  -n, --namespace NAME    of this namespace instead of default
-  -t, --tty               use this terminal for the container's (`tty: true`)
-      --root DIR          of the agent of this root
+  -c, --container NAME    the container
+      --detach-keys KEYS  keys that detach (with -t), instead of ctrl-p,ctrl-q
+  -i, --stdin             send standard input
+  -n, --namespace NAME    the namespace, instead of default
+  -t, --tty               connect this terminal to the container's (`tty: true`)
+      --root DIR          the root of the agent
 ",
     run,
 };

@@ -20,17 +20,17 @@ pub(crate) const VERB: Verb = Verb {
     name: remote::CONNECT,
     summary: "",
     help: "\
-Join standard input and output to the agent's socket. `nodlet --board` runs it on the
-board, over ssh; people have no use for it.
+Join standard input and output to the agent's socket. `nodlet --board` runs this verb
+on the board, over ssh; it is not for people.
 
 Usage: nodlet connect [--root DIR]
 
 Examples:
-  # What kubectl would be answered
+  # The reply that kubectl would get
   printf 'GET /version HTTP/1.0\\r\\n\\r\\n' | ssh root@board nodlet connect
 
 Flags:
-      --root DIR   of the agent of this root
+      --root DIR   the root of the agent
 ",
     run: connect,
 };

@@ -15,14 +15,14 @@ use crate::{containers, session};
 
 pub(crate) const VERB: Verb = Verb {
     name: "debug",
-    summary: "Look into a pod with a container of its own",
+    summary: "Add a container with tools to a running pod",
     help: "\
-Add an ephemeral container to a pod that is there, and attach to it with -i. Its image has
-the tools that the pod's own images lack. It runs once, at most until the pod ends, counts
-for nothing, and stays in the pod's list of containers.
+Add an ephemeral container to an existing pod, and attach to it with -i. Its image has the
+tools that the pod's own images lack. The container runs once, at most until the pod ends,
+does not affect the pod's phase or conditions, and stays in the pod's list of containers.
 
-With --target it sees the processes of that container, and the container's files below
-/proc/1/root.
+With --target, the new container sees the processes of the target container, and the
+target's files below /proc/1/root.
 
 Usage: nodlet debug POD --image IMAGE [flags] [-- COMMAND [ARGUMENTS...]]
 
@@ -30,22 +30,22 @@ Examples:
   # A shell among the processes of the container app
   nodlet debug web -it --image busybox --target app
 
-  # One look, and what it has seen
+  # A single command, and its output
   nodlet debug web --image busybox -c look -- ip addr
   nodlet logs web -c look
 
 Flags:
       --arguments-only    the words after -- are arguments of the image's command
-      --attach            show what it writes, which -i does too
+      --attach            attach to the container, as -i does
   -c, --container NAME    name of the new container
       --image IMAGE       image of the new container
-      --image-pull-policy POLICY  of the image: Always, IfNotPresent or Never
-  -n, --namespace NAME    of this namespace instead of default
-      --profile PROFILE   what it may: general, baseline, restricted, netadmin or sysadmin
-  -i, --stdin             pass on standard input; without -t its input ends with yours
-      --target NAME       see the processes of this container
-  -t, --tty               give it a terminal
-      --root DIR          of the agent of this root
+      --image-pull-policy POLICY  pull policy: Always, IfNotPresent or Never
+  -n, --namespace NAME    the namespace, instead of default
+      --profile PROFILE   privileges: general, baseline, restricted, netadmin or sysadmin
+  -i, --stdin             send standard input; without -t, the end of the input is sent, too
+      --target NAME       container whose processes the new one sees
+  -t, --tty               use a terminal
+      --root DIR          the root of the agent
 ",
     run,
 };

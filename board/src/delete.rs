@@ -16,30 +16,30 @@ use crate::{files, resources};
 
 pub(crate) const VERB: Verb = Verb {
     name: "delete",
-    summary: "Stop pods and remove them",
+    summary: "Delete pods and other objects",
     help: "\
-Stop pods and remove them; their manifests are forgotten too.
+Stop pods and delete them, with their manifests; delete other objects.
 
 Usage: nodlet delete (pod NAME... | pod -l LABELS | pod --all | TYPE NAME... | -f FILE|DIR|-) [flags]
 
 Examples:
-  # Ask the containers to end, and wait until they have
+  # Stop a pod, and wait until it is gone
   nodlet delete pod web
 
-  # The objects of a manifest, with five seconds to end
+  # Delete the objects of a manifest, with a grace period of five seconds
   nodlet delete -f web.yaml --grace-period=5
 
 Flags:
   -f, --filename FILE|DIR|-   the objects of these manifests
-  -n, --namespace NAME        of this namespace instead of default
+  -n, --namespace NAME        the namespace, instead of default
   -l, --selector LABELS       all pods with these labels
       --all                   all pods of the namespace
-      --grace-period SECONDS  for the containers to end, instead of the pod's own; 0 is 1 without --force
+      --grace-period SECONDS  grace period, instead of the pod's own; 0 means 1 without --force
       --now                   the same as --grace-period=1
       --force                 do not wait for the containers to end
-      --ignore-not-found      a pod that is not there is no error
+      --ignore-not-found      a missing object is no error
       --wait=false            do not wait until the pods are gone
-      --root DIR              of the agent of this root
+      --root DIR              the root of the agent
 ",
     run,
 };

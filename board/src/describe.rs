@@ -16,27 +16,27 @@ use crate::verb::{Outcome, Verb};
 
 pub(crate) const VERB: Verb = Verb {
     name: "describe",
-    summary: "Tell all that is known of a pod, of the node, ...",
+    summary: "Show details of pods, the node and other objects",
     help: "\
-Tell all that is known of pods, of the node or of other things, and what took place with them.
+Show the details of pods, of the node or of other objects, and their events.
 
 Usage: nodlet describe (TYPE [NAME_PREFIX...] | TYPE/NAME...) [flags]
 
 TYPE is one of {types}.
 
 Examples:
-  # Why does it not run?
+  # Find out why a pod does not run
   nodlet describe pod web
 
-  # What the node has, and what of it is taken
+  # The resources of the node, and their usage
   nodlet describe node
 
 Flags:
-  -n, --namespace NAME    of this namespace instead of default
-  -A, --all-namespaces    of all namespaces
-  -l, --selector LABELS   only with these labels: app=web,tier!=back
-      --show-events       what took place, too; by default if it is one object
-      --root DIR          of the agent of this root
+  -n, --namespace NAME    the namespace, instead of default
+  -A, --all-namespaces    all namespaces
+  -l, --selector LABELS   only objects with these labels: app=web,tier!=back
+      --show-events       show events, too; by default for a single object
+      --root DIR          the root of the agent
 ",
     run,
 };

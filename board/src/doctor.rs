@@ -34,15 +34,15 @@ use self::report::{Area, Check, Report, Verdict};
 
 pub(crate) const VERB: Verb = Verb {
     name: "doctor",
-    summary: "Check what pods need of this machine, or of a kernel's configuration",
+    summary: "Check whether this machine, or a kernel's configuration, has what pods need",
     help: "\
-Check whether this machine has what pods need, and say what to do about what is missing.
+Check whether this machine has what pods need, and report a remedy for each problem.
 
 Usage: nodlet doctor [--kernel-config FILE | --identity FILE] [-o json]
 
-Needs no agent and no root directory. As root, it tries what the kernel can do: in processes with
-namespaces of their own, and in a directory beside the data directory, which it removes again. As
-another user it reports what only root can find out as unknown.
+Needs no agent and no root directory. As root, it tests the kernel's features, in processes with their
+own namespaces, and in a directory beside the data directory, which it removes. As another user, it
+reports what only root can test as unknown.
 
 Exit codes: 0 if nothing that pods need is missing, 1 if something is, 2 if nothing could be checked.
 
@@ -50,7 +50,7 @@ Examples:
   # Before nodlet is installed, or when a pod does not start
   nodlet doctor
 
-  # A kernel that is not running: of a Buildroot or Yocto build, or fetched from a board
+  # A kernel that is not running: from a Buildroot or Yocto build, or copied from a board
   nodlet doctor --kernel-config output/build/linux-6.12.34/.config
   nodlet doctor --kernel-config config.gz
 
@@ -58,10 +58,10 @@ Examples:
   nodlet doctor --identity nodlet.conf
 
 Flags:
-      --identity FILE        judge the identity of a board in this nodlet.conf, and nothing else
-      --kernel-config FILE   judge this configuration of a kernel, compressed with gzip or not, and nothing else
-  -o, --output json          for programs
-      --root DIR             with the data directory of this root
+      --identity FILE        check only the identity of a board in this nodlet.conf
+      --kernel-config FILE   check only this kernel configuration, compressed with gzip or not
+  -o, --output json          output for programs
+      --root DIR             root whose data directory is checked
 ",
     run,
 };

@@ -16,30 +16,30 @@ use crate::verb::{Outcome, Verb};
 
 pub(crate) const VERB: Verb = Verb {
     name: "events",
-    summary: "Show what took place, in the order of time",
+    summary: "Show events in chronological order",
     help: "\
-Show what took place with pods and with the node, in the order of time.
+Show the events of pods and of the node, in chronological order.
 
 Usage: nodlet events [--for TYPE/NAME] [flags]
 
 Examples:
-  # What became of one pod, and what becomes of it
+  # The past and future events of one pod
   nodlet events --for pod/web -w
 
-  # What went wrong, anywhere
+  # All warnings
   nodlet events -A --types Warning
 
 Flags:
-      --for TYPE/NAME     of this object alone
-      --types TYPES       only of these types: Normal,Warning
-  -n, --namespace NAME    of this namespace instead of default
-  -A, --all-namespaces    of all namespaces
+      --for TYPE/NAME     only events of this object
+      --types TYPES       only events of these types: Normal,Warning
+  -n, --namespace NAME    the namespace, instead of default
+  -A, --all-namespaces    all namespaces
   -o, --output FORMAT     yaml or json
-      --no-headers        no first line
-  -w, --watch             stay, and show what takes place
-      --root DIR          of the agent of this root
+      --no-headers        no header line
+  -w, --watch             continue, and show new events
+      --root DIR          the root of the agent
 
-The last hour is kept, in memory: none of it is written to flash.
+Events are kept in memory for an hour, and are not written to flash.
 ",
     run,
 };

@@ -20,7 +20,7 @@ pub(crate) const VERB: Verb = Verb {
     name: "exec",
     summary: "Run a command in a container",
     help: "\
-Run a command in a running container. Ends with the exit code of the command.
+Run a command in a running container. The exit code is that of the command.
 
 Usage: nodlet exec POD [-c CONTAINER] [flags] -- COMMAND [ARGUMENTS...]
 
@@ -32,11 +32,11 @@ Examples:
   nodlet exec -it web -c app -- sh
 
 Flags:
-  -c, --container NAME    in this container
-  -i, --stdin             pass on standard input
-  -n, --namespace NAME    of this namespace instead of default
-  -t, --tty               give it a terminal
-      --root DIR          of the agent of this root
+  -c, --container NAME    the container
+  -i, --stdin             send standard input
+  -n, --namespace NAME    the namespace, instead of default
+  -t, --tty               use a terminal
+      --root DIR          the root of the agent
 ",
     run,
 };

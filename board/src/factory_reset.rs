@@ -11,11 +11,11 @@ use crate::verb::{Outcome, Verb};
 
 pub(crate) const VERB: Verb = Verb {
     name: "factory-reset",
-    summary: "Forget all that was applied to the board and reboot it",
+    summary: "Recreate the data partition of the board, and reboot",
     help: "\
-Make the data partition of the board anew at its next boot, and reboot the board: what was applied to
-it, loaded and logged is gone. Its name and whatever else lies on the boot partition stay, as do the
-pods and images of its device image. A file `factory-reset` on the boot partition does the same.
+Reboot the board, and recreate its data partition at the boot: all applied objects, loaded images and
+logs are lost. The content of the boot partition, such as the board's name, and the pods and images of
+the device image stay. A file `factory-reset` on the boot partition has the same effect.
 
 For boards that boot from a disk image and whose init is nodlet.
 

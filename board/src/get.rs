@@ -20,9 +20,9 @@ use crate::{files, resources};
 
 pub(crate) const VERB: Verb = Verb {
     name: "get",
-    summary: "Show pods, events, nodes",
+    summary: "List pods, events and other objects",
     help: "\
-Show objects.
+List objects.
 
 Usage: nodlet get (TYPE [NAME...] | -f FILE|DIR|-) [flags]
 
@@ -30,26 +30,26 @@ TYPE is one of {types};
 TYPE/NAME works too.
 
 Examples:
-  # The pods of the namespace default, and what becomes of them
+  # The pods of the namespace default, and their changes
   nodlet get pods -w
 
   # The address of every pod of a namespace
   nodlet get pods -n kitchen -o wide
 
-  # One pod as the API has it
+  # One pod, as the API returns it
   nodlet get pod web -o yaml
 
 Flags:
-  -f, --filename FILE|DIR|-   the pods of these manifests
-  -n, --namespace NAME        of this namespace instead of default
-  -A, --all-namespaces        of all namespaces
-  -l, --selector LABELS       only with these labels: app=web,tier!=back
-      --field-selector FIELDS only with these fields: status.phase=Running
+  -f, --filename FILE|DIR|-   the objects of these manifests
+  -n, --namespace NAME        the namespace, instead of default
+  -A, --all-namespaces        all namespaces
+  -l, --selector LABELS       only objects with these labels: app=web,tier!=back
+      --field-selector FIELDS only objects with these fields: status.phase=Running
   -o, --output FORMAT         wide, yaml, json or name
-      --no-headers            no first line
-      --show-labels           the labels of each, as the last column
-  -w, --watch                 stay, and show changes
-      --root DIR              of the agent of this root
+      --no-headers            no header line
+      --show-labels           the labels of each object, as the last column
+  -w, --watch                 continue, and show changes
+      --root DIR              the root of the agent
 ",
     run,
 };

@@ -30,30 +30,30 @@ pub(crate) const VERB: Verb = Verb {
     name: "image",
     summary: "Load, list and remove images",
     help: "\
-The images on this board.
+Manage the images on this board.
 
 Usage: nodlet image load FILE|DIR|- [--platform OS/ARCH] [--name NAME]
        nodlet image ls
        nodlet image rm NAME|ID...
 
-load takes OCI image layouts (archives or directories) and docker archives, as
-podman, buildah, skopeo and docker save them, compressed or not.
+load accepts OCI image layouts (archives or directories) and docker archives, as
+saved by podman, buildah, skopeo and docker, compressed or not.
 
 Examples:
   # From a laptop, without a registry
   podman save docker.io/library/nginx:latest | ssh board nodlet image load -
 
-  # One of several platforms, under a name of its own
+  # One of several platforms, with a name
   nodlet image load app.tar --platform linux/arm64 --name example.com/app:1
 
-  # What there is, and away with it
+  # List images, and remove one
   nodlet image ls
   nodlet image rm example.com/app:1
 
 Flags:
-      --platform OS/ARCH[/VARIANT]  which of an archive's images, instead of this machine's
-      --name NAME                   for an image that its archive does not name
-      --root DIR                    of this root
+      --platform OS/ARCH[/VARIANT]  platform of the image to load, instead of this machine's
+      --name NAME                   name for an image without a name in its archive
+      --root DIR                    the root of the agent
 ",
     run,
 };

@@ -20,23 +20,23 @@ Print the logs of a container.
 Usage: nodlet logs POD [CONTAINER] [flags]
 
 Examples:
-  # What it writes, from ten lines ago on
+  # Follow the log, beginning with the last ten lines
   nodlet logs -f --tail=10 web
 
-  # What it wrote before it was started again
+  # The log of the previous run
   nodlet logs -p web -c app
 
 Flags:
-  -c, --container NAME    of this container
-  -f, --follow            go on until the container ends
-  -n, --namespace NAME    of this namespace instead of default
-  -p, --previous          of the run before
-      --since DURATION    not older than this: 5s, 2m, 3h
-      --since-time TIME   not older than this: 2026-01-31T12:00:00Z
+  -c, --container NAME    the container
+  -f, --follow            continue until the container ends
+  -n, --namespace NAME    the namespace, instead of default
+  -p, --previous          the log of the previous run
+      --since DURATION    only lines newer than this: 5s, 2m, 3h
+      --since-time TIME   only lines since this time: 2026-01-31T12:00:00Z
       --tail LINES        the last lines; -1 for all
-      --limit-bytes N     at most so many bytes
-      --timestamps        with the time before each line
-      --root DIR          of the agent of this root
+      --limit-bytes N     maximum number of bytes
+      --timestamps        print the time before each line
+      --root DIR          the root of the agent
 ",
     run,
 };

@@ -22,24 +22,24 @@ use crate::verb::{Outcome, Verb};
 
 pub(crate) const VERB: Verb = Verb {
     name: "port-forward",
-    summary: "Forward ports of this machine into a pod",
+    summary: "Forward ports of this machine to a pod",
     help: "\
-Listen on ports of this machine and forward connections into a pod, to what listens
-on its 127.0.0.1 or ::1 too. Goes on until it is interrupted.
+Listen on ports of this machine and forward connections to a pod, also to programs that
+listen on its 127.0.0.1 or ::1. Continues until it is interrupted.
 
 Usage: nodlet port-forward POD [LOCAL:]REMOTE... [flags]
 
 Examples:
-  # Port 8080 here is port 80 there
+  # Forward port 8080 of this machine to port 80 of the pod
   nodlet port-forward web 8080:80
 
-  # The same number on both sides, a port by its name, and a free port here
+  # The same number on both sides, a port by its name, and a free local port
   nodlet port-forward web 5000 6000:metrics :80
 
 Flags:
       --address ADDRESS   listen on this address instead of 127.0.0.1
-  -n, --namespace NAME    of this namespace instead of default
-      --root DIR          of the agent of this root
+  -n, --namespace NAME    the namespace, instead of default
+      --root DIR          the root of the agent
 ",
     run,
 };

@@ -38,43 +38,43 @@ pub(crate) const VERB: Verb = Verb {
     summary: "Send images and manifests to a board, all or nothing",
     help: "\
 Send images and manifests to a board over ssh. Either all images are loaded and all
-manifests applied, or nothing has changed. Layers that the board has are not sent, and of
-one that changed little only the changed blocks. After a dropped line the push goes on where
-it stopped by itself, and so does one that is repeated.
+manifests applied, or nothing changes. Layers that the board has are not sent, and of a layer
+that changed little, only the changed blocks are sent. After a dropped connection, the push
+resumes automatically; a repeated push resumes, too.
 
 Usage: nodlet push [USER@]BOARD[:PORT] FILE|DIR... [flags]
        nodlet push [USER@]BOARD[:PORT] --system FILE [--signature FILE] [--allow-downgrade]
 
-A FILE is a manifest or an image archive, as `nodlet image load` takes it; a DIR is an
-OCI image layout, or has manifests (.yaml, .yml, .json) and archives (.tar, .tar.gz,
-.tgz, .tar.zst). Of an archive for several platforms the board's is sent.
+A FILE is a manifest, or an image archive that `nodlet image load` accepts; a DIR is an
+OCI image layout, or contains manifests (.yaml, .yml, .json) and archives (.tar, .tar.gz,
+.tgz, .tar.zst). Of an archive for several platforms, only the board's image is sent.
 
-With --system, FILE is a newer nodlet for a board whose init is nodlet. The board tries it
-out, and either keeps it or returns to the one before; the push waits for that, and its
-exit code is 0 if the update was kept.
+With --system, FILE is a newer nodlet for a board whose init is nodlet. The board tests
+it, and either keeps it or returns to the previous one; the push waits for the result, and
+its exit code is 0 if the update was kept.
 
 Examples:
   # A pod and its image; succeeds when the pod is ready
   podman save -o web.tar localhost/web && nodlet push root@board web.tar web.yaml --wait
 
-  # Everything in a directory: what would be done
+  # Validate a push of everything in a directory
   nodlet push root@board site/ --dry-run
 
   # A newer nodlet, with its signature in nodlet-0.2.0.minisig
   nodlet push root@board --system nodlet-0.2.0
 
 Flags:
-      --wait[=DURATION]       until all pods are ready, two minutes at most or so long
-      --dry-run               check it all, send no layer, change nothing
-  -n, --namespace NAME        for manifests that name none, instead of default
-      --validate HOW          what becomes of unknown fields: strict (refused), warn or ignore
-      --retries N             after a dropped line, tries without progress before it gives up, 6
-                              by default, within a minute
-      --board BOARD           instead of the first argument (or $NODLET_BOARD)
+      --wait[=DURATION]       wait until all pods are ready, at most DURATION (2m by default)
+      --dry-run               validate everything, send no layer, change nothing
+  -n, --namespace NAME        namespace for manifests without one, instead of default
+      --validate HOW          handling of unknown fields: strict (rejected), warn or ignore
+      --retries N             attempts without progress after a dropped connection, 6 by
+                              default, within a minute
+      --board BOARD           the board, instead of the first argument (or $NODLET_BOARD)
       --system FILE           a newer nodlet, instead of images and manifests
-      --signature FILE        of --system: its signature, FILE.minisig by default
-      --allow-downgrade       with --system: one that is older than what runs, too
-      --root DIR              of the agent of this root, over there
+      --signature FILE        with --system: the signature, FILE.minisig by default
+      --allow-downgrade       with --system: accept an older version than the running one
+      --root DIR              the root of the agent, on the board
 ",
     run,
 };

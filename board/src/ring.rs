@@ -9,26 +9,26 @@ use crate::verb::{Outcome, Verb};
 
 pub(crate) const VERB: Verb = Verb {
     name: "ring",
-    summary: "Show what the agent was told last, and what it decided",
+    summary: "Show the latest observations and actions of the agent",
     help: "\
-Show what the agent was told last, and what it decided: a line a fact (<-) and
-a line an action (->), with seconds since the boot. The last 512 are kept, in
-memory; text that is only for people is left out. With -o json they can be told
-to the same version of nodlet again, to see it decide the same.
+Show the latest observations and actions of the agent: a line for each observation
+(<-) and for each action (->), with the seconds since the boot. The last 512 are kept
+in memory; text that is only for people is left out. The output of -o json can be
+replayed to the same version of nodlet, which then makes the same decisions.
 
 Usage: nodlet ring [flags]
 
 Examples:
-  # Why was that pod restarted?
+  # Find out why a pod was restarted
   nodlet ring | less
 
-  # All from now on, for a report of a fault
+  # Record future entries for a bug report
   nodlet ring -f -o json > ring.json
 
 Flags:
-  -f, --follow          go on until the agent ends
-  -o, --output FORMAT   json: one object a line
-      --root DIR        of the agent of this root
+  -f, --follow          continue until the agent ends
+  -o, --output FORMAT   json: one object per line
+      --root DIR        the root of the agent
 ",
     run,
 };

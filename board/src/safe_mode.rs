@@ -14,8 +14,8 @@ pub(crate) const VERB: Verb = Verb {
     name: "safe-mode",
     summary: "Show whether the board is in safe mode, or leave it",
     help: "\
-Show whether the board is in safe mode, and why. In safe mode network and SSH are
-up, and neither agent nor pods run. A board whose init is nodlet enters it when the
+Show whether the board is in safe mode, and why. In safe mode, network and SSH
+are up, and neither agent nor pods run. A board whose init is nodlet enters it when the
 agent kept failing in several boots in a row, and for one boot with the kernel
 argument nodlet.safe. It stays in safe mode over reboots until somebody leaves it.
 
@@ -28,7 +28,7 @@ Examples:
   ssh root@board nodlet safe-mode --leave
 
 Flags:
-      --leave   forget the failures, and reboot into normal mode
+      --leave   clear the failures, and reboot into normal mode
 ",
     run,
 };

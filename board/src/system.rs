@@ -48,16 +48,16 @@ pub(crate) const VERB: Verb = Verb {
     summary: "Show or update the nodlet that runs this board",
     help: "\
 Show or update the nodlet that runs this board. The image's own nodlet stays as the
-fallback; an update lies on the data partition. It is tried out first: if its agent
-ends, hangs, or pods that were ready do not become ready again, the nodlet before
-returns by itself. No container restarts, and neither does the board.
+fallback; an update is on the data partition. An update is tested first: if its agent
+ends or hangs, or pods that were ready do not become ready again, the previous nodlet
+returns automatically. Neither a container nor the board restarts.
 
 Usage: nodlet system [status]
        nodlet system install FILE [flags]
        nodlet system rollback
 
 Examples:
-  # What runs, and what became of the last update
+  # The running nodlet, and the result of the last update
   nodlet system
 
   # Install an update: FILE.minisig beside it has the signature
@@ -66,13 +66,13 @@ Examples:
   # The same over SSH; the signature precedes the program
   cat nodlet-0.2.0.minisig nodlet-0.2.0 | ssh root@board nodlet system install - --wait
 
-  # Back to the nodlet before
+  # Return to the previous nodlet
   nodlet system rollback
 
 Flags:
-      --allow-downgrade   install: accept an older version than the one that runs
+      --allow-downgrade   install: accept an older version than the running one
   -o, --output json       status: as JSON
-      --root DIR          of the agent of this root
+      --root DIR          the root of the agent
       --signature FILE    install: the signature, FILE.minisig by default
       --wait              install: wait for the end of the trial; exit code 1 if the
                           update is given up
@@ -85,22 +85,22 @@ pub(crate) const HEALTHCHECK: Verb = Verb {
     name: "healthcheck",
     summary: "Exit with code 0 if the agent is healthy",
     help: "\
-Exit with code 0 if the agent is healthy: it answers, and its loop turns. Otherwise say
-what is wrong and exit with code 1. For the hooks of RAUC, SWUpdate and Mender.
+Exit with code 0 if the agent is healthy: it responds, and its loop runs. Otherwise
+report the problem and exit with code 1. For the hooks of RAUC, SWUpdate and Mender.
 
 Usage: nodlet healthcheck [flags]
 
 Examples:
-  # Now
+  # Check once
   nodlet healthcheck
 
-  # Within two minutes, with all pods ready
+  # Wait until all pods are ready, at most two minutes
   nodlet healthcheck --pods --wait 2m
 
 Flags:
       --pods            also require that every pod is ready or has succeeded
-      --root DIR        of the agent of this root
-      --wait DURATION   try again for so long, like 30s or 2m
+      --root DIR        the root of the agent
+      --wait DURATION   keep trying for this time, such as 30s or 2m
 ",
     run: healthcheck,
 };

@@ -20,16 +20,16 @@ Print the versions of this program and of the agent.
 Usage: nodlet version [flags]
 
 Examples:
-  # Both
+  # Both versions
   nodlet version
 
   # Without an agent
   nodlet version --client
 
 Flags:
-      --client          only of this program
+      --client          only the version of this program
   -o, --output FORMAT   json or yaml
-      --root DIR        of the agent of this root
+      --root DIR        the root of the agent
 ",
     run,
 };
