@@ -291,13 +291,12 @@ fn reserved(text: &str) -> Result<Amounts, String> {
     for pair in text.split(',').filter(|pair| !pair.is_empty()) {
         let (name, amount) = pair.split_once('=').ok_or("resource=quantity pairs, separated by ','")?;
         let amount = Quantity::parse(amount).ok().filter(|amount| !amount.is_negative());
-        let amount =
-            amount.ok_or_else(|| format!("quantities like 250m or 64Mi, which that of {name} is not"))?;
+        let amount = amount.ok_or_else(|| format!("quantities like 250m or 64Mi, also for {name}"))?;
         match name {
             "cpu" => amounts.cpu = amount.milli_value(),
             "memory" => amounts.memory = amount.value(),
             "ephemeral-storage" => amounts.ephemeral_storage = amount.value(),
-            _ => return Err(format!("of cpu, memory and ephemeral-storage, and not of {name:?}")),
+            _ => return Err(format!("for cpu, memory and ephemeral-storage, not for {name:?}")),
         }
     }
     Ok(amounts)
@@ -318,13 +317,14 @@ fn down(mut context: Context, mut parser: Parser) -> Outcome {
     let config = config(&context.root, options, true)?;
     end_agent(&Paths::new(&config.root))?;
     let done = start(config)?;
-    println!("no pod is left; images and manifests are, and the next agent starts the pods again");
+    println!("all pods have ended; images and manifests stay, and the next agent starts the pods again");
     Ok(done)
 }
 
 fn begin(quiet: bool) -> Result<(), Failure> {
     if !nix::unistd::geteuid().is_root() {
-        let why = "pods need root: namespaces, mounts and cgroups are its own. Run it again as root (sudo nodlet ...)";
+        let why =
+            "the agent must run as root, because namespaces, mounts and cgroups require it: run it with sudo";
         return Err(Failure::new(why));
     }
     reset_inherited_state().map_err(|error| Failure::new(format!("failed to begin: {error}")))?;
@@ -435,7 +435,7 @@ pub(crate) fn end_agent(paths: &Paths) -> Result<(), Failure> {
     let mut poll = [nix::poll::PollFd::new(std::os::fd::AsFd::as_fd(&process), nix::poll::PollFlags::POLLIN)];
     let timeout = u16::try_from(AGENT_END.as_millis()).unwrap_or(u16::MAX);
     match nix::poll::poll(&mut poll, timeout) {
-        Ok(0) => Err(failed("end", &"it does not answer; kill it and try again")),
+        Ok(0) => Err(failed("end", &"it does not respond; kill it and try again")),
         Ok(_) => Ok(()),
         Err(errno) => Err(failed("wait for", &errno)),
     }

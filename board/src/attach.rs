@@ -129,9 +129,7 @@ impl Attach {
         while let Some(argument) = parser.next()? {
             if let lexopt::Arg::Value(value) = argument {
                 if pod.replace(value.string()?).is_some() {
-                    return Err(
-                        context.wrong_use("only one pod can be attached to: use exec to run a command")
-                    );
+                    return Err(context.wrong_use("attach accepts only one pod: use exec to run a command"));
                 }
                 continue;
             }
@@ -153,7 +151,7 @@ impl Attach {
             pod.ok_or_else(|| context.wrong_use("at least 1 argument is required for attach: a pod"))?;
         let detach_keys = session::parse_keys(&keys).ok_or_else(|| {
             context.wrong_use(format!(
-                "invalid detach keys {keys:?}: must be keys like a or ctrl-p with commas between them"
+                "invalid detach keys {keys:?}: must be keys like a or ctrl-p, separated by commas"
             ))
         })?;
         Ok(Attach { pod: containers::pod_name(&pod)?, container, stdin, tty, detach_keys })

@@ -74,7 +74,7 @@ impl Client {
                     let option = if root == "/" { String::new() } else { format!(" --root {root}") };
                     Failure::disconnected(format!(
                         "nodlet agent is not running under {root}: start it with `nodlet{option} agent` \
-                         (nothing answers on {})",
+                         (no process listens on {})",
                         path.display()
                     ))
                 }
@@ -150,7 +150,7 @@ impl Client {
         let mut line = String::new();
         while events.read_line(&mut line).map_err(Failure::disconnected)? > 0 {
             let event: Value = serde_json::from_str(&line)
-                .map_err(|error| Failure::new(format!("the agent's answer is not JSON: {error}")))?;
+                .map_err(|error| Failure::new(format!("the agent's response is not JSON: {error}")))?;
             line.clear();
             let object = &event["object"];
             match event["type"].as_str() {
@@ -256,7 +256,7 @@ impl Response {
         loop {
             let mut line = String::new();
             if head.read_line(&mut line)? == 0 {
-                return Err(invalid("the head of the response does not end"));
+                return Err(invalid("the head of the response is incomplete"));
             }
             let line = line.trim_end();
             if line.is_empty() {
@@ -292,7 +292,7 @@ impl Response {
         let mut bytes = Vec::new();
         self.body.read_to_end(&mut bytes)?;
         serde_json::from_slice(&bytes)
-            .map_err(|error| Failure::new(format!("the agent's answer is not JSON: {error}")))
+            .map_err(|error| Failure::new(format!("the agent's response is not JSON: {error}")))
     }
 }
 
@@ -342,7 +342,7 @@ impl Read for Body {
             }
             let size = line.trim().split(';').next().unwrap_or("");
             let size = u64::from_str_radix(size, 16).map_err(|_| {
-                io::Error::new(io::ErrorKind::UnexpectedEof, "the agent ended in the middle of its answer")
+                io::Error::new(io::ErrorKind::UnexpectedEof, "the agent ended in the middle of its response")
             })?;
             self.left = if size == 0 { Remaining::Ended } else { Remaining::Chunk(size) };
         }
@@ -361,7 +361,7 @@ impl Read for Body {
         if read == 0 {
             return Err(io::Error::new(
                 io::ErrorKind::UnexpectedEof,
-                "the agent ended in the middle of its answer",
+                "the agent ended in the middle of its response",
             ));
         }
         *left -= read as u64;

@@ -175,7 +175,7 @@ impl Debug {
             let Some(argument) = parser.next()? else { break };
             if let lexopt::Arg::Value(value) = argument {
                 if pod.replace(value.string()?).is_some() {
-                    return Err(context.wrong_use("one pod at a time; a command comes after --"));
+                    return Err(context.wrong_use("only one pod is accepted; put a command after --"));
                 }
                 continue;
             }
@@ -282,7 +282,7 @@ mod tests {
         for (line, expected) in [
             ("", "error: POD is required for debug"),
             ("web", "error: you must specify --image"),
-            ("web sh --image busybox", "error: one pod at a time; a command comes after --"),
+            ("web sh --image busybox", "error: only one pod is accepted; put a command after --"),
             ("web -t --image busybox", "error: -i/--stdin is required for containers with -t/--tty=true"),
             ("node/board --image busybox", "error: nodes have no containers, only pods"),
         ] {

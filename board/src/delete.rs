@@ -208,7 +208,7 @@ impl Delete {
                 Some((kind, name)) => {
                     let kind = deletable(kind)?;
                     if (typed || !self.names.is_empty()) && kind != self.kind {
-                        return Err(Failure::new("there is only one type of resource in a call"));
+                        return Err(Failure::new("only one type of resource is accepted"));
                     }
                     self.kind = kind;
                     self.names.push(name.into());
@@ -228,7 +228,7 @@ impl Delete {
             }
             0 if typed => Err(Failure::new("resource(s) were provided, but no name was specified")),
             0 | 1 => Err(context.wrong_use("You must provide one or more pods: pod NAME, or -f FILE")),
-            _ => Err(context.wrong_use("give one of: names, -f FILE, -l LABELS, --all")),
+            _ => Err(context.wrong_use("specify one of names, -f FILE, -l LABELS and --all")),
         }
     }
 

@@ -1,5 +1,4 @@
-//! `nodlet describe`: all that is known of a pod, of the node or of something else, for people, as
-//! kubectl prints it.
+//! `nodlet describe`: prints the details of a pod, of the node or of another object, as kubectl does.
 
 use std::io::Write;
 use std::process::ExitCode;
@@ -45,7 +44,7 @@ Flags:
 struct Describe {
     kind: Kind,
     names: Vec<String>,
-    /// One was named as `TYPE/NAME`, which stands for no other.
+    /// Whether a name was given as `TYPE/NAME`, so that it is no prefix of other names.
     exact: bool,
     all_namespaces: bool,
     labels: String,
@@ -79,18 +78,18 @@ fn run(mut context: Context, mut parser: Parser) -> Outcome {
     Ok(if missing.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// A string; empty where there is none.
+/// Returns a string, which is empty for other values.
 fn text_of(value: &Value) -> &str {
     value.as_str().unwrap_or_default()
 }
 
-/// The objects that are meant.
+/// The objects to describe.
 #[derive(Default)]
 struct Found {
     objects: Vec<Value>,
-    /// What is said of those that are not there.
+    /// The errors about missing objects.
     missing: Vec<Failure>,
-    /// The name that was given is the beginning of theirs.
+    /// Whether the given name is a prefix of the objects' names.
     by_prefix: bool,
 }
 
@@ -133,7 +132,7 @@ impl Describe {
                 }
                 Some(_) => {
                     return Err(Failure::new(format!(
-                        "{value}: only objects of one type are described at once"
+                        "{value}: only objects of one type can be described at once"
                     )));
                 }
                 None => value,
@@ -164,7 +163,7 @@ impl Describe {
         for name in &self.names {
             match client.json("GET", &format!("{collection}/{}", encode(name)), None) {
                 Ok(object) => found.objects.push(object),
-                // One alone may be the beginning of names.
+                // A single name may be a prefix.
                 Err(failure) if failure.code() == Some(404) && self.names.len() == 1 && !self.exact => {
                     let begins =
                         |object: &Value| text_of(&object["metadata"]["name"]).starts_with(name.as_str());
@@ -199,7 +198,7 @@ impl Describe {
         );
         Ok(match self.kind.row().describe {
             kinds::Describe::Node(describe) => {
-                // Its events carry its name for its uid.
+                // The events of the node have its name as UID.
                 let events = events.then(|| search(",involvedObject.kind=Node")).transpose()?;
                 let selector = format!("spec.nodeName={name},status.phase!=Failed,status.phase!=Succeeded");
                 let mut pods =

@@ -122,7 +122,9 @@ impl Arguments {
                     match parser.value()?.string()?.as_str() {
                         "json" => arguments.json = true,
                         other => {
-                            return Err(Failure::new(format!("--output must be json, and is {other:?}")));
+                            return Err(Failure::new(format!(
+                                "invalid value {other:?} for --output: must be json"
+                            )));
                         }
                     }
                 }
@@ -130,7 +132,7 @@ impl Arguments {
             }
         }
         if arguments.kernel_config.is_some() && arguments.identity.is_some() {
-            return Err(context.wrong_use("--kernel-config and --identity exclude each other"));
+            return Err(context.wrong_use("--kernel-config and --identity cannot be used together"));
         }
         Ok(arguments)
     }
@@ -152,7 +154,7 @@ fn judge_identity(file: &Path) -> Result<Report, Failure> {
         Ok(found) => Check::ok(Area::Machine, NAME, found),
         Err(why) => Check::new(Area::Machine, NAME, Verdict::Missing, why).because(
             "A board rejects the whole file and keeps the identity it had.",
-            "Mend the lines that are named.",
+            "Correct the lines that are named.",
         ),
     };
     Ok(Report { subject: shown, checks: vec![check] })
@@ -162,8 +164,7 @@ fn of_file(path: &Path) -> Result<Report, Failure> {
     let shown = path.display();
     let config = Config::read(path)
         .map_err(|error| Failure::new(format!("failed to read the kernel configuration {shown}: {error}")))?;
-    let release =
-        config.release.as_deref().map_or_else(String::new, |release| format!(", of Linux {release}"));
+    let release = config.release.as_deref().map_or_else(String::new, |release| format!(", Linux {release}"));
     Ok(Report {
         subject: format!("the kernel configuration {shown}{release}"),
         checks: features::judge_file(&config),
@@ -204,8 +205,8 @@ mod tests {
         }
         assert_eq!(parse("--identity f").map(|parsed| parsed.identity), Ok(Some(PathBuf::from("f"))));
         for (line, expected) in [
-            ("--identity a --kernel-config b", "exclude each other"),
-            ("-o yaml", "--output must be json, and is \"yaml\""),
+            ("--identity a --kernel-config b", "cannot be used together"),
+            ("-o yaml", "invalid value \"yaml\" for --output: must be json"),
             ("kernel", "unexpected argument \"kernel\""),
             ("--kernel-config", "missing argument"),
             ("--nonsense", "unknown flag: --nonsense"),

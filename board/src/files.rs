@@ -1,4 +1,4 @@
-//! `-f FILE|DIR|-`: reads the manifests that a verb is given.
+//! `-f FILE|DIR|-`: reads the manifests in the arguments of a verb.
 
 use std::io::Read;
 use std::path::{Path, PathBuf};
@@ -141,8 +141,8 @@ mod tests {
         let names: Vec<_> = objects.iter().filter_map(Object::name).collect();
         assert_eq!(names, ["a1", "a2", "b", "d"]);
         assert!(objects[1].place.ends_with("a.yml, document 2"), "{}", objects[1].place);
-        let told: Vec<String> = failures.iter().map(ToString::to_string).collect();
-        assert_eq!(told.len(), 2, "{told:?}");
-        assert!(told[0].contains("c.json") && told[1].contains("d.yaml, document 1"), "{told:?}");
+        let messages: Vec<String> = failures.iter().map(ToString::to_string).collect();
+        assert_eq!(messages.len(), 2, "{messages:?}");
+        assert!(messages[0].contains("c.json") && messages[1].contains("d.yaml, document 1"), "{messages:?}");
     }
 }

@@ -1,5 +1,4 @@
-//! `nodlet get`: objects as a table, as YAML, as JSON or by name; and, with
-//! `-w`, every change of them.
+//! `nodlet get`: prints objects as a table, as YAML, as JSON or by name, and with `-w` also their changes.
 
 use std::io::Write;
 use std::path::PathBuf;
@@ -67,7 +66,7 @@ enum Format {
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Get {
     kind: Kind,
-    /// Namespace and name, where objects are named.
+    /// Namespace and name of each named object.
     names: Vec<(String, String)>,
     files: Vec<PathBuf>,
     all_namespaces: bool,
@@ -118,7 +117,7 @@ impl Get {
                 other => context.namespaced(&other, parser)?,
             }
         }
-        get.what(context, values)?;
+        get.parse_targets(context, values)?;
         if !get.names.is_empty() {
             if get.all_namespaces {
                 return Err(Failure::new("a resource cannot be retrieved by name across all namespaces"));
@@ -135,8 +134,8 @@ impl Get {
         Ok(get)
     }
 
-    /// The type and the names, from what was given without a flag or from files.
-    fn what(&mut self, context: &Context, values: Vec<String>) -> Result<(), Failure> {
+    /// Parses the type and the names, from the positional arguments or from files.
+    fn parse_targets(&mut self, context: &Context, values: Vec<String>) -> Result<(), Failure> {
         let mut values = values.into_iter();
         let Some(first) = values.next() else {
             if self.files.is_empty() {
@@ -165,7 +164,7 @@ impl Get {
             match value.split_once('/') {
                 None => names.push(value),
                 Some((kind, name)) if resources::kind(kind)? == self.kind => names.push(name.into()),
-                Some(_) => return Err(Failure::new("there is only one type of resource in a call")),
+                Some(_) => return Err(Failure::new("only one type of resource is accepted")),
             }
         }
         self.names = names.into_iter().map(|name| (context.namespace.clone(), name)).collect();
@@ -176,7 +175,7 @@ impl Get {
         collection(self.kind.row(), Some(namespace).filter(|_| !self.all_namespaces))
     }
 
-    /// What is shown first: the named objects, or all.
+    /// The paths of the first requests: the named objects, or all objects.
     fn targets(&self, context: &Context) -> Vec<String> {
         if self.names.is_empty() {
             return vec![format!("{}?{}", self.collection(&context.namespace), self.selectors())];
@@ -278,7 +277,7 @@ impl Get {
         Ok(())
     }
 
-    /// Until the agent ends it.
+    /// Watches the objects until the agent ends the watch.
     fn watch(
         &self,
         context: &Context,

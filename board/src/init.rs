@@ -97,7 +97,7 @@ pub(crate) fn run() -> ! {
     unsafe { libc::prctl(libc::PR_SET_NAME, c"nodlet:init".as_ptr()) };
     storage::first_stage::run();
     if let Err(step) = machine::prepare() {
-        say(format_args!("failed to {step}; the board goes on without it"));
+        say(format_args!("failed to {step}; the board continues without it"));
     }
     let mut init = match Init::new() {
         Ok(init) => init,
@@ -285,7 +285,9 @@ impl Init {
         let change = self.watchdog.as_mut().and_then(|watchdog| watchdog.look(now, since));
         match change {
             Some(HangChange::Hangs) => {
-                say(format_args!("the agent hangs; the watchdog resets this board unless it goes on"));
+                say(format_args!(
+                    "the agent hangs; the watchdog resets this board unless the agent continues"
+                ));
                 self.later(crash::hang);
             }
             Some(HangChange::HangIsOver) => {

@@ -81,7 +81,7 @@ fn main() -> ExitCode {
     }
     if std::env::args_os().nth(1).is_some_and(|verb| verb == "init") {
         eprintln!(
-            "nodlet init is process 1 of a device image, which the kernel starts; here it does nothing"
+            "nodlet init is started by the kernel as process 1 of a device image, and does nothing here"
         );
         return ExitCode::FAILURE;
     }
@@ -194,9 +194,9 @@ fn help(mut parser: lexopt::Parser) -> Outcome {
         println!("  {:<12} {}", verb.name, verb.summary);
     }
     println!(
-        "\nOptions:\n  --board [USER@]BOARD[:PORT]   on this board, over ssh (or $NODLET_BOARD)\n  \
+        "\nOptions:\n  --board [USER@]BOARD[:PORT]   run the verb on this board, over ssh (or $NODLET_BOARD)\n  \
          --root DIR                    where all of nodlet's files are, instead of / (or $NODLET_ROOT)\n\n\
-         `nodlet VERB --help` says more of a verb. kubectl works too: the agent speaks Kubernetes' API."
+         `nodlet VERB --help` describes a verb. kubectl works too: the agent serves the Kubernetes API."
     );
     Ok(ExitCode::SUCCESS)
 }
@@ -218,10 +218,10 @@ fn unknown(name: &str) -> Failure {
     let hint = match near {
         Some((_, near)) => format!("\n\nDid you mean this?\n\t{near}"),
         None if KUBECTLS.contains(&name) => format!(
-            "\n\n'kubectl {name}' works with this agent: it speaks Kubernetes' API on run/nodlet/api.sock"
+            "\n\n'kubectl {name}' works with this agent, which serves the Kubernetes API on run/nodlet/api.sock"
         ),
         None if OF_CLUSTERS.contains(&name) => {
-            format!("\n\n'kubectl {name}' is for clusters: a board has pods alone")
+            format!("\n\n'kubectl {name}' is for clusters: a board has only pods")
         }
         None => String::new(),
     };

@@ -63,9 +63,9 @@ struct PortForward {
 }
 
 fn run(mut context: Context, mut parser: Parser) -> Outcome {
-    let asked = PortForward::parse(&mut context, &mut parser)?;
+    let options = PortForward::parse(&mut context, &mut parser)?;
     let client = Client::new(&context)?;
-    let path = format!("/api/v1/namespaces/{}/pods/{}", encode(&context.namespace), encode(&asked.pod));
+    let path = format!("/api/v1/namespaces/{}/pods/{}", encode(&context.namespace), encode(&options.pod));
     let object = client.json("GET", &path, None)?;
     let phase = object["status"]["phase"].as_str().unwrap_or("Unknown");
     if phase != "Running" {
@@ -75,12 +75,12 @@ fn run(mut context: Context, mut parser: Parser) -> Outcome {
     }
     let target = Arc::new((client, format!("{path}/portforward")));
     let mut listening = Vec::new();
-    for (local, remote) in &asked.ports {
+    for (local, remote) in &options.ports {
         let remote = number(&object, remote)?;
-        let listener = TcpListener::bind((asked.address, *local)).map_err(|error| {
+        let listener = TcpListener::bind((options.address, *local)).map_err(|error| {
             Failure::new(format!(
                 "unable to listen on {}: {error}",
-                std::net::SocketAddr::new(asked.address, *local)
+                std::net::SocketAddr::new(options.address, *local)
             ))
         })?;
         println!("Forwarding from {} -> {remote}", listener.local_addr()?);
@@ -176,7 +176,7 @@ fn forward(client: &Client, target: &str, local: &TcpStream, remote: u16) -> Res
                         };
                     }
                 }
-                Frame::Reset { .. } => return Err(Failure::new("the agent refused the connection")),
+                Frame::Reset { .. } => return Err(Failure::new("the agent rejected the connection")),
                 Frame::Ping { id } => writer.send(Opcode::Binary, &[&spdy::pong(id)])?,
                 Frame::Open { .. } | Frame::Data { .. } | Frame::GoAway | Frame::Other => {}
             }
@@ -199,7 +199,7 @@ fn number(pod: &Value, port: &str) -> Result<u16, Failure> {
     ports
         .find(|known| known["name"] == port)
         .and_then(|known| known["containerPort"].as_u64()?.try_into().ok())
-        .ok_or_else(|| Failure::new(format!("the pod has no port that is named {port}")))
+        .ok_or_else(|| Failure::new(format!("the pod has no port named {port}")))
 }
 
 impl PortForward {
@@ -216,7 +216,9 @@ impl PortForward {
                     let text = parser.value()?.string()?;
                     let text = if text == "localhost" { "127.0.0.1" } else { &text };
                     address = text.parse().map_err(|_| {
-                        context.wrong_use(format!("{text:?} is no address: must be like 127.0.0.1"))
+                        context.wrong_use(format!(
+                            "invalid address {text:?}: must be an IP address such as 127.0.0.1"
+                        ))
                     })?;
                 }
                 other => context.namespaced(&other, parser)?,
@@ -272,7 +274,7 @@ mod tests {
             let expected: Vec<_> =
                 expected.into_iter().map(|(local, remote)| (local, remote.to_owned())).collect();
             assert_eq!(
-                parse(line).map(|asked| (asked.pod, asked.ports)),
+                parse(line).map(|options| (options.pod, options.ports)),
                 Ok(("web".into(), expected)),
                 "{line}"
             );
@@ -283,7 +285,7 @@ mod tests {
             ("web 70000:80", "error: error parsing local port \"70000\""),
             ("web 1:2:3", "error: invalid port format \"1:2:3\""),
             ("web 1:", "error: invalid port format \"1:\""),
-            ("web 80 --address here", "error: \"here\" is no address"),
+            ("web 80 --address here", "error: invalid address \"here\""),
         ] {
             let refused = parse(line).expect_err(line);
             assert!(refused.starts_with(expected), "{line}: {refused}");

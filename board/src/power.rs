@@ -51,7 +51,7 @@ fn go_down(mut context: Context, mut parser: Parser, signal: Signal) -> Outcome 
 }
 
 /// The advice of `reboot` and `poweroff` on a machine with another init.
-const USE_ITS_OWN: &str = "use the command of that init instead";
+const USE_ITS_OWN: &str = "use the command of that init";
 
 /// Fails if another program is process 1, and advises what to do `instead`.
 pub(crate) fn require_our_init(instead: &str) -> Result<(), Failure> {

@@ -118,7 +118,7 @@ impl Push {
         let texts = |list: &Value| -> Vec<String> {
             list.as_array().into_iter().flatten().filter_map(|text| Some(printable(text.as_str()?))).collect()
         };
-        let mut told = Vec::new();
+        let mut reported = Vec::new();
         for image in done["images"].as_array().into_iter().flatten() {
             let did = match (self.dry_run, image["new"] == true) {
                 (true, _) => "checked",
@@ -134,10 +134,10 @@ impl Push {
             // The bytes of an archive are reported once, with its first image.
             if let Some(number) = image["archive"].as_u64().and_then(|number| usize::try_from(number).ok())
                 && !self.dry_run
-                && !told.contains(&number)
+                && !reported.contains(&number)
                 && let Some(archive) = archives.get(number)
             {
-                told.push(number);
+                reported.push(number);
                 what = format!("{what}, {}", image::size(archive.sent));
                 if archive.spared > 0 {
                     what = format!("{what} instead of {}", image::size(archive.sent + archive.spared));

@@ -63,7 +63,7 @@ impl Place {
     fn parse(text: &str) -> Result<Place, Failure> {
         let wrong = || {
             Failure::new(format!(
-                "{text:?} is no board: must be [USER@]HOST[:PORT], as in root@192.168.1.20 or root@[fe80::1%eth0]:2222"
+                "invalid board {text:?}: must be [USER@]HOST[:PORT], as in root@192.168.1.20 or root@[fe80::1%eth0]:2222"
             ))
         };
         let (user, host) = match text.rsplit_once('@') {
@@ -170,7 +170,7 @@ impl Remote {
         Failure::disconnected(match status.map(|status| (status, status.code())) {
             Some((_, Some(SSH_FAILED))) => {
                 let place = &self.place;
-                format!("there is no connection to {board}: ssh says why; `ssh {place}` must work first")
+                format!("failed to connect to {board}: see the message of ssh; `ssh {place}` must work first")
             }
             Some((_, Some(NO_COMMAND))) => {
                 format!("{board} has no `nodlet` in the PATH of its login shell, or one that is too old")
@@ -222,7 +222,7 @@ impl Remote {
                 let board = &self.place.destination;
                 let verb = arguments.first().map(|verb| verb.to_string_lossy()).unwrap_or_default();
                 Err(Failure::disconnected(format!(
-                    "there is no connection to {board}, or it was lost while `nodlet {verb}` ran there: ssh says why"
+                    "failed to connect to {board}, or the connection was lost while `nodlet {verb}` ran there: see the message of ssh"
                 )))
             }
             Some(code) => Ok(u8::try_from(code).map_or(ExitCode::FAILURE, ExitCode::from)),

@@ -24,7 +24,7 @@ pub(crate) fn plurals<'a>(rows: impl IntoIterator<Item = &'a Row>) -> String {
     }
 }
 
-/// Where objects of a kind are, those of one namespace or all.
+/// Returns the API path of the objects of a kind, in one namespace or in all.
 pub(crate) fn collection(row: &Row, namespace: Option<&str>) -> String {
     match namespace.filter(|_| row.namespaced) {
         Some(namespace) => format!("/{}/namespaces/{}/{}", row.root(), encode(namespace), row.plural),

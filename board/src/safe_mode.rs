@@ -52,10 +52,10 @@ fn run(mut context: Context, mut parser: Parser) -> Outcome {
         println!("{why}");
         return Ok(ExitCode::SUCCESS);
     }
-    crash_count::remove().map_err(|error| Failure::new(format!("failed to forget the failures: {error}")))?;
+    crash_count::remove().map_err(|error| Failure::new(format!("failed to clear the failures: {error}")))?;
     if safe_mode::is_requested_by_kernel() {
         return Err(Failure::new(format!(
-            "the failures are forgotten, but the kernel argument {0} stays: boot without {0}",
+            "the failures are cleared, but the kernel argument {0} remains: boot without {0}",
             safe_mode::ARGUMENT
         )));
     }

@@ -72,7 +72,7 @@ pub(crate) fn connect(
         return Err(Failure::refused(response.code, explain(response.code, &text)));
     }
     if response.header("sec-websocket-accept") != Some(&websocket::accept_key(KEY)) {
-        return Err(Failure::new("the agent's answer is not that of a WebSocket"));
+        return Err(Failure::new("the agent's response is not a WebSocket handshake"));
     }
     let (stream, read_ahead) = response.body.into_stream();
     let mut decoder = Decoder::new(Role::Client);

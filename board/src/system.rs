@@ -190,8 +190,8 @@ fn is_json(parser: &mut Parser) -> Result<bool, Failure> {
 }
 
 /// The advice of `system` on a machine with another init, where nodlet is installed by a package.
-const HERE_OTHERS_UPDATE: &str = "here nodlet is updated by what installed it, as with apt, and restarted with \
-                                  `systemctl restart nodlet` or the like";
+const HERE_OTHERS_UPDATE: &str = "update nodlet here with its package manager, such as \
+                                  apt, and restart it, for example with `systemctl restart nodlet`";
 
 fn install(context: &Context, store: &Store, file: &str, options: &Options) -> Result<String, Failure> {
     let rejected = |why: String| Failure::new(format!("the update is rejected: {why}"));
@@ -247,7 +247,7 @@ fn install(context: &Context, store: &Store, file: &str, options: &Options) -> R
             Err(format!("nodlet {}, with the same content, is already running", received.version))
         } else if receive::is_older(&received.version, running) && !options.allow_downgrade {
             Err(format!(
-                "it is nodlet {}, older than {running} which runs: add --allow-downgrade to install it all the same",
+                "it is nodlet {}, older than the running {running}: add --allow-downgrade to install it anyway",
                 received.version
             ))
         } else {
@@ -338,7 +338,9 @@ fn roll_back(context: &Context, store: &Store) -> Outcome {
     let mut state = read(store);
     // The process that watches a trial has the lock. It ends with its agent, and then releases the lock.
     if lock.is_none() && state.trial.is_none() {
-        return Err(Failure::new("an update is being installed: try again when it is, see `nodlet system`"));
+        return Err(Failure::new(
+            "an update is being installed: retry when it is installed, see `nodlet system`",
+        ));
     }
     if state.kept.is_none() && state.trial.is_none() {
         return none();

@@ -49,7 +49,7 @@ pub enum ArchiveError {
     Document {
         /// The document's name in the archive.
         member: String,
-        /// What is wrong with the document.
+        /// The error in the document.
         problem: String,
     },
     /// A part that another part refers to is missing.
@@ -61,7 +61,7 @@ pub enum ArchiveError {
     Digest {
         /// The document that contains the digest.
         member: String,
-        /// What is wrong with the digest.
+        /// The error in the digest.
         source: DigestError,
     },
     /// The archive has images, but none for the platform.

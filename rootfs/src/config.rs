@@ -8,7 +8,7 @@ use crate::platform::Platform;
 use crate::reference::Digest;
 use crate::signal::signal_of;
 
-/// How to run the image unless a Pod says otherwise. Other parts of the configuration (labels, ports,
+/// The defaults of an image, which a Pod can override. Other parts of the configuration (labels, ports,
 /// volumes, history) are not kept in memory: a Pod has its own fields for them, or none, and they may have
 /// megabytes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

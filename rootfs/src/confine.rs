@@ -1,8 +1,8 @@
 //! Confines a process: it keeps only the rights to write new files in its working directory and to read from
 //! descriptors that are already open.
 //!
-//! For a process that is about to read hostile bytes. Measures that this kernel or this user does not support
-//! are skipped and reported. The measures also work without root:
+//! This is for a process that is about to read hostile bytes. Measures that this kernel or this user does not
+//! support are skipped and reported. The measures also work without root:
 //!
 //! | | root | others |
 //! |---|---|---|

@@ -206,7 +206,7 @@ impl Content {
 
 /// Whether files below this directory, which need not exist yet, are in memory.
 pub(crate) fn is_in_memory(directory: &Path) -> bool {
-    /// From linux/magic.h; `nix` lacks it.
+    /// The magic number from linux/magic.h, which `nix` lacks.
     const RAMFS_MAGIC: u32 = 0x8584_58f6;
     let kind = directory.ancestors().find_map(|path| statfs(path).ok()).map(|stat| stat.filesystem_type());
     // Compared as numbers, because the type differs between libcs.

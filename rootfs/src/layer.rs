@@ -51,12 +51,12 @@ pub enum LayerError {
     Member {
         /// The member's name.
         path: String,
-        /// What is wrong with the member.
+        /// The error in the member.
         problem: String,
     },
     /// The layer as a whole is rejected.
     Refused {
-        /// What is wrong with the layer.
+        /// The error in the layer.
         problem: String,
     },
     /// The compressed stream could not be read completely.

@@ -68,7 +68,7 @@ pub struct Image {
     pub size: u64,
     /// The creation time, as the image's author wrote it.
     pub created: Option<String>,
-    /// How to run the image.
+    /// The configuration of the image.
     pub config: ImageConfig,
 }
 

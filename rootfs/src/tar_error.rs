@@ -24,7 +24,7 @@ pub enum TarError {
     Member {
         /// The member's name.
         path: String,
-        /// What is wrong with the member.
+        /// The error in the member.
         problem: String,
     },
 }

@@ -50,7 +50,7 @@ pub struct Device {
     environment: Vec<(String, OsString)>,
     /// The directory that the agent sees as /etc.
     etc: Option<PathBuf>,
-    /// How often the power was cut.
+    /// The number of power cuts.
     boots: u32,
 }
 

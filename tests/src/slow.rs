@@ -1,5 +1,5 @@
-//! A directory on a slow card: a file system in user space that answers when the test
-//! lets it. Linux names what is spoken with it in `linux/fuse.h`.
+//! A directory on a slow card: a file system in user space that answers when the test lets it. The protocol
+//! is that of `linux/fuse.h`.
 
 use std::fs::{File, OpenOptions};
 use std::io::{Read, Write};
@@ -81,20 +81,20 @@ impl SlowDirectory {
         slow
     }
 
-    /// Changes the file. Nobody is told.
+    /// Changes the file, without a notification.
     pub fn write(&self, text: &str) {
         let mut state = self.card.state();
         text.clone_into(&mut state.text);
         state.version += 1;
     }
 
-    /// From now on no read is answered.
+    /// Stops answering reads.
     pub fn stall(&self) {
         let mut state = self.card.state();
         (state.is_stalled, state.is_asked) = (true, false);
     }
 
-    /// Whether somebody waits for an answer.
+    /// Whether a reader waits for an answer.
     pub fn is_awaited(&self) -> bool {
         self.card.state().is_asked
     }
@@ -139,7 +139,7 @@ impl Card {
             reply.extend(error.to_le_bytes());
             reply.extend(number(8).to_le_bytes());
             reply.extend(data);
-            // Whoever asked may be dead.
+            // The reader may have died.
             let _ = fuse.write_all(&reply);
         }
     }
@@ -156,7 +156,7 @@ impl Card {
         let number = |at: usize| u64::from_le_bytes(body[at..at + 8].try_into().expect("eight bytes"));
         match opcode {
             ask::LOOKUP if body.strip_suffix(b"\0") == Some(state.name.as_bytes()) => {
-                // Its node, and that nothing of it is kept.
+                // The node, which must not be cached.
                 let mut entry = [FILE, 0, 0, 0, 0].map(u64::to_le_bytes).concat();
                 entry.extend(attributes(FILE, &state));
                 Ok(entry)

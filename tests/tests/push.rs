@@ -27,7 +27,7 @@ fn every_verb_reaches_the_agent_of_a_board() {
     let exec = line.run(&device, &["--board", BOARD, "exec", "web", "--", "/bin/demo", "exit", "7"]);
     assert_eq!(exec.status.code(), Some(7), "{exec:?}");
     assert!(line.ok(&device, &["image", "ls", "--board", BOARD]).contains("localhost/demo"));
-    assert!(line.refused(&device, &["--board", "a b", "get", "pods"]).contains("is no board"));
+    assert!(line.refused(&device, &["--board", "a b", "get", "pods"]).contains("invalid board"));
 }
 
 #[test]
@@ -35,8 +35,7 @@ fn what_is_wrong_with_the_line_is_told() {
     let device = Device::start();
     let dead = Line::new(&device, "dead", "exit 255; cat");
     assert!(
-        dead.refused(&device, &["--board", BOARD, "get", "pods"])
-            .contains("there is no connection to root@board")
+        dead.refused(&device, &["--board", BOARD, "get", "pods"]).contains("failed to connect to root@board")
     );
     let bare = Line::new(&device, "bare", "exit 127; cat");
     assert!(bare.refused(&device, &["--board", BOARD, "get", "pods"]).contains("has no `nodlet`"));
@@ -61,7 +60,7 @@ fn images_and_manifests_come_together_and_only_what_is_lacking_is_sent() {
     let pod = manifest::pod("app", "print pushed then sleep").replace("localhost/demo:1", "localhost/app:1");
     fs::write(site.join("app.yaml"), pod.replace("args:", "command: [/bin/demo]\n    args:"))
         .expect("written");
-    fs::write(site.join("notes.txt"), "no manifest").expect("written");
+    fs::write(site.join("notes.txt"), "contains neither manifests").expect("written");
     let would = line.ok(&device, &["push", BOARD, path(&site), "--dry-run"]);
     assert_eq!(
         would,
@@ -268,7 +267,7 @@ fn a_manifest_that_is_rejected_at_the_end_takes_back_those_before_it() {
     let before = store();
     line.ok(&device, &["push", BOARD, path(&site), "--dry-run"]);
     let refused = line.refused(&device, &["push", BOARD, path(&site)]);
-    assert!(refused.contains("4.yaml") && refused.contains("taken back"), "{refused}");
+    assert!(refused.contains("4.yaml") && refused.contains("rolled back"), "{refused}");
     assert!(refused.contains("the images of the push are removed"), "{refused}");
     assert_eq!(store(), before);
     let spool = device.path("/var/lib/nodlet/push");
@@ -386,8 +385,8 @@ fn an_update_is_sent_with_its_signature_and_the_boards_verdict_is_passed_on() {
         ),
         (vec!["--system", "nowhere"], "failed to read nowhere"),
         (vec!["--system", "/"], "/ is not a file"),
-        (vec!["--system", path(&program), "--dry-run"], "--dry-run does not go together with --system"),
-        (vec!["--system", path(&program), "web.yaml"], "--system goes alone"),
+        (vec!["--system", path(&program), "--dry-run"], "--dry-run cannot be used with --system"),
+        (vec!["--system", path(&program), "web.yaml"], "--system accepts no other files"),
     ] {
         let refused = board.refused(&device, &[&["push", BOARD][..], &words].concat());
         assert!(refused.contains(expected), "{words:?}: {refused}");
@@ -395,7 +394,7 @@ fn an_update_is_sent_with_its_signature_and_the_boards_verdict_is_passed_on() {
     assert!(!said.exists());
     let dead = Line::new(&device, "dead", "exit 255; cat");
     let refused = dead.refused(&device, &["push", BOARD, "--system", path(&program)]);
-    assert!(refused.contains("there is no connection to root@board, or it was lost"), "{refused}");
+    assert!(refused.contains("failed to connect to root@board, or the connection was lost"), "{refused}");
 }
 
 #[test]
@@ -485,7 +484,7 @@ fn a_push_goes_on_by_itself_after_a_dropped_line() {
     let (out, err) = (text(&output.stdout), text(&output.stderr));
     assert!(out.starts_with("image/localhost/retry:1 loaded, 1 of 1 layers sent, "), "{out}");
     assert!(out.ends_with("pod/retry created\n"), "{out}");
-    let pauses: Vec<&str> = err.lines().filter_map(|line| line.split("trying again in ").nth(1)).collect();
+    let pauses: Vec<&str> = err.lines().filter_map(|line| line.split("retrying in ").nth(1)).collect();
     assert_eq!(pauses, ["1s", "1s", "2s"], "{err}");
     let connections = fs::read_to_string(&counted).expect("counted").len();
     assert_eq!(connections, 4, "{err}");
@@ -541,7 +540,7 @@ fn a_board_rejects_an_update_while_it_is_being_sent() {
     )
     .expect("written");
     let refused = line.refused(&device, push);
-    assert!(refused.contains("it is no program"), "{refused}");
+    assert!(refused.contains("it is not a program"), "{refused}");
     let own = fs::read(nodlet_program()).expect("built");
     fs::write(&program, &own[..1_000_000.min(own.len())]).expect("written");
     let refused = line.refused(&device, push);

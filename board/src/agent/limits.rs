@@ -19,7 +19,8 @@ const AGE: &str = "--minimum-image-ttl-duration";
 /// default.
 const BETWEEN: u8 = 5;
 
-/// How long an unused image is kept, as by the kubelet: long enough for a pod that uses it to be applied.
+/// The time for which an unused image is kept, as in the kubelet: long enough for a pod that uses it to be
+/// applied.
 const MINIMUM_AGE: Duration = Duration::from_secs(120);
 
 /// The flags given on the command line; `None` for each flag that was not given.

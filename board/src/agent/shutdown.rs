@@ -1,4 +1,5 @@
-//! How long pods may take to end when all of them are stopped: the flags of `nodlet agent` and `nodlet down`.
+//! The time that pods have to end when all of them are stopped: the flags of `nodlet agent` and `nodlet
+//! down`.
 
 use std::time::Duration;
 
@@ -56,12 +57,12 @@ impl Flags {
     pub(super) fn groups(self) -> Result<Vec<ShutdownGroup>, Failure> {
         let (total, critical) = (self.total.unwrap_or_default(), self.critical.unwrap_or_default());
         if !self.groups.is_empty() && (self.total.is_some() || self.critical.is_some()) {
-            return Err(Failure::new(format!(
-                "{GROUPS} takes the place of {TOTAL} and {CRITICAL}: use one or the other"
-            )));
+            return Err(Failure::new(format!("{GROUPS} cannot be used together with {TOTAL} or {CRITICAL}")));
         }
         if critical > total {
-            return Err(Failure::new(format!("{CRITICAL} is a part of {TOTAL}, and cannot be longer")));
+            return Err(Failure::new(format!(
+                "{CRITICAL} must not be longer than {TOTAL}, of which it is a part"
+            )));
         }
         Ok(match total.is_zero() {
             true => self.groups,
@@ -77,7 +78,7 @@ fn seconds(flag: &str, text: &str) -> Result<Duration, Failure> {
 fn groups(text: &str) -> Result<Vec<ShutdownGroup>, Failure> {
     let invalid = || {
         Failure::new(format!(
-            "invalid value {text:?} for {GROUPS}: must be like 0=20s,2000000000=10s, each once"
+            "invalid value {text:?} for {GROUPS}: must be like 0=20s,2000000000=10s, with each priority once"
         ))
     };
     let mut groups = Vec::new();
@@ -117,8 +118,8 @@ mod tests {
         assert_eq!(check(&both), Ok(vec![(0, 20), (2_000_000_000, 10)]));
         for (line, said) in [
             (format!("{total} soon"), "must be a duration like 5s"),
-            (format!("{total} 5s --shutdown-grace-period-critical-pods 6s"), "cannot be longer"),
-            ("--shutdown-grace-period-critical-pods 6s".to_owned(), "cannot be longer"),
+            (format!("{total} 5s --shutdown-grace-period-critical-pods 6s"), "must not be longer"),
+            ("--shutdown-grace-period-critical-pods 6s".to_owned(), "must not be longer"),
         ] {
             let refused = check(&line).expect_err(&line);
             assert!(refused.contains(said), "{line}: {refused}");
@@ -144,6 +145,6 @@ mod tests {
             assert!(by(wrong).is_err(), "{wrong}");
         }
         let both = check("--shutdown-grace-period-by-pod-priority 0=1s --shutdown-grace-period 5s");
-        assert!(both.is_err_and(|refused| refused.contains("use one or the other")));
+        assert!(both.is_err_and(|refused| refused.contains("cannot be used together")));
     }
 }

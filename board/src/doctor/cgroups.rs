@@ -41,8 +41,10 @@ pub(super) fn controller(name: &str, mounts: &[Mount]) -> Tried {
         Ok(text) if text.split_whitespace().any(|own| own == name) => Tried::Works("cgroup v2".to_owned()),
         Ok(_) => Tried::Lacks(match state(&fs::read_to_string("/proc/cgroups").unwrap_or_default(), v1) {
             State::Off => "turned off when the kernel was started".to_owned(),
-            State::On => format!("the kernel has it, {} has not, and no cgroup v1 hierarchy", path.display()),
-            State::Unlisted => format!("{} has it not", path.display()),
+            State::On => {
+                format!("the kernel has it, but neither {} nor a cgroup v1 hierarchy", path.display())
+            }
+            State::Unlisted => format!("{} lacks it", path.display()),
         }),
         Err(error) => Tried::Unclear(format!("{}: {error}", path.display())),
     }
@@ -86,7 +88,7 @@ pub(super) fn cpu_limits(mounts: &[Mount]) -> Tried {
     match with_cpu.first() {
         Some(child) if child.join("cpu.max").exists() => Tried::Works("cgroup v2".to_owned()),
         Some(child) => Tried::Lacks(format!("there is no {}/cpu.max", child.display())),
-        None => Tried::Unclear("no cgroup shows it yet".to_owned()),
+        None => Tried::Unclear("no cgroup has it yet".to_owned()),
     }
 }
 

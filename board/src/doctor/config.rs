@@ -64,25 +64,25 @@ impl fmt::Display for ConfigError {
         match self {
             ConfigError::Read(source) => source.fmt(f),
             ConfigError::Unpack(source) => {
-                write!(f, "it begins as gzip and cannot be unpacked: {source}; fetch it again")
+                write!(f, "it begins like a gzip file but cannot be unpacked: {source}; copy it again")
             }
             ConfigError::TooLarge => {
-                write!(f, "it has more than {} MiB; give a kernel's .config", BYTES_MAX / 1024 / 1024)
+                write!(f, "it has more than {} MiB; specify a kernel's .config", BYTES_MAX / 1024 / 1024)
             }
             ConfigError::NotText => f.write_str(
-                "it is neither text nor gzip; give a kernel's .config, or /proc/config.gz of a board",
+                "it is neither text nor gzip; specify a kernel's .config, or /proc/config.gz of a board",
             ),
             ConfigError::Line { number, text } => write!(
                 f,
-                "line {number} must be CONFIG_NAME=VALUE, \"# CONFIG_NAME is not set\" or a comment, and is {text:?}; \
-                 give a kernel's .config"
+                "line {number} must be CONFIG_NAME=VALUE, \"# CONFIG_NAME is not set\" or a comment, but is \
+                 {text:?}; specify a kernel's .config"
             ),
             ConfigError::Buildroot => f.write_str(
-                "this is Buildroot's own configuration; give the kernel's, which Buildroot has in \
-                 output/build/linux-VERSION/.config",
+                "this is Buildroot's own \
+                 configuration; specify the kernel's, output/build/linux-VERSION/.config",
             ),
             ConfigError::NoOptions => {
-                f.write_str("it has no line CONFIG_NAME=VALUE; give a kernel's .config")
+                f.write_str("it has no line CONFIG_NAME=VALUE; specify a kernel's .config")
             }
         }
     }
@@ -254,7 +254,7 @@ mod tests {
             (b"CONFIG_A B=y\n", "line 1 must be"),
             (b"BR2_HAVE_DOT_CONFIG=y\n", "output/build/linux-VERSION/.config"),
             (b"\xff\xfe\x00", "neither text nor gzip"),
-            (b"\x1f\x8bgarbage", "begins as gzip and cannot be unpacked"),
+            (b"\x1f\x8bgarbage", "begins like a gzip file but cannot be unpacked"),
         ] {
             let error = Config::from_bytes(bytes).unwrap_err().to_string();
             assert!(error.contains(expected), "{bytes:?}: {error}");

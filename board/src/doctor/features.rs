@@ -136,7 +136,7 @@ pub(super) const FEATURES: &[Feature] = &[
         need: Need::Needed,
         ways: &[all(&["OVERLAY_FS"])],
         module: "overlay",
-        without: "No container starts: its changes have no place over its image.",
+        without: "No container starts: its writable layer needs overlayfs.",
         probe: Probe::Overlay,
     },
     Feature {
@@ -166,7 +166,7 @@ pub(super) const FEATURES: &[Feature] = &[
         need: Need::Useful,
         ways: &[all(&["EROFS_FS_SECURITY"])],
         module: "",
-        without: "Pods run; programs of an image with capabilities of their own (as ping often is) run without them.",
+        without: "Pods run; programs of an image that have file capabilities (often ping) run without them.",
         probe: Probe::FileAlone,
     },
     Feature {

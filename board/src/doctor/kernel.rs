@@ -16,10 +16,10 @@ pub(super) fn checks(machine: &Machine) -> Vec<Check> {
     let mut checks =
         vec![judge_version(machine.version, &machine.release), initial_root(mounts::root(&machine.mounts))];
     // Clock and watchdog of a running machine are checked directly, in `machine.rs`.
-    let told = |feature: &&Feature| {
+    let is_relevant = |feature: &&Feature| {
         feature.probe != Probe::FileAlone || (feature.area == Area::Kernel && machine.config.is_some())
     };
-    checks.extend(FEATURES.iter().filter(told).map(|feature| examine(feature, machine)));
+    checks.extend(FEATURES.iter().filter(is_relevant).map(|feature| examine(feature, machine)));
     checks
 }
 
@@ -59,7 +59,7 @@ fn attempt(feature: &Feature, machine: &Machine) -> Tried {
         Probe::Veth => with_root(&probe::veth),
         Probe::Bridge => with_root(&probe::bridge),
         Probe::SenderFilter => with_root(&probe::sender_filter),
-        Probe::FileAlone => Tried::Unclear("only a configuration tells".to_owned()),
+        Probe::FileAlone => Tried::Unclear("only a kernel configuration shows it".to_owned()),
     }
 }
 
@@ -81,7 +81,7 @@ fn remedy(feature: &Feature, machine: &Machine) -> String {
                 }
             }
             Some(way) => format!(
-                "{} has {}: look for a reason in the kernel's log (dmesg) and on its command line.",
+                "{} has {}: look for the reason in the kernel's log (dmesg) and on its command line.",
                 path.display(),
                 options(way.options)
             ),
@@ -152,7 +152,7 @@ fn initial_root(root: Option<&mounts::Mount>) -> Check {
                 )
         }
         Some(mount) => Check::ok(Area::Kernel, NAME, mount.kind.clone()),
-        None => Check::unknown(Area::Kernel, NAME, "/proc/self/mountinfo does not say"),
+        None => Check::unknown(Area::Kernel, NAME, "/proc/self/mountinfo does not show it"),
     }
 }
 

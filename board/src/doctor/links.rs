@@ -25,11 +25,11 @@ fn judge(link: &Value) -> Check {
             return Check::ok(Area::Network, NAME, format!("{name}: {address} {how}"));
         }
         (None, _) if is_out => "no carrier",
-        (None, _) => "no DHCP server has answered yet",
+        (None, _) => "no DHCP server has responded yet",
     };
     Check::new(Area::Network, NAME, Verdict::Warning, format!("{name}: {lack}")).because(
         "Pods run; nobody reaches the board by this link.",
-        "Look at the cable and at the DHCP server; the board goes on by itself.",
+        "Check the cable and the DHCP server; the board retries automatically.",
     )
 }
 
@@ -60,7 +60,7 @@ mod tests {
             (
                 json!({"link": "a", "carrier": true, "dhcp": {}}),
                 Verdict::Warning,
-                "a: no DHCP server has answered yet",
+                "a: no DHCP server has responded yet",
             ),
             (json!({"link": "a", "carrier": true, "failure": "failed"}), Verdict::Warning, "a: failed"),
         ] {

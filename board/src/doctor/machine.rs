@@ -65,7 +65,7 @@ fn judge_privileges(status: &str) -> Check {
     const NAME: &str = "privileges";
     let effective = status.lines().find_map(|line| line.strip_prefix("CapEff:"));
     let Some(effective) = effective.and_then(|digits| u64::from_str_radix(digits.trim(), 16).ok()) else {
-        return Check::unknown(Area::Machine, NAME, "/proc/self/status does not say");
+        return Check::unknown(Area::Machine, NAME, "/proc/self/status does not show it");
     };
     let lacking: Vec<&str> =
         CAPABILITIES.iter().filter(|(_, bit)| effective >> bit & 1 == 0).map(|(name, _)| *name).collect();
@@ -173,7 +173,7 @@ fn judge_watchdog(devices: &[Watchdog], holder: Option<&str>, is_root: bool) -> 
     if !is_root && devices.iter().any(|device| device.state.is_empty()) {
         return Check::unknown(Area::Machine, NAME, format!("{names}; only root can find out who keeps it"));
     }
-    Check::new(Area::Machine, NAME, Verdict::Warning, format!("{names}, which nobody keeps")).because(
+    Check::new(Area::Machine, NAME, Verdict::Warning, format!("{names}, which no process keeps open")).because(
         "Pods run; a board that hangs is not restarted.",
         "With systemd set RuntimeWatchdogSec=20s in /etc/systemd/system.conf; with nodlet's init set [watchdog] in \
          the board's profile; otherwise let a watchdog daemon run.",
@@ -195,8 +195,8 @@ fn judge_memory(meminfo: &str) -> Check {
     if available < AGENT_KIB + PODS_FEW * (POD_KIB + PROGRAM_KIB) {
         return Check::new(Area::Machine, NAME, Verdict::Warning, found).because(
             format!(
-                "The agent takes some {} MiB and nodlet {POD_KIB} KiB for each pod, besides what its containers take: \
-                 there is no room for {PODS_FEW} pods of 1 MiB.",
+                "The agent takes some {} MiB and nodlet {POD_KIB} KiB for each pod, besides the memory of its containers: there is \
+                 not enough for {PODS_FEW} pods of 1 MiB.",
                 AGENT_KIB / 1024
             ),
             "End other programs, or run fewer pods.",
@@ -233,8 +233,8 @@ fn agent(socket: &Path) -> Check {
     let shown = socket.display();
     let silent = |found: String| {
         Check::new(Area::Machine, NAME, Verdict::Warning, found).because(
-            "Pods run on; nothing that is applied or changed takes effect, and no probe is made.",
-            "Look at the agent's log, and start it again: no container notices.",
+            "Pods continue; changes have no effect, and no probe is made.",
+            "Check the agent's log, and restart it: containers continue.",
         )
     };
     match ask(socket) {
@@ -248,8 +248,8 @@ fn agent(socket: &Path) -> Check {
         Err(error) => match error.kind() {
             io::ErrorKind::NotFound => match crate::init::safe_mode::is_safe() {
                 Some(reason) => Check::new(Area::Machine, NAME, Verdict::Warning, reason).because(
-                    "The board is in safe mode: no pod is started.",
-                    "Mend the cause, then leave it with nodlet safe-mode --leave.",
+                    "The board is in safe mode: no pod starts.",
+                    "Remove the cause, then leave safe mode with nodlet safe-mode --leave.",
                 ),
                 None => Check::ok(Area::Machine, NAME, "none runs here"),
             },
@@ -258,7 +258,9 @@ fn agent(socket: &Path) -> Check {
                 NAME,
                 format!("only root and the group nodlet may open {shown}"),
             ),
-            io::ErrorKind::ConnectionRefused => silent(format!("it ended: nobody listens on {shown}")),
+            io::ErrorKind::ConnectionRefused => {
+                silent(format!("it has ended: no process listens on {shown}"))
+            }
             _ => silent(format!("does not answer on {shown}: {error}")),
         },
     }

@@ -35,7 +35,7 @@ fn addresses(machine: &Machine) -> Check {
             let found = format!("failed to {}", nodlet_host::error::chain(&error));
             return Check::new(Area::Network, NAME, Verdict::Missing, found).because(
                 "The agent does not start.",
-                "Correct the file, or give a range with nodlet agent --pod-cidr.",
+                "Correct the file, or set a range with nodlet agent --pod-cidr.",
             );
         }
     };
@@ -44,8 +44,8 @@ fn addresses(machine: &Machine) -> Check {
         Err(error @ NetworkError::Overlap { .. }) => {
             let found = format!("failed to {}", nodlet_host::error::chain(&error));
             Check::new(Area::Network, NAME, Verdict::Warning, found).because(
-                "No pod starts without hostNetwork, unless the agent is given another range.",
-                "Give one with nodlet agent --pod-cidr, or in etc/nodlet/pod-cidr below the root.",
+                "No pod starts without hostNetwork, unless the agent has another range.",
+                "Set one with nodlet agent --pod-cidr, or in etc/nodlet/pod-cidr below the root.",
             )
         }
         Err(error) => {
@@ -78,7 +78,7 @@ fn judge_firewall(bridged: bool, chains: io::Result<Vec<Chain>>) -> Check {
         (false, false) => Check::ok(
             Area::Network,
             NAME,
-            format!("{names} drops by policy what goes to other machines; between pods it sees nothing"),
+            format!("{names} drops packets to other machines by policy; packets between pods do not pass it"),
         ),
     }
 }

@@ -180,7 +180,7 @@ pub(super) fn overlay() -> Tried {
         Ok(place) => match try_overlay(&place) {
             Err(TrialError::NoOverlay) => Tried::Lacks("the kernel mounts none".to_owned()),
             Err(error @ (TrialError::Write(_) | TrialError::Overlay(_) | TrialError::Mount(_))) => {
-                Tried::Unclear(told(&error))
+                Tried::Unclear(message(&error))
             }
             Err(TrialError::Change(_) | TrialError::Listed | TrialError::Replace(_)) | Ok(()) => {
                 Tried::Works("mounted one".to_owned())
@@ -197,19 +197,19 @@ pub(super) fn overlay_in(directory: &Path) -> Tried {
             Ok(()) => Tried::Works("changed, removed and replaced files of an image".to_owned()),
             // These errors are the kernel's, not the file system's.
             Err(error @ (TrialError::NoOverlay | TrialError::Write(_) | TrialError::Mount(_))) => {
-                Tried::Unclear(told(&error))
+                Tried::Unclear(message(&error))
             }
             Err(
                 error @ (TrialError::Overlay(_)
                 | TrialError::Change(_)
                 | TrialError::Listed
                 | TrialError::Replace(_)),
-            ) => Tried::Lacks(told(&error)),
+            ) => Tried::Lacks(message(&error)),
         },
     })
 }
 
-fn told(error: &TrialError) -> String {
+fn message(error: &TrialError) -> String {
     format!("failed to {}", nodlet_host::error::chain(error))
 }
 
@@ -233,7 +233,7 @@ pub(super) fn erofs(directory: Option<&Path>) -> Tried {
         Ok(Err(TrialError::Mount(AssembleError::NoKernelSupport { feature: "EROFS", .. }))) => {
             Tried::Lacks("the kernel mounts none".to_owned())
         }
-        Ok(Err(error)) => Tried::Unclear(told(&error)),
+        Ok(Err(error)) => Tried::Unclear(message(&error)),
     })
 }
 
@@ -253,9 +253,9 @@ pub(super) fn layer_mount(directory: Option<&Path>) -> Tried {
         Ok(Err(error @ TrialError::Mount(AssembleError::NoKernelSupport { feature, .. })))
             if feature != "EROFS" =>
         {
-            Tried::Lacks(told(&error))
+            Tried::Lacks(message(&error))
         }
-        Ok(Err(error)) => Tried::Unclear(told(&error)),
+        Ok(Err(error)) => Tried::Unclear(message(&error)),
     })
 }
 
@@ -307,7 +307,7 @@ pub(super) fn landlock() -> Tried {
         Err(error) if error.raw_os_error() == Some(libc::EOPNOTSUPP) => {
             Tried::Lacks("turned off when the kernel was started".to_owned())
         }
-        asked => of(asked, &format!("version {version}"), &[libc::ENOSYS]),
+        result => of(result, &format!("version {version}"), &[libc::ENOSYS]),
     }
 }
 

@@ -150,7 +150,7 @@ fn judge_data_partition(status: &serde_json::Value) -> Check {
             "Replace the medium; where only its data are damaged, nodlet factory-reset makes the partition anew.",
         ),
         _ if status["reason"] == "Full" => Check::new(Area::Storage, NAME, Verdict::Warning, found).because(
-            "Pods run; what they write, and what is applied or loaded, may find no room.",
+            "Pods run; there may be no space for their files, or for applied objects and loaded images.",
             "Remove images with nodlet image rm, or what pods have written below /var.",
         ),
         _ => Check::ok(Area::Storage, NAME, found),

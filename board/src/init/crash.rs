@@ -135,7 +135,7 @@ pub(super) fn hang() -> u8 {
 /// Removes the record of a hang because the agent continues, or the board goes down in an orderly way. Runs
 /// in a child of process 1.
 pub(super) fn hang_is_over() -> u8 {
-    report("note that the agent goes on", remove_durably(Path::new(HANG)))
+    report("record that the agent continues", remove_durably(Path::new(HANG)))
 }
 
 /// Resets the count of crash loops, in a child of process 1.

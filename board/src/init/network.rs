@@ -183,15 +183,15 @@ impl Service<'_> {
     fn ask(&mut self, server: String) {
         let address = server.parse::<SocketAddr>().ok();
         let address = address.or_else(|| Some(SocketAddr::new(server.parse().ok()?, sntp::PORT)));
-        let asked = match address {
+        let request = match address {
             Some(address) => ask(address, server),
             None => Lookup::begin(&server).map(|lookup| Request::Lookup { lookup, server }),
         };
-        self.proceed(asked);
+        self.proceed(request);
     }
 
-    fn proceed(&mut self, asked: std::io::Result<Request>) {
-        match asked {
+    fn proceed(&mut self, request: std::io::Result<Request>) {
+        match request {
             Ok(request) => self.request = Some(request),
             Err(error) => self.ask_later(format!("failed to ask a time server: {error}")),
         }

@@ -236,7 +236,7 @@ fn host_key() -> std::io::Result<&'static str> {
         Ok(()) => Ok(HOST_KEY),
         Err(_) if is_whole(HOST_KEY_IN_RAM) => Ok(HOST_KEY_IN_RAM),
         Err(error) => {
-            say(format_args!("failed to make {HOST_KEY}: {error}; the SSH key of this boot is another"));
+            say(format_args!("failed to make {HOST_KEY}: {error}; this boot uses a temporary SSH key"));
             make_key(HOST_KEY_IN_RAM).map(|()| HOST_KEY_IN_RAM)
         }
     }

@@ -108,7 +108,7 @@ impl Wanted {
     }
 
     /// The layer's size in the form in which it is sent to the board.
-    pub(super) fn told(&self) -> Value {
+    pub(super) fn announced(&self) -> Value {
         match (self.changes, &self.base) {
             (Some((_, bytes)), Some(base)) => json!({"changes": bytes, "made": base.made}),
             _ => json!(self.size),

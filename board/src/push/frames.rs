@@ -40,7 +40,7 @@ impl<R: Read, W: Write> Wire<R, W> {
     pub(crate) fn send(&mut self, message: &Value) -> io::Result<()> {
         let bytes = message.to_string().into_bytes();
         match bytes.len() > MESSAGE_MAX {
-            true => Err(invalid("a message is longer than any that is taken")),
+            true => Err(invalid("a message is longer than the maximum")),
             false => self.frame(MESSAGE, &bytes),
         }
     }
@@ -67,10 +67,10 @@ impl<R: Read, W: Write> Wire<R, W> {
         let most = match kind {
             MESSAGE => MESSAGE_MAX,
             PIECE => PIECE_MAX,
-            _ => return Err(invalid("this is no push: a frame begins with another byte than m or p")),
+            _ => return Err(invalid("this is no push: a frame must begin with the byte m or p")),
         };
         if length > most {
-            return Err(invalid("a frame is longer than any that is taken"));
+            return Err(invalid("a frame is longer than the maximum"));
         }
         // The buffer grows with the data that arrives: a length alone costs no memory.
         let mut bytes = Vec::new();
@@ -81,7 +81,7 @@ impl<R: Read, W: Write> Wire<R, W> {
         Ok(match kind {
             PIECE => Frame::Piece(bytes),
             _ if values(&bytes) > VALUES_MAX => {
-                return Err(invalid("a message has more values than are taken: send the manifests in parts"));
+                return Err(invalid("a message has too many values: send the manifests in parts"));
             }
             _ => Frame::Message(serde_json::from_slice(&bytes)?),
         })

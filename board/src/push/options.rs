@@ -97,9 +97,9 @@ impl Push {
         }
         match (&context.board, push.paths.first()) {
             (None, Some(path)) if path.is_file() => {
-                return Err(
-                    context.wrong_use(format!("{path:?} is a file: the board comes first, as root@board"))
-                );
+                return Err(context.wrong_use(format!(
+                    "{path:?} is a file: the first argument must be the board, such as root@board"
+                )));
             }
             (None, Some(_)) => {
                 context.board = Some(push.paths.remove(0).to_string_lossy().into_owned());
@@ -115,11 +115,11 @@ impl Push {
         let is_update = !update.program.as_os_str().is_empty();
         match (is_update, push.paths.first(), of_files, of_update) {
             (true, _, Some(flag), _) => {
-                let hint = if flag == "--wait" { ": an update is always waited for" } else { "" };
-                Err(context.wrong_use(format!("{flag} does not go together with --system{hint}")))
+                let hint = if flag == "--wait" { ": a push of an update always waits" } else { "" };
+                Err(context.wrong_use(format!("{flag} cannot be used with --system{hint}")))
             }
             (true, Some(path), ..) => Err(context.wrong_use(format!(
-                "--system goes alone: push {path:?} by itself, before or after the update"
+                "--system accepts no other files: push {path:?} separately, before or after the update"
             ))),
             (true, None, ..) if context.board.is_none() => {
                 Err(context.wrong_use("a board for the update is required"))
@@ -168,13 +168,13 @@ mod tests {
         }
         for (line, expected) in [
             ("b --system n web.yaml", "--system goes alone: push \"web.yaml\""),
-            ("b --system n --dry-run", "--dry-run does not go together with --system"),
-            ("b --system n --wait", "--wait does not go together with --system: an update is always"),
-            ("b --system n -n kitchen", "-n does not go together with --system"),
-            ("b --system n --namespace=kitchen", "--namespace does not go together"),
-            ("b --system n --retries 3", "--retries does not go together"),
+            ("b --system n --dry-run", "--dry-run cannot be used with --system"),
+            ("b --system n --wait", "--wait cannot be used with --system: an update is always"),
+            ("b --system n -n kitchen", "-n cannot be used with --system"),
+            ("b --system n --namespace=kitchen", "--namespace cannot be used with"),
+            ("b --system n --retries 3", "--retries cannot be used with"),
             ("b web.yaml --retries few", "invalid value \"few\" for --retries"),
-            ("b --system n --validate warn", "--validate does not go together"),
+            ("b --system n --validate warn", "--validate cannot be used with"),
             ("b web.yaml --signature s", "--signature is for an update"),
             ("b web.yaml --allow-downgrade", "--allow-downgrade is for an update"),
             ("--system n", "a board for the update is required"),

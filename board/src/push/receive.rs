@@ -158,7 +158,7 @@ impl Receiver {
             }
         }
         if self.wire.message()?["commit"] != true {
-            return Err(invalid("the push was not to be carried out").into());
+            return Err(invalid("the push was not committed").into());
         }
         let done = self.commit(&spool, &store, &offer, (&missing, &foreseen), &client)?;
         self.wire.send(&json!({"done": done}))?;
@@ -200,7 +200,7 @@ impl Receiver {
                 number.as_u64().and_then(|number| usize::try_from(number).ok()).unwrap_or(usize::MAX);
             let base = missing.get(number).and_then(|missing| missing.base.as_ref());
             let Some(base) = base.filter(|_| number >= first) else {
-                return Err(invalid("blocks of another layer were asked for").into());
+                return Err(invalid("the sender requested blocks of another layer").into());
             };
             first = number + 1;
             let mut sent = Ok(());

@@ -54,7 +54,7 @@ impl Push {
                     None => why.to_owned(),
                 }));
             };
-            eprintln!("{text}; trying again in {}s", pause.as_secs());
+            eprintln!("{text}; retrying in {}s", pause.as_secs());
             std::thread::sleep(pause);
         }
     }
@@ -108,7 +108,7 @@ impl<'a> Sender<'a> {
         stream.write_all(request.as_bytes()).map_err(lost)?;
         let mut response = Response::read(stream).map_err(lost)?;
         if response.code == 404 {
-            return Err(Failure::new("the board's nodlet is too old to be pushed to: update it first"));
+            return Err(Failure::new("the board's nodlet is too old to receive a push: update it first"));
         }
         if response.code != 101 {
             let mut text = String::new();
@@ -125,7 +125,7 @@ impl<'a> Sender<'a> {
         let versions = hello["versions"].as_array().map_or(&[][..], Vec::as_slice);
         if !versions.iter().any(|version| *version == VERSION) {
             return Err(Failure::new(
-                "the board's nodlet speaks another version of push: use one of its release",
+                "the board's nodlet supports another version of the push protocol: use a nodlet of the same release",
             ));
         }
         let platform = Platform::parse(hello["platform"].as_str().unwrap_or_default());
@@ -159,7 +159,7 @@ impl<'a> Sender<'a> {
     fn lost(&self, error: &io::Error) -> Failure {
         self.clear();
         match error.kind() {
-            io::ErrorKind::InvalidData => Failure::new(format!("the board's answer makes no sense: {error}")),
+            io::ErrorKind::InvalidData => Failure::new(format!("the board's response is invalid: {error}")),
             _ => self.client.lost(error),
         }
     }
@@ -216,7 +216,7 @@ impl<'a> Sender<'a> {
             let (Some(number), Some(member)) =
                 (number.filter(|number| *number < archives.len()), layer["member"].as_str())
             else {
-                return Err(Failure::new("the board asks for a layer of another push"));
+                return Err(Failure::new("the board requested a layer of another push"));
             };
             let archive = &mut archives[number];
             let size = layer_of(archive, member)?.1;
@@ -225,12 +225,12 @@ impl<'a> Sender<'a> {
             wanted.push(layer);
         }
         self.compare(archives, &mut wanted)?;
-        let sizes: Vec<Value> = wanted.iter().map(Wanted::told).collect();
+        let sizes: Vec<Value> = wanted.iter().map(Wanted::announced).collect();
         self.send_message(&json!({"sizes": sizes}))?;
         self.message()?;
         self.had = wanted.iter().map(|layer| layer.bytes().1).sum();
         let total = wanted.iter().map(|layer| layer.bytes().0).sum();
-        let mut progress = Progress { sent: 0, total, told: None };
+        let mut progress = Progress { sent: 0, total, shown: None };
         for layer in &wanted {
             let before = progress.sent;
             let archive = &mut archives[layer.archive];
@@ -266,7 +266,7 @@ impl<'a> Sender<'a> {
                     Frame::Piece(piece) => piece,
                     Frame::Message(message) => {
                         self.judged(message)?;
-                        return Err(Failure::new("the board's answer makes no sense: no list of blocks"));
+                        return Err(Failure::new("the board's response is invalid: no list of blocks"));
                     }
                 };
                 if piece.is_empty() {
@@ -329,22 +329,22 @@ impl<'a> Sender<'a> {
     }
 
     fn piece(&mut self, piece: &[u8], progress: &mut Progress) -> Result<(), Failure> {
-        if self.is_told_something() {
+        if self.has_message() {
             self.message()?;
         }
         if let Err(error) = self.wire.piece(piece) {
             return Err(self.unsent(&error));
         }
         progress.sent += piece.len() as u64;
-        if progress.percent() != progress.told {
-            progress.told = progress.percent();
-            self.show(&format!("{}% of {}", progress.told.unwrap_or(100), image::size(progress.total)));
+        if progress.percent() != progress.shown {
+            progress.shown = progress.percent();
+            self.show(&format!("{}% of {}", progress.shown.unwrap_or(100), image::size(progress.total)));
         }
         Ok(())
     }
 
     /// Whether the board has sent something. While this side sends, that is a rejection.
-    fn is_told_something(&self) -> bool {
+    fn has_message(&self) -> bool {
         let mut ready = [PollFd::new(self.wire.to.as_fd(), PollFlags::POLLIN)];
         poll(&mut ready, PollTimeout::ZERO).is_ok_and(|ready| ready > 0)
     }
@@ -352,7 +352,7 @@ impl<'a> Sender<'a> {
     fn refusal(&self, error: &nodlet_rootfs::ArchiveError, archive: &Archive) -> Failure {
         match error {
             nodlet_rootfs::ArchiveError::NoPlatform { available, .. } => Failure::new(format!(
-                "the board is {}, and {} has images for {} only",
+                "the board is {}, but {} has images only for {}",
                 self.platform,
                 archive.path.display(),
                 available.join(", ")
@@ -377,7 +377,7 @@ impl<'a> Sender<'a> {
 struct Progress {
     sent: u64,
     total: u64,
-    told: Option<u64>,
+    shown: Option<u64>,
 }
 
 impl Progress {
@@ -389,7 +389,7 @@ impl Progress {
 fn layer_of<'a>(archive: &'a mut Archive, member: &str) -> Result<Layer<'a>, Failure> {
     let file = archive.path.display().to_string();
     let found = archive.parcel.layer(member).map_err(|error| Failure::chain(&error).of(&file))?;
-    found.ok_or_else(|| Failure::new(format!("{file}: its layer {member} is not in it")))
+    found.ok_or_else(|| Failure::new(format!("{file}: layer {member} is missing")))
 }
 
 /// Converts an archive's documents, which are JSON, to text.

@@ -75,7 +75,9 @@ fn expand(path: &Path) -> Result<Vec<(PathBuf, bool)>, Failure> {
     }
     found.sort();
     match found.is_empty() {
-        true => Err(Failure::new(format!("there is no manifest and no image archive in {}", path.display()))),
+        true => {
+            Err(Failure::new(format!("{} contains neither manifests nor image archives", path.display())))
+        }
         false => Ok(found),
     }
 }

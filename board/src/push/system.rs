@@ -37,7 +37,7 @@ impl Update {
         let program = File::open(&self.program).map_err(failed)?;
         let metadata = program.metadata().map_err(failed)?;
         if !metadata.is_file() {
-            return Err(Failure::new(format!("{name} is not a file: --system takes a nodlet program")));
+            return Err(Failure::new(format!("{name} is not a file: --system requires a nodlet program")));
         }
         let total = signature.len() as u64 + metadata.len();
         let mut arguments: Vec<OsString> = ["system", "install", "-"].map(OsString::from).into();

@@ -35,7 +35,7 @@ pub(super) fn check(root: &Path, pods: &Pods<'_>) -> Result<(), Failure> {
     match ask(root, "DELETE", pod)? {
         response if response.code == 404 => {}
         response => {
-            return Err(Failure::new(format!("the agent answers with HTTP status {}", response.code)));
+            return Err(Failure::new(format!("the agent responds with HTTP status {}", response.code)));
         }
     }
     if matches!(pods, Pods::Any) {
@@ -81,7 +81,7 @@ fn list(root: &Path) -> Result<Vec<Value>, Failure> {
     let mut answer = ask(root, "GET", "/api/v1/pods")?.json()?;
     match answer["items"].take() {
         Value::Array(pods) => Ok(pods),
-        _ => Err(Failure::new("the agent's answer is no list of pods")),
+        _ => Err(Failure::new("the agent's response is not a list of pods")),
     }
 }
 
@@ -90,7 +90,7 @@ fn ask(root: &Path, method: &str, target: &str) -> Result<Response, Failure> {
     let mut stream = Client::local(root).connect()?;
     let lost = |error: std::io::Error| match error.kind() {
         std::io::ErrorKind::WouldBlock => {
-            Failure::disconnected(format!("the agent does not answer within {} s", ANSWER.as_secs()))
+            Failure::disconnected(format!("the agent does not respond within {} s", ANSWER.as_secs()))
         }
         _ => Failure::disconnected(format!("the connection to the agent was lost: {error}")),
     };

@@ -108,10 +108,11 @@ pub(super) fn signed(rules: &Rules, text: Option<&str>) -> Result<Option<Signed>
         });
     };
     let signature =
-        Signature::decode(text).map_err(|_| "the signature is not one of minisign's".to_owned())?;
+        Signature::decode(text).map_err(|_| "the signature is not a minisign signature".to_owned())?;
     for key in &rules.keys {
-        let key = PublicKey::from_base64(key)
-            .map_err(|_| format!("the board's profile has {key:?} in update.keys, which is no key"))?;
+        let key = PublicKey::from_base64(key).map_err(|_| {
+            format!("the board's profile has {key:?} in update.keys, which is not a valid key")
+        })?;
         match key.verify_stream(&signature).map(drop) {
             Ok(()) => return Ok(Some(Signed { signature, key })),
             Err(SignatureError::UnsupportedLegacyMode) => {
@@ -174,7 +175,7 @@ pub(super) fn program(
     if let Some(mut verifier) = verifier {
         verifier.finalize().map_err(|_| "the signature is of other content".to_owned())?;
     }
-    let version = scan.version().ok_or("it is no nodlet, or one without updates")?;
+    let version = scan.version().ok_or("it is not a nodlet program, or one without support for updates")?;
     Ok(Received { version, digest: written.digest() })
 }
 
@@ -198,7 +199,7 @@ fn check_header(bytes: &[u8], own: &[u8]) -> Result<(), String> {
         return Err("it is empty".into());
     }
     if !bytes.starts_with(b"\x7fELF") {
-        return Err("it is no program: it does not begin as an ELF file".into());
+        return Err("it is not a program: it has no ELF header".into());
     }
     let (Some(header), Some(own)) = (bytes.get(..HEADER_BYTES), own.get(..HEADER_BYTES)) else {
         return Err("it is cut off".into());
@@ -373,7 +374,7 @@ mod tests {
             assert!(why.contains(words), "{why}");
         };
         check(b"", "it is empty");
-        check(b"#!/bin/sh\n", "it is no program");
+        check(b"#!/bin/sh\n", "it is not a program");
         let own = made(200_000, "1.0.0", 500);
         check(&own[..40], "it is cut off");
         check(&own[..own.len() - 1], "it is cut off: it has");
@@ -387,9 +388,9 @@ mod tests {
         let right = made(1000, "1.0.0", 500);
         let mut none = right.clone();
         none[501] = b'T';
-        check(&none, "it is no nodlet");
-        check(&made(1000, "1.0 0", 500), "it is no nodlet");
-        check(&made(1000, "", 500), "it is no nodlet");
+        check(&none, "it is not a nodlet program");
+        check(&made(1000, "1.0 0", 500), "it is not a nodlet program");
+        check(&made(1000, "", 500), "it is not a nodlet program");
         check(&made(usize::try_from(MOST).expect("it fits") + 1, "1.0.0", 500), "it is too large");
     }
 
@@ -401,11 +402,11 @@ mod tests {
         };
         check(&rules(&[]), None, "accepts no updates");
         check(&rules(&[KEY]), None, "it is not signed");
-        check(&rules(&[KEY]), Some("nonsense"), "not one of minisign's");
-        check(&rules(&[KEY]), Some(&SIGNATURE[..200]), "not one of minisign's");
+        check(&rules(&[KEY]), Some("nonsense"), "not a minisign signature");
+        check(&rules(&[KEY]), Some(&SIGNATURE[..200]), "not a minisign signature");
         check(&rules(&[]), Some(SIGNATURE), "does not name in update.keys");
         check(&rules(&[OTHER_KEY]), Some(SIGNATURE), "does not name in update.keys");
-        check(&rules(&["nonsense"]), Some(SIGNATURE), "which is no key");
+        check(&rules(&["nonsense"]), Some(SIGNATURE), "which is not a valid key");
         check(&rules(&[KEY]), Some(LEGACY), "legacy");
         assert!(signed(&rules(&[OTHER_KEY, KEY]), Some(SIGNATURE)).is_ok_and(|signed| signed.is_some()));
         let open = Rules { allow_unsigned: true, ..rules(&[]) };

@@ -1,4 +1,4 @@
-//! Which nodlet runs the agent, as a state machine without files or clocks.
+//! The choice of the nodlet that runs the agent, as a state machine without files or clocks.
 //!
 //! ```text
 //!             install                 begin (at most STARTS times)
@@ -74,7 +74,7 @@ impl State {
     /// replaces the update.
     pub(crate) fn begin(&mut self, image: &str) -> Choice {
         if (self.kept.is_some() || self.trial.is_some()) && self.image != image {
-            self.give_up("the device image was replaced, and its nodlet with it");
+            self.give_up("the device image was replaced by one with another nodlet");
         }
         if let Some(trial) = &mut self.trial {
             if trial.starts < STARTS {

@@ -68,7 +68,7 @@ pub(crate) fn agent_program(root: &Path, image: &Path, rules: &Rules) -> PathBuf
             image.to_owned()
         }
         Choice::Trial(program) => {
-            note(format_args!("trying nodlet {} out for {} s", program.version, rules.healthy_after));
+            note(format_args!("testing nodlet {} for {} s", program.version, rules.healthy_after));
             // Without a watching process the trial would never end.
             match lock.map(|lock| watch_this_process(root, &store, rules, &ready, lock)) {
                 Some(Ok(())) => store.program(&program.digest),

@@ -1,4 +1,4 @@
-//! What an inode has besides its type and data.
+//! The attributes of an inode.
 
 use super::xattr::Xattrs;
 use crate::members::Timestamp;

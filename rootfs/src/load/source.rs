@@ -1,4 +1,4 @@
-//! What a load reads.
+//! The sources of a load.
 
 use std::collections::BTreeMap;
 use std::fs::File;

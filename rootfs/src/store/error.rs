@@ -15,7 +15,7 @@ pub enum StoreError {
     Damaged {
         /// The file.
         path: PathBuf,
-        /// What is wrong with the file.
+        /// The error in the file.
         problem: String,
     },
     /// A file of the store has a format that this version does not know.

@@ -62,7 +62,7 @@ pub(super) fn record_sizes(missing: &mut [Missing], message: &Value) -> io::Resu
             (_, Some(bytes), Some(made)) if missing.base.is_some() && (made == 0 || made == missing.made) => {
                 Transfer::Changes { bytes, made }
             }
-            _ => return Err(invalid("a size that is none")),
+            _ => return Err(invalid("an invalid size")),
         };
     }
     Ok(())

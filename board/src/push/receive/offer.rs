@@ -45,8 +45,8 @@ impl Offer {
             let mut texts = DocumentTexts::new();
             for (name, text) in documents {
                 let name =
-                    parcel::member_path(name).ok_or_else(|| invalid("a document's name leads elsewhere"))?;
-                let text = text.as_str().ok_or_else(|| invalid("a document that is no text"))?;
+                    parcel::member_path(name).ok_or_else(|| invalid("a document has an invalid name"))?;
+                let text = text.as_str().ok_or_else(|| invalid("a document that is not text"))?;
                 texts.insert(name, text.as_bytes().to_vec());
             }
             let images = parcel::wanted(&texts, platform).map_err(|error| Failure::chain(&error))?;
@@ -55,7 +55,7 @@ impl Offer {
         let mut manifests = Vec::new();
         if list("manifests")?.len() > MANIFESTS_MAX {
             return Err(End::Refused(format!(
-                "the push has {} manifests, and one may have {MANIFESTS_MAX}: send them in parts",
+                "the push has {} manifests, more than the maximum of {MANIFESTS_MAX}: send them in parts",
                 list("manifests")?.len()
             )));
         }

@@ -190,7 +190,7 @@ impl Redo {
             }
             let is_different = self.is_different(places)?;
             if is_different {
-                why.push_str("; the manifests that were applied before it are taken back");
+                why.push_str("; the manifests that were applied before it are rolled back");
             }
             if is_different || !self.images.is_empty() {
                 self.back = true;

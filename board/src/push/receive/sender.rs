@@ -47,7 +47,7 @@ impl<R: Read> Read for Paced<R> {
             true => Ok(length),
             false => Err(io::Error::new(
                 io::ErrorKind::TimedOut,
-                format!("the sender is too slow: less than {} KiB came in {SPAN:?}", LEAST / 1024),
+                format!("the sender is too slow: less than {} KiB arrived in {SPAN:?}", LEAST / 1024),
             )),
         }
     }

@@ -47,7 +47,7 @@ pub(super) struct Spool {
 
 impl Spool {
     pub(super) fn open(directory: &Path) -> Result<Spool, End> {
-        let failed = refused("make a place for what is pushed");
+        let failed = refused("make the spool");
         fs::DirBuilder::new().recursive(true).mode(0o700).create(directory).map_err(&failed)?;
         let lock = Flock::lock(File::open(directory).map_err(&failed)?, FlockArg::LockExclusiveNonblock);
         let lock = lock.map_err(|_| End::Busy)?;
@@ -170,14 +170,13 @@ impl Spool {
 
     /// Assembles the archives from documents and layers, as one directory each.
     pub(super) fn lay_out(&self, offer: &Offer, missing: &[Missing]) -> Result<Vec<Source>, End> {
-        let failed = refused("put an archive together");
+        let failed = refused("assemble an archive");
         let mut sources = Vec::new();
         for (number, archive) in offer.archives.iter().enumerate() {
             let directory = self.tree().join(number.to_string());
             let place = |member: &str| -> Result<PathBuf, End> {
-                let path = directory.join(
-                    parcel::member_path(member).ok_or_else(|| invalid("a layer's name leads elsewhere"))?,
-                );
+                let path = directory
+                    .join(parcel::member_path(member).ok_or_else(|| invalid("a layer has an invalid name"))?);
                 if let Some(parent) = path.parent() {
                     fs::create_dir_all(parent).map_err(&failed)?;
                 }

@@ -274,7 +274,7 @@ fn a_load_whose_unpacking_meets_a_bad_disk_says_so_and_did_not_happen() {
     }
 }
 
-/// Nobody is left to use what the process would write, and it keeps the store locked.
+/// Tests that the process ends with its parent: its output is then useless, and it keeps the store locked.
 #[test]
 fn the_process_that_unpacks_ends_when_nobody_listens() {
     use nix::sys::socket::{ControlMessage, MsgFlags, sendmsg};

@@ -168,7 +168,7 @@ fn a_manifest_that_is_rejected_at_the_end_takes_the_others_back_over_any_power_c
     let Ok(Ended::Back(why)) = board.push() else { panic!("it was accepted") };
     assert_eq!(
         why,
-        "c.yaml: it may not be; the manifests that were applied before it are taken back; the images of the push are \
+        "c.yaml: it may not be; the manifests that were applied before it are rolled back; the images of the push are \
          removed"
     );
     // If the first manifest is rejected, only images must be rolled back.
