@@ -248,10 +248,10 @@ fn docker_manifest(bytes: &[u8]) -> Result<Vec<DockerImage>, ArchiveError> {
     }
     let images: Vec<DockerImage> = from_json(member, bytes)?;
     if images.len() > DESCRIPTORS_MAX {
-        return Err(wrong(format!("{} images: at most {DESCRIPTORS_MAX} are taken", images.len())));
+        return Err(wrong(format!("{} images: at most {DESCRIPTORS_MAX} are accepted", images.len())));
     }
     match images.iter().map(DockerImage::name_count).sum::<usize>() {
-        count if count > NAMES_MAX => Err(wrong(format!("{count} names: at most {NAMES_MAX} are taken"))),
+        count if count > NAMES_MAX => Err(wrong(format!("{count} names: at most {NAMES_MAX} are accepted"))),
         _ => Ok(images),
     }
 }
@@ -372,7 +372,7 @@ impl Search<'_> {
         let mut planned = Vec::with_capacity(layers.len().min(LAYERS_MAX));
         if layers.len() != document.diff_ids.len() {
             return Err(wrong(format!(
-                "{} layers, and {} diff IDs in the configuration",
+                "{} layers, but {} diff IDs in the configuration",
                 layers.len(),
                 document.diff_ids.len()
             )));
@@ -456,7 +456,7 @@ fn docker_images(
         let (text, document) = document(&image.config, bytes)?;
         if image.layers.len() != document.diff_ids.len() {
             let problem = format!(
-                "{} layers, and {} diff IDs in {}",
+                "{} layers, but {} diff IDs in {}",
                 image.layers.len(),
                 document.diff_ids.len(),
                 image.config

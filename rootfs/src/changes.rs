@@ -48,7 +48,7 @@ pub fn list(base: &File, tell: &mut dyn FnMut(&[u8]) -> io::Result<()>) -> io::R
     let length = base.metadata()?.len();
     let blocks = length / BLOCK as u64;
     if length > BASE_MAX {
-        return Err(invalid("a base that is too large to be listed"));
+        return Err(invalid("a base that is too large for a list"));
     }
     let mut tails = blocks * TAILS_PER_BLOCK;
     let mut block = [0; BLOCK];
@@ -161,7 +161,7 @@ impl<'a> Rebuilt<'a> {
         match inflate.decompress_vec(stream, &mut self.piece, FlushDecompress::Finish) {
             Ok(Status::StreamEnd) if inflate.total_in() == stream.len() as u64 => Ok(true),
             Ok(_) => Err(invalid("a piece is cut off, or unpacks to more than is accepted")),
-            Err(_) => Err(invalid("a piece is no deflate stream")),
+            Err(_) => Err(invalid("a piece is not a deflate stream")),
         }
     }
 
@@ -186,7 +186,7 @@ impl<'a> Rebuilt<'a> {
                 let offset = u64::from_be_bytes(self.number()?);
                 let length = u32::from_be_bytes(self.number()?);
                 if offset.checked_add(u64::from(length)).is_none_or(|end| end > self.base_length) {
-                    return Err(invalid("a piece names a range that its base has not"));
+                    return Err(invalid("a piece names a range that its base does not have"));
                 }
                 self.range = Range::Copy { offset, length };
                 u64::from(length)

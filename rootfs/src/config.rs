@@ -116,12 +116,14 @@ impl ImageConfig {
         let lists = lists.into_iter().flat_map(|(field, list)| list.iter().map(move |text| (field, &**text)));
         for (field, text) in lists.chain(texts) {
             if text.contains('\0') {
-                return Err(format!("config.{field}: a text with a NUL byte, which no process can be given"));
+                return Err(format!(
+                    "config.{field}: a text with a NUL byte, which cannot be passed to a process"
+                ));
             }
         }
         for (field, text) in texts {
             if text.len() > TEXT_MAX {
-                return Err(format!("config.{field}: {} bytes: at most {TEXT_MAX} are taken", text.len()));
+                return Err(format!("config.{field}: {} bytes: at most {TEXT_MAX} are accepted", text.len()));
             }
         }
         if let Some(pair) = self.env.iter().find(|pair| pair.find('=').is_none_or(|at| at == 0)) {
@@ -132,7 +134,7 @@ impl ImageConfig {
             return Err(format!("config.WorkingDir: {:?}: must be an absolute path", self.working_dir));
         }
         if !signal.is_empty() && signal_of(signal).is_none() {
-            return Err(format!("config.StopSignal: {signal:?}: must be a signal, as SIGTERM or 15"));
+            return Err(format!("config.StopSignal: {signal:?}: must be a signal, such as SIGTERM or 15"));
         }
         Ok(())
     }

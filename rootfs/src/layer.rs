@@ -213,7 +213,7 @@ fn attributes(member: &Member, warn: &mut dyn FnMut(String)) -> Result<Attribute
                 warn(left_out("its name is reserved for overlayfs"));
             }
             Some((Namespace::Trusted, rest)) if rest == MARK => {
-                warn(left_out("it means something to nodlet"));
+                warn(left_out("its name is reserved for nodlet"));
             }
             Some((namespace, rest)) => xattrs.push(namespace, rest, value).map_err(ErofsError::Refused)?,
             None => warn(left_out("Linux keeps only user, trusted, security and POSIX ACLs")),

@@ -162,9 +162,7 @@ impl<R: Read> Members<R> {
                 Ok(0) => return Ok(()),
                 Ok(n) if is_empty(&block[..n]) => self.position += n as u64,
                 Ok(_) => {
-                    return Err(
-                        self.wrong("something after its end: it is damaged, or more than one archive")
-                    );
+                    return Err(self.wrong("data after its end: it is damaged, or more than one archive"));
                 }
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(source) => return Err(TarError::Read { offset: self.position, source }),
@@ -230,7 +228,7 @@ impl<R: Read> Members<R> {
     fn extension(&mut self, size: u64) -> Result<Vec<u8>, TarError> {
         if size > EXTENSION_MAX {
             let problem =
-                format!("a long name or PAX header of {size} bytes: at most {EXTENSION_MAX} are taken");
+                format!("a long name or PAX header of {size} bytes: at most {EXTENSION_MAX} are accepted");
             return Err(self.wrong(&problem));
         }
         self.advance(size)?;
@@ -252,7 +250,7 @@ impl<R: Read> Members<R> {
         let id = |name: &str, pax: Option<u64>, range: Range<usize>| {
             let value =
                 pax.map_or_else(|| field(name, range), |pax| Ok(i64::try_from(pax).unwrap_or(i64::MAX)))?;
-            u32::try_from(value).map_err(|_| refuse(format!("{name} {value}: none that Linux takes")))
+            u32::try_from(value).map_err(|_| refuse(format!("{name} {value}: not supported by Linux")))
         };
         let kind = match header.entry_type() {
             EntryType::Regular | EntryType::Continuous | EntryType::GNUSparse => match path.ends_with(b"/") {
@@ -267,8 +265,7 @@ impl<R: Read> Members<R> {
             EntryType::Directory => Kind::Directory,
             EntryType::Fifo => Kind::Fifo,
             other => {
-                let problem =
-                    format!("type '{}' is none that a layer can have", other.as_byte().escape_ascii());
+                let problem = format!("type '{}' is not allowed in a layer", other.as_byte().escape_ascii());
                 return Err(refuse(problem));
             }
         };

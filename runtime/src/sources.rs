@@ -281,7 +281,7 @@ impl ManifestDirectories {
                 Found::Directory(index, message) => {
                     // Told once for each reason.
                     if let Some(refusal) = sources.set_unreadable(index, message) {
-                        log::error!("{}; its pods stay as they are", refusal.message);
+                        log::error!("{}; its pods stay unchanged", refusal.message);
                     }
                 }
                 Found::File(index, name, FoundFile::Gone) => sources.remove(index, &name),
@@ -319,7 +319,7 @@ impl ManifestDirectories {
                 if let Some(file) = self.directories[index].files.get_mut(name) {
                     file.stamp = None;
                 }
-                format!("{}: {why}; take some away", path.display())
+                format!("{}: {why}; remove some files", path.display())
             })
         });
         match put {
@@ -464,7 +464,7 @@ impl Directory {
         }
         if passed_over > 0 {
             log::warn!(
-                "{} holds {} files; only the first {MAX_FILES} are read",
+                "{} has {} files; only the first {MAX_FILES} are read",
                 self.path.display(),
                 MAX_FILES + passed_over
             );

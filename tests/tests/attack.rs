@@ -423,7 +423,7 @@ fn pods_stay_while_the_directory_of_their_manifests_cannot_be_read() {
     std::fs::rename(&manifests, &aside).expect("it is there");
     std::os::unix::fs::symlink(&manifests, &manifests).expect("it is not");
     device.start_agent();
-    device.wait_for("it to be told", || device.agent_log().contains("its pods stay as they are"));
+    device.wait_for("it to be told", || device.agent_log().contains("its pods stay unchanged"));
     device.pod("web").wait_ready();
     // Replaced atomically, because the pods of a missing directory would be removed.
     let link = manifests.with_extension("link");

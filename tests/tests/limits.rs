@@ -85,7 +85,7 @@ fn the_process_that_reads_an_archive_has_the_memory_of_its_cgroup_and_no_more() 
     let ended = load.wait_with_output().expect("it ends");
     let said = String::from_utf8_lossy(&ended.stderr).into_owned();
     assert!(
-        said.contains("the process that reads it was killed by SIGKILL; it may have 160 MiB of memory"),
+        said.contains("the process that reads it was killed by SIGKILL; it can use 160 MiB of memory"),
         "{said}"
     );
     assert!(!cgroup.exists(), "it goes with the load");

@@ -136,7 +136,7 @@ impl Documents for TarFile {
 fn read_document(source: &mut dyn Seekable, member: &str) -> Result<Option<Vec<u8>>, ArchiveError> {
     let Some((mut stream, size)) = source.open(member)? else { return Ok(None) };
     if size > DOCUMENT_MAX {
-        let problem = format!("{size} bytes: at most {DOCUMENT_MAX} are taken");
+        let problem = format!("{size} bytes: at most {DOCUMENT_MAX} are accepted");
         return Err(ArchiveError::Document { member: member.to_owned(), problem });
     }
     let mut bytes = Vec::with_capacity(size as usize);

@@ -64,10 +64,10 @@ impl fmt::Display for UserError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             UserError::NoSuchUser { user } => {
-                write!(f, "find user \"{user}\": the image's /etc/passwd has none of that name")
+                write!(f, "find user \"{user}\": the image's /etc/passwd has no user of that name")
             }
             UserError::NoSuchGroup { group } => {
-                write!(f, "find group \"{group}\": the image's /etc/group has none of that name")
+                write!(f, "find group \"{group}\": the image's /etc/group has no group of that name")
             }
             UserError::OutOfRange { id } => {
                 write!(f, "use \"{id}\" as a user or group ID: must be between 0 and 2147483647")
@@ -241,9 +241,9 @@ mod tests {
     #[test]
     fn users_that_the_image_does_not_have_are_refused() {
         for (wanted, expected) in [
-            ("nobody", "find user \"nobody\": the image's /etc/passwd has none of that name"),
-            ("www:wheel", "find group \"wheel\": the image's /etc/group has none of that name"),
-            ("-1", "find user \"-1\": the image's /etc/passwd has none of that name"),
+            ("nobody", "find user \"nobody\": the image's /etc/passwd has no user of that name"),
+            ("www:wheel", "find group \"wheel\": the image's /etc/group has no group of that name"),
+            ("-1", "find user \"-1\": the image's /etc/passwd has no user of that name"),
             ("2147483648", "use \"2147483648\" as a user or group ID: must be between 0 and 2147483647"),
             ("1:99999999999", "use \"99999999999\" as a user or group ID: must be between 0 and 2147483647"),
         ] {

@@ -65,7 +65,7 @@ impl Blocks {
             self.blocks += 1;
             // This bound ensures that offsets fit into 32 bits.
             if begin > BASE_MAX {
-                return Err(invalid("a list of more blocks than any base has"));
+                return Err(invalid("a list of more blocks than a base can have"));
             }
             let begin = begin as u32;
             let weak = u32::from_be_bytes(field(&mut piece)?);
@@ -234,7 +234,7 @@ impl Search<'_> {
     fn push(&mut self, bytes: &[u8]) -> io::Result<()> {
         self.over |= self.pieces.bytes > self.bounds.bytes || Instant::now() > self.bounds.end;
         if self.over {
-            return Err(invalid("more has changed than is worth it"));
+            return Err(invalid("too much has changed"));
         }
         let of_file = usize::try_from(self.left).unwrap_or(usize::MAX).min(bytes.len());
         let (data, others) = bytes.split_at(of_file);

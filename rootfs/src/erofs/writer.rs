@@ -123,7 +123,7 @@ impl Writer {
     ) -> Result<Nid, ErofsError> {
         let (major, minor) = device;
         if major > 0xfff || minor > 0xf_ffff {
-            return Err(ErofsError::Refused(format!("device {major}:{minor} is none that Linux has")));
+            return Err(ErofsError::Refused(format!("device {major}:{minor} is not a valid Linux device")));
         }
         let union = (minor & 0xff) | (major << 8) | ((minor & !0xff) << 12);
         let inode = Inode { format: FLAT_PLAIN, kind, attributes, size: 0, union, links };

@@ -240,7 +240,7 @@ fn receive_rest<T: serde::de::DeserializeOwned>(stream: &mut File, length: u32) 
     if length > FRAME_MAX {
         return Err(io::Error::new(
             io::ErrorKind::InvalidData,
-            format!("{length} bytes at once: at most {FRAME_MAX} are taken"),
+            format!("{length} bytes at once: at most {FRAME_MAX} are accepted"),
         ));
     }
     let mut bytes = Vec::new();

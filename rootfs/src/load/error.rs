@@ -109,12 +109,12 @@ impl fmt::Display for LoadError {
             LoadError::Layer { member, .. } => write!(f, "load layer {}", member.escape_debug()),
             LoadError::Digest { member, expected, actual } => write!(
                 f,
-                "load layer {}: its content has digest {actual} and should have {expected}; the archive is damaged",
+                "load layer {}: its content has digest {actual} but should have {expected}; the archive is damaged",
                 member.escape_debug()
             ),
             LoadError::Size { member, expected, actual } => write!(
                 f,
-                "load layer {}: it has {actual} bytes and should have {expected}; the archive is damaged",
+                "load layer {}: it has {actual} bytes but should have {expected}; the archive is damaged",
                 member.escape_debug()
             ),
             LoadError::NotRebuilt { layer, .. } => write!(f, "make layer {layer} of its changed blocks"),
@@ -125,7 +125,7 @@ impl fmt::Display for LoadError {
                 match status.signal() {
                     Some(_) => write!(
                         f,
-                        "; it may have {} MiB of memory, and an archive that needs more is refused",
+                        "; it can use {} MiB of memory, and an archive that needs more is rejected",
                         memory / (1024 * 1024)
                     ),
                     None => Ok(()),

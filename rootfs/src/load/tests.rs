@@ -235,7 +235,7 @@ fn damaged_and_foreign_archives_are_refused() {
         replaced(&blob(&image()), &other),
         &amd64(),
         &format!(
-            "load layer {}: its content has digest {} and should have {}; the archive is damaged",
+            "load layer {}: its content has digest {} but should have {}; the archive is damaged",
             blob(&image()),
             Digest::of(&other),
             Digest::of(&image().layers[0])
@@ -256,7 +256,7 @@ fn damaged_and_foreign_archives_are_refused() {
         archive,
         &amd64(),
         &format!(
-            "load layer image0-0/layer.tar: its content has digest {} and should have {}; the archive is damaged",
+            "load layer image0-0/layer.tar: its content has digest {} but should have {}; the archive is damaged",
             Digest::of(&other),
             Digest::of(&layer("one"))
         ),
@@ -538,5 +538,5 @@ fn who_makes_an_archive_does_not_fill_the_screen_with_warnings() {
         warnings[0],
         "0: extended attribute user.overlay.redirect is left out: its name is reserved for overlayfs"
     );
-    assert_eq!(warnings[15], "there is more to warn of, which is not listed");
+    assert_eq!(warnings[15], "further warnings are omitted");
 }

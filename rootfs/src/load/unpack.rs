@@ -351,7 +351,7 @@ impl Unpacking<'_> {
             *warnings += 1;
             let text = match (*warnings).cmp(&WARNINGS_MAX) {
                 Ordering::Less => text,
-                Ordering::Equal => "there is more to warn of, which is not listed".to_owned(),
+                Ordering::Equal => "further warnings are omitted".to_owned(),
                 Ordering::Greater => return,
             };
             (progress.borrow_mut())(Progress::Warning(text));

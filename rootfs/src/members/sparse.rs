@@ -115,7 +115,7 @@ impl Map {
         };
         let count = line("the number of pieces")?;
         if count > SEGMENTS_MAX as u64 {
-            return Err(format!("a sparse file of {count} pieces: at most {SEGMENTS_MAX} are taken"));
+            return Err(format!("a sparse file of {count} pieces: at most {SEGMENTS_MAX} are accepted"));
         }
         for _ in 0..count {
             let piece = (line("an offset")?, line("a length")?);

@@ -59,7 +59,7 @@ fn a_size_in_a_pax_record_is_the_size() {
 fn what_is_wrong_with_a_pax_record_is_said() {
     for (records, expected) in [
         (("uid", "x"), "read the tar header at byte 0: PAX record uid: must be a decimal number"),
-        (("uid", "4294967296"), "read tar member a: uid 4294967296: none that Linux takes"),
+        (("uid", "4294967296"), "read tar member a: uid 4294967296: not supported by Linux"),
         (("mtime", "now"), "read the tar header at byte 0: PAX record mtime: must be a decimal"),
         (
             ("GNU.sparse.major", "2"),
@@ -84,7 +84,7 @@ fn what_describes_a_member_is_bounded() {
     for kind in [EntryType::XHeader, EntryType::GNULongName, EntryType::GNULongLink] {
         let error =
             first(TarBuilder::new().entry(kind, "x", "", 0, &long).file("a", "")).expect_err("too long");
-        let expected = "read the tar header at byte 0: a long name or PAX header of 262145 bytes: at most 262144 are taken";
+        let expected = "read the tar header at byte 0: a long name or PAX header of 262145 bytes: at most 262144 are accepted";
         assert_eq!(error, expected);
     }
     let alone = TarBuilder::new().entry(EntryType::GNULongName, "x", "", 0, b"name\0").finish();
@@ -113,7 +113,7 @@ fn sparse_maps_that_do_not_add_up_are_refused() {
 #[test]
 fn members_that_no_layer_can_have_are_refused() {
     let odd = TarBuilder::new().entry(EntryType::new(b'V'), "volume", "", 0, &[]).finish();
-    assert_eq!(walk(&odd), Err("read tar member volume: type 'V' is none that a layer can have".to_owned()));
+    assert_eq!(walk(&odd), Err("read tar member volume: type 'V' is not allowed in a layer".to_owned()));
 }
 
 #[test]

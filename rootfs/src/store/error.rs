@@ -58,7 +58,7 @@ impl fmt::Display for StoreError {
             }
             StoreError::Full { path } => write!(
                 f,
-                "write {}: it would have more names than are taken; remove images with nodlet image rm",
+                "write {}: it would have more names than are allowed; remove images with nodlet image rm",
                 path.display()
             ),
             StoreError::NoSuchImage { image } => write!(f, "use image {image}: it is not on this board"),
@@ -127,7 +127,7 @@ impl fmt::Display for RemoveError {
             RemoveError::NotFound { name } => write!(f, "remove image {name}: no such image"),
             RemoveError::Ambiguous { name, images } => {
                 let images: Vec<String> = images.iter().map(Digest::to_string).collect();
-                write!(f, "remove image {name}: several images begin so: {}", images.join(", "))
+                write!(f, "remove image {name}: several images match: {}", images.join(", "))
             }
             RemoveError::InUse { name, holders } => {
                 write!(f, "remove image {name}: in use by {}; delete the pods first", holders.join(", "))

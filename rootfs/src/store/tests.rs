@@ -183,7 +183,7 @@ fn an_index_never_becomes_larger_than_what_is_read_again() {
     let entry = index.images.values_mut().next().unwrap();
     entry.names.extend((0..10_000).map(|number| format!("docker.io/{}:{number}", "m".repeat(240))));
     let error = store.writable.encode(&index).unwrap_err().to_string();
-    assert!(error.ends_with("more names than are taken; remove images with nodlet image rm"), "{error}");
+    assert!(error.ends_with("more names than are allowed; remove images with nodlet image rm"), "{error}");
     assert!(find(&store, "app:1").is_some(), "the one there is can be read");
 }
 

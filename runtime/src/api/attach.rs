@@ -13,7 +13,7 @@ use nix::fcntl::{FcntlArg, fcntl};
 
 use super::body::Body;
 use super::container::{self, Verb};
-use super::exec::Asked;
+use super::exec::ExecOptions;
 use super::place::Place;
 use super::streams::{self, Pipes, Streams};
 use super::upgrade::{self, upgrade};
@@ -31,11 +31,11 @@ pub(super) fn attach(
     afterwards: &Afterwards,
     place: &Rc<Place>,
 ) -> Result<Response<Body>, Status> {
-    let asked = Asked::streams(query)?;
-    let container = container::running(api, key, asked.container.as_deref(), Verb::Attach)?;
+    let options = ExecOptions::streams(query)?;
+    let container = container::running(api, key, options.container.as_deref(), Verb::Attach)?;
     let (api, key) = (api.clone(), key.clone());
     upgrade(request, &upgrade::STREAMS, afterwards, place, |client, decoder| async move {
-        match begin(&api, &key, &container, &asked).await {
+        match begin(&api, &key, &container, &options).await {
             Ok(streams) => streams::talk(client, decoder, Vec::new(), streams, None).await,
             Err(status) => streams::refuse(&client, &status).await,
         }
@@ -43,10 +43,10 @@ pub(super) fn attach(
 }
 
 /// Passes the other ends of the pipes to the supervisor.
-async fn begin(api: &Rc<Api>, key: &Key, container: &str, asked: &Asked) -> Result<Streams, Status> {
+async fn begin(api: &Rc<Api>, key: &Key, container: &str, options: &ExecOptions) -> Result<Streams, Status> {
     let failed = |error: &dyn std::fmt::Display| Status::internal(format!("failed to make a pipe: {error}"));
     let Pipes { ours, theirs } =
-        Pipes::new([asked.stdin, true, asked.stderr]).map_err(|error| failed(&error))?;
+        Pipes::new([options.stdin, true, options.stderr]).map_err(|error| failed(&error))?;
     for output in theirs[1..].iter().flatten() {
         // If this fails, the pipe keeps its size, and less lag is allowed.
         let _ = fcntl(output.as_raw_fd(), FcntlArg::F_SETPIPE_SZ(LAG));
@@ -59,5 +59,5 @@ async fn begin(api: &Rc<Api>, key: &Key, container: &str, asked: &Asked) -> Resu
         reply,
     })
     .await?;
-    Streams::attached(asked.stdout, ours, terminal).map_err(|error| failed(&error))
+    Streams::attached(options.stdout, ours, terminal).map_err(|error| failed(&error))
 }

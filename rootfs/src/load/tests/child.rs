@@ -233,7 +233,7 @@ fn what_became_of_a_process_that_died_is_said() {
     let text = error.to_string();
     assert!(text.starts_with("unpack the archive: the process that reads it was killed by SIG"), "{text}");
     assert!(
-        text.ends_with("it may have 256 MiB of memory, and an archive that needs more is refused"),
+        text.ends_with("it can use 256 MiB of memory, and an archive that needs more is rejected"),
         "{text}"
     );
     assert_eq!(listing(&root), before);

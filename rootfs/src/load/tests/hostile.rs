@@ -160,7 +160,7 @@ fn layers() -> Vec<Case> {
         with_layer(
             "a user beyond what Linux has",
             with_pax(&[("uid", "4294967296")], "a", b""),
-            ": uid 4294967296: none that Linux takes",
+            ": uid 4294967296: not supported by Linux",
         ),
         with_layer(
             "an extended attribute of 100 KiB",
@@ -218,12 +218,12 @@ fn configs() -> Vec<Case> {
         with_config(
             "a NUL in the command",
             &config(amd64, r#"{"Cmd":["a\u0000b"]}"#, &one),
-            "config.Cmd: a text with a NUL byte, which no process can be given",
+            "config.Cmd: a text with a NUL byte, which cannot be passed to a process",
         ),
         with_config(
             "a NUL in the directory",
             &config(amd64, r#"{"WorkingDir":"/\u0000"}"#, &one),
-            "config.WorkingDir: a text with a NUL byte, which no process can be given",
+            "config.WorkingDir: a text with a NUL byte, which cannot be passed to a process",
         ),
         with_config(
             "a million variables",
@@ -253,12 +253,12 @@ fn configs() -> Vec<Case> {
         with_config(
             "a signal that is none",
             &config(amd64, r#"{"StopSignal":"SIGFOO"}"#, &one),
-            "config.StopSignal: \"SIGFOO\": must be a signal, as SIGTERM or 15",
+            "config.StopSignal: \"SIGFOO\": must be a signal, such as SIGTERM or 15",
         ),
         with_config(
             "a signal that is a book",
             &config(amd64, &format!(r#"{{"StopSignal":"{}"}}"#, "S".repeat(100_000)), &one),
-            "config.StopSignal: 100000 bytes: at most 4096 are taken",
+            "config.StopSignal: 100000 bytes: at most 4096 are accepted",
         ),
         with_config(
             "layers of another type",
@@ -268,7 +268,7 @@ fn configs() -> Vec<Case> {
         with_config(
             "a layer too many",
             &config(amd64, "{}", &format!("{one},{one}")),
-            "read manifest.json in the archive: 1 layers, and 2 diff IDs in config.json",
+            "read manifest.json in the archive: 1 layers, but 2 diff IDs in config.json",
         ),
         with_config(
             "a diff ID that is a path",
@@ -335,12 +335,12 @@ fn archives() -> Vec<Case> {
         Case {
             what: "an archive with something behind it",
             archive: followed,
-            expected: "something after its end: it is damaged, or more than one archive",
+            expected: "data after its end: it is damaged, or more than one archive",
         },
         Case {
             what: "two archives",
             archive: twice,
-            expected: "something after its end: it is damaged, or more than one archive",
+            expected: "data after its end: it is damaged, or more than one archive",
         },
         with_documents(
             "indexes nine deep",
@@ -385,12 +385,12 @@ fn archives() -> Vec<Case> {
         with_documents(
             "more names than are kept",
             &[("manifest.json", &docker(1, 1025))],
-            "read manifest.json in the archive: 1025 names: at most 1024 are taken",
+            "read manifest.json in the archive: 1025 names: at most 1024 are accepted",
         ),
         with_documents(
             "more images than are looked at",
             &[("manifest.json", &docker(257, 0))],
-            "read manifest.json in the archive: 257 images: at most 256 are taken",
+            "read manifest.json in the archive: 257 images: at most 256 are accepted",
         ),
         with_documents("nothing", &[], "make one with podman save, docker save, buildah push or skopeo copy"),
         Case {
