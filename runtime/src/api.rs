@@ -79,7 +79,7 @@ const HEADERS_WITHIN: Duration = Duration::from_secs(30);
 /// The data that the API needs to serve requests.
 #[derive(Debug)]
 pub(crate) struct Api {
-    /// What it shows.
+    /// The objects to serve.
     pub objects: Rc<Objects>,
     /// The engine's queue of requests.
     pub requests: async_channel::Sender<Request>,
@@ -100,9 +100,8 @@ pub fn socket_path(root: &Path) -> PathBuf {
     root.join("run/nodlet/api.sock")
 }
 
-/// Listens on [`socket_path`]: mode 0660, of the group `nodlet` if there is one.
-/// A socket that an agent left behind is replaced; that no other agent runs is
-/// for the caller to know.
+/// Listens on [`socket_path`], with mode 0660 and the group `nodlet` if it exists. A socket that an earlier
+/// agent left is replaced; the caller must ensure that no other agent runs.
 pub(crate) fn listen(root: &Path) -> io::Result<Async<UnixListener>> {
     let path = socket_path(root);
     if let Some(directory) = path.parent() {
@@ -123,7 +122,7 @@ pub(crate) fn listen(root: &Path) -> io::Result<Async<UnixListener>> {
     Async::new(listener)
 }
 
-/// Serves until it is dropped.
+/// Serves requests until the future is dropped.
 pub(crate) async fn serve(api: Api, listener: Async<UnixListener>) -> io::Result<()> {
     let api = Rc::new(api);
     let free = Arc::new(Semaphore::new(api.places.most()));

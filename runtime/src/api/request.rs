@@ -8,14 +8,14 @@ use serde_json::Value;
 
 use super::{Accepted, Change, FieldValidation, Part, Preconditions, Status};
 
-/// Answered once. Dropped without an answer, it is an internal error; a
-/// receiver that is gone means that nobody waits any more.
+/// The sender for the one reply to a request. If it is dropped without a reply, the client gets an internal
+/// error. If the receiver is gone, no client waits for the reply.
 pub(crate) type Reply<T> = async_channel::Sender<Result<T, Status>>;
 
 /// A request to the engine.
 #[derive(Debug)]
 pub(crate) enum Request {
-    /// A new pod, podpreset or priorityclass, by its kind. Answered with it as admitted.
+    /// Create an object. The reply is the admitted object.
     Create {
         /// The object as sent, with its namespace from the URL.
         object: Value,
@@ -147,7 +147,7 @@ pub(crate) enum Family {
 /// An executed process in a container.
 #[derive(Debug)]
 pub(crate) struct ExecSession {
-    /// The master of its terminal, if it has one.
+    /// The master of the process's terminal, if it has one.
     pub terminal: Option<OwnedFd>,
     /// The exit of the process. If the receiver is dropped earlier, no client waits for the process, which
     /// must be killed (`async_channel::Sender::closed` reports this).
@@ -157,7 +157,7 @@ pub(crate) struct ExecSession {
 /// How an executed process ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum ExecExit {
-    /// With this code, or 128 + the signal.
+    /// The exit code, or 128 + the signal.
     Code(i32),
     /// The reason why the process could not be executed, or was lost.
     Failed(String),
