@@ -16,10 +16,11 @@
 //!
 //! Each part of a pod's state has one owner, with private fields and its own rules: `acceptance.rs`,
 //! `removal.rs`, `sandbox.rs`, `containers.rs` and `container.rs`, `restart.rs`, `phase.rs`, `conditions.rs`,
-//! `journal.rs`. Rules that need one part take that part: `init.rs`, the order of the starts; `hook.rs`, the
-//! hooks at both ends of a run; `probe.rs`, when containers are probed; `shutdown.rs`. Rules that need the whole
-//! pod extend [`PodState`]: `start.rs` and `termination.rs`, how sandbox and containers start and end;
-//! `update.rs`, changes of the spec; `record.rs` and `handover.rs`, what a later agent restores.
+//! `journal.rs`. Rules that concern single parts have only these as arguments: `init.rs`, the order of the
+//! starts; `hook.rs`, the hooks at both ends of a run; `probe.rs`, when containers are probed; `shutdown.rs`,
+//! which pods run again. Rules that need the whole pod extend [`PodState`]: `start.rs` and `termination.rs`,
+//! how sandbox and containers start and end; `update.rs`, changes of the spec; `record.rs` and `handover.rs`,
+//! what a later agent restores.
 
 mod acceptance;
 mod backoff;
@@ -320,7 +321,8 @@ impl PodState {
         self.outcome.is_interrupted()
     }
 
-    /// Marks the pod as interrupted by a shutdown of the machine: neither it nor its containers have finished.
+    /// Marks the pod as interrupted by a shutdown of the machine: neither it nor its containers have
+    /// finished.
     pub(crate) fn interrupt(&mut self) {
         self.outcome.interrupt();
         shutdown::mark_interrupted(&mut self.containers);

@@ -390,8 +390,9 @@ impl ContainerState {
         }
     }
 
-    /// Records that the grace period of the pod ends at `grace_over`, if it did not end earlier: no run begins
-    /// that is not decided for good, and a run that was asked to end is killed at `deadline` at the latest.
+    /// Records that the grace period of the pod ends at `grace_over`, if it does not end earlier. A start that
+    /// is only being recorded does not take place, and a run that was asked to end is killed at `deadline` at
+    /// the latest.
     pub(crate) fn shorten_grace(&mut self, grace_over: Instant, deadline: Instant) {
         self.hooks.stop(grace_over);
         match &mut self.run {

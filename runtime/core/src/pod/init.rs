@@ -56,8 +56,8 @@ impl StartOrder {
     }
 }
 
-/// `Initialized`: all init containers have succeeded and all sidecars have started, or a regular container has
-/// started.
+/// `Initialized`: all init containers have succeeded and all sidecars have started, or a regular container
+/// has started.
 pub(super) fn is_initialized(containers: &Containers) -> bool {
     let mut init = containers.iter().filter(|container| container.role.is_init());
     let mut regular = containers.iter().filter(|container| container.role == Role::Regular);

@@ -1,5 +1,5 @@
-//! The state of a pod's record on flash: what is written, what is being written, and when the next write is due.
-//! `record.rs` decides on the content, and on the urgency.
+//! The state of a pod's record on flash: what is written, what is being written, and when the next write is
+//! due. `record.rs` decides on the content, and on the urgency.
 
 use std::time::Duration;
 
@@ -84,8 +84,8 @@ impl Journal {
         awaited
     }
 
-    /// Since when the record has differed, or `now`, if it is to be compared and may be written. `at_once` means
-    /// that a write is not delayed.
+    /// Since when the record has differed, or `now`, if it is to be compared and may be written. `at_once`
+    /// means that a write is not delayed.
     pub(super) fn differs_since(&self, now: Instant, at_once: bool) -> Option<Instant> {
         if self.in_flight.is_some() || self.failed.is_some_and(|failed| now < failed.at) {
             return None;
@@ -176,7 +176,8 @@ impl Journal {
         matches!(self.need, Need::Clean) && self.in_flight.is_none()
     }
 
-    /// Whether nothing is left to write, or the latest write failed: what is on flash may be all that will be.
+    /// Whether nothing is left to write, or the latest write failed: what is on flash may be all that will
+    /// be.
     pub(super) fn is_at_rest(&self) -> bool {
         self.is_clean() || self.gave_up()
     }

@@ -75,8 +75,8 @@ impl Outcome {
         self.verdict().filter(|_| self.phase.is_terminal())
     }
 
-    /// The verdict of a pod that has finished, or is to finish. A pod that was interrupted by a shutdown of the
-    /// machine has not: it starts again under an agent that does not know of the shutdown.
+    /// The verdict of a pod that has finished, or is to finish. A pod that was interrupted by a shutdown of
+    /// the machine has not: it starts again under an agent that does not know of the shutdown.
     pub(super) fn final_verdict(&self) -> Option<&Verdict> {
         self.verdict().filter(|_| !self.is_interrupted())
     }
@@ -169,8 +169,8 @@ impl Outcome {
     }
 }
 
-/// Adds an exit to each container that has started, or should have: the exit of a run that was not observed is
-/// unknown. A container that was never to start, because of an init container before it, keeps waiting for
+/// Adds an exit to each container that has started, or should have: the exit of a run that was not observed
+/// is unknown. A container that was never to start, because of an init container before it, keeps waiting for
 /// ever.
 pub(super) fn set_unknown_exits(containers: &mut Containers) {
     let initialized = was_initialized(containers);

@@ -128,8 +128,8 @@ impl PodState {
             phase,
             reason: verdict.and_then(|verdict| verdict.reason.as_deref()).map(str::to_owned),
             message: verdict.and_then(|verdict| verdict.message.as_deref()).map(str::to_owned),
-            // A gated pod is not accepted yet. The next agent decides again on the admission of a pod that waits
-            // for preempted pods, since flash does not store whether those still have to end.
+            // A gated pod is not accepted yet. The next agent decides again on the admission of a pod that
+            // waits for preempted pods, since flash does not store whether those still have to end.
             start_time: Some(self.start_time())
                 .filter(|_| self.acceptance.is_decided() && !self.pod.is_gated()),
             containers: self

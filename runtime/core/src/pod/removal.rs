@@ -1,10 +1,10 @@
-//! The removal of a pod: whether any source wants the pod, the deletion that its object shows, and the pod that
-//! follows under the same uid.
+//! The removal of a pod: whether any source wants the pod, the deletion that its object shows, and the pod
+//! that follows under the same uid.
 //!
-//! The published deletion (`deletionTimestamp` and `deletionGracePeriodSeconds`) is fixed when the pod begins to
-//! stop for its deletion. A later request with a shorter grace period moves the time earlier by the difference,
-//! as in an API server; nothing moves it later. An agent of the same boot that stops the pod with the whole
-//! grace period again continues to publish the same time.
+//! The published deletion (`deletionTimestamp` and `deletionGracePeriodSeconds`) is fixed when the pod begins
+//! to stop for its deletion. A later request with a shorter grace period moves the time earlier by the
+//! difference, as in an API server; nothing moves it later. An agent of the same boot that stops the pod with
+//! the whole grace period again continues to publish the same time.
 
 use std::rc::Rc;
 use std::time::Duration;
@@ -141,7 +141,7 @@ impl Removal {
         self.is_dropped
     }
 
-    /// Takes the pod that follows.
+    /// Removes and returns the pod that follows.
     pub(super) fn take_again(&mut self) -> Option<Rc<Pod>> {
         self.again.take()
     }

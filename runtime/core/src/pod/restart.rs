@@ -114,8 +114,8 @@ impl RestartAll {
         }
     }
 
-    /// Ends all containers that restart together, one after another, and then lets them start. Returns whether
-    /// the pod has changed.
+    /// Ends all containers that restart together, one after another, and then lets them start. Returns
+    /// whether the pod has changed.
     pub(super) fn plan(
         &mut self,
         now: Instant,

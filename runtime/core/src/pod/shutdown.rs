@@ -21,8 +21,8 @@ pub(super) fn may_run_again(policy: RestartPolicy, containers: &Containers) -> b
     policy != RestartPolicy::Never || containers.iter().all(|container| container.started_count() == 0)
 }
 
-/// Marks the containers of an interrupted pod: those that run now have not finished, whatever their exit codes
-/// are.
+/// Marks the containers of an interrupted pod: those that run now have not finished, whatever their exit
+/// codes are.
 pub(super) fn mark_interrupted(containers: &mut Containers) {
     for container in containers {
         container.redefined |= container.role == Role::Regular && container.is_alive();
