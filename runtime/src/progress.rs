@@ -118,7 +118,7 @@ impl Progress {
     }
 
     /// How often to store progress.
-    pub fn every(&self) -> Duration {
+    fn every(&self) -> Duration {
         Duration::from_millis(self.page().every.load(Ordering::Relaxed).max(1).into())
     }
 

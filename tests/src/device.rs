@@ -568,7 +568,7 @@ impl Device {
     }
 
     /// The device's state, for people who debug a failed test.
-    pub fn diagnosis(&self) -> String {
+    fn diagnosis(&self) -> String {
         let pods = match self.get("/api/v1/pods") {
             Ok(list) => list["items"].as_array().map_or_else(String::new, |pods| {
                 pods.iter().map(|pod| format!("{} {:#}\n", pod["metadata"]["name"], pod["status"])).collect()

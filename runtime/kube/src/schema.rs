@@ -17,7 +17,7 @@ mod table;
 
 pub use table::KUBERNETES;
 pub(crate) use verdicts::NO_LSM;
-pub use verdicts::{Verdict, verdict};
+pub(crate) use verdicts::{Verdict, verdict};
 
 /// A type of the API: a name and its fields.
 #[derive(Debug)]

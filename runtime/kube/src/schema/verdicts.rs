@@ -9,7 +9,7 @@
 
 /// nodlet's behaviour for a field.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Verdict {
+pub(crate) enum Verdict {
     /// nodlet does what Kubernetes does.
     Acts,
     /// nodlet does what Kubernetes does for these values, written as JSON; others are rejected.
@@ -28,7 +28,7 @@ pub enum Verdict {
 }
 
 /// The verdict on `field` of the type `owner`; `None` if the field cannot occur in an accepted pod.
-pub fn verdict(owner: &str, field: &str) -> Option<Verdict> {
+pub(crate) fn verdict(owner: &str, field: &str) -> Option<Verdict> {
     let (_, fields) = VERDICTS.iter().find(|(name, _)| *name == owner)?;
     fields.iter().find(|(name, _)| *name == field).map(|(_, verdict)| *verdict)
 }
