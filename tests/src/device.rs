@@ -6,7 +6,6 @@ use std::io::Write;
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
-use std::sync::OnceLock;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -15,7 +14,7 @@ use serde_json::Value;
 use crate::forward::Forwarder;
 use crate::guest::is_guest;
 use crate::image::Image;
-use crate::pod::TestPod;
+use crate::programs::{demo_archive, nodlet_program};
 use crate::ring::RingReader;
 use crate::slot::Slot;
 use crate::view::View;
@@ -506,11 +505,6 @@ impl Device {
         Forwarder::start(&self.socket()).expect("127.0.0.1 has a free port")
     }
 
-    /// A pod in the namespace `default`, which need not exist.
-    pub fn pod<'a>(&'a self, name: &'a str) -> TestPod<'a> {
-        TestPod::new(self, name)
-    }
-
     /// The names of all existing pods, sorted.
     pub fn pods(&self) -> Vec<String> {
         let list = self.get("/api/v1/pods").expect("the API lists pods");
@@ -636,54 +630,3 @@ impl Device {
 
 /// The uptime of a new boot, in seconds.
 const MINUTE: i64 = 60;
-
-/// The binary under test: `$NODLET`, or what cargo built beside the tests.
-pub fn nodlet_program() -> PathBuf {
-    std::env::var_os("NODLET").map_or_else(|| beside_us("nodlet"), PathBuf::from)
-}
-
-/// The program in the containers of the tests.
-pub fn demo_program() -> PathBuf {
-    beside_us("demo")
-}
-
-/// The program that replays an agent's observations to a core.
-pub(crate) fn replay_program() -> PathBuf {
-    beside_us("examples/replay")
-}
-
-/// The directory in which [`beside_us`] looks instead of beside the running program. It is set by a program
-/// that is built for another target than what it runs.
-static PROGRAMS: OnceLock<PathBuf> = OnceLock::new();
-
-/// Sets the directory of the programs that the harness runs. Only the first call counts.
-pub fn programs_are_in(dir: PathBuf) {
-    PROGRAMS.get_or_init(|| dir);
-}
-
-fn beside_us(program: &str) -> PathBuf {
-    let us = || std::env::current_exe().expect("the kernel knows which program this is");
-    let dir = PROGRAMS.get().cloned().or_else(|| us().parent().map(Path::to_owned)).unwrap_or_default();
-    dir.ancestors().map(|dir| dir.join(program)).find(|path| path.is_file()).unwrap_or_else(|| {
-        panic!("{program} is not built; `cargo xtask check` builds what the tests need and runs them")
-    })
-}
-
-/// The demo image as an OCI archive, written once for all tests of a process.
-pub fn demo_archive() -> &'static Path {
-    static ARCHIVE: OnceLock<PathBuf> = OnceLock::new();
-    ARCHIVE.get_or_init(|| {
-        let path = demo_program().with_file_name("demo.oci.tar");
-        // In a guest the demo program never changes, and compressing it takes minutes.
-        if is_guest() && path.exists() {
-            return path;
-        }
-        let program = fs::read(demo_program()).expect("the demo program can be read");
-        let aside = path.with_extension(std::process::id().to_string());
-        Image::demo("localhost/demo:1", &program)
-            .write_oci_archive(&aside)
-            .expect("target can be written to");
-        fs::rename(&aside, &path).expect("target can be written to");
-        path
-    })
-}

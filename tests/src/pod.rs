@@ -14,11 +14,14 @@ pub struct TestPod<'a> {
 /// The status of one container; missing fields are `Null`.
 pub struct TestContainer(Value);
 
-impl<'a> TestPod<'a> {
-    pub(crate) fn new(device: &'a Device, name: &'a str) -> Self {
-        Self { device, name }
+impl Device {
+    /// A pod in the namespace `default`, which need not exist.
+    pub fn pod<'a>(&'a self, name: &'a str) -> TestPod<'a> {
+        TestPod { device: self, name }
     }
+}
 
+impl TestPod<'_> {
     /// The whole object, if the pod exists.
     pub fn object(&self) -> Option<Value> {
         self.device.get(&format!("/api/v1/namespaces/default/pods/{}", self.name)).ok()

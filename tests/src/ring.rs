@@ -12,7 +12,7 @@ use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use crate::api;
-use crate::device::replay_program;
+use crate::programs::replay_program;
 
 /// Reads the agent's ring by the API, like `nodlet ring -f -o json`, until the agent ends.
 pub(crate) struct RingReader {

@@ -5,7 +5,8 @@ use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
-use crate::device::{Device, nodlet_program};
+use crate::device::Device;
+use crate::programs::nodlet_program;
 
 /// The supervisor of a pod.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
