@@ -10,7 +10,7 @@ use hyper::body::{Bytes, Frame, SizeHint};
 use super::body::Body;
 use super::place::{Held, Place};
 
-/// Bytes that are given to the connection at a time: it asks for more when these are on their way.
+/// Bytes that the connection gets at a time: it asks for more when these are on their way.
 const PIECE: usize = 16 * 1024;
 
 /// The answer to a client, piece by piece, so that it is seen how far the client has read.
@@ -46,7 +46,7 @@ impl hyper::body::Body for Answer {
             }
             Body::Stream(pieces) => pieces.as_mut().poll_next(context),
         };
-        // Who has taken a piece is asked for the next at once, unless the client reads nothing.
+        // The connection asks for the next piece at once, unless the client reads nothing.
         match &piece {
             Poll::Ready(Some(_)) => answer.place.is_sent_something(),
             Poll::Ready(None) | Poll::Pending => answer.place.is_served(),

@@ -170,18 +170,17 @@ impl Place {
         self.standing.set(if whole { Standing::Served } else { Standing::Silent(Instant::now()) });
     }
 
-    /// Its connection has become something else, or it has taken everything that it was sent.
+    /// Records that the client has read everything that it was sent, or that its connection has been upgraded.
     pub(super) fn is_served(&self) {
         self.standing.set(Standing::Served);
     }
 
-    /// There is something for it that it has not taken yet.
+    /// Records that there is something for the client that it has not read yet.
     pub(super) fn is_sent_something(&self) {
         self.standing.set(Standing::Unread(Instant::now()));
     }
 
-    /// The answer to what it asked for is over. The last piece may be on its way still; then it is the
-    /// client's turn all the same.
+    /// Records that an answer has ended. The last piece may still be on its way; it is the client's turn all the same.
     pub(super) fn is_answered(&self) {
         self.standing.set(Standing::Silent(Instant::now()));
     }
