@@ -190,7 +190,7 @@ mod tests {
         }
         for (line, expected) in [
             ("", "error: at least 1 argument is required for attach"),
-            ("web date", "error: only one pod can be attached to"),
+            ("web date", "error: attach accepts only one pod"),
             ("web --detach-keys ctrl-p,", "error: invalid detach keys \"ctrl-p,\""),
         ] {
             let refused = parse(line).expect_err(line);

@@ -347,7 +347,7 @@ mod tests {
             ("", "error: You must provide one or more pods"),
             ("pod", "error: resource(s) were provided, but no name was specified"),
             ("--all", "error: You must provide one or more pods"),
-            ("pod web --all", "error: give one of"),
+            ("pod web --all", "error: specify one of"),
             (
                 "node board",
                 "error: nodes cannot be deleted, only pods, configmaps, secrets, podpresets and priorityclasses",

@@ -127,7 +127,7 @@ impl Events {
         while let Some(argument) = parser.next()? {
             if let lexopt::Arg::Value(value) = &argument {
                 let value = value.to_string_lossy();
-                return Err(context.wrong_use(format!("unexpected argument {value:?}: give --for TYPE/NAME")));
+                return Err(context.wrong_use(format!("unexpected argument {value:?}: use --for TYPE/NAME")));
             }
             match Flag::from(argument) {
                 Flag::Short('A') => events.all_namespaces = true,
@@ -241,7 +241,7 @@ mod tests {
             assert_eq!(parse(line), Ok(expected), "{line}");
         }
         for (line, expected) in [
-            ("pods", "error: unexpected argument \"pods\": give --for TYPE/NAME"),
+            ("pods", "error: unexpected argument \"pods\": use --for TYPE/NAME"),
             ("--for web", "error: --for must be in resource/name form"),
             ("--for pod/a/b", "error: arguments in resource/name form may not have more than one slash"),
             ("--for service/a", "error: the server doesn't have a resource type \"service\""),

@@ -152,7 +152,7 @@ impl Get {
             return Ok(());
         };
         if !self.files.is_empty() {
-            return Err(context.wrong_use("give a type and names, or -f FILE"));
+            return Err(context.wrong_use("specify a type and names, or -f FILE"));
         }
         let (kind, name) = match first.split_once('/') {
             Some((kind, name)) => (kind, Some(name.to_owned())),
@@ -360,7 +360,7 @@ mod tests {
         for (line, expected) in [
             ("", "error: You must specify the type of resource to get."),
             ("services", "error: the server doesn't have a resource type \"services\""),
-            ("pods -f a.yaml", "error: give a type and names, or -f FILE"),
+            ("pods -f a.yaml", "error: specify a type and names, or -f FILE"),
             ("-f /none.yaml", "error: the path \"/none.yaml\" does not exist"),
             ("pods --nope", "error: unknown flag: --nope"),
             ("pods -x", "error: unknown flag: -x"),

@@ -82,10 +82,10 @@ fn run(mut context: Context, mut parser: Parser) -> Outcome {
     let open = || Store::open(&context.root).map_err(|error| Failure::chain(&error));
     match values[..] {
         ["load", source] => load(&context.root, &open()?, source, options),
-        ["load", ..] => Err(context.wrong_use("load takes one FILE, DIR or -")),
+        ["load", ..] => Err(context.wrong_use("load requires one FILE, DIR or -")),
         ["ls" | "list"] => list(&open()?),
         ["rm" | "remove", ref names @ ..] if !names.is_empty() => remove(&open()?, names),
-        ["rm" | "remove"] => Err(context.wrong_use("rm takes the NAME or ID of an image")),
+        ["rm" | "remove"] => Err(context.wrong_use("rm requires the NAME or ID of an image")),
         [] => Err(context.wrong_use("one of load, ls and rm is needed")),
         _ => Err(context.wrong_use(format!("unexpected argument {:?}", values[0]))),
     }

@@ -235,7 +235,7 @@ impl Init {
             if now < self.set_up_until {
                 return;
             }
-            say(format_args!("the set-up has not ended; services start without what is missing"));
+            say(format_args!("the set-up has not finished; services start without the missing parts"));
             self.set_up = None;
         }
         self.is_set_up = true;

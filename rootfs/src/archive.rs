@@ -135,13 +135,13 @@ pub(crate) trait Documents {
 pub(crate) struct Wanted {
     pub(crate) platform: Platform,
     /// Whether the user requested this platform by name.
-    pub(crate) asked: bool,
+    pub(crate) is_explicit: bool,
 }
 
 impl Wanted {
     fn rank(&self, platform: &Platform) -> Option<usize> {
-        match self.asked {
-            true => self.platform.rank_of_asked(platform),
+        match self.is_explicit {
+            true => self.platform.rank_of_explicit(platform),
             false => self.platform.rank(platform),
         }
     }

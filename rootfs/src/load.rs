@@ -169,7 +169,7 @@ impl<'a> Loading<'a> {
         let request = Request {
             wanted: Wanted {
                 platform: self.options.platform.clone().unwrap_or_else(Platform::of_this_machine),
-                asked: self.options.platform.is_some(),
+                is_explicit: self.options.platform.is_some(),
             },
             known: self.known.clone(),
             present,

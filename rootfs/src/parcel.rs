@@ -130,7 +130,7 @@ pub fn member_path(name: &str) -> Option<String> {
 }
 
 fn of(platform: &Platform) -> Wanted {
-    Wanted { platform: platform.clone(), asked: false }
+    Wanted { platform: platform.clone(), is_explicit: false }
 }
 
 /// A file that is deleted when it is closed.

@@ -138,7 +138,7 @@ impl Platform {
 
     /// The [`Platform::rank`] for a platform that the user requested by name: an older variant is accepted,
     /// another architecture is not.
-    pub(crate) fn rank_of_asked(&self, image: &Platform) -> Option<usize> {
+    pub(crate) fn rank_of_explicit(&self, image: &Platform) -> Option<usize> {
         self.rank(image).filter(|_| image.architecture == self.architecture)
     }
 }
@@ -200,7 +200,7 @@ mod tests {
         ] {
             assert_eq!(platform(machine).rank(&platform(image)), rank, "{machine} runs {image}");
         }
-        assert_eq!(platform("linux/arm64").rank_of_asked(&platform("linux/arm/v7")), None);
-        assert_eq!(platform("linux/arm/v7").rank_of_asked(&platform("linux/arm/v6")), Some(1));
+        assert_eq!(platform("linux/arm64").rank_of_explicit(&platform("linux/arm/v7")), None);
+        assert_eq!(platform("linux/arm/v7").rank_of_explicit(&platform("linux/arm/v6")), Some(1));
     }
 }

@@ -184,7 +184,7 @@ pub(super) const FEATURES: &[Feature] = &[
         need: Need::Useful,
         ways: &[all(&["TMPFS_XATTR"])],
         module: "",
-        without: "Pods run where the data directory lies on a disk; on a tmpfs, containers cannot replace directories of their image.",
+        without: "Pods run if the data directory is on a disk; on a tmpfs, containers cannot replace directories of their image.",
         probe: Probe::TmpfsAttributes,
     },
     Feature {
@@ -265,7 +265,7 @@ pub(super) const FEATURES: &[Feature] = &[
         need: Need::Needed,
         ways: &[all(&["CGROUP_SCHED", "FAIR_GROUP_SCHED"])],
         module: "",
-        without: "A pod with a cpu request or limit waits; processors are not shared by what pods request.",
+        without: "A pod with a cpu request or limit waits; processors are not shared by the requests of pods.",
         probe: Probe::Controller("cpu"),
     },
     Feature {
@@ -283,7 +283,7 @@ pub(super) const FEATURES: &[Feature] = &[
         need: Need::Needed,
         ways: &[all(&["MEMCG"])],
         module: "",
-        without: "A pod with a memory limit waits; others run, and any of them can take all memory.",
+        without: "A pod with a memory limit waits; others run, and any of them can use up all memory.",
         probe: Probe::Controller("memory"),
     },
     Feature {
@@ -292,7 +292,7 @@ pub(super) const FEATURES: &[Feature] = &[
         need: Need::Needed,
         ways: &[all(&["CGROUP_PIDS"])],
         module: "",
-        without: "A fork bomb in one pod takes all processes of the machine.",
+        without: "A fork bomb in one pod uses up all processes of the machine.",
         probe: Probe::Controller("pids"),
     },
     Feature {
@@ -515,7 +515,7 @@ pub(super) fn judge_file(config: &Config) -> Vec<Check> {
     } else {
         Check::new(Area::Kernel, "configuration", Verdict::Warning, "without the first lines that the kernel's build writes")
             .because(
-                "A defconfig or a fragment leaves out options that are set by default: what is missing below may be there.",
+                "A defconfig or a fragment omits options that are set by default: options that are missing below may be set.",
                 "Give the .config in the kernel's build directory.",
             )
     });

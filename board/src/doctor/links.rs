@@ -21,14 +21,14 @@ fn judge(link: &Value) -> Check {
     let lack = match (link["failure"].as_str(), link["address"].as_str()) {
         (Some(failure), _) => failure,
         (None, Some(address)) if !is_out => {
-            let how = if link["dhcp"].is_object() { "by DHCP" } else { "as the profile says" };
+            let how = if link["dhcp"].is_object() { "by DHCP" } else { "fixed by the profile" };
             return Check::ok(Area::Network, NAME, format!("{name}: {address} {how}"));
         }
         (None, _) if is_out => "no carrier",
         (None, _) => "no DHCP server has responded yet",
     };
     Check::new(Area::Network, NAME, Verdict::Warning, format!("{name}: {lack}")).because(
-        "Pods run; nobody reaches the board by this link.",
+        "Pods run; the board is unreachable by this link.",
         "Check the cable and the DHCP server; the board retries automatically.",
     )
 }
@@ -50,7 +50,7 @@ mod tests {
             (
                 json!({"link": "a", "carrier": true, "address": "10.0.0.2/24"}),
                 Verdict::Ok,
-                "a: 10.0.0.2/24 as the profile says",
+                "a: 10.0.0.2/24 fixed by the profile",
             ),
             (
                 json!({"link": "a", "carrier": false, "address": "10.0.0.2/24"}),

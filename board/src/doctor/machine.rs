@@ -73,7 +73,7 @@ fn judge_privileges(status: &str) -> Check {
         return Check::ok(Area::Machine, NAME, "all that nodlet needs");
     }
     Check::new(Area::Machine, NAME, Verdict::Missing, format!("without {}", lacking.join(", ")))
-        .because("No pod starts.", "Run nodlet outside of a container, or give it these capabilities.")
+        .because("No pod starts.", "Run nodlet outside of a container, or grant these capabilities.")
 }
 
 fn names_in(directory: &Path) -> Vec<String> {

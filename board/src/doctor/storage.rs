@@ -55,12 +55,12 @@ fn file_system(place: &str, mount: Option<&Mount>) -> Check {
     if mount.has("ro") {
         return new(Verdict::Missing).because(
             "The agent does not start: the file system is read-only.",
-            "Mount a writable file system at var/lib/nodlet below the root, or give another root with --root.",
+            "Mount a writable file system at var/lib/nodlet below the root, or set another root with --root.",
         );
     }
     match mount.kind.as_str() {
         "tmpfs" | "ramfs" => new(Verdict::Warning).because(
-            "Pods run; images, applied pods and volumes are lost when the board starts again, and take memory.",
+            "Pods run; images, applied pods and volumes are lost at a reboot, and take memory.",
             "Mount a file system of the board's card there, or bake images into the device's own image (docs/cli.md).",
         ),
         "nfs" | "nfs4" | "cifs" | "9p" => new(Verdict::Warning).because(
@@ -146,12 +146,12 @@ fn judge_data_partition(status: &serde_json::Value) -> Check {
     let found = status["message"].as_str().unwrap_or_default();
     match status["inRAM"].as_bool() {
         Some(true) => Check::new(Area::Storage, NAME, Verdict::Warning, found).because(
-            "Pods run from RAM; what is applied or loaded is lost at the next boot.",
-            "Replace the medium; where only its data are damaged, nodlet factory-reset makes the partition anew.",
+            "Pods run from RAM; applied objects and loaded images are lost at the next boot.",
+            "Replace the medium; if only its data are damaged, nodlet factory-reset recreates the partition.",
         ),
         _ if status["reason"] == "Full" => Check::new(Area::Storage, NAME, Verdict::Warning, found).because(
             "Pods run; there may be no space for their files, or for applied objects and loaded images.",
-            "Remove images with nodlet image rm, or what pods have written below /var.",
+            "Remove images with nodlet image rm, or files of pods below /var.",
         ),
         _ => Check::ok(Area::Storage, NAME, found),
     }
@@ -167,12 +167,12 @@ fn options(mount: &Mount) -> Check {
     if mount.has("sync") || mount.has("dirsync") {
         return new("sync").because(
             "Pods run; each small write of a log or a volume is written to the card at once, which is slow and wears it out.",
-            "Mount it without sync; nodlet syncs what must survive a power cut.",
+            "Mount it without sync; nodlet syncs all files that must survive a power cut.",
         );
     }
     if mount.has("nobarrier") || mount.has("barrier=0") {
         return new("nobarrier").because(
-            "Pods run; a power cut can lose or damage what was synced: images, applied pods, volumes.",
+            "Pods run; a power cut can lose or damage synced data: images, applied pods, volumes.",
             "Mount it without that option.",
         );
     }
@@ -213,7 +213,7 @@ fn judge_wear(life_time: &str, spare: &str) -> Option<Check> {
     if tenths >= 9 || spare >= 2 {
         return Some(Check::new(Area::Storage, NAME, Verdict::Warning, found).because(
             "Pods run; the eMMC will become read-only or lose data.",
-            "Save what must be kept and replace it; mount with noatime, and let pods write less to volumes and logs.",
+            "Back up its data and replace it; mount with noatime, and let pods write less to volumes and logs.",
         ));
     }
     Some(Check::ok(Area::Storage, NAME, found))

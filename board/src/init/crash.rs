@@ -140,7 +140,7 @@ pub(super) fn hang_is_over() -> u8 {
 
 /// Resets the count of crash loops, in a child of process 1.
 pub(super) fn forget() -> u8 {
-    report("forget the crash loops", remove())
+    report("clear the crash loops", remove())
 }
 
 fn report(what: &str, done: io::Result<()>) -> u8 {

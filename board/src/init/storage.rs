@@ -128,7 +128,7 @@ fn prepare() -> u8 {
 /// Writes the status file, and reports anything unusual on the console.
 fn tell(in_ram: bool, reason: &str, text: &str) {
     if in_ram {
-        say(format_args!("{text}; what is applied is lost at the next boot ({reason})"));
+        say(format_args!("{text}; applied objects are lost at the next boot ({reason})"));
     } else if reason != "Ready" {
         say(format_args!("{text} ({reason})"));
     }

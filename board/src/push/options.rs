@@ -167,9 +167,9 @@ mod tests {
             assert_eq!(parse(line), expected, "{line}");
         }
         for (line, expected) in [
-            ("b --system n web.yaml", "--system goes alone: push \"web.yaml\""),
+            ("b --system n web.yaml", "--system accepts no other files: push \"web.yaml\""),
             ("b --system n --dry-run", "--dry-run cannot be used with --system"),
-            ("b --system n --wait", "--wait cannot be used with --system: an update is always"),
+            ("b --system n --wait", "--wait cannot be used with --system: a push of an update always"),
             ("b --system n -n kitchen", "-n cannot be used with --system"),
             ("b --system n --namespace=kitchen", "--namespace cannot be used with"),
             ("b --system n --retries 3", "--retries cannot be used with"),

@@ -254,7 +254,7 @@ impl Receiver {
         let expected = offer.expected();
         let before = store.before(&expected).map_err(|error| Failure::chain(&error))?;
         let redo = Redo::new(&expected, before, &offer.manifests, offer.validation, &applied)
-            .map_err(refused("read what was applied before"))?;
+            .map_err(refused("read the applied objects"))?;
         // A single change is atomic by itself and needs no record.
         let changed = foreseen.iter().filter(|did| !did.ends_with(" unchanged")).count();
         if changed + usize::from(!redo.is_loaded(store)?) > 1 {
@@ -265,7 +265,7 @@ impl Receiver {
             let _ = spool.clear();
             match Redo::remove(&spool.directory) {
                 Ok(()) => end,
-                Err(error) => refused("forget the record of the push")(error),
+                Err(error) => refused("remove the record of the push")(error),
             }
         };
         let mut new = BTreeSet::new();
@@ -315,7 +315,7 @@ fn finish(root: &Path, spool: &Spool) -> Result<(), End> {
     };
     let store = Store::open(root).map_err(|error| Failure::chain(&error))?;
     if !redo.is_back() && !redo.is_loaded(&store)? {
-        return Redo::remove(&spool.directory).map_err(refused("forget the record of an earlier push"));
+        return Redo::remove(&spool.directory).map_err(refused("remove the record of an earlier push"));
     }
     spool.clear()?;
     let applied = Paths::new(root).applied_manifests();

@@ -243,7 +243,7 @@ impl<'a> Sender<'a> {
             ended?;
         }
         self.send_message(&json!({"commit": true}))?;
-        self.show("the board unpacks and starts what it was sent");
+        self.show("the board unpacks and starts the pushed images");
         let done = self.message()?;
         self.clear();
         Ok(done["done"].clone())
@@ -256,7 +256,7 @@ impl<'a> Sender<'a> {
             return Ok(());
         }
         self.send_message(&json!({"blocks": listed}))?;
-        self.show("the board lists what it has");
+        self.show("the board lists its blocks");
         let end = Instant::now() + COMPARING;
         for number in listed {
             let layer = &mut wanted[number];

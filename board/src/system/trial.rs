@@ -251,7 +251,7 @@ fn watch(root: &Path, store: &Store, rules: &Rules, ready: &[String], agent: &Ow
                         note(format_args!("nodlet {version} was healthy for long enough, and is kept"));
                         // Crash loops of another nodlet do not count against this one.
                         if let Err(error) = crash_count::remove() {
-                            note(format_args!("failed to forget the crash loops: {error}"));
+                            note(format_args!("failed to clear the crash loops: {error}"));
                         }
                         store.clean(&state);
                     }

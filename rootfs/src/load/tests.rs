@@ -126,14 +126,14 @@ fn an_index_picks_the_platform() {
         ["linux/amd64", "linux/arm64", "linux/arm/v6", "linux/arm/v7"]
             .map(|platform| TestImage::new("app:1", vec![layer(platform)]).on(platform))
     };
-    for (asked, expected) in [
+    for (platform, expected) in [
         ("linux/amd64", "linux/amd64 docker.io/library/app:1 1"),
         ("linux/arm64/v8", "linux/arm64 docker.io/library/app:1 1"),
         ("linux/arm/v7", "linux/arm/v7 docker.io/library/app:1 1"),
         ("linux/arm/v8", "linux/arm/v7 docker.io/library/app:1 1"),
         ("linux/arm/v6", "linux/arm/v6 docker.io/library/app:1 1"),
     ] {
-        check(oci_archive(&images()), &on(asked), &[expected]);
+        check(oci_archive(&images()), &on(platform), &[expected]);
     }
     let has = "the archive has linux/amd64, linux/arm64, linux/arm/v6, linux/arm/v7; --platform of nodlet image load chooses one";
     refused(oci_archive(&images()), &on("linux/riscv64"), &format!("find an image for linux/riscv64: {has}"));

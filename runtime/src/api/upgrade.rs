@@ -138,7 +138,7 @@ impl Handshake {
             .find(|known| offered.split(',').any(|offered| offered.trim() == *known))
             .ok_or_else(|| {
                 Status::bad_request(format!(
-                    "none of the subprotocols {offered:?} is supported; supported are {}",
+                    "none of the subprotocols {offered:?} is supported: use {}",
                     spoken.protocols.join(", ")
                 ))
             })?;

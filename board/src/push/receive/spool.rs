@@ -142,7 +142,7 @@ impl Spool {
     }
 
     pub(super) fn forget(&self, which: impl Fn(&str) -> bool) -> Result<(), End> {
-        let failed = refused("forget an earlier push");
+        let failed = refused("remove an earlier push");
         for entry in fs::read_dir(&self.directory).map_err(&failed)? {
             let entry = entry.map_err(&failed)?;
             if entry.file_name().to_str().is_none_or(&which) {
@@ -208,7 +208,7 @@ impl Spool {
     pub(super) fn clear(&self) -> Result<(), End> {
         match fs::remove_dir_all(self.tree()) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => {
-                Err(refused("forget an earlier push")(error))
+                Err(refused("remove an earlier push")(error))
             }
             _ => Ok(()),
         }

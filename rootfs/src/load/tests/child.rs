@@ -287,7 +287,7 @@ fn the_process_that_unpacks_ends_when_nobody_listens() {
     command.stdin(std::os::fd::OwnedFd::from(theirs)).stdout(Stdio::null()).stderr(Stdio::null());
     let mut child = command.spawn().unwrap();
     drop(command);
-    let request = json!({"wanted": {"platform": Platform::of_this_machine(), "asked": false}, "known": {}, "present": [], "first": 0, "room": null, "rebuilt": []});
+    let request = json!({"wanted": {"platform": Platform::of_this_machine(), "is_explicit": false}, "known": {}, "present": [], "first": 0, "room": null, "rebuilt": []});
     let task = json!({"request": request, "limits": {"memory": MEMORY}}).to_string();
     let length = (task.len() as u32).to_le_bytes();
     let rights = [std::os::fd::AsRawFd::as_raw_fd(&archive)];

@@ -180,7 +180,8 @@ fn image_manifests_changed_at_random_are_taken_or_refused() {
     let documents: Vec<Value> =
         corpus.iter().map(|text| serde_json::from_slice(text).expect("it is JSON")).collect();
     let taken = Cell::new(0);
-    let wanted = crate::archive::Wanted { platform: Platform::parse("linux/amd64").unwrap(), asked: true };
+    let wanted =
+        crate::archive::Wanted { platform: Platform::parse("linux/amd64").unwrap(), is_explicit: true };
     let name = |bytes: &[u8]| format!("blobs/sha256/{}", Digest::of(bytes).hex());
     let read = |input: &[u8]| {
         let index = format!(r#"{{"manifests":[{{"digest":"{}"}}]}}"#, Digest::of(input));

@@ -435,7 +435,7 @@ fn archives() -> Vec<Case> {
     ]
 }
 
-fn said(error: &LoadError) -> String {
+fn text(error: &LoadError) -> String {
     let mut text = error.to_string();
     let mut cause = error.source();
     while let Some(error) = cause {
@@ -467,12 +467,12 @@ fn what_is_hostile_is_refused_with_its_reason_and_leaves_nothing() {
             match result {
                 Ok(loaded) => wrong.push(format!("{what}, as a {how}: loaded as {:?}", loaded[0].names)),
                 Err(error) => {
-                    let said = said(&error);
-                    let right = said.ends_with(expected) && !said.contains("the process that");
+                    let message = text(&error);
+                    let right = message.ends_with(expected) && !message.contains("the process that");
                     if !right {
                         wrong.push(format!(
                             "{what}, as a {how}: {}",
-                            said.chars().take(400).collect::<String>()
+                            message.chars().take(400).collect::<String>()
                         ));
                     }
                 }

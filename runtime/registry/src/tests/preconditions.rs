@@ -1,6 +1,6 @@
 use super::*;
 
-fn said(result: Result<(), Status>) -> String {
+fn outcome(result: Result<(), Status>) -> String {
     result.map_or_else(|status| format!("{} {}", status.code, status.message), |()| "holds".to_owned())
 }
 
@@ -21,7 +21,7 @@ fn a_change_names_the_version_and_the_uid_that_the_object_has_or_none() {
     ] {
         let changed = json!({"metadata": metadata});
         assert_eq!(
-            said(super::super::preconditions::check(&current, &changed, ("pods", "web"))),
+            outcome(super::super::preconditions::check(&current, &changed, ("pods", "web"))),
             expected,
             "{changed}"
         );
@@ -52,11 +52,11 @@ fn an_object_that_is_sent_whole_names_the_version_that_is_published() {
         ),
     ] {
         let object = json!({"metadata": metadata});
-        assert_eq!(said(world.registry.check_version("pods", &object, new)), expected, "{object} {new}");
+        assert_eq!(outcome(world.registry.check_version("pods", &object, new)), expected, "{object} {new}");
     }
     let object = json!({"metadata": {"name": "system-node-critical", "uid": "v"}});
     assert_eq!(
-        said(world.registry.check_version("priorityclasses", &object, false)),
+        outcome(world.registry.check_version("priorityclasses", &object, false)),
         "409 Operation cannot be fulfilled on priorityclasses.scheduling.k8s.io \"system-node-critical\": Precondition failed: UID in precondition: v, UID in object meta: system-node-critical"
     );
 }

@@ -283,7 +283,7 @@ fn what_cannot_be_executed_is_refused_where_kubectl_shows_it() {
         let ports = EXEC.replace("/exec", "/portforward");
         for (target, query, headers, code, expected) in [
             (EXEC, "command=sh&stdout=1", "", 400, "Upgrade request required"),
-            (EXEC, "command=sh&stdout=1", spdy, 400, "WebSocket and not SPDY"),
+            (EXEC, "command=sh&stdout=1", spdy, 400, "WebSocket but not SPDY"),
             (EXEC, "command=sh&stdout=1", &old, 400, "none of the subprotocols"),
             (EXEC, "stdout=1", websocket, 400, "command: Required value"),
             (EXEC, "command=sh", websocket, 400, "at least 1 of stdin, stdout, stderr"),
@@ -313,7 +313,7 @@ fn what_cannot_be_executed_is_refused_where_kubectl_shows_it() {
             ),
             (EXEC, "command=sh&stdout=1", spdy, 400, "do not set KUBECTL_REMOTE_COMMAND_WEBSOCKETS"),
             (&ports, "", spdy, 400, "do not set KUBECTL_PORT_FORWARD_WEBSOCKETS"),
-            (&ports, "", websocket, 400, "is known: SPDY/3.1+portforward.k8s.io"),
+            (&ports, "", websocket, 400, "is supported: use SPDY/3.1+portforward.k8s.io"),
         ] {
             let (answered, body) = call(&socket, "GET", &format!("{target}?{query}"), headers, "");
             assert_eq!(answered, code, "{query}: {body}");
