@@ -15,7 +15,7 @@ use nodlet_rootfs::ImageConfig;
 use sha2::{Digest, Sha256};
 
 use crate::pod_files;
-use nodlet_core::facts::{Attempt, StartFailure, StartFailureReason};
+use nodlet_core::facts::{Amounts, Attempt, StartFailure, StartFailureReason};
 use nodlet_core::spec::volume::MountPropagation;
 use nodlet_core::spec::{Container, Pod, QosClass, Quantity};
 use nodlet_host::launch::{
@@ -26,6 +26,7 @@ use nodlet_host::paths::Paths;
 use nodlet_host::volume::{self, Volumes};
 
 use environment::{Room, Variables};
+use nodlet_registry::ConfigObjects;
 
 /// Bytes of a pod's /dev/shm, as container runtimes have it.
 const SHM_SIZE: u64 = 64 << 20;
@@ -69,6 +70,10 @@ pub(crate) struct Facts<'a> {
     pub layers: Vec<String>,
     /// How much of the log is kept.
     pub logs: LogLimits,
+    /// The ConfigMaps and Secrets that the pod refers to.
+    pub objects: &'a ConfigObjects,
+    /// `status.allocatable` of the node.
+    pub allocatable: Amounts,
 }
 
 fn config_error(message: impl Into<String>) -> StartFailure {

@@ -495,10 +495,13 @@ impl Engine {
                 });
             }
             Action::Start { attempt, fallback } => {
+                let objects = self.registry.config_objects(&wanted.pod);
                 // That it has started is the supervisor's to tell.
-                shell.tasks.answer(pod, run::start(again(), pod, wanted, attempt, fallback), move |asked| {
-                    asked.err().map(|failure| Seen::StartFailed { attempt, failure })
-                });
+                shell.tasks.answer(
+                    pod,
+                    run::start(again(), pod, wanted, attempt, fallback, objects),
+                    move |asked| asked.err().map(|failure| Seen::StartFailed { attempt, failure }),
+                );
             }
             Action::CheckImage(attempt) => {
                 shell.tasks.answer(pod, run::check_image(again(), wanted, attempt), move |checked| {

@@ -14,6 +14,7 @@
 
 pub mod class;
 mod config;
+mod config_data;
 mod convert;
 mod defaults;
 mod definition;
@@ -42,6 +43,7 @@ use crate::kinds::Kind;
 use crate::schema;
 use nodlet_core::spec::Pod;
 
+pub use config_data::ConfigData;
 pub use definition::Definition;
 pub use emit::to_yaml;
 pub use error::{ManifestCause, ManifestError};

@@ -6,10 +6,11 @@ use nodlet_rootfs::ImageConfig;
 
 use crate::pod_files;
 use nodlet_core::facts::{StartFailure, StartFailureReason};
-use nodlet_core::spec::container::EnvSource;
-use nodlet_core::spec::{Container, Pod};
+use nodlet_core::spec::container::{ConfigKind, EnvSource, ObjectReference, ResourceField};
+use nodlet_core::spec::{Container, Pod, Quantity};
+use nodlet_registry::ConfigData;
 
-use super::Facts;
+use super::{Facts, config_error};
 
 /// Where an image says nothing, as container runtimes have it.
 const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
@@ -82,7 +83,8 @@ pub(super) fn of(pod: &Pod, image: &ImageConfig, own: Variables, facts: &Facts<'
     variables.list.into_iter().map(|(name, value)| format!("{name}={value}")).collect()
 }
 
-/// `env` in order, each value expanded by those before it.
+/// The variables of `envFrom` and `env` in order, each value expanded with the variables before it
+/// (`makeEnvironmentVariables`).
 pub(super) fn variables(
     pod: &Pod,
     container: &Container,
@@ -90,14 +92,151 @@ pub(super) fn variables(
     room: &mut Room,
 ) -> Result<Variables, StartFailure> {
     let mut variables = Variables::default();
+    let mut objects = Objects { facts, read: Vec::new() };
+    for source in &container.env_from {
+        let Some(object) = objects.get(&source.object)? else { continue };
+        for (key, value) in &object.data {
+            let name = format!("{}{key}", source.prefix);
+            let value = text_of(value, &name, &source.object)?;
+            room.take(name.len() + value.len() + 2)?;
+            variables.set(&name, value.to_owned());
+        }
+    }
     for variable in &container.env {
         let value = match &variable.value {
             EnvSource::Value(value) => expand(value, &variables, room)?,
             EnvSource::Field(path) => field(pod, path, facts),
+            EnvSource::Resource(field) => resource(pod, container, field, facts)?,
+            EnvSource::Key { object, key } => {
+                let Some(found) = objects.get(object)? else { continue };
+                match found.data.get(key) {
+                    Some(value) => {
+                        let value = text_of(value, &variable.name, object)?;
+                        room.take(value.len() + 1)?;
+                        value.to_owned()
+                    }
+                    None if object.optional => continue,
+                    None => {
+                        let kind = match object.kind {
+                            ConfigKind::ConfigMap => "ConfigMap",
+                            ConfigKind::Secret => "Secret",
+                        };
+                        let (namespace, name) = (&pod.namespace, &object.name);
+                        return Err(awaits_object(format!(
+                            "couldn't find key {key} in {kind} {namespace}/{name}"
+                        )));
+                    }
+                }
+            }
         };
         variables.set(&variable.name, value);
     }
     Ok(variables)
+}
+
+/// The objects that a container refers to, each decoded once.
+struct Objects<'a> {
+    facts: &'a Facts<'a>,
+    read: Vec<(&'a ObjectReference, ConfigData)>,
+}
+
+impl<'a> Objects<'a> {
+    /// The data of an object; `None` if it is missing and optional.
+    fn get(&mut self, of: &'a ObjectReference) -> Result<Option<&ConfigData>, StartFailure> {
+        let known = self.read.iter().position(|(read, _)| read.kind == of.kind && read.name == of.name);
+        let at = match (known, self.facts.objects.get(of)) {
+            (Some(at), _) => at,
+            (None, Some(data)) => {
+                self.read.push((of, data));
+                self.read.len() - 1
+            }
+            (None, None) if of.optional => return Ok(None),
+            (None, None) => return Err(awaits_object(not_found(of))),
+        };
+        Ok(self.read.get(at).map(|(_, data)| data))
+    }
+}
+
+/// The error of Kubernetes' API about a missing object.
+pub(super) fn not_found(object: &ObjectReference) -> String {
+    let kind = match object.kind {
+        ConfigKind::ConfigMap => "configmap",
+        ConfigKind::Secret => "secret",
+    };
+    format!("{kind} {:?} not found", object.name)
+}
+
+fn awaits_object(message: String) -> StartFailure {
+    StartFailure { reason: StartFailureReason::ObjectNotFound, message: message.into() }
+}
+
+/// A value as text. The error names the variable and never contains the value.
+fn text_of<'a>(value: &'a [u8], name: &str, object: &ObjectReference) -> Result<&'a str, StartFailure> {
+    match std::str::from_utf8(value) {
+        Ok(text) if !text.contains('\0') => Ok(text),
+        Ok(_) | Err(_) => Err(StartFailure {
+            reason: StartFailureReason::CreateContainerError,
+            message: format!(
+                "the value of the environment variable {name:?} from {} {:?} is not text: mount the object as \
+                 a volume",
+                match object.kind {
+                    ConfigKind::ConfigMap => "configmap",
+                    ConfigKind::Secret => "secret",
+                },
+                object.name
+            )
+            .into(),
+        }),
+    }
+}
+
+/// `valueFrom.resourceFieldRef` (`ExtractContainerResourceValue`): a missing limit is the node's allocatable
+/// amount, and a missing request is zero.
+pub(super) fn resource(
+    pod: &Pod,
+    container: &Container,
+    field: &ResourceField,
+    facts: &Facts<'_>,
+) -> Result<String, StartFailure> {
+    let of = match &field.container {
+        None => container,
+        // Ephemeral containers are not looked for, as in Kubernetes.
+        Some(name) => pod
+            .spec
+            .containers
+            .iter()
+            .chain(&pod.spec.init_containers)
+            .find(|container| container.name == *name)
+            .ok_or_else(|| config_error(format!("container {name} not found")))?,
+    };
+    let resources = &of.resources;
+    let limit = |limit: &Option<Quantity>, amount: fn(&Quantity) -> i64, allocatable: i64| {
+        limit.as_ref().filter(|limit| !limit.is_zero()).map_or(allocatable, amount)
+    };
+    let request =
+        |request: &Option<Quantity>, amount: fn(&Quantity) -> i64| request.as_ref().map_or(0, amount);
+    let allocatable = &facts.allocatable;
+    let (milli, bytes): (fn(&Quantity) -> i64, fn(&Quantity) -> i64) =
+        (Quantity::milli_value, Quantity::value);
+    let (amount, is_cpu) = match &*field.resource {
+        "limits.cpu" => (limit(&resources.cpu_limit, milli, allocatable.cpu), true),
+        "requests.cpu" => (request(&resources.cpu_request, milli), true),
+        "limits.memory" => (limit(&resources.memory_limit, bytes, allocatable.memory), false),
+        "requests.memory" => (request(&resources.memory_request, bytes), false),
+        "limits.ephemeral-storage" => {
+            (limit(&resources.ephemeral_storage_limit, bytes, allocatable.ephemeral_storage), false)
+        }
+        "requests.ephemeral-storage" => (request(&resources.ephemeral_storage_request, bytes), false),
+        // Huge pages: a container that has them is refused, so it has none.
+        _ => (0, false),
+    };
+    let divisor = match (&field.divisor, is_cpu) {
+        (None, true) => 1000,
+        (None, false) => 1,
+        (Some(divisor), true) => divisor.milli_value(),
+        (Some(divisor), false) => divisor.value(),
+    };
+    Ok(amount.max(0).cast_unsigned().div_ceil(divisor.max(1).cast_unsigned()).to_string())
 }
 
 /// The variables with plain values, as written: what a kubelet expands in the command of an exec probe.
@@ -106,7 +245,7 @@ pub(super) fn plain(container: &Container) -> Variables {
     for variable in &container.env {
         match &variable.value {
             EnvSource::Value(value) => variables.set(&variable.name, value.clone()),
-            EnvSource::Field(_) => {}
+            EnvSource::Field(_) | EnvSource::Resource(_) | EnvSource::Key { .. } => {}
         }
     }
     variables

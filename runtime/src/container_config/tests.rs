@@ -25,6 +25,16 @@ fn image() -> ImageConfig {
 }
 
 fn config_of(container: &str, spec: &str, image: &ImageConfig) -> Result<ContainerConfig, StartFailure> {
+    config_with(container, spec, image, &ConfigObjects::default())
+}
+
+/// With these ConfigMaps and Secrets, as manifests.
+fn config_with(
+    container: &str,
+    spec: &str,
+    image: &ImageConfig,
+    objects: &ConfigObjects,
+) -> Result<ContainerConfig, StartFailure> {
     let volumes = Volumes::from([
         ("data".into(), MountSource::Host("/data".into())),
         ("mem".into(), MountSource::Memory("mem".into())),
@@ -39,6 +49,8 @@ fn config_of(container: &str, spec: &str, image: &ImageConfig) -> Result<Contain
         volumes: &volumes,
         layers: Vec::new(),
         logs: LogLimits { max_size: 4096, max_files: 2 },
+        objects,
+        allocatable: Amounts { cpu: 2000, memory: 1 << 30, ephemeral_storage: 1 << 32, pods: 110 },
     };
     let attempt = Attempt { container: ContainerIndex(0), number: 3 };
     container_config(&pod(container, spec), attempt, image, &Paths::new(Path::new("/r")), &facts)
@@ -338,4 +350,101 @@ fn discarding_a_run_keeps_the_newest_two_logs() {
     log_files::remove_pod(&paths, "n", "p", "u").expect("removed");
     assert!(!paths.pod_logs("n", "p", "u").exists());
     fs::remove_dir_all(root).expect("the scratch root goes");
+}
+
+/// ConfigMaps and Secrets as a registry would give them to a pod that refers to all.
+fn objects(manifests: &str) -> ConfigObjects {
+    let read = manifest::contents("o.yaml", manifests.as_bytes(), Validation::Strict, "node");
+    read.unwrap_or_else(|error| panic!("{error}")).definitions.into_iter().map(Rc::new).collect()
+}
+
+const OBJECTS: &str = "
+kind: ConfigMap
+apiVersion: v1
+metadata: {name: c}
+data: {a: \"1\", b: two, \"d.e\": x}
+binaryData: {bin: AAE=}
+---
+kind: Secret
+apiVersion: v1
+metadata: {name: s}
+stringData: {a: hidden}
+data: {bin: /w==}
+";
+
+#[test]
+fn variables_come_from_objects_and_later_ones_win() {
+    let made = config_with(
+        "envFrom: [{configMapRef: {name: c}}, {prefix: P_, secretRef: {name: t, optional: true}},
+           {prefix: P_, configMapRef: {name: c}}],
+         env: [{name: b, value: own}, {name: K, valueFrom: {configMapKeyRef: {name: c, key: b}}},
+           {name: S, valueFrom: {secretKeyRef: {name: s, key: a}}}, {name: T, value: $(S)-$(P_a)},
+           {name: M, valueFrom: {secretKeyRef: {name: s, key: none, optional: true}}},
+           {name: O, valueFrom: {configMapKeyRef: {name: none, key: none, optional: true}}}]",
+        "",
+        &ImageConfig { env: Vec::new(), ..image() },
+        &objects(OBJECTS),
+    );
+    let env = made.map(|made| made.process.env).unwrap_or_else(|failure| panic!("{}", failure.message));
+    let own = ["a=1", "b=own", "d.e=x", "P_a=1", "P_b=two", "P_d.e=x", "K=two", "S=hidden", "T=hidden-1"];
+    assert_eq!(env[2..], own.map(str::to_owned));
+}
+
+#[test]
+fn a_missing_object_or_key_is_named_in_the_kubelets_words() {
+    for (container, expected) in [
+        ("envFrom: [{configMapRef: {name: none}}]", "configmap \"none\" not found"),
+        ("envFrom: [{secretRef: {name: none}}]", "secret \"none\" not found"),
+        (
+            "env: [{name: A, valueFrom: {configMapKeyRef: {name: c, key: none}}}]",
+            "couldn't find key none in ConfigMap default/c",
+        ),
+        (
+            "env: [{name: A, valueFrom: {configMapKeyRef: {name: c, key: bin}}}]",
+            "couldn't find key bin in ConfigMap default/c",
+        ),
+        (
+            "env: [{name: A, valueFrom: {secretKeyRef: {name: s, key: none}}}]",
+            "couldn't find key none in Secret default/s",
+        ),
+    ] {
+        let failure = config_with(container, "", &image(), &objects(OBJECTS)).expect_err(container);
+        assert_eq!((failure.reason, &*failure.message), (StartFailureReason::ObjectNotFound, expected));
+    }
+    let container = "env: [{name: A, valueFrom: {secretKeyRef: {name: s, key: bin}}}]";
+    let failure = config_with(container, "", &image(), &objects(OBJECTS)).expect_err("it is no text");
+    assert_eq!(failure.reason, StartFailureReason::CreateContainerError);
+    let expected = "the value of the environment variable \"A\" from secret \"s\" is not text: mount the object as a volume";
+    assert_eq!(&*failure.message, expected);
+}
+
+#[test]
+fn resources_are_rounded_up_to_the_divisor_and_missing_limits_are_the_nodes() {
+    let of = |resources: &str, field: &str| {
+        let container =
+            format!("resources: {resources}, env: [{{name: R, valueFrom: {{resourceFieldRef: {field}}}}}]");
+        let env = made(&container, "").process.env;
+        env.into_iter().find_map(|pair| Some(pair.strip_prefix("R=")?.to_owned())).unwrap()
+    };
+    let some = "{limits: {cpu: 1500m, memory: 100M, ephemeral-storage: 3}, requests: {cpu: 250m}}";
+    for (resources, field, expected) in [
+        (some, "{resource: limits.cpu}", "2"),
+        (some, "{resource: limits.cpu, divisor: 1m}", "1500"),
+        (some, "{resource: requests.cpu}", "1"),
+        (some, "{resource: requests.cpu, divisor: 1m}", "250"),
+        (some, "{resource: limits.memory, divisor: 1Mi}", "96"),
+        (some, "{resource: requests.memory}", "100000000"),
+        (some, "{resource: limits.ephemeral-storage, divisor: 1k}", "1"),
+        (some, "{resource: limits.hugepages-2Mi}", "0"),
+        (some, "{resource: limits.cpu, containerName: c, divisor: 1m}", "1500"),
+        ("{}", "{resource: limits.cpu}", "2"),
+        ("{}", "{resource: limits.memory, divisor: 1Gi}", "1"),
+        ("{}", "{resource: requests.memory}", "0"),
+    ] {
+        assert_eq!(of(resources, field), expected, "{resources} {field}");
+    }
+    let elsewhere =
+        "env: [{name: R, valueFrom: {resourceFieldRef: {containerName: none, resource: limits.cpu}}}]";
+    let failure = config_of(elsewhere, "", &image()).expect_err("there is no such container");
+    assert_eq!(&*failure.message, "container none not found");
 }

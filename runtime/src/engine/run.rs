@@ -19,14 +19,14 @@ use nodlet_core::time::{Instant, Moment};
 use nodlet_host::cgroup::{ContainerLimits, Leaf};
 use nodlet_host::log_files;
 use nodlet_host::paths::Paths;
-use nodlet_registry::Wanted;
+use nodlet_registry::{ConfigObjects, Wanted};
 use nodlet_supervisor::ExitRecord;
 use nodlet_supervisor::client::{StartFailedAt, StartedProcess, SupervisorEvent};
 
 use super::handles::{ImageFacts, Run, Sandbox};
 use super::pods::Pods;
 use super::stores::{self, Stores};
-use super::{Shell, cleanup, log_name};
+use super::{Shell, cleanup, log_name, this_node};
 
 /// The mounted image layers: one mount for each layer on the whole board, so that its pages are cached once. A layer
 /// stays mounted as long as a run uses it.
@@ -80,6 +80,7 @@ pub(super) async fn start(
     wanted: Rc<Wanted>,
     attempt: Attempt,
     fallback: Option<Rc<str>>,
+    objects: ConfigObjects,
 ) -> Result<(), StartFailure> {
     let shell = &shell;
     let gone = || failure(StartFailureReason::CreateContainerError, "the pod's sandbox is gone");
@@ -121,6 +122,8 @@ pub(super) async fn start(
         volumes: &sandbox.volumes,
         layers: image.layers.iter().map(Digest::to_string).collect(),
         logs: shell.config.logs,
+        objects: &objects,
+        allocatable: this_node::info(&shell.config, &shell.machine).allocatable,
     };
     let made = container_config::container_config(&wanted.pod, attempt, &image.config, &shell.paths, &facts);
     let config = match made {

@@ -422,6 +422,9 @@ pub enum StartFailureReason {
     ImageInspectError,
     /// The spec requests something that does not fit the image or the pod.
     CreateContainerConfigError,
+    /// A ConfigMap or Secret that the container refers to is missing, or its key is. A kubelet names the reason
+    /// `CreateContainerConfigError`, too.
+    ObjectNotFound,
     /// The root file system, the cgroup or the mounts could not be created.
     CreateContainerError,
     /// The process could not be executed. Counts as an exit with 128, `StartError`.

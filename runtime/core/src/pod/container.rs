@@ -538,7 +538,9 @@ pub(crate) fn reason_name(reason: StartFailureReason) -> &'static str {
         StartFailureReason::ErrImageNeverPull => "ErrImageNeverPull",
         StartFailureReason::ErrImagePull => "ErrImagePull",
         StartFailureReason::ImageInspectError => "ImageInspectError",
-        StartFailureReason::CreateContainerConfigError => "CreateContainerConfigError",
+        StartFailureReason::CreateContainerConfigError | StartFailureReason::ObjectNotFound => {
+            "CreateContainerConfigError"
+        }
         StartFailureReason::CreateContainerError => "CreateContainerError",
         StartFailureReason::RunContainerError => "RunContainerError",
     }

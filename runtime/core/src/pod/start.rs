@@ -250,7 +250,9 @@ impl PodState {
                 warn_of_image(index, at, &spec.image, failure, events);
                 StartRetry::At(now + SYNC_RETRY)
             }
-            StartFailureReason::CreateContainerConfigError | StartFailureReason::CreateContainerError => {
+            StartFailureReason::CreateContainerConfigError
+            | StartFailureReason::ObjectNotFound
+            | StartFailureReason::CreateContainerError => {
                 events.note(index, at, "Pulled", pulled(&spec.image));
                 events.warn(index, at, "Failed", format!("Error: {message}").into());
                 StartRetry::At(now + SYNC_RETRY)
@@ -386,6 +388,7 @@ pub(super) fn warn_of_image(
             ("Failed", format!("Failed to inspect image \"{image}\": {message}").into())
         }
         StartFailureReason::CreateContainerConfigError
+        | StartFailureReason::ObjectNotFound
         | StartFailureReason::CreateContainerError
         | StartFailureReason::RunContainerError => ("Failed", message.clone()),
     };

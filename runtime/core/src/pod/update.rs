@@ -104,6 +104,7 @@ impl PodState {
             | StartFailureReason::ErrImageNeverPull
             | StartFailureReason::ErrImagePull
             | StartFailureReason::CreateContainerConfigError
+            | StartFailureReason::ObjectNotFound
             | StartFailureReason::CreateContainerError
             | StartFailureReason::RunContainerError => None,
         };

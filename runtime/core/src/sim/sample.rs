@@ -88,6 +88,7 @@ pub(crate) fn container(name: &str) -> Container {
         command: None,
         args: None,
         working_dir: None,
+        env_from: Vec::new(),
         env: Vec::new(),
         ports: Vec::new(),
         resources: ResourceRequirements::default(),

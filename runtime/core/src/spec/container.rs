@@ -86,6 +86,8 @@ pub struct Container {
     pub working_dir: Option<String>,
     /// `env`, in order, unexpanded.
     pub env: Vec<EnvVar>,
+    /// `envFrom`, in order.
+    pub env_from: Vec<EnvFrom>,
     /// `ports`.
     pub ports: Vec<ContainerPort>,
     /// `resources`, requests defaulted from limits.
@@ -146,6 +148,55 @@ pub enum EnvSource {
     Value(String),
     /// `valueFrom.fieldRef.fieldPath`.
     Field(String),
+    /// `valueFrom.resourceFieldRef`.
+    Resource(ResourceField),
+    /// `valueFrom.configMapKeyRef` or `valueFrom.secretKeyRef`.
+    Key {
+        /// The object.
+        object: ObjectReference,
+        /// The key in the object's data.
+        key: String,
+    },
+}
+
+/// One entry of `envFrom`: every key of an object's data becomes a variable.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct EnvFrom {
+    /// `prefix`, put before each key.
+    pub prefix: String,
+    /// The object.
+    pub object: ObjectReference,
+}
+
+/// `resourceFieldRef`: a request or limit of a container.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ResourceField {
+    /// `containerName`; `None` for the container itself.
+    pub container: Option<String>,
+    /// `resource`, such as `limits.cpu`.
+    pub resource: String,
+    /// `divisor`; `None` for 1.
+    pub divisor: Option<Quantity>,
+}
+
+/// The kinds of objects that provide configuration to pods.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum ConfigKind {
+    /// ConfigMap.
+    ConfigMap,
+    /// Secret.
+    Secret,
+}
+
+/// A reference of a pod to an object of its namespace.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ObjectReference {
+    /// The object's kind.
+    pub kind: ConfigKind,
+    /// `name`, or `secretName` of a volume.
+    pub name: String,
+    /// `optional`: a missing object or key is skipped.
+    pub optional: bool,
 }
 
 /// One entry of `ports`.
@@ -176,6 +227,8 @@ pub struct ResourceRequirements {
     pub memory_request: Option<Quantity>,
     /// `requests.ephemeral-storage`.
     pub ephemeral_storage_request: Option<Quantity>,
+    /// `limits.ephemeral-storage`, which the downward API shows.
+    pub ephemeral_storage_limit: Option<Quantity>,
 }
 
 /// `securityContext` of a container.

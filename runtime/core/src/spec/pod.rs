@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::time::Duration;
 
+use super::container::{EnvSource, ObjectReference};
 use super::{
     Container, ContainerIndex, Placement, Quantity, ResourceRequirements, RestartPolicy, Role, Volume,
 };
@@ -304,6 +305,17 @@ impl PodSpec {
     /// Indexes of `initContainers`, in the order of the manifest.
     pub fn init_indexes(&self) -> impl DoubleEndedIterator<Item = ContainerIndex> + use<> {
         (self.containers.len()..self.admitted_count()).map(index)
+    }
+
+    /// The ConfigMaps and Secrets that the pod refers to, each as often as it is referred to.
+    pub fn object_references(&self) -> impl Iterator<Item = &ObjectReference> {
+        self.all_containers().flat_map(|container| {
+            let keys = container.env.iter().filter_map(|variable| match &variable.value {
+                EnvSource::Key { object, .. } => Some(object),
+                EnvSource::Value(_) | EnvSource::Field(_) | EnvSource::Resource(_) => None,
+            });
+            container.env_from.iter().map(|source| &source.object).chain(keys)
+        })
     }
 
     /// Indexes of `ephemeralContainers`, in the order in which they were added.

@@ -7,7 +7,10 @@ use std::time::Duration;
 use serde_json::Value;
 
 use super::validate::{flag, list, map, number, optional_number, text};
-use nodlet_core::spec::container::{ContainerPort, EnvSource, PullPolicy, SecurityContext};
+use nodlet_core::spec::container::{
+    ConfigKind, ContainerPort, EnvFrom, EnvSource, ObjectReference, PullPolicy, ResourceField,
+    SecurityContext,
+};
 use nodlet_core::spec::placement::{
     NodeSelectorOperator, NodeSelectorRequirement, NodeSelectorTerm, Placement, Toleration,
 };
@@ -190,6 +193,7 @@ fn container(container: &Value) -> Container {
         args: filled_list(container, "args"),
         working_dir: filled(container, "workingDir"),
         env: list(container, "env").iter().map(variable).collect(),
+        env_from: list(container, "envFrom").iter().filter_map(env_from).collect(),
         ports: list(container, "ports").iter().map(port).collect(),
         resources: ResourceRequirements {
             cpu_limit: amount("limits", "cpu"),
@@ -197,6 +201,7 @@ fn container(container: &Value) -> Container {
             memory_limit: amount("limits", "memory"),
             memory_request: amount("requests", "memory"),
             ephemeral_storage_request: amount("requests", "ephemeral-storage"),
+            ephemeral_storage_limit: amount("limits", "ephemeral-storage"),
         },
         volume_mounts: list(container, "volumeMounts").iter().map(mount).collect(),
         liveness_probe: container.get("livenessProbe").map(probe),
@@ -214,15 +219,45 @@ fn container(container: &Value) -> Container {
 }
 
 fn variable(variable: &Value) -> EnvVar {
-    let field = variable.get("valueFrom").and_then(|source| source.get("fieldRef"));
-    EnvVar {
-        name: text(variable, "name").to_owned(),
-        value: match field.map(|field| text(field, "fieldPath")) {
-            // Clients before 1.0 sent this name.
-            Some("spec.host") => EnvSource::Field("spec.nodeName".to_owned()),
-            Some(path) => EnvSource::Field(path.to_owned()),
-            None => EnvSource::Value(text(variable, "value").to_owned()),
-        },
+    let from = &variable["valueFrom"];
+    let key = |source: &Value, kind| EnvSource::Key {
+        object: object_reference(source, kind),
+        key: text(source, "key").to_owned(),
+    };
+    let value = if let Some(field) = from.get("fieldRef") {
+        // Clients before 1.0 sent `spec.host`.
+        let path = text(field, "fieldPath");
+        EnvSource::Field(if path == "spec.host" { "spec.nodeName" } else { path }.to_owned())
+    } else if let Some(resource) = from.get("resourceFieldRef") {
+        EnvSource::Resource(resource_field(resource))
+    } else if let Some(source) = from.get("configMapKeyRef") {
+        key(source, ConfigKind::ConfigMap)
+    } else if let Some(source) = from.get("secretKeyRef") {
+        key(source, ConfigKind::Secret)
+    } else {
+        EnvSource::Value(text(variable, "value").to_owned())
+    };
+    EnvVar { name: text(variable, "name").to_owned(), value }
+}
+
+fn env_from(source: &Value) -> Option<EnvFrom> {
+    let object = match (source.get("configMapRef"), source.get("secretRef")) {
+        (Some(of), _) => object_reference(of, ConfigKind::ConfigMap),
+        (None, Some(of)) => object_reference(of, ConfigKind::Secret),
+        (None, None) => return None,
+    };
+    Some(EnvFrom { prefix: text(source, "prefix").to_owned(), object })
+}
+
+fn object_reference(source: &Value, kind: ConfigKind) -> ObjectReference {
+    ObjectReference { kind, name: text(source, "name").to_owned(), optional: flag(source, "optional") }
+}
+
+fn resource_field(field: &Value) -> ResourceField {
+    ResourceField {
+        container: filled(field, "containerName"),
+        resource: text(field, "resource").to_owned(),
+        divisor: quantity(&field["divisor"]).filter(|divisor| !divisor.is_zero()),
     }
 }
 

@@ -53,6 +53,17 @@ fn volume(volume: &mut Map<String, Value>) {
     }
 }
 
+/// Applies the defaults of `fieldRef` and `resourceFieldRef`.
+fn field_selectors(source: &mut Map<String, Value>) {
+    if let Some(Value::Object(field)) = source.get_mut("fieldRef") {
+        default(field, "apiVersion", || json!("v1"));
+    }
+    if let Some(Value::Object(field)) = source.get_mut("resourceFieldRef") {
+        absent(field, "divisor", || json!("0"));
+        canonical(field.get_mut("divisor"), false);
+    }
+}
+
 fn container(container: &mut Map<String, Value>, host_network: bool) {
     let image = text(container, "image").unwrap_or_default();
     default(container, "imagePullPolicy", || json!(pull_policy(&image)));
@@ -66,10 +77,8 @@ fn container(container: &mut Map<String, Value>, host_network: bool) {
         }
     }
     for variable in children(container, "env") {
-        if let Some(Value::Object(source)) = variable.get_mut("valueFrom")
-            && let Some(Value::Object(field)) = source.get_mut("fieldRef")
-        {
-            default(field, "apiVersion", || json!("v1"));
+        if let Some(Value::Object(source)) = variable.get_mut("valueFrom") {
+            self::field_selectors(source);
         }
     }
     for name in ["livenessProbe", "readinessProbe", "startupProbe"] {

@@ -236,7 +236,11 @@ fn init_containers_are_read_and_defaulted_as_the_others_are() {
 #[test]
 fn what_would_change_what_runs_is_refused_by_name() {
     for (spec, container, path) in [
-        ("initContainers: [{name: a, image: b, envFrom: [{}]}]", "", "spec.initContainers[0].envFrom"),
+        (
+            "initContainers: [{name: a, image: b, volumeDevices: [{}]}]",
+            "",
+            "spec.initContainers[0].volumeDevices",
+        ),
         ("hostUsers: false", "", "spec.hostUsers"),
         ("runtimeClassName: kata", "", "spec.runtimeClassName"),
         ("resources: {limits: {cpu: 1}}", "", "spec.resources"),
@@ -261,11 +265,10 @@ fn what_would_change_what_runs_is_refused_by_name() {
             "",
             "spec.securityContext.supplementalGroupsPolicy",
         ),
-        ("", "envFrom: [{configMapRef: {name: a}}]", "spec.containers[0].envFrom"),
         (
             "",
-            "env: [{name: a, valueFrom: {secretKeyRef: {name: a, key: b}}}]",
-            "spec.containers[0].env[0].valueFrom.secretKeyRef",
+            "env: [{name: a, valueFrom: {fileKeyRef: {volumeName: a, path: p, key: b}}}]",
+            "spec.containers[0].env[0].valueFrom.fileKeyRef",
         ),
         ("", "ports: [{containerPort: 80, hostPort: 80}]", "spec.containers[0].ports[0].hostPort"),
         ("", "volumeDevices: [{name: a, devicePath: /b}]", "spec.containers[0].volumeDevices"),

@@ -39,7 +39,6 @@ const NO_SCHEDULER: &str = "schedules nothing: the pod runs on the node that has
 const NO_TOKENS: &str = "has no service accounts: no token is mounted";
 const NO_SERVICES: &str = "has no Services: no variables are made for them";
 const NO_VOLUME: &str = "provides no volumes but emptyDir and hostPath yet";
-const NO_OBJECTS: &str = "does not let pods refer to ConfigMaps and Secrets yet: write the value itself";
 /// Why a profile of a Linux security module is rejected.
 pub(crate) const NO_LSM: &str = "does not confine containers by AppArmor or SELinux yet";
 const NO_WINDOWS: &str = "runs Linux containers only";
@@ -98,7 +97,7 @@ pub(super) const VERDICTS: &[(&str, &[(&str, Verdict)])] = &[
         ("args", Acts),
         ("command", Acts),
         ("env", Acts),
-        ("envFrom", Refuses(NO_OBJECTS, &["[]"])),
+        ("envFrom", Acts),
         ("image", Acts),
         ("imagePullPolicy", Acts),
         ("lifecycle", Acts),
@@ -126,7 +125,7 @@ pub(super) const VERDICTS: &[(&str, &[(&str, Verdict)])] = &[
         ("args", Acts),
         ("command", Acts),
         ("env", Acts),
-        ("envFrom", Refuses(NO_OBJECTS, &["[]"])),
+        ("envFrom", Acts),
         ("image", Acts),
         ("imagePullPolicy", Acts),
         ("lifecycle", Refuses(NOT_EPHEMERAL, &["{}"])),
@@ -159,12 +158,18 @@ pub(super) const VERDICTS: &[(&str, &[(&str, Verdict)])] = &[
     ]),
     ("EnvVar", &[("name", Acts), ("value", Acts), ("valueFrom", Acts)]),
     ("EnvVarSource", &[
-        ("configMapKeyRef", Refuses(NO_OBJECTS, &[])),
+        ("configMapKeyRef", Acts),
         ("fieldRef", Acts),
         ("fileKeyRef", Refuses("does not read variables from files yet", &[])),
-        ("resourceFieldRef", Refuses("does not put resources into variables yet: write the value itself", &[])),
-        ("secretKeyRef", Refuses(NO_OBJECTS, &[])),
+        ("resourceFieldRef", Acts),
+        ("secretKeyRef", Acts),
     ]),
+    ("ConfigMapKeySelector", &[("key", Acts), ("name", Acts), ("optional", Acts)]),
+    ("SecretKeySelector", &[("key", Acts), ("name", Acts), ("optional", Acts)]),
+    ("ResourceFieldSelector", &[("containerName", Acts), ("divisor", Acts), ("resource", Acts)]),
+    ("EnvFromSource", &[("configMapRef", Acts), ("prefix", Acts), ("secretRef", Acts)]),
+    ("ConfigMapEnvSource", &[("name", Acts), ("optional", Acts)]),
+    ("SecretEnvSource", &[("name", Acts), ("optional", Acts)]),
     ("ObjectFieldSelector", &[("apiVersion", Acts), ("fieldPath", Acts)]),
     ("ResourceRequirements", &[
         ("claims", Refuses("does not allocate devices by resource claims", &["[]"])),

@@ -128,10 +128,9 @@ fn what_is_wrong_with_a_preset_is_named_by_its_own_fields() {
             "spec.selector.matchExpressions[0].values[0]: Invalid value: \"a b\"",
         ),
         // Fields of a Pod on which nodlet does not act are rejected in a preset, too.
-        ("envFrom: [{configMapRef: {name: a}}]", "spec.envFrom: Forbidden: nodlet"),
         (
-            "env: [{name: A, valueFrom: {secretKeyRef: {name: a, key: b}}}]",
-            "spec.env[0].valueFrom.secretKeyRef: Forbidden: nodlet",
+            "env: [{name: A, valueFrom: {fileKeyRef: {volumeName: a, path: p, key: b}}}]",
+            "spec.env[0].valueFrom.fileKeyRef: Forbidden: nodlet",
         ),
         ("volumes: [{name: v, nfs: {server: a, path: /b}}]", "spec.volumes[0].nfs: Forbidden: nodlet"),
     ] {

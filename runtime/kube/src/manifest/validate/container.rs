@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use super::{Errors, flag, invalid, list, number, one_of, port, text};
 use crate::manifest::field::{FieldError, Path};
 use crate::manifest::rules;
-use nodlet_core::spec::MAX_CONTAINERS;
+use nodlet_core::spec::{MAX_CONTAINERS, Quantity};
 
 /// Field paths from which an environment variable may take its value; annotations and labels with `[…]` as
 /// well.
@@ -157,6 +157,7 @@ pub(super) fn common(
     );
     ports(list(container, "ports"), &path.child("ports"), errors);
     env(list(container, "env"), &path.child("env"), errors);
+    env_from(list(container, "envFrom"), &path.child("envFrom"), errors);
     mounts(container, volumes, &path.child("volumeMounts"), errors);
     one_of(
         &path.child("imagePullPolicy"),
@@ -232,7 +233,15 @@ fn env(variables: &[Value], path: &Path<'_>, errors: &mut Errors) {
         let path = path.child("valueFrom");
         let sources = source.as_object().map_or(0, serde_json::Map::len);
         if let Some(field) = source.get("fieldRef") {
-            field_ref(field, &path.child("fieldRef"), errors);
+            field_ref(field, &FIELD_PATHS, &path.child("fieldRef"), errors);
+        }
+        if let Some(field) = source.get("resourceFieldRef") {
+            resource_field_ref(field, false, &path.child("resourceFieldRef"), errors);
+        }
+        for reference in ["configMapKeyRef", "secretKeyRef"] {
+            if let Some(key) = source.get(reference) {
+                key_selector(key, &path.child(reference), errors);
+            }
         }
         if sources == 0 {
             errors.push(FieldError::invalid(
@@ -252,7 +261,95 @@ fn env(variables: &[Value], path: &Path<'_>, errors: &mut Errors) {
     }
 }
 
-fn field_ref(field: &Value, path: &Path<'_>, errors: &mut Errors) {
+/// `ValidateEnvFrom`.
+fn env_from(sources: &[Value], path: &Path<'_>, errors: &mut Errors) {
+    for (index, source) in sources.iter().enumerate() {
+        let at = path.index(index);
+        let prefix = text(source, "prefix");
+        if !prefix.is_empty() {
+            invalid(&at.child("prefix"), prefix, rules::env_name(prefix), errors);
+        }
+        let references: Vec<&str> =
+            ["configMapRef", "secretRef"].into_iter().filter(|name| source.get(name).is_some()).collect();
+        for reference in &references {
+            let path = at.child(reference);
+            match text(&source[*reference], "name") {
+                "" => errors.push(FieldError::required(&path.child("name"), "")),
+                name => invalid(&path.child("name"), name, rules::dns_subdomain(name), errors),
+            }
+        }
+        match references.len() {
+            0 => errors.push(FieldError::invalid(
+                path,
+                "",
+                "must specify one of: `configMapRef` or `secretRef`",
+            )),
+            1 => {}
+            _ => errors.push(FieldError::invalid(
+                path,
+                "",
+                "may not have more than one field specified at a time",
+            )),
+        }
+    }
+}
+
+/// `validateConfigMapKeySelector` and `validateSecretKeySelector`, which are equal.
+fn key_selector(selector: &Value, path: &Path<'_>, errors: &mut Errors) {
+    let name = text(selector, "name");
+    invalid(&path.child("name"), name, rules::dns_subdomain(name), errors);
+    match text(selector, "key") {
+        "" => errors.push(FieldError::required(&path.child("key"), "")),
+        key => invalid(&path.child("key"), key, rules::config_map_key(key), errors),
+    }
+}
+
+/// `validateContainerResourceFieldSelector`.
+pub(super) fn resource_field_ref(field: &Value, in_volume: bool, path: &Path<'_>, errors: &mut Errors) {
+    const RESOURCES: [&str; 6] = [
+        "limits.cpu",
+        "limits.ephemeral-storage",
+        "limits.memory",
+        "requests.cpu",
+        "requests.ephemeral-storage",
+        "requests.memory",
+    ];
+    const BINARY: [&str; 13] =
+        ["1", "1k", "1M", "1G", "1T", "1P", "1E", "1Ki", "1Mi", "1Gi", "1Ti", "1Pi", "1Ei"];
+    let resource = text(field, "resource");
+    let is_huge_pages =
+        resource.starts_with("limits.hugepages-") || resource.starts_with("requests.hugepages-");
+    if in_volume && text(field, "containerName").is_empty() {
+        errors.push(FieldError::required(&path.child("containerName"), ""));
+    } else if resource.is_empty() {
+        errors.push(FieldError::required(&path.child("resource"), ""));
+    } else if !RESOURCES.contains(&resource) && !is_huge_pages {
+        errors.push(FieldError::not_supported(&path.child("resource"), resource, &RESOURCES));
+    }
+    let divisor = text(field, "divisor");
+    if Quantity::parse(divisor).is_ok_and(|divisor| divisor.is_zero()) {
+        return;
+    }
+    let (allowed, list, what): (&[&str], _, _) = match resource {
+        "limits.cpu" | "requests.cpu" => (&["1m", "1"], "1m and 1", "cpu"),
+        "limits.memory" | "requests.memory" => (&BINARY, BINARY_DIVISORS, "memory"),
+        "limits.ephemeral-storage" | "requests.ephemeral-storage" => {
+            (&BINARY, BINARY_DIVISORS, "local ephemeral storage")
+        }
+        _ if is_huge_pages => (&BINARY, BINARY_DIVISORS, "hugepages"),
+        _ => return,
+    };
+    if !allowed.contains(&divisor) {
+        let detail = format!("only divisor's values {list} are supported with the {what} resource");
+        errors.push(FieldError::invalid(&path.child("divisor"), resource, detail));
+    }
+}
+
+/// The divisors of byte quantities, as errors list them.
+const BINARY_DIVISORS: &str = "1, 1k, 1M, 1G, 1T, 1P, 1E, 1Ki, 1Mi, 1Gi, 1Ti, 1Pi, 1Ei";
+
+/// `validateObjectFieldSelector`, which allows `paths` and the subscripts of labels and annotations.
+pub(super) fn field_ref(field: &Value, paths: &[&str], path: &Path<'_>, errors: &mut Errors) {
     let (version, label) = (text(field, "apiVersion"), text(field, "fieldPath"));
     if label.is_empty() {
         errors.push(FieldError::required(&path.child("fieldPath"), ""));
@@ -275,9 +372,11 @@ fn field_ref(field: &Value, path: &Path<'_>, errors: &mut Errors) {
         Some(("metadata.labels", key)) => invalid(path, key, rules::qualified_name(key), errors),
         Some(_) => no(format!("field label does not support subscript: {label}"), errors),
         // Clients before 1.0 sent `spec.host`.
-        None if FIELD_PATHS.contains(&label) || label == "spec.host" => {}
-        None if OTHER_FIELD_PATHS.contains(&label) => {
-            errors.push(FieldError::not_supported(&path.child("fieldPath"), label, &FIELD_PATHS));
+        None if paths.contains(&label) => {}
+        // Clients before 1.0 sent this name.
+        None if label == "spec.host" && paths.contains(&"spec.nodeName") => {}
+        None if FIELD_PATHS.contains(&label) || OTHER_FIELD_PATHS.contains(&label) => {
+            errors.push(FieldError::not_supported(&path.child("fieldPath"), label, paths));
         }
         None => no(format!("field label not supported: {label}"), errors),
     }

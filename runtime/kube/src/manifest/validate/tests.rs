@@ -7,13 +7,14 @@ use crate::schema;
 
 /// Long texts of rules, and the names that stand for them in the tables below.
 #[rustfmt::skip]
-const TEXTS: [(&str, &str); 6] = [
+const TEXTS: [(&str, &str); 7] = [
     ("<label>", "a lowercase RFC 1123 label must consist of lower case alphanumeric characters or '-', and must start and end with an alphanumeric character (e.g. 'my-name',  or '123-abc', regex used for validation is '[a-z0-9]([-a-z0-9]*[a-z0-9])?')"),
     ("<subdomain>", r#"a lowercase RFC 1123 subdomain must consist of lower case alphanumeric characters, '-' or '.', and must start and end with an alphanumeric character (e.g. 'example.com', regex used for validation is '[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*')"#),
     ("<search>", r#"a lowercase RFC 1123 subdomain must consist of lower case alphanumeric characters, '_', '-' or '.', and must start and end with an alphanumeric character (e.g. 'example.com', regex used for validation is '_?[a-z0-9]([-_a-z0-9]*[a-z0-9])?(\._?[a-z0-9]([-_a-z0-9]*[a-z0-9])?)*')"#),
     ("<name>", "name part must consist of alphanumeric characters, '-', '_' or '.', and must start and end with an alphanumeric character (e.g. 'MyName',  or 'my.name',  or '123-abc', regex used for validation is '([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9]')"),
     ("<value>", "a valid label must be an empty string or consist of alphanumeric characters, '-', '_' or '.', and must start and end with an alphanumeric character (e.g. 'MyValue',  or 'my_value',  or '12345', regex used for validation is '(([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9])?')"),
     ("<env>", "a valid environment variable name must consist only of printable ASCII characters other than '='"),
+    ("<key>", "a valid config key must consist of alphanumeric characters, '-', '_' or '.' (e.g. 'key.name',  or 'KEY_NAME',  or 'key-name', regex used for validation is '[-._a-zA-Z0-9]+')"),
 ];
 
 /// Whole Pods, without `apiVersion` and `kind`.
@@ -347,6 +348,30 @@ const CONTAINER: &[(&str, &[&str])] = &[
         &[r#"spec.containers[0].env[0].valueFrom.fieldRef.fieldPath: Invalid value: "metadata.name": error converting fieldPath: unsupported pod version: v2"#]),
     (r#"env: [{name: a, valueFrom: {fieldRef: {fieldPath: "metadata.labels['a']"}}}, {name: b, valueFrom: {fieldRef: {fieldPath: status.podIP}}}]"#, &[]),
     ("env: [{name: a, valueFrom: {fieldRef: {fieldPath: spec.host}}}]", &[]),
+    ("env: [{name: a, valueFrom: {configMapKeyRef: {name: A, key: a/b}}}, {name: b, valueFrom: {secretKeyRef: {}}}]", &[
+        r#"spec.containers[0].env[0].valueFrom.configMapKeyRef.name: Invalid value: "A": <subdomain>"#,
+        r#"spec.containers[0].env[0].valueFrom.configMapKeyRef.key: Invalid value: "a/b": <key>"#,
+        r#"spec.containers[0].env[1].valueFrom.secretKeyRef.name: Invalid value: "": <subdomain>"#,
+        "spec.containers[0].env[1].valueFrom.secretKeyRef.key: Required value",
+    ]),
+    ("env: [{name: a, valueFrom: {configMapKeyRef: {name: a, key: a}, secretKeyRef: {name: a, key: a}}}]",
+        &[r#"spec.containers[0].env[0].valueFrom: Invalid value: "": may not have more than one field specified at a time"#]),
+    ("env: [{name: a, valueFrom: {configMapKeyRef: {name: a, key: .a, optional: true}}}, {name: b, valueFrom: {resourceFieldRef: {resource: limits.cpu, divisor: 1m}}}]", &[]),
+    ("env: [{name: a, valueFrom: {resourceFieldRef: {}}}, {name: b, valueFrom: {resourceFieldRef: {resource: limits.gpu}}}]", &[
+        "spec.containers[0].env[0].valueFrom.resourceFieldRef.resource: Required value",
+        r#"spec.containers[0].env[1].valueFrom.resourceFieldRef.resource: Unsupported value: "limits.gpu": supported values: "limits.cpu", "limits.ephemeral-storage", "limits.memory", "requests.cpu", "requests.ephemeral-storage", "requests.memory""#,
+    ]),
+    ("env: [{name: a, valueFrom: {resourceFieldRef: {resource: limits.cpu, divisor: 2}}}]",
+        &[r#"spec.containers[0].env[0].valueFrom.resourceFieldRef.divisor: Invalid value: "limits.cpu": only divisor's values 1m and 1 are supported with the cpu resource"#]),
+    ("env: [{name: a, valueFrom: {resourceFieldRef: {resource: requests.memory, divisor: 2Mi}}}]",
+        &[r#"spec.containers[0].env[0].valueFrom.resourceFieldRef.divisor: Invalid value: "requests.memory": only divisor's values 1, 1k, 1M, 1G, 1T, 1P, 1E, 1Ki, 1Mi, 1Gi, 1Ti, 1Pi, 1Ei are supported with the memory resource"#]),
+    ("envFrom: [{}, {prefix: a=b, configMapRef: {name: a}}, {configMapRef: {}, secretRef: {name: A}}]", &[
+        r#"spec.containers[0].envFrom: Invalid value: "": must specify one of: `configMapRef` or `secretRef`"#,
+        r#"spec.containers[0].envFrom[1].prefix: Invalid value: "a=b": <env>"#,
+        "spec.containers[0].envFrom[2].configMapRef.name: Required value",
+        r#"spec.containers[0].envFrom[2].secretRef.name: Invalid value: "A": <subdomain>"#,
+        r#"spec.containers[0].envFrom: Invalid value: "": may not have more than one field specified at a time"#,
+    ]),
     ("volumeMounts: [{}]", &[
         "spec.containers[0].volumeMounts[0].name: Required value",
         r#"spec.containers[0].volumeMounts[0].name: Not found: """#,

@@ -1,0 +1,53 @@
+//! The ConfigMaps and Secrets that pods refer to.
+
+use std::rc::Rc;
+
+use super::Registry;
+use nodlet_core::spec::Pod;
+use nodlet_core::spec::container::{ConfigKind, ObjectReference};
+use nodlet_kube::kinds::Kind;
+use nodlet_kube::manifest::Definition;
+
+pub use nodlet_kube::manifest::ConfigData;
+
+/// The ConfigMaps and Secrets that a pod refers to, as they were defined at one time.
+#[derive(Clone, Debug, Default)]
+pub struct ConfigObjects(Vec<Rc<Definition>>);
+
+impl ConfigObjects {
+    /// The data of an object; `None` if there is no such object.
+    pub fn get(&self, object: &ObjectReference) -> Option<ConfigData> {
+        let kind = kind_of(object.kind);
+        let found = self.0.iter().find(|known| known.kind == kind && *known.name == *object.name);
+        found.map(|definition| ConfigData::of(definition))
+    }
+}
+
+impl FromIterator<Rc<Definition>> for ConfigObjects {
+    fn from_iter<T: IntoIterator<Item = Rc<Definition>>>(definitions: T) -> Self {
+        ConfigObjects(definitions.into_iter().collect())
+    }
+}
+
+impl Registry {
+    /// The objects that `pod` refers to, as they are defined now.
+    pub fn config_objects(&self, pod: &Pod) -> ConfigObjects {
+        let mut found: Vec<Rc<Definition>> = Vec::new();
+        for object in pod.spec.object_references() {
+            let key = (kind_of(object.kind), pod.namespace.clone(), Rc::from(&*object.name));
+            if let Some((definition, _)) = self.definitions.get(&key)
+                && !found.iter().any(|known| Rc::ptr_eq(known, definition))
+            {
+                found.push(definition.clone());
+            }
+        }
+        ConfigObjects(found)
+    }
+}
+
+fn kind_of(kind: ConfigKind) -> Kind {
+    match kind {
+        ConfigKind::ConfigMap => Kind::ConfigMap,
+        ConfigKind::Secret => Kind::Secret,
+    }
+}
