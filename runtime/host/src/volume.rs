@@ -5,6 +5,7 @@
 
 mod empty_dir;
 mod host_path;
+mod projected;
 mod remove;
 
 use std::collections::BTreeMap;
@@ -15,10 +16,11 @@ use std::path::{Path, PathBuf};
 
 use crate::launch::{MemoryVolume, MountSource};
 use crate::paths::Paths;
-use nodlet_core::spec::volume::HostPathType;
+use nodlet_core::spec::volume::{HostPathType, ProjectionKind};
 use nodlet_core::spec::{Pod, VolumeSource};
 
 pub use empty_dir::memory_volumes;
+pub use projected::{ProjectedFile, ProjectedFiles};
 
 /// The sources of mounts for the containers of a pod, by the name of the volume.
 pub type Volumes = BTreeMap<String, MountSource>;
@@ -27,6 +29,8 @@ pub type Volumes = BTreeMap<String, MountSource>;
 #[derive(Clone, Debug)]
 pub struct Request {
     directory: PathBuf,
+    /// The pod's directory on tmpfs.
+    on_tmpfs: PathBuf,
     fs_group: Option<u32>,
     volumes: Vec<(String, Kind)>,
 }
@@ -36,6 +40,7 @@ enum Kind {
     EmptyDir,
     Memory,
     HostPath { path: PathBuf, kind: HostPathType },
+    Projected { plugin: &'static str },
 }
 
 /// Why a volume could not be set up: the text of the event `FailedMount`.
@@ -85,11 +90,13 @@ impl Request {
                 VolumeSource::EmptyDir { memory: false, .. } => Kind::EmptyDir,
                 VolumeSource::EmptyDir { memory: true, .. } => Kind::Memory,
                 VolumeSource::HostPath { path, kind } => Kind::HostPath { path: path.into(), kind: *kind },
+                VolumeSource::Projected(projection) => Kind::Projected { plugin: plugin(projection.kind) },
             };
             (volume.name.clone(), kind)
         });
         Request {
             directory: paths.pod(&pod.uid.0),
+            on_tmpfs: paths.run_pod(&pod.uid.0),
             fs_group: pod.spec.security_context.fs_group,
             volumes: volumes.collect(),
         }
@@ -103,6 +110,41 @@ impl Request {
     fn empty_dir(&self, name: &str) -> PathBuf {
         self.directory.join("volumes/kubernetes.io~empty-dir").join(name)
     }
+
+    fn projected(&self, plugin: &str, name: &str) -> PathBuf {
+        self.on_tmpfs.join("volumes").join(plugin).join(name)
+    }
+}
+
+/// The name of a volume's directory in that of its pod, from the name of the kubelet's plugin.
+fn plugin(kind: ProjectionKind) -> &'static str {
+    match kind {
+        ProjectionKind::ConfigMap => "kubernetes.io~configmap",
+        ProjectionKind::Secret => "kubernetes.io~secret",
+        ProjectionKind::DownwardApi => "kubernetes.io~downward-api",
+        ProjectionKind::Projected => "kubernetes.io~projected",
+    }
+}
+
+/// Writes the files of a volume of [`VolumeSource::Projected`], unless it shows them already. Returns whether it changed.
+///
+/// # Errors
+/// The text of the event `FailedMount`: the volume shows what it showed before.
+pub fn write_projected(request: &Request, volume: &str, files: &ProjectedFiles) -> Result<bool, String> {
+    let plugin = request.volumes.iter().find_map(|(name, kind)| match kind {
+        Kind::Projected { plugin } if name == volume => Some(*plugin),
+        Kind::Projected { .. } | Kind::EmptyDir | Kind::Memory | Kind::HostPath { .. } => None,
+    });
+    let directory = request.projected(plugin.unwrap_or_default(), volume);
+    let time = crate::clock::timestamp().nanos().to_string();
+    let name = format!("..{}", time.trim_end_matches('Z').replace(['-', ':', 'T'], "_"));
+    projected::write(&directory, files, &name, request.fs_group)
+        .map_err(|error| set_up_failed(volume, &error.to_string()))
+}
+
+/// The text of the event `FailedMount` about a volume.
+pub fn set_up_failed(volume: &str, cause: &str) -> String {
+    format!("MountVolume.SetUp failed for volume \"{volume}\" : {cause}")
 }
 
 /// Sets up every volume except those of [`check_host_paths`]; existing ones are not changed.
@@ -113,7 +155,7 @@ pub fn set_up(request: &Request) -> Result<Volumes, String> {
     for (name, kind) in &request.volumes {
         let made = match kind {
             Kind::EmptyDir => empty_dir::set_up(&request.empty_dir(name), request.fs_group),
-            Kind::Memory | Kind::HostPath { .. } => Ok(()),
+            Kind::Memory | Kind::HostPath { .. } | Kind::Projected { .. } => Ok(()),
         };
         made.map_err(|error| failed(name, &error))?;
     }
@@ -135,7 +177,7 @@ pub fn check_host_paths(request: &Request) -> Result<(), String> {
 }
 
 fn failed(volume: &str, error: &VolumeError) -> String {
-    format!("MountVolume.SetUp failed for volume \"{volume}\" : {}", crate::error::chain(error))
+    set_up_failed(volume, &crate::error::chain(error))
 }
 
 /// The volumes of a pod that an earlier agent has set up.
@@ -145,6 +187,7 @@ pub fn known(request: &Request) -> Volumes {
             Kind::EmptyDir => MountSource::Host(request.empty_dir(name)),
             Kind::Memory => MountSource::Memory(name.clone()),
             Kind::HostPath { path, .. } => MountSource::Host(path.clone()),
+            Kind::Projected { plugin } => MountSource::Host(request.projected(plugin, name)),
         };
         (name.clone(), source)
     };

@@ -5,6 +5,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use super::container::{EnvSource, ObjectReference};
+use super::volume::{Projection, ProjectionSource, VolumeSource};
 use super::{
     Container, ContainerIndex, Placement, Quantity, ResourceRequirements, RestartPolicy, Role, Volume,
 };
@@ -309,12 +310,26 @@ impl PodSpec {
 
     /// The ConfigMaps and Secrets that the pod refers to, each as often as it is referred to.
     pub fn object_references(&self) -> impl Iterator<Item = &ObjectReference> {
-        self.all_containers().flat_map(|container| {
+        let of_containers = self.all_containers().flat_map(|container| {
             let keys = container.env.iter().filter_map(|variable| match &variable.value {
                 EnvSource::Key { object, .. } => Some(object),
                 EnvSource::Value(_) | EnvSource::Field(_) | EnvSource::Resource(_) => None,
             });
             container.env_from.iter().map(|source| &source.object).chain(keys)
+        });
+        let sources = self.projections().flat_map(|(_, projection)| &projection.sources);
+        let of_volumes = sources.filter_map(|source| match source {
+            ProjectionSource::Object { object, .. } => Some(object),
+            ProjectionSource::DownwardApi(_) => None,
+        });
+        of_containers.chain(of_volumes)
+    }
+
+    /// The volumes whose files the agent writes, with their names.
+    pub fn projections(&self) -> impl Iterator<Item = (&str, &Projection)> {
+        self.volumes.iter().filter_map(|volume| match &volume.source {
+            VolumeSource::Projected(projection) => Some((&*volume.name, projection)),
+            VolumeSource::EmptyDir { .. } | VolumeSource::HostPath { .. } => None,
         })
     }
 

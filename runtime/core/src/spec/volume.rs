@@ -1,6 +1,7 @@
 //! Volumes of a pod and where its containers mount them.
 
 use super::Quantity;
+use super::container::{ObjectReference, ResourceField};
 
 /// One entry of `spec.volumes`.
 #[derive(Clone, Debug, PartialEq)]
@@ -28,6 +29,77 @@ pub enum VolumeSource {
         /// `type`.
         kind: HostPathType,
     },
+    /// `configMap`, `secret`, `downwardAPI` or `projected`: files that the agent writes.
+    Projected(Projection),
+}
+
+/// A volume whose files the agent writes and keeps up to date.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Projection {
+    /// The kind of volume that the pod names.
+    pub kind: ProjectionKind,
+    /// `defaultMode`.
+    pub default_mode: u32,
+    /// What is written; later sources overwrite earlier ones.
+    pub sources: Vec<ProjectionSource>,
+}
+
+/// The kinds of volumes whose files the agent writes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ProjectionKind {
+    /// `configMap`.
+    ConfigMap,
+    /// `secret`.
+    Secret,
+    /// `downwardAPI`.
+    DownwardApi,
+    /// `projected`.
+    Projected,
+}
+
+/// One source of the files of a volume.
+#[derive(Clone, Debug, PartialEq)]
+pub enum ProjectionSource {
+    /// The data of a ConfigMap or Secret.
+    Object {
+        /// The object.
+        object: ObjectReference,
+        /// `items`; all keys under their own names if there are none.
+        items: Vec<KeyToPath>,
+    },
+    /// Fields of the pod itself.
+    DownwardApi(Vec<DownwardFile>),
+}
+
+/// One entry of `items` of a ConfigMap or Secret.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct KeyToPath {
+    /// `key`.
+    pub key: String,
+    /// `path`, relative, without `..`.
+    pub path: String,
+    /// `mode`; `None` for `defaultMode`.
+    pub mode: Option<u32>,
+}
+
+/// One entry of `items` of `downwardAPI`.
+#[derive(Clone, Debug, PartialEq)]
+pub struct DownwardFile {
+    /// `path`, relative, without `..`.
+    pub path: String,
+    /// `mode`; `None` for `defaultMode`.
+    pub mode: Option<u32>,
+    /// The field.
+    pub field: DownwardField,
+}
+
+/// `fieldRef` or `resourceFieldRef`.
+#[derive(Clone, Debug, PartialEq)]
+pub enum DownwardField {
+    /// `fieldRef.fieldPath`.
+    Field(String),
+    /// `resourceFieldRef`.
+    Resource(ResourceField),
 }
 
 /// `hostPath.type`.

@@ -47,7 +47,9 @@ pub fn memory_volumes(pod: &Pod) -> Vec<MemoryVolume> {
             let size = [limit, pod_limit].into_iter().flatten().min();
             Some(memory_volume(&volume.name, size, pod.spec.security_context.fs_group))
         }
-        VolumeSource::EmptyDir { memory: false, .. } | VolumeSource::HostPath { .. } => None,
+        VolumeSource::EmptyDir { memory: false, .. }
+        | VolumeSource::HostPath { .. }
+        | VolumeSource::Projected(_) => None,
     });
     volumes.collect()
 }

@@ -16,7 +16,10 @@ use nodlet_core::spec::placement::{
 };
 use nodlet_core::spec::pod::{DnsConfig, DnsPolicy, HostAlias, PodSecurityContext};
 use nodlet_core::spec::probe::PortOrName;
-use nodlet_core::spec::volume::{HostPathType, MountPropagation};
+use nodlet_core::spec::volume::{
+    DownwardField, DownwardFile, HostPathType, KeyToPath, MountPropagation, Projection, ProjectionKind,
+    ProjectionSource,
+};
 use nodlet_core::spec::{
     Container, EnvVar, Hook, Lifecycle, OwnRestart, Pod, PodSpec, Probe, ProbeAction, Quantity,
     ResourceRequirements, RestartAction, RestartPolicy, RestartRule, Uid, Volume, VolumeMount, VolumeSource,
@@ -146,20 +149,80 @@ fn pod_security_context(context: &Value) -> PodSecurityContext {
 }
 
 fn volume(volume: &Value) -> Volume {
-    let source = match (volume.get("emptyDir"), volume.get("hostPath")) {
-        (_, Some(host)) => {
-            VolumeSource::HostPath { path: text(host, "path").to_owned(), kind: host_path_type(host) }
-        }
-        (directory, None) => {
-            let directory = directory.unwrap_or(&Value::Null);
-            VolumeSource::EmptyDir {
-                memory: text(directory, "medium") == "Memory",
-                // A limit of zero is no limit.
-                size_limit: quantity(&directory["sizeLimit"]).filter(|size| !size.is_zero()),
-            }
+    let source = if let Some(host) = volume.get("hostPath") {
+        VolumeSource::HostPath { path: text(host, "path").to_owned(), kind: host_path_type(host) }
+    } else if let Some(projection) = projection(volume) {
+        VolumeSource::Projected(projection)
+    } else {
+        let directory = &volume["emptyDir"];
+        VolumeSource::EmptyDir {
+            memory: text(directory, "medium") == "Memory",
+            // A limit of zero is no limit.
+            size_limit: quantity(&directory["sizeLimit"]).filter(|size| !size.is_zero()),
         }
     };
     Volume { name: text(volume, "name").to_owned(), source }
+}
+
+fn projection(volume: &Value) -> Option<Projection> {
+    let of = |kind, source: &Value, sources| Projection {
+        kind,
+        default_mode: mode(source, "defaultMode").unwrap_or_default(),
+        sources,
+    };
+    if let Some(source) = volume.get("configMap") {
+        let sources = vec![object_source(source, ConfigKind::ConfigMap, "name")];
+        Some(of(ProjectionKind::ConfigMap, source, sources))
+    } else if let Some(source) = volume.get("secret") {
+        let sources = vec![object_source(source, ConfigKind::Secret, "secretName")];
+        Some(of(ProjectionKind::Secret, source, sources))
+    } else if let Some(source) = volume.get("downwardAPI") {
+        Some(of(ProjectionKind::DownwardApi, source, vec![downward_source(source)]))
+    } else {
+        let source = volume.get("projected")?;
+        let sources = list(source, "sources").iter().filter_map(|source| {
+            if let Some(object) = source.get("configMap") {
+                Some(object_source(object, ConfigKind::ConfigMap, "name"))
+            } else if let Some(object) = source.get("secret") {
+                Some(object_source(object, ConfigKind::Secret, "name"))
+            } else {
+                source.get("downwardAPI").map(downward_source)
+            }
+        });
+        Some(of(ProjectionKind::Projected, source, sources.collect()))
+    }
+}
+
+fn object_source(source: &Value, kind: ConfigKind, name: &str) -> ProjectionSource {
+    let item = |item: &Value| KeyToPath {
+        key: text(item, "key").to_owned(),
+        path: text(item, "path").to_owned(),
+        mode: mode(item, "mode"),
+    };
+    ProjectionSource::Object {
+        object: ObjectReference {
+            kind,
+            name: text(source, name).to_owned(),
+            optional: flag(source, "optional"),
+        },
+        items: list(source, "items").iter().map(item).collect(),
+    }
+}
+
+fn downward_source(source: &Value) -> ProjectionSource {
+    let file = |file: &Value| DownwardFile {
+        path: text(file, "path").to_owned(),
+        mode: mode(file, "mode"),
+        field: match file.get("resourceFieldRef") {
+            Some(field) => DownwardField::Resource(resource_field(field)),
+            None => DownwardField::Field(text(&file["fieldRef"], "fieldPath").to_owned()),
+        },
+    };
+    ProjectionSource::DownwardApi(list(source, "items").iter().map(file).collect())
+}
+
+fn mode(owner: &Value, field: &str) -> Option<u32> {
+    optional_number(owner, field).and_then(|mode| u32::try_from(mode).ok())
 }
 
 fn host_path_type(host: &Value) -> HostPathType {

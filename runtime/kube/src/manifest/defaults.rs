@@ -51,6 +51,20 @@ fn volume(volume: &mut Map<String, Value>) {
             absent(source, "defaultMode", || json!(0o644));
         }
     }
+    for file in volume.get_mut("downwardAPI").into_iter().flat_map(|source| items(source)) {
+        field_selectors(file);
+    }
+    if let Some(Value::Object(projected)) = volume.get_mut("projected") {
+        for source in children(projected, "sources") {
+            for file in source.get_mut("downwardAPI").into_iter().flat_map(|source| items(source)) {
+                field_selectors(file);
+            }
+        }
+    }
+}
+
+fn items(source: &mut Value) -> impl Iterator<Item = &mut Map<String, Value>> {
+    source.as_object_mut().into_iter().flat_map(|source| children(source, "items"))
 }
 
 /// Applies the defaults of `fieldRef` and `resourceFieldRef`.

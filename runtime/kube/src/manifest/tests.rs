@@ -246,7 +246,7 @@ fn what_would_change_what_runs_is_refused_by_name() {
         ("resources: {limits: {cpu: 1}}", "", "spec.resources"),
         ("resourceClaims: [{name: a}]", "", "spec.resourceClaims"),
         ("setHostnameAsFQDN: true", "", "spec.setHostnameAsFQDN"),
-        ("volumes: [{name: v, configMap: {name: c}}]", "", "spec.volumes[0].configMap"),
+        ("volumes: [{name: v, nfs: {server: s, path: /}}]", "", "spec.volumes[0].nfs"),
         ("volumes: [{name: v, secret: {secretName: c}}]", "", "spec.volumes[0].secret"),
         (
             "volumes: [{name: v, persistentVolumeClaim: {claimName: c}}]",

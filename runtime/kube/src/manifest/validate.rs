@@ -10,6 +10,7 @@ mod gates;
 mod lifecycle;
 mod port;
 mod probe;
+mod projection;
 mod resources;
 
 use std::collections::BTreeSet;
@@ -289,7 +290,11 @@ fn volume_source(volume: &Value, path: &Path<'_>, errors: &mut Errors) {
     sources.sort_by_key(|source| match *source {
         "emptyDir" => 0,
         "hostPath" => 1,
-        _ => 2,
+        "secret" => 2,
+        "downwardAPI" => 3,
+        "configMap" => 4,
+        "projected" => 5,
+        _ => 6,
     });
     for (index, source) in sources.iter().enumerate() {
         let path = path.child(source);
@@ -300,6 +305,10 @@ fn volume_source(volume: &Value, path: &Path<'_>, errors: &mut Errors) {
                 errors.push(FieldError::forbidden(&path, "may not specify more than 1 volume type"))
             }
             "hostPath" => host_path(value, &path, errors),
+            "secret" => projection::object(value, "secretName", &path, errors),
+            "configMap" => projection::object(value, "name", &path, errors),
+            "downwardAPI" => projection::downward_api(value, &path, errors),
+            "projected" => projection::projected(value, &path, errors),
             _ => {}
         }
     }

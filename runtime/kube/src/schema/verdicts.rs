@@ -38,7 +38,9 @@ use Verdict::{Acts, HostNetworkOnly, InMemoryOnly, Only, Refuses, Resources, War
 const NO_SCHEDULER: &str = "schedules nothing: the pod runs on the node that has its manifest";
 const NO_TOKENS: &str = "has no service accounts: no token is mounted";
 const NO_SERVICES: &str = "has no Services: no variables are made for them";
-const NO_VOLUME: &str = "provides no volumes but emptyDir and hostPath yet";
+const NO_VOLUME: &str =
+    "provides no volumes but configMap, downwardAPI, emptyDir, hostPath, projected and secret yet";
+const NO_CLUSTER: &str = "has no cluster that could issue it";
 /// Why a profile of a Linux security module is rejected.
 pub(crate) const NO_LSM: &str = "does not confine containers by AppArmor or SELinux yet";
 const NO_WINDOWS: &str = "runs Linux containers only";
@@ -282,9 +284,9 @@ pub(super) const VERDICTS: &[(&str, &[(&str, Verdict)])] = &[
         ("azureFile", Refuses(NO_VOLUME, &[])),
         ("cephfs", Refuses(NO_VOLUME, &[])),
         ("cinder", Refuses(NO_VOLUME, &[])),
-        ("configMap", Refuses(NO_VOLUME, &[])),
+        ("configMap", Acts),
         ("csi", Refuses(NO_VOLUME, &[])),
-        ("downwardAPI", Refuses(NO_VOLUME, &[])),
+        ("downwardAPI", Acts),
         ("emptyDir", Acts),
         ("ephemeral", Refuses(NO_VOLUME, &[])),
         ("fc", Refuses(NO_VOLUME, &[])),
@@ -301,11 +303,11 @@ pub(super) const VERDICTS: &[(&str, &[(&str, Verdict)])] = &[
         ("persistentVolumeClaim", Refuses(NO_VOLUME, &[])),
         ("photonPersistentDisk", Refuses(NO_VOLUME, &[])),
         ("portworxVolume", Refuses(NO_VOLUME, &[])),
-        ("projected", Refuses(NO_VOLUME, &[])),
+        ("projected", Acts),
         ("quobyte", Refuses(NO_VOLUME, &[])),
         ("rbd", Refuses(NO_VOLUME, &[])),
         ("scaleIO", Refuses(NO_VOLUME, &[])),
-        ("secret", Refuses(NO_VOLUME, &[])),
+        ("secret", Acts),
         ("storageos", Refuses(NO_VOLUME, &[])),
         ("vsphereVolume", Refuses(NO_VOLUME, &[])),
     ]),
@@ -314,6 +316,23 @@ pub(super) const VERDICTS: &[(&str, &[(&str, Verdict)])] = &[
         ("sizeLimit", InMemoryOnly("does not limit what pods write to disk yet")),
     ]),
     ("HostPathVolumeSource", &[("path", Acts), ("type", Acts)]),
+    ("ConfigMapVolumeSource", &[("defaultMode", Acts), ("items", Acts), ("name", Acts), ("optional", Acts)]),
+    ("SecretVolumeSource", &[("defaultMode", Acts), ("items", Acts), ("optional", Acts), ("secretName", Acts)]),
+    ("DownwardAPIVolumeSource", &[("defaultMode", Acts), ("items", Acts)]),
+    ("ProjectedVolumeSource", &[("defaultMode", Acts), ("sources", Acts)]),
+    ("VolumeProjection", &[
+        ("clusterTrustBundle", Refuses(NO_CLUSTER, &[])),
+        ("configMap", Acts),
+        ("downwardAPI", Acts),
+        ("podCertificate", Refuses(NO_CLUSTER, &[])),
+        ("secret", Acts),
+        ("serviceAccountToken", Refuses(NO_CLUSTER, &[])),
+    ]),
+    ("ConfigMapProjection", &[("items", Acts), ("name", Acts), ("optional", Acts)]),
+    ("SecretProjection", &[("items", Acts), ("name", Acts), ("optional", Acts)]),
+    ("DownwardAPIProjection", &[("items", Acts)]),
+    ("KeyToPath", &[("key", Acts), ("mode", Acts), ("path", Acts)]),
+    ("DownwardAPIVolumeFile", &[("fieldRef", Acts), ("mode", Acts), ("path", Acts), ("resourceFieldRef", Acts)]),
 ];
 
 #[cfg(test)]
