@@ -34,6 +34,7 @@
 
 pub mod api;
 pub mod container_config;
+mod downward_api;
 pub mod engine;
 mod logind;
 mod pod_files;
@@ -45,3 +46,4 @@ mod service;
 mod sources;
 mod storage;
 mod store;
+mod volume_files;

@@ -48,7 +48,7 @@ pub use definition::Definition;
 pub use emit::to_yaml;
 pub use error::{ManifestCause, ManifestError};
 use field::Errors;
-pub use field::{FieldError, FieldErrorKind};
+pub use field::{FieldError, FieldErrorKind, go_quoted};
 pub use preset::{Applied, inject};
 pub use priority::{Classes, Priority};
 

@@ -4,10 +4,11 @@ use std::collections::BTreeMap;
 
 use nodlet_rootfs::ImageConfig;
 
-use crate::pod_files;
+use crate::volume_files::not_found;
+use crate::{downward_api, pod_files};
 use nodlet_core::facts::{StartFailure, StartFailureReason};
-use nodlet_core::spec::container::{ConfigKind, EnvSource, ObjectReference, ResourceField};
-use nodlet_core::spec::{Container, Pod, Quantity};
+use nodlet_core::spec::container::{ConfigKind, EnvSource, ObjectReference};
+use nodlet_core::spec::{Container, Pod};
 use nodlet_registry::ConfigData;
 
 use super::{Facts, config_error};
@@ -106,7 +107,10 @@ pub(super) fn variables(
         let value = match &variable.value {
             EnvSource::Value(value) => expand(value, &variables, room)?,
             EnvSource::Field(path) => field(pod, path, facts),
-            EnvSource::Resource(field) => resource(pod, container, field, facts)?,
+            EnvSource::Resource(field) => {
+                let amount = downward_api::resource(pod, Some(container), field, &facts.allocatable);
+                amount.map_err(config_error)?
+            }
             EnvSource::Key { object, key } => {
                 let Some(found) = objects.get(object)? else { continue };
                 match found.data.get(key) {
@@ -157,15 +161,6 @@ impl<'a> Objects<'a> {
     }
 }
 
-/// The error of Kubernetes' API about a missing object.
-pub(super) fn not_found(object: &ObjectReference) -> String {
-    let kind = match object.kind {
-        ConfigKind::ConfigMap => "configmap",
-        ConfigKind::Secret => "secret",
-    };
-    format!("{kind} {:?} not found", object.name)
-}
-
 fn awaits_object(message: String) -> StartFailure {
     StartFailure { reason: StartFailureReason::ObjectNotFound, message: message.into() }
 }
@@ -190,55 +185,6 @@ fn text_of<'a>(value: &'a [u8], name: &str, object: &ObjectReference) -> Result<
     }
 }
 
-/// `valueFrom.resourceFieldRef` (`ExtractContainerResourceValue`): a missing limit is the node's allocatable
-/// amount, and a missing request is zero.
-pub(super) fn resource(
-    pod: &Pod,
-    container: &Container,
-    field: &ResourceField,
-    facts: &Facts<'_>,
-) -> Result<String, StartFailure> {
-    let of = match &field.container {
-        None => container,
-        // Ephemeral containers are not looked for, as in Kubernetes.
-        Some(name) => pod
-            .spec
-            .containers
-            .iter()
-            .chain(&pod.spec.init_containers)
-            .find(|container| container.name == *name)
-            .ok_or_else(|| config_error(format!("container {name} not found")))?,
-    };
-    let resources = &of.resources;
-    let limit = |limit: &Option<Quantity>, amount: fn(&Quantity) -> i64, allocatable: i64| {
-        limit.as_ref().filter(|limit| !limit.is_zero()).map_or(allocatable, amount)
-    };
-    let request =
-        |request: &Option<Quantity>, amount: fn(&Quantity) -> i64| request.as_ref().map_or(0, amount);
-    let allocatable = &facts.allocatable;
-    let (milli, bytes): (fn(&Quantity) -> i64, fn(&Quantity) -> i64) =
-        (Quantity::milli_value, Quantity::value);
-    let (amount, is_cpu) = match &*field.resource {
-        "limits.cpu" => (limit(&resources.cpu_limit, milli, allocatable.cpu), true),
-        "requests.cpu" => (request(&resources.cpu_request, milli), true),
-        "limits.memory" => (limit(&resources.memory_limit, bytes, allocatable.memory), false),
-        "requests.memory" => (request(&resources.memory_request, bytes), false),
-        "limits.ephemeral-storage" => {
-            (limit(&resources.ephemeral_storage_limit, bytes, allocatable.ephemeral_storage), false)
-        }
-        "requests.ephemeral-storage" => (request(&resources.ephemeral_storage_request, bytes), false),
-        // Huge pages: a container that has them is refused, so it has none.
-        _ => (0, false),
-    };
-    let divisor = match (&field.divisor, is_cpu) {
-        (None, true) => 1000,
-        (None, false) => 1,
-        (Some(divisor), true) => divisor.milli_value(),
-        (Some(divisor), false) => divisor.value(),
-    };
-    Ok(amount.max(0).cast_unsigned().div_ceil(divisor.max(1).cast_unsigned()).to_string())
-}
-
 /// The variables with plain values, as written: what a kubelet expands in the command of an exec probe.
 pub(super) fn plain(container: &Container) -> Variables {
     let mut variables = Variables::default();
@@ -251,23 +197,15 @@ pub(super) fn plain(container: &Container) -> Variables {
     variables
 }
 
-/// `valueFrom.fieldRef`: validation lets no other path through.
+/// `valueFrom.fieldRef`.
 fn field(pod: &Pod, path: &str, facts: &Facts<'_>) -> String {
     let address = |ip: Option<std::net::Ipv4Addr>| ip.map(|ip| ip.to_string()).unwrap_or_default();
     match path {
-        "metadata.name" => pod.name.to_string(),
-        "metadata.namespace" => pod.namespace.to_string(),
-        "metadata.uid" => pod.uid.to_string(),
         "spec.nodeName" => facts.node_name.to_owned(),
         "spec.serviceAccountName" => "default".to_owned(),
         "status.hostIP" | "status.hostIPs" => address(facts.host_ip),
         "status.podIP" | "status.podIPs" => address(facts.ip.or(facts.host_ip)),
-        _ => {
-            let key = |prefix: &str| path.strip_prefix(prefix)?.strip_suffix("']");
-            let label = key("metadata.labels['").and_then(|key| pod.labels.get(key));
-            let annotation = key("metadata.annotations['").and_then(|key| pod.annotations.get(key));
-            label.or(annotation).cloned().unwrap_or_default()
-        }
+        _ => downward_api::metadata(pod, path),
     }
 }
 

@@ -340,15 +340,23 @@ pub(super) fn invalid_text(kind: &str, name: &str, errors: &[FieldError], more: 
 /// The longest value that is printed, so that a message stays readable.
 const PRINTED: usize = 8192;
 
-/// A string in the format of Go's `%q`.
+/// A string in the format of Go's `%q`, cut where an error would become too long.
 pub(super) fn quoted(text: &str) -> String {
+    match text.char_indices().find(|(index, _)| *index >= PRINTED) {
+        None => go_quoted(text),
+        Some((index, _)) => {
+            let mut cut = go_quoted(&text[..index]);
+            cut.insert(cut.len() - 1, '…');
+            cut
+        }
+    }
+}
+
+/// A string in the format of Go's `%q`.
+pub fn go_quoted(text: &str) -> String {
     let mut out = String::with_capacity(text.len() + 2);
     out.push('"');
-    for (index, c) in text.char_indices() {
-        if index >= PRINTED {
-            out.push('…');
-            break;
-        }
+    for c in text.chars() {
         match c {
             '"' => out.push_str("\\\""),
             '\\' => out.push_str("\\\\"),

@@ -1,0 +1,78 @@
+//! The downward API: fields of a pod as variables and files show them. Pure.
+
+use nodlet_core::facts::Amounts;
+use nodlet_core::spec::container::ResourceField;
+use nodlet_core::spec::{Container, Pod, Quantity};
+use nodlet_kube::manifest::go_quoted;
+
+/// A field of the metadata (`ExtractFieldPathAsString`); validation accepts no other path.
+pub(crate) fn metadata(pod: &Pod, path: &str) -> String {
+    let all = |map: &std::collections::BTreeMap<String, String>| {
+        let lines: Vec<String> =
+            map.iter().map(|(key, value)| format!("{key}={}", go_quoted(value))).collect();
+        lines.join("\n")
+    };
+    match path {
+        "metadata.name" => pod.name.to_string(),
+        "metadata.namespace" => pod.namespace.to_string(),
+        "metadata.uid" => pod.uid.to_string(),
+        "metadata.labels" => all(&pod.labels),
+        "metadata.annotations" => all(&pod.annotations),
+        _ => {
+            let key = |prefix: &str| path.strip_prefix(prefix)?.strip_suffix("']");
+            let label = key("metadata.labels['").and_then(|key| pod.labels.get(key));
+            let annotation = key("metadata.annotations['").and_then(|key| pod.annotations.get(key));
+            label.or(annotation).cloned().unwrap_or_default()
+        }
+    }
+}
+
+/// A request or limit (`ExtractContainerResourceValue`): a missing limit is the node's allocatable amount, and a missing
+/// request is zero. `own` is the container whose variable it is.
+///
+/// # Errors
+/// There is no such container.
+pub(crate) fn resource(
+    pod: &Pod,
+    own: Option<&Container>,
+    field: &ResourceField,
+    allocatable: &Amounts,
+) -> Result<String, String> {
+    let name = field.container.as_deref().unwrap_or_default();
+    let of = match own.filter(|_| field.container.is_none()) {
+        Some(own) => own,
+        // Ephemeral containers are not looked for, as in Kubernetes.
+        None => pod
+            .spec
+            .admitted_containers()
+            .find(|container| container.name == name)
+            .ok_or_else(|| format!("container {name} not found"))?,
+    };
+    let resources = &of.resources;
+    let limit = |limit: &Option<Quantity>, amount: fn(&Quantity) -> i64, allocatable: i64| {
+        limit.as_ref().filter(|limit| !limit.is_zero()).map_or(allocatable, amount)
+    };
+    let request =
+        |request: &Option<Quantity>, amount: fn(&Quantity) -> i64| request.as_ref().map_or(0, amount);
+    let (milli, bytes): (fn(&Quantity) -> i64, fn(&Quantity) -> i64) =
+        (Quantity::milli_value, Quantity::value);
+    let (amount, is_cpu) = match &*field.resource {
+        "limits.cpu" => (limit(&resources.cpu_limit, milli, allocatable.cpu), true),
+        "requests.cpu" => (request(&resources.cpu_request, milli), true),
+        "limits.memory" => (limit(&resources.memory_limit, bytes, allocatable.memory), false),
+        "requests.memory" => (request(&resources.memory_request, bytes), false),
+        "limits.ephemeral-storage" => {
+            (limit(&resources.ephemeral_storage_limit, bytes, allocatable.ephemeral_storage), false)
+        }
+        "requests.ephemeral-storage" => (request(&resources.ephemeral_storage_request, bytes), false),
+        // Huge pages: a container that has them is refused, so it has none.
+        _ => (0, false),
+    };
+    let divisor = match (&field.divisor, is_cpu) {
+        (None, true) => 1000,
+        (None, false) => 1,
+        (Some(divisor), true) => divisor.milli_value(),
+        (Some(divisor), false) => divisor.value(),
+    };
+    Ok(amount.max(0).cast_unsigned().div_ceil(divisor.max(1).cast_unsigned()).to_string())
+}
