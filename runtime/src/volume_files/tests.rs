@@ -19,7 +19,7 @@ stringData: {a: hidden}
 /// The files of the volume `volume` of a pod as `path:mode:content`, or the error.
 fn files(volume: &str) -> Result<Vec<String>, String> {
     let text = format!(
-        "apiVersion: v1\nkind: Pod\nmetadata: {{name: p, labels: {{b: x, a: \"q\\\"\\n\"}}}}\n\
+        "apiVersion: v1\nkind: Pod\nmetadata: {{name: p, labels: {{b: x}}, annotations: {{b: x, a: \"q\\\"\\n\"}}}}\n\
          spec: {{containers: [{{name: c, image: i, resources: {{limits: {{cpu: 1500m}}}}}}], volumes: [{{name: v, {volume}}}]}}\n"
     );
     let parsed = manifest::parse("p.yaml", text.as_bytes(), Validation::Strict, "node");
@@ -47,12 +47,12 @@ fn files_are_keys_or_items_with_their_modes() {
         ("secret: {secretName: s}", &["a:644:hidden"]),
         ("secret: {secretName: none, optional: true}", &[]),
         (
-            "configMap: {name: c, optional: true, items: [{key: none, path: x}, {key: a, path: y}]}",
-            &["y:644:one"],
+            "configMap: {name: c, optional: true, items: [{key: none, path: x}, {key: a, path: w}]}",
+            &["w:644:one"],
         ),
         (
-            "downwardAPI: {items: [{path: l, fieldRef: {fieldPath: metadata.labels}}, {path: n, mode: 256, fieldRef: {fieldPath: metadata.name}}, {path: c, resourceFieldRef: {containerName: c, resource: limits.cpu, divisor: 1m}}, {path: b, fieldRef: {fieldPath: \"metadata.labels['b']\"}}]}",
-            &["b:644:x", "c:644:1500", r#"l:644:a=\"q\\\"\\n\"\nb=\"x\""#, "n:400:p"],
+            "downwardAPI: {items: [{path: l, fieldRef: {fieldPath: metadata.annotations}}, {path: m, mode: 256, fieldRef: {fieldPath: metadata.name}}, {path: c, resourceFieldRef: {containerName: c, resource: limits.cpu, divisor: 1m}}, {path: b, fieldRef: {fieldPath: \"metadata.labels['b']\"}}]}",
+            &["b:644:x", "c:644:1500", r#"l:644:a=\"q\\\"\\n\"\nb=\"x\""#, "m:400:p"],
         ),
         (
             "projected: {defaultMode: 288, sources: [{configMap: {name: c}}, {secret: {name: s}}, {downwardAPI: {items: [{path: b, fieldRef: {fieldPath: metadata.namespace}}]}}]}",
