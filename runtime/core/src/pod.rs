@@ -45,6 +45,7 @@ mod stage;
 mod start;
 mod termination;
 mod update;
+mod volume_files;
 
 use std::net::Ipv4Addr;
 use std::rc::Rc;
@@ -75,6 +76,7 @@ use sandbox::Sandbox;
 pub(crate) use shutdown::TERMINATED;
 pub(crate) use stage::{NodeContext, Stage};
 use termination::PREEMPTING;
+use volume_files::VolumeFiles;
 
 /// Interval between two tries to create a sandbox or start a container, which may work soon: a missing disk
 /// or link may appear at any time. The kubelet's fixed interval is the same.
@@ -90,6 +92,7 @@ pub struct PodState {
     acceptance: Acceptance,
     removal: Removal,
     sandbox: Sandbox,
+    volume_files: VolumeFiles,
     containers: Containers,
     outcome: Outcome,
     restart_all: RestartAll,
@@ -166,6 +169,7 @@ impl PodState {
             acceptance: Acceptance::new(now),
             removal: Removal::new(demand),
             sandbox: Sandbox::absent(),
+            volume_files: VolumeFiles::default(),
             containers,
             outcome: Outcome::pending(),
             restart_all: RestartAll::default(),
@@ -195,9 +199,10 @@ impl PodState {
         self.sandbox.ip()
     }
 
-    /// Why the pod has no sandbox while creating one is retried; empty if there is no failure.
+    /// Why the pod has no sandbox while creating one is retried; empty if there is no failure. Of a finished pod
+    /// nothing is retried.
     pub(crate) fn sandbox_failure(&self) -> &str {
-        self.sandbox.failure().unwrap_or_default()
+        self.sandbox.failure().filter(|_| !self.phase().is_terminal()).unwrap_or_default()
     }
 
     /// The grace period in effect, while the pod is stopping.
@@ -458,17 +463,33 @@ impl PodState {
                 }
             }
             PodObservation::SandboxFailed { reason, message } => {
-                let message = match reason {
-                    SandboxFailure::Mount => message,
-                    SandboxFailure::Sandbox => format!("Failed to create pod sandbox: {message}").into(),
+                let (event, message) = match reason {
+                    SandboxFailure::Mount | SandboxFailure::ObjectNotFound => ("FailedMount", message),
+                    SandboxFailure::Sandbox => {
+                        ("FailedCreatePodSandBox", format!("Failed to create pod sandbox: {message}").into())
+                    }
                 };
-                if self.sandbox.creation_failed(&message, now + SYNC_RETRY) {
-                    let reason = match reason {
-                        SandboxFailure::Mount => "FailedMount",
-                        SandboxFailure::Sandbox => "FailedCreatePodSandBox",
-                    };
-                    events.warn(self.index, None, reason, message);
+                let retry_at = match reason {
+                    // The object may have appeared since it was looked for.
+                    SandboxFailure::ObjectNotFound if self.volume_files.is_outdated() => Some(now),
+                    SandboxFailure::ObjectNotFound => None,
+                    SandboxFailure::Mount | SandboxFailure::Sandbox => Some(now + SYNC_RETRY),
+                };
+                if self.sandbox.creation_failed(&message, retry_at) {
+                    events.warn(self.index, None, event, message);
                     self.touch();
+                }
+            }
+            PodObservation::ObjectsChanged => {
+                self.volume_files.mark_outdated(&self.pod.spec);
+                self.sandbox.retry_creation(now);
+                self.containers.objects_changed(now);
+            }
+            PodObservation::VolumesUpdated => self.volume_files.updated(),
+            PodObservation::VolumesUpdateFailed { reason, message } => {
+                let waits_for_object = reason == SandboxFailure::ObjectNotFound;
+                if self.volume_files.update_failed(now, waits_for_object) {
+                    events.warn(self.index, None, "FailedMount", message);
                 }
             }
             PodObservation::SandboxLost => {

@@ -9,6 +9,7 @@
 mod disaster;
 mod gates;
 mod hooks;
+mod objects;
 mod order;
 mod restarts;
 mod room;
@@ -34,6 +35,7 @@ use crate::replay::Replayer;
 use crate::spec::*;
 use crate::time::{Anchor, Instant};
 
+pub(crate) use objects::*;
 pub(crate) use sample::*;
 
 /// What happens to a run.
@@ -131,6 +133,8 @@ pub(crate) struct WorldPod {
     pub(crate) pod: Rc<Pod>,
     pub(crate) wanted: bool,
     sandbox: WorldSandbox,
+    /// The versions of the objects that the volumes show.
+    shown: objects::Shown,
     /// When the sandbox was made.
     made_at: Instant,
     /// Runs that are alive or about to be.
@@ -196,6 +200,8 @@ pub(crate) struct Sim {
     wake_at: Option<Instant>,
     /// Images that are not on the board.
     pub(crate) absent: BTreeSet<String>,
+    /// The ConfigMaps that exist.
+    objects: objects::WorldObjects,
     /// Whether a shutdown is under way.
     down: bool,
     /// The Node object that is reported to the core; without one, the node has room for all pods.
@@ -251,6 +257,7 @@ impl Sim {
             probes_in_flight: Vec::new(),
             wake_at: None,
             absent: BTreeSet::new(),
+            objects: objects::WorldObjects::default(),
             down: false,
             info: None,
             boot_id: "boot-0".to_owned(),
@@ -299,6 +306,7 @@ impl Sim {
                 pod: pod.clone(),
                 wanted: true,
                 sandbox: WorldSandbox::None,
+                shown: objects::Shown::new(),
                 made_at: self.now,
                 alive: BTreeMap::new(),
                 over: Vec::new(),

@@ -6,6 +6,7 @@ mod gates;
 mod handover;
 mod hooks;
 mod init;
+mod objects;
 mod replacement;
 mod restarts;
 mod shutdown;

@@ -16,6 +16,9 @@ use crate::time::Instant;
 pub enum Action<R = Box<Record>, E = Event, I = Rc<str>> {
     /// Volumes, pod cgroup, namespaces, network and supervisor.
     CreateSandbox,
+    /// Write the files of the pod's volumes anew, if they have changed. Answered by `VolumesUpdated` or
+    /// `VolumesUpdateFailed`.
+    UpdateVolumes,
     /// Find the image, make the container, execute its process.
     Start {
         /// Which run.
@@ -62,6 +65,7 @@ impl<R, E, I> Action<R, E, I> {
     ) -> Action<S, F, J> {
         match self {
             Action::CreateSandbox => Action::CreateSandbox,
+            Action::UpdateVolumes => Action::UpdateVolumes,
             Action::Start { attempt, fallback } => {
                 Action::Start { attempt: *attempt, fallback: fallback.as_ref().map(image) }
             }
@@ -91,6 +95,7 @@ impl<R, E, I> Action<R, E, I> {
             | Action::Kill(attempt)
             | Action::Discard(attempt) => Some(*attempt),
             Action::CreateSandbox
+            | Action::UpdateVolumes
             | Action::RemoveSandbox
             | Action::Save { .. }
             | Action::Forget

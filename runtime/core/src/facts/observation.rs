@@ -72,6 +72,17 @@ pub enum PodObservation<T = Box<str>> {
         /// The message of the event.
         message: T,
     },
+    /// An object that the pod refers to was created, changed or deleted.
+    ObjectsChanged,
+    /// The files in the pod's volumes are up to date.
+    VolumesUpdated,
+    /// The files in the pod's volumes could not be updated, and show what they showed before.
+    VolumesUpdateFailed {
+        /// The part that failed.
+        reason: SandboxFailure,
+        /// The message of the event.
+        message: T,
+    },
     /// The supervisor of a ready sandbox died; every process of the pod is gone. If the supervisor dies before
     /// the sandbox is ready, the observation is `SandboxFailed`.
     SandboxLost,
@@ -201,6 +212,11 @@ impl<T> PodObservation<T> {
             PodObservation::SandboxFailed { reason, message } => {
                 PodObservation::SandboxFailed { reason: *reason, message: text(message) }
             }
+            PodObservation::ObjectsChanged => PodObservation::ObjectsChanged,
+            PodObservation::VolumesUpdated => PodObservation::VolumesUpdated,
+            PodObservation::VolumesUpdateFailed { reason, message } => {
+                PodObservation::VolumesUpdateFailed { reason: *reason, message: text(message) }
+            }
             PodObservation::SandboxLost => PodObservation::SandboxLost,
             PodObservation::SandboxRemoved => PodObservation::SandboxRemoved,
             PodObservation::SandboxRemoveFailed { message } => {
@@ -252,6 +268,9 @@ impl<T> PodObservation<T> {
             | PodObservation::StopFailed { attempt, .. } => Some(*attempt),
             PodObservation::SandboxReady { .. }
             | PodObservation::SandboxFailed { .. }
+            | PodObservation::ObjectsChanged
+            | PodObservation::VolumesUpdated
+            | PodObservation::VolumesUpdateFailed { .. }
             | PodObservation::SandboxLost
             | PodObservation::SandboxRemoved
             | PodObservation::SandboxRemoveFailed { .. }
@@ -390,6 +409,8 @@ impl<T> Exit<T> {
 pub enum SandboxFailure {
     /// A volume: `FailedMount`.
     Mount,
+    /// An object that a volume needs is missing, or a key of it: `FailedMount`. A change of the object is reported.
+    ObjectNotFound,
     /// Anything else: `FailedCreatePodSandBox`.
     Sandbox,
 }

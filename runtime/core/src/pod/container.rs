@@ -34,8 +34,8 @@ pub(crate) enum Run {
     Recording,
     /// `Start` is in flight.
     Starting {
-        /// Whether images were added meanwhile: if the image was missing, a new try is worthwhile.
-        images_changed: bool,
+        /// Whether images or objects were added meanwhile: if one was missing, a new try is worthwhile.
+        inputs_changed: bool,
     },
     /// The start failed before there was a process.
     StartFailed {
@@ -70,6 +70,8 @@ pub(crate) enum StartRetry {
         /// The time from which the status says `ImagePullBackOff`; `None` once it does, or if it never will.
         back_off_at: Option<Instant>,
     },
+    /// When an object changes that the pod refers to.
+    WhenObjectsChange,
 }
 
 /// `state.waiting`.
@@ -382,9 +384,22 @@ impl ContainerState {
         match &mut self.run {
             Run::StartFailed { retry } => match retry {
                 StartRetry::WhenImagesChange { .. } => *retry = StartRetry::At(now),
-                StartRetry::At(_) => {}
+                StartRetry::At(_) | StartRetry::WhenObjectsChange => {}
             },
-            Run::Starting { images_changed } => *images_changed = true,
+            Run::Starting { inputs_changed } => *inputs_changed = true,
+            Run::Waiting | Run::Recording | Run::Running | Run::Terminating { .. } => {}
+            Run::Killing { .. } | Run::Exited => {}
+        }
+    }
+
+    /// Records that an object that the pod refers to has changed: a start that waits for one is retried.
+    pub(crate) fn objects_changed(&mut self, now: Instant) {
+        match &mut self.run {
+            Run::StartFailed { retry } => match retry {
+                StartRetry::WhenObjectsChange => *retry = StartRetry::At(now),
+                StartRetry::At(_) | StartRetry::WhenImagesChange { .. } => {}
+            },
+            Run::Starting { inputs_changed } => *inputs_changed = true,
             Run::Waiting | Run::Recording | Run::Running | Run::Terminating { .. } => {}
             Run::Killing { .. } | Run::Exited => {}
         }

@@ -157,6 +157,13 @@ impl Containers {
         }
     }
 
+    /// Records that an object that the pod refers to has changed.
+    pub(super) fn objects_changed(&mut self, now: Instant) {
+        for container in &mut self.0 {
+            container.objects_changed(now);
+        }
+    }
+
     /// Records the times at which a run, a hook or a probe has something to do next.
     pub(super) fn wake(&self, wake: &mut Wake) {
         for container in &self.0 {
@@ -216,7 +223,7 @@ mod tests {
         assert!(containers.of_attempt(attempt).is_some() && !containers.has_begun_anew_since(attempt));
         for container in &mut containers {
             container.run = Run::Exited;
-            container.begin(Run::Starting { images_changed: false });
+            container.begin(Run::Starting { inputs_changed: false });
         }
         assert!(containers.of_attempt(attempt).is_none() && containers.has_begun_anew_since(attempt));
         let other = Attempt { container: ContainerIndex(1), number: 0 };

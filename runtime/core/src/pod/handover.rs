@@ -145,6 +145,8 @@ impl PodState {
         now: Instant,
     ) {
         self.sandbox.adopt(sandbox.as_ref());
+        // Objects may have changed while no agent ran.
+        self.volume_files.mark_outdated(&self.pod.spec);
         if let Some(sandbox) = sandbox {
             let is_ready = self.conditions.get(ConditionType::PodReadyToStartContainers).status;
             if !is_ready {

@@ -83,9 +83,9 @@ impl PodState {
             }
             match container.run {
                 Run::Recording => true,
-                Run::StartFailed { retry: StartRetry::WhenImagesChange { .. } } => {
-                    container.runs_once(policy) && old.is_some_and(|old| old.attempts > new.attempts)
-                }
+                Run::StartFailed {
+                    retry: StartRetry::WhenImagesChange { .. } | StartRetry::WhenObjectsChange,
+                } => container.runs_once(policy) && old.is_some_and(|old| old.attempts > new.attempts),
                 Run::Exited => {
                     self.is_active()
                         && container.role == Role::Regular
@@ -188,6 +188,8 @@ impl PodState {
     /// Adopts the sandbox and the runs of an earlier supervisor, without a handover.
     pub(super) fn adopt(&mut self, sandbox: Option<FoundSandbox>, attempts: Vec<FoundAttempt>, now: Instant) {
         self.sandbox.adopt(sandbox.as_ref());
+        // Objects may have changed while no agent ran.
+        self.volume_files.mark_outdated(&self.pod.spec);
         if let Some(sandbox) = sandbox {
             let since = Moment::ThisBoot(sandbox.at.min(now));
             let ready = Condition { status: true, since };

@@ -33,8 +33,8 @@ enum State {
     Creating,
     /// The sandbox could not be created, and nothing of it is left.
     Failed {
-        /// When to retry.
-        retry_at: Instant,
+        /// When to retry; `None` if that has to wait for a change of the objects that the pod refers to.
+        retry_at: Option<Instant>,
     },
     /// Containers can run in the sandbox.
     Ready,
@@ -86,7 +86,7 @@ impl Sandbox {
     pub(super) fn may_be_created(&self, now: Instant) -> bool {
         match self.state {
             State::Absent => true,
-            State::Failed { retry_at } => retry_at <= now,
+            State::Failed { retry_at } => retry_at.is_some_and(|at| at <= now),
             State::Creating | State::Ready | State::Lost => false,
             State::Removing { .. } | State::RemoveFailed { .. } => false,
         }
@@ -134,14 +134,24 @@ impl Sandbox {
         is_expected
     }
 
-    /// Records that the sandbox could not be created.
-    pub(super) fn creation_failed(&mut self, message: &str, retry_at: Instant) -> bool {
+    /// Records that the sandbox could not be created. Without `retry_at` the next try waits for
+    /// [`Sandbox::retry_creation`].
+    pub(super) fn creation_failed(&mut self, message: &str, retry_at: Option<Instant>) -> bool {
         let is_expected = self.is_creating();
         if is_expected {
             self.state = State::Failed { retry_at };
             self.failure = Some(message.into());
         }
         is_expected
+    }
+
+    /// Retries at once a creation that waits for a change of the objects that the pod refers to.
+    pub(super) fn retry_creation(&mut self, now: Instant) {
+        match &mut self.state {
+            State::Failed { retry_at: retry_at @ None } => *retry_at = Some(now),
+            State::Failed { retry_at: Some(_) } | State::Absent | State::Creating | State::Ready => {}
+            State::Lost | State::Removing { .. } | State::RemoveFailed { .. } => {}
+        }
     }
 
     /// Records that the supervisor died. Returns whether the sandbox was ready.
@@ -188,7 +198,8 @@ impl Sandbox {
     /// Records when creating the sandbox is retried.
     pub(super) fn wake_creation(&self, wake: &mut Wake) {
         match self.state {
-            State::Failed { retry_at } => wake.note(retry_at),
+            State::Failed { retry_at: Some(at) } => wake.note(at),
+            State::Failed { retry_at: None } => {}
             State::Absent | State::Creating | State::Ready => {}
             State::Lost | State::Removing { .. } | State::RemoveFailed { .. } => {}
         }
@@ -213,7 +224,7 @@ mod tests {
     fn a_report_that_was_not_expected_changes_nothing() {
         let mut sandbox = Sandbox::absent();
         let ip = Some(Ipv4Addr::new(10, 0, 0, 1));
-        assert!(!sandbox.created(ip) && !sandbox.creation_failed("no", at(9)) && !sandbox.lost());
+        assert!(!sandbox.created(ip) && !sandbox.creation_failed("no", Some(at(9))) && !sandbox.lost());
         assert!(!sandbox.removed() && !sandbox.removal_failed(at(0)));
         assert!(sandbox.is_absent() && sandbox.ip().is_none() && sandbox.failure().is_none());
     }
@@ -222,7 +233,7 @@ mod tests {
     fn a_failure_is_known_until_the_sandbox_is_ready_and_the_address_for_ever() {
         let mut sandbox = Sandbox::absent();
         sandbox.create();
-        assert!(sandbox.creation_failed("no disk", at(10)) && sandbox.is_gone());
+        assert!(sandbox.creation_failed("no disk", Some(at(10))) && sandbox.is_gone());
         assert!(!sandbox.may_be_created(at(9)) && sandbox.may_be_created(at(10)));
         sandbox.create();
         assert_eq!(sandbox.failure(), Some("no disk"));

@@ -33,6 +33,7 @@ impl PodState {
         if self.sandbox.may_be_created(now) {
             self.plan_sandbox(draft, may_begin);
         } else if self.sandbox.is_ready() && !self.restarts_all() {
+            self.volume_files.plan(self.index, now, draft);
             if report_back_offs(self.index, &self.pod, &mut self.containers, now, events) {
                 self.touch();
             }
@@ -47,6 +48,9 @@ impl PodState {
         }
         if may_begin {
             self.sandbox.wake_creation(wake);
+        }
+        if self.sandbox.is_ready() {
+            self.volume_files.wake(wake);
         }
         let order = StartOrder::of(&self.containers);
         for (index, container) in self.containers() {
@@ -72,6 +76,7 @@ impl PodState {
                         }
                     }
                 }
+                Run::StartFailed { retry: StartRetry::WhenObjectsChange } => {}
                 Run::Waiting | Run::Recording | Run::Starting { .. } => {}
                 Run::Running | Run::Terminating { .. } | Run::Killing { .. } => {}
             }
@@ -94,6 +99,7 @@ impl PodState {
     fn plan_sandbox(&mut self, draft: &mut Draft, may_begin: bool) {
         if may_begin && draft.push_start(self.index, Action::CreateSandbox) {
             self.sandbox.create();
+            self.volume_files.begin_creation();
             if self.acceptance.begin() {
                 self.touch();
             }
@@ -118,7 +124,7 @@ impl PodState {
                     },
                 )
             {
-                container.run = Run::Starting { images_changed: false };
+                container.run = Run::Starting { inputs_changed: false };
             }
             return;
         }
@@ -133,6 +139,7 @@ impl PodState {
                 Run::Waiting => true,
                 Run::StartFailed { retry: StartRetry::At(at) } => at <= now,
                 Run::StartFailed { retry: StartRetry::WhenImagesChange { .. } } => false,
+                Run::StartFailed { retry: StartRetry::WhenObjectsChange } => false,
                 Run::Exited if container.restarts(policy) => finished_this_boot(container)
                     .is_none_or(|finished| container.backoff.check(now, finished).is_ok()),
                 Run::Exited | Run::Recording | Run::Starting { .. } => false,
@@ -168,7 +175,7 @@ impl PodState {
                         let finished = finished_this_boot(container).unwrap_or(now);
                         container.backoff.advance(now, finished);
                     }
-                    container.begin(Run::Starting { images_changed: false });
+                    container.begin(Run::Starting { inputs_changed: false });
                 }
             }
             self.touch();
@@ -223,8 +230,8 @@ impl PodState {
         let (pod, index) = (&self.pod, self.index);
         let (active, policy) = (self.is_active(), self.policy());
         let Some(container) = self.containers.of_attempt(attempt) else { return };
-        let images_changed = match container.run {
-            Run::Starting { images_changed } => images_changed,
+        let inputs_changed = match container.run {
+            Run::Starting { inputs_changed } => inputs_changed,
             Run::Waiting | Run::Recording | Run::StartFailed { .. } | Run::Running => return,
             Run::Terminating { .. } | Run::Killing { .. } | Run::Exited => return,
         };
@@ -255,7 +262,10 @@ impl PodState {
             | StartFailureReason::CreateContainerError => {
                 events.note(index, at, "Pulled", pulled(&spec.image));
                 events.warn(index, at, "Failed", format!("Error: {message}").into());
-                StartRetry::At(now + SYNC_RETRY)
+                match failure.reason {
+                    StartFailureReason::ObjectNotFound => StartRetry::WhenObjectsChange,
+                    _ => StartRetry::At(now + SYNC_RETRY),
+                }
             }
             StartFailureReason::RunContainerError => {
                 events.note(index, at, "Pulled", pulled(&spec.image));
@@ -278,12 +288,15 @@ impl PodState {
                 Ok(()) => retry,
                 Err(held) => StartRetry::At(held.until),
             },
-            (StartRetry::At(_) | StartRetry::WhenImagesChange { .. }, _) => retry,
+            (StartRetry::At(_), None) => retry,
+            (StartRetry::WhenImagesChange { .. } | StartRetry::WhenObjectsChange, _) => retry,
         };
-        // Images were added while this start looked for one: it may have looked too early.
+        // Images or objects were added while this start looked for one: it may have looked too early.
         let retry = match retry {
-            StartRetry::WhenImagesChange { .. } if images_changed => StartRetry::At(now),
-            StartRetry::WhenImagesChange { .. } | StartRetry::At(_) => retry,
+            StartRetry::WhenImagesChange { .. } | StartRetry::WhenObjectsChange if inputs_changed => {
+                StartRetry::At(now)
+            }
+            StartRetry::WhenImagesChange { .. } | StartRetry::WhenObjectsChange | StartRetry::At(_) => retry,
         };
         container.run = Run::StartFailed { retry };
         container.waiting = Some(WaitingReason { reason: word.into(), message });

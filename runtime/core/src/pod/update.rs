@@ -43,6 +43,9 @@ impl PodState {
             self.acceptance.accept(now);
         }
         let before = std::mem::replace(&mut self.pod, pod);
+        if (&before.labels, &before.annotations) != (&self.pod.labels, &self.pod.annotations) {
+            self.volume_files.mark_outdated(&self.pod.spec);
+        }
         let image = |pod: &Pod, index: ContainerIndex| pod.spec.container(index).image.clone();
         let indexes = before.spec.init_indexes().chain(before.spec.regular_indexes());
         for index in indexes.filter(|index| image(&before, *index) != image(&self.pod, *index)) {
@@ -171,7 +174,7 @@ impl ContainerState {
         self.backoff = CrashBackoff::default();
         match &mut self.run {
             Run::StartFailed { retry } => *retry = StartRetry::At(now),
-            Run::Starting { images_changed } => *images_changed = true,
+            Run::Starting { inputs_changed } => *inputs_changed = true,
             Run::Waiting | Run::Recording | Run::Running => {}
             Run::Terminating { .. } | Run::Killing { .. } | Run::Exited => {}
         }

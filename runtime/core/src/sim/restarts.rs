@@ -151,6 +151,7 @@ pub(super) fn is_warning(event: &Event) -> bool {
         | "ErrImageNeverPull"
         | "FailedKillPod"
         | "FailedPostStartHook"
+        | "FailedMount"
         | "FailedPreStopHook"
         | "Unhealthy"
         | "ProbeWarning"

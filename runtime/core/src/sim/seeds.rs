@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use nodlet_fuzz::setting;
 
+use super::objects::with_references;
 use super::*;
 use crate::facts::*;
 use crate::pod::PodState;
@@ -261,11 +262,19 @@ fn live(seed: u64, mut chance: Chance, failures: u64, interruptions: bool, pods:
     let latency = Duration::from_millis([0, 10, 2_000][chance.below(3) as usize]);
     sim.weather = Weather { latency, failures, repeats: 20 };
     let pods: Vec<Pod> = pods.into_iter().map(|pod| with_requests(pod, &mut of_room)).collect();
+    let mut of_objects = Chance(seed ^ 0x0b9e);
+    let pods: Vec<Pod> = pods.into_iter().map(|pod| with_references(pod, &mut of_objects)).collect();
+    for _ in 0..of_objects.below(4) {
+        sim.change_some_object(&mut of_objects);
+    }
     sim.want(pods[0].clone());
     let mut now = Duration::ZERO;
     for _ in 0..chance.below(steps) {
         now += Duration::from_millis(chance.below(60_000));
         sim.run_until(now);
+        if of_objects.percent(30) {
+            sim.change_some_object(&mut of_objects);
+        }
         let which = chance.below(uids.len() as u64) as usize;
         let known = sim.pods.iter().find(|world| world.pod.uid == uids[which]).map(|world| world.wanted);
         match chance.below(20) {
@@ -327,7 +336,7 @@ fn live(seed: u64, mut chance: Chance, failures: u64, interruptions: bool, pods:
         sim.probes(|_, _, _| ProbeResult::Success).hooks(|_, _, _| HookFate::Succeeds(Duration::ZERO));
     uids.iter().for_each(|uid| sim.ungate(uid));
     sim.run_until(now + secs(100));
-    sim.later(secs(0), Observation::ImagesChanged);
+    sim.create_all_objects();
     sim.run_until(now + secs(700));
     for uid in uids {
         in_the_end(&mut sim, &uid);
@@ -371,6 +380,7 @@ fn in_the_end(sim: &mut Sim, uid: &Uid) {
         assert_eq!(sim.status(uid)["phase"], "Failed");
         return;
     }
+    sim.check_volumes(&world);
     let rivals = sim.pods.iter().filter(|other| other.wanted && other.pod.name == world.pod.name).count();
     let status = sim.status(uid);
     let phase = status["phase"].as_str().unwrap_or_default();

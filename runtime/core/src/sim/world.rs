@@ -34,18 +34,17 @@ impl Sim {
                     assert!(other.alive.is_empty(), "{uid} starts while {} lives", other.pod.uid);
                     assert_eq!(other.sandbox, WorldSandbox::None, "{uid} starts beside {}", other.pod.uid);
                 }
-                if self.fails() {
+                let made = if self.fails() { Err(SandboxFailure::Sandbox) } else { self.write_volumes(&uid) };
+                if let Err(reason) = made {
                     let message = "no such device".into();
-                    self.answer_of(
-                        index,
-                        PodObservation::SandboxFailed { reason: SandboxFailure::Sandbox, message },
-                    );
+                    self.answer_of(index, PodObservation::SandboxFailed { reason, message });
                 } else {
                     self.of(&uid).sandbox = WorldSandbox::Made;
                     self.of(&uid).shell.make_directory(now);
                     self.after_latency(Happening::SandboxMade(uid, index));
                 }
             }
+            Action::UpdateVolumes => self.update_volumes(&uid, index),
             Action::CheckImage(attempt) => self.check_image(&uid, index, attempt),
             Action::Start { attempt, fallback } => {
                 let what = format!("{}#{} start", self.label(&pod, attempt.container), attempt.number);
@@ -53,7 +52,9 @@ impl Sim {
                 self.check_start(&uid, attempt);
                 let fate = (self.fate)(&name(attempt.container), attempt.number);
                 let image = self.image_to_start(&pod, attempt.container, fallback);
+                let lacks_object = self.objects.lacks_variables(pod.spec.container(attempt.container));
                 let image = match fate {
+                    _ if lacks_object && image.is_ok() => Err(StartFailureReason::ObjectNotFound),
                     Fate::FailsToStart(reason) => Err(reason),
                     Fate::Runs | Fate::IgnoresTerm | Fate::Exits(..) | Fate::OutOfMemory(_) => image,
                 };

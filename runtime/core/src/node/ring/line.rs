@@ -141,6 +141,11 @@ impl fmt::Display for ObservationText<'_> {
             PodObservation::SandboxReady { ip: Some(ip), .. } => write!(f, "SandboxReady {ip}"),
             PodObservation::SandboxReady { ip: None, .. } => f.write_str("SandboxReady"),
             PodObservation::SandboxFailed { reason, .. } => write!(f, "SandboxFailed: {reason:?}"),
+            PodObservation::ObjectsChanged => f.write_str("ObjectsChanged"),
+            PodObservation::VolumesUpdated => f.write_str("VolumesUpdated"),
+            PodObservation::VolumesUpdateFailed { reason, .. } => {
+                write!(f, "VolumesUpdateFailed: {reason:?}")
+            }
             PodObservation::SandboxLost => f.write_str("SandboxLost"),
             PodObservation::SandboxRemoved => f.write_str("SandboxRemoved"),
             PodObservation::SandboxRemoveFailed { .. } => f.write_str("SandboxRemoveFailed"),
@@ -190,6 +195,7 @@ impl fmt::Display for Asked<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.0 {
             Action::CreateSandbox => f.write_str("CreateSandbox"),
+            Action::UpdateVolumes => f.write_str("UpdateVolumes"),
             Action::Start { .. } => f.write_str("Start"),
             Action::CheckImage(_) => f.write_str("CheckImage"),
             Action::Probe(_, kind) => write!(f, "Probe {kind:?}"),

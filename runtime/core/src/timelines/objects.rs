@@ -1,0 +1,98 @@
+//! ConfigMaps and Secrets that pods refer to: starts that wait for them, and volumes that follow them.
+
+use super::{first, phase, uid};
+use crate::sim::*;
+use crate::spec::*;
+
+/// A pod whose container has the variables of `c`.
+fn with_variable(optional: bool) -> Pod {
+    pod(RestartPolicy::Always).with([with_variables(container("app"), config_map("c", optional))])
+}
+
+/// A pod with a volume that shows `c`.
+fn with_volume(optional: bool) -> Pod {
+    let mut pod = pod(RestartPolicy::Always).with([container("app")]);
+    pod.spec.volumes.push(config_volume(config_map("c", optional)));
+    pod
+}
+
+fn asked_for(sim: &Sim, what: &str) -> usize {
+    sim.log.lines().filter(|line| line.contains(what)).count()
+}
+
+#[test]
+fn a_container_that_needs_a_missing_object_starts_the_moment_it_appears_and_no_timer_runs() {
+    let mut sim = Sim::new(with_variable(false), |_, _| Fate::Runs);
+    sim.run_until(secs(1000));
+    assert_eq!(first(&sim)["state"]["waiting"]["reason"], "CreateContainerConfigError");
+    assert_eq!(sim.trace, "   0s app#0 start\n");
+    sim.change_object("other", true);
+    sim.run_until(secs(1001));
+    assert_eq!(sim.trace, "   0s app#0 start\n");
+    sim.change_object("c", true);
+    sim.run_until(secs(1002));
+    assert_eq!(sim.trace, "   0s app#0 start\n1001s app#0 start\n");
+    assert_eq!(phase(&sim), "Running");
+}
+
+#[test]
+fn an_optional_object_keeps_nothing_back() {
+    for pod in [with_variable(true), with_volume(true)] {
+        let mut sim = Sim::new(pod, |_, _| Fate::Runs);
+        sim.run_until(secs(5));
+        assert_eq!(phase(&sim), "Running");
+    }
+}
+
+#[test]
+fn a_pod_whose_volume_needs_a_missing_object_is_created_the_moment_it_appears() {
+    let mut sim = Sim::new(with_volume(false), |_, _| Fate::Runs);
+    sim.run_until(secs(1000));
+    assert_eq!(asked_for(&sim, "create sandbox"), 1);
+    assert!(sim.events.iter().any(|event| event.starts_with("FailedMount: ")), "{:?}", sim.events);
+    assert_eq!(first(&sim)["state"]["waiting"]["reason"], "ContainerCreating");
+    sim.change_object("c", true);
+    sim.run_until(secs(1001));
+    assert_eq!((asked_for(&sim, "create sandbox"), phase(&sim).as_str()), (2, "Running"));
+}
+
+#[test]
+fn volumes_of_a_running_pod_follow_their_objects_and_keep_what_they_showed_of_a_deleted_one() {
+    let mut sim = Sim::empty(|_, _| Fate::Runs);
+    sim.change_object("c", true);
+    sim.want(with_volume(false));
+    sim.run_until(secs(5));
+    for exists in [true, false, true] {
+        sim.change_object("c", exists);
+        sim.run_until(secs(6));
+        let world = sim.pods.iter().find(|world| world.pod.uid == uid()).expect("it is here").clone();
+        sim.check_volumes(&world);
+    }
+    let failures = sim.events.iter().filter(|event| event.starts_with("FailedMount")).count();
+    assert_eq!(failures, 1);
+}
+
+#[test]
+fn a_later_agent_looks_whether_objects_have_changed_meanwhile() {
+    let mut sim = Sim::empty(|_, _| Fate::Runs);
+    sim.change_object("c", true);
+    sim.want(with_volume(false));
+    sim.run_until(secs(5));
+    sim.change_object_unseen("c");
+    sim.restart_agent();
+    sim.run_until(secs(6));
+    let world = sim.pods.iter().find(|world| world.pod.uid == uid()).expect("it is here").clone();
+    sim.check_volumes(&world);
+}
+
+#[test]
+fn labels_that_a_volume_shows_are_written_anew() {
+    let mut sim = Sim::empty(|_, _| Fate::Runs);
+    sim.change_object("c", true);
+    sim.want(with_volume(false));
+    sim.run_until(secs(5));
+    let before = asked_for(&sim, "update volumes");
+    sim.update(&uid(), |pod| drop(pod.labels.insert("a".into(), "b".into())));
+    sim.run_until(secs(6));
+    assert_eq!(asked_for(&sim, "update volumes"), before + 1);
+}
