@@ -230,7 +230,8 @@ fn mounts(
             source: source.clone(),
             sub_path: mount.sub_path.as_ref().filter(|path| !path.is_empty()).map(PathBuf::from),
             destination: absolute(&mount.mount_path),
-            read_only: mount.read_only,
+            // Files that the agent writes are read-only for containers, as under a kubelet.
+            read_only: mount.read_only || pod.spec.projections().any(|(name, _)| name == mount.name),
             propagation: match mount.propagation {
                 MountPropagation::None => Propagation::Private,
                 MountPropagation::HostToContainer => Propagation::Slave,

@@ -46,6 +46,7 @@ mod terminated;
 #[cfg(test)]
 mod tests;
 mod this_node;
+mod volumes;
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -487,10 +488,21 @@ impl Engine {
         let again = || shell.clone();
         match action {
             Action::CreateSandbox => {
-                shell.tasks.answer(pod, sandbox::create(again(), pod, wanted), |made| match made {
+                let objects = self.registry.config_objects(&wanted.pod);
+                shell.tasks.answer(pod, sandbox::create(again(), pod, wanted, objects), |made| match made {
                     Ok(sandbox::Made { ip, at }) => Some(Seen::SandboxReady { ip, at }),
                     Err(sandbox::Failure { reason, message, .. }) => {
                         Some(Seen::SandboxFailed { reason, message: message.into() })
+                    }
+                });
+            }
+            Action::UpdateVolumes => {
+                let objects = self.registry.config_objects(&wanted.pod);
+                let updated = volumes::write_files(again(), wanted, objects);
+                shell.tasks.answer(pod, updated, |updated| match updated {
+                    Ok(()) => Some(Seen::VolumesUpdated),
+                    Err((reason, message)) => {
+                        Some(Seen::VolumesUpdateFailed { reason, message: message.into() })
                     }
                 });
             }

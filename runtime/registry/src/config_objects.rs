@@ -2,7 +2,7 @@
 
 use std::rc::Rc;
 
-use super::Registry;
+use super::{DefinitionName, Registry};
 use nodlet_core::spec::Pod;
 use nodlet_core::spec::container::{ConfigKind, ObjectReference};
 use nodlet_kube::kinds::Kind;
@@ -43,6 +43,16 @@ impl Registry {
         }
         ConfigObjects(found)
     }
+}
+
+/// Whether `pod` refers to one of these objects.
+pub fn refers_to(pod: &Pod, changed: &[DefinitionName]) -> bool {
+    pod.spec.object_references().any(|object| {
+        let kind = kind_of(object.kind);
+        changed
+            .iter()
+            .any(|(of, namespace, name)| *of == kind && *namespace == pod.namespace && **name == *object.name)
+    })
 }
 
 fn kind_of(kind: ConfigKind) -> Kind {

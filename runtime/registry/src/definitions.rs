@@ -20,23 +20,27 @@ use nodlet_kube::manifest::{self, Definition, priority};
 pub type DefinitionName = (Kind, Rc<str>, Rc<str>);
 
 impl Registry {
-    /// Publishes the current definitions of the sources. Returns the rejections of definitions. `now` is the
-    /// current time, and `began` the start time of the node, in the format of `creationTimestamp`.
-    pub fn read_definitions(&mut self, now: &str, began: &str) -> Vec<Refusal> {
+    /// Publishes the current definitions of the sources. Returns the rejections of definitions, and the names of
+    /// those that were created, changed or deleted. `now` is the current time, and `began` the start time of the
+    /// node, in the format of `creationTimestamp`.
+    pub fn read_definitions(&mut self, now: &str, began: &str) -> (Vec<Refusal>, Vec<DefinitionName>) {
         let (definitions, mut refusals) = self.sources.definitions();
         refuse_defaults(&definitions, &mut refusals);
+        let mut changed = Vec::new();
         for name in self.definitions.keys().filter(|name| !definitions.contains_key(*name)) {
             self.objects.delete(&key(name));
+            changed.push(name.clone());
         }
         for (name, (definition, _)) in &definitions {
             let known = self.definitions.get(name).is_some_and(|(known, _)| Rc::ptr_eq(known, definition));
             if !known {
                 self.objects.put(key(name), self.with_creation(definition, now));
+                changed.push(name.clone());
             }
         }
         self.definitions = definitions;
         self.publish_built_in_classes(began);
-        refusals
+        (refusals, changed)
     }
 
     /// Decides on a definition that a client sends, after [`Registry::prepare`].

@@ -53,7 +53,7 @@ use nodlet_kube::kinds::Kind;
 pub use admission::{Admitted, Base, Policy, Problem, admit};
 pub use awaited_images::AwaitedImage;
 pub use change::{Accepted, Applied, Change, FieldValidation, Part, Preconditions};
-pub use config_objects::{ConfigData, ConfigObjects};
+pub use config_objects::{ConfigData, ConfigObjects, refers_to};
 pub use definitions::DefinitionName;
 pub use difference::{Admissions, Difference, sort_admitted_first};
 pub use ephemeral::{list_of as ephemeral_of, with_list as with_ephemeral, without as without_ephemeral};

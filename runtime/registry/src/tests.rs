@@ -102,7 +102,7 @@ impl World {
     pub(super) fn read(&mut self) -> Vec<String> {
         let mut changes = Vec::new();
         let (mut wanted, mut refusals) = self.registry.sources.wanted();
-        refusals.extend(self.registry.read_definitions(NOW, NOW));
+        refusals.extend(self.registry.read_definitions(NOW, NOW).0);
         let new = self.registry.unadmitted(&wanted);
         let base = |new: &Wanted| match self.pods.values().find(|known| known.pod.uid == new.pod.uid) {
             Some(known) => {

@@ -8,10 +8,10 @@ use super::pods::PodShell;
 use super::publish::created;
 use super::{Engine, cleanup, recover, sandbox};
 use crate::store::{LoadError, Recorded};
-use nodlet_core::facts::{Observation, Record};
+use nodlet_core::facts::{Observation, PodObservation, Record};
 use nodlet_core::pod::PodState;
 use nodlet_core::spec::{Pod, Uid};
-use nodlet_registry::{self as registry, Admitted, Base, Problem, Refusal, Wanted};
+use nodlet_registry::{self as registry, Admitted, Base, DefinitionName, Problem, Refusal, Wanted};
 
 impl Engine {
     /// Reports to the core the difference between the pods that sources want now and those that they wanted before.
@@ -23,7 +23,8 @@ impl Engine {
             return;
         }
         let (mut wanted, mut refusals) = self.registry.sources.wanted();
-        refusals.extend(self.read_definitions());
+        let (rejected, changed) = self.read_definitions();
+        refusals.extend(rejected);
         let new = self.registry.unadmitted(&wanted);
         let bases = new.into_iter().map(|(name, new)| (name, self.base_of(new))).collect();
         let admissions = self.registry.admit_all(&mut wanted, bases);
@@ -63,14 +64,24 @@ impl Engine {
             }
             self.registry.set_desired(new);
         }
+        self.report_changed_objects(&changed);
         // The core knows more of these pods than their files as they were when the agent began.
         let node = &self.node;
         self.shell.stores.recorded.borrow_mut().retain(|uid| node.index_of(&Uid::from(uid)).is_none());
         self.sweep();
     }
 
-    /// Publishes all non-pod objects from files. Returns the refusals.
-    pub(super) fn read_definitions(&mut self) -> Vec<Refusal> {
+    /// Reports changes of objects to the pods that refer to them.
+    fn report_changed_objects(&mut self, changed: &[DefinitionName]) {
+        let affected = self.node.pods().filter(|pod| registry::refers_to(pod.pod(), changed));
+        let affected: Vec<_> = affected.map(PodState::index).collect();
+        for pod in affected {
+            self.observe(Observation::Of(pod, PodObservation::ObjectsChanged));
+        }
+    }
+
+    /// Publishes all non-pod objects from files. Returns the refusals, and the names of the changed objects.
+    pub(super) fn read_definitions(&mut self) -> (Vec<Refusal>, Vec<DefinitionName>) {
         let (now, began) = (
             self.shell.machine.timestamp(nodlet_host::clock::instant()),
             self.shell.machine.timestamp(self.shell.machine.began),

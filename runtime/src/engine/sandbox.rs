@@ -10,14 +10,14 @@ use crate::pod_files::{self, NodeFiles};
 use nodlet_core::facts::{Event, PodIndex, PodObservation, SandboxFailure};
 use nodlet_core::time::Instant;
 use nodlet_host::volume;
-use nodlet_registry::Wanted;
+use nodlet_registry::{ConfigObjects, Wanted};
 use nodlet_supervisor::END_REASON_FILE;
 use nodlet_supervisor::client::{self, Supervisor, SupervisorError, SupervisorEvent, SupervisorState};
 
 use super::exec::Execs;
 use super::handles::Sandbox;
 use super::machine::Machine;
-use super::{SUPERVISOR_END, Shell, cleanup, on_tmpfs, run};
+use super::{SUPERVISOR_END, Shell, cleanup, on_tmpfs, run, volumes};
 
 /// Time within which supervisor and namespaces must be ready. Nothing is written to flash for them. One that hangs
 /// must not block the pod's deletion.
@@ -61,10 +61,15 @@ impl Failure {
 ///
 /// # Errors
 /// The sandbox could not be created; its parts were removed again.
-pub(super) async fn create(shell: Rc<Shell>, pod: PodIndex, wanted: Rc<Wanted>) -> Result<Made, Failure> {
+pub(super) async fn create(
+    shell: Rc<Shell>,
+    pod: PodIndex,
+    wanted: Rc<Wanted>,
+    objects: ConfigObjects,
+) -> Result<Made, Failure> {
     let ip = shell.machine.network.borrow_mut().allocate(&wanted.pod);
     let made = match ip {
-        Ok(ip) => make(&shell, &wanted, ip).await,
+        Ok(ip) => make(&shell, &wanted, ip, objects).await,
         Err(error) => Err(Failure::sandbox(error)),
     };
     match made {
@@ -103,9 +108,10 @@ async fn make(
     shell: &Rc<Shell>,
     wanted: &Rc<Wanted>,
     ip: Option<Ipv4Addr>,
+    objects: ConfigObjects,
 ) -> Result<(Sandbox, Instant), Failure> {
     let _begins = shell.beginning.pod().map_err(Failure::sandbox)?;
-    let volumes = set_up_volumes(shell, wanted).await?;
+    let volumes = set_up_volumes(shell, wanted, objects).await?;
     let made = make_on(shell, wanted, ip, volumes);
     let late = async {
         smol::Timer::after(SANDBOX_WITHIN).await;
@@ -124,7 +130,13 @@ async fn make(
     made
 }
 
-async fn set_up_volumes(shell: &Rc<Shell>, wanted: &Wanted) -> Result<volume::Volumes, Failure> {
+async fn set_up_volumes(
+    shell: &Rc<Shell>,
+    wanted: &Rc<Wanted>,
+    objects: ConfigObjects,
+) -> Result<volume::Volumes, Failure> {
+    let written = volumes::write_files(shell.clone(), wanted.clone(), objects).await;
+    written.map_err(|(reason, message)| Failure::new(reason, message))?;
     let request = volume::Request::new(&wanted.pod, &shell.paths);
     if request.has_host_paths() {
         let checked = shell.host_paths.check(&shell.tasks, &wanted.pod.uid, &request).await;

@@ -39,6 +39,12 @@ const MAX_PATH: usize = 4096;
 /// Bytes of a component of a path (`maxFileNameLength`).
 const MAX_NAME: usize = 255;
 
+/// Bytes of the tmpfs that volumes leave free for others, or a quarter of it if that is less.
+const KEPT_FREE: u64 = 16 << 20;
+
+/// Bytes of a file besides its content: the rest of its last page.
+const FILE_OVERHEAD: u64 = 4096;
+
 /// Files and directories that are removed for a volume at once: as many as an update leaves, and more than a
 /// container keeps up with.
 const MOST_REMOVED: usize = 65536;
@@ -76,7 +82,8 @@ pub(super) fn write(
         check_path(path)?;
     }
     if !directory.is_dir() {
-        std::fs::DirBuilder::new().recursive(true).mode(0o755).create(directory)?;
+        // Only root may enter the directories above: the files may be secret, whatever their modes.
+        std::fs::DirBuilder::new().recursive(true).mode(0o700).create(directory)?;
         let mode = if fs_group.is_some() { 0o2777 } else { 0o777 };
         if fs_group.is_some() {
             std::os::unix::fs::chown(directory, None, fs_group)?;
@@ -94,6 +101,8 @@ pub(super) fn write(
     let current = readlinkat(Some(volume.as_raw_fd()), DATA).ok();
     let shown = current.as_deref().is_some_and(|current| shows(&volume, current, &files).unwrap_or(false));
     if !shown {
+        let needed = files.values().map(|file| file.content.len() as u64 + FILE_OVERHEAD).sum();
+        check_room(&volume, needed)?;
         let made = make(&volume, name, &files, fs_group).and_then(|()| switch(&volume, name));
         if let Err(error) = made {
             let _ = remove::in_directory(&volume, OsStr::new(name), MOST_REMOVED);
@@ -104,6 +113,21 @@ pub(super) fn write(
     let linked = link(&volume, &files)?;
     remove_outdated(&volume, &data, &files)?;
     Ok(!shown || linked)
+}
+
+/// Checks that the files leave room on the tmpfs for everybody else who needs it.
+fn check_room(volume: &OwnedFd, needed: u64) -> io::Result<()> {
+    let room = nix::sys::statvfs::fstatvfs(volume)?;
+    let block = u64::from(room.fragment_size());
+    let (all, free) = (u64::from(room.blocks()) * block, u64::from(room.blocks_available()) * block);
+    let kept = KEPT_FREE.min(all / 4);
+    // A tmpfs without a limit has no blocks.
+    if all > 0 && free.saturating_sub(needed) < kept {
+        let message =
+            format!("its files need {needed} bytes, and only {} are free", free.saturating_sub(kept));
+        return Err(io::Error::new(io::ErrorKind::StorageFull, message));
+    }
+    Ok(())
 }
 
 /// The mode of a file; a group that owns it can read it (`SetVolumeOwnership`).

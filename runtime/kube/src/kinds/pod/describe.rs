@@ -228,6 +228,22 @@ fn probe(probe: &Value) -> String {
 }
 
 fn environment(out: &mut Tabs, container: &Value, pod: &Value) {
+    let sources = list(&container["envFrom"]);
+    if !sources.is_empty() {
+        out.line(2, "Environment Variables from:");
+    }
+    for source in sources {
+        let (kind, object) = match source.get("configMapRef") {
+            Some(object) => ("ConfigMap", object),
+            None => ("Secret", &source["secretRef"]),
+        };
+        let prefix = match of(&source["prefix"]) {
+            "" => String::new(),
+            prefix => format!(" with prefix '{prefix}'"),
+        };
+        let optional = is_optional(object);
+        out.line(3, &format!("{}\t{kind}{prefix}\tOptional: {optional}", of(&object["name"])));
+    }
     let variables = list(&container["env"]);
     out.line(2, if variables.is_empty() { "Environment:\t<none>" } else { "Environment:" });
     for variable in variables {
@@ -238,11 +254,47 @@ fn environment(out: &mut Tabs, container: &Value, pod: &Value) {
             out.line(3, &format!("{name}:\t{} ({version}:{path})", value_of(pod, path)));
             continue;
         }
+        let from = &variable["valueFrom"];
+        if from["resourceFieldRef"].is_object() {
+            let (resource, value) = resource_of(container, &from["resourceFieldRef"]);
+            out.line(3, &format!("{name}:\t{value} ({resource})"));
+            continue;
+        }
+        let keys = [("secretKeyRef", "in secret"), ("configMapKeyRef", "of config map")];
+        if let Some((object, what)) = keys.iter().find_map(|(field, what)| Some((from.get(field)?, what))) {
+            let (key, of_object, optional) = (of(&object["key"]), of(&object["name"]), is_optional(object));
+            out.line(
+                3,
+                &format!("{name}:\t<set to the key '{key}' {what} '{of_object}'>\tOptional: {optional}"),
+            );
+            continue;
+        }
         for (place, line) in of(&variable["value"]).split('\n').enumerate() {
             let name = if place == 0 { format!("{name}:") } else { String::new() };
             out.line(3, &format!("{name}\t{line}"));
         }
     }
+}
+
+/// The name of a request or limit, and the value that kubectl computes: always that of the container itself
+/// (`ExtractContainerResourceValue`).
+fn resource_of<'a>(container: &Value, field: &'a Value) -> (&'a str, String) {
+    let resource = of(&field["resource"]);
+    let amount = match resource.split_once('.') {
+        Some((list, name)) => quantity(&container["resources"][list][name]),
+        None => quantity(&Value::Null),
+    };
+    let divisor = quantity(&field["divisor"]);
+    let is_cpu = resource.ends_with(".cpu");
+    let (amount, divisor) = match is_cpu {
+        true => (amount.milli_value(), if divisor.is_zero() { 1000 } else { divisor.milli_value() }),
+        false => (amount.value(), if divisor.is_zero() { 1 } else { divisor.value() }),
+    };
+    let value = amount.max(0).cast_unsigned().div_ceil(divisor.max(1).cast_unsigned());
+    if value == 0 && matches!(resource, "limits.cpu" | "limits.memory") {
+        return (resource, "node allocatable".to_owned());
+    }
+    (resource, value.to_string())
 }
 
 /// What kubectl itself finds at a field of the pod: of all that a variable may take it knows two.
@@ -304,10 +356,49 @@ fn volumes(out: &mut Tabs, volumes: &Value) {
             let limit = quantity(&empty_dir["sizeLimit"]);
             let limit = if limit.is_zero() { "<unset>".to_owned() } else { limit.to_string() };
             out.line(2, &format!("SizeLimit:\t{limit}"));
+        } else if volume["secret"].is_object() {
+            out.line(2, "Type:\tSecret (a volume populated by a Secret)");
+            out.line(2, &format!("SecretName:\t{}", of(&volume["secret"]["secretName"])));
+            out.line(2, &format!("Optional:\t{}", is_optional(&volume["secret"])));
+        } else if volume["configMap"].is_object() {
+            out.line(2, "Type:\tConfigMap (a volume populated by a ConfigMap)");
+            out.line(2, &format!("Name:\t{}", of(&volume["configMap"]["name"])));
+            out.line(2, &format!("Optional:\t{}", is_optional(&volume["configMap"])));
+        } else if volume["downwardAPI"].is_object() {
+            out.line(2, "Type:\tDownwardAPI (a volume populated by information about the pod)");
+            out.line(2, "Items:");
+            for item in list(&volume["downwardAPI"]["items"]) {
+                for (reference, field) in [("fieldRef", "fieldPath"), ("resourceFieldRef", "resource")] {
+                    if item[reference].is_object() {
+                        out.line(3, &format!("{} -> {}", of(&item[reference][field]), of(&item["path"])));
+                    }
+                }
+            }
+        } else if volume["projected"].is_object() {
+            projected(out, &volume["projected"]);
         } else {
             out.line(1, "<unknown>");
         }
     }
+}
+
+fn projected(out: &mut Tabs, volume: &Value) {
+    out.line(2, "Type:\tProjected (a volume that contains injected data from multiple sources)");
+    for source in list(&volume["sources"]) {
+        for (field, name) in [("secret", "SecretName"), ("configMap", "ConfigMapName")] {
+            if source[field].is_object() {
+                out.line(2, &format!("{name}:\t{}", of(&source[field]["name"])));
+                out.line(2, &format!("Optional:\t{}", is_optional(&source[field])));
+            }
+        }
+        if source["downwardAPI"].is_object() {
+            out.line(2, "DownwardAPI:\ttrue");
+        }
+    }
+}
+
+fn is_optional(source: &Value) -> bool {
+    source["optional"].as_bool().unwrap_or_default()
 }
 
 fn tolerations(out: &mut Tabs, tolerations: &Value) {

@@ -1,0 +1,240 @@
+//! Pods with configuration: variables and files from ConfigMaps, Secrets and the downward API.
+
+use std::fs;
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+
+use nodlet_tests::{Device, Kubectl, manifest};
+
+/// A value that may be nowhere but in the Secret, in its volume and in the environment of its container.
+const SECRET: &str = "hunter2-is-secret";
+
+fn object(kind: &str, name: &str, rest: &str) -> String {
+    format!("apiVersion: v1\nkind: {kind}\nmetadata: {{name: {name}}}\n{rest}\n")
+}
+
+/// A pod whose container sleeps, with these lines in its container and its spec.
+fn sleeper(container: &str, spec: &str) -> String {
+    manifest::pod_of("web", &[manifest::container("app", "env then print up then sleep", container)], spec)
+}
+
+/// The files below `directory` that contain `text`.
+fn files_with(directory: &Path, text: &str) -> Vec<String> {
+    let mut found = Vec::new();
+    let mut open = vec![directory.to_owned()];
+    while let Some(directory) = open.pop() {
+        let Ok(entries) = fs::read_dir(&directory) else { continue };
+        for entry in entries.flatten() {
+            let Ok(kind) = entry.file_type() else { continue };
+            if kind.is_dir() {
+                open.push(entry.path());
+            } else if kind.is_file() {
+                let bytes = fs::read(entry.path()).unwrap_or_default();
+                if bytes.windows(text.len()).any(|window| window == text.as_bytes()) {
+                    found.push(entry.path().display().to_string());
+                }
+            }
+        }
+    }
+    found.sort();
+    found
+}
+
+#[test]
+fn variables_come_from_objects_and_from_the_pod_itself() {
+    let device = Device::start();
+    device.write_manifest("c.yaml", &object("ConfigMap", "c", "data: {mode: fast, level: \"3\"}"));
+    device.write_manifest("s.yaml", &object("Secret", "s", &format!("stringData: {{password: {SECRET}}}")));
+    let container = "envFrom: [{prefix: C_, configMapRef: {name: c}}, {secretRef: {name: none, optional: true}}]\n\
+         resources: {limits: {memory: 64Mi}}\n\
+         env:\n\
+         - {name: LEVEL, valueFrom: {configMapKeyRef: {name: c, key: level}}}\n\
+         - {name: PASSWORD, valueFrom: {secretKeyRef: {name: s, key: password}}}\n\
+         - {name: URL, value: \"http://me:$(PASSWORD)@$(C_mode)\"}\n\
+         - {name: MEMORY, valueFrom: {resourceFieldRef: {resource: limits.memory, divisor: 1Mi}}}\n\
+         - {name: CPUS, valueFrom: {resourceFieldRef: {resource: limits.cpu}}}\n";
+    device.write_manifest("web.yaml", &sleeper(container, ""));
+    device.pod("web").wait_log("app", "up");
+    let logged = device.pod("web").logs("app");
+    let cpus = std::thread::available_parallelism().expect("it is known");
+    for line in [
+        "C_level=3".to_owned(),
+        "C_mode=fast".to_owned(),
+        "LEVEL=3".to_owned(),
+        format!("URL=http://me:{SECRET}@fast"),
+        "MEMORY=64".to_owned(),
+        format!("CPUS={cpus}"),
+    ] {
+        assert!(logged.lines().any(|logged| logged == line), "{line} is not in {logged}");
+    }
+}
+
+#[test]
+fn a_container_starts_the_moment_its_object_appears() {
+    let device = Device::start();
+    let container = "env: [{name: A, valueFrom: {configMapKeyRef: {name: late, key: a}}}]\n";
+    device.write_manifest("web.yaml", &sleeper(container, ""));
+    let waits = |message: &str| {
+        device.wait_for(message, || device.pod("web").container("app").message() == message);
+        assert_eq!(device.pod("web").container("app").reason(), "CreateContainerConfigError");
+    };
+    waits("configmap \"late\" not found");
+    let failed = "Failed: Error: configmap \"late\" not found";
+    assert!(
+        device.pod("web").events().iter().any(|event| event == failed),
+        "{:?}",
+        device.pod("web").events()
+    );
+    device.write_manifest("late.yaml", &object("ConfigMap", "late", "data: {b: \"1\"}"));
+    waits("couldn't find key a in ConfigMap default/late");
+    device.write_manifest("late.yaml", &object("ConfigMap", "late", "data: {a: \"1\"}"));
+    device.pod("web").wait_log("app", "A=1");
+    assert_eq!(device.pod("web").container("app").restart_count(), 0);
+}
+
+const VOLUMES: &str = "volumes:\n\
+    - {name: c, configMap: {name: c, items: [{key: a, path: dir/a, mode: 256}, {key: b, path: b}]}}\n\
+    - {name: s, secret: {secretName: s, defaultMode: 288}}\n\
+    - {name: d, downwardAPI: {items: [{path: labels, fieldRef: {fieldPath: metadata.labels}}]}}\n\
+    - name: all\n  projected: {sources: [{configMap: {name: c, optional: true}}, {secret: {name: s}}, \
+      {downwardAPI: {items: [{path: uid, fieldRef: {fieldPath: metadata.uid}}]}}]}\n";
+
+const MOUNTS: &str = "volumeMounts:\n\
+    - {name: c, mountPath: /c}\n\
+    - {name: c, mountPath: /one, subPath: b}\n\
+    - {name: s, mountPath: /s}\n\
+    - {name: d, mountPath: /d}\n\
+    - {name: all, mountPath: /all}\n";
+
+/// Variables of each kind, some of which change nothing.
+const VARIABLES: &str = "envFrom: [{configMapRef: {name: c}}, {prefix: P_, secretRef: {name: s, optional: true}}]\n\
+    env:\n\
+    - {name: ONE, valueFrom: {configMapKeyRef: {name: c, key: a}}}\n\
+    - {name: TWO, valueFrom: {secretKeyRef: {name: none, key: a, optional: true}}}\n\
+    - {name: CPU, valueFrom: {resourceFieldRef: {resource: limits.cpu}}}\n\
+    - {name: MEMORY, valueFrom: {resourceFieldRef: {resource: requests.memory, divisor: 1Mi}}}\n\
+    resources: {requests: {memory: 1500Ki}}\n";
+
+fn write_objects(device: &Device, a: &str) {
+    device.write_manifest("c.yaml", &object("ConfigMap", "c", &format!("data: {{a: {a}, b: \"{a} b\"}}")));
+    device.write_manifest("s.yaml", &object("Secret", "s", &format!("stringData: {{password: {SECRET}}}")));
+}
+
+fn cat(device: &Device, file: &str) -> String {
+    device.pod("web").exec("app", ["/bin/demo", "cat", file]).stdout
+}
+
+#[test]
+fn volumes_show_objects_and_follow_their_changes() {
+    let mut device = Device::start();
+    write_objects(&device, "old");
+    device.write_manifest("web.yaml", &sleeper(MOUNTS, VOLUMES));
+    device.pod("web").wait_log("app", "up");
+    for (file, content) in [
+        ("/c/dir/a", "old"),
+        ("/c/b", "old b"),
+        ("/one", "old b"),
+        ("/s/password", SECRET),
+        ("/all/a", "old"),
+        ("/all/password", SECRET),
+        ("/all/uid", &device.pod("web").uid()),
+    ] {
+        assert_eq!(cat(&device, file), content, "{file}");
+    }
+    let refused = device.pod("web").exec("app", ["/bin/demo", "write", "/c/x", "x"]);
+    assert!(refused.stderr.contains("Read-only file system"), "{}", refused.stderr);
+    let mode = |file: &str| device.pod("web").exec("app", ["/bin/demo", "stat", file]).ok();
+    assert!(mode("/c/..data/dir/a").contains("400"), "{}", mode("/c/..data/dir/a"));
+    assert!(mode("/s/..data/password").contains("440"), "{}", mode("/s/..data/password"));
+
+    write_objects(&device, "new");
+    device.wait_for("the new value", || cat(&device, "/c/dir/a") == "new");
+    device.wait_for("the new value", || cat(&device, "/all/a") == "new");
+    // The inode that was mounted stays, as in Kubernetes.
+    assert_eq!(cat(&device, "/one"), "old b");
+    assert_eq!(device.pod("web").container("app").restart_count(), 0);
+
+    // While no agent runs.
+    device.kill_agent();
+    write_objects(&device, "newer");
+    device.start_agent();
+    device.wait_for("the newer value", || cat(&device, "/c/dir/a") == "newer");
+
+    // A deleted object stays visible where it is needed, and goes where it is optional.
+    device.remove_manifest("c.yaml");
+    let missing = "FailedMount: MountVolume.SetUp failed for volume \"c\" : configmap \"c\" not found";
+    device.wait_for(missing, || device.pod("web").events().iter().any(|event| event == missing));
+    assert_eq!(cat(&device, "/c/dir/a"), "newer");
+    assert!(device.pod("web").container("app").is_running());
+    device.remove_manifest("web.yaml");
+    device.pod("web").wait_gone();
+    assert_eq!(files_with(&device.path("run"), SECRET), Vec::<String>::new());
+}
+
+#[test]
+fn a_pod_waits_for_the_object_of_its_volume_and_starts_the_moment_it_appears() {
+    let device = Device::start();
+    device.write_manifest("web.yaml", &sleeper(MOUNTS, VOLUMES));
+    let missing = "FailedMount: MountVolume.SetUp failed for volume \"c\" : configmap \"c\" not found";
+    device.wait_for(missing, || device.pod("web").events().iter().any(|event| event == missing));
+    assert_eq!(device.pod("web").container("app").reason(), "ContainerCreating");
+    write_objects(&device, "late");
+    device.pod("web").wait_log("app", "up");
+    assert_eq!(cat(&device, "/c/dir/a"), "late");
+}
+
+#[test]
+fn a_secret_is_on_no_flash_but_in_its_own_file_and_in_no_message() {
+    let device = Device::start();
+    write_objects(&device, "a");
+    let container =
+        format!("{MOUNTS}env: [{{name: P, valueFrom: {{secretKeyRef: {{name: s, key: password}}}}}}]\n");
+    let app = manifest::container("app", "print up then sleep", &container);
+    device.write_manifest("web.yaml", &manifest::pod_of("web", &[app], VOLUMES));
+    device.pod("web").wait_log("app", "up");
+    let found = files_with(device.root(), SECRET);
+    let elsewhere: Vec<&String> = found
+        .iter()
+        .filter(|path| !path.ends_with("/s.yaml"))
+        .filter(|path| !(path.contains("/run/nodlet/pods/") && path.contains("/volumes/kubernetes.io~")))
+        .collect();
+    assert!(elsewhere.is_empty(), "{elsewhere:?}");
+    let ring = device.nodlet(["ring"]).ok();
+    let described = device.nodlet(["describe", "pod", "web"]).ok();
+    let pod = device.nodlet(["get", "pod", "web", "-o", "yaml"]).ok();
+    for text in [ring, described, pod, device.agent_log()] {
+        assert!(!text.contains(SECRET), "{text}");
+    }
+    let volumes = device.path("run/nodlet/pods").join(device.pod("web").uid()).join("volumes");
+    assert_eq!(fs::metadata(volumes).expect("it is there").mode() & 0o777, 0o700);
+}
+
+#[test]
+fn a_group_owns_the_files_that_its_pod_reads_as_another_user() {
+    let device = Device::start();
+    write_objects(&device, "a");
+    let spec = format!("securityContext: {{runAsUser: 1000, runAsGroup: 1000, fsGroup: 4242}}\n{VOLUMES}");
+    device.write_manifest("web.yaml", &sleeper(MOUNTS, &spec));
+    device.pod("web").wait_log("app", "up");
+    assert_eq!(cat(&device, "/c/dir/a"), "a");
+    assert_eq!(cat(&device, "/s/password"), SECRET);
+}
+
+#[test]
+fn labels_in_a_volume_follow_kubectl_and_a_patched_config_map_its_pod() {
+    let device = Device::start_unwatched();
+    let kubectl = Kubectl::new(&device);
+    kubectl.line("create configmap c --from-literal=a=1 --from-literal=b=2").ok();
+    kubectl.line(&format!("create secret generic s --from-literal=password={SECRET}")).ok();
+    device.nodlet_with_input(["apply", "-f", "-"], &sleeper(&format!("{MOUNTS}{VARIABLES}"), VOLUMES)).ok();
+    device.pod("web").wait_log("app", "up");
+    kubectl.line("label pod web tier=front").ok();
+    device.wait_for("the label", || cat(&device, "/d/labels") == "tier=\"front\"");
+    kubectl.line(r#"patch configmap c -p {"data":{"a":"patched"}}"#).ok();
+    device.wait_for("the patched value", || cat(&device, "/c/dir/a") == "patched");
+    // All of it, but for the ages of events.
+    let described = |text: String| text.split("Events:").next().unwrap_or_default().trim_end().to_owned();
+    let of_kubectl = described(kubectl.line("describe pod web").ok());
+    assert!(of_kubectl.contains("ConfigMap (a volume populated by a ConfigMap)"), "{of_kubectl}");
+    assert_eq!(described(device.nodlet(["describe", "pod", "web"]).ok()), of_kubectl);
+}
