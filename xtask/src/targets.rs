@@ -26,7 +26,8 @@ pub(crate) const TARGETS: &[Target] = &[
         triple: "x86_64-unknown-linux-musl",
         host: Some("x86_64"),
         machine: elf::EM_X86_64,
-        most: 4_718_592,
+        // The same code takes a quarter more than on aarch64.
+        most: 4_915_200,
         debian: None,
         patched: &[OCI_SPEC],
     },
@@ -34,7 +35,8 @@ pub(crate) const TARGETS: &[Target] = &[
         triple: "aarch64-unknown-linux-musl",
         host: Some("aarch64"),
         machine: elf::EM_AARCH64,
-        most: 4_194_304,
+        // 3.75 MiB, with volumes and networks; 4 MiB when a node can join a cluster.
+        most: 3_932_160,
         debian: None,
         patched: &[OCI_SPEC],
     },
