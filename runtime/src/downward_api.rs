@@ -54,17 +54,17 @@ pub(crate) fn resource(
     };
     let request =
         |request: &Option<Quantity>, amount: fn(&Quantity) -> i64| request.as_ref().map_or(0, amount);
-    let (milli, bytes): (fn(&Quantity) -> i64, fn(&Quantity) -> i64) =
-        (Quantity::milli_value, Quantity::value);
     let (amount, is_cpu) = match &*field.resource {
-        "limits.cpu" => (limit(&resources.cpu_limit, milli, allocatable.cpu), true),
-        "requests.cpu" => (request(&resources.cpu_request, milli), true),
-        "limits.memory" => (limit(&resources.memory_limit, bytes, allocatable.memory), false),
-        "requests.memory" => (request(&resources.memory_request, bytes), false),
+        "limits.cpu" => (limit(&resources.cpu_limit, Quantity::milli_value, allocatable.cpu), true),
+        "requests.cpu" => (request(&resources.cpu_request, Quantity::milli_value), true),
+        "limits.memory" => (limit(&resources.memory_limit, Quantity::value, allocatable.memory), false),
+        "requests.memory" => (request(&resources.memory_request, Quantity::value), false),
         "limits.ephemeral-storage" => {
-            (limit(&resources.ephemeral_storage_limit, bytes, allocatable.ephemeral_storage), false)
+            (limit(&resources.ephemeral_storage_limit, Quantity::value, allocatable.ephemeral_storage), false)
         }
-        "requests.ephemeral-storage" => (request(&resources.ephemeral_storage_request, bytes), false),
+        "requests.ephemeral-storage" => {
+            (request(&resources.ephemeral_storage_request, Quantity::value), false)
+        }
         // Huge pages: a container that has them is refused, so it has none.
         _ => (0, false),
     };

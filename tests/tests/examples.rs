@@ -40,6 +40,20 @@ fn the_examples_do_what_they_say() {
     assert_eq!(device.pod("job").logs("work"), "one two three\n");
     device.pod("preset").wait_ready();
     device.pod("preset").wait_log("app", "DB_PORT=6379");
+    let configured = device.pod("configured");
+    configured.wait_ready();
+    let page = || configured.exec("server", ["demo", "get", "http://127.0.0.1:8080/index.html"]).stdout;
+    assert_eq!(page(), "a page from a ConfigMap\n");
+    let (status, patched) = device.patch(
+        "/api/v1/namespaces/default/configmaps/site",
+        "merge",
+        &serde_json::json!({"data": {"index.html": "a new page\n"}}),
+    );
+    assert_eq!(status, 200, "{patched}");
+    device.wait_for("the new page", || page() == "a new page\n");
+    assert_eq!(configured.container("server").restart_count(), 0);
+    let labels = configured.exec("server", ["demo", "cat", "/about/labels"]).ok();
+    assert_eq!(labels, "tier=\"front\"");
     let priority = |name: &str| device.pod(name).object().expect("it is here")["spec"]["priority"].clone();
     for (name, expected) in [("alarm", 1000), ("needed", 2_000_001_000)] {
         device.pod(name).wait_ready();

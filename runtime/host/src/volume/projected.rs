@@ -116,6 +116,7 @@ pub(super) fn write(
 }
 
 /// Checks that the files leave room on the tmpfs for everybody else who needs it.
+#[allow(clippy::useless_conversion, reason = "on 32-bit processors the numbers have 32 bits")]
 fn check_room(volume: &OwnedFd, needed: u64) -> io::Result<()> {
     let room = nix::sys::statvfs::fstatvfs(volume)?;
     let block = u64::from(room.fragment_size());

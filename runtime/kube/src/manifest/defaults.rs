@@ -51,12 +51,12 @@ fn volume(volume: &mut Map<String, Value>) {
             absent(source, "defaultMode", || json!(0o644));
         }
     }
-    for file in volume.get_mut("downwardAPI").into_iter().flat_map(|source| items(source)) {
+    for file in volume.get_mut("downwardAPI").into_iter().flat_map(items) {
         field_selectors(file);
     }
     if let Some(Value::Object(projected)) = volume.get_mut("projected") {
         for source in children(projected, "sources") {
-            for file in source.get_mut("downwardAPI").into_iter().flat_map(|source| items(source)) {
+            for file in source.get_mut("downwardAPI").into_iter().flat_map(items) {
                 field_selectors(file);
             }
         }
