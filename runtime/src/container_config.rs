@@ -16,7 +16,7 @@ use sha2::{Digest, Sha256};
 
 use crate::pod_files;
 use nodlet_core::facts::{Amounts, Attempt, StartFailure, StartFailureReason};
-use nodlet_core::spec::volume::MountPropagation;
+use nodlet_core::spec::volume::{MountPropagation, VolumeMount};
 use nodlet_core::spec::{Container, Pod, QosClass, Quantity};
 use nodlet_host::launch::{
     CgroupPaths, ContainerConfig, LogConfig, MountConfig, MountSource, NetworkConfig, ProcessConfig,
@@ -120,6 +120,7 @@ pub(crate) fn container_config(
     let privileged = container.security_context.privileged;
     let mut room = Room::new();
     let variables = environment::variables(pod, container, facts, &mut room)?;
+    let mounts = mounts(pod, container, paths, facts, &variables)?;
     Ok(ContainerConfig {
         name: container.name.clone(),
         process: ProcessConfig {
@@ -134,7 +135,7 @@ pub(crate) fn container_config(
         upper_dir: run.join("upper"),
         work_dir: run.join("work"),
         read_only_root: container.security_context.read_only_root_filesystem,
-        mounts: mounts(pod, container, paths, facts)?,
+        mounts,
         privileged,
         cgroup: facts.cgroup.clone(),
         oom_score_adj: oom_score_adj(pod, container, facts.memory),
@@ -217,6 +218,7 @@ fn mounts(
     container: &Container,
     paths: &Paths,
     facts: &Facts<'_>,
+    variables: &Variables,
 ) -> Result<Vec<MountConfig>, StartFailure> {
     let mut mounts = Vec::new();
     for mount in &container.volume_mounts {
@@ -228,7 +230,7 @@ fn mounts(
         })?;
         mounts.push(MountConfig {
             source: source.clone(),
-            sub_path: mount.sub_path.as_ref().filter(|path| !path.is_empty()).map(PathBuf::from),
+            sub_path: sub_path(mount, variables)?,
             destination: absolute(&mount.mount_path),
             // Files that the agent writes are read-only for containers, as under a kubelet.
             read_only: mount.read_only || pod.spec.projections().any(|(name, _)| name == mount.name),
@@ -261,6 +263,28 @@ fn mounts(
     mounts.sort_by(|a, b| a.destination.cmp(&b.destination));
     Ok(mounts)
 }
+
+/// `subPath`, or `subPathExpr` with its variables (`ExpandContainerVolumeMounts`).
+fn sub_path(mount: &VolumeMount, variables: &Variables) -> Result<Option<PathBuf>, StartFailure> {
+    let Some(expression) = &mount.sub_path_expr else {
+        return Ok(mount.sub_path.as_ref().filter(|path| !path.is_empty()).map(PathBuf::from));
+    };
+    let path = environment::expand_path(expression, variables)?;
+    let wrong = |why: &str| Err(config_error(format!("unable to provision SubPath `{path}`: {why}")));
+    if path.starts_with('/') {
+        return Err(config_error(format!("error SubPath `{path}` must not be an absolute path")));
+    }
+    if path.split('/').any(|component| component == "..") {
+        return wrong("must not contain '..'");
+    }
+    if path.len() >= PATH_MAX {
+        return wrong("it is longer than any path");
+    }
+    Ok(Some(PathBuf::from(path)).filter(|path| !path.as_os_str().is_empty()))
+}
+
+/// Bytes of a path, with its end.
+const PATH_MAX: usize = 4096;
 
 fn log_config(
     pod: &Pod,

@@ -238,3 +238,14 @@ fn labels_in_a_volume_follow_kubectl_and_a_patched_config_map_its_pod() {
     assert!(of_kubectl.contains("ConfigMap (a volume populated by a ConfigMap)"), "{of_kubectl}");
     assert_eq!(described(device.nodlet(["describe", "pod", "web"]).ok()), of_kubectl);
 }
+
+#[test]
+fn a_sub_path_has_the_variables_of_its_container() {
+    let device = Device::start();
+    let container = "env: [{name: POD, valueFrom: {fieldRef: {fieldPath: metadata.name}}}]\n\
+         volumeMounts: [{name: logs, mountPath: /mine, subPathExpr: \"of/$(POD)\"}, {name: logs, mountPath: /all}]\n";
+    device.write_manifest("web.yaml", &sleeper(container, "volumes: [{name: logs}]\n"));
+    device.pod("web").wait_log("app", "up");
+    device.pod("web").exec("app", ["/bin/demo", "write", "/mine/a", "here"]).ok();
+    assert_eq!(cat(&device, "/all/of/web/a").trim(), "here");
+}

@@ -267,6 +267,7 @@ mod tests {
             name: "data".into(),
             mount_path: "/data".into(),
             sub_path: None,
+            sub_path_expr: None,
             read_only: true,
             propagation: Default::default(),
         }];

@@ -209,6 +209,36 @@ fn field(pod: &Pod, path: &str, facts: &Facts<'_>) -> String {
     }
 }
 
+/// A path with its variables, of which each must have a value (`ExpandContainerVolumeMounts`).
+pub(super) fn expand_path(text: &str, variables: &Variables) -> Result<String, StartFailure> {
+    let mut missing: Vec<&str> =
+        names(text).filter(|name| variables.get(name).is_none_or(str::is_empty)).collect();
+    if missing.is_empty() {
+        return expand(text, variables, &mut Room::new());
+    }
+    missing.sort_unstable();
+    missing.dedup();
+    Err(config_error(format!("missing value for {}", missing.join(", "))))
+}
+
+/// The names of the variables to which a text refers.
+fn names(text: &str) -> impl Iterator<Item = &str> {
+    let mut rest = text;
+    std::iter::from_fn(move || {
+        loop {
+            let after = &rest[rest.find('$')? + 1..];
+            if let Some((name, tail)) =
+                after.strip_prefix('(').and_then(|reference| reference.split_once(')'))
+            {
+                rest = tail;
+                return Some(name);
+            }
+            // An escaped `$`, or one without a name.
+            rest = after.strip_prefix('$').unwrap_or(after);
+        }
+    })
+}
+
 /// `$(NAME)` by its value, `$$` by `$`; what is unknown stays as it is written
 /// (Kubernetes: `third_party/forked/golang/expansion`).
 pub(super) fn expand(text: &str, variables: &Variables, room: &mut Room) -> Result<String, StartFailure> {

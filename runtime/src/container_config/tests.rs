@@ -448,3 +448,30 @@ fn resources_are_rounded_up_to_the_divisor_and_missing_limits_are_the_nodes() {
     let failure = config_of(elsewhere, "", &image()).expect_err("there is no such container");
     assert_eq!(&*failure.message, "container none not found");
 }
+
+#[test]
+fn sub_paths_have_the_variables_of_the_container_and_stay_relative() {
+    let of = |expression: &str, env: &str| {
+        let container = format!(
+            "env: [{{name: A, value: \"{env}\"}}, {{name: EMPTY, value: \"\"}}], \
+             volumeMounts: [{{name: data, mountPath: /d, subPathExpr: \"{expression}\"}}]"
+        );
+        let made = config_of(&container, "volumes: [{name: data}]", &image());
+        let mount = |made: ContainerConfig| {
+            made.mounts
+                .into_iter()
+                .find(|mount| mount.destination == Path::new("/d"))
+                .and_then(|mount| mount.sub_path)
+        };
+        made.map(mount).map_err(|failure| failure.message.to_string())
+    };
+    let path = |path: &str| Ok(Some(PathBuf::from(path)));
+    assert_eq!(of("x/$(A)/y", "one"), path("x/one/y"));
+    assert_eq!(of("$$(A)-$A-$(A", "one"), path("$(A)-$A-$(A"));
+    assert_eq!(of("$(NONE)/$(EMPTY)/$(A)/$(NONE)", "one"), Err("missing value for EMPTY, NONE".into()));
+    assert_eq!(of("$(A)", "/etc"), Err("error SubPath `/etc` must not be an absolute path".into()));
+    assert_eq!(
+        of("$(A)/etc", ".."),
+        Err("unable to provision SubPath `../etc`: must not contain '..'".into())
+    );
+}

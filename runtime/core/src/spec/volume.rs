@@ -133,6 +133,8 @@ pub struct VolumeMount {
     pub mount_path: String,
     /// `subPath`, relative, without `..`.
     pub sub_path: Option<String>,
+    /// `subPathExpr`, in which `$(VAR)` is expanded.
+    pub sub_path_expr: Option<String>,
     /// `readOnly`.
     pub read_only: bool,
     /// `mountPropagation`.

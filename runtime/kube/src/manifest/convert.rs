@@ -339,6 +339,7 @@ fn mount(mount: &Value) -> VolumeMount {
         name: text(mount, "name").to_owned(),
         mount_path: text(mount, "mountPath").to_owned(),
         sub_path: filled(mount, "subPath"),
+        sub_path_expr: filled(mount, "subPathExpr"),
         read_only: flag(mount, "readOnly"),
         propagation: match text(mount, "mountPropagation") {
             "HostToContainer" => MountPropagation::HostToContainer,

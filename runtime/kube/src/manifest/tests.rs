@@ -247,7 +247,7 @@ fn what_would_change_what_runs_is_refused_by_name() {
         ("resourceClaims: [{name: a}]", "", "spec.resourceClaims"),
         ("setHostnameAsFQDN: true", "", "spec.setHostnameAsFQDN"),
         ("volumes: [{name: v, nfs: {server: s, path: /}}]", "", "spec.volumes[0].nfs"),
-        ("volumes: [{name: v, secret: {secretName: c}}]", "", "spec.volumes[0].secret"),
+        ("volumes: [{name: v, csi: {driver: d}}]", "", "spec.volumes[0].csi"),
         (
             "volumes: [{name: v, persistentVolumeClaim: {claimName: c}}]",
             "",
@@ -272,11 +272,6 @@ fn what_would_change_what_runs_is_refused_by_name() {
         ),
         ("", "ports: [{containerPort: 80, hostPort: 80}]", "spec.containers[0].ports[0].hostPort"),
         ("", "volumeDevices: [{name: a, devicePath: /b}]", "spec.containers[0].volumeDevices"),
-        (
-            "volumes: [{name: v}]",
-            "volumeMounts: [{name: v, mountPath: /a, subPathExpr: $(A)}]",
-            "spec.containers[0].volumeMounts[0].subPathExpr",
-        ),
         (
             "",
             "resources: {limits: {example.com/gpu: 1}}",

@@ -185,7 +185,7 @@ pub(super) const VERDICTS: &[(&str, &[(&str, Verdict)])] = &[
         ("readOnly", Acts),
         ("recursiveReadOnly", Only(&["\"Disabled\""], "does not make mounts below a mount read-only yet")),
         ("subPath", Acts),
-        ("subPathExpr", Refuses("does not expand variables in paths yet: use subPath", &["\"\""])),
+        ("subPathExpr", Acts),
     ]),
     ("Probe", &[
         ("exec", Acts),

@@ -409,6 +409,12 @@ fn mounts(container: &Value, volumes: &BTreeSet<&str>, path: &Path<'_>, errors: 
         let sub_path = text(mount, "subPath");
         // Kubernetes omits the index in these paths.
         super::descending(sub_path, &path.child("subPath"), errors);
+        let expression = text(mount, "subPathExpr");
+        if !expression.is_empty() && !sub_path.is_empty() {
+            let detail = "subPathExpr and subPath are mutually exclusive";
+            errors.push(FieldError::invalid(&at.child("subPathExpr"), expression, detail));
+        }
+        super::descending(expression, &path.child("subPathExpr"), errors);
         if let Some(propagation) = mount["mountPropagation"].as_str() {
             let kinds = ["Bidirectional", "HostToContainer", "None"];
             if !kinds.contains(&propagation) {

@@ -568,6 +568,11 @@ const BOTH: &[((&str, &str), &[&str])] = &[
         &[r#"spec.containers[0].volumeMounts[1].mountPath: Invalid value: "/d": must be unique"#]),
     (("volumes: [{name: v}]", "volumeMounts: [{name: v, mountPath: /d, subPath: /a}]"),
         &[r#"spec.containers[0].volumeMounts.subPath: Invalid value: "/a": must be a relative path"#]),
+    (("volumes: [{name: v}]", "volumeMounts: [{name: v, mountPath: /d, subPath: a, subPathExpr: /$(A)}, {name: v, mountPath: /e, subPathExpr: $(A)/../b}]"), &[
+        r#"spec.containers[0].volumeMounts[0].subPathExpr: Invalid value: "/$(A)": subPathExpr and subPath are mutually exclusive"#,
+        r#"spec.containers[0].volumeMounts.subPathExpr: Invalid value: "/$(A)": must be a relative path"#,
+        r#"spec.containers[0].volumeMounts.subPathExpr: Invalid value: "$(A)/../b": must not contain '..'"#,
+    ]),
     (("volumes: [{name: v}]", "volumeMounts: [{name: v, mountPath: /d, subPath: a/../../b}]"),
         &[r#"spec.containers[0].volumeMounts.subPath: Invalid value: "a/../../b": must not contain '..'"#]),
     (("volumes: [{name: v}]", r#"volumeMounts: [{name: v, mountPath: "d:e", subPath: a/b}]"#), &[]),
