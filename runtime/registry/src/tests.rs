@@ -45,13 +45,20 @@ pub(super) struct World {
     /// The text of each file.
     pub(super) files: BTreeMap<PathBuf, String>,
     serial: u8,
+    sources: usize,
 }
 
 impl World {
     pub(super) fn new() -> World {
+        World::with_sources(&["/vendor", "/site", "/applied", "/run"])
+    }
+
+    /// A world with these sources, lowest precedence first.
+    pub(super) fn with_sources(sources: &[&str]) -> World {
         let places =
             ManifestPlaces { applied: "/applied".into(), vendor: "/vendor".into(), site: "/site".into() };
-        let sources = ["/vendor", "/site", "/applied", "/run"].map(PathBuf::from).to_vec();
+        let sources: Vec<PathBuf> = sources.iter().map(PathBuf::from).collect();
+        let count = sources.len();
         let objects = Rc::new(Objects::new(100));
         let registry = Registry::new(sources, places, NODE, objects.clone());
         let mut world = World {
@@ -61,6 +68,7 @@ impl World {
             ending: BTreeSet::new(),
             files: BTreeMap::new(),
             serial: 0,
+            sources: count,
         };
         world.read();
         world
@@ -94,7 +102,7 @@ impl World {
 
     fn place(&self, path: &Path) -> (usize, std::ffi::OsString) {
         let directory = path.parent().expect("a file of a directory");
-        let source = (0..4).find(|source| self.registry.sources.path(*source) == directory);
+        let source = (0..self.sources).find(|source| self.registry.sources.path(*source) == directory);
         (source.expect("one of the sources"), path.file_name().map(OsStr::to_owned).expect("it has a name"))
     }
 

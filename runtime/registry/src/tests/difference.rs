@@ -39,6 +39,23 @@ fn a_later_source_takes_the_place_of_an_earlier_one_and_gives_it_back() {
     ]);
 }
 
+/// A source is a name and named contents: nothing in the registry depends on a directory or a file.
+#[test]
+fn a_cluster_is_one_more_source_in_the_list_and_nothing_else() {
+    let mut world = World::with_sources(&["/vendor", "/site", "/applied", "/run", "cluster"]);
+    let config =
+        json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "c"}, "data": {"a": "1"}});
+    assert_eq!(world.file("/site/a", &text("web", "a:1")), ["web is a:1"]);
+    assert_eq!(world.file("cluster/default_web", &text("web", "a:2")), ["web goes", "web is a:2"]);
+    assert_eq!(world.file("cluster/default_c", &config.to_string()), Vec::<String>::new());
+    assert!(world.registry.published_definition(&(Kind::ConfigMap, "default".into(), "c".into())).is_some());
+    let status = world.delete("web", &Preconditions::default()).expect_err("it belongs to the cluster");
+    assert!(status.message.contains("cluster/default_web"), "{}", status.message);
+    assert_eq!(world.remove("cluster/default_web"), ["web goes", "web is a:1"]);
+    world.remove("cluster/default_c");
+    assert!(world.registry.published_definition(&(Kind::ConfigMap, "default".into(), "c".into())).is_none());
+}
+
 #[test]
 fn of_two_files_of_one_source_the_first_counts() {
     let ignored = "Error validating pod web_default from file due to duplicate pod name \"web\", ignoring /site/b: /site/a has it already";

@@ -97,7 +97,7 @@ fn a_file_is_never_overridden_in_silence() {
     let mut world = World::new();
     world.file("/run/web.yaml", &pod("web", "file:1").to_string());
     let warning =
-        "/run/web.yaml overrides this: pod \"web\" is as that file says until it is gone from there";
+        "/run/web.yaml overrides this: pod \"web\" is defined by that file until it is removed from it";
     assert_eq!(line(world.apply(pod("web", "a:1"), APPLY)), format!("Configured; {warning}"));
     assert_eq!(world.image("web"), "file:1");
     world.remove("/run/web.yaml");
@@ -130,7 +130,7 @@ fn what_may_not_change_in_place_is_refused() {
         (
             "vendor",
             image("vendor"),
-            "403 Forbidden: pods \"vendor\" is forbidden: it is defined by /vendor/vendor.yaml; a pod of its name in /site takes its place",
+            "403 Forbidden: pods \"vendor\" is forbidden: it is defined by /vendor/vendor.yaml; a pod of the same name in /site overrides it",
         ),
         ("web", image("web"), "Configured"),
         ("web", image("web"), "Unchanged"),
@@ -161,11 +161,11 @@ fn what_may_not_change_in_place_is_refused() {
 fn a_pod_whose_change_is_under_way_is_not_changed_again() {
     let mut world = World::new();
     world.apply(pod("web", "a:1"), CREATE).expect("it is new");
-    let mut asked = |present: Present| {
+    let mut outcome = |present: Present| {
         let change = Change::Replace(pod("web", "a:2"));
-        let asked =
+        let updating =
             Updating { change, part: Part::Whole, validation: FieldValidation::Strict, dry_run: true };
-        let decision = world.registry.update("web", asked, Some(&present));
+        let decision = world.registry.update("web", updating, Some(&present));
         decision.map_or_else(|status| status.message, |_| "taken".to_owned())
     };
     let present = || {
@@ -173,15 +173,15 @@ fn a_pod_whose_change_is_under_way_is_not_changed_again() {
         world.apply(pod("web", "a:1"), CREATE).expect("it is new");
         world.present("web").expect("it is there")
     };
-    assert_eq!(asked(present()), "taken");
+    assert_eq!(outcome(present()), "taken");
     assert_eq!(
-        asked(Present { is_updating: true, ..present() }),
+        outcome(Present { is_updating: true, ..present() }),
         "Operation cannot be fulfilled on pods \"web\": the object has been modified; please apply your changes to the latest version and try again"
     );
     let waiting = Some(present().wanted);
     assert_eq!(
-        asked(Present { waiting, ..present() }),
-        "Operation cannot be fulfilled on pods \"web\": another version of the pod, from /applied/default_web.json, waits for its images: change that, or remove it first"
+        outcome(Present { waiting, ..present() }),
+        "Operation cannot be fulfilled on pods \"web\": another version of the pod, from /applied/default_web.json, waits for its images: change that version, or remove it first"
     );
 }
 
@@ -215,10 +215,10 @@ fn others_may_set_conditions_that_are_not_the_nodes() {
         let mut object = pod("web", "a:1");
         object["status"] = status.clone();
         let change = Change::Replace(object);
-        let asked = Updating { change, part: Part::Status, validation, dry_run: false };
+        let updating = Updating { change, part: Part::Status, validation, dry_run: false };
         let present =
             Present { client_conditions: given.clone(), ..world.present("web").expect("it is there") };
-        let answer = match world.registry.update("web", asked, Some(&present)) {
+        let answer = match world.registry.update("web", updating, Some(&present)) {
             Ok(Decision::Published(warnings)) => {
                 warnings.iter().fold("published".to_owned(), |all, warning| format!("{all}; {warning}"))
             }
@@ -252,7 +252,7 @@ fn who_may_delete_a_pod() {
         (
             "vendor",
             none(),
-            "403 Forbidden: pods \"vendor\" is forbidden: it is defined by /vendor/vendor.yaml; a pod of its name in /site takes its place",
+            "403 Forbidden: pods \"vendor\" is forbidden: it is defined by /vendor/vendor.yaml; a pod of the same name in /site overrides it",
         ),
         (
             "web",
@@ -342,7 +342,7 @@ fn what_finds_no_room_is_refused_and_changes_nothing() {
         }
     };
     assert_eq!(taken, 16);
-    let full = "403 Forbidden: pods \"p16\" is forbidden: no room: all manifests together may hold 1024 objects and have 4 MiB; delete some";
+    let full = "403 Forbidden: pods \"p16\" is forbidden: quota exceeded: all manifests together can have at most 1024 objects and 4 MiB; delete some";
     assert_eq!(answer, full);
     assert_eq!(world.pods.len(), 16);
     let dry = RequestOptions { dry_run: true, ..CREATE };
