@@ -1,7 +1,7 @@
 //! The downward API: fields of a pod as variables and files show them. Pure.
 
 use nodlet_core::facts::Amounts;
-use nodlet_core::spec::container::ResourceField;
+use nodlet_core::spec::reference::ResourceField;
 use nodlet_core::spec::{Container, Pod, Quantity};
 use nodlet_kube::manifest::go_quoted;
 

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use nodlet_core::facts::Amounts;
 use nodlet_core::spec::Pod;
-use nodlet_core::spec::container::{ConfigKind, ObjectReference};
+use nodlet_core::spec::reference::{ConfigKind, ObjectReference};
 use nodlet_core::spec::volume::{DownwardField, DownwardFile, KeyToPath, Projection, ProjectionSource};
 use nodlet_host::volume::{ProjectedFile, ProjectedFiles};
 use nodlet_registry::{ConfigData, ConfigObjects};

@@ -11,16 +11,16 @@ pub mod placement;
 pub mod pod;
 pub mod probe;
 pub mod quantity;
+pub mod reference;
 pub mod restart;
 pub mod volume;
 
-pub use container::{
-    Container, ContainerIndex, EnvVar, MAX_CONTAINERS, ResourceRequirements, RestartPolicy, Role,
-};
+pub use container::{Container, ContainerIndex, EnvVar, MAX_CONTAINERS, ResourceRequirements, Role};
 pub use hook::{Hook, HookKind, Lifecycle};
 pub use placement::{Placement, Taint};
 pub use pod::{Pod, PodSpec, QosClass, Uid};
 pub use probe::{Probe, ProbeAction, ProbeKind};
 pub use quantity::Quantity;
-pub use restart::{OwnRestart, RestartAction, RestartRule};
+pub use reference::{ConfigKind, ObjectReference, ResourceField};
+pub use restart::{OwnRestart, RestartAction, RestartPolicy, RestartRule};
 pub use volume::{Volume, VolumeMount, VolumeSource};

@@ -4,7 +4,7 @@ use std::rc::Rc;
 
 use super::{DefinitionName, Registry};
 use nodlet_core::spec::Pod;
-use nodlet_core::spec::container::{ConfigKind, ObjectReference};
+use nodlet_core::spec::reference::{ConfigKind, ObjectReference};
 use nodlet_kube::kinds::Kind;
 use nodlet_kube::manifest::Definition;
 

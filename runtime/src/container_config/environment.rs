@@ -7,7 +7,8 @@ use nodlet_rootfs::ImageConfig;
 use crate::volume_files::not_found;
 use crate::{downward_api, pod_files};
 use nodlet_core::facts::{StartFailure, StartFailureReason};
-use nodlet_core::spec::container::{ConfigKind, EnvSource, ObjectReference};
+use nodlet_core::spec::container::EnvSource;
+use nodlet_core::spec::reference::{ConfigKind, ObjectReference};
 use nodlet_core::spec::{Container, Pod};
 use nodlet_registry::ConfigData;
 

@@ -4,7 +4,8 @@ use std::collections::BTreeMap;
 
 use super::{Chance, Sim, WorldPod, secs};
 use crate::facts::*;
-use crate::spec::container::{ConfigKind, EnvFrom, ObjectReference};
+use crate::spec::container::EnvFrom;
+use crate::spec::reference::{ConfigKind, ObjectReference};
 use crate::spec::volume::{Projection, ProjectionKind, ProjectionSource, VolumeSource};
 use crate::spec::*;
 

@@ -3,6 +3,7 @@
 use std::rc::Rc;
 use std::time::Duration;
 
+use super::reference::{ObjectReference, ResourceField};
 use super::{Lifecycle, OwnRestart, Probe, ProbeKind, Quantity, VolumeMount};
 
 /// Upper bound of the containers of one pod: as many as [`ContainerIndex`] has values.
@@ -37,18 +38,6 @@ impl Role {
             Role::Regular | Role::Ephemeral => false,
         }
     }
-}
-
-/// `restartPolicy`.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum RestartPolicy {
-    /// The container restarts after every exit.
-    #[default]
-    Always,
-    /// The container restarts unless it exits with 0.
-    OnFailure,
-    /// The container never restarts.
-    Never,
 }
 
 /// `imagePullPolicy`.
@@ -166,37 +155,6 @@ pub struct EnvFrom {
     pub prefix: String,
     /// The object.
     pub object: ObjectReference,
-}
-
-/// `resourceFieldRef`: a request or limit of a container.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ResourceField {
-    /// `containerName`; `None` for the container itself.
-    pub container: Option<String>,
-    /// `resource`, such as `limits.cpu`.
-    pub resource: String,
-    /// `divisor`; `None` for 1.
-    pub divisor: Option<Quantity>,
-}
-
-/// The kinds of objects that provide configuration to pods.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum ConfigKind {
-    /// ConfigMap.
-    ConfigMap,
-    /// Secret.
-    Secret,
-}
-
-/// A reference of a pod to an object of its namespace.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ObjectReference {
-    /// The object's kind.
-    pub kind: ConfigKind,
-    /// `name`, or `secretName` of a volume.
-    pub name: String,
-    /// `optional`: a missing object or key is skipped.
-    pub optional: bool,
 }
 
 /// One entry of `ports`.

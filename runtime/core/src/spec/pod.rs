@@ -4,7 +4,8 @@ use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::time::Duration;
 
-use super::container::{EnvSource, ObjectReference};
+use super::container::EnvSource;
+use super::reference::ObjectReference;
 use super::volume::{Projection, ProjectionSource, VolumeSource};
 use super::{
     Container, ContainerIndex, Placement, Quantity, ResourceRequirements, RestartPolicy, Role, Volume,

@@ -1,6 +1,16 @@
-//! Restart policies of single containers.
+//! Restart policies of pods and of single containers.
 
-use super::RestartPolicy;
+/// `restartPolicy`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum RestartPolicy {
+    /// The container restarts after every exit.
+    #[default]
+    Always,
+    /// The container restarts unless it exits with 0.
+    OnFailure,
+    /// The container never restarts.
+    Never,
+}
 
 /// `restartPolicy` and `restartPolicyRules` of a container, which replace the pod's policy.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -1,7 +1,7 @@
 //! Volumes of a pod and where its containers mount them.
 
 use super::Quantity;
-use super::container::{ObjectReference, ResourceField};
+use super::reference::{ObjectReference, ResourceField};
 
 /// One entry of `spec.volumes`.
 #[derive(Clone, Debug, PartialEq)]

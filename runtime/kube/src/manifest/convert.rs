@@ -7,15 +7,13 @@ use std::time::Duration;
 use serde_json::Value;
 
 use super::validate::{flag, list, map, number, optional_number, text};
-use nodlet_core::spec::container::{
-    ConfigKind, ContainerPort, EnvFrom, EnvSource, ObjectReference, PullPolicy, ResourceField,
-    SecurityContext,
-};
+use nodlet_core::spec::container::{ContainerPort, EnvFrom, EnvSource, PullPolicy, SecurityContext};
 use nodlet_core::spec::placement::{
     NodeSelectorOperator, NodeSelectorRequirement, NodeSelectorTerm, Placement, Toleration,
 };
 use nodlet_core::spec::pod::{DnsConfig, DnsPolicy, HostAlias, PodSecurityContext};
 use nodlet_core::spec::probe::PortOrName;
+use nodlet_core::spec::reference::{ConfigKind, ObjectReference, ResourceField};
 use nodlet_core::spec::volume::{
     DownwardField, DownwardFile, HostPathType, KeyToPath, MountPropagation, Projection, ProjectionKind,
     ProjectionSource,
