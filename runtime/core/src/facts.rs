@@ -11,6 +11,7 @@ mod handover;
 mod node_info;
 mod observation;
 mod record;
+mod run;
 mod shutdown;
 
 use std::time::Duration;
@@ -25,15 +26,16 @@ pub use condition::{ConditionType, IMAGE_UPDATE_PENDING, is_node_owned};
 pub use deletion::Deletion;
 pub(crate) use draft::{Draft, Events, Wake};
 pub use handover::{
-    FoundCondition, HandedOver, HandedOverContainer, HandedOverExit, HandedOverIdentity, HandedOverPostStart,
+    HandedOver, HandedOverContainer, HandedOverExit, HandedOverIdentity, HandedOverPostStart,
     HandedOverVerdict, MissingImage, StatusHandover,
 };
 pub use node_info::{Amounts, NodeInfo};
 pub use observation::{
-    Exit, Found, FoundAttempt, FoundSandbox, Health, Observation, PodObservation, ProbeResult,
-    SandboxFailure, StartFailure, StartFailureReason, StartedContainer, User,
+    Exit, Found, FoundAttempt, FoundSandbox, Observation, PodObservation, ProbeResult, SandboxFailure,
+    StartFailure, StartFailureReason,
 };
-pub use record::{ContainerRecord, LastShown, PodPhase, Record, RecordedExit};
+pub use record::{ContainerRecord, FoundCondition, LastShown, PodPhase, Record, RecordedExit};
+pub use run::{Health, StartedContainer, User};
 pub(crate) use shutdown::EndRequest;
 pub use shutdown::{Shutdown, ShutdownGroup, ShutdownScope};
 

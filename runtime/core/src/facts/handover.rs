@@ -11,7 +11,7 @@ use std::rc::Rc;
 
 use serde::{Deserialize, Serialize};
 
-use super::{ClientCondition, ConditionType, Deletion, Health, PodPhase, StartedContainer};
+use super::{ClientCondition, Deletion, FoundCondition, Health, PodPhase, StartedContainer};
 use crate::spec::ProbeKind;
 use crate::time::{Instant, Moment};
 
@@ -33,17 +33,6 @@ impl StatusHandover {
     pub fn was_admitted(&self) -> bool {
         self.state.as_ref().is_some_and(|state| state.is_admitted && !state.is_gated)
     }
-}
-
-/// A condition as the previous agent showed it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct FoundCondition {
-    /// `type`.
-    pub kind: ConditionType,
-    /// `status` is `True`.
-    pub status: bool,
-    /// `lastTransitionTime`.
-    pub since: Moment,
 }
 
 /// The previous agent's knowledge of a pod besides the conditions.

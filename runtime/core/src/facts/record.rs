@@ -4,7 +4,7 @@ use std::net::Ipv4Addr;
 
 use serde::{Deserialize, Serialize};
 
-use super::{ClientCondition, FoundCondition};
+use super::{ClientCondition, ConditionType};
 use crate::spec::{PodSpec, RestartPolicy};
 use crate::time::Moment;
 
@@ -62,6 +62,17 @@ pub struct LastShown {
     pub conditions: Vec<FoundCondition>,
     /// `podIP`.
     pub ip: Option<Ipv4Addr>,
+}
+
+/// A condition as the previous agent showed it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FoundCondition {
+    /// `type`.
+    pub kind: ConditionType,
+    /// `status` is `True`.
+    pub status: bool,
+    /// `lastTransitionTime`.
+    pub since: Moment,
 }
 
 impl Record {
