@@ -67,15 +67,13 @@ use containers::Containers;
 use init::is_initialized;
 use journal::Journal;
 use phase::Outcome;
-pub(crate) use phase::Verdict;
+pub(crate) use phase::{TERMINATED, Verdict};
 use probes::ProbeEffect;
 pub(crate) use removal::Demand;
 use removal::Removal;
 use restart::RestartAll;
 use sandbox::Sandbox;
-pub(crate) use shutdown::TERMINATED;
 pub(crate) use stage::{NodeContext, Stage};
-use termination::PREEMPTING;
 use volume_files::VolumeFiles;
 
 /// Interval between two tries to create a sandbox or start a container, which may work soon: a missing disk

@@ -8,7 +8,12 @@ use crate::spec::Role;
 use super::container::{ContainerState, Ended, LOST_WHEN_TERMINATED, STATUS_UNKNOWN, Shown};
 use super::containers::Containers;
 use super::init::was_initialized;
-use super::{PREEMPTING, Stage, TERMINATED};
+use super::stage::Stage;
+
+/// `reason` of a pod that was preempted for a critical one, and of the event.
+pub(super) const PREEMPTING: &str = "Preempting";
+/// `reason` of a pod that a shutdown of the machine ended.
+pub(crate) const TERMINATED: &str = "Terminated";
 
 /// The terminal phase that was decided, with its reason and message.
 #[derive(Clone, Debug)]

@@ -5,10 +5,9 @@
 use crate::spec::{RestartPolicy, Role};
 
 use super::containers::Containers;
-use super::phase::Verdict;
+use super::phase::{TERMINATED, Verdict};
 
-/// Reason of a pod that a shutdown of the machine ended.
-pub(crate) const TERMINATED: &str = "Terminated";
+/// `message` of a pod that a shutdown of the machine ended.
 const MESSAGE: &str = "Pod was terminated in response to imminent node shutdown.";
 
 /// The verdict on a pod that a shutdown of the machine ends.

@@ -15,13 +15,11 @@ use super::backoff::Retry;
 use super::container::Run;
 use super::hook;
 use super::hooks::Before;
-use super::phase::{Verdict, set_unknown_exits};
+use super::phase::{PREEMPTING, Verdict, set_unknown_exits};
 use super::{PodState, Stage, shutdown};
 
 /// The shortest grace period, whatever was requested.
 const MIN_GRACE: Duration = Duration::from_secs(1);
-/// `reason` of a pod that was preempted for a critical one, and of the event.
-pub(crate) const PREEMPTING: &str = "Preempting";
 /// The shortest time between the signal and the kill, even at the end of the grace period.
 pub(super) const MIN_WINDOW: Duration = Duration::from_secs(2);
 
