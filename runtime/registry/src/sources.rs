@@ -10,6 +10,7 @@ use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
+use super::wanted::shorten;
 use super::{Refusal, Wanted, WantedByName};
 use nodlet_core::spec::Uid;
 use nodlet_kube::kinds::{self, Kind};
@@ -25,9 +26,6 @@ pub const MAX_FILES: usize = 1024;
 /// The quota of all files together, which suffices for the pods of a node with several times the manifests
 /// that people write. Objects beyond it are rejected by name, and read once the quota allows it.
 const QUOTA: Size = Size { pods: 1024, bytes: 4 << 20 };
-
-/// The maximum length of a message about a file in bytes: nobody reads a list of a thousand wrong fields.
-const MESSAGE: usize = 1024;
 
 /// Definitions by kind, namespace and name, with the file of each.
 pub type DefinitionsByName = BTreeMap<(Kind, Rc<str>, Rc<str>), (Rc<Definition>, PathBuf)>;
@@ -416,16 +414,6 @@ impl std::iter::Sum for Size {
 fn no_room() -> String {
     let (pods, bytes) = (QUOTA.pods, QUOTA.bytes >> 20);
     format!("quota exceeded: all manifests together can have at most {pods} objects and {bytes} MiB")
-}
-
-/// Shortens a message to at most [`MESSAGE`] bytes.
-pub(super) fn shorten(mut message: String) -> String {
-    if message.len() > MESSAGE {
-        message.truncate(message.floor_char_boundary(MESSAGE));
-        message.push('…');
-        message.shrink_to_fit();
-    }
-    message
 }
 
 impl SourceFile {

@@ -7,12 +7,13 @@ use std::rc::Rc;
 use serde_json::Value;
 use serde_json::value::{RawValue, to_raw_value};
 
-use super::sources::shorten;
 use nodlet_core::spec::Pod;
 use nodlet_kube::manifest::{self, Applied, Manifest, Priority};
 
 /// The maximum number of warnings about one pod.
 const WARNINGS: usize = 64;
+/// The maximum length of a message about a file in bytes: nobody reads a list of a thousand wrong fields.
+const MESSAGE: usize = 1024;
 
 /// A desired pod, from a source.
 #[derive(Debug)]
@@ -96,4 +97,14 @@ impl Wanted {
     pub fn is_same_as(&self, new: &Wanted) -> bool {
         self.pod.uid == new.pod.uid && self.as_written().get() == new.as_written().get()
     }
+}
+
+/// Shortens a message to at most [`MESSAGE`] bytes.
+pub(super) fn shorten(mut message: String) -> String {
+    if message.len() > MESSAGE {
+        message.truncate(message.floor_char_boundary(MESSAGE));
+        message.push('…');
+        message.shrink_to_fit();
+    }
+    message
 }
