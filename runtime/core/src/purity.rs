@@ -1,8 +1,10 @@
-//! Reads off the source that the core touches nothing of the machine. Cargo keeps other crates out; the standard
-//! library it cannot.
+//! Reads off the source that the core touches nothing of the machine, and that none of its files import from each
+//! other in a circle. Cargo keeps other crates out; the standard library it cannot.
 
 use std::fs;
 use std::path::{Path, PathBuf};
+
+use nodlet_fuzz::imports::{circles, imports};
 
 /// The files below a directory, without those of the tests.
 fn files(directory: &Path, found: &mut Vec<PathBuf>) {
@@ -45,5 +47,22 @@ fn the_core_names_nothing_of_the_standard_library_that_touches_the_machine() {
             let named: Vec<&str> = lines.filter(|line| line.contains(word)).collect();
             assert!(named.is_empty(), "{}: {named:?}", file.display());
         }
+    }
+}
+
+#[test]
+fn no_files_of_a_module_import_from_each_other() {
+    for (module, (from, to)) in [
+        ("spec", ("pod", "container")),
+        ("facts", ("observation", "record")),
+        ("pod", ("start", "container")),
+        ("node", ("admission", "preemption")),
+        ("status", ("conditions", "")),
+    ] {
+        let files =
+            imports(&Path::new(env!("CARGO_MANIFEST_DIR")).join("src").join(module).with_extension("rs"));
+        assert!(files[from].contains(to) || to.is_empty(), "{files:?}");
+        let circles = circles(files);
+        assert!(circles.is_empty(), "these import from each other in a circle: {circles:?}");
     }
 }

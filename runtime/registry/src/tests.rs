@@ -9,6 +9,7 @@ use serde_json::{Value, json};
 use super::*;
 use crate::objects::Key;
 use nodlet_core::spec::Uid;
+use nodlet_fuzz::imports::{circles, imports};
 use nodlet_kube::kinds::Kind;
 use nodlet_kube::manifest::{self, Applied as AppliedPreset, Validation};
 
@@ -258,4 +259,12 @@ fn the_registry_names_nothing_of_the_standard_library_that_touches_the_machine()
             assert!(named.is_empty(), "{}: {named:?}", file.display());
         }
     }
+}
+
+#[test]
+fn no_files_of_the_registry_import_from_each_other() {
+    let files = imports(&Path::new(env!("CARGO_MANIFEST_DIR")).join("src/lib.rs"));
+    assert!(files.len() > 15 && files["sources"].contains("wanted"), "{files:?}");
+    let circles = circles(files);
+    assert!(circles.is_empty(), "these import from each other in a circle: {circles:?}");
 }

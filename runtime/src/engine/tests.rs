@@ -1,8 +1,9 @@
 //! Tests of the engine as a whole, which read its source.
 
-use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
+
+use nodlet_fuzz::imports::{circles, imports};
 
 /// Names of the variants of a public enum in the text of a module.
 fn variants(text: &str, name: &str) -> Vec<String> {
@@ -58,39 +59,10 @@ fn the_engine_makes_every_observation_that_the_core_knows() {
     assert!(count > 20, "{count} variants were found");
 }
 
-/// The modules that a file of the engine imports from, by `use super::…`.
-fn imports(text: &str) -> BTreeSet<String> {
-    let of_super = text.split("use super::").skip(1).filter_map(|rest| rest.split(';').next());
-    let first = |path: &str| path.trim().split("::").next().unwrap_or_default().to_owned();
-    let modules = of_super.flat_map(|path| match path.strip_prefix('{') {
-        Some(list) => list.trim_end_matches('}').split(',').map(first).collect(),
-        None => vec![first(path)],
-    });
-    modules.collect()
-}
-
 #[test]
 fn no_files_of_the_engine_import_from_each_other() {
-    let mut files = BTreeMap::new();
-    for entry in fs::read_dir(Path::new(env!("CARGO_MANIFEST_DIR")).join("src/engine")).expect("it is there")
-    {
-        let path = entry.expect("it can be read").path();
-        if path.is_file() && !path.ends_with("tests.rs") {
-            let name = path.file_stem().expect("it has a name").to_string_lossy().into_owned();
-            files.insert(name, imports(&fs::read_to_string(path).expect("it can be read")));
-        }
-    }
+    let files = imports(&Path::new(env!("CARGO_MANIFEST_DIR")).join("src/engine.rs"));
     assert!(files.len() > 20 && files["sandbox"].contains("run"), "{files:?}");
-    let all: BTreeSet<String> = files.keys().cloned().collect();
-    files.values_mut().for_each(|imports| imports.retain(|name| all.contains(name)));
-    // Files that import from none of the rest go, as long as there are any.
-    loop {
-        let left = files.len();
-        let names: BTreeSet<String> = files.keys().cloned().collect();
-        files.retain(|_, imports| imports.iter().any(|name| names.contains(name)));
-        if files.len() == left {
-            break;
-        }
-    }
-    assert!(files.is_empty(), "these import from each other in a circle: {files:?}");
+    let circles = circles(files);
+    assert!(circles.is_empty(), "these import from each other in a circle: {circles:?}");
 }

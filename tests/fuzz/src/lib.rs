@@ -15,6 +15,8 @@
 //! NODLET_ROUNDS=1 cargo test …`. `cargo xtask long fuzz` runs each target for any time, guided by coverage
 //! (`coverage.rs`): an input that reaches new code is changed further. libFuzzer by way of bolero or
 //! cargo-fuzz is not used, because it needs 35 crates, C++ among them, and a nightly compiler.
+//!
+//! Apart from that, [`imports`] is for tests that read the source of their own crate.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::PathBuf;
@@ -24,6 +26,7 @@ use std::time::{Duration, Instant};
 
 mod coverage;
 pub mod entropy;
+pub mod imports;
 
 use coverage::Reached;
 
