@@ -1,10 +1,13 @@
-//! Runs the tests that `check` runs in a short form, for any time. Each prints its seeds; a failure names the
-//! seed to reproduce it: `cargo xtask long fuzz --seed 4711 --rounds 1`. A subject with a finite number of
-//! cases runs all of them, or with `--shard 2/5` the second of five parts, and prints their number.
+//! Runs the tests that `check` runs in a short form, for any time. The first seed is printed, and by default
+//! differs between commits; a failure names the seed to reproduce it:
+//! `cargo xtask long fuzz --seed 4711 --rounds 1`. A subject with a finite number of cases runs all of them, or
+//! with `--shard 2/5` the second of five parts, and prints their number.
 
 use std::process::Command;
 
-use crate::{Failure, Outcome, cargo, earlier, guest, mutants, run as run_command, setup, target_dir, usage};
+use crate::{
+    Failure, Outcome, cargo, commit, earlier, guest, mutants, run as run_command, setup, target_dir, usage,
+};
 
 /// How a subject is tested.
 enum Test {
@@ -101,6 +104,12 @@ pub(crate) fn run(arguments: &[String]) -> Outcome {
             }
         }
     }
+    // Different for each commit, so that more and more cases are tried.
+    let seed = seed.unwrap_or_else(|| commit::number().to_string());
+    let takes_seed = |test: &Test| matches!(test, Test::Random(..) | Test::Guided(..) | Test::Sample(..));
+    if chosen().any(|(_, test)| takes_seed(test)) {
+        eprintln!("NODLET_SEED={seed}");
+    }
     for (_, test) in chosen() {
         match test {
             Test::Random(default, words) | Test::Rounds(default, words) | Test::Guided(default, words) => {
@@ -118,12 +127,12 @@ pub(crate) fn run(arguments: &[String]) -> Outcome {
                         .args(*words)
                         .args(["--", "--nocapture"])
                         .env("NODLET_ROUNDS", rounds)
-                        .env("NODLET_SEED", seed.as_deref().unwrap_or("1")),
+                        .env("NODLET_SEED", &seed),
                 )?;
             }
             Test::Sample(default, test) => {
-                let number = |given: &Option<String>| given.as_ref().and_then(|text| text.parse().ok());
-                test(number(&rounds).unwrap_or(*default), number(&seed).unwrap_or(1))?;
+                let rounds = rounds.as_ref().and_then(|text| text.parse().ok()).unwrap_or(*default);
+                test(rounds, seed.parse().unwrap_or(1))?;
             }
             Test::Parts(test) => test(shard.as_deref().unwrap_or("1/1"))?,
             Test::All(test) => test()?,
