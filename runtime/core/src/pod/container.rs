@@ -17,7 +17,7 @@ use std::borrow::Cow;
 use std::rc::Rc;
 
 use crate::facts::{Attempt, Exit, Health, MissingImage, StartFailure, StartFailureReason, StartedContainer};
-use crate::spec::{ContainerIndex, OwnRestart, ProbeKind, RestartPolicy, Role};
+use crate::spec::{ContainerIndex, OwnRestart, ProbeKind, Role};
 use crate::time::{Instant, Moment};
 
 use super::backoff::{CrashBackoff, Retry};
@@ -236,48 +236,6 @@ impl ContainerState {
         self.is_running() && !self.hooks.is_starting()
     }
 
-    /// Whether the newest run has ended and no other follows.
-    pub(crate) fn is_done(&self, policy: RestartPolicy) -> bool {
-        match self.run {
-            Run::Exited => !self.restarts(policy),
-            Run::Waiting
-            | Run::Recording
-            | Run::Starting { .. }
-            | Run::StartFailed { .. }
-            | Run::Running
-            | Run::Terminating { .. }
-            | Run::Killing { .. } => false,
-        }
-    }
-
-    /// Whether the newest run, which has ended, is followed by another.
-    pub(crate) fn restarts(&self, policy: RestartPolicy) -> bool {
-        if self.superseded || self.redefined {
-            return true;
-        }
-        let rule = self.rule();
-        match (self.role, self.own_policy(policy)) {
-            (Role::Sidecar, _) | (Role::Regular, RestartPolicy::Always) => true,
-            // The result of an init container in an earlier sandbox does not count.
-            (Role::Init, _) if !self.ran_in_sandbox => true,
-            (Role::Init, _) if rule.is_some() => self.init_failed(),
-            (Role::Init, RestartPolicy::Always | RestartPolicy::OnFailure) => self.init_failed(),
-            (Role::Regular, _) if rule.is_some() => true,
-            // A pod that restarts gets a new sandbox, in which every container starts that need not succeed
-            // first.
-            (Role::Regular, RestartPolicy::Never) if self.own.is_some() && !self.ran_in_sandbox => true,
-            (Role::Regular, RestartPolicy::OnFailure) => {
-                self.failed_probe.is_some() || self.ended.as_ref().is_none_or(|ended| ended.code != 0)
-            }
-            (Role::Init | Role::Regular, RestartPolicy::Never) | (Role::Ephemeral, _) => false,
-        }
-    }
-
-    /// Whether this is an init container that has failed for good, and the pod with it.
-    pub(crate) fn failed_for_good(&self, policy: RestartPolicy) -> bool {
-        self.role == Role::Init && self.is_done(policy) && self.init_failed()
-    }
-
     /// Whether this is an init container whose newest run has succeeded.
     pub(crate) fn has_initialised(&self) -> bool {
         match self.run {
@@ -287,13 +245,8 @@ impl ContainerState {
         }
     }
 
-    /// Whether the container runs only once, so that the start must be on flash before it takes place.
-    pub(crate) fn runs_once(&self, policy: RestartPolicy) -> bool {
-        policy == RestartPolicy::Never || self.role == Role::Ephemeral
-    }
-
     /// Whether an init container has failed. It has if memory was short, whatever its exit code.
-    fn init_failed(&self) -> bool {
+    pub(super) fn init_failed(&self) -> bool {
         self.ended.as_ref().is_none_or(|ended| ended.code != 0 || &*ended.reason == OOM_KILLED)
     }
 

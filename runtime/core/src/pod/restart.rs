@@ -1,5 +1,4 @@
-//! Restart rules of single containers: which exits restart a container, and how all containers restart in the
-//! same sandbox.
+//! Which containers restart after their runs have ended, and how all containers restart in the same sandbox.
 //!
 //! An exit that matches a `RestartAllContainers` rule makes all containers end, one after another and without
 //! a grace period: regular containers first, then sidecars. Their earlier runs no longer count: init
@@ -46,6 +45,53 @@ impl ContainerState {
         self.own.as_ref().map_or(of_pod, |own| own.policy)
     }
 
+    /// Whether the newest run has ended and no other follows.
+    pub(crate) fn is_done(&self, policy: RestartPolicy) -> bool {
+        match self.run {
+            Run::Exited => !self.restarts(policy),
+            Run::Waiting
+            | Run::Recording
+            | Run::Starting { .. }
+            | Run::StartFailed { .. }
+            | Run::Running
+            | Run::Terminating { .. }
+            | Run::Killing { .. } => false,
+        }
+    }
+
+    /// Whether the newest run, which has ended, is followed by another.
+    pub(crate) fn restarts(&self, policy: RestartPolicy) -> bool {
+        if self.superseded || self.redefined {
+            return true;
+        }
+        let rule = self.rule();
+        match (self.role, self.own_policy(policy)) {
+            (Role::Sidecar, _) | (Role::Regular, RestartPolicy::Always) => true,
+            // The result of an init container in an earlier sandbox does not count.
+            (Role::Init, _) if !self.ran_in_sandbox => true,
+            (Role::Init, _) if rule.is_some() => self.init_failed(),
+            (Role::Init, RestartPolicy::Always | RestartPolicy::OnFailure) => self.init_failed(),
+            (Role::Regular, _) if rule.is_some() => true,
+            // A pod that restarts gets a new sandbox, in which every container starts that need not succeed
+            // first.
+            (Role::Regular, RestartPolicy::Never) if self.own.is_some() && !self.ran_in_sandbox => true,
+            (Role::Regular, RestartPolicy::OnFailure) => {
+                self.failed_probe.is_some() || self.ended.as_ref().is_none_or(|ended| ended.code != 0)
+            }
+            (Role::Init | Role::Regular, RestartPolicy::Never) | (Role::Ephemeral, _) => false,
+        }
+    }
+
+    /// Whether this is an init container that has failed for good, and the pod with it.
+    pub(crate) fn failed_for_good(&self, policy: RestartPolicy) -> bool {
+        self.role == Role::Init && self.is_done(policy) && self.init_failed()
+    }
+
+    /// Whether the container runs only once, so that the start must be on flash before it takes place.
+    pub(crate) fn runs_once(&self, policy: RestartPolicy) -> bool {
+        policy == RestartPolicy::Never || self.role == Role::Ephemeral
+    }
+
     /// Whether the run that has just ended did so without being stopped. A postStart hook that failed because
     /// the run ended is reported first, before anything has killed the run.
     pub(super) fn ended_by_itself(&self) -> bool {
@@ -77,7 +123,7 @@ impl ContainerState {
 
     /// The action of the container's own rules for the exit of its newest run. No rule applies to a kill
     /// after a failed probe.
-    pub(super) fn rule(&self) -> Option<RestartAction> {
+    fn rule(&self) -> Option<RestartAction> {
         let ended = self.ended.as_ref().filter(|_| self.failed_probe.is_none())?;
         self.own.as_ref()?.action(ended.code)
     }
