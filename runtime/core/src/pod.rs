@@ -204,7 +204,8 @@ impl PodState {
     }
 
     /// The grace period in effect, while the pod is stopping.
-    pub fn termination_grace(&self) -> Option<Duration> {
+    #[cfg(test)]
+    pub(crate) fn termination_grace(&self) -> Option<Duration> {
         self.stage.grace()
     }
 

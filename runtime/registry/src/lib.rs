@@ -196,7 +196,7 @@ impl Registry {
     }
 
     /// Whether the pod comes from a client.
-    pub fn is_applied(&self, wanted: &Wanted) -> bool {
+    pub(crate) fn is_applied(&self, wanted: &Wanted) -> bool {
         wanted.source == self.applied_path(&wanted.pod.namespace, &wanted.pod.name)
     }
 

@@ -94,7 +94,7 @@ impl Wanted {
     }
 
     /// Whether the core need not be notified of `new`, which has the same UID and object.
-    pub fn is_same_as(&self, new: &Wanted) -> bool {
+    pub(crate) fn is_same_as(&self, new: &Wanted) -> bool {
         self.pod.uid == new.pod.uid && self.as_written().get() == new.as_written().get()
     }
 }
