@@ -18,8 +18,9 @@ use nix::sched::{CloneFlags, setns};
 use nix::unistd::{Gid, Uid};
 use serde::{Deserialize, Serialize};
 
+use super::error::{self, StepError};
 use super::execute::{Execute, capability_bits};
-use super::protocol::{self, MAX_GROUPS, Status, cut};
+use super::protocol::{self, MAX_GROUPS, Status};
 use super::sys::{self, Parent};
 use nodlet_host::launch::{CgroupPaths, ExecConfig, ProcessConfig};
 
@@ -65,26 +66,27 @@ impl Enter<'_> {
         ];
         keep.extend(self.stdio.iter().flatten().map(|stream| stream.as_raw_fd()));
         sys::close_all_but(&keep);
-        let message = match self.enter() {
+        match self.enter() {
             Ok(()) => sys::exit_now(0),
-            Err(message) => message,
-        };
-        self.fail(&message)
+            Err(error) => self.fail(&error),
+        }
     }
 
-    fn fail(&self, message: &str) -> ! {
-        let _ = protocol::send(self.status, &Status::Failed { run: true, message: cut(message) }, &[]);
+    fn fail(&self, error: &StepError) -> ! {
+        let failed = Status::Failed { run: true, message: error::message(error) };
+        let _ = protocol::send(self.status, &failed, &[]);
         sys::exit_now(1)
     }
 
-    fn enter(&self) -> Result<(), String> {
-        let step = |step: &'static str| move |error: io::Error| format!("exec: {step}: {error}");
-        let container: ContainerToEnter =
-            protocol::read_memfd(self.container).map_err(step("read the container's configuration"))?;
-        let config: ExecConfig = protocol::read_memfd(self.config).map_err(step("read the configuration"))?;
-        sys::join_tasks(&container.cgroup.v1_tasks).map_err(step("join the container's cgroup"))?;
+    fn enter(&self) -> Result<(), StepError> {
+        let container: ContainerToEnter = protocol::read_memfd(self.container)
+            .map_err(StepError::at("exec: read the container's configuration"))?;
+        let config: ExecConfig =
+            protocol::read_memfd(self.config).map_err(StepError::at("exec: read the configuration"))?;
+        sys::join_tasks(&container.cgroup.v1_tasks)
+            .map_err(StepError::at("exec: join the container's cgroup"))?;
         let _ = fs::write("/proc/self/oom_score_adj", container.oom_score_adj.to_string());
-        sys::new_session_keyring().map_err(step("make a session keyring"))?;
+        sys::new_session_keyring().map_err(StepError::at("exec: make a session keyring"))?;
         sys::set_dumpable(false);
         let all = CloneFlags::CLONE_NEWNS
             | CloneFlags::CLONE_NEWNET
@@ -92,9 +94,14 @@ impl Enter<'_> {
             | CloneFlags::CLONE_NEWUTS
             | CloneFlags::CLONE_NEWPID
             | CloneFlags::CLONE_NEWCGROUP;
-        setns(self.pidfd, all).map_err(io::Error::from).map_err(step("enter the container"))?;
+        setns(self.pidfd, all)
+            .map_err(io::Error::from)
+            .map_err(StepError::at("exec: enter the container"))?;
         let terminal = if config.tty {
-            Some(open_terminal(Some(self.user), config.size).map_err(step("open a terminal"))?)
+            Some(
+                open_terminal(Some(self.user), config.size)
+                    .map_err(StepError::at("exec: open a terminal"))?,
+            )
         } else {
             None
         };
@@ -104,7 +111,7 @@ impl Enter<'_> {
                 if let Some(stream) = stream {
                     nix::unistd::dup2(stream.as_raw_fd(), number)
                         .map_err(io::Error::from)
-                        .map_err(step("pass on stdio"))?;
+                        .map_err(StepError::at("exec: pass on stdio"))?;
                 }
             }
         }
@@ -114,8 +121,8 @@ impl Enter<'_> {
         }
         let execute = Execute::with_args(&process, &config.args, &self.user.home);
         change_directory(&process.cwd)
-            .map_err(|error| format!("exec: chdir to {}: {error}", process.cwd.display()))?;
-        self.apply_identity(&process).map_err(step("become the container's user"))?;
+            .map_err(|source| StepError::new(format!("exec: chdir to {}", process.cwd.display()), source))?;
+        self.apply_identity(&process).map_err(StepError::at("exec: become the container's user"))?;
         let mut keep = vec![self.status.as_raw_fd()];
         keep.extend(master.iter().chain(&slave).map(|end| end.as_raw_fd()));
         sys::close_all_but(&keep);
@@ -123,17 +130,19 @@ impl Enter<'_> {
         // Only from here on: a process in the container's PID namespace must never have more than the
         // container has.
         // SAFETY: the helper was forked from a process with one thread, and has one.
-        let Some(pid) = unsafe { sys::fork(Parent::CallersParent, None) }.map_err(step("fork"))? else {
+        let Some(pid) =
+            unsafe { sys::fork(Parent::CallersParent, None) }.map_err(StepError::at("exec: fork"))?
+        else {
             drop(master);
-            let message = match start_session(slave.as_ref()) {
-                Ok(()) => execute.run(),
-                Err(error) => format!("exec: take its terminal: {error}"),
+            let failed = match start_session(slave.as_ref()) {
+                Ok(()) => execute.run().into(),
+                Err(error) => StepError::new("exec: take its terminal", error),
             };
-            self.fail(&message)
+            self.fail(&failed)
         };
         let master: Vec<BorrowedFd> = master.iter().map(|master| master.as_fd()).collect();
         protocol::send(self.status, &Status::Created { pid: pid.as_raw() }, &master)
-            .map_err(step("report the process"))
+            .map_err(StepError::at("exec: report the process"))
     }
 
     fn apply_identity(&self, process: &ProcessConfig) -> io::Result<()> {

@@ -14,6 +14,7 @@ pub mod client;
 mod attempt;
 mod console;
 mod enter;
+mod error;
 mod execute;
 mod exit;
 mod log;

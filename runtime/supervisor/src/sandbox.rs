@@ -6,6 +6,7 @@
 //! process of a shared PID namespace is in another mount namespace, which is empty. If a step fails, the
 //! helper undoes what the kernel does not undo by itself.
 
+use std::error::Error;
 use std::ffi::CStr;
 use std::fmt;
 use std::fs::{self, File};
@@ -19,7 +20,8 @@ use nix::sched::{CloneFlags, setns, unshare};
 use nix::unistd::Pid;
 use serde::{Deserialize, Serialize};
 
-use super::protocol::{self, Message, cut};
+use super::error;
+use super::protocol::{self, Message};
 use super::sys::{self, Parent, lacking, used_up};
 use nodlet_host::launch::{NetworkConfig, SandboxConfig};
 use nodlet_host::network::netlink::{Netlink, link_index};
@@ -90,17 +92,35 @@ enum SandboxError {
 impl fmt::Display for SandboxError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            SandboxError::ReadConfig(source) => write!(f, "read the sandbox's configuration: {source}"),
-            SandboxError::Netlink(source) => write!(f, "open a netlink socket: {source}"),
-            SandboxError::Unshare(source) => write!(f, "make namespaces: {source}"),
-            SandboxError::Hostname(source) => write!(f, "set the host name: {source}"),
-            SandboxError::Bridge { name, source } => write!(f, "find the bridge {name}: {source}"),
-            SandboxError::Link { name, source } => write!(f, "make the link {name}: {source}"),
-            SandboxError::Address(source) => write!(f, "set the pod's address and route: {source}"),
-            SandboxError::Sysctl { name, source } => write!(f, "set {name}: {source}"),
-            SandboxError::Mounts(source) => write!(f, "mount /dev/shm and memory volumes: {source}"),
-            SandboxError::Pause(source) => write!(f, "start the pause process: {source}"),
-            SandboxError::Namespace(source) => write!(f, "open the new namespaces: {source}"),
+            SandboxError::ReadConfig(_) => write!(f, "read the sandbox's configuration"),
+            SandboxError::Netlink(_) => write!(f, "open a netlink socket"),
+            SandboxError::Unshare(_) => write!(f, "make namespaces"),
+            SandboxError::Hostname(_) => write!(f, "set the host name"),
+            SandboxError::Bridge { name, source: _ } => write!(f, "find the bridge {name}"),
+            SandboxError::Link { name, source: _ } => write!(f, "make the link {name}"),
+            SandboxError::Address(_) => write!(f, "set the pod's address and route"),
+            SandboxError::Sysctl { name, source: _ } => write!(f, "set {name}"),
+            SandboxError::Mounts(_) => write!(f, "mount /dev/shm and memory volumes"),
+            SandboxError::Pause(_) => write!(f, "start the pause process"),
+            SandboxError::Namespace(_) => write!(f, "open the new namespaces"),
+        }
+    }
+}
+
+impl Error for SandboxError {
+    fn source(&self) -> Option<&(dyn Error + 'static)> {
+        match self {
+            SandboxError::ReadConfig(source)
+            | SandboxError::Netlink(source)
+            | SandboxError::Unshare(source)
+            | SandboxError::Hostname(source)
+            | SandboxError::Bridge { source, .. }
+            | SandboxError::Link { source, .. }
+            | SandboxError::Address(source)
+            | SandboxError::Sysctl { source, .. }
+            | SandboxError::Mounts(source)
+            | SandboxError::Pause(source)
+            | SandboxError::Namespace(source) => Some(source),
         }
     }
 }
@@ -111,7 +131,7 @@ pub(super) fn run(config: BorrowedFd, answer: OwnedFd, scratch: &Path) -> ! {
     sys::close_all_but(&[config.as_raw_fd(), answer.as_raw_fd()]);
     let failed = match make(config, answer.as_fd(), scratch) {
         Ok(()) => sys::exit_now(0),
-        Err(error) => Made::Failed { message: cut(&error.to_string()) },
+        Err(error) => Made::Failed { message: error::message(&error) },
     };
     let _ = protocol::send(answer.as_fd(), &failed, &[]);
     sys::exit_now(1)

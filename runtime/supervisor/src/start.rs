@@ -10,6 +10,7 @@
 //! [`Status`] frames, then the end. Read next: `volume.rs` and `spec.rs` for the parts that are built,
 //! `execute.rs` for the last step in the container.
 
+use std::error::Error;
 use std::ffi::CString;
 use std::fmt;
 use std::fs::{self, File};
@@ -28,8 +29,9 @@ use nix::sched::{CloneFlags, setns, unshare};
 use nodlet_rootfs::assemble::{self, AssembleError, UserError};
 
 use super::enter;
+use super::error::{self, StepError};
 use super::execute::{self, Execute};
-use super::protocol::{self, MAX_GROUPS, Status, cut};
+use super::protocol::{self, MAX_GROUPS, Message, Status, cut};
 use super::sandbox::Namespaces;
 use super::sys::{self, Parent, Resolve, lacking, used_up};
 use nodlet_host::launch::{ContainerConfig, UserConfig};
@@ -91,35 +93,64 @@ pub(super) enum StartError {
 impl fmt::Display for StartError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            StartError::ReadConfig(source) => write!(f, "read the container's configuration: {source}"),
-            StartError::JoinCgroup(source) => write!(f, "join the container's cgroup: {source}"),
-            StartError::NewNamespace(source) => write!(f, "make a mount namespace: {source}"),
-            StartError::Scratch(source) => write!(f, "mount a private tmpfs: {source}"),
-            StartError::Keyring(source) => write!(f, "make a session keyring: {source}"),
-            StartError::Proc(source) => {
-                write!(f, "find the /proc of the PID namespace that the container shares: {source}")
+            StartError::ReadConfig(_) => write!(f, "read the container's configuration"),
+            StartError::JoinCgroup(_) => write!(f, "join the container's cgroup"),
+            StartError::NewNamespace(_) => write!(f, "make a mount namespace"),
+            StartError::Scratch(_) => write!(f, "mount a private tmpfs"),
+            StartError::Keyring(_) => write!(f, "make a session keyring"),
+            StartError::Proc(_) => write!(f, "find the /proc of the PID namespace that the container shares"),
+            StartError::Volume { destination, source: _ } => {
+                write!(f, "mount the volume at {}", destination.display())
             }
-            StartError::Volume { destination, source } => {
-                write!(f, "mount the volume at {}: {source}", destination.display())
+            StartError::SubPath { destination, sub_path, source: _ } => {
+                write!(f, "mount the volume at {}: subPath {}", destination.display(), sub_path.display())
             }
-            StartError::SubPath { destination, sub_path, source } => write!(
-                f,
-                "mount the volume at {}: subPath {}: {source}",
-                destination.display(),
-                sub_path.display()
-            ),
-            StartError::Root(source) => write!(f, "mount the root file system: {source}"),
-            StartError::Own { path, source } => write!(f, "make the container's own {path}: {source}"),
-            StartError::Image(source) => f.write_str(&nodlet_host::error::chain(source)),
-            StartError::User(source) => f.write_str(&nodlet_host::error::chain(source)),
+            StartError::Root(_) => write!(f, "mount the root file system"),
+            StartError::Own { path, source: _ } => write!(f, "make the container's own {path}"),
+            StartError::Image(error) => error.fmt(f),
+            StartError::User(error) => error.fmt(f),
             StartError::TooManyGroups(count) => {
                 write!(f, "set {count} supplemental groups: at most {MAX_GROUPS} are possible")
             }
-            StartError::WorkingDirectory { path, source } => {
-                write!(f, "make the working directory {}: {source}", path.display())
+            StartError::WorkingDirectory { path, source: _ } => {
+                write!(f, "make the working directory {}", path.display())
             }
-            StartError::Bundle(source) => write!(f, "write the bundle: {source}"),
+            StartError::Bundle(_) => write!(f, "write the bundle"),
             StartError::Create(message) => write!(f, "create the container: {message}"),
+        }
+    }
+}
+
+impl Error for StartError {
+    fn source(&self) -> Option<&(dyn Error + 'static)> {
+        match self {
+            StartError::ReadConfig(source)
+            | StartError::JoinCgroup(source)
+            | StartError::NewNamespace(source)
+            | StartError::Scratch(source)
+            | StartError::Keyring(source)
+            | StartError::Proc(source)
+            | StartError::Volume { source, .. }
+            | StartError::SubPath { source, .. }
+            | StartError::Root(source)
+            | StartError::Own { source, .. }
+            | StartError::WorkingDirectory { source, .. }
+            | StartError::Bundle(source) => Some(source),
+            // Their texts are those of the error itself.
+            StartError::Image(error) => error.source(),
+            StartError::User(error) => error.source(),
+            StartError::TooManyGroups(_) | StartError::Create(_) => None,
+        }
+    }
+}
+
+impl StartError {
+    /// The text for the agent.
+    fn message(&self) -> Message {
+        match self {
+            // These are about files of the node, to which the advice applies.
+            StartError::Image(_) | StartError::User(_) => cut(&nodlet_host::error::chain(self)),
+            _ => error::message(self),
         }
     }
 }
@@ -143,7 +174,7 @@ impl Start<'_> {
         sys::close_all_but(&keep);
         let status = self.status;
         if let Err(error) = self.start() {
-            let failed = Status::Failed { run: false, message: cut(&error.to_string()) };
+            let failed = Status::Failed { run: false, message: error.message() };
             let _ = protocol::send(status, &failed, &[]);
             sys::exit_now(1);
         }
@@ -294,7 +325,7 @@ impl Start<'_> {
         console: bool,
         late: Vec<LateVolume>,
     ) -> Result<(), StartError> {
-        let failed = |error: &(dyn std::error::Error + 'static)| {
+        let failed = |error: &(dyn Error + 'static)| {
             StartError::Create(failure::explain(&nodlet_host::error::chain(error), &config.process.cwd))
         };
         let pid = self.namespaces.pid.as_ref().map(|pid| pid.as_fd());
@@ -352,11 +383,12 @@ struct ReportingExecutor {
 }
 
 impl ReportingExecutor {
-    fn attach_volumes(&self) -> Result<(), String> {
+    fn attach_volumes(&self) -> Result<(), StepError> {
         for late in self.volumes.iter() {
             let point = late.point.as_ref().map(|point| point.as_fd());
-            volume::attach_late(late.mount.as_fd(), point, &late.place)
-                .map_err(|error| format!("mount the volume at {}: {error}", late.place.display()))?;
+            volume::attach_late(late.mount.as_fd(), point, &late.place).map_err(|source| {
+                StepError::new(format!("mount the volume at {}", late.place.display()), source)
+            })?;
         }
         Ok(())
     }
@@ -401,24 +433,24 @@ impl ReportingExecutor {
     }
 
     /// Executes the process; returns only on failure, with the reason.
-    fn execute(&self, status: BorrowedFd) -> String {
-        if let Err(message) = self.attach_volumes() {
-            return message;
+    fn execute(&self, status: BorrowedFd) -> StepError {
+        if let Err(error) = self.attach_volumes() {
+            return error;
         }
         let slave = match self.tty.then(|| self.open_terminal(status)).transpose() {
             Ok(slave) => slave,
-            Err(error) => return format!("open a terminal: {error}"),
+            Err(error) => return StepError::new("open a terminal", error),
         };
         if let Some(pid) = self.pid_namespace {
             // SAFETY: libcontainer marks it close-on-exec and leaves it open.
             let pid = unsafe { BorrowedFd::borrow_raw(pid) };
             if let Err(error) = self.enter_pid_namespace(pid, status, slave.as_ref()) {
-                return format!("enter the PID namespace that the container shares: {error}");
+                return StepError::new("enter the PID namespace that the container shares", error);
             }
         }
         match enter::start_session(slave.as_ref()) {
-            Ok(()) => self.execute.run(),
-            Err(error) => format!("take its terminal: {error}"),
+            Ok(()) => self.execute.run().into(),
+            Err(error) => StepError::new("take its terminal", error),
         }
     }
 }
@@ -427,8 +459,8 @@ impl Executor for ReportingExecutor {
     fn exec(&self, _: &Spec) -> Result<(), ExecutorError> {
         // SAFETY: libcontainer marks it close-on-exec and leaves it open.
         let status = unsafe { BorrowedFd::borrow_raw(self.status) };
-        let message = self.execute(status);
-        let _ = protocol::send(status, &Status::Failed { run: true, message: cut(&message) }, &[]);
+        let failed = self.execute(status);
+        let _ = protocol::send(status, &Status::Failed { run: true, message: error::message(&failed) }, &[]);
         sys::exit_now(128)
     }
 

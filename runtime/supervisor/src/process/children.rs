@@ -10,6 +10,7 @@ use nix::unistd::Pid;
 use super::{Process, Sandbox};
 use crate::attempt::{Attempt, State};
 use crate::enter::{ExecState, User};
+use crate::error::{self, StepError};
 use crate::exit::{self, ExitRecord};
 use crate::protocol::{self, Status, cut};
 use crate::sandbox::{Made, Namespaces};
@@ -182,7 +183,7 @@ impl Process {
                 .ok_or_else(|| cut("make namespaces: descriptors are missing")),
             Ok(Some((Made::Failed { message }, _))) => Err(message),
             Ok(None) => Err(cut("make namespaces: the sandbox helper died")),
-            Err(error) => Err(cut(&format!("hear the sandbox helper: {error}"))),
+            Err(error) => Err(error::message(&StepError::new("hear the sandbox helper", error))),
         };
         let made = match made {
             Ok((_, Some(pause))) if !sys::is_child(pause) => Err(cut("start the pause process: it ended")),
@@ -230,7 +231,8 @@ impl Process {
                 }
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
                 Err(error) => {
-                    return attempt.fail(false, cut(&format!("hear the start helper: {error}")));
+                    let failed = StepError::new("hear the start helper", error);
+                    return attempt.fail(false, error::message(&failed));
                 }
             };
             let is_from = |whom: &Option<Pid>| whom.is_some() && received.sender == *whom;
@@ -287,7 +289,10 @@ impl Process {
                     return;
                 }
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
-                Err(error) => return exec.fail(cut(&format!("exec: hear its helper: {error}"))),
+                Err(error) => {
+                    let failed = StepError::new("exec: hear its helper", error);
+                    return exec.fail(error::message(&failed));
+                }
             };
             let from_helper = helper.is_some() && received.sender == *helper;
             match received.frame {

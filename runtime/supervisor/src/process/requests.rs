@@ -14,6 +14,7 @@ use super::{MAX_ATTEMPTS, MAX_EXECS, Process, SCRATCH, START_TIMEOUT, Sandbox};
 use crate::attempt::{Attempt, Reported, State, pipe};
 use crate::console::{self, Console};
 use crate::enter::{self, Enter, Exec, ExecState, User};
+use crate::error::{self, StepError};
 use crate::exit;
 use crate::log::{Log, Partial};
 use crate::protocol::{self, Name, Report, Request, cut};
@@ -85,7 +86,10 @@ impl Process {
         }
         self.sandbox = match self.fork_sandbox(config) {
             Ok(making) => making,
-            Err(error) => Sandbox::Failed { message: cut(&format!("start the sandbox helper: {error}")) },
+            Err(error) => {
+                let failed = StepError::new("start the sandbox helper", error);
+                Sandbox::Failed { message: error::message(&failed) }
+            }
         };
     }
 
@@ -114,7 +118,7 @@ impl Process {
                     self.attempts.push(attempt);
                     return;
                 }
-                Err(error) => cut(&error),
+                Err(error) => error::message(&error),
             },
             Some(reason) => cut(reason),
         };
@@ -141,33 +145,33 @@ impl Process {
         container: &Name,
         number: u32,
         descriptors: Vec<OwnedFd>,
-    ) -> Result<Attempt, String> {
+    ) -> Result<Attempt, StepError> {
         let Sandbox::Ready { namespaces, .. } = &self.sandbox else {
-            return Err("start it: there is no sandbox".to_owned());
+            return Err("start it: there is no sandbox".into());
         };
         let mut descriptors = descriptors.into_iter();
         let memfd = descriptors.next().ok_or("read the container's configuration: it did not come")?;
         let layers: Vec<OwnedFd> = descriptors.collect();
         let config: SupervisedContainer = protocol::read_memfd(memfd.as_fd())
-            .map_err(|error| format!("read the container's configuration: {error}"))?;
+            .map_err(StepError::at("read the container's configuration"))?;
         if config.layers.len() != layers.len() || layers.is_empty() {
-            return Err(format!("find the layers: {} of {} came", layers.len(), config.layers.len()));
+            return Err(format!("find the layers: {} of {} came", layers.len(), config.layers.len()).into());
         }
-        let text = |step: &'static str| move |error: io::Error| format!("{step}: {error}");
         let target = config.target.as_deref().map(|target| self.target(target)).transpose()?;
-        let leaf = File::open(&config.cgroup.unified).map_err(text("open the container's cgroup"))?;
-        let (stdout, their_stdout) = pipe().map_err(text("make a pipe"))?;
-        let (stderr, their_stderr) = pipe().map_err(text("make a pipe"))?;
+        let leaf =
+            File::open(&config.cgroup.unified).map_err(StepError::at("open the container's cgroup"))?;
+        let (stdout, their_stdout) = pipe().map_err(StepError::at("make a pipe"))?;
+        let (stderr, their_stderr) = pipe().map_err(StepError::at("make a pipe"))?;
         let input = if config.stdin && !config.tty {
-            Some(console::input_pipe().map_err(text("make a pipe"))?)
+            Some(console::input_pipe().map_err(StepError::at("make a pipe"))?)
         } else {
             None
         };
         let (their_stdin, stdin) = input.unzip();
-        let (status, their_status) = status_pair().map_err(text("make a socket"))?;
+        let (status, their_status) = status_pair().map_err(StepError::at("make a socket"))?;
         // SAFETY: the supervisor has one thread.
         let forked = unsafe { sys::fork(Parent::Caller, Some(leaf.as_fd())) };
-        let helper = match forked.map_err(text("start the start helper"))? {
+        let helper = match forked.map_err(StepError::at("start the start helper"))? {
             Some(helper) => helper,
             None => Start {
                 config: memfd.as_fd(),
@@ -206,7 +210,7 @@ impl Process {
 
     /// The namespaces of a running container. Its first process is not reaped before the supervisor has
     /// handled its end, so its PID has not been reused.
-    fn target(&self, target: &str) -> Result<Target, String> {
+    fn target(&self, target: &str) -> Result<Target, StepError> {
         let attempt = self.attempts.iter().find_map(|attempt| match &attempt.state {
             State::Running { init, pidfd, .. } if attempt.container == target => Some((*init, pidfd)),
             State::Running { .. } | State::Starting { .. } | State::Exited { .. } | State::Over { .. } => {
@@ -219,8 +223,9 @@ impl Process {
             format!("join the processes of container {target}: invalid target container: it is not running")
         })?;
         let open = |kind: &str| {
-            File::open(format!("/proc/{init}/ns/{kind}"))
-                .map_err(|error| format!("open the {kind} namespace of container {target}: {error}"))
+            File::open(format!("/proc/{init}/ns/{kind}")).map_err(|source| {
+                StepError::new(format!("open the {kind} namespace of container {target}"), source)
+            })
         };
         Ok(Target { pid: open("pid")?, mnt: open("mnt")? })
     }
@@ -246,11 +251,11 @@ impl Process {
     }
 
     fn exec(&mut self, id: u32, container: &Name, number: u32, given: [bool; 3], descriptors: Vec<OwnedFd>) {
-        let exec = self.fork_exec(id, container, number, given, descriptors).unwrap_or_else(|message| Exec {
+        let exec = self.fork_exec(id, container, number, given, descriptors).unwrap_or_else(|error| Exec {
             id,
             cgroup: PathBuf::new(),
             events: None,
-            state: ExecState::Failed { message: cut(&message) },
+            state: ExecState::Failed { message: error::message(&error) },
             started_reported: false,
             ended_reported: false,
             moves: 0,
@@ -265,21 +270,20 @@ impl Process {
         number: u32,
         given: [bool; 3],
         descriptors: Vec<OwnedFd>,
-    ) -> Result<Exec, String> {
+    ) -> Result<Exec, StepError> {
         if self.execs.len() >= MAX_EXECS {
-            return Err(format!("exec: {MAX_EXECS} processes are being executed in this pod"));
+            return Err(format!("exec: {MAX_EXECS} processes are being executed in this pod").into());
         }
         let attempt = self.attempts.iter().find(|attempt| attempt.is(container, number));
         let Some((attempt, State::Running { pidfd, .. })) = attempt.map(|attempt| (attempt, &attempt.state))
         else {
-            return Err(format!("exec: container {container} is not running"));
+            return Err(format!("exec: container {container} is not running").into());
         };
         let mut descriptors = descriptors.iter().map(|fd| fd.as_fd());
         let config = descriptors.next().ok_or("exec: its configuration did not come")?;
         let stdio = given.map(|given| if given { descriptors.next() } else { None });
-        let text = |step: &'static str| move |error: io::Error| format!("exec: {step}: {error}");
         let cgroup = enter::cgroup(&attempt.leaf, id);
-        fs::create_dir(&cgroup).map_err(text("make its cgroup"))?;
+        fs::create_dir(&cgroup).map_err(StepError::at("exec: make its cgroup"))?;
         let forked = (|| -> io::Result<(Pid, OwnedFd)> {
             let directory = File::open(&cgroup)?;
             let (status, theirs) = status_pair()?;
@@ -309,7 +313,7 @@ impl Process {
             }),
             Err(error) => {
                 let _ = fs::remove_dir(&cgroup);
-                Err(format!("exec: start its helper: {error}"))
+                Err(StepError::new("exec: start its helper", error))
             }
         }
     }
