@@ -531,7 +531,8 @@ pub(super) fn forget_what_ended(pods: &Pods, pod: PodIndex, seen: &PodObservatio
     }
 }
 
-/// Removes the writable layer of a run, and the logs of runs before the last two.
+/// Removes the writable layer of a run, and the logs of runs before the last two. Failures are only logged: what is
+/// left is removed with the pod.
 pub(super) fn discard(shell: &Shell, pod: PodIndex, wanted: &Wanted, attempt: Attempt) {
     let name = wanted.pod.spec.container(attempt.container).name.clone();
     // The newest run stays with the supervisor, ended or not: a later agent learns from
@@ -540,27 +541,33 @@ pub(super) fn discard(shell: &Shell, pod: PodIndex, wanted: &Wanted, attempt: At
         if let Some(sandbox) = shell.pods.sandbox(pod) {
             forget(&sandbox, &name, earlier);
         }
-        // Not there is as good as removed: a start that failed early wrote none.
-        let _ = std::fs::remove_file(facts_path(&shell.paths, wanted, &name, earlier));
+        let facts = facts_path(&shell.paths, wanted, &name, earlier);
+        match std::fs::remove_file(&facts) {
+            // A start that failed early wrote none.
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
+            Err(error) => log::error!("failed to remove {}: {error}", facts.display()),
+            Ok(()) => {}
+        }
     }
     let (paths, number) = (shell.paths.clone(), attempt.number);
     let (namespace, pod) = (wanted.pod.namespace.to_string(), wanted.pod.name.to_string());
     let uid = wanted.pod.uid.0.to_string();
     let runs = container_config::run_directory(&paths, &uid, &name, number);
     let earlier = shell.stores.storage.run(move || earlier_runs(&runs, number));
+    let directory = paths.pod_logs(&namespace, &pod, &uid).join(&name);
     let logs = shell
         .stores
         .storage
         .run(move || log_files::remove_earlier_runs(&paths, (&namespace, &pod, &uid), &name, number));
-    let label = log_name(wanted, attempt);
     let storage = shell.stores.storage.clone();
     shell.tasks.spawn(async move {
-        let mut removed = vec![logs.await];
-        for directory in earlier.await {
-            removed.push(stores::remove_tree(&storage, directory).await);
+        if let Err(error) = logs.await {
+            log::error!("failed to remove earlier logs from {}: {error}", directory.display());
         }
-        for error in removed.into_iter().filter_map(Result::err) {
-            log::error!("failed to remove what {label} left: {error}");
+        for directory in earlier.await {
+            if let Err(error) = stores::remove_tree(&storage, directory.clone()).await {
+                log::error!("failed to remove {}: {error}", directory.display());
+            }
         }
     });
 }
