@@ -58,7 +58,7 @@ impl Service {
 
     fn tell(&self, what: &str) {
         if let Err(error) = self.socket.send_to_addr(what.as_bytes(), &self.manager) {
-            log::warn!("failed to tell the service manager {what}: {error}");
+            log::warn!("failed to send {what} to the service manager: {error}");
         }
     }
 }

@@ -314,7 +314,7 @@ Options:
   --board [USER@]BOARD   on this board
   --root DIR             where all of nodlet's files are
 
-More is said elsewhere.
+The manual describes more.
 ";
 
 #[cfg(test)]

@@ -100,7 +100,9 @@ pub(crate) fn run(arguments: &[String]) -> Outcome {
             ("--shard", shard.is_some(), has_parts),
         ] {
             if given && !fits {
-                return Err(Failure(format!("{option} says nothing to {name}: name the subjects it is for")));
+                return Err(Failure(format!(
+                    "{option} does not apply to {name}: name the subjects it is for"
+                )));
             }
         }
     }
@@ -220,7 +222,7 @@ mod tests {
         ] {
             let words: Vec<String> = words.split(' ').map(str::to_owned).collect();
             let Err(Failure(why)) = run(&words) else { panic!("{words:?} is refused") };
-            assert!(why.contains(&format!("{} says nothing to {}", words[1], words[0])), "{why}");
+            assert!(why.contains(&format!("{} does not apply to {}", words[1], words[0])), "{why}");
         }
         let Err(Failure(why)) = run(&["kills".to_owned(), "--shard".to_owned(), "9/2".to_owned()]) else {
             panic!("it was run")

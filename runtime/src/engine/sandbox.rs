@@ -224,7 +224,7 @@ pub(super) async fn listen(shell: Rc<Shell>, pod: PodIndex, sandbox: Rc<Sandbox>
         match sandbox.supervisor.next().await.map_err(SupervisorError::shortage) {
             Ok(event) => run::report_event(&shell, pod, &sandbox, event).await,
             Err(Ok(short)) => {
-                log::error!("failed to hear the supervisor of a pod: {short}; asking it again for all");
+                log::error!("failed to receive from the supervisor of a pod: {short}; requesting its state again");
                 if let Some(state) = greet_again(&shell.execs, pod, &sandbox.supervisor).await {
                     for event in state.events {
                         run::report_event(&shell, pod, &sandbox, event).await;

@@ -37,7 +37,7 @@ pub(super) async fn follow(shell: Rc<Shell>) {
         if !shell.machine.shutdown.goes_down.get() {
             drop(shell.machine.shutdown.lock.take());
             if !std::mem::replace(&mut said, true) {
-                log::warn!("failed to hear from logind of shutdowns: {error}; asking again every minute");
+                log::warn!("failed to watch logind for shutdowns: {error}; trying again every minute");
             }
         }
         smol::Timer::after(ASK_AGAIN).await;

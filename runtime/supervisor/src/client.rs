@@ -72,11 +72,11 @@ impl fmt::Display for SupervisorError {
             }
             SupervisorError::Lock(_) => write!(f, "open the pod's lock"),
             SupervisorError::Socket(_) => write!(f, "make or reach the supervisor's socket"),
-            SupervisorError::Occupied => write!(f, "reach the supervisor: it accepts nobody"),
+            SupervisorError::Occupied => write!(f, "reach the supervisor: it accepts no connection"),
             SupervisorError::Execute(_) => write!(f, "execute the supervisor"),
             SupervisorError::Send(_) => write!(f, "send a request to the supervisor"),
-            SupervisorError::Receive(_) => write!(f, "hear the supervisor"),
-            SupervisorError::Died => write!(f, "hear the supervisor: it died"),
+            SupervisorError::Receive(_) => write!(f, "receive from the supervisor"),
+            SupervisorError::Died => write!(f, "receive from the supervisor: it ended"),
             SupervisorError::Version { theirs } => {
                 write!(f, "talk to the supervisor: it speaks version {theirs}, this is {VERSION}")
             }

@@ -183,7 +183,7 @@ impl Process {
                 .ok_or_else(|| cut("make namespaces: descriptors are missing")),
             Ok(Some((Made::Failed { message }, _))) => Err(message),
             Ok(None) => Err(cut("make namespaces: the sandbox helper died")),
-            Err(error) => Err(error::message(&StepError::new("hear the sandbox helper", error))),
+            Err(error) => Err(error::message(&StepError::new("receive from the sandbox helper", error))),
         };
         let made = match made {
             Ok((_, Some(pause))) if !sys::is_child(pause) => Err(cut("start the pause process: it ended")),
@@ -231,7 +231,7 @@ impl Process {
                 }
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
                 Err(error) => {
-                    let failed = StepError::new("hear the start helper", error);
+                    let failed = StepError::new("receive from the start helper", error);
                     return attempt.fail(false, error::message(&failed));
                 }
             };
@@ -290,7 +290,7 @@ impl Process {
                 }
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
                 Err(error) => {
-                    let failed = StepError::new("exec: hear its helper", error);
+                    let failed = StepError::new("exec: receive from its helper", error);
                     return exec.fail(error::message(&failed));
                 }
             };
