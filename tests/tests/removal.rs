@@ -6,6 +6,7 @@ use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
 
 use nodlet_tests::{Device, manifest};
+use serde_json::json;
 
 /// A file or directory that not even root can change, as on a card with an error.
 struct Stuck(PathBuf);
@@ -52,10 +53,12 @@ fn directory_with(parent: &Path, name: &str) -> PathBuf {
 }
 
 /// The data that cannot be removed, and the text of its event.
-const STUCK: [(&str, &str); 5] = [
+const STUCK: [(&str, &str); 7] = [
     ("volumes", "failed to remove its volumes"),
     ("lease", "failed to remove its image leases"),
     ("record", "failed to remove its record"),
+    ("ephemeral", "failed to remove its record"),
+    ("held", "failed to remove its record"),
     ("lock", "failed to remove the lock default_lock"),
     ("sandbox", "failed to remove /"),
 ];
@@ -69,6 +72,8 @@ fn place(device: &Device, name: &str) -> PathBuf {
         "logs" => path("/var/log/pods").join(format!("default_{name}_{uid}")),
         "lease" => directory_with(&path("/run/nodlet/leases"), &uid).join(uid),
         "record" => path("/var/lib/nodlet/records").join(format!("{uid}.json")),
+        "ephemeral" => path("/var/lib/nodlet/records").join(format!("{uid}.ephemeral")),
+        "held" => path("/var/lib/nodlet/records").join(format!("{uid}.kept")),
         "lock" => path("/run/nodlet/locks").join(format!("default_{name}")),
         "sandbox" => path("/run/nodlet/pods").join(uid),
         other => panic!("nobody knows {other}"),
@@ -89,8 +94,22 @@ fn manifest_of(name: &str) -> String {
 fn run(device: &Device, name: &str) {
     device.write_manifest(&format!("{name}.yaml"), &manifest_of(name));
     device.wait_for(&format!("{name} to be up"), || device.pod(name).logs("app") == "up\n");
-    if name == "record" {
-        device.pod(name).wait_phase("Succeeded");
+    match name {
+        "record" => device.pod(name).wait_phase("Succeeded"),
+        "ephemeral" => {
+            let target = format!("/api/v1/namespaces/default/pods/{name}/ephemeralcontainers");
+            let debugger = json!({ "name": "debugger", "image": "localhost/demo:1" });
+            let patch = json!({ "spec": { "ephemeralContainers": [debugger] } });
+            let added = device.patch(&target, "strategic-merge", &patch);
+            assert_eq!(added.0, 200, "{added:?}");
+        }
+        "held" => {
+            // A version whose image is not on the board is held back, and the present one is kept.
+            let next = manifest_of(name).replacen("demo:1", "demo:2", 1);
+            device.write_manifest(&format!("{name}.yaml"), &next);
+            device.wait_for("the present version to be kept", || place(device, name).exists());
+        }
+        _ => {}
     }
 }
 
