@@ -1,16 +1,15 @@
-//! Carries out probes: asks once and says what came of it, in the kubelet's
-//! words. What follows from the answer is decided in `pod/probe.rs`.
+//! Carries out probes: sends one request and returns its result, with the kubelet's messages. `pod/probe.rs`
+//! of the core decides what follows from the result.
 //!
-//! Everything runs on the agent's one thread and ends with the probe's timeout:
-//! no blocking call, no memory that grows with what a container answers. Only a
-//! probe that names its host has that looked up on a thread, which ends again
-//! (`prober/lookup.rs`).
-//! Each probe is a connection of its own, from the node to the pod's
-//! address. A kubelet lets its sockets linger for a second; closing one that
-//! lingers blocks, so ours do not.
+//! A probe runs on the agent's one thread and ends with its timeout. It makes no blocking call, and its memory
+//! does not grow with the response of a container. Only the host name of a probe is looked up on another
+//! thread (`prober/lookup.rs`), which ends when no lookup is left.
 //!
-//! Read next: `prober/response.rs` for what is read, `prober/url.rs` for where
-//! a redirect leads, `prober/grpc.rs` for the call over HTTP/2.
+//! Each probe opens its own connection from the node to the pod's address. A kubelet sets `SO_LINGER` to one
+//! second on its sockets. Closing such a socket blocks, so this module does not set the option.
+//!
+//! Read next: `prober/response.rs`, which reads responses; `prober/url.rs`, which resolves redirects;
+//! `prober/grpc.rs`, the call over HTTP/2.
 
 mod grpc;
 mod lookup;
@@ -37,36 +36,36 @@ use url::Url;
 
 pub(crate) use grpc::grpc;
 
-/// Whom a server is told that it talks to: what follows Kubernetes' version.
+/// `User-Agent` of a probe, with the version of Kubernetes whose behaviour nodlet follows.
 const USER_AGENT: &str = "kube-probe/1.36";
 
-/// Whom it is told by a hook.
+/// `User-Agent` of a hook.
 const LIFECYCLE_AGENT: &str = "kube-lifecycle/1.36";
 
-/// What is said of a server that answers TLS with HTTP.
+/// Error for a server that responds to a TLS handshake with HTTP.
 const NO_TLS: &str = "http: server gave HTTP response to HTTPS client";
 
-/// Requests of one probe, redirects included.
+/// Maximum number of requests of one probe, redirects included.
 const REQUESTS: usize = 10;
 
-/// For how long a server may shake hands, however long the probe may take (Go: `TLSHandshakeTimeout`).
+/// Timeout of a TLS handshake, independent of the probe's timeout (Go: `TLSHandshakeTimeout`).
 const HANDSHAKE: Duration = Duration::from_secs(10);
 
-/// What `httpGet` asks for.
+/// The request of an `httpGet` probe or hook.
 pub(crate) struct HttpGet<'a> {
-    /// Over TLS, with whomever it is.
+    /// Whether to use TLS. The server's certificate is not verified.
     pub secure: bool,
-    /// Whom, if not the pod's address.
+    /// The host to connect to, if not the pod's address.
     pub host: Option<&'a str>,
-    /// Where.
+    /// The port, or the name of a port of the container.
     pub port: &'a PortOrName,
-    /// With its query.
+    /// The path with its query.
     pub path: &'a str,
-    /// In order.
+    /// The headers, in the order of the spec.
     pub headers: &'a [(String, String)],
 }
 
-/// `httpGet`: healthy is a status of 200 to 399.
+/// Carries out an `httpGet` probe, which succeeds with a status from 200 to 399.
 pub(crate) async fn http(
     ip: IpAddr,
     ports: &[ContainerPort],
@@ -89,11 +88,11 @@ pub(crate) async fn http(
     .await
 }
 
-/// `httpGet` of a hook: well is whatever answers, with whatever status, and there is no timeout.
-/// Who was to be asked over TLS and answered only without is named.
+/// Carries out the `httpGet` of a hook, without a timeout. Any response is a success, whatever its status.
+/// Returns the address of a server that was to be asked over TLS and responded only without TLS.
 ///
 /// # Errors
-/// Why nothing answers, in Go's words.
+/// No response arrived; the message is Go's.
 pub(crate) async fn hook(
     ip: IpAddr,
     ports: &[ContainerPort],
@@ -101,13 +100,13 @@ pub(crate) async fn hook(
 ) -> Result<Option<String>, String> {
     let port = resolve_port(get.port, ports)?;
     let ask = async |get: &HttpGet<'_>| match Asking::new(get, ip, port, LIFECYCLE_AGENT).follow().await {
-        // An answer that breaks off is one.
+        // A response that breaks off counts as a response.
         Ok(_) | Err(ProbeResult::Success | ProbeResult::Warning(_) | ProbeResult::Error(_)) => Ok(()),
         Err(ProbeResult::Failure(message)) => Err(String::from(message)),
     };
     let asked = ask(get).await;
     match asked {
-        // Of a server that speaks no TLS a kubelet asks once more without, and without what is secret.
+        // A kubelet repeats the request without TLS and without secret headers if the server does not support TLS.
         Err(message) if get.secure && message.ends_with(NO_TLS) => {
             let is_secret = |name: &str| name.eq_ignore_ascii_case("Authorization");
             let headers: Vec<_> = get.headers.iter().filter(|(name, _)| !is_secret(name)).cloned().collect();
@@ -119,7 +118,7 @@ pub(crate) async fn hook(
     }
 }
 
-/// `tcpSocket`: healthy is what takes a connection.
+/// Carries out a `tcpSocket` probe, which succeeds if the server accepts a connection.
 pub(crate) async fn tcp(
     ip: IpAddr,
     host: Option<&str>,
@@ -145,7 +144,7 @@ pub(crate) async fn tcp(
     smol::future::or(dialled, late).await
 }
 
-/// `exec`: healthy is an exit code of 0.
+/// Returns the result of an `exec` probe, which succeeds with exit code 0.
 pub(crate) fn exec_result(code: i32, output: &[u8]) -> ProbeResult {
     if code == 0 {
         ProbeResult::Success
@@ -154,7 +153,7 @@ pub(crate) fn exec_result(code: i32, output: &[u8]) -> ProbeResult {
     }
 }
 
-/// An `exec` that was killed when its time was over.
+/// Returns the result of an `exec` probe that was killed at its timeout.
 pub(crate) fn exec_timed_out(command: &[String], timeout: Duration) -> ProbeResult {
     let command = command.join(" ");
     ProbeResult::Failure(
@@ -162,7 +161,7 @@ pub(crate) fn exec_timed_out(command: &[String], timeout: Duration) -> ProbeResu
     )
 }
 
-/// As Go prints whole seconds.
+/// Formats whole seconds as Go prints a duration.
 fn seconds(duration: Duration) -> String {
     match duration.as_secs() {
         seconds @ ..60 => format!("{seconds}s"),
@@ -171,7 +170,7 @@ fn seconds(duration: Duration) -> String {
     }
 }
 
-/// A number, or the name of a port of the container (kubelet: `ResolveContainerPort`).
+/// Resolves a port that may be the name of a port of the container (kubelet: `ResolveContainerPort`).
 fn resolve_port(port: &PortOrName, ports: &[ContainerPort]) -> Result<u16, String> {
     let name = match port {
         PortOrName::Port(port) => return Ok(*port),
@@ -189,7 +188,7 @@ fn resolve_port(port: &PortOrName, ports: &[ContainerPort]) -> Result<u16, Strin
     }
 }
 
-/// How far a request has come: a timeout is told by it.
+/// The stage of a request, on which the message of a timeout depends.
 #[derive(Clone, Copy)]
 enum Stage {
     Dialling,
@@ -197,21 +196,21 @@ enum Stage {
     Reading,
 }
 
-/// One `httpGet` probe.
+/// One `httpGet` probe or hook.
 struct Asking<'a> {
     now: Cell<Stage>,
-    /// The URL asked now.
+    /// The URL of the current request.
     url: RefCell<Url>,
     headers: &'a [(String, String)],
-    /// Who asks.
+    /// The `User-Agent` unless the spec sets one.
     agent: &'static str,
 }
 
-/// A request that came to no answer.
+/// The error of a request without a complete response.
 enum RequestError {
-    /// Told as Go's client tells it, after the URL.
+    /// The request failed. The message is that of Go's client, which prints it after the URL.
     Failed(String),
-    /// The answer began well and broke off: nothing is known.
+    /// The body could not be read after a valid head, so the result of the probe is unknown.
     Body(String),
 }
 
@@ -224,8 +223,10 @@ impl<'a> Asking<'a> {
 }
 
 impl Asking<'_> {
-    /// Asks, and follows redirects to the same host. The error is what a probe makes of having
-    /// no answer.
+    /// Sends the request and follows redirects to the same host.
+    ///
+    /// # Errors
+    /// No complete response arrived; the error is the result of the probe.
     async fn follow(&self) -> Result<Response, ProbeResult> {
         let first = self.url.borrow().clone();
         let mut referer = None;
@@ -243,7 +244,7 @@ impl Asking<'_> {
                 let message = format!("failed to parse Location header {location:?}: it is no URL");
                 return Err(failed(&url, &message));
             };
-            // Another host is none of the container's health.
+            // A redirect to another host is not followed: its health is not the container's.
             if next.host() != first.host() {
                 return Ok(response);
             }
@@ -251,7 +252,7 @@ impl Asking<'_> {
                 return Err(failed(&url, &format!("stopped after {REQUESTS} redirects")));
             }
             referer = match (url.is_secure(), next.is_secure()) {
-                // What was asked for in secret is not told in the open.
+                // A URL that was requested over TLS is not sent in clear text.
                 (true, false) => None,
                 (true, true) | (false, _) => Some(url.to_string()),
             };
@@ -260,7 +261,7 @@ impl Asking<'_> {
         unreachable!("the loop ends after {REQUESTS} requests")
     }
 
-    /// What a probe says when its time is over.
+    /// Returns the result of a probe that has timed out.
     fn timed_out(&self) -> ProbeResult {
         let url = self.url.borrow();
         match self.now.get() {
@@ -320,19 +321,19 @@ impl Asking<'_> {
         })
     }
 
-    /// The bytes of the request, in the order in which Go's client writes them.
+    /// Returns the text of the request, with the headers in the order of Go's client.
     fn text(&self, url: &Url, first: &Url, referer: Option<&str>) -> Result<String, String> {
         let named = |wanted: &str| {
             let found = self.headers.iter().find(|(name, _)| name.eq_ignore_ascii_case(wanted));
             found.map(|(_, value)| value.as_str())
         };
         for (name, value) in self.headers {
-            // What could begin a header of its own.
+            // Control characters could start another header.
             if value.bytes().any(|byte| (byte < b' ' && byte != b'\t') || byte == 0x7f) {
                 return Err(format!("net/http: invalid header field value for {:?}", canonical(name)));
             }
         }
-        // The wished host holds for the URL of the probe, and where a redirect names none.
+        // The `Host` of the spec applies to the URL of the probe, and to redirects without a host.
         let wished = named("Host").filter(|host| !host.is_empty() && url.authority() == first.authority());
         let authority = url.authority();
         let host = wished.unwrap_or(&authority);
@@ -351,7 +352,7 @@ impl Asking<'_> {
             None => write("User-Agent", self.agent),
         }
         match named("Accept") {
-            // An empty one takes it away.
+            // An empty value removes the header.
             Some(_) => {}
             None => write("Accept", "*/*"),
         }
@@ -379,7 +380,7 @@ fn failed(url: &Url, message: &str) -> ProbeResult {
     ProbeResult::Failure(format!("Get \"{url}\": {message}").into())
 }
 
-/// kubelet: `DoHTTPProbe`.
+/// Returns the probe's result for a response (kubelet: `DoHTTPProbe`).
 fn judge(response: &Response) -> ProbeResult {
     match response.status {
         200..300 => ProbeResult::Success,
@@ -391,7 +392,7 @@ fn judge(response: &Response) -> ProbeResult {
     }
 }
 
-/// `x-my-header` as `X-My-Header`.
+/// Returns the canonical form of a header's name: `X-My-Header` for `x-my-header`.
 fn canonical(name: &str) -> String {
     let mut start = true;
     let letter = |letter: char| {
@@ -407,7 +408,7 @@ async fn dial(host: &str, port: u16) -> Result<Async<TcpStream>, String> {
     if let Ok(ip) = host.parse() {
         return connect(SocketAddr::new(ip, port)).await;
     }
-    // A probe that names a host has asked for a look-up; its timeout bounds it.
+    // The probe's timeout also bounds the lookup.
     let found = lookup::lookup(host).await.map_err(|error| format!("dial tcp: lookup {host}: {error}"))?;
     let address = found.iter().find(|address| address.is_ipv4()).or(found.first());
     match address {
@@ -421,7 +422,8 @@ async fn connect(address: SocketAddr) -> Result<Async<TcpStream>, String> {
     connected.map_err(|error| format!("dial tcp {address}: connect: {}", describe(&error)))
 }
 
-/// TLS over a connection; the error is Go's text. The probe's own timeout ends it earlier, as a rule.
+/// Performs the TLS handshake on a connection; the error is Go's text. The probe's own timeout usually ends it
+/// earlier.
 async fn shake_hands(stream: Async<TcpStream>, host: &str) -> Result<Stream, String> {
     let ends = ends(stream.get_ref());
     let shaken = async {
@@ -438,7 +440,7 @@ async fn shake_hands(stream: Async<TcpStream>, host: &str) -> Result<Stream, Str
     smol::future::or(shaken, late).await
 }
 
-/// Both ends of a connection, as Go writes them behind an operation.
+/// Returns both addresses of a connection, in the form that Go prints after an operation.
 fn ends(socket: &TcpStream) -> String {
     match (socket.local_addr(), socket.peer_addr()) {
         (Ok(local), Ok(remote)) => format!(" {local}->{remote}"),
@@ -446,7 +448,7 @@ fn ends(socket: &TcpStream) -> String {
     }
 }
 
-/// An error as Go prints it: the kernel's words in lower case, without the number.
+/// Formats an error as Go prints it: the kernel's text in lower case, without the number.
 fn describe(error: &io::Error) -> String {
     let Some(number) = error.raw_os_error() else { return error.to_string() };
     let text = Errno::from_raw(number).desc();

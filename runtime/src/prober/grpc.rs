@@ -1,4 +1,4 @@
-//! `grpc` probes: `grpc.health.v1.Health/Check`, and what a kubelet says of the answer.
+//! `grpc` probes: the call `grpc.health.v1.Health/Check`, and the kubelet's messages for its results.
 
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
@@ -13,12 +13,13 @@ use nodlet_wire::http2::{BODY, Connection, Event, Http2Error};
 
 const PATH: &str = "/grpc.health.v1.Health/Check";
 
-/// Between two tries to connect: the first wait, and what is added each time (grpc-go: `backoff.DefaultConfig`).
+/// Delay after the first failed connection; each further delay is [`BACK_OFF_PERCENT`] of the one before, up to
+/// [`BACK_OFF_MAX`] (grpc-go: `backoff.DefaultConfig`).
 const BACK_OFF: Duration = Duration::from_secs(1);
 const BACK_OFF_PERCENT: u32 = 160;
 const BACK_OFF_MAX: Duration = Duration::from_secs(120);
 
-/// Codes of gRPC that are of meaning here.
+/// The codes of gRPC that this file uses.
 mod code {
     pub(super) const OK: u32 = 0;
     pub(super) const CANCELED: u32 = 1;
@@ -32,7 +33,7 @@ mod code {
     pub(super) const UNAUTHENTICATED: u32 = 16;
 }
 
-/// Go's names of the codes, in their order.
+/// Go's names of all codes of gRPC, indexed by code.
 const CODES: [&str; 17] = [
     "OK",
     "Canceled",
@@ -53,7 +54,7 @@ const CODES: [&str; 17] = [
     "Unauthenticated",
 ];
 
-/// Names of HTTP/2's errors, in their order (RFC 9113, section 7), and the codes that grpc-go makes of them.
+/// Names of HTTP/2's error codes, indexed by code (RFC 9113, section 7), and grpc-go's gRPC codes for them.
 const RESETS: [(&str, u32); 14] = [
     ("NO_ERROR", code::INTERNAL),
     ("PROTOCOL_ERROR", code::INTERNAL),
@@ -71,15 +72,15 @@ const RESETS: [(&str, u32); 14] = [
     ("HTTP_1_1_REQUIRED", code::INTERNAL),
 ];
 
-/// The reset of a request that the server has not looked at.
+/// The HTTP/2 error code for a request that the server has not processed.
 const REFUSED_STREAM: u32 = 7;
 
-/// Why there is no answer: a code of gRPC and its text.
+/// A failed call: a code of gRPC and its message.
 #[derive(Debug, PartialEq, Eq)]
 struct Status {
     code: u32,
     message: String,
-    /// The request was not looked at: it can be made again.
+    /// The server has not processed the request, so it can be repeated.
     unprocessed: bool,
 }
 
@@ -89,7 +90,7 @@ impl Status {
     }
 }
 
-/// Asks how `service` is; the empty one is the server itself.
+/// Carries out a `grpc` probe of `service`; the empty name stands for the server itself.
 pub(crate) async fn grpc(ip: IpAddr, port: u16, service: &str, timeout: Duration) -> ProbeResult {
     let address = SocketAddr::new(ip, port);
     let connected = std::cell::Cell::new(false);
@@ -121,7 +122,7 @@ pub(crate) async fn grpc(ip: IpAddr, port: u16, service: &str, timeout: Duration
     smol::future::or(asked, late).await
 }
 
-/// A connection to somebody who speaks HTTP/2, however long that takes.
+/// Connects to a server that supports HTTP/2, and retries until that succeeds.
 async fn reach(address: SocketAddr) -> Connection {
     let mut wait = BACK_OFF;
     loop {
@@ -135,7 +136,7 @@ async fn reach(address: SocketAddr) -> Connection {
     }
 }
 
-/// kubelet: `grpcProber.Probe`.
+/// Returns the probe's result for a call (kubelet: `grpcProber.Probe`).
 fn judge(answer: Result<u64, Status>, timeout: Duration) -> ProbeResult {
     let text = match answer {
         Ok(1) => return ProbeResult::Success,
@@ -162,7 +163,7 @@ fn judge(answer: Result<u64, Status>, timeout: Duration) -> ProbeResult {
     ProbeResult::Failure(text.into())
 }
 
-/// The call: `status` of the `HealthCheckResponse`.
+/// Makes the call and returns `status` of the `HealthCheckResponse`.
 async fn check(
     connection: &mut Connection,
     address: SocketAddr,
@@ -230,17 +231,18 @@ async fn check(
     }
 }
 
-/// What has come of the answer.
+/// The part of the response that has arrived.
 #[derive(Default)]
 struct Answer {
-    /// It was seen to be gRPC's.
+    /// A head with the content type of gRPC has arrived.
     begun: bool,
     encoding: Option<String>,
     body: Vec<u8>,
 }
 
 impl Answer {
-    /// The head, or with `end` the end; `Some` if all is known. (grpc-go: `operateHeaders`.)
+    /// Handles the head of the response, or with `end` its trailers. Returns the result if it is final (grpc-go:
+    /// `operateHeaders`).
     fn headers(&mut self, fields: &[nodlet_wire::hpack::Field], end: bool) -> Option<Result<u64, Status>> {
         if self.begun && !end {
             let text = "a HEADERS frame cannot appear in the middle of a stream";
@@ -327,7 +329,7 @@ impl Answer {
         Some(Err(Status::new(code, format!("{text}; {content_type}"))))
     }
 
-    /// Some of the body; refused as soon as it is more than a message that we take.
+    /// Adds a part of the body. Rejects a message as soon as its length exceeds the limit.
     fn data(&mut self, bytes: &[u8]) -> Result<(), Status> {
         self.body.extend_from_slice(bytes);
         let Some([flag, length @ ..]) = self.body.first_chunk::<5>() else { return Ok(()) };
@@ -343,7 +345,7 @@ impl Answer {
         Ok(())
     }
 
-    /// The one message that the body is.
+    /// Returns the status in the single message of the body.
     fn message(&self) -> Result<u64, Status> {
         let internal = |text: &str| Err(Status::new(code::INTERNAL, text));
         let Some(([flag, length @ ..], rest)) = self.body.split_first_chunk::<5>() else {
@@ -380,7 +382,7 @@ impl Answer {
     }
 }
 
-/// A message of gRPC with a `HealthCheckRequest`: `service` is its first field.
+/// Encodes a gRPC message with a `HealthCheckRequest`, whose first field is `service`.
 fn request(service: &str) -> Vec<u8> {
     let mut message = Vec::new();
     if !service.is_empty() {
@@ -399,8 +401,8 @@ fn request(service: &str) -> Vec<u8> {
     body
 }
 
-/// `status` of a `HealthCheckResponse`: its first field, of which the last one counts;
-/// `None` if it is no protobuf.
+/// Returns `status` of a `HealthCheckResponse`: field 1, of which the last occurrence counts. Returns `None` for
+/// invalid protobuf.
 fn status(mut message: &[u8]) -> Option<u64> {
     let mut status = 0;
     while !message.is_empty() {
@@ -411,7 +413,7 @@ fn status(mut message: &[u8]) -> Option<u64> {
     Some(status)
 }
 
-/// grpc-go: `decodeGrpcMessage`.
+/// Decodes the percent-encoding of `grpc-message` (grpc-go: `decodeGrpcMessage`).
 fn unescaped(message: &str) -> String {
     let bytes = message.as_bytes();
     let mut text = Vec::with_capacity(bytes.len());

@@ -1,22 +1,22 @@
-//! Looks names up. The C library's resolver blocks for as long as a name server is silent, so it
-//! is called on threads: two at most, which take name after name and end when none is left. A name
-//! is looked up once for all who wait for it, and not at all when nobody does any more.
+//! Looks up host names. The C library's resolver blocks while a name server does not respond, so it is called
+//! on at most two threads. They look up one name after the other and end when none is left. A name is looked
+//! up once for all probes that wait for it, and not at all when no probe waits any more.
 
 use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use async_channel::Sender;
 
-/// Threads at once.
+/// Maximum number of threads at a time.
 const THREADS: usize = 2;
 
-/// Names at once, those included that are being looked up.
+/// Maximum number of names at a time, including those that are being looked up.
 const NAMES: usize = 256;
 
-/// What the resolver takes on its stack is some ten KiB.
+/// Stack size of a thread. The resolver uses some ten KiB.
 const STACK: usize = 256 * 1024;
 
-/// The addresses of a name, none if it has none; the error is told behind the name.
+/// Returns the addresses of a name; empty if the lookup fails. A message prints the error after the name.
 pub(super) async fn lookup(name: &str) -> Result<Vec<IpAddr>, &'static str> {
     static LOOKUPS: Lookups = Lookups::new(resolve);
     LOOKUPS.lookup(name).await
@@ -27,7 +27,7 @@ fn resolve(name: &str) -> Vec<IpAddr> {
     found.map(|found| found.map(|address: SocketAddr| address.ip()).collect()).unwrap_or_default()
 }
 
-/// What is to be looked up, and by what.
+/// Pending lookups, and the function that resolves a name.
 struct Lookups {
     resolve: fn(&str) -> Vec<IpAddr>,
     state: Mutex<State>,
@@ -35,15 +35,15 @@ struct Lookups {
 
 struct State {
     threads: usize,
-    /// In the order in which they were asked for.
+    /// Names in the order of their requests.
     names: Vec<Name>,
 }
 
 struct Name {
     name: String,
-    /// A thread is at it.
+    /// A thread is looking up this name.
     taken: bool,
-    /// Closed are those of who waits no longer.
+    /// Senders to the probes that wait; closed if the probe has ended.
     waiting: Vec<Sender<Vec<IpAddr>>>,
 }
 
@@ -60,7 +60,7 @@ impl Lookups {
 
     fn ask(&'static self, name: &str, found: Sender<Vec<IpAddr>>) -> Result<(), &'static str> {
         let mut state = self.state();
-        state.forget_who_is_gone();
+        state.forget_abandoned();
         let is_full = state.names.len() >= NAMES;
         match state.names.iter_mut().find(|asked| asked.name == name) {
             Some(asked) => {
@@ -74,7 +74,7 @@ impl Lookups {
             let thread = std::thread::Builder::new().name("lookup".into()).stack_size(STACK);
             match thread.spawn(|| self.work()) {
                 Ok(_) => state.threads += 1,
-                // Nobody would ever come to it; their senders go, and who waits is told.
+                // Without a thread, no lookup would ever run. Dropping the senders reports that to the probes.
                 Err(_) if state.threads == 0 => state.names.clear(),
                 Err(_) => {}
             }
@@ -82,7 +82,7 @@ impl Lookups {
         Ok(())
     }
 
-    /// A thread's life.
+    /// Runs on a thread: resolves names until none is left.
     fn work(&self) {
         let mut state = self.state();
         while let Some(name) = state.take() {
@@ -100,8 +100,9 @@ impl Lookups {
 }
 
 impl State {
-    /// A name that is being looked up stays: who asks for it next need not begin again.
-    fn forget_who_is_gone(&mut self) {
+    /// Removes names that no probe waits for. A name that is being looked up stays, so that the next probe for it
+    /// does not start again.
+    fn forget_abandoned(&mut self) {
         self.names.retain_mut(|name| {
             name.waiting.retain(|found| !found.is_closed());
             name.taken || !name.waiting.is_empty()
@@ -109,7 +110,7 @@ impl State {
     }
 
     fn take(&mut self) -> Option<String> {
-        self.forget_who_is_gone();
+        self.forget_abandoned();
         let name = self.names.iter_mut().find(|name| !name.taken)?;
         name.taken = true;
         Some(name.name.clone())
@@ -118,7 +119,7 @@ impl State {
     fn answer(&mut self, name: &str, found: &[IpAddr]) {
         if let Some(at) = self.names.iter().position(|asked| asked.name == name) {
             for waiting in self.names.remove(at).waiting {
-                // It has room for the one answer; or nobody waits.
+                // The channel has space for the one result, or is closed.
                 let _ = waiting.try_send(found.to_vec());
             }
         }

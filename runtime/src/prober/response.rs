@@ -1,52 +1,53 @@
-//! Reads an HTTP/1 response of a server that nobody trusts: heads are bounded,
-//! and of a body only the beginning is kept.
+//! Reads an HTTP/1 response from an untrusted server. The size of heads is limited, and only the beginning of the
+//! body is kept.
 
 use super::stream::{Stream, StreamError};
 
-/// Bytes of a head.
+/// Maximum size of a head in bytes.
 const HEAD: usize = 64 * 1024;
 
-/// Bytes of a body that are read (kubelet: `maxRespBodyLength`).
+/// Maximum number of bytes that are read of a body (kubelet: `maxRespBodyLength`).
 pub(super) const BODY: usize = 10 * 1024;
 
-/// Bytes of heads of chunks beyond what they may have ([`CHUNK_HEAD`], and two for each byte of data): Go's bound.
+/// Maximum size of all heads of chunks beyond their allowance, which is [`CHUNK_HEAD`] for each and two bytes for
+/// each byte of data. The limit is Go's.
 const EXCESS: usize = 16 * 1024;
 const CHUNK_HEAD: usize = 16;
 
-/// Responses of the kind "100 Continue" before the real one.
+/// Maximum number of informational responses (status 1xx) before the final one.
 const INFORMATIONAL: usize = 5;
 
-/// A response.
+/// A response to a probe.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Response {
     pub(super) status: u16,
     headers: Vec<(String, String)>,
-    /// Its beginning.
+    /// The beginning of the body.
     pub(super) body: Vec<u8>,
 }
 
-/// A head, parsed.
+/// A response whose body is not read yet.
 pub(super) struct Head(Response);
 
-/// Why a response could not be read.
+/// The error of a response that could not be read.
 #[derive(Debug)]
 pub(super) enum ReadError {
     Stream(StreamError),
-    /// The server hung up.
+    /// The server closed the connection.
     Ended,
-    /// In Go's words.
+    /// The response is invalid; the message is Go's.
     Malformed(String),
 }
 
 impl Response {
-    /// The first header of a name.
+    /// Returns the value of the first header with this name.
     pub(super) fn header(&self, name: &str) -> Option<&str> {
         let found = self.headers.iter().find(|(known, _)| known.eq_ignore_ascii_case(name));
         found.map(|(_, value)| value.as_str())
     }
 }
 
-/// A connection, and what was read of it and not yet used.
+/// A connection, with the bytes that were read and not yet parsed.
 pub(super) struct Reader {
     stream: Stream,
     buffer: Vec<u8>,
@@ -69,10 +70,10 @@ impl Reader {
         }
     }
 
-    /// The head of the response.
+    /// Reads the head of the response.
     pub(super) async fn head(&mut self) -> Result<Head, ReadError> {
         for _ in 0..=INFORMATIONAL {
-            // Where the last whole line ends: a head that trickles is not read from its start at each byte.
+            // The end of the last whole line, so that a slow head is not scanned from its start for each byte.
             let mut looked_at = 0;
             let end = loop {
                 if let Some(end) = head_end(&self.buffer, &mut looked_at) {
@@ -83,7 +84,7 @@ impl Reader {
                         "server response headers exceeded 65536 bytes; aborted".to_owned(),
                     ));
                 }
-                // Not a word of HTTP: it need not be waited for.
+                // The response is not HTTP, so the rest of the head is not awaited.
                 if self.buffer.len() >= 5 && !self.buffer.starts_with(b"HTTP/") {
                     return Err(malformed(&self.buffer));
                 }
@@ -107,7 +108,7 @@ impl Reader {
         Err(ReadError::Malformed("too many 1xx informational responses".to_owned()))
     }
 
-    /// The beginning of the body.
+    /// Reads the beginning of the body.
     pub(super) async fn body(mut self, head: Head) -> Result<Response, ReadError> {
         let Head(mut response) = head;
         if matches!(response.status, 101 | 204 | 304) {
@@ -160,7 +161,7 @@ impl Reader {
             if size == 0 {
                 return Ok(body);
             }
-            // Go: the line end behind the data counts as well.
+            // Go also counts the line end after the data.
             excess = (excess + end + 2).saturating_sub(size.saturating_mul(2).saturating_add(CHUNK_HEAD));
             if excess > EXCESS {
                 let what = "chunked encoding contains too much non-data";
@@ -174,7 +175,7 @@ impl Reader {
             if body.len() >= BODY {
                 return Ok(body);
             }
-            // The chunk is read whole, as it did not fill the body; its line end follows.
+            // The body is not full, so the whole chunk was read. Its line end follows.
             while self.buffer.len() < 2 {
                 self.more().await?;
             }
@@ -192,7 +193,8 @@ fn malformed(bytes: &[u8]) -> ReadError {
     ReadError::Malformed(format!("malformed HTTP response {line:?}"))
 }
 
-/// Where a head ends, its empty line included. `from` is the start of a line, and moves on.
+/// Returns the end of a head, including its empty line. `from` is the start of a line, and advances over
+/// complete lines.
 fn head_end(bytes: &[u8], from: &mut usize) -> Option<usize> {
     while let Some(at) = bytes[*from..].iter().position(|byte| *byte == b'\n') {
         let line = &bytes[*from..*from + at];

@@ -1,5 +1,4 @@
-//! What a request is written to and its answer read from: a connection as it
-//! is, or TLS over it.
+//! The connection of a probe to a server: plain TCP, or TLS over it.
 
 use std::io;
 use std::net::TcpStream;
@@ -9,24 +8,24 @@ use smol::io::{AsyncReadExt, AsyncWriteExt};
 
 use nodlet_wire::tls::{Client, TlsError};
 
-/// A connection.
+/// A connection, with or without TLS.
 pub(super) enum Stream {
     Plain(Async<TcpStream>),
     Tls(Box<Client>),
 }
 
-/// Why nothing more can be read or written.
+/// The error of a connection that can no longer be read or written.
 #[derive(Debug)]
 pub(super) enum StreamError {
     Io(io::Error),
-    /// It broke off where the server should have said that this is all.
+    /// The connection ended without TLS's `close_notify`.
     Cut,
-    /// In Go's words.
+    /// An error of TLS, with Go's message.
     Tls(String),
 }
 
 impl Stream {
-    /// The socket below.
+    /// Returns the TCP socket of the connection.
     pub(super) fn socket(&self) -> &TcpStream {
         match self {
             Stream::Plain(stream) => stream.get_ref(),
@@ -34,11 +33,11 @@ impl Stream {
         }
     }
 
-    /// Reads some; 0 at the end.
+    /// Reads the available bytes into `buffer`, and returns their number; 0 at the end.
     pub(super) async fn read(&mut self, buffer: &mut [u8]) -> Result<usize, StreamError> {
         match self {
             Stream::Plain(stream) => {
-                // As over TLS: there may always be something.
+                // As with TLS: a server that always has data must not occupy the thread.
                 smol::future::yield_now().await;
                 stream.read(buffer).await.map_err(StreamError::Io)
             }
@@ -46,7 +45,7 @@ impl Stream {
         }
     }
 
-    /// Writes all.
+    /// Writes all of `bytes`.
     pub(super) async fn write_all(&mut self, bytes: &[u8]) -> Result<(), StreamError> {
         match self {
             Stream::Plain(stream) => stream.write_all(bytes).await.map_err(StreamError::Io),
@@ -65,7 +64,7 @@ fn error(error: TlsError) -> StreamError {
     }
 }
 
-/// An error of TLS as Go's client tells it, so far as the two see the same.
+/// Returns the message of Go's client for an error of TLS, if both detect the same error.
 pub(super) fn in_gos_words(error: &TlsError) -> String {
     match error {
         TlsError::Io(error) => super::describe(error),
@@ -84,7 +83,7 @@ pub(super) fn in_gos_words(error: &TlsError) -> String {
     }
 }
 
-/// Go's `alertText`.
+/// The texts of TLS alerts (Go: `alertText`).
 const ALERTS: &[(u8, &str)] = &[
     (0, "close notify"),
     (10, "unexpected message"),

@@ -1,4 +1,4 @@
-//! Against servers of their own on loopback, each one thread that plays a part.
+//! Tests against servers on loopback, each a thread that sends prepared bytes.
 
 use std::future::poll_fn;
 use std::io::{Read, Write};
@@ -40,7 +40,7 @@ fn server(
     (port, requests)
 }
 
-/// A server that says the same to everybody.
+/// Starts a server that sends the same response to every client.
 fn says(text: &'static str) -> (u16, mpsc::Receiver<String>) {
     server(move |_, _, stream| {
         let _ = stream.write_all(text.as_bytes());
@@ -59,7 +59,7 @@ fn ask(text: &'static str) -> ProbeResult {
     get(says(text).0, "/", &[], PATIENT)
 }
 
-/// What comes of a future, and how often it was its turn until then.
+/// Returns the result of a future, and the number of times that it was polled.
 pub(super) fn turns<T>(future: impl Future<Output = T>) -> (T, usize) {
     let (mut future, mut turns) = (pin!(future), 0);
     let polled = poll_fn(|context| {

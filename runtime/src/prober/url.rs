@@ -1,22 +1,22 @@
-//! The URLs of probes, and what a redirect makes of them. Pure.
+//! The URLs of probes, and how redirects resolve against them. Pure.
 
 use std::fmt;
 use std::net::IpAddr;
 
-/// A URL.
+/// A URL with the scheme `http` or `https`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Url {
-    /// `https`.
+    /// Whether the scheme is `https`.
     secure: bool,
-    /// Without the brackets of an IPv6 address.
+    /// The host, without the brackets of an IPv6 address.
     host: String,
-    /// As it is written; 80 or 443 where it is not.
+    /// The port in the URL; `None` means 80 or 443.
     port: Option<u16>,
-    /// Path and query, escaped.
+    /// The path and the query, escaped.
     target: String,
 }
 
-/// Go's `net.JoinHostPort`.
+/// Joins a host and a port, as Go's `net.JoinHostPort` does.
 pub(super) fn join(host: &str, port: u16) -> String {
     format!("{}:{port}", bracketed(host))
 }
@@ -26,7 +26,7 @@ fn bracketed(host: &str) -> String {
 }
 
 impl Url {
-    /// `path` is as a manifest has it, with its query.
+    /// Creates a URL; `path` is the path of a manifest, with its query.
     pub(super) fn new(secure: bool, host: &str, port: u16, path: &str) -> Url {
         Url { secure, host: host.to_owned(), port: Some(port), target: target(path) }
     }
@@ -47,7 +47,7 @@ impl Url {
         self.secure
     }
 
-    /// The `Host` of a request.
+    /// Returns the authority, which is the `Host` of a request.
     pub(super) fn authority(&self) -> String {
         match self.port {
             Some(port) => join(&self.host, port),
@@ -55,7 +55,7 @@ impl Url {
         }
     }
 
-    /// Where `location` leads from here; `None` if it is no URL of HTTP.
+    /// Resolves a redirect to `location`; `None` if that is no URL of HTTP.
     pub(super) fn join(&self, location: &str) -> Option<Url> {
         let lower = location.to_ascii_lowercase();
         let (secure, rest) = if lower.starts_with("http://") {
@@ -86,7 +86,7 @@ impl Url {
     }
 
     fn relative(&self, location: &str) -> Option<Url> {
-        // Another scheme, as in `mailto:x`.
+        // A colon before the path means another scheme, as in `mailto:x`.
         let first = location.split(['/', '?', '#']).next().unwrap_or_default();
         if first.contains(':') {
             return None;
@@ -113,8 +113,8 @@ impl fmt::Display for Url {
     }
 }
 
-/// What a request line may hold of a path and a query: bytes that would end it
-/// are escaped, and what is escaped stays as it is. A fragment is not sent.
+/// Returns the path and the query for a request line. Bytes that a request line cannot contain are escaped, and
+/// existing escapes stay. The fragment is removed.
 fn target(path: &str) -> String {
     let path = path.split('#').next().unwrap_or_default();
     let mut target = String::with_capacity(path.len() + 1);
@@ -131,7 +131,7 @@ fn target(path: &str) -> String {
     target
 }
 
-/// `/a/../b/./c` as `/b/c`.
+/// Removes dot segments: `/a/../b/./c` becomes `/b/c`.
 fn without_dots(target: &str) -> String {
     let (path, query) = target.split_once('?').map_or((target, None), |(path, query)| (path, Some(query)));
     let mut kept: Vec<&str> = Vec::new();

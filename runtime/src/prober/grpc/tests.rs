@@ -1,5 +1,5 @@
-//! Against servers of their own on loopback, each one thread that plays a part
-//! by the byte. What real servers make of our bytes, the tests with containers show.
+//! Tests against servers on loopback, each a thread that sends prepared bytes. The tests with containers use real
+//! servers.
 
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
@@ -58,7 +58,7 @@ fn healthy() -> Vec<u8> {
     [head(), message(&[8, 1]), trailers("0", "")].concat()
 }
 
-/// The server's end.
+/// The server's end of a connection.
 struct Server(TcpStream);
 
 impl Server {
@@ -72,7 +72,7 @@ impl Server {
         let _ = self.0.write_all(bytes);
     }
 
-    /// The next frame: kind, flags, stream, payload.
+    /// Reads the next frame: kind, flags, stream, payload.
     fn frame(&mut self) -> (u8, u8, u32, Vec<u8>) {
         let head = self.read(9);
         let length = u32::from_be_bytes([0, head[0], head[1], head[2]]);
@@ -80,7 +80,7 @@ impl Server {
         (head[3], head[4], stream, self.read(length as usize))
     }
 
-    /// Reads until there was one of this kind.
+    /// Reads frames up to the first one of this kind.
     fn until(&mut self, kind: u8) -> Vec<u8> {
         loop {
             let (seen, _, _, payload) = self.frame();
@@ -90,7 +90,7 @@ impl Server {
         }
     }
 
-    /// What every server begins with.
+    /// Reads the client's preface and sends the server's settings.
     fn begin(&mut self) {
         assert_eq!(self.read(24), b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n");
         self.say(&frame(SETTINGS, 0, 0, &[]));

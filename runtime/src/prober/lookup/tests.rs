@@ -1,4 +1,4 @@
-//! With resolvers that answer when they are told to.
+//! Tests with resolvers that respond when the test requests it.
 
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
@@ -50,7 +50,7 @@ fn ended(lookups: &Lookups) {
     assert!(lookups.state().names.is_empty());
 }
 
-/// Asks, and sees that there is no answer yet.
+/// Starts a lookup, and checks that it is not finished yet.
 macro_rules! asked {
     ($lookups:expr, $name:expr) => {{
         let mut asked = Box::pin($lookups.lookup($name));

@@ -26,7 +26,7 @@ const LOCAL: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
 const PATIENT: Duration = Duration::from_secs(20);
 const OK: &str = "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok";
 
-/// Has a certificate for everybody, and notes whom they asked for.
+/// Returns one certificate for every name, and records the requested names.
 #[derive(Debug)]
 struct Anybody(mpsc::Sender<Option<String>>, SignatureAlgorithm);
 
@@ -69,7 +69,7 @@ impl Signer for Signs {
 
 type Stream = StreamOwned<ServerConnection, TcpStream>;
 
-/// What a server needs, and the names that it will be asked for.
+/// Returns the configuration of a server, and a channel with the names that clients request.
 fn configuration(provider: CryptoProvider) -> (ServerConfig, mpsc::Receiver<Option<String>>) {
     let (sender, names) = mpsc::channel();
     let rsa = provider.cipher_suites.iter().all(|suite| format!("{:?}", suite.suite()).contains("RSA"));
