@@ -1,13 +1,13 @@
-//! Reads the manifest directories, and tells the registry what their files hold.
-//! inotify says when to look again: an idle directory costs nothing. Only what the
-//! kernel has no watch for, and what cannot be read, is looked at from time to time.
+//! Reads the manifest directories, and reports the contents of their files to the registry. inotify reports
+//! changes, so an idle directory costs nothing. Only directories without a watch and unreadable files are read
+//! again from time to time.
 //!
 //! [`ManifestDirectories::look`] waits for flash and is called on the storage thread.
-//! [`ManifestDirectories::tell`] parses what was read and is called in the loop.
+//! [`ManifestDirectories::tell`] parses the contents and is called in the loop.
 //!
-//! Nothing here decides about objects: [`nodlet_registry`] owns them. Read next:
-//! `registry/src/sources.rs`, whose word counts; `engine/manifests.rs`, which has the
-//! directories looked at; `engine/reconcile.rs`, which tells the core of the difference.
+//! This module decides nothing about objects: [`nodlet_registry`] owns them. Read next:
+//! `registry/src/sources.rs`, which decides which sources count; `engine/manifests.rs`, which schedules the looks;
+//! `engine/reconcile.rs`, which reports the differences to the core.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::{OsStr, OsString};
@@ -26,21 +26,21 @@ use nodlet_core::time::Instant;
 use nodlet_kube::manifest::{self, Validation};
 use nodlet_registry::{MAX_BYTES, MAX_FILES, Size, Sources};
 
-/// How often what cannot be watched is looked at.
+/// Interval between reads of directories that cannot be watched.
 pub(crate) const LOOK_AGAIN: Duration = Duration::from_secs(10);
 
-/// How long a file that was moved to `NAME~` is taken for one that is written anew:
-/// so vim and emacs save, and the pod is not to end for it.
+/// Time for which a file that was moved to `NAME~` counts as being saved. vim and emacs save files in this way,
+/// which must not end the pod.
 pub(crate) const SAVED_WITHIN: Duration = Duration::from_secs(1);
 
-/// Bytes of manifests after which one part of a look ends: they are in memory until the loop parses them.
+/// Size of manifests after which one part of a look ends. They are in memory until the loop parses them.
 const PART_BYTES: usize = 64 << 10;
 
 /// Time after which one part of a look ends, so that writes do not wait for a whole look on a slow card.
 const PART_TIME: Duration = Duration::from_millis(50);
 
-/// The file's first [`MAX_BYTES`] and one more. What `stat` says holds no longer by now, or
-/// never did: a link may lead to a file of /proc that has no end, or that waits for its news.
+/// Reads at most [`MAX_BYTES`] and one more byte of a file. The size from `stat` may be outdated or wrong: a link
+/// may lead to a file of /proc that has no end, or that blocks its readers.
 fn read(path: &Path) -> io::Result<Vec<u8>> {
     let file =
         fs::OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK | libc::O_NOCTTY).open(path)?;
@@ -49,21 +49,21 @@ fn read(path: &Path) -> io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// The manifest directories, and what was found of their files when they were last read.
+/// The manifest directories, and the state of their files at the last look.
 pub(crate) struct ManifestDirectories {
-    /// `None` while the kernel gives none.
+    /// `None` while the kernel provides no instance.
     inotify: Option<Inotify>,
-    /// Something could not be watched the last time.
+    /// Whether the last look could not watch or read something.
     blind: bool,
-    /// And that is in the log.
+    /// Whether the failure to watch has been logged.
     said_blind: bool,
-    /// What each watch is for: a directory whose entries matter.
+    /// The directory of each watch.
     watches: BTreeMap<WatchDescriptor, PathBuf>,
     directories: Vec<Directory>,
-    /// The look that is under way.
+    /// The unfinished look.
     look: Option<Look>,
     node: String,
-    /// Of whose files the warnings were shown to somebody else.
+    /// The directory whose warnings clients have already received.
     warned: Option<PathBuf>,
 }
 
@@ -74,49 +74,50 @@ struct Directory {
 
 #[derive(Default)]
 struct ReadFile {
-    /// Device, inode, size and change time: what differs when it was written.
+    /// Identifies the contents that were read last.
     stamp: Option<Stamp>,
-    /// When it was found to be moved to its `NAME~`.
+    /// The time at which the file was found moved to `NAME~`.
     aside: Option<Instant>,
-    /// It is there and could not be read, which nobody tells when it can be.
+    /// The file exists and could not be read. inotify does not report when it becomes readable.
     unread: bool,
     /// The last look found the file.
     is_there: bool,
 }
 
-/// A look that has begun.
+/// The state of an unfinished look.
 #[derive(Default)]
 struct Look {
-    /// The directory that is being read.
+    /// The index of the directory that is being read.
     index: usize,
-    /// Files of the directory that are not read yet, in descending order; `None` before it was listed.
+    /// Unread files of the directory, in descending order; `None` before it was listed.
     names: Option<Vec<OsString>>,
     /// The watches that are still needed.
     kept: BTreeSet<WatchDescriptor>,
 }
 
-/// What a look found, in the order in which the registry is to be told.
+/// A result of a look. Results are reported to the registry in their order.
 pub(crate) enum Found {
-    /// A directory, and why it cannot be read, if so.
+    /// A directory, and the error if it cannot be read.
     Directory(usize, Option<String>),
-    /// A file of a directory.
+    /// A file in the directory with this index.
     File(usize, OsString, FoundFile),
 }
 
-/// What a look found of a file.
+/// The result of a look for one file.
 pub(crate) enum FoundFile {
-    /// It was moved to its `NAME~`, and may come back.
+    /// The file was moved to `NAME~`, and may come back.
     Aside,
-    /// It came back as it was.
+    /// The file came back unchanged.
     Present,
-    /// It is gone.
+    /// The file was removed.
     Gone,
-    /// It is new, or changed.
+    /// The contents of a new or changed file.
     Contents(Vec<u8>),
-    /// Why its contents cannot be had.
+    /// The error of a file that cannot be read.
     Unread(String),
 }
 
+/// The metadata that changes when a file is written.
 #[derive(Clone, Copy, PartialEq, Eq)]
 struct Stamp {
     device: u64,
@@ -126,7 +127,7 @@ struct Stamp {
 }
 
 impl ManifestDirectories {
-    /// Watches `directories` from the first [`ManifestDirectories::look`] on; none needs to exist.
+    /// Creates the state for `directories`, which need not exist. The first look starts to watch them.
     pub(crate) fn new(directories: Vec<PathBuf>, node: &str) -> ManifestDirectories {
         let directories = directories.into_iter().map(|path| Directory { path, files: BTreeMap::new() });
         ManifestDirectories {
@@ -141,27 +142,28 @@ impl ManifestDirectories {
         }
     }
 
-    /// Leaves warnings about the files of `directory` out of the log: they hold
-    /// what was applied, with its defaults, and whoever applied it was warned.
+    /// Excludes warnings about files in `directory` from the log: the files contain applied objects, and the client
+    /// has received the warnings.
     pub(crate) fn without_warnings_of(self, directory: PathBuf) -> ManifestDirectories {
         ManifestDirectories { warned: Some(directory), ..self }
     }
 
-    /// Readable when something may have changed; `None` while the kernel gives nothing that tells.
+    /// Returns a descriptor that is readable when something may have changed; `None` while there is no inotify
+    /// instance.
     ///
     /// # Errors
-    /// If this process has no descriptor to spare.
+    /// The process has too many open descriptors.
     pub(crate) fn watch_descriptor(&self) -> io::Result<Option<OwnedFd>> {
         self.inotify.as_ref().map(|inotify| inotify.as_fd().try_clone_to_owned()).transpose()
     }
 
-    /// Whether something changes that nobody tells, for the kernel has no watch to spare: it is
-    /// to be read again from time to time, which also tries to watch it again.
+    /// Whether changes may go unnoticed, because something could not be watched or read. The caller must look again
+    /// from time to time, which also tries to watch it again.
     pub(crate) fn is_blind(&self) -> bool {
         self.blind
     }
 
-    /// Takes the kernel's news. `true` if [`ManifestDirectories::look`] is worth its while.
+    /// Reads the events of inotify. Returns whether [`ManifestDirectories::look`] is needed.
     pub(crate) fn drain(&mut self) -> bool {
         let mut changed = false;
         let Some(inotify) = &self.inotify else { return true };
@@ -183,9 +185,10 @@ impl ManifestDirectories {
         }
     }
 
-    /// In a directory above ours, only the way to ours matters; elsewhere, every manifest.
+    /// Whether an event is relevant. In a parent of a manifest directory, only the path to that directory is
+    /// relevant; in other directories, every manifest.
     fn concerns_us(&self, watch: WatchDescriptor, name: Option<&OsStr>) -> bool {
-        // A watch that is not ours any more has its last word to say (IN_IGNORED).
+        // A removed watch sends a last event (IN_IGNORED).
         let Some(directory) = self.watches.get(&watch) else { return false };
         let Some(name) = name else { return true };
         let below = |path: &Path| path != directory && path.starts_with(directory);
@@ -193,12 +196,12 @@ impl ManifestDirectories {
             let path = directory.join(name);
             return self.directories.iter().any(|ours| ours.path.starts_with(&path));
         }
-        // `..data` is what an atomic writer of a mounted volume replaces.
+        // An atomic writer of a mounted volume replaces `..data`.
         is_manifest_name(name) || name == "..data"
     }
 
-    /// A file that was just made is read when it is closed; until then its text is not all
-    /// there. Links and directories are whole at once, and a second name of a file too.
+    /// Whether an event reports a file that was created and is not closed yet. Such a file is incomplete, and is read
+    /// when it is closed. Links, directories and hard links are complete from the start.
     fn is_being_written(&self, event: &InotifyEvent) -> bool {
         use std::os::unix::fs::MetadataExt;
         if !event.mask.contains(AddWatchFlags::IN_CREATE) {
@@ -209,8 +212,8 @@ impl ManifestDirectories {
             .is_ok_and(|metadata| metadata.is_file() && metadata.nlink() == 1)
     }
 
-    /// Reads what changed since the last look, one part of it: other jobs run between two parts. Pass `found`
-    /// to [`ManifestDirectories::tell`]. `true` if another part follows.
+    /// Reads one part of the changes since the last look; other jobs run between two parts. Pass `found` to
+    /// [`ManifestDirectories::tell`]. Returns whether another part follows.
     pub(crate) fn look(&mut self, now: Instant, found: &mut Vec<Found>) -> bool {
         let (begun, mut bytes) = (nodlet_host::clock::instant(), 0);
         let mut look = self.look.take().unwrap_or_else(|| {
@@ -253,7 +256,7 @@ impl ManifestDirectories {
         self.watches.retain(|watch, _| {
             let keep = look.kept.contains(watch);
             if !keep && let Some(inotify) = &self.inotify {
-                // A watch whose directory is gone was dropped by the kernel already.
+                // The kernel has already removed the watch of a removed directory.
                 let _ = inotify.rm_watch(*watch);
             }
             keep
@@ -262,24 +265,24 @@ impl ManifestDirectories {
         false
     }
 
-    /// Whether a look has begun of which another part follows.
+    /// Whether a look is unfinished.
     pub(crate) fn is_looking(&self) -> bool {
         self.look.is_some()
     }
 
-    /// Whether another look is needed [`SAVED_WITHIN`] after this one, to see whether a file came back.
+    /// Whether another look is needed after [`SAVED_WITHIN`], to check whether a file came back.
     pub(crate) fn is_any_aside(&self) -> bool {
         let mut files = self.directories.iter().flat_map(|directory| directory.files.values());
         files.any(|file| file.aside.is_some())
     }
 
-    /// Parses the files that one part of a look has read, and tells the registry the result.
+    /// Parses the files that one part of a look has read, and reports the results to the registry.
     pub(crate) fn tell(&mut self, found: Vec<Found>, sources: &mut Sources) {
         let mut used: Option<(usize, Size)> = None;
         for found in found {
             match found {
                 Found::Directory(index, message) => {
-                    // Told once for each reason.
+                    // Each reason is logged once.
                     if let Some(refusal) = sources.set_unreadable(index, message) {
                         log::error!("{}; its pods stay unchanged", refusal.message);
                     }
@@ -292,19 +295,19 @@ impl ManifestDirectories {
                     refuse(sources, (index, &name), message);
                 }
                 Found::File(index, name, FoundFile::Contents(bytes)) => {
-                    // What goes with this look has given its room back already.
+                    // Removed files no longer count.
                     let used = match &mut used {
                         Some((of, used)) if *of == index => used,
                         other => &mut other.insert((index, sources.used(index))).1,
                     };
                     sources.set_aside(index, &name, false);
-                    self.tell_contents((index, &name), &bytes, sources, used);
+                    self.report_contents((index, &name), &bytes, sources, used);
                 }
             }
         }
     }
 
-    fn tell_contents(
+    fn report_contents(
         &mut self,
         (index, name): (usize, &OsStr),
         bytes: &[u8],
@@ -315,7 +318,7 @@ impl ManifestDirectories {
         let contents = manifest::contents(&path.to_string_lossy(), bytes, Validation::Strict, &self.node);
         let put = contents.map_err(|error| error.to_string()).and_then(|contents| {
             sources.put(index, name, contents, used).map_err(|why| {
-                // Looked at again whenever something changed: then there may be room.
+                // Read the file again after any change, since other files may have been removed.
                 if let Some(file) = self.directories[index].files.get_mut(name) {
                     file.stamp = None;
                 }
@@ -329,7 +332,7 @@ impl ManifestDirectories {
                     log::warn!("{}: {warning}", path.display());
                 }
             }
-            // An empty file is one that somebody is about to write.
+            // An empty file is probably about to be written, so the error is not logged.
             Err(message) if bytes.is_empty() => drop(sources.refuse(index, name, message)),
             Err(message) => refuse(sources, (index, name), message),
         }
@@ -365,7 +368,7 @@ impl ManifestDirectories {
             Err(Errno::ENOENT | Errno::ENOTDIR) => false,
             Err(error @ (Errno::ENOSPC | Errno::ENOMEM)) => {
                 self.cannot_watch(&format!("{}: {}", directory.display(), error.desc()));
-                // It is there, though nobody tells what becomes of it.
+                // The directory exists, though its changes are not reported.
                 true
             }
             Err(error) => {
@@ -375,7 +378,7 @@ impl ManifestDirectories {
         }
     }
 
-    /// Said when it begins, and not at each look.
+    /// Records that something cannot be watched, and logs it unless the previous look did.
     fn cannot_watch(&mut self, why: &str) {
         if !self.said_blind {
             log::warn!(
@@ -397,7 +400,7 @@ impl ManifestDirectories {
         let directory = self.directories[index].path.clone();
         let path = directory.join(name);
         if let Ok(target) = fs::read_link(&path) {
-            // What the link leads to may change without a word from this directory.
+            // The target of the link may change without an event for this directory.
             let target = directory.join(target);
             if let Some(parent) = target.parent() {
                 self.watch(parent, kept);
@@ -440,9 +443,9 @@ impl Directory {
     /// Starts a look at this directory. Returns the names of its files in descending order.
     ///
     /// # Errors
-    /// It cannot be read. What is known of its files stays.
+    /// The directory cannot be read. The state of its files stays.
     fn begin(&mut self, index: usize, found: &mut Vec<Found>) -> io::Result<Vec<OsString>> {
-        // No more of them are kept than are read, whatever else lies there.
+        // The list is limited to the files that are read, so that memory does not depend on the directory.
         let (mut names, mut passed_over) = (BTreeSet::new(), 0_usize);
         match fs::read_dir(&self.path) {
             Ok(entries) => {
@@ -459,7 +462,7 @@ impl Directory {
                 }
             }
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-            // Not "gone": its pods stay until it can be read again.
+            // The files do not count as removed: their pods stay until the directory can be read again.
             Err(error) => return Err(error),
         }
         if passed_over > 0 {
@@ -495,7 +498,7 @@ impl Directory {
     }
 }
 
-/// Tells the registry why a file is refused, and the log if that is new.
+/// Reports the error of a file to the registry, and logs it if it is new.
 fn refuse(sources: &mut Sources, (index, name): (usize, &OsStr), message: String) {
     if let Some(refusal) = sources.refuse(index, name, message) {
         log::error!("{}", refusal.message);
@@ -519,7 +522,7 @@ impl ReadFile {
         Some(FoundFile::Unread(format!("failed to read {}: {error}", path.display())))
     }
 
-    /// Whether it is `NAME~` now, and not merely an older backup that is so called.
+    /// Whether `NAME~` is this very file, and not an older backup.
     fn is_aside(&self, directory: &Path, name: &OsStr) -> bool {
         let mut backup = name.to_owned();
         backup.push("~");
@@ -541,16 +544,16 @@ impl Stamp {
     }
 }
 
-/// Watches `path` and its nearest parent that exists, so that a directory that appears,
-/// vanishes or is replaced is noticed. `watch` says whether there is such a directory.
+/// Watches `path` and its nearest existing parent, so that the creation, removal and replacement of the directory
+/// are noticed. `watch` returns whether a directory exists.
 fn watch_way_to(path: &Path, mut watch: impl FnMut(&Path) -> bool) {
-    // Once for each directory on the way at most: one that cannot be watched is not asked for ever.
+    // At most one attempt for each directory of the path, so that the loop ends.
     for _ in path.ancestors() {
         let Some(nearest) = path.ancestors().skip(1).find(|parent| watch(parent)) else { return };
         if watch(path) {
             return;
         }
-        // What was made below the nearest parent before that was watched is told by nobody.
+        // A directory that was created before its parent was watched causes no event.
         let next = path.ancestors().find(|above| above.parent() == Some(nearest));
         if !next.is_some_and(Path::is_dir) {
             return;
@@ -558,8 +561,8 @@ fn watch_way_to(path: &Path, mut watch: impl FnMut(&Path) -> bool) {
     }
 }
 
-/// Any extension will do, as under a kubelet; hidden files and what editors
-/// leave beside a file while they write it are passed over.
+/// Whether a file with this name is read. Any extension is accepted, as by a kubelet; hidden files and temporary
+/// files of editors are not.
 fn is_manifest_name(name: &OsStr) -> bool {
     let name = name.as_bytes();
     !(name.starts_with(b".") || name.ends_with(b"~") || (name.starts_with(b"#") && name.ends_with(b"#")))

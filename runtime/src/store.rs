@@ -1,10 +1,9 @@
-//! What survives a power cut: one small record a pod, and the manifests that
-//! were applied. Each file is either the old or the new one, whatever is pulled
-//! and when; nothing is written that has not changed.
+//! The files that survive a power cut: one small record for each pod, and applied manifests. Each write is atomic:
+//! after a power cut, a file is either the old or the new one. Unchanged files are not written.
 //!
-//! Only the storage thread reads and writes these files. Records are read once, when the agent begins
-//! ([`Records::read`]), and are in memory until their pods are wanted ([`Recorded`]): a record that is
-//! written later belongs to a pod that the agent knows.
+//! Only the storage thread reads and writes these files. Records are read once, when the agent starts
+//! ([`Records::read`]), and kept in memory until their pods are found ([`Recorded`]). Later records belong to
+//! pods that the agent knows.
 
 use std::fmt;
 use std::fs::{self, File, OpenOptions};
@@ -20,34 +19,33 @@ use nodlet_core::record_file::{self, Admitted};
 use nodlet_core::time::Anchor;
 use nodlet_kube::manifest::{Applied, Priority};
 
-/// The seam at which tests make the card fail: every write, sync, rename and
-/// removal passes it first.
+/// Injects failures of the card in tests: called before every write, sync, rename and removal.
 pub(crate) trait Fault: Send + Sync {
-    /// `Err` makes the step fail in place of the card.
+    /// Called before a step on `path`.
     ///
     /// # Errors
-    /// What the step shall fail with.
+    /// The step fails with this error.
     fn step(&self, step: Step, path: &Path) -> io::Result<()>;
 }
 
-/// One step on the card.
+/// One step of a change on the card.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Step {
-    /// A new file beside the old one.
+    /// Create a new file beside the old one, or a directory.
     Create,
-    /// Its bytes.
+    /// Write the bytes of the new file.
     Write,
-    /// Its bytes made durable.
+    /// Make the bytes of the new file durable.
     Sync,
-    /// In the place of the old one.
+    /// Rename the new file over the old one.
     Rename,
-    /// The directory made durable.
+    /// Make the directory durable.
     SyncDirectory,
-    /// A file taken away.
+    /// Remove a file.
     Remove,
 }
 
-/// A card that does not fail on purpose.
+/// The absence of injected failures.
 pub(crate) struct NoFault;
 
 impl Fault for NoFault {
@@ -56,23 +54,22 @@ impl Fault for NoFault {
     }
 }
 
-/// Puts `bytes` in the place of `path`: afterwards, and after a power cut at any
-/// moment, the file is the old or the new one. Writes nothing if it is the new
-/// one already.
+/// Replaces the contents of `path` with `bytes`, atomically: after a power cut at any moment, the file is the old or
+/// the new one. Writes nothing if the file is already the new one.
 ///
 /// # Errors
-/// What the card says; the old file is then still there, or the new one is and may not
-/// outlive a power cut: asked again, that is seen to.
+/// A step failed. Either the old file still exists, or the new one exists and may not survive a power cut; another
+/// call makes it durable.
 pub(crate) fn replace(path: &Path, bytes: &[u8], fault: &dyn Fault) -> io::Result<()> {
     let directory = path.parent().ok_or(io::ErrorKind::InvalidInput)?;
     if fs::read(path).is_ok_and(|old| old == bytes) {
-        // Renamed, and perhaps no more than that: by a try that failed then, or an agent that was
-        // killed. Where it is durable already, this writes nothing.
+        // An earlier attempt that failed, or an agent that was killed, may have renamed the file without making
+        // that durable. If it is durable, this writes nothing.
         return sync_directory(directory, fault);
     }
-    // Records and applied objects are for root alone, also where the directory was removed meanwhile.
+    // Only root may read records and applied objects, even if the directory was removed meanwhile.
     make_directory(directory, 0o700, fault)?;
-    // A dot file: whoever lists the directory meanwhile passes it over.
+    // Readers of the directory ignore a dot file.
     let mut name = std::ffi::OsString::from(".");
     name.push(path.file_name().ok_or(io::ErrorKind::InvalidInput)?);
     name.push(".new");
@@ -95,15 +92,15 @@ pub(crate) fn replace(path: &Path, bytes: &[u8], fault: &dyn Fault) -> io::Resul
     sync_directory(directory, fault)
 }
 
-/// Takes `path` away for good. It need not exist.
+/// Removes `path` durably. The file need not exist.
 ///
 /// # Errors
-/// What the card says.
+/// A step failed.
 pub(crate) fn remove(path: &Path, fault: &dyn Fault) -> io::Result<()> {
     fault.step(Step::Remove, path)?;
     match fs::remove_file(path) {
         Ok(()) => sync_directory(path.parent().ok_or(io::ErrorKind::InvalidInput)?, fault),
-        // Gone, and perhaps not for good yet: see `replace`.
+        // The removal may not be durable yet: see `replace`.
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
             let directory = path.parent().ok_or(io::ErrorKind::InvalidInput)?;
             if directory.is_dir() { sync_directory(directory, fault) } else { Ok(()) }
@@ -117,7 +114,7 @@ fn sync_directory(directory: &Path, fault: &dyn Fault) -> io::Result<()> {
     File::open(directory)?.sync_all()
 }
 
-/// Makes `directory` with this mode, durably, and with what is missing above it.
+/// Creates `directory` with this mode, and its missing parents, durably.
 fn make_directory(directory: &Path, mode: u32, fault: &dyn Fault) -> io::Result<()> {
     if directory.is_dir() {
         return Ok(());
@@ -133,12 +130,12 @@ fn make_directory(directory: &Path, mode: u32, fault: &dyn Fault) -> io::Result<
     directory.parent().map_or(Ok(()), |parent| sync_directory(parent, fault))
 }
 
-/// Why there is nothing to be said of a pod's record.
+/// The error of a record that cannot be read.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct LoadError {
-    /// Names the file.
+    /// The message, with the name of the file.
     pub message: String,
-    /// Nothing is wrong with it: this process or machine is short of something to read it with.
+    /// Whether the cause is a lack of resources of the process or the machine, and not the file.
     pub is_shortage: bool,
 }
 
@@ -148,13 +145,13 @@ impl fmt::Display for LoadError {
     }
 }
 
-/// What the name of [`Records::path_of`] ends with.
+/// Suffix of the files of [`Records::path_of`].
 const RECORD: &str = ".json";
 
-/// What the name of [`Records::ephemeral_path_of`] ends with.
+/// Suffix of the files of [`Records::ephemeral_path_of`].
 const EPHEMERAL: &str = ".ephemeral";
 
-/// What the name of [`Records::kept_path_of`] ends with.
+/// Suffix of the files of [`Records::kept_path_of`].
 const KEPT: &str = ".kept";
 
 /// The presets and the priority of an admission.
@@ -167,13 +164,13 @@ pub(crate) struct Records {
 }
 
 impl Records {
-    /// The records in `directory`, which need not exist.
+    /// Creates the access to the records in `directory`, which need not exist.
     pub(crate) fn new(directory: PathBuf) -> Records {
         let boot_id = fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
         Records { directory, boot_id: boot_id.trim().to_owned() }
     }
 
-    /// Which boot this is.
+    /// Returns the id of this boot.
     pub(crate) fn boot_id(&self) -> &str {
         &self.boot_id
     }
@@ -213,27 +210,27 @@ impl Records {
         recorded
     }
 
-    /// What is recorded of the pod `uid`.
+    /// Returns the record of the pod `uid`; `None` if there is none.
     ///
     /// # Errors
-    /// There is a record that cannot be read: the file and what is wrong with it.
+    /// The record cannot be read or parsed.
     pub(crate) fn load(&self, recorded: &Recorded, uid: &str) -> Result<Option<Box<Record>>, LoadError> {
         recorded.parsed(&self.path(uid), |bytes| record_file::parse(bytes, &self.boot_id))
     }
 
-    /// The ephemeral containers of the pod `uid`, if it was given some.
+    /// Returns the ephemeral containers of the pod `uid`; `None` if there are none.
     ///
     /// # Errors
-    /// As of [`Records::load`].
+    /// The file cannot be read or parsed.
     pub(crate) fn ephemeral(&self, recorded: &Recorded, uid: &str) -> Result<Option<Value>, LoadError> {
         recorded.parsed(&self.ephemeral_path_of(uid), |bytes| serde_json::from_slice(bytes))
     }
 
-    /// The presets and the priority that the pod `uid` was admitted with; `None` if there is no record
-    /// of the pod.
+    /// Returns the presets and the priority with which the pod `uid` was admitted; `None` if there is no record of the
+    /// pod.
     ///
     /// # Errors
-    /// As of [`Records::load`].
+    /// The file cannot be read or parsed.
     pub(crate) fn admitted(&self, recorded: &Recorded, uid: &str) -> Result<Option<AdmittedWith>, LoadError> {
         recorded.parsed(&self.path(uid), |bytes| {
             let Admitted { presets, priority } = record_file::admitted(bytes)?;
@@ -243,7 +240,7 @@ impl Records {
         })
     }
 
-    /// The bytes of `record`, with what its pod was admitted with, and where they belong.
+    /// Returns the path and the bytes of a file with `record`, and with the presets and the priority of the admission.
     pub(crate) fn render(
         &self,
         uid: &str,
@@ -258,40 +255,40 @@ impl Records {
         (self.path(uid), record_file::render(record, &self.boot_id, admitted, anchor))
     }
 
-    /// Where the record of `uid` is.
+    /// Returns the path of the record of `uid`.
     pub(crate) fn path_of(&self, uid: &str) -> PathBuf {
         self.path(uid)
     }
 
-    /// Where the ephemeral containers of `uid` are: what was added to it, which no manifest says.
+    /// Returns the path of the ephemeral containers of `uid`, which were added to the pod and are in no manifest.
     pub(crate) fn ephemeral_path_of(&self, uid: &str) -> PathBuf {
         self.directory.join(format!("{uid}{EPHEMERAL}"))
     }
 
-    /// Where the manifest of `uid` is, if another version of the pod waits for its images.
+    /// Returns the path of the manifest of `uid`, which exists while another version of the pod waits for its images.
     pub(crate) fn kept_path_of(&self, uid: &str) -> PathBuf {
         self.directory.join(format!("{uid}{KEPT}"))
     }
 
-    /// Uids that have a record, ephemeral containers, or a version that waits.
+    /// Returns the uids that have a file in the directory.
     pub(crate) fn uids(&self) -> Vec<String> {
         let Ok(entries) = fs::read_dir(&self.directory) else { return Vec::new() };
         entries.filter_map(|entry| Some(uid_of(&entry.ok()?.path())?.to_owned())).collect()
     }
 }
 
-/// The uid in the name of a file of [`Records`].
+/// Returns the uid in the name of a file of [`Records`].
 fn uid_of(path: &Path) -> Option<&str> {
     let name = path.file_name()?.to_str()?;
     let uid = [RECORD, EPHEMERAL, KEPT].iter().find_map(|end| name.strip_suffix(end))?;
     Some(uid).filter(|uid| !uid.is_empty() && !uid.starts_with('.'))
 }
 
-/// The files of [`Records`] as they were when the agent began.
+/// The files of [`Records`] as of the start of the agent.
 #[derive(Default)]
 pub(crate) struct Recorded {
     files: Vec<(PathBuf, Result<Vec<u8>, LoadError>)>,
-    /// Why the directory could not be listed.
+    /// The error if the directory could not be listed.
     unlisted: Option<LoadError>,
 }
 
@@ -312,19 +309,19 @@ impl Recorded {
         })
     }
 
-    /// The files of [`Records::kept_path_of`].
+    /// Returns the files of [`Records::kept_path_of`], with their contents if they were readable.
     pub(crate) fn kept(&self) -> impl Iterator<Item = (&Path, Option<&[u8]>)> {
         let all = self.files.iter().map(|(path, read)| (&**path, read.as_deref().ok()));
         all.filter(|(path, _)| path.extension().is_some_and(|end| end == &KEPT[1..]))
     }
 
-    /// Whether this process or machine was short of something to read it with.
+    /// Whether a file could not be read because the process or the machine lacked resources.
     pub(crate) fn is_short(&self) -> bool {
         let mut errors = self.files.iter().filter_map(|(_, read)| read.as_ref().err()).chain(&self.unlisted);
         errors.any(|error| error.is_shortage)
     }
 
-    /// Forgets all files but those of pods that `keep` names by uid.
+    /// Keeps only the files of pods whose uid `keep` accepts.
     pub(crate) fn retain(&mut self, keep: impl Fn(&str) -> bool) {
         self.files.retain(|(path, _)| uid_of(path).is_some_and(&keep));
     }
@@ -339,7 +336,7 @@ mod tests {
     use nodlet_core::time::{Instant, Moment, Timestamp};
     use std::sync::atomic::{AtomicUsize, Ordering};
 
-    /// Fails the step with this number, and all after it: the plug is pulled there.
+    /// Fails the step with this number and all later steps, as a power cut does.
     struct CutAt {
         left: AtomicUsize,
     }
@@ -356,7 +353,7 @@ mod tests {
         }
     }
 
-    /// Fails the first step of this kind, and remembers all.
+    /// Fails the first step of this kind, and records all steps.
     struct FailOnce {
         step: Step,
         steps: std::sync::Mutex<Vec<Step>>,
@@ -438,8 +435,8 @@ mod tests {
         fs::remove_dir_all(directory).expect("the scratch directory goes");
     }
 
-    /// A file that is renamed before its bytes are durable is an empty one after a power cut, which
-    /// no file system shows while there is power.
+    /// A file that is renamed before its bytes are durable may be empty after a power cut. No file system shows that
+    /// before.
     #[test]
     fn bytes_are_durable_before_they_take_the_place_of_others_and_the_name_after() {
         let directory = scratch("order");
