@@ -164,7 +164,7 @@ async fn place_for_one(places: &Places, free: &Arc<Semaphore>) -> SemaphoreGuard
         if let Some(place) = free.try_acquire_arc() {
             return place;
         }
-        places.make_room(Instant::now());
+        places.disconnect_hanging(Instant::now());
         let place = async { Some(free.acquire_arc().await) };
         let later = async {
             smol::Timer::after(LOOK).await;
@@ -187,7 +187,7 @@ async fn connection(api: Rc<Api>, stream: Async<UnixStream>) {
     let place = api.places.take();
     let service = service_fn(|request: hyper::Request<Incoming>| {
         let (api, afterwards, place) = (api.clone(), afterwards.clone(), place.clone());
-        place.asks(request.body().is_end_stream());
+        place.mark_request(request.body().is_end_stream());
         async move { Ok::<_, Infallible>(respond(&api, request, &afterwards, place).await) }
     });
     let served = hyper::server::conn::http1::Builder::new()
@@ -196,20 +196,20 @@ async fn connection(api: Rc<Api>, stream: Async<UnixStream>) {
         .max_buf_size(HEADER_BYTES)
         .serve_connection(FuturesIo::new(stream), service)
         .with_upgrades();
-    let sent_away = async {
-        place.sent_away().await;
+    let disconnected = async {
+        place.disconnected().await;
         None
     };
     let all = async {
         let served = served.await;
-        place.is_served();
+        place.mark_served();
         let afterwards = afterwards.borrow_mut().take();
         if let Some(afterwards) = afterwards {
             afterwards.await;
         }
         Some(served)
     };
-    match smol::future::or(all, sent_away).await {
+    match smol::future::or(all, disconnected).await {
         Some(Ok(())) => {}
         // A client that disconnects or sends an invalid request is not an error of the agent.
         Some(Err(error)) => ::log::debug!("api: {error}"),

@@ -1,7 +1,6 @@
-//! The files that an agent gives to every container of a pod: `/etc/hosts`,
-//! `/etc/resolv.conf`, `/etc/hostname`. Texts are made by pure functions; the
-//! files lie in the pod's directory on disk, as a kubelet's do: containers can write to them,
-//! and what they write is not to be the memory of `/run`.
+//! The files that every container of a pod gets: `/etc/hosts`, `/etc/resolv.conf` and `/etc/hostname`. Pure functions
+//! compute the texts. The files are in the pod's directory on disk, as with a kubelet: containers can write to them,
+//! and must not fill the memory of `/run`.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -12,36 +11,36 @@ use std::path::Path;
 use nodlet_core::spec::pod::{DnsConfig, DnsPolicy};
 use nodlet_core::spec::{Pod, PodSpec};
 
-/// Longest host name that Kubernetes gives a pod.
+/// Maximum length of a pod's host name in Kubernetes.
 const HOSTNAME: usize = 63;
 
-/// Nameservers that a resolver takes (`MAXNS`), as validation and kubelet have it.
+/// Maximum number of name servers of a resolver (`MAXNS`), which validation and the kubelet use, too.
 const NAMESERVERS: usize = 3;
 
-/// The pod's `/etc/hosts`, in its directory.
+/// Name of the pod's `/etc/hosts` in the pod's directory.
 pub(crate) const ETC_HOSTS: &str = "etc-hosts";
 
-/// Its `/etc/hostname`.
+/// Name of the pod's `/etc/hostname` in the pod's directory.
 pub(crate) const ETC_HOSTNAME: &str = "hostname";
 
-/// Its `/etc/resolv.conf`.
+/// Name of the pod's `/etc/resolv.conf` in the pod's directory.
 pub(crate) const ETC_RESOLV_CONF: &str = "resolv.conf";
 
-/// The machine's name servers and search domains.
+/// File with the machine's name servers and search domains.
 pub(crate) const RESOLV_CONF: &str = "/etc/resolv.conf";
 
-/// Where systemd-resolved writes the nameservers that it asks itself.
+/// File with the upstream name servers of systemd-resolved.
 const RESOLVED: &str = "/run/systemd/resolve/resolv.conf";
 
-/// Search domains that a kubelet writes.
+/// Maximum number of search domains, as with a kubelet.
 const SEARCHES: usize = 32;
 
-/// Characters that they have together, with the spaces between them.
+/// Maximum length of all search domains, with the spaces between them.
 const SEARCH_LINE: usize = 2048;
 
-/// The host name of a pod: `hostname` or its name, cut to 63 bytes and trimmed
-/// (kubelet: `GeneratePodHostNameAndDomain`). With `hostNetwork` that of the machine, whose
-/// UTS namespace such a pod is in, and not the node's name, which may be another.
+/// Returns the host name of a pod: `hostname` or the pod's name, cut to 63 bytes and trimmed (kubelet:
+/// `GeneratePodHostNameAndDomain`). A pod with `hostNetwork` is in the machine's UTS namespace, and has the host
+/// name of the machine, which may differ from the node's name.
 pub(crate) fn hostname(pod: &Pod, host_name: &str) -> String {
     if pod.spec.host_network {
         return host_name.to_owned();
@@ -51,15 +50,15 @@ pub(crate) fn hostname(pod: &Pod, host_name: &str) -> String {
     cut.trim_end_matches(['-', '.']).to_owned()
 }
 
-/// The name of the machine at this moment.
+/// Returns the current host name of the machine.
 ///
 /// # Errors
-/// If the kernel does not tell it.
+/// The system call failed.
 pub(crate) fn host_name() -> io::Result<String> {
     Ok(nix::unistd::gethostname()?.to_string_lossy().into_owned())
 }
 
-/// `/etc/hosts` (kubelet: `managedHostsFileContent`).
+/// Returns the text of `/etc/hosts` (kubelet: `managedHostsFileContent`).
 pub(crate) fn hosts(pod: &Pod, ip: Option<Ipv4Addr>, host_name: &str, node_hosts: &str) -> String {
     let mut text = if pod.spec.host_network {
         format!("# Kubernetes-managed hosts file (host network).\n{node_hosts}")
@@ -92,14 +91,14 @@ pub(crate) fn hosts(pod: &Pod, ip: Option<Ipv4Addr>, host_name: &str, node_hosts
     text
 }
 
-/// The domain of a pod with a `subdomain`; a board's cluster domain is the default one.
+/// Returns the domain of a pod with a `subdomain`, with the default cluster domain.
 fn domain(pod: &Pod) -> Option<String> {
     let subdomain = pod.spec.subdomain.as_ref()?;
     Some(format!("{subdomain}.{}.svc.cluster.local", pod.namespace))
 }
 
-/// `/etc/resolv.conf`, and what is said of that which did not fit (kubelet: the event
-/// `DNSConfigForming`). There is no cluster DNS on a board, so `ClusterFirst` falls back to the node's.
+/// Returns the text of `/etc/resolv.conf`, and messages about omitted name servers and search domains (kubelet: the
+/// event `DNSConfigForming`). A board has no cluster DNS, so `ClusterFirst` uses the node's configuration.
 pub(crate) fn resolv_conf(spec: &PodSpec, node: &str) -> (String, Vec<String>) {
     let base = match spec.dns_policy {
         DnsPolicy::ClusterFirst | DnsPolicy::ClusterFirstWithHostNet | DnsPolicy::Default => {
@@ -163,7 +162,7 @@ fn parse_resolv_conf(text: &str) -> DnsConfig {
     config
 }
 
-/// An option given again replaces the earlier one of its name.
+/// Adds an option, or replaces the existing one with the same name.
 fn set_option(options: &mut Vec<String>, option: &str) {
     let name = |option: &str| option.split(':').next().unwrap_or_default().to_owned();
     match options.iter_mut().find(|known| name(known) == name(option)) {
@@ -172,7 +171,7 @@ fn set_option(options: &mut Vec<String>, option: &str) {
     }
 }
 
-/// `dnsConfig` over what the policy gives (kubelet: `appendDNSConfig`).
+/// Adds `dnsConfig` to the configuration of the policy (kubelet: `appendDNSConfig`).
 fn merge(mut base: DnsConfig, with: &DnsConfig) -> DnsConfig {
     let add = |known: &mut Vec<String>, more: &[String]| {
         for value in more {
@@ -189,7 +188,7 @@ fn merge(mut base: DnsConfig, with: &DnsConfig) -> DnsConfig {
     base
 }
 
-/// What the files of one pod say.
+/// The texts of one pod's files.
 pub(crate) struct PodFiles {
     hosts: String,
     resolv_conf: String,
@@ -200,7 +199,7 @@ pub(crate) struct PodFiles {
 pub(crate) struct NodeFiles {
     hosts: String,
     resolv_conf: String,
-    /// What systemd-resolved asks itself, if `resolv_conf` names that.
+    /// The upstream configuration of systemd-resolved, if `resolv_conf` names only its stub.
     resolved: Option<String>,
 }
 
@@ -213,14 +212,13 @@ impl NodeFiles {
         NodeFiles { hosts: read("/etc/hosts"), resolv_conf, resolved }
     }
 
-    /// The machine's resolv.conf, as it is of use to the pod.
+    /// Returns the machine's resolv.conf with name servers that the pod can reach.
     fn resolv_conf(&self, pod: &Pod) -> &str {
         self.resolved.as_ref().filter(|_| !pod.spec.host_network).unwrap_or(&self.resolv_conf)
     }
 }
 
-/// The texts of the three files, and what is to be said of name servers and search domains that
-/// were left out.
+/// Returns the texts of the three files, and messages about omitted name servers and search domains.
 pub(crate) fn texts(
     pod: &Pod,
     ip: Option<Ipv4Addr>,
@@ -234,10 +232,10 @@ pub(crate) fn texts(
 }
 
 impl PodFiles {
-    /// Writes those that say something else into `directory`, the pod's.
+    /// Writes the changed files into `directory`, the pod's directory.
     ///
     /// # Errors
-    /// If they cannot be written.
+    /// A file cannot be written.
     pub(crate) fn write(&self, directory: &Path) -> io::Result<()> {
         fs::create_dir_all(directory)?;
         put(&directory.join(ETC_HOSTS), &self.hosts)?;
@@ -245,66 +243,68 @@ impl PodFiles {
         put(&directory.join(ETC_HOSTNAME), &self.hostname)
     }
 
-    /// Whether a container would lack one, as where another version of nodlet made the sandbox.
+    /// Whether a file is missing, for example because another version of nodlet created the sandbox.
     pub(crate) fn are_missing(directory: &Path) -> bool {
         [ETC_HOSTS, ETC_RESOLV_CONF, ETC_HOSTNAME].iter().any(|name| !directory.join(name).exists())
     }
 }
 
-/// The files of the machine that pods' resolv.conf is made from now.
+/// Returns the files of the machine from which the resolv.conf of pods is currently computed.
 pub(crate) fn resolv_conf_sources() -> Vec<&'static Path> {
     let stub = fs::read_to_string(RESOLV_CONF).is_ok_and(|node| is_stub(&node));
     let others = stub.then_some(Path::new(RESOLVED));
     std::iter::once(Path::new(RESOLV_CONF)).chain(others).collect()
 }
 
-/// What a pod's resolv.conf is to say now; nothing while the machine has none, as when it gets
-/// another.
+/// Returns the current text of a pod's resolv.conf; `None` while the machine's file is empty or missing, for example
+/// while it is replaced.
 pub(crate) fn new_resolv_conf(pod: &Pod, node: &NodeFiles) -> Option<String> {
     let node = node.resolv_conf(pod);
     (!node.trim().is_empty()).then(|| resolv_conf(&pod.spec, node).0)
 }
 
-/// Writes it where the file in `directory`, the pod's, lies, for containers have that very file
-/// mounted. `false` if it says the same, or the pod has none yet.
+/// Writes `text` into the existing resolv.conf in `directory`, the pod's directory. The file is not replaced, because
+/// containers have it mounted. Returns `false` if the file is unchanged or missing.
 ///
 /// # Errors
-/// If the file cannot be written.
+/// The file cannot be written.
 pub(crate) fn renew_resolv_conf(directory: &Path, text: &str) -> io::Result<bool> {
     let path = directory.join(ETC_RESOLV_CONF);
-    if !path.exists() || says(&path, text) {
+    if !path.exists() || contains(&path, text) {
         return Ok(false);
     }
-    // Never empty in between: a resolver that looks just now would fall back to localhost.
+    // The file must never be empty: a resolver that reads it then would fall back to localhost.
     let mut file = fs::OpenOptions::new().write(true).open(&path)?;
     file.write_all(text.as_bytes())?;
     file.set_len(text.len() as u64)?;
     Ok(true)
 }
 
-/// Whether all nameservers are the node's own, as systemd-resolved's: a pod's
-/// loopback is another, and there they do not answer.
+/// Whether all name servers have loopback addresses, such as the stub of systemd-resolved. They do not respond on the
+/// loopback interface of a pod.
 fn is_stub(node: &str) -> bool {
     let nameservers = parse_resolv_conf(node).nameservers;
     let own = |nameserver: &String| nameserver.parse::<IpAddr>().is_ok_and(|address| address.is_loopback());
     !nameservers.is_empty() && nameservers.iter().all(own)
 }
 
-/// Whether a file says this already. However much a container wrote into it, no more is read.
-fn says(path: &Path, text: &str) -> bool {
+/// Whether the contents of a file equal `text`. Reads no more than necessary, however much a container has written
+/// into the file.
+fn contains(path: &Path, text: &str) -> bool {
     let read = || -> io::Result<Vec<u8>> {
         let mut bytes = Vec::new();
-        // A container may add to it meanwhile.
+        // A container may append to the file meanwhile.
         fs::File::open(path)?.take(text.len() as u64 + 1).read_to_end(&mut bytes)?;
         Ok(bytes)
     };
     read().is_ok_and(|before| before == text.as_bytes())
 }
 
-/// World-readable whatever the umask says, since any user of a container reads it.
+/// Writes a file if its contents differ. The file is world-readable whatever the umask is, since any user of a
+/// container may read it.
 fn put(path: &Path, text: &str) -> io::Result<()> {
     use std::os::unix::fs::PermissionsExt;
-    if says(path, text) {
+    if contains(path, text) {
         return Ok(());
     }
     fs::write(path, text)?;

@@ -1,9 +1,8 @@
-//! What the agent tells the service manager that started it (`sd_notify(3)`): that it is ready,
-//! that it lives, that it ends.
+//! Notifications to the service manager that started the agent (`sd_notify(3)`): ready, alive, stopping.
 //!
-//! Nothing is told, and nothing wakes up for it, unless the manager asked: `NOTIFY_SOCKET` for
-//! the first, `WATCHDOG_USEC` for the second. Neither reaches a pod. Read next: `engine.rs`,
-//! whose loop says that it lives by turning.
+//! Notifications are sent only if the manager requested them with `NOTIFY_SOCKET`, and the agent wakes up for the
+//! watchdog only with `WATCHDOG_USEC`. Neither variable is passed on to pods. Read next: `engine.rs`, whose loop
+//! sends the notifications.
 
 use std::ffi::OsStr;
 use std::os::linux::net::SocketAddrExt;
@@ -36,34 +35,34 @@ impl Service {
         Some(Service { socket, manager, watchdog })
     }
 
-    /// How often to say [`Service::lives`]: twice as often as would do.
+    /// Returns the interval of [`Service::lives`], which is half of the watchdog's.
     pub(crate) fn every(&self) -> Option<Duration> {
         self.watchdog.map(|watchdog| watchdog / 2)
     }
 
-    /// The API answers, and what an earlier agent left was found.
+    /// Reports that the API is served and that the pods of an earlier agent were found.
     pub(crate) fn is_ready(&self) {
-        self.tell("READY=1");
+        self.notify("READY=1");
     }
 
-    /// The loop turns.
+    /// Reports that the loop makes progress.
     pub(crate) fn lives(&self) {
-        self.tell("WATCHDOG=1");
+        self.notify("WATCHDOG=1");
     }
 
-    /// The loop has ended; pods go on.
+    /// Reports that the loop has ended. Pods continue.
     pub(crate) fn ends(&self) {
-        self.tell("STOPPING=1");
+        self.notify("STOPPING=1");
     }
 
-    fn tell(&self, what: &str) {
+    fn notify(&self, what: &str) {
         if let Err(error) = self.socket.send_to_addr(what.as_bytes(), &self.manager) {
             log::warn!("failed to send {what} to the service manager: {error}");
         }
     }
 }
 
-/// A path, or with `@` the name of an abstract socket.
+/// Parses the address of the manager's socket: a path, or `@` and the name of an abstract socket.
 fn address(name: &OsStr) -> std::io::Result<SocketAddr> {
     match name.as_bytes() {
         [b'@', name @ ..] => SocketAddr::from_abstract_name(name),

@@ -48,8 +48,8 @@ impl hyper::body::Body for Answer {
         };
         // The connection asks for the next piece at once, unless the client reads nothing.
         match &piece {
-            Poll::Ready(Some(_)) => answer.place.is_sent_something(),
-            Poll::Ready(None) | Poll::Pending => answer.place.is_served(),
+            Poll::Ready(Some(_)) => answer.place.mark_unread(),
+            Poll::Ready(None) | Poll::Pending => answer.place.mark_served(),
         }
         piece.map(|piece| piece.map(|bytes| Ok(Frame::data(bytes))))
     }
@@ -68,6 +68,6 @@ impl hyper::body::Body for Answer {
 
 impl Drop for Answer {
     fn drop(&mut self) {
-        self.place.is_answered();
+        self.place.mark_silent();
     }
 }

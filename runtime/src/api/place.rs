@@ -1,9 +1,9 @@
-//! The places that clients take: what each is doing, who makes room when all are
-//! taken, and how much of what nobody has read yet may be held for them.
+//! The limits for clients of the API: the number of connections, which connection is closed when all are in use, and
+//! the memory for unread responses and received objects.
 //!
-//! A client that hangs is nobody's business as long as there is room for others:
-//! a pager that shows the log of an hour ago holds one place and one block. It is
-//! the one to go when somebody else wants in. Next: `api.rs`, which gives them out.
+//! A client that hangs is kept as long as other clients can connect: a pager that shows an old log occupies one
+//! place and one block of memory. If a new client needs a place, the client that has hung for longest is
+//! disconnected. Read next: `api.rs`, which assigns the places.
 
 use std::cell::{Cell, RefCell};
 use std::convert::Infallible;
@@ -13,39 +13,37 @@ use std::time::{Duration, Instant};
 
 use super::Status;
 
-/// Bytes of answers that are held until their clients have read them, of all clients
-/// together: a list of all pods of a full board for each of a dozen. One alone may be larger.
+/// Maximum size of unread responses of all clients together: enough for a dozen clients that each list all pods of a
+/// full board. A single response may be larger.
 const UNREAD: usize = 4 * 1024 * 1024;
 
-/// Bytes of the objects that clients have sent and that wait for the agent, of all clients together.
-/// One alone may be larger.
+/// Maximum size of received objects of all clients together that wait for the agent. A single object may be larger.
 const OBJECTS: usize = 4 * 1024 * 1024;
 
-/// How long a client may leave an answer unread, or say nothing, before it has to make
-/// room for another one.
+/// Time after which a client that does not read or send counts as hanging, and may be disconnected for another one.
 const PATIENCE: Duration = Duration::from_millis(500);
 
-/// What a client is doing.
+/// The state of a client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Standing {
-    /// It asks for nothing, since then.
+    /// The client has sent no complete request since this instant.
     Silent(Instant),
-    /// It is being answered, or has taken all that there is to say until now.
+    /// The client's request is being handled, or the client has read the whole response so far.
     Served,
-    /// It has not taken what there is for it, since then.
+    /// The client has not read pending data since this instant.
     Unread(Instant),
 }
 
-/// All places.
+/// The places of all clients.
 #[derive(Debug)]
 pub(crate) struct Places {
-    /// Clients at a time: people, and the odd tool that watches. The next one waits until one of
-    /// them hangs; those after it wait in the socket's backlog.
+    /// Maximum number of clients at a time. One further client waits until one of them hangs; later clients wait in
+    /// the socket's backlog.
     most: usize,
     taken: RefCell<Vec<Weak<Place>>>,
-    /// Bytes that are held for all clients.
+    /// Bytes of unread responses of all clients.
     unread: Rc<Cell<usize>>,
-    /// Bytes of objects that wait.
+    /// Bytes of received objects that wait for the agent.
     objects: Rc<Cell<usize>>,
 }
 
@@ -53,36 +51,37 @@ pub(crate) struct Places {
 #[derive(Debug)]
 pub(super) struct Place {
     standing: Cell<Standing>,
-    /// What it asked for has no end of its own.
+    /// Whether the response has no end of its own, such as a watch.
     stays: Cell<bool>,
-    /// Closed when the client has to go.
-    going: (async_channel::Sender<Infallible>, async_channel::Receiver<Infallible>),
+    /// Closed when the client must be disconnected.
+    disconnect: (async_channel::Sender<Infallible>, async_channel::Receiver<Infallible>),
 }
 
 impl Places {
-    /// Places for so many clients at a time.
+    /// Creates places for at most `most` clients at a time.
     pub(crate) fn new(most: usize) -> Places {
         let (unread, objects) = (Rc::default(), Rc::default());
         Places { most, taken: RefCell::default(), unread, objects }
     }
 
-    /// How many clients there may be at a time.
+    /// Returns the maximum number of clients at a time.
     pub(super) fn most(&self) -> usize {
         self.most
     }
 
-    /// Clients at a time that stay: that watch, follow a log, have a process executed. The other
-    /// places are for those that ask and go. The next one to stay is refused unless one of them hangs.
+    /// Returns the maximum number of clients whose responses have no end: clients that watch, follow a log, execute,
+    /// attach or forward. The other places are for short requests. A further such request is rejected unless one of
+    /// these clients hangs.
     fn staying(&self) -> usize {
         self.most - self.most / 4
     }
 
-    /// A place for a client that has just come.
+    /// Returns a place for a new client.
     pub(super) fn take(&self) -> Rc<Place> {
         let place = Rc::new(Place {
             standing: Cell::new(Standing::Silent(Instant::now())),
             stays: Cell::new(false),
-            going: async_channel::bounded(1),
+            disconnect: async_channel::bounded(1),
         });
         let mut taken = self.taken.borrow_mut();
         taken.retain(|place| place.strong_count() > 0);
@@ -90,15 +89,15 @@ impl Places {
         place
     }
 
-    /// Sends the client away that has hung for longest. `false` if none has hung for [`PATIENCE`].
-    pub(super) fn make_room(&self, now: Instant) -> bool {
-        make_room(self.there(), now)
+    /// Disconnects the client that has hung for longest. Returns `false` if none has hung for [`PATIENCE`].
+    pub(super) fn disconnect_hanging(&self, now: Instant) -> bool {
+        disconnect_hanging(self.connected(), now)
     }
 
-    /// Lets a client stay, if not too many do that read what there is for them.
+    /// Allows a request whose response has no end, if not too many are active and none of them hangs.
     pub(super) fn stay(&self, place: &Place, now: Instant) -> Result<(), Status> {
-        let staying = || self.there().filter(|place| place.stays.get());
-        if staying().count() >= self.staying() && !make_room(staying(), now) {
+        let staying = || self.connected().filter(|place| place.stays.get());
+        if staying().count() >= self.staying() && !disconnect_hanging(staying(), now) {
             return Err(Status::too_many_requests(format!(
                 "{} clients watch, follow logs, execute, attach or forward already: end one of them",
                 self.staying()
@@ -108,33 +107,33 @@ impl Places {
         Ok(())
     }
 
-    /// Those that are there and have not been sent away.
-    fn there(&self) -> impl Iterator<Item = Rc<Place>> {
-        let there: Vec<Rc<Place>> = self.taken.borrow().iter().filter_map(Weak::upgrade).collect();
-        there.into_iter().filter(|place| !place.going.0.is_closed())
+    /// Returns the connected clients, except those that must be disconnected.
+    fn connected(&self) -> impl Iterator<Item = Rc<Place>> {
+        let connected: Vec<Rc<Place>> = self.taken.borrow().iter().filter_map(Weak::upgrade).collect();
+        connected.into_iter().filter(|place| !place.disconnect.0.is_closed())
     }
 
-    /// Room for an answer of so many bytes, until what is returned is dropped.
+    /// Reserves memory for a response of this size until the returned value is dropped.
     pub(super) fn hold(&self, bytes: usize) -> Result<Held, Status> {
         Held::among(&self.unread, bytes, UNREAD).ok_or_else(|| {
-            self.make_room(Instant::now());
+            self.disconnect_hanging(Instant::now());
             Status::too_many_requests("other clients have not read their answers yet: try again in a moment")
         })
     }
 
-    /// Room for the answer to a change that was made, even beyond the limit.
+    /// Reserves memory for the response to a performed change, even beyond the limit.
     pub(super) fn hold_beyond(&self, bytes: usize) -> Held {
         Held::new(&self.unread, bytes)
     }
 
-    /// Room for `more` bytes besides those of `held`.
+    /// Reserves memory for `more` bytes in addition to `held`.
     pub(super) fn hold_more(&self, held: Held, more: usize) -> Result<Held, Status> {
         let bytes = held.bytes + more;
         drop(held);
         self.hold_object(bytes)
     }
 
-    /// Room for an object of so many bytes that a client has sent.
+    /// Reserves memory for a received object of this size.
     pub(super) fn hold_object(&self, bytes: usize) -> Result<Held, Status> {
         Held::among(&self.objects, bytes, OBJECTS).ok_or_else(|| {
             Status::too_many_requests(
@@ -144,44 +143,46 @@ impl Places {
     }
 }
 
-/// Sends the one of them away that has hung for longest, if it has for [`PATIENCE`].
-fn make_room(of: impl Iterator<Item = Rc<Place>>, now: Instant) -> bool {
+/// Disconnects the client in `of` that has hung for longest, if it has hung for [`PATIENCE`].
+fn disconnect_hanging(of: impl Iterator<Item = Rc<Place>>, now: Instant) -> bool {
     let longest = of.filter_map(|place| Some((place.hung_since()?, place))).min_by_key(|(since, _)| *since);
     match longest {
-        Some((since, place)) if now.saturating_duration_since(since) >= PATIENCE => place.going.0.close(),
+        Some((since, place)) if now.saturating_duration_since(since) >= PATIENCE => {
+            place.disconnect.0.close()
+        }
         Some(_) | None => false,
     }
 }
 
 impl Place {
-    /// Ends when the client has to make room.
-    pub(super) fn sent_away(&self) -> impl Future<Output = ()> {
-        let going = self.going.1.clone();
-        // It is never sent anything: this ends when it is closed.
+    /// Completes when the client must be disconnected.
+    pub(super) fn disconnected(&self) -> impl Future<Output = ()> {
+        let disconnect = self.disconnect.1.clone();
+        // Nothing is ever sent on the channel: receiving ends when it is closed.
         async move {
-            let _ = going.recv().await;
+            let _ = disconnect.recv().await;
         }
     }
 
-    /// It has asked for something; `whole` if all of the request is there. A body that has yet
-    /// to come is the client's turn still.
-    pub(super) fn asks(&self, whole: bool) {
+    /// Records a new request; `whole` if it has arrived completely. Until the body has arrived, the client counts as
+    /// silent.
+    pub(super) fn mark_request(&self, whole: bool) {
         self.stays.set(false);
         self.standing.set(if whole { Standing::Served } else { Standing::Silent(Instant::now()) });
     }
 
     /// Records that the client has read everything that it was sent, or that its connection has been upgraded.
-    pub(super) fn is_served(&self) {
+    pub(super) fn mark_served(&self) {
         self.standing.set(Standing::Served);
     }
 
-    /// Records that there is something for the client that it has not read yet.
-    pub(super) fn is_sent_something(&self) {
+    /// Records that data for the client is pending, which it has not read yet.
+    pub(super) fn mark_unread(&self) {
         self.standing.set(Standing::Unread(Instant::now()));
     }
 
-    /// Records that an answer has ended. The last piece may still be on its way; it is the client's turn all the same.
-    pub(super) fn is_answered(&self) {
+    /// Records the end of a response. The client counts as silent, even if the last piece is not sent yet.
+    pub(super) fn mark_silent(&self) {
         self.standing.set(Standing::Silent(Instant::now()));
     }
 
@@ -193,7 +194,7 @@ impl Place {
     }
 }
 
-/// Bytes that are held for a client.
+/// A reservation of memory for a client.
 #[derive(Debug)]
 pub(super) struct Held {
     bytes: usize,
@@ -201,7 +202,7 @@ pub(super) struct Held {
 }
 
 impl Held {
-    /// `None` if that is more than the limit together with what is held already.
+    /// Reserves `bytes`; `None` if all reservations together would exceed the limit.
     fn among(all: &Rc<Cell<usize>>, bytes: usize, limit: usize) -> Option<Held> {
         let held = all.get();
         if held > 0 && bytes > 0 && held + bytes > limit {
@@ -233,15 +234,15 @@ mod tests {
         let (silent, slow, served) = (places.take(), places.take(), places.take());
         slow.standing.set(Standing::Unread(start));
         silent.standing.set(Standing::Silent(start + Duration::from_secs(1)));
-        served.asks(true);
-        assert!(!places.make_room(start + PATIENCE / 2), "nobody has hung for long");
+        served.mark_request(true);
+        assert!(!places.disconnect_hanging(start + PATIENCE / 2), "nobody has hung for long");
         let late = start + PATIENCE + Duration::from_secs(1);
         for (place, what) in [(&slow, "slow"), (&silent, "silent")] {
-            assert!(places.make_room(late));
-            assert!(place.going.0.is_closed(), "{what}");
+            assert!(places.disconnect_hanging(late));
+            assert!(place.disconnect.0.is_closed(), "{what}");
         }
-        assert!(!places.make_room(late), "the last is served");
-        assert!(!served.going.0.is_closed());
+        assert!(!places.disconnect_hanging(late), "the last is served");
+        assert!(!served.disconnect.0.is_closed());
     }
 
     #[test]
@@ -250,29 +251,29 @@ mod tests {
         let start = Instant::now();
         let staying: Vec<Rc<Place>> = (0..places.staying()).map(|_| places.take()).collect();
         for place in &staying {
-            place.asks(true);
+            place.mark_request(true);
             places.stay(place, start).expect("there is room");
         }
         let late = start + PATIENCE + Duration::from_secs(60);
-        // Hangs, too, but it is not what there are too many of.
+        // This client hangs, too, but its response is not endless.
         let silent = places.take();
         silent.standing.set(Standing::Silent(start));
         let next = places.take();
-        next.asks(true);
+        next.mark_request(true);
         assert_eq!(places.stay(&next, late).map_err(|status| status.code), Err(429));
-        staying[7].is_sent_something();
+        staying[7].mark_unread();
         assert_eq!(
             places.stay(&next, Instant::now()).map_err(|status| status.code),
             Err(429),
             "not for long"
         );
-        staying[7].is_served();
+        staying[7].mark_served();
         assert!(places.stay(&next, late).is_err(), "it has read it");
-        staying[7].is_sent_something();
+        staying[7].mark_unread();
         places.stay(&next, late).expect("one of them hangs");
-        assert!(staying[7].going.0.is_closed() && !silent.going.0.is_closed());
+        assert!(staying[7].disconnect.0.is_closed() && !silent.disconnect.0.is_closed());
         let another = places.take();
-        another.asks(true);
+        another.mark_request(true);
         assert!(places.stay(&another, late).is_err(), "only one of them hung");
     }
 

@@ -219,7 +219,7 @@ impl Session {
                 self.connections.remove(&stream);
                 self.errors.retain(|_, error| *error != stream);
             }
-            Frame::Ping { id } => self.say(spdy::pong(id)).await,
+            Frame::Ping { id } => self.send(spdy::pong(id)).await,
             // The client waits for its connections, and then closes the WebSocket.
             Frame::GoAway | Frame::Other => {}
         }
@@ -239,11 +239,11 @@ impl Session {
             (Some("error"), Some(_)) if !full => {
                 self.errors.insert(request, stream);
                 let reply = self.encoder.reply(stream);
-                self.say(reply).await;
+                self.send(reply).await;
             }
             (Some("data"), Some(port)) if !full => {
                 let reply = self.encoder.reply(stream);
-                self.say(reply).await;
+                self.send(reply).await;
                 let (input, pieces) = async_channel::bounded(PIECES);
                 let (cut, is_cut) = async_channel::bounded::<()>(1);
                 let (running, ended) = async_channel::bounded::<()>(1);
@@ -268,11 +268,11 @@ impl Session {
                     .detach();
             }
             // The stream is of an unknown kind, or exceeds the limit.
-            _ => self.say(spdy::refuse(stream)).await,
+            _ => self.send(spdy::refuse(stream)).await,
         }
     }
 
-    async fn say(&self, frame: Vec<u8>) {
+    async fn send(&self, frame: Vec<u8>) {
         let _ = self.frames.send(websocket::encode(Opcode::Binary, &[&frame], None)).await;
     }
 }
@@ -303,8 +303,8 @@ impl Forward {
             let mut piece = vec![0; PIECE];
             loop {
                 match reader.read(&mut piece).await {
-                    Ok(0) | Err(_) => return self.say(self.data, &[], true).await,
-                    Ok(read) => self.say(self.data, &piece[..read], false).await,
+                    Ok(0) | Err(_) => return self.send(self.data, &[], true).await,
+                    Ok(read) => self.send(self.data, &piece[..read], false).await,
                 }
             }
         };
@@ -317,15 +317,15 @@ impl Forward {
         if let Err(why) = &result {
             if let Some(error) = self.error {
                 let why = format!("error forwarding port {} to pod {}: {why}", self.port, self.pod.key.name);
-                self.say(error, why.as_bytes(), true).await;
+                self.send(error, why.as_bytes(), true).await;
             }
-            self.say(self.data, &[], true).await;
+            self.send(self.data, &[], true).await;
         } else if let Some(error) = self.error {
-            self.say(error, &[], true).await;
+            self.send(error, &[], true).await;
         }
     }
 
-    async fn say(&self, stream: u32, bytes: &[u8], fin: bool) {
+    async fn send(&self, stream: u32, bytes: &[u8], fin: bool) {
         let frame = spdy::data(stream, bytes, fin);
         let _ = self.frames.send(websocket::encode(Opcode::Binary, &[&frame], None)).await;
     }

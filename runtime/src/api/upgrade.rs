@@ -84,9 +84,9 @@ impl Client {
 
     /// Sends all bytes. In the meantime, a client that does not read counts as hanging.
     pub(super) async fn write_all(&self, bytes: &[u8]) -> io::Result<()> {
-        self.place.is_sent_something();
+        self.place.mark_unread();
         let sent = (&self.stream).write_all(bytes).await;
-        self.place.is_served();
+        self.place.mark_served();
         sent
     }
 
