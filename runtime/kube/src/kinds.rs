@@ -61,15 +61,15 @@ pub struct Row {
     /// The text by which the UIDs of definitions from files differ between kinds. It never changes: each object would
     /// become another one.
     pub uid_text: &'static str,
-    /// Whether its objects lie in namespaces.
+    /// Whether objects of the kind are namespaced.
     pub namespaced: bool,
-    /// What a client may do with its objects.
+    /// The verbs that clients may use on objects of the kind.
     pub verbs: &'static [&'static str],
-    /// The parts of its objects that are served by themselves.
+    /// The subresources of objects of the kind.
     pub subresources: &'static [Subresource],
-    /// What a `fieldSelector` may name.
+    /// The fields that a `fieldSelector` may name.
     pub fields: &'static [&'static str],
-    /// The columns of its tables.
+    /// The columns of tables of the kind.
     pub columns: &'static [Column],
     /// The cells of an object's row, one for each column.
     pub cells: fn(&Value, Timestamp) -> Vec<Value>,
@@ -81,26 +81,26 @@ pub struct Row {
     pub protobuf: Message,
 }
 
-/// A part of an object that is served by itself.
+/// A part of an object with a URL of its own.
 pub struct Subresource {
-    /// The last segment of its URL.
+    /// The last segment of the subresource's URL.
     pub name: &'static str,
-    /// `kind` of what is sent or answered.
+    /// `kind` of the object in requests and responses.
     pub kind: &'static str,
-    /// What a client may do with it.
+    /// The verbs that clients may use on the subresource.
     pub verbs: &'static [&'static str],
 }
 
 /// A column of a table: name, type, format, and 1 for those of `-o wide`.
 pub type Column = (&'static str, &'static str, &'static str, u8);
 
-/// How an object is described, and by what besides the object itself.
+/// The function that describes an object, by its inputs besides the object itself.
 pub enum Describe {
-    /// By nothing else.
+    /// Describes the object without other inputs.
     Alone(fn(&Value) -> String),
-    /// By its events, if these are asked for.
+    /// Describes the object with its events, if they are requested.
     WithEvents(fn(&Value, Option<Vec<Value>>) -> String),
-    /// By its unfinished pods, and by its events, whose UID of the involved object is its name.
+    /// Describes a Node with its unfinished pods and its events, whose involved object has the Node's name as UID.
     Node(fn(&Value, &[Value], Option<Vec<Value>>) -> String),
 }
 
@@ -363,38 +363,38 @@ impl Kind {
 }
 
 impl Row {
-    /// Whether a client may do this with its objects.
+    /// Whether clients may use `verb` on objects of the kind.
     pub fn allows(&self, verb: &str) -> bool {
         self.verbs.contains(&verb)
     }
 
-    /// The subresource of this name.
+    /// Returns the subresource with this name.
     pub fn subresource(&self, name: &str) -> Option<&'static Subresource> {
         self.subresources.iter().find(|subresource| subresource.name == name)
     }
 
-    /// Its group; empty for the core group.
+    /// Returns the API group of the kind; empty for the core group.
     pub fn group(&self) -> &'static str {
         self.version.split_once('/').map_or("", |(group, _)| group)
     }
 
-    /// The URL below which its group is served, without a slash before it.
+    /// Returns the path below which the group's version is served, without a leading slash.
     pub fn root(&self) -> String {
         let api = if self.group().is_empty() { "api" } else { "apis" };
         format!("{api}/{}", self.version)
     }
 
-    /// Its plural with its group, as messages have it.
+    /// Returns the plural with the group, such as `priorityclasses.scheduling.k8s.io`, for messages.
     pub fn qualified(&self) -> String {
         self.with_group(self.plural)
     }
 
-    /// Its kind with its group, as messages have it.
+    /// Returns the kind with the group, such as `PriorityClass.scheduling.k8s.io`, for messages.
     pub fn qualified_kind(&self) -> String {
         self.with_group(self.name)
     }
 
-    /// Its singular with its group, as the command line prints it.
+    /// Returns the singular with the group, such as `priorityclass.scheduling.k8s.io`, for the command line.
     pub fn qualified_singular(&self) -> String {
         self.with_group(self.singular)
     }
@@ -404,7 +404,7 @@ impl Row {
         if group.is_empty() { name.to_owned() } else { format!("{name}.{group}") }
     }
 
-    /// The file in which the agent keeps an object that was applied.
+    /// Returns the name of the file in which the agent stores an applied object.
     pub fn file(&self, namespace: &str, name: &str) -> String {
         if self.kind == Kind::Pod {
             return format!("{namespace}_{name}.json");

@@ -1,16 +1,15 @@
-//! Bytes to Pods: YAML or JSON, one or several documents, `List`s, held against the
-//! schema, defaulted and validated as a cluster would do it, and said in its words.
+//! Parses manifests into Pods and definitions: YAML or JSON, one or several documents, `List`s. Objects are checked
+//! against the schema, and defaulted and validated as in a cluster, with its messages.
 //!
 //! ```text
 //! bytes ─ yaml | json ─► objects ─ walk ─► known fields ─ verdict ─► acted on
 //!       ─ defaults ─► as `get -o yaml` shows it ─ validate ─► right ─ convert ─► spec::Pod
 //! ```
 //!
-//! It must never take half a file: either all pods of a file are right or none is
-//! taken. It reads no file, no clock and no network. Manifests are hostile input: all
-//! that is read is bounded, and every refusal names the file, the document, the line
-//! or the field, and what would be right.
-//! Next: [`nodlet_core::node`] takes what is parsed here.
+//! A file is accepted as a whole or not at all: one invalid object rejects all objects of the file. This module reads
+//! no file, no clock and no network. Manifests are untrusted input: their size is limited, and each error names the
+//! file, the document, the line or the field, and a valid alternative.
+//! Read next: [`nodlet_core::node`], which gets the parsed pods.
 
 pub mod class;
 mod config;
@@ -52,43 +51,43 @@ pub use field::{FieldError, FieldErrorKind, go_quoted};
 pub use preset::{Applied, inject};
 pub use priority::{Classes, Priority};
 
-/// The longest manifest that is read.
+/// Maximum size of a manifest in bytes.
 pub const SIZE_LIMIT: usize = 10 * 1024 * 1024;
 
-/// Values in one file or request, those that aliases repeat counted each time: as many Pods as a node
-/// takes, and then some. Each costs some hundred bytes for the moment of reading.
+/// Maximum number of values in one file or request; values that aliases repeat count each time. This is enough for
+/// more Pods than a node accepts. Each value needs some hundred bytes while it is read.
 pub const VALUES: usize = 25_000;
 
-/// What happens to unknown and repeated fields; kubectl's `--validate`.
+/// The handling of unknown and duplicate fields (kubectl: `--validate`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Validation {
-    /// They are errors.
+    /// Unknown and duplicate fields are errors.
     #[default]
     Strict,
-    /// They are dropped with a warning.
+    /// Unknown and duplicate fields are dropped with a warning.
     Warn,
-    /// They are dropped.
+    /// Unknown and duplicate fields are dropped.
     Ignore,
 }
 
-/// A Pod that may run.
+/// A valid Pod.
 #[derive(Clone, Debug)]
 pub struct Manifest {
-    /// What the core decides on.
+    /// The typed pod, for the core.
     pub pod: Rc<Pod>,
     /// The whole object with defaults applied, namespace and uid included, without status.
     pub object: Value,
-    /// What of it has no effect, for people.
+    /// Warnings for people about fields without effect.
     pub warnings: Vec<String>,
 }
 
-/// Whether a Node may have this name; it also stands in files of its pods.
+/// Whether a Node may have this name. The name also appears in files of the node's pods.
 pub fn is_node_name(name: &str) -> bool {
     rules::dns_subdomain(name).is_empty()
 }
 
-/// The name of the Node on a machine with this host name: in lower case, and with `-` for characters that
-/// host names of Linux may have and names of Nodes may not, such as `_`. `None` if nothing is left.
+/// Returns the name of the Node for a machine's host name: in lower case, and with `-` for characters that are valid
+/// in host names of Linux and invalid in names of Nodes, such as `_`. `None` if no valid name is left.
 pub fn node_name_of(host_name: &str) -> Option<String> {
     let allowed =
         |of: char| if of.is_ascii_alphanumeric() || of == '.' { of.to_ascii_lowercase() } else { '-' };
@@ -98,7 +97,10 @@ pub fn node_name_of(host_name: &str) -> Option<String> {
     Some(labels.join(".")).filter(|name| is_node_name(name))
 }
 
-/// Whether a label may be so; `Err` says what is wrong with it.
+/// Validates the key and the value of a label.
+///
+/// # Errors
+/// The key or the value is invalid, for the reason in the message.
 pub fn check_label(key: &str, value: &str) -> Result<(), String> {
     let wrong = |what: &str, errors: Vec<String>| {
         errors.first().map_or(Ok(()), |error| Err(format!("labels, and {what:?} is none: {error}")))
@@ -107,16 +109,16 @@ pub fn check_label(key: &str, value: &str) -> Result<(), String> {
     wrong(value, rules::label_value(value))
 }
 
-/// What is in a file.
+/// The objects of a file.
 #[derive(Clone, Debug, Default)]
 pub struct Contents {
-    /// Its Pods.
+    /// The Pods of the file.
     pub pods: Vec<Manifest>,
-    /// What else it defines.
+    /// All other objects of the file.
     pub definitions: Vec<Definition>,
 }
 
-/// Reads the Pods of a file, as [`contents`] does.
+/// Reads only the Pods of a file; see [`contents`].
 pub fn parse(
     name: &str,
     bytes: &[u8],
@@ -126,8 +128,8 @@ pub fn parse(
     contents(name, bytes, validation, node).map(|contents| contents.pods)
 }
 
-/// Reads all objects of a file. `name` is the file's name for messages and identity,
-/// `node` the name of this node.
+/// Reads all objects of a file. `name` is the name of the file, for messages and UIDs; `node` is the name of this
+/// node.
 pub fn contents(
     name: &str,
     bytes: &[u8],
@@ -179,23 +181,23 @@ pub fn contents(
     Ok(contents)
 }
 
-/// An object of a file as it was written, for those who send it to an agent.
+/// An object of a file without defaults and validation, for clients that send it to an agent.
 #[derive(Clone, Debug)]
 pub struct Written {
-    /// A Pod or a PodPreset, by what it says of itself; nothing else of it has been looked at.
+    /// The object, of which only `apiVersion` and `kind` have been checked.
     pub object: Value,
-    /// The document's place among several, from 1.
+    /// The number of the document in a file with several, from 1.
     pub document: Option<usize>,
-    /// What the object no longer shows: fields of its document that are there twice.
+    /// Warnings about duplicate fields of the document, which are no longer visible in the object.
     pub warnings: Vec<String>,
 }
 
-/// Reads the objects of a file without judging them: that is for the agent which is to
-/// run them. Only what an object no longer shows is told here, fields given twice. What is
-/// wrong with documents that hold no object for an agent comes beside the others.
+/// Reads the objects of a file without validation, which is for the agent that will run them. Only duplicate fields
+/// are reported here, because they are no longer visible in the object. Errors of documents without an object for an
+/// agent are returned beside the objects.
 ///
 /// # Errors
-/// The file cannot be taken apart into documents, or there is none in it.
+/// The file cannot be parsed into documents, or has none.
 pub fn written(
     name: &str,
     bytes: &[u8],
@@ -224,12 +226,12 @@ pub fn written(
     Ok((objects, refused))
 }
 
-/// Takes one Pod from the API. The caller has set `metadata.uid`.
+/// Reads a new Pod from the API. The caller has set `metadata.uid`.
 pub fn admit(object: Value, validation: Validation, node: &str) -> Result<Manifest, ManifestError> {
     read_pod(single_pod(object)?, validation, node, Origin::Api)
 }
 
-/// Takes one object from the API that is no Pod. The caller has set `metadata.uid`.
+/// Reads an object from the API that is not a Pod. The caller has set `metadata.uid`.
 pub fn admit_definition(
     object: Value,
     kind: Kind,
@@ -281,21 +283,21 @@ fn single(object: Value) -> Result<kind::Found, ManifestError> {
     Ok(found)
 }
 
-/// Takes a Pod that takes the place of one that was admitted before, as a client sends it.
+/// Reads an update of an admitted Pod, as sent by a client.
 ///
 /// # Errors
-/// It is wrong. Whether it may take that place is for [`update::compare`].
+/// The Pod is invalid. [`update::compare`] checks whether the update is allowed.
 pub fn admit_update(object: Value, validation: Validation, node: &str) -> Result<Manifest, ManifestError> {
     read_pod(single_pod(object)?, validation, node, Origin::Before)
 }
 
-/// Takes once more what was admitted before, with the ephemeral containers that it has been given since.
+/// Reads an admitted Pod again, with the ephemeral containers that were added since.
 pub fn admit_again(object: Value, node: &str) -> Result<Manifest, ManifestError> {
     read_pod(single_pod(object)?, Validation::Ignore, node, Origin::Before)
 }
 
-/// Takes a Pod that was admitted before as one that has the ephemeral containers `wanted`. Those
-/// that it has may neither go nor change, and keep their order.
+/// Reads an admitted Pod with the ephemeral containers `wanted`. Existing ephemeral containers can be neither removed
+/// nor changed, and keep their order.
 pub fn admit_ephemeral(
     mut object: Value,
     mut wanted: Vec<Value>,
@@ -323,14 +325,14 @@ pub fn admit_ephemeral(
     Err(ManifestError::new(ManifestCause::Invalid { name, errors, more }))
 }
 
-/// Where an object comes from.
+/// The origin of an object.
 #[derive(Clone, Copy, Debug)]
 enum Origin<'a> {
-    /// From the file of this name.
+    /// A file with this name.
     File(&'a str),
-    /// From a client: it is a new pod.
+    /// A client that creates a pod.
     Api,
-    /// From us: it is a pod that is there.
+    /// An existing pod of this node.
     Before,
 }
 
@@ -338,7 +340,7 @@ enum Origin<'a> {
 struct Text<'a> {
     name: &'a str,
     text: &'a str,
-    /// It has more than one document.
+    /// Whether the file has more than one document.
     several: bool,
 }
 
@@ -348,14 +350,14 @@ impl Text<'_> {
     }
 }
 
-/// One object of a file, before anything is known of it.
+/// One document of a file, before its kind is known.
 struct Document {
     value: Value,
-    /// Its place among the others, from 1.
+    /// The number of the document in the file, from 1.
     number: usize,
-    /// The line it begins in, from 1.
+    /// The line in which the document begins, from 1.
     line: usize,
-    /// What is said of fields that are there twice.
+    /// Messages about duplicate fields.
     duplicates: Vec<String>,
 }
 
@@ -381,7 +383,10 @@ fn read<'a>(name: &'a str, bytes: &'a [u8]) -> Result<(Text<'a>, Vec<Document>),
     Ok((Text { name, text, several: documents.len() > 1 }, documents))
 }
 
-/// The objects of a text, or the line and what is wrong there.
+/// Returns the documents of a text.
+///
+/// # Errors
+/// The text is invalid: the line and the message.
 fn documents(text: &str) -> Result<Vec<Document>, (usize, String)> {
     let json_error =
         if text.trim_start_matches(|c: char| c == '\u{feff}' || c.is_whitespace()).starts_with('{') {
@@ -404,7 +409,7 @@ fn documents(text: &str) -> Result<Vec<Document>, (usize, String)> {
         } else {
             None
         };
-    // What begins as JSON and is none may be YAML in flow style.
+    // Text that begins like JSON and is invalid JSON may be YAML in flow style.
     match (yaml::read(text), json_error) {
         (Ok(documents), _) => {
             let told = |(key, line): &(String, usize)| {
