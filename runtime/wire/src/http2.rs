@@ -1,10 +1,8 @@
-//! One request over HTTP/2 in clear text (RFC 9113, "prior knowledge"), and its
-//! answer: stream 1 of a connection that has no other.
+//! One request over HTTP/2 in clear text (RFC 9113, "prior knowledge"), and its response, on stream 1 of a connection
+//! without other streams.
 //!
-//! The server is trusted with nothing. What it may say before the answer is over
-//! has a number ([`FRAMES`]), each frame and each list of fields a size, and of a
-//! body it may send what fits in the window that it has from the start: none is
-//! ever opened again.
+//! The server is untrusted. The number of its frames ([`FRAMES`]) and the sizes of each frame and each list of fields
+//! are limited. The body is limited to the initial window, which is never enlarged.
 
 use std::io;
 use std::net::TcpStream;
@@ -14,22 +12,22 @@ use smol::io::{AsyncReadExt, AsyncWriteExt};
 
 use super::hpack::{self, Field, HpackError};
 
-/// With what a client begins.
+/// The preface that a client sends first.
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
-/// Bytes of a frame's head.
+/// Size of a frame's head in bytes.
 const HEAD: usize = 9;
 
-/// The largest frame that anybody may send who was not told otherwise (`SETTINGS_MAX_FRAME_SIZE`).
+/// Maximum size of a frame by default (`SETTINGS_MAX_FRAME_SIZE`).
 const FRAME: usize = 16 * 1024;
 
-/// What the answer's body may have: the window that a stream begins with.
+/// Maximum size of the response's body: the initial window of a stream.
 pub const BODY: usize = 65_535;
 
-/// Frames that a server may send. An answer takes some ten.
+/// Maximum number of frames from a server. A response needs some ten.
 const FRAMES: u32 = 1000;
 
-/// The only stream.
+/// The number of the only stream.
 const STREAM: u32 = 1;
 
 mod kind {
@@ -60,39 +58,39 @@ mod setting {
     pub(super) const MAX_HEADER_LIST_SIZE: u16 = 6;
 }
 
-/// What became known of the answer.
+/// A part of the response.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Event {
-    /// Its head, or what follows its body.
+    /// The head or the trailers of the response.
     Headers {
         /// The fields, in the order of the block.
         fields: Vec<Field>,
-        /// Nothing follows on the stream.
+        /// Whether the stream ends here.
         end: bool,
     },
-    /// As above, and more than anybody wants to know.
+    /// A head or trailers that exceed the limit.
     TooManyHeaders,
-    /// Some of its body.
+    /// A part of the body.
     Data {
         /// The bytes, without padding.
         bytes: Vec<u8>,
-        /// Nothing follows on the stream.
+        /// Whether the stream ends here.
         end: bool,
     },
-    /// There will be none, for this reason of RFC 9113's section 7.
+    /// The server reset the stream, with this error code (RFC 9113, section 7).
     Reset(u32),
-    /// The server is going and has not looked at the request.
+    /// The server closes the connection and has not processed the request.
     Refused,
 }
 
-/// Why the connection is of no use, any more.
+/// The error of a connection that can no longer be used.
 #[derive(Debug)]
 pub enum Http2Error {
     /// Reading or writing failed.
     Io(io::Error),
     /// The server closed the connection.
     Ended,
-    /// In Go's words.
+    /// The server violated the protocol; the message is Go's.
     Broken(&'static str),
 }
 
@@ -100,19 +98,19 @@ const PROTOCOL: Http2Error = Http2Error::Broken("connection error: PROTOCOL_ERRO
 const FLOW_CONTROL: Http2Error = Http2Error::Broken("connection error: FLOW_CONTROL_ERROR");
 const FRAME_SIZE: Http2Error = Http2Error::Broken("connection error: FRAME_SIZE_ERROR");
 
-/// A connection.
+/// A connection to a server.
 pub struct Connection {
     stream: Async<TcpStream>,
     received: Vec<u8>,
     frames: u32,
-    /// Of the request's body.
+    /// The part of the request's body that is not sent yet.
     unsent: Vec<u8>,
     sent_all: bool,
-    /// What may be sent on the connection, and on the stream; a server may take back what it gave.
+    /// Send windows of the connection and the stream. A server may reduce the stream's window below zero.
     windows: [i64; 2],
     initial_window: i64,
     max_frame: usize,
-    /// What the server may still send.
+    /// Bytes of the body that the server may still send.
     room: usize,
 }
 
@@ -124,7 +122,7 @@ struct Frame {
 }
 
 impl Connection {
-    /// Begins, and waits until the server has begun.
+    /// Sends the preface, and waits for the settings of the server.
     pub async fn open(stream: Async<TcpStream>) -> Result<Connection, Http2Error> {
         let mut connection = Connection {
             stream,
@@ -157,12 +155,12 @@ impl Connection {
         Ok(connection)
     }
 
-    /// The socket below.
+    /// Returns the TCP socket of the connection.
     pub fn socket(&self) -> &TcpStream {
         self.stream.get_ref()
     }
 
-    /// Sends a request; what does not fit in the server's window follows when it does.
+    /// Sends a request. [`Connection::next`] sends the part of the body that exceeds the server's window.
     pub async fn request(&mut self, fields: &[(&str, &str)], body: &[u8]) -> Result<(), Http2Error> {
         let mut block = Vec::new();
         for (name, value) in fields {
@@ -185,7 +183,7 @@ impl Connection {
         self.send().await
     }
 
-    /// What comes next of the answer.
+    /// Waits for the next part of the response.
     pub async fn next(&mut self) -> Result<Event, Http2Error> {
         loop {
             let frame = self.frame().await?;
@@ -210,7 +208,7 @@ impl Connection {
                     }
                 }
                 kind::WINDOW_UPDATE => self.window_update(&frame).await?,
-                // There is no other stream, and nobody asked for one.
+                // There is no other stream.
                 kind::DATA | kind::HEADERS | kind::PUSH_PROMISE | kind::CONTINUATION => return Err(PROTOCOL),
                 _ => {}
             }
@@ -218,7 +216,7 @@ impl Connection {
     }
 
     fn data(&mut self, frame: Frame) -> Result<Event, Http2Error> {
-        // Padding counts.
+        // Padding counts against the window.
         self.room = self.room.checked_sub(frame.payload.len()).ok_or(FLOW_CONTROL)?;
         let end = frame.flags & flag::END_STREAM != 0;
         Ok(Event::Data { bytes: unpadded(&frame)?.to_vec(), end })
@@ -266,7 +264,7 @@ impl Connection {
                     self.windows[1] += i64::from(value) - self.initial_window;
                     self.initial_window = i64::from(value);
                 }
-                // Larger frames than these nobody has to send.
+                // The client need not send larger frames, so the value is only checked.
                 setting::MAX_FRAME_SIZE if !(FRAME as u32..1 << 24).contains(&value) => return Err(PROTOCOL),
                 _ => {}
             }
@@ -295,7 +293,7 @@ impl Connection {
         self.send().await
     }
 
-    /// Sends what fits of the request's body.
+    /// Sends the part of the request's body that fits into the windows.
     async fn send(&mut self) -> Result<(), Http2Error> {
         while !self.unsent.is_empty() && !self.sent_all {
             let window = self.windows[0].min(self.windows[1]).max(0);
@@ -337,7 +335,7 @@ impl Connection {
 
     async fn fill(&mut self, length: usize) -> Result<(), Http2Error> {
         while self.received.len() < length {
-            // As in `tls.rs`: a server may always have something to say.
+            // As in `tls.rs`: a server that always has data must not occupy the thread.
             smol::future::yield_now().await;
             let mut chunk = [0; 2048];
             match self.stream.read(&mut chunk).await {
@@ -354,7 +352,7 @@ impl Connection {
     }
 }
 
-/// The payload without its padding.
+/// Returns the payload without its padding.
 fn unpadded(frame: &Frame) -> Result<&[u8], Http2Error> {
     if frame.flags & flag::PADDED == 0 {
         return Ok(&frame.payload);
@@ -364,7 +362,7 @@ fn unpadded(frame: &Frame) -> Result<&[u8], Http2Error> {
     Ok(&rest[..length])
 }
 
-/// Appends a frame, whose payload fits in one.
+/// Appends a frame to `bytes`. The payload must fit into one frame.
 fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8], bytes: &mut Vec<u8>) {
     bytes.extend_from_slice(&(payload.len() as u32).to_be_bytes()[1..]);
     bytes.extend([kind, flags]);

@@ -1,10 +1,9 @@
-//! SPDY/3.1, as much of it as forwarding ports needs: kubectl carries its streams in
-//! that, inside of a WebSocket, where no other protocol of this century is spoken.
+//! The part of SPDY/3.1 that port forwarding needs: kubectl sends its streams in SPDY inside of a WebSocket, and
+//! supports no newer protocol for them.
 //!
-//! Pure: bytes in, frames out, and back. What arrives is read with zlib and SPDY's
-//! dictionary, as kubectl compresses it; what is sent is a zlib stream, too, but of
-//! stored blocks, so that there is no compressor here. Windows are not kept, because
-//! kubectl keeps none: the connection itself holds back who sends too much.
+//! Pure: decodes bytes into frames, and encodes frames. Received headers are decompressed with zlib and SPDY's
+//! dictionary. Sent headers are a zlib stream of stored blocks, so that no compressor is needed. There are no windows
+//! for flow control, because kubectl has none: the connection itself limits the sender.
 
 use std::fmt;
 
@@ -15,64 +14,63 @@ use dictionary::{DICTIONARY, DICTIONARY_ID};
 
 mod dictionary;
 
-/// The WebSocket subprotocol: SPDY/3.1 as a stream of bytes in binary messages, in it
-/// `portforward.k8s.io`.
+/// The WebSocket subprotocol: a byte stream of SPDY/3.1 in binary messages, which carries `portforward.k8s.io`.
 pub const PROTOCOL: &str = "SPDY/3.1+portforward.k8s.io";
 
-/// Bytes of a frame that is no data. kubectl's have some fifty.
+/// Maximum size of a control frame in bytes. kubectl's have some fifty.
 const MAX_CONTROL: usize = 16 * 1024;
 
-/// Bytes of a header block, unpacked.
+/// Maximum size of a decompressed header block in bytes.
 const MAX_HEADERS: usize = 16 * 1024;
 
 const HEAD: usize = 8;
 const FIN: u8 = 1;
 
-/// What the peer says.
+/// A frame from the peer.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Frame {
-    /// A new stream, with what its headers say; of those that are named twice, the last.
+    /// A new stream with its headers.
     Open {
-        /// Odd: all are the client's.
+        /// The number of the stream, which is odd for a client's.
         stream: u32,
-        /// Names in lower case.
+        /// Names in lower case, and values. Of headers with the same name, the last counts.
         headers: Vec<(String, String)>,
-        /// Nothing follows on it.
+        /// Whether the client sends nothing on the stream.
         fin: bool,
     },
-    /// Bytes of a stream; a long frame comes in pieces.
+    /// Bytes of a stream. A long frame is returned in pieces.
     Data {
-        /// Of which stream.
+        /// The number of the stream.
         stream: u32,
-        /// Some of it.
+        /// A piece of the data.
         bytes: Vec<u8>,
-        /// Nothing follows.
+        /// Whether the stream ends here.
         fin: bool,
     },
-    /// The stream is no more.
+    /// The end of a stream by an error or a cancellation.
     Reset {
-        /// Which.
+        /// The number of the stream that was reset.
         stream: u32,
     },
-    /// To be answered with the same frame.
+    /// A ping, to which [`pong`] responds.
     Ping {
-        /// What the peer knows it by.
+        /// The peer's id of the ping.
         id: u32,
     },
     /// The peer opens no more streams, and is about to end.
     GoAway,
-    /// What needs no answer.
+    /// A frame that needs no response.
     Other,
 }
 
-/// Why this is no SPDY, or none that is read.
+/// The error of bytes that are not valid SPDY, or that exceed a limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SpdyError {
     /// Another version than 3.
     Version,
-    /// Too long, or too short for what it says to be.
+    /// A frame that is too long, or too short for its kind.
     Length,
-    /// Headers that cannot be unpacked, or are not what they say.
+    /// Headers that cannot be decompressed or parsed.
     Headers,
 }
 
@@ -88,25 +86,25 @@ impl fmt::Display for SpdyError {
 
 impl std::error::Error for SpdyError {}
 
-/// Turns bytes into frames.
+/// Decodes bytes into frames.
 #[derive(Default)]
 pub struct Decoder {
     bytes: Vec<u8>,
-    /// Of a data frame whose end is to come: its stream, what is missing, its flags.
+    /// The stream, the number of missing bytes and the flags of an incomplete data frame.
     begun: Option<(u32, usize, u8)>,
     inflater: Option<Box<Inflater>>,
 }
 
 impl Decoder {
-    /// More bytes arrived.
+    /// Adds received bytes.
     pub fn push(&mut self, bytes: &[u8]) {
         self.bytes.extend_from_slice(bytes);
     }
 
-    /// The next frame, if enough of it is there.
+    /// Returns the next frame; `None` if more bytes are needed.
     ///
     /// # Errors
-    /// The peer is not to be talked to any more.
+    /// The bytes are invalid. The connection must be closed.
     pub fn frame(&mut self) -> Result<Option<Frame>, SpdyError> {
         if let Some((stream, missing, flags)) = self.begun {
             let length = missing.min(self.bytes.len());
@@ -142,8 +140,8 @@ impl Decoder {
             3 => Frame::Reset { stream: number(body, 0)? },
             6 => Frame::Ping { id: number(body, 0)? },
             7 => Frame::GoAway,
-            // Replies to what we opened, settings, windows; their headers are nothing to us,
-            // and who sends them opens no streams.
+            // Replies, settings and windows. Their headers are not decompressed, since a peer that sends replies
+            // opens no streams.
             _ => Frame::Other,
         };
         self.bytes.drain(..HEAD + length);
@@ -151,13 +149,13 @@ impl Decoder {
     }
 }
 
-/// 31 bits at `at`.
+/// Reads a number of 31 bits at `at`.
 fn number(bytes: &[u8], at: usize) -> Result<u32, SpdyError> {
     let bytes = bytes.get(at..at + 4).and_then(|bytes| bytes.first_chunk::<4>()).ok_or(SpdyError::Length)?;
     Ok(u32::from_be_bytes(*bytes) & 0x7fff_ffff)
 }
 
-/// The pairs of an unpacked block.
+/// Parses the names and values of a decompressed header block.
 fn headers(block: &[u8]) -> Result<Vec<(String, String)>, SpdyError> {
     fn length(block: &[u8]) -> Result<(usize, &[u8]), SpdyError> {
         let (length, rest) = block.split_first_chunk::<4>().ok_or(SpdyError::Headers)?;
@@ -177,10 +175,10 @@ fn headers(block: &[u8]) -> Result<Vec<(String, String)>, SpdyError> {
     Ok(pairs)
 }
 
-/// One zlib stream, flushed behind each block of headers.
+/// The zlib stream of the peer's headers, which is flushed after each block.
 struct Inflater {
     state: DecompressorOxide,
-    /// The last bytes unpacked, the dictionary before the first.
+    /// The latest decompressed bytes, which start with the dictionary.
     window: [u8; TINFL_LZ_DICT_SIZE],
     at: usize,
     begun: bool,
@@ -225,32 +223,32 @@ impl Inflater {
     }
 }
 
-/// Turns what is to be said into frames.
+/// Encodes frames with headers.
 #[derive(Default)]
 pub struct Encoder {
-    /// The zlib stream of the headers has its beginning.
+    /// Whether the head of the zlib stream has been sent.
     begun: bool,
 }
 
 impl Encoder {
-    /// Opens a stream; with `fin` nothing is sent on it.
+    /// Returns a frame that opens a stream; with `fin`, no data is sent on the stream.
     pub fn open(&mut self, stream: u32, headers: &[(&str, &str)], fin: bool) -> Vec<u8> {
         let mut body = stream.to_be_bytes().to_vec();
-        // Associated to none, of the highest priority.
+        // No associated stream, highest priority.
         body.extend([0; 6]);
         self.pack(headers, &mut body);
         control(1, if fin { FIN } else { 0 }, &body)
     }
 
-    /// Takes a stream that the peer has opened.
+    /// Returns a frame that accepts a stream of the peer.
     pub fn reply(&mut self, stream: u32) -> Vec<u8> {
         let mut body = stream.to_be_bytes().to_vec();
         self.pack(&[], &mut body);
         control(2, 0, &body)
     }
 
-    /// A zlib stream of one stored block after the other, each with an empty one behind
-    /// it: by that Go's reader sees that it may hand on what it has, and not go on reading.
+    /// Appends headers as a stored block of the zlib stream. An empty block follows, after which Go's reader returns
+    /// the headers without waiting for more bytes.
     fn pack(&mut self, headers: &[(&str, &str)], to: &mut Vec<u8>) {
         if !self.begun {
             to.extend([0x78, 0x20]);
@@ -271,7 +269,7 @@ impl Encoder {
     }
 }
 
-/// Bytes of a stream; with `fin` the last ones.
+/// Returns a frame with bytes of a stream; `fin` ends the stream.
 pub fn data(stream: u32, bytes: &[u8], fin: bool) -> Vec<u8> {
     let [_, x, y, z] = (bytes.len() as u32).to_be_bytes();
     let mut frame = Vec::with_capacity(HEAD + bytes.len());
@@ -281,13 +279,13 @@ pub fn data(stream: u32, bytes: &[u8], fin: bool) -> Vec<u8> {
     frame
 }
 
-/// Ends a stream that was refused.
+/// Returns a frame that rejects a stream.
 pub fn refuse(stream: u32) -> Vec<u8> {
     const REFUSED_STREAM: u32 = 3;
     control(3, 0, &[stream.to_be_bytes(), REFUSED_STREAM.to_be_bytes()].concat())
 }
 
-/// Answers a ping.
+/// Returns the response to a ping.
 pub fn pong(id: u32) -> Vec<u8> {
     control(6, 0, &id.to_be_bytes())
 }

@@ -1,6 +1,5 @@
-//! WebSocket (RFC 6455) as exec speaks it: frames in, messages out, and back.
-//! Pure: whoever uses this reads and writes the bytes, on the agent's loop or,
-//! blocking, in `nodlet exec`.
+//! WebSocket (RFC 6455), as exec uses it: decodes frames into messages, and encodes messages.
+//! Pure: the caller reads and writes the bytes, on the agent's loop or, blocking, in `nodlet exec`.
 
 use std::fmt;
 
@@ -8,63 +7,62 @@ use sha1::{Digest, Sha1};
 
 use crate::base64;
 
-/// The subprotocols by which kubectl and nodlet talk, the best first. Each
-/// binary message begins with the number of its channel; since v5, channel 255
-/// closes another.
+/// The subprotocols of kubectl and nodlet, in order of preference. Each binary message begins with the number of its
+/// channel; since v5, channel 255 closes another channel.
 pub const PROTOCOLS: [&str; 2] = ["v5.channel.k8s.io", "v4.channel.k8s.io"];
 
-/// Input of the process.
+/// Channel of the process's standard input.
 pub const STDIN: u8 = 0;
-/// Its output.
+/// Channel of the process's standard output.
 pub const STDOUT: u8 = 1;
-/// Its other output.
+/// Channel of the process's standard error.
 pub const STDERR: u8 = 2;
-/// How it ended: one `Status`.
+/// Channel of the result, one `Status`.
 pub const ERROR: u8 = 3;
-/// `{"Width":80,"Height":24}`.
+/// Channel of terminal sizes, such as `{"Width":80,"Height":24}`.
 pub const RESIZE: u8 = 4;
-/// The channel in the payload gets no more (v5).
+/// Channel whose messages close the channel in their payload (v5).
 pub const CLOSE: u8 = 255;
 
-/// Bytes of one message. kubectl sends 32 KiB at a time.
+/// Maximum size of a message in bytes. kubectl sends 32 KiB at a time.
 const MESSAGE_BYTES: usize = 256 * 1024;
 
-/// What a message is for.
+/// The type of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Opcode {
     /// Text, which exec does not use.
     Text,
-    /// A channel and its bytes.
+    /// The number of a channel, and bytes.
     Binary,
-    /// The end.
+    /// The end of the connection.
     Close,
-    /// "Are you there?"
+    /// A request for [`Opcode::Pong`].
     Ping,
-    /// "I am."
+    /// The response to [`Opcode::Ping`].
     Pong,
 }
 
-/// What came.
+/// A complete message.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Message {
-    /// What it is for.
+    /// The type of the message.
     pub opcode: Opcode,
-    /// Unmasked and whole.
+    /// The complete payload, unmasked.
     pub payload: Vec<u8>,
 }
 
-/// Why the peer is no WebSocket, or none that is to be talked to.
+/// The error of bytes that are not valid WebSocket frames, or that exceed a limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FrameError {
-    /// A bit or opcode that no extension gave a meaning.
+    /// A reserved bit or opcode.
     Reserved,
-    /// A client masks its frames, and a server does not.
+    /// An unmasked frame from a client, or a masked one from a server.
     Mask,
-    /// A control frame that is long or in pieces.
+    /// A control frame that is too long or fragmented.
     Control,
-    /// A piece that continues nothing, or a message inside of another.
+    /// A continuation without a message, or a message inside of another.
     Fragment,
-    /// Longer than is read.
+    /// A message that exceeds the maximum size.
     TooLong,
 }
 
@@ -82,37 +80,37 @@ impl fmt::Display for FrameError {
 
 impl std::error::Error for FrameError {}
 
-/// Which end this is: clients mask what they send.
+/// The role of this end of the connection. Only clients mask their frames.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Role {
     /// Sends masked frames.
     Client,
-    /// Takes masked frames.
+    /// Receives masked frames.
     Server,
 }
 
-/// Turns bytes into messages.
+/// Decodes bytes into messages.
 #[derive(Debug)]
 pub struct Decoder {
     role: Role,
     bytes: Vec<u8>,
-    /// The beginning of a message whose end is to come.
+    /// The beginning of an incomplete message.
     begun: Option<Message>,
 }
 
 impl Decoder {
-    /// For what `role` receives.
+    /// Creates a decoder for frames that `role` receives.
     pub fn new(role: Role) -> Self {
         Decoder { role, bytes: Vec::new(), begun: None }
     }
 
-    /// More bytes arrived.
+    /// Adds received bytes.
     pub fn push(&mut self, bytes: &[u8]) {
         self.bytes.extend_from_slice(bytes);
     }
 
-    /// The next message, if all of it is there. Fits the shape of an iterator,
-    /// but goes on after `None` when there is more to read.
+    /// Returns the next message; `None` if more bytes are needed. This is not an iterator, since messages may follow
+    /// after `None`.
     pub fn message(&mut self) -> Result<Option<Message>, FrameError> {
         while let Some(frame) = self.frame()? {
             let Frame { end, opcode, payload } = frame;
@@ -192,13 +190,13 @@ impl Decoder {
 
 struct Frame {
     end: bool,
-    /// `None` continues the message before.
+    /// The type of the message; `None` for a continuation.
     opcode: Option<Opcode>,
     payload: Vec<u8>,
 }
 
-/// One message as one frame. A client gives a mask; that it is random guards
-/// proxies, of which there is none on a unix socket, so any will do.
+/// Encodes a message as one frame. A client must pass a mask. Random masks protect proxies; on a unix socket there is
+/// no proxy, so any mask is sufficient.
 pub fn encode(opcode: Opcode, parts: &[&[u8]], mask: Option<[u8; 4]>) -> Vec<u8> {
     let length: usize = parts.iter().map(|part| part.len()).sum();
     let mut frame = Vec::with_capacity(length + 14);
@@ -241,7 +239,7 @@ pub fn accept_key(key: &str) -> String {
 mod tests {
     use super::*;
 
-    /// All messages in `bytes`, fed in pieces of every size.
+    /// Decodes all messages in `bytes`, pushed in pieces of several sizes.
     fn decode(role: Role, bytes: &[u8]) -> Result<Vec<Message>, FrameError> {
         let mut results = Vec::new();
         for piece in [1, 2, 7, bytes.len().max(1)] {
