@@ -1,7 +1,7 @@
-//! From a Pod and an image to what a supervisor is asked for. Pure, but for the
-//! few lines at the end that remove what a run left on disk.
+//! Computes the configuration of containers for the supervisor from a Pod and an image. Pure, except for the functions
+//! at the end of the file, which create and remove the files of runs on disk.
 //!
-//! What cannot be made is a `CreateContainerConfigError`, in the kubelet's words.
+//! An invalid configuration is a `CreateContainerConfigError`, with the kubelet's message.
 
 mod environment;
 mod identity;
@@ -28,47 +28,47 @@ use nodlet_host::volume::{self, Volumes};
 use environment::{Room, Variables};
 use nodlet_registry::ConfigObjects;
 
-/// Bytes of a pod's /dev/shm, as container runtimes have it.
+/// Size of a pod's /dev/shm in bytes, as in other container runtimes.
 const SHM_SIZE: u64 = 64 << 20;
 
-/// How much of a container's log is kept.
+/// The limits of a container's log.
 #[derive(Clone, Copy, Debug)]
 pub struct LogLimits {
-    /// Bytes of a file before the next one is begun. The kubelet's `--container-log-max-size`.
+    /// Maximum size of a log file in bytes (kubelet: `--container-log-max-size`).
     pub max_size: u64,
-    /// Files, the current one included. The kubelet's `--container-log-max-files`.
+    /// Maximum number of log files, including the current one (kubelet: `--container-log-max-files`).
     pub max_files: u32,
 }
 
 impl Default for LogLimits {
-    /// The kubelet's.
+    /// Returns the defaults of the kubelet.
     fn default() -> LogLimits {
         LogLimits { max_size: 10 << 20, max_files: 5 }
     }
 }
 
-/// Longest name of a link in /var/log/containers without its `.log`.
+/// Maximum length of a link's name in /var/log/containers, without `.log`.
 const LINK_NAME: usize = 251;
 
-/// What is known of the pod besides its spec.
+/// Inputs of a container's configuration besides the pod's spec.
 pub(crate) struct Facts<'a> {
     /// The pod's address.
     pub ip: Option<Ipv4Addr>,
     /// `status.hostIP`.
     pub host_ip: Option<Ipv4Addr>,
-    /// `spec.nodeName`.
+    /// The name of the node (`spec.nodeName`).
     pub node_name: &'a str,
-    /// What the machine is called; the name of the node may be another.
+    /// The host name of the machine, which may differ from the node's name.
     pub host_name: &'a str,
     /// Memory of the machine in bytes, for the OOM score of burstable pods.
     pub memory: u64,
     /// The leaf.
     pub cgroup: CgroupPaths,
-    /// What the containers may mount.
+    /// The volumes of the pod.
     pub volumes: &'a Volumes,
     /// Names of the image's layers, lowest first.
     pub layers: Vec<String>,
-    /// How much of the log is kept.
+    /// The limits of the log.
     pub logs: LogLimits,
     /// The ConfigMaps and Secrets that the pod refers to.
     pub objects: &'a ConfigObjects,
@@ -83,7 +83,7 @@ fn config_error(message: impl Into<String>) -> StartFailure {
     }
 }
 
-/// What the containers of `pod` share.
+/// Returns the configuration of the sandbox, which all containers of `pod` share.
 pub(crate) fn sandbox_config(
     pod: &Pod,
     host_name: &str,
@@ -102,10 +102,10 @@ pub(crate) fn sandbox_config(
     }
 }
 
-/// One run of one container.
+/// Returns the configuration of one run of a container.
 ///
 /// # Errors
-/// `CreateContainerConfigError`, with what does not fit.
+/// The configuration is invalid; the message is that of a `CreateContainerConfigError`.
 pub(crate) fn container_config(
     pod: &Pod,
     attempt: Attempt,
@@ -150,13 +150,13 @@ pub(crate) fn container_config(
     })
 }
 
-/// 64 hex digits that tell this run from every other.
+/// Returns a unique id of a run, with 64 hexadecimal digits.
 fn container_id(pod: &Pod, container: &str, number: u32) -> String {
     let digest = Sha256::digest(format!("{}/{container}/{number}", pod.uid));
     digest.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// `command` and `args` against the image's Entrypoint and Cmd: a `command` puts both aside.
+/// Returns the command of a container. `command` overrides both Entrypoint and Cmd of the image; `args` overrides Cmd.
 fn arguments(
     container: &Container,
     image: &ImageConfig,
@@ -185,10 +185,10 @@ fn expand_all(words: &[String], variables: &Variables, room: &mut Room) -> Resul
     words.iter().map(|word| environment::expand(word, variables, room)).collect()
 }
 
-/// The words of an exec probe: only variables with plain values are expanded, as under a kubelet.
+/// Returns the command of an exec probe. As with a kubelet, only variables with plain values are expanded.
 ///
 /// # Errors
-/// They are longer than any process can be given.
+/// The command is longer than the kernel accepts.
 pub(crate) fn probe_command(container: &Container, command: &[String]) -> Result<Vec<String>, String> {
     let words = expand_all(command, &environment::plain(container), &mut Room::new());
     words.map_err(|failure| failure.message.into())
@@ -212,7 +212,7 @@ fn user(pod: &Pod, container: &Container, image: &ImageConfig) -> UserConfig {
     }
 }
 
-/// Volumes, and the files of the agent where no volume lies over them.
+/// Returns the mounts of a container: volumes, and the agent's files that no volume covers.
 fn mounts(
     pod: &Pod,
     container: &Container,
@@ -264,7 +264,7 @@ fn mounts(
     Ok(mounts)
 }
 
-/// `subPath`, or `subPathExpr` with its variables (`ExpandContainerVolumeMounts`).
+/// Returns `subPath`, or `subPathExpr` with its variables expanded (kubelet: `ExpandContainerVolumeMounts`).
 fn sub_path(mount: &VolumeMount, variables: &Variables) -> Result<Option<PathBuf>, StartFailure> {
     let Some(expression) = &mount.sub_path_expr else {
         return Ok(mount.sub_path.as_ref().filter(|path| !path.is_empty()).map(PathBuf::from));
@@ -283,7 +283,7 @@ fn sub_path(mount: &VolumeMount, variables: &Variables) -> Result<Option<PathBuf
     Ok(Some(PathBuf::from(path)).filter(|path| !path.as_os_str().is_empty()))
 }
 
-/// Bytes of a path, with its end.
+/// Maximum size of a path in bytes, including the final NUL.
 const PATH_MAX: usize = 4096;
 
 fn log_config(
@@ -326,7 +326,7 @@ fn termination_message(
     })
 }
 
-/// The path as the kernel would walk it were there no links: from the root, without `.` and `..`.
+/// Normalizes a path without following links: absolute, without `.` and `..`.
 fn absolute(path: &str) -> PathBuf {
     let mut absolute = PathBuf::from("/");
     for component in Path::new(path).components() {
@@ -339,7 +339,7 @@ fn absolute(path: &str) -> PathBuf {
     absolute
 }
 
-/// How readily the kernel kills it when memory is short (kubelet: `GetContainerOOMScoreAdjust`).
+/// Returns the OOM score adjustment of a container (kubelet: `GetContainerOOMScoreAdjust`).
 fn oom_score_adj(pod: &Pod, container: &Container, memory: u64) -> i32 {
     const LAST: i32 = -997;
     if pod.is_node_critical() {
@@ -361,43 +361,43 @@ fn oom_score_adj(pod: &Pod, container: &Container, memory: u64) -> i32 {
     }
 }
 
-/// The signal of STOPSIGNAL, by name or number; SIGTERM where there is none or no such.
+/// Parses STOPSIGNAL, a name or a number. Returns SIGTERM if it is missing or unknown.
 pub(crate) fn stop_signal(named: Option<&str>) -> i32 {
     named.and_then(nodlet_rootfs::signal_of).unwrap_or(libc::SIGTERM)
 }
 
-/// Writable layers and termination messages of a pod's runs, in its directory.
+/// Name of the directory with writable layers and termination messages, in the pod's directory.
 const RUNS: &str = "containers";
 
-/// The writable layer of one run of a container, and what else is its own.
+/// Returns the directory of one run of a container, with its writable layer and termination message.
 pub(crate) fn run_directory(paths: &Paths, uid: &str, container: &str, number: u32) -> PathBuf {
     runs_directory(paths, uid).join(container).join(number.to_string())
 }
 
-/// Makes the directories of a run's writable layer.
+/// Creates the directories of a run's writable layer.
 ///
 /// # Errors
-/// If they cannot be made.
+/// A directory cannot be created.
 pub(crate) fn make_run_directories(upper: &Path, work: &Path) -> io::Result<()> {
     fs::create_dir_all(upper)?;
     fs::create_dir_all(work)
 }
 
-/// Makes the file that is mounted at `terminationMessagePath`, writable for whoever the container runs as.
+/// Creates the file that is mounted at `terminationMessagePath`. Every user of the container can write to it.
 ///
 /// # Errors
-/// If it cannot be made.
+/// The file cannot be created.
 pub(crate) fn make_termination_file(path: &Path) -> io::Result<()> {
     use std::os::unix::fs::PermissionsExt;
     if let Some(parent) = path.parent() {
         fs::create_dir_all(parent)?;
     }
-    // One that is there is of this very run, which may have written into it.
+    // An existing file belongs to this run, which may have written to it, so it is not truncated.
     fs::OpenOptions::new().create(true).append(true).open(path)?;
     fs::set_permissions(path, fs::Permissions::from_mode(0o666))
 }
 
-/// The writable layers of a pod.
+/// Returns the directory of all runs of a pod.
 pub(crate) fn runs_directory(paths: &Paths, uid: &str) -> PathBuf {
     paths.pod(uid).join(RUNS)
 }

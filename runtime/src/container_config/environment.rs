@@ -14,14 +14,14 @@ use nodlet_registry::ConfigData;
 
 use super::{Facts, config_error};
 
-/// Where an image says nothing, as container runtimes have it.
+/// Default of `PATH` if the image sets none, as in other container runtimes.
 const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 
-/// Bytes of a command with its environment: the kernel executes no more (`ARG_MAX` of execve(2)), so what
-/// variables of variables would grow beyond it is not made.
+/// Maximum size of a command with its environment in bytes. The kernel accepts no more (`ARG_MAX` of execve(2)), so
+/// the expansion of nested variables stops at this size.
 const ROOM: usize = 2 << 20;
 
-/// What is left of [`ROOM`] for one container.
+/// The remaining part of [`ROOM`] for one container.
 pub(super) struct Room(usize);
 
 impl Room {
@@ -45,11 +45,11 @@ impl Room {
     }
 }
 
-/// Variables in the order in which they were set; a later one of a name wins.
+/// Variables in the order in which they were set. The last variable with a name counts.
 #[derive(Default)]
 pub(super) struct Variables {
     list: Vec<(String, String)>,
-    /// Where in the list each is.
+    /// The index in the list by name.
     places: BTreeMap<String, usize>,
 }
 
@@ -69,7 +69,7 @@ impl Variables {
     }
 }
 
-/// The whole environment: PATH and HOSTNAME, what the image says, what the container says.
+/// Returns the environment of a container: `PATH` and `HOSTNAME`, the image's variables, the container's variables.
 pub(super) fn of(pod: &Pod, image: &ImageConfig, own: Variables, facts: &Facts<'_>) -> Vec<String> {
     let mut variables = Variables::default();
     variables.set("PATH", PATH.to_owned());
@@ -85,7 +85,7 @@ pub(super) fn of(pod: &Pod, image: &ImageConfig, own: Variables, facts: &Facts<'
     variables.list.into_iter().map(|(name, value)| format!("{name}={value}")).collect()
 }
 
-/// The variables of `envFrom` and `env` in order, each value expanded with the variables before it
+/// Returns the variables of `envFrom` and `env` in order, each value expanded with the variables before it
 /// (`makeEnvironmentVariables`).
 pub(super) fn variables(
     pod: &Pod,
@@ -146,7 +146,7 @@ struct Objects<'a> {
 }
 
 impl<'a> Objects<'a> {
-    /// The data of an object; `None` if it is missing and optional.
+    /// Returns the data of an object; `None` if it is missing and optional.
     fn get(&mut self, of: &'a ObjectReference) -> Result<Option<&ConfigData>, StartFailure> {
         let known = self.read.iter().position(|(read, _)| read.kind == of.kind && read.name == of.name);
         let at = match (known, self.facts.objects.get(of)) {
@@ -166,7 +166,7 @@ fn awaits_object(message: String) -> StartFailure {
     StartFailure { reason: StartFailureReason::ObjectNotFound, message: message.into() }
 }
 
-/// A value as text. The error names the variable and never contains the value.
+/// Returns a value as text. The error names the variable and never contains the value.
 fn text_of<'a>(value: &'a [u8], name: &str, object: &ObjectReference) -> Result<&'a str, StartFailure> {
     match std::str::from_utf8(value) {
         Ok(text) if !text.contains('\0') => Ok(text),
@@ -186,7 +186,7 @@ fn text_of<'a>(value: &'a [u8], name: &str, object: &ObjectReference) -> Result<
     }
 }
 
-/// The variables with plain values, as written: what a kubelet expands in the command of an exec probe.
+/// Returns the variables with plain values, unexpanded. A kubelet expands only these in the command of an exec probe.
 pub(super) fn plain(container: &Container) -> Variables {
     let mut variables = Variables::default();
     for variable in &container.env {
@@ -198,7 +198,7 @@ pub(super) fn plain(container: &Container) -> Variables {
     variables
 }
 
-/// `valueFrom.fieldRef`.
+/// Returns the value of `valueFrom.fieldRef`.
 fn field(pod: &Pod, path: &str, facts: &Facts<'_>) -> String {
     let address = |ip: Option<std::net::Ipv4Addr>| ip.map(|ip| ip.to_string()).unwrap_or_default();
     match path {
@@ -210,7 +210,7 @@ fn field(pod: &Pod, path: &str, facts: &Facts<'_>) -> String {
     }
 }
 
-/// A path with its variables, of which each must have a value (`ExpandContainerVolumeMounts`).
+/// Expands the variables of a path, each of which must have a value (kubelet: `ExpandContainerVolumeMounts`).
 pub(super) fn expand_path(text: &str, variables: &Variables) -> Result<String, StartFailure> {
     let mut missing: Vec<&str> =
         names(text).filter(|name| variables.get(name).is_none_or(str::is_empty)).collect();
@@ -222,7 +222,7 @@ pub(super) fn expand_path(text: &str, variables: &Variables) -> Result<String, S
     Err(config_error(format!("missing value for {}", missing.join(", "))))
 }
 
-/// The names of the variables to which a text refers.
+/// Returns the names of the variables to which a text refers.
 fn names(text: &str) -> impl Iterator<Item = &str> {
     let mut rest = text;
     std::iter::from_fn(move || {
@@ -240,7 +240,7 @@ fn names(text: &str) -> impl Iterator<Item = &str> {
     })
 }
 
-/// `$(NAME)` by its value, `$$` by `$`; what is unknown stays as it is written
+/// Replaces `$(NAME)` with its value and `$$` with `$`. Unknown names stay unchanged
 /// (Kubernetes: `third_party/forked/golang/expansion`).
 pub(super) fn expand(text: &str, variables: &Variables, room: &mut Room) -> Result<String, StartFailure> {
     let mut out = String::with_capacity(text.len());

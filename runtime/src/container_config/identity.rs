@@ -1,4 +1,4 @@
-//! Who a process may be and what it may do.
+//! User, groups and capabilities of a container's process.
 
 use nodlet_rootfs::ImageConfig;
 
@@ -8,7 +8,7 @@ use nodlet_core::spec::{Container, Pod};
 
 use super::config_error;
 
-/// What a container has when nothing else is said (containerd's and CRI-O's default).
+/// Default capabilities of a container, as in containerd and CRI-O.
 const DEFAULT: [&str; 14] = [
     "CHOWN",
     "DAC_OVERRIDE",
@@ -26,7 +26,7 @@ const DEFAULT: [&str; 14] = [
     "AUDIT_WRITE",
 ];
 
-/// The bounding set: the default, `ALL` first, then what is added, then what is dropped.
+/// Returns the bounding set: the default capabilities (with `ALL`, all or none), plus added and minus dropped ones.
 pub(super) fn capabilities(context: &SecurityContext) -> Vec<String> {
     let has = |list: &[String], wanted: &str| list.iter().any(|name| name.eq_ignore_ascii_case(wanted));
     let base: &[&str] = if context.privileged || has(&context.capabilities_add, "ALL") {
@@ -51,7 +51,7 @@ pub(super) fn capabilities(context: &SecurityContext) -> Vec<String> {
     set.iter().map(|name| format!("CAP_{name}")).collect()
 }
 
-/// `runAsNonRoot` (kubelet: `verifyRunAsNonRoot`).
+/// Checks `runAsNonRoot` (kubelet: `verifyRunAsNonRoot`).
 pub(super) fn check_non_root(
     pod: &Pod,
     container: &Container,
