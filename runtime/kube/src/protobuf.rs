@@ -1,5 +1,5 @@
 //! Protobuf: fields of messages, and objects of Kubernetes in the form in which typed clients such as `kubectl create
-//! configmap` send them. Pure. What a message of a kind has is a column of [`crate::kinds`].
+//! configmap` send them. Pure. The fields of a kind's message are a column of [`crate::kinds`].
 
 use serde_json::{Map, Value};
 
@@ -52,7 +52,7 @@ const OWNER: Message = &[
 /// `runtime.TypeMeta`
 const TYPE: Message = &[(1, "apiVersion", Type::Text), (2, "kind", Type::Text)];
 
-/// What an object of Kubernetes begins with (`protobuf.serializer`): a `runtime.Unknown` follows.
+/// Prefix of an encoded object (`protobuf.serializer`), after which a `runtime.Unknown` follows.
 const MAGIC: &[u8] = b"k8s\0";
 
 /// The value of a field.
@@ -66,7 +66,7 @@ pub enum Field<'a> {
     Fixed,
 }
 
-/// Takes the next field from a message: its number and its value. `None` if it is no protobuf.
+/// Removes the next field from a message, and returns its number and value; `None` if the message is invalid.
 pub fn field<'a>(message: &mut &'a [u8]) -> Option<(u64, Field<'a>)> {
     let key = varint(message)?;
     let number = Some(key >> 3).filter(|number| *number > 0)?;
@@ -95,7 +95,7 @@ fn varint(bytes: &mut &[u8]) -> Option<u64> {
     None
 }
 
-/// Why the body of a request has no object in protobuf.
+/// The error of a request's body without a valid object in protobuf.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ProtobufError {
     /// The body is not protobuf, or its kind is not read in protobuf.

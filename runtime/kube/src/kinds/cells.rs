@@ -1,4 +1,4 @@
-//! What the cells of tables are made of: fields of objects, conditions, ages.
+//! Parts of the cells of tables: fields of objects, conditions, ages.
 
 use serde_json::Value;
 

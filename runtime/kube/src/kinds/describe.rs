@@ -1,4 +1,4 @@
-//! What descriptions of objects are put together from: lines in columns, fields, ages, events.
+//! Parts of the descriptions of objects: lines in columns, fields, ages, events.
 
 use std::borrow::Cow;
 

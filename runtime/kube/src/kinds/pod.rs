@@ -21,7 +21,7 @@ pub(super) const COLUMNS: &[Column] = &[
     ("Readiness Gates", "string", "", 1),
 ];
 
-/// The row conditions of a pod that is over; null for another.
+/// Returns the row conditions of a finished pod; null for another pod.
 pub(super) fn row_conditions(pod: &Value) -> Value {
     let (reason, message) = match text(&pod["status"]["phase"]) {
         "Succeeded" => ("Succeeded", "The pod has completed successfully."),

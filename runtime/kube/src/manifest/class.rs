@@ -59,10 +59,10 @@ pub fn class(object: &Value) -> Class {
     }
 }
 
-/// What may not change of one that is there.
+/// Checks an update of a PriorityClass (`ValidatePriorityClassUpdate`).
 ///
 /// # Errors
-/// In Kubernetes' words.
+/// An immutable field has changed; the message is that of Kubernetes.
 pub(crate) fn check_update(old: &Value, new: &Value) -> Result<(), ManifestError> {
     let mut errors = Errors::default();
     if old["value"] != new["value"] {

@@ -1,7 +1,7 @@
 //! ConfigMaps and Secrets (`v1`): named data of a namespace. Pure.
 //!
-//! No message may contain a value of a Secret: errors, warnings and refusals reach logs, events and clients.
-//! Next: `manifest/definition.rs`, which judges the metadata.
+//! No message may contain a value of a Secret: errors and warnings reach logs, events and clients.
+//! Read next: `manifest/definition.rs`, which validates the metadata.
 
 use serde_json::{Map, Value};
 
@@ -9,10 +9,10 @@ use super::field::{Errors, FieldError, FieldErrorKind, Path};
 use super::{Definition, Kind, ManifestCause, ManifestError, Validation, definition, rules};
 use nodlet_wire::base64;
 
-/// Bytes of all values of one object (`MaxSecretSize`).
+/// Maximum size of all values of one object in bytes (`MaxSecretSize`).
 const MAX_SIZE: usize = 1024 * 1024;
 
-/// What Kubernetes prints in place of a Secret's value.
+/// Placeholder that Kubernetes prints for a Secret's value.
 const REDACTED: &str = "\"<secret contents redacted>\"";
 
 const IMMUTABLE: &str = "field is immutable when `immutable` is set";
@@ -20,7 +20,7 @@ const IMMUTABLE: &str = "field is immutable when `immutable` is set";
 /// The type of a Secret without one.
 const OPAQUE: &str = "Opaque";
 
-/// What a Secret of a type must have.
+/// A requirement for Secrets of a type.
 enum Rule {
     /// All of these keys.
     All(&'static [&'static str]),
@@ -44,7 +44,7 @@ const RULES: [(&str, Rule); 6] = [
     ("kubernetes.io/tls", Rule::All(&["tls.crt", "tls.key"])),
 ];
 
-/// Reads a ConfigMap. `file` is `None` for those of the API.
+/// Reads a ConfigMap. `file` is `None` for objects from the API.
 pub(crate) fn read_config_map(
     object: Value,
     validation: Validation,
@@ -54,7 +54,7 @@ pub(crate) fn read_config_map(
     definition::read(Kind::ConfigMap, object, config_map, (validation, node, file))
 }
 
-/// Reads a Secret. `file` is `None` for those of the API.
+/// Reads a Secret. `file` is `None` for objects from the API.
 pub(crate) fn read_secret(
     object: Value,
     validation: Validation,
@@ -72,7 +72,7 @@ pub(crate) fn read_secret(
     })
 }
 
-/// `ValidateConfigMap`.
+/// Validates a ConfigMap (`ValidateConfigMap`).
 fn config_map(fields: &mut Map<String, Value>, _: &Value, errors: &mut Errors) {
     let root = Path::root("data");
     let mut size = 0;
@@ -89,7 +89,7 @@ fn config_map(fields: &mut Map<String, Value>, _: &Value, errors: &mut Errors) {
     }
 }
 
-/// The conversion and the defaults of a Secret, and `ValidateSecret`.
+/// Converts, defaults and validates a Secret (`ValidateSecret`).
 fn secret(fields: &mut Map<String, Value>, metadata: &Value, errors: &mut Errors) {
     if let Some(Value::Object(texts)) = fields.remove("stringData") {
         let data = fields.entry("data").or_insert(Map::new().into());
@@ -155,17 +155,17 @@ fn binary(field: &str, fields: &mut Map<String, Value>, errors: &mut Errors) -> 
     size
 }
 
-/// `IsConfigMapKey`.
+/// Validates a key (`IsConfigMapKey`).
 fn check_key(root: &Path<'_>, key: &str, errors: &mut Errors) {
     for why in rules::config_map_key(key) {
         errors.push(FieldError::invalid(&root.key(key), key, why));
     }
 }
 
-/// What may not change of a ConfigMap or Secret (`ValidateConfigMapUpdate`, `ValidateSecretUpdate`).
+/// Checks an update of a ConfigMap or Secret (`ValidateConfigMapUpdate`, `ValidateSecretUpdate`).
 ///
 /// # Errors
-/// In Kubernetes' words.
+/// An immutable field has changed; the message is that of Kubernetes.
 pub(crate) fn check_update(old: &Value, new: &Value) -> Result<(), ManifestError> {
     let mut errors = Errors::default();
     if old["type"] != new["type"] {

@@ -1,6 +1,6 @@
-//! What all definitions have in common: objects besides Pods that manifests hold. Pure.
+//! Definitions: the objects in manifests besides Pods, and the rules that all of them share. Pure.
 //!
-//! Metadata is judged as that of the Pod would be that had nothing else.
+//! Metadata is validated in the same way as that of a Pod.
 
 use std::rc::Rc;
 
@@ -11,29 +11,29 @@ use super::field::Errors;
 use super::{Kind, ManifestCause, ManifestError, Origin, Validation, walk};
 use crate::schema;
 
-/// An object besides Pods.
+/// An object that is not a Pod.
 #[derive(Clone, Debug)]
 pub struct Definition {
-    /// Its kind.
+    /// The kind of the object.
     pub kind: Kind,
     /// `metadata.namespace`; empty for a kind without namespaces.
     pub namespace: Rc<str>,
     /// `metadata.name`.
     pub name: Rc<str>,
-    /// The whole object as JSON with defaults applied, namespace and uid included. Parsed, an object of many short
-    /// values takes ten times the memory.
+    /// The whole object as JSON with defaults applied, namespace and uid included. The text needs a tenth of
+    /// the memory of a parsed object with many short values.
     pub json: Box<RawValue>,
-    /// What of it has no effect, for people.
+    /// Warnings for people about fields without effect.
     pub warnings: Vec<String>,
 }
 
 impl Definition {
-    /// The whole object.
+    /// Returns the whole object.
     pub fn object(&self) -> Value {
         serde_json::from_str(self.json.get()).unwrap_or_default()
     }
 
-    /// Kind, namespace and name.
+    /// Returns the kind, the namespace and the name.
     pub fn key(&self) -> (Kind, Rc<str>, Rc<str>) {
         (self.kind, self.namespace.clone(), self.name.clone())
     }
@@ -116,12 +116,12 @@ pub(super) fn read(
     })
 }
 
-/// For a kind of which everything may change.
+/// Allows every update, for kinds without immutable fields.
 pub(crate) fn any_update(_: &Value, _: &Value) -> Result<(), ManifestError> {
     Ok(())
 }
 
-/// The answer to an update to `new`, of which `errors` are wrong.
+/// Returns the result of an update to `new` with these `errors`.
 pub(super) fn refuse_update(new: &Value, errors: Errors) -> Result<(), ManifestError> {
     if errors.is_empty() {
         return Ok(());

@@ -1,8 +1,8 @@
-//! PodPresets (`settings.k8s.io/v1alpha1`, Kubernetes 1.6 to 1.19): what is added to
-//! the Pods of a namespace when they are admitted. Pure.
+//! PodPresets (`settings.k8s.io/v1alpha1`, Kubernetes 1.6 to 1.19): fields that are added to
+//! the Pods of a namespace at admission. Pure.
 //!
-//! A preset holds pieces of a Pod, so it is read and judged as the Pod that it
-//! would make of an empty one: what nodlet does not act on is refused here as there.
+//! A preset contains parts of a Pod, so it is validated as a stand-in Pod that has only these parts. Fields that
+//! nodlet does not support are rejected as in a Pod.
 
 use serde::{Deserialize, Serialize};
 use serde_json::value::to_raw_value;
@@ -13,31 +13,31 @@ use super::{Definition, Kind, Manifest, ManifestCause, ManifestError, Validation
 use crate::schema;
 use nodlet_core::spec::pod::PRESET_MARK;
 
-/// The annotation of Pods to which nothing is added.
+/// Annotation that excludes a Pod from presets.
 const EXCLUDE: &str = "podpreset.admission.kubernetes.io/exclude";
 
-/// The annotation that mirror pods have.
+/// Annotation of mirror pods.
 const MIRROR: &str = "kubernetes.io/config.mirror";
 
-/// The fields of its spec that go into containers.
+/// Fields of a preset's spec that are added to containers.
 const OF_CONTAINERS: [&str; 3] = ["env", "envFrom", "volumeMounts"];
 
-/// The longest name: it becomes part of an annotation's, which has 63.
+/// Maximum length of a preset's name, which becomes a part of an annotation's name with at most 63 characters.
 const NAME: usize = 63 - "podpreset-".len();
 
-/// What a preset was when it was applied to a Pod: kept with the Pod, for that is what it stays.
+/// A copy of a preset as it was applied to a Pod. The copy is stored with the Pod, and never changes.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Applied {
     /// `metadata.name`.
     pub name: String,
-    /// `metadata.resourceVersion` then.
+    /// `metadata.resourceVersion` at that time.
     pub version: String,
     /// `spec` without its selector.
     pub spec: Value,
 }
 
 impl Definition {
-    /// Whether it is a preset for this Pod, an object with its namespace.
+    /// Whether the preset applies to this Pod, an object with a namespace.
     pub fn is_for(&self, pod: &Value) -> bool {
         let meta = &pod["metadata"];
         let annotation = |name: &str| meta["annotations"].get(name);
@@ -48,7 +48,7 @@ impl Definition {
             && matches(&self.object()["spec"]["selector"], &meta["labels"])
     }
 
-    /// As it is applied.
+    /// Returns the copy that is stored with a Pod.
     pub fn applied(&self, version: u64) -> Applied {
         let mut spec = self.object()["spec"].take();
         if let Some(spec) = spec.as_object_mut() {
@@ -58,11 +58,11 @@ impl Definition {
     }
 }
 
-/// Adds presets to a Pod with defaults, in their order. `Err` says in what they contradict
-/// it or each other; the Pod is then as it was.
+/// Adds presets to a defaulted Pod, in their order.
 ///
 /// # Errors
-/// In the words of Kubernetes' admission.
+/// The presets conflict with the Pod or with each other; the message is that of Kubernetes' admission. The Pod is
+/// unchanged.
 pub fn inject(pod: &mut Value, presets: &[Applied]) -> Result<(), String> {
     let mut new = pod.clone();
     let mut errors = Vec::new();
@@ -92,8 +92,7 @@ pub fn inject(pod: &mut Value, presets: &[Applied]) -> Result<(), String> {
     Ok(())
 }
 
-/// Adds to the list `field` of `owner` what it has not; `keys` are what no two of its elements may
-/// share without being the same.
+/// Adds missing elements to the list `field` of `owner`. Two elements that share one of `keys` must be equal.
 fn merge(
     presets: &[Applied],
     field: &str,
@@ -130,7 +129,7 @@ fn merge(
     }
 }
 
-/// Whether Go could not tell them apart: what is empty is as absent.
+/// Whether two values are equal for Go, for which an empty value equals a missing one.
 fn is_same(one: &Value, other: &Value) -> bool {
     fn is_empty(value: &Value) -> bool {
         match value {
@@ -289,7 +288,7 @@ fn read_as_pod(
     Ok(preset(manifest, &given, selector))
 }
 
-/// What became of the stand-in, as a preset.
+/// Converts the validated stand-in Pod back into a preset.
 fn preset(mut stand_in: Manifest, given: &[String], selector: Value) -> Definition {
     let mut spec = Map::new();
     spec.insert("selector".to_owned(), selector);

@@ -1,11 +1,11 @@
-//! What took place with an object.
+//! The events in the description of an object.
 
 use serde_json::Value;
 
 use super::Tabs;
 use super::text::{of, since};
 
-/// When it was, and how often: `2m (x3 over 5m)`.
+/// Formats the age and the count of an event: `2m (x3 over 5m)`.
 pub fn interval(event: &Value) -> String {
     let first = since(&event["firstTimestamp"]);
     match event["count"].as_u64() {

@@ -23,20 +23,20 @@ impl Tabs {
         self.text.push_str(&escaped(text));
     }
 
-    /// The same, and the end of the line.
+    /// Adds text with indentation of `level`, and ends the line.
     pub(in crate::kinds) fn line(&mut self, level: usize, text: &str) {
         self.write(level, text);
         self.text.push('\n');
     }
 
-    /// What follows has columns of its own.
+    /// Starts new columns for the following lines.
     pub(in crate::kinds) fn flush(&mut self) {
         let text = std::mem::take(&mut self.text);
         let lines: Vec<Vec<&str>> = text.split_inclusive('\n').map(cells).collect();
         align(&mut self.done, &lines, &mut Vec::new());
     }
 
-    /// All of it.
+    /// Returns the aligned text.
     pub(in crate::kinds) fn finish(mut self) -> String {
         self.flush();
         self.done

@@ -1,4 +1,4 @@
-//! What a description is put together from: fields of objects, ages and times as kubectl prints them.
+//! Fields of objects, ages and times, in the form that kubectl prints in descriptions.
 
 use std::time::SystemTime;
 
@@ -9,12 +9,12 @@ use crate::kinds::cells::age;
 use nodlet_core::spec::Quantity;
 use nodlet_core::time::Timestamp;
 
-/// A string; empty where there is none.
+/// Returns a string; empty if it is missing.
 pub(in crate::kinds) fn of(value: &Value) -> &str {
     value.as_str().unwrap_or_default()
 }
 
-/// The elements of a list; none where there is none.
+/// Returns the elements of a list; empty if it is missing.
 pub(in crate::kinds) fn list(value: &Value) -> &[Value] {
     value.as_array().map_or(&[], Vec::as_slice)
 }

@@ -6,7 +6,7 @@ use crate::kinds::describe::text::{annotations, date, labels, list, of, quantity
 use crate::kinds::describe::{Tabs, events};
 use nodlet_core::spec::Quantity;
 
-/// With the pods that are not over, and what took place, if that is known.
+/// Describes a node with its unfinished pods, and its events if they are known.
 pub(in crate::kinds) fn describe(node: &Value, pods: &[Value], events: Option<Vec<Value>>) -> String {
     let mut tabs = Tabs::default();
     let out = &mut tabs;
@@ -95,7 +95,7 @@ fn effective(pod: &Value, list_of: &str, resource: &str) -> Quantity {
     if most > running { most } else { running }
 }
 
-/// What each pod takes, and all of them together.
+/// Describes the requests and limits of each pod, and their sums.
 fn pods_of(out: &mut Tabs, pods: &[Value], allocatable: &Value) {
     const RESOURCES: [&str; 3] = ["cpu", "memory", "ephemeral-storage"];
     const LISTS: [&str; 2] = ["requests", "limits"];

@@ -5,7 +5,7 @@ use serde_json::Value;
 use crate::kinds::describe::text::{annotations, date, labels, list, of, quantity, several, since};
 use crate::kinds::describe::{Tabs, events};
 
-/// With what took place, if that is known.
+/// Describes a pod, with its events if they are known.
 pub(in crate::kinds) fn describe(pod: &Value, events: Option<Vec<Value>>) -> String {
     let mut tabs = Tabs::default();
     let out = &mut tabs;
@@ -297,7 +297,7 @@ fn resource_of<'a>(container: &Value, field: &'a Value) -> (&'a str, String) {
     (resource, value.to_string())
 }
 
-/// What kubectl itself finds at a field of the pod: of all that a variable may take it knows two.
+/// Returns the value of a field of the pod in a variable. kubectl supports only two fields.
 fn value_of<'a>(pod: &'a Value, path: &str) -> &'a str {
     match path {
         "metadata.name" => of(&pod["metadata"]["name"]),
