@@ -1,31 +1,30 @@
-//! Reads the fields of an HTTP/2 answer (RFC 7541), so far as somebody wants to
-//! know them. Pure.
+//! Decodes the fields of an HTTP/2 response (RFC 7541), and encodes those of a request. Pure.
 //!
-//! We tell servers that our dynamic table has no room, so an answer refers to
-//! none; of the static table only the two names below are of use to us.
+//! The client announces a dynamic table of size zero, so a response refers to no dynamic table. Of the static table,
+//! only the names that the client uses are decoded.
 
-/// What all fields of one answer may come to, with the 32 bytes that each counts for (`SETTINGS_MAX_HEADER_LIST_SIZE`).
+/// Maximum size of all fields of a response, with 32 additional bytes for each (`SETTINGS_MAX_HEADER_LIST_SIZE`).
 pub(crate) const MAX_LIST: usize = 16 * 1024;
 
-/// A field.
+/// A header or trailer field.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Field {
-    /// Empty where it is one of the static table that nobody asks for.
+    /// The name; empty for an unused name of the static table.
     pub name: Vec<u8>,
     /// The bytes of the value, decoded.
     pub value: Vec<u8>,
 }
 
-/// Why the fields cannot be known.
+/// The error of fields that cannot be decoded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum HpackError {
-    /// They are not what RFC 7541 says.
+    /// The block violates RFC 7541.
     Malformed,
-    /// They are more than [`MAX_LIST`].
+    /// The fields exceed [`MAX_LIST`].
     TooLarge,
 }
 
-/// The fields of a whole block.
+/// Decodes the fields of a complete block.
 pub fn decode(mut block: &[u8]) -> Result<Vec<Field>, HpackError> {
     let mut fields = Vec::new();
     let mut size = 0;
@@ -54,7 +53,7 @@ pub fn decode(mut block: &[u8]) -> Result<Vec<Field>, HpackError> {
     Ok(fields)
 }
 
-/// A field that is not indexed, in the form that no table remembers.
+/// Encodes a field as a literal without indexing.
 pub fn encode(name: &str, value: &str, block: &mut Vec<u8>) {
     block.push(0);
     for text in [name, value] {
@@ -82,7 +81,7 @@ fn literal(block: &mut &[u8], prefix: u32) -> Result<Field, HpackError> {
     Ok(Field { name, value: string(block)? })
 }
 
-/// Name and value of the static table (RFC 7541, appendix A).
+/// Returns a name and a value of the static table (RFC 7541, appendix A).
 fn named(index: usize) -> Result<(&'static [u8], &'static [u8]), HpackError> {
     const STATUS: [&[u8]; 7] = [b"200", b"204", b"206", b"304", b"400", b"404", b"500"];
     match index {
@@ -93,7 +92,7 @@ fn named(index: usize) -> Result<(&'static [u8], &'static [u8]), HpackError> {
     }
 }
 
-/// An integer with a prefix of so many bits (RFC 7541, 5.1).
+/// Decodes an integer with a prefix of this many bits (RFC 7541, 5.1).
 fn integer(block: &mut &[u8], prefix: u32) -> Result<usize, HpackError> {
     let mask = (1_usize << prefix) - 1;
     let mut value = usize::from(byte(block)?) & mask;
@@ -128,9 +127,8 @@ fn byte(block: &mut &[u8]) -> Result<u8, HpackError> {
     Ok(*first)
 }
 
-/// How many bits each byte has in RFC 7541's appendix B, and the mark of the end.
-/// More need not be known: codes of one length follow each other in the order of
-/// their bytes, and the first of a length follows the last of the one before.
+/// Lengths in bits of the codes in RFC 7541's appendix B, for each byte and the end mark. The lengths determine the
+/// codes: those of one length are consecutive in the order of their bytes, and follow the codes of the length before.
 #[rustfmt::skip]
 const BITS: [u8; 257] = [
     13, 23, 28, 28, 28, 28, 28, 28, 28, 24, 30, 28, 28, 30, 28, 28,
@@ -154,7 +152,7 @@ const BITS: [u8; 257] = [
 
 const MAX_CODE_BITS: usize = 30;
 
-/// How many codes of each length there are.
+/// Number of codes of each length.
 const CODES: [u32; MAX_CODE_BITS + 1] = {
     let mut codes = [0; MAX_CODE_BITS + 1];
     let mut symbol = 0;
@@ -165,7 +163,7 @@ const CODES: [u32; MAX_CODE_BITS + 1] = {
     codes
 };
 
-/// Bytes in the order of their codes; the last is the mark of the end.
+/// Bytes in the order of their codes; the last entry is the end mark.
 const BY_CODE: [u16; 257] = {
     let mut sorted = [0; 257];
     let mut at = 0;

@@ -1,14 +1,13 @@
-//! TLS towards servers: rustls, computing with crates that need no C compiler.
-//! `docs/decisions/0006-tls-and-http2-for-probes.md` says why.
+//! A TLS client: rustls, with cryptography from crates that need no C compiler
+//! (`docs/decisions/0006-tls-and-http2-for-probes.md`).
 //!
-//! So far it has one user, the prober, who believes no certificate and asks for
-//! none to be right: a kubelet's probes neither. Whoever needs to know whom it
-//! talks to adds what verifies signatures to the provider
-//! (`docs/decisions/0009-cryptography-for-mutual-tls.md`), and a configuration
-//! of its own. Nothing here waits for anything but the connection, and a server is
-//! bounded in what it can make it keep: a record, and a handshake message of 64 KiB;
-//! and in what it can make it do: each read lets others go first, and of what brings
-//! no data only so much is taken ([`MAX_IDLE_BYTES`]).
+//! The only user is the prober, which verifies no certificate, as a kubelet's probes. A user that must authenticate
+//! servers needs its own configuration, and a provider that verifies signatures
+//! (`docs/decisions/0009-cryptography-for-mutual-tls.md`).
+//!
+//! This module waits only for the connection. A server can occupy only limited memory: a record, and a handshake
+//! message of 64 KiB. It can cause only limited work: each read yields to other tasks, and the number of bytes
+//! without data is limited ([`MAX_IDLE_BYTES`]).
 
 mod aead;
 mod exchange;
@@ -38,10 +37,10 @@ use smol::io::{AsyncReadExt, AsyncWriteExt};
 
 use aead::Aead;
 
-/// What is read from a socket at once.
+/// Maximum number of bytes of one read from the socket.
 const CHUNK_BYTES: usize = 4096;
 
-/// Bytes of a record's head.
+/// Size of a record's head in bytes.
 const HEADER_BYTES: usize = 5;
 
 /// Upper bound of the bytes that a server may send before the first byte of data: the longest handshake, and
@@ -49,18 +48,18 @@ const HEADER_BYTES: usize = 5;
 const MAX_IDLE_BYTES: usize = 128 * 1024;
 const IDLE_BYTES_PER_DATA_BYTE: usize = 32;
 
-/// Why there is no connection, or no longer one.
+/// The error of a connection that cannot be opened or used.
 #[derive(Debug)]
 pub enum TlsError {
-    /// The socket's.
+    /// Reading from or writing to the socket failed.
     Io(io::Error),
-    /// The server hung up before it was its turn to.
+    /// The server closed the connection without `close_notify`.
     Ended,
-    /// What the server says is no TLS; these are the first bytes of it.
+    /// The server does not respond with TLS; these are its first bytes.
     NoTls([u8; HEADER_BYTES]),
-    /// The server says more and more that is no data.
+    /// The server has sent too many bytes without data.
     Useless,
-    /// The server, or what it says, is refused, or it refuses us.
+    /// The handshake or a record was rejected by either end.
     Failed(Error),
 }
 
@@ -68,20 +67,19 @@ pub enum TlsError {
 pub struct Client {
     stream: Async<TcpStream>,
     connection: ClientConnection,
-    /// Read and not yet given to `connection`.
+    /// Bytes that were read and not yet passed to `connection`.
     received: Vec<u8>,
-    /// The socket is at its end.
+    /// Whether the server has closed the socket.
     ended: bool,
-    /// How many more bytes without data may be read.
+    /// The number of further bytes without data that may be read.
     idle_budget: usize,
 }
 
 impl Client {
-    /// Shakes hands with a server whom nothing is believed. Only a `host` that is
-    /// a name is told to it.
+    /// Performs the handshake without verifying the server. `host` is sent to the server (SNI) only if it is a name.
     pub async fn unverified(stream: Async<TcpStream>, host: &str) -> Result<Client, TlsError> {
         let host = host.trim_end_matches('.').to_owned();
-        // What is no name is told to nobody, like an address.
+        // An invalid name is not sent, like an address.
         let name = ServerName::try_from(host).unwrap_or(ServerName::from(std::net::Ipv4Addr::UNSPECIFIED));
         let connection = ClientConnection::new(unverifying()?, name).map_err(TlsError::Failed)?;
         let mut client =
@@ -94,12 +92,12 @@ impl Client {
         Ok(client)
     }
 
-    /// Both ends of the socket, as Go writes them.
+    /// Returns the TCP socket of the connection.
     pub fn socket(&self) -> &TcpStream {
         self.stream.get_ref()
     }
 
-    /// Sees whether it is TLS at all before anything is made of it.
+    /// Checks that the server responds with TLS, before rustls parses the response.
     async fn first_record(&mut self) -> Result<(), TlsError> {
         self.flush().await?;
         while self.received.len() < HEADER_BYTES {
@@ -107,14 +105,14 @@ impl Client {
         }
         let mut head = [0; HEADER_BYTES];
         head.copy_from_slice(&self.received[..HEADER_BYTES]);
-        // As Go's client judges: a handshake or an alert, of a version that could be one.
+        // As Go's client: a handshake or an alert, with a plausible version.
         match head {
             [21 | 22, (..0x10), ..] => Ok(()),
             _ => Err(TlsError::NoTls(head)),
         }
     }
 
-    /// Reads what was said; 0 when the server has said that this is all.
+    /// Reads available data into `buffer`, and returns the number of bytes; 0 after the server's `close_notify`.
     pub async fn read(&mut self, buffer: &mut [u8]) -> Result<usize, TlsError> {
         loop {
             match self.connection.reader().read(buffer) {
@@ -128,7 +126,7 @@ impl Client {
         }
     }
 
-    /// Says all of `bytes`.
+    /// Writes all of `bytes`.
     pub async fn write_all(&mut self, mut bytes: &[u8]) -> Result<(), TlsError> {
         while !bytes.is_empty() {
             let taken = self.connection.writer().write(bytes).map_err(TlsError::Io)?;
@@ -138,7 +136,7 @@ impl Client {
         Ok(())
     }
 
-    /// Gives the connection what came next, and sends what it answers.
+    /// Passes received bytes to rustls, and sends its response.
     async fn receive(&mut self) -> Result<(), TlsError> {
         if self.received.is_empty() {
             self.fill().await?;
@@ -184,7 +182,7 @@ impl Client {
     }
 }
 
-/// It says that it is done, if that can be said without waiting.
+/// Sends `close_notify`, if that is possible without waiting.
 impl Drop for Client {
     fn drop(&mut self) {
         self.connection.send_close_notify();
@@ -195,7 +193,7 @@ impl Drop for Client {
     }
 }
 
-/// The configuration of who verifies nothing: made once, when it is first needed.
+/// Returns the configuration without verification, which is created at the first call.
 fn unverifying() -> Result<Arc<ClientConfig>, TlsError> {
     static CONFIG: OnceLock<Arc<ClientConfig>> = OnceLock::new();
     if let Some(config) = CONFIG.get() {
@@ -213,8 +211,7 @@ fn unverifying() -> Result<Arc<ClientConfig>, TlsError> {
     Ok(CONFIG.get_or_init(|| Arc::new(config)).clone())
 }
 
-/// Takes any certificate, and does not look at what is signed by its key: who
-/// believes any key learns nothing from a signature.
+/// Accepts any certificate and any signature: since any key is accepted, a signature proves nothing.
 #[derive(Debug)]
 struct Unverifying;
 
@@ -378,7 +375,7 @@ fn fill(bytes: &mut [u8]) -> Result<(), GetRandomFailed> {
     crate::random::secret(bytes).map_err(|_| GetRandomFailed)
 }
 
-/// Nobody has a key here that could sign.
+/// A provider of private keys that has none.
 #[derive(Debug)]
 struct NoKeys;
 

@@ -1,4 +1,4 @@
-//! What header blocks of SPDY/3 are compressed with (draft-mbelshe-httpbis-spdy-00, 2.6.10.1).
+//! The compression dictionary for header blocks of SPDY/3 (draft-mbelshe-httpbis-spdy-00, 2.6.10.1).
 
 /// Words that headers of 2012 had, each behind its length.
 pub(super) const DICTIONARY: &[u8] = b"\
@@ -26,5 +26,5 @@ pub(super) const DICTIONARY: &[u8] = b"\
     lication/xhtml+xml,text/plain,text/javascript,publicprivatemax-age=gzip,deflate,\
     sdchcharset=utf-8charset=iso-8859-1,utf-,*,enq=0.";
 
-/// Its Adler-32, by which a zlib stream names it.
+/// Adler-32 of the dictionary, which identifies it in a zlib stream.
 pub(super) const DICTIONARY_ID: u32 = 0xe3c6a7c2;

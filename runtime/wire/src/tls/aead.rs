@@ -1,5 +1,4 @@
-//! How records are sealed and opened: AES-GCM and ChaCha20-Poly1305, in the
-//! shapes of TLS 1.2 and of 1.3.
+//! Encrypts and decrypts records with AES-GCM and ChaCha20-Poly1305, in the formats of TLS 1.2 and 1.3.
 
 use aes_gcm::aead::inout::InOutBuf;
 use aes_gcm::aead::{AeadInOut, KeyInit};
@@ -17,7 +16,7 @@ mod rfc8448;
 #[cfg(test)]
 mod tests;
 
-/// Bytes of a tag, of each of them.
+/// Size of a tag in bytes, for all ciphers.
 const TAG: usize = 16;
 
 /// The part of a nonce that GCM sends along in TLS 1.2 (RFC 5288).
@@ -92,7 +91,7 @@ impl Keyed {
         tag.map(Into::into).map_err(|_| Error::EncryptError)
     }
 
-    /// Opens what `sealed` begins with; its tag is at the end. The length of the plain text.
+    /// Decrypts `sealed`, whose tag is at its end, in place. Returns the length of the plain text.
     fn open(&self, nonce: [u8; NONCE_LEN], aad: &[u8], sealed: &mut [u8]) -> Result<usize, Error> {
         let (text, tag) = sealed.split_last_chunk_mut::<TAG>().ok_or(Error::DecryptError)?;
         let length = text.len();
@@ -260,7 +259,7 @@ impl MessageDecrypter for Tls12 {
     }
 }
 
-/// What is fixed of an IV, and what follows.
+/// Joins the fixed part of an IV and the rest.
 fn whole_iv(fixed: &[u8], rest: &[u8]) -> [u8; NONCE_LEN] {
     let mut iv = [0; NONCE_LEN];
     iv[..fixed.len()].copy_from_slice(fixed);
