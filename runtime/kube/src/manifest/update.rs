@@ -1,4 +1,4 @@
-//! Which changes of an existing pod are allowed: in place in its spec, and by clients in its status.
+//! Checks changes of an existing pod: changes of the spec in place, and changes of the status by clients.
 //! `ValidatePodUpdate` and `ValidatePodStatusUpdate` of Kubernetes, as far as they apply to a pod on a board.
 
 use serde_json::{Map, Value, json};

@@ -1,7 +1,7 @@
-//! Validation of a defaulted Pod: all errors, in Kubernetes' words and order.
+//! Validates a defaulted Pod, and reports all errors with Kubernetes' messages and in its order.
 //!
-//! What nodlet refuses whole ([`crate::schema::verdict`]) is not validated within. Maps are
-//! walked in the order of their keys, where Kubernetes takes them as they come.
+//! Fields below one that nodlet rejects as a whole ([`crate::schema::verdict`]) are not validated. Maps are validated in
+//! the order of their keys; Kubernetes' order is random.
 
 mod affinity;
 mod container;
@@ -23,18 +23,18 @@ use nodlet_core::spec::Quantity;
 
 pub(super) use super::field::Errors;
 
-/// Bytes that keys and values of all annotations may have together.
+/// Maximum size of the keys and values of all annotations in bytes.
 const ANNOTATIONS: usize = 256 * 1024;
 
-/// Bytes of the name of a file (`NAME_MAX`).
+/// Maximum size of a file's name in bytes (`NAME_MAX`).
 const FILE_NAME: usize = 255;
 
-/// Of a uid that a pod is given here.
+/// Length of the uid of a pod on this node.
 const UID: usize = 36;
 
 pub(super) use ephemeral::only_added;
 
-/// They are given to a pod that is there, by a way of their own.
+/// Error for ephemeral containers in a new pod: they are added to existing pods, through a subresource.
 pub(super) fn no_ephemeral(pod: &Value, errors: &mut Errors) {
     if !list(&pod["spec"], "ephemeralContainers").is_empty() {
         let path = Path::root("spec");
@@ -42,7 +42,7 @@ pub(super) fn no_ephemeral(pod: &Value, errors: &mut Errors) {
     }
 }
 
-/// All that is wrong with a Pod.
+/// Returns all errors of a Pod.
 pub(super) fn pod(pod: &Value) -> Errors {
     let mut errors = Errors::default();
     metadata(&pod["metadata"], &Path::root("metadata"), &mut errors);
@@ -260,7 +260,7 @@ fn spec(spec: &Value, path: &Path<'_>, errors: &mut Errors) {
     }
 }
 
-/// Validates volumes and gives the names of those that are right.
+/// Validates volumes, and returns the names of the valid ones.
 fn volumes<'a>(volumes: &'a [Value], path: &Path<'_>, errors: &mut Errors) -> BTreeSet<&'a str> {
     let mut names = BTreeSet::new();
     for (index, volume) in volumes.iter().enumerate() {
@@ -336,7 +336,7 @@ fn host_path(source: &Value, path: &Path<'_>, errors: &mut Errors) {
     }
 }
 
-/// No component of the path is `..`.
+/// Checks that no component of the path is `..`.
 pub(super) fn no_back_steps(value: &str, path: &Path<'_>, errors: &mut Errors) {
     if value.split('/').any(|part| part == "..") {
         errors.push(FieldError::invalid(path, value, "must not contain '..'"));
@@ -396,7 +396,7 @@ fn security_context(spec: &Value, path: &Path<'_>, errors: &mut Errors) {
     }
 }
 
-/// A user or group.
+/// Validates the id of a user or group.
 pub(super) fn id(context: &Value, field: &str, path: &Path<'_>, errors: &mut Errors) {
     if let Some(value) = optional_number(context, field)
         && let Some(error) = rules::range(value, 0, i64::from(i32::MAX))
@@ -471,8 +471,8 @@ pub(super) fn app_armor_profile(context: &Value, path: &Path<'_>, errors: &mut E
     }
 }
 
-/// An object as Kubernetes prints its internal form: all fields, in the order of the
-/// type, with capitals, those that are not set as null.
+/// Formats an object as Kubernetes prints its internal form: all fields in the order of the type, capitalized, with
+/// null for unset fields.
 pub(super) fn internal(object: &Value, fields: &[&str]) -> String {
     let printed = fields.iter().map(|field| {
         let mut name = field.replacen("SEL", "seL", 1);
@@ -490,7 +490,7 @@ pub(super) fn internal(object: &Value, fields: &[&str]) -> String {
     format!("{{{}}}", printed.collect::<Vec<_>>().join(","))
 }
 
-/// A relative path that does not lead out.
+/// Validates a relative path, which must not contain `..`.
 pub(super) fn descending(value: &str, path: &Path<'_>, errors: &mut Errors) {
     if value.starts_with('/') {
         errors.push(FieldError::invalid(path, value, "must be a relative path"));
@@ -631,12 +631,12 @@ fn host_aliases(aliases: &[Value], path: &Path<'_>, errors: &mut Errors) {
     }
 }
 
-/// One error for each detail that a rule gave.
+/// Adds one error for each detail that a rule returned.
 pub(super) fn invalid(path: &Path<'_>, value: &str, details: Vec<String>, errors: &mut Errors) {
     errors.extend(details.into_iter().map(|detail| FieldError::invalid(path, value, detail)));
 }
 
-/// The value is required and one of these, in the order in which to print them.
+/// Checks that the value exists and is one of the supported values, which are in the order of printing.
 pub(super) fn one_of(path: &Path<'_>, value: &str, values: &[&str], errors: &mut Errors) {
     if value.is_empty() {
         errors.push(FieldError::required(path, ""));
@@ -645,7 +645,7 @@ pub(super) fn one_of(path: &Path<'_>, value: &str, values: &[&str], errors: &mut
     }
 }
 
-/// The value of the field is one of these.
+/// Checks that the value of the field is one of the supported values.
 pub(super) fn supported(owner: &Value, field: &str, path: &Path<'_>, values: &[&str], errors: &mut Errors) {
     let value = text(owner, field);
     if !values.contains(&value) {
@@ -657,7 +657,7 @@ pub(super) fn not_negative(path: &Path<'_>, value: i64) -> FieldError {
     FieldError::invalid_value(path, &value.into(), "must be greater than or equal to 0")
 }
 
-/// A string; empty where there is none, which Kubernetes cannot tell apart.
+/// Returns a string; empty if it is missing, which is the same for Kubernetes.
 pub(super) fn text<'a>(owner: &'a Value, field: &str) -> &'a str {
     owner.get(field).and_then(Value::as_str).unwrap_or_default()
 }
