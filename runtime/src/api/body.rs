@@ -15,11 +15,11 @@ use nodlet_kube::kinds::Kind;
 use nodlet_kube::manifest;
 use nodlet_kube::protobuf::{self, ProtobufError};
 
-/// For all of a request's body.
+/// Time within which the whole body of a request must arrive.
 const BODY_WITHIN: Duration = Duration::from_secs(30);
 
-/// What a response carries: bytes, or a stream that is asked for the next piece
-/// only when the client has taken the last ([`super::answer::Answer`]).
+/// The body of a response: bytes, or a stream that is polled for the next piece only after the client has read the
+/// last one ([`super::answer::Answer`]).
 pub(super) enum Body {
     Whole(Option<Bytes>),
     Stream(Pin<Box<dyn Stream<Item = Bytes>>>),
@@ -98,7 +98,7 @@ pub(super) async fn read(
     read_any(places, request).await
 }
 
-/// What typed clients send, of kinds that have it in their row.
+/// Content type of requests from typed clients, for kinds with protobuf in their row.
 const PROTOBUF: &str = "application/vnd.kubernetes.protobuf";
 
 fn is_protobuf(headers: &header::HeaderMap) -> bool {
@@ -111,7 +111,7 @@ fn unknown_format(kind: &str) -> Status {
     ))
 }
 
-/// The same of whatever type of JSON, or of protobuf.
+/// Reads the object in the body of a request, whatever the content type of its JSON is, or from protobuf.
 pub(super) async fn read_any(
     places: &Places,
     request: hyper::Request<Incoming>,
@@ -157,8 +157,8 @@ fn too_many_values() -> Status {
     Status::too_large(format!("{} values: send several objects one by one", manifest::VALUES))
 }
 
-/// What comes of a text takes no more memory than that: a list or an object begins with room for
-/// several values, and each further value comes after a comma.
+/// Returns an upper bound of the memory for a text and its parsed value. A list or an object starts with space for
+/// several values, and each further value follows a comma.
 pub(super) fn cost(text: &[u8]) -> usize {
     let values = text.iter().map(|byte| match byte {
         b'{' => 800,
