@@ -1,7 +1,7 @@
 //! Validates a defaulted Pod, and reports all errors with Kubernetes' messages and in its order.
 //!
-//! Fields below one that nodlet rejects as a whole ([`crate::schema::verdict`]) are not validated. Maps are validated in
-//! the order of their keys; Kubernetes' order is random.
+//! Fields below one that nodlet rejects as a whole ([`crate::schema::verdict`]) are not validated. Maps are validated
+//! in the order of their keys; Kubernetes' order is random.
 
 mod affinity;
 mod container;
@@ -34,7 +34,7 @@ const UID: usize = 36;
 
 pub(super) use ephemeral::only_added;
 
-/// Error for ephemeral containers in a new pod: they are added to existing pods, through a subresource.
+/// Rejects ephemeral containers in a new pod: they are added to existing pods, through a subresource.
 pub(super) fn no_ephemeral(pod: &Value, errors: &mut Errors) {
     if !list(&pod["spec"], "ephemeralContainers").is_empty() {
         let path = Path::root("spec");
