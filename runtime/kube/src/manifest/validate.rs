@@ -29,7 +29,7 @@ const ANNOTATIONS: usize = 256 * 1024;
 /// Maximum size of a file's name in bytes (`NAME_MAX`).
 const FILE_NAME: usize = 255;
 
-/// Length of the uid of a pod on this node.
+/// Length of a UID as Kubernetes generates it, which is assumed for shorter or missing ones.
 const UID: usize = 36;
 
 pub(super) use ephemeral::only_added;
