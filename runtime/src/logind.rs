@@ -1,9 +1,9 @@
-//! systemd-logind, as far as it says that the machine goes down: a delay lock keeps it from that
-//! until the pods have ended, or its patience has (`InhibitDelayMaxSec=`).
+//! Delays a shutdown by systemd-logind: a delay lock blocks the shutdown until the pods have ended, or until logind's
+//! timeout (`InhibitDelayMaxSec=`).
 //!
-//! This is all of D-Bus that is needed for it, over the one unix socket: no thread, no timer, no
-//! wake-up as long as nobody shuts down. What is read is another's word: each length is bounded
-//! and checked, and whatever cannot be understood ends the connection.
+//! This module implements only the necessary part of D-Bus, over one unix socket: no thread, no timer, and no wake-up
+//! before a shutdown. Messages are untrusted input: each length is limited and checked, and an invalid message ends
+//! the connection.
 
 mod message;
 
@@ -19,7 +19,7 @@ use smol::io::{AsyncReadExt, AsyncWriteExt};
 
 use message::{Body, Kind, Message};
 
-/// Where the machine's bus is, as `DBUS_SYSTEM_BUS_ADDRESS` says, or where it always is.
+/// Returns the path of the system bus: that in `DBUS_SYSTEM_BUS_ADDRESS`, or the default one.
 pub(crate) fn system_bus() -> PathBuf {
     let said = std::env::var("DBUS_SYSTEM_BUS_ADDRESS").unwrap_or_default();
     let path = said.strip_prefix("unix:path=").and_then(|rest| rest.split([',', ';']).next());
@@ -32,25 +32,25 @@ const LOGIND: &str = "org.freedesktop.login1";
 const MANAGER: &str = "org.freedesktop.login1.Manager";
 const LOGIND_PATH: &str = "/org/freedesktop/login1";
 
-/// A line of the greeting.
+/// Maximum size of a line of the greeting in bytes.
 const LINE: usize = 512;
 
-/// A connection to logind.
+/// A connection to logind over the system bus.
 pub(crate) struct Logind {
     bus: Bus,
 }
 
-/// As long as it is held, the machine does not go down, for a while at least.
+/// A delay lock: while it exists, logind delays a shutdown up to its timeout.
 #[derive(Debug)]
 pub(crate) struct DelayLock {
     _held: OwnedFd,
 }
 
 impl Logind {
-    /// Connects, and hears of shutdowns from now on.
+    /// Connects, and subscribes to shutdowns.
     ///
     /// # Errors
-    /// There is no bus, or no logind, or one that says what cannot be understood.
+    /// There is no bus or no logind, or a response is invalid.
     pub(crate) async fn connect(socket: &Path) -> io::Result<Logind> {
         let mut bus = Bus::connect(socket).await?;
         bus.call(BUS, BUS_PATH, BUS, "Hello", &[]).await?;
@@ -61,10 +61,10 @@ impl Logind {
         Ok(Logind { bus })
     }
 
-    /// How long logind waits for those that hold a lock.
+    /// Returns the time for which logind waits for delay locks.
     ///
     /// # Errors
-    /// It does not say.
+    /// The request failed.
     pub(crate) async fn patience(&mut self) -> io::Result<Duration> {
         let asked = [MANAGER, "InhibitDelayMaxUSec"];
         let answer =
@@ -75,10 +75,10 @@ impl Logind {
         }
     }
 
-    /// Takes a lock.
+    /// Requests a delay lock.
     ///
     /// # Errors
-    /// It is not given, as while the machine goes down already.
+    /// logind rejects the request, for example during a shutdown.
     pub(crate) async fn delay(&mut self) -> io::Result<DelayLock> {
         let asked = ["shutdown", "nodlet", "Pods end in the order of their priorities", "delay"];
         let answer = self.bus.call(LOGIND, LOGIND_PATH, MANAGER, "Inhibit", &asked).await?;
@@ -87,7 +87,7 @@ impl Logind {
         Ok(DelayLock { _held: held })
     }
 
-    /// Waits until the machine is about to go down, or is so no longer.
+    /// Waits until a shutdown begins or is cancelled.
     ///
     /// # Errors
     /// The connection has ended.
@@ -95,7 +95,7 @@ impl Logind {
         loop {
             let heard = self.bus.next().await?;
             let Some(begins) = begins(&heard) else { continue };
-            // Whoever is on the bus may say this to us.
+            // Any client of the bus may send this signal.
             let owner = self.bus.call(BUS, BUS_PATH, BUS, "GetNameOwner", &[LOGIND]).await?;
             if owner.body == Body::Text(heard.sender) {
                 return Ok(begins);
@@ -114,9 +114,9 @@ fn begins(message: &Message) -> Option<bool> {
 struct Bus {
     stream: Async<UnixStream>,
     serial: u32,
-    /// What was heard while an answer was waited for.
+    /// The signal that arrived while a response was awaited.
     heard: Option<Message>,
-    /// Who logind was when it was last asked.
+    /// The unique bus name of logind at the last request.
     logind: String,
 }
 
@@ -134,7 +134,7 @@ impl Bus {
         Ok(Bus { stream, serial: 0, heard: None, logind: String::new() })
     }
 
-    /// Calls a method, all of whose arguments are texts, and waits for its answer.
+    /// Calls a method with string arguments, and waits for the response.
     async fn call(
         &mut self,
         destination: &str,
@@ -154,7 +154,7 @@ impl Bus {
                     let Body::Text(said) = answer.body else { return Err(unexpected("an error")) };
                     return Err(io::Error::other(format!("{member}: {said}")));
                 }
-                // What logind said last holds, whatever others say.
+                // Only the latest signal of logind counts, whatever others send.
                 Kind::Signal
                     if begins(&answer).is_some()
                         && (self.heard.is_none() || answer.sender == self.logind) =>
@@ -185,7 +185,7 @@ impl Bus {
         Ok(message)
     }
 
-    /// Reads what is left of `bytes`, with a descriptor if one comes with it.
+    /// Fills the rest of `bytes`, and returns a descriptor if one was received.
     async fn fill(
         &mut self,
         bytes: &mut [u8],
@@ -193,7 +193,7 @@ impl Bus {
         descriptor: &mut Option<OwnedFd>,
     ) -> io::Result<()> {
         while filled < bytes.len() {
-            // Whoever is on the bus may always have something to say to us.
+            // A client of the bus that always sends must not occupy the thread.
             smol::future::yield_now().await;
             let (read, new) = self.stream.read_with(|stream| receive(stream, &mut bytes[filled..])).await?;
             if read == 0 {
@@ -206,7 +206,7 @@ impl Bus {
     }
 }
 
-/// What is there to be read; of several descriptors the last.
+/// Reads available bytes. Of several descriptors, the last is returned.
 fn receive(stream: &UnixStream, bytes: &mut [u8]) -> io::Result<(usize, Option<OwnedFd>)> {
     let mut space = nix::cmsg_space!([RawFd; 4]);
     let mut into = [io::IoSliceMut::new(bytes)];
@@ -224,7 +224,7 @@ fn receive(stream: &UnixStream, bytes: &mut [u8]) -> io::Result<(usize, Option<O
     Ok((received.bytes, descriptor))
 }
 
-/// Reads a line of the greeting, byte by byte: what comes behind it is not ours to take yet.
+/// Reads a line of the greeting, byte by byte, so that later bytes stay in the socket.
 async fn expect_line(stream: &mut Async<UnixStream>, begin: &str) -> io::Result<()> {
     let mut line = Vec::new();
     while !line.ends_with(b"\r\n") {

@@ -1,10 +1,8 @@
-//! The agent's one storage thread: it reads and writes flash, so that the loop never
-//! waits for it. An SD card that takes a second for an fsync or a read delays what
-//! asked for it and what is behind it in the queue, and nothing else.
+//! The agent's one storage thread, which reads and writes flash, so that the loop never waits for it. A slow SD card
+//! delays only the caller of a job and the jobs after it in the queue.
 //!
-//! Work is done in the order in which it was asked for; only what containers decide the length of
-//! is done in parts, between which other work is done. It must not touch what belongs to the loop:
-//! a job gets values and gives a value back.
+//! Jobs run in the order of their requests. A job whose duration depends on containers runs in parts, between which
+//! other jobs run. A job has no access to the state of the loop: it gets values and returns a value.
 
 use std::any::Any;
 use std::collections::VecDeque;
@@ -13,7 +11,7 @@ use std::sync::{Arc, mpsc};
 
 use async_channel::{Receiver, Sender};
 
-/// The value of a job, of the type that its asker expects. Boxed, so that all jobs are of one type:
+/// The value of a job, of the type that its caller expects. Boxed, so that all jobs are of one type:
 /// a channel for each type of value would be several kilobytes of code.
 type Value = Box<dyn Any + Send>;
 
@@ -26,7 +24,7 @@ const READS: usize = 4;
 
 /// Work that may wait for flash.
 struct Job {
-    /// Does a part of the work; gives the value after the last.
+    /// Does a part of the work, and returns the value after the last part.
     part: Box<dyn FnMut() -> Option<Value> + Send>,
     done: Sender<Value>,
 }
@@ -59,7 +57,7 @@ impl Storage {
     /// Starts the thread.
     ///
     /// # Errors
-    /// If the kernel refuses another thread.
+    /// The thread cannot be created.
     pub(crate) fn start() -> std::io::Result<Storage> {
         let (jobs, queue) = mpsc::channel::<Job>();
         let waiting = Arc::new(AtomicUsize::new(0));
@@ -70,7 +68,7 @@ impl Storage {
         Ok(Storage { jobs, waiting, reads: async_channel::bounded(READS) })
     }
 
-    /// Does `job` on the thread. It is done even if nobody waits for its value.
+    /// Runs `job` on the thread, even if the caller does not wait for its value.
     pub(crate) fn run<T, J>(&self, job: J) -> impl Future<Output = T> + use<T, J>
     where
         T: Send + 'static,
@@ -98,8 +96,8 @@ impl Storage {
         read.await
     }
 
-    /// Calls `part` on the thread again and again until it gives a value; between two calls others
-    /// have their turn. It is done to its end even if nobody waits for its value.
+    /// Calls `part` on the thread repeatedly until it returns a value. Other jobs run between two calls. The job runs
+    /// to its end even if the caller does not wait for its value.
     pub(crate) fn run_in_parts<T, P>(&self, mut part: P) -> impl Future<Output = T> + use<T, P>
     where
         T: Send + 'static,
@@ -126,7 +124,7 @@ impl Storage {
     }
 }
 
-/// Does jobs until nobody can ask for any more and all are done.
+/// Runs jobs until all handles are dropped and the queue is empty.
 fn work(queue: &mpsc::Receiver<Job>, waiting: &AtomicUsize) {
     let mut begun: VecDeque<Job> = VecDeque::new();
     loop {
