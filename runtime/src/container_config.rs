@@ -228,13 +228,16 @@ fn mounts(
                 mount.name, container.name
             ))
         })?;
+        // Files that the agent writes are read-only for containers, as under a kubelet.
+        let is_projected = pod.spec.projections().any(|(name, _)| name == mount.name);
         mounts.push(MountConfig {
             source: source.clone(),
             sub_path: sub_path(mount, variables)?,
             destination: absolute(&mount.mount_path),
-            // Files that the agent writes are read-only for containers, as under a kubelet.
-            read_only: mount.read_only || pod.spec.projections().any(|(name, _)| name == mount.name),
+            read_only: mount.read_only || is_projected,
             propagation: match mount.propagation {
+                // A mount in there would hide the files from the agent.
+                _ if is_projected => Propagation::Private,
                 MountPropagation::None => Propagation::Private,
                 MountPropagation::HostToContainer => Propagation::Slave,
                 MountPropagation::Bidirectional => Propagation::Shared,

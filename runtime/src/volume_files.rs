@@ -2,6 +2,7 @@
 //! refers to. Pure; `volume::write_projected` writes them.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use nodlet_core::facts::Amounts;
 use nodlet_core::spec::Pod;
@@ -28,7 +29,8 @@ pub(crate) fn of(
         let made = match source {
             ProjectionSource::Object { object, items } => match objects.get(object) {
                 None if !object.optional => Err(not_found(object)),
-                found => of_object(found.unwrap_or_default(), object, items, projection.default_mode),
+                None => Ok(Files::new()),
+                Some(data) => of_object(&data, object, items, projection.default_mode),
             },
             ProjectionSource::DownwardApi(items) => of_pod(pod, items, projection.default_mode, allocatable),
         };
@@ -57,14 +59,15 @@ pub(crate) fn not_found(object: &ObjectReference) -> String {
 type Files = BTreeMap<String, ProjectedFile>;
 
 fn of_object(
-    mut data: ConfigData,
+    data: &ConfigData,
     object: &ObjectReference,
     items: &[KeyToPath],
     default_mode: u32,
 ) -> Result<Files, String> {
     if items.is_empty() {
-        let all = data.data.into_iter().chain(data.binary_data);
-        return Ok(all.map(|(key, content)| (key, ProjectedFile { content, mode: default_mode })).collect());
+        let all = data.data.iter().chain(&data.binary_data);
+        let file = |content: &Arc<[u8]>| ProjectedFile { content: content.clone(), mode: default_mode };
+        return Ok(all.map(|(key, content)| (key.clone(), file(content))).collect());
     }
     let mut files = Files::new();
     for item in items {
@@ -82,7 +85,6 @@ fn of_object(
         };
         files.insert(clean(&item.path), ProjectedFile { content, mode: item.mode.unwrap_or(default_mode) });
     }
-    data.data.clear();
     Ok(files)
 }
 
@@ -98,7 +100,10 @@ fn of_pod(
             DownwardField::Field(path) => downward_api::metadata(pod, path),
             DownwardField::Resource(field) => downward_api::resource(pod, None, field, allocatable)?,
         };
-        let file = ProjectedFile { content: content.into_bytes(), mode: item.mode.unwrap_or(default_mode) };
+        let file = ProjectedFile {
+            content: Arc::from(content.into_bytes()),
+            mode: item.mode.unwrap_or(default_mode),
+        };
         files.insert(clean(&item.path), file);
     }
     Ok(files)

@@ -166,6 +166,9 @@ fn volumes_show_objects_and_follow_their_changes() {
     device.wait_for(missing, || device.pod("web").events().iter().any(|event| event == missing));
     assert_eq!(cat(&device, "/c/dir/a"), "newer");
     assert!(device.pod("web").container("app").is_running());
+    // It keeps no other volume back.
+    device.write_manifest("s.yaml", &object("Secret", "s", "stringData: {password: rotated}"));
+    device.wait_for("the new Secret", || cat(&device, "/s/password") == "rotated");
     device.remove_manifest("web.yaml");
     device.pod("web").wait_gone();
     assert_eq!(files_with(&device.path("run"), SECRET), Vec::<String>::new());
@@ -248,4 +251,42 @@ fn a_sub_path_has_the_variables_of_its_container() {
     device.pod("web").wait_log("app", "up");
     device.pod("web").exec("app", ["/bin/demo", "write", "/mine/a", "here"]).ok();
     assert_eq!(cat(&device, "/all/of/web/a").trim(), "here");
+}
+
+#[test]
+fn a_volume_that_a_hostile_container_has_spoilt_blocks_nobody_and_shows_the_next_change() {
+    let device = Device::start();
+    write_objects(&device, "old");
+    let container = format!("{MOUNTS}securityContext: {{capabilities: {{add: [SYS_ADMIN]}}}}\n");
+    device.write_manifest("web.yaml", &sleeper(&container, VOLUMES));
+    device.pod("web").wait_log("app", "up");
+    let demo = |steps: &str| {
+        let words: Vec<&str> =
+            ["exec", "web", "-c", "app", "--", "/bin/demo"].into_iter().chain(steps.split(' ')).collect();
+        let ran = device.command(&words).output().expect("it runs");
+        assert!(ran.status.success(), "{steps}: {}", String::from_utf8_lossy(&ran.stderr));
+    };
+    demo("remount /c then rm /c/..data/b then fifo /c/..data/b then mkdir /c/..data/x then link /etc /c/y");
+    write_objects(&device, "new");
+    device.wait_for("the new value", || cat(&device, "/c/dir/a") == "new");
+    assert_eq!(cat(&device, "/c/b"), "new b");
+    // The agent has read no FIFO, and runs other pods.
+    device.write_manifest("other.yaml", &manifest::pod("other", "print up then sleep"));
+    device.pod("other").wait_log("app", "up");
+}
+
+#[test]
+fn a_pod_that_could_not_be_created_leaves_no_secret_behind() {
+    let device = Device::start();
+    write_objects(&device, "a");
+    let spec = "volumes:\n\
+        - {name: s, secret: {secretName: s}}\n\
+        - {name: bad, hostPath: {path: /nowhere/at/all, type: Directory}}\n";
+    device.write_manifest("web.yaml", &sleeper("", spec));
+    let failed =
+        |event: &String| event.starts_with("FailedMount: MountVolume.SetUp failed for volume \"bad\"");
+    device.wait_for("the failure", || device.pod("web").events().iter().any(failed));
+    device.remove_manifest("web.yaml");
+    device.pod("web").wait_gone();
+    device.wait_for("its files to go", || files_with(&device.path("run"), SECRET).is_empty());
 }

@@ -86,7 +86,7 @@ fn an_archive_is_read_by_a_process_that_can_do_nothing_else() {
     assert_eq!(
         last_words(load),
         "error: standard input: failed to unpack the archive: the process that reads it was killed by SIGKILL; it \
-         may have 160 MiB of memory, and an archive that needs more is rejected\n"
+         can use 160 MiB of memory, and an archive that needs more is rejected\n"
     );
     assert_eq!(count(&device.path("/var/lib/nodlet/images/staging")), 0);
     assert!(!device.nodlet(["image", "ls"]).ok().contains("large"));

@@ -13,6 +13,7 @@ use std::ffi::OsStr;
 use std::fmt;
 use std::io;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use crate::launch::{MemoryVolume, MountSource};
 use crate::paths::Paths;
@@ -112,8 +113,13 @@ impl Request {
     }
 
     fn projected(&self, plugin: &str, name: &str) -> PathBuf {
-        self.on_tmpfs.join("volumes").join(plugin).join(name)
+        self.on_tmpfs.join(projected_place(plugin, name))
     }
+}
+
+/// The directory of a volume whose files the agent writes, in that of its pod on tmpfs.
+fn projected_place(plugin: &str, name: &str) -> PathBuf {
+    Path::new("volumes").join(plugin).join(name)
 }
 
 /// The name of a volume's directory in that of its pod, from the name of the kubelet's plugin.
@@ -135,10 +141,17 @@ pub fn write_projected(request: &Request, volume: &str, files: &ProjectedFiles) 
         Kind::Projected { plugin } if name == volume => Some(*plugin),
         Kind::Projected { .. } | Kind::EmptyDir | Kind::Memory | Kind::HostPath { .. } => None,
     });
-    let directory = request.projected(plugin.unwrap_or_default(), volume);
+    let place = projected_place(plugin.unwrap_or_default(), volume);
+    // The time is for people: a clock that was set back must not make a name that was used before.
+    static COUNT: AtomicU32 = AtomicU32::new(0);
     let time = crate::clock::timestamp().nanos().to_string();
-    let name = format!("..{}", time.trim_end_matches('Z').replace(['-', ':', 'T'], "_"));
-    projected::write(&directory, files, &name, request.fs_group)
+    let name = format!(
+        "..{}{}",
+        time.trim_end_matches('Z').replace(['-', ':', 'T'], "_"),
+        COUNT.fetch_add(1, Ordering::Relaxed)
+    );
+    std::fs::create_dir_all(&request.on_tmpfs).map_err(|error| set_up_failed(volume, &error.to_string()))?;
+    projected::write(&request.on_tmpfs, &place, files, &name, request.fs_group)
         .map_err(|error| set_up_failed(volume, &error.to_string()))
 }
 

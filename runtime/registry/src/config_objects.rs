@@ -1,5 +1,6 @@
 //! The ConfigMaps and Secrets that pods refer to.
 
+use std::cell::OnceCell;
 use std::rc::Rc;
 
 use super::{DefinitionName, Registry};
@@ -10,22 +11,23 @@ use nodlet_kube::manifest::Definition;
 
 pub use nodlet_kube::manifest::ConfigData;
 
-/// The ConfigMaps and Secrets that a pod refers to, as they were defined at one time.
-#[derive(Clone, Debug, Default)]
-pub struct ConfigObjects(Vec<Rc<Definition>>);
+/// The ConfigMaps and Secrets that a pod refers to, as they were defined at one time. Each is decoded at most once.
+#[derive(Debug, Default)]
+pub struct ConfigObjects(Vec<(Rc<Definition>, OnceCell<Rc<ConfigData>>)>);
 
 impl ConfigObjects {
     /// The data of an object; `None` if there is no such object.
-    pub fn get(&self, object: &ObjectReference) -> Option<ConfigData> {
+    pub fn get(&self, object: &ObjectReference) -> Option<Rc<ConfigData>> {
         let kind = kind_of(object.kind);
-        let found = self.0.iter().find(|known| known.kind == kind && *known.name == *object.name);
-        found.map(|definition| ConfigData::of(definition))
+        let mut all = self.0.iter();
+        let (definition, data) = all.find(|(known, _)| known.kind == kind && *known.name == *object.name)?;
+        Some(data.get_or_init(|| Rc::new(ConfigData::of(definition))).clone())
     }
 }
 
 impl FromIterator<Rc<Definition>> for ConfigObjects {
     fn from_iter<T: IntoIterator<Item = Rc<Definition>>>(definitions: T) -> Self {
-        ConfigObjects(definitions.into_iter().collect())
+        ConfigObjects(definitions.into_iter().map(|definition| (definition, OnceCell::new())).collect())
     }
 }
 
@@ -41,7 +43,7 @@ impl Registry {
                 found.push(definition.clone());
             }
         }
-        ConfigObjects(found)
+        found.into_iter().collect()
     }
 }
 

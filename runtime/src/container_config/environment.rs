@@ -1,6 +1,7 @@
 //! The environment of a container, and `$(VAR)`.
 
 use std::collections::BTreeMap;
+use std::rc::Rc;
 
 use nodlet_rootfs::ImageConfig;
 
@@ -94,9 +95,8 @@ pub(super) fn variables(
     room: &mut Room,
 ) -> Result<Variables, StartFailure> {
     let mut variables = Variables::default();
-    let mut objects = Objects { facts, read: Vec::new() };
     for source in &container.env_from {
-        let Some(object) = objects.get(&source.object)? else { continue };
+        let Some(object) = data_of(&source.object, facts)? else { continue };
         for (key, value) in &object.data {
             let name = format!("{}{key}", source.prefix);
             let value = text_of(value, &name, &source.object)?;
@@ -113,7 +113,7 @@ pub(super) fn variables(
                 amount.map_err(config_error)?
             }
             EnvSource::Key { object, key } => {
-                let Some(found) = objects.get(object)? else { continue };
+                let Some(found) = data_of(object, facts)? else { continue };
                 match found.data.get(key) {
                     Some(value) => {
                         let value = text_of(value, &variable.name, object)?;
@@ -139,26 +139,11 @@ pub(super) fn variables(
     Ok(variables)
 }
 
-/// The objects that a container refers to, each decoded once.
-struct Objects<'a> {
-    facts: &'a Facts<'a>,
-    read: Vec<(&'a ObjectReference, ConfigData)>,
-}
-
-impl<'a> Objects<'a> {
-    /// Returns the data of an object; `None` if it is missing and optional.
-    fn get(&mut self, of: &'a ObjectReference) -> Result<Option<&ConfigData>, StartFailure> {
-        let known = self.read.iter().position(|(read, _)| read.kind == of.kind && read.name == of.name);
-        let at = match (known, self.facts.objects.get(of)) {
-            (Some(at), _) => at,
-            (None, Some(data)) => {
-                self.read.push((of, data));
-                self.read.len() - 1
-            }
-            (None, None) if of.optional => return Ok(None),
-            (None, None) => return Err(awaits_object(not_found(of))),
-        };
-        Ok(self.read.get(at).map(|(_, data)| data))
+/// The data of an object; `None` if it is missing and optional.
+fn data_of(object: &ObjectReference, facts: &Facts<'_>) -> Result<Option<Rc<ConfigData>>, StartFailure> {
+    match facts.objects.get(object) {
+        None if !object.optional => Err(awaits_object(not_found(object))),
+        found => Ok(found),
     }
 }
 

@@ -189,7 +189,7 @@ pub(super) async fn end_unreadable(known: &Cgroups, uid: &str, directory: &Path)
         Err(error) => log::error!("failed to look for the cgroups of {uid}: {}", chain(&error)),
     }
     empty(uid, &cgroups).await;
-    if let Err(error) = fs::remove_dir_all(directory) {
+    if let Err(error) = volume::tear_down(directory) {
         log::error!("failed to remove {}: {error}", directory.display());
     }
 }

@@ -137,7 +137,9 @@ impl Engine {
                 Ok(None) => return wanted.clone(),
                 Err(error) => {
                     let (namespace, name) = (&wanted.pod.namespace, &wanted.pod.name);
-                    log::error!("{namespace}/{name}: {error}; the pod continues without its ephemeral containers");
+                    log::error!(
+                        "{namespace}/{name}: {error}; the pod continues without its ephemeral containers"
+                    );
                     return wanted.clone();
                 }
             },

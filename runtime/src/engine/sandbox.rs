@@ -111,7 +111,14 @@ async fn make(
     objects: ConfigObjects,
 ) -> Result<(Sandbox, Instant), Failure> {
     let _begins = shell.beginning.pod().map_err(Failure::sandbox)?;
-    let volumes = set_up_volumes(shell, wanted, objects).await?;
+    let volumes = match set_up_volumes(shell, wanted, objects).await {
+        Ok(volumes) => volumes,
+        Err(failure) => {
+            // Some volumes may have been written, and a pod without a sandbox has nothing on tmpfs.
+            let _ = shell.stores.remove_tree(shell.paths.run_pod(&wanted.pod.uid.0)).await;
+            return Err(failure);
+        }
+    };
     let made = make_on(shell, wanted, ip, volumes);
     let late = async {
         smol::Timer::after(SANDBOX_WITHIN).await;
@@ -125,7 +132,7 @@ async fn make(
     if made.as_ref().is_err_and(|failure| !failure.is_taken) {
         // Whatever was made of it hangs on its processes.
         cleanup::remove_all_remains(&shell.machine.cgroups, wanted).await;
-        let _ = std::fs::remove_dir_all(shell.paths.run_pod(&wanted.pod.uid.0));
+        let _ = shell.stores.remove_tree(shell.paths.run_pod(&wanted.pod.uid.0)).await;
     }
     made
 }
@@ -224,7 +231,9 @@ pub(super) async fn listen(shell: Rc<Shell>, pod: PodIndex, sandbox: Rc<Sandbox>
         match sandbox.supervisor.next().await.map_err(SupervisorError::shortage) {
             Ok(event) => run::report_event(&shell, pod, &sandbox, event).await,
             Err(Ok(short)) => {
-                log::error!("failed to receive from the supervisor of a pod: {short}; requesting its state again");
+                log::error!(
+                    "failed to receive from the supervisor of a pod: {short}; requesting its state again"
+                );
                 if let Some(state) = greet_again(&shell.execs, pod, &sandbox.supervisor).await {
                     for event in state.events {
                         run::report_event(&shell, pod, &sandbox, event).await;
@@ -306,9 +315,8 @@ pub(super) async fn remove(shell: Rc<Shell>, pod: PodIndex, wanted: Rc<Wanted>) 
         );
     }
     let directory = shell.paths.run_pod(&wanted.pod.uid.0);
-    if let Err(error) = std::fs::remove_dir_all(&directory)
-        && error.kind() != std::io::ErrorKind::NotFound
-    {
+    // It has volumes, and what containers have put there: no mount is entered.
+    if let Err(error) = shell.stores.remove_tree(directory.clone()).await {
         return Err(format!("failed to remove {}: {error}", directory.display()));
     }
     shell.machine.network.borrow_mut().release(&wanted.pod.uid);

@@ -8,7 +8,8 @@ use nodlet_core::facts::SandboxFailure;
 use nodlet_host::volume;
 use nodlet_registry::{ConfigObjects, Wanted};
 
-/// Writes the files of all volumes of a pod, where they have changed.
+/// Writes the files of all volumes of a pod, where they have changed. A volume that cannot be written keeps no other one
+/// back.
 ///
 /// # Errors
 /// The first volume that could not be written, with the text of the event `FailedMount`.
@@ -18,20 +19,27 @@ pub(super) async fn write_files(
     objects: ConfigObjects,
 ) -> Result<(), (SandboxFailure, String)> {
     let pod = &wanted.pod;
-    if pod.spec.projections().next().is_none() {
-        return Ok(());
-    }
     let allocatable = this_node::info(&shell.config, &shell.machine).allocatable;
-    let mut volumes = Vec::new();
-    for (name, projection) in pod.spec.projections() {
-        let files = volume_files::of(pod, projection, &objects, &allocatable);
-        let files =
-            files.map_err(|cause| (SandboxFailure::ObjectNotFound, volume::set_up_failed(name, &cause)))?;
-        volumes.push((name.to_owned(), files));
-    }
     let request = volume::Request::new(pod, &shell.paths);
-    let written = shell.stores.storage.run(move || {
-        volumes.iter().try_for_each(|(name, files)| volume::write_projected(&request, name, files).map(drop))
-    });
-    written.await.map_err(|message| (SandboxFailure::Mount, message))
+    let mut missing = None;
+    let mut failed = None;
+    for (name, projection) in pod.spec.projections() {
+        let files = match volume_files::of(pod, projection, &objects, &allocatable) {
+            Ok(files) => files,
+            Err(cause) => {
+                missing.get_or_insert(volume::set_up_failed(name, &cause));
+                continue;
+            }
+        };
+        let (request, name) = (request.clone(), name.to_owned());
+        let written = shell.stores.storage.run(move || volume::write_projected(&request, &name, &files));
+        if let Err(message) = written.await {
+            failed.get_or_insert(message);
+        }
+    }
+    match (failed, missing) {
+        (Some(message), _) => Err((SandboxFailure::Mount, message)),
+        (None, Some(message)) => Err((SandboxFailure::ObjectNotFound, message)),
+        (None, None) => Ok(()),
+    }
 }

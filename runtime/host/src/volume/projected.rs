@@ -18,11 +18,13 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
 use std::path::Path;
+use std::sync::Arc;
 
 use nix::dir::Dir;
 use nix::errno::Errno;
-use nix::fcntl::{AtFlags, OFlag, OpenHow, ResolveFlag, openat, openat2, readlinkat, renameat};
-use nix::sys::stat::{Mode, SFlag, fchmod, fstatat, mkdirat};
+use nix::fcntl::{OFlag, OpenHow, ResolveFlag, openat, openat2, readlinkat, renameat};
+use nix::mount::{MntFlags, umount2};
+use nix::sys::stat::{Mode, fchmod, mkdirat};
 use nix::unistd::{Gid, fchown, symlinkat};
 
 use super::remove;
@@ -35,6 +37,15 @@ const NEW_DATA: &str = "..data_tmp";
 
 /// Bytes of a path (`maxPathLength`).
 const MAX_PATH: usize = 4096;
+
+/// Components of a path: whoever walks the volume needs room for each.
+const MAX_DEPTH: usize = 32;
+
+/// Mounts that are removed from the directory of a volume.
+const MOST_MOUNTS: usize = 64;
+
+/// Entries of a volume that are removed by one write.
+const MOST_OUTDATED: usize = 4096;
 
 /// Bytes of a component of a path (`maxFileNameLength`).
 const MAX_NAME: usize = 255;
@@ -52,8 +63,8 @@ const MOST_REMOVED: usize = 65536;
 /// One file of a volume.
 #[derive(Clone, PartialEq, Eq)]
 pub struct ProjectedFile {
-    /// The content. It may be secret: this type prints nothing of it.
-    pub content: Vec<u8>,
+    /// The content, which several files may share. It may be secret: this type prints nothing of it.
+    pub content: Arc<[u8]>,
     /// Permission bits.
     pub mode: u32,
 }
@@ -67,13 +78,15 @@ impl std::fmt::Debug for ProjectedFile {
 /// The files of a volume by their paths, which are relative.
 pub type ProjectedFiles = BTreeMap<String, ProjectedFile>;
 
-/// Makes `directory` show `files`, owned by `fs_group` if there is one. `name` names the new directory with the files,
-/// and begins with `..`; it must not have been used in this volume before. Returns whether anything changed.
+/// Makes the volume at the path `place` below `base` show `files`, owned by `fs_group` if there is one. Containers
+/// cannot change `base`. `name` names the new directory with the files, begins with `..`, and must not have been used in
+/// this volume before. Returns whether anything changed.
 ///
 /// # Errors
 /// A path is not allowed, or a file could not be written. The volume shows what it showed before.
 pub(super) fn write(
-    directory: &Path,
+    base: &Path,
+    place: &Path,
     files: &ProjectedFiles,
     name: &str,
     fs_group: Option<u32>,
@@ -81,17 +94,7 @@ pub(super) fn write(
     for path in files.keys() {
         check_path(path)?;
     }
-    if !directory.is_dir() {
-        // Only root may enter the directories above: the files may be secret, whatever their modes.
-        std::fs::DirBuilder::new().recursive(true).mode(0o700).create(directory)?;
-        let mode = if fs_group.is_some() { 0o2777 } else { 0o777 };
-        if fs_group.is_some() {
-            std::os::unix::fs::chown(directory, None, fs_group)?;
-        }
-        std::fs::set_permissions(directory, std::fs::Permissions::from_mode(mode))?;
-    }
-    let flags = OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
-    let volume = owned(nix::fcntl::open(directory, flags, Mode::empty())?);
+    let volume = open_volume(base, place, fs_group)?;
     let files: BTreeMap<&str, ProjectedFile> = files
         .iter()
         .map(|(path, file)| {
@@ -103,6 +106,8 @@ pub(super) fn write(
     if !shown {
         let needed = files.values().map(|file| file.content.len() as u64 + FILE_OVERHEAD).sum();
         check_room(&volume, needed)?;
+        // A directory that exists is not this one, and stays.
+        mkdirat(Some(volume.as_raw_fd()), name, Mode::S_IRWXU)?;
         let made = make(&volume, name, &files, fs_group).and_then(|()| switch(&volume, name));
         if let Err(error) = made {
             let _ = remove::in_directory(&volume, OsStr::new(name), MOST_REMOVED);
@@ -113,6 +118,37 @@ pub(super) fn write(
     let linked = link(&volume, &files)?;
     remove_outdated(&volume, &data, &files)?;
     Ok(!shown || linked)
+}
+
+/// Opens the directory of a volume, which is created if it does not exist. A mount on it is removed: the container that
+/// made it would redirect the files.
+fn open_volume(base: &Path, place: &Path, fs_group: Option<u32>) -> io::Result<OwnedFd> {
+    let directory = base.join(place);
+    if std::fs::symlink_metadata(&directory).is_err() {
+        // Only root may enter the directories above: the files may be secret, whatever their modes.
+        std::fs::DirBuilder::new().recursive(true).mode(0o700).create(&directory)?;
+        let mode = if fs_group.is_some() { 0o2777 } else { 0o777 };
+        if fs_group.is_some() {
+            std::os::unix::fs::chown(&directory, None, fs_group)?;
+        }
+        std::fs::set_permissions(&directory, std::fs::Permissions::from_mode(mode))?;
+    }
+    let flags = OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
+    let base = owned(nix::fcntl::open(base, flags, Mode::empty())?);
+    for _ in 0..MOST_MOUNTS {
+        match openat2(base.as_raw_fd(), place, beneath(OFlag::O_DIRECTORY)) {
+            Err(Errno::EXDEV) => umount2(&directory, MntFlags::MNT_DETACH | MntFlags::UMOUNT_NOFOLLOW)?,
+            opened => return Ok(owned(opened?)),
+        }
+    }
+    Err(Errno::EBUSY.into())
+}
+
+/// How files below a directory are opened to read: through no link, and on no mount.
+fn beneath(flags: OFlag) -> OpenHow {
+    OpenHow::new().flags(OFlag::O_RDONLY | OFlag::O_CLOEXEC | OFlag::O_NOFOLLOW | flags).resolve(
+        ResolveFlag::RESOLVE_BENEATH | ResolveFlag::RESOLVE_NO_SYMLINKS | ResolveFlag::RESOLVE_NO_XDEV,
+    )
 }
 
 /// Checks that the files leave room on the tmpfs for everybody else who needs it.
@@ -136,7 +172,7 @@ fn mode_of(mode: u32, fs_group: Option<u32>) -> u32 {
     (mode & 0o777) | if fs_group.is_some() { 0o440 } else { 0 }
 }
 
-/// `validatePath`.
+/// `validatePath`, with a limit of nested directories.
 fn check_path(path: &str) -> io::Result<()> {
     let wrong =
         |why: &str| Err(io::Error::new(io::ErrorKind::InvalidInput, format!("invalid path {path:?}: {why}")));
@@ -154,10 +190,12 @@ fn check_path(path: &str) -> io::Result<()> {
             return wrong("filenames must be less than or equal to 255 characters");
         }
     }
-    if path.starts_with("..") {
-        return wrong("must not start with '..'");
+    match components(path).next() {
+        None => wrong("must name a file"),
+        Some(first) if first.starts_with("..") => wrong("must not start with '..'"),
+        Some(_) if components(path).count() > MAX_DEPTH => wrong("must have no more than 32 components"),
+        Some(_) => Ok(()),
     }
-    Ok(())
 }
 
 /// The components of a path without those that mean nothing.
@@ -165,55 +203,52 @@ fn components(path: &str) -> impl Iterator<Item = &str> {
     path.split('/').filter(|component| !component.is_empty() && *component != ".")
 }
 
-/// Whether the directory `name` holds exactly these files.
+/// Whether the directory `name` holds exactly these files. Nothing else that a container may have put there is entered
+/// or opened.
 fn shows(volume: &OwnedFd, name: &OsStr, files: &BTreeMap<&str, ProjectedFile>) -> io::Result<bool> {
-    let beneath = OpenHow::new()
-        .flags(OFlag::O_RDONLY | OFlag::O_CLOEXEC | OFlag::O_NOFOLLOW)
-        .resolve(ResolveFlag::RESOLVE_BENEATH | ResolveFlag::RESOLVE_NO_SYMLINKS);
-    let directory = owned(openat2(volume.as_raw_fd(), name, beneath)?);
+    let root = owned(openat2(volume.as_raw_fd(), name, beneath(OFlag::O_DIRECTORY))?);
+    // The names in each directory that these files need.
+    let mut expected: BTreeMap<String, BTreeSet<&str>> = BTreeMap::from([(String::new(), BTreeSet::new())]);
+    for path in files.keys() {
+        let mut directory = String::new();
+        for component in components(path) {
+            expected.entry(directory.clone()).or_default().insert(component);
+            directory = format!("{directory}{component}/");
+        }
+    }
+    for (directory, names) in &expected {
+        let place = format!("./{directory}");
+        let opened = owned(openat2(root.as_raw_fd(), place.as_str(), beneath(OFlag::O_DIRECTORY))?);
+        let mut found = 0;
+        for entry in Dir::from(opened)?.iter() {
+            match entry?.file_name().to_bytes() {
+                b"." | b".." => {}
+                name if std::str::from_utf8(name).is_ok_and(|name| names.contains(name)) => found += 1,
+                _ => return Ok(false),
+            }
+        }
+        if found != names.len() {
+            return Ok(false);
+        }
+    }
     for (path, file) in files {
-        let mut open = File::from(owned(openat2(directory.as_raw_fd(), *path, beneath)?));
-        let metadata = open.metadata()?;
+        // What is no file is not opened: a FIFO would wait for a writer.
+        let found = File::from(owned(openat2(root.as_raw_fd(), *path, beneath(OFlag::O_PATH))?));
+        let metadata = found.metadata()?;
         let same = metadata.is_file()
             && metadata.len() == file.content.len() as u64
             && metadata.permissions().mode() & 0o7777 == file.mode;
         if !same {
             return Ok(false);
         }
+        let opened = File::open(format!("/proc/self/fd/{}", found.as_raw_fd()))?;
         let mut content = Vec::with_capacity(file.content.len());
-        open.read_to_end(&mut content)?;
-        if content != file.content {
+        opened.take(file.content.len() as u64 + 1).read_to_end(&mut content)?;
+        if content != *file.content {
             return Ok(false);
         }
     }
-    Ok(count(directory, 0)? == files.len())
-}
-
-/// The number of files in a directory of ours; more than any has for one that is nested as deep as none.
-fn count(directory: OwnedFd, depth: usize) -> io::Result<usize> {
-    if depth > MAX_PATH / 2 {
-        return Ok(usize::MAX);
-    }
-    let mut found = 0usize;
-    let mut directory = Dir::from(directory)?;
-    let at = directory.as_raw_fd();
-    for entry in directory.iter() {
-        let entry = entry?;
-        let name = entry.file_name();
-        if [b".".as_slice(), b".."].contains(&name.to_bytes()) {
-            continue;
-        }
-        let stat = fstatat(Some(at), name, AtFlags::AT_SYMLINK_NOFOLLOW)?;
-        let more = match SFlag::from_bits_truncate(stat.st_mode) & SFlag::S_IFMT {
-            SFlag::S_IFDIR => {
-                let flags = OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
-                count(owned(openat(Some(at), name, flags, Mode::empty())?), depth + 1)?
-            }
-            _ => 1,
-        };
-        found = found.saturating_add(more);
-    }
-    Ok(found)
+    Ok(true)
 }
 
 /// Writes the files into the new directory `name`.
@@ -223,49 +258,51 @@ fn make(
     files: &BTreeMap<&str, ProjectedFile>,
     fs_group: Option<u32>,
 ) -> io::Result<()> {
-    let root = make_directory(volume, name, fs_group)?;
+    let root = open_new(volume, name, fs_group)?;
     for (path, file) in files {
-        let mut at = root.try_clone()?;
-        let mut rest = components(path).peekable();
-        while let Some(component) = rest.next() {
-            if rest.peek().is_some() {
-                at = make_directory(&at, component, fs_group)?;
-                continue;
-            }
-            step()?;
-            let flags =
-                OFlag::O_WRONLY | OFlag::O_CREAT | OFlag::O_EXCL | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
-            let mut new = File::from(owned(openat(Some(at.as_raw_fd()), component, flags, Mode::S_IRUSR)?));
-            step()?;
-            new.write_all(&file.content)?;
-            step()?;
-            if let Some(group) = fs_group {
-                fchown(new.as_raw_fd(), None, Some(Gid::from_raw(group)))?;
-            }
-            fchmod(new.as_raw_fd(), Mode::from_bits_truncate(file.mode))?;
-        }
+        make_file(&root, path, file, fs_group)
+            .map_err(|error| io::Error::new(error.kind(), format!("failed to write {path}: {error}")))?;
     }
     Ok(())
 }
 
-/// Makes a directory, which may exist, and opens it.
-fn make_directory(at: &OwnedFd, name: &str, fs_group: Option<u32>) -> io::Result<OwnedFd> {
-    step()?;
-    let is_new = match mkdirat(Some(at.as_raw_fd()), name, Mode::from_bits_truncate(0o755)) {
-        Ok(()) => true,
-        Err(Errno::EEXIST) => false,
-        Err(error) => return Err(error.into()),
-    };
-    let flags = OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
-    let made = owned(openat(Some(at.as_raw_fd()), name, flags, Mode::empty())?);
-    if is_new {
-        let mut mode = 0o755;
-        if let Some(group) = fs_group {
-            fchown(made.as_raw_fd(), None, Some(Gid::from_raw(group)))?;
-            mode |= 0o2110;
+fn make_file(root: &OwnedFd, path: &str, file: &ProjectedFile, fs_group: Option<u32>) -> io::Result<()> {
+    let mut at = root.try_clone()?;
+    let mut rest = components(path).peekable();
+    while let Some(component) = rest.next() {
+        if rest.peek().is_some() {
+            step()?;
+            at = match mkdirat(Some(at.as_raw_fd()), component, Mode::S_IRWXU) {
+                Ok(()) => open_new(&at, component, fs_group)?,
+                Err(Errno::EEXIST) => owned(openat2(at.as_raw_fd(), component, beneath(OFlag::O_DIRECTORY))?),
+                Err(error) => return Err(error.into()),
+            };
+            continue;
         }
-        fchmod(made.as_raw_fd(), Mode::from_bits_truncate(mode))?;
+        step()?;
+        let flags = OFlag::O_WRONLY | OFlag::O_CREAT | OFlag::O_EXCL | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
+        let mut new = File::from(owned(openat(Some(at.as_raw_fd()), component, flags, Mode::S_IRUSR)?));
+        step()?;
+        new.write_all(&file.content)?;
+        step()?;
+        if let Some(group) = fs_group {
+            fchown(new.as_raw_fd(), None, Some(Gid::from_raw(group)))?;
+        }
+        fchmod(new.as_raw_fd(), Mode::from_bits_truncate(file.mode))?;
     }
+    Ok(())
+}
+
+/// Opens a new directory, and gives it its mode and group.
+fn open_new(at: &OwnedFd, name: &str, fs_group: Option<u32>) -> io::Result<OwnedFd> {
+    step()?;
+    let made = owned(openat2(at.as_raw_fd(), name, beneath(OFlag::O_DIRECTORY))?);
+    let mut mode = 0o755;
+    if let Some(group) = fs_group {
+        fchown(made.as_raw_fd(), None, Some(Gid::from_raw(group)))?;
+        mode |= 0o2110;
+    }
+    fchmod(made.as_raw_fd(), Mode::from_bits_truncate(mode))?;
     Ok(made)
 }
 
@@ -307,7 +344,7 @@ fn link(volume: &OwnedFd, files: &BTreeMap<&str, ProjectedFile>) -> io::Result<b
     Ok(changed)
 }
 
-/// Removes links and directories of earlier files. Other entries are not of this agent, and stay.
+/// Removes links and directories of earlier files, as many as possible. Other entries are not of this agent, and stay.
 fn remove_outdated(volume: &OwnedFd, data: &OsStr, files: &BTreeMap<&str, ProjectedFile>) -> io::Result<()> {
     let names = names(files);
     let mut outdated = Vec::new();
@@ -326,12 +363,17 @@ fn remove_outdated(volume: &OwnedFd, data: &OsStr, files: &BTreeMap<&str, Projec
         if is_outdated {
             outdated.push(name);
         }
+        // The next write removes the others.
+        if outdated.len() >= MOST_OUTDATED {
+            break;
+        }
     }
+    let mut result = Ok(());
     for name in outdated {
         step()?;
-        remove::in_directory(volume, &name, MOST_REMOVED)?;
+        result = result.and(remove::in_directory(volume, &name, MOST_REMOVED));
     }
-    Ok(())
+    result
 }
 
 fn owned(descriptor: std::os::fd::RawFd) -> OwnedFd {

@@ -1,17 +1,25 @@
 //! The data of a ConfigMap or Secret as pods use it: decoded. Pure.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use super::{Definition, Kind};
 use nodlet_wire::base64;
 
 /// The decoded data of a ConfigMap or Secret.
-#[derive(Default, PartialEq, Eq)]
+#[derive(Default)]
 pub struct ConfigData {
     /// `data`.
-    pub data: BTreeMap<String, Vec<u8>>,
+    pub data: BTreeMap<String, Arc<[u8]>>,
     /// `binaryData` of a ConfigMap.
-    pub binary_data: BTreeMap<String, Vec<u8>>,
+    pub binary_data: BTreeMap<String, Arc<[u8]>>,
+}
+
+impl std::fmt::Debug for ConfigData {
+    /// Prints no value: it may be secret.
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("ConfigData").field("keys", &self.data.keys()).finish_non_exhaustive()
+    }
 }
 
 impl ConfigData {
@@ -27,7 +35,7 @@ impl ConfigData {
                 } else {
                     text.into()
                 };
-                (key.clone(), value)
+                (key.clone(), Arc::from(value))
             })
             .collect()
         };

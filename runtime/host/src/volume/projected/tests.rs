@@ -33,7 +33,12 @@ impl Volume {
     }
 
     fn write(&self, name: &str, files: &[(&str, &str)]) -> io::Result<bool> {
-        write(&self.0, &of(files), name, None)
+        self.write_with(&of(files), name, None)
+    }
+
+    fn write_with(&self, files: &ProjectedFiles, name: &str, fs_group: Option<u32>) -> io::Result<bool> {
+        let (base, place) = (self.0.parent().expect("a directory"), self.0.file_name().expect("a name"));
+        write(base, Path::new(place), files, name, fs_group)
     }
 
     /// The visible files with their contents, sorted by path.
@@ -75,7 +80,7 @@ impl Drop for Volume {
 }
 
 fn of(files: &[(&str, &str)]) -> ProjectedFiles {
-    let file = |content: &str| ProjectedFile { content: content.into(), mode: 0o644 };
+    let file = |content: &str| ProjectedFile { content: content.as_bytes().into(), mode: 0o644 };
     files.iter().map(|(path, content)| ((*path).to_owned(), file(content))).collect()
 }
 
@@ -110,7 +115,7 @@ fn nothing_is_written_if_nothing_has_changed() {
     assert_eq!(volume.hidden(), ["..1", "..data"]);
     let mut other = of(&files);
     other.get_mut("a").unwrap().mode = 0o600;
-    assert!(write(&volume.0, &other, "..3", None).unwrap());
+    assert!(volume.write_with(&other, "..3", None).unwrap());
     assert_eq!(fs::metadata(volume.0.join("a")).unwrap().mode() & 0o7777, 0o600);
 }
 
@@ -119,19 +124,19 @@ fn a_group_owns_files_and_directories_and_can_read_them() {
     let volume = Volume::new("group");
     let mut files = of(&[("d/a", "1")]);
     files.get_mut("d/a").unwrap().mode = 0o400;
-    assert!(write(&volume.0, &files, "..1", Some(4242)).unwrap());
+    assert!(volume.write_with(&files, "..1", Some(4242)).unwrap());
     let of = |path: &str| fs::metadata(volume.0.join(path)).unwrap();
     assert_eq!((of("d/a").gid(), of("d/a").mode() & 0o7777), (4242, 0o440));
     assert_eq!((of("d").gid(), of("d").mode() & 0o7777), (4242, 0o2755));
     assert_eq!((of(".").gid(), of(".").mode() & 0o7777), (4242, 0o2777));
-    assert!(!write(&volume.0, &files, "..2", Some(4242)).unwrap());
+    assert!(!volume.write_with(&files, "..2", Some(4242)).unwrap());
 }
 
 #[test]
 fn paths_that_leave_the_volume_are_refused() {
     let volume = Volume::new("paths");
-    let (long, deep) = ("a".repeat(256), "a/".repeat(2050));
-    for path in ["", "/a", "..", "../a", "a/../b", "..a", &long, &deep] {
+    let (long, deep) = ("a".repeat(256), "a/".repeat(33));
+    for path in ["", "/a", "..", "../a", "a/../b", "..a", ".", "./..data", &long, &deep] {
         let error = volume.write("..1", &[(path, "1")]).expect_err("it is refused");
         assert_eq!(error.kind(), io::ErrorKind::InvalidInput, "{path}: {error}");
     }
@@ -161,6 +166,7 @@ fn links_that_a_container_has_planted_are_not_followed() {
         symlink(&outside.0, &place).unwrap();
         volume.write(&format!("..2{plant}"), &[("a", "2")]).unwrap();
         assert_eq!(volume.shown(), texts(&[("a", "2")]), "{plant}");
+        let _ = fs::remove_file(volume.0.join("..1"));
         volume.write("..1", &[("a", "1")]).unwrap();
         assert_eq!(outside.shown(), texts(&[("a", "theirs")]), "{plant}");
     }
@@ -234,4 +240,48 @@ fn readers_see_all_old_or_all_new_ten_thousand_times() {
         }
         done.store(true, Ordering::Relaxed);
     });
+}
+
+/// Runs `step` on a thread with as little stack as no thread of the agent has.
+fn on_a_small_stack(step: impl FnOnce() + Send) {
+    std::thread::scope(|scope| {
+        let thread = std::thread::Builder::new().stack_size(64 * 1024);
+        thread.spawn_scoped(scope, step).expect("a thread").join().expect("it ends well");
+    });
+}
+
+#[test]
+fn what_a_container_has_put_among_the_files_is_neither_entered_nor_opened() {
+    let volume = Volume::new("among");
+    let files = [("a", "1"), ("d/b", "2")];
+    for hostile in ["deep", "fifo", "grown"] {
+        volume.write(&format!("..1{hostile}"), &files).unwrap();
+        let data = fs::canonicalize(volume.0.join("..data")).unwrap();
+        match hostile {
+            "deep" => {
+                let (mut at, name) = (File::open(&data).unwrap(), "x");
+                for _ in 0..3000 {
+                    mkdirat(Some(at.as_raw_fd()), name, Mode::S_IRWXU).unwrap();
+                    let next = openat2(at.as_raw_fd(), name, beneath(OFlag::O_DIRECTORY)).unwrap();
+                    at = File::from(owned(next));
+                }
+            }
+            "fifo" => {
+                fs::remove_file(data.join("a")).unwrap();
+                nix::unistd::mkfifo(&data.join("a"), Mode::S_IRWXU).unwrap();
+            }
+            _ => File::options().write(true).open(data.join("a")).unwrap().set_len(1 << 40).unwrap(),
+        }
+        on_a_small_stack(|| assert!(volume.write(&format!("..2{hostile}"), &files).unwrap()));
+        assert_eq!(volume.shown(), texts(&files), "{hostile}");
+        assert_eq!(volume.hidden().len(), 2, "{hostile}");
+    }
+}
+
+#[test]
+fn a_name_that_was_used_before_is_refused_and_its_files_stay() {
+    let volume = Volume::new("again");
+    volume.write("..1", &[("a", "1")]).unwrap();
+    volume.write("..1", &[("a", "2")]).expect_err("it was used");
+    assert_eq!(volume.shown(), texts(&[("a", "1")]));
 }
