@@ -36,7 +36,7 @@ fn a_field_that_would_change_what_runs_is_refused_by_name() {
             "spec.initContainers[0].securityContext.seccompProfile",
         ),
         ("hostUsers: false", "spec.hostUsers"),
-        ("volumes: [{name: v, configMap: {name: c}}]", "configMap"),
+        ("volumes: [{name: v, persistentVolumeClaim: {claimName: c}}]", "persistentVolumeClaim"),
     ] {
         let text = manifest::pod_with("web", "sleep", field);
         let refusal = device.nodlet_with_input(["apply", "-f", "-"], &text).refused();
@@ -210,7 +210,7 @@ fn who_applies_what_another_file_overrides_is_told_which() {
     device.pod("web").wait_log("app", "over");
 
     let applied = manifest::pod("web", "print applied then sleep");
-    let warning = format!("Warning: {}/web.yaml overrides this: pod \"web\" is as", later.display());
+    let warning = format!("Warning: {}/web.yaml overrides this: pod \"web\" is defined by", later.display());
     for dry_run in ["--dry-run=server", "--dry-run=none"] {
         let ran = device.nodlet_with_input(["apply", "-f", "-", dry_run], &applied);
         assert!(ran.stderr.starts_with(&warning), "{ran:?}");

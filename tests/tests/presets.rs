@@ -204,11 +204,11 @@ fn kubectl_and_nodlet_show_make_change_and_delete_presets() {
     assert_eq!(device.nodlet(["apply", "-f", &more]).ok(), "podpreset.settings.k8s.io/more created\n");
     assert_eq!(device.nodlet(["get", "podpresets", "-o", "name"]).ok(), "podpreset/made\npodpreset/more\n");
 
-    let wrong = file("wrong.yaml", &preset("wrong", "envFrom: [{configMapRef: {name: a}}]"));
+    let wrong = file("wrong.yaml", &preset("wrong", "volumes: [{name: a, nfs: {server: a, path: /}}]"));
     for refused in
         [kubectl.run(["create", "-f", &wrong]).refused(), device.nodlet(["apply", "-f", &wrong]).refused()]
     {
-        assert!(refused.contains("spec.envFrom: Forbidden: nodlet"), "{refused}");
+        assert!(refused.contains("spec.volumes[0].nfs: Forbidden: nodlet"), "{refused}");
     }
     assert_eq!(
         kubectl.run(["delete", "podpreset", "made"]).ok(),

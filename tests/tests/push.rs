@@ -99,7 +99,7 @@ fn what_cannot_be_is_refused_by_name_and_changes_nothing() {
         (write("noise.bin", &noise(2000, 3)), "noise.bin"),
         (write("unknown.yaml", manifest::pod("u", "sleep").replace("args", "argz").as_bytes()), "argz"),
         (write("name.yaml", manifest::pod("Web_X", "sleep").as_bytes()), "metadata.name"),
-        (path(&other).to_owned(), "other.tar has images for"),
+        (path(&other).to_owned(), "other.tar has images only for"),
         ("nowhere.yaml".to_owned(), "\"nowhere.yaml\" does not exist"),
     ] {
         let refused = line.refused(&device, &["push", BOARD, &good, path(&image), &file]);
