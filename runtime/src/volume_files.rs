@@ -49,11 +49,7 @@ pub(crate) fn of(
 
 /// The error of Kubernetes' API about a missing object.
 pub(crate) fn not_found(object: &ObjectReference) -> String {
-    let kind = match object.kind {
-        ConfigKind::ConfigMap => "configmap",
-        ConfigKind::Secret => "secret",
-    };
-    format!("{kind} {:?} not found", object.name)
+    format!("{} {:?} not found", object.kind.resource(), object.name)
 }
 
 type Files = BTreeMap<String, ProjectedFile>;

@@ -9,7 +9,7 @@ use crate::volume_files::not_found;
 use crate::{downward_api, pod_files};
 use nodlet_core::facts::{StartFailure, StartFailureReason};
 use nodlet_core::spec::container::EnvSource;
-use nodlet_core::spec::reference::{ConfigKind, ObjectReference};
+use nodlet_core::spec::reference::ObjectReference;
 use nodlet_core::spec::{Container, Pod};
 use nodlet_registry::ConfigData;
 
@@ -122,10 +122,7 @@ pub(super) fn variables(
                     }
                     None if object.optional => continue,
                     None => {
-                        let kind = match object.kind {
-                            ConfigKind::ConfigMap => "ConfigMap",
-                            ConfigKind::Secret => "Secret",
-                        };
+                        let kind = object.kind.as_str();
                         let (namespace, name) = (&pod.namespace, &object.name);
                         return Err(awaits_object(format!(
                             "couldn't find key {key} in {kind} {namespace}/{name}"
@@ -160,10 +157,7 @@ fn text_of<'a>(value: &'a [u8], name: &str, object: &ObjectReference) -> Result<
             message: format!(
                 "the value of the environment variable {name:?} from {} {:?} is not text: mount the object as \
                  a volume",
-                match object.kind {
-                    ConfigKind::ConfigMap => "configmap",
-                    ConfigKind::Secret => "secret",
-                },
+                object.kind.resource(),
                 object.name
             )
             .into(),

@@ -475,3 +475,28 @@ fn sub_paths_have_the_variables_of_the_container_and_stay_relative() {
         Err("unable to provision SubPath `../etc`: must not contain '..'".into())
     );
 }
+
+#[test]
+fn an_object_is_decoded_once_however_many_variables_refer_to_it() {
+    use nodlet_core::spec::reference::{ConfigKind, ObjectReference};
+    let objects = objects(OBJECTS);
+    let secret = ObjectReference { kind: ConfigKind::Secret, name: "s".into(), optional: false };
+    let data = || objects.get(&secret).expect("it is there");
+    assert!(Rc::ptr_eq(&data(), &data()));
+}
+
+#[test]
+fn files_of_the_agent_are_read_only_and_no_mount_of_a_container_reaches_them() {
+    let container = "securityContext: {privileged: true}, \
+         volumeMounts: [{name: data, mountPath: /d, mountPropagation: Bidirectional}]";
+    for (volume, expected) in [
+        ("emptyDir: {}", (false, Propagation::Shared)),
+        ("configMap: {name: c}", (true, Propagation::Private)),
+        ("secret: {secretName: s}", (true, Propagation::Private)),
+    ] {
+        let made = made(container, &format!("volumes: [{{name: data, {volume}}}]"));
+        let mount =
+            made.mounts.iter().find(|mount| mount.destination == Path::new("/d")).expect("it is there");
+        assert_eq!((mount.read_only, mount.propagation), expected, "{volume}");
+    }
+}

@@ -18,6 +18,14 @@ stringData: {a: hidden}
 
 /// The files of the volume `volume` of a pod as `path:mode:content`, or the error.
 fn files(volume: &str) -> Result<Vec<String>, String> {
+    let made = made(volume)?;
+    let line = |(path, file): (&String, &ProjectedFile)| {
+        format!("{path}:{:o}:{}", file.mode, String::from_utf8_lossy(&file.content).escape_debug())
+    };
+    Ok(made.iter().map(line).collect())
+}
+
+fn made(volume: &str) -> Result<ProjectedFiles, String> {
     let text = format!(
         "apiVersion: v1\nkind: Pod\nmetadata: {{name: p, labels: {{b: x}}, annotations: {{b: x, a: \"q\\\"\\n\"}}}}\n\
          spec: {{containers: [{{name: c, image: i, resources: {{limits: {{cpu: 1500m}}}}}}], volumes: [{{name: v, {volume}}}]}}\n"
@@ -29,11 +37,7 @@ fn files(volume: &str) -> Result<Vec<String>, String> {
         read.unwrap_or_else(|error| panic!("{error}")).definitions.into_iter().map(Rc::new).collect();
     let (_, projection) = pod.spec.projections().next().expect("there is one");
     let allocatable = Amounts { cpu: 2000, memory: 1 << 30, ephemeral_storage: 1 << 32, pods: 110 };
-    let made = of(&pod, projection, &objects, &allocatable)?;
-    let line = |(path, file): (&String, &ProjectedFile)| {
-        format!("{path}:{:o}:{}", file.mode, String::from_utf8_lossy(&file.content).escape_debug())
-    };
-    Ok(made.iter().map(line).collect())
+    of(&pod, projection, &objects, &allocatable)
 }
 
 #[test]
@@ -91,4 +95,11 @@ fn missing_objects_and_keys_are_named_in_the_kubelets_words() {
     ] {
         assert_eq!(files(volume), Err(expected.to_owned()), "{volume}");
     }
+}
+
+#[test]
+fn files_of_one_key_share_its_content() {
+    let two = "configMap: {name: c, items: [{key: a, path: one}, {key: a, path: two}]}";
+    let made = made(two).expect("both are there");
+    assert!(Arc::ptr_eq(&made["one"].content, &made["two"].content));
 }

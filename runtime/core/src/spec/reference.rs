@@ -22,6 +22,24 @@ pub enum ConfigKind {
     Secret,
 }
 
+impl ConfigKind {
+    /// The kind as in `kind` of an object.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            ConfigKind::ConfigMap => "ConfigMap",
+            ConfigKind::Secret => "Secret",
+        }
+    }
+
+    /// The kind as in messages of Kubernetes' API about objects that are not found.
+    pub fn resource(self) -> &'static str {
+        match self {
+            ConfigKind::ConfigMap => "configmap",
+            ConfigKind::Secret => "secret",
+        }
+    }
+}
+
 /// A reference of a pod to an object of its namespace.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ObjectReference {
