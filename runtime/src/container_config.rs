@@ -357,7 +357,9 @@ fn oom_score_adj(pod: &Pod, container: &Container, memory: u64) -> i32 {
             };
             // A sidecar is not to go before those that it is there for.
             let least = pod.spec.containers.iter().map(request).min().filter(|_| container.sidecar);
-            let request = request(container).max(least.unwrap_or(0));
+            let request = request(container)
+                .max(least.unwrap_or(0))
+                .saturating_add(pod.spec.remaining_memory_request());
             let share = 1000 * i128::from(request) / i128::from(memory.max(1));
             (1000 - share).clamp(3, 999) as i32
         }

@@ -2,7 +2,7 @@
 
 use nodlet_core::facts::Amounts;
 use nodlet_core::spec::reference::ResourceField;
-use nodlet_core::spec::{Container, Pod, Quantity};
+use nodlet_core::spec::{Container, Pod, Quantity, ResourceRequirements};
 use nodlet_kube::manifest::go_quoted;
 
 /// A field of the metadata (`ExtractFieldPathAsString`); validation accepts no other path.
@@ -27,7 +27,7 @@ pub(crate) fn metadata(pod: &Pod, path: &str) -> String {
     }
 }
 
-/// A request or limit (`ExtractContainerResourceValue`): a missing limit is the node's allocatable amount, and a missing
+/// A request or limit (`ExtractContainerResourceValue`): a missing limit is that of the pod as a whole or the node's allocatable amount, and a missing
 /// request is zero. `own` is the container whose variable it is.
 ///
 /// # Errors
@@ -49,18 +49,21 @@ pub(crate) fn resource(
             .ok_or_else(|| format!("container {name} not found"))?,
     };
     let resources = &of.resources;
-    let limit = |limit: &Option<Quantity>, amount: fn(&Quantity) -> i64, allocatable: i64| {
-        limit.as_ref().filter(|limit| !limit.is_zero()).map_or(allocatable, amount)
+    let amount_of = |quantity: &Option<Quantity>, amount: fn(&Quantity) -> i64| {
+        quantity.as_ref().filter(|quantity| !quantity.is_zero()).map(amount)
     };
+    let milli_cpu = |resources: &ResourceRequirements| amount_of(&resources.cpu_limit, Quantity::milli_value);
+    let memory = |resources: &ResourceRequirements| amount_of(&resources.memory_limit, Quantity::value);
     let request =
         |request: &Option<Quantity>, amount: fn(&Quantity) -> i64| request.as_ref().map_or(0, amount);
     let (amount, is_cpu) = match &*field.resource {
-        "limits.cpu" => (limit(&resources.cpu_limit, Quantity::milli_value, allocatable.cpu), true),
+        "limits.cpu" => (pod.spec.limit_of(of, milli_cpu).unwrap_or(allocatable.cpu), true),
         "requests.cpu" => (request(&resources.cpu_request, Quantity::milli_value), true),
-        "limits.memory" => (limit(&resources.memory_limit, Quantity::value, allocatable.memory), false),
+        "limits.memory" => (pod.spec.limit_of(of, memory).unwrap_or(allocatable.memory), false),
         "requests.memory" => (request(&resources.memory_request, Quantity::value), false),
         "limits.ephemeral-storage" => {
-            (limit(&resources.ephemeral_storage_limit, Quantity::value, allocatable.ephemeral_storage), false)
+            let limit = amount_of(&resources.ephemeral_storage_limit, Quantity::value);
+            (limit.unwrap_or(allocatable.ephemeral_storage), false)
         }
         "requests.ephemeral-storage" => {
             (request(&resources.ephemeral_storage_request, Quantity::value), false)

@@ -23,13 +23,14 @@ pub struct Amounts {
 impl Amounts {
     /// The amounts that a pod requests.
     pub fn requested(pod: &Pod) -> Amounts {
-        let of = |amount: fn(&ResourceRequirements) -> i64| pod.spec.effective(amount);
-        let bytes = |quantity: &Option<Quantity>| quantity.as_ref().map_or(0, Quantity::value);
+        let of = |amount: fn(&ResourceRequirements) -> Option<i64>| pod.spec.effective(amount);
         Amounts {
             pods: 1,
-            cpu: of(|resources| resources.cpu_request.as_ref().map_or(0, Quantity::milli_value)),
-            memory: pod.spec.effective(|resources| bytes(&resources.memory_request)),
-            ephemeral_storage: pod.spec.effective(|resources| bytes(&resources.ephemeral_storage_request)),
+            cpu: of(|resources| resources.cpu_request.as_ref().map(Quantity::milli_value)),
+            memory: of(|resources| resources.memory_request.as_ref().map(Quantity::value)),
+            ephemeral_storage: of(|resources| {
+                resources.ephemeral_storage_request.as_ref().map(Quantity::value)
+            }),
         }
     }
 

@@ -38,6 +38,8 @@ pub(crate) fn pod(restart_policy: RestartPolicy) -> Pod {
             readiness_gates: Vec::new(),
             scheduling_gates: Vec::new(),
             priority_class_name: String::new(),
+            resources: None,
+            overhead: None,
             placement: Placement::default(),
         },
     }

@@ -126,6 +126,10 @@ pub struct PodSpec {
     pub scheduling_gates: Vec<String>,
     /// `priorityClassName`; empty if none was given.
     pub priority_class_name: String,
+    /// `resources`: those of the pod as a whole, which then apply instead of the sums of its containers.
+    pub resources: Option<Rc<ResourceRequirements>>,
+    /// `overhead`, as requests and as limits: what the runtime class of the pod takes besides its containers.
+    pub overhead: Option<Rc<ResourceRequirements>>,
     /// The fields that decide on which node the pod may run.
     pub placement: Placement,
 }
@@ -354,11 +358,19 @@ impl PodSpec {
         format!("spec.{list}{{{}}}", self.container(index).name)
     }
 
-    /// The most of a resource that the pod takes as a whole: the sum for the regular containers and sidecars,
-    /// or the sum while an init container runs, whichever is larger. `amount` returns what one container
-    /// takes.
-    pub fn effective(&self, amount: impl Fn(&ResourceRequirements) -> i64) -> i64 {
-        let of = |container: &Container| amount(&container.resources);
+    /// The most of a resource that the pod takes (`PodRequests`, `PodLimits`): the amount in `resources` of the
+    /// pod, or else what its containers take together; and the overhead. `amount` returns what one container
+    /// takes; zero and nothing are the same.
+    pub fn effective(&self, amount: impl Fn(&ResourceRequirements) -> Option<i64>) -> i64 {
+        let of_pod = self.resources.as_deref().and_then(&amount);
+        let overhead = self.overhead.as_deref().and_then(&amount).unwrap_or(0);
+        of_pod.unwrap_or_else(|| self.of_containers(amount)).saturating_add(overhead)
+    }
+
+    /// The most of a resource that the containers take together: the sum for the regular containers and
+    /// sidecars, or the sum while an init container runs, whichever is larger.
+    fn of_containers(&self, amount: impl Fn(&ResourceRequirements) -> Option<i64>) -> i64 {
+        let of = |container: &Container| amount(&container.resources).unwrap_or(0);
         let regular = self.containers.iter().map(of).fold(0, i64::saturating_add);
         let (mut sidecars, mut most) = (0_i64, 0);
         for container in &self.init_containers {
@@ -371,14 +383,37 @@ impl PodSpec {
         regular.saturating_add(sidecars).max(most)
     }
 
+    /// The limit of a container: its own, or else that of the pod as a whole. `limit` returns the limit, if it
+    /// is above zero.
+    pub fn limit_of<T>(
+        &self,
+        container: &Container,
+        limit: impl Fn(&ResourceRequirements) -> Option<T>,
+    ) -> Option<T> {
+        limit(&container.resources).or_else(|| self.resources.as_deref().and_then(limit))
+    }
+
+    /// What each container counts besides its own memory request for the order of out-of-memory kills: its
+    /// part of what the pod as a whole requests and no container does (`remainingPodMemReqPerContainer`).
+    /// Bytes.
+    pub fn remaining_memory_request(&self) -> i64 {
+        let bytes = |resources: &ResourceRequirements| resources.memory_request.as_ref().map(Quantity::value);
+        let Some(of_pod) = self.resources.as_deref().and_then(bytes) else { return 0 };
+        let count = i64::try_from(self.admitted_count()).unwrap_or(i64::MAX).max(1);
+        of_pod.saturating_sub(self.of_containers(bytes)).max(0) / count
+    }
+
     /// `status.qosClass`. Only cpu and memory count, and only amounts above zero: a request of zero counts as
-    /// no request, and so differs from its limit.
+    /// no request, and so differs from its limit. `resources` of the pod count instead of its containers'.
     pub fn qos_class(&self) -> QosClass {
         let given = |quantity: &Option<Quantity>| quantity.clone().filter(|quantity| !quantity.is_zero());
         let mut any = false;
         let mut guaranteed = true;
-        for container in self.admitted_containers() {
-            let resources = &container.resources;
+        let of_containers = self.admitted_containers().map(|container| &container.resources);
+        let containers_count = self.resources.is_none();
+        for resources in
+            self.resources.as_deref().into_iter().chain(of_containers.filter(|_| containers_count))
+        {
             for (request, limit) in [
                 (given(&resources.cpu_request), given(&resources.cpu_limit)),
                 (given(&resources.memory_request), given(&resources.memory_limit)),

@@ -42,12 +42,13 @@ impl ContainerLimits {
     /// The limits of a container of `pod`.
     pub fn of(pod: &Pod, container: ContainerIndex) -> ContainerLimits {
         let container = pod.spec.container(container);
-        let resources = &container.resources;
-        let request = milli(&resources.cpu_request).or(milli(&resources.cpu_limit));
+        let cpu_limit = pod.spec.limit_of(container, |resources| milli(&resources.cpu_limit));
+        // A request of zero is a request.
+        let request = container.resources.cpu_request.as_ref().map(Quantity::milli_value).or(cpu_limit);
         ContainerLimits {
             cpu_shares: shares(request.unwrap_or(0)),
-            cpu_quota_us: milli(&resources.cpu_limit).map(quota),
-            memory: bytes(&resources.memory_limit),
+            cpu_quota_us: cpu_limit.map(quota),
+            memory: pod.spec.limit_of(container, |resources| bytes(&resources.memory_limit)),
             pids: None,
             all_devices: container.security_context.privileged,
         }
@@ -71,9 +72,8 @@ impl ContainerLimits {
         if pod.spec.qos_class() == QosClass::BestEffort {
             return whole;
         }
-        let requested = pod.spec.effective(|resources| {
-            milli(&resources.cpu_request).or(milli(&resources.cpu_limit)).unwrap_or(0)
-        });
+        let requested =
+            pod.spec.effective(|resources| milli(&resources.cpu_request).or(milli(&resources.cpu_limit)));
         whole.cpu_shares = shares(requested);
         whole.cpu_quota_us = limit_of_all(pod, |resources| milli(&resources.cpu_limit)).map(quota);
         whole.memory = memory_of(pod);
@@ -89,10 +89,11 @@ pub(crate) fn memory_of(pod: &Pod) -> Option<u64> {
     limit_of_all(pod, limit).and_then(|bytes| u64::try_from(bytes).ok())
 }
 
-/// A limit of the pod as a whole; `None` unless every container has one.
+/// A limit of the pod as a whole; `None` unless the pod or every container has one.
 fn limit_of_all(pod: &Pod, limit: impl Fn(&ResourceRequirements) -> Option<i64>) -> Option<i64> {
-    let is_limited = pod.spec.admitted_containers().all(|container| limit(&container.resources).is_some());
-    is_limited.then(|| pod.spec.effective(|resources| limit(resources).unwrap_or(0)))
+    let mut containers = pod.spec.admitted_containers();
+    let is_limited = containers.all(|container| pod.spec.limit_of(container, &limit).is_some());
+    is_limited.then(|| pod.spec.effective(&limit))
 }
 
 /// A cpu quantity in thousandths; zero counts as not set.

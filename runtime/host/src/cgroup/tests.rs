@@ -133,6 +133,30 @@ fn requests_and_limits_become_shares_quotas_and_bytes_as_the_kubelets() {
 }
 
 #[test]
+fn resources_of_the_pod_as_a_whole_limit_it_and_the_containers_without_a_limit() {
+    let mut whole = pod("u", &["{requests: {cpu: 100m}, limits: {memory: 8Mi}}", "{}"]);
+    let of_pod =
+        &pod("u", &["{limits: {cpu: 500m, memory: 64Mi}, requests: {cpu: 300m}}"]).spec.containers[0];
+    whole.spec.resources = Some(of_pod.resources.clone().into());
+    let limits = |cpu_shares, memory| ContainerLimits {
+        cpu_shares,
+        cpu_quota_us: Some(50_000),
+        memory: Some(memory),
+        pids: None,
+        all_devices: false,
+    };
+    assert_eq!(ContainerLimits::of_pod(&whole), limits(307, 64 << 20));
+    assert_eq!(ContainerLimits::of(&whole, ContainerIndex(0)), limits(102, 8 << 20));
+    // Without a request, the limit counts.
+    assert_eq!(ContainerLimits::of(&whole, ContainerIndex(1)), limits(512, 64 << 20));
+    // The overhead of a runtime class comes on top.
+    let overhead = &pod("u", &["{limits: {cpu: 100m, memory: 1Mi}}"]).spec.containers[0];
+    whole.spec.overhead = Some(overhead.resources.clone().into());
+    let with_overhead = ContainerLimits { cpu_quota_us: Some(60_000), ..limits(400 * 1024 / 1000, 65 << 20) };
+    assert_eq!(ContainerLimits::of_pod(&whole), with_overhead);
+}
+
+#[test]
 fn a_leaf_has_the_limits_of_its_container_and_the_pod_their_sum() {
     let scratch = Scratch::new();
     let burstable = pod(

@@ -76,6 +76,8 @@ pub(super) fn spec(spec: &Value) -> PodSpec {
         readiness_gates: texts(list(spec, "readinessGates"), "conditionType"),
         scheduling_gates: texts(list(spec, "schedulingGates"), "name"),
         priority_class_name: text(spec, "priorityClassName").to_owned(),
+        resources: spec.get("resources").map(|of_pod| Rc::new(resources(of_pod))),
+        overhead: spec.get("overhead").map(|amounts| Rc::new(overhead(amounts))),
         placement: placement(spec),
     }
 }
@@ -237,8 +239,6 @@ fn host_path_type(host: &Value) -> HostPathType {
 }
 
 fn container(container: &Value) -> Container {
-    let resources = &container["resources"];
-    let amount = |list: &str, name: &str| resources.get(list).and_then(|list| quantity(&list[name]));
     Container {
         name: text(container, "name").to_owned(),
         image: text(container, "image").to_owned(),
@@ -256,14 +256,7 @@ fn container(container: &Value) -> Container {
         env: list(container, "env").iter().map(variable).collect(),
         env_from: list(container, "envFrom").iter().filter_map(env_from).collect(),
         ports: list(container, "ports").iter().map(port).collect(),
-        resources: ResourceRequirements {
-            cpu_limit: amount("limits", "cpu"),
-            cpu_request: amount("requests", "cpu"),
-            memory_limit: amount("limits", "memory"),
-            memory_request: amount("requests", "memory"),
-            ephemeral_storage_request: amount("requests", "ephemeral-storage"),
-            ephemeral_storage_limit: amount("limits", "ephemeral-storage"),
-        },
+        resources: resources(&container["resources"]),
         volume_mounts: list(container, "volumeMounts").iter().map(mount).collect(),
         liveness_probe: container.get("livenessProbe").map(probe),
         readiness_probe: container.get("readinessProbe").map(probe),
@@ -276,6 +269,30 @@ fn container(container: &Value) -> Container {
         stdin_once: container["stdinOnce"] == true,
         tty: container["tty"] == true,
         security_context: security_context(&container["securityContext"]),
+    }
+}
+
+fn resources(resources: &Value) -> ResourceRequirements {
+    let amount = |list: &str, name: &str| resources.get(list).and_then(|list| quantity(&list[name]));
+    ResourceRequirements {
+        cpu_limit: amount("limits", "cpu"),
+        cpu_request: amount("requests", "cpu"),
+        memory_limit: amount("limits", "memory"),
+        memory_request: amount("requests", "memory"),
+        ephemeral_storage_request: amount("requests", "ephemeral-storage"),
+        ephemeral_storage_limit: amount("limits", "ephemeral-storage"),
+    }
+}
+
+fn overhead(overhead: &Value) -> ResourceRequirements {
+    let amount = |name: &str| quantity(&overhead[name]);
+    ResourceRequirements {
+        cpu_limit: amount("cpu"),
+        cpu_request: amount("cpu"),
+        memory_limit: amount("memory"),
+        memory_request: amount("memory"),
+        ephemeral_storage_request: amount("ephemeral-storage"),
+        ephemeral_storage_limit: amount("ephemeral-storage"),
     }
 }
 

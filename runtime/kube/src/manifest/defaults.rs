@@ -4,6 +4,7 @@
 use nodlet_rootfs::Reference;
 use serde_json::{Map, Value, json};
 
+use super::validate::of_containers;
 use nodlet_core::spec::Quantity;
 
 /// Applies all defaults. The object must already match the schema.
@@ -33,6 +34,32 @@ pub(super) fn apply(pod: &mut Value) {
         for container in children(spec, list) {
             self::container(container, host_network);
         }
+    }
+    pod_requests(spec);
+}
+
+/// Sets missing requests of the pod as a whole, if it has limits (`defaultPodRequests`): to what its containers
+/// request, or else to the limit.
+fn pod_requests(spec: &mut Map<String, Value>) {
+    if let Some(Value::Object(of_pod)) = spec.get_mut("resources") {
+        canonical_lists(of_pod);
+    }
+    let containers = Value::Object(spec.clone());
+    let Some(Value::Object(of_pod)) = spec.get_mut("resources") else { return };
+    let Some(Value::Object(limits)) = of_pod.get("limits").filter(|limits| *limits != &json!({})).cloned()
+    else {
+        return;
+    };
+    let requests = of_pod.entry("requests").or_insert_with(|| json!({}));
+    let Some(requests) = requests.as_object_mut() else { return };
+    for name in ["cpu", "memory"] {
+        let requested = of_containers(&containers, "requests", name);
+        if let Some(requested) = requested.filter(|_| !requests.contains_key(name)) {
+            requests.insert(name.to_owned(), requested.to_string().into());
+        }
+    }
+    for (name, limit) in limits {
+        requests.entry(name).or_insert(limit);
     }
 }
 
@@ -138,13 +165,7 @@ fn http_get(handler: &mut Map<String, Value>) {
 /// Makes quantities canonical, rounded up to thousandths. A resource with a limit and no request gets the
 /// limit as its request.
 fn resources(resources: &mut Map<String, Value>) {
-    for list in ["limits", "requests"] {
-        if let Some(Value::Object(list)) = resources.get_mut(list) {
-            for quantity in list.values_mut() {
-                canonical(Some(quantity), true);
-            }
-        }
-    }
+    canonical_lists(resources);
     let Some(Value::Object(limits)) = resources.get("limits").cloned() else { return };
     if limits.is_empty() && !resources.contains_key("requests") {
         return;
@@ -153,6 +174,16 @@ fn resources(resources: &mut Map<String, Value>) {
     if let Some(Value::Object(requests)) = resources.get_mut("requests") {
         for (name, limit) in limits {
             requests.entry(name).or_insert(limit);
+        }
+    }
+}
+
+fn canonical_lists(resources: &mut Map<String, Value>) {
+    for list in ["limits", "requests"] {
+        if let Some(Value::Object(list)) = resources.get_mut(list) {
+            for quantity in list.values_mut() {
+                canonical(Some(quantity), true);
+            }
         }
     }
 }

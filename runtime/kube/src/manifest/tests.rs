@@ -201,6 +201,69 @@ fn quality_of_service_follows_requests_and_limits() {
 }
 
 #[test]
+fn resources_of_the_pod_as_a_whole_are_defaulted_and_count_instead_of_the_containers() {
+    let resources = |spec: &str, container: &str| {
+        let manifest = one(&pod(&format!("resources: {spec}"), &format!("resources: {container}")));
+        (manifest.object["spec"]["resources"].clone(), manifest.pod.spec.qos_class())
+    };
+    let class = |spec: &str, container: &str| resources(spec, container).1;
+    // Requests are those of the containers, or else the limits.
+    assert_eq!(
+        resources("{limits: {cpu: 2, memory: 1024Mi}}", "{requests: {cpu: 500m}}"),
+        (
+            json!({"limits": {"cpu": "2", "memory": "1Gi"}, "requests": {"cpu": "500m", "memory": "1Gi"}}),
+            QosClass::Burstable
+        )
+    );
+    // Without limits nothing is defaulted.
+    assert_eq!(
+        resources("{requests: {cpu: 1}}", "{requests: {memory: 1Mi}}").0,
+        json!({"requests": {"cpu": "1"}})
+    );
+    assert_eq!(class("{limits: {cpu: 1, memory: 1Gi}}", "{}"), QosClass::Guaranteed);
+    assert_eq!(class("{limits: {cpu: 1}}", "{limits: {cpu: 1, memory: 1Gi}}"), QosClass::Burstable);
+    assert_eq!(class("{requests: {cpu: 0}}", "{limits: {cpu: 0}}"), QosClass::BestEffort);
+    assert_eq!(class("{}", "{limits: {cpu: 1, memory: 1Gi}}"), QosClass::BestEffort);
+}
+
+#[test]
+fn wrong_resources_of_the_pod_as_a_whole_are_refused_in_the_words_of_kubernetes() {
+    for (spec, container, expected) in [
+        (
+            "{requests: {cpu: 1}}",
+            "{requests: {cpu: 1500m}}",
+            "spec.resources.requests[cpu]: Invalid value: \"1\": must be greater than or equal to aggregate \
+             container requests of 1500m",
+        ),
+        (
+            "{limits: {memory: 1Gi}}",
+            "{limits: {memory: 2Gi}}",
+            // As Kubernetes writes the path.
+            "spec.resources.containers[0][memory].limits: Invalid value: \"2Gi\": must be less than or equal to \
+             pod limits of 1Gi",
+        ),
+        (
+            "{limits: {ephemeral-storage: 1Gi}}",
+            "{}",
+            "spec.resources.limits[ephemeral-storage]: Unsupported value: \"ephemeral-storage\": supported \
+             values: \"cpu\", \"hugepages-\", \"memory\"",
+        ),
+        (
+            "{limits: {cpu: 1}, requests: {cpu: 2}}",
+            "{}",
+            "spec.resources.requests: Invalid value: \"2\": must be less than or equal to cpu limit of 1",
+        ),
+        ("{requests: {cpu: -1}}", "{}", "spec.resources.requests[cpu]: Invalid value: \"-1\""),
+        ("{limits: {disk: 1}}", "{}", "spec.resources.limits[disk]: Invalid value: \"disk\""),
+        ("{claims: [{name: a}]}", "{}", "spec.resources.claims: Forbidden"),
+    ] {
+        let text = pod(&format!("resources: {spec}"), &format!("resources: {container}"));
+        let refused = refused(&text).to_string();
+        assert!(refused.contains(expected), "{spec}, {container}: {refused}");
+    }
+}
+
+#[test]
 fn init_containers_are_read_and_defaulted_as_the_others_are() {
     let init = "initContainers: [{name: first, image: i}, {name: proxy, image: i, restartPolicy: Always, \
                 startupProbe: {exec: {command: [a]}}, resources: {limits: {memory: 1Mi}}}]";
@@ -243,7 +306,6 @@ fn what_would_change_what_runs_is_refused_by_name() {
         ),
         ("hostUsers: false", "", "spec.hostUsers"),
         ("runtimeClassName: kata", "", "spec.runtimeClassName"),
-        ("resources: {limits: {cpu: 1}}", "", "spec.resources"),
         ("resourceClaims: [{name: a}]", "", "spec.resourceClaims"),
         ("setHostnameAsFQDN: true", "", "spec.setHostnameAsFQDN"),
         ("volumes: [{name: v, nfs: {server: s, path: /}}]", "", "spec.volumes[0].nfs"),

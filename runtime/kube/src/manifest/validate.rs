@@ -33,6 +33,7 @@ const FILE_NAME: usize = 255;
 const UID: usize = 36;
 
 pub(super) use ephemeral::only_added;
+pub(super) use resources::of_containers;
 
 /// Rejects ephemeral containers in a new pod: they are added to existing pods, through a subresource.
 pub(super) fn no_ephemeral(pod: &Value, errors: &mut Errors) {
@@ -202,6 +203,7 @@ fn spec(spec: &Value, path: &Path<'_>, errors: &mut Errors) {
     container::all(spec, &volumes, &path.child("containers"), errors);
     container::init(spec, &volumes, &path.child("initContainers"), errors);
     ephemeral::all(spec, &volumes, &path.child("ephemeralContainers"), errors);
+    resources::of_pod(spec, path, errors);
     host_network(spec, path, errors);
     one_of(
         &path.child("restartPolicy"),

@@ -78,7 +78,7 @@ pub(super) const VERDICTS: &[(&str, &[(&str, Verdict)])] = &[
         ("priorityClassName", Acts),
         ("readinessGates", Acts),
         ("resourceClaims", Refuses("does not allocate devices by resource claims", &["[]"])),
-        ("resources", Refuses("does not limit pods as a whole yet: limit their containers", &["{}"])),
+        ("resources", Acts),
         ("restartPolicy", Acts),
         ("runtimeClassName", Refuses("has no runtime classes", &[])),
         ("schedulerName", Warns(NO_SCHEDULER, &["\"\"", "\"default-scheduler\""])),

@@ -76,9 +76,18 @@ fn conditions(out: &mut Tabs, conditions: &Value) {
     }
 }
 
-/// `requests` or `limits` of cpu or memory of a whole pod: all that runs in the end, or what runs
-/// while an init container does, whichever is more.
+/// `requests` or `limits` of a resource of a whole pod: its own, or else what its containers take together; and
+/// its overhead, which counts as a limit only besides another one.
 fn effective(pod: &Value, list_of: &str, resource: &str) -> Quantity {
+    let own = &pod["spec"]["resources"][list_of][resource];
+    let amount = if own.is_null() { of_containers(pod, list_of, resource) } else { quantity(own) };
+    let is_unlimited = list_of == "limits" && amount.is_zero();
+    if is_unlimited { amount } else { amount.plus(&quantity(&pod["spec"]["overhead"][resource])) }
+}
+
+/// What the containers take together: the regular containers and sidecars, or what runs while an init container
+/// does, whichever is more.
+fn of_containers(pod: &Value, list_of: &str, resource: &str) -> Quantity {
     let of = |container: &Value| quantity(&container["resources"][list_of][resource]);
     let none = Quantity::from_milli(0);
     let spec = &pod["spec"];

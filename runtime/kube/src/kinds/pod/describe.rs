@@ -11,6 +11,10 @@ pub(in crate::kinds) fn describe(pod: &Value, events: Option<Vec<Value>>) -> Str
     let out = &mut tabs;
     head(out, pod);
     let (spec, status) = (&pod["spec"], &pod["status"]);
+    if spec["resources"].is_object() {
+        out.line(0, "Resources:");
+        resources(out, 1, &spec["resources"]);
+    }
     if !list(&spec["initContainers"]).is_empty() {
         containers(out, "Init Containers", &spec["initContainers"], &status["initContainerStatuses"], pod);
     }
@@ -114,16 +118,7 @@ fn containers(out: &mut Tabs, label: &str, containers: &Value, statuses: &Value,
             out.line(2, &format!("Ready:\t{ready}"));
             out.line(2, &format!("Restart Count:\t{}", status["restartCount"].as_i64().unwrap_or_default()));
         }
-        for (title, field) in [("Limits:", "limits"), ("Requests:", "requests")] {
-            let Some(amounts) = container["resources"][field].as_object().filter(|list| !list.is_empty())
-            else {
-                continue;
-            };
-            out.line(2, title);
-            let mut amounts: Vec<_> = amounts.iter().collect();
-            amounts.sort_by_key(|(name, _)| *name);
-            amounts.iter().for_each(|(name, amount)| out.line(3, &format!("{name}:\t{}", quantity(amount))));
-        }
+        resources(out, 2, &container["resources"]);
         for (title, field) in
             [("Liveness", "livenessProbe"), ("Readiness", "readinessProbe"), ("Startup", "startupProbe")]
         {
@@ -133,6 +128,19 @@ fn containers(out: &mut Tabs, label: &str, containers: &Value, statuses: &Value,
         }
         environment(out, container, pod);
         mounts(out, container);
+    }
+}
+
+/// `resources` of a container, or of the pod as a whole.
+fn resources(out: &mut Tabs, level: usize, resources: &Value) {
+    for (title, field) in [("Limits:", "limits"), ("Requests:", "requests")] {
+        let Some(amounts) = resources[field].as_object().filter(|list| !list.is_empty()) else { continue };
+        out.line(level, title);
+        let mut amounts: Vec<_> = amounts.iter().collect();
+        amounts.sort_by_key(|(name, _)| *name);
+        for (name, amount) in amounts {
+            out.line(level + 1, &format!("{name}:\t{}", quantity(amount)));
+        }
     }
 }
 

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use serde_json::Value;
 
-use super::{Errors, invalid, map, text};
+use super::{Errors, invalid, list, map, text};
 use crate::manifest::field::{FieldError, Path};
 use crate::manifest::rules;
 use nodlet_core::spec::Quantity;
@@ -34,8 +34,73 @@ const STANDARD: [&str; 21] = [
     "limits",
 ];
 
+/// The resources that a pod as a whole may have (`SupportedPodLevelResources`).
+const OF_PODS: [&str; 3] = ["cpu", "hugepages-", "memory"];
+
 /// Checks `resources` of a container.
 pub(super) fn requirements(resources: &Value, path: &Path<'_>, errors: &mut Errors) {
+    lists(resources, name, path, errors);
+}
+
+/// Checks `resources` of a pod as a whole (`validatePodResources`). `path` is that of the spec.
+pub(super) fn of_pod(spec: &Value, path: &Path<'_>, errors: &mut Errors) {
+    let Some(of_pod) = spec.get("resources") else { return };
+    let own = path.child("resources");
+    if of_pod.get("claims").is_some() {
+        let detail = "claims may not be set for Resources at pod-level";
+        errors.push(FieldError::forbidden(&own.child("claims"), detail));
+    }
+    lists(of_pod, name_of_pods, &own, errors);
+    let requests = own.child("requests");
+    for (resource, value) in map(&of_pod["requests"]) {
+        let (Some(request), Some(needed)) = (quantity(value), of_containers(spec, "requests", resource))
+        else {
+            continue;
+        };
+        if needed > request {
+            let detail = format!("must be greater than or equal to aggregate container requests of {needed}");
+            errors.push(FieldError::invalid(&requests.key(resource), &request.to_string(), detail));
+        }
+    }
+    let containers = own.child("containers");
+    for (index, container) in list(spec, "containers").iter().enumerate() {
+        for (resource, value) in map(&container["resources"]["limits"]) {
+            let limit = of_pod["limits"].get(resource).and_then(quantity);
+            let (Some(own), Some(limit)) = (quantity(value), limit) else { continue };
+            if own > limit {
+                let path = containers.index(index);
+                let path = path.key(resource);
+                let detail = format!("must be less than or equal to pod limits of {limit}");
+                errors.push(FieldError::invalid(&path.child("limits"), &own.to_string(), detail));
+            }
+        }
+    }
+}
+
+/// What the containers of a spec take of a resource together (`AggregateContainerRequests`): of the list
+/// `requests` or `limits`. `None` if none of them names the resource.
+pub(in super::super) fn of_containers(spec: &Value, list_name: &str, resource: &str) -> Option<Quantity> {
+    let of = |container: &Value| container["resources"][list_name].get(resource).and_then(quantity);
+    let plus = |sum: Option<Quantity>, one: Option<Quantity>| match (sum, one) {
+        (Some(sum), Some(one)) => Some(sum.plus(&one)),
+        (sum, one) => sum.or(one),
+    };
+    let (mut sidecars, mut most) = (None, None::<Quantity>);
+    for container in list(spec, "initContainers") {
+        let while_it_runs = plus(sidecars.clone(), of(container));
+        if text(container, "restartPolicy") == "Always" {
+            sidecars.clone_from(&while_it_runs);
+        }
+        if while_it_runs > most {
+            most = while_it_runs;
+        }
+    }
+    let regular = list(spec, "containers").iter().map(of).fold(None, plus);
+    let regular = plus(regular, sidecars);
+    if most > regular { most } else { regular }
+}
+
+fn lists(resources: &Value, name: fn(&str, &Path<'_>, &mut Errors), path: &Path<'_>, errors: &mut Errors) {
     let limits_path = path.child("limits");
     let requests_path = path.child("requests");
     for (resource, value) in map(&resources["limits"]) {
@@ -75,10 +140,18 @@ pub(super) fn requirements(resources: &Value, path: &Path<'_>, errors: &mut Erro
     }
 }
 
+/// The name of a resource of a pod as a whole (`validatePodResourceName`).
+fn name_of_pods(resource: &str, path: &Path<'_>, errors: &mut Errors) {
+    let before = errors.len();
+    qualified(resource, path, errors);
+    if errors.len() == before && !["cpu", "memory"].contains(&resource) && !is_huge_pages(resource) {
+        errors.push(FieldError::not_supported(path, resource, &OF_PODS));
+    }
+}
+
+/// The name of a resource of a container (`validateContainerResourceName`).
 fn name(resource: &str, path: &Path<'_>, errors: &mut Errors) {
-    let details = rules::qualified_name(resource);
-    let qualified = details.is_empty();
-    invalid(path, resource, details, errors);
+    qualified(resource, path, errors);
     if resource.contains('/') {
         if !is_native(resource) && !is_extended(resource) {
             errors.push(FieldError::invalid(
@@ -87,6 +160,17 @@ fn name(resource: &str, path: &Path<'_>, errors: &mut Errors) {
                 "doesn't follow extended resource name standard",
             ));
         }
+    } else if !["cpu", "memory", "ephemeral-storage"].contains(&resource) && !is_huge_pages(resource) {
+        errors.push(FieldError::invalid(path, resource, "must be a standard resource for containers"));
+    }
+}
+
+/// `validateResourceName`.
+fn qualified(resource: &str, path: &Path<'_>, errors: &mut Errors) {
+    let details = rules::qualified_name(resource);
+    let qualified = details.is_empty();
+    invalid(path, resource, details, errors);
+    if resource.contains('/') {
         return;
     }
     let standard = STANDARD.contains(&resource)
@@ -98,9 +182,6 @@ fn name(resource: &str, path: &Path<'_>, errors: &mut Errors) {
             resource,
             "must be a standard resource type or fully qualified",
         ));
-    }
-    if !["cpu", "memory", "ephemeral-storage"].contains(&resource) && !is_huge_pages(resource) {
-        errors.push(FieldError::invalid(path, resource, "must be a standard resource for containers"));
     }
 }
 
