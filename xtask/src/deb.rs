@@ -152,10 +152,14 @@ fn add_documents(files: &mut Files, target: &Target, version: &str, time: &Time)
     );
     files.add(&format!("{to}/changelog.Debian.gz"), 0o644, compressed(changelog.as_bytes()));
     files.add(&format!("{to}/changelog.gz"), 0o644, compressed(&fs::read(project().join("CHANGELOG.md"))?));
-    for entry in fs::read_dir(project().join("examples"))? {
-        let path = entry?.path();
-        let name = path.file_name().and_then(|name| name.to_str()).ok_or("an example's name is text")?;
-        files.add(&format!("{to}/examples/{name}"), 0o644, fs::read(&path)?);
+    for directory in ["examples", "examples/tasks"] {
+        for entry in fs::read_dir(project().join(directory))? {
+            let path = entry?.path();
+            let name = path.file_name().and_then(|name| name.to_str()).ok_or("an example's name is text")?;
+            if path.is_file() {
+                files.add(&format!("{to}/{directory}/{name}"), 0o644, fs::read(&path)?);
+            }
+        }
     }
     Ok(())
 }
