@@ -95,7 +95,7 @@ Flags:
                          three quarters of them can watch, follow logs or execute
                          processes
       --max-events N     number of events kept, 512 by default
-      --max-pods N       maximum number of pods, 110 by default and at most
+      --max-pods N       maximum number of pods, from 1 to 110; 110 by default
       --minimum-image-ttl-duration DURATION
                          time for which an unused image is kept, 2m by default
       --node-labels KEY=VALUE,...

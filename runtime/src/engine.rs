@@ -234,7 +234,9 @@ impl Engine {
         });
         this_node::keep_memory(&shell.config, &shell.machine);
         for told in this_node::reserved_in_vain(&shell.config, &shell.machine) {
-            log::warn!("--kube-reserved and --system-reserved: {told} No pod that requests any will start");
+            log::warn!(
+                "--kube-reserved and --system-reserved: {told} Pods that request this resource will not start"
+            );
         }
         let door = if shell.config.down {
             None
@@ -365,7 +367,7 @@ impl Engine {
         let progress = match Progress::of_this_process() {
             Ok(Some(progress)) if !self.shell.config.down => progress,
             Ok(_) => return,
-            Err(error) => return log::error!("failed to show process 1 that the loop turns: {error}"),
+            Err(error) => return log::error!("failed to report progress to process 1: {error}"),
         };
         progress.store(nodlet_host::clock::instant());
         let (progress, news) = (Rc::new(progress), self.shell.tasks.news.clone());
@@ -483,7 +485,7 @@ impl Engine {
         use PodObservation as Seen;
         self.count();
         let shell = &self.shell;
-        // Of a pod that is gone nothing is asked any more.
+        // Actions of a removed pod are ignored.
         let Some(wanted) = shell.pods.wanted(pod) else { return };
         let again = || shell.clone();
         match action {
@@ -508,7 +510,7 @@ impl Engine {
             }
             Action::Start { attempt, fallback } => {
                 let objects = self.registry.config_objects(&wanted.pod);
-                // That it has started is the supervisor's to tell.
+                // The supervisor reports the start.
                 shell.tasks.answer(
                     pod,
                     run::start(again(), pod, wanted, attempt, fallback, objects),

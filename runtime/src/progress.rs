@@ -23,7 +23,7 @@ pub const VARIABLE: &str = "NODLET_PROGRESS";
 /// The size of the mapping: the smallest page there is.
 const BYTES: usize = 4096;
 
-/// What lies at the beginning of the page.
+/// The header of the page.
 #[repr(C)]
 struct Page {
     /// Nanoseconds of CLOCK_MONOTONIC of the latest progress; 0 before the first.

@@ -27,7 +27,7 @@ mod tests {
     use nodlet_core::time::Instant;
     use nodlet_kube::manifest::Validation;
 
-    /// What an agent writes that is given one pod.
+    /// The ring of an agent with one pod.
     fn recorded() -> String {
         let (mut node, ring) = (Node::new(), SharedRing::default());
         let yaml =

@@ -19,7 +19,7 @@ pub(crate) struct Service {
 }
 
 impl Service {
-    /// The one that started this process and wants to know, if there is one.
+    /// The service manager of this process, if it set `NOTIFY_SOCKET`.
     pub(crate) fn of_this_process() -> Option<Service> {
         let variable = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty());
         let name = variable("NOTIFY_SOCKET")?;

@@ -300,7 +300,7 @@ fn a_binary_that_cannot_take_over_leaves_supervisors_as_they_are_and_says_so() {
         let incompatible = incompatible(&device, word);
         upgrade(&mut device, &incompatible);
         assert!(runs_all_on(&device, &first), "{:?}", device.supervisors());
-        let said = "failed to replace the supervisor: the new binary cannot take over from this one; it goes on as it was";
+        let said = "failed to replace the supervisor: the new binary cannot take over from this one; the supervisor keeps its binary";
         assert_eq!(device.agent_log().matches(said).count(), 3, "{}", device.agent_log());
         // A compatible binary can still take over from the first.
         upgrade(&mut device, &second);

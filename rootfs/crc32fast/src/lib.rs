@@ -26,17 +26,17 @@ const fn table() -> [u32; 256] {
     table
 }
 
-/// A checksum that is being made.
+/// A checksum of bytes that arrive in parts.
 #[derive(Clone, Debug, Default)]
 pub struct Hasher {
-    /// Of the bytes so far.
+    /// The checksum of the bytes so far.
     sum: u32,
-    /// How many these are.
+    /// The number of these bytes.
     amount: u64,
 }
 
 impl Hasher {
-    /// Of no bytes.
+    /// Creates the checksum of no bytes.
     pub fn new() -> Hasher {
         Hasher::default()
     }

@@ -1,5 +1,6 @@
 //! The one table of kinds: what an object of each kind is called, where the API serves it, how it is printed and
-//! described. Pure.
+//! described. Pure, except for descriptions: they print ages and local times, by the clock and the time zone of the
+//! machine on which the command line runs.
 //!
 //! The API (`api/route.rs`, `api/discovery.rs`, `api/table.rs`), the reader of manifests (`manifest/kind.rs`), the
 //! engine and the command line look kinds up here; none of them has a list of its own.

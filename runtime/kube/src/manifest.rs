@@ -103,7 +103,7 @@ pub fn node_name_of(host_name: &str) -> Option<String> {
 /// The key or the value is invalid, for the reason in the message.
 pub fn check_label(key: &str, value: &str) -> Result<(), String> {
     let wrong = |what: &str, errors: Vec<String>| {
-        errors.first().map_or(Ok(()), |error| Err(format!("labels, and {what:?} is none: {error}")))
+        errors.first().map_or(Ok(()), |error| Err(format!("labels; {what:?} is invalid: {error}")))
     };
     wrong(key, rules::qualified_name(key))?;
     wrong(value, rules::label_value(value))
@@ -430,7 +430,7 @@ fn documents(text: &str) -> Result<Vec<Document>, (usize, String)> {
     }
 }
 
-/// Without the place, which is said before it.
+/// The message without line and column, which are printed before it.
 fn json_message(error: &serde_json::Error) -> String {
     let message = error.to_string();
     format!("error converting JSON: {}", message.split(" at line ").next().unwrap_or_default())

@@ -131,7 +131,7 @@ impl NetlinkDeserializable for RouteNetlinkMessage {
             RTM_NEWROUTE => RouteMessage::parse(payload).map(Self::NewRoute),
             RTM_GETROUTE => RouteMessage::parse(payload).map(Self::GetRoute),
             RTM_NEWNEIGH => NeighbourMessage::parse(payload).map(Self::NewNeighbour),
-            _ => Err("a message of rtnetlink that nobody asks for".into()),
+            _ => Err("unsupported rtnetlink message".into()),
         }
     }
 }

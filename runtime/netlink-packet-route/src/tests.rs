@@ -349,7 +349,7 @@ fn a_message_that_is_cut_off_or_unknown_is_an_error() {
         (RTM_NEWNEIGH, "02 00 00 00 02 00 00 00 80 00 00", "a message is shorter than its header"),
         (RTM_NEWLINK, "00 00 00 00 04 00 00 00 01 00 00 00 01 00 00", "a message is shorter than its header"),
         // RTM_NEWQDISC
-        (36, "", "a message of rtnetlink that nobody asks for"),
+        (36, "", "unsupported rtnetlink message"),
     ] {
         let refused = read(kind, &bytes(hex)).expect_err(hex);
         assert!(refused.contains(expected), "{hex}: {refused}");

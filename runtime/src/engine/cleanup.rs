@@ -45,7 +45,7 @@ pub(super) fn sweep(shell: &Rc<Shell>, wanted: &BTreeSet<String>) {
                 .and_then(|()| crate::store::remove(&records.path_of(uid), &*fault))
                 .and_then(|()| images.release(uid).map_err(io::Error::other));
             if let Err(error) = removed {
-                log::error!("failed to remove what pod {uid} left: {error}");
+                log::error!("failed to remove the files of pod {uid}: {error}");
             }
         }
         // What was left behind of a status, whole or half-written, by an agent that died.

@@ -33,7 +33,7 @@ impl Engine {
             if pod.ephemeral.waiting.len() < WAITING {
                 pod.ephemeral.waiting.push(asked);
             } else {
-                let why = "as many changes of this pod as it takes are under way, please try again later";
+                let why = "too many changes of this pod are pending, please try again later";
                 let _ = asked.reply.try_send(Err(Status::too_many_requests(why)));
             }
             return;

@@ -106,7 +106,7 @@ impl Engine {
         let written = self.shell.stores.replace(path, bytes);
         self.shell.tasks.spawn(async move {
             if let Err(error) = written.await {
-                log::error!("failed to write what {label} runs, for after a power cut: {error}");
+                log::error!("failed to save the running manifest of {label}: {error}");
             }
         });
     }
@@ -116,7 +116,7 @@ impl Engine {
         let removed = self.shell.stores.remove(path);
         self.shell.tasks.spawn(async move {
             if let Err(error) = removed.await {
-                log::error!("failed to remove what is kept of a pod: {error}");
+                log::error!("failed to remove a kept manifest: {error}");
             }
         });
     }
@@ -135,7 +135,7 @@ impl Engine {
         let kept = recorded.kept().filter_map(|(path, bytes)| {
             let kept = read(bytes);
             if kept.is_none() {
-                log::error!("{} is damaged: the pod of it does not run again", path.display());
+                log::error!("{} is damaged; its pod will not be restored", path.display());
             }
             kept
         });

@@ -96,12 +96,12 @@ impl Engine {
 
     fn looked_at_images(&mut self, look: Look) {
         for image in &look.removed {
-            log::info!("image {image}: removed, since no pod uses it and the store is fuller than it may be");
+            log::info!("image {image}: removed, since no pod uses it and the store exceeds its threshold");
         }
         match look.older {
             Some(wait) => self.shell.tasks.later(wait, Engine::collect_images),
             None if look.excess > 0 => log::warn!(
-                "images and disk are fuller than they may be by {} bytes, and no other image is unused",
+                "images and disk exceed their low threshold by {} bytes, and every other image is in use",
                 look.excess
             ),
             None => {}

@@ -84,7 +84,7 @@ fn report_images(shell: &Rc<Shell>) {
                     let images = shell.stores.images.clone();
                     let again = shell.stores.storage.run(move || watch_images(&images)).await;
                     watched = again.and_then(Async::new_nonblocking);
-                    // What was loaded meanwhile was told by nobody.
+                    // Images that were loaded meanwhile were not reported.
                     let _ = shell.tasks.news.send(News::ImagesChanged).await;
                 }
             }

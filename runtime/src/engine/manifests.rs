@@ -166,7 +166,7 @@ impl Engine {
         }
         let watched = self.wait_for_news(&directories);
         if let Err(error) = &watched {
-            log::error!("failed to wait for what becomes of the manifest directories: {error}");
+            log::error!("failed to watch the manifest directories: {error}");
         }
         if watched.is_err() || directories.is_blind() {
             self.look_again();

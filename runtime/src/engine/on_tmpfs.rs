@@ -103,7 +103,7 @@ impl LeftBehind {
         let mut left: LeftBehind = match serde_json::from_slice(&bytes) {
             Ok(left) => left,
             Err(error) => {
-                log::error!("{uid}: what an agent before left of its status is damaged: {error}");
+                log::error!("{uid}: the status of the previous agent is damaged: {error}");
                 return None;
             }
         };
@@ -136,7 +136,7 @@ pub(super) fn remove_status(paths: &Paths, uid: &str) {
     if let Err(error) = fs::remove_file(paths.status(uid))
         && error.kind() != io::ErrorKind::NotFound
     {
-        log::warn!("failed to remove what was left behind of the status of {uid}: {error}");
+        log::warn!("failed to remove the status file of {uid}: {error}");
     }
 }
 

@@ -94,7 +94,7 @@ impl Engine {
             Ok(())
         });
         if let Err(error) = written {
-            log::warn!("failed to write down the status of {}: {error}", wanted.pod.uid);
+            log::warn!("failed to save the status of {}: {error}", wanted.pod.uid);
         }
     }
 

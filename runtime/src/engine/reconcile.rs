@@ -146,18 +146,18 @@ impl Engine {
         let goes = self.node.pod(index).is_some_and(PodState::is_unwanted);
         let mut pods = self.shell.pods.borrow_mut();
         match pods.get_mut(&index) {
-            // To its end it is what it was.
+            // A pod that is being removed keeps its spec.
             Some(_) if goes => {}
             Some(pod) => {
                 pod.wanted = wanted.clone();
                 drop(pods);
-                // What the core knows nothing of may be another. What ends for the change is
-                // written down before the change is, or a later agent might not see that it is one.
+                // The published status is saved before the object: a later agent must recognise runs that end
+                // because of the change.
                 self.publish(index);
                 let directory = self.shell.paths.run_pod(&wanted.pod.uid.0);
                 if let Err(error) = on_tmpfs::rewrite_object(&directory, &wanted) {
-                    // What a later agent finds in its manifest it takes up again.
-                    log::warn!("failed to write down the change of {}: {error}", wanted.pod.uid);
+                    // A later agent reads the change in the manifest again.
+                    log::warn!("failed to save the change of {}: {error}", wanted.pod.uid);
                 }
             }
             None => drop(pods.insert(index, PodShell::new(wanted, created))),

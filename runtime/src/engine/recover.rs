@@ -111,7 +111,7 @@ pub(super) async fn look(shell: &Rc<Shell>) -> Result<Vec<FoundPod>, EngineError
             Ok(pod) => found.push(pod),
             Err(LookError::Shortage(source)) => return Err(cannot(source)),
             Err(LookError::Unreadable(message)) => {
-                log::error!("{}: {message}; ending what is left of it", directory.display());
+                log::error!("{}: {message}; killing its remaining processes", directory.display());
                 let uid = directory.file_name().unwrap_or_default().to_string_lossy().into_owned();
                 cleanup::end_unreadable(&shell.machine.cgroups, &uid, &directory).await;
             }
@@ -166,7 +166,7 @@ async fn look_at(shell: &Rc<Shell>, directory: &Path, ours: &File) -> Result<Fou
     });
     let uid = wanted.pod.uid.0.clone();
     let mut record = shell.stores.load(&uid).unwrap_or_else(|error| {
-        log::error!("{uid}: {error}; its supervisor knows what runs");
+        log::error!("{uid}: {error}; using the supervisor's state");
         None
     });
     let left = LeftBehind::read(&shell.paths, &shell.stores.records, &uid);
@@ -339,7 +339,10 @@ async fn greet(
             }
             // What became of starts meanwhile is told as news.
             (Err(error @ (SupervisorError::Busy | SupervisorError::Reexec { .. })), Some(state)) => {
-                log::error!("failed to {}; it goes on as it was", nodlet_host::error::chain(&error));
+                log::error!(
+                    "failed to {}; the supervisor keeps its binary",
+                    nodlet_host::error::chain(&error)
+                );
                 return Ok(state);
             }
             (Err(error), _) => return Err(error),

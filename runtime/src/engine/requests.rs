@@ -104,7 +104,7 @@ impl Engine {
 
     /// Creates or replaces an object that a client sends.
     fn apply(&mut self, mut object: Value, asked: RequestOptions, reply: Reply<Accepted>) {
-        // What says that it is of no kind at all is refused as a pod.
+        // An object without a known kind is rejected as a Pod.
         let kind = object["kind"].as_str().and_then(Kind::named).unwrap_or(Kind::Pod);
         let prepared = self
             .identity()

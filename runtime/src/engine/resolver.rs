@@ -45,7 +45,7 @@ pub(super) fn follow(shell: &Rc<Shell>) {
             };
             if let Err(error) = watched {
                 let file = pod_files::RESOLV_CONF;
-                log::warn!("failed to watch {file}: {error}; until that is possible pods keep theirs");
+                log::warn!("failed to watch {file}: {error}; pods keep their current file until then");
                 smol::Timer::after(RETRY).await;
             }
         }
@@ -146,7 +146,7 @@ async fn renew_resolv_confs(paths: &Paths, storage: &Storage, pods: &Pods) {
             for directory in places {
                 match pod_files::renew_resolv_conf(&directory, &text) {
                     Ok(false) => {}
-                    Ok(true) => log::info!("{pod}: resolv.conf follows the machine's"),
+                    Ok(true) => log::info!("{pod}: updated resolv.conf from the machine"),
                     Err(error) => log::warn!("failed to write resolv.conf of {pod}: {error}"),
                 }
             }

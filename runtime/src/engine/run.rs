@@ -373,7 +373,7 @@ pub(super) async fn report_event(
                 let _ = run.leaf.remove();
             }
             forget(sandbox, &container, number);
-            // There was no run: whoever looks is not to think so.
+            // There was no run to report.
             let _ = std::fs::remove_file(facts_path(&shell.paths, &wanted, &container, number));
             let (reason, message) = match at {
                 StartFailedAt::Create => {
@@ -472,7 +472,7 @@ pub(super) fn exit_of(record: Option<ExitRecord>, started_at: Instant, oom_kille
 /// Requests the supervisor to drop its data of a run.
 pub(super) fn forget(sandbox: &Sandbox, container: &str, number: u32) {
     if let Err(error) = sandbox.supervisor.forget(container, number) {
-        // It remembers one run more than it must; its end is told elsewhere.
+        // The supervisor keeps the data of one run too many. If it died, that is reported elsewhere.
         log::debug!("{}", nodlet_host::error::chain(&error));
     }
 }

@@ -219,9 +219,9 @@ fn report_loss(shell: &Shell, pod: PodIndex, error: &(dyn std::error::Error + 's
     let Some(wanted) = shell.pods.wanted(pod) else { return };
     let (namespace, name) = (&wanted.pod.namespace, &wanted.pod.name);
     let why = nodlet_host::error::chain(error);
-    log::error!("lost the supervisor of {namespace}/{name}: {why}; its containers go with it");
+    log::error!("lost the supervisor of {namespace}/{name}: {why}; its containers are killed");
     if let Ok(words) = std::fs::read_to_string(shell.paths.run_pod(&wanted.pod.uid.0).join(END_REASON_FILE)) {
-        log::error!("its last words: {}", words.trim());
+        log::error!("its last message: {}", words.trim());
     }
 }
 
@@ -266,7 +266,7 @@ async fn greet_again(execs: &Execs, pod: PodIndex, supervisor: &Supervisor) -> O
             Ok(state) => {
                 // Whether they are attached is not among what is told again.
                 for id in attaching {
-                    let message = "the agent was short of something and missed the answer; try again";
+                    let message = "the agent ran out of a resource and lost the reply; try again";
                     execs.failed(pod, id, message.to_owned());
                 }
                 return Some(state);

@@ -18,7 +18,7 @@ const ASK_AGAIN: Duration = Duration::from_secs(60);
 /// Whether the machine is shutting down.
 pub(super) struct ShutdownState {
     pub(super) goes_down: Cell<bool>,
-    /// Since when it is, or is not.
+    /// When `goes_down` last changed.
     pub(super) since: Cell<Instant>,
     lock: RefCell<Option<DelayLock>>,
 }

@@ -59,7 +59,7 @@ impl Engine {
             entry.wanted.clone()
         };
         let (namespace, name) = (wanted.pod.namespace.clone(), wanted.pod.name.clone());
-        log::info!("{namespace}/{name}: removed, since more pods are over than are kept");
+        log::info!("{namespace}/{name}: removed: too many finished pods");
         let removed = self.shell.stores.remove(wanted.source.clone());
         self.shell.tasks.then(removed, move |engine, removed| match removed {
             Ok(()) => engine.read_sources_then(move |engine| {

@@ -32,7 +32,7 @@ pub(super) enum Body {
 pub(super) struct Message {
     pub(super) kind: Kind,
     pub(super) member: String,
-    /// Whoever sent it, as the bus says.
+    /// The sender, as reported by the bus.
     pub(super) sender: String,
     pub(super) reply_to: u32,
     pub(super) body: Body,

@@ -55,7 +55,7 @@ impl Lookups {
     async fn lookup(&'static self, name: &str) -> Result<Vec<IpAddr>, &'static str> {
         let (found, answer) = async_channel::bounded(1);
         self.ask(name, found)?;
-        answer.recv().await.map_err(|_| "no thread can be had")
+        answer.recv().await.map_err(|_| "no thread available")
     }
 
     fn ask(&'static self, name: &str, found: Sender<Vec<IpAddr>>) -> Result<(), &'static str> {

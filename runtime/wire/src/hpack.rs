@@ -202,7 +202,7 @@ fn decode_huffman(coded: &[u8]) -> Result<Vec<u8>, HpackError> {
             return Err(HpackError::Malformed);
         }
     }
-    // What fills the last byte is the beginning of the mark of the end.
+    // The padding of the last byte is a prefix of the EOS code.
     if length < 8 && only_ones { Ok(text) } else { Err(HpackError::Malformed) }
 }
 

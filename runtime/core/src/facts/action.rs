@@ -29,9 +29,9 @@ pub enum Action<R = Box<Record>, E = Event, I = Rc<str>> {
     /// Look for the image that the spec names for the container of this run, which runs another.
     /// Answered by `ImageChecked`.
     CheckImage(Attempt),
-    /// Ask once. Answered by `Probed`, after the probe's timeout at the latest.
+    /// Run the probe once. Answered by `Probed`, after the probe's timeout at the latest.
     Probe(Attempt, ProbeKind),
-    /// Run a hook that asks something. Answered by `Hooked`, when the run is over at the latest.
+    /// Run a hook (`exec`, `httpGet`, `sleep`). Answered by `Hooked`, when the run ends at the latest.
     Hook(Attempt, HookKind),
     /// Ask the container's first process to end (its stop signal).
     Terminate(Attempt),
@@ -44,14 +44,14 @@ pub enum Action<R = Box<Record>, E = Event, I = Rc<str>> {
     RemoveSandbox,
     /// Make this record durable.
     Save {
-        /// All of it: the file is replaced as a whole.
+        /// The complete record: the file is replaced as a whole.
         record: R,
-        /// Given back by `Saved`.
+        /// Returned in `Saved`.
         generation: u64,
     },
     /// Remove record, volumes, logs and run-time files.
     Forget,
-    /// Tell people: an Event of the pod.
+    /// Emit an Event of the pod.
     Emit(E),
 }
 

@@ -43,7 +43,7 @@ pub struct HandedOver {
     /// The terminal phase that was decided, which may not be published yet.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub verdict: Option<HandedOverVerdict>,
-    /// Whether no process of the pod was left, and none was to start.
+    /// Whether the pod had no process and no planned run.
     #[serde(default, skip_serializing_if = "Not::not")]
     pub has_ended: bool,
     /// `status.startTime`.

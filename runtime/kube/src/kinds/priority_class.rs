@@ -26,7 +26,7 @@ pub(super) fn cells(class: &Value, now: Timestamp) -> Vec<Value> {
     ]
 }
 
-/// With what took place, if that is known.
+/// Describes the class with its events, if they are requested.
 pub(super) fn describe(class: &Value, events: Option<Vec<Value>>) -> String {
     let mut tabs = Tabs::default();
     let out = &mut tabs;

@@ -31,7 +31,8 @@ the node: `nodeSelector`, the required `nodeAffinity`, `tolerations` of `NoExecu
 [cli.md](cli.md)).
 
 A ConfigMap (`v1`) has `data`, `binaryData` and `immutable`; a Secret (`v1`) has `data`, `stringData`, `type` and
-`immutable`. They are validated as in Kubernetes, and pods cannot refer to them yet (see [cli.md](cli.md)).
+`immutable`. They are validated as in Kubernetes. Pods refer to them by variables and
+volumes; clients create and change them as in a cluster (see [cli.md](cli.md)).
 ";
 
 #[test]

@@ -42,7 +42,7 @@ pub(super) struct About<'a> {
 /// An event to publish.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Shown {
-    /// The same number for all that are published as one event.
+    /// The number of the combined event.
     pub(super) number: u64,
     pub(super) count: u32,
     pub(super) first: Instant,

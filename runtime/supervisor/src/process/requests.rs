@@ -135,7 +135,7 @@ impl Process {
         // There are never two attempts of one container, whatever an agent requests.
         let alive = self.attempts.iter().any(|attempt| attempt.container == *container && !attempt.is_over());
         if alive {
-            return Some("start it: the attempt before is not over");
+            return Some("start it: the previous attempt still runs");
         }
         None
     }

@@ -219,7 +219,7 @@ fn two_attempts_of_one_container_cannot_be() {
     pod.ask_to_start(1, &second);
     match pod.next() {
         SupervisorEvent::StartFailed { number: 1, message, .. } => {
-            assert_eq!(message, "start it: the attempt before is not over");
+            assert_eq!(message, "start it: the previous attempt still runs");
         }
         other => panic!("{other:?}"),
     }

@@ -158,7 +158,7 @@ impl fmt::Display for ObservationText<'_> {
             PodObservation::Exited { exit, .. } => {
                 write!(f, "Exited with {}", exit.code)?;
                 f.write_str(match (exit.oom_killed, exit.unknown) {
-                    (_, true) => ", which nobody saw",
+                    (_, true) => ", exit code unknown",
                     (true, false) => ", out of memory",
                     (false, false) => "",
                 })

@@ -28,13 +28,13 @@ fn time(value: &Value) -> Option<Timestamp> {
     Timestamp::parse(value.as_str()?)
 }
 
-/// How long ago that was, by the clock of whoever reads it.
+/// The age of a time, by the clock of this machine.
 pub(in crate::kinds) fn since(value: &Value) -> String {
     let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
     age(time(value), Timestamp(i64::try_from(now.as_nanos()).unwrap_or(i64::MAX)))
 }
 
-/// `time.RFC1123Z` in the time zone of whoever reads it. What has no time was at the beginning of all.
+/// A time in the form `time.RFC1123Z`, in the time zone of this machine. A missing time is printed as year 1.
 pub(in crate::kinds) fn date(value: &Value) -> String {
     let Some(time) = time(value) else { return "Mon, 01 Jan 0001 00:00:00 +0000".to_owned() };
     // The C library counts in 32 bits on 32-bit ARM.
