@@ -1,4 +1,4 @@
-//! Images of real software, made by real tools: Debian's packages of redis, nginx and python3, unpacked,
+//! Images of real software, made by real tools: Debian's packages of redis, nginx, python3 and mosquitto, unpacked,
 //! built into images by buildah, and saved by podman and skopeo in each common format. They have properties
 //! that the tests' own image builder never produces.
 
@@ -43,6 +43,22 @@ const RECIPES: &[Recipe] = &[
             RUN /usr/bin/python3 -m compileall -q /usr/lib/python3.*/http\n\
             ENV PYTHONUNBUFFERED=1\n\
             CMD [\"python3\"]\n",
+    },
+    // A broker and the libraries of its clients, for `examples/gateway`.
+    Recipe {
+        name: "gateway",
+        packages: &[
+            "mosquitto",
+            "python3-minimal",
+            "libpython3-stdlib",
+            "python3-paho-mqtt",
+            "dash",
+            "coreutils",
+        ],
+        containerfile: "\
+            ENV PYTHONUNBUFFERED=1\n\
+            USER nobody\n\
+            CMD [\"mosquitto\"]\n",
     },
 ];
 
