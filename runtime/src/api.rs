@@ -301,7 +301,12 @@ async fn answer(
         (Some(name), Some(subresource)) => {
             let key = route::key(row, namespace.as_deref(), &name)?;
             match (row.kind, subresource, &method) {
-                (Kind::Pod, "status", &Method::GET) => read::get(api, row, &key, &query, request.headers()),
+                (Kind::Pod, "status" | "resize", &Method::GET) => {
+                    read::get(api, row, &key, &query, request.headers())
+                }
+                (Kind::Pod, "resize", &(Method::PUT | Method::PATCH)) => {
+                    write::update(api, &key, Part::Resize, &query, request).await
+                }
                 (Kind::Pod, "status", &(Method::PUT | Method::PATCH)) => {
                     write::update(api, &key, Part::Status, &query, request).await
                 }

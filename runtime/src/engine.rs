@@ -486,7 +486,7 @@ impl Engine {
         self.count();
         let shell = &self.shell;
         // Actions of a removed pod are ignored.
-        let Some(wanted) = shell.pods.wanted(pod) else { return };
+        let Some(wanted) = shell.pods.allocated(pod, self.node.pod(pod)) else { return };
         let again = || shell.clone();
         match action {
             Action::CreateSandbox => {
@@ -506,6 +506,12 @@ impl Engine {
                     Err((reason, message)) => {
                         Some(Seen::VolumesUpdateFailed { reason, message: message.into() })
                     }
+                });
+            }
+            Action::Resize { generation } => {
+                let failure = run::resize(shell, pod, &wanted).err().map(String::into_boxed_str);
+                shell.tasks.answer(pod, async move { failure }, move |failure| {
+                    Some(Seen::Resized { generation, failure })
                 });
             }
             Action::Start { attempt, fallback } => {

@@ -27,7 +27,7 @@ pub use deletion::Deletion;
 pub(crate) use draft::{Draft, Events, Wake};
 pub use handover::{
     HandedOver, HandedOverContainer, HandedOverExit, HandedOverIdentity, HandedOverPostStart,
-    HandedOverVerdict, MissingImage, StatusHandover,
+    HandedOverResize, HandedOverVerdict, MissingImage, StatusHandover,
 };
 pub use node_info::{Amounts, NodeInfo};
 pub use observation::{

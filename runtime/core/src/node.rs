@@ -13,6 +13,7 @@ mod ring;
 mod shutdown;
 mod terminated;
 
+use std::cmp::Reverse;
 use std::rc::Rc;
 
 use admission::Outcome;
@@ -22,8 +23,8 @@ pub use ring::{Asked, EmittedEvent, Entry, Known, Line, Omitted, RING_ENTRIES, R
 
 use crate::facts::*;
 use crate::pod::{Demand, NodeContext, PodState};
-use crate::spec::{Pod, Uid};
-use crate::time::Instant;
+use crate::spec::{Pod, QosClass, Uid};
+use crate::time::{Instant, Moment};
 use shutdown::ShutdownProgress;
 
 /// A change that the shell has to publish since it last asked: a new status, or a pod that is gone.
@@ -127,6 +128,7 @@ impl Node {
 
     /// Decides the actions to carry out now.
     pub fn plan(&mut self, now: Instant) -> Plan {
+        self.decide_resizes(now);
         if let Some(ending) = &mut self.shutdown {
             ending.advance(now, &self.pods);
         }
@@ -264,6 +266,7 @@ impl Node {
         let others: Vec<ExistingPod<'_>> = others
             .map(|other| ExistingPod {
                 is_preempted: other.is_preempted(),
+                requested: other.requested(),
                 ..ExistingPod::new(other.index(), other.pod(), !other.is_active())
             })
             .collect();
@@ -362,8 +365,42 @@ impl Node {
     /// Whether an admitted pod, which waits for preempted pods to end, fits beside the pods that still occupy
     /// resources.
     fn has_room_for(&self, pod: &PodState) -> bool {
-        let here = self.pods.iter().filter(|other| other.uses_resources()).map(|other| &**other.pod());
+        let here = self.pods.iter().filter(|other| other.uses_resources()).map(PodState::requested);
         admission::fits(&self.info, pod.pod(), here)
+    }
+
+    /// Decides on the resizes of pods that the node has not decided on, or that wait for resources: those first that
+    /// need no more than before, then those of a higher priority, of guaranteed pods, and that wait for longest
+    /// (`sortPendingResizes`).
+    fn decide_resizes(&mut self, now: Instant) {
+        if self.shutdown.is_some() || self.pods.iter().all(|pod| pod.undecided_resize().is_none()) {
+            return;
+        }
+        let rank = |pod: &PodState| {
+            let pending = pod.undecided_resize()?;
+            let (before, wanted) = (Amounts::requested(pod.pod()), Amounts::requested(&pending.wanted));
+            let since = match pending.since {
+                Moment::ThisBoot(at) => at,
+                Moment::Earlier(_) => Instant(0),
+            };
+            let is_lower = pod.pod().spec.qos_class() != QosClass::Guaranteed;
+            Some((wanted.max(&before) != before, Reverse(pod.pod().priority), is_lower, since, pod.index()))
+        };
+        let mut pending: Vec<_> = self.pods.iter().filter_map(rank).collect();
+        pending.sort_unstable();
+        for (.., index) in pending {
+            let Ok(place) = self.place(index) else { continue };
+            let Some(wanted) = self.pods[place].undecided_resize().map(|pending| pending.wanted.clone())
+            else {
+                continue;
+            };
+            let others = self.pods.iter().filter(|other| other.uses_resources() && other.index() != index);
+            let others = others.map(PodState::requested);
+            match admission::resize(&self.info, &wanted, &self.pods[place].requested(), others) {
+                Ok(()) => self.pods[place].allocate_resize(now, &mut self.events),
+                Err(refusal) => self.pods[place].refuse_resize(now, refusal, &mut self.events),
+            }
+        }
     }
 
     fn of_uid(&mut self, uid: &Uid) -> Option<&mut PodState> {

@@ -19,7 +19,7 @@
 //! `journal.rs`. Rules that concern single parts have only these as arguments: `init.rs`, the order of the
 //! starts; `hook.rs`, the hooks at both ends of a run; `probe.rs`, when containers are probed; `shutdown.rs`,
 //! which pods run again. Rules that need the whole pod extend [`PodState`]: `start.rs` and `termination.rs`,
-//! how sandbox and containers start and end; `update.rs`, changes of the spec; `record.rs` and `handover.rs`,
+//! how sandbox and containers start and end; `update.rs` and `resize.rs`, changes of the spec; `record.rs` and `handover.rs`,
 //! what a later agent restores.
 
 mod acceptance;
@@ -38,6 +38,7 @@ mod probe;
 pub(crate) mod probes;
 mod record;
 mod removal;
+pub(crate) mod resize;
 mod restart;
 mod sandbox;
 mod shutdown;
@@ -71,6 +72,7 @@ pub(crate) use phase::{TERMINATED, Verdict};
 use probes::ProbeEffect;
 pub(crate) use removal::Demand;
 use removal::Removal;
+use resize::Resize;
 use restart::RestartAll;
 use sandbox::Sandbox;
 pub(crate) use stage::{NodeContext, Stage};
@@ -84,7 +86,8 @@ const SYNC_RETRY: Duration = Duration::from_secs(10);
 #[derive(Debug)]
 pub struct PodState {
     index: PodIndex,
-    /// The pod as it was admitted, with its changes in place.
+    /// The pod as it was admitted, with its changes in place, and with the amounts of cpu and memory that are
+    /// allocated to it.
     pod: Rc<Pod>,
     stage: Stage,
     acceptance: Acceptance,
@@ -95,6 +98,7 @@ pub struct PodState {
     outcome: Outcome,
     restart_all: RestartAll,
     journal: Journal,
+    resize: Resize,
     conditions: Conditions,
     /// Whether the published status may differ since it was last asked for.
     changed: bool,
@@ -172,6 +176,7 @@ impl PodState {
             outcome: Outcome::pending(),
             restart_all: RestartAll::default(),
             journal: Journal::default(),
+            resize: Resize::default(),
             conditions: Conditions::new(now),
             changed: true,
         }
@@ -426,12 +431,13 @@ impl PodState {
     pub(crate) fn want(&mut self, now: Instant, pod: Rc<Pod>) {
         if self.is_unwanted() {
             self.removal.want_again(&pod);
-        } else if *self.pod == *pod {
-            self.removal.want();
         } else if pod.is_update_of(&self.pod) {
             self.removal.want();
-            self.containers.add_ephemeral(pod.spec.container_count());
-            self.update(now, pod);
+            let pod = self.want_amounts(now, pod);
+            if *self.pod != *pod {
+                self.containers.add_ephemeral(pod.spec.container_count());
+                self.update(now, pod);
+            }
         } else {
             self.unwant(now, None);
             self.removal.want_again(&pod);
@@ -490,6 +496,9 @@ impl PodState {
                 if self.volume_files.update_failed(now, waits_for_object) {
                     events.warn(self.index, None, "FailedMount", message);
                 }
+            }
+            PodObservation::Resized { generation, failure } => {
+                self.resize_written(now, generation, failure, events);
             }
             PodObservation::SandboxLost => {
                 if self.sandbox.lost() {
@@ -582,6 +591,7 @@ impl PodState {
         }
         self.plan_image_checks(now, draft);
         self.mark_redefined_runs();
+        self.plan_resize(now, draft, events);
         self.plan_kills(now, draft, events);
         probe::plan_probes(self.index, &mut self.containers, now, draft);
         self.advance_stop(context.shutdown);
@@ -608,6 +618,7 @@ impl PodState {
             Stage::ForgetFailed { retry } => wake.note(retry.at),
         }
         self.sandbox.wake_removal(wake);
+        self.wake_resize(wake);
         self.containers.wake(wake);
         self.journal.wake(wake);
     }

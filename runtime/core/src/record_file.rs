@@ -67,6 +67,8 @@ struct OnFlash<'a> {
     /// Absent in files of versions without readiness gates.
     #[serde(rename = "given", default, skip_serializing_if = "Vec::is_empty")]
     client_conditions: Vec<ClientCondition>,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    allocated: Vec<[String; 4]>,
     /// The rest of the status that a finished pod continues to show. Absent in files of earlier versions.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     last: Option<LastOnFlash>,
@@ -184,6 +186,7 @@ impl OnFlash<'_> {
             containers: record.containers.iter().map(container).collect(),
             deletion_grace_period_seconds: record.deletion_grace_period_seconds,
             client_conditions: record.client_conditions.clone(),
+            allocated: record.allocated.clone(),
             last: record.last.as_ref().map(|last| LastOnFlash {
                 conditions: last
                     .conditions
@@ -230,6 +233,7 @@ impl OnFlash<'_> {
             containers: self.containers.into_iter().map(container).collect(),
             deletion_grace_period_seconds: self.deletion_grace_period_seconds,
             client_conditions: self.client_conditions,
+            allocated: self.allocated,
             last: self.last.map(|last| {
                 // A condition type of a later version is not known here.
                 let condition = |(kind, status, since): (String, bool, TimeOnFlash)| {

@@ -11,6 +11,7 @@ mod gates;
 mod hooks;
 mod objects;
 mod order;
+mod resize;
 mod restarts;
 mod room;
 mod sample;
@@ -158,6 +159,8 @@ pub(crate) struct WorldPod {
     save_in_flight: bool,
     /// Containers that ran when their image changed, and have not restarted since.
     outdated: BTreeSet<ContainerIndex>,
+    /// The amounts that the cgroup of each container has.
+    limits: BTreeMap<ContainerIndex, [String; 4]>,
     order: order::Order,
     restarts: restarts::Restarts,
     wear: wear::Wear,
@@ -319,6 +322,7 @@ impl Sim {
                 index: None,
                 save_in_flight: false,
                 outdated: BTreeSet::new(),
+                limits: BTreeMap::new(),
             }),
         }
         let known = self.of(&uid);

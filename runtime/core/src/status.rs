@@ -162,8 +162,12 @@ fn container_status(
         status["containerID"] = container_id(&identity.id).into();
     }
     if identity.is_some() {
-        let (resources, allocated) = resources(&spec.resources);
-        status["resources"] = resources;
+        let actuated = match container.role {
+            Role::Regular | Role::Init | Role::Sidecar => pod.actuated().spec.container(index),
+            Role::Ephemeral => spec,
+        };
+        let allocated = amounts(&spec.resources.cpu_request, &spec.resources.memory_request);
+        status["resources"] = resources(&actuated.resources);
         if let Some(allocated) = allocated {
             status["allocatedResources"] = allocated;
         }
@@ -190,21 +194,22 @@ fn container_status(
     status
 }
 
-/// `resources` and `allocatedResources`: nodlet always allocates what a container requests, and never resizes
-/// it.
-fn resources(spec: &ResourceRequirements) -> (Value, Option<Value>) {
-    let list = |cpu: &Option<Quantity>, memory: &Option<Quantity>| {
-        let given = [("cpu", cpu), ("memory", memory)];
-        let given = given.into_iter().filter_map(|(name, quantity)| {
-            quantity.as_ref().map(|quantity| (name.to_owned(), Value::from(quantity.to_string())))
-        });
-        Some(given.collect::<Map<_, _>>()).filter(|list| !list.is_empty()).map(Value::Object)
-    };
-    let limits = list(&spec.cpu_limit, &spec.memory_limit);
-    let requests = list(&spec.cpu_request, &spec.memory_request);
-    let all = [("limits", limits), ("requests", requests.clone())];
+/// `resources`: the requests and limits in effect.
+fn resources(actuated: &ResourceRequirements) -> Value {
+    let limits = amounts(&actuated.cpu_limit, &actuated.memory_limit);
+    let requests = amounts(&actuated.cpu_request, &actuated.memory_request);
+    let all = [("limits", limits), ("requests", requests)];
     let all = all.into_iter().filter_map(|(name, list)| list.map(|list| (name.to_owned(), list)));
-    (Value::Object(all.collect()), requests)
+    Value::Object(all.collect())
+}
+
+/// A list of amounts; `None` if there are none.
+fn amounts(cpu: &Option<Quantity>, memory: &Option<Quantity>) -> Option<Value> {
+    let given = [("cpu", cpu), ("memory", memory)];
+    let given = given.into_iter().filter_map(|(name, quantity)| {
+        quantity.as_ref().map(|quantity| (name.to_owned(), Value::from(quantity.to_string())))
+    });
+    Some(given.collect::<Map<_, _>>()).filter(|list| !list.is_empty()).map(Value::Object)
 }
 
 /// The waiting reason of a container that has not run yet.

@@ -8,6 +8,7 @@ mod hooks;
 mod init;
 mod objects;
 mod replacement;
+mod resize;
 mod restarts;
 mod shutdown;
 mod update;

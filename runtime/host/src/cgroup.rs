@@ -18,6 +18,7 @@ mod hierarchy;
 mod limits;
 mod place;
 mod quota;
+mod resize;
 mod tree;
 mod unpacker;
 
@@ -565,6 +566,11 @@ pub enum CgroupError {
         /// The value that was read back.
         found: String,
     },
+    /// A memory limit that is below what is used already.
+    BelowUsage {
+        /// Which limits, and how much is used.
+        texts: String,
+    },
     /// Loading or attaching the eBPF program that filters devices.
     DeviceFilter {
         /// The cgroup.
@@ -602,6 +608,7 @@ impl CgroupError {
             CgroupError::NoUnified
             | CgroupError::Uid { .. }
             | CgroupError::Missing { .. }
+            | CgroupError::BelowUsage { .. }
             | CgroupError::NotApplied { .. } => false,
         }
     }
@@ -622,6 +629,7 @@ impl CgroupError {
             CgroupError::NoUnified
             | CgroupError::Uid { .. }
             | CgroupError::Missing { .. }
+            | CgroupError::BelowUsage { .. }
             | CgroupError::NotApplied { .. }
             | CgroupError::DeviceFilter { .. } => None,
         }
@@ -650,6 +658,8 @@ impl fmt::Display for CgroupError {
             CgroupError::NotApplied { path, limit, wanted, found } => {
                 write!(f, "set the {limit} of {}: wrote {wanted}, but the kernel has {found}", path.display())
             }
+            // Without a verb before it: the kubelet's text.
+            CgroupError::BelowUsage { texts } => write!(f, "cannot decrease memory limits: {texts}"),
             CgroupError::DeviceFilter { path, .. } => {
                 write!(f, "filter the devices of {} (CONFIG_CGROUP_BPF)", path.display())
             }
@@ -665,6 +675,7 @@ impl std::error::Error for CgroupError {
             CgroupError::NoUnified
             | CgroupError::Uid { .. }
             | CgroupError::Missing { .. }
+            | CgroupError::BelowUsage { .. }
             | CgroupError::NotApplied { .. } => None,
         }
     }

@@ -123,6 +123,7 @@ pub static KINDS: [Row; 8] = [
             Subresource { name: "exec", kind: "PodExecOptions", verbs: &["create", "get"] },
             Subresource { name: "log", kind: "Pod", verbs: &["get"] },
             Subresource { name: "portforward", kind: "PodPortForwardOptions", verbs: &["create", "get"] },
+            Subresource { name: "resize", kind: "Pod", verbs: &["get", "patch", "update"] },
             Subresource { name: "status", kind: "Pod", verbs: &["get", "patch", "update"] },
         ],
         fields: &[

@@ -209,6 +209,11 @@ pub(super) fn as_update_of(old: &Wanted, is_applied: bool, new: Manifest) -> Res
         Update::Nothing => false,
         Update::InPlace { spec } => spec,
     };
+    Ok(with_identity(old, &before, new, spec))
+}
+
+/// Returns `new` with the identity of `old`, whose object is `before`; `spec` means that the spec changes.
+pub(super) fn with_identity(old: &Wanted, before: &Value, new: Manifest, spec: bool) -> Manifest {
     let generation = old.pod.generation + u64::from(spec);
     let Manifest { pod, mut object, warnings } = new;
     let metadata = &mut object["metadata"];
@@ -220,5 +225,5 @@ pub(super) fn as_update_of(old: &Wanted, is_applied: bool, new: Manifest) -> Res
     }
     // The rest of the pod was validated already.
     let pod = Rc::new(Pod { uid: old.pod.uid.clone(), generation, ..Rc::unwrap_or_clone(pod) });
-    Ok(Manifest { pod, object, warnings })
+    Manifest { pod, object, warnings }
 }

@@ -94,6 +94,8 @@ pub enum Part {
     Whole,
     /// Only the status.
     Status,
+    /// Only the amounts of cpu and memory (`resize`).
+    Resize,
 }
 
 /// `fieldValidation` of a request.

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use serde_json::Value;
 
-use super::admission::as_update_of;
+use super::admission::{as_update_of, with_identity};
 use super::difference::forbidden;
 use super::preconditions::{self, MODIFIED};
 use super::present::{Known, Present};
@@ -189,13 +189,13 @@ impl Registry {
     ) -> Result<Decision, Status> {
         let present = present.ok_or_else(|| Status::not_found("pods", name))?;
         let current = self.current(present);
-        let changed = updating.change.apply(&current)?;
+        let Updating { change, part, validation, dry_run } = updating;
+        let changed = change.apply(&current)?;
         preconditions::check(&current, &changed, ("pods", name))?;
-        match updating.part {
-            Part::Status => update_status(&current, changed, updating.validation, updating.dry_run, present),
-            Part::Whole => {
-                self.update_whole(&current, changed, updating.validation, updating.dry_run, present)
-            }
+        match part {
+            Part::Status => update_status(&current, changed, validation, dry_run, present),
+            Part::Whole => self.update_spec(&current, changed, (validation, dry_run), false, present),
+            Part::Resize => self.update_spec(&current, changed, (validation, dry_run), true, present),
         }
     }
 
@@ -209,13 +209,14 @@ impl Registry {
         current
     }
 
-    /// Decides on a change of everything except the status, within the fields that may change in place.
-    fn update_whole(
+    /// Decides on a change of everything except the status, within the fields that may change in place, or on a
+    /// resize.
+    fn update_spec(
         &mut self,
         current: &Value,
         mut changed: Value,
-        validation: FieldValidation,
-        dry_run: bool,
+        (validation, dry_run): (FieldValidation, bool),
+        resizes: bool,
         present: &Present,
     ) -> Result<Decision, Status> {
         let Pod { namespace, name, uid, .. } = &*present.wanted.pod;
@@ -226,6 +227,9 @@ impl Registry {
         let Some(desired) = desired.filter(|desired| desired.pod.uid == *uid).cloned() else {
             return Err(Status::conflict("pods", name, "the pod is being deleted"));
         };
+        if resizes {
+            update::keep_all_but_resources(current, &mut changed);
+        }
         update::metadata(current, &changed).map_err(|error| refused(&error))?;
         if let Some(waiting) = &present.waiting {
             let why = format!(
@@ -254,14 +258,23 @@ impl Registry {
         }
         manifest.warnings = manifest::new_warnings(manifest.warnings, &old);
         desired.remove_computed_priority(&mut old);
-        match update::compare(&old, &manifest.object) {
+        let compared = if resizes {
+            let same_class = desired.pod.spec.qos_class() == manifest.pod.spec.qos_class();
+            update::resize(&old, &manifest.object, same_class)
+        } else {
+            update::compare(&old, &manifest.object)
+        };
+        match compared {
             Update::Nothing => Ok(Decision::Published(manifest.warnings)),
             Update::Other(_) | Update::InPlace { .. } if !self.is_applied(&desired) => {
                 Err(self.defined_by_file(name, &desired.source, "edit that file"))
             }
             Update::Other(error) => Err(refused(&error)),
-            Update::InPlace { .. } => {
-                let manifest = as_update_of(&desired, true, manifest)?;
+            Update::InPlace { spec } => {
+                let manifest = match resizes {
+                    true => with_identity(&desired, &old, manifest, spec),
+                    false => as_update_of(&desired, true, manifest)?,
+                };
                 if !dry_run {
                     return self.reserve_pod(manifest, Applied::Configured);
                 }

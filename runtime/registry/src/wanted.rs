@@ -54,6 +54,19 @@ impl Wanted {
         }
     }
 
+    /// A copy that runs as `pod`, which differs in the amounts that are allocated to it.
+    pub fn with_pod(&self, pod: Rc<Pod>) -> Wanted {
+        Wanted {
+            pod,
+            object: self.object.clone(),
+            warnings: self.warnings.clone(),
+            source: self.source.clone(),
+            presets: self.presets.clone(),
+            priority: self.priority.clone(),
+            written: self.written.clone(),
+        }
+    }
+
     /// A copy with `presets` added; `manifest` is the result.
     pub(crate) fn with_presets(&self, manifest: Manifest, presets: Rc<[Applied]>) -> Wanted {
         Wanted { presets, ..self.changed(Manifest { warnings: self.warnings.clone(), ..manifest }) }

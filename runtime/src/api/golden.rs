@@ -105,6 +105,6 @@ fn each_kind_of_the_table_is_routed_discovered_and_printed() {
 #[test]
 fn subresources_are_those_of_the_table() {
     let pods: Vec<&str> = Kind::Pod.row().subresources.iter().map(|part| part.name).collect();
-    assert_eq!(pods, ["attach", "ephemeralcontainers", "exec", "log", "portforward", "status"]);
+    assert_eq!(pods, ["attach", "ephemeralcontainers", "exec", "log", "portforward", "resize", "status"]);
     assert!(KINDS.iter().all(|row| row.kind == Kind::Pod || row.subresources.is_empty()));
 }

@@ -7,6 +7,7 @@ use std::rc::Rc;
 
 use crate::api::{Accepted, Change, FieldValidation, Reply};
 use nodlet_core::facts::PodIndex;
+use nodlet_core::pod::PodState;
 use nodlet_core::spec::Uid;
 use nodlet_core::time::Moment;
 use nodlet_registry::Wanted;
@@ -95,6 +96,18 @@ impl PodShell {
 }
 
 impl Pods {
+    /// The pod as it was admitted, with the amounts that are allocated to it: `state` is that of the core.
+    pub(super) fn allocated(&self, index: PodIndex, state: Option<&PodState>) -> Option<Rc<Wanted>> {
+        let mut pods = self.borrow_mut();
+        let wanted = &mut pods.get_mut(&index)?.wanted;
+        if let Some(pod) = state.map(PodState::pod)
+            && !pod.has_amounts_of(&wanted.pod)
+        {
+            *wanted = Rc::new(wanted.with_pod(pod.clone()));
+        }
+        Some(wanted.clone())
+    }
+
     pub(super) fn borrow(&self) -> Ref<'_, BTreeMap<PodIndex, PodShell>> {
         self.0.borrow()
     }

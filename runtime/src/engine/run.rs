@@ -16,7 +16,7 @@ use nodlet_core::facts::{
 use nodlet_core::spec::Container;
 use nodlet_core::spec::container::PullPolicy;
 use nodlet_core::time::{Instant, Moment};
-use nodlet_host::cgroup::{ContainerLimits, Leaf};
+use nodlet_host::cgroup::{CgroupError, ContainerLimits, Leaf};
 use nodlet_host::log_files;
 use nodlet_host::paths::Paths;
 use nodlet_registry::{ConfigObjects, Wanted};
@@ -178,6 +178,25 @@ pub(super) async fn start(
     let run = Run { leaf, process: None, started: None, image: image_facts, _layers: layers };
     sandbox.runs.borrow_mut().insert(key, run);
     Ok(())
+}
+
+/// Writes the limits of a pod to its cgroup and to those of its running containers.
+///
+/// # Errors
+/// The message for the status.
+pub(super) fn resize(shell: &Shell, pod: PodIndex, wanted: &Wanted) -> Result<(), String> {
+    // A sandbox that is gone is created anew, with the limits.
+    let Some(sandbox) = shell.pods.sandbox(pod) else { return Ok(()) };
+    let runs = sandbox.runs.borrow();
+    let leaves = runs.iter().filter_map(|((name, _), run)| {
+        let index = wanted.pod.spec.index_of(name)?;
+        Some((run.leaf.clone(), index))
+    });
+    let leaves: Vec<_> = leaves.collect();
+    shell.machine.cgroups.resize(&wanted.pod, &leaves).map_err(|error| match error {
+        CgroupError::BelowUsage { .. } => error.to_string(),
+        error => format!("failed to {}", nodlet_host::error::chain(&error)),
+    })
 }
 
 /// Checks that the container whose PID namespace an ephemeral container shares (`targetContainerName`) runs.

@@ -19,6 +19,11 @@ pub enum Action<R = Box<Record>, E = Event, I = Rc<str>> {
     /// Write the files of the pod's volumes anew, if they have changed. Answered by `VolumesUpdated` or
     /// `VolumesUpdateFailed`.
     UpdateVolumes,
+    /// Write the limits of the pod and of its running containers to their cgroups. Answered by `Resized`.
+    Resize {
+        /// The generation of the pod with these limits, given back by `Resized`.
+        generation: u64,
+    },
     /// Find the image, make the container, execute its process.
     Start {
         /// Which run.
@@ -66,6 +71,7 @@ impl<R, E, I> Action<R, E, I> {
         match self {
             Action::CreateSandbox => Action::CreateSandbox,
             Action::UpdateVolumes => Action::UpdateVolumes,
+            Action::Resize { generation } => Action::Resize { generation: *generation },
             Action::Start { attempt, fallback } => {
                 Action::Start { attempt: *attempt, fallback: fallback.as_ref().map(image) }
             }
@@ -96,6 +102,7 @@ impl<R, E, I> Action<R, E, I> {
             | Action::Discard(attempt) => Some(*attempt),
             Action::CreateSandbox
             | Action::UpdateVolumes
+            | Action::Resize { .. }
             | Action::RemoveSandbox
             | Action::Save { .. }
             | Action::Forget

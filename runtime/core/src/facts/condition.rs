@@ -19,8 +19,8 @@ pub enum ConditionType {
 /// on the board. The condition is shown only during that time; no kubelet has it.
 pub const IMAGE_UPDATE_PENDING: &str = "PodImageUpdatePending";
 
-/// Condition types that belong to a kubelet, but that nodlet never sets.
-const UNUSED_CONDITION_TYPES: [&str; 2] = ["PodResizeInProgress", "PodResizePending"];
+/// The types of the conditions of a resize, which exist only during one.
+const RESIZE_CONDITION_TYPES: [&str; 2] = ["PodResizeInProgress", "PodResizePending"];
 
 impl ConditionType {
     /// All condition types, in the order in which a kubelet lists them.
@@ -53,6 +53,6 @@ impl ConditionType {
 pub fn is_node_owned(kind: &str) -> bool {
     let is_own = |own: &ConditionType| *own != ConditionType::DisruptionTarget && own.as_str() == kind;
     ConditionType::ALL.iter().any(is_own)
-        || UNUSED_CONDITION_TYPES.contains(&kind)
+        || RESIZE_CONDITION_TYPES.contains(&kind)
         || kind == IMAGE_UPDATE_PENDING
 }

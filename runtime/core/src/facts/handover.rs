@@ -77,8 +77,27 @@ pub struct HandedOver {
     /// When the pod's record was last written: later writes are delayed from then on, to spare flash.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub saved_at: Option<Instant>,
+    /// The amounts that are allocated to the pod, as in [`Record::allocated`](super::Record::allocated).
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub allocated: Vec<[String; 4]>,
+    /// The resize of the pod that was not complete.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub resize: Option<Box<HandedOverResize>>,
     /// The containers in the order of their indexes; empty for a rejected pod.
     pub containers: Vec<HandedOverContainer>,
+}
+
+/// The resize of a pod that was not complete.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct HandedOverResize {
+    /// Why the wanted amounts were not allocated: whether they never can be, the message, and since when.
+    pub refusal: Option<(bool, Box<str>, Moment)>,
+    /// The generation of the pod whose amounts were being written to cgroups, and since when.
+    pub progress: Option<(u64, Moment)>,
+    /// The amounts that were in effect before.
+    pub actuated: Vec<[String; 4]>,
+    /// Why the amounts could not be written.
+    pub error: Option<Box<str>>,
 }
 
 /// The terminal phase of a pod, with its reason and message.

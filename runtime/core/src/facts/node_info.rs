@@ -34,6 +34,17 @@ impl Amounts {
         }
     }
 
+    /// The larger one of both amounts, of each resource.
+    #[must_use]
+    pub(crate) fn max(&self, other: &Amounts) -> Amounts {
+        Amounts {
+            pods: self.pods.max(other.pods),
+            cpu: self.cpu.max(other.cpu),
+            memory: self.memory.max(other.memory),
+            ephemeral_storage: self.ephemeral_storage.max(other.ephemeral_storage),
+        }
+    }
+
     /// The sum of both amounts.
     #[must_use]
     pub fn plus(&self, other: &Amounts) -> Amounts {

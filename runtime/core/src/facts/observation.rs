@@ -85,6 +85,13 @@ pub enum PodObservation<T = Box<str>> {
         /// The message of the event.
         message: T,
     },
+    /// The limits of the pod and of its containers were written to their cgroups, or could not be.
+    Resized {
+        /// The generation of the `Resize`.
+        generation: u64,
+        /// Why the limits could not be written, if so; the core plans the write again.
+        failure: Option<T>,
+    },
     /// The supervisor of a ready sandbox died; every process of the pod is gone. If the supervisor dies before
     /// the sandbox is ready, the observation is `SandboxFailed`.
     SandboxLost,
@@ -219,6 +226,9 @@ impl<T> PodObservation<T> {
             PodObservation::VolumesUpdateFailed { reason, message } => {
                 PodObservation::VolumesUpdateFailed { reason: *reason, message: text(message) }
             }
+            PodObservation::Resized { generation, failure } => {
+                PodObservation::Resized { generation: *generation, failure: failure.as_ref().map(text) }
+            }
             PodObservation::SandboxLost => PodObservation::SandboxLost,
             PodObservation::SandboxRemoved => PodObservation::SandboxRemoved,
             PodObservation::SandboxRemoveFailed { message } => {
@@ -273,6 +283,7 @@ impl<T> PodObservation<T> {
             | PodObservation::ObjectsChanged
             | PodObservation::VolumesUpdated
             | PodObservation::VolumesUpdateFailed { .. }
+            | PodObservation::Resized { .. }
             | PodObservation::SandboxLost
             | PodObservation::SandboxRemoved
             | PodObservation::SandboxRemoveFailed { .. }

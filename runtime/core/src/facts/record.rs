@@ -50,6 +50,11 @@ pub struct Record {
     /// The conditions that clients set in the pod's status.
     #[serde(rename = "given", default, skip_serializing_if = "Vec::is_empty")]
     pub client_conditions: Vec<ClientCondition>,
+    /// The amounts of cpu and memory that are allocated to the pod: request and limit of each, of every
+    /// container, then of the pod as a whole. Empty for a pod without any, and in records of versions that could
+    /// not resize pods.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub allocated: Vec<[String; 4]>,
     /// The rest of the status that a finished pod continues to show.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last: Option<Box<LastShown>>,
@@ -76,8 +81,9 @@ pub struct FoundCondition {
 }
 
 impl Record {
-    /// Whether both records are equal except for `last`, which is written along and is no reason to write.
-    pub(crate) fn equals_except_last(&self, other: &Record) -> bool {
+    /// Whether both records are equal except for `last` and `allocated`, which are written along and are no reason
+    /// to write.
+    pub(crate) fn equals_in_progress(&self, other: &Record) -> bool {
         let Record {
             phase,
             reason,
@@ -86,6 +92,7 @@ impl Record {
             containers,
             deletion_grace_period_seconds,
             client_conditions,
+            allocated: _,
             last: _,
         } = self;
         *phase == other.phase

@@ -7,6 +7,7 @@
 use super::preemption;
 use super::resources::{ExistingPod, Resource};
 use crate::facts::{Amounts, NodeInfo, PodIndex};
+use crate::pod::resize::Refusal;
 use crate::spec::container::ContainerPort;
 use crate::spec::{Pod, Taint};
 
@@ -73,10 +74,45 @@ pub(super) fn admit(node: &NodeInfo, pod: &Pod, others: &[ExistingPod<'_>]) -> O
     }
 }
 
-/// Whether all pods of `here`, `pod` among them, fit, as far as the resources that `pod` requests are
-/// concerned.
-pub(super) fn fits<'a>(node: &NodeInfo, pod: &Pod, here: impl Iterator<Item = &'a Pod>) -> bool {
-    let used = here.map(Amounts::requested).fold(Amounts::default(), |all, one| all.plus(&one));
+/// Whether a pod may have the amounts that `wanted` requests, beside the amounts of the others. `before` are
+/// those that the pod has: it may always have less. An amount that the node does not have at all is infeasible.
+pub(super) fn resize(
+    node: &NodeInfo,
+    wanted: &Pod,
+    before: &Amounts,
+    others: impl Iterator<Item = Amounts>,
+) -> Result<(), Refusal> {
+    let used = others.fold(Amounts::default(), |all, one| all.plus(&one));
+    let asked = Amounts::requested(wanted);
+    for resource in [Resource::Cpu, Resource::Memory] {
+        let (name, requested) = (resource.name(), resource.of(&asked));
+        let (used, capacity) = (resource.of(&used), resource.of(&node.allocatable));
+        let refusal = |is_infeasible, message: String| Refusal { is_infeasible, message: message.into() };
+        if requested <= resource.of(before) {
+            continue;
+        } else if requested > capacity {
+            return Err(refusal(
+                true,
+                format!(
+                    "Node didn't have enough capacity: {name}, requested: {requested}, capacity: {capacity}"
+                ),
+            ));
+        } else if requested > capacity.saturating_sub(used) {
+            return Err(refusal(
+                false,
+                format!(
+                    "Node didn't have enough resource: {name}, requested: {requested}, used: {used}, capacity: {capacity}"
+                ),
+            ));
+        }
+    }
+    Ok(())
+}
+
+/// Whether all pods with the amounts `here`, `pod` among them, fit, as far as the resources that `pod` requests
+/// are concerned.
+pub(super) fn fits(node: &NodeInfo, pod: &Pod, here: impl Iterator<Item = Amounts>) -> bool {
+    let used = here.fold(Amounts::default(), |all, one| all.plus(&one));
     let asked = Amounts::requested(pod);
     Resource::ALL
         .into_iter()

@@ -57,6 +57,8 @@ impl PodState {
             ip: self.ip(),
             sandbox_failure: self.sandbox.failure().map(Into::into),
             saved_at: self.journal.saved_at(),
+            allocated: self.pod.allocation(),
+            resize: self.handed_over_resize(),
             containers: self.containers.iter().map(ContainerState::handed_over).collect(),
         }
     }
@@ -96,6 +98,7 @@ impl PodState {
         if state.is_admitted {
             self.acceptance.decide();
         }
+        self.restore_allocation(&state.allocated, state.resize.as_deref(), now);
         self.outcome.restore(state.phase, state.verdict.as_ref().map(Verdict::from));
         self.removal.restore(state.deletion, state.is_hidden);
         self.sandbox.restore(state.ip, state.sandbox_failure.clone());

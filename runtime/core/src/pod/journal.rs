@@ -193,6 +193,13 @@ impl Journal {
             && self.in_flight.as_ref().is_none_or(|(_, record)| says(record))
     }
 
+    /// Whether these amounts are on flash as those allocated, and no write in flight contradicts that.
+    pub(super) fn has_allocation(&self, allocated: &[[String; 4]]) -> bool {
+        let says = |record: &Record| record.allocated == allocated;
+        self.on_flash.as_deref().is_some_and(says)
+            && self.in_flight.as_ref().is_none_or(|(_, record)| says(record))
+    }
+
     pub(super) fn wake(&self, wake: &mut Wake) {
         if self.in_flight.is_some() {
             return;

@@ -4,7 +4,7 @@
 //! * at once, if something waits for it: a terminal phase; the start of a run of a `Never` pod or of an
 //!   ephemeral container; a container that is done for good; a run of a `Never` pod that did not start
 //!   after all and now waits for an image, perhaps for weeks; a pod that was admitted with presets or a
-//!   priority, which may differ after a power cut;
+//!   priority, which may differ after a power cut; the amounts that are allocated to a pod that is resized;
 //! * soon, at most once in ten seconds: a readiness gate that was opened or closed;
 //! * otherwise (restart counts, exits) later, at most once in five minutes, however often containers crash.
 
@@ -43,11 +43,13 @@ impl PodState {
         let Some(since) = self.journal.differs_since(now, shutdown) else { return };
         let mut record = self.record(now);
         self.keep_started_count(&mut record);
-        if self.journal.on_flash().is_some_and(|on_flash| on_flash.equals_except_last(&record)) {
+        let allocates = self.is_allocation_due(&record.allocated);
+        let is_same = |on_flash: &Record| on_flash.equals_in_progress(&record);
+        if !allocates && self.journal.on_flash().is_some_and(is_same) {
             self.journal.settle();
             return;
         }
-        let urgency = if shutdown || self.is_urgent(&record) {
+        let urgency = if shutdown || allocates || self.is_urgent(&record) {
             Urgency::AtOnce
         } else if self.moves_a_gate(&record) {
             Urgency::Soon
@@ -141,6 +143,10 @@ impl PodState {
                 .collect(),
             deletion_grace_period_seconds: self.deletion_grace().map(|grace| grace.as_secs()),
             client_conditions: self.client_conditions().to_vec(),
+            allocated: match phase.is_terminal() || !self.acceptance.is_decided() || self.pod.is_gated() {
+                true => Vec::new(),
+                false => self.pod.allocation(),
+            },
             last: phase.is_terminal().then(|| {
                 let conditions = self.conditions.to_last_shown(now, self.outcome.is_disrupted());
                 Box::new(LastShown { conditions, ip: self.ip() })
@@ -172,6 +178,7 @@ impl PodState {
             }
         }
         self.conditions.set_of_clients(record.client_conditions.as_slice().into());
+        self.restore_allocation(&record.allocated, None, now);
         let deletion_grace = record.deletion_grace_period_seconds;
         let terminal = record.phase.is_terminal();
         self.journal.adopt(record);

@@ -123,7 +123,11 @@ impl PodState {
                     let (grace_over, why) = match (stop, container.failed_probe) {
                         (Some(grace_end), _) => (grace_end, format!("Stopping container {}", spec.name)),
                         (None, _) if container.redefined && !container.hooks.is_starting() => {
-                            (now + whole, redefined_text(&spec.name, container.role))
+                            let text = match container.is_outdated(&spec.image) {
+                                true => redefined_text(&spec.name, container.role),
+                                false => format!("Container {} resize requires restart", spec.name),
+                            };
+                            (now + whole, text)
                         }
                         (None, Some(kind)) => {
                             let grace = spec.probe_grace(kind).unwrap_or(whole);

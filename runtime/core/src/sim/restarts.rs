@@ -141,6 +141,8 @@ impl WorldPod {
 pub(super) fn is_warning(event: &Event) -> bool {
     match event.reason {
         "Pulled" | "Created" | "Started" | "Killing" | "SandboxChanged" | "DeadlineExceeded" => false,
+        "ResizeStarted" | "ResizeCompleted" => false,
+        "ResizeDeferred" | "ResizeInfeasible" | "ResizeError" => true,
         // A back-off of an image pull is a `Normal` event, unless the previous run continues, which no
         // kubelet reports.
         "BackOff" => {

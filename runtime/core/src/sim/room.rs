@@ -5,7 +5,7 @@ use std::rc::Rc;
 
 use serde_json::Value;
 
-use super::{Sim, WorldSandbox};
+use super::Sim;
 use crate::facts::*;
 use crate::pod::PodState;
 use crate::spec::*;
@@ -26,19 +26,10 @@ impl Sim {
 
     /// Checks that a new sandbox fits beside the existing ones.
     pub(super) fn check_room(&self, new: &Rc<Pod>) {
-        let Some(info) = &self.info else { return };
-        let here = self.pods.iter().filter(|world| {
-            world.pod.uid != new.uid && (world.sandbox != WorldSandbox::None || !world.alive.is_empty())
-        });
-        let all = here.map(|world| &world.pod).chain([new]);
-        let used = all.map(|pod| Amounts::requested(pod)).fold(Amounts::default(), |all, one| all.plus(&one));
-        let most = info.allocatable;
-        assert!(
-            used.pods <= most.pods && used.cpu <= most.cpu && used.memory <= most.memory,
-            "{} begins, and then {used:?} are used of {most:?}\n{}",
-            new.uid,
-            self.log
-        );
+        if self.info.is_none() {
+            return;
+        }
+        self.check_amounts(new);
         let state = self.node.index_of(&new.uid).and_then(|index| self.node.pod(index));
         assert!(!state.is_some_and(PodState::is_rejected), "{} was rejected, and begins", new.uid);
     }

@@ -10,6 +10,7 @@ use std::time::Duration;
 use nodlet_fuzz::setting;
 
 use super::objects::with_references;
+use super::resize::some_resize;
 use super::*;
 use crate::facts::*;
 use crate::pod::PodState;
@@ -222,6 +223,10 @@ fn with_requests(mut pod: Pod, chance: &mut Chance) -> Pod {
         let some = |chance: &mut Chance| Some(Quantity::from_milli(chance.below(500).into()));
         container.resources.cpu_request = some(chance).filter(|_| chance.percent(60));
         container.resources.memory_request = some(chance).filter(|_| chance.percent(40));
+        if pod.spec.restart_policy != RestartPolicy::Never {
+            container.resources.cpu_resize_restarts = chance.percent(20);
+            container.resources.memory_resize_restarts = chance.percent(20);
+        }
         if chance.percent(30) {
             container.resources.cpu_limit.clone_from(&container.resources.cpu_request);
             container.resources.memory_limit.clone_from(&container.resources.memory_request);
@@ -262,6 +267,7 @@ fn live(seed: u64, mut chance: Chance, failures: u64, interruptions: bool, pods:
     let latency = Duration::from_millis([0, 10, 2_000][chance.below(3) as usize]);
     sim.weather = Weather { latency, failures, repeats: 20 };
     let pods: Vec<Pod> = pods.into_iter().map(|pod| with_requests(pod, &mut of_room)).collect();
+    let mut of_resizes = Chance(seed ^ 0x9e51);
     let mut of_objects = Chance(seed ^ 0x0b9e);
     let pods: Vec<Pod> = pods.into_iter().map(|pod| with_references(pod, &mut of_objects)).collect();
     for _ in 0..of_objects.below(4) {
@@ -274,6 +280,13 @@ fn live(seed: u64, mut chance: Chance, failures: u64, interruptions: bool, pods:
         sim.run_until(now);
         if of_objects.percent(30) {
             sim.change_some_object(&mut of_objects);
+        }
+        if of_resizes.percent(40) {
+            let which = of_resizes.below(uids.len() as u64) as usize;
+            if sim.pods.iter().any(|world| world.pod.uid == uids[which]) {
+                sim.update(&uids[which], |pod| some_resize(&mut of_resizes, pod));
+                sim.run_until(now);
+            }
         }
         let which = chance.below(uids.len() as u64) as usize;
         let known = sim.pods.iter().find(|world| world.pod.uid == uids[which]).map(|world| world.wanted);
@@ -381,6 +394,7 @@ fn in_the_end(sim: &mut Sim, uid: &Uid) {
         return;
     }
     sim.check_volumes(&world);
+    sim.check_resized(&world);
     let rivals = sim.pods.iter().filter(|other| other.wanted && other.pod.name == world.pod.name).count();
     let status = sim.status(uid);
     let phase = status["phase"].as_str().unwrap_or_default();

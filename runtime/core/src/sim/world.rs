@@ -45,6 +45,7 @@ impl Sim {
                 }
             }
             Action::UpdateVolumes => self.update_volumes(&uid, index),
+            Action::Resize { generation } => self.resize(&uid, index, generation),
             Action::CheckImage(attempt) => self.check_image(&uid, index, attempt),
             Action::Start { attempt, fallback } => {
                 let what = format!("{}#{} start", self.label(&pod, attempt.container), attempt.number);
@@ -75,6 +76,7 @@ impl Sim {
                         if *image == *pod.spec.container(attempt.container).image {
                             world.outdated.remove(&attempt.container);
                         }
+                        world.set_limits(&pod, attempt.container);
                         let hooks = hooks::Seen::default();
                         let process = Process { fate, image, started: None, asked_to_end: None, hooks };
                         world.alive.insert(attempt, process);
@@ -101,6 +103,11 @@ impl Sim {
                 self.note(&what);
                 self.check_end(&uid, attempt);
                 self.check_hook(&uid, attempt);
+                let resources = &pod.spec.container(attempt.container).resources;
+                let restarts = resources.cpu_resize_restarts || resources.memory_resize_restarts;
+                if restarts && self.node.pod(index).is_some_and(|pod| pod.resize_in_progress().is_some()) {
+                    self.of(&uid).outdated.insert(attempt.container);
+                }
                 if let Some(process) = self.of(&uid).alive.get_mut(&attempt) {
                     process.asked_to_end.get_or_insert(now);
                 }

@@ -187,6 +187,22 @@ pub struct ResourceRequirements {
     pub ephemeral_storage_request: Option<Quantity>,
     /// `limits.ephemeral-storage`, which the downward API shows.
     pub ephemeral_storage_limit: Option<Quantity>,
+    /// Whether a change of cpu restarts the container (`resizePolicy`).
+    pub cpu_resize_restarts: bool,
+    /// Whether a change of memory restarts the container (`resizePolicy`).
+    pub memory_resize_restarts: bool,
+}
+
+impl ResourceRequirements {
+    /// The amounts that a resize may change: request and limit of cpu, request and limit of memory.
+    pub(crate) fn resizable(&self) -> [&Option<Quantity>; 4] {
+        [&self.cpu_request, &self.cpu_limit, &self.memory_request, &self.memory_limit]
+    }
+
+    /// Replaces the amounts that a resize may change, in the order of [`ResourceRequirements::resizable`].
+    pub(crate) fn set_resizable(&mut self, amounts: [Option<Quantity>; 4]) {
+        [self.cpu_request, self.cpu_limit, self.memory_request, self.memory_limit] = amounts;
+    }
 }
 
 /// `securityContext` of a container.

@@ -141,8 +141,8 @@ impl Pod {
     }
 
     /// Whether this is the same pod as `old` and differs only in what may change in place: labels,
-    /// annotations, images, a deadline that is set or moved earlier, removed gates, tolerations, and added
-    /// ephemeral containers.
+    /// annotations, images, a deadline that is set or moved earlier, removed gates, tolerations, amounts of cpu
+    /// and memory, and added ephemeral containers.
     pub fn is_update_of(&self, old: &Pod) -> bool {
         let gates = &self.spec.scheduling_gates;
         if !self.spec.ephemeral_containers.starts_with(&old.spec.ephemeral_containers) {
@@ -177,7 +177,59 @@ impl Pod {
             munged.spec.placement.clone_from(&old.spec.placement);
         }
         munged.spec.placement.tolerations.clone_from(&old.spec.placement.tolerations);
+        if !munged.has_amounts_of(old) {
+            // The cgroup of a pod depends on its class.
+            if munged.spec.qos_class() != old.spec.qos_class() {
+                return false;
+            }
+            munged.set_amounts_of(old);
+        }
         munged == *old
+    }
+
+    /// Whether the amounts of cpu and memory are those of `other`, a version of the same pod.
+    pub fn has_amounts_of(&self, other: &Pod) -> bool {
+        self.requirements()
+            .map(ResourceRequirements::resizable)
+            .eq(other.requirements().map(ResourceRequirements::resizable))
+    }
+
+    /// Replaces the amounts of cpu and memory by those of `other`, a version of the same pod.
+    pub(crate) fn set_amounts_of(&mut self, other: &Pod) {
+        let amounts = other.requirements().map(|one| one.resizable().map(Clone::clone));
+        self.set_amounts(amounts);
+    }
+
+    /// The amounts of cpu and memory as texts, for [`Pod::set_allocation`]. Empty for a pod that never has any.
+    pub(crate) fn allocation(&self) -> Vec<[String; 4]> {
+        if self.spec.qos_class() == QosClass::BestEffort {
+            return Vec::new();
+        }
+        let text = |amount: &Option<Quantity>| amount.as_ref().map(Quantity::to_string).unwrap_or_default();
+        self.requirements().map(|one| one.resizable().map(text)).collect()
+    }
+
+    /// Replaces the amounts of cpu and memory by those that [`Pod::allocation`] returned for an earlier version of the
+    /// pod.
+    pub(crate) fn set_allocation(&mut self, allocation: &[[String; 4]]) {
+        // An empty text is no quantity.
+        let amount = |text: &String| Quantity::parse(text).ok();
+        self.set_amounts(allocation.iter().map(|one| one.each_ref().map(amount)));
+    }
+
+    fn set_amounts(&mut self, amounts: impl Iterator<Item = [Option<Quantity>; 4]>) {
+        let spec = &mut self.spec;
+        let of_containers = spec.containers.iter_mut().chain(&mut spec.init_containers);
+        let of_containers = of_containers.map(|container| &mut container.resources);
+        for (one, amounts) in of_containers.chain(spec.resources.as_mut().map(Rc::make_mut)).zip(amounts) {
+            one.set_resizable(amounts);
+        }
+    }
+
+    /// The resources of each container with which the pod was admitted, then those of the pod as a whole.
+    fn requirements(&self) -> impl Iterator<Item = &ResourceRequirements> {
+        let of_containers = self.spec.admitted_containers().map(|container| &container.resources);
+        of_containers.chain(self.spec.resources.as_deref())
     }
 }
 

@@ -33,7 +33,35 @@ pub(super) fn of(pod: &PodState, anchor: Anchor) -> Value {
     });
     // The node's own `DisruptionTarget` replaces that of a client.
     let set = client_conditions(pod).filter(|one| !is_disrupted || one["type"] != "DisruptionTarget");
-    set.chain(own).chain(awaited_images(pod, anchor)).collect()
+    set.chain(own).chain(of_resize(pod, anchor)).chain(awaited_images(pod, anchor)).collect()
+}
+
+/// The conditions of a pod whose resize waits for resources, or is being carried out.
+fn of_resize(pod: &PodState, anchor: Anchor) -> impl Iterator<Item = Value> {
+    let show = |kind: &str, generation: u64, since: Moment, reason: &str, message: &str| {
+        let mut value = json!({
+            "type": kind,
+            "status": "True",
+            "observedGeneration": generation,
+            "lastProbeTime": null,
+            "lastTransitionTime": time(since, anchor),
+        });
+        if !reason.is_empty() {
+            value["reason"] = reason.into();
+            value["message"] = message.into();
+        }
+        value
+    };
+    let pending = pod.pending_resize().and_then(|pending| {
+        let refusal = pending.refusal.as_ref()?;
+        let generation = pending.wanted.generation;
+        Some(show("PodResizePending", generation, pending.since, refusal.reason(), &refusal.message))
+    });
+    let progress = pod.resize_in_progress().map(|progress| {
+        let (reason, message) = progress.error.as_deref().map_or(("", ""), |error| ("Error", error));
+        show("PodResizeInProgress", progress.generation, progress.since, reason, message)
+    });
+    pending.into_iter().chain(progress)
 }
 
 /// The condition of a pod whose running containers wait for images.

@@ -129,8 +129,8 @@ fn shares_of_weight(weight: u64) -> u64 {
 
 /// The directories of one cgroup, by controller.
 pub(super) struct Target<'a> {
-    hierarchies: &'a Hierarchies,
-    relative: &'a Path,
+    pub(super) hierarchies: &'a Hierarchies,
+    pub(super) relative: &'a Path,
 }
 
 impl<'a> Target<'a> {
@@ -139,7 +139,7 @@ impl<'a> Target<'a> {
     }
 
     /// The cgroup's directory in the hierarchy of `controller`, and whether that is v2.
-    fn directory(&self, controller: Controller) -> Option<(PathBuf, bool)> {
+    pub(super) fn directory(&self, controller: Controller) -> Option<(PathBuf, bool)> {
         match self.hierarchies.hierarchy_of(controller) {
             ControllerHierarchy::V1(mount) => Some((mount.join(self.relative), false)),
             ControllerHierarchy::V2 => Some((self.hierarchies.unified.join(self.relative), true)),
@@ -185,7 +185,7 @@ impl<'a> Target<'a> {
         Some(if v2 { shares_of_weight(found) } else { found })
     }
 
-    fn set_quota(&self, quota: i64) -> Result<(), CgroupError> {
+    pub(super) fn set_quota(&self, quota: i64) -> Result<(), CgroupError> {
         const LIMIT: &str = "a cpu limit";
         let (directory, v2) = self.required(Controller::Cpu, LIMIT)?;
         if !directory.join(if v2 { "cpu.max" } else { "cpu.cfs_quota_us" }).exists() {

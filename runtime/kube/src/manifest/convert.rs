@@ -256,7 +256,11 @@ fn container(container: &Value) -> Container {
         env: list(container, "env").iter().map(variable).collect(),
         env_from: list(container, "envFrom").iter().filter_map(env_from).collect(),
         ports: list(container, "ports").iter().map(port).collect(),
-        resources: resources(&container["resources"]),
+        resources: ResourceRequirements {
+            cpu_resize_restarts: resize_restarts(container, "cpu"),
+            memory_resize_restarts: resize_restarts(container, "memory"),
+            ..resources(&container["resources"])
+        },
         volume_mounts: list(container, "volumeMounts").iter().map(mount).collect(),
         liveness_probe: container.get("livenessProbe").map(probe),
         readiness_probe: container.get("readinessProbe").map(probe),
@@ -281,7 +285,15 @@ fn resources(resources: &Value) -> ResourceRequirements {
         memory_request: amount("requests", "memory"),
         ephemeral_storage_request: amount("requests", "ephemeral-storage"),
         ephemeral_storage_limit: amount("limits", "ephemeral-storage"),
+        ..ResourceRequirements::default()
     }
+}
+
+/// Whether `resizePolicy` of a container requires a restart for a change of the resource.
+fn resize_restarts(container: &Value, resource: &str) -> bool {
+    list(container, "resizePolicy").iter().any(|policy| {
+        text(policy, "resourceName") == resource && text(policy, "restartPolicy") == "RestartContainer"
+    })
 }
 
 fn overhead(overhead: &Value) -> ResourceRequirements {
@@ -293,6 +305,7 @@ fn overhead(overhead: &Value) -> ResourceRequirements {
         memory_request: amount("memory"),
         ephemeral_storage_request: amount("ephemeral-storage"),
         ephemeral_storage_limit: amount("ephemeral-storage"),
+        ..ResourceRequirements::default()
     }
 }
 

@@ -445,11 +445,6 @@ fn what_only_matters_elsewhere_is_warned_about_by_name() {
         ),
         (
             "",
-            "resizePolicy: [{resourceName: cpu, restartPolicy: NotRequired}]",
-            "spec.containers[0].resizePolicy",
-        ),
-        (
-            "",
             "resources: {limits: {ephemeral-storage: 1G}}",
             "spec.containers[0].resources.limits[ephemeral-storage]",
         ),

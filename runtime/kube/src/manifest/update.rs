@@ -141,6 +141,125 @@ pub fn compare(old: &Value, new: &Value) -> Update {
     if spec || !MUTABLE_METADATA.iter().all(same) { Update::InPlace { spec } } else { Update::Nothing }
 }
 
+/// Makes `changed` differ from `current` in nothing but the resources and `resizePolicy` of containers, and the
+/// resources of the pod as a whole (`dropNonResizeUpdates`). Containers that were added, removed or renamed stay, and
+/// are rejected later.
+pub fn keep_all_but_resources(current: &Value, changed: &mut Value) {
+    let mut kept = current.clone();
+    copy_field(&mut kept["spec"], &changed["spec"], "resources");
+    for field in ["containers", "initContainers"] {
+        let names = |object: &Value| -> Vec<String> {
+            list(&object["spec"], field).iter().map(|one| text(one, "name").to_owned()).collect()
+        };
+        if names(current) != names(changed) {
+            copy_field(&mut kept["spec"], &changed["spec"], field);
+            continue;
+        }
+        let containers = kept["spec"].get_mut(field).and_then(Value::as_array_mut).into_iter().flatten();
+        for (container, new) in containers.zip(list(&changed["spec"], field)) {
+            copy_field(container, new, "resources");
+            copy_field(container, new, "resizePolicy");
+        }
+    }
+    *changed = kept;
+}
+
+/// Compares two admitted objects of one pod that may differ in amounts of cpu and memory (`ValidatePodResize`).
+/// `same_class` means that both have the same QoS class.
+pub fn resize(old: &Value, new: &Value, same_class: bool) -> Update {
+    let (before, after) = (&old["spec"], &new["spec"]);
+    let path = Path::root("spec");
+    let mut errors = Errors::default();
+    if !same_class {
+        let detail = "Pod QOS Class may not change as a result of resizing";
+        errors.push(FieldError::invalid(&path, "", detail));
+    }
+    let mut munged = after.clone();
+    if before.get("resources").is_some() || after.get("resources").is_some() {
+        let own = path.child("resources");
+        for (of, texts) in [
+            ("requests", "pod-level resource requests cannot be removed"),
+            ("limits", "pod-level resource limits cannot be removed"),
+        ] {
+            if removes(&before["resources"][of], &after["resources"][of]) {
+                errors.push(FieldError::forbidden(&own.child(of), texts));
+            }
+        }
+        keep_amounts(&mut munged, before);
+        if munged.get("resources") != before.get("resources") {
+            errors
+                .push(FieldError::forbidden(&path, "only cpu and memory resources are mutable at pod-level"));
+        }
+    }
+    for field in ["containers", "initContainers"] {
+        let (old, new) = (list(before, field), list(after, field));
+        let containers = path.child(field);
+        if old.len() != new.len() {
+            let detail = format!("{field} may not be added or removed on resize");
+            errors.push(FieldError::forbidden(&containers, detail));
+            continue;
+        }
+        for (index, (old, new)) in old.iter().zip(new).enumerate() {
+            let own = containers.index(index);
+            if text(old, "name") != text(new, "name") {
+                let detail = format!("{field} may not be renamed or reordered on resize");
+                errors.push(FieldError::forbidden(&own.child("name"), detail));
+                continue;
+            }
+            let own = own.child("resources");
+            for (of, detail) in [
+                ("requests", "resource requests cannot be removed"),
+                ("limits", "resource limits cannot be removed"),
+            ] {
+                if removes(&old["resources"][of], &new["resources"][of]) {
+                    errors.push(FieldError::forbidden(&own.child(of), detail));
+                }
+            }
+            keep_amounts(&mut munged[field][index], old);
+        }
+    }
+    if errors.is_empty() && munged != *before {
+        errors.push(FieldError::forbidden(&path, "only cpu and memory resources are mutable"));
+    }
+    match errors.is_empty() {
+        false => Update::Other(invalid(new, errors)),
+        true if before == after => Update::Nothing,
+        true => Update::InPlace { spec: true },
+    }
+}
+
+/// Whether a list of amounts lacks one that it had (`resourcesRemoved`).
+fn removes(old: &Value, new: &Value) -> bool {
+    old.as_object().is_some_and(|old| old.keys().any(|name| new.get(name).is_none()))
+}
+
+/// Sets the amounts of cpu and memory in `resources` of `object` to those in `from`.
+fn keep_amounts(object: &mut Value, from: &Value) {
+    for of in ["requests", "limits"] {
+        let old = from["resources"].get(of).cloned().unwrap_or_default();
+        if !object["resources"].is_object() {
+            if old.is_null() {
+                continue;
+            }
+            object["resources"] = json!({});
+        }
+        let resources = &mut object["resources"];
+        if !resources[of].is_object() {
+            resources[of] = json!({});
+        }
+        for resource in ["cpu", "memory"] {
+            copy_field(&mut resources[of], &old, resource);
+        }
+        if resources[of].as_object().is_some_and(Map::is_empty) && old.is_null() {
+            resources.as_object_mut().map(|map| map.remove(of));
+        }
+    }
+    let is_empty = object["resources"].as_object().is_some_and(Map::is_empty);
+    if is_empty || object["resources"].is_null() {
+        copy_field(object, from, "resources");
+    }
+}
+
 /// Checks the deadline, which may be set, and may be made earlier.
 fn deadline(before: &Value, after: &Value, path: &Path<'_>) -> Option<FieldError> {
     let field = "activeDeadlineSeconds";

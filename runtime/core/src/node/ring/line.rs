@@ -146,6 +146,9 @@ impl fmt::Display for ObservationText<'_> {
             PodObservation::VolumesUpdateFailed { reason, .. } => {
                 write!(f, "VolumesUpdateFailed: {reason:?}")
             }
+            PodObservation::Resized { generation, failure } => {
+                write!(f, "Resized {generation}: {}", if failure.is_some() { "Failure" } else { "Success" })
+            }
             PodObservation::SandboxLost => f.write_str("SandboxLost"),
             PodObservation::SandboxRemoved => f.write_str("SandboxRemoved"),
             PodObservation::SandboxRemoveFailed { .. } => f.write_str("SandboxRemoveFailed"),
@@ -196,6 +199,7 @@ impl fmt::Display for Asked<'_> {
         match self.0 {
             Action::CreateSandbox => f.write_str("CreateSandbox"),
             Action::UpdateVolumes => f.write_str("UpdateVolumes"),
+            Action::Resize { generation } => write!(f, "Resize {generation}"),
             Action::Start { .. } => f.write_str("Start"),
             Action::CheckImage(_) => f.write_str("CheckImage"),
             Action::Probe(_, kind) => write!(f, "Probe {kind:?}"),

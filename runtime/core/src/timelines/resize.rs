@@ -1,0 +1,191 @@
+//! Resizes of running pods.
+
+use super::*;
+
+/// A node with this much cpu, in thousandths.
+fn small(cpu: i64) -> NodeInfo {
+    let allocatable = Amounts { cpu, ..NodeInfo::default().allocatable };
+    NodeInfo { name: "board".into(), allocatable, ..NodeInfo::default() }
+}
+
+fn milli(amount: i64) -> Option<Quantity> {
+    Some(Quantity::from_milli(amount.into()))
+}
+
+/// A pod `name` that requests this much cpu, in thousandths.
+fn asking(name: &str, cpu: i64) -> Pod {
+    let mut app = container("app");
+    app.resources.cpu_request = milli(cpu);
+    pod(RestartPolicy::Always).uid(name).named(name).with([app])
+}
+
+fn resize(sim: &mut Sim, name: &str, cpu: i64) {
+    sim.update(&name.into(), |pod| pod.spec.containers[0].resources.cpu_request = milli(cpu));
+}
+
+/// The amounts that the status shows as allocated and as actual, and the conditions of a resize.
+fn shown(sim: &Sim, name: &str) -> String {
+    let status = sim.status(&name.into());
+    let app = &status["containerStatuses"][0];
+    let of = |value: &serde_json::Value| value["cpu"].as_str().unwrap_or("-").to_owned();
+    let mut text = format!("{} {}", of(&app["allocatedResources"]), of(&app["resources"]["requests"]));
+    for condition in status["conditions"].as_array().into_iter().flatten() {
+        let kind = condition["type"].as_str().unwrap_or_default();
+        if let Some(kind) = kind.strip_prefix("PodResize") {
+            text += &format!(" {kind} {}", condition["reason"].as_str().unwrap_or("-"));
+        }
+    }
+    text
+}
+
+fn resizes(sim: &Sim) -> Vec<&str> {
+    let events = sim.events.iter().filter(|event| event.starts_with("Resize"));
+    events.filter_map(|event| event.split(':').next()).collect()
+}
+
+#[test]
+fn a_resize_that_fits_is_carried_out_and_restarts_nothing() {
+    let mut sim = Sim::empty(|_, _| Fate::Runs).on(small(1000));
+    sim.want(asking("web", 300));
+    sim.run_until(secs(5));
+    resize(&mut sim, "web", 800);
+    sim.run_until(secs(6));
+    assert_eq!(shown(&sim, "web"), "800m 800m");
+    assert_eq!(sim.trace, "   0s app#0 start\n");
+    let resources = |cpu: &str| {
+        format!(
+            "{{\"containers\":[{{\"name\":\"app\",\"resources\":{{\"requests\":{{\"cpu\":\"{cpu}\"}}}}}}],\"generation\":2}}"
+        )
+    };
+    let events: Vec<&String> = sim.events.iter().filter(|event| event.starts_with("Resize")).collect();
+    let expected = [
+        format!("ResizeStarted: Pod resize started: {}", resources("800m")),
+        format!("ResizeCompleted: Pod resize completed: {}", resources("800m")),
+    ];
+    assert_eq!(events, expected.iter().collect::<Vec<_>>());
+    sim.replay();
+}
+
+#[test]
+fn a_resize_waits_until_the_resources_are_free_and_the_pod_runs_on() {
+    let mut sim = Sim::empty(|_, _| Fate::Runs).on(small(1000));
+    sim.want(asking("web", 300));
+    let other = sim.want(asking("other", 600));
+    sim.run_until(secs(5));
+    resize(&mut sim, "web", 800);
+    sim.run_until(secs(6));
+    assert_eq!(shown(&sim, "web"), "300m 300m Pending Deferred");
+    let status = sim.status(&"web".into());
+    let pending = condition(&status, "PodResizePending");
+    assert_eq!(
+        pending["message"],
+        "Node didn't have enough resource: cpu, requested: 800, used: 600, capacity: 1000"
+    );
+    assert_eq!(pending["observedGeneration"], 2);
+    // Neither another agent nor another boot allocates what was not allocated before.
+    sim.restart_agent();
+    sim.run_until(secs(10));
+    assert_eq!(shown(&sim, "web"), "300m 300m Pending Deferred");
+    sim.reboot();
+    sim.run_until(secs(20));
+    assert_eq!(shown(&sim, "web"), "300m 300m Pending Deferred");
+    sim.unwant(&other, None);
+    sim.run_until(secs(60));
+    assert_eq!(shown(&sim, "web"), "800m 800m");
+    assert_eq!(
+        resizes(&sim),
+        ["ResizeDeferred", "ResizeDeferred", "ResizeStarted", "ResizeCompleted"],
+        "once in each boot"
+    );
+}
+
+#[test]
+fn an_infeasible_resize_is_not_tried_again_and_another_one_replaces_it() {
+    let mut sim = Sim::empty(|_, _| Fate::Runs).on(small(1000));
+    sim.want(asking("web", 300));
+    sim.run_until(secs(5));
+    resize(&mut sim, "web", 1001);
+    sim.run_until(secs(6));
+    assert_eq!(shown(&sim, "web"), "300m 300m Pending Infeasible");
+    let status = sim.status(&"web".into());
+    let message = "Node didn't have enough capacity: cpu, requested: 1001, capacity: 1000";
+    assert_eq!(condition(&status, "PodResizePending")["message"], message);
+    resize(&mut sim, "web", 300);
+    sim.run_until(secs(7));
+    assert_eq!(shown(&sim, "web"), "300m 300m");
+    assert_eq!(resizes(&sim), ["ResizeInfeasible"]);
+}
+
+#[test]
+fn what_becomes_free_goes_to_the_pod_of_the_highest_priority_first() {
+    let mut sim = Sim::empty(|_, _| Fate::Runs).on(small(1000));
+    let low = asking("low", 200);
+    let mut high = asking("high", 200);
+    high.priority = 100;
+    sim.want(low);
+    sim.want(high);
+    let other = sim.want(asking("other", 600));
+    sim.run_until(secs(5));
+    resize(&mut sim, "low", 700);
+    resize(&mut sim, "high", 700);
+    sim.run_until(secs(6));
+    sim.unwant(&other, None);
+    sim.run_until(secs(60));
+    assert_eq!(shown(&sim, "high"), "700m 700m");
+    assert_eq!(shown(&sim, "low"), "200m 200m Pending Deferred");
+}
+
+#[test]
+fn a_container_restarts_if_its_policy_requires_it_whatever_the_pods_says() {
+    let mut app = container("app");
+    app.resources.cpu_request = milli(100);
+    app.resources.cpu_resize_restarts = true;
+    let two = pod(RestartPolicy::OnFailure).uid("web").with([app, container("other")]);
+    let mut sim = Sim::new(two, |_, _| Fate::Runs);
+    sim.run_until(secs(5));
+    resize(&mut sim, "web", 200);
+    sim.run_until(secs(60));
+    assert_eq!(
+        sim.trace,
+        "   0s app#0 start\n   0s other#0 start\n   5s app#0 Term\n   5s app#0 exits 143\n   5s app#1 start\n"
+    );
+    assert!(sim.events.contains(&"Killing: Container app resize requires restart".to_owned()));
+    assert_eq!(shown(&sim, "web"), "200m 200m");
+}
+
+#[test]
+fn a_resize_that_fails_says_why_and_is_tried_again() {
+    let mut sim = Sim::empty(|_, _| Fate::Runs);
+    sim.want(asking("web", 300));
+    sim.run_until(secs(20));
+    sim.weather.failures = 100;
+    resize(&mut sim, "web", 200);
+    // Without flash nothing is allocated.
+    sim.run_until(secs(25));
+    assert_eq!(shown(&sim, "web"), "200m 300m InProgress -");
+    sim.weather.failures = 0;
+    sim.run_until(secs(29));
+    assert_eq!(shown(&sim, "web"), "200m 300m InProgress -");
+    sim.run_until(secs(31));
+    assert_eq!(shown(&sim, "web"), "200m 200m");
+
+    resize(&mut sim, "web", 100);
+    let index = sim.node.index_of(&"web".into()).expect("it is here");
+    sim.run_until(secs(31));
+    let failure = Some("cannot decrease".into());
+    sim.node.observe(sim.now, Observation::Of(index, PodObservation::Resized { generation: 2, failure }));
+    sim.run_until(secs(32));
+    assert_eq!(shown(&sim, "web"), "100m 100m", "news of an earlier resize changes nothing");
+}
+
+#[test]
+fn an_idle_resized_pod_asks_for_nothing() {
+    let mut sim = Sim::empty(|_, _| Fate::Runs);
+    let web = sim.want(asking("web", 300));
+    sim.run_until(secs(5));
+    resize(&mut sim, "web", 200);
+    sim.run_until(secs(400));
+    let saves = sim.of(&web).saves;
+    sim.run_until(secs(4000));
+    assert_eq!(sim.of(&web).saves, saves);
+}

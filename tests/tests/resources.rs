@@ -1,0 +1,193 @@
+//! Resources of running pods: resizes in place, limits of local storage, defaults of namespaces.
+
+use std::fs;
+use std::path::PathBuf;
+
+use nodlet_tests::{Device, Kubectl, manifest};
+
+/// The cgroup of the newest run of a container, in the hierarchy of a controller of version 1, or in version 2.
+fn cgroup_of(device: &Device, pod: &str, run: &str, controller: &str) -> PathBuf {
+    let end = format!("pod{}/{run}", device.pod(pod).uid());
+    let groups = device.cgroups();
+    let mut found = groups.iter().filter(|group| {
+        group.ends_with(&end) || run.is_empty() && group.ends_with(end.trim_end_matches('/'))
+    });
+    let of_controller = |group: &&PathBuf| group.starts_with(format!("/sys/fs/cgroup/{controller}"));
+    let all: Vec<&PathBuf> = found.by_ref().collect();
+    let own = all.iter().copied().find(of_controller).or(all.first().copied());
+    own.unwrap_or_else(|| panic!("{pod} has no cgroup {run} among {groups:?}")).clone()
+}
+
+/// The content of the first of these files that exists.
+fn read(cgroup: &std::path::Path, v1: &str, v2: &str) -> String {
+    let text = fs::read_to_string(cgroup.join(v1)).or_else(|_| fs::read_to_string(cgroup.join(v2)));
+    text.expect("the controller is on").split_whitespace().next().unwrap_or_default().to_owned()
+}
+
+fn memory(device: &Device, pod: &str, run: &str) -> String {
+    read(&cgroup_of(device, pod, run, "memory"), "memory.limit_in_bytes", "memory.max")
+}
+
+fn quota(device: &Device, pod: &str, run: &str) -> String {
+    read(&cgroup_of(device, pod, run, "cpu"), "cpu.cfs_quota_us", "cpu.max")
+}
+
+/// Applies a pod through the API.
+fn apply(device: &Device, text: &str) {
+    device.nodlet_with_input(["apply", "-f", "-"], text).ok();
+}
+
+fn patch(kubectl: &Kubectl, pod: &str, resources: &str) -> nodlet_tests::Ran {
+    let patch = format!(r#"{{"spec":{{"containers":[{{"name":"app","resources":{resources}}}]}}}}"#);
+    kubectl.run(["patch", "pod", pod, "--subresource", "resize", "-p", &patch])
+}
+
+fn condition<'a>(status: &'a serde_json::Value, kind: &str) -> Option<&'a serde_json::Value> {
+    status["conditions"].as_array()?.iter().find(|condition| condition["type"] == kind)
+}
+
+const MIB: u64 = 1 << 20;
+
+#[test]
+fn a_pod_is_resized_while_it_runs_and_restarts_only_for_what_requires_it() {
+    let mut device = Device::start();
+    let kubectl = Kubectl::new(&device);
+    let app = manifest::container(
+        "app",
+        "print up then sleep",
+        "resizePolicy: [{resourceName: memory, restartPolicy: RestartContainer}]\n\
+         resources: {requests: {cpu: 50m, memory: 16Mi}, limits: {cpu: 100m, memory: 64Mi}}",
+    );
+    apply(&device, &manifest::pod_of("web", &[app], "terminationGracePeriodSeconds: 1"));
+    device.pod("web").wait_ready();
+    let born = device.pod("web").born("app");
+    assert_eq!((quota(&device, "web", "app-0"), quota(&device, "web", "")), ("10000".into(), "10000".into()));
+
+    patch(&kubectl, "web", r#"{"limits":{"cpu":"300m"}}"#).ok();
+    device.wait_for("the cgroup to have the limit", || quota(&device, "web", "app-0") == "30000");
+    assert_eq!(quota(&device, "web", ""), "30000");
+    assert_eq!(device.pod("web").born("app"), born);
+    device.wait_for("the resize to be complete", || {
+        condition(&device.pod("web").status(), "PodResizeInProgress").is_none()
+    });
+    let status = device.pod("web").status();
+    let shown = &status["containerStatuses"][0];
+    assert_eq!(shown["resources"]["limits"]["cpu"], "300m", "{shown}");
+    assert_eq!(shown["allocatedResources"], serde_json::json!({"cpu": "50m", "memory": "16Mi"}));
+    assert_eq!(status["observedGeneration"], 2);
+
+    // The next agent knows what is allocated, and so does the next one after a power cut.
+    device.kill_agent();
+    device.start_agent();
+    assert_eq!(device.pod("web").born("app"), born);
+    assert_eq!(quota(&device, "web", "app-0"), "30000");
+
+    patch(&kubectl, "web", r#"{"limits":{"memory":"48Mi"}}"#).ok();
+    device.wait_for("the container to be another", || {
+        device.pod("web").container("app").restart_count() == 1 && device.pod("web").is_ready()
+    });
+    device.wait_for("the pod to have the limit", || memory(&device, "web", "") == (48 * MIB).to_string());
+    assert_eq!(memory(&device, "web", "app-1"), (48 * MIB).to_string());
+    let events = device.pod("web").events();
+    for reason in ["ResizeStarted", "ResizeCompleted", "Killing"] {
+        assert!(events.iter().any(|event| event.contains(reason)), "{reason}: {events:?}");
+    }
+    assert!(
+        kubectl.run(["describe", "pod", "web"]).ok().contains("Container app resize requires restart"),
+        "{events:?}"
+    );
+}
+
+#[test]
+fn a_resize_that_does_not_fit_is_shown_and_does_not_disturb_the_pod() {
+    let device = Device::start();
+    let kubectl = Kubectl::new(&device);
+    let app = manifest::container(
+        "app",
+        "hog 24 then print up then sleep",
+        "resources: {requests: {cpu: 50m, memory: 32Mi}, limits: {memory: 64Mi}}",
+    );
+    apply(&device, &manifest::pod_of("web", &[app], ""));
+    device.pod("web").wait_ready();
+    device.pod("web").wait_log("app", "up");
+    let born = device.pod("web").born("app");
+
+    patch(&kubectl, "web", r#"{"requests":{"cpu":"1000"}}"#).ok();
+    device.wait_for("the condition", || condition(&device.pod("web").status(), "PodResizePending").is_some());
+    let status = device.pod("web").status();
+    let pending = condition(&status, "PodResizePending").expect("it is shown").clone();
+    assert_eq!((&pending["status"], &pending["reason"]), (&"True".into(), &"Infeasible".into()));
+    let message = pending["message"].as_str().expect("a text");
+    assert!(
+        message.starts_with("Node didn't have enough capacity: cpu, requested: 1000000, capacity: "),
+        "{message}"
+    );
+    assert_eq!(status["containerStatuses"][0]["allocatedResources"]["cpu"], "50m");
+
+    // Less memory than the container uses.
+    patch(&kubectl, "web", r#"{"requests":{"cpu":"50m","memory":"8Mi"},"limits":{"memory":"8Mi"}}"#).ok();
+    device.wait_for("the error", || {
+        condition(&device.pod("web").status(), "PodResizeInProgress")
+            .is_some_and(|one| one["reason"] == "Error")
+    });
+    let status = device.pod("web").status();
+    assert!(condition(&status, "PodResizePending").is_none(), "{status}");
+    let error = condition(&status, "PodResizeInProgress").expect("it is shown")["message"].clone();
+    let error = error.as_str().expect("a text");
+    assert!(error.starts_with("cannot decrease memory limits: ["), "{error}");
+    assert!(error.contains("attempting to set pod memory limit (8388608) below current usage ("), "{error}");
+    assert!(error.contains("attempting to set container \"app\" memory limit (8388608)"), "{error}");
+    assert_eq!(memory(&device, "web", "app-0"), (64 * MIB).to_string());
+    assert_eq!(status["containerStatuses"][0]["resources"]["limits"]["memory"], "64Mi");
+
+    patch(&kubectl, "web", r#"{"requests":{"memory":"40Mi"},"limits":{"memory":"80Mi"}}"#).ok();
+    device.wait_for("the limit", || memory(&device, "web", "app-0") == (80 * MIB).to_string());
+    device
+        .wait_for("no condition", || condition(&device.pod("web").status(), "PodResizeInProgress").is_none());
+    assert_eq!(device.pod("web").born("app"), born);
+}
+
+#[test]
+fn only_cpu_and_memory_of_applied_pods_can_be_resized() {
+    let device = Device::start();
+    let kubectl = Kubectl::new(&device);
+    let resources = "resources: {requests: {cpu: 50m}, limits: {memory: 64Mi}}";
+    let app = manifest::container("app", "print up then sleep", resources);
+    device.write_manifest("file.yaml", &manifest::pod_of("file", std::slice::from_ref(&app), ""));
+    apply(&device, &manifest::pod_of("web", &[app], ""));
+    device.pod("file").wait_ready();
+    device.pod("web").wait_ready();
+    let refused = patch(&kubectl, "file", r#"{"requests":{"cpu":"60m"}}"#).refused();
+    assert!(
+        refused.contains("is forbidden: it is defined by") && refused.contains("edit that file"),
+        "{refused}"
+    );
+    for (resources, expected) in [
+        (
+            r#"{"requests":{"cpu":null}}"#,
+            "spec.containers[0].resources.requests: Forbidden: resource requests cannot be removed",
+        ),
+        (
+            r#"{"limits":{"cpu":"50m"},"requests":{"memory":"64Mi"}}"#,
+            "Pod QOS Class may not change as a result of resizing",
+        ),
+        (
+            r#"{"limits":{"ephemeral-storage":"1Gi"}}"#,
+            "spec: Forbidden: only cpu and memory resources are mutable",
+        ),
+        (r#"{"requests":{"cpu":"-1"}}"#, "must be greater than or equal to 0"),
+    ] {
+        let refused = patch(&kubectl, "web", resources).refused();
+        assert!(refused.contains(expected), "{resources}: {refused}");
+    }
+    let patch = r#"{"spec":{"containers":[{"name":"app","resources":{"requests":{"cpu":"60m"}}}]}}"#;
+    let refused = kubectl.run(["patch", "pod", "web", "-p", patch]).refused();
+    assert!(refused.contains("pod updates may not change fields other than"), "{refused}");
+    // Everything else in the request is ignored, as by Kubernetes.
+    let both = r#"{"metadata":{"labels":{"a":"b"}},"spec":{"containers":[{"name":"app","image":"other","resources":{"requests":{"cpu":"60m"}}}]}}"#;
+    kubectl.run(["patch", "pod", "web", "--subresource", "resize", "-p", both]).ok();
+    let object = device.pod("web").object().expect("it is there");
+    assert_eq!(object["spec"]["containers"][0]["image"], "localhost/demo:1");
+    assert_eq!(object["spec"]["containers"][0]["resources"]["requests"]["cpu"], "60m");
+    assert_eq!(object["metadata"]["labels"]["a"], serde_json::Value::Null);
+}
