@@ -14,13 +14,14 @@ use std::path::{Component, Path, PathBuf};
 use nodlet_rootfs::ImageConfig;
 use sha2::{Digest, Sha256};
 
-use crate::pod_files;
+use crate::{pod_files, seccomp};
 use nodlet_core::facts::{Amounts, Attempt, StartFailure, StartFailureReason};
+use nodlet_core::spec::container::SeccompProfile;
 use nodlet_core::spec::volume::{MountPropagation, VolumeMount};
 use nodlet_core::spec::{Container, Pod, QosClass, Quantity};
 use nodlet_host::launch::{
     CgroupPaths, ContainerConfig, LogConfig, MountConfig, MountSource, NetworkConfig, ProcessConfig,
-    Propagation, SandboxConfig, TerminationMessage, UserConfig,
+    Propagation, SandboxConfig, SeccompConfig, TerminationMessage, UserConfig,
 };
 use nodlet_host::paths::Paths;
 use nodlet_host::volume::{self, Volumes};
@@ -74,6 +75,8 @@ pub(crate) struct Facts<'a> {
     pub objects: &'a ConfigObjects,
     /// `status.allocatable` of the node.
     pub allocatable: Amounts,
+    /// The file that `localhostProfile` names; `None` for other profiles.
+    pub seccomp_file: Option<seccomp::ProfileFile>,
 }
 
 fn config_error(message: impl Into<String>) -> StartFailure {
@@ -121,6 +124,7 @@ pub(crate) fn container_config(
     let mut room = Room::new();
     let variables = environment::variables(pod, container, facts, &mut room)?;
     let mounts = mounts(pod, container, paths, facts, &variables)?;
+    let capabilities = identity::capabilities(&container.security_context);
     Ok(ContainerConfig {
         name: container.name.clone(),
         process: ProcessConfig {
@@ -128,7 +132,8 @@ pub(crate) fn container_config(
             env: environment::of(pod, image, variables, facts),
             cwd: working_directory(container, image),
             user: user(pod, container, image),
-            capabilities: identity::capabilities(&container.security_context),
+            seccomp: seccomp(pod, container, &capabilities, facts)?,
+            capabilities,
             no_new_privileges: container.security_context.no_new_privileges,
         },
         layers: facts.layers.clone(),
@@ -209,6 +214,29 @@ fn user(pod: &Pod, container: &Container, image: &ImageConfig) -> UserConfig {
         run_as_user: own.run_as_user.or(of_pod.run_as_user),
         run_as_group: own.run_as_group.or(of_pod.run_as_group),
         additional_gids,
+    }
+}
+
+/// Returns the filter of a container's system calls.
+fn seccomp(
+    pod: &Pod,
+    container: &Container,
+    capabilities: &[String],
+    facts: &Facts<'_>,
+) -> Result<Option<SeccompConfig>, StartFailure> {
+    let failed = |message: String| StartFailure {
+        reason: StartFailureReason::CreateContainerError,
+        message: message.into_boxed_str(),
+    };
+    match (seccomp::effective(pod, container), &facts.seccomp_file) {
+        (None | Some(SeccompProfile::Unconfined), _) => Ok(None),
+        (Some(SeccompProfile::RuntimeDefault), _) => Ok(Some(seccomp::runtime_default(capabilities))),
+        (Some(SeccompProfile::Localhost(_)), Some(file)) => {
+            seccomp::from_file(file, capabilities).map(Some).map_err(failed)
+        }
+        (Some(SeccompProfile::Localhost(name)), None) => {
+            Err(failed(format!("cannot load seccomp profile \"{name}\": it was not read")))
+        }
     }
 }
 

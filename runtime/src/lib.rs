@@ -48,6 +48,7 @@ mod prober;
 pub mod progress;
 pub mod replay;
 mod ring;
+mod seccomp;
 mod service;
 mod sources;
 mod storage;

@@ -32,8 +32,8 @@ fn a_field_that_would_change_what_runs_is_refused_by_name() {
     for (field, said) in [
         (
             "initContainers: [{name: first, image: localhost/demo:1, securityContext: \
-             {seccompProfile: {type: RuntimeDefault}}}]",
-            "spec.initContainers[0].securityContext.seccompProfile",
+             {seLinuxOptions: {level: s0}}}]",
+            "spec.initContainers[0].securityContext.seLinuxOptions",
         ),
         ("hostUsers: false", "spec.hostUsers"),
         ("volumes: [{name: v, persistentVolumeClaim: {claimName: c}}]", "persistentVolumeClaim"),

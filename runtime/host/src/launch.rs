@@ -135,6 +135,18 @@ pub struct ProcessConfig {
     pub capabilities: Vec<String>,
     /// `no_new_privs`.
     pub no_new_privileges: bool,
+    /// The filter of system calls; `None` for all of them.
+    #[serde(default)]
+    pub seccomp: Option<SeccompConfig>,
+}
+
+/// A filter of system calls, for seccomp(2).
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SeccompConfig {
+    /// `SECCOMP_FILTER_FLAG_*`.
+    pub flags: u32,
+    /// The program: each `struct sock_filter` as a little-endian number, as all processors of nodlet have it in memory.
+    pub program: Vec<u64>,
 }
 
 /// User and groups of a process; the helper looks up a name in the image's /etc/passwd.

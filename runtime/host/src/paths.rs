@@ -75,6 +75,11 @@ impl Paths {
         self.below("etc/nodlet/image-store-limit")
     }
 
+    /// The directory of seccomp profiles that pods name (`localhostProfile`), as below the kubelet's root directory.
+    pub fn seccomp_profiles(&self) -> PathBuf {
+        self.below("var/lib/nodlet/seccomp")
+    }
+
     /// The records, one durable file for each pod.
     pub fn records(&self) -> PathBuf {
         self.below("var/lib/nodlet/records")

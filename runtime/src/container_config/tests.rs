@@ -40,6 +40,7 @@ fn config_with(
         ("mem".into(), MountSource::Memory("mem".into())),
     ]);
     let facts = Facts {
+        seccomp_file: None,
         ip: Some(Ipv4Addr::new(10, 0, 0, 2)),
         host_ip: Some(Ipv4Addr::new(192, 168, 0, 1)),
         node_name: "node",

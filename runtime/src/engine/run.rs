@@ -10,11 +10,12 @@ use nodlet_rootfs::{Digest, Image, Reference, assemble};
 
 use crate::container_config::{self, Facts};
 use crate::pod_files::{self, NodeFiles, PodFiles};
+use crate::seccomp;
 use nodlet_core::facts::{
     Attempt, Exit, PodIndex, PodObservation, StartFailure, StartFailureReason, StartedContainer, User,
 };
 use nodlet_core::spec::Container;
-use nodlet_core::spec::container::PullPolicy;
+use nodlet_core::spec::container::{PullPolicy, SeccompProfile};
 use nodlet_core::time::{Instant, Moment};
 use nodlet_host::cgroup::{CgroupError, ContainerLimits, Leaf};
 use nodlet_host::log_files;
@@ -112,6 +113,13 @@ pub(super) async fn start(
         .renew_cpu_limit(&wanted.pod)
         .and_then(|()| sandbox.cgroup.leaf(&container.name, attempt.number, &limits))
         .map_err(|error| create(&error))?;
+    let seccomp_file = match seccomp::effective(&wanted.pod, container) {
+        Some(SeccompProfile::Localhost(name)) => {
+            let (directory, name) = (shell.paths.seccomp_profiles(), name.clone());
+            Some(shell.stores.storage.run(move || seccomp::ProfileFile::read(&directory, &name)).await)
+        }
+        Some(SeccompProfile::Unconfined | SeccompProfile::RuntimeDefault) | None => None,
+    };
     let facts = Facts {
         ip: sandbox.ip,
         host_ip: shell.machine.network.borrow().host_ip(),
@@ -124,6 +132,7 @@ pub(super) async fn start(
         logs: shell.config.logs,
         objects: &objects,
         allocatable: this_node::info(&shell.config, &shell.machine).allocatable,
+        seccomp_file,
     };
     let made = container_config::container_config(&wanted.pod, attempt, &image.config, &shell.paths, &facts);
     let config = match made {

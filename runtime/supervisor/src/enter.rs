@@ -146,7 +146,8 @@ impl Enter<'_> {
     }
 
     fn apply_identity(&self, process: &ProcessConfig) -> io::Result<()> {
-        let wanted = sys::own_capabilities(capability_bits(&process.capabilities))?;
+        let permitted = sys::own_capabilities(u64::MAX)?;
+        let wanted = permitted & capability_bits(&process.capabilities);
         for number in (0..64).filter(|number| wanted & (1 << number) == 0) {
             match sys::drop_from_bounding_set(number) {
                 Ok(()) => {}
@@ -161,12 +162,18 @@ impl Enter<'_> {
         let (uid, gid) = (Uid::from_raw(self.user.uid), Gid::from_raw(self.user.gid));
         nix::unistd::setresgid(gid, gid, gid)?;
         nix::unistd::setresuid(uid, uid, uid)?;
-        sys::set_capabilities(wanted)?;
         if process.no_new_privileges {
             // SAFETY: no pointers.
             unsafe { libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) };
         }
-        Ok(())
+        if let Some(filter) = &process.seccomp {
+            // To install a filter without no_new_privs, which the first process of the container did as well.
+            if !process.no_new_privileges {
+                sys::set_capabilities(permitted)?;
+            }
+            sys::install_filter(filter)?;
+        }
+        sys::set_capabilities(wanted)
     }
 }
 

@@ -34,7 +34,7 @@ use super::execute::{self, Execute};
 use super::protocol::{self, MAX_GROUPS, Message, Status, cut};
 use super::sandbox::Namespaces;
 use super::sys::{self, Parent, Resolve, lacking, used_up};
-use nodlet_host::launch::{ContainerConfig, UserConfig};
+use nodlet_host::launch::{ContainerConfig, SeccompConfig, UserConfig};
 
 mod failure;
 mod spec;
@@ -335,6 +335,7 @@ impl Start<'_> {
             status: self.status.as_raw_fd(),
             pid_namespace: pid.map(|pid| pid.as_raw_fd()),
             capabilities: execute::capability_bits(&config.process.capabilities),
+            seccomp: config.process.seccomp.clone().map(Arc::new),
             tty: config.tty,
             console,
             stdin: config.stdin,
@@ -372,6 +373,8 @@ struct ReportingExecutor {
     pid_namespace: Option<std::os::fd::RawFd>,
     /// The capabilities of the container, as bits.
     capabilities: u64,
+    /// The filter of the container's system calls.
+    seccomp: Option<Arc<SeccompConfig>>,
     /// Whether to open a terminal of the container, as its own user.
     tty: bool,
     /// Whether the terminal is also `/dev/console`.
@@ -418,6 +421,7 @@ impl ReportingExecutor {
         keep.extend(slave.iter().map(|slave| slave.as_raw_fd()));
         sys::close_all_but(&keep);
         sys::set_dumpable(false);
+        self.install_filter()?;
         sys::set_capabilities(sys::own_capabilities(self.capabilities)?)?;
         // SAFETY: libcontainer made this process by cloning one that has one thread.
         match unsafe { sys::fork(Parent::CallersParent, None) }? {
@@ -448,10 +452,21 @@ impl ReportingExecutor {
                 return StepError::new("enter the PID namespace that the container shares", error);
             }
         }
-        match enter::start_session(slave.as_ref()) {
-            Ok(()) => self.execute.run().into(),
-            Err(error) => StepError::new("take its terminal", error),
+        if let Err(error) = enter::start_session(slave.as_ref()) {
+            return StepError::new("take its terminal", error);
         }
+        // As late as possible, because these calls are filtered too. It was installed before the process entered a PID
+        // namespace, where it has no CAP_SYS_ADMIN.
+        if self.pid_namespace.is_none()
+            && let Err(error) = self.install_filter()
+        {
+            return StepError::new("install the seccomp filter", error);
+        }
+        self.execute.run().into()
+    }
+
+    fn install_filter(&self) -> io::Result<()> {
+        self.seccomp.as_ref().map_or(Ok(()), |filter| sys::install_filter(filter))
     }
 }
 

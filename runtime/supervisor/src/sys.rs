@@ -13,6 +13,7 @@ use std::os::unix::fs::FileExt;
 use std::path::Path;
 
 use nix::unistd::Pid;
+use nodlet_host::launch::SeccompConfig;
 
 /// A path as a C string.
 pub(super) fn c_path(path: &Path) -> io::Result<CString> {
@@ -72,7 +73,16 @@ pub(super) unsafe fn fork(parent: Parent, cgroup: Option<BorrowedFd>) -> io::Res
         args.cgroup = cgroup.as_raw_fd() as u64;
     }
     // SAFETY: without CLONE_VM this is a fork: the child runs on a copy of the stack.
-    let pid = check(unsafe { libc::syscall(libc::SYS_clone3, &raw const args, size_of::<CloneArgs>()) })?;
+    let pid = check(unsafe { libc::syscall(libc::SYS_clone3, &raw const args, size_of::<CloneArgs>()) });
+    let pid = match pid {
+        // A seccomp filter has no access to the flags of clone3 in memory, so it often forbids the call.
+        Err(_) if cgroup.is_none() => {
+            let flags = (args.flags | args.exit_signal) as libc::c_ulong;
+            // SAFETY: as above; no stack is given.
+            check(unsafe { libc::syscall(libc::SYS_clone, flags, 0usize, 0usize, 0usize, 0usize) })?
+        }
+        pid => pid?,
+    };
     Ok((pid != 0).then(|| Pid::from_raw(pid as i32)))
 }
 
@@ -430,6 +440,27 @@ pub(super) fn is_populated(directory: &Path, events: &mut Option<File>) -> bool 
     // A cgroup that was removed reads as ENODEV.
     let length = events.read_at(&mut text, 0).unwrap_or(0);
     text[..length].windows(11).any(|window| window == b"populated 1")
+}
+
+/// `seccomp(2)`: filters the system calls of the calling process from now on. It needs `no_new_privs` or CAP_SYS_ADMIN.
+pub(super) fn install_filter(filter: &SeccompConfig) -> io::Result<()> {
+    const SECCOMP_SET_MODE_FILTER: libc::c_uint = 1;
+    let program = libc::sock_fprog {
+        len: u16::try_from(filter.program.len()).map_err(|_| io::ErrorKind::InvalidInput)?,
+        filter: filter.program.as_ptr().cast_mut().cast(),
+    };
+    // SAFETY: the kernel reads one sock_fprog and as many instructions of 8 bytes as it says.
+    check(unsafe {
+        libc::syscall(libc::SYS_seccomp, SECCOMP_SET_MODE_FILTER, filter.flags, &raw const program)
+    })
+    .map(drop)
+    .map_err(|error| match error.raw_os_error() {
+        Some(libc::ENOSYS | libc::EINVAL) => io::Error::new(
+            io::ErrorKind::Unsupported,
+            "this kernel is built without CONFIG_SECCOMP_FILTER; use the profile Unconfined",
+        ),
+        _ => error,
+    })
 }
 
 /// `PR_SET_DUMPABLE`: whether processes of the same user may trace the calling one and read its

@@ -29,6 +29,8 @@ mod attack;
 #[path = "../binary.rs"]
 #[allow(unreachable_pub, reason = "in the library it is reached")]
 mod binary;
+#[path = "demo/calls.rs"]
+mod calls;
 #[path = "demo/cgroup.rs"]
 mod cgroup;
 #[path = "demo/http.rs"]
@@ -44,14 +46,14 @@ files    cat FILE · ls DIR · stat FILE · touch FILE · rm FILE · wait FILE
          mkdir DIR · rename FROM TO · link TARGET FILE · fifo FILE · swap FILE FILE (for ever)
 output   print TEXT [EVERY_SECONDS] · eprint TEXT · ask TEXT (without an end of line) · spam BYTES · echo (copies its input)
          line BYTES (a long one) · binary BYTES (no text)
-itself   env · id · status · hostname · cwd · args WORD… · tty · resized · sizes COLUMNSxROWS · clock [FILE]
+itself   env · id · status · write-status FILE · hostname · cwd · args WORD… · tty · resized · sizes COLUMNSxROWS · clock [FILE]
          mounts
 time     sleep [SECONDS] · exit CODE [AFTER_SECONDS] · fail-once FILE · abort · ignore-term
          on-term CODE [SECONDS] · on-signal SIGNAL (as on SIGTERM) · ignore-signals (all that can be)
 load     hog MIB · hog-once FILE MIB · forks COUNT · spin · child STEP (and waits for it) · leave STEP (and does not)
          daemon STEP (forked twice, in a session of its own)
 attack   bomb COUNT (that many processes, which all use the processor) · exhaust (as many as the kernel lets it)
-         frame HEX (sent out of eth0 as it is)
+         frame HEX (sent out of eth0 as it is) · calls (that a filter may forbid)
 devices  mknod FILE MAJOR MINOR · mknod-block FILE MAJOR MINOR · open FILE
          devices MAJORS (which of them the filter lets pass)
 mounts   mount TYPE SOURCE DIR [ro] · remount DIR (to write)
@@ -126,6 +128,8 @@ fn run(step: &[String]) -> Result<(), Failure> {
         ["env"] => std::env::vars().for_each(|(name, value)| println!("{name}={value}")),
         ["id"] => println!("{}", id()?),
         ["status"] => print!("{}", fs::read_to_string("/proc/self/status")?),
+        ["calls"] => calls::calls(),
+        ["write-status", file] => fs::write(file, fs::read_to_string("/proc/self/status")?)?,
         ["mounts"] => print!("{}", fs::read_to_string("/proc/self/mountinfo")?),
         ["hostname"] => println!("{}", nix::unistd::gethostname()?.to_string_lossy()),
         ["cwd"] => println!("{}", std::env::current_dir()?.display()),

@@ -224,6 +224,19 @@ pub struct SecurityContext {
     pub capabilities_add: Vec<String>,
     /// `capabilities.drop`, without `CAP_`.
     pub capabilities_drop: Vec<String>,
+    /// `seccompProfile`.
+    pub seccomp: Option<SeccompProfile>,
+}
+
+/// `seccompProfile`: which system calls a process may make.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum SeccompProfile {
+    /// All of them.
+    Unconfined,
+    /// Those of the default profile of containerd.
+    RuntimeDefault,
+    /// Those of a profile in a file of the node: `localhostProfile`.
+    Localhost(String),
 }
 
 /// All capabilities that Linux has, in the order of their numbers, without `CAP_`.

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::time::Duration;
 
-use super::container::EnvSource;
+use super::container::{EnvSource, SeccompProfile};
 use super::reference::ObjectReference;
 use super::volume::{Projection, ProjectionSource, VolumeSource};
 use super::{
@@ -280,6 +280,8 @@ pub struct PodSecurityContext {
     pub supplemental_groups: Vec<u32>,
     /// `fsGroup`.
     pub fs_group: Option<u32>,
+    /// `seccompProfile`, for containers without their own.
+    pub seccomp: Option<SeccompProfile>,
 }
 
 /// `status.qosClass`.

@@ -7,7 +7,9 @@ use std::time::Duration;
 use serde_json::Value;
 
 use super::validate::{flag, list, map, number, optional_number, text};
-use nodlet_core::spec::container::{ContainerPort, EnvFrom, EnvSource, PullPolicy, SecurityContext};
+use nodlet_core::spec::container::{
+    ContainerPort, EnvFrom, EnvSource, PullPolicy, SeccompProfile, SecurityContext,
+};
 use nodlet_core::spec::placement::{
     NodeSelectorOperator, NodeSelectorRequirement, NodeSelectorTerm, Placement, Toleration,
 };
@@ -145,7 +147,17 @@ fn pod_security_context(context: &Value) -> PodSecurityContext {
             .filter_map(|group| group.as_u64().and_then(|group| u32::try_from(group).ok()))
             .collect(),
         fs_group: id(context, "fsGroup"),
+        seccomp: seccomp_profile(context),
     }
+}
+
+fn seccomp_profile(context: &Value) -> Option<SeccompProfile> {
+    let profile = context.get("seccompProfile")?;
+    Some(match text(profile, "type") {
+        "RuntimeDefault" => SeccompProfile::RuntimeDefault,
+        "Localhost" => SeccompProfile::Localhost(text(profile, "localhostProfile").to_owned()),
+        _ => SeccompProfile::Unconfined,
+    })
 }
 
 fn volume(volume: &Value) -> Volume {
@@ -477,6 +489,7 @@ fn security_context(context: &Value) -> SecurityContext {
         no_new_privileges: context["allowPrivilegeEscalation"].as_bool() == Some(false),
         capabilities_add: self::capabilities(capabilities, "add"),
         capabilities_drop: self::capabilities(capabilities, "drop"),
+        seccomp: seccomp_profile(context),
     }
 }
 

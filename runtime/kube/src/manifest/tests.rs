@@ -318,11 +318,6 @@ fn what_would_change_what_runs_is_refused_by_name() {
         ("volumes: [{name: v, emptyDir: {medium: HugePages}}]", "", "spec.volumes[0].emptyDir.medium"),
         ("securityContext: {sysctls: [{name: a, value: b}]}", "", "spec.securityContext.sysctls"),
         (
-            "securityContext: {seccompProfile: {type: RuntimeDefault}}",
-            "",
-            "spec.securityContext.seccompProfile.type",
-        ),
-        (
             "securityContext: {supplementalGroupsPolicy: Strict}",
             "",
             "spec.securityContext.supplementalGroupsPolicy",
@@ -343,11 +338,6 @@ fn what_would_change_what_runs_is_refused_by_name() {
             "",
             "resources: {limits: {hugepages-2Mi: 2Mi, cpu: 1}}",
             "spec.containers[0].resources.limits[hugepages-2Mi]",
-        ),
-        (
-            "",
-            "securityContext: {seccompProfile: {type: Localhost, localhostProfile: a}}",
-            "spec.containers[0].securityContext.seccompProfile.localhostProfile",
         ),
         (
             "",

@@ -231,10 +231,7 @@ pub(super) const VERDICTS: &[(&str, &[(&str, Verdict)])] = &[
         ("windowsOptions", Refuses(NO_WINDOWS, &["{}"])),
     ]),
     ("Capabilities", &[("add", Acts), ("drop", Acts)]),
-    ("SeccompProfile", &[
-        ("localhostProfile", Refuses("does not load seccomp profiles yet", &[])),
-        ("type", Only(&["\"Unconfined\""], "does not filter system calls yet: Unconfined is what a pod without the field has")),
-    ]),
+    ("SeccompProfile", &[("localhostProfile", Acts), ("type", Acts)]),
     ("AppArmorProfile", &[
         ("localhostProfile", Refuses(NO_LSM, &[])),
         ("type", Only(&["\"Unconfined\""], NO_LSM)),

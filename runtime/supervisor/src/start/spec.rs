@@ -54,10 +54,11 @@ pub(super) fn make(config: &ContainerConfig, made: &Made) -> Value {
     // So that libcontainer does not look it up in an /etc/passwd that a volume may have replaced.
     let home = format!("HOME={}", made.user.home);
     let capabilities = execute::possible_capabilities(&config.process.capabilities);
-    // Needed to mount or to enter namespaces. It is not in the bounding set, so it is gone after the program
+    // Needed to mount, to enter namespaces, and to install a filter without no_new_privs. It is not in the bounding set, so it is gone after the program
     // is executed.
     let mut before = config.process.capabilities.clone();
-    if made.needs_setup_in_container {
+    let needs_filter = config.process.seccomp.is_some() && !config.process.no_new_privileges;
+    if made.needs_setup_in_container || needs_filter {
         before.push("CAP_SYS_ADMIN".to_owned());
     }
     let before = execute::possible_capabilities(&before);

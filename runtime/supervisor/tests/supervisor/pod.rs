@@ -169,6 +169,7 @@ impl Pod {
                     .map(str::to_owned)
                     .to_vec(),
                 no_new_privileges: false,
+                seccomp: None,
             },
             layers: vec!["sha256:0".to_owned()],
             upper_dir,

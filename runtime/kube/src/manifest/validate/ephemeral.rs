@@ -184,8 +184,8 @@ mod tests {
                 "volumeMounts[0].name: Not found: \"other\"",
             ),
             (
-                json!({"name": "look", "image": "a", "securityContext": {"seccompProfile": {"type": "RuntimeDefault"}}}),
-                "securityContext.seccompProfile.type: Forbidden: nodlet 0.1 does not filter system calls yet",
+                json!({"name": "look", "image": "a", "securityContext": {"seLinuxOptions": {"level": "s0"}}}),
+                "securityContext.seLinuxOptions: Forbidden: nodlet 0.1 does not confine containers",
             ),
         ] {
             let text = refused(&pod, json!([container]));
