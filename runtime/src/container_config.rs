@@ -18,7 +18,7 @@ use crate::{pod_files, seccomp};
 use nodlet_core::facts::{Amounts, Attempt, StartFailure, StartFailureReason};
 use nodlet_core::spec::container::SeccompProfile;
 use nodlet_core::spec::volume::{MountPropagation, VolumeMount};
-use nodlet_core::spec::{Container, Pod, QosClass, Quantity};
+use nodlet_core::spec::{Container, Pod, QosClass, Quantity, VolumeSource};
 use nodlet_host::launch::{
     CgroupPaths, ContainerConfig, LogConfig, MountConfig, MountSource, NetworkConfig, ProcessConfig,
     Propagation, SandboxConfig, SeccompConfig, TerminationMessage, UserConfig,
@@ -262,7 +262,7 @@ fn mounts(
             source: source.clone(),
             sub_path: sub_path(mount, variables)?,
             destination: absolute(&mount.mount_path),
-            read_only: mount.read_only || is_projected,
+            read_only: mount.read_only || is_projected || is_read_only(pod, &mount.name),
             propagation: match mount.propagation {
                 // A mount in there would hide the files from the agent.
                 _ if is_projected => Propagation::Private,
@@ -293,6 +293,12 @@ fn mounts(
     // A mount below another one comes after it.
     mounts.sort_by(|a, b| a.destination.cmp(&b.destination));
     Ok(mounts)
+}
+
+/// Whether the pod uses the claim of a volume for reading only.
+fn is_read_only(pod: &Pod, volume: &str) -> bool {
+    let is_read_only = |source: &VolumeSource| matches!(source, VolumeSource::Claim { read_only: true, .. });
+    pod.spec.volumes.iter().any(|one| one.name == volume && is_read_only(&one.source))
 }
 
 /// Returns `subPath`, or `subPathExpr` with its variables expanded (kubelet: `ExpandContainerVolumeMounts`).

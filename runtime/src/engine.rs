@@ -12,6 +12,7 @@
 //! Read next: `engine/sandbox.rs` and `engine/run.rs`, which perform actions; `engine/publish.rs`, which publishes
 //! the pods.
 
+mod claims;
 mod cleanup;
 mod descriptors;
 mod ephemeral;
@@ -290,6 +291,7 @@ impl Engine {
                 self.shell.publication.warn_of_node(reason, message);
             }
             // Before pods are found: whether a file of theirs is refused decides if they stay.
+            self.read_bindings();
             self.first_look().await;
             self.read_definitions();
             for found in recover::look(&self.shell).await? {
@@ -474,10 +476,17 @@ impl Engine {
     fn observe_with(&mut self, seen: Observation, wanted: Option<&Wanted>) {
         let now = nodlet_host::clock::instant();
         self.ring.observed(now, &self.node, &seen, wanted.map(|wanted| &wanted.object));
+        let mut is_without_sandbox = None;
         if let Observation::Of(pod, seen) = &seen {
             run::forget_what_ended(&self.shell.pods, *pod, seen);
+            let is_over =
+                matches!(seen, PodObservation::SandboxFailed { .. } | PodObservation::SandboxRemoved);
+            is_without_sandbox = is_over.then_some(*pod);
         }
         self.node.observe(now, seen);
+        if let Some(pod) = is_without_sandbox {
+            self.release_claims(pod);
+        }
     }
 
     /// Carries out an action. Its result has a type of its own, and is converted to an observation only here.
@@ -491,7 +500,9 @@ impl Engine {
         match action {
             Action::CreateSandbox => {
                 let objects = self.registry.config_objects(&wanted.pod);
-                shell.tasks.answer(pod, sandbox::create(again(), pod, wanted, objects), |made| match made {
+                let claims = self.take_claims(pod, &wanted);
+                let made = sandbox::create(again(), pod, wanted, objects, claims);
+                shell.tasks.answer(pod, made, |made| match made {
                     Ok(sandbox::Made { ip, at }) => Some(Seen::SandboxReady { ip, at }),
                     Err(sandbox::Failure { reason, message, .. }) => {
                         Some(Seen::SandboxFailed { reason, message: message.into() })

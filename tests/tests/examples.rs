@@ -36,6 +36,11 @@ fn the_examples_do_what_they_say() {
     device.wait_for("it to be told that it goes", || page() == "going");
     assert!(drain.container("server").is_running());
     drain.wait_gone();
+    let diary = device.pod("diary");
+    diary.wait_ready();
+    let written = diary.exec("writer", ["demo", "cat", "/diary/starts"]).ok();
+    std::fs::remove_dir_all("/var/tmp/nodlet-diary").expect("it was made for the volume");
+    assert!(written.ends_with("started\n"), "{written}");
     device.pod("job").wait_phase("Succeeded");
     assert_eq!(device.pod("job").logs("work"), "one two three\n");
     device.pod("preset").wait_ready();

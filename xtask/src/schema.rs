@@ -16,9 +16,11 @@ const VERSION: &str = "v1.36.3";
 
 /// The root types of the table, which also has every type that they reach. A test of nodlet-kube
 /// (`kinds/tests.rs`) fails if the type of a kind that clients may create is missing.
-const ROOTS: [&str; 7] = [
+const ROOTS: [&str; 9] = [
     "io.k8s.api.core.v1.ConfigMap",
     "io.k8s.api.core.v1.Event",
+    "io.k8s.api.core.v1.PersistentVolume",
+    "io.k8s.api.core.v1.PersistentVolumeClaim",
     "io.k8s.api.core.v1.Pod",
     "io.k8s.api.core.v1.PodList",
     "io.k8s.api.core.v1.Secret",

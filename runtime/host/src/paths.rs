@@ -85,6 +85,11 @@ impl Paths {
         self.below("var/lib/nodlet/records")
     }
 
+    /// The record of which PersistentVolumeClaims are bound to which volumes.
+    pub fn bindings(&self) -> PathBuf {
+        self.below("var/lib/nodlet/claims.json")
+    }
+
     /// The files of a pod on disk: volumes and writable layers.
     pub fn pod(&self, uid: &str) -> PathBuf {
         self.pods().join(uid)

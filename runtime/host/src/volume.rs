@@ -17,7 +17,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use crate::launch::{MemoryVolume, MountSource};
 use crate::paths::Paths;
-use nodlet_core::spec::volume::{HostPathType, ProjectionKind};
+use nodlet_core::spec::volume::{ClaimedVolume, HostPathType, ProjectionKind};
 use nodlet_core::spec::{Pod, VolumeSource};
 
 pub use empty_dir::memory_volumes;
@@ -40,8 +40,19 @@ pub struct Request {
 enum Kind {
     EmptyDir,
     Memory,
-    HostPath { path: PathBuf, kind: HostPathType },
-    Projected { plugin: &'static str },
+    HostPath {
+        path: PathBuf,
+        kind: HostPathType,
+    },
+    /// A PersistentVolume of the source `local`, with its name.
+    Local {
+        path: PathBuf,
+        persistent_volume: String,
+        is_block: bool,
+    },
+    Projected {
+        plugin: &'static str,
+    },
 }
 
 /// Why a volume could not be set up: the text of the event `FailedMount`.
@@ -53,6 +64,11 @@ pub enum VolumeError {
         path: PathBuf,
         /// The required type, in the kubelet's words.
         wanted: &'static str,
+    },
+    /// The path of a local PersistentVolume does not exist.
+    Missing {
+        /// `local.path`.
+        path: PathBuf,
     },
     /// The directory of an emptyDir, or the path that hostPath should create, could not be created.
     Create {
@@ -69,6 +85,9 @@ impl fmt::Display for VolumeError {
             VolumeError::HostPathType { path, wanted } => {
                 write!(f, "hostPath type check failed: {} is not {wanted}", path.display())
             }
+            VolumeError::Missing { path } => {
+                write!(f, "path {:?} does not exist", path.display().to_string())
+            }
             VolumeError::Create { path, .. } => write!(f, "create {}", path.display()),
         }
     }
@@ -77,23 +96,27 @@ impl fmt::Display for VolumeError {
 impl std::error::Error for VolumeError {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
         match self {
-            VolumeError::HostPathType { .. } => None,
+            VolumeError::HostPathType { .. } | VolumeError::Missing { .. } => None,
             VolumeError::Create { source, .. } => Some(source),
         }
     }
 }
 
 impl Request {
-    /// The request for the volumes of `pod`.
-    pub fn new(pod: &Pod, paths: &Paths) -> Request {
-        let volumes = pod.spec.volumes.iter().map(|volume| {
+    /// The request for the volumes of `pod`, with the PersistentVolumes behind its claims. A volume whose claim is not
+    /// among `claimed` is left out.
+    pub fn new(pod: &Pod, paths: &Paths, claimed: &[ClaimedVolume]) -> Request {
+        let volumes = pod.spec.volumes.iter().filter_map(|volume| {
             let kind = match &volume.source {
+                VolumeSource::Claim { .. } => {
+                    of_claim(claimed.iter().find(|claimed| claimed.volume == volume.name)?)
+                }
                 VolumeSource::EmptyDir { memory: false, .. } => Kind::EmptyDir,
                 VolumeSource::EmptyDir { memory: true, .. } => Kind::Memory,
                 VolumeSource::HostPath { path, kind } => Kind::HostPath { path: path.into(), kind: *kind },
                 VolumeSource::Projected(projection) => Kind::Projected { plugin: plugin(projection.kind) },
             };
-            (volume.name.clone(), kind)
+            Some((volume.name.clone(), kind))
         });
         Request {
             directory: paths.pod(&pod.uid.0),
@@ -105,7 +128,7 @@ impl Request {
 
     /// Whether a volume is a path of the machine.
     pub fn has_host_paths(&self) -> bool {
-        self.volumes.iter().any(|(_, kind)| matches!(kind, Kind::HostPath { .. }))
+        self.volumes.iter().any(|(_, kind)| matches!(kind, Kind::HostPath { .. } | Kind::Local { .. }))
     }
 
     fn empty_dir(&self, name: &str) -> PathBuf {
@@ -114,6 +137,19 @@ impl Request {
 
     fn projected(&self, plugin: &str, name: &str) -> PathBuf {
         self.on_tmpfs.join(projected_place(plugin, name))
+    }
+}
+
+fn of_claim(claimed: &ClaimedVolume) -> Kind {
+    let path = PathBuf::from(&claimed.path);
+    match claimed.host_path {
+        Some(_) if claimed.is_block => Kind::HostPath { path, kind: HostPathType::BlockDevice },
+        Some(kind) => Kind::HostPath { path, kind },
+        None => Kind::Local {
+            path,
+            persistent_volume: claimed.persistent_volume.clone(),
+            is_block: claimed.is_block,
+        },
     }
 }
 
@@ -139,7 +175,8 @@ fn plugin(kind: ProjectionKind) -> &'static str {
 pub fn write_projected(request: &Request, volume: &str, files: &ProjectedFiles) -> Result<bool, String> {
     let plugin = request.volumes.iter().find_map(|(name, kind)| match kind {
         Kind::Projected { plugin } if name == volume => Some(*plugin),
-        Kind::Projected { .. } | Kind::EmptyDir | Kind::Memory | Kind::HostPath { .. } => None,
+        Kind::Projected { .. } | Kind::EmptyDir | Kind::Memory => None,
+        Kind::HostPath { .. } | Kind::Local { .. } => None,
     });
     let place = projected_place(plugin.unwrap_or_default(), volume);
     // The time is for people: a clock that was set back must not make a name that was used before.
@@ -168,7 +205,7 @@ pub fn set_up(request: &Request) -> Result<Volumes, String> {
     for (name, kind) in &request.volumes {
         let made = match kind {
             Kind::EmptyDir => empty_dir::set_up(&request.empty_dir(name), request.fs_group),
-            Kind::Memory | Kind::HostPath { .. } | Kind::Projected { .. } => Ok(()),
+            Kind::Memory | Kind::HostPath { .. } | Kind::Local { .. } | Kind::Projected { .. } => Ok(()),
         };
         made.map_err(|error| failed(name, &error))?;
     }
@@ -182,8 +219,15 @@ pub fn set_up(request: &Request) -> Result<Volumes, String> {
 /// The first volume that could not be set up, as the text of the event `FailedMount`.
 pub fn check_host_paths(request: &Request) -> Result<(), String> {
     for (name, kind) in &request.volumes {
-        if let Kind::HostPath { path, kind } = kind {
-            host_path::check(path, *kind).map_err(|error| failed(name, &error))?;
+        match kind {
+            Kind::HostPath { path, kind } => {
+                host_path::check(path, *kind).map_err(|error| failed(name, &error))?;
+            }
+            Kind::Local { path, persistent_volume, is_block } => {
+                host_path::check_local(path, *is_block)
+                    .map_err(|error| set_up_failed(persistent_volume, &crate::error::chain(&error)))?;
+            }
+            Kind::EmptyDir | Kind::Memory | Kind::Projected { .. } => {}
         }
     }
     Ok(())
@@ -199,7 +243,7 @@ pub fn known(request: &Request) -> Volumes {
         let source = match kind {
             Kind::EmptyDir => MountSource::Host(request.empty_dir(name)),
             Kind::Memory => MountSource::Memory(name.clone()),
-            Kind::HostPath { path, .. } => MountSource::Host(path.clone()),
+            Kind::HostPath { path, .. } | Kind::Local { path, .. } => MountSource::Host(path.clone()),
             Kind::Projected { plugin } => MountSource::Host(request.projected(plugin, name)),
         };
         (name.clone(), source)

@@ -23,6 +23,7 @@ mod event;
 mod generic;
 mod namespace;
 mod node;
+mod persistent_volume;
 mod pod;
 mod priority_class;
 mod secret;
@@ -43,6 +44,8 @@ pub enum Kind {
     Secret,
     PodPreset,
     PriorityClass,
+    PersistentVolume,
+    PersistentVolumeClaim,
 }
 
 /// A row of [`KINDS`].
@@ -106,7 +109,7 @@ pub enum Describe {
 }
 
 /// All kinds, in the order of discovery.
-pub static KINDS: [Row; 8] = [
+pub static KINDS: [Row; 10] = [
     Row {
         kind: Kind::Pod,
         name: "Pod",
@@ -282,6 +285,42 @@ pub static KINDS: [Row; 8] = [
         cells: priority_class::cells,
         row_conditions: no_conditions,
         describe: Describe::WithEvents(priority_class::describe),
+        protobuf: &[],
+    },
+    Row {
+        kind: Kind::PersistentVolume,
+        name: "PersistentVolume",
+        version: "v1",
+        plural: "persistentvolumes",
+        singular: "persistentvolume",
+        short_names: &["pv"],
+        uid_text: "persistentvolumes",
+        namespaced: false,
+        verbs: ALL_VERBS,
+        subresources: &[],
+        fields: &["metadata.name"],
+        columns: persistent_volume::COLUMNS,
+        cells: persistent_volume::cells,
+        row_conditions: no_conditions,
+        describe: Describe::WithEvents(generic::describe),
+        protobuf: &[],
+    },
+    Row {
+        kind: Kind::PersistentVolumeClaim,
+        name: "PersistentVolumeClaim",
+        version: "v1",
+        plural: "persistentvolumeclaims",
+        singular: "persistentvolumeclaim",
+        short_names: &["pvc"],
+        uid_text: "persistentvolumeclaims",
+        namespaced: true,
+        verbs: ALL_VERBS,
+        subresources: &[],
+        fields: &["metadata.name", "metadata.namespace"],
+        columns: persistent_volume::CLAIM_COLUMNS,
+        cells: persistent_volume::claim_cells,
+        row_conditions: no_conditions,
+        describe: Describe::WithEvents(generic::describe),
         protobuf: &[],
     },
 ];

@@ -24,6 +24,7 @@ mod identity;
 pub mod json;
 mod kind;
 mod locate;
+pub mod persistent;
 mod preset;
 pub mod priority;
 mod reader;

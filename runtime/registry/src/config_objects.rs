@@ -1,4 +1,4 @@
-//! The ConfigMaps and Secrets that pods refer to.
+//! The ConfigMaps and Secrets that pods refer to, and whether a change of objects concerns a pod.
 
 use std::cell::OnceCell;
 use std::rc::Rc;
@@ -49,6 +49,13 @@ impl Registry {
 
 /// Whether `pod` refers to one of these objects.
 pub fn refers_to(pod: &Pod, changed: &[DefinitionName]) -> bool {
+    let of_pod = |(of, namespace, _): &&DefinitionName| {
+        *of == Kind::PersistentVolumeClaim && *namespace == pod.namespace
+    };
+    let mut claims = changed.iter().filter(of_pod).map(|(.., name)| name);
+    if claims.any(|changed| pod.claims().any(|(_, claim, _)| *claim == **changed)) {
+        return true;
+    }
     pod.spec.object_references().any(|object| {
         let kind = kind_of(object.kind);
         changed

@@ -27,11 +27,14 @@ impl Registry {
         let (definitions, mut refusals) = self.sources.definitions();
         refuse_defaults(&definitions, &mut refusals);
         let mut changed = Vec::new();
-        for name in self.definitions.keys().filter(|name| !definitions.contains_key(*name)) {
+        // `bind_claims` publishes volumes and claims.
+        let is_here =
+            |name: &&DefinitionName| !matches!(name.0, Kind::PersistentVolume | Kind::PersistentVolumeClaim);
+        for name in self.definitions.keys().filter(is_here).filter(|name| !definitions.contains_key(*name)) {
             self.objects.delete(&key(name));
             changed.push(name.clone());
         }
-        for (name, (definition, _)) in &definitions {
+        for (name, (definition, _)) in definitions.iter().filter(|(name, _)| is_here(name)) {
             let known = self.definitions.get(name).is_some_and(|(known, _)| Rc::ptr_eq(known, definition));
             if !known {
                 self.objects.put(key(name), self.with_creation(definition, now));
@@ -65,6 +68,18 @@ impl Registry {
         let published = self.published_definition(&name);
         let applied = self.outcome_of(&definition, published.as_ref(), options.new)?;
         let (mut object, warnings) = (definition.object(), definition.warnings);
+        let mut applied = applied;
+        // Only the published object has the `claimRef` of a binding: its removal may leave the file as it is.
+        let is_claimed = |object: &Value| object["spec"]["claimRef"].is_object();
+        if kind == Kind::PersistentVolume
+            && !is_claimed(&object)
+            && published.as_ref().is_some_and(is_claimed)
+        {
+            applied = Applied::Configured;
+            if !options.dry_run {
+                self.unclaim(&name.2);
+            }
+        }
         if let Some(published) = &published {
             // An update keeps the identity of the object.
             for field in ["uid", "creationTimestamp"] {
@@ -236,7 +251,7 @@ impl Registry {
     }
 
     /// Returns the object to publish, with the time when it was first seen as its creation time.
-    fn with_creation(&self, definition: &Definition, now: &str) -> Value {
+    pub(super) fn with_creation(&self, definition: &Definition, now: &str) -> Value {
         let mut object = definition.object();
         let metadata = &mut object["metadata"];
         if metadata.get("creationTimestamp").is_none_or(Value::is_null) {

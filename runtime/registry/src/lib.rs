@@ -16,6 +16,7 @@
 mod admission;
 mod awaited_images;
 mod change;
+mod claims;
 mod config_objects;
 mod definitions;
 mod difference;
@@ -83,6 +84,8 @@ pub struct Registry {
     definitions: DefinitionsByName,
     /// Pods from files that are rejected because of their priority.
     without_class: BTreeMap<PodName, Refusal>,
+    /// The bindings of PersistentVolumeClaims.
+    claims: claims::Claims,
 }
 
 /// The manifest directories that matter for requests and their replies.
@@ -155,6 +158,7 @@ impl Registry {
             desired: WantedByName::new(),
             definitions: DefinitionsByName::new(),
             without_class: BTreeMap::new(),
+            claims: claims::Claims::default(),
         }
     }
 

@@ -15,6 +15,7 @@ use nodlet_kube::manifest::{self, Applied as AppliedPreset, Validation};
 
 mod admission;
 mod awaited_images;
+mod claims;
 mod definitions;
 mod difference;
 mod ephemeral;

@@ -10,6 +10,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
 use nodlet_core::facts::{Deletion, Health, StatusHandover};
+use nodlet_core::spec::volume::ClaimedVolume;
 use nodlet_core::time::{Instant, Moment};
 use nodlet_host::paths::Paths;
 use nodlet_kube::manifest::{Applied, Priority};
@@ -34,10 +35,18 @@ pub(super) struct OnTmpfs {
     /// `object` without presets and priority.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) written: Option<Box<RawValue>>,
+    /// The PersistentVolumes that the pod uses.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(super) claims: Vec<ClaimedVolume>,
 }
 
 /// Writes `pod.json` of a pod.
-pub(super) fn write_pod(paths: &Paths, wanted: &Wanted, ip: Option<Ipv4Addr>) -> io::Result<()> {
+pub(super) fn write_pod(
+    paths: &Paths,
+    wanted: &Wanted,
+    ip: Option<Ipv4Addr>,
+    claims: Vec<ClaimedVolume>,
+) -> io::Result<()> {
     let directory = paths.run_pod(&wanted.pod.uid.0);
     fs::create_dir_all(&directory)?;
     let pod = OnTmpfs {
@@ -48,6 +57,7 @@ pub(super) fn write_pod(paths: &Paths, wanted: &Wanted, ip: Option<Ipv4Addr>) ->
         presets: wanted.presets.to_vec(),
         priority: wanted.priority.as_deref().cloned(),
         written: wanted.written.as_deref().map(RawValue::to_owned),
+        claims,
     };
     let new = directory.join("pod.json.new");
     fs::write(&new, serde_json::to_vec(&pod)?)?;

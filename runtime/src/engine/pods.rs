@@ -9,6 +9,7 @@ use crate::api::{Accepted, Change, FieldValidation, Reply};
 use nodlet_core::facts::PodIndex;
 use nodlet_core::pod::PodState;
 use nodlet_core::spec::Uid;
+use nodlet_core::spec::volume::ClaimedVolume;
 use nodlet_core::time::Moment;
 use nodlet_registry::Wanted;
 
@@ -26,6 +27,8 @@ pub(super) struct PodShell {
     pub(super) published: Published,
     pub(super) ephemeral: EphemeralWrites,
     pub(super) manifest: ManifestWork,
+    /// The PersistentVolumes that the pod uses, as long as its sandbox may exist.
+    pub(super) claims: Vec<ClaimedVolume>,
     /// The pod has finished, and its volumes were removed or are being removed.
     pub(super) volumes_removed: bool,
 }
@@ -90,6 +93,7 @@ impl PodShell {
             published: Published::new(created),
             ephemeral: EphemeralWrites::default(),
             manifest: ManifestWork::default(),
+            claims: Vec::new(),
             volumes_removed: false,
         }
     }

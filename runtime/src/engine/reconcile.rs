@@ -23,7 +23,7 @@ impl Engine {
             return;
         }
         let (mut wanted, mut refusals) = self.registry.sources.wanted();
-        let (rejected, changed) = self.read_definitions();
+        let (rejected, mut changed) = self.read_definitions();
         refusals.extend(rejected);
         let new = self.registry.unadmitted(&wanted);
         let bases = new.into_iter().map(|(name, new)| (name, self.base_of(new))).collect();
@@ -64,6 +64,7 @@ impl Engine {
             }
             self.registry.set_desired(new);
         }
+        changed.extend(self.bind_claims());
         self.report_changed_objects(&changed);
         // The core knows more of these pods than their files as they were when the agent began.
         let node = &self.node;
@@ -179,7 +180,7 @@ impl Engine {
             self.registry.set_desired(found.wanted.clone());
         }
         let sandbox = found.sandbox.map(Rc::new);
-        let pod = PodShell { sandbox, ..PodShell::new(found.wanted, found.created) };
+        let pod = PodShell { sandbox, claims: found.claims, ..PodShell::new(found.wanted, found.created) };
         if let Some(sandbox) = &pod.sandbox {
             self.shell.tasks.spawn(sandbox::listen(self.shell.clone(), index, sandbox.clone()));
         }

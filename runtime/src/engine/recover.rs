@@ -12,6 +12,7 @@ use std::time::Duration;
 
 use nodlet_core::facts::{Attempt, Found, FoundAttempt, FoundSandbox, Health, User};
 use nodlet_core::spec::ContainerIndex;
+use nodlet_core::spec::volume::ClaimedVolume;
 use nodlet_core::time::{Instant, Moment};
 use nodlet_host::cgroup::{CgroupError, PodCgroup};
 use nodlet_host::paths::Paths;
@@ -38,6 +39,8 @@ pub(super) struct FoundPod {
     /// The images that a change which replaces the pod waited for.
     pub(super) waits: Option<Waits>,
     pub(super) sandbox: Option<Sandbox>,
+    /// The PersistentVolumes that the pod uses.
+    pub(super) claims: Vec<ClaimedVolume>,
 }
 
 /// Time within which a supervisor must answer a new agent. It may wait for a slow card; one that takes longer counts
@@ -212,7 +215,7 @@ async fn look_at(shell: &Rc<Shell>, directory: &Path, ours: &File) -> Result<Fou
             }
         }
         ready = known.ready_at;
-        let volumes = volume::known(&volume::Request::new(&wanted.pod, &shell.paths));
+        let volumes = volume::known(&volume::Request::new(&wanted.pod, &shell.paths, &on_tmpfs.claims));
         let mut made = Sandbox::new(supervisor, cgroup, on_tmpfs.ip, volumes);
         attempts = adopt_runs(&shell.paths, &wanted, &made, known.runs);
         made.layers = layers;
@@ -226,6 +229,7 @@ async fn look_at(shell: &Rc<Shell>, directory: &Path, ours: &File) -> Result<Fou
         attempts =
             lost_runs(&shell.paths, &wanted, directory, on_tmpfs.created).map_err(LookError::Shortage)?;
     }
+    let claims = if sandbox.is_some() { on_tmpfs.claims } else { Vec::new() };
     let found = Found {
         pod: wanted.pod.clone(),
         record,
@@ -233,7 +237,7 @@ async fn look_at(shell: &Rc<Shell>, directory: &Path, ours: &File) -> Result<Fou
         attempts,
         status: left.map_or_else(|| read_conditions(directory), |left| left.status),
     };
-    Ok(FoundPod { found, wanted, created, waits, sandbox })
+    Ok(FoundPod { found, wanted, created, waits, sandbox, claims })
 }
 
 /// Waits for runs that an earlier agent was starting, so that they are not started twice. No pod is managed before

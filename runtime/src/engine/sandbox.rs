@@ -8,6 +8,7 @@ use std::time::Duration;
 use crate::container_config;
 use crate::pod_files::{self, NodeFiles};
 use nodlet_core::facts::{Event, PodIndex, PodObservation, SandboxFailure};
+use nodlet_core::spec::volume::ClaimedVolume;
 use nodlet_core::time::Instant;
 use nodlet_host::volume;
 use nodlet_registry::{ConfigObjects, Wanted};
@@ -66,10 +67,18 @@ pub(super) async fn create(
     pod: PodIndex,
     wanted: Rc<Wanted>,
     objects: ConfigObjects,
+    claims: Result<Vec<ClaimedVolume>, String>,
 ) -> Result<Made, Failure> {
+    let claims = claims.map_err(|message| Failure::new(SandboxFailure::ObjectNotFound, message))?;
+    if !claims.is_empty() {
+        let saved = shell.stores.save_bindings(&shell.paths).await;
+        saved.map_err(|error| {
+            Failure::new(SandboxFailure::Mount, format!("failed to save which claims are bound: {error}"))
+        })?;
+    }
     let ip = shell.machine.network.borrow_mut().allocate(&wanted.pod);
     let made = match ip {
-        Ok(ip) => make(&shell, &wanted, ip, objects).await,
+        Ok(ip) => make(&shell, &wanted, ip, objects, claims).await,
         Err(error) => Err(Failure::sandbox(error)),
     };
     match made {
@@ -109,9 +118,10 @@ async fn make(
     wanted: &Rc<Wanted>,
     ip: Option<Ipv4Addr>,
     objects: ConfigObjects,
+    claims: Vec<ClaimedVolume>,
 ) -> Result<(Sandbox, Instant), Failure> {
     let _begins = shell.beginning.pod().map_err(Failure::sandbox)?;
-    let volumes = match set_up_volumes(shell, wanted, objects).await {
+    let volumes = match set_up_volumes(shell, wanted, objects, &claims).await {
         Ok(volumes) => volumes,
         Err(failure) => {
             // Some volumes may have been written, and a pod without a sandbox has nothing on tmpfs.
@@ -119,7 +129,7 @@ async fn make(
             return Err(failure);
         }
     };
-    let made = make_on(shell, wanted, ip, volumes);
+    let made = make_on(shell, wanted, ip, volumes, claims);
     let late = async {
         smol::Timer::after(SANDBOX_WITHIN).await;
         let seconds = SANDBOX_WITHIN.as_secs();
@@ -141,10 +151,11 @@ async fn set_up_volumes(
     shell: &Rc<Shell>,
     wanted: &Rc<Wanted>,
     objects: ConfigObjects,
+    claims: &[ClaimedVolume],
 ) -> Result<volume::Volumes, Failure> {
     let written = volumes::write_files(shell.clone(), wanted.clone(), objects).await;
     written.map_err(|(reason, message)| Failure::new(reason, message))?;
-    let request = volume::Request::new(&wanted.pod, &shell.paths);
+    let request = volume::Request::new(&wanted.pod, &shell.paths, claims);
     if request.has_host_paths() {
         let checked = shell.host_paths.check(&shell.tasks, &wanted.pod.uid, &request).await;
         checked.map_err(|message| Failure::new(SandboxFailure::Mount, message))?;
@@ -169,11 +180,12 @@ async fn make_on(
     wanted: &Rc<Wanted>,
     ip: Option<Ipv4Addr>,
     volumes: volume::Volumes,
+    claims: Vec<ClaimedVolume>,
 ) -> Result<(Sandbox, Instant), Failure> {
     let pod = &wanted.pod;
     let uid = &pod.uid.0;
     let directory = shell.paths.run_pod(uid);
-    on_tmpfs::write_pod(&shell.paths, wanted, ip).map_err(Failure::sandbox)?;
+    on_tmpfs::write_pod(&shell.paths, wanted, ip, claims).map_err(Failure::sandbox)?;
     if ip.is_some() {
         shell.machine.network.borrow_mut().ensure_bridge().map_err(Failure::sandbox)?;
     }

@@ -8,6 +8,7 @@ use std::sync::Arc;
 
 use nodlet_core::facts::Record;
 use nodlet_core::time::Anchor;
+use nodlet_host::paths::Paths;
 use nodlet_host::volume;
 use nodlet_registry::Wanted;
 use nodlet_rootfs::Store as Images;
@@ -24,12 +25,14 @@ pub(super) struct Stores {
     pub(super) fault: Arc<dyn Fault>,
     /// Records of pods that the core does not know yet.
     pub(super) recorded: RefCell<Recorded>,
+    /// Bindings of claims that are not known to be durable, and how often they have changed.
+    bindings: RefCell<(u64, Option<Vec<u8>>)>,
 }
 
 impl Stores {
     pub(super) fn new(storage: Storage, images: Arc<Images>, records: Records) -> Stores {
         let (records, fault) = (Arc::new(records), Arc::new(NoFault));
-        Stores { storage, images, records, fault, recorded: RefCell::default() }
+        Stores { storage, images, records, fault, recorded: RefCell::default(), bindings: RefCell::default() }
     }
 
     /// Makes `bytes` the durable content of a file.
@@ -51,6 +54,27 @@ impl Stores {
     /// Removes a directory of a pod, see [`remove_tree`].
     pub(super) fn remove_tree(&self, path: PathBuf) -> impl Future<Output = io::Result<()>> + use<> {
         remove_tree(&self.storage, path)
+    }
+
+    /// Records that the bindings of claims have changed.
+    pub(super) fn set_bindings(&self, bytes: Vec<u8>) {
+        let mut bindings = self.bindings.borrow_mut();
+        *bindings = (bindings.0 + 1, Some(bytes));
+    }
+
+    /// Makes the bindings of claims durable, unless they are.
+    ///
+    /// # Errors
+    /// They could not be written; another call tries again.
+    pub(super) async fn save_bindings(&self, paths: &Paths) -> io::Result<()> {
+        let (generation, bytes) = self.bindings.borrow().clone();
+        let Some(bytes) = bytes else { return Ok(()) };
+        self.replace(paths.bindings(), bytes).await?;
+        let mut bindings = self.bindings.borrow_mut();
+        if bindings.0 == generation {
+            bindings.1 = None;
+        }
+        Ok(())
     }
 
     /// Writes a record durably. The result is reported as `Saved` or `SaveFailed`.

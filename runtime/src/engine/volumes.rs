@@ -20,7 +20,7 @@ pub(super) async fn write_files(
 ) -> Result<(), (SandboxFailure, String)> {
     let pod = &wanted.pod;
     let allocatable = this_node::info(&shell.config, &shell.machine).allocatable;
-    let request = volume::Request::new(pod, &shell.paths);
+    let request = volume::Request::new(pod, &shell.paths, &[]);
     let mut missing = None;
     let mut failed = None;
     for (name, projection) in pod.spec.projections() {

@@ -43,7 +43,7 @@ impl VolumeFiles {
     /// Records that something may have changed that the files show.
     pub(super) fn mark_outdated(&mut self, spec: &PodSpec) {
         match self {
-            _ if spec.projections().next().is_none() => {}
+            _ if !spec.depends_on_objects() => {}
             VolumeFiles::Current | VolumeFiles::Failed { .. } => *self = VolumeFiles::Due { earlier: None },
             VolumeFiles::Due { .. } => {}
             VolumeFiles::Updating { is_outdated, .. } => *is_outdated = true,

@@ -140,6 +140,20 @@ impl Pod {
         !self.spec.scheduling_gates.is_empty()
     }
 
+    /// The PersistentVolumeClaims that the pod uses: the name of each volume, that of its claim, and whether the claim
+    /// is made for this pod (`ephemeral`).
+    pub fn claims(&self) -> impl Iterator<Item = (&str, String, bool)> {
+        self.spec.volumes.iter().filter_map(|volume| match &volume.source {
+            VolumeSource::Claim { claim: Some(claim), .. } => Some((&*volume.name, claim.clone(), false)),
+            VolumeSource::Claim { claim: None, .. } => {
+                Some((&*volume.name, format!("{}-{}", self.name, volume.name), true))
+            }
+            VolumeSource::EmptyDir { .. } | VolumeSource::HostPath { .. } | VolumeSource::Projected(_) => {
+                None
+            }
+        })
+    }
+
     /// Whether this is the same pod as `old` and differs only in what may change in place: labels,
     /// annotations, images, a deadline that is set or moved earlier, removed gates, tolerations, amounts of cpu
     /// and memory, and added ephemeral containers.
@@ -388,7 +402,17 @@ impl PodSpec {
     pub fn projections(&self) -> impl Iterator<Item = (&str, &Projection)> {
         self.volumes.iter().filter_map(|volume| match &volume.source {
             VolumeSource::Projected(projection) => Some((&*volume.name, projection)),
-            VolumeSource::EmptyDir { .. } | VolumeSource::HostPath { .. } => None,
+            VolumeSource::EmptyDir { .. } | VolumeSource::HostPath { .. } | VolumeSource::Claim { .. } => {
+                None
+            }
+        })
+    }
+
+    /// Whether volumes of the pod depend on other objects: their files show them, or they are the volumes of claims.
+    pub(crate) fn depends_on_objects(&self) -> bool {
+        self.volumes.iter().any(|volume| match volume.source {
+            VolumeSource::Projected(_) | VolumeSource::Claim { .. } => true,
+            VolumeSource::EmptyDir { .. } | VolumeSource::HostPath { .. } => false,
         })
     }
 

@@ -1,5 +1,7 @@
 //! Volumes of a pod and where its containers mount them.
 
+use serde::{Deserialize, Serialize};
+
 use super::Quantity;
 use super::reference::{ObjectReference, ResourceField};
 
@@ -29,8 +31,34 @@ pub enum VolumeSource {
         /// `type`.
         kind: HostPathType,
     },
+    /// `persistentVolumeClaim`, or the claim that `ephemeral` makes.
+    Claim {
+        /// `claimName`; `None` for `ephemeral`, whose claim is named after the pod and the volume.
+        claim: Option<String>,
+        /// `readOnly`.
+        read_only: bool,
+    },
     /// `configMap`, `secret`, `downwardAPI` or `projected`: files that the agent writes.
     Projected(Projection),
+}
+
+/// The PersistentVolume behind a volume of a pod.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ClaimedVolume {
+    /// The name of the volume in the pod.
+    pub volume: String,
+    /// The name of the PersistentVolumeClaim, in the namespace of the pod.
+    pub claim: String,
+    /// The name of the PersistentVolume.
+    pub persistent_volume: String,
+    /// `hostPath.path` or `local.path`.
+    pub path: String,
+    /// `hostPath.type`; `None` for `local`.
+    pub host_path: Option<HostPathType>,
+    /// Whether one pod at a time may use the volume (`ReadWriteOncePod`).
+    pub is_exclusive: bool,
+    /// Whether `volumeMode` is `Block`.
+    pub is_block: bool,
 }
 
 /// A volume whose files the agent writes and keeps up to date.
@@ -103,7 +131,7 @@ pub enum DownwardField {
 }
 
 /// `hostPath.type`.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum HostPathType {
     /// `""`: no check.
     #[default]
@@ -122,6 +150,22 @@ pub enum HostPathType {
     CharDevice,
     /// `BlockDevice`.
     BlockDevice,
+}
+
+impl HostPathType {
+    /// The type of this name in a manifest.
+    pub fn named(name: &str) -> HostPathType {
+        match name {
+            "DirectoryOrCreate" => HostPathType::DirectoryOrCreate,
+            "Directory" => HostPathType::Directory,
+            "FileOrCreate" => HostPathType::FileOrCreate,
+            "File" => HostPathType::File,
+            "Socket" => HostPathType::Socket,
+            "CharDevice" => HostPathType::CharDevice,
+            "BlockDevice" => HostPathType::BlockDevice,
+            _ => HostPathType::Unset,
+        }
+    }
 }
 
 /// One entry of `volumeMounts`.

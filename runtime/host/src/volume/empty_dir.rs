@@ -49,6 +49,7 @@ pub fn memory_volumes(pod: &Pod) -> Vec<MemoryVolume> {
         }
         VolumeSource::EmptyDir { memory: false, .. }
         | VolumeSource::HostPath { .. }
+        | VolumeSource::Claim { .. }
         | VolumeSource::Projected(_) => None,
     });
     volumes.collect()

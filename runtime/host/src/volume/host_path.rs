@@ -52,6 +52,14 @@ pub(super) fn check(path: &Path, kind: HostPathType) -> Result<(), VolumeError> 
     }
 }
 
+/// Checks the path of a local PersistentVolume, which is never created.
+pub(super) fn check_local(path: &Path, is_block: bool) -> Result<(), VolumeError> {
+    if fs::symlink_metadata(path).is_err() {
+        return Err(VolumeError::Missing { path: path.to_owned() });
+    }
+    check(path, if is_block { HostPathType::BlockDevice } else { HostPathType::Directory })
+}
+
 /// Makes a directory and its missing parents. Another pod may be able to write there and replace a directory
 /// that was just made by a link. Therefore no link is followed, and no mode is set afterwards, since that
 /// might change another file.

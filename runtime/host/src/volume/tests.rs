@@ -32,7 +32,7 @@ fn an_empty_dir_is_for_everybody_and_stays_as_it_is() {
     let scratch = Scratch::new("empty");
     let paths = Paths::new(&scratch.0);
     let pod = pod("{containers: [{name: c, image: i}], volumes: [{name: v, emptyDir: {}}]}");
-    let request = Request::new(&pod, &paths);
+    let request = Request::new(&pod, &paths, &[]);
     let volumes = set_up(&request).expect("set up");
     let Some(MountSource::Host(path)) = volumes.get("v") else { panic!("{volumes:?}") };
     assert!(path.ends_with(format!("pods/{}/volumes/kubernetes.io~empty-dir/v", pod.uid)));
@@ -52,7 +52,7 @@ fn an_empty_dir_belongs_to_the_group_of_the_pod() {
     let pod = pod(
         "{securityContext: {fsGroup: 2000}, containers: [{name: c, image: i}], volumes: [{name: v, emptyDir: {}}]}",
     );
-    let volumes = set_up(&Request::new(&pod, &Paths::new(&scratch.0))).expect("set up");
+    let volumes = set_up(&Request::new(&pod, &Paths::new(&scratch.0), &[])).expect("set up");
     let Some(MountSource::Host(path)) = volumes.get("v") else { panic!("{volumes:?}") };
     let metadata = fs::metadata(path).expect("it is there");
     assert_eq!((metadata.gid(), metadata.mode() & 0o7777), (2000, 0o2777));
@@ -101,7 +101,7 @@ fn a_host_path_is_held_against_its_type() {
         let pod = pod(&format!(
             "{{containers: [{{name: c, image: i}}], volumes: [{{name: v, hostPath: {{path: {path}, type: \"{kind}\"}}}}]}}"
         ));
-        let result = check_host_paths(&Request::new(&pod, &Paths::new(&scratch.0)));
+        let result = check_host_paths(&Request::new(&pod, &Paths::new(&scratch.0), &[]));
         let expected = wrong.map(|wanted| {
             format!("MountVolume.SetUp failed for volume \"v\" : hostPath type check failed: {path} is not {wanted}")
         });
@@ -113,7 +113,7 @@ fn a_host_path_is_held_against_its_type() {
         "{{containers: [{{name: c, image: i}}], volumes: [{{name: v, hostPath: {{path: {}, type: FileOrCreate}}}}]}}",
         at("no/parent")
     ));
-    let request = Request::new(&pod, &Paths::new(&scratch.0));
+    let request = Request::new(&pod, &Paths::new(&scratch.0), &[]);
     let error = check_host_paths(&request).expect_err("the parent must exist");
     assert!(error.contains("No such file"), "{error}");
 }
@@ -209,7 +209,7 @@ fn a_directory_that_is_created_for_a_pod_gives_no_other_its_mode() {
         "{{containers: [{{name: c, image: i}}], volumes: [{{name: v, hostPath: {{path: {}, type: DirectoryOrCreate}}}}]}}",
         data.join("sub/new").display()
     ));
-    let request = Request::new(&pod, &Paths::new(&scratch.0));
+    let request = Request::new(&pod, &Paths::new(&scratch.0), &[]);
     let done = AtomicBool::new(false);
     let sub = data.join("sub");
     std::thread::scope(|scope| {

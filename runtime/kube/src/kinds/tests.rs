@@ -10,6 +10,12 @@ fn manifest_of(row: &Row) -> Value {
         Kind::PodPreset => json!({"spec": {"env": [{"name": "A", "value": "1"}]}}),
         Kind::PriorityClass => json!({"value": 1}),
         Kind::ConfigMap | Kind::Secret => json!({"data": {"a": "YQ=="}}),
+        Kind::PersistentVolume => json!({"spec": {
+            "capacity": {"storage": "1Gi"}, "accessModes": ["ReadWriteOnce"], "hostPath": {"path": "/a"},
+        }}),
+        Kind::PersistentVolumeClaim => json!({"spec": {
+            "accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}},
+        }}),
         Kind::Event | Kind::Namespace | Kind::Node => json!({}),
     };
     object["apiVersion"] = row.version.into();
@@ -82,6 +88,8 @@ fn the_uids_of_objects_from_files_differ_between_kinds_and_never_change() {
         (Kind::Secret, "91fbcf0f51bd38ede886f6fcdfea07b2"),
         (Kind::PodPreset, "63ba334a85c4ab14fd5b4ddfc3d97f8a"),
         (Kind::PriorityClass, "d4c2e55391b573987751320b0793a9a5"),
+        (Kind::PersistentVolume, "cbc57b4f0837729c5ce30feeb89131c9"),
+        (Kind::PersistentVolumeClaim, "a6713996cff93fdd21a4d0193998939d"),
     ] {
         let bytes = manifest_of(kind.row()).to_string();
         let contents =

@@ -84,8 +84,8 @@ pub(super) fn spec(spec: &Value) -> PodSpec {
     }
 }
 
-fn placement(spec: &Value) -> Placement {
-    let required = &spec["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"];
+/// A placement with only this node selector.
+pub(super) fn required_nodes(required: &Value) -> Placement {
     let requirement = |requirement: &Value| NodeSelectorRequirement {
         key: text(requirement, "key").to_owned(),
         operator: match text(requirement, "operator") {
@@ -102,6 +102,12 @@ fn placement(spec: &Value) -> Placement {
         match_expressions: list(term, "matchExpressions").iter().map(requirement).collect(),
         match_fields: list(term, "matchFields").iter().map(requirement).collect(),
     };
+    let terms = required.is_object().then(|| list(required, "nodeSelectorTerms").iter().map(term).collect());
+    Placement { node_affinity: terms, ..Placement::default() }
+}
+
+fn placement(spec: &Value) -> Placement {
+    let required = &spec["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"];
     let toleration = |toleration: &Value| Toleration {
         key: text(toleration, "key").to_owned(),
         exists: text(toleration, "operator") == "Exists",
@@ -110,11 +116,9 @@ fn placement(spec: &Value) -> Placement {
     };
     Placement {
         node_selector: strings_by_key(&spec["nodeSelector"]).collect(),
-        node_affinity: required
-            .is_object()
-            .then(|| list(required, "nodeSelectorTerms").iter().map(term).collect()),
         tolerations: list(spec, "tolerations").iter().map(toleration).collect(),
         os: text(&spec["os"], "name").to_owned(),
+        ..required_nodes(required)
     }
 }
 
@@ -162,7 +166,17 @@ fn seccomp_profile(context: &Value) -> Option<SeccompProfile> {
 
 fn volume(volume: &Value) -> Volume {
     let source = if let Some(host) = volume.get("hostPath") {
-        VolumeSource::HostPath { path: text(host, "path").to_owned(), kind: host_path_type(host) }
+        VolumeSource::HostPath {
+            path: text(host, "path").to_owned(),
+            kind: HostPathType::named(text(host, "type")),
+        }
+    } else if let Some(claim) = volume.get("persistentVolumeClaim") {
+        VolumeSource::Claim {
+            claim: Some(text(claim, "claimName").into()),
+            read_only: flag(claim, "readOnly"),
+        }
+    } else if volume.get("ephemeral").is_some() {
+        VolumeSource::Claim { claim: None, read_only: false }
     } else if let Some(projection) = projection(volume) {
         VolumeSource::Projected(projection)
     } else {
@@ -235,19 +249,6 @@ fn downward_source(source: &Value) -> ProjectionSource {
 
 fn mode(owner: &Value, field: &str) -> Option<u32> {
     optional_number(owner, field).and_then(|mode| u32::try_from(mode).ok())
-}
-
-fn host_path_type(host: &Value) -> HostPathType {
-    match text(host, "type") {
-        "DirectoryOrCreate" => HostPathType::DirectoryOrCreate,
-        "Directory" => HostPathType::Directory,
-        "FileOrCreate" => HostPathType::FileOrCreate,
-        "File" => HostPathType::File,
-        "Socket" => HostPathType::Socket,
-        "CharDevice" => HostPathType::CharDevice,
-        "BlockDevice" => HostPathType::BlockDevice,
-        _ => HostPathType::Unset,
-    }
 }
 
 fn container(container: &Value) -> Container {

@@ -81,6 +81,11 @@ fn volume(volume: &mut Map<String, Value>) {
     for file in volume.get_mut("downwardAPI").into_iter().flat_map(items) {
         field_selectors(file);
     }
+    if let Some(template) = volume.get_mut("ephemeral").and_then(|claim| claim.get_mut("volumeClaimTemplate"))
+        && let Some(spec @ Value::Object(_)) = template.get_mut("spec")
+    {
+        super::persistent::default_claim(spec);
+    }
     if let Some(Value::Object(projected)) = volume.get_mut("projected") {
         for source in children(projected, "sources") {
             for file in source.get_mut("downwardAPI").into_iter().flat_map(items) {

@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use super::{Definition, Kind, ManifestError, Validation, class, config, definition, preset};
+use super::{Definition, Kind, ManifestError, Validation, class, config, definition, persistent, preset};
 
 /// The functions for the definitions of one kind.
 pub(super) struct Reader {
@@ -20,5 +20,11 @@ pub(super) fn of(kind: Kind) -> Option<Reader> {
         Kind::Secret => Reader { read: config::read_secret, check_update: config::check_update },
         Kind::PodPreset => Reader { read: preset::read, check_update: definition::any_update },
         Kind::PriorityClass => Reader { read: class::read, check_update: class::check_update },
+        Kind::PersistentVolume => {
+            Reader { read: persistent::read_volume, check_update: persistent::check_volume_update }
+        }
+        Kind::PersistentVolumeClaim => {
+            Reader { read: persistent::read_claim, check_update: persistent::check_claim_update }
+        }
     })
 }

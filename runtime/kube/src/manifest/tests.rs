@@ -310,11 +310,6 @@ fn what_would_change_what_runs_is_refused_by_name() {
         ("setHostnameAsFQDN: true", "", "spec.setHostnameAsFQDN"),
         ("volumes: [{name: v, nfs: {server: s, path: /}}]", "", "spec.volumes[0].nfs"),
         ("volumes: [{name: v, csi: {driver: d}}]", "", "spec.volumes[0].csi"),
-        (
-            "volumes: [{name: v, persistentVolumeClaim: {claimName: c}}]",
-            "",
-            "spec.volumes[0].persistentVolumeClaim",
-        ),
         ("volumes: [{name: v, emptyDir: {medium: HugePages}}]", "", "spec.volumes[0].emptyDir.medium"),
         ("securityContext: {sysctls: [{name: a, value: b}]}", "", "spec.securityContext.sysctls"),
         (
@@ -605,16 +600,12 @@ fn other_kinds_are_refused_by_name_with_the_way_on() {
             "Namespace v1: namespaces need no object; write metadata.namespace into the Pod",
         ),
         (
-            "apiVersion: v1\nkind: PersistentVolume\n",
-            "PersistentVolume v1: not yet; nodlet takes Pods, ConfigMaps, Secrets, PodPresets, PriorityClasses and Lists of them",
-        ),
-        (
             "apiVersion: v1\nkind: Service\n",
-            "Service v1: not yet; nodlet takes Pods, ConfigMaps, Secrets, PodPresets, PriorityClasses and Lists of them",
+            "Service v1: not yet; nodlet takes Pods, ConfigMaps, Secrets, PodPresets, PriorityClasses, PersistentVolumes, PersistentVolumeClaims and Lists of them",
         ),
         (
             "apiVersion: example.com/v1\nkind: Widget\n",
-            "Widget example.com/v1: nodlet takes Pods, ConfigMaps, Secrets, PodPresets, PriorityClasses and Lists of them",
+            "Widget example.com/v1: nodlet takes Pods, ConfigMaps, Secrets, PodPresets, PriorityClasses, PersistentVolumes, PersistentVolumeClaims and Lists of them",
         ),
         (
             "apiVersion: v2\nkind: Pod\n",
@@ -634,7 +625,7 @@ fn other_kinds_are_refused_by_name_with_the_way_on() {
         ),
         (
             "apiVersion: v1\nkind: List\nitems: [{apiVersion: v1, kind: Service}]\n",
-            "items[0]: Service v1: not yet; nodlet takes Pods, ConfigMaps, Secrets, PodPresets, PriorityClasses and Lists of them",
+            "items[0]: Service v1: not yet; nodlet takes Pods, ConfigMaps, Secrets, PodPresets, PriorityClasses, PersistentVolumes, PersistentVolumeClaims and Lists of them",
         ),
     ] {
         assert_eq!(refused(head).to_string(), format!("web.yaml: {told}"));

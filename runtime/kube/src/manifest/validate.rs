@@ -3,7 +3,7 @@
 //! Fields below one that nodlet rejects as a whole ([`crate::schema::verdict`]) are not validated. Maps are validated
 //! in the order of their keys; Kubernetes' order is random.
 
-mod affinity;
+pub(super) mod affinity;
 mod container;
 mod ephemeral;
 mod gates;
@@ -294,9 +294,11 @@ fn volume_source(volume: &Value, path: &Path<'_>, errors: &mut Errors) {
         "hostPath" => 1,
         "secret" => 2,
         "downwardAPI" => 3,
-        "configMap" => 4,
-        "projected" => 5,
-        _ => 6,
+        "persistentVolumeClaim" => 4,
+        "configMap" => 5,
+        "projected" => 6,
+        "ephemeral" => 7,
+        _ => 8,
     });
     for (index, source) in sources.iter().enumerate() {
         let path = path.child(source);
@@ -311,6 +313,15 @@ fn volume_source(volume: &Value, path: &Path<'_>, errors: &mut Errors) {
             "configMap" => projection::object(value, "name", &path, errors),
             "downwardAPI" => projection::downward_api(value, &path, errors),
             "projected" => projection::projected(value, &path, errors),
+            "persistentVolumeClaim" if text(value, "claimName").is_empty() => {
+                errors.push(FieldError::required(&path.child("claimName"), ""));
+            }
+            "ephemeral" => match value.get("volumeClaimTemplate").filter(|template| !template.is_null()) {
+                None => errors.push(FieldError::required(&path.child("volumeClaimTemplate"), "")),
+                Some(template) => {
+                    super::persistent::claim_template(template, &path.child("volumeClaimTemplate"), errors);
+                }
+            },
             _ => {}
         }
     }
@@ -323,7 +334,8 @@ fn size_limit(source: &Value, path: &Path<'_>, errors: &mut Errors) {
     }
 }
 
-fn host_path(source: &Value, path: &Path<'_>, errors: &mut Errors) {
+/// Checks a `hostPath` volume source.
+pub(super) fn host_path(source: &Value, path: &Path<'_>, errors: &mut Errors) {
     const TYPES: [&str; 8] =
         ["", "BlockDevice", "CharDevice", "Directory", "DirectoryOrCreate", "File", "FileOrCreate", "Socket"];
     let host = text(source, "path");

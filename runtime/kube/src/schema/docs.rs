@@ -33,6 +33,11 @@ the node: `nodeSelector`, the required `nodeAffinity`, `tolerations` of `NoExecu
 A ConfigMap (`v1`) has `data`, `binaryData` and `immutable`; a Secret (`v1`) has `data`, `stringData`, `type` and
 `immutable`. They are validated as in Kubernetes. Pods refer to them by variables and
 volumes; clients create and change them as in a cluster (see [cli.md](cli.md)).
+
+A PersistentVolume (`v1`) has `capacity`, `accessModes`, `claimRef`, `nodeAffinity`, `storageClassName`, `volumeMode`,
+`persistentVolumeReclaimPolicy: Retain` and one of the sources `hostPath` and `local`; other sources and policies are
+rejected by name. A PersistentVolumeClaim (`v1`) has `accessModes`, `resources`, `selector`, `storageClassName`,
+`volumeMode` and `volumeName` (see [cli.md](cli.md)).
 ";
 
 #[test]

@@ -38,8 +38,9 @@ use Verdict::{Acts, HostNetworkOnly, InMemoryOnly, Only, Refuses, Resources, War
 const NO_SCHEDULER: &str = "schedules nothing: the pod runs on the node that has its manifest";
 const NO_TOKENS: &str = "has no service accounts: no token is mounted";
 const NO_SERVICES: &str = "has no Services: no variables are made for them";
-const NO_VOLUME: &str =
-    "provides no volumes but configMap, downwardAPI, emptyDir, hostPath, projected and secret yet";
+const NO_VOLUME: &str = "provides no volumes but configMap, downwardAPI, emptyDir, ephemeral, hostPath, persistentVolumeClaim, projected and secret yet";
+const NO_DATA_SOURCE: &str = "fills no volume from another object";
+const NO_TEMPLATE: &str = "sets it itself, as Kubernetes does";
 const NO_CLUSTER: &str = "has no cluster that could issue it";
 /// Why a profile of a Linux security module is rejected.
 pub(crate) const NO_LSM: &str = "does not confine containers by AppArmor or SELinux yet";
@@ -286,7 +287,7 @@ pub(super) const VERDICTS: &[(&str, &[(&str, Verdict)])] = &[
         ("csi", Refuses(NO_VOLUME, &[])),
         ("downwardAPI", Acts),
         ("emptyDir", Acts),
-        ("ephemeral", Refuses(NO_VOLUME, &[])),
+        ("ephemeral", Acts),
         ("fc", Refuses(NO_VOLUME, &[])),
         ("flexVolume", Refuses(NO_VOLUME, &[])),
         ("flocker", Refuses(NO_VOLUME, &[])),
@@ -298,7 +299,7 @@ pub(super) const VERDICTS: &[(&str, &[(&str, Verdict)])] = &[
         ("iscsi", Refuses(NO_VOLUME, &[])),
         ("name", Acts),
         ("nfs", Refuses(NO_VOLUME, &[])),
-        ("persistentVolumeClaim", Refuses(NO_VOLUME, &[])),
+        ("persistentVolumeClaim", Acts),
         ("photonPersistentDisk", Refuses(NO_VOLUME, &[])),
         ("portworxVolume", Refuses(NO_VOLUME, &[])),
         ("projected", Acts),
@@ -314,6 +315,43 @@ pub(super) const VERDICTS: &[(&str, &[(&str, Verdict)])] = &[
         ("sizeLimit", InMemoryOnly("does not limit what pods write to disk yet")),
     ]),
     ("HostPathVolumeSource", &[("path", Acts), ("type", Acts)]),
+    ("PersistentVolumeClaimVolumeSource", &[("claimName", Acts), ("readOnly", Acts)]),
+    ("EphemeralVolumeSource", &[("volumeClaimTemplate", Acts)]),
+    ("PersistentVolumeClaimTemplate", &[("metadata", Acts), ("spec", Acts)]),
+    ("ObjectMeta", &[
+        ("annotations", Acts),
+        ("creationTimestamp", Refuses(NO_TEMPLATE, &[])),
+        ("deletionGracePeriodSeconds", Refuses(NO_TEMPLATE, &[])),
+        ("deletionTimestamp", Refuses(NO_TEMPLATE, &[])),
+        ("finalizers", Refuses(NO_TEMPLATE, &["[]"])),
+        ("generateName", Refuses(NO_TEMPLATE, &["\"\""])),
+        ("generation", Refuses(NO_TEMPLATE, &[])),
+        ("labels", Acts),
+        ("managedFields", Refuses(NO_TEMPLATE, &["[]"])),
+        ("name", Refuses(NO_TEMPLATE, &["\"\""])),
+        ("namespace", Refuses(NO_TEMPLATE, &["\"\""])),
+        ("ownerReferences", Refuses(NO_TEMPLATE, &["[]"])),
+        ("resourceVersion", Refuses(NO_TEMPLATE, &["\"\""])),
+        ("selfLink", Refuses(NO_TEMPLATE, &["\"\""])),
+        ("uid", Refuses(NO_TEMPLATE, &["\"\""])),
+    ]),
+    ("PersistentVolumeClaimSpec", &[
+        ("accessModes", Acts),
+        ("dataSource", Refuses(NO_DATA_SOURCE, &[])),
+        ("dataSourceRef", Refuses(NO_DATA_SOURCE, &[])),
+        ("resources", Acts),
+        ("selector", Acts),
+        ("storageClassName", Acts),
+        ("volumeAttributesClassName", Refuses("has no classes of volume attributes", &["\"\""])),
+        ("volumeMode", Acts),
+        ("volumeName", Acts),
+    ]),
+    ("VolumeResourceRequirements", &[
+        ("limits", Warns("binds claims by their requests alone", &["{}"])),
+        ("requests", Acts),
+    ]),
+    ("LabelSelector", &[("matchExpressions", Acts), ("matchLabels", Acts)]),
+    ("LabelSelectorRequirement", &[("key", Acts), ("operator", Acts), ("values", Acts)]),
     ("ConfigMapVolumeSource", &[("defaultMode", Acts), ("items", Acts), ("name", Acts), ("optional", Acts)]),
     ("SecretVolumeSource", &[("defaultMode", Acts), ("items", Acts), ("optional", Acts), ("secretName", Acts)]),
     ("DownwardAPIVolumeSource", &[("defaultMode", Acts), ("items", Acts)]),

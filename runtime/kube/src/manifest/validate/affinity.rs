@@ -7,9 +7,13 @@ use super::{Errors, FieldError, Path, invalid, list, rules, text};
 /// Checks the required node affinity.
 pub(super) fn node(affinity: &Value, path: &Path<'_>, errors: &mut Errors) {
     const REQUIRED: &str = "requiredDuringSchedulingIgnoredDuringExecution";
-    let Some(selector) = affinity.get(REQUIRED) else { return };
+    let Some(required) = affinity.get(REQUIRED) else { return };
     let path = path.child("nodeAffinity");
-    let path = path.child(REQUIRED);
+    selector(required, &path.child(REQUIRED), errors);
+}
+
+/// Checks a node selector (`ValidateNodeSelector`).
+pub(in crate::manifest) fn selector(selector: &Value, path: &Path<'_>, errors: &mut Errors) {
     let path = path.child("nodeSelectorTerms");
     let terms = list(selector, "nodeSelectorTerms");
     if terms.is_empty() {

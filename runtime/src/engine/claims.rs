@@ -1,0 +1,97 @@
+//! PersistentVolumeClaims of pods: binds them, saves the bindings, and keeps volumes of `ReadWriteOncePod` from a second pod.
+//!
+//! A pod has its volumes from the moment at which its sandbox is being made to that at which the sandbox is removed, which
+//! needs that its last process is gone. `pod.json` beside its supervisor names them for a later agent, which finds all pods
+//! of an earlier one before it starts any.
+
+use nodlet_core::facts::{Observation, PodIndex, PodObservation};
+use nodlet_core::spec::volume::ClaimedVolume;
+use nodlet_host::volume::set_up_failed;
+use nodlet_kube::kinds::Kind;
+use nodlet_registry::{self as registry, DefinitionName, Wanted};
+
+use super::{Engine, this_node};
+
+/// What `ReadWriteOncePod` makes a pod wait for, in the words of Kubernetes' scheduler.
+const IN_USE: &str =
+    "node has pod using PersistentVolumeClaim with the same name and ReadWriteOncePod access mode";
+
+impl Engine {
+    /// Reads the bindings that an earlier agent saved.
+    pub(super) fn read_bindings(&mut self) {
+        let path = self.shell.paths.bindings();
+        let read = match std::fs::read(&path) {
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => return,
+            Err(error) => self.registry.restore_bindings(Err(&error.to_string())),
+            Ok(bytes) => self.registry.restore_bindings(Ok(&bytes)),
+        };
+        if let Err(message) = read {
+            log::error!("no claim will be bound: failed to read {}: {message}", path.display());
+        }
+    }
+
+    /// Binds claims to volumes. Returns the claims that have changed.
+    pub(super) fn bind_claims(&mut self) -> Vec<DefinitionName> {
+        let now = self.shell.machine.timestamp(nodlet_host::clock::instant());
+        let labels = this_node::info(&self.shell.config, &self.shell.machine).labels;
+        let changed = self.registry.bind_claims(&now, &labels);
+        if let Some(bytes) = self.registry.unsaved_bindings() {
+            self.shell.stores.set_bindings(bytes);
+            let shell = self.shell.clone();
+            self.shell.tasks.spawn(async move {
+                if let Err(error) = shell.stores.save_bindings(&shell.paths).await {
+                    log::error!(
+                        "failed to save which claims are bound: {error}; no pod that uses one will start"
+                    );
+                }
+            });
+        }
+        changed
+    }
+
+    /// Takes the volumes behind the claims of a pod whose sandbox is to be made.
+    ///
+    /// # Errors
+    /// The text of the event `FailedMount`: a claim is missing or not bound, or its volume is in use.
+    pub(super) fn take_claims(&self, pod: PodIndex, wanted: &Wanted) -> Result<Vec<ClaimedVolume>, String> {
+        if wanted.pod.claims().next().is_none() {
+            return Ok(Vec::new());
+        }
+        let labels = this_node::info(&self.shell.config, &self.shell.machine).labels;
+        let claimed = self.registry.claimed_volumes(&wanted.pod, &labels);
+        let claimed = claimed.map_err(|(volume, why)| set_up_failed(&volume, &why))?;
+        let mut pods = self.shell.pods.borrow_mut();
+        let others = || pods.iter().filter(|(other, _)| **other != pod).flat_map(|(_, other)| &other.claims);
+        let is_kept_by = |mine: &ClaimedVolume, other: &ClaimedVolume| {
+            mine.persistent_volume == other.persistent_volume && (mine.is_exclusive || other.is_exclusive)
+        };
+        if let Some(mine) = claimed.iter().find(|mine| others().any(|other| is_kept_by(mine, other))) {
+            return Err(set_up_failed(&mine.volume, IN_USE));
+        }
+        if let Some(entry) = pods.get_mut(&pod) {
+            entry.claims.clone_from(&claimed);
+        }
+        Ok(claimed)
+    }
+
+    /// Gives the volumes of a pod back whose sandbox is gone, and wakes pods that wait for them.
+    pub(super) fn release_claims(&mut self, pod: PodIndex) {
+        let mut pods = self.shell.pods.borrow_mut();
+        let Some(entry) = pods.get_mut(&pod) else { return };
+        let namespace = entry.wanted.pod.namespace.clone();
+        let claims = std::mem::take(&mut entry.claims);
+        drop(pods);
+        let exclusive = claims.iter().filter(|claim| claim.is_exclusive);
+        let released: Vec<DefinitionName> = exclusive
+            .map(|claim| (Kind::PersistentVolumeClaim, namespace.clone(), claim.claim.as_str().into()))
+            .collect();
+        if released.is_empty() {
+            return;
+        }
+        let waiting = self.node.pods().filter(|other| other.index() != pod);
+        let waiting = waiting.filter(|other| registry::refers_to(other.pod(), &released));
+        for other in waiting.map(|other| other.index()).collect::<Vec<_>>() {
+            self.observe(Observation::Of(other, PodObservation::ObjectsChanged));
+        }
+    }
+}

@@ -1,0 +1,258 @@
+//! Volumes of pods that outlive them: PersistentVolumes and the claims that pods use.
+
+use std::fs;
+use std::path::Path;
+
+use nodlet_tests::{Device, Kubectl, manifest};
+use serde_json::json;
+
+/// A PersistentVolume of 1 GiB with this source.
+fn volume(name: &str, mode: &str, source: &str) -> String {
+    format!(
+        "apiVersion: v1\nkind: PersistentVolume\nmetadata: {{name: {name}}}\n\
+         spec: {{capacity: {{storage: 1Gi}}, accessModes: [{mode}], {source}}}\n"
+    )
+}
+
+fn claim(name: &str, mode: &str, rest: &str) -> String {
+    format!(
+        "apiVersion: v1\nkind: PersistentVolumeClaim\nmetadata: {{name: {name}}}\n\
+         spec: {{accessModes: [{mode}], resources: {{requests: {{storage: 10Mi}}}}{rest}}}\n"
+    )
+}
+
+fn host_path(path: &Path) -> String {
+    format!("hostPath: {{path: {}}}", path.display())
+}
+
+const MOUNT: &str = "volumeMounts: [{name: data, mountPath: /data}]";
+
+/// A pod that executes these steps with the claim `data` at `/data`.
+fn user(name: &str, steps: &str) -> String {
+    manifest::pod_of(
+        name,
+        &[manifest::container("app", steps, MOUNT)],
+        "volumes: [{name: data, persistentVolumeClaim: {claimName: data}}]",
+    )
+}
+
+fn phase(device: &Device, path: &str) -> String {
+    let found = device.get(path).unwrap_or_default();
+    found["status"]["phase"].as_str().unwrap_or("none").to_owned()
+}
+
+fn volume_phase(device: &Device, name: &str) -> String {
+    phase(device, &format!("/api/v1/persistentvolumes/{name}"))
+}
+
+fn claim_phase(device: &Device, name: &str) -> String {
+    phase(device, &format!("/api/v1/namespaces/default/persistentvolumeclaims/{name}"))
+}
+
+/// Waits until the app of a pod waits with this message.
+fn waits(device: &Device, pod: &str, message: &str) {
+    device.wait_for(message, || device.pod(pod).container("app").message().contains(message));
+}
+
+#[test]
+fn a_claim_outlives_its_pods_and_its_volume_keeps_the_data() {
+    let mut device = Device::start();
+    let here = device.path("/srv/data");
+    device.write_manifest("web.yaml", &user("web", "append /data/log once then print up then sleep"));
+    waits(&device, "web", "persistentvolumeclaim \"data\" not found");
+    device.write_manifest("c.yaml", &claim("data", "ReadWriteOnce", ""));
+    waits(&device, "web", "pod has unbound immediate PersistentVolumeClaims");
+    assert_eq!(claim_phase(&device, "data"), "Pending");
+    device.write_manifest("v.yaml", &volume("disk", "ReadWriteOnce", &host_path(&here)));
+    device.pod("web").wait_log("app", "up");
+    assert_eq!(fs::read_to_string(here.join("log")).expect("it was written"), "once\n");
+    assert_eq!((&*claim_phase(&device, "data"), &*volume_phase(&device, "disk")), ("Bound", "Bound"));
+
+    let kubectl = Kubectl::new(&device);
+    let volumes = kubectl.line("get pv").ok();
+    let row: Vec<&str> = volumes.lines().nth(1).unwrap_or_default().split_whitespace().collect();
+    assert_eq!(row[..7], ["disk", "1Gi", "RWO", "Retain", "Bound", "default/data", "<unset>"], "{volumes}");
+    let claims = kubectl.line("get pvc").ok();
+    let row: Vec<&str> = claims.lines().nth(1).unwrap_or_default().split_whitespace().collect();
+    assert_eq!(row[..6], ["data", "Bound", "disk", "1Gi", "RWO", "<unset>"], "{claims}");
+    assert!(kubectl.line("describe pvc data").ok().contains("Used By:       web"));
+
+    // A better volume binds nothing anew, not even after a power cut.
+    device.write_manifest("w.yaml", &volume("a", "ReadWriteOnce", &host_path(&device.path("/srv/other"))));
+    device.wait_for("the other volume", || volume_phase(&device, "a") == "Available");
+    device.cut_power();
+    device.start_agent();
+    device.pod("web").wait_log("app", "up");
+    device.wait_for("the second line", || {
+        fs::read_to_string(here.join("log")).expect("it is there") == "once\nonce\n"
+    });
+    assert_eq!(volume_phase(&device, "a"), "Available");
+
+    // An agent that finds the pod knows what it uses.
+    device.kill_agent();
+    device.start_agent();
+    device.pod("web").wait_ready();
+    assert_eq!(device.pod("web").exec("app", ["/bin/demo", "cat", "/data/log"]).ok(), "once\nonce\n");
+
+    // Without its claim, a pod keeps what it has, and no other claim gets the data.
+    device.remove_manifest("c.yaml");
+    device.wait_for("the release", || volume_phase(&device, "disk") == "Released");
+    device.write_manifest("c2.yaml", &claim("late", "ReadWriteOnce", ", volumeName: disk"));
+    device.wait_for("the claim", || claim_phase(&device, "late") == "Pending");
+    assert_eq!(device.pod("web").exec("app", ["/bin/demo", "cat", "/data/log"]).ok(), "once\nonce\n");
+    let (status, patched) =
+        device.patch("/api/v1/persistentvolumes/disk", "merge", &json!({"spec": {"claimRef": null}}));
+    assert_eq!(status, 403, "it is of a file: {patched}");
+    device.remove_manifest("v.yaml");
+    device.wait_for("the end of the volume", || volume_phase(&device, "disk") == "none");
+    device.write_manifest("v.yaml", &volume("disk", "ReadWriteOnce", &host_path(&here)));
+    device.wait_for("the claim", || claim_phase(&device, "late") == "Bound");
+    assert!(here.join("log").exists());
+}
+
+#[test]
+fn clients_create_volumes_and_claims_and_use_released_ones_again() {
+    let device = Device::start();
+    let here = device.path("/srv/data");
+    let kubectl = Kubectl::new(&device);
+    let apply = |text: &str| {
+        let file = device.path("/objects.yaml");
+        fs::write(&file, text).expect("it can be written");
+        kubectl.line(&format!("apply -f {}", file.display()))
+    };
+    apply(&volume("disk", "ReadWriteOnce", &host_path(&here))).ok();
+    device.wait_for("the volume", || volume_phase(&device, "disk") == "Available");
+    apply(&claim("data", "ReadWriteOnce", "")).ok();
+    device.wait_for("the claim", || claim_phase(&device, "data") == "Bound");
+    let again = apply(&claim("data", "ReadWriteOnce", "")).ok();
+    assert!(again.contains("unchanged"), "{again}");
+    let refused = apply(&claim("data", "ReadWriteMany", "")).refused();
+    assert!(refused.contains("spec is immutable after creation"), "{refused}");
+    let refused = apply(&volume("nfs", "ReadWriteOnce", "nfs: {server: a, path: /}")).refused();
+    assert!(
+        refused.contains("nodlet provides no PersistentVolumes but those of hostPath and local"),
+        "{refused}"
+    );
+    kubectl.line("delete pvc data").ok();
+    device.wait_for("the release", || volume_phase(&device, "disk") == "Released");
+    apply(&claim("data", "ReadWriteOnce", "")).ok();
+    device.wait_for("the new claim", || claim_phase(&device, "data") == "Pending");
+    kubectl.line("patch pv disk --type=merge -p {\"spec\":{\"claimRef\":null}}").ok();
+    device.wait_for("the new claim to be bound", || claim_phase(&device, "data") == "Bound");
+    let uid = |path: &str| device.get(path).expect("it is there")["metadata"]["uid"].clone();
+    let bound = device.get("/api/v1/persistentvolumes/disk").expect("it is there");
+    assert_eq!(
+        bound["spec"]["claimRef"]["uid"],
+        uid("/api/v1/namespaces/default/persistentvolumeclaims/data")
+    );
+}
+
+#[test]
+fn two_pods_never_use_a_volume_of_read_write_once_pod() {
+    let mut device = Device::start();
+    let here = device.path("/srv/data");
+    device.write_manifest("v.yaml", &volume("disk", "ReadWriteOncePod", &host_path(&here)));
+    device.write_manifest("c.yaml", &claim("data", "ReadWriteOncePod", ""));
+    // The lock of the program shows that the other one is dead.
+    let steps = "lock /data/lock then print up then ignore-term then sleep";
+    let text =
+        |name: &str| user(name, steps).replace("spec:\n", "spec:\n  terminationGracePeriodSeconds: 2\n");
+    device.write_manifest("one.yaml", &text("one"));
+    device.pod("one").wait_log("app", "up");
+    device.write_manifest("two.yaml", &text("two"));
+    let message =
+        "node has pod using PersistentVolumeClaim with the same name and ReadWriteOncePod access mode";
+    waits(&device, "two", message);
+    // Neither an agent that dies nor a supervisor that dies with it makes room.
+    device.kill_agent();
+    device.start_agent();
+    waits(&device, "two", message);
+    assert_eq!(device.pod("two").container("app").state(), "waiting");
+    device.remove_manifest("one.yaml");
+    device.pod("two").wait_log("app", "up");
+    assert_eq!(device.pod("two").container("app").restart_count(), 0, "it did not start earlier");
+    device.kill_everything();
+    device.start_agent();
+    device.write_manifest("one.yaml", &text("one"));
+    device.wait_for("one of them", || {
+        ["one", "two"].iter().filter(|name| device.pod(name).container("app").is_running()).count() == 1
+    });
+}
+
+#[test]
+fn a_local_volume_is_used_on_its_node_only_and_a_missing_path_is_named() {
+    let device = Device::start();
+    let here = device.path("/srv/local");
+    let node = device.get("/api/v1/nodes").expect("there is one")["items"][0]["metadata"]["name"].clone();
+    let local = |node: &str, path: &Path| {
+        format!(
+            "local: {{path: {}}}, nodeAffinity: {{required: {{nodeSelectorTerms: [{{matchExpressions: \
+             [{{key: kubernetes.io/hostname, operator: In, values: [{node}]}}]}}]}}}}",
+            path.display()
+        )
+    };
+    device.write_manifest("v.yaml", &volume("elsewhere", "ReadWriteOnce", &local("other", &here)));
+    device.write_manifest("c.yaml", &claim("data", "ReadWriteOnce", ""));
+    device.write_manifest("web.yaml", &user("web", "write /data/file x then print up then sleep"));
+    waits(&device, "web", "pod has unbound immediate PersistentVolumeClaims");
+    let node = node.as_str().expect("it has a name");
+    device.write_manifest("w.yaml", &volume("here", "ReadWriteOnce", &local(node, &here)));
+    let missing = format!(
+        "MountVolume.SetUp failed for volume \"here\" : path {:?} does not exist",
+        here.display().to_string()
+    );
+    waits(&device, "web", &missing);
+    fs::create_dir_all(&here).expect("it can be made");
+    device.pod("web").wait_log("app", "up");
+    assert!(here.join("file").exists());
+    // A path that vanishes under a pod ends nothing; the next run of the pod waits.
+    fs::rename(&here, device.path("/srv/gone")).expect("it can be renamed");
+    device.pod("web").exec("app", ["/bin/demo", "write", "/data/more", "x"]).ok();
+    assert!(device.path("/srv/gone/more").exists());
+    device.remove_manifest("web.yaml");
+    device.pod("web").wait_gone();
+    device.write_manifest("web.yaml", &user("web", "print up then sleep"));
+    waits(&device, "web", &missing);
+}
+
+#[test]
+fn an_ephemeral_claim_is_made_for_its_pod_and_goes_with_it() {
+    let device = Device::start();
+    let here = device.path("/srv/scratch");
+    device.write_manifest("v.yaml", &volume("scratch", "ReadWriteOnce", &host_path(&here)));
+    let text = manifest::pod_of(
+        "web",
+        &[manifest::container("app", "write /data/file x then print up then sleep", MOUNT)],
+        "volumes:\n- name: data\n  ephemeral: {volumeClaimTemplate: {metadata: {labels: {a: b}}, \
+         spec: {accessModes: [ReadWriteOnce], resources: {requests: {storage: 1Mi}}}}}",
+    );
+    device.write_manifest("web.yaml", &text);
+    device.pod("web").wait_log("app", "up");
+    let made = device.get("/api/v1/namespaces/default/persistentvolumeclaims/web-data").expect("it is made");
+    assert_eq!(made["metadata"]["ownerReferences"][0]["uid"], device.pod("web").uid());
+    assert_eq!((&made["metadata"]["labels"]["a"], &made["status"]["phase"]), (&json!("b"), &json!("Bound")));
+    device.remove_manifest("web.yaml");
+    device.pod("web").wait_gone();
+    device.wait_for("the end of the claim", || claim_phase(&device, "web-data") == "none");
+    assert_eq!(volume_phase(&device, "scratch"), "Released");
+    assert!(here.join("file").exists(), "Retain keeps the data");
+    // The pod of another one's claim does not get it.
+    device.write_manifest("c.yaml", &claim("web-data", "ReadWriteOnce", ""));
+    device.write_manifest("web.yaml", &text);
+    waits(&device, "web", "was not created for pod default/web (pod is not owner)");
+}
+
+#[test]
+fn a_claim_that_is_used_for_reading_is_mounted_read_only() {
+    let device = Device::start();
+    let here = device.path("/srv/data");
+    fs::create_dir_all(&here).expect("it can be made");
+    device.write_manifest("v.yaml", &volume("disk", "ReadWriteOnce", &host_path(&here)));
+    device.write_manifest("c.yaml", &claim("data", "ReadWriteOnce", ""));
+    let text =
+        user("web", "print up then sleep").replace("claimName: data", "claimName: data, readOnly: true");
+    device.write_manifest("web.yaml", &text);
+    device.pod("web").wait_log("app", "up");
+    let refused = device.pod("web").exec("app", ["/bin/demo", "write", "/data/x", "x"]).refused();
+    assert!(refused.contains("Read-only file system"), "{refused}");
+}
