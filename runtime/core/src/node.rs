@@ -273,7 +273,7 @@ impl Node {
         match admission::admit(&self.info, &pod, &others) {
             Outcome::Admitted => {}
             Outcome::Rejected { reason, message } => {
-                self.pods[place].reject(reason, &message, now);
+                self.pods[place].reject(&reason, &message, now);
                 self.events.warn(index, None, reason, message.into());
             }
             Outcome::Preempts(victims) => {
@@ -365,7 +365,8 @@ impl Node {
     /// Whether an admitted pod, which waits for preempted pods to end, fits beside the pods that still occupy
     /// resources.
     fn has_room_for(&self, pod: &PodState) -> bool {
-        let here = self.pods.iter().filter(|other| other.uses_resources()).map(PodState::requested);
+        let here = self.pods.iter().filter(|other| other.uses_resources());
+        let here = here.map(|other| (&**other.pod(), other.requested()));
         admission::fits(&self.info, pod.pod(), here)
     }
 

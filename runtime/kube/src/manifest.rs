@@ -17,6 +17,7 @@ mod config_data;
 mod convert;
 mod defaults;
 mod definition;
+mod device_file;
 mod emit;
 mod error;
 mod field;
@@ -45,6 +46,7 @@ use nodlet_core::spec::Pod;
 
 pub use config_data::ConfigData;
 pub use definition::Definition;
+pub use device_file::{DeviceDefinition, DeviceSource, parse_device_file};
 pub use emit::to_yaml;
 pub use error::{ManifestCause, ManifestError};
 use field::Errors;

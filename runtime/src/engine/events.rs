@@ -72,7 +72,7 @@ impl Events {
         };
         let level = if event.warning { log::Level::Warn } else { log::Level::Info };
         log::log!(level, "{}/{}: {} {}", about.namespace, about.name, event.reason, one_line(&event.message));
-        let said = Said { about, warning: event.warning, reason: event.reason, message: &event.message };
+        let said = Said { about, warning: event.warning, reason: &event.reason, message: &event.message };
         self.record(&said, nodlet_host::clock::instant(), anchor);
     }
 

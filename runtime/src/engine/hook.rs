@@ -59,7 +59,7 @@ pub(super) async fn run(
                 )
                 .into();
                 let event =
-                    Event { warning: true, reason: "LifecycleHTTPFallback", message, container: None };
+                    Event { warning: true, reason: "LifecycleHTTPFallback".into(), message, container: None };
                 shell.publication.emit(&wanted, &event);
             }
             Ok(())

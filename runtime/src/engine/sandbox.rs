@@ -196,7 +196,7 @@ async fn make_on(
     shell.stores.storage.run(move || files.write(&on_disk)).await.map_err(Failure::sandbox)?;
     for message in left_out {
         let event =
-            Event { container: None, warning: true, reason: "DNSConfigForming", message: message.into() };
+            Event { container: None, warning: true, reason: "DNSConfigForming".into(), message: message.into() };
         shell.publication.emit(wanted, &event);
     }
     let cgroup = shell.machine.cgroups.pod(pod).map_err(Failure::sandbox)?;

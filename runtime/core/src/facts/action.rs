@@ -1,5 +1,6 @@
 //! What the core wants done: data, carried out by `engine.rs`.
 
+use std::borrow::Cow;
 use std::rc::Rc;
 
 use serde::{Deserialize, Serialize};
@@ -117,7 +118,7 @@ pub struct Event {
     /// `type` is `Warning`, else `Normal`.
     pub warning: bool,
     /// `reason`.
-    pub reason: &'static str,
+    pub reason: Cow<'static, str>,
     /// `message`.
     pub message: Box<str>,
     /// The container it is about (`involvedObject.fieldPath`).

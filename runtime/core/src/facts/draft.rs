@@ -1,5 +1,6 @@
 //! The draft of a plan, the queue of events that wait for a plan, and the search for the next wake-up time.
 
+use std::borrow::Cow;
 use super::{Action, Event, MAX_ACTIONS, PodIndex};
 use crate::spec::ContainerIndex;
 use crate::time::Instant;
@@ -86,7 +87,7 @@ impl Events {
         reason: &'static str,
         message: Box<str>,
     ) {
-        self.add(pod, Event { warning: false, reason, message, container });
+        self.add(pod, Event { warning: false, reason: reason.into(), message, container });
     }
 
     /// Queues a `Warning` event.
@@ -94,10 +95,10 @@ impl Events {
         &mut self,
         pod: PodIndex,
         container: Option<ContainerIndex>,
-        reason: &'static str,
+        reason: impl Into<Cow<'static, str>>,
         message: Box<str>,
     ) {
-        self.add(pod, Event { warning: true, reason, message, container });
+        self.add(pod, Event { warning: true, reason: reason.into(), message, container });
     }
 
     /// Moves as many queued events into the plan as fit.

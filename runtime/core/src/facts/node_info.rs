@@ -68,6 +68,12 @@ pub struct NodeInfo {
     pub taints: Vec<Taint>,
     /// `status.allocatable`.
     pub allocatable: Amounts,
+    /// The devices in `status.allocatable`, by the part of their name behind [`DEVICE_DOMAIN`]: how many
+    /// containers may use each at a time.
+    ///
+    /// [`DEVICE_DOMAIN`]: crate::spec::container::DEVICE_DOMAIN
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub devices: BTreeMap<String, i64>,
 }
 
 /// A node without a Node object: it has room for [`MAX_PODS`] pods, whatever they request.
@@ -75,6 +81,6 @@ impl Default for NodeInfo {
     fn default() -> Self {
         let all = i64::MAX;
         let allocatable = Amounts { pods: MAX_PODS as i64, cpu: all, memory: all, ephemeral_storage: all };
-        NodeInfo { name: String::new(), labels: BTreeMap::new(), taints: Vec::new(), allocatable }
+        NodeInfo { name: String::new(), labels: BTreeMap::new(), taints: Vec::new(), allocatable, devices: BTreeMap::new() }
     }
 }

@@ -8,7 +8,7 @@ use super::preemption;
 use super::resources::{ExistingPod, Resource};
 use crate::facts::{Amounts, NodeInfo, PodIndex};
 use crate::pod::resize::Refusal;
-use crate::spec::container::ContainerPort;
+use crate::spec::container::{ContainerPort, DEVICE_DOMAIN};
 use crate::spec::{Pod, Taint};
 
 /// The outcome of admission for a new pod.
@@ -19,7 +19,7 @@ pub(super) enum Outcome {
     /// are in the way.
     Preempts(Vec<PodIndex>),
     Rejected {
-        reason: &'static str,
+        reason: String,
         message: String,
     },
 }
@@ -37,7 +37,7 @@ struct Missing {
 pub(super) fn admit(node: &NodeInfo, pod: &Pod, others: &[ExistingPod<'_>]) -> Outcome {
     const OS: &str = "kubernetes.io/os";
     let rejected =
-        |reason: &'static str, message: &str| Outcome::Rejected { reason, message: message.to_owned() };
+        |reason: &str, message: &str| Outcome::Rejected { reason: reason.to_owned(), message: message.to_owned() };
     // These checks come first: no other pod has to end if the pod is rejected whatever room there is.
     if pod.labels.get(OS).is_some_and(|os| os != "linux") {
         let message = "Failed to admit pod as the `kubernetes.io/os` label doesn't match node label";
@@ -51,24 +51,29 @@ pub(super) fn admit(node: &NodeInfo, pod: &Pod, others: &[ExistingPod<'_>]) -> O
     let stay = || others.iter().filter(|other| !other.is_preempted);
     let (missing, unfit) = (missing(node, pod, stay()), unfit(node, pod, stay()));
     match (missing.first(), unfit) {
-        (None, None)
-            if self::missing(node, pod, others.iter()).is_empty()
-                && self::unfit(node, pod, others.iter()).is_none() =>
-        {
-            Outcome::Admitted
-        }
-        (None, None) => Outcome::Preempts(Vec::new()),
+        (None, None) => match missing_device(node, pod, stay().map(|other| other.pod)) {
+            // No pod is preempted for a device: its user may control a machine.
+            Some(rejected) => rejected,
+            None if self::missing(node, pod, others.iter()).is_empty()
+                && self::unfit(node, pod, others.iter()).is_none()
+                && missing_device(node, pod, others.iter().map(|other| other.pod)).is_none() =>
+            {
+                Outcome::Admitted
+            }
+            None => Outcome::Preempts(Vec::new()),
+        },
         // More room does not help a pod that has another reason for its rejection.
         (_, Some((reason, why))) if pod.is_critical() || missing.is_empty() => {
             rejected(reason, &format!("Predicate {reason} failed: {why}"))
         }
-        (Some(_), _) if pod.is_critical() => preempt(node, pod, others),
+        (Some(_), _) if pod.is_critical() => {
+            // Preemption does not help a pod that lacks a device.
+            missing_device(node, pod, stay().map(|other| other.pod))
+                .unwrap_or_else(|| preempt(node, pod, others))
+        }
         (Some(Missing { resource, requested, used, capacity }), _) => {
-            let name = resource.name();
-            let message = format!(
-                "Node didn't have enough resource: {name}, requested: {requested}, used: {used}, capacity: {capacity}"
-            );
-            Outcome::Rejected { reason: resource.reason(), message }
+            let message = not_enough(resource.name(), *requested, *used, *capacity);
+            Outcome::Rejected { reason: resource.reason().to_owned(), message }
         }
         (None, Some(_)) => unreachable!("nothing is missing"),
     }
@@ -109,10 +114,21 @@ pub(super) fn resize(
     Ok(())
 }
 
-/// Whether all pods with the amounts `here`, `pod` among them, fit, as far as the resources that `pod` requests
-/// are concerned.
-pub(super) fn fits(node: &NodeInfo, pod: &Pod, here: impl Iterator<Item = Amounts>) -> bool {
-    let used = here.fold(Amounts::default(), |all, one| all.plus(&one));
+/// Whether all pods of `here`, each with the amounts that it has, `pod` among them, fit, as far as the resources
+/// that `pod` requests are concerned.
+pub(super) fn fits<'a>(
+    node: &NodeInfo,
+    pod: &Pod,
+    here: impl Iterator<Item = (&'a Pod, Amounts)> + Clone,
+) -> bool {
+    let has_devices = devices(pod).all(|name| {
+        let used = here.clone().map(|(other, _)| requested(other, name)).fold(0, i64::saturating_add);
+        used <= node.devices.get(name).copied().unwrap_or(0)
+    });
+    if !has_devices {
+        return false;
+    }
+    let used = here.fold(Amounts::default(), |all, (_, one)| all.plus(&one));
     let asked = Amounts::requested(pod);
     Resource::ALL
         .into_iter()
@@ -135,6 +151,50 @@ fn missing<'a>(
     let is_missing =
         |one: &Missing| one.requested > 0 && one.requested > one.capacity.saturating_sub(one.used);
     Resource::ALL.into_iter().map(of).filter(is_missing).collect()
+}
+
+/// The message of a kubelet about a resource of which less is free than a pod requests.
+fn not_enough(name: &str, requested: i64, used: i64, capacity: i64) -> String {
+    format!(
+        "Node didn't have enough resource: {name}, requested: {requested}, used: {used}, capacity: {capacity}"
+    )
+}
+
+/// The rejection of a pod that requests more users of a device of the board than the device may have.
+fn missing_device<'a>(
+    node: &NodeInfo,
+    pod: &Pod,
+    others: impl Iterator<Item = &'a Pod> + Clone,
+) -> Option<Outcome> {
+    let mut names: Vec<&str> = devices(pod).collect();
+    names.sort_unstable();
+    names.into_iter().find_map(|name| {
+        let asked = requested(pod, name);
+        let used = others.clone().map(|other| requested(other, name)).fold(0, i64::saturating_add);
+        let capacity = node.devices.get(name).copied().unwrap_or(0);
+        (asked > capacity.saturating_sub(used)).then(|| {
+            let name = format!("{DEVICE_DOMAIN}{name}");
+            Outcome::Rejected {
+                reason: format!("OutOf{name}"),
+                message: not_enough(&name, asked, used, capacity),
+            }
+        })
+    })
+}
+
+/// The devices that a pod requests; a name may occur several times.
+fn devices(pod: &Pod) -> impl Iterator<Item = &str> {
+    let spec = &pod.spec;
+    let containers = spec.init_containers.iter().chain(&spec.containers);
+    containers.flat_map(|container| &container.resources.devices).map(|(name, _)| &**name)
+}
+
+/// The users of a device that a pod requests.
+fn requested(pod: &Pod, device: &str) -> i64 {
+    pod.spec.effective(|resources| {
+        let of_device = resources.devices.iter().find(|(name, _)| **name == *device);
+        of_device.map(|(_, amount)| *amount)
+    })
 }
 
 /// Why the node does not suit the pod, whatever room there is: the predicate and its reason.
@@ -182,7 +242,7 @@ fn preempt(node: &NodeInfo, pod: &Pod, others: &[ExistingPod<'_>]) -> Outcome {
     match preemption::choose(pod, &stay, need) {
         Ok(victims) => Outcome::Preempts(victims),
         Err(why) => Outcome::Rejected {
-            reason: "UnexpectedAdmissionError",
+            reason: "UnexpectedAdmissionError".to_owned(),
             message: format!(
                 "Unexpected error while attempting to recover from admission failure: preemption: error finding a set of pods to preempt: {why}"
             ),

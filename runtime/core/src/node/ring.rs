@@ -221,7 +221,7 @@ pub(crate) fn asked(action: &Action) -> Asked {
     action.map(
         |record| RecordDigest { phase: record.phase, digest: digest(record) },
         |event| EmittedEvent {
-            reason: event.reason.into(),
+            reason: (&*event.reason).into(),
             warning: event.warning,
             container: event.container,
         },

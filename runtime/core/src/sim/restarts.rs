@@ -139,7 +139,7 @@ impl WorldPod {
 
 /// Whether an event is a warning, by its reason (`pkg/kubelet/events/event.go`) and its message.
 pub(super) fn is_warning(event: &Event) -> bool {
-    match event.reason {
+    match &*event.reason {
         "Pulled" | "Created" | "Started" | "Killing" | "SandboxChanged" | "DeadlineExceeded" => false,
         "ResizeStarted" | "ResizeCompleted" => false,
         "ResizeDeferred" | "ResizeInfeasible" | "ResizeError" => true,

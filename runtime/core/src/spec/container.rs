@@ -191,6 +191,9 @@ pub struct ResourceRequirements {
     pub cpu_resize_restarts: bool,
     /// Whether a change of memory restarts the container (`resizePolicy`).
     pub memory_resize_restarts: bool,
+    /// `limits.nodlet.dev/<name>`: devices of the board, by the part of the name behind the slash. Amounts are
+    /// above zero.
+    pub devices: Vec<(Box<str>, i64)>,
 }
 
 impl ResourceRequirements {
@@ -204,6 +207,9 @@ impl ResourceRequirements {
         [self.cpu_request, self.cpu_limit, self.memory_request, self.memory_limit] = amounts;
     }
 }
+
+/// The domain of resources that stand for devices of the board, with the slash.
+pub const DEVICE_DOMAIN: &str = "nodlet.dev/";
 
 /// `securityContext` of a container.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

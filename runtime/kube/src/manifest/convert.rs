@@ -8,7 +8,7 @@ use serde_json::Value;
 
 use super::validate::{flag, list, map, number, optional_number, text};
 use nodlet_core::spec::container::{
-    ContainerPort, EnvFrom, EnvSource, PullPolicy, SeccompProfile, SecurityContext,
+    ContainerPort, DEVICE_DOMAIN, EnvFrom, EnvSource, PullPolicy, SeccompProfile, SecurityContext,
 };
 use nodlet_core::spec::placement::{
     NodeSelectorOperator, NodeSelectorRequirement, NodeSelectorTerm, Placement, Toleration,
@@ -272,6 +272,7 @@ fn container(container: &Value) -> Container {
         resources: ResourceRequirements {
             cpu_resize_restarts: resize_restarts(container, "cpu"),
             memory_resize_restarts: resize_restarts(container, "memory"),
+            devices: devices(&container["resources"]["limits"]),
             ..resources(&container["resources"])
         },
         volume_mounts: list(container, "volumeMounts").iter().map(mount).collect(),
@@ -320,6 +321,16 @@ fn overhead(overhead: &Value) -> ResourceRequirements {
         ephemeral_storage_limit: amount("ephemeral-storage"),
         ..ResourceRequirements::default()
     }
+}
+
+/// The devices of the board in `limits`; requests are equal.
+fn devices(limits: &Value) -> Vec<(Box<str>, i64)> {
+    let limits = limits.as_object().into_iter().flatten();
+    let devices = limits.filter_map(|(name, amount)| {
+        let name = name.strip_prefix(DEVICE_DOMAIN)?;
+        Some((name.into(), quantity(amount)?.value()))
+    });
+    devices.filter(|(_, amount)| *amount > 0).collect()
 }
 
 fn variable(variable: &Value) -> EnvVar {

@@ -8,7 +8,7 @@ use super::field::{Errors, FieldError, First, Path};
 use super::validate::{APPARMOR, SECCOMP_OF_CONTAINER, SECCOMP_OF_POD, list};
 use crate::schema::{self, Field, Shape, Type, Verdict};
 use nodlet_core::spec::Quantity;
-use nodlet_core::spec::container::CAPABILITIES;
+use nodlet_core::spec::container::{CAPABILITIES, DEVICE_DOMAIN};
 
 /// The requests of a Pod that nodlet does not fulfil.
 #[derive(Debug, Default)]
@@ -186,9 +186,11 @@ impl Checker<'_> {
                         }
                         // A request for zero is always fulfilled.
                         _ if is_none(amount) => {}
+                        // Admission rejects a device that the node does not have.
+                        name if name.starts_with(DEVICE_DOMAIN) => {}
                         _ => self.refuse(
                             &path.key(name),
-                            "has no resources but cpu, memory and ephemeral-storage",
+                            "has no resources but cpu, memory, ephemeral-storage and devices (nodlet.dev/<name>)",
                         ),
                     }
                 }

@@ -15,6 +15,7 @@ fn node() -> NodeInfo {
             .into(),
         taints: Vec::new(),
         allocatable: Amounts { pods: 3, cpu: 2000, memory: 1000, ephemeral_storage: 500 },
+        devices: [("can0".to_owned(), 1), ("gps".to_owned(), 1), ("led".to_owned(), 3)].into(),
     }
 }
 
@@ -382,7 +383,7 @@ fn the_one_that_is_chosen_leaves_least_of_each_resource_by_its_share_and_squared
 fn only_what_a_pod_asks_for_has_to_be_there_when_it_begins() {
     let node = node();
     let fits =
-        |pod: &Pod, others: &[Pod]| fits(&node, pod, others.iter().chain([pod]).map(Amounts::requested));
+        |pod: &Pod, others: &[Pod]| fits(&node, pod, others.iter().chain([pod]).map(|pod| (pod, Amounts::requested(pod))));
     // More cpu is in use than exists, since the node has changed.
     let others = [asking(2500, 500, 0)];
     assert!(fits(&asking(0, 500, 0), &others));
@@ -434,4 +435,42 @@ fn the_choice_ends_with_what_is_missing_if_it_cannot_be_met() {
         Err("no set of running pods found to reclaim resources: [(res: cpu, q: 200), (res: memory, q: 5), ]"
             .into())
     );
+}
+
+#[test]
+fn a_device_has_as_many_users_as_its_file_states() {
+    let asking = |name: &str, devices: &[(&str, i64)]| {
+        let mut app = container("app");
+        app.resources.devices = devices.iter().map(|(name, amount)| ((*name).into(), *amount)).collect();
+        pod(RestartPolicy::Always).uid(name).with([app])
+    };
+    let gps = "OutOfnodlet.dev/gps: Node didn't have enough resource: nodlet.dev/gps, requested: 1, used: 1, capacity: 1";
+    let here = [asking("a", &[("gps", 1)]), asking("b", &[("led", 2)])];
+    for (asked, expected) in [
+        (asking("new", &[("can0", 1), ("led", 1)]), "admitted"),
+        (asking("new", &[("gps", 1)]), gps),
+        // Pods that use a device are not preempted.
+        (critical(asking("new", &[("gps", 1)])), gps),
+        (
+            asking("new", &[("led", 2)]),
+            "OutOfnodlet.dev/led: Node didn't have enough resource: nodlet.dev/led, requested: 2, used: 2, capacity: 3",
+        ),
+        (
+            asking("new", &[("sonar", 1)]),
+            "OutOfnodlet.dev/sonar: Node didn't have enough resource: nodlet.dev/sonar, requested: 1, used: 0, capacity: 0",
+        ),
+    ] {
+        assert_eq!(outcome_of(&node(), &asked, &here), expected);
+        assert_eq!(
+            fits(&node(), &asked, here.iter().chain([&asked]).map(|pod| (pod, Amounts::requested(pod)))),
+            expected == "admitted",
+            "{expected}"
+        );
+    }
+    // An init container and the containers after it use the device one after the other.
+    let mut both = asking("new", &[("gps", 1)]);
+    both.spec.init_containers = both.spec.containers.clone();
+    assert_eq!(outcome_of(&node(), &both, &[]), "admitted");
+    both.spec.containers.extend(both.spec.containers.clone());
+    assert!(outcome_of(&node(), &both, &[]).ends_with("requested: 2, used: 0, capacity: 1"));
 }
