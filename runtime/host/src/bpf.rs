@@ -7,6 +7,8 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 // From linux/bpf.h.
 const BPF_PROG_LOAD: libc::c_long = 5;
 const BPF_PROG_ATTACH: libc::c_long = 8;
+const BPF_PROG_DETACH: libc::c_long = 9;
+const BPF_PROG_GET_FD_BY_ID: libc::c_long = 13;
 const BPF_PROG_QUERY: libc::c_long = 16;
 
 /// BPF_ALU | BPF_MOV | BPF_K
@@ -80,6 +82,31 @@ pub(crate) fn attach(target: u32, program: &OwnedFd, kind: u32, flags: u32) -> i
     // SAFETY: `Attach` is the start of the kernel's bpf_attr for this command,
     // lives through the call, and its descriptors are open.
     unsafe { bpf(BPF_PROG_ATTACH, &raw const attributes) }.map(drop)
+}
+
+/// The ids of the programs that are attached to `target` itself at the attach point `kind`; at most 64.
+pub(crate) fn attached(target: u32, kind: u32) -> io::Result<Vec<u32>> {
+    let mut ids = [0_u32; 64];
+    let (programs, count) = (ids.as_mut_ptr() as u64, ids.len() as u32);
+    let mut attributes = Query { target, kind, programs, count, ..Query::default() };
+    // SAFETY: `Query` is all of the kernel's bpf_attr for this command; it and the `count` numbers at
+    // `programs` live through the call.
+    unsafe { bpf(BPF_PROG_QUERY, &raw mut attributes) }?;
+    Ok(ids.into_iter().take(attributes.count as usize).collect())
+}
+
+/// Detaches the program with this id from `target`.
+pub(crate) fn detach(target: u32, id: u32, kind: u32) -> io::Result<()> {
+    // The part of bpf_attr for BPF_PROG_GET_FD_BY_ID: the id, and nothing.
+    let by_id = [id, 0, 0];
+    // SAFETY: the array lives through the call, and is what the command reads.
+    let program = unsafe { bpf(BPF_PROG_GET_FD_BY_ID, &raw const by_id) }?;
+    // SAFETY: the kernel has just given us this descriptor; nobody else owns it.
+    let program = unsafe { OwnedFd::from_raw_fd(program) };
+    let attributes = Attach { target, program: program.as_raw_fd().cast_unsigned(), kind, flags: 0 };
+    // SAFETY: `Attach` is the start of the kernel's bpf_attr for this command too,
+    // lives through the call, and its descriptors are open.
+    unsafe { bpf(BPF_PROG_DETACH, &raw const attributes) }.map(drop)
 }
 
 /// Whether this kernel can attach programs to `target` at the attach point `kind`.

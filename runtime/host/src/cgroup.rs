@@ -43,7 +43,7 @@ use self::limits::{MIN_SHARES, Target};
 pub use self::quota::lift_at as lift_cpu_limits;
 pub use self::tree::kill_headless;
 pub use self::unpacker::UnpackerCgroup;
-use crate::launch::CgroupPaths;
+use crate::launch::{CgroupPaths, DeviceNode};
 use crate::paths::Paths;
 use nodlet_core::spec::{Pod, QosClass};
 
@@ -446,9 +446,25 @@ impl Leaf {
             return Ok(());
         }
         match self.hierarchies.hierarchy_of(Controller::Devices) {
-            ControllerHierarchy::V1(mount) => devices::filter_v1(&mount.join(&self.relative)),
+            ControllerHierarchy::V1(mount) => {
+                devices::filter_v1(&mount.join(&self.relative), &limits.devices)
+            }
             // v2 has no such controller: it filters devices by a program, which needs none.
-            ControllerHierarchy::V2 | ControllerHierarchy::Missing => devices::filter_v2(&self.unified()),
+            ControllerHierarchy::V2 | ControllerHierarchy::Missing => {
+                devices::filter_v2(&self.unified(), &limits.devices)
+            }
+        }
+    }
+
+    /// Lets the processes of the run use the devices `new` in place of the devices `old`.
+    pub fn change_devices(&self, old: &[DeviceNode], new: &[DeviceNode]) -> Result<(), CgroupError> {
+        match self.hierarchies.hierarchy_of(Controller::Devices) {
+            ControllerHierarchy::V1(mount) => {
+                devices::change_filter_v1(&mount.join(&self.relative), old, new)
+            }
+            ControllerHierarchy::V2 | ControllerHierarchy::Missing => {
+                devices::change_filter_v2(&self.unified(), new)
+            }
         }
     }
 

@@ -85,6 +85,9 @@ pub struct ContainerConfig {
     pub mounts: Vec<MountConfig>,
     /// `privileged`: all devices, nothing masked, /sys writable.
     pub privileged: bool,
+    /// Devices besides those that every container has.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub devices: Vec<DeviceNode>,
     /// The cgroup of this run.
     pub cgroup: CgroupPaths,
     /// /proc/self/oom_score_adj.
@@ -107,6 +110,40 @@ pub struct ContainerConfig {
     /// The file at `terminationMessagePath`, if any; it is mounted unless one of `mounts` has the same
     /// destination.
     pub termination_message: Option<TerminationMessage>,
+}
+
+/// A device in a container.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DeviceNode {
+    /// The path of the node in the container, below /dev.
+    pub path: PathBuf,
+    /// Whether it is a block device.
+    pub block: bool,
+    /// The major number.
+    pub major: u32,
+    /// The minor number.
+    pub minor: u32,
+    /// Whether the container may read from the device.
+    pub readable: bool,
+    /// Whether the container may write to the device.
+    pub writable: bool,
+    /// The permissions of the node; `None` for those of `readable` and `writable`, for user and group.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub mode: Option<u32>,
+    /// The owner of the node; `None` for the user of the container's process.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub uid: Option<u32>,
+    /// The group of the node; `None` for the group of the container's process.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub gid: Option<u32>,
+}
+
+impl DeviceNode {
+    /// The permissions of the node.
+    pub fn permissions(&self) -> u32 {
+        let letters = if self.readable { 0o440 } else { 0 } | if self.writable { 0o220 } else { 0 };
+        self.mode.map_or(letters, |mode| mode & 0o777)
+    }
 }
 
 /// `terminationMessagePath` and its policy.
@@ -219,4 +256,16 @@ pub struct ExecConfig {
     pub tty: bool,
     /// Columns and rows of the terminal, if they are known.
     pub size: Option<(u16, u16)>,
+    /// A change of the container's devices. The process then makes this change, and executes nothing.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub devices: Option<DeviceChange>,
+}
+
+/// A change of the device nodes of a running container.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DeviceChange {
+    /// Devices that are gone; their nodes are removed.
+    pub gone: Vec<DeviceNode>,
+    /// Devices that appeared; nodes are made of them.
+    pub added: Vec<DeviceNode>,
 }

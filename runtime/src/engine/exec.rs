@@ -280,7 +280,7 @@ async fn exec_probe(
         Ok(output) => output,
         Err(message) => return error(message),
     };
-    let config = ExecConfig { args: command.clone(), tty: false, size: None };
+    let config = ExecConfig { args: command.clone(), tty: false, size: None, devices: None };
     let exec = match shell.execs.exec(
         &shell.pods,
         pod,

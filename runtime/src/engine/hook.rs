@@ -97,7 +97,7 @@ async fn exec(
     let ((output, to_output), (errors, to_errors)) = (pipe()?, pipe()?);
     // Before there is a process that nobody would end.
     let (mut output, mut errors) = (Output::new(output)?, Output::new(errors)?);
-    let config = ExecConfig { args: args.clone(), tty: false, size: None };
+    let config = ExecConfig { args: args.clone(), tty: false, size: None, devices: None };
     let stdio = [None, Some(to_output.as_fd()), Some(to_errors.as_fd())];
     let exec = shell.execs.exec(&shell.pods, pod, &container.name, number, &config, stdio)?;
     drop((to_output, to_errors));

@@ -65,7 +65,7 @@ impl Engine {
                 let shell = self.shell.clone();
                 match self.running(&namespace, &pod, &container) {
                     Ok((index, number)) => {
-                        let config = ExecConfig { args: command, tty, size };
+                        let config = ExecConfig { args: command, tty, size, devices: None };
                         let stdio_refs = [&stdio[0], &stdio[1], &stdio[2]]
                             .map(|descriptor| descriptor.as_ref().map(std::os::fd::AsFd::as_fd));
                         match shell.execs.exec(&shell.pods, index, &container, number, &config, stdio_refs) {

@@ -11,19 +11,61 @@ use std::path::Path;
 use cgroups_rs::fs::devices::{DevicePermissions, DeviceType, DevicesController};
 
 use super::CgroupError;
+use crate::launch::DeviceNode;
 use crate::bpf::{self, EXIT, Instruction, MOVE, instruction};
 
 /// A rule that allows access to devices; all other access is denied.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, PartialEq, Eq)]
 struct Rule {
     kind: Kind,
     /// The major number; any if `None`.
     major: Option<u32>,
     /// The minor number; any if `None`.
     minor: Option<u32>,
-    /// Allow only mknod, not opening.
-    only_mknod: bool,
+    /// The allowed kinds of access, of `BPF_DEVCG_ACC_*`.
+    access: i32,
 }
+
+impl Rule {
+    fn permissions(self) -> Vec<DevicePermissions> {
+        let all = [
+            (READ, DevicePermissions::Read),
+            (WRITE, DevicePermissions::Write),
+            (MKNOD_ACCESS, DevicePermissions::MkNod),
+        ];
+        all.into_iter().filter(|(bit, _)| self.access & bit != 0).map(|(_, permission)| permission).collect()
+    }
+
+    fn number(number: Option<u32>) -> i64 {
+        number.map_or(-1, i64::from)
+    }
+
+    fn kind(self) -> DeviceType {
+        match self.kind {
+            Kind::Block => DeviceType::Block,
+            Kind::Char => DeviceType::Char,
+        }
+    }
+}
+
+impl From<&DeviceNode> for Rule {
+    fn from(device: &DeviceNode) -> Rule {
+        let read = if device.readable { READ } else { 0 };
+        let write = if device.writable { WRITE } else { 0 };
+        Rule {
+            kind: if device.block { Kind::Block } else { Kind::Char },
+            major: Some(device.major),
+            minor: Some(device.minor),
+            // Nodes of any device may be created anyway.
+            access: read | write | MKNOD_ACCESS,
+        }
+    }
+}
+
+const MKNOD_ACCESS: i32 = 1;
+const READ: i32 = 2;
+const WRITE: i32 = 4;
+const ALL: i32 = MKNOD_ACCESS | READ | WRITE;
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Kind {
@@ -32,11 +74,11 @@ enum Kind {
 }
 
 const fn open(major: u32, minor: Option<u32>) -> Rule {
-    Rule { kind: Kind::Char, major: Some(major), minor, only_mknod: false }
+    Rule { kind: Kind::Char, major: Some(major), minor, access: ALL }
 }
 
 const fn mknod(kind: Kind) -> Rule {
-    Rule { kind, major: None, minor: None, only_mknod: true }
+    Rule { kind, major: None, minor: None, access: MKNOD_ACCESS }
 }
 
 /// Containers may create nodes of any device (a tar may contain them), but may open only these. The lists of
@@ -56,27 +98,67 @@ const RULES: [Rule; 10] = [
     mknod(Kind::Block),
 ];
 
-/// Applies the rules to the v1 cgroup at `directory`, and reads them back.
-pub(super) fn filter_v1(directory: &Path) -> Result<(), CgroupError> {
-    let failed = || CgroupError::library("filter the devices of", directory);
-    let devices = DevicesController::new(directory.to_owned(), directory.to_owned());
-    let all = DevicePermissions::all();
-    devices.deny_device(DeviceType::All, -1, -1, &all).map_err(failed())?;
-    for rule in RULES {
-        let kind = match rule.kind {
-            Kind::Block => DeviceType::Block,
-            Kind::Char => DeviceType::Char,
-        };
-        let number = |number: Option<u32>| number.map_or(-1, i64::from);
-        let permissions = if rule.only_mknod { vec![DevicePermissions::MkNod] } else { all.clone() };
-        devices.allow_device(kind, number(rule.major), number(rule.minor), &permissions).map_err(failed())?;
+/// The rules of a container that may also use `devices`.
+fn rules(devices: &[DeviceNode]) -> Vec<Rule> {
+    let mut rules = RULES.to_vec();
+    for rule in devices.iter().map(Rule::from) {
+        match rules.iter_mut().find(|one| (one.kind, one.major, one.minor) == (rule.kind, rule.major, rule.minor)) {
+            Some(known) => known.access |= rule.access,
+            None => rules.push(rule),
+        }
     }
-    let found = devices.allowed_devices().map_err(failed())?.len();
-    if found != RULES.len() {
+    rules
+}
+
+fn v1(directory: &Path) -> DevicesController {
+    DevicesController::new(directory.to_owned(), directory.to_owned())
+}
+
+/// Applies the rules to the v1 cgroup at `directory`, and reads them back.
+pub(super) fn filter_v1(directory: &Path, devices: &[DeviceNode]) -> Result<(), CgroupError> {
+    let failed = || CgroupError::library("filter the devices of", directory);
+    v1(directory).deny_device(DeviceType::All, -1, -1, &DevicePermissions::all()).map_err(failed())?;
+    change_v1(directory, &[], &rules(devices))?;
+    read_back_v1(directory, devices)
+}
+
+/// Lets the v1 cgroup at `directory` use the devices `new` in place of the devices `old`. All other access
+/// stays allowed meanwhile.
+pub(super) fn change_filter_v1(
+    directory: &Path,
+    old: &[DeviceNode],
+    new: &[DeviceNode],
+) -> Result<(), CgroupError> {
+    let (old, wanted) = (rules(old), rules(new));
+    let gone: Vec<Rule> = old.iter().filter(|rule| !wanted.contains(rule)).copied().collect();
+    let added: Vec<Rule> = wanted.iter().filter(|rule| !old.contains(rule)).copied().collect();
+    change_v1(directory, &gone, &added)?;
+    read_back_v1(directory, new)
+}
+
+fn change_v1(directory: &Path, gone: &[Rule], added: &[Rule]) -> Result<(), CgroupError> {
+    let failed = || CgroupError::library("filter the devices of", directory);
+    let devices = v1(directory);
+    for rule in gone {
+        let (major, minor) = (Rule::number(rule.major), Rule::number(rule.minor));
+        devices.deny_device(rule.kind(), major, minor, &rule.permissions()).map_err(failed())?;
+    }
+    for rule in added {
+        let (major, minor) = (Rule::number(rule.major), Rule::number(rule.minor));
+        devices.allow_device(rule.kind(), major, minor, &rule.permissions()).map_err(failed())?;
+    }
+    Ok(())
+}
+
+fn read_back_v1(directory: &Path, devices: &[DeviceNode]) -> Result<(), CgroupError> {
+    let allowed = v1(directory).allowed_devices();
+    let found = allowed.map_err(CgroupError::library("filter the devices of", directory))?.len();
+    let wanted = rules(devices).len();
+    if found != wanted {
         return Err(CgroupError::NotApplied {
             path: directory.to_owned(),
             limit: "device rules",
-            wanted: RULES.len().to_string(),
+            wanted: wanted.to_string(),
             found: found.to_string(),
         });
     }
@@ -84,27 +166,38 @@ pub(super) fn filter_v1(directory: &Path) -> Result<(), CgroupError> {
 }
 
 /// Attaches the rules to the v2 cgroup at `directory`.
-pub(super) fn filter_v2(directory: &Path) -> Result<(), CgroupError> {
+pub(super) fn filter_v2(directory: &Path, devices: &[DeviceNode]) -> Result<(), CgroupError> {
+    attach(directory, devices, false)
+}
+
+/// Attaches the rules to the v2 cgroup at `directory` in place of those that were attached before. The kernel
+/// allows only what all attached programs allow, so that no access is possible between the two steps that
+/// neither the old rules nor the new ones allow.
+pub(super) fn change_filter_v2(directory: &Path, devices: &[DeviceNode]) -> Result<(), CgroupError> {
+    attach(directory, devices, true)
+}
+
+fn attach(directory: &Path, devices: &[DeviceNode], replaces: bool) -> Result<(), CgroupError> {
     let failed = |source| CgroupError::DeviceFilter { path: directory.to_owned(), source };
     let cgroup = File::open(directory).map_err(failed)?;
-    let program = bpf::load(BPF_PROG_TYPE_CGROUP_DEVICE, &program()).map_err(failed)?;
-    // MULTI: a filter of the service manager above us stays in force beside ours.
+    let program = bpf::load(BPF_PROG_TYPE_CGROUP_DEVICE, &program(&rules(devices))).map_err(failed)?;
     let target = cgroup.as_raw_fd().cast_unsigned();
+    let before = if replaces { bpf::attached(target, BPF_CGROUP_DEVICE).map_err(failed)? } else { Vec::new() };
+    // MULTI: a filter of the service manager above us stays in force beside ours.
     bpf::attach(target, &program, BPF_CGROUP_DEVICE, BPF_F_ALLOW_MULTI).map_err(failed)?;
     // From here on the cgroup keeps the program alive.
-    Ok(())
+    before.into_iter().try_for_each(|id| bpf::detach(target, id, BPF_CGROUP_DEVICE)).map_err(failed)
 }
 
 /// Whether this kernel accepts the device program for cgroup v2, which needs CONFIG_CGROUP_BPF.
 pub fn try_filter() -> io::Result<()> {
-    bpf::load(BPF_PROG_TYPE_CGROUP_DEVICE, &program()).map(drop)
+    bpf::load(BPF_PROG_TYPE_CGROUP_DEVICE, &program(&RULES)).map(drop)
 }
 
 // From linux/bpf.h.
 const BPF_PROG_TYPE_CGROUP_DEVICE: u32 = 15;
 const BPF_CGROUP_DEVICE: u32 = 6;
 const BPF_F_ALLOW_MULTI: u32 = 2;
-const BPF_DEVCG_ACC_MKNOD: i32 = 1;
 const BPF_DEVCG_DEV_BLOCK: i32 = 1;
 const BPF_DEVCG_DEV_CHAR: i32 = 2;
 
@@ -115,6 +208,8 @@ const SHIFT_RIGHT: u8 = 0x74; // BPF_ALU | BPF_RSH | BPF_K
 const JUMP_IF_NOT: u8 = 0x55; // BPF_JMP | BPF_JNE | BPF_K: the upper halves are zero, and JMP32 needs Linux 5.1
 
 const RESULT: u8 = 0;
+/// Register 0 before it has the result.
+const DENIED: u8 = 0;
 const CONTEXT: u8 = 1;
 const TYPE: u8 = 2;
 const ACCESS: u8 = 3;
@@ -123,7 +218,7 @@ const MINOR: u8 = 5;
 
 /// The rules as a program, which returns 1 to allow and 0 to deny. Register 1 points to the
 /// `bpf_cgroup_dev_ctx` {access << 16 | type, major, minor}.
-fn program() -> Vec<Instruction> {
+fn program(rules: &[Rule]) -> Vec<Instruction> {
     let mut program = vec![
         instruction(LOAD_WORD, TYPE, CONTEXT, 0, 0),
         instruction(MOVE_REGISTER, ACCESS, TYPE, 0, 0),
@@ -132,13 +227,18 @@ fn program() -> Vec<Instruction> {
         instruction(LOAD_WORD, MAJOR, CONTEXT, 4, 0),
         instruction(LOAD_WORD, MINOR, CONTEXT, 8, 0),
     ];
-    for rule in RULES {
+    for rule in rules {
         let kind = match rule.kind {
             Kind::Block => BPF_DEVCG_DEV_BLOCK,
             Kind::Char => BPF_DEVCG_DEV_CHAR,
         };
         let mut tests = vec![(TYPE, kind)];
-        tests.extend(rule.only_mknod.then_some((ACCESS, BPF_DEVCG_ACC_MKNOD)));
+        if rule.access != ALL {
+            // The requested kinds of access that this rule does not allow.
+            program.push(instruction(MOVE_REGISTER, DENIED, ACCESS, 0, 0));
+            program.push(instruction(AND, DENIED, 0, 0, ALL & !rule.access));
+            tests.push((DENIED, 0));
+        }
         tests.extend(rule.major.map(|major| (MAJOR, major as i32)));
         tests.extend(rule.minor.map(|minor| (MINOR, minor as i32)));
         for (done, (register, value)) in tests.iter().enumerate() {

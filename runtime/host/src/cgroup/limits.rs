@@ -12,6 +12,7 @@ use cgroups_rs::fs::memory::MemController;
 use cgroups_rs::fs::pid::PidController;
 
 use super::CgroupError;
+use crate::launch::DeviceNode;
 use super::hierarchy::{Controller, ControllerHierarchy, Hierarchies};
 use nodlet_core::spec::{ContainerIndex, Pod, QosClass, Quantity, ResourceRequirements};
 
@@ -36,6 +37,8 @@ pub struct ContainerLimits {
     pub pids: Option<u64>,
     /// Access to every device of the machine (`privileged`).
     pub all_devices: bool,
+    /// Devices besides those that every container may use.
+    pub devices: Vec<DeviceNode>,
 }
 
 impl ContainerLimits {
@@ -51,6 +54,7 @@ impl ContainerLimits {
             memory: pod.spec.limit_of(container, |resources| bytes(&resources.memory_limit)),
             pids: None,
             all_devices: container.security_context.privileged,
+            devices: Vec::new(),
         }
     }
 
@@ -62,6 +66,7 @@ impl ContainerLimits {
             memory: None,
             pids: None,
             all_devices: false,
+            devices: Vec::new(),
         }
     }
 

@@ -95,6 +95,7 @@ fn requests_and_limits_become_shares_quotas_and_bytes_as_the_kubelets() {
         memory,
         pids: None,
         all_devices: false,
+        devices: Vec::new(),
     };
     assert_eq!(of("{}"), limits(2, None, None));
     assert_eq!(of("{requests: {cpu: 250m, memory: 1Mi}}"), limits(256, None, None));
@@ -483,7 +484,49 @@ fn a_container_opens_only_the_devices_that_every_container_has() {
     check_devices(&cgroup.leaf("c1", 0, &ContainerLimits::none()).unwrap(), "yynyyynyn");
     // The same rules as an eBPF program, even if this machine has v1's devices controller.
     let leaf = cgroup.leaf("c2", 0, &open).unwrap();
-    devices::filter_v2(&leaf.unified()).unwrap();
+    devices::filter_v2(&leaf.unified(), &[]).unwrap();
+    check_devices(&leaf, "yynyyynyn");
+}
+
+#[test]
+fn a_container_opens_its_own_devices_and_others_in_their_place_when_they_change() {
+    let scratch = Scratch::new();
+    let cgroup = scratch.0.pod(&pod("o", &["{}"])).unwrap();
+    let node = |block: bool, major: u32, minor: u32, writable: bool| DeviceNode {
+        path: "/dev/own".into(),
+        block,
+        major,
+        minor,
+        readable: true,
+        writable,
+        mode: None,
+        uid: None,
+        gid: None,
+    };
+    let (kmsg, twice, loop0) = (node(false, 1, 11, false), node(false, 1, 11, true), node(true, 7, 0, true));
+    let limits = ContainerLimits { devices: vec![kmsg.clone()], ..ContainerLimits::none() };
+    let leaf = cgroup.leaf("c0", 0, &limits).unwrap();
+    check_devices(&leaf, "yyyyyyyyn");
+    let writes = |leaf: &Leaf| {
+        let script = "d=$(mktemp -d); mknod $d/k c 1 11; sh -c \": > $d/k\" 2>/dev/null && printf y; rm -r $d";
+        String::from_utf8(spawn(leaf, script).wait_with_output().unwrap().stdout).unwrap()
+    };
+    assert_eq!(writes(&leaf), "", "the device may only be read");
+    leaf.change_devices(std::slice::from_ref(&kmsg), &[kmsg.clone(), twice.clone()]).unwrap();
+    assert_eq!(writes(&leaf), "y");
+    leaf.change_devices(&[kmsg.clone(), twice], std::slice::from_ref(&loop0)).unwrap();
+    check_devices(&leaf, "yynyyynyy");
+    leaf.change_devices(std::slice::from_ref(&loop0), &[]).unwrap();
+    check_devices(&leaf, "yynyyynyn");
+    // The same rules as an eBPF program.
+    let open = ContainerLimits { all_devices: true, ..ContainerLimits::none() };
+    let leaf = cgroup.leaf("c1", 0, &open).unwrap();
+    devices::filter_v2(&leaf.unified(), &[kmsg.clone()]).unwrap();
+    check_devices(&leaf, "yyyyyyyyn");
+    assert_eq!(writes(&leaf), "");
+    devices::change_filter_v2(&leaf.unified(), &[loop0]).unwrap();
+    check_devices(&leaf, "yynyyynyy");
+    devices::change_filter_v2(&leaf.unified(), &[]).unwrap();
     check_devices(&leaf, "yynyyynyn");
 }
 

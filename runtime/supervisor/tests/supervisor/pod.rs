@@ -233,7 +233,7 @@ impl Pod {
         tty: bool,
         stdio: [Option<BorrowedFd>; 3],
     ) {
-        let exec = ExecConfig { args: args.iter().map(|arg| (*arg).to_owned()).collect(), tty, size: None };
+        let exec = ExecConfig { args: args.iter().map(|arg| (*arg).to_owned()).collect(), tty, size: None, devices: None };
         let number = config_number(config);
         self.client(|supervisor| supervisor.exec(id, &config.name, number, &exec, stdio)).unwrap();
     }
