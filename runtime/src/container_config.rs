@@ -20,8 +20,8 @@ use nodlet_core::spec::container::SeccompProfile;
 use nodlet_core::spec::volume::{MountPropagation, VolumeMount};
 use nodlet_core::spec::{Container, Pod, QosClass, Quantity, VolumeSource};
 use nodlet_host::launch::{
-    CgroupPaths, ContainerConfig, LogConfig, MountConfig, MountSource, NetworkConfig, ProcessConfig,
-    Propagation, SandboxConfig, SeccompConfig, TerminationMessage, UserConfig,
+    CgroupPaths, ContainerConfig, DeviceNode, LogConfig, MountConfig, MountSource, NetworkConfig,
+    ProcessConfig, Propagation, SandboxConfig, SeccompConfig, TerminationMessage, UserConfig,
 };
 use nodlet_host::paths::Paths;
 use nodlet_host::volume::{self, Volumes};
@@ -77,6 +77,8 @@ pub(crate) struct Facts<'a> {
     pub allocatable: Amounts,
     /// The file that `localhostProfile` names; `None` for other profiles.
     pub seccomp_file: Option<seccomp::ProfileFile>,
+    /// The devices that the container was given.
+    pub devices: Vec<DeviceNode>,
 }
 
 fn config_error(message: impl Into<String>) -> StartFailure {
@@ -125,6 +127,7 @@ pub(crate) fn container_config(
     let variables = environment::variables(pod, container, facts, &mut room)?;
     let mounts = mounts(pod, container, paths, facts, &variables)?;
     let capabilities = identity::capabilities(&container.security_context);
+    check_devices(&facts.devices, &mounts)?;
     Ok(ContainerConfig {
         name: container.name.clone(),
         process: ProcessConfig {
@@ -142,6 +145,7 @@ pub(crate) fn container_config(
         read_only_root: container.security_context.read_only_root_filesystem,
         mounts,
         privileged,
+        devices: facts.devices.clone(),
         cgroup: facts.cgroup.clone(),
         oom_score_adj: oom_score_adj(pod, container, facts.memory),
         stdin: container.stdin,
@@ -299,6 +303,23 @@ fn mounts(
 fn is_read_only(pod: &Pod, volume: &str) -> bool {
     let is_read_only = |source: &VolumeSource| matches!(source, VolumeSource::Claim { read_only: true, .. });
     pod.spec.volumes.iter().any(|one| one.name == volume && is_read_only(&one.source))
+}
+
+/// Checks that no volume covers a device, or would get its node.
+fn check_devices(devices: &[DeviceNode], mounts: &[MountConfig]) -> Result<(), StartFailure> {
+    for DeviceNode { path, .. } in devices {
+        let covers = |mount: &&MountConfig| {
+            path.starts_with(&mount.destination) || mount.destination.starts_with(path)
+        };
+        if let Some(mount) = mounts.iter().find(covers) {
+            return Err(config_error(format!(
+                "the volume mounted at {} covers the device at {}",
+                mount.destination.display(),
+                path.display()
+            )));
+        }
+    }
+    Ok(())
 }
 
 /// Returns `subPath`, or `subPathExpr` with its variables expanded (kubelet: `ExpandContainerVolumeMounts`).

@@ -15,6 +15,7 @@
 mod claims;
 mod cleanup;
 mod descriptors;
+mod devices;
 mod ephemeral;
 mod error;
 mod events;
@@ -151,6 +152,7 @@ struct Shell {
     execs: Execs,
     host_paths: HostPaths,
     beginning: descriptors::Beginning,
+    devices: devices::Devices,
 }
 
 /// The agent.
@@ -204,8 +206,10 @@ impl Engine {
         let cgroups = Cgroups::open(&paths, config.pod_pids_limit).map_err(EngineError::Cgroups)?;
         let directories = if config.down { Vec::new() } else { paths.manifest_directories() };
         let sources = directories.clone();
+        let devices = (!config.down).then(|| paths.device_files());
         let directories = ManifestDirectories::new(directories, &config.node_name)
-            .without_warnings_of(paths.applied_manifests());
+            .without_warnings_of(paths.applied_manifests())
+            .with_device_files(devices);
         let (news, inbox) = async_channel::bounded(NEWS);
         let (request_sender, requests) = async_channel::bounded(REQUESTS);
         // Versions never go back while the boot lasts: the clock ticks faster than objects change.
@@ -231,6 +235,7 @@ impl Engine {
             execs: Execs::default(),
             host_paths: HostPaths::default(),
             beginning: descriptors::Beginning::default(),
+            devices: devices::Devices::default(),
             config,
         });
         this_node::keep_memory(&shell.config, &shell.machine);
@@ -282,10 +287,7 @@ impl Engine {
         let run: Pin<Box<dyn Future<Output = Result<(), EngineError>>>> = Box::pin(async move {
             kernel_news::watch(&self.shell)?;
             self.publish_node();
-            self.observe(Observation::Node(Box::new(this_node::info(
-                &self.shell.config,
-                &self.shell.machine,
-            ))));
+            self.observe_node();
             self.shell.publication.emit_of_node("Starting", "Starting kubelet.");
             if let Some((reason, message)) = &self.shell.config.warning {
                 self.shell.publication.warn_of_node(reason, message);
@@ -297,6 +299,7 @@ impl Engine {
             for found in recover::look(&self.shell).await? {
                 self.observe_found(found);
             }
+            devices::resume(&self.shell);
             if self.shell.config.down {
                 let groups = self.shell.config.shutdown_groups.clone();
                 self.observe(Observation::Shutdown(Shutdown { scope: ShutdownScope::Agent, groups }));
@@ -609,6 +612,12 @@ impl Engine {
         if self.is_any_hold_over() {
             self.reconcile();
         }
+    }
+
+    /// Reports to the core what the node has.
+    fn observe_node(&mut self) {
+        let info = this_node::info(&self.shell.config, &self.shell.machine);
+        self.observe(Observation::Node(Box::new(info)));
     }
 
     /// Publishes the Node object.

@@ -40,6 +40,7 @@
 
 pub mod api;
 pub mod container_config;
+mod devices;
 mod downward_api;
 pub mod engine;
 mod logind;

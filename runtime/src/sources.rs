@@ -22,6 +22,7 @@ use std::time::Duration;
 use nix::errno::Errno;
 use nix::sys::inotify::{AddWatchFlags, InitFlags, Inotify, InotifyEvent, WatchDescriptor};
 
+use crate::devices::DeviceFiles;
 use nodlet_core::time::Instant;
 use nodlet_kube::manifest::{self, Validation};
 use nodlet_registry::{MAX_BYTES, MAX_FILES, Size, Sources};
@@ -65,6 +66,8 @@ pub(crate) struct ManifestDirectories {
     node: String,
     /// The directory whose warnings clients have already received.
     warned: Option<PathBuf>,
+    /// The index of the directory of device files.
+    devices: Option<usize>,
 }
 
 struct Directory {
@@ -139,6 +142,7 @@ impl ManifestDirectories {
             look: None,
             node: node.to_owned(),
             warned: None,
+            devices: None,
         }
     }
 
@@ -146,6 +150,13 @@ impl ManifestDirectories {
     /// has received the warnings.
     pub(crate) fn without_warnings_of(self, directory: PathBuf) -> ManifestDirectories {
         ManifestDirectories { warned: Some(directory), ..self }
+    }
+
+    /// Adds the directory of device files, which the looks read with the manifests.
+    pub(crate) fn with_device_files(mut self, directory: Option<PathBuf>) -> ManifestDirectories {
+        self.devices = directory.as_ref().map(|_| self.directories.len());
+        self.directories.extend(directory.map(|path| Directory { path, files: BTreeMap::new() }));
+        self
     }
 
     /// Returns a descriptor that is readable when something may have changed; `None` while there is no inotify
@@ -277,10 +288,25 @@ impl ManifestDirectories {
     }
 
     /// Parses the files that one part of a look has read, and reports the results to the registry.
-    pub(crate) fn tell(&mut self, found: Vec<Found>, sources: &mut Sources) {
+    pub(crate) fn tell(&mut self, found: Vec<Found>, sources: &mut Sources, devices: &mut DeviceFiles) {
         let mut used: Option<(usize, Size)> = None;
         for found in found {
             match found {
+                Found::Directory(index, message) if self.devices == Some(index) => {
+                    if let Some(message) = message {
+                        log::error!("{message}; the devices stay as they were defined");
+                    }
+                }
+                Found::File(index, name, file) if self.devices == Some(index) => {
+                    let path = self.directories[index].path.join(&name);
+                    match file {
+                        _ if !DeviceFiles::is_device_file(&name) => {}
+                        FoundFile::Gone => devices.remove(&name),
+                        FoundFile::Aside | FoundFile::Present => {}
+                        FoundFile::Unread(message) => devices.put(&path, &name, Err(message)),
+                        FoundFile::Contents(bytes) => devices.put(&path, &name, Ok(&bytes)),
+                    }
+                }
                 Found::Directory(index, message) => {
                     // Each reason is logged once.
                     if let Some(refusal) = sources.set_unreadable(index, message) {

@@ -65,6 +65,11 @@ impl Paths {
         self.below("var/lib/nodlet/push")
     }
 
+    /// The files that define devices of the board.
+    pub fn device_files(&self) -> PathBuf {
+        self.below("etc/nodlet/devices")
+    }
+
     /// The file with the range of the pods' addresses, if the root has its own.
     pub fn pod_cidr(&self) -> PathBuf {
         self.below("etc/nodlet/pod-cidr")
@@ -212,6 +217,7 @@ mod tests {
             paths.agent_lock(),
             paths.cgroup_place(),
             paths.pod_cidr(),
+            paths.device_files(),
             paths.image_store_limit(),
         ]);
         assert!(all.iter().all(|path| path.starts_with("/tmp/a")), "{all:?}");

@@ -163,7 +163,8 @@ pub fn admit(base: Base, new: &Rc<Wanted>, policy: &Policy) -> Result<Admitted, 
                 names.join(","),
                 new.pod.name
             );
-            let event = Event { warning: true, reason: CONFLICT.into(), message: message.into(), container: None };
+            let event =
+                Event { warning: true, reason: CONFLICT.into(), message: message.into(), container: None };
             Admitted { wanted: plain, problem: Some(Problem::Conflict(event)) }
         }
         Err(error) => without_presets(plain, format!("{error}; the pod continues without its presets")),

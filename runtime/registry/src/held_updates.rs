@@ -307,7 +307,7 @@ impl HeldUpdates {
 
 /// The events about images that are missing for a change of `old`.
 fn report_missing(old: &Rc<Wanted>, missing: &[String], effects: &mut Vec<Effect>) {
-    let mut warn = |reason, message: String| {
+    let mut warn = |reason: &'static str, message: String| {
         let event = Event { warning: true, reason: reason.into(), message: message.into(), container: None };
         effects.push(Effect::Emit(old.clone(), event));
     };

@@ -12,6 +12,8 @@ use nodlet_host::cgroup::{Leaf, PodCgroup};
 use nodlet_host::volume;
 use nodlet_supervisor::client::Supervisor;
 
+use super::devices::GivenDevice;
+
 /// A sandbox that exists.
 pub(super) struct Sandbox {
     pub(super) supervisor: Supervisor,
@@ -71,4 +73,7 @@ pub(super) struct ImageFacts {
     #[serde(default)]
     pub(super) spec_image: String,
     pub(super) stop_signal: i32,
+    /// The devices of the board that the run was given.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(super) devices: Vec<GivenDevice>,
 }

@@ -2,6 +2,7 @@
 
 use std::cell::{Cell, RefCell};
 
+use crate::devices::DeviceFiles;
 use nodlet_core::facts::Amounts;
 use nodlet_core::time::{Anchor, Instant};
 use nodlet_host::cgroup::Cgroups;
@@ -15,6 +16,8 @@ pub(super) struct Machine {
     pub(super) capacity: Amounts,
     pub(super) cgroups: Cgroups,
     pub(super) network: RefCell<Network>,
+    /// The devices of the board that pods may request.
+    pub(super) devices: RefCell<DeviceFiles>,
     pub(super) installed: Installed,
     /// When this agent started.
     pub(super) began: Instant,
@@ -29,6 +32,7 @@ impl Machine {
             capacity,
             cgroups,
             network: RefCell::new(network),
+            devices: RefCell::default(),
             installed: Installed::read(),
             began,
             shutdown: ShutdownState::new(began),

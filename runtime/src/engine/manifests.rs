@@ -156,7 +156,9 @@ impl Engine {
             *self.shell.stores.recorded.borrow_mut() = recorded;
         }
         let is_news = found.is_some();
-        directories.tell(found.unwrap_or_default(), &mut self.registry.sources);
+        let devices = &self.shell.machine.devices;
+        directories.tell(found.unwrap_or_default(), &mut self.registry.sources, &mut devices.borrow_mut());
+        self.device_files_changed();
         self.looks.is_partial = more;
         if more {
             return (Some(directories), is_news);

@@ -27,7 +27,7 @@ use nodlet_supervisor::client::{StartFailedAt, StartedProcess, SupervisorEvent};
 use super::handles::{ImageFacts, Run, Sandbox};
 use super::pods::Pods;
 use super::stores::{self, Stores};
-use super::{Shell, cleanup, log_name, this_node};
+use super::{Shell, cleanup, devices, log_name, this_node};
 
 /// The mounted image layers: one mount for each layer on the whole board, so that its pages are cached once. A layer
 /// stays mounted as long as a run uses it.
@@ -106,8 +106,10 @@ pub(super) async fn start(
         check_target(&shell.paths, &wanted, &sandbox, target)?;
     }
 
+    let given = devices::give(shell, pod, container)?;
     let host_name = pod_files::host_name().map_err(|error| create(&error))?;
-    let limits = ContainerLimits::of(&wanted.pod, attempt.container);
+    let mut limits = ContainerLimits::of(&wanted.pod, attempt.container);
+    limits.devices = devices::nodes(&given);
     let leaf = sandbox
         .cgroup
         .renew_cpu_limit(&wanted.pod)
@@ -131,6 +133,7 @@ pub(super) async fn start(
         layers: image.layers.iter().map(Digest::to_string).collect(),
         logs: shell.config.logs,
         objects: &objects,
+        devices: limits.devices,
         allocatable: this_node::info(&shell.config, &shell.machine).allocatable,
         seccomp_file,
     };
@@ -150,6 +153,7 @@ pub(super) async fn start(
         stop_signal: container_config::stop_signal(
             container.lifecycle.stop_signal.as_deref().or(image.config.stop_signal.as_deref()),
         ),
+        devices: given,
     };
     let directory = shell.paths.pod(&wanted.pod.uid.0);
     let (upper, work) = (config.upper_dir.clone(), config.work_dir.clone());
@@ -340,7 +344,12 @@ async fn mount_layers(
 
 /// Writes the data of a run that the next agent needs and the supervisor does not have. The file is among the pod's
 /// run-time files, which are lost with the boot as the containers are.
-fn write_facts(paths: &Paths, wanted: &Wanted, attempt: Attempt, facts: &ImageFacts) -> std::io::Result<()> {
+pub(super) fn write_facts(
+    paths: &Paths,
+    wanted: &Wanted,
+    attempt: Attempt,
+    facts: &ImageFacts,
+) -> std::io::Result<()> {
     let name = &wanted.pod.spec.container(attempt.container).name;
     let path = facts_path(paths, wanted, name, attempt.number);
     std::fs::create_dir_all(path.parent().expect("it lies in the pod's directory"))?;
@@ -393,6 +402,8 @@ pub(super) async fn report_event(
                 started
             };
             log::info!("started {}", log_name(&wanted, attempt));
+            // They may have changed while it started.
+            devices::follow(shell, pod, container, number);
             shell.tasks.report(pod, PodObservation::Started { attempt, container: Box::new(started) }).await;
         }
         SupervisorEvent::StartFailed { container, number, at, message } => {

@@ -195,8 +195,12 @@ async fn make_on(
     let on_disk = shell.paths.pod(uid);
     shell.stores.storage.run(move || files.write(&on_disk)).await.map_err(Failure::sandbox)?;
     for message in left_out {
-        let event =
-            Event { container: None, warning: true, reason: "DNSConfigForming".into(), message: message.into() };
+        let event = Event {
+            container: None,
+            warning: true,
+            reason: "DNSConfigForming".into(),
+            message: message.into(),
+        };
         shell.publication.emit(wanted, &event);
     }
     let cgroup = shell.machine.cgroups.pod(pod).map_err(Failure::sandbox)?;

@@ -1,8 +1,11 @@
 //! The Node object of this machine, and its allocatable resources.
 
+use std::collections::BTreeMap;
+
 use serde_json::{Value, json};
 
 use nodlet_core::facts::{Amounts, NodeInfo};
+use nodlet_core::spec::container::DEVICE_DOMAIN;
 use nodlet_registry::objects::{Key, Objects};
 
 use super::Config;
@@ -34,6 +37,7 @@ pub(super) fn info(config: &Config, machine: &Machine) -> NodeInfo {
             memory: left(all.memory, memory),
             ephemeral_storage: left(all.ephemeral_storage, reserved.ephemeral_storage),
         },
+        devices: machine.devices.borrow().capacity(),
     }
 }
 
@@ -99,8 +103,8 @@ fn node(config: &Config, machine: &Machine) -> Value {
         },
         "spec": if info.taints.is_empty() { json!({}) } else { json!({ "taints": info.taints }) },
         "status": {
-            "capacity": render(&machine.capacity),
-            "allocatable": render(&info.allocatable),
+            "capacity": render(&machine.capacity, &info.devices),
+            "allocatable": render(&info.allocatable, &info.devices),
             "addresses": addresses,
             "conditions": [{
                 "type": "Ready",
@@ -142,7 +146,7 @@ fn architecture() -> &'static str {
 }
 
 /// Renders amounts as in a Node's status.
-fn render(amounts: &Amounts) -> Value {
+fn render(amounts: &Amounts, devices: &BTreeMap<String, i64>) -> Value {
     let bytes = |bytes: i64| match bytes % 1024 {
         0 => format!("{}Ki", bytes / 1024),
         _ => bytes.to_string(),
@@ -151,10 +155,14 @@ fn render(amounts: &Amounts) -> Value {
         0 => (amounts.cpu / 1000).to_string(),
         _ => format!("{}m", amounts.cpu),
     };
-    json!({
+    let mut all = json!({
         "cpu": cpu,
         "memory": bytes(amounts.memory),
         "ephemeral-storage": bytes(amounts.ephemeral_storage),
         "pods": amounts.pods.to_string(),
-    })
+    });
+    for (name, users) in devices {
+        all[format!("{DEVICE_DOMAIN}{name}")] = users.to_string().into();
+    }
+    all
 }

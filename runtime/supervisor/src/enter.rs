@@ -18,6 +18,7 @@ use nix::sched::{CloneFlags, setns};
 use nix::unistd::{Gid, Uid};
 use serde::{Deserialize, Serialize};
 
+use super::device;
 use super::error::{self, StepError};
 use super::execute::{Execute, capability_bits};
 use super::protocol::{self, MAX_GROUPS, Status};
@@ -88,6 +89,14 @@ impl Enter<'_> {
         let _ = fs::write("/proc/self/oom_score_adj", container.oom_score_adj.to_string());
         sys::new_session_keyring().map_err(StepError::at("exec: make a session keyring"))?;
         sys::set_dumpable(false);
+        if let Some(change) = &config.devices {
+            setns(self.pidfd, CloneFlags::CLONE_NEWNS)
+                .map_err(io::Error::from)
+                .map_err(StepError::at("exec: enter the container"))?;
+            device::apply(change, self.user).map_err(|(path, source)| {
+                StepError::new(format!("change the device {}", path.display()), source)
+            })?;
+        }
         let all = CloneFlags::CLONE_NEWNS
             | CloneFlags::CLONE_NEWNET
             | CloneFlags::CLONE_NEWIPC
@@ -134,6 +143,9 @@ impl Enter<'_> {
             unsafe { sys::fork(Parent::CallersParent, None) }.map_err(StepError::at("exec: fork"))?
         else {
             drop(master);
+            if config.devices.is_some() {
+                sys::exit_now(0);
+            }
             let failed = match start_session(slave.as_ref()) {
                 Ok(()) => execute.run().into(),
                 Err(error) => StepError::new("exec: take its terminal", error),

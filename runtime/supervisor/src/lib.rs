@@ -13,6 +13,7 @@ pub mod client;
 
 mod attempt;
 mod console;
+mod device;
 mod enter;
 mod error;
 mod execute;

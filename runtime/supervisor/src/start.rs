@@ -242,7 +242,11 @@ impl Start<'_> {
         // The place for the container's terminal, unless a volume covers it.
         let covered = |volume: &Volume| ["/dev", CONSOLE].map(Path::new).contains(&volume.place());
         let has_console = config.tty && !volumes.iter().any(covered);
-        let devices = if config.privileged { spec::host_devices() } else { Vec::new() };
+        let mut devices = if config.privileged { spec::host_devices() } else { Vec::new() };
+        for device in &config.devices {
+            devices.retain(|other| other.path != device.path);
+            devices.push(spec::own_device(device, &user));
+        }
         let paths: Vec<PathBuf> = devices.iter().map(|device| device.path.clone()).collect();
         let late = volume::attach(volumes, root_fd.as_fd(), &paths)?;
         volume::check_prepared(root_fd.as_fd(), &dev, proc.as_ref().map(|proc| proc.as_fd()))?;

@@ -1,9 +1,9 @@
 //! The draft of a plan, the queue of events that wait for a plan, and the search for the next wake-up time.
 
-use std::borrow::Cow;
 use super::{Action, Event, MAX_ACTIONS, PodIndex};
 use crate::spec::ContainerIndex;
 use crate::time::Instant;
+use std::borrow::Cow;
 
 /// Upper bound of the events that wait for a plan. Events are for people: when the queue is full, the oldest
 /// event is dropped and counted, as a kubelet does.

@@ -81,6 +81,12 @@ impl Default for NodeInfo {
     fn default() -> Self {
         let all = i64::MAX;
         let allocatable = Amounts { pods: MAX_PODS as i64, cpu: all, memory: all, ephemeral_storage: all };
-        NodeInfo { name: String::new(), labels: BTreeMap::new(), taints: Vec::new(), allocatable, devices: BTreeMap::new() }
+        NodeInfo {
+            name: String::new(),
+            labels: BTreeMap::new(),
+            taints: Vec::new(),
+            allocatable,
+            devices: BTreeMap::new(),
+        }
     }
 }

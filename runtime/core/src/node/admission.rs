@@ -36,8 +36,10 @@ struct Missing {
 /// Decides whether the node admits a pod, given `others`, the pods that the node has admitted already.
 pub(super) fn admit(node: &NodeInfo, pod: &Pod, others: &[ExistingPod<'_>]) -> Outcome {
     const OS: &str = "kubernetes.io/os";
-    let rejected =
-        |reason: &str, message: &str| Outcome::Rejected { reason: reason.to_owned(), message: message.to_owned() };
+    let rejected = |reason: &str, message: &str| Outcome::Rejected {
+        reason: reason.to_owned(),
+        message: message.to_owned(),
+    };
     // These checks come first: no other pod has to end if the pod is rejected whatever room there is.
     if pod.labels.get(OS).is_some_and(|os| os != "linux") {
         let message = "Failed to admit pod as the `kubernetes.io/os` label doesn't match node label";

@@ -11,8 +11,8 @@ use std::path::Path;
 use cgroups_rs::fs::devices::{DevicePermissions, DeviceType, DevicesController};
 
 use super::CgroupError;
-use crate::launch::DeviceNode;
 use crate::bpf::{self, EXIT, Instruction, MOVE, instruction};
+use crate::launch::DeviceNode;
 
 /// A rule that allows access to devices; all other access is denied.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -102,7 +102,10 @@ const RULES: [Rule; 10] = [
 fn rules(devices: &[DeviceNode]) -> Vec<Rule> {
     let mut rules = RULES.to_vec();
     for rule in devices.iter().map(Rule::from) {
-        match rules.iter_mut().find(|one| (one.kind, one.major, one.minor) == (rule.kind, rule.major, rule.minor)) {
+        match rules
+            .iter_mut()
+            .find(|one| (one.kind, one.major, one.minor) == (rule.kind, rule.major, rule.minor))
+        {
             Some(known) => known.access |= rule.access,
             None => rules.push(rule),
         }
@@ -182,7 +185,8 @@ fn attach(directory: &Path, devices: &[DeviceNode], replaces: bool) -> Result<()
     let cgroup = File::open(directory).map_err(failed)?;
     let program = bpf::load(BPF_PROG_TYPE_CGROUP_DEVICE, &program(&rules(devices))).map_err(failed)?;
     let target = cgroup.as_raw_fd().cast_unsigned();
-    let before = if replaces { bpf::attached(target, BPF_CGROUP_DEVICE).map_err(failed)? } else { Vec::new() };
+    let before =
+        if replaces { bpf::attached(target, BPF_CGROUP_DEVICE).map_err(failed)? } else { Vec::new() };
     // MULTI: a filter of the service manager above us stays in force beside ours.
     bpf::attach(target, &program, BPF_CGROUP_DEVICE, BPF_F_ALLOW_MULTI).map_err(failed)?;
     // From here on the cgroup keeps the program alive.

@@ -12,8 +12,8 @@ use cgroups_rs::fs::memory::MemController;
 use cgroups_rs::fs::pid::PidController;
 
 use super::CgroupError;
-use crate::launch::DeviceNode;
 use super::hierarchy::{Controller, ControllerHierarchy, Hierarchies};
+use crate::launch::DeviceNode;
 use nodlet_core::spec::{ContainerIndex, Pod, QosClass, Quantity, ResourceRequirements};
 
 /// Shares of a container without a cpu request: the kernel's minimum.

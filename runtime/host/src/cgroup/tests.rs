@@ -508,7 +508,8 @@ fn a_container_opens_its_own_devices_and_others_in_their_place_when_they_change(
     let leaf = cgroup.leaf("c0", 0, &limits).unwrap();
     check_devices(&leaf, "yyyyyyyyn");
     let writes = |leaf: &Leaf| {
-        let script = "d=$(mktemp -d); mknod $d/k c 1 11; sh -c \": > $d/k\" 2>/dev/null && printf y; rm -r $d";
+        let script =
+            "d=$(mktemp -d); mknod $d/k c 1 11; sh -c \": > $d/k\" 2>/dev/null && printf y; rm -r $d";
         String::from_utf8(spawn(leaf, script).wait_with_output().unwrap().stdout).unwrap()
     };
     assert_eq!(writes(&leaf), "", "the device may only be read");

@@ -53,8 +53,8 @@ const FORBIDDEN: [&str; 3] = ["mem", "kmem", "port"];
 
 /// Entries of a container's /dev that no device can replace.
 const OWN: [&str; 16] = [
-    "null", "zero", "full", "random", "urandom", "tty", "ptmx", "console", "pts", "shm", "mqueue", "fd", "stdin",
-    "stdout", "stderr", "core",
+    "null", "zero", "full", "random", "urandom", "tty", "ptmx", "console", "pts", "shm", "mqueue", "fd",
+    "stdin", "stdout", "stderr", "core",
 ];
 
 /// Parses the device files' format. `file` names the file in errors.
@@ -71,7 +71,10 @@ pub fn parse_device_file(file: &str, bytes: &[u8]) -> Result<Vec<DeviceDefinitio
             return Err(format!("{file}:{line}: field {key:?} occurs twice"));
         }
         let Some(map) = document.value.as_object() else {
-            return Err(format!("{file}:{}: is no device: expected fields such as `name: gps`", document.line));
+            return Err(format!(
+                "{file}:{}: is no device: expected fields such as `name: gps`",
+                document.line
+            ));
         };
         let device = reader.device(map)?;
         if all.iter().any(|other| other.name == device.name) {
@@ -115,12 +118,18 @@ impl Reader<'_> {
             None => Ok(None),
             Some(Value::String(text)) if !text.is_empty() => Ok(Some(text)),
             Some(Value::String(_)) => Err(self.at(key, "must not be empty")),
-            Some(Value::Number(_) | Value::Bool(_)) => Err(self.at(key, "must be a string: write it in quotes")),
+            Some(Value::Null | Value::Number(_) | Value::Bool(_)) => {
+                Err(self.at(key, "must be a string: write it in quotes"))
+            }
             Some(_) => Err(self.at(key, "must be a string")),
         }
     }
 
-    fn map<'v>(&self, map: &'v Map<String, Value>, key: &str) -> Result<Option<&'v Map<String, Value>>, String> {
+    fn map<'v>(
+        &self,
+        map: &'v Map<String, Value>,
+        key: &str,
+    ) -> Result<Option<&'v Map<String, Value>>, String> {
         match map.get(key) {
             None => Ok(None),
             Some(Value::Object(map)) => Ok(Some(map)),
@@ -137,7 +146,12 @@ impl Reader<'_> {
             return Err(self.at("name", format!("{name:?} is no name of a device: {why}")));
         }
         let path = self.text(map, "path")?;
-        let given = [path.is_some(), map.contains_key("usb"), map.contains_key("sysfs"), map.contains_key("interface")];
+        let given = [
+            path.is_some(),
+            map.contains_key("usb"),
+            map.contains_key("sysfs"),
+            map.contains_key("interface"),
+        ];
         if given.iter().filter(|given| **given).count() != 1 {
             return Err(self.at("name", "the device needs exactly one of path, usb, sysfs and interface"));
         }
@@ -155,7 +169,9 @@ impl Reader<'_> {
         let permissions = self.text(map, "permissions")?;
         let users = self.users(map)?;
         if let DeviceSource::Interface(_) = source {
-            for (key, is_given) in [("containerPath", own_path.is_some()), ("permissions", permissions.is_some())] {
+            for (key, is_given) in
+                [("containerPath", own_path.is_some()), ("permissions", permissions.is_some())]
+            {
                 if is_given {
                     return Err(self.at(key, "an interface has no node: remove the field"));
                 }
@@ -192,11 +208,14 @@ impl Reader<'_> {
         let Some(below) = path.strip_prefix("/dev/") else {
             return Err(self.at(key, format!("{path:?}: must be below /dev/, such as /dev/ttyUSB0")));
         };
-        if below.split('/').any(|part| part.is_empty() || part == "." || part == "..") || below.contains('\0') {
+        if below.split('/').any(|part| part.is_empty() || part == "." || part == "..") || below.contains('\0')
+        {
             return Err(self.at(key, format!("{path:?}: must have no empty part, `.` or `..`")));
         }
         if FORBIDDEN.contains(&below) {
-            return Err(self.at(key, format!("{path} gives access to the whole machine: no container gets it")));
+            return Err(
+                self.at(key, format!("{path} gives access to the whole machine: no container gets it"))
+            );
         }
         Ok(())
     }
@@ -207,7 +226,10 @@ impl Reader<'_> {
         for (key, attribute) in [("vendor", "idVendor"), ("product", "idProduct")] {
             let id = self.text(usb, key)?.ok_or_else(|| self.at("usb", format!("{key} is missing")))?;
             if id.len() != 4 || !id.bytes().all(|digit| digit.is_ascii_hexdigit()) {
-                return Err(self.at(key, format!("{id:?}: must be four hexadecimal digits in quotes, such as \"0403\"")));
+                return Err(self.at(
+                    key,
+                    format!("{id:?}: must be four hexadecimal digits in quotes, such as \"0403\""),
+                ));
             }
             attributes.push((attribute.to_owned(), id.to_ascii_lowercase()));
         }
@@ -234,7 +256,9 @@ impl Reader<'_> {
         }
         let path = self.text(sysfs, "path")?.map(|path| path.trim_start_matches("/sys/devices/").to_owned());
         if attributes.is_empty() && path.is_none() {
-            return Err(self.at("sysfs", "match or path is missing: every device of the subsystem would match"));
+            return Err(
+                self.at("sysfs", "match or path is missing: every device of the subsystem would match")
+            );
         }
         Ok(DeviceSource::Sysfs { subsystem: subsystem.to_owned(), attributes, path })
     }
@@ -242,7 +266,9 @@ impl Reader<'_> {
     fn subsystem<'v>(&self, map: &'v Map<String, Value>) -> Result<Option<&'v str>, String> {
         let subsystem = self.text(map, "subsystem")?;
         match subsystem.filter(|name| name.contains('/') || [".", ".."].contains(name)) {
-            Some(name) => Err(self.at("subsystem", format!("{name:?}: must be a name below /sys/class or /sys/bus"))),
+            Some(name) => {
+                Err(self.at("subsystem", format!("{name:?}: must be a name below /sys/class or /sys/bus")))
+            }
             None => Ok(subsystem),
         }
     }

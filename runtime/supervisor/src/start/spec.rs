@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use super::User;
 use crate::execute;
 use crate::sandbox::Namespaces;
-use nodlet_host::launch::ContainerConfig;
+use nodlet_host::launch::{ContainerConfig, DeviceNode};
 
 /// Paths that are hidden from an unprivileged container.
 const MASKED_PATHS: &[&str] = &[
@@ -154,10 +154,24 @@ fn masked_paths() -> Vec<String> {
     fixed.chain(throttles.map(|path| path.to_string_lossy().into_owned())).collect()
 }
 
-/// A device of the host that a privileged container gets.
+/// A device of the host that a container gets.
 pub(super) struct HostDevice {
     pub(super) path: PathBuf,
     spec: Value,
+}
+
+/// A device that the container asks for. Its node belongs to the container's user unless it names an owner.
+pub(super) fn own_device(device: &DeviceNode, user: &User) -> HostDevice {
+    let spec = json!({
+        "path": device.path,
+        "type": if device.block { "b" } else { "c" },
+        "major": device.major,
+        "minor": device.minor,
+        "fileMode": device.permissions(),
+        "uid": device.uid.unwrap_or(user.uid),
+        "gid": device.gid.unwrap_or(user.gid),
+    });
+    HostDevice { path: device.path.clone(), spec }
 }
 
 /// Every device node of the host's /dev.

@@ -177,6 +177,7 @@ impl Pod {
             read_only_root: false,
             mounts: Vec::new(),
             privileged: false,
+            devices: Vec::new(),
             cgroup: CgroupPaths { unified: leaf, v1_tasks: Vec::new() },
             oom_score_adj: 500,
             stdin: false,
@@ -233,7 +234,12 @@ impl Pod {
         tty: bool,
         stdio: [Option<BorrowedFd>; 3],
     ) {
-        let exec = ExecConfig { args: args.iter().map(|arg| (*arg).to_owned()).collect(), tty, size: None, devices: None };
+        let exec = ExecConfig {
+            args: args.iter().map(|arg| (*arg).to_owned()).collect(),
+            tty,
+            size: None,
+            devices: None,
+        };
         let number = config_number(config);
         self.client(|supervisor| supervisor.exec(id, &config.name, number, &exec, stdio)).unwrap();
     }

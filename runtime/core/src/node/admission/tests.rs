@@ -382,8 +382,9 @@ fn the_one_that_is_chosen_leaves_least_of_each_resource_by_its_share_and_squared
 #[test]
 fn only_what_a_pod_asks_for_has_to_be_there_when_it_begins() {
     let node = node();
-    let fits =
-        |pod: &Pod, others: &[Pod]| fits(&node, pod, others.iter().chain([pod]).map(|pod| (pod, Amounts::requested(pod))));
+    let fits = |pod: &Pod, others: &[Pod]| {
+        fits(&node, pod, others.iter().chain([pod]).map(|pod| (pod, Amounts::requested(pod))))
+    };
     // More cpu is in use than exists, since the node has changed.
     let others = [asking(2500, 500, 0)];
     assert!(fits(&asking(0, 500, 0), &others));

@@ -25,7 +25,10 @@ fn each_way_to_find_a_device_is_read() {
     for (device, (name, source, path, users, permissions, line)) in devices.iter().zip(expected) {
         assert_eq!((&*device.name, &device.source, &*device.container_path), (name, &source, path));
         assert_eq!((device.users, &*device.place), (users, &*format!("d.yaml:{line}")));
-        assert_eq!((device.readable, device.writable), (permissions.contains('r'), permissions.contains('w')));
+        assert_eq!(
+            (device.readable, device.writable),
+            (permissions.contains('r'), permissions.contains('w'))
+        );
     }
 }
 
@@ -45,16 +48,31 @@ fn a_mistake_is_reported_with_its_line_and_what_would_be_right() {
         ("name: a\npath: /dev/mem", "d.yaml:2: path: /dev/mem gives access to the whole machine"),
         ("name: a\npath: 7", "d.yaml:2: path: must be a string: write it in quotes"),
         ("name: a\npath: /dev/tty", "d.yaml:1: name: containers have their own /dev/tty: name another"),
-        ("name: a\npath: /dev/x\ncontainerPath: /dev/pts/0", "d.yaml:3: containerPath: containers have their own"),
-        ("name: a\npath: /dev/x\ncontainerPath: /etc/x", "d.yaml:3: containerPath: \"/etc/x\": must be below"),
+        (
+            "name: a\npath: /dev/x\ncontainerPath: /dev/pts/0",
+            "d.yaml:3: containerPath: containers have their own",
+        ),
+        (
+            "name: a\npath: /dev/x\ncontainerPath: /etc/x",
+            "d.yaml:3: containerPath: \"/etc/x\": must be below",
+        ),
         ("name: a\npath: /dev/x\npermissions: rx", "d.yaml:3: permissions: \"rx\": must be r, w, rw or rwm"),
         ("name: a\npath: /dev/x\nshared: true", "d.yaml:3: shared: must be false or the number of users"),
         ("name: a\npath: /dev/x\nshared: 0", "d.yaml:3: shared: must be the number of users, from 1 to 1000"),
-        ("name: a\nusb: {vendor: 0403, product: \"6001\"}", "d.yaml:2: vendor: must be a string: write it in quotes"),
-        ("name: a\nusb: {vendor: \"403\", product: \"6001\"}", "d.yaml:2: vendor: \"403\": must be four hexadecimal"),
+        (
+            "name: a\nusb: {vendor: 0403, product: \"6001\"}",
+            "d.yaml:2: vendor: must be a string: write it in quotes",
+        ),
+        (
+            "name: a\nusb: {vendor: \"403\", product: \"6001\"}",
+            "d.yaml:2: vendor: \"403\": must be four hexadecimal",
+        ),
         ("name: a\nusb: {vendor: \"0403\"}", "d.yaml:2: usb: product is missing"),
         ("name: a\nsysfs: {subsystem: tty}", "d.yaml:2: sysfs: match or path is missing"),
-        ("name: a\nsysfs: {subsystem: ../x, path: \"*\"}", "d.yaml:2: subsystem: \"../x\": must be a name below"),
+        (
+            "name: a\nsysfs: {subsystem: ../x, path: \"*\"}",
+            "d.yaml:2: subsystem: \"../x\": must be a name below",
+        ),
         ("name: a\nsysfs: {subsystem: tty, match: {../x: y}}", "d.yaml:2: match: \"../x\" is no attribute"),
         ("name: a\ninterface: lo", "d.yaml:2: interface: \"lo\": must be the name of an interface"),
         ("name: a\ninterface: can0\nshared: 2", "d.yaml:3: shared: an interface is in one pod at a time"),

@@ -1,0 +1,107 @@
+//! The devices of the board: their definitions in files, and where they are in /dev and /sys at present.
+//!
+//! [`DeviceFiles`] has the definitions; `sources.rs` reads the files. [`find`] looks a device up in kernel memory
+//! only: it never opens a device, and waits for nothing. Read next: `engine/devices.rs`, which gives devices to
+//! containers.
+
+use std::collections::BTreeMap;
+use std::ffi::{OsStr, OsString};
+use std::path::Path;
+use std::rc::Rc;
+
+use nodlet_core::spec::container::DEVICE_DOMAIN;
+use nodlet_kube::manifest::{DeviceDefinition, DeviceSource, parse_device_file};
+
+mod find;
+
+pub(crate) use find::{Found, find};
+
+/// The definitions of devices, by file and by name.
+#[derive(Default)]
+pub(crate) struct DeviceFiles {
+    /// The last valid contents of each file.
+    files: BTreeMap<OsString, Vec<Rc<DeviceDefinition>>>,
+    /// The definitions in effect. Of two with one name, or with one device, that of the first file is.
+    by_name: BTreeMap<String, Rc<DeviceDefinition>>,
+    /// Files or conflicts that are reported to the user, since the last call of [`DeviceFiles::take_news`].
+    refused: Vec<String>,
+    has_changed: bool,
+}
+
+impl DeviceFiles {
+    /// Whether a file of the directory defines devices: others may be notes or backups.
+    pub(crate) fn is_device_file(name: &OsStr) -> bool {
+        let extension = Path::new(name).extension().and_then(OsStr::to_str);
+        matches!(extension, Some("yaml" | "yml" | "json"))
+    }
+
+    /// Replaces the definitions of one file. Those of a file with a mistake stay.
+    pub(crate) fn put(&mut self, path: &Path, name: &OsStr, contents: Result<&[u8], String>) {
+        let parsed = contents.and_then(|bytes| parse_device_file(&path.to_string_lossy(), bytes));
+        match parsed {
+            Ok(devices) => {
+                self.files.insert(name.to_owned(), devices.into_iter().map(Rc::new).collect());
+                self.index();
+            }
+            Err(message) => self.refused.push(message),
+        }
+    }
+
+    /// Removes the definitions of a file that is gone.
+    pub(crate) fn remove(&mut self, name: &OsStr) {
+        if self.files.remove(name).is_some() {
+            self.index();
+        }
+    }
+
+    fn index(&mut self) {
+        let mut by_name: BTreeMap<String, Rc<DeviceDefinition>> = BTreeMap::new();
+        for device in self.files.values().flatten() {
+            let known = by_name.get(&device.name);
+            let known = known.or_else(|| by_name.values().find(|other| other.source == device.source));
+            match known {
+                Some(other) => self.refused.push(format!(
+                    "{}: name: {DEVICE_DOMAIN}{} is not defined here: {} defines {DEVICE_DOMAIN}{} with the same \
+                     name or device; remove one",
+                    device.place, device.name, other.place, other.name
+                )),
+                None => drop(by_name.insert(device.name.clone(), device.clone())),
+            }
+        }
+        self.has_changed |= self.by_name != by_name;
+        self.by_name = by_name;
+    }
+
+    /// The definition of a device.
+    pub(crate) fn get(&self, name: &str) -> Option<Rc<DeviceDefinition>> {
+        self.by_name.get(name).cloned()
+    }
+
+    /// How many containers may use each device at a time.
+    pub(crate) fn capacity(&self) -> BTreeMap<String, i64> {
+        self.by_name.iter().map(|(name, device)| (name.clone(), device.users)).collect()
+    }
+
+    /// Whether a definition has changed since the last call, and what was refused since then.
+    pub(crate) fn take_news(&mut self) -> (bool, Vec<String>) {
+        (std::mem::take(&mut self.has_changed), std::mem::take(&mut self.refused))
+    }
+}
+
+/// Where a device is looked for, for messages.
+pub(crate) fn place_of(source: &DeviceSource) -> String {
+    match source {
+        DeviceSource::Path(path) => path.clone(),
+        DeviceSource::Interface(name) => format!("the interface {name}"),
+        DeviceSource::Sysfs { subsystem, attributes, path } => {
+            let mut text = format!("a device of the subsystem {subsystem}");
+            for (at, (key, value)) in attributes.iter().enumerate() {
+                text += &format!("{}{key}={value}", if at == 0 { " with " } else { ", " });
+            }
+            if let Some(path) = path {
+                text += &format!(" at {path}");
+            }
+            text
+        }
+    }
+}

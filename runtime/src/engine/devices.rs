@@ -1,0 +1,451 @@
+//! Gives devices of the board to containers, and follows the devices while containers run.
+//!
+//! A device that is not there fails the start of its container, which waits until the device appears. Uevents of
+//! the kernel and inotify on /dev report that; they are watched only while a pod requests a device. When a device
+//! goes or comes back, its node in the container and the rule of the container's cgroup change with it. The
+//! container can replace its nodes at any time, so a helper of the supervisor changes them: `device.rs` there.
+
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
+use std::io;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::path::Path;
+use std::rc::Rc;
+use std::time::Duration;
+
+use nix::sys::inotify::{AddWatchFlags, InitFlags, Inotify};
+use nix::sys::socket::{
+    AddressFamily, MsgFlags, NetlinkAddr, SockFlag, SockProtocol, SockType, bind, recv, socket,
+};
+use serde::{Deserialize, Serialize};
+use smol::Async;
+
+use crate::devices::{self, Found};
+use nodlet_core::facts::{Attempt, Event, PodIndex, PodObservation, StartFailure, StartFailureReason};
+use nodlet_core::spec::container::DEVICE_DOMAIN;
+use nodlet_core::spec::{Container, ContainerIndex, Pod};
+use nodlet_host::launch::{DeviceChange, DeviceNode, ExecConfig};
+use nodlet_kube::manifest::{DeviceDefinition, DeviceSource};
+use nodlet_registry::Wanted;
+
+use super::{Engine, Shell, run};
+
+const DEV: &str = "/dev";
+const SYS: &str = "/sys";
+
+/// How long a change of the nodes in a container may take. A container may have mounted a file system there that
+/// never answers.
+const CHANGE_TIME: Duration = Duration::from_secs(10);
+
+/// A device that a run of a container was given.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct GivenDevice {
+    /// The name of its definition.
+    pub(super) name: String,
+    pub(super) node: DeviceNode,
+    /// Whether the device is gone: the container has no node of it at present.
+    #[serde(default)]
+    pub(super) is_gone: bool,
+}
+
+/// The state of the devices that pods request.
+#[derive(Default)]
+pub(super) struct Devices {
+    /// Whether uevents and /dev are watched.
+    is_watched: Cell<bool>,
+    /// Where each requested device was when a pod last looked; `None` if it was not there.
+    seen: RefCell<BTreeMap<String, Option<Found>>>,
+    /// Runs whose nodes are being changed.
+    changing: RefCell<Vec<(PodIndex, String, u32)>>,
+}
+
+fn missing(message: String) -> StartFailure {
+    run::failure(StartFailureReason::ObjectNotFound, message)
+}
+
+fn node_of(definition: &DeviceDefinition, found: Found) -> DeviceNode {
+    DeviceNode {
+        path: definition.container_path.as_str().into(),
+        block: found.block,
+        major: found.major,
+        minor: found.minor,
+        readable: definition.readable,
+        writable: definition.writable,
+        mode: None,
+        uid: None,
+        gid: None,
+    }
+}
+
+/// Finds the devices that a container requests.
+///
+/// # Errors
+/// A device is not there; the container has to wait for it.
+pub(super) fn give(
+    shell: &Rc<Shell>,
+    pod: PodIndex,
+    container: &Container,
+) -> Result<Vec<GivenDevice>, StartFailure> {
+    if container.resources.devices.is_empty() {
+        return Ok(Vec::new());
+    }
+    // Watched before it is looked up: no change is missed.
+    watch(shell);
+    let mut given: Vec<GivenDevice> = Vec::new();
+    for (name, _) in &container.resources.devices {
+        let definition = shell.machine.devices.borrow().get(name);
+        let Some(definition) = definition else {
+            shell.devices.seen.borrow_mut().insert(name.to_string(), None);
+            let directory = shell.paths.device_files();
+            return Err(missing(format!(
+                "device {DEVICE_DOMAIN}{name} is not defined: no file in {} has this name",
+                directory.display()
+            )));
+        };
+        if matches!(definition.source, DeviceSource::Interface(_)) {
+            continue;
+        }
+        let found = devices::find(&definition.source, Path::new(DEV), Path::new(SYS));
+        shell.devices.seen.borrow_mut().insert(name.to_string(), found.as_ref().ok().copied());
+        let found = found.map_err(|why| {
+            let place = devices::place_of(&definition.source);
+            missing(format!(
+                "device {DEVICE_DOMAIN}{name} is not there ({place}): {why} ({})",
+                definition.place
+            ))
+        })?;
+        if let Some(other) = other_name(shell, pod, &definition, found) {
+            return Err(missing(format!(
+                "device {DEVICE_DOMAIN}{name} is in use as {DEVICE_DOMAIN}{other}: two files find the same device ({})",
+                definition.place
+            )));
+        }
+        let node = node_of(&definition, found);
+        if let Some(other) = given.iter().find(|other| other.node.path == node.path) {
+            return Err(run::failure(
+                StartFailureReason::CreateContainerConfigError,
+                format!(
+                    "devices {DEVICE_DOMAIN}{} and {DEVICE_DOMAIN}{name} have the same containerPath {} ({})",
+                    other.name,
+                    node.path.display(),
+                    definition.place
+                ),
+            ));
+        }
+        given.push(GivenDevice { name: name.to_string(), node, is_gone: false });
+    }
+    Ok(given)
+}
+
+/// The other name under which a container has the device already, unless both definitions share it.
+fn other_name(shell: &Shell, _: PodIndex, definition: &DeviceDefinition, found: Found) -> Option<String> {
+    let pods = shell.pods.borrow();
+    let sandboxes = pods.values().filter_map(|pod| pod.sandbox.as_ref());
+    for sandbox in sandboxes {
+        for run in sandbox.runs.borrow().values() {
+            let same = run.image.devices.iter().find(|other| {
+                let node = &other.node;
+                !other.is_gone
+                    && other.name != definition.name
+                    && (node.block, node.major, node.minor) == (found.block, found.major, found.minor)
+            });
+            if let Some(other) = same {
+                return Some(other.name.clone());
+            }
+        }
+    }
+    None
+}
+
+fn requests_devices(pod: &Pod) -> bool {
+    requested(pod).next().is_some()
+}
+
+/// The devices that the containers of a pod request; a name may occur several times.
+fn requested(pod: &Pod) -> impl Iterator<Item = &str> {
+    let containers = pod.spec.init_containers.iter().chain(&pod.spec.containers);
+    containers.flat_map(|container| &container.resources.devices).map(|(name, _)| &**name)
+}
+
+fn is_any_requested(shell: &Shell) -> bool {
+    shell.pods.borrow().values().any(|pod| requests_devices(&pod.wanted.pod))
+}
+
+/// The descriptors that report changes of devices.
+struct Watch {
+    uevents: Async<OwnedFd>,
+    inotify: Async<Inotify>,
+}
+
+impl Watch {
+    fn new() -> io::Result<Watch> {
+        let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
+        let protocol = SockProtocol::NetlinkKObjectUEvent;
+        let uevents = socket(AddressFamily::Netlink, SockType::Datagram, flags, protocol)?;
+        bind(uevents.as_raw_fd(), &NetlinkAddr::new(0, 1))?;
+        let inotify = Inotify::init(InitFlags::IN_NONBLOCK | InitFlags::IN_CLOEXEC)?;
+        Ok(Watch { uevents: Async::new_nonblocking(uevents)?, inotify: Async::new_nonblocking(inotify)? })
+    }
+
+    /// Watches the directories of the paths that definitions name. Those that do not exist are watched when their
+    /// parent reports them.
+    fn add_directories(&self, shell: &Shell) {
+        let names = shell.devices.seen.borrow();
+        let files = shell.machine.devices.borrow();
+        for definition in names.keys().filter_map(|name| files.get(name)) {
+            let DeviceSource::Path(path) = &definition.source else { continue };
+            let mut directories: Vec<&Path> = Path::new(path).ancestors().skip(1).collect();
+            // From /dev downwards.
+            directories.retain(|directory| directory.starts_with(DEV));
+            for directory in directories.into_iter().rev() {
+                let what = AddWatchFlags::IN_CREATE
+                    | AddWatchFlags::IN_DELETE
+                    | AddWatchFlags::IN_MOVED_TO
+                    | AddWatchFlags::IN_MOVED_FROM
+                    | AddWatchFlags::IN_ONLYDIR;
+                if self.inotify.get_ref().add_watch(directory, what).is_err() {
+                    break;
+                }
+            }
+        }
+    }
+
+    /// Waits for a change, and reads what is known of it.
+    async fn changed(&self) -> io::Result<()> {
+        smol::future::or(self.uevents.readable(), self.inotify.readable()).await?;
+        let mut message = [0; 2048];
+        // After ENOBUFS, changes were lost; the devices are looked up in any case.
+        while matches!(
+            recv(self.uevents.get_ref().as_raw_fd(), &mut message, MsgFlags::empty()),
+            Ok(_) | Err(nix::Error::ENOBUFS)
+        ) {}
+        while self.inotify.get_ref().read_events().is_ok() {}
+        Ok(())
+    }
+}
+
+/// Watches devices, unless they are watched already, until no pod requests one.
+pub(super) fn watch(shell: &Rc<Shell>) {
+    if shell.devices.is_watched.replace(true) {
+        return;
+    }
+    let watch = match Watch::new() {
+        Ok(watch) => watch,
+        Err(error) => {
+            shell.devices.is_watched.set(false);
+            log::warn!("failed to watch devices: {error}; pods see a change of devices only when they start");
+            return;
+        }
+    };
+    let (shell, executor) = (shell.clone(), shell.clone());
+    // Uevents begin with the socket; the directories of pods whose start is being prepared are added by the task,
+    // which then looks at once.
+    executor.tasks.spawn(async move {
+        loop {
+            watch.add_directories(&shell);
+            look(&shell).await;
+            if !is_any_requested(&shell) {
+                break;
+            }
+            if let Err(error) = watch.changed().await {
+                log::warn!("failed to watch devices: {error}");
+                break;
+            }
+        }
+        shell.devices.is_watched.set(false);
+        if !is_any_requested(&shell) {
+            shell.devices.seen.borrow_mut().clear();
+        }
+    });
+}
+
+/// Looks up the requested devices. Lets pods start whose devices have changed, and changes the nodes of running
+/// containers.
+pub(super) async fn look(shell: &Rc<Shell>) {
+    let mut changed = Vec::new();
+    {
+        let files = shell.machine.devices.borrow();
+        for (name, seen) in shell.devices.seen.borrow_mut().iter_mut() {
+            let now = files.get(name).and_then(|definition| {
+                devices::find(&definition.source, Path::new(DEV), Path::new(SYS)).ok()
+            });
+            if now != *seen {
+                *seen = now;
+                changed.push(name.clone());
+            }
+        }
+    }
+    let pods: Vec<(PodIndex, Rc<Wanted>)> =
+        shell.pods.borrow().iter().map(|(index, pod)| (*index, pod.wanted.clone())).collect();
+    for (pod, wanted) in pods {
+        if requested(&wanted.pod).any(|name| changed.iter().any(|other| *other == name)) {
+            shell.tasks.report(pod, PodObservation::ObjectsChanged).await;
+        }
+        let runs: Vec<(String, u32)> = match shell.pods.sandbox(pod) {
+            Some(sandbox) => {
+                let runs = sandbox.runs.borrow();
+                let with_devices = runs.iter().filter(|(_, run)| !run.image.devices.is_empty());
+                with_devices.map(|(key, _)| key.clone()).collect()
+            }
+            None => Vec::new(),
+        };
+        for (container, number) in runs {
+            follow(shell, pod, container, number);
+        }
+    }
+}
+
+/// Watches devices again that runs have, which an earlier agent has started.
+pub(super) fn resume(shell: &Rc<Shell>) {
+    let mut names: Vec<String> = Vec::new();
+    for pod in shell.pods.borrow().values() {
+        if pod.sandbox.is_some() {
+            names.extend(requested(&pod.wanted.pod).map(str::to_owned));
+        }
+    }
+    if names.is_empty() {
+        return;
+    }
+    for name in names {
+        shell.devices.seen.borrow_mut().entry(name).or_insert(None);
+    }
+    watch(shell);
+}
+
+/// Makes the devices of a run as they are on the board, in a task, unless one does so already.
+pub(super) fn follow(shell: &Rc<Shell>, pod: PodIndex, container: String, number: u32) {
+    let key = (pod, container, number);
+    if difference(shell, &key).is_none() || shell.devices.changing.borrow().contains(&key) {
+        return;
+    }
+    shell.devices.changing.borrow_mut().push(key.clone());
+    let (shell, executor) = (shell.clone(), shell.clone());
+    executor.tasks.spawn(async move {
+        // What changes meanwhile is the next difference.
+        while let Some(change) = difference(&shell, &key) {
+            if let Err(message) = apply(&shell, &key, change).await {
+                log::warn!("failed to change the devices of container {}: {message}", key.1);
+                break;
+            }
+        }
+        shell.devices.changing.borrow_mut().retain(|other| *other != key);
+    });
+}
+
+/// The present devices of a run, if they differ from those that it has.
+fn difference(shell: &Shell, (pod, container, number): &(PodIndex, String, u32)) -> Option<Vec<GivenDevice>> {
+    let sandbox = shell.pods.sandbox(*pod)?;
+    let runs = sandbox.runs.borrow();
+    let run = runs.get(&(container.clone(), *number))?;
+    // Until its process runs, it has what was found for its start.
+    run.process.as_ref()?;
+    let files = shell.machine.devices.borrow();
+    let present = run.image.devices.iter().map(|given| {
+        let found = files.get(&given.name).and_then(|definition| {
+            let found = devices::find(&definition.source, Path::new(DEV), Path::new(SYS)).ok()?;
+            Some(node_of(&definition, found))
+        });
+        match found {
+            Some(node) => GivenDevice { name: given.name.clone(), node, is_gone: false },
+            None => GivenDevice { is_gone: true, ..given.clone() },
+        }
+    });
+    let present: Vec<GivenDevice> = present.collect();
+    (present != run.image.devices).then_some(present)
+}
+
+/// Changes the rule of the run's cgroup and the nodes in the container.
+async fn apply(
+    shell: &Rc<Shell>,
+    (pod, container, number): &(PodIndex, String, u32),
+    new: Vec<GivenDevice>,
+) -> Result<(), String> {
+    let gone = || "the container is gone".to_owned();
+    let wanted = shell.pods.wanted(*pod).ok_or_else(gone)?;
+    let index = wanted.pod.spec.index_of(container).ok_or_else(gone)?;
+    let sandbox = shell.pods.sandbox(*pod).ok_or_else(gone)?;
+    let key = (container.clone(), *number);
+    let old = {
+        let mut runs = sandbox.runs.borrow_mut();
+        let run = runs.get_mut(&key).ok_or_else(gone)?;
+        let old = std::mem::replace(&mut run.image.devices, new.clone());
+        if !wanted.pod.spec.container(index).security_context.privileged {
+            let changed = run.leaf.change_devices(&nodes(&old), &nodes(&new));
+            if let Err(error) = changed {
+                run.image.devices = old;
+                return Err(nodlet_host::error::chain(&error));
+            }
+        }
+        let attempt = Attempt { container: index, number: *number };
+        if let Err(error) = run::write_facts(&shell.paths, &wanted, attempt, &run.image) {
+            // The next agent looks again.
+            log::warn!("failed to store the devices of container {container}: {error}");
+        }
+        old
+    };
+    let mut change = DeviceChange::default();
+    for (old, new) in old.iter().zip(&new).filter(|(old, new)| old != new) {
+        if !old.is_gone {
+            change.gone.push(old.node.clone());
+        }
+        if !new.is_gone {
+            change.added.push(new.node.clone());
+        }
+        report(shell, &wanted, index, old, new);
+    }
+    let config = ExecConfig { args: vec![container.clone()], tty: false, size: None, devices: Some(change) };
+    let exec = shell.execs.exec(&shell.pods, *pod, container, *number, &config, [None, None, None])?;
+    let late = async {
+        smol::Timer::after(CHANGE_TIME).await;
+        Err("the container's /dev does not answer".to_owned())
+    };
+    let ended = smol::future::or(exec.ended(), late).await;
+    if ended.is_err() {
+        exec.kill(&shell.pods);
+    }
+    ended.map(drop)
+}
+
+/// The nodes of those devices that are there.
+pub(super) fn nodes(devices: &[GivenDevice]) -> Vec<DeviceNode> {
+    devices.iter().filter(|device| !device.is_gone).map(|device| device.node.clone()).collect()
+}
+
+/// Emits the events of a device that is gone or there again.
+fn report(shell: &Shell, wanted: &Wanted, container: ContainerIndex, old: &GivenDevice, new: &GivenDevice) {
+    let event = |warning: bool, reason: &'static str, message: String| Event {
+        warning,
+        reason: reason.into(),
+        message: message.into(),
+        container: Some(container),
+    };
+    let about = |device: &GivenDevice| {
+        let DeviceNode { path, major, minor, .. } = &device.node;
+        format!("device {DEVICE_DOMAIN}{} ({}, {major}:{minor})", device.name, path.display())
+    };
+    if !old.is_gone {
+        let lost = event(true, "DeviceLost", format!("{} is gone", about(old)));
+        shell.publication.emit(wanted, &lost);
+    }
+    if !new.is_gone {
+        let found = event(false, "DeviceFound", format!("{} is there again", about(new)));
+        shell.publication.emit(wanted, &found);
+    }
+}
+
+impl Engine {
+    /// Acts on changes of the device files: shows the devices as resources of the node, and looks them up.
+    pub(super) fn device_files_changed(&mut self) {
+        let (has_changed, refused) = self.shell.machine.devices.borrow_mut().take_news();
+        for message in refused {
+            log::error!("{message}");
+            self.shell.publication.warn_of_node("InvalidDeviceFile", &message);
+        }
+        if has_changed {
+            self.publish_node();
+            self.observe_node();
+            let shell = self.shell.clone();
+            self.shell.tasks.spawn(async move { look(&shell).await });
+        }
+    }
+}

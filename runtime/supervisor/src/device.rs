@@ -1,0 +1,115 @@
+//! Changes the device nodes of a running container, when a device was unplugged or plugged in again.
+//!
+//! Called by the exec helper in the container's mount namespace, with all capabilities. The container may have
+//! replaced everything in its /dev, so no link is followed, nothing outside of its /dev is reached, and nodes
+//! are made only on a tmpfs: not in a volume that is mounted there.
+
+use std::ffi::CString;
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsFd, AsRawFd};
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+
+use super::enter::User;
+use super::sys::{self, Resolve};
+use nodlet_host::launch::{DeviceChange, DeviceNode};
+
+/// Removes the nodes of devices that are gone, and makes those of new ones.
+///
+/// # Errors
+/// The path of the first node that could not be removed or made, with the cause.
+pub(super) fn apply(change: &DeviceChange, user: &User) -> Result<(), (PathBuf, io::Error)> {
+    // The mode of a node is its own.
+    nix::sys::stat::umask(nix::sys::stat::Mode::empty());
+    let failed = |device: &DeviceNode| {
+        let path = device.path.clone();
+        move |source| (path, source)
+    };
+    for device in &change.gone {
+        remove(device).map_err(failed(device))?;
+    }
+    change.added.iter().try_for_each(|device| make(device, user).map_err(failed(device)))
+}
+
+/// Opens the directory of a node, and makes it if `makes`. Returns it with the node's name.
+fn directory(path: &Path, makes: bool) -> io::Result<(File, CString)> {
+    let wrong = || io::Error::new(io::ErrorKind::InvalidInput, "it is not below /dev");
+    let below = path.strip_prefix("/dev").map_err(|_| wrong())?;
+    let name = CString::new(below.file_name().ok_or_else(wrong)?.as_bytes())?;
+    let flags = libc::O_PATH | libc::O_DIRECTORY;
+    let root = sys::open_path(Path::new("/"))?;
+    let mut directory = sys::open_in(root.as_fd(), Path::new("dev"), flags, Resolve::NoLinks)?;
+    check(&directory)?;
+    for part in below.parent().into_iter().flatten().map(Path::new) {
+        directory = match sys::open_in(directory.as_fd(), part, flags, Resolve::NoLinks) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound && makes => {
+                let c_part = CString::new(part.as_os_str().as_bytes())?;
+                // SAFETY: the path is a C string, and outlives the call.
+                done(unsafe { libc::mkdirat(directory.as_raw_fd(), c_part.as_ptr(), 0o755) })?;
+                sys::open_in(directory.as_fd(), part, flags, Resolve::NoLinks)?
+            }
+            opened => opened?,
+        };
+        check(&directory)?;
+    }
+    Ok((directory, name))
+}
+
+/// Checks that a directory is on a tmpfs.
+fn check(directory: &File) -> io::Result<()> {
+    if nix::sys::statfs::fstatfs(directory)?.filesystem_type() == nix::sys::statfs::TMPFS_MAGIC {
+        return Ok(());
+    }
+    Err(io::Error::other("the container has mounted a file system over its directory"))
+}
+
+fn remove(device: &DeviceNode) -> io::Result<()> {
+    let (directory, name) = match directory(&device.path, false) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+        opened => opened?,
+    };
+    let kind = if device.block { libc::S_IFBLK } else { libc::S_IFCHR };
+    let at = nix::fcntl::AtFlags::AT_SYMLINK_NOFOLLOW;
+    match nix::sys::stat::fstatat(Some(directory.as_raw_fd()), name.as_c_str(), at) {
+        // What the container has put in the node's place stays.
+        Ok(found)
+            if found.st_mode & libc::S_IFMT == kind
+                && found.st_rdev == libc::makedev(device.major, device.minor) =>
+        {
+            unlink(&directory, &name)
+        }
+        Ok(_) | Err(nix::Error::ENOENT) => Ok(()),
+        Err(error) => Err(error.into()),
+    }
+}
+
+fn make(device: &DeviceNode, user: &User) -> io::Result<()> {
+    let (directory, name) = directory(&device.path, true)?;
+    let kind = if device.block { libc::S_IFBLK } else { libc::S_IFCHR };
+    let (mode, number) = (kind | device.permissions(), libc::makedev(device.major, device.minor));
+    let node = || {
+        // SAFETY: the path is a C string, and outlives the call.
+        done(unsafe { libc::mknodat(directory.as_raw_fd(), name.as_ptr(), mode, number) })
+    };
+    match node() {
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
+            unlink(&directory, &name)?;
+            node()?;
+        }
+        made => made?,
+    }
+    let (uid, gid) = (device.uid.unwrap_or(user.uid), device.gid.unwrap_or(user.gid));
+    let flags = libc::AT_SYMLINK_NOFOLLOW;
+    // SAFETY: as above.
+    done(unsafe { libc::fchownat(directory.as_raw_fd(), name.as_ptr(), uid, gid, flags) })
+}
+
+fn unlink(directory: &File, name: &CString) -> io::Result<()> {
+    // SAFETY: the path is a C string, and outlives the call.
+    done(unsafe { libc::unlinkat(directory.as_raw_fd(), name.as_ptr(), 0) })
+}
+
+fn done(result: i32) -> io::Result<()> {
+    if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}

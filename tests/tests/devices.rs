@@ -1,0 +1,273 @@
+//! Devices of the board: their files, the resource `nodlet.dev/<name>`, and the devices in containers.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use nix::sys::stat::{Mode, SFlag, makedev, mknod};
+use nodlet_tests::{Device, manifest};
+
+/// A node in /dev, which stands for a device that is plugged in. It is removed when it is dropped.
+struct Node(PathBuf);
+
+impl Node {
+    /// Names a node of this test alone, which does not exist yet.
+    fn named(name: &str) -> Node {
+        Node(PathBuf::from(format!("/dev/nodlet-{}-{name}", std::process::id())))
+    }
+
+    fn path(&self) -> &str {
+        self.0.to_str().expect("it is ASCII")
+    }
+
+    /// Plugs in the loop device with this number: it exists on every machine, and can be opened.
+    fn plug(&self, minor: u64) {
+        mknod(&self.0, SFlag::S_IFBLK, Mode::from_bits_truncate(0o600), makedev(7, minor)).expect("root may");
+    }
+
+    fn unplug(&self) {
+        fs::remove_file(&self.0).expect("it is plugged in");
+    }
+}
+
+impl Drop for Node {
+    fn drop(&mut self) {
+        let _ = fs::remove_file(&self.0);
+    }
+}
+
+fn define(device: &Device, file: &str, text: &str) {
+    let directory = device.path("/etc/nodlet/devices");
+    fs::create_dir_all(&directory).expect("the root can be written to");
+    let new = device.path(&format!("/etc/nodlet/.{file}"));
+    fs::write(&new, text).expect("the root can be written to");
+    fs::rename(new, directory.join(file)).expect("it is the same file system");
+}
+
+fn resource(device: &Device, list: &str, name: &str) -> serde_json::Value {
+    let nodes = device.get("/api/v1/nodes").expect("the API has a node");
+    nodes["items"][0]["status"][list][format!("nodlet.dev/{name}")].clone()
+}
+
+fn asking(name: &str, steps: &str, devices: &str) -> String {
+    asking_with(name, steps, devices, "")
+}
+
+fn asking_with(name: &str, steps: &str, devices: &str, more: &str) -> String {
+    let more = format!("resources: {{limits: {{{devices}}}}}\n{more}");
+    manifest::pod_of(name, &[manifest::container("app", steps, &more)], "restartPolicy: Never")
+}
+
+fn wait_event(device: &Device, pod: &str, expected: &str) {
+    device.wait_for(&format!("{expected:?} of {pod}"), || {
+        device.pod(pod).events().iter().any(|event| event.contains(expected))
+    });
+}
+
+#[test]
+fn a_container_gets_its_device_and_no_other() {
+    let device = Device::start();
+    let node = Node::named("gps");
+    node.plug(0);
+    define(&device, "gps.yaml", &format!("name: gps\npath: {}\ncontainerPath: /dev/gps\n", node.path()));
+    device.wait_for("the resource", || resource(&device, "capacity", "gps") == "1");
+    assert_eq!(resource(&device, "allocatable", "gps"), "1");
+    let steps = "stat /dev/gps then open /dev/gps then print open then sleep";
+    let user = "securityContext: {runAsUser: 1000, runAsGroup: 2000, capabilities: {drop: [ALL]}}";
+    device.write_manifest("nav.yaml", &asking_with("nav", steps, "nodlet.dev/gps: 1", user));
+    device.pod("nav").wait_log("app", "block 0660 1000:2000 7,0\nopen\n");
+    device.pod("nav").exec("app", ["/bin/demo", "open", "/dev/gps"]).ok();
+
+    // The device is exclusive.
+    device.write_manifest("late.yaml", &asking("late", "sleep", "nodlet.dev/gps: 1"));
+    device.pod("late").wait_phase("Failed");
+    let status = device.pod("late").status();
+    assert_eq!(status["reason"], "OutOfnodlet.dev/gps");
+    assert_eq!(
+        status["message"],
+        "Pod was rejected: Node didn't have enough resource: nodlet.dev/gps, requested: 1, used: 1, capacity: 1"
+    );
+    device.write_manifest("unknown.yaml", &asking("unknown", "sleep", "nodlet.dev/sonar: 1"));
+    device.pod("unknown").wait_phase("Failed");
+    assert_eq!(device.pod("unknown").status()["reason"], "OutOfnodlet.dev/sonar");
+
+    // A container without devices cannot make its way to one.
+    let steps = "mknod-block /dev/other 7 0 then print made then open /dev/other";
+    device.write_manifest("thief.yaml", &manifest::pod_with("thief", steps, "restartPolicy: Never"));
+    device.pod("thief").wait_phase("Failed");
+    let log = device.pod("thief").logs("app");
+    assert!(log.starts_with("made\n") && log.contains("Operation not permitted"), "{log}");
+
+    // The device is free when its pod is gone.
+    device.remove_manifest("nav.yaml");
+    device.pod("nav").wait_gone();
+    device.write_manifest("next.yaml", &asking("next", "open /dev/gps then sleep", "nodlet.dev/gps: 1"));
+    device.pod("next").wait_ready();
+}
+
+#[test]
+fn a_device_that_may_only_be_read_is_not_written() {
+    let device = Device::start();
+    let node = Node::named("ro");
+    node.plug(0);
+    let text =
+        format!("name: disk\npath: {}\npermissions: r\nshared: 2\ncontainerPath: /dev/x/disk\n", node.path());
+    define(&device, "disk.yaml", &text);
+    device.wait_for("the resource", || resource(&device, "allocatable", "disk") == "2");
+    let steps = "stat /dev/x/disk then open /dev/x/disk then print open then append /dev/x/disk no";
+    device.write_manifest("one.yaml", &asking("one", steps, "nodlet.dev/disk: 1"));
+    device.pod("one").wait_phase("Failed");
+    let log = device.pod("one").logs("app");
+    assert!(
+        log.starts_with("block 0440 0:0 7,0\nopen\n") && log.contains("Operation not permitted"),
+        "{log}"
+    );
+    for name in ["two", "three"] {
+        device.write_manifest(&format!("{name}.yaml"), &asking(name, "sleep", "nodlet.dev/disk: 1"));
+        device.pod(name).wait_ready();
+    }
+    device.write_manifest("four.yaml", &asking("four", "sleep", "nodlet.dev/disk: 1"));
+    device.pod("four").wait_phase("Failed");
+}
+
+#[test]
+fn a_wrong_device_file_is_reported_with_its_line_and_the_others_stay() {
+    let device = Device::start();
+    define(&device, "good.yaml", "name: good\npath: /dev/absent\n");
+    device.wait_for("the resource", || resource(&device, "capacity", "good") == "1");
+    for (file, text, expected) in [
+        (
+            "bad.yaml",
+            "path: /dev/x\nname: No_Label\n",
+            "bad.yaml:2: name: \"No_Label\" is no name of a device",
+        ),
+        (
+            "mem.yaml",
+            "name: mem\npath: /dev/mem\n",
+            "mem.yaml:2: path: /dev/mem gives access to the whole machine",
+        ),
+        (
+            "other.yaml",
+            "name: good\npath: /dev/y\n",
+            "other.yaml:1: name: nodlet.dev/good is not defined here",
+        ),
+        ("good.yaml", "name: good\npath: 7\n", "good.yaml:2: path: must be a string"),
+    ] {
+        define(&device, file, text);
+        device.wait_for(expected, || device.agent_log().contains(expected));
+        let list = device.get("/api/v1/namespaces/default/events").expect("the API lists events");
+        let events = list["items"].to_string();
+        assert!(events.contains("InvalidDeviceFile"), "{events}");
+        assert_eq!(resource(&device, "capacity", "good"), "1");
+    }
+    fs::remove_file(device.path("/etc/nodlet/devices/good.yaml")).expect("it is there");
+    device.wait_for("the other definition", || {
+        device.agent_log().contains("other.yaml") && {
+            define(&device, "good.yaml", "name: better\npath: /dev/absent\n");
+            resource(&device, "capacity", "better") == "1"
+        }
+    });
+}
+
+#[test]
+fn a_pod_waits_for_its_device_and_follows_it_while_it_runs() {
+    let mut device = Device::start();
+    let node = Node::named("usb");
+    define(&device, "usb.yaml", &format!("name: usb\npath: {}\ncontainerPath: /dev/usb\n", node.path()));
+    device.wait_for("the resource", || resource(&device, "capacity", "usb") == "1");
+    device.write_manifest("modem.yaml", &asking("modem", "open /dev/usb then sleep", "nodlet.dev/usb: 1"));
+    let missing = format!("device nodlet.dev/usb is not there ({0}): {0} does not exist", node.path());
+    wait_event(&device, "modem", &missing);
+    let app = || device.pod("modem").container("app");
+    device.wait_for("the reason", || app().reason() == "CreateContainerConfigError");
+    assert!(app().message().contains("usb.yaml:1"), "{}", app().message());
+
+    node.plug(0);
+    device.pod("modem").wait_ready();
+    let id = device.pod("modem").container("app").id();
+    // It comes back with another number.
+    node.unplug();
+    wait_event(&device, "modem", "DeviceLost: device nodlet.dev/usb (/dev/usb, 7:0) is gone");
+    device.wait_for("the node to go", || {
+        device.pod("modem").exec("app", ["/bin/demo", "stat", "/dev/usb"]).code != 0
+    });
+    let mknod = ["/bin/demo", "mknod-block", "/dev/old", "7", "0"];
+    device.pod("modem").exec("app", mknod).ok();
+    let refused = device.pod("modem").exec("app", ["/bin/demo", "open", "/dev/old"]).refused();
+    assert!(refused.contains("Operation not permitted"), "{refused}");
+    // What the container puts in its place is replaced.
+    device.pod("modem").exec("app", ["/bin/demo", "link", "/etc/passwd", "/dev/usb"]).ok();
+    node.plug(1);
+    wait_event(&device, "modem", "DeviceFound: device nodlet.dev/usb (/dev/usb, 7:1) is there again");
+    device.wait_for("the node", || {
+        device.pod("modem").exec("app", ["/bin/demo", "stat", "/dev/usb"]).stdout == "block 0660 0:0 7,1\n"
+    });
+    device.pod("modem").exec("app", ["/bin/demo", "open", "/dev/usb"]).ok();
+    device.pod("modem").exec("app", ["/bin/demo", "open", "/dev/old"]).refused();
+    assert_eq!(device.pod("modem").container("app").id(), id, "the container was not restarted");
+
+    // Another agent follows it too, also what changed while no agent ran.
+    device.kill_agent();
+    node.unplug();
+    node.plug(2);
+    device.start_agent();
+    device.wait_for("the new number", || {
+        device.pod("modem").exec("app", ["/bin/demo", "stat", "/dev/usb"]).stdout == "block 0660 0:0 7,2\n"
+    });
+    node.unplug();
+    wait_event(&device, "modem", "DeviceLost: device nodlet.dev/usb (/dev/usb, 7:2) is gone");
+}
+
+#[test]
+fn a_device_is_found_by_its_attributes_as_soon_as_the_kernel_has_it() {
+    let device = Device::start();
+    let text = "name: kmsg\nsysfs: {subsystem: mem, path: \"virtual/mem/kmsg\"}\ncontainerPath: /dev/log-of-kernel\n";
+    define(&device, "kmsg.yaml", text);
+    device.wait_for("the resource", || resource(&device, "capacity", "kmsg") == "1");
+    let steps =
+        "stat /dev/log-of-kernel then append /dev/log-of-kernel nodlet-test then print written then sleep";
+    device.write_manifest("log.yaml", &asking("log", steps, "nodlet.dev/kmsg: 1"));
+    device.pod("log").wait_log("app", "char 0660 0:0 1,11\nwritten\n");
+
+    // Loop devices appear with a uevent, without a file in /dev that anybody watches.
+    let minor = 500 + u64::from(std::process::id() % 500);
+    let text = format!("name: loop\nsysfs: {{subsystem: block, path: \"virtual/block/loop{minor}\"}}\n");
+    define(&device, "loop.yaml", &text);
+    device.wait_for("the resource", || resource(&device, "capacity", "loop") == "1");
+    device.write_manifest("late.yaml", &asking("late", "open /dev/loop then sleep", "nodlet.dev/loop: 1"));
+    wait_event(&device, "late", "device nodlet.dev/loop is not there");
+    let control = fs::File::open("/dev/loop-control").expect("the kernel has loop devices");
+    let change = |request: libc::c_ulong| {
+        use std::os::fd::AsRawFd;
+        // SAFETY: the request takes a number, and no pointer.
+        let result = unsafe { libc::ioctl(control.as_raw_fd(), request as _, minor as libc::c_long) };
+        assert!(result >= 0, "{}", std::io::Error::last_os_error());
+    };
+    change(0x4c80);
+    device.pod("late").wait_ready();
+    change(0x4c81);
+    wait_event(&device, "late", "DeviceLost: device nodlet.dev/loop");
+}
+
+#[test]
+fn a_volume_does_not_get_the_node_of_a_device() {
+    let device = Device::start();
+    let (shared, here) = device.shared("host");
+    let node = Node::named("cover");
+    node.plug(0);
+    define(&device, "disk.yaml", &format!("name: disk\npath: {}\ncontainerPath: /dev/x/disk\n", node.path()));
+    device.wait_for("the resource", || resource(&device, "capacity", "disk") == "1");
+    for (name, place) in [("dev", "/dev"), ("x", "/dev/x"), ("disk", "/dev/x/disk")] {
+        let more = format!(
+            "resources: {{limits: {{nodlet.dev/disk: 1}}}}\nvolumeMounts: [{{name: v, mountPath: {place}}}]"
+        );
+        let container = manifest::container("app", "sleep", &more);
+        let volumes = format!("volumes: [{{name: v, hostPath: {{path: {shared}}}}}]");
+        device.write_manifest("p.yaml", &manifest::pod_of(name, &[container], &volumes));
+        let expected = format!("the volume mounted at {place} covers the device at /dev/x/disk");
+        wait_event(&device, name, &expected);
+        device.remove_manifest("p.yaml");
+        device.pod(name).wait_gone();
+    }
+    assert_eq!(fs::read_dir(&here).expect("it is there").count(), 0);
+    assert!(Path::new(node.path()).exists());
+}
