@@ -482,8 +482,10 @@ impl Engine {
         let mut is_without_sandbox = None;
         if let Observation::Of(pod, seen) = &seen {
             run::forget_what_ended(&self.shell.pods, *pod, seen);
-            let is_over =
-                matches!(seen, PodObservation::SandboxFailed { .. } | PodObservation::SandboxRemoved);
+            let is_over = matches!(
+                seen,
+                PodObservation::SandboxFailed { remains: false, .. } | PodObservation::SandboxRemoved
+            );
             is_without_sandbox = is_over.then_some(*pod);
         }
         self.node.observe(now, seen);
@@ -492,7 +494,8 @@ impl Engine {
         }
     }
 
-    /// Carries out an action. Its result has a type of its own, and is converted to an observation only here.
+    /// Carries out an action. Its result has a type of its own, and is converted to an observation only here. What a
+    /// supervisor reports by itself becomes an observation where it is received, in `run` and `sandbox`.
     fn perform(&mut self, pod: PodIndex, action: Action) {
         use PodObservation as Seen;
         self.count();
@@ -507,8 +510,8 @@ impl Engine {
                 let made = sandbox::create(again(), pod, wanted, objects, claims);
                 shell.tasks.answer(pod, made, |made| match made {
                     Ok(sandbox::Made { ip, at }) => Some(Seen::SandboxReady { ip, at }),
-                    Err(sandbox::Failure { reason, message, .. }) => {
-                        Some(Seen::SandboxFailed { reason, message: message.into() })
+                    Err(sandbox::Failure { reason, remains, message }) => {
+                        Some(Seen::SandboxFailed { reason, remains, message: message.into() })
                     }
                 });
             }
@@ -553,16 +556,27 @@ impl Engine {
                 });
             }
             Action::Terminate(attempt) => {
-                shell.tasks.stop_failed(pod, attempt, run::terminate(&shell.pods, pod, attempt))
+                let asked = run::terminate(&shell.pods, pod, attempt);
+                shell.tasks.answer(pod, std::future::ready(asked), move |asked| stop_failed(attempt, asked));
             }
             Action::Kill(attempt) => {
-                shell.tasks.stop_failed(pod, attempt, run::kill(&shell.pods, pod, attempt))
+                let asked = run::kill(&shell.pods, pod, attempt);
+                shell.tasks.answer(pod, std::future::ready(asked), move |asked| stop_failed(attempt, asked));
             }
             Action::Discard(attempt) => run::discard(shell, pod, &wanted, attempt),
             Action::RemoveSandbox => {
                 shell.tasks.answer(pod, sandbox::remove(again(), pod, wanted), |removed| match removed {
                     Ok(()) => Some(Seen::SandboxRemoved),
                     Err(message) => Some(Seen::SandboxRemoveFailed { message: message.into() }),
+                });
+            }
+            Action::RemoveVolumes => {
+                let removed = shell.stores.remove_tree(shell.paths.pod(&wanted.pod.uid.0));
+                shell.tasks.answer(pod, removed, |removed| match removed {
+                    Ok(()) => Some(Seen::VolumesRemoved),
+                    Err(error) => Some(Seen::VolumesRemoveFailed {
+                        message: format!("failed to remove its volumes: {error}").into(),
+                    }),
                 });
             }
             Action::Save { record, generation } => {
@@ -600,7 +614,6 @@ impl Engine {
             match change {
                 Change::Status(pod) => {
                     self.publish(pod);
-                    self.remove_volumes_if_finished(pod);
                     any_is_over |= self.node.pod(pod).is_some_and(|pod| pod.phase().is_terminal());
                 }
                 Change::Gone { index, was_hidden, again, .. } => self.withdraw(index, was_hidden, again),
@@ -635,6 +648,11 @@ impl Engine {
             self.publish(pod);
         }
     }
+}
+
+/// The observation if a signal or kill could not be delivered. Its success needs none: the run ends.
+fn stop_failed(attempt: Attempt, asked: Result<(), String>) -> Option<PodObservation> {
+    asked.err().map(|message| PodObservation::StopFailed { attempt, message: message.into() })
 }
 
 /// How long a stopped supervisor may take to end before it is killed.

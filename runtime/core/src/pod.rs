@@ -15,7 +15,7 @@
 //! when this one is forgotten.
 //!
 //! Each part of a pod's state has one owner, with private fields and its own rules: `acceptance.rs`,
-//! `removal.rs`, `sandbox.rs`, `containers.rs` and `container.rs`, `restart.rs`, `phase.rs`, `conditions.rs`,
+//! `removal.rs`, `sandbox.rs`, `volume_files.rs`, `finished_volumes.rs`, `containers.rs` and `container.rs`, `restart.rs`, `phase.rs`, `conditions.rs`,
 //! `journal.rs`. Rules that concern single parts have only these as arguments: `init.rs`, the order of the
 //! starts; `hook.rs`, the hooks at both ends of a run; `probe.rs`, when containers are probed; `shutdown.rs`,
 //! which pods run again. Rules that need the whole pod extend [`PodState`]: `start.rs` and `termination.rs`,
@@ -27,6 +27,7 @@ mod backoff;
 mod conditions;
 pub(crate) mod container;
 mod containers;
+mod finished_volumes;
 mod handover;
 mod hook;
 mod hooks;
@@ -65,6 +66,7 @@ pub(crate) use conditions::{Condition, Conditions, closed_readiness_gates};
 use container::WaitingReason;
 pub(crate) use container::{ContainerState, Ended, Shown};
 use containers::Containers;
+use finished_volumes::FinishedVolumes;
 use init::is_initialized;
 use journal::Journal;
 use phase::Outcome;
@@ -94,6 +96,7 @@ pub struct PodState {
     removal: Removal,
     sandbox: Sandbox,
     volume_files: VolumeFiles,
+    finished_volumes: FinishedVolumes,
     containers: Containers,
     outcome: Outcome,
     restart_all: RestartAll,
@@ -133,6 +136,7 @@ impl PodState {
         let status = found.status;
         if let Some(left) = &status.state {
             state.restore_handover(&status, left, found.record, found.sandbox.is_some(), now);
+            state.sandbox.adopt(found.sandbox.as_ref(), found.processes);
             state.apply_supervisor_state(left, found.sandbox, found.attempts, now);
             state.settle(now);
             return state;
@@ -142,6 +146,7 @@ impl PodState {
             state.restore(record, now);
         }
         state.restore_acceptance(&status, now);
+        state.sandbox.adopt(found.sandbox.as_ref(), found.processes);
         state.adopt(found.sandbox, found.attempts, now);
         state.settle(now);
         state.conditions.restore_transitions(&status.conditions);
@@ -172,6 +177,7 @@ impl PodState {
             removal: Removal::new(demand),
             sandbox: Sandbox::absent(),
             volume_files: VolumeFiles::default(),
+            finished_volumes: FinishedVolumes::default(),
             containers,
             outcome: Outcome::pending(),
             restart_all: RestartAll::default(),
@@ -467,7 +473,7 @@ impl PodState {
                     self.touch();
                 }
             }
-            PodObservation::SandboxFailed { reason, message } => {
+            PodObservation::SandboxFailed { reason, remains, message } => {
                 let (event, message) = match reason {
                     SandboxFailure::Mount | SandboxFailure::ObjectNotFound => ("FailedMount", message),
                     SandboxFailure::Sandbox => {
@@ -480,7 +486,7 @@ impl PodState {
                     SandboxFailure::ObjectNotFound => None,
                     SandboxFailure::Mount | SandboxFailure::Sandbox => Some(now + SYNC_RETRY),
                 };
-                if self.sandbox.creation_failed(&message, retry_at) {
+                if self.sandbox.creation_failed(&message, remains, retry_at) {
                     events.warn(self.index, None, event, message);
                     self.touch();
                 }
@@ -500,8 +506,8 @@ impl PodState {
             PodObservation::Resized { generation, failure } => {
                 self.resize_written(now, generation, failure, events);
             }
-            PodObservation::SandboxLost => {
-                if self.sandbox.lost() {
+            PodObservation::SandboxLost { processes } => {
+                if self.sandbox.lost(processes) {
                     self.sandbox_lost(now, events);
                 }
             }
@@ -513,6 +519,13 @@ impl PodState {
                     let message = format!("error killing pod: {message}").into();
                     events.warn(self.index, None, "FailedKillPod", message);
                     self.touch();
+                }
+            }
+            PodObservation::VolumesRemoved => self.finished_volumes.removed(),
+            PodObservation::VolumesRemoveFailed { message } => {
+                if self.finished_volumes.removal_failed(now) {
+                    let message = format!("error killing pod: {message}").into();
+                    events.warn(self.index, None, "FailedKillPod", message);
                 }
             }
             PodObservation::Started { attempt, container } => self.started(attempt, container, events),
@@ -619,6 +632,7 @@ impl PodState {
         }
         self.sandbox.wake_removal(wake);
         self.wake_resize(wake);
+        self.finished_volumes.wake(wake);
         self.containers.wake(wake);
         self.journal.wake(wake);
     }
@@ -720,8 +734,10 @@ impl PodState {
         }
     }
 
+    /// Whether a process of a container may be alive: of a run that has not ended, or that was lost with its
+    /// sandbox.
     fn any_alive(&self) -> bool {
-        self.containers.any_alive()
+        self.containers.any_alive() || self.sandbox.may_have_processes()
     }
 
     fn policy(&self) -> RestartPolicy {

@@ -72,6 +72,8 @@ pub(crate) struct Weather {
     pub(crate) latency: Duration,
     /// Percentage of operations that fail, of those that may fail.
     pub(crate) failures: u64,
+    /// Percentage of failed creations of a sandbox that leave remains, of those that need not.
+    pub(crate) remains: u64,
     /// Percentage of reports that are repeated.
     pub(crate) repeats: u64,
 }
@@ -140,6 +142,14 @@ pub(crate) struct WorldPod {
     made_at: Instant,
     /// Runs that are alive or about to be.
     alive: BTreeMap<Attempt, Process>,
+    /// Whether processes live that outlasted the loss of their sandbox.
+    orphans: bool,
+    /// Whether volumes or writable layers of the pod exist.
+    volumes: bool,
+    /// Whether `RemoveVolumes` is in flight.
+    removing_volumes: bool,
+    /// Whether files of the volumes are being written.
+    updating: bool,
     /// The finished runs that the supervisor remembers.
     over: Vec<FoundAttempt>,
     /// The record on flash, as an agent of this boot reads it.
@@ -168,6 +178,13 @@ pub(crate) struct WorldPod {
     ended_at: BTreeMap<ContainerIndex, Instant>,
     /// Containers whose newest run was asked to end before it ended.
     pub(crate) stopped: BTreeSet<ContainerIndex>,
+}
+
+impl WorldPod {
+    /// Whether no process of the pod lives.
+    fn is_still(&self) -> bool {
+        self.alive.is_empty() && !self.orphans
+    }
 }
 
 /// What happens to a run of a container, by the container's name and the run's number.
@@ -312,6 +329,10 @@ impl Sim {
                 shown: objects::Shown::new(),
                 made_at: self.now,
                 alive: BTreeMap::new(),
+                orphans: false,
+                volumes: false,
+                removing_volumes: false,
+                updating: false,
                 over: Vec::new(),
                 record: None,
                 flash: Vec::new(),
@@ -443,7 +464,10 @@ impl Sim {
         for change in self.node.take_changed() {
             let index = match change {
                 Change::Status(index) => index,
-                Change::Gone { again, .. } => {
+                Change::Gone { index, again, .. } => {
+                    let world = self.pods.iter().find(|world| world.index == Some(index));
+                    let is_gone = |world: &WorldPod| world.is_still() && world.sandbox == WorldSandbox::None;
+                    assert!(world.is_none_or(is_gone), "{index:?} is dropped too early\n{}", self.log);
                     self.resumed.extend(again.map(|again| again.resumes));
                     continue;
                 }
@@ -470,13 +494,10 @@ impl Sim {
                     assert_eq!(before, &containers, "{uid} was over\n{}", self.log);
                 }
                 None if state.is_interrupted() => {
-                    assert!(
-                        !phase.is_terminal() || world.alive.is_empty(),
-                        "{uid} is said to be over, and runs"
-                    );
+                    assert!(!phase.is_terminal() || world.is_still(), "{uid} is said to be over, and runs");
                 }
                 None if phase.is_terminal() => {
-                    assert!(world.alive.is_empty(), "{uid} is said to be over, and runs");
+                    assert!(world.is_still(), "{uid} is said to be over, and runs\n{}", self.log);
                     let on_flash = world.record.as_ref().is_some_and(|record| record.phase == phase);
                     assert!(on_flash || durable, "{uid} is said to be over, and flash does not know");
                     world.shown_terminal = Some((phase, containers));
@@ -511,7 +532,7 @@ impl Sim {
     /// Whether no process, sandbox or record of a pod is left.
     pub(crate) fn is_gone(&self, uid: &Uid) -> bool {
         let world = self.pods.iter().find(|world| world.pod.uid == *uid).expect("a pod of this world");
-        world.alive.is_empty()
+        world.is_still()
             && world.sandbox == WorldSandbox::None
             && world.record.is_none()
             && self.node.index_of(uid).is_none()
@@ -551,9 +572,10 @@ impl Sim {
             _ => {}
         }
         let goes_by_itself = match &seen {
-            Observation::Of(_, PodObservation::ClientConditions { .. } | PodObservation::SandboxLost) => {
-                false
-            }
+            Observation::Of(
+                _,
+                PodObservation::ClientConditions { .. } | PodObservation::SandboxLost { .. },
+            ) => false,
             Observation::Of(..) => true,
             _ => false,
         };

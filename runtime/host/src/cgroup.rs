@@ -374,6 +374,11 @@ impl PodCgroup {
         self.hierarchies.unified.join(&self.relative)
     }
 
+    /// Whether a process of the pod is left.
+    pub fn populated(&self) -> Result<bool, CgroupError> {
+        tree::populated(&self.unified())
+    }
+
     /// Kills every process of the pod. Lifts its cpu limits first, so that the processes end at once.
     pub fn kill(&self) -> Result<(), CgroupError> {
         quota::lift(&self.hierarchies, &self.relative);

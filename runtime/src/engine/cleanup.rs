@@ -114,18 +114,15 @@ pub(super) fn names(directory: &Path) -> Vec<String> {
     entries.filter_map(|entry| entry.file_name().into_string().ok()).collect()
 }
 
-/// Time within which killed processes must be gone; after it they are killed again.
+/// Time within which killed processes must be gone.
 const KILLED_WITHIN: Duration = Duration::from_secs(10);
 
-/// Kills every process of the pod, repeatedly until the last is gone, where nothing would follow a failure.
-pub(super) async fn kill_all(cgroup: &PodCgroup) {
-    while let Err(why) = kill(cgroup).await {
-        log::error!("{why}; killing them again");
-    }
-}
-
-/// Kills every process of the pod, and waits until the last is gone.
-async fn kill(cgroup: &PodCgroup) -> Result<(), String> {
+/// Kills every process of the pod, and waits up to [`KILLED_WITHIN`] until the last is gone. When to kill again is the
+/// core's decision.
+///
+/// # Errors
+/// Processes may be left.
+pub(super) async fn kill(cgroup: &PodCgroup) -> Result<(), String> {
     let killed = cgroup.kill();
     let emptied = async {
         cgroup.emptied().await;
@@ -156,14 +153,6 @@ pub(super) async fn remove_remains(cgroups: &Cgroups, wanted: &Wanted) -> Result
     Ok(())
 }
 
-/// Does as [`remove_remains`], repeatedly until no process is left.
-pub(super) async fn remove_all_remains(cgroups: &Cgroups, wanted: &Wanted) {
-    match cgroups_of(cgroups, wanted) {
-        Ok(found) => empty(&wanted.pod.uid.0, &found).await,
-        Err(why) => log::error!("{why}"),
-    }
-}
-
 fn cgroups_of(cgroups: &Cgroups, wanted: &Wanted) -> Result<[PodCgroup; 2], String> {
     let uid = &wanted.pod.uid.0;
     let own = cgroups.known_supervisor(uid);
@@ -171,11 +160,16 @@ fn cgroups_of(cgroups: &Cgroups, wanted: &Wanted) -> Result<[PodCgroup; 2], Stri
     found.map_err(|error| format!("failed to look for processes of {uid}: {}", chain(&error)))
 }
 
+/// Kills the processes of a pod that the core does not know, and removes its cgroups. A failure is only logged: no pod
+/// begins in a cgroup with processes, and the removal of what is left of such a pod kills them again.
 pub(super) async fn empty(uid: &str, cgroups: &[PodCgroup]) {
     for cgroup in cgroups {
-        kill_all(cgroup).await;
-        if let Err(error) = cgroup.remove() {
-            log::error!("failed to remove a cgroup of {uid}: {}", chain(&error));
+        let removed = match kill(cgroup).await {
+            Ok(()) => cgroup.remove().map_err(|error| chain(&error)),
+            Err(why) => Err(why),
+        };
+        if let Err(why) = removed {
+            log::error!("failed to remove a cgroup of {uid}: {why}");
         }
     }
 }

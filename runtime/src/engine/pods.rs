@@ -29,8 +29,6 @@ pub(super) struct PodShell {
     pub(super) manifest: ManifestWork,
     /// The PersistentVolumes that the pod uses, as long as its sandbox may exist.
     pub(super) claims: Vec<ClaimedVolume>,
-    /// The pod has finished, and its volumes were removed or are being removed.
-    pub(super) volumes_removed: bool,
 }
 
 /// The engine's data of the publication of a pod.
@@ -94,7 +92,6 @@ impl PodShell {
             ephemeral: EphemeralWrites::default(),
             manifest: ManifestWork::default(),
             claims: Vec::new(),
-            volumes_removed: false,
         }
     }
 }

@@ -205,7 +205,7 @@ async fn look_at(shell: &Rc<Shell>, directory: &Path, ours: &File) -> Result<Fou
             None
         }
     };
-    let (mut attempts, mut ready, mut sandbox) = (Vec::new(), None, None);
+    let (mut attempts, mut ready, mut sandbox, mut processes) = (Vec::new(), None, None, false);
     if let Some((supervisor, state, layers)) = living {
         let known = Known::of(finish_starts(&supervisor, &cgroup, state).await);
         for (container, number) in &known.failed {
@@ -225,7 +225,12 @@ async fn look_at(shell: &Rc<Shell>, directory: &Path, ours: &File) -> Result<Fou
         // The agent died while it was being made, or the supervisor did: what is
         // left of it goes, and the core begins again.
         sandbox = None;
-        cleanup::remove_all_remains(&shell.machine.cgroups, &wanted).await;
+        if let Err(why) = cleanup::remove_remains(&shell.machine.cgroups, &wanted).await {
+            log::error!(
+                "failed to remove what is left of {uid}: {why}; it is removed again with the sandbox"
+            );
+            processes = true;
+        }
         attempts =
             lost_runs(&shell.paths, &wanted, directory, on_tmpfs.created).map_err(LookError::Shortage)?;
     }
@@ -234,6 +239,7 @@ async fn look_at(shell: &Rc<Shell>, directory: &Path, ours: &File) -> Result<Fou
         pod: wanted.pod.clone(),
         record,
         sandbox: sandbox.as_ref().zip(ready).map(|(sandbox, at)| FoundSandbox { ip: sandbox.ip, at }),
+        processes,
         attempts,
         status: left.map_or_else(|| read_conditions(directory), |left| left.status),
     };

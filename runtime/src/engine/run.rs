@@ -570,8 +570,8 @@ pub(super) fn forget_what_ended(pods: &Pods, pod: PodIndex, seen: &PodObservatio
     }
 }
 
-/// Removes the writable layer of a run, and the logs of runs before the last two. Failures are only logged: what is
-/// left is removed with the pod.
+/// Removes the writable layers of a run and of earlier ones, and the logs of runs before the last two. Failures are only
+/// logged: the next discard of the container tries again, and finally `RemoveVolumes` or `Forget`, which the core repeats.
 pub(super) fn discard(shell: &Shell, pod: PodIndex, wanted: &Wanted, attempt: Attempt) {
     let name = wanted.pod.spec.container(attempt.container).name.clone();
     // The newest run stays with the supervisor, ended or not: a later agent learns from

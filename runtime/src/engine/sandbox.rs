@@ -39,8 +39,8 @@ pub(super) struct Made {
 pub(super) struct Failure {
     pub(super) reason: SandboxFailure,
     pub(super) message: String,
-    /// Another supervisor of a pod of that name runs: the files and cgroups belong to it.
-    is_taken: bool,
+    /// Whether parts of the sandbox may exist, which [`remove`] removes.
+    pub(super) remains: bool,
 }
 
 impl Failure {
@@ -48,20 +48,21 @@ impl Failure {
         Failure::new(SandboxFailure::Sandbox, nodlet_host::error::chain(&error))
     }
 
-    fn supervisor(error: SupervisorError) -> Failure {
-        let is_taken = matches!(error, SupervisorError::Locked { .. });
-        Failure { is_taken, ..Failure::sandbox(error) }
+    /// A failure after the first part of the sandbox was begun.
+    fn new(reason: SandboxFailure, message: String) -> Failure {
+        Failure { reason, message, remains: true }
     }
 
-    fn new(reason: SandboxFailure, message: String) -> Failure {
-        Failure { reason, message, is_taken: false }
+    /// A failure before anything was begun.
+    fn early(error: impl std::error::Error + 'static) -> Failure {
+        Failure { remains: false, ..Failure::sandbox(error) }
     }
 }
 
 /// Creates the sandbox of a pod.
 ///
 /// # Errors
-/// The sandbox could not be created; its parts were removed again.
+/// The sandbox could not be created. Nothing is removed here: the core plans that, and keeps it up until it succeeds.
 pub(super) async fn create(
     shell: Rc<Shell>,
     pod: PodIndex,
@@ -69,17 +70,18 @@ pub(super) async fn create(
     objects: ConfigObjects,
     claims: Result<Vec<ClaimedVolume>, String>,
 ) -> Result<Made, Failure> {
-    let claims = claims.map_err(|message| Failure::new(SandboxFailure::ObjectNotFound, message))?;
+    let before = |reason, message| Failure { remains: false, ..Failure::new(reason, message) };
+    let claims = claims.map_err(|message| before(SandboxFailure::ObjectNotFound, message))?;
     if !claims.is_empty() {
         let saved = shell.stores.save_bindings(&shell.paths).await;
         saved.map_err(|error| {
-            Failure::new(SandboxFailure::Mount, format!("failed to save which claims are bound: {error}"))
+            before(SandboxFailure::Mount, format!("failed to save which claims are bound: {error}"))
         })?;
     }
     let ip = shell.machine.network.borrow_mut().allocate(&wanted.pod);
     let made = match ip {
         Ok(ip) => make(&shell, &wanted, ip, objects, claims).await,
-        Err(error) => Err(Failure::sandbox(error)),
+        Err(error) => Err(Failure::early(error)),
     };
     match made {
         Ok((sandbox, at)) => {
@@ -91,7 +93,10 @@ pub(super) async fn create(
             Ok(Made { ip, at })
         }
         Err(failure) => {
-            shell.machine.network.borrow_mut().release(&wanted.pod.uid);
+            // What remains may have the address: `remove` releases it.
+            if !failure.remains {
+                shell.machine.network.borrow_mut().release(&wanted.pod.uid);
+            }
             log::warn!(
                 "failed to create the sandbox of {}/{}: {}",
                 wanted.pod.namespace,
@@ -112,7 +117,7 @@ fn lock_name(wanted: &Wanted) -> String {
     format!("{}_{}", wanted.pod.namespace, wanted.pod.name)
 }
 
-/// Makes the parts of a sandbox, or none: nothing else removes the parts of one that failed.
+/// Makes the parts of a sandbox.
 async fn make(
     shell: &Rc<Shell>,
     wanted: &Rc<Wanted>,
@@ -120,15 +125,14 @@ async fn make(
     objects: ConfigObjects,
     claims: Vec<ClaimedVolume>,
 ) -> Result<(Sandbox, Instant), Failure> {
-    let _begins = shell.beginning.pod().map_err(Failure::sandbox)?;
-    let volumes = match set_up_volumes(shell, wanted, objects, &claims).await {
-        Ok(volumes) => volumes,
-        Err(failure) => {
-            // Some volumes may have been written, and a pod without a sandbox has nothing on tmpfs.
-            let _ = shell.stores.remove_tree(shell.paths.run_pod(&wanted.pod.uid.0)).await;
-            return Err(failure);
-        }
-    };
+    let _begins = shell.beginning.pod().map_err(Failure::early)?;
+    // Of a pod that an earlier agent could not end, and of which this one knows nothing else.
+    let earlier = shell.machine.cgroups.known_pod(&wanted.pod).and_then(|cgroup| cgroup.populated());
+    if earlier.map_err(Failure::sandbox)? {
+        let message = "processes of an earlier sandbox of the pod are alive".to_owned();
+        return Err(Failure::new(SandboxFailure::Sandbox, message));
+    }
+    let volumes = set_up_volumes(shell, wanted, objects, &claims).await?;
     let made = make_on(shell, wanted, ip, volumes, claims);
     let late = async {
         smol::Timer::after(SANDBOX_WITHIN).await;
@@ -138,13 +142,7 @@ async fn make(
             format!("failed to make its namespaces within {seconds} s"),
         ))
     };
-    let made = smol::future::or(made, late).await;
-    if made.as_ref().is_err_and(|failure| !failure.is_taken) {
-        // Whatever was made of it hangs on its processes.
-        cleanup::remove_all_remains(&shell.machine.cgroups, wanted).await;
-        let _ = shell.stores.remove_tree(shell.paths.run_pod(&wanted.pod.uid.0)).await;
-    }
-    made
+    smol::future::or(made, late).await
 }
 
 async fn set_up_volumes(
@@ -214,7 +212,7 @@ async fn make_on(
     let own_cgroup = shell.machine.cgroups.supervisor(uid).map_err(Failure::sandbox)?;
     let own_paths = shell.machine.cgroups.supervisor_paths(&own_cgroup);
     let supervisor =
-        Supervisor::spawn(&directory, &lock_name(wanted), &own_paths).map_err(Failure::supervisor)?;
+        Supervisor::spawn(&directory, &lock_name(wanted), &own_paths).map_err(Failure::sandbox)?;
     supervisor.hello().await.map_err(Failure::sandbox)?;
     supervisor.create_sandbox(&config).map_err(Failure::sandbox)?;
     loop {
@@ -262,10 +260,14 @@ pub(super) async fn listen(shell: Rc<Shell>, pod: PodIndex, sandbox: Rc<Sandbox>
                     return;
                 }
                 report_loss(&shell, pod, &error);
-                cleanup::kill_all(&sandbox.cgroup).await;
+                let killed = cleanup::kill(&sandbox.cgroup).await;
+                if let Err(why) = &killed {
+                    log::error!("{why}; they are killed again with the sandbox");
+                }
                 shell.execs.lost(pod);
                 run::report_records(&shell, pod, &sandbox).await;
-                shell.tasks.report(pod, PodObservation::SandboxLost).await;
+                let processes = killed.is_err();
+                shell.tasks.report(pod, PodObservation::SandboxLost { processes }).await;
                 return;
             }
         }

@@ -7,7 +7,7 @@ use std::time::Duration;
 use async_channel::Sender;
 use smol::LocalExecutor;
 
-use nodlet_core::facts::{Attempt, PodIndex, PodObservation};
+use nodlet_core::facts::{PodIndex, PodObservation};
 
 use super::Engine;
 
@@ -59,14 +59,6 @@ impl Tasks {
                 let _ = news.send(News::Seen(pod, seen)).await;
             }
         });
-    }
-
-    /// Reports that a container could not be asked to end, if so.
-    pub(super) fn stop_failed(&self, pod: PodIndex, attempt: Attempt, asked: Result<(), String>) {
-        if let Err(message) = asked {
-            let seen = PodObservation::StopFailed { attempt, message: message.into() };
-            self.answer(pod, std::future::ready(seen), Some);
-        }
     }
 
     /// Calls `go_on` in the loop after a while.

@@ -1,5 +1,5 @@
-//! Removes the volumes of finished pods, as a kubelet does, and finished pods themselves when there are too many, as
-//! the pod garbage collector of a control plane does, as soon as there is one too many.
+//! Removes finished pods when there are too many, as the pod garbage collector of a control plane does, as soon as
+//! there is one too many.
 
 use nodlet_core::facts::PodIndex;
 
@@ -10,30 +10,6 @@ use super::Engine;
 use super::pods::Removal;
 
 impl Engine {
-    /// Removes the volumes and writable layers of a pod if it has finished. Its status and its logs stay. Called also
-    /// for pods that were found finished at the start of this agent, since the previous one may have been killed
-    /// before the removal.
-    pub(super) fn remove_volumes_if_finished(&self, index: PodIndex) {
-        if !self.node.pod(index).is_some_and(PodState::has_finished) {
-            return;
-        }
-        let wanted = {
-            let mut pods = self.shell.pods.borrow_mut();
-            let Some(entry) = pods.get_mut(&index).filter(|entry| !entry.volumes_removed) else { return };
-            entry.volumes_removed = true;
-            entry.wanted.clone()
-        };
-        let directory = self.shell.paths.pod(&wanted.pod.uid.0);
-        let removed = self.shell.stores.remove_tree(directory);
-        self.shell.tasks.spawn(async move {
-            if let Err(error) = removed.await {
-                // They go at the latest with the pod.
-                let (namespace, name) = (&wanted.pod.namespace, &wanted.pod.name);
-                log::error!("failed to remove the volumes of {namespace}/{name}: {error}");
-            }
-        });
-    }
-
     /// Removes the finished pods that exceed the number that is kept, of those that the registry allows to remove.
     pub(super) fn collect_terminated(&mut self) {
         let Some(kept) = self.shell.config.terminated_pod_gc_threshold else { return };
@@ -49,6 +25,8 @@ impl Engine {
         }
     }
 
+    /// Removes the manifest of a finished pod. A failure is only logged, and no action of the core, because it concerns
+    /// the desired state: the next change of a finished pod chooses again which pods are too many.
     fn collect(&mut self, index: PodIndex) {
         let wanted = {
             let mut pods = self.shell.pods.borrow_mut();

@@ -44,10 +44,14 @@ pub enum Action<R = Box<Record>, E = Event, I = Rc<str>> {
     /// SIGKILL to every process of the attempt.
     Kill(Attempt),
     /// Remove what an ended attempt left: writable layer and, but for the newest
-    /// two of a container, its log. Nothing is answered.
+    /// two of a container, its log. Nothing is answered: what cannot be removed goes with the next `Discard` of
+    /// the container, and otherwise with `RemoveVolumes` or `Forget`, which are answered.
     Discard(Attempt),
     /// End the supervisor; take down network, namespaces and cgroups.
     RemoveSandbox,
+    /// Remove the volumes and writable layers of a finished pod. Answered by `VolumesRemoved` or
+    /// `VolumesRemoveFailed`.
+    RemoveVolumes,
     /// Make this record durable.
     Save {
         /// The complete record: the file is replaced as a whole.
@@ -83,6 +87,7 @@ impl<R, E, I> Action<R, E, I> {
             Action::Kill(attempt) => Action::Kill(*attempt),
             Action::Discard(attempt) => Action::Discard(*attempt),
             Action::RemoveSandbox => Action::RemoveSandbox,
+            Action::RemoveVolumes => Action::RemoveVolumes,
             Action::Save { record: of, generation } => {
                 Action::Save { record: record(of), generation: *generation }
             }
@@ -105,6 +110,7 @@ impl<R, E, I> Action<R, E, I> {
             | Action::UpdateVolumes
             | Action::Resize { .. }
             | Action::RemoveSandbox
+            | Action::RemoveVolumes
             | Action::Save { .. }
             | Action::Forget
             | Action::Emit(_) => None,

@@ -67,10 +67,12 @@ pub enum PodObservation<T = Box<str>> {
         /// When the sandbox became ready.
         at: Instant,
     },
-    /// The sandbox could not be created, and nothing of it is left.
+    /// The sandbox could not be created.
     SandboxFailed {
         /// The part that failed.
         reason: SandboxFailure,
+        /// Whether parts of the sandbox may exist: the core plans `RemoveSandbox` before it retries.
+        remains: bool,
         /// The message of the event.
         message: T,
     },
@@ -92,13 +94,24 @@ pub enum PodObservation<T = Box<str>> {
         /// Why the limits could not be written, if so; the core plans the write again.
         failure: Option<T>,
     },
-    /// The supervisor of a ready sandbox died; every process of the pod is gone. If the supervisor dies before
-    /// the sandbox is ready, the observation is `SandboxFailed`.
-    SandboxLost,
+    /// The supervisor of a ready sandbox died, so that all runs have ended or are to end. If the supervisor dies
+    /// before the sandbox is ready, the observation is `SandboxFailed`.
+    SandboxLost {
+        /// Whether processes of the pod may be alive, because they did not end in time when they were killed:
+        /// `RemoveSandbox` kills them again.
+        processes: bool,
+    },
     /// Supervisor, namespaces, network and cgroups are gone.
     SandboxRemoved,
     /// Part of the sandbox could not be removed; the core plans the removal again.
     SandboxRemoveFailed {
+        /// The message of the event.
+        message: T,
+    },
+    /// The volumes and writable layers of the finished pod are gone.
+    VolumesRemoved,
+    /// Some volumes or writable layers of the finished pod still exist; the core plans the removal again.
+    VolumesRemoveFailed {
         /// The message of the event.
         message: T,
     },
@@ -201,6 +214,7 @@ impl<P, T> Observation<P, T> {
                 pod: pod(&found.pod)?,
                 record: found.record.clone(),
                 sandbox: found.sandbox,
+                processes: found.processes,
                 attempts: found.attempts.clone(),
                 status: found.status.clone(),
             })),
@@ -218,8 +232,8 @@ impl<T> PodObservation<T> {
     pub fn map<U>(&self, text: impl Fn(&T) -> U) -> PodObservation<U> {
         match self {
             PodObservation::SandboxReady { ip, at } => PodObservation::SandboxReady { ip: *ip, at: *at },
-            PodObservation::SandboxFailed { reason, message } => {
-                PodObservation::SandboxFailed { reason: *reason, message: text(message) }
+            PodObservation::SandboxFailed { reason, remains, message } => {
+                PodObservation::SandboxFailed { reason: *reason, remains: *remains, message: text(message) }
             }
             PodObservation::ObjectsChanged => PodObservation::ObjectsChanged,
             PodObservation::VolumesUpdated => PodObservation::VolumesUpdated,
@@ -229,10 +243,16 @@ impl<T> PodObservation<T> {
             PodObservation::Resized { generation, failure } => {
                 PodObservation::Resized { generation: *generation, failure: failure.as_ref().map(text) }
             }
-            PodObservation::SandboxLost => PodObservation::SandboxLost,
+            PodObservation::SandboxLost { processes } => {
+                PodObservation::SandboxLost { processes: *processes }
+            }
             PodObservation::SandboxRemoved => PodObservation::SandboxRemoved,
             PodObservation::SandboxRemoveFailed { message } => {
                 PodObservation::SandboxRemoveFailed { message: text(message) }
+            }
+            PodObservation::VolumesRemoved => PodObservation::VolumesRemoved,
+            PodObservation::VolumesRemoveFailed { message } => {
+                PodObservation::VolumesRemoveFailed { message: text(message) }
             }
             PodObservation::Started { attempt, container } => {
                 PodObservation::Started { attempt: *attempt, container: container.clone() }
@@ -284,9 +304,11 @@ impl<T> PodObservation<T> {
             | PodObservation::VolumesUpdated
             | PodObservation::VolumesUpdateFailed { .. }
             | PodObservation::Resized { .. }
-            | PodObservation::SandboxLost
+            | PodObservation::SandboxLost { .. }
             | PodObservation::SandboxRemoved
             | PodObservation::SandboxRemoveFailed { .. }
+            | PodObservation::VolumesRemoved
+            | PodObservation::VolumesRemoveFailed { .. }
             | PodObservation::Saved { .. }
             | PodObservation::SaveFailed { .. }
             | PodObservation::Forgotten
@@ -304,9 +326,12 @@ pub struct Found<P = Rc<Pod>> {
     /// The record of the pod on flash.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub record: Option<Box<Record>>,
-    /// The sandbox whose supervisor answers. `None` if only remains were found: the shell has killed them, and
-    /// no process of the pod is left.
+    /// The sandbox whose supervisor answers. `None` if only remains were found, whose processes the shell has
+    /// killed.
     pub sandbox: Option<FoundSandbox>,
+    /// Without a sandbox: whether processes of the pod may be alive, as in [`PodObservation::SandboxLost`].
+    #[serde(default)]
+    pub processes: bool,
     /// The runs that the supervisor knows, the newest of each container last.
     pub attempts: Vec<FoundAttempt>,
     /// The handover by the previous agent of this boot; empty if there is none.

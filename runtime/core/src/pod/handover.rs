@@ -147,7 +147,6 @@ impl PodState {
         attempts: Vec<FoundAttempt>,
         now: Instant,
     ) {
-        self.sandbox.adopt(sandbox.as_ref());
         // Objects may have changed while no agent ran.
         self.volume_files.mark_outdated(&self.pod.spec);
         if let Some(sandbox) = sandbox {
@@ -237,7 +236,7 @@ impl PodState {
         }
         match self.stage {
             // The pod was decided to be finished, but some of its processes still run.
-            Stage::Stopped if self.any_alive() => {
+            Stage::Stopped if self.containers.any_alive() => {
                 self.stage = Stage::Active;
                 self.stop(now, None);
             }

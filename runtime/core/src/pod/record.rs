@@ -192,9 +192,8 @@ impl PodState {
         }
     }
 
-    /// Adopts the sandbox and the runs of an earlier supervisor, without a handover.
+    /// Adopts the runs of an earlier supervisor, and the state of its sandbox, without a handover.
     pub(super) fn adopt(&mut self, sandbox: Option<FoundSandbox>, attempts: Vec<FoundAttempt>, now: Instant) {
-        self.sandbox.adopt(sandbox.as_ref());
         // Objects may have changed while no agent ran.
         self.volume_files.mark_outdated(&self.pod.spec);
         if let Some(sandbox) = sandbox {
@@ -266,7 +265,7 @@ impl PodState {
         self.conditions.restore(ConditionType::Initialized, initialized_since(&self.containers, now));
         match self.stage {
             // The pod was decided to be finished, but some of its processes still run.
-            Stage::Stopped if self.any_alive() => {
+            Stage::Stopped if self.containers.any_alive() => {
                 self.stage = Stage::Active;
                 self.outcome.reopen(&self.containers);
                 self.stop(now, None);

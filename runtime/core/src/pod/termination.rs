@@ -90,7 +90,7 @@ impl PodState {
             self.stopped(true);
             return;
         }
-        // Only sidecars and ephemeral containers are left.
+        // Only sidecars and ephemeral containers are left, or processes of a lost sandbox.
         self.outcome.decide(Verdict::of_exits(&self.containers));
         self.stop(now, None);
     }
@@ -225,7 +225,9 @@ impl PodState {
         // The supervisor keeps the exits until the record has them.
         let is_over = matches!(self.stage, Stage::Stopped)
             && (kept && (with_agent || is_saved) || self.is_unwanted() || self.journal.has_terminal());
-        if let Some(earlier) = self.sandbox.due_removal(now, !is_over)
+        // An update of the volumes would make their directories again.
+        if !self.volume_files.is_updating()
+            && let Some(earlier) = self.sandbox.due_removal(now, !is_over)
             && draft.push(self.index, Action::RemoveSandbox)
         {
             self.sandbox.remove(earlier);
@@ -247,11 +249,16 @@ impl PodState {
         }
         let forget = match self.stage {
             // A write in flight would otherwise recreate the record after it was removed.
-            Stage::Finished if self.is_unwanted() && !self.journal.is_in_flight() => Some(None),
+            Stage::Finished if self.is_unwanted() => {
+                let is_at_rest = !self.journal.is_in_flight() && !self.finished_volumes.is_in_flight();
+                is_at_rest.then_some(None)
+            }
             Stage::ForgetFailed { retry } if retry.at <= now => Some(Some(retry)),
             Stage::Finished => {
                 if kept && with_agent {
                     self.removal.drop_pod();
+                } else if self.is_over() {
+                    self.finished_volumes.plan(self.index, now, draft);
                 }
                 None
             }
@@ -274,7 +281,8 @@ impl PodState {
         }
     }
 
-    /// Records that the supervisor died, and every process with it.
+    /// Records that the supervisor died: every run has ended, even if its processes may be alive until the sandbox
+    /// is removed.
     pub(super) fn sandbox_lost(&mut self, now: Instant, events: &mut Events) {
         for container in &mut self.containers {
             container.sandbox_lost(now);

@@ -59,6 +59,11 @@ impl VolumeFiles {
         }
     }
 
+    /// Whether files are being written, so that the directories of the volumes must stay.
+    pub(super) fn is_updating(&self) -> bool {
+        matches!(self, VolumeFiles::Updating { .. })
+    }
+
     /// Records that a new sandbox is being created, which writes all files.
     pub(super) fn begin_creation(&mut self) {
         *self = VolumeFiles::Current;

@@ -10,8 +10,14 @@ use crate::node::*;
 use crate::spec::Uid;
 
 impl Sim {
-    /// Kills the supervisor of a pod.
+    /// Kills the supervisor of a pod. Its processes die with it, unless something fails.
     pub(crate) fn lose_sandbox(&mut self, uid: &Uid) {
+        let processes = self.fails();
+        self.lose_sandbox_with(uid, processes);
+    }
+
+    /// Kills the supervisor of a pod, whose processes live on if `processes` is set.
+    pub(crate) fn lose_sandbox_with(&mut self, uid: &Uid, processes: bool) {
         let Some(index) = self.node.index_of(uid) else { return };
         let pod = self.of(uid);
         if pod.sandbox != WorldSandbox::Made {
@@ -29,6 +35,7 @@ impl Sim {
         pod.sandbox = WorldSandbox::Remains;
         let lost: Vec<_> = pod.alive.keys().map(|attempt| (attempt.container, now)).collect();
         pod.ended_at.extend(lost);
+        pod.orphans = processes && !pod.alive.is_empty();
         pod.alive.clear();
         pod.order = Order::default();
         pod.restarts.forget_all();
@@ -36,7 +43,8 @@ impl Sim {
         self.queue.retain(|_, happening| {
             !matches!(happening, Happening::Executed(of, _, _) | Happening::Ended(of, _, _, _) if of == uid)
         });
-        self.observe_of(index, PodObservation::SandboxLost);
+        let processes = self.of(uid).orphans;
+        self.observe_of(index, PodObservation::SandboxLost { processes });
     }
 
     /// Kills and restarts the agent; nothing else is disturbed.
@@ -70,6 +78,7 @@ impl Sim {
                     pod.sandbox = if gone { WorldSandbox::None } else { WorldSandbox::Remains };
                     pod.order = Order::default();
                     if gone {
+                        pod.orphans = false;
                         pod.over.clear();
                         pod.shell.remove_directory();
                     }
@@ -100,6 +109,7 @@ impl Sim {
         self.queue.clear();
         for pod in &mut self.pods {
             pod.alive.clear();
+            pod.orphans = false;
             pod.over.clear();
             pod.sandbox = WorldSandbox::None;
             pod.order = Order::default();
@@ -129,6 +139,7 @@ impl Sim {
             let pod = &mut self.pods[place];
             pod.index = None;
             pod.save_in_flight = false;
+            (pod.updating, pod.removing_volumes) = (false, false);
             pod.gone_by = None;
             pod.restarts.forget_all();
             pod.order.forget_stop();
@@ -152,6 +163,9 @@ impl Sim {
                 }
                 continue;
             }
+            // The agent kills what it finds without a supervisor.
+            let fails = self.fails();
+            self.pods[place].orphans &= fails;
             let found = self.find(place);
             self.observe(Observation::Found(Box::new(found)));
         }

@@ -124,6 +124,7 @@ impl Sim {
     /// Carries out `UpdateVolumes`.
     pub(super) fn update_volumes(&mut self, uid: &Uid, index: PodIndex) {
         self.note_log(&format!("{uid} update volumes"));
+        self.of(uid).updating = true;
         let written = if self.fails() { Err(SandboxFailure::Mount) } else { self.write_volumes(uid) };
         let seen = match written {
             Ok(()) => PodObservation::VolumesUpdated,

@@ -265,7 +265,7 @@ fn live(seed: u64, mut chance: Chance, failures: u64, interruptions: bool, pods:
         sim = sim.on(NodeInfo { allocatable: most, ..NodeInfo::default() });
     }
     let latency = Duration::from_millis([0, 10, 2_000][chance.below(3) as usize]);
-    sim.weather = Weather { latency, failures, repeats: 20 };
+    sim.weather = Weather { latency, failures, remains: 50, repeats: 20 };
     let pods: Vec<Pod> = pods.into_iter().map(|pod| with_requests(pod, &mut of_room)).collect();
     let mut of_resizes = Chance(seed ^ 0x9e51);
     let mut of_objects = Chance(seed ^ 0x0b9e);
@@ -384,7 +384,7 @@ fn outdated_observation(chance: &mut Chance) -> Observation {
 fn in_the_end(sim: &mut Sim, uid: &Uid) {
     let Some(world) = sim.pods.iter().find(|world| world.pod.uid == *uid).cloned() else { return };
     if !world.wanted {
-        assert!(sim.is_gone(uid), "{uid} is not gone\n{}", sim.log);
+        assert!(sim.is_gone(uid) && !world.volumes, "{uid} is not gone\n{}", sim.log);
         return;
     }
     // A rejected pod stays rejected, without container statuses.
@@ -400,6 +400,7 @@ fn in_the_end(sim: &mut Sim, uid: &Uid) {
     let phase = status["phase"].as_str().unwrap_or_default();
     let over = phase == "Succeeded" || phase == "Failed";
     assert_eq!(over, world.shown_terminal.is_some(), "{uid} is {phase}");
+    assert!(!over || !world.volumes, "{uid} is over, and has its volumes\n{}", sim.log);
     for index in world.pod.spec.container_indexes() {
         let (spec, role) = (world.pod.spec.container(index), world.pod.spec.role(index));
         let lists = ["initContainerStatuses", "containerStatuses", "ephemeralContainerStatuses"];

@@ -146,6 +146,7 @@ impl Sim {
             pod: pod.pod.clone(),
             record: pod.record.clone(),
             sandbox: is_made.then_some(FoundSandbox { ip: Some([10, 85, 0, 2].into()), at: pod.made_at }),
+            processes: pod.orphans,
             attempts,
             status: pod.shell.read_status().map(|status| *status).unwrap_or_default(),
         }

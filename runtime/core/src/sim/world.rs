@@ -26,18 +26,26 @@ impl Sim {
             Action::CreateSandbox => {
                 self.note_log(&format!("{} create sandbox", pod.name));
                 assert_eq!(self.of(&uid).sandbox, WorldSandbox::None, "{uid} has a sandbox already");
+                assert!(self.of(&uid).is_still(), "{uid} begins anew, and runs");
                 assert!(!pod.is_gated(), "{uid} is gated, and begins");
+                self.of(&uid).volumes = true;
                 self.check_room(&pod);
                 for other in
                     self.pods.iter().filter(|other| other.pod.uid != uid && other.pod.name == pod.name)
                 {
-                    assert!(other.alive.is_empty(), "{uid} starts while {} lives", other.pod.uid);
+                    assert!(other.is_still(), "{uid} starts while {} lives", other.pod.uid);
                     assert_eq!(other.sandbox, WorldSandbox::None, "{uid} starts beside {}", other.pod.uid);
                 }
                 let made = if self.fails() { Err(SandboxFailure::Sandbox) } else { self.write_volumes(&uid) };
                 if let Err(reason) = made {
+                    // As in the engine, the volumes that could be written exist.
+                    let remains =
+                        reason != SandboxFailure::Sandbox || self.chance.percent(self.weather.remains);
+                    if remains {
+                        self.of(&uid).sandbox = WorldSandbox::Remains;
+                    }
                     let message = "no such device".into();
-                    self.answer_of(index, PodObservation::SandboxFailed { reason, message });
+                    self.answer_of(index, PodObservation::SandboxFailed { reason, remains, message });
                 } else {
                     self.of(&uid).sandbox = WorldSandbox::Made;
                     self.of(&uid).shell.make_directory(now);
@@ -152,6 +160,7 @@ impl Sim {
             Action::RemoveSandbox => {
                 self.note_log(&format!("{} remove sandbox", pod.name));
                 assert!(self.of(&uid).alive.is_empty(), "the sandbox of {uid} goes before its processes");
+                assert!(!self.of(&uid).updating, "the volumes of {uid} go while they are written");
                 // Removing the supervisor also removes its knowledge of the exits.
                 let state = self.node.pod(index);
                 let needed =
@@ -168,6 +177,17 @@ impl Sim {
                 } else {
                     self.after_latency(Happening::SandboxGone(uid, index));
                 }
+            }
+            Action::RemoveVolumes => {
+                self.note_log(&format!("{} remove volumes", pod.name));
+                assert!(self.node.pod(index).is_some_and(PodState::has_finished), "{uid} needs its volumes");
+                let world = self.of(&uid);
+                assert!(!std::mem::replace(&mut world.removing_volumes, true), "two removals at once");
+                let seen = match self.fails() {
+                    true => PodObservation::VolumesRemoveFailed { message: "busy".into() },
+                    false => PodObservation::VolumesRemoved,
+                };
+                self.answer_of(index, seen);
             }
             Action::Save { record, generation } => {
                 self.note_log(&format!("{} save {:?}", pod.name, record.phase));
@@ -189,7 +209,8 @@ impl Sim {
                 let world = self.of(&uid);
                 assert!(!world.wanted || self.node.pod(index).is_some_and(PodState::is_unwanted));
                 let world = self.of(&uid);
-                assert!(world.alive.is_empty() && world.sandbox == WorldSandbox::None, "{uid} is not gone");
+                assert!(world.is_still() && world.sandbox == WorldSandbox::None, "{uid} is not gone");
+                assert!(!world.removing_volumes, "{uid} is removed twice at once");
                 if self.fails() {
                     self.answer_of(index, PodObservation::ForgetFailed { message: "busy".into() });
                 } else {
@@ -218,6 +239,7 @@ impl Sim {
         world.check_restart(now, attempt.container, &self.log);
         let pod = world.pod.clone();
         assert_eq!(world.sandbox, WorldSandbox::Made, "{uid} starts {attempt:?} without a sandbox");
+        assert!(!world.orphans, "{uid} starts {attempt:?} while processes of a lost sandbox live");
         assert!(world.shown_terminal.is_none(), "{uid} starts {attempt:?} though it is over");
         for (other, process) in &world.alive {
             assert!(other.container != attempt.container, "{uid}: {attempt:?} starts while {other:?} lives");
@@ -273,6 +295,17 @@ impl Sim {
                     && let Some(world) = self.pods.iter_mut().find(|world| world.index == Some(index))
                 {
                     world.restarts.ended(self.now, attempt.container, false);
+                }
+                if let PodObservation::VolumesUpdated | PodObservation::VolumesUpdateFailed { .. } = seen
+                    && let Some(world) = self.pods.iter_mut().find(|world| world.index == Some(index))
+                {
+                    world.updating = false;
+                }
+                if let PodObservation::VolumesRemoved | PodObservation::VolumesRemoveFailed { .. } = seen
+                    && let Some(world) = self.pods.iter_mut().find(|world| world.index == Some(index))
+                {
+                    world.removing_volumes = false;
+                    world.volumes &= seen != PodObservation::VolumesRemoved;
                 }
                 if let PodObservation::SaveFailed { .. } = seen
                     && let Some(world) = self.pods.iter_mut().find(|world| world.index == Some(index))
@@ -351,6 +384,7 @@ impl Sim {
             Happening::SandboxGone(uid, index) => {
                 let world = self.of(&uid);
                 world.sandbox = WorldSandbox::None;
+                world.orphans = false;
                 world.order = order::Order::default();
                 world.restarts.sandbox_gone();
                 world.over.clear();
@@ -374,6 +408,7 @@ impl Sim {
         let world = self.of(uid);
         world.record = None;
         world.flash.clear();
+        world.volumes = false;
         world.shell = super::shell::PodFiles::default();
         world.shown_terminal = None;
         world.gone_by = None;

@@ -261,7 +261,7 @@ fn transitions_are_told_as_an_agent_before_told_them_where_nothing_changed() {
         client_conditions: Some(vec![client_condition("a", "True")]),
         state: None,
     };
-    let found = Found { pod, record: None, sandbox, attempts: vec![attempt], status };
+    let found = Found { pod, record: None, sandbox, processes: false, attempts: vec![attempt], status };
     let mut node = Node::new();
     node.observe(at(100), Observation::Found(Box::new(found)));
     let index = node.index_of(&uid()).expect("it is here");

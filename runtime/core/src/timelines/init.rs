@@ -546,6 +546,7 @@ fn init_containers_of_a_pod_that_is_found_running_are_done_whoever_remembers_the
             pod: pod.clone(),
             record: None,
             sandbox,
+            processes: false,
             attempts: vec![run],
             status: StatusHandover::default(),
         })),

@@ -222,6 +222,7 @@ fn one_that_ended_while_no_agent_looked_begins_anew_if_it_was_to_end_for_its_ima
             pod: changed.clone(),
             record: Some(Box::new(Record { containers: vec![begun], ..Record::default() })),
             sandbox: Some(FoundSandbox { ip: None, at: at(1) }),
+            processes: false,
             attempts: vec![run],
             status: StatusHandover::default(),
         };

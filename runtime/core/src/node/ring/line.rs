@@ -140,7 +140,10 @@ impl fmt::Display for ObservationText<'_> {
         match self.0 {
             PodObservation::SandboxReady { ip: Some(ip), .. } => write!(f, "SandboxReady {ip}"),
             PodObservation::SandboxReady { ip: None, .. } => f.write_str("SandboxReady"),
-            PodObservation::SandboxFailed { reason, .. } => write!(f, "SandboxFailed: {reason:?}"),
+            PodObservation::SandboxFailed { reason, remains, .. } => {
+                write!(f, "SandboxFailed: {reason:?}")?;
+                f.write_str(if *remains { ", with remains" } else { "" })
+            }
             PodObservation::ObjectsChanged => f.write_str("ObjectsChanged"),
             PodObservation::VolumesUpdated => f.write_str("VolumesUpdated"),
             PodObservation::VolumesUpdateFailed { reason, .. } => {
@@ -149,9 +152,13 @@ impl fmt::Display for ObservationText<'_> {
             PodObservation::Resized { generation, failure } => {
                 write!(f, "Resized {generation}: {}", if failure.is_some() { "Failure" } else { "Success" })
             }
-            PodObservation::SandboxLost => f.write_str("SandboxLost"),
+            PodObservation::SandboxLost { processes } => {
+                f.write_str(if *processes { "SandboxLost, with processes" } else { "SandboxLost" })
+            }
             PodObservation::SandboxRemoved => f.write_str("SandboxRemoved"),
             PodObservation::SandboxRemoveFailed { .. } => f.write_str("SandboxRemoveFailed"),
+            PodObservation::VolumesRemoved => f.write_str("VolumesRemoved"),
+            PodObservation::VolumesRemoveFailed { .. } => f.write_str("VolumesRemoveFailed"),
             PodObservation::Started { .. } => f.write_str("Started"),
             PodObservation::StartFailed { failure, .. } => write!(f, "StartFailed: {:?}", failure.reason),
             PodObservation::ImageChecked { failure: None, .. } => f.write_str("ImageChecked: Success"),
@@ -208,6 +215,7 @@ impl fmt::Display for Asked<'_> {
             Action::Kill(_) => f.write_str("Kill"),
             Action::Discard(_) => f.write_str("Discard"),
             Action::RemoveSandbox => f.write_str("RemoveSandbox"),
+            Action::RemoveVolumes => f.write_str("RemoveVolumes"),
             Action::Save { record, generation } => write!(f, "Save {generation}: {:?}", record.phase),
             Action::Forget => f.write_str("Forget"),
             Action::Emit(event) => write!(f, "Emit {}", event.reason),
@@ -267,7 +275,12 @@ mod tests {
         }
         let grace = Some(std::time::Duration::from_secs(3));
         observe(&mut node, &mut ring, 900, Observation::Unwanted { uid: web.uid.clone(), grace });
-        observe(&mut node, &mut ring, 901, Observation::Of(PodIndex(9), PodObservation::SandboxLost));
+        observe(
+            &mut node,
+            &mut ring,
+            901,
+            Observation::Of(PodIndex(9), PodObservation::SandboxLost { processes: false }),
+        );
         let text = ring.to_string();
         let lines: Vec<&str> = text.lines().filter(|line| !line.contains("planned")).collect();
         let expected = [

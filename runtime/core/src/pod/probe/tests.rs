@@ -272,6 +272,7 @@ fn an_adopted_container_stays_ready_until_a_probe_says_otherwise() {
             pod: pod.clone(),
             record: None,
             sandbox: Some(FoundSandbox { ip: None, at: at(1) }),
+            processes: false,
             attempts: vec![FoundAttempt {
                 attempt,
                 container: started(at(2), attempt),
