@@ -7,6 +7,7 @@ use serde_json::json;
 
 use super::*;
 use crate::spec::*;
+use crate::time::Moment;
 
 fn app(sim: &Sim) -> serde_json::Value {
     sim.status(&uid())["containerStatuses"][0].clone()
@@ -267,4 +268,44 @@ fn renamed_fields_keep_their_serialised_names() {
     let shutdown = Shutdown { scope: ShutdownScope::Agent, groups: Vec::new() };
     let shutdown = serde_json::to_value(shutdown).expect("a request is JSON");
     assert_eq!(shutdown["whole"], "Agent", "{shutdown}");
+}
+
+#[test]
+fn a_run_that_the_previous_agent_did_not_know_has_not_the_health_of_the_run_before() {
+    let mut probed = container("app");
+    probed.readiness_probe = Some(exec_probe());
+    let pod = pod(RestartPolicy::Always).with([probed]);
+    let mut sim = Sim::new(pod.clone(), |_, _| Fate::Runs);
+    sim.run_until(secs(30));
+    let app = ContainerIndex(0);
+    let before = sim.node.pod(sim.node.index_of(&uid()).expect("it runs")).expect("it runs");
+    assert!(before.health(app).ready);
+    let run = |number, exit| {
+        let attempt = Attempt { container: app, number };
+        FoundAttempt { attempt, container: started(at(31), attempt), exit, health: Health::default() }
+    };
+    let exit = Exit {
+        code: 1,
+        oom_killed: false,
+        unknown: false,
+        message: "".into(),
+        started_at: Moment::ThisBoot(at(0)),
+        finished_at: Moment::ThisBoot(at(31)),
+    };
+    for (attempts, is_ready) in [(vec![run(0, None)], true), (vec![run(0, Some(exit)), run(1, None)], false)]
+    {
+        let found = Found {
+            pod: std::rc::Rc::new(pod.clone()),
+            record: None,
+            sandbox: Some(FoundSandbox { ip: None, at: at(0) }),
+            processes: false,
+            attempts,
+            status: before.handover(),
+        };
+        let mut node = Node::new();
+        node.observe(at(32), Observation::Found(Box::new(found)));
+        let after = node.pod(node.index_of(&uid()).expect("it is found")).expect("it is found");
+        assert_eq!(after.health(app).ready, is_ready);
+        assert!(after.running(app).is_some());
+    }
 }

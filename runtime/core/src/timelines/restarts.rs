@@ -187,6 +187,17 @@ fn an_exit_with_a_rule_for_all_makes_all_end_and_begin_again_in_their_sandbox() 
 }
 
 #[test]
+fn a_pod_that_is_stopped_restarts_no_containers() {
+    let mut sim = Sim::new(all_again(), fates);
+    let restarting = |sim: &Sim| condition(&sim.status(&uid()), "AllContainersRestarting")["status"].clone();
+    sim.run_until(secs(7));
+    assert_eq!(restarting(&sim), "True");
+    sim.unwant(&uid(), None);
+    sim.run_until(secs(8));
+    assert_eq!(restarting(&sim), "False");
+}
+
+#[test]
 fn restart_counts_do_not_fall_back_while_what_begins_again_with_all_is_started() {
     let mut slow = container("other");
     slow.lifecycle.post_start = Some(Hook::Sleeps(secs(10)));
