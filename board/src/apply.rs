@@ -111,11 +111,13 @@ impl Images {
     /// Images of a pod that the store lacks. Each image is returned once.
     fn missing(&mut self, pod: &Pod) -> Result<Vec<String>, Failure> {
         let mut missing = Vec::new();
-        for container in pod.spec.init_containers.iter().chain(&pod.spec.containers) {
-            let Ok(reference) = Reference::parse(&container.image) else { continue };
+        let containers = pod.spec.init_containers.iter().chain(&pod.spec.containers);
+        let of_volumes = pod.spec.image_volumes().map(|(_, image, _)| image);
+        for image in containers.map(|container| &*container.image).chain(of_volumes) {
+            let Ok(reference) = Reference::parse(image) else { continue };
             let found = self.store.find(&reference).map_err(|error| Failure::chain(&error))?;
-            if found.is_none() && self.missing.insert(container.image.to_string()) {
-                missing.push(container.image.to_string());
+            if found.is_none() && self.missing.insert(image.to_owned()) {
+                missing.push(image.to_owned());
             }
         }
         Ok(missing)

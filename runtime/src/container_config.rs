@@ -67,8 +67,10 @@ pub(crate) struct Facts<'a> {
     pub cgroup: CgroupPaths,
     /// The volumes of the pod.
     pub volumes: &'a Volumes,
-    /// Names of the image's layers, lowest first.
+    /// Names of the image's layers, lowest first, followed by those of `image_volumes`.
     pub layers: Vec<String>,
+    /// The volumes that show an image, with the number of its layers.
+    pub image_volumes: &'a [(&'a str, usize)],
     /// The limits of the log.
     pub logs: LogLimits,
     /// The ConfigMaps and Secrets that the pod refers to.
@@ -83,6 +85,7 @@ pub(crate) struct Facts<'a> {
 
 fn config_error(message: impl Into<String>) -> StartFailure {
     StartFailure {
+        image: None,
         reason: StartFailureReason::CreateContainerConfigError,
         message: message.into().into_boxed_str(),
     }
@@ -140,6 +143,7 @@ pub(crate) fn container_config(
             no_new_privileges: container.security_context.no_new_privileges,
         },
         layers: facts.layers.clone(),
+        image_volumes: facts.image_volumes.iter().map(|(_, layers)| *layers).collect(),
         upper_dir: run.join("upper"),
         work_dir: run.join("work"),
         read_only_root: container.security_context.read_only_root_filesystem,
@@ -183,6 +187,7 @@ fn arguments(
     command.extend(args);
     if command.first().is_none_or(String::is_empty) {
         return Err(StartFailure {
+            image: None,
             reason: StartFailureReason::CreateContainerError,
             message: "no command specified: neither the container nor its image names one".into(),
         });
@@ -254,7 +259,9 @@ fn mounts(
 ) -> Result<Vec<MountConfig>, StartFailure> {
     let mut mounts = Vec::new();
     for mount in &container.volume_mounts {
-        let source = facts.volumes.get(&mount.name).ok_or_else(|| {
+        let image = facts.image_volumes.iter().position(|(name, _)| *name == mount.name);
+        let source = image.map(MountSource::Image).or_else(|| facts.volumes.get(&mount.name).cloned());
+        let source = source.ok_or_else(|| {
             config_error(format!(
                 "cannot find volume \"{}\" to mount into container \"{}\"",
                 mount.name, container.name
@@ -263,10 +270,10 @@ fn mounts(
         // Files that the agent writes are read-only for containers, as under a kubelet.
         let is_projected = pod.spec.projections().any(|(name, _)| name == mount.name);
         mounts.push(MountConfig {
-            source: source.clone(),
+            source,
             sub_path: sub_path(mount, variables)?,
             destination: absolute(&mount.mount_path),
-            read_only: mount.read_only || is_projected || is_read_only(pod, &mount.name),
+            read_only: mount.read_only || is_projected || image.is_some() || is_read_only(pod, &mount.name),
             propagation: match mount.propagation {
                 // A mount in there would hide the files from the agent.
                 _ if is_projected => Propagation::Private,

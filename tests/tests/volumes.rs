@@ -2,6 +2,7 @@
 
 use nix::mount::MsFlags;
 use nix::sys::stat::{Mode, SFlag, makedev, mknod};
+use nodlet_tests::image::Image;
 use nodlet_tests::{Device, manifest, switches};
 
 #[test]
@@ -328,4 +329,66 @@ fn a_device_of_the_board_can_be_a_volume_of_a_privileged_pod() {
     device.write_manifest("modem.yaml", &text);
     device.pod("modem").wait_log("app", "opened");
     assert_eq!(device.pod("modem").container("app").restart_count(), 0);
+}
+
+#[test]
+fn an_image_is_a_volume_that_nobody_can_write_to_or_execute() {
+    let mut device = Device::start();
+    let text = |policy: &str| {
+        manifest::pod_of(
+            "web",
+            &[manifest::container(
+                "app",
+                "cat /model/one/a then cat /b then mounts then sleep",
+                "volumeMounts: [{name: model, mountPath: /model}, {name: model, mountPath: /b, subPath: one/b}]",
+            )],
+            &format!(
+                "volumes: [{{name: model, image: {{reference: 'localhost/model:1', pullPolicy: {policy}}}}}]"
+            ),
+        )
+    };
+    let waits = |device: &Device, reason: &str, message: &str| {
+        device.wait_for(reason, || device.pod("web").container("app").reason() == reason);
+        let told = device.pod("web").container("app").message();
+        assert!(told.contains(message), "{told}");
+    };
+    device.write_manifest("web.yaml", &text("Never"));
+    waits(
+        &device,
+        "ErrImageNeverPull",
+        "Container image \"localhost/model:1\" is not present with pull policy of Never",
+    );
+    device.write_manifest("web.yaml", &text("IfNotPresent"));
+    waits(&device, "ErrImagePull", "image localhost/model:1 is not on this node");
+    let program = std::fs::read(nodlet_tests::demo_program()).expect("it is built");
+    let image = Image::new("localhost/model:1")
+        .directory("one", 0o755)
+        .file("one/a", 0o644, b"first\n")
+        .file("one/b", 0o644, b"hidden\n")
+        .layer()
+        .file("one/b", 0o644, b"second\n")
+        .file("one/run", 0o755, &program);
+    device.load(&image);
+    device.pod("web").wait_log("app", " /model ");
+    let log = device.pod("web").logs("app");
+    assert!(log.starts_with("first\nsecond\n"), "{log}");
+    let mount = log.lines().find(|line| line.contains(" /model ")).unwrap_or_default();
+    for option in ["ro", "nosuid", "nodev", "noexec"] {
+        assert!(mount.split([' ', ',']).any(|one| one == option), "{option}: {mount}");
+    }
+    let refused = device.pod("web").exec("app", ["/bin/demo", "write", "/model/x", "x"]).refused();
+    assert!(refused.contains("Read-only file system"), "{refused}");
+    let refused = device.pod("web").exec("app", ["/model/one/run", "print", "x"]).refused();
+    assert!(refused.contains("ermission denied"), "{refused}");
+
+    // It stays as long as the pod does, and for the containers that a later agent starts.
+    let refused = device.nodlet(["image", "rm", "localhost/model:1"]).refused();
+    assert!(refused.contains("default/web"), "{refused}");
+    device.kill_agent();
+    device.start_agent();
+    device.wait_for("the pod", || device.pod("web").is_ready());
+    device.pod("web").exec("app", ["/bin/demo", "cat", "/model/one/a"]).ok();
+    device.remove_manifest("web.yaml");
+    device.pod("web").wait_gone();
+    device.nodlet(["image", "rm", "localhost/model:1"]).ok();
 }

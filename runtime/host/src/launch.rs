@@ -75,6 +75,9 @@ pub struct ContainerConfig {
     pub process: ProcessConfig,
     /// Names of the image's layers, lowest first; their descriptors come with the request in the same order.
     pub layers: Vec<String>,
+    /// The number of layers of each image that is mounted as a volume. They are the last ones of `layers`.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub image_volumes: Vec<usize>,
     /// Writable layer: `upperdir` of the overlay.
     pub upper_dir: PathBuf,
     /// `workdir` of the overlay.
@@ -221,6 +224,8 @@ pub enum MountSource {
     Host(PathBuf),
     /// A [`MemoryVolume`] of the sandbox, by its name.
     Memory(String),
+    /// An image, by its place in [`ContainerConfig::image_volumes`].
+    Image(usize),
 }
 
 /// `mountPropagation`, in the kernel's words.

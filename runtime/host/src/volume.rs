@@ -108,6 +108,8 @@ impl Request {
     pub fn new(pod: &Pod, paths: &Paths, claimed: &[ClaimedVolume]) -> Request {
         let volumes = pod.spec.volumes.iter().filter_map(|volume| {
             let kind = match &volume.source {
+                // The start of a container mounts it.
+                VolumeSource::Image { .. } => return None,
                 VolumeSource::Claim { .. } => {
                     of_claim(claimed.iter().find(|claimed| claimed.volume == volume.name)?)
                 }

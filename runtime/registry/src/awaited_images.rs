@@ -9,7 +9,7 @@ use nodlet_core::spec::{Pod, Role};
 pub struct AwaitedImage {
     /// The name of the image.
     pub image: String,
-    container: String,
+    user: String,
     /// Describes what runs until the image is loaded.
     instead: String,
 }
@@ -17,9 +17,9 @@ pub struct AwaitedImage {
 impl AwaitedImage {
     /// The warning that the image is not on the board.
     pub fn warning(&self) -> String {
-        let AwaitedImage { image, container, instead } = self;
+        let AwaitedImage { image, user, instead } = self;
         format!(
-            "image \"{image}\" of container {container} is not on this node: {instead} runs on until it is loaded \
+            "image \"{image}\" of {user} is not on this node: {instead} runs on until it is loaded \
              with 'nodlet image load FILE'"
         )
     }
@@ -42,10 +42,15 @@ impl HeldUpdates {
             let all = new.spec.init_containers.iter().chain(&new.spec.containers);
             let awaited = all.map(|container| AwaitedImage {
                 image: container.image.clone(),
-                container: container.name.clone(),
+                user: format!("container {}", container.name),
                 instead: "the pod as it is".to_owned(),
             });
-            return awaited.collect();
+            let of_volumes = new.spec.image_volumes().map(|(volume, image, _)| AwaitedImage {
+                image: image.to_owned(),
+                user: format!("volume {volume}"),
+                instead: "the pod as it is".to_owned(),
+            });
+            return awaited.chain(of_volumes).collect();
         }
         if new.uid != state.pod().uid {
             return Vec::new();
@@ -58,7 +63,7 @@ impl HeldUpdates {
             let differs = *started.spec_image != *container.image && !started.spec_image.is_empty();
             (may_end && differs).then(|| AwaitedImage {
                 image: container.image.clone(),
-                container: container.name.clone(),
+                user: format!("container {}", container.name),
                 instead: format!("image \"{}\"", started.spec_image),
             })
         });

@@ -337,5 +337,6 @@ fn is_another(old: &Pod, new: &Pod) -> bool {
 
 fn images_of(pod: &Pod) -> impl Iterator<Item = &str> {
     let containers = pod.spec.init_containers.iter().chain(&pod.spec.containers);
-    containers.map(|container| &*container.image)
+    let of_volumes = pod.spec.image_volumes().map(|(_, image, _)| image);
+    containers.map(|container| &*container.image).chain(of_volumes)
 }

@@ -37,6 +37,7 @@ impl Room {
                 Ok(())
             }
             None => Err(StartFailure {
+                image: None,
                 reason: StartFailureReason::CreateContainerError,
                 message: "its command and environment, with the variables in them expanded, are longer than 2 MiB, \
                           which no process can be given"
@@ -145,7 +146,7 @@ fn data_of(object: &ObjectReference, facts: &Facts<'_>) -> Result<Option<Rc<Conf
 }
 
 fn awaits_object(message: String) -> StartFailure {
-    StartFailure { reason: StartFailureReason::ObjectNotFound, message: message.into() }
+    StartFailure { reason: StartFailureReason::ObjectNotFound, message: message.into(), image: None }
 }
 
 /// Returns a value as text. The error names the variable and never contains the value.
@@ -153,6 +154,7 @@ fn text_of<'a>(value: &'a [u8], name: &str, object: &ObjectReference) -> Result<
     match std::str::from_utf8(value) {
         Ok(text) if !text.contains('\0') => Ok(text),
         Ok(_) | Err(_) => Err(StartFailure {
+            image: None,
             reason: StartFailureReason::CreateContainerError,
             message: format!(
                 "the value of the environment variable {name:?} from {} {:?} is not text: mount the object as \

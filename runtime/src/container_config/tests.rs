@@ -49,6 +49,7 @@ fn config_with(
         cgroup: CgroupPaths::default(),
         volumes: &volumes,
         layers: Vec::new(),
+        image_volumes: &[],
         logs: LogLimits { max_size: 4096, max_files: 2 },
         objects,
         devices: Vec::new(),

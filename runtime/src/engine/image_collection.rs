@@ -66,9 +66,10 @@ impl Engine {
         self.image_use.looking = true;
         let mut names = Vec::new();
         for pod in self.node.pods().map(|pod| &**pod.pod()).chain(self.registry.held_updates.pods()) {
-            for container in pod.spec.all_containers() {
-                if !names.contains(&container.image) {
-                    names.push(container.image.clone());
+            let of_containers = pod.spec.all_containers().map(|container| &*container.image);
+            for image in of_containers.chain(pod.spec.image_volumes().map(|(_, image, _)| image)) {
+                if !names.iter().any(|known| known == image) {
+                    names.push(image.to_owned());
                 }
             }
         }

@@ -14,7 +14,6 @@ use crate::seccomp;
 use nodlet_core::facts::{
     Attempt, Exit, PodIndex, PodObservation, StartFailure, StartFailureReason, StartedContainer, User,
 };
-use nodlet_core::spec::Container;
 use nodlet_core::spec::container::{PullPolicy, SeccompProfile};
 use nodlet_core::time::{Instant, Moment};
 use nodlet_host::cgroup::{CgroupError, ContainerLimits, Leaf};
@@ -59,7 +58,7 @@ impl Layers {
 }
 
 pub(super) fn failure(reason: StartFailureReason, message: impl Into<String>) -> StartFailure {
-    StartFailure { reason, message: message.into().into_boxed_str() }
+    StartFailure { reason, message: message.into().into_boxed_str(), image: None }
 }
 
 /// Checks that the image of the spec is on the board. The image is leased to the pod, so that it is not removed
@@ -70,7 +69,7 @@ pub(super) async fn check_image(
     attempt: Attempt,
 ) -> Result<(), StartFailure> {
     let container = wanted.pod.spec.container(attempt.container);
-    find_image(&shell.stores, &wanted, container, &container.image).await.map(drop)
+    find_image(&shell.stores, &wanted, container.image_pull_policy, &container.image).await.map(drop)
 }
 
 /// Prepares a run (image, cgroup leaf, files, configuration), and requests its start from the supervisor, which
@@ -91,17 +90,37 @@ pub(super) async fn start(
         failure(StartFailureReason::CreateContainerError, nodlet_host::error::chain(error))
     };
     let _begins = shell.beginning.run(shell.pods.unconfirmed_runs()).map_err(|error| create(&error))?;
-    let found = find_image(&shell.stores, &wanted, container, &container.image).await;
+    let policy = container.image_pull_policy;
+    let found = find_image(&shell.stores, &wanted, policy, &container.image).await;
     let (spec_image, (reference, image)) = match (found, fallback) {
         (Ok(found), _) => (container.image.clone(), found),
         (Err(failure), None) => return Err(failure),
         (Err(failure), Some(fallback)) => {
-            let found =
-                find_image(&shell.stores, &wanted, container, &fallback).await.map_err(|_| failure)?;
+            let found = find_image(&shell.stores, &wanted, policy, &fallback).await.map_err(|_| failure)?;
             (fallback.to_string(), found)
         }
     };
-    let layers = mount_layers(&shell.stores, &shell.layers, &image).await?;
+    let mut layers = mount_layers(&shell.stores, &shell.layers, &image).await?;
+    let mut layer_names: Vec<String> = image.layers.iter().map(Digest::to_string).collect();
+    let mut image_volumes = Vec::new();
+    for (volume, name, policy) in wanted.pod.spec.image_volumes() {
+        if !container.volume_mounts.iter().any(|mount| mount.name == volume) {
+            continue;
+        }
+        let found = find_image(&shell.stores, &wanted, policy, name).await;
+        let (_, image) = found.map_err(|failure| StartFailure { image: Some(name.into()), ..failure })?;
+        let of_volume = mount_layers(&shell.stores, &shell.layers, &image).await?;
+        image_volumes.push((volume, of_volume.len()));
+        layers.extend(of_volume);
+        layer_names.extend(image.layers.iter().map(Digest::to_string));
+    }
+    if layers.len() > MAX_LAYERS {
+        let message = format!(
+            "the container's image and the images of its volumes have {} layers: at most {MAX_LAYERS} are possible",
+            layers.len()
+        );
+        return Err(failure(StartFailureReason::CreateContainerError, message));
+    }
     if let Some(target) = &container.target {
         check_target(&shell.paths, &wanted, &sandbox, target)?;
     }
@@ -130,7 +149,8 @@ pub(super) async fn start(
         memory: u64::try_from(shell.machine.capacity.memory).unwrap_or_default(),
         cgroup: leaf.paths(),
         volumes: &sandbox.volumes,
-        layers: image.layers.iter().map(Digest::to_string).collect(),
+        layers: layer_names,
+        image_volumes: &image_volumes,
         logs: shell.config.logs,
         objects: &objects,
         devices: limits.devices,
@@ -243,11 +263,14 @@ fn check_target(paths: &Paths, wanted: &Wanted, sandbox: &Sandbox, target: &str)
     }
 }
 
-/// Finds the image of this name for a container, and leases it to the pod.
+/// The number of layers that a start can have: their descriptors and that of the configuration are one message.
+const MAX_LAYERS: usize = 252;
+
+/// Finds the image of this name for a container or a volume, and leases it to the pod.
 async fn find_image(
     stores: &Stores,
     wanted: &Wanted,
-    container: &Container,
+    policy: PullPolicy,
     name: &str,
 ) -> Result<(Reference, Image), StartFailure> {
     let reference = Reference::parse(name).map_err(|error| {
@@ -269,7 +292,7 @@ async fn find_image(
         .await;
     match found {
         Ok(Ok(image)) => Ok((reference, image)),
-        Ok(Err(near)) => Err(match container.image_pull_policy {
+        Ok(Err(near)) => Err(match policy {
             PullPolicy::Never => failure(
                 StartFailureReason::ErrImageNeverPull,
                 format!("Container image \"{name}\" is not present with pull policy of Never"),

@@ -207,8 +207,11 @@ impl Start<'_> {
         directory("root")?;
         empty(&config.upper_dir).and_then(|()| empty(&config.work_dir)).map_err(StartError::Root)?;
         let layers: Vec<BorrowedFd> = layers.iter().map(|layer| layer.as_fd()).collect();
+        let of_volumes: usize = config.image_volumes.iter().sum();
+        let (layers, of_volumes) = layers.split_at(layers.len().saturating_sub(of_volumes));
+        volume::images(&config, of_volumes, &scratch, &mut volumes)?;
         // Never read-only: libcontainer first makes mount points in it.
-        assemble::mount_root(&layers, &config.upper_dir, &config.work_dir, &root, false)
+        assemble::mount_root(layers, &config.upper_dir, &config.work_dir, &root, false)
             .map_err(StartError::Image)?;
         // libcontainer makes links in /dev by joining paths on the host's side: with a link there, an image
         // could have them made anywhere (like CVE-2026-41579).

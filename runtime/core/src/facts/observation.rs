@@ -410,11 +410,18 @@ pub struct StartFailure<T = Box<str>> {
     pub reason: StartFailureReason,
     /// `state.waiting.message`, for people.
     pub message: T,
+    /// The image of a volume, if that one is missing and not the container's.
+    #[serde(default = "Option::default", skip_serializing_if = "Option::is_none")]
+    pub image: Option<T>,
 }
 
 impl<T> StartFailure<T> {
     fn map<U>(&self, text: impl Fn(&T) -> U) -> StartFailure<U> {
-        StartFailure { reason: self.reason, message: text(&self.message) }
+        StartFailure {
+            reason: self.reason,
+            message: text(&self.message),
+            image: self.image.as_ref().map(text),
+        }
     }
 }
 

@@ -149,6 +149,8 @@ pub(crate) struct ContainerState {
     pub(crate) previous: Option<Box<Ended>>,
     /// The reason why the container waits, if `state.waiting` names it.
     pub(crate) waiting: Option<WaitingReason>,
+    /// The image of a volume for which the latest start looked in vain.
+    pub(crate) awaited_volume: Option<Box<str>>,
     pub(crate) backoff: CrashBackoff,
     pub(crate) probes: Probes,
     pub(crate) hooks: Hooks,
@@ -187,6 +189,7 @@ impl ContainerState {
             ended: None,
             previous: None,
             waiting: None,
+            awaited_volume: None,
             backoff: CrashBackoff::default(),
             probes: Probes::default(),
             hooks: Hooks::default(),

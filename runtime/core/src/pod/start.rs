@@ -245,7 +245,7 @@ impl PodState {
                 StartRetry::WhenImagesChange { back_off_at: None }
             }
             StartFailureReason::ErrImageNeverPull => {
-                message = never_pulled(&spec.image);
+                message = never_pulled(failure.image.as_deref().unwrap_or(&spec.image));
                 warn_of_image(index, at, &spec.image, failure, events);
                 StartRetry::WhenImagesChange { back_off_at: None }
             }
@@ -299,6 +299,7 @@ impl PodState {
             StartRetry::WhenImagesChange { .. } | StartRetry::WhenObjectsChange | StartRetry::At(_) => retry,
         };
         container.run = Run::StartFailed { retry };
+        container.awaited_volume.clone_from(&failure.image);
         container.waiting = Some(WaitingReason { reason: word.into(), message });
         self.touch();
     }
@@ -367,7 +368,7 @@ fn back_off_pulls(
             continue;
         }
         *back_off_at = None;
-        let image = &spec.container(at).image;
+        let image = container.awaited_volume.as_deref().unwrap_or(&spec.container(at).image);
         let text = format!("Back-off pulling image \"{image}\"");
         let message = match &container.waiting {
             Some(waiting) => format!("{text}: ErrImagePull: {}", waiting.message),
@@ -391,6 +392,7 @@ pub(super) fn warn_of_image(
     events: &mut Events,
 ) {
     let (word, message) = (reason_name(failure.reason), &failure.message);
+    let image = failure.image.as_deref().unwrap_or(image);
     let (reason, text) = match failure.reason {
         StartFailureReason::InvalidImageName => ("InspectFailed", message.clone()),
         StartFailureReason::ErrImageNeverPull => (word, never_pulled(image)),

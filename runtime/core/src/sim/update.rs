@@ -62,6 +62,7 @@ impl Sim {
     pub(super) fn check_image(&mut self, uid: &Uid, index: PodIndex, attempt: Attempt) {
         let image = self.of(uid).pod.spec.container(attempt.container).image.clone();
         let failure = self.absent.contains(&image).then(|| StartFailure {
+            image: None,
             reason: StartFailureReason::ErrImagePull,
             message: format!("image {image} is not on this node").into(),
         });

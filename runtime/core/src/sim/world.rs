@@ -76,7 +76,7 @@ impl Sim {
                         if reason == StartFailureReason::ErrImagePull {
                             self.of(&uid).restarts.forget(attempt.container);
                         }
-                        let failure = StartFailure { reason, message: "it cannot be".into() };
+                        let failure = StartFailure { reason, message: "it cannot be".into(), image: None };
                         self.answer_of(index, PodObservation::StartFailed { attempt, failure });
                     }
                     Ok(image) => {

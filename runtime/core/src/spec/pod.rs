@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::time::Duration;
 
-use super::container::{EnvSource, SeccompProfile};
+use super::container::{EnvSource, PullPolicy, SeccompProfile};
 use super::reference::ObjectReference;
 use super::volume::{Projection, ProjectionSource, VolumeSource};
 use super::{
@@ -143,14 +143,10 @@ impl Pod {
     /// The PersistentVolumeClaims that the pod uses: the name of each volume, that of its claim, and whether the claim
     /// is made for this pod (`ephemeral`).
     pub fn claims(&self) -> impl Iterator<Item = (&str, String, bool)> {
-        self.spec.volumes.iter().filter_map(|volume| match &volume.source {
-            VolumeSource::Claim { claim: Some(claim), .. } => Some((&*volume.name, claim.clone(), false)),
-            VolumeSource::Claim { claim: None, .. } => {
-                Some((&*volume.name, format!("{}-{}", self.name, volume.name), true))
-            }
-            VolumeSource::EmptyDir { .. } | VolumeSource::HostPath { .. } | VolumeSource::Projected(_) => {
-                None
-            }
+        self.spec.volumes.iter().filter_map(|volume| {
+            let VolumeSource::Claim { claim, .. } = &volume.source else { return None };
+            let name = claim.clone().unwrap_or_else(|| format!("{}-{}", self.name, volume.name));
+            Some((&*volume.name, name, claim.is_none()))
         })
     }
 
@@ -400,11 +396,17 @@ impl PodSpec {
 
     /// The volumes whose files the agent writes, with their names.
     pub fn projections(&self) -> impl Iterator<Item = (&str, &Projection)> {
-        self.volumes.iter().filter_map(|volume| match &volume.source {
-            VolumeSource::Projected(projection) => Some((&*volume.name, projection)),
-            VolumeSource::EmptyDir { .. } | VolumeSource::HostPath { .. } | VolumeSource::Claim { .. } => {
-                None
-            }
+        self.volumes.iter().filter_map(|volume| {
+            let VolumeSource::Projected(projection) = &volume.source else { return None };
+            Some((&*volume.name, projection))
+        })
+    }
+
+    /// The volumes that show an image: the name, the image, and its pull policy.
+    pub fn image_volumes(&self) -> impl Iterator<Item = (&str, &str, PullPolicy)> {
+        self.volumes.iter().filter_map(|volume| {
+            let VolumeSource::Image { reference, pull_policy } = &volume.source else { return None };
+            Some((&*volume.name, &**reference, *pull_policy))
         })
     }
 
@@ -412,7 +414,9 @@ impl PodSpec {
     pub(crate) fn depends_on_objects(&self) -> bool {
         self.volumes.iter().any(|volume| match volume.source {
             VolumeSource::Projected(_) | VolumeSource::Claim { .. } => true,
-            VolumeSource::EmptyDir { .. } | VolumeSource::HostPath { .. } => false,
+            VolumeSource::EmptyDir { .. } | VolumeSource::HostPath { .. } | VolumeSource::Image { .. } => {
+                false
+            }
         })
     }
 

@@ -3,6 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::Quantity;
+use super::container::PullPolicy;
 use super::reference::{ObjectReference, ResourceField};
 
 /// One entry of `spec.volumes`.
@@ -37,6 +38,13 @@ pub enum VolumeSource {
         claim: Option<String>,
         /// `readOnly`.
         read_only: bool,
+    },
+    /// `image`.
+    Image {
+        /// `reference`.
+        reference: String,
+        /// `pullPolicy`.
+        pull_policy: PullPolicy,
     },
     /// `configMap`, `secret`, `downwardAPI` or `projected`: files that the agent writes.
     Projected(Projection),

@@ -50,6 +50,7 @@ pub fn memory_volumes(pod: &Pod) -> Vec<MemoryVolume> {
         VolumeSource::EmptyDir { memory: false, .. }
         | VolumeSource::HostPath { .. }
         | VolumeSource::Claim { .. }
+        | VolumeSource::Image { .. }
         | VolumeSource::Projected(_) => None,
     });
     volumes.collect()

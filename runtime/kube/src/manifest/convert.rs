@@ -175,6 +175,11 @@ fn volume(volume: &Value) -> Volume {
             claim: Some(text(claim, "claimName").into()),
             read_only: flag(claim, "readOnly"),
         }
+    } else if let Some(image) = volume.get("image") {
+        VolumeSource::Image {
+            reference: text(image, "reference").to_owned(),
+            pull_policy: pull_policy(text(image, "pullPolicy")),
+        }
     } else if volume.get("ephemeral").is_some() {
         VolumeSource::Claim { claim: None, read_only: false }
     } else if let Some(projection) = projection(volume) {
@@ -255,11 +260,7 @@ fn container(container: &Value) -> Container {
     Container {
         name: text(container, "name").to_owned(),
         image: text(container, "image").to_owned(),
-        image_pull_policy: match text(container, "imagePullPolicy") {
-            "Always" => PullPolicy::Always,
-            "Never" => PullPolicy::Never,
-            _ => PullPolicy::IfNotPresent,
-        },
+        image_pull_policy: pull_policy(text(container, "imagePullPolicy")),
         sidecar: text(container, "restartPolicy") == "Always",
         target: filled(container, "targetContainerName"),
         restart: container.get("restartPolicy").map(|_| Rc::new(own_restart(container))),
@@ -398,6 +399,14 @@ fn mount(mount: &Value) -> VolumeMount {
             "Bidirectional" => MountPropagation::Bidirectional,
             _ => MountPropagation::None,
         },
+    }
+}
+
+fn pull_policy(policy: &str) -> PullPolicy {
+    match policy {
+        "Always" => PullPolicy::Always,
+        "Never" => PullPolicy::Never,
+        _ => PullPolicy::IfNotPresent,
     }
 }
 

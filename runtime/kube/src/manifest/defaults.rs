@@ -73,6 +73,10 @@ fn volume(volume: &mut Map<String, Value>) {
     if let Some(Value::Object(directory)) = volume.get_mut("emptyDir") {
         canonical(directory.get_mut("sizeLimit"), false);
     }
+    if let Some(Value::Object(image)) = volume.get_mut("image") {
+        let reference = text(image, "reference").unwrap_or_default();
+        default(image, "pullPolicy", || json!(pull_policy(&reference)));
+    }
     for source in ["secret", "configMap", "downwardAPI", "projected"] {
         if let Some(Value::Object(source)) = volume.get_mut(source) {
             absent(source, "defaultMode", || json!(0o644));

@@ -26,6 +26,9 @@ pub(super) use super::field::Errors;
 /// Maximum size of the keys and values of all annotations in bytes.
 const ANNOTATIONS: usize = 256 * 1024;
 
+/// The values of `pullPolicy`, in the order of printing.
+const PULL_POLICIES: [&str; 3] = ["Always", "IfNotPresent", "Never"];
+
 /// Maximum size of a file's name in bytes (`NAME_MAX`).
 const FILE_NAME: usize = 255;
 
@@ -298,7 +301,8 @@ fn volume_source(volume: &Value, path: &Path<'_>, errors: &mut Errors) {
         "configMap" => 5,
         "projected" => 6,
         "ephemeral" => 7,
-        _ => 8,
+        "image" => 8,
+        _ => 9,
     });
     for (index, source) in sources.iter().enumerate() {
         let path = path.child(source);
@@ -315,6 +319,12 @@ fn volume_source(volume: &Value, path: &Path<'_>, errors: &mut Errors) {
             "projected" => projection::projected(value, &path, errors),
             "persistentVolumeClaim" if text(value, "claimName").is_empty() => {
                 errors.push(FieldError::required(&path.child("claimName"), ""));
+            }
+            "image" => {
+                if text(value, "reference").is_empty() {
+                    errors.push(FieldError::required(&path.child("reference"), ""));
+                }
+                one_of(&path.child("pullPolicy"), text(value, "pullPolicy"), &PULL_POLICIES, errors);
             }
             "ephemeral" => match value.get("volumeClaimTemplate").filter(|template| !template.is_null()) {
                 None => errors.push(FieldError::required(&path.child("volumeClaimTemplate"), "")),

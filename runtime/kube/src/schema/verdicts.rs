@@ -38,7 +38,7 @@ use Verdict::{Acts, HostNetworkOnly, InMemoryOnly, Only, Refuses, Resources, War
 const NO_SCHEDULER: &str = "schedules nothing: the pod runs on the node that has its manifest";
 const NO_TOKENS: &str = "has no service accounts: no token is mounted";
 const NO_SERVICES: &str = "has no Services: no variables are made for them";
-const NO_VOLUME: &str = "provides no volumes but configMap, downwardAPI, emptyDir, ephemeral, hostPath, persistentVolumeClaim, projected and secret yet";
+const NO_VOLUME: &str = "provides no volumes but configMap, downwardAPI, emptyDir, ephemeral, hostPath, image, persistentVolumeClaim, projected and secret yet";
 const NO_DATA_SOURCE: &str = "fills no volume from another object";
 const NO_TEMPLATE: &str = "sets it itself, as Kubernetes does";
 const NO_CLUSTER: &str = "has no cluster that could issue it";
@@ -295,7 +295,7 @@ pub(super) const VERDICTS: &[(&str, &[(&str, Verdict)])] = &[
         ("gitRepo", Refuses(NO_VOLUME, &[])),
         ("glusterfs", Refuses(NO_VOLUME, &[])),
         ("hostPath", Acts),
-        ("image", Refuses(NO_VOLUME, &[])),
+        ("image", Acts),
         ("iscsi", Refuses(NO_VOLUME, &[])),
         ("name", Acts),
         ("nfs", Refuses(NO_VOLUME, &[])),
@@ -316,6 +316,7 @@ pub(super) const VERDICTS: &[(&str, &[(&str, Verdict)])] = &[
     ]),
     ("HostPathVolumeSource", &[("path", Acts), ("type", Acts)]),
     ("PersistentVolumeClaimVolumeSource", &[("claimName", Acts), ("readOnly", Acts)]),
+    ("ImageVolumeSource", &[("pullPolicy", Acts), ("reference", Acts)]),
     ("EphemeralVolumeSource", &[("volumeClaimTemplate", Acts)]),
     ("PersistentVolumeClaimTemplate", &[("metadata", Acts), ("spec", Acts)]),
     ("ObjectMeta", &[

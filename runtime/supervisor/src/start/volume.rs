@@ -19,6 +19,8 @@ use std::path::{Component, Path, PathBuf};
 use nix::mount::{MsFlags, mount};
 use nix::sys::stat::Mode;
 
+use nodlet_rootfs::assemble;
+
 use super::{StartError, open_in_root, within};
 use crate::sandbox::{MEMORY_VOLUMES, Namespaces, SHM};
 use crate::sys::{self, MountAttributes, Resolve};
@@ -55,6 +57,8 @@ pub(super) struct Volume {
     /// The path to which `destination` leads by the links of the image; no component of it is a link there.
     place: PathBuf,
     read_only: bool,
+    /// Whether nothing in it can be executed or opened as a device: an image.
+    restricted: bool,
     shared: bool,
 }
 
@@ -81,7 +85,7 @@ impl Volume {
         const NODEV: u64 = 0x4;
         const NOEXEC: u64 = 0x8;
         let mut set = if self.read_only { RDONLY } else { 0 };
-        if self.place == Path::new("/dev/shm") {
+        if self.restricted || self.place == Path::new("/dev/shm") {
             set |= NOSUID | NODEV | NOEXEC;
         }
         if set == 0 {
@@ -122,6 +126,7 @@ pub(super) fn resolve(config: &ContainerConfig, namespaces: &Namespaces) -> Resu
     volumes.push(volume(&shm, shm_path, namespaces.mnt.as_fd())?);
     for mount in &config.mounts {
         let memory = match &mount.source {
+            MountSource::Image(_) => continue,
             MountSource::Host(_) => None,
             MountSource::Memory(name) => Some(Path::new(MEMORY_VOLUMES).join(name)),
         };
@@ -148,11 +153,32 @@ fn volume(mount: &MountConfig, memory: Option<&Path>, pod: BorrowedFd) -> Result
         Some(path) => within(pod, || copy(mount, path)).map_err(failed)?,
         None => match &mount.source {
             MountSource::Host(path) => copy(mount, path),
-            MountSource::Memory(name) => {
-                unreachable!("the volume {name} has a path in the pod's mount namespace")
+            MountSource::Memory(_) | MountSource::Image(_) => {
+                unreachable!("a volume in memory or of an image has a path of its own")
             }
         },
     }
+}
+
+/// Mounts the images of a container's volumes, below `scratch` in the helper's own mount namespace.
+pub(super) fn images(
+    config: &ContainerConfig,
+    mut layers: &[BorrowedFd],
+    scratch: &Path,
+    volumes: &mut Vec<Volume>,
+) -> Result<(), StartError> {
+    for (place, count) in config.image_volumes.iter().enumerate() {
+        let (of_image, rest) = layers.split_at_checked(*count).unwrap_or((layers, &[]));
+        layers = rest;
+        let at = scratch.join(format!("image-{place}"));
+        let [root, upper, work] = ["root", "upper", "work"].map(|name| at.join(name));
+        [&root, &upper, &work].into_iter().try_for_each(fs::create_dir_all).map_err(StartError::Scratch)?;
+        assemble::mount_root(of_image, &upper, &work, &root, true).map_err(StartError::Image)?;
+        for mount in config.mounts.iter().filter(|mount| mount.source == MountSource::Image(place)) {
+            volumes.push(copy(mount, &root)?);
+        }
+    }
+    Ok(())
 }
 
 /// Makes a detached copy of a mount's source.
@@ -190,6 +216,7 @@ fn copy(mount: &MountConfig, path: &Path) -> Result<Volume, StartError> {
         destination: mount.destination.clone(),
         place: mount.destination.clone(),
         read_only: mount.read_only,
+        restricted: matches!(mount.source, MountSource::Image(_)),
         shared: mount.propagation == Propagation::Shared,
     })
 }

@@ -158,6 +158,7 @@ impl Pod {
         let mut args = vec!["/bin/program".to_owned(), "program".to_owned()];
         args.extend(program.iter().map(|op| (*op).to_owned()));
         ContainerConfig {
+            image_volumes: Vec::new(),
             id: format!("{number:064x}"),
             name: name.to_owned(),
             process: ProcessConfig {
