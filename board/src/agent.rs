@@ -11,7 +11,7 @@ use lexopt::{Parser, ValueExt};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use nodlet_core::facts::{Amounts, MAX_PODS};
-use nodlet_core::spec::{Quantity, Taint};
+use nodlet_core::spec::{Quantity, Taint, sysctl};
 use nodlet_host::cgroup::PodPidsLimit;
 use nodlet_host::error::chain;
 use nodlet_host::paths::Paths;
@@ -74,6 +74,9 @@ Examples:
   nodlet agent --root /tmp/node1 --pod-cidr 10.86.1.0/24
 
 Flags:
+      --allowed-unsafe-sysctls NAME,...
+                         kernel parameters that pods may set besides the safe ones;
+                         NAME may end with *, as in net.core.*
       --container-log-max-files N
                          number of log files kept for each container, including the
                          current one: 5 by default, at least 2
@@ -167,6 +170,7 @@ struct Options {
     node_name: Option<String>,
     pod_cidr: Option<String>,
     pod_pids_limit: PodPidsLimit,
+    unsafe_sysctls: Vec<String>,
     terminated_pod_gc_threshold: Option<u64>,
     node_labels: BTreeMap<String, String>,
     taints: Vec<Taint>,
@@ -206,6 +210,16 @@ impl Options {
                 Flag::Long(name) if name == "pod-cidr" => options.pod_cidr = Some(parser.value()?.string()?),
                 Flag::Long(name) if name == "pod-pids-limit" => {
                     options.pod_pids_limit = pod_pids_limit(&mut parser)?;
+                }
+                Flag::Long(name) if name == "allowed-unsafe-sysctls" => {
+                    let value = parser.value()?.string()?;
+                    for pattern in value.split(',').filter(|pattern| !pattern.is_empty()) {
+                        if !sysctl::is_valid(pattern, true) || sysctl::namespace(pattern).is_none() {
+                            let why = "namespaced sysctls, such as kernel.msgmax or net.core.*";
+                            return Err(refused(&name, pattern, why));
+                        }
+                        options.unsafe_sysctls.push(pattern.to_owned());
+                    }
                 }
                 Flag::Long(name) if name == "terminated-pod-gc-threshold" => {
                     let kept = number(&mut parser, "--terminated-pod-gc-threshold")?;
@@ -392,6 +406,7 @@ fn config(root: &Path, options: Options, down: bool) -> Result<Config, Failure> 
         node_name,
         pod_cidr: options.pod_cidr,
         pod_pids_limit: options.pod_pids_limit,
+        unsafe_sysctls: options.unsafe_sysctls,
         terminated_pod_gc_threshold: match options.terminated_pod_gc_threshold {
             None => Some(MAX_PODS),
             Some(0) => None,
@@ -493,6 +508,8 @@ mod tests {
             ("--node-name=", "--node-name"),
             ("--pod-pids-limit=-2", "--pod-pids-limit"),
             ("--pod-pids-limit 0", "--pod-pids-limit"),
+            ("--allowed-unsafe-sysctls net.core.*,vm.swappiness", "--allowed-unsafe-sysctls"),
+            ("--allowed-unsafe-sysctls kernel.*", "--allowed-unsafe-sysctls"),
             ("--stop-after x", "--stop-after"),
             ("--node-labels zone", "--node-labels"),
             ("--node-labels zone=a,-=b", "--node-labels"),

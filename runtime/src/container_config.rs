@@ -18,7 +18,7 @@ use crate::{pod_files, seccomp};
 use nodlet_core::facts::{Amounts, Attempt, StartFailure, StartFailureReason};
 use nodlet_core::spec::container::SeccompProfile;
 use nodlet_core::spec::volume::{MountPropagation, VolumeMount};
-use nodlet_core::spec::{Container, Pod, QosClass, Quantity, VolumeSource};
+use nodlet_core::spec::{Container, Pod, QosClass, Quantity, VolumeSource, sysctl};
 use nodlet_host::launch::{
     CgroupPaths, ContainerConfig, DeviceNode, LogConfig, MountConfig, MountSource, NetworkConfig,
     ProcessConfig, Propagation, SandboxConfig, SeccompConfig, TerminationMessage, UserConfig,
@@ -92,14 +92,19 @@ fn config_error(message: impl Into<String>) -> StartFailure {
 }
 
 /// Returns the configuration of the sandbox, which all containers of `pod` share.
+///
+/// # Errors
+/// The host name is too long.
 pub(crate) fn sandbox_config(
     pod: &Pod,
     host_name: &str,
     network: Option<NetworkConfig>,
     pause_cgroup: CgroupPaths,
-) -> SandboxConfig {
-    SandboxConfig {
-        hostname: pod_files::hostname(pod, host_name),
+) -> Result<SandboxConfig, String> {
+    let sysctls = &pod.spec.security_context.sysctls;
+    Ok(SandboxConfig {
+        hostname: pod_files::kernel_name(pod, host_name)?,
+        sysctls: sysctls.iter().map(|(name, value)| (sysctl::path(name), value.clone())).collect(),
         network,
         host_ipc: pod.spec.host_ipc,
         host_pid: pod.spec.host_pid,
@@ -107,7 +112,7 @@ pub(crate) fn sandbox_config(
         shm_size: SHM_SIZE,
         memory_volumes: volume::memory_volumes(pod),
         pause_cgroup,
-    }
+    })
 }
 
 /// Returns the configuration of one run of a container.
@@ -219,6 +224,7 @@ fn user(pod: &Pod, container: &Container, image: &ImageConfig) -> UserConfig {
     let mut additional_gids = of_pod.supplemental_groups.clone();
     additional_gids.extend(of_pod.fs_group);
     UserConfig {
+        strict_groups: of_pod.strict_groups,
         image_user: image.user.clone(),
         run_as_user: own.run_as_user.or(of_pod.run_as_user),
         run_as_group: own.run_as_group.or(of_pod.run_as_group),
@@ -236,6 +242,7 @@ fn seccomp(
     let failed = |message: String| StartFailure {
         reason: StartFailureReason::CreateContainerError,
         message: message.into_boxed_str(),
+        image: None,
     };
     match (seccomp::effective(pod, container), &facts.seccomp_file) {
         (None | Some(SeccompProfile::Unconfined), _) => Ok(None),

@@ -110,6 +110,8 @@ pub struct Config {
     pub pod_cidr: Option<String>,
     /// Processes that each pod may have.
     pub pod_pids_limit: PodPidsLimit,
+    /// Kernel parameters, and patterns of them, that pods may set besides the safe ones.
+    pub unsafe_sysctls: Vec<String>,
     /// The number of finished applied pods that are kept; `None` to keep all. The control plane's
     /// `--terminated-pod-gc-threshold`.
     pub terminated_pod_gc_threshold: Option<usize>,

@@ -45,9 +45,31 @@ pub(crate) fn hostname(pod: &Pod, host_name: &str) -> String {
     if pod.spec.host_network {
         return host_name.to_owned();
     }
-    let name = pod.spec.hostname.as_deref().unwrap_or(&pod.name);
+    let spec = &pod.spec;
+    let name = spec.hostname_override.as_deref().or(spec.hostname.as_deref()).unwrap_or(&pod.name);
     let cut = &name[..name.len().min(HOSTNAME)];
     cut.trim_end_matches(['-', '.']).to_owned()
+}
+
+/// Returns the host name that the kernel has for a pod: with `setHostnameAsFQDN`, the domain follows (kubelet:
+/// `GetNodenameForKernel`).
+///
+/// # Errors
+/// It is longer than the kernel accepts; the message is the kubelet's.
+pub(crate) fn kernel_name(pod: &Pod, host_name: &str) -> Result<String, String> {
+    const MAX: usize = 64;
+    let short = hostname(pod, host_name);
+    let domain = domain(pod).filter(|_| pod.spec.hostname_as_fqdn && !pod.spec.host_network);
+    let Some(domain) = domain else { return Ok(short) };
+    let full = format!("{short}.{domain}");
+    if full.len() > MAX {
+        return Err(format!(
+            "failed to construct FQDN from pod hostname and cluster domain, FQDN {full} is too long ({MAX} characters is \
+             the max, {} characters requested)",
+            full.len()
+        ));
+    }
+    Ok(full)
 }
 
 /// Returns the current host name of the machine.
@@ -93,7 +115,7 @@ pub(crate) fn hosts(pod: &Pod, ip: Option<Ipv4Addr>, host_name: &str, node_hosts
 
 /// Returns the domain of a pod with a `subdomain`, with the default cluster domain.
 fn domain(pod: &Pod) -> Option<String> {
-    let subdomain = pod.spec.subdomain.as_ref()?;
+    let subdomain = pod.spec.subdomain.as_ref().filter(|_| pod.spec.hostname_override.is_none())?;
     Some(format!("{subdomain}.{}.svc.cluster.local", pod.namespace))
 }
 
@@ -227,7 +249,7 @@ pub(crate) fn texts(
 ) -> (PodFiles, Vec<String>) {
     let hosts = hosts(pod, ip, host_name, &node.hosts);
     let (resolv_conf, left_out) = resolv_conf(&pod.spec, node.resolv_conf(pod));
-    let hostname = format!("{}\n", hostname(pod, host_name));
+    let hostname = format!("{}\n", kernel_name(pod, host_name).unwrap_or_default());
     (PodFiles { hosts, resolv_conf, hostname }, left_out)
 }
 
@@ -348,6 +370,17 @@ mod tests {
              fe00::0\tip6-localnet\nfe00::0\tip6-mcastprefix\nfe00::1\tip6-allnodes\nfe00::2\tip6-allrouters\n\
              10.85.0.7\tweb\n\n# Entries added by HostAliases.\n1.2.3.4\ta\tb\n"
         );
+        for (spec, expected) in [
+            ("subdomain: sub", "web"),
+            ("subdomain: sub, setHostnameAsFQDN: true", "web.sub.default.svc.cluster.local"),
+            ("setHostnameAsFQDN: true", "web"),
+            ("subdomain: sub, hostnameOverride: a.b", "a.b"),
+        ] {
+            assert_eq!(kernel_name(&pod("web", spec), "node").as_deref(), Ok(expected), "{spec}");
+        }
+        let long = format!("subdomain: {}, setHostnameAsFQDN: true", "s".repeat(40));
+        let error = kernel_name(&pod("web", &long), "node").unwrap_err();
+        assert!(error.ends_with("(64 characters is the max, 70 characters requested)"), "{error}");
         let text = hosts(&pod("web", "subdomain: sub"), ip, "node", "");
         assert!(text.ends_with("10.85.0.7\tweb.sub.default.svc.cluster.local\tweb\n"), "{text}");
         let text = hosts(&pod("web", "hostNetwork: true"), None, "node", "127.0.0.1 localhost\n");

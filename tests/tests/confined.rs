@@ -28,8 +28,8 @@ fn runtime_default_filters_the_calls_of_all_processes_of_a_container() {
     let device = Device::start();
     let (shared, here) = device.shared("one");
     let hook = "lifecycle: {postStart: {exec: {command: [/bin/sh, -c, x]}}}\n";
-    let hook = hook.replace("[/bin/sh, -c, x]", "[/bin/demo, write-status, /one/hook]");
-    let probe = "startupProbe: {exec: {command: [/bin/demo, write-status, /one/probe]}}\n";
+    let hook = hook.replace("[/bin/sh, -c, x]", "[/bin/demo, effective, /one/hook]");
+    let probe = "startupProbe: {exec: {command: [/bin/demo, effective, /one/probe]}}\n";
     let mount = "volumeMounts: [{name: one, mountPath: /one}]\n";
     let app = manifest::container("app", "status then calls then sleep", &format!("{hook}{probe}{mount}"));
     let open = manifest::container(
@@ -161,5 +161,172 @@ fn a_profile_of_the_node_is_applied_or_refused_by_name() {
         let waiting = || device.pod(name).container("app");
         device.wait_for(&format!("{name} to be refused"), || waiting().message().contains(expected));
         assert_eq!(waiting().reason(), "CreateContainerError", "{name}");
+    }
+}
+
+#[test]
+fn kernel_parameters_and_host_names_are_those_of_the_manifest() {
+    let mut device = Device::start();
+    device.agent_arguments(["--allowed-unsafe-sysctls", "kernel.msg*,net.core.somaxconn"]);
+    device.stop_agent();
+    device.start_agent();
+    let spec = "subdomain: sub\nsetHostnameAsFQDN: true\nsecurityContext: {sysctls: [\
+        {name: net/ipv4/tcp_syncookies, value: '0'}, {name: kernel.shm_rmid_forced, value: '1'}, \
+        {name: net.ipv4.ip_unprivileged_port_start, value: '80'}, {name: kernel.msgmax, value: '4321'}, \
+        {name: net.core.somaxconn, value: '77'}]}\n";
+    device.write_manifest("web.yaml", &manifest::pod_with("web", "sleep", spec));
+    device.write_manifest(
+        "named.yaml",
+        &manifest::pod_with("named", "sleep", "hostnameOverride: a.example.com\n"),
+    );
+    let long = format!("subdomain: {}\nsetHostnameAsFQDN: true\n", "s".repeat(60));
+    device.write_manifest("long.yaml", &manifest::pod_with("long", "sleep", &long));
+    let forbidden = "securityContext: {sysctls: [{name: net.core.wmem_max, value: '1'}]}\n";
+    device.write_manifest("never.yaml", &manifest::pod_with("never", "sleep", forbidden));
+    // Allowed, but the kernel does not accept the value.
+    let wrong = "securityContext: {sysctls: [{name: kernel.msgmax, value: no}]}\n".replace("no}", "'no'}");
+    device.write_manifest("wrong.yaml", &manifest::pod_with("wrong", "sleep", &wrong));
+    let (web, named) = (device.pod("web"), device.pod("named"));
+    web.wait_ready();
+    named.wait_ready();
+    for (name, expected) in [
+        ("net/ipv4/tcp_syncookies", "0"),
+        ("kernel/shm_rmid_forced", "1"),
+        ("net/ipv4/ip_unprivileged_port_start", "80"),
+        ("net/ipv4/ping_group_range", "0\t2147483647"),
+        ("kernel/msgmax", "4321"),
+        ("net/core/somaxconn", "77"),
+    ] {
+        let value = web.exec("app", ["/bin/demo", "cat", &format!("/proc/sys/{name}")]).ok();
+        assert_eq!(value.trim(), expected, "{name}");
+    }
+    assert_ne!(fs::read_to_string("/proc/sys/kernel/msgmax").expect("it is there").trim(), "4321");
+    let full = "web.sub.default.svc.cluster.local";
+    for (pod, expected) in [(web, full), (named, "a.example.com")] {
+        assert_eq!(pod.exec("app", ["/bin/demo", "hostname"]).ok().trim(), expected);
+        assert_eq!(pod.exec("app", ["/bin/demo", "cat", "/etc/hostname"]).ok().trim(), expected);
+        assert!(pod.exec("app", ["/bin/demo", "env"]).ok().contains(&format!("HOSTNAME={expected}\n")));
+    }
+    let hosts = web.exec("app", ["/bin/demo", "cat", "/etc/hosts"]).ok();
+    assert!(hosts.contains(&format!("{}\t{full}\tweb\n", web.ip())), "{hosts}");
+    device.wait_for("the long name to be refused", || {
+        device.pod("long").events().iter().any(|event| {
+            event.starts_with("FailedCreatePodSandBox: ") && event.contains("(64 characters is the max, ")
+        })
+    });
+    device.pod("never").wait_phase("Failed");
+    let status = device.pod("never").status();
+    assert_eq!(status["reason"], "SysctlForbidden");
+    let message = status["message"].as_str().unwrap_or_default();
+    assert!(message.contains("forbidden sysctl: \"net.core.wmem_max\" not allowlisted"), "{message}");
+    device.wait_for("the wrong value to be refused", || {
+        device
+            .pod("wrong")
+            .events()
+            .iter()
+            .any(|event| event.starts_with("FailedCreatePodSandBox: ") && event.contains("set kernel/msgmax"))
+    });
+}
+
+/// The demo program's lines of what confines a process, by name.
+fn effective(text: &str) -> Vec<&str> {
+    let lines: Vec<&str> = text.lines().filter(|line| line.contains(':')).collect();
+    assert!(lines.len() > 30, "{text}");
+    lines
+}
+
+#[test]
+fn executed_processes_probes_and_hooks_are_confined_as_the_first_process_field_by_field() {
+    let device = Device::start();
+    let (shared, here) = device.shared("one");
+    nix::unistd::chown(&here, Some(nix::unistd::Uid::from_raw(1000)), None).expect("root owns it");
+    let spec = format!(
+        "hostname: named\n\
+         securityContext: {{fsGroup: 4000, supplementalGroups: [3000], sysctls: [{{name: net.ipv4.tcp_syncookies, value: '0'}}]}}\n\
+         volumes: [{{name: one, hostPath: {{path: {shared}}}}}]\n"
+    );
+    let contexts = [
+        ("root", ""),
+        ("user", "runAsUser: 1000, runAsGroup: 1001"),
+        ("filtered", "seccompProfile: {type: RuntimeDefault}"),
+        (
+            "bound",
+            "runAsUser: 1000, allowPrivilegeEscalation: false, capabilities: {drop: [ALL]}, seccompProfile: {type: RuntimeDefault}",
+        ),
+        (
+            "added",
+            "capabilities: {add: [NET_ADMIN, SYS_PTRACE], drop: [MKNOD]}, seccompProfile: {type: RuntimeDefault}",
+        ),
+        ("ready", "readOnlyRootFilesystem: true"),
+        ("strong", "privileged: true"),
+    ];
+    let containers = contexts.map(|(name, context)| {
+        let run = |by: &str| format!("{{exec: {{command: [/bin/demo, effective, /one/{name}-{by}]}}}}");
+        let more = format!(
+            "securityContext: {{{context}}}\nlifecycle: {{postStart: {}}}\nstartupProbe: {}\nworkingDir: /one\n\
+             resources: {{requests: {{cpu: 10m, memory: 1Mi}}, limits: {{memory: 64Mi, cpu: 500m}}}}\nvolumeMounts: [{{name: one, mountPath: /one}}]\n",
+            run("hook"),
+            run("probe")
+        );
+        manifest::container(name, "effective then sleep", &more)
+    });
+    device.write_manifest("web.yaml", &manifest::pod_of("web", &containers, &spec));
+    let web = device.pod("web");
+    web.wait_ready();
+    for (name, _) in contexts {
+        web.wait_log(name, "cwd: ");
+        let log = web.logs(name);
+        let first = effective(&log);
+        let others = [
+            ("exec", web.exec(name, ["/bin/demo", "effective"]).ok()),
+            ("probe", fs::read_to_string(here.join(format!("{name}-probe"))).expect("the probe wrote it")),
+            ("hook", fs::read_to_string(here.join(format!("{name}-hook"))).expect("the hook wrote it")),
+        ];
+        for (by, text) in others {
+            for (one, other) in first.iter().zip(effective(&text)) {
+                assert_eq!(other, *one, "{name}: {by}");
+            }
+            assert_eq!(effective(&text).len(), first.len(), "{name}: {by}");
+        }
+    }
+    let of = |name: &str, field: &str| {
+        let log = web.logs(name);
+        let lines = log.lines().filter_map(|line| line.split_once(':'));
+        let value =
+            lines.filter(|(found, _)| *found == field).map(|(_, value)| value.trim().to_owned()).next();
+        value.unwrap_or_default()
+    };
+    assert_eq!(of("user", "Uid"), "1000\t1000\t1000\t1000");
+    assert_eq!(of("user", "Gid"), "1001\t1001\t1001\t1001");
+    assert_eq!([of("bound", "CapBnd"), of("bound", "CapEff")], ["0000000000000000"; 2]);
+    assert_eq!([of("bound", "NoNewPrivs"), of("bound", "Seccomp")], ["1", "2"]);
+    assert_eq!([of("root", "CapBnd"), of("root", "CapEff")], ["00000000a80425fb"; 2]);
+    assert_eq!(of("added", "CapBnd"), "00000000a00c35fb");
+    assert_eq!(of("user", "Groups"), "1001 2000 3000 4000");
+}
+
+#[test]
+fn strict_groups_leave_out_those_of_the_image() {
+    let device = Device::start();
+    for policy in ["Merge", "Strict"] {
+        let spec = format!(
+            "securityContext: {{runAsUser: 1000, supplementalGroups: [3000], fsGroup: 4000, \
+             fsGroupChangePolicy: OnRootMismatch, supplementalGroupsPolicy: {policy}}}\n"
+        );
+        let name = policy.to_lowercase();
+        device
+            .write_manifest(&format!("{name}.yaml"), &manifest::pod_with(&name, "status then sleep", &spec));
+        let pod = device.pod(&name);
+        pod.wait_ready();
+        pod.wait_log("app", "Groups");
+        let expected: &[u64] =
+            if policy == "Strict" { &[1000, 3000, 4000] } else { &[1000, 2000, 3000, 4000] };
+        let text: Vec<String> = expected.iter().map(u64::to_string).collect();
+        let status = pod.exec("app", ["/bin/demo", "status"]).ok();
+        for status in [&status, &pod.logs("app")] {
+            assert_eq!(field(status, "Groups").trim(), text.join(" "), "{policy}");
+        }
+        let user = &pod.status()["containerStatuses"][0]["user"]["linux"];
+        assert_eq!(user["supplementalGroups"], serde_json::json!(expected), "{policy}");
     }
 }

@@ -13,6 +13,7 @@ pub mod probe;
 pub mod quantity;
 pub mod reference;
 pub mod restart;
+pub mod sysctl;
 pub mod volume;
 
 pub use container::{Container, ContainerIndex, EnvVar, MAX_CONTAINERS, ResourceRequirements, Role};

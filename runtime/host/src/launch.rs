@@ -25,6 +25,9 @@ pub struct SandboxConfig {
     /// Volumes on tmpfs (`emptyDir` with `medium: Memory`), which the supervisor holds as detached mounts as
     /// long as the pod lives.
     pub memory_volumes: Vec<MemoryVolume>,
+    /// Kernel parameters of the pod's namespaces: paths below `/proc/sys` and values.
+    #[serde(default)]
+    pub sysctls: Vec<(String, String)>,
     /// The cgroup of the pod's `pause` process, if the pod has one.
     pub pause_cgroup: CgroupPaths,
 }
@@ -200,6 +203,9 @@ pub struct UserConfig {
     pub run_as_group: Option<u32>,
     /// `supplementalGroups` and `fsGroup`.
     pub additional_gids: Vec<u32>,
+    /// Whether the groups of the image's user are left out (`supplementalGroupsPolicy: Strict`).
+    #[serde(default)]
+    pub strict_groups: bool,
 }
 
 /// A bind mount into the container.

@@ -209,6 +209,7 @@ async fn make_on(
         network,
         cgroup.pause_paths(pod.spec.share_process_namespace).map_err(Failure::sandbox)?,
     );
+    let config = config.map_err(|error| Failure::sandbox(std::io::Error::other(error)))?;
     let own_cgroup = shell.machine.cgroups.supervisor(uid).map_err(Failure::sandbox)?;
     let own_paths = shell.machine.cgroups.supervisor_paths(&own_cgroup);
     let supervisor =

@@ -83,7 +83,7 @@ enum SandboxError {
     Bridge { name: String, source: io::Error },
     Link { name: String, source: io::Error },
     Address(io::Error),
-    Sysctl { name: &'static str, source: io::Error },
+    Sysctl { name: String, source: io::Error },
     Mounts(io::Error),
     Pause(io::Error),
     Namespace(io::Error),
@@ -164,14 +164,26 @@ fn make(config: BorrowedFd, answer: BorrowedFd, scratch: &Path) -> Result<(), Sa
     if let (Some(network), Some(bridge)) = (&config.network, bridge) {
         nix::unistd::sethostname(&config.hostname).map_err(|error| SandboxError::Hostname(error.into()))?;
         let made = connect(&mut host, &host_namespace, network, bridge)
+            .and_then(|()| set_sysctls(&config))
             .and_then(|()| finish(&config, answer, scratch));
         if made.is_err() {
             let _ = host.remove_link(&network.host_link);
         }
         made
     } else {
-        finish(&config, answer, scratch)
+        set_sysctls(&config).and_then(|()| finish(&config, answer, scratch))
     }
+}
+
+/// Sets the kernel parameters of the pod's own namespaces, which this process is in. Admission has rejected all others.
+fn set_sysctls(config: &SandboxConfig) -> Result<(), SandboxError> {
+    config.sysctls.iter().try_for_each(|(name, value)| {
+        fs::OpenOptions::new()
+            .write(true)
+            .open(Path::new("/proc/sys").join(name))
+            .and_then(|mut file| io::Write::write_all(&mut file, value.as_bytes()))
+            .map_err(|source| SandboxError::Sysctl { name: name.clone(), source })
+    })
 }
 
 /// Connects the new network namespace to the bridge. The pod's end is set up last, so that it sends nothing
@@ -224,7 +236,7 @@ fn connect(
     {
         match fs::write(Path::new("/proc/sys").join(name), value) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => {
-                return Err(SandboxError::Sysctl { name, source: error });
+                return Err(SandboxError::Sysctl { name: name.to_owned(), source: error });
             }
             Ok(()) | Err(_) => {}
         }

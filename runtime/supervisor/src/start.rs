@@ -524,7 +524,8 @@ fn find_user(wanted: &UserConfig, root: &Path) -> Result<User, StartError> {
     let found = assemble::user(root, &name).map_err(StartError::User)?;
     let gid = wanted.run_as_group.unwrap_or(found.gid);
     let mut groups = vec![gid];
-    for group in found.additional_gids.into_iter().chain(wanted.additional_gids.iter().copied()) {
+    let of_image = if wanted.strict_groups { Vec::new() } else { found.additional_gids };
+    for group in of_image.into_iter().chain(wanted.additional_gids.iter().copied()) {
         if !groups.contains(&group) {
             groups.push(group);
         }

@@ -33,6 +33,8 @@ mod binary;
 mod calls;
 #[path = "demo/cgroup.rs"]
 mod cgroup;
+#[path = "demo/effective.rs"]
+mod effective;
 #[path = "demo/http.rs"]
 mod http;
 #[path = "demo/ipc.rs"]
@@ -46,7 +48,7 @@ files    cat FILE · ls DIR · stat FILE · touch FILE · rm FILE · wait FILE
          mkdir DIR · rename FROM TO · link TARGET FILE · fifo FILE · swap FILE FILE (for ever)
 output   print TEXT [EVERY_SECONDS] · eprint TEXT · ask TEXT (without an end of line) · spam BYTES · echo (copies its input)
          line BYTES (a long one) · binary BYTES (no text)
-itself   env · id · status · write-status FILE · hostname · cwd · args WORD… · tty · resized · sizes COLUMNSxROWS · clock [FILE]
+itself   env · id · status · effective [FILE] · hostname · cwd · args WORD… · tty · resized · sizes COLUMNSxROWS · clock [FILE]
          mounts
 time     sleep [SECONDS] · exit CODE [AFTER_SECONDS] · fail-once FILE · abort · ignore-term
          on-term CODE [SECONDS] · on-signal SIGNAL (as on SIGTERM) · ignore-signals (all that can be)
@@ -129,7 +131,8 @@ fn run(step: &[String]) -> Result<(), Failure> {
         ["id"] => println!("{}", id()?),
         ["status"] => print!("{}", fs::read_to_string("/proc/self/status")?),
         ["calls"] => calls::calls(),
-        ["write-status", file] => fs::write(file, fs::read_to_string("/proc/self/status")?)?,
+        ["effective"] => print!("{}", effective::effective()?),
+        ["effective", file] => fs::write(file, effective::effective()?)?,
         ["mounts"] => print!("{}", fs::read_to_string("/proc/self/mountinfo")?),
         ["hostname"] => println!("{}", nix::unistd::gethostname()?.to_string_lossy()),
         ["cwd"] => println!("{}", std::env::current_dir()?.display()),

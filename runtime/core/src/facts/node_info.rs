@@ -74,6 +74,9 @@ pub struct NodeInfo {
     /// [`DEVICE_DOMAIN`]: crate::spec::container::DEVICE_DOMAIN
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub devices: BTreeMap<String, i64>,
+    /// Kernel parameters that pods may set besides the safe ones (`--allowed-unsafe-sysctls`).
+    #[serde(default)]
+    pub unsafe_sysctls: Vec<String>,
 }
 
 /// A node without a Node object: it has room for [`MAX_PODS`] pods, whatever they request.
@@ -87,6 +90,7 @@ impl Default for NodeInfo {
             taints: Vec::new(),
             allocatable,
             devices: BTreeMap::new(),
+            unsafe_sysctls: Vec::new(),
         }
     }
 }

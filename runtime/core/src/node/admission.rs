@@ -9,7 +9,7 @@ use super::resources::{ExistingPod, Resource};
 use crate::facts::{Amounts, NodeInfo, PodIndex};
 use crate::pod::resize::Refusal;
 use crate::spec::container::{ContainerPort, DEVICE_DOMAIN};
-use crate::spec::{Pod, Taint};
+use crate::spec::{Pod, Taint, sysctl};
 
 /// The outcome of admission for a new pod.
 #[derive(Debug, PartialEq, Eq)]
@@ -48,6 +48,12 @@ pub(super) fn admit(node: &NodeInfo, pod: &Pod, others: &[ExistingPod<'_>]) -> O
     let placement = &pod.spec.placement;
     if !placement.os.is_empty() && placement.os != "linux" {
         return rejected("PodOSNotSupported", "Failed to admit pod as the OS field doesn't match node OS");
+    }
+    for (name, _) in &pod.spec.security_context.sysctls {
+        if let Err(why) = sysctl::check(name, &node.unsafe_sysctls, pod.spec.host_network, pod.spec.host_ipc)
+        {
+            return rejected("SysctlForbidden", &format!("forbidden sysctl: {why}"));
+        }
     }
     // A kubelet admits no further pod until those that it preempted have ended.
     let stay = || others.iter().filter(|other| !other.is_preempted);

@@ -30,6 +30,8 @@ pub(crate) fn pod(restart_policy: RestartPolicy) -> Pod {
             host_ipc: false,
             share_process_namespace: false,
             hostname: None,
+            hostname_override: None,
+            hostname_as_fqdn: false,
             subdomain: None,
             host_aliases: Vec::new(),
             dns_policy: DnsPolicy::default(),

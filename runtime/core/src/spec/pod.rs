@@ -110,6 +110,10 @@ pub struct PodSpec {
     pub share_process_namespace: bool,
     /// `hostname`; without it, the pod's name applies.
     pub hostname: Option<String>,
+    /// `hostnameOverride`: the host name as it is written.
+    pub hostname_override: Option<String>,
+    /// `setHostnameAsFQDN`.
+    pub hostname_as_fqdn: bool,
     /// `subdomain`.
     pub subdomain: Option<String>,
     /// `hostAliases`: address and names.
@@ -290,6 +294,10 @@ pub struct PodSecurityContext {
     pub supplemental_groups: Vec<u32>,
     /// `fsGroup`.
     pub fs_group: Option<u32>,
+    /// Whether `supplementalGroupsPolicy` is `Strict`: processes do not get the groups of the image's user.
+    pub strict_groups: bool,
+    /// `sysctls`: names and values.
+    pub sysctls: Vec<(String, String)>,
     /// `seccompProfile`, for containers without their own.
     pub seccomp: Option<SeccompProfile>,
 }

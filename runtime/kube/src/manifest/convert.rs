@@ -59,6 +59,8 @@ pub(super) fn spec(spec: &Value) -> PodSpec {
         host_ipc: flag(spec, "hostIPC"),
         share_process_namespace: flag(spec, "shareProcessNamespace"),
         hostname: filled(spec, "hostname"),
+        hostname_override: filled(spec, "hostnameOverride"),
+        hostname_as_fqdn: flag(spec, "setHostnameAsFQDN"),
         subdomain: filled(spec, "subdomain"),
         host_aliases: list(spec, "hostAliases")
             .iter()
@@ -151,6 +153,11 @@ fn pod_security_context(context: &Value) -> PodSecurityContext {
             .filter_map(|group| group.as_u64().and_then(|group| u32::try_from(group).ok()))
             .collect(),
         fs_group: id(context, "fsGroup"),
+        strict_groups: text(context, "supplementalGroupsPolicy") == "Strict",
+        sysctls: list(context, "sysctls")
+            .iter()
+            .map(|sysctl| (text(sysctl, "name").to_owned(), text(sysctl, "value").to_owned()))
+            .collect(),
         seccomp: seccomp_profile(context),
     }
 }

@@ -311,12 +311,6 @@ fn what_would_change_what_runs_is_refused_by_name() {
         ("volumes: [{name: v, nfs: {server: s, path: /}}]", "", "spec.volumes[0].nfs"),
         ("volumes: [{name: v, csi: {driver: d}}]", "", "spec.volumes[0].csi"),
         ("volumes: [{name: v, emptyDir: {medium: HugePages}}]", "", "spec.volumes[0].emptyDir.medium"),
-        ("securityContext: {sysctls: [{name: a, value: b}]}", "", "spec.securityContext.sysctls"),
-        (
-            "securityContext: {supplementalGroupsPolicy: Strict}",
-            "",
-            "spec.securityContext.supplementalGroupsPolicy",
-        ),
         (
             "",
             "env: [{name: a, valueFrom: {fileKeyRef: {volumeName: a, path: p, key: b}}}]",

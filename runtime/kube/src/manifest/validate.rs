@@ -19,7 +19,7 @@ use serde_json::{Map, Value};
 
 use super::field::{FieldError, Path, quoted};
 use super::rules;
-use nodlet_core::spec::Quantity;
+use nodlet_core::spec::{Quantity, sysctl};
 
 pub(super) use super::field::Errors;
 
@@ -244,6 +244,7 @@ fn spec(spec: &Value, path: &Path<'_>, errors: &mut Errors) {
             invalid(&path.child(field), value, rules::dns_label(value), errors);
         }
     }
+    hostname_override(spec, path, errors);
     gates::all(spec, path, errors);
     tolerations(list(spec, "tolerations"), &path.child("tolerations"), errors);
     host_aliases(list(spec, "hostAliases"), &path.child("hostAliases"), errors);
@@ -407,6 +408,7 @@ fn security_context(spec: &Value, path: &Path<'_>, errors: &mut Errors) {
             "ShareProcessNamespace and HostPID cannot both be enabled",
         ));
     }
+    sysctls(spec, path, errors);
     if context.get("fsGroupChangePolicy").is_some() {
         supported(context, "fsGroupChangePolicy", path, &["Always", "OnRootMismatch"], errors);
     }
@@ -418,6 +420,51 @@ fn security_context(spec: &Value, path: &Path<'_>, errors: &mut Errors) {
     if context.get("seLinuxChangePolicy").is_some() {
         supported(context, "seLinuxChangePolicy", path, &["Recursive"], errors);
     }
+}
+
+/// `validateSysctls`.
+fn sysctls(spec: &Value, path: &Path<'_>, errors: &mut Errors) {
+    const NAME: &str = "must have at most 253 characters and match regex \
+        ^([a-z0-9]([-_a-z0-9]*[a-z0-9])?[\\./])*[a-z0-9]([-_a-z0-9]*[a-z0-9])?$";
+    let all = list(&spec["securityContext"], "sysctls");
+    let path = path.child("sysctls");
+    for (index, one) in all.iter().enumerate() {
+        let path = path.index(index);
+        let path = path.child("name");
+        let name = text(one, "name");
+        if name.is_empty() {
+            errors.push(FieldError::required(&path, ""));
+        } else if !sysctl::is_valid(name, false) {
+            errors.push(FieldError::invalid(&path, name, NAME));
+        } else if all[..index].iter().any(|earlier| text(earlier, "name") == name) {
+            errors.push(FieldError::duplicate(&path, name));
+        }
+        match sysctl::namespace(name) {
+            Some(sysctl::Namespace::Net) if flag(spec, "hostNetwork") => {
+                let why = "may not be specified when 'hostNetwork' is true";
+                errors.push(FieldError::invalid(&path, name, why));
+            }
+            Some(sysctl::Namespace::Ipc) if flag(spec, "hostIPC") => {
+                errors.push(FieldError::invalid(&path, name, "may not be specified when 'hostIPC' is true"));
+            }
+            Some(sysctl::Namespace::Net | sysctl::Namespace::Ipc) | None => {}
+        }
+    }
+}
+
+/// `validateHostnameOverride`.
+fn hostname_override(spec: &Value, path: &Path<'_>, errors: &mut Errors) {
+    let Some(name) = spec.get("hostnameOverride").and_then(Value::as_str) else { return };
+    let path = path.child("hostnameOverride");
+    for field in ["setHostnameAsFQDN", "hostNetwork"] {
+        if flag(spec, field) {
+            errors.push(FieldError::forbidden(&path, format!("may not be specified when {field} is true")));
+        }
+    }
+    if name.len() > 64 {
+        errors.push(FieldError::too_long(&path, 64));
+    }
+    invalid(&path, name, rules::dns_subdomain(name), errors);
 }
 
 /// Validates the id of a user or group.

@@ -16,6 +16,7 @@ fn node() -> NodeInfo {
         taints: Vec::new(),
         allocatable: Amounts { pods: 3, cpu: 2000, memory: 1000, ephemeral_storage: 500 },
         devices: [("can0".to_owned(), 1), ("gps".to_owned(), 1), ("led".to_owned(), 3)].into(),
+        unsafe_sysctls: vec!["kernel.msg*".into()],
     }
 }
 
@@ -255,6 +256,18 @@ fn a_pod_for_another_system_is_rejected_before_anybody_makes_room() {
     linux.spec.placement.os = "linux".into();
     linux.labels.insert("kubernetes.io/os".into(), "linux".into());
     assert_eq!(outcome_of(&node(), &linux, &[]), "admitted");
+}
+
+#[test]
+fn a_kernel_parameter_that_the_node_does_not_allow_is_rejected() {
+    let setting = |name: &str| {
+        let mut pod = asking(0, 0, 0);
+        pod.spec.security_context.sysctls = vec![(name.to_owned(), "1".to_owned())];
+        outcome_of(&node(), &pod, &[])
+    };
+    assert_eq!(setting("net.ipv4.tcp_syncookies"), "admitted");
+    assert_eq!(setting("kernel.msgmax"), "admitted");
+    assert_eq!(setting("kernel.sem"), "SysctlForbidden: forbidden sysctl: \"kernel.sem\" not allowlisted");
 }
 
 #[test]

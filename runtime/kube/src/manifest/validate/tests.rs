@@ -256,6 +256,20 @@ const SPEC: &[(&str, &[&str])] = &[
         "spec.securityContext.runAsGroup: Invalid value: 2147483648: must be between 0 and 2147483647, inclusive",
         "spec.securityContext.supplementalGroups[1]: Invalid value: -1: must be between 0 and 2147483647, inclusive",
     ]),
+    ("securityContext: {sysctls: [{name: '', value: a}, {name: net.x, value: a}, {name: net.x, value: a}, {name: ../x, value: a}]}", &[
+        "spec.securityContext.sysctls[0].name: Required value",
+        r#"spec.securityContext.sysctls[2].name: Duplicate value: "net.x""#,
+        r#"spec.securityContext.sysctls[3].name: Invalid value: "../x": must have at most 253 characters and match regex ^([a-z0-9]([-_a-z0-9]*[a-z0-9])?[\./])*[a-z0-9]([-_a-z0-9]*[a-z0-9])?$"#,
+    ]),
+    ("hostNetwork: true, hostIPC: true, securityContext: {sysctls: [{name: net.x, value: a}, {name: kernel.sem, value: a}]}", &[
+        r#"spec.securityContext.sysctls[0].name: Invalid value: "net.x": may not be specified when 'hostNetwork' is true"#,
+        r#"spec.securityContext.sysctls[1].name: Invalid value: "kernel.sem": may not be specified when 'hostIPC' is true"#,
+    ]),
+    ("hostnameOverride: A, setHostnameAsFQDN: true, hostNetwork: true", &[
+        "spec.hostnameOverride: Forbidden: may not be specified when setHostnameAsFQDN is true",
+        "spec.hostnameOverride: Forbidden: may not be specified when hostNetwork is true",
+        r#"spec.hostnameOverride: Invalid value: "A": <subdomain>"#,
+    ]),
     ("securityContext: {fsGroupChangePolicy: X}",
         &[r#"spec.securityContext.fsGroupChangePolicy: Unsupported value: "X": supported values: "Always", "OnRootMismatch""#]),
     ("securityContext: {supplementalGroupsPolicy: X}",
