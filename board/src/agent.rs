@@ -93,6 +93,10 @@ Flags:
       --kube-reserved, --system-reserved cpu=250m,memory=64Mi,ephemeral-storage=1Gi
                          resources of the machine that pods cannot use; the sum of
                          both is reserved
+      --masquerade=false
+                         give packets of pods to other machines the pods' own
+                         addresses, for which the network must have routes, instead
+                         of the address of this machine
       --max-connections N
                          maximum number of API clients at a time, 64 by default;
                          three quarters of them can watch, follow logs or execute
@@ -169,6 +173,7 @@ Flags:
 struct Options {
     node_name: Option<String>,
     pod_cidr: Option<String>,
+    routes_pods: bool,
     pod_pids_limit: PodPidsLimit,
     unsafe_sysctls: Vec<String>,
     terminated_pod_gc_threshold: Option<u64>,
@@ -208,6 +213,7 @@ impl Options {
                     options.node_name = Some(value);
                 }
                 Flag::Long(name) if name == "pod-cidr" => options.pod_cidr = Some(parser.value()?.string()?),
+                Flag::Long(name) if name == "masquerade" => options.routes_pods = !switch(&mut parser)?,
                 Flag::Long(name) if name == "pod-pids-limit" => {
                     options.pod_pids_limit = pod_pids_limit(&mut parser)?;
                 }
@@ -405,6 +411,7 @@ fn config(root: &Path, options: Options, down: bool) -> Result<Config, Failure> 
         root,
         node_name,
         pod_cidr: options.pod_cidr,
+        masquerade: !options.routes_pods,
         pod_pids_limit: options.pod_pids_limit,
         unsafe_sysctls: options.unsafe_sysctls,
         terminated_pod_gc_threshold: match options.terminated_pod_gc_threshold {

@@ -20,6 +20,7 @@ mod ephemeral;
 mod error;
 mod events;
 mod exec;
+mod firewall;
 mod handles;
 mod held_updates;
 mod hook;
@@ -50,7 +51,7 @@ mod tests;
 mod this_node;
 mod volumes;
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::os::unix::net::UnixListener;
 use std::path::PathBuf;
@@ -108,6 +109,8 @@ pub struct Config {
     pub node_name: String,
     /// The range of the pods' addresses; `None` for the root's file or the default.
     pub pod_cidr: Option<String>,
+    /// Whether pods reach other machines under the address of this one.
+    pub masquerade: bool,
     /// Processes that each pod may have.
     pub pod_pids_limit: PodPidsLimit,
     /// Kernel parameters, and patterns of them, that pods may set besides the safe ones.
@@ -155,6 +158,8 @@ struct Shell {
     host_paths: HostPaths,
     beginning: descriptors::Beginning,
     devices: devices::Devices,
+    /// Whether changes of nodlet's nftables table are watched.
+    watches_table: Cell<bool>,
 }
 
 /// The agent.
@@ -194,7 +199,8 @@ impl Engine {
         let network = if config.down {
             Network::without_range(&paths)
         } else {
-            let network = Network::new(&paths, config.pod_cidr.as_deref()).map_err(EngineError::Network)?;
+            let network = Network::new(&paths, config.pod_cidr.as_deref(), config.masquerade)
+                .map_err(EngineError::Network)?;
             // Pods with hostNetwork run all the same, and the machine may be another when one needs it.
             if let Err(error) = network.check_range() {
                 log::warn!(
@@ -238,6 +244,7 @@ impl Engine {
             host_paths: HostPaths::default(),
             beginning: descriptors::Beginning::default(),
             devices: devices::Devices::default(),
+            watches_table: Cell::new(false),
             config,
         });
         this_node::keep_memory(&shell.config, &shell.machine);
@@ -302,6 +309,7 @@ impl Engine {
                 self.observe_found(found);
             }
             devices::resume(&self.shell);
+            firewall::restore(&self.shell);
             if self.shell.config.down {
                 let groups = self.shell.config.shutdown_groups.clone();
                 self.observe(Observation::Shutdown(Shutdown { scope: ShutdownScope::Agent, groups }));

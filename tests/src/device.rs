@@ -14,6 +14,7 @@ use serde_json::Value;
 use crate::forward::Forwarder;
 use crate::guest::is_guest;
 use crate::image::Image;
+use crate::namespace::Namespace;
 use crate::programs::{demo_archive, nodlet_program};
 use crate::ring::RingReader;
 use crate::slot::Slot;
@@ -49,6 +50,8 @@ pub struct Device {
     environment: Vec<(String, OsString)>,
     /// The directory that the agent sees as /etc.
     etc: Option<PathBuf>,
+    /// The network namespace of the agent and of `nodlet down`, if it is not that of the machine.
+    namespace: Option<Namespace>,
     /// The number of power cuts.
     boots: u32,
 }
@@ -153,6 +156,7 @@ impl Device {
             arguments: Vec::new(),
             environment: Vec::new(),
             etc: None,
+            namespace: None,
             boots: 0,
         }
     }
@@ -180,6 +184,13 @@ impl Device {
         fs::create_dir_all(&etc).expect("/tmp can be written to");
         self.etc = Some(etc.clone());
         etc
+    }
+
+    /// Gives every later agent a network namespace of its own, in which tests can change the firewall.
+    pub fn own_network(&mut self) -> Namespace {
+        let namespace = Namespace::new();
+        self.namespace = Some(namespace.clone());
+        namespace
     }
 
     /// Stops reading the ring of this agent and of later ones. For tests in which more happens at once than
@@ -271,6 +282,8 @@ impl Device {
             .arg("--root")
             .arg(&self.root)
             .args(["agent", "--pod-cidr", &self.slot.pod_cidr()])
+            // The machine's own firewall and forwarding stay unchanged.
+            .args(self.namespace.is_none().then_some("--masquerade=false"))
             .args(&self.arguments)
             .envs(self.environment.iter().cloned())
             .stdin(Stdio::null())
@@ -305,6 +318,7 @@ impl Device {
             view = view.file(&boot_id, "/proc/sys/kernel/random/boot_id").clock(MINUTE);
         }
         let mut command = Command::new(&self.program);
+        self.enter_network(&mut command);
         view.give_to(&mut command);
         command
     }
@@ -465,7 +479,14 @@ impl Device {
     pub fn command(&self, words: &[&str]) -> Command {
         let mut command = Command::new(&self.program);
         command.arg("--root").arg(&self.root).args(words);
+        self.enter_network(&mut command);
         command
+    }
+
+    fn enter_network(&self, command: &mut Command) {
+        if let Some(namespace) = &self.namespace {
+            namespace.give_to(command);
+        }
     }
 
     /// The path of the API's socket.

@@ -10,6 +10,7 @@
 //! * [`upgrade`]: the binaries that supervisors execute, and other binaries
 //! * [`Calls`]: counts the system calls that nodlet makes
 //! * [`image`]: images from files given in the test
+//! * [`Namespace`]: a network namespace for a device, or for the world beyond it
 //! * [`Kubectl`]: the real kubectl, over [`forward`]
 //! * [`slow`]: a directory on a card that answers only when the test lets it
 //! * [`guest`]: a virtual machine with its own kernel, and kernels that lack a feature
@@ -29,6 +30,7 @@ pub mod image;
 mod kubectl;
 mod leftovers;
 pub mod manifest;
+mod namespace;
 mod pod;
 mod programs;
 mod ring;
@@ -47,6 +49,7 @@ pub use calls::{Calls, Counted};
 pub use device::{Device, Mount, Ran};
 pub use figures::{Holdings, Memory, Share, switches};
 pub use kubectl::Kubectl;
+pub use namespace::Namespace;
 pub use pod::{TestContainer, TestPod};
 pub use programs::{demo_archive, demo_program, nodlet_program, programs_are_in};
 pub use seed::{Seed, seed, shard};

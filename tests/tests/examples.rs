@@ -6,7 +6,11 @@ use nodlet_tests::Device;
 
 #[test]
 fn the_examples_do_what_they_say() {
-    let device = Device::start();
+    let mut device = Device::new();
+    // One of them opens a port of the board.
+    let board = device.own_network();
+    device.start_agent();
+    device.load_image(nodlet_tests::demo_archive());
     let examples =
         Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("a member of the workspace").join("examples");
     let files = std::fs::read_dir(&examples).expect("there are examples");
@@ -24,6 +28,8 @@ fn the_examples_do_what_they_say() {
     shared.wait_ready();
     let page = shared.exec("writer", ["demo", "get", "http://127.0.0.1:8080/"]).ok();
     assert!(page.starts_with("written by the other container "), "{page}");
+    device.pod("ports").wait_ready();
+    assert_eq!(board.demo("get http://127.0.0.1:8088/").as_deref(), Ok("hello from the image\n"));
     let prepared = device.pod("prepared");
     prepared.wait_ready();
     prepared.wait_log("client", "written before anybody asked");

@@ -29,7 +29,7 @@ pub(super) fn checks(machine: &Machine) -> Vec<Check> {
 fn addresses(machine: &Machine) -> Check {
     const NAME: &str = "pod addresses";
     let paths = Paths::new(&machine.root.canonicalize().unwrap_or_else(|_| machine.root.clone()));
-    let network = match Network::new(&paths, None) {
+    let network = match Network::new(&paths, None, true) {
         Ok(network) => network,
         Err(error) => {
             let found = format!("failed to {}", nodlet_host::error::chain(&error));
@@ -78,22 +78,23 @@ fn judge_firewall(bridged: bool, chains: io::Result<Vec<Chain>>) -> Check {
         (false, false) => Check::ok(
             Area::Network,
             NAME,
-            format!("{names} drops packets to other machines by policy; packets between pods do not pass it"),
+            format!(
+                "{names} drops packets between pods and other machines by policy, unless a rule accepts them; \
+                 packets between pods do not pass it"
+            ),
         ),
     }
 }
 
-/// Judges whether the machine forwards packets from pods to other machines. Pods do not require it.
+/// Judges whether the machine forwards packets between all its links. Pods do not require it.
 fn judge_forwarding(forwards: Option<bool>) -> Check {
     const NAME: &str = "forwarding";
     match forwards {
-        Some(true) => {
-            Check::ok(Area::Network, NAME, "on: pods reach other machines that have a route back to them")
-        }
+        Some(true) => Check::ok(Area::Network, NAME, "on for all links by the owner of the machine"),
         Some(false) => Check::ok(
             Area::Network,
             NAME,
-            "off: pods reach each other and the board; others by hostNetwork, or net.ipv4.ip_forward=1 and routes",
+            "off for all links together: the agent switches it on for those by which pods reach other machines",
         ),
         None => {
             Check::new(Area::Network, NAME, Verdict::Missing, "there is no /proc/sys/net/ipv4/ip_forward")

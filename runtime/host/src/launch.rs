@@ -56,6 +56,9 @@ pub struct NetworkConfig {
     pub prefix: u8,
     /// The bridge's address, the pod's default gateway.
     pub gateway: Ipv4Addr,
+    /// Whether the bridge may send back to the pod what the pod itself sent: a pod with a `hostPort` can
+    /// connect to itself through it. With br_netfilter the kernel translates such a packet in the bridge.
+    pub hairpin: bool,
 }
 
 /// The cgroup of an attempt's processes.

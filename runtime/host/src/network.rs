@@ -4,13 +4,17 @@
 //! bridge, whose address, the first of the range, is the pods' gateway. This module makes the bridge and
 //! allocates addresses; the supervisor makes a pod's link (`supervisor/src/sandbox.rs`), with the requests of
 //! `network/netlink.rs`. What the host accepts from pods is in `network/guard.rs`, what pods can send in
-//! `network/filter.rs`. This module must never touch a link, route or sysctl of the machine that is not
-//! nodlet's: if pods are to reach further than the host, the owner of the machine sets up forwarding.
+//! `network/filter.rs`. How pods reach the world, and the world their `hostPort`s, is in `network/firewall.rs` and
+//! `network/forwarding.rs`. This module must never touch a link, route, table or sysctl of the machine that is not
+//! nodlet's, but for the `forwarding` of links.
 //! Nodlet's links are recognised by their names, which begin with `nl<hash of the root>`.
 
 pub mod filter;
+mod firewall;
+mod forwarding;
 pub mod guard;
 pub mod netlink;
+mod nft;
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -22,6 +26,9 @@ use std::path::PathBuf;
 use nix::net::if_::if_nameindex;
 use sha2::{Digest, Sha256};
 
+pub use self::firewall::Watch;
+use self::firewall::{Firewall, Forward};
+use self::forwarding::Forwarding;
 use self::netlink::{Netlink, link_index};
 use crate::launch::NetworkConfig;
 use crate::paths::Paths;
@@ -38,11 +45,25 @@ pub struct Network {
     addresses: BTreeMap<Uid, Ipv4Addr>,
     /// The index of the bridge whose links this agent has guarded.
     guarded: Option<u32>,
+    firewall: Firewall,
+    forwarding: Forwarding,
+    table: TableState,
+}
+
+/// Whether nodlet's nftables table is in the kernel.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum TableState {
+    /// No pod has needed the table yet.
+    Unneeded,
+    Installed,
+    /// The kernel refused the table. Only a pod with a `hostPort` tries again.
+    Refused,
 }
 
 impl Network {
     /// Reads the range: that of the flag, otherwise that of the root's file, otherwise the default.
-    pub fn new(paths: &Paths, cidr: Option<&str>) -> Result<Network, NetworkError> {
+    /// `masquerade`: whether pods reach the world under the address of the machine.
+    pub fn new(paths: &Paths, cidr: Option<&str>, masquerade: bool) -> Result<Network, NetworkError> {
         let file = paths.pod_cidr();
         let range = match cidr {
             Some(text) => Range::parse(text).map_err(|wrong| NetworkError::Range {
@@ -60,16 +81,25 @@ impl Network {
                 Err(source) => return Err(NetworkError::ReadRange { path: file, source }),
             },
         };
-        Ok(Network::of(paths, range))
+        Ok(Network::of(paths, range, masquerade))
     }
 
     /// A network for removing everything: it allocates no address, so the configured range is not read.
     pub fn without_range(paths: &Paths) -> Network {
-        Network::of(paths, DEFAULT_RANGE)
+        Network::of(paths, DEFAULT_RANGE, false)
     }
 
-    fn of(paths: &Paths, range: Range) -> Network {
-        Network { range, bridge: format!("nl{}", paths.hash()), addresses: BTreeMap::new(), guarded: None }
+    fn of(paths: &Paths, range: Range, masquerade: bool) -> Network {
+        let bridge = format!("nl{}", paths.hash());
+        Network {
+            range,
+            addresses: BTreeMap::new(),
+            guarded: None,
+            firewall: Firewall::new(&paths.hash(), &bridge, masquerade, &[(range.base.into(), range.prefix)]),
+            forwarding: Forwarding::open(paths.forwarding()),
+            table: TableState::Unneeded,
+            bridge,
+        }
     }
 
     /// Allocates the lowest free address for `pod`, or returns the one that it has; `None` with
@@ -88,14 +118,118 @@ impl Network {
         Ok(Some(address))
     }
 
-    /// Records the address that an earlier agent allocated for a pod.
-    pub fn adopt(&mut self, uid: &Uid, ip: Ipv4Addr) {
-        self.addresses.insert(uid.clone(), ip);
+    /// Records the address that an earlier agent allocated for a pod, and the ports of the host that lead to it.
+    /// [`Network::restore`] puts them into effect.
+    pub fn adopt(&mut self, pod: &Pod, ip: Ipv4Addr) {
+        self.addresses.insert(pod.uid.clone(), ip);
+        let ports = firewall::forwards(pod, &[IpAddr::V4(ip)]).unwrap_or_default();
+        if !ports.is_empty() {
+            self.firewall.table.ports.insert(pod.uid.clone(), ports);
+        }
     }
 
-    /// Releases the address of a pod.
-    pub fn release(&mut self, uid: &Uid) {
+    /// Releases the address of a pod, and the ports of the host that lead to it.
+    pub fn release(&mut self, uid: &Uid) -> Result<(), NetworkError> {
         self.addresses.remove(uid);
+        match self.firewall.table.ports.remove(uid) {
+            Some(_) if self.table == TableState::Installed => self.install(),
+            Some(_) | None => Ok(()),
+        }
+    }
+
+    /// Connects a pod that has an address with the world: makes the bridge, lets the pod reach other machines, and
+    /// forwards its `hostPort`s to it. Returns a warning, once, if the kernel cannot do the second.
+    pub fn connect(&mut self, pod: &Pod, ip: Ipv4Addr) -> Result<Option<String>, NetworkError> {
+        self.ensure_bridge()?;
+        let ports = firewall::forwards(pod, &[IpAddr::V4(ip)]).map_err(NetworkError::Port)?;
+        if ports.is_empty() {
+            return Ok(self.masquerade());
+        }
+        let uses_sctp = ports.iter().any(|port| i32::from(port.protocol) == libc::IPPROTO_SCTP);
+        let installed =
+            self.open_ports(&pod.uid, ports).and_then(|()| match uses_sctp && !Firewall::tracks_sctp() {
+                true => Err(NetworkError::NoSctp),
+                false => Ok(()),
+            });
+        if installed.is_err() {
+            let _ = self.release(&pod.uid);
+        }
+        installed.map(|()| None)
+    }
+
+    fn open_ports(&mut self, uid: &Uid, ports: Vec<Forward>) -> Result<(), NetworkError> {
+        self.firewall.table.ports.insert(uid.clone(), ports);
+        self.install()
+    }
+
+    /// Lets pods reach other machines, unless that is done or not wanted.
+    fn masquerade(&mut self) -> Option<String> {
+        if self.table != TableState::Unneeded || !self.firewall.table.masquerade {
+            return None;
+        }
+        let error = self.install().err()?;
+        Some(format!("pods reach no other machine: failed to {}", crate::error::chain(&error)))
+    }
+
+    /// Puts the table into the kernel again for the pods that an earlier agent left. Returns a warning if that fails.
+    pub fn restore(&mut self) -> Option<String> {
+        if self.addresses.is_empty() || link_index(&self.bridge).is_err() {
+            return None;
+        }
+        if self.firewall.table.ports.is_empty() {
+            return self.masquerade();
+        }
+        let error = self.install().err()?;
+        Some(format!("the hostPorts of running pods lead nowhere: failed to {}", crate::error::chain(&error)))
+    }
+
+    /// Puts the table into the kernel, and makes it forward packets.
+    fn install(&mut self) -> Result<(), NetworkError> {
+        let failed = |source| NetworkError::Firewall { source };
+        let mut netlink = Netlink::open().map_err(failed)?;
+        self.forwarding.choose(&mut netlink, &self.bridge).map_err(failed)?;
+        self.firewall.table.uplinks = self.forwarding.links().to_vec();
+        let serves_loopback = self.firewall.table.serves_loopback();
+        let applied = self.firewall.apply().map_err(firewall::explain);
+        self.table = if applied.is_ok() { TableState::Installed } else { TableState::Refused };
+        applied.map_err(failed)?;
+        // The table comes first: it restricts what these allow.
+        if let Ok(bridge) = link_index(&self.bridge) {
+            netlink.set_ipv4(bridge, &guard::bridge_ipv4(serves_loopback)).map_err(failed)?;
+        }
+        self.forwarding.switch_on(&self.bridge).map_err(failed)
+    }
+
+    /// A watch of the table, if it is in the kernel.
+    pub fn watch(&mut self) -> Option<io::Result<Watch>> {
+        (self.table == TableState::Installed).then(|| self.firewall.watch())
+    }
+
+    /// Puts the table into the kernel again, after somebody else changed it.
+    pub fn repair(&mut self) -> Result<(), NetworkError> {
+        self.install()
+    }
+
+    /// The links that forward only because of nodlet, for people.
+    pub fn forwarding_links(&self) -> String {
+        match self.forwarding.links() {
+            [] => "no link that nodlet changed".to_owned(),
+            links => links.join(", "),
+        }
+    }
+
+    /// Makes further links forward after an address or the forwarding of a link changed. Returns whether anything was
+    /// to be done.
+    pub fn follow_links(&mut self) -> Result<bool, NetworkError> {
+        let failed = |source| NetworkError::Firewall { source };
+        let mut netlink = Netlink::open().map_err(failed)?;
+        let changed = self.forwarding.choose(&mut netlink, &self.bridge).map_err(failed)?;
+        if changed {
+            self.install()?;
+        } else {
+            self.forwarding.switch_on(&self.bridge).map_err(failed)?;
+        }
+        Ok(changed)
     }
 
     /// The address of a pod.
@@ -105,7 +239,7 @@ impl Network {
 
     /// Makes the bridge, with its address and up, unless it exists. Rejects a range that the machine uses for
     /// something else.
-    pub fn ensure_bridge(&mut self) -> Result<(), NetworkError> {
+    fn ensure_bridge(&mut self) -> Result<(), NetworkError> {
         let failed = |operation| move |source| NetworkError::Kernel { operation, source };
         let mut netlink = Netlink::open().map_err(failed("open a netlink socket"))?;
         let bridge = link_index(&self.bridge).ok();
@@ -167,7 +301,13 @@ impl Network {
             if !name.starts_with(&self.bridge) {
                 continue;
             }
-            let values = if *name == *self.bridge { guard::BRIDGE_IPV4 } else { guard::PORT_IPV4 };
+            let values = match *name == *self.bridge {
+                true => {
+                    let installed = self.table == TableState::Installed;
+                    guard::bridge_ipv4(installed && self.firewall.table.serves_loopback())
+                }
+                false => guard::PORT_IPV4,
+            };
             let guarded = guard::refuse_ipv6(&name)
                 .map_err(io::Error::from)
                 .and_then(|()| netlink.set_ipv4(link.index(), &values));
@@ -237,6 +377,7 @@ impl Network {
             address: ip,
             prefix: self.range.prefix,
             gateway: self.range.gateway(),
+            hairpin: self.firewall.table.ports.contains_key(uid),
         }
     }
 
@@ -272,8 +413,13 @@ impl Network {
         }
     }
 
-    /// Removes the bridge and every link of nodlet.
+    /// Removes the bridge, every link of nodlet, and its nftables table.
     pub fn remove(&mut self) -> Result<(), NetworkError> {
+        if self.forwarding.has_begun() {
+            let failed = |source| NetworkError::Firewall { source };
+            self.forwarding.switch_off().map_err(failed)?;
+            self.firewall.remove().map_err(failed)?;
+        }
         let failed = |operation| move |source| NetworkError::Kernel { operation, source };
         let links = if_nameindex().map_err(io::Error::from).map_err(failed("list the machine's links"))?;
         let mut netlink = Netlink::open().map_err(failed("open a netlink socket"))?;
@@ -408,6 +554,15 @@ pub enum NetworkError {
         /// The cause.
         source: io::Error,
     },
+    /// A `hostPort` that cannot be forwarded: what is wrong with it.
+    Port(String),
+    /// A `hostPort` of SCTP, which the kernel does not track.
+    NoSctp,
+    /// The nftables table could not be changed, or forwarding not be switched on.
+    Firewall {
+        /// The cause.
+        source: io::Error,
+    },
     /// Another request to the kernel failed.
     Kernel {
         /// The operation.
@@ -439,6 +594,12 @@ impl fmt::Display for NetworkError {
                  CONFIG_BRIDGE (pods with hostNetwork need neither)",
             ),
             NetworkError::Bridge { .. } => f.write_str("make a bridge"),
+            NetworkError::Port(wrong) => f.write_str(wrong),
+            NetworkError::NoSctp => f.write_str(
+                "forward a hostPort of SCTP: this kernel does not track SCTP connections; use one with \
+                 CONFIG_NF_CT_PROTO_SCTP, or hostNetwork",
+            ),
+            NetworkError::Firewall { .. } => f.write_str("translate addresses for pods"),
             NetworkError::Kernel { operation, .. } => f.write_str(operation),
         }
     }
@@ -449,10 +610,13 @@ impl std::error::Error for NetworkError {
         match self {
             NetworkError::ReadRange { source, .. }
             | NetworkError::Bridge { source }
+            | NetworkError::Firewall { source }
             | NetworkError::Kernel { source, .. } => Some(source),
             NetworkError::Range { .. }
             | NetworkError::Overlap { .. }
             | NetworkError::Exhausted { .. }
+            | NetworkError::NoSctp
+            | NetworkError::Port(_)
             | NetworkError::NoBridges => None,
         }
     }

@@ -165,6 +165,12 @@ impl Paths {
         self.run().join("cgroup")
     }
 
+    /// The file with the links that forward packets only because of nodlet. It exists as long as nodlet's
+    /// nftables table may.
+    pub(crate) fn forwarding(&self) -> PathBuf {
+        self.run().join("forwarding")
+    }
+
     /// The socket of the local API.
     pub fn api_socket(&self) -> PathBuf {
         self.run().join("api.sock")

@@ -18,7 +18,7 @@ use nodlet_supervisor::client::{self, Supervisor, SupervisorError, SupervisorEve
 use super::exec::Execs;
 use super::handles::Sandbox;
 use super::machine::Machine;
-use super::{SUPERVISOR_END, Shell, cleanup, on_tmpfs, run, volumes};
+use super::{SUPERVISOR_END, Shell, cleanup, firewall, on_tmpfs, run, volumes};
 
 /// Time within which supervisor and namespaces must be ready. Nothing is written to flash for them. One that hangs
 /// must not block the pod's deletion.
@@ -95,7 +95,7 @@ pub(super) async fn create(
         Err(failure) => {
             // What remains may have the address: `remove` releases it.
             if !failure.remains {
-                shell.machine.network.borrow_mut().release(&wanted.pod.uid);
+                firewall::release(&shell, &wanted);
             }
             log::warn!(
                 "failed to create the sandbox of {}/{}: {}",
@@ -184,8 +184,9 @@ async fn make_on(
     let uid = &pod.uid.0;
     let directory = shell.paths.run_pod(uid);
     on_tmpfs::write_pod(&shell.paths, wanted, ip, claims).map_err(Failure::sandbox)?;
-    if ip.is_some() {
-        shell.machine.network.borrow_mut().ensure_bridge().map_err(Failure::sandbox)?;
+    if let Some(ip) = ip {
+        let connected = shell.machine.network.borrow_mut().connect(pod, ip);
+        firewall::follow(shell, connected.map_err(Failure::sandbox)?);
     }
     let host_name = pod_files::host_name().map_err(Failure::sandbox)?;
     let node = shell.stores.storage.run(NodeFiles::read).await;
@@ -338,7 +339,7 @@ pub(super) async fn remove(shell: Rc<Shell>, pod: PodIndex, wanted: Rc<Wanted>) 
     if let Err(error) = shell.stores.remove_tree(directory.clone()).await {
         return Err(format!("failed to remove {}: {error}", directory.display()));
     }
-    shell.machine.network.borrow_mut().release(&wanted.pod.uid);
+    firewall::release(&shell, &wanted);
     Ok(())
 }
 

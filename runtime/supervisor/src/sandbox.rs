@@ -251,7 +251,7 @@ fn guard_host(host: &mut Netlink, network: &NetworkConfig, bridge: u32) -> io::R
     let hardware = hardware_address(network.address);
     guard::refuse_ipv6(&network.host_link)?;
     let filtered = filter::attach(host, port, network.address, hardware)?;
-    host.set_port_up(port, &guard::PORT_IPV4)?;
+    host.set_port_up(port, network.hairpin, &guard::PORT_IPV4)?;
     host.add_forwarding(port, hardware)?;
     if filtered {
         return Ok(());

@@ -61,6 +61,7 @@ devices  mknod FILE MAJOR MINOR · mknod-block FILE MAJOR MINOR · open FILE
 mounts   mount TYPE SOURCE DIR [ro] · remount DIR (to write)
 cgroups  writable DIR · rmdir DIR · wide-cgroups DIR COUNT · deep-cgroups DIR COUNT
 network  serve PORT DIR · listen PORT · datagrams PORT · mirror ADDRESS:PORT · deaf ADDRESS:PORT · get URL · connect HOST:PORT
+         send ADDRESS:PORT TEXT (a datagram)
 ipc      ipc sysv-make|sysv-has KEY · ipc posix-make|posix-has NAME
 ";
 
@@ -244,6 +245,10 @@ fn run(step: &[String]) -> Result<(), Failure> {
             let _held: Vec<_> = listener.incoming().collect();
         }
         ["get", url] => http::get(url)?,
+        ["send", address, text] => {
+            let any = if address.starts_with('[') { "[::]:0" } else { "0.0.0.0:0" };
+            std::net::UdpSocket::bind(any)?.send_to(text.as_bytes(), address)?;
+        }
         ["connect", address] => drop(std::net::TcpStream::connect(address)?),
         ["ipc", what, name] => ipc::run(what, name)?,
         _ => return Err(format!("no such step; there are:\n{STEPS}").into()),

@@ -215,22 +215,15 @@ fn unfit<'a>(
     let is_borne = |taint: &Taint| taint.effect != "NoExecute" || placement.tolerates(taint);
     if !placement.matches(&node.name, &node.labels) {
         Some(("NodeAffinity", "node(s) didn't match Pod's node affinity/selector"))
-    } else if others
-        .any(|other| host_ports(pod).any(|port| host_ports(other.pod).any(|taken| clash(port, taken))))
-    {
+    } else if others.any(|other| {
+        pod.host_ports().any(|(_, port)| other.pod.host_ports().any(|(_, taken)| clash(port, taken)))
+    }) {
         Some(("NodePorts", "node(s) didn't have free ports for the requested pod ports"))
     } else if !node.taints.iter().all(is_borne) {
         Some(("TaintToleration", "node(s) had taints that the pod didn't tolerate"))
     } else {
         None
     }
-}
-
-/// Ports of the host that a pod occupies as long as it runs.
-fn host_ports(pod: &Pod) -> impl Iterator<Item = &ContainerPort> {
-    let sidecars = pod.spec.init_containers.iter().filter(|container| container.sidecar);
-    let containers = sidecars.chain(&pod.spec.containers);
-    containers.flat_map(|container| &container.ports).filter(|port| port.host_port > 0)
 }
 
 fn clash(one: &ContainerPort, other: &ContainerPort) -> bool {

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::time::Duration;
 
-use super::container::{EnvSource, PullPolicy, SeccompProfile};
+use super::container::{ContainerPort, EnvSource, PullPolicy, SeccompProfile};
 use super::reference::ObjectReference;
 use super::volume::{Projection, ProjectionSource, VolumeSource};
 use super::{
@@ -152,6 +152,15 @@ impl Pod {
             let name = claim.clone().unwrap_or_else(|| format!("{}-{}", self.name, volume.name));
             Some((&*volume.name, name, claim.is_none()))
         })
+    }
+
+    /// The ports of the host that the pod occupies as long as it runs, with their containers.
+    pub fn host_ports(&self) -> impl Iterator<Item = (&Container, &ContainerPort)> {
+        let sidecars = self.spec.init_containers.iter().filter(|container| container.sidecar);
+        let containers = sidecars.chain(&self.spec.containers);
+        let ports =
+            containers.flat_map(|container| container.ports.iter().map(move |port| (container, port)));
+        ports.filter(|(_, port)| port.host_port > 0)
     }
 
     /// Whether this is the same pod as `old` and differs only in what may change in place: labels,

@@ -1,6 +1,6 @@
 //! An eBPF program at the host's end of a pod's link, which drops what the pod sends under another pod's
 //! address: frames with another hardware address, IPv4 packets and ARP messages with another IPv4 address. It
-//! also drops ICMP redirects.
+//! also drops ICMP redirects, and packets to loopback addresses.
 //!
 //! The program is attached as a classifier, which needs CONFIG_NET_SCH_INGRESS and CONFIG_NET_CLS_BPF.
 //! Without these it is attached as tcx, which needs Linux 6.6: then the kernel waits until no processor
@@ -130,6 +130,9 @@ fn program(address: Ipv4Addr, hardware: [u8; 6]) -> Vec<Instruction> {
         // The sender's IPv4 address.
         (PACKET_WORD, 26, None),
         (JUMP_IF_NOT, address, Some(To::Drop)),
+        // The receiver's: 127.0.0.0/8 of the host, which the bridge may route for a hostPort.
+        (PACKET_BYTE, 30, None),
+        (JUMP_IF, 127, Some(To::Drop)),
         // ICMP, if its header is in this fragment.
         (PACKET_BYTE, 23, None),
         (JUMP_IF_NOT, IPPROTO_ICMP, Some(To::Pass)),

@@ -29,17 +29,20 @@ const ACCEPT_LOCAL: u16 = 23;
 const ROUTE_LOCALNET: u16 = 26;
 
 /// For the bridge: it answers ARP for its own address alone, and accepts only sources that are reached
-/// through it.
-pub(crate) const BRIDGE_IPV4: [(u16, u32); 8] = [
-    (ACCEPT_REDIRECTS, 0),
-    (SECURE_REDIRECTS, 0),
-    (SEND_REDIRECTS, 0),
-    (RP_FILTER, 1),
-    (ACCEPT_SOURCE_ROUTE, 0),
-    (ARP_IGNORE, 1),
-    (ACCEPT_LOCAL, 0),
-    (ROUTE_LOCALNET, 0),
-];
+/// through it. `route_localnet` is needed for a `hostPort` at 127.0.0.1; the nftables table then drops what pods
+/// send there.
+pub(crate) fn bridge_ipv4(route_localnet: bool) -> [(u16, u32); 8] {
+    [
+        (ACCEPT_REDIRECTS, 0),
+        (SECURE_REDIRECTS, 0),
+        (SEND_REDIRECTS, 0),
+        (RP_FILTER, 1),
+        (ACCEPT_SOURCE_ROUTE, 0),
+        (ARP_IGNORE, 1),
+        (ACCEPT_LOCAL, 0),
+        (ROUTE_LOCALNET, route_localnet.into()),
+    ]
+}
 
 /// For the host's end of a pod's link: no address is reached through it, so it accepts no source, and answers
 /// ARP for no address.

@@ -28,6 +28,7 @@ use netlink_sys::{Socket, SocketAddr};
 const IFLA_AF_SPEC: u16 = 26;
 const IFLA_INFO_SLAVE_DATA: u16 = 5;
 const IFLA_INET_CONF: u16 = 1;
+const IFLA_BRPORT_MODE: u16 = 4;
 const IFLA_BRPORT_LEARNING: u16 = 8;
 const IFLA_BRPORT_UNICAST_FLOOD: u16 = 9;
 /// Ignored before Linux 5.18.
@@ -35,6 +36,8 @@ const IFLA_BRPORT_LOCKED: u16 = 39;
 const AF_INET: u16 = 2;
 
 // From linux/rtnetlink.h, linux/pkt_sched.h, linux/pkt_cls.h and linux/if_ether.h.
+const RTNLGRP_IPV4_IFADDR: u32 = 5;
+const RTNLGRP_IPV4_NETCONF: u32 = 24;
 const RTM_NEWQDISC: u16 = 36;
 const RTM_DELQDISC: u16 = 37;
 const RTM_NEWTFILTER: u16 = 44;
@@ -66,6 +69,17 @@ impl Netlink {
         socket.bind_auto()?;
         socket.connect(&SocketAddr::new(0, 0))?;
         Ok(Netlink { socket, sequence: 0 })
+    }
+
+    /// A socket that receives news of changed IPv4 addresses and of the forwarding of links.
+    pub(super) fn news() -> io::Result<Socket> {
+        let mut socket = Socket::new(NETLINK_ROUTE)?;
+        socket.bind_auto()?;
+        for group in [RTNLGRP_IPV4_IFADDR, RTNLGRP_IPV4_NETCONF] {
+            socket.add_membership(group)?;
+        }
+        socket.set_non_blocking(true)?;
+        Ok(socket)
     }
 
     /// Makes a bridge. Fails with `AlreadyExists` if there is a link of the name.
@@ -118,9 +132,15 @@ impl Netlink {
 
     /// Sets a port of a bridge up, with these values of its IPv4 configuration. The bridge learns no address
     /// from incoming frames of the port, floods no frame for an unknown address to it, and accepts only
-    /// senders with a forwarding entry for the port.
-    pub fn set_port_up(&mut self, index: u32, values: &[(u16, u32)]) -> io::Result<()> {
-        let flags = [(IFLA_BRPORT_LEARNING, 0), (IFLA_BRPORT_UNICAST_FLOOD, 0), (IFLA_BRPORT_LOCKED, 1)];
+    /// senders with a forwarding entry for the port. With `hairpin`, it sends frames back to the port by which
+    /// they came.
+    pub fn set_port_up(&mut self, index: u32, hairpin: bool, values: &[(u16, u32)]) -> io::Result<()> {
+        let flags = [
+            (IFLA_BRPORT_MODE, hairpin.into()),
+            (IFLA_BRPORT_LEARNING, 0),
+            (IFLA_BRPORT_UNICAST_FLOOD, 0),
+            (IFLA_BRPORT_LOCKED, 1),
+        ];
         let flags: Vec<u8> = flags.iter().flat_map(|(kind, value)| attribute(*kind, &[*value])).collect();
         let mut link = LinkMessage::default();
         link.header.index = index;
@@ -373,7 +393,7 @@ fn ipv4_configuration(values: &[(u16, u32)]) -> LinkAttribute {
 }
 
 /// The bytes of an rtnetlink attribute, padded to a multiple of four.
-fn attribute(kind: u16, value: &[u8]) -> Vec<u8> {
+pub(super) fn attribute(kind: u16, value: &[u8]) -> Vec<u8> {
     // No attribute of ours is near 64 KiB.
     let length = u16::try_from(4 + value.len()).unwrap_or(u16::MAX);
     let mut bytes = [length.to_ne_bytes(), kind.to_ne_bytes()].concat();
@@ -414,7 +434,7 @@ mod tests {
             let namespace = std::os::fd::AsRawFd::as_raw_fd(&here);
             netlink.add_veth("host0", bridge, ("eth0", hardware), namespace).unwrap();
             let port = link_index("host0").unwrap();
-            netlink.set_port_up(port, &[(8, 1)]).unwrap();
+            netlink.set_port_up(port, true, &[(8, 1)]).unwrap();
             netlink.add_forwarding(port, hardware).unwrap();
             netlink.add_neighbour(bridge, Ipv4Addr::new(10, 1, 2, 9), hardware).unwrap();
             let peer = link_index("eth0").unwrap();

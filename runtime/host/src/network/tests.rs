@@ -5,19 +5,24 @@ use super::*;
 use nodlet_kube::manifest::{self, Validation};
 
 fn pod(uid: &str, spec: &str) -> Pod {
+    pod_with(uid, "", spec)
+}
+
+/// A pod with a container; `fields` are further fields of the container.
+pub(super) fn pod_with(uid: &str, fields: &str, spec: &str) -> Pod {
     let yaml = format!(
-        "apiVersion: v1\nkind: Pod\nmetadata: {{name: p, uid: {uid}}}\nspec: {{containers: [{{name: c, image: i}}]{spec}}}"
+        "apiVersion: v1\nkind: Pod\nmetadata: {{name: p, uid: {uid}}}\nspec: {{containers: [{{name: c, image: i{fields}}}]{spec}}}"
     );
     let mut manifests = manifest::parse("p.yaml", yaml.as_bytes(), Validation::Strict, "node").unwrap();
     Rc::unwrap_or_clone(manifests.remove(0).pod)
 }
 
 fn network(cidr: &str) -> Network {
-    Network::new(&Paths::new(Path::new("/tmp/no-such-root")), Some(cidr)).unwrap()
+    Network::new(&Paths::new(Path::new("/tmp/no-such-root")), Some(cidr), true).unwrap()
 }
 
 /// Runs a test in a thread with its own network namespace, which ends with the thread.
-fn in_new_namespace(test: impl FnOnce() + Send + 'static) {
+pub(super) fn in_new_namespace(test: impl FnOnce() + Send + 'static) {
     let thread = std::thread::spawn(|| {
         nix::sched::unshare(nix::sched::CloneFlags::CLONE_NEWNET).expect("these tests need root");
         test();
@@ -51,7 +56,7 @@ fn a_range_is_refused_with_what_would_be_right() {
 fn the_flag_comes_before_the_file_and_the_file_before_the_default() {
     let root = std::env::temp_dir().join(format!("nodlet-network-{}", std::process::id()));
     let paths = Paths::new(&root);
-    let range = |cidr| Network::new(&paths, cidr).map(|network| network.range.to_string());
+    let range = |cidr| Network::new(&paths, cidr, true).map(|network| network.range.to_string());
     assert_eq!(range(None).unwrap(), "10.85.0.0/24");
     fs::create_dir_all(paths.pod_cidr().parent().unwrap()).unwrap();
     fs::write(paths.pod_cidr(), "10.99.0.0/16\n").unwrap();
@@ -69,7 +74,7 @@ fn pods_get_the_lowest_free_address_until_there_is_none() {
     let given =
         |network: &mut Network, uid: &str| network.allocate(&pod(uid, "")).map(|ip| ip.unwrap().octets()[3]);
     assert_eq!(network.allocate(&pod("h", ", hostNetwork: true")).unwrap(), None);
-    network.adopt(&"old".into(), Ipv4Addr::new(10, 1, 2, 3));
+    network.adopt(&pod("old", ""), Ipv4Addr::new(10, 1, 2, 3));
     let first: Vec<u8> =
         ["a", "b", "a", "c", "d"].iter().map(|uid| given(&mut network, uid).unwrap()).collect();
     assert_eq!(first, [2, 4, 2, 5, 6]);
@@ -78,7 +83,7 @@ fn pods_get_the_lowest_free_address_until_there_is_none() {
         error.contains("all of 10.1.2.0/29 are in use by 5 pods") && error.contains("--pod-cidr"),
         "{error}"
     );
-    network.release(&"old".into());
+    network.release(&"old".into()).unwrap();
     assert_eq!(given(&mut network, "e").unwrap(), 3);
     assert_eq!(network.address_of(&"old".into()), None);
 }

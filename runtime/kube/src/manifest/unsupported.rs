@@ -61,9 +61,8 @@ pub(super) fn check(pod: &Value) -> Unsupported {
     let mut unsupported = Unsupported::default();
     metadata(pod, &mut unsupported);
     if let (Some(spec), Some(owner)) = (pod["spec"].as_object(), schema::find("PodSpec")) {
-        let host_network = spec.get("hostNetwork") == Some(&Value::Bool(true));
         let path = Path::root("spec");
-        Checker { host_network, unsupported: &mut unsupported }.object(spec, owner, &path);
+        Checker { unsupported: &mut unsupported }.object(spec, owner, &path);
         for field in ["containers", "initContainers", "ephemeralContainers"] {
             let path = path.child(field);
             for (index, container) in list(&pod["spec"], field).iter().enumerate() {
@@ -131,7 +130,6 @@ fn has_seccomp_field(pod: &Value, key: &str) -> bool {
 }
 
 struct Checker<'a> {
-    host_network: bool,
     unsupported: &'a mut Unsupported,
 }
 
@@ -160,11 +158,6 @@ impl Checker<'_> {
             Verdict::Acts => self.check_below(value, field, path),
             Verdict::Only(values, why) | Verdict::Refuses(why, values) => {
                 if !is_one_of(values) {
-                    self.refuse(path, why);
-                }
-            }
-            Verdict::HostNetworkOnly(why, values) => {
-                if !self.host_network && !is_one_of(values) {
                     self.refuse(path, why);
                 }
             }

@@ -30,6 +30,18 @@ the node: `nodeSelector`, the required `nodeAffinity`, `tolerations` of `NoExecu
 `os`. A pod that does not fit is `Failed` with a kubelet's reason; for a critical pod, others are preempted (see
 [cli.md](cli.md)).
 
+A pod's network reaches other machines under the address of the board, which reaches the pod by `hostPort`:
+[`examples/ports.yaml`](../examples/ports.yaml). `hostIP` restricts the port to one address of the board; without it,
+the port is open at all of them, at 127.0.0.1 and for other pods, too, and shows the client's address to the pod. Two
+pods cannot have the same `hostPort`, protocol and address. UDP works as TCP does; SCTP needs `CONFIG_NF_CT_PROTO_SCTP`.
+The kernel needs nf_tables with NAT: `CONFIG_NF_TABLES_INET`, `CONFIG_NFT_NAT`, `CONFIG_NFT_MASQ`, `CONFIG_NFT_CT` and
+`CONFIG_NFT_FIB_INET`.
+
+Linux forwards an IPv4 packet if the link by which it comes in has `net.ipv4.conf.LINK.forwarding`. nodlet switches it
+on for the bridge of the pods and, because replies come in there, for each link with an IPv4 address, also one that gets
+its address later. The global switch `net.ipv4.ip_forward` stays as it is; if it is on, no link but the bridge is
+changed. A firewall whose own `forward` chain drops packets still drops those of pods: `nodlet doctor` shows it.
+
 A ConfigMap (`v1`) has `data`, `binaryData` and `immutable`; a Secret (`v1`) has `data`, `stringData`, `type` and
 `immutable`. They are validated as in Kubernetes. Pods refer to them by variables and
 volumes; clients create and change them as in a cluster (see [cli.md](cli.md)).
@@ -117,9 +129,6 @@ fn describe_verdict(verdict: Verdict, field: &str) -> String {
         Verdict::Only(list, why) => format!("acts on {}; **refuses** others: {why}", values(list)),
         Verdict::Warns(why, list) => format!("**warns**: {why}{}", but_not(list)),
         Verdict::Refuses(why, list) => format!("**refuses**: {why}{}", but_not(list)),
-        Verdict::HostNetworkOnly(why, list) => {
-            format!("**refuses**: {why}{}; and not with `hostNetwork: true`", but_not(list))
-        }
         Verdict::InMemoryOnly(why) => format!("acts with `medium: Memory`; **warns** otherwise: {why}"),
         Verdict::Resources => {
             let storage = match field {

@@ -18,8 +18,6 @@ pub(crate) enum Verdict {
     Warns(&'static str, &'static [&'static str]),
     /// The pod is rejected unless the field has one of these values, which request nothing.
     Refuses(&'static str, &'static [&'static str]),
-    /// The field is rejected unless the pod has `hostNetwork: true`, where it has no additional meaning.
-    HostNetworkOnly(&'static str, &'static [&'static str]),
     /// The field has an effect with `medium: Memory`, and causes a warning otherwise.
     InMemoryOnly(&'static str),
     /// A map of resources: `cpu`, `memory` and requests of `ephemeral-storage` have an effect, limits of the
@@ -33,7 +31,7 @@ pub(crate) fn verdict(owner: &str, field: &str) -> Option<Verdict> {
     fields.iter().find(|(name, _)| *name == field).map(|(_, verdict)| *verdict)
 }
 
-use Verdict::{Acts, HostNetworkOnly, InMemoryOnly, Only, Refuses, Resources, Warns};
+use Verdict::{Acts, InMemoryOnly, Only, Refuses, Resources, Warns};
 
 const NO_SCHEDULER: &str = "schedules nothing: the pod runs on the node that has its manifest";
 const NO_TOKENS: &str = "has no service accounts: no token is mounted";
@@ -46,8 +44,6 @@ const NO_CLUSTER: &str = "has no cluster that could issue it";
 pub(crate) const NO_LSM: &str = "does not confine containers by AppArmor or SELinux yet";
 const NO_WINDOWS: &str = "runs Linux containers only";
 const NOT_EPHEMERAL: &str = "does not set it for an ephemeral container, as Kubernetes does not";
-const NO_HOST_PORT: &str =
-    "does not forward ports of the host yet: use hostNetwork, or the pod's own address";
 
 /// Every field that an accepted pod can have, by type.
 #[rustfmt::skip]
@@ -154,8 +150,8 @@ pub(super) const VERDICTS: &[(&str, &[(&str, Verdict)])] = &[
     ]),
     ("ContainerPort", &[
         ("containerPort", Acts),
-        ("hostIP", HostNetworkOnly(NO_HOST_PORT, &["\"\""])),
-        ("hostPort", HostNetworkOnly(NO_HOST_PORT, &["0"])),
+        ("hostIP", Acts),
+        ("hostPort", Acts),
         ("name", Acts),
         ("protocol", Acts),
     ]),
@@ -424,10 +420,9 @@ mod tests {
             for (field, verdict) in *fields {
                 let values = match verdict {
                     Verdict::Acts | Verdict::InMemoryOnly(_) | Verdict::Resources => continue,
-                    Verdict::Only(values, _)
-                    | Verdict::Warns(_, values)
-                    | Verdict::Refuses(_, values)
-                    | Verdict::HostNetworkOnly(_, values) => values,
+                    Verdict::Only(values, _) | Verdict::Warns(_, values) | Verdict::Refuses(_, values) => {
+                        values
+                    }
                 };
                 for text in *values {
                     let value: serde_json::Value = serde_json::from_str(text).unwrap();

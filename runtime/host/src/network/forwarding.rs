@@ -1,0 +1,107 @@
+//! The forwarding of packets between pods and the rest of the network, link by link.
+//!
+//! Linux forwards an IPv4 packet if the link by which it *came in* has `forwarding`, whatever the link by which it
+//! leaves has. So the bridge needs it for what pods send, and each other link of the machine with an address for the
+//! replies, and for connections to a `hostPort`. The global switch `net.ipv4.ip_forward` is never changed: if it is on,
+//! the owner of the machine forwards, and nodlet changes no link but the bridge. The links on which nodlet has switched
+//! forwarding on are kept in a file, so that a later agent and `nodlet down` know them.
+
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use super::link_name;
+use super::netlink::Netlink;
+
+/// The links that forward only because of nodlet.
+#[derive(Debug)]
+pub(super) struct Forwarding {
+    file: PathBuf,
+    links: Vec<String>,
+}
+
+fn setting(link: &str) -> PathBuf {
+    Path::new("/proc/sys/net/ipv4/conf").join(link).join("forwarding")
+}
+
+fn is_on(path: &Path) -> bool {
+    fs::read_to_string(path).is_ok_and(|text| text.trim() != "0")
+}
+
+impl Forwarding {
+    /// Reads the links that an earlier agent recorded.
+    pub(super) fn open(file: PathBuf) -> Forwarding {
+        let text = fs::read_to_string(&file).unwrap_or_default();
+        Forwarding { file, links: text.lines().map(str::to_owned).collect() }
+    }
+
+    pub(super) fn links(&self) -> &[String] {
+        &self.links
+    }
+
+    /// Whether an agent of this boot has made the table.
+    pub(super) fn has_begun(&self) -> bool {
+        self.file.exists()
+    }
+
+    /// Chooses the links that must forward, and records them. Returns whether they are others than before. `ours` is
+    /// the name of the bridge, with which the names of pods' links begin.
+    pub(super) fn choose(&mut self, netlink: &mut Netlink, ours: &str) -> io::Result<bool> {
+        let mut chosen: Vec<String> = Vec::new();
+        if !is_on(Path::new("/proc/sys/net/ipv4/ip_forward")) {
+            for (index, address, _) in netlink.addresses()? {
+                let name = link_name(index);
+                let known = self.links.contains(&name);
+                if !address.is_loopback()
+                    && !name.starts_with(ours)
+                    && !chosen.contains(&name)
+                    && (known || !is_on(&setting(&name)))
+                {
+                    chosen.push(name);
+                }
+            }
+        }
+        chosen.sort();
+        if chosen == self.links && self.has_begun() {
+            return Ok(false);
+        }
+        // Before the settings, so that no link is left behind.
+        fs::write(&self.file, chosen.iter().map(|link| format!("{link}\n")).collect::<String>())?;
+        self.links = chosen;
+        Ok(true)
+    }
+
+    /// Makes the bridge and the chosen links forward.
+    pub(super) fn switch_on(&self, bridge: &str) -> io::Result<()> {
+        for link in self.links.iter().map(String::as_str).chain([bridge]) {
+            let path = setting(link);
+            if is_on(&path) {
+                continue;
+            }
+            match fs::write(&path, "1") {
+                // The link was removed meanwhile.
+                Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+                Err(error) => {
+                    return Err(io::Error::new(error.kind(), format!("write {}: {error}", path.display())));
+                }
+                Ok(()) => {}
+            }
+        }
+        Ok(())
+    }
+
+    /// Makes the recorded links forward no more, and forgets them.
+    pub(super) fn switch_off(&mut self) -> io::Result<()> {
+        // If the owner of the machine has switched forwarding on for all links since, it stays.
+        if !is_on(Path::new("/proc/sys/net/ipv4/ip_forward")) {
+            for link in &self.links {
+                let _ = fs::write(setting(link), "0");
+            }
+        }
+        self.links.clear();
+        match fs::remove_file(&self.file) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+            removed => removed,
+        }
+    }
+}

@@ -1,0 +1,110 @@
+//! Keeps nodlet's nftables table in the kernel as it is to be: restores it when the agent starts and when somebody
+//! else has changed it, and follows the addresses of the machine's links. Two netlink sockets report the changes; nothing
+//! is polled. Nothing is watched until a pod needs the table. Read next: `host/src/network/firewall.rs`.
+
+use std::io;
+use std::os::fd::OwnedFd;
+use std::rc::Rc;
+
+use smol::Async;
+
+use nodlet_host::error::chain;
+use nodlet_host::network::Watch;
+use nodlet_registry::Wanted;
+
+use super::Shell;
+
+/// Restores the table for the pods that an earlier agent left.
+pub(super) fn restore(shell: &Rc<Shell>) {
+    if shell.config.down {
+        return;
+    }
+    let warning = shell.machine.network.borrow_mut().restore();
+    follow(shell, warning);
+}
+
+/// Publishes a warning about the table, if there is one, and watches the table from now on, if it is in the kernel.
+pub(super) fn follow(shell: &Rc<Shell>, warning: Option<String>) {
+    if let Some(warning) = warning {
+        shell.publication.warn_of_node("AddressTranslationFailed", &warning);
+    }
+    if shell.watches_table.get() {
+        return;
+    }
+    let Some(watch) = shell.machine.network.borrow_mut().watch() else { return };
+    match watch.and_then(Awaited::new) {
+        Ok(watch) => {
+            shell.watches_table.set(true);
+            let (shell, executor) = (shell.clone(), shell.clone());
+            executor.tasks.spawn(async move {
+                if let Err(error) = watch.run(&shell).await {
+                    log::error!("failed to watch nodlet's nftables table: {error}");
+                    shell.watches_table.set(false);
+                }
+            });
+        }
+        Err(error) => log::error!("failed to watch nodlet's nftables table: {error}"),
+    }
+}
+
+/// Releases the address and the ports of a pod.
+pub(super) fn release(shell: &Shell, wanted: &Wanted) {
+    if let Err(error) = shell.machine.network.borrow_mut().release(&wanted.pod.uid) {
+        let (namespace, name) = (&wanted.pod.namespace, &wanted.pod.name);
+        log::error!("failed to close the hostPorts of {namespace}/{name}: {}", chain(&error));
+    }
+}
+
+/// A watch whose sockets are registered with the executor.
+struct Awaited {
+    watch: Watch,
+    tables: Async<OwnedFd>,
+    links: Async<OwnedFd>,
+}
+
+impl Awaited {
+    fn new(watch: Watch) -> io::Result<Awaited> {
+        let tables = Async::new_nonblocking(watch.tables().try_clone_to_owned()?)?;
+        let links = Async::new_nonblocking(watch.links().try_clone_to_owned()?)?;
+        Ok(Awaited { watch, tables, links })
+    }
+
+    /// Runs until a socket fails.
+    async fn run(&self, shell: &Shell) -> io::Result<()> {
+        loop {
+            let tables = async { self.tables.readable().await.map(|()| true) };
+            let links = async { self.links.readable().await.map(|()| false) };
+            let network = &shell.machine.network;
+            if smol::future::or(tables, links).await? {
+                if !self.watch.read_tables() {
+                    continue;
+                }
+                let repaired = network.borrow_mut().repair();
+                let told = "another program changed the nftables table of nodlet";
+                match repaired {
+                    Ok(()) => {
+                        let told = format!("{told}; it is restored");
+                        shell.publication.warn_of_node("FirewallTableRestored", &told);
+                    }
+                    Err(error) => {
+                        let told = format!("{told}: failed to {}", chain(&error));
+                        shell.publication.warn_of_node("FirewallTableLost", &told);
+                    }
+                }
+            } else {
+                self.watch.read_links();
+                let followed = network.borrow_mut().follow_links();
+                match followed {
+                    Ok(false) => {}
+                    Ok(true) => {
+                        log::info!(
+                            "packets to and from pods are forwarded by {}",
+                            network.borrow().forwarding_links()
+                        );
+                    }
+                    Err(error) => log::error!("failed to {}", chain(&error)),
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,279 @@
+//! Out of the board and into it: pods reach the world under the board's address, and the world reaches the `hostPort`s
+//! of pods. The agent has a network namespace of its own, which a veth pair connects with another one, the world.
+
+use std::io::Read;
+use std::net::{TcpListener, UdpSocket};
+
+use nodlet_tests::{Device, Namespace, manifest};
+
+/// The board's address on the link to the world.
+const BOARD: &str = "192.0.2.2";
+/// A machine on the board's link.
+const NEIGHBOUR: &str = "192.0.2.1";
+/// A machine beyond the board's link.
+const FAR: &str = "198.51.100.1";
+const PAGE: &str = "hello from the image\n";
+
+/// A device on a board with one link, `eth0`, to the world, which has no route to pods.
+fn board() -> (Device, Namespace, Namespace) {
+    let (device, board, world) = unstarted();
+    let mut device = device;
+    start(&mut device);
+    (device, board, world)
+}
+
+fn unstarted() -> (Device, Namespace, Namespace) {
+    let mut device = Device::new();
+    let (board, world) = (device.own_network(), Namespace::new());
+    board.connect("eth0", &world, "lan0");
+    board.ip(&format!("address add {BOARD}/24 dev eth0"));
+    world.ip(&format!("address add {NEIGHBOUR}/24 dev lan0"));
+    world.ip(&format!("address add {FAR}/32 dev lo"));
+    board.ip(&format!("route add default via {NEIGHBOUR}"));
+    (device, board, world)
+}
+
+fn start(device: &mut Device) {
+    device.start_agent();
+    device.load_image(nodlet_tests::demo_archive());
+}
+
+/// A web server at port 8080 of its pod.
+fn web(name: &str, ports: &str) -> String {
+    manifest::pod_of(name, &[manifest::container("app", "serve 8080 /srv", &format!("ports: [{ports}]"))], "")
+}
+
+/// A server in the world at `address`, which sends back what comes, once: the address of its client.
+fn show_client(world: &Namespace, address: &'static str) -> std::thread::JoinHandle<String> {
+    let listener = world.call(move || TcpListener::bind((address, 80)).expect("the address is there"));
+    std::thread::spawn(move || {
+        let (mut connection, client) = listener.accept().expect("somebody connects");
+        let _ = connection.read(&mut [0; 1]);
+        client.ip().to_string()
+    })
+}
+
+fn setting(board: &Namespace, name: &str) -> String {
+    let path = format!("/proc/sys/net/ipv4/{name}");
+    board.call(move || std::fs::read_to_string(path).expect("the kernel has it").trim().to_owned())
+}
+
+#[test]
+fn a_pod_reaches_the_world_under_the_address_of_the_board() {
+    let (device, board, world) = board();
+    assert_eq!(board.tables(), [""; 0], "there is no table until a pod needs it");
+    device.write_manifest("host.yaml", &manifest::pod_with("host", "sleep", "hostNetwork: true"));
+    device.pod("host").wait_ready();
+    assert_eq!(board.tables(), [""; 0]);
+    assert_eq!(setting(&board, "conf/eth0/forwarding"), "0");
+
+    device.write_manifest("client.yaml", &manifest::pod("client", "sleep"));
+    let client = device.pod("client");
+    client.wait_ready();
+    for address in [NEIGHBOUR, FAR] {
+        let seen = show_client(&world, address);
+        client.exec("app", ["/bin/demo", "connect", &format!("{address}:80")]).ok();
+        assert_eq!(seen.join().expect("it serves"), BOARD);
+    }
+
+    // Nothing but replies gets in, and the board is no router between its other links.
+    world.ip(&format!("route add {}/32 via {BOARD}", client.ip()));
+    assert!(!reaches_pod(&world, &device));
+    let other = Namespace::new();
+    board.connect("eth1", &other, "lan1");
+    board.ip("address add 203.0.113.1/24 dev eth1");
+    other.ip("address add 203.0.113.2/24 dev lan1");
+    other.ip("route add default via 203.0.113.1");
+    device.wait_for("the new link to forward", || setting(&board, "conf/eth1/forwarding") == "1");
+    world.ip(&format!("route add 203.0.113.0/24 via {BOARD}"));
+    let listener = other.call(|| UdpSocket::bind("203.0.113.2:9").expect("the address is there"));
+    world.call(|| {
+        let socket = UdpSocket::bind("0.0.0.0:0").expect("a port is free");
+        socket.send_to(b"through", "203.0.113.2:9").expect("there is a route");
+    });
+    // What the pod sends afterwards arrives.
+    let mut buffer = [0; 16];
+    client.exec("app", ["/bin/demo", "send", "203.0.113.2:9", "pod"]).ok();
+    listener.set_read_timeout(Some(std::time::Duration::from_secs(30))).expect("a time");
+    let (length, from) = listener.recv_from(&mut buffer).expect("the pod's datagram");
+    assert_eq!((&buffer[..length], from.ip().to_string()), (&b"pod"[..], "203.0.113.1".to_owned()));
+
+    assert_eq!(setting(&board, "ip_forward"), "0", "the global switch is the owner's");
+    device.nodlet(["down"]).ok();
+    assert_eq!(board.tables(), [""; 0]);
+    for link in ["eth0", "eth1"] {
+        assert_eq!(setting(&board, &format!("conf/{link}/forwarding")), "0", "{link}");
+    }
+}
+
+/// Whether a datagram from the world reaches the pod `client` without a `hostPort`.
+fn reaches_pod(world: &Namespace, device: &Device) -> bool {
+    let client = device.pod("client");
+    let address = client.ip();
+    device.write_manifest("udp.yaml", &manifest::pod("udp", "datagrams 9"));
+    let udp = device.pod("udp");
+    udp.wait_log("app", "bound");
+    world.ip(&format!("route add {}/32 via {BOARD}", udp.ip()));
+    let target = udp.ip();
+    world.call(move || {
+        let socket = UdpSocket::bind("0.0.0.0:0").expect("a port is free");
+        socket.send_to(b"world", (target, 9)).expect("there is a route");
+    });
+    client.exec("app", ["/bin/demo", "send", &format!("{}:9", udp.ip()), "pod"]).ok();
+    udp.wait_log("app", &format!("{address} says pod"));
+    udp.logs("app").contains("world")
+}
+
+#[test]
+fn a_host_port_is_reached_from_outside_from_the_board_and_from_pods() {
+    let (device, board, world) = board();
+    device.write_manifest("web.yaml", &web("web", "{containerPort: 8080, hostPort: 80}"));
+    device.write_manifest("client.yaml", &manifest::pod("client", "sleep"));
+    let (web, client) = (device.pod("web"), device.pod("client"));
+    web.wait_log("app", "serving");
+    client.wait_ready();
+    let url = format!("http://{BOARD}/");
+    assert_eq!(world.demo(&format!("get {url}")).as_deref(), Ok(PAGE));
+    for here in [&url, "http://127.0.0.1/"] {
+        assert_eq!(board.demo(&format!("get {here}")).as_deref(), Ok(PAGE), "{here}");
+    }
+    assert_eq!(client.exec("app", ["/bin/demo", "get", &url]).ok(), PAGE);
+    assert_eq!(web.exec("app", ["/bin/demo", "get", &url]).ok(), PAGE, "a pod reaches itself");
+    // A connection of a pod to the same port of another machine goes there.
+    let seen = show_client(&world, FAR);
+    client.exec("app", ["/bin/demo", "connect", &format!("{FAR}:80")]).ok();
+    assert_eq!(seen.join().expect("it serves"), BOARD);
+    assert!(world.demo(&format!("get http://{BOARD}:8080/")).is_err(), "only the hostPort is open");
+
+    // The pod's rules go with it.
+    device.remove_manifest("web.yaml");
+    web.wait_gone();
+    assert!(world.demo(&format!("get {url}")).is_err());
+    assert!(board.demo("get http://127.0.0.1/").is_err());
+}
+
+#[test]
+fn a_host_port_has_an_address_and_a_protocol_and_shows_the_client() {
+    let (device, board, world) = board();
+    board.ip("address add 192.0.2.3/24 dev eth0");
+    device.write_manifest("web.yaml", &web("web", "{containerPort: 8080, hostPort: 80, hostIP: 192.0.2.3}"));
+    let udp = manifest::container(
+        "app",
+        "datagrams 5353",
+        "ports: [{containerPort: 5353, hostPort: 53, protocol: UDP}]",
+    );
+    device.write_manifest("udp.yaml", &manifest::pod_of("udp", &[udp], ""));
+    device.pod("web").wait_log("app", "serving");
+    device.pod("udp").wait_log("app", "bound");
+    assert_eq!(world.demo("get http://192.0.2.3/").as_deref(), Ok(PAGE));
+    assert!(world.demo(&format!("get http://{BOARD}/")).is_err());
+    assert_eq!(setting(&board, "conf/all/route_localnet"), "0");
+    world.demo(&format!("send {BOARD}:53 hello")).expect("it sends");
+    device.pod("udp").wait_log("app", &format!("{NEIGHBOUR} says hello"));
+    board.demo("send 127.0.0.1:53 here").expect("it sends");
+    device.wait_for("the datagram of the board", || device.pod("udp").logs("app").contains("says here"));
+}
+
+#[test]
+fn a_second_pod_with_the_same_host_port_is_rejected() {
+    let (device, _board, world) = board();
+    device.write_manifest("a.yaml", &web("a", "{containerPort: 8080, hostPort: 80}"));
+    device.pod("a").wait_ready();
+    device.write_manifest("b.yaml", &web("b", "{containerPort: 8080, hostPort: 80, hostIP: 192.0.2.2}"));
+    device.pod("b").wait_phase("Failed");
+    let status = device.pod("b").status();
+    assert_eq!(status["reason"], "NodePorts");
+    assert_eq!(
+        status["message"],
+        "Pod was rejected: Predicate NodePorts failed: node(s) didn't have free ports for the requested pod ports"
+    );
+    device.pod("a").wait_log("app", "serving");
+    assert_eq!(world.demo(&format!("get http://{BOARD}/")).as_deref(), Ok(PAGE));
+    // Another protocol or port is another place.
+    device.write_manifest(
+        "c.yaml",
+        &web("c", "{containerPort: 8080, hostPort: 80, protocol: UDP}, {containerPort: 8080, hostPort: 81}"),
+    );
+    device.pod("c").wait_log("app", "serving");
+    assert_eq!(world.demo(&format!("get http://{BOARD}:81/")).as_deref(), Ok(PAGE));
+}
+
+#[test]
+fn the_table_outlives_the_agent_and_comes_back_when_somebody_deletes_it() {
+    let (mut device, board, world) = board();
+    device.write_manifest("web.yaml", &web("web", "{containerPort: 8080, hostPort: 80}"));
+    device.pod("web").wait_log("app", "serving");
+    let get = format!("get http://{BOARD}/");
+    let works = || {
+        world.demo(&get).as_deref() == Ok(PAGE) && board.demo("get http://127.0.0.1/").as_deref() == Ok(PAGE)
+    };
+    assert!(works());
+    let tables = board.tables();
+    assert!(tables.len() == 1 && tables[0].starts_with("nodlet-"), "{tables:?}");
+
+    device.kill_agent();
+    assert!(works(), "the rules do not need the agent");
+    board.flush_tables();
+    assert!(!works());
+    device.start_agent();
+    assert!(works(), "the next agent makes them again before it answers");
+
+    board.flush_tables();
+    device.wait_for("the table to come back", || board.tables() == tables);
+    assert!(works());
+    let log = device.agent_log();
+    assert!(log.contains("another program changed the nftables table of nodlet; it is restored"), "{log}");
+    let events = device.get("/api/v1/events").expect("the API lists events").to_string();
+    assert!(events.contains("FirewallTableRestored"), "{events}");
+
+    // Another agent leaves the table as it is, and the last pod's rules go with it.
+    device.stop_agent();
+    device.start_agent();
+    assert!(works());
+    device.remove_manifest("web.yaml");
+    device.pod("web").wait_gone();
+    assert!(world.demo(&get).is_err());
+}
+
+#[test]
+fn a_pod_cannot_reach_the_loopback_address_of_the_board() {
+    let (device, board, _world) = board();
+    device.write_manifest("web.yaml", &web("web", "{containerPort: 8080, hostPort: 80}"));
+    device.write_manifest("bad.yaml", &manifest::pod("bad", "sleep"));
+    let bad = device.pod("bad");
+    device.pod("web").wait_log("app", "serving");
+    bad.wait_ready();
+    // The bridge routes 127.0.0.1 now, for connections of the board itself.
+    let local = board.call(|| UdpSocket::bind("127.0.0.1:9").expect("a port is free"));
+    let open = board.call(|| UdpSocket::bind("0.0.0.0:10").expect("a port is free"));
+    let from: std::net::Ipv4Addr = bad.ip().parse().expect("an address");
+    let [a, b, c, d] = from.octets();
+    for (to, port) in [([127, 0, 0, 1], 9_u8), ([a, b, c, 1], 10)] {
+        // Ethernet from the pod to its gateway, IPv4, UDP without a checksum.
+        let mut frame = vec![0x0a, 0x58, a, b, c, 1, 0x0a, 0x58, a, b, c, d, 8, 0];
+        let mut ip = vec![0x45, 0, 0, 31, 0, 0, 0, 0, 64, 17, 0, 0, a, b, c, d];
+        ip.extend(to);
+        let sum: u32 = ip.chunks(2).map(|pair| u32::from(pair[0]) << 8 | u32::from(pair[1])).sum();
+        let sum = !((sum & 0xffff) + (sum >> 16)) as u16;
+        ip[10..12].copy_from_slice(&sum.to_be_bytes());
+        frame.extend(ip);
+        frame.extend([0, 7, 0, port, 0, 11, 0, 0, b'b', b'a', b'd']);
+        let digits: String = frame.iter().map(|byte| format!("{byte:02x}")).collect();
+        bad.exec("app", ["/bin/demo", "frame", &digits]).ok();
+    }
+    open.set_read_timeout(Some(std::time::Duration::from_secs(30))).expect("a time");
+    assert_eq!(open.recv_from(&mut [0; 8]).expect("the second frame").0, 3);
+    local.set_nonblocking(true).expect("a socket");
+    assert!(local.recv_from(&mut [0; 8]).is_err(), "a pod reached 127.0.0.1 of the board");
+}
+
+#[test]
+fn without_masquerading_pods_keep_their_addresses_and_nothing_is_changed() {
+    let (mut device, board, _world) = unstarted();
+    device.agent_arguments(["--masquerade=false"]);
+    start(&mut device);
+    device.write_manifest("client.yaml", &manifest::pod("client", "sleep"));
+    device.pod("client").wait_ready();
+    assert_eq!(board.tables(), [""; 0]);
+    assert_eq!(setting(&board, "conf/eth0/forwarding"), "0");
+}
