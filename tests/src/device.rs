@@ -14,7 +14,7 @@ use serde_json::Value;
 use crate::forward::Forwarder;
 use crate::guest::is_guest;
 use crate::image::Image;
-use crate::namespace::Namespace;
+use crate::namespace::{self, Namespace};
 use crate::programs::{demo_archive, nodlet_program};
 use crate::ring::RingReader;
 use crate::slot::Slot;
@@ -52,6 +52,8 @@ pub struct Device {
     etc: Option<PathBuf>,
     /// The network namespace of the agent and of `nodlet down`, if it is not that of the machine.
     namespace: Option<Namespace>,
+    /// Whether later agents run as on a kernel without nf_tables.
+    lacks_nftables: bool,
     /// The number of power cuts.
     boots: u32,
 }
@@ -157,6 +159,7 @@ impl Device {
             environment: Vec::new(),
             etc: None,
             namespace: None,
+            lacks_nftables: false,
             boots: 0,
         }
     }
@@ -191,6 +194,11 @@ impl Device {
         let namespace = Namespace::new();
         self.namespace = Some(namespace.clone());
         namespace
+    }
+
+    /// Makes every later agent run as on a kernel without nf_tables, or with it again.
+    pub fn lack_nftables(&mut self, lacks: bool) {
+        self.lacks_nftables = lacks;
     }
 
     /// Stops reading the ring of this agent and of later ones. For tests in which more happens at once than
@@ -320,6 +328,9 @@ impl Device {
         let mut command = Command::new(&self.program);
         self.enter_network(&mut command);
         view.give_to(&mut command);
+        if self.lacks_nftables {
+            namespace::without_nftables(&mut command);
+        }
         command
     }
 

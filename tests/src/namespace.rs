@@ -91,6 +91,33 @@ impl Namespace {
     }
 }
 
+/// Makes the command, and all that it starts, run as on a kernel without nfnetlink, and so without nf_tables.
+pub(crate) fn without_nftables(command: &mut Command) {
+    // Of linux/filter.h and linux/seccomp.h. The operations are: load a word, jump if equal, return.
+    let operation = |code: u16, jt: u8, jf: u8, k: u32| libc::sock_filter { code, jt, jf, k };
+    let (load, jump, end) = (0x20, 0x15, 0x06);
+    let filter = [
+        operation(load, 0, 0, 0),
+        operation(jump, 0, 5, libc::SYS_socket as u32),
+        // The low words of the first and the third argument; the machine is little-endian.
+        operation(load, 0, 0, 16),
+        operation(jump, 0, 3, libc::AF_NETLINK as u32),
+        operation(load, 0, 0, 32),
+        operation(jump, 0, 1, libc::NETLINK_NETFILTER as u32),
+        operation(end, 0, 0, libc::SECCOMP_RET_ERRNO | libc::EPROTONOSUPPORT as u32),
+        operation(end, 0, 0, libc::SECCOMP_RET_ALLOW),
+    ];
+    let load = move || {
+        let program = libc::sock_fprog { len: filter.len() as u16, filter: filter.as_ptr().cast_mut() };
+        // SAFETY: the program and its instructions outlive the call, which only reads them.
+        let done =
+            unsafe { libc::syscall(libc::SYS_seccomp, libc::SECCOMP_SET_MODE_FILTER, 0, &raw const program) };
+        if done < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+    };
+    // SAFETY: between fork and exec only a system call is made; its memory is on the stack.
+    unsafe { command.pre_exec(load) };
+}
+
 impl Default for Namespace {
     fn default() -> Self {
         Self::new()

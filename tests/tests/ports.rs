@@ -277,3 +277,34 @@ fn without_masquerading_pods_keep_their_addresses_and_nothing_is_changed() {
     assert_eq!(board.tables(), [""; 0]);
     assert_eq!(setting(&board, "conf/eth0/forwarding"), "0");
 }
+
+#[test]
+fn without_nf_tables_pods_run_and_a_host_port_waits_for_a_kernel_that_has_it() {
+    let (mut device, board, world) = unstarted();
+    device.lack_nftables(true);
+    start(&mut device);
+    device.write_manifest("client.yaml", &manifest::pod("client", "sleep"));
+    device.write_manifest("other.yaml", &manifest::pod("other", "sleep"));
+    device.pod("client").wait_ready();
+    device.pod("other").wait_ready();
+    let lacks = "this kernel has no nf_tables with NAT; load the modules nf_tables, nft_nat, nft_masq, nft_ct and \
+                 nft_fib_inet, or use a kernel with CONFIG_NF_TABLES, ";
+    let told = format!(
+        "AddressTranslationFailed: pods reach no other machine: failed to translate addresses for pods: {lacks}"
+    );
+    assert_eq!(device.agent_log().matches(&told).count(), 1, "once: {}", device.agent_log());
+    assert_eq!(setting(&board, "conf/eth0/forwarding"), "0");
+
+    device.write_manifest("web.yaml", &web("web", "{containerPort: 8080, hostPort: 80}"));
+    let events = || device.pod("web").events();
+    device.wait_for("an event that says so", || events().iter().any(|event| event.contains(lacks)));
+    assert!(device.pod("web").container("app").message().contains(lacks), "{}", device.pod("web").status());
+    assert_eq!(device.pod("web").phase(), "Pending");
+
+    // With another kernel it starts.
+    device.stop_agent();
+    device.lack_nftables(false);
+    device.start_agent();
+    device.pod("web").wait_log("app", "serving");
+    assert_eq!(world.demo(&format!("get http://{BOARD}/")).as_deref(), Ok(PAGE));
+}
