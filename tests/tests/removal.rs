@@ -196,3 +196,160 @@ fn a_pod_whose_logs_cannot_be_removed_is_gone_and_its_logs_are_swept_later() {
     device.start_agent();
     device.wait_for("the logs to be removed", || !logs.exists());
 }
+
+/// The manifest of a pod with a UID of its own, so that the place of its files is known before it exists.
+fn with_uid(name: &str) -> String {
+    manifest::pod(name, "print up then sleep").replacen(
+        "  name:",
+        &format!("  uid: uid-of-{name}\n  name:"),
+        1,
+    )
+}
+
+/// Otherwise a deleted pod would leave its Secrets in memory, and a later pod would get an address that is in use.
+#[test]
+fn what_a_failed_sandbox_left_is_removed_before_the_next_try_and_before_the_pod_is_gone() {
+    let device = Device::start();
+    let place = |name: &str| device.path("/run/nodlet/pods").join(format!("uid-of-{name}"));
+    let names = ["again", "deleted"];
+    let stuck = names.map(|name| {
+        fs::create_dir_all(place(name)).expect("the root can be written to");
+        Stuck::new(place(name))
+    });
+    for name in names {
+        device.write_manifest(&format!("{name}.yaml"), &with_uid(name));
+    }
+    for name in names {
+        let has_event = |reason: &str, text: &str| {
+            let events = device.pod(name).events();
+            events.iter().any(|event| event.starts_with(reason) && event.contains(text))
+        };
+        device.wait_for(&format!("the creation of {name} to fail"), || {
+            has_event("FailedCreatePodSandBox", "Failed to create pod sandbox")
+        });
+        device.wait_for(&format!("the removal for {name} to fail"), || {
+            has_event("FailedKillPod", "failed to remove /")
+        });
+    }
+    device.remove_manifest("deleted.yaml");
+    device.write_manifest("other.yaml", &manifest::pod("other", "sleep"));
+    device.pod("other").wait_ready();
+    assert!(device.pod("deleted").object().is_some(), "a pod is shown until it is gone");
+    drop(stuck);
+    device.pod("deleted").wait_gone();
+    assert!(!place("deleted").exists());
+    device.pod("again").wait_ready();
+    device.pod("again").wait_log("app", "up");
+    let address = |name: &str| device.pod(name).ip().parse::<std::net::Ipv4Addr>().expect("an address");
+    assert!(address("again") < address("other"), "an address was given away while its pod had remains");
+}
+
+/// Whether the pod has an event about a removal that failed, with this text.
+fn has_failed(device: &Device, name: &str, text: &str) -> bool {
+    let events = device.pod(name).events();
+    events.iter().any(|event| event.starts_with("FailedKillPod") && event.contains(text))
+}
+
+#[test]
+fn the_volumes_of_a_finished_pod_go_as_soon_as_they_can() {
+    let device = Device::start();
+    let app = manifest::container(
+        "app",
+        "print up then wait /kept/go",
+        "volumeMounts: [{name: kept, mountPath: /kept}]",
+    );
+    let spec = "restartPolicy: Never\nvolumes: [{name: kept, emptyDir: {}}]";
+    device.write_manifest("volumes.yaml", &manifest::pod_of("volumes", &[app], spec));
+    device.pod("volumes").wait_log("app", "up");
+    let place = place(&device, "volumes");
+    let stuck = Stuck::new(place.clone());
+    fs::write(place.join("volumes/kubernetes.io~empty-dir/kept/go"), "").expect("written");
+    device.pod("volumes").wait_phase("Succeeded");
+    device.wait_for("the event", || has_failed(&device, "volumes", "failed to remove its volumes"));
+    assert!(place.exists());
+    drop(stuck);
+    device.wait_for("the volumes to go", || !place.exists());
+    assert_eq!(device.pod("volumes").phase(), "Succeeded");
+}
+
+#[test]
+fn a_writable_layer_that_cannot_be_removed_goes_with_the_next_one() {
+    let device = Device::start();
+    device.write_manifest("web.yaml", &manifest::pod("web", "print up then wait /tmp/go"));
+    let web = device.pod("web");
+    web.wait_ready();
+    let layers = device.path("/var/lib/nodlet/pods").join(web.uid()).join("containers/app");
+    let stuck = Stuck::new(layers.join("0"));
+    web.tell("app", "/tmp/go");
+    device.wait_for("the layer to be kept", || {
+        let text = format!("failed to remove {}", layers.join("0").display());
+        device.agent_log().contains(&text)
+    });
+    drop(stuck);
+    device.wait_for("it to run again", || web.container("app").restart_count() == 1 && web.is_ready());
+    web.tell("app", "/tmp/go");
+    device.wait_for("it to run once more", || web.container("app").restart_count() == 2 && web.is_ready());
+    device.wait_for("both layers to go", || !layers.join("0").exists() && !layers.join("1").exists());
+    assert!(layers.join("2").exists());
+}
+
+/// A file system that hides a directory of another, which therefore cannot be removed.
+struct Covered(PathBuf);
+
+impl Covered {
+    fn new(path: PathBuf) -> Covered {
+        let tmpfs = Some("tmpfs");
+        nix::mount::mount(tmpfs, &path, tmpfs, nix::mount::MsFlags::empty(), None::<&str>)
+            .expect("root can mount a tmpfs");
+        Covered(path)
+    }
+}
+
+impl Drop for Covered {
+    fn drop(&mut self) {
+        let _ = nix::mount::umount2(&self.0, nix::mount::MntFlags::MNT_DETACH);
+    }
+}
+
+#[test]
+fn a_pod_stays_until_its_cgroup_can_be_removed() {
+    let device = Device::start();
+    device.write_manifest("web.yaml", &manifest::pod("web", "print up then sleep"));
+    device.pod("web").wait_ready();
+    let name = format!("pod{}", device.pod("web").uid());
+    let is_of_pod = |path: &PathBuf| {
+        path.ends_with(&name) && path.components().any(|part| part.as_os_str() == "kubepods")
+    };
+    let cgroups: Vec<PathBuf> = device.cgroups().into_iter().filter(is_of_pod).collect();
+    let cgroup = cgroups.iter().find(|path| path.starts_with("/sys/fs/cgroup/pids")).or(cgroups.first());
+    let cgroup = cgroup.expect("a running pod has a cgroup").clone();
+    let covered = Covered::new(cgroup.clone());
+    device.remove_manifest("web.yaml");
+    device.wait_for("the event", || has_failed(&device, "web", &format!("remove {}", cgroup.display())));
+    assert!(device.pod("web").object().is_some(), "a pod is shown until it is gone");
+    assert_eq!(device.container_processes(), Vec::<u32>::new());
+    drop(covered);
+    device.pod("web").wait_gone();
+    assert!(cgroups.iter().all(|cgroup| !cgroup.exists()), "{cgroups:?}");
+}
+
+/// The file is for later agents of this boot only, so that it need not keep the pod.
+#[test]
+fn a_pod_whose_status_file_cannot_be_removed_is_gone_and_the_file_is_swept_later() {
+    let mut device = Device::start();
+    device.write_manifest("web.yaml", &manifest::pod("web", "print up then sleep"));
+    device.pod("web").wait_ready();
+    let uid = device.pod("web").uid();
+    let file = device.path("/run/nodlet/statuses").join(format!("{uid}.json"));
+    let stuck = Stuck::new(file.clone());
+    device.remove_manifest("web.yaml");
+    device.pod("web").wait_gone();
+    let text = format!("failed to remove what was left behind of the status of {uid}");
+    device.wait_for("the warning", || device.agent_log().contains(&text));
+    assert!(file.exists());
+    device.kill_agent();
+    drop(stuck);
+    device.start_agent();
+    device.wait_for("the file to be removed", || !file.exists());
+    assert_eq!(device.pods(), Vec::<String>::new());
+}
