@@ -6,6 +6,7 @@
 mod environment;
 mod identity;
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::io;
 use std::net::Ipv4Addr;
@@ -71,6 +72,8 @@ pub(crate) struct Facts<'a> {
     pub layers: Vec<String>,
     /// The volumes that show an image, with the number of its layers.
     pub image_volumes: &'a [(&'a str, usize)],
+    /// The values of variables that come from files, by the variables' names.
+    pub file_values: &'a BTreeMap<String, String>,
     /// The limits of the log.
     pub logs: LogLimits,
     /// The ConfigMaps and Secrets that the pod refers to.
@@ -280,6 +283,7 @@ fn mounts(
             source,
             sub_path: sub_path(mount, variables)?,
             destination: absolute(&mount.mount_path),
+            recursive_read_only: mount.recursive_read_only,
             read_only: mount.read_only || is_projected || image.is_some() || is_read_only(pod, &mount.name),
             propagation: match mount.propagation {
                 // A mount in there would hide the files from the agent.
@@ -301,6 +305,7 @@ fn mounts(
                 source: MountSource::Host(directory.join(file)),
                 sub_path: None,
                 destination: destination.into(),
+                recursive_read_only: false,
                 // The kubelet makes the first of them and leaves it writable; containerd makes the others.
                 read_only: file != pod_files::ETC_HOSTS
                     && container.security_context.read_only_root_filesystem,

@@ -16,6 +16,7 @@ mod claims;
 mod cleanup;
 mod descriptors;
 mod devices;
+mod empty_dirs;
 mod ephemeral;
 mod error;
 mod events;

@@ -43,6 +43,7 @@ pub mod container_config;
 mod devices;
 mod downward_api;
 pub mod engine;
+mod env_file;
 mod logind;
 mod pod_files;
 mod prober;

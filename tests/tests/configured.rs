@@ -290,3 +290,50 @@ fn a_pod_that_could_not_be_created_leaves_no_secret_behind() {
     device.pod("web").wait_gone();
     device.wait_for("its files to go", || files_with(&device.path("run"), SECRET).is_empty());
 }
+
+#[test]
+fn variables_come_from_a_file_that_an_init_container_has_written() {
+    let device = Device::start();
+    let mount = "volumeMounts: [{name: config, mountPath: /config}]";
+    let variable = |name: &str, key: &str, rest: &str| {
+        format!(
+            "- {{name: {name}, valueFrom: {{fileKeyRef: {{volumeName: config, path: env/file, key: {key}{rest}}}}}}}\n"
+        )
+    };
+    let env = |key: &str| {
+        format!(
+            "env:\n{}{}- {{name: URL, value: http://$(MODE)}}\n",
+            variable("MODE", key, ""),
+            variable("NONE", "absent", ", optional: true")
+        )
+    };
+    let text = |name: &str, content: &str, key: &str| {
+        let steps = format!("mkdir /config/env then append /config/env/file {content}");
+        manifest::pod_behind(
+            name,
+            &[manifest::container("init", &steps, mount)],
+            &[manifest::container("app", "env then print up then sleep", &env(key))],
+            "volumes: [{name: config, emptyDir: {}}]",
+        )
+    };
+    device.write_manifest("web.yaml", &text("web", "MODE='fast'", "MODE"));
+    device.pod("web").wait_log("app", "up");
+    let logged = device.pod("web").logs("app");
+    for line in ["MODE=fast", "URL=http://fast"] {
+        assert!(logged.lines().any(|logged| logged == line), "{line} is not in {logged}");
+    }
+    assert!(!logged.contains("NONE="), "{logged}");
+    for (name, content, key, message) in [
+        ("none", "MODE='fast'", "OTHER", "environment variable key \"OTHER\" not found in file "),
+        (
+            "wrong",
+            "MODE=fast",
+            "MODE",
+            "couldn't parse env file: env/file: invalid environment variable format at line 1: value must be enclosed in single quotes",
+        ),
+    ] {
+        device.write_manifest(&format!("{name}.yaml"), &text(name, content, key));
+        device.wait_for(message, || device.pod(name).container("app").message().contains(message));
+        assert_eq!(device.pod(name).container("app").reason(), "CreateContainerConfigError");
+    }
+}

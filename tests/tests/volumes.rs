@@ -392,3 +392,55 @@ fn an_image_is_a_volume_that_nobody_can_write_to_or_execute() {
     device.pod("web").wait_gone();
     device.nodlet(["image", "rm", "localhost/model:1"]).ok();
 }
+
+#[test]
+fn a_pod_that_writes_more_than_its_empty_dir_may_hold_is_evicted() {
+    let device = Device::start();
+    let text = |name: &str, file: &str| {
+        let container = manifest::container(
+            "app",
+            &format!("mkdir /work/a/b then spam-file {file} 3000000 then print up then sleep"),
+            "volumeMounts: [{name: work, mountPath: /work}]",
+        );
+        manifest::pod_of(name, &[container], "volumes: [{name: work, emptyDir: {sizeLimit: 1Mi}}]")
+    };
+    device.write_manifest("small.yaml", &text("small", "/tmp-file"));
+    device.write_manifest("large.yaml", &text("large", "/work/a/b/file"));
+    device.pod("small").wait_log("app", "up");
+    let minutes = std::time::Duration::from_secs(120);
+    device.wait_within(minutes, "the eviction", || device.pod("large").phase() == "Failed");
+    let status = device.pod("large").status();
+    assert_eq!(status["reason"], "Evicted");
+    let message = "Usage of EmptyDir volume \"work\" exceeds the limit \"1Mi\". ";
+    assert_eq!(status["message"], message);
+    let event = format!("Evicted: {message}");
+    assert!(device.pod("large").events().contains(&event), "{:?}", device.pod("large").events());
+    assert!(device.pod("small").container("app").is_running());
+}
+
+#[test]
+fn a_recursive_read_only_mount_makes_the_mounts_below_it_read_only() {
+    let device = Device::start();
+    let (shared, here) = device.shared("host");
+    std::fs::create_dir_all(here.join("below")).expect("it can be made");
+    let _below = device.mount_tmpfs(&format!("{}/below", shared), "mode=777");
+    let mount = |at: &str, recursive: &str| {
+        format!("{{name: v, mountPath: {at}, readOnly: true, recursiveReadOnly: {recursive}}}")
+    };
+    let mounts = [mount("/disabled", "Disabled"), mount("/if", "IfPossible"), mount("/enabled", "Enabled")];
+    let container =
+        manifest::container("app", "print up then sleep", &format!("volumeMounts: [{}]", mounts.join(", ")));
+    let volume = format!("volumes: [{{name: v, hostPath: {{path: {}}}}}]", here.display());
+    device.write_manifest("web.yaml", &manifest::pod_of("web", &[container], &volume));
+    device.pod("web").wait_log("app", "up");
+    let write = |file: &str| device.pod("web").exec("app", ["/bin/demo", "write", file, "x"]);
+    write("/disabled/below/x").ok();
+    for place in ["/disabled/x", "/if/x", "/if/below/x", "/enabled/x", "/enabled/below/x"] {
+        let refused = write(place).refused();
+        assert!(refused.contains("Read-only file system"), "{place}: {refused}");
+    }
+    let status = device.pod("web").status();
+    let shown = status["containerStatuses"][0]["volumeMounts"].as_array().expect("a list").iter();
+    let shown: Vec<_> = shown.map(|mount| mount["recursiveReadOnly"].as_str().unwrap_or("none")).collect();
+    assert_eq!(shown, ["Disabled", "Enabled", "Enabled"]);
+}

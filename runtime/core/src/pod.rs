@@ -503,6 +503,7 @@ impl PodState {
                     events.warn(self.index, None, "FailedMount", message);
                 }
             }
+            PodObservation::Evicted { message } => self.evict(now, message, events),
             PodObservation::Resized { generation, failure } => {
                 self.resize_written(now, generation, failure, events);
             }

@@ -185,7 +185,8 @@ fn container_status(
             let mut value = json!({ "name": mount.name, "mountPath": mount.mount_path });
             if mount.read_only {
                 value["readOnly"] = true.into();
-                value["recursiveReadOnly"] = "Disabled".into();
+                let recursive = if mount.recursive_read_only { "Enabled" } else { "Disabled" };
+                value["recursiveReadOnly"] = recursive.into();
             }
             value
         });
@@ -269,6 +270,7 @@ mod tests {
     fn a_running_pod_is_shown_as_a_kubelet_shows_it() {
         let mut b = container("b");
         b.volume_mounts = vec![VolumeMount {
+            recursive_read_only: false,
             name: "data".into(),
             mount_path: "/data".into(),
             sub_path: None,

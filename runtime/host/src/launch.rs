@@ -222,6 +222,9 @@ pub struct MountConfig {
     pub destination: PathBuf,
     /// Whether the mount is read-only.
     pub read_only: bool,
+    /// Whether mounts below a read-only mount are read-only, too.
+    #[serde(default)]
+    pub recursive_read_only: bool,
     /// Mount propagation.
     pub propagation: Propagation,
 }

@@ -7,6 +7,7 @@ mod empty_dir;
 mod host_path;
 mod projected;
 mod remove;
+mod usage;
 
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
@@ -262,6 +263,7 @@ pub fn tear_down(directory: &Path) -> io::Result<()> {
 }
 
 pub use remove::Removal;
+pub use usage::Usage;
 
 /// Removes `name` in a directory, like [`tear_down`]. Because another process may keep creating files there,
 /// at most `most` of them are removed.

@@ -113,6 +113,13 @@ pub(super) fn variables(
                 let amount = downward_api::resource(pod, Some(container), field, &facts.allocatable);
                 amount.map_err(config_error)?
             }
+            EnvSource::File { .. } => match facts.file_values.get(&variable.name) {
+                Some(value) => {
+                    room.take(value.len() + 1)?;
+                    value.clone()
+                }
+                None => continue,
+            },
             EnvSource::Key { object, key } => {
                 let Some(found) = data_of(object, facts)? else { continue };
                 match found.data.get(key) {
@@ -173,7 +180,8 @@ pub(super) fn plain(container: &Container) -> Variables {
     for variable in &container.env {
         match &variable.value {
             EnvSource::Value(value) => variables.set(&variable.name, value.clone()),
-            EnvSource::Field(_) | EnvSource::Resource(_) | EnvSource::Key { .. } => {}
+            EnvSource::Field(_) | EnvSource::Resource(_) | EnvSource::Key { .. } | EnvSource::File { .. } => {
+            }
         }
     }
     variables

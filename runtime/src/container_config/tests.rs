@@ -50,6 +50,7 @@ fn config_with(
         volumes: &volumes,
         layers: Vec::new(),
         image_volumes: &[],
+        file_values: &BTreeMap::new(),
         logs: LogLimits { max_size: 4096, max_files: 2 },
         objects,
         devices: Vec::new(),

@@ -9,14 +9,17 @@ use std::rc::{Rc, Weak};
 use nodlet_rootfs::{Digest, Image, Reference, assemble};
 
 use crate::container_config::{self, Facts};
+use crate::env_file;
 use crate::pod_files::{self, NodeFiles, PodFiles};
 use crate::seccomp;
 use nodlet_core::facts::{
     Attempt, Exit, PodIndex, PodObservation, StartFailure, StartFailureReason, StartedContainer, User,
 };
-use nodlet_core::spec::container::{PullPolicy, SeccompProfile};
+use nodlet_core::spec::Container;
+use nodlet_core::spec::container::{EnvSource, PullPolicy, SeccompProfile};
 use nodlet_core::time::{Instant, Moment};
 use nodlet_host::cgroup::{CgroupError, ContainerLimits, Leaf};
+use nodlet_host::launch::MountSource;
 use nodlet_host::log_files;
 use nodlet_host::paths::Paths;
 use nodlet_registry::{ConfigObjects, Wanted};
@@ -126,6 +129,7 @@ pub(super) async fn start(
     }
 
     let given = devices::give(shell, pod, container)?;
+    let file_values = read_env_files(&shell.stores, container, &sandbox).await?;
     let host_name = pod_files::host_name().map_err(|error| create(&error))?;
     let mut limits = ContainerLimits::of(&wanted.pod, attempt.container);
     limits.devices = devices::nodes(&given);
@@ -151,6 +155,7 @@ pub(super) async fn start(
         volumes: &sandbox.volumes,
         layers: layer_names,
         image_volumes: &image_volumes,
+        file_values: &file_values,
         logs: shell.config.logs,
         objects: &objects,
         devices: limits.devices,
@@ -230,6 +235,40 @@ pub(super) fn resize(shell: &Shell, pod: PodIndex, wanted: &Wanted) -> Result<()
         CgroupError::BelowUsage { .. } => error.to_string(),
         error => format!("failed to {}", nodlet_host::error::chain(&error)),
     })
+}
+
+/// Reads the values of the variables of a container that come from files (`fileKeyRef`), by the variables' names. An
+/// optional variable without a value is left out.
+///
+/// # Errors
+/// A file cannot be read, or has no such variable; the message is that of the kubelet.
+async fn read_env_files(
+    stores: &Stores,
+    container: &Container,
+    sandbox: &Sandbox,
+) -> Result<BTreeMap<String, String>, StartFailure> {
+    let wrong = |message| failure(StartFailureReason::CreateContainerConfigError, message);
+    let mut values = BTreeMap::new();
+    for variable in &container.env {
+        let EnvSource::File { volume, path, key, optional } = &variable.value else { continue };
+        let Some(MountSource::Host(directory)) = sandbox.volumes.get(volume).cloned() else {
+            return Err(wrong(format!("cannot find the volume {volume:?} referenced by FileKeyRef")));
+        };
+        let (place, file) = (directory.join(path), PathBuf::from(path));
+        let read = stores.storage.run(move || env_file::read(&directory, &file)).await;
+        let text = read.map_err(|error| error.to_string());
+        let value = text.as_deref().map_err(Clone::clone).and_then(|text| env_file::value(text, key));
+        match value {
+            Err(error) => return Err(wrong(format!("couldn't parse env file: {path}: {error}"))),
+            Ok("") if *optional => {}
+            Ok("") => {
+                let place = place.display().to_string();
+                return Err(wrong(format!("environment variable key {key:?} not found in file {place:?}")));
+            }
+            Ok(value) => drop(values.insert(variable.name.clone(), value.to_owned())),
+        }
+    }
+    Ok(values)
 }
 
 /// Checks that the container whose PID namespace an ephemeral container shares (`targetContainerName`) runs.

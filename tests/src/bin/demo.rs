@@ -44,7 +44,7 @@ const STEPS: &str = "\
 demo STEP [then STEP]…
 
 files    cat FILE · ls DIR · stat FILE · touch FILE · rm FILE · wait FILE
-         write FILE TEXT [EVERY_SECONDS] · append FILE TEXT · lock FILE
+         spam-file FILE BYTES · write FILE TEXT [EVERY_SECONDS] · append FILE TEXT · lock FILE
          mkdir DIR · rename FROM TO · link TARGET FILE · fifo FILE · swap FILE FILE (for ever)
 output   print TEXT [EVERY_SECONDS] · eprint TEXT · ask TEXT (without an end of line) · spam BYTES · echo (copies its input)
          line BYTES (a long one) · binary BYTES (no text)
@@ -114,6 +114,7 @@ fn run(step: &[String]) -> Result<(), Failure> {
             .append(true)
             .open(file)?
             .write_all(format!("{text}\n").as_bytes())?,
+        ["spam-file", file, bytes] => fs::write(file, vec![b'x'; bytes.parse()?])?,
         ["lock", file] => lock(file)?,
         ["mkdir", dir] => fs::create_dir_all(dir)?,
         ["rename", from, to] => fs::rename(from, to)?,

@@ -87,6 +87,11 @@ pub enum PodObservation<T = Box<str>> {
         /// The message of the event.
         message: T,
     },
+    /// The pod has exceeded a limit for which the node fails it.
+    Evicted {
+        /// `status.message`.
+        message: T,
+    },
     /// The limits of the pod and of its containers were written to their cgroups, or could not be.
     Resized {
         /// The generation of the `Resize`.
@@ -240,6 +245,7 @@ impl<T> PodObservation<T> {
             PodObservation::VolumesUpdateFailed { reason, message } => {
                 PodObservation::VolumesUpdateFailed { reason: *reason, message: text(message) }
             }
+            PodObservation::Evicted { message } => PodObservation::Evicted { message: text(message) },
             PodObservation::Resized { generation, failure } => {
                 PodObservation::Resized { generation: *generation, failure: failure.as_ref().map(text) }
             }
@@ -303,6 +309,7 @@ impl<T> PodObservation<T> {
             | PodObservation::ObjectsChanged
             | PodObservation::VolumesUpdated
             | PodObservation::VolumesUpdateFailed { .. }
+            | PodObservation::Evicted { .. }
             | PodObservation::Resized { .. }
             | PodObservation::SandboxLost { .. }
             | PodObservation::SandboxRemoved

@@ -3,6 +3,7 @@
 use std::rc::Rc;
 use std::time::Duration;
 
+pub use super::reference::PullPolicy;
 use super::reference::{ObjectReference, ResourceField};
 use super::{Lifecycle, OwnRestart, Probe, ProbeKind, Quantity, VolumeMount};
 
@@ -38,17 +39,6 @@ impl Role {
             Role::Regular | Role::Ephemeral => false,
         }
     }
-}
-
-/// `imagePullPolicy`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum PullPolicy {
-    /// Ask the registry at every start.
-    Always,
-    /// Ask the registry only if the image is absent.
-    IfNotPresent,
-    /// Never ask the registry.
-    Never,
 }
 
 /// One entry of `spec.containers`, `spec.initContainers` or `spec.ephemeralContainers`, with
@@ -139,6 +129,17 @@ pub enum EnvSource {
     Field(String),
     /// `valueFrom.resourceFieldRef`.
     Resource(ResourceField),
+    /// `valueFrom.fileKeyRef`.
+    File {
+        /// `volumeName`, an emptyDir on disk.
+        volume: String,
+        /// `path`, relative, without `..`.
+        path: String,
+        /// `key`.
+        key: String,
+        /// `optional`.
+        optional: bool,
+    },
     /// `valueFrom.configMapKeyRef` or `valueFrom.secretKeyRef`.
     Key {
         /// The object.

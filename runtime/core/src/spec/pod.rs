@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::time::Duration;
 
-use super::container::{ContainerPort, EnvSource, PullPolicy, SeccompProfile};
-use super::reference::ObjectReference;
+use super::container::{ContainerPort, EnvSource, SeccompProfile};
+use super::reference::{ObjectReference, PullPolicy};
 use super::volume::{Projection, ProjectionSource, VolumeSource};
 use super::{
     Container, ContainerIndex, Placement, Quantity, ResourceRequirements, RestartPolicy, Role, Volume,
@@ -399,7 +399,10 @@ impl PodSpec {
         let of_containers = self.all_containers().flat_map(|container| {
             let keys = container.env.iter().filter_map(|variable| match &variable.value {
                 EnvSource::Key { object, .. } => Some(object),
-                EnvSource::Value(_) | EnvSource::Field(_) | EnvSource::Resource(_) => None,
+                EnvSource::Value(_)
+                | EnvSource::Field(_)
+                | EnvSource::Resource(_)
+                | EnvSource::File { .. } => None,
             });
             container.env_from.iter().map(|source| &source.object).chain(keys)
         });

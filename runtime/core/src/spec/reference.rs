@@ -50,3 +50,14 @@ pub struct ObjectReference {
     /// `optional`: a missing object or key is skipped.
     pub optional: bool,
 }
+
+/// `imagePullPolicy` of a container, `pullPolicy` of a volume.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PullPolicy {
+    /// Ask the registry at every start.
+    Always,
+    /// Ask the registry only if the image is absent.
+    IfNotPresent,
+    /// Never ask the registry.
+    Never,
+}

@@ -3,8 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::Quantity;
-use super::container::PullPolicy;
-use super::reference::{ObjectReference, ResourceField};
+use super::reference::{ObjectReference, PullPolicy, ResourceField};
 
 /// One entry of `spec.volumes`.
 #[derive(Clone, Debug, PartialEq)]
@@ -189,6 +188,8 @@ pub struct VolumeMount {
     pub sub_path_expr: Option<String>,
     /// `readOnly`.
     pub read_only: bool,
+    /// Whether mounts below it are read-only, too (`recursiveReadOnly` other than `Disabled`).
+    pub recursive_read_only: bool,
     /// `mountPropagation`.
     pub propagation: MountPropagation,
 }

@@ -353,6 +353,13 @@ fn variable(variable: &Value) -> EnvVar {
         EnvSource::Field(if path == "spec.host" { "spec.nodeName" } else { path }.to_owned())
     } else if let Some(resource) = from.get("resourceFieldRef") {
         EnvSource::Resource(resource_field(resource))
+    } else if let Some(file) = from.get("fileKeyRef") {
+        EnvSource::File {
+            volume: text(file, "volumeName").to_owned(),
+            path: text(file, "path").to_owned(),
+            key: text(file, "key").to_owned(),
+            optional: flag(file, "optional"),
+        }
     } else if let Some(source) = from.get("configMapKeyRef") {
         key(source, ConfigKind::ConfigMap)
     } else if let Some(source) = from.get("secretKeyRef") {
@@ -401,6 +408,7 @@ fn mount(mount: &Value) -> VolumeMount {
         sub_path: filled(mount, "subPath"),
         sub_path_expr: filled(mount, "subPathExpr"),
         read_only: flag(mount, "readOnly"),
+        recursive_read_only: matches!(text(mount, "recursiveReadOnly"), "Enabled" | "IfPossible"),
         propagation: match text(mount, "mountPropagation") {
             "HostToContainer" => MountPropagation::HostToContainer,
             "Bidirectional" => MountPropagation::Bidirectional,

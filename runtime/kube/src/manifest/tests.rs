@@ -413,7 +413,6 @@ fn what_only_matters_elsewhere_is_warned_about_by_name() {
         ("serviceAccountName: me", "", "spec.serviceAccountName"),
         ("imagePullSecrets: [{name: a}]", "", "spec.imagePullSecrets"),
         ("enableServiceLinks: true", "", "spec.enableServiceLinks"),
-        ("volumes: [{name: a, emptyDir: {sizeLimit: 1Mi}}]", "", "spec.volumes[0].emptyDir.sizeLimit"),
         (
             "volumes: [{name: a, emptyDir: {medium: Memory, sizeLimit: 1Mi}}], schedulerName: mine",
             "",

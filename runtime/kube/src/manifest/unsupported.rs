@@ -139,14 +139,6 @@ impl Checker<'_> {
             let path = path.child(name);
             // Without a verdict, the enclosing field was rejected already.
             if let (Some(field), Some(verdict)) = (owner.field(name), schema::verdict(owner.name, name)) {
-                let verdict = match verdict {
-                    Verdict::InMemoryOnly(_)
-                        if map.get("medium").is_some_and(|medium| medium == "Memory") =>
-                    {
-                        Verdict::Acts
-                    }
-                    other => other,
-                };
                 self.field(value, field, verdict, &path);
             }
         }
@@ -166,7 +158,6 @@ impl Checker<'_> {
                     self.unsupported.warnings.push(warning(path, why));
                 }
             }
-            Verdict::InMemoryOnly(why) => self.unsupported.warnings.push(warning(path, why)),
             Verdict::Resources => {
                 for (name, amount) in value.as_object().into_iter().flatten() {
                     match name.as_str() {

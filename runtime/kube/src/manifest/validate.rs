@@ -207,6 +207,7 @@ fn spec(spec: &Value, path: &Path<'_>, errors: &mut Errors) {
     container::init(spec, &volumes, &path.child("initContainers"), errors);
     ephemeral::all(spec, &volumes, &path.child("ephemeralContainers"), errors);
     resources::of_pod(spec, path, errors);
+    file_key_volumes(spec, path, errors);
     host_network(spec, path, errors);
     one_of(
         &path.child("restartPolicy"),
@@ -334,6 +335,41 @@ fn volume_source(volume: &Value, path: &Path<'_>, errors: &mut Errors) {
                 }
             },
             _ => {}
+        }
+    }
+}
+
+/// `validateFileKeyRefVolumes`: the agent reads files of emptyDir volumes on disk.
+fn file_key_volumes(spec: &Value, path: &Path<'_>, errors: &mut Errors) {
+    for field in ["initContainers", "containers", "ephemeralContainers"] {
+        for (index, container) in list(spec, field).iter().enumerate() {
+            for (place, variable) in list(container, "env").iter().enumerate() {
+                let reference = &variable["valueFrom"]["fileKeyRef"];
+                let name = text(reference, "volumeName");
+                if name.is_empty() {
+                    continue;
+                }
+                let path = path.child(field);
+                let path = path.index(index);
+                let path = path.child("env");
+                let path = path.index(place);
+                let path = path.child("valueFrom");
+                let path = path.child("fileKeyRef");
+                let path = path.child("volumeName");
+                match list(spec, "volumes").iter().find(|volume| volume["name"] == name) {
+                    None => errors.push(FieldError::not_found(&path, name)),
+                    Some(volume) if volume.get("emptyDir").is_none() => errors.push(FieldError::invalid(
+                        &path,
+                        name,
+                        "referenced volume must be of type emptyDir",
+                    )),
+                    Some(volume) if text(&volume["emptyDir"], "medium") == "Memory" => {
+                        let detail = "nodlet reads no files of an emptyDir in memory; leave medium out";
+                        errors.push(FieldError::forbidden(&path, detail));
+                    }
+                    Some(_) => {}
+                }
+            }
         }
     }
 }

@@ -129,7 +129,6 @@ fn describe_verdict(verdict: Verdict, field: &str) -> String {
         Verdict::Only(list, why) => format!("acts on {}; **refuses** others: {why}", values(list)),
         Verdict::Warns(why, list) => format!("**warns**: {why}{}", but_not(list)),
         Verdict::Refuses(why, list) => format!("**refuses**: {why}{}", but_not(list)),
-        Verdict::InMemoryOnly(why) => format!("acts with `medium: Memory`; **warns** otherwise: {why}"),
         Verdict::Resources => {
             let storage = match field {
                 "requests" => "acts on `cpu`, `memory` and `ephemeral-storage`",

@@ -18,8 +18,6 @@ pub(crate) enum Verdict {
     Warns(&'static str, &'static [&'static str]),
     /// The pod is rejected unless the field has one of these values, which request nothing.
     Refuses(&'static str, &'static [&'static str]),
-    /// The field has an effect with `medium: Memory`, and causes a warning otherwise.
-    InMemoryOnly(&'static str),
     /// A map of resources: `cpu`, `memory` and requests of `ephemeral-storage` have an effect, limits of the
     /// latter cause a warning, all others are rejected.
     Resources,
@@ -31,7 +29,7 @@ pub(crate) fn verdict(owner: &str, field: &str) -> Option<Verdict> {
     fields.iter().find(|(name, _)| *name == field).map(|(_, verdict)| *verdict)
 }
 
-use Verdict::{Acts, InMemoryOnly, Only, Refuses, Resources, Warns};
+use Verdict::{Acts, Only, Refuses, Resources, Warns};
 
 const NO_SCHEDULER: &str = "schedules nothing: the pod runs on the node that has its manifest";
 const NO_TOKENS: &str = "has no service accounts: no token is mounted";
@@ -159,10 +157,11 @@ pub(super) const VERDICTS: &[(&str, &[(&str, Verdict)])] = &[
     ("EnvVarSource", &[
         ("configMapKeyRef", Acts),
         ("fieldRef", Acts),
-        ("fileKeyRef", Refuses("does not read variables from files yet", &[])),
+        ("fileKeyRef", Acts),
         ("resourceFieldRef", Acts),
         ("secretKeyRef", Acts),
     ]),
+    ("FileKeySelector", &[("key", Acts), ("optional", Acts), ("path", Acts), ("volumeName", Acts)]),
     ("ConfigMapKeySelector", &[("key", Acts), ("name", Acts), ("optional", Acts)]),
     ("SecretKeySelector", &[("key", Acts), ("name", Acts), ("optional", Acts)]),
     ("ResourceFieldSelector", &[("containerName", Acts), ("divisor", Acts), ("resource", Acts)]),
@@ -180,7 +179,7 @@ pub(super) const VERDICTS: &[(&str, &[(&str, Verdict)])] = &[
         ("mountPropagation", Acts),
         ("name", Acts),
         ("readOnly", Acts),
-        ("recursiveReadOnly", Only(&["\"Disabled\""], "does not make mounts below a mount read-only yet")),
+        ("recursiveReadOnly", Acts),
         ("subPath", Acts),
         ("subPathExpr", Acts),
     ]),
@@ -309,7 +308,7 @@ pub(super) const VERDICTS: &[(&str, &[(&str, Verdict)])] = &[
     ]),
     ("EmptyDirVolumeSource", &[
         ("medium", Only(&["\"\"", "\"Memory\""], "keeps emptyDir on disk, or in memory with \"Memory\", not in huge pages")),
-        ("sizeLimit", InMemoryOnly("does not limit what pods write to disk yet")),
+        ("sizeLimit", Acts),
     ]),
     ("HostPathVolumeSource", &[("path", Acts), ("type", Acts)]),
     ("PersistentVolumeClaimVolumeSource", &[("claimName", Acts), ("readOnly", Acts)]),
@@ -419,7 +418,7 @@ mod tests {
         for (owner, fields) in VERDICTS {
             for (field, verdict) in *fields {
                 let values = match verdict {
-                    Verdict::Acts | Verdict::InMemoryOnly(_) | Verdict::Resources => continue,
+                    Verdict::Acts | Verdict::Resources => continue,
                     Verdict::Only(values, _) | Verdict::Warns(_, values) | Verdict::Refuses(_, values) => {
                         values
                     }

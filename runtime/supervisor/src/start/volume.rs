@@ -57,6 +57,8 @@ pub(super) struct Volume {
     /// The path to which `destination` leads by the links of the image; no component of it is a link there.
     place: PathBuf,
     read_only: bool,
+    /// Whether the mounts below it are read-only, too.
+    recursive: bool,
     /// Whether nothing in it can be executed or opened as a device: an image.
     restricted: bool,
     shared: bool,
@@ -92,7 +94,7 @@ impl Volume {
             return Ok(());
         }
         let attributes = MountAttributes { set, ..Default::default() };
-        sys::set_mount_attributes(self.mount.as_fd(), &attributes, false)
+        sys::set_mount_attributes(self.mount.as_fd(), &attributes, self.recursive)
     }
 
     /// Whether the volume must be attached after libcontainer has made its mounts and devices. `devices` are
@@ -120,6 +122,7 @@ pub(super) fn resolve(config: &ContainerConfig, namespaces: &Namespaces) -> Resu
         sub_path: None,
         destination: "/dev/shm".into(),
         read_only: false,
+        recursive_read_only: false,
         propagation: Propagation::Private,
     };
     let shm_path = (!namespaces.host_ipc).then(|| Path::new(SHM));
@@ -140,6 +143,7 @@ pub(super) fn resolve(config: &ContainerConfig, namespaces: &Namespaces) -> Resu
             sub_path: None,
             destination: message.path.clone(),
             read_only: false,
+            recursive_read_only: false,
             propagation: Propagation::Private,
         };
         volumes.push(volume(&mount, None, namespaces.mnt.as_fd())?);
@@ -216,6 +220,7 @@ fn copy(mount: &MountConfig, path: &Path) -> Result<Volume, StartError> {
         destination: mount.destination.clone(),
         place: mount.destination.clone(),
         read_only: mount.read_only,
+        recursive: mount.recursive_read_only,
         restricted: matches!(mount.source, MountSource::Image(_)),
         shared: mount.propagation == Propagation::Shared,
     })

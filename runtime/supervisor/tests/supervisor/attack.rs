@@ -54,6 +54,7 @@ fn volume(path: &Path, destination: &str) -> MountConfig {
         sub_path: None,
         destination: destination.into(),
         read_only: false,
+        recursive_read_only: false,
         propagation: Propagation::Private,
     }
 }

@@ -116,6 +116,7 @@ fn mount(source: MountSource, destination: &str) -> MountConfig {
         sub_path: None,
         destination: destination.into(),
         read_only: false,
+        recursive_read_only: false,
         propagation: Propagation::Private,
     }
 }

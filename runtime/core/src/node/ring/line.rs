@@ -149,6 +149,7 @@ impl fmt::Display for ObservationText<'_> {
             PodObservation::VolumesUpdateFailed { reason, .. } => {
                 write!(f, "VolumesUpdateFailed: {reason:?}")
             }
+            PodObservation::Evicted { .. } => f.write_str("Evicted"),
             PodObservation::Resized { generation, failure } => {
                 write!(f, "Resized {generation}: {}", if failure.is_some() { "Failure" } else { "Success" })
             }

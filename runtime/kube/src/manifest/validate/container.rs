@@ -243,6 +243,21 @@ fn env(variables: &[Value], path: &Path<'_>, errors: &mut Errors) {
                 key_selector(key, &path.child(reference), errors);
             }
         }
+        if let Some(file) = source.get("fileKeyRef") {
+            let path = path.child("fileKeyRef");
+            let (key, volume, place) = (text(file, "key"), text(file, "volumeName"), text(file, "path"));
+            for (field, value, details) in [
+                ("key", key, rules::env_name(key)),
+                ("volumeName", volume, rules::dns_label(volume)),
+                ("path", place, Vec::new()),
+            ] {
+                match value {
+                    "" => errors.push(FieldError::required(&path.child(field), "")),
+                    value => invalid(&path.child(field), value, details, errors),
+                }
+            }
+            super::no_back_steps(place, &path.child("path"), errors);
+        }
         if sources == 0 {
             errors.push(FieldError::invalid(
                 &path,
