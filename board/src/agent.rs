@@ -175,7 +175,7 @@ struct Options {
     pod_cidr: Option<String>,
     routes_pods: bool,
     pod_pids_limit: PodPidsLimit,
-    unsafe_sysctls: Vec<String>,
+    allowed_sysctls: Vec<String>,
     terminated_pod_gc_threshold: Option<u64>,
     node_labels: BTreeMap<String, String>,
     taints: Vec<Taint>,
@@ -224,7 +224,7 @@ impl Options {
                             let why = "namespaced sysctls, such as kernel.msgmax or net.core.*";
                             return Err(refused(&name, pattern, why));
                         }
-                        options.unsafe_sysctls.push(pattern.to_owned());
+                        options.allowed_sysctls.push(pattern.to_owned());
                     }
                 }
                 Flag::Long(name) if name == "terminated-pod-gc-threshold" => {
@@ -413,7 +413,7 @@ fn config(root: &Path, options: Options, down: bool) -> Result<Config, Failure> 
         pod_cidr: options.pod_cidr,
         masquerade: !options.routes_pods,
         pod_pids_limit: options.pod_pids_limit,
-        unsafe_sysctls: options.unsafe_sysctls,
+        allowed_sysctls: options.allowed_sysctls,
         terminated_pod_gc_threshold: match options.terminated_pod_gc_threshold {
             None => Some(MAX_PODS),
             Some(0) => None,

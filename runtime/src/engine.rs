@@ -115,7 +115,7 @@ pub struct Config {
     /// Processes that each pod may have.
     pub pod_pids_limit: PodPidsLimit,
     /// Kernel parameters, and patterns of them, that pods may set besides the safe ones.
-    pub unsafe_sysctls: Vec<String>,
+    pub allowed_sysctls: Vec<String>,
     /// The number of finished applied pods that are kept; `None` to keep all. The control plane's
     /// `--terminated-pod-gc-threshold`.
     pub terminated_pod_gc_threshold: Option<usize>,

@@ -131,6 +131,11 @@ fn a_profile_of_the_node_is_applied_or_refused_by_name() {
         r#"{"defaultAction": "SCMP_ACT_ALLOW", "architectures": ["SCMP_ARCH_X86"],
             "syscalls": [{"names": ["mkdir", "mkdirat"], "action": "SCMP_ACT_ERRNO", "errnoRet": 30}]}"#,
     );
+    write(
+        "single.json",
+        r#"{"defaultAction": "SCMP_ACT_ALLOW", "syscalls": [
+            {"names": ["clone", "clone3", "fork", "vfork", "sendmsg", "setsid"], "action": "SCMP_ACT_KILL_PROCESS"}]}"#,
+    );
     write("wrong.json", r#"{"defaultAction": "SCMP_ACT_PERMIT"}"#);
     write("text.json", "allow everything");
     fs::write(device.root().join("var/lib/nodlet/outside.json"), r#"{"defaultAction": "SCMP_ACT_ALLOW"}"#)
@@ -148,6 +153,19 @@ fn a_profile_of_the_node_is_applied_or_refused_by_name() {
     device.pod("good").wait_ready();
     device.pod("good").wait_log("app", "Seccomp");
     assert_eq!(field(&device.pod("good").logs("app"), "Seccomp"), "2");
+    // Nothing that nodlet does to execute a process needs the calls that this profile forbids.
+    for (name, spec) in [("single", ""), ("shared", "shareProcessNamespace: true\n")] {
+        let own = "securityContext: {allowPrivilegeEscalation: false, seccompProfile: \
+                   {type: Localhost, localhostProfile: single.json}}\n";
+        let app = manifest::container("app", "status then sleep", own);
+        device.write_manifest(&format!("{name}.yaml"), &manifest::pod_of(name, &[app], spec));
+        device.pod(name).wait_ready();
+        device.pod(name).wait_log("app", "Seccomp");
+        let status = device.pod(name).exec("app", ["/bin/demo", "status"]).ok();
+        assert_eq!(field(&status, "Seccomp"), "2", "{name}");
+        let killed = device.pod(name).exec("app", ["/bin/demo", "child", "env"]);
+        assert_eq!(killed.code, 128 + 31, "{killed:?}");
+    }
     let refused = device.pod("good").exec("app", ["/bin/demo", "mkdir", "/tmp/x"]).refused();
     assert!(refused.contains("os error 30"), "{refused}");
     for (name, file, expected) in [

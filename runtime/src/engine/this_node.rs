@@ -38,7 +38,7 @@ pub(super) fn info(config: &Config, machine: &Machine) -> NodeInfo {
             ephemeral_storage: left(all.ephemeral_storage, reserved.ephemeral_storage),
         },
         devices: machine.devices.borrow().capacity(),
-        unsafe_sysctls: config.unsafe_sysctls.clone(),
+        allowed_sysctls: config.allowed_sysctls.clone(),
     }
 }
 

@@ -146,11 +146,16 @@ impl Enter<'_> {
             if config.devices.is_some() {
                 sys::exit_now(0);
             }
-            let failed = match start_session(slave.as_ref()) {
-                Ok(()) => execute.run().into(),
-                Err(error) => StepError::new("exec: take its terminal", error),
-            };
-            self.fail(&failed)
+            if let Err(error) = start_session(slave.as_ref()) {
+                self.fail(&StepError::new("exec: take its terminal", error));
+            }
+            // As late as possible, because nodlet's own calls are filtered too.
+            if let Some(filter) = process.seccomp.as_ref().filter(|_| process.no_new_privileges)
+                && let Err(error) = sys::install_filter(filter)
+            {
+                self.fail(&StepError::new("exec: install the seccomp filter", error));
+            }
+            self.fail(&execute.run().into())
         };
         let master: Vec<BorrowedFd> = master.iter().map(|master| master.as_fd()).collect();
         protocol::send(self.status, &Status::Created { pid: pid.as_raw() }, &master)
@@ -178,11 +183,9 @@ impl Enter<'_> {
             // SAFETY: no pointers.
             unsafe { libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) };
         }
-        if let Some(filter) = &process.seccomp {
-            // To install a filter without no_new_privs, which the first process of the container did as well.
-            if !process.no_new_privileges {
-                sys::set_capabilities(permitted)?;
-            }
+        if let Some(filter) = process.seccomp.as_ref().filter(|_| !process.no_new_privileges) {
+            // Installing a filter without no_new_privs needs CAP_SYS_ADMIN.
+            sys::set_capabilities(permitted)?;
             sys::install_filter(filter)?;
         }
         sys::set_capabilities(wanted)

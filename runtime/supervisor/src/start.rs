@@ -343,6 +343,7 @@ impl Start<'_> {
             pid_namespace: pid.map(|pid| pid.as_raw_fd()),
             capabilities: execute::capability_bits(&config.process.capabilities),
             seccomp: config.process.seccomp.clone().map(Arc::new),
+            no_new_privileges: config.process.no_new_privileges,
             tty: config.tty,
             console,
             stdin: config.stdin,
@@ -382,6 +383,7 @@ struct ReportingExecutor {
     capabilities: u64,
     /// The filter of the container's system calls.
     seccomp: Option<Arc<SeccompConfig>>,
+    no_new_privileges: bool,
     /// Whether to open a terminal of the container, as its own user.
     tty: bool,
     /// Whether the terminal is also `/dev/console`.
@@ -428,7 +430,9 @@ impl ReportingExecutor {
         keep.extend(slave.iter().map(|slave| slave.as_raw_fd()));
         sys::close_all_but(&keep);
         sys::set_dumpable(false);
-        self.install_filter()?;
+        if !self.installs_late() {
+            self.install_filter()?;
+        }
         sys::set_capabilities(sys::own_capabilities(self.capabilities)?)?;
         // SAFETY: libcontainer made this process by cloning one that has one thread.
         match unsafe { sys::fork(Parent::CallersParent, None) }? {
@@ -462,14 +466,19 @@ impl ReportingExecutor {
         if let Err(error) = enter::start_session(slave.as_ref()) {
             return StepError::new("take its terminal", error);
         }
-        // As late as possible, because these calls are filtered too. It was installed before the process entered a PID
-        // namespace, where it has no CAP_SYS_ADMIN.
-        if self.pid_namespace.is_none()
+        // As late as possible, because nodlet's own calls are filtered too.
+        if self.installs_late()
             && let Err(error) = self.install_filter()
         {
             return StepError::new("install the seccomp filter", error);
         }
         self.execute.run().into()
+    }
+
+    /// Whether the filter can be installed as the last step. In a shared PID namespace, that needs no_new_privs, because
+    /// the process has no CAP_SYS_ADMIN there.
+    fn installs_late(&self) -> bool {
+        self.pid_namespace.is_none() || self.no_new_privileges
     }
 
     fn install_filter(&self) -> io::Result<()> {

@@ -76,7 +76,7 @@ pub struct NodeInfo {
     pub devices: BTreeMap<String, i64>,
     /// Kernel parameters that pods may set besides the safe ones (`--allowed-unsafe-sysctls`).
     #[serde(default)]
-    pub unsafe_sysctls: Vec<String>,
+    pub allowed_sysctls: Vec<String>,
 }
 
 /// A node without a Node object: it has room for [`MAX_PODS`] pods, whatever they request.
@@ -90,7 +90,7 @@ impl Default for NodeInfo {
             taints: Vec::new(),
             allocatable,
             devices: BTreeMap::new(),
-            unsafe_sysctls: Vec::new(),
+            allowed_sysctls: Vec::new(),
         }
     }
 }

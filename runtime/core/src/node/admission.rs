@@ -50,7 +50,7 @@ pub(super) fn admit(node: &NodeInfo, pod: &Pod, others: &[ExistingPod<'_>]) -> O
         return rejected("PodOSNotSupported", "Failed to admit pod as the OS field doesn't match node OS");
     }
     for (name, _) in &pod.spec.security_context.sysctls {
-        if let Err(why) = sysctl::check(name, &node.unsafe_sysctls, pod.spec.host_network, pod.spec.host_ipc)
+        if let Err(why) = sysctl::check(name, &node.allowed_sysctls, pod.spec.host_network, pod.spec.host_ipc)
         {
             return rejected("SysctlForbidden", &format!("forbidden sysctl: {why}"));
         }

@@ -84,11 +84,11 @@ pub fn namespace(name: &str) -> Option<Namespace> {
     }
 }
 
-/// Checks whether a pod may set a parameter (kubelet: `validateSysctl`). `unsafe_patterns` is what the node allows
+/// Checks whether a pod may set a parameter (kubelet: `validateSysctl`). `allowed` is what the node allows
 /// besides the safe ones.
 pub(crate) fn check(
     name: &str,
-    unsafe_patterns: &[String],
+    allowed: &[String],
     host_network: bool,
     host_ipc: bool,
 ) -> Result<(), String> {
@@ -97,7 +97,7 @@ pub(crate) fn check(
         Some(prefix) => name.starts_with(prefix),
         None => normalize(pattern) == name,
     };
-    if !SAFE.contains(&name.as_str()) && !unsafe_patterns.iter().any(matches) {
+    if !SAFE.contains(&name.as_str()) && !allowed.iter().any(matches) {
         return Err(format!("\"{name}\" not allowlisted"));
     }
     match namespace(&name) {
