@@ -15,6 +15,7 @@ use std::path::{Component, Path, PathBuf};
 use nodlet_rootfs::ImageConfig;
 use sha2::{Digest, Sha256};
 
+use crate::devices::cdi;
 use crate::{pod_files, seccomp};
 use nodlet_core::facts::{Amounts, Attempt, StartFailure, StartFailureReason};
 use nodlet_core::spec::container::SeccompProfile;
@@ -84,6 +85,8 @@ pub(crate) struct Facts<'a> {
     pub seccomp_file: Option<seccomp::ProfileFile>,
     /// The devices that the container was given.
     pub devices: Vec<DeviceNode>,
+    /// What CDI devices change in the container, besides their nodes.
+    pub cdi: cdi::Injected,
 }
 
 fn config_error(message: impl Into<String>) -> StartFailure {
@@ -138,14 +141,29 @@ pub(crate) fn container_config(
     let variables = environment::variables(pod, container, facts, &mut room)?;
     let mounts = mounts(pod, container, paths, facts, &variables)?;
     let capabilities = identity::capabilities(&container.security_context);
+    let args = arguments(container, image, &variables, &mut room)?;
+    let (mut mounts, mut user, mut env) =
+        (mounts, user(pod, container, image), environment::of(pod, image, variables, facts));
+    for mount in &facts.cdi.mounts {
+        // As in containerd, a device's mount takes the place of another one.
+        mounts.retain(|other| other.destination != mount.destination);
+        mounts.push(mount.clone());
+    }
+    mounts.sort_by(|a, b| a.destination.cmp(&b.destination));
+    for pair in &facts.cdi.env {
+        let name = pair.split_inclusive('=').next().unwrap_or_default();
+        env.retain(|other| !other.starts_with(name));
+        env.push(pair.clone());
+    }
+    user.additional_gids.extend(&facts.cdi.gids);
     check_devices(&facts.devices, &mounts)?;
     Ok(ContainerConfig {
         name: container.name.clone(),
         process: ProcessConfig {
-            args: arguments(container, image, &variables, &mut room)?,
-            env: environment::of(pod, image, variables, facts),
+            args,
+            env,
             cwd: working_directory(container, image),
-            user: user(pod, container, image),
+            user,
             seccomp: seccomp(pod, container, &capabilities, facts)?,
             capabilities,
             no_new_privileges: container.security_context.no_new_privileges,

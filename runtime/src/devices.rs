@@ -2,7 +2,7 @@
 //!
 //! [`DeviceFiles`] has the definitions; `sources.rs` reads the files. [`find`] looks a device up in kernel memory
 //! only: it never opens a device, and waits for nothing. Read next: `engine/devices.rs`, which gives devices to
-//! containers.
+//! containers. [`cdi`] reads the files of vendors.
 
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
@@ -12,6 +12,7 @@ use std::rc::Rc;
 use nodlet_core::spec::container::DEVICE_DOMAIN;
 use nodlet_kube::manifest::{DeviceDefinition, DeviceSource, parse_device_file};
 
+pub(crate) mod cdi;
 mod find;
 
 pub(crate) use find::{Found, find};

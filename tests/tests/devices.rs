@@ -271,3 +271,164 @@ fn a_volume_does_not_get_the_node_of_a_device() {
     assert_eq!(fs::read_dir(&here).expect("it is there").count(), 0);
     assert!(Path::new(node.path()).exists());
 }
+
+#[test]
+fn a_pod_gets_cdi_devices_by_an_annotation() {
+    let device = Device::start();
+    let node = Node::named("cdi");
+    node.plug(0);
+    let (library, here) = device.shared("usr/lib/cam");
+    fs::write(here.join("lens"), "sharp\n").expect("the root can be written to");
+    for directory in ["/etc/cdi", "/var/run/cdi"] {
+        fs::create_dir_all(device.path(directory)).expect("the root can be written to");
+    }
+    let edits =
+        |device: &str, more: &str| format!("{{\"name\": \"{device}\", \"containerEdits\": {{{more}}}}}");
+    let front = edits(
+        "front",
+        &format!(
+            "\"deviceNodes\": [{{\"path\": \"/dev/video0\", \"hostPath\": \"{}\", \"permissions\": \"r\"}}], \
+             \"mounts\": [{{\"hostPath\": \"{library}\", \"containerPath\": \"/opt/cam\", \"options\": [\"ro\"]}}]",
+            node.path()
+        ),
+    );
+    let hooked = edits("hooked", "\"hooks\": [{\"hookName\": \"createContainer\", \"path\": \"/bin/sh\"}]");
+    let text = format!(
+        "{{\"cdiVersion\": \"0.6.0\", \"kind\": \"vendor.com/cam\", \"containerEdits\": {{\"env\": [\"CAM=old\"]}}, \
+         \"devices\": [{front}, {hooked}]}}"
+    );
+    fs::write(device.path("/etc/cdi/cam.json"), &text).expect("it can be written");
+    // The later directory takes precedence.
+    fs::write(device.path("/var/run/cdi/cam.json"), text.replace("CAM=old", "CAM=new"))
+        .expect("it can be written");
+    let annotated = |name: &str, devices: &str, steps: &str| {
+        let pod = manifest::pod_with(name, steps, "restartPolicy: Never");
+        let meta = format!("  name: {name}\n");
+        pod.replacen(&meta, &format!("{meta}  annotations: {{cdi.k8s.io/cams: {devices:?}}}\n"), 1)
+    };
+    let steps =
+        "env then cat /opt/cam/lens then stat /dev/video0 then open /dev/video0 then append /dev/video0 x";
+    device.write_manifest("eye.yaml", &annotated("eye", "vendor.com/cam=front", steps));
+    device.pod("eye").wait_phase("Failed");
+    let log = device.pod("eye").logs("app");
+    assert!(log.contains("CAM=new\n") && !log.contains("CAM=old"), "{log}");
+    assert!(log.contains("sharp\nblock 0440 0:0 7,0\n") && log.contains("Operation not permitted"), "{log}");
+    for (name, devices, expected) in [
+        (
+            "rear",
+            "vendor.com/cam=rear",
+            "CDI device injection failed: unresolvable CDI devices vendor.com/cam=rear",
+        ),
+        ("hooked", "vendor.com/cam=hooked", "containerEdits: field hooks is not supported"),
+        (
+            "wrong",
+            "cam",
+            "annotation cdi.k8s.io/cams: \"cam\" is no CDI device: must be vendor.com/class=device",
+        ),
+    ] {
+        device.write_manifest(&format!("{name}.yaml"), &annotated(name, devices, "sleep"));
+        wait_event(&device, name, expected);
+    }
+}
+
+/// A link of the host, which is removed when it is dropped.
+struct Link(String);
+
+impl Link {
+    fn ip<const N: usize>(words: [&str; N]) {
+        let ran = std::process::Command::new("ip").args(words).output().expect("the machine has ip");
+        assert!(ran.status.success(), "{words:?}: {}", String::from_utf8_lossy(&ran.stderr));
+    }
+
+    fn exists(&self) -> bool {
+        Path::new("/sys/class/net").join(&self.0).exists()
+    }
+}
+
+impl Drop for Link {
+    fn drop(&mut self) {
+        let _ = std::process::Command::new("ip").args(["link", "del", &self.0]).output();
+    }
+}
+
+#[test]
+fn an_interface_moves_into_the_pod_and_comes_back_under_its_name() {
+    let mut device = Device::start();
+    let link = Link(format!("nlt{}", std::process::id()));
+    define(&device, "can.yaml", &format!("name: can\ninterface: {}\n", link.0));
+    device.wait_for("the resource", || resource(&device, "capacity", "can") == "1");
+    let steps = "ls /sys/class/net then sleep";
+    let text =
+        asking_with("bus", steps, "nodlet.dev/can: 1", "securityContext: {capabilities: {add: [NET_ADMIN]}}");
+    device.write_manifest("bus.yaml", &text);
+    let missing = format!("device nodlet.dev/can is not there: there is no interface {}", link.0);
+    wait_event(&device, "bus", &format!("FailedCreatePodSandBox: Failed to create pod sandbox: {missing}"));
+
+    let peer = format!("{}p", link.0);
+    Link::ip(["link", "add", &link.0, "type", "veth", "peer", "name", &peer]);
+    device.pod("bus").wait_ready();
+    let log = device.pod("bus").logs("app");
+    assert!(log.lines().any(|name| name == link.0), "{log}");
+    assert!(!link.exists(), "it is in the pod alone");
+    device.kill_agent();
+    device.start_agent();
+    device.pod("bus").wait_ready();
+    // What the pod calls it does not matter.
+    let process = device.container_processes()[0].to_string();
+    for words in [["down", "", ""], ["name", "renamed", ""]] {
+        let mut command = std::process::Command::new("nsenter");
+        command.args(["-t", &process, "-n", "ip", "link", "set", &link.0]);
+        command.args(words.iter().filter(|word| !word.is_empty()));
+        assert!(command.status().expect("the machine has nsenter").success());
+    }
+    device.remove_manifest("bus.yaml");
+    device.pod("bus").wait_gone();
+    assert!(link.exists(), "it came back");
+
+    let own = manifest::pod_of(
+        "own",
+        &[manifest::container("app", "sleep", "resources: {limits: {nodlet.dev/can: 1}}")],
+        "hostNetwork: true",
+    );
+    device.write_manifest("own.yaml", &own);
+    wait_event(&device, "own", "which moves into the pod's own network; remove hostNetwork");
+}
+
+#[test]
+fn a_container_cannot_lead_a_device_to_another_place() {
+    let device = Device::start();
+    let node = Node::named("led");
+    node.plug(0);
+    define(&device, "led.yaml", &format!("name: led\npath: {}\ncontainerPath: /dev/x/led\n", node.path()));
+    device.wait_for("the resource", || resource(&device, "capacity", "led") == "1");
+    let more = "resources: {limits: {nodlet.dev/led: 1}}\nvolumeMounts: [{name: v, mountPath: /v}]\n\
+                securityContext: {capabilities: {add: [SYS_ADMIN]}}";
+    let pod = manifest::pod_of(
+        "led",
+        &[manifest::container("app", "print started then sleep", more)],
+        "volumes: [{name: v, emptyDir: {}}]",
+    );
+    device.write_manifest("led.yaml", &pod);
+    let led = device.pod("led");
+    led.wait_log("app", "started");
+    // A link in place of the directory leads into the volume.
+    let steps = ["/bin/demo", "rename", "/dev/x", "/dev/y", "then", "link", "/v", "/dev/x"];
+    led.exec("app", steps).ok();
+    node.unplug();
+    wait_event(&device, "led", "DeviceLost");
+    node.plug(1);
+    wait_event(&device, "led", "DeviceFound");
+    device.wait_for("the failure", || {
+        device.agent_log().contains("failed to change the devices of container app")
+    });
+    assert_eq!(led.exec("app", ["/bin/demo", "ls", "/v"]).ok(), "");
+    // Of a file system in its place nodlet makes no use.
+    node.unplug();
+    led.exec("app", ["/bin/demo", "rm", "/dev/x", "then", "mkdir", "/dev/x"]).ok();
+    led.exec("app", ["/bin/demo", "mount", "proc", "proc", "/dev/x"]).ok();
+    node.plug(2);
+    device.wait_for("the second failure", || {
+        device.agent_log().contains("the container has mounted a file system over its directory")
+    });
+    assert!(led.container("app").is_running());
+}

@@ -14,6 +14,14 @@ fn the_examples_do_what_they_say() {
     let examples =
         Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("a member of the workspace").join("examples");
     let files = std::fs::read_dir(&examples).expect("there are examples");
+    let files = files.filter(|file| file.as_ref().is_ok_and(|file| file.path().is_file()));
+    let devices = device.path("/etc/nodlet/devices");
+    std::fs::create_dir_all(&devices).expect("the root can be written to");
+    std::fs::copy(examples.join("devices/gps.yaml"), devices.join("gps.yaml")).expect("it is there");
+    device.wait_for("the device", || {
+        let nodes = device.get("/api/v1/nodes").expect("the API has a node");
+        nodes["items"][0]["status"]["capacity"]["nodlet.dev/gps"] == "1"
+    });
     let text = |file: std::fs::DirEntry| std::fs::read_to_string(file.path()).expect("it is text");
     let count: usize = files
         .map(|file| {
@@ -47,6 +55,12 @@ fn the_examples_do_what_they_say() {
     let written = diary.exec("writer", ["demo", "cat", "/diary/starts"]).ok();
     std::fs::remove_dir_all("/var/tmp/nodlet-diary").expect("it was made for the volume");
     assert!(written.ends_with("started\n"), "{written}");
+    device.wait_for("the pod to name its device", || {
+        let events = device.pod("serial").events();
+        events
+            .iter()
+            .any(|event| event.contains("device nodlet.dev/gps is not there (a device of the subsystem tty"))
+    });
     device.pod("job").wait_phase("Succeeded");
     assert_eq!(device.pod("job").logs("work"), "one two three\n");
     device.pod("preset").wait_ready();

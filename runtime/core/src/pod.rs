@@ -476,14 +476,14 @@ impl PodState {
             PodObservation::SandboxFailed { reason, remains, message } => {
                 let (event, message) = match reason {
                     SandboxFailure::Mount | SandboxFailure::ObjectNotFound => ("FailedMount", message),
-                    SandboxFailure::Sandbox => {
+                    SandboxFailure::Sandbox | SandboxFailure::DeviceNotFound => {
                         ("FailedCreatePodSandBox", format!("Failed to create pod sandbox: {message}").into())
                     }
                 };
                 let retry_at = match reason {
                     // The object may have appeared since it was looked for.
                     SandboxFailure::ObjectNotFound if self.volume_files.is_outdated() => Some(now),
-                    SandboxFailure::ObjectNotFound => None,
+                    SandboxFailure::ObjectNotFound | SandboxFailure::DeviceNotFound => None,
                     SandboxFailure::Mount | SandboxFailure::Sandbox => Some(now + SYNC_RETRY),
                 };
                 if self.sandbox.creation_failed(&message, remains, retry_at) {

@@ -59,6 +59,9 @@ pub struct NetworkConfig {
     /// Whether the bridge may send back to the pod what the pod itself sent: a pod with a `hostPort` can
     /// connect to itself through it. With br_netfilter the kernel translates such a packet in the bridge.
     pub hairpin: bool,
+    /// Interfaces of the host that the pod gets, until its sandbox is removed.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub interfaces: Vec<String>,
 }
 
 /// The cgroup of an attempt's processes.

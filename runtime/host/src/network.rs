@@ -378,6 +378,7 @@ impl Network {
             prefix: self.range.prefix,
             gateway: self.range.gateway(),
             hairpin: self.firewall.table.ports.contains_key(uid),
+            interfaces: Vec::new(),
         }
     }
 

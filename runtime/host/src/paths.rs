@@ -70,6 +70,11 @@ impl Paths {
         self.below("etc/nodlet/devices")
     }
 
+    /// The directories of CDI files, later ones overriding earlier ones.
+    pub fn cdi_files(&self) -> Vec<PathBuf> {
+        vec![self.below("etc/cdi"), self.below("var/run/cdi")]
+    }
+
     /// The file with the range of the pods' addresses, if the root has its own.
     pub fn pod_cidr(&self) -> PathBuf {
         self.below("etc/nodlet/pod-cidr")

@@ -11,6 +11,7 @@
 //! file, the document, the line or the field, and a valid alternative.
 //! Read next: [`nodlet_core::node`], which gets the parsed pods.
 
+mod cdi;
 pub mod class;
 mod config;
 mod config_data;
@@ -44,6 +45,7 @@ use crate::kinds::Kind;
 use crate::schema;
 use nodlet_core::spec::Pod;
 
+pub use cdi::{CDI_ANNOTATION, CdiEdits, CdiMount, CdiNode, cdi_edits, cdi_names};
 pub use config_data::ConfigData;
 pub use definition::Definition;
 pub use device_file::{DeviceDefinition, DeviceSource, parse_device_file};

@@ -54,6 +54,7 @@ fn config_with(
         logs: LogLimits { max_size: 4096, max_files: 2 },
         objects,
         devices: Vec::new(),
+        cdi: cdi::Injected::default(),
         allocatable: Amounts { cpu: 2000, memory: 1 << 30, ephemeral_storage: 1 << 32, pods: 110 },
     };
     let attempt = Attempt { container: ContainerIndex(0), number: 3 };

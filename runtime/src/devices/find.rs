@@ -15,7 +15,9 @@ use nodlet_kube::manifest::DeviceSource;
 pub(crate) struct Found {
     /// Whether it is a block device.
     pub(crate) block: bool,
+    /// The major number; 0 for an interface.
     pub(crate) major: u32,
+    /// The minor number, or the index of an interface.
     pub(crate) minor: u32,
 }
 
@@ -35,7 +37,11 @@ pub(crate) fn find(source: &DeviceSource, dev: &Path, sys: &Path) -> Result<Foun
         DeviceSource::Sysfs { subsystem, attributes, path } => {
             in_sysfs(subsystem, attributes, path.as_deref(), sys)?
         }
-        DeviceSource::Interface(name) => return Err(format!("{name} is an interface")),
+        DeviceSource::Interface(name) => {
+            let index = nix::net::if_::if_nametoindex(name.as_str());
+            let minor = index.map_err(|_| format!("there is no interface {name}"))?;
+            return Ok(Found { block: false, major: 0, minor });
+        }
     };
     if !found.block && FORBIDDEN.contains(&(found.major, found.minor)) {
         return Err("it gives access to the whole machine: no container gets it".to_owned());

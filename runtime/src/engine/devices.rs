@@ -20,8 +20,10 @@ use nix::sys::socket::{
 use serde::{Deserialize, Serialize};
 use smol::Async;
 
-use crate::devices::{self, Found};
-use nodlet_core::facts::{Attempt, Event, PodIndex, PodObservation, StartFailure, StartFailureReason};
+use crate::devices::{self, Found, cdi};
+use nodlet_core::facts::{
+    Attempt, Event, PodIndex, PodObservation, SandboxFailure, StartFailure, StartFailureReason,
+};
 use nodlet_core::spec::container::DEVICE_DOMAIN;
 use nodlet_core::spec::{Container, ContainerIndex, Pod};
 use nodlet_host::launch::{DeviceChange, DeviceNode, ExecConfig};
@@ -40,7 +42,7 @@ const CHANGE_TIME: Duration = Duration::from_secs(10);
 /// A device that a run of a container was given.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct GivenDevice {
-    /// The name of its definition.
+    /// The name of its definition; empty for a CDI device, which stays as it was at the start.
     pub(super) name: String,
     pub(super) node: DeviceNode,
     /// Whether the device is gone: the container has no node of it at present.
@@ -135,6 +137,73 @@ pub(super) fn give(
         given.push(GivenDevice { name: name.to_string(), node, is_gone: false });
     }
     Ok(given)
+}
+
+/// The interfaces of the host that the containers of a pod request, which move into the pod's network.
+///
+/// # Errors
+/// An interface is not there: the pod has to wait for it. Or the pod has no network of its own.
+pub(super) fn interfaces(shell: &Rc<Shell>, pod: &Pod) -> Result<Vec<String>, (SandboxFailure, String)> {
+    let mut interfaces: Vec<String> = Vec::new();
+    for device in requested(pod) {
+        let Some(definition) = shell.machine.devices.borrow().get(device) else { continue };
+        let DeviceSource::Interface(name) = &definition.source else { continue };
+        if pod.spec.host_network {
+            let message = format!(
+                "device {DEVICE_DOMAIN}{device} is the interface {name}, which moves into the pod's own network; \
+                 remove hostNetwork ({})",
+                definition.place
+            );
+            return Err((SandboxFailure::Sandbox, message));
+        }
+        // Watched before it is looked up: no change is missed.
+        watch(shell);
+        let found = devices::find(&definition.source, Path::new(DEV), Path::new(SYS));
+        shell.devices.seen.borrow_mut().insert(device.to_owned(), found.as_ref().ok().copied());
+        if let Err(why) = found {
+            let message =
+                format!("device {DEVICE_DOMAIN}{device} is not there: {why} ({})", definition.place);
+            return Err((SandboxFailure::DeviceNotFound, message));
+        }
+        if !interfaces.contains(name) {
+            interfaces.push(name.clone());
+        }
+    }
+    Ok(interfaces)
+}
+
+/// Looks the devices of a pod up once more, after the core knows that its sandbox failed: a change that was reported
+/// before would be lost.
+pub(super) fn look_again(shell: &Rc<Shell>, pod: &Pod) {
+    for name in requested(pod) {
+        shell.devices.seen.borrow_mut().insert(name.to_owned(), None);
+    }
+    let (later, executor) = (shell.clone(), shell.clone());
+    executor.tasks.spawn(async move { look(&later).await });
+}
+
+/// Adds the CDI devices that the pod requests by annotations to `given`. Returns what else they change.
+///
+/// # Errors
+/// A device is not defined, or cannot be given.
+pub(super) async fn inject(
+    shell: &Shell,
+    pod: &Pod,
+    given: &mut Vec<GivenDevice>,
+) -> Result<cdi::Injected, StartFailure> {
+    let failed = |message| run::failure(StartFailureReason::CreateContainerError, message);
+    let names = cdi::requested(pod).map_err(failed)?;
+    if names.is_empty() {
+        return Ok(cdi::Injected::default());
+    }
+    let directories = shell.paths.cdi_files();
+    let injected =
+        shell.stores.storage.run(move || cdi::inject(&names, &directories)).await.map_err(failed)?;
+    for node in &injected.nodes {
+        given.retain(|other| other.node.path != node.path);
+        given.push(GivenDevice { name: String::new(), node: node.clone(), is_gone: false });
+    }
+    Ok(injected)
 }
 
 /// The other name under which a container has the device already, unless both definitions share it.
@@ -341,6 +410,9 @@ fn difference(shell: &Shell, (pod, container, number): &(PodIndex, String, u32))
     run.process.as_ref()?;
     let files = shell.machine.devices.borrow();
     let present = run.image.devices.iter().map(|given| {
+        if given.name.is_empty() {
+            return given.clone();
+        }
         let found = files.get(&given.name).and_then(|definition| {
             let found = devices::find(&definition.source, Path::new(DEV), Path::new(SYS)).ok()?;
             Some(node_of(&definition, found))

@@ -128,7 +128,8 @@ pub(super) async fn start(
         check_target(&shell.paths, &wanted, &sandbox, target)?;
     }
 
-    let given = devices::give(shell, pod, container)?;
+    let mut given = devices::give(shell, pod, container)?;
+    let cdi = devices::inject(shell, &wanted.pod, &mut given).await?;
     let file_values = read_env_files(&shell.stores, container, &sandbox).await?;
     let host_name = pod_files::host_name().map_err(|error| create(&error))?;
     let mut limits = ContainerLimits::of(&wanted.pod, attempt.container);
@@ -159,6 +160,7 @@ pub(super) async fn start(
         logs: shell.config.logs,
         objects: &objects,
         devices: limits.devices,
+        cdi,
         allocatable: this_node::info(&shell.config, &shell.machine).allocatable,
         seccomp_file,
     };

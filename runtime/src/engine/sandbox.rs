@@ -18,7 +18,7 @@ use nodlet_supervisor::client::{self, Supervisor, SupervisorError, SupervisorEve
 use super::exec::Execs;
 use super::handles::Sandbox;
 use super::machine::Machine;
-use super::{SUPERVISOR_END, Shell, cleanup, empty_dirs, firewall, on_tmpfs, run, volumes};
+use super::{SUPERVISOR_END, Shell, cleanup, devices, empty_dirs, firewall, on_tmpfs, run, volumes};
 
 /// Time within which supervisor and namespaces must be ready. Nothing is written to flash for them. One that hangs
 /// must not block the pod's deletion.
@@ -97,6 +97,9 @@ pub(super) async fn create(
             // What remains may have the address: `remove` releases it.
             if !failure.remains {
                 firewall::release(&shell, &wanted);
+            }
+            if failure.reason == SandboxFailure::DeviceNotFound {
+                devices::look_again(&shell, &wanted.pod);
             }
             log::warn!(
                 "failed to create the sandbox of {}/{}: {}",
@@ -184,6 +187,8 @@ async fn make_on(
     let pod = &wanted.pod;
     let uid = &pod.uid.0;
     let directory = shell.paths.run_pod(uid);
+    let interfaces =
+        devices::interfaces(shell, pod).map_err(|(reason, message)| Failure::new(reason, message))?;
     on_tmpfs::write_pod(&shell.paths, wanted, ip, claims).map_err(Failure::sandbox)?;
     if let Some(ip) = ip {
         let connected = shell.machine.network.borrow_mut().connect(pod, ip);
@@ -204,7 +209,10 @@ async fn make_on(
         shell.publication.emit(wanted, &event);
     }
     let cgroup = shell.machine.cgroups.pod(pod).map_err(Failure::sandbox)?;
-    let network = ip.map(|ip| shell.machine.network.borrow().config(&pod.uid, ip));
+    let mut network = ip.map(|ip| shell.machine.network.borrow().config(&pod.uid, ip));
+    if let Some(network) = &mut network {
+        network.interfaces = interfaces;
+    }
     let config = container_config::sandbox_config(
         pod,
         &host_name,

@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::fs;
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -25,7 +25,7 @@ use super::enter::{Exec, ExecState};
 use super::execute;
 use super::log::Stream;
 use super::protocol::{self, Message, Request};
-use super::sandbox::Namespaces;
+use super::sandbox::{self, Namespaces};
 use super::sys;
 use nodlet_core::time::Instant;
 use nodlet_host::launch::SandboxConfig;
@@ -59,9 +59,21 @@ const SCRATCH: &str = "mnt";
 #[expect(clippy::large_enum_variant, reason = "there is one")]
 enum Sandbox {
     Absent,
-    Making { answer: OwnedFd, config: Box<SandboxConfig> },
-    Ready { namespaces: Box<Namespaces>, at: Instant, pause: Option<Pid>, host_link: Option<String> },
-    Failed { message: Message },
+    Making {
+        answer: OwnedFd,
+        config: Box<SandboxConfig>,
+    },
+    Ready {
+        namespaces: Box<Namespaces>,
+        at: Instant,
+        pause: Option<Pid>,
+        host_link: Option<String>,
+        /// Whether the pod has interfaces of the host.
+        interfaces: bool,
+    },
+    Failed {
+        message: Message,
+    },
 }
 
 /// The whole state of a supervisor.
@@ -341,11 +353,27 @@ impl Process {
 
     /// Removes the sandbox, as the supervisor's last step. What the kernel would remove later is removed now,
     /// so that a successor finds the names free.
+    /// Moves the pod's interfaces back to the host. No container is left, and this process ends next, so it may
+    /// enter the pod's network namespace. If it is killed before, the kernel moves hardware back.
+    fn give_back_interfaces(&self, net: &OwnedFd) {
+        let taken = fs::read_to_string(self.dir.join(sandbox::INTERFACES)).unwrap_or_default();
+        let Ok(host) = fs::File::open("/proc/self/ns/net") else { return };
+        let enter =
+            |namespace: BorrowedFd| nix::sched::setns(namespace, nix::sched::CloneFlags::CLONE_NEWNET);
+        if enter(net.as_fd()).is_ok() {
+            sandbox::give_back_interfaces(&taken, &host);
+            let _ = enter(host.as_fd());
+        }
+    }
+
     fn take_down(&mut self) {
-        if let Sandbox::Ready { pause, host_link, .. } = &self.sandbox {
+        if let Sandbox::Ready { pause, host_link, namespaces, interfaces, .. } = &self.sandbox {
             if let Some(pause) = pause {
                 let _ = kill(*pause, Signal::SIGKILL);
                 sys::wait_for(*pause);
+            }
+            if *interfaces && let Some(net) = &namespaces.net {
+                self.give_back_interfaces(net);
             }
             if let (Some(link), Ok(mut netlink)) = (host_link, nodlet_host::network::netlink::Netlink::open())
             {

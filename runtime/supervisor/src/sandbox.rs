@@ -82,6 +82,7 @@ enum SandboxError {
     Hostname(io::Error),
     Bridge { name: String, source: io::Error },
     Link { name: String, source: io::Error },
+    Interface { name: String, source: io::Error },
     Address(io::Error),
     Sysctl { name: String, source: io::Error },
     Mounts(io::Error),
@@ -98,6 +99,9 @@ impl fmt::Display for SandboxError {
             SandboxError::Hostname(_) => write!(f, "set the host name"),
             SandboxError::Bridge { name, source: _ } => write!(f, "find the bridge {name}"),
             SandboxError::Link { name, source: _ } => write!(f, "make the link {name}"),
+            SandboxError::Interface { name, source: _ } => {
+                write!(f, "move the interface {name} into the pod")
+            }
             SandboxError::Address(_) => write!(f, "set the pod's address and route"),
             SandboxError::Sysctl { name, source: _ } => write!(f, "set {name}"),
             SandboxError::Mounts(_) => write!(f, "mount /dev/shm and memory volumes"),
@@ -116,6 +120,7 @@ impl Error for SandboxError {
             | SandboxError::Hostname(source)
             | SandboxError::Bridge { source, .. }
             | SandboxError::Link { source, .. }
+            | SandboxError::Interface { source, .. }
             | SandboxError::Address(source)
             | SandboxError::Sysctl { source, .. }
             | SandboxError::Mounts(source)
@@ -146,6 +151,13 @@ fn make(config: BorrowedFd, answer: BorrowedFd, scratch: &Path) -> Result<(), Sa
         found.map_err(|source| SandboxError::Bridge { name: network.bridge.clone(), source })
     });
     let bridge = bridge.transpose()?;
+    // In the host's network namespace, which the next step leaves.
+    let interfaces = config.network.iter().flat_map(|network| &network.interfaces).map(|name| {
+        let found = link_index(name).map(|index| (name.as_str(), index));
+        found.map_err(|source| SandboxError::Interface { name: name.clone(), source })
+    });
+    let interfaces: Vec<(&str, u32)> = interfaces.collect::<Result<_, _>>()?;
+    let mut taken = String::new();
 
     let mut flags = CloneFlags::CLONE_NEWNS;
     if config.network.is_some() {
@@ -165,8 +177,10 @@ fn make(config: BorrowedFd, answer: BorrowedFd, scratch: &Path) -> Result<(), Sa
         nix::unistd::sethostname(&config.hostname).map_err(|error| SandboxError::Hostname(error.into()))?;
         let made = connect(&mut host, &host_namespace, network, bridge)
             .and_then(|()| set_sysctls(&config))
+            .and_then(|()| take_interfaces(&mut host, &interfaces, scratch, &mut taken))
             .and_then(|()| finish(&config, answer, scratch));
         if made.is_err() {
+            give_back_interfaces(&taken, &host_namespace);
             let _ = host.remove_link(&network.host_link);
         }
         made
@@ -242,6 +256,51 @@ fn connect(
         }
     }
     Ok(())
+}
+
+/// The file in the pod's directory with the interfaces that the pod has: name, and index in the pod.
+pub(super) const INTERFACES: &str = "interfaces";
+
+/// Moves interfaces of the host into the network namespace of the caller, and sets them up. An interface that
+/// needs settings first, such as a bit rate of CAN, stays down; the containers can set it.
+fn take_interfaces(
+    host: &mut Netlink,
+    interfaces: &[(&str, u32)],
+    scratch: &Path,
+    taken: &mut String,
+) -> Result<(), SandboxError> {
+    if interfaces.is_empty() {
+        return Ok(());
+    }
+    let namespace = File::open("/proc/self/ns/net").map_err(SandboxError::Namespace)?;
+    let mut pod = Netlink::open().map_err(SandboxError::Netlink)?;
+    for (name, index) in interfaces {
+        let mut take = || -> io::Result<()> {
+            host.move_link(*index, name, namespace.as_raw_fd())?;
+            let index = link_index(name)?;
+            *taken += &format!("{name} {index}\n");
+            fs::write(scratch.with_file_name(INTERFACES), &taken)?;
+            let _ = pod.set_up(index);
+            Ok(())
+        };
+        take().map_err(|source| SandboxError::Interface { name: (*name).to_owned(), source })?;
+    }
+    Ok(())
+}
+
+/// Moves the interfaces that a pod has back to the host, under their names there. The caller is in the pod's
+/// network namespace. A container may have renamed them, so they are known by their index. `taken` is the
+/// text of the file.
+pub(super) fn give_back_interfaces(taken: &str, host: &File) {
+    if taken.is_empty() {
+        return;
+    }
+    let Ok(mut pod) = Netlink::open() else { return };
+    for (name, index) in taken.lines().filter_map(|line| line.split_once(' ')) {
+        if let Ok(index) = index.parse() {
+            let _ = pod.move_link(index, name, host.as_raw_fd());
+        }
+    }
 }
 
 /// Sets the host's end of the link up, so that the pod can neither configure the host through it nor send

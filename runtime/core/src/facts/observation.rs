@@ -406,6 +406,9 @@ pub enum SandboxFailure {
     Mount,
     /// An object that a volume needs is missing, or a key of it: `FailedMount`. A change of the object is reported.
     ObjectNotFound,
+    /// An interface of the board that the pod requests is missing: `FailedCreatePodSandBox`. A change is reported as
+    /// one of objects.
+    DeviceNotFound,
     /// Anything else: `FailedCreatePodSandBox`.
     Sandbox,
 }

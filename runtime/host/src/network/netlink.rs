@@ -185,6 +185,15 @@ impl Netlink {
         self.change(RouteNetlinkMessage::SetLink(link), 0)
     }
 
+    /// Moves the link with `index` to another network namespace, in which it has this name.
+    pub fn move_link(&mut self, index: u32, name: &str, namespace: RawFd) -> io::Result<()> {
+        let mut link = LinkMessage::default();
+        link.header.index = index;
+        link.attributes.push(LinkAttribute::IfName(name.to_owned()));
+        link.attributes.push(LinkAttribute::NetNsFd(namespace));
+        self.change(RouteNetlinkMessage::SetLink(link), 0)
+    }
+
     /// Removes the link with `name`; of a veth pair, also its peer. Fails with `NotFound` if there is none.
     pub fn remove_link(&mut self, name: &str) -> io::Result<()> {
         let mut link = LinkMessage::default();

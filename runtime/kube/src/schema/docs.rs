@@ -131,8 +131,13 @@ fn describe_verdict(verdict: Verdict, field: &str) -> String {
         Verdict::Refuses(why, list) => format!("**refuses**: {why}{}", but_not(list)),
         Verdict::Resources => {
             let storage = match field {
-                "requests" => "acts on `cpu`, `memory` and `ephemeral-storage`",
-                _ => "acts on `cpu` and `memory`; **warns** about `ephemeral-storage`",
+                "requests" => {
+                    "acts on `cpu`, `memory`, `ephemeral-storage` and `nodlet.dev/<device>` ([devices.md](devices.md))"
+                }
+                _ => {
+                    "acts on `cpu`, `memory` and `nodlet.dev/<device>` ([devices.md](devices.md)); **warns** about \
+                     `ephemeral-storage`"
+                }
             };
             format!("{storage}; **refuses** others, but not `0` of them")
         }

@@ -18,8 +18,8 @@ pub(crate) enum Verdict {
     Warns(&'static str, &'static [&'static str]),
     /// The pod is rejected unless the field has one of these values, which request nothing.
     Refuses(&'static str, &'static [&'static str]),
-    /// A map of resources: `cpu`, `memory` and requests of `ephemeral-storage` have an effect, limits of the
-    /// latter cause a warning, all others are rejected.
+    /// A map of resources: `cpu`, `memory`, devices (`nodlet.dev/<name>`) and requests of `ephemeral-storage`
+    /// have an effect, limits of the latter cause a warning, all others are rejected.
     Resources,
 }
 

@@ -194,12 +194,14 @@ impl Process {
             let _ = sys::kill_leaf(&config.pause_cgroup.unified);
         }
         let host_link = config.network.as_ref().map(|network| network.host_link.clone());
+        let interfaces = config.network.as_ref().is_some_and(|network| !network.interfaces.is_empty());
         self.sandbox = match made {
             Ok((namespaces, pause)) => Sandbox::Ready {
                 namespaces: Box::new(namespaces),
                 at: nodlet_host::clock::instant(),
                 pause,
                 host_link,
+                interfaces,
             },
             Err(message) => Sandbox::Failed { message },
         };

@@ -70,6 +70,8 @@ enum SavedSandbox {
         at: Instant,
         pause: Option<i32>,
         host_link: Option<String>,
+        #[serde(default)]
+        interfaces: bool,
     },
     Failed {
         message: Message,
@@ -199,7 +201,7 @@ impl Process {
         let sandbox = match &self.sandbox {
             Sandbox::Absent => SavedSandbox::Absent,
             Sandbox::Making { .. } => return None,
-            Sandbox::Ready { namespaces, at, pause, host_link } => SavedSandbox::Ready {
+            Sandbox::Ready { namespaces, at, pause, host_link, interfaces } => SavedSandbox::Ready {
                 mnt: raw(&namespaces.mnt),
                 net: namespaces.net.as_ref().map(raw),
                 ipc: namespaces.ipc.as_ref().map(raw),
@@ -210,6 +212,7 @@ impl Process {
                 at: *at,
                 pause: pause.map(Pid::as_raw),
                 host_link: host_link.clone(),
+                interfaces: *interfaces,
             },
             Sandbox::Failed { message } => SavedSandbox::Failed { message: message.clone() },
         };
@@ -239,7 +242,19 @@ impl Process {
         let sandbox = match saved.sandbox {
             SavedSandbox::Absent => Sandbox::Absent,
             SavedSandbox::Failed { message } => Sandbox::Failed { message },
-            SavedSandbox::Ready { mnt, net, ipc, uts, pid, host_pid, host_ipc, at, pause, host_link } => {
+            SavedSandbox::Ready {
+                mnt,
+                net,
+                ipc,
+                uts,
+                pid,
+                host_pid,
+                host_ipc,
+                at,
+                pause,
+                host_link,
+                interfaces,
+            } => {
                 let namespaces = Namespaces {
                     mnt: own(mnt),
                     net: net.map(own),
@@ -254,6 +269,7 @@ impl Process {
                     at,
                     pause: pause.map(Pid::from_raw),
                     host_link,
+                    interfaces,
                 }
             }
         };

@@ -95,6 +95,7 @@ impl Pod {
         let pause = self.cgroup.join("pause");
         fs::create_dir_all(&pause).unwrap();
         SandboxConfig {
+            sysctls: Vec::new(),
             hostname: "web-0".to_owned(),
             network: None,
             host_ipc: false,
@@ -377,6 +378,7 @@ pub(crate) fn link(bridge: &str, number: u8) -> NetworkConfig {
         prefix: 24,
         gateway: std::net::Ipv4Addr::new(10, 211, 7, 1),
         hairpin: false,
+        interfaces: Vec::new(),
     }
 }
 

@@ -1,0 +1,266 @@
+//! Reads CDI files (Container Device Interface), in which vendors define devices for containers: nodes, mounts
+//! and variables. Pods request them by annotations, as under containerd.
+
+use serde_json::{Map, Value};
+
+use super::yaml;
+
+/// The prefix of annotations that request CDI devices, as comma-separated names `vendor.com/class=device`.
+pub const CDI_ANNOTATION: &str = "cdi.k8s.io/";
+
+/// The changes of a container (`containerEdits`) for the devices that it gets.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct CdiEdits {
+    /// `env`: `NAME=value`.
+    pub env: Vec<String>,
+    /// `deviceNodes`.
+    pub nodes: Vec<CdiNode>,
+    /// `mounts`.
+    pub mounts: Vec<CdiMount>,
+    /// `additionalGids`.
+    pub gids: Vec<u32>,
+}
+
+/// A device node.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CdiNode {
+    /// `path`: in the container.
+    pub path: String,
+    /// `hostPath`, or `path`.
+    pub host_path: String,
+    /// `permissions`.
+    pub permissions: String,
+    /// `fileMode`.
+    pub mode: Option<u32>,
+    /// `uid`.
+    pub uid: Option<u32>,
+    /// `gid`.
+    pub gid: Option<u32>,
+}
+
+/// A bind mount.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CdiMount {
+    /// `hostPath`.
+    pub host_path: String,
+    /// `containerPath`.
+    pub container_path: String,
+    /// `options` has `ro`.
+    pub read_only: bool,
+}
+
+/// Splits the value of an annotation into the names of devices.
+///
+/// # Errors
+/// A name is not of the form `vendor.com/class=device`.
+pub fn cdi_names(value: &str) -> Result<Vec<&str>, String> {
+    let is_word = |word: &str| {
+        word.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"_-.:".contains(&byte)) && !word.is_empty()
+    };
+    let names = value.split(',').map(str::trim);
+    names
+        .map(|name| {
+            match name.split_once('=').and_then(|(kind, device)| Some((kind.split_once('/')?, device))) {
+                Some(((vendor, class), device)) if [vendor, class, device].into_iter().all(is_word) => {
+                    Ok(name)
+                }
+                Some(_) | None => Err(format!("{name:?} is no CDI device: must be vendor.com/class=device")),
+            }
+        })
+        .collect()
+}
+
+/// Finds a device in a CDI file. Returns its edits with those of the whole file, or `None` if the file does not
+/// define the device.
+///
+/// # Errors
+/// The file is no CDI file, or the device needs something that nodlet does not do.
+pub fn cdi_edits(file: &str, bytes: &[u8], name: &str) -> Result<Option<CdiEdits>, String> {
+    let failed = |message: &dyn std::fmt::Display| format!("{file}: {message}");
+    let text = std::str::from_utf8(bytes).map_err(|_| failed(&"is not UTF-8"))?;
+    let documents = yaml::read(text).map_err(|error| format!("{file}:{}: {}", error.line, error.message))?;
+    let Some(spec) = documents.first().and_then(|document| document.value.as_object()) else {
+        return Err(failed(&"is no CDI file"));
+    };
+    let text_of =
+        |map: &Map<String, Value>, key: &str| map.get(key).and_then(Value::as_str).map(str::to_owned);
+    let (kind, device) = name.split_once('=').unwrap_or((name, ""));
+    if text_of(spec, "kind").as_deref() != Some(kind) {
+        return Ok(None);
+    }
+    let devices = spec.get("devices").and_then(Value::as_array);
+    let found = devices.into_iter().flatten().find(|one| one["name"] == device);
+    let Some(found) = found.and_then(Value::as_object) else { return Ok(None) };
+    let version = text_of(spec, "cdiVersion").unwrap_or_default();
+    if !version.starts_with("0.") && !version.starts_with("1.") {
+        return Err(failed(&format!("cdiVersion {version:?}: nodlet reads 0.3.0 to 1.1.0")));
+    }
+    let mut edits = CdiEdits::default();
+    known(spec, &["cdiVersion", "kind", "annotations", "devices", "containerEdits"])
+        .map_err(|why| failed(&why))?;
+    known(found, &["name", "annotations", "containerEdits"]).map_err(|why| failed(&why))?;
+    for of in [spec, found] {
+        if let Some(Value::Object(map)) = of.get("containerEdits") {
+            edits.add(map).map_err(|why| failed(&format!("device {name}: containerEdits: {why}")))?;
+        }
+    }
+    Ok(Some(edits))
+}
+
+fn known(map: &Map<String, Value>, fields: &[&str]) -> Result<(), String> {
+    match map.keys().find(|key| !fields.contains(&key.as_str())) {
+        Some(key) => Err(format!("field {key} is not supported; supported are {}", fields.join(", "))),
+        None => Ok(()),
+    }
+}
+
+impl CdiEdits {
+    fn add(&mut self, edits: &Map<String, Value>) -> Result<(), String> {
+        for field in ["hooks", "intelRdt", "netDevices"] {
+            let is_empty = |value: &Value| value.is_null() || value.as_array().is_some_and(Vec::is_empty);
+            if edits.get(field).is_some_and(|value| !is_empty(value)) {
+                return Err(format!(
+                    "field {field} is not supported: nodlet runs no program of the host for a container"
+                ));
+            }
+        }
+        known(edits, &["env", "deviceNodes", "mounts", "additionalGids", "hooks", "intelRdt", "netDevices"])?;
+        let list = |field: &str| edits.get(field).and_then(Value::as_array).into_iter().flatten();
+        for pair in list("env") {
+            match pair.as_str() {
+                Some(pair) if pair.find('=').is_some_and(|at| at > 0) => self.env.push(pair.to_owned()),
+                _ => return Err("env: must be NAME=value".to_owned()),
+            }
+        }
+        for gid in list("additionalGids") {
+            let gid = gid.as_u64().and_then(|gid| u32::try_from(gid).ok());
+            self.gids.push(gid.ok_or("additionalGids: must be numbers of groups")?);
+        }
+        for node in list("deviceNodes") {
+            self.nodes.push(device_node(node)?);
+        }
+        for mount in list("mounts") {
+            self.mounts.push(self::mount(mount)?);
+        }
+        Ok(())
+    }
+}
+
+fn path(map: &Map<String, Value>, key: &str) -> Result<Option<String>, String> {
+    match map.get(key).map(Value::as_str) {
+        None => Ok(None),
+        Some(Some(path))
+            if path.starts_with('/') && path.split('/').all(|part| part != ".." && part != ".") =>
+        {
+            Ok(Some(path.to_owned()))
+        }
+        Some(_) => Err(format!("{key}: must be an absolute path without `.` and `..`")),
+    }
+}
+
+fn device_node(node: &Value) -> Result<CdiNode, String> {
+    const FIELDS: [&str; 9] =
+        ["path", "hostPath", "type", "major", "minor", "fileMode", "permissions", "uid", "gid"];
+    let node = node.as_object().ok_or("deviceNodes: must be objects")?;
+    known(node, &FIELDS).map_err(|why| format!("deviceNodes: {why}"))?;
+    let path_in = path(node, "path")?.filter(|path| path.starts_with("/dev/"));
+    let path_in = path_in.ok_or("deviceNodes: path: must be below /dev/")?;
+    let number = |key: &str| match node.get(key) {
+        None => Ok(None),
+        Some(value) => {
+            let number = value.as_u64().and_then(|number| u32::try_from(number).ok());
+            number.map(Some).ok_or_else(|| format!("deviceNodes: {key}: must be a number"))
+        }
+    };
+    let permissions = node.get("permissions").map_or(Some("rwm"), Value::as_str).unwrap_or_default();
+    if permissions.is_empty() || !permissions.bytes().all(|letter| b"rwm".contains(&letter)) {
+        return Err("deviceNodes: permissions: must be of the letters r, w and m".to_owned());
+    }
+    Ok(CdiNode {
+        host_path: path(node, "hostPath")?.unwrap_or_else(|| path_in.clone()),
+        path: path_in,
+        permissions: permissions.to_owned(),
+        mode: number("fileMode")?,
+        uid: number("uid")?,
+        gid: number("gid")?,
+    })
+}
+
+fn mount(mount: &Value) -> Result<CdiMount, String> {
+    let mount = mount.as_object().ok_or("mounts: must be objects")?;
+    known(mount, &["hostPath", "containerPath", "options", "type"])
+        .map_err(|why| format!("mounts: {why}"))?;
+    let kind = mount.get("type").and_then(Value::as_str).unwrap_or("bind");
+    if !["", "bind", "none"].contains(&kind) {
+        return Err(format!("mounts: type {kind:?} is not supported: must be bind"));
+    }
+    let needed = |key: &str| path(mount, key)?.ok_or_else(|| format!("mounts: {key} is missing"));
+    let options = mount.get("options").and_then(Value::as_array);
+    Ok(CdiMount {
+        host_path: needed("hostPath")?,
+        container_path: needed("containerPath")?,
+        read_only: options.is_some_and(|options| options.iter().any(|option| option == "ro")),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const FILE: &str = r#"{
+        "cdiVersion": "0.6.0", "kind": "vendor.com/cam",
+        "containerEdits": {"env": ["CAM=1"]},
+        "devices": [
+            {"name": "front", "containerEdits": {
+                "deviceNodes": [{"path": "/dev/video0", "hostPath": "/dev/video7", "permissions": "r", "fileMode": 420}],
+                "mounts": [{"hostPath": "/usr/lib/cam", "containerPath": "/opt/cam", "options": ["ro", "bind"]}],
+                "additionalGids": [44]}},
+            {"name": "hooked", "containerEdits": {"hooks": [{"hookName": "createContainer", "path": "/bin/x"}]}},
+            {"name": "mem", "containerEdits": {"deviceNodes": [{"path": "/etc/x"}]}},
+            {"name": "tmp", "containerEdits": {"mounts": [{"hostPath": "/a", "containerPath": "/b", "type": "tmpfs"}]}}
+        ]}"#;
+
+    #[test]
+    fn a_device_has_the_edits_of_its_file_and_its_own() {
+        let edits = cdi_edits("cam.json", FILE.as_bytes(), "vendor.com/cam=front").expect("it is right");
+        let node = CdiNode {
+            path: "/dev/video0".into(),
+            host_path: "/dev/video7".into(),
+            permissions: "r".into(),
+            mode: Some(0o644),
+            uid: None,
+            gid: None,
+        };
+        let mount =
+            CdiMount { host_path: "/usr/lib/cam".into(), container_path: "/opt/cam".into(), read_only: true };
+        let expected =
+            CdiEdits { env: vec!["CAM=1".into()], nodes: vec![node], mounts: vec![mount], gids: vec![44] };
+        assert_eq!(edits, Some(expected));
+        assert_eq!(cdi_edits("cam.json", FILE.as_bytes(), "vendor.com/cam=rear"), Ok(None));
+        assert_eq!(cdi_edits("cam.json", FILE.as_bytes(), "vendor.com/gpu=front"), Ok(None));
+        let yaml = "cdiVersion: 0.6.0\nkind: v.com/c\ndevices:\n- name: a\n  containerEdits: {env: [A=b]}\n";
+        let edits = cdi_edits("c.yaml", yaml.as_bytes(), "v.com/c=a").expect("it is right");
+        assert_eq!(edits.expect("it is defined").env, ["A=b"]);
+    }
+
+    #[test]
+    fn what_nodlet_does_not_do_is_refused_by_name() {
+        for (device, expected) in [
+            ("hooked", "field hooks is not supported: nodlet runs no program of the host for a container"),
+            ("mem", "deviceNodes: path: must be below /dev/"),
+            ("tmp", "mounts: type \"tmpfs\" is not supported: must be bind"),
+        ] {
+            let name = format!("vendor.com/cam={device}");
+            let error = cdi_edits("cam.json", FILE.as_bytes(), &name).expect_err(device);
+            assert_eq!(error, format!("cam.json: device {name}: containerEdits: {expected}"));
+        }
+        let future = FILE.replace("\"0.6.0\"", "\"2.0.0\"");
+        let error =
+            cdi_edits("cam.json", future.as_bytes(), "vendor.com/cam=front").expect_err("the version");
+        assert_eq!(error, "cam.json: cdiVersion \"2.0.0\": nodlet reads 0.3.0 to 1.1.0");
+        assert_eq!(cdi_names("a.com/b=c, a.com/b=d"), Ok(vec!["a.com/b=c", "a.com/b=d"]));
+        for name in ["", "a", "a/b", "a=b", "a/b=", "a/b/c=d", "../x/b=c d"] {
+            assert!(cdi_names(name).is_err(), "{name}");
+        }
+    }
+}
