@@ -536,6 +536,11 @@ impl Engine {
                     }
                 });
             }
+            Action::MeasureStorage => {
+                shell.tasks.answer(pod, volumes::measure(again(), wanted), |(containers, volumes)| {
+                    Some(Seen::StorageMeasured { containers, volumes })
+                });
+            }
             Action::Resize { generation } => {
                 let failure = run::resize(shell, pod, &wanted).err().map(String::into_boxed_str);
                 shell.tasks.answer(pod, async move { failure }, move |failure| {

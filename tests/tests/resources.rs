@@ -191,3 +191,25 @@ fn only_cpu_and_memory_of_applied_pods_can_be_resized() {
     assert_eq!(object["spec"]["containers"][0]["resources"]["requests"]["cpu"], "60m");
     assert_eq!(object["metadata"]["labels"]["a"], serde_json::Value::Null);
 }
+
+#[test]
+fn a_pod_that_writes_more_than_its_local_storage_is_evicted_and_another_is_not() {
+    let device = Device::start();
+    let pod = |name: &str, limit: &str| {
+        let limits = format!("resources: {{limits: {{ephemeral-storage: {limit}}}}}");
+        let app = manifest::container("app", "spam 600000 then print up then sleep", &limits);
+        manifest::pod_of(name, &[app], "")
+    };
+    device.write_manifest("much.yaml", &pod("much", "128Ki"));
+    device.write_manifest("little.yaml", &pod("little", "1Gi"));
+    device.pod("much").wait_ready();
+    device.wait_within(std::time::Duration::from_secs(120), "the pod to be evicted", || {
+        device.pod("much").phase() == "Failed"
+    });
+    let status = device.pod("much").status();
+    assert_eq!(status["reason"], "Evicted", "{status}");
+    let message = "Pod ephemeral local storage usage exceeds the total limit of containers 128Ki. ";
+    assert_eq!(status["message"], message);
+    assert!(device.pod("much").events().iter().any(|event| event.contains("Evicted")));
+    assert_eq!(device.pod("little").phase(), "Running");
+}

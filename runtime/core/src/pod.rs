@@ -33,6 +33,7 @@ mod hook;
 mod hooks;
 mod init;
 mod journal;
+mod local_storage;
 mod new_image;
 mod phase;
 mod probe;
@@ -69,6 +70,7 @@ use containers::Containers;
 use finished_volumes::FinishedVolumes;
 use init::is_initialized;
 use journal::Journal;
+use local_storage::LocalStorage;
 use phase::Outcome;
 pub(crate) use phase::{TERMINATED, Verdict};
 use probes::ProbeEffect;
@@ -102,6 +104,7 @@ pub struct PodState {
     restart_all: RestartAll,
     journal: Journal,
     resize: Resize,
+    local_storage: LocalStorage,
     conditions: Conditions,
     /// Whether the published status may differ since it was last asked for.
     changed: bool,
@@ -183,6 +186,7 @@ impl PodState {
             restart_all: RestartAll::default(),
             journal: Journal::default(),
             resize: Resize::default(),
+            local_storage: LocalStorage::default(),
             conditions: Conditions::new(now),
             changed: true,
         }
@@ -507,6 +511,9 @@ impl PodState {
             PodObservation::Resized { generation, failure } => {
                 self.resize_written(now, generation, failure, events);
             }
+            PodObservation::StorageMeasured { containers, volumes } => {
+                self.storage_measured(now, &containers, volumes, events);
+            }
             PodObservation::SandboxLost { processes } => {
                 if self.sandbox.lost(processes) {
                     self.sandbox_lost(now, events);
@@ -606,6 +613,7 @@ impl PodState {
         self.plan_image_checks(now, draft);
         self.mark_redefined_runs();
         self.plan_resize(now, draft, events);
+        self.plan_measurement(now, draft);
         self.plan_kills(now, draft, events);
         probe::plan_probes(self.index, &mut self.containers, now, draft);
         self.advance_stop(context.shutdown);
@@ -634,6 +642,7 @@ impl PodState {
         self.sandbox.wake_removal(wake);
         self.wake_resize(wake);
         self.finished_volumes.wake(wake);
+        self.wake_measurement(wake);
         self.containers.wake(wake);
         self.journal.wake(wake);
     }

@@ -171,6 +171,8 @@ pub(crate) struct WorldPod {
     outdated: BTreeSet<ContainerIndex>,
     /// The amounts that the cgroup of each container has.
     limits: BTreeMap<ContainerIndex, [String; 4]>,
+    /// The bytes that each container uses on disk, and the volumes.
+    pub(crate) usage: (Vec<u64>, u64),
     order: order::Order,
     restarts: restarts::Restarts,
     wear: wear::Wear,
@@ -344,6 +346,7 @@ impl Sim {
                 save_in_flight: false,
                 outdated: BTreeSet::new(),
                 limits: BTreeMap::new(),
+                usage: (Vec::new(), 0),
             }),
         }
         let known = self.of(&uid);

@@ -1,7 +1,8 @@
 //! Access to the machine (cgroups, network, volumes, logs) for agent and supervisor. No code here, only the tour.
 //!
 //! * [`launch`]: the contract between agent and supervisor, as data.
-//! * [`cgroup`], [`network`], [`volume`], [`log_files`]: the resources of the machine that a pod uses.
+//! * [`cgroup`], [`network`], [`volume`], [`log_files`]: the resources of the machine that a pod uses; [`usage`]: how
+//!   much it uses of the disk.
 //! * [`paths`]: the location of every file. [`clock`]: the clocks. [`error`]: how an error is printed.
 //!
 //! This crate decides nothing about pods, and knows no manifest and no API.
@@ -14,4 +15,5 @@ pub mod launch;
 pub mod log_files;
 pub mod network;
 pub mod paths;
+pub mod usage;
 pub mod volume;

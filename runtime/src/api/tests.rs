@@ -155,7 +155,7 @@ fn pods_are_shown_one_by_one_and_all_together() {
             json!({"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure", "code": 404,
                    "reason": "NotFound", "message": "pods \"none\" not found", "details": {"name": "none", "kind": "pods"}})
         );
-        let (code, status) = get(&socket, "/api/v1/namespaces/default/pods/web/resize");
+        let (code, status) = get(&socket, "/api/v1/namespaces/default/pods/web/binding");
         assert_eq!((code, &status["details"]), (404, &json!({})), "kubectl looks into it");
         let accept = "accept: application/json;as=Table;v=v1;g=meta.k8s.io,application/json\r\n";
         let (code, table) = call(&socket, "GET", "/api/v1/pods", accept, "");

@@ -3,7 +3,7 @@
 use std::rc::Rc;
 
 use super::{Shell, this_node};
-use crate::volume_files;
+use crate::{container_config, volume_files};
 use nodlet_core::facts::SandboxFailure;
 use nodlet_host::volume;
 use nodlet_registry::{ConfigObjects, Wanted};
@@ -42,4 +42,25 @@ pub(super) async fn write_files(
         (None, Some(message)) => Err((SandboxFailure::ObjectNotFound, message)),
         (None, None) => Ok(()),
     }
+}
+
+/// Measures the local storage that a pod uses: the bytes of each container, with its writable layer and its logs, and
+/// the bytes of the volumes on disk.
+pub(super) async fn measure(shell: Rc<Shell>, wanted: Rc<Wanted>) -> (Vec<u64>, u64) {
+    let pod = &wanted.pod;
+    let (paths, uid) = (&shell.paths, &pod.uid.0);
+    let logs = paths.pod_logs(&pod.namespace, &pod.name, uid);
+    let runs = container_config::runs_directory(paths, uid);
+    let mut directories = Vec::new();
+    let mut count = 0;
+    for (place, container) in pod.spec.all_containers().enumerate() {
+        directories
+            .extend([runs.join(&container.name), logs.join(&container.name)].map(|path| (place, path)));
+        count = place + 1;
+    }
+    directories.push((count, paths.pod(uid).join("volumes")));
+    let mut measurement = nodlet_host::usage::Measurement::new(directories, count + 1);
+    let mut usage = shell.stores.storage.run_in_parts(move || measurement.part()).await;
+    let volumes = usage.pop().unwrap_or_default();
+    (usage, volumes)
 }

@@ -25,6 +25,8 @@ pub enum Action<R = Box<Record>, E = Event, I = Rc<str>> {
         /// The generation of the pod with these limits, given back by `Resized`.
         generation: u64,
     },
+    /// Measure the local storage that the pod uses. Answered by `StorageMeasured`.
+    MeasureStorage,
     /// Find the image, make the container, execute its process.
     Start {
         /// Which run.
@@ -76,6 +78,7 @@ impl<R, E, I> Action<R, E, I> {
         match self {
             Action::CreateSandbox => Action::CreateSandbox,
             Action::UpdateVolumes => Action::UpdateVolumes,
+            Action::MeasureStorage => Action::MeasureStorage,
             Action::Resize { generation } => Action::Resize { generation: *generation },
             Action::Start { attempt, fallback } => {
                 Action::Start { attempt: *attempt, fallback: fallback.as_ref().map(image) }
@@ -109,6 +112,7 @@ impl<R, E, I> Action<R, E, I> {
             Action::CreateSandbox
             | Action::UpdateVolumes
             | Action::Resize { .. }
+            | Action::MeasureStorage
             | Action::RemoveSandbox
             | Action::RemoveVolumes
             | Action::Save { .. }

@@ -99,6 +99,13 @@ pub enum PodObservation<T = Box<str>> {
         /// Why the limits could not be written, if so; the core plans the write again.
         failure: Option<T>,
     },
+    /// The local storage that the pod uses was measured.
+    StorageMeasured {
+        /// The bytes of the writable layer and the logs of each container, in the order of their indexes.
+        containers: Vec<u64>,
+        /// The bytes of the volumes on disk.
+        volumes: u64,
+    },
     /// The supervisor of a ready sandbox died, so that all runs have ended or are to end. If the supervisor dies
     /// before the sandbox is ready, the observation is `SandboxFailed`.
     SandboxLost {
@@ -249,6 +256,9 @@ impl<T> PodObservation<T> {
             PodObservation::Resized { generation, failure } => {
                 PodObservation::Resized { generation: *generation, failure: failure.as_ref().map(text) }
             }
+            PodObservation::StorageMeasured { containers, volumes } => {
+                PodObservation::StorageMeasured { containers: containers.clone(), volumes: *volumes }
+            }
             PodObservation::SandboxLost { processes } => {
                 PodObservation::SandboxLost { processes: *processes }
             }
@@ -311,6 +321,7 @@ impl<T> PodObservation<T> {
             | PodObservation::VolumesUpdateFailed { .. }
             | PodObservation::Evicted { .. }
             | PodObservation::Resized { .. }
+            | PodObservation::StorageMeasured { .. }
             | PodObservation::SandboxLost { .. }
             | PodObservation::SandboxRemoved
             | PodObservation::SandboxRemoveFailed { .. }

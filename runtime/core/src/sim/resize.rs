@@ -33,6 +33,14 @@ impl Sim {
         self.answer_of(index, PodObservation::Resized { generation, failure });
     }
 
+    /// Reports how much the pod uses of the disk.
+    pub(super) fn measure_storage(&mut self, uid: &Uid, index: PodIndex) {
+        let world = self.of(uid);
+        assert!(world.pod.spec.has_storage_limit(), "{uid} is measured for nothing");
+        let (containers, volumes) = world.usage.clone();
+        self.answer_of(index, PodObservation::StorageMeasured { containers, volumes });
+    }
+
     /// Checks that all pods with a sandbox, and the pod `of`, fit on the node.
     pub(super) fn check_amounts(&self, of: &Pod) {
         let Some(info) = &self.info else { return };

@@ -142,7 +142,7 @@ pub(super) fn is_warning(event: &Event) -> bool {
     match &*event.reason {
         "Pulled" | "Created" | "Started" | "Killing" | "SandboxChanged" | "DeadlineExceeded" => false,
         "ResizeStarted" | "ResizeCompleted" => false,
-        "ResizeDeferred" | "ResizeInfeasible" | "ResizeError" => true,
+        "ResizeDeferred" | "ResizeInfeasible" | "ResizeError" | "Evicted" => true,
         // A back-off of an image pull is a `Normal` event, unless the previous run continues, which no
         // kubelet reports.
         "BackOff" => {

@@ -227,6 +227,9 @@ fn with_requests(mut pod: Pod, chance: &mut Chance) -> Pod {
             container.resources.cpu_resize_restarts = chance.percent(20);
             container.resources.memory_resize_restarts = chance.percent(20);
         }
+        if chance.percent(5) {
+            container.resources.ephemeral_storage_limit = some(chance);
+        }
         if chance.percent(30) {
             container.resources.cpu_limit.clone_from(&container.resources.cpu_request);
             container.resources.memory_limit.clone_from(&container.resources.memory_request);
@@ -285,6 +288,8 @@ fn live(seed: u64, mut chance: Chance, failures: u64, interruptions: bool, pods:
             let which = of_resizes.below(uids.len() as u64) as usize;
             if sim.pods.iter().any(|world| world.pod.uid == uids[which]) {
                 sim.update(&uids[which], |pod| some_resize(&mut of_resizes, pod));
+                let used = of_resizes.below(2);
+                sim.of(&uids[which]).usage = (vec![used], used);
                 sim.run_until(now);
             }
         }

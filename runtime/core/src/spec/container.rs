@@ -186,7 +186,7 @@ pub struct ResourceRequirements {
     pub memory_request: Option<Quantity>,
     /// `requests.ephemeral-storage`.
     pub ephemeral_storage_request: Option<Quantity>,
-    /// `limits.ephemeral-storage`, which the downward API shows.
+    /// `limits.ephemeral-storage`.
     pub ephemeral_storage_limit: Option<Quantity>,
     /// Whether a change of cpu restarts the container (`resizePolicy`).
     pub cpu_resize_restarts: bool,

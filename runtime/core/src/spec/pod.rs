@@ -485,6 +485,14 @@ impl PodSpec {
         regular.saturating_add(sidecars).max(most)
     }
 
+    /// Whether a container has a limit of `ephemeral-storage`.
+    pub(crate) fn has_storage_limit(&self) -> bool {
+        let is_limited = |container: &Container| {
+            container.resources.ephemeral_storage_limit.as_ref().is_some_and(|limit| !limit.is_zero())
+        };
+        self.admitted_containers().any(is_limited)
+    }
+
     /// The limit of a container: its own, or else that of the pod as a whole. `limit` returns the limit, if it
     /// is above zero.
     pub fn limit_of<T>(

@@ -1,4 +1,4 @@
-//! Resizes of running pods.
+//! Resizes of running pods, and limits of local storage.
 
 use super::*;
 
@@ -188,4 +188,49 @@ fn an_idle_resized_pod_asks_for_nothing() {
     let saves = sim.of(&web).saves;
     sim.run_until(secs(4000));
     assert_eq!(sim.of(&web).saves, saves);
+}
+
+/// A pod whose containers have these limits of local storage, in MiB, and use this much, with its volumes.
+fn with_usage(limits: &[u64], used: &[u64], volumes: u64) -> Sim {
+    let limited = |(number, limit): (usize, &u64)| {
+        let mut container = container(&format!("c{number}"));
+        let limit = Quantity::parse(&format!("{limit}Mi")).ok();
+        container.resources.ephemeral_storage_limit = limit.filter(|limit| !limit.is_zero());
+        container
+    };
+    let containers: Vec<_> = limits.iter().enumerate().map(limited).collect();
+    let mut sim = Sim::new(pod(RestartPolicy::Always).uid("web").with(containers), |_, _| Fate::IgnoresTerm);
+    sim.of(&"web".into()).usage = (used.iter().map(|mib| mib << 20).collect(), volumes << 20);
+    sim.run_until(secs(300));
+    sim
+}
+
+#[test]
+fn a_pod_that_exceeds_a_limit_of_local_storage_is_evicted() {
+    let text = |limits: &[u64], used: &[u64], volumes: u64| -> String {
+        let mut sim = with_usage(limits, used, volumes);
+        let status = sim.status(&"web".into());
+        assert_eq!(status["phase"] == "Failed", status["reason"] == "Evicted", "{status}");
+        sim.replay();
+        let message = status["message"].as_str().unwrap_or_default().to_owned();
+        assert_eq!(message.is_empty(), !sim.events.contains(&format!("Evicted: {message}")));
+        message
+    };
+    assert_eq!(text(&[1024, 0], &[1024, 0], 0), "");
+    assert_eq!(text(&[0, 0], &[9999, 9999], 9999), "");
+    assert_eq!(
+        text(&[512, 1024], &[513, 3], 9),
+        "Container c0 exceeded its local ephemeral storage limit \"512Mi\". "
+    );
+    assert_eq!(
+        text(&[512, 512], &[500, 500], 25),
+        "Pod ephemeral local storage usage exceeds the total limit of containers 1Gi. "
+    );
+    // Containers without a limit count, as with a kubelet.
+    assert_eq!(
+        text(&[512, 0], &[0, 513], 0),
+        "Pod ephemeral local storage usage exceeds the total limit of containers 512Mi. "
+    );
+    let sim = with_usage(&[1], &[2], 0);
+    assert_eq!(sim.trace, "   0s c0#0 start\n  30s c0#0 Term\n  32s c0#0 Kill\n  32s c0#0 exits 137\n");
 }

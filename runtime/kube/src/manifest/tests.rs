@@ -418,11 +418,6 @@ fn what_only_matters_elsewhere_is_warned_about_by_name() {
             "",
             "spec.schedulerName",
         ),
-        (
-            "",
-            "resources: {limits: {ephemeral-storage: 1G}}",
-            "spec.containers[0].resources.limits[ephemeral-storage]",
-        ),
     ] {
         let warnings = one(&pod(spec, container)).warnings;
         assert_eq!(warnings.len(), 1, "{warnings:?}");

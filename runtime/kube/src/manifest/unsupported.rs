@@ -161,13 +161,7 @@ impl Checker<'_> {
             Verdict::Resources => {
                 for (name, amount) in value.as_object().into_iter().flatten() {
                     match name.as_str() {
-                        "cpu" | "memory" => {}
-                        "ephemeral-storage" if field.name == "requests" => {}
-                        "ephemeral-storage" => {
-                            self.unsupported
-                                .warnings
-                                .push(warning(&path.key(name), "does not limit what containers write yet"));
-                        }
+                        "cpu" | "memory" | "ephemeral-storage" => {}
                         // A request for zero is always fulfilled.
                         _ if is_none(amount) => {}
                         // Admission rejects a device that the node does not have.

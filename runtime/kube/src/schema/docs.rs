@@ -90,14 +90,7 @@ fn section(owner: &Type, out: &mut String) {
     writeln!(out, "\n## {}\n\n| Field | Type | nodlet |\n|---|---|---|", owner.name).unwrap();
     for field in owner.fields {
         let verdict = verdict(owner.name, field.name).unwrap();
-        writeln!(
-            out,
-            "| `{}` | {} | {} |",
-            field.name,
-            type_of(field),
-            describe_verdict(verdict, field.name)
-        )
-        .unwrap();
+        writeln!(out, "| `{}` | {} | {} |", field.name, type_of(field), describe_verdict(verdict)).unwrap();
     }
 }
 
@@ -119,7 +112,7 @@ fn type_of(field: &Field) -> String {
     }
 }
 
-fn describe_verdict(verdict: Verdict, field: &str) -> String {
+fn describe_verdict(verdict: Verdict) -> String {
     let values =
         |values: &[&str]| values.iter().map(|value| format!("`{value}`")).collect::<Vec<_>>().join(", ");
     let but_not =
@@ -130,16 +123,8 @@ fn describe_verdict(verdict: Verdict, field: &str) -> String {
         Verdict::Warns(why, list) => format!("**warns**: {why}{}", but_not(list)),
         Verdict::Refuses(why, list) => format!("**refuses**: {why}{}", but_not(list)),
         Verdict::Resources => {
-            let storage = match field {
-                "requests" => {
-                    "acts on `cpu`, `memory`, `ephemeral-storage` and `nodlet.dev/<device>` ([devices.md](devices.md))"
-                }
-                _ => {
-                    "acts on `cpu`, `memory` and `nodlet.dev/<device>` ([devices.md](devices.md)); **warns** about \
-                     `ephemeral-storage`"
-                }
-            };
-            format!("{storage}; **refuses** others, but not `0` of them")
+            let acts = "acts on `cpu`, `memory`, `ephemeral-storage` and `nodlet.dev/<device>` ([devices.md](devices.md))";
+            format!("{acts}; **refuses** others, but not `0` of them")
         }
     }
 }

@@ -18,8 +18,8 @@ pub(crate) enum Verdict {
     Warns(&'static str, &'static [&'static str]),
     /// The pod is rejected unless the field has one of these values, which request nothing.
     Refuses(&'static str, &'static [&'static str]),
-    /// A map of resources: `cpu`, `memory`, devices (`nodlet.dev/<name>`) and requests of `ephemeral-storage`
-    /// have an effect, limits of the latter cause a warning, all others are rejected.
+    /// A map of resources: `cpu`, `memory`, `ephemeral-storage` and devices (`nodlet.dev/<name>`) have an effect,
+    /// all others are rejected.
     Resources,
 }
 
@@ -75,7 +75,7 @@ pub(super) const VERDICTS: &[(&str, &[(&str, Verdict)])] = &[
         ("resourceClaims", Refuses("does not allocate devices by resource claims", &["[]"])),
         ("resources", Acts),
         ("restartPolicy", Acts),
-        ("runtimeClassName", Refuses("has no runtime classes", &[])),
+        ("runtimeClassName", Only(&["\"nodlet\""], "has one runtime class, nodlet, which is what a pod without the field has")),
         ("schedulerName", Warns(NO_SCHEDULER, &["\"\"", "\"default-scheduler\""])),
         ("schedulingGates", Acts),
         ("schedulingGroup", Warns(NO_SCHEDULER, &["{}"])),
