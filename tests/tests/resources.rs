@@ -213,3 +213,44 @@ fn a_pod_that_writes_more_than_its_local_storage_is_evicted_and_another_is_not()
     assert!(device.pod("much").events().iter().any(|event| event.contains("Evicted")));
     assert_eq!(device.pod("little").phase(), "Running");
 }
+
+#[test]
+fn limit_ranges_of_files_and_clients_give_defaults_and_bounds_to_new_pods() {
+    let mut device = Device::start();
+    let kubectl = Kubectl::new(&device);
+    device.write_manifest(
+        "range.yaml",
+        "apiVersion: v1\nkind: LimitRange\nmetadata: {name: memory}\nspec:\n  limits:\n  - type: Container\n    \
+         default: {memory: 64Mi}\n    defaultRequest: {memory: 16Mi}\n    max: {memory: 128Mi}\n",
+    );
+    device.wait_for("the range", || kubectl.line("get limitranges").ok().contains("memory"));
+    let app = manifest::container("app", "print up then sleep", "");
+    apply(&device, &manifest::pod_of("web", &[app], ""));
+    device.pod("web").wait_ready();
+    assert_eq!(memory(&device, "web", "app-0"), (64 * MIB).to_string());
+    let object = device.pod("web").object().expect("it is there");
+    assert_eq!(
+        object["metadata"]["annotations"]["kubernetes.io/limit-ranger"],
+        "LimitRanger plugin set: memory request for container app; memory limit for container app"
+    );
+    let large = manifest::container("app", "sleep", "resources: {limits: {memory: 1Gi}}");
+    let refused =
+        device.nodlet_with_input(["apply", "-f", "-"], &manifest::pod_of("large", &[large], "")).refused();
+    let expected =
+        "pods \"large\" is forbidden: maximum memory usage per Container is 128Mi, but limit is 1Gi";
+    assert!(refused.contains(expected), "{refused}");
+    let refused = patch(&kubectl, "web", r#"{"limits":{"memory":"256Mi"}}"#).refused();
+    assert!(refused.contains("maximum memory usage per Container is 128Mi, but limit is 256Mi"), "{refused}");
+
+    // An admitted pod keeps what it was admitted with.
+    let born = device.pod("web").born("app");
+    device.remove_manifest("range.yaml");
+    device.wait_for("the range to go", || !kubectl.line("get limitranges").ok().contains("memory"));
+    device.kill_agent();
+    device.start_agent();
+    assert_eq!(device.pod("web").born("app"), born);
+    device.cut_power();
+    device.start_agent();
+    device.pod("web").wait_ready();
+    assert_eq!(memory(&device, "web", "app-1"), (64 * MIB).to_string());
+}

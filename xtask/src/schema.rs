@@ -16,9 +16,10 @@ const VERSION: &str = "v1.36.3";
 
 /// The root types of the table, which also has every type that they reach. A test of nodlet-kube
 /// (`kinds/tests.rs`) fails if the type of a kind that clients may create is missing.
-const ROOTS: [&str; 9] = [
+const ROOTS: [&str; 10] = [
     "io.k8s.api.core.v1.ConfigMap",
     "io.k8s.api.core.v1.Event",
+    "io.k8s.api.core.v1.LimitRange",
     "io.k8s.api.core.v1.PersistentVolume",
     "io.k8s.api.core.v1.PersistentVolumeClaim",
     "io.k8s.api.core.v1.Pod",

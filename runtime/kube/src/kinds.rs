@@ -44,6 +44,7 @@ pub enum Kind {
     Secret,
     PodPreset,
     PriorityClass,
+    LimitRange,
     PersistentVolume,
     PersistentVolumeClaim,
 }
@@ -109,7 +110,7 @@ pub enum Describe {
 }
 
 /// All kinds, in the order of discovery.
-pub static KINDS: [Row; 10] = [
+pub static KINDS: [Row; 11] = [
     Row {
         kind: Kind::Pod,
         name: "Pod",
@@ -285,6 +286,24 @@ pub static KINDS: [Row; 10] = [
         cells: priority_class::cells,
         row_conditions: no_conditions,
         describe: Describe::WithEvents(priority_class::describe),
+        protobuf: &[],
+    },
+    Row {
+        kind: Kind::LimitRange,
+        name: "LimitRange",
+        version: "v1",
+        plural: "limitranges",
+        singular: "limitrange",
+        short_names: &["limits"],
+        uid_text: "limitranges",
+        namespaced: true,
+        verbs: ALL_VERBS,
+        subresources: &[],
+        fields: &["metadata.name", "metadata.namespace"],
+        columns: generic::COLUMNS,
+        cells: generic::cells,
+        row_conditions: no_conditions,
+        describe: Describe::WithEvents(generic::describe),
         protobuf: &[],
     },
     Row {

@@ -25,6 +25,7 @@ mod field;
 mod identity;
 pub mod json;
 mod kind;
+pub mod limit_range;
 mod locate;
 pub mod persistent;
 mod preset;

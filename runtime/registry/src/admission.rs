@@ -16,7 +16,7 @@ use nodlet_core::facts::{Event, Record};
 use nodlet_core::spec::Pod;
 use nodlet_kube::kinds::Kind;
 use nodlet_kube::manifest::update::{self, Update};
-use nodlet_kube::manifest::{self, Applied, Classes, Definition, Manifest, Priority};
+use nodlet_kube::manifest::{self, Applied, Classes, Definition, Manifest, Priority, limit_range};
 
 /// The maximum size in bytes that presets may add to the object of a pod: the additions are stored for each
 /// pod and each of its containers, whereas a preset exists once.
@@ -31,6 +31,8 @@ pub struct Policy {
     /// All PodPresets, with their `resourceVersion`.
     presets: Vec<(Rc<Definition>, u64)>,
     classes: Classes,
+    /// All LimitRanges.
+    limit_ranges: Vec<Rc<Definition>>,
     node: String,
 }
 
@@ -98,11 +100,18 @@ impl Policy {
     /// Creates the policy of `definitions`, whose published versions are in `objects`, on the node of this
     /// name.
     pub fn new(definitions: &DefinitionsByName, objects: &Objects, node: &str) -> Policy {
-        let mut policy = Policy { presets: Vec::new(), classes: Classes::new(), node: node.to_owned() };
+        let mut policy = Policy {
+            presets: Vec::new(),
+            classes: Classes::new(),
+            limit_ranges: Vec::new(),
+            node: node.to_owned(),
+        };
         for (name, (definition, _)) in definitions {
             // Other kinds do not affect admission.
             if name.0 == Kind::PriorityClass {
                 policy.classes.insert(name.2.clone(), manifest::class::class(&definition.object()));
+            } else if name.0 == Kind::LimitRange {
+                policy.limit_ranges.push(definition.clone());
             } else if name.0 == Kind::PodPreset {
                 let version = objects.get(&definitions::key(name)).map_or(0, |shown| shown.version);
                 policy.presets.push((definition.clone(), version));
@@ -119,6 +128,37 @@ impl Policy {
         Priority::of(pod, &self.classes, before)
     }
 
+    /// The defaults of LimitRanges for a new pod as written, without ephemeral containers.
+    ///
+    /// # Errors
+    /// The pod is out of bounds, or contradicts the defaults; the message is that of Kubernetes' admission.
+    pub fn limits(&self, pod: &Value) -> Result<Option<Applied>, String> {
+        let ranges = self.ranges_of(pod);
+        let defaults = limit_range::defaults(&ranges);
+        let mut object = pod.clone();
+        if let Some(defaults) = &defaults {
+            manifest::inject(&mut object, std::slice::from_ref(defaults))?;
+            manifest::admit_again(object.clone(), &self.node).map_err(|error| error.to_string())?;
+        }
+        limit_range::check(&object, &ranges)?;
+        Ok(defaults)
+    }
+
+    /// Checks the amounts of a pod that is resized.
+    ///
+    /// # Errors
+    /// The pod is out of bounds; the message is that of Kubernetes' admission.
+    pub(crate) fn check_limits(&self, pod: &Value) -> Result<(), String> {
+        limit_range::check(pod, &self.ranges_of(pod))
+    }
+
+    /// The LimitRanges of the namespace of a pod, by name.
+    fn ranges_of(&self, pod: &Value) -> Vec<Value> {
+        let namespace = pod["metadata"]["namespace"].as_str().unwrap_or("default");
+        let own = self.limit_ranges.iter().filter(|range| *range.namespace == *namespace);
+        own.map(|range| range.object()).collect()
+    }
+
     fn matching(&self, pod: &Value) -> Vec<Applied> {
         let matching = self.presets.iter().filter(|(preset, _)| preset.is_for(pod));
         matching.map(|(preset, version)| preset.applied(*version)).collect()
@@ -128,11 +168,15 @@ impl Policy {
 /// Admits a pod on the basis of its earlier admission.
 ///
 /// # Errors
-/// The reason why the pod has no priority.
+/// The reason why the pod has no priority, or is out of the bounds of a LimitRange.
 pub fn admit(base: Base, new: &Rc<Wanted>, policy: &Policy) -> Result<Admitted, String> {
     let object: Value = serde_json::from_str(new.object.get()).map_err(|error| error.to_string())?;
     let (presets, before, is_new) = match base {
-        Base::New => (policy.matching(&object), None, true),
+        Base::New => {
+            let mut presets: Vec<Applied> = policy.limits(&object)?.into_iter().collect();
+            presets.extend(policy.matching(&object));
+            (presets, None, true)
+        }
         Base::Before { presets, priority } => (presets, priority, false),
         Base::Ephemeral(list) => {
             let object = ephemeral::put_list(object, list);
@@ -152,12 +196,20 @@ pub fn admit(base: Base, new: &Rc<Wanted>, policy: &Policy) -> Result<Admitted, 
     if presets.is_empty() {
         return Ok(Admitted { wanted: plain, problem: None });
     }
-    let names: Vec<&str> = presets.iter().map(|preset| preset.name.as_str()).collect();
+    let names = presets.iter().map(|preset| preset.name.as_str()).filter(|name| !name.is_empty());
+    let names: Vec<&str> = names.collect();
     Ok(match inject(&plain, &presets, &policy.node) {
         Ok(manifest) => {
             Admitted { wanted: Rc::new(plain.with_presets(manifest, presets.into())), problem: None }
         }
         Err(error) if is_new => {
+            // The defaults alone contradict nothing.
+            let (defaults, _) = presets.split_at(usize::from(presets[0].name.is_empty()));
+            let limited = inject(&plain, defaults, &policy.node);
+            let plain = match limited.ok().filter(|_| !defaults.is_empty()) {
+                Some(manifest) => Rc::new(plain.with_presets(manifest, defaults.into())),
+                None => plain,
+            };
             let message = format!(
                 "conflict occurred while applying podpresets: {} on pod: {} err: {error}",
                 names.join(","),

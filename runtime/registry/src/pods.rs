@@ -96,6 +96,10 @@ impl Registry {
                 .policy()
                 .priority(&manifest.object, before)
                 .map_err(|why| Status::forbidden(forbidden(&manifest.pod.name, &why)))?;
+            if desired.is_none() {
+                let limits = self.policy().limits(&manifest.object);
+                limits.map_err(|why| Status::forbidden(forbidden(&manifest.pod.name, &why)))?;
+            }
             if options.dry_run {
                 priority.show(&mut manifest.object);
                 let path = self.applied_path(&manifest.pod.namespace, &manifest.pod.name);
@@ -271,6 +275,10 @@ impl Registry {
             }
             Update::Other(error) => Err(refused(&error)),
             Update::InPlace { spec } => {
+                if resizes {
+                    let limits = self.policy().check_limits(&manifest.object);
+                    limits.map_err(|why| Status::forbidden(forbidden(name, &why)))?;
+                }
                 let manifest = match resizes {
                     true => with_identity(&desired, &old, manifest, spec),
                     false => as_update_of(&desired, true, manifest)?,

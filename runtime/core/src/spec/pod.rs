@@ -56,9 +56,9 @@ pub const CRITICAL: i32 = 2_000_000_000;
 pub const NODE_CRITICAL: &str = "system-node-critical";
 
 impl Pod {
-    /// Whether presets were applied to the pod when it was admitted.
+    /// Whether presets, or defaults of LimitRanges, were applied to the pod when it was admitted.
     pub(crate) fn has_presets(&self) -> bool {
-        self.annotations.keys().any(|key| key.starts_with(PRESET_MARK))
+        self.annotations.keys().any(|key| key.starts_with(PRESET_MARK) || key == LIMIT_RANGER)
     }
 
     /// Whether the pod was admitted with values that a later lookup (of presets, of its priority class) might
@@ -82,6 +82,9 @@ impl Pod {
 
 /// The prefix of the annotation that each applied PodPreset leaves; the preset's name follows it.
 pub const PRESET_MARK: &str = "podpreset.admission.kubernetes.io/podpreset-";
+
+/// The annotation of a pod that has defaults of LimitRanges.
+pub const LIMIT_RANGER: &str = "kubernetes.io/limit-ranger";
 
 /// `spec` of a Pod: the fields on which nodlet acts, with defaults applied.
 #[derive(Clone, Debug, PartialEq)]

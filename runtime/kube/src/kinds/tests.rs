@@ -9,6 +9,7 @@ fn manifest_of(row: &Row) -> Value {
         Kind::Pod => json!({"spec": {"containers": [{"name": "app", "image": "app:1"}]}}),
         Kind::PodPreset => json!({"spec": {"env": [{"name": "A", "value": "1"}]}}),
         Kind::PriorityClass => json!({"value": 1}),
+        Kind::LimitRange => json!({"spec": {"limits": [{"type": "Pod"}]}}),
         Kind::ConfigMap | Kind::Secret => json!({"data": {"a": "YQ=="}}),
         Kind::PersistentVolume => json!({"spec": {
             "capacity": {"storage": "1Gi"}, "accessModes": ["ReadWriteOnce"], "hostPath": {"path": "/a"},

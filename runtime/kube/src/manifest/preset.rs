@@ -9,7 +9,9 @@ use serde_json::value::to_raw_value;
 use serde_json::{Map, Value, json};
 
 use super::field::{Errors, FieldError, Path, quoted};
-use super::{Definition, Kind, Manifest, ManifestCause, ManifestError, Validation, rules, validate, walk};
+use super::{
+    Definition, Kind, Manifest, ManifestCause, ManifestError, Validation, limit_range, rules, validate, walk,
+};
 use crate::schema;
 use nodlet_core::spec::pod::PRESET_MARK;
 
@@ -66,6 +68,14 @@ impl Definition {
 pub fn inject(pod: &mut Value, presets: &[Applied]) -> Result<(), String> {
     let mut new = pod.clone();
     let mut errors = Vec::new();
+    // Only the first one may be the defaults of LimitRanges.
+    let presets = match presets {
+        [defaults, rest @ ..] if limit_range::is_defaults(defaults) => {
+            limit_range::apply(&mut new, defaults);
+            rest
+        }
+        presets => presets,
+    };
     let spec = &mut new["spec"];
     merge(presets, "volumes", "volumes", &["name"], spec, &mut errors);
     for list in ["containers", "initContainers"] {

@@ -2,7 +2,9 @@
 
 use serde_json::Value;
 
-use super::{Definition, Kind, ManifestError, Validation, class, config, definition, persistent, preset};
+use super::{
+    Definition, Kind, ManifestError, Validation, class, config, definition, limit_range, persistent, preset,
+};
 
 /// The functions for the definitions of one kind.
 pub(super) struct Reader {
@@ -19,6 +21,7 @@ pub(super) fn of(kind: Kind) -> Option<Reader> {
         Kind::ConfigMap => Reader { read: config::read_config_map, check_update: config::check_update },
         Kind::Secret => Reader { read: config::read_secret, check_update: config::check_update },
         Kind::PodPreset => Reader { read: preset::read, check_update: definition::any_update },
+        Kind::LimitRange => Reader { read: limit_range::read, check_update: definition::any_update },
         Kind::PriorityClass => Reader { read: class::read, check_update: class::check_update },
         Kind::PersistentVolume => {
             Reader { read: persistent::read_volume, check_update: persistent::check_volume_update }

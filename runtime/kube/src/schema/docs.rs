@@ -42,6 +42,9 @@ on for the bridge of the pods and, because replies come in there, for each link 
 its address later. The global switch `net.ipv4.ip_forward` stays as it is; if it is on, no link but the bridge is
 changed. A firewall whose own `forward` chain drops packets still drops those of pods: `nodlet doctor` shows it.
 
+A LimitRange (`v1`) gives the containers of new pods of its namespace defaults (`default`, `defaultRequest`), and rejects
+pods beyond `min`, `max` or `maxLimitRequestRatio`. A pod keeps the defaults that it was admitted with.
+
 A ConfigMap (`v1`) has `data`, `binaryData` and `immutable`; a Secret (`v1`) has `data`, `stringData`, `type` and
 `immutable`. They are validated as in Kubernetes. Pods refer to them by variables and
 volumes; clients create and change them as in a cluster (see [cli.md](cli.md)).
