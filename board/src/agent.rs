@@ -112,7 +112,9 @@ Flags:
                          maximum number of processes and threads of each pod; -1
                          means no limit. The default is 15 % of the machine's
                          maximum. All pods together can have 90 % of it
-      --pod-cidr CIDR    address range of the pods; by default the content of
+      --pod-cidr CIDR[,CIDR]
+                         address range of the pods, and an IPv6 range after a comma
+                         (10.85.0.0/24,fd00:10:85::/64); by default the content of
                          etc/nodlet/pod-cidr below the root, else 10.85.0.0/24
       --terminated-pod-gc-threshold N
                          number of applied finished pods that are kept, 110 by

@@ -9,7 +9,7 @@ mod identity;
 use std::collections::BTreeMap;
 use std::fs;
 use std::io;
-use std::net::Ipv4Addr;
+use std::net::{Ipv4Addr, Ipv6Addr};
 use std::path::{Component, Path, PathBuf};
 
 use nodlet_rootfs::ImageConfig;
@@ -59,6 +59,10 @@ pub(crate) struct Facts<'a> {
     pub ip: Option<Ipv4Addr>,
     /// `status.hostIP`.
     pub host_ip: Option<Ipv4Addr>,
+    /// The pod's IPv6 address.
+    pub ipv6: Option<Ipv6Addr>,
+    /// The second of `status.hostIPs`.
+    pub host_ipv6: Option<Ipv6Addr>,
     /// The name of the node (`spec.nodeName`).
     pub node_name: &'a str,
     /// The host name of the machine, which may differ from the node's name.

@@ -5,7 +5,7 @@
 use std::fmt::Write as _;
 use std::fs;
 use std::io::{self, Read as _, Write as _};
-use std::net::{IpAddr, Ipv4Addr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::path::Path;
 
 use nodlet_core::spec::pod::{DnsConfig, DnsPolicy};
@@ -80,8 +80,11 @@ pub(crate) fn host_name() -> io::Result<String> {
     Ok(nix::unistd::gethostname()?.to_string_lossy().into_owned())
 }
 
+/// The addresses of a pod with a network of its own.
+type Addresses = (Option<Ipv4Addr>, Option<Ipv6Addr>);
+
 /// Returns the text of `/etc/hosts` (kubelet: `managedHostsFileContent`).
-pub(crate) fn hosts(pod: &Pod, ip: Option<Ipv4Addr>, host_name: &str, node_hosts: &str) -> String {
+pub(crate) fn hosts(pod: &Pod, (ip, ipv6): Addresses, host_name: &str, node_hosts: &str) -> String {
     let mut text = if pod.spec.host_network {
         format!("# Kubernetes-managed hosts file (host network).\n{node_hosts}")
     } else {
@@ -94,7 +97,7 @@ pub(crate) fn hosts(pod: &Pod, ip: Option<Ipv4Addr>, host_name: &str, node_hosts
              fe00::1\tip6-allnodes\n\
              fe00::2\tip6-allrouters\n",
         );
-        if let Some(ip) = ip {
+        for ip in ip.map(IpAddr::V4).into_iter().chain(ipv6.map(IpAddr::V6)) {
             let host = hostname(pod, host_name);
             match domain(pod) {
                 // Writing into a String does not fail.
@@ -241,13 +244,8 @@ impl NodeFiles {
 }
 
 /// Returns the texts of the three files, and messages about omitted name servers and search domains.
-pub(crate) fn texts(
-    pod: &Pod,
-    ip: Option<Ipv4Addr>,
-    host_name: &str,
-    node: &NodeFiles,
-) -> (PodFiles, Vec<String>) {
-    let hosts = hosts(pod, ip, host_name, &node.hosts);
+pub(crate) fn texts(pod: &Pod, ips: Addresses, host_name: &str, node: &NodeFiles) -> (PodFiles, Vec<String>) {
+    let hosts = hosts(pod, ips, host_name, &node.hosts);
     let (resolv_conf, left_out) = resolv_conf(&pod.spec, node.resolv_conf(pod));
     let hostname = format!("{}\n", kernel_name(pod, host_name).unwrap_or_default());
     (PodFiles { hosts, resolv_conf, hostname }, left_out)
@@ -363,7 +361,8 @@ mod tests {
     #[test]
     fn hosts_is_the_file_that_a_kubelet_writes() {
         let ip = Some(Ipv4Addr::new(10, 85, 0, 7));
-        let text = hosts(&pod("web", "hostAliases: [{ip: 1.2.3.4, hostnames: [a, b]}]"), ip, "node", "");
+        let text =
+            hosts(&pod("web", "hostAliases: [{ip: 1.2.3.4, hostnames: [a, b]}]"), (ip, None), "node", "");
         assert_eq!(
             text,
             "# Kubernetes-managed hosts file.\n127.0.0.1\tlocalhost\n::1\tlocalhost ip6-localhost ip6-loopback\n\
@@ -381,9 +380,9 @@ mod tests {
         let long = format!("subdomain: {}, setHostnameAsFQDN: true", "s".repeat(40));
         let error = kernel_name(&pod("web", &long), "node").unwrap_err();
         assert!(error.ends_with("(64 characters is the max, 70 characters requested)"), "{error}");
-        let text = hosts(&pod("web", "subdomain: sub"), ip, "node", "");
+        let text = hosts(&pod("web", "subdomain: sub"), (ip, None), "node", "");
         assert!(text.ends_with("10.85.0.7\tweb.sub.default.svc.cluster.local\tweb\n"), "{text}");
-        let text = hosts(&pod("web", "hostNetwork: true"), None, "node", "127.0.0.1 localhost\n");
+        let text = hosts(&pod("web", "hostNetwork: true"), (None, None), "node", "127.0.0.1 localhost\n");
         assert_eq!(text, "# Kubernetes-managed hosts file (host network).\n127.0.0.1 localhost\n");
     }
 

@@ -308,3 +308,87 @@ fn without_nf_tables_pods_run_and_a_host_port_waits_for_a_kernel_that_has_it() {
     device.pod("web").wait_log("app", "serving");
     assert_eq!(world.demo(&format!("get http://{BOARD}/")).as_deref(), Ok(PAGE));
 }
+
+#[test]
+fn with_an_ipv6_range_pods_have_two_addresses_and_reach_the_world_and_are_reached_by_both() {
+    let (mut device, board, world) = unstarted();
+    board.ip("address add 2001:db8::2/64 dev eth0 nodad");
+    world.ip("address add 2001:db8::1/64 dev lan0 nodad");
+    board.ip("route add default via 2001:db8::1");
+    let range = "10.85.3.0/24,fd00:10:85::/64";
+    device.agent_arguments(["--pod-cidr", range]);
+    start(&mut device);
+    let show = "env then serve 8080 /srv";
+    let fields = "ports: [{containerPort: 8080, hostPort: 80}]\nenv:\n\
+                  - {name: ADDRESSES, valueFrom: {fieldRef: {fieldPath: status.podIPs}}}\n\
+                  - {name: HOST, valueFrom: {fieldRef: {fieldPath: status.hostIPs}}}";
+    device.write_manifest(
+        "web.yaml",
+        &manifest::pod_of("web", &[manifest::container("app", show, fields)], ""),
+    );
+    device.write_manifest("client.yaml", &manifest::pod("client", "sleep"));
+    device.pod("client").wait_ready();
+    device.pod("web").wait_log("app", "serving");
+    let status = device.pod("web").status();
+    let (ip, host) = (device.pod("web").ip(), status["hostIP"].clone());
+    let second = format!("fd00:10:85::{}", ip.rsplit('.').next().expect("an address has dots"));
+    assert_eq!(status["podIPs"], serde_json::json!([{"ip": ip}, {"ip": second}]));
+    assert_eq!(status["hostIPs"], serde_json::json!([{"ip": host}, {"ip": "2001:db8::2"}]));
+    let log = device.pod("web").logs("app");
+    assert!(
+        log.contains(&format!("ADDRESSES={ip},{second}\n"))
+            && log.contains(&format!("HOST={BOARD},2001:db8::2\n")),
+        "{log}"
+    );
+    let hosts = device.pod("web").exec("app", ["/bin/demo", "cat", "/etc/hosts"]).ok();
+    assert!(hosts.contains(&format!("\n{second}\tweb\n")), "{hosts}");
+
+    // Pods reach each other, and the world under the board's address.
+    let client = device.pod("client");
+    assert_eq!(client.exec("app", ["/bin/demo", "get", &format!("http://[{second}]:8080/")]).ok(), PAGE);
+    let forwards_by_link = std::path::Path::new("/proc/sys/net/ipv6/conf/lo/force_forwarding").exists();
+    if !forwards_by_link {
+        assert!(device.agent_log().contains("net.ipv6.conf.all.forwarding=1"), "{}", device.agent_log());
+        board.call(|| std::fs::write("/proc/sys/net/ipv6/conf/all/forwarding", "1").expect("a setting"));
+    }
+    let seen = show_client(&world, "2001:db8::1");
+    client.exec("app", ["/bin/demo", "connect", "[2001:db8::1]:80"]).ok();
+    assert_eq!(seen.join().expect("it serves"), "2001:db8::2");
+    let url = "http://[2001:db8::2]:80/";
+    assert_eq!(world.demo(&format!("get {url}")).as_deref(), Ok(PAGE));
+    assert_eq!(world.demo(&format!("get http://{BOARD}/")).as_deref(), Ok(PAGE));
+    assert_eq!(board.demo(&format!("get {url}")).as_deref(), Ok(PAGE));
+    assert_eq!(client.exec("app", ["/bin/demo", "get", url]).ok(), PAGE);
+    assert!(board.demo("get http://[::1]:80/").is_err());
+
+    // A pod sends under its own addresses only.
+    let receiver = board.call(|| UdpSocket::bind("[::]:9").expect("a port is free"));
+    receiver.set_read_timeout(Some(std::time::Duration::from_secs(30))).expect("a time");
+    let own: std::net::Ipv4Addr = client.ip().parse().expect("an address");
+    let of_pod =
+        |host: u8| format!("fd00:10:85::{host}").parse::<std::net::Ipv6Addr>().expect("an address").octets();
+    let gateway = of_pod(1);
+    let foreign: std::net::Ipv6Addr = second.parse().expect("an address");
+    for source in [foreign.octets(), of_pod(own.octets()[3])] {
+        let mut datagram = [0, 7, 0, 9, 0, 11, 0, 0, b'b', b'a', b'd', 0];
+        let pseudo = [&source[..], &gateway, &[0, 0, 0, 11, 0, 0, 0, 17], &datagram].concat();
+        let mut sum: u32 = pseudo.chunks(2).map(|pair| u32::from(pair[0]) << 8 | u32::from(pair[1])).sum();
+        while sum > 0xffff {
+            sum = (sum & 0xffff) + (sum >> 16);
+        }
+        datagram[6..8].copy_from_slice(&(!(sum as u16)).to_be_bytes());
+        let [a, b, c, d] = own.octets();
+        let ethernet = [0x0a, 0x58, a, b, c, 1, 0x0a, 0x58, a, b, c, d, 0x86, 0xdd];
+        let ip = [0x60, 0, 0, 0, 0, 11, 17, 64];
+        let frame = [&ethernet[..], &ip, &source, &gateway, &datagram[..11]].concat();
+        let digits: String = frame.iter().map(|byte| format!("{byte:02x}")).collect();
+        client.exec("app", ["/bin/demo", "frame", &digits]).ok();
+    }
+    let (_, from) = receiver.recv_from(&mut [0; 8]).expect("a datagram");
+    assert_eq!(from.ip().to_string(), format!("fd00:10:85::{}", own.octets()[3]));
+
+    device.kill_agent();
+    device.start_agent();
+    assert_eq!(device.pod("web").status()["podIPs"], serde_json::json!([{"ip": ip}, {"ip": second}]));
+    assert_eq!(world.demo(&format!("get {url}")).as_deref(), Ok(PAGE));
+}

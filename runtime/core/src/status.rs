@@ -6,7 +6,7 @@
 mod conditions;
 mod signal;
 
-use std::net::Ipv4Addr;
+use std::net::{Ipv4Addr, Ipv6Addr};
 
 use serde_json::{Map, Value, json};
 
@@ -69,6 +69,16 @@ pub fn of(pod: &PodState, anchor: Anchor, host_ip: Option<Ipv4Addr>) -> Value {
         set("ephemeralContainerStatuses", container_statuses(pod, Role::Ephemeral, anchor));
     }
     Value::Object(status)
+}
+
+/// Adds the IPv6 addresses of pod and host to a status that has their IPv4 addresses.
+pub fn add_ipv6(status: &mut Value, pod: &PodState, ip: Option<Ipv6Addr>, host_ip: Option<Ipv6Addr>) {
+    let ip = if pod.pod().spec.host_network { host_ip } else { ip };
+    for (list, ip) in [("podIPs", ip), ("hostIPs", host_ip)] {
+        if let (Some(ip), Some(all)) = (ip, status.get_mut(list).and_then(Value::as_array_mut)) {
+            all.push(json!({ "ip": ip.to_string() }));
+        }
+    }
 }
 
 impl PodPhase {

@@ -2,7 +2,7 @@
 //! a memfd, and read by the short-lived helpers that the supervisor forks. A supervisor itself keeps only the
 //! descriptor.
 
-use std::net::Ipv4Addr;
+use std::net::{Ipv4Addr, Ipv6Addr};
 use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
@@ -56,12 +56,25 @@ pub struct NetworkConfig {
     pub prefix: u8,
     /// The bridge's address, the pod's default gateway.
     pub gateway: Ipv4Addr,
+    /// The pod's IPv6 address, if it has one.
+    pub ipv6: Option<Ipv6Config>,
     /// Whether the bridge may send back to the pod what the pod itself sent: a pod with a `hostPort` can
     /// connect to itself through it. With br_netfilter the kernel translates such a packet in the bridge.
     pub hairpin: bool,
     /// Interfaces of the host that the pod gets, until its sandbox is removed.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub interfaces: Vec<String>,
+}
+
+/// The IPv6 addresses of the pod's link.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Ipv6Config {
+    /// The pod's address.
+    pub address: Ipv6Addr,
+    /// Bits of the range's prefix.
+    pub prefix: u8,
+    /// The bridge's address, the pod's default gateway.
+    pub gateway: Ipv6Addr,
 }
 
 /// The cgroup of an attempt's processes.

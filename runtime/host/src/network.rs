@@ -20,7 +20,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::fs;
 use std::io;
-use std::net::{IpAddr, Ipv4Addr, UdpSocket};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, UdpSocket};
 use std::path::PathBuf;
 
 use nix::net::if_::if_nameindex;
@@ -30,7 +30,7 @@ pub use self::firewall::Watch;
 use self::firewall::{Firewall, Forward};
 use self::forwarding::Forwarding;
 use self::netlink::{Netlink, link_index};
-use crate::launch::NetworkConfig;
+use crate::launch::{Ipv6Config, NetworkConfig};
 use crate::paths::Paths;
 use nodlet_core::spec::{Pod, Uid};
 
@@ -41,13 +41,18 @@ const DEFAULT_RANGE: Range = Range { base: Ipv4Addr::new(10, 85, 0, 0), prefix: 
 #[derive(Debug)]
 pub struct Network {
     range: Range,
+    ipv6: Option<Ipv6Range>,
     bridge: String,
     addresses: BTreeMap<Uid, Ipv4Addr>,
+    ipv6_addresses: BTreeMap<Uid, Ipv6Addr>,
     /// The index of the bridge whose links this agent has guarded.
     guarded: Option<u32>,
     firewall: Firewall,
     forwarding: Forwarding,
     table: TableState,
+    /// The kernel does not forward IPv6 packets, which is to be reported.
+    lacks_ipv6_forwarding: bool,
+    told_ipv6_forwarding: bool,
 }
 
 /// Whether nodlet's nftables table is in the kernel.
@@ -65,39 +70,45 @@ impl Network {
     /// `masquerade`: whether pods reach the world under the address of the machine.
     pub fn new(paths: &Paths, cidr: Option<&str>, masquerade: bool) -> Result<Network, NetworkError> {
         let file = paths.pod_cidr();
-        let range = match cidr {
-            Some(text) => Range::parse(text).map_err(|wrong| NetworkError::Range {
+        let (range, ipv6) = match cidr {
+            Some(text) => Range::parse_all(text).map_err(|wrong| NetworkError::Range {
                 origin: "--pod-cidr".to_owned(),
                 text: text.to_owned(),
                 wrong,
             })?,
             None => match fs::read_to_string(&file) {
-                Ok(text) => Range::parse(text.trim()).map_err(|wrong| NetworkError::Range {
+                Ok(text) => Range::parse_all(text.trim()).map_err(|wrong| NetworkError::Range {
                     origin: file.display().to_string(),
                     text: text.trim().to_owned(),
                     wrong,
                 })?,
-                Err(error) if error.kind() == io::ErrorKind::NotFound => DEFAULT_RANGE,
+                Err(error) if error.kind() == io::ErrorKind::NotFound => (DEFAULT_RANGE, None),
                 Err(source) => return Err(NetworkError::ReadRange { path: file, source }),
             },
         };
-        Ok(Network::of(paths, range, masquerade))
+        Ok(Network::of(paths, range, ipv6, masquerade))
     }
 
     /// A network for removing everything: it allocates no address, so the configured range is not read.
     pub fn without_range(paths: &Paths) -> Network {
-        Network::of(paths, DEFAULT_RANGE, false)
+        Network::of(paths, DEFAULT_RANGE, None, false)
     }
 
-    fn of(paths: &Paths, range: Range, masquerade: bool) -> Network {
+    fn of(paths: &Paths, range: Range, ipv6: Option<Ipv6Range>, masquerade: bool) -> Network {
         let bridge = format!("nl{}", paths.hash());
+        let mut ranges = vec![(range.base.into(), range.prefix)];
+        ranges.extend(ipv6.map(|ipv6| (ipv6.base.into(), ipv6.prefix)));
         Network {
             range,
+            ipv6,
             addresses: BTreeMap::new(),
+            ipv6_addresses: BTreeMap::new(),
             guarded: None,
-            firewall: Firewall::new(&paths.hash(), &bridge, masquerade, &[(range.base.into(), range.prefix)]),
+            firewall: Firewall::new(&paths.hash(), &bridge, masquerade, &ranges),
             forwarding: Forwarding::open(paths.forwarding()),
             table: TableState::Unneeded,
+            lacks_ipv6_forwarding: false,
+            told_ipv6_forwarding: false,
             bridge,
         }
     }
@@ -115,14 +126,22 @@ impl Network {
         let address =
             free.ok_or(NetworkError::Exhausted { range: self.range, pods: self.addresses.len() })?;
         self.addresses.insert(pod.uid.clone(), address);
+        if let Some(ipv6) = self.ipv6 {
+            let host = u128::from(address.to_bits() & !self.range.mask());
+            let address = Ipv6Addr::from_bits(ipv6.base.to_bits() | host);
+            self.ipv6_addresses.insert(pod.uid.clone(), address);
+        }
         Ok(Some(address))
     }
 
     /// Records the address that an earlier agent allocated for a pod, and the ports of the host that lead to it.
     /// [`Network::restore`] puts them into effect.
-    pub fn adopt(&mut self, pod: &Pod, ip: Ipv4Addr) {
+    pub fn adopt(&mut self, pod: &Pod, ip: Ipv4Addr, ipv6: Option<Ipv6Addr>) {
         self.addresses.insert(pod.uid.clone(), ip);
-        let ports = firewall::forwards(pod, &[IpAddr::V4(ip)]).unwrap_or_default();
+        if let Some(ipv6) = ipv6 {
+            self.ipv6_addresses.insert(pod.uid.clone(), ipv6);
+        }
+        let ports = firewall::forwards(pod, &self.all_addresses(&pod.uid, ip)).unwrap_or_default();
         if !ports.is_empty() {
             self.firewall.table.ports.insert(pod.uid.clone(), ports);
         }
@@ -131,6 +150,7 @@ impl Network {
     /// Releases the address of a pod, and the ports of the host that lead to it.
     pub fn release(&mut self, uid: &Uid) -> Result<(), NetworkError> {
         self.addresses.remove(uid);
+        self.ipv6_addresses.remove(uid);
         match self.firewall.table.ports.remove(uid) {
             Some(_) if self.table == TableState::Installed => self.install(),
             Some(_) | None => Ok(()),
@@ -141,7 +161,7 @@ impl Network {
     /// forwards its `hostPort`s to it. Returns a warning, once, if the kernel cannot do the second.
     pub fn connect(&mut self, pod: &Pod, ip: Ipv4Addr) -> Result<Option<String>, NetworkError> {
         self.ensure_bridge()?;
-        let ports = firewall::forwards(pod, &[IpAddr::V4(ip)]).map_err(NetworkError::Port)?;
+        let ports = firewall::forwards(pod, &self.all_addresses(&pod.uid, ip)).map_err(NetworkError::Port)?;
         if ports.is_empty() {
             return Ok(self.masquerade());
         }
@@ -154,7 +174,21 @@ impl Network {
         if installed.is_err() {
             let _ = self.release(&pod.uid);
         }
-        installed.map(|()| None)
+        installed.map(|()| self.ipv6_warning())
+    }
+
+    fn all_addresses(&self, uid: &Uid, ip: Ipv4Addr) -> Vec<IpAddr> {
+        [IpAddr::V4(ip)].into_iter().chain(self.ipv6_of(uid).map(IpAddr::V6)).collect()
+    }
+
+    /// A warning, once, if the kernel does not forward IPv6 packets link by link.
+    fn ipv6_warning(&mut self) -> Option<String> {
+        (std::mem::take(&mut self.lacks_ipv6_forwarding)).then(|| {
+            "pods reach no other machine by IPv6, and none reaches their hostPorts: before Linux 6.17, the kernel forwards \
+             IPv6 packets only with net.ipv6.conf.all.forwarding=1, which nodlet does not set, because links then ignore \
+             router advertisements, unless they have accept_ra=2"
+                .to_owned()
+        })
     }
 
     fn open_ports(&mut self, uid: &Uid, ports: Vec<Forward>) -> Result<(), NetworkError> {
@@ -167,7 +201,7 @@ impl Network {
         if self.table != TableState::Unneeded || !self.firewall.table.masquerade {
             return None;
         }
-        let error = self.install().err()?;
+        let Err(error) = self.install() else { return self.ipv6_warning() };
         Some(format!("pods reach no other machine: failed to {}", crate::error::chain(&error)))
     }
 
@@ -197,7 +231,13 @@ impl Network {
         if let Ok(bridge) = link_index(&self.bridge) {
             netlink.set_ipv4(bridge, &guard::bridge_ipv4(serves_loopback)).map_err(failed)?;
         }
-        self.forwarding.switch_on(&self.bridge).map_err(failed)
+        self.forwarding.switch_on(&self.bridge).map_err(failed)?;
+        if self.ipv6.is_some() {
+            let forwards = self.forwarding.switch_on_ipv6(&self.bridge).map_err(failed)?;
+            self.lacks_ipv6_forwarding = !forwards && !self.told_ipv6_forwarding;
+            self.told_ipv6_forwarding |= !forwards;
+        }
+        Ok(())
     }
 
     /// A watch of the table, if it is in the kernel.
@@ -235,6 +275,11 @@ impl Network {
     /// The address of a pod.
     pub fn address_of(&self, uid: &Uid) -> Option<Ipv4Addr> {
         self.addresses.get(uid).copied()
+    }
+
+    /// The IPv6 address of a pod, if it has one.
+    pub fn ipv6_of(&self, uid: &Uid) -> Option<Ipv6Addr> {
+        self.ipv6_addresses.get(uid).copied()
     }
 
     /// Makes the bridge, with its address and up, unless it exists. Rejects a range that the machine uses for
@@ -308,14 +353,20 @@ impl Network {
                 }
                 false => guard::PORT_IPV4,
             };
-            let guarded = guard::refuse_ipv6(&name)
-                .map_err(io::Error::from)
-                .and_then(|()| netlink.set_ipv4(link.index(), &values));
+            let guarded = match self.ipv6 {
+                Some(_) if *name == *self.bridge => guard::accept_ipv6(&name),
+                Some(_) | None => guard::refuse_ipv6(&name),
+            };
+            let guarded =
+                guarded.map_err(io::Error::from).and_then(|()| netlink.set_ipv4(link.index(), &values));
             match guarded {
                 // The link of a pod that was removed meanwhile.
                 Err(_) if link_index(&name).is_err() => {}
                 guarded => guarded.map_err(failed)?,
             }
+        }
+        if let Some(ipv6) = self.ipv6 {
+            netlink.add_ipv6_address(bridge, ipv6.gateway(), ipv6.prefix).map_err(failed)?;
         }
         if !filter::is_supported(netlink, bridge) {
             log::info!(
@@ -377,6 +428,11 @@ impl Network {
             address: ip,
             prefix: self.range.prefix,
             gateway: self.range.gateway(),
+            ipv6: self.ipv6_of(uid).zip(self.ipv6).map(|(address, range)| Ipv6Config {
+                address,
+                prefix: range.prefix,
+                gateway: range.gateway(),
+            }),
             hairpin: self.firewall.table.ports.contains_key(uid),
             interfaces: Vec::new(),
         }
@@ -411,6 +467,21 @@ impl Network {
             Ok(IpAddr::V4(address)) => Some(address),
             Ok(IpAddr::V6(_)) | Err(_) if link_index(&self.bridge).is_ok() => Some(self.range.gateway()),
             Ok(IpAddr::V6(_)) | Err(_) => Some(Ipv4Addr::LOCALHOST),
+        }
+    }
+
+    /// The IPv6 address under which other machines reach this one, if pods have IPv6 addresses: that of the interface
+    /// of the default route, otherwise the bridge's.
+    pub fn host_ipv6(&self) -> Option<Ipv6Addr> {
+        const FAR: (Ipv6Addr, u16) = (Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 1), 9);
+        let range = self.ipv6?;
+        let local = UdpSocket::bind((Ipv6Addr::UNSPECIFIED, 0)).and_then(|socket| {
+            socket.connect(FAR)?;
+            socket.local_addr()
+        });
+        match local.map(|address| address.ip()) {
+            Ok(IpAddr::V6(address)) => Some(address),
+            Ok(IpAddr::V4(_)) | Err(_) => link_index(&self.bridge).is_ok().then(|| range.gateway()),
         }
     }
 
@@ -452,7 +523,49 @@ pub struct Range {
     prefix: u8,
 }
 
+/// An IPv6 range. A pod's address in it has the host part of its IPv4 address.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Ipv6Range {
+    base: Ipv6Addr,
+    prefix: u8,
+}
+
+impl Ipv6Range {
+    fn parse(text: &str) -> Result<Ipv6Range, String> {
+        let example = "write it as fd00:10:85::/64";
+        let (base, prefix) = text.split_once('/').ok_or(example)?;
+        let base: Ipv6Addr = base.parse().map_err(|_| format!("not an IPv6 range; {example}"))?;
+        let prefix: u8 = prefix.parse().map_err(|_| example)?;
+        if !(16..=104).contains(&prefix) {
+            return Err("an IPv6 range must have from /16 to /104".to_owned());
+        }
+        let first = Ipv6Addr::from_bits(base.to_bits() & u128::MAX << (128 - u32::from(prefix)));
+        if first != base {
+            return Err(format!("its first address is {first}: write {first}/{prefix}"));
+        }
+        if base.octets()[0] == 0 || base.octets()[0] >= 0xfe {
+            return Err(
+                "hosts cannot have these addresses; take a private range such as fd00:10:85::/64".to_owned()
+            );
+        }
+        Ok(Ipv6Range { base, prefix })
+    }
+
+    /// The bridge's address.
+    fn gateway(self) -> Ipv6Addr {
+        Ipv6Addr::from_bits(self.base.to_bits() | 1)
+    }
+}
+
 impl Range {
+    /// Parses an IPv4 range and, after a comma, an IPv6 range. The error says what is wrong.
+    fn parse_all(text: &str) -> Result<(Range, Option<Ipv6Range>), String> {
+        match text.split_once(',') {
+            Some((ipv4, ipv6)) => Ok((Range::parse(ipv4)?, Some(Ipv6Range::parse(ipv6)?))),
+            None => Ok((Range::parse(text)?, None)),
+        }
+    }
+
     /// Parses `a.b.c.d/n`. The error says what is wrong with it.
     fn parse(text: &str) -> Result<Range, String> {
         let example = "write it as 10.85.0.0/24";

@@ -190,11 +190,18 @@ pub(super) fn plain(container: &Container) -> Variables {
 /// Returns the value of `valueFrom.fieldRef`.
 fn field(pod: &Pod, path: &str, facts: &Facts<'_>) -> String {
     let address = |ip: Option<std::net::Ipv4Addr>| ip.map(|ip| ip.to_string()).unwrap_or_default();
+    let addresses = |ip, ipv6: Option<std::net::Ipv6Addr>| match ipv6 {
+        Some(ipv6) => format!("{},{ipv6}", address(ip)),
+        None => address(ip),
+    };
     match path {
         "spec.nodeName" => facts.node_name.to_owned(),
         "spec.serviceAccountName" => "default".to_owned(),
-        "status.hostIP" | "status.hostIPs" => address(facts.host_ip),
-        "status.podIP" | "status.podIPs" => address(facts.ip.or(facts.host_ip)),
+        "status.hostIP" => address(facts.host_ip),
+        "status.podIP" => address(facts.ip.or(facts.host_ip)),
+        "status.hostIPs" => addresses(facts.host_ip, facts.host_ipv6),
+        "status.podIPs" if facts.ip.is_some() => addresses(facts.ip, facts.ipv6),
+        "status.podIPs" => addresses(facts.host_ip, facts.host_ipv6),
         _ => downward_api::metadata(pod, path),
     }
 }

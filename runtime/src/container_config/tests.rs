@@ -43,6 +43,8 @@ fn config_with(
         seccomp_file: None,
         ip: Some(Ipv4Addr::new(10, 0, 0, 2)),
         host_ip: Some(Ipv4Addr::new(192, 168, 0, 1)),
+        ipv6: None,
+        host_ipv6: None,
         node_name: "node",
         host_name: "machine",
         memory: 1 << 30,

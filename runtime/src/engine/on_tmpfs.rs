@@ -3,7 +3,7 @@
 
 use std::fs;
 use std::io;
-use std::net::Ipv4Addr;
+use std::net::{Ipv4Addr, Ipv6Addr};
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
@@ -25,6 +25,8 @@ pub(super) struct OnTmpfs {
     pub(super) source: PathBuf,
     pub(super) created: Instant,
     pub(super) ip: Option<Ipv4Addr>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) ipv6: Option<Ipv6Addr>,
     pub(super) object: serde_json::Value,
     /// The presets that were applied at admission. They are included in `object`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -45,6 +47,7 @@ pub(super) fn write_pod(
     paths: &Paths,
     wanted: &Wanted,
     ip: Option<Ipv4Addr>,
+    ipv6: Option<Ipv6Addr>,
     claims: Vec<ClaimedVolume>,
 ) -> io::Result<()> {
     let directory = paths.run_pod(&wanted.pod.uid.0);
@@ -53,6 +56,7 @@ pub(super) fn write_pod(
         source: wanted.source.clone(),
         created: nodlet_host::clock::instant(),
         ip,
+        ipv6,
         object: serde_json::from_str(wanted.object.get())?,
         presets: wanted.presets.to_vec(),
         priority: wanted.priority.as_deref().cloned(),

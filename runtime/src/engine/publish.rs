@@ -107,7 +107,10 @@ impl Engine {
             (entry.wanted.clone(), entry.published.created)
         };
         let anchor = self.shell.machine.anchor();
-        let mut status = status::of(state, anchor, self.shell.machine.network.borrow().host_ip());
+        let network = self.shell.machine.network.borrow();
+        let mut status = status::of(state, anchor, network.host_ip());
+        status::add_ipv6(&mut status, state, network.ipv6_of(&wanted.pod.uid), network.host_ipv6());
+        drop(network);
         if let Some(waits) = self.registry.held_updates.waits_of(&wanted.pod.uid)
             && let Some(conditions) = status["conditions"].as_array_mut()
         {

@@ -185,7 +185,7 @@ async fn look_at(shell: &Rc<Shell>, directory: &Path, ours: &File) -> Result<Fou
     let waits = left.as_ref().and_then(|left| left.waits.clone());
     let cgroup = shell.machine.cgroups.pod(&wanted.pod).map_err(LookError::of_cgroup)?;
     if let Some(ip) = on_tmpfs.ip {
-        shell.machine.network.borrow_mut().adopt(&wanted.pod, ip);
+        shell.machine.network.borrow_mut().adopt(&wanted.pod, ip, on_tmpfs.ipv6);
     }
     let late = async {
         smol::Timer::after(GREETING).await;

@@ -149,6 +149,8 @@ pub(super) async fn start(
     let facts = Facts {
         ip: sandbox.ip,
         host_ip: shell.machine.network.borrow().host_ip(),
+        ipv6: shell.machine.network.borrow().ipv6_of(&wanted.pod.uid),
+        host_ipv6: shell.machine.network.borrow().host_ipv6(),
         node_name: &shell.config.node_name,
         host_name: &host_name,
         memory: u64::try_from(shell.machine.capacity.memory).unwrap_or_default(),
@@ -193,7 +195,8 @@ pub(super) async fn start(
     });
     let made = match made.await {
         Ok(Some(node)) => {
-            let (files, _) = pod_files::texts(&wanted.pod, sandbox.ip, &host_name, &node);
+            let ipv6 = shell.machine.network.borrow().ipv6_of(&wanted.pod.uid);
+            let (files, _) = pod_files::texts(&wanted.pod, (sandbox.ip, ipv6), &host_name, &node);
             shell.stores.storage.run(move || files.write(&directory)).await
         }
         made => made.map(drop),

@@ -189,14 +189,15 @@ async fn make_on(
     let directory = shell.paths.run_pod(uid);
     let interfaces =
         devices::interfaces(shell, pod).map_err(|(reason, message)| Failure::new(reason, message))?;
-    on_tmpfs::write_pod(&shell.paths, wanted, ip, claims).map_err(Failure::sandbox)?;
+    let ipv6 = shell.machine.network.borrow().ipv6_of(&pod.uid);
+    on_tmpfs::write_pod(&shell.paths, wanted, ip, ipv6, claims).map_err(Failure::sandbox)?;
     if let Some(ip) = ip {
         let connected = shell.machine.network.borrow_mut().connect(pod, ip);
         firewall::follow(shell, connected.map_err(Failure::sandbox)?);
     }
     let host_name = pod_files::host_name().map_err(Failure::sandbox)?;
     let node = shell.stores.storage.run(NodeFiles::read).await;
-    let (files, left_out) = pod_files::texts(pod, ip, &host_name, &node);
+    let (files, left_out) = pod_files::texts(pod, (ip, ipv6), &host_name, &node);
     let on_disk = shell.paths.pod(uid);
     shell.stores.storage.run(move || files.write(&on_disk)).await.map_err(Failure::sandbox)?;
     for message in left_out {

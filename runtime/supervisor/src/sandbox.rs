@@ -241,7 +241,12 @@ fn connect(
         pod.add_address(link, network.address, network.prefix)?;
         pod.set_up(link)?;
         pod.add_neighbour(link, network.gateway, hardware_address(network.gateway))?;
-        pod.add_default_route(link, network.gateway)
+        pod.add_default_route(link, network.gateway)?;
+        let Some(ipv6) = network.ipv6 else { return Ok(()) };
+        guard::enable_ipv6(POD_LINK)?;
+        pod.add_ipv6_address(link, ipv6.address, ipv6.prefix)?;
+        pod.add_ipv6_neighbour(link, ipv6.gateway, hardware_address(network.gateway))?;
+        pod.add_ipv6_default_route(link, ipv6.gateway)
     };
     set().map_err(SandboxError::Address)?;
     // As in containerd 2: a pod has its own network, so ports and pings in it are not privileged.
@@ -309,9 +314,13 @@ fn guard_host(host: &mut Netlink, network: &NetworkConfig, bridge: u32) -> io::R
     let port = link_index(&network.host_link)?;
     let hardware = hardware_address(network.address);
     guard::refuse_ipv6(&network.host_link)?;
-    let filtered = filter::attach(host, port, network.address, hardware)?;
+    let filtered =
+        filter::attach(host, port, (network.address, network.ipv6.map(|ipv6| ipv6.address)), hardware)?;
     host.set_port_up(port, network.hairpin, &guard::PORT_IPV4)?;
     host.add_forwarding(port, hardware)?;
+    if let Some(ipv6) = network.ipv6 {
+        host.add_ipv6_neighbour(bridge, ipv6.address, hardware)?;
+    }
     if filtered {
         return Ok(());
     }

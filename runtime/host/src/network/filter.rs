@@ -8,7 +8,7 @@
 //! supports neither, `network/guard.rs` is the only protection.
 
 use std::io;
-use std::net::Ipv4Addr;
+use std::net::{Ipv4Addr, Ipv6Addr};
 use std::os::fd::AsFd;
 
 use super::netlink::Netlink;
@@ -21,6 +21,7 @@ const TCX_PASS: i32 = 0;
 const TCX_DROP: i32 = 2;
 const ETH_P_IP: i32 = 0x0800;
 const ETH_P_ARP: i32 = 0x0806;
+const ETH_P_IPV6: i32 = 0x86dd;
 const ETH_P_8021Q: i32 = 0x8100;
 const ETH_P_8021AD: i32 = 0x88a8;
 
@@ -73,8 +74,13 @@ pub fn is_supported(host: &mut Netlink, index: u32) -> bool {
 
 /// Attaches the filter for the pod with `address` and `hardware` to the link with `index`, in the network
 /// namespace of `host` and of the calling thread. Returns `false` if this kernel cannot.
-pub fn attach(host: &mut Netlink, index: u32, address: Ipv4Addr, hardware: [u8; 6]) -> io::Result<bool> {
-    let program = match bpf::load(BPF_PROG_TYPE_SCHED_CLS, &program(address, hardware)) {
+pub fn attach(
+    host: &mut Netlink,
+    index: u32,
+    (address, ipv6): (Ipv4Addr, Option<Ipv6Addr>),
+    hardware: [u8; 6],
+) -> io::Result<bool> {
+    let program = match bpf::load(BPF_PROG_TYPE_SCHED_CLS, &program(address, ipv6, hardware)) {
         // Without CONFIG_BPF_SYSCALL, and where the kernel is locked down.
         Err(error) if is_unsupported(&error) => return Ok(false),
         loaded => loaded?,
@@ -100,13 +106,14 @@ fn is_unsupported(error: &io::Error) -> bool {
 #[derive(Clone, Copy)]
 enum To {
     Arp,
+    Ipv6,
     Drop,
     Pass,
 }
 
 /// The program for a pod. A packet that ends before a field that is read passes: no receiver treats it as
 /// complete.
-fn program(address: Ipv4Addr, hardware: [u8; 6]) -> Vec<Instruction> {
+fn program(address: Ipv4Addr, ipv6: Option<Ipv6Addr>, hardware: [u8; 6]) -> Vec<Instruction> {
     let [a, b, c, d, e, f] = hardware;
     let vendor = i32::from(u16::from_be_bytes([a, b]));
     let device = i32::from_be_bytes([c, d, e, f]);
@@ -126,6 +133,7 @@ fn program(address: Ipv4Addr, hardware: [u8; 6]) -> Vec<Instruction> {
         // the packet behind it.
         (JUMP_IF, ETH_P_8021Q, Some(To::Drop)),
         (JUMP_IF, ETH_P_8021AD, Some(To::Drop)),
+        (JUMP_IF, ETH_P_IPV6, Some(To::Ipv6)),
         (JUMP_IF_NOT, ETH_P_IP, Some(To::Pass)),
         // The sender's IPv4 address.
         (PACKET_WORD, 26, None),
@@ -158,13 +166,38 @@ fn program(address: Ipv4Addr, hardware: [u8; 6]) -> Vec<Instruction> {
         // A probe for whether an address is in use claims none.
         (JUMP_IF, 0, Some(To::Pass)),
     ];
-    let at_arp = 1 + ethernet.len();
+    // A pod without an IPv6 address of the board has only those that it gives itself.
+    let ipv6 = ipv6.map_or_else(Vec::new, |address| {
+        let [a, b, c, d] = [0, 4, 8, 12].map(|at| {
+            let octets = address.octets();
+            i32::from_be_bytes([octets[at], octets[at + 1], octets[at + 2], octets[at + 3]])
+        });
+        vec![
+            // The sender's address: none yet, one of its link alone, or its own.
+            (PACKET_WORD, 22, None),
+            (JUMP_IF, 0, Some(To::Pass)),
+            (AND, 0xffc0_0000_u32.cast_signed(), None),
+            (JUMP_IF, 0xfe80_0000_u32.cast_signed(), Some(To::Pass)),
+            (PACKET_WORD, 22, None),
+            (JUMP_IF_NOT, a, Some(To::Drop)),
+            (PACKET_WORD, 26, None),
+            (JUMP_IF_NOT, b, Some(To::Drop)),
+            (PACKET_WORD, 30, None),
+            (JUMP_IF_NOT, c, Some(To::Drop)),
+            (PACKET_WORD, 34, None),
+            (JUMP_IF_NOT, d, Some(To::Drop)),
+        ]
+    });
+    let at_ipv6 = 1 + ethernet.len();
+    let at_arp = at_ipv6 + ipv6.len() + 1;
     let at_drop = at_arp + arp.len();
+    let ipv6 = ipv6.into_iter().chain([(JUMP, 0, Some(To::Pass))]);
     let mut program = vec![instruction(MOVE_REGISTER, KEPT_CONTEXT, CONTEXT, 0, 0)];
-    for (operation, value, to) in ethernet.into_iter().chain(arp) {
+    for (operation, value, to) in ethernet.into_iter().chain(ipv6).chain(arp) {
         let target = match to {
             None => program.len() + 1,
             Some(To::Arp) => at_arp,
+            Some(To::Ipv6) => at_ipv6,
             Some(To::Drop) => at_drop,
             Some(To::Pass) => at_drop + 2,
         };

@@ -28,6 +28,11 @@ fn is_on(path: &Path) -> bool {
     fs::read_to_string(path).is_ok_and(|text| text.trim() != "0")
 }
 
+/// The file that makes a link forward IPv6 packets, from Linux 6.17 on.
+fn ipv6_setting(link: &str) -> PathBuf {
+    Path::new("/proc/sys/net/ipv6/conf").join(link).join("force_forwarding")
+}
+
 impl Forwarding {
     /// Reads the links that an earlier agent recorded.
     pub(super) fn open(file: PathBuf) -> Forwarding {
@@ -90,12 +95,32 @@ impl Forwarding {
         Ok(())
     }
 
+    /// Makes the bridge and the chosen links forward IPv6 packets. Returns whether the kernel does so then.
+    pub(super) fn switch_on_ipv6(&self, bridge: &str) -> io::Result<bool> {
+        if is_on(Path::new("/proc/sys/net/ipv6/conf/all/forwarding")) {
+            return Ok(true);
+        }
+        for link in self.links.iter().map(String::as_str).chain([bridge]) {
+            let path = ipv6_setting(link);
+            match if is_on(&path) { Ok(()) } else { fs::write(&path, "1") } {
+                Err(error) if error.kind() == io::ErrorKind::NotFound && link == bridge => return Ok(false),
+                // A link without IPv6, or one that was removed meanwhile.
+                Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+                written => written?,
+            }
+        }
+        Ok(true)
+    }
+
     /// Makes the recorded links forward no more, and forgets them.
     pub(super) fn switch_off(&mut self) -> io::Result<()> {
         // If the owner of the machine has switched forwarding on for all links since, it stays.
         if !is_on(Path::new("/proc/sys/net/ipv4/ip_forward")) {
             for link in &self.links {
                 let _ = fs::write(setting(link), "0");
+                if ipv6_setting(link).exists() {
+                    let _ = fs::write(ipv6_setting(link), "0");
+                }
             }
         }
         self.links.clear();

@@ -14,6 +14,16 @@ use std::path::{Path, PathBuf};
 const IPV6: [(&str, &str); 4] =
     [("disable_ipv6", "1"), ("accept_ra", "0"), ("autoconf", "0"), ("accept_redirects", "0")];
 
+/// For the bridge if pods have IPv6 addresses: only addresses that nodlet sets, and no routers.
+const BRIDGE_IPV6: [(&str, &str); 6] = [
+    ("accept_ra", "0"),
+    ("autoconf", "0"),
+    ("accept_redirects", "0"),
+    ("accept_dad", "0"),
+    ("addr_gen_mode", "1"),
+    ("disable_ipv6", "0"),
+];
+
 /// For the pod's end of its link, where the pod's own processes may use IPv6. There is no router on the
 /// bridge: a sender of router advertisements is another pod.
 const POD_IPV6: [(&str, &str); 2] = [("accept_ra", "0"), ("accept_redirects", "0")];
@@ -67,6 +77,16 @@ pub(crate) fn load_ipv6() {
 /// Makes a link of the host reject IPv6.
 pub fn refuse_ipv6(link: &str) -> Result<(), GuardError> {
     set(link, &IPV6)
+}
+
+/// Prepares the bridge for the IPv6 addresses of pods.
+pub(crate) fn accept_ipv6(bridge: &str) -> Result<(), GuardError> {
+    set(bridge, &BRIDGE_IPV6)
+}
+
+/// Lets the pod's end of its link have an IPv6 address.
+pub fn enable_ipv6(link: &str) -> Result<(), GuardError> {
+    set(link, &[("disable_ipv6", "0")])
 }
 
 /// Makes the pod's end of its link ignore IPv6 routers.

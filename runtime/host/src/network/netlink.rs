@@ -55,6 +55,7 @@ const ETH_P_ALL: u16 = 3;
 const AF_BRIDGE: u8 = 7;
 
 mod addresses;
+mod ipv6;
 
 /// A socket to the kernel's routing tables.
 pub struct Netlink {

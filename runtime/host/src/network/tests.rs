@@ -53,6 +53,37 @@ fn a_range_is_refused_with_what_would_be_right() {
 }
 
 #[test]
+fn a_second_range_is_one_of_ipv6() {
+    for (text, expected) in [
+        ("10.85.0.0/24", "none"),
+        ("10.85.0.0/24,fd00:10:85::/64", "fd00:10:85::/64"),
+        ("10.85.0.0/24,fd00:10:85::/108", "an IPv6 range must have from /16 to /104"),
+        ("10.85.0.0/24,fd00:10:85::1/64", "its first address is fd00:10:85::: write fd00:10:85::/64"),
+        ("10.85.0.0/24,10.86.0.0/24", "not an IPv6 range; write it as fd00:10:85::/64"),
+        ("10.85.0.0/24,fd00:10:85::", "write it as fd00:10:85::/64"),
+        (
+            "10.85.0.0/24,fe80::/64",
+            "hosts cannot have these addresses; take a private range such as fd00:10:85::/64",
+        ),
+        ("fd00:10:85::/64,10.85.0.0/24", "not an IPv4 range; write it as 10.85.0.0/24"),
+    ] {
+        let found = Range::parse_all(text).map(|(_, ipv6)| ipv6);
+        let found = found.map_or_else(
+            |wrong| wrong,
+            |ipv6| ipv6.map_or("none".to_owned(), |range| format!("{}/{}", range.base, range.prefix)),
+        );
+        assert_eq!(found, expected, "{text:?}");
+    }
+    let mut network = network("10.0.0.0/8,fd00:10:85::/104");
+    network.allocate(&pod("a", "")).unwrap();
+    assert_eq!(network.ipv6_of(&"a".into()), Some("fd00:10:85::2".parse().unwrap()));
+    let link = network.config(&"a".into(), Ipv4Addr::new(10, 0, 0, 2)).ipv6.unwrap();
+    assert_eq!((link.gateway, link.prefix), ("fd00:10:85::1".parse().unwrap(), 104));
+    network.release(&"a".into()).unwrap();
+    assert_eq!(network.ipv6_of(&"a".into()), None);
+}
+
+#[test]
 fn the_flag_comes_before_the_file_and_the_file_before_the_default() {
     let root = std::env::temp_dir().join(format!("nodlet-network-{}", std::process::id()));
     let paths = Paths::new(&root);
@@ -74,7 +105,7 @@ fn pods_get_the_lowest_free_address_until_there_is_none() {
     let given =
         |network: &mut Network, uid: &str| network.allocate(&pod(uid, "")).map(|ip| ip.unwrap().octets()[3]);
     assert_eq!(network.allocate(&pod("h", ", hostNetwork: true")).unwrap(), None);
-    network.adopt(&pod("old", ""), Ipv4Addr::new(10, 1, 2, 3));
+    network.adopt(&pod("old", ""), Ipv4Addr::new(10, 1, 2, 3), None);
     let first: Vec<u8> =
         ["a", "b", "a", "c", "d"].iter().map(|uid| given(&mut network, uid).unwrap()).collect();
     assert_eq!(first, [2, 4, 2, 5, 6]);

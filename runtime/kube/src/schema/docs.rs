@@ -42,6 +42,12 @@ on for the bridge of the pods and, because replies come in there, for each link 
 its address later. The global switch `net.ipv4.ip_forward` stays as it is; if it is on, no link but the bridge is
 changed. A firewall whose own `forward` chain drops packets still drops those of pods: `nodlet doctor` shows it.
 
+With an IPv6 range (`--pod-cidr 10.85.0.0/24,fd00:10:85::/64`), pods have two addresses (`status.podIPs`), and all of this
+holds for both; only `[::1]` leads to no `hostPort`. The host part of a pod's IPv6 address is that of its IPv4 address.
+From Linux 6.17 on, IPv6 packets are forwarded link by link, too (`net.ipv6.conf.LINK.force_forwarding`). Earlier kernels
+know only the global switch `net.ipv6.conf.all.forwarding`, which makes links ignore router advertisements unless they
+have `accept_ra=2`: nodlet leaves it to the owner of the machine, and an event of the node reports it.
+
 A LimitRange (`v1`) gives the containers of new pods of its namespace defaults (`default`, `defaultRequest`), and rejects
 pods beyond `min`, `max` or `maxLimitRequestRatio`. A pod keeps the defaults that it was admitted with.
 

@@ -377,6 +377,7 @@ pub(crate) fn link(bridge: &str, number: u8) -> NetworkConfig {
         address: std::net::Ipv4Addr::new(10, 211, 7, number),
         prefix: 24,
         gateway: std::net::Ipv4Addr::new(10, 211, 7, 1),
+        ipv6: None,
         hairpin: false,
         interfaces: Vec::new(),
     }
