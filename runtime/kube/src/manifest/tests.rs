@@ -307,7 +307,6 @@ fn what_would_change_what_runs_is_refused_by_name() {
         ("hostUsers: false", "", "spec.hostUsers"),
         ("runtimeClassName: kata", "", "spec.runtimeClassName"),
         ("resourceClaims: [{name: a}]", "", "spec.resourceClaims"),
-        ("setHostnameAsFQDN: true", "", "spec.setHostnameAsFQDN"),
         ("volumes: [{name: v, nfs: {server: s, path: /}}]", "", "spec.volumes[0].nfs"),
         ("volumes: [{name: v, csi: {driver: d}}]", "", "spec.volumes[0].csi"),
         ("volumes: [{name: v, emptyDir: {medium: HugePages}}]", "", "spec.volumes[0].emptyDir.medium"),
