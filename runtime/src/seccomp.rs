@@ -39,6 +39,9 @@ const FIRST_OF_X32: u32 = X32_BIT + 512;
 /// The first number of the system calls that only ARM has.
 const FIRST_OF_ARM: u32 = 0xf_0000;
 
+/// More than the highest number of a system call.
+const PLACES: u32 = 512;
+
 /// The maximum number of instructions that the kernel accepts (`BPF_MAXINSNS`).
 const MAX_INSTRUCTIONS: usize = 4096;
 
@@ -320,10 +323,18 @@ fn segments<'a>(profile: &'a Profile, abi: &Abi, x32: Option<bool>) -> Vec<Segme
         let count = profile.rules[first..].partition_point(|rule| rule.call == call);
         &profile.rules[first..first + count]
     };
-    let mut calls: Vec<(u32, &[Rule])> = Vec::with_capacity(COUNT);
-    calls.extend((0..COUNT).filter_map(|call| Some((table::number(abi.numbers, call)?, rules_of(call)))));
-    calls.retain(|(_, rules)| !rules.is_empty());
-    calls.sort_unstable_by_key(|(number, _)| *number);
+    // By number, without the code of a sort. The numbers from `FIRST_OF_ARM` on follow the others.
+    let mut places: [&[Rule]; 2 * PLACES as usize] = [&[]; 2 * PLACES as usize];
+    for call in 0..COUNT {
+        let number = table::number(abi.numbers, call);
+        let place =
+            number.map(|number| if number < FIRST_OF_ARM { number } else { PLACES + number - FIRST_OF_ARM });
+        if let Some(place) = place.and_then(|place| places.get_mut(place as usize)) {
+            *place = rules_of(call);
+        }
+    }
+    let numbers = (0..PLACES).chain(FIRST_OF_ARM..FIRST_OF_ARM + PLACES);
+    let calls: Vec<(u32, &[Rule])> = numbers.zip(places).filter(|(_, rules)| !rules.is_empty()).collect();
     let allows = [ALLOW, LOG].contains(&profile.default) || profile.default & 0xffff_0000 == TRACE;
     let unknown = Outcome::Return(if allows { profile.default } else { ERRNO | ENOSYS });
     let default = Outcome::Return(profile.default);

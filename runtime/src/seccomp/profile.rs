@@ -16,6 +16,9 @@ use super::{
 /// The maximum size of a profile in bytes. Docker's own has 17 KiB.
 const MAX_SIZE: u64 = 256 << 10;
 
+/// The maximum number of rules; the kernel accepts no filter with so many different ones.
+const MAX_RULES: usize = 4096;
+
 const KILL_PROCESS: u32 = 0x8000_0000;
 const TRAP: u32 = 0x0003_0000;
 
@@ -70,14 +73,18 @@ pub(super) fn parse(
             let name = name.ok_or_else(|| format!("{place}names: must be names of system calls"))?;
             // Profiles name the calls of all processors and of later kernels.
             let Some(call) = table::index_of(name) else { continue };
-            let rule = |conditions: &Vec<Condition>| Rule { call, action, conditions: conditions.clone() };
-            rules.extend(alternatives.iter().map(rule));
+            for conditions in &alternatives {
+                if rules.len() == MAX_RULES {
+                    return Err(format!("syscalls: has more than {MAX_RULES} rules"));
+                }
+                let at = rules.partition_point(|rule: &Rule| rule.call <= call);
+                rules.insert(at, Rule { call, action, conditions: conditions.clone() });
+            }
         }
     }
     if rules.is_empty() && profile["syscalls"].as_array().is_some_and(|calls| !calls.is_empty()) {
         return Err("syscalls: names no system call that this processor has".to_owned());
     }
-    rules.sort_by_key(|rule| rule.call);
     Ok(Profile {
         default,
         rules,

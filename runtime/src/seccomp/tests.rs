@@ -67,6 +67,12 @@ fn the_table_agrees_with_the_kernel_of_this_processor() {
     for name in table::X32.split(' ') {
         assert!(names.contains(&name), "{name}");
     }
+    for (_, processor) in ALL {
+        for abi in abis(processor) {
+            let numbers = (0..COUNT).filter_map(|call| table::number(abi.numbers, call));
+            assert!(numbers.map(|number| number % FIRST_OF_ARM).all(|number| number < PLACES));
+        }
+    }
 }
 
 #[test]
