@@ -192,6 +192,8 @@ const GUESTS: &[Guest<'_>] = &[
             "debug",
             "probes",
             "volumes",
+            // The guest has neither ip nor nsenter.
+            "devices --skip an_interface",
             "network",
             "manifests",
             "update",

@@ -17,7 +17,6 @@ use nix::sys::inotify::{AddWatchFlags, InitFlags, Inotify};
 use nix::sys::socket::{
     AddressFamily, MsgFlags, NetlinkAddr, SockFlag, SockProtocol, SockType, bind, recv, socket,
 };
-use serde::{Deserialize, Serialize};
 use smol::Async;
 
 use crate::devices::{self, Found, cdi};
@@ -30,7 +29,8 @@ use nodlet_host::launch::{DeviceChange, DeviceNode, ExecConfig};
 use nodlet_kube::manifest::{DeviceDefinition, DeviceSource};
 use nodlet_registry::Wanted;
 
-use super::{Engine, Shell, run};
+use super::handles::{GivenDevice, write_facts};
+use super::{Engine, Shell};
 
 const DEV: &str = "/dev";
 const SYS: &str = "/sys";
@@ -38,17 +38,6 @@ const SYS: &str = "/sys";
 /// How long a change of the nodes in a container may take. A container may have mounted a file system there that
 /// never answers.
 const CHANGE_TIME: Duration = Duration::from_secs(10);
-
-/// A device that a run of a container was given.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct GivenDevice {
-    /// The name of its definition; empty for a CDI device, which stays as it was at the start.
-    pub(super) name: String,
-    pub(super) node: DeviceNode,
-    /// Whether the device is gone: the container has no node of it at present.
-    #[serde(default)]
-    pub(super) is_gone: bool,
-}
 
 /// The state of the devices that pods request.
 #[derive(Default)]
@@ -61,8 +50,12 @@ pub(super) struct Devices {
     changing: RefCell<Vec<(PodIndex, String, u32)>>,
 }
 
+fn failure(reason: StartFailureReason, message: String) -> StartFailure {
+    StartFailure { reason, message: message.into() }
+}
+
 fn missing(message: String) -> StartFailure {
-    run::failure(StartFailureReason::ObjectNotFound, message)
+    failure(StartFailureReason::ObjectNotFound, message)
 }
 
 fn node_of(definition: &DeviceDefinition, found: Found) -> DeviceNode {
@@ -124,7 +117,7 @@ pub(super) fn give(
         }
         let node = node_of(&definition, found);
         if let Some(other) = given.iter().find(|other| other.node.path == node.path) {
-            return Err(run::failure(
+            return Err(failure(
                 StartFailureReason::CreateContainerConfigError,
                 format!(
                     "devices {DEVICE_DOMAIN}{} and {DEVICE_DOMAIN}{name} have the same containerPath {} ({})",
@@ -191,7 +184,7 @@ pub(super) async fn inject(
     pod: &Pod,
     given: &mut Vec<GivenDevice>,
 ) -> Result<cdi::Injected, StartFailure> {
-    let failed = |message| run::failure(StartFailureReason::CreateContainerError, message);
+    let failed = |message| failure(StartFailureReason::CreateContainerError, message);
     let names = cdi::requested(pod).map_err(failed)?;
     if names.is_empty() {
         return Ok(cdi::Injected::default());
@@ -449,7 +442,7 @@ async fn apply(
             }
         }
         let attempt = Attempt { container: index, number: *number };
-        if let Err(error) = run::write_facts(&shell.paths, &wanted, attempt, &run.image) {
+        if let Err(error) = write_facts(&shell.paths, &wanted, attempt, &run.image) {
             // The next agent looks again.
             log::warn!("failed to store the devices of container {container}: {error}");
         }

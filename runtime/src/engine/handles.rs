@@ -5,14 +5,16 @@ use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::net::Ipv4Addr;
 use std::os::fd::OwnedFd;
+use std::path::PathBuf;
 use std::rc::Rc;
 
-use nodlet_core::facts::StartedContainer;
+use nodlet_core::facts::{Attempt, StartedContainer};
 use nodlet_host::cgroup::{Leaf, PodCgroup};
+use nodlet_host::launch::DeviceNode;
+use nodlet_host::paths::Paths;
 use nodlet_host::volume;
+use nodlet_registry::Wanted;
 use nodlet_supervisor::client::Supervisor;
-
-use super::devices::GivenDevice;
 
 /// A sandbox that exists.
 pub(super) struct Sandbox {
@@ -76,4 +78,39 @@ pub(super) struct ImageFacts {
     /// The devices of the board that the run was given.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(super) devices: Vec<GivenDevice>,
+}
+
+/// A device that a run of a container was given.
+#[derive(Clone, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+pub(super) struct GivenDevice {
+    /// The name of its definition; empty for a CDI device, which stays as it was at the start.
+    pub(super) name: String,
+    pub(super) node: DeviceNode,
+    /// Whether the device is gone: the container has no node of it at present.
+    #[serde(default)]
+    pub(super) is_gone: bool,
+}
+
+/// Writes the data of a run that the next agent needs and the supervisor does not have. The file is among the pod's
+/// run-time files, which are lost with the boot as the containers are.
+pub(super) fn write_facts(
+    paths: &Paths,
+    wanted: &Wanted,
+    attempt: Attempt,
+    facts: &ImageFacts,
+) -> std::io::Result<()> {
+    let name = &wanted.pod.spec.container(attempt.container).name;
+    let path = facts_path(paths, wanted, name, attempt.number);
+    std::fs::create_dir_all(path.parent().expect("it lies in the pod's directory"))?;
+    let bytes = serde_json::to_vec(facts).expect("strings and a number");
+    let new = path.with_extension("new");
+    std::fs::write(&new, bytes)?;
+    std::fs::rename(new, path)
+}
+
+/// The directory of the files `<container>_<number>.json` of [`write_facts`], within the pod's run-time directory.
+pub(super) const FACTS: &str = "runs";
+
+pub(super) fn facts_path(paths: &Paths, wanted: &Wanted, container: &str, number: u32) -> PathBuf {
+    paths.run_pod(&wanted.pod.uid.0).join(FACTS).join(format!("{container}_{number}.json"))
 }

@@ -26,7 +26,8 @@ use nodlet_registry::{ConfigObjects, Wanted};
 use nodlet_supervisor::ExitRecord;
 use nodlet_supervisor::client::{StartFailedAt, StartedProcess, SupervisorEvent};
 
-use super::handles::{ImageFacts, Run, Sandbox};
+pub(super) use super::handles::FACTS;
+use super::handles::{ImageFacts, Run, Sandbox, facts_path, write_facts};
 use super::pods::Pods;
 use super::stores::{self, Stores};
 use super::{Shell, cleanup, devices, log_name, this_node};
@@ -409,34 +410,10 @@ async fn mount_layers(
     Ok(mounts)
 }
 
-/// Writes the data of a run that the next agent needs and the supervisor does not have. The file is among the pod's
-/// run-time files, which are lost with the boot as the containers are.
-pub(super) fn write_facts(
-    paths: &Paths,
-    wanted: &Wanted,
-    attempt: Attempt,
-    facts: &ImageFacts,
-) -> std::io::Result<()> {
-    let name = &wanted.pod.spec.container(attempt.container).name;
-    let path = facts_path(paths, wanted, name, attempt.number);
-    std::fs::create_dir_all(path.parent().expect("it lies in the pod's directory"))?;
-    let bytes = serde_json::to_vec(facts).expect("strings and a number");
-    let new = path.with_extension("new");
-    std::fs::write(&new, bytes)?;
-    std::fs::rename(new, path)
-}
-
 /// Reads what [`write_facts`] wrote; empty if there is no such file.
 pub(super) fn read_facts(paths: &Paths, wanted: &Wanted, container: &str, number: u32) -> ImageFacts {
     let read = std::fs::read(facts_path(paths, wanted, container, number)).ok();
     read.and_then(|bytes| serde_json::from_slice(&bytes).ok()).unwrap_or_default()
-}
-
-/// The directory of the files `<container>_<number>.json` of [`write_facts`], within the pod's run-time directory.
-pub(super) const FACTS: &str = "runs";
-
-fn facts_path(paths: &Paths, wanted: &Wanted, container: &str, number: u32) -> PathBuf {
-    paths.run_pod(&wanted.pod.uid.0).join(FACTS).join(format!("{container}_{number}.json"))
 }
 
 /// Reports an event of the supervisor to the core, or to the task that waits for it.

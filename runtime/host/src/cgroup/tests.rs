@@ -522,7 +522,7 @@ fn a_container_opens_its_own_devices_and_others_in_their_place_when_they_change(
     // The same rules as an eBPF program.
     let open = ContainerLimits { all_devices: true, ..ContainerLimits::none() };
     let leaf = cgroup.leaf("c1", 0, &open).unwrap();
-    devices::filter_v2(&leaf.unified(), &[kmsg.clone()]).unwrap();
+    devices::filter_v2(&leaf.unified(), std::slice::from_ref(&kmsg)).unwrap();
     check_devices(&leaf, "yyyyyyyyn");
     assert_eq!(writes(&leaf), "");
     devices::change_filter_v2(&leaf.unified(), &[loop0]).unwrap();
