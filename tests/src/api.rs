@@ -35,6 +35,18 @@ pub(crate) fn send_as(
     kind: &str,
     body: &str,
 ) -> io::Result<(u16, Value)> {
+    let (code, body) = exchange(socket, method, path, kind, body)?;
+    Ok((code, serde_json::from_slice(&body).unwrap_or(Value::Null)))
+}
+
+/// Sends a request. Returns the status code and the body of the response as they are.
+pub(crate) fn exchange(
+    socket: &Path,
+    method: &str,
+    path: &str,
+    kind: &str,
+    body: &str,
+) -> io::Result<(u16, Vec<u8>)> {
     let mut stream = UnixStream::connect(socket)?;
     stream.set_read_timeout(Some(Duration::from_secs(20)))?;
     write!(
@@ -45,8 +57,7 @@ pub(crate) fn send_as(
     )?;
     let mut answer = Vec::new();
     stream.read_to_end(&mut answer)?;
-    let (code, body) = split(&answer).ok_or_else(|| io::Error::other("that is no HTTP answer"))?;
-    Ok((code, serde_json::from_slice(&body).unwrap_or(Value::Null)))
+    split(&answer).ok_or_else(|| io::Error::other("that is no HTTP answer"))
 }
 
 fn split(answer: &[u8]) -> Option<(u16, Vec<u8>)> {

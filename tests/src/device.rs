@@ -514,6 +514,12 @@ impl Device {
         }
     }
 
+    /// The text in the API's response to a GET; empty if it is an error.
+    pub fn text(&self, path: &str) -> String {
+        let answer = api::exchange(&self.socket(), "GET", path, "", "").expect("the API answers");
+        if answer.0 == 200 { String::from_utf8_lossy(&answer.1).into_owned() } else { String::new() }
+    }
+
     /// Sends a request to the API. Returns the code and the body of the response.
     pub fn request(&self, method: &str, path: &str, body: Option<&Value>) -> (u16, Value) {
         api::request(&self.socket(), method, path, body).expect("the API answers")

@@ -1,0 +1,543 @@
+//! Each field of a Pod that nodlet acts on has one row in a table: pods that differ in this field only, and the
+//! different effect that a container or a status shows. A test requires that the table is complete.
+//!
+//! To add a field, add one row to the table of its area in `fields/`:
+//!
+//! ```text
+//! row("EnvVar.value", Log("app"), "containers: [{name: app, [[env]], env: [{name: A, value: @}]}]",
+//!     &[("one", "A=one\n"), ("two", "A=two\n")]),
+//! ```
+//!
+//! The text is the pod's `spec` in YAML, without the braces around it. For each pair of the list, one pod is
+//! created, with the first text of the pair in place of `@`; the first pair is the base that the others are
+//! compared with. The second text of the pair must be in what is observed, and that of a changed pod must not
+//! be in what the base shows. The test also compares the specs as the API shows them: they may differ in this
+//! field only ([`Row::with`] allows further ones, such as defaults that follow from it).
+//!
+//! * `[[env then sleep]]`: `image` and `args` of a container that executes these steps of the demo program
+//! * `((cat /tmp/x))`: `exec`, with the command that executes these steps
+//! * `$DIR`: a directory of the host, a shared mount with the files `one` and `two` and the directory `sub`
+//! * `$net`, `$pid`, `$ipc`: a namespace of the host, as `demo stat /proc/self/ns/net` prints it
+//!
+//! The device has the objects of [`OBJECTS`] and the node labels `zone=a` and `rank=7`. Pods have
+//! `restartPolicy: Never` unless [`Row::policy`] sets another.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use nix::mount::MsFlags;
+use nodlet_tests::image::Image;
+use nodlet_tests::{Device, demo_archive, demo_program};
+use serde_json::{Value, json};
+
+#[path = "fields/container.rs"]
+mod container;
+#[path = "fields/ephemeral.rs"]
+mod ephemeral;
+#[path = "fields/pod.rs"]
+mod pod;
+#[path = "fields/probe.rs"]
+mod probe;
+#[path = "fields/volume.rs"]
+mod volume;
+
+/// The tables, by area.
+const TABLES: &[&[Row]] = &[pod::ROWS, container::ROWS, probe::ROWS, volume::ROWS, ephemeral::ROWS];
+
+/// Objects that pods of the table refer to.
+const OBJECTS: &str = "\
+apiVersion: v1\nkind: ConfigMap\nmetadata: {name: fast}\ndata: {mode: quick, level: '3'}\n---\n\
+apiVersion: v1\nkind: ConfigMap\nmetadata: {name: slow}\ndata: {mode: lazy, level: '1'}\n---\n\
+apiVersion: v1\nkind: Secret\nmetadata: {name: mine}\nstringData: {user: me, word: hunter2}\n---\n\
+apiVersion: v1\nkind: Secret\nmetadata: {name: yours}\nstringData: {user: you, word: swordfish}\n---\n\
+apiVersion: scheduling.k8s.io/v1\nkind: PriorityClass\nmetadata: {name: high}\nvalue: 1000\n---\n\
+apiVersion: v1\nkind: Pod\nmetadata: {name: holder}\nspec: {hostNetwork: true, containers: \
+[{name: app, image: localhost/demo:1, args: [sleep], ports: [{containerPort: 18080}]}]}\n";
+
+/// One field, and what shows that nodlet acts on it.
+struct Row {
+    /// `Type.field`, as in docs/pods.md.
+    field: &'static str,
+    shown: Shown,
+    /// Further fields in which the pods may differ.
+    with: &'static [&'static str],
+    /// The pods' `restartPolicy`; empty to leave it out.
+    policy: &'static str,
+    /// Whether the node has the taint `lab=x:NoExecute`. Its agent is in the mount namespace of the machine; the
+    /// other one has an `/etc` of its own, and so a private one.
+    tainted: bool,
+}
+
+/// What shows a field's effect.
+enum Shown {
+    /// Pods that differ in the field.
+    Pair(Pair),
+    /// A test elsewhere, as `file::function`, because of the reason. `tests/tests/` and `.rs` are left out of
+    /// the name of a suite; other files have their path in the project.
+    Elsewhere(&'static str, &'static str),
+}
+
+struct Pair {
+    look: Look,
+    /// The spec; if `debug` is not empty, `@` is in that.
+    spec: &'static str,
+    /// An ephemeral container, in JSON, that is added when the pod runs.
+    debug: &'static str,
+    /// The texts in place of `@`, and what is observed then.
+    variants: &'static [(&'static str, &'static str)],
+}
+
+/// What is observed of a pod.
+#[derive(Clone, Copy)]
+enum Look {
+    /// The log of a container. An expected text that is empty waits for the container's end.
+    Log(&'static str),
+    /// The pod's status as JSON without spaces, then its events, as lines of `Reason: message`.
+    Status,
+    /// The pod's spec as JSON without spaces.
+    Spec,
+}
+
+/// A row of pods that differ in the field.
+const fn row(
+    field: &'static str,
+    look: Look,
+    spec: &'static str,
+    variants: &'static [(&'static str, &'static str)],
+) -> Row {
+    let shown = Shown::Pair(Pair { look, spec, debug: "", variants });
+    Row { field, shown, with: &[], policy: "Never", tainted: false }
+}
+
+/// A row of pods `[[sleep]]`, each with this ephemeral container.
+const fn debug(
+    field: &'static str,
+    look: Look,
+    debug: &'static str,
+    variants: &'static [(&'static str, &'static str)],
+) -> Row {
+    const SPEC: &str = "containers: [{name: app, [[sleep]], volumeMounts: [{name: v, mountPath: /v}]}], \
+        volumes: [{name: v, configMap: {name: fast}}]";
+    let shown = Shown::Pair(Pair { look, spec: SPEC, debug, variants });
+    Row { field, shown, with: &[], policy: "Never", tainted: false }
+}
+
+/// A row that names a test.
+const fn elsewhere(field: &'static str, test: &'static str, why: &'static str) -> Row {
+    Row { field, shown: Shown::Elsewhere(test, why), with: &[], policy: "Never", tainted: false }
+}
+
+impl Row {
+    const fn with(mut self, fields: &'static [&'static str]) -> Self {
+        self.with = fields;
+        self
+    }
+
+    const fn policy(mut self, policy: &'static str) -> Self {
+        self.policy = policy;
+        self
+    }
+
+    const fn tainted(mut self) -> Self {
+        self.tainted = true;
+        self
+    }
+}
+
+fn rows() -> impl Iterator<Item = &'static Row> {
+    TABLES.iter().copied().flatten()
+}
+
+fn project() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("this is a member of the workspace")
+}
+
+/// The fields in docs/pods.md: `Type.field`, its type, and whether nodlet acts on it.
+fn documented() -> BTreeMap<String, (String, bool)> {
+    let text = fs::read_to_string(project().join("docs/pods.md")).expect("the page is there");
+    let (mut fields, mut owner) = (BTreeMap::new(), "");
+    for line in text.lines() {
+        if let Some(heading) = line.strip_prefix("## ") {
+            owner = heading;
+        } else if let Some((field, rest)) = line.strip_prefix("| `").and_then(|row| row.split_once("` | ")) {
+            let (kind, verdict) = rest.split_once(" | ").expect("a row has three columns");
+            let kind = kind.rsplit(' ').next().unwrap_or_default().to_owned();
+            fields.insert(format!("{owner}.{field}"), (kind, verdict.starts_with("acts")));
+        }
+    }
+    fields
+}
+
+#[test]
+fn each_field_that_is_acted_on_has_one_row_and_no_other_field_has_one() {
+    let acting: BTreeSet<String> =
+        documented().into_iter().filter(|(_, (_, acts))| *acts).map(|(field, _)| field).collect();
+    assert!(acting.len() > 200, "docs/pods.md is read wrongly: {acting:?}");
+    let mut shown = BTreeSet::new();
+    let mut wrong: Vec<String> = rows()
+        .filter(|row| !shown.insert(row.field.to_owned()))
+        .map(|row| format!("{} has two rows", row.field))
+        .collect();
+    wrong.extend(acting.difference(&shown).map(|field| format!("{field} has no row")));
+    wrong.extend(shown.difference(&acting).map(|field| format!("{field} is not acted on")));
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+#[test]
+fn the_rows_that_name_another_test_are_few_and_the_tests_exist() {
+    let mut wrong = Vec::new();
+    let mut count = 0;
+    for row in rows() {
+        let Shown::Elsewhere(test, why) = &row.shown else { continue };
+        count += 1;
+        let (file, function) = test.split_once("::").expect("file::function");
+        let path = if file.contains('/') { file.to_owned() } else { format!("tests/tests/{file}.rs") };
+        let source = fs::read_to_string(project().join(path)).unwrap_or_default();
+        let before = source.split_once(&format!("fn {function}()")).map(|(before, _)| before.trim_end());
+        // Only attributes, such as `#[ignore]` for tests in a guest, are between `#[test]` and the function.
+        let is_test = before.is_some_and(|text| {
+            text.lines()
+                .rev()
+                .map(str::trim)
+                .take_while(|line| line.starts_with("#["))
+                .any(|line| line == "#[test]")
+        });
+        if !is_test {
+            wrong.push(format!("{}: there is no test {test}", row.field));
+        }
+        if why.is_empty() {
+            wrong.push(format!("{}: no reason", row.field));
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+    assert!(count * 5 <= rows().count(), "{count} of {} rows name another test", rows().count());
+}
+
+#[test]
+fn each_field_has_an_effect_of_its_own() {
+    let mut device = Device::new();
+    let etc = device.own_etc();
+    fs::write(etc.join("resolv.conf"), "nameserver 192.0.2.9\nsearch of.host\n").expect("it can be written");
+    device.agent_arguments(["--node-labels=zone=a,rank=7"]);
+    let mut wrong = observe_on(&mut device, false);
+    drop(device);
+
+    let mut device = Device::new();
+    device.agent_arguments(["--register-with-taints=lab=x:NoExecute"]);
+    wrong.extend(observe_on(&mut device, true));
+    drop(device);
+    assert!(wrong.is_empty(), "{} wrong:\n{}", wrong.len(), wrong.join("\n"));
+}
+
+/// The most pods that run at once: a node accepts 110.
+const AT_ONCE: usize = 90;
+
+/// Creates and observes the pods of all rows for this device, many at once. Returns what is wrong.
+fn observe_on(device: &mut Device, tainted: bool) -> Vec<String> {
+    // Hundreds of pods are more than the ring holds, and a replay begins with its first entry.
+    device.replay_nothing();
+    let mount = device.mount_tmpfs("/shared", "mode=755");
+    let (dir, none) = (device.path("/shared"), None::<&str>);
+    nix::mount::mount(none, &dir, none, MsFlags::MS_SHARED, none).expect("it is a mount");
+    for file in ["one", "two"] {
+        fs::write(dir.join(file), format!("{file} of the host\n")).expect("it can be written");
+    }
+    fs::create_dir(dir.join("sub")).expect("it can be made");
+    fs::write(dir.join("sub/inner"), "inner of the host\n").expect("it can be written");
+    device.start_agent();
+    device.load_image(demo_archive());
+    let program = fs::read(demo_program()).expect("the demo program can be read");
+    device
+        .load(&Image::demo("localhost/other:1", &program).config("Env", json!(["PATH=/bin", "IMAGE=other"])));
+    if !tainted {
+        device.nodlet_with_input(["apply", "-f", "-"], OBJECTS).ok();
+        device.pod("holder").wait_ready();
+    }
+    // `FIELDS=Probe.` runs only the rows of these fields, for those who write a row.
+    let only = std::env::var("FIELDS").unwrap_or_default();
+    let mut wrong = Vec::new();
+    let (mut batch, mut count) = (Vec::new(), 0);
+    // No pod has the name of an earlier one, whose events it would have.
+    let mut prefix = ["a", "b", "c", "d", "e", "f", "g", "h", "i", "j", "k", "l"].into_iter();
+    for row in rows().filter(|row| row.tainted == tainted && row.field.starts_with(&only)) {
+        let Shown::Pair(pair) = &row.shown else { continue };
+        if count + pair.variants.len() > AT_ONCE {
+            wrong.extend(observe(device, prefix.next().expect("a letter"), &batch));
+            (batch, count) = (Vec::new(), 0);
+        }
+        batch.push((row, pair));
+        count += pair.variants.len();
+    }
+    wrong.extend(observe(device, prefix.next().expect("a letter"), &batch));
+    drop(mount);
+    wrong
+}
+
+/// One pod of a row.
+struct Variant {
+    row: &'static Row,
+    pair: &'static Pair,
+    /// The index of the variant in its row.
+    number: usize,
+    pod: String,
+    expected: String,
+    /// What was observed, when it is final.
+    seen: Option<String>,
+}
+
+fn observe(device: &Device, prefix: &str, batch: &[(&'static Row, &'static Pair)]) -> Vec<String> {
+    let began = Instant::now();
+    let mut wrong = Vec::new();
+    // Rows share pods that are the same.
+    let mut pods: BTreeMap<(String, String), String> = BTreeMap::new();
+    let (mut variants, mut manifests) = (Vec::new(), String::new());
+    for (row, pair) in batch {
+        for (number, (text, expected)) in pair.variants.iter().enumerate() {
+            let (spec, debug) = match pair.debug {
+                "" => (pair.spec.replace('@', text), String::new()),
+                debug => (pair.spec.to_owned(), debug.replace('@', text)),
+            };
+            let policy = if row.policy.is_empty() { "" } else { "restartPolicy: " };
+            let comma = if row.policy.is_empty() { "" } else { "," };
+            let spec = expanded(device, &format!("{policy}{}{comma} {spec}", row.policy));
+            let next = format!("{prefix}-{:03}", pods.len());
+            let pod = pods.entry((spec.clone(), expanded(device, &debug))).or_insert_with(|| {
+                manifests +=
+                    &format!("---\napiVersion: v1\nkind: Pod\nmetadata: {{name: {next}, labels: {{of: table}}}}\nspec: {{{spec}}}\n");
+                next
+            });
+            let (pod, expected) = (pod.clone(), expanded(device, expected));
+            variants.push(Variant { row, pair, number, pod, expected, seen: None });
+        }
+    }
+    let applied = device.nodlet_with_input(["apply", "-f", "-"], &manifests);
+    if applied.code != 0 {
+        wrong.push(applied.stderr);
+    }
+    let mut to_debug: Vec<(&str, &str)> = pods
+        .iter()
+        .filter(|((_, debug), _)| !debug.is_empty())
+        .map(|((_, debug), pod)| (&**pod, &**debug))
+        .collect();
+    let mut objects;
+    loop {
+        objects = now(device);
+        to_debug.retain(|(pod, debug)| {
+            let runs = objects.get(*pod).is_some_and(|(object, _)| object["status"]["phase"] == "Running");
+            if runs {
+                let container: Value =
+                    serde_json::from_str(debug).unwrap_or_else(|error| panic!("{debug}: {error}"));
+                let path = format!("/api/v1/namespaces/default/pods/{pod}/ephemeralcontainers");
+                let body = json!({"spec": {"ephemeralContainers": [container]}});
+                let (code, answer) = device.patch(&path, "strategic-merge", &body);
+                if code != 200 {
+                    wrong.push(format!("{debug}: {answer}"));
+                }
+            }
+            !runs
+        });
+        for variant in variants.iter_mut().filter(|variant| variant.seen.is_none()) {
+            if let Some((object, events)) = objects.get(&variant.pod) {
+                variant.seen = seen(device, variant, object, events);
+            }
+        }
+        if variants.iter().all(|variant| variant.seen.is_some()) || began.elapsed() > DEADLINE {
+            break;
+        }
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    let objects = now(device);
+    wrong.extend(
+        variants
+            .chunk_by(|one, other| std::ptr::eq(one.row, other.row))
+            .flat_map(|row| compare(row, &objects)),
+    );
+    for pod in pods.values() {
+        let path = format!("/api/v1/namespaces/default/pods/{pod}");
+        let _ = device.request("DELETE", &path, Some(&json!({"gracePeriodSeconds": 1})));
+    }
+    device.wait_for("the pods to be gone", || {
+        device.pods().iter().all(|pod| !pods.values().any(|ours| ours == pod))
+    });
+    eprintln!("{} rows, {} pods: {:?}", batch.len(), pods.len(), began.elapsed());
+    wrong
+}
+
+/// How long the pods of a batch may take.
+const DEADLINE: Duration = Duration::from_secs(if cfg!(target_arch = "x86_64") { 60 } else { 240 });
+
+/// Replaces the abbreviations that the module's documentation lists.
+fn expanded(device: &Device, text: &str) -> String {
+    let mut text = text.replace("$DIR", &device.path("/shared").display().to_string());
+    for namespace in ["net", "pid", "ipc"] {
+        let link = fs::read_link(format!("/proc/self/ns/{namespace}")).expect("/proc is mounted");
+        text = text.replace(&format!("${namespace}"), &link.display().to_string());
+    }
+    let quoted = |steps: &str| {
+        let words: Vec<String> = steps.split_whitespace().map(|word| format!("{word:?}")).collect();
+        words.join(", ")
+    };
+    let (steps, end) = (
+        |steps: &str| format!(r#""image": "localhost/demo:1", "args": [{}]"#, quoted(steps)),
+        |steps: &str| format!(r#""exec": {{"command": ["/bin/demo", {}]}}"#, quoted(steps)),
+    );
+    let each = |text: &str, open: &str, close: &str, make: &dyn Fn(&str) -> String| {
+        let mut parts = text.split(open);
+        let mut out = parts.next().unwrap_or_default().to_owned();
+        for part in parts {
+            let (inside, rest) = part.split_once(close).unwrap_or_else(|| panic!("no {close} in {text}"));
+            out += &make(inside);
+            out += rest;
+        }
+        out
+    };
+    each(&each(&text, "[[", "]]", &steps), "((", "))", &end)
+}
+
+/// All pods by name, each with its events as lines of `Reason: message`.
+fn now(device: &Device) -> BTreeMap<String, (Value, String)> {
+    let items = |path: &str| {
+        let mut list = device.get(path).unwrap_or_else(|error| panic!("{path}: {error}"));
+        match list["items"].take() {
+            Value::Array(items) => items,
+            _ => Vec::new(),
+        }
+    };
+    let name = |value: &Value| value["name"].as_str().unwrap_or_default().to_owned();
+    let pods = items("/api/v1/pods");
+    let mut pods: BTreeMap<_, _> =
+        pods.into_iter().map(|pod| (name(&pod["metadata"]), (pod, String::new()))).collect();
+    for event in items("/api/v1/events") {
+        if let Some((_, lines)) = pods.get_mut(&name(&event["involvedObject"])) {
+            let text = |field: &str| event[field].as_str().unwrap_or_default().to_owned();
+            *lines += &format!("{}: {}\n", text("reason"), text("message"));
+        }
+    }
+    pods
+}
+
+/// What is observed of this pod, when it is final.
+fn seen(device: &Device, variant: &Variant, object: &Value, events: &str) -> Option<String> {
+    let expected = &variant.expected;
+    let (text, is_final) = match variant.pair.look {
+        Look::Spec => (object["spec"].to_string(), false),
+        Look::Status => (format!("{}\n{events}", object["status"]), false),
+        Look::Log(container) => {
+            let status = &object["status"];
+            let lists = ["containerStatuses", "initContainerStatuses", "ephemeralContainerStatuses"];
+            let statuses = lists.iter().filter_map(|list| status[*list].as_array()).flatten();
+            let state = statuses.filter(|one| one["name"] == container).map(|one| &one["state"]).next();
+            let ended = state.is_some_and(|state| !state["terminated"].is_null());
+            let runs = state.is_some_and(|state| !state["running"].is_null());
+            if !ended && !runs {
+                return None;
+            }
+            let path = format!("/api/v1/namespaces/default/pods/{}/log?container={container}", variant.pod);
+            (device.text(&path), ended)
+        }
+    };
+    (is_final || !expected.is_empty() && text.contains(expected)).then_some(text)
+}
+
+/// What is wrong with the pods of one row.
+fn compare(row: &[Variant], objects: &BTreeMap<String, (Value, String)>) -> Vec<String> {
+    let field = row[0].row.field;
+    let mut wrong = Vec::new();
+    for variant in row {
+        let text = variant.pair.variants[variant.number].0;
+        let (object, events) = objects.get(&variant.pod).cloned().unwrap_or_default();
+        match &variant.seen {
+            Some(seen) if seen.contains(&variant.expected) => {}
+            Some(seen) => wrong.push(format!("{field} `{text}`: {:?} is not in {seen:?}", variant.expected)),
+            None => wrong.push(format!(
+                "{field} `{text}`: waited in vain for {:?}: {} {events}",
+                variant.expected, object["status"]
+            )),
+        }
+        if variant.number == 0 {
+            continue;
+        }
+        let base = &row[0];
+        if base.seen.as_ref().is_some_and(|seen| seen.contains(&variant.expected)) {
+            wrong.push(format!("{field} `{text}`: the base shows {:?} as well", variant.expected));
+        }
+        let (before, _) = objects.get(&base.pod).cloned().unwrap_or_default();
+        let mut paths = Vec::new();
+        differences(&before["spec"], &object["spec"], &mut Vec::new(), &mut paths);
+        let leads = |path: &[String], to: &str| fields_of(path).iter().any(|one| one == to);
+        if !paths.iter().any(|path| leads(path, field)) {
+            wrong.push(format!("{field} `{text}`: the specs do not differ in it: {paths:?}"));
+        }
+        let others = paths
+            .iter()
+            .filter(|path| !leads(path, field) && !variant.row.with.iter().any(|also| leads(path, also)));
+        wrong.extend(others.map(|path| format!("{field} `{text}`: differs in {} as well", path.join("."))));
+    }
+    wrong
+}
+
+/// The paths of the values in which two JSON values differ.
+fn differences(one: &Value, other: &Value, path: &mut Vec<String>, found: &mut Vec<Vec<String>>) {
+    let before = found.len();
+    let mut descend = |key: String, one: &Value, other: &Value| {
+        path.push(key);
+        differences(one, other, path, found);
+        path.pop();
+    };
+    match (one, other) {
+        (Value::Object(_) | Value::Null, Value::Object(_) | Value::Null) => {
+            let keys = |value: &Value| {
+                value.as_object().into_iter().flatten().map(|(key, _)| key.clone()).collect::<BTreeSet<_>>()
+            };
+            for key in keys(one).union(&keys(other)) {
+                descend(key.clone(), &one[key], &other[key]);
+            }
+        }
+        (Value::Array(_) | Value::Null, Value::Array(_) | Value::Null) => {
+            let length = |value: &Value| value.as_array().map_or(0, Vec::len);
+            for index in 0..length(one).max(length(other)) {
+                descend(index.to_string(), &one[index], &other[index]);
+            }
+        }
+        _ => {}
+    }
+    if one != other && found.len() == before {
+        found.push(path.clone());
+    }
+}
+
+/// The fields through which a path below a pod's spec leads, each as `Type.field`.
+fn fields_of(path: &[String]) -> Vec<String> {
+    thread_local!(static DOCUMENTED: BTreeMap<String, (String, bool)> = documented());
+    DOCUMENTED.with(|documented| {
+        let mut owner = "PodSpec".to_owned();
+        let mut fields = Vec::new();
+        for key in path.iter().filter(|key| key.parse::<usize>().is_err()) {
+            let field = format!("{owner}.{key}");
+            let Some((kind, _)) = documented.get(&field) else { break };
+            owner.clone_from(kind);
+            fields.push(field);
+        }
+        fields
+    })
+}
+
+#[test]
+fn differences_are_found_by_the_type_and_name_of_their_field() {
+    let one = json!({"containers": [{"name": "a", "env": [{"name": "A", "value": "1"}]}]});
+    let found = |other: &Value| {
+        let mut paths = Vec::new();
+        differences(&one, other, &mut Vec::new(), &mut paths);
+        paths.iter().map(|path| fields_of(path).join(" ")).collect::<Vec<_>>()
+    };
+    assert_eq!(found(&one), Vec::<String>::new());
+    let other = json!({"containers": [{"name": "a", "env": [{"name": "A", "value": "2"}]}]});
+    assert_eq!(found(&other), ["PodSpec.containers Container.env EnvVar.value"]);
+    let other = json!({"containers": [{"name": "b", "env": [{"name": "A", "value": "1"}], "stdin": true}]});
+    assert_eq!(found(&other), ["PodSpec.containers Container.name", "PodSpec.containers Container.stdin"]);
+    let other =
+        json!({"containers": [one["containers"][0].clone()], "volumes": [{"name": "v", "emptyDir": {}}]});
+    assert_eq!(found(&other), ["PodSpec.volumes Volume.emptyDir", "PodSpec.volumes Volume.name"]);
+}
