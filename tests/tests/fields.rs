@@ -24,7 +24,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
+use std::io::Write;
 use std::path::Path;
+use std::process::{Child, Stdio};
 use std::time::{Duration, Instant};
 
 use nix::mount::MsFlags;
@@ -65,6 +67,8 @@ struct Row {
     with: &'static [&'static str],
     /// The pods' `restartPolicy`; empty to leave it out.
     policy: &'static str,
+    /// The container whose input a client writes and leaves; empty for none.
+    attached: &'static str,
     /// Whether the node has the taint `lab=x:NoExecute`. Its agent is in the mount namespace of the machine; the
     /// other one has an `/etc` of its own, and so a private one.
     tainted: bool,
@@ -98,6 +102,9 @@ enum Look {
     Status,
     /// The pod's spec as JSON without spaces.
     Spec,
+    /// The limits in the cgroups of the pod and its containers, as lines of `cpu.max=` and `memory.max=` with
+    /// the values of cgroup v2. An expected text that is empty waits for the pod to run.
+    Limits,
 }
 
 /// A row of pods that differ in the field.
@@ -108,7 +115,7 @@ const fn row(
     variants: &'static [(&'static str, &'static str)],
 ) -> Row {
     let shown = Shown::Pair(Pair { look, spec, debug: "", variants });
-    Row { field, shown, with: &[], policy: "Never", tainted: false }
+    Row { field, shown, with: &[], policy: "Never", attached: "", tainted: false }
 }
 
 /// A row of pods `[[sleep]]`, each with this ephemeral container.
@@ -121,12 +128,19 @@ const fn debug(
     const SPEC: &str = "containers: [{name: app, [[sleep]], volumeMounts: [{name: v, mountPath: /v}]}], \
         volumes: [{name: v, configMap: {name: fast}}]";
     let shown = Shown::Pair(Pair { look, spec: SPEC, debug, variants });
-    Row { field, shown, with: &[], policy: "Never", tainted: false }
+    Row { field, shown, with: &[], policy: "Never", attached: "", tainted: false }
 }
 
 /// A row that names a test.
 const fn elsewhere(field: &'static str, test: &'static str, why: &'static str) -> Row {
-    Row { field, shown: Shown::Elsewhere(test, why), with: &[], policy: "Never", tainted: false }
+    Row {
+        field,
+        shown: Shown::Elsewhere(test, why),
+        with: &[],
+        policy: "Never",
+        attached: "",
+        tainted: false,
+    }
 }
 
 impl Row {
@@ -140,12 +154,19 @@ impl Row {
         self
     }
 
+    /// When the container runs, `nodlet attach -i` writes the line `typed` to it, which is the end of its input.
+    const fn attached(mut self, container: &'static str) -> Self {
+        self.attached = container;
+        self
+    }
+
     const fn tainted(mut self) -> Self {
         self.tainted = true;
         self
     }
 }
 
+/// All rows of the tables.
 fn rows() -> impl Iterator<Item = &'static Row> {
     TABLES.iter().copied().flatten()
 }
@@ -257,6 +278,7 @@ fn observe_on(device: &mut Device, tainted: bool) -> Vec<String> {
     }
     // `FIELDS=Probe.` runs only the rows of these fields, for those who write a row.
     let only = std::env::var("FIELDS").unwrap_or_default();
+    assert!(rows().any(|row| row.field.starts_with(&only)), "no field begins with {only:?}");
     let mut wrong = Vec::new();
     let (mut batch, mut count) = (Vec::new(), 0);
     // No pod has the name of an earlier one, whose events it would have.
@@ -270,7 +292,9 @@ fn observe_on(device: &mut Device, tainted: bool) -> Vec<String> {
         batch.push((row, pair));
         count += pair.variants.len();
     }
-    wrong.extend(observe(device, prefix.next().expect("a letter"), &batch));
+    if !batch.is_empty() {
+        wrong.extend(observe(device, prefix.next().expect("a letter"), &batch));
+    }
     drop(mount);
     wrong
 }
@@ -321,9 +345,9 @@ fn observe(device: &Device, prefix: &str, batch: &[(&'static Row, &'static Pair)
         .filter(|((_, debug), _)| !debug.is_empty())
         .map(|((_, debug), pod)| (&**pod, &**debug))
         .collect();
-    let mut objects;
+    let mut clients = BTreeMap::new();
     loop {
-        objects = now(device);
+        let objects = now(device);
         to_debug.retain(|(pod, debug)| {
             let runs = objects.get(*pod).is_some_and(|(object, _)| object["status"]["phase"] == "Running");
             if runs {
@@ -340,6 +364,12 @@ fn observe(device: &Device, prefix: &str, batch: &[(&'static Row, &'static Pair)
         });
         for variant in variants.iter_mut().filter(|variant| variant.seen.is_none()) {
             if let Some((object, events)) = objects.get(&variant.pod) {
+                let container = variant.row.attached;
+                if !container.is_empty() && device.pod(&variant.pod).container(container).is_running() {
+                    clients
+                        .entry(variant.pod.clone())
+                        .or_insert_with(|| type_in(device, &variant.pod, container));
+                }
                 variant.seen = seen(device, variant, object, events);
             }
         }
@@ -354,6 +384,11 @@ fn observe(device: &Device, prefix: &str, batch: &[(&'static Row, &'static Pair)
             .chunk_by(|one, other| std::ptr::eq(one.row, other.row))
             .flat_map(|row| compare(row, &objects)),
     );
+    for client in clients.values_mut() {
+        // A client whose container has ended has ended as well.
+        let _ = client.kill();
+        let _ = client.wait();
+    }
     for pod in pods.values() {
         let path = format!("/api/v1/namespaces/default/pods/{pod}");
         let _ = device.request("DELETE", &path, Some(&json!({"gracePeriodSeconds": 1})));
@@ -363,6 +398,15 @@ fn observe(device: &Device, prefix: &str, batch: &[(&'static Row, &'static Pair)
     });
     eprintln!("{} rows, {} pods: {:?}", batch.len(), pods.len(), began.elapsed());
     wrong
+}
+
+/// Starts a client that writes a line to the container, and then ends its input.
+fn type_in(device: &Device, pod: &str, container: &str) -> Child {
+    let mut command = device.command(&["attach", "-i", pod, "-c", container]);
+    command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null());
+    let mut client = command.spawn().expect("nodlet can be run");
+    client.stdin.take().expect("it is piped").write_all(b"typed\n").expect("it reads");
+    client
 }
 
 /// How long the pods of a batch may take.
@@ -423,6 +467,13 @@ fn seen(device: &Device, variant: &Variant, object: &Value, events: &str) -> Opt
     let expected = &variant.expected;
     let (text, is_final) = match variant.pair.look {
         Look::Spec => (object["spec"].to_string(), false),
+        Look::Limits => {
+            let runs = object["status"]["phase"] == "Running";
+            (
+                limits(device, object["metadata"]["uid"].as_str().unwrap_or_default()),
+                runs && expected.is_empty(),
+            )
+        }
         Look::Status => (format!("{}\n{events}", object["status"]), false),
         Look::Log(container) => {
             let status = &object["status"];
@@ -439,6 +490,19 @@ fn seen(device: &Device, variant: &Variant, object: &Value, events: &str) -> Opt
         }
     };
     (is_final || !expected.is_empty() && text.contains(expected)).then_some(text)
+}
+
+/// The limits in all cgroups of the pod with this uid.
+fn limits(device: &Device, uid: &str) -> String {
+    let mut lines = String::new();
+    for cgroup in device.cgroups().iter().filter(|path| path.to_string_lossy().contains(uid)) {
+        let read = |file: &str| fs::read_to_string(cgroup.join(file)).unwrap_or_default();
+        let quota = format!("{} {}", read("cpu.cfs_quota_us").trim(), read("cpu.cfs_period_us").trim());
+        lines += &format!("cpu.max={}{}\n", read("cpu.max").trim(), quota.trim());
+        lines +=
+            &format!("memory.max={}{}\n", read("memory.max").trim(), read("memory.limit_in_bytes").trim());
+    }
+    lines
 }
 
 /// What is wrong with the pods of one row.

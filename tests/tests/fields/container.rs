@@ -1,6 +1,6 @@
 //! The fields of containers: programs, variables, resources, restarts and security.
 
-use crate::Look::{Log, Status};
+use crate::Look::{Limits, Log, Status};
 use crate::{Row, elsewhere, row};
 
 const SUCCEEDED: &str = r#""phase":"Succeeded""#;
@@ -20,8 +20,8 @@ pub(super) const ROWS: &[Row] = &[
     row("Container.image", Log("app"), "containers: [{name: app, image: 'localhost/@:1', args: [env]}]",
         &[("demo", "IMAGE=demo\n"), ("other", "IMAGE=other\n")]),
     row("Container.imagePullPolicy", Status, "containers: [{name: app, image: 'localhost/none:1', @}]",
-        &[("imagePullPolicy: IfNotPresent", r#""reason":"ErrImagePull""#),
-          ("imagePullPolicy: Never", r#""reason":"ErrImageNeverPull""#)]),
+        &[("imagePullPolicy: IfNotPresent", "Failed: Error: ErrImagePull"),
+          ("imagePullPolicy: Never", "Failed: Error: ErrImageNeverPull")]),
     row("Container.lifecycle", Status, "containers: [{name: app, [[wait /tmp/go]], @}]",
         &[("", r#""phase":"Running""#), ("lifecycle: {postStart: {((touch /tmp/go))}}", SUCCEEDED)]),
     row("Container.livenessProbe", Status, "containers: [{name: app, [[sleep]], @}]",
@@ -51,8 +51,8 @@ pub(super) const ROWS: &[Row] = &[
            "Startup probe failed")]),
     row("Container.stdin", Status, "containers: [{name: app, [[echo]], @}]",
         &[("", SUCCEEDED), ("stdin: true", r#""phase":"Running""#)]),
-    elsewhere("Container.stdinOnce", "attach::input_that_is_to_be_had_once_ends_with_the_first_client",
-        "only a client that attaches sees it"),
+    row("Container.stdinOnce", Log("app"), "containers: [{name: app, [[echo then print ended]], stdin: true, @}]",
+        &[("", "typed\n"), ("stdinOnce: true", "typed\nended\n")]).attached("app"),
     row("Container.terminationMessagePath", Status, "containers: [{name: app, [[write /tmp/said bye]], @}]",
         &[("", SUCCEEDED), ("terminationMessagePath: /tmp/said", r#""message":"bye\n""#)]),
     row("Container.terminationMessagePolicy", Status, "containers: [{name: app, [[print bye then exit 3]], @}]",
@@ -149,8 +149,9 @@ pub(super) const ROWS: &[Row] = &[
         "containers: [{name: app, [[exit 0]], ports: [{containerPort: 18080, protocol: @}]}], hostNetwork: true",
         &[("TCP", r#""reason":"NodePorts""#), ("UDP", SUCCEEDED), ("SCTP", SUCCEEDED)]),
 
-    row("ResourceRequirements.limits", Status, "containers: [{name: app, [[hog 48]], @}]",
-        &[("", SUCCEEDED), ("resources: {limits: {memory: 32Mi}}", r#""reason":"OOMKilled""#)])
+    row("ResourceRequirements.limits", Limits, "containers: [{name: app, [[sleep]], @}]",
+        &[("", ""), ("resources: {limits: {memory: 64Mi}}", "memory.max=67108864\n"),
+          ("resources: {limits: {cpu: 500m}}", "cpu.max=50000 100000\n")])
         .with(&["ResourceRequirements.requests"]),
     row("ResourceRequirements.requests", Status, "containers: [{name: app, [[exit 0]], @}]",
         &[("", SUCCEEDED), ("resources: {requests: {memory: 1000Ti}}", r#""reason":"OutOfmemory""#),
@@ -163,18 +164,18 @@ pub(super) const ROWS: &[Row] = &[
            restartPolicyRules: [{action: @, exitCodes: {operator: In, values: [1]}}]}, \
          {name: other, [[touch /v/go then exit 0]], volumeMounts: [{name: v, mountPath: /v}]}], \
          volumes: [{name: v, emptyDir: {}}]",
-        &[("Restart", SUCCEEDED), ("RestartAllContainers", "RestartAllContainers")]),
+        &[("Restart", SUCCEEDED), ("RestartAllContainers", "The container is removed because RestartAllContainers in place")]),
     row("ContainerRestartRule.exitCodes", Status,
         "containers: [{name: app, [[fail-once /v/failed then exit 0]], restartPolicy: Never, \
          volumeMounts: [{name: v, mountPath: /v}], restartPolicyRules: [{action: Restart, exitCodes: {@}}]}], \
          volumes: [{name: v, emptyDir: {}}]",
-        &[("operator: In, values: [2]", FAILED), ("operator: NotIn, values: [2]", r#""restartCount":1"#)]),
+        &[("operator: In, values: [2]", FAILED), ("operator: NotIn, values: [2]", r#""lastState":{"terminated""#)]),
     row("ContainerRestartRuleOnExitCodes.operator", Status,
         "containers: [{name: app, [[fail-once /v/failed then exit 0]], restartPolicy: Never, \
          volumeMounts: [{name: v, mountPath: /v}], \
          restartPolicyRules: [{action: Restart, exitCodes: {operator: @, values: [2]}}]}], \
          volumes: [{name: v, emptyDir: {}}]",
-        &[("In", FAILED), ("NotIn", r#""restartCount":1"#)]),
+        &[("In", FAILED), ("NotIn", r#""lastState":{"terminated""#)]),
     row("ContainerRestartRuleOnExitCodes.values", Status,
         "containers: [{name: app, [[fail-once /v/failed then exit 0]], restartPolicy: Never, \
          volumeMounts: [{name: v, mountPath: /v}], \

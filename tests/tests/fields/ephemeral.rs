@@ -1,7 +1,7 @@
 //! The fields of ephemeral containers, which are added when their pod runs. Their text is JSON.
 
 use crate::Look::{Log, Status};
-use crate::{Row, debug, elsewhere};
+use crate::{Row, debug};
 
 const ENDED: &str = r#""reason":"Completed""#;
 
@@ -20,15 +20,15 @@ pub(super) const ROWS: &[Row] = &[
     debug("EphemeralContainer.image", Log("look"), r#"{"name": "look", "image": "localhost/@:1", "args": ["env"]}"#,
         &[("demo", "IMAGE=demo\n"), ("other", "IMAGE=other\n")]),
     debug("EphemeralContainer.imagePullPolicy", Status, r#"{"name": "look", "image": "localhost/none:1", "imagePullPolicy": "@"}"#,
-        &[("IfNotPresent", r#""reason":"ErrImagePull""#), ("Never", r#""reason":"ErrImageNeverPull""#)]),
+        &[("IfNotPresent", "Failed: Error: ErrImagePull"), ("Never", "Failed: Error: ErrImageNeverPull")]),
     debug("EphemeralContainer.name", Status, r#"{"name": "@", [[exit 0]]}"#,
         &[("look", r#""name":"look""#), ("other", r#""name":"other""#)]),
     debug("EphemeralContainer.securityContext", Log("look"), r#"{@ "name": "look", [[id]]}"#,
         &[("", "uid=0 "), (r#""securityContext": {"runAsUser": 7},"#, "uid=7 ")]),
     debug("EphemeralContainer.stdin", Log("look"), r#"{@ "name": "look", [[stat /proc/self/fd/0]]}"#,
         &[("", " /dev/null\n"), (r#""stdin": true,"#, " pipe:[")]),
-    elsewhere("EphemeralContainer.stdinOnce", "debug::whoever_attaches_misses_nothing_of_what_it_has_written_before",
-        "only a client that attaches sees it"),
+    debug("EphemeralContainer.stdinOnce", Log("look"), r#"{@ "name": "look", "stdin": true, [[echo then print ended]]}"#,
+        &[("", "typed\n"), (r#""stdinOnce": true,"#, "typed\nended\n")]).attached("look"),
     debug("EphemeralContainer.targetContainerName", Log("look"), r#"{@ "name": "look", [[cat /proc/1/cmdline]]}"#,
         &[("", "cat\0/proc/1/cmdline"), (r#""targetContainerName": "app","#, "/bin/demo\0sleep\0")]),
     debug("EphemeralContainer.terminationMessagePath", Status, r#"{@ "name": "look", [[write /tmp/said bye]]}"#,

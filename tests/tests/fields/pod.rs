@@ -1,6 +1,6 @@
 //! The fields of pods as a whole: admission, names, namespaces, users and DNS.
 
-use crate::Look::{Log, Spec, Status};
+use crate::Look::{Limits, Log, Spec, Status};
 use crate::{Row, elsewhere, row};
 
 const SUCCEEDED: &str = r#""phase":"Succeeded""#;
@@ -51,11 +51,12 @@ pub(super) const ROWS: &[Row] = &[
     row("PodSpec.readinessGates", Status, "containers: [{name: app, [[sleep]]}], @",
         &[("", r#""ready":true"#),
           ("readinessGates: [{conditionType: example.com/a}]", r#""reason":"ReadinessGatesNotReady""#)]),
-    row("PodSpec.resources", Status, "containers: [{name: app, [[exit 0]]}], @",
-        &[("", SUCCEEDED), ("resources: {requests: {cpu: 1000}}", r#""reason":"OutOfcpu""#)]),
+    row("PodSpec.resources", Limits, "containers: [{name: app, [[sleep]]}], @",
+        &[("", ""), ("resources: {limits: {memory: 64Mi}}", "memory.max=67108864\n"),
+          ("resources: {limits: {cpu: 500m}}", "cpu.max=50000 100000\n")]),
     row("PodSpec.restartPolicy", Status, "containers: [{name: app, [[exit 1]]}], @",
-        &[("restartPolicy: Never", r#""phase":"Failed""#), ("restartPolicy: OnFailure", r#""restartCount":1"#),
-          ("restartPolicy: Always", r#""restartCount":1"#)]).policy(""),
+        &[("restartPolicy: Never", r#""phase":"Failed""#), ("restartPolicy: OnFailure", r#""lastState":{"terminated""#),
+          ("restartPolicy: Always", r#""lastState":{"terminated""#)]).policy(""),
     row("PodSpec.schedulingGates", Status, "containers: [{name: app, [[exit 0]]}], @",
         &[("", SUCCEEDED), ("schedulingGates: [{name: example.com/a}]", r#""reason":"SchedulingGated""#)])
         .with(&["PodSpec.nodeName"]),
@@ -67,7 +68,7 @@ pub(super) const ROWS: &[Row] = &[
         &[("", "localhost"), ("subdomain: below", ".below.default.svc")]),
     // The sidecar is stopped when the other container has ended.
     row("PodSpec.terminationGracePeriodSeconds", Status,
-        "initContainers: [{name: side, restartPolicy: Always, [[ignore-term then touch /v/up then sleep 6 then exit 7]], \
+        "initContainers: [{name: side, restartPolicy: Always, [[on-term 7 4 then touch /v/up then sleep]], \
            volumeMounts: [{name: v, mountPath: /v}]}], \
          containers: [{name: app, [[wait /v/up]], volumeMounts: [{name: v, mountPath: /v}]}], \
          volumes: [{name: v, emptyDir: {}}], @",

@@ -13,11 +13,11 @@ pub(super) const ROWS: &[Row] = &[
         &[("", r#""phase":"Running""#), ("postStart: {((touch /tmp/go))}", r#""phase":"Succeeded""#)]),
     // In these rows, the sidecar is stopped when the other container has ended.
     row("Lifecycle.preStop", Log("side"),
-        "initContainers: [{name: side, restartPolicy: Always, [[touch /v/up then wait /tmp/asked then print asked then sleep]], \
+        "initContainers: [{name: side, restartPolicy: Always, [[touch /v/up then wait /tmp/asked then print asked then touch /tmp/told then sleep]], \
            volumeMounts: [{name: v, mountPath: /v}], lifecycle: {@}}], \
          containers: [{name: app, [[wait /v/up]], volumeMounts: [{name: v, mountPath: /v}]}], \
          volumes: [{name: v, emptyDir: {}}]",
-        &[("", "stopping\n"), ("preStop: {((touch /tmp/asked then sleep 1))}", "asked\nstopping\n")]),
+        &[("", "stopping\n"), ("preStop: {((touch /tmp/asked then wait /tmp/told))}", "asked\nstopping\n")]),
     row("Lifecycle.stopSignal", Status,
         "initContainers: [{name: side, restartPolicy: Always, \
            [[on-term 7 then ignore-term then on-signal SIGUSR1 then touch /v/up then sleep]], \
