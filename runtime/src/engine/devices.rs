@@ -51,7 +51,7 @@ pub(super) struct Devices {
 }
 
 fn failure(reason: StartFailureReason, message: String) -> StartFailure {
-    StartFailure { reason, message: message.into() }
+    StartFailure { reason, message: message.into(), image: None }
 }
 
 fn missing(message: String) -> StartFailure {
