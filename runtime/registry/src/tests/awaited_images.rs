@@ -46,6 +46,7 @@ impl Core {
                 pod: pod.clone(),
                 record: None,
                 sandbox: Some(FoundSandbox { ip: None, at: Instant(1) }),
+                processes: false,
                 attempts: pod.spec.container_indexes().map(attempt).collect(),
                 status: StatusHandover::default(),
             })),
