@@ -1,7 +1,8 @@
 //! Each field of a Pod that nodlet acts on has one row in a table: pods that differ in this field only, and the
 //! different effect that a container or a status shows. A test requires that the table is complete.
 //!
-//! To add a field, add one row to the table of its area in `fields/`:
+//! To add a field, add one row to the table of its area in `fields/`. What none of [`Look`] observes needs one
+//! more variant of it.
 //!
 //! ```text
 //! row("EnvVar.value", Log("app"), "containers: [{name: app, [[env]], env: [{name: A, value: @}]}]",

@@ -48,8 +48,8 @@ pub(super) const ROWS: &[Row] = &[
         &[("0", "stopping\n"), ("7", "late\nstopping\n")]),
 
     row("ExecAction.command", Status,
-        "containers: [{name: app, [[sleep]], readinessProbe: {exec: {command: [/bin/demo, exit, '@']}, periodSeconds: 1}}]",
-        &[("0", READY), ("1", UNREADY)]),
+        "containers: [{name: app, [[sleep]], readinessProbe: {exec: {command: [/bin/demo, @]}, periodSeconds: 1}}]",
+        &[("id", READY), ("sick", "demo sick: no such step")]),
     row("HTTPGetAction.host", Status,
         "containers: [{name: app, [[serve 8097 /srv]], readinessProbe: {httpGet: {path: /, port: 8097, @}, periodSeconds: 1}}]",
         &[("", READY), ("host: 127.0.0.1", r#"Readiness probe failed: Get "http://127.0.0.1:8097/""#)]),
@@ -83,14 +83,14 @@ pub(super) const ROWS: &[Row] = &[
         &[("8098", UNREADY), ("8097", READY), ("web", READY)]),
 
     row("Probe.exec", Status, "containers: [{name: app, [[serve 8097 /srv]], readinessProbe: {@, periodSeconds: 1}}]",
-        &[("tcpSocket: {port: 8097}", READY), ("((exit 1))", UNREADY)]).with(&["Probe.tcpSocket"]),
+        &[("tcpSocket: {port: 8097}", READY), ("((eprint sick then exit 1))", "Readiness probe failed: sick")]).with(&["Probe.tcpSocket"]),
     row("Probe.failureThreshold", Status,
         "containers: [{name: app, [[sleep]], livenessProbe: {((exit 1)), periodSeconds: 1, failureThreshold: @}}]",
         &[("600", "Liveness probe failed"), ("1", KILLED)]),
     row("Probe.grpc", Status, "containers: [{name: app, [[sleep]], readinessProbe: {@, periodSeconds: 1}}]",
-        &[("((exit 0))", READY), ("grpc: {port: 8097}", UNREADY)]).with(&["Probe.exec"]),
+        &[("((exit 0))", READY), ("grpc: {port: 8097}", "failed to connect service")]).with(&["Probe.exec"]),
     row("Probe.httpGet", Status, "containers: [{name: app, [[sleep]], readinessProbe: {@, periodSeconds: 1}}]",
-        &[("((exit 0))", READY), ("httpGet: {port: 8097}", UNREADY)]).with(&["Probe.exec"]),
+        &[("((exit 0))", READY), ("httpGet: {port: 8097}", r#"Readiness probe failed: Get "http"#)]).with(&["Probe.exec"]),
     row("Probe.initialDelaySeconds", Status,
         "containers: [{name: app, [[sleep]], livenessProbe: {((exit 1)), periodSeconds: 1, failureThreshold: 1, @}}]",
         &[("initialDelaySeconds: 3600", r#""started":true"#), ("initialDelaySeconds: 1", KILLED)]),
@@ -101,7 +101,7 @@ pub(super) const ROWS: &[Row] = &[
         "containers: [{name: app, [[serve 8097 /srv]], readinessProbe: {((touch /tmp/probed)), periodSeconds: 1, successThreshold: @}}]",
         &[("600", r#""started":true"#), ("1", READY)]),
     row("Probe.tcpSocket", Status, "containers: [{name: app, [[sleep]], readinessProbe: {@, periodSeconds: 1}}]",
-        &[("((exit 0))", READY), ("tcpSocket: {port: 8097}", UNREADY)]).with(&["Probe.exec"]),
+        &[("((exit 0))", READY), ("tcpSocket: {port: 8097}", "Readiness probe failed: dial tcp")]).with(&["Probe.exec"]),
     row("Probe.terminationGracePeriodSeconds", Status,
         "containers: [{name: app, [[ignore-term then touch /tmp/up then sleep]], \
          startupProbe: {((stat /tmp/up)), periodSeconds: 1, failureThreshold: 600}, \
