@@ -1,15 +1,13 @@
 //! In which documented fields two specs differ.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fs;
 
 use serde_json::{Value, json};
 
 /// The fields in docs/pods.md: `Type.field`, its type, and whether nodlet acts on it.
 pub(super) fn documented() -> BTreeMap<String, (String, bool)> {
-    let text = fs::read_to_string(crate::project().join("docs/pods.md")).expect("the page is there");
     let (mut fields, mut owner) = (BTreeMap::new(), "");
-    for line in text.lines() {
+    for line in include_str!("../../../docs/pods.md").lines() {
         if let Some(heading) = line.strip_prefix("## ") {
             owner = heading;
         } else if let Some((field, rest)) = line.strip_prefix("| `").and_then(|row| row.split_once("` | ")) {
