@@ -145,6 +145,7 @@ fn resources_of_the_pod_as_a_whole_limit_it_and_the_containers_without_a_limit()
         memory: Some(memory),
         pids: None,
         all_devices: false,
+        devices: Vec::new(),
     };
     assert_eq!(ContainerLimits::of_pod(&whole), limits(307, 64 << 20));
     assert_eq!(ContainerLimits::of(&whole, ContainerIndex(0)), limits(102, 8 << 20));
