@@ -336,9 +336,14 @@ impl Node {
         self.first = if self.pods.is_empty() { 0 } else { self.first % self.pods.len() };
         for mut pod in dropped {
             let record = pod.take_record_to_resume();
+            let resized = pod.take_wanted_amounts();
             let again = pod.take_again().and_then(|again| {
                 let resumes = Rc::ptr_eq(&again, pod.pod());
                 self.want(now, again, record, None);
+                // It continues with what was allocated to it.
+                if let Some(wanted) = resized.filter(|_| resumes) {
+                    self.want(now, wanted, None, None);
+                }
                 self.index_of(&pod.pod().uid).map(|index| Successor { index, resumes })
             });
             let was_hidden = pod.is_hidden();

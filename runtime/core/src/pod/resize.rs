@@ -92,7 +92,7 @@ impl PodState {
     /// Records the amounts that a source wants for the pod. Returns the pod without those that are not allocated.
     pub(super) fn want_amounts(&mut self, now: Instant, pod: Rc<Pod>) -> Rc<Pod> {
         let pending = self.resize.pending.take();
-        if pod.has_amounts_of(&self.pod) || !self.is_active() || self.pod.is_gated() {
+        if pod.has_amounts_of(&self.pod) || self.is_rejected() || self.pod.is_gated() {
             self.changed |= pending.is_some();
             return pod;
         }
@@ -117,7 +117,12 @@ impl PodState {
 
     /// The resize that waits for resources.
     pub(crate) fn pending_resize(&self) -> Option<&Pending> {
-        self.resize.pending.as_deref()
+        self.resize.pending.as_deref().filter(|_| self.is_active())
+    }
+
+    /// Takes the pod with the amounts that are wanted and not allocated, for the pod that follows this one.
+    pub(crate) fn take_wanted_amounts(&mut self) -> Option<Rc<Pod>> {
+        self.resize.pending.take().map(|pending| pending.wanted)
     }
 
     /// The resize that the node has to decide on.
@@ -177,8 +182,8 @@ impl PodState {
             return;
         }
         if !self.is_active() {
-            self.resize = Resize::default();
-            self.changed = true;
+            // A pod that runs again, because a shutdown was cancelled, still has the pending resize.
+            self.changed |= self.resize.progress.take().is_some();
             return;
         }
         if !self.may_run() {

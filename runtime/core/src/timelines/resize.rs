@@ -234,3 +234,23 @@ fn a_pod_that_exceeds_a_limit_of_local_storage_is_evicted() {
     let sim = with_usage(&[1], &[2], 0);
     assert_eq!(sim.trace, "   0s c0#0 start\n  30s c0#0 Term\n  32s c0#0 Kill\n  32s c0#0 exits 137\n");
 }
+
+#[test]
+fn a_resize_that_waits_is_not_lost_by_a_shutdown_that_is_cancelled() {
+    let mut sim = Sim::empty(|_, _| Fate::Runs).on(small(1000));
+    sim.want(asking("web", 300));
+    let other = sim.want(asking("other", 600));
+    sim.run_until(secs(5));
+    resize(&mut sim, "web", 800);
+    sim.run_until(secs(6));
+    let groups = ShutdownGroup::of(secs(20), secs(5));
+    sim.later(secs(0), Observation::Shutdown(Shutdown { scope: ShutdownScope::Machine, groups }));
+    sim.run_until(secs(60));
+    sim.later(secs(0), Observation::ShutdownCancelled);
+    sim.run_until(secs(100));
+    assert_eq!(shown(&sim, "web"), "300m 300m Pending Deferred");
+    sim.unwant(&other, None);
+    sim.run_until(secs(160));
+    assert_eq!(shown(&sim, "web"), "800m 800m");
+    sim.replay();
+}
