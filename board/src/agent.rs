@@ -103,6 +103,9 @@ Flags:
                          processes
       --max-events N     number of events kept, 512 by default
       --max-pods N       maximum number of pods, from 1 to 110; 110 by default
+      --memory-swap-behavior NoSwap|LimitedSwap
+                         whether containers of burstable pods may swap, in proportion
+                         to their memory requests (cgroup v2); NoSwap by default
       --minimum-image-ttl-duration DURATION
                          time for which an unused image is kept, 2m by default
       --node-labels KEY=VALUE,...
@@ -178,6 +181,7 @@ struct Options {
     routes_pods: bool,
     pod_pids_limit: PodPidsLimit,
     allowed_sysctls: Vec<String>,
+    limited_swap: bool,
     terminated_pod_gc_threshold: Option<u64>,
     node_labels: BTreeMap<String, String>,
     taints: Vec<Taint>,
@@ -228,6 +232,17 @@ impl Options {
                         }
                         options.allowed_sysctls.push(pattern.to_owned());
                     }
+                }
+                Flag::Long(name) if name == "memory-swap-behavior" => {
+                    options.limited_swap = match &*parser.value()?.string()? {
+                        "NoSwap" => false,
+                        "LimitedSwap" => true,
+                        value => {
+                            return Err(Failure::new(format!(
+                                "invalid value {value:?} for --memory-swap-behavior: must be NoSwap or LimitedSwap"
+                            )));
+                        }
+                    };
                 }
                 Flag::Long(name) if name == "terminated-pod-gc-threshold" => {
                     let kept = number(&mut parser, "--terminated-pod-gc-threshold")?;
@@ -416,6 +431,7 @@ fn config(root: &Path, options: Options, down: bool) -> Result<Config, Failure> 
         masquerade: !options.routes_pods,
         pod_pids_limit: options.pod_pids_limit,
         allowed_sysctls: options.allowed_sysctls,
+        limited_swap: options.limited_swap,
         terminated_pod_gc_threshold: match options.terminated_pod_gc_threshold {
             None => Some(MAX_PODS),
             Some(0) => None,
@@ -495,6 +511,9 @@ mod tests {
             (right.node_name.as_deref(), right.pod_pids_limit),
             (Some("board-1.lab"), PodPidsLimit::Of(100))
         );
+        let swaps = |line| parse(line).map(|options| options.limited_swap).ok();
+        assert_eq!(swaps("--memory-swap-behavior LimitedSwap"), Some(true));
+        assert_eq!((swaps("--memory-swap-behavior=NoSwap"), swaps("")), (Some(false), Some(false)));
         let of = |line| parse(line).map(|options| options.pod_pids_limit);
         assert_eq!(of("--pod-pids-limit=-1").ok(), Some(PodPidsLimit::Unlimited));
         assert_eq!(of("").ok(), Some(PodPidsLimit::Share));
@@ -519,6 +538,7 @@ mod tests {
             ("--pod-pids-limit 0", "--pod-pids-limit"),
             ("--allowed-unsafe-sysctls net.core.*,vm.swappiness", "--allowed-unsafe-sysctls"),
             ("--allowed-unsafe-sysctls kernel.*", "--allowed-unsafe-sysctls"),
+            ("--memory-swap-behavior UnlimitedSwap", "--memory-swap-behavior"),
             ("--stop-after x", "--stop-after"),
             ("--node-labels zone", "--node-labels"),
             ("--node-labels zone=a,-=b", "--node-labels"),

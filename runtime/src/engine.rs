@@ -116,6 +116,8 @@ pub struct Config {
     pub pod_pids_limit: PodPidsLimit,
     /// Kernel parameters, and patterns of them, that pods may set besides the safe ones.
     pub allowed_sysctls: Vec<String>,
+    /// Whether containers of burstable pods may swap: the kubelet's `memorySwap.swapBehavior: LimitedSwap`.
+    pub limited_swap: bool,
     /// The number of finished applied pods that are kept; `None` to keep all. The control plane's
     /// `--terminated-pod-gc-threshold`.
     pub terminated_pod_gc_threshold: Option<usize>,
@@ -231,7 +233,8 @@ impl Engine {
         };
         let registry = Registry::new(sources, places, &config.node_name, objects.clone());
         let capacity = root::capacity_of_the_machine(&paths, config.max_pods);
-        let machine = Rc::new(Machine::new(capacity, cgroups, network));
+        let swap = if config.limited_swap { root::swap_of_the_machine() } else { 0 };
+        let machine = Rc::new(Machine::new(capacity, swap, cgroups, network));
         let events = Events::new(objects.clone(), &config.node_name, config.max_events);
         let shell = Rc::new(Shell {
             stores: Stores::new(storage, images, Records::new(paths.records())),

@@ -37,8 +37,8 @@ use smol::{Async, Timer};
 
 pub use self::devices::try_filter as try_device_filter;
 use self::hierarchy::{Controller, ControllerHierarchy, Hierarchies};
-pub use self::limits::ContainerLimits;
 pub(crate) use self::limits::memory_of;
+pub use self::limits::{ContainerLimits, limited_swap};
 use self::limits::{MIN_SHARES, Target};
 pub use self::quota::lift_at as lift_cpu_limits;
 pub use self::tree::kill_headless;
@@ -446,7 +446,7 @@ impl Leaf {
         let target = Target::new(&self.hierarchies, &self.relative);
         target.limit(limits)?;
         target.end_as_one()?;
-        target.without_swap(limits)?;
+        target.limit_swap(limits)?;
         if limits.all_devices {
             return Ok(());
         }

@@ -91,7 +91,9 @@ impl Measurement {
         let kind = SFlag::from_bits_truncate(found.st_mode & SFlag::S_IFMT.bits());
         let is_directory = kind == SFlag::S_IFDIR;
         // A file with several names counts once, if all of them are here.
-        let names = if is_directory { 1 } else { (found.st_nlink as u64).max(1) };
+        #[allow(clippy::unnecessary_cast, reason = "other processors have another type")]
+        let links = found.st_nlink as u64;
+        let names = if is_directory { 1 } else { links.max(1) };
         self.usage[self.place] = self.usage[self.place].saturating_add(bytes / names);
         if is_directory && self.open.len() < DEPTH {
             let flags = OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;

@@ -14,6 +14,8 @@ use super::shutdown::ShutdownState;
 pub(super) struct Machine {
     /// The capacity of the machine, including what is reserved.
     pub(super) capacity: Amounts,
+    /// The swap in bytes that burstable pods share; zero if none may swap.
+    pub(super) swap: u64,
     pub(super) cgroups: Cgroups,
     pub(super) network: RefCell<Network>,
     /// The devices of the board that pods may request.
@@ -26,10 +28,11 @@ pub(super) struct Machine {
 }
 
 impl Machine {
-    pub(super) fn new(capacity: Amounts, cgroups: Cgroups, network: Network) -> Machine {
+    pub(super) fn new(capacity: Amounts, swap: u64, cgroups: Cgroups, network: Network) -> Machine {
         let began = nodlet_host::clock::instant();
         Machine {
             capacity,
+            swap,
             cgroups,
             network: RefCell::new(network),
             devices: RefCell::default(),

@@ -113,12 +113,22 @@ pub(super) fn capacity_of_the_machine(paths: &Paths, max_pods: usize) -> Amounts
     }
 }
 
-/// `MemTotal` in bytes; zero if it cannot be read, which counts as very little.
+/// The memory of the machine in bytes; zero if it cannot be read, which counts as very little.
 fn memory_of_the_machine() -> u64 {
+    of_meminfo("MemTotal:")
+}
+
+/// The swap of the machine in bytes; zero if it cannot be read.
+pub(super) fn swap_of_the_machine() -> u64 {
+    of_meminfo("SwapTotal:")
+}
+
+/// A field of `/proc/meminfo` in bytes; zero if it cannot be read.
+fn of_meminfo(field: &str) -> u64 {
     let text = fs::read_to_string("/proc/meminfo").unwrap_or_default();
     let kib = text
         .lines()
-        .find_map(|line| line.strip_prefix("MemTotal:")?.trim().strip_suffix(" kB")?.parse::<u64>().ok());
+        .find_map(|line| line.strip_prefix(field)?.trim().strip_suffix(" kB")?.parse::<u64>().ok());
     kib.unwrap_or(0) << 10
 }
 

@@ -18,7 +18,7 @@ use nodlet_core::facts::{
 use nodlet_core::spec::Container;
 use nodlet_core::spec::container::{EnvSource, PullPolicy, SeccompProfile};
 use nodlet_core::time::{Instant, Moment};
-use nodlet_host::cgroup::{CgroupError, ContainerLimits, Leaf};
+use nodlet_host::cgroup::{CgroupError, ContainerLimits, Leaf, limited_swap};
 use nodlet_host::launch::MountSource;
 use nodlet_host::log_files;
 use nodlet_host::paths::Paths;
@@ -133,8 +133,12 @@ pub(super) async fn start(
     let cdi = devices::inject(shell, &wanted.pod, &mut given).await?;
     let file_values = read_env_files(&shell.stores, container, &sandbox).await?;
     let host_name = pod_files::host_name().map_err(|error| create(&error))?;
-    let mut limits = ContainerLimits::of(&wanted.pod, attempt.container);
-    limits.devices = devices::nodes(&given);
+    let memory = u64::try_from(shell.machine.capacity.memory).unwrap_or_default();
+    let limits = ContainerLimits {
+        swap: limited_swap(&wanted.pod, attempt.container, memory, shell.machine.swap),
+        devices: devices::nodes(&given),
+        ..ContainerLimits::of(&wanted.pod, attempt.container)
+    };
     let leaf = sandbox
         .cgroup
         .renew_cpu_limit(&wanted.pod)
@@ -154,7 +158,7 @@ pub(super) async fn start(
         host_ipv6: shell.machine.network.borrow().host_ipv6(),
         node_name: &shell.config.node_name,
         host_name: &host_name,
-        memory: u64::try_from(shell.machine.capacity.memory).unwrap_or_default(),
+        memory,
         cgroup: leaf.paths(),
         volumes: &sandbox.volumes,
         layers: layer_names,

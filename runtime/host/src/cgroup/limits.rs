@@ -14,6 +14,7 @@ use cgroups_rs::fs::pid::PidController;
 use super::CgroupError;
 use super::hierarchy::{Controller, ControllerHierarchy, Hierarchies};
 use crate::launch::DeviceNode;
+use nodlet_core::spec::pod::CRITICAL;
 use nodlet_core::spec::{ContainerIndex, Pod, QosClass, Quantity, ResourceRequirements};
 
 /// Shares of a container without a cpu request: the kernel's minimum.
@@ -35,10 +36,26 @@ pub struct ContainerLimits {
     pub memory: Option<u64>,
     /// Maximum of processes and threads.
     pub pids: Option<u64>,
+    /// Swap in bytes, where the kernel limits it apart from memory (v2).
+    pub swap: u64,
     /// Access to every device of the machine (`privileged`).
     pub all_devices: bool,
     /// Devices besides those that every container may use.
     pub devices: Vec<DeviceNode>,
+}
+
+/// The swap of a container with `LimitedSwap`: the part of the machine's swap that its memory request is of the
+/// machine's memory, if the pod is burstable and not critical, and the container may use more than it requests
+/// (`calcSwapForBurstablePods` of the kubelet). All amounts are bytes.
+pub fn limited_swap(pod: &Pod, container: ContainerIndex, memory: u64, swap: u64) -> u64 {
+    let resources = &pod.spec.container(container).resources;
+    let (request, limit) = (bytes(&resources.memory_request), bytes(&resources.memory_limit));
+    let Some(request) = request.filter(|_| request != limit) else { return 0 };
+    if pod.spec.qos_class() != QosClass::Burstable || pod.priority >= CRITICAL {
+        return 0;
+    }
+    let part = u128::from(request) * u128::from(swap) / u128::from(memory.max(1));
+    u64::try_from(part).unwrap_or(u64::MAX)
 }
 
 impl ContainerLimits {
@@ -53,6 +70,7 @@ impl ContainerLimits {
             cpu_quota_us: cpu_limit.map(quota),
             memory: pod.spec.limit_of(container, |resources| bytes(&resources.memory_limit)),
             pids: None,
+            swap: 0,
             all_devices: container.security_context.privileged,
             devices: Vec::new(),
         }
@@ -65,6 +83,7 @@ impl ContainerLimits {
             cpu_quota_us: None,
             memory: None,
             pids: None,
+            swap: 0,
             all_devices: false,
             devices: Vec::new(),
         }
@@ -240,12 +259,14 @@ impl<'a> Target<'a> {
         write_if_there(&directory.join("memory.oom.group"), "1")
     }
 
-    /// Disables swap, like the kubelet's `NoSwap`: a container that swaps would exceed its limit, and wear
-    /// out the SD card. v1 only has a limit of both together.
-    pub(super) fn without_swap(&self, limits: &ContainerLimits) -> Result<(), CgroupError> {
+    /// Limits swap, by default to none, like the kubelet's `NoSwap`: a container that swaps would exceed its limit,
+    /// and wear out the SD card. v1 only has a limit of both together.
+    pub(super) fn limit_swap(&self, limits: &ContainerLimits) -> Result<(), CgroupError> {
         // Without CONFIG_SWAP, or with swapaccount=0, the files do not exist.
         match (self.directory(Controller::Memory), limits.memory) {
-            (Some((directory, true)), _) => write_if_there(&directory.join("memory.swap.max"), "0"),
+            (Some((directory, true)), _) => {
+                write_if_there(&directory.join("memory.swap.max"), &limits.swap.to_string())
+            }
             (Some((directory, false)), Some(limit)) => {
                 write_if_there(&directory.join("memory.memsw.limit_in_bytes"), &limit.to_string())
             }

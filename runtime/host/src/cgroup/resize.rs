@@ -43,12 +43,12 @@ impl Cgroups {
             |one, new| {
                 let raises = new > one.target.memory_limit();
                 // Memory and swap together are never less than memory alone.
-                if raises && one.name.is_some() {
-                    one.target.without_swap(&one.limits)?;
+                if raises && one.target.has_joint_swap() && one.name.is_some() {
+                    one.target.limit_swap(&one.limits)?;
                 }
                 one.target.set_memory(new)?;
-                if !raises && one.name.is_some() {
-                    one.target.without_swap(&one.limits)?;
+                if !raises && one.target.has_joint_swap() && one.name.is_some() {
+                    one.target.limit_swap(&one.limits)?;
                 }
                 Ok(())
             },
@@ -119,6 +119,11 @@ fn check_usage(all: &[Resized<'_>]) -> Result<(), CgroupError> {
 }
 
 impl Target<'_> {
+    /// Whether the kernel limits memory and swap together (v1). Otherwise the swap of a running container stays.
+    fn has_joint_swap(&self) -> bool {
+        matches!(self.directory(Controller::Memory), Some((_, false)))
+    }
+
     fn exists(&self) -> bool {
         self.hierarchies.unified.join(self.relative).exists()
     }

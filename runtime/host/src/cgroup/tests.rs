@@ -94,6 +94,7 @@ fn requests_and_limits_become_shares_quotas_and_bytes_as_the_kubelets() {
         cpu_quota_us,
         memory,
         pids: None,
+        swap: 0,
         all_devices: false,
         devices: Vec::new(),
     };
@@ -144,6 +145,7 @@ fn resources_of_the_pod_as_a_whole_limit_it_and_the_containers_without_a_limit()
         cpu_quota_us: Some(50_000),
         memory: Some(memory),
         pids: None,
+        swap: 0,
         all_devices: false,
         devices: Vec::new(),
     };
@@ -558,10 +560,10 @@ fn v2_limits_go_into_the_files_of_v2_and_a_missing_controller_has_a_name() {
     fs::write(leaf.join("cpu.max"), "max 100000").unwrap();
     target.limit(&limits).unwrap();
     target.end_as_one().unwrap();
-    target.without_swap(&limits).unwrap();
+    target.limit_swap(&limits).unwrap();
     assert!(!leaf.join("memory.swap.max").exists(), "a kernel without swap has no such file");
     fs::write(leaf.join("memory.swap.max"), "max").unwrap();
-    target.without_swap(&ContainerLimits::none()).unwrap();
+    target.limit_swap(&ContainerLimits::none()).unwrap();
     for (file, expected) in [
         ("memory.swap.max", "0"),
         ("cpu.weight", "39"),
@@ -680,4 +682,87 @@ fn pods_together_leave_memory_to_the_machine() {
         scratch.0.limit_memory(limit).unwrap();
         assert_eq!(all(), limit.to_string());
     }
+}
+
+/// The limits of a cgroup: memory, cpu quota in microseconds, and cpu weight, as the kernel has them.
+fn limits_of(relative: &Path, kernel: &Hierarchies) -> [String; 3] {
+    let first = |text: String| text.split_whitespace().next().unwrap_or_default().to_owned();
+    [
+        first(read(relative, kernel, Controller::Memory, "memory.limit_in_bytes", "memory.max")),
+        first(read(relative, kernel, Controller::Cpu, "cpu.cfs_quota_us", "cpu.max")),
+        first(read(relative, kernel, Controller::Cpu, "cpu.shares", "cpu.weight")),
+    ]
+}
+
+#[test]
+fn a_running_pod_is_resized_up_and_down_but_not_below_its_usage() {
+    let scratch = Scratch::new();
+    let of = |cpu: u64, mib: u64| {
+        let resources = format!("{{limits: {{cpu: {cpu}m, memory: {mib}Mi}}, requests: {{cpu: 50m}}}}");
+        pod("resized", &[&resources, &resources])
+    };
+    let before = of(100, 32);
+    let cgroup = scratch.0.pod(&before).unwrap();
+    let limits = |index| ContainerLimits::of(&before, ContainerIndex(index));
+    let leaves = [
+        (cgroup.leaf("c0", 0, &limits(0)).unwrap(), ContainerIndex(0)),
+        (cgroup.leaf("c1", 0, &limits(1)).unwrap(), ContainerIndex(1)),
+    ];
+    // Sixteen MiB that are not given back.
+    let mut child = spawn(&leaves[0].0, "x=$(head -c 16777216 /dev/zero | tr '\\0' x); echo up; sleep 1000");
+    let usage = |_: ()| {
+        read(
+            &leaves[0].0.relative,
+            scratch.kernel(),
+            Controller::Memory,
+            "memory.usage_in_bytes",
+            "memory.current",
+        )
+    };
+    until("the memory is used", || usage(()).parse::<u64>().unwrap() > 15 << 20);
+    let found = |relative: &Path| {
+        let [memory, quota, _] = limits_of(relative, scratch.kernel());
+        (memory.parse::<u64>().unwrap() >> 20, quota.parse::<i64>().unwrap() / 100)
+    };
+    let all = || [found(&cgroup.relative), found(&leaves[0].0.relative), found(&leaves[1].0.relative)];
+    assert_eq!(all(), [(64, 200), (32, 100), (32, 100)]);
+    scratch.0.resize(&of(300, 96), &leaves).unwrap();
+    assert_eq!(all(), [(192, 600), (96, 300), (96, 300)]);
+    scratch.0.resize(&of(150, 48), &leaves).unwrap();
+    assert_eq!(all(), [(96, 300), (48, 150), (48, 150)]);
+
+    let refused = scratch.0.resize(&of(200, 6), &leaves).unwrap_err().to_string();
+    assert!(
+        refused.starts_with("cannot decrease memory limits: [attempting to set pod memory limit (12582912)"),
+        "{refused}"
+    );
+    assert!(
+        refused.contains("attempting to set container \"c0\" memory limit (6291456) below current usage ("),
+        "{refused}"
+    );
+    assert!(!refused.contains("\"c1\""), "{refused}");
+    assert_eq!(all(), [(96, 300), (48, 150), (48, 150)], "nothing was written");
+    assert!(child.try_wait().unwrap().is_none(), "the container runs");
+
+    // A container that has ended meanwhile is no error.
+    leaves[1].0.remove().unwrap();
+    scratch.0.resize(&of(200, 64), &leaves).unwrap();
+    assert_eq!((found(&cgroup.relative), found(&leaves[0].0.relative)), ((128, 400), (64, 200)));
+    leaves[0].0.kill().unwrap();
+    child.wait().unwrap();
+}
+
+#[test]
+fn limited_swap_is_a_part_of_the_machines_swap_for_burstable_containers_alone() {
+    let of =
+        |resources: &str| limited_swap(&pod("u", &[resources]), ContainerIndex(0), 1000 << 20, 500 << 20);
+    assert_eq!(of("{requests: {memory: 100Mi}}"), 50 << 20);
+    assert_eq!(of("{requests: {memory: 100Mi}, limits: {memory: 300Mi}}"), 50 << 20);
+    assert_eq!(of("{limits: {memory: 100Mi}}"), 0);
+    assert_eq!(of("{limits: {memory: 100Mi, cpu: 1}}"), 0);
+    assert_eq!(of("{requests: {cpu: 1}}"), 0);
+    assert_eq!(of("{}"), 0);
+    let mut critical = pod("u", &["{requests: {memory: 100Mi}}"]);
+    critical.priority = 2_000_000_000;
+    assert_eq!(limited_swap(&critical, ContainerIndex(0), 1000 << 20, 500 << 20), 0);
 }
