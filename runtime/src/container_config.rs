@@ -19,7 +19,7 @@ use crate::devices::cdi;
 use crate::{pod_files, seccomp};
 use nodlet_core::facts::{Amounts, Attempt, StartFailure, StartFailureReason};
 use nodlet_core::spec::container::SeccompProfile;
-use nodlet_core::spec::volume::{MountPropagation, VolumeMount};
+use nodlet_core::spec::volume::{MountPropagation, VolumeDevice, VolumeMount};
 use nodlet_core::spec::{Container, Pod, QosClass, Quantity, VolumeSource, sysctl};
 use nodlet_host::launch::{
     CgroupPaths, ContainerConfig, DeviceNode, LogConfig, MountConfig, MountSource, NetworkConfig,
@@ -291,6 +291,11 @@ fn mounts(
 ) -> Result<Vec<MountConfig>, StartFailure> {
     let mut mounts = Vec::new();
     for mount in &container.volume_mounts {
+        if let Some(MountSource::Device { .. }) = facts.volumes.get(&mount.name) {
+            let name = &mount.name;
+            let message = format!("volume {name} has volumeMode Block, but is specified in volumeMounts");
+            return Err(config_error(message));
+        }
         let image = facts.image_volumes.iter().position(|(name, _)| *name == mount.name);
         let source = image.map(MountSource::Image).or_else(|| facts.volumes.get(&mount.name).cloned());
         let source = source.ok_or_else(|| {
@@ -340,8 +345,37 @@ fn mounts(
     Ok(mounts)
 }
 
+/// Returns the nodes of the block devices of a container (`volumeDevices`).
+///
+/// # Errors
+/// A volume has files.
+pub(crate) fn block_devices(
+    pod: &Pod,
+    container: &Container,
+    volumes: &Volumes,
+) -> Result<Vec<DeviceNode>, StartFailure> {
+    let device = |device: &VolumeDevice| match volumes.get(&device.name) {
+        Some(MountSource::Device { major, minor }) => Ok(DeviceNode {
+            path: absolute(&device.path),
+            block: true,
+            major: *major,
+            minor: *minor,
+            readable: true,
+            writable: !is_read_only(pod, &device.name),
+            mode: Some(0o660),
+            uid: None,
+            gid: None,
+        }),
+        Some(_) | None => Err(config_error(format!(
+            "volume {} has volumeMode Filesystem, but is specified in volumeDevices",
+            device.name
+        ))),
+    };
+    container.volume_devices.iter().map(device).collect()
+}
+
 /// Whether the pod uses the claim of a volume for reading only.
-fn is_read_only(pod: &Pod, volume: &str) -> bool {
+pub(crate) fn is_read_only(pod: &Pod, volume: &str) -> bool {
     let is_read_only = |source: &VolumeSource| matches!(source, VolumeSource::Claim { read_only: true, .. });
     pod.spec.volumes.iter().any(|one| one.name == volume && is_read_only(&one.source))
 }

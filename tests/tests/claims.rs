@@ -256,3 +256,70 @@ fn a_claim_that_is_used_for_reading_is_mounted_read_only() {
     let refused = device.pod("web").exec("app", ["/bin/demo", "write", "/data/x", "x"]).refused();
     assert!(refused.contains("Read-only file system"), "{refused}");
 }
+
+/// A loop device over a file; it is detached at the end of the test.
+struct LoopDevice(String);
+
+impl LoopDevice {
+    fn over(file: &Path) -> LoopDevice {
+        let run = std::process::Command::new("losetup").args(["--find", "--show"]).arg(file).output();
+        let run = run.expect("losetup is there");
+        assert!(run.status.success(), "{}", String::from_utf8_lossy(&run.stderr));
+        LoopDevice(String::from_utf8_lossy(&run.stdout).trim().to_owned())
+    }
+}
+
+impl Drop for LoopDevice {
+    fn drop(&mut self) {
+        let _ = std::process::Command::new("losetup").args(["--detach", &self.0]).status();
+    }
+}
+
+#[test]
+fn a_block_volume_is_a_device_of_the_container_and_of_no_other() {
+    let device = Device::start();
+    let file = device.path("/disk.img");
+    fs::write(&file, vec![0; 1 << 20]).expect("it can be written");
+    let disk = LoopDevice::over(&file);
+    let block = format!("hostPath: {{path: {}}}, volumeMode: Block", disk.0);
+    device.write_manifest("v.yaml", &volume("disk", "ReadWriteOnce", &block));
+    device.write_manifest("c.yaml", &claim("data", "ReadWriteOnce", ", volumeMode: Block"));
+    let device_of = |name: &str, steps: &str, read_only: bool| {
+        manifest::pod_of(
+            name,
+            &[
+                manifest::container("app", steps, "volumeDevices: [{name: data, devicePath: /dev/data}]"),
+                manifest::container("other", "print up then sleep", ""),
+            ],
+            &format!(
+                "volumes: [{{name: data, persistentVolumeClaim: {{claimName: data, readOnly: {read_only}}}}}]"
+            ),
+        )
+    };
+    device.write_manifest(
+        "web.yaml",
+        &device_of("web", "append /dev/data hello then print up then sleep", false),
+    );
+    device.pod("web").wait_log("app", "up");
+    let stat = device.pod("web").exec("app", ["/bin/demo", "stat", "/dev/data"]).ok();
+    assert!(stat.contains("0660 0:0"), "{stat}");
+    let content = fs::read(&disk.0).expect("it can be read");
+    assert_eq!(&content[..6], b"hello\n");
+    let number = fs::metadata(&disk.0).map(|found| std::os::unix::fs::MetadataExt::rdev(&found));
+    let number = number.expect("it is there");
+    let (major, minor) =
+        (nix::sys::stat::major(number).to_string(), nix::sys::stat::minor(number).to_string());
+    device.pod("web").exec("other", ["/bin/demo", "mknod-block", "/tmp-node", &major, &minor]).ok();
+    let refused = device.pod("web").exec("other", ["/bin/demo", "open", "/tmp-node"]).refused();
+    assert!(refused.contains("Operation not permitted"), "{refused}");
+    device.remove_manifest("web.yaml");
+    device.pod("web").wait_gone();
+    device.write_manifest("ro.yaml", &device_of("ro", "print up then sleep", true));
+    device.pod("ro").wait_log("app", "up");
+    let refused = device.pod("ro").exec("app", ["/bin/demo", "append", "/dev/data", "x"]).refused();
+    assert!(refused.contains("Operation not permitted"), "{refused}");
+    let (_, mounted) = (device.remove_manifest("ro.yaml"), user("mounted", "sleep"));
+    device.pod("ro").wait_gone();
+    device.write_manifest("mounted.yaml", &mounted);
+    waits(&device, "mounted", "volume data has volumeMode Block, but is specified in volumeMounts");
+}

@@ -421,9 +421,9 @@ fn a_pod_that_writes_more_than_its_empty_dir_may_hold_is_evicted() {
 #[test]
 fn a_recursive_read_only_mount_makes_the_mounts_below_it_read_only() {
     let device = Device::start();
-    let (shared, here) = device.shared("host");
+    let here = device.path("/host");
     std::fs::create_dir_all(here.join("below")).expect("it can be made");
-    let _below = device.mount_tmpfs(&format!("{}/below", shared), "mode=777");
+    let _below = device.mount_tmpfs("/host/below", "mode=777");
     let mount = |at: &str, recursive: &str| {
         format!("{{name: v, mountPath: {at}, readOnly: true, recursiveReadOnly: {recursive}}}")
     };

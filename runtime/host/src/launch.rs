@@ -252,6 +252,13 @@ pub enum MountSource {
     Host(PathBuf),
     /// A [`MemoryVolume`] of the sandbox, by its name.
     Memory(String),
+    /// A block device, which is not mounted: see [`ContainerConfig::devices`].
+    Device {
+        /// The major number.
+        major: u32,
+        /// The minor number.
+        minor: u32,
+    },
     /// An image, by its place in [`ContainerConfig::image_volumes`].
     Image(usize),
 }

@@ -5,6 +5,7 @@
 
 mod empty_dir;
 mod host_path;
+mod ownership;
 mod projected;
 mod remove;
 mod usage;
@@ -26,6 +27,9 @@ pub use projected::{ProjectedFile, ProjectedFiles};
 
 /// The sources of mounts for the containers of a pod, by the name of the volume.
 pub type Volumes = BTreeMap<String, MountSource>;
+
+/// The devices of volumes of the mode `Block`: the name of each volume, and its major and minor number.
+pub type BlockDevices = Vec<(String, (u32, u32))>;
 
 /// The input for setting up a pod's volumes, as plain values, because that is done on the storage thread.
 #[derive(Clone, Debug)]
@@ -49,7 +53,13 @@ enum Kind {
     Local {
         path: PathBuf,
         persistent_volume: String,
-        is_block: bool,
+        is_read_only: bool,
+    },
+    /// A PersistentVolume of the mode `Block`, with its name, and its device once that was found.
+    Block {
+        path: PathBuf,
+        persistent_volume: String,
+        device: Option<(u32, u32)>,
     },
     Projected {
         plugin: &'static str,
@@ -65,6 +75,13 @@ pub enum VolumeError {
         path: PathBuf,
         /// The required type, in the kubelet's words.
         wanted: &'static str,
+    },
+    /// The files of a volume could not be given to the pod's `fsGroup`.
+    Group {
+        /// The root of the volume.
+        path: PathBuf,
+        /// The cause.
+        source: io::Error,
     },
     /// The path of a local PersistentVolume does not exist.
     Missing {
@@ -89,6 +106,7 @@ impl fmt::Display for VolumeError {
             VolumeError::Missing { path } => {
                 write!(f, "path {:?} does not exist", path.display().to_string())
             }
+            VolumeError::Group { path, .. } => write!(f, "give {} to fsGroup", path.display()),
             VolumeError::Create { path, .. } => write!(f, "create {}", path.display()),
         }
     }
@@ -98,7 +116,7 @@ impl std::error::Error for VolumeError {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
         match self {
             VolumeError::HostPathType { .. } | VolumeError::Missing { .. } => None,
-            VolumeError::Create { source, .. } => Some(source),
+            VolumeError::Create { source, .. } | VolumeError::Group { source, .. } => Some(source),
         }
     }
 }
@@ -111,8 +129,8 @@ impl Request {
             let kind = match &volume.source {
                 // The start of a container mounts it.
                 VolumeSource::Image { .. } => return None,
-                VolumeSource::Claim { .. } => {
-                    of_claim(claimed.iter().find(|claimed| claimed.volume == volume.name)?)
+                VolumeSource::Claim { read_only, .. } => {
+                    of_claim(claimed.iter().find(|claimed| claimed.volume == volume.name)?, *read_only)
                 }
                 VolumeSource::EmptyDir { memory: false, .. } => Kind::EmptyDir,
                 VolumeSource::EmptyDir { memory: true, .. } => Kind::Memory,
@@ -131,7 +149,9 @@ impl Request {
 
     /// Whether a volume is a path of the machine.
     pub fn has_host_paths(&self) -> bool {
-        self.volumes.iter().any(|(_, kind)| matches!(kind, Kind::HostPath { .. } | Kind::Local { .. }))
+        self.volumes
+            .iter()
+            .any(|(_, kind)| matches!(kind, Kind::HostPath { .. } | Kind::Local { .. } | Kind::Block { .. }))
     }
 
     fn empty_dir(&self, name: &str) -> PathBuf {
@@ -143,16 +163,13 @@ impl Request {
     }
 }
 
-fn of_claim(claimed: &ClaimedVolume) -> Kind {
+fn of_claim(claimed: &ClaimedVolume, is_read_only: bool) -> Kind {
     let path = PathBuf::from(&claimed.path);
+    let persistent_volume = claimed.persistent_volume.clone();
     match claimed.host_path {
-        Some(_) if claimed.is_block => Kind::HostPath { path, kind: HostPathType::BlockDevice },
+        _ if claimed.is_block => Kind::Block { path, persistent_volume, device: claimed.device },
         Some(kind) => Kind::HostPath { path, kind },
-        None => Kind::Local {
-            path,
-            persistent_volume: claimed.persistent_volume.clone(),
-            is_block: claimed.is_block,
-        },
+        None => Kind::Local { path, persistent_volume, is_read_only },
     }
 }
 
@@ -179,7 +196,7 @@ pub fn write_projected(request: &Request, volume: &str, files: &ProjectedFiles) 
     let plugin = request.volumes.iter().find_map(|(name, kind)| match kind {
         Kind::Projected { plugin } if name == volume => Some(*plugin),
         Kind::Projected { .. } | Kind::EmptyDir | Kind::Memory => None,
-        Kind::HostPath { .. } | Kind::Local { .. } => None,
+        Kind::HostPath { .. } | Kind::Local { .. } | Kind::Block { .. } => None,
     });
     let place = projected_place(plugin.unwrap_or_default(), volume);
     // The time is for people: a clock that was set back must not make a name that was used before.
@@ -208,7 +225,11 @@ pub fn set_up(request: &Request) -> Result<Volumes, String> {
     for (name, kind) in &request.volumes {
         let made = match kind {
             Kind::EmptyDir => empty_dir::set_up(&request.empty_dir(name), request.fs_group),
-            Kind::Memory | Kind::HostPath { .. } | Kind::Local { .. } | Kind::Projected { .. } => Ok(()),
+            Kind::Memory
+            | Kind::HostPath { .. }
+            | Kind::Local { .. }
+            | Kind::Block { .. }
+            | Kind::Projected { .. } => Ok(()),
         };
         made.map_err(|error| failed(name, &error))?;
     }
@@ -218,22 +239,29 @@ pub fn set_up(request: &Request) -> Result<Volumes, String> {
 /// Checks the type of every hostPath, and creates it if requested. May hang if a path is on a server that
 /// does not answer, so it must run where nothing else waits.
 ///
+/// Returns the names of volumes of the mode `Block`, with major and minor number of their devices.
+///
 /// # Errors
 /// The first volume that could not be set up, as the text of the event `FailedMount`.
-pub fn check_host_paths(request: &Request) -> Result<(), String> {
+pub fn check_host_paths(request: &Request) -> Result<BlockDevices, String> {
+    let mut devices = BlockDevices::new();
     for (name, kind) in &request.volumes {
         match kind {
             Kind::HostPath { path, kind } => {
                 host_path::check(path, *kind).map_err(|error| failed(name, &error))?;
             }
-            Kind::Local { path, persistent_volume, is_block } => {
-                host_path::check_local(path, *is_block)
-                    .map_err(|error| set_up_failed(persistent_volume, &crate::error::chain(&error)))?;
+            Kind::Local { path, persistent_volume, is_read_only } => {
+                let group = request.fs_group.filter(|_| !is_read_only);
+                host_path::check_local(path, group).map_err(|error| failed(persistent_volume, &error))?;
+            }
+            Kind::Block { path, persistent_volume, .. } => {
+                let device = host_path::block_device(path);
+                devices.push((name.clone(), device.map_err(|error| failed(persistent_volume, &error))?));
             }
             Kind::EmptyDir | Kind::Memory | Kind::Projected { .. } => {}
         }
     }
-    Ok(())
+    Ok(devices)
 }
 
 fn failed(volume: &str, error: &VolumeError) -> String {
@@ -247,6 +275,10 @@ pub fn known(request: &Request) -> Volumes {
             Kind::EmptyDir => MountSource::Host(request.empty_dir(name)),
             Kind::Memory => MountSource::Memory(name.clone()),
             Kind::HostPath { path, .. } | Kind::Local { path, .. } => MountSource::Host(path.clone()),
+            Kind::Block { device, .. } => {
+                let (major, minor) = device.unwrap_or_default();
+                MountSource::Device { major, minor }
+            }
             Kind::Projected { plugin } => MountSource::Host(request.projected(plugin, name)),
         };
         (name.clone(), source)

@@ -384,6 +384,7 @@ impl Registry {
             host_path: spec["hostPath"].is_object().then(|| HostPathType::named(text(&source["type"]))),
             is_exclusive: has_mode(&found["spec"], persistent::EXCLUSIVE),
             is_block: text(&spec["volumeMode"]) == "Block",
+            device: None,
         })
     }
 }

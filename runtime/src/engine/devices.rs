@@ -19,6 +19,7 @@ use nix::sys::socket::{
 };
 use smol::Async;
 
+use crate::container_config;
 use crate::devices::{self, Found, cdi};
 use nodlet_core::facts::{
     Attempt, Event, PodIndex, PodObservation, SandboxFailure, StartFailure, StartFailureReason,
@@ -29,7 +30,7 @@ use nodlet_host::launch::{DeviceChange, DeviceNode, ExecConfig};
 use nodlet_kube::manifest::{DeviceDefinition, DeviceSource};
 use nodlet_registry::Wanted;
 
-use super::handles::{GivenDevice, write_facts};
+use super::handles::{GivenDevice, Sandbox, write_facts};
 use super::{Engine, Shell};
 
 const DEV: &str = "/dev";
@@ -197,6 +198,19 @@ pub(super) async fn inject(
         given.push(GivenDevice { name: String::new(), node: node.clone(), is_gone: false });
     }
     Ok(injected)
+}
+
+/// The block devices that the container has as volumes (`volumeDevices`). They stay as they were at the start.
+///
+/// # Errors
+/// A volume has files.
+pub(super) fn of_volumes(
+    pod: &Pod,
+    container: &Container,
+    sandbox: &Sandbox,
+) -> Result<Vec<GivenDevice>, StartFailure> {
+    let nodes = container_config::block_devices(pod, container, &sandbox.volumes)?;
+    Ok(nodes.into_iter().map(|node| GivenDevice { name: String::new(), node, is_gone: false }).collect())
 }
 
 /// The other name under which a container has the device already, unless both definitions share it.

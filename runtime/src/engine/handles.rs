@@ -83,7 +83,7 @@ pub(super) struct ImageFacts {
 /// A device that a run of a container was given.
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub(super) struct GivenDevice {
-    /// The name of its definition; empty for a CDI device, which stays as it was at the start.
+    /// The name of its definition; empty for a CDI device and for a volume, which stay as they were at the start.
     pub(super) name: String,
     pub(super) node: DeviceNode,
     /// Whether the device is gone: the container has no node of it at present.

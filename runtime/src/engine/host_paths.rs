@@ -23,7 +23,7 @@ const STACK: usize = 256 * 1024;
 pub(super) struct HostPaths(Rc<RefCell<BTreeSet<Uid>>>);
 
 impl HostPaths {
-    /// Checks the host paths that a pod names.
+    /// Checks the host paths that a pod names. Returns the block devices among them.
     ///
     /// # Errors
     /// A path is not of the type that the pod requests, or does not answer.
@@ -32,7 +32,7 @@ impl HostPaths {
         tasks: &Tasks,
         uid: &Uid,
         request: &volume::Request,
-    ) -> Result<(), String> {
+    ) -> Result<volume::BlockDevices, String> {
         let silent =
             || "MountVolume.SetUp failed: a hostPath does not answer: is its server gone?".to_owned();
         if self.0.borrow().contains(uid) {

@@ -127,7 +127,7 @@ async fn make(
     wanted: &Rc<Wanted>,
     ip: Option<Ipv4Addr>,
     objects: ConfigObjects,
-    claims: Vec<ClaimedVolume>,
+    mut claims: Vec<ClaimedVolume>,
 ) -> Result<(Sandbox, Instant), Failure> {
     let _begins = shell.beginning.pod().map_err(Failure::early)?;
     // Of a pod that an earlier agent could not end, and of which this one knows nothing else.
@@ -136,7 +136,7 @@ async fn make(
         let message = "processes of an earlier sandbox of the pod are alive".to_owned();
         return Err(Failure::new(SandboxFailure::Sandbox, message));
     }
-    let volumes = set_up_volumes(shell, wanted, objects, &claims).await?;
+    let volumes = set_up_volumes(shell, wanted, objects, &mut claims).await?;
     let made = make_on(shell, wanted, ip, volumes, claims);
     let late = async {
         smol::Timer::after(SANDBOX_WITHIN).await;
@@ -153,14 +153,20 @@ async fn set_up_volumes(
     shell: &Rc<Shell>,
     wanted: &Rc<Wanted>,
     objects: ConfigObjects,
-    claims: &[ClaimedVolume],
+    claims: &mut [ClaimedVolume],
 ) -> Result<volume::Volumes, Failure> {
     let written = volumes::write_files(shell.clone(), wanted.clone(), objects).await;
     written.map_err(|(reason, message)| Failure::new(reason, message))?;
-    let request = volume::Request::new(&wanted.pod, &shell.paths, claims);
+    let mut request = volume::Request::new(&wanted.pod, &shell.paths, claims);
     if request.has_host_paths() {
         let checked = shell.host_paths.check(&shell.tasks, &wanted.pod.uid, &request).await;
-        checked.map_err(|message| Failure::new(SandboxFailure::Mount, message))?;
+        for (name, device) in checked.map_err(|message| Failure::new(SandboxFailure::Mount, message))? {
+            claims
+                .iter_mut()
+                .filter(|claim| claim.volume == name)
+                .for_each(|claim| claim.device = Some(device));
+        }
+        request = volume::Request::new(&wanted.pod, &shell.paths, claims);
     }
     // No container of it runs: writable layers that are there are of an earlier sandbox.
     let layers = container_config::runs_directory(&shell.paths, &wanted.pod.uid.0);

@@ -96,6 +96,7 @@ pub(crate) fn container(name: &str) -> Container {
         env: Vec::new(),
         ports: Vec::new(),
         resources: ResourceRequirements::default(),
+        volume_devices: Vec::new(),
         volume_mounts: Vec::new(),
         liveness_probe: None,
         readiness_probe: None,

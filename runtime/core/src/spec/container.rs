@@ -5,6 +5,7 @@ use std::time::Duration;
 
 pub use super::reference::PullPolicy;
 use super::reference::{ObjectReference, ResourceField};
+use super::volume::VolumeDevice;
 use super::{Lifecycle, OwnRestart, Probe, ProbeKind, Quantity, VolumeMount};
 
 /// Upper bound of the containers of one pod: as many as [`ContainerIndex`] has values.
@@ -71,6 +72,8 @@ pub struct Container {
     pub ports: Vec<ContainerPort>,
     /// `resources`, requests defaulted from limits.
     pub resources: ResourceRequirements,
+    /// `volumeDevices`.
+    pub volume_devices: Vec<VolumeDevice>,
     /// `volumeMounts`.
     pub volume_mounts: Vec<VolumeMount>,
     /// `livenessProbe`.

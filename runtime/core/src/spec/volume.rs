@@ -66,6 +66,9 @@ pub struct ClaimedVolume {
     pub is_exclusive: bool,
     /// Whether `volumeMode` is `Block`.
     pub is_block: bool,
+    /// Major and minor number of the block device, once it was found.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub device: Option<(u32, u32)>,
 }
 
 /// A volume whose files the agent writes and keeps up to date.
@@ -173,6 +176,15 @@ impl HostPathType {
             _ => HostPathType::Unset,
         }
     }
+}
+
+/// One entry of `volumeDevices`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct VolumeDevice {
+    /// `name` of the volume.
+    pub name: String,
+    /// `devicePath`, below `/dev`.
+    pub path: String,
 }
 
 /// One entry of `volumeMounts`.

@@ -4,7 +4,7 @@
 use std::fs::{self, File, OpenOptions};
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd};
-use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
+use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::Path;
 
 use nix::errno::Errno;
@@ -13,7 +13,7 @@ use nix::sys::stat::{Mode, mkdirat};
 
 use nodlet_core::spec::volume::HostPathType;
 
-use super::VolumeError;
+use super::{VolumeError, ownership};
 
 /// Modes that Kubernetes promises; the agent's umask does not change them.
 const DIRECTORY_MODE: Mode = Mode::from_bits_truncate(0o755);
@@ -52,12 +52,26 @@ pub(super) fn check(path: &Path, kind: HostPathType) -> Result<(), VolumeError> 
     }
 }
 
-/// Checks the path of a local PersistentVolume, which is never created.
-pub(super) fn check_local(path: &Path, is_block: bool) -> Result<(), VolumeError> {
+/// Checks the path of a local PersistentVolume, which is never created, and gives its files to the group of a pod.
+pub(super) fn check_local(path: &Path, fs_group: Option<u32>) -> Result<(), VolumeError> {
     if fs::symlink_metadata(path).is_err() {
         return Err(VolumeError::Missing { path: path.to_owned() });
     }
-    check(path, if is_block { HostPathType::BlockDevice } else { HostPathType::Directory })
+    check(path, HostPathType::Directory)?;
+    let given = fs_group.map_or(Ok(()), |group| ownership::give_to(path, group));
+    given.map_err(|error| VolumeError::Group { path: path.to_owned(), source: error.into() })
+}
+
+/// Finds the block device at `path`: its major and minor number.
+pub(super) fn block_device(path: &Path) -> Result<(u32, u32), VolumeError> {
+    let missing = |_| VolumeError::Missing { path: path.to_owned() };
+    let found = fs::metadata(path).map_err(missing)?;
+    if !found.file_type().is_block_device() {
+        return Err(VolumeError::HostPathType { path: path.to_owned(), wanted: "a block device" });
+    }
+    // The kernel's numbers have at most 20 bits.
+    let number = found.rdev();
+    Ok((nix::sys::stat::major(number) as u32, nix::sys::stat::minor(number) as u32))
 }
 
 /// Makes a directory and its missing parents. Another pod may be able to write there and replace a directory

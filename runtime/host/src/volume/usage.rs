@@ -6,7 +6,7 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
-use nix::dir::Dir;
+use nix::dir::{Dir, OwningIter};
 use nix::fcntl::{AtFlags, OFlag, OpenHow, ResolveFlag, openat2};
 use nix::sys::stat::{FileStat, SFlag, fstatat};
 
@@ -24,7 +24,7 @@ pub struct Usage {
     root: PathBuf,
     /// Directories that were not read yet, relative to the root.
     pending: Vec<PathBuf>,
-    current: Option<(PathBuf, Dir)>,
+    current: Option<(PathBuf, OwningIter)>,
     entries: usize,
     bytes: u64,
     limit: u64,
@@ -47,10 +47,10 @@ impl Usage {
             let Some((path, directory)) = &mut self.current else {
                 let next = self.pending.pop();
                 let Some(next) = next else { return Some(self.bytes) };
-                self.current = open(&self.root, &next).map(|directory| (next, directory));
+                self.current = open(&self.root, &next).map(|directory| (next, directory.into_iter()));
                 continue;
             };
-            let Some(Ok(entry)) = directory.iter().next() else {
+            let Some(Ok(entry)) = directory.next() else {
                 self.current = None;
                 continue;
             };

@@ -18,7 +18,7 @@ use nodlet_core::spec::probe::PortOrName;
 use nodlet_core::spec::reference::{ConfigKind, ObjectReference, ResourceField};
 use nodlet_core::spec::volume::{
     DownwardField, DownwardFile, HostPathType, KeyToPath, MountPropagation, Projection, ProjectionKind,
-    ProjectionSource,
+    ProjectionSource, VolumeDevice,
 };
 use nodlet_core::spec::{
     Container, EnvVar, Hook, Lifecycle, OwnRestart, Pod, PodSpec, Probe, ProbeAction, Quantity,
@@ -283,6 +283,13 @@ fn container(container: &Value) -> Container {
             devices: devices(&container["resources"]["limits"]),
             ..resources(&container["resources"])
         },
+        volume_devices: list(container, "volumeDevices")
+            .iter()
+            .map(|device| VolumeDevice {
+                name: text(device, "name").to_owned(),
+                path: text(device, "devicePath").to_owned(),
+            })
+            .collect(),
         volume_mounts: list(container, "volumeMounts").iter().map(mount).collect(),
         liveness_probe: container.get("livenessProbe").map(probe),
         readiness_probe: container.get("readinessProbe").map(probe),

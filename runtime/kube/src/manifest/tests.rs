@@ -299,11 +299,6 @@ fn init_containers_are_read_and_defaulted_as_the_others_are() {
 #[test]
 fn what_would_change_what_runs_is_refused_by_name() {
     for (spec, container, path) in [
-        (
-            "initContainers: [{name: a, image: b, volumeDevices: [{}]}]",
-            "",
-            "spec.initContainers[0].volumeDevices",
-        ),
         ("hostUsers: false", "", "spec.hostUsers"),
         ("runtimeClassName: kata", "", "spec.runtimeClassName"),
         ("resourceClaims: [{name: a}]", "", "spec.resourceClaims"),
@@ -315,7 +310,6 @@ fn what_would_change_what_runs_is_refused_by_name() {
             "env: [{name: a, valueFrom: {fileKeyRef: {volumeName: a, path: p, key: b}}}]",
             "spec.containers[0].env[0].valueFrom.fileKeyRef",
         ),
-        ("", "volumeDevices: [{name: a, devicePath: /b}]", "spec.containers[0].volumeDevices"),
         (
             "",
             "resources: {limits: {example.com/gpu: 1}}",

@@ -129,7 +129,7 @@ pub(super) fn resolve(config: &ContainerConfig, namespaces: &Namespaces) -> Resu
     volumes.push(volume(&shm, shm_path, namespaces.mnt.as_fd())?);
     for mount in &config.mounts {
         let memory = match &mount.source {
-            MountSource::Image(_) => continue,
+            MountSource::Image(_) | MountSource::Device { .. } => continue,
             MountSource::Host(_) => None,
             MountSource::Memory(name) => Some(Path::new(MEMORY_VOLUMES).join(name)),
         };
@@ -157,7 +157,7 @@ fn volume(mount: &MountConfig, memory: Option<&Path>, pod: BorrowedFd) -> Result
         Some(path) => within(pod, || copy(mount, path)).map_err(failed)?,
         None => match &mount.source {
             MountSource::Host(path) => copy(mount, path),
-            MountSource::Memory(_) | MountSource::Image(_) => {
+            MountSource::Memory(_) | MountSource::Image(_) | MountSource::Device { .. } => {
                 unreachable!("a volume in memory or of an image has a path of its own")
             }
         },
@@ -615,4 +615,57 @@ fn make_directories(base: BorrowedFd, path: &Path) -> io::Result<File> {
         };
     }
     Ok(directory)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::ffi::CString;
+    use std::sync::atomic::{AtomicBool, Ordering};
+
+    use super::*;
+
+    #[test]
+    fn a_link_that_is_swapped_meanwhile_leads_no_sub_path_out_of_its_volume() {
+        let root = std::env::temp_dir().join(format!("nodlet-sub-path-{}", std::process::id()));
+        let (volume, outside) = (root.join("volume"), root.join("outside"));
+        fs::create_dir_all(volume.join("swapped/inner")).expect("it is new");
+        fs::create_dir_all(outside.join("inner")).expect("it is new");
+        std::os::unix::fs::symlink("../outside", volume.join("link")).expect("it is new");
+        let [one, other] = ["swapped", "link"].map(|name| {
+            CString::new(volume.join(name).into_os_string().into_encoded_bytes()).expect("it has no NUL")
+        });
+        let ends = AtomicBool::new(false);
+        let identity = |path: &Path| fs::metadata(path).map(|found| found.ino()).expect("it is there");
+        let (escape, escape_inner) = (identity(&outside), identity(&outside.join("inner")));
+        let (mut opened, mut refused) = (0, 0);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                while !ends.load(Ordering::Relaxed) {
+                    let (here, flags) = (libc::AT_FDCWD, libc::RENAME_EXCHANGE);
+                    // SAFETY: two C strings, which outlive the call.
+                    unsafe {
+                        libc::syscall(libc::SYS_renameat2, here, one.as_ptr(), here, other.as_ptr(), flags)
+                    };
+                }
+            });
+            let base = sys::open_path(&volume).expect("it is there");
+            for round in 0..20_000 {
+                let path = format!("swapped/inner/new-{}", round % 50);
+                let path = if round % 2 == 0 { "swapped/inner" } else { &path };
+                match open_sub_path(base.as_fd(), Path::new(path)) {
+                    Ok(found) => {
+                        let found = found.metadata().expect("it is open").ino();
+                        assert!(found != escape && found != escape_inner, "round {round}");
+                        opened += 1;
+                    }
+                    Err(_) => refused += 1,
+                }
+            }
+            ends.store(true, Ordering::Relaxed);
+        });
+        let made = fs::read_dir(outside.join("inner")).expect("it is there").count();
+        assert_eq!(made, 0, "nothing is made outside");
+        assert!(opened > 100 && refused > 100, "it was a race: {opened} opened, {refused} refused");
+        fs::remove_dir_all(&root).expect("it can be removed");
+    }
 }

@@ -160,6 +160,7 @@ impl Pod {
         args.extend(program.iter().map(|op| (*op).to_owned()));
         ContainerConfig {
             image_volumes: Vec::new(),
+            devices: Vec::new(),
             id: format!("{number:064x}"),
             name: name.to_owned(),
             process: ProcessConfig {
@@ -179,7 +180,6 @@ impl Pod {
             read_only_root: false,
             mounts: Vec::new(),
             privileged: false,
-            devices: Vec::new(),
             cgroup: CgroupPaths { unified: leaf, v1_tasks: Vec::new() },
             oom_score_adj: 500,
             stdin: false,

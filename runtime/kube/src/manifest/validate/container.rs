@@ -159,6 +159,7 @@ pub(super) fn common(
     env(list(container, "env"), &path.child("env"), errors);
     env_from(list(container, "envFrom"), &path.child("envFrom"), errors);
     mounts(container, volumes, &path.child("volumeMounts"), errors);
+    devices(container, volumes, &path.child("volumeDevices"), errors);
     one_of(
         &path.child("imagePullPolicy"),
         text(container, "imagePullPolicy"),
@@ -401,6 +402,55 @@ pub(super) fn field_ref(field: &Value, paths: &[&str], path: &Path<'_>, errors: 
 pub(in crate::manifest) fn subscript(label: &str) -> Option<(&str, &str)> {
     let (path, key) = label.strip_suffix("']")?.split_once("['")?;
     (!path.is_empty()).then_some((path, key))
+}
+
+/// Names in `/dev` that every container has of its own.
+const OWN_DEVICES: [&str; 16] = [
+    "console", "core", "fd", "full", "kcore", "mqueue", "null", "ptmx", "pts", "random", "shm", "stderr",
+    "stdin", "stdout", "tty", "zero",
+];
+
+/// `ValidateVolumeDevices`. Whether a volume is one of a claim is checked at the start of the container.
+fn devices(container: &Value, volumes: &BTreeSet<&str>, path: &Path<'_>, errors: &mut Errors) {
+    let (mut names, mut places) = (BTreeSet::new(), BTreeSet::new());
+    let mounts = list(container, "volumeMounts");
+    for (index, device) in list(container, "volumeDevices").iter().enumerate() {
+        let at = path.index(index);
+        let (name, place) = (text(device, "name"), text(device, "devicePath"));
+        let mut refuse = |field: &str, value: &str, why: &str| {
+            errors.push(FieldError::invalid(&at.child(field), value, why));
+        };
+        if !name.is_empty() && !names.insert(name) {
+            refuse("name", name, "must be unique");
+        }
+        if !places.insert(place) {
+            refuse("devicePath", place, "must be unique");
+        }
+        if mounts.iter().any(|mount| text(mount, "name") == name) {
+            refuse("name", name, "must not already exist in volumeMounts");
+        }
+        if mounts.iter().any(|mount| text(mount, "mountPath") == place) {
+            refuse("devicePath", place, "must not already exist as a path in volumeMounts");
+        }
+        if place.split('/').any(|part| part == "..") {
+            refuse("devicePath", place, "can not contain backsteps ('..')");
+        } else if !place.is_empty() {
+            let own = place.strip_prefix("/dev/").unwrap_or_default();
+            let is_name = !own.is_empty() && !own.contains('/') && own != ".";
+            if !is_name || own == "urandom" || OWN_DEVICES.contains(&own) {
+                let why = "nodlet makes devices directly in /dev, under names that no container has already";
+                refuse("devicePath", place, why);
+            }
+        }
+        if place.is_empty() {
+            errors.push(FieldError::required(&at.child("devicePath"), ""));
+        }
+        if name.is_empty() {
+            errors.push(FieldError::required(&at.child("name"), ""));
+        } else if !volumes.contains(name) {
+            errors.push(FieldError::not_found(&at.child("name"), name));
+        }
+    }
 }
 
 fn mounts(container: &Value, volumes: &BTreeSet<&str>, path: &Path<'_>, errors: &mut Errors) {

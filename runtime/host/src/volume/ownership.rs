@@ -1,0 +1,118 @@
+//! `fsGroup` of a volume that exists already: the group of all its files, and the permissions of that group.
+
+use std::ffi::OsStr;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+
+use nix::dir::Dir;
+use nix::errno::Errno;
+use nix::fcntl::{AtFlags, OFlag, OpenHow, ResolveFlag, open, openat, openat2};
+use nix::sys::stat::{FchmodatFlags, Mode, SFlag, fchmodat, fstat};
+use nix::unistd::{Gid, fchownat};
+
+/// Files of one volume, at most: more would hold the pod up for minutes.
+const ENTRIES: usize = 1_000_000;
+
+/// Bits that the group gets on files, and further ones on directories (`SetVolumeOwnership`).
+const FILE: Mode = Mode::from_bits_truncate(0o660);
+const DIRECTORY: Mode = Mode::from_bits_truncate(0o2110);
+
+/// Gives all files below `root` to a group, and `root` last: if it has the group already, nothing is to be done. Other pods
+/// may write there meanwhile, so no link is followed and no mount is entered.
+pub(super) fn give_to(root: &Path, group: u32) -> nix::Result<()> {
+    let flags = OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
+    let root = own(open(root, flags, Mode::empty())?);
+    let found = fstat(root.as_raw_fd())?;
+    if found.st_gid == group && Mode::from_bits_truncate(found.st_mode).contains(FILE | DIRECTORY) {
+        return Ok(());
+    }
+    let (mut pending, mut entries) = (vec![PathBuf::from(".")], 0);
+    while let Some(path) = pending.pop() {
+        let resolve =
+            ResolveFlag::RESOLVE_BENEATH | ResolveFlag::RESOLVE_NO_SYMLINKS | ResolveFlag::RESOLVE_NO_XDEV;
+        let how = OpenHow::new().flags(flags).resolve(resolve);
+        // Another pod may have removed or replaced it.
+        let Ok(opened) = openat2(root.as_raw_fd(), &path, how) else { continue };
+        let mut directory = Dir::from_fd(opened)?;
+        let at = directory.as_raw_fd();
+        for entry in directory.iter() {
+            let entry = entry?;
+            let name = entry.file_name();
+            if [&b"."[..], b".."].contains(&name.to_bytes()) {
+                continue;
+            }
+            entries += 1;
+            if entries > ENTRIES {
+                return Err(Errno::E2BIG);
+            }
+            let flags = OFlag::O_PATH | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
+            let Ok(found) = openat(Some(at), name, flags, Mode::empty()) else { continue };
+            let found = own(found);
+            if change(found.as_raw_fd(), group)? {
+                pending.push(path.join(OsStr::from_bytes(name.to_bytes())));
+            }
+        }
+    }
+    change(root.as_raw_fd(), group).map(drop)
+}
+
+/// Gives one file to the group. Returns whether it is a directory.
+fn change(file: RawFd, group: u32) -> nix::Result<bool> {
+    let found = fstat(file)?;
+    let kind = SFlag::from_bits_truncate(found.st_mode) & SFlag::S_IFMT;
+    let is_directory = kind == SFlag::S_IFDIR;
+    if found.st_gid != group {
+        fchownat(Some(file), "", None, Some(Gid::from_raw(group)), AtFlags::AT_EMPTY_PATH)?;
+    }
+    // A link has no permissions.
+    if kind != SFlag::S_IFLNK {
+        let old = Mode::from_bits_truncate(found.st_mode);
+        let new = old | FILE | if is_directory { DIRECTORY } else { Mode::empty() };
+        if new != old || found.st_gid != group {
+            let path = format!("/proc/self/fd/{file}");
+            fchmodat(None, path.as_str(), new, FchmodatFlags::FollowSymlink)?;
+        }
+    }
+    Ok(is_directory)
+}
+
+fn own(descriptor: RawFd) -> OwnedFd {
+    // SAFETY: the kernel has just made this descriptor for us; nobody else owns it.
+    unsafe { OwnedFd::from_raw_fd(descriptor) }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
+
+    use super::*;
+
+    #[test]
+    fn all_files_below_and_nothing_elsewhere_get_the_group() {
+        let root = std::env::temp_dir().join(format!("nodlet-group-{}", std::process::id()));
+        let (inside, outside) = (root.join("volume"), root.join("outside"));
+        fs::create_dir_all(inside.join("a/b")).expect("it is new");
+        fs::create_dir_all(&outside).expect("it is new");
+        for file in [inside.join("a/b/file"), outside.join("file")] {
+            fs::write(&file, "x").expect("it can be written");
+            fs::set_permissions(&file, fs::Permissions::from_mode(0o600)).expect("it is ours");
+        }
+        symlink(&outside, inside.join("a/link")).expect("it is new");
+        symlink(outside.join("file"), inside.join("file-link")).expect("it is new");
+        give_to(&inside, 4242).expect("it is ours");
+        let of = |path: &Path| {
+            let found = fs::symlink_metadata(path).expect("it is there");
+            (found.gid(), found.mode() & 0o7777)
+        };
+        assert_eq!(of(&inside.join("a/b/file")), (4242, 0o660));
+        for directory in [inside.clone(), inside.join("a"), inside.join("a/b")] {
+            assert_eq!((of(&directory).0, of(&directory).1 & 0o2770), (4242, 0o2770));
+        }
+        assert_eq!(of(&inside.join("file-link")).0, 4242);
+        assert_eq!(of(&outside.join("file")).1, 0o600);
+        assert_ne!((of(&outside).0, of(&outside.join("file")).0), (4242, 4242));
+        fs::remove_dir_all(&root).expect("it can be removed");
+    }
+}
