@@ -307,11 +307,6 @@ fn what_would_change_what_runs_is_refused_by_name() {
         ("volumes: [{name: v, emptyDir: {medium: HugePages}}]", "", "spec.volumes[0].emptyDir.medium"),
         (
             "",
-            "env: [{name: a, valueFrom: {fileKeyRef: {volumeName: a, path: p, key: b}}}]",
-            "spec.containers[0].env[0].valueFrom.fileKeyRef",
-        ),
-        (
-            "",
             "resources: {limits: {example.com/gpu: 1}}",
             "spec.containers[0].resources.limits[example.com/gpu]",
         ),

@@ -77,12 +77,16 @@ fn a_preset_has_what_a_pod_would_have_of_it_and_the_defaults() {
     );
     assert!(preset.warnings.is_empty());
     // A preset without a selector matches all pods, and gives the same warnings as a Pod.
-    let all = named("all", "volumes: [{name: v, emptyDir: {sizeLimit: 1Gi}}]");
+    let all = named(
+        "all",
+        "volumes: [{name: v, ephemeral: {volumeClaimTemplate: {spec: {accessModes: [ReadWriteOnce], \
+         resources: {limits: {storage: 1Gi}, requests: {storage: 1Gi}}}}}}]",
+    );
     assert_eq!(all.object()["spec"]["selector"], json!({}));
     assert_eq!(
         all.warnings,
         [format!(
-            "spec.volumes[0].emptyDir.sizeLimit: has no effect: nodlet {}.{} does not limit what pods write to disk yet",
+            "spec.volumes[0].ephemeral.volumeClaimTemplate.spec.resources.limits: has no effect: nodlet {}.{} binds claims by their requests alone",
             env!("CARGO_PKG_VERSION_MAJOR"),
             env!("CARGO_PKG_VERSION_MINOR")
         )]
@@ -127,11 +131,11 @@ fn what_is_wrong_with_a_preset_is_named_by_its_own_fields() {
             "env: [{name: A}], selector: {matchExpressions: [{key: a, operator: In, values: ['a b']}]}",
             "spec.selector.matchExpressions[0].values[0]: Invalid value: \"a b\"",
         ),
-        // Fields of a Pod on which nodlet does not act are rejected in a preset, too.
         (
             "env: [{name: A, valueFrom: {fileKeyRef: {volumeName: a, path: p, key: b}}}]",
-            "spec.env[0].valueFrom.fileKeyRef: Forbidden: nodlet",
+            "spec.env[0].valueFrom.fileKeyRef.volumeName: Not found: \"a\"",
         ),
+        // Fields of a Pod on which nodlet does not act are rejected in a preset, too.
         ("volumes: [{name: v, nfs: {server: a, path: /b}}]", "spec.volumes[0].nfs: Forbidden: nodlet"),
     ] {
         let error = refused(spec);
