@@ -350,7 +350,8 @@ mod tests {
             ("pod web --all", "error: specify one of"),
             (
                 "node board",
-                "error: nodes cannot be deleted, only pods, configmaps, secrets, podpresets and priorityclasses",
+                "error: nodes cannot be deleted, only pods, configmaps, secrets, podpresets, priorityclasses, \
+                 limitranges, persistentvolumes and persistentvolumeclaims",
             ),
             ("web", "error: the server doesn't have a resource type \"web\""),
             (
