@@ -501,7 +501,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_value_that_cannot_be_meant_is_refused_by_the_name_of_its_flag() {
+    fn an_invalid_flag_value_is_rejected_with_the_name_of_the_flag() {
         let parse = |line: &str| {
             let parser = Parser::from_args(line.split_whitespace());
             Options::parse(&mut Context::new(), parser).map_err(|failure| failure.to_string())

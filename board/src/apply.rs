@@ -327,7 +327,7 @@ mod tests {
     }
 
     #[test]
-    fn the_switch_is_not_taken_for_a_value() {
+    fn a_boolean_flag_does_not_consume_the_next_argument() {
         let mut parser = Parser::from_args(["--all", "web"]);
         let _ = parser.next();
         assert_eq!(switch(&mut parser).map_err(|failure| failure.to_string()), Ok(true));

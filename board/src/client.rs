@@ -396,7 +396,7 @@ mod tests {
     }
 
     #[test]
-    fn bodies_end_where_they_say() {
+    fn response_bodies_end_at_content_length_or_the_last_chunk() {
         for (response, expected) in [
             (&b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nokxx"[..], &b"ok"[..]),
             (

@@ -339,7 +339,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_to_go_is_named_in_one_way() {
+    fn delete_accepts_one_way_to_select_objects_and_rejects_wrong_arguments() {
         for line in ["pod web", "pods a b", "po/web pod/db", "-f web.yaml", "pods -l app=web", "pods --all"] {
             assert!(parse(line).is_ok(), "{line}: {:?}", parse(line));
         }

@@ -194,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn the_commands_end_is_ours() {
+    fn exec_returns_the_exit_code_of_the_command() {
         assert_eq!(outcome(&json!({"status": "Success"})).ok(), Some(ExitCode::SUCCESS));
         let failed = json!({"status": "Failure", "reason": "NonZeroExitCode",
                             "details": {"causes": [{"reason": "ExitCode", "message": "42"}]}});

@@ -156,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn text_of_others_steers_no_terminal() {
+    fn control_characters_are_escaped_before_they_reach_the_terminal() {
         for (text, shown) in [
             ("plain, \u{e4}\u{4e2d}\n\ttext", "plain, \u{e4}\u{4e2d}\n\ttext"),
             ("\u{1b}[2J\r", "^[[2J\\r"),

@@ -323,7 +323,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_for_the_board_passes_its_shell_unchanged() {
+    fn arguments_are_quoted_for_the_shell_of_the_board() {
         let remote = Remote::new("b", Some(Path::new("/a b"))).unwrap_or_else(|failure| panic!("{failure}"));
         let arguments = ["image", "rm", "it's", "$(x)", ""].map(OsString::from);
         assert_eq!(

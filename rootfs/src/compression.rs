@@ -273,7 +273,7 @@ mod tests {
 
     /// The bomb has a gibibyte of zeros: a frame of blocks that repeat one byte 128 KiB times.
     #[test]
-    fn what_becomes_a_thousand_times_as_much_is_refused() {
+    fn a_decompression_bomb_is_rejected() {
         let block = |last: u32| (last | 1 << 1 | (128 * 1024) << 3).to_le_bytes();
         let mut bomb = vec![0x28, 0xb5, 0x2f, 0xfd, 0x00, 7 << 3];
         for _ in 0..9000 {

@@ -408,7 +408,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_name_is_refused_in_the_kubelet_s_words() {
+    fn an_invalid_image_name_is_rejected_with_the_error_of_the_kubelet() {
         for image in ["", ":", "/", "a/", "/a", "a//b", "a:", "a@", "a@sha256:123", " a", "a b", "a_", "_a"] {
             refused(image, "");
         }

@@ -402,7 +402,7 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_fit_into_resolv_conf_is_said() {
+    fn entries_that_do_not_fit_into_resolv_conf_are_reported() {
         let spec = "dnsConfig: {nameservers: [1.0.0.1, 1.0.0.2, 1.0.0.3]}";
         let (text, left_out) = resolv_conf(&pod("web", spec).spec, "nameserver 9.9.9.9\n");
         assert_eq!(text, "nameserver 9.9.9.9\nnameserver 1.0.0.1\nnameserver 1.0.0.2\n");

@@ -62,7 +62,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_the_same_is_named() {
+    fn a_replay_reports_the_first_difference_from_the_recording() {
         let lines = recorded();
         let refused =
             |lines: &str| nodlet_host::error::chain(&replay(lines).expect_err("it does not replay"));

@@ -117,7 +117,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_panic_finds_what_the_core_was_told_last() {
+    fn a_panic_can_print_the_latest_entries_of_the_ring() {
         let ring = Rc::new(SharedRing::default());
         THREAD_RING.set(Some(ring.clone()));
         ring.observed(Instant(5), &Node::new(), &Observation::ShutdownCancelled, None);

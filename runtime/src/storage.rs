@@ -228,7 +228,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_begun_is_done_when_nobody_asks_any_more() {
+    fn a_storage_job_is_completed_after_its_caller_is_dropped() {
         let storage = Storage::start().expect("the kernel has a thread");
         let (told, end) = mpsc::channel();
         let mut parts = 0;

@@ -379,7 +379,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_not_durable_yet_is_made_so_by_the_next_try() {
+    fn a_retry_syncs_the_directory_whose_sync_failed() {
         let directory = scratch("again");
         let path = directory.join("record.json");
         let fault = FailOnce::of(Step::SyncDirectory);
@@ -453,7 +453,7 @@ mod tests {
     }
 
     #[test]
-    fn what_has_not_changed_is_not_written() {
+    fn a_file_with_unchanged_content_is_not_written() {
         let directory = scratch("same");
         let path = directory.join("record.json");
         replace(&path, b"same", &NoFault).expect("written once");

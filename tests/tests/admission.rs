@@ -303,7 +303,7 @@ fn kubectl_makes_changes_and_removes_priority_classes() {
 }
 
 #[test]
-fn of_two_default_classes_the_lower_is_the_default_and_the_other_stays_a_class() {
+fn the_lower_of_two_global_default_classes_applies_until_it_is_removed() {
     let device = Device::start();
     device.write_manifest("high.yaml", &class("high", "value: 1000\nglobalDefault: true"));
     device.write_manifest("low.yaml", &class("low", "value: 5\nglobalDefault: true"));

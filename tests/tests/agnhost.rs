@@ -98,7 +98,7 @@ fn https_probes_take_any_certificate_and_follow_redirects_on_their_host() {
 }
 
 #[test]
-fn who_speaks_tls_and_who_does_not_is_told_apart() {
+fn a_probe_with_the_wrong_scheme_fails_with_a_distinct_message() {
     let device = device();
     let probe = |scheme: &str| {
         format!(

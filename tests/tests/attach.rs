@@ -249,7 +249,7 @@ fn is_pty(path: &str) -> bool {
 }
 
 #[test]
-fn who_writes_on_when_the_first_process_has_ended_keeps_nobody_waiting() {
+fn a_child_that_keeps_writing_does_not_delay_the_end_of_its_pod() {
     let device = Device::start();
     // The process's child is in the pod's PID namespace, and outlives it.
     let steps = "leave spam 1000000000000 then wait /tmp/go then exit 3";

@@ -94,7 +94,7 @@ fn a_deletion_goes_on_with_its_whole_grace_under_the_next_agent() {
 }
 
 #[test]
-fn what_was_executed_for_a_client_of_an_agent_that_died_does_not_stay() {
+fn an_exec_of_an_agent_that_died_is_ended_by_the_next_agent() {
     let mut device = Device::start();
     device.write_manifest("web.yaml", &manifest::pod("web", "print up then sleep"));
     device.pod("web").wait_ready();
@@ -358,7 +358,7 @@ fn runs_that_begin_together_leave_descriptors_for_probes_and_the_api() {
 }
 
 #[test]
-fn what_a_container_can_write_to_takes_no_memory_of_run() {
+fn files_that_containers_can_write_are_not_on_the_run_file_system() {
     let device = Device::start();
     device.write_manifest("web.yaml", &manifest::pod("web", "print up then sleep"));
     device.pod("web").wait_ready();

@@ -62,7 +62,7 @@ fn bake(device: &Device, name: &str, user: u32, umask: &str, archive: &Path, pla
 }
 
 #[test]
-fn whoever_bakes_an_image_for_another_architecture_gets_the_same_bytes() {
+fn baking_a_foreign_image_gives_the_same_bytes_for_any_user_and_umask() {
     let device = Device::new();
     let archive = device.path("/archive.tar");
     let image = Image::new("localhost/app:1")
@@ -97,7 +97,7 @@ fn whoever_bakes_an_image_for_another_architecture_gets_the_same_bytes() {
 }
 
 #[test]
-fn what_is_baked_in_runs_from_where_it_is_and_is_never_copied() {
+fn a_baked_image_runs_from_the_read_only_store_without_a_copy() {
     let mut device = Device::new();
     let program = fs::read(demo_program()).expect("the demo program is built");
     let archive = device.path("/archive.tar");

@@ -312,7 +312,7 @@ fn kept(device: &Device) -> Vec<String> {
 }
 
 #[test]
-fn what_finds_no_room_is_forbidden_and_lies_nowhere() {
+fn objects_beyond_the_manifest_quota_are_forbidden_and_leave_no_files() {
     let watched = Watched::start();
     let device = &watched.device;
     // Only some at a time, because objects that are being written already count.

@@ -149,7 +149,7 @@ fn a_container_sees_its_own_cgroup_alone_and_writes_nothing_there() {
 /// container can create cgroups below its own, but change neither its own nor any other.
 #[test]
 #[ignore = "needs cgroup v2 with all controllers: cargo xtask guest"]
-fn who_may_write_to_cgroups_changes_those_that_it_has_made_and_no_other() {
+fn a_privileged_container_can_change_only_the_cgroups_that_it_created() {
     const NOT_ITS_OWN: [&str; 7] = [
         "cgroup.freeze 1",
         "cgroup.kill 1",
@@ -197,7 +197,7 @@ fn who_may_write_to_cgroups_changes_those_that_it_has_made_and_no_other() {
 /// a file system that is already mounted is shared without opening its device again.
 #[test]
 #[ignore = "needs a mounted loop device: cargo xtask guest"]
-fn who_may_mount_reaches_what_the_board_has_mounted() {
+fn a_container_that_may_mount_reaches_mounted_file_systems_of_the_board() {
     let device = Device::start();
     let steps = "mknod-block /disk 7 0 then mount erofs /disk /mnt ro then ls /mnt";
     let log = run(&device, steps, "");

@@ -201,7 +201,7 @@ fn kubectl_creates_shows_changes_and_deletes_secrets_of_each_type() {
 }
 
 #[test]
-fn what_was_applied_is_there_after_a_restart_and_nobody_else_can_read_it() {
+fn applied_objects_survive_a_restart_in_files_that_only_root_can_read() {
     let mut device = Device::start_unwatched();
     for (kind, rest) in [
         ("ConfigMap", format!("data: {{a: {}}}", "x".repeat(700_000))),

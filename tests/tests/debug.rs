@@ -27,7 +27,7 @@ fn wait_ended(device: &Device, pod: &TestPod, container: &str) {
 }
 
 #[test]
-fn it_sees_the_processes_and_files_of_its_target_and_disturbs_nothing() {
+fn a_debug_container_sees_the_processes_and_files_of_its_target() {
     let device = Device::start();
     let kubectl = Kubectl::new(&device);
     device.write_manifest("web.yaml", &web("write /secret found then sleep", ""));
@@ -72,7 +72,7 @@ fn it_sees_the_processes_and_files_of_its_target_and_disturbs_nothing() {
 }
 
 #[test]
-fn whoever_attaches_misses_nothing_of_what_it_has_written_before() {
+fn attaching_shows_what_a_debug_container_has_written_before() {
     let device = Device::start();
     let kubectl = Kubectl::new(&device);
     device.write_manifest("web.yaml", &web("sleep", ""));
@@ -118,7 +118,7 @@ fn whoever_attaches_misses_nothing_of_what_it_has_written_before() {
 }
 
 #[test]
-fn a_terminal_in_it_shows_its_prompt_and_is_left_and_entered_again() {
+fn the_terminal_of_a_debug_container_can_be_detached_and_attached_again() {
     let device = Device::start();
     let kubectl = Kubectl::new(&device);
     device.write_manifest("web.yaml", &web("sleep", ""));
@@ -169,7 +169,7 @@ fn a_terminal_in_it_shows_its_prompt_and_is_left_and_entered_again() {
 }
 
 #[test]
-fn it_outlives_the_agent_is_executed_in_and_ends_with_the_pod() {
+fn a_debug_container_outlives_the_agent_and_ends_with_its_pod() {
     let mut device = Device::start();
     let (shared, here) = device.shared("one");
     let app = manifest::container("app", "sleep", "");
@@ -214,7 +214,7 @@ fn it_outlives_the_agent_is_executed_in_and_ends_with_the_pod() {
 }
 
 #[test]
-fn it_does_not_come_back_after_a_power_cut_and_its_status_stays() {
+fn a_debug_container_keeps_its_status_and_stays_ended_after_a_power_cut() {
     let mut device = Device::start();
     device.write_manifest("web.yaml", &web("sleep", ""));
     device.pod("web").wait_ready();
@@ -239,7 +239,7 @@ fn it_does_not_come_back_after_a_power_cut_and_its_status_stays() {
 }
 
 #[test]
-fn without_its_target_it_waits_and_with_its_target_it_ends() {
+fn a_debug_container_waits_for_its_target_and_ends_with_it() {
     let device = Device::start();
     let (shared, here) = device.shared("one");
     let mount = "volumeMounts: [{name: one, mountPath: /one}]";
@@ -278,7 +278,7 @@ fn without_its_target_it_waits_and_with_its_target_it_ends() {
 }
 
 #[test]
-fn where_the_pod_has_one_process_namespace_it_sees_all_of_it() {
+fn a_debug_container_sees_all_processes_of_a_shared_pid_namespace() {
     let device = Device::start();
     let containers = [
         manifest::container("app", "write /secret a then sleep", ""),
@@ -300,7 +300,7 @@ fn where_the_pod_has_one_process_namespace_it_sees_all_of_it() {
 }
 
 #[test]
-fn one_whose_image_is_missing_starts_when_it_is_loaded() {
+fn a_debug_container_starts_when_its_missing_image_is_loaded() {
     let device = Device::start();
     device.write_manifest("web.yaml", &web("sleep", ""));
     let pod = device.pod("web");
@@ -321,7 +321,7 @@ fn one_whose_image_is_missing_starts_when_it_is_loaded() {
 }
 
 #[test]
-fn they_are_only_added_and_all_that_is_wrong_is_said_in_kubernetes_words() {
+fn invalid_changes_of_debug_containers_are_rejected_as_by_kubernetes() {
     let device = Device::start();
     let kubectl = Kubectl::new(&device);
     device.write_manifest("web.yaml", &web("sleep", ""));
@@ -375,7 +375,7 @@ fn they_are_only_added_and_all_that_is_wrong_is_said_in_kubernetes_words() {
 }
 
 #[test]
-fn many_at_once_are_all_added_each_once() {
+fn debug_containers_added_at_the_same_time_all_run_once() {
     let device = Device::start();
     device.write_manifest("web.yaml", &web("sleep", ""));
     let pod = device.pod("web");
@@ -393,7 +393,7 @@ fn many_at_once_are_all_added_each_once() {
 }
 
 #[test]
-fn what_profiles_ask_for_it_gets() {
+fn a_debug_container_gets_the_capabilities_of_its_profile() {
     let device = Device::start();
     let kubectl = Kubectl::new(&device);
     device.write_manifest("web.yaml", &web("sleep", ""));

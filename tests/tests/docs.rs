@@ -115,7 +115,7 @@ fn kind_of_test(source: &str, name: &str) -> Option<Runs> {
 }
 
 #[test]
-fn a_test_is_told_from_what_is_none() {
+fn tests_are_distinguished_from_other_functions() {
     let source = "#[test]\nfn one() {}\nfn two() {}\n#[test]\n#[ignore = \"no\"]\nfn three() {}\n\
                   #[test]\n#[ignore = \"needs cgroup v2: cargo xtask guest\"]\nfn five() {}\n";
     assert_eq!(

@@ -324,7 +324,7 @@ fn files_that_are_no_configuration_are_refused_by_name() {
 }
 
 #[test]
-fn a_wrong_use_is_told_from_a_lack() {
+fn doctor_reports_wrong_arguments_with_an_exit_code_of_their_own() {
     for words in [&["-o", "yaml"][..], &["kernel"], &["--kernel-config"], &["--nonsense"]] {
         let (code, out, err) = doctor(words);
         assert_eq!((code, out.as_str()), (2, ""), "{err}");

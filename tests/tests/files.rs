@@ -339,7 +339,7 @@ fn a_container_inherits_nothing_of_whoever_started_the_agent() {
 
 /// All pods share one storage thread, so removing one pod's leftovers must not block the others.
 #[test]
-fn what_a_pod_left_is_removed_while_other_pods_start() {
+fn removing_the_files_of_a_pod_does_not_delay_the_start_of_others() {
     const DIRECTORIES: usize = 300;
     let device = Device::start();
     device.write_manifest(

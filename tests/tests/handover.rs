@@ -81,7 +81,7 @@ fn restart_counts_of_what_cannot_be_executed_never_fall_however_many_agents_come
 }
 
 #[test]
-fn what_is_over_goes_on_saying_how_its_containers_ended_before() {
+fn a_finished_pod_keeps_the_last_states_of_its_containers() {
     let mut device = Device::start();
     let job = manifest::container(
         "app",
@@ -134,7 +134,7 @@ fn the_run_before_the_last_is_known_where_the_supervisor_dies_with_the_agent() {
 }
 
 #[test]
-fn that_a_pod_made_room_is_shown_when_it_has_ended_and_not_before() {
+fn a_preempted_pod_shows_disruption_target_only_after_it_has_ended() {
     let mut device = Device::new();
     let cpus = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
     let reserved = format!("--kube-reserved=cpu={}", cpus - 1);
@@ -169,7 +169,7 @@ fn that_a_pod_made_room_is_shown_when_it_has_ended_and_not_before() {
 }
 
 #[test]
-fn what_was_deleted_by_force_does_not_come_back_and_its_successor_keeps_its_times() {
+fn a_force_deleted_pod_stays_gone_and_its_successor_keeps_its_times() {
     let mut device = Device::start();
     let text = manifest::pod_with("web", DEAF, "terminationGracePeriodSeconds: 600");
     apply(&device, &text);

@@ -125,7 +125,7 @@ fn into_a_store_in_memory_an_archive_is_read_without_a_cgroup_of_memory() {
 }
 
 #[test]
-fn what_a_disk_has_no_room_for_is_refused_with_both_sizes() {
+fn an_image_too_large_for_the_disk_is_rejected_with_both_sizes() {
     let device = Device::new();
     let disk = device.mount_tmpfs("/var/lib/nodlet", "size=1m");
     let archive = device.path("/large.tar");

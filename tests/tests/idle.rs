@@ -20,7 +20,7 @@ fn written(device: &Device) -> u64 {
 
 #[test]
 #[ignore = "needs a machine of its own, with a clock of its own: cargo xtask guest"]
-fn nobody_wakes_up_or_writes_in_a_day_of_pods_that_do_nothing() {
+fn idle_pods_cause_no_wakeups_and_no_writes_for_a_day() {
     let device = Device::start_unwatched();
     for number in 0..PODS {
         let name = format!("pod-{number}");

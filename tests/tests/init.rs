@@ -438,7 +438,7 @@ fn an_init_container_goes_on_under_the_next_agent() {
 }
 
 #[test]
-fn in_a_new_sandbox_all_of_it_begins_again_in_its_order() {
+fn all_containers_run_again_in_order_in_a_new_sandbox() {
     let device = Device::start();
     let (shared, here) = device.shared("one");
     device.write_manifest("web.yaml", &long(&shared, "Always"));
@@ -502,7 +502,7 @@ fn after_a_power_cut_a_pod_is_initialised_again_unless_it_never_restarts() {
 }
 
 #[test]
-fn one_attaches_to_an_init_container_as_to_any_other() {
+fn clients_can_attach_to_a_running_init_container() {
     let device = Device::start();
     let (shared, here) = device.shared("one");
     let first = manifest::container(
@@ -524,7 +524,7 @@ fn one_attaches_to_an_init_container_as_to_any_other() {
 }
 
 #[test]
-fn what_is_wrong_with_init_containers_is_said_by_field_and_disturbs_nothing() {
+fn invalid_init_containers_are_rejected_by_field_and_affect_no_other_pod() {
     let device = Device::start();
     device.write_manifest("good.yaml", &manifest::pod("good", "sleep"));
     device.pod("good").wait_ready();

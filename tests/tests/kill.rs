@@ -171,7 +171,7 @@ fn killed_after_some_actions_no_container_stops_runs_twice_or_loses_a_thing() {
 
 /// Tests that two holders of one lock are detected, on which all tests of this file and of `steps.rs` depend.
 #[test]
-fn two_of_one_container_at_once_would_be_heard_of() {
+fn two_running_instances_of_one_container_would_be_detected() {
     let device = Device::start();
     let (shared, here) = device.shared("one");
     let spec = format!("restartPolicy: Never\nvolumes: [{{name: one, hostPath: {{path: {shared}}}}}]");

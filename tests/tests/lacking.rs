@@ -193,7 +193,7 @@ fn without_landlock_images_are_loaded_and_who_is_not_root_is_told_that_it_is_off
 
 #[test]
 #[ignore = "needs a kernel of its own: cargo xtask guest"]
-fn where_no_cgroup_file_system_is_mounted_the_agent_says_how() {
+fn without_a_cgroup_file_system_the_agent_reports_how_to_mount_it() {
     let mut device = Device::new();
     let none = nix::mount::MntFlags::MNT_DETACH;
     nix::mount::umount2("/sys/fs/cgroup", none).expect("it is mounted, and nobody uses it");

@@ -174,7 +174,7 @@ fn an_exec_that_takes_too_much_memory_takes_the_container_with_it() {
 
 #[test]
 #[ignore = "needs cgroup v2 with all controllers: cargo xtask guest"]
-fn one_container_that_takes_too_much_memory_harms_no_other_of_its_pod() {
+fn an_oom_killed_container_does_not_affect_others_of_its_pod() {
     let device = Device::start();
     let hog = manifest::container("hog", "hog 100 then sleep", "resources: {limits: {memory: 32Mi}}");
     let calm = manifest::container("calm", "print up then sleep", "resources: {limits: {memory: 32Mi}}");
@@ -245,7 +245,7 @@ fn a_container_and_its_execs_open_only_devices_that_every_container_has() {
 /// more.
 #[test]
 #[ignore = "needs cgroup v2 with all controllers: cargo xtask guest"]
-fn what_executed_processes_leave_in_a_container_that_uses_its_controllers_takes_no_place() {
+fn processes_left_by_execs_take_no_slot_in_a_container_with_child_cgroups() {
     let device = Device::start();
     let steps = "print up then sleep";
     device.write_manifest("init.yaml", &limited("init", steps, "memory: 64Mi"));

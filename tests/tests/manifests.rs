@@ -112,7 +112,7 @@ fn the_same_manifest_again_restarts_nothing_and_under_another_name_it_is_another
 }
 
 #[test]
-fn what_editors_leave_is_no_manifest() {
+fn temporary_files_of_editors_are_not_read_as_manifests() {
     let device = Device::start();
     fs::create_dir_all(device.manifests()).expect("the root can be written to");
     for name in [".hidden.yaml", ".web.yaml.swp", "web.yaml~", "#web.yaml#"] {
@@ -170,7 +170,7 @@ fn a_manifest_may_be_a_symbolic_link() {
 }
 
 #[test]
-fn one_file_may_hold_several_pods_and_a_list() {
+fn a_manifest_file_may_contain_several_pods_and_a_list() {
     let device = Device::start();
     let item = |name: &str| manifest::pod(name, "sleep").replace('\n', "\n    ");
     let text = format!(
@@ -201,7 +201,7 @@ fn directories_come_in_order_and_later_ones_win_by_name() {
 }
 
 #[test]
-fn who_applies_what_another_file_overrides_is_told_which() {
+fn applying_an_overridden_pod_warns_with_the_name_of_the_file() {
     let device = Device::start();
     let later = device.path("/run/nodlet/manifests");
     fs::create_dir_all(&later).expect("the root can be written to");

@@ -82,7 +82,7 @@ fn each(device: &Device, kubectl: &Kubectl, ports: &str) -> [(&'static str, Forw
 }
 
 #[test]
-fn what_listens_on_the_pods_own_localhost_is_reached_by_many_at_once() {
+fn many_connections_reach_a_port_on_the_pods_localhost_at_once() {
     let device = Device::start();
     let kubectl = Kubectl::new(&device);
     mirror(&device);
@@ -103,7 +103,7 @@ fn what_listens_on_the_pods_own_localhost_is_reached_by_many_at_once() {
 }
 
 #[test]
-fn much_goes_both_ways_at_once_and_arrives_whole() {
+fn a_forwarded_port_passes_20_mb_both_ways_unchanged() {
     let device = Device::start();
     let kubectl = Kubectl::new(&device);
     mirror(&device);

@@ -222,7 +222,7 @@ fn a_probe_that_hangs_holds_up_no_other() {
 }
 
 #[test]
-fn of_many_exec_probes_four_run_at_once_and_each_has_its_turn() {
+fn at_most_four_exec_probes_run_at_once_and_each_gets_its_turn() {
     const AT_ONCE: usize = 4;
     const PODS: [&str; 6] = ["a", "b", "c", "d", "e", "f"];
     let device = Device::start();

@@ -31,7 +31,7 @@ fn every_verb_reaches_the_agent_of_a_board() {
 }
 
 #[test]
-fn what_is_wrong_with_the_line_is_told() {
+fn a_failed_connection_to_the_board_is_reported_with_its_cause() {
     let device = Device::start();
     let dead = Line::new(&device, "dead", "exit 255; cat");
     assert!(
@@ -79,7 +79,7 @@ fn images_and_manifests_come_together_and_only_what_is_lacking_is_sent() {
 }
 
 #[test]
-fn what_cannot_be_is_refused_by_name_and_changes_nothing() {
+fn a_push_with_an_invalid_file_is_rejected_by_name_and_changes_nothing() {
     let device = Device::start();
     let line = Line::new(&device, "plain", "cat");
     let write = |name: &str, bytes: &[u8]| {
@@ -170,7 +170,7 @@ fn a_push_that_is_cut_at_any_byte_changes_nothing_and_the_next_goes_on() {
 }
 
 #[test]
-fn of_two_pushes_at_once_one_is_told_to_wait_its_turn() {
+fn a_second_push_at_the_same_time_is_rejected() {
     let device = Device::start();
     let archive = device.path("/app.tar");
     Image::new("localhost/slow:1")

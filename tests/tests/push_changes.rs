@@ -67,7 +67,7 @@ fn length(file: &std::path::Path) -> u64 {
 }
 
 #[test]
-fn of_a_large_layer_with_a_small_change_little_goes_over() {
+fn a_small_change_in_a_large_layer_transfers_few_bytes() {
     let (device, application) = board();
     let (line, up, down) = counting(&device);
     let new = application.image("localhost/app:2", 700_000, &noise(3000, 9));
@@ -95,7 +95,7 @@ fn of_a_large_layer_with_a_small_change_little_goes_over() {
 }
 
 #[test]
-fn what_would_not_save_much_goes_over_whole() {
+fn a_layer_is_sent_whole_if_changed_blocks_would_save_little() {
     let (device, application) = board();
     let (line, up, down) = counting(&device);
     // A layer whose content is completely different.

@@ -243,7 +243,7 @@ fn an_agent_that_starts_again_and_finds_all_as_it_was_writes_nothing_to_flash() 
 }
 
 #[test]
-fn what_an_earlier_boot_left_is_removed_as_soon_as_no_file_is_refused() {
+fn data_of_removed_pods_is_kept_until_all_manifest_files_are_valid() {
     let mut device = Device::start();
     let (shared, _) = device.shared("one");
     for name in ["web", "gone"] {
@@ -265,7 +265,7 @@ fn what_an_earlier_boot_left_is_removed_as_soon_as_no_file_is_refused() {
 }
 
 #[test]
-fn what_was_killed_all_at_once_is_swept_and_begun_again_without_a_boot() {
+fn pods_are_cleaned_up_and_restarted_after_all_processes_were_killed() {
     let mut device = Device::start();
     let (shared, here) = device.shared("one");
     for (name, policy) in [("web", "Always"), ("long", "Never"), ("gone", "Always")] {
@@ -302,7 +302,7 @@ fn what_was_killed_all_at_once_is_swept_and_begun_again_without_a_boot() {
 }
 
 #[test]
-fn what_no_pod_owns_in_the_run_directory_is_removed_at_the_next_start() {
+fn unknown_entries_of_the_run_directory_are_removed_at_the_next_start() {
     let mut device = Device::start();
     device.write_manifest("web.yaml", &manifest::pod("web", "sleep"));
     device.pod("web").wait_ready();

@@ -145,7 +145,7 @@ fn a_pod_stays_until_all_of_it_can_be_removed_and_then_runs_again() {
 }
 
 #[test]
-fn what_a_container_made_immutable_goes_with_its_pod() {
+fn immutable_files_of_a_volume_are_removed_with_the_pod() {
     let device = Device::start();
     run(&device, "kept");
     let volume = device.path("/var/lib/nodlet/pods").join(device.pod("kept").uid());

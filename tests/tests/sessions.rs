@@ -137,7 +137,7 @@ fn is_cut(mut connection: TcpStream) {
 }
 
 #[test]
-fn with_the_pod_end_all_that_were_at_it() {
+fn deleting_a_pod_ends_all_of_its_sessions() {
     let device = Device::start();
     let kubectl = Kubectl::new(&device);
     for (who, program) in programs(&device, &kubectl) {
@@ -164,7 +164,7 @@ fn with_the_pod_end_all_that_were_at_it() {
 }
 
 #[test]
-fn who_is_at_a_pod_is_not_at_the_next_one_of_its_name() {
+fn sessions_end_with_their_pod_and_do_not_move_to_its_replacement() {
     let device = Device::start();
     let kubectl = Kubectl::new(&device);
     for (who, program) in programs(&device, &kubectl) {

@@ -51,7 +51,7 @@ fn a_read_that_takes_long_delays_no_probe_and_no_answer() {
 }
 
 #[test]
-fn what_is_applied_while_the_card_is_slow_is_answered_when_it_was_read() {
+fn apply_is_answered_only_after_a_slow_card_has_been_read() {
     let device = Device::start();
     let slow = SlowDirectory::mount(&device, SLOW, "slow.yaml", &manifest::pod("slow", "sleep"));
     device.write_manifest("web.yaml", &manifest::pod("web", "sleep"));

@@ -77,7 +77,7 @@ fn a_readiness_gate_is_opened_through_the_status_and_stays_open() {
 }
 
 #[test]
-fn what_the_node_says_nobody_else_says() {
+fn clients_cannot_set_status_fields_that_the_node_owns() {
     let device = Device::start();
     let kubectl = Kubectl::new(&device);
     device.write_manifest("web.yaml", &manifest::pod("web", "sleep"));
@@ -170,7 +170,7 @@ fn a_gated_pod_starts_when_its_gates_are_removed_through_the_api() {
 }
 
 #[test]
-fn of_patches_that_come_at_once_none_is_lost() {
+fn concurrent_patches_of_a_pod_are_all_applied() {
     let device = Device::start();
     let gates: Vec<String> = (0..6).map(|number| format!("{{name: example.com/g{number}}}")).collect();
     let gated = manifest::pod_with("web", "sleep", &format!("schedulingGates: [{}]", gates.join(", ")));
@@ -233,7 +233,7 @@ fn edit_opens_the_status_as_it_opens_all_else() {
 }
 
 #[test]
-fn of_pods_that_are_over_the_newest_are_kept() {
+fn only_the_newest_finished_pods_are_kept() {
     let mut device = Device::new();
     device.agent_arguments(["--terminated-pod-gc-threshold", "2"]);
     device.start_agent();

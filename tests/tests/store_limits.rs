@@ -40,7 +40,7 @@ fn pod(name: &str, image: &str) -> String {
 }
 
 #[test]
-fn what_is_more_than_the_store_may_have_is_refused_and_nothing_has_changed() {
+fn an_image_beyond_the_store_limit_is_rejected_and_changes_nothing() {
     let mut device = Device::new();
     device.start_agent();
     device.load(&image("localhost/a:1", 512));

@@ -179,7 +179,7 @@ fn a_file_with_a_uid_is_changed_in_place_where_that_is_possible() {
 }
 
 #[test]
-fn pods_say_where_they_are_from_and_what_is_on_the_card_does_not() {
+fn pods_have_config_source_annotations_that_are_not_stored() {
     let mut device = Device::start();
     device.write_manifest("web.yaml", &manifest::pod("web", "sleep"));
     device.pod("web").wait_ready();
@@ -283,7 +283,7 @@ fn applied_to_a_pod_that_is_over_another_image_makes_another_pod() {
 }
 
 #[test]
-fn of_a_file_that_changes_twice_while_its_pod_ends_only_the_last_version_begins() {
+fn a_file_changed_twice_during_termination_starts_only_its_last_version() {
     let device = Device::start();
     let (shared, _) = device.shared("one");
     let version = |word: &str| {
@@ -486,7 +486,7 @@ fn a_change_that_waits_is_taken_back_by_applying_what_runs() {
 }
 
 #[test]
-fn whoever_deletes_a_pod_that_ends_for_another_deletes_both() {
+fn deleting_a_pod_that_is_being_replaced_deletes_its_replacement_too() {
     let device = Device::start();
     let version = |word: &str| {
         manifest::pod_with(

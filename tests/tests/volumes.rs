@@ -225,7 +225,7 @@ fn read_only_mounts_and_sub_paths_are_what_they_say() {
 }
 
 #[test]
-fn what_is_missing_of_a_sub_path_is_made_in_memory_as_well() {
+fn a_missing_sub_path_is_created_in_a_memory_volume() {
     let device = Device::start();
     let mounts =
         "volumeMounts: [{name: work, mountPath: /work}, {name: work, mountPath: /below, subPath: a/b}]";
@@ -272,7 +272,7 @@ fn a_sub_path_never_leads_out_of_its_volume() {
 }
 
 #[test]
-fn what_a_thread_was_needed_for_leaves_none_behind_and_the_agent_sleeps() {
+fn helper_threads_end_after_their_work_and_the_agent_sleeps() {
     let device = Device::start_unwatched();
     let threads =
         || std::fs::read_dir(format!("/proc/{}/task", device.agent_pid())).expect("the agent lives").count();

@@ -195,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_within_its_margin_is_kept_and_one_more_is_refused_with_the_way_on() {
+    fn a_figure_beyond_the_margin_of_its_budget_is_rejected_with_a_remedy() {
         for (measured, verdict) in
             [(94, Verdict::Below), (95, Verdict::Kept), (105, Verdict::Kept), (106, Verdict::Exceeded)]
         {
@@ -224,7 +224,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_budget_is_refused_by_its_line() {
+    fn an_invalid_budget_is_rejected_with_its_line() {
         for (text, part) in [
             ("\n[one]\nmeasured = much\n", "no whole number: \"measured = much\""),
             ("\n[one]\nmeasured = 1\nmargin = 1\nunit = \"KiB\"\n", "[one] has no why"),

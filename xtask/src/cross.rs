@@ -259,7 +259,7 @@ mod tests {
     }
 
     #[test]
-    fn what_tests_is_taken_from_cargos_messages_and_a_crates_own_tests_lie_apart() {
+    fn test_programs_are_read_from_cargos_messages_and_unit_tests_kept_apart() {
         let of = |kind: &str, test: bool, name: &str| {
             format!(
                 r#"{{"target":{{"kind":["{kind}"],"name":"{name}"}},"profile":{{"test":{test}}},"executable":"/t/{name}-1f"}}"#

@@ -431,7 +431,7 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_fit_is_refused_with_its_sizes() {
+    fn partitions_that_do_not_fit_are_rejected_with_their_sizes() {
         let Err(Failure(why)) = fat(&storage(16, 64), 7, &mut files(16 << 20)) else { panic!("it fits") };
         assert!(why.contains("storage.boot-mib is 16; make it 19 at least"), "{why}");
         let profile = crate::profile::get("qemu-x86_64").expect("it is right");

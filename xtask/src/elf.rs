@@ -117,7 +117,7 @@ mod tests {
 
     #[test]
     #[cfg(target_env = "musl")]
-    fn what_is_movable_cut_off_or_no_program_is_refused() {
+    fn a_position_independent_truncated_or_non_elf_program_is_rejected() {
         let refusal = |bytes: &[u8]| require_static(bytes, ours()).unwrap_err().0;
         assert!(refusal(b"#!/bin/sh").contains("no little-endian ELF"));
         let mut elf = ourselves();

@@ -400,7 +400,7 @@ mod tests {
     }
 
     #[test]
-    fn what_completes_a_value_is_found_in_the_text() {
+    fn completions_of_a_flags_value_are_derived_from_its_help_text() {
         let flags = &example().verbs[0].flags;
         let of = |words: &[&str]| Values::OneOf(words.iter().map(|word| (*word).to_owned()).collect());
         let values: Vec<Values> = flags.iter().map(Flag::values).collect();

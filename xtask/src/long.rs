@@ -200,7 +200,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_part_is_one_of_those_that_there_are() {
+    fn a_shard_must_be_one_of_the_declared_number() {
         for (text, is) in [
             ("1/1", true),
             ("2/5", true),

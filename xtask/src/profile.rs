@@ -320,7 +320,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_with_a_profile_is_named_with_what_would_be_right() {
+    fn an_invalid_profile_is_rejected_with_the_accepted_values() {
         let right =
             fs::read_to_string(project().join("board/profiles/qemu-arm64.toml")).expect("it is there");
         for (from, to, words) in [

@@ -126,7 +126,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_the_machine_has_is_used_as_it_is() {
+    fn an_installed_program_is_used_without_changing_the_search_path() {
         assert!(on_path("sh") && !on_path("no-such-program"));
         let before = env::var_os("PATH");
         provide("sh", "no-such-package").expect("there is a shell");

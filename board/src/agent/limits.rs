@@ -119,7 +119,7 @@ mod tests {
     }
 
     #[test]
-    fn a_limit_that_cannot_be_is_refused_by_the_name_of_its_flag() {
+    fn an_invalid_limit_is_rejected_with_the_name_of_its_flag() {
         for (line, words) in [
             ("--max-pods 0", "0 for --max-pods: must be from 1 to 110"),
             ("--max-pods 111", "111 for --max-pods: must be from 1 to 110"),

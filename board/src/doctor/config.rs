@@ -244,7 +244,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_configuration_is_refused_with_what_would_be() {
+    fn an_invalid_kernel_configuration_is_rejected_with_the_expected_format() {
         for (bytes, expected) in [
             (&b""[..], "no line CONFIG_NAME=VALUE"),
             (b"# nothing\n", "no line CONFIG_NAME=VALUE"),

@@ -579,7 +579,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_lack_means_depends_on_the_version_and_on_other_ways() {
+    fn the_verdict_on_a_missing_option_depends_on_version_and_alternatives() {
         let file = "EROFS_FS_BACKED_BY_FILE";
         check("6.12.0", &["BLK_DEV_LOOP"], "layer mounts", Verdict::Ok, "");
         check("6.12.0", &[file], "layer mounts", Verdict::Ok, "");

@@ -285,7 +285,7 @@ mod tests {
     }
 
     #[test]
-    fn a_refusal_is_an_error_and_bytes_that_end_early_are_none() {
+    fn a_netlink_error_is_reported_and_a_truncated_message_ignored() {
         let refused = message(NLMSG_ERROR, &(-libc::EPERM).to_ne_bytes());
         let error = read_messages(&refused, &mut Vec::new()).unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::PermissionDenied);

@@ -399,7 +399,7 @@ mod tests {
     }
 
     #[test]
-    fn nonsense_is_rejected_with_its_line_and_what_would_be_right() {
+    fn an_invalid_identity_line_is_rejected_with_the_expected_format() {
         for (line, words) in [
             ("nmae = a", "unknown key \"nmae\"; known are name, label, ssh-key, push-key and network"),
             ("name a", "must be KEY = VALUE"),
@@ -478,7 +478,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_is_replaced_whole_and_what_is_no_text_is_rejected() {
+    fn an_identity_file_is_replaced_as_a_whole_and_must_be_utf8() {
         let directory = directory("replace");
         let file = directory.join("deep/identity");
         for text in ["name = a\n", "name = b\n"] {

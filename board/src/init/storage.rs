@@ -552,7 +552,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_in_the_way_of_a_directory_is_put_aside() {
+    fn a_file_or_dangling_link_in_place_of_a_directory_is_moved_aside() {
         let scratch = std::env::temp_dir().join(format!("nodlet-directory-{}", std::process::id()));
         fs::create_dir_all(&scratch).expect("a scratch directory");
         let path = scratch.join("nodlet");

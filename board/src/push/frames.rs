@@ -132,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn a_message_of_many_values_is_no_message() {
+    fn a_message_with_too_many_values_is_rejected() {
         assert_eq!(values(br#"{"a,[{": [1, 2, {"b\"": "\\"}], "c": []}"#), 8);
         let receive = |values: usize| {
             let text = format!("[{}]", vec!["0"; values].join(","));
@@ -146,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_said_is_heard_and_nothing_else() {
+    fn push_frames_round_trip_and_malformed_frames_are_rejected() {
         let mut said = Wire { from: io::empty(), to: Vec::new() };
         said.send(&json!({"a": 1})).expect("memory");
         said.piece(b"xyz").expect("memory");

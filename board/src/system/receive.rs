@@ -368,7 +368,7 @@ mod tests {
     }
 
     #[test]
-    fn what_this_board_cannot_run_is_rejected_with_the_reason() {
+    fn a_program_that_this_board_cannot_run_is_rejected_with_the_reason() {
         let check = |bytes: &[u8], words: &str| {
             let why = receive(bytes).expect_err(words);
             assert!(why.contains(words), "{why}");

@@ -78,7 +78,7 @@ fn noise(seed: u64, length: usize) -> Vec<u8> {
 }
 
 #[test]
-fn of_a_large_file_only_what_changed_is_sent() {
+fn only_the_changed_blocks_of_a_large_file_are_sent() {
     let program = noise(1, 1_000_003);
     let layer = |program: &[u8]| {
         TarBuilder::new().directory("bin").bytes("bin/app", program).file("etc/text", "x").finish()
@@ -102,7 +102,7 @@ fn of_a_large_file_only_what_changed_is_sent() {
 }
 
 #[test]
-fn of_many_small_files_only_names_are_sent_and_those_that_changed() {
+fn for_many_small_files_only_names_and_changed_files_are_sent() {
     let layer = |changed: usize| {
         let mut layer = TarBuilder::new();
         for number in 0..300 {
@@ -120,7 +120,7 @@ fn of_many_small_files_only_names_are_sent_and_those_that_changed() {
 }
 
 #[test]
-fn whatever_a_layer_has_it_becomes_the_same_again() {
+fn any_layer_is_rebuilt_byte_for_byte_from_its_changes() {
     let long = "directory/".repeat(30);
     let odd = TarBuilder::new()
         .directory("a")
@@ -147,7 +147,7 @@ fn whatever_a_layer_has_it_becomes_the_same_again() {
 }
 
 #[test]
-fn what_is_not_worth_it_is_given_up() {
+fn a_comparison_that_saves_too_little_or_takes_too_long_is_abandoned() {
     let scratch = Scratch::new();
     let base = image(&scratch, "base", &TarBuilder::new().bytes("a", &noise(1, 300_000)).finish());
     let (blocks, bytes) = listed(&base);
@@ -161,7 +161,7 @@ fn what_is_not_worth_it_is_given_up() {
 }
 
 #[test]
-fn a_board_that_has_a_part_gets_the_rest() {
+fn a_transfer_of_changes_resumes_after_the_pieces_already_received() {
     let scratch = Scratch::new();
     let (program, config) = (noise(1, 700_000), noise(2, 150_000));
     let old = TarBuilder::new().bytes("app", &program).finish();
@@ -201,7 +201,7 @@ fn copy(offset: u64, length: u32) -> Vec<u8> {
 }
 
 #[test]
-fn pieces_that_cannot_be_are_rejected() {
+fn malformed_pieces_of_changes_are_rejected() {
     let scratch = Scratch::new();
     let base = image(&scratch, "base", &TarBuilder::new().bytes("a", &noise(1, 9000)).finish());
     let length = base.metadata().unwrap().len();

@@ -25,7 +25,7 @@ fn devices_that_linux_does_not_have_are_refused() {
 }
 
 #[test]
-fn an_image_says_which_layer_it_is() {
+fn an_erofs_image_contains_the_digest_of_its_layer() {
     let scratch = Scratch::new();
     let path = scratch.path().join("image");
     let writer = Writer::new(Content::default().create(&path).unwrap(), 1 << 20);

@@ -320,7 +320,7 @@ fn whiteouts_through_links_stay_within_the_root() {
 
 /// Two empty blocks end an archive, as for Go's reader and GNU tar.
 #[test]
-fn what_follows_the_end_is_digested_and_not_unpacked() {
+fn data_after_the_end_of_an_archive_is_digested_and_not_unpacked() {
     let mut bytes = TarBuilder::new().file("a", "1").finish();
     bytes.extend(TarBuilder::new().file("b", "2").finish());
     let scratch = Scratch::new();
@@ -379,7 +379,7 @@ fn hard_links_are_to_what_precedes_them() {
 }
 
 #[test]
-fn what_is_larger_than_its_bound_is_refused_by_name() {
+fn a_layer_that_exceeds_a_limit_is_rejected_with_the_name_of_the_member() {
     let scratch = Scratch::new();
     let convert_within = |name: &str, bounds: LayerBounds, entries: TarBuilder| {
         let file = Content::default().create(&scratch.path().join(name)).unwrap();

@@ -304,7 +304,7 @@ fn a_layer_that_is_missing_is_named() {
 }
 
 #[test]
-fn a_name_that_is_none_is_refused() {
+fn an_archive_with_an_invalid_image_name_is_rejected() {
     let archive = docker_archive(&[TestImage::new("App", vec![layer("x")])]);
     refused(
         archive,
@@ -358,7 +358,7 @@ fn a_truncated_archive_is_refused() {
 }
 
 #[test]
-fn what_does_not_fit_the_disk_is_refused_before_it_is_written() {
+fn a_layer_larger_than_the_free_space_is_rejected_before_it_is_written() {
     let scratch = Scratch::new();
     // A layer of the size that its header declares; it is never read.
     let huge = 1u64 << 60;
@@ -520,7 +520,7 @@ fn a_baked_image_is_used_and_never_copied() {
 }
 
 #[test]
-fn who_makes_an_archive_does_not_fill_the_screen_with_warnings() {
+fn the_number_of_warnings_about_an_archive_is_limited() {
     let records = [("SCHILY.xattr.user.overlay.redirect", "/etc")];
     let layer =
         (0..100).fold(TarBuilder::new(), |tar, number| tar.pax(&records).file(&format!("{number}"), ""));

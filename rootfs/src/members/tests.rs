@@ -56,7 +56,7 @@ fn a_size_in_a_pax_record_is_the_size() {
 }
 
 #[test]
-fn what_is_wrong_with_a_pax_record_is_said() {
+fn an_invalid_pax_record_is_rejected_with_the_reason() {
     for (records, expected) in [
         (("uid", "x"), "read the tar header at byte 0: PAX record uid: must be a decimal number"),
         (("uid", "4294967296"), "read tar member a: uid 4294967296: not supported by Linux"),
@@ -79,7 +79,7 @@ fn what_is_wrong_with_a_pax_record_is_said() {
 }
 
 #[test]
-fn what_describes_a_member_is_bounded() {
+fn the_size_of_pax_headers_and_long_names_is_limited() {
     let long = vec![b'n'; EXTENSION_MAX as usize + 1];
     for kind in [EntryType::XHeader, EntryType::GNULongName, EntryType::GNULongLink] {
         let error =

@@ -143,7 +143,7 @@ mod tests {
     }
 
     #[test]
-    fn what_others_did_meanwhile_is_theirs() {
+    fn taking_back_a_load_keeps_the_changes_of_later_loads() {
         let scratch = Scratch::new();
         let store = Store::open(scratch.path()).unwrap();
         let (old, new, third) = (image("old"), image("new"), image("third"));

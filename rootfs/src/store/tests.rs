@@ -90,7 +90,7 @@ fn an_image_in_use_is_not_removed_until_its_pods_are_gone() {
 }
 
 #[test]
-fn what_a_bad_card_loses_is_named_and_loaded_again() {
+fn lost_or_damaged_files_of_the_store_are_reported_and_loaded_again() {
     let scratch = Scratch::new();
     let store = store_of(scratch.path(), &["app:1", "tool:1"]);
     let app = find(&store, "app:1").unwrap();
@@ -128,7 +128,7 @@ fn an_image_of_the_read_only_store_is_found_whatever_became_of_the_writable_inde
 }
 
 #[test]
-fn what_a_newer_nodlet_wrote_is_left_alone() {
+fn an_index_written_by_a_newer_nodlet_is_left_unchanged() {
     let scratch = Scratch::new();
     let store = store_of(scratch.path(), &["app:1"]);
     let newer = r#"{"version":2,"images":{}}"#;
@@ -189,7 +189,7 @@ fn an_index_never_becomes_larger_than_what_is_read_again() {
 
 /// A card's file system has directories such as lost+found.
 #[test]
-fn a_directory_that_is_nobody_s_is_in_nobody_s_way() {
+fn foreign_directories_in_the_store_are_left_alone() {
     let scratch = Scratch::new();
     let store = store_of(scratch.path(), &["app:1"]);
     fs::create_dir(store.writable.layers().join("lost+found")).unwrap();

@@ -78,7 +78,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn nothing_is_too_much_below_the_high_threshold_and_from_there_on_all_above_the_low_one() {
+    fn usage_from_the_high_threshold_on_is_reduced_to_the_low_threshold() {
         for (capacity, available, high, low, excess) in [
             (1000, 160, 85, 80, 0),
             (1000, 150, 85, 80, 50),

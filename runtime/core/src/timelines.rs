@@ -137,7 +137,7 @@ fn a_pod_that_never_restarts_fails_with_its_container_and_stays_listed() {
 }
 
 #[test]
-fn that_a_run_of_a_never_pod_begins_is_on_flash_before_it_starts() {
+fn the_start_of_a_never_pod_is_recorded_on_flash_before_it_runs() {
     let mut sim = Sim::new(pod(RestartPolicy::Never), |_, _| Fate::Runs);
     sim.run_until(secs(1));
     let order: Vec<&str> = sim.log.lines().map(|line| &line[6..]).take(3).collect();
@@ -250,7 +250,7 @@ fn a_container_that_is_stopped_is_reported_once_however_often_it_is_asked() {
 }
 
 #[test]
-fn what_cannot_be_killed_is_killed_again_ever_more_rarely() {
+fn a_failed_kill_is_retried_with_growing_delays() {
     let mut sim = Sim::new(pod(RestartPolicy::Always), |_, _| Fate::IgnoresTerm);
     sim.run_until(secs(5));
     sim.unwant(&uid(), Some(secs(2)));
@@ -663,7 +663,7 @@ fn containers_that_run_once_and_cannot_be_created_do_not_wear_out_the_card() {
 }
 
 #[test]
-fn what_presets_have_added_to_is_on_flash_at_once_and_no_more_often() {
+fn a_pod_changed_by_presets_is_recorded_on_flash_at_once() {
     let mut pod = pod(RestartPolicy::Always);
     let saves = |pod: Pod, seconds: u64| {
         let mut sim = Sim::new(pod, |_, _| Fate::Runs);
@@ -744,7 +744,7 @@ fn only_so_many_records_are_written_at_once() {
 }
 
 #[test]
-fn what_does_not_fit_into_a_plan_comes_with_the_next() {
+fn actions_beyond_the_limit_of_a_plan_follow_in_the_next_plan() {
     let mut sim = Sim::empty(|_, _| Fate::IgnoresTerm);
     for number in 0..3 * MAX_ACTIONS {
         sim.want(pod(RestartPolicy::Always).uid(&format!("u{number}")).named(&format!("p{number}")));
@@ -822,7 +822,7 @@ fn a_restart_after_a_power_cut_counts_for_the_back_off_of_the_next() {
 }
 
 #[test]
-fn after_a_power_cut_what_was_over_stays_over() {
+fn a_finished_pod_does_not_run_again_after_a_power_cut() {
     let mut sim = Sim::new(pod(RestartPolicy::OnFailure), |_, _| Fate::Exits(0, secs(5)));
     sim.run_until(secs(6));
     let before = first(&sim)["state"].clone();
@@ -870,7 +870,7 @@ fn a_shutdown_ends_every_process_and_keeps_what_is_to_run_again() {
 }
 
 #[test]
-fn what_is_found_by_an_agent_that_takes_everything_down_has_its_whole_grace() {
+fn an_agent_that_takes_all_pods_down_gives_found_pods_their_whole_grace() {
     let pod = std::rc::Rc::new(pod(RestartPolicy::Always));
     let attempt = Attempt { container: ContainerIndex(0), number: 0 };
     let run =
@@ -944,7 +944,7 @@ fn a_pod_that_is_deleted_while_its_volumes_are_removed_waits_for_that() {
 }
 
 #[test]
-fn what_the_core_keeps_of_a_pod_is_small() {
+fn the_state_of_a_pod_takes_less_than_four_kibibytes() {
     use crate::pod::container::{ContainerState, Ended, Identity};
     let text = 2 * (64 + 64 + 128);
     let record = size_of::<Record>() + size_of::<ContainerRecord>() + text;

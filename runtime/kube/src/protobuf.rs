@@ -272,7 +272,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_object_of_such_a_kind_is_an_error() {
+    fn a_malformed_or_unsupported_protobuf_object_is_an_error() {
         let right = request("ConfigMap", &field_of(2, &pair(b"a", b"1")));
         assert!(read(&right).is_ok());
         for end in 0..right.len() {

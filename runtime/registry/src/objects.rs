@@ -258,7 +258,7 @@ mod tests {
     }
 
     #[test]
-    fn the_same_again_is_no_change() {
+    fn storing_an_identical_object_does_not_change_the_version() {
         let objects = Objects::new(7);
         objects.put(pod("a"), object("a", "Pending"));
         objects.put(pod("a"), object("a", "Pending"));
@@ -326,7 +326,7 @@ mod tests {
     }
 
     #[test]
-    fn who_waits_is_woken_by_the_next_change() {
+    fn a_waiting_watcher_is_woken_by_the_next_change() {
         let objects = Objects::new(0);
         smol::block_on(async {
             let mut waiting = Box::pin(objects.changed_since(0));

@@ -58,7 +58,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn who_waits_is_woken_once_and_who_gives_up_is_forgotten() {
+    fn a_waiter_is_woken_once_and_a_dropped_waiter_is_removed() {
         let (waiting, open) = (Waiting::default(), Cell::new(false));
         let waiters = || waiting.wakers.borrow().len();
         smol::block_on(async {

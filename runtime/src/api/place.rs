@@ -246,7 +246,7 @@ mod tests {
     }
 
     #[test]
-    fn one_more_may_stay_only_in_the_place_of_one_that_hangs() {
+    fn beyond_the_limit_an_endless_response_only_replaces_a_hung_one() {
         let places = Places::new(64);
         let start = Instant::now();
         let staying: Vec<Rc<Place>> = (0..places.staying()).map(|_| places.take()).collect();
@@ -278,7 +278,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_unread_is_bounded_for_all_together() {
+    fn unread_responses_of_all_clients_share_one_limit() {
         let places = Places::new(64);
         let first = places.hold(UNREAD * 2).expect("one alone may be larger");
         assert_eq!(places.hold(1).map(|_| ()).map_err(|status| status.code), Err(429));

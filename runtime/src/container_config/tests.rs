@@ -227,7 +227,7 @@ fn mounts_come_in_the_order_of_their_paths_and_a_volume_hides_the_agents_file() 
 }
 
 #[test]
-fn who_it_runs_as_is_the_containers_word_over_the_pods() {
+fn the_user_of_a_container_overrides_that_of_its_pod() {
     let config = made(
         "securityContext: {runAsUser: 5}",
         "securityContext: {runAsUser: 1, runAsGroup: 2, fsGroup: 3, supplementalGroups: [4]}",
@@ -316,7 +316,7 @@ fn a_mount_path_is_taken_from_the_root_without_dots() {
 }
 
 #[test]
-fn of_a_pods_own_files_only_hosts_is_writable_in_a_read_only_root() {
+fn only_etc_hosts_stays_writable_in_a_read_only_root() {
     let config = made("securityContext: {readOnlyRootFilesystem: true}", "");
     let read_only = |path: &str| {
         let mount = config.mounts.iter().find(|mount| mount.destination == Path::new(path));

@@ -83,7 +83,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_would_leave_too_few_is_refused() {
+    fn a_start_that_leaves_too_few_file_descriptors_is_rejected() {
         let (limit, _) = getrlimit(Resource::RLIMIT_NOFILE).expect("it is known");
         assert!(are_left(1, 0).is_ok());
         let refused = are_left(1, limit).expect_err("all are promised").to_string();
@@ -93,7 +93,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_open_is_counted_whatever_numbers_are_free() {
+    fn open_file_descriptors_are_counted_regardless_of_their_numbers() {
         let file = |_| fs::File::open("/dev/null").expect("it is there");
         let mut files: Vec<fs::File> = (0..400).map(file).collect();
         // The lowest numbers are free again, and those above them are taken.

@@ -220,7 +220,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_an_hour_old_goes_with_the_next_that_is_said() {
+    fn events_older_than_an_hour_are_removed_with_the_next_event() {
         let objects = Rc::new(Objects::new(0));
         let mut events = Events::new(objects.clone(), "board", EVENTS);
         let at = |seconds: u64| Instant(0) + Duration::from_secs(seconds);
@@ -296,7 +296,7 @@ mod tests {
     }
 
     #[test]
-    fn of_the_events_of_three_hundred_pods_the_newest_are_kept_and_no_more() {
+    fn only_the_newest_events_are_kept_up_to_the_limit() {
         let objects = Rc::new(Objects::new(0));
         let mut events = Events::new(objects.clone(), "board", EVENTS);
         // What a container writes may be long, and of letters that JSON writes with six.
@@ -325,7 +325,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_container_wrote_stays_in_its_line_of_the_log() {
+    fn control_characters_of_container_output_are_escaped_in_the_agents_log() {
         assert_eq!(one_line("no \"disk\" – Größe 3"), "no \"disk\" – Größe 3");
         assert_eq!(
             one_line("sick\r\nERROR all is lost\u{1b}[2J\n"),

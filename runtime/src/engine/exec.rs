@@ -369,7 +369,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn of_those_who_wait_only_clients_that_are_not_attached_yet_are_told_by_nobody_again() {
+    fn only_clients_that_are_not_attached_yet_are_listed_as_attaching() {
         let execs = Execs::default();
         let (pod, other) = (PodIndex(1), PodIndex(2));
         let (executed, _kept) = execs.begin(pod, false);

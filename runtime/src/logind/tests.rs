@@ -183,7 +183,7 @@ fn a_lock_is_held_until_the_machine_goes_down_and_its_holder_lets_go() {
 }
 
 #[test]
-fn what_somebody_else_says_in_logins_name_is_not_believed() {
+fn shutdown_signals_from_bus_peers_other_than_logind_are_ignored() {
     let bus = |mut bus: Fake| {
         bus.connected();
         bus.shutdown(":1.66", 1);
@@ -205,7 +205,7 @@ fn what_somebody_else_says_in_logins_name_is_not_believed() {
 }
 
 #[test]
-fn who_talks_without_end_keeps_nobody_from_their_turn() {
+fn a_flood_of_bus_messages_does_not_starve_other_tasks() {
     let bus = |mut bus: Fake| {
         bus.connected();
         let much = message(4, 0, ":1.66", "PrepareForShutdown", "s", &text("soon")).repeat(100);

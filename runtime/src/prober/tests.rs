@@ -79,7 +79,7 @@ fn has_said(bytes: &[u8]) -> (Async<TcpStream>, TcpStream) {
 }
 
 #[test]
-fn a_server_that_has_much_to_say_lets_others_have_their_turn() {
+fn a_large_response_does_not_starve_other_tasks() {
     const LENGTH: usize = 32 * 1024;
     // Each read is of 2 KiB.
     let reads = LENGTH / 2048;
@@ -103,7 +103,7 @@ fn a_server_that_has_much_to_say_lets_others_have_their_turn() {
 }
 
 #[test]
-fn heads_of_chunks_may_have_what_go_lets_them_have() {
+fn chunk_headers_have_the_size_limits_of_go() {
     let flood = |chunk: String, last: &'static str| {
         let (port, _requests) = server(move |_, _, stream| {
             let _ = stream.write_all(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n");
@@ -157,7 +157,7 @@ fn a_status_from_200_to_399_is_healthy() {
 }
 
 #[test]
-fn what_is_no_http_fails_in_gos_words() {
+fn a_malformed_http_response_fails_with_the_error_of_go() {
     for (answer, expected) in [
         ("", "EOF"),
         (
@@ -287,7 +287,7 @@ fn redirects_are_followed_on_the_same_host_only() {
 }
 
 #[test]
-fn nobody_there_is_a_failure_of_either_probe() {
+fn a_refused_connection_fails_tcp_and_http_probes() {
     let listener = TcpListener::bind((LOCAL, 0)).expect("a port");
     let port = listener.local_addr().expect("an address").port();
     let connect = || smol::block_on(tcp(LOCAL, None, &PortOrName::Port(port), &[], PATIENT));

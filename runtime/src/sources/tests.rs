@@ -134,7 +134,7 @@ fn a_file_that_was_never_right_is_known_as_refused() {
 }
 
 #[test]
-fn what_an_editor_leaves_beside_a_file_is_passed_over() {
+fn temporary_files_of_editors_are_ignored() {
     let scratch = Scratch::new("editor");
     let mut sources = Sources::new(vec![scratch.0.clone()], "node");
     sources.read(nodlet_host::clock::instant());
@@ -255,7 +255,7 @@ fn a_file_that_did_not_change_keeps_the_uid_of_its_pod() {
 }
 
 #[test]
-fn of_two_pods_that_give_themselves_one_uid_the_first_is_taken() {
+fn only_the_first_of_two_pods_with_the_same_uid_is_accepted() {
     let scratch = Scratch::new("one-uid");
     let of = |name: &str| manifest(name, "one").replace("metadata: {", "metadata: {uid: mine, ");
     fs::write(scratch.0.join("a.yaml"), of("web")).expect("written");
@@ -277,7 +277,7 @@ fn of_two_pods_that_give_themselves_one_uid_the_first_is_taken() {
 }
 
 #[test]
-fn of_more_files_than_are_read_the_first_by_name_are() {
+fn beyond_the_limit_of_files_only_the_first_by_name_are_read() {
     let scratch = Scratch::new("many");
     for number in 0..MAX_FILES + 40 {
         fs::write(scratch.0.join(format!("{number:05}")), "").expect("written");

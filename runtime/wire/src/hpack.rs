@@ -253,7 +253,7 @@ mod tests {
     }
 
     #[test]
-    fn what_we_write_is_what_we_read() {
+    fn hpack_fields_round_trip() {
         for length in [0, 1, 0x7e, 0x7f, 0x80, 0xfe, 0xff, 0x100, 5000] {
             let mut block = Vec::new();
             encode(":path", &"x".repeat(length), &mut block);
@@ -273,7 +273,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_field_is_refused() {
+    fn malformed_hpack_blocks_are_rejected() {
         for (hex, expected) in [
             ("80", HpackError::Malformed),         // Index 0.
             ("be", HpackError::Malformed),         // Of the dynamic table.

@@ -291,7 +291,7 @@ mod tests {
     }
 
     #[test]
-    fn what_breaks_the_rules_is_refused() {
+    fn websocket_protocol_violations_are_rejected() {
         for (bytes, expected) in [
             (&[0xc2, 0x00][..], FrameError::Reserved),
             (&[0x83, 0x00], FrameError::Reserved),

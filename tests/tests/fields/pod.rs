@@ -143,7 +143,7 @@ pub(super) const ROWS: &[Row] = &[
     row("PodReadinessGate.conditionType", Status,
         "containers: [{name: app, [[sleep]]}], readinessGates: [{conditionType: @}]",
         &[("example.com/a", r#"gate \"example.com/a\""#), ("example.com/b", r#"gate \"example.com/b\""#)]),
-    elsewhere("PodSchedulingGate.name", "runtime/core/src/timelines/gates.rs::a_gate_that_is_added_makes_another_pod_of_it",
+    elsewhere("PodSchedulingGate.name", "runtime/core/src/timelines/gates.rs::adding_a_scheduling_gate_replaces_the_pod",
         "any name has the same effect in a status; only a change of the pod compares names"),
 
     row("PodSecurityContext.fsGroup", Log("app"),
@@ -159,11 +159,11 @@ pub(super) const ROWS: &[Row] = &[
     row("PodSecurityContext.supplementalGroups", Log("app"), "containers: [{name: app, [[id]]}], securityContext: {@}",
         &[("", " groups=0\n"), ("supplementalGroups: [88]", " groups=0,88\n")]),
 
-    elsewhere("PodSecurityContext.appArmorProfile", "runtime/kube/src/manifest/tests.rs::values_that_ask_for_nothing_are_taken_without_a_word",
+    elsewhere("PodSecurityContext.appArmorProfile", "runtime/kube/src/manifest/tests.rs::values_that_equal_the_default_are_accepted_without_warnings",
         "the only accepted value is the default"),
-    elsewhere("PodSecurityContext.seccompProfile", "runtime/kube/src/manifest/tests.rs::values_that_ask_for_nothing_are_taken_without_a_word",
+    elsewhere("PodSecurityContext.seccompProfile", "runtime/kube/src/manifest/tests.rs::values_that_equal_the_default_are_accepted_without_warnings",
         "the only accepted value is the default"),
-    elsewhere("PodSecurityContext.supplementalGroupsPolicy", "runtime/kube/src/manifest/tests.rs::what_would_change_what_runs_is_refused_by_name",
+    elsewhere("PodSecurityContext.supplementalGroupsPolicy", "runtime/kube/src/manifest/tests.rs::unsupported_fields_that_change_behaviour_are_rejected_with_their_path",
         "the only accepted value is the default; the test has the other one"),
 
     row("Toleration.effect", Status,

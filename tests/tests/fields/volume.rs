@@ -22,7 +22,7 @@ pub(super) const ROWS: &[Row] = &[
     row("VolumeMount.readOnly", Status,
         "containers: [{name: app, [[touch /v/new]], volumeMounts: [{name: v, mountPath: /v, @}]}], volumes: [{name: v, emptyDir: {}}]",
         &[("", SUCCEEDED), ("readOnly: true", r#""phase":"Failed""#)]),
-    elsewhere("VolumeMount.recursiveReadOnly", "runtime/kube/src/manifest/validate/tests.rs::containers_are_wrong_within_their_pod_in_kubernetes_words",
+    elsewhere("VolumeMount.recursiveReadOnly", "runtime/kube/src/manifest/validate/tests.rs::containers_that_contradict_their_pod_are_rejected_as_by_kubernetes",
         "the only accepted value is the default"),
     row("VolumeMount.subPath", Log("app"),
         "containers: [{name: app, [[ls /v]], volumeMounts: [{name: v, mountPath: /v, @}]}], volumes: [{name: v, hostPath: {path: $DIR}}]",

@@ -73,7 +73,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_begins_in_turn_and_one_that_fails_holds_nobody_up() {
+    fn contestants_run_in_rotating_order_and_a_failure_stops_no_other() {
         let order = RefCell::new(String::new());
         let run = |name: char| {
             let order = &order;

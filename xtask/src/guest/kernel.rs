@@ -220,7 +220,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_module_needs_stands_in_it() {
+    fn dependencies_are_read_from_the_kernel_module_itself() {
         let bytes = b"\x7fELF\0license=GPL\0depends=stp,llc\0name=bridge\0";
         assert_eq!(needs(bytes), ["stp", "llc"]);
         assert_eq!(needs(b"\0depends=\0name=veth\0"), Vec::<String>::new());

@@ -120,7 +120,7 @@ mod tests {
     use crate::help::example;
 
     #[test]
-    fn there_is_a_page_for_the_program_and_one_for_each_verb() {
+    fn the_program_and_each_verb_have_a_manual_page() {
         let pages = pages(&example(), "1.2.3", "2026-01-31");
         let names: Vec<&str> = pages.iter().map(|(name, _)| name.as_str()).collect();
         assert_eq!(names, ["nodlet.1", "nodlet-get.1", "nodlet-image.1", "nodlet-exec.1", "nodlet-push.1"]);

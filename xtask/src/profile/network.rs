@@ -89,7 +89,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_named_and_what_is_right_is_accepted() {
+    fn network_keys_of_a_profile_are_accepted_or_rejected_with_the_reason() {
         for (text, wrong) in [
             (
                 "network = [{ link = 'eth*', dhcp = true }]\nntp = ['10.0.0.1', '[::1]:123', 'pool.ntp.org']",

@@ -75,7 +75,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_board_reads_is_made_of_a_profile() {
+    fn the_update_configuration_of_a_board_is_generated_from_its_profile() {
         let none = r#"{"keys":[],"allow_unsigned":false,"healthy_after":60}"#;
         assert_eq!(check("").as_deref(), Ok(none));
         let text = format!("keys = [\"{KEY}\"]\nallow-unsigned = true\nhealthy-after = \"5m\"");
@@ -84,7 +84,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_named_with_what_would_be_right() {
+    fn invalid_update_keys_of_a_profile_are_rejected_with_accepted_values() {
         for (text, words) in [
             ("key = []".to_owned(), "expected one of `keys`, `allow-unsigned`, `healthy-after`"),
             ("keys = [\"RWabc\"]".to_owned(), "no public key of minisign"),

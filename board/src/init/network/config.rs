@@ -36,7 +36,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_pattern_means_hardware_and_a_name_means_itself() {
+    fn a_link_pattern_matches_hardware_only_and_a_link_name_matches_exactly() {
         let link = |name: &str| Link { link: name.to_owned(), ..Link::default() };
         assert!(link("eth0").means("eth0", || false) && !link("eth0").means("eth01", || true));
         assert!(link("eth*").means("eth12", || true) && !link("eth*").means("eth12", || false));

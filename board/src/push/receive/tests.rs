@@ -21,7 +21,7 @@ fn refused(message: &Value) -> (String, bool) {
 }
 
 #[test]
-fn an_offer_that_cannot_be_is_refused() {
+fn an_invalid_push_offer_is_rejected() {
     let with = |archive: Value| json!({"archives": [archive], "manifests": []});
     let with_manifest = |object: Value| json!({"archives": [], "manifests": [{"place": "a", "namespace": "default", "object": object}]});
     for (message, expected, nonsense) in [
@@ -49,7 +49,7 @@ fn an_offer_that_cannot_be_is_refused() {
 }
 
 #[test]
-fn a_spool_is_one_pushs_and_forgets_what_the_next_does_not_send() {
+fn a_spool_belongs_to_one_push_and_drops_files_that_are_not_sent_again() {
     let root = std::env::temp_dir().join(format!("nodlet-push-{}", std::process::id()));
     let directory = root.join("push");
     let Ok(spool) = Spool::open(&directory) else { panic!("it is free") };
@@ -97,7 +97,7 @@ fn missing(scratch: &Scratch, name: &str, base: Option<usize>) -> Missing {
 }
 
 #[test]
-fn how_a_layer_comes_is_one_of_the_ways_that_it_can() {
+fn impossible_transfer_sizes_of_layers_are_rejected() {
     let scratch = Scratch::new("record_sizes");
     let comes = |sizes: Value| {
         let mut all = [missing(&scratch, "a", Some(4096)), missing(&scratch, "b", None)];
@@ -180,7 +180,7 @@ fn blocks_are_listed_of_bases_only_and_each_once() {
 }
 
 #[test]
-fn what_is_wrong_fits_into_a_message() {
+fn a_long_list_of_errors_is_shortened_to_fit_into_a_message() {
     assert_eq!(first(vec!["a".into(), "b".into()]), "a\nb");
     let text = first(vec!["\u{e4}".repeat(100_000); 20_000]);
     assert!(text.ends_with("\nand 19900 more") && text.len() < crate::push::frames::MESSAGE_MAX / 6);

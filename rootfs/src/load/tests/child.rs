@@ -222,7 +222,7 @@ fn a_load_whose_unpacking_is_ended_at_any_operation_did_not_happen() {
 }
 
 #[test]
-fn what_became_of_a_process_that_died_is_said() {
+fn the_error_reports_how_the_unpacking_process_ended() {
     let scratch = Scratch::new();
     let archive = scratch.path().join("archive.tar");
     fs::write(&archive, new()).unwrap();
@@ -327,7 +327,7 @@ fn lie(frame: &str) {
 }
 
 #[test]
-fn what_the_process_that_unpacks_says_is_not_believed() {
+fn false_reports_of_the_unpacking_process_are_rejected() {
     let scratch = Scratch::in_memory();
     let archive = scratch.path().join("archive.tar");
     fs::write(&archive, new()).unwrap();
@@ -520,7 +520,7 @@ fn a_confined_process_can_do_nothing_but_write_new_files() {
 
 /// Instead of Landlock, root has its own root directory, and an input directory is a mount of its own.
 #[test]
-fn where_there_is_no_landlock_root_is_confined_all_the_same_and_others_are_told() {
+fn without_landlock_root_is_still_confined_and_other_users_get_a_warning() {
     for errno in [Errno::ENOSYS, Errno::EOPNOTSUPP, Errno::EPERM] {
         let landlock = format!("landlock={}", errno as i32);
         for words in [&[&*landlock][..], &[&landlock, "directory"]] {

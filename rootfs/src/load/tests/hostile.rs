@@ -446,7 +446,7 @@ fn text(error: &LoadError) -> String {
 }
 
 #[test]
-fn what_is_hostile_is_refused_with_its_reason_and_leaves_nothing() {
+fn hostile_archives_are_rejected_with_a_reason_and_leave_no_files() {
     let scratch = Scratch::in_memory();
     let root = scratch.path().join("root");
     let store = Store::open(&root).unwrap();

@@ -291,7 +291,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_given_is_kept_whole_and_counts_as_what_it_takes() {
+    fn the_ring_records_client_conditions_whole_and_counts_their_size() {
         let given: Rc<[ClientCondition]> = [ClientCondition {
             kind: "example.com/a".into(),
             status: "True".into(),

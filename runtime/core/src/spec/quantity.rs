@@ -339,7 +339,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_quantity_is_refused_in_kubernetes_words() {
+    fn an_invalid_quantity_is_rejected_with_the_error_of_kubernetes() {
         for (written, error) in [
             ("", QuantityError::Format),
             ("abc", QuantityError::Format),

@@ -63,7 +63,7 @@ fn a_rejected_pod_takes_no_room_not_even_from_those_that_came_with_it() {
 }
 
 #[test]
-fn what_a_pod_requested_counts_until_it_is_truly_gone() {
+fn the_requests_of_a_terminating_pod_count_until_it_is_removed() {
     let mut sim = Sim::empty(|_, _| Fate::IgnoresTerm).on(small(1000));
     let first = sim.want(asking("first", 800));
     sim.run_until(secs(1));
@@ -77,7 +77,7 @@ fn what_a_pod_requested_counts_until_it_is_truly_gone() {
 }
 
 #[test]
-fn what_takes_the_place_of_a_pod_of_its_name_takes_its_room_too() {
+fn a_replacement_pod_may_use_the_resources_of_the_pod_it_replaces() {
     let mut sim = Sim::empty(|_, _| Fate::Runs).on(small(1000));
     let old = sim.want(asking("web", 800));
     sim.run_until(secs(1));
@@ -127,7 +127,7 @@ fn a_critical_pod_begins_when_its_victim_has_ended_with_its_own_grace() {
 }
 
 #[test]
-fn nobody_takes_the_room_that_was_made_and_nobody_is_preempted_twice() {
+fn room_made_by_preemption_is_reserved_and_no_pod_is_preempted_twice() {
     let mut sim = Sim::empty(|_, _| Fate::IgnoresTerm).on(small(1000));
     sim.want(asking("victim", 900));
     sim.run_until(secs(5));
@@ -146,7 +146,7 @@ fn nobody_takes_the_room_that_was_made_and_nobody_is_preempted_twice() {
 }
 
 #[test]
-fn what_fits_when_a_victim_has_ended_waits_for_that_too() {
+fn a_pod_that_fits_after_a_preemption_waits_for_the_victim_to_end() {
     for restarts in [false, true] {
         let mut sim =
             Sim::empty(|name, _| if name == "app" { Fate::IgnoresTerm } else { Fate::Runs }).on(small(1000));
@@ -227,7 +227,7 @@ fn a_pod_of_high_priority_that_is_not_critical_makes_nobody_go() {
 }
 
 #[test]
-fn what_was_admitted_stays_admitted_whatever_the_node_has_become() {
+fn an_admitted_pod_stays_admitted_when_the_node_changes() {
     let mut sim = Sim::empty(|_, _| Fate::Runs).on(small(1000));
     let old = sim.want(asking("old", 900));
     sim.run_until(secs(60));
@@ -291,7 +291,7 @@ fn a_critical_pod_with_gates_makes_room_when_they_are_gone() {
 }
 
 #[test]
-fn the_port_of_one_that_ends_for_a_critical_pod_is_waited_for_as_its_room_is() {
+fn the_host_port_of_a_preempted_pod_is_awaited_like_its_resources() {
     let mut sim = Sim::empty(|_, _| Fate::IgnoresTerm).on(small(1000));
     let with_port = |mut pod: Pod| {
         let mut app = pod.spec.containers[0].clone();

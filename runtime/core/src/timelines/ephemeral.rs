@@ -32,7 +32,7 @@ fn looked_into(policy: RestartPolicy, fate: Fate) -> Sim {
 }
 
 #[test]
-fn it_starts_in_the_pod_that_is_there_runs_once_and_counts_for_nothing() {
+fn an_ephemeral_container_runs_once_without_affecting_the_pods_status() {
     for policy in [RestartPolicy::Always, RestartPolicy::OnFailure, RestartPolicy::Never] {
         let mut sim = looked_into(policy, Fate::Exits(3, secs(10)));
         let running = shown(&sim, "look");
@@ -56,7 +56,7 @@ fn it_starts_in_the_pod_that_is_there_runs_once_and_counts_for_nothing() {
 }
 
 #[test]
-fn it_starts_though_the_pod_is_not_initialised_and_holds_up_nothing() {
+fn an_ephemeral_container_starts_before_its_pod_is_initialised() {
     let mut sim = Sim::new(pod(RestartPolicy::Always).init([container("first")]), |name, _| match name {
         "first" => Fate::Exits(1, secs(4)),
         "look" => Fate::Exits(0, secs(100)),
@@ -78,7 +78,7 @@ fn it_starts_though_the_pod_is_not_initialised_and_holds_up_nothing() {
 }
 
 #[test]
-fn that_it_begins_is_on_flash_before_it_does() {
+fn the_start_of_an_ephemeral_container_is_recorded_before_it_runs() {
     let mut sim = Sim::new(pod(RestartPolicy::Always), |_, _| Fate::Runs);
     sim.run_until(secs(60));
     sim.weather.latency = secs(3);
@@ -93,7 +93,7 @@ fn that_it_begins_is_on_flash_before_it_does() {
 }
 
 #[test]
-fn it_ends_with_the_pod_and_nobody_waits_for_it() {
+fn deleting_a_pod_stops_its_ephemeral_container_without_delaying_others() {
     let served = pod(RestartPolicy::Always).init([sidecar("proxy")]);
     let mut sim = Sim::new(served, |name, _| if name == "look" { Fate::IgnoresTerm } else { Fate::Runs });
     sim.run_until(secs(5));
@@ -111,7 +111,7 @@ fn it_ends_with_the_pod_and_nobody_waits_for_it() {
 }
 
 #[test]
-fn a_pod_that_is_done_ends_it_and_is_over_when_it_is_gone() {
+fn a_completed_pod_stops_its_ephemeral_container_before_it_succeeds() {
     let mut sim = Sim::new(pod(RestartPolicy::Never), |name, _| match name {
         "app" => Fate::Exits(0, secs(20)),
         _ => Fate::Runs,
@@ -131,7 +131,7 @@ fn a_pod_that_is_done_ends_it_and_is_over_when_it_is_gone() {
 }
 
 #[test]
-fn in_a_pod_that_is_over_it_never_begins() {
+fn an_ephemeral_container_never_starts_in_a_finished_pod() {
     let mut sim = Sim::new(pod(RestartPolicy::Never), |_, _| Fate::Exits(1, secs(1)));
     sim.run_until(secs(20));
     assert_eq!(phase(&sim), "Failed");
@@ -146,7 +146,7 @@ fn in_a_pod_that_is_over_it_never_begins() {
 }
 
 #[test]
-fn it_does_not_come_back_in_another_sandbox() {
+fn an_ephemeral_container_is_not_restarted_in_a_new_sandbox() {
     let mut sim = looked_into(RestartPolicy::Always, Fate::Runs);
     sim.lose_sandbox(&uid());
     sim.run_until(secs(100));
@@ -166,7 +166,7 @@ fn it_does_not_come_back_in_another_sandbox() {
 }
 
 #[test]
-fn nor_after_a_power_cut() {
+fn an_ephemeral_container_is_not_restarted_after_a_power_cut() {
     for ended in [false, true] {
         let fate = if ended { Fate::Exits(4, secs(2)) } else { Fate::Runs };
         let mut sim = looked_into(RestartPolicy::Always, fate);
@@ -188,7 +188,7 @@ fn nor_after_a_power_cut() {
 }
 
 #[test]
-fn one_whose_image_is_missing_waits_for_it_in_this_sandbox_and_the_next() {
+fn an_ephemeral_container_waits_for_its_image_across_sandboxes() {
     let mut sim = looked_into(RestartPolicy::Always, Fate::FailsToStart(StartFailureReason::ErrImagePull));
     assert_eq!(shown(&sim, "look")["state"]["waiting"]["reason"], "ErrImagePull");
     sim.run_until(secs(20));
@@ -210,7 +210,7 @@ fn one_whose_image_is_missing_waits_for_it_in_this_sandbox_and_the_next() {
 }
 
 #[test]
-fn an_agent_that_dies_finds_it_again_and_does_not_start_another() {
+fn the_next_agent_adopts_a_running_ephemeral_container() {
     let mut sim = looked_into(RestartPolicy::Always, Fate::Exits(7, secs(60)));
     sim.restart_agent();
     sim.run_until(secs(30));
@@ -224,7 +224,7 @@ fn an_agent_that_dies_finds_it_again_and_does_not_start_another() {
 }
 
 #[test]
-fn one_that_an_agent_decided_on_and_never_began_begins() {
+fn an_ephemeral_start_interrupted_by_an_agent_restart_is_completed() {
     let mut tried = [0, 0];
     for seed in 0..20 {
         let mut sim = Sim::new(pod(RestartPolicy::Always), |_, _| Fate::Runs);
@@ -245,7 +245,7 @@ fn one_that_an_agent_decided_on_and_never_began_begins() {
 }
 
 #[test]
-fn several_keep_their_places_and_their_turns() {
+fn ephemeral_containers_start_in_order_and_keep_their_indexes() {
     let mut sim = looked_into(RestartPolicy::Always, Fate::Runs);
     sim.weather.latency = secs(2);
     sim.debug(&uid(), container("b"));
@@ -273,7 +273,7 @@ fn several_keep_their_places_and_their_turns() {
 }
 
 #[test]
-fn another_pod_under_its_uid_has_none_of_them() {
+fn a_replacement_under_the_same_uid_has_no_ephemeral_containers() {
     let mut sim = looked_into(RestartPolicy::Always, Fate::Runs);
     let mut other = pod(RestartPolicy::Always).debugged([container("look")]);
     other.spec.containers[0].command = Some(vec!["other".into()]);
@@ -288,7 +288,7 @@ fn another_pod_under_its_uid_has_none_of_them() {
 }
 
 #[test]
-fn a_pod_that_was_refused_shows_none_and_runs_none() {
+fn a_rejected_pod_neither_runs_nor_shows_ephemeral_containers() {
     let mut sim = Sim::new(pod(RestartPolicy::Always).uid("full-0"), |_, _| Fate::Runs);
     for number in 1..=MAX_PODS {
         sim.want(pod(RestartPolicy::Always).uid(&format!("full-{number}")).named(&format!("full-{number}")));
@@ -303,7 +303,7 @@ fn a_pod_that_was_refused_shows_none_and_runs_none() {
 }
 
 #[test]
-fn the_deadline_of_a_pod_ends_it_too() {
+fn the_active_deadline_stops_ephemeral_containers_too() {
     let mut with_deadline = pod(RestartPolicy::Always);
     with_deadline.spec.active_deadline = Some(secs(30));
     let mut sim = Sim::new(with_deadline, |_, _| Fate::Runs);
@@ -318,7 +318,7 @@ fn the_deadline_of_a_pod_ends_it_too() {
 }
 
 #[test]
-fn one_whose_sandbox_was_lost_before_it_began_is_decided_on_anew_and_begins_whenever_the_agent_dies() {
+fn an_ephemeral_start_is_completed_after_sandbox_and_agent_were_lost() {
     let mut tried = 0;
     for seed in 0..600 {
         let mut sim = Sim::new(pod(RestartPolicy::Always), |_, _| Fate::Runs);
@@ -349,7 +349,7 @@ fn one_whose_sandbox_was_lost_before_it_began_is_decided_on_anew_and_begins_when
 }
 
 #[test]
-fn one_that_had_not_begun_when_its_pod_was_over_is_not_said_to_have_ended() {
+fn an_ephemeral_container_that_never_started_is_not_reported_as_terminated() {
     let mut sim = Sim::new(pod(RestartPolicy::Never), |name, _| match name {
         "look" => Fate::FailsToStart(StartFailureReason::ErrImagePull),
         _ => Fate::Exits(0, secs(20)),
@@ -362,7 +362,7 @@ fn one_that_had_not_begun_when_its_pod_was_over_is_not_said_to_have_ended() {
 }
 
 #[test]
-fn nor_after_a_power_cut_when_it_was_about_to_begin() {
+fn an_unstarted_ephemeral_container_stays_waiting_after_a_power_cut() {
     let mut sim = Sim::new(pod(RestartPolicy::Never), |_, _| Fate::Exits(0, secs(20)));
     sim.run_until(secs(18));
     // The SD card is slow: the start is not on flash before the pod has finished.
@@ -377,7 +377,7 @@ fn nor_after_a_power_cut_when_it_was_about_to_begin() {
 }
 
 #[test]
-fn the_quality_of_service_of_its_pod_stays_what_it_was() {
+fn an_ephemeral_container_does_not_change_the_qos_class_of_its_pod() {
     let mut app = container("app");
     let some = Some(Quantity::from_milli(1000));
     app.resources = ResourceRequirements {
@@ -395,7 +395,7 @@ fn the_quality_of_service_of_its_pod_stays_what_it_was() {
 }
 
 #[test]
-fn one_that_ran_in_an_earlier_sandbox_does_not_come_back_with_the_next_agent() {
+fn the_next_agent_does_not_rerun_an_ephemeral_container_of_a_lost_sandbox() {
     let mut sim = looked_into(RestartPolicy::Always, Fate::Exits(3, secs(10)));
     sim.run_until(secs(60));
     sim.lose_sandbox(&uid());
@@ -407,7 +407,7 @@ fn one_that_ran_in_an_earlier_sandbox_does_not_come_back_with_the_next_agent() {
 }
 
 #[test]
-fn one_that_is_being_recorded_does_not_hold_up_the_restart_of_all_containers() {
+fn recording_an_ephemeral_container_does_not_delay_restarting_all_containers() {
     let mut restarting = pod(RestartPolicy::Never);
     let rule = RestartRule { action: RestartAction::RestartAllContainers, within: true, codes: vec![42] };
     let own = OwnRestart { policy: RestartPolicy::Never, rules: vec![rule] };

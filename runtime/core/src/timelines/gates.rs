@@ -103,7 +103,7 @@ fn a_gated_pod_that_nobody_wants_any_more_goes_without_having_ended() {
 }
 
 #[test]
-fn a_gate_that_is_added_makes_another_pod_of_it() {
+fn adding_a_scheduling_gate_replaces_the_pod() {
     let mut sim = Sim::new(gated(&[]), |_, _| Fate::Runs);
     sim.run_until(secs(5));
     sim.later(secs(0), Observation::Wanted { pod: gated(&["a"]).into(), record: None, status: None });
@@ -194,7 +194,7 @@ fn a_container_that_is_not_ready_is_told_before_a_gate_that_is_closed() {
 }
 
 #[test]
-fn what_was_given_outlives_the_agent_and_the_boot_and_is_written_once() {
+fn client_conditions_survive_restarts_and_are_written_to_flash_sparingly() {
     let mut sim = Sim::new(asking_for(&["a"]), |_, _| Fate::Runs);
     sim.run_until(secs(60));
     let saves = sim.of(&uid()).saves;
@@ -227,7 +227,7 @@ fn what_was_given_outlives_the_agent_and_the_boot_and_is_written_once() {
 }
 
 #[test]
-fn what_is_said_of_a_pod_that_is_over_is_kept() {
+fn client_conditions_of_a_finished_pod_are_kept() {
     let once = |_: &str, _| Fate::Exits(0, secs(1));
     let mut sim = Sim::new(pod(RestartPolicy::Never), once);
     sim.run_until(secs(20));
@@ -240,7 +240,7 @@ fn what_is_said_of_a_pod_that_is_over_is_kept() {
 }
 
 #[test]
-fn transitions_are_told_as_an_agent_before_told_them_where_nothing_changed() {
+fn the_next_agent_keeps_the_transition_times_of_unchanged_conditions() {
     let pod = Rc::new(pod(RestartPolicy::Always));
     let run = Attempt { container: ContainerIndex(0), number: 0 };
     let since = |seconds| crate::time::Moment::ThisBoot(at(seconds));

@@ -94,7 +94,7 @@ fn restarts_of_what_cannot_be_executed_are_counted_on_by_the_next_agent() {
 }
 
 #[test]
-fn what_is_over_says_how_it_ended_before_under_the_next_agent_and_in_the_next_boot() {
+fn a_finished_pod_keeps_its_last_state_across_agents_and_reboots() {
     let mut sim = Sim::new(pod(RestartPolicy::OnFailure), |_, number| match number {
         0 => Fate::Exits(7, secs(3)),
         _ => Fate::Exits(0, secs(3)),
@@ -131,7 +131,7 @@ fn the_last_two_ends_of_a_container_outlive_its_supervisor_and_its_agent() {
 }
 
 #[test]
-fn what_was_deleted_by_force_is_not_shown_by_the_next_agent_and_its_successor_keeps_its_times() {
+fn the_next_agent_hides_a_force_deleted_pod_and_keeps_its_successors_times() {
     let mut sim = Sim::new(pod(RestartPolicy::Always), |_, _| Fate::IgnoresTerm);
     sim.run_until(secs(20));
     sim.delete_by_force(&uid());
@@ -178,7 +178,7 @@ fn a_pod_that_never_restarts_is_told_of_no_other_sandbox() {
 }
 
 #[test]
-fn a_run_that_counted_for_nothing_is_counted_when_the_sandbox_is_lost() {
+fn the_restart_count_after_restarting_all_containers_survives_a_lost_sandbox() {
     let own = |rules| std::rc::Rc::new(OwnRestart { policy: RestartPolicy::OnFailure, rules });
     let rule = RestartRule { action: RestartAction::RestartAllContainers, within: true, codes: vec![1] };
     let mut first = container("i0");
@@ -239,7 +239,7 @@ fn a_container_whose_post_start_hook_failed_is_killed_by_the_next_agent() {
 }
 
 #[test]
-fn an_agent_of_an_earlier_version_left_less_and_is_understood() {
+fn a_handover_of_an_earlier_version_with_fewer_fields_is_read() {
     let before = r#"{"conditions":[{"kind":"Ready","status":true,"since":{"ThisBoot":5}}],"given":[]}"#;
     let status: StatusHandover = serde_json::from_str(before).expect("it is read");
     assert_eq!((status.conditions.len(), status.state.is_none()), (1, true));

@@ -64,7 +64,7 @@ fn a_container_has_started_when_its_post_start_hook_is_over_and_then_the_next_be
 }
 
 #[test]
-fn what_comes_after_a_sidecar_waits_for_its_post_start_hook() {
+fn containers_after_a_sidecar_wait_for_its_post_start_hook() {
     let served = pod(RestartPolicy::Always).init([post_start(sidecar("proxy"), sleeps(7))]);
     let mut sim = Sim::new(served, |_, _| Fate::Runs);
     sim.run_until(secs(10));
@@ -362,7 +362,7 @@ fn sidecars_whose_turn_does_not_come_have_two_seconds_after_the_grace() {
 }
 
 #[test]
-fn sidecars_go_on_being_probed_while_their_pod_is_stopped_and_nothing_follows() {
+fn a_sidecar_that_fails_its_probe_during_termination_is_only_reported() {
     let mut proxy = sidecar("proxy");
     proxy.liveness_probe = Some(Probe { failure_threshold: 1, ..exec_probe() });
     let mut app = container("app");

@@ -437,7 +437,7 @@ fn a_shutdown_ends_sidecars_last_and_all_begins_again_afterwards() {
 }
 
 #[test]
-fn a_record_of_before_there_were_names_is_that_of_the_regular_containers() {
+fn a_record_without_container_names_belongs_to_the_regular_containers() {
     let of =
         |attempts: u32, name: &str| ContainerRecord { name: name.into(), attempts, ..Default::default() };
     let two = pod(RestartPolicy::Always).with([container("x"), container("y")]).init([container("first")]);
@@ -486,7 +486,7 @@ fn a_sidecar_that_ends_while_pods_initialise_is_restarted_and_what_has_begun_beh
 }
 
 #[test]
-fn what_was_initialised_stays_so_while_all_that_it_has_crashes() {
+fn an_initialised_pod_stays_initialised_while_its_containers_crash() {
     let mut sim =
         Sim::new(pod(RestartPolicy::Always).init([sidecar("proxy")]), |name, number| match (name, number) {
             ("proxy", 0) => Fate::Exits(1, secs(15)),

@@ -22,7 +22,7 @@ fn command(sim: &Sim) -> String {
 }
 
 #[test]
-fn of_a_manifest_that_changes_twice_while_its_pod_goes_the_last_version_follows() {
+fn a_manifest_changed_twice_during_termination_starts_its_last_version() {
     let mut sim = Sim::new(version(1), |_, _| Fate::IgnoresTerm);
     sim.run_until(secs(5));
     sim.want(version(2));
@@ -40,7 +40,7 @@ fn of_a_manifest_that_changes_twice_while_its_pod_goes_the_last_version_follows(
 }
 
 #[test]
-fn one_that_is_no_longer_wanted_when_its_turn_comes_never_starts() {
+fn a_replacement_that_is_superseded_before_its_turn_never_starts() {
     let named = |uid: &str| pod(RestartPolicy::Always).uid(uid);
     let mut sim = Sim::new(named("one"), |_, _| Fate::IgnoresTerm);
     sim.run_until(secs(5));
@@ -60,7 +60,7 @@ fn one_that_is_no_longer_wanted_when_its_turn_comes_never_starts() {
 }
 
 #[test]
-fn one_that_is_changed_back_while_it_goes_begins_anew_all_the_same() {
+fn a_terminating_pod_whose_manifest_is_changed_back_starts_anew() {
     let mut sim = Sim::new(version(1), |_, _| Fate::IgnoresTerm);
     sim.run_until(secs(5));
     sim.want(version(2));

@@ -235,7 +235,7 @@ fn a_container_that_ends_under_its_post_start_hook_makes_all_begin_again() {
 }
 
 #[test]
-fn no_back_off_holds_back_what_begins_again_with_all_and_none_is_run_more_than_once_a_second() {
+fn all_containers_restart_without_back_off_at_most_once_a_second() {
     let app = own(container("app"), RestartPolicy::Always, &[(ALL, true, &[1])]);
     let mut sim = Sim::new(pod(RestartPolicy::Always).with([app]), |_, _| Fate::Exits(1, secs(0)));
     sim.run_until(secs(5));
@@ -285,7 +285,7 @@ fn a_pod_that_is_deleted_while_all_begin_again_goes() {
 }
 
 #[test]
-fn what_an_agent_of_before_wrote_down_of_a_run_is_read_and_written_as_it_was() {
+fn the_health_record_of_an_earlier_agent_round_trips_unchanged() {
     let before = r#"{"started":true,"ready":false}"#;
     let health: Health = serde_json::from_str(before).expect("it is read");
     assert_eq!(health, Health { started: true, ..Health::default() });
@@ -326,7 +326,7 @@ fn restart_counts_and_last_states_outlive_the_agent_and_the_back_off_does_not() 
 }
 
 #[test]
-fn an_end_that_no_agent_saw_counts_with_its_code_and_the_one_before_it_goes() {
+fn an_exit_while_no_agent_ran_is_counted_and_becomes_the_last_state() {
     let mut sim = Sim::new(pod(RestartPolicy::Always), |_, number| match number {
         0 => Fate::Exits(3, secs(1)),
         1 => Fate::Exits(4, secs(20)),
@@ -367,7 +367,7 @@ fn restart_counts_and_the_last_exit_outlive_a_reboot_as_far_as_they_are_on_flash
 }
 
 #[test]
-fn what_began_again_with_all_has_no_back_off_before_its_next_restart() {
+fn restarting_all_containers_resets_their_back_off() {
     let app = own(container("app"), RestartPolicy::Always, &[(ALL, true, &[42])]);
     let mut sim = Sim::new(pod(RestartPolicy::Always).with([app]), |_, number| match number {
         0 => Fate::Exits(42, secs(1)),
@@ -380,7 +380,7 @@ fn what_began_again_with_all_has_no_back_off_before_its_next_restart() {
 }
 
 #[test]
-fn whoever_looks_into_a_pod_goes_on_while_all_begin_again_and_does_not_with_them() {
+fn restarting_all_containers_leaves_ephemeral_containers_alone() {
     let mut sim = Sim::new(all_again(), |name, number| match (name, number) {
         ("first", _) => Fate::Exits(0, secs(0)),
         ("app", 0) => Fate::Exits(42, secs(10)),
@@ -397,7 +397,7 @@ fn whoever_looks_into_a_pod_goes_on_while_all_begin_again_and_does_not_with_them
 }
 
 #[test]
-fn what_is_over_goes_on_saying_since_when_and_where_it_was_over_agents_and_reboots() {
+fn a_finished_pod_keeps_its_transition_times_and_address_across_reboots() {
     let once = |name: &str, _| match name {
         "first" => Fate::Exits(0, secs(3)),
         _ => Fate::Exits(1, secs(6)),
@@ -423,7 +423,7 @@ fn what_is_over_goes_on_saying_since_when_and_where_it_was_over_agents_and_reboo
 }
 
 #[test]
-fn what_cannot_be_executed_says_so_until_its_back_off_is_told() {
+fn a_container_that_cannot_run_shows_run_container_error_until_it_backs_off() {
     let fate = |_: &str, _: u32| Fate::FailsToStart(StartFailureReason::RunContainerError);
     let mut sim = Sim::new(pod(RestartPolicy::Always), fate);
     sim.run_until(secs(5));

@@ -80,7 +80,7 @@ fn a_pod_has_its_own_grace_where_that_is_shorter_than_its_groups() {
 }
 
 #[test]
-fn what_does_not_die_holds_up_the_next_group_no_longer_than_its_time() {
+fn an_unkillable_pod_delays_the_next_shutdown_group_by_its_grace_at_most() {
     let mut sim = three([with_priority("slow", 0), with_priority("next", CRITICAL), with_priority("a", 0)]);
     sim.weather.failures = 100;
     goes_down(&mut sim);
@@ -103,7 +103,7 @@ fn without_limits_each_priority_waits_for_those_below_and_each_pod_has_its_own_g
 }
 
 #[test]
-fn what_is_being_deleted_has_no_longer_than_its_group() {
+fn a_shutdown_limits_a_terminating_pod_to_the_grace_of_its_group() {
     let mut sim = three([with_priority("slow", 0), with_priority("a", 0), with_priority("b", 0)]);
     sim.unwant(&"slow".into(), None);
     sim.run_until(secs(6));
@@ -114,7 +114,7 @@ fn what_is_being_deleted_has_no_longer_than_its_group() {
 }
 
 #[test]
-fn it_is_shown_as_a_kubelet_shows_it_and_runs_again_after_the_reboot() {
+fn a_pod_ended_by_a_shutdown_is_shown_as_by_a_kubelet_and_runs_again() {
     for policy in [RestartPolicy::Always, RestartPolicy::OnFailure] {
         let mut sim = Sim::new(pod(policy), |_, number| match number {
             // The container exits with 0 after it is asked to end.
@@ -159,7 +159,7 @@ fn it_is_shown_as_a_kubelet_shows_it_and_runs_again_after_the_reboot() {
 }
 
 #[test]
-fn what_was_over_stays_over_and_so_does_what_is_never_to_run_twice() {
+fn finished_pods_and_never_pods_do_not_run_again_after_a_shutdown() {
     let finished = pod(RestartPolicy::OnFailure).uid("finished").named("finished");
     let once = pod(RestartPolicy::Never).uid("once").named("once").with([container("runs")]);
     let half = pod(RestartPolicy::OnFailure).uid("half").named("half");
@@ -203,7 +203,7 @@ fn a_start_that_is_under_way_then_runs_again_whatever_it_ends_with() {
 }
 
 #[test]
-fn who_comes_meanwhile_is_rejected_and_runs_after_the_reboot() {
+fn a_pod_added_during_a_shutdown_is_rejected_and_runs_after_the_reboot() {
     let mut sim = three([with_priority("slow", 0), with_priority("a", 0), with_priority("b", 0)]);
     goes_down(&mut sim);
     sim.run_until(secs(6));
@@ -244,7 +244,7 @@ fn when_the_machine_stays_after_all_everything_begins_again() {
 }
 
 #[test]
-fn what_is_deleted_after_it_has_ended_with_the_machine_is_gone() {
+fn a_pod_deleted_after_a_shutdown_ended_it_is_removed() {
     let mut sim = three([with_priority("a", 0), with_priority("b", 0), with_priority("c", 0)]);
     goes_down(&mut sim);
     sim.run_until(secs(6));
@@ -255,7 +255,7 @@ fn what_is_deleted_after_it_has_ended_with_the_machine_is_gone() {
 }
 
 #[test]
-fn a_power_cut_over_a_shutdown_is_a_power_cut() {
+fn all_pods_run_again_after_a_power_cut_during_a_shutdown() {
     for cut_at in 5..17 {
         let mut sim = three([with_priority("slow", 0), with_priority("a", 0), with_priority("b", CRITICAL)]);
         sim.weather.latency = secs(1);

@@ -36,7 +36,7 @@ fn a_container_with_another_image_ends_and_begins_anew_whatever_the_policy_says(
 }
 
 #[test]
-fn it_has_its_pods_grace_and_its_pre_stop_hook() {
+fn a_restart_for_a_new_image_honours_the_grace_and_the_pre_stop_hook() {
     let mut app = container("app");
     app.lifecycle.pre_stop = Some(Hook::Sleeps(secs(4)));
     let mut sim = Sim::new(pod(RestartPolicy::Never).with([app]), |_, number| match number {
@@ -53,7 +53,7 @@ fn it_has_its_pods_grace_and_its_pre_stop_hook() {
 }
 
 #[test]
-fn one_that_ends_well_for_it_is_not_done() {
+fn a_run_stopped_for_a_new_image_that_exits_with_0_is_followed_by_another() {
     let mut sim = Sim::new(pod(RestartPolicy::OnFailure), |_, number| match number {
         0 => Fate::Exits(0, secs(8)),
         _ => Fate::Runs,
@@ -70,7 +70,7 @@ fn one_that_ends_well_for_it_is_not_done() {
 }
 
 #[test]
-fn what_has_ended_before_does_not_run_again_for_another_image() {
+fn a_finished_container_does_not_run_again_for_a_new_image() {
     let two = pod(RestartPolicy::OnFailure).with([container("app"), container("job")]);
     let mut sim = Sim::new(two, |name, _| match name {
         "job" => Fate::Exits(0, secs(1)),
@@ -154,7 +154,7 @@ fn an_image_that_is_missing_is_looked_for_under_its_new_name_at_once() {
 }
 
 #[test]
-fn what_crashed_with_the_image_before_holds_nothing_back() {
+fn a_new_image_resets_the_back_off_of_a_crashing_container() {
     let mut sim = Sim::new(pod(RestartPolicy::Always), |_, _| Fate::Exits(1, secs(1)));
     sim.run_until(secs(60));
     assert_eq!(first(&sim)["state"]["waiting"]["reason"], "CrashLoopBackOff");
@@ -182,7 +182,7 @@ fn a_start_that_was_under_way_is_not_taken_for_the_new_image() {
 }
 
 #[test]
-fn an_agent_that_dies_over_it_leaves_the_rest_to_the_next() {
+fn the_next_agent_completes_an_interrupted_change_of_image() {
     for restart_at in [5, 6, 20, 36] {
         let mut sim = Sim::new(pod(RestartPolicy::Never), |_, number| match number {
             0 => Fate::IgnoresTerm,
@@ -200,7 +200,7 @@ fn an_agent_that_dies_over_it_leaves_the_rest_to_the_next() {
 }
 
 #[test]
-fn one_that_ended_while_no_agent_looked_begins_anew_if_it_was_to_end_for_its_image() {
+fn a_run_stopped_for_a_new_image_that_ends_without_an_agent_is_followed_up() {
     for redefined in [true, false] {
         let mut changed = pod(RestartPolicy::Never);
         image(&mut changed, "app", "app:2");
@@ -241,7 +241,7 @@ fn one_that_ended_while_no_agent_looked_begins_anew_if_it_was_to_end_for_its_ima
 }
 
 #[test]
-fn a_power_cut_between_the_runs_does_not_take_the_end_for_a_success() {
+fn a_power_cut_between_two_images_does_not_complete_the_container() {
     let mut sim = Sim::new(pod(RestartPolicy::OnFailure), |_, number| match number {
         0 => Fate::Exits(0, secs(8)),
         _ => Fate::FailsToStart(StartFailureReason::ErrImagePull),
@@ -262,7 +262,7 @@ fn a_power_cut_between_the_runs_does_not_take_the_end_for_a_success() {
 }
 
 #[test]
-fn a_run_that_could_not_be_executed_was_the_one_that_followed() {
+fn a_never_pod_fails_if_its_new_image_cannot_be_executed() {
     let mut sim = Sim::new(pod(RestartPolicy::Never), |_, number| match number {
         0 => Fate::Runs,
         _ => Fate::FailsToStart(StartFailureReason::RunContainerError),
@@ -374,7 +374,7 @@ fn a_container_runs_on_while_the_image_of_its_spec_is_not_on_the_board() {
 }
 
 #[test]
-fn an_image_that_is_named_back_needs_nothing() {
+fn changing_back_to_the_running_image_restarts_nothing() {
     let mut sim = waiting_for_an_image(RestartPolicy::Always, |_, _| Fate::Runs);
     sim.run_until(secs(10));
     set_image(&mut sim, "app", "app:1");

@@ -266,7 +266,7 @@ mod tests {
     }
 
     #[test]
-    fn pods_are_found_where_they_are_whoever_looks_from_where() {
+    fn cgroups_of_existing_pods_are_found_wherever_the_agent_runs() {
         let service = Service::new("found");
         service.delegate();
         let (agent, top) = (service.own.join("agent"), Path::new(""));
@@ -284,7 +284,7 @@ mod tests {
     }
 
     #[test]
-    fn a_record_that_is_none_and_one_of_a_cgroup_that_is_gone_are_passed_over() {
+    fn an_invalid_or_outdated_record_of_the_cgroup_is_ignored() {
         let service = Service::new("record");
         for text in ["", "\n", "system.slice\n", "/../..\n", "/a/../b\n", "/a", "/no/such/cgroup\n", "\0\n"] {
             fs::write(service.paths.cgroup_place(), text).unwrap();

@@ -218,7 +218,7 @@ fn the_pods_together_leave_processes_to_the_machine() {
 
 /// systemd removes the cgroup of a service that has just ended, while the agent makes cgroups below it.
 #[test]
-fn what_somebody_tidies_away_meanwhile_is_made_again() {
+fn cgroups_removed_while_the_agent_creates_them_are_created_again() {
     let scratch = Scratch::new();
     let doomed: Vec<PathBuf> =
         scratch.kernel().mounts().iter().map(|mount| mount.join(scratch.0.kubepods())).collect();
@@ -303,7 +303,7 @@ fn killing_a_pod_takes_every_process_and_emptied_tells() {
 }
 
 #[test]
-fn what_is_frozen_stands_still_and_goes_on_where_it_was() {
+fn a_frozen_cgroup_uses_no_cpu_time_and_resumes_when_thawed() {
     let scratch = Scratch::new();
     let cgroup = scratch.0.pod(&pod("f", &["{}"])).unwrap();
     let leaf = cgroup.leaf("c0", 0, &ContainerLimits::none()).unwrap();
@@ -454,7 +454,7 @@ fn an_exec_is_killed_alone() {
 }
 
 #[test]
-fn want_of_memory_is_counted_at_the_leaf() {
+fn oom_kills_are_counted_in_the_cgroup_of_the_container() {
     let scratch = Scratch::new();
     let cgroup = scratch.0.pod(&pod("o", &["{}"])).unwrap();
     let leaf =

@@ -67,7 +67,7 @@ fn var_log_may_be_a_link_and_nothing_below_it() {
 }
 
 #[test]
-fn what_containers_put_in_the_place_of_a_log_is_not_opened() {
+fn a_link_special_file_or_foreign_file_in_place_of_a_log_is_not_opened() {
     use nix::sys::stat::{makedev, mknod};
     let scratch = Scratch::new("own");
     let directory = Directory::trusted(&scratch.0).expect("opened");
@@ -98,7 +98,7 @@ fn what_containers_put_in_the_place_of_a_log_is_not_opened() {
 
 /// Opening a device can trigger an action of it, and the other end of a FIFO can notice that it was opened.
 #[test]
-fn what_is_no_log_is_not_opened_in_order_to_see_that() {
+fn a_fifo_in_place_of_a_log_is_detected_without_opening_it() {
     use std::os::unix::fs::OpenOptionsExt;
     let scratch = Scratch::new("unopened");
     let directory = Directory::trusted(&scratch.0).expect("opened");

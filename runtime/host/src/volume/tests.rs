@@ -169,7 +169,7 @@ fn removing_takes_no_more_stack_and_descriptors_however_deep_a_container_went() 
 }
 
 #[test]
-fn what_a_pod_has_mounted_in_a_volume_is_unmounted_and_stays_as_it_is() {
+fn mounts_within_a_volume_are_unmounted_and_their_sources_stay_intact() {
     use nix::mount::{MsFlags, mount};
     let scratch = Scratch::new("mounted");
     let (precious, doomed) = (scratch.0.join("precious"), scratch.0.join("doomed"));

@@ -141,7 +141,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_in_lists_stands_below_each_other() {
+    fn list_elements_are_described_on_separate_lines() {
         let preset = serde_json::json!({
             "metadata": {"name": "a", "labels": {"x": "y"}, "uid": "7"},
             "spec": {"env": [{"name": "A", "value": "1"}, {"name": "B"}], "words": ["one", 2, null]},

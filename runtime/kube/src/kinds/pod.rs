@@ -431,7 +431,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_said_about_the_whole_pod_comes_first() {
+    fn a_reason_of_the_whole_pod_takes_precedence_in_the_status_column() {
         let mut pod = running("Failed", json!([]));
         pod["status"]["reason"] = "Evicted".into();
         check(pod.clone(), "0/2", "Evicted", "0");
@@ -448,7 +448,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_missing_reads_none() {
+    fn missing_fields_of_a_pod_are_printed_as_none() {
         let cells = cells(&json!({"metadata": {"name": "p"}}), Timestamp(0));
         let expected = ["p", "0/0", "", "0", "<unknown>", "<none>", "<none>", "<none>", "<none>"];
         assert_eq!(cells, expected);

@@ -239,7 +239,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_shown_and_not_written_is_taken_out_again() {
+    fn computed_priority_fields_are_removed_when_an_object_is_sent_back() {
         let written = json!({"spec": {"priorityClassName": "high"}});
         let mut shown = written.clone();
         Priority::of(&written, &classes(), None).unwrap().show(&mut shown);

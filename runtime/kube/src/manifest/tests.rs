@@ -297,7 +297,7 @@ fn init_containers_are_read_and_defaulted_as_the_others_are() {
 }
 
 #[test]
-fn what_would_change_what_runs_is_refused_by_name() {
+fn unsupported_fields_that_change_behaviour_are_rejected_with_their_path() {
     for (spec, container, path) in [
         ("hostUsers: false", "", "spec.hostUsers"),
         ("runtimeClassName: kata", "", "spec.runtimeClassName"),
@@ -334,7 +334,7 @@ fn what_would_change_what_runs_is_refused_by_name() {
 }
 
 #[test]
-fn values_that_ask_for_nothing_are_taken_without_a_word() {
+fn values_that_equal_the_default_are_accepted_without_warnings() {
     let spec = "initContainers: [], hostUsers: true, schedulingGates: null, schedulerName: default-scheduler, \
                 serviceAccountName: default, automountServiceAccountToken: false, enableServiceLinks: false, os: {name: linux}, \
                 securityContext: {seccompProfile: {type: Unconfined}, fsGroupChangePolicy: Always}, volumes: [{name: v, emptyDir: {medium: ''}}]";
@@ -348,7 +348,7 @@ fn values_that_ask_for_nothing_are_taken_without_a_word() {
 }
 
 #[test]
-fn what_kubectl_run_prints_is_taken_without_a_word() {
+fn the_output_of_kubectl_run_is_accepted_without_warnings() {
     let text = "apiVersion: v1\nkind: Pod\nmetadata:\n  creationTimestamp: null\n  labels:\n    run: web\n  name: web\nspec:\n  \
                 containers:\n  - image: nginx\n    name: web\n    resources: {}\n  dnsPolicy: ClusterFirst\n  \
                 restartPolicy: Always\nstatus: {}\n";
@@ -379,7 +379,7 @@ fn thousandths_of_bytes_are_warned_about_as_by_kubernetes() {
 }
 
 #[test]
-fn what_only_matters_elsewhere_is_warned_about_by_name() {
+fn fields_without_effect_on_a_single_node_cause_warnings_with_their_path() {
     for (spec, container, path) in [
         (
             "affinity: {podAffinity: {requiredDuringSchedulingIgnoredDuringExecution: [{topologyKey: a}]}}",
@@ -444,7 +444,7 @@ fn what_only_matters_elsewhere_is_warned_about_by_name() {
 }
 
 #[test]
-fn metadata_that_asks_for_what_is_not_done_is_refused_by_name() {
+fn unsupported_metadata_is_rejected_with_its_path() {
     for (metadata, refusal) in [
         (
             "annotations: {container.apparmor.security.beta.kubernetes.io/app: localhost/strict}",
@@ -507,7 +507,7 @@ fn unknown_and_repeated_fields_are_errors_warnings_or_nothing() {
 }
 
 #[test]
-fn one_file_may_hold_documents_and_lists() {
+fn a_file_may_contain_several_documents_and_lists() {
     let named = |name: &str| POD.replace("name: web", &format!("name: {name}"));
     let item = |name: &str| named(name).replace('\n', "\n  ");
     let list = format!("apiVersion: v1\nkind: List\nitems:\n- {}\n- {}\n", item("c"), item("d"));
@@ -547,7 +547,7 @@ fn one_file_may_hold_documents_and_lists() {
 }
 
 #[test]
-fn lines_are_told_as_far_as_they_are_known() {
+fn errors_report_line_numbers_where_they_are_known() {
     let list = "apiVersion: v1\nkind: List\nitems:\n- apiVersion: v1\n  kind: Pod\n  metadata:\n    name: A\n  spec:\n    \
                 containers:\n    - name: c\n      image: i\n    - image: i\n    restartPolicy: x\n";
     assert_eq!(refused(list).lines, [7, 12, 13]);
@@ -606,7 +606,7 @@ fn other_kinds_are_refused_by_name_with_the_way_on() {
 }
 
 #[test]
-fn what_is_no_text_or_too_much_of_it_is_refused() {
+fn a_manifest_that_is_not_utf8_or_too_large_is_rejected() {
     let refused =
         |bytes: &[u8]| parse("web.yaml", bytes, Validation::Strict, "board").unwrap_err().to_string();
     assert_eq!(refused(b"a: 1\nb: \xff\n"), "web.yaml, line 2: the text is not UTF-8");
@@ -629,7 +629,7 @@ fn what_is_no_text_or_too_much_of_it_is_refused() {
 }
 
 #[test]
-fn of_ten_thousand_errors_the_first_are_told_and_the_others_counted() {
+fn the_first_of_ten_thousand_errors_are_listed_and_the_others_counted() {
     let lists = |item: &str| vec![item; 10_000].join(", ");
     let invalid = |spec: &str, container: &str| {
         let error = refused(&pod(spec, container));

@@ -9,7 +9,7 @@ fn class(name: &str, fields: Value) -> Value {
 }
 
 #[test]
-fn which_definitions_clients_may_apply() {
+fn clients_may_apply_only_definitions_that_no_file_defines() {
     let mut world = World::new();
     world.file("/site/site.yaml", &class("site", json!({})).to_string());
     let dry = RequestOptions { dry_run: true, ..CREATE };
@@ -71,7 +71,7 @@ fn a_definition_that_is_there_is_changed_by_its_name() {
 }
 
 #[test]
-fn who_may_delete_a_definition() {
+fn clients_may_delete_only_definitions_that_clients_applied() {
     let mut world = World::new();
     world.file("/site/site.yaml", &class("site", json!({})).to_string());
     world.apply(class("high", json!({})), CREATE).expect("it is new");
@@ -105,7 +105,7 @@ fn who_may_delete_a_definition() {
 }
 
 #[test]
-fn of_several_default_classes_in_files_the_least_is_the_default() {
+fn the_default_class_of_lowest_value_in_files_is_the_default() {
     let mut world = World::new();
     world.file("/site/a.yaml", &class("a", json!({"globalDefault": true, "value": 5})).to_string());
     let changes =

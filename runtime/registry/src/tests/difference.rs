@@ -17,7 +17,7 @@ fn check(steps: &[(&str, &str, &[&str])]) {
 }
 
 #[test]
-fn the_core_is_told_what_differs_from_what_it_was_told() {
+fn only_differences_between_wanted_pods_reach_the_core() {
     check(&[
         ("/site/a", &text("web", "a:1"), &["web is a:1"]),
         ("/site/a", &text("web", "a:1"), &[]),
@@ -57,7 +57,7 @@ fn a_cluster_is_one_more_source_in_the_list_and_nothing_else() {
 }
 
 #[test]
-fn of_two_files_of_one_source_the_first_counts() {
+fn the_first_file_of_a_source_that_defines_a_pod_takes_precedence() {
     let ignored = "Error validating pod web_default from file due to duplicate pod name \"web\", ignoring /site/b: /site/a has it already";
     check(&[
         ("/site/b", &text("web", "a:2"), &["web is a:2"]),

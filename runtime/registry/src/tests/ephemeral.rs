@@ -73,7 +73,7 @@ fn a_pod_that_ends_is_given_none() {
 }
 
 #[test]
-fn those_of_all_pods_together_have_a_quota() {
+fn the_ephemeral_containers_of_all_pods_share_one_quota() {
     let mut world = World::new();
     world.file("/site/web.yaml", &pod("web", "a:1").to_string());
     world.file("/site/db.yaml", &pod("db", "a:1").to_string());

@@ -8,7 +8,7 @@ fn with(pointer: &str, value: Value) -> Value {
 }
 
 #[test]
-fn what_clients_apply_is_created_configured_or_unchanged() {
+fn applying_a_pod_reports_created_configured_or_unchanged() {
     let mut world = World::new();
     let dry = |how: RequestOptions| RequestOptions { dry_run: true, ..how };
     for (object, how, expected, image) in [
@@ -72,7 +72,7 @@ fn a_pod_that_changes_in_place_keeps_its_uid_and_one_that_cannot_does_not() {
 }
 
 #[test]
-fn a_pod_that_still_ends_has_its_name() {
+fn a_terminating_pod_keeps_its_name_reserved() {
     let mut world = World::new();
     world.file("/site/web.yaml", &pod("web", "a:1").to_string());
     let ending = world.pods[&pod_name("web")].clone();
@@ -110,7 +110,7 @@ fn a_file_is_never_overridden_in_silence() {
 }
 
 #[test]
-fn what_may_not_change_in_place_is_refused() {
+fn updates_that_are_not_possible_in_place_are_rejected() {
     let mut world = World::new();
     world.apply(pod("web", "a:1"), CREATE).expect("it is new");
     world.file("/site/site.yaml", &pod("site", "a:1").to_string());
@@ -234,7 +234,7 @@ fn others_may_set_conditions_that_are_not_the_nodes() {
 }
 
 #[test]
-fn who_may_delete_a_pod() {
+fn clients_may_delete_only_pods_that_clients_applied() {
     let mut world = World::new();
     world.apply(pod("web", "a:1"), CREATE).expect("it is new");
     world.file("/site/site.yaml", &pod("site", "a:1").to_string());
@@ -296,7 +296,7 @@ fn a_pod_ends_within_the_grace_that_is_asked_for_and_by_force_if_there_is_none()
 }
 
 #[test]
-fn of_finished_pods_only_those_that_clients_applied_are_collected() {
+fn only_finished_pods_that_clients_applied_are_garbage_collected() {
     let mut world = World::new();
     world.apply(pod("applied", "a:1"), CREATE).expect("it is new");
     world.file("/site/site.yaml", &pod("site", "a:1").to_string());
@@ -327,7 +327,7 @@ fn a_replacement_is_deleted_with_the_pod_that_it_waits_for_unless_that_alone_is_
 }
 
 #[test]
-fn what_finds_no_room_is_refused_and_changes_nothing() {
+fn a_pod_beyond_the_manifest_quota_is_rejected_and_changes_nothing() {
     let mut world = World::new();
     let large = |name: &str, image: &str| {
         let mut object = pod(name, image);

@@ -47,7 +47,7 @@ fn a_pod_is_published_as_it_was_admitted_with_what_is_seen_of_it() {
 }
 
 #[test]
-fn what_was_published_and_is_sent_back_changes_nothing() {
+fn sending_a_published_pod_back_changes_nothing() {
     let mut world = World::new();
     world.apply(pod("web", "a:1"), CREATE).expect("it is new");
     let seen = Seen { created: NOW.to_owned(), generation: 1, deletion: None, status: json!({}) };

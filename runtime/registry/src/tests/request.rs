@@ -11,7 +11,7 @@ fn an_identity_is_a_uuid_of_version_4_and_five_letters() {
 }
 
 #[test]
-fn an_object_that_is_sent_has_what_the_server_gives_it_and_nothing_that_is_the_servers() {
+fn server_owned_fields_of_a_sent_object_are_replaced() {
     let world = World::new();
     let identity = Identity::new([1; 16], [0, 1, 2, 3, 4], NOW.to_owned());
     let uid = "01010101-0101-4101-8101-010101010101";

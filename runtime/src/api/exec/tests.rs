@@ -267,7 +267,7 @@ fn wait_until_gone(pid: i32) {
 }
 
 #[test]
-fn what_cannot_be_executed_is_refused_where_kubectl_shows_it() {
+fn exec_failures_are_reported_where_kubectl_shows_them() {
     let root = Root::new();
     with_api(&root, objects(), engine, |socket| {
         // After a rejected handshake, kubectl would try SPDY and report that it is not supported.

@@ -115,7 +115,7 @@ fn a_card_that_does_not_answer_holds_up_who_reads_a_log_and_nobody_else() {
 
 /// Tests that a file that never responds is not opened, because it would block the storage thread.
 #[test]
-fn what_a_pod_has_put_in_the_place_of_a_log_is_not_waited_for_and_not_shown() {
+fn a_log_request_neither_blocks_on_a_fifo_nor_shows_the_target_of_a_link() {
     let root = Root::new();
     let path = directory(&root).join("0.log");
     let secret = root.0.join("secret");
@@ -263,7 +263,7 @@ fn the_last_line_of_a_file_without_ends_of_lines_is_not_looked_for_without_end()
 }
 
 #[test]
-fn what_a_link_leads_to_is_not_shown() {
+fn log_requests_do_not_follow_symbolic_links() {
     let root = Root::new();
     let directory = directory(&root);
     let elsewhere = root.0.join("elsewhere");

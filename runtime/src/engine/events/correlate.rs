@@ -187,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_said_again_counts_up_and_keeps_its_first_time() {
+    fn a_repeated_event_increments_its_count_and_keeps_its_first_time() {
         let mut correlator = Correlator::default();
         let first = correlator.correlate(at(0), &said("web", "BackOff", "no")).expect("it is told");
         assert_eq!((first.count, first.first), (1, at(0)));
@@ -226,7 +226,7 @@ mod tests {
     }
 
     #[test]
-    fn of_whom_too_much_is_said_only_so_much_is_told() {
+    fn events_of_one_object_are_rate_limited() {
         let mut correlator = Correlator::default();
         let mut told = |seconds: u64| correlator.correlate(at(seconds), &said("web", "BackOff", "no"));
         let counts: Vec<bool> = (0..30).map(|_| told(0).is_some()).collect();
@@ -242,7 +242,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_remembered_is_bounded() {
+    fn the_memory_of_the_event_correlator_is_limited() {
         let mut correlator = Correlator::default();
         for number in 0..3 * REMEMBERED {
             let name = format!("pod-{number}");

@@ -176,7 +176,7 @@ fn the_call_is_the_one_that_a_kubelet_makes() {
 }
 
 #[test]
-fn what_serves_is_healthy_and_what_does_not_says_what_it_is() {
+fn only_the_grpc_health_status_serving_is_healthy() {
     let status = |bytes: &[u8]| answer([head(), message(bytes), trailers("0", "")].concat());
     assert_eq!(status(&[8, 1]), "healthy");
     // Later fields count, others do not.
@@ -240,7 +240,7 @@ fn statuses_of_grpc_are_told_as_the_kubelet_tells_them() {
 }
 
 #[test]
-fn what_is_no_grpc_is_told_by_its_status_and_type() {
+fn a_response_other_than_grpc_is_reported_by_status_and_content_type() {
     let text = |code: &str, text: &str| {
         format!("error: health rpc probe failed: rpc error: code = {code} desc = {text}")
     };
@@ -344,7 +344,7 @@ fn a_request_waits_until_the_server_has_room_for_it() {
 }
 
 #[test]
-fn what_breaks_off_is_unavailable() {
+fn a_broken_grpc_connection_is_reported_as_unavailable() {
     let unavailable = |text: &str| {
         format!(
             "error: health rpc probe failed: rpc error: code = Unavailable desc = error reading from server: {text}"
@@ -390,7 +390,7 @@ fn what_breaks_off_is_unavailable() {
 }
 
 #[test]
-fn what_is_no_answer_is_an_internal_error() {
+fn an_invalid_grpc_response_is_reported_as_an_internal_error() {
     let internal =
         |text: &str| format!("error: health rpc probe failed: rpc error: code = Internal desc = {text}");
     let compressed = frame(DATA, 0, 1, &[1, 0, 0, 0, 2, 8, 1]);
@@ -493,7 +493,7 @@ fn a_request_that_was_not_looked_at_is_made_once_more() {
 }
 
 #[test]
-fn who_does_not_begin_with_http2_has_until_the_time_is_over() {
+fn a_grpc_probe_fails_at_its_timeout_if_no_http2_server_responds() {
     let unreached = |port: u16| {
         format!(
             "timeout: failed to connect service \"127.0.0.1:{port}\" within 0s: context deadline exceeded"
@@ -527,7 +527,7 @@ fn who_does_not_begin_with_http2_has_until_the_time_is_over() {
 }
 
 #[test]
-fn who_does_not_answer_has_until_the_time_is_over() {
+fn a_grpc_call_without_a_response_fails_at_its_timeout() {
     let (hold, held) = mpsc::channel::<()>();
     let port = server(move |_, server| {
         server.begin();

@@ -105,7 +105,7 @@ fn two_names_at_once_are_looked_up_and_the_rest_in_their_order() {
 }
 
 #[test]
-fn what_nobody_waits_for_any_more_is_not_looked_up_unless_it_is_already() {
+fn an_abandoned_name_lookup_is_cancelled_unless_it_has_begun() {
     let (lookups, played) = played!();
     let given_up = ["silent-0", "silent-1", "forgotten"].map(|name| asked!(lookups, name));
     played.next();

@@ -157,7 +157,7 @@ fn every_suite_and_group_that_is_offered_is_understood() {
 }
 
 #[test]
-fn a_name_is_told_to_the_server_and_an_address_is_not() {
+fn server_name_indication_is_sent_for_host_names_and_not_for_addresses() {
     let (port, names) = says(OK);
     assert_eq!(get(None, port, PATIENT), ProbeResult::Success);
     assert_eq!(names.recv(), Ok(None));
@@ -262,7 +262,7 @@ fn raw(bytes: Vec<u8>) -> u16 {
 }
 
 #[test]
-fn who_does_not_speak_tls_is_told_of_in_gos_words() {
+fn a_server_without_tls_is_reported_with_the_errors_of_go() {
     for (bytes, expected) in [
         (&b""[..], "EOF"),
         (b"HTT", "EOF"),
@@ -292,7 +292,7 @@ fn who_does_not_speak_tls_is_told_of_in_gos_words() {
 }
 
 #[test]
-fn who_does_not_shake_hands_is_given_up_when_the_time_is_over() {
+fn a_tls_handshake_without_a_response_fails_at_the_timeout() {
     let listener = TcpListener::bind((LOCAL, 0)).expect("a port");
     let port = listener.local_addr().expect("an address").port();
     let text = "context deadline exceeded (Client.Timeout exceeded while awaiting headers)";
@@ -393,7 +393,7 @@ fn a_server_that_has_nothing_but_tickets_is_given_up_before_the_time_is_over() {
 }
 
 #[test]
-fn a_server_that_has_much_to_say_lets_others_have_their_turn_over_tls() {
+fn a_large_response_over_tls_does_not_starve_other_tasks() {
     const LENGTH: usize = 32 * 1024;
     let (sender, said) = mpsc::channel();
     let (port, _names) = server(tls::provider(), move |_, _, stream| {

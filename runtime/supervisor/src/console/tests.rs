@@ -61,7 +61,7 @@ fn a_client_that_does_not_read_misses_a_part_and_is_told_how_much() {
 }
 
 #[test]
-fn it_is_told_whichever_output_ends_first_and_however_full_the_pipe_is() {
+fn skipped_output_is_reported_despite_closed_streams_and_full_pipes() {
     for open in [[true, false], [false, true]] {
         let (mut console, _container) = console(false);
         let slow = attach(&mut console);
@@ -110,7 +110,7 @@ fn a_client_that_reads_again_goes_on_behind_the_notice() {
 }
 
 #[test]
-fn input_ends_with_that_of_the_first_client_where_it_is_to_be_had_once() {
+fn with_stdin_once_input_ends_with_that_of_the_first_client() {
     let (mut console, container) = console(true);
     let mut far = attach(&mut console);
     far.stdin.as_mut().unwrap().write_all(b"all of it").unwrap();
@@ -124,7 +124,7 @@ fn input_ends_with_that_of_the_first_client_where_it_is_to_be_had_once() {
 }
 
 #[test]
-fn otherwise_the_end_of_input_is_that_of_the_session_and_another_client_goes_on() {
+fn without_stdin_once_input_stays_open_for_another_client() {
     let (mut console, container) = console(false);
     let (mut one, mut two) = (attach(&mut console), attach(&mut console));
     one.stdin.as_mut().unwrap().write_all(b"one ").unwrap();
@@ -138,7 +138,7 @@ fn otherwise_the_end_of_input_is_that_of_the_session_and_another_client_goes_on(
 }
 
 #[test]
-fn a_container_that_does_not_read_holds_nothing_but_one_piece() {
+fn at_most_one_piece_of_unread_input_is_buffered_for_a_container() {
     let (mut console, _container) = console(false);
     let far = attach(&mut console);
     let mut stdin = far.stdin.unwrap();
@@ -189,7 +189,7 @@ fn clients_and_input_outlive_the_binary() {
 }
 
 #[test]
-fn who_attaches_to_a_terminal_sees_the_prompt_that_waits_for_them() {
+fn a_client_that_attaches_to_a_terminal_sees_the_waiting_prompt() {
     let attached = |tty: bool, output: &[&[u8]]| {
         let mut console = Console::new(None, false, tty);
         output.iter().for_each(|bytes| console.show(Stream::Stdout, bytes));
@@ -224,7 +224,7 @@ fn the_first_who_attaches_to_a_container_with_input_sees_what_it_has_written_bef
 }
 
 #[test]
-fn it_sees_that_of_a_container_that_writes_no_more() {
+fn the_first_client_sees_earlier_output_after_the_streams_have_ended() {
     let (mut console, _container) = console(false);
     console.show(Stream::Stdout, b"out");
     console.end([false, false]);
@@ -239,7 +239,7 @@ fn is_empty(pipe: &OwnedFd) -> bool {
 }
 
 #[test]
-fn of_more_than_is_kept_the_first_is_told_how_much_it_was() {
+fn the_amount_of_skipped_output_is_reported_to_the_first_client() {
     for open in [[true, true], [false, false]] {
         let (mut console, _container) = console(false);
         for _ in 0..65 {

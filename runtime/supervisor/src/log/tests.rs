@@ -139,7 +139,7 @@ fn a_log_that_is_opened_again_goes_on_where_it_was() {
 }
 
 #[test]
-fn what_a_full_disk_swallows_is_counted_and_said() {
+fn log_lines_lost_to_a_full_disk_are_counted_and_reported() {
     let scratch = Scratch::new("full");
     let mut log = scratch.log(0, 5);
     log.write(Stream::Stdout, b"before\n");
@@ -156,7 +156,7 @@ fn what_a_full_disk_swallows_is_counted_and_said() {
 }
 
 #[test]
-fn what_was_lost_is_said_by_the_next_binary_and_at_the_end_too() {
+fn lost_log_lines_are_reported_after_a_binary_change_and_at_the_end() {
     let scratch = Scratch::new("lost");
     let mut log = scratch.log(0, 5);
     log.file = Some(OpenOptions::new().write(true).open("/dev/full").unwrap());
@@ -200,7 +200,7 @@ fn the_tail_has_a_line_that_nobody_ended_and_what_came_before_a_long_one() {
 }
 
 #[test]
-fn what_is_put_in_the_place_of_a_log_is_neither_waited_for_nor_written_to() {
+fn the_log_writer_neither_blocks_on_a_fifo_nor_writes_through_a_link() {
     let scratch = Scratch::new("instead");
     std::fs::create_dir(scratch.0.join("app")).unwrap();
     let (path, elsewhere) = (scratch.0.join("app/0.log"), scratch.0.join("elsewhere"));

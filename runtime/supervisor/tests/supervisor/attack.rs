@@ -44,7 +44,10 @@ pub(crate) const TESTS: &[(&str, fn())] = &[
         "a_link_to_another_processs_root_is_no_working_directory",
         a_link_to_another_processs_root_is_no_working_directory,
     ),
-    ("what_libcontainer_refuses_names_its_cause", what_libcontainer_refuses_names_its_cause),
+    (
+        "a_rejection_by_libcontainer_is_reported_with_its_cause",
+        a_rejection_by_libcontainer_is_reported_with_its_cause,
+    ),
     ("a_supervisor_keeps_no_environment_in_memory", a_supervisor_keeps_no_environment_in_memory),
 ];
 
@@ -237,7 +240,7 @@ fn hunter(pod: &Pod) -> ContainerConfig {
     config
 }
 
-fn what_it_found(pod: &Pod, hunter: &ContainerConfig) -> Vec<String> {
+fn hunter_findings(pod: &Pod, hunter: &ContainerConfig) -> Vec<String> {
     pod.wait_for_output(hunter, "end\n");
     let output = pod.output(hunter);
     let seen = output.lines().find(|line| line.starts_with("seen: ")).expect("it says what it saw");
@@ -283,7 +286,7 @@ fn nothing_that_starts_in_a_shared_pid_namespace_has_more_than_its_container() {
             }
         }
         touch(&process, "stop");
-        assert_eq!(what_it_found(&pod, &hunter), [] as [&str; 0], "{started} started, target: {target}");
+        assert_eq!(hunter_findings(&pod, &hunter), [] as [&str; 0], "{started} started, target: {target}");
     }
 }
 
@@ -307,7 +310,7 @@ fn nothing_that_is_executed_has_more_than_its_container() {
         }
     }
     touch(&process, "stop");
-    assert_eq!(what_it_found(&pod, &hunter), [] as [&str; 0]);
+    assert_eq!(hunter_findings(&pod, &hunter), [] as [&str; 0]);
 }
 
 /// A tracer that stops the process between fork and execve stops no other process.
@@ -516,7 +519,7 @@ fn a_link_to_another_processs_root_is_no_working_directory() {
     }
 }
 
-fn what_libcontainer_refuses_names_its_cause() {
+fn a_rejection_by_libcontainer_is_reported_with_its_cause() {
     let pod = Pod::new("causes");
     let data = pod.root.join("data");
     fs::create_dir(&data).unwrap();

@@ -9,18 +9,21 @@ use nodlet_supervisor::client::{SupervisorEvent, exec_cgroup};
 use crate::pod::{Pod, config_number, possessions, touch, wait_until};
 
 pub(crate) const TESTS: &[(&str, fn())] = &[
-    ("an_executed_process_is_what_the_containers_own_is", an_executed_process_is_what_the_containers_own_is),
+    (
+        "an_exec_has_the_identity_and_environment_of_its_container",
+        an_exec_has_the_identity_and_environment_of_its_container,
+    ),
     ("stdio_is_passed_on_and_the_exit_code_comes_back", stdio_is_passed_on_and_the_exit_code_comes_back),
     ("a_terminal_is_the_containers_own", a_terminal_is_the_containers_own),
     (
         "an_overrun_is_killed_with_all_it_started_and_the_container_lives",
         an_overrun_is_killed_with_all_it_started_and_the_container_lives,
     ),
-    ("what_cannot_be_executed_beside_is_said", what_cannot_be_executed_beside_is_said),
+    ("an_exec_that_fails_to_start_reports_the_reason", an_exec_that_fails_to_start_reports_the_reason),
     ("executing_leaves_nothing_behind", executing_leaves_nothing_behind),
     (
-        "what_an_executed_process_leaves_behind_is_the_containers_and_takes_no_place",
-        what_an_executed_process_leaves_behind_is_the_containers_and_takes_no_place,
+        "processes_left_by_an_exec_join_the_container_and_take_no_exec_slot",
+        processes_left_by_an_exec_join_the_container_and_take_no_exec_slot,
     ),
 ];
 
@@ -65,7 +68,7 @@ fn comparable(status: &str) -> Vec<&str> {
     status.lines().filter(|line| !differ.contains(&line.split(':').next().unwrap_or_default())).collect()
 }
 
-fn an_executed_process_is_what_the_containers_own_is() {
+fn an_exec_has_the_identity_and_environment_of_its_container() {
     let pod = Pod::new("identity");
     for (name, user, no_new_privileges) in
         [("root", "", false), ("web", "web", true), ("number", "1000:44", false)]
@@ -169,7 +172,7 @@ fn an_overrun_is_killed_with_all_it_started_and_the_container_lives() {
     assert_eq!(pod.exec(6, &config, &["out=alive"]).1, "alive\n");
 }
 
-fn what_cannot_be_executed_beside_is_said() {
+fn an_exec_that_fails_to_start_reports_the_reason() {
     let pod = Pod::new("beside");
     let config = pod.container("app", &["until=/go"]);
     let process = pod.start(config_number(&config), &config);
@@ -207,7 +210,7 @@ fn executing_leaves_nothing_behind() {
 }
 
 /// As under containerd, a process that an executed process leaves behind belongs to the container.
-fn what_an_executed_process_leaves_behind_is_the_containers_and_takes_no_place() {
+fn processes_left_by_an_exec_join_the_container_and_take_no_exec_slot() {
     let pod = Pod::new("behind");
     let config = pod.container("app", &["wait"]);
     pod.start(config_number(&config), &config);

@@ -20,14 +20,17 @@ pub(crate) const TESTS: &[(&str, fn())] = &[
         "a_start_under_way_is_told_to_the_agent_that_comes_meanwhile",
         a_start_under_way_is_told_to_the_agent_that_comes_meanwhile,
     ),
-    ("two_supervisors_of_one_name_cannot_be", two_supervisors_of_one_name_cannot_be),
+    ("a_second_supervisor_of_the_same_name_is_rejected", a_second_supervisor_of_the_same_name_is_rejected),
     ("a_dead_supervisor_is_seen_to_be_dead", a_dead_supervisor_is_seen_to_be_dead),
-    ("two_attempts_of_one_container_cannot_be", two_attempts_of_one_container_cannot_be),
+    (
+        "a_second_attempt_is_rejected_while_the_first_one_runs",
+        a_second_attempt_is_rejected_while_the_first_one_runs,
+    ),
     ("a_hundred_starts_leave_nothing_behind", a_hundred_starts_leave_nothing_behind),
     ("no_line_of_a_flooded_log_is_lost_or_torn", no_line_of_a_flooded_log_is_lost_or_torn),
     ("a_run_is_forgotten_while_the_next_one_writes", a_run_is_forgotten_while_the_next_one_writes),
     ("the_termination_message_is_the_file_or_the_log", the_termination_message_is_the_file_or_the_log),
-    ("the_supervisor_has_nothing_of_its_agent", the_supervisor_has_nothing_of_its_agent),
+    ("a_supervisor_inherits_nothing_from_its_agent", a_supervisor_inherits_nothing_from_its_agent),
     (
         "a_supervisor_replaces_itself_and_no_container_notices",
         a_supervisor_replaces_itself_and_no_container_notices,
@@ -41,8 +44,8 @@ pub(crate) const TESTS: &[(&str, fn())] = &[
         a_terminal_that_no_agent_has_taken_outlives_the_replacement,
     ),
     (
-        "what_was_said_on_a_terminal_is_there_for_who_hears_of_its_end_and_begin_at_once",
-        what_was_said_on_a_terminal_is_there_for_who_hears_of_its_end_and_begin_at_once,
+        "the_next_agent_reads_the_terminal_output_of_an_exec_that_has_ended",
+        the_next_agent_reads_the_terminal_output_of_an_exec_that_has_ended,
     ),
     (
         "a_supervisor_that_accepts_nobody_holds_up_no_agent",
@@ -184,7 +187,7 @@ fn a_container_outlives_its_agent_and_the_next_one_finds_all() {
     assert_eq!(seen, ["ready", "started", "failed"]);
 }
 
-fn two_supervisors_of_one_name_cannot_be() {
+fn a_second_supervisor_of_the_same_name_is_rejected() {
     let pod = Pod::new("lock");
     let other = pod.dir.with_file_name("other");
     fs::create_dir_all(&other).unwrap();
@@ -211,7 +214,7 @@ fn a_dead_supervisor_is_seen_to_be_dead() {
     wait_until("a free lock", || is_dead(&pod.dir));
 }
 
-fn two_attempts_of_one_container_cannot_be() {
+fn a_second_attempt_is_rejected_while_the_first_one_runs() {
     let pod = Pod::new("twice");
     let first = pod.container("app", &["wait"]);
     pod.start(0, &first);
@@ -313,7 +316,7 @@ fn the_termination_message_is_the_file_or_the_log() {
     }
 }
 
-fn the_supervisor_has_nothing_of_its_agent() {
+fn a_supervisor_inherits_nothing_from_its_agent() {
     let pod = Pod::new("nothing");
     let pid = pod.pid();
     let read = |file: &str| fs::read_to_string(format!("/proc/{pid}/{file}")).unwrap();
@@ -574,7 +577,7 @@ fn an_agent_that_reads_late_is_told_all() {
     assert_eq!((starts, exits), (RUNS as usize, RUNS as usize));
 }
 
-fn what_was_said_on_a_terminal_is_there_for_who_hears_of_its_end_and_begin_at_once() {
+fn the_next_agent_reads_the_terminal_output_of_an_exec_that_has_ended() {
     let pod = Pod::new("said");
     let config = pod.container("app", &["wait"]);
     let process = pod.start(config_number(&config), &config);

@@ -21,20 +21,20 @@ pub(crate) const TESTS: &[(&str, fn())] = &[
         a_sandbox_that_fails_is_undone_and_can_be_asked_for_again,
     ),
     (
-        "a_shared_pid_namespace_has_a_pause_that_is_nothing",
-        a_shared_pid_namespace_has_a_pause_that_is_nothing,
+        "the_pause_process_of_a_shared_pid_namespace_has_no_privileges",
+        the_pause_process_of_a_shared_pid_namespace_has_no_privileges,
     ),
     (
-        "what_a_container_left_in_a_shared_pid_namespace_ends_with_it",
-        what_a_container_left_in_a_shared_pid_namespace_ends_with_it,
+        "processes_of_a_container_in_a_shared_pid_namespace_end_with_it",
+        processes_of_a_container_in_a_shared_pid_namespace_end_with_it,
     ),
     (
         "a_pod_whose_pause_ended_ends_and_says_how_its_containers_did",
         a_pod_whose_pause_ended_ends_and_says_how_its_containers_did,
     ),
     (
-        "who_writes_on_when_the_container_has_ended_holds_up_nothing",
-        who_writes_on_when_the_container_has_ended_holds_up_nothing,
+        "a_child_that_keeps_writing_does_not_delay_the_end_of_its_container",
+        a_child_that_keeps_writing_does_not_delay_the_end_of_its_container,
     ),
     ("a_pod_on_the_host_shares_what_it_asks_for", a_pod_on_the_host_shares_what_it_asks_for),
     ("no_container_can_write_to_the_binary", no_container_can_write_to_the_binary),
@@ -129,7 +129,7 @@ fn a_sandbox_that_fails_is_undone_and_can_be_asked_for_again() {
     assert_eq!(pod.run(&pod.container("app", &["out=runs"])).1, "runs\n");
 }
 
-fn a_shared_pid_namespace_has_a_pause_that_is_nothing() {
+fn the_pause_process_of_a_shared_pid_namespace_has_no_privileges() {
     let pod = Pod::with("pause", |sandbox| sandbox.share_process_namespace = true);
     let mut config = pod.container(
         "app",
@@ -166,7 +166,7 @@ fn a_shared_pid_namespace_has_a_pause_that_is_nothing() {
     wait_until("end of pause", || !fs::exists(format!("/proc/{pause}")).unwrap());
 }
 
-fn what_a_container_left_in_a_shared_pid_namespace_ends_with_it() {
+fn processes_of_a_container_in_a_shared_pid_namespace_end_with_it() {
     let pod = Pod::with("left", |sandbox| sandbox.share_process_namespace = true);
     let config = pod.container("app", &["fork=setsid", "exit=5"]);
     let (exit, _) = pod.run(&config);
@@ -189,7 +189,7 @@ fn a_pod_whose_pause_ended_ends_and_says_how_its_containers_did() {
     assert_eq!(words, "the pause process of the pod ended");
 }
 
-fn who_writes_on_when_the_container_has_ended_holds_up_nothing() {
+fn a_child_that_keeps_writing_does_not_delay_the_end_of_its_container() {
     let pod = Pod::with("writes-on", |sandbox| sandbox.share_process_namespace = true);
     let mut config = pod.container("app", &["fork=spam", "until=/spamming", "exit=5"]);
     (config.log.max_size, config.log.max_files) = (1 << 20, 2);

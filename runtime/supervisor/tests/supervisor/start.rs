@@ -11,8 +11,8 @@ use crate::pod::{Pod, config_number, touch, wait_until};
 
 pub(crate) const TESTS: &[(&str, fn())] = &[
     (
-        "what_cannot_be_executed_is_said_in_the_words_of_runc",
-        what_cannot_be_executed_is_said_in_the_words_of_runc,
+        "a_command_that_cannot_run_is_reported_with_the_errors_of_runc",
+        a_command_that_cannot_run_is_reported_with_the_errors_of_runc,
     ),
     (
         "a_start_helper_killed_at_any_moment_leaves_nothing",
@@ -45,7 +45,7 @@ fn failure(pod: &Pod, config: &ContainerConfig) -> (StartFailedAt, String) {
     }
 }
 
-fn what_cannot_be_executed_is_said_in_the_words_of_runc() {
+fn a_command_that_cannot_run_is_reported_with_the_errors_of_runc() {
     let pod = Pod::new("texts");
     let bin = pod.root.join("layer/bin");
     fs::write(bin.join("text"), "hello").unwrap();

@@ -55,7 +55,7 @@ fn the_streams_of_kubectl_are_read_however_they_are_cut() {
 }
 
 #[test]
-fn what_is_encoded_is_read_again() {
+fn spdy_frames_round_trip() {
     let mut encoder = Encoder::default();
     let all = [
         encoder.open(1, &[("streamtype", "error"), ("port", "8080"), ("requestid", "0")], true),
@@ -98,7 +98,7 @@ fn a_window_full_of_headers_is_not_the_end_of_them() {
 }
 
 #[test]
-fn what_is_no_spdy_is_refused() {
+fn malformed_spdy_frames_are_rejected() {
     for (hex, error) in [
         ("8002000100000000", SpdyError::Version),
         ("ffff000100000000", SpdyError::Version),

@@ -230,7 +230,7 @@ fn a_board_in_another_network_gets_another_address() {
 }
 
 #[test]
-fn where_nobody_knows_the_old_lease_it_is_kept_while_others_are_asked_for() {
+fn an_unconfirmed_lease_is_kept_while_the_client_sends_discover() {
     let mut sim = bound(3600);
     sim.carrier(false);
     sim.server = Server::Silent;
@@ -258,7 +258,7 @@ fn a_server_that_offers_and_refuses_is_not_asked_without_end() {
 }
 
 #[test]
-fn what_a_server_says_of_the_times_is_used_where_it_is_in_order() {
+fn valid_lease_times_of_a_server_are_used_and_invalid_ones_corrected() {
     for (lease, renew, rebind, expected) in [
         (1000u32, 100u32, 900u32, (100, 900, 1000)),
         (1000, 900, 100, (50, 100, 1000)),

@@ -180,7 +180,7 @@ fn a_manifest_that_is_rejected_at_the_end_takes_the_others_back_over_any_power_c
 }
 
 #[test]
-fn a_record_of_another_form_is_none() {
+fn a_redo_record_of_another_format_is_ignored() {
     let board = Board::new("form", None);
     for text in ["", "{", "{\"format\": 9}", "[]"] {
         fs::write(board.spool().join(REDO), text).expect("written");

@@ -92,7 +92,7 @@ fn a_pod_that_asks_for_more_than_is_left_is_rejected_with_the_first_resource_tha
 }
 
 #[test]
-fn a_pod_asks_for_what_runs_at_once_at_most() {
+fn the_request_of_a_pod_is_the_most_that_its_containers_use_at_once() {
     let asked = asking(100, 0, 0).init([
         asks("first", 900, 0, 0),
         Container { sidecar: true, ..asks("side", 300, 0, 0) },
@@ -271,7 +271,7 @@ fn a_kernel_parameter_that_the_node_does_not_allow_is_rejected() {
 }
 
 #[test]
-fn what_is_said_first_of_several_reasons() {
+fn admission_checks_run_in_a_fixed_order_and_the_first_failure_is_reported() {
     let mut pod = asking(3000, 0, 0).with([on_port("", 80, "TCP", asks("app", 3000, 0, 0))]);
     pod.spec.placement.node_selector.insert("zone".into(), "b".into());
     let taken = asking(0, 0, 0).with([on_port("", 80, "TCP", container("app"))]);
@@ -367,7 +367,7 @@ fn a_critical_pod_preempts_as_few_as_possible_and_guaranteed_ones_last() {
 }
 
 #[test]
-fn one_pod_after_the_other_is_chosen_by_what_is_missing_then() {
+fn each_further_victim_is_chosen_by_the_amount_still_missing() {
     let here = [asking(500, 0, 0), asking(600, 0, 0), asking(900, 0, 0)];
     let node = NodeInfo { allocatable: Amounts { pods: 110, ..node().allocatable }, ..node() };
     // 1400 are missing: after 900, 500 are left, for which the first pod suffices.
@@ -375,7 +375,7 @@ fn one_pod_after_the_other_is_chosen_by_what_is_missing_then() {
 }
 
 #[test]
-fn the_one_that_is_chosen_leaves_least_of_each_resource_by_its_share_and_squared() {
+fn the_victim_leaves_the_smallest_squared_share_of_missing_resources() {
     let choice = |here: &[(i64, i64)], need: (i64, i64)| {
         let pods: Vec<Pod> = here.iter().map(|(cpu, memory)| asking(*cpu, *memory, 0)).collect();
         let others: Vec<ExistingPod<'_>> =
@@ -393,7 +393,7 @@ fn the_one_that_is_chosen_leaves_least_of_each_resource_by_its_share_and_squared
 }
 
 #[test]
-fn only_what_a_pod_asks_for_has_to_be_there_when_it_begins() {
+fn a_start_checks_only_the_resources_that_the_pod_requests() {
     let node = node();
     let fits = |pod: &Pod, others: &[Pod]| {
         fits(&node, pod, others.iter().chain([pod]).map(|pod| (pod, Amounts::requested(pod))))
@@ -406,7 +406,7 @@ fn only_what_a_pod_asks_for_has_to_be_there_when_it_begins() {
 }
 
 #[test]
-fn nobody_is_preempted_for_a_pod_that_is_not_critical_nor_one_that_is_more_so() {
+fn only_critical_pods_preempt_and_only_pods_of_lower_priority() {
     let class = |priority: i32, pod: Pod| Pod { priority, ..pod };
     let here = [class(2_000_000_000, asking(1800, 0, 0))];
     let high = class(1_999_999_999, asking(500, 0, 0));
@@ -427,7 +427,7 @@ fn nobody_is_preempted_for_a_pod_that_is_not_critical_nor_one_that_is_more_so() 
 }
 
 #[test]
-fn what_goes_anyway_is_waited_for_and_nobody_goes_for_its_room() {
+fn a_terminating_pod_is_awaited_before_another_pod_is_preempted() {
     let (going, stays) = (asking(1000, 0, 0), asking(1000, 0, 0));
     let others = [ExistingPod::new(PodIndex(1), &going, true), ExistingPod::new(PodIndex(2), &stays, false)];
     assert_eq!(show(admit(&node(), &critical(asking(900, 0, 0)), &others)), "preempts []");

@@ -237,7 +237,7 @@ mod tests {
     use crate::time::{Instant, Moment};
 
     #[test]
-    fn a_line_says_whom_it_is_about_and_what_took_place() {
+    fn each_line_of_the_ring_names_its_object_and_the_event() {
         let (mut node, mut ring) = (Node::new(), Ring::default());
         let at = |millis: u64| Instant(12_000_000_000 + millis * 1_000_000);
         let observe = |node: &mut Node, ring: &mut Ring, millis: u64, seen: Observation| {

@@ -252,7 +252,7 @@ fn an_exec_probe_has_its_place_until_it_answers_even_if_its_pod_is_stopped() {
 }
 
 #[test]
-fn what_is_being_killed_is_not_asked_and_wakes_nobody_for_it() {
+fn a_container_being_killed_is_not_probed_and_schedules_no_probe() {
     let mut sim = Sim::new(probed(None, Some(exec_probe()), None), |_, _| Fate::IgnoresTerm);
     sim.run_until(secs(101));
     sim.unwant(&"u1".into(), Some(secs(2)));
@@ -304,7 +304,7 @@ fn an_adopted_container_stays_ready_until_a_probe_says_otherwise() {
 }
 
 #[test]
-fn an_answer_that_nobody_asked_for_counts_for_nothing() {
+fn an_unrequested_probe_result_is_ignored() {
     let mut sim = Sim::new(probed(Some(exec_probe()), None, None), |_, _| Fate::Runs);
     sim.run_until(secs(5));
     let index = sim.node.index_of(&"u1".into()).expect("it is here");
@@ -338,7 +338,7 @@ fn failures_in_a_row_are_counted_on_in_the_next_run_of_the_container() {
 }
 
 #[test]
-fn what_was_found_of_a_run_does_not_hold_for_the_next() {
+fn probe_results_of_one_run_do_not_count_for_the_next() {
     let fate = |_: &str, number| if number == 0 { Fate::Exits(1, secs(15)) } else { Fate::Runs };
     // One success of the startup probe and two of the readiness probe, in the first run.
     let successes = Rc::new(RefCell::new(3));
@@ -357,7 +357,7 @@ fn what_was_found_of_a_run_does_not_hold_for_the_next() {
 }
 
 #[test]
-fn who_is_not_ready_is_asked_as_soon_as_something_becomes_known_of_the_pod() {
+fn readiness_is_probed_again_as_soon_as_the_pods_state_changes() {
     let mut app = container("app");
     app.readiness_probe = Some(Probe { initial_delay: secs(5), period: secs(100), ..exec_probe() });
     let pod = pod(RestartPolicy::Always).with([app, container("other")]);
@@ -379,7 +379,7 @@ fn who_is_not_ready_is_asked_as_soon_as_something_becomes_known_of_the_pod() {
 }
 
 #[test]
-fn who_is_no_longer_ready_is_asked_once_more_at_once() {
+fn readiness_is_probed_again_at_once_after_it_is_lost() {
     let mut probe = exec_probe();
     probe.failure_threshold = 1;
     let sim = Sim::new(probed(None, Some(probe), None), |_, _| Fate::Runs);
@@ -390,7 +390,7 @@ fn who_is_no_longer_ready_is_asked_once_more_at_once() {
 }
 
 #[test]
-fn news_while_an_answer_is_awaited_bring_another_question_after_it() {
+fn a_state_change_during_a_readiness_probe_schedules_another_probe() {
     let mut app = container("app");
     app.readiness_probe = Some(exec_probe());
     let mut probes = crate::pod::probes::Probes::of(&app, at(0));
@@ -445,7 +445,7 @@ fn an_agent_that_begins_spreads_what_it_adopts_over_a_period() {
 }
 
 #[test]
-fn who_has_not_started_is_not_ready_whether_readiness_is_probed_or_not() {
+fn a_container_is_unready_until_its_startup_probe_succeeds() {
     let mut app = container("app");
     app.startup_probe = Some(Probe { period: secs(1), failure_threshold: 30, ..exec_probe() });
     let mut sim = Sim::new(pod(RestartPolicy::Always).with([app]), |_, _| Fate::Runs).probes(|_, _, age| {

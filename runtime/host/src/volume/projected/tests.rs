@@ -251,7 +251,7 @@ fn on_a_small_stack(step: impl FnOnce() + Send) {
 }
 
 #[test]
-fn what_a_container_has_put_among_the_files_is_neither_entered_nor_opened() {
+fn files_planted_in_a_projected_volume_are_neither_entered_nor_opened() {
     let volume = Volume::new("among");
     let files = [("a", "1"), ("d/b", "2")];
     for hostile in ["deep", "fifo", "grown"] {

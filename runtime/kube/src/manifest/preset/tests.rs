@@ -94,7 +94,7 @@ fn a_preset_has_what_a_pod_would_have_of_it_and_the_defaults() {
 }
 
 #[test]
-fn what_is_wrong_with_a_preset_is_named_by_its_own_fields() {
+fn an_invalid_preset_is_rejected_with_the_path_of_the_wrong_field() {
     for (spec, expected) in [
         ("", "spec.volumes.env.envFrom.volumeMounts: Required value: must specify at least one"),
         (
@@ -233,7 +233,7 @@ fn everything_goes_into_every_container_and_leaves_its_mark() {
 }
 
 #[test]
-fn what_is_there_already_and_the_same_is_there_once() {
+fn elements_that_a_pod_has_already_are_not_injected_again() {
     let web = pod(
         "",
         "env: [{name: A, value: x}], volumeMounts: [{name: cache, mountPath: /cache, readOnly: false}]",
@@ -249,7 +249,7 @@ fn what_is_there_already_and_the_same_is_there_once() {
 }
 
 #[test]
-fn what_contradicts_is_named_and_nothing_is_added() {
+fn a_conflicting_preset_is_reported_and_nothing_is_injected() {
     let web = pod(
         "",
         "env: [{name: A, value: x}], volumeMounts: [{name: data, mountPath: /data}]",

@@ -27,7 +27,7 @@ fn check(before: Value, after: Value, expected: &str) {
 }
 
 #[test]
-fn of_metadata_clients_change_what_is_theirs() {
+fn clients_may_change_only_their_own_metadata() {
     const APPARMOR: &str = "container.apparmor.security.beta.kubernetes.io/app";
     let with = |fields: Value| {
         let mut object = pod(json!({}));
@@ -91,7 +91,7 @@ fn gates_are_only_removed() {
 }
 
 #[test]
-fn only_what_no_node_has_yet_may_be_narrowed_down() {
+fn an_update_may_extend_the_node_selector_of_a_gated_pod_only() {
     let selector = |gated: bool, selector: Value| {
         let gates = if gated { json!([{ "name": "g" }]) } else { json!([]) };
         json!({ "schedulingGates": gates, "nodeSelector": selector })
@@ -156,7 +156,7 @@ fn tolerations_are_only_added() {
 }
 
 #[test]
-fn all_else_is_refused_by_name() {
+fn an_update_of_any_other_field_is_rejected_with_its_path() {
     let containers = |list: Value| json!({ "containers": list });
     let two = json!([{ "name": "app", "image": "app:1" }, { "name": "b", "image": "b" }]);
     let words = "spec.containers: Forbidden: pod updates may not add or remove containers";
@@ -175,7 +175,7 @@ fn all_else_is_refused_by_name() {
 }
 
 #[test]
-fn images_may_be_others() {
+fn an_update_may_change_images() {
     let with = |image: &str, init: &str| {
         json!({
             "containers": [{ "name": "app", "image": image }],
@@ -251,7 +251,7 @@ fn check_status(after: Value, expected: &str) {
 }
 
 #[test]
-fn others_say_what_is_not_the_nodes_and_nothing_else() {
+fn a_status_update_may_set_only_conditions_that_the_node_does_not_own() {
     const OWN: &str = "is what the node says of the pod: only conditions that are not the node's may be set";
     let ready = json!({ "type": "Ready", "status": "True", "lastProbeTime": null, "lastTransitionTime": "2026-01-31T12:00:00Z" });
     let one = |kind: &str, status: &str| json!({ "type": kind, "status": status });

@@ -137,7 +137,7 @@ mod tests {
     }
 
     #[test]
-    fn what_an_ephemeral_container_may_not_say_is_refused_in_kubernetes_words() {
+    fn forbidden_fields_of_an_ephemeral_container_are_rejected_as_by_kubernetes() {
         let (pod, cannot) = (pod(), "Forbidden: cannot be set for an Ephemeral Container");
         let probe = json!({"exec": {"command": ["true"]}});
         for (field, value) in [
@@ -208,7 +208,7 @@ mod tests {
     }
 
     #[test]
-    fn they_are_defaulted_and_come_after_all_other_containers() {
+    fn ephemeral_containers_get_defaults_and_follow_all_other_containers() {
         let look = json!([{"name": "look", "image": "tools", "targetContainerName": "app", "resources": {}, "tty": false}]);
         let manifest = given(&pod(), look).expect("it is right");
         assert_eq!(
@@ -238,7 +238,7 @@ mod tests {
     }
 
     #[test]
-    fn those_that_are_there_neither_go_nor_change_nor_move() {
+    fn existing_ephemeral_containers_cannot_be_removed_changed_or_reordered() {
         let one = json!({"name": "one", "image": "a:1"});
         let two = json!({"name": "two", "image": "a:1"});
         let first = given(&pod(), json!([one])).expect("it is right").object;

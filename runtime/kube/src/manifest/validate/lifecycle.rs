@@ -162,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn hooks_are_wrong_in_kubernetes_words() {
+    fn invalid_hooks_are_rejected_with_the_errors_of_kubernetes() {
         let at = "spec.containers[0].lifecycle";
         for (lifecycle, expected) in [
             ("{}", vec![]),
@@ -223,7 +223,7 @@ mod tests {
     }
 
     #[test]
-    fn restart_rules_are_wrong_in_kubernetes_words() {
+    fn invalid_restart_rules_are_rejected_with_the_errors_of_kubernetes() {
         let at = "spec.containers[0]";
         let many = vec!["{action: Restart, exitCodes: {operator: In, values: [1]}}"; 21].join(", ");
         let codes = (0..256).map(|code| code.to_string()).collect::<Vec<_>>().join(", ");

@@ -619,14 +619,14 @@ pub(super) fn check(text: &str, expected: &[&str]) {
 }
 
 #[test]
-fn whole_pods_are_wrong_in_kubernetes_words() {
+fn invalid_pods_are_rejected_with_the_errors_of_kubernetes() {
     for (pod, errors) in PODS {
         check(&format!("apiVersion: v1\nkind: Pod\n{pod}\n"), errors);
     }
 }
 
 #[test]
-fn metadata_is_wrong_in_kubernetes_words() {
+fn invalid_metadata_is_rejected_with_the_errors_of_kubernetes() {
     for (metadata, errors) in METADATA {
         check(
             &format!("metadata: {{name: p, {metadata}}}\nspec: {{containers: [{{name: c, image: i}}]}}\n"),
@@ -636,7 +636,7 @@ fn metadata_is_wrong_in_kubernetes_words() {
 }
 
 #[test]
-fn specs_are_wrong_in_kubernetes_words() {
+fn invalid_specs_are_rejected_with_the_errors_of_kubernetes() {
     for (spec, errors) in SPEC.iter().chain(INIT) {
         check(
             &format!("metadata: {{name: p}}\nspec: {{containers: [{{name: c, image: i}}], {spec}}}\n"),
@@ -646,7 +646,7 @@ fn specs_are_wrong_in_kubernetes_words() {
 }
 
 #[test]
-fn containers_are_wrong_in_kubernetes_words() {
+fn invalid_containers_are_rejected_with_the_errors_of_kubernetes() {
     for (container, errors) in CONTAINER {
         check(
             &format!("metadata: {{name: p}}\nspec: {{containers: [{{name: c, image: i, {container}}}]}}\n"),
@@ -656,7 +656,7 @@ fn containers_are_wrong_in_kubernetes_words() {
 }
 
 #[test]
-fn containers_are_wrong_within_their_pod_in_kubernetes_words() {
+fn containers_that_contradict_their_pod_are_rejected_as_by_kubernetes() {
     for ((spec, container), errors) in BOTH {
         let containers = format!("containers: [{{name: c, image: i, {container}}}]");
         check(&format!("metadata: {{name: p}}\nspec: {{{spec}, {containers}}}\n"), errors);
@@ -664,7 +664,7 @@ fn containers_are_wrong_within_their_pod_in_kubernetes_words() {
 }
 
 #[test]
-fn what_is_too_long_is_said_without_being_printed() {
+fn errors_about_overlong_values_do_not_print_the_value() {
     let long = "x".repeat(262_144);
     check(
         &format!(

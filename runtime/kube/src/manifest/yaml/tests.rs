@@ -196,7 +196,7 @@ fn a_tab_may_stand_between_a_key_and_its_value() {
 }
 
 #[test]
-fn what_is_not_yaml_is_refused_with_its_line() {
+fn invalid_yaml_is_rejected_with_its_line_number() {
     for (text, line) in [
         ("a: 1\n\tb: 2\n", 1),
         ("a: [1, 2\nb: 3\n", 2),
