@@ -207,6 +207,11 @@ impl Describe {
                 describe(object, &pods, events)
             }
             kinds::Describe::Alone(describe) => describe(object),
+            kinds::Describe::Namespace(describe) => {
+                let path = format!("/api/v1/namespaces/{}/limitranges", encode(name));
+                let mut ranges = client.json("GET", &path, None)?;
+                describe(object, &ranges["items"].as_array_mut().map(std::mem::take).unwrap_or_default())
+            }
             kinds::Describe::WithEvents(describe) => {
                 describe(object, events.then(|| search(&its)).transpose()?)
             }

@@ -223,7 +223,7 @@ fn an_ephemeral_claim_is_made_for_its_pod_and_goes_with_it() {
     let text = manifest::pod_of(
         "web",
         &[manifest::container("app", "write /data/file x then print up then sleep", MOUNT)],
-        "volumes:\n- name: data\n  ephemeral: {volumeClaimTemplate: {metadata: {labels: {a: b}}, \
+        "volumes:\n- name: data\n  ephemeral: {volumeClaimTemplate: {metadata: {labels: {a: b}, annotations: {n: m}}, \
          spec: {accessModes: [ReadWriteOnce], resources: {requests: {storage: 1Mi}}}}}",
     );
     device.write_manifest("web.yaml", &text);
@@ -231,6 +231,7 @@ fn an_ephemeral_claim_is_made_for_its_pod_and_goes_with_it() {
     let made = device.get("/api/v1/namespaces/default/persistentvolumeclaims/web-data").expect("it is made");
     assert_eq!(made["metadata"]["ownerReferences"][0]["uid"], device.pod("web").uid());
     assert_eq!((&made["metadata"]["labels"]["a"], &made["status"]["phase"]), (&json!("b"), &json!("Bound")));
+    assert_eq!(made["metadata"]["annotations"]["n"], "m");
     device.remove_manifest("web.yaml");
     device.pod("web").wait_gone();
     device.wait_for("the end of the claim", || claim_phase(&device, "web-data") == "none");

@@ -173,6 +173,18 @@ fn classes_presets_and_namespaces_are_described_as_kubectl_describes_them() {
     same(&device, &kubectl, ["describe", "podpresets", "-A"]);
     let namespace = same(&device, &kubectl, ["describe", "ns", "default"]);
     assert!(namespace.contains("Status:       Active"), "{namespace}");
+    assert!(namespace.ends_with("No LimitRange resource.\n"), "{namespace}");
+    device.write_manifest(
+        "limits.yaml",
+        "apiVersion: v1\nkind: LimitRange\nmetadata: {name: limits}\n\
+         spec: {limits: [{type: Container, default: {memory: 64Mi}, defaultRequest: {memory: 8Mi}}]}\n",
+    );
+    device.wait_for("the limits", || is_there("limits", "limits"));
+    let limits = same(&device, &kubectl, ["describe", "limits", "limits"]);
+    assert!(limits.contains("64Mi"), "{limits}");
+    let namespace = same(&device, &kubectl, ["describe", "ns", "default"]);
+    assert!(namespace.contains("Resource Limits"), "{namespace}");
+    device.remove_manifest("limits.yaml");
     device.write_manifest("web.yaml", &manifest::pod("web", "sleep"));
     device.pod("web").wait_ready();
     let events = same(&device, &kubectl, ["describe", "events"]);

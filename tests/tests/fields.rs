@@ -37,6 +37,8 @@ use serde_json::{Value, json};
 
 use difference::{differences, documented, fields_of};
 
+#[path = "fields/claim.rs"]
+mod claim;
 #[path = "fields/container.rs"]
 mod container;
 #[path = "fields/difference.rs"]
@@ -51,7 +53,8 @@ mod probe;
 mod volume;
 
 /// The tables, by area.
-const TABLES: &[&[Row]] = &[pod::ROWS, container::ROWS, probe::ROWS, volume::ROWS, ephemeral::ROWS];
+const TABLES: &[&[Row]] =
+    &[pod::ROWS, container::ROWS, probe::ROWS, volume::ROWS, claim::ROWS, ephemeral::ROWS];
 
 /// Objects that pods of the table refer to.
 const OBJECTS: &str = "\

@@ -36,7 +36,7 @@ fn a_field_that_would_change_what_runs_is_refused_by_name() {
             "spec.initContainers[0].securityContext.seLinuxOptions",
         ),
         ("hostUsers: false", "spec.hostUsers"),
-        ("volumes: [{name: v, persistentVolumeClaim: {claimName: c}}]", "persistentVolumeClaim"),
+        ("volumes: [{name: v, nfs: {server: a, path: /}}]", "spec.volumes[0].nfs"),
     ] {
         let text = manifest::pod_with("web", "sleep", field);
         let refusal = device.nodlet_with_input(["apply", "-f", "-"], &text).refused();

@@ -21,6 +21,7 @@ mod config_map;
 mod describe;
 mod event;
 mod generic;
+mod limit_range;
 mod namespace;
 mod node;
 mod persistent_volume;
@@ -103,6 +104,8 @@ pub type Column = (&'static str, &'static str, &'static str, u8);
 pub enum Describe {
     /// Describes the object without other inputs.
     Alone(fn(&Value) -> String),
+    /// Describes a Namespace with the LimitRanges in it.
+    Namespace(fn(&Value, &[Value]) -> String),
     /// Describes the object with its events, if they are requested.
     WithEvents(fn(&Value, Option<Vec<Value>>) -> String),
     /// Describes a Node with its unfinished pods and its events, whose involved object has the Node's name as UID.
@@ -193,7 +196,7 @@ pub static KINDS: [Row; 11] = [
         columns: namespace::COLUMNS,
         cells: namespace::cells,
         row_conditions: no_conditions,
-        describe: Describe::Alone(namespace::describe),
+        describe: Describe::Namespace(namespace::describe),
         protobuf: &[],
     },
     Row {
@@ -303,7 +306,7 @@ pub static KINDS: [Row; 11] = [
         columns: generic::COLUMNS,
         cells: generic::cells,
         row_conditions: no_conditions,
-        describe: Describe::WithEvents(generic::describe),
+        describe: Describe::Alone(limit_range::describe),
         protobuf: &[],
     },
     Row {

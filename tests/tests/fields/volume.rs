@@ -1,7 +1,7 @@
 //! The fields of volumes and of their mounts.
 
 use crate::Look::{Log, Status};
-use crate::{Row, elsewhere, row};
+use crate::{Row, row};
 
 const SUCCEEDED: &str = r#""phase":"Succeeded""#;
 const UNMOUNTED: &str = "FailedMount: ";
@@ -22,8 +22,10 @@ pub(super) const ROWS: &[Row] = &[
     row("VolumeMount.readOnly", Status,
         "containers: [{name: app, [[touch /v/new]], volumeMounts: [{name: v, mountPath: /v, @}]}], volumes: [{name: v, emptyDir: {}}]",
         &[("", SUCCEEDED), ("readOnly: true", r#""phase":"Failed""#)]),
-    elsewhere("VolumeMount.recursiveReadOnly", "runtime/kube/src/manifest/validate/tests.rs::containers_that_contradict_their_pod_are_rejected_as_by_kubernetes",
-        "the only accepted value is the default"),
+    row("VolumeMount.recursiveReadOnly", Status,
+        "containers: [{name: app, [[exit 0]], volumeMounts: [{name: v, mountPath: /v, readOnly: true, @}]}], \
+         volumes: [{name: v, emptyDir: {}}]",
+        &[("", r#""recursiveReadOnly":"Disabled""#), ("recursiveReadOnly: Enabled", r#""recursiveReadOnly":"Enabled""#)]),
     row("VolumeMount.subPath", Log("app"),
         "containers: [{name: app, [[ls /v]], volumeMounts: [{name: v, mountPath: /v, @}]}], volumes: [{name: v, hostPath: {path: $DIR}}]",
         &[("", "one\nsub\ntwo\n"), ("subPath: sub", "inner\n")]),

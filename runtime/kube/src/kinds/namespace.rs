@@ -1,5 +1,4 @@
-//! Namespaces, as `kubectl get namespaces` prints them, and `kubectl describe namespace` where there are no quotas and
-//! limit ranges.
+//! Namespaces, as `kubectl get namespaces` and `kubectl describe namespace` print them on a server without quotas.
 
 use serde_json::Value;
 
@@ -7,6 +6,7 @@ use super::Column;
 use super::cells::{age, text, timestamp};
 use super::describe::Tabs;
 use super::describe::text::{annotations, labels, of};
+use super::limit_range;
 use nodlet_core::time::Timestamp;
 
 pub(super) const COLUMNS: &[Column] =
@@ -20,7 +20,8 @@ pub(super) fn cells(namespace: &Value, now: Timestamp) -> Vec<Value> {
     ]
 }
 
-pub(super) fn describe(namespace: &Value) -> String {
+/// Describes a Namespace with its LimitRanges.
+pub(super) fn describe(namespace: &Value, ranges: &[Value]) -> String {
     let mut tabs = Tabs::default();
     let out = &mut tabs;
     let metadata = &namespace["metadata"];
@@ -28,5 +29,7 @@ pub(super) fn describe(namespace: &Value) -> String {
     labels(out, "Labels", &metadata["labels"]);
     annotations(out, &metadata["annotations"]);
     out.line(0, &format!("Status:\t{}", of(&namespace["status"]["phase"])));
+    out.line(0, "");
+    limit_range::of_namespace(out, ranges);
     tabs.finish()
 }

@@ -48,6 +48,7 @@ fn a_claim_gets_the_smallest_volume_that_satisfies_it() {
     let world = &mut World::new();
     volume(world, "big", "10Gi", json!({}));
     volume(world, "fits", "2Gi", json!({}));
+    volume(world, "huge", "20Gi", json!({}));
     volume(world, "small", "1Mi", json!({}));
     volume(world, "fast", "1Gi", json!({"storageClassName": "fast"}));
     volume(world, "raw", "1Gi", json!({"volumeMode": "Block"}));
@@ -65,6 +66,13 @@ fn a_claim_gets_the_smallest_volume_that_satisfies_it() {
         ("block", json!({"volumeMode": "Block"}), "raw"),
         ("shared", json!({"accessModes": ["ReadWriteMany"]}), "many"),
         ("chosen", json!({"selector": {"matchLabels": {"size": "10Gi"}}}), "big"),
+        (
+            "matched",
+            json!({"selector": {"matchExpressions": [
+                {"key": "size", "operator": "In", "values": ["20Gi", "30Gi"]},
+            ]}}),
+            "huge",
+        ),
         ("later", json!({}), "kept"),
         ("named", json!({"volumeName": "small"}), "-"),
         ("last", json!({}), "-"),
