@@ -344,7 +344,7 @@ fn a_pod_whose_status_file_cannot_be_removed_is_gone_and_the_file_is_swept_later
     let stuck = Stuck::new(file.clone());
     device.remove_manifest("web.yaml");
     device.pod("web").wait_gone();
-    let text = format!("failed to remove what was left behind of the status of {uid}");
+    let text = format!("failed to remove the status file of {uid}");
     device.wait_for("the warning", || device.agent_log().contains(&text));
     assert!(file.exists());
     device.kill_agent();

@@ -35,8 +35,8 @@ fn shipped() -> Result<Vec<String>, Failure> {
         (project().to_owned(), "/nodlet"),
     ];
     let remapped = from_to.iter().map(|(from, to)| format!("--remap-path-prefix={}={to}", from.display()));
-    let flags = ["-Cforce-unwind-tables=no".to_owned(), "-Csymbol-mangling-version=v0".to_owned()];
-    Ok(flags.into_iter().chain(remapped).collect())
+    let flags = ["-Cforce-unwind-tables=no", "-Csymbol-mangling-version=v0", "-Zfmt-debug=shallow"];
+    Ok(flags.into_iter().map(str::to_owned).chain(remapped).collect())
 }
 
 /// The argument of cargo that sets additional flags of a target.

@@ -107,13 +107,14 @@ fn each_kind_is_described_by_its_name() {
     for row in &KINDS {
         let object = manifest_of(row);
         let described = match row.describe {
+            Describe::Namespace(describe) => describe(&object, &[]),
             Describe::Alone(describe) => describe(&object),
             Describe::WithEvents(describe) => describe(&object, Some(Vec::new())),
             Describe::Node(describe) => describe(&object, &[], Some(Vec::new())),
         };
         let first = described.lines().next().unwrap_or_default();
         assert!(first.starts_with("Name:") && first.ends_with(" web"), "{described}");
-        let with_events = !matches!(row.describe, Describe::Alone(_));
+        let with_events = !matches!(row.describe, Describe::Alone(_) | Describe::Namespace(_));
         assert_eq!(described.contains("\nEvents: "), with_events, "{described}");
     }
 }
