@@ -1,6 +1,6 @@
 //! The devices of the board: their definitions in files, and where they are in /dev and /sys at present.
 //!
-//! [`DeviceFiles`] has the definitions; `sources.rs` reads the files. [`find`] looks a device up in kernel memory
+//! [`DeviceFiles`] has the definitions; `sources.rs` reads the files. [`mod@find`] looks a device up in kernel memory
 //! only: it never opens a device, and waits for nothing. Read next: `engine/devices.rs`, which gives devices to
 //! containers. [`cdi`] reads the files of vendors.
 
