@@ -19,8 +19,8 @@ const OUTLIVES: &str = "claims::a_claim_outlives_its_pods_and_its_volume_keeps_t
 macro_rules! from_file {
     ($source:literal) => {
         concat!(
-            "initContainers: [{name: first, [[write /v/env A=one then append /v/env B=two then write /v/other A=three \
-             then write /w/env A=four]], volumeMounts: [{name: v, mountPath: /v}, {name: w, mountPath: /w}]}], \
+            "initContainers: [{name: first, [[write /v/env A='one' then append /v/env B='two' \
+             then write /v/other A='three' then write /w/env A='four']], volumeMounts: [{name: v, mountPath: /v}, {name: w, mountPath: /w}]}], \
              containers: [{name: app, [[env]], env: [{name: X, valueFrom: {",
             $source,
             "}}]}], volumes: [{name: v, emptyDir: {}}, {name: w, emptyDir: {}}]"

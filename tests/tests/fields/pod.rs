@@ -178,7 +178,7 @@ pub(super) const ROWS: &[Row] = &[
          securityContext: {sysctls: [{name: kernel.shm_rmid_forced, value: '@'}]}",
         &[("0", "0\n"), ("1", "1\n")]),
     row("PodSpec.hostnameOverride", Log("app"), "containers: [{name: app, [[hostname]]}], @",
-        &[("", "-0\n"), ("hostnameOverride: other.name", "other.name\n")]),
+        &[("", "\n"), ("hostnameOverride: other.name", "other.name\n")]),
     row("PodSpec.setHostnameAsFQDN", Log("app"), "containers: [{name: app, [[hostname]]}], hostname: a, subdomain: below, @",
         &[("", "a\n"), ("setHostnameAsFQDN: true", "a.below.default.svc.")]),
     elsewhere("PodSpec.runtimeClassName", "runtime/kube/src/manifest/tests.rs::unsupported_fields_that_change_behaviour_are_rejected_with_their_path",
