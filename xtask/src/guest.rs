@@ -194,6 +194,9 @@ const GUESTS: &[Guest<'_>] = &[
             "volumes",
             // The guest has neither ip nor nsenter.
             "devices --skip an_interface",
+            "claims",
+            "resources",
+            "confined",
             "network",
             "manifests",
             "update",
