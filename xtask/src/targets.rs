@@ -52,7 +52,7 @@ pub(crate) const TARGETS: &[Target] = &[
         triple: "armv7-unknown-linux-musleabihf",
         host: None,
         machine: elf::EM_ARM,
-        most: 4_718_592,
+        most: 4_980_736,
         debian: Some(Package { processor: "armhf", libraries: "usr/lib/arm-linux-musleabihf" }),
         patched: &[OCI_SPEC, Patched { name: "libcontainer", version: "0.7.0" }],
     },
