@@ -180,6 +180,30 @@ fn two_pods_never_use_a_volume_of_read_write_once_pod() {
 }
 
 #[test]
+fn a_volume_of_read_write_once_pod_stays_exclusive_with_another_claim_and_another_name() {
+    let device = Device::start();
+    let here = device.path("/srv/data");
+    let volume_file = |name: &str| volume(name, "ReadWriteOncePod", &host_path(&here));
+    let of = |name: &str, claimed: &str| {
+        user(name, "print up then sleep").replace("claimName: data", &format!("claimName: {claimed}"))
+    };
+    device.write_manifest("v.yaml", &volume_file("disk"));
+    device.write_manifest("c.yaml", &claim("data", "ReadWriteOncePod", ""));
+    device.write_manifest("one.yaml", &of("one", "data"));
+    device.pod("one").wait_log("app", "up");
+    // The same directory under another name, with another claim.
+    device.remove_manifest("c.yaml");
+    device.remove_manifest("v.yaml");
+    device.wait_for("the end of the volume", || volume_phase(&device, "disk") == "none");
+    device.write_manifest("v.yaml", &volume_file("again"));
+    device.write_manifest("d.yaml", &claim("other", "ReadWriteOncePod", ""));
+    device.write_manifest("two.yaml", &of("two", "other"));
+    waits(&device, "two", "node has pod using PersistentVolumeClaim");
+    device.remove_manifest("one.yaml");
+    device.pod("two").wait_log("app", "up");
+}
+
+#[test]
 fn a_local_volume_is_used_on_its_node_only_and_a_missing_path_is_named() {
     let device = Device::start();
     let here = device.path("/srv/local");
@@ -223,7 +247,7 @@ fn an_ephemeral_claim_is_made_for_its_pod_and_goes_with_it() {
     let text = manifest::pod_of(
         "web",
         &[manifest::container("app", "write /data/file x then print up then sleep", MOUNT)],
-        "volumes:\n- name: data\n  ephemeral: {volumeClaimTemplate: {metadata: {labels: {a: b}, annotations: {n: m}}, \
+        "volumes:\n- name: data\n  ephemeral: {volumeClaimTemplate: {metadata: {labels: {a: b}, annotations: {note: m}}, \
          spec: {accessModes: [ReadWriteOnce], resources: {requests: {storage: 1Mi}}}}}",
     );
     device.write_manifest("web.yaml", &text);
@@ -231,7 +255,7 @@ fn an_ephemeral_claim_is_made_for_its_pod_and_goes_with_it() {
     let made = device.get("/api/v1/namespaces/default/persistentvolumeclaims/web-data").expect("it is made");
     assert_eq!(made["metadata"]["ownerReferences"][0]["uid"], device.pod("web").uid());
     assert_eq!((&made["metadata"]["labels"]["a"], &made["status"]["phase"]), (&json!("b"), &json!("Bound")));
-    assert_eq!(made["metadata"]["annotations"]["n"], "m");
+    assert_eq!(made["metadata"]["annotations"]["note"], "m");
     device.remove_manifest("web.yaml");
     device.pod("web").wait_gone();
     device.wait_for("the end of the claim", || claim_phase(&device, "web-data") == "none");

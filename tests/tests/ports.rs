@@ -199,6 +199,20 @@ fn a_second_pod_with_the_same_host_port_is_rejected() {
 }
 
 #[test]
+fn a_change_of_a_thousand_ports_is_no_change_by_somebody_else() {
+    let (device, _board, world) = board();
+    let ports: Vec<String> =
+        (0..1000).map(|number| format!("{{containerPort: 8080, hostPort: {}}}", 10_000 + number)).collect();
+    device.write_manifest("many.yaml", &web("many", &ports.join(", ")));
+    device.pod("many").wait_log("app", "serving");
+    assert_eq!(world.demo(&format!("get http://{BOARD}:10999/")).as_deref(), Ok(PAGE));
+    device.remove_manifest("many.yaml");
+    device.pod("many").wait_gone();
+    let events = device.get("/api/v1/events").expect("the events").to_string();
+    assert!(!events.contains("FirewallTableRestored"), "{events}");
+}
+
+#[test]
 fn the_table_outlives_the_agent_and_comes_back_when_somebody_deletes_it() {
     let (mut device, board, world) = board();
     device.write_manifest("web.yaml", &web("web", "{containerPort: 8080, hostPort: 80}"));

@@ -26,8 +26,8 @@ use std::path::PathBuf;
 use nix::net::if_::if_nameindex;
 use sha2::{Digest, Sha256};
 
-pub use self::firewall::Watch;
 use self::firewall::{Firewall, Forward};
+pub use self::firewall::{TableNews, Watch};
 use self::forwarding::Forwarding;
 use self::netlink::{Netlink, link_index};
 use crate::launch::{Ipv6Config, NetworkConfig};

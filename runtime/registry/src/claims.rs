@@ -90,6 +90,7 @@ impl Registry {
                 _ => Err("it is no list".to_owned()),
             }
         });
+        let saved = saved.and_then(|saved| check_bindings(&saved).map(|()| saved));
         let saved = saved.inspect_err(|message| self.claims.damage = Some(message.clone()))?;
         let binding = |saved: &Value| Binding {
             volume: text(&saved["volume"]).into(),
@@ -390,6 +391,26 @@ impl Registry {
 }
 
 /// Finds the volume for a claim (`syncUnboundClaim`, `FindMatchingVolume`), or returns why there is none.
+/// Checks that saved bindings are complete, and that each volume and each claim has one at most.
+fn check_bindings(saved: &[Value]) -> Result<(), String> {
+    let mut volumes = std::collections::BTreeSet::new();
+    let mut claims = std::collections::BTreeSet::new();
+    for (index, binding) in saved.iter().enumerate() {
+        let field = |name: &str| {
+            let value = binding[name].as_str().filter(|value| !value.is_empty());
+            value.ok_or_else(|| format!("binding {index} has no {name}"))
+        };
+        let (volume, claim) = (field("volume")?, (field("namespace")?, field("claim")?));
+        if !volumes.insert(volume) {
+            return Err(format!("the volume {volume} is bound twice"));
+        }
+        if binding["released"] != true && !claims.insert(claim) {
+            return Err(format!("the claim {}/{} is bound twice", claim.0, claim.1));
+        }
+    }
+    Ok(())
+}
+
 fn find<'a>(
     claim: &Claim,
     volumes: &'a [Volume],

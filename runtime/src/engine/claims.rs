@@ -7,8 +7,7 @@
 use nodlet_core::facts::{Observation, PodIndex, PodObservation};
 use nodlet_core::spec::volume::ClaimedVolume;
 use nodlet_host::volume::set_up_failed;
-use nodlet_kube::kinds::Kind;
-use nodlet_registry::{self as registry, DefinitionName, Wanted};
+use nodlet_registry::{DefinitionName, Wanted};
 
 use super::{Engine, this_node};
 
@@ -63,7 +62,9 @@ impl Engine {
         let mut pods = self.shell.pods.borrow_mut();
         let others = || pods.iter().filter(|(other, _)| **other != pod).flat_map(|(_, other)| &other.claims);
         let is_kept_by = |mine: &ClaimedVolume, other: &ClaimedVolume| {
-            mine.persistent_volume == other.persistent_volume && (mine.is_exclusive || other.is_exclusive)
+            // A volume that was deleted and created again may have the same directory.
+            let is_same = mine.persistent_volume == other.persistent_volume || mine.path == other.path;
+            is_same && (mine.is_exclusive || other.is_exclusive)
         };
         if let Some(mine) = claimed.iter().find(|mine| others().any(|other| is_kept_by(mine, other))) {
             return Err(set_up_failed(&mine.volume, IN_USE));
@@ -78,18 +79,14 @@ impl Engine {
     pub(super) fn release_claims(&mut self, pod: PodIndex) {
         let mut pods = self.shell.pods.borrow_mut();
         let Some(entry) = pods.get_mut(&pod) else { return };
-        let namespace = entry.wanted.pod.namespace.clone();
-        let claims = std::mem::take(&mut entry.claims);
+        let is_in_use = !std::mem::take(&mut entry.claims).is_empty();
         drop(pods);
-        let exclusive = claims.iter().filter(|claim| claim.is_exclusive);
-        let released: Vec<DefinitionName> = exclusive
-            .map(|claim| (Kind::PersistentVolumeClaim, namespace.clone(), claim.claim.as_str().into()))
-            .collect();
-        if released.is_empty() {
+        if !is_in_use {
             return;
         }
+        // The volume may have another claim by now, so that every pod with a claim may wait for it.
         let waiting = self.node.pods().filter(|other| other.index() != pod);
-        let waiting = waiting.filter(|other| registry::refers_to(other.pod(), &released));
+        let waiting = waiting.filter(|other| other.pod().claims().next().is_some());
         for other in waiting.map(|other| other.index()).collect::<Vec<_>>() {
             self.observe(Observation::Of(other, PodObservation::ObjectsChanged));
         }

@@ -9,7 +9,7 @@ use std::rc::Rc;
 use smol::Async;
 
 use nodlet_host::error::chain;
-use nodlet_host::network::Watch;
+use nodlet_host::network::{TableNews, Watch};
 use nodlet_registry::Wanted;
 
 use super::Shell;
@@ -76,10 +76,21 @@ impl Awaited {
             let links = async { self.links.readable().await.map(|()| false) };
             let network = &shell.machine.network;
             if smol::future::or(tables, links).await? {
-                if !self.watch.read_tables() {
+                let news = self.watch.read_tables();
+                if !news.is_foreign && !news.is_incomplete {
                     continue;
                 }
                 let repaired = network.borrow_mut().repair();
+                // The news of this change may be incomplete, too, and are no reason for another one.
+                let news = if repaired.is_ok() && self.watch.read_tables().is_foreign {
+                    let _ = network.borrow_mut().repair();
+                    TableNews { is_foreign: true, ..news }
+                } else {
+                    news
+                };
+                if !news.is_foreign && repaired.is_ok() {
+                    continue;
+                }
                 let told = "another program changed the nftables table of nodlet";
                 match repaired {
                     Ok(()) => {

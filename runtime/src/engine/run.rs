@@ -248,6 +248,9 @@ pub(super) fn resize(shell: &Shell, pod: PodIndex, wanted: &Wanted) -> Result<()
     })
 }
 
+/// Maximum size in bytes of all values of a container that come from files: the environment of a process is smaller.
+const MAX_FILE_VALUES: usize = 2 << 20;
+
 /// Reads the values of the variables of a container that come from files (`fileKeyRef`), by the variables' names. An
 /// optional variable without a value is left out.
 ///
@@ -259,16 +262,21 @@ async fn read_env_files(
     sandbox: &Sandbox,
 ) -> Result<BTreeMap<String, String>, StartFailure> {
     let wrong = |message| failure(StartFailureReason::CreateContainerConfigError, message);
-    let mut values = BTreeMap::new();
+    let (mut values, mut bytes) = (BTreeMap::new(), 0);
+    let mut last: Option<(&str, &str, Result<String, String>)> = None;
     for variable in &container.env {
         let EnvSource::File { volume, path, key, optional } = &variable.value else { continue };
         let Some(MountSource::Host(directory)) = sandbox.volumes.get(volume).cloned() else {
             return Err(wrong(format!("cannot find the volume {volume:?} referenced by FileKeyRef")));
         };
         let (place, file) = (directory.join(path), PathBuf::from(path));
-        let read = stores.storage.run(move || env_file::read(&directory, &file)).await;
-        let text = read.map_err(|error| error.to_string());
-        let value = text.as_deref().map_err(Clone::clone).and_then(|text| env_file::value(text, key));
+        // Several variables in a row are usually of one file.
+        if last.as_ref().is_none_or(|(of, at, _)| (*of, *at) != (volume.as_str(), path.as_str())) {
+            let read = stores.storage.run(move || env_file::read(&directory, &file)).await;
+            last = Some((volume, path, read.map_err(|error| error.to_string())));
+        }
+        let text = last.as_ref().map_or(Ok(""), |(_, _, text)| text.as_deref().map_err(Clone::clone));
+        let value = text.and_then(|text| env_file::value(text, key));
         match value {
             Err(error) => return Err(wrong(format!("couldn't parse env file: {path}: {error}"))),
             Ok("") if *optional => {}
@@ -276,7 +284,17 @@ async fn read_env_files(
                 let place = place.display().to_string();
                 return Err(wrong(format!("environment variable key {key:?} not found in file {place:?}")));
             }
-            Ok(value) => drop(values.insert(variable.name.clone(), value.to_owned())),
+            Ok(value) if value.contains('\0') => {
+                return Err(wrong(format!("the value of {key:?} in the env file {path} has a null byte")));
+            }
+            Ok(value) => {
+                bytes += value.len();
+                if bytes > MAX_FILE_VALUES {
+                    let text = format!("the values from env files have more than {MAX_FILE_VALUES} bytes");
+                    return Err(wrong(text));
+                }
+                values.insert(variable.name.clone(), value.to_owned());
+            }
         }
     }
     Ok(values)

@@ -276,19 +276,29 @@ impl Watch {
         borrowed(&self.links)
     }
 
-    /// Reads all news about tables. Returns whether somebody else changed nodlet's table.
-    pub fn read_tables(&self) -> bool {
-        let mut changed = false;
-        read_all(&self.tables, |bytes| {
-            changed |= bytes.is_none_or(|b| nft::changes_table(b, &self.table, self.port))
+    /// Reads all news about tables.
+    pub fn read_tables(&self) -> TableNews {
+        let mut news = TableNews::default();
+        read_all(&self.tables, |bytes| match bytes {
+            Some(bytes) => news.is_foreign |= nft::changes_table(bytes, &self.table, self.port),
+            None => news.is_incomplete = true,
         });
-        changed
+        news
     }
 
     /// Reads and drops all news about links.
     pub fn read_links(&self) {
         read_all(&self.links, |_| {});
     }
+}
+
+/// What became known of nodlet's table.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct TableNews {
+    /// Somebody else changed the table.
+    pub is_foreign: bool,
+    /// The kernel had more news than the socket could hold, such as those of a large change by nodlet itself.
+    pub is_incomplete: bool,
 }
 
 fn borrowed(socket: &Socket) -> std::os::fd::BorrowedFd<'_> {

@@ -14,6 +14,9 @@ use nix::unistd::{Gid, fchownat};
 /// Files of one volume, at most: more would hold the pod up for minutes.
 const ENTRIES: usize = 1_000_000;
 
+/// Bytes of the paths of directories that wait for their turn, at most: other pods choose these paths.
+const PENDING_BYTES: usize = 4 << 20;
+
 /// Bits that the group gets on files, and further ones on directories (`SetVolumeOwnership`).
 const FILE: Mode = Mode::from_bits_truncate(0o660);
 const DIRECTORY: Mode = Mode::from_bits_truncate(0o2110);
@@ -27,8 +30,9 @@ pub(super) fn give_to(root: &Path, group: u32) -> nix::Result<()> {
     if found.st_gid == group && Mode::from_bits_truncate(found.st_mode).contains(FILE | DIRECTORY) {
         return Ok(());
     }
-    let (mut pending, mut entries) = (vec![PathBuf::from(".")], 0);
+    let (mut pending, mut entries, mut pending_bytes) = (vec![PathBuf::from(".")], 0, 1);
     while let Some(path) = pending.pop() {
+        pending_bytes -= path.as_os_str().len();
         let resolve =
             ResolveFlag::RESOLVE_BENEATH | ResolveFlag::RESOLVE_NO_SYMLINKS | ResolveFlag::RESOLVE_NO_XDEV;
         let how = OpenHow::new().flags(flags).resolve(resolve);
@@ -50,7 +54,12 @@ pub(super) fn give_to(root: &Path, group: u32) -> nix::Result<()> {
             let Ok(found) = openat(Some(at), name, flags, Mode::empty()) else { continue };
             let found = own(found);
             if change(found.as_raw_fd(), group)? {
-                pending.push(path.join(OsStr::from_bytes(name.to_bytes())));
+                let below = path.join(OsStr::from_bytes(name.to_bytes()));
+                pending_bytes += below.as_os_str().len();
+                if pending_bytes > PENDING_BYTES {
+                    return Err(Errno::E2BIG);
+                }
+                pending.push(below);
             }
         }
     }

@@ -7,6 +7,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 use nix::dir::{Dir, OwningIter};
+use nix::errno::Errno;
 use nix::fcntl::{AtFlags, OFlag, OpenHow, ResolveFlag, openat2};
 use nix::sys::stat::{FileStat, SFlag, fstatat};
 
@@ -16,14 +17,16 @@ const ENTRIES_PER_PART: usize = 256;
 /// Entries that one measurement looks at. The content of further ones does not count.
 const ENTRIES: usize = 1_000_000;
 
-/// Directories that wait for their turn. The content of further ones does not count.
+/// Directories that wait for their turn, and the bytes of their paths. The content of further ones does not count.
 const PENDING: usize = 16 * 1024;
+const PENDING_BYTES: usize = 2 << 20;
 
 /// A measurement of the disk space below a directory, in parts.
 pub struct Usage {
     root: PathBuf,
     /// Directories that were not read yet, relative to the root.
     pending: Vec<PathBuf>,
+    pending_bytes: usize,
     current: Option<(PathBuf, OwningIter)>,
     entries: usize,
     bytes: u64,
@@ -33,7 +36,15 @@ pub struct Usage {
 impl Usage {
     /// A measurement of `root`, which ends early once there are more than `limit` bytes.
     pub fn new(root: PathBuf, limit: u64) -> Usage {
-        Usage { root, pending: vec![PathBuf::new()], current: None, entries: 0, bytes: 0, limit }
+        Usage {
+            root,
+            pending: vec![PathBuf::new()],
+            pending_bytes: 0,
+            current: None,
+            entries: 0,
+            bytes: 0,
+            limit,
+        }
     }
 
     /// Measures a part; returns the bytes that were found if nothing is left to measure. What cannot be read does not
@@ -47,7 +58,13 @@ impl Usage {
             let Some((path, directory)) = &mut self.current else {
                 let next = self.pending.pop();
                 let Some(next) = next else { return Some(self.bytes) };
-                self.current = open(&self.root, &next).map(|directory| (next, directory.into_iter()));
+                self.pending_bytes -= next.as_os_str().len();
+                match open(&self.root, &next) {
+                    Ok(directory) => self.current = Some((next, directory.into_iter())),
+                    // Nobody but a container that hides its files goes so deep.
+                    Err(Errno::ENAMETOOLONG) => self.bytes = self.limit.saturating_add(1),
+                    Err(_) => {}
+                }
                 continue;
             };
             let Some(Ok(entry)) = directory.next() else {
@@ -61,8 +78,10 @@ impl Usage {
             let at = Some(directory.as_raw_fd());
             let Ok(found) = fstatat(at, name, AtFlags::AT_SYMLINK_NOFOLLOW) else { continue };
             let is_directory = SFlag::from_bits_truncate(found.st_mode) & SFlag::S_IFMT == SFlag::S_IFDIR;
-            if is_directory && self.pending.len() < PENDING {
-                self.pending.push(path.join(name));
+            if is_directory && self.pending.len() < PENDING && self.pending_bytes < PENDING_BYTES {
+                let below = path.join(name);
+                self.pending_bytes += below.as_os_str().len();
+                self.pending.push(below);
             }
             self.bytes += size(&found, is_directory);
         }
@@ -80,18 +99,18 @@ fn size(found: &FileStat, is_directory: bool) -> u64 {
 }
 
 /// Opens a directory below `root`, through no link and no mount.
-fn open(root: &Path, path: &Path) -> Option<Dir> {
+fn open(root: &Path, path: &Path) -> nix::Result<Dir> {
     let flags = OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
-    let opened = nix::fcntl::open(root, flags, nix::sys::stat::Mode::empty()).ok()?;
+    let opened = nix::fcntl::open(root, flags, nix::sys::stat::Mode::empty())?;
     if path.as_os_str().is_empty() {
-        return Dir::from_fd(opened).ok();
+        return Dir::from_fd(opened);
     }
     // SAFETY: the kernel has just made this descriptor for us; nobody else owns it.
     let root = unsafe { OwnedFd::from_raw_fd(opened) };
     let how = OpenHow::new().flags(flags).resolve(
         ResolveFlag::RESOLVE_BENEATH | ResolveFlag::RESOLVE_NO_SYMLINKS | ResolveFlag::RESOLVE_NO_XDEV,
     );
-    Dir::from_fd(openat2(root.as_raw_fd(), path, how).ok()?).ok()
+    Dir::from_fd(openat2(root.as_raw_fd(), path, how)?)
 }
 
 #[cfg(test)]
@@ -124,6 +143,26 @@ mod tests {
         std::os::unix::fs::symlink("..", inside.join("a/b/up")).expect("it is new");
         let found = measured(&inside, u64::MAX);
         assert!((1 << 20..2 << 20).contains(&(found - empty)), "{found}");
+        // What lies deeper than any path counts as more than the limit.
+        let deep = root.join("deep");
+        fs::create_dir_all(&deep).expect("it is new");
+        let mut at =
+            nix::fcntl::open(&deep, OFlag::O_DIRECTORY, nix::sys::stat::Mode::empty()).expect("it is there");
+        for _ in 0..18 {
+            let name = "d".repeat(250);
+            nix::sys::stat::mkdirat(Some(at), name.as_str(), nix::sys::stat::Mode::from_bits_truncate(0o700))
+                .expect("it is new");
+            let next = nix::fcntl::openat(
+                Some(at),
+                name.as_str(),
+                OFlag::O_DIRECTORY,
+                nix::sys::stat::Mode::empty(),
+            );
+            let next = next.expect("it is there");
+            nix::unistd::close(std::mem::replace(&mut at, next)).expect("it is open");
+        }
+        nix::unistd::close(at).expect("it is open");
+        assert!(measured(&deep, 1 << 30) > 1 << 30);
         for number in 0..600 {
             fs::write(inside.join(format!("{number}")), b"x").expect("it can be written");
         }

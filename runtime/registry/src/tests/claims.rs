@@ -154,3 +154,22 @@ fn a_claim_is_bound_to_the_volume_that_it_names() {
     volume(world, "old", "1Gi", json!({"claimRef": {"namespace": "default", "name": "any", "uid": "gone"}}));
     assert_eq!(bind(world), "a Bound, old Released, any Pending -, named Bound a");
 }
+
+#[test]
+fn damaged_bindings_bind_nothing() {
+    let binding = |volume: &str, claim: &str| json!({"volume": volume, "namespace": "default", "claim": claim, "uid": "u"});
+    for (saved, expected) in [
+        (json!([1]), "binding 0 has no volume"),
+        (json!([{"volume": "a", "namespace": "default", "claim": ""}]), "binding 0 has no claim"),
+        (json!([binding("a", "x"), binding("a", "y")]), "the volume a is bound twice"),
+        (json!([binding("a", "x"), binding("b", "x")]), "the claim default/x is bound twice"),
+        (json!({}), "it is no list"),
+    ] {
+        let mut world = World::new();
+        let bytes = saved.to_string();
+        assert_eq!(world.registry.restore_bindings(Ok(bytes.as_bytes())), Err(expected.to_owned()));
+    }
+    let mut world = World::new();
+    let bytes = json!([binding("a", "x"), binding("b", "y")]).to_string();
+    assert_eq!(world.registry.restore_bindings(Ok(bytes.as_bytes())), Ok(()));
+}

@@ -88,15 +88,15 @@ fn the_kernel_takes_the_table_repeatedly_and_removes_it() {
         firewall.table = with_ports(table());
         firewall.apply().unwrap();
         firewall.apply().unwrap();
-        assert!(!watch.read_tables(), "these are changes of its own");
+        assert!(!watch.read_tables().is_foreign, "these are changes of its own");
         // Somebody else, who has another socket.
         let mut other = Firewall::new("00000000", "nl00000000", true, &[]);
         other.remove().unwrap();
-        assert!(watch.read_tables());
-        assert!(!watch.read_tables());
+        assert!(watch.read_tables().is_foreign);
+        assert!(!watch.read_tables().is_foreign);
         let mut foreign = Firewall::new("ffffffff", "nlffffffff", true, &[]);
         foreign.apply().unwrap();
-        assert!(!watch.read_tables(), "another agent has a table of its own");
+        assert!(!watch.read_tables().is_foreign, "another agent has a table of its own");
         // As many ports as a busy board may have, in one change.
         let forward = |port: u16| Forward {
             host: IpAddr::V4(Ipv4Addr::UNSPECIFIED),
