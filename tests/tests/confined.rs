@@ -183,6 +183,24 @@ fn a_profile_of_the_node_is_applied_or_refused_by_name() {
 }
 
 #[test]
+fn a_profile_without_exit_fails_its_own_container_and_no_other() {
+    let device = Device::start();
+    let profiles = device.root().join("var/lib/nodlet/seccomp");
+    fs::create_dir_all(&profiles).expect("the root can be written to");
+    let profile = r#"{"defaultAction": "SCMP_ACT_ERRNO", "architectures": ["SCMP_ARCH_X86_64"],
+        "syscalls": [{"names": ["read", "write", "openat", "close", "mmap", "futex"], "action": "SCMP_ACT_ALLOW"}]}"#;
+    fs::write(profiles.join("white.json"), profile).expect("it can be written");
+    let own = "securityContext: {seccompProfile: {type: Localhost, localhostProfile: white.json}}\n";
+    let containers = [manifest::container("locked", "sleep", own), manifest::container("free", "sleep", "")];
+    device.write_manifest("web.yaml", &manifest::pod_of("web", &containers, ""));
+    let web = device.pod("web");
+    device.wait_for("the reason", || !web.container("locked").message().is_empty());
+    device.wait_for("the other container", || web.container("free").is_running());
+    device.remove_manifest("web.yaml");
+    web.wait_gone();
+}
+
+#[test]
 fn kernel_parameters_and_host_names_are_those_of_the_manifest() {
     let mut device = Device::start();
     device.agent_arguments(["--allowed-unsafe-sysctls", "kernel.msg*,net.core.somaxconn"]);
