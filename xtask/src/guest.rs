@@ -115,7 +115,8 @@ const UNITS: &[&str] = &["nodlet_host", "nodlet_runtime", "nodlet_supervisor"];
 const NEEDED: &[&str] = &["erofs", "overlay", "veth", "bridge", "loop"];
 
 /// Suites that use the real kubectl.
-const WITH_KUBECTL: &[&str] = &["init", "debug", "update", "admission", "documents", "metadata", "sessions"];
+const WITH_KUBECTL: &[&str] =
+    &["init", "debug", "update", "admission", "documents", "metadata", "sessions", "claims", "resources"];
 
 /// Suites with pods of Kubernetes' own test program.
 const WITH_AGNHOST: &[&str] = &["documents"];

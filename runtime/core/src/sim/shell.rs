@@ -200,6 +200,17 @@ impl Sim {
         }
     }
 
+    /// Whether flash says that a run has begun whose start had failed, as the previous agent knew. Without a sandbox that
+    /// knows better, the run counts as begun: a container that runs once must not run twice.
+    fn has_recorded_start(&self, uid: &Uid) -> bool {
+        let Some(world) = self.pods.iter().find(|world| world.pod.uid == *uid) else { return false };
+        let (status, record) = (world.shell.read_status(), world.record.as_ref());
+        let left = status.iter().flat_map(|status| &status.state).flat_map(|state| &state.containers);
+        let recorded = record.into_iter().flat_map(|record| &record.containers);
+        world.sandbox != WorldSandbox::Made
+            && recorded.zip(left).any(|(new, left)| new.attempts > left.attempts)
+    }
+
     /// Checks that an agent that has just started shows the same statuses as the previous one, except for
     /// changes that took place between the two.
     pub(super) fn compare_shown(&self, before: &[Shown]) {
@@ -220,7 +231,7 @@ impl Sim {
             );
             let after = crate::status::of(state, Anchor(0), Some([192, 168, 1, 7].into()));
             check_never_back(pod, before, &after, &self.log);
-            if !*is_up_to_date {
+            if !*is_up_to_date || self.has_recorded_start(uid) {
                 continue;
             }
             let differences = differences(before, &after);
