@@ -115,8 +115,7 @@ const UNITS: &[&str] = &["nodlet_host", "nodlet_runtime", "nodlet_supervisor"];
 const NEEDED: &[&str] = &["erofs", "overlay", "veth", "bridge", "loop"];
 
 /// Suites that use the real kubectl.
-const WITH_KUBECTL: &[&str] =
-    &["init", "debug", "update", "admission", "documents", "metadata", "sessions", "claims", "resources"];
+const WITH_KUBECTL: &[&str] = &["init", "debug", "update", "admission", "documents", "metadata", "sessions"];
 
 /// Suites with pods of Kubernetes' own test program.
 const WITH_AGNHOST: &[&str] = &["documents"];
@@ -195,9 +194,6 @@ const GUESTS: &[Guest<'_>] = &[
             "volumes",
             // The guest has neither ip nor nsenter.
             "devices --skip an_interface",
-            "claims",
-            "resources",
-            "confined",
             "network",
             "manifests",
             "update",
