@@ -77,12 +77,6 @@ fn the_gateway_publishes_and_shows_what_its_device_sends() {
     let collector = device.pod("collector");
     collector.wait_log("collector", "published meter=21.50");
     collector.wait_ready();
-    let page = world.call(|| {
-        let fetched = Command::new("python3")
-            .args(["-c", "import urllib.request; print(urllib.request.urlopen('http://192.0.2.2:8080/').read().decode())"])
-            .output()
-            .expect("python3");
-        String::from_utf8_lossy(&fetched.stdout).trim().to_owned()
-    });
-    assert_eq!(page, "meter=21.50");
+    let page = world.demo(&format!("get http://{BOARD}:8080/"));
+    assert_eq!(page.as_deref().map(str::trim), Ok("meter=21.50"));
 }
