@@ -125,6 +125,11 @@ impl Cgroups {
         Target::new(&self.hierarchies, &self.kubepods()).limit_pods_memory(bytes)
     }
 
+    /// Whether the kernel limits the swap of a container apart from its memory (v2).
+    pub fn limits_swap(&self) -> bool {
+        matches!(self.hierarchies.hierarchy_of(Controller::Memory), ControllerHierarchy::V2)
+    }
+
     /// Makes the cgroup of the supervisor of the pod `uid`, which is outside of the pod's cgroup and of the
     /// agent's service. Only the v2 hierarchy has one for each pod, used to kill the supervisor; it has no
     /// limits.

@@ -128,8 +128,10 @@ impl CdiEdits {
         let list = |field: &str| edits.get(field).and_then(Value::as_array).into_iter().flatten();
         for pair in list("env") {
             match pair.as_str() {
-                Some(pair) if pair.find('=').is_some_and(|at| at > 0) => self.env.push(pair.to_owned()),
-                _ => return Err("env: must be NAME=value".to_owned()),
+                Some(pair) if pair.find('=').is_some_and(|at| at > 0) && !pair.contains('\0') => {
+                    self.env.push(pair.to_owned());
+                }
+                _ => return Err("env: must be NAME=value, without null bytes".to_owned()),
             }
         }
         for gid in list("additionalGids") {
@@ -254,6 +256,10 @@ mod tests {
             let error = cdi_edits("cam.json", FILE.as_bytes(), &name).expect_err(device);
             assert_eq!(error, format!("cam.json: device {name}: containerEdits: {expected}"));
         }
+        let null = FILE.replace("CAM=1", "CAM=\\u0000");
+        let error =
+            cdi_edits("cam.json", null.as_bytes(), "vendor.com/cam=front").expect_err("the null byte");
+        assert!(error.ends_with("env: must be NAME=value, without null bytes"), "{error}");
         let future = FILE.replace("\"0.6.0\"", "\"2.0.0\"");
         let error =
             cdi_edits("cam.json", future.as_bytes(), "vendor.com/cam=front").expect_err("the version");

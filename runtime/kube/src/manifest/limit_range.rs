@@ -45,6 +45,10 @@ fn rules(fields: &mut Map<String, Value>, _: &Value, errors: &mut Errors) {
             let types = [CONTAINER, "PersistentVolumeClaim", POD];
             errors.push(FieldError::not_supported(&path.child("type"), &kind, &types));
         }
+        if kind == "PersistentVolumeClaim" {
+            let detail = "nodlet limits containers and pods, and no claims: remove this entry";
+            errors.push(FieldError::forbidden(&path.child("type"), detail));
+        }
         if known.contains(&kind) {
             errors.push(FieldError::duplicate(&path.child("type"), &kind));
         }
@@ -353,6 +357,10 @@ mod tests {
                 "spec.limits[0].default: Forbidden: may not be specified when `type` is 'Pod'",
             ),
             ("{type: Pod}, {type: Pod}", "spec.limits[1].type: Duplicate value: \"Pod\""),
+            (
+                "{type: PersistentVolumeClaim, max: {storage: 1Gi}}",
+                "spec.limits[0].type: Forbidden: nodlet limits containers and pods, and no claims: remove this entry",
+            ),
             ("{type: Node}", "spec.limits[0].type: Unsupported value: \"Node\""),
             (
                 "{type: Container, maxLimitRequestRatio: {cpu: 500m}}",

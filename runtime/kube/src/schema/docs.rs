@@ -49,7 +49,8 @@ know only the global switch `net.ipv6.conf.all.forwarding`, which makes links ig
 have `accept_ra=2`: nodlet leaves it to the owner of the machine, and an event of the node reports it.
 
 A LimitRange (`v1`) gives the containers of new pods of its namespace defaults (`default`, `defaultRequest`), and rejects
-pods beyond `min`, `max` or `maxLimitRequestRatio`. A pod keeps the defaults that it was admitted with.
+pods beyond `min`, `max` or `maxLimitRequestRatio`. A pod keeps the defaults that it was admitted with. Limits of the type
+`PersistentVolumeClaim` are rejected.
 
 A ConfigMap (`v1`) has `data`, `binaryData` and `immutable`; a Secret (`v1`) has `data`, `stringData`, `type` and
 `immutable`. They are validated as in Kubernetes. Pods refer to them by variables and
