@@ -326,6 +326,7 @@ fn a_block_volume_is_a_device_of_the_container_and_of_no_other() {
         &device_of("web", "append /dev/data hello then print up then sleep", false),
     );
     device.pod("web").wait_log("app", "up");
+    device.pod("web").wait_log("other", "up");
     let stat = device.pod("web").exec("app", ["/bin/demo", "stat", "/dev/data"]).ok();
     assert!(stat.contains("0660 0:0"), "{stat}");
     let content = fs::read(&disk.0).expect("it can be read");
