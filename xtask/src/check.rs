@@ -1,12 +1,15 @@
 //! The complete check, which CI also runs: formatting, lints, unit tests, then the tests with real
 //! containers. It prints each step, stops at the first that fails, and never skips what this machine cannot
-//! do. With `--install` it first installs what the tests need and this machine lacks.
+//! do. Of the slowest suites with containers it runs a part, chosen by the commit; all of them if the step is
+//! named. With `--install` it first installs what the tests need and this machine lacks.
 
+use std::collections::BTreeSet;
 use std::time::Instant;
 
 use crate::toolchain::{self, Part};
 use crate::{
-    Failure, Outcome, boards, cargo, commit, gates, go, guest, images, run as run_command, setup, usage,
+    Failure, Outcome, boards, cargo, commit, gates, go, guest, images, project, run as run_command, setup,
+    usage,
 };
 
 /// A step: its name, its description, and its function.
@@ -52,7 +55,11 @@ pub(crate) fn run(arguments: &[String]) -> Outcome {
         if chosen(name) {
             eprintln!("\n== {name}: {what}");
             let begun = Instant::now();
-            step()?;
+            if *name == "containers" && arguments.is_empty() {
+                containers_of_commit()?;
+            } else {
+                step()?;
+            }
             eprintln!("== {name} took {:.0?}", begun.elapsed());
         }
     }
@@ -97,14 +104,79 @@ fn seed_of(commit: &str) -> u64 {
     1 + beginning.unwrap_or(0) * APART
 }
 
+/// The suites with containers that take longest, in the order of their time: together three quarters of all.
+const SLOW: &[&str] = &[
+    "soak",
+    "bounded",
+    "removal",
+    "volumes",
+    "agnhost",
+    "documents",
+    "reboot",
+    "fields",
+    "update",
+    "attack",
+    "steps",
+    "policies",
+    "push",
+    "resources",
+    "init",
+    "hooks",
+    "push_changes",
+    "store_limits",
+    "describe",
+    "files",
+    "real",
+    "probes",
+];
+
+/// One in so many slow suites is run for a commit.
+const SLOW_PARTS: usize = 3;
+
+/// All tests with containers.
 fn containers() -> Outcome {
+    containers_of(&[])
+}
+
+/// All fast suites with containers, and the part of the slow ones that is the commit's.
+fn containers_of_commit() -> Outcome {
+    let chosen = suites_of(&suites()?, commit::number());
+    eprintln!("of {} slow suites every third, by the commit; all: cargo xtask check containers", SLOW.len());
+    let mut options = vec!["--lib".to_owned(), "--bins".to_owned()];
+    for suite in chosen {
+        options.extend(["--test".to_owned(), suite]);
+    }
+    containers_of(&options)
+}
+
+/// The names of all suites with containers.
+fn suites() -> Result<BTreeSet<String>, Failure> {
+    let mut suites = BTreeSet::new();
+    for entry in std::fs::read_dir(project().join("tests/tests"))? {
+        let path = entry?.path();
+        if path.extension().is_some_and(|extension| extension == "rs") {
+            suites.extend(path.file_stem().and_then(|name| name.to_str()).map(str::to_owned));
+        }
+    }
+    Ok(suites)
+}
+
+/// The suites of `all` that are run for the commit with this number.
+fn suites_of(all: &BTreeSet<String>, number: usize) -> BTreeSet<String> {
+    let place = |suite: &String| SLOW.iter().position(|slow| slow == suite);
+    let runs = |suite: &&String| place(suite).is_none_or(|place| place % SLOW_PARTS == number % SLOW_PARTS);
+    all.iter().filter(runs).cloned().collect()
+}
+
+/// Runs the tests with containers that the options of `cargo test` name: all without options.
+fn containers_of(options: &[String]) -> Outcome {
     go::KUBECTL.build(None)?;
     go::AGNHOST.build(None)?;
     images::build()?;
     run_command(cargo()?.args(["build", "--package", "nodlet"]))?;
     run_command(cargo()?.args(["build", "--package", "nodlet-runtime", "--example", "replay"]))?;
     // All tests run, even if one fails: readers of CI's output cannot try again.
-    run_command(cargo()?.args(["test", "--package", "nodlet-tests", "--no-fail-fast"]))
+    run_command(cargo()?.args(["test", "--package", "nodlet-tests", "--no-fail-fast"]).args(options))
 }
 
 #[cfg(test)]
@@ -123,6 +195,17 @@ mod tests {
         assert_eq!(seed_of("6104d2f0a111\n"), 1 + 0x6104_d2f0 * 100_000);
         for none in ["", "6104d2f", "no commit"] {
             assert_eq!(seed_of(none), 1);
+        }
+    }
+    #[test]
+    fn each_slow_suite_runs_for_a_third_of_the_commits_and_the_others_always() {
+        let all = suites().unwrap();
+        assert!(SLOW.iter().all(|slow| all.contains(*slow)), "a slow suite does not exist");
+        let parts: Vec<_> = (7..7 + SLOW_PARTS).map(|number| suites_of(&all, number)).collect();
+        assert_eq!(parts.iter().flatten().cloned().collect::<BTreeSet<_>>(), all);
+        for suite in &all {
+            let runs = parts.iter().filter(|part| part.contains(suite)).count();
+            assert_eq!(runs, if SLOW.contains(&suite.as_str()) { 1 } else { SLOW_PARTS }, "{suite}");
         }
     }
 }
