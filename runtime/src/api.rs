@@ -13,6 +13,7 @@ use std::cell::RefCell;
 use std::convert::Infallible;
 use std::future::Future;
 use std::io;
+use std::net::Shutdown;
 use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
@@ -21,6 +22,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use futures_lite::AsyncReadExt;
 use hyper::body::{Body as _, Incoming};
 use hyper::service::service_fn;
 use hyper::{Method, Response};
@@ -75,6 +77,9 @@ const BODY_BYTES: usize = 1024 * 1024;
 
 /// The time limit for the headers of a request, and between two requests on one connection.
 const HEADERS_WITHIN: Duration = Duration::from_secs(30);
+
+/// The time for which the rest of a client's request is received after the last response.
+const REST_WITHIN: Duration = Duration::from_secs(2);
 
 /// The data that the API needs to serve requests.
 #[derive(Debug)]
@@ -185,6 +190,7 @@ type Afterwards = Rc<RefCell<Option<Pin<Box<dyn Future<Output = ()>>>>>>;
 async fn connection(api: Rc<Api>, stream: Async<UnixStream>) {
     let afterwards = Afterwards::default();
     let place = api.places.take();
+    let rest = stream.get_ref().try_clone();
     let service = service_fn(|request: hyper::Request<Incoming>| {
         let (api, afterwards, place) = (api.clone(), afterwards.clone(), place.clone());
         place.mark_request(request.body().is_end_stream());
@@ -204,8 +210,10 @@ async fn connection(api: Rc<Api>, stream: Async<UnixStream>) {
         let served = served.await;
         place.mark_served();
         let afterwards = afterwards.borrow_mut().take();
-        if let Some(afterwards) = afterwards {
-            afterwards.await;
+        match (afterwards, rest) {
+            (Some(afterwards), _) => afterwards.await,
+            (None, Ok(rest)) => receive_rest(rest).await,
+            (None, Err(_)) => {}
         }
         Some(served)
     };
@@ -215,6 +223,26 @@ async fn connection(api: Rc<Api>, stream: Async<UnixStream>) {
         Some(Err(error)) => ::log::debug!("api: {error}"),
         None => ::log::debug!("api: disconnected a client that hangs, to serve another one"),
     }
+}
+
+/// Receives what a client still sends after the last response, such as the body of a request that was rejected by its
+/// headers. Otherwise the kernel would tell the client of a broken connection, before it has read the response.
+async fn receive_rest(rest: UnixStream) {
+    let Ok(mut rest) = Async::new(rest) else { return };
+    let _ = rest.get_ref().shutdown(Shutdown::Write);
+    let all = async {
+        let (mut buffer, mut received) = ([0; 1024], 0);
+        while let Ok(count @ 1..) = rest.read(&mut buffer).await {
+            received += count;
+            if received > BODY_BYTES {
+                break;
+            }
+        }
+    };
+    let late = async {
+        smol::Timer::after(REST_WITHIN).await;
+    };
+    smol::future::or(all, late).await;
 }
 
 async fn respond(

@@ -121,6 +121,27 @@ fn no_engine(request: Request) {
 }
 
 #[test]
+fn a_client_sends_its_whole_body_though_the_headers_were_rejected() {
+    with_api(&Root::new(), Rc::new(Objects::new(1)), no_engine, |socket| {
+        for target in ["/api/v1/namespaces/default/pods/web/scale", "/api/v1/namespaces/default/pods/web"] {
+            let mut stream = UnixStream::connect(&socket).expect("the API listens");
+            let part = [b' '; 50_000];
+            let length = part.len() * 20;
+            let head = format!("PATCH {target} HTTP/1.1\r\nhost: x\r\ncontent-length: {length}\r\n\r\n");
+            stream.write_all(head.as_bytes()).expect("the server reads");
+            let mut answer = vec![0; 15];
+            stream.read_exact(&mut answer).expect("the server answers the headers");
+            for _ in 0..20 {
+                stream.write_all(&part).expect("the server receives the rest");
+            }
+            stream.read_to_end(&mut answer).expect("the server ends the connection");
+            let answer = String::from_utf8_lossy(&answer);
+            assert!(answer.starts_with("HTTP/1.1 4") && answer.ends_with('}'), "{answer}");
+        }
+    });
+}
+
+#[test]
 fn pods_are_shown_one_by_one_and_all_together() {
     let objects = Rc::new(Objects::new(10));
     objects.put(key("web"), pod("web", "Running"));
