@@ -349,3 +349,19 @@ fn a_block_volume_is_a_device_of_the_container_and_of_no_other() {
     device.write_manifest("mounted.yaml", &mounted);
     waits(&device, "mounted", "volume data has volumeMode Block, but is specified in volumeMounts");
 }
+
+#[test]
+fn a_pipe_in_place_of_the_saved_bindings_keeps_claims_unbound_and_delays_no_other_pod() {
+    let mut device = Device::start();
+    device.kill_agent();
+    let saved = device.path("/var/lib/nodlet/claims.json");
+    assert!(!saved.exists());
+    nix::unistd::mkfifo(&saved, nix::sys::stat::Mode::S_IRUSR).expect("it can be made");
+    device.write_manifest("v.yaml", &volume("disk", "ReadWriteOnce", &host_path(&device.path("/srv"))));
+    device.write_manifest("c.yaml", &claim("data", "ReadWriteOnce", ""));
+    device.write_manifest("web.yaml", &user("web", "print up then sleep"));
+    device.write_manifest("other.yaml", &manifest::pod("other", "print up then sleep"));
+    device.start_agent();
+    device.pod("other").wait_ready();
+    waits(&device, "web", "failed to read which claims were bound: it is not a file");
+}

@@ -464,3 +464,23 @@ fn layers_of_runs_that_an_agent_left_when_it_died_go_with_the_next_run() {
     next(&device, 2);
     device.wait_for("all earlier layers to go", || names() == ["2"]);
 }
+
+#[test]
+fn a_link_whose_log_is_gone_goes_when_the_agent_starts_and_no_other() {
+    let mut device = Device::start();
+    device.write_manifest("web.yaml", &manifest::pod("web", "print up then sleep"));
+    device.pod("web").wait_log("app", "up");
+    device.kill_agent();
+    let links = device.path("/var/log/containers");
+    let before = fs::read_dir(&links).expect("it is there").flatten().map(|entry| entry.file_name());
+    let before: Vec<_> = before.collect();
+    assert_eq!(before.len(), 1);
+    let dead = links.join("old_default_app-1234.log");
+    std::os::unix::fs::symlink(device.path("/var/log/pods/default_old_uid/app/0.log"), &dead).expect("made");
+    let foreign = links.join("foreign.log");
+    std::os::unix::fs::symlink("/nowhere/0.log", &foreign).expect("made");
+    device.start_agent();
+    device.wait_for("the dead link to go", || fs::symlink_metadata(&dead).is_err());
+    assert!(fs::symlink_metadata(&foreign).is_ok() && fs::symlink_metadata(links.join(&before[0])).is_ok());
+    device.pod("web").wait_ready();
+}

@@ -324,7 +324,10 @@ pub fn pods(paths: &Paths) -> io::Result<Vec<OsString>> {
 
 /// Removes links whose name begins with `prefix` and that lead to a missing log. Other links are not
 /// nodlet's.
-fn remove_dead_links(paths: &Paths, prefix: &str) -> io::Result<()> {
+///
+/// # Errors
+/// A link could not be removed.
+pub fn remove_dead_links(paths: &Paths, prefix: &str) -> io::Result<()> {
     let (Some(links), Some(pods)) = (enter(paths, LINKS)?, enter(paths, PODS)?) else { return Ok(()) };
     let logs = paths.logs();
     for name in links.names(|name| name.starts_with(prefix.as_bytes()))? {

@@ -19,7 +19,12 @@ impl Engine {
     /// Reads the bindings that an earlier agent saved.
     pub(super) fn read_bindings(&mut self) {
         let path = self.shell.paths.bindings();
-        let read = match std::fs::read(&path) {
+        let is_file = |path| match std::fs::symlink_metadata(path)?.is_file() {
+            true => Ok(()),
+            // Reading a pipe would never end.
+            false => Err(std::io::Error::other("it is not a file")),
+        };
+        let read = match is_file(&path).and_then(|()| std::fs::read(&path)) {
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => return,
             Err(error) => self.registry.restore_bindings(Err(&error.to_string())),
             Ok(bytes) => self.registry.restore_bindings(Ok(&bytes)),

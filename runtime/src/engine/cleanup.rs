@@ -106,6 +106,10 @@ fn remove_logs(paths: &Paths, keep: impl Fn(&str) -> bool) {
             log::error!("failed to remove the logs of pod {uid}: {error}");
         }
     }
+    // A supervisor that was killed may have linked a log of which nothing is left.
+    if let Err(error) = log_files::remove_dead_links(paths, "") {
+        log::error!("failed to remove links to logs that are gone: {error}");
+    }
 }
 
 /// The names of the entries of a directory; empty if the directory cannot be read.
