@@ -24,7 +24,6 @@ use nix::sys::inotify::{AddWatchFlags, InitFlags, Inotify, InotifyEvent, WatchDe
 
 use crate::devices::DeviceFiles;
 use nodlet_core::time::Instant;
-use nodlet_kube::manifest::{self, Validation};
 use nodlet_registry::{MAX_BYTES, MAX_FILES, Size, Sources};
 
 /// Interval between reads of directories that cannot be watched.
@@ -341,7 +340,7 @@ impl ManifestDirectories {
         used: &mut Size,
     ) {
         let path = self.directories[index].path.join(name);
-        let contents = manifest::contents(&path.to_string_lossy(), bytes, Validation::Strict, &self.node);
+        let contents = sources.parse(index, name, bytes, &self.node);
         let put = contents.map_err(|error| error.to_string()).and_then(|contents| {
             sources.put(index, name, contents, used).map_err(|why| {
                 // Read the file again after any change, since other files may have been removed.

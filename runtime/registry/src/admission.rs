@@ -2,14 +2,16 @@
 //! that neither a later definition nor a later agent changes them.
 //!
 //! [`admit`] is called once for each pod of a source, and once more if the pod has ephemeral containers,
-//! which are in no source. [`as_update_of`] is called for each object with which a client replaces another.
-//! Neither function parses or validates a pod again without presets or ephemeral containers.
+//! which are in no source; for a pod that a client sends, also before its file is written, so that the client
+//! gets the reason of a rejection. [`as_update_of`] is called for each object with which a client replaces
+//! another. Neither function parses or validates a pod again to which nothing is added.
 
 use std::rc::Rc;
 
 use serde_json::Value;
 
 use super::request::refused;
+use super::wanted::{Admitted, Problem};
 use super::{DefinitionsByName, Status, Wanted, definitions, ephemeral};
 use crate::objects::Objects;
 use nodlet_core::facts::{Event, Record};
@@ -76,26 +78,6 @@ impl Base {
     }
 }
 
-/// An admitted pod.
-#[derive(Debug)]
-pub struct Admitted {
-    /// The pod.
-    pub wanted: Rc<Wanted>,
-    /// The part that the pod was admitted without.
-    pub problem: Option<Problem>,
-}
-
-/// The reason why a pod is admitted without its presets or ephemeral containers.
-#[derive(Debug, PartialEq)]
-pub enum Problem {
-    /// Presets conflict with the pod or with each other, so that none is applied. This is an event of the
-    /// pod.
-    Conflict(Event),
-    /// Presets or ephemeral containers that the pod had before could not be added again. This is a message
-    /// for the log.
-    Lost(String),
-}
-
 impl Policy {
     /// Creates the policy of `definitions`, whose published versions are in `objects`, on the node of this
     /// name.
@@ -128,23 +110,7 @@ impl Policy {
         Priority::of(pod, &self.classes, before)
     }
 
-    /// The defaults of LimitRanges for a new pod as written, without ephemeral containers.
-    ///
-    /// # Errors
-    /// The pod is out of bounds, or contradicts the defaults; the message is that of Kubernetes' admission.
-    pub fn limits(&self, pod: &Value) -> Result<Option<Applied>, String> {
-        let ranges = self.ranges_of(pod);
-        let defaults = limit_range::defaults(&ranges);
-        let mut object = pod.clone();
-        if let Some(defaults) = &defaults {
-            manifest::inject(&mut object, std::slice::from_ref(defaults))?;
-            manifest::admit_again(object.clone(), &self.node).map_err(|error| error.to_string())?;
-        }
-        limit_range::check(&object, &ranges)?;
-        Ok(defaults)
-    }
-
-    /// Checks the amounts of a pod that is resized.
+    /// Checks the amounts of a pod as admitted.
     ///
     /// # Errors
     /// The pod is out of bounds; the message is that of Kubernetes' admission.
@@ -173,7 +139,8 @@ pub fn admit(base: Base, new: &Rc<Wanted>, policy: &Policy) -> Result<Admitted, 
     let object: Value = serde_json::from_str(new.object.get()).map_err(|error| error.to_string())?;
     let (presets, before, is_new) = match base {
         Base::New => {
-            let mut presets: Vec<Applied> = policy.limits(&object)?.into_iter().collect();
+            let mut presets: Vec<Applied> =
+                limit_range::defaults(&policy.ranges_of(&object)).into_iter().collect();
             presets.extend(policy.matching(&object));
             (presets, None, true)
         }
@@ -192,6 +159,11 @@ pub fn admit(base: Base, new: &Rc<Wanted>, policy: &Policy) -> Result<Admitted, 
         }
     };
     let priority = policy.priority(&object, before)?;
+    // Presets add no amounts. Defaults do, and are checked with the pod that has them.
+    let defaults = usize::from(is_new && presets.first().is_some_and(|first| first.name.is_empty()));
+    if is_new && defaults == 0 {
+        policy.check_limits(&object)?;
+    }
     let plain = Rc::new(new.with_priority(object, priority));
     if presets.is_empty() {
         return Ok(Admitted { wanted: plain, problem: None });
@@ -200,15 +172,20 @@ pub fn admit(base: Base, new: &Rc<Wanted>, policy: &Policy) -> Result<Admitted, 
     let names: Vec<&str> = names.collect();
     Ok(match inject(&plain, &presets, &policy.node) {
         Ok(manifest) => {
+            if defaults > 0 {
+                policy.check_limits(&manifest.object)?;
+            }
             Admitted { wanted: Rc::new(plain.with_presets(manifest, presets.into())), problem: None }
         }
+        // The defaults contradict the pod.
+        Err(error) if defaults == presets.len() => return Err(error),
         Err(error) if is_new => {
-            // The defaults alone contradict nothing.
-            let (defaults, _) = presets.split_at(usize::from(presets[0].name.is_empty()));
-            let limited = inject(&plain, defaults, &policy.node);
-            let plain = match limited.ok().filter(|_| !defaults.is_empty()) {
-                Some(manifest) => Rc::new(plain.with_presets(manifest, defaults.into())),
-                None => plain,
+            let plain = if defaults == 0 {
+                plain
+            } else {
+                let manifest = inject(&plain, &presets[..defaults], &policy.node)?;
+                policy.check_limits(&manifest.object)?;
+                Rc::new(plain.with_presets(manifest, presets[..defaults].into()))
             };
             let message = format!(
                 "conflict occurred while applying podpresets: {} on pod: {} err: {error}",

@@ -4,10 +4,12 @@
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
+use serde_json::value::to_raw_value;
 use serde_json::{Value, json};
 
 use super::preconditions::MODIFIED;
 use super::request::{RequestOptions, refused, same};
+use super::sources::SourceFile;
 use super::{
     Accepted, Applied, Change, Decision, DefinitionsByName, Preconditions, Refusal, Registry, Status, Write,
     Written, preconditions,
@@ -42,6 +44,7 @@ impl Registry {
             }
         }
         self.definitions = definitions;
+        self.definitions_version += u64::from(!changed.is_empty());
         self.publish_built_in_classes(began);
         (refusals, changed)
     }
@@ -67,7 +70,7 @@ impl Registry {
         self.require_settled(&name, options.new)?;
         let published = self.published_definition(&name);
         let applied = self.outcome_of(&definition, published.as_ref(), options.new)?;
-        let (mut object, warnings) = (definition.object(), definition.warnings);
+        let (mut object, warnings) = (definition.object(), definition.warnings.clone());
         let mut applied = applied;
         // Only the published object has the `claimRef` of a binding: its removal may leave the file as it is.
         let is_claimed = |object: &Value| object["spec"]["claimRef"].is_object();
@@ -96,7 +99,9 @@ impl Registry {
             self.check_room(&path, called, &object)?;
             return Ok(Decision::Reply(Accepted { object, applied, warnings }, None));
         }
-        let text = self.reserve(&path, called, &object)?;
+        let json = to_raw_value(&object).map_err(Status::internal)?;
+        let file = SourceFile::of_definition(Definition { json, warnings: Vec::new(), ..definition });
+        let text = self.reserve(&path, called, &object, file)?;
         let of = Written::Definition(name);
         Ok(Decision::Write(Box::new(Write { path, text, of, object, applied, warnings })))
     }

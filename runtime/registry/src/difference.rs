@@ -3,7 +3,8 @@
 use std::collections::BTreeSet;
 use std::rc::Rc;
 
-use super::admission::{Admitted, Base, Problem, admit};
+use super::admission::{Base, admit};
+use super::wanted::{Admitted, Problem};
 use super::{PodName, Refusal, Registry, Wanted, WantedByName};
 use nodlet_core::facts::{Record, StatusHandover};
 use nodlet_core::spec::Uid;
@@ -45,7 +46,13 @@ impl Registry {
         let mut admissions = Admissions::default();
         for (name, base) in bases {
             let Some(new) = wanted.get_mut(&name) else { continue };
-            match admit(base, new, &policy) {
+            // Without a change since its request, the same decision is not made again.
+            let known = self.sources.take_admitted(new, self.definitions_version);
+            let admitted = match (base, known) {
+                (Base::New, Some(known)) => Ok(known),
+                (base, _) => admit(base, new, &policy),
+            };
+            match admitted {
                 Ok(Admitted { wanted, problem }) => {
                     *new = wanted.clone();
                     admissions.problems.extend(problem.map(|problem| (wanted, problem)));

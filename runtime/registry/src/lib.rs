@@ -51,7 +51,7 @@ use nodlet_core::spec::Pod;
 use nodlet_core::time::Instant;
 use nodlet_kube::kinds::Kind;
 
-pub use admission::{Admitted, Base, Policy, Problem, admit};
+pub use admission::{Base, Policy, admit};
 pub use awaited_images::AwaitedImage;
 pub use change::{Accepted, Applied, Change, FieldValidation, Part, Preconditions};
 pub use config_objects::{ConfigData, ConfigObjects, refers_to};
@@ -63,9 +63,9 @@ pub use pods::{Deletion, Stop, Updating};
 pub use present::{Known, Present};
 pub use published::Seen;
 pub use request::{Identity, RequestOptions};
-pub use sources::{DefinitionsByName, MAX_BYTES, MAX_FILES, Size, Sources};
+pub use sources::{DefinitionsByName, MAX_BYTES, MAX_FILES, Size, SourceFile, Sources};
 pub use status::Status;
-pub use wanted::{PodName, Wanted, WantedByName};
+pub use wanted::{Admitted, PodName, Problem, Wanted, WantedByName};
 
 /// The desired state.
 #[derive(Debug)]
@@ -82,6 +82,8 @@ pub struct Registry {
     desired: WantedByName,
     /// The definitions, with the file of each.
     definitions: DefinitionsByName,
+    /// The number of changes of definitions.
+    definitions_version: u64,
     /// Pods from files that are rejected because of their priority.
     without_class: BTreeMap<PodName, Refusal>,
     /// The bindings of PersistentVolumeClaims.
@@ -157,6 +159,7 @@ impl Registry {
             objects,
             desired: WantedByName::new(),
             definitions: DefinitionsByName::new(),
+            definitions_version: 0,
             without_class: BTreeMap::new(),
             claims: claims::Claims::default(),
         }

@@ -297,6 +297,13 @@ fn bounded(values: &[&Value]) -> Result<(), Status> {
     }
 }
 
+/// The number of values of an object, including the object.
+pub(super) fn values_of(object: &Value) -> usize {
+    let mut size = Size::default();
+    size.count(object, 0);
+    size.values
+}
+
 /// The size of values.
 #[derive(Default)]
 struct Size {

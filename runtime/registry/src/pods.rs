@@ -6,11 +6,12 @@ use std::time::Duration;
 
 use serde_json::Value;
 
-use super::admission::{as_update_of, with_identity};
+use super::admission::{Base, admit, as_update_of, with_identity};
 use super::difference::forbidden;
 use super::preconditions::{self, MODIFIED};
 use super::present::{Known, Present};
 use super::request::{RequestOptions, refused, same, strip};
+use super::sources::SourceFile;
 use super::{
     Accepted, Applied, Change, Decision, FieldValidation, Part, PodName, Preconditions, Registry, Status,
     Wanted, Write, Written, ephemeral,
@@ -88,29 +89,37 @@ impl Registry {
             .map_err(|error| refused(&error))?;
         let (mut manifest, applied) = self.outcome_of_pod(manifest, options.new, known)?;
         manifest.warnings.extend(self.overridden(&manifest.pod));
+        let mut file = None;
         if applied != Applied::Unchanged {
             let desired = self.desired.get(&(manifest.pod.namespace.clone(), manifest.pod.name.clone()));
-            let desired = desired.filter(|desired| desired.pod.uid == manifest.pod.uid);
-            let before = desired.and_then(|desired| desired.priority.as_deref().cloned());
-            let priority = self
-                .policy()
-                .priority(&manifest.object, before)
+            // An update gets its presets again when its file is read.
+            let base = match desired.filter(|desired| desired.pod.uid == manifest.pod.uid) {
+                Some(desired) => {
+                    Base::Before { presets: Vec::new(), priority: desired.priority.as_deref().cloned() }
+                }
+                None => Base::New,
+            };
+            let path = self.applied_path(&manifest.pod.namespace, &manifest.pod.name);
+            let wanted = Wanted::of_own_file(&manifest, &path);
+            let is_new = matches!(base, Base::New);
+            let admitted = admit(base, &wanted, &self.policy())
                 .map_err(|why| Status::forbidden(forbidden(&manifest.pod.name, &why)))?;
-            if desired.is_none() {
-                let limits = self.policy().limits(&manifest.object);
-                limits.map_err(|why| Status::forbidden(forbidden(&manifest.pod.name, &why)))?;
-            }
             if options.dry_run {
-                priority.show(&mut manifest.object);
-                let path = self.applied_path(&manifest.pod.namespace, &manifest.pod.name);
+                if let Some(priority) = &admitted.wanted.priority {
+                    priority.show(&mut manifest.object);
+                }
                 self.check_room(&path, ("pods", &manifest.pod.name), &manifest.object)?;
             }
+            let admitted = is_new.then_some((self.definitions_version, admitted));
+            file = Some(SourceFile::of_pod(wanted, admitted)).filter(|_| !options.dry_run);
         }
-        if options.dry_run || applied == Applied::Unchanged {
-            let Manifest { pod, object, warnings } = manifest;
-            return Ok(Decision::Reply(Accepted { object, applied, warnings }, Some(pod)));
+        match file {
+            Some(file) => self.reserve_pod(manifest, file, applied),
+            None => {
+                let Manifest { pod, object, warnings } = manifest;
+                Ok(Decision::Reply(Accepted { object, applied, warnings }, Some(pod)))
+            }
         }
-        self.reserve_pod(manifest, applied)
     }
 
     /// Returns the outcome of applying a pod, and the pod with its resulting identity.
@@ -161,11 +170,16 @@ impl Registry {
         }
     }
 
-    /// Reserves quota for an applied pod.
-    fn reserve_pod(&mut self, manifest: Manifest, applied: Applied) -> Result<Decision, Status> {
+    /// Reserves quota for an applied pod, and for its file.
+    fn reserve_pod(
+        &mut self,
+        manifest: Manifest,
+        file: SourceFile,
+        applied: Applied,
+    ) -> Result<Decision, Status> {
         let Manifest { pod, object, warnings } = manifest;
         let path = self.applied_path(&pod.namespace, &pod.name);
-        let text = self.reserve(&path, ("pods", &pod.name), &object)?;
+        let text = self.reserve(&path, ("pods", &pod.name), &object, file)?;
         let of = Written::Pod(pod);
         Ok(Decision::Write(Box::new(Write { path, text, of, object, applied, warnings })))
     }
@@ -284,7 +298,9 @@ impl Registry {
                     false => as_update_of(&desired, true, manifest)?,
                 };
                 if !dry_run {
-                    return self.reserve_pod(manifest, Applied::Configured);
+                    let path = self.applied_path(namespace, &manifest.pod.name);
+                    let file = SourceFile::of_pod(Wanted::of_own_file(&manifest, &path), None);
+                    return self.reserve_pod(manifest, file, Applied::Configured);
                 }
                 let Manifest { pod, object, warnings } = manifest;
                 let accepted = Accepted { object, applied: Applied::Configured, warnings };

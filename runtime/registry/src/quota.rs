@@ -5,11 +5,13 @@ use std::path::Path;
 
 use serde_json::Value;
 
-use super::{Registry, Status};
+use super::sources::SourceFile;
+use super::{Registry, Status, patch};
+use nodlet_kube::manifest::VALUES;
 
 impl Registry {
-    /// Reserves quota for `object`, the `name` of `resource` in `of`, in the file `path`. Returns the text of
-    /// the file.
+    /// Reserves quota for `object`, the `name` of `resource` in `of`, in the file `path`, whose contents are
+    /// `file`. Returns the text of the file.
     ///
     /// # Errors
     /// The quota is exceeded.
@@ -18,10 +20,15 @@ impl Registry {
         path: &Path,
         of: (&str, &str),
         object: &Value,
+        file: SourceFile,
     ) -> Result<Vec<u8>, Status> {
         let (bytes, text) = text_of(object);
-        let reserved = self.sources.reserve(path, bytes, text.len());
-        reserved.map(|()| text).map_err(|why| no_room(of, &why))
+        self.sources.reserve(path, bytes, text.len()).map_err(|why| no_room(of, &why))?;
+        // Defaults may have added values beyond the number with which a file is read.
+        if patch::values_of(object) <= VALUES {
+            self.sources.expect(path, &text, file);
+        }
+        Ok(text)
     }
 
     /// Checks that the quota suffices for `object`.

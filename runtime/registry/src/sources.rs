@@ -7,14 +7,15 @@
 use std::cmp::Ordering;
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
-use super::wanted::shorten;
+use super::wanted::{Admitted, shorten};
 use super::{Refusal, Wanted, WantedByName};
 use nodlet_core::spec::Uid;
 use nodlet_kube::kinds::{self, Kind};
-use nodlet_kube::manifest::{Contents, Definition};
+use nodlet_kube::manifest::{self, Definition, ManifestError, Validation};
 
 /// The maximum size of a manifest in bytes: the same as for requests to the API, and more than a cluster
 /// stores of an object. A kubelet reads ten times as much, on a machine with memory for it.
@@ -34,8 +35,18 @@ pub type DefinitionsByName = BTreeMap<(Kind, Rc<str>, Rc<str>), (Rc<Definition>,
 #[derive(Debug, Default)]
 pub struct Sources {
     list: Vec<Source>,
-    /// The files that are being written, with their share of the quota and the number of writers.
-    reserved: BTreeMap<PathBuf, (Size, usize)>,
+    /// The files that are being written or removed.
+    reserved: BTreeMap<PathBuf, Reserved>,
+}
+
+/// A file that is being written or removed.
+#[derive(Debug, Default)]
+struct Reserved {
+    /// Its share of the quota.
+    size: Size,
+    writers: usize,
+    /// The newest text that is written, and its objects, so that the file is not parsed again.
+    written: Option<(u64, SourceFile)>,
 }
 
 /// One directory of manifests.
@@ -50,10 +61,12 @@ struct Source {
 
 /// The last valid contents of one file, and the rejection of its current contents.
 #[derive(Debug, Default)]
-struct SourceFile {
-    wanted: Vec<Rc<Wanted>>,
-    definitions: Vec<Rc<Definition>>,
+pub struct SourceFile {
+    pub(crate) wanted: Vec<Rc<Wanted>>,
+    pub(crate) definitions: Vec<Rc<Definition>>,
     refusal: Option<Refusal>,
+    /// The admission of its new pod during the request, with the version of the definitions at that time.
+    pub(crate) admitted: Option<(u64, Admitted)>,
     /// The file was moved to its `NAME~`, and may come back.
     is_aside: bool,
 }
@@ -114,6 +127,32 @@ impl Sources {
         others.map(SourceFile::size).sum()
     }
 
+    /// Reads the contents of a file on the node of this name. The objects of a text that the agent is writing
+    /// itself are known, and are not parsed again.
+    ///
+    /// # Errors
+    /// The contents are invalid.
+    pub fn parse(
+        &mut self,
+        source: usize,
+        name: &OsStr,
+        bytes: &[u8],
+        node: &str,
+    ) -> Result<SourceFile, ManifestError> {
+        let path = self.list[source].path.join(name);
+        let written = self.reserved.get_mut(&path).map(|reserved| &mut reserved.written);
+        if let Some((_, known)) = written.and_then(|written| written.take_if(|(of, _)| *of == hash(bytes))) {
+            return Ok(known);
+        }
+        let contents = manifest::contents(&path.to_string_lossy(), bytes, Validation::Strict, node)?;
+        let wanted = |manifest| Rc::new(Wanted::new(manifest, &path));
+        Ok(SourceFile {
+            wanted: contents.pods.into_iter().map(wanted).collect(),
+            definitions: contents.definitions.into_iter().map(Rc::new).collect(),
+            ..SourceFile::default()
+        })
+    }
+
     /// Records the new, valid contents of a file.
     ///
     /// # Errors
@@ -122,16 +161,9 @@ impl Sources {
         &mut self,
         source: usize,
         name: &OsStr,
-        contents: Contents,
+        new: SourceFile,
         used: &mut Size,
     ) -> Result<(), String> {
-        let path = self.list[source].path.join(name);
-        let wanted = |manifest| Rc::new(Wanted::new(manifest, &path));
-        let new = SourceFile {
-            wanted: contents.pods.into_iter().map(wanted).collect(),
-            definitions: contents.definitions.into_iter().map(Rc::new).collect(),
-            ..SourceFile::default()
-        };
         let old = self.list[source].file(name).map(SourceFile::size).unwrap_or_default();
         if !used.replace(old, new.size()) {
             return Err(no_room());
@@ -305,15 +337,32 @@ impl Sources {
     /// The same as for [`Sources::check_room`].
     pub fn reserve(&mut self, path: &Path, bytes: usize, text: usize) -> Result<(), String> {
         self.check_room(path, bytes, text)?;
-        let new = Size { pods: 1, bytes };
-        let (size, writers) = self.reserved.entry(path.to_owned()).or_default();
-        (*size, *writers) = (size.or(new), *writers + 1);
+        let reserved = self.reserved.entry(path.to_owned()).or_default();
+        reserved.size = reserved.size.or(Size { pods: 1, bytes });
+        reserved.writers += 1;
         Ok(())
+    }
+
+    /// Takes the admission of a new pod that was decided before its file was written, if the definitions still
+    /// have this version.
+    pub(crate) fn take_admitted(&mut self, new: &Rc<Wanted>, version: u64) -> Option<Admitted> {
+        let source = self.list.iter_mut().find(|source| new.source.parent() == Some(&source.path))?;
+        let place = source.place(new.source.file_name()?).ok()?;
+        let file = &mut source.files[place].1;
+        let (decided, admitted) = file.admitted.take()?;
+        (decided == version && file.wanted.iter().any(|own| Rc::ptr_eq(own, new))).then_some(admitted)
+    }
+
+    /// Records the objects of `text`, which is being written to the file `path`, for [`Sources::parse`].
+    pub(crate) fn expect(&mut self, path: &Path, text: &[u8], objects: SourceFile) {
+        if let Some(reserved) = self.reserved.get_mut(path) {
+            reserved.written = Some((hash(text), objects));
+        }
     }
 
     /// Records that a file is being removed, until [`Sources::release`].
     pub(crate) fn begin_removal(&mut self, path: &Path) {
-        self.reserved.entry(path.to_owned()).or_default().1 += 1;
+        self.reserved.entry(path.to_owned()).or_default().writers += 1;
     }
 
     /// The files that are being written or removed.
@@ -334,15 +383,14 @@ impl Sources {
         if text as u64 > MAX_BYTES {
             return Err("its manifest is larger than 1 MiB".to_owned());
         }
-        // As in `reserved`, with unused numbers of writers.
-        let mut files: BTreeMap<PathBuf, (Size, usize)> = BTreeMap::new();
+        let mut files: BTreeMap<PathBuf, Size> = BTreeMap::new();
         for source in &self.list {
-            let here = source.files.iter().map(|(name, file)| (source.path.join(name), (file.size(), 0)));
+            let here = source.files.iter().map(|(name, file)| (source.path.join(name), file.size()));
             files.extend(here);
         }
-        for (path, (size, _)) in &self.reserved {
-            let (held, _) = files.entry(path.clone()).or_default();
-            *held = held.or(*size);
+        for (path, reserved) in &self.reserved {
+            let held = files.entry(path.clone()).or_default();
+            *held = held.or(reserved.size);
         }
         let old = files.remove(path);
         let beside = files.keys().filter(|other| other.parent() == path.parent()).count();
@@ -352,7 +400,7 @@ impl Sources {
             ));
         }
         let new = Size { pods: 1, bytes };
-        if !files.into_values().map(|(size, _)| size).sum::<Size>().replace(Size::default(), new) {
+        if !files.into_values().sum::<Size>().replace(Size::default(), new) {
             return Err(format!("{}; delete some", no_room()));
         }
         Ok(())
@@ -360,9 +408,9 @@ impl Sources {
 
     /// Releases the reservation for a file, after the file was read or could not be written.
     pub fn release(&mut self, path: &Path) {
-        if let Some((_, writers)) = self.reserved.get_mut(path) {
-            *writers -= 1;
-            if *writers == 0 {
+        if let Some(reserved) = self.reserved.get_mut(path) {
+            reserved.writers -= 1;
+            if reserved.writers == 0 {
                 self.reserved.remove(path);
             }
         }
@@ -411,12 +459,29 @@ impl std::iter::Sum for Size {
     }
 }
 
+/// Identifies the text of a file that the agent itself writes.
+fn hash(text: &[u8]) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    text.hash(&mut hasher);
+    hasher.finish()
+}
+
 fn no_room() -> String {
     let (pods, bytes) = (QUOTA.pods, QUOTA.bytes >> 20);
     format!("quota exceeded: all manifests together can have at most {pods} objects and {bytes} MiB")
 }
 
 impl SourceFile {
+    /// The contents of a file with one pod, and its admission, if it is new.
+    pub(crate) fn of_pod(pod: Rc<Wanted>, admitted: Option<(u64, Admitted)>) -> SourceFile {
+        SourceFile { wanted: vec![pod], admitted, ..SourceFile::default() }
+    }
+
+    /// The contents of a file with one definition.
+    pub(crate) fn of_definition(definition: Definition) -> SourceFile {
+        SourceFile { definitions: vec![Rc::new(definition)], ..SourceFile::default() }
+    }
+
     /// Kind, namespace and name of the first of its objects.
     fn object(&self) -> Option<(Kind, Rc<str>, Rc<str>)> {
         let of_pod = |wanted: &Rc<Wanted>| (Kind::Pod, wanted.pod.namespace.clone(), wanted.pod.name.clone());

@@ -21,6 +21,7 @@ mod difference;
 mod ephemeral;
 mod held_updates;
 mod names;
+mod parsed_once;
 mod pods;
 mod preconditions;
 mod published;
@@ -85,8 +86,11 @@ impl World {
     fn put(&mut self, path: &Path, text: &str) {
         let (source, name) = self.place(path);
         let mut used = self.registry.sources.used(source);
-        let contents = manifest::contents(&path.to_string_lossy(), text.as_bytes(), Validation::Strict, NODE);
-        let put = contents.map_err(|error| error.to_string());
+        let put = self.registry.sources.parse(source, &name, text.as_bytes(), NODE);
+        if let Ok(file) = &put {
+            check_known(file, path, text);
+        }
+        let put = put.map_err(|error| error.to_string());
         let put = put.and_then(|contents| self.registry.sources.put(source, &name, contents, &mut used));
         if let Err(message) = put {
             self.registry.sources.refuse(source, &name, message);
@@ -217,6 +221,27 @@ impl World {
     /// The image of a pod of the core.
     pub(super) fn image(&self, name: &str) -> &str {
         self.pods.get(&pod_name(name)).map_or("none", |pod| &pod.pod.spec.containers[0].image)
+    }
+}
+
+/// Checks that the next agent, which parses the text, reads the objects that this agent knows without parsing it.
+fn check_known(file: &SourceFile, path: &Path, text: &str) {
+    let parsed = manifest::contents(&path.to_string_lossy(), text.as_bytes(), Validation::Strict, NODE);
+    let parsed = parsed.unwrap_or_else(|error| panic!("{error}"));
+    assert_eq!(file.wanted.len(), parsed.pods.len());
+    for (known, parsed) in file.wanted.iter().zip(parsed.pods) {
+        assert_eq!(known.pod, parsed.pod, "{text}");
+        assert_eq!(known.object.get(), parsed.object.to_string(), "{text}");
+    }
+    assert_eq!(file.definitions.len(), parsed.definitions.len());
+    for (known, parsed) in file.definitions.iter().zip(parsed.definitions) {
+        let (mut known, mut parsed) = (known.object(), parsed.object());
+        if known["kind"] == Kind::PodPreset.as_str() {
+            // The next agent shows the time of its own start.
+            known["metadata"]["creationTimestamp"].take();
+            parsed["metadata"]["creationTimestamp"].take();
+        }
+        assert_eq!(known, parsed, "{text}");
     }
 }
 

@@ -7,6 +7,7 @@ use std::rc::Rc;
 use serde_json::Value;
 use serde_json::value::{RawValue, to_raw_value};
 
+use nodlet_core::facts::Event;
 use nodlet_core::spec::Pod;
 use nodlet_kube::manifest::{self, Applied, Manifest, Priority};
 
@@ -40,6 +41,26 @@ pub type PodName = (Rc<str>, Rc<str>);
 /// The desired pods, by namespace and name.
 pub type WantedByName = BTreeMap<PodName, Rc<Wanted>>;
 
+/// An admitted pod.
+#[derive(Debug)]
+pub struct Admitted {
+    /// The pod.
+    pub wanted: Rc<Wanted>,
+    /// The part that the pod was admitted without.
+    pub problem: Option<Problem>,
+}
+
+/// The reason why a pod is admitted without its presets or ephemeral containers.
+#[derive(Debug, PartialEq)]
+pub enum Problem {
+    /// Presets conflict with the pod or with each other, so that none is applied. This is an event of the
+    /// pod.
+    Conflict(Event),
+    /// Presets or ephemeral containers that the pod had before could not be added again. This is a message
+    /// for the log.
+    Lost(String),
+}
+
 impl Wanted {
     /// Creates the desired pod of `manifest`, which was read from `source`.
     pub fn new(manifest: Manifest, source: &Path) -> Wanted {
@@ -52,6 +73,16 @@ impl Wanted {
             priority: None,
             written: None,
         }
+    }
+
+    /// Creates the desired pod of a manifest that the agent writes to the file `source`, as reading that file
+    /// would: without the time of creation, which no file has, and without warnings, which the client gets.
+    pub(crate) fn of_own_file(manifest: &Manifest, source: &Path) -> Rc<Wanted> {
+        let (pod, mut object) = (manifest.pod.clone(), manifest.object.clone());
+        if let Some(metadata) = object["metadata"].as_object_mut() {
+            metadata.remove("creationTimestamp");
+        }
+        Rc::new(Wanted::new(Manifest { pod, object, warnings: Vec::new() }, source))
     }
 
     /// A copy that runs as `pod`, which differs in the amounts that are allocated to it.
@@ -107,7 +138,7 @@ impl Wanted {
     }
 
     /// Whether the core need not be notified of `new`, which has the same UID and object.
-    pub(crate) fn is_same_as(&self, new: &Wanted) -> bool {
+    pub fn is_same_as(&self, new: &Wanted) -> bool {
         self.pod.uid == new.pod.uid && self.as_written().get() == new.as_written().get()
     }
 }

@@ -110,7 +110,10 @@ impl Engine {
         }
         // Meanwhile its labels may be others.
         let known = self.shell.pods.wanted(index).ok_or_else(|| Status::not_found("pods", name))?;
-        let wanted = &self.merged(&without_ephemeral(&known), ephemeral_of(wanted));
+        let wanted = &match known.is_same_as(wanted) {
+            true => wanted.clone(),
+            false => self.merged(&without_ephemeral(&known), ephemeral_of(wanted)),
+        };
         let directory = self.shell.paths.run_pod(&wanted.pod.uid.0);
         if let Err(error) = on_tmpfs::rewrite_object(&directory, wanted) {
             // What a later agent finds on flash it adds again.

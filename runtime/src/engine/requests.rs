@@ -156,8 +156,7 @@ impl Engine {
         let _ = reply.try_send(answer);
     }
 
-    /// Writes a manifest file, looks at the manifest directories, and then answers the client. A pod is parsed again
-    /// from its file, as the next agent will parse it: a file that is refused then is refused now.
+    /// Writes a manifest file, looks at the manifest directories, and then answers the client.
     fn write(&mut self, mut write: Write, reply: Reply<Accepted>) {
         let awaited = match &write.of {
             Written::Pod(pod) => {

@@ -234,3 +234,52 @@ fn an_object_in_the_place_of_another_has_its_identity_if_it_may_be_the_same_pod(
         assert_eq!(got, expected, "{object}");
     }
 }
+
+#[test]
+fn a_new_pod_gets_the_defaults_of_limit_ranges_within_their_bounds() {
+    let range = |fields: &str| {
+        format!(
+            "apiVersion: v1\nkind: LimitRange\nmetadata: {{name: l}}\nspec: {{limits: [{{type: Container, {fields}}}]}}\n"
+        )
+    };
+    let defaults = range("default: {memory: 64Mi}, max: {memory: 128Mi}");
+    let bounds = range("min: {memory: 1Mi}, default: {memory: 2Mi}");
+    let added = preset("p", "selector: {}, env: [{name: A, value: '1'}]");
+    let contrary = preset("q", "selector: {}, env: [{name: A, value: '2'}]");
+    let limit = |definitions: &[&String], resources: &str| {
+        let definitions: Vec<String> = definitions.iter().map(ToString::to_string).collect();
+        let text = format!(
+            "apiVersion: v1\nkind: Pod\nmetadata: {{name: web}}\nspec: {{containers: [{{name: app, image: 'a:1', resources: {{{resources}}}}}]}}\n"
+        );
+        let manifests = manifest::parse("/site/web.yaml", text.as_bytes(), Validation::Strict, NODE);
+        let manifest = manifests.expect("it is right").remove(0);
+        let new = Rc::new(Wanted::new(manifest, Path::new("/site/web.yaml")));
+        match admit(Base::New, &new, &policy(&definitions)) {
+            Err(why) => why,
+            Ok(Admitted { wanted, problem }) => {
+                let object: Value = serde_json::from_str(wanted.object.get()).expect("it is JSON");
+                let container = &object["spec"]["containers"][0];
+                let variables = container["env"].as_array().map_or(0, Vec::len);
+                let problem = if problem.is_some() { " conflict" } else { "" };
+                format!("{} {variables}{problem}", container["resources"]["limits"]["memory"])
+            }
+        }
+    };
+    let beyond = "maximum memory usage per Container is 128Mi, but limit is 256Mi";
+    let contradiction = "The Pod \"web\" is invalid: spec.containers[0].resources.requests: Invalid value: \"100Mi\": must be less than or equal to memory limit of 64Mi";
+    for (definitions, resources, expected) in [
+        (vec![&defaults], "", "\"64Mi\" 0"),
+        (vec![&defaults], "limits: {memory: 256Mi}", beyond),
+        (vec![&defaults], "requests: {memory: 100Mi}", contradiction),
+        (vec![&bounds], "limits: {memory: 1}", "minimum memory usage per Container is 1Mi, but request is 1"),
+        // The bounds also count for a pod with presets, and for one whose presets conflict.
+        (vec![&defaults, &added], "", "\"64Mi\" 1"),
+        (vec![&defaults, &added], "limits: {memory: 256Mi}", beyond),
+        (vec![&defaults, &added], "requests: {memory: 100Mi}", contradiction),
+        (vec![&defaults, &added, &contrary], "", "\"64Mi\" 0 conflict"),
+        (vec![&defaults, &added, &contrary], "limits: {memory: 256Mi}", beyond),
+        (vec![&defaults, &added, &contrary], "requests: {memory: 100Mi}", contradiction),
+    ] {
+        assert_eq!(limit(&definitions, resources), expected, "{definitions:?} {resources}");
+    }
+}
