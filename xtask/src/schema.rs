@@ -14,20 +14,10 @@ use super::{Failure, Outcome, cargo, project, run as run_command};
 /// The Kubernetes version whose API nodlet implements.
 const VERSION: &str = "v1.36.3";
 
-/// The root types of the table, which also has every type that they reach. A test of nodlet-kube
-/// (`kinds/tests.rs`) fails if the type of a kind that clients may create is missing.
-const ROOTS: [&str; 10] = [
-    "io.k8s.api.core.v1.ConfigMap",
-    "io.k8s.api.core.v1.Event",
-    "io.k8s.api.core.v1.LimitRange",
-    "io.k8s.api.core.v1.PersistentVolume",
-    "io.k8s.api.core.v1.PersistentVolumeClaim",
-    "io.k8s.api.core.v1.Pod",
-    "io.k8s.api.core.v1.PodList",
-    "io.k8s.api.core.v1.Secret",
-    "io.k8s.api.scheduling.v1.PriorityClass",
-    "io.k8s.apimachinery.pkg.apis.meta.v1.Status",
-];
+/// The root types of the table besides those of the kinds that clients may create. The table also has every type
+/// that a root reaches.
+const ROOTS: [&str; 3] =
+    ["io.k8s.api.core.v1.Event", "io.k8s.api.core.v1.PodList", "io.k8s.apimachinery.pkg.apis.meta.v1.Status"];
 
 /// Runs `cargo xtask schema`.
 pub(super) fn run(_: &[String]) -> Outcome {
@@ -127,6 +117,12 @@ fn table(definitions: &BTreeMap<String, Value>) -> Result<String, Failure> {
 fn reach(definitions: &BTreeMap<String, Value>) -> Result<BTreeSet<String>, Failure> {
     let mut reached = BTreeSet::new();
     let mut open: Vec<String> = ROOTS.iter().map(|root| (*root).to_owned()).collect();
+    let kinds = project().join("runtime/kube/src/kinds.rs");
+    let rows = std::fs::read_to_string(&kinds)
+        .map_err(|error| format!("failed to read {}: {error}", kinds.display()))?;
+    let of_kinds = roots(&rows);
+    // A kind that Kubernetes has removed has no type.
+    open.extend(of_kinds.into_iter().filter(|root| definitions.contains_key(root)));
     while let Some(name) = open.pop() {
         if !reached.insert(name.clone()) {
             continue;
@@ -141,6 +137,24 @@ fn reach(definitions: &BTreeMap<String, Value>) -> Result<BTreeSet<String>, Fail
         }
     }
     Ok(reached)
+}
+
+/// The types of the kinds that clients may create, by the rows of the table of kinds. The text is read, since this
+/// task must also run while the table of the schema does not fit the kinds.
+fn roots(text: &str) -> Vec<String> {
+    let value = |row: &str, field: &str| {
+        let (_, rest) = row.split_once(&format!("        {field}: \""))?;
+        Some(rest.split_once('"')?.0.to_owned())
+    };
+    let rows = text.split("\n    Row {\n").skip(1);
+    let writable = rows.filter(|row| row.contains("verbs: ALL_VERBS") || row.contains("verbs: &[\"create\""));
+    let root = |row: &str| {
+        let (name, version) = (value(row, "name")?, value(row, "version")?);
+        let (group, version) = version.split_once('/').unwrap_or(("core", &version));
+        let group = group.split_once('.').map_or(group, |(first, _)| first);
+        Some(format!("io.k8s.api.{group}.{version}.{name}"))
+    };
+    writable.filter_map(root).collect()
 }
 
 fn reference(schema: &Value) -> Option<&str> {

@@ -6,13 +6,14 @@
 //! engine and the command line look kinds up here; none of them has a list of its own.
 //!
 //! A new kind is a variant of [`Kind`] and a row of [`KINDS`] in this file, and a file below `kinds/` with its columns,
-//! its cells and its description. If clients may create its objects, it also needs a file below `manifest/` with its
-//! rules, an arm in `manifest/reader.rs`, and its type in [`crate::schema`]: a line in the roots of
-//! `xtask/src/schema.rs`, from which `cargo xtask schema` writes the table, or, for a type that Kubernetes has removed,
-//! a check against another type, as in `manifest/preset.rs`. Tests and the compiler report what is missing.
+//! its cells, its description, and, if clients may create its objects, its rules, as `kinds/limit_range.rs`. For such a
+//! kind, `cargo xtask schema` adds its type to the table of [`crate::schema`]; a kind that Kubernetes has removed is
+//! checked against another type, as in `manifest/preset.rs`. Tests and the compiler report what is missing.
 
 use serde_json::Value;
 
+use crate::manifest::definition::Reader;
+use crate::manifest::{class, config, persistent, preset};
 use crate::protobuf::Message;
 use nodlet_core::time::Timestamp;
 
@@ -21,7 +22,7 @@ mod config_map;
 mod describe;
 mod event;
 mod generic;
-mod limit_range;
+pub mod limit_range;
 mod namespace;
 mod node;
 mod persistent_volume;
@@ -83,6 +84,8 @@ pub struct Row {
     pub row_conditions: fn(&Value) -> Value,
     /// How an object is described.
     pub describe: Describe,
+    /// How manifests of the kind are read; `None` for Pods, and for kinds that only the agent creates.
+    pub(crate) reader: Option<Reader>,
     /// The fields of an object in protobuf. Empty for a kind whose objects are read as JSON only.
     pub protobuf: Message,
 }
@@ -148,6 +151,7 @@ pub static KINDS: [Row; 11] = [
         cells: pod::cells,
         row_conditions: pod::row_conditions,
         describe: Describe::WithEvents(pod::describe::describe),
+        reader: None,
         protobuf: &[],
     },
     Row {
@@ -179,6 +183,7 @@ pub static KINDS: [Row; 11] = [
         cells: event::cells,
         row_conditions: no_conditions,
         describe: Describe::WithEvents(generic::describe),
+        reader: None,
         protobuf: &[],
     },
     Row {
@@ -197,6 +202,7 @@ pub static KINDS: [Row; 11] = [
         cells: namespace::cells,
         row_conditions: no_conditions,
         describe: Describe::Namespace(namespace::describe),
+        reader: None,
         protobuf: &[],
     },
     Row {
@@ -215,6 +221,7 @@ pub static KINDS: [Row; 11] = [
         cells: node::cells,
         row_conditions: no_conditions,
         describe: Describe::Node(node::describe::describe),
+        reader: None,
         protobuf: &[],
     },
     Row {
@@ -233,6 +240,7 @@ pub static KINDS: [Row; 11] = [
         cells: config_map::cells,
         row_conditions: no_conditions,
         describe: Describe::WithEvents(config_map::describe),
+        reader: Some(config::READER),
         protobuf: config_map::FIELDS,
     },
     Row {
@@ -251,6 +259,7 @@ pub static KINDS: [Row; 11] = [
         cells: secret::cells,
         row_conditions: no_conditions,
         describe: Describe::Alone(secret::describe),
+        reader: Some(config::SECRET_READER),
         protobuf: secret::FIELDS,
     },
     Row {
@@ -270,6 +279,7 @@ pub static KINDS: [Row; 11] = [
         cells: generic::cells,
         row_conditions: no_conditions,
         describe: Describe::WithEvents(generic::describe),
+        reader: Some(preset::READER),
         protobuf: &[],
     },
     Row {
@@ -289,6 +299,7 @@ pub static KINDS: [Row; 11] = [
         cells: priority_class::cells,
         row_conditions: no_conditions,
         describe: Describe::WithEvents(priority_class::describe),
+        reader: Some(class::READER),
         protobuf: &[],
     },
     Row {
@@ -307,6 +318,7 @@ pub static KINDS: [Row; 11] = [
         cells: generic::cells,
         row_conditions: no_conditions,
         describe: Describe::Alone(limit_range::describe),
+        reader: Some(limit_range::READER),
         protobuf: &[],
     },
     Row {
@@ -325,6 +337,7 @@ pub static KINDS: [Row; 11] = [
         cells: persistent_volume::cells,
         row_conditions: no_conditions,
         describe: Describe::WithEvents(generic::describe),
+        reader: Some(persistent::VOLUME_READER),
         protobuf: &[],
     },
     Row {
@@ -343,6 +356,7 @@ pub static KINDS: [Row; 11] = [
         cells: persistent_volume::claim_cells,
         row_conditions: no_conditions,
         describe: Describe::WithEvents(generic::describe),
+        reader: Some(persistent::CLAIM_READER),
         protobuf: &[],
     },
 ];

@@ -13,28 +13,26 @@
 
 mod cdi;
 pub mod class;
-mod config;
+pub(crate) mod config;
 mod config_data;
 mod convert;
 mod defaults;
-mod definition;
+pub(crate) mod definition;
 mod device_file;
 mod emit;
 mod error;
-mod field;
+pub(crate) mod field;
 mod identity;
 pub mod json;
 mod kind;
-pub mod limit_range;
 mod locate;
 pub mod persistent;
-mod preset;
+pub(crate) mod preset;
 pub mod priority;
-mod reader;
 mod rules;
 mod unsupported;
 pub mod update;
-mod validate;
+pub(crate) mod validate;
 mod walk;
 mod yaml;
 
@@ -49,6 +47,7 @@ use nodlet_core::spec::Pod;
 pub use cdi::{CDI_ANNOTATION, CdiEdits, CdiMount, CdiNode, cdi_edits, cdi_names};
 pub use config_data::ConfigData;
 pub use definition::Definition;
+use definition::Read;
 pub use device_file::{DeviceDefinition, DeviceSource, parse_device_file};
 pub use emit::to_yaml;
 pub use error::{ManifestCause, ManifestError};
@@ -254,11 +253,15 @@ fn definition(
     node: &str,
     file: Option<&str>,
 ) -> Result<Definition, ManifestError> {
-    let Some(reader) = reader::of(kind) else {
-        let name = kind.as_str();
-        return Err(ManifestError::of_kind(format!("a {name} cannot be handled as a definition")));
+    let read = match kind.row().reader.as_ref().map(|reader| &reader.read) {
+        Some(Read::Rules(rules)) => definition::read(kind, object, *rules, (validation, node, file)),
+        Some(Read::Own(read)) => read(object, validation, node, file),
+        None => {
+            let name = kind.as_str();
+            return Err(ManifestError::of_kind(format!("a {name} cannot be handled as a definition")));
+        }
     };
-    (reader.read)(object, validation, node, file).map_err(|error| ManifestError { kind, ..error })
+    read.map_err(|error| ManifestError { kind, ..error })
 }
 
 /// Checks an update of a definition by a client: the existing object and the new one.
@@ -266,7 +269,7 @@ fn definition(
 /// # Errors
 /// The rules of the kind do not allow the change.
 pub fn check_definition_update(kind: Kind, old: &Value, new: &Value) -> Result<(), ManifestError> {
-    reader::of(kind).map_or(Ok(()), |reader| (reader.check_update)(old, new))
+    kind.row().reader.as_ref().map_or(Ok(()), |reader| (reader.check_update)(old, new))
 }
 
 fn single_pod(object: Value) -> Result<Value, ManifestError> {

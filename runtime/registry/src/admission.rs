@@ -16,9 +16,9 @@ use super::{DefinitionsByName, Status, Wanted, definitions, ephemeral};
 use crate::objects::Objects;
 use nodlet_core::facts::{Event, Record};
 use nodlet_core::spec::Pod;
-use nodlet_kube::kinds::Kind;
+use nodlet_kube::kinds::{Kind, limit_range};
 use nodlet_kube::manifest::update::{self, Update};
-use nodlet_kube::manifest::{self, Applied, Classes, Definition, Manifest, Priority, limit_range};
+use nodlet_kube::manifest::{self, Applied, Classes, Definition, Manifest, Priority};
 
 /// The maximum size in bytes that presets may add to the object of a pod: the additions are stored for each
 /// pod and each of its containers, whereas a preset exists once.

@@ -1,11 +1,266 @@
-//! LimitRanges, as `kubectl describe` prints them, alone and with their namespace.
+//! LimitRanges (`v1`): defaults and bounds for the resources of the pods of a namespace, applied when a pod is admitted
+//! (plugin `LimitRanger` of Kubernetes), and as `kubectl describe` prints them, alone and with their namespace. Pure.
+//!
+//! The defaults that a pod got are kept with it as presets are ([`Applied`]), so that neither a later LimitRange nor a
+//! later agent changes them.
 
 use std::collections::BTreeSet;
 
-use serde_json::Value;
+use serde_json::{Map, Value, json};
 
 use super::describe::Tabs;
 use super::describe::text::{list, of, quantity};
+use crate::manifest::Applied;
+use crate::manifest::definition::{self, Read, Reader};
+use crate::manifest::field::{Errors, FieldError, Path};
+use crate::manifest::validate::{self, map, of_containers, text};
+use nodlet_core::spec::Quantity;
+use nodlet_core::spec::pod::LIMIT_RANGER;
+
+/// The type of the bounds of each container.
+const CONTAINER: &str = "Container";
+/// The type of the bounds of a pod as a whole.
+const POD: &str = "Pod";
+
+/// Reads LimitRanges.
+pub(super) const READER: Reader = Reader { read: Read::Rules(rules), check_update: definition::any_update };
+
+fn limits_of(range: &Value) -> &[Value] {
+    validate::list(&range["spec"], "limits")
+}
+
+fn amount_of(value: &Value) -> Option<Quantity> {
+    value.as_str().and_then(|text| Quantity::parse(text).ok())
+}
+
+/// The defaults of a LimitRange (`SetDefaults_LimitRangeItem`), and `ValidateLimitRange`.
+fn rules(fields: &mut Map<String, Value>, _: &Value, errors: &mut Errors) {
+    let root = Path::root("spec");
+    let root = root.child("limits");
+    let limits = fields.get_mut("spec").and_then(|spec| spec.get_mut("limits"));
+    let mut known: Vec<String> = Vec::new();
+    for (index, limit) in limits.and_then(Value::as_array_mut).into_iter().flatten().enumerate() {
+        let path = root.index(index);
+        let kind = text(limit, "type").to_owned();
+        if ![CONTAINER, POD, "PersistentVolumeClaim"].contains(&&*kind) {
+            let types = [CONTAINER, "PersistentVolumeClaim", POD];
+            errors.push(FieldError::not_supported(&path.child("type"), &kind, &types));
+        }
+        if kind == "PersistentVolumeClaim" {
+            let detail = "nodlet limits containers and pods, and no claims: remove this entry";
+            errors.push(FieldError::forbidden(&path.child("type"), detail));
+        }
+        if known.contains(&kind) {
+            errors.push(FieldError::duplicate(&path.child("type"), &kind));
+        }
+        if kind == CONTAINER {
+            // Each list lacks nothing that the list before it has.
+            for (to, from) in [("default", "max"), ("defaultRequest", "default"), ("defaultRequest", "min")] {
+                for (resource, amount) in limit[from].as_object().cloned().into_iter().flatten() {
+                    if limit[to].get(&resource).is_none() {
+                        if !limit[to].is_object() {
+                            limit[to] = json!({});
+                        }
+                        limit[to][resource] = amount;
+                    }
+                }
+            }
+        }
+        if kind == POD {
+            for list in ["default", "defaultRequest"] {
+                if map(&limit[list]).next().is_some() {
+                    let detail = "may not be specified when `type` is 'Pod'";
+                    errors.push(FieldError::forbidden(&path.child(list), detail));
+                }
+            }
+        }
+        bounds(limit, &path, errors);
+        known.push(kind);
+    }
+}
+
+/// Checks that the amounts of one entry do not contradict each other.
+fn bounds(limit: &Value, path: &Path<'_>, errors: &mut Errors) {
+    let amount = |list: &str, resource: &str| limit[list].get(resource).and_then(amount_of);
+    for (list, lower, lower_name, upper, upper_name) in [
+        ("min", "min", "min", "max", "max"),
+        ("defaultRequest", "min", "min", "defaultRequest", "default request"),
+        ("defaultRequest", "defaultRequest", "default request", "max", "max"),
+        ("defaultRequest", "defaultRequest", "default request", "default", "default limit"),
+        ("default", "min", "min", "default", "default"),
+        ("default", "default", "default", "max", "max"),
+    ] {
+        for (resource, _) in map(&limit[lower]) {
+            let (Some(low), Some(high)) = (amount(lower, resource), amount(upper, resource)) else {
+                continue;
+            };
+            if low > high {
+                let own = amount(list, resource).unwrap_or_else(|| low.clone());
+                let detail = format!("{lower_name} value {low} is greater than {upper_name} value {high}");
+                let path = path.child(list);
+                errors.push(FieldError::invalid(&path.key(resource), &own.to_string(), detail));
+            }
+        }
+    }
+    for (resource, _) in map(&limit["maxLimitRequestRatio"]) {
+        let Some(ratio) = amount("maxLimitRequestRatio", resource) else { continue };
+        if ratio < Quantity::from_milli(1000) {
+            let path = path.child("maxLimitRequestRatio");
+            let detail = format!("ratio {ratio} is less than 1");
+            errors.push(FieldError::invalid(&path.key(resource), &ratio.to_string(), detail));
+        }
+    }
+}
+
+/// The defaults of LimitRanges for containers, in the order of `ranges`; `None` if there are none.
+pub fn defaults(ranges: &[Value]) -> Option<Applied> {
+    let mut spec = json!({"limits": {}, "requests": {}});
+    for limit in ranges.iter().flat_map(limits_of) {
+        if text(limit, "type") != CONTAINER {
+            continue;
+        }
+        for (to, from) in [("limits", "default"), ("requests", "defaultRequest")] {
+            for (resource, amount) in map(&limit[from]) {
+                if spec[to].get(resource).is_none() {
+                    spec[to][resource] = amount.clone();
+                }
+            }
+        }
+    }
+    let is_empty = ["limits", "requests"].iter().all(|list| map(&spec[*list]).next().is_none());
+    (!is_empty).then(|| Applied { name: String::new(), version: String::new(), spec })
+}
+
+/// Whether these are the defaults of LimitRanges, and not a preset.
+pub(crate) fn is_defaults(applied: &Applied) -> bool {
+    applied.name.is_empty()
+}
+
+/// Gives the containers of a pod the defaults that they lack (`mergePodResourceRequirements`).
+pub(crate) fn apply(pod: &mut Value, defaults: &Applied) {
+    let mut texts = Vec::new();
+    for (field, prefix) in [("containers", "container"), ("initContainers", "init container")] {
+        for container in pod["spec"].get_mut(field).and_then(Value::as_array_mut).into_iter().flatten() {
+            let mut set = |list: &str, what: &str| {
+                let mut names = Vec::new();
+                for (resource, amount) in map(&defaults.spec[list]) {
+                    if container["resources"][list].get(resource).is_none() {
+                        names.push(resource.as_str());
+                        if !container["resources"].is_object() {
+                            container["resources"] = json!({});
+                        }
+                        if !container["resources"][list].is_object() {
+                            container["resources"][list] = json!({});
+                        }
+                        container["resources"][list][resource] = amount.clone();
+                    }
+                }
+                let name = container["name"].as_str().unwrap_or_default();
+                (!names.is_empty()).then(|| format!("{} {what} for {prefix} {name}", names.join(", ")))
+            };
+            let (limits, requests) = (set("limits", "limit"), set("requests", "request"));
+            texts.extend(requests.into_iter().chain(limits));
+        }
+    }
+    if !texts.is_empty() {
+        if !pod["metadata"]["annotations"].is_object() {
+            pod["metadata"]["annotations"] = json!({});
+        }
+        pod["metadata"]["annotations"][LIMIT_RANGER] =
+            format!("LimitRanger plugin set: {}", texts.join("; ")).into();
+    }
+}
+
+/// Checks a defaulted pod against LimitRanges (`PodValidateLimitFunc`).
+///
+/// # Errors
+/// The message of Kubernetes' admission.
+pub fn check(pod: &Value, ranges: &[Value]) -> Result<(), String> {
+    let spec = &pod["spec"];
+    let mut errors = Vec::new();
+    for limit in ranges.iter().flat_map(limits_of) {
+        match text(limit, "type") {
+            CONTAINER => {
+                for container in
+                    validate::list(spec, "containers").iter().chain(validate::list(spec, "initContainers"))
+                {
+                    let amount = |list: &str, resource: &str| {
+                        container["resources"][list].get(resource).and_then(amount_of)
+                    };
+                    check_one(limit, CONTAINER, amount, &mut errors);
+                }
+            }
+            POD => {
+                let amount = |list: &str, resource: &str| {
+                    let own = spec["resources"][list].get(resource).and_then(amount_of);
+                    own.or_else(|| of_containers(spec, list, resource))
+                };
+                check_one(limit, POD, amount, &mut errors);
+            }
+            _ => {}
+        }
+    }
+    match &errors[..] {
+        [] => Ok(()),
+        [error] => Err(error.clone()),
+        errors => Err(format!("[{}]", errors.join(", "))),
+    }
+}
+
+/// Checks the amounts of one container or pod against one entry of a LimitRange.
+fn check_one(
+    limit: &Value,
+    kind: &str,
+    amount: impl Fn(&str, &str) -> Option<Quantity>,
+    errors: &mut Vec<String>,
+) {
+    let enforced = |list: &str| {
+        let given = map(&limit[list]).filter_map(|(resource, value)| Some((resource, amount_of(value)?)));
+        given.collect::<Vec<_>>()
+    };
+    let of = |resource: &str| (amount("requests", resource), amount("limits", resource));
+    for (resource, least) in enforced("min") {
+        let usage = format!("minimum {resource} usage per {kind} is {least}");
+        match of(resource) {
+            (None, _) => errors.push(format!("{usage}.  No request is specified")),
+            (Some(request), _) if request < least => {
+                errors.push(format!("{usage}, but request is {request}"));
+            }
+            (_, Some(limit)) if limit < least => errors.push(format!("{usage}, but limit is {limit}")),
+            _ => {}
+        }
+    }
+    for (resource, most) in enforced("max") {
+        let usage = format!("maximum {resource} usage per {kind} is {most}");
+        match of(resource) {
+            (_, None) => errors.push(format!("{usage}.  No limit is specified")),
+            (_, Some(limit)) if limit > most => errors.push(format!("{usage}, but limit is {limit}")),
+            (Some(request), _) if request > most => {
+                errors.push(format!("{usage}, but request is {request}"));
+            }
+            _ => {}
+        }
+    }
+    for (resource, ratio) in enforced("maxLimitRequestRatio") {
+        let usage = format!("{resource} max limit to request ratio per {kind} is {ratio}");
+        match of(resource) {
+            (None, _) => errors.push(format!("{usage}, but no request is specified or request is 0")),
+            (Some(request), _) if request.is_zero() => {
+                errors.push(format!("{usage}, but no request is specified or request is 0"));
+            }
+            (_, None) => errors.push(format!("{usage}, but no limit is specified or limit is 0")),
+            (_, Some(limit)) if limit.is_zero() => {
+                errors.push(format!("{usage}, but no limit is specified or limit is 0"));
+            }
+            (Some(request), Some(limit)) => {
+                let found = limit.milli_value() as f64 / request.milli_value() as f64;
+                if found * 1000.0 > ratio.milli_value() as f64 {
+                    errors.push(format!("{usage}, but provided ratio is {found:.6}"));
+                }
+            }
+        }
+    }
+}
 
 const HEAD: &str = "Type\tResource\tMin\tMax\tDefault Request\tDefault Limit\tMax Limit/Request Ratio";
 const LINE: &str = "----\t--------\t---\t---\t---------------\t-------------\t-----------------------";
@@ -53,6 +308,120 @@ fn limits(out: &mut Tabs, range: &Value, prefix: &str) {
                 }
             }
             out.line(0, &line);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::manifest::{Validation, contents, inject, parse};
+
+    fn range(limits: &str) -> Result<Value, String> {
+        let text = format!(
+            "apiVersion: v1\nkind: LimitRange\nmetadata: {{name: r, uid: a}}\nspec: {{limits: [{limits}]}}\n"
+        );
+        let read = contents("r.yaml", text.as_bytes(), Validation::Strict, "board");
+        read.map(|mut contents| contents.definitions.remove(0).object()).map_err(|error| error.to_string())
+    }
+
+    fn pod(resources: &str) -> Value {
+        let text = format!(
+            "apiVersion: v1\nkind: Pod\nmetadata: {{name: p}}\nspec:\n  containers: [{{name: app, image: i, \
+             resources: {resources}}}]\n"
+        );
+        parse("p.yaml", text.as_bytes(), Validation::Strict, "board").expect("valid").remove(0).object
+    }
+
+    #[test]
+    fn containers_get_the_defaults_that_they_lack_and_an_annotation_says_so() {
+        let range = range(
+            "{type: Container, max: {cpu: 1}, default: {memory: 64Mi}, defaultRequest: {cpu: 100m}, min: {cpu: 50m}}",
+        )
+        .expect("valid");
+        let defaults = defaults(std::slice::from_ref(&range)).expect("there are some");
+        let mut bare = pod("{}");
+        inject(&mut bare, std::slice::from_ref(&defaults)).expect("nothing contradicts it");
+        assert_eq!(
+            bare["spec"]["containers"][0]["resources"],
+            json!({"limits": {"cpu": "1", "memory": "64Mi"}, "requests": {"cpu": "100m", "memory": "64Mi"}})
+        );
+        assert_eq!(
+            bare["metadata"]["annotations"][LIMIT_RANGER],
+            "LimitRanger plugin set: cpu, memory request for container app; cpu, memory limit for container app"
+        );
+        assert_eq!(check(&bare, std::slice::from_ref(&range)), Ok(()));
+        let mut again = bare.clone();
+        inject(&mut again, std::slice::from_ref(&defaults)).expect("nothing contradicts it");
+        assert_eq!(again, bare);
+        let mut own = pod("{limits: {cpu: 500m}}");
+        inject(&mut own, &[defaults]).expect("nothing contradicts it");
+        assert_eq!(own["spec"]["containers"][0]["resources"]["requests"]["cpu"], "500m");
+    }
+
+    #[test]
+    fn a_pod_out_of_bounds_is_refused_in_the_words_of_kubernetes() {
+        for (limits, resources, expected) in [
+            (
+                "{type: Container, min: {cpu: 100m}}",
+                "{}",
+                "minimum cpu usage per Container is 100m.  No request is specified",
+            ),
+            (
+                "{type: Container, min: {cpu: 100m}}",
+                "{requests: {cpu: 50m}}",
+                "minimum cpu usage per Container is 100m, but request is 50m",
+            ),
+            (
+                "{type: Pod, max: {memory: 1Gi}}",
+                "{}",
+                "maximum memory usage per Pod is 1Gi.  No limit is specified",
+            ),
+            (
+                "{type: Pod, max: {memory: 1Gi}}",
+                "{limits: {memory: 2Gi}}",
+                "maximum memory usage per Pod is 1Gi, but limit is 2Gi",
+            ),
+            (
+                "{type: Container, maxLimitRequestRatio: {cpu: 2}}",
+                "{requests: {cpu: 100m}, limits: {cpu: 250m}}",
+                "cpu max limit to request ratio per Container is 2, but provided ratio is 2.500000",
+            ),
+            (
+                "{type: Container, maxLimitRequestRatio: {cpu: 2}}",
+                "{limits: {memory: 1Gi}}",
+                "cpu max limit to request ratio per Container is 2, but no request is specified or request is 0",
+            ),
+        ] {
+            let range = range(limits).expect("valid");
+            assert_eq!(check(&pod(resources), &[range]), Err(expected.to_owned()), "{limits}");
+        }
+    }
+
+    #[test]
+    fn a_range_that_contradicts_itself_is_refused() {
+        for (limits, expected) in [
+            (
+                "{type: Container, min: {cpu: 2}, max: {cpu: 1}}",
+                "spec.limits[0].min[cpu]: Invalid value: \"2\": min value 2 is greater than max value 1",
+            ),
+            (
+                "{type: Pod, default: {cpu: 2}}",
+                "spec.limits[0].default: Forbidden: may not be specified when `type` is 'Pod'",
+            ),
+            ("{type: Pod}, {type: Pod}", "spec.limits[1].type: Duplicate value: \"Pod\""),
+            (
+                "{type: PersistentVolumeClaim, max: {storage: 1Gi}}",
+                "spec.limits[0].type: Forbidden: nodlet limits containers and pods, and no claims: remove this entry",
+            ),
+            ("{type: Node}", "spec.limits[0].type: Unsupported value: \"Node\""),
+            (
+                "{type: Container, maxLimitRequestRatio: {cpu: 500m}}",
+                "spec.limits[0].maxLimitRequestRatio[cpu]: Invalid value: \"500m\": ratio 500m is less than 1",
+            ),
+        ] {
+            let refused = range(limits).expect_err("it contradicts itself");
+            assert!(refused.contains(expected), "{limits}: {refused}");
         }
     }
 }

@@ -77,7 +77,7 @@ fn each_kind_that_may_be_written_has_a_type_in_the_schema() {
         // Kubernetes has removed PodPresets: they are checked as the Pods of which they are pieces.
         let is_expected = row.kind != Kind::PodPreset;
         let is_found = crate::schema::find(row.name).is_some();
-        assert_eq!(is_found, is_expected, "{}: the roots are in xtask/src/schema.rs", row.name);
+        assert_eq!(is_found, is_expected, "{}: run `cargo xtask schema`", row.name);
     }
 }
 

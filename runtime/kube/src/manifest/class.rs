@@ -3,9 +3,10 @@
 
 use serde_json::{Map, Value};
 
+use super::ManifestError;
+use super::definition::{self, Read, Reader};
 use super::field::{Errors, FieldError, Path};
 use super::priority::{BUILT_IN, Class};
-use super::{Definition, Kind, ManifestError, Validation, definition};
 
 /// The highest value of a class that is not built in (`HighestUserDefinablePriority`).
 const HIGHEST: i64 = 1_000_000_000;
@@ -13,15 +14,8 @@ const HIGHEST: i64 = 1_000_000_000;
 /// The prefix of the names of built-in classes.
 const SYSTEM: &str = "system-";
 
-/// Reads a PriorityClass. `file` is `None` for objects from the API.
-pub(super) fn read(
-    object: Value,
-    validation: Validation,
-    node: &str,
-    file: Option<&str>,
-) -> Result<Definition, ManifestError> {
-    definition::read(Kind::PriorityClass, object, rules, (validation, node, file))
-}
+/// Reads PriorityClasses.
+pub(crate) const READER: Reader = Reader { read: Read::Rules(rules), check_update };
 
 /// The defaults of a class, and `ValidatePriorityClass`.
 fn rules(fields: &mut Map<String, Value>, metadata: &Value, errors: &mut Errors) {
@@ -63,7 +57,7 @@ pub fn class(object: &Value) -> Class {
 ///
 /// # Errors
 /// An immutable field has changed; the message is that of Kubernetes.
-pub(crate) fn check_update(old: &Value, new: &Value) -> Result<(), ManifestError> {
+fn check_update(old: &Value, new: &Value) -> Result<(), ManifestError> {
     let mut errors = Errors::default();
     if old["value"] != new["value"] {
         errors.push(FieldError::forbidden(&Path::root("value"), "may not be changed in an update."));
@@ -90,7 +84,7 @@ fn not_built_in(name: &str, value: i64, default: bool) -> Option<String> {
 mod tests {
     use serde_json::json;
 
-    use super::super::{contents, parse};
+    use super::super::{Definition, Validation, contents, parse};
     use super::*;
 
     fn read(text: &str) -> Result<Definition, String> {

@@ -5,8 +5,9 @@
 
 use serde_json::{Map, Value};
 
+use super::definition::{self, Read, Reader};
 use super::field::{Errors, FieldError, FieldErrorKind, Path};
-use super::{Definition, Kind, ManifestCause, ManifestError, Validation, definition, rules};
+use super::{Definition, Kind, ManifestCause, ManifestError, Validation, rules};
 use nodlet_wire::base64;
 
 /// Maximum size of all values of one object in bytes (`MaxSecretSize`).
@@ -44,18 +45,14 @@ const RULES: [(&str, Rule); 6] = [
     ("kubernetes.io/tls", Rule::All(&["tls.crt", "tls.key"])),
 ];
 
-/// Reads a ConfigMap. `file` is `None` for objects from the API.
-pub(crate) fn read_config_map(
-    object: Value,
-    validation: Validation,
-    node: &str,
-    file: Option<&str>,
-) -> Result<Definition, ManifestError> {
-    definition::read(Kind::ConfigMap, object, config_map, (validation, node, file))
-}
+/// Reads ConfigMaps.
+pub(crate) const READER: Reader = Reader { read: Read::Rules(config_map), check_update };
+
+/// Reads Secrets.
+pub(crate) const SECRET_READER: Reader = Reader { read: Read::Own(read_secret), check_update };
 
 /// Reads a Secret. `file` is `None` for objects from the API.
-pub(crate) fn read_secret(
+fn read_secret(
     object: Value,
     validation: Validation,
     node: &str,
@@ -166,7 +163,7 @@ fn check_key(root: &Path<'_>, key: &str, errors: &mut Errors) {
 ///
 /// # Errors
 /// An immutable field has changed; the message is that of Kubernetes.
-pub(crate) fn check_update(old: &Value, new: &Value) -> Result<(), ManifestError> {
+fn check_update(old: &Value, new: &Value) -> Result<(), ManifestError> {
     let mut errors = Errors::default();
     if old["type"] != new["type"] {
         let kind = new["type"].as_str().unwrap_or_default();

@@ -39,8 +39,24 @@ impl Definition {
     }
 }
 
+/// How definitions of one kind are read, and how their updates are checked: a field of the kind's row.
+pub(crate) struct Reader {
+    /// How an object is read.
+    pub(crate) read: Read,
+    /// Checks an update by a client: the existing object and the new one.
+    pub(crate) check_update: fn(&Value, &Value) -> Result<(), ManifestError>,
+}
+
+/// How a definition is read.
+pub(crate) enum Read {
+    /// By the types of its kind and these rules.
+    Rules(Rules),
+    /// By a function of its own: the object, the name of the node, and the name of the file, if it is of one.
+    Own(fn(Value, Validation, &str, Option<&str>) -> Result<Definition, ManifestError>),
+}
+
 /// The defaults and the rules of a kind: fields, which are of the right types, metadata, and what is wrong.
-pub(super) type Rules = fn(&mut Map<String, Value>, &Value, &mut Errors);
+pub(crate) type Rules = fn(&mut Map<String, Value>, &Value, &mut Errors);
 
 const STAND_IN: &str =
     r#"{"apiVersion": "v1", "kind": "Pod", "spec": {"containers": [{"name": "class", "image": ""}]}}"#;

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 /// The path of a field in an object: `spec.containers[0].resources.limits[cpu]`. It lives on the stack of the
 /// walk, and becomes text only for an error.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Path<'a> {
+pub(crate) struct Path<'a> {
     parent: Option<&'a Path<'a>>,
     part: Part<'a>,
 }
@@ -21,19 +21,19 @@ enum Part<'a> {
 
 impl<'a> Path<'a> {
     /// The path of a field of the object itself.
-    pub(super) const fn root(name: &'a str) -> Self {
+    pub(crate) const fn root(name: &'a str) -> Self {
         Path { parent: None, part: Part::Child(name) }
     }
 
-    pub(super) const fn child<'b>(&'b self, name: &'b str) -> Path<'b> {
+    pub(crate) const fn child<'b>(&'b self, name: &'b str) -> Path<'b> {
         Path { parent: Some(self), part: Part::Child(name) }
     }
 
-    pub(super) const fn index(&self, index: usize) -> Path<'_> {
+    pub(crate) const fn index(&self, index: usize) -> Path<'_> {
         Path { parent: Some(self), part: Part::Index(index) }
     }
 
-    pub(super) const fn key<'b>(&'b self, key: &'b str) -> Path<'b> {
+    pub(crate) const fn key<'b>(&'b self, key: &'b str) -> Path<'b> {
         Path { parent: Some(self), part: Part::Key(key) }
     }
 }
@@ -137,13 +137,13 @@ const MAX_REPORTED: usize = 64;
 
 /// The first [`MAX_REPORTED`] items for an object, and the count of further ones.
 #[derive(Debug, PartialEq)]
-pub(super) struct First<T> {
+pub(crate) struct First<T> {
     reported: Vec<T>,
     more: usize,
 }
 
 /// The errors of an object.
-pub(super) type Errors = First<FieldError>;
+pub(crate) type Errors = First<FieldError>;
 
 impl<T> Default for First<T> {
     fn default() -> Self {
@@ -152,12 +152,12 @@ impl<T> Default for First<T> {
 }
 
 impl<T> First<T> {
-    pub(super) fn push(&mut self, one: T) {
+    pub(crate) fn push(&mut self, one: T) {
         self.push_with(|| one);
     }
 
     /// Adds an item, and formats it only if it is among the first.
-    pub(super) fn push_with(&mut self, one: impl FnOnce() -> T) {
+    pub(crate) fn push_with(&mut self, one: impl FnOnce() -> T) {
         if self.reported.len() < MAX_REPORTED {
             self.reported.push(one());
         } else {
@@ -166,34 +166,34 @@ impl<T> First<T> {
     }
 
     /// Adds to the count of further items, which are not formatted.
-    pub(super) fn add_more(&mut self, more: usize) {
+    pub(crate) fn add_more(&mut self, more: usize) {
         self.more += more;
     }
 
-    pub(super) fn extend(&mut self, ones: impl IntoIterator<Item = T>) {
+    pub(crate) fn extend(&mut self, ones: impl IntoIterator<Item = T>) {
         ones.into_iter().for_each(|one| self.push(one));
     }
 
     /// The number of all items, including the unreported ones.
-    pub(super) fn len(&self) -> usize {
+    pub(crate) fn len(&self) -> usize {
         self.reported.len() + self.more
     }
 
-    pub(super) fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    pub(super) fn iter(&self) -> impl Iterator<Item = &T> {
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &T> {
         self.reported.iter()
     }
 
     /// The reported items, and the count of further ones.
-    pub(super) fn into_parts(self) -> (Vec<T>, usize) {
+    pub(crate) fn into_parts(self) -> (Vec<T>, usize) {
         (self.reported, self.more)
     }
 
     /// The text of each item; the last text says how many are not reported.
-    pub(super) fn texts(&self, text: impl Fn(&T) -> String) -> Vec<String> {
+    pub(crate) fn texts(&self, text: impl Fn(&T) -> String) -> Vec<String> {
         self.reported.iter().map(text).chain(and_more(self.more)).collect()
     }
 }
@@ -207,7 +207,7 @@ fn and_more(more: usize) -> Option<String> {
 const MAX_PATH: usize = 1024;
 
 /// Cuts a path to at most [`MAX_PATH`] bytes.
-pub(super) fn cut(mut path: String) -> String {
+pub(crate) fn cut(mut path: String) -> String {
     if path.len() > MAX_PATH {
         path.truncate(path.floor_char_boundary(MAX_PATH));
         path.push('…');
@@ -221,49 +221,49 @@ impl FieldError {
         FieldError { path: cut(path.to_string()), kind, value, detail: detail.into() }
     }
 
-    pub(super) fn required(path: &Path<'_>, detail: impl Into<String>) -> Self {
+    pub(crate) fn required(path: &Path<'_>, detail: impl Into<String>) -> Self {
         Self::new(path, FieldErrorKind::Required, String::new(), detail)
     }
 
-    pub(super) fn forbidden(path: &Path<'_>, detail: impl Into<String>) -> Self {
+    pub(crate) fn forbidden(path: &Path<'_>, detail: impl Into<String>) -> Self {
         Self::new(path, FieldErrorKind::Forbidden, String::new(), detail)
     }
 
     /// An error about a string that breaks a rule.
-    pub(super) fn invalid(path: &Path<'_>, value: &str, detail: impl Into<String>) -> Self {
+    pub(crate) fn invalid(path: &Path<'_>, value: &str, detail: impl Into<String>) -> Self {
         Self::new(path, FieldErrorKind::Invalid, quoted(value), detail)
     }
 
     /// An error about another value that breaks a rule.
-    pub(super) fn invalid_value(path: &Path<'_>, value: &Value, detail: impl Into<String>) -> Self {
+    pub(crate) fn invalid_value(path: &Path<'_>, value: &Value, detail: impl Into<String>) -> Self {
         Self::new(path, FieldErrorKind::Invalid, printed(value), detail)
     }
 
     /// An error about a value that Kubernetes prints in a special form.
-    pub(super) fn invalid_printed(path: &Path<'_>, printed: String, detail: impl Into<String>) -> Self {
+    pub(crate) fn invalid_printed(path: &Path<'_>, printed: String, detail: impl Into<String>) -> Self {
         Self::new(path, FieldErrorKind::Invalid, printed, detail)
     }
 
     /// An error about an unsupported value. `supported` is in the order of printing.
-    pub(super) fn not_supported(path: &Path<'_>, value: &str, supported: &[&str]) -> Self {
+    pub(crate) fn not_supported(path: &Path<'_>, value: &str, supported: &[&str]) -> Self {
         let list: Vec<String> = supported.iter().map(|value| quoted(value)).collect();
         let detail = format!("supported values: {}", list.join(", "));
         Self::new(path, FieldErrorKind::NotSupported, quoted(value), detail)
     }
 
-    pub(super) fn duplicate(path: &Path<'_>, value: &str) -> Self {
+    pub(crate) fn duplicate(path: &Path<'_>, value: &str) -> Self {
         Self::new(path, FieldErrorKind::Duplicate, quoted(value), "")
     }
 
-    pub(super) fn not_found(path: &Path<'_>, value: &str) -> Self {
+    pub(crate) fn not_found(path: &Path<'_>, value: &str) -> Self {
         Self::new(path, FieldErrorKind::NotFound, quoted(value), "")
     }
 
-    pub(super) fn too_long(path: &Path<'_>, limit: usize) -> Self {
+    pub(crate) fn too_long(path: &Path<'_>, limit: usize) -> Self {
         Self::new(path, FieldErrorKind::TooLong, String::new(), format!("may not be more than {limit} bytes"))
     }
 
-    pub(super) fn too_many(path: &Path<'_>, count: usize, limit: usize) -> Self {
+    pub(crate) fn too_many(path: &Path<'_>, count: usize, limit: usize) -> Self {
         Self::new(
             path,
             FieldErrorKind::TooMany,
@@ -272,7 +272,7 @@ impl FieldError {
         )
     }
 
-    pub(super) fn type_invalid(path: &Path<'_>, value: &Value, detail: impl Into<String>) -> Self {
+    pub(crate) fn type_invalid(path: &Path<'_>, value: &Value, detail: impl Into<String>) -> Self {
         Self::new(path, FieldErrorKind::TypeInvalid, printed(value), detail)
     }
 
@@ -299,7 +299,7 @@ impl fmt::Display for FieldError {
 
 /// The API server's answer (HTTP 422) if it rejects an object. `more` is the count of errors that are not
 /// among `errors`.
-pub(super) fn invalid_status(kind: &str, name: &str, errors: &[FieldError], more: usize) -> Value {
+pub(crate) fn invalid_status(kind: &str, name: &str, errors: &[FieldError], more: usize) -> Value {
     let mut texts: Vec<String> = Vec::new();
     for error in errors {
         let text = error.to_string();
@@ -326,7 +326,7 @@ pub(super) fn invalid_status(kind: &str, name: &str, errors: &[FieldError], more
 }
 
 /// The errors as a text for people, as kubectl prints it.
-pub(super) fn invalid_text(kind: &str, name: &str, errors: &[FieldError], more: usize) -> String {
+pub(crate) fn invalid_text(kind: &str, name: &str, errors: &[FieldError], more: usize) -> String {
     let head = format!("The {kind} {} is invalid: ", quoted(name));
     match errors {
         [error] if more == 0 => format!("{head}{error}"),
@@ -341,7 +341,7 @@ pub(super) fn invalid_text(kind: &str, name: &str, errors: &[FieldError], more: 
 const PRINTED: usize = 8192;
 
 /// A string in the format of Go's `%q`, cut where an error would become too long.
-pub(super) fn quoted(text: &str) -> String {
+pub(crate) fn quoted(text: &str) -> String {
     match text.char_indices().find(|(index, _)| *index >= PRINTED) {
         None => go_quoted(text),
         Some((index, _)) => {

@@ -6,9 +6,10 @@
 
 use serde_json::{Map, Value, json};
 
+use super::definition::{self, Read, Reader};
 use super::field::{Errors, FieldError, Path};
 use super::validate::{self, affinity, invalid, list, map, text};
-use super::{Definition, Kind, ManifestError, Validation, convert, definition, rules};
+use super::{ManifestError, convert, rules};
 use nodlet_core::spec::Quantity;
 use nodlet_core::spec::placement::Placement;
 
@@ -39,25 +40,12 @@ const REFUSED: [(&str, &str); 4] = [
     ("dataSourceRef", "nodlet fills no volume from another object"),
 ];
 
-/// Reads a PersistentVolume. `file` is `None` for objects from the API.
-pub(super) fn read_volume(
-    object: Value,
-    validation: Validation,
-    node: &str,
-    file: Option<&str>,
-) -> Result<Definition, ManifestError> {
-    definition::read(Kind::PersistentVolume, object, volume, (validation, node, file))
-}
+/// Reads PersistentVolumes.
+pub(crate) const VOLUME_READER: Reader =
+    Reader { read: Read::Rules(volume), check_update: check_volume_update };
 
-/// Reads a PersistentVolumeClaim. `file` is `None` for objects from the API.
-pub(super) fn read_claim(
-    object: Value,
-    validation: Validation,
-    node: &str,
-    file: Option<&str>,
-) -> Result<Definition, ManifestError> {
-    definition::read(Kind::PersistentVolumeClaim, object, claim, (validation, node, file))
-}
+/// Reads PersistentVolumeClaims.
+pub(crate) const CLAIM_READER: Reader = Reader { read: Read::Rules(claim), check_update: check_claim_update };
 
 /// The defaults of a PersistentVolume, and `ValidatePersistentVolumeSpec`.
 fn volume(fields: &mut Map<String, Value>, _: &Value, errors: &mut Errors) {
@@ -285,7 +273,7 @@ fn canonical(amounts: &mut Value) {
 ///
 /// # Errors
 /// An immutable field has changed; the message is that of Kubernetes.
-pub(super) fn check_volume_update(old: &Value, new: &Value) -> Result<(), ManifestError> {
+fn check_volume_update(old: &Value, new: &Value) -> Result<(), ManifestError> {
     let mut errors = Errors::default();
     let (old_spec, new_spec) = (&old["spec"], &new["spec"]);
     let path = Path::root("spec");
@@ -311,7 +299,7 @@ pub(super) fn check_volume_update(old: &Value, new: &Value) -> Result<(), Manife
 ///
 /// # Errors
 /// An immutable field has changed; the message is that of Kubernetes.
-pub(super) fn check_claim_update(old: &Value, new: &Value) -> Result<(), ManifestError> {
+fn check_claim_update(old: &Value, new: &Value) -> Result<(), ManifestError> {
     let mut errors = Errors::default();
     let mut was = old["spec"].clone();
     if text(&was, "volumeName").is_empty() || text(&new["spec"], "volumeName").is_empty() {

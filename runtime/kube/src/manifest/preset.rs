@@ -8,10 +8,10 @@ use serde::{Deserialize, Serialize};
 use serde_json::value::to_raw_value;
 use serde_json::{Map, Value, json};
 
+use super::definition::{self, Read, Reader};
 use super::field::{Errors, FieldError, Path, quoted};
-use super::{
-    Definition, Kind, Manifest, ManifestCause, ManifestError, Validation, limit_range, rules, validate, walk,
-};
+use super::{Definition, Kind, Manifest, ManifestCause, ManifestError, Validation, rules, validate, walk};
+use crate::kinds::limit_range;
 use crate::schema;
 use nodlet_core::spec::pod::PRESET_MARK;
 
@@ -190,17 +190,11 @@ fn matches(selector: &Value, labels: &Value) -> bool {
     equal.all(|holds| holds) && expressions.all(|holds| holds)
 }
 
-/// Reads a PodPreset. `file` is `None` for objects from the API.
-pub(super) fn read(
-    object: Value,
-    validation: Validation,
-    node: &str,
-    file: Option<&str>,
-) -> Result<Definition, ManifestError> {
-    read_as_pod(object, validation, node, file)
-}
+/// Reads PodPresets.
+pub(crate) const READER: Reader = Reader { read: Read::Own(read), check_update: definition::any_update };
 
-fn read_as_pod(
+/// Reads a PodPreset. `file` is `None` for objects from the API.
+fn read(
     mut object: Value,
     validation: Validation,
     node: &str,

@@ -36,7 +36,7 @@ const FILE_NAME: usize = 255;
 const UID: usize = 36;
 
 pub(super) use ephemeral::only_added;
-pub(super) use resources::of_containers;
+pub(crate) use resources::of_containers;
 
 /// Rejects ephemeral containers in a new pod: they are added to existing pods, through a subresource.
 pub(super) fn no_ephemeral(pod: &Value, errors: &mut Errors) {
@@ -765,7 +765,7 @@ pub(super) fn not_negative(path: &Path<'_>, value: i64) -> FieldError {
 }
 
 /// Returns a string; empty if it is missing, which is the same for Kubernetes.
-pub(super) fn text<'a>(owner: &'a Value, field: &str) -> &'a str {
+pub(crate) fn text<'a>(owner: &'a Value, field: &str) -> &'a str {
     owner.get(field).and_then(Value::as_str).unwrap_or_default()
 }
 
@@ -781,11 +781,11 @@ pub(super) fn flag(owner: &Value, field: &str) -> bool {
     owner.get(field).and_then(Value::as_bool).unwrap_or_default()
 }
 
-pub(super) fn list<'a>(owner: &'a Value, field: &str) -> &'a [Value] {
+pub(crate) fn list<'a>(owner: &'a Value, field: &str) -> &'a [Value] {
     owner.get(field).and_then(Value::as_array).map_or(&[], Vec::as_slice)
 }
 
-pub(super) fn map(value: &Value) -> impl Iterator<Item = (&String, &Value)> {
+pub(crate) fn map(value: &Value) -> impl Iterator<Item = (&String, &Value)> {
     value.as_object().into_iter().flat_map(Map::iter)
 }
 

@@ -1,6 +1,6 @@
 use serde_json::json;
 
-use super::super::contents;
+use super::super::{Validation, contents};
 use super::*;
 
 fn read(kind: &str, spec: &str) -> Result<Value, String> {

@@ -79,7 +79,7 @@ pub(super) fn of_pod(spec: &Value, path: &Path<'_>, errors: &mut Errors) {
 
 /// What the containers of a spec take of a resource together (`AggregateContainerRequests`): of the list
 /// `requests` or `limits`. `None` if none of them names the resource.
-pub(in super::super) fn of_containers(spec: &Value, list_name: &str, resource: &str) -> Option<Quantity> {
+pub(crate) fn of_containers(spec: &Value, list_name: &str, resource: &str) -> Option<Quantity> {
     let of = |container: &Value| container["resources"][list_name].get(resource).and_then(quantity);
     let plus = |sum: Option<Quantity>, one: Option<Quantity>| match (sum, one) {
         (Some(sum), Some(one)) => Some(sum.plus(&one)),
