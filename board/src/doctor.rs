@@ -18,7 +18,6 @@ mod cgroups;
 mod config;
 mod facts;
 mod features;
-mod firewall;
 mod kernel;
 mod links;
 mod machine;

@@ -23,6 +23,8 @@ const TOOLS: &[(&str, &str)] = &[
     ("zstd", "zstd"),
     ("debootstrap", "debootstrap"),
     ("ip", "iproute2"),
+    ("nft", "nftables"),
+    ("iptables-nft", "iptables"),
     ("openssl", "openssl"),
     ("ssh", "openssh-client"),
 ];

@@ -4,11 +4,11 @@
 use std::fs;
 use std::io;
 
+use nodlet_host::network::foreign::{Chain, dropping_chains};
 use nodlet_host::network::{Network, NetworkError};
 use nodlet_host::paths::Paths;
 
 use super::facts::Machine;
-use super::firewall::{self, Chain};
 use super::report::{Area, Check, Verdict};
 
 /// All checks of the network, including those of [`super::links`].
@@ -16,11 +16,8 @@ pub(super) fn checks(machine: &Machine) -> Vec<Check> {
     let sysctl = |path: &str| fs::read_to_string(path).ok().map(|text| text.trim() == "1");
     let bridged = sysctl("/proc/sys/net/bridge/bridge-nf-call-iptables").unwrap_or(false);
     let forwards = sysctl("/proc/sys/net/ipv4/ip_forward");
-    let mut checks = vec![
-        addresses(machine),
-        judge_firewall(bridged, firewall::dropping_chains()),
-        judge_forwarding(forwards),
-    ];
+    let mut checks =
+        vec![addresses(machine), judge_firewall(bridged, dropping_chains()), judge_forwarding(forwards)];
     checks.extend(super::links::checks());
     checks
 }
@@ -68,8 +65,8 @@ fn judge_firewall(bridged: bool, chains: io::Result<Vec<Chain>>) -> Check {
     let names: Vec<String> = chains.iter().map(Chain::to_string).collect();
     let names = names.join(", ");
     match (chains.is_empty(), bridged) {
-        (true, _) => Check::ok(Area::Network, NAME, "no chain drops forwarded packets by policy"),
-        (false, true) => Check::new(Area::Network, NAME, Verdict::Warning, format!("dropped by policy: {names}"))
+        (true, _) => Check::ok(Area::Network, NAME, "no chain drops all forwarded packets that no rule accepts"),
+        (false, true) => Check::new(Area::Network, NAME, Verdict::Warning, format!("dropped unless a rule accepts it: {names}"))
             .because(
                 "Pods run; they do not reach each other unless a rule accepts it, because br_netfilter passes what \
                  a bridge forwards to these chains.",
@@ -79,8 +76,8 @@ fn judge_firewall(bridged: bool, chains: io::Result<Vec<Chain>>) -> Check {
             Area::Network,
             NAME,
             format!(
-                "{names} drops packets between pods and other machines by policy, unless a rule accepts them; \
-                 packets between pods do not pass it"
+                "{names} drops packets between pods and other machines, unless a rule accepts them \
+                 (docs/firewalls.md); packets between pods do not pass it"
             ),
         ),
     }

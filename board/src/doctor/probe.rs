@@ -3,7 +3,7 @@
 
 use std::fs::{self, File};
 use std::io::{self, Read, Write};
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::path::{Path, PathBuf};
 
 use nix::errno::Errno;
@@ -421,11 +421,4 @@ impl Drop for Scratch {
             eprintln!("Warning: failed to remove {}: {error}", self.0.display());
         }
     }
-}
-
-/// Converts the descriptor that a system call returned, so that callers need no `FromRawFd`.
-pub(super) fn owned(descriptor: libc::c_int) -> io::Result<OwnedFd> {
-    check(descriptor.into())?;
-    // SAFETY: the call succeeded, so the descriptor is open and nobody else owns it.
-    Ok(unsafe { OwnedFd::from_raw_fd(descriptor) })
 }

@@ -11,6 +11,7 @@
 
 pub mod filter;
 mod firewall;
+pub mod foreign;
 mod forwarding;
 pub mod guard;
 pub mod netlink;
@@ -53,7 +54,16 @@ pub struct Network {
     /// The kernel does not forward IPv6 packets, which is to be reported.
     lacks_ipv6_forwarding: bool,
     told_ipv6_forwarding: bool,
+    /// The machine's own firewall was inspected, which is repeated only when its chains change.
+    inspected_foreign: bool,
+    told_foreign: bool,
 }
+
+/// A warning for the owner of the machine: the reason of its event, and the text.
+pub type Warning = (&'static str, String);
+
+/// The reason of warnings about what nodlet's table cannot do.
+const UNTRANSLATED: &str = "AddressTranslationFailed";
 
 /// Whether nodlet's nftables table is in the kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -109,6 +119,8 @@ impl Network {
             table: TableState::Unneeded,
             lacks_ipv6_forwarding: false,
             told_ipv6_forwarding: false,
+            inspected_foreign: false,
+            told_foreign: false,
             bridge,
         }
     }
@@ -159,7 +171,7 @@ impl Network {
 
     /// Connects a pod that has an address with the world: makes the bridge, lets the pod reach other machines, and
     /// forwards its `hostPort`s to it. Returns a warning, once, if the kernel cannot do the second.
-    pub fn connect(&mut self, pod: &Pod, ip: Ipv4Addr) -> Result<Option<String>, NetworkError> {
+    pub fn connect(&mut self, pod: &Pod, ip: Ipv4Addr) -> Result<Option<Warning>, NetworkError> {
         self.ensure_bridge()?;
         let ports = firewall::forwards(pod, &self.all_addresses(&pod.uid, ip)).map_err(NetworkError::Port)?;
         if ports.is_empty() {
@@ -174,21 +186,38 @@ impl Network {
         if installed.is_err() {
             let _ = self.release(&pod.uid);
         }
-        installed.map(|()| self.ipv6_warning())
+        installed.map(|()| self.warning())
     }
 
     fn all_addresses(&self, uid: &Uid, ip: Ipv4Addr) -> Vec<IpAddr> {
         [IpAddr::V4(ip)].into_iter().chain(self.ipv6_of(uid).map(IpAddr::V6)).collect()
     }
 
-    /// A warning, once, if the kernel does not forward IPv6 packets link by link.
-    fn ipv6_warning(&mut self) -> Option<String> {
-        (std::mem::take(&mut self.lacks_ipv6_forwarding)).then(|| {
+    /// A warning, once, if the machine's own firewall drops the packets of pods, or if the kernel does not forward IPv6
+    /// packets link by link.
+    fn warning(&mut self) -> Option<Warning> {
+        if !std::mem::replace(&mut self.inspected_foreign, true)
+            && let Some(warning) = self.foreign_warning()
+        {
+            return Some(warning);
+        }
+        let text = (std::mem::take(&mut self.lacks_ipv6_forwarding)).then(|| {
             "pods reach no other machine by IPv6, and none reaches their hostPorts: before Linux 6.17, the kernel forwards \
              IPv6 packets only with net.ipv6.conf.all.forwarding=1, which nodlet does not set, because links then ignore \
              router advertisements, unless they have accept_ra=2"
                 .to_owned()
-        })
+        })?;
+        Some((UNTRANSLATED, text))
+    }
+
+    /// A warning, once, if the machine's own firewall drops the packets of pods.
+    pub fn foreign_warning(&mut self) -> Option<Warning> {
+        if self.told_foreign {
+            return None;
+        }
+        let text = foreign::warning(&self.bridge)?;
+        self.told_foreign = true;
+        Some(("FirewallDropsPackets", text))
     }
 
     fn open_ports(&mut self, uid: &Uid, ports: Vec<Forward>) -> Result<(), NetworkError> {
@@ -197,24 +226,29 @@ impl Network {
     }
 
     /// Lets pods reach other machines, unless that is done or not wanted.
-    fn masquerade(&mut self) -> Option<String> {
+    fn masquerade(&mut self) -> Option<Warning> {
         if self.table != TableState::Unneeded || !self.firewall.table.masquerade {
             return None;
         }
-        let Err(error) = self.install() else { return self.ipv6_warning() };
-        Some(format!("pods reach no other machine: failed to {}", crate::error::chain(&error)))
+        let Err(error) = self.install() else { return self.warning() };
+        Some((
+            UNTRANSLATED,
+            format!("pods reach no other machine: failed to {}", crate::error::chain(&error)),
+        ))
     }
 
     /// Puts the table into the kernel again for the pods that an earlier agent left. Returns a warning if that fails.
-    pub fn restore(&mut self) -> Option<String> {
+    pub fn restore(&mut self) -> Option<Warning> {
         if self.addresses.is_empty() || link_index(&self.bridge).is_err() {
             return None;
         }
         if self.firewall.table.ports.is_empty() {
             return self.masquerade();
         }
-        let error = self.install().err()?;
-        Some(format!("the hostPorts of running pods lead nowhere: failed to {}", crate::error::chain(&error)))
+        let Err(error) = self.install() else { return self.warning() };
+        let text =
+            format!("the hostPorts of running pods lead nowhere: failed to {}", crate::error::chain(&error));
+        Some((UNTRANSLATED, text))
     }
 
     /// Puts the table into the kernel, and makes it forward packets.

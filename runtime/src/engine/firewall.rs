@@ -9,7 +9,7 @@ use std::rc::Rc;
 use smol::Async;
 
 use nodlet_host::error::chain;
-use nodlet_host::network::{TableNews, Watch};
+use nodlet_host::network::{TableNews, Warning, Watch};
 use nodlet_registry::Wanted;
 
 use super::Shell;
@@ -24,9 +24,9 @@ pub(super) fn restore(shell: &Rc<Shell>) {
 }
 
 /// Publishes a warning about the table, if there is one, and watches the table from now on, if it is in the kernel.
-pub(super) fn follow(shell: &Rc<Shell>, warning: Option<String>) {
-    if let Some(warning) = warning {
-        shell.publication.warn_of_node("AddressTranslationFailed", &warning);
+pub(super) fn follow(shell: &Rc<Shell>, warning: Option<Warning>) {
+    if let Some((reason, warning)) = warning {
+        shell.publication.warn_of_node(reason, &warning);
     }
     if shell.watches_table.get() {
         return;
@@ -70,13 +70,16 @@ impl Awaited {
     }
 
     /// Runs until a socket fails.
-    async fn run(&self, shell: &Shell) -> io::Result<()> {
+    async fn run(&self, shell: &Rc<Shell>) -> io::Result<()> {
         loop {
             let tables = async { self.tables.readable().await.map(|()| true) };
             let links = async { self.links.readable().await.map(|()| false) };
             let network = &shell.machine.network;
             if smol::future::or(tables, links).await? {
                 let news = self.watch.read_tables();
+                if news.has_foreign_chains {
+                    follow(shell, network.borrow_mut().foreign_warning());
+                }
                 if !news.is_foreign && !news.is_incomplete {
                     continue;
                 }

@@ -280,7 +280,10 @@ impl Watch {
     pub fn read_tables(&self) -> TableNews {
         let mut news = TableNews::default();
         read_all(&self.tables, |bytes| match bytes {
-            Some(bytes) => news.is_foreign |= nft::changes_table(bytes, &self.table, self.port),
+            Some(bytes) => {
+                news.is_foreign |= nft::changes_table(bytes, &self.table, self.port);
+                news.has_foreign_chains |= nft::adds_chain(bytes, self.port);
+            }
             None => news.is_incomplete = true,
         });
         news
@@ -297,6 +300,8 @@ impl Watch {
 pub struct TableNews {
     /// Somebody else changed the table.
     pub is_foreign: bool,
+    /// Somebody else added or changed a chain of any table.
+    pub has_foreign_chains: bool,
     /// The kernel had more news than the socket could hold, such as those of a large change by nodlet itself.
     pub is_incomplete: bool,
 }

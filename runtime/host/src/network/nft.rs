@@ -405,6 +405,11 @@ pub(super) fn changes_table(bytes: &[u8], table: &str, port: u32) -> bool {
     })
 }
 
+/// Whether one of the news in `bytes` is a new or changed chain by another socket than that with `port`.
+pub(super) fn adds_chain(bytes: &[u8], port: u32) -> bool {
+    messages(bytes).any(|(kind, by, ..)| kind == NEWCHAIN && by != port)
+}
+
 /// The bytes of a change, for tests.
 #[cfg(test)]
 pub(super) fn encoded(table: &str, fill: impl FnOnce(&mut Batch)) -> Vec<u8> {

@@ -1,22 +1,21 @@
 //! The chains of the machine's firewall that drop forwarded packets by their policy, of nftables (and
-//! iptables on top of it) and of legacy iptables. This module only reads, and loads no kernel module: a table
-//! that does not exist is not queried. It reads no rules, so it misses a chain with policy `accept` whose
-//! last rule drops. Numbers are those of Linux: `linux/netfilter/nf_tables.h`,
-//! `linux/netfilter_ipv4/ip_tables.h`.
+//! iptables on top of it) and of legacy iptables, and the chain of firewalld, whose last rule rejects them. This
+//! module only reads, and loads no kernel module: a table that does not exist is not queried. It evaluates no rules,
+//! so it misses other chains with policy `accept` whose last rule drops. Numbers are those of Linux:
+//! `linux/netfilter/nf_tables.h`, `linux/netfilter_ipv4/ip_tables.h`.
 
 use std::fmt;
 use std::fs;
 use std::io;
-use std::os::fd::{AsRawFd, OwnedFd};
-
-use super::probe::owned;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 
 /// A chain that every forwarded packet passes.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Chain {
+pub struct Chain {
     /// The table with its family: `ip filter`.
-    pub(super) table: String,
-    pub(super) name: String,
+    pub table: String,
+    /// The name of the chain.
+    pub name: String,
 }
 
 impl fmt::Display for Chain {
@@ -29,9 +28,51 @@ impl fmt::Display for Chain {
 const FORWARD: u32 = 2;
 const DROP: u32 = 0;
 
-/// Every chain whose policy drops the forwarded packets that no rule accepts.
-pub(super) fn dropping_chains() -> io::Result<Vec<Chain>> {
-    let mut chains = nftables()?;
+/// A warning about the chains that drop packets of pods. `None` if there are none, or if some rule names the bridge of
+/// the pods: then the owner of the machine has made an exception.
+pub(super) fn warning(bridge: &str) -> Option<String> {
+    let chains = dropping_chains().ok()?;
+    if chains.is_empty() || names_link(bridge).unwrap_or(false) {
+        return None;
+    }
+    let chains: Vec<String> = chains.iter().map(Chain::to_string).collect();
+    Some(format!(
+        "the firewall of the machine drops forwarded packets that no rule accepts ({}), and no rule names {bridge}: pods \
+         reach no other machine, or are not reached by their hostPorts; docs/firewalls.md has the rules that allow it",
+        chains.join(", ")
+    ))
+}
+
+/// Whether a rule of nftables matches the link by its name or the beginning of it.
+fn names_link(link: &str) -> io::Result<bool> {
+    let mut found = false;
+    dump(NFT_MSG_GETRULE, &mut |rule| found |= matches_link(rule, link))?;
+    Ok(found)
+}
+
+/// Whether a rule of a table that is not nodlet's compares something with the name of the link, or with its beginning,
+/// which is the value without an end.
+fn matches_link(rule: &[u8], link: &str) -> bool {
+    let Some(named) = rule.get(4..) else { return false };
+    // The table is the first attribute.
+    if named.get(4..).is_some_and(|table| table.starts_with(b"nodlet-")) {
+        return false;
+    }
+    let begin = link.as_bytes().get(..2).unwrap_or_default();
+    (4..rule.len()).any(|at| {
+        let value = half(rule, at - 4).filter(|_| rule[at..].starts_with(begin));
+        let value = value.and_then(|length| rule.get(at..(at - 4).checked_add(length.into())?));
+        value.is_some_and(|value| match value.iter().position(|byte| *byte == 0) {
+            Some(end) => value[..end] == *link.as_bytes(),
+            None => link.as_bytes().starts_with(value),
+        })
+    })
+}
+
+/// Every chain whose policy drops the forwarded packets that no rule accepts, and firewalld's chain, which rejects them.
+pub fn dropping_chains() -> io::Result<Vec<Chain>> {
+    let mut chains = Vec::new();
+    dump(NFT_MSG_GETCHAIN, &mut |message| chains.extend(dropping(message)))?;
     match fs::read_to_string("/proc/net/ip_tables_names") {
         Ok(tables) if tables.lines().any(|table| table == "filter") => {
             if iptables_drops()? {
@@ -47,8 +88,8 @@ pub(super) fn dropping_chains() -> io::Result<Vec<Chain>> {
 }
 
 const NFNL_SUBSYS_NFTABLES: u16 = 10;
-const NFT_MSG_NEWCHAIN: u16 = 3;
 const NFT_MSG_GETCHAIN: u16 = 4;
+const NFT_MSG_GETRULE: u16 = 7;
 const NLMSG_ERROR: u16 = 2;
 const NLMSG_DONE: u16 = 3;
 const NFTA_CHAIN_TABLE: u16 = 1;
@@ -57,7 +98,8 @@ const NFTA_CHAIN_HOOK: u16 = 4;
 const NFTA_CHAIN_POLICY: u16 = 5;
 const NFTA_HOOK_HOOKNUM: u16 = 1;
 
-fn nftables() -> io::Result<Vec<Chain>> {
+/// Passes the payload of each object to `each`: all chains or rules of all families.
+fn dump(kind: u16, each: &mut dyn FnMut(&[u8])) -> io::Result<()> {
     // SAFETY: takes numbers only.
     let socket = unsafe {
         libc::socket(libc::AF_NETLINK, libc::SOCK_RAW | libc::SOCK_CLOEXEC, libc::NETLINK_NETFILTER)
@@ -65,32 +107,40 @@ fn nftables() -> io::Result<Vec<Chain>> {
     let socket = match owned(socket) {
         Ok(socket) => socket,
         // The kernel has no netfilter.
-        Err(error) if error.raw_os_error() == Some(libc::EPROTONOSUPPORT) => return Ok(Vec::new()),
+        Err(error) if error.raw_os_error() == Some(libc::EPROTONOSUPPORT) => return Ok(()),
         Err(error) => return Err(error),
     };
-    send_request(&socket)?;
-    let (mut chains, mut buffer) = (Vec::new(), vec![0_u8; 64 * 1024]);
+    send_request(&socket, kind)?;
+    let mut buffer = vec![0_u8; 64 * 1024];
     loop {
         // SAFETY: an open descriptor; the kernel writes no more than the buffer's length.
         let length = unsafe { libc::recv(socket.as_raw_fd(), buffer.as_mut_ptr().cast(), buffer.len(), 0) };
         let Ok(length) = usize::try_from(length) else { return Err(io::Error::last_os_error()) };
-        match read_messages(&buffer[..length], &mut chains) {
-            Ok(true) => return Ok(chains),
+        match read_messages(&buffer[..length], kind - 1, each) {
+            Ok(true) => return Ok(()),
             Ok(false) => {}
             // The kernel has netfilter but no nftables.
             Err(error) if matches!(error.raw_os_error(), Some(libc::EINVAL | libc::EOPNOTSUPP)) => {
-                return Ok(Vec::new());
+                return Ok(());
             }
             Err(error) => return Err(error),
         }
     }
 }
 
-/// Requests all chains of all families.
-fn send_request(socket: &OwnedFd) -> io::Result<()> {
+fn owned(descriptor: libc::c_int) -> io::Result<OwnedFd> {
+    if descriptor < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: the call succeeded, so the descriptor is open and nobody else owns it.
+    Ok(unsafe { OwnedFd::from_raw_fd(descriptor) })
+}
+
+/// Requests all objects of all families.
+fn send_request(socket: &OwnedFd, kind: u16) -> io::Result<()> {
     let flags = (libc::NLM_F_REQUEST | libc::NLM_F_DUMP) as u16;
     let mut request = 20_u32.to_ne_bytes().to_vec();
-    request.extend((NFNL_SUBSYS_NFTABLES << 8 | NFT_MSG_GETCHAIN).to_ne_bytes());
+    request.extend((NFNL_SUBSYS_NFTABLES << 8 | kind).to_ne_bytes());
     request.extend(flags.to_ne_bytes());
     // The sequence number and the port; then family, version and resource.
     request.extend([0; 12]);
@@ -99,8 +149,9 @@ fn send_request(socket: &OwnedFd) -> io::Result<()> {
     if sent < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
 
-/// Parses the messages of one receive call. Returns whether they end the list.
-fn read_messages(mut bytes: &[u8], chains: &mut Vec<Chain>) -> io::Result<bool> {
+/// Parses the messages of one receive call, and passes the payload of those of a kind to `each`. Returns whether they
+/// end the list.
+fn read_messages(mut bytes: &[u8], wanted: u16, each: &mut dyn FnMut(&[u8])) -> io::Result<bool> {
     const HEAD: usize = 16;
     while let (Some(length), Some(kind)) = (word(bytes, 0, u32::from_ne_bytes), half(bytes, 4)) {
         let length = length as usize;
@@ -111,9 +162,7 @@ fn read_messages(mut bytes: &[u8], chains: &mut Vec<Chain>) -> io::Result<bool> 
                 let errno = word(message, HEAD, i32::from_ne_bytes).unwrap_or(-libc::EBADMSG);
                 return Err(io::Error::from_raw_os_error(-errno));
             }
-            kind if kind == NFNL_SUBSYS_NFTABLES << 8 | NFT_MSG_NEWCHAIN => {
-                chains.extend(dropping(&message[HEAD..]));
-            }
+            kind if kind == NFNL_SUBSYS_NFTABLES << 8 | wanted => each(&message[HEAD..]),
             _ => {}
         }
         bytes = bytes.get(length.next_multiple_of(4)..).unwrap_or_default();
@@ -121,7 +170,7 @@ fn read_messages(mut bytes: &[u8], chains: &mut Vec<Chain>) -> io::Result<bool> 
     Ok(false)
 }
 
-/// The chain in this message, if its policy drops forwarded packets.
+/// The chain in this message, if it drops forwarded packets.
 fn dropping(message: &[u8]) -> Option<Chain> {
     let family = match *message.first()? {
         1 => "inet",
@@ -134,13 +183,12 @@ fn dropping(message: &[u8]) -> Option<Chain> {
     let find = |kind: u16| attributes.iter().find(|(own, _)| *own == kind).map(|(_, value)| *value);
     let hook = self::attributes(find(NFTA_CHAIN_HOOK)?);
     let (_, hook) = hook.iter().find(|(kind, _)| *kind == NFTA_HOOK_HOOKNUM)?;
+    let table = find(NFTA_CHAIN_TABLE)?;
     let is_dropping = word(hook, 0, u32::from_be_bytes) == Some(FORWARD)
-        && word(find(NFTA_CHAIN_POLICY)?, 0, u32::from_be_bytes) == Some(DROP);
+        && (word(find(NFTA_CHAIN_POLICY)?, 0, u32::from_be_bytes) == Some(DROP) || table == b"firewalld\0");
     let text = |value: &[u8]| String::from_utf8_lossy(value).trim_end_matches('\0').to_owned();
-    is_dropping.then_some(Chain {
-        table: format!("{family} {}", text(find(NFTA_CHAIN_TABLE)?)),
-        name: text(find(NFTA_CHAIN_NAME)?),
-    })
+    is_dropping
+        .then_some(Chain { table: format!("{family} {}", text(table)), name: text(find(NFTA_CHAIN_NAME)?) })
 }
 
 /// Splits netlink attributes into kinds and values.
@@ -253,47 +301,82 @@ mod tests {
         bytes
     }
 
-    fn chain(family: u8, hook: u32, policy: u32) -> Vec<u8> {
+    fn chain(family: u8, table: &str, hook: u32, policy: u32) -> Vec<u8> {
         let mut payload = vec![family, 0, 0, 0];
-        payload.extend(attribute(NFTA_CHAIN_TABLE, b"filter\0"));
+        payload.extend(attribute(NFTA_CHAIN_TABLE, format!("{table}\0").as_bytes()));
         payload.extend(attribute(NFTA_CHAIN_NAME, b"FORWARD\0"));
         payload
             .extend(attribute(NFTA_CHAIN_HOOK | 0x8000, &attribute(NFTA_HOOK_HOOKNUM, &hook.to_be_bytes())));
         payload.extend(attribute(NFTA_CHAIN_POLICY, &policy.to_be_bytes()));
-        message(NFNL_SUBSYS_NFTABLES << 8 | NFT_MSG_NEWCHAIN, &payload)
+        message(NFNL_SUBSYS_NFTABLES << 8 | (NFT_MSG_GETCHAIN - 1), &payload)
+    }
+
+    /// The chains in these messages, and whether the list ends.
+    fn read(bytes: &[u8]) -> io::Result<(Vec<Chain>, bool)> {
+        let mut chains = Vec::new();
+        let ends =
+            read_messages(bytes, NFT_MSG_GETCHAIN - 1, &mut |message| chains.extend(dropping(message)))?;
+        Ok((chains, ends))
     }
 
     #[test]
     fn chains_that_drop_forwarded_ipv4_packets_are_found() {
-        for (family, hook, policy, found) in [
-            (2, 2, 0, true),
-            (1, 2, 0, true),
-            (7, 2, 0, true),
-            (2, 2, 1, false),
-            (2, 1, 0, false),
-            (10, 2, 0, false),
+        for (family, table, hook, policy, found) in [
+            (2, "filter", 2, 0, true),
+            (1, "filter", 2, 0, true),
+            (7, "filter", 2, 0, true),
+            (2, "filter", 2, 1, false),
+            (1, "firewalld", 2, 1, true),
+            (1, "firewalld", 1, 1, false),
+            (2, "filter", 1, 0, false),
+            (10, "filter", 2, 0, false),
         ] {
-            let mut bytes = chain(family, hook, policy);
+            let mut bytes = chain(family, table, hook, policy);
             bytes.extend(message(NLMSG_DONE, &[0; 4]));
-            let mut chains = Vec::new();
-            assert!(read_messages(&bytes, &mut chains).unwrap());
+            let (chains, ends) = read(&bytes).unwrap();
+            assert!(ends);
             assert_eq!(chains.len(), usize::from(found), "family {family}, hook {hook}, policy {policy}");
         }
-        let mut chains = Vec::new();
-        assert!(!read_messages(&chain(2, 2, 0), &mut chains).unwrap(), "more follows");
+        let (chains, ends) = read(&chain(2, "filter", 2, 0)).unwrap();
+        assert!(!ends, "more follows");
         assert_eq!(chains[0].to_string(), "ip filter FORWARD");
     }
 
     #[test]
     fn a_netlink_error_is_reported_and_a_truncated_message_ignored() {
         let refused = message(NLMSG_ERROR, &(-libc::EPERM).to_ne_bytes());
-        let error = read_messages(&refused, &mut Vec::new()).unwrap_err();
+        let error = read(&refused).unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::PermissionDenied);
-        let whole = chain(2, 2, 0);
+        let whole = chain(2, "filter", 2, 0);
         for length in 0..whole.len() {
-            let mut chains = Vec::new();
-            assert!(!read_messages(&whole[..length], &mut chains).unwrap());
-            assert!(chains.is_empty());
+            assert_eq!(read(&whole[..length]).unwrap(), (Vec::new(), false));
+        }
+    }
+
+    #[test]
+    fn a_rule_is_about_a_link_if_it_compares_with_its_name_or_the_beginning_of_it() {
+        let link = "nl0a1b2c3d";
+        let mut whole = [0; 16];
+        whole[..link.len()].copy_from_slice(link.as_bytes());
+        let mut longer = whole;
+        longer[link.len()] = b'x';
+        for (table, value, expected) in [
+            ("filter", &whole[..], true),
+            ("filter", b"nl", true),
+            ("filter", b"nl0a", true),
+            ("filter", b"nlx", false),
+            ("filter", b"nl\0", false),
+            ("filter", &longer, false),
+            ("filter", b"eth0\0", false),
+            ("nodlet-0a1b2c3d", &whole, false),
+        ] {
+            let mut rule = vec![2, 0, 0, 0];
+            rule.extend(attribute(1, format!("{table}\0").as_bytes()));
+            rule.extend(attribute(4 | 0x8000, &attribute(3, &attribute(1, value))));
+            assert_eq!(matches_link(&rule, link), expected, "{table} {value:?}");
+            for length in 0..rule.len() {
+                matches_link(&rule[..length], link);
+            }
         }
     }
 

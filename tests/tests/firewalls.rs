@@ -1,0 +1,215 @@
+//! Firewalls of others beside nodlet's table: ufw, firewalld and Docker. Their rulesets in `firewalls/` are those that
+//! the real programs loaded into an empty network namespace, with their default settings. nodlet changes none of them,
+//! and pods work with the rules of `docs/firewalls.md`.
+
+use std::io::Write;
+use std::net::{SocketAddr, TcpStream, UdpSocket};
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use nodlet_tests::{Device, Namespace, manifest};
+
+/// The board's address on the link to the world.
+const BOARD: &str = "192.0.2.2";
+/// A machine on the board's link.
+const NEIGHBOUR: &str = "192.0.2.1";
+const PAGE: &str = "hello from the image\n";
+/// The time after which a packet counts as dropped.
+const DROPPED: Duration = Duration::from_secs(3);
+
+/// The commands for a firewall in the documentation.
+fn documented(heading: &str) -> Vec<&'static str> {
+    let text = include_str!("../../docs/firewalls.md");
+    let (_, section) = text.split_once(&format!("\n## {heading}\n")).expect("a section");
+    let (_, block) = section.split_once("```sh\n").expect("a block of commands");
+    block.split_once("```").expect("its end").0.lines().collect()
+}
+
+/// A board with a firewall, and the world.
+struct Board {
+    device: Device,
+    board: Namespace,
+    world: Namespace,
+}
+
+impl Board {
+    fn new() -> Board {
+        let mut device = Device::new();
+        let (board, world) = (device.own_network(), Namespace::new());
+        board.connect("eth0", &world, "lan0");
+        board.ip(&format!("address add {BOARD}/24 dev eth0"));
+        world.ip(&format!("address add {NEIGHBOUR}/24 dev lan0"));
+        board.ip(&format!("route add default via {NEIGHBOUR}"));
+        Board { device, board, world }
+    }
+
+    /// Runs a program in the network of the board, with this input. Returns what it prints.
+    #[track_caller]
+    fn run(&self, line: &str, input: &str) -> String {
+        let mut words = line.split(' ');
+        let program = words.next().expect("a program");
+        let mut command = Command::new(program);
+        command.args(words).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        self.board.give_to(&mut command);
+        let mut child = command.spawn().unwrap_or_else(|error| panic!("{program}: {error}"));
+        let mut stdin = child.stdin.take().expect("it is piped");
+        stdin.write_all(input.as_bytes()).expect("it reads");
+        drop(stdin);
+        let output = child.wait_with_output().expect("it ends");
+        assert!(output.status.success(), "{line}: {}", String::from_utf8_lossy(&output.stderr));
+        String::from_utf8_lossy(&output.stdout).into_owned()
+    }
+
+    /// All tables but nodlet's, without counters. Handles show rules that somebody replaced by the same.
+    fn foreign(&self) -> String {
+        let ruleset = self.run("nft --stateless --handle list ruleset", "");
+        let tables = ruleset.split_inclusive("\n}\n").filter(|table| !table.contains("table inet nodlet-"));
+        tables.collect()
+    }
+
+    fn starts(&mut self) {
+        self.device.start_agent();
+        self.device.load_image(nodlet_tests::demo_archive());
+        let web =
+            manifest::container("app", "serve 8080 /srv", "ports: [{containerPort: 8080, hostPort: 80}]");
+        self.device.write_manifest("web.yaml", &manifest::pod_of("web", &[web], ""));
+        self.device.write_manifest("client.yaml", &manifest::pod("client", "sleep"));
+        self.device.pod("web").wait_log("app", "serving");
+        self.device.pod("client").wait_ready();
+    }
+
+    /// Whether the world reaches the `hostPort`.
+    fn host_port(&self) -> bool {
+        let address = SocketAddr::new(BOARD.parse().expect("an address"), 80);
+        let connected = self.world.call(move || TcpStream::connect_timeout(&address, DROPPED).is_ok());
+        connected && self.world.demo(&format!("get http://{BOARD}/")).as_deref() == Ok(PAGE)
+    }
+
+    /// The address under which a pod reaches the world, if it does.
+    fn seen_as(&self) -> Option<String> {
+        let socket = self.world.call(|| UdpSocket::bind((NEIGHBOUR, 81)).expect("a free port"));
+        socket.set_read_timeout(Some(DROPPED)).expect("a time");
+        let command = ["/bin/demo", "send", "192.0.2.1:81", "here"];
+        // A rejected packet is an error of the one that sends it.
+        let _ = self.device.pod("client").exec("app", command);
+        socket.recv_from(&mut [0; 8]).ok().map(|(_, from)| from.ip().to_string())
+    }
+
+    fn warnings(&self) -> String {
+        let log = self.device.agent_log();
+        let lines = log.lines().filter(|line| line.contains("FirewallDropsPackets"));
+        lines.map(|line| format!("{line}\n")).collect()
+    }
+
+    /// Whether pods reach each other by their bridge.
+    fn pods_reach_each_other(&self) -> bool {
+        let url = format!("http://{}:8080/", self.device.pod("web").ip());
+        self.device.pod("client").exec("app", ["/bin/demo", "get", &url]).ok() == PAGE
+    }
+}
+
+/// What works beside a firewall: that pods reach other machines, and `hostPort`.
+type Works = (bool, bool);
+
+/// Starts pods beside a firewall, loaded by a program, and tests what works before and after `allow`.
+fn beside(load: &str, rules: &str, chain: &str, before: Works, allow: impl Fn(&Board)) {
+    let mut board = Board::new();
+    board.run(load, rules);
+    let loaded = board.foreign();
+    assert!(loaded.lines().count() > 20, "{loaded}");
+    board.starts();
+    assert_eq!(board.foreign(), loaded);
+    assert_eq!((board.seen_as().is_some(), board.host_port()), before);
+    assert_eq!(board.board.demo(&format!("get http://{BOARD}/")).as_deref(), Ok(PAGE), "on the board itself");
+    assert_eq!(board.board.demo("get http://127.0.0.1/").as_deref(), Ok(PAGE));
+    assert_eq!(board.warnings().lines().count(), 1, "{}", board.device.agent_log());
+    assert!(
+        board.warnings().contains(&format!("no rule accepts ({chain}), and no rule names nl")),
+        "{}",
+        board.warnings()
+    );
+    let events = board.device.get("/api/v1/events").expect("the API lists events").to_string();
+    assert!(events.contains("FirewallDropsPackets"), "{events}");
+    assert_eq!(board.foreign(), loaded);
+
+    allow(&board);
+    let allowed = board.foreign();
+    assert_eq!(board.seen_as().as_deref(), Some(BOARD));
+    assert!(board.host_port());
+    assert!(board.pods_reach_each_other());
+    // Another agent has nothing to warn of.
+    let told = board.warnings();
+    board.device.kill_agent();
+    board.device.start_agent();
+    board.device.pod("client").wait_ready();
+    assert!(board.host_port());
+    assert_eq!(board.warnings().lines().count(), told.lines().count(), "{}", board.warnings());
+    board.device.nodlet(["down"]).ok();
+    assert_eq!(board.board.tables().iter().filter(|name| name.starts_with("nodlet-")).count(), 0);
+    assert_eq!(board.foreign(), allowed);
+}
+
+#[test]
+fn beside_ufw_pods_need_two_rules_for_routed_packets() {
+    let rules = include_str!("firewalls/ufw.rules");
+    beside("iptables-nft-restore", rules, "ip filter FORWARD", (false, false), |board| {
+        for line in documented("ufw") {
+            // What the real ufw makes of these commands.
+            let option = match line {
+                "ufw route allow in on nl+" => "-i",
+                "ufw route allow out on nl+" => "-o",
+                other => panic!("{other}"),
+            };
+            board.run(&format!("iptables-nft -A ufw-user-forward {option} nl+ -j ACCEPT"), "");
+        }
+    });
+}
+
+#[test]
+fn beside_firewalld_host_ports_work_and_pods_need_a_trusted_zone() {
+    let rules = include_str!("firewalls/firewalld.nft");
+    beside("nft --file -", rules, "inet firewalld filter_FORWARD", (false, true), |board| {
+        let lines = documented("firewalld");
+        assert_eq!(lines[0], "firewall-cmd --permanent --zone=trusted --add-interface=nl+");
+        // What the real firewalld makes of this command, without chains that have no rule.
+        let rules = "add chain inet firewalld filter_FWD_trusted\n\
+                     add rule inet firewalld filter_FWD_trusted accept\n\
+                     insert rule inet firewalld filter_FORWARD_ZONES iifname \"nl*\" goto filter_FWD_trusted\n\
+                     add chain inet firewalld filter_IN_trusted\n\
+                     add rule inet firewalld filter_IN_trusted accept\n\
+                     insert rule inet firewalld filter_INPUT_ZONES iifname \"nl*\" goto filter_IN_trusted\n";
+        board.run("nft --file -", rules);
+    });
+}
+
+#[test]
+fn beside_docker_pods_need_two_rules_of_its_chain_for_users() {
+    let rules = include_str!("firewalls/docker.rules");
+    beside("iptables-nft-restore", rules, "ip filter FORWARD", (false, false), |board| {
+        for line in documented("Docker") {
+            board.run(&line.replacen("iptables", "iptables-nft", 1), "");
+        }
+    });
+}
+
+#[test]
+fn a_firewall_that_starts_after_the_pods_is_reported_once_and_changes_nothing_of_the_table() {
+    let mut board = Board::new();
+    board.starts();
+    assert!(board.host_port());
+    assert_eq!(board.seen_as().as_deref(), Some(BOARD));
+    assert_eq!(board.warnings(), "");
+    // Docker switches this on.
+    board.board.call(|| std::fs::write("/proc/sys/net/ipv4/ip_forward", "1").expect("a setting"));
+    board.run("iptables-nft-restore", include_str!("firewalls/docker.rules"));
+    board.device.wait_for("the warning", || !board.warnings().is_empty());
+    assert!(!board.host_port());
+    board.run("iptables-nft-restore", include_str!("firewalls/docker.rules"));
+    for line in documented("Docker") {
+        board.run(&line.replacen("iptables", "iptables-nft", 1), "");
+    }
+    board.device.wait_for("the hostPort", || board.host_port());
+    assert_eq!(board.seen_as().as_deref(), Some(BOARD));
+    assert_eq!(board.warnings().lines().count(), 1, "{}", board.warnings());
+    assert!(!board.device.agent_log().contains("FirewallTable"), "{}", board.device.agent_log());
+}
