@@ -351,7 +351,7 @@ mod tests {
             (
                 "node board",
                 "error: nodes cannot be deleted, only pods, configmaps, secrets, podpresets, priorityclasses, \
-                 limitranges, persistentvolumes and persistentvolumeclaims",
+                 limitranges, runtimeclasses, persistentvolumes and persistentvolumeclaims",
             ),
             ("web", "error: the server doesn't have a resource type \"web\""),
             (

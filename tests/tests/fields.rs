@@ -63,6 +63,8 @@ apiVersion: v1\nkind: ConfigMap\nmetadata: {name: slow}\ndata: {mode: lazy, leve
 apiVersion: v1\nkind: Secret\nmetadata: {name: mine}\nstringData: {user: me, word: hunter2}\n---\n\
 apiVersion: v1\nkind: Secret\nmetadata: {name: yours}\nstringData: {user: you, word: swordfish}\n---\n\
 apiVersion: scheduling.k8s.io/v1\nkind: PriorityClass\nmetadata: {name: high}\nvalue: 1000\n---\n\
+apiVersion: node.k8s.io/v1\nkind: RuntimeClass\nmetadata: {name: heavy}\nhandler: nodlet\n\
+overhead: {podFixed: {memory: 16Mi}}\n---\n\
 apiVersion: v1\nkind: Pod\nmetadata: {name: holder}\nspec: {hostNetwork: true, containers: \
 [{name: app, image: localhost/demo:1, args: [sleep], ports: [{containerPort: 18080}]}]}\n";
 

@@ -254,3 +254,56 @@ fn limit_ranges_of_files_and_clients_give_defaults_and_bounds_to_new_pods() {
     device.pod("web").wait_ready();
     assert_eq!(memory(&device, "web", "app-1"), (64 * MIB).to_string());
 }
+
+#[test]
+fn a_runtime_class_adds_its_overhead_to_the_pod_and_keeps_it() {
+    let mut device = Device::start();
+    let kubectl = Kubectl::new(&device);
+    let app = |memory: &str| {
+        let limits = format!("resources: {{limits: {{cpu: 100m, memory: {memory}}}}}");
+        manifest::container("app", "print up then sleep", &limits)
+    };
+    let web = manifest::pod_of("web", &[app("64Mi")], "runtimeClassName: small\n");
+    let refused = device.nodlet_with_input(["apply", "-f", "-"], &web).refused();
+    assert!(
+        refused.contains("pods \"web\" is forbidden: pod rejected: RuntimeClass \"small\" not found"),
+        "{refused}"
+    );
+    let class = |handler: &str| {
+        format!(
+            "apiVersion: node.k8s.io/v1\nkind: RuntimeClass\nmetadata: {{name: small}}\nhandler: {handler}\n\
+             overhead: {{podFixed: {{cpu: 50m, memory: 16Mi}}}}\n"
+        )
+    };
+    let refused = device.nodlet_with_input(["apply", "-f", "-"], &class("runc")).refused();
+    assert!(
+        refused.contains("handler: Unsupported value: \"runc\": supported values: \"nodlet\""),
+        "{refused}"
+    );
+    apply(&device, &class("nodlet"));
+    let list = kubectl.line("get runtimeclasses").ok();
+    assert!(list.contains("HANDLER") && list.contains("small") && list.contains("nodlet"), "{list}");
+    apply(&device, &web);
+    device.pod("web").wait_ready();
+    assert_eq!(memory(&device, "web", "app-0"), (64 * MIB).to_string());
+    assert_eq!(memory(&device, "web", ""), (80 * MIB).to_string());
+    assert_eq!(quota(&device, "web", ""), "15000");
+    let object = device.pod("web").object().expect("it is there");
+    assert_eq!(object["spec"]["overhead"], serde_json::json!({"cpu": "50m", "memory": "16Mi"}));
+    assert_eq!(object["status"]["qosClass"], "Guaranteed");
+
+    // The pod keeps its overhead without its class. A pod from a file waits for its class.
+    kubectl.line("delete runtimeclass small").ok();
+    device.cut_power();
+    device.start_agent();
+    device.pod("web").wait_ready();
+    assert_eq!(memory(&device, "web", ""), (80 * MIB).to_string());
+    let late = manifest::pod_of("late", &[app("32Mi")], "runtimeClassName: small\n");
+    device.write_manifest("late.yaml", &late);
+    device.wait_for("the message about the class", || {
+        device.agent_log().contains("pod rejected: RuntimeClass \"small\" not found")
+    });
+    device.write_manifest("class.yaml", &class("nodlet"));
+    device.pod("late").wait_ready();
+    assert_eq!(memory(&device, "late", ""), (48 * MIB).to_string());
+}

@@ -13,7 +13,7 @@
 use serde_json::Value;
 
 use crate::manifest::definition::Reader;
-use crate::manifest::{class, config, persistent, preset};
+use crate::manifest::{class, config, persistent, preset, runtime_class};
 use crate::protobuf::Message;
 use nodlet_core::time::Timestamp;
 
@@ -47,6 +47,7 @@ pub enum Kind {
     PodPreset,
     PriorityClass,
     LimitRange,
+    RuntimeClass,
     PersistentVolume,
     PersistentVolumeClaim,
 }
@@ -116,7 +117,7 @@ pub enum Describe {
 }
 
 /// All kinds, in the order of discovery.
-pub static KINDS: [Row; 11] = [
+pub static KINDS: [Row; 12] = [
     Row {
         kind: Kind::Pod,
         name: "Pod",
@@ -319,6 +320,25 @@ pub static KINDS: [Row; 11] = [
         row_conditions: no_conditions,
         describe: Describe::Alone(limit_range::describe),
         reader: Some(limit_range::READER),
+        protobuf: &[],
+    },
+    Row {
+        kind: Kind::RuntimeClass,
+        name: "RuntimeClass",
+        version: "node.k8s.io/v1",
+        plural: "runtimeclasses",
+        singular: "runtimeclass",
+        short_names: &[],
+        uid_text: "runtimeclasses",
+        namespaced: false,
+        verbs: ALL_VERBS,
+        subresources: &[],
+        fields: &["metadata.name"],
+        columns: generic::RUNTIME_CLASS_COLUMNS,
+        cells: generic::runtime_class_cells,
+        row_conditions: no_conditions,
+        describe: Describe::WithEvents(generic::describe),
+        reader: Some(runtime_class::READER),
         protobuf: &[],
     },
     Row {

@@ -30,6 +30,7 @@ pub mod persistent;
 pub(crate) mod preset;
 pub mod priority;
 mod rules;
+pub mod runtime_class;
 mod unsupported;
 pub mod update;
 pub(crate) mod validate;

@@ -18,7 +18,7 @@ use nodlet_core::facts::{Event, Record};
 use nodlet_core::spec::Pod;
 use nodlet_kube::kinds::{Kind, limit_range};
 use nodlet_kube::manifest::update::{self, Update};
-use nodlet_kube::manifest::{self, Applied, Classes, Definition, Manifest, Priority};
+use nodlet_kube::manifest::{self, Applied, Classes, Definition, Manifest, Priority, runtime_class};
 
 /// The maximum size in bytes that presets may add to the object of a pod: the additions are stored for each
 /// pod and each of its containers, whereas a preset exists once.
@@ -35,6 +35,8 @@ pub struct Policy {
     classes: Classes,
     /// All LimitRanges.
     limit_ranges: Vec<Rc<Definition>>,
+    /// All RuntimeClasses.
+    runtime_classes: Vec<Rc<Definition>>,
     node: String,
 }
 
@@ -86,6 +88,7 @@ impl Policy {
             presets: Vec::new(),
             classes: Classes::new(),
             limit_ranges: Vec::new(),
+            runtime_classes: Vec::new(),
             node: node.to_owned(),
         };
         for (name, (definition, _)) in definitions {
@@ -94,6 +97,8 @@ impl Policy {
                 policy.classes.insert(name.2.clone(), manifest::class::class(&definition.object()));
             } else if name.0 == Kind::LimitRange {
                 policy.limit_ranges.push(definition.clone());
+            } else if name.0 == Kind::RuntimeClass {
+                policy.runtime_classes.push(definition.clone());
             } else if name.0 == Kind::PodPreset {
                 let version = objects.get(&definitions::key(name)).map_or(0, |shown| shown.version);
                 policy.presets.push((definition.clone(), version));
@@ -108,6 +113,16 @@ impl Policy {
     /// The message of Kubernetes' admission.
     pub fn priority(&self, pod: &Value, before: Option<Priority>) -> Result<Priority, String> {
         Priority::of(pod, &self.classes, before)
+    }
+
+    /// What a new pod as written gets from its RuntimeClass and from LimitRanges.
+    ///
+    /// # Errors
+    /// The class does not exist, or the pod contradicts it; the message is that of Kubernetes' admission.
+    fn defaults(&self, pod: &Value) -> Result<Option<Applied>, String> {
+        let class = |name: &str| self.runtime_classes.iter().find(|class| *class.name == *name);
+        let of_class = runtime_class::applied(pod, |name| class(name).map(|class| class.object()))?;
+        Ok(limit_range::defaults(&self.ranges_of(pod), of_class))
     }
 
     /// Checks the amounts of a pod as admitted.
@@ -134,13 +149,12 @@ impl Policy {
 /// Admits a pod on the basis of its earlier admission.
 ///
 /// # Errors
-/// The reason why the pod has no priority, or is out of the bounds of a LimitRange.
+/// The reason why the pod has no priority, has no RuntimeClass, or is out of the bounds of a LimitRange.
 pub fn admit(base: Base, new: &Rc<Wanted>, policy: &Policy) -> Result<Admitted, String> {
     let object: Value = serde_json::from_str(new.object.get()).map_err(|error| error.to_string())?;
     let (presets, before, is_new) = match base {
         Base::New => {
-            let mut presets: Vec<Applied> =
-                limit_range::defaults(&policy.ranges_of(&object)).into_iter().collect();
+            let mut presets: Vec<Applied> = policy.defaults(&object)?.into_iter().collect();
             presets.extend(policy.matching(&object));
             (presets, None, true)
         }

@@ -181,8 +181,12 @@ pub(super) const ROWS: &[Row] = &[
         &[("", "\n"), ("hostnameOverride: other.name", "other.name\n")]),
     row("PodSpec.setHostnameAsFQDN", Log("app"), "containers: [{name: app, [[hostname]]}], hostname: a, subdomain: below, @",
         &[("", "a\n"), ("setHostnameAsFQDN: true", "a.below.default.svc.")]),
-    elsewhere("PodSpec.runtimeClassName", "runtime/kube/src/manifest/tests.rs::unsupported_fields_that_change_behaviour_are_rejected_with_their_path",
-        "the only accepted value is the name of the only runtime; the test has another one"),
+    row("PodSpec.runtimeClassName", Limits,
+        "containers: [{name: app, [[sleep]], resources: {limits: {memory: 64Mi}}}], runtimeClassName: @",
+        &[("nodlet", "memory.max=67108864\n"), ("heavy", "memory.max=83886080\n")])
+        .with(&["PodSpec.overhead"]),
+    elsewhere("PodSpec.overhead", "resources::a_runtime_class_adds_its_overhead_to_the_pod_and_keeps_it",
+        "only a class sets it"),
 
     row("Toleration.effect", Status,
         "containers: [{name: app, [[exit 0]]}], tolerations: [{key: lab, operator: Exists, effect: @}]",

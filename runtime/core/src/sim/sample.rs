@@ -42,6 +42,7 @@ pub(crate) fn pod(restart_policy: RestartPolicy) -> Pod {
             priority_class_name: String::new(),
             resources: None,
             overhead: None,
+            has_runtime_class: false,
             placement: Placement::default(),
         },
     }

@@ -61,10 +61,10 @@ impl Pod {
         self.annotations.keys().any(|key| key.starts_with(PRESET_MARK) || key == LIMIT_RANGER)
     }
 
-    /// Whether the pod was admitted with values that a later lookup (of presets, of its priority class) might
+    /// Whether the pod was admitted with values that a later lookup (of presets, of its classes) might
     /// change.
     pub(crate) fn is_admitted_for_good(&self) -> bool {
-        self.has_presets() || !self.spec.priority_class_name.is_empty()
+        self.has_presets() || self.spec.has_runtime_class || !self.spec.priority_class_name.is_empty()
     }
 
     /// Whether the pod is critical, so that others are preempted for it. Unlike a kubelet's, a pod from a
@@ -137,6 +137,8 @@ pub struct PodSpec {
     pub resources: Option<Rc<ResourceRequirements>>,
     /// `overhead`, as requests and as limits: what the runtime class of the pod takes besides its containers.
     pub overhead: Option<Rc<ResourceRequirements>>,
+    /// Whether the pod names a runtime class.
+    pub has_runtime_class: bool,
     /// The fields that decide on which node the pod may run.
     pub placement: Placement,
 }

@@ -112,9 +112,14 @@ fn bounds(limit: &Value, path: &Path<'_>, errors: &mut Errors) {
     }
 }
 
-/// The defaults of LimitRanges for containers, in the order of `ranges`; `None` if there are none.
-pub fn defaults(ranges: &[Value]) -> Option<Applied> {
-    let mut spec = json!({"limits": {}, "requests": {}});
+/// The defaults of LimitRanges for containers, in the order of `ranges`, and what the pod gets of its RuntimeClass;
+/// `None` if there is nothing of either.
+pub fn defaults(ranges: &[Value], of_class: Map<String, Value>) -> Option<Applied> {
+    let has_class = !of_class.is_empty();
+    let mut spec = Value::Object(of_class);
+    for list in ["limits", "requests"] {
+        spec[list] = json!({});
+    }
     for limit in ranges.iter().flat_map(limits_of) {
         if text(limit, "type") != CONTAINER {
             continue;
@@ -128,10 +133,10 @@ pub fn defaults(ranges: &[Value]) -> Option<Applied> {
         }
     }
     let is_empty = ["limits", "requests"].iter().all(|list| map(&spec[*list]).next().is_none());
-    (!is_empty).then(|| Applied { name: String::new(), version: String::new(), spec })
+    (has_class || !is_empty).then(|| Applied { name: String::new(), version: String::new(), spec })
 }
 
-/// Whether these are the defaults of LimitRanges, and not a preset.
+/// Whether this is what a pod gets from its RuntimeClass and from LimitRanges, and not a preset.
 pub(crate) fn is_defaults(applied: &Applied) -> bool {
     applied.name.is_empty()
 }
@@ -339,7 +344,7 @@ mod tests {
             "{type: Container, max: {cpu: 1}, default: {memory: 64Mi}, defaultRequest: {cpu: 100m}, min: {cpu: 50m}}",
         )
         .expect("valid");
-        let defaults = defaults(std::slice::from_ref(&range)).expect("there are some");
+        let defaults = defaults(std::slice::from_ref(&range), Map::new()).expect("there are some");
         let mut bare = pod("{}");
         inject(&mut bare, std::slice::from_ref(&defaults)).expect("nothing contradicts it");
         assert_eq!(

@@ -9,6 +9,7 @@ fn manifest_of(row: &Row) -> Value {
         Kind::Pod => json!({"spec": {"containers": [{"name": "app", "image": "app:1"}]}}),
         Kind::PodPreset => json!({"spec": {"env": [{"name": "A", "value": "1"}]}}),
         Kind::PriorityClass => json!({"value": 1}),
+        Kind::RuntimeClass => json!({"handler": "nodlet"}),
         Kind::LimitRange => json!({"spec": {"limits": [{"type": "Pod"}]}}),
         Kind::ConfigMap | Kind::Secret => json!({"data": {"a": "YQ=="}}),
         Kind::PersistentVolume => json!({"spec": {
@@ -44,7 +45,10 @@ fn each_kind_has_the_row_at_its_place_and_names_of_its_own() {
     names.sort_unstable();
     names.dedup();
     assert_eq!(names.len(), every, "{names:?}");
-    assert_eq!(groups().collect::<Vec<_>>(), ["settings.k8s.io/v1alpha1", "scheduling.k8s.io/v1"]);
+    assert_eq!(
+        groups().collect::<Vec<_>>(),
+        ["settings.k8s.io/v1alpha1", "scheduling.k8s.io/v1", "node.k8s.io/v1"]
+    );
 }
 
 #[test]

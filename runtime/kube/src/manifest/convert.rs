@@ -82,6 +82,7 @@ pub(super) fn spec(spec: &Value) -> PodSpec {
         priority_class_name: text(spec, "priorityClassName").to_owned(),
         resources: spec.get("resources").map(|of_pod| Rc::new(resources(of_pod))),
         overhead: spec.get("overhead").map(|amounts| Rc::new(overhead(amounts))),
+        has_runtime_class: !text(spec, "runtimeClassName").is_empty(),
         placement: placement(spec),
     }
 }

@@ -82,7 +82,7 @@ const WORKLOADS: [&str; 7] =
     ["CronJob", "DaemonSet", "Deployment", "Job", "ReplicaSet", "ReplicationController", "StatefulSet"];
 
 /// Kinds that later versions will support.
-const PLANNED_KINDS: [&str; 3] = ["PodDisruptionBudget", "RuntimeClass", "Service"];
+const PLANNED_KINDS: [&str; 2] = ["PodDisruptionBudget", "Service"];
 
 /// The kinds that are read: Pods, PodPresets and so on.
 fn readable_kinds() -> String {

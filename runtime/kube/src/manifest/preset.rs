@@ -10,7 +10,10 @@ use serde_json::{Map, Value, json};
 
 use super::definition::{self, Read, Reader};
 use super::field::{Errors, FieldError, Path, quoted};
-use super::{Definition, Kind, Manifest, ManifestCause, ManifestError, Validation, rules, validate, walk};
+use super::{
+    Definition, Kind, Manifest, ManifestCause, ManifestError, Validation, rules, runtime_class, validate,
+    walk,
+};
 use crate::kinds::limit_range;
 use crate::schema;
 use nodlet_core::spec::pod::PRESET_MARK;
@@ -68,9 +71,10 @@ impl Definition {
 pub fn inject(pod: &mut Value, presets: &[Applied]) -> Result<(), String> {
     let mut new = pod.clone();
     let mut errors = Vec::new();
-    // Only the first one may be the defaults of LimitRanges.
+    // Only the first one may be what RuntimeClass and LimitRanges give.
     let presets = match presets {
         [defaults, rest @ ..] if limit_range::is_defaults(defaults) => {
+            runtime_class::apply(&mut new, defaults)?;
             limit_range::apply(&mut new, defaults);
             rest
         }

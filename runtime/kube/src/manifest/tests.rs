@@ -300,7 +300,6 @@ fn init_containers_are_read_and_defaulted_as_the_others_are() {
 fn unsupported_fields_that_change_behaviour_are_rejected_with_their_path() {
     for (spec, container, path) in [
         ("hostUsers: false", "", "spec.hostUsers"),
-        ("runtimeClassName: kata", "", "spec.runtimeClassName"),
         ("resourceClaims: [{name: a}]", "", "spec.resourceClaims"),
         ("volumes: [{name: v, nfs: {server: s, path: /}}]", "", "spec.volumes[0].nfs"),
         ("volumes: [{name: v, csi: {driver: d}}]", "", "spec.volumes[0].csi"),
@@ -574,11 +573,11 @@ fn other_kinds_are_refused_by_name_with_the_way_on() {
         ),
         (
             "apiVersion: v1\nkind: Service\n",
-            "Service v1: not yet; nodlet takes Pods, ConfigMaps, Secrets, PodPresets, PriorityClasses, LimitRanges, PersistentVolumes, PersistentVolumeClaims and Lists of them",
+            "Service v1: not yet; nodlet takes Pods, ConfigMaps, Secrets, PodPresets, PriorityClasses, LimitRanges, RuntimeClasses, PersistentVolumes, PersistentVolumeClaims and Lists of them",
         ),
         (
             "apiVersion: example.com/v1\nkind: Widget\n",
-            "Widget example.com/v1: nodlet takes Pods, ConfigMaps, Secrets, PodPresets, PriorityClasses, LimitRanges, PersistentVolumes, PersistentVolumeClaims and Lists of them",
+            "Widget example.com/v1: nodlet takes Pods, ConfigMaps, Secrets, PodPresets, PriorityClasses, LimitRanges, RuntimeClasses, PersistentVolumes, PersistentVolumeClaims and Lists of them",
         ),
         (
             "apiVersion: v2\nkind: Pod\n",
@@ -598,7 +597,7 @@ fn other_kinds_are_refused_by_name_with_the_way_on() {
         ),
         (
             "apiVersion: v1\nkind: List\nitems: [{apiVersion: v1, kind: Service}]\n",
-            "items[0]: Service v1: not yet; nodlet takes Pods, ConfigMaps, Secrets, PodPresets, PriorityClasses, LimitRanges, PersistentVolumes, PersistentVolumeClaims and Lists of them",
+            "items[0]: Service v1: not yet; nodlet takes Pods, ConfigMaps, Secrets, PodPresets, PriorityClasses, LimitRanges, RuntimeClasses, PersistentVolumes, PersistentVolumeClaims and Lists of them",
         ),
     ] {
         assert_eq!(refused(head).to_string(), format!("web.yaml: {told}"));

@@ -11,14 +11,14 @@ mod lifecycle;
 mod port;
 mod probe;
 mod projection;
-mod resources;
+pub(super) mod resources;
 
 use std::collections::BTreeSet;
 
 use serde_json::{Map, Value};
 
 use super::field::{FieldError, Path, quoted};
-use super::rules;
+use super::{rules, runtime_class};
 use nodlet_core::spec::{Quantity, sysctl};
 
 pub(super) use super::field::Errors;
@@ -253,6 +253,11 @@ fn spec(spec: &Value, path: &Path<'_>, errors: &mut Errors) {
     if !class.is_empty() {
         invalid(&path.child("priorityClassName"), class, rules::dns_subdomain(class), errors);
     }
+    let class = text(spec, "runtimeClassName");
+    if !class.is_empty() {
+        invalid(&path.child("runtimeClassName"), class, rules::dns_subdomain(class), errors);
+    }
+    runtime_class::check_overhead(&spec["overhead"], &path.child("overhead"), errors);
     if spec.get("preemptionPolicy").is_some() {
         let policy = text(spec, "preemptionPolicy");
         one_of(&path.child("preemptionPolicy"), policy, &["PreemptLowerPriority", "Never"], errors);
@@ -670,7 +675,7 @@ fn dns_config(spec: &Value, path: &Path<'_>, errors: &mut Errors) {
     }
 }
 
-fn tolerations(tolerations: &[Value], path: &Path<'_>, errors: &mut Errors) {
+pub(super) fn tolerations(tolerations: &[Value], path: &Path<'_>, errors: &mut Errors) {
     for (index, toleration) in tolerations.iter().enumerate() {
         let path = path.index(index);
         let (key, operator, value, effect) = (

@@ -52,6 +52,11 @@ A LimitRange (`v1`) gives the containers of new pods of its namespace defaults (
 pods beyond `min`, `max` or `maxLimitRequestRatio`. A pod keeps the defaults that it was admitted with. Limits of the type
 `PersistentVolumeClaim` are rejected.
 
+A RuntimeClass (`node.k8s.io/v1`) has `handler`, which must be `nodlet`, `overhead` and `scheduling`. A new pod whose
+`runtimeClassName` names the class gets its overhead, node selector and tolerations, and keeps them; a pod whose class
+does not exist is rejected. The overhead (`cpu`, `memory` and `ephemeral-storage`) counts as a request of the pod and,
+beside other limits, as a limit. The class `nodlet` needs no object.
+
 A ConfigMap (`v1`) has `data`, `binaryData` and `immutable`; a Secret (`v1`) has `data`, `stringData`, `type` and
 `immutable`. They are validated as in Kubernetes. Pods refer to them by variables and
 volumes; clients create and change them as in a cluster (see [cli.md](cli.md)).

@@ -45,6 +45,33 @@ fn admitted(base: Base, new: &Rc<Wanted>, policy: &Policy) -> String {
 }
 
 #[test]
+fn a_pod_keeps_what_it_got_from_its_runtime_class_beside_the_defaults_of_limit_ranges() {
+    let small = "apiVersion: node.k8s.io/v1\nkind: RuntimeClass\nmetadata: {name: small}\nhandler: nodlet\n\
+                 overhead: {podFixed: {memory: 16Mi}}\n";
+    let range = "apiVersion: v1\nkind: LimitRange\nmetadata: {name: r}\nspec: {limits: [{type: Container, \
+                 default: {memory: 1Mi}}]}\n";
+    let new = written("runtimeClassName: small");
+    let memory = |base: Base, definitions: &[&str]| {
+        let definitions: Vec<String> = definitions.iter().map(|one| (*one).to_owned()).collect();
+        let policy =
+            if definitions.is_empty() { World::new().registry.policy() } else { policy(&definitions) };
+        let admitted = admit(base, &new, &policy)?;
+        let object: Value = serde_json::from_str(admitted.wanted.object.get()).expect("it is JSON");
+        let limit = object["spec"]["containers"][0]["resources"]["limits"]["memory"].as_str();
+        let overhead = object["spec"]["overhead"]["memory"].as_str().unwrap_or("none");
+        let text = format!("{overhead} {}", limit.unwrap_or("none"));
+        Ok::<_, String>((text, admitted.wanted.presets.to_vec()))
+    };
+    let (text, presets) = memory(Base::New, &[small, range]).expect("admitted");
+    assert_eq!(text, "16Mi 1Mi");
+    assert_eq!(memory(Base::New, &[small]).expect("admitted").0, "16Mi none");
+    let before = Base::Before { presets, priority: None };
+    assert_eq!(memory(before, &[]).expect("admitted before").0, "16Mi 1Mi");
+    let refused = memory(Base::New, &[range]).expect_err("there is no class");
+    assert_eq!(refused, "pod rejected: RuntimeClass \"small\" not found");
+}
+
+#[test]
 fn a_new_pod_is_admitted_by_the_definitions_of_now() {
     let high = class("high", "value: 1000");
     let usual = class("usual", "value: 7\nglobalDefault: true");

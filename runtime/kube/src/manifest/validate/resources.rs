@@ -38,7 +38,7 @@ const STANDARD: [&str; 21] = [
 const OF_PODS: [&str; 3] = ["cpu", "hugepages-", "memory"];
 
 /// Checks `resources` of a container.
-pub(super) fn requirements(resources: &Value, path: &Path<'_>, errors: &mut Errors) {
+pub(in super::super) fn requirements(resources: &Value, path: &Path<'_>, errors: &mut Errors) {
     lists(resources, name, path, errors);
 }
 
