@@ -94,7 +94,8 @@ pub(crate) fn link(target: &Target, folding: Folding) -> Result<PathBuf, Failure
     linked.push(format!("-Clink-arg=-Map={}", map_of(target, folding)?.display()));
     linked.push("-Clink-arg=--no-demangle".into());
     if folding == Folding::On {
-        linked.push("-Clink-arg=--icf=all".into());
+        // The second option does the same to constants: no code compares the addresses of equal ones.
+        linked.extend(["-Clink-arg=--icf=all".into(), "-Clink-arg=--ignore-data-address-equality".into()]);
     }
     if musl == Musl::Rustup {
         // The linker finds this before rustup's libunwind.a.

@@ -21,6 +21,9 @@ pub(crate) struct Target {
 /// Patched to omit fields that no container of nodlet uses.
 const OCI_SPEC: Patched = Patched { name: "oci-spec", version: "0.10.0" };
 
+/// Patched to have one reader for each type of nodlet instead of four.
+const SERDE_JSON: Patched = Patched { name: "serde_json", version: "1.0.154" };
+
 pub(crate) const TARGETS: &[Target] = &[
     Target {
         triple: "x86_64-unknown-linux-musl",
@@ -29,7 +32,7 @@ pub(crate) const TARGETS: &[Target] = &[
         // The same code takes a quarter more than on aarch64.
         most: 5_242_880,
         debian: None,
-        patched: &[OCI_SPEC],
+        patched: &[OCI_SPEC, SERDE_JSON],
     },
     Target {
         triple: "aarch64-unknown-linux-musl",
@@ -38,7 +41,7 @@ pub(crate) const TARGETS: &[Target] = &[
         // 4 MiB, with everything.
         most: 4_194_304,
         debian: None,
-        patched: &[OCI_SPEC],
+        patched: &[OCI_SPEC, SERDE_JSON],
     },
     Target {
         triple: "riscv64gc-unknown-linux-musl",
@@ -46,7 +49,7 @@ pub(crate) const TARGETS: &[Target] = &[
         machine: elf::EM_RISCV,
         most: 4_718_592,
         debian: Some(Package { processor: "riscv64", libraries: "usr/lib/riscv64-linux-musl" }),
-        patched: &[OCI_SPEC],
+        patched: &[OCI_SPEC, SERDE_JSON],
     },
     Target {
         triple: "armv7-unknown-linux-musleabihf",
@@ -54,7 +57,7 @@ pub(crate) const TARGETS: &[Target] = &[
         machine: elf::EM_ARM,
         most: 4_980_736,
         debian: Some(Package { processor: "armhf", libraries: "usr/lib/arm-linux-musleabihf" }),
-        patched: &[OCI_SPEC, Patched { name: "libcontainer", version: "0.7.0" }],
+        patched: &[OCI_SPEC, SERDE_JSON, Patched { name: "libcontainer", version: "0.7.0" }],
     },
 ];
 

@@ -23,7 +23,7 @@ pub(super) struct Document {
 pub(super) fn read(text: &str) -> Result<Vec<Document>, serde_json::Error> {
     let text = text.strip_prefix('\u{feff}').unwrap_or(text);
     let state = RefCell::new(State::default());
-    let mut deserializer = serde_json::Deserializer::from_str(text);
+    let mut deserializer = serde_json::Deserializer::from_slice(text.as_bytes());
     let mut documents = Vec::new();
     // `end` fails, and gives the position, as long as something is left.
     while let Err(more) = deserializer.end() {
