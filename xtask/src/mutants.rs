@@ -1,5 +1,5 @@
-//! Mutations of single operators in the core's decisions, made by `cargo-mutants`: the unit tests must fail
-//! for each.
+//! Mutations of single operators in the decisions of the core and of the registry, made by `cargo-mutants`: the
+//! unit tests of the same crate must fail for each.
 
 use std::path::PathBuf;
 use std::process::Command;
@@ -10,13 +10,18 @@ use crate::{Failure, Outcome, cargo, project, run as run_command, work};
 
 const VERSION: &str = "27.1.0";
 
+/// The crates with decisions.
+const PACKAGES: &[&str] = &["--package=nodlet-core", "--package=nodlet-registry"];
+
 /// The files with decisions, including and excluding patterns.
 const FILES: &[&str] = &[
     "--file=runtime/core/src/pod.rs",
     "--file=runtime/core/src/pod/**/*.rs",
     "--file=runtime/core/src/node.rs",
     "--file=runtime/core/src/node/**/*.rs",
+    "--file=runtime/registry/src/**/*.rs",
     "--exclude=**/tests.rs",
+    "--exclude=**/tests/**",
     "--exclude=**/seeds.rs",
     "--exclude=**/sim.rs",
     "--exclude=**/sim/**",
@@ -57,10 +62,10 @@ pub(crate) fn run(rounds: u64, seed: u64) -> Outcome {
     Ok(())
 }
 
-/// The command `cargo mutants` for the core.
+/// The command `cargo mutants` for the core and the registry. It runs the tests of the mutated crate only.
 fn mutants(options: &[&str]) -> Result<Command, Failure> {
     let mut command = Command::new(program()?);
-    command.current_dir(project()).args(["mutants", "--package=nodlet-core"]).args(FILES).args(options);
+    command.current_dir(project()).arg("mutants").args(PACKAGES).args(FILES).args(options);
     Ok(command)
 }
 
