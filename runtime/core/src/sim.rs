@@ -413,6 +413,7 @@ impl Sim {
         loop {
             let next = self.queue.first_key_value().map(|((at, _), _)| *at);
             let next = [next, self.wake_at].into_iter().flatten().min();
+            self.check_idle(next.map_or(end, |next| next.min(end)));
             match next.filter(|next| *next <= end) {
                 Some(next) => self.now = self.now.max(next),
                 None => break,
@@ -425,6 +426,19 @@ impl Sim {
         }
         self.now = end;
         self.settle();
+    }
+
+    /// Checks that nothing is due right before `next`, the next moment at which the engine plans: otherwise the
+    /// core has asked to be woken too late.
+    fn check_idle(&mut self, next: Instant) {
+        let before = Instant(next.0.saturating_sub(1));
+        if before <= self.now {
+            return;
+        }
+        let plan = self.node.plan(before);
+        assert!(plan.actions.is_empty(), "asks to be woken too late for {:?}\n{}", plan.actions, self.log);
+        let changes = self.node.take_changed();
+        assert!(changes.is_empty(), "a status changes though nobody was woken: {changes:?}\n{}", self.log);
     }
 
     /// Plans until nothing is left to do at this moment, as the engine does.

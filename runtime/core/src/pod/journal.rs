@@ -204,11 +204,14 @@ impl Journal {
         if self.in_flight.is_some() {
             return;
         }
-        match (self.need, self.failed) {
-            (Need::Clean, _) => {}
-            (Need::Unknown { .. } | Need::Later { .. }, Some(failed)) => wake.note(failed.at),
-            (Need::Later { due, .. }, None) => wake.note(due),
-            (Need::Unknown { .. }, None) => {}
+        let due = match self.need {
+            Need::Clean => return,
+            Need::Unknown { .. } => None,
+            Need::Later { due, .. } => Some(due),
+        };
+        // After a failed write, a record that may still settle is due later than the retry.
+        if let Some(at) = due.max(self.failed.map(|failed| failed.at)) {
+            wake.note(at);
         }
     }
 }
