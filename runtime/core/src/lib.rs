@@ -8,7 +8,8 @@
 //! 6. [`record_file`]: the bytes of what survives a reboot.
 //! 7. [`replay`]: reports recorded observations to the core again, and compares the actions.
 //!
-//! The tests simulate a world around the core: `sim.rs`, `timelines.rs`.
+//! The tests simulate a world around the core: `sim.rs`, `timelines.rs`. The tests of the registry use the same world
+//! (`sim/node_world.rs`).
 
 pub mod facts;
 pub mod node;
@@ -17,8 +18,9 @@ pub mod pod;
 mod purity;
 pub mod record_file;
 pub mod replay;
-#[cfg(test)]
-mod sim;
+#[cfg(any(test, feature = "sim"))]
+#[cfg_attr(not(test), allow(dead_code, unused_imports, reason = "the tests of this crate use all of it"))]
+pub mod sim;
 pub mod spec;
 pub mod status;
 pub mod time;

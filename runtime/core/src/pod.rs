@@ -219,7 +219,7 @@ impl PodState {
     }
 
     /// The grace period in effect, while the pod is stopping.
-    #[cfg(test)]
+    #[cfg(any(test, feature = "sim"))]
     pub(crate) fn termination_grace(&self) -> Option<Duration> {
         self.stage.grace()
     }

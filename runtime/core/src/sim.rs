@@ -9,12 +9,14 @@
 mod disaster;
 mod gates;
 mod hooks;
+mod node_world;
 mod objects;
 mod order;
 mod resize;
 mod restarts;
 mod room;
 mod sample;
+#[cfg(test)]
 mod seeds;
 mod shell;
 mod update;
@@ -36,6 +38,7 @@ use crate::replay::Replayer;
 use crate::spec::*;
 use crate::time::{Anchor, Instant};
 
+pub use node_world::NodeWorld;
 pub(crate) use objects::*;
 pub(crate) use sample::*;
 

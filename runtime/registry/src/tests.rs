@@ -8,6 +8,7 @@ use serde_json::{Value, json};
 
 use super::*;
 use crate::objects::Key;
+use nodlet_core::sim::NodeWorld;
 use nodlet_core::spec::Uid;
 use nodlet_fuzz::imports::{circles, imports};
 use nodlet_kube::kinds::Kind;
@@ -20,6 +21,7 @@ mod definitions;
 mod difference;
 mod ephemeral;
 mod held_updates;
+mod lives;
 mod names;
 mod parsed_once;
 mod pods;
@@ -43,10 +45,16 @@ pub(super) struct World {
     pub(super) objects: Rc<Objects>,
     /// The pods that the core was notified of.
     pub(super) pods: BTreeMap<PodName, Rc<Wanted>>,
+    /// The pods that the node has, or has on flash, as they were admitted.
+    admitted: BTreeMap<Uid, Rc<Wanted>>,
     /// Pods that are still ending: they are published, but no longer desired.
     pub(super) ending: BTreeSet<Uid>,
     /// The text of each file.
     pub(super) files: BTreeMap<PathBuf, String>,
+    /// The node whose core gets the pods; `None` in tests of the registry alone.
+    pub(super) node: Option<NodeWorld>,
+    /// The grace period of pods whose files are removed now, if it is not their own.
+    pub(super) grace: Option<std::time::Duration>,
     serial: u8,
     sources: usize,
 }
@@ -68,13 +76,30 @@ impl World {
             registry,
             objects,
             pods: BTreeMap::new(),
+            admitted: BTreeMap::new(),
             ending: BTreeSet::new(),
             files: BTreeMap::new(),
+            node: None,
+            grace: None,
             serial: 0,
             sources: count,
         };
         world.read();
         world
+    }
+
+    /// Ends the agent, and starts another one with the files and the admissions that are on flash.
+    pub(super) fn crash(&mut self, power: bool) {
+        if let Some(node) = &mut self.node {
+            node.crash(power);
+        }
+        let sources = (0..self.sources).map(|source| self.registry.sources.path(source).to_owned()).collect();
+        self.objects = Rc::new(Objects::new(self.objects.version()));
+        self.registry = Registry::new(sources, self.registry.places.clone(), NODE, self.objects.clone());
+        for (path, text) in self.files.clone() {
+            self.put(&path, &text);
+        }
+        self.read();
     }
 
     /// Writes this text to a file. Returns the notifications of the core and the rejections.
@@ -116,9 +141,14 @@ impl World {
     pub(super) fn read(&mut self) -> Vec<String> {
         let mut changes = Vec::new();
         let (mut wanted, mut refusals) = self.registry.sources.wanted();
-        refusals.extend(self.registry.read_definitions(NOW, NOW).0);
+        let (rejected, changed) = self.registry.read_definitions(NOW, NOW);
+        refusals.extend(rejected);
         let new = self.registry.unadmitted(&wanted);
-        let base = |new: &Wanted| match self.pods.values().find(|known| known.pod.uid == new.pod.uid) {
+        let known = |uid: &Uid| match &self.node {
+            Some(node) => self.admitted.get(uid).filter(|_| !node.is_gone(uid)),
+            None => self.pods.values().find(|known| known.pod.uid == *uid),
+        };
+        let base = |new: &Wanted| match known(&new.pod.uid) {
             Some(known) => {
                 Base::Before { presets: known.presets.to_vec(), priority: known.priority.as_deref().cloned() }
             }
@@ -132,12 +162,25 @@ impl World {
             let name = self.pods.iter().find(|(_, pod)| pod.pod.uid == uid).map(|(name, _)| name.clone());
             let name = name.expect("only what the core knows is unwanted");
             changes.push(format!("{} goes", name.1));
+            if let Some(node) = &mut self.node {
+                node.unwant(&uid, self.grace);
+            }
             self.gone(&name);
         }
         for ((_, name), new) in difference.wanted {
             changes.push(format!("{name} is {}", new.pod.spec.containers[0].image));
             self.registry.set_desired(new.clone());
+            if let Some(node) = &mut self.node {
+                node.want(&new.pod);
+                self.admitted.insert(new.pod.uid.clone(), new.clone());
+            }
             self.publish(new);
+        }
+        for (_, _, name) in changed.iter().filter(|name| name.0 == Kind::ConfigMap) {
+            let exists = self.objects.get(&Key::new("configmaps", "default", name)).is_some();
+            if let Some(node) = &mut self.node {
+                node.set_config_map(name, exists);
+            }
         }
         for (_, problem) in admissions.problems {
             changes.push(match problem {
@@ -177,7 +220,10 @@ impl World {
         self.registry.prepare(kind, &mut object, options.new, &identity)?;
         let decision = if kind == Kind::Pod {
             let published = self.pods.get(&Registry::name_of(&object)).cloned();
-            self.registry.apply(object, options, &Known { published, waiting: None, is_over: false })
+            let node = self.node.as_ref();
+            let is_over =
+                published.as_ref().is_some_and(|pod| node.is_some_and(|node| node.is_over(&pod.pod.uid)));
+            self.registry.apply(object, options, &Known { published, waiting: None, is_over })
         } else {
             self.registry.apply_definition(kind, object, options)
         };

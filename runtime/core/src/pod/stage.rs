@@ -43,7 +43,7 @@ impl Stage {
     }
 
     /// The grace period in effect, while the pod is stopping.
-    #[cfg(test)]
+    #[cfg(any(test, feature = "sim"))]
     pub(super) fn grace(self) -> Option<Duration> {
         match self {
             Stage::Stopping { grace, .. } => Some(grace),
