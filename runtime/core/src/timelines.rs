@@ -2,6 +2,7 @@
 
 mod admission;
 mod ephemeral;
+mod found;
 mod gates;
 mod handover;
 mod hooks;

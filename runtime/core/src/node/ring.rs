@@ -270,7 +270,8 @@ impl Entry {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::facts::{Attempt, StatusHandover};
+    use crate::facts::{Attempt, ContainerRecord, RecordedExit, StatusHandover};
+    use crate::time::Moment;
 
     #[test]
     fn a_full_ring_loses_the_oldest_and_says_how_many() {
@@ -283,6 +284,32 @@ mod tests {
         assert_eq!(ring.since(ring.next() - 1).map(|(number, _)| number).collect::<Vec<_>>(), [514]);
         let text = ring.to_string();
         assert!(text.starts_with("(3 older entries are lost)\n      3.000 <- ImagesChanged\n"), "{text}");
+    }
+
+    #[test]
+    fn records_that_a_replay_tells_apart_have_different_digests() {
+        let exit = |number, code| {
+            let at = Moment::ThisBoot(Instant(0));
+            let (reason, message) = (String::new(), String::new());
+            Some(RecordedExit { number, code, reason, message, started_at: at, finished_at: at, id: None })
+        };
+        let one = |attempts, last_exit| ContainerRecord { attempts, last_exit, ..ContainerRecord::default() };
+        let containers = [
+            vec![],
+            vec![one(0, None)],
+            vec![one(1, None)],
+            vec![one(2, None)],
+            vec![one(1, exit(0, 0))],
+            vec![one(1, exit(0, 1))],
+            vec![one(1, exit(1, 0))],
+            vec![one(1, None), one(2, None)],
+            vec![one(2, None), one(1, None)],
+        ];
+        let digests: std::collections::BTreeSet<u32> = containers
+            .iter()
+            .map(|containers| digest(&Record { containers: containers.clone(), ..Record::default() }))
+            .collect();
+        assert_eq!(digests.len(), containers.len());
     }
 
     #[test]

@@ -209,3 +209,26 @@ impl Hooks {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sim::{at, secs};
+    use crate::spec::probe::PortOrName;
+
+    #[test]
+    fn a_pre_stop_hook_begins_only_within_the_grace_period() {
+        let asks = Hook::Asks(ProbeAction::Exec(vec!["true".into()]));
+        let connects = Hook::Asks(ProbeAction::TcpSocket { host: None, port: PortOrName::Port(80) });
+        for (hook, within) in [
+            (None, Before::Nothing),
+            (Some(&Hook::Sleeps(secs(5))), Before::Wait),
+            (Some(&asks), Before::Hook),
+            (Some(&connects), Before::Fails),
+        ] {
+            assert_eq!(Hooks::default().before_end(hook, at(9), at(10)), within);
+            assert_eq!(Hooks::default().before_end(hook, at(10), at(10)), Before::Nothing);
+            assert_eq!(Hooks::default().before_end(hook, at(11), at(10)), Before::Nothing);
+        }
+    }
+}

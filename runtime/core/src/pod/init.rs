@@ -93,3 +93,68 @@ pub(super) fn was_initialized(containers: &Containers) -> bool {
         .is_none_or(|last| last.role == Role::Init && (ended_well(&last.ended) || ended_well(&last.previous)))
         || containers.iter().any(|container| container.role == Role::Regular && container.ended.is_some())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sim::*;
+    use crate::spec::RestartPolicy;
+
+    fn ended(code: i32) -> Option<Box<Ended>> {
+        Some(Box::new(Ended {
+            number: 0,
+            code,
+            reason: "".into(),
+            message: "".into(),
+            started_at: None,
+            finished_at: Some(Moment::ThisBoot(at(7))),
+            id: None,
+        }))
+    }
+
+    #[test]
+    fn regular_containers_were_to_start_if_the_last_init_container_has_ever_succeeded_or_one_has_ended() {
+        let was = |init: &[crate::spec::Container], exits: &[(usize, Option<i32>, Option<i32>)]| {
+            let mut containers = Containers::new(&pod(RestartPolicy::Always).init(init.to_vec()).spec);
+            for (place, last, previous) in exits {
+                let container = containers.get_mut(ContainerIndex(*place as u8)).expect("it exists");
+                container.ended = last.and_then(ended);
+                container.previous = previous.and_then(ended);
+            }
+            was_initialized(&containers)
+        };
+        let two = [container("first"), container("last")];
+        assert!(was(&[], &[]));
+        for (exits, expected) in [
+            (vec![], false),
+            (vec![(1, Some(0), None)], false),
+            (vec![(2, Some(0), None)], true),
+            (vec![(2, Some(1), None)], false),
+            (vec![(2, Some(1), Some(0))], true),
+            (vec![(2, Some(0), Some(1))], true),
+            (vec![(2, Some(1), Some(1))], false),
+            // The regular container.
+            (vec![(0, Some(1), None)], true),
+            (vec![(2, Some(1), None), (0, Some(0), None)], true),
+        ] {
+            assert_eq!(was(&two, &exits), expected, "{exits:?}");
+        }
+        // The exit of a sidecar shows nothing, and no other sidecar counts as a regular container.
+        let served = [container("first"), sidecar("proxy")];
+        assert!(!was(&served, &[(1, Some(0), None), (2, Some(0), None)]));
+        assert!(was(&served, &[(2, Some(1), None), (0, Some(1), None)]));
+    }
+
+    #[test]
+    fn a_found_pod_is_initialized_since_its_last_init_container_succeeded() {
+        let mut containers = Containers::new(&pod(RestartPolicy::Always).init([container("init")]).spec);
+        let condition = |status, seconds| Condition { status, since: Moment::ThisBoot(at(seconds)) };
+        assert_eq!(initialized_since(&containers, at(9)), condition(false, 9));
+        let init = containers.get_mut(ContainerIndex(1)).expect("it exists");
+        init.has_ended(*ended(1).expect("an end"));
+        assert_eq!(initialized_since(&containers, at(9)), condition(false, 9));
+        let init = containers.get_mut(ContainerIndex(1)).expect("it exists");
+        init.has_ended(*ended(0).expect("an end"));
+        assert_eq!(initialized_since(&containers, at(9)), condition(true, 7));
+    }
+}

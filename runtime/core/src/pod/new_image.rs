@@ -49,3 +49,26 @@ impl NewImage {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sim::at;
+
+    #[test]
+    fn a_run_with_the_present_image_forgets_what_was_missing_and_any_answer_under_way() {
+        let missing = || NewImage::Missing { retry_at: Some(at(9)) };
+        let after = |mut state: NewImage, is_outdated| {
+            state.run_began(is_outdated);
+            state
+        };
+        assert_eq!(after(missing(), true), missing());
+        assert_eq!(after(missing(), false), NewImage::Unknown);
+        for state in [NewImage::Checking { is_stale: false }, NewImage::Present, NewImage::Unknown] {
+            assert_eq!(after(state.clone(), true), NewImage::Unknown);
+            assert_eq!(after(state, false), NewImage::Unknown);
+        }
+        assert_eq!(missing().retry_at(), Some(at(9)));
+        assert_eq!(NewImage::Present.retry_at(), None);
+    }
+}

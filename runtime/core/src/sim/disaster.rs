@@ -103,6 +103,11 @@ impl Sim {
         self.begin_agent(Some(before));
     }
 
+    /// Removes the state that the agent leaves to the next one, as if it were of an earlier version.
+    pub(crate) fn forget_handovers(&mut self) {
+        self.pods.iter_mut().for_each(|pod| pod.shell.forget_handover());
+    }
+
     /// Cuts the power and boots again.
     pub(crate) fn reboot(&mut self) {
         self.note_log("power is cut");

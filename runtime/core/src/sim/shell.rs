@@ -60,6 +60,15 @@ impl PodFiles {
         self.status.as_ref().map(|status| serde_json::from_slice(status).expect("a status"))
     }
 
+    /// Removes the state of the pod from the handover. What was shown is not compared with the first status of
+    /// the next agent.
+    pub(super) fn forget_handover(&mut self) {
+        if let Some(status) = self.read_status() {
+            self.status = Some(bytes(&StatusHandover { state: None, ..*status }));
+        }
+        self.shown = None;
+    }
+
     pub(super) fn write_facts(&mut self, attempt: Attempt) {
         self.facts.insert(attempt.container, attempt.number);
     }

@@ -74,7 +74,9 @@ impl Sim {
                 }
                 match image {
                     Err(reason) => {
-                        if reason == StartFailureReason::ErrImagePull {
+                        // Such a start is retried as soon as the image or object is added.
+                        if let StartFailureReason::ErrImagePull | StartFailureReason::ObjectNotFound = reason
+                        {
                             self.of(&uid).restarts.forget(attempt.container);
                         }
                         let failure = StartFailure { reason, message: "it cannot be".into(), image: None };

@@ -254,3 +254,40 @@ fn a_resize_that_waits_is_not_lost_by_a_shutdown_that_is_cancelled() {
     assert_eq!(shown(&sim, "web"), "800m 800m");
     sim.replay();
 }
+
+#[test]
+fn a_pod_that_the_agent_evicts_fails_within_two_seconds_once_and_keeps_an_earlier_verdict() {
+    let message = "Usage of EmptyDir volume \"cache\" exceeds the limit \"1Mi\". ";
+    let evicted = || PodObservation::Evicted { message: message.into() };
+    let mut sim = Sim::new(pod(RestartPolicy::Always).uid("web"), |_, _| Fate::IgnoresTerm);
+    sim.run_until(secs(5));
+    let index = sim.node.index_of(&"web".into()).expect("it is here");
+    sim.later(secs(0), Observation::Of(index, evicted()));
+    sim.later(secs(1), Observation::Of(index, evicted()));
+    sim.run_until(secs(60));
+    assert_eq!(sim.trace, "   0s app#0 start\n   5s app#0 Term\n   7s app#0 Kill\n   7s app#0 exits 137\n");
+    let status = sim.status(&"web".into());
+    assert_eq!((&status["phase"], &status["reason"]), (&"Failed".into(), &"Evicted".into()));
+    assert_eq!(status["message"], message);
+    assert_eq!(sim.events.iter().filter(|event| **event == format!("Evicted: {message}")).count(), 1);
+    let late = pod(RestartPolicy::Never).uid("web").with([container("a"), container("b")]);
+    let mut sim = Sim::new(late, |_, _| Fate::Exits(0, secs(3)));
+    sim.weather.latency = secs(2);
+    sim.run_until(secs(60));
+    let index = sim.node.index_of(&"web".into()).expect("it is here");
+    sim.later(secs(0), Observation::Of(index, evicted()));
+    sim.run_until(secs(70));
+    assert_eq!(sim.status(&"web".into())["phase"], "Succeeded");
+}
+
+#[test]
+fn a_container_at_its_limit_of_local_storage_stays_and_the_total_is_printed_as_its_limits_are() {
+    let message = |limits: &[u64], used: &[u64], volumes: u64| {
+        let sim = with_usage(limits, used, volumes);
+        sim.status(&"web".into())["message"].as_str().unwrap_or_default().to_owned()
+    };
+    assert_eq!(message(&[512, 1024], &[512, 1024], 0), "");
+    assert_eq!(message(&[512, 1024], &[512, 1023], 1), "");
+    let total = "Pod ephemeral local storage usage exceeds the total limit of containers 1536Mi. ";
+    assert_eq!(message(&[512, 1024], &[512, 1024], 1), total);
+}
