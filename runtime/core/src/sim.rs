@@ -429,6 +429,16 @@ impl Sim {
         }
         self.now = end;
         self.settle();
+        self.check_published();
+    }
+
+    /// Checks that the shown status of each pod is up to date: the core has reported each change.
+    fn check_published(&self) {
+        for state in self.node.pods() {
+            let uid = &state.pod().uid;
+            let world = self.pods.iter().find(|world| world.pod.uid == *uid).expect("a pod of this world");
+            world.shell.check_shown(state, &self.log);
+        }
     }
 
     /// Checks that nothing is due right before `next`, the next moment at which the engine plans: otherwise the

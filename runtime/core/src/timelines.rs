@@ -271,6 +271,65 @@ fn a_failed_kill_is_retried_with_growing_delays() {
 }
 
 #[test]
+fn files_that_cannot_be_removed_are_tried_again_with_growing_delays() {
+    let mut sim = Sim::new(pod(RestartPolicy::Never), |_, _| Fate::Exits(0, secs(4)));
+    let delays = |sim: &Sim, what: &str| -> Vec<u64> {
+        let tries = sim.log.lines().filter(|line| line.ends_with(what));
+        let times: Vec<u64> = tries.map(|line| line[..4].trim().parse().expect("a time")).collect();
+        times.windows(2).map(|pair| pair[1] - pair[0]).collect()
+    };
+    let failures = |sim: &Sim| {
+        sim.events.iter().filter(|event| **event == "FailedKillPod: error killing pod: busy").count()
+    };
+    sim.weather.latency = secs(2);
+    let mut steps = (0..200).map(|step| Duration::from_millis(step * 100));
+    while !sim.log.contains("remove sandbox") {
+        sim.run_until(steps.next().expect("the sandbox is removed"));
+    }
+    sim.weather = Weather { failures: 100, ..Weather::default() };
+    sim.run_until(secs(100));
+    assert_eq!(delays(&sim, "remove volumes"), [10, 20, 40]);
+    assert_eq!(failures(&sim), 4);
+    sim.weather.failures = 0;
+    sim.run_until(secs(200));
+    assert_eq!(delays(&sim, "remove volumes"), [10, 20, 40, 80]);
+    sim.weather.failures = 100;
+    sim.unwant(&uid(), None);
+    sim.of(&uid()).gone_by = None;
+    sim.run_until(secs(300));
+    assert_eq!(delays(&sim, "forget"), [10, 20, 40]);
+    assert_eq!(failures(&sim), 8);
+    assert!(!sim.is_gone(&uid()) && !sim.node.is_empty());
+    sim.weather.failures = 0;
+    sim.run_until(secs(400));
+    assert!(sim.is_gone(&uid()) && sim.node.is_empty());
+}
+
+#[test]
+fn a_pod_has_run_since_its_first_run_and_its_deletion_is_a_generation_of_its_own() {
+    let mut sim =
+        Sim::new(pod(RestartPolicy::Always).with([container("a"), container("b")]), |name, number| {
+            match (name, number) {
+                ("b", 1) => Fate::IgnoresTerm,
+                ("b", 0) => Fate::Exits(1, secs(1)),
+                _ => Fate::FailsToStart(StartFailureReason::CreateContainerError),
+            }
+        });
+    sim.weather.latency = secs(1);
+    let state = |sim: &Sim| {
+        let state = sim.node.index_of(&uid()).and_then(|index| sim.node.pod(index)).expect("it is here");
+        (state.has_run(), state.generation())
+    };
+    sim.run_until(secs(0));
+    assert_eq!(state(&sim), (false, 1));
+    sim.run_until(secs(20));
+    assert_eq!(state(&sim), (true, 1));
+    sim.unwant(&uid(), None);
+    sim.run_until(secs(22));
+    assert_eq!(state(&sim), (true, 2));
+}
+
+#[test]
 fn a_replaced_pod_starts_when_the_last_process_of_the_old_one_is_gone() {
     let mut sim = Sim::new(pod(RestartPolicy::Always).uid("old"), |_, _| Fate::IgnoresTerm);
     sim.run_until(secs(5));

@@ -274,6 +274,21 @@ mod tests {
     }
 
     #[test]
+    fn processes_may_outlive_a_lost_sandbox_until_its_remains_are_removed() {
+        for processes in [true, false] {
+            let mut sandbox = Sandbox::absent();
+            sandbox.create();
+            assert!(sandbox.created(None) && !sandbox.may_have_processes());
+            assert!(sandbox.lost(processes) && sandbox.may_have_processes() == processes);
+            sandbox.remove(None);
+            assert_eq!(sandbox.may_have_processes(), processes);
+            assert!(sandbox.removal_failed(at(1)) && sandbox.may_have_processes() == processes);
+            sandbox.remove(None);
+            assert!(sandbox.removed() && !sandbox.may_have_processes());
+        }
+    }
+
+    #[test]
     fn a_failure_is_known_until_the_sandbox_is_ready_and_the_address_for_ever() {
         let mut sandbox = Sandbox::absent();
         sandbox.create();

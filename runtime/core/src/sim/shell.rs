@@ -60,6 +60,16 @@ impl PodFiles {
         self.status.as_ref().map(|status| serde_json::from_slice(status).expect("a status"))
     }
 
+    /// Checks that the status, the handover and the deletion of the pod are those that are shown.
+    pub(super) fn check_shown(&self, state: &PodState, log: &str) {
+        let uid = &state.pod().uid;
+        let status = crate::status::of(state, Anchor(0), Some([192, 168, 1, 7].into()));
+        let stale = differences(self.shown.as_ref().unwrap_or(&Value::Null), &status);
+        assert!(stale.is_empty(), "{uid}: nobody was told of {}\n{log}", stale.join(", "));
+        let deletion = self.deletion.map(|(_, deletion)| deletion);
+        assert_eq!(deletion, state.deletion(), "{uid}: nobody was told of its deletion\n{log}");
+    }
+
     /// Removes the state of the pod from the handover. What was shown is not compared with the first status of
     /// the next agent.
     pub(super) fn forget_handover(&mut self) {

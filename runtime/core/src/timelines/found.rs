@@ -38,7 +38,7 @@ fn an_agent_that_finds_no_handover_shows_what_record_and_supervisor_tell_and_con
         for init in [vec![], vec![container("init")], vec![sidecar("proxy")]] {
             for (first, first_fate) in ends.into_iter().take(if init.is_empty() { 1 } else { ends.len() }) {
                 for (then, then_fate) in ends {
-                    for seconds in [3, 7, 12, 19, 40] {
+                    for seconds in [3, 12, 40] {
                         let about = format!("{policy:?} {} {first} {then} {seconds}", init.len());
                         let fate = move |name: &str, number: u32| match name {
                             "app" if number == 0 => then_fate(),

@@ -291,3 +291,23 @@ fn a_container_at_its_limit_of_local_storage_stays_and_the_total_is_printed_as_i
     let total = "Pod ephemeral local storage usage exceeds the total limit of containers 1536Mi. ";
     assert_eq!(message(&[512, 1024], &[512, 1024], 1), total);
 }
+
+#[test]
+fn a_resize_to_the_last_free_amount_is_carried_out() {
+    let mut sim = Sim::empty(|_, _| Fate::Runs).on(small(1000));
+    sim.want(asking("web", 300));
+    sim.run_until(secs(5));
+    resize(&mut sim, "web", 1000);
+    sim.run_until(secs(6));
+    assert_eq!(shown(&sim, "web"), "1 1");
+    resize(&mut sim, "web", 600);
+    sim.run_until(secs(7));
+    sim.want(asking("other", 100));
+    sim.run_until(secs(8));
+    resize(&mut sim, "other", 401);
+    sim.run_until(secs(9));
+    assert_eq!(shown(&sim, "other"), "100m 100m Pending Deferred");
+    resize(&mut sim, "other", 400);
+    sim.run_until(secs(10));
+    assert_eq!(shown(&sim, "other"), "400m 400m");
+}

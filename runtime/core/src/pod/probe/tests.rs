@@ -464,3 +464,18 @@ fn a_container_is_unready_until_its_startup_probe_succeeds() {
     sim.run_until(secs(6));
     assert_eq!(told(&sim), (true.into(), true.into()));
 }
+
+#[test]
+fn a_probe_by_network_runs_at_the_same_times_as_one_by_a_program() {
+    let network = ProbeAction::TcpSocket { host: None, port: crate::spec::probe::PortOrName::Port(80) };
+    for action in [exec_probe().action, network] {
+        let liveness = Probe { action: action.clone(), ..exec_probe() };
+        let readiness = Probe { action, period: secs(7), initial_delay: secs(2), ..exec_probe() };
+        let sim = Sim::new(probed(Some(liveness), Some(readiness), None), |_, _| Fate::Runs);
+        let (mut sim, asked) = asked_by(sim, |_, _| ProbeResult::Success);
+        sim.run_until(secs(21));
+        let times =
+            ["0s Liveness", "2s Readiness", "9s Readiness", "10s Liveness", "16s Readiness", "20s Liveness"];
+        assert_eq!(*asked.borrow(), times);
+    }
+}
