@@ -253,6 +253,8 @@ impl PodState {
             if self.journal.has_terminal() || gave_up || withdrawn {
                 self.stage = Stage::Finished;
                 self.changed = true;
+                // The volumes of a pod that has finished now are removed in the same plan: nothing else wakes it.
+                self.settle(now);
             } else if self.outcome.resumes() && is_saved {
                 self.removal.drop_for(self.pod.clone());
             } else if kept && self.outcome.verdict().is_none() && is_saved {
