@@ -395,6 +395,45 @@ fn an_interface_moves_into_the_pod_and_comes_back_under_its_name() {
 }
 
 #[test]
+fn an_interface_whose_name_was_taken_comes_back_under_a_free_one() {
+    let mut device = Device::new();
+    let (board, world) = (device.own_network(), nodlet_tests::Namespace::new());
+    board.connect("can0", &world, "far");
+    device.start_agent();
+    device.load_image(nodlet_tests::demo_archive());
+    define(&device, "can.yaml", "name: can\ninterface: can0\n");
+    device.wait_for("the resource", || resource(&device, "capacity", "can") == "1");
+    let text = asking_with(
+        "bus",
+        "sleep",
+        "nodlet.dev/can: 1",
+        "securityContext: {capabilities: {add: [NET_ADMIN]}}",
+    );
+    device.write_manifest("bus.yaml", &text);
+    device.pod("bus").wait_ready();
+    assert!(!board.ip("link show").contains(" can0"));
+    // Meanwhile another interface is plugged in, and the pod renames its own.
+    for name in ["can0", "dev0", "other"] {
+        board.ip(&format!("link add {name} type bridge"));
+    }
+    let process = device.container_processes()[0].to_string();
+    for words in [&["down"][..], &["name", "other"]] {
+        let mut command = std::process::Command::new("nsenter");
+        command.args(["-t", &process, "-n", "ip", "link", "set", "can0"]).args(words);
+        assert!(command.status().expect("the machine has nsenter").success());
+    }
+    device.remove_manifest("bus.yaml");
+    device.pod("bus").wait_gone();
+    assert!(board.ip("-details link show dev1").contains("veth"), "{}", board.ip("link show"));
+    let message = "interface can0 came back from the pod as dev1: another interface has its name";
+    device.wait_for("the event", || {
+        let events = device.get("/api/v1/events").expect("the API lists events").to_string();
+        events.contains("InterfaceRenamed") && events.contains(message)
+    });
+    assert!(device.agent_log().contains(message));
+}
+
+#[test]
 fn a_container_cannot_lead_a_device_to_another_place() {
     let device = Device::start();
     let node = Node::named("led");

@@ -29,6 +29,7 @@ use nodlet_core::spec::{Container, ContainerIndex, Pod};
 use nodlet_host::launch::{DeviceChange, DeviceNode, ExecConfig};
 use nodlet_kube::manifest::{DeviceDefinition, DeviceSource};
 use nodlet_registry::Wanted;
+use nodlet_supervisor::RENAMED_FILE;
 
 use super::handles::{GivenDevice, Sandbox, write_facts};
 use super::{Engine, Shell};
@@ -238,6 +239,26 @@ fn requests_devices(pod: &Pod) -> bool {
 }
 
 /// The devices that the containers of a pod request; a name may occur several times.
+/// Reports the interfaces that came back from a pod under another name.
+pub(super) fn report_renamed(shell: &Shell, wanted: &Wanted, directory: &Path) {
+    if requested(&wanted.pod).next().is_none() {
+        return;
+    }
+    let renamed = std::fs::read_to_string(directory.join(RENAMED_FILE)).unwrap_or_default();
+    for (name, new) in renamed.lines().filter_map(|line| line.split_once(' ')) {
+        let message =
+            format!("interface {name} came back from the pod as {new}: another interface has its name");
+        log::warn!("{message}");
+        let event = Event {
+            warning: true,
+            reason: "InterfaceRenamed".into(),
+            message: message.into(),
+            container: None,
+        };
+        shell.publication.emit(wanted, &event);
+    }
+}
+
 fn requested(pod: &Pod) -> impl Iterator<Item = &str> {
     let containers = pod.spec.init_containers.iter().chain(&pod.spec.containers);
     containers.flat_map(|container| &container.resources.devices).map(|(name, _)| &**name)

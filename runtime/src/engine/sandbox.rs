@@ -351,6 +351,7 @@ pub(super) async fn remove(shell: Rc<Shell>, pod: PodIndex, wanted: Rc<Wanted>) 
         );
     }
     let directory = shell.paths.run_pod(&wanted.pod.uid.0);
+    devices::report_renamed(&shell, &wanted, &directory);
     // It has volumes, and what containers have put there: no mount is entered.
     if let Err(error) = shell.stores.remove_tree(directory.clone()).await {
         return Err(format!("failed to remove {}: {error}", directory.display()));

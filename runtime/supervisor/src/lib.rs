@@ -30,3 +30,7 @@ pub use process::run;
 
 /// The file in a supervisor's directory with the reason of its end, if the supervisor could write it.
 pub const END_REASON_FILE: &str = "last-words";
+
+/// The file in a pod's directory with the interfaces that came back to the host under another name, because theirs was
+/// taken: lines of both names.
+pub const RENAMED_FILE: &str = "renamed-interfaces";

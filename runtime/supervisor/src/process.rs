@@ -19,7 +19,6 @@ use nix::sys::signalfd::{SfdFlags, SignalFd};
 use nix::sys::socket::{self, SockFlag};
 use nix::unistd::Pid;
 
-use super::END_REASON_FILE;
 use super::attempt::{Attempt, State};
 use super::enter::{Exec, ExecState};
 use super::execute;
@@ -27,8 +26,10 @@ use super::log::Stream;
 use super::protocol::{self, Message, Request};
 use super::sandbox::{self, Namespaces};
 use super::sys;
+use super::{END_REASON_FILE, RENAMED_FILE};
 use nodlet_core::time::Instant;
 use nodlet_host::launch::SandboxConfig;
+use nodlet_host::network::netlink::{Netlink, link_index};
 
 use self::reports::Agent;
 
@@ -351,21 +352,38 @@ impl Process {
         false
     }
 
-    /// Removes the sandbox, as the supervisor's last step. What the kernel would remove later is removed now,
-    /// so that a successor finds the names free.
     /// Moves the pod's interfaces back to the host. No container is left, and this process ends next, so it may
-    /// enter the pod's network namespace. If it is killed before, the kernel moves hardware back.
+    /// enter the pod's network namespace. If it is killed before, the kernel moves hardware back. An interface whose
+    /// name is taken on the host gets a free one, which a file tells the agent.
     fn give_back_interfaces(&self, net: &OwnedFd) {
         let taken = fs::read_to_string(self.dir.join(sandbox::INTERFACES)).unwrap_or_default();
+        let (mut names, mut renamed) = (String::new(), String::new());
+        let mut free =
+            (0..u16::MAX).map(|number| format!("dev{number}")).filter(|name| link_index(name).is_err());
+        for (name, index) in taken.lines().filter_map(|line| line.split_once(' ')) {
+            let name = match link_index(name).is_ok().then(|| free.next()).flatten() {
+                Some(free) => {
+                    renamed += &format!("{name} {free}\n");
+                    free
+                }
+                None => name.to_owned(),
+            };
+            names += &format!("{name} {index}\n");
+        }
+        if !renamed.is_empty() {
+            let _ = fs::write(self.dir.join(RENAMED_FILE), renamed);
+        }
         let Ok(host) = fs::File::open("/proc/self/ns/net") else { return };
         let enter =
             |namespace: BorrowedFd| nix::sched::setns(namespace, nix::sched::CloneFlags::CLONE_NEWNET);
         if enter(net.as_fd()).is_ok() {
-            sandbox::give_back_interfaces(&taken, &host);
+            sandbox::give_back_interfaces(&names, &host);
             let _ = enter(host.as_fd());
         }
     }
 
+    /// Removes the sandbox, as the supervisor's last step. What the kernel would remove later is removed now,
+    /// so that a successor finds the names free.
     fn take_down(&mut self) {
         if let Sandbox::Ready { pause, host_link, namespaces, interfaces, .. } = &self.sandbox {
             if let Some(pause) = pause {
@@ -375,8 +393,7 @@ impl Process {
             if *interfaces && let Some(net) = &namespaces.net {
                 self.give_back_interfaces(net);
             }
-            if let (Some(link), Ok(mut netlink)) = (host_link, nodlet_host::network::netlink::Netlink::open())
-            {
+            if let (Some(link), Ok(mut netlink)) = (host_link, Netlink::open()) {
                 let _ = netlink.remove_link(link);
             }
         }

@@ -293,15 +293,15 @@ fn take_interfaces(
     Ok(())
 }
 
-/// Moves the interfaces that a pod has back to the host, under their names there. The caller is in the pod's
-/// network namespace. A container may have renamed them, so they are known by their index. `taken` is the
-/// text of the file.
-pub(super) fn give_back_interfaces(taken: &str, host: &File) {
-    if taken.is_empty() {
+/// Moves the interfaces that a pod has to the host, under these names there. The caller is in the pod's network
+/// namespace. A container may have renamed them, so they are known by their index. `names` is a text like that of the
+/// file.
+pub(super) fn give_back_interfaces(names: &str, host: &File) {
+    if names.is_empty() {
         return;
     }
     let Ok(mut pod) = Netlink::open() else { return };
-    for (name, index) in taken.lines().filter_map(|line| line.split_once(' ')) {
+    for (name, index) in names.lines().filter_map(|line| line.split_once(' ')) {
         if let Ok(index) = index.parse() {
             let _ = pod.move_link(index, name, host.as_raw_fd());
         }

@@ -3,6 +3,7 @@
 
 use serde_json::{Map, Value};
 
+use super::device_file::{FORBIDDEN, OWN};
 use super::yaml;
 
 /// The prefix of annotations that request CDI devices, as comma-separated names `vendor.com/class=device`.
@@ -152,12 +153,20 @@ fn path(map: &Map<String, Value>, key: &str) -> Result<Option<String>, String> {
     match map.get(key).map(Value::as_str) {
         None => Ok(None),
         Some(Some(path))
-            if path.starts_with('/') && path.split('/').all(|part| part != ".." && part != ".") =>
+            if path
+                .strip_prefix('/')
+                .is_some_and(|below| below.split('/').all(|part| !["", ".", ".."].contains(&part)))
+                && !path.contains('\0') =>
         {
             Ok(Some(path.to_owned()))
         }
-        Some(_) => Err(format!("{key}: must be an absolute path without `.` and `..`")),
+        Some(_) => Err(format!("{key}: must be an absolute path below /, without empty parts, `.` and `..`")),
     }
+}
+
+/// The first part of a path after `prefix`.
+fn first_of<'a>(path: &'a str, prefix: &str) -> &'a str {
+    path.strip_prefix(prefix).and_then(|below| below.split('/').next()).unwrap_or_default()
 }
 
 fn device_node(node: &Value) -> Result<CdiNode, String> {
@@ -167,6 +176,15 @@ fn device_node(node: &Value) -> Result<CdiNode, String> {
     known(node, &FIELDS).map_err(|why| format!("deviceNodes: {why}"))?;
     let path_in = path(node, "path")?.filter(|path| path.starts_with("/dev/"));
     let path_in = path_in.ok_or("deviceNodes: path: must be below /dev/")?;
+    if OWN.contains(&first_of(&path_in, "/dev/")) {
+        return Err(format!("deviceNodes: path: containers have their own {path_in}"));
+    }
+    let host_path = path(node, "hostPath")?.unwrap_or_else(|| path_in.clone());
+    if host_path.strip_prefix("/dev/").is_some_and(|below| FORBIDDEN.contains(&below)) {
+        return Err(format!(
+            "deviceNodes: {host_path} gives access to the whole machine: no container gets it"
+        ));
+    }
     let number = |key: &str| match node.get(key) {
         None => Ok(None),
         Some(value) => {
@@ -179,7 +197,7 @@ fn device_node(node: &Value) -> Result<CdiNode, String> {
         return Err("deviceNodes: permissions: must be of the letters r, w and m".to_owned());
     }
     Ok(CdiNode {
-        host_path: path(node, "hostPath")?.unwrap_or_else(|| path_in.clone()),
+        host_path,
         path: path_in,
         permissions: permissions.to_owned(),
         mode: number("fileMode")?,
@@ -197,10 +215,14 @@ fn mount(mount: &Value) -> Result<CdiMount, String> {
         return Err(format!("mounts: type {kind:?} is not supported: must be bind"));
     }
     let needed = |key: &str| path(mount, key)?.ok_or_else(|| format!("mounts: {key} is missing"));
+    let container_path = needed("containerPath")?;
+    if ["dev", "proc", "sys"].contains(&first_of(&container_path, "/")) {
+        return Err(format!("mounts: containerPath: containers have their own {container_path}"));
+    }
     let options = mount.get("options").and_then(Value::as_array);
     Ok(CdiMount {
         host_path: needed("hostPath")?,
-        container_path: needed("containerPath")?,
+        container_path,
         read_only: options.is_some_and(|options| options.iter().any(|option| option == "ro")),
     })
 }
@@ -255,6 +277,41 @@ mod tests {
             let name = format!("vendor.com/cam={device}");
             let error = cdi_edits("cam.json", FILE.as_bytes(), &name).expect_err(device);
             assert_eq!(error, format!("cam.json: device {name}: containerEdits: {expected}"));
+        }
+        let of = |edits: &str| {
+            let file = format!(
+                r#"{{"cdiVersion": "0.6.0", "kind": "v.com/c", "devices": [{{"name": "a", "containerEdits": {{{edits}}}}}]}}"#
+            );
+            let error = cdi_edits("c.json", file.as_bytes(), "v.com/c=a").expect_err(edits);
+            error.strip_prefix("c.json: device v.com/c=a: containerEdits: ").expect("the device").to_owned()
+        };
+        for (path, expected) in [
+            ("/dev/shm", "path: containers have their own /dev/shm"),
+            ("/dev/shm/x", "path: containers have their own /dev/shm/x"),
+            ("/dev/pts/0", "path: containers have their own /dev/pts/0"),
+            ("/dev/null", "path: containers have their own /dev/null"),
+            ("/dev/mem", "/dev/mem gives access to the whole machine: no container gets it"),
+            ("/dev/", "path: must be an absolute path below /, without empty parts, `.` and `..`"),
+            ("/dev//shm/x", "path: must be an absolute path below /, without empty parts, `.` and `..`"),
+            ("/dev/../x", "path: must be an absolute path below /, without empty parts, `.` and `..`"),
+            ("/dev/a\\u0000", "path: must be an absolute path below /, without empty parts, `.` and `..`"),
+        ] {
+            let error = of(&format!(r#""deviceNodes": [{{"path": "{path}"}}]"#));
+            assert!(error.ends_with(expected), "{path}: {error}");
+        }
+        let error = of(r#""deviceNodes": [{"path": "/dev/x", "hostPath": "/dev/kmem"}]"#);
+        assert_eq!(error, "deviceNodes: /dev/kmem gives access to the whole machine: no container gets it");
+        for (path, expected) in [
+            ("/", "must be an absolute path below /, without empty parts, `.` and `..`"),
+            ("/a/..", "must be an absolute path below /, without empty parts, `.` and `..`"),
+            ("/proc", "containers have their own /proc"),
+            ("/proc/sys", "containers have their own /proc/sys"),
+            ("/sys/fs/cgroup", "containers have their own /sys/fs/cgroup"),
+            ("/dev", "containers have their own /dev"),
+            ("/dev/shm/x", "containers have their own /dev/shm/x"),
+        ] {
+            let error = of(&format!(r#""mounts": [{{"hostPath": "/srv", "containerPath": "{path}"}}]"#));
+            assert!(error.ends_with(&format!("containerPath: {expected}")), "{path}: {error}");
         }
         let null = FILE.replace("CAM=1", "CAM=\\u0000");
         let error =

@@ -49,10 +49,10 @@ pub enum DeviceSource {
 const MAX_USERS: i64 = 1000;
 
 /// Nodes that give access to all memory or ports of the machine.
-const FORBIDDEN: [&str; 3] = ["mem", "kmem", "port"];
+pub(super) const FORBIDDEN: [&str; 3] = ["mem", "kmem", "port"];
 
 /// Entries of a container's /dev that no device can replace.
-const OWN: [&str; 16] = [
+pub(super) const OWN: [&str; 16] = [
     "null", "zero", "full", "random", "urandom", "tty", "ptmx", "console", "pts", "shm", "mqueue", "fd",
     "stdin", "stdout", "stderr", "core",
 ];
