@@ -301,7 +301,7 @@ fn without_nf_tables_pods_run_and_a_host_port_waits_for_a_kernel_that_has_it() {
     device.write_manifest("other.yaml", &manifest::pod("other", "sleep"));
     device.pod("client").wait_ready();
     device.pod("other").wait_ready();
-    let lacks = "this kernel has no nf_tables with NAT; load the modules nf_tables, nft_nat, nft_masq, nft_ct and \
+    let lacks = "this kernel has no nf_tables with NAT; load the modules nf_tables, nft_chain_nat, nft_nat, nft_masq, nft_ct and \
                  nft_fib_inet, or use a kernel with CONFIG_NF_TABLES, ";
     let told = format!(
         "AddressTranslationFailed: pods reach no other machine: failed to translate addresses for pods: {lacks}"

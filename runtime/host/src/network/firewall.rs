@@ -250,7 +250,7 @@ pub(super) fn explain(error: io::Error) -> io::Error {
     if !is_unsupported(&error) {
         return error;
     }
-    let why = "this kernel has no nf_tables with NAT; load the modules nf_tables, nft_nat, nft_masq, nft_ct and \
+    let why = "this kernel has no nf_tables with NAT; load the modules nf_tables, nft_chain_nat, nft_nat, nft_masq, nft_ct and \
                nft_fib_inet, or use a kernel with CONFIG_NF_TABLES, CONFIG_NF_TABLES_INET, CONFIG_NFT_NAT, \
                CONFIG_NFT_MASQ, CONFIG_NFT_CT and CONFIG_NFT_FIB_INET";
     io::Error::new(io::ErrorKind::Unsupported, format!("{why} ({error})"))
