@@ -238,7 +238,6 @@ fn requests_devices(pod: &Pod) -> bool {
     requested(pod).next().is_some()
 }
 
-/// The devices that the containers of a pod request; a name may occur several times.
 /// Reports the interfaces that came back from a pod under another name.
 pub(super) fn report_renamed(shell: &Shell, wanted: &Wanted, directory: &Path) {
     if requested(&wanted.pod).next().is_none() {
@@ -259,6 +258,7 @@ pub(super) fn report_renamed(shell: &Shell, wanted: &Wanted, directory: &Path) {
     }
 }
 
+/// The devices that the containers of a pod request; a name may occur several times.
 fn requested(pod: &Pod) -> impl Iterator<Item = &str> {
     let containers = pod.spec.init_containers.iter().chain(&pod.spec.containers);
     containers.flat_map(|container| &container.resources.devices).map(|(name, _)| &**name)
