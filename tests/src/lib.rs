@@ -11,6 +11,7 @@
 //! * [`Calls`]: counts the system calls that nodlet makes
 //! * [`image`]: images from files given in the test
 //! * [`Namespace`]: a network namespace for a device, or for the world beyond it
+//! * [`LoopDevice`]: a block device with the content of a file
 //! * [`Kubectl`]: the real kubectl, over [`forward`]
 //! * [`slow`]: a directory on a card that answers only when the test lets it
 //! * [`guest`]: a virtual machine with its own kernel, and kernels that lack a feature
@@ -29,6 +30,7 @@ pub mod guest;
 pub mod image;
 mod kubectl;
 mod leftovers;
+mod loop_device;
 pub mod manifest;
 mod namespace;
 mod pod;
@@ -49,6 +51,7 @@ pub use calls::{Calls, Counted};
 pub use device::{Device, Mount, Ran};
 pub use figures::{Holdings, Memory, Share, switches};
 pub use kubectl::Kubectl;
+pub use loop_device::LoopDevice;
 pub use namespace::Namespace;
 pub use pod::{TestContainer, TestPod};
 pub use programs::{demo_archive, demo_program, nodlet_program, programs_are_in};

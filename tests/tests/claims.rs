@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::Path;
 
-use nodlet_tests::{Device, Kubectl, manifest};
+use nodlet_tests::{Device, Kubectl, LoopDevice, manifest};
 use serde_json::json;
 
 /// A PersistentVolume of 1 GiB with this source.
@@ -282,31 +282,13 @@ fn a_claim_that_is_used_for_reading_is_mounted_read_only() {
     assert!(refused.contains("Read-only file system"), "{refused}");
 }
 
-/// A loop device over a file; it is detached at the end of the test.
-struct LoopDevice(String);
-
-impl LoopDevice {
-    fn over(file: &Path) -> LoopDevice {
-        let run = std::process::Command::new("losetup").args(["--find", "--show"]).arg(file).output();
-        let run = run.expect("losetup is there");
-        assert!(run.status.success(), "{}", String::from_utf8_lossy(&run.stderr));
-        LoopDevice(String::from_utf8_lossy(&run.stdout).trim().to_owned())
-    }
-}
-
-impl Drop for LoopDevice {
-    fn drop(&mut self) {
-        let _ = std::process::Command::new("losetup").args(["--detach", &self.0]).status();
-    }
-}
-
 #[test]
 fn a_block_volume_is_a_device_of_the_container_and_of_no_other() {
     let device = Device::start();
     let file = device.path("/disk.img");
     fs::write(&file, vec![0; 1 << 20]).expect("it can be written");
     let disk = LoopDevice::over(&file);
-    let block = format!("hostPath: {{path: {}}}, volumeMode: Block", disk.0);
+    let block = format!("hostPath: {{path: {}}}, volumeMode: Block", disk.path());
     device.write_manifest("v.yaml", &volume("disk", "ReadWriteOnce", &block));
     device.write_manifest("c.yaml", &claim("data", "ReadWriteOnce", ", volumeMode: Block"));
     let device_of = |name: &str, steps: &str, read_only: bool| {
@@ -329,9 +311,9 @@ fn a_block_volume_is_a_device_of_the_container_and_of_no_other() {
     device.pod("web").wait_log("other", "up");
     let stat = device.pod("web").exec("app", ["/bin/demo", "stat", "/dev/data"]).ok();
     assert!(stat.contains("0660 0:0"), "{stat}");
-    let content = fs::read(&disk.0).expect("it can be read");
+    let content = fs::read(disk.path()).expect("it can be read");
     assert_eq!(&content[..6], b"hello\n");
-    let number = fs::metadata(&disk.0).map(|found| std::os::unix::fs::MetadataExt::rdev(&found));
+    let number = fs::metadata(disk.path()).map(|found| std::os::unix::fs::MetadataExt::rdev(&found));
     let number = number.expect("it is there");
     let (major, minor) =
         (nix::sys::stat::major(number).to_string(), nix::sys::stat::minor(number).to_string());

@@ -3,9 +3,8 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::Command;
 
-use nodlet_tests::Device;
+use nodlet_tests::{Device, LoopDevice};
 
 /// The board's address on the link to the world.
 const BOARD: &str = "192.0.2.2";
@@ -19,24 +18,6 @@ fn image(file: &str) -> PathBuf {
     let path = project().join(".work/images").join(file);
     assert!(path.exists(), "{file} is not built: run `cargo xtask images`, or `cargo xtask check`");
     path
-}
-
-/// A block device with the content of a file, until it is dropped.
-struct Loop(String);
-
-impl Loop {
-    fn new(file: &Path) -> Loop {
-        let made = Command::new("losetup").args(["--find", "--show"]).arg(file).output().expect("util-linux");
-        assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
-        Loop(String::from_utf8_lossy(&made.stdout).trim().to_owned())
-    }
-}
-
-impl Drop for Loop {
-    fn drop(&mut self) {
-        let detached = Command::new("losetup").args(["--detach", &self.0]).status();
-        assert!(detached.is_ok_and(|status| status.success()), "{} stays", self.0);
-    }
 }
 
 #[test]
@@ -62,13 +43,13 @@ fn the_gateway_publishes_and_shows_what_its_device_sends() {
     let text = format!("boot.\n{}", "meter=20.5\nmeter=21.50\n".repeat(22));
     assert_eq!(text.len(), 512);
     fs::write(&lines, text).expect("a file");
-    let readings = Loop::new(&lines);
+    let readings = LoopDevice::over(&lines);
     let definition = fs::read_to_string(example.join("devices/meter.yaml")).expect("it is text");
     let usb = "usb: {vendor: \"067b\", product: \"2303\"}";
     assert!(definition.contains(usb), "{definition}");
     let directory = device.path("/etc/nodlet/devices");
     fs::create_dir_all(&directory).expect("a directory");
-    let definition = definition.replace(usb, &format!("path: {}", readings.0));
+    let definition = definition.replace(usb, &format!("path: {}", readings.path()));
     fs::write(directory.join("meter.yaml"), definition).expect("a file");
     // It was rejected without the definition: the node had no such device.
     assert_eq!(device.pod("collector").status()["reason"], "OutOfnodlet.dev/meter");

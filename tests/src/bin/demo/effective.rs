@@ -38,9 +38,9 @@ pub(crate) fn effective() -> Result<String, Failure> {
     for line in fs::read_to_string("/proc/self/limits")?.lines() {
         writeln!(text, "limit: {line}")?;
     }
-    // An executed process has a cgroup of its own below the container's.
+    // An executed process has a cgroup of its own below the container's, which is the root of a cgroup namespace.
     for line in fs::read_to_string("/proc/self/cgroup")?.lines() {
-        writeln!(text, "cgroup: {}", line.split("/exec-").next().unwrap_or_default())?;
+        writeln!(text, "cgroup: {}", line.split("/exec-").next().unwrap_or_default().trim_end_matches('/'))?;
     }
     for name in ["cgroup", "ipc", "mnt", "net", "pid", "time", "user", "uts"] {
         writeln!(text, "{name}: {}", fs::read_link(format!("/proc/self/ns/{name}"))?.display())?;
