@@ -112,9 +112,16 @@ pub(crate) fn sandbox_config(
     pause_cgroup: CgroupPaths,
 ) -> Result<SandboxConfig, String> {
     let sysctls = &pod.spec.security_context.sysctls;
+    if let Some(network) = network.as_ref().filter(|network| !pod.spec.host_users && network.prefix < 17) {
+        return Err(format!(
+            "hostUsers: false: there are not enough IDs for all addresses of a pod range of /{}: at least /17 is needed",
+            network.prefix
+        ));
+    }
     Ok(SandboxConfig {
         hostname: pod_files::kernel_name(pod, host_name)?,
         sysctls: sysctls.iter().map(|(name, value)| (sysctl::path(name), value.clone())).collect(),
+        first_id: first_id(pod, network.as_ref().map(|network| network.address)),
         network,
         host_ipc: pod.spec.host_ipc,
         host_pid: pod.spec.host_pid,
@@ -123,6 +130,13 @@ pub(crate) fn sandbox_config(
         memory_volumes: volume::memory_volumes(pod),
         pause_cgroup,
     })
+}
+
+/// Returns the ID of the host that is ID 0 of a pod with `hostUsers: false`. The kubelet gives each pod the next free
+/// 65536 IDs. Here they follow from the pod's address, which no other pod has until all of the sandbox is removed, and
+/// which the next agent and the next boot know; all are below 2³¹, as those of the kubelet.
+fn first_id(pod: &Pod, address: Option<Ipv4Addr>) -> Option<u32> {
+    address.filter(|_| !pod.spec.host_users).map(|address| (address.to_bits() & 0x7fff) << 16)
 }
 
 /// Returns the configuration of one run of a container.
@@ -179,6 +193,8 @@ pub(crate) fn container_config(
         read_only_root: container.security_context.read_only_root_filesystem,
         mounts,
         privileged,
+        unmasked: container.security_context.unmasked,
+        first_id: first_id(pod, facts.ip),
         devices: facts.devices.clone(),
         cgroup: facts.cgroup.clone(),
         oom_score_adj: oom_score_adj(pod, container, facts.memory),

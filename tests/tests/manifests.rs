@@ -35,7 +35,6 @@ fn a_field_that_would_change_what_runs_is_refused_by_name() {
              {seLinuxOptions: {level: s0}}}]",
             "spec.initContainers[0].securityContext.seLinuxOptions",
         ),
-        ("hostUsers: false", "spec.hostUsers"),
         ("volumes: [{name: v, nfs: {server: a, path: /}}]", "spec.volumes[0].nfs"),
     ] {
         let text = manifest::pod_with("web", "sleep", field);

@@ -14,6 +14,10 @@ pub struct SandboxConfig {
     pub hostname: String,
     /// The pod's own network namespace and link; `None` for the host's (`hostNetwork`).
     pub network: Option<NetworkConfig>,
+    /// The ID of the host that is ID 0 of the pod's user namespace (`hostUsers: false`); `None` for the
+    /// host's user namespace.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub first_id: Option<u32>,
     /// Whether to use the host's IPC namespace and /dev/shm (`hostIPC`).
     pub host_ipc: bool,
     /// Whether to use the host's PID namespace (`hostPID`).
@@ -110,6 +114,12 @@ pub struct ContainerConfig {
     pub mounts: Vec<MountConfig>,
     /// `privileged`: all devices, nothing masked, /sys writable.
     pub privileged: bool,
+    /// `procMount: Unmasked`: nothing of /proc and /sys is masked or read-only.
+    #[serde(default)]
+    pub unmasked: bool,
+    /// The sandbox's [`SandboxConfig::first_id`].
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub first_id: Option<u32>,
     /// Devices besides those that every container has.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub devices: Vec<DeviceNode>,

@@ -15,11 +15,12 @@ use super::enter::User;
 use super::sys::{self, Resolve};
 use nodlet_host::launch::{DeviceChange, DeviceNode};
 
-/// Removes the nodes of devices that are gone, and makes those of new ones.
+/// Removes the nodes of devices that are gone, and makes those of new ones. `user` has IDs of the host, on which
+/// `first` is ID 0 of the container.
 ///
 /// # Errors
 /// The path of the first node that could not be removed or made, with the cause.
-pub(super) fn apply(change: &DeviceChange, user: &User) -> Result<(), (PathBuf, io::Error)> {
+pub(super) fn apply(change: &DeviceChange, user: &User, first: u32) -> Result<(), (PathBuf, io::Error)> {
     // The mode of a node is its own.
     nix::sys::stat::umask(nix::sys::stat::Mode::empty());
     let failed = |device: &DeviceNode| {
@@ -29,17 +30,28 @@ pub(super) fn apply(change: &DeviceChange, user: &User) -> Result<(), (PathBuf, 
     for device in &change.gone {
         remove(device).map_err(failed(device))?;
     }
-    change.added.iter().try_for_each(|device| make(device, user).map_err(failed(device)))
+    change.added.iter().try_for_each(|device| {
+        let own = |id: Option<u32>| id.map(|id| first + id);
+        let node = DeviceNode { uid: own(device.uid), gid: own(device.gid), ..device.clone() };
+        make(&node, user).map_err(failed(device))
+    })
 }
 
 /// Opens the directory of a node, and makes it if `makes`. Returns it with the node's name.
 fn directory(path: &Path, makes: bool) -> io::Result<(File, CString)> {
+    let root = sys::open_path(Path::new("/"))?;
+    let dev = sys::open_in(root.as_fd(), Path::new("dev"), PATH, Resolve::NoLinks)?;
+    directory_below(dev, path, makes)
+}
+
+/// How directories are opened.
+const PATH: i32 = libc::O_PATH | libc::O_DIRECTORY;
+
+fn directory_below(dev: File, path: &Path, makes: bool) -> io::Result<(File, CString)> {
     let wrong = || io::Error::new(io::ErrorKind::InvalidInput, "it is not below /dev");
     let below = path.strip_prefix("/dev").map_err(|_| wrong())?;
     let name = CString::new(below.file_name().ok_or_else(wrong)?.as_bytes())?;
-    let flags = libc::O_PATH | libc::O_DIRECTORY;
-    let root = sys::open_path(Path::new("/"))?;
-    let mut directory = sys::open_in(root.as_fd(), Path::new("dev"), flags, Resolve::NoLinks)?;
+    let (mut directory, flags) = (dev, PATH);
     check(&directory)?;
     for part in below.parent().into_iter().flatten().map(Path::new) {
         directory = match sys::open_in(directory.as_fd(), part, flags, Resolve::NoLinks) {
@@ -84,8 +96,21 @@ fn remove(device: &DeviceNode) -> io::Result<()> {
     }
 }
 
+/// Makes the nodes of devices in the /dev of a container that is being started.
+pub(super) fn make_all(dev: &File, devices: &[DeviceNode], user: &User) -> io::Result<()> {
+    let umask = nix::sys::stat::umask(nix::sys::stat::Mode::empty());
+    let made = devices.iter().try_for_each(|device| {
+        directory_below(dev.try_clone()?, &device.path, true).and_then(|place| make_at(place, device, user))
+    });
+    nix::sys::stat::umask(umask);
+    made
+}
+
 fn make(device: &DeviceNode, user: &User) -> io::Result<()> {
-    let (directory, name) = directory(&device.path, true)?;
+    make_at(directory(&device.path, true)?, device, user)
+}
+
+fn make_at((directory, name): (File, CString), device: &DeviceNode, user: &User) -> io::Result<()> {
     let kind = if device.block { libc::S_IFBLK } else { libc::S_IFCHR };
     let (mode, number) = (kind | device.permissions(), libc::makedev(device.major, device.minor));
     let node = || {

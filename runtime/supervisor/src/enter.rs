@@ -89,23 +89,40 @@ impl Enter<'_> {
         let _ = fs::write("/proc/self/oom_score_adj", container.oom_score_adj.to_string());
         sys::new_session_keyring().map_err(StepError::at("exec: make a session keyring"))?;
         sys::set_dumpable(false);
+        let first = container.first_id.unwrap_or(0);
         if let Some(change) = &config.devices {
             setns(self.pidfd, CloneFlags::CLONE_NEWNS)
                 .map_err(io::Error::from)
                 .map_err(StepError::at("exec: enter the container"))?;
-            device::apply(change, self.user).map_err(|(path, source)| {
+            let owner = User { uid: first + self.user.uid, gid: first + self.user.gid, ..self.user.clone() };
+            device::apply(change, &owner, first).map_err(|(path, source)| {
                 StepError::new(format!("change the device {}", path.display()), source)
             })?;
         }
-        let all = CloneFlags::CLONE_NEWNS
+        let mut all = CloneFlags::CLONE_NEWNS
             | CloneFlags::CLONE_NEWNET
             | CloneFlags::CLONE_NEWIPC
             | CloneFlags::CLONE_NEWUTS
             | CloneFlags::CLONE_NEWPID
             | CloneFlags::CLONE_NEWCGROUP;
+        if container.first_id.is_some() {
+            all |= CloneFlags::CLONE_NEWUSER;
+            // It could not open its own streams again if they belonged to a user that it does not have.
+            for stream in self.stdio.iter().flatten() {
+                let (uid, gid) = (Uid::from_raw(first + self.user.uid), Gid::from_raw(first + self.user.gid));
+                let _ = nix::unistd::fchown(stream.as_raw_fd(), Some(uid), Some(gid));
+            }
+        }
         setns(self.pidfd, all)
             .map_err(io::Error::from)
             .map_err(StepError::at("exec: enter the container"))?;
+        if container.first_id.is_some() {
+            let (uid, gid) = (Uid::from_raw(0), Gid::from_raw(0));
+            nix::unistd::setresgid(gid, gid, gid)
+                .and_then(|()| nix::unistd::setresuid(uid, uid, uid))
+                .map_err(io::Error::from)
+                .map_err(StepError::at("exec: become root of the container's user namespace"))?;
+        }
         let terminal = if config.tty {
             Some(
                 open_terminal(Some(self.user), config.size)
@@ -209,6 +226,8 @@ struct ContainerToEnter {
     process: ProcessConfig,
     cgroup: CgroupPaths,
     oom_score_adj: i32,
+    #[serde(default)]
+    first_id: Option<u32>,
 }
 
 /// Makes the calling process a session leader with this terminal, if there is one.

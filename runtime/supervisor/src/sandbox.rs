@@ -7,17 +7,18 @@
 //! helper undoes what the kernel does not undo by itself.
 
 use std::error::Error;
-use std::ffi::CStr;
+use std::ffi::{CStr, CString};
 use std::fmt;
 use std::fs::{self, File};
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::os::unix::fs::PermissionsExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use nix::mount::{MntFlags, MsFlags, mount, umount2};
 use nix::sched::{CloneFlags, setns, unshare};
-use nix::unistd::Pid;
+use nix::sys::socket::{AddressFamily, SockFlag, SockType, socketpair};
+use nix::unistd::{Gid, Pid, Uid};
 use serde::{Deserialize, Serialize};
 
 use super::error;
@@ -44,6 +45,9 @@ const POD_LINK: &str = "eth0";
 /// The OOM score adjustment of the pause process, as the kubelet sets it.
 const PAUSE_OOM_SCORE_ADJ: &str = "-998";
 
+/// The number of IDs of a pod's user namespace, as the kubelet's.
+pub(super) const IDS: u32 = 65536;
+
 /// The namespaces that a pod's containers join. `None` means the host's; for `pid`, one for each container.
 pub(super) struct Namespaces {
     pub(super) mnt: OwnedFd,
@@ -51,15 +55,16 @@ pub(super) struct Namespaces {
     pub(super) ipc: Option<OwnedFd>,
     pub(super) uts: Option<OwnedFd>,
     pub(super) pid: Option<OwnedFd>,
+    /// The owner of the other namespaces but `mnt`.
+    pub(super) user: Option<OwnedFd>,
     pub(super) host_pid: bool,
     pub(super) host_ipc: bool,
 }
 
 impl Namespaces {
     pub(super) fn descriptors(&self) -> impl Iterator<Item = &OwnedFd> {
-        [Some(&self.mnt), self.net.as_ref(), self.ipc.as_ref(), self.uts.as_ref(), self.pid.as_ref()]
-            .into_iter()
-            .flatten()
+        let made = [&self.net, &self.ipc, &self.uts, &self.pid, &self.user];
+        [&self.mnt].into_iter().chain(made.into_iter().flatten())
     }
 }
 
@@ -67,7 +72,7 @@ impl Namespaces {
 #[derive(Debug, PartialEq, Serialize, Deserialize)]
 #[expect(clippy::large_enum_variant, reason = "a frame of fixed capacity on the stack")]
 pub(super) enum Made {
-    /// The namespaces were made. With it: mnt, then those of net, ipc, uts and pid that were made.
+    /// The namespaces were made. With it: mnt, then those of net, ipc, uts, pid and user that were made.
     Namespaces { pause: Option<i32> },
     /// A step failed, and nothing is left.
     Failed { message: Message },
@@ -79,6 +84,7 @@ enum SandboxError {
     ReadConfig(io::Error),
     Netlink(io::Error),
     Unshare(io::Error),
+    Users(io::Error),
     Hostname(io::Error),
     Bridge { name: String, source: io::Error },
     Link { name: String, source: io::Error },
@@ -96,6 +102,7 @@ impl fmt::Display for SandboxError {
             SandboxError::ReadConfig(_) => write!(f, "read the sandbox's configuration"),
             SandboxError::Netlink(_) => write!(f, "open a netlink socket"),
             SandboxError::Unshare(_) => write!(f, "make namespaces"),
+            SandboxError::Users(_) => write!(f, "make a user namespace"),
             SandboxError::Hostname(_) => write!(f, "set the host name"),
             SandboxError::Bridge { name, source: _ } => write!(f, "find the bridge {name}"),
             SandboxError::Link { name, source: _ } => write!(f, "make the link {name}"),
@@ -117,6 +124,7 @@ impl Error for SandboxError {
             SandboxError::ReadConfig(source)
             | SandboxError::Netlink(source)
             | SandboxError::Unshare(source)
+            | SandboxError::Users(source)
             | SandboxError::Hostname(source)
             | SandboxError::Bridge { source, .. }
             | SandboxError::Link { source, .. }
@@ -159,7 +167,7 @@ fn make(config: BorrowedFd, answer: BorrowedFd, scratch: &Path) -> Result<(), Sa
     let interfaces: Vec<(&str, u32)> = interfaces.collect::<Result<_, _>>()?;
     let mut taken = String::new();
 
-    let mut flags = CloneFlags::CLONE_NEWNS;
+    let mut flags = CloneFlags::empty();
     if config.network.is_some() {
         flags |= CloneFlags::CLONE_NEWNET | CloneFlags::CLONE_NEWUTS;
     }
@@ -169,35 +177,133 @@ fn make(config: BorrowedFd, answer: BorrowedFd, scratch: &Path) -> Result<(), Sa
     if config.share_process_namespace {
         flags |= CloneFlags::CLONE_NEWPID;
     }
-    unshare(flags)
+    let of_host = if config.first_id.is_some() { CloneFlags::empty() } else { flags };
+    unshare(CloneFlags::CLONE_NEWNS | of_host)
         .map_err(|error| lacking(error, libc::EINVAL, "CONFIG_NAMESPACES, NET_NS, IPC_NS, UTS_NS or PID_NS"))
         .map_err(|error| SandboxError::Unshare(used_up(error)))?;
+    let users = config.first_id.map(|first| Users::make(&config, flags, first)).transpose();
+    let users = users.map_err(|error| SandboxError::Users(used_up(error)))?;
 
     if let (Some(network), Some(bridge)) = (&config.network, bridge) {
         nix::unistd::sethostname(&config.hostname).map_err(|error| SandboxError::Hostname(error.into()))?;
         let made = connect(&mut host, &host_namespace, network, bridge)
-            .and_then(|()| set_sysctls(&config))
+            .and_then(|()| set_sysctls(&config, users.as_ref()))
             .and_then(|()| take_interfaces(&mut host, &interfaces, scratch, &mut taken))
-            .and_then(|()| finish(&config, answer, scratch));
+            .and_then(|()| finish(&config, users, answer, scratch));
         if made.is_err() {
             give_back_interfaces(&taken, &host_namespace);
             let _ = host.remove_link(&network.host_link);
         }
         made
     } else {
-        set_sysctls(&config).and_then(|()| finish(&config, answer, scratch))
+        set_sysctls(&config, users.as_ref()).and_then(|()| finish(&config, users, answer, scratch))
+    }
+}
+
+/// A user namespace of the pod, and the process that made it. The helper itself stays in the host's user namespace, so
+/// that it can make the link and the mounts; it joins the other namespaces, which belong to the new user namespace.
+struct Users {
+    namespace: OwnedFd,
+    /// The socket to the process, which ends when this is closed.
+    process: File,
+}
+
+impl Users {
+    /// Makes a user namespace whose ID 0 is `first` on the host, and namespaces of the kinds `owned` in it.
+    fn make(config: &SandboxConfig, owned: CloneFlags, first: u32) -> io::Result<Users> {
+        let (ours, theirs) =
+            socketpair(AddressFamily::Unix, SockType::SeqPacket, None, SockFlag::SOCK_CLOEXEC)?;
+        let (process, theirs) = (File::from(ours), File::from(theirs));
+        let cgroup = config.share_process_namespace.then(|| File::open(&config.pause_cgroup.unified));
+        let cgroup = cgroup.transpose()?;
+        // A child of the supervisor, as the pause process will be; in its cgroup, which is killed if this fails.
+        let cgroup = cgroup.as_ref().map(|cgroup| cgroup.as_fd());
+        // SAFETY: the helper was forked from a process with one thread, and has one.
+        let Some(pid) = unsafe { sys::fork(Parent::CallersParent, cgroup) }? else {
+            drop(process);
+            let _ = user_process(config, owned, theirs);
+            sys::exit_now(1)
+        };
+        drop(theirs);
+        match receive(&process)?.as_slice() {
+            [0] => {}
+            [errno, ..] => {
+                return Err(lacking(
+                    nix::Error::from_raw(i32::from(*errno)),
+                    libc::EINVAL,
+                    "CONFIG_USER_NS; remove hostUsers: false",
+                ));
+            }
+            [] => return Err(io::ErrorKind::UnexpectedEof.into()),
+        }
+        let about = Path::new("/proc").join(pid.to_string());
+        for map in ["uid_map", "gid_map"] {
+            fs::write(about.join(map), format!("0 {first} {IDS}"))?;
+        }
+        let namespace = File::open(about.join("ns/user"))?.into();
+        setns(sys::pidfd_open(pid)?, owned & !CloneFlags::CLONE_NEWPID)?;
+        Ok(Users { namespace, process })
+    }
+}
+
+/// Receives a message of at most four bytes; empty if the other side has ended.
+fn receive(mut socket: &File) -> io::Result<Vec<u8>> {
+    let mut message = vec![0; 4];
+    let length = io::Read::read(&mut socket, &mut message)?;
+    message.truncate(length);
+    Ok(message)
+}
+
+/// Runs the process of [`Users`]. Everything that must be done as root of the user namespace is done here.
+fn user_process(config: &SandboxConfig, owned: CloneFlags, helper: File) -> io::Result<()> {
+    let send = |message: &[u8]| io::Write::write_all(&mut &helper, message);
+    // Only root of the host may open them, and later the helper has made the pod's mounts the root of both processes.
+    let tasks: &[PathBuf] = if config.share_process_namespace { &config.pause_cgroup.v1_tasks } else { &[] };
+    let tasks = open_tasks(tasks)?;
+    let failed = unshare(CloneFlags::CLONE_NEWUSER | owned).err();
+    send(&[failed.map_or(0, |errno| errno as i32 as u8)])?;
+    // Now the IDs are mapped.
+    if receive(&helper)?.is_empty() {
+        return Ok(());
+    }
+    nix::unistd::setresgid(Gid::from_raw(0), Gid::from_raw(0), Gid::from_raw(0))?;
+    nix::unistd::setresuid(Uid::from_raw(0), Uid::from_raw(0), Uid::from_raw(0))?;
+    // A sysctl of IPC may be set only by the owner of the namespace, and one with IDs counts in the writer's.
+    let failed = |(at, one)| Some((at, set_sysctl(one).err()?));
+    match config.sysctls.iter().enumerate().find_map(failed) {
+        None => send(&[0])?,
+        Some((at, error)) => send(&[1, at as u8, error.raw_os_error().unwrap_or(libc::EINVAL) as u8])?,
+    }
+    if receive(&helper)?.is_empty() {
+        return Ok(());
+    }
+    // SAFETY: it was forked from a process with one thread, and has one.
+    match unsafe { sys::fork(Parent::CallersParent, None) }? {
+        None => pause(&tasks, helper.into(), false),
+        Some(pause) => send(&pause.as_raw().to_ne_bytes()),
     }
 }
 
 /// Sets the kernel parameters of the pod's own namespaces, which this process is in. Admission has rejected all others.
-fn set_sysctls(config: &SandboxConfig) -> Result<(), SandboxError> {
-    config.sysctls.iter().try_for_each(|(name, value)| {
-        fs::OpenOptions::new()
-            .write(true)
-            .open(Path::new("/proc/sys").join(name))
-            .and_then(|mut file| io::Write::write_all(&mut file, value.as_bytes()))
-            .map_err(|source| SandboxError::Sysctl { name: name.clone(), source })
-    })
+fn set_sysctls(config: &SandboxConfig, users: Option<&Users>) -> Result<(), SandboxError> {
+    let failed = |(name, _): &(String, String), source| SandboxError::Sysctl { name: name.clone(), source };
+    let Some(users) = users else {
+        return config.sysctls.iter().try_for_each(|one| set_sysctl(one).map_err(|error| failed(one, error)));
+    };
+    let answer = io::Write::write_all(&mut &users.process, b".").and_then(|()| receive(&users.process));
+    match answer.map_err(SandboxError::Users)?.as_slice() {
+        [0] => Ok(()),
+        [1, at, errno] => {
+            let source = io::Error::from_raw_os_error(i32::from(*errno));
+            config.sysctls.get(usize::from(*at)).map_or(Ok(()), |one| Err(failed(one, source)))
+        }
+        _ => Err(SandboxError::Users(io::ErrorKind::UnexpectedEof.into())),
+    }
+}
+
+fn set_sysctl((name, value): &(String, String)) -> io::Result<()> {
+    let mut file = fs::OpenOptions::new().write(true).open(Path::new("/proc/sys").join(name))?;
+    io::Write::write_all(&mut file, value.as_bytes())
 }
 
 /// Connects the new network namespace to the bridge. The pod's end is set up last, so that it sends nothing
@@ -330,7 +436,12 @@ fn guard_host(host: &mut Netlink, network: &NetworkConfig, bridge: u32) -> io::R
 }
 
 /// Makes the mounts and the pause process, and reports to the supervisor.
-fn finish(config: &SandboxConfig, answer: BorrowedFd, scratch: &Path) -> Result<(), SandboxError> {
+fn finish(
+    config: &SandboxConfig,
+    users: Option<Users>,
+    answer: BorrowedFd,
+    scratch: &Path,
+) -> Result<(), SandboxError> {
     let open = |kind: &str, wanted: bool| -> Result<Option<OwnedFd>, SandboxError> {
         let path = format!("/proc/self/ns/{kind}");
         wanted.then(|| File::open(path).map(OwnedFd::from)).transpose().map_err(SandboxError::Namespace)
@@ -348,6 +459,7 @@ fn finish(config: &SandboxConfig, answer: BorrowedFd, scratch: &Path) -> Result<
         config.share_process_namespace.then(open_pause).transpose().map_err(SandboxError::Pause)?;
     // The kernel shows the new PID namespace only after it has a process, when there is no /proc any more.
     let own_namespaces = File::open("/proc/self/ns").map_err(SandboxError::Namespace)?;
+    let processes = File::open("/proc").map_err(SandboxError::Namespace)?;
     // The pause process inherits the value: if it were killed, the whole pod would end. Not every process can
     // lower it, which is not a failure.
     let _ = fs::write("/proc/self/oom_score_adj", PAUSE_OOM_SCORE_ADJ);
@@ -355,26 +467,66 @@ fn finish(config: &SandboxConfig, answer: BorrowedFd, scratch: &Path) -> Result<
 
     let mut pause_pid = None;
     let mut pid = None;
-    if let Some((cgroup, tasks)) = pause_cgroup {
+    if let Some(users) = users.as_ref().filter(|_| pause_cgroup.is_some()) {
+        let (child, namespace) = share_processes(users, &processes).map_err(SandboxError::Pause)?;
+        (pause_pid, pid) = (Some(child), Some(namespace));
+    } else if let Some((cgroup, tasks)) = pause_cgroup {
         let (ready, theirs) = nix::unistd::pipe().map_err(|error| SandboxError::Pause(error.into()))?;
         // SAFETY: the helper was forked from a process with one thread, and has one.
         match unsafe { sys::fork(Parent::CallersParent, Some(cgroup.as_fd())) }
             .map_err(SandboxError::Pause)?
         {
-            None => pause(&tasks, theirs),
+            None => pause(&tasks, theirs, true),
             Some(child) => pause_pid = Some(child),
         }
         drop(theirs);
         if io::Read::read(&mut File::from(ready), &mut [0]).map_err(SandboxError::Pause)? == 0 {
-            let source = io::Error::other("it could not mount a /proc of the shared PID namespace");
-            return Err(SandboxError::Pause(source));
+            return Err(SandboxError::Pause(no_proc()));
         }
         pid = Some(open_at(&own_namespaces, c"pid_for_children").map_err(SandboxError::Namespace)?);
     }
-    let descriptors = [mnt, net, ipc, uts, pid];
+    let user = users.map(|users| users.namespace);
+    let descriptors = [mnt, net, ipc, uts, pid, user];
     let descriptors: Vec<BorrowedFd> = descriptors.iter().flatten().map(|fd| fd.as_fd()).collect();
     let made = Made::Namespaces { pause: pause_pid.map(Pid::as_raw) };
     protocol::send(answer, &made, &descriptors).map_err(SandboxError::Namespace)
+}
+
+fn no_proc() -> io::Error {
+    io::Error::other("it could not mount a /proc of the shared PID namespace")
+}
+
+/// Starts the pause process in the pod's user namespace, and mounts the /proc of its PID namespace. Returns the process
+/// and the PID namespace. `processes` is the host's /proc.
+fn share_processes(users: &Users, processes: &File) -> io::Result<(Pid, OwnedFd)> {
+    io::Write::write_all(&mut &users.process, b".")?;
+    // The number of the process, and its own message that it is ready, in any order.
+    let mut pause = None;
+    for _ in 0..2 {
+        let message = receive(&users.process)?;
+        match <[u8; 4]>::try_from(message.as_slice()) {
+            Ok(pid) => pause = Some(i32::from_ne_bytes(pid)),
+            Err(_) if message.is_empty() => return Err(no_proc()),
+            Err(_) => {}
+        }
+    }
+    let pause = pause.ok_or_else(no_proc)?;
+    let namespace = open_at(processes, &CString::new(format!("{pause}/ns/pid"))?)?;
+    // No container is in there yet. The pause process could not mount it where the host's user namespace owns the
+    // mounts, and this process could not in a mount namespace of the pod, in which no other /proc is visible.
+    setns(&namespace, CloneFlags::CLONE_NEWPID)?;
+    // SAFETY: the helper was forked from a process with one thread, and has one.
+    match unsafe { sys::fork(Parent::Caller, None) }? {
+        None => sys::exit_now(if mount_proc().is_ok() { 0 } else { 1 }),
+        Some(child) if sys::wait_for(child) == Some(sys::Ended::Exited(0)) => {}
+        Some(_) => return Err(no_proc()),
+    }
+    Ok((Pid::from_raw(pause), namespace))
+}
+
+fn mount_proc() -> nix::Result<()> {
+    let flags = MsFlags::MS_NOSUID | MsFlags::MS_NODEV | MsFlags::MS_NOEXEC;
+    mount(Some("proc"), PROC, Some("proc"), flags, None::<&str>)
 }
 
 fn open_at(directory: &File, name: &CStr) -> io::Result<OwnedFd> {
@@ -410,8 +562,10 @@ fn mount_memory(config: &SandboxConfig, scratch: &Path) -> io::Result<()> {
     })?;
     umount2(".", MntFlags::MNT_DETACH)?;
     std::env::set_current_dir("/")?;
+    let first = config.first_id.unwrap_or(0);
+    let owner = format!("uid={first},gid={first}");
     fs::create_dir(SHM)?;
-    tmpfs(Path::new(SHM), &format!("mode=1777,size={}", config.shm_size))?;
+    tmpfs(Path::new(SHM), &format!("mode=1777,size={},{owner}", config.shm_size))?;
     fs::create_dir(MEMORY_VOLUMES)?;
     if config.share_process_namespace {
         fs::create_dir(PROC)?;
@@ -422,14 +576,14 @@ fn mount_memory(config: &SandboxConfig, scratch: &Path) -> io::Result<()> {
         // Without a limit, all of the node's memory: the kernel's default would be half of it.
         let size = volume.size.map_or("100%".to_owned(), |size| size.to_string());
         // Like an emptyDir on disk: accessible to everybody; with fsGroup, new files belong to the group.
-        let options = format!("mode=0777,size={size}");
+        let options = format!("mode=0777,size={size},{owner}");
         // The pages of the volume must not wear flash out; Linux before 6.4 has no such option.
         tmpfs(&path, &format!("{options},noswap")).or_else(|error| match error.raw_os_error() {
             Some(libc::EINVAL) => tmpfs(&path, &options),
             _ => Err(error),
         })?;
         if let Some(group) = volume.fs_group {
-            std::os::unix::fs::chown(&path, None, Some(group))?;
+            std::os::unix::fs::chown(&path, None, Some(first.wrapping_add(group)))?;
             fs::set_permissions(&path, fs::Permissions::from_mode(0o2777))?;
         }
     }
@@ -469,15 +623,14 @@ fn enter_empty_root() -> nix::Result<()> {
 
 /// Runs PID 1 of a shared PID namespace: it adopts orphans, and does nothing else. Every container of the pod
 /// can see it, so it has nothing worth taking: no capability, no descriptor, an empty root.
-fn pause(tasks: &[File], ready: OwnedFd) -> ! {
+fn pause(tasks: &[File], ready: OwnedFd, mounts_proc: bool) -> ! {
     use nix::sys::signal::{SigHandler, SigSet, SigmaskHow, Signal, signal, sigprocmask};
     const NOBODY: u32 = 65535;
     for mut file in tasks {
         let _ = io::Write::write_all(&mut file, b"0");
     }
     sys::set_name(c"pause");
-    let flags = MsFlags::MS_NOSUID | MsFlags::MS_NODEV | MsFlags::MS_NOEXEC;
-    if mount(Some("proc"), PROC, Some("proc"), flags, None::<&str>).is_err() || enter_empty_root().is_err() {
+    if mounts_proc && mount_proc().is_err() || enter_empty_root().is_err() {
         sys::exit_now(1);
     }
     let _ = nix::unistd::setsid();

@@ -28,11 +28,12 @@ use nix::mount::{MntFlags, MsFlags, mount, umount2};
 use nix::sched::{CloneFlags, setns, unshare};
 use nodlet_rootfs::assemble::{self, AssembleError, UserError};
 
+use super::device;
 use super::enter;
 use super::error::{self, StepError};
 use super::execute::{self, Execute};
 use super::protocol::{self, MAX_GROUPS, Message, Status, cut};
-use super::sandbox::Namespaces;
+use super::sandbox::{self, Namespaces};
 use super::sys::{self, Parent, Resolve, lacking, used_up};
 use nodlet_host::launch::{ContainerConfig, SeccompConfig, UserConfig};
 
@@ -83,7 +84,9 @@ pub(super) enum StartError {
     Root(io::Error),
     Own { path: &'static str, source: io::Error },
     Image(AssembleError),
+    MapLayers(io::Error),
     User(UserError),
+    UnmappedId(u32),
     TooManyGroups(usize),
     WorkingDirectory { path: PathBuf, source: io::Error },
     Bundle(io::Error),
@@ -108,7 +111,15 @@ impl fmt::Display for StartError {
             StartError::Root(_) => write!(f, "mount the root file system"),
             StartError::Own { path, source: _ } => write!(f, "make the container's own {path}"),
             StartError::Image(error) => error.fmt(f),
+            StartError::MapLayers(_) => write!(f, "map the IDs of the image's files"),
             StartError::User(error) => error.fmt(f),
+            StartError::UnmappedId(id) => {
+                write!(
+                    f,
+                    "use the ID {id}: with hostUsers: false, a pod has the IDs 0 to {}",
+                    sandbox::IDS - 1
+                )
+            }
             StartError::TooManyGroups(count) => {
                 write!(f, "set {count} supplemental groups: at most {MAX_GROUPS} are possible")
             }
@@ -134,12 +145,13 @@ impl Error for StartError {
             | StartError::SubPath { source, .. }
             | StartError::Root(source)
             | StartError::Own { source, .. }
+            | StartError::MapLayers(source)
             | StartError::WorkingDirectory { source, .. }
             | StartError::Bundle(source) => Some(source),
             // Their texts are those of the error itself.
             StartError::Image(error) => error.source(),
             StartError::User(error) => error.source(),
-            StartError::TooManyGroups(_) | StartError::Create(_) => None,
+            StartError::UnmappedId(_) | StartError::TooManyGroups(_) | StartError::Create(_) => None,
         }
     }
 }
@@ -187,6 +199,14 @@ impl Start<'_> {
         sys::new_session_keyring().map_err(StartError::Keyring)?;
         // libcontainer keeps the caller's groups if a container has none.
         let _ = nix::unistd::setgroups(&[]);
+        let users = self.namespaces.user.as_ref().map(|users| users.as_fd());
+        // 0 in the host's user namespace, where the IDs are their own.
+        let first = config.first_id.unwrap_or(0);
+        if users.is_some() != config.first_id.is_some() {
+            let source =
+                io::Error::other("the sandbox of the pod was made without the user namespace that it needs");
+            return Err(StartError::NewNamespace(source));
+        }
         let mut volumes = volume::resolve(&config, self.namespaces)?;
         // Copy the layers now, from the host's mount namespace or from their own.
         let layers: Vec<OwnedFd> = self
@@ -195,6 +215,10 @@ impl Start<'_> {
             .map(|layer| assemble::copy_layer(*layer))
             .collect::<Result<_, _>>()
             .map_err(StartError::Image)?;
+        if let Some(users) = users {
+            let mapped = layers.iter().try_for_each(|layer| sys::map_ids(layer.as_fd(), users, false));
+            mapped.map_err(StartError::MapLayers)?;
+        }
 
         let proc = self.find_proc().map_err(StartError::Proc)?;
         let scratch = self.private_tmpfs()?;
@@ -206,10 +230,15 @@ impl Start<'_> {
         };
         directory("root")?;
         empty(&config.upper_dir).and_then(|()| empty(&config.work_dir)).map_err(StartError::Root)?;
+        let own = |path: &Path| match users {
+            Some(_) => std::os::unix::fs::chown(path, Some(first), Some(first)),
+            None => Ok(()),
+        };
+        own(&config.upper_dir).map_err(StartError::Root)?;
         let layers: Vec<BorrowedFd> = layers.iter().map(|layer| layer.as_fd()).collect();
         let of_volumes: usize = config.image_volumes.iter().sum();
         let (layers, of_volumes) = layers.split_at(layers.len().saturating_sub(of_volumes));
-        volume::images(&config, of_volumes, &scratch, &mut volumes)?;
+        volume::images(&config, of_volumes, &scratch, &mut volumes, &own)?;
         // Never read-only: libcontainer first makes mount points in it.
         assemble::mount_root(layers, &config.upper_dir, &config.work_dir, &root, false)
             .map_err(StartError::Image)?;
@@ -219,6 +248,14 @@ impl Start<'_> {
         let root_fd = sys::open_path(&root).map_err(StartError::Root)?;
 
         let user = find_user(&config.process.user, &root)?;
+        if users.is_some() {
+            let unmapped = [user.uid, user.gid].into_iter().chain(user.groups.iter().copied());
+            if let Some(id) = unmapped.into_iter().find(|id| *id >= sandbox::IDS) {
+                return Err(StartError::UnmappedId(id));
+            }
+            // The container's own: mount points, working directory, /dev.
+            sys::set_file_owner(first).map_err(StartError::Root)?;
+        }
         if user.groups.len() > MAX_GROUPS {
             return Err(StartError::TooManyGroups(user.groups.len()));
         }
@@ -231,14 +268,15 @@ impl Start<'_> {
         protocol::send(self.status, &reported, &[]).map_err(StartError::Bundle)?;
         // A process that is not root could not open its own /dev/stdout again.
         for stream in self.stdin.iter().chain([&self.stdout, &self.stderr]) {
-            let (uid, gid) = (nix::unistd::Uid::from_raw(user.uid), nix::unistd::Gid::from_raw(user.gid));
+            let (uid, gid) = (first + user.uid, first + user.gid);
+            let (uid, gid) = (nix::unistd::Uid::from_raw(uid), nix::unistd::Gid::from_raw(gid));
             let _ = nix::unistd::fchown(stream.as_raw_fd(), Some(uid), Some(gid));
         }
 
         volume::find_places(&mut volumes, root_fd.as_fd())?;
         volume::make_working_directory(&config, root_fd.as_fd(), &volumes)
             .map_err(|source| StartError::WorkingDirectory { path: config.process.cwd.clone(), source })?;
-        let dev = volume::prepare_root(root_fd.as_fd())?;
+        let dev = volume::prepare_root(root_fd.as_fd(), first)?;
         if let Some(proc) = &proc {
             volume::attach_proc(proc.as_fd(), root_fd.as_fd())?;
         }
@@ -246,20 +284,42 @@ impl Start<'_> {
         let covered = |volume: &Volume| ["/dev", CONSOLE].map(Path::new).contains(&volume.place());
         let has_console = config.tty && !volumes.iter().any(covered);
         let mut devices = if config.privileged { spec::host_devices() } else { Vec::new() };
+        if users.is_some() {
+            // libcontainer mounts the host's nodes of these.
+            devices.retain(|device| !volume::DEV_OWN.iter().any(|own| device.path == Path::new(own)));
+        }
         for device in &config.devices {
             devices.retain(|other| other.path != device.path);
-            devices.push(spec::own_device(device, &user));
+            devices.push(spec::own_device(device, &user, first));
         }
         let paths: Vec<PathBuf> = devices.iter().map(|device| device.path.clone()).collect();
+        if users.is_some() {
+            // libcontainer could only mount the host's node of the same path, which belongs to nobody.
+            device::make_all(&dev, &std::mem::take(&mut devices), &enter::User::default())
+                .map_err(|source| StartError::Own { path: "/dev", source })?;
+        }
         let late = volume::attach(volumes, root_fd.as_fd(), &paths)?;
         volume::check_prepared(root_fd.as_fd(), &dev, proc.as_ref().map(|proc| proc.as_fd()))?;
-        let cgroup = hide_cgroups(&config, &directory("cgroup")?).map_err(StartError::JoinCgroup)?;
+        if users.is_some() {
+            sys::set_file_owner(0).map_err(StartError::Root)?;
+        }
+        let mut cgroup = hide_cgroups(&config, &directory("cgroup")?).map_err(StartError::JoinCgroup)?;
 
-        let (bundle, state) = (directory("bundle")?, directory("state")?);
+        let (mut bundle, mut state) = (directory("bundle")?, directory("state")?);
+        let mut root = root;
+        if users.is_some() {
+            leave_host(&scratch).map_err(StartError::Scratch)?;
+            for path in [&mut root, &mut bundle, &mut state].into_iter().chain(&mut cgroup) {
+                *path = Path::new("/").join(path.strip_prefix(&scratch).unwrap_or(path));
+            }
+        }
         let console = has_console.then(|| bundle.join("console"));
         if let Some(console) = &console {
             File::create(console).map_err(StartError::Bundle)?;
         }
+        let sets_groups_late = users.is_some() && proc.is_some();
+        let groups =
+            sets_groups_late.then(|| user.groups.iter().copied().map(nix::unistd::Gid::from_raw).collect());
         let spec = spec::make(
             &config,
             &spec::Made {
@@ -268,6 +328,7 @@ impl Start<'_> {
                 user: &user,
                 devices,
                 mounts_proc: proc.is_none(),
+                sets_groups_late,
                 needs_setup_in_container: has_console || !late.is_empty() || proc.is_some(),
                 cgroup: cgroup.as_deref(),
                 console: console.as_deref(),
@@ -282,7 +343,7 @@ impl Start<'_> {
         }
         let execute = Execute::new(&process, &user.home);
         drop((root_fd, layers, dev));
-        self.create(&config, &bundle, &state, execute, has_console, late)
+        self.create(&config, &bundle, &state, execute, has_console, late, groups)
     }
 
     /// The /proc of a PID namespace that the container shares: a copy of a mount that was made in it. `None`
@@ -317,12 +378,13 @@ impl Start<'_> {
         let made = mount(None::<&str>, "/", None::<&str>, MsFlags::MS_REC | MsFlags::MS_SLAVE, None::<&str>)
             .and_then(|()| {
                 let flags = MsFlags::MS_NOSUID | MsFlags::MS_NODEV;
-                mount(Some("nodlet"), self.scratch, Some("tmpfs"), flags, Some("mode=0700,size=4m"))
+                mount(Some("nodlet"), self.scratch, Some("tmpfs"), flags, Some("mode=0711,size=4m"))
             });
         made.map_err(|error| StartError::Scratch(lacking(error, libc::ENODEV, "CONFIG_TMPFS")))?;
         Ok(self.scratch.to_owned())
     }
 
+    #[expect(clippy::too_many_arguments, reason = "called once")]
     fn create(
         self,
         config: &ContainerConfig,
@@ -331,6 +393,7 @@ impl Start<'_> {
         execute: Execute,
         console: bool,
         late: Vec<LateVolume>,
+        groups: Option<Vec<nix::unistd::Gid>>,
     ) -> Result<(), StartError> {
         let failed = |error: &(dyn Error + 'static)| {
             StartError::Create(failure::explain(&nodlet_host::error::chain(error), &config.process.cwd))
@@ -348,6 +411,7 @@ impl Start<'_> {
             console,
             stdin: config.stdin,
             volumes: Arc::new(late),
+            groups,
         };
         let mut builder = ContainerBuilder::new(config.id.clone(), SyscallType::Linux)
             .with_executor(executor)
@@ -392,6 +456,8 @@ struct ReportingExecutor {
     stdin: bool,
     /// The volumes that are attached first. libcontainer leaves their descriptors open.
     volumes: Arc<Vec<LateVolume>>,
+    /// The groups of the process, if libcontainer did not set them.
+    groups: Option<Vec<nix::unistd::Gid>>,
 }
 
 impl ReportingExecutor {
@@ -451,6 +517,9 @@ impl ReportingExecutor {
     fn execute(&self, status: BorrowedFd) -> StepError {
         if let Err(error) = self.attach_volumes() {
             return error;
+        }
+        if let Some(Err(error)) = self.groups.as_deref().map(nix::unistd::setgroups) {
+            return StepError::new("set its groups", error.into());
         }
         let slave = match self.tty.then(|| self.open_terminal(status)).transpose() {
             Ok(slave) => slave,
@@ -574,6 +643,25 @@ fn hide_cgroups(config: &ContainerConfig, view: &Path) -> io::Result<Option<Path
         mount(Some(&nowhere), &file, None::<&str>, MsFlags::MS_BIND, None::<&str>)?;
     }
     Ok(own)
+}
+
+/// Makes the private tmpfs the root of the helper's mount namespace, with the kernel's file systems in it: root of the
+/// container's user namespace, as which libcontainer goes on, may not search the host's directories.
+fn leave_host(scratch: &Path) -> io::Result<()> {
+    for (path, name) in [(c"/dev", "dev"), (c"/sys", "sys")] {
+        let mount = sys::clone_mount(None, path, true)?;
+        let place = scratch.join(name);
+        fs::create_dir(&place)?;
+        sys::attach_mount(mount.as_fd(), &place)?;
+    }
+    // Not the host's: where a part of that is covered, the kernel lets no user namespace mount another.
+    let proc = scratch.join("proc");
+    fs::create_dir(&proc)?;
+    mount(Some("proc"), &proc, Some("proc"), MsFlags::empty(), None::<&str>)?;
+    std::env::set_current_dir(scratch)?;
+    nix::unistd::pivot_root(".", ".")?;
+    umount2(".", MntFlags::MNT_DETACH)?;
+    std::env::set_current_dir("/")
 }
 
 /// Sets the OOM score adjustment, which the container inherits. Without CAP_SYS_RESOURCE it cannot be

@@ -202,6 +202,35 @@ pub(super) fn set_mount_attributes(
     .map(drop)
 }
 
+/// Maps the IDs of files by a user namespace (`MOUNT_ATTR_IDMAP`) on a detached mount that nobody has used yet; with
+/// `recursive`, also on the mounts below it whose file systems can.
+pub(super) fn map_ids(mount: BorrowedFd, users: BorrowedFd, recursive: bool) -> io::Result<()> {
+    const IDMAP: u64 = 0x0010_0000;
+    let attributes = MountAttributes { set: IDMAP, userns: users.as_raw_fd() as u64, ..Default::default() };
+    let mapped = match set_mount_attributes(mount, &attributes, recursive) {
+        // All or none: without the mounts below it, whose files then belong to nobody.
+        Err(_) if recursive => set_mount_attributes(mount, &attributes, false),
+        mapped => mapped,
+    };
+    mapped.map_err(|error| match error.raw_os_error() {
+        Some(libc::EINVAL | libc::ENOSYS) => io::Error::new(
+            io::ErrorKind::Unsupported,
+            "this kernel cannot map the IDs of its file system, as hostUsers: false needs (tmpfs: Linux 6.3)",
+        ),
+        _ => error,
+    })
+}
+
+/// Makes new files belong to this user and group of the host; the calling process keeps its capabilities.
+pub(super) fn set_file_owner(id: u32) -> io::Result<()> {
+    // SAFETY: no pointers. Both return the earlier value.
+    unsafe {
+        libc::setfsgid(id);
+        libc::setfsuid(id);
+    }
+    set_capabilities(own_capabilities(u64::MAX)?)
+}
+
 /// The links that [`open_in`] may follow.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Resolve {

@@ -179,6 +179,8 @@ pub(super) const ROWS: &[Row] = &[
         &[("0", "0\n"), ("1", "1\n")]),
     row("PodSpec.hostnameOverride", Log("app"), "containers: [{name: app, [[hostname]]}], @",
         &[("", "\n"), ("hostnameOverride: other.name", "other.name\n")]),
+    row("PodSpec.hostUsers", Log("app"), "containers: [{name: app, [[cat /proc/self/uid_map]]}], @",
+        &[("", " 4294967295\n"), ("hostUsers: false", " 65536\n")]),
     row("PodSpec.setHostnameAsFQDN", Log("app"), "containers: [{name: app, [[hostname]]}], hostname: a, subdomain: below, @",
         &[("", "a\n"), ("setHostnameAsFQDN: true", "a.below.default.svc.")]),
     row("PodSpec.runtimeClassName", Limits,

@@ -26,6 +26,7 @@ pub(crate) fn pod(restart_policy: RestartPolicy) -> Pod {
             termination_grace_period: secs(30),
             active_deadline: None,
             host_network: false,
+            host_users: true,
             host_pid: false,
             host_ipc: false,
             share_process_namespace: false,

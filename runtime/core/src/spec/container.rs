@@ -236,6 +236,8 @@ pub struct SecurityContext {
     pub capabilities_drop: Vec<String>,
     /// `seccompProfile`.
     pub seccomp: Option<SeccompProfile>,
+    /// `procMount` is `Unmasked`.
+    pub unmasked: bool,
 }
 
 /// `seccompProfile`: which system calls a process may make.

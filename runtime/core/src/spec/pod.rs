@@ -105,6 +105,8 @@ pub struct PodSpec {
     pub active_deadline: Option<Duration>,
     /// `hostNetwork`.
     pub host_network: bool,
+    /// `hostUsers`; `true` by default.
+    pub host_users: bool,
     /// `hostPID`.
     pub host_pid: bool,
     /// `hostIPC`.

@@ -55,6 +55,7 @@ pub(super) fn spec(spec: &Value) -> PodSpec {
         termination_grace_period: secs(number(spec, "terminationGracePeriodSeconds")),
         active_deadline: optional_number(spec, "activeDeadlineSeconds").map(secs),
         host_network: flag(spec, "hostNetwork"),
+        host_users: spec["hostUsers"] != Value::Bool(false),
         host_pid: flag(spec, "hostPID"),
         host_ipc: flag(spec, "hostIPC"),
         share_process_namespace: flag(spec, "shareProcessNamespace"),
@@ -534,6 +535,7 @@ fn security_context(context: &Value) -> SecurityContext {
         capabilities_add: self::capabilities(capabilities, "add"),
         capabilities_drop: self::capabilities(capabilities, "drop"),
         seccomp: seccomp_profile(context),
+        unmasked: text(context, "procMount") == "Unmasked",
     }
 }
 

@@ -299,7 +299,6 @@ fn init_containers_are_read_and_defaulted_as_the_others_are() {
 #[test]
 fn unsupported_fields_that_change_behaviour_are_rejected_with_their_path() {
     for (spec, container, path) in [
-        ("hostUsers: false", "", "spec.hostUsers"),
         ("resourceClaims: [{name: a}]", "", "spec.resourceClaims"),
         ("volumes: [{name: v, nfs: {server: s, path: /}}]", "", "spec.volumes[0].nfs"),
         ("volumes: [{name: v, csi: {driver: d}}]", "", "spec.volumes[0].csi"),

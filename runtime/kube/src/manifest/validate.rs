@@ -225,6 +225,7 @@ fn spec(spec: &Value, path: &Path<'_>, errors: &mut Errors) {
     security_context(spec, &path.child("securityContext"), errors);
     affinity::node(&spec["affinity"]["nodeAffinity"], &path.child("affinity"), errors);
     dns_config(spec, &path.child("dnsConfig"), errors);
+    host_users(spec, path, errors);
     for (field, rule) in [
         ("serviceAccountName", rules::dns_subdomain as fn(&str) -> Vec<String>),
         ("nodeName", rules::dns_subdomain),
@@ -426,6 +427,28 @@ fn host_network(spec: &Value, path: &Path<'_>, errors: &mut Errors) {
                     &host_port.into(),
                     "must match `containerPort` when `hostNetwork` is true",
                 ));
+            }
+        }
+    }
+}
+
+/// `validateHostUsers`.
+fn host_users(spec: &Value, path: &Path<'_>, errors: &mut Errors) {
+    const WHY: &str = "when `hostUsers` is false";
+    if spec["hostUsers"] != Value::Bool(false) {
+        return;
+    }
+    // Kubernetes capitalises two of the names.
+    for (field, name) in [("hostNetwork", "hostNetwork"), ("hostPID", "HostPID"), ("hostIPC", "HostIPC")] {
+        if flag(spec, field) {
+            errors.push(FieldError::forbidden(&path.child(name), WHY));
+        }
+    }
+    for field in ["initContainers", "containers", "ephemeralContainers"] {
+        let path = path.child(field);
+        for (index, container) in list(spec, field).iter().enumerate() {
+            if !list(container, "volumeDevices").is_empty() {
+                errors.push(FieldError::forbidden(&path.index(index).child("volumeDevices"), WHY));
             }
         }
     }

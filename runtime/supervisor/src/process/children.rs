@@ -365,6 +365,7 @@ fn namespaces(config: &SandboxConfig, descriptors: Vec<OwnedFd>) -> Option<Names
         ipc: next(!config.host_ipc)?,
         uts: next(config.network.is_some())?,
         pid: next(config.share_process_namespace)?,
+        user: next(config.first_id.is_some())?,
         host_pid: config.host_pid,
         host_ipc: config.host_ipc,
     })

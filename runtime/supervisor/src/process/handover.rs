@@ -65,6 +65,8 @@ enum SavedSandbox {
         ipc: Option<RawFd>,
         uts: Option<RawFd>,
         pid: Option<RawFd>,
+        #[serde(default)]
+        user: Option<RawFd>,
         host_pid: bool,
         host_ipc: bool,
         at: Instant,
@@ -207,6 +209,7 @@ impl Process {
                 ipc: namespaces.ipc.as_ref().map(raw),
                 uts: namespaces.uts.as_ref().map(raw),
                 pid: namespaces.pid.as_ref().map(raw),
+                user: namespaces.user.as_ref().map(raw),
                 host_pid: namespaces.host_pid,
                 host_ipc: namespaces.host_ipc,
                 at: *at,
@@ -248,6 +251,7 @@ impl Process {
                 ipc,
                 uts,
                 pid,
+                user,
                 host_pid,
                 host_ipc,
                 at,
@@ -261,6 +265,7 @@ impl Process {
                     ipc: ipc.map(own),
                     uts: uts.map(own),
                     pid: pid.map(own),
+                    user: user.map(own),
                     host_pid,
                     host_ipc,
                 };
@@ -298,9 +303,9 @@ impl Saved {
     fn descriptors(&self) -> Vec<RawFd> {
         let mut open = vec![self.listener, self.lock];
         open.extend(self.agent);
-        if let SavedSandbox::Ready { mnt, net, ipc, uts, pid, .. } = &self.sandbox {
+        if let SavedSandbox::Ready { mnt, net, ipc, uts, pid, user, .. } = &self.sandbox {
             open.push(*mnt);
-            open.extend([net, ipc, uts, pid].into_iter().flatten());
+            open.extend([net, ipc, uts, pid, user].into_iter().flatten());
         }
         for attempt in &self.attempts {
             open.push(attempt.config);

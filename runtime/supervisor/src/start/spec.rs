@@ -39,11 +39,14 @@ pub(super) struct Made<'a> {
     pub(super) namespaces: &'a Namespaces,
     pub(super) user: &'a User,
     /// Devices in addition to those that every container has.
-    pub(super) devices: Vec<HostDevice>,
+    pub(super) devices: Vec<DeviceNode>,
     /// Whether libcontainer mounts /proc, because the container has its own PID namespace or the host's.
     /// Otherwise the helper has attached /proc, and the container's process enters the PID namespace itself.
     pub(super) mounts_proc: bool,
     pub(super) cgroup: Option<&'a Path>,
+    /// Whether the container's process sets its groups. libcontainer reads /proc/self first, of which a user namespace
+    /// has none where /proc shows another PID namespace.
+    pub(super) sets_groups_late: bool,
     /// Whether the container's process has to mount or enter something before it executes its program.
     pub(super) needs_setup_in_container: bool,
     /// A file that the terminal will replace.
@@ -61,7 +64,11 @@ pub(super) fn make(config: &ContainerConfig, made: &Made) -> Value {
     if made.needs_setup_in_container || needs_filter {
         before.push("CAP_SYS_ADMIN".to_owned());
     }
+    if made.sets_groups_late {
+        before.push("CAP_SETGID".to_owned());
+    }
     let before = execute::possible_capabilities(&before);
+    let unmasked = config.privileged || config.unmasked;
     json!({
         "ociVersion": "1.2.0",
         "process": {
@@ -70,7 +77,7 @@ pub(super) fn make(config: &ContainerConfig, made: &Made) -> Value {
                 "uid": made.user.uid,
                 "gid": made.user.gid,
                 "umask": 0o022,
-                "additionalGids": made.user.groups,
+                "additionalGids": if made.sets_groups_late { &[] } else { made.user.groups.as_slice() },
             },
             "args": config.process.args,
             "env": [home],
@@ -90,10 +97,10 @@ pub(super) fn make(config: &ContainerConfig, made: &Made) -> Value {
             // See `hide_cgroups`.
             "cgroupsPath": "/",
             "namespaces": namespaces(made),
-            "maskedPaths": if config.privileged { Vec::new() } else { masked_paths() },
-            "readonlyPaths": if config.privileged { &[] } else { READ_ONLY_PATHS },
+            "maskedPaths": if unmasked { Vec::new() } else { masked_paths() },
+            "readonlyPaths": if unmasked { &[] } else { READ_ONLY_PATHS },
             "rootfsPropagation": "slave",
-            "devices": made.devices.iter().map(|device| &device.spec).collect::<Vec<_>>(),
+            "devices": made.devices.iter().map(device).collect::<Vec<_>>(),
         },
     })
 }
@@ -140,6 +147,7 @@ fn namespaces(made: &Made) -> Vec<Value> {
     join("network", of.net.as_ref().map(AsFd::as_fd));
     join("ipc", of.ipc.as_ref().map(AsFd::as_fd));
     join("uts", of.uts.as_ref().map(AsFd::as_fd));
+    join("user", of.user.as_ref().map(AsFd::as_fd));
     if made.mounts_proc && !of.host_pid {
         namespaces.push(json!({ "type": "pid" }));
     }
@@ -154,28 +162,31 @@ fn masked_paths() -> Vec<String> {
     fixed.chain(throttles.map(|path| path.to_string_lossy().into_owned())).collect()
 }
 
-/// A device of the host that a container gets.
-pub(super) struct HostDevice {
-    pub(super) path: PathBuf,
-    spec: Value,
-}
-
-/// A device that the container asks for. Its node belongs to the container's user unless it names an owner.
-pub(super) fn own_device(device: &DeviceNode, user: &User) -> HostDevice {
-    let spec = json!({
+fn device(device: &DeviceNode) -> Value {
+    json!({
         "path": device.path,
         "type": if device.block { "b" } else { "c" },
         "major": device.major,
         "minor": device.minor,
-        "fileMode": device.permissions(),
-        "uid": device.uid.unwrap_or(user.uid),
-        "gid": device.gid.unwrap_or(user.gid),
-    });
-    HostDevice { path: device.path.clone(), spec }
+        "fileMode": device.mode,
+        "uid": device.uid,
+        "gid": device.gid,
+    })
+}
+
+/// A device that the container asks for. Its node belongs to the container's user unless it names an owner. `first` is
+/// the ID of the host that is ID 0 of the container.
+pub(super) fn own_device(device: &DeviceNode, user: &User, first: u32) -> DeviceNode {
+    DeviceNode {
+        mode: Some(device.permissions()),
+        uid: Some(first + device.uid.unwrap_or(user.uid)),
+        gid: Some(first + device.gid.unwrap_or(user.gid)),
+        ..device.clone()
+    }
 }
 
 /// Every device node of the host's /dev.
-pub(super) fn host_devices() -> Vec<HostDevice> {
+pub(super) fn host_devices() -> Vec<DeviceNode> {
     let mut devices = Vec::new();
     let mut directories = vec![PathBuf::from("/dev")];
     while let Some(directory) = directories.pop() {
@@ -197,16 +208,17 @@ pub(super) fn host_devices() -> Vec<HostDevice> {
                 && path != Path::new("/dev/console")
             {
                 let number = metadata.rdev();
-                let spec = json!({
-                    "path": path,
-                    "type": if kind.is_char_device() { "c" } else { "b" },
-                    "major": libc::major(number),
-                    "minor": libc::minor(number),
-                    "fileMode": metadata.mode() & 0o7777,
-                    "uid": metadata.uid(),
-                    "gid": metadata.gid(),
+                devices.push(DeviceNode {
+                    path,
+                    block: kind.is_block_device(),
+                    major: libc::major(number),
+                    minor: libc::minor(number),
+                    readable: true,
+                    writable: true,
+                    mode: Some(metadata.mode() & 0o7777),
+                    uid: Some(metadata.uid()),
+                    gid: Some(metadata.gid()),
                 });
-                devices.push(HostDevice { path, spec });
             }
         }
     }

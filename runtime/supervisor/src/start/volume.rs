@@ -34,7 +34,7 @@ const DEV_LINKS: &[&str] =
     &["/dev/fd", "/dev/stdin", "/dev/stdout", "/dev/stderr", "/dev/ptmx", "/dev/kcore"];
 
 /// Devices and mounts that libcontainer makes in every container's /dev.
-const DEV_OWN: &[&str] = &[
+pub(super) const DEV_OWN: &[&str] = &[
     "/dev/null",
     "/dev/zero",
     "/dev/full",
@@ -126,14 +126,14 @@ pub(super) fn resolve(config: &ContainerConfig, namespaces: &Namespaces) -> Resu
         propagation: Propagation::Private,
     };
     let shm_path = (!namespaces.host_ipc).then(|| Path::new(SHM));
-    volumes.push(volume(&shm, shm_path, namespaces.mnt.as_fd())?);
+    volumes.push(volume(&shm, shm_path, namespaces, config)?);
     for mount in &config.mounts {
         let memory = match &mount.source {
             MountSource::Image(_) | MountSource::Device { .. } => continue,
             MountSource::Host(_) => None,
             MountSource::Memory(name) => Some(Path::new(MEMORY_VOLUMES).join(name)),
         };
-        volumes.push(volume(mount, memory.as_deref(), namespaces.mnt.as_fd())?);
+        volumes.push(volume(mount, memory.as_deref(), namespaces, config)?);
     }
     if let Some(message) = &config.termination_message
         && config.mounts.iter().all(|mount| mount.destination != message.path)
@@ -146,17 +146,29 @@ pub(super) fn resolve(config: &ContainerConfig, namespaces: &Namespaces) -> Resu
             recursive_read_only: false,
             propagation: Propagation::Private,
         };
-        volumes.push(volume(&mount, None, namespaces.mnt.as_fd())?);
+        volumes.push(volume(&mount, None, namespaces, config)?);
     }
     Ok(volumes)
 }
 
-fn volume(mount: &MountConfig, memory: Option<&Path>, pod: BorrowedFd) -> Result<Volume, StartError> {
+fn volume(
+    mount: &MountConfig,
+    memory: Option<&Path>,
+    pod: &Namespaces,
+    config: &ContainerConfig,
+) -> Result<Volume, StartError> {
     let failed = |source| StartError::Volume { destination: mount.destination.clone(), source };
-    match memory {
-        Some(path) => within(pod, || copy(mount, path)).map_err(failed)?,
-        None => match &mount.source {
-            MountSource::Host(path) => copy(mount, path),
+    match (memory, config.first_id) {
+        (Some(path), None) => within(pod.mnt.as_fd(), || copy(mount, path, None)).map_err(failed)?,
+        // Its files have the IDs of the host, of which nobody but the pod knows.
+        (Some(path), Some(first)) => {
+            sys::set_file_owner(first).map_err(failed)?;
+            let copied = within(pod.mnt.as_fd(), || copy(mount, path, None)).map_err(failed)?;
+            sys::set_file_owner(0).map_err(failed)?;
+            copied
+        }
+        (None, _) => match &mount.source {
+            MountSource::Host(path) => copy(mount, path, pod.user.as_ref().map(|user| user.as_fd())),
             MountSource::Memory(_) | MountSource::Image(_) | MountSource::Device { .. } => {
                 unreachable!("a volume in memory or of an image has a path of its own")
             }
@@ -170,6 +182,7 @@ pub(super) fn images(
     mut layers: &[BorrowedFd],
     scratch: &Path,
     volumes: &mut Vec<Volume>,
+    own: &impl Fn(&Path) -> io::Result<()>,
 ) -> Result<(), StartError> {
     for (place, count) in config.image_volumes.iter().enumerate() {
         let (of_image, rest) = layers.split_at_checked(*count).unwrap_or((layers, &[]));
@@ -177,16 +190,17 @@ pub(super) fn images(
         let at = scratch.join(format!("image-{place}"));
         let [root, upper, work] = ["root", "upper", "work"].map(|name| at.join(name));
         [&root, &upper, &work].into_iter().try_for_each(fs::create_dir_all).map_err(StartError::Scratch)?;
+        own(&upper).map_err(StartError::Scratch)?;
         assemble::mount_root(of_image, &upper, &work, &root, true).map_err(StartError::Image)?;
         for mount in config.mounts.iter().filter(|mount| mount.source == MountSource::Image(place)) {
-            volumes.push(copy(mount, &root)?);
+            volumes.push(copy(mount, &root, None)?);
         }
     }
     Ok(())
 }
 
-/// Makes a detached copy of a mount's source.
-fn copy(mount: &MountConfig, path: &Path) -> Result<Volume, StartError> {
+/// Makes a detached copy of a mount's source, with its IDs mapped by the user namespace `users`.
+fn copy(mount: &MountConfig, path: &Path, users: Option<BorrowedFd>) -> Result<Volume, StartError> {
     let failed = |source| StartError::Volume { destination: mount.destination.clone(), source };
     let mut base = sys::open_path(path).map_err(failed)?;
     if let Some(sub_path) = &mount.sub_path {
@@ -201,6 +215,9 @@ fn copy(mount: &MountConfig, path: &Path) -> Result<Volume, StartError> {
     }
     let is_directory = base.metadata().map_err(failed)?.is_dir();
     let copy = sys::clone_mount(Some(base.as_fd()), c"", true).map_err(failed)?;
+    if let Some(users) = users {
+        sys::map_ids(copy.as_fd(), users, true).map_err(failed)?;
+    }
     let propagation = match mount.propagation {
         Propagation::Private => Some(libc::MS_PRIVATE),
         Propagation::Slave => Some(libc::MS_SLAVE),
@@ -487,8 +504,8 @@ fn describe_link(error: io::Error) -> io::Error {
 }
 
 /// Makes the container's /dev, in which libcontainer makes devices and links, and the directories on which it
-/// mounts. Returns /dev.
-pub(super) fn prepare_root(root: BorrowedFd) -> Result<File, StartError> {
+/// mounts. `first` is the ID of the host that is ID 0 of the container. Returns /dev.
+pub(super) fn prepare_root(root: BorrowedFd, first: u32) -> Result<File, StartError> {
     let own = |path: &'static str| move |source: io::Error| StartError::Own { path, source };
     for directory in ["/proc", "/sys", DEV] {
         // libcontainer mounts on no link, and does not report the reason.
@@ -506,13 +523,13 @@ pub(super) fn prepare_root(root: BorrowedFd) -> Result<File, StartError> {
         let point = PathBuf::from(format!("/proc/self/fd/{}", point.as_raw_fd()));
         Ok(mount(Some(kind), &point, Some(kind), flags, Some(options))?)
     };
-    on(DEV, "tmpfs", MsFlags::MS_NOSUID | MsFlags::MS_STRICTATIME, "mode=755,size=65536k")
-        .map_err(own(DEV))?;
+    let options = format!("mode=755,size=65536k,uid={first},gid={first}");
+    on(DEV, "tmpfs", MsFlags::MS_NOSUID | MsFlags::MS_STRICTATIME, &options).map_err(own(DEV))?;
     for directory in ["/dev/pts", "/dev/mqueue"] {
         make_directories(root, Path::new(directory)).map_err(own(directory))?;
     }
-    let options = "newinstance,ptmxmode=0666,mode=0620,gid=5";
-    on("/dev/pts", "devpts", MsFlags::MS_NOSUID | MsFlags::MS_NOEXEC, options).map_err(own("/dev/pts"))?;
+    let options = format!("newinstance,ptmxmode=0666,mode=0620,gid={}", first + 5);
+    on("/dev/pts", "devpts", MsFlags::MS_NOSUID | MsFlags::MS_NOEXEC, &options).map_err(own("/dev/pts"))?;
     open_in_root(root, Path::new(DEV), libc::O_PATH | libc::O_DIRECTORY).map_err(own(DEV))
 }
 

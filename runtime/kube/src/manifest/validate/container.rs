@@ -56,11 +56,10 @@ pub(super) fn all(spec: &Value, volumes: &BTreeSet<&str>, path: &Path<'_>, error
         errors.push(FieldError::too_many(path, count, MAX_CONTAINERS));
         return;
     }
-    let never = text(spec, "restartPolicy") == "Never";
     let mut names = BTreeSet::new();
     for (index, container) in containers.iter().enumerate() {
         let path = path.index(index);
-        common(container, volumes, never, &path, errors);
+        common(spec, container, volumes, &path, errors);
         let name = text(container, "name");
         if !names.insert(name) {
             errors.push(FieldError::duplicate(&path.child("name"), name));
@@ -83,12 +82,11 @@ pub(super) fn init(spec: &Value, volumes: &BTreeSet<&str>, path: &Path<'_>, erro
         return;
     }
     let containers = list(spec, "initContainers");
-    let never = text(spec, "restartPolicy") == "Never";
     let mut names: BTreeSet<&str> =
         list(spec, "containers").iter().map(|container| text(container, "name")).collect();
     for (index, container) in containers.iter().enumerate() {
         let at = path.index(index);
-        common(container, volumes, never, &at, errors);
+        common(spec, container, volumes, &at, errors);
         if container.get("restartPolicy").is_some() {
             super::lifecycle::restart_policy(container, &at, errors);
         } else if !list(container, "restartPolicyRules").is_empty() {
@@ -134,9 +132,9 @@ fn only_of_sidecars(container: &Value, path: &Path<'_>, errors: &mut Errors) {
 }
 
 pub(super) fn common(
+    spec: &Value,
     container: &Value,
     volumes: &BTreeSet<&str>,
-    never: bool,
     path: &Path<'_>,
     errors: &mut Errors,
 ) {
@@ -169,11 +167,11 @@ pub(super) fn common(
     super::resources::requirements(&container["resources"], &path.child("resources"), errors);
     super::resources::resize_policy(
         list(container, "resizePolicy"),
-        never,
+        text(spec, "restartPolicy") == "Never",
         &path.child("resizePolicy"),
         errors,
     );
-    security_context(&container["securityContext"], &path.child("securityContext"), errors);
+    security_context(spec, &container["securityContext"], &path.child("securityContext"), errors);
 }
 
 fn ports(ports: &[Value], path: &Path<'_>, errors: &mut Errors) {
@@ -516,11 +514,12 @@ fn recursive_read_only(mount: &Value, path: &Path<'_>, errors: &mut Errors) {
     }
 }
 
-fn security_context(context: &Value, path: &Path<'_>, errors: &mut Errors) {
+fn security_context(spec: &Value, context: &Value, path: &Path<'_>, errors: &mut Errors) {
     super::id(context, "runAsUser", path, errors);
     super::id(context, "runAsGroup", path, errors);
     match context["procMount"].as_str() {
         None | Some("Default") => {}
+        Some("Unmasked") if spec["hostUsers"] == json!(false) => {}
         Some("Unmasked") => errors.push(FieldError::invalid(
             &path.child("procMount"),
             "Unmasked",

@@ -36,13 +36,12 @@ pub(super) fn all(spec: &Value, volumes: &BTreeSet<&str>, path: &Path<'_>, error
         }
         return;
     }
-    let never = text(spec, "restartPolicy") == "Never";
     let names_of = |field| list(spec, field).iter().map(|container| text(container, "name"));
     let others: BTreeSet<&str> = names_of("containers").chain(names_of("initContainers")).collect();
     let mut names = others.clone();
     for (index, container) in containers.iter().enumerate() {
         let path = path.index(index);
-        common(container, volumes, never, &path, errors);
+        common(spec, container, volumes, &path, errors);
         let image = text(container, "image");
         if image.trim() != image {
             let why = "must not have leading or trailing whitespace";

@@ -265,6 +265,12 @@ const SPEC: &[(&str, &[&str])] = &[
         r#"spec.securityContext.sysctls[0].name: Invalid value: "net.x": may not be specified when 'hostNetwork' is true"#,
         r#"spec.securityContext.sysctls[1].name: Invalid value: "kernel.sem": may not be specified when 'hostIPC' is true"#,
     ]),
+    ("hostUsers: false, hostNetwork: true, hostPID: true, hostIPC: true", &[
+        "spec.hostNetwork: Forbidden: when `hostUsers` is false",
+        "spec.HostPID: Forbidden: when `hostUsers` is false",
+        "spec.HostIPC: Forbidden: when `hostUsers` is false",
+    ]),
+    ("hostUsers: true, hostNetwork: true, hostPID: true, hostIPC: true", &[]),
     ("hostnameOverride: A, setHostnameAsFQDN: true, hostNetwork: true", &[
         "spec.hostnameOverride: Forbidden: may not be specified when setHostnameAsFQDN is true",
         "spec.hostnameOverride: Forbidden: may not be specified when hostNetwork is true",
@@ -567,6 +573,9 @@ const CONTAINER: &[(&str, &[&str])] = &[
 /// Fields of `spec` and of its container.
 #[rustfmt::skip]
 const BOTH: &[((&str, &str), &[&str])] = &[
+    (("hostUsers: false", "securityContext: {procMount: Unmasked}"), &[]),
+    (("hostUsers: false, volumes: [{name: v, persistentVolumeClaim: {claimName: v}}]", "volumeDevices: [{name: v, devicePath: /dev/v}]"),
+        &["spec.containers[0].volumeDevices: Forbidden: when `hostUsers` is false"]),
     (("hostNetwork: true", "ports: [{containerPort: 80, hostPort: 81}]"),
         &["spec.containers[0].ports[0].hostPort: Invalid value: 81: must match `containerPort` when `hostNetwork` is true"]),
     (("hostNetwork: true", "ports: [{containerPort: 80}, {containerPort: 80}]"),
