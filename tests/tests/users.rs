@@ -210,7 +210,7 @@ fn root_of_a_user_namespace_has_no_power_over_the_host() {
 fn containers_of_a_user_namespace_share_processes_and_sysctls() {
     let device = Device::start();
     let spec = "hostUsers: false\nshareProcessNamespace: true\n\
-        securityContext: {sysctls: [{name: net.ipv4.ping_group_range, value: '0 5'}, {name: kernel.shm_rmid_forced, value: '1'}]}\n";
+        securityContext: {supplementalGroups: [4000], sysctls: [{name: net.ipv4.ping_group_range, value: '0 5'}, {name: kernel.shm_rmid_forced, value: '1'}]}\n";
     let more = "tty: true\nstdin: true\n";
     let containers = [
         manifest::container("app", "sleep", ""),
@@ -223,7 +223,7 @@ fn containers_of_a_user_namespace_share_processes_and_sysctls() {
     assert_eq!(demo(web, "app", "cat /proc/sys/kernel/shm_rmid_forced"), "1");
     let status = demo(web, "app", "cat /proc/1/status");
     assert!(status.contains("pause") && status.contains("Uid:\t65535"), "{status}");
-    web.wait_log("term", "uid=0");
+    web.wait_log("term", "uid=0 gid=0 groups=0,4000");
     assert!(web.logs("term").starts_with("tty"), "{}", web.logs("term"));
     let born = web.born("app");
     web.exec("term", ["/bin/demo", "id"]).ok();
