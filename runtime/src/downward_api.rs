@@ -1,6 +1,7 @@
 //! The downward API: fields of a pod as variables and files show them. Pure.
 
 use nodlet_core::facts::Amounts;
+use nodlet_core::spec::container::HUGE_PAGES;
 use nodlet_core::spec::reference::ResourceField;
 use nodlet_core::spec::{Container, Pod, Quantity, ResourceRequirements};
 use nodlet_kube::manifest::go_quoted;
@@ -68,8 +69,11 @@ pub(crate) fn resource(
         "requests.ephemeral-storage" => {
             (request(&resources.ephemeral_storage_request, Quantity::value), false)
         }
-        // Huge pages: a container that has them is refused, so it has none.
-        _ => (0, false),
+        // Requests of huge pages equal their limits.
+        other => {
+            let size = other.rsplit_once(HUGE_PAGES).map_or("", |(_, size)| size);
+            (resources.huge_pages_of(size).unwrap_or(0), false)
+        }
     };
     let divisor = match (&field.divisor, is_cpu) {
         (None, true) => 1000,

@@ -337,3 +337,68 @@ fn shared_memory_of_a_pod_without_limits_leaves_the_rest_of_the_machine_alone() 
     device.wait_for("the memory to be free", || number(&kubepods, "memory.current") < PODS_MIB << 18);
     device.pod("beside").wait_ready();
 }
+
+/// Huge pages of the machine, which are given back at the end.
+struct Reserved {
+    file: &'static str,
+    before: String,
+}
+
+impl Reserved {
+    fn of_2_mib(count: u32) -> Reserved {
+        let file = "/sys/kernel/mm/hugepages/hugepages-2048kB/nr_hugepages";
+        let before = fs::read_to_string(file).expect("the kernel has huge pages");
+        fs::write(file, count.to_string()).expect("they can be reserved");
+        let reserved = fs::read_to_string(file).expect("it was written");
+        assert_eq!(reserved.trim(), count.to_string(), "the memory is too fragmented");
+        Reserved { file, before }
+    }
+}
+
+impl Drop for Reserved {
+    fn drop(&mut self) {
+        let _ = fs::write(self.file, &self.before);
+    }
+}
+
+/// The limits of a controller that this machine may have in either version.
+fn huge_limit(device: &Device, pod: &str, run: &str) -> String {
+    let end = format!("pod{}{run}", device.pod(pod).uid());
+    let groups = device.cgroups();
+    let texts = groups.iter().filter(|group| group.ends_with(&end)).flat_map(|group| {
+        ["hugetlb.2MB.max", "hugetlb.2MB.limit_in_bytes"]
+            .map(|file| fs::read_to_string(group.join(file)).ok())
+    });
+    texts.flatten().next().unwrap_or_else(|| panic!("no limit of {end} in {groups:?}")).trim().to_owned()
+}
+
+#[test]
+#[ignore = "reserves huge pages of the machine: cargo xtask guest"]
+fn huge_pages_are_limited_for_each_container_and_volumes_are_made_of_them() {
+    let _pages = Reserved::of_2_mib(8);
+    let device = Device::start();
+    let node = device.get("/api/v1/nodes").expect("it answers").to_string();
+    assert!(node.contains(r#""hugepages-2Mi":"16384Ki""#), "{node}");
+    let app = manifest::container(
+        "app",
+        "mounts then sleep",
+        "resources: {limits: {memory: 32Mi, hugepages-2Mi: 8Mi}}\nvolumeMounts: [{name: v, mountPath: /huge}]",
+    );
+    let other = manifest::container("other", "sleep", "resources: {limits: {memory: 32Mi}}");
+    let volume = "volumes: [{name: v, emptyDir: {medium: HugePages, sizeLimit: 4Mi}}]";
+    device.write_manifest("huge.yaml", &manifest::pod_of("huge", &[app, other], volume));
+    device.pod("huge").wait_ready();
+    device.pod("huge").wait_log("app", " /huge rw,nosuid,nodev,relatime - hugetlbfs ");
+    device.pod("huge").wait_log("app", "pagesize=2M,size=4194304");
+    assert_eq!(huge_limit(&device, "huge", "/app-0"), (8 << 20).to_string());
+    assert_eq!(huge_limit(&device, "huge", "/other-0"), "0");
+    assert_eq!(huge_limit(&device, "huge", ""), (8 << 20).to_string());
+
+    let large = limited("large", "sleep", "memory: 32Mi, hugepages-2Mi: 10Mi");
+    device.write_manifest("large.yaml", &large);
+    device.wait_for("the pod to be rejected", || device.pod("large").phase() == "Failed");
+    let status = device.pod("large").status();
+    assert_eq!(status["reason"], "OutOfhugepages-2Mi", "{status}");
+    let message = "Pod was rejected: Node didn't have enough resource: hugepages-2Mi, requested: 10485760, used: 8388608, capacity: 16777216";
+    assert_eq!(status["message"], message);
+}

@@ -15,6 +15,7 @@
 
 mod devices;
 mod hierarchy;
+mod huge_pages;
 mod limits;
 mod place;
 mod quota;
@@ -37,6 +38,7 @@ use smol::{Async, Timer};
 
 pub use self::devices::try_filter as try_device_filter;
 use self::hierarchy::{Controller, ControllerHierarchy, Hierarchies};
+pub use self::huge_pages::HugePages;
 pub(crate) use self::limits::memory_of;
 pub use self::limits::{ContainerLimits, limited_swap};
 use self::limits::{MIN_SHARES, Target};
@@ -68,6 +70,7 @@ pub struct Cgroups {
     prepared: RefCell<BTreeSet<PathBuf>>,
     /// The limit of processes of each pod.
     pod_pids: Option<u64>,
+    huge_pages: HugePages,
 }
 
 /// The limit of processes and threads of each pod: the kubelet's `podPidsLimit`.
@@ -97,7 +100,16 @@ impl Cgroups {
     fn try_open(paths: &Paths, pod_pids: PodPidsLimit) -> Result<Cgroups, CgroupError> {
         let machine = Hierarchies::find()?;
         let place = place::choose(&machine, paths)?;
-        let hierarchies = Rc::new(machine.below(&place)?);
+        let mut hierarchies = machine.below(&place)?;
+        let mut huge_pages = HugePages::of_the_machine();
+        if huge_pages.is_empty() {
+            hierarchies = hierarchies.without(Controller::HugeTlb);
+        } else if hierarchies.hierarchy_of(Controller::HugeTlb) == ControllerHierarchy::Missing {
+            let option = Controller::HugeTlb.kernel_option();
+            log::warn!("pods get none of the huge pages of this machine: the kernel needs {option}");
+            huge_pages = HugePages::default();
+        }
+        let hierarchies = Rc::new(hierarchies);
         let parent = name(paths);
         let relative = parent.join("supervisors");
         let supervisors = hierarchies.mounts().iter().map(|mount| mount.join(&relative)).collect();
@@ -106,7 +118,8 @@ impl Cgroups {
             PodPidsLimit::Of(limit) => Some(limit),
             PodPidsLimit::Unlimited => None,
         };
-        let cgroups = Cgroups { hierarchies, parent, supervisors, prepared: RefCell::default(), pod_pids };
+        let cgroups =
+            Cgroups { hierarchies, parent, supervisors, prepared: RefCell::default(), pod_pids, huge_pages };
         cgroups.make(&relative)?;
         cgroups.make(&cgroups.kubepods())?;
         // The weight of all pods together against the rest of the machine, as the kubelet sets it.
@@ -123,6 +136,12 @@ impl Cgroups {
     /// kubelet's `enforceNodeAllocatable: [pods]`. Does nothing without a memory controller.
     pub fn limit_memory(&self, bytes: u64) -> Result<(), CgroupError> {
         Target::new(&self.hierarchies, &self.kubepods()).limit_pods_memory(bytes)
+    }
+
+    /// The bytes in huge pages of the machine, by the size of the pages, if the kernel can limit them for each
+    /// container.
+    pub fn huge_pages(&self) -> &HugePages {
+        &self.huge_pages
     }
 
     /// Whether the kernel limits the swap of a container apart from its memory (v2).
@@ -160,7 +179,8 @@ impl Cgroups {
         // The pod's leaves have limits of their own. The pod's cgroup has no process itself, so v2 allows
         // that.
         enable(&self.hierarchies, &cgroup.unified())?;
-        let limits = ContainerLimits { pids: self.pod_pids, ..ContainerLimits::of_pod(pod) };
+        let huge_pages = self.huge_pages.limits(|size| pod.spec.huge_pages(size));
+        let limits = ContainerLimits { pids: self.pod_pids, huge_pages, ..ContainerLimits::of_pod(pod) };
         Target::new(&self.hierarchies, relative).limit(&limits)?;
         match pod.spec.qos_class() {
             QosClass::Burstable => self.weigh(&class)?,

@@ -36,7 +36,7 @@ pub struct SandboxConfig {
     pub pause_cgroup: CgroupPaths,
 }
 
-/// A tmpfs of the pod.
+/// A tmpfs or hugetlbfs of the pod.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MemoryVolume {
     /// `name` of the volume.
@@ -45,6 +45,9 @@ pub struct MemoryVolume {
     pub size: Option<u64>,
     /// The group that owns the volume (`fsGroup`).
     pub fs_group: Option<u32>,
+    /// The size of huge pages in bytes, for a hugetlbfs in place of the tmpfs.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub page_size: Option<u64>,
 }
 
 /// The pod's link to the bridge.

@@ -17,7 +17,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use crate::launch::{MemoryVolume, MountSource};
+use crate::launch::MountSource;
 use crate::paths::Paths;
 use nodlet_core::spec::volume::{ClaimedVolume, HostPathType, ProjectionKind};
 use nodlet_core::spec::{Pod, VolumeSource};
@@ -133,7 +133,7 @@ impl Request {
                     of_claim(claimed.iter().find(|claimed| claimed.volume == volume.name)?, *read_only)
                 }
                 VolumeSource::EmptyDir { memory: false, .. } => Kind::EmptyDir,
-                VolumeSource::EmptyDir { memory: true, .. } => Kind::Memory,
+                VolumeSource::EmptyDir { memory: true, .. } | VolumeSource::HugePages { .. } => Kind::Memory,
                 VolumeSource::HostPath { path, kind } => Kind::HostPath { path: path.into(), kind: *kind },
                 VolumeSource::Projected(projection) => Kind::Projected { plugin: plugin(projection.kind) },
             };
@@ -304,11 +304,6 @@ pub use usage::Usage;
 /// A file or directory could not be removed, or there are more than `most` (`EBUSY`).
 pub(crate) fn remove_in(directory: &impl std::os::fd::AsRawFd, name: &OsStr, most: usize) -> io::Result<()> {
     remove::in_directory(directory, name, most)
-}
-
-/// A memory volume with this name, size in bytes and owning group.
-pub(crate) fn memory_volume(name: &str, size: Option<u64>, fs_group: Option<u32>) -> MemoryVolume {
-    MemoryVolume { name: name.to_owned(), size, fs_group }
 }
 
 #[cfg(test)]

@@ -443,6 +443,7 @@ fn resources_are_rounded_up_to_the_divisor_and_missing_limits_are_the_nodes() {
         (some, "{resource: requests.memory}", "100000000"),
         (some, "{resource: limits.ephemeral-storage, divisor: 1k}", "1"),
         (some, "{resource: limits.hugepages-2Mi}", "0"),
+        ("{limits: {hugepages-2Mi: 4Mi, cpu: 1}}", "{resource: requests.hugepages-2Mi, divisor: 1Mi}", "4"),
         (some, "{resource: limits.cpu, containerName: c, divisor: 1m}", "1500"),
         ("{}", "{resource: limits.cpu}", "2"),
         ("{}", "{resource: limits.memory, divisor: 1Gi}", "1"),

@@ -138,6 +138,7 @@ pub(super) async fn start(
     let limits = ContainerLimits {
         swap: limited_swap(&wanted.pod, attempt.container, memory, shell.machine.swap),
         devices: devices::nodes(&given),
+        huge_pages: shell.machine.cgroups.huge_pages().of_container(&wanted.pod, attempt.container),
         ..ContainerLimits::of(&wanted.pod, attempt.container)
     };
     let leaf = sandbox

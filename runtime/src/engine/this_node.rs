@@ -1,11 +1,9 @@
 //! The Node object of this machine, and its allocatable resources.
 
-use std::collections::BTreeMap;
-
 use serde_json::{Value, json};
 
 use nodlet_core::facts::{Amounts, NodeInfo};
-use nodlet_core::spec::container::DEVICE_DOMAIN;
+use nodlet_core::spec::container::{DEVICE_DOMAIN, HUGE_PAGES};
 use nodlet_registry::objects::{Key, Objects};
 
 use super::Config;
@@ -27,6 +25,7 @@ pub(super) fn info(config: &Config, machine: &Machine) -> NodeInfo {
     let (all, reserved) = (&machine.capacity, &config.reserved);
     let left = |all: i64, reserved: i64| all.saturating_sub(reserved).max(0);
     let memory = reserved.memory.max(kept_memory(all.memory));
+    let huge_pages = machine.cgroups.huge_pages().amounts();
     NodeInfo {
         name: config.node_name.clone(),
         labels: own.into_iter().chain(config.node_labels.clone()).collect(),
@@ -34,10 +33,12 @@ pub(super) fn info(config: &Config, machine: &Machine) -> NodeInfo {
         allocatable: Amounts {
             pods: all.pods,
             cpu: left(all.cpu, reserved.cpu),
-            memory: left(all.memory, memory),
+            // Huge pages are a part of the memory.
+            memory: left(all.memory, memory.saturating_add(huge_pages.values().sum())),
             ephemeral_storage: left(all.ephemeral_storage, reserved.ephemeral_storage),
         },
         devices: machine.devices.borrow().capacity(),
+        huge_pages: huge_pages.clone(),
         allowed_sysctls: config.allowed_sysctls.clone(),
     }
 }
@@ -104,8 +105,8 @@ fn node(config: &Config, machine: &Machine) -> Value {
         },
         "spec": if info.taints.is_empty() { json!({}) } else { json!({ "taints": info.taints }) },
         "status": {
-            "capacity": render(&machine.capacity, &info.devices),
-            "allocatable": render(&info.allocatable, &info.devices),
+            "capacity": render(&machine.capacity, &info),
+            "allocatable": render(&info.allocatable, &info),
             "addresses": addresses,
             "conditions": [{
                 "type": "Ready",
@@ -147,7 +148,7 @@ fn architecture() -> &'static str {
 }
 
 /// Renders amounts as in a Node's status.
-fn render(amounts: &Amounts, devices: &BTreeMap<String, i64>) -> Value {
+fn render(amounts: &Amounts, info: &NodeInfo) -> Value {
     let bytes = |bytes: i64| match bytes % 1024 {
         0 => format!("{}Ki", bytes / 1024),
         _ => bytes.to_string(),
@@ -162,8 +163,11 @@ fn render(amounts: &Amounts, devices: &BTreeMap<String, i64>) -> Value {
         "ephemeral-storage": bytes(amounts.ephemeral_storage),
         "pods": amounts.pods.to_string(),
     });
-    for (name, users) in devices {
+    for (name, users) in &info.devices {
         all[format!("{DEVICE_DOMAIN}{name}")] = users.to_string().into();
+    }
+    for (size, amount) in &info.huge_pages {
+        all[format!("{HUGE_PAGES}{size}")] = bytes(*amount).into();
     }
     all
 }

@@ -577,11 +577,17 @@ fn mount_memory(config: &SandboxConfig, scratch: &Path) -> io::Result<()> {
         let size = volume.size.map_or("100%".to_owned(), |size| size.to_string());
         // Like an emptyDir on disk: accessible to everybody; with fsGroup, new files belong to the group.
         let options = format!("mode=0777,size={size},{owner}");
-        // The pages of the volume must not wear flash out; Linux before 6.4 has no such option.
-        tmpfs(&path, &format!("{options},noswap")).or_else(|error| match error.raw_os_error() {
-            Some(libc::EINVAL) => tmpfs(&path, &options),
-            _ => Err(error),
-        })?;
+        if let Some(page_size) = volume.page_size {
+            let options = format!("{options},pagesize={page_size}");
+            let flags = MsFlags::MS_NOSUID | MsFlags::MS_NODEV;
+            mount(Some("nodlet"), &path, Some("hugetlbfs"), flags, Some(&*options))?;
+        } else {
+            // The pages of the volume must not wear flash out; Linux before 6.4 has no such option.
+            tmpfs(&path, &format!("{options},noswap")).or_else(|error| match error.raw_os_error() {
+                Some(libc::EINVAL) => tmpfs(&path, &options),
+                _ => Err(error),
+            })?;
+        }
         if let Some(group) = volume.fs_group {
             std::os::unix::fs::chown(&path, None, Some(first.wrapping_add(group)))?;
             fs::set_permissions(&path, fs::Permissions::from_mode(0o2777))?;

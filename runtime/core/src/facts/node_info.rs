@@ -74,6 +74,9 @@ pub struct NodeInfo {
     /// [`DEVICE_DOMAIN`]: crate::spec::container::DEVICE_DOMAIN
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub devices: BTreeMap<String, i64>,
+    /// The bytes in huge pages in `status.allocatable`, by the size of the pages, such as `2Mi`.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub huge_pages: BTreeMap<String, i64>,
     /// Kernel parameters that pods may set besides the safe ones (`--allowed-unsafe-sysctls`).
     #[serde(default)]
     pub allowed_sysctls: Vec<String>,
@@ -90,6 +93,7 @@ impl Default for NodeInfo {
             taints: Vec::new(),
             allocatable,
             devices: BTreeMap::new(),
+            huge_pages: BTreeMap::new(),
             allowed_sysctls: Vec::new(),
         }
     }

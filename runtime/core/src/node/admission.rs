@@ -8,8 +8,10 @@ use super::preemption;
 use super::resources::{ExistingPod, Resource};
 use crate::facts::{Amounts, NodeInfo, PodIndex};
 use crate::pod::resize::Refusal;
-use crate::spec::container::{ContainerPort, DEVICE_DOMAIN};
-use crate::spec::{Pod, Taint, sysctl};
+use std::collections::BTreeMap;
+
+use crate::spec::container::{ContainerPort, DEVICE_DOMAIN, HUGE_PAGES};
+use crate::spec::{Pod, ResourceRequirements, Taint, sysctl};
 
 /// The outcome of admission for a new pod.
 #[derive(Debug, PartialEq, Eq)]
@@ -129,12 +131,15 @@ pub(super) fn fits<'a>(
     pod: &Pod,
     here: impl Iterator<Item = (&'a Pod, Amounts)> + Clone,
 ) -> bool {
-    let has_devices = devices(pod).all(|name| {
-        let used = here.clone().map(|(other, _)| requested(other, name)).fold(0, i64::saturating_add);
-        used <= node.devices.get(name).copied().unwrap_or(0)
-    });
-    if !has_devices {
-        return false;
+    for (_, list, capacity) in named(node) {
+        let has_enough = names(pod, list).all(|name| {
+            let used =
+                here.clone().map(|(other, _)| requested(other, list, name)).fold(0, i64::saturating_add);
+            used <= capacity.get(name).copied().unwrap_or(0)
+        });
+        if !has_enough {
+            return false;
+        }
     }
     let used = here.fold(Amounts::default(), |all, (_, one)| all.plus(&one));
     let asked = Amounts::requested(pod);
@@ -168,40 +173,55 @@ fn not_enough(name: &str, requested: i64, used: i64, capacity: i64) -> String {
     )
 }
 
-/// The rejection of a pod that requests more users of a device of the board than the device may have.
+/// The list of amounts of a container by the names of resources.
+type List = fn(&ResourceRequirements) -> &Vec<(Box<str>, i64)>;
+
+/// The resources that each node has under names of its own: their prefix, their amounts in a container, and in the
+/// node.
+fn named(node: &NodeInfo) -> [(&'static str, List, &BTreeMap<String, i64>); 2] {
+    [
+        (DEVICE_DOMAIN, |resources| &resources.devices, &node.devices),
+        (HUGE_PAGES, |resources| &resources.huge_pages, &node.huge_pages),
+    ]
+}
+
+/// The rejection of a pod that requests more users of a device of the board than the device may have, or more huge
+/// pages than are free.
 fn missing_device<'a>(
     node: &NodeInfo,
     pod: &Pod,
     others: impl Iterator<Item = &'a Pod> + Clone,
 ) -> Option<Outcome> {
-    let mut names: Vec<&str> = devices(pod).collect();
-    names.sort_unstable();
-    names.into_iter().find_map(|name| {
-        let asked = requested(pod, name);
-        let used = others.clone().map(|other| requested(other, name)).fold(0, i64::saturating_add);
-        let capacity = node.devices.get(name).copied().unwrap_or(0);
-        (asked > capacity.saturating_sub(used)).then(|| {
-            let name = format!("{DEVICE_DOMAIN}{name}");
-            Outcome::Rejected {
-                reason: format!("OutOf{name}"),
-                message: not_enough(&name, asked, used, capacity),
-            }
+    named(node).into_iter().find_map(|(prefix, list, capacity)| {
+        let mut names: Vec<&str> = names(pod, list).collect();
+        names.sort_unstable();
+        names.into_iter().find_map(|name| {
+            let asked = requested(pod, list, name);
+            let used = others.clone().map(|other| requested(other, list, name)).fold(0, i64::saturating_add);
+            let capacity = capacity.get(name).copied().unwrap_or(0);
+            (asked > capacity.saturating_sub(used)).then(|| {
+                let name = format!("{prefix}{name}");
+                Outcome::Rejected {
+                    reason: format!("OutOf{name}"),
+                    message: not_enough(&name, asked, used, capacity),
+                }
+            })
         })
     })
 }
 
-/// The devices that a pod requests; a name may occur several times.
-fn devices(pod: &Pod) -> impl Iterator<Item = &str> {
+/// The names of resources of a list that a pod requests; a name may occur several times.
+fn names(pod: &Pod, list: List) -> impl Iterator<Item = &str> {
     let spec = &pod.spec;
-    let containers = spec.init_containers.iter().chain(&spec.containers);
-    containers.flat_map(|container| &container.resources.devices).map(|(name, _)| &**name)
+    let containers =
+        spec.init_containers.iter().chain(&spec.containers).map(|container| &container.resources);
+    containers.chain(spec.resources.as_deref()).flat_map(list).map(|(name, _)| &**name)
 }
 
-/// The users of a device that a pod requests.
-fn requested(pod: &Pod, device: &str) -> i64 {
+/// The amount of a resource of a list that a pod requests.
+fn requested(pod: &Pod, list: List, name: &str) -> i64 {
     pod.spec.effective(|resources| {
-        let of_device = resources.devices.iter().find(|(name, _)| **name == *device);
-        of_device.map(|(_, amount)| *amount)
+        list(resources).iter().find(|(known, _)| **known == *name).map(|(_, amount)| *amount)
     })
 }
 

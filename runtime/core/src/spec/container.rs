@@ -198,9 +198,16 @@ pub struct ResourceRequirements {
     /// `limits.nodlet.dev/<name>`: devices of the board, by the part of the name behind the slash. Amounts are
     /// above zero.
     pub devices: Vec<(Box<str>, i64)>,
+    /// `limits.hugepages-<size>` in bytes, by the size of the pages as written. Amounts are above zero.
+    pub huge_pages: Vec<(Box<str>, i64)>,
 }
 
 impl ResourceRequirements {
+    /// The bytes in huge pages of this size.
+    pub fn huge_pages_of(&self, size: &str) -> Option<i64> {
+        self.huge_pages.iter().find(|(known, _)| **known == *size).map(|(_, bytes)| *bytes)
+    }
+
     /// The amounts that a resize may change: request and limit of cpu, request and limit of memory.
     pub(crate) fn resizable(&self) -> [&Option<Quantity>; 4] {
         [&self.cpu_request, &self.cpu_limit, &self.memory_request, &self.memory_limit]
@@ -214,6 +221,9 @@ impl ResourceRequirements {
 
 /// The domain of resources that stand for devices of the board, with the slash.
 pub const DEVICE_DOMAIN: &str = "nodlet.dev/";
+
+/// The prefix of resources that stand for huge pages; the size of the pages follows it.
+pub const HUGE_PAGES: &str = "hugepages-";
 
 /// `securityContext` of a container.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

@@ -441,9 +441,10 @@ impl PodSpec {
     pub(crate) fn depends_on_objects(&self) -> bool {
         self.volumes.iter().any(|volume| match volume.source {
             VolumeSource::Projected(_) | VolumeSource::Claim { .. } => true,
-            VolumeSource::EmptyDir { .. } | VolumeSource::HostPath { .. } | VolumeSource::Image { .. } => {
-                false
-            }
+            VolumeSource::EmptyDir { .. }
+            | VolumeSource::HugePages { .. }
+            | VolumeSource::HostPath { .. }
+            | VolumeSource::Image { .. } => false,
         })
     }
 
@@ -490,6 +491,11 @@ impl PodSpec {
             most = most.max(while_it_runs);
         }
         regular.saturating_add(sidecars).max(most)
+    }
+
+    /// The bytes in huge pages of this size that the pod may use.
+    pub fn huge_pages(&self, size: &str) -> i64 {
+        self.effective(|resources| resources.huge_pages_of(size))
     }
 
     /// Whether a container has a limit of `ephemeral-storage`.

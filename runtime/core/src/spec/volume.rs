@@ -24,6 +24,13 @@ pub enum VolumeSource {
         /// `sizeLimit`.
         size_limit: Option<Quantity>,
     },
+    /// `emptyDir` with a `medium` of huge pages.
+    HugePages {
+        /// The size of the pages as in `medium`; empty for the only size that the pod requests.
+        page_size: String,
+        /// `sizeLimit`.
+        size_limit: Option<Quantity>,
+    },
     /// `hostPath`.
     HostPath {
         /// `path`, absolute, without `..`.

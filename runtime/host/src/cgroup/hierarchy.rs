@@ -14,11 +14,13 @@ pub(super) enum Controller {
     Memory,
     Pids,
     Devices,
+    /// Used only where the machine has huge pages.
+    HugeTlb,
 }
 
 impl Controller {
-    pub(super) const ALL: [Controller; 4] =
-        [Controller::Cpu, Controller::Memory, Controller::Pids, Controller::Devices];
+    pub(super) const ALL: [Controller; 5] =
+        [Controller::Cpu, Controller::Memory, Controller::Pids, Controller::Devices, Controller::HugeTlb];
 
     /// The controller's name in mount options and in `cgroup.controllers`.
     pub(super) fn name(self) -> &'static str {
@@ -27,6 +29,7 @@ impl Controller {
             Controller::Memory => "memory",
             Controller::Pids => "pids",
             Controller::Devices => "devices",
+            Controller::HugeTlb => "hugetlb",
         }
     }
 
@@ -38,6 +41,7 @@ impl Controller {
             Controller::Memory => "CONFIG_MEMCG; cgroup_enable=memory on its command line",
             Controller::Pids => "CONFIG_CGROUP_PIDS",
             Controller::Devices => "CONFIG_CGROUP_DEVICE",
+            Controller::HugeTlb => "CONFIG_CGROUP_HUGETLB",
         }
     }
 }
@@ -73,6 +77,13 @@ impl Hierarchies {
         let unified = unified.ok_or(CgroupError::NoUnified)?;
         let v2 = offered(&unified)?;
         Ok(Hierarchies { unified, v2, v1 })
+    }
+
+    /// These hierarchies without a controller, which then costs no cgroup anything.
+    pub(super) fn without(mut self, controller: Controller) -> Hierarchies {
+        self.v2.retain(|known| *known != controller);
+        self.v1.retain(|(known, _)| *known != controller);
+        self
     }
 
     /// These hierarchies, with the cgroup at `place` in the role of the top of the v2 hierarchy: the cgroups
@@ -133,7 +144,8 @@ impl fmt::Display for Hierarchies {
                 }
                 ControllerHierarchy::V2 => write!(f, ", {} in v2", controller.name())?,
                 // v2 filters devices by a program.
-                ControllerHierarchy::Missing if controller == Controller::Devices => {}
+                ControllerHierarchy::Missing
+                    if [Controller::Devices, Controller::HugeTlb].contains(&controller) => {}
                 ControllerHierarchy::Missing => {
                     write!(
                         f,

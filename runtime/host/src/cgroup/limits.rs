@@ -38,6 +38,8 @@ pub struct ContainerLimits {
     pub pids: Option<u64>,
     /// Swap in bytes, where the kernel limits it apart from memory (v2).
     pub swap: u64,
+    /// Huge pages: the size of the pages as in the names of files, and bytes. Sizes that are left out have no limit.
+    pub huge_pages: Vec<(String, i64)>,
     /// Access to every device of the machine (`privileged`).
     pub all_devices: bool,
     /// Devices besides those that every container may use.
@@ -71,6 +73,7 @@ impl ContainerLimits {
             memory: pod.spec.limit_of(container, |resources| bytes(&resources.memory_limit)),
             pids: None,
             swap: 0,
+            huge_pages: Vec::new(),
             all_devices: container.security_context.privileged,
             devices: Vec::new(),
         }
@@ -84,6 +87,7 @@ impl ContainerLimits {
             memory: None,
             pids: None,
             swap: 0,
+            huge_pages: Vec::new(),
             all_devices: false,
             devices: Vec::new(),
         }
@@ -187,6 +191,14 @@ impl<'a> Target<'a> {
         }
         if let Some(pids) = limits.pids {
             self.set_pids(pids)?;
+        }
+        if !limits.huge_pages.is_empty() {
+            let (directory, v2) = self.required(Controller::HugeTlb, "a limit of huge pages")?;
+            for (size, bytes) in &limits.huge_pages {
+                let file = if v2 { "max" } else { "limit_in_bytes" };
+                let path = directory.join(format!("hugetlb.{size}.{file}"));
+                fs::write(&path, bytes.to_string()).map_err(CgroupError::file("write", &path))?;
+            }
         }
         Ok(())
     }

@@ -95,6 +95,7 @@ fn requests_and_limits_become_shares_quotas_and_bytes_as_the_kubelets() {
         memory,
         pids: None,
         swap: 0,
+        huge_pages: Vec::new(),
         all_devices: false,
         devices: Vec::new(),
     };
@@ -146,6 +147,7 @@ fn resources_of_the_pod_as_a_whole_limit_it_and_the_containers_without_a_limit()
         memory: Some(memory),
         pids: None,
         swap: 0,
+        huge_pages: Vec::new(),
         all_devices: false,
         devices: Vec::new(),
     };

@@ -1,13 +1,13 @@
-//! `emptyDir`: a directory on disk, or a tmpfs that the supervisor holds.
+//! `emptyDir`: a directory on disk, or a tmpfs or hugetlbfs that the supervisor holds.
 
 use std::fs;
 use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
 use std::path::Path;
 
 use crate::launch::MemoryVolume;
-use nodlet_core::spec::{Pod, VolumeSource};
+use nodlet_core::spec::{Pod, Quantity, VolumeSource};
 
-use super::{VolumeError, memory_volume};
+use super::VolumeError;
 
 /// Makes the directory, world-writable as in Kubernetes, and owned by the pod's `fsGroup` if there is one.
 pub(super) fn set_up(path: &Path, fs_group: Option<u32>) -> Result<(), VolumeError> {
@@ -34,24 +34,33 @@ pub(super) fn set_up(path: &Path, fs_group: Option<u32>) -> Result<(), VolumeErr
     fs::rename(&new, path).map_err(failed)
 }
 
-/// The pod's volumes on tmpfs. The size is the smaller one of `sizeLimit` and the pod's memory limit; the
-/// latter exists only if every container has one.
+/// The pod's volumes on tmpfs and hugetlbfs. The size of a tmpfs is the smaller one of `sizeLimit` and the pod's
+/// memory limit; the latter exists only if every container has one.
 pub fn memory_volumes(pod: &Pod) -> Vec<MemoryVolume> {
     let pod_limit = crate::cgroup::memory_of(pod);
-    let volumes = pod.spec.volumes.iter().filter_map(|volume| match &volume.source {
-        VolumeSource::EmptyDir { memory: true, size_limit } => {
-            let limit = size_limit
-                .as_ref()
-                .and_then(|limit| u64::try_from(limit.value()).ok())
-                .filter(|limit| *limit > 0);
-            let size = [limit, pod_limit].into_iter().flatten().min();
-            Some(memory_volume(&volume.name, size, pod.spec.security_context.fs_group))
-        }
-        VolumeSource::EmptyDir { memory: false, .. }
-        | VolumeSource::HostPath { .. }
-        | VolumeSource::Claim { .. }
-        | VolumeSource::Image { .. }
-        | VolumeSource::Projected(_) => None,
+    let bytes = |size: &Quantity| {
+        Some(size.value()).and_then(|size| u64::try_from(size).ok()).filter(|size| *size > 0)
+    };
+    let volumes = pod.spec.volumes.iter().filter_map(|volume| {
+        let (size, page_size) = match &volume.source {
+            VolumeSource::EmptyDir { memory: true, size_limit } => {
+                (size_limit.as_ref().and_then(bytes).into_iter().chain(pod_limit).min(), None)
+            }
+            VolumeSource::HugePages { page_size, size_limit } => {
+                let containers = pod.spec.admitted_containers().map(|container| &container.resources);
+                let mut all = containers.chain(pod.spec.resources.as_deref());
+                let requested = all.find_map(|resources| Some(&*resources.huge_pages.first()?.0));
+                let page_size = if page_size.is_empty() { requested? } else { page_size };
+                (size_limit.as_ref().and_then(bytes), Some(bytes(&Quantity::parse(page_size).ok()?)?))
+            }
+            VolumeSource::EmptyDir { memory: false, .. }
+            | VolumeSource::HostPath { .. }
+            | VolumeSource::Claim { .. }
+            | VolumeSource::Image { .. }
+            | VolumeSource::Projected(_) => return None,
+        };
+        let fs_group = pod.spec.security_context.fs_group;
+        Some(MemoryVolume { name: volume.name.clone(), size, fs_group, page_size })
     });
     volumes.collect()
 }

@@ -232,3 +232,15 @@ fn a_directory_that_is_created_for_a_pod_gives_no_other_its_mode() {
         assert_eq!(mode(), 0o700);
     });
 }
+
+#[test]
+fn a_volume_in_huge_pages_has_the_page_size_of_its_medium_or_of_the_request() {
+    for (medium, expected) in [("HugePages", Some(2 << 20)), ("HugePages-1Gi", Some(1 << 30))] {
+        let other = if medium == "HugePages" { "" } else { "hugepages-1Gi: 1Gi, " };
+        let pod = pod(&format!(
+            "{{containers: [{{name: c, image: i, resources: {{limits: {{{other}hugepages-2Mi: 4Mi, memory: 1Mi}}}}}}], volumes: [{{name: v, emptyDir: {{medium: {medium}, sizeLimit: 4Mi}}}}]}}"
+        ));
+        let volumes = memory_volumes(&pod);
+        assert_eq!((volumes[0].page_size, volumes[0].size), (expected, Some(4 << 20)), "{medium}");
+    }
+}

@@ -6,9 +6,9 @@ use std::time::Duration;
 
 use serde_json::Value;
 
-use super::validate::{flag, list, map, number, optional_number, text};
+use super::validate::{HUGE_PAGES_MEDIUM, flag, list, map, number, optional_number, text};
 use nodlet_core::spec::container::{
-    ContainerPort, DEVICE_DOMAIN, EnvFrom, EnvSource, PullPolicy, SeccompProfile, SecurityContext,
+    ContainerPort, DEVICE_DOMAIN, EnvFrom, EnvSource, HUGE_PAGES, PullPolicy, SeccompProfile, SecurityContext,
 };
 use nodlet_core::spec::placement::{
     NodeSelectorOperator, NodeSelectorRequirement, NodeSelectorTerm, Placement, Toleration,
@@ -195,10 +195,14 @@ fn volume(volume: &Value) -> Volume {
         VolumeSource::Projected(projection)
     } else {
         let directory = &volume["emptyDir"];
-        VolumeSource::EmptyDir {
-            memory: text(directory, "medium") == "Memory",
-            // A limit of zero is no limit.
-            size_limit: quantity(&directory["sizeLimit"]).filter(|size| !size.is_zero()),
+        let medium = text(directory, "medium");
+        // A limit of zero is no limit.
+        let size_limit = quantity(&directory["sizeLimit"]).filter(|size| !size.is_zero());
+        match medium.strip_prefix(HUGE_PAGES_MEDIUM) {
+            Some(size) => {
+                VolumeSource::HugePages { page_size: size.trim_start_matches('-').to_owned(), size_limit }
+            }
+            None => VolumeSource::EmptyDir { memory: medium == "Memory", size_limit },
         }
     };
     Volume { name: text(volume, "name").to_owned(), source }
@@ -282,7 +286,7 @@ fn container(container: &Value) -> Container {
         resources: ResourceRequirements {
             cpu_resize_restarts: resize_restarts(container, "cpu"),
             memory_resize_restarts: resize_restarts(container, "memory"),
-            devices: devices(&container["resources"]["limits"]),
+            devices: named(&container["resources"]["limits"], DEVICE_DOMAIN),
             ..resources(&container["resources"])
         },
         volume_devices: list(container, "volumeDevices")
@@ -316,6 +320,7 @@ fn resources(resources: &Value) -> ResourceRequirements {
         memory_request: amount("requests", "memory"),
         ephemeral_storage_request: amount("requests", "ephemeral-storage"),
         ephemeral_storage_limit: amount("limits", "ephemeral-storage"),
+        huge_pages: named(&resources["limits"], HUGE_PAGES),
         ..ResourceRequirements::default()
     }
 }
@@ -340,11 +345,11 @@ fn overhead(overhead: &Value) -> ResourceRequirements {
     }
 }
 
-/// The devices of the board in `limits`; requests are equal.
-fn devices(limits: &Value) -> Vec<(Box<str>, i64)> {
+/// The amounts in `limits` of resources with this prefix, by the rest of their names; requests are equal.
+fn named(limits: &Value, prefix: &str) -> Vec<(Box<str>, i64)> {
     let limits = limits.as_object().into_iter().flatten();
     let devices = limits.filter_map(|(name, amount)| {
-        let name = name.strip_prefix(DEVICE_DOMAIN)?;
+        let name = name.strip_prefix(prefix)?;
         Some((name.into(), quantity(amount)?.value()))
     });
     devices.filter(|(_, amount)| *amount > 0).collect()

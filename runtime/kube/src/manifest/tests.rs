@@ -302,16 +302,10 @@ fn unsupported_fields_that_change_behaviour_are_rejected_with_their_path() {
         ("resourceClaims: [{name: a}]", "", "spec.resourceClaims"),
         ("volumes: [{name: v, nfs: {server: s, path: /}}]", "", "spec.volumes[0].nfs"),
         ("volumes: [{name: v, csi: {driver: d}}]", "", "spec.volumes[0].csi"),
-        ("volumes: [{name: v, emptyDir: {medium: HugePages}}]", "", "spec.volumes[0].emptyDir.medium"),
         (
             "",
             "resources: {limits: {example.com/gpu: 1}}",
             "spec.containers[0].resources.limits[example.com/gpu]",
-        ),
-        (
-            "",
-            "resources: {limits: {hugepages-2Mi: 2Mi, cpu: 1}}",
-            "spec.containers[0].resources.limits[hugepages-2Mi]",
         ),
         (
             "",

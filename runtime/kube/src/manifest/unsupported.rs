@@ -8,7 +8,7 @@ use super::field::{Errors, FieldError, First, Path};
 use super::validate::{APPARMOR, SECCOMP_OF_CONTAINER, SECCOMP_OF_POD, list};
 use crate::schema::{self, Field, Shape, Type, Verdict};
 use nodlet_core::spec::Quantity;
-use nodlet_core::spec::container::{CAPABILITIES, DEVICE_DOMAIN};
+use nodlet_core::spec::container::{CAPABILITIES, DEVICE_DOMAIN, HUGE_PAGES};
 
 /// The requests of a Pod that nodlet does not fulfil.
 #[derive(Debug, Default)]
@@ -164,11 +164,11 @@ impl Checker<'_> {
                         "cpu" | "memory" | "ephemeral-storage" => {}
                         // A request for zero is always fulfilled.
                         _ if is_none(amount) => {}
-                        // Admission rejects a device that the node does not have.
-                        name if name.starts_with(DEVICE_DOMAIN) => {}
+                        // Admission rejects a device, or huge pages, that the node does not have.
+                        name if name.starts_with(DEVICE_DOMAIN) || name.starts_with(HUGE_PAGES) => {}
                         _ => self.refuse(
                             &path.key(name),
-                            "has no resources but cpu, memory, ephemeral-storage and devices (nodlet.dev/<name>)",
+                            "has no resources but cpu, memory, ephemeral-storage, hugepages-<size> and devices (nodlet.dev/<name>)",
                         ),
                     }
                 }

@@ -19,6 +19,7 @@ use serde_json::{Map, Value};
 
 use super::field::{FieldError, Path, quoted};
 use super::{rules, runtime_class};
+use nodlet_core::spec::container::HUGE_PAGES;
 use nodlet_core::spec::{Quantity, sysctl};
 
 pub(super) use super::field::Errors;
@@ -202,6 +203,7 @@ pub(super) fn labels(labels: &Value, path: &Path<'_>, errors: &mut Errors) {
 }
 
 fn spec(spec: &Value, path: &Path<'_>, errors: &mut Errors) {
+    huge_pages_media(spec, &path.child("volumes"), errors);
     let volumes = volumes(list(spec, "volumes"), &path.child("volumes"), errors);
     container::all(spec, &volumes, &path.child("containers"), errors);
     container::init(spec, &volumes, &path.child("initContainers"), errors);
@@ -369,13 +371,49 @@ fn file_key_volumes(spec: &Value, path: &Path<'_>, errors: &mut Errors) {
                         name,
                         "referenced volume must be of type emptyDir",
                     )),
-                    Some(volume) if text(&volume["emptyDir"], "medium") == "Memory" => {
+                    Some(volume) if !text(&volume["emptyDir"], "medium").is_empty() => {
                         let detail = "nodlet reads no files of an emptyDir in memory; leave medium out";
                         errors.push(FieldError::forbidden(&path, detail));
                     }
                     Some(_) => {}
                 }
             }
+        }
+    }
+}
+
+/// The `medium` of an emptyDir in huge pages; `-` and the size of the pages may follow.
+pub(super) const HUGE_PAGES_MEDIUM: &str = "HugePages";
+
+/// Checks `medium` of each emptyDir, which Kubernetes does only when it mounts the volume (`getPageSizeMountOption`).
+fn huge_pages_media(spec: &Value, path: &Path<'_>, errors: &mut Errors) {
+    for (index, volume) in list(spec, "volumes").iter().enumerate() {
+        let medium = text(&volume["emptyDir"], "medium");
+        if ["", "Memory"].contains(&medium) {
+            continue;
+        }
+        let path = path.index(index);
+        let path = path.child("emptyDir");
+        let path = path.child("medium");
+        let size = match medium.strip_prefix(HUGE_PAGES_MEDIUM) {
+            Some("") => None,
+            Some(size) if size.starts_with('-') => Some(&size[1..]),
+            _ => {
+                let media = ["", "HugePages", "HugePages-<size>", "Memory"];
+                errors.push(FieldError::not_supported(&path, medium, &media));
+                continue;
+            }
+        };
+        let containers = list(spec, "containers").iter().chain(list(spec, "initContainers"));
+        let all = containers.map(|container| &container["resources"]).chain(spec.get("resources"));
+        let names = all.flat_map(|resources| map(&resources["limits"])).map(|(name, _)| name);
+        let sizes: BTreeSet<&str> = names.filter_map(|name| name.strip_prefix(HUGE_PAGES)).collect();
+        if size.is_some_and(|size| !sizes.contains(size)) || sizes.is_empty() {
+            let detail = "hugePages storage requested, but there is no resource request for huge pages";
+            errors.push(FieldError::invalid(&path, medium, detail));
+        } else if size.is_none() && sizes.len() > 1 {
+            let detail = "can't be used if container requests multiple huge page sizes";
+            errors.push(FieldError::invalid(&path, medium, detail));
         }
     }
 }

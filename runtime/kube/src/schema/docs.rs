@@ -138,7 +138,7 @@ fn describe_verdict(verdict: Verdict) -> String {
         Verdict::Warns(why, list) => format!("**warns**: {why}{}", but_not(list)),
         Verdict::Refuses(why, list) => format!("**refuses**: {why}{}", but_not(list)),
         Verdict::Resources => {
-            let acts = "acts on `cpu`, `memory`, `ephemeral-storage` and `nodlet.dev/<device>` ([devices.md](devices.md))";
+            let acts = "acts on `cpu`, `memory`, `ephemeral-storage`, `hugepages-<size>` and `nodlet.dev/<device>` ([devices.md](devices.md))";
             format!("{acts}; **refuses** others, but not `0` of them")
         }
     }

@@ -308,7 +308,7 @@ pub(super) const VERDICTS: &[(&str, &[(&str, Verdict)])] = &[
         ("vsphereVolume", Refuses(NO_VOLUME, &[])),
     ]),
     ("EmptyDirVolumeSource", &[
-        ("medium", Only(&["\"\"", "\"Memory\""], "keeps emptyDir on disk, or in memory with \"Memory\", not in huge pages")),
+        ("medium", Acts),
         ("sizeLimit", Acts),
     ]),
     ("HostPathVolumeSource", &[("path", Acts), ("type", Acts)]),

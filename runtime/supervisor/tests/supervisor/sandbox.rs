@@ -113,8 +113,12 @@ fn a_sandbox_that_fails_is_undone_and_can_be_asked_for_again() {
     let _bridge = bridge("ndundone");
     config.network = Some(link("ndundone", 4));
     // This step comes after the link was made, and fails.
-    config.memory_volumes =
-        vec![nodlet_host::launch::MemoryVolume { name: "a/b".to_owned(), size: None, fs_group: None }];
+    config.memory_volumes = vec![nodlet_host::launch::MemoryVolume {
+        name: "a/b".to_owned(),
+        size: None,
+        fs_group: None,
+        page_size: None,
+    }];
     pod.client(|supervisor| supervisor.create_sandbox(&config)).unwrap();
     match pod.next() {
         SupervisorEvent::SandboxFailed { message } => {

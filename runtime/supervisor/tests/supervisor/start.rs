@@ -123,8 +123,12 @@ fn mount(source: MountSource, destination: &str) -> MountConfig {
 
 fn volumes_are_mounted_and_nothing_leaves_them() {
     let pod = Pod::with("volumes", |sandbox| {
-        sandbox.memory_volumes =
-            vec![MemoryVolume { name: "mem".to_owned(), size: Some(65536), fs_group: Some(77) }];
+        sandbox.memory_volumes = vec![MemoryVolume {
+            name: "mem".to_owned(),
+            size: Some(65536),
+            fs_group: Some(77),
+            page_size: None,
+        }];
     });
     let volume = pod.root.join("volume");
     fs::create_dir_all(volume.join("inside")).unwrap();

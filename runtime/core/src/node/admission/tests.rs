@@ -16,6 +16,7 @@ fn node() -> NodeInfo {
         taints: Vec::new(),
         allocatable: Amounts { pods: 3, cpu: 2000, memory: 1000, ephemeral_storage: 500 },
         devices: [("can0".to_owned(), 1), ("gps".to_owned(), 1), ("led".to_owned(), 3)].into(),
+        huge_pages: std::collections::BTreeMap::new(),
         allowed_sysctls: vec!["kernel.msg*".into()],
     }
 }
@@ -487,4 +488,29 @@ fn a_device_has_as_many_users_as_its_file_states() {
     assert_eq!(outcome_of(&node(), &both, &[]), "admitted");
     both.spec.containers.extend(both.spec.containers.clone());
     assert!(outcome_of(&node(), &both, &[]).ends_with("requested: 2, used: 0, capacity: 1"));
+}
+
+#[test]
+fn huge_pages_of_a_size_are_as_many_as_the_node_has() {
+    let asking = |size: &str, bytes: i64| {
+        let mut app = container("app");
+        app.resources.huge_pages = vec![(size.into(), bytes)];
+        pod(RestartPolicy::Always).uid(size).with([app])
+    };
+    let node = NodeInfo { huge_pages: [("2Mi".to_owned(), 8 << 20)].into(), ..node() };
+    let here = [asking("2Mi", 4 << 20)];
+    assert_eq!(outcome_of(&node, &asking("2Mi", 4 << 20), &here), "admitted");
+    assert_eq!(
+        outcome_of(&node, &asking("2Mi", 6 << 20), &here),
+        "OutOfhugepages-2Mi: Node didn't have enough resource: hugepages-2Mi, requested: 6291456, used: 4194304, capacity: 8388608"
+    );
+    assert_eq!(
+        outcome_of(&node, &asking("1Gi", 1 << 30), &here),
+        "OutOfhugepages-1Gi: Node didn't have enough resource: hugepages-1Gi, requested: 1073741824, used: 0, capacity: 0"
+    );
+    // Those of the pod as a whole count in place of those of its containers.
+    let mut whole = asking("2Mi", 2 << 20);
+    whole.spec.resources =
+        Some(std::rc::Rc::new(asking("2Mi", 6 << 20).spec.containers[0].resources.clone()));
+    assert!(outcome_of(&node, &whole, &here).starts_with("OutOfhugepages-2Mi"));
 }

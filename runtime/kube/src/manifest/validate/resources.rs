@@ -62,6 +62,16 @@ pub(super) fn of_pod(spec: &Value, path: &Path<'_>, errors: &mut Errors) {
             errors.push(FieldError::invalid(&requests.key(resource), &request.to_string(), detail));
         }
     }
+    let limits = own.child("limits");
+    for (resource, value) in map(&of_pod["limits"]).filter(|(resource, _)| is_huge_pages(resource)) {
+        let (Some(limit), Some(needed)) = (quantity(value), of_containers(spec, "limits", resource)) else {
+            continue;
+        };
+        if needed > limit {
+            let detail = format!("must be greater than or equal to aggregate container limits of {needed}");
+            errors.push(FieldError::invalid(&limits.key(resource), &limit.to_string(), detail));
+        }
+    }
     let containers = own.child("containers");
     for (index, container) in list(spec, "containers").iter().enumerate() {
         for (resource, value) in map(&container["resources"]["limits"]) {
