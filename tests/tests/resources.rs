@@ -307,3 +307,42 @@ fn a_runtime_class_adds_its_overhead_to_the_pod_and_keeps_it() {
     device.pod("late").wait_ready();
     assert_eq!(memory(&device, "late", ""), (48 * MIB).to_string());
 }
+
+#[test]
+fn the_resources_of_a_pod_as_a_whole_are_resized_and_shown_in_its_status() {
+    let device = Device::start();
+    let kubectl = Kubectl::new(&device);
+    let app = manifest::container("app", "print up then sleep", "");
+    let resources = "resources: {requests: {cpu: 50m, memory: 16Mi}, limits: {cpu: 200m, memory: 64Mi}}";
+    apply(&device, &manifest::pod_of("web", &[app], resources));
+    device.pod("web").wait_ready();
+    let born = device.pod("web").born("app");
+    let status = device.pod("web").status();
+    assert_eq!(status["allocatedResources"], serde_json::json!({"cpu": "50m", "memory": "16Mi"}));
+    assert_eq!(status["resources"]["limits"], serde_json::json!({"cpu": "200m", "memory": "64Mi"}));
+    let larger = r#"{"spec":{"resources":{"requests":{"cpu":"100m"},"limits":{"memory":"128Mi"}}}}"#;
+    kubectl.run(["patch", "pod", "web", "--subresource", "resize", "-p", larger]).ok();
+    device.wait_for("the limit in the status", || {
+        device.pod("web").status()["resources"]["limits"]["memory"] == "128Mi"
+    });
+    assert_eq!(device.pod("web").status()["allocatedResources"]["cpu"], "100m");
+    assert_eq!(memory(&device, "web", ""), (128 * MIB).to_string());
+    assert_eq!(device.pod("web").born("app"), born);
+}
+
+#[test]
+fn an_agent_that_may_not_let_pods_swap_says_why() {
+    let mut device = Device::new();
+    device.agent_arguments(["--memory-swap-behavior=LimitedSwap"]);
+    device.start_agent();
+    let meminfo = fs::read_to_string("/proc/meminfo").expect("it can be read");
+    let has_swap = !meminfo.lines().any(|line| line.starts_with("SwapTotal:") && line.ends_with(" 0 kB"));
+    let is_v1 = std::path::Path::new("/sys/fs/cgroup/memory").exists();
+    let text = "--memory-swap-behavior LimitedSwap has no effect: ";
+    let expected = match (has_swap, is_v1) {
+        (false, _) => format!("{text}the machine has no swap"),
+        (true, true) => format!("{text}the memory controller is not cgroup v2's"),
+        (true, false) => return assert!(!device.agent_log().contains(text)),
+    };
+    assert!(device.agent_log().contains(&expected), "{}", device.agent_log());
+}

@@ -7,6 +7,7 @@ mod conditions;
 mod signal;
 
 use std::net::{Ipv4Addr, Ipv6Addr};
+use std::rc::Rc;
 
 use serde_json::{Map, Value, json};
 
@@ -52,6 +53,13 @@ pub fn of(pod: &PodState, anchor: Anchor, host_ip: Option<Ipv4Addr>) -> Value {
         return Value::Object(status);
     }
     set("conditions", conditions::of(pod, anchor));
+    if pod.pod().spec.resources.is_some() {
+        set("resources", resources(&of_pod(&pod.actuated().spec)));
+        let allocated = of_pod(&pod.pod().spec);
+        if let Some(allocated) = amounts(&allocated.cpu_request, &allocated.memory_request) {
+            set("allocatedResources", allocated);
+        }
+    }
     if let Some(ip) = host_ip {
         set("hostIP", ip.to_string().into());
         set("hostIPs", json!([{ "ip": ip.to_string() }]));
@@ -203,6 +211,28 @@ fn container_status(
         status["volumeMounts"] = mounts.collect();
     }
     status
+}
+
+/// The amounts of a pod as a whole: those of the spec, or else requests of its containers together; and its overhead.
+fn of_pod(spec: &PodSpec) -> ResourceRequirements {
+    let whole = |own: fn(&ResourceRequirements) -> &Option<Quantity>, is_request: bool| {
+        let of = |resources: &Option<Rc<ResourceRequirements>>| own(resources.as_deref()?).clone();
+        match (of(&spec.resources), of(&spec.overhead)) {
+            (Some(own), Some(overhead)) => Some(own.plus(&overhead)),
+            (None, _) if is_request => {
+                let sum = spec.effective(|resources| own(resources).as_ref().map(Quantity::milli_value));
+                (sum > 0).then(|| Quantity::from_milli(sum.into()))
+            }
+            (own, _) => own,
+        }
+    };
+    ResourceRequirements {
+        cpu_request: whole(|resources| &resources.cpu_request, true),
+        cpu_limit: whole(|resources| &resources.cpu_limit, false),
+        memory_request: whole(|resources| &resources.memory_request, true),
+        memory_limit: whole(|resources| &resources.memory_limit, false),
+        ..ResourceRequirements::default()
+    }
 }
 
 /// `resources`: the requests and limits in effect.

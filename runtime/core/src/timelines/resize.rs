@@ -311,3 +311,32 @@ fn a_resize_to_the_last_free_amount_is_carried_out() {
     sim.run_until(secs(10));
     assert_eq!(shown(&sim, "other"), "400m 400m");
 }
+
+#[test]
+fn the_status_of_a_pod_shows_the_amounts_of_the_pod_as_a_whole_while_they_are_resized() {
+    let of_pod = |cpu: i64| {
+        let cpu_request = milli(cpu);
+        Some(std::rc::Rc::new(crate::spec::ResourceRequirements { cpu_request, ..Default::default() }))
+    };
+    let mut sim = Sim::empty(|_, _| Fate::Runs).on(small(1000));
+    let mut web = asking("web", 100);
+    web.spec.resources = of_pod(300);
+    sim.want(web);
+    sim.want(asking("plain", 100));
+    sim.run_until(secs(5));
+    let shown = |sim: &Sim| {
+        let status = sim.status(&"web".into());
+        format!("{} {}", status["allocatedResources"]["cpu"], status["resources"]["requests"]["cpu"])
+    };
+    assert_eq!(shown(&sim), r#""300m" "300m""#);
+    sim.update(&"web".into(), |pod| pod.spec.resources = of_pod(600));
+    sim.run_until(secs(6));
+    assert_eq!(shown(&sim), r#""600m" "600m""#);
+    // More than is free changes nothing.
+    sim.update(&"web".into(), |pod| pod.spec.resources = of_pod(950));
+    sim.run_until(secs(7));
+    assert_eq!(shown(&sim), r#""600m" "600m""#);
+    assert_eq!(sim.status(&"plain".into()).get("resources"), None);
+    assert_eq!(sim.trace.matches("start").count(), 2, "nothing is restarted: {}", sim.trace);
+    sim.replay();
+}
