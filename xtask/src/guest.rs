@@ -115,10 +115,52 @@ const UNITS: &[&str] = &["nodlet_host", "nodlet_runtime", "nodlet_supervisor"];
 const NEEDED: &[&str] = &["erofs", "overlay", "veth", "bridge", "loop"];
 
 /// Suites that use the real kubectl.
-const WITH_KUBECTL: &[&str] = &["init", "debug", "update", "admission", "documents", "metadata", "sessions"];
+const WITH_KUBECTL: &[&str] = &[
+    "init",
+    "debug",
+    "update",
+    "admission",
+    "documents",
+    "metadata",
+    "sessions",
+    "claims",
+    "resources",
+    "configured",
+    "config",
+];
 
 /// Suites with pods of Kubernetes' own test program.
 const WITH_AGNHOST: &[&str] = &["documents"];
+
+/// Suites that use `ip` of iproute2.
+const WITH_LINKS: &[&str] = &["devices", "ports"];
+
+/// iproute2, and the packages with its libraries.
+const IPROUTE: &[&str] = &[
+    "iproute2",
+    "libbpf1",
+    "libc6",
+    "libcap2",
+    "libcom-err2",
+    "libdb5.3t64",
+    "libelf1t64",
+    "libgssapi-krb5-2",
+    "libk5crypto3",
+    "libkeyutils1",
+    "libkrb5-3",
+    "libkrb5support0",
+    "libmnl0",
+    "libpcre2-8-0",
+    "libselinux1",
+    "libssl3t64",
+    "libtirpc3t64",
+    "libxtables12",
+    "libzstd1",
+    "zlib1g",
+];
+
+/// Files of the project that suites read: the suite, and their directory.
+const FILES: &[(&str, &str)] = &[("tasks", "examples/tasks")];
 
 /// Suites that install the Debian package, and upgrade it to one with a later version.
 const WITH_PACKAGES: &[&str] = &["package"];
@@ -192,7 +234,7 @@ const GUESTS: &[Guest<'_>] = &[
             "debug",
             "probes",
             "volumes",
-            // The guest has neither ip nor nsenter.
+            // In the guest `links`, which has iproute2.
             "devices --skip an_interface",
             "network",
             "manifests",
@@ -219,6 +261,45 @@ const GUESTS: &[Guest<'_>] = &[
             "twenty",
         ],
         modules: NEEDED,
+        only_by_hand: true,
+        systemd: false,
+    },
+    Guest {
+        name: "pods",
+        what: "what pods may have, with cgroup v2",
+        kernel: "",
+        runs: &[
+            "resources",
+            "claims",
+            "confined",
+            "configured",
+            "config",
+            "tasks",
+            // This test reads the sources of the others.
+            "fields --skip the_rows_that_name",
+        ],
+        modules: NEEDED,
+        only_by_hand: true,
+        systemd: false,
+    },
+    Guest {
+        name: "links",
+        what: "links of pods and of the board, beside the programs of its owner",
+        kernel: "",
+        runs: &["devices an_interface_whose", "ports"],
+        modules: &[
+            "erofs",
+            "overlay",
+            "veth",
+            "bridge",
+            "loop",
+            "nf_tables",
+            "nft_chain_nat",
+            "nft_nat",
+            "nft_masq",
+            "nft_ct",
+            "nft_fib_inet",
+        ],
         only_by_hand: true,
         systemd: false,
     },
@@ -394,7 +475,7 @@ fn boot_all(processor: &Processor, guests: &[&Guest<'_>], choice: Option<Choice>
         let initramfs = dir.join(format!("{}.cpio", guest.name));
         let system = if guest.systemd { Some(systemd::get(processor.debian)?) } else { None };
         let system = system.as_deref().map(|dir| (dir, processor.console));
-        guest.write_initramfs(&initramfs, &kernel, &programs, system, choice)?;
+        guest.write_initramfs(processor, &initramfs, &kernel, &programs, system, choice)?;
         let log = dir.join(format!("{}.log", guest.name));
         let said = guest.boot(processor, &kernel, &initramfs, &log)?;
         fs::remove_file(&initramfs)?;
@@ -502,6 +583,7 @@ impl Guest<'_> {
 
     fn write_initramfs(
         &self,
+        processor: &Processor,
         path: &Path,
         kernel: &Kernel,
         programs: &BTreeMap<String, PathBuf>,
@@ -533,6 +615,17 @@ impl Guest<'_> {
                 systemd::install_nodlet(&mut cpio, &fs::read(program("nodlet")?)?).map_err(failed)?;
             }
         } else {
+            if self.runs_any_of(WITH_LINKS) {
+                debian::fetch(IPROUTE, processor.debian)?;
+                for package in IPROUTE {
+                    cpio.tree(&debian::package(package, processor.debian)?, &["usr/share"])
+                        .map_err(failed)?;
+                }
+                // Busybox, which is installed later, leaves these.
+                cpio.link("/bin/ip", "/usr/sbin/ip").map_err(failed)?;
+                cpio.link("/lib64", "usr/lib64").map_err(failed)?;
+                cpio.link("/lib", "usr/lib").map_err(failed)?;
+            }
             cpio.file("/bin/busybox", 0o755, &fs::read(program("busybox")?)?).map_err(failed)?;
         }
         cpio.file("/init", 0o755, &fs::read(program("guest-init")?)?).map_err(failed)?;
@@ -544,6 +637,14 @@ impl Guest<'_> {
             if self.runs_any_of(suites) {
                 let at = at.display().to_string();
                 cpio.file(&at, 0o755, &fs::read(program(name)?)?).map_err(failed)?;
+            }
+        }
+        for (_, directory) in FILES.iter().filter(|(suite, _)| self.runs_any_of(&[suite])) {
+            for entry in fs::read_dir(crate::project().join(directory))? {
+                let path = entry?.path();
+                if path.is_file() {
+                    cpio.file(&path.display().to_string(), 0o644, &fs::read(&path)?).map_err(failed)?;
+                }
             }
         }
         wanted.sort_unstable();
