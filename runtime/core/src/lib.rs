@@ -6,12 +6,14 @@
 //! 4. [`pod`]: the part of the decisions that concerns one pod.
 //! 5. [`status`]: `status` of a Pod, derived from what the core knows.
 //! 6. [`record_file`]: the bytes of what survives a reboot.
-//! 7. [`replay`]: reports recorded observations to the core again, and compares the actions.
+//! 7. [`image_use`]: which images to remove when the disk fills up.
+//! 8. [`replay`]: reports recorded observations to the core again, and compares the actions.
 //!
 //! The tests simulate a world around the core: `sim.rs`, `timelines.rs`. The tests of the registry use the same world
 //! (`sim/node_world.rs`).
 
 pub mod facts;
+pub mod image_use;
 pub mod node;
 pub mod pod;
 #[cfg(test)]

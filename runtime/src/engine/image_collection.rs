@@ -2,7 +2,8 @@
 //! recently used first, from the high threshold down to the low one.
 //!
 //! A kubelet checks every five minutes. This agent checks when an image was loaded, a pod is gone, or the agent
-//! starts, and again when images that were too young have reached the minimum age.
+//! starts, and again when images that were too young have reached the minimum age. Which image is removed next is
+//! decided in the core (`core/src/image_use.rs`).
 
 use std::fs;
 use std::io;
@@ -10,6 +11,7 @@ use std::time::Duration;
 
 use nodlet_rootfs::{Digest, Reference, RemoveError, Store, StoreError, Usage};
 
+use nodlet_core::image_use::Removal;
 use nodlet_core::spec::Quantity;
 use nodlet_core::time::Instant;
 use nodlet_host::paths::Paths;
@@ -28,13 +30,13 @@ pub struct ImageCollection {
     pub minimum_age: Duration,
 }
 
-/// Since when no pod uses an image; `None` while a pod does.
-type Unused = Vec<(Digest, Option<Instant>)>;
+/// The loaded images, and since when no pod uses them.
+type Images = nodlet_core::image_use::ImageUse<Digest>;
 
 /// The use of images, as found by the last check.
 #[derive(Debug, Default)]
 pub(super) struct ImageUse {
-    unused: Unused,
+    images: Images,
     /// A check is under way.
     looking: bool,
     /// Another check follows it.
@@ -44,7 +46,7 @@ pub(super) struct ImageUse {
 /// The result of a check.
 #[derive(Debug, Default)]
 struct Look {
-    unused: Unused,
+    images: Images,
     /// Names or IDs of the images that were removed.
     removed: Vec<String>,
     /// Bytes above the low threshold that are left.
@@ -74,12 +76,12 @@ impl Engine {
             }
         }
         let (store, paths) = (self.shell.stores.images.clone(), self.shell.paths.clone());
-        let unused = std::mem::take(&mut self.image_use.unused);
+        let images = std::mem::take(&mut self.image_use.images);
         let looked = self.shell.stores.storage.run(move || {
             let limit = image_store_limit(&paths);
             let max =
                 limit.map_err(|error| log::error!("failed to {}", nodlet_host::error::chain(&error))).ok();
-            look(&store, rule, max.flatten(), &names, unused, nodlet_host::clock::instant())
+            look(&store, rule, max.flatten(), &names, images, nodlet_host::clock::instant())
         });
         self.shell.tasks.then(looked, |engine, looked| {
             engine.image_use.looking = false;
@@ -107,7 +109,7 @@ impl Engine {
             ),
             None => {}
         }
-        self.image_use.unused = look.unused;
+        self.image_use.images = look.images;
     }
 }
 
@@ -117,7 +119,7 @@ fn look(
     rule: ImageCollection,
     max: Option<u64>,
     names: &[String],
-    mut unused: Unused,
+    mut images: Images,
     now: Instant,
 ) -> Result<Look, StoreError> {
     let mut used = Vec::new();
@@ -129,31 +131,22 @@ fn look(
             used.push(image.id);
         }
     }
-    let loaded = store.loaded()?;
-    unused.retain(|(image, _)| loaded.contains(image));
-    for image in loaded {
-        if !unused.iter().any(|(known, _)| *known == image) {
-            unused.push((image, Some(now)));
-        }
-    }
-    for (image, since) in &mut unused {
-        *since = if used.contains(image) { None } else { since.or(Some(now)) };
-    }
+    images.update(store.loaded()?, &used, now);
     let mut look = Look { excess: excess(store, rule, max)?, ..Look::default() };
-    let mut left = unused.clone();
+    let mut kept = Vec::new();
     while look.excess > 0 {
-        let since = |(place, (_, since)): (usize, &(Digest, Option<Instant>))| Some(((*since)?, place));
-        let Some((since, place)) = left.iter().enumerate().filter_map(since).min() else { break };
-        let age = now.since(since);
-        if age < rule.minimum_age {
-            look.older = Some(rule.minimum_age - age);
-            break;
-        }
-        let (image, _) = left.swap_remove(place);
+        let image = match images.next(&kept, rule.minimum_age, now) {
+            Removal::Remove(image) => image,
+            Removal::Wait(wait) => {
+                look.older = Some(wait);
+                break;
+            }
+            Removal::Nothing => break,
+        };
         match store.remove(&image.hex()) {
             Ok(removed) => {
                 look.removed.push(removed.names.into_iter().next().unwrap_or_else(|| image.hex()));
-                unused.retain(|(known, _)| *known != image);
+                images.removed(&image);
             }
             // A pod that was changed holds its former image for as long as it is there.
             Err(
@@ -161,12 +154,12 @@ fn look(
                 | RemoveError::NotFound { .. }
                 | RemoveError::BakedIn { .. }
                 | RemoveError::Ambiguous { .. },
-            ) => {}
+            ) => kept.push(image),
             Err(RemoveError::Store(error)) => return Err(error),
         }
         look.excess = excess(store, rule, max)?;
     }
-    look.unused = unused;
+    look.images = images;
     Ok(look)
 }
 
