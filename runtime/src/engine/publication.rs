@@ -1,13 +1,14 @@
-//! The published objects, and the events among them.
+//! The published objects, and the events among them, which also go to the log. Which events are published, and as what,
+//! is decided in the registry (`registry/src/events.rs`).
 
 use std::cell::RefCell;
 use std::rc::Rc;
 
 use nodlet_core::facts::Event;
+use nodlet_host::clock::instant;
 use nodlet_registry::objects::Objects;
-use nodlet_registry::{Refusal, Wanted};
+use nodlet_registry::{Events, Refusal, Wanted};
 
-use super::events::Events;
 use super::machine::Machine;
 
 /// The published objects.
@@ -24,26 +25,57 @@ impl Publication {
 
     /// Publishes an event of a pod.
     pub(super) fn emit(&self, wanted: &Wanted, event: &Event) {
-        self.events.borrow_mut().emit(wanted, event, self.machine.anchor());
+        let level = if event.warning { log::Level::Warn } else { log::Level::Info };
+        let pod = &wanted.pod;
+        log::log!(level, "{}/{}: {} {}", pod.namespace, pod.name, event.reason, one_line(&event.message));
+        self.events.borrow_mut().emit(wanted, event, instant(), self.machine.anchor());
     }
 
     /// Publishes a `Normal` event of this node.
     pub(super) fn emit_of_node(&self, reason: &str, message: &str) {
-        self.events.borrow_mut().emit_of_node(false, reason, message, self.machine.anchor());
+        self.events.borrow_mut().emit_of_node(false, reason, message, instant(), self.machine.anchor());
     }
 
     /// Publishes a `Warning` event of this node.
     pub(super) fn warn_of_node(&self, reason: &str, message: &str) {
-        self.events.borrow_mut().emit_of_node(true, reason, message, self.machine.anchor());
+        log::warn!("{reason}: {}", one_line(message));
+        self.events.borrow_mut().emit_of_node(true, reason, message, instant(), self.machine.anchor());
     }
 
     /// Publishes an event for each rejected manifest that was not rejected before. `refusals` are all of them.
     pub(super) fn refused(&self, refusals: &[Refusal]) {
-        self.events.borrow_mut().refused(refusals, self.machine.anchor());
+        self.events.borrow_mut().refused(refusals, instant(), self.machine.anchor());
     }
 
     /// Publishes the events again with times by the clock that was set.
     pub(super) fn clock_was_set(&self) {
         self.events.borrow().clock_was_set(self.machine.anchor());
+    }
+}
+
+/// Escapes control characters for the log: text of a container must not start a log line of its own, nor control the
+/// terminal that shows it.
+fn one_line(text: &str) -> String {
+    text.chars().fold(String::with_capacity(text.len()), |mut line, letter| {
+        if letter.is_control() {
+            line.extend(letter.escape_default());
+        } else {
+            line.push(letter);
+        }
+        line
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn control_characters_of_container_output_are_escaped_in_the_agents_log() {
+        assert_eq!(one_line("no \"disk\" – Größe 3"), "no \"disk\" – Größe 3");
+        assert_eq!(
+            one_line("sick\r\nERROR all is lost\u{1b}[2J\n"),
+            "sick\\r\\nERROR all is lost\\u{1b}[2J\\n"
+        );
     }
 }

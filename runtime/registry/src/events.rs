@@ -1,6 +1,6 @@
-//! Publishes Event objects of pods and of this node, which `kubectl get events`, `events` and `describe` show. They
-//! are in memory only, and bounded: the oldest is removed when there is no room, and those older than an hour when
-//! the next one is published. `correlate` decides which events are combined.
+//! The Event objects of pods and of this node, which `kubectl get events`, `events` and `describe` show. They are in
+//! memory only, and bounded: the oldest is removed when there is no room, and those older than an hour when the next
+//! one is published. `correlate` decides which events are combined.
 
 mod correlate;
 
@@ -11,11 +11,11 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
+use super::{Refusal, Wanted};
+use crate::objects::{Key, Objects};
 use nodlet_core::facts::Event;
 use nodlet_core::time::{Anchor, Instant};
 use nodlet_kube::kinds::Kind;
-use nodlet_registry::objects::{Key, Objects};
-use nodlet_registry::{Refusal, Wanted};
 
 use correlate::{About, Correlator, Said};
 
@@ -29,7 +29,8 @@ const MESSAGE: usize = 1024;
 const KEPT_FOR: Duration = Duration::from_secs(3600);
 
 /// The published events.
-pub(super) struct Events {
+#[derive(Debug)]
+pub struct Events {
     objects: Rc<Objects>,
     /// The name of the node, which is the source of all events.
     node: String,
@@ -41,6 +42,7 @@ pub(super) struct Events {
     refused: BTreeSet<u64>,
 }
 
+#[derive(Debug)]
 struct Kept {
     key: Key,
     number: u64,
@@ -49,7 +51,8 @@ struct Kept {
 }
 
 impl Events {
-    pub(super) fn new(objects: Rc<Objects>, node: &str, most: usize) -> Events {
+    /// Creates an empty list of at most `most` events of the node of this name, which are published in `objects`.
+    pub fn new(objects: Rc<Objects>, node: &str, most: usize) -> Events {
         Events {
             objects,
             node: node.to_owned(),
@@ -61,7 +64,7 @@ impl Events {
     }
 
     /// Publishes an event of a pod.
-    pub(super) fn emit(&mut self, wanted: &Wanted, event: &Event, anchor: Anchor) {
+    pub fn emit(&mut self, wanted: &Wanted, event: &Event, now: Instant, anchor: Anchor) {
         let field_path = event.container.map(|index| wanted.pod.spec.field_path(index));
         let about = About {
             kind: "Pod",
@@ -70,30 +73,25 @@ impl Events {
             uid: &wanted.pod.uid.0,
             field_path: field_path.as_deref(),
         };
-        let level = if event.warning { log::Level::Warn } else { log::Level::Info };
-        log::log!(level, "{}/{}: {} {}", about.namespace, about.name, event.reason, one_line(&event.message));
         let said = Said { about, warning: event.warning, reason: &event.reason, message: &event.message };
-        self.record(&said, nodlet_host::clock::instant(), anchor);
+        self.record(&said, now, anchor);
     }
 
     /// Publishes an event of this node.
-    pub(super) fn emit_of_node(&mut self, warning: bool, reason: &str, message: &str, anchor: Anchor) {
-        if warning {
-            log::warn!("{reason}: {}", one_line(message));
-        }
+    pub fn emit_of_node(&mut self, warning: bool, reason: &str, message: &str, now: Instant, anchor: Anchor) {
         let name = &*self.node.clone();
         let about = About { kind: "Node", namespace: "", name, uid: "", field_path: None };
-        self.record(&Said { about, warning, reason, message }, nodlet_host::clock::instant(), anchor);
+        self.record(&Said { about, warning, reason, message }, now, anchor);
     }
 
     /// Publishes an event for each refusal that was not among those of the previous call. `refusals` are all present
     /// ones.
-    pub(super) fn refused(&mut self, refusals: &[Refusal], anchor: Anchor) {
-        let mut now = BTreeSet::new();
+    pub fn refused(&mut self, refusals: &[Refusal], now: Instant, anchor: Anchor) {
+        let mut present = BTreeSet::new();
         for refusal in refusals {
             let mut hasher = DefaultHasher::new();
             (&refusal.source, &refusal.object, &refusal.message).hash(&mut hasher);
-            now.insert(hasher.finish());
+            present.insert(hasher.finish());
             if self.refused.contains(&hasher.finish()) {
                 continue;
             }
@@ -103,13 +101,13 @@ impl Events {
             let kind = kind.as_str();
             let about = About { kind, namespace: &namespace, name: &name, uid: "", field_path: None };
             let said = Said { about, warning: true, reason: "FailedValidation", message: &refusal.message };
-            self.record(&said, nodlet_host::clock::instant(), anchor);
+            self.record(&said, now, anchor);
         }
-        self.refused = now;
+        self.refused = present;
     }
 
     /// Publishes all events again, with times by `anchor`, after the clock was set.
-    pub(super) fn clock_was_set(&self, anchor: Anchor) {
+    pub fn clock_was_set(&self, anchor: Anchor) {
         for kept in &self.kept {
             let shown = self.objects.get(&kept.key).map(|object| serde_json::from_str(&object.json));
             if let Some(Ok(mut object)) = shown {
@@ -191,25 +189,12 @@ fn object(said: &Said<'_>, count: u32, message: &str, key: &Key, node: &str) -> 
     })
 }
 
-/// Escapes control characters for the log: text of a container must not start a log line of its own, nor control the
-/// terminal that shows it.
-fn one_line(text: &str) -> String {
-    text.chars().fold(String::with_capacity(text.len()), |mut line, letter| {
-        if letter.is_control() {
-            line.extend(letter.escape_default());
-        } else {
-            line.push(letter);
-        }
-        line
-    })
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     fn record(events: &mut Events, pod: usize, reason: &str, message: &str) {
-        record_at(events, pod, reason, message, nodlet_host::clock::instant());
+        record_at(events, pod, reason, message, Instant(0));
     }
 
     fn record_at(events: &mut Events, pod: usize, reason: &str, message: &str, now: Instant) {
@@ -265,13 +250,13 @@ mod tests {
             message: format!("spec: {number}"),
         };
         let many: Vec<Refusal> = (0..2 * EVENTS).map(refusal).collect();
-        events.refused(&many, Anchor(0));
+        events.refused(&many, Instant(0), Anchor(0));
         let version = objects.version();
-        events.refused(&many, Anchor(0));
+        events.refused(&many, Instant(0), Anchor(0));
         assert_eq!(objects.version(), version);
         // Put right, and wrong again in the same way.
-        events.refused(&many[1..], Anchor(0));
-        events.refused(&many, Anchor(0));
+        events.refused(&many[1..], Instant(0), Anchor(0));
+        events.refused(&many, Instant(0), Anchor(0));
         assert_eq!(objects.version(), version + 2, "one that is new, and one that makes room");
     }
 
@@ -287,7 +272,7 @@ mod tests {
             ),
         ] {
             let (source, message) = ("/manifests/web.yaml".into(), "it is wrong".to_owned());
-            events.refused(&[Refusal { source, object, message }], Anchor(0));
+            events.refused(&[Refusal { source, object, message }], Instant(0), Anchor(0));
             let newest = objects.get(&events.kept.back().expect("there is one").key).expect("it is shown");
             let event: Value = serde_json::from_str(&newest.json).expect("it is JSON");
             assert_eq!(event["involvedObject"], expected);
@@ -322,14 +307,5 @@ mod tests {
         let newest = events.kept.back().expect("there are some");
         let shown = objects.get(&newest.key).expect("it is shown");
         assert!(shown.json.contains("\"count\":8"), "{}", shown.json);
-    }
-
-    #[test]
-    fn control_characters_of_container_output_are_escaped_in_the_agents_log() {
-        assert_eq!(one_line("no \"disk\" – Größe 3"), "no \"disk\" – Größe 3");
-        assert_eq!(
-            one_line("sick\r\nERROR all is lost\u{1b}[2J\n"),
-            "sick\\r\\nERROR all is lost\\u{1b}[2J\\n"
-        );
     }
 }
