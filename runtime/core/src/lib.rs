@@ -14,6 +14,8 @@
 
 pub mod facts;
 pub mod image_use;
+#[cfg(test)]
+mod kubelet_texts;
 pub mod node;
 pub mod pod;
 #[cfg(test)]

@@ -12,7 +12,7 @@ fn files(directory: &Path, found: &mut Vec<PathBuf>) {
         let path = entry.expect("it can be read").path();
         let name = path.file_stem().and_then(|name| name.to_str()).unwrap_or_default();
         match name {
-            "sim" | "timelines" | "tests" | "purity" => {}
+            "sim" | "timelines" | "tests" | "purity" | "kubelet_texts" => {}
             _ if path.is_dir() => files(&path, found),
             _ => found.push(path),
         }
