@@ -28,24 +28,25 @@ fn first_is_running(sim: &Sim) -> bool {
 
 #[test]
 fn an_agent_that_finds_no_handover_shows_what_record_and_supervisor_tell_and_continues_the_same() {
-    let ends: [(&str, fn() -> Fate); 4] = [
-        ("runs", || Fate::Runs),
-        ("fails", || Fate::Exits(3, secs(4))),
-        ("succeeds", || Fate::Exits(0, secs(4))),
-        ("kills", || Fate::OutOfMemory(secs(20))),
+    let ends = [
+        ("runs", Fate::Runs),
+        ("fails", Fate::Exits(3, secs(4))),
+        ("succeeds", Fate::Exits(0, secs(4))),
+        ("kills", Fate::OutOfMemory(secs(20))),
     ];
     for policy in [RestartPolicy::Always, RestartPolicy::OnFailure, RestartPolicy::Never] {
         for init in [vec![], vec![container("init")], vec![sidecar("proxy")]] {
-            for (first, first_fate) in ends.into_iter().take(if init.is_empty() { 1 } else { ends.len() }) {
-                for (then, then_fate) in ends {
+            for (first, first_fate) in ends.iter().take(if init.is_empty() { 1 } else { ends.len() }) {
+                for (then, then_fate) in &ends {
                     for seconds in [3, 12, 40] {
                         let about = format!("{policy:?} {} {first} {then} {seconds}", init.len());
-                        let fate = move |name: &str, number: u32| match name {
-                            "app" if number == 0 => then_fate(),
-                            "app" => Fate::Runs,
-                            _ => first_fate(),
-                        };
                         let start = || {
+                            let (first_fate, then_fate) = (first_fate.clone(), then_fate.clone());
+                            let fate = move |name: &str, number: u32| match name {
+                                "app" if number == 0 => then_fate.clone(),
+                                "app" => Fate::Runs,
+                                _ => first_fate.clone(),
+                            };
                             let mut sim = Sim::new(pod(policy).init(init.clone()), fate);
                             sim.run_until(secs(seconds));
                             sim
