@@ -1,6 +1,5 @@
 //! `nodlet agent` and `nodlet down`: the engine, and its log on the console.
 
-use std::collections::BTreeMap;
 use std::fs;
 use std::io::Write;
 use std::path::Path;
@@ -11,6 +10,7 @@ use lexopt::{Parser, ValueExt};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use nodlet_core::facts::{Amounts, MAX_PODS};
+use nodlet_core::sorted::SortedMap;
 use nodlet_core::spec::{Quantity, Taint, sysctl};
 use nodlet_host::cgroup::PodPidsLimit;
 use nodlet_host::error::chain;
@@ -183,7 +183,7 @@ struct Options {
     allowed_sysctls: Vec<String>,
     limited_swap: bool,
     terminated_pod_gc_threshold: Option<u64>,
-    node_labels: BTreeMap<String, String>,
+    node_labels: SortedMap<String, String>,
     taints: Vec<Taint>,
     reserved: Amounts,
     logs: LogLimits,
@@ -297,7 +297,7 @@ fn refused(flag: &str, value: &str, why: &str) -> Failure {
 }
 
 /// Parses labels in the form `KEY=VALUE,...`.
-fn labels(text: &str) -> Result<BTreeMap<String, String>, String> {
+fn labels(text: &str) -> Result<SortedMap<String, String>, String> {
     let label = |pair: &str| {
         let (key, value) = pair.split_once('=').ok_or("key=value pairs, separated by ','")?;
         check_label(key, value)?;

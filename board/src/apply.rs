@@ -1,11 +1,11 @@
 //! `nodlet apply`: creates or changes the objects of manifests. The agent validates the manifests, and
 //! replaces a pod that cannot be changed in place.
 
-use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use lexopt::{Parser, ValueExt};
+use nodlet_core::sorted::SortedSet;
 use nodlet_core::spec::Pod;
 use nodlet_kube::kinds::Kind;
 use nodlet_kube::manifest::{self, Validation};
@@ -98,14 +98,14 @@ enum Validator {
 struct Images {
     store: Store,
     /// Images that a warning has already named.
-    missing: BTreeSet<String>,
+    missing: SortedSet<String>,
 }
 
 impl Images {
     /// Opens the image store below the root. Returns `None` if there is none: the root is not a board's then.
     fn of(root: &Path) -> Result<Option<Images>, Failure> {
         let store = Store::open(root).map_err(|error: StoreError| Failure::chain(&error))?;
-        Ok(store.exists().then(|| Images { store, missing: BTreeSet::new() }))
+        Ok(store.exists().then(|| Images { store, missing: SortedSet::new() }))
     }
 
     /// Images of a pod that the store lacks. Each image is returned once.

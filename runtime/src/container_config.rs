@@ -6,12 +6,12 @@
 mod environment;
 mod identity;
 
-use std::collections::BTreeMap;
 use std::fs;
 use std::io;
 use std::net::{Ipv4Addr, Ipv6Addr};
 use std::path::{Component, Path, PathBuf};
 
+use nodlet_core::sorted::SortedMap;
 use nodlet_rootfs::ImageConfig;
 use sha2::{Digest, Sha256};
 
@@ -78,7 +78,7 @@ pub(crate) struct Facts<'a> {
     /// The volumes that show an image, with the number of its layers.
     pub image_volumes: &'a [(&'a str, usize)],
     /// The values of variables that come from files, by the variables' names.
-    pub file_values: &'a BTreeMap<String, String>,
+    pub file_values: &'a SortedMap<String, String>,
     /// The limits of the log.
     pub logs: LogLimits,
     /// The ConfigMaps and Secrets that the pod refers to.

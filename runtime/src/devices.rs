@@ -4,11 +4,11 @@
 //! only: it never opens a device, and waits for nothing. Read next: `engine/devices.rs`, which gives devices to
 //! containers. [`cdi`] reads the files of vendors.
 
-use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
 use std::path::Path;
 use std::rc::Rc;
 
+use nodlet_core::sorted::SortedMap;
 use nodlet_core::spec::container::DEVICE_DOMAIN;
 use nodlet_kube::manifest::{DeviceDefinition, DeviceSource, parse_device_file};
 
@@ -21,9 +21,9 @@ pub(crate) use find::{Found, find};
 #[derive(Default)]
 pub(crate) struct DeviceFiles {
     /// The last valid contents of each file.
-    files: BTreeMap<OsString, Vec<Rc<DeviceDefinition>>>,
+    files: SortedMap<OsString, Vec<Rc<DeviceDefinition>>>,
     /// The definitions in effect. Of two with one name, or with one device, that of the first file is.
-    by_name: BTreeMap<String, Rc<DeviceDefinition>>,
+    by_name: SortedMap<String, Rc<DeviceDefinition>>,
     /// Files or conflicts that are reported to the user, since the last call of [`DeviceFiles::take_news`].
     refused: Vec<String>,
     has_changed: bool,
@@ -56,7 +56,7 @@ impl DeviceFiles {
     }
 
     fn index(&mut self) {
-        let mut by_name: BTreeMap<String, Rc<DeviceDefinition>> = BTreeMap::new();
+        let mut by_name: SortedMap<String, Rc<DeviceDefinition>> = SortedMap::new();
         for device in self.files.values().flatten() {
             let known = by_name.get(&device.name);
             let known = known.or_else(|| by_name.values().find(|other| other.source == device.source));
@@ -79,7 +79,7 @@ impl DeviceFiles {
     }
 
     /// How many containers may use each device at a time.
-    pub(crate) fn capacity(&self) -> BTreeMap<String, i64> {
+    pub(crate) fn capacity(&self) -> SortedMap<String, i64> {
         self.by_name.iter().map(|(name, device)| (name.clone(), device.users)).collect()
     }
 

@@ -8,7 +8,7 @@ use nodlet_kube::manifest::go_quoted;
 
 /// A field of the metadata (`ExtractFieldPathAsString`); validation accepts no other path.
 pub(crate) fn metadata(pod: &Pod, path: &str) -> String {
-    let all = |map: &std::collections::BTreeMap<String, String>| {
+    let all = |map: &nodlet_core::sorted::SortedMap<String, String>| {
         let lines: Vec<String> =
             map.iter().map(|(key, value)| format!("{key}={}", go_quoted(value))).collect();
         lines.join("\n")

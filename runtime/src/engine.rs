@@ -52,7 +52,6 @@ mod this_node;
 mod volumes;
 
 use std::cell::{Cell, RefCell};
-use std::collections::BTreeMap;
 use std::os::unix::net::UnixListener;
 use std::path::PathBuf;
 use std::pin::Pin;
@@ -61,6 +60,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_channel::Receiver;
+use nodlet_core::sorted::SortedMap;
 use nodlet_rootfs::Store as Images;
 use smol::Async;
 
@@ -128,7 +128,7 @@ pub struct Config {
     /// The thresholds at which unused images are removed; `None` to remove none.
     pub image_collection: Option<ImageCollection>,
     /// Labels of the node besides its own. The kubelet's `--node-labels`.
-    pub node_labels: BTreeMap<String, String>,
+    pub node_labels: SortedMap<String, String>,
     /// Taints of the node. The kubelet's `--register-with-taints`.
     pub taints: Vec<Taint>,
     /// How much of each container's log is kept.

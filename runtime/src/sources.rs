@@ -9,7 +9,6 @@
 //! `registry/src/sources.rs`, which decides which sources count; `engine/manifests.rs`, which schedules the looks;
 //! `engine/reconcile.rs`, which reports the differences to the core.
 
-use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::{OsStr, OsString};
 use std::fs;
 use std::io::{self, Read};
@@ -21,6 +20,7 @@ use std::time::Duration;
 
 use nix::errno::Errno;
 use nix::sys::inotify::{AddWatchFlags, InitFlags, Inotify, InotifyEvent, WatchDescriptor};
+use nodlet_core::sorted::{SortedMap, SortedSet};
 
 use crate::devices::DeviceFiles;
 use nodlet_core::time::Instant;
@@ -58,7 +58,7 @@ pub(crate) struct ManifestDirectories {
     /// Whether the failure to watch has been logged.
     said_blind: bool,
     /// The directory of each watch.
-    watches: BTreeMap<WatchDescriptor, PathBuf>,
+    watches: SortedMap<WatchDescriptor, PathBuf>,
     directories: Vec<Directory>,
     /// The unfinished look.
     look: Option<Look>,
@@ -71,7 +71,7 @@ pub(crate) struct ManifestDirectories {
 
 struct Directory {
     path: PathBuf,
-    files: BTreeMap<OsString, ReadFile>,
+    files: SortedMap<OsString, ReadFile>,
 }
 
 #[derive(Default)]
@@ -94,7 +94,7 @@ struct Look {
     /// Unread files of the directory, in descending order; `None` before it was listed.
     names: Option<Vec<OsString>>,
     /// The watches that are still needed.
-    kept: BTreeSet<WatchDescriptor>,
+    kept: SortedSet<WatchDescriptor>,
 }
 
 /// A result of a look. Results are reported to the registry in their order.
@@ -131,12 +131,12 @@ struct Stamp {
 impl ManifestDirectories {
     /// Creates the state for `directories`, which need not exist. The first look starts to watch them.
     pub(crate) fn new(directories: Vec<PathBuf>, node: &str) -> ManifestDirectories {
-        let directories = directories.into_iter().map(|path| Directory { path, files: BTreeMap::new() });
+        let directories = directories.into_iter().map(|path| Directory { path, files: SortedMap::new() });
         ManifestDirectories {
             inotify: None,
             blind: false,
             said_blind: false,
-            watches: BTreeMap::new(),
+            watches: SortedMap::new(),
             directories: directories.collect(),
             look: None,
             node: node.to_owned(),
@@ -154,7 +154,7 @@ impl ManifestDirectories {
     /// Adds the directory of device files, which the looks read with the manifests.
     pub(crate) fn with_device_files(mut self, directory: Option<PathBuf>) -> ManifestDirectories {
         self.devices = directory.as_ref().map(|_| self.directories.len());
-        self.directories.extend(directory.map(|path| Directory { path, files: BTreeMap::new() }));
+        self.directories.extend(directory.map(|path| Directory { path, files: SortedMap::new() }));
         self
     }
 
@@ -373,7 +373,7 @@ impl ManifestDirectories {
         }
     }
 
-    fn watch(&mut self, directory: &Path, kept: &mut BTreeSet<WatchDescriptor>) -> bool {
+    fn watch(&mut self, directory: &Path, kept: &mut SortedSet<WatchDescriptor>) -> bool {
         let Some(inotify) = &self.inotify else { return directory.is_dir() };
         let what = AddWatchFlags::IN_CLOSE_WRITE
             | AddWatchFlags::IN_MOVED_TO
@@ -420,7 +420,7 @@ impl ManifestDirectories {
         &mut self,
         index: usize,
         name: &OsStr,
-        kept: &mut BTreeSet<WatchDescriptor>,
+        kept: &mut SortedSet<WatchDescriptor>,
     ) -> Option<FoundFile> {
         let directory = self.directories[index].path.clone();
         let path = directory.join(name);
@@ -471,7 +471,7 @@ impl Directory {
     /// The directory cannot be read. The state of its files stays.
     fn begin(&mut self, index: usize, found: &mut Vec<Found>) -> io::Result<Vec<OsString>> {
         // The list is limited to the files that are read, so that memory does not depend on the directory.
-        let (mut names, mut passed_over) = (BTreeSet::new(), 0_usize);
+        let (mut names, mut passed_over) = (SortedSet::new(), 0_usize);
         match fs::read_dir(&self.path) {
             Ok(entries) => {
                 for entry in entries {

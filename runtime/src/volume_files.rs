@@ -1,10 +1,10 @@
 //! The files of `configMap`, `secret`, `downwardAPI` and `projected` volumes, computed from the pod and the objects that it
 //! refers to. Pure; `volume::write_projected` writes them.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use nodlet_core::facts::Amounts;
+use nodlet_core::sorted::SortedMap;
 use nodlet_core::spec::Pod;
 use nodlet_core::spec::reference::{ConfigKind, ObjectReference};
 use nodlet_core::spec::volume::{DownwardField, DownwardFile, KeyToPath, Projection, ProjectionSource};
@@ -52,7 +52,7 @@ pub(crate) fn not_found(object: &ObjectReference) -> String {
     format!("{} {:?} not found", object.kind.resource(), object.name)
 }
 
-type Files = BTreeMap<String, ProjectedFile>;
+type Files = SortedMap<String, ProjectedFile>;
 
 fn of_object(
     data: &ConfigData,

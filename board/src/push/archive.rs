@@ -1,8 +1,8 @@
 //! An archive of a push, and what is known of its layers.
 
-use std::collections::BTreeMap;
 use std::path::PathBuf;
 
+use nodlet_core::sorted::SortedMap;
 use nodlet_rootfs::changes::Changes;
 use nodlet_rootfs::parcel::Parcel;
 
@@ -14,7 +14,7 @@ pub(super) struct Archive {
     pub(super) sent: u64,
     pub(super) spared: u64,
     /// Results of comparisons with the board's layers, by the layer's name in the archive.
-    pub(super) compared: BTreeMap<String, Compared>,
+    pub(super) compared: SortedMap<String, Compared>,
 }
 
 /// The result of a comparison, valid for this base.

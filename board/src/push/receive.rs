@@ -21,7 +21,6 @@
 //! Before Commit only the spool changes, wherever the push is interrupted. The next push continues a partly
 //! received layer if it sends that layer too; the parts of all other layers are removed then.
 
-use std::collections::BTreeSet;
 use std::ffi::OsStr;
 use std::fs::{self, File};
 use std::io::{self, Read, Write};
@@ -31,6 +30,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
+use nodlet_core::sorted::SortedSet;
 use nodlet_host::paths::Paths;
 use nodlet_rootfs::changes;
 use nodlet_rootfs::{LoadError, LoadOptions, Platform, Store};
@@ -138,7 +138,7 @@ impl Receiver {
         let store = Store::open(&self.root).map_err(|error| Failure::chain(&error))?;
         let mut missing = spool.missing(&offer, &store)?;
         if offer.dry_run {
-            self.wire.send(&json!({"done": offer.summary(&missing, foreseen, &BTreeSet::new())}))?;
+            self.wire.send(&json!({"done": offer.summary(&missing, foreseen, &SortedSet::new())}))?;
             return Ok(());
         }
         let list: Vec<Value> = missing.iter().map(Missing::described).collect();
@@ -268,7 +268,7 @@ impl Receiver {
                 Err(error) => refused("remove the record of the push")(error),
             }
         };
-        let mut new = BTreeSet::new();
+        let mut new = SortedSet::new();
         if !offer.archives.is_empty() {
             let sources = spool.lay_out(offer, missing).map_err(forget)?;
             let mut options = LoadOptions::default();

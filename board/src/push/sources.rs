@@ -1,9 +1,9 @@
 //! The files of a push, and the kind of each.
 
-use std::collections::BTreeMap;
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
+use nodlet_core::sorted::SortedMap;
 use nodlet_rootfs::parcel::Parcel;
 
 use super::archive::Archive;
@@ -26,9 +26,13 @@ impl Push {
                     continue;
                 }
                 match Parcel::open(&path) {
-                    Ok(parcel) => {
-                        archives.push(Archive { path, parcel, sent: 0, spared: 0, compared: BTreeMap::new() })
-                    }
+                    Ok(parcel) => archives.push(Archive {
+                        path,
+                        parcel,
+                        sent: 0,
+                        spared: 0,
+                        compared: SortedMap::new(),
+                    }),
                     Err(error) => failures.push(Failure::chain(&error).of(&path.display().to_string())),
                 }
             }

@@ -426,7 +426,7 @@ mod tests {
 
     #[test]
     fn a_power_cut_at_any_write_leaves_the_old_nodlet_or_the_new_one() {
-        let mut seen = std::collections::BTreeSet::new();
+        let mut seen = nodlet_core::sorted::SortedSet::new();
         for cut in 0..40 {
             let board = Board::new("cut");
             board.install("a").expect("there is power");

@@ -8,6 +8,7 @@
 //! 6. [`record_file`]: the bytes of what survives a reboot.
 //! 7. [`image_use`]: which images to remove when the disk fills up.
 //! 8. [`replay`]: reports recorded observations to the core again, and compares the actions.
+//! 9. [`sorted`]: the maps and sets of the crates above.
 //!
 //! The tests simulate a world around the core: `sim.rs`, `timelines.rs`. The tests of the registry use the same world
 //! (`sim/node_world.rs`).
@@ -25,6 +26,7 @@ pub mod replay;
 #[cfg(any(test, feature = "sim"))]
 #[cfg_attr(not(test), allow(dead_code, unused_imports, reason = "the tests of this crate use all of it"))]
 pub mod sim;
+pub mod sorted;
 pub mod spec;
 pub mod status;
 pub mod time;

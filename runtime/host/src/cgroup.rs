@@ -24,7 +24,6 @@ mod tree;
 mod unpacker;
 
 use std::cell::RefCell;
-use std::collections::BTreeSet;
 use std::ffi::OsStr;
 use std::fmt;
 use std::fs;
@@ -34,6 +33,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use nix::sys::inotify::{AddWatchFlags, InitFlags, Inotify};
+use nodlet_core::sorted::SortedSet;
 use smol::{Async, Timer};
 
 pub use self::devices::try_filter as try_device_filter;
@@ -67,7 +67,7 @@ pub struct Cgroups {
     supervisors: Vec<PathBuf>,
     /// Directories in which this agent has made a cgroup: they exist, with the controllers enabled for their
     /// children.
-    prepared: RefCell<BTreeSet<PathBuf>>,
+    prepared: RefCell<SortedSet<PathBuf>>,
     /// The limit of processes of each pod.
     pod_pids: Option<u64>,
     huge_pages: HugePages,

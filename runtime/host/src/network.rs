@@ -17,7 +17,6 @@ pub mod guard;
 pub mod netlink;
 mod nft;
 
-use std::collections::BTreeMap;
 use std::fmt;
 use std::fs;
 use std::io;
@@ -25,6 +24,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, UdpSocket};
 use std::path::PathBuf;
 
 use nix::net::if_::if_nameindex;
+use nodlet_core::sorted::SortedMap;
 use sha2::{Digest, Sha256};
 
 use self::firewall::{Firewall, Forward};
@@ -44,8 +44,8 @@ pub struct Network {
     range: Range,
     ipv6: Option<Ipv6Range>,
     bridge: String,
-    addresses: BTreeMap<Uid, Ipv4Addr>,
-    ipv6_addresses: BTreeMap<Uid, Ipv6Addr>,
+    addresses: SortedMap<Uid, Ipv4Addr>,
+    ipv6_addresses: SortedMap<Uid, Ipv6Addr>,
     /// The index of the bridge whose links this agent has guarded.
     guarded: Option<u32>,
     firewall: Firewall,
@@ -111,8 +111,8 @@ impl Network {
         Network {
             range,
             ipv6,
-            addresses: BTreeMap::new(),
-            ipv6_addresses: BTreeMap::new(),
+            addresses: SortedMap::new(),
+            ipv6_addresses: SortedMap::new(),
             guarded: None,
             firewall: Firewall::new(&paths.hash(), &bridge, masquerade, &ranges),
             forwarding: Forwarding::open(paths.forwarding()),

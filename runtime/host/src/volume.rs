@@ -10,7 +10,6 @@ mod projected;
 mod remove;
 mod usage;
 
-use std::collections::BTreeMap;
 use std::ffi::OsStr;
 use std::fmt;
 use std::io;
@@ -19,6 +18,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use crate::launch::MountSource;
 use crate::paths::Paths;
+use nodlet_core::sorted::SortedMap;
 use nodlet_core::spec::volume::{ClaimedVolume, HostPathType, ProjectionKind};
 use nodlet_core::spec::{Pod, VolumeSource};
 
@@ -26,7 +26,7 @@ pub use empty_dir::memory_volumes;
 pub use projected::{ProjectedFile, ProjectedFiles};
 
 /// The sources of mounts for the containers of a pod, by the name of the volume.
-pub type Volumes = BTreeMap<String, MountSource>;
+pub type Volumes = SortedMap<String, MountSource>;
 
 /// The devices of volumes of the mode `Block`: the name of each volume, and its major and minor number.
 pub type BlockDevices = Vec<(String, (u32, u32))>;

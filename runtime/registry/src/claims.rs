@@ -11,9 +11,9 @@
 //!  Available ───────────────► Bound ──────────────────► Released ─► claimRef removed ─► Available
 //! ```
 
-use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
+use nodlet_core::sorted::{SortedMap, SortedSet};
 use serde_json::{Value, json};
 
 use super::definitions::{DefinitionName, key};
@@ -32,11 +32,11 @@ pub(super) struct Claims {
     /// Whether the bindings have changed since [`Registry::unsaved_bindings`].
     is_unsaved: bool,
     /// Why a claim is not bound.
-    unbound: BTreeMap<(Rc<str>, Rc<str>), String>,
+    unbound: SortedMap<(Rc<str>, Rc<str>), String>,
     /// The published objects of this module.
-    published: BTreeSet<DefinitionName>,
+    published: SortedSet<DefinitionName>,
     /// Claims of `ephemeral` volumes, as they were published.
-    ephemeral: BTreeMap<(Rc<str>, Rc<str>), Value>,
+    ephemeral: SortedMap<(Rc<str>, Rc<str>), Value>,
 }
 
 /// A claim and its volume.
@@ -120,7 +120,7 @@ impl Registry {
     }
 
     /// Binds claims to volumes, and publishes both. Returns the claims that have changed. `labels` are those of the node.
-    pub fn bind_claims(&mut self, now: &str, labels: &BTreeMap<String, String>) -> Vec<DefinitionName> {
+    pub fn bind_claims(&mut self, now: &str, labels: &SortedMap<String, String>) -> Vec<DefinitionName> {
         let claims = self.claims_to_bind(now);
         let of_kind = |kind| self.definitions.iter().filter(move |(name, _)| name.0 == kind);
         let volumes = of_kind(Kind::PersistentVolume).map(|((.., name), (definition, _))| Volume {
@@ -185,7 +185,7 @@ impl Registry {
                 claims.push(Claim { namespace: namespace.clone(), name: name.clone(), object });
             }
         }
-        let mut ephemeral = BTreeMap::new();
+        let mut ephemeral = SortedMap::new();
         for wanted in self.desired.values() {
             for (volume, claim, _) in wanted.pod.claims().filter(|(.., is_ephemeral)| *is_ephemeral) {
                 let (namespace, name) = (wanted.pod.namespace.clone(), Rc::from(claim));
@@ -321,7 +321,7 @@ impl Registry {
     pub fn claimed_volumes(
         &self,
         pod: &Pod,
-        labels: &BTreeMap<String, String>,
+        labels: &SortedMap<String, String>,
     ) -> Result<Vec<ClaimedVolume>, (String, String)> {
         let claims = pod.claims().map(|(volume, claim, is_ephemeral)| {
             let found = self.claimed_volume(pod, (volume, &claim, is_ephemeral), labels);
@@ -334,7 +334,7 @@ impl Registry {
         &self,
         pod: &Pod,
         (volume, claim, is_ephemeral): (&str, &str, bool),
-        labels: &BTreeMap<String, String>,
+        labels: &SortedMap<String, String>,
     ) -> Result<ClaimedVolume, String> {
         let name = (Kind::PersistentVolumeClaim, pod.namespace.clone(), Rc::from(claim));
         let published =
@@ -393,8 +393,8 @@ impl Registry {
 /// Finds the volume for a claim (`syncUnboundClaim`, `FindMatchingVolume`), or returns why there is none.
 /// Checks that saved bindings are complete, and that each volume and each claim has one at most.
 fn check_bindings(saved: &[Value]) -> Result<(), String> {
-    let mut volumes = std::collections::BTreeSet::new();
-    let mut claims = std::collections::BTreeSet::new();
+    let mut volumes = nodlet_core::sorted::SortedSet::new();
+    let mut claims = nodlet_core::sorted::SortedSet::new();
     for (index, binding) in saved.iter().enumerate() {
         let field = |name: &str| {
             let value = binding[name].as_str().filter(|value| !value.is_empty());
@@ -416,7 +416,7 @@ fn find<'a>(
     volumes: &'a [Volume],
     bindings: &[Binding],
     node: &str,
-    labels: &BTreeMap<String, String>,
+    labels: &SortedMap<String, String>,
 ) -> Result<&'a Volume, String> {
     let spec = &claim.object["spec"];
     let is_bound = |volume: &Volume| bindings.iter().any(|binding| binding.volume == volume.name);

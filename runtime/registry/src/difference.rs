@@ -1,12 +1,12 @@
 //! The difference between the pods that the core was last notified of and the current pods of the sources.
 
-use std::collections::BTreeSet;
 use std::rc::Rc;
 
 use super::admission::{Base, admit};
 use super::wanted::{Admitted, Problem};
 use super::{PodName, Refusal, Registry, Wanted, WantedByName};
 use nodlet_core::facts::{Record, StatusHandover};
+use nodlet_core::sorted::SortedSet;
 use nodlet_core::spec::Uid;
 use nodlet_kube::kinds::Kind;
 
@@ -100,7 +100,7 @@ impl Registry {
 
     /// Returns the changes of which the core must be notified so that it has the pods in `wanted`. Pods in
     /// `deleting` are left out, because the removal of their file notifies the core.
-    pub fn difference(&mut self, wanted: WantedByName, deleting: &BTreeSet<Uid>) -> Difference {
+    pub fn difference(&mut self, wanted: WantedByName, deleting: &SortedSet<Uid>) -> Difference {
         let mut difference = Difference::default();
         for (name, old) in std::mem::take(&mut self.desired) {
             let stays = wanted.get(&name).is_some_and(|new| new.pod.uid == old.pod.uid);

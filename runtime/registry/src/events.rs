@@ -4,11 +4,12 @@
 
 mod correlate;
 
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::VecDeque;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::rc::Rc;
 use std::time::Duration;
 
+use nodlet_core::sorted::SortedSet;
 use serde_json::{Value, json};
 
 use super::{Refusal, Wanted};
@@ -39,7 +40,7 @@ pub struct Events {
     /// The number of events that are kept, of all objects.
     most: usize,
     /// Hashes of the present refusals, of each of which one event was published.
-    refused: BTreeSet<u64>,
+    refused: SortedSet<u64>,
 }
 
 #[derive(Debug)]
@@ -59,7 +60,7 @@ impl Events {
             correlator: Correlator::default(),
             kept: VecDeque::new(),
             most,
-            refused: BTreeSet::new(),
+            refused: SortedSet::new(),
         }
     }
 
@@ -87,7 +88,7 @@ impl Events {
     /// Publishes an event for each refusal that was not among those of the previous call. `refusals` are all present
     /// ones.
     pub fn refused(&mut self, refusals: &[Refusal], now: Instant, anchor: Anchor) {
-        let mut present = BTreeSet::new();
+        let mut present = SortedSet::new();
         for refusal in refusals {
             let mut hasher = DefaultHasher::new();
             (&refusal.source, &refusal.object, &refusal.message).hash(&mut hasher);

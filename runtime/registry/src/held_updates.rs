@@ -7,9 +7,9 @@
 //!
 //! [`HeldUpdates`] answers with [`Effect`]s; `engine/held_updates.rs` performs them.
 
-use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
+use nodlet_core::sorted::{SortedMap, SortedSet};
 use serde::{Deserialize, Serialize};
 
 use super::{PodName, Wanted, WantedByName, without_ephemeral};
@@ -40,17 +40,17 @@ pub struct Waits {
 /// All changes that are held back, and which of their images are on the board.
 #[derive(Debug, Default)]
 pub struct HeldUpdates {
-    held: BTreeMap<PodName, HeldUpdate>,
+    held: SortedMap<PodName, HeldUpdate>,
     /// Whether an image is on the board; `None` during its look-up.
-    presence: BTreeMap<String, Option<bool>>,
+    presence: SortedMap<String, Option<bool>>,
     /// Counts changes of the board's images. The result of a look-up from before a change is out of date.
     generation: u64,
     /// The pods that an earlier boot kept running, until the first decision.
     kept: WantedByName,
     /// Pods of `kept` that run again.
-    restored: BTreeSet<Uid>,
+    restored: SortedSet<Uid>,
     /// What changes of these pods waited for when the previous agent ended, until the first decision.
-    left: BTreeMap<Uid, Waits>,
+    left: SortedMap<Uid, Waits>,
 }
 
 /// How far the work of a pod has got.
@@ -159,7 +159,7 @@ impl HeldUpdates {
         desired: &WantedByName,
         pods: &dyn NodePods,
     ) -> LookUp {
-        let mut images = BTreeSet::new();
+        let mut images = SortedSet::new();
         for (name, new) in wanted {
             let old = desired.get(name).cloned().or_else(|| self.found(name, pods));
             if kept.contains_key(name) || old.is_some_and(|old| !old.is_same_as(new)) {
@@ -293,7 +293,7 @@ impl HeldUpdates {
 
     /// The images of held changes that were not looked up yet.
     fn look_up(&mut self) -> Option<LookUp> {
-        let needed: BTreeSet<&str> = self.held.values().flat_map(|held| images_of(&held.new.pod)).collect();
+        let needed: SortedSet<&str> = self.held.values().flat_map(|held| images_of(&held.new.pod)).collect();
         self.presence.retain(|image, _| needed.contains(&**image));
         let unknown = needed.into_iter().filter(|image| !self.presence.contains_key(*image));
         let images: Vec<String> = unknown.map(str::to_owned).collect();

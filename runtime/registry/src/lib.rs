@@ -39,10 +39,10 @@ mod tests;
 pub mod waiting;
 mod wanted;
 
-use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
+use nodlet_core::sorted::SortedMap;
 use serde_json::Value;
 
 use crate::held_updates::{Effect, HeldUpdates, LookUp, NodePods};
@@ -87,7 +87,7 @@ pub struct Registry {
     /// The number of changes of definitions.
     definitions_version: u64,
     /// Pods from files that are rejected because of their priority.
-    without_class: BTreeMap<PodName, Refusal>,
+    without_class: SortedMap<PodName, Refusal>,
     /// The bindings of PersistentVolumeClaims.
     claims: claims::Claims,
 }
@@ -162,7 +162,7 @@ impl Registry {
             desired: WantedByName::new(),
             definitions: DefinitionsByName::new(),
             definitions_version: 0,
-            without_class: BTreeMap::new(),
+            without_class: SortedMap::new(),
             claims: claims::Claims::default(),
         }
     }

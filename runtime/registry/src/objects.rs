@@ -7,10 +7,11 @@
 //! gets [`Expired`]. Read next: `api.rs`, which serves the objects.
 
 use std::cell::RefCell;
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::VecDeque;
 use std::future::Future;
 use std::rc::Rc;
 
+use nodlet_core::sorted::SortedMap;
 use serde_json::Value;
 
 use crate::waiting::Waiting;
@@ -93,7 +94,7 @@ pub struct Objects {
 
 #[derive(Debug)]
 struct State {
-    objects: BTreeMap<Key, Object>,
+    objects: SortedMap<Key, Object>,
     version: u64,
     /// Changes after this version are in the ring.
     oldest: u64,
@@ -107,7 +108,7 @@ impl Objects {
     /// change: microseconds since boot.
     pub fn new(version: u64) -> Self {
         let state = State {
-            objects: BTreeMap::new(),
+            objects: SortedMap::new(),
             version,
             oldest: version,
             changes: VecDeque::new(),

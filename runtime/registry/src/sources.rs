@@ -5,7 +5,6 @@
 //! remain until it is corrected or removed.
 
 use std::cmp::Ordering;
-use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::path::{Path, PathBuf};
@@ -13,6 +12,7 @@ use std::rc::Rc;
 
 use super::wanted::{Admitted, shorten};
 use super::{Refusal, Wanted, WantedByName};
+use nodlet_core::sorted::SortedMap;
 use nodlet_core::spec::Uid;
 use nodlet_kube::kinds::{self, Kind};
 use nodlet_kube::manifest::{self, Definition, ManifestError, Validation};
@@ -29,14 +29,14 @@ pub const MAX_FILES: usize = 1024;
 const QUOTA: Size = Size { pods: 1024, bytes: 4 << 20 };
 
 /// Definitions by kind, namespace and name, with the file of each.
-pub type DefinitionsByName = BTreeMap<(Kind, Rc<str>, Rc<str>), (Rc<Definition>, PathBuf)>;
+pub type DefinitionsByName = SortedMap<(Kind, Rc<str>, Rc<str>), (Rc<Definition>, PathBuf)>;
 
 /// All sources, lowest precedence first, and the quota that their objects share.
 #[derive(Debug, Default)]
 pub struct Sources {
     list: Vec<Source>,
     /// The files that are being written or removed.
-    reserved: BTreeMap<PathBuf, Reserved>,
+    reserved: SortedMap<PathBuf, Reserved>,
 }
 
 /// A file that is being written or removed.
@@ -108,7 +108,7 @@ impl Sources {
     /// Creates the sources at these paths, lowest precedence first, without any files.
     pub fn new(paths: Vec<PathBuf>) -> Sources {
         let list = paths.into_iter().map(|path| Source { path, files: Vec::new(), unread: None });
-        Sources { list: list.collect(), reserved: BTreeMap::new() }
+        Sources { list: list.collect(), reserved: SortedMap::new() }
     }
 
     /// The directory of a source.
@@ -228,10 +228,10 @@ impl Sources {
     /// All desired pods, by namespace and name: a later directory overrides an earlier one; within one
     /// directory, the first file in the order of names counts.
     pub fn wanted(&self) -> (WantedByName, Vec<Refusal>) {
-        let mut wanted: BTreeMap<_, Rc<Wanted>> = BTreeMap::new();
+        let mut wanted: SortedMap<_, Rc<Wanted>> = SortedMap::new();
         let mut refusals = Vec::new();
         for source in &self.list {
-            let mut here: BTreeMap<_, Rc<Wanted>> = BTreeMap::new();
+            let mut here: SortedMap<_, Rc<Wanted>> = SortedMap::new();
             refusals.extend(source.unread.clone());
             for file in source.all() {
                 refusals.extend(file.refusal.clone());
@@ -251,7 +251,7 @@ impl Sources {
                     }
                 }
             }
-            wanted.append(&mut here);
+            wanted.extend(here);
         }
         refusals.extend(self.refuse_repeated_uids(&mut wanted));
         (wanted, refusals)
@@ -284,7 +284,7 @@ impl Sources {
                     }
                 }
             }
-            definitions.append(&mut here);
+            definitions.extend(here);
         }
         (definitions, refusals)
     }
@@ -293,7 +293,7 @@ impl Sources {
     /// the first one in the order of directories and files counts.
     fn refuse_repeated_uids(&self, wanted: &mut WantedByName) -> Vec<Refusal> {
         let mut refusals = Vec::new();
-        let mut taken: BTreeMap<&Uid, &Wanted> = BTreeMap::new();
+        let mut taken: SortedMap<&Uid, &Wanted> = SortedMap::new();
         let files = self.list.iter().flat_map(Source::all);
         for pod in files.flat_map(|file| &file.wanted) {
             let name = (pod.pod.namespace.clone(), pod.pod.name.clone());
@@ -383,7 +383,7 @@ impl Sources {
         if text as u64 > MAX_BYTES {
             return Err("its manifest is larger than 1 MiB".to_owned());
         }
-        let mut files: BTreeMap<PathBuf, Size> = BTreeMap::new();
+        let mut files: SortedMap<PathBuf, Size> = SortedMap::new();
         for source in &self.list {
             let here = source.files.iter().map(|(name, file)| (source.path.join(name), file.size()));
             files.extend(here);

@@ -1,9 +1,9 @@
 //! Tests of the registry with a small engine, which performs the decisions of the registry at once.
 
-use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsStr;
 use std::fs;
 
+use nodlet_core::sorted::{SortedMap, SortedSet};
 use serde_json::{Value, json};
 
 use super::*;
@@ -44,13 +44,13 @@ pub(super) struct World {
     pub(super) registry: Registry,
     pub(super) objects: Rc<Objects>,
     /// The pods that the core was notified of.
-    pub(super) pods: BTreeMap<PodName, Rc<Wanted>>,
+    pub(super) pods: SortedMap<PodName, Rc<Wanted>>,
     /// The pods that the node has, or has on flash, as they were admitted.
-    admitted: BTreeMap<Uid, Rc<Wanted>>,
+    admitted: SortedMap<Uid, Rc<Wanted>>,
     /// Pods that are still ending: they are published, but no longer desired.
-    pub(super) ending: BTreeSet<Uid>,
+    pub(super) ending: SortedSet<Uid>,
     /// The text of each file.
-    pub(super) files: BTreeMap<PathBuf, String>,
+    pub(super) files: SortedMap<PathBuf, String>,
     /// The node whose core gets the pods; `None` in tests of the registry alone.
     pub(super) node: Option<NodeWorld>,
     /// The grace period of pods whose files are removed now, if it is not their own.
@@ -75,10 +75,10 @@ impl World {
         let mut world = World {
             registry,
             objects,
-            pods: BTreeMap::new(),
-            admitted: BTreeMap::new(),
-            ending: BTreeSet::new(),
-            files: BTreeMap::new(),
+            pods: SortedMap::new(),
+            admitted: SortedMap::new(),
+            ending: SortedSet::new(),
+            files: SortedMap::new(),
             node: None,
             grace: None,
             serial: 0,
@@ -157,7 +157,7 @@ impl World {
         let bases = new.into_iter().map(|(name, new)| (name, base(new))).collect();
         let admissions = self.registry.admit_all(&mut wanted, bases);
         refusals.extend(admissions.refusals);
-        let difference = self.registry.difference(wanted, &BTreeSet::new());
+        let difference = self.registry.difference(wanted, &SortedSet::new());
         for uid in difference.unwanted {
             let name = self.pods.iter().find(|(_, pod)| pod.pod.uid == uid).map(|(name, _)| name.clone());
             let name = name.expect("only what the core knows is unwanted");

@@ -2,15 +2,16 @@
 //! ring. A task that is woken or gives up leaves nothing behind, however long nothing changes.
 
 use std::cell::{Cell, RefCell};
-use std::collections::BTreeMap;
 use std::future::Future;
 use std::pin::Pin;
 use std::task::{Context, Poll, Waker};
 
+use nodlet_core::sorted::SortedMap;
+
 /// The waiting tasks.
 #[derive(Debug, Default)]
 pub struct Waiting {
-    wakers: RefCell<BTreeMap<u64, Waker>>,
+    wakers: RefCell<SortedMap<u64, Waker>>,
     next: Cell<u64>,
 }
 

@@ -1,9 +1,9 @@
 //! Pods of the sources, as written in their files and as admitted.
 
-use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
+use nodlet_core::sorted::SortedMap;
 use serde_json::Value;
 use serde_json::value::{RawValue, to_raw_value};
 
@@ -39,7 +39,7 @@ pub struct Wanted {
 pub type PodName = (Rc<str>, Rc<str>);
 
 /// The desired pods, by namespace and name.
-pub type WantedByName = BTreeMap<PodName, Rc<Wanted>>;
+pub type WantedByName = SortedMap<PodName, Rc<Wanted>>;
 
 /// An admitted pod.
 #[derive(Debug)]

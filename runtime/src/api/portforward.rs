@@ -8,7 +8,6 @@
 //! A client is connected to one pod, and not to a later pod of that name: when the pod has ended, the
 //! WebSocket is closed, and kubectl reports that it lost the connection to the pod.
 
-use std::collections::BTreeMap;
 use std::io;
 use std::net::{Ipv4Addr, Ipv6Addr, Shutdown, SocketAddr, TcpStream};
 use std::os::fd::AsRawFd;
@@ -20,6 +19,7 @@ use futures_lite::{AsyncReadExt, AsyncWriteExt};
 use hyper::Response;
 use hyper::body::Incoming;
 use nix::sys::socket::{SockaddrIn, SockaddrIn6, SockaddrLike};
+use nodlet_core::sorted::SortedMap;
 use smol::{Async, LocalExecutor};
 
 use super::body::Body;
@@ -103,9 +103,9 @@ struct Session {
     encoder: spdy::Encoder,
     frames: Sender<Vec<u8>>,
     /// Error streams that wait for their data streams, by `requestID`.
-    errors: BTreeMap<String, u32>,
+    errors: SortedMap<String, u32>,
     /// The connections by the number of their data stream.
-    connections: BTreeMap<u32, Connection>,
+    connections: SortedMap<u32, Connection>,
     tasks: Rc<LocalExecutor<'static>>,
 }
 
@@ -129,8 +129,8 @@ impl Session {
             client: client.clone(),
             encoder: spdy::Encoder::default(),
             frames: frames.clone(),
-            errors: BTreeMap::new(),
-            connections: BTreeMap::new(),
+            errors: SortedMap::new(),
+            connections: SortedMap::new(),
             tasks: tasks.clone(),
         };
         let send = async {

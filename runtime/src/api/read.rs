@@ -1,9 +1,9 @@
 //! `get` and `list`, served from the store.
 
-use std::collections::BTreeMap;
 use std::rc::Rc;
 
 use hyper::{HeaderMap, Response, StatusCode};
+use nodlet_core::sorted::SortedMap;
 use serde_json::{Value, json};
 
 use super::body::{self, Body};
@@ -95,7 +95,7 @@ fn namespaces(api: &Api) -> (Vec<Shown>, u64) {
     let written = KINDS.iter().filter(|row| row.namespaced && row.allows("create"));
     let written = written.flat_map(|row| api.objects.list(row.plural, None).0);
     let node = nodes.first().and_then(|(_, node)| created(&node.json));
-    let mut since = BTreeMap::from([(Rc::from("default"), node)]);
+    let mut since = SortedMap::from([(Rc::from("default"), node)]);
     for (key, object) in written {
         let object = created(&object.json);
         let oldest = since.entry(key.namespace).or_default();

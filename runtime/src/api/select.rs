@@ -1,7 +1,6 @@
 //! `labelSelector` and `fieldSelector`: parsing of selectors, and matching of objects.
 
-use std::collections::BTreeSet;
-
+use nodlet_core::sorted::SortedSet;
 use serde_json::Value;
 
 use super::Status;
@@ -24,8 +23,8 @@ struct Requirement {
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Operator {
-    In(BTreeSet<String>),
-    NotIn(BTreeSet<String>),
+    In(SortedSet<String>),
+    NotIn(SortedSet<String>),
     Exists,
     DoesNotExist,
 }
@@ -130,7 +129,7 @@ fn word<'a>(text: &'a str, word: &str) -> Option<&'a str> {
     text.strip_prefix(word).filter(|rest| rest.starts_with([' ', '(']))
 }
 
-fn values(text: &str) -> Result<(BTreeSet<String>, &str), String> {
+fn values(text: &str) -> Result<(SortedSet<String>, &str), String> {
     let text = text.trim_start();
     let inner =
         text.strip_prefix('(').ok_or_else(|| format!("found '{}', expected: '('", first_token(text)))?;

@@ -1,8 +1,8 @@
 //! The environment of a container, and `$(VAR)`.
 
-use std::collections::BTreeMap;
 use std::rc::Rc;
 
+use nodlet_core::sorted::SortedMap;
 use nodlet_rootfs::ImageConfig;
 
 use crate::volume_files::not_found;
@@ -52,7 +52,7 @@ impl Room {
 pub(super) struct Variables {
     list: Vec<(String, String)>,
     /// The index in the list by name.
-    places: BTreeMap<String, usize>,
+    places: SortedMap<String, usize>,
 }
 
 impl Variables {

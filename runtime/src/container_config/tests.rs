@@ -1,7 +1,7 @@
-use std::collections::BTreeMap;
 use std::rc::Rc;
 
 use super::*;
+use nodlet_core::sorted::SortedMap;
 use nodlet_core::spec::ContainerIndex;
 use nodlet_host::log_files;
 use nodlet_kube::manifest::{self, Validation};
@@ -52,7 +52,7 @@ fn config_with(
         volumes: &volumes,
         layers: Vec::new(),
         image_volumes: &[],
-        file_values: &BTreeMap::new(),
+        file_values: &SortedMap::new(),
         logs: LogLimits { max_size: 4096, max_files: 2 },
         objects,
         devices: Vec::new(),
@@ -133,7 +133,8 @@ fn the_environment_is_the_images_with_the_containers_over_it() {
           {name: APP, valueFrom: {fieldRef: {fieldPath: \"metadata.labels['app']\"}}}]",
         "",
     );
-    let env: BTreeMap<&str, &str> = made.process.env.iter().filter_map(|pair| pair.split_once('=')).collect();
+    let env: SortedMap<&str, &str> =
+        made.process.env.iter().filter_map(|pair| pair.split_once('=')).collect();
     for (name, value) in [
         ("PATH", "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"),
         ("HOSTNAME", "p"),

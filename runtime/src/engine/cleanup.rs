@@ -1,13 +1,13 @@
 //! Removes the remains of pods: those of earlier boots, of supervisors that died, and at the end of `nodlet down`
 //! all of them.
 
-use std::collections::BTreeSet;
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::time::Duration;
 
+use nodlet_core::sorted::SortedSet;
 use nodlet_host::cgroup::{Cgroups, PodCgroup};
 use nodlet_host::error::chain;
 use nodlet_host::paths::Paths;
@@ -17,7 +17,7 @@ use nodlet_registry::Wanted;
 use super::{EngineError, Shell};
 
 /// Removes the files of pods of earlier boots that no source wants any more.
-pub(super) fn sweep(shell: &Rc<Shell>, wanted: &BTreeSet<String>) {
+pub(super) fn sweep(shell: &Rc<Shell>, wanted: &SortedSet<String>) {
     let (paths, fault, images) =
         (shell.paths.clone(), shell.stores.fault.clone(), shell.stores.images.clone());
     let records = shell.stores.records.clone();
@@ -33,7 +33,7 @@ pub(super) fn sweep(shell: &Rc<Shell>, wanted: &BTreeSet<String>) {
                 }
             }
         }
-        let mut uids: BTreeSet<String> = records.uids().into_iter().collect();
+        let mut uids: SortedSet<String> = records.uids().into_iter().collect();
         uids.extend(names(&paths.pods()).into_iter().filter(|name| !name.starts_with(DOOMED)));
         for uid in uids.difference(&wanted) {
             let removed = set_aside(&paths, uid)

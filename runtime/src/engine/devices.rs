@@ -6,7 +6,6 @@
 //! container can replace its nodes at any time, so a helper of the supervisor changes them: `device.rs` there.
 
 use std::cell::{Cell, RefCell};
-use std::collections::BTreeMap;
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::Path;
@@ -17,6 +16,7 @@ use nix::sys::inotify::{AddWatchFlags, InitFlags, Inotify};
 use nix::sys::socket::{
     AddressFamily, MsgFlags, NetlinkAddr, SockFlag, SockProtocol, SockType, bind, recv, socket,
 };
+use nodlet_core::sorted::SortedMap;
 use smol::Async;
 
 use crate::container_config;
@@ -47,7 +47,7 @@ pub(super) struct Devices {
     /// Whether uevents and /dev are watched.
     is_watched: Cell<bool>,
     /// Where each requested device was when a pod last looked; `None` if it was not there.
-    seen: RefCell<BTreeMap<String, Option<Found>>>,
+    seen: RefCell<SortedMap<String, Option<Found>>>,
     /// Runs whose nodes are being changed.
     changing: RefCell<Vec<(PodIndex, String, u32)>>,
 }

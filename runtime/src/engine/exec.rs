@@ -2,7 +2,6 @@
 //! attach to the first process. The supervisor runs them; this file has only the tasks that wait for each.
 
 use std::cell::{Cell, RefCell};
-use std::collections::BTreeMap;
 use std::fs::File;
 use std::io;
 use std::net::IpAddr;
@@ -11,6 +10,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use async_channel::{Receiver, Sender};
+use nodlet_core::sorted::SortedMap;
 use smol::Async;
 use smol::io::AsyncReadExt;
 
@@ -38,7 +38,7 @@ pub(super) enum ExecNews {
 /// The tasks that wait for processes and attachments.
 pub(super) struct Execs {
     next: Cell<u32>,
-    waiting: RefCell<BTreeMap<u32, Waiting>>,
+    waiting: RefCell<SortedMap<u32, Waiting>>,
 }
 
 /// A task that waits for one process or attachment.

@@ -2,13 +2,13 @@
 //! facts of a run that are reported to the core. `sandbox.rs` and `run.rs` create and use them.
 
 use std::cell::{Cell, RefCell};
-use std::collections::BTreeMap;
 use std::net::Ipv4Addr;
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::rc::Rc;
 
 use nodlet_core::facts::{Attempt, StartedContainer};
+use nodlet_core::sorted::SortedMap;
 use nodlet_host::cgroup::{Leaf, PodCgroup};
 use nodlet_host::launch::DeviceNode;
 use nodlet_host::paths::Paths;
@@ -24,7 +24,7 @@ pub(super) struct Sandbox {
     /// Mounts that a container may ask for, by volume name.
     pub(super) volumes: volume::Volumes,
     /// By container name and number, which identify a run to the supervisor.
-    pub(super) runs: RefCell<BTreeMap<(String, u32), Run>>,
+    pub(super) runs: RefCell<SortedMap<(String, u32), Run>>,
     /// Mounts of the layers of runs that an earlier agent started, so that later runs share them.
     pub(super) layers: Vec<Rc<OwnedFd>>,
     /// The supervisor was asked to end: that it hangs up is no loss of the sandbox.

@@ -3,10 +3,10 @@
 //! one thread for each pod, also if the check is repeated.
 
 use std::cell::RefCell;
-use std::collections::BTreeSet;
 use std::rc::Rc;
 use std::time::Duration;
 
+use nodlet_core::sorted::SortedSet;
 use nodlet_core::spec::Uid;
 use nodlet_host::volume;
 
@@ -20,7 +20,7 @@ const STACK: usize = 256 * 1024;
 
 /// The pods whose host paths have not answered yet.
 #[derive(Default)]
-pub(super) struct HostPaths(Rc<RefCell<BTreeSet<Uid>>>);
+pub(super) struct HostPaths(Rc<RefCell<SortedSet<Uid>>>);
 
 impl HostPaths {
     /// Checks the host paths that a pod names. Returns the block devices among them.

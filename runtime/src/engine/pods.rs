@@ -2,12 +2,12 @@
 //! files of the pod. The state of a pod that the core keeps is not here.
 
 use std::cell::{Ref, RefCell, RefMut};
-use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
 use crate::api::{Accepted, Change, FieldValidation, Reply};
 use nodlet_core::facts::PodIndex;
 use nodlet_core::pod::PodState;
+use nodlet_core::sorted::{SortedMap, SortedSet};
 use nodlet_core::spec::Uid;
 use nodlet_core::spec::volume::ClaimedVolume;
 use nodlet_core::time::Moment;
@@ -17,7 +17,7 @@ use super::handles::Sandbox;
 
 /// All pods, by their index in the core.
 #[derive(Default)]
-pub(super) struct Pods(RefCell<BTreeMap<PodIndex, PodShell>>);
+pub(super) struct Pods(RefCell<SortedMap<PodIndex, PodShell>>);
 
 /// The engine's data of one pod.
 pub(super) struct PodShell {
@@ -109,11 +109,11 @@ impl Pods {
         Some(wanted.clone())
     }
 
-    pub(super) fn borrow(&self) -> Ref<'_, BTreeMap<PodIndex, PodShell>> {
+    pub(super) fn borrow(&self) -> Ref<'_, SortedMap<PodIndex, PodShell>> {
         self.0.borrow()
     }
 
-    pub(super) fn borrow_mut(&self) -> RefMut<'_, BTreeMap<PodIndex, PodShell>> {
+    pub(super) fn borrow_mut(&self) -> RefMut<'_, SortedMap<PodIndex, PodShell>> {
         self.0.borrow_mut()
     }
 
@@ -139,7 +139,7 @@ impl Pods {
     }
 
     /// The pods that clients delete, and whose manifests are being removed.
-    pub(super) fn deleted(&self) -> BTreeSet<Uid> {
+    pub(super) fn deleted(&self) -> SortedSet<Uid> {
         let pods = self.borrow();
         let deleted = pods.values().filter(|pod| pod.manifest.removal == Some(Removal::Deleted));
         deleted.map(|pod| pod.wanted.pod.uid.clone()).collect()

@@ -2,7 +2,6 @@
 //! supervisors have died.
 
 use std::cell::RefCell;
-use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -11,6 +10,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use nodlet_core::facts::{Attempt, Found, FoundAttempt, FoundSandbox, Health, User};
+use nodlet_core::sorted::SortedMap;
 use nodlet_core::spec::ContainerIndex;
 use nodlet_core::spec::volume::ClaimedVolume;
 use nodlet_core::time::{Instant, Moment};
@@ -371,7 +371,7 @@ fn runs_on(pid: i32, binary: &File) -> bool {
 #[derive(Default)]
 struct Known {
     ready_at: Option<Instant>,
-    runs: BTreeMap<(String, u32), KnownRun>,
+    runs: SortedMap<(String, u32), KnownRun>,
     /// Starts that failed while no agent ran.
     failed: Vec<(String, u32)>,
 }
@@ -417,7 +417,7 @@ fn adopt_runs(
     paths: &Paths,
     wanted: &Wanted,
     sandbox: &Sandbox,
-    runs: BTreeMap<(String, u32), KnownRun>,
+    runs: SortedMap<(String, u32), KnownRun>,
 ) -> Vec<FoundAttempt> {
     let mut attempts = Vec::new();
     let healths = read_healths(&paths.run_pod(&wanted.pod.uid.0));

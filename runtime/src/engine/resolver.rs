@@ -5,7 +5,6 @@
 //! directory on the path to it is watched, and the path is resolved again after each change. Read next:
 //! `pod_files.rs`, which renders the files.
 
-use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
 use std::fs;
 use std::io;
@@ -14,6 +13,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use nix::sys::inotify::{AddWatchFlags, InitFlags, Inotify, WatchDescriptor};
+use nodlet_core::sorted::SortedMap;
 use smol::Async;
 
 use crate::pod_files::{self, NodeFiles};
@@ -56,7 +56,7 @@ pub(super) fn follow(shell: &Rc<Shell>) {
 struct Watch<I = Async<Inotify>> {
     inotify: I,
     /// The names to watch in each directory.
-    names: BTreeMap<WatchDescriptor, Vec<OsString>>,
+    names: SortedMap<WatchDescriptor, Vec<OsString>>,
 }
 
 impl Watch<Inotify> {
@@ -71,7 +71,7 @@ impl Watch<Inotify> {
             | AddWatchFlags::IN_DELETE_SELF
             | AddWatchFlags::IN_MOVE_SELF
             | AddWatchFlags::IN_ONLYDIR;
-        let mut names: BTreeMap<WatchDescriptor, Vec<OsString>> = BTreeMap::new();
+        let mut names: SortedMap<WatchDescriptor, Vec<OsString>> = SortedMap::new();
         for file in pod_files::resolv_conf_sources() {
             for (directory, name) in way(file) {
                 // Gone since: what comes in its place is told by the directory before it.

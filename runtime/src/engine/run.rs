@@ -1,11 +1,11 @@
 //! Starts, signals and discards runs of containers, and reports their events to the core.
 
 use std::cell::RefCell;
-use std::collections::BTreeMap;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::rc::{Rc, Weak};
 
+use nodlet_core::sorted::SortedMap;
 use nodlet_rootfs::{Digest, Image, Reference, assemble};
 
 use crate::container_config::{self, Facts};
@@ -36,7 +36,7 @@ use super::{Shell, cleanup, devices, log_name, this_node};
 /// stays mounted as long as a run uses it.
 #[derive(Default)]
 pub(super) struct Layers {
-    mounted: BTreeMap<String, Weak<OwnedFd>>,
+    mounted: SortedMap<String, Weak<OwnedFd>>,
 }
 
 impl Layers {
@@ -261,9 +261,9 @@ async fn read_env_files(
     stores: &Stores,
     container: &Container,
     sandbox: &Sandbox,
-) -> Result<BTreeMap<String, String>, StartFailure> {
+) -> Result<SortedMap<String, String>, StartFailure> {
     let wrong = |message| failure(StartFailureReason::CreateContainerConfigError, message);
-    let (mut values, mut bytes) = (BTreeMap::new(), 0);
+    let (mut values, mut bytes) = (SortedMap::new(), 0);
     let mut last: Option<(&str, &str, Result<String, String>)> = None;
     for variable in &container.env {
         let EnvSource::File { volume, path, key, optional } = &variable.value else { continue };

@@ -326,7 +326,7 @@ fn a_directory_that_is_made_while_it_is_looked_for_is_found() {
         let directory = above.join(LEVELS[3]);
         let mut sources = Sources::new(vec![directory.clone()], "node");
         sources.directories.open();
-        let (mut steps, mut kept) = (0, BTreeSet::new());
+        let (mut steps, mut kept) = (0, SortedSet::new());
         watch_way_to(&directory, |place| {
             let watched = sources.directories.watch(place, &mut kept);
             steps += 1;

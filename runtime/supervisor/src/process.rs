@@ -5,7 +5,6 @@
 //! `process/children.rs`, `process/reports.rs`, and `process/handover.rs` for how the supervisor replaces
 //! itself.
 
-use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::fs;
 use std::io;
@@ -18,6 +17,7 @@ use nix::sys::signal::{SigSet, SigmaskHow, Signal, kill, sigprocmask};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
 use nix::sys::socket::{self, SockFlag};
 use nix::unistd::Pid;
+use nodlet_core::sorted::SortedMap;
 
 use super::attempt::{Attempt, State};
 use super::enter::{Exec, ExecState};
@@ -90,7 +90,7 @@ struct Process {
     /// Processes that were executed in the containers.
     execs: Vec<Exec>,
     /// EROFS layers by name, kept as long as a container runs on them.
-    layers: BTreeMap<String, OwnedFd>,
+    layers: SortedMap<String, OwnedFd>,
     /// Whether `End` was requested, or the sandbox is lost.
     ending: bool,
     buffer: Vec<u8>,
@@ -192,7 +192,7 @@ impl Process {
             sandbox: Sandbox::Absent,
             attempts: Vec::new(),
             execs: Vec::new(),
-            layers: BTreeMap::new(),
+            layers: SortedMap::new(),
             ending: false,
             buffer: vec![0; BUFFER],
         })

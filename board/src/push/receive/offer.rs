@@ -1,7 +1,6 @@
 //! The contents of a push, as the sender describes them.
 
-use std::collections::BTreeSet;
-
+use nodlet_core::sorted::SortedSet;
 use nodlet_kube::manifest::Validation;
 use nodlet_rootfs::parcel::{self, DocumentTexts, WantedImage};
 use nodlet_rootfs::{Digest, Platform};
@@ -118,7 +117,7 @@ impl Offer {
         &self,
         missing: &[Missing],
         manifests: Vec<String>,
-        new: &BTreeSet<usize>,
+        new: &SortedSet<usize>,
     ) -> Value {
         let mut images = Vec::new();
         let all = self

@@ -9,12 +9,12 @@
 //! Whoever opens the spool finishes the record in it: the next push, or a process that the agent starts if it
 //! finds one. The record must never be written without the spool's lock.
 
-use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::io::{self, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
+use nodlet_core::sorted::SortedMap;
 use nodlet_kube::manifest::Validation;
 use nodlet_rootfs::{Digest, Store, StoreSnapshot};
 use serde::{Deserialize, Serialize};
@@ -40,11 +40,11 @@ pub(super) struct Redo {
     format: u32,
     /// The IDs of all images of the push; `names` maps names to IDs as they are after the load.
     images: Vec<String>,
-    names: BTreeMap<String, String>,
+    names: SortedMap<String, String>,
     manifests: Vec<Kept>,
     validation: String,
     /// The previous contents of the agent's files of these objects; `None` if there was no file.
-    before: BTreeMap<String, Option<String>>,
+    before: SortedMap<String, Option<String>>,
     /// The state of the images and names in the store before the push.
     #[serde(default)]
     store: StoreSnapshot,
@@ -95,12 +95,12 @@ impl Redo {
         validation: Validation,
         applied: &Path,
     ) -> io::Result<Redo> {
-        let mut names = BTreeMap::new();
+        let mut names = SortedMap::new();
         for (id, of) in images {
             // If two images have the same name, the later one gets it.
             names.extend(of.iter().map(|name| (name.clone(), id.to_string())));
         }
-        let mut before = BTreeMap::new();
+        let mut before = SortedMap::new();
         for manifest in manifests {
             let name = file_of(manifest)?;
             let text = read(&applied.join(&name))?;

@@ -12,13 +12,14 @@
 //! Partial files remain for the next push, which removes those of layers that it does not send. They are not
 //! synced: what a power cut leaves of one is continued, or rejected by its digest.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::io;
 use std::os::unix::fs::{DirBuilderExt, FileExt};
 use std::path::{Path, PathBuf};
 
 use nix::fcntl::{Flock, FlockArg};
+use nodlet_core::sorted::SortedSet;
 use nodlet_rootfs::changes::PIECE_MAX;
 use nodlet_rootfs::parcel::{self, Part};
 use nodlet_rootfs::{BASES_MAX, Digest, Image, Source, Store};
@@ -107,7 +108,7 @@ impl Spool {
     /// The layers that the store lacks, each once. Removes the partial files of all other layers.
     pub(super) fn missing(&self, offer: &Offer, store: &Store) -> Result<Vec<Missing>, End> {
         let mut missing: Vec<Missing> = Vec::new();
-        let mut seen: BTreeSet<Digest> = BTreeSet::new();
+        let mut seen: SortedSet<Digest> = SortedSet::new();
         let here: Vec<Image> = match offer.blocks && !offer.dry_run {
             true => store.images().map_err(|error| Failure::chain(&error))?,
             false => Vec::new(),
@@ -130,7 +131,7 @@ impl Spool {
         }
         if !offer.dry_run {
             let changes = |missing: &Missing| Some(name_of_changes(&missing.part, missing.base.as_ref()?));
-            let keep: BTreeSet<String> = missing
+            let keep: SortedSet<String> = missing
                 .iter()
                 .flat_map(|missing| [Some(name_of(&missing.part)), changes(missing)])
                 .flatten()

@@ -1,10 +1,9 @@
 //! The node as far as admission depends on it: labels, taints, allocatable resources.
 
-use std::collections::BTreeMap;
-
 use serde::{Deserialize, Serialize};
 
 use super::MAX_PODS;
+use crate::sorted::SortedMap;
 use crate::spec::{Pod, Quantity, ResourceRequirements, Taint};
 
 /// An amount of each resource: cpu in thousandths, memory and storage in bytes.
@@ -63,7 +62,7 @@ pub struct NodeInfo {
     /// `metadata.name`.
     pub name: String,
     /// `metadata.labels`.
-    pub labels: BTreeMap<String, String>,
+    pub labels: SortedMap<String, String>,
     /// `spec.taints`.
     pub taints: Vec<Taint>,
     /// `status.allocatable`.
@@ -72,11 +71,11 @@ pub struct NodeInfo {
     /// containers may use each at a time.
     ///
     /// [`DEVICE_DOMAIN`]: crate::spec::container::DEVICE_DOMAIN
-    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
-    pub devices: BTreeMap<String, i64>,
+    #[serde(default, skip_serializing_if = "SortedMap::is_empty")]
+    pub devices: SortedMap<String, i64>,
     /// The bytes in huge pages in `status.allocatable`, by the size of the pages, such as `2Mi`.
-    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
-    pub huge_pages: BTreeMap<String, i64>,
+    #[serde(default, skip_serializing_if = "SortedMap::is_empty")]
+    pub huge_pages: SortedMap<String, i64>,
     /// Kernel parameters that pods may set besides the safe ones (`--allowed-unsafe-sysctls`).
     #[serde(default)]
     pub allowed_sysctls: Vec<String>,
@@ -89,11 +88,11 @@ impl Default for NodeInfo {
         let allocatable = Amounts { pods: MAX_PODS as i64, cpu: all, memory: all, ephemeral_storage: all };
         NodeInfo {
             name: String::new(),
-            labels: BTreeMap::new(),
+            labels: SortedMap::new(),
             taints: Vec::new(),
             allocatable,
-            devices: BTreeMap::new(),
-            huge_pages: BTreeMap::new(),
+            devices: SortedMap::new(),
+            huge_pages: SortedMap::new(),
             allowed_sysctls: Vec::new(),
         }
     }

@@ -8,7 +8,7 @@ use super::preemption;
 use super::resources::{ExistingPod, Resource};
 use crate::facts::{Amounts, NodeInfo, PodIndex};
 use crate::pod::resize::Refusal;
-use std::collections::BTreeMap;
+use crate::sorted::SortedMap;
 
 use crate::spec::container::{ContainerPort, DEVICE_DOMAIN, HUGE_PAGES};
 use crate::spec::{Pod, ResourceRequirements, Taint, sysctl};
@@ -178,7 +178,7 @@ type List = fn(&ResourceRequirements) -> &Vec<(Box<str>, i64)>;
 
 /// The resources that each node has under names of its own: their prefix, their amounts in a container, and in the
 /// node.
-fn named(node: &NodeInfo) -> [(&'static str, List, &BTreeMap<String, i64>); 2] {
+fn named(node: &NodeInfo) -> [(&'static str, List, &SortedMap<String, i64>); 2] {
     [
         (DEVICE_DOMAIN, |resources| &resources.devices, &node.devices),
         (HUGE_PAGES, |resources| &resources.huge_pages, &node.huge_pages),

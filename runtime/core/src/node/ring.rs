@@ -7,7 +7,6 @@
 
 mod line;
 
-use std::collections::BTreeMap;
 use std::convert::Infallible;
 use std::fmt;
 use std::rc::Rc;
@@ -17,6 +16,7 @@ use serde_json::value::RawValue;
 
 use super::Node;
 use crate::facts::{Action, ClientCondition, Observation, Plan, PodIndex, PodObservation, PodPhase, Record};
+use crate::sorted::SortedMap;
 use crate::spec::{ContainerIndex, Pod, Uid};
 use crate::time::Instant;
 use line::Names;
@@ -35,7 +35,7 @@ pub struct Ring {
     lost: u64,
     object_bytes: usize,
     /// The names of the pods that the core knows, for people.
-    names: BTreeMap<PodIndex, Rc<Names>>,
+    names: SortedMap<PodIndex, Rc<Names>>,
 }
 
 /// An entry, and when it was made.

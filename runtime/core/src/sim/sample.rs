@@ -1,8 +1,7 @@
 //! Sample pods for tests.
 
-use std::collections::BTreeMap;
-
 use super::secs;
+use crate::sorted::SortedMap;
 use crate::spec::container::{PullPolicy, SecurityContext};
 use crate::spec::pod::{DnsConfig, DnsPolicy, PodSecurityContext};
 use crate::spec::*;
@@ -14,8 +13,8 @@ pub(crate) fn pod(restart_policy: RestartPolicy) -> Pod {
         namespace: "default".into(),
         uid: "u1".into(),
         generation: 1,
-        labels: BTreeMap::new(),
-        annotations: BTreeMap::new(),
+        labels: SortedMap::new(),
+        annotations: SortedMap::new(),
         priority: 0,
         spec: PodSpec {
             containers: vec![container("app")],

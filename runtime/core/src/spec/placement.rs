@@ -1,6 +1,6 @@
 //! On which node a pod may run: its requirements on the node, and the taints that it tolerates.
 
-use std::collections::BTreeMap;
+use crate::sorted::SortedMap;
 
 use serde::{Deserialize, Serialize};
 
@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Placement {
     /// `nodeSelector`.
-    pub node_selector: BTreeMap<String, String>,
+    pub node_selector: SortedMap<String, String>,
     /// `nodeSelectorTerms` of the required node affinity; `None` without one.
     pub node_affinity: Option<Vec<NodeSelectorTerm>>,
     /// `tolerations`.
@@ -76,7 +76,7 @@ pub struct Taint {
 
 impl Placement {
     /// Whether the placement selects a node with this name and these labels.
-    pub fn matches(&self, name: &str, labels: &BTreeMap<String, String>) -> bool {
+    pub fn matches(&self, name: &str, labels: &SortedMap<String, String>) -> bool {
         let selected = self.node_selector.iter().all(|(key, value)| labels.get(key) == Some(value));
         // An empty term matches no node.
         let is_empty =

@@ -1,8 +1,9 @@
 //! The Pod and its pod-wide fields.
 
-use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::time::Duration;
+
+use crate::sorted::SortedMap;
 
 use super::container::{ContainerPort, EnvSource, SeccompProfile};
 use super::reference::{ObjectReference, PullPolicy};
@@ -40,9 +41,9 @@ pub struct Pod {
     /// `metadata.generation`: starts at 1 and grows by 1 with each change of the spec in place.
     pub generation: u64,
     /// `metadata.labels`.
-    pub labels: BTreeMap<String, String>,
+    pub labels: SortedMap<String, String>,
     /// `metadata.annotations`.
-    pub annotations: BTreeMap<String, String>,
+    pub annotations: SortedMap<String, String>,
     /// `spec.priority`: the value of the pod's priority class when the pod was admitted.
     pub priority: i32,
     /// `spec`.

@@ -1,6 +1,6 @@
 //! The huge pages of the machine, read once, and the limits of containers.
 
-use std::collections::BTreeMap;
+use nodlet_core::sorted::SortedMap;
 use std::fs;
 use std::path::Path;
 
@@ -8,7 +8,7 @@ use nodlet_core::spec::{Pod, Quantity};
 
 /// The bytes in huge pages of the machine, by the size of the pages, such as `2Mi`. Sizes without pages are left out.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct HugePages(BTreeMap<String, i64>);
+pub struct HugePages(SortedMap<String, i64>);
 
 impl HugePages {
     pub(super) fn of_the_machine() -> HugePages {
@@ -34,7 +34,7 @@ impl HugePages {
     }
 
     /// The bytes by the size of the pages.
-    pub fn amounts(&self) -> &BTreeMap<String, i64> {
+    pub fn amounts(&self) -> &SortedMap<String, i64> {
         &self.0
     }
 
@@ -81,7 +81,7 @@ mod tests {
         let pages = HugePages::read(&directory);
         fs::remove_dir_all(&directory).unwrap();
         let expected = [("2Mi".to_owned(), 8 << 20), ("64Ki".to_owned(), 1 << 20)];
-        assert_eq!(pages.amounts(), &BTreeMap::from(expected));
+        assert_eq!(pages.amounts(), &SortedMap::from(expected));
         let limits = pages.limits(|size| if size == "2Mi" { 2 << 20 } else { 0 });
         assert_eq!(limits, [("2MB".to_owned(), 2 << 20), ("64KB".to_owned(), 0)]);
         assert_eq!(file_size("1Gi"), "1GB");

@@ -6,13 +6,13 @@
 //! for both; `network/forwarding.rs` switches that on, and this table makes the links concerned forward nothing else.
 //! If somebody else changes the table, [`Watch`] reports it, and the table is replaced.
 
-use std::collections::BTreeMap;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use super::netlink::Netlink;
 use super::nft::{self, Batch, Nft, Side};
 use netlink_sys::Socket;
+use nodlet_core::sorted::SortedMap;
 use nodlet_core::spec::{Pod, Uid};
 
 // From linux/netfilter.h and linux/netfilter_ipv4.h: hooks with their usual priorities.
@@ -94,7 +94,7 @@ pub(super) struct Table {
     pub(super) ranges: Vec<(IpAddr, u8)>,
     /// Links that forward only because of nodlet.
     pub(super) uplinks: Vec<String>,
-    pub(super) ports: BTreeMap<Uid, Vec<Forward>>,
+    pub(super) ports: SortedMap<Uid, Vec<Forward>>,
 }
 
 impl Table {
@@ -192,7 +192,7 @@ impl Firewall {
             masquerade,
             ranges: ranges.to_vec(),
             uplinks: Vec::new(),
-            ports: BTreeMap::new(),
+            ports: SortedMap::new(),
         };
         Firewall { table, socket: None }
     }

@@ -10,7 +10,6 @@
 //! The containers mount the directory read-only, but a container with CAP_SYS_ADMIN can change that: no link in the
 //! directory is followed.
 
-use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsStr;
 use std::fs::File;
 use std::io::{self, Read, Write};
@@ -26,6 +25,7 @@ use nix::fcntl::{OFlag, OpenHow, ResolveFlag, openat, openat2, readlinkat, renam
 use nix::mount::{MntFlags, umount2};
 use nix::sys::stat::{Mode, fchmod, mkdirat};
 use nix::unistd::{Gid, fchown, symlinkat};
+use nodlet_core::sorted::{SortedMap, SortedSet};
 
 use super::remove;
 
@@ -76,7 +76,7 @@ impl std::fmt::Debug for ProjectedFile {
 }
 
 /// The files of a volume by their paths, which are relative.
-pub type ProjectedFiles = BTreeMap<String, ProjectedFile>;
+pub type ProjectedFiles = SortedMap<String, ProjectedFile>;
 
 /// Makes the volume at the path `place` below `base` show `files`, owned by `fs_group` if there is one. Containers
 /// cannot change `base`. `name` names the new directory with the files, begins with `..`, and must not have been used in
@@ -95,7 +95,7 @@ pub(super) fn write(
         check_path(path)?;
     }
     let volume = open_volume(base, place, fs_group)?;
-    let files: BTreeMap<&str, ProjectedFile> = files
+    let files: SortedMap<&str, ProjectedFile> = files
         .iter()
         .map(|(path, file)| {
             (path.as_str(), ProjectedFile { mode: mode_of(file.mode, fs_group), ..file.clone() })
@@ -205,10 +205,11 @@ fn components(path: &str) -> impl Iterator<Item = &str> {
 
 /// Whether the directory `name` holds exactly these files. Nothing else that a container may have put there is entered
 /// or opened.
-fn shows(volume: &OwnedFd, name: &OsStr, files: &BTreeMap<&str, ProjectedFile>) -> io::Result<bool> {
+fn shows(volume: &OwnedFd, name: &OsStr, files: &SortedMap<&str, ProjectedFile>) -> io::Result<bool> {
     let root = owned(openat2(volume.as_raw_fd(), name, beneath(OFlag::O_DIRECTORY))?);
     // The names in each directory that these files need.
-    let mut expected: BTreeMap<String, BTreeSet<&str>> = BTreeMap::from([(String::new(), BTreeSet::new())]);
+    let mut expected: SortedMap<String, SortedSet<&str>> =
+        SortedMap::from([(String::new(), SortedSet::new())]);
     for path in files.keys() {
         let mut directory = String::new();
         for component in components(path) {
@@ -255,7 +256,7 @@ fn shows(volume: &OwnedFd, name: &OsStr, files: &BTreeMap<&str, ProjectedFile>) 
 fn make(
     volume: &OwnedFd,
     name: &str,
-    files: &BTreeMap<&str, ProjectedFile>,
+    files: &SortedMap<&str, ProjectedFile>,
     fs_group: Option<u32>,
 ) -> io::Result<()> {
     let root = open_new(volume, name, fs_group)?;
@@ -324,12 +325,12 @@ fn switch(volume: &OwnedFd, name: &str) -> io::Result<()> {
 }
 
 /// The first components of the paths.
-fn names<'a>(files: &BTreeMap<&'a str, ProjectedFile>) -> BTreeSet<&'a str> {
+fn names<'a>(files: &SortedMap<&'a str, ProjectedFile>) -> SortedSet<&'a str> {
     files.keys().filter_map(|path| components(path).next()).collect()
 }
 
 /// Makes the links through which containers see the files. Returns whether one was missing.
-fn link(volume: &OwnedFd, files: &BTreeMap<&str, ProjectedFile>) -> io::Result<bool> {
+fn link(volume: &OwnedFd, files: &SortedMap<&str, ProjectedFile>) -> io::Result<bool> {
     let mut changed = false;
     for name in names(files) {
         let target = format!("{DATA}/{name}");
@@ -345,7 +346,7 @@ fn link(volume: &OwnedFd, files: &BTreeMap<&str, ProjectedFile>) -> io::Result<b
 }
 
 /// Removes links and directories of earlier files, as many as possible. Other entries are not of this agent, and stay.
-fn remove_outdated(volume: &OwnedFd, data: &OsStr, files: &BTreeMap<&str, ProjectedFile>) -> io::Result<()> {
+fn remove_outdated(volume: &OwnedFd, data: &OsStr, files: &SortedMap<&str, ProjectedFile>) -> io::Result<()> {
     let names = names(files);
     let mut outdated = Vec::new();
     for entry in Dir::from(volume.try_clone()?)?.iter() {

@@ -4,7 +4,7 @@
 //! The defaults that a pod got are kept with it as presets are ([`Applied`]), so that neither a later LimitRange nor a
 //! later agent changes them.
 
-use std::collections::BTreeSet;
+use nodlet_core::sorted::SortedSet;
 
 use serde_json::{Map, Value, json};
 
@@ -299,7 +299,7 @@ pub(super) fn of_namespace(out: &mut Tabs, ranges: &[Value]) {
 fn limits(out: &mut Tabs, range: &Value, prefix: &str) {
     for limit in list(&range["spec"]["limits"]) {
         // kubectl prints the resources in random order.
-        let resources: BTreeSet<&String> = FIELDS
+        let resources: SortedSet<&String> = FIELDS
             .iter()
             .filter_map(|field| limit[field].as_object())
             .flat_map(|amounts| amounts.keys())

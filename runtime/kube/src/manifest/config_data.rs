@@ -1,24 +1,25 @@
 //! The data of a ConfigMap or Secret as pods use it: decoded. Pure.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::{Definition, Kind};
+use nodlet_core::sorted::SortedMap;
 use nodlet_wire::base64;
 
 /// The decoded data of a ConfigMap or Secret.
 #[derive(Default)]
 pub struct ConfigData {
     /// `data`.
-    pub data: BTreeMap<String, Arc<[u8]>>,
+    pub data: SortedMap<String, Arc<[u8]>>,
     /// `binaryData` of a ConfigMap.
-    pub binary_data: BTreeMap<String, Arc<[u8]>>,
+    pub binary_data: SortedMap<String, Arc<[u8]>>,
 }
 
 impl std::fmt::Debug for ConfigData {
     /// Prints no value: it may be secret.
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("ConfigData").field("keys", &self.data.keys()).finish_non_exhaustive()
+        let keys: Vec<&String> = self.data.keys().collect();
+        f.debug_struct("ConfigData").field("keys", &keys).finish_non_exhaustive()
     }
 }
 

@@ -2,9 +2,9 @@
 //!
 //! A pod keeps its priority, even if the class changes or is deleted later.
 
-use std::collections::BTreeMap;
 use std::rc::Rc;
 
+use nodlet_core::sorted::SortedMap;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
@@ -39,7 +39,7 @@ pub struct Class {
 }
 
 /// The existing classes, by name; the built-in ones need not be among them.
-pub type Classes = BTreeMap<Rc<str>, Class>;
+pub type Classes = SortedMap<Rc<str>, Class>;
 
 /// The priority with which a pod was admitted. It is stored with the pod, since it does not change.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]

@@ -13,8 +13,7 @@ mod probe;
 mod projection;
 pub(super) mod resources;
 
-use std::collections::BTreeSet;
-
+use nodlet_core::sorted::SortedSet;
 use serde_json::{Map, Value};
 
 use super::field::{FieldError, Path, quoted};
@@ -276,8 +275,8 @@ fn spec(spec: &Value, path: &Path<'_>, errors: &mut Errors) {
 }
 
 /// Validates volumes, and returns the names of the valid ones.
-fn volumes<'a>(volumes: &'a [Value], path: &Path<'_>, errors: &mut Errors) -> BTreeSet<&'a str> {
-    let mut names = BTreeSet::new();
+fn volumes<'a>(volumes: &'a [Value], path: &Path<'_>, errors: &mut Errors) -> SortedSet<&'a str> {
+    let mut names = SortedSet::new();
     for (index, volume) in volumes.iter().enumerate() {
         let path = path.index(index);
         let before = errors.len();
@@ -407,7 +406,7 @@ fn huge_pages_media(spec: &Value, path: &Path<'_>, errors: &mut Errors) {
         let containers = list(spec, "containers").iter().chain(list(spec, "initContainers"));
         let all = containers.map(|container| &container["resources"]).chain(spec.get("resources"));
         let names = all.flat_map(|resources| map(&resources["limits"])).map(|(name, _)| name);
-        let sizes: BTreeSet<&str> = names.filter_map(|name| name.strip_prefix(HUGE_PAGES)).collect();
+        let sizes: SortedSet<&str> = names.filter_map(|name| name.strip_prefix(HUGE_PAGES)).collect();
         if size.is_some_and(|size| !sizes.contains(size)) || sizes.is_empty() {
             let detail = "hugePages storage requested, but there is no resource request for huge pages";
             errors.push(FieldError::invalid(&path, medium, detail));

@@ -9,9 +9,9 @@ mod input;
 mod resolve;
 
 use std::cell::Cell;
-use std::collections::BTreeMap;
 use std::rc::Rc;
 
+use nodlet_core::sorted::SortedMap;
 use saphyr_parser::{Event, Parser, ScalarStyle, ScanError, Span, Tag};
 use serde_json::{Map, Value};
 
@@ -53,7 +53,7 @@ pub(super) fn read(text: &str) -> Result<Vec<Document>, YamlError> {
     let mut reader = Reader {
         parser: Parser::new(Text::new(text, &marks)),
         marks,
-        anchors: BTreeMap::new(),
+        anchors: SortedMap::new(),
         duplicates: First::default(),
         values: 0,
         text: 0,
@@ -117,7 +117,7 @@ struct Reader<'text> {
     parser: Parser<'text, Text<'text>>,
     /// The marks that [`Text`] has counted since the latest event.
     marks: Rc<Cell<usize>>,
-    anchors: BTreeMap<usize, Node>,
+    anchors: SortedMap<usize, Node>,
     duplicates: First<(String, usize)>,
     values: usize,
     text: usize,

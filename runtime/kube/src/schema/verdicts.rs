@@ -371,15 +371,15 @@ pub(super) const VERDICTS: &[(&str, &[(&str, Verdict)])] = &[
 
 #[cfg(test)]
 mod tests {
-    use std::collections::BTreeSet;
+    use nodlet_core::sorted::SortedSet;
 
     use super::{VERDICTS, Verdict, verdict};
     use crate::schema;
 
     /// Every (type, field) pair that can occur in a running pod: from PodSpec down through the fields on
     /// which nodlet acts.
-    fn reachable_fields() -> BTreeSet<(&'static str, &'static str)> {
-        let mut reached = BTreeSet::new();
+    fn reachable_fields() -> SortedSet<(&'static str, &'static str)> {
+        let mut reached = SortedSet::new();
         let mut open = vec![schema::find("PodSpec").unwrap()];
         while let Some(owner) = open.pop() {
             for field in owner.fields {
@@ -399,7 +399,7 @@ mod tests {
             .iter()
             .flat_map(|(owner, fields)| fields.iter().map(move |(field, _)| (*owner, *field)))
             .collect();
-        let unique: BTreeSet<_> = ruled.iter().copied().collect();
+        let unique: SortedSet<_> = ruled.iter().copied().collect();
         assert_eq!(unique.len(), ruled.len(), "a field has two verdicts");
         let reached = reachable_fields();
         assert_eq!(

@@ -90,7 +90,7 @@ fn a_claim_gets_the_smallest_volume_that_satisfies_it() {
         let pod = json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "web"}, "spec": spec});
         let bytes = pod.to_string();
         let read = manifest::contents("p", bytes.as_bytes(), Validation::Strict, NODE).expect("it is right");
-        world.registry.claimed_volumes(&read.pods[0].pod, &BTreeMap::new()).map_err(|(_, why)| why)
+        world.registry.claimed_volumes(&read.pods[0].pod, &SortedMap::new()).map_err(|(_, why)| why)
     };
     for (name, expected) in [
         ("named", "Cannot bind to requested volume \"small\": requested PV is too small"),

@@ -28,7 +28,7 @@ fn story(seed: u64) {
     let mut random = Random::of(seed);
     let mut world = World::new();
     world.node = Some(NodeWorld::new(seed));
-    let mut known = BTreeMap::new();
+    let mut known = SortedMap::new();
     for _ in 0..25 {
         step(&mut random, &mut world);
         check(&world, &mut known);
@@ -124,16 +124,16 @@ fn step(random: &mut Random, world: &mut World) {
 }
 
 /// The pods that the registry wants, by UID.
-fn desired(world: &World) -> BTreeMap<Uid, String> {
+fn desired(world: &World) -> SortedMap<Uid, String> {
     let pods = world.registry.desired.values();
     pods.map(|wanted| (wanted.pod.uid.clone(), format!("{:?}", wanted.pod))).collect()
 }
 
 /// Checks that the core has the pods that the registry wants, that no generation falls, and that each change of a spec
 /// has a generation of its own. `known` has the generation and the spec of each pod that was wanted.
-fn check(world: &World, known: &mut BTreeMap<Uid, (u64, String)>) {
+fn check(world: &World, known: &mut SortedMap<Uid, (u64, String)>) {
     let wanted = world.node.as_ref().expect("it is here").wanted();
-    let of_node: BTreeMap<Uid, String> =
+    let of_node: SortedMap<Uid, String> =
         wanted.iter().map(|pod| (pod.uid.clone(), format!("{pod:?}"))).collect();
     assert_eq!(of_node, desired(world), "the core and the registry differ");
     for pod in wanted {

@@ -129,7 +129,7 @@ fn check(world: &mut World, version: u64) {
     assert!(world.objects.version() >= version, "a version went back");
     // The core has the pod of the file with precedence.
     let (wanted, _) = world.registry.sources.wanted();
-    let mut uids = BTreeSet::new();
+    let mut uids = SortedSet::new();
     for (name, pod) in &world.pods {
         assert!(uids.insert(pod.pod.uid.clone()), "two pods have uid {}", pod.pod.uid);
         let desired = world.registry.desired(name).expect("what the core has is desired");
@@ -151,7 +151,7 @@ fn check(world: &mut World, version: u64) {
     let used = world.registry.sources.used(0);
     assert!(used.bytes <= 4 << 20 && used.pods <= 1024, "{used:?} are kept");
     // Each published object has its own version.
-    let mut versions = BTreeSet::new();
+    let mut versions = SortedSet::new();
     for (_, object) in world.objects.list("pods", None).0 {
         assert!(versions.insert(object.version), "two objects have one version");
     }

@@ -4,7 +4,6 @@
 //! The whole state goes into a memfd. The new binary first parses it in a child, as a trial; only after that
 //! does the supervisor execute the binary. A binary that fails the trial changes nothing.
 
-use std::collections::BTreeMap;
 use std::ffi::CString;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd, RawFd};
@@ -15,6 +14,7 @@ use nix::fcntl::{FcntlArg, FdFlag, fcntl};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
+use nodlet_core::sorted::SortedMap;
 use serde::{Deserialize, Serialize};
 
 use super::{Agent, Process, Sandbox, blocked_signals};
@@ -51,7 +51,7 @@ pub(super) struct Saved {
     sandbox: SavedSandbox,
     attempts: Vec<SavedAttempt>,
     execs: Vec<SavedExec>,
-    layers: BTreeMap<String, RawFd>,
+    layers: SortedMap<String, RawFd>,
     ending: bool,
 }
 

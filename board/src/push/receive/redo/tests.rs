@@ -123,8 +123,8 @@ const OLD: &str = "old none old";
 const NEW_STATE: &str = "new new new";
 
 /// Cuts the power at each step of a push, and at each step of finishing it.
-fn cut_everywhere(name: &str, rejected: Option<&'static str>) -> BTreeMap<(String, bool), u32> {
-    let mut seen = BTreeMap::new();
+fn cut_everywhere(name: &str, rejected: Option<&'static str>) -> SortedMap<(String, bool), u32> {
+    let mut seen = SortedMap::new();
     for cut in 0.. {
         let mut whole = false;
         for second in 0.. {

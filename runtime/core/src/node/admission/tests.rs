@@ -16,7 +16,7 @@ fn node() -> NodeInfo {
         taints: Vec::new(),
         allocatable: Amounts { pods: 3, cpu: 2000, memory: 1000, ephemeral_storage: 500 },
         devices: [("can0".to_owned(), 1), ("gps".to_owned(), 1), ("led".to_owned(), 3)].into(),
-        huge_pages: std::collections::BTreeMap::new(),
+        huge_pages: crate::sorted::SortedMap::new(),
         allowed_sysctls: vec!["kernel.msg*".into()],
     }
 }

@@ -426,7 +426,7 @@ fn an_agent_that_begins_spreads_what_it_adopts_over_a_period() {
         let (_, _, due) = probes.due().next().expect("there is one");
         due
     };
-    let mut seen = std::collections::BTreeSet::new();
+    let mut seen = crate::sorted::SortedSet::new();
     for number in 0..20 {
         for kind in [ProbeKind::Liveness, ProbeKind::Readiness, ProbeKind::Startup] {
             let due = spread(&format!("u{number}"), kind, 0);

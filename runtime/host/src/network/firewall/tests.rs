@@ -10,7 +10,7 @@ fn table() -> Table {
         masquerade: true,
         ranges: vec![("10.85.0.0".parse().unwrap(), 20), ("fd00::".parse().unwrap(), 60)],
         uplinks: vec!["eth0".to_owned()],
-        ports: BTreeMap::new(),
+        ports: SortedMap::new(),
     }
 }
 

@@ -1,7 +1,6 @@
 //! Containers: names, ports, environment, mounts, security context.
 
-use std::collections::BTreeSet;
-
+use nodlet_core::sorted::SortedSet;
 use serde_json::{Value, json};
 
 use super::{Errors, flag, invalid, list, number, one_of, port, text};
@@ -44,7 +43,7 @@ const SECURITY_CONTEXT: [&str; 12] = [
 ];
 
 /// Checks all of `spec.containers`.
-pub(super) fn all(spec: &Value, volumes: &BTreeSet<&str>, path: &Path<'_>, errors: &mut Errors) {
+pub(super) fn all(spec: &Value, volumes: &SortedSet<&str>, path: &Path<'_>, errors: &mut Errors) {
     let containers = list(spec, "containers");
     if containers.is_empty() {
         errors.push(FieldError::required(path, ""));
@@ -56,7 +55,7 @@ pub(super) fn all(spec: &Value, volumes: &BTreeSet<&str>, path: &Path<'_>, error
         errors.push(FieldError::too_many(path, count, MAX_CONTAINERS));
         return;
     }
-    let mut names = BTreeSet::new();
+    let mut names = SortedSet::new();
     for (index, container) in containers.iter().enumerate() {
         let path = path.index(index);
         common(spec, container, volumes, &path, errors);
@@ -77,12 +76,12 @@ pub(super) fn count(spec: &Value) -> usize {
 }
 
 /// Checks all of `spec.initContainers`.
-pub(super) fn init(spec: &Value, volumes: &BTreeSet<&str>, path: &Path<'_>, errors: &mut Errors) {
+pub(super) fn init(spec: &Value, volumes: &SortedSet<&str>, path: &Path<'_>, errors: &mut Errors) {
     if count(spec) > MAX_CONTAINERS {
         return;
     }
     let containers = list(spec, "initContainers");
-    let mut names: BTreeSet<&str> =
+    let mut names: SortedSet<&str> =
         list(spec, "containers").iter().map(|container| text(container, "name")).collect();
     for (index, container) in containers.iter().enumerate() {
         let at = path.index(index);
@@ -134,7 +133,7 @@ fn only_of_sidecars(container: &Value, path: &Path<'_>, errors: &mut Errors) {
 pub(super) fn common(
     spec: &Value,
     container: &Value,
-    volumes: &BTreeSet<&str>,
+    volumes: &SortedSet<&str>,
     path: &Path<'_>,
     errors: &mut Errors,
 ) {
@@ -175,7 +174,7 @@ pub(super) fn common(
 }
 
 fn ports(ports: &[Value], path: &Path<'_>, errors: &mut Errors) {
-    let mut names = BTreeSet::new();
+    let mut names = SortedSet::new();
     for (index, port) in ports.iter().enumerate() {
         let path = path.index(index);
         let name = text(port, "name");
@@ -201,7 +200,7 @@ fn ports(ports: &[Value], path: &Path<'_>, errors: &mut Errors) {
 
 /// Checks that no two ports of the host are equal over all containers.
 fn host_ports(containers: &[Value], path: &Path<'_>, errors: &mut Errors) {
-    let mut taken = BTreeSet::new();
+    let mut taken = SortedSet::new();
     for (index, container) in containers.iter().enumerate() {
         let path = path.index(index);
         let path = path.child("ports");
@@ -409,8 +408,8 @@ const OWN_DEVICES: [&str; 16] = [
 ];
 
 /// `ValidateVolumeDevices`. Whether a volume is one of a claim is checked at the start of the container.
-fn devices(container: &Value, volumes: &BTreeSet<&str>, path: &Path<'_>, errors: &mut Errors) {
-    let (mut names, mut places) = (BTreeSet::new(), BTreeSet::new());
+fn devices(container: &Value, volumes: &SortedSet<&str>, path: &Path<'_>, errors: &mut Errors) {
+    let (mut names, mut places) = (SortedSet::new(), SortedSet::new());
     let mounts = list(container, "volumeMounts");
     for (index, device) in list(container, "volumeDevices").iter().enumerate() {
         let at = path.index(index);
@@ -451,9 +450,9 @@ fn devices(container: &Value, volumes: &BTreeSet<&str>, path: &Path<'_>, errors:
     }
 }
 
-fn mounts(container: &Value, volumes: &BTreeSet<&str>, path: &Path<'_>, errors: &mut Errors) {
+fn mounts(container: &Value, volumes: &SortedSet<&str>, path: &Path<'_>, errors: &mut Errors) {
     let privileged = container["securityContext"]["privileged"] == json!(true);
-    let mut places = BTreeSet::new();
+    let mut places = SortedSet::new();
     for (index, mount) in list(container, "volumeMounts").iter().enumerate() {
         let at = path.index(index);
         let (name, place) = (text(mount, "name"), text(mount, "mountPath"));

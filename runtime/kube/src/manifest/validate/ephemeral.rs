@@ -1,7 +1,6 @@
 //! Rules for ephemeral containers: their fields, and that existing ones do not change.
 
-use std::collections::BTreeSet;
-
+use nodlet_core::sorted::SortedSet;
 use serde_json::Value;
 
 use super::container::{common, count};
@@ -26,7 +25,7 @@ const NOT_ALLOWED: [&str; 9] = [
 const WHY: &str = "cannot be set for an Ephemeral Container";
 
 /// Checks all of `spec.ephemeralContainers`.
-pub(super) fn all(spec: &Value, volumes: &BTreeSet<&str>, path: &Path<'_>, errors: &mut Errors) {
+pub(super) fn all(spec: &Value, volumes: &SortedSet<&str>, path: &Path<'_>, errors: &mut Errors) {
     let containers = list(spec, "ephemeralContainers");
     let others = count(spec);
     let all = others + containers.len();
@@ -37,7 +36,7 @@ pub(super) fn all(spec: &Value, volumes: &BTreeSet<&str>, path: &Path<'_>, error
         return;
     }
     let names_of = |field| list(spec, field).iter().map(|container| text(container, "name"));
-    let others: BTreeSet<&str> = names_of("containers").chain(names_of("initContainers")).collect();
+    let others: SortedSet<&str> = names_of("containers").chain(names_of("initContainers")).collect();
     let mut names = others.clone();
     for (index, container) in containers.iter().enumerate() {
         let path = path.index(index);
@@ -95,7 +94,7 @@ pub(in crate::manifest) fn only_added(old: &[Value], new: &[Value], errors: &mut
 /// The fields that differ, as removed and added lines.
 fn diff(old: &Value, new: &Value) -> String {
     let (Value::Object(old), Value::Object(new)) = (old, new) else { return String::new() };
-    let fields: BTreeSet<&String> = old.keys().chain(new.keys()).collect();
+    let fields: SortedSet<&String> = old.keys().chain(new.keys()).collect();
     let mut lines = String::new();
     for field in fields.into_iter().filter(|field| old.get(*field) != new.get(*field)) {
         for (sign, value) in [("-", old.get(field)), ("+", new.get(field))] {

@@ -1,7 +1,6 @@
 //! Readiness gates and scheduling gates.
 
-use std::collections::BTreeSet;
-
+use nodlet_core::sorted::SortedSet;
 use serde_json::Value;
 
 use super::super::field::{Errors, FieldError, Path};
@@ -15,7 +14,7 @@ pub(super) fn all(spec: &Value, path: &Path<'_>, errors: &mut Errors) {
         invalid(&path.child("conditionType"), kind, rules::qualified_name(kind), errors);
     }
     let scheduling = path.child("schedulingGates");
-    let mut seen = BTreeSet::new();
+    let mut seen = SortedSet::new();
     for (index, gate) in list(spec, "schedulingGates").iter().enumerate() {
         let name = text(gate, "name");
         invalid(&scheduling.index(index), name, rules::qualified_name(name), errors);

@@ -1,7 +1,6 @@
 //! Validation of volumes whose files the agent writes.
 
-use std::collections::BTreeSet;
-
+use nodlet_core::sorted::SortedSet;
 use serde_json::{Value, json};
 
 use super::container::{field_ref, resource_field_ref};
@@ -35,7 +34,7 @@ pub(super) fn projected(source: &Value, path: &Path<'_>, errors: &mut Errors) {
     const SOURCES: [&str; 6] =
         ["secret", "configMap", "downwardAPI", "serviceAccountToken", "clusterTrustBundle", "podCertificate"];
     mode(source, "defaultMode", path, errors);
-    let mut paths = BTreeSet::new();
+    let mut paths = SortedSet::new();
     let field = path.child("sources");
     for (index, source) in list(source, "sources").iter().enumerate() {
         let at = field.index(index);
@@ -69,7 +68,7 @@ const CONFLICT: &str = "conflicting duplicate paths";
 fn items<'a>(
     source: &'a Value,
     path: &Path<'_>,
-    mut projected: Option<(&Path<'_>, &mut BTreeSet<&'a str>)>,
+    mut projected: Option<(&Path<'_>, &mut SortedSet<&'a str>)>,
     errors: &mut Errors,
 ) {
     let path = path.child("items");

@@ -1,7 +1,6 @@
 //! Requests and limits of containers.
 
-use std::collections::BTreeSet;
-
+use nodlet_core::sorted::SortedSet;
 use serde_json::Value;
 
 use super::{Errors, invalid, list, map, text};
@@ -237,7 +236,7 @@ fn overcommittable(resource: &str) -> bool {
 
 /// Checks `resizePolicy` of a container. `never`: whether the pod is never restarted.
 pub(super) fn resize_policy(policies: &[Value], never: bool, path: &Path<'_>, errors: &mut Errors) {
-    let mut seen = BTreeSet::new();
+    let mut seen = SortedSet::new();
     for (index, policy) in policies.iter().enumerate() {
         let (resource, restart) = (text(policy, "resourceName"), text(policy, "restartPolicy"));
         if !seen.insert(resource) {

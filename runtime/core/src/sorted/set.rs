@@ -1,0 +1,187 @@
+//! A set that is a sorted vector. Read next: its parent, which says what for.
+
+use std::borrow::Borrow;
+use std::fmt;
+use std::ops::RangeBounds;
+
+use super::SortedMap;
+
+/// A set with its elements in their order. It takes no memory while it is empty.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct SortedSet<T> {
+    map: SortedMap<T, ()>,
+}
+
+impl<T> SortedSet<T> {
+    /// An empty set.
+    pub const fn new() -> SortedSet<T> {
+        SortedSet { map: SortedMap::new() }
+    }
+
+    /// The number of elements.
+    pub fn len(&self) -> usize {
+        self.map.len()
+    }
+
+    /// Whether the set has no elements.
+    pub fn is_empty(&self) -> bool {
+        self.map.is_empty()
+    }
+
+    /// Removes all elements.
+    pub fn clear(&mut self) {
+        self.map.clear();
+    }
+
+    /// All elements, sorted.
+    pub fn iter(&self) -> Elements<'_, T> {
+        Elements(self.map.iter())
+    }
+
+    /// The smallest element.
+    pub fn first(&self) -> Option<&T> {
+        self.iter().next()
+    }
+
+    /// The largest element.
+    pub fn last(&self) -> Option<&T> {
+        self.iter().next_back()
+    }
+
+    /// Removes the smallest element.
+    pub fn pop_first(&mut self) -> Option<T> {
+        self.map.pop_first().map(|(element, ())| element)
+    }
+
+    /// Removes the largest element.
+    pub fn pop_last(&mut self) -> Option<T> {
+        self.map.pop_last().map(|(element, ())| element)
+    }
+
+    /// Keeps the elements for which this is true.
+    pub fn retain(&mut self, mut keep: impl FnMut(&T) -> bool) {
+        self.map.retain(|element, ()| keep(element));
+    }
+}
+
+impl<T: Ord> SortedSet<T> {
+    /// Whether the set has this element.
+    pub fn contains<Q: Ord + ?Sized>(&self, element: &Q) -> bool
+    where
+        T: Borrow<Q>,
+    {
+        self.map.contains_key(element)
+    }
+
+    /// Adds an element. Returns whether it is new.
+    pub fn insert(&mut self, element: T) -> bool {
+        self.map.insert(element, ()).is_none()
+    }
+
+    /// Removes an element. Returns whether the set had it.
+    pub fn remove<Q: Ord + ?Sized>(&mut self, element: &Q) -> bool
+    where
+        T: Borrow<Q>,
+    {
+        self.map.remove(element).is_some()
+    }
+
+    /// The elements in this range, sorted.
+    pub fn range<Q: Ord + ?Sized>(&self, range: impl RangeBounds<Q>) -> Elements<'_, T>
+    where
+        T: Borrow<Q>,
+    {
+        Elements(self.map.range(range))
+    }
+
+    /// The elements that the other set does not have, sorted.
+    pub fn difference(&self, other: &SortedSet<T>) -> impl Iterator<Item = &T> {
+        self.iter().filter(|element| !other.contains(*element))
+    }
+
+    /// Whether the other set has all elements.
+    pub fn is_subset(&self, other: &SortedSet<T>) -> bool {
+        self.iter().all(|element| other.contains(element))
+    }
+}
+
+impl<T> Default for SortedSet<T> {
+    fn default() -> SortedSet<T> {
+        SortedSet::new()
+    }
+}
+
+impl<T: fmt::Debug> fmt::Debug for SortedSet<T> {
+    fn fmt(&self, to: &mut fmt::Formatter<'_>) -> fmt::Result {
+        to.debug_set().entries(self).finish()
+    }
+}
+
+impl<T: Ord> Extend<T> for SortedSet<T> {
+    fn extend<I: IntoIterator<Item = T>>(&mut self, elements: I) {
+        for element in elements {
+            self.insert(element);
+        }
+    }
+}
+
+impl<T: Ord> FromIterator<T> for SortedSet<T> {
+    fn from_iter<I: IntoIterator<Item = T>>(elements: I) -> SortedSet<T> {
+        let mut set = SortedSet::new();
+        set.extend(elements);
+        set
+    }
+}
+
+impl<T: Ord, const N: usize> From<[T; N]> for SortedSet<T> {
+    fn from(elements: [T; N]) -> SortedSet<T> {
+        elements.into_iter().collect()
+    }
+}
+
+impl<T> IntoIterator for SortedSet<T> {
+    type Item = T;
+    type IntoIter = std::iter::Map<std::vec::IntoIter<(T, ())>, fn((T, ())) -> T>;
+
+    fn into_iter(self) -> Self::IntoIter {
+        self.map.into_iter().map(|(element, ())| element)
+    }
+}
+
+impl<'set, T> IntoIterator for &'set SortedSet<T> {
+    type Item = &'set T;
+    type IntoIter = Elements<'set, T>;
+
+    fn into_iter(self) -> Self::IntoIter {
+        self.iter()
+    }
+}
+
+/// The elements of a set, sorted.
+pub struct Elements<'set, T>(super::Iter<'set, T, ()>);
+
+impl<T> Clone for Elements<'_, T> {
+    fn clone(&self) -> Self {
+        Elements(self.0.clone())
+    }
+}
+
+impl<'set, T> Iterator for Elements<'set, T> {
+    type Item = &'set T;
+
+    fn next(&mut self) -> Option<&'set T> {
+        self.0.next().map(|(element, ())| element)
+    }
+
+    fn size_hint(&self) -> (usize, Option<usize>) {
+        self.0.size_hint()
+    }
+}
+
+impl<T> DoubleEndedIterator for Elements<'_, T> {
+    fn next_back(&mut self) -> Option<Self::Item> {
+        self.0.next_back().map(|(element, ())| element)
+    }
+}
+
+impl<T> ExactSizeIterator for Elements<'_, T> {}
