@@ -1,6 +1,6 @@
 //! Demonstrates nodlet to a person who has just cloned it: an agent in a scratch directory runs the pods of
 //! `examples/` and is killed, which does not affect the pods. Readers can type every line that starts with
-//! `$`; `--keep` leaves everything running for that.
+//! `$`; `--keep` leaves everything running for that. With `--gateway`, it runs the gateway of `examples/gateway`.
 
 use std::fs;
 use std::io::IsTerminal;
@@ -10,7 +10,8 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use crate::{
-    Failure, Outcome, boards, built, cargo, demo_image, misused, project, run as run_command, setup, work,
+    Failure, Outcome, boards, built, cargo, demo_image, images, misused, project, run as run_command, setup,
+    work,
 };
 
 /// The timeout of a step that usually takes moments.
@@ -20,25 +21,32 @@ const PATIENCE: Duration = Duration::from_secs(60);
 const POD_CIDR: &str = "10.214.0.0/24";
 
 pub(crate) fn run(arguments: &[String]) -> Outcome {
-    let (mut keep, mut board) = (false, None);
+    let (mut keep, mut gateway, mut board) = (false, false, None);
     let mut words = arguments.iter();
     while let Some(word) = words.next() {
         match word.as_str() {
             "--keep" if !keep => keep = true,
+            "--gateway" if !gateway => gateway = true,
             "--board" if board.is_none() => board = Some(words.next().ok_or_else(|| misused("demo"))?),
             _ => return Err(misused("demo")),
         }
     }
     if let Some(profile) = board {
+        if gateway {
+            return Err(misused("demo"));
+        }
         return boards::demo::run(profile, keep);
     }
     setup::require_root()?;
-    say("Building nodlet and an image to run (some minutes the first time)");
+    if gateway {
+        setup::require()?;
+    }
+    say("Building nodlet and what it will run (some minutes the first time)");
     run_command(cargo()?.args(["build", "--package", "nodlet"]))?;
-    let archive = demo_image::build()?;
+    let images = if gateway { images::build()? } else { demo_image::build()? };
 
     let mut show = Show::new()?;
-    let outcome = show.play(&archive);
+    let outcome = if gateway { show.gateway(&images) } else { show.play(&images) };
     if keep && outcome.is_ok() {
         show.leave();
         return Ok(());
@@ -53,12 +61,23 @@ struct Show {
     nodlet: PathBuf,
     root: PathBuf,
     agent: Option<Child>,
+    /// The loop device in place of the gateway's serial device.
+    meter: Option<String>,
+}
+
+impl Drop for Show {
+    fn drop(&mut self) {
+        if let Some(meter) = &self.meter {
+            // With `--keep`, the kernel detaches it when the pod closes it.
+            let _ = Command::new("losetup").args(["--detach", meter]).status();
+        }
+    }
 }
 
 impl Show {
     fn new() -> Result<Self, Failure> {
         let root = work("demo")?;
-        let show = Self { nodlet: built("debug", "nodlet")?, root, agent: None };
+        let show = Self { nodlet: built("debug", "nodlet")?, root, agent: None, meter: None };
         // An earlier demo may have been kept or interrupted.
         if show.root.join("run").exists() {
             show.quietly(&["down"])?;
@@ -126,6 +145,60 @@ impl Show {
         }
         println!("The server of pod shared is the process that it was.");
         Ok(())
+    }
+
+    /// Shows the gateway of `examples/gateway`; `images` is the directory of the images of real software.
+    fn gateway(&mut self, images: &Path) -> Outcome {
+        say("A meter: a block device with lines of text takes the place of a serial device");
+        // One sector.
+        let readings = self.root.join("readings");
+        fs::write(&readings, format!("boot.\n{}", "meter=20.5\nmeter=21.50\n".repeat(22)))?;
+        let losetup = Command::new("losetup").args(["--find", "--show"]).arg(&readings).output()?;
+        let meter = String::from_utf8_lossy(&losetup.stdout).trim().to_owned();
+        if !losetup.status.success() {
+            return Err(format!("losetup: {}", String::from_utf8_lossy(&losetup.stderr)).into());
+        }
+        self.meter = Some(meter.clone());
+        let devices = self.root.join("etc/nodlet/devices");
+        fs::create_dir_all(&devices)?;
+        let definition = format!("name: meter\npath: {meter}\ncontainerPath: /dev/meter\npermissions: r\n");
+        print!("$ cat $NODLET_ROOT/etc/nodlet/devices/meter.yaml\n{definition}");
+        fs::write(devices.join("meter.yaml"), definition)?;
+
+        say("An agent, with a directory of its own for everything");
+        println!("$ alias nodlet={}", self.nodlet.display());
+        println!("$ export NODLET_ROOT={}", self.root.display());
+        self.start_agent()?;
+        for image in ["gateway.oci.tar", "nginx.oci.tar"] {
+            self.nodlet(&["image", "load", &images.join(image).display().to_string()])?;
+        }
+
+        say("A broker, a collector that reads the meter, and a web server on port 8080 of this machine");
+        let mut watch = self.background(&["get", "pods", "-w"])?;
+        let manifest = project().join("examples/gateway/gateway.yaml");
+        let applied = self.nodlet(&["apply", "-f", &manifest.display().to_string()]);
+        let ready = applied.and_then(|()| {
+            self.wait("the gateway to be ready", |show| {
+                let rows = show.quietly(&["get", "pods"])?;
+                let has = |name: &str, ready: &str| {
+                    rows.lines().any(|row| row.starts_with(name) && row.contains(ready))
+                };
+                Ok(has("broker", "1/1") && has("collector", "2/2"))
+            })
+        });
+        end(&mut watch);
+        ready?;
+        self.nodlet(&["logs", "collector", "-c", "collector", "--tail=3"])?;
+        let pod: serde_json::Value =
+            serde_json::from_str(&self.quietly(&["get", "pod", "collector", "-o", "json"])?)?;
+        let address = pod["status"]["hostIP"].as_str().unwrap_or_default();
+        println!("$ curl http://{address}:8080/");
+        let page = page(address)?;
+        print!("{page}");
+        if !page.starts_with("meter=") {
+            return Err(format!("the page shows no reading: {page:?}").into());
+        }
+        self.nodlet(&["describe", "node"])
     }
 
     fn start_agent(&mut self) -> Outcome {
@@ -207,6 +280,17 @@ impl Show {
         println!("nodlet delete pod crash                  # enough of it");
         println!("nodlet down                              # all pods end; manifests and images stay");
     }
+}
+
+/// The page of a web server on port 8080.
+fn page(address: &str) -> Result<String, Failure> {
+    use std::io::{Read, Write};
+    let mut server = std::net::TcpStream::connect((address, 8080))?;
+    server.set_read_timeout(Some(PATIENCE))?;
+    server.write_all(b"GET / HTTP/1.0\r\n\r\n")?;
+    let mut reply = String::new();
+    server.read_to_string(&mut reply)?;
+    Ok(reply.split_once("\r\n\r\n").map_or(String::new(), |(_, page)| page.to_owned()))
 }
 
 fn say(what: &str) {

@@ -48,7 +48,7 @@ type Task = (&'static str, &'static str, &'static str, fn(&[String]) -> Outcome)
 const TASKS: &[Task] = &[
     (
         "demo",
-        "[--keep] [--board PROFILE]",
+        "[--keep] [--gateway | --board PROFILE]",
         "show what nodlet does, on this machine or on an emulated board; --keep leaves it running",
         demo::run,
     ),
