@@ -78,7 +78,7 @@ impl Progress {
     fn open(path: &OsStr) -> io::Result<Progress> {
         let file = OpenOptions::new().read(true).write(true).custom_flags(libc::O_CLOEXEC).open(path)?;
         if file.metadata()?.len() != BYTES as u64 {
-            return Err(io::Error::other(format!("{} is no page of {BYTES} bytes", path.display())));
+            return Err(io::Error::other(format!("{} is not a file of {BYTES} bytes", path.display())));
         }
         Progress::map(File::into(file))
     }

@@ -335,7 +335,7 @@ pub(super) const FEATURES: &[Feature] = &[
         need: Need::Useful,
         ways: &[all(&["PSI"])],
         module: "",
-        without: "Pods run; tools that watch how much a board is overloaded see nothing.",
+        without: "Pods run; tools that read pressure stall information get none.",
         probe: Probe::Pressure,
     },
     Feature {

@@ -171,7 +171,11 @@ fn judge_watchdog(devices: &[Watchdog], holder: Option<&str>, is_root: bool) -> 
         return Check::ok(Area::Machine, NAME, format!("{names}, active"));
     }
     if !is_root && devices.iter().any(|device| device.state.is_empty()) {
-        return Check::unknown(Area::Machine, NAME, format!("{names}; only root can find out who keeps it"));
+        return Check::unknown(
+            Area::Machine,
+            NAME,
+            format!("{names}; only root can determine which process opened it"),
+        );
     }
     Check::new(Area::Machine, NAME, Verdict::Warning, format!("{names}, which no process keeps open")).because(
         "Pods run; a board that hangs is not restarted.",

@@ -44,11 +44,7 @@ pub(super) fn checks(machine: &Machine) -> Vec<Check> {
 fn file_system(place: &str, mount: Option<&Mount>) -> Check {
     const NAME: &str = "data directory";
     let Some(mount) = mount else {
-        return Check::unknown(
-            Area::Storage,
-            NAME,
-            format!("{place}: /proc/self/mountinfo has no mount of it"),
-        );
+        return Check::unknown(Area::Storage, NAME, format!("{place} is not listed in /proc/self/mountinfo"));
     };
     let found = format!("{place}: {} mounted at {}", mount.kind, mount.point.display());
     let new = |verdict| Check::new(Area::Storage, NAME, verdict, found.clone());

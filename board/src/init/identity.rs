@@ -65,7 +65,7 @@ pub(super) struct Identity {
 pub(super) fn apply(board: &mut Board) -> io::Result<()> {
     let (text, rejected) = choose(read(FRAGMENT), || read(KEPT));
     if let Some(why) = &rejected {
-        say(format_args!("{FRAGMENT} is rejected: {why}; nothing of it is applied"));
+        say(format_args!("{FRAGMENT} is rejected: {why}; none of its settings are applied"));
     }
     let identity = text.as_deref().and_then(|text| parse(text).ok()).unwrap_or_default();
     board.name = identity.name.unwrap_or_else(|| default_name(&board.name, Path::new("/")));
@@ -239,7 +239,7 @@ impl Identity {
             "ssh-key" | "push-key" => {
                 let mut words = value.split_whitespace();
                 if !words.next().zip(words.next()).is_some_and(|(kind, blob)| is_public_key(kind, blob)) {
-                    return Err(format!("{key} must be a public key and all of it, as ssh-ed25519 AAAA..."));
+                    return Err(format!("{key} must be a complete public key, as ssh-ed25519 AAAA..."));
                 }
                 let keys = if key == "ssh-key" { &mut self.ssh_keys } else { &mut self.push_keys };
                 keys.push(value.to_owned());
@@ -412,20 +412,17 @@ mod tests {
             ("push-key = 7", "push-key must be a public key"),
             ("ssh-key = ssh-ed25519", "must be a public key"),
             ("ssh-key = ssh-ed25519 AAAAC3N me@desk", "must be a public key"),
-            (
-                "ssh-key = ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAI... me@desk",
-                "must be a public key and all of it",
-            ),
+            ("ssh-key = ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAI... me@desk", "must be a complete public key"),
             // A key cut at a multiple of four characters, and one whose kind differs from its first word.
             (
                 "ssh-key = ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIAABAgMEBQYHCAkKCwwNDg8QERITFBUWFxgZ",
-                "must be a public key and all of it",
+                "must be a complete public key",
             ),
             (
                 "ssh-key = ssh-ed25519 AAAAB3NzaC1yc2EAAAADAQABAAAAQAABAgMEBQYHCAkKCwwNDg8QERITFBUWFxgZGhscHR4fICEiIyQlJicoKSorLC0uLzAxMjM0NTY3ODk6Ozw9Pj8=",
-                "must be a public key and all of it",
+                "must be a complete public key",
             ),
-            ("ssh-key = ssh-ed25519 AAAAC3NzaC1lZDI1NTE5", "must be a public key and all of it"),
+            ("ssh-key = ssh-ed25519 AAAAC3NzaC1lZDI1NTE5", "must be a complete public key"),
             ("network = eth0", "must be LINK dhcp, LINK ADDRESS/PREFIX"),
             ("network = eth0 10.0.0.1/33", "must be LINK dhcp, LINK ADDRESS/PREFIX"),
             ("network = eth0 10.0.0.1/24 via nowhere", "must be LINK dhcp, LINK ADDRESS/PREFIX"),

@@ -159,14 +159,19 @@ impl Network {
         }
     }
 
-    /// Releases the address of a pod, and the ports of the host that lead to it.
+    /// Closes the ports of the host that lead to a pod, and then releases its address: no other pod may get it while a
+    /// port still leads there.
     pub fn release(&mut self, uid: &Uid) -> Result<(), NetworkError> {
+        if let Some(ports) = self.firewall.table.ports.remove(uid)
+            && self.table == TableState::Installed
+            && let Err(error) = self.install()
+        {
+            self.firewall.table.ports.insert(uid.clone(), ports);
+            return Err(error);
+        }
         self.addresses.remove(uid);
         self.ipv6_addresses.remove(uid);
-        match self.firewall.table.ports.remove(uid) {
-            Some(_) if self.table == TableState::Installed => self.install(),
-            Some(_) | None => Ok(()),
-        }
+        Ok(())
     }
 
     /// Connects a pod that has an address with the world: makes the bridge, lets the pod reach other machines, and

@@ -6,7 +6,8 @@
 //! engine and the command line look kinds up here; none of them has a list of its own.
 //!
 //! A new kind is a variant of [`Kind`] and a row of [`KINDS`] in this file, and a file below `kinds/` with its columns,
-//! its cells, its description, and, if clients may create its objects, its rules, as `kinds/limit_range.rs`. For such a
+//! its cells, its description, and, if clients may create its objects, its rules, as `kinds/limit_range.rs`. (The rules
+//! of some older kinds are below `manifest/`, which their rows name.) For such a
 //! kind, `cargo xtask schema` adds its type to the table of [`crate::schema`]; a kind that Kubernetes has removed is
 //! checked against another type, as in `manifest/preset.rs`. Tests and the compiler report what is missing.
 

@@ -1,4 +1,4 @@
-//! Evicts pods that write more to an emptyDir on disk than its `sizeLimit`. Nothing in the kernel tells it, so volumes with
+//! Evicts pods that write more to an emptyDir on disk than its `sizeLimit`. The kernel does not report it, so volumes with
 //! a limit are measured at a fixed rate, as by a kubelet; a pod without such a volume costs nothing.
 
 use std::rc::{Rc, Weak};

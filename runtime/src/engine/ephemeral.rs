@@ -102,13 +102,13 @@ impl Engine {
     /// Adds ephemeral containers that are on flash to a pod. Returns the pod as it is published then.
     fn add_ephemeral(&mut self, index: PodIndex, wanted: &Rc<Wanted>, name: &str) -> Result<Value, Status> {
         if self.node.pod(index).is_none_or(PodState::is_unwanted) {
-            // It went meanwhile, and perhaps its record already: they go with it.
+            // The pod was removed meanwhile, and perhaps its record: they go with it.
             let path = self.shell.stores.records.ephemeral_path_of(&wanted.pod.uid.0);
             let removed = self.shell.stores.remove(path);
             self.shell.tasks.spawn(async move { drop(removed.await) });
             return Err(Status::not_found("pods", name));
         }
-        // Meanwhile its labels may be others.
+        // The pod's labels may have changed meanwhile.
         let known = self.shell.pods.wanted(index).ok_or_else(|| Status::not_found("pods", name))?;
         let wanted = &match known.is_same_as(wanted) {
             true => wanted.clone(),

@@ -48,11 +48,12 @@ pub(super) fn follow(shell: &Rc<Shell>, warning: Option<Warning>) {
 }
 
 /// Releases the address and the ports of a pod.
-pub(super) fn release(shell: &Shell, wanted: &Wanted) {
-    if let Err(error) = shell.machine.network.borrow_mut().release(&wanted.pod.uid) {
-        let (namespace, name) = (&wanted.pod.namespace, &wanted.pod.name);
-        log::error!("failed to close the hostPorts of {namespace}/{name}: {}", chain(&error));
-    }
+///
+/// # Errors
+/// The kernel refused to close the ports; then the pod keeps its address.
+pub(super) fn release(shell: &Shell, wanted: &Wanted) -> Result<(), String> {
+    let released = shell.machine.network.borrow_mut().release(&wanted.pod.uid);
+    released.map_err(|error| format!("failed to close its hostPorts: {}", chain(&error)))
 }
 
 /// A watch whose sockets are registered with the executor.

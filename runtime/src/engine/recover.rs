@@ -85,7 +85,7 @@ impl LookError {
 /// The state of a pod cannot be read. The agent must end, since it would take living pods for dead ones.
 pub(super) async fn look(shell: &Rc<Shell>) -> Result<Vec<FoundPod>, EngineError> {
     let mut found = Vec::new();
-    let cannot = |source| EngineError::Kernel { what: "what it takes to look for pods", source };
+    let cannot = |source| EngineError::Kernel { what: "the resources for finding pods", source };
     let entries = paths_in(&shell.paths.run_pods()).map_err(cannot)?;
     let (directories, strays): (Vec<_>, Vec<_>) =
         entries.into_iter().partition(|path| path.is_dir() && !path.is_symlink());

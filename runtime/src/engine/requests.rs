@@ -296,7 +296,7 @@ impl Engine {
                     let uid = desired.pod.uid.clone();
                     if let Err(error) = removed {
                         engine.shell.pods.set_deleted(&uid, false);
-                        // The file may be gone all the same, and that have been noticed.
+                        // The file may be removed nevertheless, and the registry may know.
                         if !engine.registry.desires(&uid) {
                             engine.observe(Observation::Unwanted { uid, grace: None });
                         }

@@ -95,8 +95,11 @@ pub(super) async fn create(
         }
         Err(failure) => {
             // What remains may have the address: `remove` releases it.
-            if !failure.remains {
-                firewall::release(&shell, &wanted);
+            if !failure.remains
+                && let Err(message) = firewall::release(&shell, &wanted)
+            {
+                // The pod keeps its address for the next try.
+                log::error!("{}/{}: {message}", wanted.pod.namespace, wanted.pod.name);
             }
             if failure.reason == SandboxFailure::DeviceNotFound {
                 devices::look_again(&shell, &wanted.pod);
@@ -300,7 +303,7 @@ async fn greet_again(execs: &Execs, pod: PodIndex, supervisor: &Supervisor) -> O
         let attaching = execs.attaching(pod);
         match supervisor.hello().await.map_err(SupervisorError::shortage) {
             Ok(state) => {
-                // Whether they are attached is not among what is told again.
+                // The repeated state does not include attached clients.
                 for id in attaching {
                     let message = "the agent ran out of a resource and lost the reply; try again";
                     execs.failed(pod, id, message.to_owned());
@@ -356,8 +359,7 @@ pub(super) async fn remove(shell: Rc<Shell>, pod: PodIndex, wanted: Rc<Wanted>) 
     if let Err(error) = shell.stores.remove_tree(directory.clone()).await {
         return Err(format!("failed to remove {}: {error}", directory.display()));
     }
-    firewall::release(&shell, &wanted);
-    Ok(())
+    firewall::release(&shell, &wanted)
 }
 
 /// Removes all that outlives a sandbox: volumes, logs, image leases, records and locks. Called again after a failure.

@@ -60,7 +60,7 @@ async fn hold(shell: &Shell) -> io::Result<()> {
     loop {
         let lock = logind.delay().await?;
         *shell.machine.shutdown.lock.borrow_mut() = Some(lock);
-        // It is given to nobody while the machine goes down.
+        // logind grants no lock during a shutdown.
         shell.tasks.then_loop(|engine| engine.set_goes_down(false)).await;
         while !logind.prepares_for_shutdown().await? {}
         shell.tasks.then_loop(|engine| engine.set_goes_down(true)).await;

@@ -74,9 +74,10 @@ impl PodState {
         self.settle(now);
     }
 
-    /// Fails the pod, with the shortest grace period, because it has exceeded a limit.
+    /// Fails the pod, with the shortest grace period, because it has exceeded a limit, unless it is critical
+    /// (`evictPod`).
     pub(super) fn evict(&mut self, now: Instant, message: Box<str>, events: &mut Events) {
-        if !self.is_active() || self.outcome.verdict().is_some() {
+        if !self.is_active() || self.outcome.verdict().is_some() || self.pod.is_critical() {
             return;
         }
         events.warn(self.index, None, EVICTED, message.clone());

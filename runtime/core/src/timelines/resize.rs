@@ -278,6 +278,14 @@ fn a_pod_that_the_agent_evicts_fails_within_two_seconds_once_and_keeps_an_earlie
     sim.later(secs(0), Observation::Of(index, evicted()));
     sim.run_until(secs(70));
     assert_eq!(sim.status(&"web".into())["phase"], "Succeeded");
+    let mut critical = pod(RestartPolicy::Always).uid("web");
+    critical.priority = 2_000_000_000;
+    let mut sim = Sim::new(critical, |_, _| Fate::Runs);
+    sim.run_until(secs(5));
+    let index = sim.node.index_of(&"web".into()).expect("it is here");
+    sim.later(secs(0), Observation::Of(index, evicted()));
+    sim.run_until(secs(70));
+    assert_eq!(sim.status(&"web".into())["phase"], "Running", "a critical pod is not evicted");
 }
 
 #[test]

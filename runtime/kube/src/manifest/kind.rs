@@ -89,7 +89,7 @@ fn readable_kinds() -> String {
     let kinds: Vec<String> = kinds::readable()
         .map(|row| format!("{}{}", row.name, row.plural.get(row.name.len()..).unwrap_or_default()))
         .collect();
-    format!("nodlet takes {} and Lists of them", kinds.join(", "))
+    format!("nodlet accepts {} and Lists of them", kinds.join(", "))
 }
 
 fn other(kind: &str, version: &str) -> String {

@@ -169,7 +169,10 @@ impl<'text> Reader<'text> {
             }
             Event::Alias(anchor) => {
                 let Some(node) = self.anchors.get(&anchor).cloned() else {
-                    return Err(YamlError { line, message: "an alias within what it stands for".to_owned() });
+                    return Err(YamlError {
+                        line,
+                        message: "an alias refers to the node that contains it".to_owned(),
+                    });
                 };
                 self.count(node.values, node.text, line)?;
                 return Ok(node);

@@ -53,7 +53,7 @@ pub(super) struct Shown {
 #[derive(Debug, Default)]
 pub(super) struct Correlator {
     similar: Memory<Similar>,
-    told: Memory<SharedRing>,
+    told: Memory<Series>,
     spoken: Memory<Bucket>,
     next: u64,
 }
@@ -65,7 +65,7 @@ struct Similar {
 }
 
 #[derive(Clone, Copy, Debug)]
-struct SharedRing {
+struct Series {
     number: u64,
     count: u32,
     first: Instant,
@@ -92,11 +92,11 @@ impl Correlator {
             }
         };
         let next = self.next + 1;
-        let told = self.told.get_or(key, || SharedRing { number: next, count: 0, first: now });
+        let told = self.told.get_or(key, || Series { number: next, count: 0, first: now });
         told.count = told.count.saturating_add(1);
-        let SharedRing { number, count, first } = *told;
+        let Series { number, count, first } = *told;
         self.next = self.next.max(number);
-        // Counted it is, told or not.
+        // Dropped events are counted, too.
         let bucket = self
             .spoken
             .get_or(fingerprint(&("spoken", object, said.warning)), || Bucket { left: BURST, at: now });
