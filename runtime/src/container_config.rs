@@ -25,6 +25,7 @@ use nodlet_host::launch::{
     CgroupPaths, ContainerConfig, DeviceNode, LogConfig, MountConfig, MountSource, NetworkConfig,
     ProcessConfig, Propagation, SandboxConfig, SeccompConfig, TerminationMessage, UserConfig,
 };
+use nodlet_host::network::USER_IDS;
 use nodlet_host::paths::Paths;
 use nodlet_host::volume::{self, Volumes};
 
@@ -136,7 +137,7 @@ pub(crate) fn sandbox_config(
 /// 65536 IDs. Here they follow from the pod's address, which no other pod has until all of the sandbox is removed, and
 /// which the next agent and the next boot know; all are below 2³¹, as those of the kubelet.
 fn first_id(pod: &Pod, address: Option<Ipv4Addr>) -> Option<u32> {
-    address.filter(|_| !pod.spec.host_users).map(|address| (address.to_bits() & 0x7fff) << 16)
+    address.filter(|_| !pod.spec.host_users).map(|address| (address.to_bits() & USER_IDS) << 16)
 }
 
 /// Returns the configuration of one run of a container.

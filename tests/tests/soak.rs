@@ -125,7 +125,7 @@ fn quiet(device: &Device, like: Option<Holdings>) -> (Holdings, (u64, u64)) {
     while Instant::now() < until && like != Some(least) {
         let now = Holdings::of(device);
         // The cgroup of a probe is removed after its process has ended.
-        let size = |held: Holdings| (held.processes, held.descriptors, held.cgroups);
+        let size = |held: Holdings| (held.processes, held.descriptors, held.cgroups, held.zombies);
         if size(now) < size(least) {
             least = now;
         }

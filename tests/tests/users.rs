@@ -248,7 +248,19 @@ fn what_cannot_be_mapped_is_reported_and_never_started() {
         "volumeMounts: [{name: sys, mountPath: /host}]\n",
         "volumes: [{name: sys, hostPath: {path: /sys/kernel}}]\n",
     );
+    pod(
+        "late",
+        "volumeMounts: [{name: v, mountPath: /sys/fs/cgroup, readOnly: true}]\n",
+        "volumes: [{name: v, hostPath: {path: /tmp}}]\n",
+    );
+    pod(
+        "shared",
+        "securityContext: {privileged: true}\nvolumeMounts: [{name: v, mountPath: /v, mountPropagation: Bidirectional}]\n",
+        "volumes: [{name: v, hostPath: {path: /tmp}}]\n",
+    );
     for (name, said) in [
+        ("late", "with hostUsers: false, no volume can be in /proc, in /sys or at a device"),
+        ("shared", "with hostUsers: false, mountPropagation cannot be Bidirectional"),
         ("ids", "use the ID 65536: with hostUsers: false, a pod has the IDs 0 to 65535"),
         ("kernel", "mount the volume at /host: this kernel cannot map the IDs of its file system"),
     ] {

@@ -75,6 +75,10 @@ enum TableState {
     Refused,
 }
 
+/// The bits of a pod's address from which the IDs of its user namespace follow. No two pods have the same ones, even if
+/// one keeps an address of an earlier range.
+pub const USER_IDS: u32 = 0x7fff;
+
 impl Network {
     /// Reads the range: that of the flag, otherwise that of the root's file, otherwise the default.
     /// `masquerade`: whether pods reach the world under the address of the machine.
@@ -134,7 +138,9 @@ impl Network {
         if let Some(known) = self.address_of(&pod.uid) {
             return Ok(Some(known));
         }
-        let free = self.range.pods().find(|address| self.addresses.values().all(|taken| taken != address));
+        let ids = |address: &Ipv4Addr| address.to_bits() & USER_IDS;
+        let free =
+            self.range.pods().find(|address| self.addresses.values().all(|taken| ids(taken) != ids(address)));
         let address =
             free.ok_or(NetworkError::Exhausted { range: self.range, pods: self.addresses.len() })?;
         self.addresses.insert(pod.uid.clone(), address);

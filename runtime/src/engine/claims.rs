@@ -15,14 +15,21 @@ use super::{Engine, this_node};
 const IN_USE: &str =
     "node has pod using PersistentVolumeClaim with the same name and ReadWriteOncePod access mode";
 
+/// The most bytes of saved bindings: far more than there are objects in manifests.
+const MAX_BYTES: u64 = 4 << 20;
+
 impl Engine {
     /// Reads the bindings that an earlier agent saved.
     pub(super) fn read_bindings(&mut self) {
         let path = self.shell.paths.bindings();
-        let is_file = |path| match std::fs::symlink_metadata(path)?.is_file() {
-            true => Ok(()),
-            // Reading a pipe would never end.
-            false => Err(std::io::Error::other("it is not a file")),
+        let is_file = |path| {
+            let found = std::fs::symlink_metadata(path)?;
+            match found.is_file() {
+                true if found.len() <= MAX_BYTES => Ok(()),
+                true => Err(std::io::Error::other(format!("it has more than {MAX_BYTES} bytes"))),
+                // Reading a pipe would never end.
+                false => Err(std::io::Error::other("it is not a file")),
+            }
         };
         let read = match is_file(&path).and_then(|()| std::fs::read(&path)) {
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => return,

@@ -298,7 +298,7 @@ impl Start<'_> {
             device::make_all(&dev, &std::mem::take(&mut devices), &enter::User::default())
                 .map_err(|source| StartError::Own { path: "/dev", source })?;
         }
-        let late = volume::attach(volumes, root_fd.as_fd(), &paths)?;
+        let late = volume::attach(volumes, root_fd.as_fd(), &paths, users.is_some())?;
         volume::check_prepared(root_fd.as_fd(), &dev, proc.as_ref().map(|proc| proc.as_fd()))?;
         if users.is_some() {
             sys::set_file_owner(0).map_err(StartError::Root)?;

@@ -211,3 +211,14 @@ fn an_address_has_one_hardware_address_of_its_own() {
     // The address is that of one machine, not of a group, and locally administered.
     assert_eq!(first[0] & 0b11, 0b10);
 }
+
+#[test]
+fn no_address_gives_a_pod_the_user_ids_of_one_that_kept_an_earlier_address() {
+    let mut network = network("10.78.0.0/24");
+    let kept = pod("kept", "");
+    network.adopt(&kept, Ipv4Addr::new(10, 77, 0, 2), None);
+    let new = network.allocate(&pod("new", "")).unwrap();
+    assert_eq!(new, Some(Ipv4Addr::new(10, 78, 0, 3)), "10.78.0.2 ends as 10.77.0.2");
+    network.release(&kept.uid).unwrap();
+    assert_eq!(network.allocate(&pod("next", "")).unwrap(), Some(Ipv4Addr::new(10, 78, 0, 2)));
+}

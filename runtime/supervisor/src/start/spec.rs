@@ -175,12 +175,13 @@ fn device(device: &DeviceNode) -> Value {
 }
 
 /// A device that the container asks for. Its node belongs to the container's user unless it names an owner. `first` is
-/// the ID of the host that is ID 0 of the container.
+/// the ID of the host that is ID 0 of the container; an ID that the container does not have becomes its last one.
 pub(super) fn own_device(device: &DeviceNode, user: &User, first: u32) -> DeviceNode {
+    let host = |id: u32| if first == 0 { id } else { first + id.min(0xffff) };
     DeviceNode {
         mode: Some(device.permissions()),
-        uid: Some(first + device.uid.unwrap_or(user.uid)),
-        gid: Some(first + device.gid.unwrap_or(user.gid)),
+        uid: Some(host(device.uid.unwrap_or(user.uid))),
+        gid: Some(host(device.gid.unwrap_or(user.gid))),
         ..device.clone()
     }
 }

@@ -349,10 +349,15 @@ pub(super) fn find_places(volumes: &mut [Volume], root: BorrowedFd) -> Result<()
 
 /// Attaches the volumes in the root, except for the late ones, which it returns. `devices` are the paths of
 /// the devices that libcontainer will make besides the usual ones.
+///
+/// In a user namespace (`has_users`), a late volume is an error: the kernel does not lock the flags of a mount that is
+/// attached in a mount namespace of the container's users, so that they could make it writable; and a shared mount would
+/// let them mount and unmount on the host.
 pub(super) fn attach(
     volumes: Vec<Volume>,
     root: BorrowedFd,
     devices: &[PathBuf],
+    has_users: bool,
 ) -> Result<Vec<LateVolume>, StartError> {
     let mut late = vec![false; volumes.len()];
     let mut points = Vec::new();
@@ -360,6 +365,14 @@ pub(super) fn attach(
         // The innermost earlier volume that contains this one: the volumes are sorted by depth.
         let below = volumes[..at].iter().rposition(|other| volume.place.starts_with(&other.place));
         late[at] = below.is_some_and(|below| late[below]) || volume.must_be_late(devices);
+        if late[at] && has_users {
+            let why = if volume.shared {
+                "with hostUsers: false, mountPropagation cannot be Bidirectional: use HostToContainer"
+            } else {
+                "with hostUsers: false, no volume can be in /proc, in /sys or at a device; mount it elsewhere"
+            };
+            return Err(volume.failed(io::Error::other(why)));
+        }
         let relative = |base: &Path| volume.place.strip_prefix(base).unwrap_or(&volume.place).to_owned();
         let refused = |what: &str, there: &str| {
             let whose = if below.is_some() { "another volume" } else { "the image" };
