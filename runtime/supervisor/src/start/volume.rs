@@ -128,6 +128,12 @@ pub(super) fn resolve(config: &ContainerConfig, namespaces: &Namespaces) -> Resu
     let shm_path = (!namespaces.host_ipc).then(|| Path::new(SHM));
     volumes.push(volume(&shm, shm_path, namespaces, config)?);
     for mount in &config.mounts {
+        // Its users could mount and unmount on the host.
+        if config.first_id.is_some() && mount.propagation == Propagation::Shared {
+            let why = "with hostUsers: false, mountPropagation cannot be Bidirectional: use HostToContainer";
+            let source = io::Error::other(why);
+            return Err(StartError::Volume { destination: mount.destination.clone(), source });
+        }
         let memory = match &mount.source {
             MountSource::Image(_) | MountSource::Device { .. } => continue,
             MountSource::Host(_) => None,
@@ -351,8 +357,7 @@ pub(super) fn find_places(volumes: &mut [Volume], root: BorrowedFd) -> Result<()
 /// the devices that libcontainer will make besides the usual ones.
 ///
 /// In a user namespace (`has_users`), a late volume is an error: the kernel does not lock the flags of a mount that is
-/// attached in a mount namespace of the container's users, so that they could make it writable; and a shared mount would
-/// let them mount and unmount on the host.
+/// attached in a mount namespace of the container's users, so that they could make it writable.
 pub(super) fn attach(
     volumes: Vec<Volume>,
     root: BorrowedFd,
@@ -366,11 +371,7 @@ pub(super) fn attach(
         let below = volumes[..at].iter().rposition(|other| volume.place.starts_with(&other.place));
         late[at] = below.is_some_and(|below| late[below]) || volume.must_be_late(devices);
         if late[at] && has_users {
-            let why = if volume.shared {
-                "with hostUsers: false, mountPropagation cannot be Bidirectional: use HostToContainer"
-            } else {
-                "with hostUsers: false, no volume can be in /proc, in /sys or at a device; mount it elsewhere"
-            };
+            let why = "with hostUsers: false, no volume can be in /proc, in /sys or at a device; mount it elsewhere";
             return Err(volume.failed(io::Error::other(why)));
         }
         let relative = |base: &Path| volume.place.strip_prefix(base).unwrap_or(&volume.place).to_owned();
