@@ -408,10 +408,10 @@ mod tests {
             ("name = a\u{1b}[2J", "control character"),
             ("label = site", "label = KEY=VALUE"),
             ("label = a=b,c=d", "must be of labels"),
-            ("ssh-key = 7", "ssh-key must be a public key"),
-            ("push-key = 7", "push-key must be a public key"),
-            ("ssh-key = ssh-ed25519", "must be a public key"),
-            ("ssh-key = ssh-ed25519 AAAAC3N me@desk", "must be a public key"),
+            ("ssh-key = 7", "ssh-key must be a complete public key"),
+            ("push-key = 7", "push-key must be a complete public key"),
+            ("ssh-key = ssh-ed25519", "must be a complete public key"),
+            ("ssh-key = ssh-ed25519 AAAAC3N me@desk", "must be a complete public key"),
             ("ssh-key = ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAI... me@desk", "must be a complete public key"),
             // A key cut at a multiple of four characters, and one whose kind differs from its first word.
             (

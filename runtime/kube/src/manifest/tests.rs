@@ -566,11 +566,11 @@ fn other_kinds_are_refused_by_name_with_the_way_on() {
         ),
         (
             "apiVersion: v1\nkind: Service\n",
-            "Service v1: not yet; nodlet takes Pods, ConfigMaps, Secrets, PodPresets, PriorityClasses, LimitRanges, RuntimeClasses, PersistentVolumes, PersistentVolumeClaims and Lists of them",
+            "Service v1: not yet; nodlet accepts Pods, ConfigMaps, Secrets, PodPresets, PriorityClasses, LimitRanges, RuntimeClasses, PersistentVolumes, PersistentVolumeClaims and Lists of them",
         ),
         (
             "apiVersion: example.com/v1\nkind: Widget\n",
-            "Widget example.com/v1: nodlet takes Pods, ConfigMaps, Secrets, PodPresets, PriorityClasses, LimitRanges, RuntimeClasses, PersistentVolumes, PersistentVolumeClaims and Lists of them",
+            "Widget example.com/v1: nodlet accepts Pods, ConfigMaps, Secrets, PodPresets, PriorityClasses, LimitRanges, RuntimeClasses, PersistentVolumes, PersistentVolumeClaims and Lists of them",
         ),
         (
             "apiVersion: v2\nkind: Pod\n",
@@ -590,7 +590,7 @@ fn other_kinds_are_refused_by_name_with_the_way_on() {
         ),
         (
             "apiVersion: v1\nkind: List\nitems: [{apiVersion: v1, kind: Service}]\n",
-            "items[0]: Service v1: not yet; nodlet takes Pods, ConfigMaps, Secrets, PodPresets, PriorityClasses, LimitRanges, RuntimeClasses, PersistentVolumes, PersistentVolumeClaims and Lists of them",
+            "items[0]: Service v1: not yet; nodlet accepts Pods, ConfigMaps, Secrets, PodPresets, PriorityClasses, LimitRanges, RuntimeClasses, PersistentVolumes, PersistentVolumeClaims and Lists of them",
         ),
     ] {
         assert_eq!(refused(head).to_string(), format!("web.yaml: {told}"));
