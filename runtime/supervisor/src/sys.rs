@@ -215,7 +215,7 @@ pub(super) fn map_ids(mount: BorrowedFd, users: BorrowedFd, recursive: bool) -> 
     mapped.map_err(|error| match error.raw_os_error() {
         Some(libc::EINVAL | libc::ENOSYS) => io::Error::new(
             io::ErrorKind::Unsupported,
-            "this kernel cannot map the IDs of its file system, as hostUsers: false needs (tmpfs: Linux 6.3)",
+            "this kernel cannot map the IDs of its file system, as hostUsers: false needs (tmpfs: Linux 6.3; /proc, /sys and devices: never)",
         ),
         _ => error,
     })
