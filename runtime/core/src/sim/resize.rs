@@ -33,6 +33,18 @@ impl Sim {
         self.answer_of(index, PodObservation::Resized { generation, failure });
     }
 
+    /// Records that the next run of a container has no back-off, if a resize in progress may require its restart.
+    pub(super) fn mark_resized_run(&mut self, index: PodIndex, attempt: Attempt) {
+        let Some(state) = self.node.pod(index).filter(|state| state.resize_in_progress().is_some()) else {
+            return;
+        };
+        let resources = &state.pod().spec.container(attempt.container).resources;
+        if resources.cpu_resize_restarts || resources.memory_resize_restarts {
+            let uid = state.pod().uid.clone();
+            self.of(&uid).outdated.insert(attempt.container);
+        }
+    }
+
     /// Reports how much the pod uses of the disk.
     pub(super) fn measure_storage(&mut self, uid: &Uid, index: PodIndex) {
         let world = self.of(uid);

@@ -114,11 +114,7 @@ impl Sim {
                 self.note(&what);
                 self.check_end(&uid, attempt);
                 self.check_hook(&uid, attempt);
-                let resources = &pod.spec.container(attempt.container).resources;
-                let restarts = resources.cpu_resize_restarts || resources.memory_resize_restarts;
-                if restarts && self.node.pod(index).is_some_and(|pod| pod.resize_in_progress().is_some()) {
-                    self.of(&uid).outdated.insert(attempt.container);
-                }
+                self.mark_resized_run(index, attempt);
                 if let Some(process) = self.of(&uid).alive.get_mut(&attempt) {
                     process.asked_to_end.get_or_insert(now);
                 }
@@ -340,6 +336,10 @@ impl Sim {
                 let Some(process) = self.of(&uid).alive.remove(&attempt) else { return };
                 let what = format!("{}#{} exits {code}", self.label(&pod, attempt.container), attempt.number);
                 self.note(&what);
+                // It may end by itself while a hook keeps the core from ending it.
+                if let Some(index) = index {
+                    self.mark_resized_run(index, attempt);
+                }
                 let world = self.of(&uid);
                 world.order.ended(attempt, code, oom_killed);
                 world.restarts.ended(now, attempt.container, code == 0 && !oom_killed);
