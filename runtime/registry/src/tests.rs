@@ -4,6 +4,7 @@ use std::ffi::OsStr;
 use std::fs;
 
 use nodlet_core::sorted::{SortedMap, SortedSet};
+use nodlet_fuzz::setting;
 use serde_json::{Value, json};
 
 use super::*;
@@ -29,6 +30,16 @@ mod preconditions;
 mod published;
 mod request;
 mod seeds;
+
+/// Runs a story for each of `rounds` seeds; `NODLET_SEED` and `NODLET_ROUNDS` choose others.
+fn for_each_seed(rounds: u64, story: fn(u64)) {
+    let (first, rounds) = (setting("NODLET_SEED", 0), setting("NODLET_ROUNDS", rounds));
+    println!("seeds {first} to {}", first.saturating_add(rounds));
+    for seed in first..first.saturating_add(rounds) {
+        let outcome = std::panic::catch_unwind(|| story(seed));
+        assert!(outcome.is_ok(), "NODLET_SEED={seed} NODLET_ROUNDS=1 runs this story alone");
+    }
+}
 
 pub(super) const NODE: &str = "board";
 const NOW: &str = "2026-01-01T00:00:00Z";

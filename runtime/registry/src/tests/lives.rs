@@ -6,7 +6,7 @@
 
 use std::time::Duration;
 
-use nodlet_fuzz::{Random, setting};
+use nodlet_fuzz::Random;
 
 use super::*;
 
@@ -16,12 +16,7 @@ const MAPS: [&str; 2] = ["m0", "m1"];
 /// `NODLET_SEED=42 NODLET_ROUNDS=1` runs a single story.
 #[test]
 fn whatever_files_and_clients_ask_for_the_node_does_and_keeps_after_a_crash() {
-    let (first, rounds) = (setting("NODLET_SEED", 0), setting("NODLET_ROUNDS", 40));
-    println!("seeds {first} to {}", first.saturating_add(rounds));
-    for seed in first..first.saturating_add(rounds) {
-        let outcome = std::panic::catch_unwind(|| story(seed));
-        assert!(outcome.is_ok(), "NODLET_SEED={seed} NODLET_ROUNDS=1 runs this story alone");
-    }
+    for_each_seed(40, story);
 }
 
 fn story(seed: u64) {

@@ -1,6 +1,6 @@
 //! Randomised tests, which write files and send requests in any order.
 
-use nodlet_fuzz::{Random, setting};
+use nodlet_fuzz::Random;
 
 use super::*;
 
@@ -10,12 +10,7 @@ const IMAGES: [&str; 3] = ["a:1", "a:2", "a:3"];
 /// `NODLET_SEED=42 NODLET_ROUNDS=1` runs a single story.
 #[test]
 fn whatever_is_asked_in_whatever_order_each_object_has_one_owner() {
-    let (first, rounds) = (setting("NODLET_SEED", 0), setting("NODLET_ROUNDS", 30));
-    println!("seeds {first} to {}", first.saturating_add(rounds));
-    for seed in first..first.saturating_add(rounds) {
-        let outcome = std::panic::catch_unwind(|| story(seed));
-        assert!(outcome.is_ok(), "NODLET_SEED={seed} NODLET_ROUNDS=1 runs this story alone");
-    }
+    for_each_seed(30, story);
 }
 
 fn story(seed: u64) {
