@@ -44,8 +44,11 @@ pub(crate) fn run(rounds: u64, seed: u64) -> Outcome {
     let shard = format!("--shard={}/{parts}", seed % parts);
     eprintln!("one of {parts} parts of {all} faults, by the seed {seed}");
     let output = work("mutants")?;
-    let options = ["--no-shuffle", "--sharding=round-robin", "--timeout=900", &shard];
+    // A fault can make a test run for ever: a test may take five times as long as without a fault.
+    let times = ["--timeout-multiplier=5", "--minimum-test-timeout=60"];
+    let options = ["--no-shuffle", "--sharding=round-robin", &shard];
     let mut run = mutants(&options)?;
+    run.args(times);
     run.arg(format!("--output={}", output.display()));
     run.args(["--", "--lib"]);
     // Missed mutations are an outcome, which the file reports.
