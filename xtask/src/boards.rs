@@ -99,16 +99,39 @@ fn step(name: &str) -> Result<Step, Failure> {
     })
 }
 
-/// Runs every step on the emulated board with this machine's processor, as a step of the check. For every
-/// fourth commit, also runs some of the guests' tests with another processor, chosen by the commit.
+/// The steps of which a check has time for one group, chosen by the commit; it runs all other steps always.
+const GROUPS: &[&[&str]] = &[&["watchdog"], &["disk", "demo"], &["update", "network"]];
+
+/// The steps that are run for the commit with this number.
+fn steps_of(number: usize) -> Vec<Step> {
+    // The slow suites with containers are chosen by the remainder of 3, and this by the quotient.
+    let chosen = (number / GROUPS.len()) % GROUPS.len();
+    let runs = |name: &str| GROUPS.iter().enumerate().all(|(n, group)| n == chosen || !group.contains(&name));
+    STEPS.iter().filter(|(name, _)| runs(name)).copied().collect()
+}
+
+/// Boots the emulated board with this machine's processor, as a step of the check. The commit chooses which of
+/// the long steps are run. For every fourth commit, also runs some of the guests' tests with another processor.
+pub(crate) fn check_of_commit() -> Outcome {
+    let number = commit::number();
+    let steps = steps_of(number);
+    let names: Vec<&str> = steps.iter().map(|(name, _)| *name).collect();
+    eprintln!("by the commit: {}; all: cargo xtask check boards", names.join(", "));
+    check_steps(&steps)?;
+    if number.is_multiple_of(4) { guest::foreign(number / 4) } else { Ok(()) }
+}
+
+/// Runs every step on the emulated board with this machine's processor.
 pub(crate) fn check() -> Outcome {
+    check_steps(STEPS)
+}
+
+fn check_steps(steps: &[Step]) -> Outcome {
     let host = targets::host()?.triple;
     for name in profile::known()? {
         let profile = profile::get(&name)?;
         if let (true, Some(qemu)) = (profile.target == host, &profile.qemu) {
-            try_out(&profile, qemu, STEPS)?;
-            let number = commit::number();
-            return if number.is_multiple_of(4) { guest::foreign(number / 4) } else { Ok(()) };
+            return try_out(&profile, qemu, steps);
         }
     }
     Err(Failure(format!("no profile in board/profiles is for {host} and QEMU")))
@@ -324,7 +347,22 @@ fn text(bytes: &[u8]) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::STEPS;
+    use std::collections::BTreeSet;
+
+    use super::{GROUPS, STEPS, steps_of};
+
+    #[test]
+    fn each_long_step_runs_for_a_third_of_the_commits_and_the_others_always() {
+        let known: BTreeSet<&str> = STEPS.iter().map(|(name, _)| *name).collect();
+        assert!(GROUPS.iter().flat_map(|group| *group).all(|name| known.contains(name)));
+        let numbers = 0..GROUPS.len() * GROUPS.len();
+        for step in known {
+            let runs =
+                numbers.clone().filter(|number| steps_of(*number).iter().any(|(name, _)| *name == step));
+            let in_group = GROUPS.iter().any(|group| group.contains(&step));
+            assert_eq!(runs.count(), numbers.len() / if in_group { GROUPS.len() } else { 1 }, "{step}");
+        }
+    }
 
     #[test]
     fn the_usage_names_every_step() {

@@ -1,7 +1,7 @@
 //! The complete check, which CI also runs: formatting, lints, unit tests, then the tests with real
 //! containers. It prints each step, stops at the first that fails, and never skips what this machine cannot
-//! do. Of the slowest suites with containers it runs a part, chosen by the commit; all of them if the step is
-//! named. With `--install` it first installs what the tests need and this machine lacks.
+//! do. Of the slowest suites with containers, and of the longest steps with boards, it runs a part, chosen by
+//! the commit; all of them if the step is named. With `--install` it first installs what the tests need and this machine lacks.
 
 use std::collections::BTreeSet;
 use std::time::Instant;
@@ -55,10 +55,10 @@ pub(crate) fn run(arguments: &[String]) -> Outcome {
         if chosen(name) {
             eprintln!("\n== {name}: {what}");
             let begun = Instant::now();
-            if *name == "containers" && arguments.is_empty() {
-                containers_of_commit()?;
-            } else {
-                step()?;
+            match *name {
+                "containers" if arguments.is_empty() => containers_of_commit()?,
+                "boards" if arguments.is_empty() => boards::check_of_commit()?,
+                _ => step()?,
             }
             eprintln!("== {name} took {:.0?}", begun.elapsed());
         }
