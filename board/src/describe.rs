@@ -196,7 +196,7 @@ impl Describe {
             text_of(&object["kind"]),
             text_of(&metadata["uid"])
         );
-        Ok(match self.kind.row().describe {
+        Ok(match kinds::strategy(self.kind).describe {
             kinds::Describe::Node(describe) => {
                 // The events of the node have its name as UID.
                 let events = events.then(|| search(",involvedObject.kind=Node")).transpose()?;

@@ -117,7 +117,7 @@ fn table(definitions: &BTreeMap<String, Value>) -> Result<String, Failure> {
 fn reach(definitions: &BTreeMap<String, Value>) -> Result<BTreeSet<String>, Failure> {
     let mut reached = BTreeSet::new();
     let mut open: Vec<String> = ROOTS.iter().map(|root| (*root).to_owned()).collect();
-    let kinds = project().join("runtime/kube/src/kinds.rs");
+    let kinds = project().join("runtime/kube/src/kind.rs");
     let rows = std::fs::read_to_string(&kinds)
         .map_err(|error| format!("failed to read {}: {error}", kinds.display()))?;
     let of_kinds = roots(&rows);

@@ -41,7 +41,7 @@ use std::rc::Rc;
 
 use serde_json::{Value, json};
 
-use crate::kinds::Kind;
+use crate::kinds::{self, Kind};
 use crate::schema;
 use nodlet_core::spec::Pod;
 
@@ -254,7 +254,7 @@ fn definition(
     node: &str,
     file: Option<&str>,
 ) -> Result<Definition, ManifestError> {
-    let read = match kind.row().reader.as_ref().map(|reader| &reader.read) {
+    let read = match kinds::strategy(kind).reader.as_ref().map(|reader| &reader.read) {
         Some(Read::Rules(rules)) => definition::read(kind, object, *rules, (validation, node, file)),
         Some(Read::Own(read)) => read(object, validation, node, file),
         None => {
@@ -270,7 +270,7 @@ fn definition(
 /// # Errors
 /// The rules of the kind do not allow the change.
 pub fn check_definition_update(kind: Kind, old: &Value, new: &Value) -> Result<(), ManifestError> {
-    kind.row().reader.as_ref().map_or(Ok(()), |reader| (reader.check_update)(old, new))
+    kinds::strategy(kind).reader.as_ref().map_or(Ok(()), |reader| (reader.check_update)(old, new))
 }
 
 fn single_pod(object: Value) -> Result<Value, ManifestError> {

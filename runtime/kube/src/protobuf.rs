@@ -204,7 +204,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::kinds::Kind;
+    use crate::kinds::{self, Kind};
 
     fn field_of(number: u8, value: &[u8]) -> Vec<u8> {
         [&[number << 3 | 2, u8::try_from(value.len()).expect("short")], value].concat()
@@ -217,7 +217,9 @@ mod tests {
     }
 
     fn read(body: &[u8]) -> Result<Value, ProtobufError> {
-        object(body, 100, |kind| Some(Kind::named(kind)?.row().protobuf).filter(|fields| !fields.is_empty()))
+        object(body, 100, |kind| {
+            Some(kinds::strategy(Kind::named(kind)?).protobuf).filter(|fields| !fields.is_empty())
+        })
     }
 
     fn pair(key: &[u8], value: &[u8]) -> Vec<u8> {
@@ -298,7 +300,7 @@ mod tests {
         }
         let within = |values: usize| {
             object(&request("ConfigMap", &[4 << 3, 1].repeat(3)), values, |_| {
-                Some(Kind::ConfigMap.row().protobuf)
+                Some(kinds::strategy(Kind::ConfigMap).protobuf)
             })
         };
         // With two values of the type.

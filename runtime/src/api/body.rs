@@ -11,7 +11,7 @@ use serde_json::Value;
 
 use super::place::{Held, Places};
 use super::{BODY_BYTES, Status};
-use nodlet_kube::kinds::Kind;
+use nodlet_kube::kinds::{self, Kind};
 use nodlet_kube::manifest;
 use nodlet_kube::protobuf::{self, ProtobufError};
 
@@ -135,7 +135,9 @@ fn parsed(bytes: &[u8], is_protobuf: bool) -> Result<Value, Status> {
         return Ok(Value::Null);
     }
     if is_protobuf {
-        let fields = |kind: &str| Some(Kind::named(kind)?.row().protobuf).filter(|fields| !fields.is_empty());
+        let fields = |kind: &str| {
+            Some(kinds::strategy(Kind::named(kind)?).protobuf).filter(|fields| !fields.is_empty())
+        };
         return protobuf::object(bytes, manifest::VALUES, fields).map_err(|error| match error {
             ProtobufError::Unsupported => unknown_format(PROTOBUF),
             ProtobufError::Malformed => Status::bad_request(

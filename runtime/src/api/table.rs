@@ -4,7 +4,7 @@
 use serde_json::{Map, Value, json};
 
 use nodlet_core::time::Timestamp;
-use nodlet_kube::kinds::Row;
+use nodlet_kube::kinds::{self, Row, Strategy};
 
 /// The part of the object in each row (`includeObject`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -24,7 +24,8 @@ pub(super) fn table(
     include: Include,
     now: Timestamp,
 ) -> String {
-    let columns: Vec<Value> = row
+    let strategy = kinds::strategy(row.kind);
+    let columns: Vec<Value> = strategy
         .columns
         .iter()
         .map(|(name, kind, format, priority)| {
@@ -35,20 +36,21 @@ pub(super) fn table(
         "kind": "Table", "apiVersion": "meta.k8s.io/v1", "metadata": {"resourceVersion": version},
         "columnDefinitions": columns,
     });
-    let rows: Vec<String> = objects.map(|object| row_of(row, object, include, now).to_string()).collect();
+    let rows: Vec<String> =
+        objects.map(|object| row_of(strategy, object, include, now).to_string()).collect();
     let table = table.to_string();
     // Fields are sorted by name, so that `rows` is the last one.
     let head = table.strip_suffix('}').unwrap_or_default();
     format!("{head},\"rows\":[{}]}}", rows.join(","))
 }
 
-fn row_of(row: &Row, mut object: Value, include: Include, now: Timestamp) -> Value {
+fn row_of(strategy: &Strategy, mut object: Value, include: Include, now: Timestamp) -> Value {
     let mut shown = Map::new();
-    let conditions = (row.row_conditions)(&object);
+    let conditions = (strategy.row_conditions)(&object);
     if !conditions.is_null() {
         shown.insert("conditions".into(), conditions);
     }
-    shown.insert("cells".into(), Value::Array((row.cells)(&object, now)));
+    shown.insert("cells".into(), Value::Array((strategy.cells)(&object, now)));
     match include {
         Include::None => {}
         Include::Metadata => {

@@ -2,24 +2,35 @@
 
 use serde_json::Value;
 
-use super::Column;
 use super::cells::{age, text, timestamp};
 use super::describe::text::{annotations, labels, of};
 use super::describe::{Tabs, events};
+use super::generic;
+use super::strategy::{Column, Describe, Strategy};
+use crate::manifest::config::READER;
 use crate::protobuf::{METADATA, Message, Type};
 use nodlet_core::time::Timestamp;
 
-pub(super) const COLUMNS: &[Column] =
+pub(super) static STRATEGY: Strategy = Strategy {
+    columns: COLUMNS,
+    cells,
+    row_conditions: generic::no_conditions,
+    describe: Describe::WithEvents(describe),
+    reader: Some(READER),
+    protobuf: FIELDS,
+};
+
+const COLUMNS: &[Column] =
     &[("Name", "string", "name", 0), ("Data", "string", "", 0), ("Age", "string", "", 0)];
 
-pub(super) const FIELDS: Message = &[
+const FIELDS: Message = &[
     (1, "metadata", Type::One(METADATA)),
     (2, "data", Type::TextMap),
     (3, "binaryData", Type::BytesMap),
     (4, "immutable", Type::Bool),
 ];
 
-pub(super) fn cells(map: &Value, now: Timestamp) -> Vec<Value> {
+fn cells(map: &Value, now: Timestamp) -> Vec<Value> {
     vec![
         text(&map["metadata"]["name"]).into(),
         (entries(&map["data"]).len() + entries(&map["binaryData"]).len()).into(),
@@ -28,7 +39,7 @@ pub(super) fn cells(map: &Value, now: Timestamp) -> Vec<Value> {
 }
 
 /// With its events, if they are known.
-pub(super) fn describe(map: &Value, events: Option<Vec<Value>>) -> String {
+fn describe(map: &Value, events: Option<Vec<Value>>) -> String {
     let mut tabs = Tabs::default();
     let out = &mut tabs;
     head(out, map);

@@ -2,11 +2,21 @@
 
 use serde_json::Value;
 
-use super::Column;
 use super::cells::{age, text, timestamp};
+use super::generic;
+use super::strategy::{Column, Describe, Strategy};
 use nodlet_core::time::Timestamp;
 
-pub(super) const COLUMNS: &[Column] = &[
+pub(super) static STRATEGY: Strategy = Strategy {
+    columns: COLUMNS,
+    cells,
+    row_conditions: generic::no_conditions,
+    describe: Describe::WithEvents(generic::describe),
+    reader: None,
+    protobuf: &[],
+};
+
+const COLUMNS: &[Column] = &[
     ("Last Seen", "string", "", 0),
     ("Type", "string", "", 0),
     ("Reason", "string", "", 0),
@@ -19,7 +29,7 @@ pub(super) const COLUMNS: &[Column] = &[
     ("Name", "string", "name", 1),
 ];
 
-pub(super) fn cells(event: &Value, now: Timestamp) -> Vec<Value> {
+fn cells(event: &Value, now: Timestamp) -> Vec<Value> {
     let time = |field: &str| timestamp(&event[field]);
     let first = time("firstTimestamp").or(time("eventTime"));
     let last = time("lastTimestamp").or(first);

@@ -3,10 +3,10 @@
 
 use serde_json::Value;
 
-use super::Column;
-use super::cells::{age, text, timestamp};
+use super::cells::text;
 use super::describe::text::{annotations, labels, of};
 use super::describe::{Tabs, events};
+use super::strategy::Column;
 use nodlet_core::time::Timestamp;
 
 pub(super) const COLUMNS: &[Column] = &[("Name", "string", "name", 0), ("Created At", "date", "", 0)];
@@ -16,14 +16,9 @@ pub(super) fn cells(object: &Value, _: Timestamp) -> Vec<Value> {
     vec![text(&metadata["name"]).into(), text(&metadata["creationTimestamp"]).into()]
 }
 
-/// The columns of RuntimeClasses, whose descriptions are generic.
-pub(super) const RUNTIME_CLASS_COLUMNS: &[Column] =
-    &[("Name", "string", "name", 0), ("Handler", "string", "", 0), ("Age", "string", "", 0)];
-
-pub(super) fn runtime_class_cells(class: &Value, now: Timestamp) -> Vec<Value> {
-    let metadata = &class["metadata"];
-    let age = age(timestamp(&metadata["creationTimestamp"]), now);
-    vec![text(&metadata["name"]).into(), text(&class["handler"]).into(), age.into()]
+/// Returns no row conditions.
+pub(super) fn no_conditions(_: &Value) -> Value {
+    Value::Null
 }
 
 /// Fields of `metadata` that are described before all others, or omitted.

@@ -10,6 +10,8 @@ use serde_json::{Map, Value, json};
 
 use super::describe::Tabs;
 use super::describe::text::{list, of, quantity};
+use super::generic;
+use super::strategy::{Describe, Strategy};
 use crate::manifest::Applied;
 use crate::manifest::definition::{self, Read, Reader};
 use crate::manifest::field::{Errors, FieldError, Path};
@@ -22,8 +24,17 @@ const CONTAINER: &str = "Container";
 /// The type of the bounds of a pod as a whole.
 const POD: &str = "Pod";
 
+pub(super) static STRATEGY: Strategy = Strategy {
+    columns: generic::COLUMNS,
+    cells: generic::cells,
+    row_conditions: generic::no_conditions,
+    describe: Describe::Alone(describe),
+    reader: Some(READER),
+    protobuf: &[],
+};
+
 /// Reads LimitRanges.
-pub(super) const READER: Reader = Reader { read: Read::Rules(rules), check_update: definition::any_update };
+const READER: Reader = Reader { read: Read::Rules(rules), check_update: definition::any_update };
 
 fn limits_of(range: &Value) -> &[Value] {
     validate::list(&range["spec"], "limits")
@@ -273,7 +284,7 @@ const LINE: &str = "----\t--------\t---\t---\t---------------\t-------------\t--
 /// The fields of a limit, in the order of the columns.
 const FIELDS: [&str; 5] = ["min", "max", "defaultRequest", "default", "maxLimitRequestRatio"];
 
-pub(super) fn describe(range: &Value) -> String {
+fn describe(range: &Value) -> String {
     let mut tabs = Tabs::default();
     let out = &mut tabs;
     let metadata = &range["metadata"];

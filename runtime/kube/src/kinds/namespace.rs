@@ -2,17 +2,27 @@
 
 use serde_json::Value;
 
-use super::Column;
 use super::cells::{age, text, timestamp};
 use super::describe::Tabs;
 use super::describe::text::{annotations, labels, of};
+use super::generic;
 use super::limit_range;
+use super::strategy::{Column, Describe, Strategy};
 use nodlet_core::time::Timestamp;
 
-pub(super) const COLUMNS: &[Column] =
+pub(super) static STRATEGY: Strategy = Strategy {
+    columns: COLUMNS,
+    cells,
+    row_conditions: generic::no_conditions,
+    describe: Describe::Namespace(describe),
+    reader: None,
+    protobuf: &[],
+};
+
+const COLUMNS: &[Column] =
     &[("Name", "string", "name", 0), ("Status", "string", "", 0), ("Age", "string", "", 0)];
 
-pub(super) fn cells(namespace: &Value, now: Timestamp) -> Vec<Value> {
+fn cells(namespace: &Value, now: Timestamp) -> Vec<Value> {
     vec![
         text(&namespace["metadata"]["name"]).into(),
         text(&namespace["status"]["phase"]).into(),
@@ -21,7 +31,7 @@ pub(super) fn cells(namespace: &Value, now: Timestamp) -> Vec<Value> {
 }
 
 /// Describes a Namespace with its LimitRanges.
-pub(super) fn describe(namespace: &Value, ranges: &[Value]) -> String {
+fn describe(namespace: &Value, ranges: &[Value]) -> String {
     let mut tabs = Tabs::default();
     let out = &mut tabs;
     let metadata = &namespace["metadata"];

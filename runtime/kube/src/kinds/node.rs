@@ -2,13 +2,23 @@
 
 use serde_json::Value;
 
-use super::Column;
 use super::cells::{age, array, condition, none_if_empty, text, timestamp};
+use super::generic;
+use super::strategy::{Column, Describe, Strategy};
 use nodlet_core::time::Timestamp;
 
-pub(super) mod describe;
+mod describe;
 
-pub(super) const COLUMNS: &[Column] = &[
+pub(super) static STRATEGY: Strategy = Strategy {
+    columns: COLUMNS,
+    cells,
+    row_conditions: generic::no_conditions,
+    describe: Describe::Node(describe::describe),
+    reader: None,
+    protobuf: &[],
+};
+
+const COLUMNS: &[Column] = &[
     ("Name", "string", "name", 0),
     ("Status", "string", "", 0),
     ("Roles", "string", "", 0),
@@ -21,7 +31,7 @@ pub(super) const COLUMNS: &[Column] = &[
     ("Container-Runtime", "string", "", 1),
 ];
 
-pub(super) fn cells(node: &Value, now: Timestamp) -> Vec<Value> {
+fn cells(node: &Value, now: Timestamp) -> Vec<Value> {
     let mut status = match condition(node, "Ready") {
         "True" => "Ready",
         "" | "Unknown" => "Unknown",

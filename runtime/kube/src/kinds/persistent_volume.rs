@@ -1,12 +1,23 @@
-//! PersistentVolumes and PersistentVolumeClaims, as `kubectl get` prints them.
+//! PersistentVolumes, as `kubectl get` prints them.
 
 use serde_json::Value;
 
-use super::Column;
 use super::cells::{age, array, text, timestamp};
+use super::generic;
+use super::strategy::{Column, Describe, Strategy};
+use crate::manifest::persistent::VOLUME_READER;
 use nodlet_core::time::Timestamp;
 
-pub(super) const COLUMNS: &[Column] = &[
+pub(super) static STRATEGY: Strategy = Strategy {
+    columns: COLUMNS,
+    cells,
+    row_conditions: generic::no_conditions,
+    describe: Describe::WithEvents(generic::describe),
+    reader: Some(VOLUME_READER),
+    protobuf: &[],
+};
+
+const COLUMNS: &[Column] = &[
     ("Name", "string", "name", 0),
     ("Capacity", "string", "", 0),
     ("Access Modes", "string", "", 0),
@@ -20,19 +31,7 @@ pub(super) const COLUMNS: &[Column] = &[
     ("VolumeMode", "string", "", 1),
 ];
 
-pub(super) const CLAIM_COLUMNS: &[Column] = &[
-    ("Name", "string", "name", 0),
-    ("Status", "string", "", 0),
-    ("Volume", "string", "", 0),
-    ("Capacity", "string", "", 0),
-    ("Access Modes", "string", "", 0),
-    ("StorageClass", "string", "", 0),
-    ("VolumeAttributesClass", "string", "", 0),
-    ("Age", "string", "", 0),
-    ("VolumeMode", "string", "", 1),
-];
-
-pub(super) fn cells(volume: &Value, now: Timestamp) -> Vec<Value> {
+fn cells(volume: &Value, now: Timestamp) -> Vec<Value> {
     let (metadata, spec, status) = (&volume["metadata"], &volume["spec"], &volume["status"]);
     let claim = match &spec["claimRef"] {
         Value::Object(claim) => {
@@ -56,23 +55,8 @@ pub(super) fn cells(volume: &Value, now: Timestamp) -> Vec<Value> {
     ]
 }
 
-pub(super) fn claim_cells(claim: &Value, now: Timestamp) -> Vec<Value> {
-    let (metadata, spec, status) = (&claim["metadata"], &claim["spec"], &claim["status"]);
-    vec![
-        text(&metadata["name"]).into(),
-        text(&status["phase"]).into(),
-        text(&spec["volumeName"]).into(),
-        text(&status["capacity"]["storage"]).into(),
-        modes(&status["accessModes"]).into(),
-        text(&spec["storageClassName"]).into(),
-        "<unset>".into(),
-        age(timestamp(&metadata["creationTimestamp"]), now).into(),
-        text(&spec["volumeMode"]).into(),
-    ]
-}
-
 /// `GetAccessModesAsString`: the short names, each once, in a fixed order.
-fn modes(given: &Value) -> String {
+pub(super) fn modes(given: &Value) -> String {
     const SHORT: [(&str, &str); 4] = [
         ("ReadWriteOnce", "RWO"),
         ("ReadOnlyMany", "ROX"),
@@ -116,11 +100,6 @@ mod tests {
                 "<unknown>",
                 "Filesystem"
             ]
-        );
-        let pending = json!({"metadata": {"name": "data"}, "status": {"phase": "Pending"}});
-        assert_eq!(
-            claim_cells(&pending, Timestamp(0)),
-            ["data", "Pending", "", "", "", "", "<unset>", "<unknown>", ""]
         );
     }
 }

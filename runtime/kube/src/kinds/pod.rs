@@ -3,13 +3,22 @@
 
 use serde_json::{Value, json};
 
-use super::Column;
 use super::cells::{age, array, condition, none_if_empty, text, timestamp};
+use super::strategy::{Column, Describe, Strategy};
 use nodlet_core::time::Timestamp;
 
-pub(super) mod describe;
+mod describe;
 
-pub(super) const COLUMNS: &[Column] = &[
+pub(super) static STRATEGY: Strategy = Strategy {
+    columns: COLUMNS,
+    cells,
+    row_conditions,
+    describe: Describe::WithEvents(describe::describe),
+    reader: None,
+    protobuf: &[],
+};
+
+const COLUMNS: &[Column] = &[
     ("Name", "string", "name", 0),
     ("Ready", "string", "", 0),
     ("Status", "string", "", 0),
@@ -22,7 +31,7 @@ pub(super) const COLUMNS: &[Column] = &[
 ];
 
 /// Returns the row conditions of a finished pod; null for another pod.
-pub(super) fn row_conditions(pod: &Value) -> Value {
+fn row_conditions(pod: &Value) -> Value {
     let (reason, message) = match text(&pod["status"]["phase"]) {
         "Succeeded" => ("Succeeded", "The pod has completed successfully."),
         "Failed" => ("Failed", "The pod failed."),
@@ -31,7 +40,7 @@ pub(super) fn row_conditions(pod: &Value) -> Value {
     json!([{"type": "Completed", "status": "True", "reason": reason, "message": message}])
 }
 
-pub(super) fn cells(pod: &Value, now: Timestamp) -> Vec<Value> {
+fn cells(pod: &Value, now: Timestamp) -> Vec<Value> {
     let (metadata, spec, status) = (&pod["metadata"], &pod["spec"], &pod["status"]);
     let summary = Summary::of(pod);
     let restarts = match (summary.restarts, summary.last_restart) {

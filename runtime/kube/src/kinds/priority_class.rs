@@ -2,13 +2,24 @@
 
 use serde_json::Value;
 
-use super::Column;
 use super::cells::{age, text, timestamp};
 use super::describe::text::of;
 use super::describe::{Tabs, events};
+use super::generic;
+use super::strategy::{Column, Describe, Strategy};
+use crate::manifest::class::READER;
 use nodlet_core::time::Timestamp;
 
-pub(super) const COLUMNS: &[Column] = &[
+pub(super) static STRATEGY: Strategy = Strategy {
+    columns: COLUMNS,
+    cells,
+    row_conditions: generic::no_conditions,
+    describe: Describe::WithEvents(describe),
+    reader: Some(READER),
+    protobuf: &[],
+};
+
+const COLUMNS: &[Column] = &[
     ("Name", "string", "name", 0),
     ("Value", "integer", "", 0),
     ("Global-Default", "boolean", "", 0),
@@ -16,7 +27,7 @@ pub(super) const COLUMNS: &[Column] = &[
     ("PreemptionPolicy", "string", "", 0),
 ];
 
-pub(super) fn cells(class: &Value, now: Timestamp) -> Vec<Value> {
+fn cells(class: &Value, now: Timestamp) -> Vec<Value> {
     vec![
         text(&class["metadata"]["name"]).into(),
         class["value"].clone(),
@@ -27,7 +38,7 @@ pub(super) fn cells(class: &Value, now: Timestamp) -> Vec<Value> {
 }
 
 /// Describes the class with its events, if they are requested.
-pub(super) fn describe(class: &Value, events: Option<Vec<Value>>) -> String {
+fn describe(class: &Value, events: Option<Vec<Value>>) -> String {
     let mut tabs = Tabs::default();
     let out = &mut tabs;
     let metadata = &class["metadata"];

@@ -2,22 +2,33 @@
 
 use serde_json::Value;
 
-use super::Column;
 use super::cells::{age, text, timestamp};
 use super::config_map::{entries, head, size};
 use super::describe::Tabs;
 use super::describe::text::of;
+use super::generic;
+use super::strategy::{Column, Describe, Strategy};
+use crate::manifest::config::SECRET_READER;
 use crate::protobuf::{METADATA, Message, Type};
 use nodlet_core::time::Timestamp;
 
-pub(super) const COLUMNS: &[Column] = &[
+pub(super) static STRATEGY: Strategy = Strategy {
+    columns: COLUMNS,
+    cells,
+    row_conditions: generic::no_conditions,
+    describe: Describe::Alone(describe),
+    reader: Some(SECRET_READER),
+    protobuf: FIELDS,
+};
+
+const COLUMNS: &[Column] = &[
     ("Name", "string", "name", 0),
     ("Type", "string", "", 0),
     ("Data", "string", "", 0),
     ("Age", "string", "", 0),
 ];
 
-pub(super) const FIELDS: Message = &[
+const FIELDS: Message = &[
     (1, "metadata", Type::One(METADATA)),
     (2, "data", Type::BytesMap),
     (3, "type", Type::Text),
@@ -25,7 +36,7 @@ pub(super) const FIELDS: Message = &[
     (5, "immutable", Type::Bool),
 ];
 
-pub(super) fn cells(secret: &Value, now: Timestamp) -> Vec<Value> {
+fn cells(secret: &Value, now: Timestamp) -> Vec<Value> {
     vec![
         text(&secret["metadata"]["name"]).into(),
         text(&secret["type"]).into(),
@@ -35,7 +46,7 @@ pub(super) fn cells(secret: &Value, now: Timestamp) -> Vec<Value> {
 }
 
 /// kubectl also prints the token of a service account; here no value is printed.
-pub(super) fn describe(secret: &Value) -> String {
+fn describe(secret: &Value) -> String {
     let mut tabs = Tabs::default();
     let out = &mut tabs;
     head(out, secret);

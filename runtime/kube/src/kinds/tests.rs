@@ -31,7 +31,11 @@ fn each_kind_has_the_row_at_its_place_and_names_of_its_own() {
     let mut names = Vec::new();
     for (place, row) in KINDS.iter().enumerate() {
         assert_eq!(row.kind as usize, place, "{}", row.name);
-        assert!(row.kind.row().name == row.name && !row.columns.is_empty() && !row.fields.is_empty());
+        assert!(
+            row.kind.row().name == row.name
+                && !strategy(row.kind).columns.is_empty()
+                && !row.fields.is_empty()
+        );
         let all = [row.plural, row.singular].into_iter().chain(row.short_names.iter().copied());
         for name in all {
             assert!(on_command_line(name).is_some_and(|found| found.kind == row.kind), "{name}");
@@ -110,7 +114,7 @@ fn the_uids_of_objects_from_files_differ_between_kinds_and_never_change() {
 fn each_kind_is_described_by_its_name() {
     for row in &KINDS {
         let object = manifest_of(row);
-        let described = match row.describe {
+        let described = match strategy(row.kind).describe {
             Describe::Namespace(describe) => describe(&object, &[]),
             Describe::Alone(describe) => describe(&object),
             Describe::WithEvents(describe) => describe(&object, Some(Vec::new())),
@@ -118,7 +122,7 @@ fn each_kind_is_described_by_its_name() {
         };
         let first = described.lines().next().unwrap_or_default();
         assert!(first.starts_with("Name:") && first.ends_with(" web"), "{described}");
-        let with_events = !matches!(row.describe, Describe::Alone(_) | Describe::Namespace(_));
+        let with_events = !matches!(strategy(row.kind).describe, Describe::Alone(_) | Describe::Namespace(_));
         assert_eq!(described.contains("\nEvents: "), with_events, "{described}");
     }
 }

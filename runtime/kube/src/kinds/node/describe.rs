@@ -7,7 +7,7 @@ use crate::kinds::describe::{Tabs, events};
 use nodlet_core::spec::Quantity;
 
 /// Describes a node with its unfinished pods, and its events if they are known.
-pub(in crate::kinds) fn describe(node: &Value, pods: &[Value], events: Option<Vec<Value>>) -> String {
+pub(super) fn describe(node: &Value, pods: &[Value], events: Option<Vec<Value>>) -> String {
     let mut tabs = Tabs::default();
     let out = &mut tabs;
     let (metadata, spec, status) = (&node["metadata"], &node["spec"], &node["status"]);

@@ -6,7 +6,7 @@ use crate::kinds::describe::text::{annotations, date, labels, list, of, quantity
 use crate::kinds::describe::{Tabs, events};
 
 /// Describes a pod, with its events if they are known.
-pub(in crate::kinds) fn describe(pod: &Value, events: Option<Vec<Value>>) -> String {
+pub(super) fn describe(pod: &Value, events: Option<Vec<Value>>) -> String {
     let mut tabs = Tabs::default();
     let out = &mut tabs;
     head(out, pod);
