@@ -13,5 +13,6 @@
 pub mod kind;
 pub mod kinds;
 pub mod manifest;
+mod object;
 pub mod protobuf;
 pub mod schema;

@@ -19,62 +19,45 @@ mod convert;
 mod defaults;
 pub(crate) mod definition;
 mod device_file;
+mod documents;
 mod emit;
-mod error;
-pub(crate) mod field;
+mod find;
 mod identity;
-pub mod json;
-mod kind;
 mod locate;
 pub mod persistent;
 pub(crate) mod preset;
 pub mod priority;
-mod rules;
 pub mod runtime_class;
 mod unsupported;
 pub mod update;
 pub(crate) mod validate;
-mod walk;
 mod yaml;
 
 use std::rc::Rc;
 
 use serde_json::{Value, json};
 
-use crate::kinds::{self, Kind};
+use crate::kind::Kind;
+use crate::kinds;
+use crate::object::field::{self, Errors};
+use crate::object::value::list;
+use crate::object::{rules, walk};
 use crate::schema;
 use nodlet_core::spec::Pod;
 
+pub use crate::object::error::{ManifestCause, ManifestError, SIZE_LIMIT};
+pub use crate::object::field::{FieldError, FieldErrorKind, go_quoted};
+pub use crate::object::json::{self, VALUES};
+pub use crate::object::walk::Validation;
 pub use cdi::{CDI_ANNOTATION, CdiEdits, CdiMount, CdiNode, cdi_edits, cdi_names};
 pub use config_data::ConfigData;
 pub use definition::Definition;
 use definition::Read;
 pub use device_file::{DeviceDefinition, DeviceSource, parse_device_file};
+use documents::{duplicates, read, with_place};
 pub use emit::to_yaml;
-pub use error::{ManifestCause, ManifestError};
-use field::Errors;
-pub use field::{FieldError, FieldErrorKind, go_quoted};
 pub use preset::{Applied, inject};
 pub use priority::{Classes, Priority};
-
-/// Maximum size of a manifest in bytes.
-pub const SIZE_LIMIT: usize = 10 * 1024 * 1024;
-
-/// Maximum number of values in one file or request; values that aliases repeat count each time. This is enough for
-/// more Pods than a node accepts. Each value needs some hundred bytes while it is read.
-pub const VALUES: usize = 25_000;
-
-/// The handling of unknown and duplicate fields (kubectl: `--validate`).
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Validation {
-    /// Unknown and duplicate fields are errors.
-    #[default]
-    Strict,
-    /// Unknown and duplicate fields are dropped with a warning.
-    Warn,
-    /// Unknown and duplicate fields are dropped.
-    Ignore,
-}
 
 /// A valid Pod.
 #[derive(Clone, Debug)]
@@ -148,8 +131,8 @@ pub fn contents(
     let definitions = &mut contents.definitions;
     for mut document in documents {
         let value = document.value.take();
-        let place = |error: ManifestError, at: &str| error.with_place(&text, &document, at);
-        let objects = kind::objects(value);
+        let place = |error: ManifestError, at: &str| with_place(error, &text, &document, at);
+        let objects = find::objects(value);
         let mut repeated =
             duplicates(&document.duplicates, validation, &objects).map_err(|error| place(error, ""))?;
         for found in objects.map_err(|message| place(ManifestError::of_kind(message), ""))? {
@@ -213,7 +196,7 @@ pub fn written(
     let (mut objects, mut refused) = (Vec::new(), Vec::new());
     for mut document in documents {
         let value = document.value.take();
-        let of_document = kind::objects(value);
+        let of_document = find::objects(value);
         let found = duplicates(&document.duplicates, validation, &of_document)
             .and_then(|repeated| Ok((repeated, of_document.map_err(ManifestError::of_kind)?)));
         let number = text.several.then_some(document.number);
@@ -223,7 +206,7 @@ pub fn written(
                 document: number,
                 warnings: std::mem::take(&mut repeated),
             })),
-            Err(error) => refused.push(error.with_place(&text, &document, "")),
+            Err(error) => refused.push(with_place(error, &text, &document, "")),
         }
     }
     if objects.is_empty() && refused.is_empty() {
@@ -286,9 +269,9 @@ fn single_of_kind(object: Value, kind: Kind) -> Result<Value, ManifestError> {
     Err(ManifestError::of_kind(format!("a {given} cannot be handled as a {kind}")))
 }
 
-fn single(object: Value) -> Result<kind::Found, ManifestError> {
-    let found = kind::objects(object).map_err(ManifestError::of_kind)?;
-    let [found] = <[kind::Found; 1]>::try_from(found)
+fn single(object: Value) -> Result<find::Found, ManifestError> {
+    let found = find::objects(object).map_err(ManifestError::of_kind)?;
+    let [found] = <[find::Found; 1]>::try_from(found)
         .map_err(|_| ManifestError::of_kind("one object is created at a time, not a List".to_owned()))?;
     Ok(found)
 }
@@ -327,7 +310,7 @@ pub fn admit_ephemeral(
     let name = object["metadata"]["name"].as_str().unwrap_or_default().to_owned();
     let manifest = read_pod(object, validation, node, Origin::Before)?;
     let mut errors = Errors::default();
-    validate::only_added(&old, validate::list(&manifest.object["spec"], "ephemeralContainers"), &mut errors);
+    validate::only_added(&old, list(&manifest.object["spec"], "ephemeralContainers"), &mut errors);
     if errors.is_empty() {
         return Ok(manifest);
     }
@@ -344,125 +327,6 @@ enum Origin<'a> {
     Api,
     /// An existing pod of this node.
     Before,
-}
-
-/// The text of a file.
-struct Text<'a> {
-    name: &'a str,
-    text: &'a str,
-    /// Whether the file has more than one document.
-    several: bool,
-}
-
-impl Text<'_> {
-    fn empty(&self) -> ManifestError {
-        ManifestError { file: self.name.to_owned(), ..ManifestError::new(ManifestCause::Empty) }
-    }
-}
-
-/// One document of a file, before its kind is known.
-struct Document {
-    value: Value,
-    /// The number of the document in the file, from 1.
-    number: usize,
-    /// The line in which the document begins, from 1.
-    line: usize,
-    /// Messages about duplicate fields.
-    duplicates: Vec<String>,
-}
-
-fn read<'a>(name: &'a str, bytes: &'a [u8]) -> Result<(Text<'a>, Vec<Document>), ManifestError> {
-    let refused = |cause: ManifestCause, lines: Vec<usize>| ManifestError {
-        file: name.to_owned(),
-        lines,
-        ..ManifestError::new(cause)
-    };
-    if bytes.len() > SIZE_LIMIT {
-        return Err(refused(ManifestCause::TooLong, vec![]));
-    }
-    if bytes.starts_with(&[0xff, 0xfe]) || bytes.starts_with(&[0xfe, 0xff]) {
-        let cause = ManifestCause::Syntax("the text is in UTF-16: save it in UTF-8".to_owned());
-        return Err(refused(cause, vec![]));
-    }
-    let text = std::str::from_utf8(bytes).map_err(|error| {
-        let line = 1 + bytes[..error.valid_up_to()].iter().filter(|byte| **byte == b'\n').count();
-        refused(ManifestCause::Syntax("the text is not UTF-8".to_owned()), vec![line])
-    })?;
-    let documents =
-        documents(text).map_err(|(line, message)| refused(ManifestCause::Syntax(message), vec![line]))?;
-    Ok((Text { name, text, several: documents.len() > 1 }, documents))
-}
-
-/// Returns the documents of a text.
-///
-/// # Errors
-/// The text is invalid: the line and the message.
-fn documents(text: &str) -> Result<Vec<Document>, (usize, String)> {
-    let json_error =
-        if text.trim_start_matches(|c: char| c == '\u{feff}' || c.is_whitespace()).starts_with('{') {
-            match json::read(text) {
-                Ok(documents) => {
-                    let told = |path: &String| format!("duplicate field \"{path}\"");
-                    return Ok((1..)
-                        .zip(documents)
-                        .map(|(number, json::Document { value, line, duplicates })| Document {
-                            value,
-                            number,
-                            line,
-                            duplicates: duplicates.texts(told),
-                        })
-                        .collect());
-                }
-                Err(error) if error.is_data() => return Err((error.line(), json_message(&error))),
-                Err(error) => Some(error),
-            }
-        } else {
-            None
-        };
-    // Text that begins like JSON and is invalid JSON may be YAML in flow style.
-    match (yaml::read(text), json_error) {
-        (Ok(documents), _) => {
-            let told = |(key, line): &(String, usize)| {
-                format!("line {line}: key {} already set in map", field::quoted(key))
-            };
-            Ok((1..)
-                .zip(documents)
-                .map(|(number, yaml::Document { value, line, duplicates })| Document {
-                    value,
-                    number,
-                    line,
-                    duplicates: duplicates.texts(told),
-                })
-                .collect())
-        }
-        (Err(_), Some(error)) => Err((error.line(), json_message(&error))),
-        (Err(error), None) => Err((error.line, format!("error converting YAML to JSON: {}", error.message))),
-    }
-}
-
-/// The message without line and column, which are printed before it.
-fn json_message(error: &serde_json::Error) -> String {
-    let message = error.to_string();
-    format!("error converting JSON: {}", message.split(" at line ").next().unwrap_or_default())
-}
-
-/// The warnings about fields of a document that are there twice, or the error, which is of the kind of the document's
-/// first object.
-fn duplicates(
-    duplicates: &[String],
-    validation: Validation,
-    objects: &Result<Vec<kind::Found>, String>,
-) -> Result<Vec<String>, ManifestError> {
-    match validation {
-        Validation::Strict if !duplicates.is_empty() => {
-            let messages = duplicates.to_vec();
-            let kind = objects.iter().flatten().next().map_or(Kind::Pod, |found| found.kind);
-            let error = ManifestError::new(ManifestCause::Strict { messages, paths: Vec::new() });
-            Err(ManifestError { kind, ..error })
-        }
-        Validation::Warn => Ok(duplicates.to_vec()),
-        Validation::Strict | Validation::Ignore => Ok(Vec::new()),
-    }
 }
 
 /// Reads one object whose `kind` is `Pod`.

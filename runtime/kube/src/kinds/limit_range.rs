@@ -4,6 +4,7 @@
 //! The defaults that a pod got are kept with it as presets are ([`Applied`]), so that neither a later LimitRange nor a
 //! later agent changes them.
 
+use crate::object::value::{self, map, text};
 use nodlet_core::sorted::SortedSet;
 
 use serde_json::{Map, Value, json};
@@ -14,8 +15,8 @@ use super::generic;
 use super::strategy::{Describe, Strategy};
 use crate::manifest::Applied;
 use crate::manifest::definition::{self, Read, Reader};
-use crate::manifest::field::{Errors, FieldError, Path};
-use crate::manifest::validate::{self, map, of_containers, text};
+use crate::manifest::validate::of_containers;
+use crate::object::field::{Errors, FieldError, Path};
 use nodlet_core::spec::Quantity;
 use nodlet_core::spec::pod::LIMIT_RANGER;
 
@@ -37,7 +38,7 @@ pub(super) static STRATEGY: Strategy = Strategy {
 const READER: Reader = Reader { read: Read::Rules(rules), check_update: definition::any_update };
 
 fn limits_of(range: &Value) -> &[Value] {
-    validate::list(&range["spec"], "limits")
+    value::list(&range["spec"], "limits")
 }
 
 fn amount_of(value: &Value) -> Option<Quantity> {
@@ -198,7 +199,7 @@ pub fn check(pod: &Value, ranges: &[Value]) -> Result<(), String> {
         match text(limit, "type") {
             CONTAINER => {
                 for container in
-                    validate::list(spec, "containers").iter().chain(validate::list(spec, "initContainers"))
+                    value::list(spec, "containers").iter().chain(value::list(spec, "initContainers"))
                 {
                     let amount = |list: &str, resource: &str| {
                         container["resources"][list].get(resource).and_then(amount_of)

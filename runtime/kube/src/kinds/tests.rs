@@ -43,7 +43,7 @@ fn each_kind_has_the_row_at_its_place_and_names_of_its_own() {
         }
         assert!(on_command_line(&row.plural.to_uppercase()).is_some());
         assert_eq!(row.singular, row.name.to_lowercase());
-        assert!(row.plural.starts_with(row.singular), "manifest/kind.rs makes its plural of the kind's name");
+        assert!(row.plural.starts_with(row.singular), "manifest/find.rs makes its plural of the kind's name");
     }
     let every = names.len();
     names.sort_unstable();

@@ -3,10 +3,10 @@
 
 use serde_json::{Map, Value};
 
-use super::ManifestError;
 use super::definition::{self, Read, Reader};
-use super::field::{Errors, FieldError, Path};
 use super::priority::{BUILT_IN, Class};
+use crate::object::error::ManifestError;
+use crate::object::field::{Errors, FieldError, Path};
 
 /// The highest value of a class that is not built in (`HighestUserDefinablePriority`).
 const HIGHEST: i64 = 1_000_000_000;

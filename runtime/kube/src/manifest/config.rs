@@ -5,9 +5,13 @@
 
 use serde_json::{Map, Value};
 
+use super::Definition;
 use super::definition::{self, Read, Reader};
-use super::field::{Errors, FieldError, FieldErrorKind, Path};
-use super::{Definition, Kind, ManifestCause, ManifestError, Validation, rules};
+use crate::kind::Kind;
+use crate::object::error::{ManifestCause, ManifestError};
+use crate::object::field::{Errors, FieldError, FieldErrorKind, Path};
+use crate::object::rules;
+use crate::object::walk::Validation;
 use nodlet_wire::base64;
 
 /// Maximum size of all values of one object in bytes (`MaxSecretSize`).
@@ -114,7 +118,8 @@ fn secret(fields: &mut Map<String, Value>, metadata: &Value, errors: &mut Errors
             match value(key).map(|value| base64::decode(value.as_bytes()).unwrap_or_default()) {
                 None => required(key),
                 Some(text)
-                    if super::json::value(&text).is_ok_and(|value| value.is_object() || value.is_null()) => {}
+                    if crate::object::json::value(&text)
+                        .is_ok_and(|value| value.is_object() || value.is_null()) => {}
                 Some(_) => errors.push(FieldError::invalid_printed(
                     &root.key(key),
                     REDACTED.to_owned(),

@@ -2,7 +2,8 @@
 
 use std::sync::Arc;
 
-use super::{Definition, Kind};
+use super::Definition;
+use crate::kind::Kind;
 use nodlet_core::sorted::SortedMap;
 use nodlet_wire::base64;
 

@@ -6,7 +6,8 @@ use std::time::Duration;
 
 use serde_json::Value;
 
-use super::validate::{HUGE_PAGES_MEDIUM, flag, list, map, number, optional_number, text};
+use super::validate::HUGE_PAGES_MEDIUM;
+use crate::object::value::{flag, list, map, number, optional_number, text};
 use nodlet_core::spec::container::{
     ContainerPort, DEVICE_DOMAIN, EnvFrom, EnvSource, HUGE_PAGES, PullPolicy, SeccompProfile, SecurityContext,
 };

@@ -7,8 +7,12 @@ use std::rc::Rc;
 use serde_json::value::{RawValue, to_raw_value};
 use serde_json::{Map, Value};
 
-use super::field::Errors;
-use super::{Kind, ManifestCause, ManifestError, Origin, Validation, walk};
+use super::Origin;
+use crate::kind::Kind;
+use crate::object::error::{ManifestCause, ManifestError};
+use crate::object::field::Errors;
+use crate::object::walk;
+use crate::object::walk::Validation;
 use crate::schema;
 
 /// An object that is not a Pod.

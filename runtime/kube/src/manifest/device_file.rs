@@ -6,7 +6,8 @@
 
 use serde_json::{Map, Value};
 
-use super::{rules, yaml};
+use super::yaml;
+use crate::object::rules;
 
 /// A device of the board, as a file defines it.
 #[derive(Clone, Debug, PartialEq, Eq)]

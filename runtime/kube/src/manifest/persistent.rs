@@ -6,10 +6,14 @@
 
 use serde_json::{Map, Value, json};
 
+use super::convert;
 use super::definition::{self, Read, Reader};
-use super::field::{Errors, FieldError, Path};
-use super::validate::{self, affinity, invalid, list, map, text};
-use super::{ManifestError, convert, rules};
+use super::validate::{self, affinity};
+use crate::object::check::invalid;
+use crate::object::error::ManifestError;
+use crate::object::field::{Errors, FieldError, Path};
+use crate::object::value::{list, map, text};
+use crate::object::{check, rules};
 use nodlet_core::spec::Quantity;
 use nodlet_core::spec::placement::Placement;
 
@@ -113,7 +117,7 @@ fn sources(spec: &Value, has_affinity: bool, path: &Path<'_>, errors: &mut Error
         "local" => {
             match text(value, "path") {
                 "" => errors.push(FieldError::required(&at.child("path"), "")),
-                local => validate::no_back_steps(local, &at.child("path"), errors),
+                local => check::no_back_steps(local, &at.child("path"), errors),
             }
             if !text(value, "fsType").is_empty() {
                 let detail = "nodlet mounts no block device for a volume; mount it, and name the directory";

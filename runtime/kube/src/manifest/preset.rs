@@ -9,12 +9,13 @@ use serde_json::value::to_raw_value;
 use serde_json::{Map, Value, json};
 
 use super::definition::{self, Read, Reader};
-use super::field::{Errors, FieldError, Path, quoted};
-use super::{
-    Definition, Kind, Manifest, ManifestCause, ManifestError, Validation, rules, runtime_class, validate,
-    walk,
-};
+use super::{Definition, Manifest, runtime_class};
+use crate::kind::Kind;
 use crate::kinds::limit_range;
+use crate::object::error::{ManifestCause, ManifestError};
+use crate::object::field::{Errors, FieldError, Path, quoted};
+use crate::object::walk::Validation;
+use crate::object::{check, rules, walk};
 use crate::schema;
 use nodlet_core::spec::pod::PRESET_MARK;
 
@@ -352,7 +353,7 @@ fn of_preset(text: &str) -> String {
 
 /// Kubernetes: `ValidateLabelSelector`.
 fn label_selector(selector: &Value, path: &Path<'_>, errors: &mut Errors) {
-    validate::labels(&selector["matchLabels"], &path.child("matchLabels"), errors);
+    check::labels(&selector["matchLabels"], &path.child("matchLabels"), errors);
     let path = path.child("matchExpressions");
     for (index, expression) in selector["matchExpressions"].as_array().into_iter().flatten().enumerate() {
         let path = path.index(index);
@@ -376,9 +377,9 @@ fn label_selector(selector: &Value, path: &Path<'_>, errors: &mut Errors) {
             )),
         }
         let key = expression["key"].as_str().unwrap_or_default();
-        validate::invalid(&path.child("key"), key, rules::qualified_name(key), errors);
+        check::invalid(&path.child("key"), key, rules::qualified_name(key), errors);
         for (index, value) in values.into_iter().enumerate() {
-            validate::invalid(&at.index(index), value, rules::label_value(value), errors);
+            check::invalid(&at.index(index), value, rules::label_value(value), errors);
         }
     }
 }

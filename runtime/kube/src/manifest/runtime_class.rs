@@ -6,10 +6,12 @@
 use serde_json::{Map, Value, json};
 
 use super::definition::{self, Read, Reader};
-use super::field::{Errors, FieldError, Path};
 use super::preset::Applied;
-use super::validate::{self, list, map, resources, text};
-use super::{ManifestError, rules};
+use super::validate::{self, resources};
+use crate::object::error::ManifestError;
+use crate::object::field::{Errors, FieldError, Path};
+use crate::object::value::{list, map, text};
+use crate::object::{check, rules};
 use nodlet_core::spec::Quantity;
 
 /// The only handler, and the name of the class that needs no object.
@@ -29,7 +31,7 @@ fn check(fields: &mut Map<String, Value>, _: &Value, errors: &mut Errors) {
     if handler.is_empty() {
         errors.push(FieldError::required(&path, ""));
     } else if !details.is_empty() {
-        validate::invalid(&path, handler, details, errors);
+        check::invalid(&path, handler, details, errors);
     } else if handler != HANDLER {
         errors.push(FieldError::not_supported(&path, handler, &[HANDLER]));
     }
@@ -38,7 +40,7 @@ fn check(fields: &mut Map<String, Value>, _: &Value, errors: &mut Errors) {
     }
     let Some(scheduling) = fields.get("scheduling") else { return };
     let path = Path::root("scheduling");
-    validate::labels(&scheduling["nodeSelector"], &path.child("nodeSelector"), errors);
+    check::labels(&scheduling["nodeSelector"], &path.child("nodeSelector"), errors);
     let path = path.child("tolerations");
     let tolerations = list(scheduling, "tolerations");
     validate::tolerations(tolerations, &path, errors);

@@ -4,8 +4,9 @@
 
 use serde_json::{Map, Value};
 
-use super::field::{Errors, FieldError, First, Path};
-use super::validate::{APPARMOR, SECCOMP_OF_CONTAINER, SECCOMP_OF_POD, list};
+use super::validate::{APPARMOR, SECCOMP_OF_CONTAINER, SECCOMP_OF_POD};
+use crate::object::field::{Errors, FieldError, First, Path};
+use crate::object::value::list;
 use crate::schema::{self, Field, Shape, Type, Verdict};
 use nodlet_core::spec::Quantity;
 use nodlet_core::spec::container::{CAPABILITIES, DEVICE_DOMAIN, HUGE_PAGES};

@@ -13,15 +13,16 @@ mod probe;
 mod projection;
 pub(super) mod resources;
 
+use crate::object::rules;
 use nodlet_core::sorted::SortedSet;
-use serde_json::{Map, Value};
+use serde_json::Value;
 
-use super::field::{FieldError, Path, quoted};
-use super::{rules, runtime_class};
+use super::runtime_class;
+use crate::object::check::{descending, id, invalid, labels, no_back_steps, not_negative, one_of, supported};
+use crate::object::field::{Errors, FieldError, Path, quoted};
+use crate::object::value::{flag, list, map, number, optional_number, text};
 use nodlet_core::spec::container::HUGE_PAGES;
 use nodlet_core::spec::{Quantity, sysctl};
-
-pub(super) use super::field::Errors;
 
 /// Maximum size of the keys and values of all annotations in bytes.
 const ANNOTATIONS: usize = 256 * 1024;
@@ -190,14 +191,6 @@ fn seccomp_annotation(profile: &str, path: &Path<'_>, errors: &mut Errors) {
         }
         Some(_) => {}
         None => errors.push(FieldError::invalid(path, profile, "must be a valid seccomp profile")),
-    }
-}
-
-pub(super) fn labels(labels: &Value, path: &Path<'_>, errors: &mut Errors) {
-    for (key, value) in map(labels) {
-        invalid(path, key, rules::qualified_name(key), errors);
-        let value = value.as_str().unwrap_or_default();
-        invalid(path, value, rules::label_value(value), errors);
     }
 }
 
@@ -440,13 +433,6 @@ pub(super) fn host_path(source: &Value, path: &Path<'_>, errors: &mut Errors) {
     }
 }
 
-/// Checks that no component of the path is `..`.
-pub(super) fn no_back_steps(value: &str, path: &Path<'_>, errors: &mut Errors) {
-    if value.split('/').any(|part| part == "..") {
-        errors.push(FieldError::invalid(path, value, "must not contain '..'"));
-    }
-}
-
 fn host_network(spec: &Value, path: &Path<'_>, errors: &mut Errors) {
     if !flag(spec, "hostNetwork") {
         return;
@@ -568,15 +554,6 @@ fn hostname_override(spec: &Value, path: &Path<'_>, errors: &mut Errors) {
     invalid(&path, name, rules::dns_subdomain(name), errors);
 }
 
-/// Validates the id of a user or group.
-pub(super) fn id(context: &Value, field: &str, path: &Path<'_>, errors: &mut Errors) {
-    if let Some(value) = optional_number(context, field)
-        && let Some(error) = rules::range(value, 0, i64::from(i32::MAX))
-    {
-        errors.push(FieldError::invalid_value(&path.child(field), &value.into(), error));
-    }
-}
-
 pub(super) fn seccomp_profile(context: &Value, path: &Path<'_>, errors: &mut Errors) {
     let Some(profile) = context.get("seccompProfile") else { return };
     let path = path.child("seccompProfile");
@@ -660,14 +637,6 @@ pub(super) fn internal(object: &Value, fields: &[&str]) -> String {
         format!("\"{field}\":{value}")
     });
     format!("{{{}}}", printed.collect::<Vec<_>>().join(","))
-}
-
-/// Validates a relative path, which must not contain `..`.
-pub(super) fn descending(value: &str, path: &Path<'_>, errors: &mut Errors) {
-    if value.starts_with('/') {
-        errors.push(FieldError::invalid(path, value, "must be a relative path"));
-    }
-    no_back_steps(value, path, errors);
 }
 
 fn dns_config(spec: &Value, path: &Path<'_>, errors: &mut Errors) {
@@ -801,57 +770,6 @@ fn host_aliases(aliases: &[Value], path: &Path<'_>, errors: &mut Errors) {
             invalid(&path.index(index), hostname, rules::dns_subdomain(hostname), errors);
         }
     }
-}
-
-/// Adds one error for each detail that a rule returned.
-pub(super) fn invalid(path: &Path<'_>, value: &str, details: Vec<String>, errors: &mut Errors) {
-    errors.extend(details.into_iter().map(|detail| FieldError::invalid(path, value, detail)));
-}
-
-/// Checks that the value exists and is one of the supported values, which are in the order of printing.
-pub(super) fn one_of(path: &Path<'_>, value: &str, values: &[&str], errors: &mut Errors) {
-    if value.is_empty() {
-        errors.push(FieldError::required(path, ""));
-    } else if !values.contains(&value) {
-        errors.push(FieldError::not_supported(path, value, values));
-    }
-}
-
-/// Checks that the value of the field is one of the supported values.
-pub(super) fn supported(owner: &Value, field: &str, path: &Path<'_>, values: &[&str], errors: &mut Errors) {
-    let value = text(owner, field);
-    if !values.contains(&value) {
-        errors.push(FieldError::not_supported(&path.child(field), value, values));
-    }
-}
-
-pub(super) fn not_negative(path: &Path<'_>, value: i64) -> FieldError {
-    FieldError::invalid_value(path, &value.into(), "must be greater than or equal to 0")
-}
-
-/// Returns a string; empty if it is missing, which is the same for Kubernetes.
-pub(crate) fn text<'a>(owner: &'a Value, field: &str) -> &'a str {
-    owner.get(field).and_then(Value::as_str).unwrap_or_default()
-}
-
-pub(super) fn number(owner: &Value, field: &str) -> i64 {
-    optional_number(owner, field).unwrap_or_default()
-}
-
-pub(super) fn optional_number(owner: &Value, field: &str) -> Option<i64> {
-    owner.get(field).and_then(Value::as_i64)
-}
-
-pub(super) fn flag(owner: &Value, field: &str) -> bool {
-    owner.get(field).and_then(Value::as_bool).unwrap_or_default()
-}
-
-pub(crate) fn list<'a>(owner: &'a Value, field: &str) -> &'a [Value] {
-    owner.get(field).and_then(Value::as_array).map_or(&[], Vec::as_slice)
-}
-
-pub(crate) fn map(value: &Value) -> impl Iterator<Item = (&String, &Value)> {
-    value.as_object().into_iter().flat_map(Map::iter)
 }
 
 #[cfg(test)]

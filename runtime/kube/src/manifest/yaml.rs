@@ -15,8 +15,9 @@ use nodlet_core::sorted::SortedMap;
 use saphyr_parser::{Event, Parser, ScalarStyle, ScanError, Span, Tag};
 use serde_json::{Map, Value};
 
-use super::VALUES;
-use super::field::{First, cut};
+use crate::object::error::SIZE_LIMIT;
+use crate::object::field::{First, cut};
+use crate::object::json::VALUES;
 use input::MAX_MARKS;
 pub(super) use input::Text;
 
@@ -24,7 +25,7 @@ pub(super) use input::Text;
 const DEPTH: usize = 64;
 
 /// Maximum bytes of text in one file; text that aliases repeat is counted each time.
-const TEXT: usize = super::SIZE_LIMIT;
+const TEXT: usize = SIZE_LIMIT;
 
 /// The reason why a text is not YAML that Kubernetes reads.
 #[derive(Debug, PartialEq, Eq)]

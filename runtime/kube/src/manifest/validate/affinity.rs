@@ -1,8 +1,10 @@
 //! Rules for the node affinity of a Pod (`validateNodeAffinity`), as far as nodlet acts on it.
 
+use crate::object::check::invalid;
+use crate::object::field::{Errors, FieldError, Path};
+use crate::object::rules;
+use crate::object::value::{list, text};
 use serde_json::Value;
-
-use super::{Errors, FieldError, Path, invalid, list, rules, text};
 
 /// Checks the required node affinity.
 pub(super) fn node(affinity: &Value, path: &Path<'_>, errors: &mut Errors) {

@@ -1,11 +1,13 @@
 //! Containers: names, ports, environment, mounts, security context.
 
+use crate::object::check::{invalid, one_of};
+use crate::object::field::{Errors, FieldError, Path};
+use crate::object::value::{flag, list, number, text};
+use crate::object::{check, rules};
 use nodlet_core::sorted::SortedSet;
 use serde_json::{Value, json};
 
-use super::{Errors, flag, invalid, list, number, one_of, port, text};
-use crate::manifest::field::{FieldError, Path};
-use crate::manifest::rules;
+use super::port;
 use nodlet_core::spec::{MAX_CONTAINERS, Quantity};
 
 /// Field paths from which an environment variable may take its value; annotations and labels with `[…]` as
@@ -254,7 +256,7 @@ fn env(variables: &[Value], path: &Path<'_>, errors: &mut Errors) {
                     value => invalid(&path.child(field), value, details, errors),
                 }
             }
-            super::no_back_steps(place, &path.child("path"), errors);
+            check::no_back_steps(place, &path.child("path"), errors);
         }
         if sources == 0 {
             errors.push(FieldError::invalid(
@@ -470,13 +472,13 @@ fn mounts(container: &Value, volumes: &SortedSet<&str>, path: &Path<'_>, errors:
         }
         let sub_path = text(mount, "subPath");
         // Kubernetes omits the index in these paths.
-        super::descending(sub_path, &path.child("subPath"), errors);
+        check::descending(sub_path, &path.child("subPath"), errors);
         let expression = text(mount, "subPathExpr");
         if !expression.is_empty() && !sub_path.is_empty() {
             let detail = "subPathExpr and subPath are mutually exclusive";
             errors.push(FieldError::invalid(&at.child("subPathExpr"), expression, detail));
         }
-        super::descending(expression, &path.child("subPathExpr"), errors);
+        check::descending(expression, &path.child("subPathExpr"), errors);
         if let Some(propagation) = mount["mountPropagation"].as_str() {
             let kinds = ["Bidirectional", "HostToContainer", "None"];
             if !kinds.contains(&propagation) {
@@ -514,8 +516,8 @@ fn recursive_read_only(mount: &Value, path: &Path<'_>, errors: &mut Errors) {
 }
 
 fn security_context(spec: &Value, context: &Value, path: &Path<'_>, errors: &mut Errors) {
-    super::id(context, "runAsUser", path, errors);
-    super::id(context, "runAsGroup", path, errors);
+    check::id(context, "runAsUser", path, errors);
+    check::id(context, "runAsGroup", path, errors);
     match context["procMount"].as_str() {
         None | Some("Default") => {}
         Some("Unmasked") if spec["hostUsers"] == json!(false) => {}

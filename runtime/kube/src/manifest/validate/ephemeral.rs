@@ -1,11 +1,11 @@
 //! Rules for ephemeral containers: their fields, and that existing ones do not change.
 
+use crate::object::field::{Errors, FieldError, Path};
+use crate::object::value::{list, text};
 use nodlet_core::sorted::SortedSet;
 use serde_json::Value;
 
 use super::container::{common, count};
-use super::{Errors, list, text};
-use crate::manifest::field::{FieldError, Path};
 use nodlet_core::spec::MAX_CONTAINERS;
 
 /// Container fields that an ephemeral container does not have, in the order of Kubernetes' internal type.

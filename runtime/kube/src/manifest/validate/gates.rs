@@ -1,10 +1,12 @@
 //! Readiness gates and scheduling gates.
 
+use crate::object::check::invalid;
+use crate::object::rules;
+use crate::object::value::{list, text};
 use nodlet_core::sorted::SortedSet;
 use serde_json::Value;
 
-use super::super::field::{Errors, FieldError, Path};
-use super::{invalid, list, rules, text};
+use crate::object::field::{Errors, FieldError, Path};
 
 pub(super) fn all(spec: &Value, path: &Path<'_>, errors: &mut Errors) {
     let readiness = path.child("readinessGates");

@@ -2,8 +2,10 @@
 
 use serde_json::Value;
 
-use super::{Errors, list, number, probe, text};
-use crate::manifest::field::{FieldError, Path};
+use super::probe;
+use crate::object::check;
+use crate::object::field::{Errors, FieldError, Path};
+use crate::object::value::{list, number, text};
 
 /// The supported values of `lifecycle.stopSignal` (Kubernetes: `supportedStopSignalsLinux`), in its order.
 const STOP_SIGNALS: [&str; 65] = [
@@ -122,7 +124,7 @@ pub(super) fn restart_policy(container: &Value, path: &Path<'_>, errors: &mut Er
             "must specify restartPolicy when restart rules are used",
         )),
         Some(_) => {
-            super::supported(container, "restartPolicy", path, &["Always", "Never", "OnFailure"], errors)
+            check::supported(container, "restartPolicy", path, &["Always", "Never", "OnFailure"], errors)
         }
     }
     let at = path.child("restartPolicyRules");

@@ -1,8 +1,10 @@
 //! Validation of ports.
 
+use crate::object::check::invalid;
+use crate::object::field::{Errors, FieldError, Path};
+use crate::object::rules;
+use crate::object::value::optional_number;
 use serde_json::Value;
-
-use super::{Errors, FieldError, Path, invalid, optional_number, rules};
 
 /// Checks the number of a port.
 pub(super) fn number(value: i64, path: &Path<'_>, errors: &mut Errors) {

@@ -2,9 +2,11 @@
 
 use serde_json::Value;
 
-use super::{Errors, invalid, list, not_negative, number, optional_number, port, text};
-use crate::manifest::field::{FieldError, Path};
-use crate::manifest::rules;
+use super::port;
+use crate::object::check::{invalid, not_negative};
+use crate::object::field::{Errors, FieldError, Path};
+use crate::object::value::{list, number, optional_number, text};
+use crate::object::{check, rules};
 
 /// Checks the three probes of a container, in Kubernetes' order.
 pub(super) fn all(container: &Value, path: &Path<'_>, errors: &mut Errors) {
@@ -97,7 +99,7 @@ pub(super) fn handler(owner: &Value, names: &[&str], grace: i64, path: &Path<'_>
 
 fn http_get(handler: &Value, path: &Path<'_>, errors: &mut Errors) {
     port::number_or_name(handler, path, errors);
-    super::supported(handler, "scheme", path, &["HTTP", "HTTPS"], errors);
+    check::supported(handler, "scheme", path, &["HTTP", "HTTPS"], errors);
     for header in list(handler, "httpHeaders") {
         let name = text(header, "name");
         invalid(&path.child("httpHeaders"), name, rules::http_header_name(name), errors);

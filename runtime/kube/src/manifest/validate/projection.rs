@@ -1,11 +1,12 @@
 //! Validation of volumes whose files the agent writes.
 
+use crate::object::check::no_back_steps;
+use crate::object::field::{Errors, FieldError, Path};
+use crate::object::value::{list, optional_number, text};
 use nodlet_core::sorted::SortedSet;
 use serde_json::{Value, json};
 
 use super::container::{field_ref, resource_field_ref};
-use super::{Errors, list, no_back_steps, optional_number, text};
-use crate::manifest::field::{FieldError, Path};
 
 /// Field paths that a file may show (`validVolumeDownwardAPIFieldPathExpressions`), sorted.
 const FIELD_PATHS: [&str; 5] =

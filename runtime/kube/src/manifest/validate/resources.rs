@@ -1,11 +1,12 @@
 //! Requests and limits of containers.
 
+use crate::object::check::invalid;
+use crate::object::field::{Errors, FieldError, Path};
+use crate::object::value::{list, map, text};
+use crate::object::{check, rules};
 use nodlet_core::sorted::SortedSet;
 use serde_json::Value;
 
-use super::{Errors, invalid, list, map, text};
-use crate::manifest::field::{FieldError, Path};
-use crate::manifest::rules;
 use nodlet_core::spec::Quantity;
 
 /// Names without a domain that Kubernetes knows, also for other objects than containers.
@@ -242,8 +243,8 @@ pub(super) fn resize_policy(policies: &[Value], never: bool, path: &Path<'_>, er
         if !seen.insert(resource) {
             errors.push(FieldError::duplicate(&path.index(index), resource));
         }
-        super::one_of(path, resource, &["cpu", "memory"], errors);
-        super::one_of(path, restart, &["NotRequired", "RestartContainer"], errors);
+        check::one_of(path, resource, &["cpu", "memory"], errors);
+        check::one_of(path, restart, &["NotRequired", "RestartContainer"], errors);
         if never && restart != "NotRequired" {
             let detail = "must be 'NotRequired' when pod `restartPolicy` is 'Never'";
             errors.push(FieldError::invalid(path, restart, detail));

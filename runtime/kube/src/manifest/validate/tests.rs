@@ -2,7 +2,8 @@
 //! itself (`ValidatePodCreate` after its own defaults).
 
 use super::pod;
-use crate::manifest::{defaults, documents, set_server_fields, walk};
+use crate::manifest::documents::documents;
+use crate::manifest::{defaults, set_server_fields, walk};
 use crate::schema;
 
 /// Long texts of rules, and the names that stand for them in the tables below.

@@ -10,19 +10,31 @@ use crate::schema::{Field, Shape, Type, Value};
 use nodlet_core::spec::Quantity;
 use nodlet_core::time::Timestamp;
 
+/// The handling of unknown and duplicate fields (kubectl: `--validate`).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Validation {
+    /// Unknown and duplicate fields are errors.
+    #[default]
+    Strict,
+    /// Unknown and duplicate fields are dropped with a warning.
+    Warn,
+    /// Unknown and duplicate fields are dropped.
+    Ignore,
+}
+
 /// The result of a walk.
 #[derive(Debug, Default)]
-pub(super) struct Findings {
+pub(crate) struct Findings {
     /// Fields that the schema does not have.
-    pub(super) unknown: First<Unknown>,
+    pub(crate) unknown: First<Unknown>,
     /// Values of the wrong type.
-    pub(super) errors: Errors,
+    pub(crate) errors: Errors,
 }
 
 /// A field that its type does not have.
 #[derive(Debug)]
-pub(super) struct Unknown {
-    pub(super) path: String,
+pub(crate) struct Unknown {
+    pub(crate) path: String,
     /// The field that was probably meant.
     near: Option<&'static str>,
 }
@@ -38,7 +50,7 @@ impl fmt::Display for Unknown {
 }
 
 /// Walks `object`, which is of the type `owner`.
-pub(super) fn check(object: &mut Json, owner: &Type) -> Findings {
+pub(crate) fn check(object: &mut Json, owner: &Type) -> Findings {
     let mut findings = Findings::default();
     if let Json::Object(map) = object {
         fields(map, owner, None, &mut findings);

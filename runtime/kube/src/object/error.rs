@@ -5,7 +5,10 @@ use std::fmt;
 use serde_json::{Value, json};
 
 use super::field::{self, FieldError};
-use super::{Document, Kind, SIZE_LIMIT, Text, locate};
+use crate::kind::Kind;
+
+/// Maximum size of a manifest in bytes.
+pub const SIZE_LIMIT: usize = 10 * 1024 * 1024;
 
 /// The reason why a manifest is rejected. It is displayed with the file, document and line.
 #[derive(Clone, Debug)]
@@ -56,38 +59,12 @@ pub enum ManifestCause {
     },
 }
 
-/// Upper bound of the lines that a message names; more do not help.
-const MAX_LINES: usize = 8;
-
 impl ManifestError {
-    /// Adds the error's place in the text. `at` is the path of its object.
-    pub(super) fn with_place(mut self, text: &Text<'_>, document: &Document, at: &str) -> Self {
-        self.file = text.name.to_owned();
-        let number = || u32::try_from(document.number).unwrap_or(u32::MAX);
-        self.document = text.several.then(number);
-        if self.lines.is_empty() {
-            let dot = if at.is_empty() { "" } else { "." };
-            self.lines = self
-                .cause
-                .paths()
-                .iter()
-                .take(MAX_LINES)
-                .filter_map(|path| locate::line(text.text, document.number - 1, &format!("{at}{dot}{path}")))
-                .collect();
-            self.lines.sort_unstable();
-            self.lines.dedup();
-        }
-        if self.lines.is_empty() && text.several {
-            self.lines.push(document.line);
-        }
-        self
-    }
-
-    pub(super) fn new(cause: ManifestCause) -> Self {
+    pub(crate) fn new(cause: ManifestCause) -> Self {
         ManifestError { file: String::new(), document: None, lines: Vec::new(), cause, kind: Kind::Pod }
     }
 
-    pub(super) fn of_kind(message: String) -> Self {
+    pub(crate) fn of_kind(message: String) -> Self {
         ManifestError::new(ManifestCause::Kind(message))
     }
 
@@ -145,7 +122,7 @@ impl std::error::Error for ManifestError {}
 
 impl ManifestCause {
     /// The paths of the wrong fields.
-    fn paths(&self) -> Vec<&str> {
+    pub(crate) fn paths(&self) -> Vec<&str> {
         match self {
             ManifestCause::Strict { paths, .. } => paths.iter().map(String::as_str).collect(),
             ManifestCause::Invalid { errors, .. } => errors.iter().map(|error| error.path.as_str()).collect(),

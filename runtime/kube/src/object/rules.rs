@@ -6,7 +6,7 @@ const LABEL_UNDERSCORE: &str = "_?[a-z0-9]([-_a-z0-9]*[a-z0-9])?";
 const NAME: &str = "([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9]";
 
 /// A DNS label of RFC 1123: names of containers, volumes, namespaces.
-pub(super) fn dns_label(value: &str) -> Vec<String> {
+pub(crate) fn dns_label(value: &str) -> Vec<String> {
     let mut errors = Vec::new();
     if value.len() > 63 {
         errors.push(max_length(63));
@@ -25,7 +25,7 @@ pub(super) fn dns_label(value: &str) -> Vec<String> {
 }
 
 /// A DNS subdomain of RFC 1123: names of pods and most other objects.
-pub(super) fn dns_subdomain(value: &str) -> Vec<String> {
+pub(crate) fn dns_subdomain(value: &str) -> Vec<String> {
     let mut errors = Vec::new();
     if value.len() > 253 {
         errors.push(max_length(253));
@@ -41,7 +41,7 @@ pub(super) fn dns_subdomain(value: &str) -> Vec<String> {
 }
 
 /// A DNS subdomain with underscores: search domains.
-pub(super) fn dns_subdomain_with_underscore(value: &str) -> Vec<String> {
+pub(crate) fn dns_subdomain_with_underscore(value: &str) -> Vec<String> {
     let mut errors = Vec::new();
     if value.len() > 253 {
         errors.push(max_length(253));
@@ -61,7 +61,7 @@ pub(super) fn dns_subdomain_with_underscore(value: &str) -> Vec<String> {
 }
 
 /// A name with an optional DNS prefix: keys of labels and annotations, resources.
-pub(super) fn qualified_name(value: &str) -> Vec<String> {
+pub(crate) fn qualified_name(value: &str) -> Vec<String> {
     const MESSAGE: &str = "must consist of alphanumeric characters, '-', '_' or '.', and must start and end with an \
                            alphanumeric character (e.g. 'MyName',  or 'my.name',  or '123-abc', regex used for validation is ";
     let mut errors = Vec::new();
@@ -96,7 +96,7 @@ pub(super) fn qualified_name(value: &str) -> Vec<String> {
 }
 
 /// The value of a label.
-pub(super) fn label_value(value: &str) -> Vec<String> {
+pub(crate) fn label_value(value: &str) -> Vec<String> {
     let mut errors = Vec::new();
     if value.len() > 63 {
         errors.push("must be no more than 63 bytes".to_owned());
@@ -112,7 +112,7 @@ pub(super) fn label_value(value: &str) -> Vec<String> {
 }
 
 /// The name of a port.
-pub(super) fn port_name(value: &str) -> Vec<String> {
+pub(crate) fn port_name(value: &str) -> Vec<String> {
     let mut errors = Vec::new();
     if value.len() > 15 {
         errors.push(max_length(15));
@@ -133,7 +133,7 @@ pub(super) fn port_name(value: &str) -> Vec<String> {
 }
 
 /// A key of a ConfigMap or Secret.
-pub(super) fn config_map_key(value: &str) -> Vec<String> {
+pub(crate) fn config_map_key(value: &str) -> Vec<String> {
     let mut errors = Vec::new();
     if value.len() > 253 {
         errors.push(max_length(253));
@@ -154,7 +154,7 @@ pub(super) fn config_map_key(value: &str) -> Vec<String> {
 }
 
 /// The name of an environment variable, as relaxed in Kubernetes 1.32.
-pub(super) fn env_name(value: &str) -> Vec<String> {
+pub(crate) fn env_name(value: &str) -> Vec<String> {
     if value.chars().all(|c| (' '..='~').contains(&c) && c != '=') {
         return Vec::new();
     }
@@ -165,7 +165,7 @@ pub(super) fn env_name(value: &str) -> Vec<String> {
 }
 
 /// The name of an HTTP header.
-pub(super) fn http_header_name(value: &str) -> Vec<String> {
+pub(crate) fn http_header_name(value: &str) -> Vec<String> {
     if !value.is_empty() && value.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-') {
         return Vec::new();
     }
@@ -177,12 +177,12 @@ pub(super) fn http_header_name(value: &str) -> Vec<String> {
 }
 
 /// `must be between LOW and HIGH, inclusive`, if it is not.
-pub(super) fn range(value: i64, low: i64, high: i64) -> Option<String> {
+pub(crate) fn range(value: i64, low: i64, high: i64) -> Option<String> {
     (!(low..=high).contains(&value)).then(|| format!("must be between {low} and {high}, inclusive"))
 }
 
 /// An IP address; with the texts for fields that existed before Kubernetes became strict.
-pub(super) fn ip(value: &str) -> Vec<String> {
+pub(crate) fn ip(value: &str) -> Vec<String> {
     match value.parse::<std::net::IpAddr>() {
         Ok(std::net::IpAddr::V6(address)) if address.to_ipv4_mapped().is_some() => {
             vec!["must not be an IPv4-mapped IPv6 address".to_owned()]

@@ -1,8 +1,8 @@
-//! Finds the objects of a manifest whose kind the agent reads (`kinds.rs`), and rejects all others.
+//! Finds the objects of a manifest whose kind the agent reads (`kind.rs`), and rejects all others.
 
 use serde_json::Value;
 
-use crate::kinds::{self, Kind};
+use crate::kind::{self, Kind};
 
 /// Upper bound of the depth of nested `List`s.
 const MAX_LIST_DEPTH: usize = 4;
@@ -86,7 +86,7 @@ const PLANNED_KINDS: [&str; 2] = ["PodDisruptionBudget", "Service"];
 
 /// The kinds that are read: Pods, PodPresets and so on.
 fn readable_kinds() -> String {
-    let kinds: Vec<String> = kinds::readable()
+    let kinds: Vec<String> = kind::readable()
         .map(|row| format!("{}{}", row.name, row.plural.get(row.name.len()..).unwrap_or_default()))
         .collect();
     format!("nodlet accepts {} and Lists of them", kinds.join(", "))

@@ -6,21 +6,24 @@ use std::fmt;
 use serde::de::{DeserializeSeed, Deserializer, Error as _, MapAccess, SeqAccess, Visitor};
 use serde_json::{Map, Value};
 
-use super::VALUES;
 use super::field::{First, cut};
+
+/// Maximum number of values in one file or request; values that aliases repeat count each time. This is enough for
+/// more Pods than a node accepts. Each value needs some hundred bytes while it is read.
+pub const VALUES: usize = 25_000;
 
 /// One object of a file.
 #[derive(Debug, PartialEq)]
-pub(super) struct Document {
-    pub(super) value: Value,
+pub(crate) struct Document {
+    pub(crate) value: Value,
     /// The line in which the object begins, from 1.
-    pub(super) line: usize,
+    pub(crate) line: usize,
     /// Paths of fields that occur twice.
-    pub(super) duplicates: First<String>,
+    pub(crate) duplicates: First<String>,
 }
 
 /// Reads all objects of a text. An error of the category `Data` means that there are too many values.
-pub(super) fn read(text: &str) -> Result<Vec<Document>, serde_json::Error> {
+pub(crate) fn read(text: &str) -> Result<Vec<Document>, serde_json::Error> {
     let text = text.strip_prefix('\u{feff}').unwrap_or(text);
     let state = RefCell::new(State::default());
     let mut deserializer = serde_json::Deserializer::from_slice(text.as_bytes());
