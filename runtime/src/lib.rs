@@ -32,7 +32,7 @@
 //!
 //! # Besides pods
 //!
-//! * [`nodlet_kube::kinds`] is the one table of kinds: their names, columns and descriptions.
+//! * [`nodlet_kube::kind`] is the one table of kinds, and [`nodlet_kube::kinds`] has the rules of each.
 //! * [`ring`] keeps the latest observations and actions of the core, and [`replay`] replays them.
 //! * [`service`] notifies the service manager as long as the loop turns; on a board, [`progress`] does so for
 //!   process 1.

@@ -8,20 +8,23 @@
 //! that Kubernetes has removed is checked against another type, as in `kinds/pod_preset.rs`. Tests and the compiler
 //! report what is missing.
 
+pub(crate) mod applied;
 mod cells;
+pub(crate) mod config_data;
 mod config_map;
+pub(crate) mod definition;
 mod describe;
 mod event;
 mod generic;
 pub mod limit_range;
 mod namespace;
 mod node;
-mod persistent_volume;
-mod persistent_volume_claim;
+pub mod persistent_volume;
+pub mod persistent_volume_claim;
 mod pod;
-mod pod_preset;
-mod priority_class;
-mod runtime_class;
+pub(crate) mod pod_preset;
+pub mod priority_class;
+pub mod runtime_class;
 mod secret;
 mod strategy;
 

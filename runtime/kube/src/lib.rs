@@ -3,9 +3,12 @@
 //! * [`kind`]: the one table of kinds: their names, scopes and verbs.
 //! * [`kinds`]: the rules, columns and descriptions of each kind, one file for each.
 //! * [`schema`]: the fields of a Pod and what nodlet does with each.
-//! * [`manifest`]: bytes to objects, checked against the schema, defaulted and validated, and then a
-//!   typed [`nodlet_core::spec::Pod`].
+//! * [`manifest`]: bytes to objects, checked against the schema, defaulted and validated; Pods become a typed
+//!   [`nodlet_core::spec::Pod`].
 //! * [`protobuf`]: objects as typed clients send them.
+//!
+//! Each module imports only from those before it: `schema`, `protobuf`, `kind`; `object`, what the readers of all kinds
+//! share; `pod`, which reads Pods; `kinds`; `manifest`.
 //!
 //! Used by the agent and by the command line. This crate opens no file. It is pure, except for descriptions,
 //! which print ages and times by the clock and in the time zone of the reader, as kubectl does.
@@ -14,5 +17,9 @@ pub mod kind;
 pub mod kinds;
 pub mod manifest;
 mod object;
+mod pod;
 pub mod protobuf;
 pub mod schema;
+
+#[cfg(test)]
+mod tests;

@@ -12,91 +12,41 @@
 //! Read next: [`nodlet_core::node`], which gets the parsed pods.
 
 mod cdi;
-pub mod class;
-pub(crate) mod config;
-mod config_data;
-mod convert;
-mod defaults;
-pub(crate) mod definition;
 mod device_file;
-mod documents;
+pub(crate) mod documents;
 mod emit;
 mod find;
-mod identity;
+mod inject;
 mod locate;
-pub mod persistent;
-pub(crate) mod preset;
+mod node_name;
 pub mod priority;
-pub mod runtime_class;
-mod unsupported;
 pub mod update;
-pub(crate) mod validate;
 mod yaml;
 
-use std::rc::Rc;
-
-use serde_json::{Value, json};
+use serde_json::Value;
 
 use crate::kind::Kind;
 use crate::kinds;
-use crate::object::field::{self, Errors};
+use crate::kinds::definition::{self, Read};
+use crate::object::field::Errors;
 use crate::object::value::list;
-use crate::object::{rules, walk};
-use crate::schema;
-use nodlet_core::spec::Pod;
+use crate::pod::{self, Origin};
 
+pub use crate::kinds::applied::Applied;
+pub use crate::kinds::config_data::ConfigData;
+pub use crate::kinds::definition::Definition;
 pub use crate::object::error::{ManifestCause, ManifestError, SIZE_LIMIT};
 pub use crate::object::field::{FieldError, FieldErrorKind, go_quoted};
 pub use crate::object::json::{self, VALUES};
 pub use crate::object::walk::Validation;
+pub use crate::pod::{Manifest, new_warnings};
 pub use cdi::{CDI_ANNOTATION, CdiEdits, CdiMount, CdiNode, cdi_edits, cdi_names};
-pub use config_data::ConfigData;
-pub use definition::Definition;
-use definition::Read;
 pub use device_file::{DeviceDefinition, DeviceSource, parse_device_file};
 use documents::{duplicates, read, with_place};
 pub use emit::to_yaml;
-pub use preset::{Applied, inject};
+pub use inject::inject;
+pub use node_name::{check_label, is_node_name, node_name_of};
 pub use priority::{Classes, Priority};
-
-/// A valid Pod.
-#[derive(Clone, Debug)]
-pub struct Manifest {
-    /// The typed pod, for the core.
-    pub pod: Rc<Pod>,
-    /// The whole object with defaults applied, namespace and uid included, without status.
-    pub object: Value,
-    /// Warnings for people about fields without effect.
-    pub warnings: Vec<String>,
-}
-
-/// Whether a Node may have this name. The name also appears in files of the node's pods.
-pub fn is_node_name(name: &str) -> bool {
-    rules::dns_subdomain(name).is_empty()
-}
-
-/// Returns the name of the Node for a machine's host name: in lower case, and with `-` for characters that are valid
-/// in host names of Linux and invalid in names of Nodes, such as `_`. `None` if no valid name is left.
-pub fn node_name_of(host_name: &str) -> Option<String> {
-    let allowed =
-        |of: char| if of.is_ascii_alphanumeric() || of == '.' { of.to_ascii_lowercase() } else { '-' };
-    let name: String = host_name.trim().chars().map(allowed).collect();
-    let labels: Vec<&str> = name.split('.').map(|label| label.trim_matches('-')).collect();
-    let labels: Vec<&str> = labels.into_iter().filter(|label| !label.is_empty()).collect();
-    Some(labels.join(".")).filter(|name| is_node_name(name))
-}
-
-/// Validates the key and the value of a label.
-///
-/// # Errors
-/// The key or the value is invalid, for the reason in the message.
-pub fn check_label(key: &str, value: &str) -> Result<(), String> {
-    let wrong = |what: &str, errors: Vec<String>| {
-        errors.first().map_or(Ok(()), |error| Err(format!("labels; {what:?} is invalid: {error}")))
-    };
-    wrong(key, rules::qualified_name(key))?;
-    wrong(value, rules::label_value(value))
-}
 
 /// The objects of a file.
 #[derive(Clone, Debug, Default)]
@@ -151,7 +101,7 @@ pub fn contents(
                 definitions.push(definition);
                 continue;
             }
-            let mut manifest = read_pod(found.object, validation, node, Origin::File(name))
+            let mut manifest = pod::read(found.object, validation, node, Origin::File(name))
                 .map_err(|error| place(error, &found.at))?;
             manifest.warnings.splice(0..0, repeated.drain(..));
             let same = |other: &Manifest| {
@@ -217,7 +167,7 @@ pub fn written(
 
 /// Reads a new Pod from the API. The caller has set `metadata.uid`.
 pub fn admit(object: Value, validation: Validation, node: &str) -> Result<Manifest, ManifestError> {
-    read_pod(single_pod(object)?, validation, node, Origin::Api)
+    pod::read(single_pod(object)?, validation, node, Origin::Api)
 }
 
 /// Reads an object from the API that is not a Pod. The caller has set `metadata.uid`.
@@ -281,12 +231,12 @@ fn single(object: Value) -> Result<find::Found, ManifestError> {
 /// # Errors
 /// The Pod is invalid. [`update::compare`] checks whether the update is allowed.
 pub fn admit_update(object: Value, validation: Validation, node: &str) -> Result<Manifest, ManifestError> {
-    read_pod(single_pod(object)?, validation, node, Origin::Before)
+    pod::read(single_pod(object)?, validation, node, Origin::Before)
 }
 
 /// Reads an admitted Pod again, with the ephemeral containers that were added since.
 pub fn admit_again(object: Value, node: &str) -> Result<Manifest, ManifestError> {
-    read_pod(single_pod(object)?, Validation::Ignore, node, Origin::Before)
+    pod::read(single_pod(object)?, Validation::Ignore, node, Origin::Before)
 }
 
 /// Reads an admitted Pod with the ephemeral containers `wanted`. Existing ephemeral containers can be neither removed
@@ -308,163 +258,14 @@ pub fn admit_ephemeral(
     wanted.sort_by_key(place);
     spec.insert("ephemeralContainers".to_owned(), wanted.into());
     let name = object["metadata"]["name"].as_str().unwrap_or_default().to_owned();
-    let manifest = read_pod(object, validation, node, Origin::Before)?;
+    let manifest = pod::read(object, validation, node, Origin::Before)?;
     let mut errors = Errors::default();
-    validate::only_added(&old, list(&manifest.object["spec"], "ephemeralContainers"), &mut errors);
+    pod::validate::only_added(&old, list(&manifest.object["spec"], "ephemeralContainers"), &mut errors);
     if errors.is_empty() {
         return Ok(manifest);
     }
     let (errors, more) = errors.into_parts();
     Err(ManifestError::new(ManifestCause::Invalid { name, errors, more }))
-}
-
-/// The origin of an object.
-#[derive(Clone, Copy, Debug)]
-enum Origin<'a> {
-    /// A file with this name.
-    File(&'a str),
-    /// A client that creates a pod.
-    Api,
-    /// An existing pod of this node.
-    Before,
-}
-
-/// Reads one object whose `kind` is `Pod`.
-fn read_pod(
-    mut object: Value,
-    validation: Validation,
-    node: &str,
-    from: Origin<'_>,
-) -> Result<Manifest, ManifestError> {
-    let file = match from {
-        Origin::File(name) => Some(name),
-        Origin::Api | Origin::Before => None,
-    };
-    let written_name = object["metadata"]["name"].as_str().unwrap_or_default().to_owned();
-    let invalid = |errors: Errors| {
-        let (errors, more) = errors.into_parts();
-        ManifestError::new(ManifestCause::Invalid { name: written_name.clone(), errors, more })
-    };
-
-    let findings = match schema::find("Pod") {
-        Some(pod) => walk::check(&mut object, pod),
-        None => walk::Findings::default(),
-    };
-    let mut warnings = match validation {
-        Validation::Strict if !findings.unknown.is_empty() => {
-            let messages = findings.unknown.texts(ToString::to_string);
-            let paths = findings.unknown.into_parts().0.into_iter().map(|unknown| unknown.path).collect();
-            return Err(ManifestError::new(ManifestCause::Strict { messages, paths }));
-        }
-        Validation::Warn => findings.unknown.texts(ToString::to_string),
-        Validation::Strict | Validation::Ignore => Vec::new(),
-    };
-    if !findings.errors.is_empty() {
-        return Err(invalid(findings.errors));
-    }
-
-    set_server_fields(&mut object, node, file);
-    let unsupported = unsupported::check(&object);
-    warnings.extend(unsupported.warnings.texts(String::clone));
-    defaults::apply(&mut object);
-    let mut errors = validate::pod(&object);
-    match from {
-        Origin::File(_) | Origin::Api => validate::no_ephemeral(&object, &mut errors),
-        Origin::Before => {}
-    }
-    check_node(&object, node, &mut errors);
-    let (rejected, more) = unsupported.rejected.into_parts();
-    for error in rejected {
-        // A value that is wrong in itself needs no second reason.
-        if !errors.iter().any(|known| known.path.starts_with(&error.path)) {
-            errors.push(error);
-        }
-    }
-    errors.add_more(more);
-    if !errors.is_empty() {
-        return Err(invalid(errors));
-    }
-    let pod = convert::pod(&object);
-    // A pod with scheduling gates is on no node yet.
-    if let (false, Some(spec)) = (pod.is_gated(), object["spec"].as_object_mut()) {
-        spec.insert("nodeName".to_owned(), json!(node));
-    }
-    Ok(Manifest { pod: Rc::new(pod), object, warnings })
-}
-
-/// Removes the warnings that apply to the object `before` the update as well: a client that changes a pod
-/// sends it back with all defaults, of which some have no effect.
-pub fn new_warnings(mut warnings: Vec<String>, before: &Value) -> Vec<String> {
-    if !warnings.is_empty() {
-        let known = unsupported::check(before).warnings.texts(String::clone);
-        warnings.retain(|warning| !known.contains(warning));
-    }
-    warnings
-}
-
-/// Metadata fields that only a server sets. Clients send them back, and files must not have them.
-const SERVER_FIELDS: [&str; 7] = [
-    "creationTimestamp",
-    "deletionGracePeriodSeconds",
-    "deletionTimestamp",
-    "generation",
-    "managedFields",
-    "resourceVersion",
-    "selfLink",
-];
-
-/// Sets the fields that the server sets (UID, namespace, generated name), and removes the status. From a file
-/// it also removes all fields of [`SERVER_FIELDS`], which the output of `get -o yaml` contains.
-fn set_server_fields(object: &mut Value, node: &str, file: Option<&str>) {
-    let Some(map) = object.as_object_mut() else { return };
-    map.remove("status");
-    map.entry("spec").or_insert_with(|| json!({}));
-    let mut generation = None;
-    if let Value::Object(meta) = map.entry("metadata").or_insert_with(|| json!({}))
-        && file.is_some()
-    {
-        let is_set = |field: &str| meta.get(field).is_some_and(|value| value != "");
-        // Of a pod that has its identity of its own, as those that the agent itself writes down,
-        // it counts the changes in place.
-        generation = meta.get("generation").filter(|_| is_set("uid")).cloned();
-        meta.retain(|field, _| !SERVER_FIELDS.contains(&field.as_str()));
-    }
-    let uid = file.map(|file| identity::uid(object, node, file));
-    let Some(meta) = object["metadata"].as_object_mut() else { return };
-    if let Some(generation) = generation {
-        meta.insert("generation".to_owned(), generation);
-    }
-    let is_set =
-        |meta: &serde_json::Map<String, Value>, field: &str| meta.get(field).is_some_and(|value| value != "");
-    if !is_set(meta, "namespace") {
-        meta.insert("namespace".to_owned(), json!("default"));
-    }
-    if let Some(uid) = uid
-        && !is_set(meta, "uid")
-    {
-        meta.insert("uid".to_owned(), json!(uid));
-    }
-    // A name that is generated again for each file would be another pod each time.
-    let text = |field: &str| meta.get(field).and_then(Value::as_str).filter(|text| !text.is_empty());
-    if let (None, None, Some(prefix), Some(uid)) = (file, text("name"), text("generateName"), text("uid")) {
-        let prefix: String = prefix.chars().take(58).collect();
-        let name = format!("{prefix}{}", identity::suffix(uid));
-        meta.insert("name".to_owned(), json!(name));
-    }
-}
-
-/// Rejects a pod that names another node, and an object from the API without a UID.
-fn check_node(object: &Value, node: &str, errors: &mut Errors) {
-    let asked = object["spec"]["nodeName"].as_str().unwrap_or_default();
-    if !asked.is_empty() && asked != node {
-        let path = field::Path::root("spec");
-        let detail = format!("this node is {}: leave the field out", field::quoted(node));
-        errors.push(FieldError::invalid(&path.child("nodeName"), asked, detail));
-    }
-    if object["metadata"]["uid"].as_str().is_none_or(str::is_empty) {
-        let path = field::Path::root("metadata");
-        errors.push(FieldError::required(&path.child("uid"), ""));
-    }
 }
 
 #[cfg(test)]

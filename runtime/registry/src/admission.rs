@@ -16,9 +16,9 @@ use super::{DefinitionsByName, Status, Wanted, definitions, ephemeral};
 use crate::objects::Objects;
 use nodlet_core::facts::{Event, Record};
 use nodlet_core::spec::Pod;
-use nodlet_kube::kinds::{Kind, limit_range};
+use nodlet_kube::kinds::{Kind, limit_range, priority_class, runtime_class};
 use nodlet_kube::manifest::update::{self, Update};
-use nodlet_kube::manifest::{self, Applied, Classes, Definition, Manifest, Priority, runtime_class};
+use nodlet_kube::manifest::{self, Applied, Classes, Definition, Manifest, Priority};
 
 /// The maximum size in bytes that presets may add to the object of a pod: the additions are stored for each
 /// pod and each of its containers, whereas a preset exists once.
@@ -94,7 +94,7 @@ impl Policy {
         for (name, (definition, _)) in definitions {
             // Other kinds do not affect admission.
             if name.0 == Kind::PriorityClass {
-                policy.classes.insert(name.2.clone(), manifest::class::class(&definition.object()));
+                policy.classes.insert(name.2.clone(), priority_class::class(&definition.object()));
             } else if name.0 == Kind::LimitRange {
                 policy.limit_ranges.push(definition.clone());
             } else if name.0 == Kind::RuntimeClass {

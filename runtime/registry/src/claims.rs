@@ -20,8 +20,7 @@ use super::definitions::{DefinitionName, key};
 use super::{Registry, Wanted};
 use nodlet_core::spec::volume::{ClaimedVolume, HostPathType};
 use nodlet_core::spec::{Pod, Quantity};
-use nodlet_kube::kinds::Kind;
-use nodlet_kube::manifest::persistent;
+use nodlet_kube::kinds::{Kind, persistent_volume, persistent_volume_claim};
 
 /// The bindings of all claims.
 #[derive(Debug, Default)]
@@ -372,7 +371,7 @@ impl Registry {
         }
         let bound = (Kind::PersistentVolume, Rc::from(""), Rc::from(bound_to));
         let bound = self.published_definition(&bound).unwrap_or_default();
-        if !persistent::placement(&bound).matches(&self.node, labels) {
+        if !persistent_volume::placement(&bound).matches(&self.node, labels) {
             return Err("node(s) had volume node affinity conflict".to_owned());
         }
         let spec = &bound["spec"];
@@ -383,7 +382,7 @@ impl Registry {
             persistent_volume: bound_to.to_owned(),
             path: text(&source["path"]).to_owned(),
             host_path: spec["hostPath"].is_object().then(|| HostPathType::named(text(&source["type"]))),
-            is_exclusive: has_mode(&found["spec"], persistent::EXCLUSIVE),
+            is_exclusive: has_mode(&found["spec"], persistent_volume_claim::EXCLUSIVE),
             is_block: text(&spec["volumeMode"]) == "Block",
             device: None,
         })
@@ -445,7 +444,7 @@ fn find<'a>(
             return Ok(volume);
         }
         let is_selected = selects(&spec["selector"], &volume.object["metadata"]["labels"]);
-        if !is_selected || !persistent::placement(&volume.object).matches(node, labels) {
+        if !is_selected || !persistent_volume::placement(&volume.object).matches(node, labels) {
             continue;
         }
         // Fewer access modes come before less capacity: nothing more is given away than has to be.

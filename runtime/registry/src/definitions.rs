@@ -15,8 +15,8 @@ use super::{
     Written, preconditions,
 };
 use crate::objects::Key;
-use nodlet_kube::kinds::Kind;
-use nodlet_kube::manifest::{self, Definition, priority};
+use nodlet_kube::kinds::{Kind, priority_class};
+use nodlet_kube::manifest::{self, Definition};
 
 /// Kind, namespace and name of a definition.
 pub type DefinitionName = (Kind, Rc<str>, Rc<str>);
@@ -128,10 +128,10 @@ impl Registry {
             let defaults = self.definitions.iter().filter(|(other, (class, _))| {
                 **other != name
                     && other.0 == Kind::PriorityClass
-                    && manifest::class::class(&class.object()).global_default
+                    && priority_class::class(&class.object()).global_default
             });
             if let Some(((_, _, other), _)) = defaults.into_iter().next()
-                && manifest::class::class(&object).global_default
+                && priority_class::class(&object).global_default
             {
                 return Err(Status::forbidden(one_default(&new.name, other)));
             }
@@ -206,7 +206,7 @@ impl Registry {
         let qualified = name.0.row().qualified();
         self.require_settled(name, false)?;
         let object = self.published_definition(name).ok_or_else(|| Status::not_found(&qualified, &name.2))?;
-        if name.0 == Kind::PriorityClass && priority::BUILT_IN.iter().any(|(known, ..)| **known == *name.2) {
+        if name.0 == Kind::PriorityClass && priority_class::BUILT_IN.iter().any(|(known, ..)| **known == *name.2) {
             return Err(Status::forbidden(format!(
                 "{qualified} \"{}\" is forbidden: this is a system priority class and cannot be deleted",
                 name.2
@@ -227,7 +227,7 @@ impl Registry {
     }
 
     fn publish_built_in_classes(&self, created: &str) {
-        for (name, value, description) in priority::BUILT_IN {
+        for (name, value, description) in priority_class::BUILT_IN {
             let name: DefinitionName = (Kind::PriorityClass, "".into(), name.into());
             if self.definitions.contains_key(&name) || self.objects.get(&key(&name)).is_some() {
                 continue;
@@ -275,7 +275,7 @@ fn refuse_defaults(definitions: &DefinitionsByName, refusals: &mut Vec<Refusal>)
     let mut defaults: Vec<(i32, &DefinitionName, &PathBuf)> = definitions
         .iter()
         .filter(|(name, _)| name.0 == Kind::PriorityClass)
-        .map(|(name, (class, source))| (manifest::class::class(&class.object()), name, source))
+        .map(|(name, (class, source))| (priority_class::class(&class.object()), name, source))
         .filter(|(class, ..)| class.global_default)
         .map(|(class, name, source)| (class.value, name, source))
         .collect();

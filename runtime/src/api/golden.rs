@@ -1,5 +1,5 @@
 //! Discovery documents and tables, byte for byte as kubectl has always received them, and whether each kind of the
-//! table in `kinds.rs` is served.
+//! table in `kind.rs` is served.
 //!
 //! Each line of `golden/answers.txt` is a path and the answer to it; for `table RESOURCE`, the table
 //! of [`object`].

@@ -1,5 +1,5 @@
 //! `meta.k8s.io/v1` Table: the server defines how a list is printed, so that every client prints the same.
-//! `kinds.rs` has the columns and cells of each kind.
+//! `kinds/` has the columns and cells of each kind.
 
 use serde_json::{Map, Value, json};
 

@@ -89,7 +89,7 @@ pub(super) const ROWS: &[Row] = &[
     row("ConfigMapKeySelector.optional", Status,
         "containers: [{name: app, [[env]], env: [{name: A, valueFrom: {configMapKeyRef: {name: none, key: mode, @}}}]}]",
         &[("", WAITS), ("optional: true", SUCCEEDED)]),
-    elsewhere("ObjectFieldSelector.apiVersion", "runtime/kube/src/manifest/validate/tests.rs::invalid_containers_are_rejected_with_the_errors_of_kubernetes",
+    elsewhere("ObjectFieldSelector.apiVersion", "runtime/kube/src/pod/validate/tests.rs::invalid_containers_are_rejected_with_the_errors_of_kubernetes",
         "the only accepted value is v1, the default"),
     row("ObjectFieldSelector.fieldPath", Log("app"),
         "containers: [{name: app, [[env]], env: [{name: A, valueFrom: {fieldRef: {fieldPath: @}}}]}]",

@@ -1,13 +1,15 @@
-//! ConfigMaps, as `kubectl get` and `kubectl describe configmap` print them.
+//! ConfigMaps (`v1`), as they are read, and as `kubectl get` and `kubectl describe configmap` print them. Pure.
 
-use serde_json::Value;
+use serde_json::{Map, Value};
 
 use super::cells::{age, text, timestamp};
-use super::describe::text::{annotations, labels, of};
+use super::config_data::{MAX_SIZE, binary, check_key, check_update, entries, head, size};
+use super::definition::{Read, Reader};
+use super::describe::text::of;
 use super::describe::{Tabs, events};
 use super::generic;
 use super::strategy::{Column, Describe, Strategy};
-use crate::manifest::config::READER;
+use crate::object::field::{Errors, FieldError, Path};
 use crate::protobuf::{METADATA, Message, Type};
 use nodlet_core::time::Timestamp;
 
@@ -16,7 +18,7 @@ pub(super) static STRATEGY: Strategy = Strategy {
     cells,
     row_conditions: generic::no_conditions,
     describe: Describe::WithEvents(describe),
-    reader: Some(READER),
+    reader: Some(Reader { read: Read::Rules(rules), check_update }),
     protobuf: FIELDS,
 };
 
@@ -58,23 +60,19 @@ fn describe(map: &Value, events: Option<Vec<Value>>) -> String {
     tabs.finish()
 }
 
-/// The lines that the descriptions of ConfigMaps and Secrets begin with.
-pub(super) fn head(out: &mut Tabs, object: &Value) {
-    let metadata = &object["metadata"];
-    out.line(0, &format!("Name:\t{}", of(&metadata["name"])));
-    out.line(0, &format!("Namespace:\t{}", of(&metadata["namespace"])));
-    labels(out, "Labels", &metadata["labels"]);
-    annotations(out, &metadata["annotations"]);
-}
-
-/// The entries of a map, by their keys; none where there is none.
-pub(super) fn entries(map: &Value) -> Vec<(&String, &Value)> {
-    let mut entries: Vec<(&String, &Value)> = map.as_object().into_iter().flatten().collect();
-    entries.sort_by_key(|(key, _)| *key);
-    entries
-}
-
-/// The bytes that a value in base64 stands for.
-pub(super) fn size(value: &Value) -> usize {
-    of(value).trim_end_matches('=').len() * 3 / 4
+/// Validates a ConfigMap (`ValidateConfigMap`).
+fn rules(fields: &mut Map<String, Value>, _: &Value, errors: &mut Errors) {
+    let root = Path::root("data");
+    let mut size = 0;
+    for (key, value) in fields.get("data").and_then(Value::as_object).into_iter().flatten() {
+        check_key(&root, key, errors);
+        if fields.get("binaryData").is_some_and(|binary| binary.get(key).is_some()) {
+            errors.push(FieldError::invalid(&root.key(key), key, "duplicate of key present in binaryData"));
+        }
+        size += value.as_str().map_or(0, str::len);
+    }
+    size += binary("binaryData", fields, errors);
+    if size > MAX_SIZE {
+        errors.push(FieldError::too_long(&Path::root(""), MAX_SIZE));
+    }
 }

@@ -9,14 +9,14 @@ use nodlet_core::sorted::SortedSet;
 
 use serde_json::{Map, Value, json};
 
+use super::applied::Applied;
+use super::definition::{self, Read, Reader};
 use super::describe::Tabs;
 use super::describe::text::{list, of, quantity};
 use super::generic;
 use super::strategy::{Describe, Strategy};
-use crate::manifest::Applied;
-use crate::manifest::definition::{self, Read, Reader};
-use crate::manifest::validate::of_containers;
 use crate::object::field::{Errors, FieldError, Path};
+use crate::pod::validate::of_containers;
 use nodlet_core::spec::Quantity;
 use nodlet_core::spec::pod::LIMIT_RANGER;
 

@@ -1,19 +1,44 @@
-//! PersistentVolumes, as `kubectl get` prints them.
+//! PersistentVolumes (`v1`): storage of the node, as they are read, and as `kubectl get` prints them. Pure.
+//!
+//! nodlet has no provisioner and attaches no storage of a network, so it rejects by name what would need one. Which
+//! claim is bound to which volume is decided in the registry (`registry/src/claims.rs`).
 
-use serde_json::Value;
+use serde_json::{Map, Value, json};
 
-use super::cells::{age, array, text, timestamp};
+use super::cells::{age, array, timestamp};
+use super::definition::{self, Read, Reader};
+use super::describe::text::of;
 use super::generic;
 use super::strategy::{Column, Describe, Strategy};
-use crate::manifest::persistent::VOLUME_READER;
+use crate::object::check::no_back_steps;
+use crate::object::error::ManifestError;
+use crate::object::field::{Errors, FieldError, Path};
+use crate::object::value::{list, map, text};
+use crate::pod::claim::{access_modes, canonical, common, default, positive};
+use crate::pod::convert;
+use crate::pod::validate::{self, affinity};
+use nodlet_core::spec::placement::Placement;
 use nodlet_core::time::Timestamp;
+
+/// Fields of a PersistentVolume that are no source of a volume.
+const NO_SOURCE: [&str; 9] = [
+    "accessModes",
+    "capacity",
+    "claimRef",
+    "mountOptions",
+    "nodeAffinity",
+    "persistentVolumeReclaimPolicy",
+    "storageClassName",
+    "volumeAttributesClassName",
+    "volumeMode",
+];
 
 pub(super) static STRATEGY: Strategy = Strategy {
     columns: COLUMNS,
     cells,
     row_conditions: generic::no_conditions,
     describe: Describe::WithEvents(generic::describe),
-    reader: Some(VOLUME_READER),
+    reader: Some(Reader { read: Read::Rules(rules), check_update }),
     protobuf: &[],
 };
 
@@ -35,23 +60,23 @@ fn cells(volume: &Value, now: Timestamp) -> Vec<Value> {
     let (metadata, spec, status) = (&volume["metadata"], &volume["spec"], &volume["status"]);
     let claim = match &spec["claimRef"] {
         Value::Object(claim) => {
-            let part = |field| claim.get(field).map_or("", text);
+            let part = |field| claim.get(field).map_or("", of);
             format!("{}/{}", part("namespace"), part("name"))
         }
         _ => String::new(),
     };
     vec![
-        text(&metadata["name"]).into(),
-        text(&spec["capacity"]["storage"]).into(),
+        of(&metadata["name"]).into(),
+        of(&spec["capacity"]["storage"]).into(),
         modes(&spec["accessModes"]).into(),
-        text(&spec["persistentVolumeReclaimPolicy"]).into(),
-        text(&status["phase"]).into(),
+        of(&spec["persistentVolumeReclaimPolicy"]).into(),
+        of(&status["phase"]).into(),
         claim.into(),
-        text(&spec["storageClassName"]).into(),
+        of(&spec["storageClassName"]).into(),
         "<unset>".into(),
-        text(&status["reason"]).into(),
+        of(&status["reason"]).into(),
         age(timestamp(&metadata["creationTimestamp"]), now).into(),
-        text(&spec["volumeMode"]).into(),
+        of(&spec["volumeMode"]).into(),
     ]
 }
 
@@ -68,38 +93,119 @@ pub(super) fn modes(given: &Value) -> String {
     short.collect::<Vec<_>>().join(",")
 }
 
-#[cfg(test)]
-mod tests {
-    use serde_json::json;
+/// The defaults of a PersistentVolume, and `ValidatePersistentVolumeSpec`.
+fn rules(fields: &mut Map<String, Value>, _: &Value, errors: &mut Errors) {
+    fields.remove("status");
+    let spec = fields.entry("spec").or_insert_with(|| json!({}));
+    default(spec, "persistentVolumeReclaimPolicy", "Retain");
+    default(spec, "volumeMode", "Filesystem");
+    if let Some(capacity) = spec.get_mut("capacity") {
+        canonical(capacity);
+    }
+    let path = Path::root("spec");
+    if list(spec, "accessModes").is_empty() {
+        errors.push(FieldError::required(&path.child("accessModes"), ""));
+    }
+    access_modes(spec, &path, errors);
+    let capacity = path.child("capacity");
+    if map(&spec["capacity"]).next().is_none() {
+        errors.push(FieldError::required(&capacity, ""));
+    }
+    if map(&spec["capacity"]).any(|(resource, _)| resource != "storage") {
+        let given = spec["capacity"].to_string();
+        errors.push(FieldError::not_supported(&capacity, &given, &["storage"]));
+    }
+    positive(&spec["capacity"]["storage"], &capacity.key("storage"), errors);
+    match text(spec, "persistentVolumeReclaimPolicy") {
+        "Retain" => {}
+        policy @ ("Delete" | "Recycle") => errors.push(FieldError::forbidden(
+            &path.child("persistentVolumeReclaimPolicy"),
+            format!("{policy}: nodlet removes no data of a volume; write Retain, and remove them yourself"),
+        )),
+        policy => errors.push(FieldError::not_supported(
+            &path.child("persistentVolumeReclaimPolicy"),
+            policy,
+            &["Delete", "Recycle", "Retain"],
+        )),
+    }
+    let required = &spec["nodeAffinity"]["required"];
+    if spec["nodeAffinity"].is_object() {
+        let path = path.child("nodeAffinity");
+        match required {
+            Value::Object(_) => affinity::selector(required, &path.child("required"), errors),
+            _ => errors.push(FieldError::required(
+                &path.child("required"),
+                "must specify required node constraints",
+            )),
+        }
+    }
+    sources(spec, required.is_object(), &path, errors);
+    common(spec, &path, errors);
+}
 
-    use super::*;
-
-    #[test]
-    fn cells_are_those_of_kubectl() {
-        let volume = json!({
-            "metadata": {"name": "a"},
-            "spec": {
-                "capacity": {"storage": "1Gi"}, "accessModes": ["ReadWriteMany", "ReadWriteOnce"],
-                "persistentVolumeReclaimPolicy": "Retain", "storageClassName": "fast",
-                "volumeMode": "Filesystem", "claimRef": {"namespace": "default", "name": "data"},
-            },
-            "status": {"phase": "Bound"},
-        });
-        assert_eq!(
-            cells(&volume, Timestamp(0)),
-            [
-                "a",
-                "1Gi",
-                "RWO,RWX",
-                "Retain",
-                "Bound",
-                "default/data",
-                "fast",
-                "<unset>",
-                "",
-                "<unknown>",
-                "Filesystem"
-            ]
-        );
+/// Checks the source of a volume: there is exactly one, and it is one that nodlet has.
+fn sources(spec: &Value, has_affinity: bool, path: &Path<'_>, errors: &mut Errors) {
+    let is_source = |field: &str| !NO_SOURCE.contains(&field);
+    let mut sources = map(spec).filter(|(field, value)| is_source(field) && value.is_object());
+    let Some((source, value)) = sources.next() else {
+        return errors.push(FieldError::required(path, "must specify a volume type"));
+    };
+    for (other, _) in sources {
+        errors.push(FieldError::forbidden(&path.child(other), "may not specify more than 1 volume type"));
+    }
+    let at = path.child(source);
+    match source.as_str() {
+        "hostPath" => validate::host_path(value, &at, errors),
+        "local" => {
+            match text(value, "path") {
+                "" => errors.push(FieldError::required(&at.child("path"), "")),
+                local => no_back_steps(local, &at.child("path"), errors),
+            }
+            if !text(value, "fsType").is_empty() {
+                let detail = "nodlet mounts no block device for a volume; mount it, and name the directory";
+                errors.push(FieldError::forbidden(&at.child("fsType"), detail));
+            }
+            if !has_affinity {
+                let detail = "Local volume requires node affinity";
+                errors.push(FieldError::required(&path.child("nodeAffinity"), detail));
+            }
+        }
+        _ => errors.push(FieldError::forbidden(
+            &at,
+            "nodlet provides no PersistentVolumes but those of hostPath and local",
+        )),
     }
 }
+
+/// Checks an update of a PersistentVolume (`ValidatePersistentVolumeUpdate`).
+///
+/// # Errors
+/// An immutable field has changed; the message is that of Kubernetes.
+fn check_update(old: &Value, new: &Value) -> Result<(), ManifestError> {
+    let mut errors = Errors::default();
+    let (old_spec, new_spec) = (&old["spec"], &new["spec"]);
+    let path = Path::root("spec");
+    if ["hostPath", "local"].iter().any(|source| old_spec[*source] != new_spec[*source]) {
+        errors.push(FieldError::forbidden(
+            &path.child("persistentvolumesource"),
+            "spec.persistentvolumesource is immutable after creation",
+        ));
+    }
+    if old_spec["volumeMode"] != new_spec["volumeMode"] {
+        let mode = text(new_spec, "volumeMode");
+        errors.push(FieldError::invalid(&Path::root("volumeMode"), mode, "field is immutable"));
+    }
+    if !old_spec["nodeAffinity"].is_null() && old_spec["nodeAffinity"] != new_spec["nodeAffinity"] {
+        let affinity = &new_spec["nodeAffinity"];
+        errors.push(FieldError::invalid_value(&Path::root("nodeAffinity"), affinity, "field is immutable"));
+    }
+    definition::refuse_update(new, errors)
+}
+
+/// The nodes on which a PersistentVolume can be used.
+pub fn placement(volume: &Value) -> Placement {
+    convert::required_nodes(&volume["spec"]["nodeAffinity"]["required"])
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,20 +1,29 @@
-//! PersistentVolumeClaims, as `kubectl get` prints them.
+//! PersistentVolumeClaims (`v1`): requests for storage, as they are read, and as `kubectl get` prints them. Pure.
+//!
+//! The rules of their `spec` are in `pod/claim.rs`, because a Pod can have a template of a claim.
 
-use serde_json::Value;
+use serde_json::{Map, Value, json};
 
-use super::cells::{age, text, timestamp};
+use super::cells::{age, timestamp};
+use super::definition::{self, Read, Reader};
+use super::describe::text::of;
 use super::generic;
 use super::persistent_volume::modes;
 use super::strategy::{Column, Describe, Strategy};
-use crate::manifest::persistent::CLAIM_READER;
+use crate::object::error::ManifestError;
+use crate::object::field::{Errors, FieldError, Path};
+use crate::object::value::text;
+use crate::pod::claim::{claim_spec, default_claim};
 use nodlet_core::time::Timestamp;
+
+pub use crate::pod::claim::EXCLUSIVE;
 
 pub(super) static STRATEGY: Strategy = Strategy {
     columns: COLUMNS,
     cells,
     row_conditions: generic::no_conditions,
     describe: Describe::WithEvents(generic::describe),
-    reader: Some(CLAIM_READER),
+    reader: Some(Reader { read: Read::Rules(rules), check_update }),
     protobuf: &[],
 };
 
@@ -33,22 +42,51 @@ const COLUMNS: &[Column] = &[
 fn cells(claim: &Value, now: Timestamp) -> Vec<Value> {
     let (metadata, spec, status) = (&claim["metadata"], &claim["spec"], &claim["status"]);
     vec![
-        text(&metadata["name"]).into(),
-        text(&status["phase"]).into(),
-        text(&spec["volumeName"]).into(),
-        text(&status["capacity"]["storage"]).into(),
+        of(&metadata["name"]).into(),
+        of(&status["phase"]).into(),
+        of(&spec["volumeName"]).into(),
+        of(&status["capacity"]["storage"]).into(),
         modes(&status["accessModes"]).into(),
-        text(&spec["storageClassName"]).into(),
+        of(&spec["storageClassName"]).into(),
         "<unset>".into(),
         age(timestamp(&metadata["creationTimestamp"]), now).into(),
-        text(&spec["volumeMode"]).into(),
+        of(&spec["volumeMode"]).into(),
     ]
+}
+
+/// The defaults of a PersistentVolumeClaim, and `ValidatePersistentVolumeClaim`.
+fn rules(fields: &mut Map<String, Value>, _: &Value, errors: &mut Errors) {
+    fields.remove("status");
+    let spec = fields.entry("spec").or_insert_with(|| json!({}));
+    default_claim(spec);
+    claim_spec(spec, &Path::root("spec"), errors);
+}
+
+/// Checks an update of a PersistentVolumeClaim (`ValidatePersistentVolumeClaimUpdate`). A claim without `volumeName`
+/// keeps its volume: the manifest from which it was created names none.
+///
+/// # Errors
+/// An immutable field has changed; the message is that of Kubernetes.
+fn check_update(old: &Value, new: &Value) -> Result<(), ManifestError> {
+    let mut errors = Errors::default();
+    let mut was = old["spec"].clone();
+    if text(&was, "volumeName").is_empty() || text(&new["spec"], "volumeName").is_empty() {
+        match new["spec"].get("volumeName") {
+            Some(name) => was["volumeName"] = name.clone(),
+            None => drop(was.as_object_mut().and_then(|was| was.remove("volumeName"))),
+        }
+    }
+    if was != new["spec"] {
+        errors.push(FieldError::forbidden(
+            &Path::root("spec"),
+            "spec is immutable after creation except resources.requests and volumeAttributesClassName for bound claims",
+        ));
+    }
+    definition::refuse_update(new, errors)
 }
 
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
-
     use super::*;
 
     #[test]
@@ -58,5 +96,17 @@ mod tests {
             cells(&pending, Timestamp(0)),
             ["data", "Pending", "", "", "", "", "<unset>", "<unknown>", ""]
         );
+    }
+
+    #[test]
+    fn the_spec_of_a_claim_is_immutable_besides_the_volume_name() {
+        let claim =
+            |spec: Value| json!({"kind": "PersistentVolumeClaim", "metadata": {"name": "a"}, "spec": spec});
+        let bound = claim(json!({"volumeName": "v", "volumeMode": "Block"}));
+        let unnamed = claim(json!({"volumeMode": "Block"}));
+        assert!(check_update(&bound, &unnamed).is_ok() && check_update(&unnamed, &bound).is_ok());
+        let other = claim(json!({"volumeName": "w", "volumeMode": "Block"}));
+        let refused = check_update(&bound, &other).expect_err("another volume").to_string();
+        assert!(refused.contains("spec: Forbidden: spec is immutable after creation"), "{refused}");
     }
 }

@@ -1,21 +1,56 @@
-//! PriorityClasses, as `kubectl get` and `kubectl describe priorityclass` print them.
+//! PriorityClasses (`scheduling.k8s.io/v1`): named priorities of pods, as they are read, and as `kubectl get` and
+//! `kubectl describe priorityclass` print them. Pure.
 
-use serde_json::Value;
+use serde_json::{Map, Value};
 
 use super::cells::{age, text, timestamp};
+use super::definition::{self, Read, Reader};
 use super::describe::text::of;
 use super::describe::{Tabs, events};
 use super::generic;
 use super::strategy::{Column, Describe, Strategy};
-use crate::manifest::class::READER;
+use crate::object::error::ManifestError;
+use crate::object::field::{Errors, FieldError, Path};
+use nodlet_core::spec::pod::{CRITICAL, NODE_CRITICAL};
 use nodlet_core::time::Timestamp;
+
+/// The classes that always exist: name, value and description.
+pub const BUILT_IN: [(&str, i32, &str); 2] = [
+    (
+        "system-cluster-critical",
+        CRITICAL,
+        "Used for system critical pods that must run in the cluster, but can be moved to another node if necessary.",
+    ),
+    (
+        NODE_CRITICAL,
+        CRITICAL + 1000,
+        "Used for system critical pods that must not be moved from their current node.",
+    ),
+];
+
+/// The fields of a PriorityClass that admission uses.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Class {
+    /// `value`.
+    pub value: i32,
+    /// `globalDefault`.
+    pub global_default: bool,
+    /// Whether `preemptionPolicy` is `Never`.
+    pub never: bool,
+}
+
+/// The highest value of a class that is not built in (`HighestUserDefinablePriority`).
+const HIGHEST: i64 = 1_000_000_000;
+
+/// The prefix of the names of built-in classes.
+const SYSTEM: &str = "system-";
 
 pub(super) static STRATEGY: Strategy = Strategy {
     columns: COLUMNS,
     cells,
     row_conditions: generic::no_conditions,
     describe: Describe::WithEvents(describe),
-    reader: Some(READER),
+    reader: Some(Reader { read: Read::Rules(rules), check_update }),
     protobuf: &[],
 };
 
@@ -57,4 +92,163 @@ fn describe(class: &Value, events: Option<Vec<Value>>) -> String {
         events::describe(out, events);
     }
     tabs.finish()
+}
+
+/// The defaults of a class, and `ValidatePriorityClass`.
+fn rules(fields: &mut Map<String, Value>, metadata: &Value, errors: &mut Errors) {
+    let name = metadata["name"].as_str().unwrap_or_default();
+    fields.entry("value").or_insert(0.into());
+    fields.entry("preemptionPolicy").or_insert("PreemptLowerPriority".into());
+    let value = fields["value"].as_i64().unwrap_or_default();
+    let default = fields.get("globalDefault") == Some(&Value::Bool(true));
+
+    if name.starts_with(SYSTEM) {
+        if let Some(why) = not_built_in(name, value, default) {
+            let path = Path::root("metadata");
+            let detail = format!(
+                "priority class names with '{SYSTEM}' prefix are reserved for system use only. error: {why}"
+            );
+            errors.push(FieldError::forbidden(&path.child("name"), detail));
+        }
+    } else if value > HIGHEST {
+        let detail = format!("maximum allowed value of a user defined priority is {HIGHEST}");
+        errors.push(FieldError::forbidden(&Path::root("value"), detail));
+    }
+    let policy = fields["preemptionPolicy"].as_str().unwrap_or_default();
+    let policies = ["Never", "PreemptLowerPriority"];
+    if !policies.contains(&policy) {
+        errors.push(FieldError::not_supported(&Path::root("preemptionPolicy"), policy, &policies));
+    }
+}
+
+/// Reads the relevant fields of a valid PriorityClass.
+pub fn class(object: &Value) -> Class {
+    Class {
+        value: object["value"].as_i64().and_then(|value| i32::try_from(value).ok()).unwrap_or_default(),
+        global_default: object["globalDefault"] == true,
+        never: object["preemptionPolicy"] == "Never",
+    }
+}
+
+/// Checks an update of a PriorityClass (`ValidatePriorityClassUpdate`).
+///
+/// # Errors
+/// An immutable field has changed; the message is that of Kubernetes.
+fn check_update(old: &Value, new: &Value) -> Result<(), ManifestError> {
+    let mut errors = Errors::default();
+    if old["value"] != new["value"] {
+        errors.push(FieldError::forbidden(&Path::root("value"), "may not be changed in an update."));
+    }
+    if old["preemptionPolicy"] != new["preemptionPolicy"] {
+        let policy = new["preemptionPolicy"].as_str().unwrap_or_default();
+        errors.push(FieldError::invalid(&Path::root("preemptionPolicy"), policy, "field is immutable"));
+    }
+    definition::refuse_update(new, errors)
+}
+
+fn not_built_in(name: &str, value: i64, default: bool) -> Option<String> {
+    match BUILT_IN.iter().find(|(known, ..)| *known == name) {
+        None => Some(format!("{name} is not a known system priority class")),
+        Some((_, right, _)) if i64::from(*right) != value => {
+            Some(format!("value of {name} PriorityClass must be {right}"))
+        }
+        Some(_) if default => Some(format!("globalDefault of {name} PriorityClass must be false")),
+        Some(_) => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::kinds::definition::Definition;
+    use crate::manifest::{Validation, contents, parse};
+
+    fn read(text: &str) -> Result<Definition, String> {
+        let text = format!("apiVersion: scheduling.k8s.io/v1\nkind: PriorityClass\n{text}\n");
+        let read = contents("c.yaml", text.as_bytes(), Validation::Strict, "board");
+        read.map(|mut contents| contents.definitions.remove(0)).map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn a_class_has_the_defaults_of_kubernetes_and_no_namespace() {
+        let class =
+            read("metadata: {name: high, uid: a}\nvalue: 1000\ndescription: much").expect("it is right");
+        assert_eq!(
+            class.object(),
+            json!({
+                "apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass",
+                "metadata": {"name": "high", "uid": "a"},
+                "value": 1000, "description": "much", "preemptionPolicy": "PreemptLowerPriority",
+            })
+        );
+        let shy = read("metadata: {name: shy}\nvalue: -5\npreemptionPolicy: Never\nglobalDefault: true")
+            .expect("right");
+        assert_eq!(self::class(&shy.object()), Class { value: -5, global_default: true, never: true });
+        for known in BUILT_IN {
+            read(&format!("metadata: {{name: {}}}\nvalue: {}", known.0, known.1)).expect("it is as it is");
+        }
+    }
+
+    #[test]
+    fn a_wrong_class_is_refused_in_the_words_of_kubernetes() {
+        for (text, expected) in [
+            (
+                "metadata: {name: a}\nvalue: 1000000001",
+                "value: Forbidden: maximum allowed value of a user defined priority is 1000000000",
+            ),
+            (
+                "metadata: {name: system-a}\nvalue: 1",
+                "metadata.name: Forbidden: priority class names with 'system-' prefix are reserved for system use only. error: system-a is not a known system priority class",
+            ),
+            (
+                "metadata: {name: system-node-critical}\nvalue: 1",
+                "value of system-node-critical PriorityClass must be 2000001000",
+            ),
+            (
+                "metadata: {name: system-node-critical}\nvalue: 2000001000\nglobalDefault: true",
+                "globalDefault of system-node-critical PriorityClass must be false",
+            ),
+            (
+                "metadata: {name: a}\npreemptionPolicy: Always",
+                "preemptionPolicy: Unsupported value: \"Always\": supported values: \"Never\", \"PreemptLowerPriority\"",
+            ),
+            ("metadata: {name: a}\nvalue: high", "value: Invalid value"),
+            ("metadata: {name: a}\nvalue: 2147483648", "value: Invalid value"),
+            ("metadata: {name: A}\nvalue: 1", "metadata.name: Invalid value: \"A\""),
+            ("metadata: {}\nvalue: 1", "metadata.name: Required value: name or generateName is required"),
+            ("metadata: {name: a}\nvaleu: 1", "unknown field \"valeu\""),
+        ] {
+            let refused = read(text).expect_err(text);
+            assert!(refused.contains(expected), "{text}: {refused}");
+            assert!(refused.contains("PriorityClass"), "{refused}");
+        }
+        let twice = "apiVersion: scheduling.k8s.io/v1\nkind: PriorityClass\nmetadata: {name: a}\n---\napiVersion: scheduling.k8s.io/v1\nkind: PriorityClass\nmetadata: {name: a}\n";
+        let refused =
+            parse("c.yaml", twice.as_bytes(), Validation::Strict, "board").expect_err("twice").to_string();
+        assert!(refused.contains("priorityclass a is in this file twice"), "{refused}");
+        let old = "apiVersion: scheduling.k8s.io/v1beta1\nkind: PriorityClass\nmetadata: {name: a}\n";
+        let refused =
+            parse("c.yaml", old.as_bytes(), Validation::Strict, "board").expect_err("old").to_string();
+        assert!(refused.ends_with("write apiVersion: scheduling.k8s.io/v1"), "{refused}");
+    }
+
+    #[test]
+    fn the_value_of_a_class_that_is_there_does_not_change() {
+        let class =
+            |text: &str| read(&format!("metadata: {{name: a}}\n{text}")).expect("it is right").object();
+        let old = class("value: 5");
+        assert!(check_update(&old, &class("value: 5\ndescription: new\nglobalDefault: true")).is_ok());
+        let refused = check_update(&old, &class("value: 6")).expect_err("another value").to_string();
+        assert_eq!(
+            refused,
+            "The PriorityClass \"a\" is invalid: value: Forbidden: may not be changed in an update."
+        );
+        let refused =
+            check_update(&old, &class("value: 5\npreemptionPolicy: Never")).expect_err("another policy");
+        assert!(
+            refused.to_string().ends_with("preemptionPolicy: Invalid value: \"Never\": field is immutable")
+        );
+    }
 }

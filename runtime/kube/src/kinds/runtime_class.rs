@@ -1,19 +1,34 @@
-//! RuntimeClasses, as `kubectl get runtimeclasses` prints them.
+//! RuntimeClasses (`node.k8s.io/v1`): what pods of a class take besides their containers (`overhead`), and which nodes
+//! run them (`scheduling`), applied when a pod is admitted (plugin `RuntimeClass` of Kubernetes), and as `kubectl get
+//! runtimeclasses` prints them. Pure.
+//!
+//! What a pod got from its class is kept with it as defaults of LimitRanges are ([`Applied`]).
 
-use serde_json::Value;
+use serde_json::{Map, Value};
 
-use super::cells::{age, text, timestamp};
+use super::applied::Applied;
+use super::cells::{age, timestamp};
+use super::definition::{self, Read, Reader};
+use super::describe::text::of;
 use super::generic;
 use super::strategy::{Column, Describe, Strategy};
-use crate::manifest::runtime_class::READER;
+use crate::object::error::ManifestError;
+use crate::object::field::{Errors, FieldError, Path};
+use crate::object::value::{list, map, text};
+use crate::object::{check, rules};
+use crate::pod::validate::{self, resources};
+use nodlet_core::spec::Quantity;
 use nodlet_core::time::Timestamp;
+
+/// The only handler, and the name of the class that needs no object.
+const HANDLER: &str = "nodlet";
 
 pub(super) static STRATEGY: Strategy = Strategy {
     columns: COLUMNS,
     cells,
     row_conditions: generic::no_conditions,
     describe: Describe::WithEvents(generic::describe),
-    reader: Some(READER),
+    reader: Some(Reader { read: Read::Rules(rules), check_update }),
     protobuf: &[],
 };
 
@@ -23,5 +38,258 @@ const COLUMNS: &[Column] =
 fn cells(class: &Value, now: Timestamp) -> Vec<Value> {
     let metadata = &class["metadata"];
     let age = age(timestamp(&metadata["creationTimestamp"]), now);
-    vec![text(&metadata["name"]).into(), text(&class["handler"]).into(), age.into()]
+    vec![of(&metadata["name"]).into(), of(&class["handler"]).into(), age.into()]
+}
+
+/// Checks a class (`ValidateRuntimeClass`), and that nodlet provides what it requests.
+fn rules(fields: &mut Map<String, Value>, _: &Value, errors: &mut Errors) {
+    let path = Path::root("handler");
+    let handler = fields.get("handler").and_then(Value::as_str).unwrap_or_default();
+    let details = rules::dns_label(handler);
+    if handler.is_empty() {
+        errors.push(FieldError::required(&path, ""));
+    } else if !details.is_empty() {
+        check::invalid(&path, handler, details, errors);
+    } else if handler != HANDLER {
+        errors.push(FieldError::not_supported(&path, handler, &[HANDLER]));
+    }
+    if let Some(overhead) = fields.get("overhead") {
+        resources::overhead(&overhead["podFixed"], &Path::root("overhead"), errors);
+    }
+    let Some(scheduling) = fields.get("scheduling") else { return };
+    let path = Path::root("scheduling");
+    check::labels(&scheduling["nodeSelector"], &path.child("nodeSelector"), errors);
+    let path = path.child("tolerations");
+    let tolerations = list(scheduling, "tolerations");
+    validate::tolerations(tolerations, &path, errors);
+    for (index, toleration) in tolerations.iter().enumerate() {
+        let path = path.index(index);
+        if tolerations[..index].contains(toleration) {
+            errors.push(FieldError::duplicate(&path, &toleration.to_string()));
+        }
+        if toleration.get("tolerationSeconds").is_some() {
+            let detail = "nodlet ends no pod for a taint: remove this field";
+            errors.push(FieldError::forbidden(&path.child("tolerationSeconds"), detail));
+        }
+    }
+}
+
+/// Checks an update of a RuntimeClass (`ValidateRuntimeClassUpdate`).
+///
+/// # Errors
+/// The handler has changed.
+fn check_update(old: &Value, new: &Value) -> Result<(), ManifestError> {
+    let mut errors = Errors::default();
+    if old["handler"] != new["handler"] {
+        errors.push(FieldError::invalid(&Path::root("handler"), text(new, "handler"), "field is immutable"));
+    }
+    definition::refuse_update(new, errors)
+}
+
+/// What a new pod as written gets from its class, which `find` looks up.
+///
+/// # Errors
+/// The message of Kubernetes' admission: the class does not exist, or the pod has another overhead.
+pub fn applied(pod: &Value, find: impl Fn(&str) -> Option<Value>) -> Result<Map<String, Value>, String> {
+    let spec = &pod["spec"];
+    let name = spec["runtimeClassName"].as_str();
+    let class = match name {
+        None | Some("") => Value::Null,
+        Some(name) => match find(name) {
+            Some(class) => class,
+            None if name == HANDLER => Value::Null,
+            None => return Err(format!("pod rejected: RuntimeClass {name:?} not found")),
+        },
+    };
+    let (own, overhead) = (&spec["overhead"], &class["overhead"]["podFixed"]);
+    let is_set = map(own).next().is_some();
+    if is_set && map(overhead).next().is_none() {
+        return Err(
+            "pod rejected: Pod Overhead set without corresponding RuntimeClass defined Overhead".to_owned()
+        );
+    }
+    if is_set && !is_same(own, overhead) {
+        return Err("pod rejected: Pod's Overhead doesn't match RuntimeClass's defined Overhead".to_owned());
+    }
+    let mut given = Map::new();
+    given.insert("overhead".to_owned(), overhead.clone());
+    for field in ["nodeSelector", "tolerations"] {
+        given.insert(field.to_owned(), class["scheduling"][field].clone());
+    }
+    given.retain(|_, value| !value.is_null());
+    Ok(given)
+}
+
+/// Whether two overheads have the same amounts.
+fn is_same(one: &Value, other: &Value) -> bool {
+    let amounts = |of| map(of).map(|(name, amount)| (name, amount.as_str().map(Quantity::parse)));
+    amounts(one).eq(amounts(other))
+}
+
+/// Adds to a pod what it got from its class (`setOverhead`, `setScheduling`).
+///
+/// # Errors
+/// The node selectors contradict each other; the message is that of Kubernetes' admission.
+pub(crate) fn apply(pod: &mut Value, applied: &Applied) -> Result<(), String> {
+    let spec = &mut pod["spec"];
+    if let Some(overhead) = applied.spec.get("overhead") {
+        spec["overhead"] = overhead.clone();
+    }
+    for (key, value) in map(&applied.spec["nodeSelector"]) {
+        if let Some(own) = spec["nodeSelector"].get(key).filter(|own| *own != value) {
+            let [class, own] = [value, own].map(|value| value.as_str().unwrap_or_default());
+            return Err(format!(
+                "conflict: runtimeClass.scheduling.nodeSelector[{key}] = {class}; pod.spec.nodeSelector[{key}] = {own}"
+            ));
+        }
+        spec["nodeSelector"][key] = value.clone();
+    }
+    let added = list(&applied.spec, "tolerations");
+    if !added.is_empty() {
+        let all: Vec<Value> = list(spec, "tolerations").iter().chain(added).cloned().collect();
+        let mut merged: Vec<Value> = Vec::new();
+        for (index, toleration) in all.iter().enumerate() {
+            let is_covered = merged.iter().any(|other| covers(other, toleration))
+                || all[index + 1..].iter().any(|other| other != toleration && covers(other, toleration));
+            if !is_covered {
+                merged.push(toleration.clone());
+            }
+        }
+        spec["tolerations"] = Value::Array(merged);
+    }
+    Ok(())
+}
+
+/// Whether a toleration tolerates everything that the other one does (`isSuperset`).
+fn covers(toleration: &Value, other: &Value) -> bool {
+    let [key, effect] = ["key", "effect"].map(|field| text(toleration, field));
+    let exists = text(toleration, "operator") == "Exists";
+    let seconds = |of: &Value| of["tolerationSeconds"].as_i64();
+    let is_shorter = match (seconds(toleration), seconds(other)) {
+        (Some(most), Some(seconds)) => seconds > most,
+        (most, _) => most.is_some(),
+    };
+    toleration == other
+        || (key == text(other, "key") || key.is_empty() && exists)
+            && (effect == text(other, "effect") || effect.is_empty())
+            && !(effect == "NoExecute" && is_shorter)
+            && (exists
+                || text(other, "operator") != "Exists" && text(toleration, "value") == text(other, "value"))
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::manifest::{Validation, contents, inject, parse};
+
+    fn class(text: &str) -> Result<Value, String> {
+        let text =
+            format!("apiVersion: node.k8s.io/v1\nkind: RuntimeClass\nmetadata: {{name: small}}\n{text}\n");
+        let read = contents("c.yaml", text.as_bytes(), Validation::Strict, "board");
+        read.map(|mut contents| contents.definitions.remove(0).object()).map_err(|error| error.to_string())
+    }
+
+    fn pod(spec: &str) -> Value {
+        let text = format!(
+            "apiVersion: v1\nkind: Pod\nmetadata: {{name: p}}\nspec: {{containers: [{{name: app, image: i}}], {spec}}}\n"
+        );
+        parse("p.yaml", text.as_bytes(), Validation::Strict, "board").expect("valid").remove(0).object
+    }
+
+    fn admitted(pod: &Value, class: &Value) -> Result<Value, String> {
+        let spec = applied(pod, |name| (name == "small").then(|| class.clone()))?;
+        let mut pod = pod.clone();
+        let applied = Applied { name: String::new(), version: String::new(), spec: Value::Object(spec) };
+        inject(&mut pod, &[applied])?;
+        Ok(pod["spec"].take())
+    }
+
+    const SMALL: &str = "handler: nodlet\noverhead: {podFixed: {memory: 16Mi, cpu: 250m}}\nscheduling:\n  \
+                         nodeSelector: {zone: a}\n  tolerations: [{key: lab, operator: Exists}]";
+
+    #[test]
+    fn a_pod_gets_overhead_node_selector_and_tolerations_of_its_class() {
+        let small = class(SMALL).expect("valid");
+        let spec = admitted(&pod("runtimeClassName: small"), &small).expect("nothing contradicts it");
+        assert_eq!(spec["overhead"], json!({"cpu": "250m", "memory": "16Mi"}));
+        assert_eq!(spec["nodeSelector"], json!({"zone": "a"}));
+        assert_eq!(spec["tolerations"], json!([{"key": "lab", "operator": "Exists"}]));
+        // What the pod has already stays, and a toleration that another one covers is left out.
+        let own = "runtimeClassName: small, overhead: {cpu: 250m, memory: 16Mi}, nodeSelector: {zone: a, rank: b}, \
+                   tolerations: [{key: lab, value: x, effect: NoExecute}, {key: k, operator: Exists, effect: NoExecute}]";
+        let spec = admitted(&pod(own), &small).expect("nothing contradicts it");
+        assert_eq!(spec["nodeSelector"], json!({"rank": "b", "zone": "a"}));
+        assert_eq!(
+            spec["tolerations"],
+            json!([{"key": "k", "operator": "Exists", "effect": "NoExecute"}, {"key": "lab", "operator": "Exists"}])
+        );
+        let plain = admitted(&pod("runtimeClassName: small"), &class("handler: nodlet").expect("valid"));
+        assert_eq!(plain.expect("it requests nothing"), pod("runtimeClassName: small")["spec"]);
+        assert_eq!(
+            admitted(&pod("runtimeClassName: nodlet"), &small).expect("built in")["overhead"],
+            Value::Null
+        );
+    }
+
+    #[test]
+    fn a_pod_that_contradicts_its_class_is_refused_in_the_words_of_kubernetes() {
+        let small = class(SMALL).expect("valid");
+        for (spec, expected) in [
+            ("runtimeClassName: kata", "pod rejected: RuntimeClass \"kata\" not found"),
+            (
+                "runtimeClassName: small, overhead: {cpu: 1}",
+                "pod rejected: Pod's Overhead doesn't match RuntimeClass's defined Overhead",
+            ),
+            (
+                "overhead: {cpu: 1}",
+                "pod rejected: Pod Overhead set without corresponding RuntimeClass defined Overhead",
+            ),
+            (
+                "runtimeClassName: small, nodeSelector: {zone: b}",
+                "conflict: runtimeClass.scheduling.nodeSelector[zone] = a; pod.spec.nodeSelector[zone] = b",
+            ),
+        ] {
+            assert_eq!(admitted(&pod(spec), &small), Err(expected.to_owned()), "{spec}");
+        }
+    }
+
+    #[test]
+    fn a_wrong_class_is_refused_by_the_field() {
+        for (text, expected) in [
+            ("overhead: {}", "handler: Required value"),
+            ("handler: A_b", "handler: Invalid value: \"A_b\": a lowercase RFC 1123 label"),
+            ("handler: runc", "handler: Unsupported value: \"runc\": supported values: \"nodlet\""),
+            (
+                "handler: nodlet\noverhead: {podFixed: {cpu: -1}}",
+                "overhead.limits[cpu]: Invalid value: \"-1\"",
+            ),
+            (
+                "handler: nodlet\noverhead: {podFixed: {example.com/gpu: 1}}",
+                "overhead.limits[example.com/gpu]: Unsupported value: \"example.com/gpu\"",
+            ),
+            (
+                "handler: nodlet\nscheduling: {nodeSelector: {a b: c}}",
+                "scheduling.nodeSelector: Invalid value",
+            ),
+            (
+                "handler: nodlet\nscheduling: {tolerations: [{key: a, operator: Exists}, {key: a, operator: Exists}]}",
+                "scheduling.tolerations[1]: Duplicate value",
+            ),
+            (
+                "handler: nodlet\nscheduling: {tolerations: [{key: a, operator: Exists, effect: NoExecute, \
+                 tolerationSeconds: 1}]}",
+                "scheduling.tolerations[0].tolerationSeconds: Forbidden",
+            ),
+            ("handler: nodlet\noverheads: {}", "unknown field \"overheads\""),
+        ] {
+            let refused = class(text).expect_err(text);
+            assert!(refused.contains(expected), "{text}: {refused}");
+        }
+        let (old, new) = (json!({"handler": "nodlet"}), json!({"handler": "other", "kind": "RuntimeClass"}));
+        let refused = check_update(&old, &new).expect_err("another handler").to_string();
+        assert!(refused.ends_with("handler: Invalid value: \"other\": field is immutable"), "{refused}");
+        assert!(check_update(&old, &old).is_ok());
+    }
 }

@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use crate::manifest::definition::Reader;
+use super::definition::Reader;
 use crate::protobuf::Message;
 use nodlet_core::time::Timestamp;
 

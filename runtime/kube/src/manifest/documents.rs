@@ -28,8 +28,8 @@ impl Text<'_> {
 }
 
 /// One document of a file, before its kind is known.
-pub(super) struct Document {
-    pub(super) value: Value,
+pub(crate) struct Document {
+    pub(crate) value: Value,
     /// The number of the document in the file, from 1.
     pub(super) number: usize,
     /// The line in which the document begins, from 1.
@@ -64,7 +64,7 @@ pub(super) fn read<'a>(name: &'a str, bytes: &'a [u8]) -> Result<(Text<'a>, Vec<
 ///
 /// # Errors
 /// The text is invalid: the line and the message.
-pub(super) fn documents(text: &str) -> Result<Vec<Document>, (usize, String)> {
+pub(crate) fn documents(text: &str) -> Result<Vec<Document>, (usize, String)> {
     let json_error =
         if text.trim_start_matches(|c: char| c == '\u{feff}' || c.is_whitespace()).starts_with('{') {
             match json::read(text) {

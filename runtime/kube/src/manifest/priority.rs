@@ -8,35 +8,10 @@ use nodlet_core::sorted::SortedMap;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use nodlet_core::spec::pod::{CRITICAL, NODE_CRITICAL};
+use crate::kinds::priority_class::{BUILT_IN, Class};
 
 /// The fields of a Pod's spec that admission computes, unless they were written.
 const COMPUTED: [&str; 3] = ["preemptionPolicy", "priority", "priorityClassName"];
-
-/// The classes that always exist: name, value and description.
-pub const BUILT_IN: [(&str, i32, &str); 2] = [
-    (
-        "system-cluster-critical",
-        CRITICAL,
-        "Used for system critical pods that must run in the cluster, but can be moved to another node if necessary.",
-    ),
-    (
-        NODE_CRITICAL,
-        CRITICAL + 1000,
-        "Used for system critical pods that must not be moved from their current node.",
-    ),
-];
-
-/// The fields of a PriorityClass that admission uses.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Class {
-    /// `value`.
-    pub value: i32,
-    /// `globalDefault`.
-    pub global_default: bool,
-    /// Whether `preemptionPolicy` is `Never`.
-    pub never: bool,
-}
 
 /// The existing classes, by name; the built-in ones need not be among them.
 pub type Classes = SortedMap<Rc<str>, Class>;

@@ -3,11 +3,11 @@
 
 use serde_json::{Map, Value, json};
 
-use super::validate::{APPARMOR, MIRROR};
 use crate::object::error::{ManifestCause, ManifestError};
 use crate::object::field::{Errors, FieldError, Path, cut, quoted};
 use crate::object::value::{list, text};
 use crate::object::{rules, walk};
+use crate::pod::validate::{APPARMOR, MIRROR};
 use crate::schema;
 use nodlet_core::facts::{ClientCondition, MAX_CLIENT_CONDITION_BYTES, MAX_CLIENT_CONDITIONS, is_node_owned};
 use nodlet_core::time::Timestamp;

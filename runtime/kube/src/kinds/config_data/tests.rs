@@ -1,7 +1,7 @@
 use serde_json::json;
 
-use super::super::contents;
 use super::*;
+use crate::manifest::{Validation, contents};
 
 /// Reads an object with this text behind its `kind`.
 fn read(kind: &str, text: &str, validation: Validation) -> Result<Definition, String> {

@@ -75,7 +75,7 @@ pub(super) fn all(spec: &Value, volumes: &SortedSet<&str>, path: &Path<'_>, erro
 
 /// Checks `new` as the ephemeral containers of a pod that has `old`: existing ones may neither be removed nor
 /// changed.
-pub(in crate::manifest) fn only_added(old: &[Value], new: &[Value], errors: &mut Errors) {
+pub(crate) fn only_added(old: &[Value], new: &[Value], errors: &mut Errors) {
     let spec = Path::root("spec");
     let path = spec.child("ephemeralContainers");
     for old in old {

@@ -88,7 +88,7 @@ fn volume(volume: &mut Map<String, Value>) {
     if let Some(template) = volume.get_mut("ephemeral").and_then(|claim| claim.get_mut("volumeClaimTemplate"))
         && let Some(spec @ Value::Object(_)) = template.get_mut("spec")
     {
-        super::persistent::default_claim(spec);
+        super::claim::default_claim(spec);
     }
     if let Some(Value::Object(projected)) = volume.get_mut("projected") {
         for source in children(projected, "sources") {

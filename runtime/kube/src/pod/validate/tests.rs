@@ -3,7 +3,8 @@
 
 use super::pod;
 use crate::manifest::documents::documents;
-use crate::manifest::{defaults, set_server_fields, walk};
+use crate::object::walk;
+use crate::pod::{defaults, set_server_fields};
 use crate::schema;
 
 /// Long texts of rules, and the names that stand for them in the tables below.

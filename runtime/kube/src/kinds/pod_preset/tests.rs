@@ -1,7 +1,7 @@
 use serde_json::json;
 
-use super::super::{admit, contents};
 use super::*;
+use crate::manifest::{admit, contents, inject};
 
 fn preset(spec: &str) -> Definition {
     named("p", spec)

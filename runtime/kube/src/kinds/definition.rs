@@ -7,12 +7,12 @@ use std::rc::Rc;
 use serde_json::value::{RawValue, to_raw_value};
 use serde_json::{Map, Value};
 
-use super::Origin;
 use crate::kind::Kind;
 use crate::object::error::{ManifestCause, ManifestError};
 use crate::object::field::Errors;
 use crate::object::walk;
 use crate::object::walk::Validation;
+use crate::pod::{self, Origin};
 use crate::schema;
 
 /// An object that is not a Pod.
@@ -66,7 +66,7 @@ const STAND_IN: &str =
     r#"{"apiVersion": "v1", "kind": "Pod", "spec": {"containers": [{"name": "class", "image": ""}]}}"#;
 
 /// Reads an object with the types of its kind and these rules.
-pub(super) fn read(
+pub(crate) fn read(
     kind: Kind,
     mut object: Value,
     rules: Rules,
@@ -99,7 +99,7 @@ pub(super) fn read(
     let mut stand_in: Value = serde_json::from_str(STAND_IN).expect("it is JSON");
     stand_in["metadata"] = metadata;
     stand_in["spec"]["containers"][0]["image"] = kind.row().uid_text.into();
-    let manifest = match super::read_pod(stand_in, validation, node, file.map_or(Origin::Api, Origin::File)) {
+    let manifest = match pod::read(stand_in, validation, node, file.map_or(Origin::Api, Origin::File)) {
         Ok(manifest) => Some(manifest),
         Err(ManifestError { cause: ManifestCause::Invalid { errors: found, more, .. }, .. }) => {
             errors.extend(found);

@@ -15,7 +15,7 @@ pub(super) fn node(affinity: &Value, path: &Path<'_>, errors: &mut Errors) {
 }
 
 /// Checks a node selector (`ValidateNodeSelector`).
-pub(in crate::manifest) fn selector(selector: &Value, path: &Path<'_>, errors: &mut Errors) {
+pub(crate) fn selector(selector: &Value, path: &Path<'_>, errors: &mut Errors) {
     let path = path.child("nodeSelectorTerms");
     let terms = list(selector, "nodeSelectorTerms");
     if terms.is_empty() {

@@ -1,7 +1,7 @@
 use serde_json::json;
 
-use super::super::{Validation, contents};
 use super::*;
+use crate::manifest::{Validation, contents};
 
 fn read(kind: &str, spec: &str) -> Result<Value, String> {
     let text = format!("apiVersion: v1\nkind: {kind}\nmetadata: {{name: a, uid: b}}\nspec: {spec}\n");
@@ -126,18 +126,39 @@ fn wrong_volumes_and_claims_are_refused_in_the_words_of_kubernetes() {
 }
 
 #[test]
-fn what_is_immutable_stays() {
-    let claim =
-        json!({"kind": CLAIM, "metadata": {"name": "a"}, "spec": {"volumeName": "v", "volumeMode": "Block"}});
-    let unnamed = json!({"kind": CLAIM, "metadata": {"name": "a"}, "spec": {"volumeMode": "Block"}});
-    assert!(check_claim_update(&claim, &unnamed).is_ok() && check_claim_update(&unnamed, &claim).is_ok());
-    let other =
-        json!({"kind": CLAIM, "metadata": {"name": "a"}, "spec": {"volumeName": "w", "volumeMode": "Block"}});
-    let refused = check_claim_update(&claim, &other).expect_err("another volume").to_string();
-    assert!(refused.contains("spec: Forbidden: spec is immutable after creation"), "{refused}");
+fn the_source_of_a_volume_is_immutable() {
     let volume =
         |path: &str| json!({"kind": VOLUME, "metadata": {"name": "a"}, "spec": {"hostPath": {"path": path}}});
-    let refused = check_volume_update(&volume("/a"), &volume("/b")).expect_err("another path").to_string();
+    let refused = check_update(&volume("/a"), &volume("/b")).expect_err("another path").to_string();
     assert!(refused.contains("spec.persistentvolumesource: Forbidden"), "{refused}");
-    assert!(check_volume_update(&volume("/a"), &volume("/a")).is_ok());
+    assert!(check_update(&volume("/a"), &volume("/a")).is_ok());
+}
+
+#[test]
+fn cells_are_those_of_kubectl() {
+    let volume = json!({
+        "metadata": {"name": "a"},
+        "spec": {
+            "capacity": {"storage": "1Gi"}, "accessModes": ["ReadWriteMany", "ReadWriteOnce"],
+            "persistentVolumeReclaimPolicy": "Retain", "storageClassName": "fast",
+            "volumeMode": "Filesystem", "claimRef": {"namespace": "default", "name": "data"},
+        },
+        "status": {"phase": "Bound"},
+    });
+    assert_eq!(
+        cells(&volume, Timestamp(0)),
+        [
+            "a",
+            "1Gi",
+            "RWO,RWX",
+            "Retain",
+            "Bound",
+            "default/data",
+            "fast",
+            "<unset>",
+            "",
+            "<unknown>",
+            "Filesystem"
+        ]
+    );
 }

@@ -5,7 +5,7 @@ use crate::object::field::{Errors, FieldError, Path};
 use crate::object::value::{list, map, text};
 use crate::object::{check, rules};
 use nodlet_core::sorted::SortedSet;
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use nodlet_core::spec::Quantity;
 
@@ -37,9 +37,21 @@ const STANDARD: [&str; 21] = [
 /// The resources that a pod as a whole may have (`SupportedPodLevelResources`).
 const OF_PODS: [&str; 3] = ["cpu", "hugepages-", "memory"];
 
+/// The resources that an overhead may have.
+const COUNTED: [&str; 3] = ["cpu", "ephemeral-storage", "memory"];
+
 /// Checks `resources` of a container.
-pub(in super::super) fn requirements(resources: &Value, path: &Path<'_>, errors: &mut Errors) {
+pub(crate) fn requirements(resources: &Value, path: &Path<'_>, errors: &mut Errors) {
     lists(resources, name, path, errors);
+}
+
+/// Checks the overhead of a class or a pod; `path` is that of `overhead`.
+pub(crate) fn overhead(amounts: &Value, path: &Path<'_>, errors: &mut Errors) {
+    requirements(&json!({"limits": amounts}), path, errors);
+    let path = path.child("limits");
+    for (name, _) in map(amounts).filter(|(name, _)| !COUNTED.contains(&name.as_str())) {
+        errors.push(FieldError::not_supported(&path.key(name), name, &COUNTED));
+    }
 }
 
 /// Checks `resources` of a pod as a whole (`validatePodResources`). `path` is that of the spec.

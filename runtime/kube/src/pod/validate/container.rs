@@ -398,7 +398,7 @@ pub(super) fn field_ref(field: &Value, paths: &[&str], path: &Path<'_>, errors: 
 }
 
 /// `path` and `key` of `path['key']`.
-pub(in crate::manifest) fn subscript(label: &str) -> Option<(&str, &str)> {
+pub(crate) fn subscript(label: &str) -> Option<(&str, &str)> {
     let (path, key) = label.strip_suffix("']")?.split_once("['")?;
     (!path.is_empty()).then_some((path, key))
 }

@@ -90,7 +90,7 @@ pub(super) fn spec(spec: &Value) -> PodSpec {
 }
 
 /// A placement with only this node selector.
-pub(super) fn required_nodes(required: &Value) -> Placement {
+pub(crate) fn required_nodes(required: &Value) -> Placement {
     let requirement = |requirement: &Value| NodeSelectorRequirement {
         key: text(requirement, "key").to_owned(),
         operator: match text(requirement, "operator") {

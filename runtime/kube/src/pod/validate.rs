@@ -3,7 +3,7 @@
 //! Fields below one that nodlet rejects as a whole ([`crate::schema::verdict`]) are not validated. Maps are validated
 //! in the order of their keys; Kubernetes' order is random.
 
-pub(super) mod affinity;
+pub(crate) mod affinity;
 mod container;
 mod ephemeral;
 mod gates;
@@ -11,13 +11,13 @@ mod lifecycle;
 mod port;
 mod probe;
 mod projection;
-pub(super) mod resources;
+pub(crate) mod resources;
 
 use crate::object::rules;
 use nodlet_core::sorted::SortedSet;
 use serde_json::Value;
 
-use super::runtime_class;
+use super::claim;
 use crate::object::check::{descending, id, invalid, labels, no_back_steps, not_negative, one_of, supported};
 use crate::object::field::{Errors, FieldError, Path, quoted};
 use crate::object::value::{flag, list, map, number, optional_number, text};
@@ -36,7 +36,7 @@ const FILE_NAME: usize = 255;
 /// Length of a UID as Kubernetes generates it, which is assumed for shorter or missing ones.
 const UID: usize = 36;
 
-pub(super) use ephemeral::only_added;
+pub(crate) use ephemeral::only_added;
 pub(crate) use resources::of_containers;
 
 /// Rejects ephemeral containers in a new pod: they are added to existing pods, through a subresource.
@@ -138,13 +138,13 @@ fn owner_reference(owner: &Value, path: &Path<'_>, errors: &mut Errors) {
 }
 
 /// The prefix of annotations that name a container and its AppArmor profile.
-pub(super) const APPARMOR: &str = "container.apparmor.security.beta.kubernetes.io/";
+pub(crate) const APPARMOR: &str = "container.apparmor.security.beta.kubernetes.io/";
 /// The annotation that names the seccomp profile of a pod.
 pub(super) const SECCOMP_OF_POD: &str = "seccomp.security.alpha.kubernetes.io/pod";
 /// The prefix of annotations that name a container and its seccomp profile.
 pub(super) const SECCOMP_OF_CONTAINER: &str = "container.seccomp.security.alpha.kubernetes.io/";
 /// The annotation of a mirror pod.
-pub(super) const MIRROR: &str = "kubernetes.io/config.mirror";
+pub(crate) const MIRROR: &str = "kubernetes.io/config.mirror";
 
 /// `ValidatePodSpecificAnnotations`.
 fn annotations(pod: &Value, errors: &mut Errors) {
@@ -252,7 +252,7 @@ fn spec(spec: &Value, path: &Path<'_>, errors: &mut Errors) {
     if !class.is_empty() {
         invalid(&path.child("runtimeClassName"), class, rules::dns_subdomain(class), errors);
     }
-    runtime_class::check_overhead(&spec["overhead"], &path.child("overhead"), errors);
+    resources::overhead(&spec["overhead"], &path.child("overhead"), errors);
     if spec.get("preemptionPolicy").is_some() {
         let policy = text(spec, "preemptionPolicy");
         one_of(&path.child("preemptionPolicy"), policy, &["PreemptLowerPriority", "Never"], errors);
@@ -331,7 +331,7 @@ fn volume_source(volume: &Value, path: &Path<'_>, errors: &mut Errors) {
             "ephemeral" => match value.get("volumeClaimTemplate").filter(|template| !template.is_null()) {
                 None => errors.push(FieldError::required(&path.child("volumeClaimTemplate"), "")),
                 Some(template) => {
-                    super::persistent::claim_template(template, &path.child("volumeClaimTemplate"), errors);
+                    claim::claim_template(template, &path.child("volumeClaimTemplate"), errors);
                 }
             },
             _ => {}
@@ -418,7 +418,7 @@ fn size_limit(source: &Value, path: &Path<'_>, errors: &mut Errors) {
 }
 
 /// Checks a `hostPath` volume source.
-pub(super) fn host_path(source: &Value, path: &Path<'_>, errors: &mut Errors) {
+pub(crate) fn host_path(source: &Value, path: &Path<'_>, errors: &mut Errors) {
     const TYPES: [&str; 8] =
         ["", "BlockDevice", "CharDevice", "Directory", "DirectoryOrCreate", "File", "FileOrCreate", "Socket"];
     let host = text(source, "path");
@@ -704,7 +704,7 @@ fn dns_config(spec: &Value, path: &Path<'_>, errors: &mut Errors) {
     }
 }
 
-pub(super) fn tolerations(tolerations: &[Value], path: &Path<'_>, errors: &mut Errors) {
+pub(crate) fn tolerations(tolerations: &[Value], path: &Path<'_>, errors: &mut Errors) {
     for (index, toleration) in tolerations.iter().enumerate() {
         let path = path.index(index);
         let (key, operator, value, effect) = (

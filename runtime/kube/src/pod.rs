@@ -1,0 +1,180 @@
+//! Reads Pods: checked against the schema, defaulted, validated, and converted for the core. Pure.
+//!
+//! Read next: [`nodlet_core::node`], which gets the parsed pods.
+
+pub(crate) mod claim;
+pub(crate) mod convert;
+pub(crate) mod defaults;
+mod identity;
+mod unsupported;
+pub(crate) mod validate;
+
+use std::rc::Rc;
+
+use serde_json::{Value, json};
+
+use crate::object::error::{ManifestCause, ManifestError};
+use crate::object::field::{self, Errors, FieldError};
+use crate::object::walk::{self, Validation};
+use crate::schema;
+use nodlet_core::spec::Pod;
+
+/// A valid Pod.
+#[derive(Clone, Debug)]
+pub struct Manifest {
+    /// The typed pod, for the core.
+    pub pod: Rc<Pod>,
+    /// The whole object with defaults applied, namespace and uid included, without status.
+    pub object: Value,
+    /// Warnings for people about fields without effect.
+    pub warnings: Vec<String>,
+}
+
+/// The origin of an object.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Origin<'a> {
+    /// A file with this name.
+    File(&'a str),
+    /// A client that creates a pod.
+    Api,
+    /// An existing pod of this node.
+    Before,
+}
+
+/// Reads one object whose `kind` is `Pod`.
+pub(crate) fn read(
+    mut object: Value,
+    validation: Validation,
+    node: &str,
+    from: Origin<'_>,
+) -> Result<Manifest, ManifestError> {
+    let file = match from {
+        Origin::File(name) => Some(name),
+        Origin::Api | Origin::Before => None,
+    };
+    let written_name = object["metadata"]["name"].as_str().unwrap_or_default().to_owned();
+    let invalid = |errors: Errors| {
+        let (errors, more) = errors.into_parts();
+        ManifestError::new(ManifestCause::Invalid { name: written_name.clone(), errors, more })
+    };
+
+    let findings = match schema::find("Pod") {
+        Some(pod) => walk::check(&mut object, pod),
+        None => walk::Findings::default(),
+    };
+    let mut warnings = match validation {
+        Validation::Strict if !findings.unknown.is_empty() => {
+            let messages = findings.unknown.texts(ToString::to_string);
+            let paths = findings.unknown.into_parts().0.into_iter().map(|unknown| unknown.path).collect();
+            return Err(ManifestError::new(ManifestCause::Strict { messages, paths }));
+        }
+        Validation::Warn => findings.unknown.texts(ToString::to_string),
+        Validation::Strict | Validation::Ignore => Vec::new(),
+    };
+    if !findings.errors.is_empty() {
+        return Err(invalid(findings.errors));
+    }
+
+    set_server_fields(&mut object, node, file);
+    let unsupported = unsupported::check(&object);
+    warnings.extend(unsupported.warnings.texts(String::clone));
+    defaults::apply(&mut object);
+    let mut errors = validate::pod(&object);
+    match from {
+        Origin::File(_) | Origin::Api => validate::no_ephemeral(&object, &mut errors),
+        Origin::Before => {}
+    }
+    check_node(&object, node, &mut errors);
+    let (rejected, more) = unsupported.rejected.into_parts();
+    for error in rejected {
+        // A value that is wrong in itself needs no second reason.
+        if !errors.iter().any(|known| known.path.starts_with(&error.path)) {
+            errors.push(error);
+        }
+    }
+    errors.add_more(more);
+    if !errors.is_empty() {
+        return Err(invalid(errors));
+    }
+    let pod = convert::pod(&object);
+    // A pod with scheduling gates is on no node yet.
+    if let (false, Some(spec)) = (pod.is_gated(), object["spec"].as_object_mut()) {
+        spec.insert("nodeName".to_owned(), json!(node));
+    }
+    Ok(Manifest { pod: Rc::new(pod), object, warnings })
+}
+
+/// Removes the warnings that apply to the object `before` the update as well: a client that changes a pod
+/// sends it back with all defaults, of which some have no effect.
+pub fn new_warnings(mut warnings: Vec<String>, before: &Value) -> Vec<String> {
+    if !warnings.is_empty() {
+        let known = unsupported::check(before).warnings.texts(String::clone);
+        warnings.retain(|warning| !known.contains(warning));
+    }
+    warnings
+}
+
+/// Metadata fields that only a server sets. Clients send them back, and files must not have them.
+const SERVER_FIELDS: [&str; 7] = [
+    "creationTimestamp",
+    "deletionGracePeriodSeconds",
+    "deletionTimestamp",
+    "generation",
+    "managedFields",
+    "resourceVersion",
+    "selfLink",
+];
+
+/// Sets the fields that the server sets (UID, namespace, generated name), and removes the status. From a file
+/// it also removes all fields of [`SERVER_FIELDS`], which the output of `get -o yaml` contains.
+pub(crate) fn set_server_fields(object: &mut Value, node: &str, file: Option<&str>) {
+    let Some(map) = object.as_object_mut() else { return };
+    map.remove("status");
+    map.entry("spec").or_insert_with(|| json!({}));
+    let mut generation = None;
+    if let Value::Object(meta) = map.entry("metadata").or_insert_with(|| json!({}))
+        && file.is_some()
+    {
+        let is_set = |field: &str| meta.get(field).is_some_and(|value| value != "");
+        // Of a pod that has its identity of its own, as those that the agent itself writes down,
+        // it counts the changes in place.
+        generation = meta.get("generation").filter(|_| is_set("uid")).cloned();
+        meta.retain(|field, _| !SERVER_FIELDS.contains(&field.as_str()));
+    }
+    let uid = file.map(|file| identity::uid(object, node, file));
+    let Some(meta) = object["metadata"].as_object_mut() else { return };
+    if let Some(generation) = generation {
+        meta.insert("generation".to_owned(), generation);
+    }
+    let is_set =
+        |meta: &serde_json::Map<String, Value>, field: &str| meta.get(field).is_some_and(|value| value != "");
+    if !is_set(meta, "namespace") {
+        meta.insert("namespace".to_owned(), json!("default"));
+    }
+    if let Some(uid) = uid
+        && !is_set(meta, "uid")
+    {
+        meta.insert("uid".to_owned(), json!(uid));
+    }
+    // A name that is generated again for each file would be another pod each time.
+    let text = |field: &str| meta.get(field).and_then(Value::as_str).filter(|text| !text.is_empty());
+    if let (None, None, Some(prefix), Some(uid)) = (file, text("name"), text("generateName"), text("uid")) {
+        let prefix: String = prefix.chars().take(58).collect();
+        let name = format!("{prefix}{}", identity::suffix(uid));
+        meta.insert("name".to_owned(), json!(name));
+    }
+}
+
+/// Rejects a pod that names another node, and an object from the API without a UID.
+fn check_node(object: &Value, node: &str, errors: &mut Errors) {
+    let asked = object["spec"]["nodeName"].as_str().unwrap_or_default();
+    if !asked.is_empty() && asked != node {
+        let path = field::Path::root("spec");
+        let detail = format!("this node is {}: leave the field out", field::quoted(node));
+        errors.push(FieldError::invalid(&path.child("nodeName"), asked, detail));
+    }
+    if object["metadata"]["uid"].as_str().is_none_or(str::is_empty) {
+        let path = field::Path::root("metadata");
+        errors.push(FieldError::required(&path.child("uid"), ""));
+    }
+}
