@@ -206,7 +206,9 @@ impl Registry {
         let qualified = name.0.row().qualified();
         self.require_settled(name, false)?;
         let object = self.published_definition(name).ok_or_else(|| Status::not_found(&qualified, &name.2))?;
-        if name.0 == Kind::PriorityClass && priority_class::BUILT_IN.iter().any(|(known, ..)| **known == *name.2) {
+        if name.0 == Kind::PriorityClass
+            && priority_class::BUILT_IN.iter().any(|(known, ..)| **known == *name.2)
+        {
             return Err(Status::forbidden(format!(
                 "{qualified} \"{}\" is forbidden: this is a system priority class and cannot be deleted",
                 name.2

@@ -530,22 +530,22 @@ fn security_context(spec: &Value, context: &Value, path: &Path<'_>, errors: &mut
             errors.push(FieldError::not_supported(&path.child("procMount"), other, &["Default", "Unmasked"]))
         }
     }
-    super::seccomp_profile(context, path, errors);
+    super::security::seccomp_profile(context, path, errors);
     if context["allowPrivilegeEscalation"] == json!(false) {
         if context["privileged"] == json!(true) {
             errors.push(FieldError::invalid_printed(
                 path,
-                super::internal(context, &SECURITY_CONTEXT),
+                super::security::internal(context, &SECURITY_CONTEXT),
                 "cannot set `allowPrivilegeEscalation` to false and `privileged` to true",
             ));
         }
         if list(&context["capabilities"], "add").iter().any(|name| name == "CAP_SYS_ADMIN") {
             errors.push(FieldError::invalid_printed(
                 path,
-                super::internal(context, &SECURITY_CONTEXT),
+                super::security::internal(context, &SECURITY_CONTEXT),
                 "cannot set `allowPrivilegeEscalation` to false and `capabilities.Add` CAP_SYS_ADMIN",
             ));
         }
     }
-    super::app_armor_profile(context, path, errors);
+    super::security::app_armor_profile(context, path, errors);
 }
