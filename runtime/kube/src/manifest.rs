@@ -269,7 +269,7 @@ pub fn admit_ephemeral(
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 
 #[cfg(test)]
 mod fuzz_tests;

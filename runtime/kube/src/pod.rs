@@ -178,3 +178,6 @@ fn check_node(object: &Value, node: &str, errors: &mut Errors) {
         errors.push(FieldError::required(&path.child("uid"), ""));
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use super::{Manifest, Validation, admit, parse, to_yaml};
 
-const FULL: &str = include_str!("golden/full.yaml");
+const FULL: &str = include_str!("../pod/golden/full.yaml");
 
 /// The seeds to try: `NODLET_SEED` is the first, `NODLET_ROUNDS` their number.
 fn seeds() -> std::ops::Range<u64> {

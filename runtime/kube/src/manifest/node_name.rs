@@ -29,3 +29,23 @@ pub fn check_label(key: &str, value: &str) -> Result<(), String> {
     wrong(key, rules::qualified_name(key))?;
     wrong(value, rules::label_value(value))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::node_name_of;
+
+    #[test]
+    fn a_host_name_of_linux_becomes_a_name_that_a_node_may_have() {
+        for (host, node) in [
+            ("board", Some("board")),
+            ("qemu-x86_64", Some("qemu-x86-64")),
+            ("My_Host.Example.", Some("my-host.example")),
+            ("_a_._b", Some("a.b")),
+            ("(none)", Some("none")),
+            ("___", None),
+            ("", None),
+        ] {
+            assert_eq!(node_name_of(host).as_deref(), node, "{host}");
+        }
+    }
+}

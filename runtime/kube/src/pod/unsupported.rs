@@ -248,3 +248,6 @@ fn is_none(amount: &Value) -> bool {
 fn warning(path: &Path<'_>, why: &str) -> String {
     format!("{path}: has no effect: {NODLET} {why}")
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,160 @@
+use crate::manifest::tests::{POD, one, pod, refused};
+use crate::manifest::{ManifestCause, Validation, parse};
+
+#[test]
+fn unsupported_fields_that_change_behaviour_are_rejected_with_their_path() {
+    for (spec, container, path) in [
+        ("resourceClaims: [{name: a}]", "", "spec.resourceClaims"),
+        ("volumes: [{name: v, nfs: {server: s, path: /}}]", "", "spec.volumes[0].nfs"),
+        ("volumes: [{name: v, csi: {driver: d}}]", "", "spec.volumes[0].csi"),
+        (
+            "",
+            "resources: {limits: {example.com/gpu: 1}}",
+            "spec.containers[0].resources.limits[example.com/gpu]",
+        ),
+        (
+            "",
+            "securityContext: {seLinuxOptions: {level: s0}}",
+            "spec.containers[0].securityContext.seLinuxOptions",
+        ),
+    ] {
+        let error = refused(&pod(spec, container));
+        let ManifestCause::Invalid { errors, .. } = &error.cause else { panic!("{error}") };
+        assert_eq!(errors[0].path, path);
+        let text = errors[0].to_string();
+        assert!(text.starts_with(&format!("{path}: Forbidden: nodlet 0.1 ")), "{text}");
+    }
+    assert_eq!(
+        refused(&pod("ephemeralContainers: [{name: a, image: b}]", "")).to_string(),
+        "web.yaml, line 4: The Pod \"web\" is invalid: spec.ephemeralContainers: Forbidden: cannot be set on create"
+    );
+}
+
+#[test]
+fn values_that_equal_the_default_are_accepted_without_warnings() {
+    let spec = "initContainers: [], hostUsers: true, schedulingGates: null, schedulerName: default-scheduler, \
+                serviceAccountName: default, automountServiceAccountToken: false, enableServiceLinks: false, os: {name: linux}, \
+                securityContext: {seccompProfile: {type: Unconfined}, fsGroupChangePolicy: Always}, volumes: [{name: v, emptyDir: {medium: ''}}]";
+    let container = "stdin: false, tty: false, envFrom: [], ports: [{containerPort: 80, hostPort: 0}], lifecycle: {}, \
+                     livenessProbe: {httpGet: {port: 80, scheme: HTTP}}, securityContext: {appArmorProfile: {type: Unconfined}, procMount: Default}, \
+                     resources: {limits: {example.com/gpu: 0, hugepages-2Mi: 0Mi, cpu: 1}, requests: {example.com/gpu: '0'}}";
+    assert_eq!(one(&pod(spec, container)).warnings, Vec::<String>::new());
+    assert!(
+        one(&pod("", "ports: [{containerPort: 80, hostPort: 8080, hostIP: 10.0.0.1}]")).warnings.is_empty()
+    );
+}
+
+#[test]
+fn the_output_of_kubectl_run_is_accepted_without_warnings() {
+    let text = "apiVersion: v1\nkind: Pod\nmetadata:\n  creationTimestamp: null\n  labels:\n    run: web\n  name: web\nspec:\n  \
+                containers:\n  - image: nginx\n    name: web\n    resources: {}\n  dnsPolicy: ClusterFirst\n  \
+                restartPolicy: Always\nstatus: {}\n";
+    assert_eq!(one(text).warnings, Vec::<String>::new());
+}
+
+#[test]
+fn names_of_capabilities_that_are_none_are_warned_about() {
+    let container =
+        "securityContext: {capabilities: {drop: [ALL, NET_RAWW], add: [net_admin, CAP_SYS_TIME, NET_ADMN]}}";
+    let none = |place: &str, name: &str| {
+        format!(
+            "spec.containers[0].securityContext.capabilities.{place}: has no effect: \"{name}\" is none of the capabilities that Linux has"
+        )
+    };
+    assert_eq!(one(&pod("", container)).warnings, [none("add[2]", "NET_ADMN"), none("drop[1]", "NET_RAWW")]);
+}
+
+#[test]
+fn thousandths_of_bytes_are_warned_about_as_by_kubernetes() {
+    assert_eq!(
+        one(&pod("", "resources: {requests: {memory: 1500m, cpu: 5m}}")).warnings,
+        [
+            "spec.containers[0].resources.requests[memory]: fractional byte value \"1500m\" is invalid, must be an integer"
+        ]
+    );
+    assert_eq!(one(&pod("", "resources: {limits: {memory: 1.5Ki, cpu: 1m}}")).warnings, Vec::<String>::new());
+}
+
+#[test]
+fn fields_without_effect_on_a_single_node_cause_warnings_with_their_path() {
+    for (spec, container, path) in [
+        (
+            "affinity: {podAffinity: {requiredDuringSchedulingIgnoredDuringExecution: [{topologyKey: a}]}}",
+            "",
+            "spec.affinity.podAffinity",
+        ),
+        (
+            "affinity: {nodeAffinity: {preferredDuringSchedulingIgnoredDuringExecution: [{}]}}",
+            "",
+            "spec.affinity.nodeAffinity.preferredDuringSchedulingIgnoredDuringExecution",
+        ),
+        (
+            "tolerations: [{operator: Exists, effect: NoExecute, tolerationSeconds: 1}]",
+            "",
+            "spec.tolerations[0].tolerationSeconds",
+        ),
+        ("topologySpreadConstraints: [{}]", "", "spec.topologySpreadConstraints"),
+        ("schedulerName: mine", "", "spec.schedulerName"),
+        ("serviceAccountName: me", "", "spec.serviceAccountName"),
+        ("imagePullSecrets: [{name: a}]", "", "spec.imagePullSecrets"),
+        ("enableServiceLinks: true", "", "spec.enableServiceLinks"),
+        (
+            "volumes: [{name: a, emptyDir: {medium: Memory, sizeLimit: 1Mi}}], schedulerName: mine",
+            "",
+            "spec.schedulerName",
+        ),
+    ] {
+        let warnings = one(&pod(spec, container)).warnings;
+        assert_eq!(warnings.len(), 1, "{warnings:?}");
+        assert!(warnings[0].starts_with(&format!("{path}: has no effect: nodlet 0.1 ")), "{}", warnings[0]);
+    }
+    for (metadata, warning) in [
+        (
+            "annotations: {pod.beta.kubernetes.io/init-containers: '[]'}",
+            "metadata.annotations[pod.beta.kubernetes.io/init-containers]: has had no effect since Kubernetes 1.8",
+        ),
+        (
+            "annotations: {scheduler.alpha.kubernetes.io/critical-pod: ''}",
+            "metadata.annotations[scheduler.alpha.kubernetes.io/critical-pod]: non-functional in v1.16+; use the \
+             \"priorityClassName\" field instead",
+        ),
+        (
+            "annotations: {container.seccomp.security.alpha.kubernetes.io/c: unconfined}",
+            "metadata.annotations[container.seccomp.security.alpha.kubernetes.io/c]: non-functional in v1.27+; use \
+             the \"seccompProfile\" field instead",
+        ),
+        (
+            "annotations: {kubernetes.io/ingress-bandwidth: 1M}",
+            "metadata.annotations[kubernetes.io/ingress-bandwidth]: has no effect: nodlet does not limit bandwidth",
+        ),
+        (
+            "ownerReferences: [{apiVersion: v1, kind: Node, name: node, uid: u}]",
+            "metadata.ownerReferences: has no effect: nodlet 0.1 deletes no object with its owner",
+        ),
+    ] {
+        let warnings = one(&POD.replace("{name: web}", &format!("{{name: web, {metadata}}}"))).warnings;
+        assert!(warnings.len() == 1 && warnings[0].starts_with(warning), "{warnings:?}");
+    }
+    let own = "annotations: {example.com/mine: x, kubectl.kubernetes.io/default-container: c}";
+    let warnings = one(&POD.replace("{name: web}", &format!("{{name: web, {own}}}"))).warnings;
+    assert!(warnings.is_empty(), "{warnings:?}");
+}
+
+#[test]
+fn unsupported_metadata_is_rejected_with_its_path() {
+    for (metadata, refusal) in [
+        (
+            "annotations: {container.apparmor.security.beta.kubernetes.io/app: localhost/strict}",
+            "metadata.annotations[container.apparmor.security.beta.kubernetes.io/app]: Forbidden: nodlet 0.1 does not \
+             confine containers by AppArmor or SELinux yet",
+        ),
+        (
+            "finalizers: [example.com/hold]",
+            "metadata.finalizers: Forbidden: nodlet 0.1 does not keep an object for its finalizers",
+        ),
+    ] {
+        let text = POD.replace("{name: web}", &format!("{{name: web, {metadata}}}"));
+        let refused = parse("web.yaml", text.as_bytes(), Validation::Ignore, "board").expect_err(metadata);
+        assert!(refused.to_string().ends_with(refusal), "{refused}");
+    }
+}
