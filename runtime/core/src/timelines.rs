@@ -82,7 +82,8 @@ fn a_crashing_container_backs_off_to_five_minutes() {
     assert_eq!(status["state"]["waiting"]["message"], message);
     assert_eq!(status["lastState"]["terminated"]["exitCode"], 1);
     assert_eq!(status["restartCount"], 8);
-    assert!(sim.events.contains(&"BackOff: Back-off restarting failed container app in pod web".to_owned()));
+    let event = "BackOff: Back-off restarting failed container app in pod web_default(u1)";
+    assert!(sim.events.contains(&event.to_owned()));
 }
 
 #[test]

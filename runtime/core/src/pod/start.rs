@@ -333,16 +333,12 @@ fn report_back_offs(
         let Some(finished) = finished_this_boot(container).filter(|_| waits) else { continue };
         if let Err(held) = container.backoff.check(now, finished) {
             let name = &pod.spec.container(at).name;
-            let failed = format!(
-                "back-off {} restarting failed container={name} pod={}_{}({})",
-                go_duration(held.delay),
-                pod.name,
-                pod.namespace,
-                pod.uid
-            );
+            let pod = format!("{}_{}({})", pod.name, pod.namespace, pod.uid);
+            let failed =
+                format!("back-off {} restarting failed container={name} pod={pod}", go_duration(held.delay));
             container.waiting =
                 Some(WaitingReason { reason: "CrashLoopBackOff".into(), message: failed.into() });
-            let text = format!("Back-off restarting failed container {name} in pod {}", pod.name);
+            let text = format!("Back-off restarting failed container {name} in pod {pod}");
             events.warn(index, Some(at), "BackOff", text.into());
             held_back = true;
         }

@@ -85,7 +85,9 @@ fn an_init_container_that_fails_is_tried_again_with_back_off_unless_the_policy_i
         assert_eq!(*waiting, json!({ "reason": "CrashLoopBackOff", "message": message }));
         assert_eq!(phase(&sim), "Pending");
         assert!(
-            sim.events.contains(&"BackOff: Back-off restarting failed container first in pod web".into())
+            sim.events.contains(
+                &"BackOff: Back-off restarting failed container first in pod web_default(u1)".into()
+            )
         );
         sim.run_until(secs(60));
         assert_eq!(
