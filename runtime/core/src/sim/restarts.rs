@@ -161,7 +161,12 @@ pub(super) fn is_warning(event: &Event) -> bool {
         | "NodeShutdown"
         | "FailedCreatePodSandBox"
         | "UnexpectedAdmissionError"
-        | "NodePorts" => true,
+        | "NodeAffinity"
+        | "NodePorts"
+        | "PodOSNotSupported"
+        | "PodOSSelectorNodeLabelDoesNotMatch"
+        | "SysctlForbidden"
+        | "TaintToleration" => true,
         reason if reason.starts_with("OutOf") => true,
         reason => panic!("{reason}: is it a warning?"),
     }

@@ -390,6 +390,22 @@ mod tests {
                 "minimum cpu usage per Container is 100m, but request is 50m",
             ),
             (
+                "{type: Pod, max: {memory: 1Gi}, min: {memory: 1Mi}}",
+                "{requests: {memory: 2Mi}, limits: {memory: 2Gi}}",
+                "maximum memory usage per Pod is 1Gi, but limit is 2Gi",
+            ),
+            (
+                "{type: Container, min: {cpu: 100m}, max: {memory: 1Gi}}",
+                "{}",
+                "[minimum cpu usage per Container is 100m.  No request is specified, maximum memory usage per \
+                 Container is 1Gi.  No limit is specified]",
+            ),
+            (
+                "{type: Container, maxLimitRequestRatio: {cpu: 2}}",
+                "{requests: {cpu: 100m}}",
+                "cpu max limit to request ratio per Container is 2, but no limit is specified or limit is 0",
+            ),
+            (
                 "{type: Pod, max: {memory: 1Gi}}",
                 "{}",
                 "maximum memory usage per Pod is 1Gi.  No limit is specified",

@@ -173,3 +173,41 @@ fn damaged_bindings_bind_nothing() {
     let bytes = json!([binding("a", "x"), binding("b", "y")]).to_string();
     assert_eq!(world.registry.restore_bindings(Ok(bytes.as_bytes())), Ok(()));
 }
+
+/// Each text is in `pkg/scheduler/framework/plugins/volumebinding` of Kubernetes; the reason behind the last colon of
+/// an unbound claim is that of an event of the volume controller.
+#[test]
+fn a_pod_without_its_claims_has_the_texts_of_the_scheduler() {
+    let world = &mut World::new();
+    volume(world, "gone", "1Gi", json!({}));
+    claim(world, "lost", "1Gi", json!({}));
+    bind(world);
+    world.remove("/site/pv-gone.json");
+    claim(world, "pending", "1Gi", json!({}));
+    bind(world);
+    let named = |name: &str| json!({"persistentVolumeClaim": {"claimName": name}});
+    let spec = json!({"resources": {"requests": {"storage": "1Gi"}}, "accessModes": ["ReadWriteOnce"]});
+    for (source, expected) in [
+        (named("none"), "persistentvolumeclaim \"none\" not found"),
+        (named("lost"), "persistentvolumeclaim \"lost\" bound to non-existent persistentvolume \"gone\""),
+        (
+            named("pending"),
+            "pod has unbound immediate PersistentVolumeClaims: default/pending: no persistent volumes available for \
+             this claim and no storage class is set",
+        ),
+        (
+            json!({"ephemeral": {"volumeClaimTemplate": {"spec": spec}}}),
+            "waiting for ephemeral volume controller to create the persistentvolumeclaim \"web-v\"",
+        ),
+    ] {
+        let mut volume = source;
+        volume["name"] = "v".into();
+        let pod = json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "web"}, "spec": {
+            "containers": [{"name": "app", "image": "app:1"}], "volumes": [volume],
+        }});
+        let bytes = pod.to_string();
+        let read = manifest::contents("p", bytes.as_bytes(), Validation::Strict, NODE).expect("it is right");
+        let claimed = world.registry.claimed_volumes(&read.pods[0].pod, &SortedMap::new());
+        assert_eq!(claimed.map(|_| ()), Err(("v".to_owned(), expected.to_owned())));
+    }
+}
