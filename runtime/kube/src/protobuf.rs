@@ -227,7 +227,7 @@ mod tests {
     }
 
     #[test]
-    fn objects_of_typed_clients_are_read_as_their_json_would_be() {
+    fn protobuf_objects_are_read_like_their_json() {
         let owner = [field_of(1, b"Pod"), field_of(3, b"web"), vec![6 << 3, 1]].concat();
         let metadata = [
             field_of(1, b"a"),

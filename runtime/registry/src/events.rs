@@ -224,7 +224,7 @@ mod tests {
     }
 
     #[test]
-    fn when_the_clock_is_set_all_that_took_place_before_is_shown_by_it() {
+    fn earlier_events_are_shown_by_the_new_time_after_the_clock_is_set() {
         let objects = Rc::new(Objects::new(0));
         let mut events = Events::new(objects.clone(), "board", EVENTS);
         record(&mut events, 1, "Failed", "no");
@@ -242,7 +242,7 @@ mod tests {
     }
 
     #[test]
-    fn each_of_many_refused_manifests_is_told_once() {
+    fn each_rejected_manifest_is_reported_once() {
         let objects = Rc::new(Objects::new(0));
         let mut events = Events::new(objects.clone(), "board", EVENTS);
         let refusal = |number: usize| Refusal {
@@ -262,7 +262,7 @@ mod tests {
     }
 
     #[test]
-    fn the_event_of_a_refused_manifest_is_about_the_object_of_its_file() {
+    fn the_event_of_a_rejected_manifest_names_the_object_of_its_file() {
         let objects = Rc::new(Objects::new(0));
         let mut events = Events::new(objects.clone(), "board", EVENTS);
         for (object, expected) in [

@@ -269,7 +269,7 @@ mod tests {
     }
 
     #[test]
-    fn a_list_is_of_one_resource_and_one_namespace() {
+    fn lists_are_filtered_by_resource_and_namespace() {
         let objects = Objects::new(0);
         for (resource, namespace, name) in [
             ("pods", "default", "b"),
@@ -297,7 +297,7 @@ mod tests {
     }
 
     #[test]
-    fn a_watcher_that_is_too_slow_is_told_and_the_ring_stays_bounded() {
+    fn a_watcher_that_is_too_slow_gets_an_error_and_the_ring_stays_bounded() {
         let objects = Objects::new(0);
         for number in 0..CHANGES * 2 {
             objects.put(pod("a"), object("a", &number.to_string()));

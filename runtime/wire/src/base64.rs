@@ -64,7 +64,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn bytes_are_written_and_read_again() {
+    fn encoded_bytes_are_decoded_to_the_same_bytes() {
         for (bytes, text) in [
             (&b""[..], ""),
             (b"f", "Zg=="),
@@ -86,7 +86,7 @@ mod tests {
     }
 
     #[test]
-    fn a_wrong_text_is_refused_at_the_byte_that_go_names() {
+    fn invalid_base64_is_rejected_at_the_byte_that_go_reports() {
         for (text, place) in [
             ("!", 0),
             ("Zm9v!m9v", 4),

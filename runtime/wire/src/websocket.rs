@@ -265,7 +265,7 @@ mod tests {
     }
 
     #[test]
-    fn messages_survive_the_way_there_and_back() {
+    fn encoded_messages_are_decoded_to_the_same_messages() {
         for length in [0, 1, 125, 126, 1000, 65_535, 65_536, 100_000] {
             let payload: Vec<u8> = (0..length).map(|byte| byte as u8).collect();
             let masked = encode(Opcode::Binary, &[&payload], Some([1, 2, 3, 4]));

@@ -35,7 +35,7 @@ pub(super) const ROWS: &[Row] = &[
         &[("", "-0"), ("hostname: called", "called\n")]),
     row("PodSpec.initContainers", Status, "containers: [{name: app, [[exit 0]]}], @",
         &[("", SUCCEEDED), ("initContainers: [{name: first, [[exit 0]]}]", r#""initContainerStatuses""#)]),
-    elsewhere("PodSpec.nodeName", "runtime/kube/src/pod/tests.rs::a_pod_for_another_node_is_not_taken",
+    elsewhere("PodSpec.nodeName", "runtime/kube/src/pod/tests.rs::a_pod_for_another_node_is_rejected",
         "the only accepted value is the node's own name, which has the effect of no value"),
     row("PodSpec.nodeSelector", Status, "containers: [{name: app, [[exit 0]]}], @",
         &[("", SUCCEEDED), ("nodeSelector: {zone: b}", NOT_THIS_NODE), ("nodeSelector: {no: a}", NOT_THIS_NODE)]),

@@ -351,7 +351,7 @@ mod tests {
     }
 
     #[test]
-    fn containers_get_the_defaults_that_they_lack_and_an_annotation_says_so() {
+    fn containers_get_missing_defaults_and_an_annotation_lists_them() {
         let range = range(
             "{type: Container, max: {cpu: 1}, default: {memory: 64Mi}, defaultRequest: {cpu: 100m}, min: {cpu: 50m}}",
         )
@@ -377,7 +377,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pod_out_of_bounds_is_refused_in_the_words_of_kubernetes() {
+    fn a_pod_out_of_bounds_is_rejected_with_the_texts_of_kubernetes() {
         for (limits, resources, expected) in [
             (
                 "{type: Container, min: {cpu: 100m}}",
@@ -432,7 +432,7 @@ mod tests {
     }
 
     #[test]
-    fn a_range_that_contradicts_itself_is_refused() {
+    fn a_limit_range_that_contradicts_itself_is_rejected() {
         for (limits, expected) in [
             (
                 "{type: Container, min: {cpu: 2}, max: {cpu: 1}}",

@@ -230,7 +230,7 @@ mod tests {
     }
 
     #[test]
-    fn ready_status_and_restarts_are_kubectls() {
+    fn the_ready_status_and_restarts_columns_are_those_of_kubectl() {
         check(running("Pending", json!([])), "0/2", "Pending", "0");
         check(running("Running", json!([ok(), ok()])), "2/2", "Running", "0");
         check(running("Running", json!([ok(), {"state": {"running": {}}}])), "1/2", "Running", "0");
@@ -288,7 +288,7 @@ mod tests {
 
     /// Each line of the rule by which kubectl finds its word for a pod (`printPod`).
     #[test]
-    fn each_way_to_a_status_has_its_row() {
+    fn the_status_column_is_that_of_kubectl_for_each_state() {
         let is = |kind: &str, status: &str| json!([{"type": kind, "status": status}]);
         let (done, runs) = (ended("Completed", 0), json!({"state": {"running": {}}}));
         let started = json!({"state": {"running": {}}, "started": true, "ready": true});
@@ -414,7 +414,7 @@ mod tests {
     }
 
     #[test]
-    fn init_containers_show_how_far_they_are() {
+    fn the_status_column_counts_finished_init_containers() {
         check(initialising(json!([{"state": {"running": {}}}]), json!([])), "0/2", "Init:0/2", "0");
         check(initialising(json!([waits("PodInitializing")]), json!([])), "0/2", "Init:0/2", "0");
         check(

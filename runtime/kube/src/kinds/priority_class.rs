@@ -192,7 +192,7 @@ mod tests {
     }
 
     #[test]
-    fn a_wrong_class_is_refused_in_the_words_of_kubernetes() {
+    fn an_invalid_priority_class_is_rejected_with_the_errors_of_kubernetes() {
         for (text, expected) in [
             (
                 "metadata: {name: a}\nvalue: 1000000001",
@@ -235,7 +235,7 @@ mod tests {
     }
 
     #[test]
-    fn the_value_of_a_class_that_is_there_does_not_change() {
+    fn the_value_of_an_existing_class_is_immutable() {
         let class =
             |text: &str| read(&format!("metadata: {{name: a}}\n{text}")).expect("it is right").object();
         let old = class("value: 5");

@@ -234,7 +234,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pod_that_contradicts_its_class_is_refused_in_the_words_of_kubernetes() {
+    fn a_pod_that_contradicts_its_class_is_rejected_with_the_texts_of_kubernetes() {
         let small = class(SMALL).expect("valid");
         for (spec, expected) in [
             ("runtimeClassName: kata", "pod rejected: RuntimeClass \"kata\" not found"),
@@ -256,7 +256,7 @@ mod tests {
     }
 
     #[test]
-    fn a_wrong_class_is_refused_by_the_field() {
+    fn an_invalid_runtime_class_is_rejected_with_the_field() {
         for (text, expected) in [
             ("overhead: {}", "handler: Required value"),
             ("handler: A_b", "handler: Invalid value: \"A_b\": a lowercase RFC 1123 label"),

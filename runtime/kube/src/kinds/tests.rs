@@ -27,7 +27,7 @@ fn manifest_of(row: &Row) -> Value {
 }
 
 #[test]
-fn each_kind_has_the_row_at_its_place_and_names_of_its_own() {
+fn each_kind_has_its_row_and_unique_names() {
     let mut names = Vec::new();
     for (place, row) in KINDS.iter().enumerate() {
         assert_eq!(row.kind as usize, place, "{}", row.name);
@@ -56,7 +56,7 @@ fn each_kind_has_the_row_at_its_place_and_names_of_its_own() {
 }
 
 #[test]
-fn each_kind_that_may_be_written_is_read_from_a_manifest_and_no_other() {
+fn manifests_may_have_exactly_the_kinds_that_clients_may_create() {
     for row in &KINDS {
         let bytes = manifest_of(row).to_string();
         let read = manifest::contents("a.json", bytes.as_bytes(), Validation::Strict, "board");
@@ -80,7 +80,7 @@ fn each_kind_that_may_be_written_is_read_from_a_manifest_and_no_other() {
 }
 
 #[test]
-fn each_kind_that_may_be_written_has_a_type_in_the_schema() {
+fn each_kind_that_clients_may_create_has_a_type_in_the_schema() {
     for row in readable() {
         // Kubernetes has removed PodPresets: they are checked as the Pods of which they are pieces.
         let is_expected = row.kind != Kind::PodPreset;

@@ -268,7 +268,7 @@ mod tests {
     }
 
     #[test]
-    fn what_nodlet_does_not_do_is_refused_by_name() {
+    fn unsupported_storage_is_rejected_by_name() {
         for (device, expected) in [
             ("hooked", "field hooks is not supported: nodlet runs no program of the host for a container"),
             ("mem", "deviceNodes: path: must be below /dev/"),

@@ -343,7 +343,7 @@ mod tests {
     ];
 
     #[test]
-    fn strings_are_printed_as_kubectl_prints_them_and_read_again_as_what_they_are() {
+    fn strings_are_printed_as_by_kubectl_and_read_again_unchanged() {
         for (text, printed) in STRINGS {
             check(&json!({"k": text}), &format!("k: {printed}"));
         }

@@ -15,7 +15,7 @@ fn seeds() -> std::ops::Range<u64> {
 }
 
 #[test]
-fn text_changed_at_random_is_taken_or_refused() {
+fn text_changed_at_random_is_accepted_or_rejected() {
     const PIECES: [&str; 22] = [
         "\n", " ", "  ", "\t", ":", ": ", "- ", "{", "}", "[", "]", ",", "#", "&a ", "*a", "|", "'", "\"",
         "!!int ", "---\n", "<<: ", "\u{0}",
@@ -40,7 +40,7 @@ fn text_changed_at_random_is_taken_or_refused() {
 
 /// Any bytes: invalid text, truncated text, repetitions.
 #[test]
-fn bytes_changed_at_random_are_taken_or_refused() {
+fn bytes_changed_at_random_are_accepted_or_rejected() {
     let json = parse("f", FULL.as_bytes(), Validation::Strict, "board").unwrap().remove(0).object.to_string();
     let preset = b"{apiVersion: settings.k8s.io/v1alpha1, kind: PodPreset, metadata: {name: p}, spec: {selector: {matchExpressions: [{key: a, operator: In, values: [b]}]}, env: [{name: A}], volumes: [{name: v, emptyDir: {}}], volumeMounts: [{name: v, mountPath: /v}]}}";
     let corpus = [
@@ -70,7 +70,7 @@ fn bytes_changed_at_random_are_taken_or_refused() {
 }
 
 #[test]
-fn objects_changed_at_random_are_taken_or_refused() {
+fn objects_changed_at_random_are_accepted_or_rejected() {
     let whole = parse("f", FULL.as_bytes(), Validation::Strict, "board").unwrap().remove(0).object;
     let values = [
         Value::Null,

@@ -140,7 +140,7 @@ spec:
 ";
 
     #[test]
-    fn fields_are_found_where_they_stand() {
+    fn the_line_of_a_field_is_found() {
         for (path, expected) in [
             ("metadata.name", 6),
             ("metadata.labels[a.b/c]", 7),

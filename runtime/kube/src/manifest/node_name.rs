@@ -35,7 +35,7 @@ mod tests {
     use super::node_name_of;
 
     #[test]
-    fn a_host_name_of_linux_becomes_a_name_that_a_node_may_have() {
+    fn a_host_name_of_linux_becomes_a_valid_node_name() {
         for (host, node) in [
             ("board", Some("board")),
             ("qemu-x86_64", Some("qemu-x86-64")),

@@ -141,7 +141,7 @@ mod tests {
     }
 
     #[test]
-    fn a_priority_is_that_of_the_class_or_of_the_default_or_none() {
+    fn a_pod_has_the_priority_of_its_class_or_of_the_default_class() {
         for (spec, with_defaults, expected) in [
             (json!({}), false, "\"\" 0 PreemptLowerPriority"),
             (json!({"priorityClassName": ""}), false, "\"\" 0 PreemptLowerPriority"),

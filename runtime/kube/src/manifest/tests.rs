@@ -125,7 +125,7 @@ fn errors_report_line_numbers_where_they_are_known() {
 }
 
 #[test]
-fn other_kinds_are_refused_by_name_with_the_way_on() {
+fn other_kinds_are_rejected_by_name_with_an_alternative() {
     for (head, told) in [
         (
             "apiVersion: apps/v1\nkind: Deployment\n",
@@ -222,7 +222,7 @@ fn the_first_of_ten_thousand_errors_are_listed_and_the_others_counted() {
 }
 
 #[test]
-fn a_long_key_with_many_below_it_that_are_there_twice_is_told_in_few_words() {
+fn errors_about_duplicate_fields_below_a_long_key_are_short() {
     // The path of each error begins with the long key.
     let (long, twice) = ("x".repeat(100_000), "\"a\":1,".repeat(5_000));
     let text = format!("{{\"apiVersion\":\"v1\",\"kind\":\"Pod\",\"{long}\":{{{twice}\"a\":1}}}}");
@@ -275,7 +275,7 @@ fn errors_are_answered_as_the_api_answers_them() {
 }
 
 #[test]
-fn all_examples_are_taken_without_warnings() {
+fn all_examples_are_accepted_without_warnings() {
     let dir = concat!(env!("CARGO_MANIFEST_DIR"), "/../../examples");
     let mut seen = 0;
     let entries = |dir: &std::path::Path| {

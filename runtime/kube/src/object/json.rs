@@ -158,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn fields_that_are_there_twice_are_told_with_their_path() {
+    fn duplicate_fields_are_reported_with_their_path() {
         let documents =
             read("{\"s\":{\"c\":[{\"n\":1},{\"n\":1,\"n\":2}]},\"s\":3} {\"x\":1,\"x\":1}").unwrap();
         let told = |document: &super::Document| document.duplicates.texts(String::clone);
@@ -167,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn hostile_objects_are_refused() {
+    fn hostile_objects_are_rejected() {
         assert!(read(&"[".repeat(100_000)).is_err());
         assert!(read(&"{\"a\":".repeat(100_000)).is_err());
         assert!(read("{\"a\":1e999}").is_err());

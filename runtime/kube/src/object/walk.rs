@@ -271,7 +271,7 @@ mod tests {
     }
 
     #[test]
-    fn unknown_fields_are_named_with_their_path_and_the_field_that_was_meant() {
+    fn unknown_fields_are_reported_with_their_path_and_a_similar_field() {
         for (object, told) in [
             (json!({"spek": {}}), "unknown field \"spek\" (did you mean \"spec\"?)"),
             (
@@ -300,7 +300,7 @@ mod tests {
     }
 
     #[test]
-    fn values_of_the_wrong_type_are_named_with_what_would_be_right() {
+    fn values_of_the_wrong_type_are_reported_with_the_right_type() {
         for (object, told) in [
             (json!({"spec": []}), "spec: Invalid value: []: must be an object with fields of its own"),
             (
@@ -350,7 +350,7 @@ mod tests {
     }
 
     #[test]
-    fn fields_that_say_nothing_are_as_if_they_were_not_there() {
+    fn fields_with_empty_values_count_as_missing() {
         let (after, found) = walk(json!({
             "spec": {"hostname": null, "subdomain": "", "hostPID": false, "volumes": [], "containers": [null, {"env": null, "args": [null]}], "nodeSelector": {"a": null}},
             "metadata": {"creationTimestamp": null}, "status": null,
@@ -363,7 +363,7 @@ mod tests {
     }
 
     #[test]
-    fn fields_whose_zero_is_their_absence_are_fields() {
+    fn each_field_whose_zero_counts_as_absent_is_in_the_schema() {
         for (owner, fields) in super::ZERO_IS_ABSENT {
             for field in fields {
                 assert!(schema::find(owner).unwrap().field(field).is_some(), "{owner}.{field}");
@@ -372,7 +372,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_become_quantities() {
+    fn numbers_in_quantity_fields_become_quantities() {
         let limits =
             |value: Json| json!({"spec": {"containers": [{"resources": {"limits": {"cpu": value}}}]}});
         for (written, read) in

@@ -91,7 +91,7 @@ mod tests {
     }
 
     #[test]
-    fn content_node_and_file_make_the_uid_and_nothing_else() {
+    fn the_uid_depends_only_on_content_node_and_file() {
         let object = json!({"metadata": {"name": "a"}, "spec": {"containers": [{"name": "c"}]}});
         let first = uid(&object, "n", "/m/a.yaml");
         // A version that changes this value replaces every pod of every board.

@@ -47,7 +47,7 @@ fn defaults_are_those_of_a_cluster() {
 }
 
 #[test]
-fn the_spec_has_all_that_the_manifest_says() {
+fn all_fields_of_a_manifest_are_converted() {
     let secs = Duration::from_secs;
     let pod = one(include_str!("golden/full.yaml")).pod;
     assert_eq!(pod.annotations["example.com/note"], "two\nlines\n");
@@ -176,7 +176,7 @@ fn quality_of_service_follows_requests_and_limits() {
 }
 
 #[test]
-fn resources_of_the_pod_as_a_whole_are_defaulted_and_count_instead_of_the_containers() {
+fn resources_of_the_pod_are_defaulted_and_count_instead_of_those_of_containers() {
     let resources = |spec: &str, container: &str| {
         let manifest = one(&pod(&format!("resources: {spec}"), &format!("resources: {container}")));
         (manifest.object["spec"]["resources"].clone(), manifest.pod.spec.qos_class())
@@ -202,7 +202,7 @@ fn resources_of_the_pod_as_a_whole_are_defaulted_and_count_instead_of_the_contai
 }
 
 #[test]
-fn wrong_resources_of_the_pod_as_a_whole_are_refused_in_the_words_of_kubernetes() {
+fn invalid_resources_of_a_pod_are_rejected_with_the_errors_of_kubernetes() {
     for (spec, container, expected) in [
         (
             "{requests: {cpu: 1}}",
@@ -239,7 +239,7 @@ fn wrong_resources_of_the_pod_as_a_whole_are_refused_in_the_words_of_kubernetes(
 }
 
 #[test]
-fn init_containers_are_read_and_defaulted_as_the_others_are() {
+fn init_containers_are_defaulted_like_other_containers() {
     let init = "initContainers: [{name: first, image: i}, {name: proxy, image: i, restartPolicy: Always, \
                 startupProbe: {exec: {command: [a]}}, resources: {limits: {memory: 1Mi}}}]";
     let manifest = one(&pod(init, ""));
@@ -272,7 +272,7 @@ fn init_containers_are_read_and_defaulted_as_the_others_are() {
 }
 
 #[test]
-fn a_pod_has_no_more_containers_than_an_index_has_numbers() {
+fn a_pod_with_more_containers_than_the_maximum_is_rejected() {
     let with = |count: usize| {
         let containers: Vec<String> =
             (0..count).map(|number| format!("{{name: c{number}, image: i}}")).collect();
@@ -295,7 +295,7 @@ fn a_pod_has_no_more_containers_than_an_index_has_numbers() {
 }
 
 #[test]
-fn uids_are_those_of_the_file_unless_given() {
+fn uids_come_from_the_file_unless_the_manifest_has_one() {
     let uid = |text: &str, file: &str, node: &str| {
         parse(file, text.as_bytes(), Validation::Strict, node).unwrap()[0].pod.uid.to_string()
     };
@@ -327,7 +327,7 @@ fn uids_are_those_of_the_file_unless_given() {
 }
 
 #[test]
-fn a_pod_for_another_node_is_not_taken() {
+fn a_pod_for_another_node_is_rejected() {
     assert_eq!(one(&pod("nodeName: board", "")).pod.spec.containers.len(), 1);
     assert_eq!(
         refused(&pod("nodeName: other", "")).to_string(),

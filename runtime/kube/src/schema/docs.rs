@@ -68,7 +68,7 @@ rejected by name. A PersistentVolumeClaim (`v1`) has `accessModes`, `resources`,
 ";
 
 #[test]
-fn docs_pods_md_is_what_the_table_says() {
+fn docs_pods_md_matches_the_table() {
     let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/pods.md");
     let printed = page();
     if std::env::var_os("NODLET_WRITE_DOCS").is_some() {

@@ -13,7 +13,7 @@ fn check(how: PatchKind, object: Value, patch: Value, expected: Value) {
 }
 
 #[test]
-fn a_merge_patch_is_that_of_rfc_7386() {
+fn merge_patches_are_applied_as_in_rfc_7386() {
     for (object, patch, expected) in [
         (json!({ "a": "b" }), json!({ "a": "c" }), json!({ "a": "c" })),
         (json!({ "a": "b" }), json!({ "b": "c" }), json!({ "a": "b", "b": "c" })),
@@ -28,7 +28,7 @@ fn a_merge_patch_is_that_of_rfc_7386() {
 }
 
 #[test]
-fn a_strategic_patch_merges_lists_by_what_tells_their_elements_apart() {
+fn a_strategic_patch_merges_lists_by_their_merge_keys() {
     let conditions = |list: Value| json!({ "status": { "conditions": list } });
     let (a, b) = (json!({ "type": "a", "status": "True" }), json!({ "type": "b", "status": "True" }));
     let off = json!({ "type": "a", "status": "False" });
@@ -104,7 +104,7 @@ fn a_strategic_patch_merges_lists_by_what_tells_their_elements_apart() {
 }
 
 #[test]
-fn a_json_patch_is_that_of_rfc_6902() {
+fn json_patches_are_applied_as_in_rfc_6902() {
     let wrong = |why: &str, operation: &Value| {
         let head = "the server rejected our request due to an error in our request";
         let mut operation = operation.clone();
@@ -150,7 +150,7 @@ fn a_json_patch_is_that_of_rfc_6902() {
 }
 
 #[test]
-fn copies_of_copies_do_not_grow_beyond_what_a_request_may_hold() {
+fn a_patch_with_copies_cannot_exceed_the_maximum_size() {
     let grow = |place: usize| json!({ "op": "copy", "from": "", "path": (["/a", "/b"][place % 2]) });
     let mut object = json!({ "x": "y".repeat(1000) });
     let patch: Vec<Value> = (0..60).map(grow).collect();
@@ -160,7 +160,7 @@ fn copies_of_copies_do_not_grow_beyond_what_a_request_may_hold() {
 }
 
 #[test]
-fn no_operation_makes_a_value_that_is_nested_deeper_than_a_request_may_be() {
+fn no_patch_exceeds_the_maximum_nesting_depth() {
     let nested = |levels: usize| (0..levels).fold(json!(1), |inner, _| json!({ "a": inner }));
     let add = |levels| json!({ "op": "add", "path": "/x", "value": nested(levels) });
     let place = |levels: usize| format!("/x{}", "/a".repeat(levels));
@@ -190,7 +190,7 @@ fn no_operation_makes_a_value_that_is_nested_deeper_than_a_request_may_be() {
 }
 
 #[test]
-fn copies_have_no_more_values_than_a_request_may_have() {
+fn a_patch_with_copies_cannot_exceed_the_maximum_number_of_values() {
     let lists = json!({ "op": "add", "path": "/x", "value": vec![json!([]); 4000] });
     let copies = |how_many: usize| {
         let copy = |number| json!({ "op": "copy", "from": "/x", "path": format!("/x{number}") });
@@ -207,7 +207,7 @@ fn copies_have_no_more_values_than_a_request_may_have() {
 
 /// Patches that would take minutes on a board if their time grew quadratically with the size of a request.
 #[test]
-fn a_strategic_patch_takes_time_by_its_length() {
+fn the_time_of_a_strategic_patch_is_linear_in_its_length() {
     let many = 12_000;
     let scalars = |prefix: &str, turned: bool| -> Vec<Value> {
         let numbers = 0..many;
@@ -256,7 +256,7 @@ fn a_strategic_patch_takes_time_by_its_length() {
 }
 
 #[test]
-fn all_elements_of_a_name_are_deleted_and_a_later_one_of_it_stays() {
+fn a_delete_directive_removes_all_earlier_elements_with_its_merge_key() {
     let ports = |list: Value| json!({ "spec": { "containers": [{ "name": "c", "ports": list }] } });
     let (tcp, udp) = (
         json!({ "containerPort": 53, "protocol": "TCP" }),
@@ -279,7 +279,7 @@ fn all_elements_of_a_name_are_deleted_and_a_later_one_of_it_stays() {
 }
 
 #[test]
-fn a_patch_makes_no_object_of_another_name() {
+fn a_patch_cannot_change_the_name_of_an_object() {
     let current = json!({ "metadata": { "name": "a", "namespace": "default" } });
     let apply = |patch: Value| {
         let changed = Change::Patch(PatchKind::Merge, patch).apply(&current);

@@ -45,7 +45,7 @@ fn admitted(base: Base, new: &Rc<Wanted>, policy: &Policy) -> String {
 }
 
 #[test]
-fn a_pod_keeps_what_it_got_from_its_runtime_class_beside_the_defaults_of_limit_ranges() {
+fn a_pod_keeps_the_fields_of_its_runtime_class_and_the_defaults_of_limit_ranges() {
     let small = "apiVersion: node.k8s.io/v1\nkind: RuntimeClass\nmetadata: {name: small}\nhandler: nodlet\n\
                  overhead: {podFixed: {memory: 16Mi}}\n";
     let range = "apiVersion: v1\nkind: LimitRange\nmetadata: {name: r}\nspec: {limits: [{type: Container, \
@@ -72,7 +72,7 @@ fn a_pod_keeps_what_it_got_from_its_runtime_class_beside_the_defaults_of_limit_r
 }
 
 #[test]
-fn a_new_pod_is_admitted_by_the_definitions_of_now() {
+fn a_new_pod_is_admitted_with_the_current_definitions() {
     let high = class("high", "value: 1000");
     let usual = class("usual", "value: 7\nglobalDefault: true");
     let for_web = preset("p", "selector: {matchLabels: {app: web}}, env: [{name: A, value: '1'}]");
@@ -109,7 +109,7 @@ fn a_new_pod_is_admitted_by_the_definitions_of_now() {
 }
 
 #[test]
-fn a_preset_that_adds_too_much_is_a_conflict() {
+fn presets_that_add_more_than_the_limit_are_a_conflict() {
     let large = preset("p", &format!("selector: {{}}, env: [{{name: A, value: '{}'}}]", "x".repeat(70_000)));
     assert_eq!(
         admitted(Base::New, &written(""), &policy(&[large])),
@@ -118,7 +118,7 @@ fn a_preset_that_adds_too_much_is_a_conflict() {
 }
 
 #[test]
-fn a_pod_keeps_what_it_was_admitted_with() {
+fn a_pod_keeps_the_additions_of_its_admission() {
     let one =
         policy(&[class("high", "value: 1000"), preset("p", "selector: {}, env: [{name: A, value: '1'}]")]);
     let other = policy(&[
@@ -157,7 +157,7 @@ fn a_pod_keeps_what_it_was_admitted_with() {
 }
 
 #[test]
-fn a_pod_is_admitted_on_the_base_of_what_is_known_of_it() {
+fn the_base_of_an_admission_is_the_known_pod_or_its_record() {
     let policy = policy(&[preset("p", "selector: {}, env: [{name: A, value: '1'}]")]);
     let known = admit(Base::New, &written(""), &policy).expect("it is right").wanted;
     let base =
@@ -179,7 +179,7 @@ fn a_pod_is_admitted_on_the_base_of_what_is_known_of_it() {
 }
 
 #[test]
-fn ephemeral_containers_are_added_to_what_a_pod_was_admitted_with() {
+fn ephemeral_containers_are_added_to_the_admitted_pod() {
     let policy =
         policy(&[class("high", "value: 1000"), preset("p", "selector: {}, env: [{name: A, value: '1'}]")]);
     let Admitted { wanted, .. } =
@@ -207,7 +207,7 @@ fn ephemeral_containers_are_added_to_what_a_pod_was_admitted_with() {
 }
 
 #[test]
-fn an_object_in_the_place_of_another_has_its_identity_if_it_may_be_the_same_pod() {
+fn a_replacement_keeps_the_identity_if_it_may_be_the_same_pod() {
     let manifest = |object: Value| {
         let mut object = object;
         object["metadata"]["uid"] = "new".into();
@@ -263,7 +263,7 @@ fn an_object_in_the_place_of_another_has_its_identity_if_it_may_be_the_same_pod(
 }
 
 #[test]
-fn a_new_pod_gets_the_defaults_of_limit_ranges_within_their_bounds() {
+fn a_new_pod_gets_the_defaults_of_limit_ranges_and_must_respect_their_bounds() {
     let range = |fields: &str| {
         format!(
             "apiVersion: v1\nkind: LimitRange\nmetadata: {{name: l}}\nspec: {{limits: [{{type: Container, {fields}}}]}}\n"

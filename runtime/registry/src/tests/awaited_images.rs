@@ -73,7 +73,7 @@ fn awaited(core: &Core, old: &Pod, new: &Pod) -> Vec<String> {
 }
 
 #[test]
-fn a_client_is_warned_of_the_images_that_a_running_pod_waits_for() {
+fn an_update_that_waits_for_images_returns_a_warning_with_their_names() {
     let old = pod("old", ["i:1", "a:1", "b:1"], "");
     let mut core = Core::running(&old);
     let warning = |image: &str, container: &str, instead: &str| {
@@ -104,7 +104,7 @@ fn a_client_is_warned_of_the_images_that_a_running_pod_waits_for() {
 }
 
 #[test]
-fn the_activity_of_a_pod_is_what_the_core_knows_of_it() {
+fn the_activity_of_a_pod_comes_from_the_core() {
     let old = pod("old", ["i:1", "a:1", "b:1"], "");
     assert_eq!(Core::running(&old).activity(&old.uid), Activity::Started);
     let mut node = Node::new();

@@ -105,7 +105,7 @@ fn a_claim_gets_the_smallest_volume_that_satisfies_it() {
 }
 
 #[test]
-fn a_binding_lasts_until_its_claim_is_gone_and_the_volume_is_then_nobodys() {
+fn a_binding_lasts_until_its_claim_is_deleted_and_the_volume_is_then_released() {
     let world = &mut World::new();
     volume(world, "b", "1Gi", json!({}));
     claim(world, "data", "1Gi", json!({}));

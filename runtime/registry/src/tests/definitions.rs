@@ -45,7 +45,7 @@ fn clients_may_apply_only_definitions_that_no_file_defines() {
 }
 
 #[test]
-fn a_definition_that_is_there_is_changed_by_its_name() {
+fn an_existing_definition_is_updated_by_its_name() {
     let mut world = World::new();
     world.apply(class("high", json!({})), CREATE).expect("it is new");
     let change = |name: &str, object: Value| {
@@ -134,7 +134,7 @@ fn patch(world: &mut World, name: &DefinitionName, how: PatchKind, patch: Value)
 }
 
 #[test]
-fn objects_of_one_name_in_two_namespaces_are_changed_and_deleted_each_by_itself() {
+fn objects_of_the_same_name_in_two_namespaces_are_independent() {
     let mut world = World::new();
     let name = |namespace: &str| -> DefinitionName { (Kind::ConfigMap, namespace.into(), "web".into()) };
     let shown = |world: &World, namespace: &str| {
@@ -168,7 +168,7 @@ fn objects_of_one_name_in_two_namespaces_are_changed_and_deleted_each_by_itself(
 }
 
 #[test]
-fn an_immutable_object_may_be_labelled_and_replaced_by_a_new_one() {
+fn an_immutable_object_may_get_labels_and_be_replaced() {
     let mut world = World::new();
     let map = |fields: Value| config("ConfigMap", "default", fields);
     let fixed = json!({"data": {"a": "1"}, "immutable": true});
@@ -193,7 +193,7 @@ fn an_immutable_object_may_be_labelled_and_replaced_by_a_new_one() {
 }
 
 #[test]
-fn a_secret_keeps_its_type_and_no_answer_has_its_values() {
+fn a_secret_keeps_its_type_and_no_error_contains_its_values() {
     let mut world = World::new();
     let name: DefinitionName = (Kind::Secret, "default".into(), "web".into());
     let secret = config("Secret", "default", json!({"stringData": {"password": "hunter2"}}));
@@ -234,7 +234,7 @@ fn a_secret_keeps_its_type_and_no_answer_has_its_values() {
 }
 
 #[test]
-fn a_site_overrides_the_config_maps_of_its_vendor_and_clients_change_neither() {
+fn site_config_maps_override_those_of_the_vendor_and_clients_cannot_change_either() {
     let mut world = World::new();
     let map = |value: &str| config("ConfigMap", "default", json!({"data": {"a": value}})).to_string();
     let name: DefinitionName = (Kind::ConfigMap, "default".into(), "web".into());
@@ -256,7 +256,7 @@ fn a_site_overrides_the_config_maps_of_its_vendor_and_clients_change_neither() {
 }
 
 #[test]
-fn an_object_whose_file_is_in_flight_takes_no_second_change() {
+fn an_object_whose_file_is_being_written_rejects_another_change() {
     let mut world = World::new();
     let name: DefinitionName = (Kind::ConfigMap, "default".into(), "web".into());
     let map = |data: Value| config("ConfigMap", "default", json!({"data": data}));

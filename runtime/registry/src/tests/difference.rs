@@ -29,7 +29,7 @@ fn only_differences_between_wanted_pods_reach_the_core() {
 }
 
 #[test]
-fn a_later_source_takes_the_place_of_an_earlier_one_and_gives_it_back() {
+fn a_later_source_overrides_an_earlier_one_while_it_has_the_object() {
     check(&[
         ("/vendor/a", &text("web", "a:1"), &["web is a:1"]),
         ("/site/a", &text("web", "a:2"), &["web goes", "web is a:2"]),
@@ -41,7 +41,7 @@ fn a_later_source_takes_the_place_of_an_earlier_one_and_gives_it_back() {
 
 /// A source is a name and named contents: nothing in the registry depends on a directory or a file.
 #[test]
-fn a_cluster_is_one_more_source_in_the_list_and_nothing_else() {
+fn a_cluster_is_a_source_like_any_other() {
     let mut world = World::with_sources(&["/vendor", "/site", "/applied", "/run", "cluster"]);
     let config =
         json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "c"}, "data": {"a": "1"}});
@@ -82,7 +82,7 @@ fn a_file_that_becomes_wrong_keeps_its_pod() {
 }
 
 #[test]
-fn a_pod_whose_class_is_not_there_is_refused_and_one_that_runs_stays() {
+fn a_new_pod_of_a_missing_class_is_rejected_and_a_running_one_is_kept() {
     let classy = |class: &str| {
         let mut object = pod("web", "a:1");
         object["spec"]["priorityClassName"] = class.into();
@@ -111,7 +111,7 @@ fn a_pod_whose_class_is_not_there_is_refused_and_one_that_runs_stays() {
 }
 
 #[test]
-fn a_pod_that_a_client_deletes_is_stopped_by_whoever_removes_its_file() {
+fn a_pod_that_a_client_deletes_is_not_stopped_again_when_its_file_is_removed() {
     let mut world = World::new();
     world.file("/site/a", &text("web", "a:1"));
     let uid = world.pods[&pod_name("web")].pod.uid.clone();

@@ -22,7 +22,7 @@ fn debug(name: &str) -> Value {
 }
 
 #[test]
-fn ephemeral_containers_are_added_and_neither_go_nor_change() {
+fn ephemeral_containers_can_be_added_but_neither_removed_nor_changed() {
     let mut world = World::new();
     world.file("/site/web.yaml", &pod("web", "a:1").to_string());
     let plain = world.pods[&pod_name("web")].clone();
@@ -62,7 +62,7 @@ fn ephemeral_containers_are_added_and_neither_go_nor_change() {
 }
 
 #[test]
-fn a_pod_that_ends_is_given_none() {
+fn a_terminating_pod_gets_no_ephemeral_container() {
     let mut world = World::new();
     world.file("/site/web.yaml", &pod("web", "a:1").to_string());
     let present = Present { is_unwanted: true, ..world.present("web").expect("it is there") };

@@ -111,7 +111,7 @@ fn a_pod_runs_unchanged_until_the_images_of_its_change_are_on_the_board() {
 }
 
 #[test]
-fn a_change_that_is_changed_again_or_taken_back_waits_no_more() {
+fn a_held_update_that_is_replaced_or_reverted_is_dropped() {
     let (old, new) = (wanted("old", "image: 'a:1'"), wanted("new", "image: 'a:2'"));
     let mut board = Board::running(&old);
     board.decide(&new);
@@ -128,7 +128,7 @@ fn a_change_that_is_changed_again_or_taken_back_waits_no_more() {
 }
 
 #[test]
-fn a_result_from_before_the_images_changed_does_not_count() {
+fn a_result_of_a_lookup_before_a_change_of_images_is_ignored() {
     let (old, new) = (wanted("old", "image: 'a:1'"), wanted("new", "image: 'a:2'"));
     let mut board = Board::running(&old);
     board.decide(&new);
@@ -140,7 +140,7 @@ fn a_result_from_before_the_images_changed_does_not_count() {
 }
 
 #[test]
-fn only_a_change_that_ends_a_running_pod_is_held_back() {
+fn only_an_update_that_ends_a_running_pod_is_held_back() {
     let old = wanted("old", "image: 'a:1'");
     for (new, activity, is_held) in [
         (wanted("old", "image: 'a:2'"), Activity::Started, false),
@@ -158,7 +158,7 @@ fn only_a_change_that_ends_a_running_pod_is_held_back() {
 }
 
 #[test]
-fn a_change_is_decided_again_when_the_running_pod_ends() {
+fn a_held_update_is_decided_again_when_the_running_pod_ends() {
     let (old, new) = (wanted("old", "image: 'a:1'"), wanted("new", "image: 'a:2'"));
     let mut board = Board::running(&old);
     board.decide(&new);
@@ -172,7 +172,7 @@ fn a_change_is_decided_again_when_the_running_pod_ends() {
 }
 
 #[test]
-fn a_pod_that_the_agent_found_waits_as_it_did_for_the_previous_agent() {
+fn a_later_agent_continues_to_hold_back_an_update() {
     let (old, new) = (wanted("old", "image: 'a:1'"), wanted("new", "image: 'a:2'"));
     let waits = Waits { since: Instant(7), missing: vec!["a:2".to_owned()] };
     for is_present in [false, true] {
@@ -196,7 +196,7 @@ fn a_pod_that_the_agent_found_waits_as_it_did_for_the_previous_agent() {
 }
 
 #[test]
-fn a_pod_that_an_earlier_boot_kept_runs_again_until_the_images_are_on_the_board() {
+fn after_a_reboot_the_old_pod_runs_until_the_images_of_its_update_are_present() {
     let (old, new) = (wanted("old", "image: 'a:1'"), wanted("new", "image: 'a:2'"));
     let begin = |new: &Rc<Wanted>, is_present| {
         let mut board = Board::default();
@@ -220,7 +220,7 @@ fn a_pod_that_an_earlier_boot_kept_runs_again_until_the_images_are_on_the_board(
 }
 
 #[test]
-fn images_of_unchanged_pods_are_not_looked_up_first() {
+fn images_of_unchanged_pods_are_not_looked_up() {
     let old = wanted("old", "image: 'a:1'");
     let mut board = Board::running(&old);
     let unchanged = WantedByName::from([(pod_name("web"), old)]);

@@ -15,7 +15,7 @@ const MAPS: [&str; 2] = ["m0", "m1"];
 
 /// `NODLET_SEED=42 NODLET_ROUNDS=1` runs a single story.
 #[test]
-fn whatever_files_and_clients_ask_for_the_node_does_and_keeps_after_a_crash() {
+fn random_changes_by_files_and_clients_survive_a_crash() {
     for_each_seed(40, story);
 }
 

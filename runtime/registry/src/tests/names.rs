@@ -2,7 +2,7 @@ use super::*;
 use nodlet_core::facts::PodIndex;
 
 #[test]
-fn a_name_shows_the_oldest_pod_that_is_not_hidden() {
+fn of_several_pods_with_one_name_the_oldest_visible_one_is_published() {
     let pods: Vec<Rc<Pod>> = [("a", "web"), ("b", "web"), ("a", "db"), ("a", "web"), ("a", "web")]
         .map(|(namespace, name)| {
             let mut object = pod(name, "a:1");

@@ -49,7 +49,7 @@ fn a_pod_of_a_file_reaches_the_core_as_it_was_parsed_from_the_file() {
 }
 
 #[test]
-fn another_text_than_the_one_that_is_written_is_parsed() {
+fn a_file_that_differs_from_the_written_text_is_parsed() {
     let mut world = World::new();
     let write = write_of(&mut world, pod("web", "a:1"), CREATE);
     let text = String::from_utf8(write.text.clone()).expect("it is JSON");
@@ -93,7 +93,7 @@ fn a_pod_with_additions_reaches_the_core_as_it_was_admitted_in_the_request() {
 }
 
 #[test]
-fn a_pod_is_admitted_again_if_definitions_change_while_its_file_is_written() {
+fn a_pod_is_admitted_again_if_definitions_change_during_the_write_of_its_file() {
     let mut world = World::new();
     let write = write_of(&mut world, pod("web", "a:1"), CREATE);
     let in_request = admitted(&write, &mut world);

@@ -56,7 +56,7 @@ fn applying_a_pod_reports_created_configured_or_unchanged() {
 }
 
 #[test]
-fn a_pod_that_changes_in_place_keeps_its_uid_and_one_that_cannot_does_not() {
+fn an_update_in_place_keeps_the_uid_and_a_replacement_gets_another() {
     let mut world = World::new();
     world.apply(pod("web", "a:1"), CREATE).expect("it is new");
     let identity = |world: &World| {
@@ -93,7 +93,7 @@ fn a_terminating_pod_keeps_its_name_reserved() {
 }
 
 #[test]
-fn a_file_is_never_overridden_in_silence() {
+fn applying_a_pod_that_a_file_overrides_returns_a_warning() {
     let mut world = World::new();
     world.file("/run/web.yaml", &pod("web", "file:1").to_string());
     let warning =
@@ -158,7 +158,7 @@ fn updates_that_are_not_possible_in_place_are_rejected() {
 }
 
 #[test]
-fn a_pod_whose_change_is_under_way_is_not_changed_again() {
+fn a_pod_with_an_unfinished_change_rejects_another_change() {
     let mut world = World::new();
     world.apply(pod("web", "a:1"), CREATE).expect("it is new");
     let mut outcome = |present: Present| {
@@ -186,7 +186,7 @@ fn a_pod_whose_change_is_under_way_is_not_changed_again() {
 }
 
 #[test]
-fn others_may_set_conditions_that_are_not_the_nodes() {
+fn clients_may_set_conditions_that_the_node_does_not_own() {
     let mut world = World::new();
     world.file("/site/web.yaml", &pod("web", "a:1").to_string());
     let gate = json!({"type": "example.com/gate", "status": "True"});
@@ -276,7 +276,7 @@ fn clients_may_delete_only_pods_that_clients_applied() {
 }
 
 #[test]
-fn a_pod_ends_within_the_grace_that_is_asked_for_and_by_force_if_there_is_none() {
+fn a_deleted_pod_gets_the_requested_grace_period_and_none_with_force() {
     for (own, asked, expected) in [
         (30, None, (None, false)),
         (30, Some(5), (Some(5), false)),
@@ -308,7 +308,7 @@ fn only_finished_pods_that_clients_applied_are_garbage_collected() {
 }
 
 #[test]
-fn a_replacement_is_deleted_with_the_pod_that_it_waits_for_unless_that_alone_is_meant() {
+fn deleting_a_pod_by_name_deletes_its_waiting_replacement_unless_a_uid_is_given() {
     let mut world = World::new();
     world.apply(pod("web", "a:1"), CREATE).expect("it is new");
     let old = world.pods[&pod_name("web")].clone();

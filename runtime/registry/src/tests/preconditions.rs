@@ -7,7 +7,7 @@ fn outcome(result: Result<(), Status>) -> String {
 const MODIFIED: &str = "409 Operation cannot be fulfilled on pods \"web\": the object has been modified; please apply your changes to the latest version and try again";
 
 #[test]
-fn a_change_names_the_version_and_the_uid_that_the_object_has_or_none() {
+fn preconditions_on_version_and_uid_must_match_the_object() {
     let current = json!({"metadata": {"uid": "u", "resourceVersion": "7"}});
     for (metadata, expected) in [
         (json!({}), "holds"),
@@ -29,7 +29,7 @@ fn a_change_names_the_version_and_the_uid_that_the_object_has_or_none() {
 }
 
 #[test]
-fn an_object_that_is_sent_whole_names_the_version_that_is_published() {
+fn a_full_update_must_match_the_published_resource_version() {
     let mut world = World::new();
     world.file("/site/web.yaml", &pod("web", "a:1").to_string());
     let published = world.objects.get(&Key::new("pods", "default", "web")).expect("it is published");

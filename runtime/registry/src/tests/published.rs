@@ -3,7 +3,7 @@ use std::time::Duration;
 use super::*;
 
 #[test]
-fn a_pod_is_published_as_it_was_admitted_with_what_is_seen_of_it() {
+fn a_pod_is_published_as_admitted_with_its_observed_status() {
     let mut world = World::new();
     world.file("/site/file.yaml", &pod("file", "a:1").to_string());
     world.apply(pod("applied", "a:1"), CREATE).expect("it is new");

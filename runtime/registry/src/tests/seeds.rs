@@ -9,7 +9,7 @@ const IMAGES: [&str; 3] = ["a:1", "a:2", "a:3"];
 
 /// `NODLET_SEED=42 NODLET_ROUNDS=1` runs a single story.
 #[test]
-fn whatever_is_asked_in_whatever_order_each_object_has_one_owner() {
+fn each_object_has_one_owner_after_random_requests() {
     for_each_seed(30, story);
 }
 

@@ -5,7 +5,7 @@ use std::io;
 use nodlet_fuzz::entropy::{WOULD_HAVE_BLOCKED, with_an_empty_pool};
 
 #[test]
-fn the_filter_tells_a_call_that_blocks() {
+fn the_empty_pool_of_tests_fails_blocking_calls() {
     with_an_empty_pool(|| {
         let error = super::getrandom(&mut [0; 16], 0).expect_err("an empty pool");
         assert_eq!(error.raw_os_error(), Some(WOULD_HAVE_BLOCKED));
@@ -13,7 +13,7 @@ fn the_filter_tells_a_call_that_blocks() {
 }
 
 #[test]
-fn secret_bytes_are_refused_at_once_while_the_pool_is_empty() {
+fn secret_bytes_are_unavailable_while_the_pool_is_empty() {
     with_an_empty_pool(|| {
         for _ in 0..3 {
             let error = super::secret(&mut [0; 32]).expect_err("an empty pool");
@@ -23,7 +23,7 @@ fn secret_bytes_are_refused_at_once_while_the_pool_is_empty() {
 }
 
 #[test]
-fn unique_bytes_are_given_while_the_pool_is_empty() {
+fn unique_bytes_are_available_while_the_pool_is_empty() {
     with_an_empty_pool(|| {
         let (mut one, mut other) = ([0; 16], [0; 16]);
         super::unique(&mut one).expect("bytes");

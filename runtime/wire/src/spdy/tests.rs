@@ -40,7 +40,7 @@ fn sorted(mut frames: Vec<Frame>) -> Vec<Frame> {
 }
 
 #[test]
-fn the_streams_of_kubectl_are_read_however_they_are_cut() {
+fn the_streams_of_kubectl_are_read_in_pieces_of_any_size() {
     let all = bytes(KUBECTL);
     let expected = || {
         [(1, "error", "0"), (3, "data", "0"), (5, "error", "1"), (7, "data", "1")]
@@ -82,7 +82,7 @@ fn spdy_frames_round_trip() {
 }
 
 #[test]
-fn a_window_full_of_headers_is_not_the_end_of_them() {
+fn headers_beyond_the_compression_window_are_read() {
     let (mut encoder, mut all) = (Encoder::default(), Vec::new());
     let value = "x".repeat(5000);
     for stream in 0..20 {
@@ -121,7 +121,7 @@ fn malformed_spdy_frames_are_rejected() {
 }
 
 #[test]
-fn a_bomb_in_the_headers_is_refused_before_it_is_unpacked() {
+fn a_decompression_bomb_in_headers_is_rejected_before_it_is_unpacked() {
     // A repeated byte: the longest match, 258 bytes a few bits, in blocks of fixed codes.
     let mut packed = bytes("7820e3c6a7c2");
     let mut writer = flate2::write::DeflateEncoder::new(Vec::new(), flate2::Compression::best());

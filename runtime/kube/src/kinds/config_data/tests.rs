@@ -25,7 +25,7 @@ const KEY: &str = "a valid config key must consist of alphanumeric characters, '
                    'KEY_NAME',  or 'key-name', regex used for validation is '[-._a-zA-Z0-9]+')";
 
 #[test]
-fn right_objects_are_read_with_the_defaults_of_kubernetes() {
+fn valid_objects_get_the_defaults_of_kubernetes() {
     for (kind, text, expected) in [
         ("ConfigMap", "", json!({})),
         ("ConfigMap", "data: {}\nbinaryData: null", json!({})),
@@ -81,7 +81,7 @@ fn right_objects_are_read_with_the_defaults_of_kubernetes() {
 }
 
 #[test]
-fn wrong_objects_are_refused_in_the_words_of_kubernetes() {
+fn invalid_objects_are_rejected_with_the_errors_of_kubernetes() {
     let long = "k".repeat(254);
     for (kind, text, expected) in [
         ("ConfigMap", "data: {'a b': x}", format!("data[a b]: Invalid value: \"a b\": {KEY}")),
@@ -167,7 +167,7 @@ fn wrong_objects_are_refused_in_the_words_of_kubernetes() {
 }
 
 #[test]
-fn values_are_bounded_all_together() {
+fn the_total_number_of_values_is_limited() {
     let half = "x".repeat(MAX_SIZE / 2);
     let of = |more: &str| {
         let text = format!("metadata: {{name: a}}\ndata: {{a: {half}, b: {half}, c: '{more}'}}");
@@ -234,7 +234,7 @@ fn a_repeated_key_is_an_error_of_the_kind_of_its_object() {
 }
 
 #[test]
-fn an_immutable_object_and_the_type_of_a_secret_stay() {
+fn immutable_objects_and_the_type_of_a_secret_cannot_be_changed() {
     let object = |kind: &str, fields: Value| {
         let mut object = json!({"apiVersion": "v1", "kind": kind, "metadata": {"name": "a"}});
         object.as_object_mut().expect("an object").extend(fields.as_object().cloned().unwrap_or_default());

@@ -82,7 +82,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn columns_end_where_a_line_has_none() {
+    fn a_line_without_a_cell_ends_the_column() {
         let mut tabs = Tabs::default();
         tabs.line(0, "Name:\tweb");
         tabs.line(0, "Namespace:\tdefault");

@@ -40,7 +40,7 @@ fn volumes_and_claims_have_the_defaults_of_kubernetes() {
 }
 
 #[test]
-fn wrong_volumes_and_claims_are_refused_in_the_words_of_kubernetes() {
+fn invalid_volumes_and_claims_are_rejected_with_the_errors_of_kubernetes() {
     let of_volume =
         |rest: &str| format!("{{capacity: {{storage: 1Gi}}, accessModes: [ReadWriteOnce], {rest}}}");
     let of_claim = |rest: &str| format!("{{resources: {{requests: {{storage: 1Gi}}}}, {rest}}}");

@@ -53,7 +53,7 @@ fn injected(pod: &Value, presets: &[Definition]) -> Result<Value, String> {
 }
 
 #[test]
-fn a_preset_has_what_a_pod_would_have_of_it_and_the_defaults() {
+fn a_preset_is_defaulted_like_the_fields_of_a_pod() {
     let preset = preset(
         "selector: {matchLabels: {role: frontend}}, env: [{name: A, value: '1'}, {name: IP, valueFrom: {fieldRef: {fieldPath: status.podIP}}}], \
          volumeMounts: [{name: cache, mountPath: /cache}], volumes: [{name: cache, emptyDir: {}}]",
@@ -162,7 +162,7 @@ fn an_invalid_preset_is_rejected_with_the_path_of_the_wrong_field() {
 }
 
 #[test]
-fn a_preset_is_for_the_pods_that_its_selector_selects() {
+fn a_preset_applies_to_the_pods_that_its_selector_matches() {
     let web = pod("labels: {app: web, tier: front}", "", "");
     for (selector, expected) in [
         ("{}", true),
@@ -197,7 +197,7 @@ fn a_preset_is_for_the_pods_that_its_selector_selects() {
 }
 
 #[test]
-fn everything_goes_into_every_container_and_leaves_its_mark() {
+fn a_preset_is_injected_into_all_containers_and_marked_by_an_annotation() {
     let web = pod(
         "annotations: {mine: yes-it-is}",
         "env: [{name: OWN, value: '1'}], volumeMounts: [{name: data, mountPath: /data}]",
@@ -288,7 +288,7 @@ fn a_conflicting_preset_is_reported_and_nothing_is_injected() {
 }
 
 #[test]
-fn sources_of_variables_are_put_together_and_each_is_read_once() {
+fn env_from_sources_are_merged_without_duplicates() {
     let source = |name: &str| json!({"configMapRef": {"name": name}});
     let applied = |names: &[&str]| Applied {
         name: "p".into(),

@@ -7,7 +7,7 @@ fn parsed(text: &str) -> Result<Vec<DeviceDefinition>, String> {
 }
 
 #[test]
-fn each_way_to_find_a_device_is_read() {
+fn each_source_of_a_device_is_read() {
     let text = "name: gps\npath: /dev/ttyUSB0\n---\nname: modem\nusb: {vendor: \"0403\", product: \"6AB1\", serial: A1}\nshared: 10\n---\nname: led\nsysfs: {subsystem: gpio, match: {label: pinctrl}, path: \"/sys/devices/platform/*\"}\ncontainerPath: /dev/gpiochip0\npermissions: rm\n---\nname: can\ninterface: can0\n";
     let devices = parsed(text).expect("it is right");
     let source = |subsystem: &str, attributes: &[(&str, &str)], path: Option<&str>| DeviceSource::Sysfs {
@@ -33,7 +33,7 @@ fn each_way_to_find_a_device_is_read() {
 }
 
 #[test]
-fn a_mistake_is_reported_with_its_line_and_what_would_be_right() {
+fn an_invalid_device_file_is_rejected_with_the_line_and_a_valid_alternative() {
     for (text, expected) in [
         ("- 1", "d.yaml:1: is no device: expected fields such as `name: gps`"),
         ("path: /dev/x", "d.yaml:1: name: is missing"),

@@ -67,7 +67,7 @@ fn clients_may_change_only_their_own_metadata() {
 }
 
 #[test]
-fn gates_are_only_removed() {
+fn gates_can_only_be_removed() {
     let gates = |names: &[&str]| {
         let gates: Vec<Value> = names.iter().map(|name| json!({ "name": name })).collect();
         json!({ "schedulingGates": gates })
@@ -112,7 +112,7 @@ fn an_update_may_extend_the_node_selector_of_a_gated_pod_only() {
 }
 
 #[test]
-fn the_terms_of_a_gated_pods_node_affinity_are_only_added_to() {
+fn the_node_affinity_terms_of_a_gated_pod_can_only_be_extended() {
     let terms = |terms: Value| {
         let required =
             json!({ "requiredDuringSchedulingIgnoredDuringExecution": { "nodeSelectorTerms": terms } });
@@ -143,7 +143,7 @@ fn the_terms_of_a_gated_pods_node_affinity_are_only_added_to() {
 }
 
 #[test]
-fn tolerations_are_only_added() {
+fn tolerations_can_only_be_added() {
     let tolerations = |list: Value| json!({ "tolerations": list });
     let one = json!({ "key": "a", "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": 5 });
     let mut longer = one.clone();
@@ -214,7 +214,7 @@ fn a_deadline_may_be_set_and_made_earlier() {
 }
 
 #[test]
-fn a_grace_that_was_negative_may_be_one_second() {
+fn a_negative_grace_period_may_become_one_second() {
     let grace = |seconds: i64| json!({ "terminationGracePeriodSeconds": seconds });
     check(grace(-5), grace(1), "in place, spec");
     for (before, after) in [(-5, 2), (30, 1)] {
@@ -298,7 +298,7 @@ fn a_status_update_may_set_only_conditions_that_the_node_does_not_own() {
 }
 
 #[test]
-fn a_condition_with_a_time_that_no_client_could_read_is_refused_as_what_cannot_be_decoded() {
+fn a_condition_with_an_undecodable_time_is_rejected_as_a_bad_request() {
     for field in ["lastProbeTime", "lastTransitionTime"] {
         let given = |time: &str| {
             let mut condition = json!({ "type": "a", "status": "True" });

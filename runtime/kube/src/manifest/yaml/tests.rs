@@ -15,7 +15,7 @@ fn refused(text: &str) -> (usize, String) {
 }
 
 #[test]
-fn scalars_mean_what_they_mean_in_yaml_1_1() {
+fn scalars_are_resolved_as_in_yaml_1_1() {
     for (text, value) in [
         ("yes", json!(true)),
         ("Yes", json!(true)),
@@ -102,7 +102,7 @@ fn scalars_mean_what_they_mean_in_yaml_1_1() {
 }
 
 #[test]
-fn keys_are_strings_in_the_end() {
+fn keys_of_other_types_become_strings() {
     assert_eq!(
         one("1: a\n0x10: b\nyes: c\n'null': d\n1.5: e\n"),
         json!({"1": "a", "16": "b", "true": "c", "null": "d", "1.5": "e"})
@@ -148,7 +148,7 @@ fn flow_style_may_have_trailing_commas_and_comments() {
 }
 
 #[test]
-fn block_scalars_keep_what_they_should() {
+fn block_scalars_keep_their_line_breaks_as_indicated() {
     assert_eq!(
         one("a: |\n  x\n   y\n\nb: >-\n  p\n  q\nc: |+\n  z\n\n"),
         json!({"a": "x\n y\n", "b": "p q", "c": "z\n\n"})
@@ -175,7 +175,7 @@ fn anchors_are_repeated_and_merge_keys_merged() {
 }
 
 #[test]
-fn a_key_that_is_there_twice_is_told_with_its_line() {
+fn a_duplicate_key_is_reported_with_its_line() {
     let documents = read("a: 1\nb:\n  c: 1\n  c: 2\na: 3\n---\nx: 1\nx: 1\n").unwrap();
     let told = |document: &super::Document| document.duplicates.texts(|(key, line)| format!("{key} {line}"));
     assert_eq!(told(&documents[0]), ["c 4", "a 5"]);
@@ -214,7 +214,7 @@ fn invalid_yaml_is_rejected_with_its_line_number() {
 }
 
 #[test]
-fn hostile_documents_are_refused_in_bounded_time_and_memory() {
+fn hostile_documents_are_rejected_in_bounded_time_and_memory() {
     let mut bomb = "a0: &a0 [x, x, x, x, x, x, x, x, x, x]\n".to_owned();
     for level in 1..12 {
         let aliases = vec![format!("*a{}", level - 1); 10].join(", ");

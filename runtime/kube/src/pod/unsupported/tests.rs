@@ -53,7 +53,7 @@ fn the_output_of_kubectl_run_is_accepted_without_warnings() {
 }
 
 #[test]
-fn names_of_capabilities_that_are_none_are_warned_about() {
+fn unknown_names_of_capabilities_cause_a_warning() {
     let container =
         "securityContext: {capabilities: {drop: [ALL, NET_RAWW], add: [net_admin, CAP_SYS_TIME, NET_ADMN]}}";
     let none = |place: &str, name: &str| {
@@ -65,7 +65,7 @@ fn names_of_capabilities_that_are_none_are_warned_about() {
 }
 
 #[test]
-fn thousandths_of_bytes_are_warned_about_as_by_kubernetes() {
+fn fractional_bytes_cause_the_warning_of_kubernetes() {
     assert_eq!(
         one(&pod("", "resources: {requests: {memory: 1500m, cpu: 5m}}")).warnings,
         [

@@ -184,7 +184,7 @@ fn records_of_tls12_are_sealed_with_the_nonce_and_the_data_of_the_rfcs() {
 }
 
 #[test]
-fn a_record_opens_as_what_was_sealed() {
+fn an_opened_record_equals_the_sealed_data() {
     for (aead, version) in suites() {
         let mut direction = Direction::of(aead, version);
         for length in [0, 1, 15, 16, 17, 255, 16 * 1024] {

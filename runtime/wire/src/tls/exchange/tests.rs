@@ -77,7 +77,7 @@ fn p256_agrees_as_in_rfc_5903() {
 }
 
 #[test]
-fn p256_rejects_what_is_no_uncompressed_point_of_the_curve() {
+fn p256_rejects_anything_but_uncompressed_points_of_the_curve() {
     let good = p256(P256_CLIENT).pub_key().to_vec();
     for at in 0..good.len() {
         let mut share = good.clone();

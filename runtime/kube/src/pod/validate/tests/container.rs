@@ -285,7 +285,7 @@ fn invalid_containers_are_rejected_with_the_errors_of_kubernetes() {
 }
 
 #[test]
-fn containers_that_contradict_their_pod_are_rejected_as_by_kubernetes() {
+fn containers_that_contradict_their_pod_are_rejected_with_the_errors_of_kubernetes() {
     for ((spec, container), errors) in BOTH {
         let containers = format!("containers: [{{name: c, image: i, {container}}}]");
         check(&format!("metadata: {{name: p}}\nspec: {{{spec}, {containers}}}\n"), errors);
