@@ -17,10 +17,10 @@ use std::path::PathBuf;
 use nix::unistd::Pid;
 
 use super::console::Console;
-use super::enter::User;
 use super::log::{Log, Stream};
 use super::protocol::{Message, Name, Status, receive_from};
 use super::sys;
+use super::user::User;
 use nodlet_core::time::Instant;
 use nodlet_host::launch::TerminationMessage;
 

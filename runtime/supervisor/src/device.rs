@@ -11,8 +11,8 @@ use std::os::fd::{AsFd, AsRawFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
-use super::enter::User;
 use super::sys::{self, Resolve};
+use super::user::User;
 use nodlet_host::launch::{DeviceChange, DeviceNode};
 
 /// Removes the nodes of devices that are gone, and makes those of new ones. `user` has IDs of the host, on which

@@ -16,13 +16,14 @@ use std::path::{Path, PathBuf};
 
 use nix::sched::{CloneFlags, setns};
 use nix::unistd::{Gid, Uid};
-use serde::{Deserialize, Serialize};
+use serde::Deserialize;
 
 use super::device;
 use super::error::{self, StepError};
 use super::execute::{Execute, capability_bits};
-use super::protocol::{self, MAX_GROUPS, Status};
+use super::protocol::{self, Status};
 use super::sys::{self, Parent};
+use super::user::User;
 use nodlet_host::launch::{CgroupPaths, ExecConfig, ProcessConfig};
 
 /// The cgroup of an executed process, below the container's leaf.
@@ -32,15 +33,6 @@ pub(super) fn cgroup(leaf: &Path, id: u32) -> PathBuf {
 
 /// Prefix of the names of cgroups of executed processes.
 pub(super) const PREFIX: &str = "exec-";
-
-/// User and groups of a container's process, and its home directory.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct User {
-    pub(super) uid: u32,
-    pub(super) gid: u32,
-    pub(super) groups: heapless::Vec<u32, MAX_GROUPS>,
-    pub(super) home: String,
-}
 
 /// The input of the exec helper. All descriptors are inherited.
 pub(super) struct Enter<'a> {

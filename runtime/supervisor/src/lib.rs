@@ -24,6 +24,7 @@ mod protocol;
 mod sandbox;
 mod start;
 mod sys;
+mod user;
 
 pub use exit::ExitRecord;
 pub use process::run;

@@ -295,7 +295,7 @@ impl Start<'_> {
         let paths: Vec<PathBuf> = devices.iter().map(|device| device.path.clone()).collect();
         if users.is_some() {
             // libcontainer could only mount the host's node of the same path, which belongs to nobody.
-            device::make_all(&dev, &std::mem::take(&mut devices), &enter::User::default())
+            device::make_all(&dev, &std::mem::take(&mut devices), &crate::user::User::default())
                 .map_err(|source| StartError::Own { path: "/dev", source })?;
         }
         let late = volume::attach(volumes, root_fd.as_fd(), &paths, users.is_some())?;

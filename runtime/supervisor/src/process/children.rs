@@ -9,12 +9,13 @@ use nix::unistd::Pid;
 
 use super::{Process, Sandbox};
 use crate::attempt::{Attempt, State};
-use crate::enter::{ExecState, User};
+use crate::enter::ExecState;
 use crate::error::{self, StepError};
 use crate::exit::{self, ExitRecord};
 use crate::protocol::{self, Status, cut};
 use crate::sandbox::{Made, Namespaces};
 use crate::sys::{self, Ended};
+use crate::user::User;
 use nodlet_core::time::Instant;
 use nodlet_host::launch::SandboxConfig;
 

@@ -21,11 +21,12 @@ use super::{Agent, Process, Sandbox, blocked_signals};
 use crate::attempt::{Attempt, Reported, State};
 use crate::client::seal;
 use crate::console::{Console, SavedConsole};
-use crate::enter::{self, Exec, ExecState, User};
+use crate::enter::{self, Exec, ExecState};
 use crate::log::{Log, Partial};
 use crate::protocol::{self, Message, Name, Report, cut};
 use crate::sandbox::Namespaces;
 use crate::sys::{self, Ended, Parent};
+use crate::user::User;
 use nodlet_core::time::Instant;
 use nodlet_host::launch::{ContainerConfig, LogConfig, TerminationMessage};
 

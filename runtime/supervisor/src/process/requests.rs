@@ -13,7 +13,7 @@ use serde::Deserialize;
 use super::{MAX_ATTEMPTS, MAX_EXECS, Process, SCRATCH, START_TIMEOUT, Sandbox};
 use crate::attempt::{Attempt, Reported, State, pipe};
 use crate::console::{self, Console};
-use crate::enter::{self, Enter, Exec, ExecState, User};
+use crate::enter::{self, Enter, Exec, ExecState};
 use crate::error::{self, StepError};
 use crate::exit;
 use crate::log::{Log, Partial};
@@ -21,6 +21,7 @@ use crate::protocol::{self, Name, Report, Request, cut};
 use crate::sandbox;
 use crate::start::{Start, Target};
 use crate::sys::{self, Parent};
+use crate::user::User;
 use nodlet_host::launch::{CgroupPaths, LogConfig, SandboxConfig, TerminationMessage};
 
 /// The fields of a [`nodlet_host::launch::ContainerConfig`] that the supervisor itself needs. The process is
