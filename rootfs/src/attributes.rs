@@ -1,7 +1,7 @@
 //! The attributes of an inode.
 
-use super::xattr::Xattrs;
 use crate::members::Timestamp;
+use crate::xattr::Xattrs;
 
 /// The number of an inode: its byte offset in the image, divided by 32.
 pub(crate) type Nid = u64;

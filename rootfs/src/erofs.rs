@@ -7,16 +7,12 @@
 //! file has an mtime of its own). The format: Linux, `fs/erofs/erofs_fs.h` and
 //! `Documentation/filesystems/erofs.rst`.
 
-pub(crate) mod attributes;
 mod directories;
 mod finish;
 mod writer;
-pub(crate) mod xattr;
 
-pub(crate) use attributes::Attributes;
 pub(crate) use finish::Finished;
 pub(crate) use writer::{BLOCK, ErofsError, INODE, S_IFBLK, S_IFCHR, S_IFIFO, SLOT, Writer, inline_tail};
-pub(crate) use xattr::{Namespace, Xattrs};
 
 #[cfg(test)]
 mod tests;

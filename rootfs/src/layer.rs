@@ -6,13 +6,15 @@
 use std::fmt;
 use std::io::{self, Read};
 
+use crate::attributes::Attributes;
 use crate::compression::{Digesting, peek};
 use crate::content::{ContentError, File};
-use crate::erofs::{Attributes, ErofsError, Finished, Namespace, S_IFBLK, S_IFCHR, S_IFIFO, Writer, Xattrs};
+use crate::erofs::{ErofsError, Finished, S_IFBLK, S_IFCHR, S_IFIFO, Writer};
 use crate::members::{Kind, Member, Members};
 use crate::reference::Digest;
 use crate::tar_error::{TarError, is_cut_off, shown};
 use crate::tree::{Bounds, Child, MARK, OtherKind, Place, ROOT, Tree};
+use crate::xattr::{Namespace, Xattrs};
 
 /// The longest target of a symbolic link, in bytes.
 const TARGET_MAX: usize = 4095;

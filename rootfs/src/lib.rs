@@ -19,6 +19,7 @@ pub mod assemble;
 pub mod changes;
 
 mod archive;
+mod attributes;
 mod compression;
 mod config;
 mod confine;
@@ -37,6 +38,7 @@ mod tar_error;
 #[cfg(test)]
 mod testing;
 mod tree;
+mod xattr;
 
 pub use archive::ArchiveError;
 pub use config::ImageConfig;

@@ -6,8 +6,8 @@
 
 use std::collections::{BTreeMap, HashMap};
 
-use crate::erofs::attributes::{Attributes, Nid};
-use crate::erofs::xattr::Namespace;
+use crate::attributes::{Attributes, Nid};
+use crate::xattr::Namespace;
 
 /// The longest name of a file, in bytes.
 const NAME_MAX: usize = 255;

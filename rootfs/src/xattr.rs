@@ -40,7 +40,7 @@ impl Namespace {
 pub(crate) struct Xattrs(Box<[u8]>);
 
 /// The bytes of attributes after an inode with this `i_xattr_icount`.
-pub(super) fn size_of_count(count: u16) -> usize {
+pub(crate) fn size_of_count(count: u16) -> usize {
     match usize::from(count) {
         0 => 0,
         count => HEADER + (count - 1) * 4,

@@ -3,12 +3,12 @@
 //! Two passes use the same order. The first assigns each directory its place, which depends only on the
 //! lengths of its names. The second writes, when every inode that a name can refer to has its number.
 
-use super::attributes::{Attributes, Nid};
 use super::writer::{
     BLOCK, BUFFER, ErofsError, FLAT_INLINE, FLAT_PLAIN, INODE, Inode, ROOT_INODE, S_IFDIR, SLOT, Writer,
 };
-use super::xattr::Namespace;
+use crate::attributes::{Attributes, Nid};
 use crate::tree::{Child, DirectoryIndex, OtherKind, ROOT, Tree};
+use crate::xattr::Namespace;
 
 /// The size of a directory entry without its name.
 const ENTRY: usize = 12;

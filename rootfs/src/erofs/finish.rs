@@ -1,8 +1,8 @@
 //! Completes an image: whiteouts, directories and the superblock.
 
-use super::attributes::{Attributes, Nid};
 use super::directories;
 use super::writer::{BLOCK, ErofsError, ROOT_INODE, S_IFCHR, SLOT, SUPERBLOCK, Writer};
+use crate::attributes::{Attributes, Nid};
 use crate::reference::Digest;
 use crate::tree::Tree;
 

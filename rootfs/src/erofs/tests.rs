@@ -1,6 +1,7 @@
 use super::finish::crc32c;
 use super::writer::SUPERBLOCK;
 use super::*;
+use crate::attributes::Attributes;
 use crate::content::Content;
 use crate::reference::Digest;
 use crate::testing::Scratch;

@@ -2,9 +2,9 @@
 
 use std::io::{self, Read};
 
-use super::attributes::{Attributes, Nid};
-use super::xattr;
+use crate::attributes::{Attributes, Nid};
 use crate::content::{ContentError, File};
+use crate::xattr;
 
 pub(crate) const BLOCK: usize = 4096;
 pub(crate) const SLOT: u64 = 32;
