@@ -424,7 +424,7 @@ fn config(root: &Path, options: Options, down: bool) -> Result<Config, Failure> 
         None => host_name()?,
     };
     Ok(Config {
-        warning: crate::init::storage::warning(&root),
+        warning: crate::boot::storage_warning(&root),
         root,
         node_name,
         pod_cidr: options.pod_cidr,

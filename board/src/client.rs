@@ -67,7 +67,7 @@ impl Client {
             match error.kind() {
                 io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused => {
                     if root == "/"
-                        && let Some(why) = crate::init::safe_mode::is_safe()
+                        && let Some(why) = crate::boot::safe_mode::is_safe()
                     {
                         return Failure::disconnected(why);
                     }

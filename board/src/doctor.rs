@@ -142,7 +142,7 @@ fn judge_identity(file: &Path) -> Result<Report, Failure> {
     const NAME: &str = "identity";
     let shown = file.display().to_string();
     let failed = |error: &dyn std::fmt::Display| Failure::new(format!("failed to read {shown}: {error}"));
-    let judged = match crate::init::read_identity(file) {
+    let judged = match crate::boot::read_short(file) {
         Ok(Some(text)) => crate::init::judge_identity(&text),
         Ok(None) => return Err(failed(&"there is no such file")),
         // Too long, or no text: a board rejects such a file, too.

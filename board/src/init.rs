@@ -32,29 +32,26 @@ use nix::sys::signalfd::{SfdFlags, SignalFd};
 use nix::unistd::Pid;
 use nodlet_core::time::Instant;
 
-pub(crate) mod config;
-mod console;
 #[allow(clippy::arithmetic_side_effects, clippy::indexing_slicing, clippy::string_slice)]
 pub(crate) mod crash;
-#[allow(clippy::arithmetic_side_effects, clippy::indexing_slicing, clippy::string_slice)]
-pub(crate) mod crash_count;
 mod findings;
 #[allow(clippy::arithmetic_side_effects, clippy::indexing_slicing, clippy::string_slice)]
 mod identity;
+mod initramfs;
 mod machine;
 mod memory;
 #[allow(clippy::arithmetic_side_effects, clippy::indexing_slicing, clippy::string_slice)]
 mod network;
 pub(crate) mod process;
-pub(crate) mod safe_mode;
 mod services;
 #[allow(clippy::arithmetic_side_effects, clippy::indexing_slicing, clippy::string_slice)]
 pub(crate) mod storage;
 mod watchdog;
 
-use console::say;
+use crate::boot::config;
+use crate::boot::console::say;
 use findings::Findings;
-pub(crate) use identity::{judge as judge_identity, read as read_identity};
+pub(crate) use identity::judge as judge_identity;
 use process::{halt, has_no_child, reap_one, start};
 use services::{SERVICES, Service};
 use watchdog::{HangChange, Watchdog};

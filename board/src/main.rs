@@ -10,6 +10,7 @@ mod apply;
 mod arguments;
 mod attach;
 mod board_json;
+mod boot;
 mod client;
 mod connect;
 mod containers;

@@ -56,7 +56,7 @@ const USE_ITS_OWN: &str = "use the command of that init";
 /// Fails if another program is process 1, and advises what to do `instead`.
 pub(crate) fn require_our_init(instead: &str) -> Result<(), Failure> {
     let name = std::fs::read_to_string("/proc/1/comm").unwrap_or_default();
-    if name.trim() == crate::init::process::NAME {
+    if name.trim() == crate::boot::INIT {
         return Ok(());
     }
     Err(Failure::new(format!("process 1 is {:?} and not nodlet's init: {instead}", name.trim())))

@@ -5,8 +5,8 @@ use std::process::ExitCode;
 use lexopt::Parser;
 
 use crate::arguments::{Context, Flag};
+use crate::boot::{crash_count, safe_mode};
 use crate::failure::Failure;
-use crate::init::{crash_count, safe_mode};
 use crate::power;
 use crate::verb::{Outcome, Verb};
 

@@ -15,10 +15,10 @@ use nodlet_host::paths::Paths;
 use serde_json::json;
 
 use crate::arguments::{Context, Flag, switch};
+use crate::boot::{config, safe_mode};
 use crate::client::Client;
 use crate::duration::go_duration;
 use crate::failure::Failure;
-use crate::init::{config, safe_mode};
 use crate::power::require_our_init;
 use crate::verb::{Outcome, Verb};
 use crate::watch::Watch;

@@ -4,7 +4,7 @@
 use std::io;
 
 use crate::board_json::Rules;
-pub(super) use crate::board_json::{Board, CrashLoop};
+pub(crate) use crate::board_json::{Board, CrashLoop};
 
 /// The path of the description.
 const FILE: &str = "/usr/lib/nodlet/board.json";
@@ -13,7 +13,7 @@ const FILE: &str = "/usr/lib/nodlet/board.json";
 ///
 /// # Errors
 /// The file is missing, or has a field or value that this version does not know.
-pub(super) fn read() -> io::Result<Board> {
+pub(crate) fn read() -> io::Result<Board> {
     let in_file = |error: &dyn std::fmt::Display| io::Error::other(format!("read {FILE}: {error}"));
     let bytes = std::fs::read(FILE).map_err(|error| in_file(&error))?;
     serde_json::from_slice(&bytes).map_err(|error| in_file(&error))

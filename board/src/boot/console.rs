@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicI32, Ordering};
 static CONSOLE: AtomicI32 = AtomicI32::new(libc::STDERR_FILENO);
 
 /// Writes a line to the console. A missing or blocked console is ignored.
-pub(super) fn say(text: std::fmt::Arguments<'_>) {
+pub(crate) fn say(text: std::fmt::Arguments<'_>) {
     use std::fmt::Write as _;
     let mut line = heapless::String::<512>::new();
     let _ = write!(line, "nodlet init: ");
@@ -23,14 +23,14 @@ pub(super) fn say(text: std::fmt::Arguments<'_>) {
 }
 
 /// Makes `say` write to standard error: the calling child closes the other descriptors of process 1.
-pub(super) fn leave_console() {
+pub(crate) fn leave_console() {
     CONSOLE.store(libc::STDERR_FILENO, Ordering::Relaxed);
 }
 
 /// Makes the console the three standard streams of the calling process. Ctrl-S, or noise that looks like it,
 /// must not stop the console: every writer would wait. `say` writes to the console by a descriptor of its
 /// own, which never blocks.
-pub(super) fn take_console() -> io::Result<()> {
+pub(crate) fn take_console() -> io::Result<()> {
     let console = std::fs::OpenOptions::new().read(true).write(true).open("/dev/console")?;
     let mut settings = std::mem::MaybeUninit::<libc::termios>::uninit();
     // SAFETY: an open descriptor; the kernel writes the settings if it returns 0, and reads them then.

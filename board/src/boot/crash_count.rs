@@ -1,20 +1,20 @@
 //! The number of consecutive crash loops, in a file that survives power cuts. Only children of process 1 and
-//! the command line use it. Read next: `crash.rs`, which decides when the number changes.
+//! the command line use it. Read next: `init/crash.rs`, which decides when the number changes.
 
 use std::fs::{self, File};
 use std::io;
 use std::path::{Path, PathBuf};
 
 use super::console::say;
-use super::identity;
+use super::read_short;
 
 /// The file with the number of consecutive crash loops.
 pub(crate) const FILE: &str = "/var/lib/nodlet/init/crash-loops";
 
 /// Reads the count of crash loops. A file without a number counts as 0, so that the board tries a normal
 /// boot.
-pub(super) fn read() -> u32 {
-    match identity::read(FILE) {
+pub(crate) fn read() -> u32 {
+    match read_short(FILE) {
         Ok(Some(text)) => text.trim().parse().unwrap_or_else(|_| {
             say(format_args!("{FILE} does not contain a number; ignoring it"));
             0
@@ -33,7 +33,7 @@ pub(crate) fn is_counted(root: &Path) -> bool {
     text.trim().parse::<u32>().is_ok_and(|count| count > 0)
 }
 
-pub(super) fn write(root: &Path, count: u32) -> io::Result<()> {
+pub(crate) fn write(root: &Path, count: u32) -> io::Result<()> {
     write_durably(&below(root, FILE), &format!("{count}\n"))
 }
 
@@ -43,7 +43,7 @@ pub(crate) fn remove() -> io::Result<()> {
 }
 
 /// Replaces a file durably: after a power cut it has either the old or the new content.
-pub(super) fn write_durably(file: &Path, text: &str) -> io::Result<()> {
+pub(crate) fn write_durably(file: &Path, text: &str) -> io::Result<()> {
     let new = file.with_extension("new");
     if let Some(directory) = file.parent() {
         fs::create_dir_all(directory)?;
@@ -55,7 +55,7 @@ pub(super) fn write_durably(file: &Path, text: &str) -> io::Result<()> {
 }
 
 /// Removes a file durably. Writes nothing if the file does not exist.
-pub(super) fn remove_durably(file: &Path) -> io::Result<()> {
+pub(crate) fn remove_durably(file: &Path) -> io::Result<()> {
     match fs::remove_file(file) {
         Ok(()) => sync_directory(file),
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
@@ -68,6 +68,6 @@ fn sync_directory(file: &Path) -> io::Result<()> {
     File::open(file.parent().unwrap_or(Path::new("/")))?.sync_all()
 }
 
-pub(super) fn below(root: &Path, path: &str) -> PathBuf {
+pub(crate) fn below(root: &Path, path: &str) -> PathBuf {
     root.join(path.trim_start_matches('/'))
 }

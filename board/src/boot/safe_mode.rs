@@ -20,12 +20,12 @@ pub(crate) fn is_safe() -> Option<String> {
 }
 
 /// The file that the SSH server shows before a login, in safe mode.
-pub(super) fn banner() -> Option<&'static str> {
+pub(crate) fn banner() -> Option<&'static str> {
     Path::new(FILE).exists().then_some(FILE)
 }
 
 /// Why the board must boot into safe mode; `None` if it must not.
-pub(super) fn reason(crash_loops: u32, reboots: u32, command_line: &str) -> Option<String> {
+pub(crate) fn reason(crash_loops: u32, reboots: u32, command_line: &str) -> Option<String> {
     if has_argument(command_line) {
         return Some(format!("the kernel argument {ARGUMENT} asks for it"));
     }
@@ -44,7 +44,7 @@ pub(crate) fn is_requested_by_kernel() -> bool {
 }
 
 /// Puts the board into safe mode, for the reason `why`.
-pub(super) fn enter(why: &str) {
+pub(crate) fn enter(why: &str) {
     let text = format!("this board is in safe mode, without agent and pods, since {why}; {LEAVE}");
     let directory = Path::new(FILE).parent().unwrap_or(Path::new("/"));
     let written = fs::create_dir_all(directory).and_then(|()| fs::write(FILE, format!("{text}\n")));

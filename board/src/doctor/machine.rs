@@ -250,7 +250,7 @@ fn agent(socket: &Path) -> Check {
             silent(format!("answers {line:?} on {shown}"))
         }
         Err(error) => match error.kind() {
-            io::ErrorKind::NotFound => match crate::init::safe_mode::is_safe() {
+            io::ErrorKind::NotFound => match crate::boot::safe_mode::is_safe() {
                 Some(reason) => Check::new(Area::Machine, NAME, Verdict::Warning, reason).because(
                     "The board is in safe mode: no pod starts.",
                     "Remove the cause, then leave safe mode with nodlet safe-mode --leave.",

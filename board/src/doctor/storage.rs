@@ -12,7 +12,7 @@ use super::facts::Machine;
 use super::mounts::{self, Mount};
 use super::probe::{self, Tried};
 use super::report::{Area, Check, Verdict};
-use crate::init;
+use crate::boot;
 
 /// Below this much free space the directory is soon full: one large image, or one chatty pod's log, fills it.
 const BYTES_FEW: u64 = 64 * 1024 * 1024;
@@ -133,7 +133,7 @@ fn judge_room(bytes: u64, inodes: Option<u64>) -> Check {
 
 /// Checks the data partition by the report of the board's boot; `None` if nodlet is not the init.
 fn data_partition(root: &Path) -> Option<Check> {
-    let status = fs::read(root.join(init::storage::STATUS.trim_start_matches('/'))).ok()?;
+    let status = fs::read(root.join(boot::STORAGE.trim_start_matches('/'))).ok()?;
     Some(judge_data_partition(&serde_json::from_slice(&status).ok()?))
 }
 

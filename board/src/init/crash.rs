@@ -12,9 +12,9 @@ use std::io;
 use std::path::Path;
 use std::time::Duration;
 
-use super::console::say;
-use super::crash_count::{below, read, remove, remove_durably, write, write_durably};
-use super::{config, safe_mode};
+use crate::boot::console::say;
+use crate::boot::crash_count::{below, read, remove, remove_durably, write, write_durably};
+use crate::boot::{config, safe_mode};
 
 /// The file that exists while the agent hangs.
 const HANG: &str = "/var/lib/nodlet/init/agent-hangs";
@@ -155,9 +155,9 @@ fn report(what: &str, done: io::Result<()>) -> u8 {
 
 #[cfg(test)]
 mod tests {
-    use super::super::crash_count::{FILE, is_counted};
     use super::super::services::{Kind, Service};
     use super::*;
+    use crate::boot::crash_count::{FILE, is_counted};
     use nix::unistd::Pid;
     use nodlet_core::time::Instant;
 

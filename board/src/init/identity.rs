@@ -6,7 +6,7 @@
 //! named after its serial number or the address of its network card. See `docs/boards.md`.
 
 use std::fs::{self, File};
-use std::io::{self, Read, Write};
+use std::io::{self, Write};
 use std::net::Ipv4Addr;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
@@ -14,9 +14,9 @@ use std::path::Path;
 use nodlet_kube::manifest::{check_label, is_node_name, node_name_of};
 use nodlet_wire::base64;
 
-use super::config::Board;
-use super::console::say;
-use super::network::config::Link;
+use crate::board_json::{Board, Link};
+use crate::boot::console::say;
+use crate::boot::read_short;
 
 /// The fragment that the manufacturer wrote.
 const FRAGMENT: &str = "/boot/nodlet.conf";
@@ -37,9 +37,6 @@ const USERS: [(&str, &str); 2] =
 
 /// The user who may only use the API, as a member of the socket's group.
 const PUSHER: &str = "nodlet";
-
-/// The largest fragment in bytes. Fragments have a few lines; a larger file is something else.
-const MOST_BYTES: usize = 16 << 10;
 
 /// The most wrong lines of a fragment that are reported.
 const MOST_FINDINGS: usize = 8;
@@ -63,7 +60,7 @@ pub(super) struct Identity {
 /// Determines the identity, applies it to the board, and keeps a copy. The board's name is set in any case.
 /// An error reports the steps that failed.
 pub(super) fn apply(board: &mut Board) -> io::Result<()> {
-    let (text, rejected) = choose(read(FRAGMENT), || read(KEPT));
+    let (text, rejected) = choose(read_short(FRAGMENT), || read_short(KEPT));
     if let Some(why) = &rejected {
         say(format_args!("{FRAGMENT} is rejected: {why}; none of its settings are applied"));
     }
@@ -76,7 +73,7 @@ pub(super) fn apply(board: &mut Board) -> io::Result<()> {
     let Some(text) = text else { return Ok(()) };
     replace(Path::new(IN_FORCE), &text)?;
     // The copy is written only if it differs: an unchanged fragment causes no flash wear.
-    if read(KEPT).ok().flatten().as_deref() != Some(&text) {
+    if read_short(KEPT).ok().flatten().as_deref() != Some(&text) {
         replace(Path::new(KEPT), &text)?;
     }
     Ok(())
@@ -105,7 +102,7 @@ fn authorize(user: &str, of_image: &str, of_identity: &[String]) -> io::Result<(
 
 /// The arguments that the identity adds to `nodlet agent`.
 pub(super) fn agent_arguments() -> Vec<String> {
-    let identity = read(IN_FORCE).ok().flatten().and_then(|text| parse(&text).ok()).unwrap_or_default();
+    let identity = read_short(IN_FORCE).ok().flatten().and_then(|text| parse(&text).ok()).unwrap_or_default();
     if identity.labels.is_empty() {
         return Vec::new();
     }
@@ -115,7 +112,7 @@ pub(super) fn agent_arguments() -> Vec<String> {
 /// The links that the identity and the image configure. The first entry that matches a link counts, and the
 /// entries of the identity come first.
 pub(super) fn links(of_image: Vec<Link>) -> Vec<Link> {
-    let identity = read(IN_FORCE).ok().flatten().and_then(|text| parse(&text).ok()).unwrap_or_default();
+    let identity = read_short(IN_FORCE).ok().flatten().and_then(|text| parse(&text).ok()).unwrap_or_default();
     identity.network.into_iter().chain(of_image).collect()
 }
 
@@ -139,21 +136,6 @@ fn choose(
     };
     // A damaged copy is ignored.
     (kept().ok().flatten().filter(|text| parse(text).is_ok()), rejected)
-}
-
-/// Reads a short file; `None` if it does not exist. A pipe or a device in its place must not block: the boot
-/// would stop.
-pub(crate) fn read(file: impl AsRef<Path>) -> io::Result<Option<String>> {
-    let file = match File::options().read(true).custom_flags(libc::O_NONBLOCK).open(file) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-        other => other?,
-    };
-    let mut bytes = Vec::new();
-    file.take(MOST_BYTES as u64 + 1).read_to_end(&mut bytes)?;
-    if bytes.len() > MOST_BYTES {
-        return Err(io::Error::other("it has more than 16 KiB"));
-    }
-    String::from_utf8(bytes).map(Some).map_err(|_| io::Error::other("it is no text in UTF-8"))
 }
 
 /// Replaces a file durably: after a power cut it is either the old or the new file.
@@ -475,26 +457,13 @@ mod tests {
     }
 
     #[test]
-    fn an_identity_file_is_replaced_as_a_whole_and_must_be_utf8() {
+    fn an_identity_file_is_replaced_as_a_whole() {
         let directory = directory("replace");
         let file = directory.join("deep/identity");
         for text in ["name = a\n", "name = b\n"] {
             replace(&file, text).unwrap();
-            assert_eq!(read(file.to_str().unwrap()).unwrap().as_deref(), Some(text));
+            assert_eq!(read_short(&file).unwrap().as_deref(), Some(text));
         }
-        fs::write(&file, [0xff; 4]).unwrap();
-        assert!(read(file.to_str().unwrap()).unwrap_err().to_string().contains("UTF-8"));
-        fs::write(&file, vec![b'#'; MOST_BYTES + 1]).unwrap();
-        assert!(read(file.to_str().unwrap()).unwrap_err().to_string().contains("16 KiB"));
-        assert_eq!(read("/nonexistent/file").unwrap(), None);
-        assert!(read("/dev/zero").unwrap_err().to_string().contains("16 KiB"));
-        let pipe = directory.join("pipe");
-        nix::unistd::mkfifo(&pipe, nix::sys::stat::Mode::S_IRWXU).unwrap();
-        let (sender, receiver) = std::sync::mpsc::channel();
-        let name = pipe.to_str().unwrap().to_owned();
-        std::thread::spawn(move || sender.send(read(&name).unwrap()));
-        let text = receiver.recv_timeout(std::time::Duration::from_secs(10)).expect("it waits for no writer");
-        assert_eq!(text.as_deref(), Some(""));
         fs::remove_dir_all(directory).unwrap();
     }
 

@@ -4,18 +4,17 @@
 //! [`prepare`] runs in process 1 itself; [`set_up`] runs in a child. A step that fails is reported on the
 //! console, and the board continues to boot: a board that can be reached can be repaired.
 
-use std::fs::{self, File};
+use std::fs;
 use std::io;
-use std::os::fd::AsRawFd;
-use std::os::unix::fs::PermissionsExt;
-use std::path::Path;
 
 use nix::mount::{MntFlags, MsFlags, mount, umount2};
 use nodlet_host::network::netlink::{Netlink, link_index};
 
-use super::console::{say, take_console};
+use super::initramfs::{leave_initial_root, load_modules, remove_modules_in_ram};
 use super::network::clock;
-use super::{config, identity, services, storage};
+use super::{identity, services, storage};
+use crate::boot::config;
+use crate::boot::console::{say, take_console};
 
 /// The kernel's file systems to mount: kind, place, options.
 const MOUNTS: &[(&str, &str, &str)] = &[
@@ -28,10 +27,6 @@ const MOUNTS: &[(&str, &str, &str)] = &[
     ("tmpfs", "/run", "mode=0755"),
     ("tmpfs", "/tmp", "mode=1777"),
 ];
-
-/// The directory of kernel modules. Its file `list` has one file name per line, in the order of loading. The
-/// kernel decompresses files that end in `.xz`.
-const MODULES: &str = "/usr/lib/nodlet/modules";
 
 /// The steps that process 1 must do itself. An error names the step that failed, and why.
 pub(super) fn prepare() -> Result<(), String> {
@@ -57,32 +52,8 @@ pub(super) fn prepare() -> Result<(), String> {
     failed.map_or(Ok(()), Err)
 }
 
-/// Bind-mounts the root upon itself and moves there. An initramfs is unpacked into the kernel's initial root
-/// file system, which no process can leave; but containers must leave their root.
-fn leave_initial_root() -> io::Result<()> {
-    if !is_initial_root() {
-        return Ok(());
-    }
-    // The kernel makes its initial root writable for everybody.
-    fs::set_permissions("/", fs::Permissions::from_mode(0o755))?;
-    let none = None::<&str>;
-    fs::create_dir_all("/newroot")?;
-    mount(Some("/"), "/newroot", none, MsFlags::MS_BIND, none)?;
-    std::env::set_current_dir("/newroot")?;
-    mount(Some("."), "/", none, MsFlags::MS_MOVE, none)?;
-    nix::unistd::chroot(".")?;
-    std::env::set_current_dir("/")
-}
-
 /// The limit of namespaces of each kind: more than memory allows.
 const NAMESPACES: &str = "1048576";
-
-/// Whether the root is in RAM, as an initramfs does.
-pub(super) fn is_initial_root() -> bool {
-    const RAMFS: u32 = 0x8584_58f6;
-    let kind = nix::sys::statfs::statfs("/").map(|stat| stat.filesystem_type());
-    kind.is_ok_and(|kind| kind == nix::sys::statfs::TMPFS_MAGIC || kind.0 as u32 == RAMFS)
-}
 
 /// The set-up steps that can block, in a child of process 1.
 pub(super) fn set_up() -> u8 {
@@ -98,10 +69,7 @@ pub(super) fn set_up() -> u8 {
         config::Board::default()
     });
     load_modules(&mut note);
-    if is_initial_root() {
-        // The kernel has loaded the modules, and in an initramfs their files occupy RAM.
-        let _ = fs::remove_dir_all(MODULES);
-    }
+    remove_modules_in_ram();
     // All later steps may read and write /boot, /etc and /var.
     storage::set_up();
     if board.logs_in_ram_mib > 0 {
@@ -130,20 +98,6 @@ fn raise_limits_of_namespaces(note: &mut dyn FnMut(&str, io::Result<()>)) {
     }
 }
 
-/// Loads the modules of this root or initramfs. Reports the result of each to `note`.
-pub(super) fn load_modules(note: &mut dyn FnMut(&str, io::Result<()>)) {
-    match fs::read_to_string(Path::new(MODULES).join("list")) {
-        Ok(list) => {
-            for name in list.lines() {
-                note(&format!("load the module {name}"), load(name));
-            }
-        }
-        // The kernel has everything built in.
-        Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-        Err(error) => note("read the list of modules", Err(error)),
-    }
-}
-
 /// Mounts a tmpfs for the containers' logs and the links to them, so that logging causes no flash wear.
 fn keep_logs_in_ram(mib: u32) -> io::Result<()> {
     fs::create_dir_all("/var/log")?;
@@ -155,19 +109,6 @@ fn keep_logs_in_ram(mib: u32) -> io::Result<()> {
         flags,
         Some(format!("mode=0755,size={mib}m").as_str()),
     )?)
-}
-
-fn load(name: &str) -> io::Result<()> {
-    /// The kernel's `MODULE_INIT_COMPRESSED_FILE`.
-    const COMPRESSED: libc::c_int = 4;
-    let file = File::open(Path::new(MODULES).join(name))?;
-    let flags = if name.ends_with(".xz") { COMPRESSED } else { 0 };
-    // SAFETY: an open descriptor, a C string that outlives the call, and flags.
-    let loaded = unsafe { libc::syscall(libc::SYS_finit_module, file.as_raw_fd(), c"".as_ptr(), flags) };
-    match io::Error::last_os_error() {
-        error if loaded < 0 && error.raw_os_error() != Some(libc::EEXIST) => Err(error),
-        _ => Ok(()),
-    }
 }
 
 fn up(name: &str) -> io::Result<()> {

@@ -12,10 +12,11 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nodlet_host::network::netlink::Netlink;
 
-use super::config::{self as board_config, Board};
-use super::console::{leave_console, say};
 use super::identity;
 use super::process::ABSENT;
+use crate::board_json::Board;
+use crate::boot::config as board_config;
+use crate::boot::console::{leave_console, say};
 
 pub(super) mod clock;
 pub(super) mod config;

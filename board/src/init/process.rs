@@ -7,10 +7,7 @@ use nix::sys::signal::{SigSet, SigmaskHow, sigprocmask};
 use nix::sys::wait::{WaitPidFlag, waitpid};
 use nix::unistd::{ForkResult, Pid, fork};
 
-use super::console::say;
-
-/// The name of process 1, by which `nodlet reboot` recognises it.
-pub(crate) const NAME: &str = "nodlet:init";
+use crate::boot::console::say;
 
 /// Exit code of a service that this image lacks. The service is not restarted.
 pub(super) const ABSENT: u8 = 113;

@@ -9,9 +9,10 @@ use std::time::Duration;
 use nix::unistd::Pid;
 use nodlet_core::time::Instant;
 
-use super::console::{leave_console, say};
 use super::process::ABSENT;
-use super::{config, identity, network, safe_mode, watchdog};
+use super::{identity, network, watchdog};
+use crate::boot::console::{leave_console, say};
+use crate::boot::{config, safe_mode};
 
 /// The program of all roles, except an agent that was updated.
 const NODLET: &str = "/usr/bin/nodlet";

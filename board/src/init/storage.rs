@@ -19,8 +19,9 @@ use nix::sys::statvfs::statvfs;
 use nix::unistd::Pid;
 use serde_json::json;
 
-use super::console::say;
 use super::process::{exit_code, start};
+use crate::boot::STORAGE;
+use crate::boot::console::say;
 
 #[cfg_attr(not(test), deny(clippy::arithmetic_side_effects, clippy::indexing_slicing, clippy::string_slice))]
 pub(super) mod first_stage;
@@ -33,9 +34,6 @@ pub(crate) const BOOT: &str = "/boot";
 
 /// The file on the boot partition that requests a factory reset.
 pub(crate) const RESET_MARKER: &str = "/boot/factory-reset";
-
-/// The status file with the state of the data partition at this boot, for programs: a JSON object.
-pub(crate) const STATUS: &str = "/run/nodlet/storage.json";
 
 const DATA: &str = "/var";
 
@@ -133,24 +131,9 @@ fn tell(in_ram: bool, reason: &str, text: &str) {
         say(format_args!("{text} ({reason})"));
     }
     let status = json!({ "inRAM": in_ram, "reason": reason, "message": text }).to_string();
-    let written = fs::create_dir_all("/run/nodlet").and_then(|()| fs::write(STATUS, status));
+    let written = fs::create_dir_all("/run/nodlet").and_then(|()| fs::write(STORAGE, status));
     if let Err(error) = written {
-        say(format_args!("failed to write {STATUS}: {error}"));
-    }
-}
-
-/// The warning about the data partition in the status file, as the reason and the message of an event.
-pub(crate) fn warning(root: &Path) -> Option<(String, String)> {
-    let status = fs::read(root.join(STATUS.trim_start_matches('/'))).ok()?;
-    let status: serde_json::Value = serde_json::from_slice(&status).ok()?;
-    let (reason, message) = (status["reason"].as_str()?, status["message"].as_str()?);
-    match status["inRAM"].as_bool()? {
-        true => Some((
-            format!("DataPartition{reason}"),
-            format!("{message}; pods run from RAM until the next boot"),
-        )),
-        false if reason == "Full" => Some((format!("DataPartition{reason}"), message.to_owned())),
-        false => None,
+        say(format_args!("failed to write {STORAGE}: {error}"));
     }
 }
 

@@ -19,7 +19,7 @@ use std::time::Duration;
 use nodlet_core::time::Instant;
 use nodlet_runtime::progress::{Progress, VARIABLE, until_next};
 
-use super::console::say;
+use crate::boot::console::say;
 
 /// How long an agent may take from its start to the first turn of its loop, unless the watchdog's timeout is
 /// longer: before that, the agent inspects every pod.

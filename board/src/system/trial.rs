@@ -18,7 +18,7 @@ use super::health::{self, Pods};
 use super::state::{Choice, STARTS, State};
 use super::store::{self, Lock, Store};
 use crate::board_json::Rules;
-use crate::init::crash_count;
+use crate::boot::crash_count;
 
 /// How long the start of an agent waits for the process that watched the previous one: longer than that
 /// process may wait for a response.

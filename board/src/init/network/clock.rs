@@ -14,7 +14,7 @@ use nix::sys::time::TimeSpec;
 use nix::time::{ClockId, clock_gettime, clock_settime};
 
 use super::sntp::{Correction, WallTime};
-use crate::init::console::say;
+use crate::boot::console::say;
 
 /// The file whose modification time is the time of the last shutdown.
 const STAMP: &str = "/var/lib/nodlet/clock";

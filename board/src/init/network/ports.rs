@@ -12,7 +12,7 @@ use super::config::Link;
 use super::dhcp::{Client, Lease, Message, State};
 use super::time::Time;
 use super::{random, sockets, wire};
-use crate::init::console::say;
+use crate::boot::console::say;
 
 /// The directory in which the kernel lists links.
 const LINKS: &str = "/sys/class/net";

@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 use super::dhcp::State;
 use super::ports::Port;
 use super::time::Time;
-use crate::init::console::say;
+use crate::boot::console::say;
 
 /// The file with the state of links and clock.
 const STATUS: &str = "/run/nodlet/network.json";

@@ -16,8 +16,8 @@ use nix::sys::inotify::{AddWatchFlags, InitFlags, Inotify};
 use nix::sys::reboot::RebootMode;
 
 use super::{Disk, Guid, finish, root_id};
-use crate::init::console::{say, take_console};
-use crate::init::machine;
+use crate::boot::console::{say, take_console};
+use crate::init::initramfs::{is_initial_root, load_modules};
 use crate::init::process::{halt, start};
 
 /// How long the drivers may take to find the medium: slow cards, and USB behind hubs.
@@ -34,7 +34,7 @@ const MOUNTS: [(&str, &str); 3] = [("proc", "/proc"), ("sysfs", "/sys"), ("devtm
 /// Switches to the root file system that the command line names. Returns if there is none: this is already
 /// that root, or the whole system is in the initramfs.
 pub(in crate::init) fn run() {
-    if !machine::is_initial_root() {
+    if !is_initial_root() {
         return;
     }
     let none = None::<&str>;
@@ -76,7 +76,7 @@ fn enter() -> io::Result<std::convert::Infallible> {
 
 /// Mounts the root, in a child of process 1.
 fn mount_root() -> u8 {
-    machine::load_modules(&mut |what, done| {
+    load_modules(&mut |what, done| {
         if let Err(error) = done {
             say(format_args!("failed to {what}: {error}"));
         }

@@ -1,0 +1,93 @@
+//! What process 1 and its children know and record of this boot, for each other and for the verbs of the command
+//! line: the board's description, safe mode, the count of crash loops, the state of the data partition. `init`
+//! decides and writes; this module imports from neither `init` nor any verb, so that both can read here.
+
+// Process 1 executes code of this module, which must not be able to panic; see `init.rs`.
+#![cfg_attr(
+    not(test),
+    deny(
+        clippy::arithmetic_side_effects,
+        clippy::expect_used,
+        clippy::indexing_slicing,
+        clippy::panic,
+        clippy::string_slice,
+        clippy::unreachable,
+        clippy::unwrap_used,
+    )
+)]
+
+use std::fs::{self, File};
+use std::io::{self, Read};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::Path;
+
+pub(crate) mod config;
+pub(crate) mod console;
+#[allow(clippy::arithmetic_side_effects, clippy::indexing_slicing, clippy::string_slice)]
+pub(crate) mod crash_count;
+pub(crate) mod safe_mode;
+
+/// The name of process 1, by which `nodlet reboot` recognises it.
+pub(crate) const INIT: &str = "nodlet:init";
+
+/// The status file with the state of the data partition at this boot, for programs: a JSON object.
+pub(crate) const STORAGE: &str = "/run/nodlet/storage.json";
+
+/// The largest short file in bytes. Such files have a few lines; a larger file is something else.
+const MOST_BYTES: usize = 16 << 10;
+
+/// The warning about the data partition in the status file, as the reason and the message of an event.
+pub(crate) fn storage_warning(root: &Path) -> Option<(String, String)> {
+    let status = fs::read(root.join(STORAGE.trim_start_matches('/'))).ok()?;
+    let status: serde_json::Value = serde_json::from_slice(&status).ok()?;
+    let (reason, message) = (status.get("reason")?.as_str()?, status.get("message")?.as_str()?);
+    match status.get("inRAM")?.as_bool()? {
+        true => Some((
+            format!("DataPartition{reason}"),
+            format!("{message}; pods run from RAM until the next boot"),
+        )),
+        false if reason == "Full" => Some((format!("DataPartition{reason}"), message.to_owned())),
+        false => None,
+    }
+}
+
+/// Reads a short file; `None` if it does not exist. A pipe or a device in its place must not block: the boot
+/// would stop.
+pub(crate) fn read_short(file: impl AsRef<Path>) -> io::Result<Option<String>> {
+    let file = match File::options().read(true).custom_flags(libc::O_NONBLOCK).open(file) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        other => other?,
+    };
+    let mut bytes = Vec::new();
+    file.take((MOST_BYTES as u64).saturating_add(1)).read_to_end(&mut bytes)?;
+    if bytes.len() > MOST_BYTES {
+        return Err(io::Error::other("it has more than 16 KiB"));
+    }
+    String::from_utf8(bytes).map(Some).map_err(|_| io::Error::other("it is no text in UTF-8"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_short_file_must_be_short_and_utf8_and_a_pipe_does_not_block() {
+        let directory = std::env::temp_dir().join(format!("nodlet-short-file-{}", std::process::id()));
+        fs::create_dir_all(&directory).unwrap();
+        let file = directory.join("file");
+        fs::write(&file, [0xff; 4]).unwrap();
+        assert!(read_short(&file).unwrap_err().to_string().contains("UTF-8"));
+        fs::write(&file, vec![b'#'; MOST_BYTES + 1]).unwrap();
+        assert!(read_short(&file).unwrap_err().to_string().contains("16 KiB"));
+        assert_eq!(read_short("/nonexistent/file").unwrap(), None);
+        assert!(read_short("/dev/zero").unwrap_err().to_string().contains("16 KiB"));
+        let pipe = directory.join("pipe");
+        nix::unistd::mkfifo(&pipe, nix::sys::stat::Mode::S_IRWXU).unwrap();
+        let (sender, receiver) = std::sync::mpsc::channel();
+        let name = pipe.clone();
+        std::thread::spawn(move || sender.send(read_short(name).unwrap()));
+        let text = receiver.recv_timeout(std::time::Duration::from_secs(10)).expect("it waits for no writer");
+        assert_eq!(text.as_deref(), Some(""));
+        fs::remove_dir_all(directory).unwrap();
+    }
+}

@@ -1,0 +1,72 @@
+//! The root and the modules with which a board boots: the kernel's initial root, in RAM, if the device image is an
+//! initramfs or has one; and the kernel modules, which the first stage and the set-up load.
+
+use std::fs::{self, File};
+use std::io;
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+
+use nix::mount::{MsFlags, mount};
+
+/// The directory of kernel modules. Its file `list` has one file name per line, in the order of loading. The
+/// kernel decompresses files that end in `.xz`.
+const MODULES: &str = "/usr/lib/nodlet/modules";
+
+/// Whether the root is in RAM, as an initramfs does.
+pub(super) fn is_initial_root() -> bool {
+    const RAMFS: u32 = 0x8584_58f6;
+    let kind = nix::sys::statfs::statfs("/").map(|stat| stat.filesystem_type());
+    kind.is_ok_and(|kind| kind == nix::sys::statfs::TMPFS_MAGIC || kind.0 as u32 == RAMFS)
+}
+
+/// Bind-mounts the root upon itself and moves there. An initramfs is unpacked into the kernel's initial root
+/// file system, which no process can leave; but containers must leave their root.
+pub(super) fn leave_initial_root() -> io::Result<()> {
+    if !is_initial_root() {
+        return Ok(());
+    }
+    // The kernel makes its initial root writable for everybody.
+    fs::set_permissions("/", fs::Permissions::from_mode(0o755))?;
+    let none = None::<&str>;
+    fs::create_dir_all("/newroot")?;
+    mount(Some("/"), "/newroot", none, MsFlags::MS_BIND, none)?;
+    std::env::set_current_dir("/newroot")?;
+    mount(Some("."), "/", none, MsFlags::MS_MOVE, none)?;
+    nix::unistd::chroot(".")?;
+    std::env::set_current_dir("/")
+}
+
+/// Loads the modules of this root or initramfs. Reports the result of each to `note`.
+pub(super) fn load_modules(note: &mut dyn FnMut(&str, io::Result<()>)) {
+    match fs::read_to_string(Path::new(MODULES).join("list")) {
+        Ok(list) => {
+            for name in list.lines() {
+                note(&format!("load the module {name}"), load(name));
+            }
+        }
+        // The kernel has everything built in.
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+        Err(error) => note("read the list of modules", Err(error)),
+    }
+}
+
+/// Removes the files of the modules if they are in an initramfs: the kernel has loaded them, and they occupy RAM.
+pub(super) fn remove_modules_in_ram() {
+    if is_initial_root() {
+        let _ = fs::remove_dir_all(MODULES);
+    }
+}
+
+fn load(name: &str) -> io::Result<()> {
+    /// The kernel's `MODULE_INIT_COMPRESSED_FILE`.
+    const COMPRESSED: libc::c_int = 4;
+    let file = File::open(Path::new(MODULES).join(name))?;
+    let flags = if name.ends_with(".xz") { COMPRESSED } else { 0 };
+    // SAFETY: an open descriptor, a C string that outlives the call, and flags.
+    let loaded = unsafe { libc::syscall(libc::SYS_finit_module, file.as_raw_fd(), c"".as_ptr(), flags) };
+    match io::Error::last_os_error() {
+        error if loaded < 0 && error.raw_os_error() != Some(libc::EEXIST) => Err(error),
+        _ => Ok(()),
+    }
+}
