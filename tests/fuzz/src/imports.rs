@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 /// The files of a folder by their names, each with the files of the folder that it imports from.
 pub type Imports = BTreeMap<String, BTreeSet<String>>;
@@ -11,19 +11,18 @@ pub type Imports = BTreeMap<String, BTreeSet<String>>;
 /// The imports among the files of the module whose root is the file `root`, such as `src/engine.rs` or
 /// `src/lib.rs`. A file in a folder of its own, such as `src/engine/events/correlate.rs`, counts to
 /// `src/engine/events.rs`. An import of a name that the root imports from another file counts as an import
-/// from that file. Code of tests does not count: files `tests.rs`, folders `tests` and modules with
-/// `#[cfg(test)]`.
+/// from that file. Imports between the root and its files do not count. Code of tests does not count: files
+/// `tests.rs`, folders `tests` and modules with `#[cfg(test)]`.
 ///
 /// # Panics
 /// If the source cannot be read.
 pub fn imports(root: &Path) -> Imports {
-    let (folder, module) = match root.ends_with("lib.rs") {
-        true => (root.with_file_name(""), "crate::".to_owned()),
-        false => (root.with_extension(""), format!("crate::{}::", stem(root))),
-    };
+    let (folder, module) = place(root);
+    let root_text = read_text(root);
     let mut texts = BTreeMap::new();
     read(&folder, root, None, 1, &mut texts);
-    let shown = shown_names(&code(&read_text(root)), &module, &texts);
+    texts.retain(|name, _| !root_text.contains(&format!("#[cfg(test)]\nmod {name};")));
+    let shown = shown_names(&code(&root_text), &module, &texts);
     let file_of = |name: String| match texts.contains_key(&name) {
         true => Some(name),
         false => shown.get(&name).cloned(),
@@ -33,6 +32,27 @@ pub fn imports(root: &Path) -> Imports {
         (name.clone(), named.filter_map(file_of).filter(|other| other != name).collect())
     };
     texts.iter().map(of_file).collect()
+}
+
+/// The roots of all modules of the crate with the root `root` that consist of more than one file, the crate's
+/// root first.
+///
+/// # Panics
+/// If the source cannot be read.
+pub fn modules(root: &Path) -> Vec<PathBuf> {
+    let mut modules = vec![root.to_owned()];
+    let mut folders = vec![place(root).0];
+    while let Some(folder) = folders.pop() {
+        for entry in fs::read_dir(&folder).expect("the folder is there") {
+            let path = entry.expect("it can be read").path();
+            let file = path.with_extension("rs");
+            if path.is_dir() && file.is_file() && stem(&path) != "tests" {
+                modules.push(file);
+                folders.push(path);
+            }
+        }
+    }
+    modules
 }
 
 /// The files that are left of `files` without those that import from none of the rest, and without those from
@@ -49,6 +69,47 @@ pub fn circles(mut files: Imports) -> Imports {
             return files;
         }
     }
+}
+
+/// The files of the crate with the root `root`, each with its code; those of tests are missing.
+///
+/// # Panics
+/// If the source cannot be read.
+pub(crate) fn sources(root: &Path) -> Vec<(PathBuf, String)> {
+    let mut files = Vec::new();
+    let mut left = vec![root.to_owned()];
+    while let Some(file) = left.pop() {
+        let text = read_text(&file);
+        let folder = place(&file).0;
+        for entry in fs::read_dir(folder).into_iter().flatten() {
+            let path = entry.expect("it can be read").path();
+            let name = stem(&path);
+            let is_source = path.extension().is_some_and(|extension| extension == "rs") && path != file;
+            if is_source && name != "tests" && !text.contains(&format!("#[cfg(test)]\nmod {name};")) {
+                left.push(path);
+            }
+        }
+        files.push((file, code(&text)));
+    }
+    files
+}
+
+/// The folder with the files of the module with the root `root`, and the prefix of their paths in the source.
+fn place(root: &Path) -> (PathBuf, String) {
+    if ["lib.rs", "main.rs"].iter().any(|name| root.ends_with(name)) {
+        return (root.with_file_name(""), "crate::".to_owned());
+    }
+    let folder = root.with_extension("");
+    let names: Vec<_> = folder.iter().map(|name| name.to_string_lossy()).collect();
+    let source = names.iter().rposition(|name| matches!(name.as_ref(), "src" | "tests"));
+    let module = match &names[source.map_or(names.len() - 1, |at| at + 1)..] {
+        // A program or a test: each is a crate.
+        [folder, _, module @ ..] if folder == "bin" => module,
+        [_, module @ ..] if source.is_some_and(|at| names[at] == "tests") => module,
+        module => module,
+    };
+    let path = module.iter().flat_map(|name| [name, "::"]);
+    (folder.clone(), ["crate::"].into_iter().chain(path).collect())
 }
 
 /// Adds the code of the files in `folder` to that of the file `of`, or of each itself. `depth` is the number of
@@ -98,13 +159,17 @@ fn code(text: &str) -> String {
 /// The names that `text` takes from the module `module`, whose root is `depth` levels above.
 fn names(text: &str, depth: usize, module: &str) -> Vec<String> {
     let mut names = Vec::new();
-    for prefix in ["super::".repeat(depth).as_str(), module] {
+    let in_crate = module.strip_prefix("crate::").unwrap_or_default();
+    for (prefix, inner) in [("super::".repeat(depth).as_str(), ""), ("crate::", in_crate)] {
         for (at, _) in text.match_indices(prefix) {
             let is_whole =
                 !text[..at].ends_with(|before: char| before.is_alphanumeric() || "_:".contains(before));
             if is_whole {
-                let paths = list(&text[at + prefix.len()..]);
-                names.extend(paths.into_iter().map(|path| first(path).to_owned()));
+                let mut found = Vec::new();
+                paths(&text[at + prefix.len()..], "", &mut found);
+                names.extend(
+                    found.iter().filter_map(|path| Some(first(path.strip_prefix(inner)?).to_owned())),
+                );
             }
         }
     }
@@ -121,23 +186,36 @@ fn shown_names<T>(root: &str, module: &str, files: &BTreeMap<String, T>) -> BTre
         }) else {
             continue;
         };
-        let path = path.strip_prefix("self::").or(path.strip_prefix(module)).unwrap_or(path);
-        let Some((file, rest)) = path.split_once("::").filter(|(file, _)| files.contains_key(*file)) else {
-            continue;
-        };
-        for path in list(rest) {
+        let mut found = Vec::new();
+        paths(path, "", &mut found);
+        for path in &found {
+            let path = path.strip_prefix("self::").or(path.strip_prefix(module)).unwrap_or(path);
+            let file = path.split_once("::").map(|(file, _)| file).filter(|file| files.contains_key(*file));
             let name = path.rsplit([':', ' ']).next().unwrap_or_default();
-            shown.insert(name.to_owned(), file.to_owned());
+            if let Some(file) = file {
+                shown.insert(name.to_owned(), file.to_owned());
+            }
         }
     }
     shown
 }
 
-/// The paths of the list in braces with which `text` begins; without one, the path.
+/// Adds the path with which `text` begins to `found`, behind `before`, and with the name after `as` if it has
+/// one; of a list in braces, each path.
+pub(crate) fn paths(text: &str, before: &str, found: &mut Vec<String>) {
+    let end = text.find(|letter: char| !letter.is_alphanumeric() && !"_:".contains(letter));
+    let (path, rest) = text.split_at(end.unwrap_or(text.len()));
+    if rest.starts_with('{') && (path.is_empty() || path.ends_with("::")) {
+        list(rest).into_iter().for_each(|inner| paths(inner, &format!("{before}{path}"), found));
+    } else {
+        let text = text.split([';', ',', '}']).next().unwrap_or_default().trim();
+        found.push(format!("{before}{text}"));
+    }
+}
+
+/// The paths of the list in braces with which `text` begins.
 fn list(text: &str) -> Vec<&str> {
-    let Some(text) = text.strip_prefix('{') else {
-        return vec![text.split([';', ',']).next().unwrap_or_default().trim()];
-    };
+    let text = text.strip_prefix('{').unwrap_or(text);
     let (mut paths, mut begin, mut depth) = (Vec::new(), 0, 0_usize);
     for (at, letter) in text.char_indices() {
         match letter {
@@ -190,7 +268,7 @@ mod tests {
                     "pod/a.rs",
                     "//! See [`super::e`].\nuse super::D;\n\n#[cfg(test)]\nmod tests {\n    use super::e;\n}\n",
                 ),
-                ("pod/b.rs", "use super::{\n    c::{X, Y},\n    fmt,\n};\n"),
+                ("pod/b.rs", "use crate::{\n    other,\n    pod::{c::{X, Y}, fmt},\n};\n"),
                 ("pod/c.rs", "fn of() {\n    crate::pod::d::of();\n}\n"),
                 ("pod/d.rs", ""),
                 ("pod/d/inner.rs", "use super::a;\nuse super::super::C;\n"),
@@ -202,6 +280,49 @@ mod tests {
         let of = |name: &str| found[name].iter().map(String::as_str).collect::<Vec<_>>();
         assert_eq!([of("a"), of("b"), of("c"), of("d"), of("e")], [["b"], ["c"], ["d"], ["a"], ["a"]]);
         assert_eq!(circles(found).into_keys().collect::<Vec<_>>(), ["a", "b", "c", "d"]);
+    }
+
+    /// The files of each crate of the workspace, but for one with circles that are being removed.
+    #[test]
+    fn no_files_of_one_folder_import_from_each_other_in_any_crate() {
+        let workspace = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+        let manifest = read_text(&workspace.join("Cargo.toml"));
+        let members = manifest.split("members = [").nth(1).and_then(|rest| rest.split(']').next());
+        let members = members.expect("the manifest lists the members").split('"').skip(1).step_by(2);
+        let mut files = Imports::new();
+        for member in members {
+            let source = workspace.join(member).join("src");
+            let root =
+                ["lib.rs", "main.rs"].map(|name| source.join(name)).into_iter().find(|root| root.exists());
+            for module in modules(&root.expect("each crate has a root")) {
+                let name =
+                    module.strip_prefix(&workspace).expect("it is in the workspace").display().to_string();
+                let found = imports(&module);
+                if !member.ends_with("kube") {
+                    let circles = circles(found.clone());
+                    assert!(
+                        circles.is_empty(),
+                        "in {name} these import from each other in a circle: {circles:?}"
+                    );
+                }
+                files.insert(name, found.values().flatten().cloned().collect());
+            }
+        }
+        // The test reads crates, modules in them, and modules in those.
+        for (module, imported) in [
+            ("board/src/main.rs", "boot"),
+            ("board/src/init.rs", "initramfs"),
+            ("board/src/init/network.rs", "wire"),
+            ("rootfs/src/lib.rs", "xattr"),
+            ("runtime/src/lib.rs", "storage"),
+            ("runtime/host/src/network.rs", "netlink"),
+            ("runtime/supervisor/src/lib.rs", "user"),
+            ("runtime/wire/src/lib.rs", "base64"),
+            ("tests/src/lib.rs", "device"),
+            ("xtask/src/main.rs", "targets"),
+        ] {
+            assert!(files[module].contains(imported), "{module}: {:?}", files[module]);
+        }
     }
 
     #[test]
