@@ -157,7 +157,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_misspelt_verb_is_near_the_right_one() {
+    fn a_misspelt_verb_suggests_the_closest_verb() {
         for (from, to, expected) in [("get", "get", 0), ("gte", "get", 2), ("logs", "log", 1), ("", "get", 3)]
         {
             assert_eq!(distance(from, to), expected, "{from} {to}");

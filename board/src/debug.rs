@@ -292,7 +292,7 @@ mod tests {
     }
 
     #[test]
-    fn profiles_say_what_the_container_may() {
+    fn a_debug_profile_sets_the_security_context_of_the_container() {
         let of = |line: &str| {
             parse(line).expect(line).new_container("look").map_err(|failure| failure.to_string())
         };

@@ -117,7 +117,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_directory_stands_for_its_manifests_and_one_bad_file_spoils_no_other() {
+    fn a_directory_means_its_manifests_and_an_invalid_file_affects_no_other() {
         let directory = std::env::temp_dir().join(format!("nodlet-files-{}", std::process::id()));
         std::fs::create_dir_all(&directory).expect("a scratch directory");
         for (name, text) in [

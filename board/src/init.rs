@@ -536,7 +536,7 @@ mod tests {
     }
 
     #[test]
-    fn process_1_reaps_a_part_at_a_time_and_allocates_nothing_while_it_waits() {
+    fn process_1_reaps_a_bounded_number_of_children_at_once_and_never_allocates() {
         const CHILDREN: u32 = 3 * REAPED_AT_ONCE;
         let code = in_a_process(|| {
             let mut init = init();

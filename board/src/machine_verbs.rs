@@ -120,7 +120,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_update_is_taken_from_this_machine() {
+    fn the_file_of_an_update_for_a_board_is_read_on_this_machine() {
         let of = |line: &str| {
             let arguments: Vec<OsString> = line.split_whitespace().map(OsString::from).collect();
             update(&arguments).map(|update| update.map_err(|failure| failure.to_string()))

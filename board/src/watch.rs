@@ -58,7 +58,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_file_that_is_put_into_its_place_ends_the_wait() {
+    fn a_file_renamed_to_the_awaited_name_ends_the_wait() {
         let directory = std::env::temp_dir().join(format!("nodlet-watch-{}", std::process::id()));
         let inner = directory.join("run/nodlet");
         std::fs::create_dir_all(&directory).expect("a scratch directory");

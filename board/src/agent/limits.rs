@@ -103,7 +103,7 @@ mod tests {
     }
 
     #[test]
-    fn limits_are_read_and_the_thresholds_of_images_are_those_of_a_kubelet_if_one_is_given() {
+    fn limits_are_parsed_and_a_missing_image_threshold_has_the_kubelets_default() {
         let (flags, images) = parse("--max-pods 8 --max-events 64 --max-connections 8").expect("it is right");
         assert_eq!((flags.pods, flags.events, flags.connections), (Some(8), Some(64), Some(8)));
         assert_eq!(images, None);

@@ -127,7 +127,7 @@ mod tests {
     }
 
     #[test]
-    fn a_board_goes_down_as_the_flags_of_its_agent_say() {
+    fn a_board_shuts_down_with_the_shutdown_flags_of_its_agent() {
         let line =
             "--quiet --shutdown-grace-period 30s --max-pods 3 --shutdown-grace-period-critical-pods=10s";
         let arguments: Vec<String> = line.split(' ').map(str::to_owned).collect();
@@ -138,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn groups_are_taken_in_their_order_and_each_once() {
+    fn shutdown_groups_are_sorted_and_a_repeated_priority_is_rejected() {
         let by = |groups: &str| check(&format!("--shutdown-grace-period-by-pod-priority {groups}"));
         assert_eq!(by("100=5s,0=10s"), Ok(vec![(0, 10), (100, 5)]));
         for wrong in ["x", "1", "1=", "a=5s", "1=5s,1=6s", "1=5s,", "99999999999=1s"] {

@@ -178,7 +178,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_controller_that_is_off_is_told_from_one_that_is_not_there() {
+    fn a_disabled_cgroup_controller_is_distinguished_from_a_missing_one() {
         let text = "#subsys_name\thierarchy\tnum_cgroups\tenabled\ncpu\t1\t3\t1\nmemory\t0\t9\t0\n";
         assert_eq!(state(text, "cpu"), State::On);
         assert_eq!(state(text, "memory"), State::Off);
@@ -186,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn a_board_whose_firmware_turns_memory_off_is_told_what_to_add() {
+    fn the_remedy_for_a_disabled_memory_controller_names_the_kernel_argument() {
         assert!(memory_remedy("quiet cgroup_disable=memory").starts_with("Remove cgroup_disable=memory"));
         assert!(memory_remedy("cgroup_disable=io,memory x").starts_with("Remove cgroup_disable=memory"));
         assert!(memory_remedy("quiet").starts_with("Add cgroup_enable=memory"));

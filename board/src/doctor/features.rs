@@ -602,7 +602,7 @@ mod tests {
     }
 
     #[test]
-    fn modules_are_told_from_what_is_built_in() {
+    fn a_module_is_distinguished_from_a_built_in_feature() {
         let text = "# Linux/x86 6.12.1 Kernel Configuration\nCONFIG_VETH=m\nCONFIG_BRIDGE=y\n";
         let checks = judge_file(&Config::parse(text).unwrap());
         assert_eq!(named(&checks, "veth").found, "CONFIG_VETH; a module, veth, which must be on the board");
@@ -610,7 +610,7 @@ mod tests {
     }
 
     #[test]
-    fn a_fragment_is_not_taken_for_a_whole_configuration() {
+    fn a_fragment_of_a_kernel_configuration_is_reported_as_incomplete() {
         let checks = judge_file(&Config::parse("CONFIG_VETH=y\n").unwrap());
         assert_eq!(named(&checks, "configuration").verdict, Verdict::Warning);
         assert_eq!(named(&checks, "Linux version").verdict, Verdict::Unknown);

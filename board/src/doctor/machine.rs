@@ -303,7 +303,7 @@ mod tests {
     }
 
     #[test]
-    fn a_watchdog_that_nobody_keeps_is_warned_about() {
+    fn a_missing_or_unused_watchdog_is_a_warning() {
         let device = |state: &str| {
             vec![Watchdog {
                 name: "watchdog0".to_owned(),
@@ -338,7 +338,7 @@ mod tests {
     }
 
     #[test]
-    fn a_socket_that_nobody_answers_on_is_warned_about() {
+    fn a_socket_without_a_listening_agent_is_a_warning() {
         let path = std::env::temp_dir().join(format!("nodlet-doctor-test-{}.sock", std::process::id()));
         assert_eq!(agent(&path).found, "none runs here");
         drop(std::os::unix::net::UnixListener::bind(&path).unwrap());

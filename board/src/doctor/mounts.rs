@@ -77,7 +77,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_path_lies_on_the_nearest_mount() {
+    fn a_path_belongs_to_the_mount_point_nearest_above_it() {
         let mounts = parse(
             "22 1 179:2 / / rw,relatime shared:1 - ext4 /dev/root rw\n\
              23 22 179:3 / /var rw,noatime - ext4 /dev/mmcblk0p3 rw,sync\n\

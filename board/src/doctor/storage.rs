@@ -301,7 +301,7 @@ mod tests {
     }
 
     #[test]
-    fn little_room_is_warned_about() {
+    fn low_disk_space_is_a_warning() {
         for (mib, inodes, verdict) in [
             (1000, Some(50_000), Verdict::Ok),
             (1000, None, Verdict::Ok),

@@ -521,7 +521,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_a_file_asks_for_a_factory_reset() {
+    fn only_a_regular_file_requests_a_factory_reset() {
         let directory = std::env::temp_dir().join(format!("nodlet-marker-{}", std::process::id()));
         fs::create_dir_all(&directory).expect("a scratch directory");
         let marker = directory.join("factory-reset");

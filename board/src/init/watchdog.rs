@@ -185,14 +185,14 @@ mod tests {
     }
 
     #[test]
-    fn an_agent_that_turns_late_keeps_the_board_up() {
+    fn an_agent_whose_loop_is_late_but_progresses_keeps_the_watchdog_fed() {
         // The agent skips two turns; both times it makes progress again before the timeout.
         let turns = [20, 30, 60, 119, 150, 180, 210, 268, 270];
         assert!(reset_after(&turns) > 270 + 60);
     }
 
     #[test]
-    fn an_agent_that_never_turns_resets_the_board_after_its_time_to_start() {
+    fn an_agent_whose_loop_never_runs_lets_the_watchdog_reset_the_board() {
         let reset = reset_after(&[]);
         assert!((130..=10 + 120 + 60).contains(&reset), "{reset}");
     }

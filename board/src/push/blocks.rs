@@ -121,7 +121,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_list_is_asked_for_where_it_is_small_beside_the_layer() {
+    fn a_block_list_is_requested_only_if_it_is_small_compared_with_the_layer() {
         let wanted = |size: u64, from: u64, base: Value| {
             let layer = json!({"from": from, "base": base});
             Wanted::new(&layer, 0, "x", size).needs_list()

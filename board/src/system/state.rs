@@ -185,7 +185,7 @@ mod tests {
     }
 
     #[test]
-    fn a_new_image_takes_the_place_of_kept_and_tried_updates() {
+    fn a_new_device_image_replaces_kept_and_tried_updates() {
         let mut state = with_trial("a");
         state.begin("image");
         state.keep();

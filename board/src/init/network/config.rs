@@ -44,7 +44,7 @@ mod tests {
     }
 
     #[test]
-    fn a_link_that_cannot_be_configured_says_why() {
+    fn a_link_that_cannot_be_configured_has_a_reason() {
         for (text, why) in [
             (r#"{"link": "a", "dhcp": true}"#, None),
             (r#"{"link": "a", "address": "10.0.0.1", "prefix": 24, "gateway": "10.0.0.2"}"#, None),

@@ -249,7 +249,7 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_says_how_far_off_the_clock_is() {
+    fn a_response_yields_the_offset_of_the_clock() {
         let right = read_changed(|_| {}).unwrap();
         assert!(right.offset.abs_diff(3_600_000_000) < 10, "{right:?}");
         assert_eq!(right.stratum, 2);
@@ -261,7 +261,7 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_that_cannot_be_right_is_rejected() {
+    fn an_implausible_time_response_is_rejected() {
         for (what, changed) in [
             ("IncorrectOriginTimestamp", read_changed(|bytes| bytes[24] ^= 1)),
             ("IncorrectMode", read_changed(|bytes| bytes[0] = 0x23)),
@@ -325,14 +325,14 @@ mod tests {
     }
 
     #[test]
-    fn a_server_that_answers_is_asked_each_seventeen_minutes() {
+    fn a_responsive_time_server_is_polled_every_seventeen_minutes() {
         let found = requests(&["a", "b"], |_| true);
         assert!(found.iter().all(|(_, server)| server == "a"), "{found:?}");
         assert_eq!(found.len(), 7, "{found:?}");
     }
 
     #[test]
-    fn a_silent_server_makes_room_for_the_next_and_silence_for_patience() {
+    fn after_a_silent_time_server_the_next_is_polled_and_retries_slow_down() {
         let found = requests(&["a", "b"], |server| server == "b");
         assert_eq!(found[..2].iter().map(|(_, server)| server.as_str()).collect::<Vec<_>>(), ["a", "b"]);
         assert!(found[1].0 < 10 && found[2..].iter().all(|(_, server)| server == "b"), "{found:?}");

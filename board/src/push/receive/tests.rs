@@ -126,7 +126,7 @@ fn impossible_transfer_sizes_of_layers_are_rejected() {
 }
 
 #[test]
-fn only_pieces_that_are_whole_are_gone_on_from() {
+fn an_interrupted_transfer_continues_after_its_last_complete_piece() {
     let scratch = Scratch::new("pieces");
     let Ok(spool) = Spool::open(&scratch.0.join("push")) else { panic!("it is free") };
     let layer = missing(&scratch, "a", Some(4096));
@@ -187,7 +187,7 @@ fn a_long_list_of_errors_is_shortened_to_fit_into_a_message() {
 }
 
 #[test]
-fn a_layer_for_which_there_is_no_room_leaves_nothing_behind() {
+fn a_layer_that_does_not_fit_on_the_disk_leaves_no_file() {
     let root = std::env::temp_dir().join(format!("nodlet-push-full-{}", std::process::id()));
     let Ok(spool) = Spool::open(&root.join("push")) else { panic!("it is free") };
     let digest: Digest = format!("sha256:{}", "0".repeat(64)).parse().expect("a digest");

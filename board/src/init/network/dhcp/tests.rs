@@ -176,7 +176,7 @@ fn without_a_server_the_delays_grow_to_a_minute_and_differ_from_board_to_board()
 }
 
 #[test]
-fn a_server_that_went_silent_is_asked_then_all_are_and_the_address_goes_with_the_lease() {
+fn a_lease_is_renewed_then_rebound_and_the_address_is_removed_when_it_expires() {
     let mut sim = bound(3600);
     sim.server = Server::Silent;
     sim.run_until(secs(3605));
@@ -188,7 +188,7 @@ fn a_server_that_went_silent_is_asked_then_all_are_and_the_address_goes_with_the
 }
 
 #[test]
-fn a_cable_that_is_out_for_a_minute_takes_no_address_away() {
+fn an_address_survives_a_cable_unplugged_for_a_minute() {
     let mut sim = bound(3600);
     sim.carrier(false);
     sim.run_until(secs(60));
@@ -249,7 +249,7 @@ fn an_unconfirmed_lease_is_kept_while_the_client_sends_discover() {
 }
 
 #[test]
-fn a_server_that_offers_and_refuses_is_not_asked_without_end() {
+fn requests_to_a_server_that_offers_and_refuses_slow_down() {
     let mut sim = Sim::new(Server::Refuses);
     sim.carrier(true);
     sim.run_until(secs(600));

@@ -55,7 +55,7 @@ fn a_guid_is_read_as_people_write_it() {
 }
 
 #[test]
-fn the_data_partition_takes_the_rest_of_the_medium_and_grows_with_it() {
+fn the_data_partition_fills_the_medium_and_grows_with_it() {
     let medium = Medium::new("rest");
     let sectors = medium.grow(64);
     let mut table = Table::read(&medium.0, sectors).expect("it is whole");

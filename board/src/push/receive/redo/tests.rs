@@ -157,7 +157,7 @@ fn a_power_cut_at_any_step_leaves_all_or_nothing() {
 }
 
 #[test]
-fn a_manifest_that_is_rejected_at_the_end_takes_the_others_back_over_any_power_cut() {
+fn a_rejected_manifest_undoes_the_others_of_its_push_despite_power_cuts() {
     for rejected in ["b", "c"] {
         let seen = cut_everywhere(&format!("rejected-{rejected}"), Some(rejected));
         let as_before = (OLD.to_owned(), false);
@@ -199,7 +199,7 @@ fn a_redo_record_of_another_format_is_ignored() {
 }
 
 #[test]
-fn a_generated_name_is_given_once() {
+fn a_name_is_generated_only_once() {
     let mut object = json!({"metadata": {"generateName": "job-"}});
     settle_name(&mut object).expect("there is a kernel");
     let name = object["metadata"]["name"].as_str().expect("named").to_owned();
