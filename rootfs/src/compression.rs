@@ -288,7 +288,7 @@ mod tests {
     }
 
     #[test]
-    fn a_zstd_frame_that_wants_too_much_memory_is_refused() {
+    fn a_zstd_frame_whose_window_needs_too_much_memory_is_rejected() {
         // A header with a window of 128 MiB, as `zstd --long=27` writes.
         let error = unpacked(&[0x28, 0xb5, 0x2f, 0xfd, 0x00, 17 << 3, 1, 0, 0]).expect_err("too large");
         assert!(error.to_string().contains("window"), "{error}");

@@ -280,7 +280,7 @@ mod tests {
     use crate::testing::Scratch;
 
     #[test]
-    fn a_file_takes_no_more_than_its_limit() {
+    fn writing_a_file_beyond_its_limit_is_an_error() {
         let scratch = Scratch::new();
         let mut file = Content::default().create(&scratch.path().join("file")).unwrap();
         file.limit(10);

@@ -79,7 +79,7 @@ fn layers_become_one_writable_root() {
 
 /// The image's upper layers name files but not the directories that contain them.
 #[test]
-fn a_directory_that_an_upper_layer_leaves_undescribed_is_what_a_lower_one_says() {
+fn an_undescribed_directory_has_the_attributes_of_the_lower_layer() {
     in_own_namespace(|scratch| {
         let base = TarBuilder::new()
             .entry(EntryType::Directory, "tmp", "", 0o1777, &[])
@@ -122,7 +122,7 @@ fn a_directory_that_an_upper_layer_leaves_undescribed_is_what_a_lower_one_says()
 }
 
 #[test]
-fn directories_that_nobody_describes_may_be_as_deep_as_names_are_long() {
+fn undescribed_directories_may_be_nested_as_deep_as_a_path_allows() {
     in_own_namespace(|scratch| {
         let deep = format!("{}f", "d/".repeat(1800));
         let base = TarBuilder::new().file("a", "");
@@ -141,7 +141,7 @@ fn directories_that_nobody_describes_may_be_as_deep_as_names_are_long() {
 
 /// Emulates kernels before 6.15, which cannot copy detached mounts.
 #[test]
-fn layers_become_one_root_on_kernels_that_want_them_attached() {
+fn layers_are_stacked_on_kernels_that_require_attached_mounts() {
     in_own_namespace(|scratch| {
         let (store, layers) = loaded(&scratch.join("root"));
         let before = fs::read_to_string("/proc/thread-self/mountinfo").unwrap();
@@ -220,7 +220,7 @@ fn each_way_to_mount_a_layer_gives_the_same_files() {
 }
 
 #[test]
-fn a_layer_on_tmpfs_is_mounted_through_a_loop_device_that_goes_with_it() {
+fn a_layer_on_tmpfs_is_mounted_by_a_loop_device_that_is_removed_after_use() {
     in_own_namespace(|scratch| {
         let root = scratch.join("tmpfs");
         fs::create_dir(&root).unwrap();

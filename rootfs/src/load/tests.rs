@@ -188,7 +188,7 @@ fn an_index_within_the_index_may_name_what_the_archive_leaves_out() {
 }
 
 #[test]
-fn an_image_without_a_name_takes_the_one_that_is_asked_for() {
+fn an_image_without_a_name_gets_the_requested_name() {
     let image = || TestImage { name: None, ..TestImage::new("", vec![layer("x")]) };
     check(oci_archive(&[image()]), &amd64(), &["linux/amd64  1"]);
     let named = LoadOptions { name: Some(Reference::parse("mine").unwrap()), ..amd64() };
@@ -393,7 +393,7 @@ fn a_layer_larger_than_the_free_space_is_rejected_before_it_is_written() {
 }
 
 #[test]
-fn a_store_takes_no_more_than_its_limit_and_says_so_before_anything_has_changed() {
+fn an_image_beyond_the_limit_of_the_store_is_rejected_before_any_change() {
     let scratch = Scratch::new();
     let store = Store::open(scratch.path()).unwrap();
     let image = |name: &'static str, bytes: usize| {
@@ -465,7 +465,7 @@ fn a_name_moves_to_the_image_that_was_loaded_last() {
 }
 
 #[test]
-fn an_archive_that_is_cut_off_is_said_to_be_so() {
+fn a_truncated_archive_is_reported_as_truncated() {
     let scratch = Scratch::new();
     let archive = oci_archive(&[TestImage::new("app:1", vec![layer("app")])]).finish();
     fs::write(scratch.path().join("app.tar"), &archive[..archive.len() / 2]).unwrap();

@@ -44,7 +44,7 @@ fn pax_records_override_the_header() {
 }
 
 #[test]
-fn an_empty_pax_record_says_nothing() {
+fn an_empty_pax_record_is_ignored() {
     let records = [("path", ""), ("linkpath", ""), ("size", ""), ("uid", ""), ("gid", ""), ("mtime", "")];
     assert_eq!(walk(&with_pax(&records, b"abc").finish()), Ok(vec!["a abc".to_owned()]));
 }

@@ -113,7 +113,7 @@ mod tests {
     }
 
     #[test]
-    fn a_load_that_is_taken_back_leaves_what_there_was() {
+    fn a_load_that_is_undone_restores_the_previous_image() {
         let scratch = Scratch::new();
         let store = Store::open(scratch.path()).unwrap();
         let of = |image: &TestImage| [(image.id(), vec![NAME.to_owned()])];

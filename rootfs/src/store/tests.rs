@@ -34,7 +34,7 @@ fn opening_creates_nothing() {
 }
 
 #[test]
-fn the_last_name_takes_the_image_and_its_own_layers_along() {
+fn removing_the_last_name_of_an_image_removes_its_unshared_layers() {
     let scratch = Scratch::new();
     let store = store_of(scratch.path(), &["app:1", "tool:1"]);
     let (app, tool) = (find(&store, "app:1").unwrap(), find(&store, "tool:1").unwrap());
@@ -145,7 +145,7 @@ fn an_index_written_by_a_newer_nodlet_is_left_unchanged() {
 
 /// Only the names are lost with the index, and loading the images again restores them.
 #[test]
-fn a_damaged_index_stops_nobody_and_the_next_load_mends_it() {
+fn a_damaged_index_does_not_block_the_store_and_the_next_load_repairs_it() {
     let scratch = Scratch::new();
     let store = store_of(scratch.path(), &["app:1", "tool:1"]);
     let tool = find(&store, "tool:1").unwrap();

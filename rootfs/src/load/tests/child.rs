@@ -247,7 +247,7 @@ fn the_error_reports_how_the_unpacking_process_ended() {
 /// If the process that unpacks cannot create, write or sync a file, the error names the operation, the file
 /// and the reason, for every file.
 #[test]
-fn a_load_whose_unpacking_meets_a_bad_disk_says_so_and_did_not_happen() {
+fn a_disk_error_while_unpacking_is_reported_and_the_load_changes_nothing() {
     let scratch = Scratch::in_memory();
     let archive = scratch.path().join("archive.tar");
     fs::write(&archive, new()).unwrap();
@@ -276,7 +276,7 @@ fn a_load_whose_unpacking_meets_a_bad_disk_says_so_and_did_not_happen() {
 
 /// Tests that the process ends with its parent: its output is then useless, and it keeps the store locked.
 #[test]
-fn the_process_that_unpacks_ends_when_nobody_listens() {
+fn the_unpacking_process_ends_when_its_parent_is_gone() {
     use nix::sys::socket::{ControlMessage, MsgFlags, sendmsg};
     let scratch = Scratch::new();
     let (mut ours, theirs) = std::os::unix::net::UnixStream::pair().unwrap();
@@ -539,7 +539,7 @@ fn without_landlock_root_is_still_confined_and_other_users_get_a_warning() {
 }
 
 #[test]
-fn a_process_that_cannot_be_confined_reads_nothing_and_says_why() {
+fn an_unpacking_process_that_cannot_be_confined_reads_nothing_and_reports_why() {
     let scratch = Scratch::new();
     let archive = scratch.path().join("archive.tar");
     fs::write(&archive, new()).unwrap();

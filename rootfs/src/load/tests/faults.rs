@@ -274,7 +274,7 @@ fn loading_again_writes_nothing() {
 
 /// Pods write, too: if every layer could take most of the free space, nothing would be left for them.
 #[test]
-fn a_load_leaves_a_part_of_the_disk_to_others() {
+fn loading_an_image_keeps_a_reserve_of_disk_space_free() {
     const KIBIBYTE: usize = 1024;
     let files = |sizes: &[usize]| {
         let layer = |size: &usize| TarBuilder::new().bytes("file", &vec![7; size * KIBIBYTE]).finish();

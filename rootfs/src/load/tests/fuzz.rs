@@ -70,7 +70,7 @@ fn mended(input: &[u8]) -> Vec<u8> {
 }
 
 #[test]
-fn layers_changed_at_random_are_taken_or_refused() {
+fn a_randomly_changed_layer_is_either_loaded_or_rejected() {
     let scratch = Scratch::in_memory();
     let path = scratch.path().join("image");
     // Small bounds, so that a hole that became large costs nothing.
@@ -111,7 +111,7 @@ fn layers_changed_at_random_are_taken_or_refused() {
 }
 
 #[test]
-fn archives_changed_at_random_are_taken_or_refused() {
+fn a_randomly_changed_archive_is_either_loaded_or_rejected() {
     let scratch = Scratch::in_memory();
     let path = scratch.path().join("archive");
     let image = || TestImage::new("app:1", vec![layer("one"), layer("two")]);
@@ -160,7 +160,7 @@ impl Documents for Found {
 }
 
 #[test]
-fn image_manifests_changed_at_random_are_taken_or_refused() {
+fn a_randomly_changed_image_manifest_is_either_parsed_or_rejected() {
     let image = || TestImage::new("app:1", vec![layer("one")]);
     let index = format!(r#"{{"manifests":[{}]}}"#, image().manifest());
     let docker = br#"[{"Config":"config.json","RepoTags":["app:1","b"],"Layers":["a/layer.tar"]}]"#.to_vec();

@@ -91,7 +91,7 @@ fn a_layer_is_made_of_an_older_one_and_its_changed_blocks() {
 }
 
 #[test]
-fn a_layer_that_becomes_another_one_is_told_apart_and_changes_nothing() {
+fn a_rebuilt_layer_with_another_digest_is_rejected_and_changes_nothing() {
     for options in [amd64(), options(&[])] {
         let board = Board::new();
         let before = listed(&board.store);
