@@ -133,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_container_has_put_there_blocks_nobody_and_leads_nowhere() {
+    fn pipes_and_links_in_place_of_an_env_file_neither_block_nor_escape() {
         let root = std::env::temp_dir().join(format!("nodlet-env-file-{}", std::process::id()));
         let volume = root.join("volume");
         std::fs::create_dir_all(&volume).expect("it is new");

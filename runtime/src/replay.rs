@@ -55,7 +55,7 @@ mod tests {
     }
 
     #[test]
-    fn a_plan_that_asks_for_nothing_is_told_again_too() {
+    fn a_plan_without_actions_is_recorded_and_replayed_too() {
         let lines = recorded();
         // What there was to do came with the first plan; this one moves nothing but stages.
         assert_eq!(lines.matches("{\"Planned\":{\"actions\":0,").count(), 1, "{lines}");

@@ -127,7 +127,7 @@ mod tests {
     }
 
     #[test]
-    fn a_reader_that_is_behind_learns_what_it_missed() {
+    fn a_slow_reader_of_the_ring_gets_the_number_of_lost_entries() {
         let ring = SharedRing::default();
         for _ in 0..nodlet_core::node::RING_ENTRIES + 2 {
             ring.observed(Instant(5), &Node::new(), &Observation::ImagesChanged, None);

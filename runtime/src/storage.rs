@@ -152,7 +152,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn between_the_parts_of_a_long_job_others_are_done_in_their_order() {
+    fn other_jobs_run_in_order_between_the_parts_of_a_long_job() {
         let storage = Storage::start().expect("the kernel has a thread");
         let done = Arc::new(Mutex::new(Vec::new()));
         let note = |what: &str| {

@@ -438,7 +438,7 @@ mod tests {
     /// A file that is renamed before its bytes are durable may be empty after a power cut. No file system shows that
     /// before.
     #[test]
-    fn bytes_are_durable_before_they_take_the_place_of_others_and_the_name_after() {
+    fn a_file_is_synced_before_its_rename_and_its_directory_after_it() {
         let directory = scratch("order");
         let fault = FailOnce { step: Step::Remove, steps: std::sync::Mutex::default() };
         let written = [Step::Create, Step::Write, Step::Sync, Step::Rename, Step::SyncDirectory];

@@ -228,7 +228,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_client_that_hangs_for_longest_makes_room_and_none_that_is_served() {
+    fn the_longest_stalled_client_is_dropped_for_a_new_one() {
         let places = Places::new(64);
         let start = Instant::now();
         let (silent, slow, served) = (places.take(), places.take(), places.take());

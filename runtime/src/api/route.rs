@@ -228,7 +228,7 @@ mod tests {
     }
 
     #[test]
-    fn paths_mean_what_they_mean_in_kubernetes() {
+    fn paths_are_routed_as_in_kubernetes() {
         for (path, expected) in [
             ("/version", "fixed"),
             ("/livez/ping", "fixed"),

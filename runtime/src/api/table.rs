@@ -73,7 +73,7 @@ mod tests {
     use nodlet_kube::kinds::Kind;
 
     #[test]
-    fn a_row_carries_as_much_of_its_object_as_was_asked_for() {
+    fn a_table_row_includes_the_requested_form_of_its_object() {
         let object = json!({"metadata": {"name": "web"}, "spec": {"x": 1}});
         let row = |include| {
             let objects = &mut std::iter::once(object.clone());

@@ -329,7 +329,7 @@ fn a_watch_goes_on_where_the_list_ended() {
 }
 
 #[test]
-fn a_watcher_that_reads_nothing_costs_nothing_and_is_told_later() {
+fn a_watcher_that_does_not_read_uses_no_memory_and_catches_up_later() {
     let objects = Rc::new(Objects::new(0));
     let root = Root::new();
     let changing = objects.clone();
@@ -364,7 +364,7 @@ fn a_watcher_that_reads_nothing_costs_nothing_and_is_told_later() {
 }
 
 #[test]
-fn requests_reach_the_engine_with_what_was_asked() {
+fn requests_reach_the_engine_with_their_options() {
     let root = Root::new();
     let engine = |request| match request {
         Request::Create { object, validation, dry_run, reply } => {
@@ -444,7 +444,7 @@ fn requests_reach_the_engine_with_what_was_asked() {
 }
 
 #[test]
-fn options_of_a_deletion_that_cannot_be_honoured_are_refused_in_kubernetes_words() {
+fn unsupported_options_of_a_deletion_are_rejected_with_kubernetes_texts() {
     with_api(&Root::new(), Rc::new(Objects::new(0)), no_engine, |socket| {
         let delete = |query: &str, body: &str| {
             let target = format!("/api/v1/namespaces/default/pods/web{query}");
@@ -580,7 +580,7 @@ fn bodies_that_do_not_end_are_held_up_to_a_bound_for_all_clients_together() {
 }
 
 #[test]
-fn ephemeral_containers_are_asked_for_by_patch_and_put_alone() {
+fn ephemeral_containers_are_accepted_by_patch_and_put_only() {
     let root = Root::new();
     let engine = |request| match request {
         Request::Ephemeral { namespace, name, change, validation, dry_run, reply } => {

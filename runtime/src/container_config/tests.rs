@@ -78,7 +78,7 @@ fn a_pod_in_the_hosts_network_is_called_as_the_machine_and_not_as_the_node() {
 }
 
 #[test]
-fn command_and_args_replace_what_the_image_says() {
+fn command_and_args_replace_those_of_the_image() {
     for (container, expected) in [
         ("", &["/entry", "cmd"][..]),
         ("args: [x]", &["/entry", "x"]),
@@ -166,7 +166,7 @@ fn capabilities_begin_with_all_then_add_then_drop() {
 }
 
 #[test]
-fn run_as_non_root_is_refused_in_the_kubelets_words() {
+fn a_violated_run_as_non_root_is_rejected_with_the_kubelets_text() {
     for (container, user, expected) in [
         (
             "securityContext: {runAsNonRoot: true, runAsUser: 0}",
@@ -303,7 +303,7 @@ fn a_stop_signal_has_a_name_or_a_number() {
 }
 
 #[test]
-fn a_mount_path_is_taken_from_the_root_without_dots() {
+fn a_mount_path_is_normalised_from_the_root() {
     for (path, expected) in [
         ("/a/b", "/a/b"),
         ("rel", "/rel"),
@@ -399,7 +399,7 @@ fn variables_come_from_objects_and_later_ones_win() {
 }
 
 #[test]
-fn a_missing_object_or_key_is_named_in_the_kubelets_words() {
+fn a_missing_object_or_key_of_a_variable_is_reported_with_the_kubelets_text() {
     for (container, expected) in [
         ("envFrom: [{configMapRef: {name: none}}]", "configmap \"none\" not found"),
         ("envFrom: [{secretRef: {name: none}}]", "secret \"none\" not found"),

@@ -386,7 +386,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_lost_of_what_a_process_says_that_ends_at_once() {
+    fn no_output_of_a_short_lived_process_is_lost() {
         for read_before in [false, true] {
             let (output, input) = nix::unistd::pipe().expect("a pipe");
             nix::unistd::write(&input, b"why").expect("there is room");

@@ -138,7 +138,7 @@ fn tempfile_in_tmp() -> PathBuf {
 }
 
 #[test]
-fn a_lock_is_held_until_the_machine_goes_down_and_its_holder_lets_go() {
+fn a_shutdown_inhibitor_is_held_until_the_shutdown_and_then_released() {
     let bus = |mut bus: Fake| {
         bus.connected();
         bus.called(&["InhibitDelayMaxUSec"]);
@@ -236,7 +236,7 @@ fn a_flood_of_bus_messages_does_not_starve_other_tasks() {
 }
 
 #[test]
-fn an_error_and_an_end_are_told() {
+fn a_refusal_by_logind_and_a_closed_connection_are_reported() {
     let bus = |mut bus: Fake| {
         bus.connected();
         bus.called(&["Inhibit"]);
@@ -256,7 +256,7 @@ fn an_error_and_an_end_are_told() {
 }
 
 #[test]
-fn no_bytes_that_come_over_the_bus_do_more_than_end_the_connection() {
+fn invalid_bytes_from_the_bus_only_end_the_connection() {
     let good = [
         message(4, 0, ":1.4", "PrepareForShutdown", "b", &[1, 0, 0, 0]),
         message(2, 3, ":1.4", "", "s", &text("x")),
@@ -293,7 +293,7 @@ fn no_bytes_that_come_over_the_bus_do_more_than_end_the_connection() {
 }
 
 #[test]
-fn a_call_reads_back_as_it_was_meant() {
+fn an_encoded_bus_call_decodes_to_the_same_call() {
     let call = message::call(5, "org.example.A", "/a", "org.example.B", "Do", &["one", "", "three"]);
     assert_eq!(message::length(&call), Some(call.len()));
     let read = Message::parse(&call).expect("it is whole");

@@ -213,7 +213,7 @@ fn the_request_is_the_one_that_a_kubelet_sends() {
 }
 
 #[test]
-fn a_silent_server_is_given_up_when_the_time_is_over() {
+fn a_silent_server_fails_the_probe_at_its_timeout() {
     let (hold, held) = mpsc::channel::<()>();
     let (port, _requests) = server(move |_, _, _| {
         let _ = held.recv();
@@ -229,7 +229,7 @@ fn a_silent_server_is_given_up_when_the_time_is_over() {
 }
 
 #[test]
-fn a_body_that_never_ends_says_nothing_if_slow_and_is_cut_if_huge() {
+fn a_slow_endless_body_times_out_and_a_huge_one_is_truncated() {
     let (hold, held) = mpsc::channel::<()>();
     let (port, _requests) = server(move |_, _, stream| {
         let _ = stream.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nab");
@@ -300,7 +300,7 @@ fn a_refused_connection_fails_tcp_and_http_probes() {
 }
 
 #[test]
-fn a_host_that_takes_no_connection_is_given_up_when_the_time_is_over() {
+fn a_host_that_accepts_no_connection_fails_the_probe_at_its_timeout() {
     // A listener whose queue is full: further connections hang.
     let listener = smol::block_on(async {
         let socket = nix::sys::socket::socket(

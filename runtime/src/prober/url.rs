@@ -175,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn a_redirect_leads_where_it_says() {
+    fn a_redirect_is_resolved_against_the_requested_url() {
         let base = Url::new(false, "10.0.0.1", 8080, "/a/b?q=1");
         for (location, expected) in [
             ("/x", Some("http://10.0.0.1:8080/x")),

@@ -76,7 +76,7 @@ fn the_table_agrees_with_the_kernel_of_this_processor() {
 }
 
 #[test]
-fn every_call_gets_what_the_default_profile_says_on_every_abi() {
+fn every_system_call_has_the_default_profiles_action_on_every_abi() {
     let own = caps(&["CHOWN", "SYS_CHROOT", "SYS_TIME"]);
     for (name, processor) in ALL {
         let profile = default_profile(&own);

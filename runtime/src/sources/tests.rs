@@ -121,7 +121,7 @@ fn a_file_that_becomes_wrong_keeps_its_pod_and_disturbs_no_other() {
 }
 
 #[test]
-fn a_file_that_was_never_right_is_known_as_refused() {
+fn a_file_that_was_never_valid_is_recorded_as_rejected() {
     let scratch = Scratch::new("never");
     let path = scratch.0.join("a.yaml");
     fs::write(&path, "{").expect("written");
@@ -404,7 +404,7 @@ fn presets_are_read_beside_pods_and_override_each_other_as_these_do() {
 }
 
 #[test]
-fn room_is_taken_for_what_is_being_written_and_given_back_when_it_was_read() {
+fn quota_is_reserved_for_a_file_being_written_and_released_once_it_is_read() {
     let scratch = Scratch::new("room");
     let (vendor, ours) = (scratch.0.join("vendor"), scratch.0.join("ours"));
     for directory in [&vendor, &ours] {
@@ -447,7 +447,7 @@ fn room_is_taken_for_what_is_being_written_and_given_back_when_it_was_read() {
 }
 
 #[test]
-fn no_room_is_taken_for_a_file_beyond_those_that_are_read() {
+fn no_quota_is_reserved_beyond_the_maximum_number_of_files() {
     let scratch = Scratch::new("full");
     for number in 0..MAX_FILES {
         fs::write(scratch.0.join(format!("{number:05}")), "").expect("written");
@@ -467,7 +467,7 @@ fn no_room_is_taken_for_a_file_beyond_those_that_are_read() {
 }
 
 #[test]
-fn a_look_that_reads_much_comes_in_parts_and_misses_no_change_between_them() {
+fn a_long_scan_is_done_in_parts_and_misses_no_change_between_them() {
     let scratch = Scratch::new("parts");
     let big = |image: &str| format!("{}# {}\n", manifest("NAME", image), "x".repeat(PART_BYTES));
     for name in ["a", "b", "c"] {

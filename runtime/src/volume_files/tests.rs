@@ -72,7 +72,7 @@ fn files_are_keys_or_items_with_their_modes() {
 }
 
 #[test]
-fn missing_objects_and_keys_are_named_in_the_kubelets_words() {
+fn a_missing_object_or_key_of_a_volume_is_reported_with_the_kubelets_text() {
     for (volume, expected) in [
         ("configMap: {name: none}", "configmap \"none\" not found"),
         ("secret: {secretName: none}", "secret \"none\" not found"),

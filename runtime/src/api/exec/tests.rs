@@ -216,7 +216,7 @@ fn a_terminal_has_a_size() {
 }
 
 #[test]
-fn a_client_that_goes_away_ends_the_process() {
+fn a_process_is_killed_when_its_exec_client_disconnects() {
     let root = Root::new();
     with_api(&root, objects(), engine, |socket| {
         let mut client =
@@ -232,7 +232,7 @@ fn a_client_that_goes_away_ends_the_process() {
 }
 
 #[test]
-fn a_client_that_goes_away_while_its_input_is_held_up_ends_the_process() {
+fn a_process_is_killed_when_its_client_disconnects_with_input_pending() {
     let root = Root::new();
     with_api(&root, objects(), engine, |socket| {
         let mut client = Client::start(
@@ -334,7 +334,7 @@ fn others_are_served(socket: &Path, busy: &std::thread::JoinHandle<()>) {
 const FLOOD: std::time::Duration = std::time::Duration::from_secs(60);
 
 #[test]
-fn a_client_that_sends_without_a_pause_holds_up_nobody_else() {
+fn a_client_that_sends_continuously_delays_no_other_client() {
     let root = Root::new();
     with_api(&root, objects(), engine, |socket| {
         // The process has closed its input, so that input is discarded as fast as it arrives.
@@ -354,7 +354,7 @@ fn a_client_that_sends_without_a_pause_holds_up_nobody_else() {
 }
 
 #[test]
-fn output_that_nobody_wants_holds_up_nobody() {
+fn unread_output_delays_no_other_client() {
     let root = Root::new();
     let (say, flooding) = std::sync::mpsc::channel();
     let engine = move |request| {

@@ -194,7 +194,7 @@ damaged
     }
 
     #[test]
-    fn a_line_without_end_is_left_out_and_takes_no_memory() {
+    fn an_endless_log_line_is_skipped_without_being_buffered() {
         let (mut printer, mut out) = (Printer::new(None, false, Streams::All, None), Vec::new());
         for _ in 0..100 {
             assert!(printer.print(&[b'x'; 10_000], &mut out));

@@ -84,7 +84,7 @@ fn the_run_that_is_asked_for_is_shown() {
 }
 
 #[test]
-fn a_card_that_does_not_answer_holds_up_who_reads_a_log_and_nobody_else() {
+fn a_hanging_card_delays_log_readers_only() {
     let root = Root::new();
     append(&directory(&root).join("0.log"), "at last");
     let objects = Rc::new(Objects::new(0));

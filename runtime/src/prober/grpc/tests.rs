@@ -202,7 +202,7 @@ fn only_the_grpc_health_status_serving_is_healthy() {
 }
 
 #[test]
-fn statuses_of_grpc_are_told_as_the_kubelet_tells_them() {
+fn grpc_statuses_are_reported_with_the_kubelets_texts() {
     for (status, text, expected) in [
         (
             "12",
@@ -270,7 +270,7 @@ fn a_response_other_than_grpc_is_reported_by_status_and_content_type() {
 }
 
 #[test]
-fn an_answer_may_come_in_any_pieces() {
+fn a_response_may_arrive_in_pieces_of_any_size() {
     let ping = frame(PING, 0, 0, b"12345678");
     let settings = frame(SETTINGS, 0, 0, &[0, 4, 0, 0, 1, 0, 0, 99, 0, 0, 0, 1]);
     let unknown = frame(0x77, 0xff, 5, b"anything");
@@ -430,7 +430,7 @@ fn an_invalid_grpc_response_is_reported_as_an_internal_error() {
 }
 
 #[test]
-fn a_server_that_never_comes_to_an_end_is_given_up_with_little_read() {
+fn an_endless_response_fails_after_a_bounded_number_of_bytes() {
     let endless = |bytes: Vec<u8>| {
         let (sender, sent) = mpsc::channel();
         let port = server(move |_, server| {
@@ -540,7 +540,7 @@ fn a_grpc_call_without_a_response_fails_at_its_timeout() {
 }
 
 #[test]
-fn whatever_a_server_says_ends_the_call() {
+fn any_response_of_a_grpc_server_ends_the_call() {
     for seed in 0..300 {
         let mut random = nodlet_fuzz::Random::of(seed);
         let mut bytes = [head(), frame(PING, 0, 0, &[0; 8]), message(&[8, 1]), trailers("0", "")].concat();

@@ -60,7 +60,7 @@ macro_rules! asked {
 }
 
 #[test]
-fn a_name_is_looked_up_once_for_all_who_wait_and_the_thread_ends() {
+fn concurrent_lookups_of_a_name_share_one_thread_which_ends() {
     let (lookups, played) = played!();
     let (one, other) = (asked!(lookups, "has-192.0.2.1"), asked!(lookups, "has-192.0.2.1"));
     assert_eq!(played.next(), "has-192.0.2.1");

@@ -301,7 +301,7 @@ fn a_tls_handshake_without_a_response_fails_at_the_timeout() {
 }
 
 #[test]
-fn a_server_that_only_shakes_hands_gets_nowhere() {
+fn an_endless_tls_handshake_fails_the_probe() {
     // Records of a handshake message that never comes to its end.
     let listener = TcpListener::bind((LOCAL, 0)).expect("a port");
     let port = listener.local_addr().expect("an address").port();
@@ -386,7 +386,7 @@ fn ticketing(records: u64) -> u16 {
 }
 
 #[test]
-fn a_server_that_has_nothing_but_tickets_is_given_up_before_the_time_is_over() {
+fn a_server_that_sends_only_tls_tickets_fails_before_the_timeout() {
     assert_eq!(get(None, ticketing(4), PATIENT), ProbeResult::Success);
     let port = ticketing(u64::MAX / 2);
     assert_eq!(get(None, port, PATIENT), failed(port, "tls: too many non-advancing records"));
