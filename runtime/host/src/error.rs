@@ -67,7 +67,7 @@ mod tests {
     use crate::network::NetworkError;
 
     #[test]
-    fn a_full_disk_and_one_that_is_read_only_come_with_what_to_do() {
+    fn errors_of_a_full_and_a_read_only_disk_include_a_remedy() {
         let text = |number| {
             let source = io::Error::from_raw_os_error(number);
             chain(&NetworkError::ReadRange { path: "/etc/range".into(), source })

@@ -216,7 +216,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_path_lies_below_the_root_and_roots_have_names_of_their_own() {
+    fn every_path_is_below_the_root_and_each_root_has_distinct_names() {
         let paths = Paths::new(Path::new("/tmp/a"));
         let mut all = paths.manifest_directories();
         all.extend(paths.directories().into_iter().map(|(path, _)| path));

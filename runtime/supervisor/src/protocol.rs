@@ -320,7 +320,7 @@ mod tests {
     /// A supervisor reads frames of any process of root, and an agent reads frames of a supervisor that a
     /// container may have broken into.
     #[test]
-    fn frames_changed_at_random_are_taken_or_refused() {
+    fn a_randomly_changed_frame_is_either_decoded_or_rejected() {
         let encoded = |frame: &dyn Fn(&mut [u8]) -> usize| {
             let mut bytes = [0; MAX_FRAME];
             let length = frame(&mut bytes);

@@ -252,7 +252,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cgroup_that_another_user_may_change_is_not_taken_for_delegated() {
+    fn a_cgroup_writable_by_another_user_does_not_count_as_delegated() {
         let service = Service::new("owned");
         service.delegate();
         let agent = service.own.join("agent");

@@ -90,7 +90,7 @@ mod tests {
     }
 
     #[test]
-    fn the_part_of_a_leafs_path_that_is_nodlets_begins_at_its_own_cgroup() {
+    fn the_own_part_of_a_leafs_path_begins_at_nodlets_cgroup() {
         let own = "nodlet-1a2b/kubepods/burstable/podu/app-0";
         for above in ["/sys/fs/cgroup", "/sys/fs/cgroup/unified/system.slice/nodlet.service"] {
             assert_eq!(own_part(&Path::new(above).join(own)), Some(own.into()));

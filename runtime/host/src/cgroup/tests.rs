@@ -277,7 +277,7 @@ fn a_uid_that_is_a_path_names_no_cgroup() {
 }
 
 #[test]
-fn killing_a_pod_takes_every_process_and_emptied_tells() {
+fn killing_a_pod_ends_every_process_and_the_empty_cgroup_is_reported() {
     let scratch = Scratch::new();
     let cgroup = scratch.0.pod(&pod("k", &["{}"])).unwrap();
     let leaf = cgroup.leaf("c0", 0, &ContainerLimits::none()).unwrap();
@@ -658,7 +658,7 @@ fn a_kill_lifts_the_cpu_limits_of_container_and_pod_and_the_next_start_renews_th
 }
 
 #[test]
-fn a_pod_has_a_share_of_the_processes_unless_told_otherwise() {
+fn a_pod_has_a_share_of_the_processes_unless_a_limit_is_configured() {
     let limits = |wanted| {
         let mut scratch = Scratch::new();
         scratch.0 = Cgroups::open(&scratch.1, wanted).unwrap();

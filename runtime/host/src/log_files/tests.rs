@@ -147,7 +147,7 @@ fn only_links_of_the_pod_whose_logs_are_gone_are_removed() {
 }
 
 #[test]
-fn a_pod_that_goes_on_making_files_in_the_logs_of_another_holds_up_nobody() {
+fn files_added_without_pause_to_a_log_directory_do_not_block_its_removal() {
     let scratch = Scratch::new("endless");
     let directory = Directory::trusted(&scratch.0).expect("opened");
     fs::create_dir(scratch.0.join("doomed")).expect("made");

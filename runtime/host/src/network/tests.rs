@@ -31,7 +31,7 @@ pub(super) fn in_new_namespace(test: impl FnOnce() + Send + 'static) {
 }
 
 #[test]
-fn a_range_is_refused_with_what_would_be_right() {
+fn an_invalid_pod_range_is_rejected_with_a_valid_suggestion() {
     for (text, expected) in [
         ("10.85.0.0/24", "10.85.0.0/24"),
         ("10.0.0.0/8", "10.0.0.0/8"),
@@ -213,7 +213,7 @@ fn an_address_has_one_hardware_address_of_its_own() {
 }
 
 #[test]
-fn no_address_gives_a_pod_the_user_ids_of_one_that_kept_an_earlier_address() {
+fn no_address_maps_to_the_user_ids_of_a_pod_with_an_earlier_range() {
     let mut network = network("10.78.0.0/24");
     let kept = pod("kept", "");
     network.adopt(&kept, Ipv4Addr::new(10, 77, 0, 2), None);

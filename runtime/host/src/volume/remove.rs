@@ -278,7 +278,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn to_move_a_directory_up_takes_one_name_however_many_were_moved_before() {
+    fn moving_a_directory_up_tries_one_name_however_many_were_moved_before() {
         const MOVED: u32 = 3000;
         const TAKEN: u32 = 10;
         let scratch = std::env::temp_dir().join(format!("nodlet-remove-{}", std::process::id()));

@@ -59,7 +59,7 @@ fn an_empty_dir_belongs_to_the_group_of_the_pod() {
 }
 
 #[test]
-fn a_memory_volume_is_as_large_as_the_least_limit_says() {
+fn the_size_of_a_memory_volume_is_the_lowest_limit() {
     for (limits, size_limit, expected) in [
         ("", "", None),
         ("", "sizeLimit: 1Mi", Some(1 << 20)),
@@ -154,7 +154,7 @@ fn make_nested(path: &Path, levels: usize) {
 
 /// The thread that removes directories has 256 KiB of stack, and the agent has 1024 descriptors.
 #[test]
-fn removing_takes_no_more_stack_and_descriptors_however_deep_a_container_went() {
+fn removing_a_deep_tree_uses_bounded_stack_and_descriptors() {
     let scratch = Scratch::new("deep");
     let doomed = scratch.0.join("doomed");
     fs::create_dir(&doomed).expect("made");
@@ -198,7 +198,7 @@ fn mounts_within_a_volume_are_unmounted_and_their_sources_stay_intact() {
 
 /// A pod that may write to `data` replaces a directory there by a link to another directory of the machine.
 #[test]
-fn a_directory_that_is_created_for_a_pod_gives_no_other_its_mode() {
+fn creating_a_host_path_never_changes_the_mode_of_a_directory_swapped_in() {
     use std::sync::atomic::{AtomicBool, Ordering};
     let scratch = Scratch::new("exchanged");
     let (data, precious) = (scratch.0.join("data"), scratch.0.join("precious"));

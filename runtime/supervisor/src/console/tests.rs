@@ -42,7 +42,7 @@ fn every_client_sees_both_outputs() {
 }
 
 #[test]
-fn a_client_that_does_not_read_misses_a_part_and_is_told_how_much() {
+fn a_client_that_does_not_read_is_notified_of_the_skipped_bytes() {
     let (mut console, _container) = console(false);
     let (slow, quick) = (attach(&mut console), attach(&mut console));
     let mut quick_out = quick.stdout;
@@ -80,7 +80,7 @@ fn skipped_output_is_reported_despite_closed_streams_and_full_pipes() {
 }
 
 #[test]
-fn a_notice_that_finds_no_room_is_told_later() {
+fn a_notice_that_does_not_fit_into_the_pipe_is_sent_later() {
     let (mut console, _container) = console(false);
     let mut slow = attach(&mut console);
     console.show(Stream::Stdout, &[b'x'; 100 * 1024]);
@@ -96,7 +96,7 @@ fn a_notice_that_finds_no_room_is_told_later() {
 }
 
 #[test]
-fn a_client_that_reads_again_goes_on_behind_the_notice() {
+fn a_client_that_reads_again_continues_after_the_notice() {
     let (mut console, _container) = console(false);
     let mut slow = attach(&mut console);
     let piece = vec![b'x'; 100 * 1024];
@@ -154,7 +154,7 @@ fn at_most_one_piece_of_unread_input_is_buffered_for_a_container() {
 }
 
 #[test]
-fn clients_that_are_gone_make_room_for_others() {
+fn disconnected_clients_free_their_slots() {
     let (mut console, _container) = console(false);
     for _ in 0..3 * MAX_CLIENTS {
         drop(attach(&mut console));
@@ -208,7 +208,7 @@ fn a_client_that_attaches_to_a_terminal_sees_the_waiting_prompt() {
 }
 
 #[test]
-fn the_first_who_attaches_to_a_container_with_input_sees_what_it_has_written_before() {
+fn the_first_client_of_a_container_with_input_sees_earlier_output() {
     let (mut console, _container) = console(false);
     console.show(Stream::Stdout, b"out");
     console.show(Stream::Stderr, b"err");

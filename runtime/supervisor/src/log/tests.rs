@@ -48,7 +48,7 @@ fn lines(text: &str) -> Vec<String> {
 }
 
 #[test]
-fn lines_of_both_streams_are_joined_from_whatever_pieces_they_come_in() {
+fn lines_of_both_streams_are_joined_from_pieces_of_any_size() {
     let scratch = Scratch::new("pieces");
     let mut log = scratch.log(0, 5);
     for (stream, piece) in [
@@ -125,7 +125,7 @@ fn rotation_keeps_the_newest_lines_in_order_and_tears_none() {
 }
 
 #[test]
-fn a_log_that_is_opened_again_goes_on_where_it_was() {
+fn a_reopened_log_is_continued_at_its_end() {
     let scratch = Scratch::new("again");
     let mut log = scratch.log(500, 3);
     (0..30).for_each(|n| log.write(Stream::Stdout, format!("line {n}\n").as_bytes()));
@@ -187,7 +187,7 @@ fn the_tail_is_the_content_of_the_last_80_lines_and_2048_bytes() {
 }
 
 #[test]
-fn the_tail_has_a_line_that_nobody_ended_and_what_came_before_a_long_one() {
+fn the_tail_includes_an_unterminated_line_and_the_lines_before_a_long_one() {
     let scratch = Scratch::new("unended");
     let mut log = scratch.log(0, 5);
     log.write(Stream::Stdout, b"first\noops");

@@ -78,7 +78,7 @@ fn a_table_has_no_chain_that_no_pod_needs() {
 }
 
 #[test]
-fn the_kernel_takes_the_table_repeatedly_and_removes_it() {
+fn the_kernel_accepts_the_table_repeatedly_and_removes_it() {
     in_new_namespace(|| {
         let mut firewall = Firewall::new("00000000", "nl00000000", true, &[]);
         firewall.remove().unwrap();

@@ -206,7 +206,7 @@ fn a_write_that_fails_anywhere_leaves_all_old_or_all_new() {
 }
 
 #[test]
-fn readers_see_all_old_or_all_new_ten_thousand_times() {
+fn a_reader_sees_either_all_old_or_all_new_files_in_ten_thousand_updates() {
     let volume = Volume::new("torn");
     let contents = ["old".repeat(3000), "new".repeat(3000)];
     let both = |content: &str| [("a", content.to_owned()), ("b", content.to_owned())];
