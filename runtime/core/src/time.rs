@@ -233,7 +233,7 @@ mod tests {
     }
 
     #[test]
-    fn a_time_that_never_comes_is_shown_as_the_last_there_is() {
+    fn an_unrepresentable_time_is_shown_as_the_last_representable_one() {
         let anchor = Anchor(1_767_225_600_000_000_000);
         let never = Instant(5) + Duration::from_secs(u64::MAX);
         for instant in [never, Instant(5) + Duration::from_secs(250 * 365 * 86_400), Instant(u64::MAX / 2)] {

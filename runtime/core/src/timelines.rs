@@ -568,7 +568,7 @@ fn times(sim: &Sim, what: &str) -> Vec<u64> {
 }
 
 #[test]
-fn what_a_failed_creation_left_goes_before_the_next_try_and_that_keeps_its_time() {
+fn remains_of_a_failed_sandbox_are_removed_before_the_next_attempt_which_keeps_its_time() {
     let mut sim = Sim::new(pod(RestartPolicy::Always), |_, _| Fate::Runs);
     sim.weather = Weather { failures: 100, remains: 100, ..Weather::default() };
     sim.run_until(secs(5));
@@ -697,7 +697,7 @@ fn a_pod_past_its_active_deadline_fails() {
 }
 
 #[test]
-fn an_idle_pod_asks_for_nothing_and_wakes_nobody() {
+fn an_idle_pod_plans_no_action_and_no_wake_up() {
     let mut sim = Sim::new(pod(RestartPolicy::Always), |_, _| Fate::Runs);
     sim.run_until(secs(100));
     let plan = sim.node.plan(at(100));
@@ -823,7 +823,7 @@ fn actions_beyond_the_limit_of_a_plan_follow_in_the_next_plan() {
 }
 
 #[test]
-fn nothing_that_is_found_is_stopped_before_every_source_was_heard() {
+fn no_found_pod_is_stopped_before_every_source_has_been_read() {
     let found = Found {
         status: StatusHandover::default(),
         pod: std::rc::Rc::new(pod(RestartPolicy::Always).uid("u2").named("other")),

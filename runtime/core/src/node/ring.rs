@@ -274,7 +274,7 @@ mod tests {
     use crate::time::Moment;
 
     #[test]
-    fn a_full_ring_loses_the_oldest_and_says_how_many() {
+    fn a_full_ring_drops_the_oldest_records_and_counts_them() {
         let (node, mut ring) = (Node::new(), Ring::default());
         for second in 0..RING_ENTRIES as u64 + 3 {
             ring.observed(Instant(second * 1_000_000_000), &node, &Observation::ImagesChanged, None);
@@ -287,7 +287,7 @@ mod tests {
     }
 
     #[test]
-    fn records_that_a_replay_tells_apart_have_different_digests() {
+    fn records_that_differ_in_a_replay_have_different_digests() {
         let exit = |number, code| {
             let at = Moment::ThisBoot(Instant(0));
             let (reason, message) = (String::new(), String::new());

@@ -31,7 +31,7 @@ fn of(sim: &Sim, name: &str) -> String {
 }
 
 #[test]
-fn a_rejected_pod_has_failed_for_good_and_says_why() {
+fn a_rejected_pod_stays_failed_with_a_reason() {
     let mut sim = Sim::empty(|_, _| Fate::Runs).on(small(1000));
     let first = sim.want(asking("first", 800));
     sim.run_until(secs(1));
@@ -54,7 +54,7 @@ fn a_rejected_pod_has_failed_for_good_and_says_why() {
 }
 
 #[test]
-fn a_rejected_pod_takes_no_room_not_even_from_those_that_came_with_it() {
+fn a_rejected_pod_reserves_no_resources_from_pods_of_the_same_change() {
     let mut sim = Sim::empty(|_, _| Fate::Runs).on(small(1000));
     sim.want(asking("large", 1001));
     sim.want(asking("fits", 1000));
@@ -215,7 +215,7 @@ fn power_that_is_cut_while_a_victim_ends_changes_nothing_of_it() {
 }
 
 #[test]
-fn a_pod_of_high_priority_that_is_not_critical_makes_nobody_go() {
+fn a_non_critical_pod_of_high_priority_preempts_no_pod() {
     let mut sim = Sim::empty(|_, _| Fate::Runs).on(small(1000));
     sim.want(asking("low", 900));
     sim.run_until(secs(5));
@@ -260,7 +260,7 @@ fn a_pod_with_gates_is_judged_when_they_are_gone() {
 }
 
 #[test]
-fn a_pod_with_gates_that_comes_when_there_is_no_room_is_taken_if_there_is_when_they_are_gone() {
+fn a_gated_pod_is_admitted_if_it_fits_when_its_gates_are_removed() {
     let mut sim = Sim::empty(|_, _| Fate::Runs).on(small(1000));
     let first = sim.want(asking("first", 600));
     sim.run_until(secs(5));
@@ -277,7 +277,7 @@ fn a_pod_with_gates_that_comes_when_there_is_no_room_is_taken_if_there_is_when_t
 }
 
 #[test]
-fn a_critical_pod_with_gates_makes_room_when_they_are_gone() {
+fn a_gated_critical_pod_preempts_when_its_gates_are_removed() {
     let mut sim = Sim::empty(|_, _| Fate::Runs).on(small(1000));
     let mut gated = critical("gated", 600);
     gated.spec.scheduling_gates = vec!["a".into()];

@@ -27,7 +27,7 @@ fn first_is_running(sim: &Sim) -> bool {
 }
 
 #[test]
-fn an_agent_that_finds_no_handover_shows_what_record_and_supervisor_tell_and_continues_the_same() {
+fn without_a_handover_the_status_comes_from_record_and_supervisor() {
     let ends = [
         ("runs", Fate::Runs),
         ("fails", Fate::Exits(3, secs(4))),

@@ -92,7 +92,7 @@ fn the_deadline_of_a_gated_pod_begins_when_its_gates_are_gone() {
 }
 
 #[test]
-fn a_gated_pod_that_nobody_wants_any_more_goes_without_having_ended() {
+fn a_deleted_gated_pod_is_removed_without_a_terminal_phase() {
     let mut sim = Sim::new(gated(&["a"]), |_, _| Fate::Runs);
     sim.run_until(secs(5));
     sim.unwant(&uid(), None);
@@ -113,7 +113,7 @@ fn adding_a_scheduling_gate_replaces_the_pod() {
 }
 
 #[test]
-fn pods_with_gates_take_no_room_until_they_are_gone() {
+fn gated_pods_reserve_no_resources_until_their_gates_are_removed() {
     let mut sim = Sim::new(gated(&["a"]).named("waits"), |_, _| Fate::Runs);
     for number in 0..MAX_PODS {
         let name = format!("p{number}");
@@ -182,7 +182,7 @@ fn a_pod_is_ready_when_each_of_its_readiness_gates_is_true() {
 }
 
 #[test]
-fn a_container_that_is_not_ready_is_told_before_a_gate_that_is_closed() {
+fn an_unready_container_is_reported_before_an_unmet_readiness_gate() {
     let mut unready = asking_for(&["a"]);
     unready.spec.containers[0].readiness_probe = Some(exec_probe());
     let mut sim = Sim::new(unready, |_, _| Fate::Runs).probes(|_, _, _| ProbeResult::Failure("no".into()));

@@ -166,7 +166,7 @@ fn a_container_that_a_probe_has_ended_begins_again_though_it_ended_well_and_anot
 }
 
 #[test]
-fn a_pod_that_never_restarts_is_told_of_no_other_sandbox() {
+fn a_pod_that_never_restarts_gets_no_sandbox_changed_event() {
     for (policy, is_told) in [(RestartPolicy::Never, false), (RestartPolicy::Always, true)] {
         let mut sim = Sim::new(pod(policy), |_, _| Fate::Runs);
         sim.run_until(secs(20));

@@ -72,7 +72,7 @@ fn containers_after_a_sidecar_wait_for_its_post_start_hook() {
 }
 
 #[test]
-fn no_probe_is_asked_before_the_post_start_hook_is_over() {
+fn no_probe_runs_before_the_post_start_hook_has_ended() {
     let mut app = post_start(container("app"), sleeps(25));
     app.liveness_probe = Some(exec_probe());
     let mut sim = Sim::new(pod(RestartPolicy::Always).with([app]), |_, _| Fate::Runs)
@@ -86,7 +86,7 @@ fn no_probe_is_asked_before_the_post_start_hook_is_over() {
 }
 
 #[test]
-fn a_container_whose_post_start_hook_fails_is_killed_with_its_whole_grace_and_says_why() {
+fn a_failed_post_start_hook_kills_the_container_within_its_grace_with_an_event() {
     let app = pre_stop(post_start(container("app"), asks()), sleeps(2));
     let mut sim = Sim::new(pod(RestartPolicy::Always).with([app, container("next")]), |name, _| match name {
         "app" => Fate::IgnoresTerm,
@@ -136,7 +136,7 @@ fn a_pod_that_never_restarts_fails_with_the_start_of_its_container() {
 }
 
 #[test]
-fn a_handler_that_kubernetes_takes_and_does_not_know_is_named_as_a_kubelet_names_it() {
+fn an_empty_handler_has_the_kubelets_error_text() {
     let app = post_start(container("app"), connects());
     let mut sim = Sim::new(pod(RestartPolicy::Always).with([app]), |_, _| Fate::Runs);
     sim.run_until(secs(1));
@@ -181,7 +181,7 @@ fn a_stop_waits_for_no_post_start_hook() {
 }
 
 #[test]
-fn a_container_is_asked_to_end_when_its_pre_stop_hook_is_over() {
+fn a_container_gets_its_stop_signal_after_its_pre_stop_hook() {
     let app = pre_stop(container("app"), asks());
     let mut sim = Sim::new(pod(RestartPolicy::Always).with([app, container("other")]), |_, _| Fate::Runs)
         .hooks(|_, _, _| HookFate::Succeeds(secs(8)));
@@ -197,7 +197,7 @@ fn a_container_is_asked_to_end_when_its_pre_stop_hook_is_over() {
 }
 
 #[test]
-fn a_pre_stop_hook_takes_its_time_from_the_grace() {
+fn the_time_of_a_pre_stop_hook_counts_towards_the_grace() {
     let app = pre_stop(container("app"), sleeps(20));
     let mut sim = Sim::new(pod(RestartPolicy::Always).with([app]), |_, _| Fate::IgnoresTerm);
     sim.run_until(secs(5));
@@ -222,7 +222,7 @@ fn a_pre_stop_hook_that_uses_up_the_grace_leaves_two_seconds_to_end() {
 }
 
 #[test]
-fn a_pre_stop_hook_that_fails_is_told_and_stops_no_stop() {
+fn a_failed_pre_stop_hook_is_reported_and_does_not_delay_the_stop() {
     for hook in [asks(), connects()] {
         let app = pre_stop(container("app"), hook);
         let mut sim = Sim::new(pod(RestartPolicy::Always).with([app]), |_, _| Fate::Runs)
@@ -347,7 +347,7 @@ fn sidecars_run_their_hooks_with_all_others_and_wait_only_with_their_signal() {
 }
 
 #[test]
-fn sidecars_whose_turn_does_not_come_have_two_seconds_after_the_grace() {
+fn sidecars_still_waiting_when_the_grace_is_over_have_two_seconds() {
     let served = pod(RestartPolicy::Always).init([pre_stop(sidecar("log"), asks())]);
     let mut sim = Sim::new(served, |_, _| Fate::IgnoresTerm).hooks(|_, _, _| HookFate::Hangs);
     sim.run_until(secs(5));

@@ -273,7 +273,7 @@ fn a_pod_that_is_deleted_ends_its_sidecars_after_all_else_each_after_those_behin
 }
 
 #[test]
-fn when_the_grace_is_over_all_sidecars_that_still_wait_are_asked_at_once_and_have_two_seconds() {
+fn when_the_grace_is_over_all_waiting_sidecars_are_stopped_at_once_within_two_seconds() {
     let two = pod(RestartPolicy::Always).init([sidecar("a"), sidecar("b")]);
     let mut sim = Sim::new(two, |_, _| Fate::IgnoresTerm);
     sim.run_until(secs(5));
@@ -305,7 +305,7 @@ fn a_grace_that_shrinks_while_sidecars_wait_shrinks_for_them_too() {
 }
 
 #[test]
-fn a_sidecar_that_was_asked_when_the_grace_was_over_keeps_its_two_seconds_if_it_shrinks_then() {
+fn a_sidecar_stopped_after_the_grace_keeps_its_two_seconds_if_the_grace_shrinks() {
     let mut sim = Sim::new(pod(RestartPolicy::Always).init([sidecar("a")]), |_, _| Fate::IgnoresTerm);
     sim.run_until(secs(5));
     sim.unwant(&uid(), Some(secs(10)));
@@ -587,7 +587,7 @@ fn an_init_container_that_was_short_of_memory_has_failed_whatever_it_ended_with(
 }
 
 #[test]
-fn the_next_agent_does_not_take_a_sidecar_of_a_pod_that_stops_for_started() {
+fn a_new_agent_does_not_count_a_sidecar_of_a_stopping_pod_as_started() {
     let mut proxy = sidecar("proxy");
     proxy.startup_probe = Some(Probe { period: secs(1), failure_threshold: 100, ..exec_probe() });
     let mut sim = Sim::new(pod(RestartPolicy::Always).init([proxy]), |_, _| Fate::IgnoresTerm)

@@ -154,7 +154,7 @@ fn a_container_restarts_if_its_policy_requires_it_whatever_the_pods_says() {
 }
 
 #[test]
-fn a_resize_that_fails_says_why_and_is_tried_again() {
+fn a_failed_resize_is_reported_with_its_cause_and_retried() {
     let mut sim = Sim::empty(|_, _| Fate::Runs);
     sim.want(asking("web", 300));
     sim.run_until(secs(20));
@@ -179,7 +179,7 @@ fn a_resize_that_fails_says_why_and_is_tried_again() {
 }
 
 #[test]
-fn an_idle_resized_pod_asks_for_nothing() {
+fn an_idle_resized_pod_plans_no_action() {
     let mut sim = Sim::empty(|_, _| Fate::Runs);
     let web = sim.want(asking("web", 300));
     sim.run_until(secs(5));

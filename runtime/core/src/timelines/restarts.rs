@@ -84,7 +84,7 @@ fn the_first_rule_that_holds_decides_and_then_the_policy() {
 }
 
 #[test]
-fn rules_say_nothing_of_a_kill_by_a_probe() {
+fn restart_policy_rules_ignore_a_kill_by_a_probe() {
     let mut app = own(container("app"), RestartPolicy::Never, &[(RestartAction::Restart, true, &[143])]);
     app.liveness_probe = Some(Probe { failure_threshold: 1, ..exec_probe() });
     let mut sim = Sim::new(pod(RestartPolicy::Always).with([app]), |_, _| Fate::Runs)

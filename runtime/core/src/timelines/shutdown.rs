@@ -58,7 +58,7 @@ fn pods_end_by_priority_from_the_lowest_and_those_of_a_group_side_by_side() {
 }
 
 #[test]
-fn a_group_without_pods_takes_no_time_and_one_that_has_ended_none_any_more() {
+fn a_shutdown_group_without_running_pods_delays_no_other_group() {
     let mut sim = three([with_priority("a", 5), with_priority("b", 20), with_priority("c", 35)]);
     let group = |priority| ShutdownGroup { priority, grace: secs(10) };
     sim.later(secs(0), machine(vec![group(0), group(10), group(20), group(30)]));

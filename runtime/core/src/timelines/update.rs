@@ -123,7 +123,7 @@ fn a_running_sidecar_begins_anew_and_its_pod_stays_initialised() {
 }
 
 #[test]
-fn a_sidecar_that_has_not_started_yet_is_let_start_first() {
+fn a_change_of_the_spec_waits_for_a_sidecar_that_is_still_starting() {
     let mut proxy = sidecar("proxy");
     proxy.startup_probe = Some(Probe { period: secs(10), failure_threshold: 9, ..exec_probe() });
     let with = pod(RestartPolicy::Always).init([proxy]);
@@ -168,7 +168,7 @@ fn a_new_image_resets_the_back_off_of_a_crashing_container() {
 }
 
 #[test]
-fn a_start_that_was_under_way_is_not_taken_for_the_new_image() {
+fn a_start_already_under_way_does_not_count_as_the_new_image() {
     let mut sim = Sim::new(pod(RestartPolicy::Never), |_, _| Fate::Runs);
     sim.weather.latency = secs(2);
     sim.run_until(secs(0));

@@ -59,7 +59,7 @@ fn show(outcome: Outcome) -> String {
 }
 
 #[test]
-fn a_pod_that_asks_for_more_than_is_left_is_rejected_with_the_first_resource_that_it_lacks() {
+fn a_pod_that_does_not_fit_is_rejected_with_its_first_insufficient_resource() {
     let here = [asking(1800, 900, 0), asking(0, 0, 450)];
     for (pod, expected) in [
         (asking(0, 0, 0), "admitted"),
@@ -117,7 +117,7 @@ fn expressions(list: &[NodeSelectorRequirement]) -> NodeSelectorTerm {
 }
 
 #[test]
-fn a_pod_that_asks_for_another_node_is_rejected() {
+fn a_pod_assigned_to_another_node_is_rejected() {
     use NodeSelectorOperator::{DoesNotExist, Exists, Gt, In, Lt, NotIn};
     const NO: &str =
         "NodeAffinity: Predicate NodeAffinity failed: node(s) didn't match Pod's node affinity/selector";
@@ -170,7 +170,7 @@ fn a_pod_that_asks_for_another_node_is_rejected() {
 }
 
 #[test]
-fn a_taint_that_ends_pods_keeps_away_who_does_not_tolerate_it() {
+fn a_no_execute_taint_rejects_pods_without_its_toleration() {
     const NO: &str =
         "TaintToleration: Predicate TaintToleration failed: node(s) had taints that the pod didn't tolerate";
     let taint = |effect: &str| Taint { key: "lab".into(), value: "x".into(), effect: effect.into() };
@@ -240,7 +240,7 @@ fn two_pods_do_not_have_one_port_of_the_host() {
 }
 
 #[test]
-fn a_pod_for_another_system_is_rejected_before_anybody_makes_room() {
+fn a_pod_for_another_os_is_rejected_before_any_preemption() {
     let mut labelled = critical(asking(9000, 0, 0));
     labelled.labels.insert("kubernetes.io/os".into(), "windows".into());
     assert_eq!(

@@ -77,7 +77,7 @@ fn a_failed_liveness_probe_restarts_whatever_the_exit_code_unless_the_policy_is_
 }
 
 #[test]
-fn the_grace_of_a_probe_goes_before_that_of_the_pod_and_the_probe_is_not_asked_again() {
+fn the_grace_of_a_probe_overrides_that_of_the_pod_and_the_probe_stops() {
     let mut probe = exec_probe();
     probe.termination_grace_period = Some(secs(25));
     let sim = Sim::new(probed(Some(probe), None, None), |_, _| Fate::IgnoresTerm);
@@ -93,7 +93,7 @@ fn the_grace_of_a_probe_goes_before_that_of_the_pod_and_the_probe_is_not_asked_a
 }
 
 #[test]
-fn until_the_startup_probe_succeeds_nothing_else_is_asked() {
+fn no_other_probe_runs_until_the_startup_probe_succeeds() {
     let mut patient = exec_probe();
     patient.failure_threshold = 30;
     let sim = Sim::new(probed(Some(exec_probe()), Some(exec_probe()), Some(patient)), |_, _| Fate::Runs);
@@ -263,7 +263,7 @@ fn a_container_being_killed_is_not_probed_and_schedules_no_probe() {
 }
 
 #[test]
-fn an_adopted_container_stays_ready_until_a_probe_says_otherwise() {
+fn an_adopted_container_stays_ready_until_a_probe_fails() {
     let pod = Rc::new(probed(None, Some(exec_probe()), None));
     for (before, ready) in [(true, true), (false, false)] {
         let attempt = Attempt { container: ContainerIndex(0), number: 0 };
