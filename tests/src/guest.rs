@@ -165,7 +165,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn all_parts_together_have_each_test_once() {
+    fn the_parts_together_contain_each_test_once() {
         let programs: [&[u32]; 4] = [&[0, 1, 2], &[], &[3], &[4, 5, 6, 7, 8]];
         for of in 1..12 {
             let mut all = Vec::new();
@@ -188,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn some_tests_are_so_many_and_each_comes_with_some_number() {
+    fn a_choice_of_some_tests_has_the_given_size_and_numbers_reach_all() {
         for (number, expected) in [(0, [0, 1]), (1, [2, 3]), (2, [4, 0]), (3, [1, 2])] {
             let choice = Choice::Some { number, count: 2 };
             assert_eq!(Choice::of_order(&choice.to_string()), Some(choice));

@@ -325,7 +325,7 @@ fn the_lower_of_two_global_default_classes_applies_until_it_is_removed() {
 }
 
 #[test]
-fn more_reserved_than_there_is_is_told_and_stops_nobody_who_asks_for_nothing() {
+fn an_excessive_reservation_is_reported_and_pods_without_requests_run() {
     let mut device = Device::new();
     device.agent_arguments(["--kube-reserved=cpu=9000,memory=1Mi"]);
     device.load_image(demo_archive());

@@ -240,7 +240,7 @@ fn a_grpc_liveness_probe_restarts_what_no_longer_serves() {
 }
 
 #[test]
-fn a_server_without_the_health_service_and_one_without_grpc_are_told() {
+fn a_server_without_the_health_service_or_without_grpc_is_reported() {
     let device = device();
     let probe = |port: u16| {
         format!("readinessProbe: {{grpc: {{port: {port}}}, periodSeconds: 1, timeoutSeconds: 1}}")

@@ -142,7 +142,7 @@ fn a_client_that_is_cut_off_ends_input_that_is_to_be_had_once() {
 }
 
 #[test]
-fn containers_of_an_earlier_agent_hear_the_clients_of_this_one() {
+fn clients_of_this_agent_attach_to_containers_of_an_earlier_agent() {
     let mut device = Device::start();
     device.write_manifest("web.yaml", &parrot());
     device.pod("web").wait_log("app", "up");

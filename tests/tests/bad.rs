@@ -7,7 +7,7 @@ use nix::mount::MsFlags;
 use nodlet_tests::{Device, demo_archive, manifest, nodlet_program};
 
 #[test]
-fn without_root_the_agent_says_so() {
+fn an_agent_without_root_reports_that_it_needs_root() {
     let device = Device::new();
     // The program itself may be in a directory that only root can read.
     let program = device.path("/nodlet");

@@ -247,7 +247,7 @@ fn all_processes() -> BTreeSet<u32> {
 /// nor block others.
 #[test]
 #[ignore = "needs cgroup v2 with all controllers: cargo xtask guest"]
-fn a_pod_goes_whatever_cgroups_its_privileged_container_has_made() {
+fn a_pod_is_removed_whatever_cgroups_its_privileged_container_created() {
     let witness = Witness::start();
     let device = &witness.device;
     for (what, steps) in [
@@ -343,7 +343,7 @@ impl Drop for Session {
 /// started by `sudo` is in one. Pods must not be placed where an ordinary user has control.
 #[test]
 #[ignore = "needs cgroup v2 with all controllers: cargo xtask guest"]
-fn a_cgroup_that_another_user_owns_is_not_taken_for_delegated() {
+fn a_cgroup_owned_by_another_user_does_not_count_as_delegated() {
     let session = Session::enter();
     let mut device = Device::new();
     let mut place_of = |owner: u32| {

@@ -122,7 +122,7 @@ fn a_pod_and_its_node_are_described_as_kubectl_describes_them() {
 }
 
 #[test]
-fn a_pod_that_does_not_run_tells_why() {
+fn a_pod_that_does_not_run_has_a_reason_in_its_status() {
     let device = Device::start();
     let kubectl = Kubectl::new(&device);
     let gated = manifest::pod_with("gated", "sleep", "schedulingGates: [{name: a}]");

@@ -81,7 +81,7 @@ fn a_machine_that_runs_pods_lacks_nothing_and_is_left_as_it_was() {
 }
 
 #[test]
-fn an_agent_that_answers_is_told_from_one_that_ended() {
+fn doctor_distinguishes_a_responding_agent_from_one_that_ended() {
     let mut device = Device::new();
     assert_eq!(check(&of(&device).1, "agent")["found"], "none runs here");
     device.start_agent();
@@ -146,7 +146,7 @@ fn a_data_directory_that_cannot_hold_containers_changes_is_reported() {
 }
 
 #[test]
-fn a_user_who_may_try_nothing_is_told_so_and_sees_no_lack() {
+fn doctor_without_privileges_reports_unknown_results_and_no_defect() {
     let scratch = Scratch::new("nobody");
     let nodlet = scratch.0.join("nodlet");
     fs::copy(nodlet_program(), &nodlet).expect("it can be copied");
@@ -166,7 +166,7 @@ fn a_user_who_may_try_nothing_is_told_so_and_sees_no_lack() {
 
 /// Root lacks capabilities, as in most containers.
 #[test]
-fn a_root_without_its_powers_is_told_which_are_missing_and_what_could_not_be_tried() {
+fn doctor_reports_missing_capabilities_of_root_and_skipped_checks() {
     const CAP_SYS_ADMIN: libc::c_ulong = 21;
     let mut command = Command::new(nodlet_program());
     command.args(["doctor", "-o", "json"]);

@@ -443,7 +443,7 @@ spec:
 /// The readiness gate of the example: a missing condition counts as `False`, and `Ready` follows the
 /// condition, together with `ContainersReady`.
 #[test]
-fn the_gate_feature_1_holds_readiness_back_until_it_is_said() {
+fn the_readiness_gate_feature_1_is_unmet_until_its_condition_is_set() {
     let device = Device::start();
     let kubectl = Kubectl::new(&device);
     let spec = "readinessGates: [{conditionType: www.example.com/feature-1}]";

@@ -75,7 +75,7 @@ fn two_agents_cannot_share_a_root() {
 }
 
 #[test]
-fn a_pod_range_that_collides_is_told() {
+fn a_colliding_pod_range_is_reported() {
     let mut device = Device::new();
     // Loopback's own range is in use on every machine.
     device.agent_arguments(["--pod-cidr", "127.0.0.0/24"]);

@@ -205,7 +205,7 @@ fn a_pod_without_a_sandbox_keeps_its_times_and_says_what_is_in_the_way() {
 }
 
 #[test]
-fn only_a_pod_that_gets_another_sandbox_is_told_that_it_does() {
+fn only_a_pod_with_a_new_sandbox_gets_a_sandbox_changed_event() {
     let device = Device::start();
     device.write_manifest("once.yaml", &manifest::pod_with("once", "sleep", "restartPolicy: Never"));
     device.write_manifest("web.yaml", &manifest::pod("web", "sleep"));

@@ -24,7 +24,7 @@ fn an_image_loads_lists_and_goes_but_not_while_it_is_used() {
 }
 
 #[test]
-fn a_name_that_is_not_needed_is_said_to_be_so() {
+fn image_load_warns_of_a_name_that_it_does_not_need() {
     let device = Device::new();
     let archive = nodlet_tests::demo_archive().display().to_string();
     let ran = device.nodlet(["image", "load", "--name", "own:1", &archive]);

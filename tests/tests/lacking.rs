@@ -157,7 +157,7 @@ fn doctor_finds_the_memory_controller_and_landlock_off() {
 
 #[test]
 #[ignore = "needs a kernel of its own: cargo xtask guest"]
-fn without_landlock_images_are_loaded_and_who_is_not_root_is_told_that_it_is_off() {
+fn without_landlock_images_are_loaded_and_other_users_get_a_warning() {
     let device = Device::start();
     let baked = device.path("/baked");
     let archive = device.path("/other.tar");

@@ -31,7 +31,7 @@ fn the_end_of_the_file_is_kept_and_of_a_pod_no_more_than_twelve_kibibytes() {
 }
 
 #[test]
-fn the_log_stands_in_for_the_file_of_what_failed_and_said_nothing() {
+fn the_log_tail_replaces_a_missing_termination_message_of_a_failure() {
     let device = Device::start();
     let lines = |text: &str, count: usize| -> String {
         (0..count).map(|number| format!("print {text}{number} then ")).collect()

@@ -31,7 +31,7 @@ fn containers_of_a_pod_share_localhost_and_pods_reach_each_other_and_the_host_re
 }
 
 #[test]
-fn a_range_that_the_machine_uses_is_told_when_the_agent_starts() {
+fn a_pod_range_in_use_on_the_machine_is_reported_at_start() {
     let one = Device::start();
     one.write_manifest("web.yaml", &manifest::pod("web", "sleep"));
     one.pod("web").wait_ready();

@@ -116,7 +116,7 @@ fn a_forwarded_port_passes_20_mb_both_ways_unchanged() {
 }
 
 #[test]
-fn a_port_on_which_nobody_listens_is_told_and_the_next_connection_works_again() {
+fn a_forward_to_a_closed_port_is_reported_and_the_next_connection_works() {
     let device = Device::start();
     let kubectl = Kubectl::new(&device);
     mirror(&device);

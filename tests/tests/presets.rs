@@ -140,7 +140,7 @@ fn an_admitted_pod_keeps_what_it_was_given_whatever_becomes_of_the_preset() {
 }
 
 #[test]
-fn presets_that_contradict_add_nothing_and_that_is_told() {
+fn contradicting_presets_add_nothing_and_are_reported() {
     let device = Device::start();
     device.write_manifest(
         "0-one.yaml",

@@ -206,7 +206,7 @@ fn a_second_push_at_the_same_time_is_rejected() {
 }
 
 #[test]
-fn a_disk_without_room_says_so_before_anything_is_sent() {
+fn a_full_disk_is_reported_before_anything_is_sent() {
     let mut device = Device::new();
     let _disk = device.mount_tmpfs("/var/lib/nodlet", "size=2m");
     device.start_agent();
@@ -624,7 +624,7 @@ fn archives_of_every_form_that_loads_can_be_pushed() {
 }
 
 #[test]
-fn a_push_that_waits_in_vain_ends_with_1_and_says_for_what() {
+fn a_push_whose_wait_times_out_exits_with_1_and_names_the_pod() {
     let device = Device::start();
     let line = Line::new(&device, "plain", "cat");
     let file = device.path("/never.yaml");

@@ -20,7 +20,7 @@ fn device() -> Device {
 }
 
 #[test]
-fn redis_answers_its_probes_and_keeps_what_it_is_told() {
+fn redis_answers_its_probes_and_keeps_its_data() {
     let device = device();
     device.load_image(&image("redis.oci.tar"));
     device.write_manifest(
@@ -98,7 +98,7 @@ spec:
 }
 
 #[test]
-fn python_serves_fails_and_ends_as_it_is_told() {
+fn python_serves_fails_and_ends_on_request() {
     let device = device();
     device.load_image(&image("python3.oci"));
     let pod = |name: &str, program: &str, policy: &str| {

@@ -40,7 +40,7 @@ impl Manager {
 const SOON: Duration = Duration::from_secs(60);
 
 #[test]
-fn the_service_manager_hears_that_the_agent_is_ready_that_it_lives_and_that_it_ends() {
+fn the_service_manager_is_notified_of_readiness_keep_alive_and_stopping() {
     let mut device = Device::new();
     let address = device.path("notify");
     let manager = Manager::listen(&address);
@@ -81,7 +81,7 @@ fn the_service_manager_hears_that_the_agent_is_ready_that_it_lives_and_that_it_e
 }
 
 #[test]
-fn process_1_of_a_board_sees_in_a_page_that_the_loop_turns() {
+fn process_1_sees_the_progress_of_the_agents_loop_in_a_shared_page() {
     let mut device = Device::new();
     let page = device.path("progress");
     let mut bytes = [0; 4096];

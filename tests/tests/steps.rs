@@ -312,7 +312,7 @@ fn killed_before_any_step_of_a_service_that_shares_its_processes_it_runs_on_and_
 
 #[test]
 #[ignore = "takes long: cargo xtask long kills"]
-fn killed_before_any_step_of_a_job_it_runs_once_and_its_end_is_told() {
+fn killed_before_any_step_of_a_job_it_runs_once_and_its_end_is_reported() {
     whole(Kind::Job);
 }
 
@@ -343,7 +343,7 @@ fn killed_before_some_steps_of_a_service_it_runs_on_and_never_twice() {
 }
 
 #[test]
-fn killed_before_some_steps_of_a_job_it_runs_once_and_its_end_is_told() {
+fn killed_before_some_steps_of_a_job_it_runs_once_and_its_end_is_reported() {
     some(Kind::Job);
 }
 

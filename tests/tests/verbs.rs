@@ -37,7 +37,7 @@ fn apply_get_and_delete_do_as_kubectl_does() {
 }
 
 #[test]
-fn apply_warns_of_a_key_that_is_there_twice_if_told_to() {
+fn apply_warns_of_a_duplicate_key_on_request() {
     let device = Device::start();
     let text = manifest::pod("web", "sleep") + "kind: Pod\n";
     let apply = |how: &str| {
@@ -205,14 +205,14 @@ fn an_exec_has_the_same_identity_as_the_container() {
 }
 
 #[test]
-fn a_verb_without_an_agent_says_what_to_do() {
+fn without_an_agent_a_verb_prints_a_remedy() {
     let device = Device::new();
     let said = device.nodlet(["get", "pods"]).refused();
     assert!(said.contains("api.sock") && said.contains("nodlet agent"), "{said}");
 }
 
 #[test]
-fn an_agent_that_is_ready_says_so_unless_it_is_told_to_be_quiet() {
+fn an_agent_prints_that_it_is_ready_unless_quiet() {
     let mut device = Device::new();
     device.agent_arguments(["--node-name", "board-7", "--quiet"]);
     device.start_agent();
@@ -230,7 +230,7 @@ fn an_agent_that_is_ready_says_so_unless_it_is_told_to_be_quiet() {
 }
 
 #[test]
-fn version_is_said_without_an_agent() {
+fn version_is_printed_without_an_agent() {
     let device = Device::new();
     assert!(device.nodlet(["version"]).ok().contains(env!("CARGO_PKG_VERSION")));
 }
@@ -255,7 +255,7 @@ fn apply_judges_manifests_without_an_agent() {
 
 /// `nodlet get pods | head -1`: the reader closes the pipe early, which is not an error.
 #[test]
-fn output_that_nobody_reads_any_more_ends_a_verb_without_a_word() {
+fn a_verb_ends_silently_when_its_output_is_closed() {
     for arguments in [&["--help"][..], &["help", "get"], &["get", "--help"], &["version", "--client"]] {
         let (reader, writer) = std::io::pipe().expect("a pipe can be made");
         drop(reader);

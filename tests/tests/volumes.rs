@@ -53,7 +53,7 @@ fn an_empty_dir_goes_with_its_pod() {
 }
 
 #[test]
-fn memory_is_a_tmpfs_of_the_size_that_was_said() {
+fn a_memory_volume_is_a_tmpfs_with_its_size_limit() {
     let device = Device::start();
     device.write_manifest(
         "ram.yaml",
@@ -133,7 +133,7 @@ fn mounts_pass_only_where_the_host_shares_them() {
 }
 
 #[test]
-fn a_host_path_is_of_the_type_that_was_said_or_is_refused() {
+fn a_host_path_of_another_type_is_rejected() {
     let device = Device::start();
     let (shared, here) = device.shared("host");
     std::fs::write(here.join("file"), "from the host\n").expect("it can be written");
@@ -193,7 +193,7 @@ fn a_host_path_is_of_the_type_that_was_said_or_is_refused() {
 }
 
 #[test]
-fn read_only_mounts_and_sub_paths_are_what_they_say() {
+fn read_only_mounts_and_sub_paths_are_honoured() {
     let device = Device::start();
     device.write_manifest(
         "web.yaml",

@@ -252,7 +252,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_program_of_more_bytes_than_a_board_has_room_for_is_refused() {
+    fn a_program_larger_than_the_limit_of_a_board_is_rejected() {
         let board = targets::get("armv7-unknown-linux-musleabihf").unwrap();
         require_small(board.most, board).unwrap();
         let why = require_small(board.most + 1, board).unwrap_err().0;

@@ -75,7 +75,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_compiler_says_what_it_is_and_what_it_builds_for() {
+    fn the_version_and_host_of_the_compiler_are_read() {
         let (version, host) = compiler().unwrap();
         assert!(version.starts_with(char::is_numeric), "{version}");
         assert!(host.contains("-linux-"), "{host}");

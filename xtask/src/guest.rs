@@ -808,7 +808,7 @@ mod tests {
     }
 
     #[test]
-    fn a_part_of_the_tests_is_believed_if_as_many_passed_as_were_chosen() {
+    fn a_part_of_the_tests_counts_only_if_all_chosen_tests_passed() {
         let part = Choice::part("2/5");
         let well = "guest: run /tests/line\nguest: tests in this part: 0\nguest: exit 0\n\
              guest: run /tests/supervisor x\nguest: tests in this part: 2\n\

@@ -347,7 +347,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_help_text_is_taken_apart() {
+    fn a_help_text_is_parsed_into_its_sections() {
         let help = example();
         assert_eq!(help.summary, "nodlet runs pods.");
         assert_eq!(help.flags[1].names, ["--root"]);

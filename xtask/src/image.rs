@@ -583,7 +583,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_limit_of_the_image_store_lies_where_loading_an_image_reads_it() {
+    fn the_limit_of_the_image_store_is_written_where_image_loading_reads_it() {
         let mut profile = profile::get("qemu-arm64").unwrap();
         let file = |profile: &Profile| {
             let mut cpio = Cpio::new(Vec::new());

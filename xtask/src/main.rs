@@ -273,7 +273,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_task_refuses_what_it_does_not_take_before_it_does_anything() {
+    fn every_task_rejects_unknown_arguments_before_it_does_anything() {
         for task in TASKS {
             let name = task.0;
             let Err(Failure(why)) = perform(task, &["--nonsense".into()]) else {

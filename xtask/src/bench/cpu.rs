@@ -148,7 +148,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_process_that_works_uses_its_clock_and_one_that_fails_is_told_of() {
+    fn a_busy_process_uses_cpu_time_and_a_failed_one_is_reported() {
         let before = used_by(std::process::id()).unwrap();
         while used_by(std::process::id()).unwrap() < before + Duration::from_millis(2) {}
         let taken = taken(Command::new("sh").args(["-c", "sleep 0.05"])).unwrap();

@@ -154,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn a_tree_comes_with_its_links_and_with_nothing_in_what_is_to_be_empty() {
+    fn a_copied_tree_keeps_its_links_and_empties_the_named_directories() {
         let root = std::env::temp_dir().join(format!("nodlet-cpio-{}", std::process::id()));
         fs::create_dir_all(root.join("usr/bin")).expect("a scratch directory");
         fs::create_dir_all(root.join("usr/doc")).expect("a scratch directory");

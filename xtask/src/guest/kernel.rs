@@ -210,7 +210,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_kernel_unpacks_modules_if_its_configuration_says_so() {
+    fn a_kernel_decompresses_modules_only_if_configured() {
         let config = "CONFIG_MODULES=y\nCONFIG_MODULE_COMPRESS_XZ=y\nCONFIG_MODULE_DECOMPRESS=y\n";
         assert!(unpacks_xz(config));
         assert!(!unpacks_xz(&config.replace("COMPRESS_XZ", "COMPRESS_ZSTD")));

@@ -135,7 +135,7 @@ mod tests {
     }
 
     #[test]
-    fn no_line_of_text_is_taken_for_a_request() {
+    fn no_text_line_is_decoded_as_a_request() {
         assert_eq!(line(".config and 'x' \\n"), "\\&.config and \\(aqx\\(aq \\en");
         assert_eq!(line("'x'"), "\\(aqx\\(aq");
     }
