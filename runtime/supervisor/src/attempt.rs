@@ -17,6 +17,7 @@ use std::path::PathBuf;
 use nix::unistd::Pid;
 
 use super::console::Console;
+use super::error::StepError;
 use super::log::{Log, Stream};
 use super::protocol::{Message, Name, Status, receive_from};
 use super::sys;
@@ -166,7 +167,7 @@ impl Attempt {
         &mut self,
         stdin: Option<OwnedFd>,
         outputs: [Option<OwnedFd>; 2],
-    ) -> Result<(), String> {
+    ) -> Result<(), StepError> {
         self.console.attach(stdin, outputs, [self.stdout.is_some(), self.stderr.is_some()])
     }
 

@@ -17,6 +17,7 @@ use nix::fcntl::{FcntlArg, OFlag, fcntl};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use serde::{Deserialize, Serialize};
 
+use super::error::StepError;
 use super::log::Stream;
 
 /// Upper bound of the clients of one container. Each copy of the output costs time.
@@ -117,17 +118,17 @@ impl Console {
         stdin: Option<OwnedFd>,
         outputs: [Option<OwnedFd>; 2],
         open: [bool; 2],
-    ) -> Result<(), String> {
+    ) -> Result<(), StepError> {
         if self.clients.len() >= MAX_CLIENTS {
             // Remove clients that are gone, but are kept for input that the container has not accepted.
             self.clients.retain(|client| client.outputs.iter().any(Option::is_some));
         }
         if self.clients.len() >= MAX_CLIENTS {
-            return Err(format!("attach: {MAX_CLIENTS} clients are attached to the container"));
+            return Err(format!("attach: {MAX_CLIENTS} clients are attached to the container").into());
         }
         for fd in stdin.iter().chain(outputs.iter().flatten()) {
             fcntl(fd.as_raw_fd(), FcntlArg::F_SETFL(OFlag::O_NONBLOCK))
-                .map_err(|error| format!("attach: use the client's pipe: {}", error.desc()))?;
+                .map_err(|error| StepError::new("attach: use the client's pipe", error.into()))?;
         }
         let mut client = Client {
             // Input for a container without stdin is rejected by closing the pipe.

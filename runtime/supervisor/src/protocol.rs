@@ -227,7 +227,7 @@ pub(super) fn receive_from<T: DeserializeOwned>(socket: BorrowedFd) -> io::Resul
     }
     let mut unescaped = [0; MAX_FRAME];
     let (frame, _) = serde_json_core::from_slice_escaped(&bytes[..length], &mut unescaped)
-        .map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error.to_string()))?;
+        .map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))?;
     Ok(Some(Received { frame, descriptors, sender }))
 }
 

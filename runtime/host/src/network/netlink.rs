@@ -367,7 +367,7 @@ impl Netlink {
 fn read_answers(bytes: &[u8], sequence: u32, each: &mut impl FnMut(RouteNetlinkMessage)) -> io::Result<bool> {
     /// `NLMSG_MIN_TYPE`: lower types belong to netlink itself, such as acknowledgements.
     const FIRST_OF_RTNETLINK: u16 = 0x10;
-    let invalid = |error: DecodeError| io::Error::new(io::ErrorKind::InvalidData, error.to_string());
+    let invalid = |error: DecodeError| io::Error::new(io::ErrorKind::InvalidData, error);
     let mut rest = bytes;
     while !rest.is_empty() {
         let header = NetlinkBuffer::new_checked(rest).map_err(invalid)?;

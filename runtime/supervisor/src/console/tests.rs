@@ -163,7 +163,7 @@ fn disconnected_clients_free_their_slots() {
     assert!(console.clients.is_empty());
     let _held: Vec<Far> = (0..MAX_CLIENTS).map(|_| attach(&mut console)).collect();
     assert_eq!(
-        console.attach(None, [None, None], [true, true]),
+        console.attach(None, [None, None], [true, true]).map_err(|error| error.to_string()),
         Err(format!("attach: {MAX_CLIENTS} clients are attached to the container"))
     );
 }

@@ -243,11 +243,11 @@ impl Process {
                     terminal.and_then(|terminal| terminal.try_clone().ok())
                 })
             }
-            Some(_) | None => Err(format!("attach: container {container} is not running")),
+            Some(_) | None => Err(format!("attach: container {container} is not running").into()),
         };
         match attached {
             Ok(terminal) => self.answer(Report::Attached { id }, terminal),
-            Err(message) => self.answer(Report::AttachFailed { id, message: cut(&message) }, None),
+            Err(error) => self.answer(Report::AttachFailed { id, message: error::message(&error) }, None),
         }
     }
 
