@@ -16,7 +16,6 @@ mod claims;
 mod cleanup;
 mod descriptors;
 mod devices;
-mod empty_dirs;
 mod ephemeral;
 mod error;
 mod exec;
@@ -544,10 +543,9 @@ impl Engine {
                     }
                 });
             }
-            Action::MeasureStorage => {
-                shell.tasks.answer(pod, volumes::measure(again(), wanted), |(containers, volumes)| {
-                    Some(Seen::StorageMeasured { containers, volumes })
-                });
+            Action::MeasureStorage(scope) => {
+                let measured = volumes::measure(again(), wanted, scope);
+                shell.tasks.answer(pod, measured, |usage| Some(Seen::StorageMeasured(Box::new(usage))));
             }
             Action::Resize { generation } => {
                 let failure = run::resize(shell, pod, &wanted).err().map(String::into_boxed_str);

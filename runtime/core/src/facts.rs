@@ -20,7 +20,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::spec::ContainerIndex;
 
-pub use action::{Action, Event, Plan};
+pub use action::{Action, Event, Plan, StorageScope};
 pub use client_conditions::{ClientCondition, MAX_CLIENT_CONDITION_BYTES, MAX_CLIENT_CONDITIONS};
 pub use condition::{ConditionType, IMAGE_UPDATE_PENDING, is_node_owned};
 pub use deletion::Deletion;
@@ -32,7 +32,7 @@ pub use handover::{
 pub use node_info::{Amounts, NodeInfo};
 pub use observation::{
     Exit, Found, FoundAttempt, FoundSandbox, Observation, PodObservation, ProbeResult, SandboxFailure,
-    StartFailure, StartFailureReason,
+    StartFailure, StartFailureReason, StorageUsage,
 };
 pub use record::{ContainerRecord, FoundCondition, LastShown, PodPhase, Record, RecordedExit};
 pub use run::{Health, StartedContainer, User};

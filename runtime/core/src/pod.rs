@@ -507,13 +507,10 @@ impl PodState {
                     events.warn(self.index, None, "FailedMount", message);
                 }
             }
-            PodObservation::Evicted { message } => self.evict(now, message, events),
             PodObservation::Resized { generation, failure } => {
                 self.resize_written(now, generation, failure, events);
             }
-            PodObservation::StorageMeasured { containers, volumes } => {
-                self.storage_measured(now, &containers, volumes, events);
-            }
+            PodObservation::StorageMeasured(usage) => self.storage_measured(now, &usage, events),
             PodObservation::SandboxLost { processes } => {
                 if self.sandbox.lost(processes) {
                     self.sandbox_lost(now, events);

@@ -174,8 +174,8 @@ pub(crate) struct WorldPod {
     outdated: BTreeSet<ContainerIndex>,
     /// The amounts that the cgroup of each container has.
     limits: BTreeMap<ContainerIndex, [String; 4]>,
-    /// The bytes that each container uses on disk, and the volumes.
-    pub(crate) usage: (Vec<u64>, u64),
+    /// The bytes that each container and each volume use on disk.
+    pub(crate) usage: StorageUsage,
     order: order::Order,
     restarts: restarts::Restarts,
     wear: wear::Wear,
@@ -349,7 +349,7 @@ impl Sim {
                 save_in_flight: false,
                 outdated: BTreeSet::new(),
                 limits: BTreeMap::new(),
-                usage: (Vec::new(), 0),
+                usage: StorageUsage::default(),
             }),
         }
         let known = self.of(&uid);

@@ -1,33 +1,49 @@
-//! Measures how much disk files use that containers wrote: without following their links, entering their mounts, or
-//! nesting as deep as their directories do.
+//! Measures how much disk files use that containers wrote: without following their links, entering their mounts, holding
+//! up the storage thread, or nesting as deep as their directories do.
 
-use std::collections::VecDeque;
-use std::os::fd::AsRawFd;
-use std::path::PathBuf;
+use std::ffi::OsStr;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
 
 use nix::dir::{Dir, OwningIter};
-use nix::fcntl::{AtFlags, OFlag};
-use nix::sys::stat::{Mode, SFlag, fstat, fstatat};
+use nix::errno::Errno;
+use nix::fcntl::{AtFlags, OFlag, OpenHow, ResolveFlag, openat2};
+use nix::sys::stat::{FileStat, Mode, SFlag, fstat, fstatat};
 
-/// How many nested directories are entered. What is deeper is not measured.
-const DEPTH: usize = 64;
+/// Files and directories that one part of a measurement looks at.
+const ENTRIES_PER_PART: usize = 256;
 
-/// How many files and directories one part of a measurement looks at.
-const ENTRIES_PER_PART: usize = 512;
+/// Files and directories that a measurement looks at. The rest is not measured: a container must not be able to make
+/// nodlet read its disk for ever.
+const MAX_ENTRIES: usize = 1_000_000;
 
-/// How many files and directories a measurement looks at. The rest is not measured: a container must not be able to
-/// make nodlet read its disk for ever.
-const MAX_ENTRIES: usize = 100_000;
+/// Directories that wait for their turn, and the bytes of their paths. Further ones are not measured.
+const MAX_PENDING: usize = 16 * 1024;
+const MAX_PENDING_BYTES: usize = 2 << 20;
+
+const DIRECTORY: OFlag =
+    OFlag::O_RDONLY.union(OFlag::O_DIRECTORY).union(OFlag::O_NOFOLLOW).union(OFlag::O_CLOEXEC);
 
 /// A measurement of some directories, in parts, since the duration depends on those who filled them.
 pub struct Measurement {
     /// Directories that are still to be measured, with the place in `usage` where each counts.
-    waiting: VecDeque<(usize, PathBuf)>,
-    place: usize,
-    device: libc::dev_t,
-    open: Vec<OwningIter>,
+    roots: Vec<(usize, PathBuf)>,
+    /// The directory of `roots` that is being measured.
+    root: Option<Root>,
+    /// Directories below the root that were not read yet, relative to it.
+    pending: Vec<PathBuf>,
+    pending_bytes: usize,
+    /// The directory that is being read.
+    current: Option<(PathBuf, OwningIter)>,
     left: usize,
     usage: Vec<u64>,
+}
+
+struct Root {
+    place: usize,
+    directory: OwnedFd,
+    device: libc::dev_t,
 }
 
 impl Measurement {
@@ -35,19 +51,21 @@ impl Measurement {
     /// places. A directory that is missing counts nothing.
     pub fn new(directories: impl IntoIterator<Item = (usize, PathBuf)>, places: usize) -> Measurement {
         Measurement {
-            waiting: directories.into_iter().collect(),
-            place: 0,
-            device: 0,
-            open: Vec::new(),
+            roots: directories.into_iter().collect(),
+            root: None,
+            pending: Vec::new(),
+            pending_bytes: 0,
+            current: None,
             left: MAX_ENTRIES,
             usage: vec![0; places],
         }
     }
 
-    /// Measures a part. Returns the bytes that each place uses, or `None` if there is more.
+    /// Measures a part. Returns the bytes that each place uses, or `None` if there is more. What cannot be read does not
+    /// count: it may have been removed meanwhile.
     pub fn part(&mut self) -> Option<Vec<u64>> {
         for _ in 0..ENTRIES_PER_PART {
-            if self.left == 0 || self.open.is_empty() && !self.begin_next() {
+            if self.left == 0 || self.current.is_none() && !self.open_next() {
                 return Some(std::mem::take(&mut self.usage));
             }
             self.left -= 1;
@@ -57,58 +75,88 @@ impl Measurement {
     }
 
     /// Opens the next directory that can be opened. Returns whether there is one.
-    fn begin_next(&mut self) -> bool {
-        const FLAGS: OFlag =
-            OFlag::O_RDONLY.union(OFlag::O_DIRECTORY).union(OFlag::O_NOFOLLOW).union(OFlag::O_CLOEXEC);
-        while let Some((place, path)) = self.waiting.pop_front() {
-            let Ok(directory) = Dir::open(&path, FLAGS, Mode::empty()) else { continue };
-            let Ok(found) = fstat(directory.as_raw_fd()) else { continue };
-            (self.place, self.device) = (place, found.st_dev);
-            self.open.push(directory.into_iter());
-            return true;
+    fn open_next(&mut self) -> bool {
+        while self.left > 0 {
+            let (Some(root), Some(path)) = (&self.root, self.pending.pop()) else {
+                let Some((place, path)) = self.roots.pop() else { return false };
+                self.root = Root::open(place, &path);
+                self.pending.extend(self.root.is_some().then(PathBuf::new));
+                continue;
+            };
+            self.pending_bytes -= path.as_os_str().len();
+            match root.open_below(&path) {
+                Ok(directory) => {
+                    self.current = Some((path, directory.into_iter()));
+                    return true;
+                }
+                // Nobody but a container that hides its files goes so deep.
+                Err(Errno::ENAMETOOLONG) => self.usage[root.place] = u64::MAX,
+                Err(_) => {}
+            }
+            self.left -= 1;
         }
         false
     }
 
-    /// Measures the next entry of the innermost open directory.
+    /// Measures the next entry of the directory that is being read.
     fn entry(&mut self) {
-        let Some(innermost) = self.open.last_mut() else { return };
-        let Some(Ok(entry)) = innermost.next() else {
-            self.open.pop();
+        let (Some(root), Some((path, directory))) = (&self.root, &mut self.current) else { return };
+        let Some(Ok(entry)) = directory.next() else {
+            self.current = None;
             return;
         };
         let name = entry.file_name();
         if name == c"." || name == c".." {
             return;
         }
-        let at = innermost.as_raw_fd();
-        let Ok(found) = fstatat(Some(at), name, AtFlags::AT_SYMLINK_NOFOLLOW) else { return };
+        let at = Some(directory.as_raw_fd());
+        let Ok(found) = fstatat(at, name, AtFlags::AT_SYMLINK_NOFOLLOW) else { return };
         // A file system that is mounted here is not the container's.
-        if found.st_dev != self.device {
+        if found.st_dev != root.device {
             return;
         }
-        let bytes = u64::try_from(found.st_blocks).unwrap_or(0).saturating_mul(512);
-        let kind = SFlag::from_bits_truncate(found.st_mode & SFlag::S_IFMT.bits());
-        let is_directory = kind == SFlag::S_IFDIR;
-        // A file with several names counts once, if all of them are here.
-        #[allow(clippy::unnecessary_cast, reason = "other processors have another type")]
-        let links = found.st_nlink as u64;
-        let names = if is_directory { 1 } else { links.max(1) };
-        self.usage[self.place] = self.usage[self.place].saturating_add(bytes / names);
-        if is_directory && self.open.len() < DEPTH {
-            let flags = OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
-            if let Ok(directory) = Dir::openat(Some(at), name, flags, Mode::empty()) {
-                self.open.push(directory.into_iter());
-            }
+        let is_directory = SFlag::from_bits_truncate(found.st_mode) & SFlag::S_IFMT == SFlag::S_IFDIR;
+        let usage = &mut self.usage[root.place];
+        *usage = usage.saturating_add(size(&found, is_directory));
+        if is_directory && self.pending.len() < MAX_PENDING && self.pending_bytes < MAX_PENDING_BYTES {
+            let below = path.join(OsStr::from_bytes(name.to_bytes()));
+            self.pending_bytes += below.as_os_str().len();
+            self.pending.push(below);
         }
     }
+}
+
+impl Root {
+    fn open(place: usize, path: &Path) -> Option<Root> {
+        let opened = nix::fcntl::open(path, DIRECTORY, Mode::empty()).ok()?;
+        // SAFETY: the kernel has just made this descriptor for us; nobody else owns it.
+        let directory = unsafe { OwnedFd::from_raw_fd(opened) };
+        let device = fstat(directory.as_raw_fd()).ok()?.st_dev;
+        Some(Root { place, directory, device })
+    }
+
+    /// Opens a directory below this one, through no link and no mount; an empty path is this one.
+    fn open_below(&self, path: &Path) -> nix::Result<Dir> {
+        let path = if path.as_os_str().is_empty() { Path::new(".") } else { path };
+        let how = OpenHow::new().flags(DIRECTORY).resolve(
+            ResolveFlag::RESOLVE_BENEATH | ResolveFlag::RESOLVE_NO_SYMLINKS | ResolveFlag::RESOLVE_NO_XDEV,
+        );
+        Dir::from_fd(openat2(self.directory.as_raw_fd(), path, how)?)
+    }
+}
+
+/// The disk space of a file. A file with several names counts once, if all of them are here.
+fn size(found: &FileStat, is_directory: bool) -> u64 {
+    let bytes = u64::try_from(found.st_blocks).unwrap_or_default().saturating_mul(512);
+    #[allow(clippy::unnecessary_cast, reason = "other processors have another type")]
+    let links = (found.st_nlink as u64).max(1);
+    if is_directory { bytes } else { bytes / links }
 }
 
 #[cfg(test)]
 mod tests {
     use std::fs;
     use std::os::unix::fs::symlink;
-    use std::path::Path;
 
     use super::*;
 
@@ -118,9 +166,15 @@ mod tests {
         std::iter::from_fn(|| Some(measurement.part())).flatten().next().expect("it ends")
     }
 
+    fn scratch(name: &str) -> PathBuf {
+        let root = std::env::temp_dir().join(format!("nodlet-usage-{name}-{}", std::process::id()));
+        fs::create_dir_all(&root).unwrap();
+        root
+    }
+
     #[test]
     fn files_count_once_and_links_pipes_and_missing_directories_do_not() {
-        let root = std::env::temp_dir().join(format!("nodlet-usage-{}", std::process::id()));
+        let root = scratch("once");
         let (one, two) = (root.join("one/deeper"), root.join("two"));
         fs::create_dir_all(&one).unwrap();
         fs::create_dir_all(&two).unwrap();
@@ -128,6 +182,7 @@ mod tests {
         fs::write(two.join("large"), vec![7; 4 << 20]).unwrap();
         fs::hard_link(two.join("large"), two.join("again")).unwrap();
         symlink("/", one.join("link")).unwrap();
+        symlink("..", one.join("up")).unwrap();
         nix::unistd::mkfifo(&one.join("fifo"), Mode::S_IRWXU).unwrap();
         let usage = measure(&[&root.join("one"), &two, &root.join("missing")]);
         let mib = |bytes: u64| bytes >> 20;
@@ -135,21 +190,49 @@ mod tests {
         // A link in place of a directory is not followed.
         symlink(&two, root.join("to-two")).unwrap();
         assert_eq!(measure(&[&root.join("to-two")]), [0]);
+        // Several directories may count in one place.
+        let mut both = Measurement::new([(0, root.join("one")), (0, two.clone())], 1);
+        let both = std::iter::from_fn(|| Some(both.part())).flatten().next();
+        assert_eq!(both, Some(vec![usage[0] + usage[1]]));
         fs::remove_dir_all(root).unwrap();
     }
 
     #[test]
     fn a_tree_that_never_ends_is_measured_in_parts_to_a_limit() {
-        let root = std::env::temp_dir().join(format!("nodlet-usage-deep-{}", std::process::id()));
-        let deep: PathBuf = std::iter::once(root.clone()).chain((0..200).map(|_| "d".into())).collect();
-        fs::create_dir_all(&deep).unwrap();
-        for number in 0..ENTRIES_PER_PART {
-            fs::write(root.join(number.to_string()), "").unwrap();
+        let root = scratch("many");
+        for number in 0..600 {
+            fs::write(root.join(number.to_string()), "x").unwrap();
         }
         let mut measurement = Measurement::new([(0, root.clone())], 1);
         assert!(measurement.part().is_none());
-        let most = std::iter::from_fn(|| (measurement.open.len() <= DEPTH).then(|| measurement.part()));
-        assert!(most.flatten().next().is_some());
+        let all = std::iter::from_fn(|| Some(measurement.part())).flatten().next().expect("it ends");
+        assert!(all[0] >= 600 * 512, "{all:?}");
+        let mut short = Measurement { left: 100, ..Measurement::new([(0, root.clone())], 1) };
+        let some = short.part().expect("it ends");
+        assert!(some[0] < all[0], "{some:?} of {all:?}");
+        fs::remove_dir_all(root).unwrap();
+    }
+
+    #[test]
+    fn what_lies_deeper_than_any_path_counts_as_more_than_any_limit() {
+        let root = scratch("deep");
+        let deep = root.join("deep");
+        fs::create_dir_all(&deep).unwrap();
+        let mut at = nix::fcntl::open(&deep, OFlag::O_DIRECTORY, Mode::empty()).unwrap();
+        for _ in 0..18 {
+            let name = "d".repeat(250);
+            nix::sys::stat::mkdirat(Some(at), name.as_str(), Mode::from_bits_truncate(0o700)).unwrap();
+            let next =
+                nix::fcntl::openat(Some(at), name.as_str(), OFlag::O_DIRECTORY, Mode::empty()).unwrap();
+            nix::unistd::close(std::mem::replace(&mut at, next)).unwrap();
+        }
+        nix::unistd::close(at).unwrap();
+        assert_eq!(measure(&[&deep]), [u64::MAX]);
+        // Not so deep, each file counts.
+        let nested: PathBuf = std::iter::once(root.join("n")).chain((0..200).map(|_| "d".into())).collect();
+        fs::create_dir_all(&nested).unwrap();
+        fs::write(nested.join("file"), vec![7; 1 << 20]).unwrap();
+        assert!(measure(&[&root.join("n")])[0] > 1 << 20);
         fs::remove_dir_all(root).unwrap();
     }
 }

@@ -8,7 +8,6 @@ mod host_path;
 mod ownership;
 mod projected;
 mod remove;
-mod usage;
 
 use std::ffi::OsStr;
 use std::fmt;
@@ -22,7 +21,7 @@ use nodlet_core::sorted::SortedMap;
 use nodlet_core::spec::volume::{ClaimedVolume, HostPathType, ProjectionKind};
 use nodlet_core::spec::{Pod, VolumeSource};
 
-pub use empty_dir::memory_volumes;
+pub use empty_dir::{memory_volumes, path as empty_dir_path};
 pub use projected::{ProjectedFile, ProjectedFiles};
 
 /// The sources of mounts for the containers of a pod, by the name of the volume.
@@ -155,7 +154,7 @@ impl Request {
     }
 
     fn empty_dir(&self, name: &str) -> PathBuf {
-        self.directory.join("volumes/kubernetes.io~empty-dir").join(name)
+        empty_dir::path(&self.directory, name)
     }
 
     fn projected(&self, plugin: &str, name: &str) -> PathBuf {
@@ -295,7 +294,6 @@ pub fn tear_down(directory: &Path) -> io::Result<()> {
 }
 
 pub use remove::Removal;
-pub use usage::Usage;
 
 /// Removes `name` in a directory, like [`tear_down`]. Because another process may keep creating files there,
 /// at most `most` of them are removed.

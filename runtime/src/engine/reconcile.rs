@@ -6,7 +6,7 @@ use std::rc::Rc;
 use super::on_tmpfs::{self, LeftBehind};
 use super::pods::PodShell;
 use super::publish::created;
-use super::{Engine, cleanup, empty_dirs, recover, sandbox};
+use super::{Engine, cleanup, recover, sandbox};
 use crate::store::{LoadError, Recorded};
 use nodlet_core::facts::{Observation, PodObservation, Record};
 use nodlet_core::pod::PodState;
@@ -182,7 +182,6 @@ impl Engine {
         let sandbox = found.sandbox.map(Rc::new);
         let pod = PodShell { sandbox, claims: found.claims, ..PodShell::new(found.wanted, found.created) };
         if let Some(sandbox) = &pod.sandbox {
-            empty_dirs::watch(&self.shell, index, &pod.wanted, sandbox);
             self.shell.tasks.spawn(sandbox::listen(self.shell.clone(), index, sandbox.clone()));
         }
         self.shell.pods.borrow_mut().insert(index, pod);

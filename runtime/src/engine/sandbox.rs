@@ -18,7 +18,7 @@ use nodlet_supervisor::client::{self, Supervisor, SupervisorError, SupervisorEve
 use super::exec::Execs;
 use super::handles::Sandbox;
 use super::machine::Machine;
-use super::{SUPERVISOR_END, Shell, cleanup, devices, empty_dirs, firewall, on_tmpfs, run, volumes};
+use super::{SUPERVISOR_END, Shell, cleanup, devices, firewall, on_tmpfs, run, volumes};
 
 /// Time within which supervisor and namespaces must be ready. Nothing is written to flash for them. One that hangs
 /// must not block the pod's deletion.
@@ -89,7 +89,6 @@ pub(super) async fn create(
             if let Some(entry) = shell.pods.borrow_mut().get_mut(&pod) {
                 entry.sandbox = Some(sandbox.clone());
             }
-            empty_dirs::watch(&shell, pod, &wanted, &sandbox);
             shell.tasks.spawn(listen(shell.clone(), pod, sandbox));
             Ok(Made { ip, at })
         }

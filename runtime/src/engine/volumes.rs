@@ -1,10 +1,10 @@
-//! Writes the files of volumes that show ConfigMaps, Secrets and fields of the pod.
+//! Writes the files of volumes that show ConfigMaps, Secrets and fields of the pod, and measures what pods use of the disk.
 
 use std::rc::Rc;
 
 use super::{Shell, this_node};
 use crate::{container_config, volume_files};
-use nodlet_core::facts::SandboxFailure;
+use nodlet_core::facts::{SandboxFailure, StorageScope, StorageUsage};
 use nodlet_host::volume;
 use nodlet_registry::{ConfigObjects, Wanted};
 
@@ -45,22 +45,30 @@ pub(super) async fn write_files(
 }
 
 /// Measures the local storage that a pod uses: the bytes of each container, with its writable layer and its logs, and
-/// the bytes of the volumes on disk.
-pub(super) async fn measure(shell: Rc<Shell>, wanted: Rc<Wanted>) -> (Vec<u64>, u64) {
+/// those of each volume. What is not in the scope counts as 0.
+pub(super) async fn measure(shell: Rc<Shell>, wanted: Rc<Wanted>, scope: StorageScope) -> StorageUsage {
     let pod = &wanted.pod;
     let (paths, uid) = (&shell.paths, &pod.uid.0);
     let logs = paths.pod_logs(&pod.namespace, &pod.name, uid);
     let runs = container_config::runs_directory(paths, uid);
+    let directory = paths.pod(uid);
     let mut directories = Vec::new();
     let mut count = 0;
-    for (place, container) in pod.spec.all_containers().enumerate() {
-        directories
-            .extend([runs.join(&container.name), logs.join(&container.name)].map(|path| (place, path)));
-        count = place + 1;
+    for container in pod.spec.all_containers() {
+        if scope == StorageScope::Pod {
+            let of_container = [runs.join(&container.name), logs.join(&container.name)];
+            directories.extend(of_container.map(|path| (count, path)));
+        }
+        count += 1;
     }
-    directories.push((count, paths.pod(uid).join("volumes")));
-    let mut measurement = nodlet_host::usage::Measurement::new(directories, count + 1);
-    let mut usage = shell.stores.storage.run_in_parts(move || measurement.part()).await;
-    let volumes = usage.pop().unwrap_or_default();
-    (usage, volumes)
+    for (place, volume) in pod.spec.volumes.iter().enumerate() {
+        if scope.has_volume(&volume.source) {
+            directories.push((count + place, volume::empty_dir_path(&directory, &volume.name)));
+        }
+    }
+    let places = count + pod.spec.volumes.len();
+    let mut measurement = nodlet_host::usage::Measurement::new(directories, places);
+    let mut containers = shell.stores.storage.run_in_parts(move || measurement.part()).await;
+    let volumes = containers.split_off(count);
+    StorageUsage { containers, volumes }
 }

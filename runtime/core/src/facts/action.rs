@@ -6,7 +6,7 @@ use std::rc::Rc;
 use serde::{Deserialize, Serialize};
 
 use super::{Attempt, MAX_ACTIONS, PodIndex, Record};
-use crate::spec::{ContainerIndex, HookKind, ProbeKind};
+use crate::spec::{ContainerIndex, HookKind, ProbeKind, VolumeSource};
 use crate::time::Instant;
 
 /// Something to be done. It may fail; the core learns of that by an
@@ -26,7 +26,7 @@ pub enum Action<R = Box<Record>, E = Event, I = Rc<str>> {
         generation: u64,
     },
     /// Measure the local storage that the pod uses. Answered by `StorageMeasured`.
-    MeasureStorage,
+    MeasureStorage(StorageScope),
     /// Find the image, make the container, execute its process.
     Start {
         /// Which run.
@@ -78,7 +78,7 @@ impl<R, E, I> Action<R, E, I> {
         match self {
             Action::CreateSandbox => Action::CreateSandbox,
             Action::UpdateVolumes => Action::UpdateVolumes,
-            Action::MeasureStorage => Action::MeasureStorage,
+            Action::MeasureStorage(scope) => Action::MeasureStorage(*scope),
             Action::Resize { generation } => Action::Resize { generation: *generation },
             Action::Start { attempt, fallback } => {
                 Action::Start { attempt: *attempt, fallback: fallback.as_ref().map(image) }
@@ -112,12 +112,37 @@ impl<R, E, I> Action<R, E, I> {
             Action::CreateSandbox
             | Action::UpdateVolumes
             | Action::Resize { .. }
-            | Action::MeasureStorage
+            | Action::MeasureStorage(_)
             | Action::RemoveSandbox
             | Action::RemoveVolumes
             | Action::Save { .. }
             | Action::Forget
             | Action::Emit(_) => None,
+        }
+    }
+}
+
+/// The local storage of a pod that is measured: only as much as its limits need.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum StorageScope {
+    /// The emptyDir volumes on disk that have a `sizeLimit`.
+    LimitedVolumes,
+    /// All emptyDir volumes on disk, and the writable layer and the logs of each container.
+    Pod,
+}
+
+impl StorageScope {
+    /// Whether a volume of this source is measured.
+    pub fn has_volume(self, source: &VolumeSource) -> bool {
+        match source {
+            VolumeSource::EmptyDir { memory, size_limit } => {
+                !memory && (self == StorageScope::Pod || size_limit.is_some())
+            }
+            VolumeSource::HugePages { .. }
+            | VolumeSource::HostPath { .. }
+            | VolumeSource::Claim { .. }
+            | VolumeSource::Image { .. }
+            | VolumeSource::Projected(_) => false,
         }
     }
 }

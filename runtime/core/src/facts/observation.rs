@@ -87,11 +87,6 @@ pub enum PodObservation<T = Box<str>> {
         /// The message of the event.
         message: T,
     },
-    /// The pod has exceeded a limit for which the node fails it.
-    Evicted {
-        /// `status.message`.
-        message: T,
-    },
     /// The limits of the pod and of its containers were written to their cgroups, or could not be.
     Resized {
         /// The generation of the `Resize`.
@@ -100,12 +95,7 @@ pub enum PodObservation<T = Box<str>> {
         failure: Option<T>,
     },
     /// The local storage that the pod uses was measured.
-    StorageMeasured {
-        /// The bytes of the writable layer and the logs of each container, in the order of their indexes.
-        containers: Vec<u64>,
-        /// The bytes of the volumes on disk.
-        volumes: u64,
-    },
+    StorageMeasured(Box<StorageUsage>),
     /// The supervisor of a ready sandbox died, so that all runs have ended or are to end. If the supervisor dies
     /// before the sandbox is ready, the observation is `SandboxFailed`.
     SandboxLost {
@@ -252,13 +242,10 @@ impl<T> PodObservation<T> {
             PodObservation::VolumesUpdateFailed { reason, message } => {
                 PodObservation::VolumesUpdateFailed { reason: *reason, message: text(message) }
             }
-            PodObservation::Evicted { message } => PodObservation::Evicted { message: text(message) },
             PodObservation::Resized { generation, failure } => {
                 PodObservation::Resized { generation: *generation, failure: failure.as_ref().map(text) }
             }
-            PodObservation::StorageMeasured { containers, volumes } => {
-                PodObservation::StorageMeasured { containers: containers.clone(), volumes: *volumes }
-            }
+            PodObservation::StorageMeasured(usage) => PodObservation::StorageMeasured(usage.clone()),
             PodObservation::SandboxLost { processes } => {
                 PodObservation::SandboxLost { processes: *processes }
             }
@@ -319,9 +306,8 @@ impl<T> PodObservation<T> {
             | PodObservation::ObjectsChanged
             | PodObservation::VolumesUpdated
             | PodObservation::VolumesUpdateFailed { .. }
-            | PodObservation::Evicted { .. }
             | PodObservation::Resized { .. }
-            | PodObservation::StorageMeasured { .. }
+            | PodObservation::StorageMeasured(_)
             | PodObservation::SandboxLost { .. }
             | PodObservation::SandboxRemoved
             | PodObservation::SandboxRemoveFailed { .. }
@@ -334,6 +320,15 @@ impl<T> PodObservation<T> {
             | PodObservation::ClientConditions { .. } => None,
         }
     }
+}
+
+/// The local storage that a pod uses.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct StorageUsage {
+    /// The bytes of the writable layer and the logs of each container, in the order of their indexes.
+    pub containers: Vec<u64>,
+    /// The bytes of each volume, in the order of the spec; 0 for a volume that was not measured.
+    pub volumes: Vec<u64>,
 }
 
 /// A pod of an earlier agent that runs, or the remains of one.

@@ -18,8 +18,6 @@ use super::hooks::Before;
 use super::phase::{PREEMPTING, Verdict, set_unknown_exits};
 use super::{PodState, Stage, shutdown};
 
-/// `reason` of a pod that has exceeded a limit, and of the event.
-const EVICTED: &str = "Evicted";
 /// The shortest grace period, whatever was requested.
 const MIN_GRACE: Duration = Duration::from_secs(1);
 /// The shortest time between the signal and the kill, even at the end of the grace period.
@@ -72,17 +70,6 @@ impl PodState {
         self.outcome.decide(Verdict::failed(PREEMPTING, message));
         self.stop(now, None);
         self.settle(now);
-    }
-
-    /// Fails the pod, with the shortest grace period, because it has exceeded a limit, unless it is critical
-    /// (`evictPod`).
-    pub(super) fn evict(&mut self, now: Instant, message: Box<str>, events: &mut Events) {
-        if !self.is_active() || self.outcome.verdict().is_some() || self.pod.is_critical() {
-            return;
-        }
-        events.warn(self.index, None, EVICTED, message.clone());
-        self.outcome.decide(Verdict::failed(EVICTED, message));
-        self.stop(now, Some(MIN_GRACE));
     }
 
     /// Ends the pod as part of a shutdown.

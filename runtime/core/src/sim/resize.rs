@@ -46,11 +46,25 @@ impl Sim {
     }
 
     /// Reports how much the pod uses of the disk.
-    pub(super) fn measure_storage(&mut self, uid: &Uid, index: PodIndex) {
+    pub(super) fn measure_storage(&mut self, uid: &Uid, index: PodIndex, scope: StorageScope) {
+        self.note_log(&format!("{uid} measure {scope:?}"));
         let world = self.of(uid);
-        assert!(world.pod.spec.has_storage_limit(), "{uid} is measured for nothing");
-        let (containers, volumes) = world.usage.clone();
-        self.answer_of(index, PodObservation::StorageMeasured { containers, volumes });
+        let spec = &world.pod.spec;
+        let is_limited = |volume: &Volume| StorageScope::LimitedVolumes.has_volume(&volume.source);
+        let needed = match (spec.has_storage_limit(), spec.volumes.iter().any(is_limited)) {
+            (true, _) => Some(StorageScope::Pod),
+            (false, true) => Some(StorageScope::LimitedVolumes),
+            (false, false) => None,
+        };
+        assert_eq!(Some(scope), needed, "{uid} is measured for nothing, or in part");
+        let mut usage = Box::new(world.usage.clone());
+        if scope == StorageScope::LimitedVolumes {
+            usage.containers.clear();
+        }
+        for (used, volume) in usage.volumes.iter_mut().zip(&spec.volumes) {
+            *used = if scope.has_volume(&volume.source) { *used } else { 0 };
+        }
+        self.answer_of(index, PodObservation::StorageMeasured(usage));
     }
 
     /// Checks that all pods with a sandbox, and the pod `of`, fit on the node.

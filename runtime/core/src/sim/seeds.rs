@@ -235,6 +235,11 @@ fn with_requests(mut pod: Pod, chance: &mut Chance) -> Pod {
             container.resources.memory_limit.clone_from(&container.resources.memory_request);
         }
     }
+    if chance.percent(10) {
+        let size_limit = Some(Quantity::from_milli(chance.below(2000).into()));
+        let source = VolumeSource::EmptyDir { memory: chance.percent(20), size_limit };
+        pod.spec.volumes.push(Volume { name: "scratch".into(), source });
+    }
     pod.priority = [0, 0, 1000, 2_000_000_000, 2_000_001_000][chance.below(5) as usize];
     pod
 }
@@ -289,7 +294,7 @@ fn live(seed: u64, mut chance: Chance, failures: u64, interruptions: bool, pods:
             if sim.pods.iter().any(|world| world.pod.uid == uids[which]) {
                 sim.update(&uids[which], |pod| some_resize(&mut of_resizes, pod));
                 let used = of_resizes.below(2);
-                sim.of(&uids[which]).usage = (vec![used], used);
+                sim.of(&uids[which]).usage = StorageUsage { containers: vec![used], volumes: vec![used] };
                 sim.run_until(now);
             }
         }

@@ -53,7 +53,7 @@ impl Sim {
                 }
             }
             Action::UpdateVolumes => self.update_volumes(&uid, index),
-            Action::MeasureStorage => self.measure_storage(&uid, index),
+            Action::MeasureStorage(scope) => self.measure_storage(&uid, index, scope),
             Action::Resize { generation } => self.resize(&uid, index, generation),
             Action::CheckImage(attempt) => self.check_image(&uid, index, attempt),
             Action::Start { attempt, fallback } => {

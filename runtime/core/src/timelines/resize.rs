@@ -190,6 +190,10 @@ fn an_idle_resized_pod_plans_no_action() {
     assert_eq!(sim.of(&web).saves, saves);
 }
 
+fn usage_of(containers: Vec<u64>, volumes: Vec<u64>) -> StorageUsage {
+    StorageUsage { containers, volumes }
+}
+
 /// A pod whose containers have these limits of local storage, in MiB, and use this much, with its volumes.
 fn with_usage(limits: &[u64], used: &[u64], volumes: u64) -> Sim {
     let limited = |(number, limit): (usize, &u64)| {
@@ -200,7 +204,7 @@ fn with_usage(limits: &[u64], used: &[u64], volumes: u64) -> Sim {
     };
     let containers: Vec<_> = limits.iter().enumerate().map(limited).collect();
     let mut sim = Sim::new(pod(RestartPolicy::Always).uid("web").with(containers), |_, _| Fate::IgnoresTerm);
-    sim.of(&"web".into()).usage = (used.iter().map(|mib| mib << 20).collect(), volumes << 20);
+    sim.of(&"web".into()).usage = usage_of(used.iter().map(|mib| mib << 20).collect(), vec![volumes << 20]);
     sim.run_until(secs(300));
     sim
 }
@@ -255,37 +259,78 @@ fn a_resize_that_waits_is_not_lost_by_a_shutdown_that_is_cancelled() {
     sim.replay();
 }
 
+/// A pod whose emptyDir volumes have these names, media and limits.
+fn with_empty_dirs(volumes: &[(&str, bool, &str)]) -> Pod {
+    let volume = |(name, memory, limit): &(&str, bool, &str)| {
+        let source = VolumeSource::EmptyDir { memory: *memory, size_limit: Quantity::parse(limit).ok() };
+        Volume { name: (*name).into(), source }
+    };
+    let mut pod = pod(RestartPolicy::Always).uid("web");
+    pod.spec.volumes = volumes.iter().map(volume).collect();
+    pod
+}
+
 #[test]
-fn a_pod_that_the_agent_evicts_fails_within_two_seconds_once_and_keeps_an_earlier_verdict() {
+fn a_pod_whose_empty_dir_exceeds_its_limit_is_evicted_once_with_the_shortest_grace_period() {
+    let volumes =
+        [("memory", true, "1"), ("all", false, ""), ("logs", false, "3Mi"), ("cache", false, "1Mi")];
+    let mut sim = Sim::new(with_empty_dirs(&volumes), |_, _| Fate::IgnoresTerm);
+    let limit = 1 << 20;
+    sim.of(&"web".into()).usage = usage_of(vec![u64::MAX], vec![9 * limit, 9 * limit, 3 * limit, limit]);
+    sim.run_until(secs(300));
+    assert_eq!(sim.status(&"web".into())["phase"], "Running", "at their limits");
+    sim.of(&"web".into()).usage.volumes[3] += 1;
+    sim.run_until(secs(600));
     let message = "Usage of EmptyDir volume \"cache\" exceeds the limit \"1Mi\". ";
-    let evicted = || PodObservation::Evicted { message: message.into() };
-    let mut sim = Sim::new(pod(RestartPolicy::Always).uid("web"), |_, _| Fate::IgnoresTerm);
-    sim.run_until(secs(5));
-    let index = sim.node.index_of(&"web".into()).expect("it is here");
-    sim.later(secs(0), Observation::Of(index, evicted()));
-    sim.later(secs(1), Observation::Of(index, evicted()));
-    sim.run_until(secs(60));
-    assert_eq!(sim.trace, "   0s app#0 start\n   5s app#0 Term\n   7s app#0 Kill\n   7s app#0 exits 137\n");
+    // 30 s after the start, and then each minute.
+    assert_eq!(sim.trace, "   0s app#0 start\n 330s app#0 Term\n 332s app#0 Kill\n 332s app#0 exits 137\n");
+    assert_eq!(sim.log.matches("measure LimitedVolumes").count(), 6, "{}", sim.log);
     let status = sim.status(&"web".into());
     assert_eq!((&status["phase"], &status["reason"]), (&"Failed".into(), &"Evicted".into()));
     assert_eq!(status["message"], message);
     assert_eq!(sim.events.iter().filter(|event| **event == format!("Evicted: {message}")).count(), 1);
-    let late = pod(RestartPolicy::Never).uid("web").with([container("a"), container("b")]);
-    let mut sim = Sim::new(late, |_, _| Fate::Exits(0, secs(3)));
-    sim.weather.latency = secs(2);
-    sim.run_until(secs(60));
-    let index = sim.node.index_of(&"web".into()).expect("it is here");
-    sim.later(secs(0), Observation::Of(index, evicted()));
+    sim.replay();
+}
+
+#[test]
+fn an_empty_dir_of_a_pod_with_a_limit_of_local_storage_is_measured_with_it_and_named_first() {
+    let mut web = with_empty_dirs(&[("cache", false, "1Mi")]);
+    web.spec.containers[0].resources.ephemeral_storage_limit = Quantity::parse("2Mi").ok();
+    let mut sim = Sim::new(web, |_, _| Fate::Runs);
+    sim.run_until(secs(59));
+    sim.of(&"web".into()).usage = usage_of(vec![0], vec![9 << 20]);
     sim.run_until(secs(70));
-    assert_eq!(sim.status(&"web".into())["phase"], "Succeeded");
-    let mut critical = pod(RestartPolicy::Always).uid("web");
-    critical.priority = 2_000_000_000;
-    let mut sim = Sim::new(critical, |_, _| Fate::Runs);
+    assert_eq!(sim.log.matches("measure Pod").count(), 2, "{}", sim.log);
+    let message = "Usage of EmptyDir volume \"cache\" exceeds the limit \"1Mi\". ";
+    assert_eq!(sim.status(&"web".into())["message"], message);
+}
+
+#[test]
+fn no_emptydir_of_a_critical_pod_or_of_one_without_processes_is_measured() {
+    let measured = |pod: Pod, fate: Fate| {
+        let mut sim = Sim::new(pod, move |_, _| fate.clone());
+        sim.of(&"web".into()).usage = usage_of(vec![0], vec![9 << 20]);
+        sim.run_until(secs(300));
+        (sim.log.matches("measure").count(), sim.status(&"web".into())["phase"].clone())
+    };
+    let web = || with_empty_dirs(&[("cache", false, "1Mi")]);
+    let critical = Pod { priority: 2_000_000_000, ..web() };
+    assert_eq!(measured(critical, Fate::Runs), (0, "Running".into()));
+    assert_eq!(measured(with_empty_dirs(&[("cache", true, "1Mi")]), Fate::Runs), (0, "Running".into()));
+    let mut once = web();
+    once.spec.restart_policy = RestartPolicy::Never;
+    assert_eq!(measured(once, Fate::Exits(0, secs(20))), (0, "Succeeded".into()));
+    // A measurement that the core did not ask for.
+    let mut sim = Sim::new(web(), |_, _| Fate::Runs);
     sim.run_until(secs(5));
     let index = sim.node.index_of(&"web".into()).expect("it is here");
-    sim.later(secs(0), Observation::Of(index, evicted()));
-    sim.run_until(secs(70));
-    assert_eq!(sim.status(&"web".into())["phase"], "Running", "a critical pod is not evicted");
+    let seen = PodObservation::StorageMeasured(Box::new(StorageUsage {
+        containers: vec![0],
+        volumes: vec![9 << 20],
+    }));
+    sim.later(secs(0), Observation::Of(index, seen));
+    sim.run_until(secs(100));
+    assert_eq!(sim.status(&"web".into())["phase"], "Running");
 }
 
 #[test]

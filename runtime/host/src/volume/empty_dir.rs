@@ -2,12 +2,17 @@
 
 use std::fs;
 use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use crate::launch::MemoryVolume;
 use nodlet_core::spec::{Pod, Quantity, VolumeSource};
 
 use super::VolumeError;
+
+/// The directory of an emptyDir on disk, in that of its pod.
+pub fn path(pod: &Path, name: &str) -> PathBuf {
+    pod.join("volumes/kubernetes.io~empty-dir").join(name)
+}
 
 /// Makes the directory, world-writable as in Kubernetes, and owned by the pod's `fsGroup` if there is one.
 pub(super) fn set_up(path: &Path, fs_group: Option<u32>) -> Result<(), VolumeError> {

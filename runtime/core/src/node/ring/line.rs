@@ -149,12 +149,12 @@ impl fmt::Display for ObservationText<'_> {
             PodObservation::VolumesUpdateFailed { reason, .. } => {
                 write!(f, "VolumesUpdateFailed: {reason:?}")
             }
-            PodObservation::Evicted { .. } => f.write_str("Evicted"),
             PodObservation::Resized { generation, failure } => {
                 write!(f, "Resized {generation}: {}", if failure.is_some() { "Failure" } else { "Success" })
             }
-            PodObservation::StorageMeasured { containers, volumes } => {
-                write!(f, "StorageMeasured {}", containers.iter().sum::<u64>().saturating_add(*volumes))
+            PodObservation::StorageMeasured(usage) => {
+                let all = usage.containers.iter().chain(&usage.volumes).copied().fold(0, u64::saturating_add);
+                write!(f, "StorageMeasured {all}")
             }
             PodObservation::SandboxLost { processes } => {
                 f.write_str(if *processes { "SandboxLost, with processes" } else { "SandboxLost" })
@@ -210,7 +210,7 @@ impl fmt::Display for Asked<'_> {
         match self.0 {
             Action::CreateSandbox => f.write_str("CreateSandbox"),
             Action::UpdateVolumes => f.write_str("UpdateVolumes"),
-            Action::MeasureStorage => f.write_str("MeasureStorage"),
+            Action::MeasureStorage(scope) => write!(f, "MeasureStorage {scope:?}"),
             Action::Resize { generation } => write!(f, "Resize {generation}"),
             Action::Start { .. } => f.write_str("Start"),
             Action::CheckImage(_) => f.write_str("CheckImage"),
