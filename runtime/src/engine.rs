@@ -523,10 +523,10 @@ impl Engine {
         let again = || shell.clone();
         match action {
             Action::CreateSandbox => {
-                let objects = self.registry.config_objects(&wanted.pod);
+                let (shell, objects) = (again(), self.registry.config_objects(&wanted.pod));
                 let claims = self.take_claims(pod, &wanted);
-                let made = sandbox::create(again(), pod, wanted, objects, claims);
-                shell.tasks.answer(pod, made, |made| match made {
+                let made = sandbox::create(shell, pod, wanted, objects, claims);
+                self.shell.tasks.answer(pod, made, |made| match made {
                     Ok(sandbox::Made { ip, at }) => Some(Seen::SandboxReady { ip, at }),
                     Err(sandbox::Failure { reason, remains, message }) => {
                         Some(Seen::SandboxFailed { reason, remains, message: message.into() })

@@ -1,4 +1,5 @@
-//! PersistentVolumeClaims of pods: binds them, saves the bindings, and keeps volumes of `ReadWriteOncePod` from a second pod.
+//! PersistentVolumeClaims of pods: binds them, saves the bindings, and takes and releases their volumes. The registry decides
+//! who gets which volume (`registry/src/claims.rs`).
 //!
 //! A pod has its volumes from the moment at which its sandbox is being made to that at which the sandbox is removed, which
 //! needs that its last process is gone. `pod.json` beside its supervisor names them for a later agent, which finds all pods
@@ -10,10 +11,6 @@ use nodlet_host::volume::set_up_failed;
 use nodlet_registry::{DefinitionName, Wanted};
 
 use super::{Engine, this_node};
-
-/// What `ReadWriteOncePod` makes a pod wait for, in the words of Kubernetes' scheduler.
-const IN_USE: &str =
-    "node has pod using PersistentVolumeClaim with the same name and ReadWriteOncePod access mode";
 
 /// The most bytes of saved bindings: far more than there are objects in manifests.
 const MAX_BYTES: u64 = 4 << 20;
@@ -63,43 +60,24 @@ impl Engine {
     /// Takes the volumes behind the claims of a pod whose sandbox is to be made.
     ///
     /// # Errors
-    /// The text of the event `FailedMount`: a claim is missing or not bound, or its volume is in use.
-    pub(super) fn take_claims(&self, pod: PodIndex, wanted: &Wanted) -> Result<Vec<ClaimedVolume>, String> {
+    /// The text of the event `FailedMount`.
+    pub(super) fn take_claims(
+        &mut self,
+        pod: PodIndex,
+        wanted: &Wanted,
+    ) -> Result<Vec<ClaimedVolume>, String> {
         if wanted.pod.claims().next().is_none() {
             return Ok(Vec::new());
         }
         let labels = this_node::info(&self.shell.config, &self.shell.machine).labels;
-        let claimed = self.registry.claimed_volumes(&wanted.pod, &labels);
-        let claimed = claimed.map_err(|(volume, why)| set_up_failed(&volume, &why))?;
-        let mut pods = self.shell.pods.borrow_mut();
-        let others = || pods.iter().filter(|(other, _)| **other != pod).flat_map(|(_, other)| &other.claims);
-        let is_kept_by = |mine: &ClaimedVolume, other: &ClaimedVolume| {
-            // A volume that was deleted and created again may have the same directory.
-            let is_same = mine.persistent_volume == other.persistent_volume || mine.path == other.path;
-            is_same && (mine.is_exclusive || other.is_exclusive)
-        };
-        if let Some(mine) = claimed.iter().find(|mine| others().any(|other| is_kept_by(mine, other))) {
-            return Err(set_up_failed(&mine.volume, IN_USE));
-        }
-        if let Some(entry) = pods.get_mut(&pod) {
-            entry.claims.clone_from(&claimed);
-        }
-        Ok(claimed)
+        let taken = self.registry.take_volumes(pod, &wanted.pod, &labels);
+        taken.map_err(|(volume, why)| set_up_failed(&volume, &why))
     }
 
-    /// Gives the volumes of a pod back whose sandbox is gone, and wakes pods that wait for them.
+    /// Gives the volumes of a pod back whose sandbox is gone, and wakes pods that may wait for them.
     pub(super) fn release_claims(&mut self, pod: PodIndex) {
-        let mut pods = self.shell.pods.borrow_mut();
-        let Some(entry) = pods.get_mut(&pod) else { return };
-        let is_in_use = !std::mem::take(&mut entry.claims).is_empty();
-        drop(pods);
-        if !is_in_use {
-            return;
-        }
-        // The volume may have another claim by now, so that every pod with a claim may wait for it.
-        let waiting = self.node.pods().filter(|other| other.index() != pod);
-        let waiting = waiting.filter(|other| other.pod().claims().next().is_some());
-        for other in waiting.map(|other| other.index()).collect::<Vec<_>>() {
+        let pods = self.node.pods().map(|other| (other.index(), &**other.pod()));
+        for other in self.registry.release_volumes(pod, pods) {
             self.observe(Observation::Of(other, PodObservation::ObjectsChanged));
         }
     }

@@ -9,7 +9,6 @@ use nodlet_core::facts::PodIndex;
 use nodlet_core::pod::PodState;
 use nodlet_core::sorted::{SortedMap, SortedSet};
 use nodlet_core::spec::Uid;
-use nodlet_core::spec::volume::ClaimedVolume;
 use nodlet_core::time::Moment;
 use nodlet_registry::Wanted;
 
@@ -27,8 +26,6 @@ pub(super) struct PodShell {
     pub(super) published: Published,
     pub(super) ephemeral: EphemeralWrites,
     pub(super) manifest: ManifestWork,
-    /// The PersistentVolumes that the pod uses, as long as its sandbox may exist.
-    pub(super) claims: Vec<ClaimedVolume>,
 }
 
 /// The engine's data of the publication of a pod.
@@ -91,7 +88,6 @@ impl PodShell {
             published: Published::new(created),
             ephemeral: EphemeralWrites::default(),
             manifest: ManifestWork::default(),
-            claims: Vec::new(),
         }
     }
 }

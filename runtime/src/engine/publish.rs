@@ -32,6 +32,7 @@ impl Engine {
     /// Withdraws a pod that is gone, and publishes its successor.
     pub(super) fn withdraw(&mut self, pod: PodIndex, was_hidden: bool, again: Option<Successor>) {
         let Some(gone) = self.shell.pods.borrow_mut().remove(&pod) else { return };
+        self.release_claims(pod);
         on_tmpfs::remove_status(&self.shell.paths, &gone.wanted.pod.uid.0);
         if !was_hidden {
             self.shell.publication.objects.delete(&key(&gone.wanted));

@@ -180,7 +180,8 @@ impl Engine {
             self.registry.set_desired(found.wanted.clone());
         }
         let sandbox = found.sandbox.map(Rc::new);
-        let pod = PodShell { sandbox, claims: found.claims, ..PodShell::new(found.wanted, found.created) };
+        self.registry.adopt_volumes(index, found.claims);
+        let pod = PodShell { sandbox, ..PodShell::new(found.wanted, found.created) };
         if let Some(sandbox) = &pod.sandbox {
             self.shell.tasks.spawn(sandbox::listen(self.shell.clone(), index, sandbox.clone()));
         }

@@ -1,3 +1,6 @@
+use nodlet_core::facts::PodIndex;
+use nodlet_fuzz::Random;
+
 use super::*;
 
 /// The phases of all volumes, and the volume of each claim.
@@ -83,14 +86,14 @@ fn a_claim_gets_the_smallest_volume_that_satisfies_it() {
         let expected = if name == "named" { "small" } else { expected };
         assert!(bound.contains(&format!("{name} {phase} {expected}")), "{name}: {bound}");
     }
-    let why = |name: &str| {
+    let mut why = |name: &str| {
         let spec = json!({"containers": [{"name": "app", "image": "app:1"}], "volumes": [
             {"name": "v", "persistentVolumeClaim": {"claimName": name}},
         ]});
         let pod = json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "web"}, "spec": spec});
         let bytes = pod.to_string();
         let read = manifest::contents("p", bytes.as_bytes(), Validation::Strict, NODE).expect("it is right");
-        world.registry.claimed_volumes(&read.pods[0].pod, &SortedMap::new()).map_err(|(_, why)| why)
+        world.registry.take_volumes(PodIndex(1), &read.pods[0].pod, &SortedMap::new()).map_err(|(_, why)| why)
     };
     for (name, expected) in [
         ("named", "Cannot bind to requested volume \"small\": requested PV is too small"),
@@ -210,4 +213,121 @@ fn a_pod_without_its_claims_has_the_texts_of_the_scheduler() {
         let claimed = world.registry.claimed_volumes(&read.pods[0].pod, &SortedMap::new());
         assert_eq!(claimed.map(|_| ()), Err(("v".to_owned(), expected.to_owned())));
     }
+}
+
+/// A pod with a volume for each of these claims.
+fn pod_with(claims: &[&str]) -> Rc<Pod> {
+    let volumes: Vec<Value> = (0..)
+        .zip(claims)
+        .map(|(place, claim)| json!({"name": format!("v{place}"), "persistentVolumeClaim": {"claimName": claim}}))
+        .collect();
+    let mut object = pod("web", "app:1");
+    object["spec"]["volumes"] = volumes.into();
+    let text = object.to_string();
+    let read = manifest::contents("p", text.as_bytes(), Validation::Strict, NODE).expect("it is right");
+    read.pods[0].pod.clone()
+}
+
+/// Volumes and claims that are bound to each other: `alone` is `ReadWriteOncePod`; `same` has the directory of `shared`,
+/// and `mine` that of `alone`.
+fn bound(world: &mut World) {
+    let alone = json!(["ReadWriteOncePod"]);
+    for (name, path, modes) in [
+        ("alone", "/alone", &alone),
+        ("mine", "/alone", &json!(["ReadWriteOnce"])),
+        ("shared", "/shared", &json!(["ReadWriteOnce"])),
+        ("same", "/shared", &json!(["ReadWriteOnce"])),
+    ] {
+        volume(world, name, "1Gi", json!({"accessModes": modes, "hostPath": {"path": path}}));
+        claim(world, name, "1Gi", json!({"accessModes": modes, "volumeName": name}));
+    }
+    bind(world);
+}
+
+fn take(world: &mut World, index: u32, claims: &[&str]) -> Result<usize, String> {
+    let taken = world.registry.take_volumes(PodIndex(index), &pod_with(claims), &SortedMap::new());
+    taken.map(|volumes| volumes.len()).map_err(|(volume, why)| format!("{volume}: {why}"))
+}
+
+const IN_USE: &str =
+    "node has pod using PersistentVolumeClaim with the same name and ReadWriteOncePod access mode";
+
+#[test]
+fn a_volume_of_read_write_once_pod_has_one_pod_at_a_time() {
+    let world = &mut World::new();
+    bound(world);
+    assert_eq!(take(world, 1, &["shared", "alone"]), Ok(2));
+    assert_eq!(take(world, 1, &["shared", "alone"]), Ok(2), "the same pod tries again");
+    assert_eq!(take(world, 2, &["shared", "alone"]), Err(format!("v1: {IN_USE}")));
+    assert_eq!(take(world, 2, &["mine"]), Err(format!("v0: {IN_USE}")), "the same directory");
+    assert_eq!(take(world, 2, &["shared"]), Ok(1));
+    assert_eq!(take(world, 3, &["same"]), Ok(1));
+    assert_eq!(take(world, 4, &[]), Ok(0));
+    let pods =
+        [1, 2, 3, 4, 5].map(|index| (PodIndex(index), pod_with(if index == 4 { &[] } else { &["alone"] })));
+    let release = |world: &mut World, index: u32| -> Vec<u32> {
+        let pods = pods.iter().map(|(index, pod)| (*index, &**pod));
+        world.registry.release_volumes(PodIndex(index), pods).into_iter().map(|index| index.0).collect()
+    };
+    assert_eq!(release(world, 4), [0; 0], "it had none");
+    assert_eq!(release(world, 1), [2, 3, 5]);
+    assert_eq!(release(world, 1), [0; 0], "it has none any more");
+    assert_eq!(take(world, 5, &["mine"]), Ok(1));
+    assert_eq!(take(world, 2, &["alone"]), Err(format!("v0: {IN_USE}")), "to have it alone");
+    assert_eq!(release(world, 5), [1, 2, 3]);
+    // What the sandbox of an earlier agent has.
+    let volumes = world.registry.take_volumes(PodIndex(1), &pod_with(&["alone"]), &SortedMap::new());
+    let volumes = volumes.expect("nobody has it");
+    let next = &mut World::new();
+    bound(next);
+    next.registry.adopt_volumes(PodIndex(1), volumes);
+    next.registry.adopt_volumes(PodIndex(3), Vec::new());
+    assert_eq!(take(next, 2, &["alone"]), Err(format!("v0: {IN_USE}")));
+    assert_eq!(release(next, 3), [0; 0]);
+    assert_eq!(release(next, 1), [2, 3, 5]);
+    assert_eq!(take(next, 2, &["alone"]), Ok(1));
+}
+
+/// `NODLET_SEED=42 NODLET_ROUNDS=1` runs a single story.
+#[test]
+fn whatever_pods_come_and_go_no_two_share_a_volume_that_one_has_alone_and_none_waits_for_ever() {
+    for_each_seed(40, |seed| {
+        let (mut random, world) = (Random::of(seed), &mut World::new());
+        bound(world);
+        let names = ["alone", "mine", "shared", "same"];
+        let pods: Vec<Vec<&str>> =
+            (0..5).map(|_| names.iter().filter(|_| random.one_in(2)).copied().collect()).collect();
+        let all: Vec<_> =
+            (0..).zip(&pods).map(|(index, claims)| (PodIndex(index), pod_with(claims))).collect();
+        let (mut running, mut waiting) = (SortedSet::new(), SortedSet::new());
+        for _ in 0..60 {
+            let index = random.below(pods.len()) as u32;
+            if running.remove(&index) {
+                let others = all.iter().map(|(index, pod)| (*index, &**pod));
+                for woken in world.registry.release_volumes(PodIndex(index), others) {
+                    if waiting.remove(&woken.0) {
+                        match take(world, woken.0, &pods[woken.0 as usize]) {
+                            Ok(_) => drop(running.insert(woken.0)),
+                            Err(_) => drop(waiting.insert(woken.0)),
+                        }
+                    }
+                }
+            } else if take(world, index, &pods[index as usize]).is_ok() {
+                waiting.remove(&index);
+                running.insert(index);
+            } else {
+                waiting.insert(index);
+            }
+            let has =
+                |index: &u32, names: &[&str]| names.iter().any(|name| pods[*index as usize].contains(name));
+            let of_alone: Vec<&u32> = running.iter().filter(|index| has(index, &["alone", "mine"])).collect();
+            let is_alone = of_alone.iter().any(|index| has(index, &["alone"]));
+            assert!(!is_alone || of_alone.len() == 1, "{of_alone:?} share a volume");
+            for index in &waiting {
+                let blocked =
+                    has(index, &["alone"]) && !of_alone.is_empty() || has(index, &["mine"]) && is_alone;
+                assert!(blocked, "{index} waits, and nobody has its volumes: {running:?}");
+            }
+        }
+    });
 }
