@@ -10,12 +10,12 @@ use std::rc::Rc;
 
 use nodlet_core::sorted::SortedMap;
 use nodlet_core::spec::container::DEVICE_DOMAIN;
-use nodlet_kube::manifest::{DeviceDefinition, DeviceSource, parse_device_file};
+use nodlet_kube::manifest::{DeviceDefinition, parse_device_file};
 
 pub(crate) mod cdi;
 mod find;
 
-pub(crate) use find::{Found, find};
+pub(crate) use find::find;
 
 /// The definitions of devices, by file and by name.
 #[derive(Default)]
@@ -86,23 +86,5 @@ impl DeviceFiles {
     /// Whether a definition has changed since the last call, and what was refused since then.
     pub(crate) fn take_news(&mut self) -> (bool, Vec<String>) {
         (std::mem::take(&mut self.has_changed), std::mem::take(&mut self.refused))
-    }
-}
-
-/// Where a device is looked for, for messages.
-pub(crate) fn place_of(source: &DeviceSource) -> String {
-    match source {
-        DeviceSource::Path(path) => path.clone(),
-        DeviceSource::Interface(name) => format!("the interface {name}"),
-        DeviceSource::Sysfs { subsystem, attributes, path } => {
-            let mut text = format!("a device of the subsystem {subsystem}");
-            for (at, (key, value)) in attributes.iter().enumerate() {
-                text += &format!("{}{key}={value}", if at == 0 { " with " } else { ", " });
-            }
-            if let Some(path) = path {
-                text += &format!(" at {path}");
-            }
-            text
-        }
     }
 }

@@ -19,6 +19,7 @@ mod change;
 mod claims;
 mod config_objects;
 mod definitions;
+mod devices;
 mod difference;
 mod ephemeral;
 mod events;
@@ -57,6 +58,10 @@ pub use awaited_images::AwaitedImage;
 pub use change::{Accepted, Applied, Change, FieldValidation, Part, Preconditions};
 pub use config_objects::{ConfigData, ConfigObjects, refers_to};
 pub use definitions::DefinitionName;
+pub use devices::{
+    DeviceOfRun, FoundDevice, GrantedDevice, LookedUp, SeenDevices, device_events, grant_devices,
+    grant_interfaces, interface_renamed, requested_devices,
+};
 pub use difference::{Admissions, Difference, sort_admitted_first};
 pub use ephemeral::{list_of as ephemeral_of, with_list as with_ephemeral, without as without_ephemeral};
 pub use events::{EVENTS, Events};

@@ -20,6 +20,7 @@ mod admission;
 mod awaited_images;
 mod claims;
 mod definitions;
+mod devices;
 mod difference;
 mod ephemeral;
 mod held_updates;

@@ -9,17 +9,7 @@ use nix::fcntl::{OFlag, OpenHow, ResolveFlag, openat2};
 use nix::sys::stat::fstat;
 
 use nodlet_kube::manifest::DeviceSource;
-
-/// A device that is there.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Found {
-    /// Whether it is a block device.
-    pub(crate) block: bool,
-    /// The major number; 0 for an interface.
-    pub(crate) major: u32,
-    /// The minor number, or the index of an interface.
-    pub(crate) minor: u32,
-}
+use nodlet_registry::FoundDevice;
 
 /// Upper bound of the devices of one subsystem that are compared.
 const MAX_DEVICES: usize = 4096;
@@ -31,7 +21,7 @@ const FORBIDDEN: [(u32, u32); 3] = [(1, 1), (1, 2), (1, 4)];
 ///
 /// # Errors
 /// The device is not there, or no container may have it; the error says why.
-pub(crate) fn find(source: &DeviceSource, dev: &Path, sys: &Path) -> Result<Found, String> {
+pub(crate) fn find(source: &DeviceSource, dev: &Path, sys: &Path) -> Result<FoundDevice, String> {
     let found = match source {
         DeviceSource::Path(path) => at_path(path, dev)?,
         DeviceSource::Sysfs { subsystem, attributes, path } => {
@@ -40,7 +30,7 @@ pub(crate) fn find(source: &DeviceSource, dev: &Path, sys: &Path) -> Result<Foun
         DeviceSource::Interface(name) => {
             let index = nix::net::if_::if_nametoindex(name.as_str());
             let minor = index.map_err(|_| format!("there is no interface {name}"))?;
-            return Ok(Found { block: false, major: 0, minor });
+            return Ok(FoundDevice { block: false, major: 0, minor });
         }
     };
     if !found.block && FORBIDDEN.contains(&(found.major, found.minor)) {
@@ -50,7 +40,7 @@ pub(crate) fn find(source: &DeviceSource, dev: &Path, sys: &Path) -> Result<Foun
 }
 
 /// Finds the node at a path. Links may lead to other places in /dev, as those that udev makes, and nowhere else.
-fn at_path(path: &str, dev: &Path) -> Result<Found, String> {
+fn at_path(path: &str, dev: &Path) -> Result<FoundDevice, String> {
     let below = path.strip_prefix("/dev/").unwrap_or(path);
     // O_PATH: no device notices.
     let flags = OFlag::O_PATH | OFlag::O_CLOEXEC;
@@ -70,7 +60,7 @@ fn at_path(path: &str, dev: &Path) -> Result<Found, String> {
         libc::S_IFBLK => true,
         _ => return Err(format!("{path} is no device")),
     };
-    Ok(Found { block, major: libc::major(about.st_rdev), minor: libc::minor(about.st_rdev) })
+    Ok(FoundDevice { block, major: libc::major(about.st_rdev), minor: libc::minor(about.st_rdev) })
 }
 
 fn owned(descriptor: i32) -> OwnedFd {
@@ -84,11 +74,11 @@ fn in_sysfs(
     attributes: &[(String, String)],
     pattern: Option<&str>,
     sys: &Path,
-) -> Result<Found, String> {
+) -> Result<FoundDevice, String> {
     let class = sys.join("class").join(subsystem);
     let bus = sys.join("bus").join(subsystem).join("devices");
     let devices = sys.join("devices");
-    let mut matching: Option<(PathBuf, Found)> = None;
+    let mut matching: Option<(PathBuf, FoundDevice)> = None;
     let entries = [class, bus].into_iter().filter_map(|directory| fs::read_dir(directory).ok()).flatten();
     for entry in entries.take(MAX_DEVICES).flatten() {
         let Some(number) = number_of(&entry.path()) else { continue };
@@ -104,7 +94,7 @@ fn in_sysfs(
             });
         if is_at && has_attributes && matching.as_ref().is_none_or(|(first, _)| path < *first) {
             let (major, minor) = number;
-            matching = Some((path, Found { block: subsystem == "block", major, minor }));
+            matching = Some((path, FoundDevice { block: subsystem == "block", major, minor }));
         }
     }
     matching.map(|(_, found)| found).ok_or_else(|| "no device matches".to_owned())
@@ -196,7 +186,7 @@ mod tests {
         dev.link("loop", "loop");
         dev.write("file", "");
         let found = |path: &str| find(&DeviceSource::Path(path.to_owned()), &dev.0, Path::new("/nowhere"));
-        let serial = Found { block: false, major: 1, minor: 3 };
+        let serial = FoundDevice { block: false, major: 1, minor: 3 };
         assert_eq!(found("/dev/serial"), Ok(serial));
         assert_eq!(found("/dev/by-id/gps"), Ok(serial));
         for (path, expected) in [

@@ -1,7 +1,7 @@
-//! Gives devices of the board to containers, and follows the devices while containers run.
+//! Looks up devices of the board for containers, and follows the devices while containers run. The registry decides which
+//! devices a container gets, and which changes are reported (`registry/src/devices.rs`).
 //!
-//! A device that is not there fails the start of its container, which waits until the device appears. Uevents of
-//! the kernel and inotify on /dev report that; they are watched only while a pod requests a device. When a device
+//! Uevents of the kernel and inotify on /dev report changes; they are watched only while a pod requests a device. When a device
 //! goes or comes back, its node in the container and the rule of the container's cgroup change with it. The
 //! container can replace its nodes at any time, so a helper of the supervisor changes them: `device.rs` there.
 
@@ -16,19 +16,20 @@ use nix::sys::inotify::{AddWatchFlags, InitFlags, Inotify};
 use nix::sys::socket::{
     AddressFamily, MsgFlags, NetlinkAddr, SockFlag, SockProtocol, SockType, bind, recv, socket,
 };
-use nodlet_core::sorted::SortedMap;
 use smol::Async;
 
 use crate::container_config;
-use crate::devices::{self, Found, cdi};
+use crate::devices::{self, cdi};
 use nodlet_core::facts::{
-    Attempt, Event, PodIndex, PodObservation, SandboxFailure, StartFailure, StartFailureReason,
+    Attempt, PodIndex, PodObservation, SandboxFailure, StartFailure, StartFailureReason,
 };
-use nodlet_core::spec::container::DEVICE_DOMAIN;
-use nodlet_core::spec::{Container, ContainerIndex, Pod};
+use nodlet_core::spec::{Container, Pod};
 use nodlet_host::launch::{DeviceChange, DeviceNode, ExecConfig};
 use nodlet_kube::manifest::{DeviceDefinition, DeviceSource};
-use nodlet_registry::Wanted;
+use nodlet_registry::{
+    DeviceOfRun, FoundDevice, SeenDevices, Wanted, device_events, grant_devices, grant_interfaces,
+    interface_renamed, requested_devices,
+};
 use nodlet_supervisor::RENAMED_FILE;
 
 use super::handles::{GivenDevice, Sandbox, write_facts};
@@ -46,21 +47,13 @@ const CHANGE_TIME: Duration = Duration::from_secs(10);
 pub(super) struct Devices {
     /// Whether uevents and /dev are watched.
     is_watched: Cell<bool>,
-    /// Where each requested device was when a pod last looked; `None` if it was not there.
-    seen: RefCell<SortedMap<String, Option<Found>>>,
+    /// Where each requested device was when a pod last looked.
+    seen: RefCell<SeenDevices>,
     /// Runs whose nodes are being changed.
     changing: RefCell<Vec<(PodIndex, String, u32)>>,
 }
 
-fn failure(reason: StartFailureReason, message: String) -> StartFailure {
-    StartFailure { reason, message: message.into(), image: None }
-}
-
-fn missing(message: String) -> StartFailure {
-    failure(StartFailureReason::ObjectNotFound, message)
-}
-
-fn node_of(definition: &DeviceDefinition, found: Found) -> DeviceNode {
+fn node_of(definition: &DeviceDefinition, found: FoundDevice) -> DeviceNode {
     DeviceNode {
         path: definition.container_path.as_str().into(),
         block: found.block,
@@ -74,64 +67,37 @@ fn node_of(definition: &DeviceDefinition, found: Found) -> DeviceNode {
     }
 }
 
+/// Looks a device up.
+fn find(definition: &DeviceDefinition) -> Result<FoundDevice, String> {
+    devices::find(&definition.source, Path::new(DEV), Path::new(SYS))
+}
+
 /// Finds the devices that a container requests.
 ///
 /// # Errors
 /// A device is not there; the container has to wait for it.
-pub(super) fn give(
-    shell: &Rc<Shell>,
-    pod: PodIndex,
-    container: &Container,
-) -> Result<Vec<GivenDevice>, StartFailure> {
+pub(super) fn give(shell: &Rc<Shell>, container: &Container) -> Result<Vec<GivenDevice>, StartFailure> {
     if container.resources.devices.is_empty() {
         return Ok(Vec::new());
     }
     // Watched before it is looked up: no change is missed.
     watch(shell);
-    let mut given: Vec<GivenDevice> = Vec::new();
-    for (name, _) in &container.resources.devices {
+    let look_up = |name: &str| {
         let definition = shell.machine.devices.borrow().get(name);
-        let Some(definition) = definition else {
-            shell.devices.seen.borrow_mut().insert(name.to_string(), None);
-            let directory = shell.paths.device_files();
-            return Err(missing(format!(
-                "device {DEVICE_DOMAIN}{name} is not defined: no file in {} has this name",
-                directory.display()
-            )));
-        };
-        if matches!(definition.source, DeviceSource::Interface(_)) {
-            continue;
-        }
-        let found = devices::find(&definition.source, Path::new(DEV), Path::new(SYS));
-        shell.devices.seen.borrow_mut().insert(name.to_string(), found.as_ref().ok().copied());
-        let found = found.map_err(|why| {
-            let place = devices::place_of(&definition.source);
-            missing(format!(
-                "device {DEVICE_DOMAIN}{name} is not there ({place}): {why} ({})",
-                definition.place
-            ))
-        })?;
-        if let Some(other) = other_name(shell, pod, &definition, found) {
-            return Err(missing(format!(
-                "device {DEVICE_DOMAIN}{name} is in use as {DEVICE_DOMAIN}{other}: two files find the same device ({})",
-                definition.place
-            )));
-        }
-        let node = node_of(&definition, found);
-        if let Some(other) = given.iter().find(|other| other.node.path == node.path) {
-            return Err(failure(
-                StartFailureReason::CreateContainerConfigError,
-                format!(
-                    "devices {DEVICE_DOMAIN}{} and {DEVICE_DOMAIN}{name} have the same containerPath {} ({})",
-                    other.name,
-                    node.path.display(),
-                    definition.place
-                ),
-            ));
-        }
-        given.push(GivenDevice { name: name.to_string(), node, is_gone: false });
-    }
-    Ok(given)
+        let found = definition.as_deref().map(find);
+        shell.devices.seen.borrow_mut().record(name, found.clone().and_then(Result::ok));
+        definition.zip(found)
+    };
+    let held = held(shell);
+    let in_use = || held.iter().map(|(name, found)| (&**name, *found));
+    let directory = shell.paths.device_files();
+    let granted = grant_devices(container, look_up, in_use, &directory.to_string_lossy())?;
+    let given = granted.into_iter().map(|(definition, found)| GivenDevice {
+        name: definition.name.clone(),
+        node: node_of(&definition, found),
+        is_gone: false,
+    });
+    Ok(given.collect())
 }
 
 /// The interfaces of the host that the containers of a pod request, which move into the pod's network.
@@ -139,39 +105,21 @@ pub(super) fn give(
 /// # Errors
 /// An interface is not there: the pod has to wait for it. Or the pod has no network of its own.
 pub(super) fn interfaces(shell: &Rc<Shell>, pod: &Pod) -> Result<Vec<String>, (SandboxFailure, String)> {
-    let mut interfaces: Vec<String> = Vec::new();
-    for device in requested(pod) {
-        let Some(definition) = shell.machine.devices.borrow().get(device) else { continue };
-        let DeviceSource::Interface(name) = &definition.source else { continue };
-        if pod.spec.host_network {
-            let message = format!(
-                "device {DEVICE_DOMAIN}{device} is the interface {name}, which moves into the pod's own network; \
-                 remove hostNetwork ({})",
-                definition.place
-            );
-            return Err((SandboxFailure::Sandbox, message));
-        }
+    let definition_of = |name: &str| shell.machine.devices.borrow().get(name);
+    grant_interfaces(pod, definition_of, |definition| {
         // Watched before it is looked up: no change is missed.
         watch(shell);
-        let found = devices::find(&definition.source, Path::new(DEV), Path::new(SYS));
-        shell.devices.seen.borrow_mut().insert(device.to_owned(), found.as_ref().ok().copied());
-        if let Err(why) = found {
-            let message =
-                format!("device {DEVICE_DOMAIN}{device} is not there: {why} ({})", definition.place);
-            return Err((SandboxFailure::DeviceNotFound, message));
-        }
-        if !interfaces.contains(name) {
-            interfaces.push(name.clone());
-        }
-    }
-    Ok(interfaces)
+        let found = find(definition);
+        shell.devices.seen.borrow_mut().record(&definition.name, found.as_ref().ok().copied());
+        found
+    })
 }
 
 /// Looks the devices of a pod up once more, after the core knows that its sandbox failed: a change that was reported
 /// before would be lost.
 pub(super) fn look_again(shell: &Rc<Shell>, pod: &Pod) {
-    for name in requested(pod) {
-        shell.devices.seen.borrow_mut().insert(name.to_owned(), None);
+    for name in requested_devices(pod) {
+        shell.devices.seen.borrow_mut().record(name, None);
     }
     let (later, executor) = (shell.clone(), shell.clone());
     executor.tasks.spawn(async move { look(&later).await });
@@ -186,7 +134,11 @@ pub(super) async fn inject(
     pod: &Pod,
     given: &mut Vec<GivenDevice>,
 ) -> Result<cdi::Injected, StartFailure> {
-    let failed = |message| failure(StartFailureReason::CreateContainerError, message);
+    let failed = |message: String| StartFailure {
+        reason: StartFailureReason::CreateContainerError,
+        message: message.into(),
+        image: None,
+    };
     let names = cdi::requested(pod).map_err(failed)?;
     if names.is_empty() {
         return Ok(cdi::Injected::default());
@@ -214,58 +166,35 @@ pub(super) fn of_volumes(
     Ok(nodes.into_iter().map(|node| GivenDevice { name: String::new(), node, is_gone: false }).collect())
 }
 
-/// The other name under which a container has the device already, unless both definitions share it.
-fn other_name(shell: &Shell, _: PodIndex, definition: &DeviceDefinition, found: Found) -> Option<String> {
+/// The devices of all running containers that are there, by name; that of a volume has an empty name.
+fn held(shell: &Shell) -> Vec<(String, FoundDevice)> {
     let pods = shell.pods.borrow();
     let sandboxes = pods.values().filter_map(|pod| pod.sandbox.as_ref());
+    let mut held = Vec::new();
     for sandbox in sandboxes {
-        for run in sandbox.runs.borrow().values() {
-            let same = run.image.devices.iter().find(|other| {
-                let node = &other.node;
-                !other.is_gone
-                    && other.name != definition.name
-                    && (node.block, node.major, node.minor) == (found.block, found.major, found.minor)
-            });
-            if let Some(other) = same {
-                return Some(other.name.clone());
-            }
-        }
+        let runs = sandbox.runs.borrow();
+        let devices = runs.values().flat_map(|run| &run.image.devices).filter(|device| !device.is_gone);
+        held.extend(devices.map(|device| {
+            let DeviceNode { block, major, minor, .. } = device.node;
+            (device.name.clone(), FoundDevice { block, major, minor })
+        }));
     }
-    None
-}
-
-fn requests_devices(pod: &Pod) -> bool {
-    requested(pod).next().is_some()
+    held
 }
 
 /// Reports the interfaces that came back from a pod under another name.
 pub(super) fn report_renamed(shell: &Shell, wanted: &Wanted, directory: &Path) {
-    if requested(&wanted.pod).next().is_none() {
+    if requested_devices(&wanted.pod).next().is_none() {
         return;
     }
     let renamed = std::fs::read_to_string(directory.join(RENAMED_FILE)).unwrap_or_default();
     for (name, new) in renamed.lines().filter_map(|line| line.split_once(' ')) {
-        let message =
-            format!("interface {name} came back from the pod as {new}: another interface has its name");
-        log::warn!("{message}");
-        let event = Event {
-            warning: true,
-            reason: "InterfaceRenamed".into(),
-            message: message.into(),
-            container: None,
-        };
-        shell.publication.emit(wanted, &event);
+        shell.publication.emit(wanted, &interface_renamed(name, new));
     }
 }
 
-/// The devices that the containers of a pod request; a name may occur several times.
-fn requested(pod: &Pod) -> impl Iterator<Item = &str> {
-    let containers = pod.spec.init_containers.iter().chain(&pod.spec.containers);
-    containers.flat_map(|container| &container.resources.devices).map(|(name, _)| &**name)
-}
-
 fn is_any_requested(shell: &Shell) -> bool {
-    shell.pods.borrow().values().any(|pod| requests_devices(&pod.wanted.pod))
+    shell.pods.borrow().values().any(|pod| requested_devices(&pod.wanted.pod).next().is_some())
 }
 
 /// The descriptors that report changes of devices.
@@ -289,7 +218,7 @@ impl Watch {
     fn add_directories(&self, shell: &Shell) {
         let names = shell.devices.seen.borrow();
         let files = shell.machine.devices.borrow();
-        for definition in names.keys().filter_map(|name| files.get(name)) {
+        for definition in names.names().filter_map(|name| files.get(name)) {
             let DeviceSource::Path(path) = &definition.source else { continue };
             let mut directories: Vec<&Path> = Path::new(path).ancestors().skip(1).collect();
             // From /dev downwards.
@@ -359,23 +288,15 @@ pub(super) fn watch(shell: &Rc<Shell>) {
 /// Looks up the requested devices. Lets pods start whose devices have changed, and changes the nodes of running
 /// containers.
 pub(super) async fn look(shell: &Rc<Shell>) {
-    let mut changed = Vec::new();
-    {
+    let changed = {
         let files = shell.machine.devices.borrow();
-        for (name, seen) in shell.devices.seen.borrow_mut().iter_mut() {
-            let now = files.get(name).and_then(|definition| {
-                devices::find(&definition.source, Path::new(DEV), Path::new(SYS)).ok()
-            });
-            if now != *seen {
-                *seen = now;
-                changed.push(name.clone());
-            }
-        }
-    }
+        let find = |name: &str| find(&*files.get(name)?).ok();
+        shell.devices.seen.borrow_mut().look_again(find)
+    };
     let pods: Vec<(PodIndex, Rc<Wanted>)> =
         shell.pods.borrow().iter().map(|(index, pod)| (*index, pod.wanted.clone())).collect();
     for (pod, wanted) in pods {
-        if requested(&wanted.pod).any(|name| changed.iter().any(|other| *other == name)) {
+        if requested_devices(&wanted.pod).any(|name| changed.iter().any(|other| *other == name)) {
             shell.tasks.report(pod, PodObservation::ObjectsChanged).await;
         }
         let runs: Vec<(String, u32)> = match shell.pods.sandbox(pod) {
@@ -397,14 +318,14 @@ pub(super) fn resume(shell: &Rc<Shell>) {
     let mut names: Vec<String> = Vec::new();
     for pod in shell.pods.borrow().values() {
         if pod.sandbox.is_some() {
-            names.extend(requested(&pod.wanted.pod).map(str::to_owned));
+            names.extend(requested_devices(&pod.wanted.pod).map(str::to_owned));
         }
     }
     if names.is_empty() {
         return;
     }
     for name in names {
-        shell.devices.seen.borrow_mut().entry(name).or_insert(None);
+        shell.devices.seen.borrow_mut().add(&name);
     }
     watch(shell);
 }
@@ -441,10 +362,8 @@ fn difference(shell: &Shell, (pod, container, number): &(PodIndex, String, u32))
         if given.name.is_empty() {
             return given.clone();
         }
-        let found = files.get(&given.name).and_then(|definition| {
-            let found = devices::find(&definition.source, Path::new(DEV), Path::new(SYS)).ok()?;
-            Some(node_of(&definition, found))
-        });
+        let found = files.get(&given.name);
+        let found = found.and_then(|definition| Some(node_of(&definition, find(&definition).ok()?)));
         match found {
             Some(node) => GivenDevice { name: given.name.clone(), node, is_gone: false },
             None => GivenDevice { is_gone: true, ..given.clone() },
@@ -491,7 +410,9 @@ async fn apply(
         if !new.is_gone {
             change.added.push(new.node.clone());
         }
-        report(shell, &wanted, index, old, new);
+        for event in device_events(index, of_run(old), of_run(new)) {
+            shell.publication.emit(&wanted, &event);
+        }
     }
     let config = ExecConfig { args: vec![container.clone()], tty: false, size: None, devices: Some(change) };
     let exec = shell.execs.exec(&shell.pods, *pod, container, *number, &config, [None, None, None])?;
@@ -511,26 +432,10 @@ pub(super) fn nodes(devices: &[GivenDevice]) -> Vec<DeviceNode> {
     devices.iter().filter(|device| !device.is_gone).map(|device| device.node.clone()).collect()
 }
 
-/// Emits the events of a device that is gone or there again.
-fn report(shell: &Shell, wanted: &Wanted, container: ContainerIndex, old: &GivenDevice, new: &GivenDevice) {
-    let event = |warning: bool, reason: &'static str, message: String| Event {
-        warning,
-        reason: reason.into(),
-        message: message.into(),
-        container: Some(container),
-    };
-    let about = |device: &GivenDevice| {
-        let DeviceNode { path, major, minor, .. } = &device.node;
-        format!("device {DEVICE_DOMAIN}{} ({}, {major}:{minor})", device.name, path.display())
-    };
-    if !old.is_gone {
-        let lost = event(true, "DeviceLost", format!("{} is gone", about(old)));
-        shell.publication.emit(wanted, &lost);
-    }
-    if !new.is_gone {
-        let found = event(false, "DeviceFound", format!("{} is there again", about(new)));
-        shell.publication.emit(wanted, &found);
-    }
+fn of_run(device: &GivenDevice) -> DeviceOfRun<'_> {
+    let DeviceNode { path, major, minor, .. } = &device.node;
+    let path = path.to_str().unwrap_or_default();
+    DeviceOfRun { name: &device.name, path, number: (*major, *minor), is_gone: device.is_gone }
 }
 
 impl Engine {

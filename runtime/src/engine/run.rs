@@ -129,7 +129,7 @@ pub(super) async fn start(
         check_target(&shell.paths, &wanted, &sandbox, target)?;
     }
 
-    let mut given = devices::give(shell, pod, container)?;
+    let mut given = devices::give(shell, container)?;
     let cdi = devices::inject(shell, &wanted.pod, &mut given).await?;
     given.extend(devices::of_volumes(&wanted.pod, container, &sandbox)?);
     let file_values = read_env_files(&shell.stores, container, &sandbox).await?;
