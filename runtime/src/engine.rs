@@ -81,7 +81,7 @@ use nodlet_host::cgroup::{Cgroups, PodPidsLimit};
 use nodlet_host::network::Network;
 use nodlet_host::paths::Paths;
 use nodlet_registry::objects::Objects;
-use nodlet_registry::{self as registry, Events, Registry, Wanted};
+use nodlet_registry::{self as registry, Events, NodeEvent, Registry, Wanted, reserved_in_vain};
 
 pub use error::EngineError;
 use exec::Execs;
@@ -256,7 +256,7 @@ impl Engine {
             config,
         });
         this_node::keep_memory(&shell.config, &shell.machine);
-        for told in this_node::reserved_in_vain(&shell.config, &shell.machine) {
+        for told in reserved_in_vain(&this_node::facts(&shell.config, &shell.machine)) {
             log::warn!(
                 "--kube-reserved and --system-reserved: {told} Pods that request this resource will not start"
             );
@@ -305,9 +305,9 @@ impl Engine {
             kernel_news::watch(&self.shell)?;
             self.publish_node();
             self.observe_node();
-            self.shell.publication.emit_of_node("Starting", "Starting kubelet.");
+            self.shell.publication.emit_of_node(NodeEvent::Starting);
             if let Some((reason, message)) = &self.shell.config.warning {
-                self.shell.publication.warn_of_node(reason, message);
+                self.shell.publication.emit_of_node(NodeEvent::Machine(reason, message));
             }
             // Before pods are found: whether a file of theirs is refused decides if they stay.
             self.read_bindings();

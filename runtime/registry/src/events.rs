@@ -4,6 +4,7 @@
 
 mod correlate;
 
+use std::borrow::Cow;
 use std::collections::VecDeque;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::rc::Rc;
@@ -12,7 +13,7 @@ use std::time::Duration;
 use nodlet_core::sorted::SortedSet;
 use serde_json::{Value, json};
 
-use super::{Refusal, Wanted};
+use super::{NodeEvent, Refusal, Wanted};
 use crate::objects::{Key, Objects};
 use nodlet_core::facts::Event;
 use nodlet_core::time::{Anchor, Instant};
@@ -78,11 +79,18 @@ impl Events {
         self.record(&said, now, anchor);
     }
 
-    /// Publishes an event of this node.
-    pub fn emit_of_node(&mut self, warning: bool, reason: &str, message: &str, now: Instant, anchor: Anchor) {
+    /// Publishes an event of this node. Returns reason and message if it is a warning.
+    pub fn emit_of_node<'a>(
+        &mut self,
+        event: NodeEvent<'a>,
+        now: Instant,
+        anchor: Anchor,
+    ) -> Option<(&'a str, Cow<'a, str>)> {
+        let (warning, reason, message) = event.text();
         let name = &*self.node.clone();
         let about = About { kind: "Node", namespace: "", name, uid: "", field_path: None };
-        self.record(&Said { about, warning, reason, message }, now, anchor);
+        self.record(&Said { about, warning, reason, message: &message }, now, anchor);
+        warning.then_some((reason, message))
     }
 
     /// Publishes an event for each refusal that was not among those of the previous call. `refusals` are all present

@@ -37,6 +37,7 @@ mod sources;
 mod status;
 #[cfg(test)]
 mod tests;
+mod this_node;
 pub mod waiting;
 mod wanted;
 
@@ -72,6 +73,9 @@ pub use published::Seen;
 pub use request::{Identity, RequestOptions};
 pub use sources::{DefinitionsByName, MAX_BYTES, MAX_FILES, Size, SourceFile, Sources};
 pub use status::Status;
+pub use this_node::{
+    NodeEvent, NodeFacts, NodeState, memory_of_all_pods, node_info, node_object, reserved_in_vain,
+};
 pub use wanted::{Admitted, PodName, Problem, Wanted, WantedByName};
 
 /// The desired state.

@@ -27,7 +27,7 @@ use nodlet_core::spec::{Container, Pod};
 use nodlet_host::launch::{DeviceChange, DeviceNode, ExecConfig};
 use nodlet_kube::manifest::{DeviceDefinition, DeviceSource};
 use nodlet_registry::{
-    DeviceOfRun, FoundDevice, SeenDevices, Wanted, device_events, grant_devices, grant_interfaces,
+    DeviceOfRun, FoundDevice, NodeEvent, SeenDevices, Wanted, device_events, grant_devices, grant_interfaces,
     interface_renamed, requested_devices,
 };
 use nodlet_supervisor::RENAMED_FILE;
@@ -444,7 +444,7 @@ impl Engine {
         let (has_changed, refused) = self.shell.machine.devices.borrow_mut().take_news();
         for message in refused {
             log::error!("{message}");
-            self.shell.publication.warn_of_node("InvalidDeviceFile", &message);
+            self.shell.publication.emit_of_node(NodeEvent::InvalidDeviceFile(&message));
         }
         if has_changed {
             self.publish_node();

@@ -10,7 +10,7 @@ use smol::Async;
 
 use nodlet_host::error::chain;
 use nodlet_host::network::{TableNews, Warning, Watch};
-use nodlet_registry::Wanted;
+use nodlet_registry::{NodeEvent, Wanted};
 
 use super::Shell;
 
@@ -26,7 +26,7 @@ pub(super) fn restore(shell: &Rc<Shell>) {
 /// Publishes a warning about the table, if there is one, and watches the table from now on, if it is in the kernel.
 pub(super) fn follow(shell: &Rc<Shell>, warning: Option<Warning>) {
     if let Some((reason, warning)) = warning {
-        shell.publication.warn_of_node(reason, &warning);
+        shell.publication.emit_of_node(NodeEvent::Machine(reason, &warning));
     }
     if shell.watches_table.get() {
         return;
@@ -95,17 +95,9 @@ impl Awaited {
                 if !news.is_foreign && repaired.is_ok() {
                     continue;
                 }
-                let told = "another program changed the nftables table of nodlet";
-                match repaired {
-                    Ok(()) => {
-                        let told = format!("{told}; it is restored");
-                        shell.publication.warn_of_node("FirewallTableRestored", &told);
-                    }
-                    Err(error) => {
-                        let told = format!("{told}: failed to {}", chain(&error));
-                        shell.publication.warn_of_node("FirewallTableLost", &told);
-                    }
-                }
+                let failure = repaired.err().map(|error| chain(&error));
+                let event = NodeEvent::FirewallTable(failure.as_deref().map_or(Ok(()), Err));
+                shell.publication.emit_of_node(event);
             } else {
                 self.watch.read_links();
                 let followed = network.borrow_mut().follow_links();

@@ -7,7 +7,7 @@ use std::rc::Rc;
 use nodlet_core::facts::Event;
 use nodlet_host::clock::instant;
 use nodlet_registry::objects::Objects;
-use nodlet_registry::{Events, Refusal, Wanted};
+use nodlet_registry::{Events, NodeEvent, Refusal, Wanted};
 
 use super::machine::Machine;
 
@@ -31,15 +31,12 @@ impl Publication {
         self.events.borrow_mut().emit(wanted, event, instant(), self.machine.anchor());
     }
 
-    /// Publishes a `Normal` event of this node.
-    pub(super) fn emit_of_node(&self, reason: &str, message: &str) {
-        self.events.borrow_mut().emit_of_node(false, reason, message, instant(), self.machine.anchor());
-    }
-
-    /// Publishes a `Warning` event of this node.
-    pub(super) fn warn_of_node(&self, reason: &str, message: &str) {
-        log::warn!("{reason}: {}", one_line(message));
-        self.events.borrow_mut().emit_of_node(true, reason, message, instant(), self.machine.anchor());
+    /// Publishes an event of this node, and logs a warning.
+    pub(super) fn emit_of_node(&self, event: NodeEvent<'_>) {
+        let emitted = self.events.borrow_mut().emit_of_node(event, instant(), self.machine.anchor());
+        if let Some((reason, message)) = emitted {
+            log::warn!("{reason}: {}", one_line(&message));
+        }
     }
 
     /// Publishes an event for each rejected manifest that was not rejected before. `refusals` are all of them.

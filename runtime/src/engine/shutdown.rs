@@ -9,6 +9,7 @@ use std::time::Duration;
 use crate::logind::{self, DelayLock, Logind};
 use nodlet_core::facts::{Observation, Shutdown, ShutdownScope};
 use nodlet_core::time::Instant;
+use nodlet_registry::NodeEvent;
 
 use super::{Engine, Shell};
 
@@ -75,13 +76,11 @@ impl Engine {
         }
         self.shell.machine.shutdown.since.set(nodlet_host::clock::instant());
         let seen = if goes_down {
-            self.shell.publication.emit_of_node("Shutdown", "Shutdown manager detected shutdown event");
+            self.shell.publication.emit_of_node(NodeEvent::Shutdown);
             let groups = self.shell.config.shutdown_groups.clone();
             Observation::Shutdown(Shutdown { scope: ShutdownScope::Machine, groups })
         } else {
-            self.shell
-                .publication
-                .emit_of_node("Shutdown", "Shutdown manager detected shutdown cancellation");
+            self.shell.publication.emit_of_node(NodeEvent::ShutdownCancelled);
             Observation::ShutdownCancelled
         };
         self.observe(seen);

@@ -1,0 +1,381 @@
+//! The Node object of this machine: what it offers to pods, how it is shown, and the texts of its events. The facts come
+//! from the engine (`engine/this_node.rs`).
+
+use std::borrow::Cow;
+
+use serde_json::{Value, json};
+
+use nodlet_core::facts::{Amounts, NodeInfo};
+use nodlet_core::sorted::SortedMap;
+use nodlet_core::spec::Taint;
+use nodlet_core::spec::container::{DEVICE_DOMAIN, HUGE_PAGES};
+
+/// The configuration of the node, and the resources of its machine.
+#[derive(Debug)]
+pub struct NodeFacts<'a> {
+    /// The name of the node.
+    pub name: &'a str,
+    /// The processor, as Rust names it.
+    pub processor: &'a str,
+    /// `--node-labels`.
+    pub labels: &'a SortedMap<String, String>,
+    /// `--register-with-taints`.
+    pub taints: &'a [Taint],
+    /// `--allowed-unsafe-sysctls`.
+    pub allowed_sysctls: &'a [String],
+    /// The resources of the machine.
+    pub capacity: Amounts,
+    /// `--kube-reserved` and `--system-reserved` together.
+    pub reserved: Amounts,
+    /// The bytes in huge pages, by the size of the pages.
+    pub huge_pages: &'a SortedMap<String, i64>,
+    /// How many containers may use each device at a time.
+    pub devices: SortedMap<String, i64>,
+}
+
+/// The present state of the node, for its object.
+#[derive(Debug)]
+pub struct NodeState {
+    /// `metadata.creationTimestamp`: when this agent started.
+    pub began: String,
+    /// The present time.
+    pub now: String,
+    /// Since when the node has been ready, or has been shutting down.
+    pub since: String,
+    /// Whether the machine is shutting down.
+    pub goes_down: bool,
+    /// The address of the machine.
+    pub ip: Option<String>,
+    /// The version of the kernel.
+    pub kernel: String,
+    /// The ID of this boot.
+    pub boot_id: String,
+    /// The ID of the machine.
+    pub machine_id: String,
+    /// The name of the operating system.
+    pub os_image: String,
+    /// The version of nodlet.
+    pub version: &'static str,
+}
+
+/// The facts of the node that decide which pods it admits.
+pub fn node_info(facts: &NodeFacts<'_>) -> NodeInfo {
+    let own = [
+        ("kubernetes.io/hostname", facts.name),
+        ("kubernetes.io/os", "linux"),
+        ("kubernetes.io/arch", architecture(facts.processor)),
+    ];
+    let own = own.map(|(key, value)| (key.to_owned(), value.to_owned()));
+    let (all, reserved) = (&facts.capacity, &facts.reserved);
+    let left = |all: i64, reserved: i64| all.saturating_sub(reserved).max(0);
+    let memory = reserved.memory.max(kept_memory(all.memory));
+    NodeInfo {
+        name: facts.name.to_owned(),
+        labels: own.into_iter().chain(facts.labels.clone()).collect(),
+        taints: facts.taints.to_owned(),
+        allocatable: Amounts {
+            pods: all.pods,
+            cpu: left(all.cpu, reserved.cpu),
+            // Huge pages are a part of the memory.
+            memory: left(all.memory, memory.saturating_add(facts.huge_pages.values().sum())),
+            ephemeral_storage: left(all.ephemeral_storage, reserved.ephemeral_storage),
+        },
+        devices: facts.devices.clone(),
+        huge_pages: facts.huge_pages.clone(),
+        allowed_sysctls: facts.allowed_sysctls.to_owned(),
+    }
+}
+
+/// The memory limit of all pods together in bytes, if they have one, so that a shortage ends a container, and not SSH, the
+/// agent or another process of the machine.
+pub fn memory_of_all_pods(facts: &NodeFacts<'_>) -> Option<u64> {
+    let (all, allocatable) = (facts.capacity.memory, node_info(facts).allocatable.memory);
+    // Where more is reserved than there is, pods that request nothing run all the same.
+    let limit = if allocatable > 0 { allocatable } else { all.saturating_sub(kept_memory(all)) };
+    u64::try_from(limit).ok().filter(|limit| *limit > 0)
+}
+
+/// Messages about resources of which more is reserved than there is (`validateNodeAllocatable`). A kubelet ends then;
+/// this node runs pods that request none of these resources.
+pub fn reserved_in_vain(facts: &NodeFacts<'_>) -> Vec<String> {
+    let (all, reserved) = (&facts.capacity, &facts.reserved);
+    let resources = [
+        ("cpu", all.cpu, reserved.cpu, "m"),
+        ("memory", all.memory, reserved.memory, ""),
+        ("ephemeral-storage", all.ephemeral_storage, reserved.ephemeral_storage, ""),
+    ];
+    let too_much = resources.into_iter().filter(|(_, all, reserved, _)| reserved > all);
+    let messages = too_much.map(|(name, all, reserved, unit)| {
+        format!(
+            "Resource {name:?} has a reservation of {reserved}{unit} but capacity of {all}{unit}. Expected \
+             capacity >= reservation."
+        )
+    });
+    messages.collect()
+}
+
+/// The Node object.
+pub fn node_object(facts: &NodeFacts<'_>, state: NodeState) -> Value {
+    let (ready, reason, message) = match state.goes_down {
+        false => ("True", "KubeletReady", "nodlet answers"),
+        true => ("False", "KubeletNotReady", "node is shutting down"),
+    };
+    let info = node_info(facts);
+    let mut addresses = vec![json!({ "type": "Hostname", "address": facts.name })];
+    if let Some(ip) = &state.ip {
+        addresses.insert(0, json!({ "type": "InternalIP", "address": ip }));
+    }
+    let version = state.version;
+    json!({
+        "apiVersion": "v1",
+        "kind": "Node",
+        "metadata": {
+            "name": facts.name,
+            "creationTimestamp": state.began,
+            "labels": info.labels,
+        },
+        "spec": if info.taints.is_empty() { json!({}) } else { json!({ "taints": info.taints }) },
+        "status": {
+            "capacity": render(&facts.capacity, &info),
+            "allocatable": render(&info.allocatable, &info),
+            "addresses": addresses,
+            "conditions": [{
+                "type": "Ready",
+                "status": ready,
+                "reason": reason,
+                "message": message,
+                "lastHeartbeatTime": state.now,
+                "lastTransitionTime": state.since,
+            }],
+            "nodeInfo": {
+                "architecture": architecture(facts.processor),
+                "operatingSystem": "linux",
+                "kernelVersion": state.kernel,
+                "bootID": state.boot_id,
+                "machineID": state.machine_id,
+                "systemUUID": "",
+                "osImage": state.os_image,
+                "containerRuntimeVersion": format!("nodlet://{version}"),
+                "kubeletVersion": format!("{}+nodlet-{version}", nodlet_kube::schema::KUBERNETES),
+                "kubeProxyVersion": "",
+            },
+        },
+    })
+}
+
+/// What an event of the node is about.
+#[derive(Clone, Copy, Debug)]
+pub enum NodeEvent<'a> {
+    /// The agent starts.
+    Starting,
+    /// The machine is shutting down.
+    Shutdown,
+    /// A shutdown of the machine was cancelled.
+    ShutdownCancelled,
+    /// A file of devices is wrong, with the message.
+    InvalidDeviceFile(&'a str),
+    /// Another program changed nodlet's table of nftables; and why the table could not be restored, if so.
+    FirewallTable(Result<(), &'a str>),
+    /// A warning about the machine: reason and message.
+    Machine(&'a str, &'a str),
+}
+
+impl<'a> NodeEvent<'a> {
+    /// Whether the event is a warning, its reason and its message.
+    pub(crate) fn text(self) -> (bool, &'a str, Cow<'a, str>) {
+        let told = "another program changed the nftables table of nodlet";
+        match self {
+            NodeEvent::Starting => (false, "Starting", "Starting kubelet.".into()),
+            NodeEvent::Shutdown => (false, "Shutdown", "Shutdown manager detected shutdown event".into()),
+            NodeEvent::ShutdownCancelled => {
+                (false, "Shutdown", "Shutdown manager detected shutdown cancellation".into())
+            }
+            NodeEvent::InvalidDeviceFile(message) => (true, "InvalidDeviceFile", message.into()),
+            NodeEvent::FirewallTable(Ok(())) => {
+                (true, "FirewallTableRestored", format!("{told}; it is restored").into())
+            }
+            NodeEvent::FirewallTable(Err(why)) => {
+                (true, "FirewallTableLost", format!("{told}: failed to {why}").into())
+            }
+            NodeEvent::Machine(reason, message) => (true, reason, message.into()),
+        }
+    }
+}
+
+/// The part of `all` memory that is reserved at least: for the kernel, the agent, the supervisors and a login. The
+/// kubelet's counterpart is its eviction threshold of 100 MiB (`evictionHard`).
+fn kept_memory(all: i64) -> i64 {
+    const MIB: i64 = 1024 * 1024;
+    (all / 8).clamp(8 * MIB, 64 * MIB).min(all / 2)
+}
+
+fn architecture(processor: &str) -> &str {
+    match processor {
+        "x86_64" => "amd64",
+        "aarch64" => "arm64",
+        other => other,
+    }
+}
+
+/// Renders amounts as in a Node's status.
+fn render(amounts: &Amounts, info: &NodeInfo) -> Value {
+    let bytes = |bytes: i64| match bytes % 1024 {
+        0 => format!("{}Ki", bytes / 1024),
+        _ => bytes.to_string(),
+    };
+    let cpu = match amounts.cpu % 1000 {
+        0 => (amounts.cpu / 1000).to_string(),
+        _ => format!("{}m", amounts.cpu),
+    };
+    let mut all = json!({
+        "cpu": cpu,
+        "memory": bytes(amounts.memory),
+        "ephemeral-storage": bytes(amounts.ephemeral_storage),
+        "pods": amounts.pods.to_string(),
+    });
+    for (name, users) in &info.devices {
+        all[format!("{DEVICE_DOMAIN}{name}")] = users.to_string().into();
+    }
+    for (size, amount) in &info.huge_pages {
+        all[format!("{HUGE_PAGES}{size}")] = bytes(*amount).into();
+    }
+    all
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MIB: i64 = 1024 * 1024;
+
+    struct Settings {
+        labels: SortedMap<String, String>,
+        taints: Vec<Taint>,
+        huge_pages: SortedMap<String, i64>,
+    }
+
+    /// A machine with this memory, of which this much is reserved and this much is in huge pages.
+    fn with_facts<T>(memory: [i64; 3], check: impl FnOnce(&NodeFacts<'_>) -> T) -> T {
+        let [all, reserved, huge] = memory;
+        let key = |key: &str, value: &str| (key.to_owned(), value.to_owned());
+        let settings = Settings {
+            labels: [key("site", "north"), key("kubernetes.io/os", "other")].into_iter().collect(),
+            taints: Vec::new(),
+            huge_pages: [("2Mi".to_owned(), huge)].into_iter().filter(|(_, huge)| *huge > 0).collect(),
+        };
+        check(&NodeFacts {
+            name: "board",
+            processor: "aarch64",
+            labels: &settings.labels,
+            taints: &settings.taints,
+            allowed_sysctls: &[],
+            capacity: Amounts { pods: 110, cpu: 4000, memory: all, ephemeral_storage: 1025 },
+            reserved: Amounts { pods: 0, cpu: 250, memory: reserved, ephemeral_storage: 1 },
+            huge_pages: &settings.huge_pages,
+            devices: [("gps".to_owned(), 2)].into_iter().collect(),
+        })
+    }
+
+    #[test]
+    fn pods_get_what_is_neither_reserved_nor_kept_for_the_machine_nor_in_huge_pages() {
+        for (memory, allocatable, of_all_pods) in [
+            ([1024 * MIB, 0, 0], 960 * MIB, Some(960 * MIB)),
+            ([1024 * MIB, 63 * MIB, 0], 960 * MIB, Some(960 * MIB)),
+            ([1024 * MIB, 100 * MIB, 24 * MIB], 900 * MIB, Some(900 * MIB)),
+            ([256 * MIB, 0, 0], 224 * MIB, Some(224 * MIB)),
+            ([32 * MIB, 0, 0], 24 * MIB, Some(24 * MIB)),
+            ([8 * MIB, 0, 0], 4 * MIB, Some(4 * MIB)),
+            // More is reserved than there is: pods that request nothing run.
+            ([64 * MIB, 65 * MIB, 0], 0, Some(56 * MIB)),
+            ([0, 0, 0], 0, None),
+        ] {
+            let (found, limit) = with_facts(memory, |facts| (node_info(facts), memory_of_all_pods(facts)));
+            assert_eq!(found.allocatable.memory, allocatable, "{memory:?}");
+            assert_eq!(limit, of_all_pods.map(|limit| limit as u64), "{memory:?}");
+            assert_eq!((found.allocatable.cpu, found.allocatable.ephemeral_storage), (3750, 1024));
+            assert_eq!(found.allocatable.pods, 110);
+        }
+        let info = with_facts([MIB; 3], node_info);
+        let label = |key: &str| info.labels.get(key).map(String::as_str);
+        assert_eq!((label("kubernetes.io/arch"), label("site")), (Some("arm64"), Some("north")));
+        assert_eq!(label("kubernetes.io/hostname"), Some("board"));
+        assert_eq!((info.devices.get("gps"), info.huge_pages.get("2Mi")), (Some(&2), Some(&MIB)));
+    }
+
+    #[test]
+    fn a_reservation_above_the_capacity_is_named_in_the_words_of_the_kubelet() {
+        assert_eq!(with_facts([MIB, MIB, 0], reserved_in_vain), [""; 0]);
+        assert_eq!(
+            with_facts([MIB, MIB + 1, 0], reserved_in_vain),
+            [
+                "Resource \"memory\" has a reservation of 1048577 but capacity of 1048576. Expected capacity >= \
+              reservation."
+            ]
+        );
+    }
+
+    #[test]
+    fn the_object_shows_what_the_node_offers_and_whether_it_goes_down() {
+        let state = |goes_down: bool, ip: Option<&str>| NodeState {
+            began: "b".into(),
+            now: "n".into(),
+            since: "s".into(),
+            goes_down,
+            ip: ip.map(str::to_owned),
+            kernel: "6.6".into(),
+            boot_id: "1".into(),
+            machine_id: "2".into(),
+            os_image: "Linux".into(),
+            version: "0.1.0",
+        };
+        let of = |goes_down, ip| {
+            with_facts([1024 * MIB, 0, 2 * MIB], |facts| node_object(facts, state(goes_down, ip)))
+        };
+        let object = of(false, Some("10.0.0.2"));
+        let expected = json!({"cpu": "3750m", "memory": "981" , "ephemeral-storage": "1Ki", "pods": "110",
+            "nodlet.dev/gps": "2", "hugepages-2Mi": "2048Ki"});
+        let mut found = object["status"]["allocatable"].clone();
+        assert_eq!(found["memory"], "980992Ki");
+        found["memory"] = "981".into();
+        assert_eq!(found, expected);
+        let capacity = &object["status"]["capacity"];
+        assert_eq!((&capacity["cpu"], &capacity["ephemeral-storage"]), (&"4".into(), &"1025".into()));
+        assert_eq!(object["spec"], json!({}));
+        assert_eq!(
+            object["status"]["addresses"],
+            json!([{"type": "InternalIP", "address": "10.0.0.2"}, {"type": "Hostname", "address": "board"}])
+        );
+        let ready = |object: &Value| object["status"]["conditions"][0]["status"].clone();
+        let down = of(true, None);
+        assert_eq!((ready(&object), ready(&down)), ("True".into(), "False".into()));
+        assert_eq!(down["status"]["addresses"].as_array().map(Vec::len), Some(1));
+    }
+
+    #[test]
+    fn events_of_the_node_have_their_texts() {
+        let text = |event: NodeEvent<'_>| {
+            let (warning, reason, message) = event.text();
+            format!("{} {reason}: {message}", if warning { "Warning" } else { "Normal" })
+        };
+        for (event, expected) in [
+            (NodeEvent::Starting, "Normal Starting: Starting kubelet."),
+            (NodeEvent::Shutdown, "Normal Shutdown: Shutdown manager detected shutdown event"),
+            (
+                NodeEvent::ShutdownCancelled,
+                "Normal Shutdown: Shutdown manager detected shutdown cancellation",
+            ),
+            (NodeEvent::InvalidDeviceFile("no"), "Warning InvalidDeviceFile: no"),
+            (
+                NodeEvent::FirewallTable(Ok(())),
+                "Warning FirewallTableRestored: another program changed the nftables table of nodlet; it is restored",
+            ),
+            (
+                NodeEvent::FirewallTable(Err("list tables")),
+                "Warning FirewallTableLost: another program changed the nftables table of nodlet: failed to list tables",
+            ),
+            (NodeEvent::Machine("Old", "it is old"), "Warning Old: it is old"),
+        ] {
+            assert_eq!(text(event), expected);
+        }
+    }
+}
