@@ -278,7 +278,8 @@ fn a_pod_that_exceeds_a_limit_has_the_texts_of_a_kubelet() {
             container
         };
         let mut sim = Sim::new(web().with(["app", "other"].map(limited)), |_, _| Fate::Runs);
-        sim.of(&"u1".into()).usage = StorageUsage { containers: vec![used << 20, 0], volumes: vec![volumes << 20] };
+        sim.of(&"u1".into()).usage =
+            StorageUsage { containers: vec![used << 20, 0], volumes: vec![volumes << 20] };
         sim.run_until(secs(300));
         assert_eq!(sim.status(&"u1".into())["message"], message);
         assert_eq!(events(&sim, "Evicted"), [format!("Evicted: {message}")]);

@@ -1,7 +1,6 @@
 //! Tests of the registry with a small engine, which performs the decisions of the registry at once.
 
 use std::ffi::OsStr;
-use std::fs;
 
 use nodlet_core::sorted::{SortedMap, SortedSet};
 use nodlet_fuzz::setting;

@@ -210,7 +210,7 @@ fn a_pod_without_its_claims_has_the_texts_of_the_scheduler() {
         }});
         let bytes = pod.to_string();
         let read = manifest::contents("p", bytes.as_bytes(), Validation::Strict, NODE).expect("it is right");
-        let claimed = world.registry.claimed_volumes(&read.pods[0].pod, &SortedMap::new());
+        let claimed = world.registry.take_volumes(PodIndex(0), &read.pods[0].pod, &SortedMap::new());
         assert_eq!(claimed.map(|_| ()), Err(("v".to_owned(), expected.to_owned())));
     }
 }
