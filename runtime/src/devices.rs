@@ -38,7 +38,9 @@ impl DeviceFiles {
 
     /// Replaces the definitions of one file. Those of a file with a mistake stay.
     pub(crate) fn put(&mut self, path: &Path, name: &OsStr, contents: Result<&[u8], String>) {
-        let parsed = contents.and_then(|bytes| parse_device_file(&path.to_string_lossy(), bytes));
+        let parsed = contents.and_then(|bytes| {
+            parse_device_file(&path.to_string_lossy(), bytes).map_err(|error| error.to_string())
+        });
         match parsed {
             Ok(devices) => {
                 self.files.insert(name.to_owned(), devices.into_iter().map(Rc::new).collect());

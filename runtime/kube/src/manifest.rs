@@ -35,7 +35,7 @@ use crate::pod::{self, Origin};
 pub use crate::kinds::applied::Applied;
 pub use crate::kinds::config_data::ConfigData;
 pub use crate::kinds::definition::Definition;
-pub use crate::object::error::{ManifestCause, ManifestError, SIZE_LIMIT};
+pub use crate::object::error::{ManifestCause, ManifestError, SIZE_LIMIT, TextError};
 pub use crate::object::field::{FieldError, FieldErrorKind, go_quoted};
 pub use crate::object::json::{self, VALUES};
 pub use crate::object::walk::Validation;

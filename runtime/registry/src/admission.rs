@@ -6,6 +6,8 @@
 //! gets the reason of a rejection. [`as_update_of`] is called for each object with which a client replaces
 //! another. Neither function parses or validates a pod again to which nothing is added.
 
+use std::error::Error;
+use std::fmt;
 use std::rc::Rc;
 
 use serde_json::Value;
@@ -146,12 +148,44 @@ impl Policy {
     }
 }
 
+/// The reason why a pod is not admitted, in the words of Kubernetes' admission. It is displayed with the words of its
+/// source, of which clients get one text.
+#[derive(Debug)]
+pub struct AdmissionError {
+    message: String,
+    source: Option<Box<dyn Error>>,
+}
+
+impl AdmissionError {
+    fn of(source: impl Error + 'static) -> AdmissionError {
+        AdmissionError { message: source.to_string(), source: Some(Box::new(source)) }
+    }
+}
+
+impl From<String> for AdmissionError {
+    fn from(message: String) -> AdmissionError {
+        AdmissionError { message, source: None }
+    }
+}
+
+impl fmt::Display for AdmissionError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.message)
+    }
+}
+
+impl Error for AdmissionError {
+    fn source(&self) -> Option<&(dyn Error + 'static)> {
+        self.source.as_deref()
+    }
+}
+
 /// Admits a pod on the basis of its earlier admission.
 ///
 /// # Errors
 /// The reason why the pod has no priority, has no RuntimeClass, or is out of the bounds of a LimitRange.
-pub fn admit(base: Base, new: &Rc<Wanted>, policy: &Policy) -> Result<Admitted, String> {
-    let object: Value = serde_json::from_str(new.object.get()).map_err(|error| error.to_string())?;
+pub fn admit(base: Base, new: &Rc<Wanted>, policy: &Policy) -> Result<Admitted, AdmissionError> {
+    let object: Value = serde_json::from_str(new.object.get()).map_err(AdmissionError::of)?;
     let (presets, before, is_new) = match base {
         Base::New => {
             let mut presets: Vec<Applied> = policy.defaults(&object)?.into_iter().collect();
@@ -220,14 +254,15 @@ fn without_presets(wanted: Rc<Wanted>, why: String) -> Admitted {
 }
 
 /// Returns the manifest of `wanted` with `presets`.
-fn inject(wanted: &Wanted, presets: &[Applied], node: &str) -> Result<Manifest, String> {
-    let mut object = serde_json::from_str(wanted.object.get()).map_err(|error| error.to_string())?;
+fn inject(wanted: &Wanted, presets: &[Applied], node: &str) -> Result<Manifest, AdmissionError> {
+    let mut object = serde_json::from_str(wanted.object.get()).map_err(AdmissionError::of)?;
     manifest::inject(&mut object, presets)?;
-    let manifest = manifest::admit_again(object, node).map_err(|error| error.to_string())?;
+    let manifest = manifest::admit_again(object, node).map_err(AdmissionError::of)?;
     let kept: usize = presets.iter().map(|preset| preset.spec.to_string().len()).sum();
     let added = manifest.object.to_string().len().saturating_sub(wanted.object.get().len());
     if added.max(kept) > MAX_PRESET_BYTES {
-        return Err(format!("the presets add more than {} KiB to the pod", MAX_PRESET_BYTES / 1024));
+        let message = format!("the presets add more than {} KiB to the pod", MAX_PRESET_BYTES / 1024);
+        return Err(message.into());
     }
     Ok(manifest)
 }

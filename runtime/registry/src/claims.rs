@@ -22,6 +22,7 @@ use nodlet_core::facts::PodIndex;
 use nodlet_core::spec::volume::{ClaimedVolume, HostPathType};
 use nodlet_core::spec::{Pod, Quantity};
 use nodlet_kube::kinds::{Kind, persistent_volume, persistent_volume_claim};
+use nodlet_kube::manifest::TextError;
 
 /// The bindings of all claims.
 #[derive(Debug, Default)]
@@ -88,16 +89,17 @@ impl Registry {
     /// # Errors
     /// They could not be read, with this message, or are damaged. Then no claim is bound: it might get another volume than
     /// before.
-    pub fn restore_bindings(&mut self, read: Result<&[u8], &str>) -> Result<(), String> {
-        let saved = read.map_err(str::to_owned).and_then(|bytes| {
-            let saved: Value = serde_json::from_slice(bytes).map_err(|error| error.to_string())?;
+    pub fn restore_bindings(&mut self, read: Result<&[u8], &str>) -> Result<(), TextError> {
+        let saved = read.map_err(|message| TextError::from(message.to_owned())).and_then(|bytes| {
+            let saved: Value =
+                serde_json::from_slice(bytes).map_err(|error| TextError::new(error.to_string(), error))?;
             match saved {
                 Value::Array(saved) => Ok(saved),
-                _ => Err("it is no list".to_owned()),
+                _ => Err("it is no list".to_owned().into()),
             }
         });
-        let saved = saved.and_then(|saved| check_bindings(&saved).map(|()| saved));
-        let saved = saved.inspect_err(|message| self.claims.damage = Some(message.clone()))?;
+        let saved = saved.and_then(|saved| check_bindings(&saved).map(|()| saved).map_err(TextError::from));
+        let saved = saved.inspect_err(|error| self.claims.damage = Some(error.to_string()))?;
         let binding = |saved: &Value| Binding {
             volume: text(&saved["volume"]).into(),
             namespace: text(&saved["namespace"]).into(),

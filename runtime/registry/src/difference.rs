@@ -58,7 +58,8 @@ impl Registry {
                     admissions.problems.extend(problem.map(|problem| (wanted, problem)));
                 }
                 Err(why) => {
-                    let message = format!("{}: {}", new.source.display(), forbidden(&name.1, &why));
+                    let message =
+                        format!("{}: {}", new.source.display(), forbidden(&name.1, &why.to_string()));
                     let object = Some((Kind::Pod, name.0.clone(), name.1.clone()));
                     let refusal = Refusal { source: new.source.clone(), object, message };
                     if before.get(&name) != Some(&refusal) {

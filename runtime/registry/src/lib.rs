@@ -54,7 +54,7 @@ use nodlet_core::spec::Pod;
 use nodlet_core::time::Instant;
 use nodlet_kube::kinds::Kind;
 
-pub use admission::{Base, Policy, admit};
+pub use admission::{AdmissionError, Base, Policy, admit};
 pub use awaited_images::AwaitedImage;
 pub use change::{Accepted, Applied, Change, FieldValidation, Part, Preconditions};
 pub use config_objects::{ConfigData, ConfigObjects, refers_to};

@@ -103,7 +103,7 @@ impl Registry {
             let wanted = Wanted::of_own_file(&manifest, &path);
             let is_new = matches!(base, Base::New);
             let admitted = admit(base, &wanted, &self.policy())
-                .map_err(|why| Status::forbidden(forbidden(&manifest.pod.name, &why)))?;
+                .map_err(|why| Status::forbidden(forbidden(&manifest.pod.name, &why.to_string())))?;
             if options.dry_run {
                 if let Some(priority) = &admitted.wanted.priority {
                     priority.show(&mut manifest.object);

@@ -79,7 +79,9 @@ fn look_up(name: &str, directories: &[PathBuf]) -> Result<CdiEdits, String> {
         for path in files(directory) {
             let edits = read(&path)
                 .map_err(|error| format!("failed to read {}: {error}", path.display()))
-                .and_then(|bytes| cdi_edits(&path.to_string_lossy(), &bytes, name));
+                .and_then(|bytes| {
+                    cdi_edits(&path.to_string_lossy(), &bytes, name).map_err(|error| error.to_string())
+                });
             match (edits, &found) {
                 (Ok(None), _) => {}
                 (Ok(Some(_)), Some((other, _))) => {

@@ -5,6 +5,7 @@ use serde_json::{Map, Value};
 
 use super::device_file::{FORBIDDEN, OWN};
 use super::yaml;
+use crate::object::error::TextError;
 
 /// The prefix of annotations that request CDI devices, as comma-separated names `vendor.com/class=device`.
 pub const CDI_ANNOTATION: &str = "cdi.k8s.io/";
@@ -76,12 +77,13 @@ pub fn cdi_names(value: &str) -> Result<Vec<&str>, String> {
 ///
 /// # Errors
 /// The file is no CDI file, or the device needs something that nodlet does not do.
-pub fn cdi_edits(file: &str, bytes: &[u8], name: &str) -> Result<Option<CdiEdits>, String> {
+pub fn cdi_edits(file: &str, bytes: &[u8], name: &str) -> Result<Option<CdiEdits>, TextError> {
     let failed = |message: &dyn std::fmt::Display| format!("{file}: {message}");
-    let text = std::str::from_utf8(bytes).map_err(|_| failed(&"is not UTF-8"))?;
-    let documents = yaml::read(text).map_err(|error| format!("{file}:{}: {}", error.line, error.message))?;
+    let text = std::str::from_utf8(bytes).map_err(|error| TextError::new(failed(&"is not UTF-8"), error))?;
+    let documents =
+        yaml::read(text).map_err(|error| TextError::new(format!("{file}:{}: {error}", error.line), error))?;
     let Some(spec) = documents.first().and_then(|document| document.value.as_object()) else {
-        return Err(failed(&"is no CDI file"));
+        return Err(failed(&"is no CDI file").into());
     };
     let text_of =
         |map: &Map<String, Value>, key: &str| map.get(key).and_then(Value::as_str).map(str::to_owned);
@@ -94,7 +96,7 @@ pub fn cdi_edits(file: &str, bytes: &[u8], name: &str) -> Result<Option<CdiEdits
     let Some(found) = found.and_then(Value::as_object) else { return Ok(None) };
     let version = text_of(spec, "cdiVersion").unwrap_or_default();
     if !version.starts_with("0.") && !version.starts_with("1.") {
-        return Err(failed(&format!("cdiVersion {version:?}: nodlet reads 0.3.0 to 1.1.0")));
+        return Err(failed(&format!("cdiVersion {version:?}: nodlet reads 0.3.0 to 1.1.0")).into());
     }
     let mut edits = CdiEdits::default();
     known(spec, &["cdiVersion", "kind", "annotations", "devices", "containerEdits"])
@@ -244,9 +246,14 @@ mod tests {
             {"name": "tmp", "containerEdits": {"mounts": [{"hostPath": "/a", "containerPath": "/b", "type": "tmpfs"}]}}
         ]}"#;
 
+    /// Returns the edits, or the text of the error.
+    fn edits_of(file: &str, bytes: &[u8], name: &str) -> Result<Option<CdiEdits>, String> {
+        cdi_edits(file, bytes, name).map_err(|error| error.to_string())
+    }
+
     #[test]
     fn a_device_has_the_edits_of_its_file_and_its_own() {
-        let edits = cdi_edits("cam.json", FILE.as_bytes(), "vendor.com/cam=front").expect("it is right");
+        let edits = edits_of("cam.json", FILE.as_bytes(), "vendor.com/cam=front").expect("it is right");
         let node = CdiNode {
             path: "/dev/video0".into(),
             host_path: "/dev/video7".into(),
@@ -260,29 +267,29 @@ mod tests {
         let expected =
             CdiEdits { env: vec!["CAM=1".into()], nodes: vec![node], mounts: vec![mount], gids: vec![44] };
         assert_eq!(edits, Some(expected));
-        assert_eq!(cdi_edits("cam.json", FILE.as_bytes(), "vendor.com/cam=rear"), Ok(None));
-        assert_eq!(cdi_edits("cam.json", FILE.as_bytes(), "vendor.com/gpu=front"), Ok(None));
+        assert_eq!(edits_of("cam.json", FILE.as_bytes(), "vendor.com/cam=rear"), Ok(None));
+        assert_eq!(edits_of("cam.json", FILE.as_bytes(), "vendor.com/gpu=front"), Ok(None));
         let yaml = "cdiVersion: 0.6.0\nkind: v.com/c\ndevices:\n- name: a\n  containerEdits: {env: [A=b]}\n";
-        let edits = cdi_edits("c.yaml", yaml.as_bytes(), "v.com/c=a").expect("it is right");
+        let edits = edits_of("c.yaml", yaml.as_bytes(), "v.com/c=a").expect("it is right");
         assert_eq!(edits.expect("it is defined").env, ["A=b"]);
     }
 
     #[test]
-    fn unsupported_storage_is_rejected_by_name() {
+    fn unsupported_cdi_edits_are_rejected_by_name() {
         for (device, expected) in [
             ("hooked", "field hooks is not supported: nodlet runs no program of the host for a container"),
             ("mem", "deviceNodes: path: must be below /dev/"),
             ("tmp", "mounts: type \"tmpfs\" is not supported: must be bind"),
         ] {
             let name = format!("vendor.com/cam={device}");
-            let error = cdi_edits("cam.json", FILE.as_bytes(), &name).expect_err(device);
+            let error = edits_of("cam.json", FILE.as_bytes(), &name).expect_err(device);
             assert_eq!(error, format!("cam.json: device {name}: containerEdits: {expected}"));
         }
         let of = |edits: &str| {
             let file = format!(
                 r#"{{"cdiVersion": "0.6.0", "kind": "v.com/c", "devices": [{{"name": "a", "containerEdits": {{{edits}}}}}]}}"#
             );
-            let error = cdi_edits("c.json", file.as_bytes(), "v.com/c=a").expect_err(edits);
+            let error = edits_of("c.json", file.as_bytes(), "v.com/c=a").expect_err(edits);
             error.strip_prefix("c.json: device v.com/c=a: containerEdits: ").expect("the device").to_owned()
         };
         for (path, expected) in [
@@ -314,12 +321,10 @@ mod tests {
             assert!(error.ends_with(&format!("containerPath: {expected}")), "{path}: {error}");
         }
         let null = FILE.replace("CAM=1", "CAM=\\u0000");
-        let error =
-            cdi_edits("cam.json", null.as_bytes(), "vendor.com/cam=front").expect_err("the null byte");
+        let error = edits_of("cam.json", null.as_bytes(), "vendor.com/cam=front").expect_err("the null byte");
         assert!(error.ends_with("env: must be NAME=value, without null bytes"), "{error}");
         let future = FILE.replace("\"0.6.0\"", "\"2.0.0\"");
-        let error =
-            cdi_edits("cam.json", future.as_bytes(), "vendor.com/cam=front").expect_err("the version");
+        let error = edits_of("cam.json", future.as_bytes(), "vendor.com/cam=front").expect_err("the version");
         assert_eq!(error, "cam.json: cdiVersion \"2.0.0\": nodlet reads 0.3.0 to 1.1.0");
         assert_eq!(cdi_names("a.com/b=c, a.com/b=d"), Ok(vec!["a.com/b=c", "a.com/b=d"]));
         for name in ["", "a", "a/b", "a=b", "a/b=", "a/b/c=d", "../x/b=c d"] {

@@ -7,6 +7,7 @@
 use serde_json::{Map, Value};
 
 use super::yaml;
+use crate::object::error::TextError;
 use crate::object::rules;
 
 /// A device of the board, as a file defines it.
@@ -62,24 +63,27 @@ pub(super) const OWN: [&str; 16] = [
 ///
 /// # Errors
 /// The first mistake, with file and line.
-pub fn parse_device_file(file: &str, bytes: &[u8]) -> Result<Vec<DeviceDefinition>, String> {
-    let text = std::str::from_utf8(bytes).map_err(|_| format!("{file}: is not UTF-8"))?;
-    let documents = yaml::read(text).map_err(|error| format!("{file}:{}: {}", error.line, error.message))?;
+pub fn parse_device_file(file: &str, bytes: &[u8]) -> Result<Vec<DeviceDefinition>, TextError> {
+    let text =
+        std::str::from_utf8(bytes).map_err(|error| TextError::new(format!("{file}: is not UTF-8"), error))?;
+    let documents =
+        yaml::read(text).map_err(|error| TextError::new(format!("{file}:{}: {error}", error.line), error))?;
     let mut all: Vec<DeviceDefinition> = Vec::new();
     for document in documents {
         let reader = Reader { file, text, first: document.line };
         if let Some((key, line)) = document.duplicates.iter().next() {
-            return Err(format!("{file}:{line}: field {key:?} occurs twice"));
+            return Err(format!("{file}:{line}: field {key:?} occurs twice").into());
         }
         let Some(map) = document.value.as_object() else {
             return Err(format!(
                 "{file}:{}: is no device: expected fields such as `name: gps`",
                 document.line
-            ));
+            )
+            .into());
         };
         let device = reader.device(map)?;
         if all.iter().any(|other| other.name == device.name) {
-            return Err(reader.at("name", format!("the file defines {:?} twice", device.name)));
+            return Err(reader.at("name", format!("the file defines {:?} twice", device.name)).into());
         }
         all.push(device);
     }

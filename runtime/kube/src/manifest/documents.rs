@@ -5,7 +5,7 @@ use serde_json::Value;
 use super::find::Found;
 use super::{locate, yaml};
 use crate::kind::Kind;
-use crate::object::error::{ManifestCause, ManifestError, SIZE_LIMIT};
+use crate::object::error::{ManifestCause, ManifestError, SIZE_LIMIT, TextError};
 use crate::object::field::quoted;
 use crate::object::json;
 use crate::object::walk::Validation;
@@ -48,39 +48,39 @@ pub(super) fn read<'a>(name: &'a str, bytes: &'a [u8]) -> Result<(Text<'a>, Vec<
         return Err(refused(ManifestCause::TooLong, vec![]));
     }
     if bytes.starts_with(&[0xff, 0xfe]) || bytes.starts_with(&[0xfe, 0xff]) {
-        let cause = ManifestCause::Syntax("the text is in UTF-16: save it in UTF-8".to_owned());
+        let cause = ManifestCause::Syntax("the text is in UTF-16: save it in UTF-8".to_owned().into());
         return Err(refused(cause, vec![]));
     }
     let text = std::str::from_utf8(bytes).map_err(|error| {
         let line = 1 + bytes[..error.valid_up_to()].iter().filter(|byte| **byte == b'\n').count();
-        refused(ManifestCause::Syntax("the text is not UTF-8".to_owned()), vec![line])
+        refused(ManifestCause::Syntax(TextError::new("the text is not UTF-8", error)), vec![line])
     })?;
     let documents =
-        documents(text).map_err(|(line, message)| refused(ManifestCause::Syntax(message), vec![line]))?;
+        documents(text).map_err(|(line, error)| refused(ManifestCause::Syntax(error), vec![line]))?;
     Ok((Text { name, text, several: documents.len() > 1 }, documents))
 }
 
 /// Returns the documents of a text.
 ///
 /// # Errors
-/// The text is invalid: the line and the message.
-pub(crate) fn documents(text: &str) -> Result<Vec<Document>, (usize, String)> {
+/// The text is invalid: the line and the reason.
+pub(crate) fn documents(text: &str) -> Result<Vec<Document>, (usize, TextError)> {
     let json_error =
         if text.trim_start_matches(|c: char| c == '\u{feff}' || c.is_whitespace()).starts_with('{') {
             match json::read(text) {
                 Ok(documents) => {
-                    let told = |path: &String| format!("duplicate field \"{path}\"");
+                    let text_of = |path: &String| format!("duplicate field \"{path}\"");
                     return Ok((1..)
                         .zip(documents)
                         .map(|(number, json::Document { value, line, duplicates })| Document {
                             value,
                             number,
                             line,
-                            duplicates: duplicates.texts(told),
+                            duplicates: duplicates.texts(text_of),
                         })
                         .collect());
                 }
-                Err(error) if error.is_data() => return Err((error.line(), json_message(&error))),
+                Err(error) if error.is_data() => return Err(json_error_of(error)),
                 Err(error) => Some(error),
             }
         } else {
@@ -89,7 +89,7 @@ pub(crate) fn documents(text: &str) -> Result<Vec<Document>, (usize, String)> {
     // Text that begins like JSON and is invalid JSON may be YAML in flow style.
     match (yaml::read(text), json_error) {
         (Ok(documents), _) => {
-            let told = |(key, line): &(String, usize)| {
+            let text_of = |(key, line): &(String, usize)| {
                 format!("line {line}: key {} already set in map", quoted(key))
             };
             Ok((1..)
@@ -98,19 +98,23 @@ pub(crate) fn documents(text: &str) -> Result<Vec<Document>, (usize, String)> {
                     value,
                     number,
                     line,
-                    duplicates: duplicates.texts(told),
+                    duplicates: duplicates.texts(text_of),
                 })
                 .collect())
         }
-        (Err(_), Some(error)) => Err((error.line(), json_message(&error))),
-        (Err(error), None) => Err((error.line, format!("error converting YAML to JSON: {}", error.message))),
+        (Err(_), Some(error)) => Err(json_error_of(error)),
+        (Err(error), None) => {
+            let message = format!("error converting YAML to JSON: {error}");
+            Err((error.line, TextError::new(message, error)))
+        }
     }
 }
 
-/// The message without line and column, which are printed before it.
-fn json_message(error: &serde_json::Error) -> String {
+/// The line of an error, and the error without line and column, which are printed before it.
+fn json_error_of(error: serde_json::Error) -> (usize, TextError) {
     let message = error.to_string();
-    format!("error converting JSON: {}", message.split(" at line ").next().unwrap_or_default())
+    let message = format!("error converting JSON: {}", message.split(" at line ").next().unwrap_or_default());
+    (error.line(), TextError::new(message, error))
 }
 
 /// The warnings about fields of a document that are there twice, or the error, which is of the kind of the document's

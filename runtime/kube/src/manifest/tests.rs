@@ -305,3 +305,20 @@ fn all_examples_are_accepted_without_warnings() {
     }
     assert!(seen >= 20);
 }
+
+#[test]
+fn the_source_of_a_syntax_error_is_the_error_of_the_parser() {
+    let refused =
+        |bytes: &[u8]| parse("f", bytes, Validation::Strict, "board").expect_err("it is no manifest");
+    let source = |error: &ManifestError| std::error::Error::source(error).map(ToString::to_string);
+    let json = refused(b"{\"a\" \"b\"}");
+    assert_eq!(json.to_string(), "f, line 1: error converting JSON: expected `:`");
+    assert_eq!(source(&json).as_deref(), Some("expected `:` at line 1 column 6"));
+    let yaml = refused(b"a: [1");
+    let of_parser = source(&yaml).expect("the error of the parser");
+    assert_eq!(yaml.to_string(), format!("f, line 2: error converting YAML to JSON: {of_parser}"));
+    let not_text = refused(b"a: \xff");
+    assert_eq!(not_text.to_string(), "f, line 1: the text is not UTF-8");
+    assert_eq!(source(&not_text).as_deref(), Some("invalid utf-8 sequence of 1 bytes from index 3"));
+    assert_eq!(source(&refused(b"kind: Pod")), None);
+}

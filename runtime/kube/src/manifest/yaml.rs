@@ -9,6 +9,7 @@ mod input;
 mod resolve;
 
 use std::cell::Cell;
+use std::fmt;
 use std::rc::Rc;
 
 use nodlet_core::sorted::SortedMap;
@@ -35,6 +36,14 @@ pub(super) struct YamlError {
     /// The message in lower case, without the line.
     pub(super) message: String,
 }
+
+impl fmt::Display for YamlError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.message)
+    }
+}
+
+impl std::error::Error for YamlError {}
 
 /// One document of a file.
 #[derive(Debug, PartialEq)]

@@ -1,6 +1,8 @@
 //! Reasons why a manifest is rejected, for people with file, document and line, or as an answer of the API.
 
+use std::error::Error;
 use std::fmt;
+use std::sync::Arc;
 
 use serde_json::{Value, json};
 
@@ -31,7 +33,7 @@ pub enum ManifestCause {
     /// The manifest is longer than [`SIZE_LIMIT`].
     TooLong,
     /// The manifest is not text, not YAML, or not JSON.
-    Syntax(String),
+    Syntax(TextError),
     /// The manifest has no object.
     Empty,
     /// The manifest is an object of a kind that nodlet does not accept.
@@ -118,7 +120,52 @@ impl fmt::Display for ManifestError {
     }
 }
 
-impl std::error::Error for ManifestError {}
+impl Error for ManifestError {
+    fn source(&self) -> Option<&(dyn Error + 'static)> {
+        match &self.cause {
+            ManifestCause::Syntax(error) => error.source(),
+            ManifestCause::TooLong
+            | ManifestCause::Empty
+            | ManifestCause::Kind(_)
+            | ManifestCause::Strict { .. }
+            | ManifestCause::Invalid { .. }
+            | ManifestCause::Repeated { .. } => None,
+        }
+    }
+}
+
+/// The reason why a text from outside cannot be read. It is displayed with the words of its source, since Kubernetes
+/// prints both as one text.
+#[derive(Clone, Debug)]
+pub struct TextError {
+    message: String,
+    source: Option<Arc<dyn Error + Send + Sync>>,
+}
+
+impl TextError {
+    /// Returns an error with this complete text and this source.
+    pub fn new(message: impl Into<String>, source: impl Error + Send + Sync + 'static) -> TextError {
+        TextError { message: message.into(), source: Some(Arc::new(source)) }
+    }
+}
+
+impl From<String> for TextError {
+    fn from(message: String) -> TextError {
+        TextError { message, source: None }
+    }
+}
+
+impl fmt::Display for TextError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.message)
+    }
+}
+
+impl Error for TextError {
+    fn source(&self) -> Option<&(dyn Error + 'static)> {
+        self.source.as_deref().map(|source| source as &(dyn Error + 'static))
+    }
+}
 
 impl ManifestCause {
     /// The paths of the wrong fields.
@@ -138,7 +185,8 @@ impl ManifestCause {
         let (kind, version) = (kind.as_str(), kind.version());
         match self {
             ManifestCause::TooLong => format!("longer than {} MiB", SIZE_LIMIT / 1024 / 1024),
-            ManifestCause::Syntax(message) | ManifestCause::Kind(message) => message.clone(),
+            ManifestCause::Syntax(error) => error.to_string(),
+            ManifestCause::Kind(message) => message.clone(),
             ManifestCause::Empty => {
                 "there is no object in it: a Pod has apiVersion, kind, metadata and spec".to_owned()
             }

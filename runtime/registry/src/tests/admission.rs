@@ -29,7 +29,7 @@ fn policy(definitions: &[String]) -> Policy {
 fn admitted(base: Base, new: &Rc<Wanted>, policy: &Policy) -> String {
     let Admitted { wanted, problem } = match admit(base, new, policy) {
         Ok(admitted) => admitted,
-        Err(why) => return why,
+        Err(why) => return why.to_string(),
     };
     let object: Value = serde_json::from_str(wanted.object.get()).expect("it is JSON");
     assert_eq!(object["spec"]["priority"], wanted.pod.priority, "the object and the pod say the same");
@@ -55,7 +55,7 @@ fn a_pod_keeps_the_fields_of_its_runtime_class_and_the_defaults_of_limit_ranges(
         let definitions: Vec<String> = definitions.iter().map(|one| (*one).to_owned()).collect();
         let policy =
             if definitions.is_empty() { World::new().registry.policy() } else { policy(&definitions) };
-        let admitted = admit(base, &new, &policy)?;
+        let admitted = admit(base, &new, &policy).map_err(|why| why.to_string())?;
         let object: Value = serde_json::from_str(admitted.wanted.object.get()).expect("it is JSON");
         let limit = object["spec"]["containers"][0]["resources"]["limits"]["memory"].as_str();
         let overhead = object["spec"]["overhead"]["memory"].as_str().unwrap_or("none");
@@ -282,7 +282,12 @@ fn a_new_pod_gets_the_defaults_of_limit_ranges_and_must_respect_their_bounds() {
         let manifest = manifests.expect("it is right").remove(0);
         let new = Rc::new(Wanted::new(manifest, Path::new("/site/web.yaml")));
         match admit(Base::New, &new, &policy(&definitions)) {
-            Err(why) => why,
+            Err(why) => {
+                let source = std::error::Error::source(&why).map(ToString::to_string);
+                // Only the defaults make an invalid object of the pod.
+                assert_eq!(source, why.to_string().contains("is invalid").then(|| why.to_string()));
+                why.to_string()
+            }
             Ok(Admitted { wanted, problem }) => {
                 let object: Value = serde_json::from_str(wanted.object.get()).expect("it is JSON");
                 let container = &object["spec"]["containers"][0];

@@ -141,7 +141,9 @@ fn a_binding_lasts_until_its_claim_is_deleted_and_the_volume_is_then_released() 
     assert_eq!(bind(later), "a Available, b Bound, data Bound b");
 
     let without = &mut World::new();
-    without.registry.restore_bindings(Ok(b"[{")).expect_err("it is damaged");
+    let damaged = without.registry.restore_bindings(Ok(b"[{")).expect_err("it is damaged");
+    let source = std::error::Error::source(&damaged).expect("the error of the parser");
+    assert_eq!(damaged.to_string(), source.to_string());
     volume(without, "a", "1Gi", json!({}));
     claim(without, "data", "1Gi", json!({}));
     assert_eq!(bind(without), "a Available, data Pending -");
@@ -170,11 +172,12 @@ fn damaged_bindings_bind_nothing() {
     ] {
         let mut world = World::new();
         let bytes = saved.to_string();
-        assert_eq!(world.registry.restore_bindings(Ok(bytes.as_bytes())), Err(expected.to_owned()));
+        let restored = world.registry.restore_bindings(Ok(bytes.as_bytes()));
+        assert_eq!(restored.expect_err(expected).to_string(), expected);
     }
     let mut world = World::new();
     let bytes = json!([binding("a", "x"), binding("b", "y")]).to_string();
-    assert_eq!(world.registry.restore_bindings(Ok(bytes.as_bytes())), Ok(()));
+    world.registry.restore_bindings(Ok(bytes.as_bytes())).expect("they are complete");
 }
 
 /// Each text is in `pkg/scheduler/framework/plugins/volumebinding` of Kubernetes; the reason behind the last colon of

@@ -3,7 +3,7 @@
 use super::*;
 
 fn parsed(text: &str) -> Result<Vec<DeviceDefinition>, String> {
-    parse_device_file("d.yaml", text.as_bytes())
+    parse_device_file("d.yaml", text.as_bytes()).map_err(|error| error.to_string())
 }
 
 #[test]
