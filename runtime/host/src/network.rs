@@ -9,6 +9,7 @@
 //! nodlet's, but for the `forwarding` of links.
 //! Nodlet's links are recognised by their names, which begin with `nl<hash of the root>`.
 
+mod error;
 pub mod filter;
 mod firewall;
 pub mod foreign;
@@ -16,27 +17,26 @@ mod forwarding;
 pub mod guard;
 pub mod netlink;
 mod nft;
+mod range;
 
-use std::fmt;
 use std::fs;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, UdpSocket};
-use std::path::PathBuf;
 
 use nix::net::if_::if_nameindex;
 use nodlet_core::sorted::SortedMap;
 use sha2::{Digest, Sha256};
 
+pub use self::error::NetworkError;
 use self::firewall::{Firewall, Forward};
 pub use self::firewall::{TableNews, Watch};
 use self::forwarding::Forwarding;
 use self::netlink::{Netlink, link_index};
+pub use self::range::Range;
+use self::range::{DEFAULT_RANGE, Ipv6Range};
 use crate::launch::{Ipv6Config, NetworkConfig};
 use crate::paths::Paths;
 use nodlet_core::spec::{Pod, Uid};
-
-/// The default range.
-const DEFAULT_RANGE: Range = Range { base: Ipv4Addr::new(10, 85, 0, 0), prefix: 24 };
 
 /// The addresses of this node's pods.
 #[derive(Debug)]
@@ -559,226 +559,6 @@ fn link_name(index: u32) -> String {
     let links = if_nameindex().ok();
     let name = links.as_ref().and_then(|links| links.iter().find(|link| link.index() == index));
     name.map_or_else(|| format!("link {index}"), |link| link.name().to_string_lossy().into_owned())
-}
-
-/// An IPv4 range.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Range {
-    base: Ipv4Addr,
-    prefix: u8,
-}
-
-/// An IPv6 range. A pod's address in it has the host part of its IPv4 address.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Ipv6Range {
-    base: Ipv6Addr,
-    prefix: u8,
-}
-
-impl Ipv6Range {
-    fn parse(text: &str) -> Result<Ipv6Range, String> {
-        let example = "write it as fd00:10:85::/64";
-        let (base, prefix) = text.split_once('/').ok_or(example)?;
-        let base: Ipv6Addr = base.parse().map_err(|_| format!("not an IPv6 range; {example}"))?;
-        let prefix: u8 = prefix.parse().map_err(|_| example)?;
-        if !(16..=104).contains(&prefix) {
-            return Err("an IPv6 range must have from /16 to /104".to_owned());
-        }
-        let first = Ipv6Addr::from_bits(base.to_bits() & u128::MAX << (128 - u32::from(prefix)));
-        if first != base {
-            return Err(format!("its first address is {first}: write {first}/{prefix}"));
-        }
-        if base.octets()[0] == 0 || base.octets()[0] >= 0xfe {
-            return Err(
-                "hosts cannot have these addresses; take a private range such as fd00:10:85::/64".to_owned()
-            );
-        }
-        Ok(Ipv6Range { base, prefix })
-    }
-
-    /// The bridge's address.
-    fn gateway(self) -> Ipv6Addr {
-        Ipv6Addr::from_bits(self.base.to_bits() | 1)
-    }
-}
-
-impl Range {
-    /// Parses an IPv4 range and, after a comma, an IPv6 range. The error says what is wrong.
-    fn parse_all(text: &str) -> Result<(Range, Option<Ipv6Range>), String> {
-        match text.split_once(',') {
-            Some((ipv4, ipv6)) => Ok((Range::parse(ipv4)?, Some(Ipv6Range::parse(ipv6)?))),
-            None => Ok((Range::parse(text)?, None)),
-        }
-    }
-
-    /// Parses `a.b.c.d/n`. The error says what is wrong with it.
-    fn parse(text: &str) -> Result<Range, String> {
-        let example = "write it as 10.85.0.0/24";
-        let Some((base, prefix)) = text.split_once('/') else {
-            let address = text.parse::<Ipv4Addr>().map(|address| address.octets());
-            return Err(
-                address.map_or(example.to_owned(), |[a, b, c, _]| format!("write it as {a}.{b}.{c}.0/24"))
-            );
-        };
-        let base: Ipv4Addr = base.parse().map_err(|_| format!("not an IPv4 range; {example}"))?;
-        let prefix: u8 = prefix.parse().map_err(|_| example)?;
-        if !(8..=29).contains(&prefix) {
-            return Err("it must have from /8 to /29".to_owned());
-        }
-        let range = Range { base, prefix };
-        let first = Ipv4Addr::from_bits(base.to_bits() & range.mask());
-        if first != base {
-            return Err(format!("its first address is {first}: write {first}/{prefix}"));
-        }
-        let last = Ipv4Addr::from_bits(base.to_bits() | !range.mask());
-        if base.octets()[0] == 0 || [base, last].iter().any(|end| end.is_loopback() || end.octets()[0] >= 224)
-        {
-            return Err(
-                "hosts cannot have these addresses; take a private range such as 10.85.0.0/24".to_owned()
-            );
-        }
-        Ok(range)
-    }
-
-    fn mask(self) -> u32 {
-        u32::MAX << (32 - u32::from(self.prefix))
-    }
-
-    /// The bridge's address.
-    fn gateway(self) -> Ipv4Addr {
-        Ipv4Addr::from_bits(self.base.to_bits() + 1)
-    }
-
-    /// The addresses for pods: all but the network's, the bridge's and the broadcast address.
-    fn pods(self) -> impl Iterator<Item = Ipv4Addr> {
-        (self.base.to_bits() + 2..self.base.to_bits() | !self.mask()).map(Ipv4Addr::from_bits)
-    }
-
-    fn overlaps(self, base: Ipv4Addr, prefix: u8) -> bool {
-        let shorter = self.prefix.min(prefix);
-        let differing = self.base.to_bits() ^ base.to_bits();
-        differing.checked_shr(32 - u32::from(shorter)).unwrap_or(0) == 0
-    }
-}
-
-impl fmt::Display for Range {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}/{}", self.base, self.prefix)
-    }
-}
-
-/// An operation on the pods' network that failed.
-#[derive(Debug)]
-pub enum NetworkError {
-    /// The text is not a valid range.
-    Range {
-        /// The flag or file with the text.
-        origin: String,
-        /// The text as written.
-        text: String,
-        /// The mistake in the text, and a correct form.
-        wrong: String,
-    },
-    /// The file with the range cannot be read.
-    ReadRange {
-        /// The file.
-        path: PathBuf,
-        /// The cause.
-        source: io::Error,
-    },
-    /// The machine uses the range already.
-    Overlap {
-        /// The range for pods.
-        range: Range,
-        /// `address` or `route`.
-        what: &'static str,
-        /// The base address of the machine's address or route.
-        base: Ipv4Addr,
-        /// The prefix length of the machine's address or route.
-        prefix: u8,
-        /// The link of the machine's address or route.
-        link: String,
-    },
-    /// Every address is in use.
-    Exhausted {
-        /// The range for pods.
-        range: Range,
-        /// How many pods have an address.
-        pods: usize,
-    },
-    /// The kernel was built without bridges, or their module is not loaded.
-    NoBridges,
-    /// The bridge could not be made.
-    Bridge {
-        /// The cause.
-        source: io::Error,
-    },
-    /// A `hostPort` that cannot be forwarded: what is wrong with it.
-    Port(String),
-    /// A `hostPort` of SCTP, which the kernel does not track.
-    NoSctp,
-    /// The nftables table could not be changed, or forwarding not be switched on.
-    Firewall {
-        /// The cause.
-        source: io::Error,
-    },
-    /// Another request to the kernel failed.
-    Kernel {
-        /// The operation.
-        operation: &'static str,
-        /// The cause.
-        source: io::Error,
-    },
-}
-
-impl fmt::Display for NetworkError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            NetworkError::Range { origin, text, wrong } => {
-                write!(f, "read the range of the pods' addresses from {origin}: {text:?}: {wrong}")
-            }
-            NetworkError::ReadRange { path, .. } => {
-                write!(f, "read the range of the pods' addresses from {}", path.display())
-            }
-            NetworkError::Overlap { range, what, base, prefix, link } => write!(
-                f,
-                "use {range} for pods: the machine has the {what} {base}/{prefix} on {link}; choose another range with --pod-cidr"
-            ),
-            NetworkError::Exhausted { range, pods } => write!(
-                f,
-                "give the pod an address: all of {range} are in use by {pods} pods; choose a larger range with --pod-cidr"
-            ),
-            NetworkError::NoBridges => f.write_str(
-                "make a bridge: this kernel has none; load the module bridge, or use a kernel with \
-                 CONFIG_BRIDGE (pods with hostNetwork need neither)",
-            ),
-            NetworkError::Bridge { .. } => f.write_str("make a bridge"),
-            NetworkError::Port(wrong) => f.write_str(wrong),
-            NetworkError::NoSctp => f.write_str(
-                "forward a hostPort of SCTP: this kernel does not track SCTP connections; use one with \
-                 CONFIG_NF_CT_PROTO_SCTP, or hostNetwork",
-            ),
-            NetworkError::Firewall { .. } => f.write_str("translate addresses for pods"),
-            NetworkError::Kernel { operation, .. } => f.write_str(operation),
-        }
-    }
-}
-
-impl std::error::Error for NetworkError {
-    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
-        match self {
-            NetworkError::ReadRange { source, .. }
-            | NetworkError::Bridge { source }
-            | NetworkError::Firewall { source }
-            | NetworkError::Kernel { source, .. } => Some(source),
-            NetworkError::Range { .. }
-            | NetworkError::Overlap { .. }
-            | NetworkError::Exhausted { .. }
-            | NetworkError::NoSctp
-            | NetworkError::Port(_)
-            | NetworkError::NoBridges => None,
-        }
-    }
 }
 
 /// The hardware address for the owner of `address`. It depends on the IP address alone, so that a pod that

@@ -1,0 +1,166 @@
+//! Failures of cgroups.
+
+use std::fmt;
+use std::io;
+use std::path::{Path, PathBuf};
+
+/// An operation on a cgroup that failed.
+#[derive(Debug)]
+pub enum CgroupError {
+    /// No v2 hierarchy is mounted.
+    NoUnified,
+    /// A uid that cannot name a directory.
+    Uid {
+        /// The uid.
+        uid: String,
+    },
+    /// An operation on a file or directory of a cgroup.
+    File {
+        /// The operation.
+        operation: &'static str,
+        /// The file or directory.
+        path: PathBuf,
+        /// The cause.
+        source: io::Error,
+    },
+    /// An operation of cgroups-rs on a limit.
+    Limit {
+        /// The operation.
+        operation: &'static str,
+        /// The cgroup.
+        path: PathBuf,
+        /// The cause.
+        source: cgroups_rs::fs::error::Error,
+    },
+    /// The kernel has no controller for a limit that the pod asks for.
+    Missing {
+        /// The limit.
+        limit: &'static str,
+        /// The kernel option that the limit needs.
+        option: &'static str,
+    },
+    /// The kernel reports another value than the one that was written.
+    NotApplied {
+        /// The cgroup.
+        path: PathBuf,
+        /// The name of the limit.
+        limit: &'static str,
+        /// The value that was written.
+        wanted: String,
+        /// The value that was read back.
+        found: String,
+    },
+    /// A memory limit that is below what is used already.
+    BelowUsage {
+        /// Which limits, and how much is used.
+        texts: String,
+    },
+    /// Loading or attaching the eBPF program that filters devices.
+    DeviceFilter {
+        /// The cgroup.
+        path: PathBuf,
+        /// The cause.
+        source: io::Error,
+    },
+}
+
+impl CgroupError {
+    pub(super) fn file(operation: &'static str, path: &Path) -> impl FnOnce(io::Error) -> CgroupError {
+        move |source| CgroupError::File { operation, path: path.to_owned(), source }
+    }
+
+    pub(super) fn library(
+        operation: &'static str,
+        path: &Path,
+    ) -> impl FnOnce(cgroups_rs::fs::error::Error) -> CgroupError {
+        move |source| CgroupError::Limit { operation, path: path.to_owned(), source }
+    }
+
+    /// Whether the operation failed because a process is in the cgroup.
+    pub(super) fn is_busy(&self) -> bool {
+        self.raw_os_error() == Some(libc::EBUSY)
+    }
+
+    /// Whether the operation failed because the cgroup does not exist, or did not for a moment.
+    pub(super) fn is_gone(&self) -> bool {
+        match self {
+            CgroupError::File { path, .. }
+            | CgroupError::Limit { path, .. }
+            | CgroupError::DeviceFilter { path, .. } => {
+                matches!(self.raw_os_error(), Some(libc::ENOENT | libc::ENODEV)) || !path.exists()
+            }
+            CgroupError::NoUnified
+            | CgroupError::Uid { .. }
+            | CgroupError::Missing { .. }
+            | CgroupError::BelowUsage { .. }
+            | CgroupError::NotApplied { .. } => false,
+        }
+    }
+
+    pub(super) fn raw_os_error(&self) -> Option<i32> {
+        match self {
+            CgroupError::File { source, .. } => source.raw_os_error(),
+            CgroupError::Limit { source, .. } => {
+                let mut cause = std::error::Error::source(source);
+                loop {
+                    let error = cause?;
+                    if let Some(error) = error.downcast_ref::<io::Error>() {
+                        return error.raw_os_error();
+                    }
+                    cause = error.source();
+                }
+            }
+            CgroupError::NoUnified
+            | CgroupError::Uid { .. }
+            | CgroupError::Missing { .. }
+            | CgroupError::BelowUsage { .. }
+            | CgroupError::NotApplied { .. }
+            | CgroupError::DeviceFilter { .. } => None,
+        }
+    }
+}
+
+impl fmt::Display for CgroupError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            CgroupError::NoUnified => f.write_str(
+                "find a cgroup v2 hierarchy: mount one (`mount -t cgroup2 cgroup2 /sys/fs/cgroup`, or at \
+                 /sys/fs/cgroup/unified beside v1); the kernel needs CONFIG_CGROUPS",
+            ),
+            CgroupError::Uid { uid } => {
+                write!(f, "name a cgroup after the pod: metadata.uid {uid:?} must be a name without '/'")
+            }
+            CgroupError::File { operation, path, .. } | CgroupError::Limit { operation, path, .. } => {
+                write!(f, "{operation} {}", path.display())
+            }
+            CgroupError::Missing { limit, option } => {
+                write!(
+                    f,
+                    "set {limit}: the kernel cannot ({option}), or its controller is not mounted or not delegated; remove the limit or change the kernel"
+                )
+            }
+            CgroupError::NotApplied { path, limit, wanted, found } => {
+                write!(f, "set the {limit} of {}: wrote {wanted}, but the kernel has {found}", path.display())
+            }
+            // Without a verb before it: the kubelet's text.
+            CgroupError::BelowUsage { texts } => write!(f, "cannot decrease memory limits: {texts}"),
+            CgroupError::DeviceFilter { path, .. } => {
+                write!(f, "filter the devices of {} (CONFIG_CGROUP_BPF)", path.display())
+            }
+        }
+    }
+}
+
+impl std::error::Error for CgroupError {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match self {
+            CgroupError::File { source, .. } | CgroupError::DeviceFilter { source, .. } => Some(source),
+            CgroupError::Limit { source, .. } => Some(source),
+            CgroupError::NoUnified
+            | CgroupError::Uid { .. }
+            | CgroupError::Missing { .. }
+            | CgroupError::BelowUsage { .. }
+            | CgroupError::NotApplied { .. } => None,
+        }
+    }
+}
