@@ -38,6 +38,8 @@ use super::sys::{self, Parent, Resolve, lacking, used_up};
 use nodlet_host::launch::{ContainerConfig, SeccompConfig, UserConfig};
 
 mod failure;
+mod path;
+mod root;
 mod spec;
 mod volume;
 
@@ -276,9 +278,9 @@ impl Start<'_> {
         volume::find_places(&mut volumes, root_fd.as_fd())?;
         volume::make_working_directory(&config, root_fd.as_fd(), &volumes)
             .map_err(|source| StartError::WorkingDirectory { path: config.process.cwd.clone(), source })?;
-        let dev = volume::prepare_root(root_fd.as_fd(), first)?;
+        let dev = root::prepare_root(root_fd.as_fd(), first)?;
         if let Some(proc) = &proc {
-            volume::attach_proc(proc.as_fd(), root_fd.as_fd())?;
+            root::attach_proc(proc.as_fd(), root_fd.as_fd())?;
         }
         // The place for the container's terminal, unless a volume covers it.
         let covered = |volume: &Volume| ["/dev", CONSOLE].map(Path::new).contains(&volume.place());
@@ -299,7 +301,7 @@ impl Start<'_> {
                 .map_err(|source| StartError::Own { path: "/dev", source })?;
         }
         let late = volume::attach(volumes, root_fd.as_fd(), &paths, users.is_some())?;
-        volume::check_prepared(root_fd.as_fd(), &dev, proc.as_ref().map(|proc| proc.as_fd()))?;
+        root::check_prepared(root_fd.as_fd(), &dev, proc.as_ref().map(|proc| proc.as_fd()))?;
         if users.is_some() {
             sys::set_file_owner(0).map_err(StartError::Root)?;
         }

@@ -13,21 +13,18 @@
 use std::fs::{self, File};
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
-use std::os::unix::fs::{MetadataExt, PermissionsExt};
-use std::path::{Component, Path, PathBuf};
-
-use nix::mount::{MsFlags, mount};
-use nix::sys::stat::Mode;
+use std::path::{Path, PathBuf};
 
 use nodlet_rootfs::assemble;
 
-use super::{StartError, open_in_root, within};
+use super::path::{describe_link, make_directories, mount_point, open_sub_path, place};
+use super::{StartError, within};
 use crate::sandbox::{MEMORY_VOLUMES, Namespaces, SHM};
 use crate::sys::{self, MountAttributes, Resolve};
 use nodlet_host::launch::{ContainerConfig, MountConfig, MountSource, Propagation};
 
 /// The directory of a container's devices.
-const DEV: &str = "/dev";
+pub(super) const DEV: &str = "/dev";
 
 /// Links that libcontainer makes in a container's /dev.
 const DEV_LINKS: &[&str] =
@@ -44,9 +41,6 @@ pub(super) const DEV_OWN: &[&str] = &[
     "/dev/pts",
     "/dev/mqueue",
 ];
-
-/// Upper bound of the links on one path, as in the kernel (`MAXSYMLINKS`).
-const MAX_LINKS: usize = 40;
 
 /// A volume, as a detached mount that is ready to be attached.
 pub(super) struct Volume {
@@ -275,53 +269,6 @@ fn check_propagation(wanted: Propagation, path: &Path, opened: BorrowedFd) -> io
     )))
 }
 
-/// Opens `path` below a volume without leaving it. Missing directories are made with the mode of the volume's
-/// root; they inherit its setgid bit. A link that leads out is rejected, not reinterpreted, since it means
-/// another file.
-fn open_sub_path(volume: BorrowedFd, path: &Path) -> io::Result<File> {
-    let leaves = |error: io::Error| match error.raw_os_error() {
-        Some(libc::EXDEV) => io::Error::new(io::ErrorKind::PermissionDenied, "it leads out of the volume"),
-        _ => error,
-    };
-    let mode = File::from(volume.try_clone_to_owned()?).metadata()?.permissions().mode() & 0o7777;
-    let mut reached = PathBuf::new();
-    let mut directory = sys::open_in(volume, Path::new("."), libc::O_PATH, Resolve::Beneath)?;
-    for component in path.components() {
-        match component {
-            Component::Normal(name) => reached.push(name),
-            Component::CurDir => continue,
-            Component::ParentDir | Component::RootDir | Component::Prefix(_) => {
-                return Err(io::Error::new(
-                    io::ErrorKind::InvalidInput,
-                    "it must be relative, without \"..\"",
-                ));
-            }
-        }
-        // Always from the volume's root: a link may lead up, as long as it stays inside.
-        let next = match sys::open_in(volume, &reached, libc::O_PATH, Resolve::Beneath).map_err(leaves) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                let name = reached.file_name().map(Path::new).unwrap_or(Path::new("."));
-                let c_name = sys::c_path(name)?;
-                // Made with its mode at once: a moment later a container may have put another directory
-                // there. The umask does not apply to the volume.
-                let umask = nix::sys::stat::umask(Mode::empty());
-                // SAFETY: a C string that outlives the call. A link there is EEXIST, not followed.
-                let made = unsafe { libc::mkdirat(directory.as_raw_fd(), c_name.as_ptr(), mode) };
-                let error = io::Error::last_os_error();
-                nix::sys::stat::umask(umask);
-                if made < 0 && error.kind() != io::ErrorKind::AlreadyExists {
-                    return Err(error);
-                }
-                sys::open_in(directory.as_fd(), name, libc::O_PATH, Resolve::NoLinks)
-                    .map_err(describe_link)?
-            }
-            other => other?,
-        };
-        directory = next;
-    }
-    Ok(directory)
-}
-
 /// Finds the places of the volumes, following the links of the image, and sorts outer volumes before inner
 /// ones, as containerd does. Rejects places that a container needs for itself.
 pub(super) fn find_places(volumes: &mut [Volume], root: BorrowedFd) -> Result<(), StartError> {
@@ -430,171 +377,6 @@ pub(super) fn attach_late(mount: BorrowedFd, point: Option<BorrowedFd>, place: &
     sys::attach_mount_at(mount, point.as_fd())
 }
 
-/// Resolves the links of a path in the root, as far as it exists; the rest stays as it is written.
-fn place(root: BorrowedFd, path: &Path) -> io::Result<PathBuf> {
-    let mut place = PathBuf::from("/");
-    let mut left: Vec<PathBuf> = Vec::new();
-    let push = |left: &mut Vec<PathBuf>, path: &Path| {
-        left.extend(path.components().rev().map(|component| PathBuf::from(component.as_os_str())));
-    };
-    push(&mut left, path);
-    let (mut links, mut missing) = (0, false);
-    while let Some(name) = left.pop() {
-        match name.components().next() {
-            Some(Component::Normal(_)) => {}
-            Some(Component::ParentDir) => {
-                place.pop();
-                continue;
-            }
-            Some(Component::RootDir) => {
-                place = PathBuf::from("/");
-                continue;
-            }
-            Some(Component::CurDir | Component::Prefix(_)) | None => continue,
-        }
-        place.push(&name);
-        if missing {
-            continue;
-        }
-        let relative = place.strip_prefix("/").unwrap_or(&place);
-        let flags = libc::O_PATH | libc::O_NOFOLLOW;
-        match sys::open_in(root, relative, flags, Resolve::NoLinks) {
-            Ok(found) if found.metadata()?.is_symlink() => {
-                links += 1;
-                if links > MAX_LINKS {
-                    return Err(io::Error::from_raw_os_error(libc::ELOOP));
-                }
-                let leads = sys::read_link(found.as_fd())?;
-                place.pop();
-                push(&mut left, &leads);
-            }
-            Ok(_) => {}
-            Err(error) if error.kind() == io::ErrorKind::NotFound => missing = true,
-            Err(error) => return Err(error),
-        }
-    }
-    Ok(place)
-}
-
-/// Opens a mount point below `base` and through no link; makes it if it is missing, with its parent
-/// directories.
-fn mount_point(base: BorrowedFd, path: &Path, is_directory: bool) -> io::Result<File> {
-    let open = |directory: BorrowedFd, path: &Path| {
-        sys::open_in(directory, path, libc::O_PATH, Resolve::NoLinks).map_err(describe_link)
-    };
-    if path.as_os_str().is_empty() {
-        return open(base, Path::new("."));
-    }
-    match open(base, path) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-        other => return other,
-    }
-    if is_directory {
-        return make_directories(base, path);
-    }
-    let (Some(above), Some(name)) = (path.parent(), path.file_name()) else {
-        return Err(io::ErrorKind::InvalidInput.into());
-    };
-    let above = make_directories(base, above)?;
-    let name = Path::new(name);
-    let c_name = sys::c_path(name)?;
-    // SAFETY: a C string that outlives the call. A link there is EEXIST, not followed.
-    if unsafe { libc::mknodat(above.as_raw_fd(), c_name.as_ptr(), libc::S_IFREG | 0o644, 0) } < 0 {
-        return Err(io::Error::last_os_error());
-    }
-    open(above.as_fd(), name)
-}
-
-/// Explains `ELOOP` to the author of a manifest.
-fn describe_link(error: io::Error) -> io::Error {
-    match error.raw_os_error() {
-        Some(libc::ELOOP) => io::Error::new(
-            io::ErrorKind::PermissionDenied,
-            "there is a symbolic link on the way to it, and what a container can write to is not trusted \
-             to lead to a mount point; mount the volume elsewhere",
-        ),
-        _ => error,
-    }
-}
-
-/// Makes the container's /dev, in which libcontainer makes devices and links, and the directories on which it
-/// mounts. `first` is the ID of the host that is ID 0 of the container. Returns /dev.
-pub(super) fn prepare_root(root: BorrowedFd, first: u32) -> Result<File, StartError> {
-    let own = |path: &'static str| move |source: io::Error| StartError::Own { path, source };
-    for directory in ["/proc", "/sys", DEV] {
-        // libcontainer mounts on no link, and does not report the reason.
-        make_directories(root, Path::new(directory))
-            .map_err(|error| match error.raw_os_error() {
-                Some(libc::ELOOP | libc::ENOTDIR) => {
-                    io::Error::other("the image has something else there; it must be a directory or missing")
-                }
-                _ => error,
-            })
-            .map_err(own(directory))?;
-    }
-    let on = |path: &str, kind: &str, flags: MsFlags, options: &str| -> io::Result<()> {
-        let point = open_in_root(root, Path::new(path), libc::O_PATH | libc::O_DIRECTORY)?;
-        let point = PathBuf::from(format!("/proc/self/fd/{}", point.as_raw_fd()));
-        Ok(mount(Some(kind), &point, Some(kind), flags, Some(options))?)
-    };
-    let options = format!("mode=755,size=65536k,uid={first},gid={first}");
-    on(DEV, "tmpfs", MsFlags::MS_NOSUID | MsFlags::MS_STRICTATIME, &options).map_err(own(DEV))?;
-    for directory in ["/dev/pts", "/dev/mqueue"] {
-        make_directories(root, Path::new(directory)).map_err(own(directory))?;
-    }
-    let options = format!("newinstance,ptmxmode=0666,mode=0620,gid={}", first + 5);
-    on("/dev/pts", "devpts", MsFlags::MS_NOSUID | MsFlags::MS_NOEXEC, &options).map_err(own("/dev/pts"))?;
-    open_in_root(root, Path::new(DEV), libc::O_PATH | libc::O_DIRECTORY).map_err(own(DEV))
-}
-
-/// Attaches the /proc of a PID namespace that the container shares.
-pub(super) fn attach_proc(proc: BorrowedFd, root: BorrowedFd) -> Result<(), StartError> {
-    const NOSUID_NODEV_NOEXEC: u64 = 0x2 | 0x4 | 0x8;
-    const RDONLY: u64 = 0x1;
-    let attributes = MountAttributes { set: NOSUID_NODEV_NOEXEC, clear: RDONLY, ..Default::default() };
-    sys::set_mount_attributes(proc, &attributes, false)
-        .and_then(|()| sys::open_in(root, Path::new("proc"), libc::O_PATH, Resolve::NoLinks))
-        .and_then(|point| sys::attach_mount_at(proc, point.as_fd()))
-        .map_err(|source| StartError::Own { path: "/proc", source })
-}
-
-/// Checks, after all volumes are attached, that libcontainer will see what was prepared: its mount points are
-/// directories of the image, and /dev and a shared /proc are those that were attached.
-pub(super) fn check_prepared(
-    root: BorrowedFd,
-    dev: &File,
-    proc: Option<BorrowedFd>,
-) -> Result<(), StartError> {
-    let device_of_root = sys::open_in(root, Path::new("."), libc::O_PATH, Resolve::NoLinks)
-        .and_then(|root| root.metadata())
-        .map_err(|source| StartError::Own { path: "/", source })?
-        .dev();
-    let is_prepared = |path: &str| -> io::Result<bool> {
-        let relative = path.trim_start_matches('/');
-        let flags = libc::O_PATH | libc::O_DIRECTORY;
-        let found = sys::open_in(root, Path::new(relative), flags, Resolve::NoLinks)?.metadata()?;
-        match (path, proc) {
-            (DEV, _) => {
-                let made = dev.metadata()?;
-                Ok((found.dev(), found.ino()) == (made.dev(), made.ino()))
-            }
-            ("/proc", Some(proc)) => Ok(found.dev() == nix::sys::stat::fstat(proc.as_raw_fd())?.st_dev),
-            _ => Ok(found.dev() == device_of_root),
-        }
-    };
-    for path in ["/proc", "/sys", DEV] {
-        match is_prepared(path) {
-            Ok(true) => {}
-            Ok(false) => {
-                let source = io::Error::other("a volume covers it");
-                return Err(StartError::Own { path, source });
-            }
-            Err(source) => return Err(StartError::Own { path, source: describe_link(source) }),
-        }
-    }
-    Ok(())
-}
-
 /// Makes the working directory if it is missing: in the volume that contains it, or in the root.
 pub(super) fn make_working_directory(
     config: &ContainerConfig,
@@ -617,86 +399,5 @@ pub(super) fn make_working_directory(
         // A link in a volume leads where the container wants; the kernel follows it in the container.
         Err(error) if error.raw_os_error() == Some(libc::ELOOP) => Ok(()),
         made => made.map(drop),
-    }
-}
-
-/// Makes the missing directories of `path` below `base`, through no link, and returns the last one.
-fn make_directories(base: BorrowedFd, path: &Path) -> io::Result<File> {
-    let open = |directory: BorrowedFd, path: &Path| {
-        sys::open_in(directory, path, libc::O_PATH | libc::O_DIRECTORY, Resolve::NoLinks)
-    };
-    let mut directory = open(base, Path::new("."))?;
-    for component in path.components() {
-        let Component::Normal(name) = component else { continue };
-        let name = Path::new(name);
-        directory = match open(directory.as_fd(), name) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                let c_name = sys::c_path(name)?;
-                // SAFETY: a C string that outlives the call.
-                if unsafe { libc::mkdirat(directory.as_raw_fd(), c_name.as_ptr(), 0o755) } < 0 {
-                    let error = io::Error::last_os_error();
-                    // Another container of the pod starts at the same time.
-                    if error.kind() != io::ErrorKind::AlreadyExists {
-                        return Err(error);
-                    }
-                }
-                open(directory.as_fd(), name)?
-            }
-            other => other?,
-        };
-    }
-    Ok(directory)
-}
-
-#[cfg(test)]
-mod tests {
-    use std::ffi::CString;
-    use std::sync::atomic::{AtomicBool, Ordering};
-
-    use super::*;
-
-    #[test]
-    fn a_link_that_is_swapped_meanwhile_leads_no_sub_path_out_of_its_volume() {
-        let root = std::env::temp_dir().join(format!("nodlet-sub-path-{}", std::process::id()));
-        let (volume, outside) = (root.join("volume"), root.join("outside"));
-        fs::create_dir_all(volume.join("swapped/inner")).expect("it is new");
-        fs::create_dir_all(outside.join("inner")).expect("it is new");
-        std::os::unix::fs::symlink("../outside", volume.join("link")).expect("it is new");
-        let [one, other] = ["swapped", "link"].map(|name| {
-            CString::new(volume.join(name).into_os_string().into_encoded_bytes()).expect("it has no NUL")
-        });
-        let ends = AtomicBool::new(false);
-        let identity = |path: &Path| fs::metadata(path).map(|found| found.ino()).expect("it is there");
-        let (escape, escape_inner) = (identity(&outside), identity(&outside.join("inner")));
-        let (mut opened, mut refused) = (0, 0);
-        std::thread::scope(|scope| {
-            scope.spawn(|| {
-                while !ends.load(Ordering::Relaxed) {
-                    let (here, flags) = (libc::AT_FDCWD, libc::RENAME_EXCHANGE);
-                    // SAFETY: two C strings, which outlive the call.
-                    unsafe {
-                        libc::syscall(libc::SYS_renameat2, here, one.as_ptr(), here, other.as_ptr(), flags)
-                    };
-                }
-            });
-            let base = sys::open_path(&volume).expect("it is there");
-            for round in 0..20_000 {
-                let path = format!("swapped/inner/new-{}", round % 50);
-                let path = if round % 2 == 0 { "swapped/inner" } else { &path };
-                match open_sub_path(base.as_fd(), Path::new(path)) {
-                    Ok(found) => {
-                        let found = found.metadata().expect("it is open").ino();
-                        assert!(found != escape && found != escape_inner, "round {round}");
-                        opened += 1;
-                    }
-                    Err(_) => refused += 1,
-                }
-            }
-            ends.store(true, Ordering::Relaxed);
-        });
-        let made = fs::read_dir(outside.join("inner")).expect("it is there").count();
-        assert_eq!(made, 0, "nothing is made outside");
-        assert!(opened > 100 && refused > 100, "it was a race: {opened} opened, {refused} refused");
-        fs::remove_dir_all(&root).expect("it can be removed");
     }
 }

@@ -1,0 +1,93 @@
+//! A container's root as libcontainer expects it: /proc, /sys and /dev are directories of the image, /dev is made here,
+//! and no volume covers them.
+
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+use nix::mount::{MsFlags, mount};
+
+use super::path::{describe_link, make_directories};
+use super::volume::DEV;
+use super::{StartError, open_in_root};
+use crate::sys::{self, MountAttributes, Resolve};
+
+/// Makes the container's /dev, in which libcontainer makes devices and links, and the directories on which it
+/// mounts. `first` is the ID of the host that is ID 0 of the container. Returns /dev.
+pub(super) fn prepare_root(root: BorrowedFd, first: u32) -> Result<File, StartError> {
+    let own = |path: &'static str| move |source: io::Error| StartError::Own { path, source };
+    for directory in ["/proc", "/sys", DEV] {
+        // libcontainer mounts on no link, and does not report the reason.
+        make_directories(root, Path::new(directory))
+            .map_err(|error| match error.raw_os_error() {
+                Some(libc::ELOOP | libc::ENOTDIR) => {
+                    io::Error::other("the image has something else there; it must be a directory or missing")
+                }
+                _ => error,
+            })
+            .map_err(own(directory))?;
+    }
+    let on = |path: &str, kind: &str, flags: MsFlags, options: &str| -> io::Result<()> {
+        let point = open_in_root(root, Path::new(path), libc::O_PATH | libc::O_DIRECTORY)?;
+        let point = PathBuf::from(format!("/proc/self/fd/{}", point.as_raw_fd()));
+        Ok(mount(Some(kind), &point, Some(kind), flags, Some(options))?)
+    };
+    let options = format!("mode=755,size=65536k,uid={first},gid={first}");
+    on(DEV, "tmpfs", MsFlags::MS_NOSUID | MsFlags::MS_STRICTATIME, &options).map_err(own(DEV))?;
+    for directory in ["/dev/pts", "/dev/mqueue"] {
+        make_directories(root, Path::new(directory)).map_err(own(directory))?;
+    }
+    let options = format!("newinstance,ptmxmode=0666,mode=0620,gid={}", first + 5);
+    on("/dev/pts", "devpts", MsFlags::MS_NOSUID | MsFlags::MS_NOEXEC, &options).map_err(own("/dev/pts"))?;
+    open_in_root(root, Path::new(DEV), libc::O_PATH | libc::O_DIRECTORY).map_err(own(DEV))
+}
+
+/// Attaches the /proc of a PID namespace that the container shares.
+pub(super) fn attach_proc(proc: BorrowedFd, root: BorrowedFd) -> Result<(), StartError> {
+    const NOSUID_NODEV_NOEXEC: u64 = 0x2 | 0x4 | 0x8;
+    const RDONLY: u64 = 0x1;
+    let attributes = MountAttributes { set: NOSUID_NODEV_NOEXEC, clear: RDONLY, ..Default::default() };
+    sys::set_mount_attributes(proc, &attributes, false)
+        .and_then(|()| sys::open_in(root, Path::new("proc"), libc::O_PATH, Resolve::NoLinks))
+        .and_then(|point| sys::attach_mount_at(proc, point.as_fd()))
+        .map_err(|source| StartError::Own { path: "/proc", source })
+}
+
+/// Checks, after all volumes are attached, that libcontainer will see what was prepared: its mount points are
+/// directories of the image, and /dev and a shared /proc are those that were attached.
+pub(super) fn check_prepared(
+    root: BorrowedFd,
+    dev: &File,
+    proc: Option<BorrowedFd>,
+) -> Result<(), StartError> {
+    let device_of_root = sys::open_in(root, Path::new("."), libc::O_PATH, Resolve::NoLinks)
+        .and_then(|root| root.metadata())
+        .map_err(|source| StartError::Own { path: "/", source })?
+        .dev();
+    let is_prepared = |path: &str| -> io::Result<bool> {
+        let relative = path.trim_start_matches('/');
+        let flags = libc::O_PATH | libc::O_DIRECTORY;
+        let found = sys::open_in(root, Path::new(relative), flags, Resolve::NoLinks)?.metadata()?;
+        match (path, proc) {
+            (DEV, _) => {
+                let made = dev.metadata()?;
+                Ok((found.dev(), found.ino()) == (made.dev(), made.ino()))
+            }
+            ("/proc", Some(proc)) => Ok(found.dev() == nix::sys::stat::fstat(proc.as_raw_fd())?.st_dev),
+            _ => Ok(found.dev() == device_of_root),
+        }
+    };
+    for path in ["/proc", "/sys", DEV] {
+        match is_prepared(path) {
+            Ok(true) => {}
+            Ok(false) => {
+                let source = io::Error::other("a volume covers it");
+                return Err(StartError::Own { path, source });
+            }
+            Err(source) => return Err(StartError::Own { path, source: describe_link(source) }),
+        }
+    }
+    Ok(())
+}
