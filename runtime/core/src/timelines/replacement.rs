@@ -71,3 +71,101 @@ fn a_terminating_pod_whose_manifest_is_changed_back_starts_anew() {
     assert_eq!(command(&sim), "app-1");
     assert_eq!(sim.resumed, [false]);
 }
+
+#[test]
+fn a_replaced_pod_starts_when_the_last_process_of_the_old_one_is_gone() {
+    let mut sim = Sim::new(pod(RestartPolicy::Always).uid("old"), |_, _| Fate::IgnoresTerm);
+    sim.run_until(secs(5));
+    sim.want(pod(RestartPolicy::Always).uid("new"));
+    sim.unwant(&"old".into(), Some(secs(10)));
+    sim.run_until(secs(60));
+    assert_eq!(
+        sim.trace,
+        "   0s app#0 start\n   5s old/app#0 Term\n  15s old/app#0 Kill\n  15s old/app#0 exits 137\n  \
+         15s new/app#0 start\n"
+    );
+    let removed = sim.log.find("remove sandbox").expect("the old one goes");
+    let created = sim.log.rfind("create sandbox").expect("the new one comes");
+    assert!(removed < created);
+}
+
+#[test]
+fn a_pod_wanted_again_while_it_goes_starts_afresh_when_it_is_forgotten() {
+    let mut sim = Sim::new(pod(RestartPolicy::Always), |_, _| Fate::IgnoresTerm);
+    sim.run_until(secs(5));
+    sim.unwant(&uid(), Some(secs(10)));
+    sim.run_until(secs(6));
+    sim.want(pod(RestartPolicy::Always));
+    let old = sim.node.index_of(&uid());
+    sim.run_until(secs(60));
+    assert_ne!(sim.node.index_of(&uid()), old);
+    assert_eq!(
+        sim.trace,
+        "   0s app#0 start\n   5s app#0 Term\n  15s app#0 Kill\n  15s app#0 exits 137\n  15s app#0 start\n"
+    );
+}
+
+#[test]
+fn a_pod_that_is_wanted_with_another_spec_under_its_uid_goes_and_that_one_follows() {
+    let one = std::rc::Rc::new(pod(RestartPolicy::Always).with([container("a"), container("b")]));
+    let other = std::rc::Rc::new(pod(RestartPolicy::Always).with([container("a")]));
+    let run = |number| Attempt { container: ContainerIndex(number), number: 0 };
+    let attempts = |numbers: [u8; 2]| {
+        numbers.map(|number| FoundAttempt {
+            attempt: run(number),
+            container: started(at(2), run(number)),
+            exit: None,
+            health: Health::default(),
+        })
+    };
+    // Reported by the agent that runs the pod, and by one that finds it running.
+    for found in [false, true] {
+        let mut node = Node::new();
+        let sandbox = Some(FoundSandbox { ip: None, at: at(1) });
+        let before = Found {
+            pod: one.clone(),
+            record: None,
+            sandbox,
+            processes: false,
+            attempts: attempts([0, 1]).into(),
+            status: StatusHandover::default(),
+        };
+        node.observe(at(10), Observation::Found(Box::new(before)));
+        if !found {
+            node.observe(at(10), Observation::Wanted { pod: one.clone(), record: None, status: None });
+        }
+        node.observe(at(10), Observation::Wanted { pod: other.clone(), record: None, status: None });
+        node.observe(at(10), Observation::SourcesSeen);
+        let index = node.index_of(&uid()).expect("it is here");
+        let asked = |node: &mut Node| -> Vec<Action> {
+            node.plan(at(10)).actions.into_iter().map(|(_, action)| action).collect()
+        };
+        let ended = |actions: &[Action]| actions.iter().filter(|a| matches!(a, Action::Terminate(_))).count();
+        assert_eq!(ended(&asked(&mut node)), 2, "both are asked to end");
+        for number in [0, 1] {
+            let exit = Exit {
+                code: 0,
+                oom_killed: false,
+                unknown: false,
+                message: "".into(),
+                started_at: crate::time::Moment::ThisBoot(at(2)),
+                finished_at: crate::time::Moment::ThisBoot(at(10)),
+            };
+            let seen = PodObservation::Exited { attempt: run(number), exit: Box::new(exit) };
+            node.observe(at(10), Observation::Of(index, seen));
+        }
+        let _ = asked(&mut node);
+        let _ = asked(&mut node);
+        for seen in [PodObservation::SandboxRemoved, PodObservation::Saved { generation: 1 }] {
+            node.observe(at(10), Observation::Of(index, seen));
+            let _ = asked(&mut node);
+        }
+        node.observe(at(10), Observation::Of(index, PodObservation::Forgotten));
+        let _ = asked(&mut node);
+        let next = node.index_of(&uid()).expect("the other one is here");
+        assert!(next != index && node.pod(next).is_some_and(|state| *state.pod() == other));
+        // Reporting the same pod again changes nothing.
+        node.observe(at(11), Observation::Wanted { pod: other.clone(), record: None, status: None });
+        assert!(!node.pod(next).is_some_and(PodState::is_unwanted));
+    }
+}
