@@ -270,7 +270,7 @@ impl Entry {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::facts::{Attempt, ContainerRecord, RecordedExit, StatusHandover};
+    use crate::facts::{Attempt, ContainerRecord, Found, RecordedExit, StatusHandover};
     use crate::time::Moment;
 
     #[test]
@@ -284,6 +284,28 @@ mod tests {
         assert_eq!(ring.since(ring.next() - 1).map(|(number, _)| number).collect::<Vec<_>>(), [514]);
         let text = ring.to_string();
         assert!(text.starts_with("(3 older entries are lost)\n      3.000 <- ImagesChanged\n"), "{text}");
+    }
+
+    #[test]
+    fn a_found_pod_is_named_from_its_first_line_on() {
+        let mut sim =
+            crate::sim::Sim::new(crate::sim::pod(crate::spec::RestartPolicy::Always).named("web"), |_, _| {
+                crate::sim::Fate::Runs
+            });
+        sim.run_until(crate::sim::secs(5));
+        let pod = sim.node.pods().next().expect("it is here").pod().clone();
+        let found = Found {
+            pod,
+            record: None,
+            sandbox: None,
+            processes: false,
+            attempts: Vec::new(),
+            status: StatusHandover::default(),
+        };
+        let (node, mut ring) = (Node::new(), Ring::default());
+        ring.observed(Instant(0), &node, &Observation::Found(Box::new(found)), None);
+        let text = ring.to_string();
+        assert!(text.contains("default/web <- Found"), "{text}");
     }
 
     #[test]

@@ -319,3 +319,38 @@ fn the_host_port_of_a_preempted_pod_is_awaited_like_its_resources() {
     sim.run_until(secs(110));
     assert_eq!(of(&sim, "late"), "Failed NodePorts");
 }
+
+#[test]
+fn an_admitted_pod_begins_again_on_a_node_that_has_become_too_small_for_it() {
+    let mut sim = Sim::empty(|_, _| Fate::Runs).on(small(1000));
+    let web = sim.want(asking("web", 800));
+    sim.run_until(secs(5));
+    sim.info = None;
+    sim.later(secs(0), Observation::Node(Box::new(small(500))));
+    sim.run_until(secs(6));
+    sim.lose_sandbox(&web);
+    sim.run_until(secs(60));
+    assert_eq!(sim.alive(&web, 0), Some(1), "{}", sim.log);
+}
+
+#[test]
+fn a_signal_that_cannot_be_delivered_is_reported_and_repeated_only_while_it_is_to_be() {
+    let mut sim = Sim::empty(|_, _| Fate::IgnoresTerm);
+    let web = sim.want(asking("web", 1));
+    sim.run_until(secs(5));
+    let index = sim.node.index_of(&web).expect("it is here");
+    let attempt = Attempt { container: ContainerIndex(0), number: 0 };
+    let failed = || Observation::Of(index, PodObservation::StopFailed { attempt, message: "no".into() });
+    let reported = |sim: &Sim| sim.events.iter().filter(|event| event.starts_with("FailedKillPod")).count();
+    sim.later(secs(0), failed());
+    sim.run_until(secs(6));
+    assert_eq!((reported(&sim), sim.trace.matches("Term").count()), (0, 0), "nobody stops it");
+    sim.unwant(&web, Some(secs(30)));
+    sim.run_until(secs(7));
+    sim.later(secs(0), failed());
+    sim.run_until(secs(20));
+    assert_eq!((reported(&sim), sim.trace.matches("Term").count()), (1, 2), "{}", sim.trace);
+    assert!(sim.events.contains(&"FailedKillPod: error killing pod: no".to_owned()));
+    sim.run_until(secs(60));
+    assert!(sim.is_gone(&web), "{}", sim.log);
+}

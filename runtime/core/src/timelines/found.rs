@@ -68,3 +68,27 @@ fn without_a_handover_the_status_comes_from_record_and_supervisor() {
         }
     }
 }
+
+#[test]
+fn a_pod_of_which_this_agent_has_begun_is_not_replaced_by_remains_that_are_found_late() {
+    let found = |sim: &Sim| {
+        let pod = sim.node.pods().next().expect("it is here").pod().clone();
+        let (record, sandbox, attempts) = (None, None, Vec::new());
+        let status = StatusHandover::default();
+        Observation::Found(Box::new(Found { pod, record, sandbox, processes: false, attempts, status }))
+    };
+    let index = |sim: &Sim| sim.node.index_of(&uid());
+    // While the sandbox is created, while a container runs, and during a back-off.
+    for (fate, latency, moment) in [(Fate::Runs, 4, 2), (Fate::Runs, 0, 5), (Fate::Exits(1, secs(1)), 0, 5)] {
+        let mut sim = Sim::new(pod(RestartPolicy::Always), move |_, _| fate.clone());
+        sim.weather.latency = secs(latency);
+        sim.run_until(secs(moment));
+        let before = index(&sim);
+        let seen = found(&sim);
+        sim.later(secs(0), seen);
+        sim.run_until(secs(moment));
+        assert_eq!(index(&sim), before, "{}", sim.log);
+        sim.run_until(secs(60));
+        assert_eq!(sim.status(&uid())["phase"], "Running", "{}", sim.log);
+    }
+}

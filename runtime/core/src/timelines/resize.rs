@@ -346,6 +346,29 @@ fn a_container_at_its_limit_of_local_storage_stays_and_the_total_is_printed_as_i
 }
 
 #[test]
+fn no_resize_is_decided_while_the_machine_shuts_down() {
+    let fate = |name: &str, _| if name == "slow" { Fate::IgnoresTerm } else { Fate::Runs };
+    let mut sim = Sim::empty(fate).on(small(1000));
+    let mut web = asking("web", 300);
+    web.priority = 2_000_000_000;
+    sim.want(web);
+    sim.want(asking("other", 600));
+    let mut slow = asking("slow", 50);
+    slow.spec.containers[0].name = "slow".into();
+    sim.want(slow);
+    sim.run_until(secs(5));
+    resize(&mut sim, "web", 800);
+    sim.run_until(secs(6));
+    let groups = ShutdownGroup::of(secs(20), secs(5));
+    sim.later(secs(0), Observation::Shutdown(Shutdown { scope: ShutdownScope::Machine, groups }));
+    sim.run_until(secs(12));
+    // The other pod has made room, and the last of the first group keeps the next one from ending.
+    let [other, slow, web] = ["other", "slow", "web"].map(|name| sim.alive(&name.into(), 0));
+    assert!(other.is_none() && slow.is_some() && web.is_some(), "{}", sim.log);
+    assert_eq!(shown(&sim, "web"), "300m 300m Pending Deferred");
+}
+
+#[test]
 fn a_resize_to_the_last_free_amount_is_carried_out() {
     let mut sim = Sim::empty(|_, _| Fate::Runs).on(small(1000));
     sim.want(asking("web", 300));
