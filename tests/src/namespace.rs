@@ -89,7 +89,17 @@ impl Namespace {
     pub fn flush_tables(&self) {
         self.call(|| delete_tables().expect("the kernel deletes its tables"));
     }
+
+    /// Replaces a table by an empty one that nobody else can change, until the result is dropped; then the kernel deletes
+    /// it.
+    pub fn seize_table(&self, name: &str) -> OwnedTable {
+        let name = name.to_owned();
+        self.call(move || seize(&name).expect("the kernel has tables with owners"))
+    }
 }
+
+/// A table of nftables that belongs to its socket.
+pub struct OwnedTable(#[allow(dead_code, reason = "the kernel deletes the table when it is closed")] OwnedFd);
 
 /// Makes the command, and all that it starts, run as on a kernel without nfnetlink, and so without nf_tables.
 pub(crate) fn without_nftables(command: &mut Command) {
@@ -131,6 +141,8 @@ const NFT_MSG_DELTABLE: u16 = 10 << 8 | 2;
 const NFNL_MSG_BATCH_BEGIN: u16 = 16;
 const NFNL_MSG_BATCH_END: u16 = 17;
 const NFTA_TABLE_NAME: u16 = 1;
+const NFTA_TABLE_FLAGS: u16 = 2;
+const NFT_TABLE_F_OWNER: u32 = 2;
 const NFPROTO_UNSPEC: u8 = 0;
 const NFPROTO_INET: u8 = 1;
 
@@ -147,6 +159,10 @@ fn message(kind: u16, flags: libc::c_int, family: u8, resource: u16) -> Vec<u8> 
 
 /// Sends messages, and returns those of the answers, up to an acknowledgement or the end of a list.
 fn ask(request: &[u8]) -> io::Result<Vec<(u16, Vec<u8>)>> {
+    ask_on(&socket()?, request)
+}
+
+fn socket() -> io::Result<OwnedFd> {
     // SAFETY: numbers only.
     let socket = unsafe {
         libc::socket(libc::AF_NETLINK, libc::SOCK_RAW | libc::SOCK_CLOEXEC, libc::NETLINK_NETFILTER)
@@ -155,7 +171,10 @@ fn ask(request: &[u8]) -> io::Result<Vec<(u16, Vec<u8>)>> {
         return Err(io::Error::last_os_error());
     }
     // SAFETY: a new descriptor that nobody else owns.
-    let socket = unsafe { OwnedFd::from_raw_fd(socket) };
+    Ok(unsafe { OwnedFd::from_raw_fd(socket) })
+}
+
+fn ask_on(socket: &OwnedFd, request: &[u8]) -> io::Result<Vec<(u16, Vec<u8>)>> {
     nix::sys::socket::send(socket.as_raw_fd(), request, nix::sys::socket::MsgFlags::empty())?;
     let (mut answers, mut buffer) = (Vec::new(), vec![0; 1 << 16]);
     loop {
@@ -201,4 +220,33 @@ fn delete_tables() -> io::Result<()> {
         message(NFNL_MSG_BATCH_END, request, 0, 10),
     ];
     ask(&batch.concat()).map(drop)
+}
+
+/// Adds an attribute to a message.
+fn with(mut message: Vec<u8>, kind: u16, value: &[u8]) -> Vec<u8> {
+    message.extend((4 + value.len() as u16).to_ne_bytes());
+    message.extend(kind.to_ne_bytes());
+    message.extend(value);
+    message.resize(message.len().next_multiple_of(4), 0);
+    let length = (message.len() as u32).to_ne_bytes();
+    message[..4].copy_from_slice(&length);
+    message
+}
+
+fn seize(name: &str) -> io::Result<OwnedTable> {
+    let request = libc::NLM_F_REQUEST;
+    let name = [name.as_bytes(), b"\0"].concat();
+    let of_table = |kind: u16, flags: libc::c_int| {
+        with(message(kind, request | flags, NFPROTO_INET, 0), NFTA_TABLE_NAME, &name)
+    };
+    let new = of_table(NFT_MSG_NEWTABLE, libc::NLM_F_CREATE | libc::NLM_F_ACK);
+    let batch = [
+        message(NFNL_MSG_BATCH_BEGIN, request, 0, 10),
+        of_table(NFT_MSG_DELTABLE, 0),
+        with(new, NFTA_TABLE_FLAGS, &NFT_TABLE_F_OWNER.to_be_bytes()),
+        message(NFNL_MSG_BATCH_END, request, 0, 10),
+    ];
+    let socket = socket()?;
+    ask_on(&socket, &batch.concat())?;
+    Ok(OwnedTable(socket))
 }

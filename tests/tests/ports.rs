@@ -249,6 +249,34 @@ fn the_table_outlives_the_agent_and_comes_back_when_somebody_deletes_it() {
     assert!(world.demo(&get).is_err());
 }
 
+/// A fault: the kernel refuses every change of nodlet's table, which another program owns.
+#[test]
+fn a_pod_keeps_its_address_until_its_host_ports_can_be_closed() {
+    let (device, board, world) = board();
+    device.write_manifest("web.yaml", &web("web", "{containerPort: 8080, hostPort: 80}"));
+    device.pod("web").wait_log("app", "serving");
+    let ip = device.pod("web").status()["podIP"].clone();
+    let table = board.seize_table(&board.tables()[0]);
+    let events = || device.get("/api/v1/events").unwrap_or_default().to_string();
+    device.wait_for("the table to be missed", || events().contains("FirewallTableLost"));
+    device.remove_manifest("web.yaml");
+    let message = "FailedKillPod: error killing pod: failed to close its hostPorts: ";
+    let failed = || device.pod("web").events().iter().any(|event| event.starts_with(message));
+    device.wait_for("the removal to fail", failed);
+    device.write_manifest("other.yaml", &manifest::pod("other", "print up then sleep"));
+    device.pod("other").wait_log("app", "up");
+    assert_ne!(device.pod("other").status()["podIP"], ip);
+    assert!(device.pod("web").object().is_some(), "it is there until its ports are closed");
+
+    drop(table);
+    device.pod("web").wait_gone();
+    let get = format!("get http://{BOARD}/");
+    assert!(world.demo(&get).is_err());
+    device.write_manifest("next.yaml", &web("next", "{containerPort: 8080, hostPort: 80}"));
+    device.pod("next").wait_log("app", "serving");
+    assert_eq!(world.demo(&get).as_deref(), Ok(PAGE));
+}
+
 #[test]
 fn a_pod_cannot_reach_the_loopback_address_of_the_board() {
     let (device, board, _world) = board();

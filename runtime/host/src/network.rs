@@ -24,7 +24,7 @@ use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, UdpSocket};
 
 use nix::net::if_::if_nameindex;
-use nodlet_core::sorted::SortedMap;
+use nodlet_core::sorted::{SortedMap, SortedSet};
 use sha2::{Digest, Sha256};
 
 pub use self::error::NetworkError;
@@ -51,6 +51,8 @@ pub struct Network {
     firewall: Firewall,
     forwarding: Forwarding,
     table: TableState,
+    /// Pods whose `hostPort`s may be open: the table that the kernel took last has them.
+    opened: SortedSet<Uid>,
     /// The kernel does not forward IPv6 packets, which is to be reported.
     lacks_ipv6_forwarding: bool,
     told_ipv6_forwarding: bool,
@@ -121,6 +123,7 @@ impl Network {
             firewall: Firewall::new(&paths.hash(), &bridge, masquerade, &ranges),
             forwarding: Forwarding::open(paths.forwarding()),
             table: TableState::Unneeded,
+            opened: SortedSet::new(),
             lacks_ipv6_forwarding: false,
             told_ipv6_forwarding: false,
             inspected_foreign: false,
@@ -162,6 +165,7 @@ impl Network {
         let ports = firewall::forwards(pod, &self.all_addresses(&pod.uid, ip)).unwrap_or_default();
         if !ports.is_empty() {
             self.firewall.table.ports.insert(pod.uid.clone(), ports);
+            self.opened.insert(pod.uid.clone());
         }
     }
 
@@ -169,7 +173,7 @@ impl Network {
     /// port still leads there.
     pub fn release(&mut self, uid: &Uid) -> Result<(), NetworkError> {
         if let Some(ports) = self.firewall.table.ports.remove(uid)
-            && self.table == TableState::Installed
+            && self.opened.contains(uid)
             && let Err(error) = self.install()
         {
             self.firewall.table.ports.insert(uid.clone(), ports);
@@ -272,6 +276,7 @@ impl Network {
         let applied = self.firewall.apply().map_err(firewall::explain);
         self.table = if applied.is_ok() { TableState::Installed } else { TableState::Refused };
         applied.map_err(failed)?;
+        self.opened = self.firewall.table.ports.keys().cloned().collect();
         // The table comes first: it restricts what these allow.
         if let Ok(bridge) = link_index(&self.bridge) {
             netlink.set_ipv4(bridge, &guard::bridge_ipv4(serves_loopback)).map_err(failed)?;

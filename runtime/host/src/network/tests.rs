@@ -222,3 +222,34 @@ fn no_address_maps_to_the_user_ids_of_a_pod_with_an_earlier_range() {
     network.release(&kept.uid).unwrap();
     assert_eq!(network.allocate(&pod("next", "")).unwrap(), Some(Ipv4Addr::new(10, 78, 0, 2)));
 }
+
+/// A fault: the kernel refuses a change of the table, and takes the next one.
+#[test]
+fn a_pod_keeps_its_address_until_the_kernel_closes_its_ports_however_often_it_refuses() {
+    in_new_namespace(|| {
+        let root = std::env::temp_dir().join(format!("nodlet-network-{}", std::process::id()));
+        let paths = Paths::new(&root);
+        std::fs::create_dir_all(paths.forwarding().parent().unwrap()).unwrap();
+        let mut network = Network::new(&paths, Some("10.85.0.0/24"), true).unwrap();
+        let (web, uid) = (pod_with("a", ", ports: [{containerPort: 80, hostPort: 80}]", ""), "a".into());
+        let ip = network.allocate(&web).unwrap().unwrap();
+        network.connect(&web, ip).unwrap();
+        let name = network.firewall.table.name.clone();
+        // The kernel takes no table with so long a name.
+        network.firewall.table.name = "n".repeat(300);
+        for _ in 0..2 {
+            network.release(&uid).unwrap_err();
+            assert_eq!(network.address_of(&uid), Some(ip));
+        }
+        network.firewall.table.name = name;
+        network.release(&uid).unwrap();
+        assert_eq!(network.address_of(&uid), None);
+        // Ports that were never open keep no address.
+        let ip = network.allocate(&web).unwrap().unwrap();
+        network.firewall.table.name = "n".repeat(300);
+        network.connect(&web, ip).unwrap_err();
+        network.release(&uid).unwrap();
+        assert_eq!(network.address_of(&uid), None);
+        std::fs::remove_dir_all(root).unwrap();
+    });
+}
