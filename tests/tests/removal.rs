@@ -293,6 +293,53 @@ fn a_writable_layer_that_cannot_be_removed_goes_with_the_next_one() {
     assert!(layers.join("2").exists());
 }
 
+#[test]
+fn logs_of_earlier_runs_that_cannot_be_removed_go_with_the_next_ones() {
+    let device = Device::start();
+    device.write_manifest("web.yaml", &manifest::pod("web", "print up then wait /tmp/go"));
+    let web = device.pod("web");
+    web.wait_ready();
+    let logs = device.path("/var/log/pods").join(format!("default_web_{}/app", web.uid()));
+    let restart = |count: i64| {
+        web.tell("app", "/tmp/go");
+        device.wait_for("the next run", || web.container("app").restart_count() == count && web.is_ready());
+    };
+    restart(1);
+    let stuck = Stuck::new(logs.join("0.log"));
+    restart(2);
+    let text = format!("failed to remove earlier logs from {}", logs.display());
+    device.wait_for("the log to be kept", || device.agent_log().contains(&text));
+    assert!(logs.join("0.log").exists());
+    drop(stuck);
+    restart(3);
+    device.wait_for("both logs to go", || !logs.join("0.log").exists() && !logs.join("1.log").exists());
+    assert!(logs.join("2.log").exists() && logs.join("3.log").exists());
+}
+
+#[test]
+fn a_kept_manifest_that_cannot_be_removed_changes_nothing_and_goes_with_a_later_agent() {
+    let mut device = Device::start();
+    run(&device, "held");
+    let kept = place(&device, "held");
+    let stuck = Stuck::new(kept.clone());
+    let born = device.pod("held").born("app");
+    // The change is taken back.
+    device.write_manifest("held.yaml", &manifest_of("held"));
+    device.wait_for("the failure", || device.agent_log().contains("failed to remove a kept manifest: "));
+    assert_eq!(device.pod("held").born("app"), born);
+    device.cut_power();
+    device.start_agent();
+    device.pod("held").wait_ready();
+    assert!(kept.exists());
+    let image = device.pod("held").object().expect("it is there")["spec"]["containers"][0]["image"].clone();
+    assert!(image.as_str().is_some_and(|image| image.ends_with("demo:1")), "{image}");
+    device.kill_agent();
+    drop(stuck);
+    device.start_agent();
+    device.wait_for("the file to go", || !kept.exists());
+    device.pod("held").wait_ready();
+}
+
 /// A file system that hides a directory of another, which therefore cannot be removed.
 struct Covered(PathBuf);
 
