@@ -8,6 +8,7 @@ use serde_json::Value;
 use super::present::Present;
 use super::request::refused;
 use super::{Applied, Change, FieldValidation, Registry, Status, Wanted, preconditions};
+use nodlet_core::spec::Pod;
 use nodlet_kube::manifest;
 
 /// The maximum size of the ephemeral containers of all pods together, as JSON in bytes: some hundreds of
@@ -15,6 +16,17 @@ use nodlet_kube::manifest;
 const MAX_EPHEMERAL_BYTES: usize = 512 * 1024;
 
 impl Registry {
+    /// The admitted pod of the successor of `gone`, which has the same UID: `new` is that of the core. A pod that resumes
+    /// is the same pod again.
+    pub fn successor_of(&self, gone: &Rc<Wanted>, new: Option<&Pod>, resumes: bool) -> Rc<Wanted> {
+        if resumes {
+            return gone.clone();
+        }
+        let name = new.map(|pod| (pod.namespace.clone(), pod.name.clone()));
+        let desired = name.and_then(|name| self.desired(&name));
+        without(desired.filter(|desired| desired.pod.uid == gone.pod.uid).unwrap_or(gone))
+    }
+
     /// Decides on a change of the ephemeral containers of a pod. Returns the pod with them. `all` are the
     /// pods of the node.
     ///

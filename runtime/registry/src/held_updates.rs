@@ -7,10 +7,13 @@
 //!
 //! [`HeldUpdates`] answers with [`Effect`]s; `engine/held_updates.rs` performs them.
 
+use std::path::PathBuf;
 use std::rc::Rc;
 
 use nodlet_core::sorted::{SortedMap, SortedSet};
+use nodlet_kube::manifest::{self, Validation};
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 
 use super::{PodName, Wanted, WantedByName, without_ephemeral};
 use nodlet_core::facts::Event;
@@ -103,6 +106,29 @@ enum Images {
     Missing(Vec<String>),
     /// At least one was not looked up yet.
     Unknown,
+}
+
+/// The content of the `*.kept` file of a pod that runs unchanged.
+#[derive(Serialize, Deserialize)]
+struct Kept {
+    /// The manifest file of the pod.
+    source: PathBuf,
+    /// The object as it was admitted, without presets and priority.
+    object: Value,
+}
+
+/// The content of the `*.kept` file of a pod that runs unchanged, for [`read_kept`].
+pub fn kept_bytes(old: &Wanted) -> Option<Vec<u8>> {
+    let object = serde_json::from_str(old.as_written().get()).ok()?;
+    serde_json::to_vec(&Kept { source: old.source.clone(), object }).ok()
+}
+
+/// The pod that an earlier boot kept running, before its admission; `None` if its file is damaged. `node` is the name of
+/// the node.
+pub fn read_kept(bytes: &[u8], node: &str) -> Option<Rc<Wanted>> {
+    let kept: Kept = serde_json::from_slice(bytes).ok()?;
+    let manifest = manifest::admit(kept.object, Validation::Ignore, node).ok()?;
+    Some(Rc::new(Wanted::new(manifest, &kept.source)))
 }
 
 impl Activity {

@@ -2,6 +2,10 @@
 
 use std::time::Duration;
 
+use nodlet_core::facts::IMAGE_UPDATE_PENDING;
+use nodlet_core::pod::PodState;
+use nodlet_core::status;
+use nodlet_core::time::{Anchor, Moment};
 use serde_json::Value;
 
 use super::{Registry, Wanted};
@@ -28,6 +32,18 @@ pub struct Seen {
 }
 
 impl Registry {
+    /// Adds the images that a change of the pod waits for to its status, if the change is held back.
+    pub fn add_awaited_images(&self, status: &mut Value, state: &PodState, anchor: Anchor) {
+        if let Some(waits) = self.held_updates.waits_of(&state.pod().uid)
+            && let Some(conditions) = status["conditions"].as_array_mut()
+        {
+            let since = Moment::ThisBoot(waits.since);
+            // Of the two changes that wait, the one that replaces the pod.
+            conditions.retain(|condition| condition["type"] != IMAGE_UPDATE_PENDING);
+            conditions.push(status::image_update_pending(state, anchor, since, &waits.missing));
+        }
+    }
+
     /// Returns the published object of a pod.
     pub fn published(&self, wanted: &Wanted, seen: Seen) -> Option<Value> {
         let mut object: Value = serde_json::from_str(wanted.object.get()).ok()?;

@@ -1,16 +1,11 @@
 //! Performs what the registry decides about changes that wait for images (`registry/src/held_updates.rs`): events,
 //! look-ups of images, and the `*.kept` files on flash.
 
-use std::path::PathBuf;
 use std::rc::Rc;
-
-use serde::{Deserialize, Serialize};
-use serde_json::Value;
 
 use nodlet_core::node::Node;
 use nodlet_core::spec::{Pod, Uid};
-use nodlet_kube::manifest::{self, Validation};
-use nodlet_registry::held_updates::{Activity, Effect, LookUp, NodePods};
+use nodlet_registry::held_updates::{Activity, Effect, LookUp, NodePods, kept_bytes, read_kept};
 use nodlet_registry::{AwaitedImage, PodName, Wanted, WantedByName};
 
 use super::pods::Pods;
@@ -99,9 +94,7 @@ impl Engine {
 
     fn keep_on_flash(&self, old: &Wanted) {
         let path = self.shell.stores.records.kept_path_of(&old.pod.uid.0);
-        let Ok(object) = serde_json::from_str(old.as_written().get()) else { return };
-        let kept = Kept { source: old.source.clone(), object };
-        let Ok(bytes) = serde_json::to_vec(&kept) else { return };
+        let Some(bytes) = kept_bytes(old) else { return };
         let label = old.pod.uid.clone();
         let written = self.shell.stores.replace(path, bytes);
         self.shell.tasks.spawn(async move {
@@ -124,10 +117,7 @@ impl Engine {
     /// The pods that an earlier boot kept running.
     fn kept(&self) -> WantedByName {
         let read = |bytes: Option<&[u8]>| {
-            let kept: Kept = serde_json::from_slice(bytes?).ok()?;
-            let manifest =
-                manifest::admit(kept.object, Validation::Ignore, &self.shell.config.node_name).ok()?;
-            let wanted = Rc::new(Wanted::new(manifest, &kept.source));
+            let wanted = read_kept(bytes?, &self.shell.config.node_name)?;
             let wanted = self.admit(self.base_of(&wanted), &wanted)?;
             Some(((wanted.pod.namespace.clone(), wanted.pod.name.clone()), wanted))
         };
@@ -141,13 +131,4 @@ impl Engine {
         });
         kept.collect()
     }
-}
-
-/// The content of the `*.kept` file of a pod that runs unchanged.
-#[derive(Serialize, Deserialize)]
-struct Kept {
-    /// The manifest file of the pod.
-    source: PathBuf,
-    /// The object as it was admitted, without presets and priority.
-    object: Value,
 }

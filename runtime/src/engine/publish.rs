@@ -1,19 +1,16 @@
 //! Publishes Pod objects: each as it was admitted, with its present status.
 
 use std::hash::{DefaultHasher, Hasher};
-use std::rc::Rc;
 
 use serde_json::Value;
 
 use nodlet_core::facts::{Observation, PodIndex, Record};
 
-use nodlet_core::facts::IMAGE_UPDATE_PENDING;
 use nodlet_core::node::Successor;
-use nodlet_core::pod::PodState;
 use nodlet_core::status;
 use nodlet_core::time::Moment;
 use nodlet_registry::objects::Key;
-use nodlet_registry::{Seen, Wanted, without_ephemeral};
+use nodlet_registry::{Seen, Wanted};
 
 use super::Engine;
 use super::on_tmpfs::{self, LeftBehind};
@@ -38,22 +35,13 @@ impl Engine {
             self.shell.publication.objects.delete(&key(&gone.wanted));
         }
         if let Some(again) = again {
-            let new = PodShell::new(self.wanted_of(again, &gone.wanted), created(None));
+            let pod = self.node.pod(again.index).map(|state| &**state.pod());
+            let wanted = self.registry.successor_of(&gone.wanted, pod, again.resumes);
+            let new = PodShell::new(wanted, created(None));
             self.shell.pods.borrow_mut().insert(again.index, new);
         }
         self.publish_successor(&gone.wanted);
         self.collect_images();
-    }
-
-    /// The admitted pod of a successor that has the UID of `gone`.
-    fn wanted_of(&self, successor: Successor, gone: &Rc<Wanted>) -> Rc<Wanted> {
-        if successor.resumes {
-            return gone.clone();
-        }
-        let pod = self.node.pod(successor.index).map(PodState::pod);
-        let name = pod.map(|pod| (pod.namespace.clone(), pod.name.clone()));
-        let desired = name.and_then(|name| self.registry.desired(&name));
-        without_ephemeral(desired.filter(|desired| desired.pod.uid == gone.pod.uid).unwrap_or(gone))
     }
 
     /// Withdraws a pod whose processes still end, and publishes its successor.
@@ -112,14 +100,7 @@ impl Engine {
         let mut status = status::of(state, anchor, network.host_ip());
         status::add_ipv6(&mut status, state, network.ipv6_of(&wanted.pod.uid), network.host_ipv6());
         drop(network);
-        if let Some(waits) = self.registry.held_updates.waits_of(&wanted.pod.uid)
-            && let Some(conditions) = status["conditions"].as_array_mut()
-        {
-            let since = Moment::ThisBoot(waits.since);
-            // Of the two changes that wait, the one that replaces the pod.
-            conditions.retain(|condition| condition["type"] != IMAGE_UPDATE_PENDING);
-            conditions.push(status::image_update_pending(state, anchor, since, &waits.missing));
-        }
+        self.registry.add_awaited_images(&mut status, state, anchor);
         let timestamp = |at| self.shell.machine.timestamp(at);
         self.registry.published(
             &wanted,

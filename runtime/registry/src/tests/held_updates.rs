@@ -227,3 +227,14 @@ fn images_of_unchanged_pods_are_not_looked_up() {
     let look_up = board.held.begin(WantedByName::new(), &unchanged, &board.desired, &board.pods);
     assert_eq!(look_up.images, [""; 0]);
 }
+
+#[test]
+fn a_pod_that_is_kept_is_read_again_as_it_was_written_and_a_damaged_file_is_not() {
+    let old = wanted("a", "image: a:1");
+    let bytes = crate::held_updates::kept_bytes(&old).expect("it is JSON");
+    let read = crate::held_updates::read_kept(&bytes, NODE).expect("it is right");
+    assert!(read.is_same_as(&old) && read.source == old.source && read.pod == old.pod);
+    for damaged in [&bytes[1..], b"{}", br#"{"source": "/a", "object": {"kind": "Pod"}}"#] {
+        assert!(crate::held_updates::read_kept(damaged, NODE).is_none());
+    }
+}
