@@ -44,8 +44,10 @@ impl log::Log for Console {
             // Images and manifests supply some of this text: newlines are escaped so that a record stays one
             // line.
             let text = record.args().to_string().replace('\n', "\\n");
+            // In one write, so that no other process writes in between.
+            let line = format!("{:<5} {}\n", record.level(), escaped(&text));
             // A missing console must not end the agent.
-            let _ = writeln!(std::io::stderr(), "{:<5} {}", record.level(), escaped(&text));
+            let _ = std::io::stderr().write_all(line.as_bytes());
         }
     }
 

@@ -172,8 +172,10 @@ impl Enter<'_> {
     }
 
     fn apply_identity(&self, process: &ProcessConfig) -> io::Result<()> {
-        let permitted = sys::own_capabilities(u64::MAX)?;
-        let wanted = permitted & capability_bits(&process.capabilities);
+        let wanted = capability_bits(&process.capabilities);
+        // To install a filter. The kernel is asked for no other capability, each of which is a call.
+        let permitted = sys::own_capabilities(wanted | capability_bits(&["CAP_SYS_ADMIN".to_owned()]))?;
+        let wanted = permitted & wanted;
         for number in (0..64).filter(|number| wanted & (1 << number) == 0) {
             match sys::drop_from_bounding_set(number) {
                 Ok(()) => {}

@@ -2,6 +2,8 @@
 //! runc's words.
 
 use std::ffi::{CStr, CString, OsStr};
+use std::fs::File;
+use std::io::Read;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
@@ -57,15 +59,10 @@ pub(super) const CAPABILITIES: &[&str] = &[
     "CAP_CHECKPOINT_RESTORE",
 ];
 
-/// The capabilities among `wanted` that this process has itself: a process cannot pass on others.
-pub(super) fn possible_capabilities(wanted: &[String]) -> Vec<&str> {
-    let own = super::sys::own_capabilities(u64::MAX).unwrap_or(0);
-    CAPABILITIES
-        .iter()
-        .enumerate()
-        .filter(|(number, name)| own & (1 << number) != 0 && wanted.iter().any(|wanted| wanted == *name))
-        .map(|(_, name)| *name)
-        .collect()
+/// The names of capabilities.
+pub(super) fn capability_names(bits: u64) -> Vec<&'static str> {
+    let named = CAPABILITIES.iter().enumerate().filter(|(number, _)| bits & (1 << number) != 0);
+    named.map(|(_, name)| *name).collect()
 }
 
 /// The bits of capabilities, as in system calls.
@@ -183,7 +180,17 @@ fn reset_signals() {
 /// Resets all signals that the supervisor's caller ignores, so that containers do not inherit that. The
 /// supervisor calls it first. SIGPIPE stays ignored, since the supervisor ignores it itself.
 pub(super) fn reset_ignored_signals() {
-    (1..=64).filter(|number| *number != libc::SIGPIPE).for_each(reset);
+    let ignored = ignored_signals().unwrap_or(u64::MAX);
+    (1..=64).filter(|number| *number != libc::SIGPIPE && ignored & 1 << (number - 1) != 0).for_each(reset);
+}
+
+/// The signals that this process ignores, as bits. One question to the kernel in place of 64.
+fn ignored_signals() -> Option<u64> {
+    let mut status = [0; 4096];
+    let length = File::open("/proc/self/status").ok()?.read(&mut status).ok()?;
+    let text = std::str::from_utf8(status.get(..length)?).ok()?;
+    let ignored = text.lines().find_map(|line| line.strip_prefix("SigIgn:"))?;
+    u64::from_str_radix(ignored.trim(), 16).ok()
 }
 
 /// The size of the kernel's signal set in bytes.

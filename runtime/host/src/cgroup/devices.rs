@@ -4,11 +4,11 @@
 //! would be larger than this file.
 
 use std::fs::File;
-use std::io;
+use std::io::{self, Write};
 use std::os::fd::AsRawFd;
 use std::path::Path;
 
-use cgroups_rs::fs::devices::{DevicePermissions, DeviceType, DevicesController};
+use cgroups_rs::fs::devices::DevicesController;
 
 use super::CgroupError;
 use crate::bpf::{self, EXIT, Instruction, MOVE, instruction};
@@ -27,24 +27,17 @@ struct Rule {
 }
 
 impl Rule {
-    fn permissions(self) -> Vec<DevicePermissions> {
-        let all = [
-            (READ, DevicePermissions::Read),
-            (WRITE, DevicePermissions::Write),
-            (MKNOD_ACCESS, DevicePermissions::MkNod),
-        ];
-        all.into_iter().filter(|(bit, _)| self.access & bit != 0).map(|(_, permission)| permission).collect()
-    }
-
-    fn number(number: Option<u32>) -> i64 {
-        number.map_or(-1, i64::from)
-    }
-
-    fn kind(self) -> DeviceType {
-        match self.kind {
-            Kind::Block => DeviceType::Block,
-            Kind::Char => DeviceType::Char,
-        }
+    /// The rule as v1's files `devices.allow` and `devices.deny` have it: `c 1:3 rwm`.
+    fn line(self) -> String {
+        let kind = match self.kind {
+            Kind::Block => 'b',
+            Kind::Char => 'c',
+        };
+        let number = |number: Option<u32>| number.map_or_else(|| "*".to_owned(), |number| number.to_string());
+        let mut line = format!("{kind} {}:{} ", number(self.major), number(self.minor));
+        let all = [(READ, 'r'), (WRITE, 'w'), (MKNOD_ACCESS, 'm')];
+        line.extend(all.into_iter().filter(|(bit, _)| self.access & bit != 0).map(|(_, letter)| letter));
+        line
     }
 }
 
@@ -119,8 +112,7 @@ fn v1(directory: &Path) -> DevicesController {
 
 /// Applies the rules to the v1 cgroup at `directory`, and reads them back.
 pub(super) fn filter_v1(directory: &Path, devices: &[DeviceNode]) -> Result<(), CgroupError> {
-    let failed = || CgroupError::library("filter the devices of", directory);
-    v1(directory).deny_device(DeviceType::All, -1, -1, &DevicePermissions::all()).map_err(failed())?;
+    write_v1(directory, "devices.deny", ["a *:* rwm".to_owned()])?;
     change_v1(directory, &[], &rules(devices))?;
     read_back_v1(directory, devices)
 }
@@ -140,17 +132,26 @@ pub(super) fn change_filter_v1(
 }
 
 fn change_v1(directory: &Path, gone: &[Rule], added: &[Rule]) -> Result<(), CgroupError> {
-    let failed = || CgroupError::library("filter the devices of", directory);
-    let devices = v1(directory);
-    for rule in gone {
-        let (major, minor) = (Rule::number(rule.major), Rule::number(rule.minor));
-        devices.deny_device(rule.kind(), major, minor, &rule.permissions()).map_err(failed())?;
-    }
-    for rule in added {
-        let (major, minor) = (Rule::number(rule.major), Rule::number(rule.minor));
-        devices.allow_device(rule.kind(), major, minor, &rule.permissions()).map_err(failed())?;
+    for (name, rules) in [("devices.deny", gone), ("devices.allow", added)] {
+        if !rules.is_empty() {
+            write_v1(directory, name, rules.iter().map(|rule| rule.line()))?;
+        }
     }
     Ok(())
+}
+
+/// Writes rules to a file of the cgroup, each with a write of its own, as the kernel requires.
+fn write_v1(
+    directory: &Path,
+    name: &str,
+    lines: impl IntoIterator<Item = String>,
+) -> Result<(), CgroupError> {
+    let path = directory.join(name);
+    let written = File::options()
+        .write(true)
+        .open(&path)
+        .and_then(|mut file| lines.into_iter().try_for_each(|line| file.write_all(line.as_bytes())));
+    written.map_err(CgroupError::file("write", &path))
 }
 
 fn read_back_v1(directory: &Path, devices: &[DeviceNode]) -> Result<(), CgroupError> {

@@ -9,6 +9,7 @@ use serde_json::{Value, json};
 use super::User;
 use crate::execute;
 use crate::sandbox::Namespaces;
+use crate::sys;
 use nodlet_host::launch::{ContainerConfig, DeviceNode};
 
 /// Paths that are hidden from an unprivileged container.
@@ -56,18 +57,20 @@ pub(super) struct Made<'a> {
 pub(super) fn make(config: &ContainerConfig, made: &Made) -> Value {
     // So that libcontainer does not look it up in an /etc/passwd that a volume may have replaced.
     let home = format!("HOME={}", made.user.home);
-    let capabilities = execute::possible_capabilities(&config.process.capabilities);
+    let wanted = execute::capability_bits(&config.process.capabilities);
     // Needed to mount, to enter namespaces, and to install a filter without no_new_privs. It is not in the bounding set, so it is gone after the program
     // is executed.
-    let mut before = config.process.capabilities.clone();
+    let mut before = wanted;
     let needs_filter = config.process.seccomp.is_some() && !config.process.no_new_privileges;
     if made.needs_setup_in_container || needs_filter {
-        before.push("CAP_SYS_ADMIN".to_owned());
+        before |= execute::capability_bits(&["CAP_SYS_ADMIN".to_owned()]);
     }
     if made.sets_groups_late {
-        before.push("CAP_SETGID".to_owned());
+        before |= execute::capability_bits(&["CAP_SETGID".to_owned()]);
     }
-    let before = execute::possible_capabilities(&before);
+    let before = sys::own_capabilities(before).unwrap_or(0);
+    let capabilities = execute::capability_names(before & wanted);
+    let before = execute::capability_names(before);
     let unmasked = config.privileged || config.unmasked;
     json!({
         "ociVersion": "1.2.0",
@@ -156,7 +159,12 @@ fn namespaces(made: &Made) -> Vec<Value> {
 
 /// The fixed paths, and those of this machine's processors.
 fn masked_paths() -> Vec<String> {
-    let cpus = std::fs::read_dir("/sys/devices/system/cpu").into_iter().flatten().flatten();
+    let entries = std::fs::read_dir("/sys/devices/system/cpu").into_iter().flatten().flatten();
+    // `cpu0`, and not `cpufreq`: there are more of the others than of processors.
+    let cpus = entries.filter(|entry| {
+        let name = entry.file_name();
+        name.as_encoded_bytes().strip_prefix(b"cpu").is_some_and(|rest| rest.iter().all(u8::is_ascii_digit))
+    });
     let throttles = cpus.map(|cpu| cpu.path().join("thermal_throttle")).filter(|path| path.exists());
     let fixed = MASKED_PATHS.iter().map(|path| (*path).to_owned());
     fixed.chain(throttles.map(|path| path.to_string_lossy().into_owned())).collect()
