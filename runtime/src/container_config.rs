@@ -199,6 +199,7 @@ pub(crate) fn container_config(
         devices: facts.devices.clone(),
         cgroup: facts.cgroup.clone(),
         oom_score_adj: oom_score_adj(pod, container, facts.memory),
+        rtprio: container.resources.rtprio,
         stdin: container.stdin,
         stdin_once: container.stdin_once,
         tty: container.tty,

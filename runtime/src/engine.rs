@@ -14,6 +14,7 @@
 
 mod claims;
 mod cleanup;
+mod cores;
 mod descriptors;
 mod devices;
 mod ephemeral;
@@ -158,6 +159,7 @@ struct Shell {
     host_paths: HostPaths,
     beginning: descriptors::Beginning,
     devices: devices::Devices,
+    cores: cores::Cores,
     /// Whether changes of nodlet's nftables table are watched.
     watches_table: Cell<bool>,
 }
@@ -252,6 +254,7 @@ impl Engine {
             host_paths: HostPaths::default(),
             beginning: descriptors::Beginning::default(),
             devices: devices::Devices::default(),
+            cores: cores::Cores::default(),
             watches_table: Cell::new(false),
             config,
         });
@@ -317,6 +320,7 @@ impl Engine {
                 self.observe_found(found);
             }
             devices::resume(&self.shell);
+            cores::resume(&self.shell);
             firewall::restore(&self.shell);
             if self.shell.config.down {
                 let groups = self.shell.config.shutdown_groups.clone();
@@ -500,6 +504,7 @@ impl Engine {
         let mut is_without_sandbox = None;
         if let Observation::Of(pod, seen) = &seen {
             run::forget_what_ended(&self.shell.pods, *pod, seen);
+            cores::settle(&self.shell);
             let is_over = matches!(
                 seen,
                 PodObservation::SandboxFailed { remains: false, .. } | PodObservation::SandboxRemoved

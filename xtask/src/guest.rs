@@ -212,6 +212,15 @@ const GUESTS: &[Guest<'_>] = &[
         systemd: false,
     },
     Guest {
+        name: "cores",
+        what: "several processors, of which containers have some for themselves, and swap",
+        kernel: "",
+        runs: &["cores --ignored --test-threads=1"],
+        modules: NEEDED,
+        only_by_hand: false,
+        systemd: false,
+    },
+    Guest {
         name: "all",
         what: "what runs on this machine too, with cgroup v2",
         kernel: "",
@@ -679,7 +688,7 @@ impl Guest<'_> {
         File::create(log)?;
         let mut qemu = Command::new(processor.qemu);
         qemu.args(processor.machine)
-            .args(["-accel", "tcg", "-smp", "1"])
+            .args(["-accel", "tcg", "-smp", if self.name == "cores" { "4" } else { "1" }])
             // The guest's clock counts its instructions, two nanoseconds each, and skips idle time: the
             // guest's deadlines do not depend on how busy this machine is.
             .args(["-icount", "shift=1,sleep=off", "-rtc", "clock=vm"])

@@ -8,11 +8,13 @@
 //! 6. [`record_file`]: the bytes of what survives a reboot.
 //! 7. [`image_use`]: which images to remove when the disk fills up.
 //! 8. [`replay`]: reports recorded observations to the core again, and compares the actions.
-//! 9. [`sorted`]: the maps and sets of the crates above.
+//! 9. [`cpus`]: which processors a container gets for itself.
+//! 10. [`sorted`]: the maps and sets of the crates above.
 //!
 //! The tests simulate a world around the core: `sim.rs`, `timelines.rs`. The tests of the registry use the same world
 //! (`sim/node_world.rs`).
 
+pub mod cpus;
 pub mod facts;
 pub mod image_use;
 #[cfg(test)]

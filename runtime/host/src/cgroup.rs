@@ -42,7 +42,7 @@ use self::hierarchy::{Controller, ControllerHierarchy, Hierarchies};
 pub use self::huge_pages::HugePages;
 pub(crate) use self::limits::memory_of;
 pub use self::limits::{ContainerLimits, limited_swap};
-use self::limits::{MIN_SHARES, Target};
+use self::limits::{MIN_SHARES, Target, write_if_there};
 pub use self::quota::lift_at as lift_cpu_limits;
 pub use self::tree::kill_headless;
 pub use self::unpacker::UnpackerCgroup;
@@ -72,6 +72,8 @@ pub struct Cgroups {
     /// The limit of processes of each pod.
     pod_pids: Option<u64>,
     huge_pages: HugePages,
+    /// The processors of the machine that pods may use, if containers can have some for themselves.
+    cpus: Vec<u32>,
 }
 
 /// The limit of processes and threads of each pod: the kubelet's `podPidsLimit`.
@@ -110,6 +112,11 @@ impl Cgroups {
             log::warn!("pods get none of the huge pages of this machine: the kernel needs {option}");
             huge_pages = HugePages::default();
         }
+        // On a machine with one processor, the controller has nothing to do.
+        let processors = std::thread::available_parallelism().map_or(1, |cpus| cpus.get() as u64);
+        if processors < 2 || hierarchies.hierarchy_of(Controller::Cpuset) != ControllerHierarchy::V2 {
+            hierarchies = hierarchies.without(Controller::Cpuset);
+        }
         let hierarchies = Rc::new(hierarchies);
         let parent = name(paths);
         let relative = parent.join("supervisors");
@@ -119,15 +126,15 @@ impl Cgroups {
             PodPidsLimit::Of(limit) => Some(limit),
             PodPidsLimit::Unlimited => None,
         };
-        let cgroups =
-            Cgroups { hierarchies, parent, supervisors, prepared: RefCell::default(), pod_pids, huge_pages };
+        let (prepared, cpus) = (RefCell::default(), Vec::new());
+        let mut cgroups = Cgroups { hierarchies, parent, supervisors, prepared, pod_pids, huge_pages, cpus };
         cgroups.make(&relative)?;
         cgroups.make(&cgroups.kubepods())?;
         // The weight of all pods together against the rest of the machine, as the kubelet sets it.
-        let cpus = std::thread::available_parallelism().map_or(1, |cpus| cpus.get() as u64);
         for relative in [&cgroups.parent, &cgroups.kubepods()] {
-            Target::new(&cgroups.hierarchies, relative).set_shares(cpus * 1024)?;
+            Target::new(&cgroups.hierarchies, relative).set_shares(processors * 1024)?;
         }
+        cgroups.cpus = cgroups.usable_cpus();
         Target::new(&cgroups.hierarchies, &cgroups.kubepods()).limit_pods_processes()?;
         log::info!("cgroups: {}", cgroups.hierarchies);
         Ok(cgroups)
@@ -143,6 +150,33 @@ impl Cgroups {
     /// container.
     pub fn huge_pages(&self) -> &HugePages {
         &self.huge_pages
+    }
+
+    /// The processors of the machine that pods may use. Empty if no container can have some for itself.
+    pub fn cpus(&self) -> &[u32] {
+        &self.cpus
+    }
+
+    fn usable_cpus(&self) -> Vec<u32> {
+        let kubepods = self.kubepods();
+        let directory = Target::new(&self.hierarchies, &kubepods).directory(Controller::Cpuset);
+        let read = |(directory, _): (PathBuf, bool)| {
+            let list = fs::read_to_string(directory.join("cpuset.cpus.effective")).ok()?;
+            nodlet_core::cpus::parse(&list).filter(|cpus| cpus.len() > 1)
+        };
+        directory.and_then(read).unwrap_or_default()
+    }
+
+    /// Lets all containers use these processors, except for those whose cgroups have paths that end in one of `except`.
+    pub fn share_cpus(&self, cpus: &str, except: &[PathBuf]) -> Result<(), CgroupError> {
+        for (_, pod) in self.pods()? {
+            for leaf in tree::children(&pod.unified())? {
+                if !except.iter().any(|own| leaf.ends_with(own)) {
+                    write_if_there(&leaf.join("cpuset.cpus"), cpus)?;
+                }
+            }
+        }
+        Ok(())
     }
 
     /// Whether the kernel limits the swap of a container apart from its memory (v2).

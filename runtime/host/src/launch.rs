@@ -130,6 +130,9 @@ pub struct ContainerConfig {
     pub cgroup: CgroupPaths,
     /// /proc/self/oom_score_adj.
     pub oom_score_adj: i32,
+    /// The highest real-time priority that processes may choose (`RLIMIT_RTPRIO`); 0 for that of the supervisor.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub rtprio: u32,
     /// Whether input stays open for clients that attach (`stdin`).
     #[serde(default)]
     pub stdin: bool,
@@ -321,4 +324,8 @@ pub struct DeviceChange {
     pub gone: Vec<DeviceNode>,
     /// Devices that appeared; nodes are made of them.
     pub added: Vec<DeviceNode>,
+}
+
+fn is_zero(number: &u32) -> bool {
+    *number == 0
 }

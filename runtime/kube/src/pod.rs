@@ -2,6 +2,7 @@
 //!
 //! Read next: [`nodlet_core::node`], which gets the parsed pods.
 
+pub(crate) mod board_annotations;
 pub(crate) mod claim;
 pub(crate) mod convert;
 pub(crate) mod defaults;

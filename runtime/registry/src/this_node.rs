@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use nodlet_core::facts::{Amounts, NodeInfo};
 use nodlet_core::sorted::SortedMap;
 use nodlet_core::spec::Taint;
-use nodlet_core::spec::container::{DEVICE_DOMAIN, HUGE_PAGES};
+use nodlet_core::spec::container::{DEVICE_DOMAIN, EXCLUSIVE_CPUS, HUGE_PAGES};
 
 /// The configuration of the node, and the resources of its machine.
 #[derive(Debug)]
@@ -31,6 +31,8 @@ pub struct NodeFacts<'a> {
     pub huge_pages: &'a SortedMap<String, i64>,
     /// How many containers may use each device at a time.
     pub devices: SortedMap<String, i64>,
+    /// How many cpus containers may be limited to; 0 if the kernel cannot limit them.
+    pub cpus: usize,
 }
 
 /// The present state of the node, for its object.
@@ -82,8 +84,15 @@ pub fn node_info(facts: &NodeFacts<'_>) -> NodeInfo {
         },
         devices: facts.devices.clone(),
         huge_pages: facts.huge_pages.clone(),
+        exclusive_cpus: exclusive_cpus(facts.cpus),
         allowed_sysctls: facts.allowed_sysctls.to_owned(),
     }
+}
+
+/// How many cpus containers may have for themselves: all but one.
+fn exclusive_cpus(cpus: usize) -> SortedMap<String, i64> {
+    let count = i64::try_from(cpus.saturating_sub(1)).unwrap_or(i64::MAX);
+    (count > 0).then(|| (EXCLUSIVE_CPUS.to_owned(), count)).into_iter().collect()
 }
 
 /// The memory limit of all pods together in bytes, if they have one, so that a shortage ends a container, and not SSH, the
@@ -273,6 +282,7 @@ mod tests {
             reserved: Amounts { pods: 0, cpu: 250, memory: reserved, ephemeral_storage: 1 },
             huge_pages: &settings.huge_pages,
             devices: [("gps".to_owned(), 2)].into_iter().collect(),
+            cpus: 4,
         })
     }
 

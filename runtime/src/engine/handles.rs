@@ -78,6 +78,9 @@ pub(super) struct ImageFacts {
     /// The devices of the board that the run was given.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(super) devices: Vec<GivenDevice>,
+    /// The exclusive cpus of the run.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(super) cpus: Vec<u32>,
 }
 
 /// A device that a run of a container was given.

@@ -30,7 +30,7 @@ pub(super) use super::handles::FACTS;
 use super::handles::{ImageFacts, Run, Sandbox, facts_path, write_facts};
 use super::pods::Pods;
 use super::stores::{self, Stores};
-use super::{Shell, cleanup, devices, log_name, this_node};
+use super::{Shell, cleanup, cores, devices, log_name, this_node};
 
 /// The mounted image layers: one mount for each layer on the whole board, so that its pages are cached once. A layer
 /// stays mounted as long as a run uses it.
@@ -135,7 +135,9 @@ pub(super) async fn start(
     let file_values = read_env_files(&shell.stores, container, &sandbox).await?;
     let host_name = pod_files::host_name().map_err(|error| create(&error))?;
     let memory = u64::try_from(shell.machine.capacity.memory).unwrap_or_default();
+    let reserved = cores::reserve(shell, pod, container, attempt.number)?;
     let limits = ContainerLimits {
+        cpus: reserved.as_ref().and_then(cores::Reserved::list),
         swap: limited_swap(&wanted.pod, attempt.container, memory, shell.machine.swap),
         devices: devices::nodes(&given),
         huge_pages: shell.machine.cgroups.huge_pages().of_container(&wanted.pod, attempt.container),
@@ -190,6 +192,7 @@ pub(super) async fn start(
             container.lifecycle.stop_signal.as_deref().or(image.config.stop_signal.as_deref()),
         ),
         devices: given,
+        cpus: reserved.as_ref().map_or_else(Vec::new, |reserved| reserved.cpus.clone()),
     };
     let directory = shell.paths.pod(&wanted.pod.uid.0);
     let (upper, work) = (config.upper_dir.clone(), config.work_dir.clone());

@@ -45,6 +45,7 @@ pub(super) fn facts<'a>(config: &'a Config, machine: &'a Machine) -> NodeFacts<'
         reserved: config.reserved,
         huge_pages: machine.cgroups.huge_pages().amounts(),
         devices: machine.devices.borrow().capacity(),
+        cpus: machine.cgroups.cpus().len(),
     }
 }
 

@@ -79,6 +79,7 @@ impl Enter<'_> {
         sys::join_tasks(&container.cgroup.v1_tasks)
             .map_err(StepError::at("exec: join the container's cgroup"))?;
         let _ = fs::write("/proc/self/oom_score_adj", container.oom_score_adj.to_string());
+        sys::allow_real_time(container.rtprio).map_err(StepError::at("exec: allow real-time priorities"))?;
         sys::new_session_keyring().map_err(StepError::at("exec: make a session keyring"))?;
         sys::set_dumpable(false);
         let first = container.first_id.unwrap_or(0);
@@ -220,6 +221,8 @@ struct ContainerToEnter {
     process: ProcessConfig,
     cgroup: CgroupPaths,
     oom_score_adj: i32,
+    #[serde(default)]
+    rtprio: u32,
     #[serde(default)]
     first_id: Option<u32>,
 }

@@ -92,6 +92,7 @@ pub(super) enum StartError {
     TooManyGroups(usize),
     WorkingDirectory { path: PathBuf, source: io::Error },
     Bundle(io::Error),
+    RealTime(io::Error),
     Create(String),
 }
 
@@ -129,6 +130,7 @@ impl fmt::Display for StartError {
                 write!(f, "make the working directory {}", path.display())
             }
             StartError::Bundle(_) => write!(f, "write the bundle"),
+            StartError::RealTime(_) => write!(f, "allow real-time priorities (rtprio.nodlet.dev)"),
             StartError::Create(message) => write!(f, "create the container: {message}"),
         }
     }
@@ -149,6 +151,7 @@ impl Error for StartError {
             | StartError::Own { source, .. }
             | StartError::MapLayers(source)
             | StartError::WorkingDirectory { source, .. }
+            | StartError::RealTime(source)
             | StartError::Bundle(source) => Some(source),
             // Their texts are those of the error itself.
             StartError::Image(error) => error.source(),
@@ -339,6 +342,7 @@ impl Start<'_> {
         let bytes = serde_json::to_vec(&spec).map_err(|error| StartError::Bundle(error.into()))?;
         fs::write(bundle.join("config.json"), bytes).map_err(StartError::Bundle)?;
         set_oom_score(config.oom_score_adj);
+        sys::allow_real_time(config.rtprio).map_err(StartError::RealTime)?;
         let mut process = config.process.clone();
         if config.tty && !process.env.iter().any(|pair| pair.starts_with("TERM=")) {
             process.env.push("TERM=xterm".to_owned());

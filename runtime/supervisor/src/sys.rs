@@ -463,6 +463,42 @@ pub(super) fn set_capabilities(wanted: u64) -> io::Result<()> {
     check(unsafe { libc::syscall(libc::SYS_capset, &raw const header, data.as_ptr()) }).map(drop)
 }
 
+/// Lets the calling process, and those that it will execute, choose real-time priorities up to this one (`RLIMIT_RTPRIO`).
+/// 0 changes nothing.
+///
+/// # Errors
+/// The kernel lets no process of this cgroup run with a real-time priority, or the limit may not be raised.
+pub(super) fn allow_real_time(priority: u32) -> io::Result<()> {
+    if priority == 0 {
+        return Ok(());
+    }
+    let limit = libc::rlimit { rlim_cur: priority.into(), rlim_max: priority.into() };
+    // SAFETY: the kernel reads one structure.
+    if unsafe { libc::setrlimit(libc::RLIMIT_RTPRIO, &raw const limit) } < 0 {
+        return Err(lacking_right(io::Error::last_os_error(), "nodlet needs CAP_SYS_RESOURCE"));
+    }
+    // With CONFIG_RT_GROUP_SCHED, only cgroups with real-time bandwidth may.
+    let set = |policy: libc::c_int, priority: libc::c_int| {
+        // SAFETY: the kernel reads one integer (`struct sched_param`).
+        let set = unsafe { libc::syscall(libc::SYS_sched_setscheduler, 0, policy, &raw const priority) };
+        check(set).map(drop)
+    };
+    set(libc::SCHED_FIFO, 1).map_err(|error| {
+        let why = "the kernel gives real-time bandwidth to no cgroup of a pod (CONFIG_RT_GROUP_SCHED): it must be built \
+                   without that option, or booted with rt_group_sched=0";
+        lacking_right(error, why)
+    })?;
+    set(libc::SCHED_OTHER, 0)
+}
+
+/// An error of the kernel about a missing right, with its cause.
+fn lacking_right(error: io::Error, why: &str) -> io::Error {
+    match error.raw_os_error() {
+        Some(libc::EPERM) => io::Error::new(io::ErrorKind::PermissionDenied, format!("{error}: {why}")),
+        _ => error,
+    }
+}
+
 /// Whether a cgroup has a process. `events` is its `cgroup.events`, opened at the first call; reading it also
 /// arms the next POLLPRI.
 pub(super) fn is_populated(directory: &Path, events: &mut Option<File>) -> bool {

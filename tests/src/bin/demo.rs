@@ -48,7 +48,7 @@ files    cat FILE · ls DIR · stat FILE · touch FILE · rm FILE · wait FILE
          mkdir DIR · rename FROM TO · link TARGET FILE · fifo FILE · swap FILE FILE (for ever)
 output   print TEXT [EVERY_SECONDS] · eprint TEXT · ask TEXT (without an end of line) · spam BYTES · echo (copies its input)
          line BYTES (a long one) · binary BYTES (no text)
-itself   env · id · status · effective [FILE] · hostname · cwd · args WORD… · tty · resized · sizes COLUMNSxROWS · clock [FILE]
+itself   env · id · status · realtime PRIORITY · effective [FILE] · hostname · cwd · args WORD… · tty · resized · sizes COLUMNSxROWS · clock [FILE]
          mounts
 time     sleep [SECONDS] · exit CODE [AFTER_SECONDS] · fail-once FILE · abort · ignore-term
          on-term CODE [SECONDS] · on-signal SIGNAL (as on SIGTERM) · ignore-signals (all that can be)
@@ -133,6 +133,7 @@ fn run(step: &[String]) -> Result<(), Failure> {
         ["id"] => println!("{}", id()?),
         ["status"] => print!("{}", fs::read_to_string("/proc/self/status")?),
         ["calls"] => calls::calls(),
+        ["realtime", priority] => calls::realtime(priority.parse()?),
         ["effective"] => print!("{}", effective::effective()?),
         ["effective", file] => fs::write(file, effective::effective()?)?,
         ["mounts"] => print!("{}", fs::read_to_string("/proc/self/mountinfo")?),

@@ -76,6 +76,12 @@ pub struct NodeInfo {
     /// The bytes in huge pages in `status.allocatable`, by the size of the pages, such as `2Mi`.
     #[serde(default, skip_serializing_if = "SortedMap::is_empty")]
     pub huge_pages: SortedMap<String, i64>,
+    /// How many cpus containers may have for themselves, under the name [`EXCLUSIVE_CPUS`]. Empty if the kernel cannot
+    /// keep other containers off them.
+    ///
+    /// [`EXCLUSIVE_CPUS`]: crate::spec::container::EXCLUSIVE_CPUS
+    #[serde(default, skip_serializing_if = "SortedMap::is_empty")]
+    pub exclusive_cpus: SortedMap<String, i64>,
     /// Kernel parameters that pods may set besides the safe ones (`--allowed-unsafe-sysctls`).
     #[serde(default)]
     pub allowed_sysctls: Vec<String>,
@@ -93,6 +99,7 @@ impl Default for NodeInfo {
             allocatable,
             devices: SortedMap::new(),
             huge_pages: SortedMap::new(),
+            exclusive_cpus: SortedMap::new(),
             allowed_sysctls: Vec::new(),
         }
     }

@@ -57,6 +57,12 @@ pub(super) fn admit(node: &NodeInfo, pod: &Pod, others: &[ExistingPod<'_>]) -> O
             return rejected("SysctlForbidden", &format!("forbidden sysctl: {why}"));
         }
     }
+    if node.exclusive_cpus.is_empty() && names(pod, |resources| &resources.exclusive_cpus).next().is_some() {
+        // As of the static policy of a kubelet's cpu manager.
+        let why = "Allocate failed due to exclusive-cpus.nodlet.dev: this node has no exclusive cpus, for which it needs \
+                   more than one cpu and the cpuset controller of cgroup v2 (CONFIG_CPUSETS), which is unexpected";
+        return rejected("UnexpectedAdmissionError", why);
+    }
     // A kubelet admits no further pod until those that it preempted have ended.
     let stay = || others.iter().filter(|other| !other.is_preempted);
     let (missing, unfit) = (missing(node, pod, stay()), unfit(node, pod, stay()));
@@ -178,15 +184,16 @@ type List = fn(&ResourceRequirements) -> &Vec<(Box<str>, i64)>;
 
 /// The resources that each node has under names of its own: their prefix, their amounts in a container, and in the
 /// node.
-fn named(node: &NodeInfo) -> [(&'static str, List, &SortedMap<String, i64>); 2] {
+fn named(node: &NodeInfo) -> [(&'static str, List, &SortedMap<String, i64>); 3] {
     [
         (DEVICE_DOMAIN, |resources| &resources.devices, &node.devices),
         (HUGE_PAGES, |resources| &resources.huge_pages, &node.huge_pages),
+        ("", |resources| &resources.exclusive_cpus, &node.exclusive_cpus),
     ]
 }
 
 /// The rejection of a pod that requests more users of a device of the board than the device may have, or more huge
-/// pages than are free.
+/// pages or exclusive cpus than are free.
 fn missing_device<'a>(
     node: &NodeInfo,
     pod: &Pod,

@@ -200,6 +200,12 @@ pub struct ResourceRequirements {
     pub devices: Vec<(Box<str>, i64)>,
     /// `limits.hugepages-<size>` in bytes, by the size of the pages as written. Amounts are above zero.
     pub huge_pages: Vec<(Box<str>, i64)>,
+    /// The annotation `exclusive-cpus.nodlet.dev/<container>`: how many cpus the container has for itself, under the name
+    /// [`EXCLUSIVE_CPUS`]; empty without any.
+    pub exclusive_cpus: Vec<(Box<str>, i64)>,
+    /// The annotation `rtprio.nodlet.dev/<container>`: the highest real-time priority that processes of the container may
+    /// choose; 0 for none.
+    pub rtprio: u32,
 }
 
 impl ResourceRequirements {
@@ -221,6 +227,9 @@ impl ResourceRequirements {
 
 /// The domain of resources that stand for devices of the board, with the slash.
 pub const DEVICE_DOMAIN: &str = "nodlet.dev/";
+
+/// The name of exclusive cpus where amounts of resources are compared.
+pub const EXCLUSIVE_CPUS: &str = "exclusive-cpus";
 
 /// The prefix of resources that stand for huge pages; the size of the pages follows it.
 pub const HUGE_PAGES: &str = "hugepages-";

@@ -1,6 +1,8 @@
 //! The successor of a pod whose manifest changes while the pod is being removed, once or several times.
 
 use super::uid;
+use crate::facts::*;
+use crate::node::Node;
 use crate::sim::*;
 use crate::spec::*;
 

@@ -256,3 +256,17 @@ fn program(rules: &[Rule]) -> Vec<Instruction> {
     program.extend([instruction(MOVE, RESULT, 0, 0, 0), instruction(EXIT, 0, 0, 0, 0)]);
     program
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rules_are_written_as_the_kernel_reads_them() {
+        let lines: Vec<String> = RULES.iter().map(|rule| rule.line()).collect();
+        assert_eq!(lines[0], "c 1:3 rwm");
+        assert_eq!(lines[7..], ["c 136:* rwm", "c *:* m", "b *:* m"]);
+        let disk = Rule { kind: Kind::Block, major: Some(8), minor: Some(0), access: READ | MKNOD_ACCESS };
+        assert_eq!(disk.line(), "b 8:0 rm");
+    }
+}

@@ -16,11 +16,19 @@ pub(super) enum Controller {
     Devices,
     /// Used only where the machine has huge pages.
     HugeTlb,
+    /// Used only in v2, on a machine with several processors.
+    Cpuset,
 }
 
 impl Controller {
-    pub(super) const ALL: [Controller; 5] =
-        [Controller::Cpu, Controller::Memory, Controller::Pids, Controller::Devices, Controller::HugeTlb];
+    pub(super) const ALL: [Controller; 6] = [
+        Controller::Cpu,
+        Controller::Memory,
+        Controller::Pids,
+        Controller::Devices,
+        Controller::HugeTlb,
+        Controller::Cpuset,
+    ];
 
     /// The controller's name in mount options and in `cgroup.controllers`.
     pub(super) fn name(self) -> &'static str {
@@ -30,6 +38,7 @@ impl Controller {
             Controller::Pids => "pids",
             Controller::Devices => "devices",
             Controller::HugeTlb => "hugetlb",
+            Controller::Cpuset => "cpuset",
         }
     }
 
@@ -42,6 +51,7 @@ impl Controller {
             Controller::Pids => "CONFIG_CGROUP_PIDS",
             Controller::Devices => "CONFIG_CGROUP_DEVICE",
             Controller::HugeTlb => "CONFIG_CGROUP_HUGETLB",
+            Controller::Cpuset => "CONFIG_CPUSETS",
         }
     }
 }
@@ -145,7 +155,8 @@ impl fmt::Display for Hierarchies {
                 ControllerHierarchy::V2 => write!(f, ", {} in v2", controller.name())?,
                 // v2 filters devices by a program.
                 ControllerHierarchy::Missing
-                    if [Controller::Devices, Controller::HugeTlb].contains(&controller) => {}
+                    if [Controller::Devices, Controller::HugeTlb, Controller::Cpuset]
+                        .contains(&controller) => {}
                 ControllerHierarchy::Missing => {
                     write!(
                         f,

@@ -40,6 +40,8 @@ pub struct ContainerLimits {
     pub swap: u64,
     /// Huge pages: the size of the pages as in the names of files, and bytes. Sizes that are left out have no limit.
     pub huge_pages: Vec<(String, i64)>,
+    /// The processors that the container may use, as a list of the kernel; `None` for all.
+    pub cpus: Option<String>,
     /// Access to every device of the machine (`privileged`).
     pub all_devices: bool,
     /// Devices besides those that every container may use.
@@ -74,6 +76,7 @@ impl ContainerLimits {
             pids: None,
             swap: 0,
             huge_pages: Vec::new(),
+            cpus: None,
             all_devices: container.security_context.privileged,
             devices: Vec::new(),
         }
@@ -88,6 +91,7 @@ impl ContainerLimits {
             pids: None,
             swap: 0,
             huge_pages: Vec::new(),
+            cpus: None,
             all_devices: false,
             devices: Vec::new(),
         }
@@ -191,6 +195,11 @@ impl<'a> Target<'a> {
         }
         if let Some(pids) = limits.pids {
             self.set_pids(pids)?;
+        }
+        if let Some(cpus) = &limits.cpus {
+            let (directory, _) = self.required(Controller::Cpuset, "exclusive cpus")?;
+            let path = directory.join("cpuset.cpus");
+            fs::write(&path, cpus).map_err(CgroupError::file("write", &path))?;
         }
         if !limits.huge_pages.is_empty() {
             let (directory, v2) = self.required(Controller::HugeTlb, "a limit of huge pages")?;

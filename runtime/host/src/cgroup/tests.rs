@@ -96,6 +96,7 @@ fn requests_and_limits_become_shares_quotas_and_bytes_as_the_kubelets() {
         pids: None,
         swap: 0,
         huge_pages: Vec::new(),
+        cpus: None,
         all_devices: false,
         devices: Vec::new(),
     };
@@ -148,6 +149,7 @@ fn resources_of_the_pod_as_a_whole_limit_it_and_the_containers_without_a_limit()
         pids: None,
         swap: 0,
         huge_pages: Vec::new(),
+        cpus: None,
         all_devices: false,
         devices: Vec::new(),
     };

@@ -29,7 +29,7 @@ use nodlet_core::spec::{
 /// Converts a defaulted and validated object to a Pod.
 pub(super) fn pod(object: &Value) -> Pod {
     let meta = &object["metadata"];
-    Pod {
+    let mut pod = Pod {
         name: text(meta, "name").into(),
         namespace: text(meta, "namespace").into(),
         uid: Uid(Rc::from(text(meta, "uid"))),
@@ -38,7 +38,9 @@ pub(super) fn pod(object: &Value) -> Pod {
         annotations: strings_by_key(&meta["annotations"]).collect(),
         priority: i32::try_from(number(&object["spec"], "priority")).unwrap_or_default(),
         spec: spec(&object["spec"]),
-    }
+    };
+    super::board_annotations::apply(&mut pod);
+    pod
 }
 
 /// Converts the spec of a defaulted object.

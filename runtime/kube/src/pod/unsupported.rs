@@ -4,6 +4,7 @@
 
 use serde_json::{Map, Value};
 
+use super::board_annotations;
 use super::validate::{APPARMOR, SECCOMP_OF_CONTAINER, SECCOMP_OF_POD};
 use crate::object::field::{Errors, FieldError, First, Path};
 use crate::object::value::list;
@@ -92,6 +93,9 @@ fn metadata(pod: &Value, unsupported: &mut Unsupported) {
         let path = path.key(key);
         if let Some(container) = key.strip_prefix(APPARMOR) {
             apparmor(pod, container, value.as_str().unwrap_or_default(), &path, unsupported);
+        }
+        if let Some(why) = board_annotations::without_effect(key) {
+            unsupported.warnings.push(format!("{path}: {why}"));
         }
         let ignored = IGNORED_ANNOTATIONS
             .iter()

@@ -160,6 +160,7 @@ impl Pod {
         let mut args = vec!["/bin/program".to_owned(), "program".to_owned()];
         args.extend(program.iter().map(|op| (*op).to_owned()));
         ContainerConfig {
+            rtprio: 0,
             image_volumes: Vec::new(),
             devices: Vec::new(),
             id: format!("{number:064x}"),

@@ -1,4 +1,4 @@
-//! System calls that a seccomp filter allows or forbids: the step `calls`.
+//! System calls that a container may or may not make: the steps `calls` and `realtime`.
 
 use std::io;
 
@@ -54,4 +54,14 @@ fn of_i386(number: i32, argument: i32) -> i32 {
         );
     }
     result
+}
+
+/// Chooses a real-time priority, and prints the result: `ok`, or the number of the error.
+pub(crate) fn realtime(priority: libc::c_int) {
+    // SAFETY: the kernel reads one integer (`struct sched_param`). The C library does not make the call.
+    let result = unsafe { syscall(libc::SYS_sched_setscheduler, 0, libc::SCHED_FIFO, &raw const priority) };
+    match result {
+        0.. => println!("realtime {priority}: ok"),
+        _ => println!("realtime {priority}: {}", io::Error::last_os_error().raw_os_error().unwrap_or(0)),
+    }
 }

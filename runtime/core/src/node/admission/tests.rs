@@ -3,6 +3,7 @@
 use super::super::preemption::choose;
 use super::*;
 use crate::sim::{container, pod, sidecar};
+use crate::spec::container::EXCLUSIVE_CPUS;
 use crate::spec::placement::{NodeSelectorOperator, NodeSelectorRequirement, NodeSelectorTerm, Toleration};
 use crate::spec::{Container, RestartPolicy};
 use crate::spec::{Quantity, Taint};
@@ -17,6 +18,7 @@ fn node() -> NodeInfo {
         allocatable: Amounts { pods: 3, cpu: 2000, memory: 1000, ephemeral_storage: 500 },
         devices: [("can0".to_owned(), 1), ("gps".to_owned(), 1), ("led".to_owned(), 3)].into(),
         huge_pages: crate::sorted::SortedMap::new(),
+        exclusive_cpus: crate::sorted::SortedMap::new(),
         allowed_sysctls: vec!["kernel.msg*".into()],
     }
 }
@@ -488,6 +490,31 @@ fn a_device_has_as_many_users_as_its_file_states() {
     assert_eq!(outcome_of(&node(), &both, &[]), "admitted");
     both.spec.containers.extend(both.spec.containers.clone());
     assert!(outcome_of(&node(), &both, &[]).ends_with("requested: 2, used: 0, capacity: 1"));
+}
+
+#[test]
+fn exclusive_cpus_are_as_many_as_the_node_can_keep_others_off() {
+    let asking = |name: &str, count: i64| {
+        let mut app = container("app");
+        app.resources.exclusive_cpus = vec![(EXCLUSIVE_CPUS.into(), count)];
+        pod(RestartPolicy::Always).uid(name).with([app])
+    };
+    let able = NodeInfo { exclusive_cpus: [(EXCLUSIVE_CPUS.to_owned(), 3)].into(), ..node() };
+    let here = [asking("a", 2)];
+    assert_eq!(outcome_of(&able, &asking("b", 1), &here), "admitted");
+    let lacks = "OutOfexclusive-cpus: Node didn't have enough resource: exclusive-cpus, requested: 2, used: 2, capacity: 3";
+    assert_eq!(outcome_of(&able, &asking("b", 2), &here), lacks);
+    assert_eq!(outcome_of(&able, &critical(asking("b", 2)), &here), lacks);
+    // Init containers have them before the others.
+    let mut both = asking("b", 3);
+    both.spec.init_containers = both.spec.containers.clone();
+    assert_eq!(outcome_of(&able, &both, &[]), "admitted");
+    let unable = outcome_of(&node(), &asking("b", 1), &[]);
+    assert!(
+        unable.starts_with("UnexpectedAdmissionError: Allocate failed due to exclusive-cpus.nodlet.dev"),
+        "{unable}"
+    );
+    assert!(unable.contains("CONFIG_CPUSETS"), "{unable}");
 }
 
 #[test]

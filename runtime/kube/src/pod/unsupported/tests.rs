@@ -128,6 +128,11 @@ fn fields_without_effect_on_a_single_node_cause_warnings_with_their_path() {
             "metadata.annotations[kubernetes.io/ingress-bandwidth]: has no effect: nodlet does not limit bandwidth",
         ),
         (
+            "annotations: {exclusive-cpu.nodlet.dev/c: '1'}",
+            "metadata.annotations[exclusive-cpu.nodlet.dev/c]: has no effect: nodlet knows \
+             exclusive-cpus.nodlet.dev/<container> and rtprio.nodlet.dev/<container> in its domain",
+        ),
+        (
             "ownerReferences: [{apiVersion: v1, kind: Node, name: node, uid: u}]",
             "metadata.ownerReferences: has no effect: nodlet 0.1 deletes no object with its owner",
         ),

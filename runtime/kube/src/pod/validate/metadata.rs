@@ -2,6 +2,7 @@
 
 use serde_json::Value;
 
+use super::super::board_annotations;
 use crate::object::check::{invalid, labels, not_negative};
 use crate::object::field::{Errors, FieldError, Path, quoted};
 use crate::object::rules;
@@ -103,6 +104,7 @@ pub(super) fn annotations(pod: &Value, errors: &mut Errors) {
     {
         errors.push(FieldError::invalid(&path.key(COST), cost, "must be a 32bit integer"));
     }
+    board_annotations::check(pod, &path, errors);
     for (key, profile) in map(annotations) {
         let profile = profile.as_str().unwrap_or_default();
         if key == SECCOMP_OF_POD || key.starts_with(SECCOMP_OF_CONTAINER) {

@@ -1,0 +1,108 @@
+//! nodlet's own annotations of pods, for what Kubernetes has no field: exclusive cpus and real-time priorities of
+//! containers. Their keys name a container, as those for AppArmor profiles did.
+
+use serde_json::Value;
+
+use crate::object::field::{Errors, FieldError, Path};
+use crate::object::value::{list, map, text};
+use nodlet_core::spec::{Container, Pod};
+
+/// How many exclusive cpus a container gets.
+const EXCLUSIVE_CPUS: &str = "exclusive-cpus.nodlet.dev/";
+/// The highest real-time priority that a container may use.
+const RTPRIO: &str = "rtprio.nodlet.dev/";
+
+/// The annotations with their highest values.
+const KNOWN: [(&str, i64); 2] = [(EXCLUSIVE_CPUS, 1024), (RTPRIO, 99)];
+
+/// Validates nodlet's annotations of a Pod.
+pub(super) fn check(pod: &Value, path: &Path<'_>, errors: &mut Errors) {
+    for (key, value) in map(&pod["metadata"]["annotations"]) {
+        let known = KNOWN.iter().find_map(|(prefix, most)| Some((key.strip_prefix(prefix)?, *most)));
+        let Some((container, most)) = known else { continue };
+        let mut all =
+            ["initContainers", "containers"].into_iter().flat_map(|field| list(&pod["spec"], field));
+        if !all.any(|known| text(known, "name") == container) {
+            errors.push(FieldError::invalid(&path.key(key), container, "container not found"));
+        }
+        let value = value.as_str().unwrap_or_default();
+        if !value.parse().is_ok_and(|number: i64| (1..=most).contains(&number)) {
+            let detail = format!("must be a number from 1 to {most}");
+            errors.push(FieldError::invalid(&path.key(key), value, detail));
+        }
+    }
+}
+
+/// Why an annotation in nodlet's domain has no effect. `None` for others, and for those with an effect.
+pub(super) fn without_effect(key: &str) -> Option<String> {
+    let domain = key.split_once('/')?.0;
+    let is_ours = domain == "nodlet.dev" || domain.ends_with(".nodlet.dev");
+    let is_known = KNOWN.iter().any(|(prefix, _)| key.starts_with(prefix));
+    (is_ours && !is_known).then(|| {
+        format!(
+            "has no effect: nodlet knows {EXCLUSIVE_CPUS}<container> and {RTPRIO}<container> in its domain"
+        )
+    })
+}
+
+/// Puts the values of nodlet's annotations into the containers that they name.
+pub(super) fn apply(pod: &mut Pod) {
+    let Pod { annotations, spec, .. } = pod;
+    for (key, value) in annotations.iter() {
+        let mut with = |prefix: &str, set: fn(&mut Container, u16)| {
+            let (Some(name), Ok(number)) = (key.strip_prefix(prefix), value.parse()) else { return };
+            let mut all = spec.init_containers.iter_mut().chain(&mut spec.containers);
+            if let Some(container) = all.find(|container| container.name == name) {
+                set(container, number);
+            }
+        };
+        with(EXCLUSIVE_CPUS, |container, number| {
+            let name = nodlet_core::spec::container::EXCLUSIVE_CPUS;
+            container.resources.exclusive_cpus = vec![(name.into(), number.into())];
+        });
+        with(RTPRIO, |container, number| container.resources.rtprio = number.into());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn values_go_to_the_container_that_the_key_names() {
+        let object = json!({
+            "metadata": { "annotations": {
+                "exclusive-cpus.nodlet.dev/app": "2",
+                "rtprio.nodlet.dev/app": "50",
+                "rtprio.nodlet.dev/init": "1",
+            } },
+            "spec": {
+                "initContainers": [{ "name": "init" }],
+                "containers": [{ "name": "app" }, { "name": "other" }],
+            },
+        });
+        let mut errors = Errors::default();
+        let path = Path::root("metadata");
+        check(&object, &path.child("annotations"), &mut errors);
+        assert!(errors.is_empty());
+        let spec = crate::pod::convert::pod(&object).spec;
+        let of = |container: &Container| {
+            let resources = &container.resources;
+            (resources.exclusive_cpus.first().map_or(0, |(_, count)| *count), resources.rtprio)
+        };
+        assert_eq!(spec.containers.iter().map(of).collect::<Vec<_>>(), [(2, 50), (0, 0)]);
+        assert_eq!(spec.init_containers.iter().map(of).collect::<Vec<_>>(), [(0, 1)]);
+    }
+
+    #[test]
+    fn other_domains_are_left_alone() {
+        for key in ["nodlet.dev/x", "x.nodlet.dev/app", "rtpri.nodlet.dev/app"] {
+            assert!(without_effect(key).is_some(), "{key}");
+        }
+        for key in ["nodlet.dev", "example.com/nodlet.dev", "mynodlet.dev/x", "rtprio.nodlet.dev/app"] {
+            assert_eq!(without_effect(key), None, "{key}");
+        }
+    }
+}

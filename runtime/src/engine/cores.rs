@@ -1,0 +1,168 @@
+//! Exclusive cpus: gives them to runs of containers, and keeps all other containers off them.
+//!
+//! The cpus of a run are in its facts, which the next agent reads. Which cpus a run gets, and which ones the others
+//! share, is decided in `nodlet_core::cpus`; that enough of them are free, at admission.
+
+use std::cell::{Cell, RefCell};
+use std::path::PathBuf;
+use std::rc::Rc;
+
+use nodlet_core::cpus;
+use nodlet_core::facts::{PodIndex, StartFailure, StartFailureReason};
+use nodlet_core::spec::Container;
+
+use super::Shell;
+use super::run::failure;
+
+/// A run: its pod, its container and its number.
+type Key = (PodIndex, String, u32);
+
+/// The state of exclusive cpus.
+#[derive(Default)]
+pub(super) struct Cores {
+    /// The cpus of runs that are being prepared, which have no facts yet.
+    starting: RefCell<Vec<(Key, Vec<u32>)>>,
+    /// Whether containers are kept off exclusive cpus.
+    is_restricted: Cell<bool>,
+}
+
+/// The cpus of a run that is being prepared. Dropped when the run has facts, or will not start.
+pub(super) struct Reserved {
+    shell: Rc<Shell>,
+    key: Key,
+    /// The exclusive cpus of the run; empty if it has none.
+    pub(super) cpus: Vec<u32>,
+}
+
+impl Drop for Reserved {
+    fn drop(&mut self) {
+        self.shell.cores.starting.borrow_mut().retain(|(key, _)| *key != self.key);
+        settle(&self.shell);
+    }
+}
+
+impl Reserved {
+    /// The cpus that the run may use, for its cgroup: its own, or those that nobody has. `None` for all.
+    pub(super) fn list(&self) -> Option<String> {
+        if !self.cpus.is_empty() {
+            return Some(cpus::list(&self.cpus));
+        }
+        self.shell.cores.is_restricted.get().then(|| shared(&self.shell))
+    }
+}
+
+/// Reserves the exclusive cpus that a container asks for, and keeps other containers off them. `None` for a container
+/// without any, as long as no other container has any.
+///
+/// # Errors
+/// The cpus are not free, or the cgroups of other containers cannot be written.
+pub(super) fn reserve(
+    shell: &Rc<Shell>,
+    pod: PodIndex,
+    container: &Container,
+    number: u32,
+) -> Result<Option<Reserved>, StartFailure> {
+    let count = container.resources.exclusive_cpus.first().map_or(0, |(_, count)| *count);
+    if count == 0 && !shell.cores.is_restricted.get() {
+        return Ok(None);
+    }
+    let key = (pod, container.name.clone(), number);
+    let taken = taken(shell, Some(&key));
+    let chosen = cpus::choose(shell.machine.cgroups.cpus(), &taken, usize::try_from(count).unwrap_or(0));
+    let Some(cpus) = chosen else {
+        let message = format!("{count} exclusive cpus are not free: {} are in use", cpus::list(&taken));
+        return Err(failure(StartFailureReason::CreateContainerError, message));
+    };
+    if !cpus.is_empty() {
+        shell.cores.starting.borrow_mut().push((key.clone(), cpus.clone()));
+        shell.cores.is_restricted.set(true);
+    }
+    let reserved = Reserved { shell: shell.clone(), key, cpus };
+    if !reserved.cpus.is_empty() {
+        restrict(shell).map_err(|message| failure(StartFailureReason::CreateContainerError, message))?;
+    }
+    Ok(Some(reserved))
+}
+
+/// Lets all containers use the cpus that a run has left, once it has ended.
+pub(super) fn settle(shell: &Shell) {
+    if !shell.cores.is_restricted.get() {
+        return;
+    }
+    if let Err(error) = restrict(shell) {
+        log::error!("{error}");
+    }
+}
+
+/// Continues where the last agent stopped.
+pub(super) fn resume(shell: &Shell) {
+    shell.cores.is_restricted.set(mark(shell).exists());
+    settle(shell);
+}
+
+/// A file that exists as long as containers are kept off cpus.
+fn mark(shell: &Shell) -> PathBuf {
+    shell.paths.run().join("exclusive-cpus")
+}
+
+/// Writes the cpus that all containers without exclusive ones share.
+fn restrict(shell: &Shell) -> Result<(), String> {
+    let is_restricted = !taken(shell, None).is_empty();
+    let marked = match is_restricted {
+        true => std::fs::write(mark(shell), ""),
+        false => Ok(()),
+    };
+    let own = exclusive(shell);
+    shell
+        .machine
+        .cgroups
+        .share_cpus(&shared(shell), &own)
+        .map_err(|error| format!("failed to {}", nodlet_host::error::chain(&error)))?;
+    marked.map_err(|error| format!("failed to write {}: {error}", mark(shell).display()))?;
+    shell.cores.is_restricted.set(is_restricted);
+    if !is_restricted {
+        let _ = std::fs::remove_file(mark(shell));
+    }
+    Ok(())
+}
+
+fn shared(shell: &Shell) -> String {
+    cpus::list(&cpus::rest(shell.machine.cgroups.cpus(), &taken(shell, None)))
+}
+
+/// The cpus that runs have, except for one.
+fn taken(shell: &Shell, except: Option<&Key>) -> Vec<u32> {
+    let mut all: Vec<u32> = Vec::new();
+    for (index, pod) in shell.pods.borrow().iter() {
+        let Some(sandbox) = &pod.sandbox else { continue };
+        for ((name, number), run) in sandbox.runs.borrow().iter() {
+            if except.is_none_or(|(pod, of, at)| (pod, of, at) != (index, name, number)) {
+                all.extend(&run.image.cpus);
+            }
+        }
+    }
+    let starting = shell.cores.starting.borrow();
+    all.extend(starting.iter().filter(|(key, _)| Some(key) != except).flat_map(|(_, cpus)| cpus));
+    all.sort_unstable();
+    all.dedup();
+    all
+}
+
+/// The cgroups of runs with exclusive cpus, as the ends of their paths.
+fn exclusive(shell: &Shell) -> Vec<PathBuf> {
+    let starting = shell.cores.starting.borrow();
+    let mut all = Vec::new();
+    for (index, pod) in shell.pods.borrow().iter() {
+        let Some(sandbox) = &pod.sandbox else { continue };
+        let leaf =
+            |name: &str, number: u32| PathBuf::from(sandbox.cgroup.name()).join(format!("{name}-{number}"));
+        for ((name, number), run) in sandbox.runs.borrow().iter() {
+            if !run.image.cpus.is_empty() {
+                all.push(leaf(name, *number));
+            }
+        }
+        let of_pod = starting.iter().filter(|((pod, _, _), _)| pod == index);
+        all.extend(of_pod.map(|((_, name, number), _)| leaf(name, *number)));
+    }
+    all
+}

@@ -1,0 +1,250 @@
+//! Exclusive cpus, real-time priorities, and swap.
+//!
+//! `cargo xtask guest` runs the ignored tests, in a virtual machine with several processors: see `src/guest.rs`.
+
+use std::fs;
+use std::path::PathBuf;
+use std::process::Command;
+
+use nodlet_tests::{Device, manifest};
+
+/// A pod whose container `app` has this annotation of nodlet.
+fn annotated(name: &str, annotation: &str, steps: &str, spec: &str) -> String {
+    manifest::pod_with(name, steps, spec).replacen(
+        "metadata:\n",
+        &format!("metadata:\n  annotations: {{{annotation}}}\n"),
+        1,
+    )
+}
+
+fn exclusive(name: &str, count: u32) -> String {
+    annotated(name, &format!("exclusive-cpus.nodlet.dev/app: \"{count}\""), "sleep", "")
+}
+
+/// The cgroup of a pod's container `app` in the v2 hierarchy.
+fn leaf(device: &Device, pod: &str) -> PathBuf {
+    let uid = format!("pod{}", device.pod(pod).uid());
+    let groups = device.cgroups();
+    let found = groups.iter().find(|group| {
+        group.parent().is_some_and(|above| above.ends_with(&uid))
+            && group.file_name().is_some_and(|name| name.as_encoded_bytes().starts_with(b"app-"))
+    });
+    found.unwrap_or_else(|| panic!("{pod} has no cgroup among {groups:?}")).clone()
+}
+
+/// A file of the cgroup of a pod's container.
+fn of_cgroup(device: &Device, pod: &str, file: &str) -> String {
+    let path = leaf(device, pod).join(file);
+    fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display())).trim().to_owned()
+}
+
+fn cpus(device: &Device, pod: &str) -> String {
+    of_cgroup(device, pod, "cpuset.cpus.effective")
+}
+
+#[test]
+fn a_pod_with_exclusive_cpus_is_rejected_where_there_is_no_cpuset_of_version_2() {
+    let device = Device::start();
+    let controllers = fs::read_to_string("/sys/fs/cgroup/cgroup.controllers").unwrap_or_default();
+    let is_alone = std::thread::available_parallelism().is_ok_and(|count| count.get() < 2);
+    device.write_manifest("fast.yaml", &exclusive("fast", 1));
+    if controllers.split_whitespace().any(|name| name == "cpuset") && !is_alone {
+        return device.pod("fast").wait_ready();
+    }
+    device.pod("fast").wait_phase("Failed");
+    let status = device.pod("fast").status();
+    assert_eq!(status["reason"], "UnexpectedAdmissionError");
+    let message = status["message"].as_str().unwrap_or_default();
+    assert!(message.contains("exclusive-cpus.nodlet.dev: this node has no exclusive cpus"), "{message}");
+    assert!(message.contains("CONFIG_CPUSETS"), "{message}");
+}
+
+#[test]
+fn annotations_of_nodlet_are_checked_by_name() {
+    let device = Device::start();
+    let apply = |name: &str, annotation: &str| {
+        let text = annotated(name, annotation, "sleep", "");
+        device.nodlet_with_input(["apply", "-f", "-"], &text)
+    };
+    for (annotation, error) in [
+        (
+            "exclusive-cpus.nodlet.dev/other: \"1\"",
+            "metadata.annotations[exclusive-cpus.nodlet.dev/other]: Invalid value: \"other\": container not found",
+        ),
+        (
+            "exclusive-cpus.nodlet.dev/app: \"0\"",
+            "metadata.annotations[exclusive-cpus.nodlet.dev/app]: Invalid value: \"0\": must be a number from 1 to 1024",
+        ),
+        (
+            "rtprio.nodlet.dev/app: high",
+            "metadata.annotations[rtprio.nodlet.dev/app]: Invalid value: \"high\": must be a number from 1 to 99",
+        ),
+    ] {
+        let refused = apply("wrong", annotation).refused();
+        assert!(refused.contains(error), "{refused}");
+    }
+    let applied = apply("unknown", "nodlet.dev/cpus: \"1\"");
+    assert!(applied.stderr.contains("metadata.annotations[nodlet.dev/cpus]: has no effect"), "{applied:?}");
+    applied.ok();
+}
+
+#[test]
+fn a_container_that_cannot_have_a_real_time_priority_does_not_start_and_says_why() {
+    let device = Device::start();
+    device.write_manifest("real.yaml", &annotated("real", "rtprio.nodlet.dev/app: \"7\"", "sleep", ""));
+    let message = || device.pod("real").container("app").message();
+    device.wait_for("the start or its failure", || device.pod("real").is_ready() || !message().is_empty());
+    if device.pod("real").is_ready() {
+        return;
+    }
+    let message = message();
+    assert!(message.contains("allow real-time priorities (rtprio.nodlet.dev)"), "{message}");
+    let why = ["nodlet needs CAP_SYS_RESOURCE", "CONFIG_RT_GROUP_SCHED"];
+    assert!(why.iter().any(|why| message.contains(why)), "{message}");
+}
+
+#[test]
+#[ignore = "needs cgroup v2 and four cpus: cargo xtask guest"]
+fn a_container_has_cpus_for_itself_that_no_other_container_uses() {
+    let mut device = Device::start();
+    device.write_manifest("first.yaml", &manifest::pod("first", "sleep"));
+    device.pod("first").wait_ready();
+    assert_eq!(cpus(&device, "first"), "0-3");
+
+    device.write_manifest("fast.yaml", &exclusive("fast", 1));
+    device.pod("fast").wait_ready();
+    assert_eq!(cpus(&device, "fast"), "3");
+    assert_eq!(cpus(&device, "first"), "0-2");
+    device.write_manifest("later.yaml", &manifest::pod("later", "sleep"));
+    device.pod("later").wait_ready();
+    assert_eq!(cpus(&device, "later"), "0-2");
+
+    // One of the others, at least, stays for everybody.
+    device.write_manifest("greedy.yaml", &exclusive("greedy", 3));
+    device.pod("greedy").wait_phase("Failed");
+    let status = device.pod("greedy").status();
+    assert_eq!(status["reason"], "OutOfexclusive-cpus");
+    let message = "Node didn't have enough resource: exclusive-cpus, requested: 3, used: 1, capacity: 3";
+    assert!(status["message"].as_str().is_some_and(|text| text.ends_with(message)), "{status}");
+
+    // The next agent knows which cpus are in use.
+    device.kill_agent();
+    device.start_agent();
+    device.write_manifest("second.yaml", &exclusive("second", 2));
+    device.pod("second").wait_ready();
+    assert_eq!(cpus(&device, "second"), "1-2");
+    assert_eq!(cpus(&device, "fast"), "3");
+    assert_eq!(cpus(&device, "first"), "0");
+
+    device.remove_manifest("second.yaml");
+    device.pod("second").wait_gone();
+    device.wait_for("the cpus to be shared", || cpus(&device, "first") == "0-2");
+    // The cpus of a container that ends while no agent runs are shared by the next agent.
+    let fast = device.pod("fast").uid();
+    device.kill_agent();
+    device.remove_manifest("fast.yaml");
+    device.start_agent();
+    device.wait_for("the pod's end", || {
+        device.cgroups().iter().all(|group| !group.to_string_lossy().contains(&fast))
+    });
+    device.wait_for("all cpus to be shared", || {
+        cpus(&device, "first") == "0-3" && cpus(&device, "later") == "0-3"
+    });
+}
+
+#[test]
+#[ignore = "needs CAP_SYS_RESOURCE: cargo xtask guest"]
+fn a_container_has_the_real_time_priorities_that_its_annotation_allows_and_no_others() {
+    let device = Device::start();
+    let steps = "realtime 7 then realtime 8 then sleep";
+    let user = "securityContext: {runAsUser: 1000, runAsGroup: 1000}";
+    device.write_manifest("real.yaml", &annotated("real", "rtprio.nodlet.dev/app: \"7\"", steps, user));
+    device.pod("real").wait_log("app", "realtime 8: ");
+    assert_eq!(device.pod("real").logs("app"), "realtime 7: ok\nrealtime 8: 1\n");
+    let pid = device.container_processes()[0];
+    let limits = fs::read_to_string(format!("/proc/{pid}/limits")).expect("it runs");
+    let limit = limits.lines().find(|line| line.starts_with("Max realtime priority")).unwrap_or_default();
+    assert_eq!(limit.split_whitespace().skip(3).collect::<Vec<_>>(), ["7", "7"], "{limits}");
+    // Executed processes have the limit of their container.
+    let executed = device.pod("real").exec("app", ["/bin/demo", "realtime", "7", "then", "realtime", "8"]);
+    assert_eq!(executed.ok(), "realtime 7: ok\nrealtime 8: 1\n");
+
+    device.write_manifest("plain.yaml", &manifest::pod_with("plain", "realtime 1 then sleep", user));
+    device.pod("plain").wait_log("app", "realtime 1: ");
+    assert_eq!(device.pod("plain").logs("app"), "realtime 1: 1\n");
+}
+
+/// A file in memory as a swap device, until it is dropped.
+struct Swap;
+
+const SWAP: &str = "/tmp/swap";
+
+/// Runs commands of a shell.
+fn shell(commands: &str) -> String {
+    let output = Command::new("/bin/sh").args(["-ec", commands]).output().expect("a guest has a shell");
+    assert!(output.status.success(), "{commands}: {output:?}");
+    String::from_utf8_lossy(&output.stdout).trim().to_owned()
+}
+
+impl Swap {
+    fn on(mib: u32) -> Swap {
+        shell(&format!(
+            "dd if=/dev/zero of={SWAP} bs=1M count={mib} 2>/dev/null; loop=$(losetup -f); losetup $loop {SWAP}; \
+             mkswap $loop >/dev/null; swapon $loop; echo $loop >{SWAP}.loop"
+        ));
+        Swap
+    }
+}
+
+impl Drop for Swap {
+    fn drop(&mut self) {
+        shell(&format!("loop=$(cat {SWAP}.loop); swapoff $loop; losetup -d $loop; rm {SWAP} {SWAP}.loop"));
+    }
+}
+
+/// A number of KiB of /proc/meminfo, in bytes.
+fn meminfo(name: &str) -> u64 {
+    let text = fs::read_to_string("/proc/meminfo").expect("it can be read");
+    let line = text.lines().find_map(|line| line.strip_prefix(name)).expect("the kernel has it");
+    let kib: u64 = line.trim_matches(|c: char| !c.is_ascii_digit()).parse().expect("it is a number");
+    kib * 1024
+}
+
+#[test]
+#[ignore = "needs cgroup v2 and swap: cargo xtask guest"]
+fn a_burstable_container_swaps_as_much_as_the_kubelet_lets_it() {
+    const MIB: u64 = 1 << 20;
+    let swap = Swap::on(512);
+    let mut device = Device::new();
+    device.agent_arguments(["--memory-swap-behavior=LimitedSwap"]);
+    device.start_agent();
+    device.load_image(nodlet_tests::demo_archive());
+    let pod = |name: &str, steps: &str, resources: &str| {
+        let container = manifest::container("app", steps, &format!("resources: {{{resources}}}"));
+        device.write_manifest(&format!("{name}.yaml"), &manifest::pod_of(name, &[container], ""));
+        device.pod(name).wait_ready();
+    };
+    // More than its memory limit, and less than that and its swap.
+    pod("burstable", "hog 100 then sleep", "requests: {memory: 80Mi}, limits: {memory: 90Mi}");
+    pod("guaranteed", "sleep", "limits: {memory: 80Mi, cpu: 100m}");
+    pod("besteffort", "sleep", "");
+
+    let (memory, all) = (meminfo("MemTotal:"), meminfo("SwapTotal:"));
+    let expected = 80 * MIB * all / memory / 4096 * 4096;
+    assert_eq!(of_cgroup(&device, "burstable", "memory.swap.max"), expected.to_string());
+    assert!(expected > 10 * MIB, "{expected}");
+    for name in ["guaranteed", "besteffort"] {
+        assert_eq!(of_cgroup(&device, name, "memory.swap.max"), "0", "{name}");
+    }
+    let number = |file: &str| of_cgroup(&device, "burstable", file).parse::<u64>().expect("it is a number");
+    device.wait_for("the container to swap", || number("memory.swap.current") > 0);
+    assert!(number("memory.current") <= 90 * MIB);
+    assert!(number("memory.swap.current") <= expected);
+    assert_eq!(device.pod("burstable").container("app").restart_count(), 0);
+    println!(
+        "memory.swap.max {expected} of {all} swap and {memory} memory; memory.swap.current {}",
+        number("memory.swap.current")
+    );
+    drop(device);
+    drop(swap);
+}
