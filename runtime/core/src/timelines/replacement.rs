@@ -3,6 +3,7 @@
 use super::uid;
 use crate::facts::*;
 use crate::node::Node;
+use crate::pod::PodState;
 use crate::sim::*;
 use crate::spec::*;
 
