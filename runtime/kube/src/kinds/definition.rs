@@ -92,9 +92,7 @@ pub(crate) fn read(
     }
 
     let name = metadata["name"].as_str().unwrap_or_default().to_owned();
-    // The files that the agent writes have a uid, and keep the age of their objects.
-    let is_identified = metadata["uid"].as_str().is_some_and(|uid| !uid.is_empty());
-    let created = file.filter(|_| is_identified).map(|_| metadata["creationTimestamp"].clone());
+    let created = creation(&metadata, file);
     // Nothing but its metadata can be wrong with it. The uid of an object of a file comes from all of this.
     let mut stand_in: Value = serde_json::from_str(STAND_IN).expect("it is JSON");
     stand_in["metadata"] = metadata;
@@ -113,7 +111,7 @@ pub(crate) fn read(
         return Err(ManifestError::new(ManifestCause::Invalid { name, errors, more }));
     };
     let mut metadata = manifest.object["metadata"].take();
-    if let Some(created) = created.filter(Value::is_string) {
+    if let Some(created) = created {
         metadata["creationTimestamp"] = created;
     }
     let mut namespace = manifest.pod.namespace.clone();
@@ -134,6 +132,13 @@ pub(crate) fn read(
         json: to_raw_value(&object).expect("JSON renders as JSON"),
         warnings,
     })
+}
+
+/// The `creationTimestamp` that the object of a file keeps. The files that the agent writes have a uid, and keep the age
+/// of their objects.
+pub(super) fn creation(metadata: &Value, file: Option<&str>) -> Option<Value> {
+    let is_identified = metadata["uid"].as_str().is_some_and(|uid| !uid.is_empty());
+    file.filter(|_| is_identified).map(|_| metadata["creationTimestamp"].clone()).filter(Value::is_string)
 }
 
 /// Allows every update, for kinds without immutable fields.

@@ -254,6 +254,7 @@ fn read(
     container.insert("name".to_owned(), json!("preset"));
     container.insert("image".to_owned(), json!("preset"));
     spec.insert("containers".to_owned(), json!([container]));
+    let created = definition::creation(&object["metadata"], file);
     let stand_in = json!({
         "apiVersion": "v1", "kind": "Pod", "metadata": object["metadata"].take(), "spec": spec,
     });
@@ -276,6 +277,9 @@ fn read(
     };
     if validation == Validation::Warn {
         manifest.warnings.splice(0..0, unknown.iter().map(told));
+    }
+    if let Some(created) = created {
+        manifest.object["metadata"]["creationTimestamp"] = created;
     }
     Ok(preset(manifest, &given, selector))
 }

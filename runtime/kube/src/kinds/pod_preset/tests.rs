@@ -300,3 +300,18 @@ fn env_from_sources_are_merged_without_duplicates() {
     inject(&mut web, &[applied(&["b", "a"]), applied(&["b", "c"])]).expect("sources contradict nothing");
     assert_eq!(web["spec"]["containers"][0]["envFrom"], json!([source("a"), source("b"), source("c")]));
 }
+
+#[test]
+fn a_preset_of_a_file_of_the_agent_keeps_its_age() {
+    let read = |metadata: &str| {
+        let text = format!(
+            "{{apiVersion: settings.k8s.io/v1alpha1, kind: PodPreset, metadata: {{name: p, {metadata}}}, spec: {{env: [{{name: A}}]}}}}"
+        );
+        let contents = super::super::contents("p.json", text.as_bytes(), Validation::Strict, "board");
+        contents.expect("it is right").definitions.remove(0).object()["metadata"]["creationTimestamp"].clone()
+    };
+    let created = "creationTimestamp: '2026-01-02T03:04:05Z'";
+    assert_eq!(read(&format!("uid: abc, {created}")), "2026-01-02T03:04:05Z");
+    // A file of somebody else does not say when its object was created.
+    assert_eq!(read(created), Value::Null);
+}
