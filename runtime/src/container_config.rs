@@ -16,7 +16,7 @@ use nodlet_rootfs::ImageConfig;
 use sha2::{Digest, Sha256};
 
 use crate::devices::cdi;
-use crate::{pod_files, seccomp};
+use crate::{app_armor, pod_files, seccomp};
 use nodlet_core::facts::{Amounts, Attempt, StartFailure, StartFailureReason};
 use nodlet_core::spec::container::SeccompProfile;
 use nodlet_core::spec::volume::{MountPropagation, VolumeDevice, VolumeMount};
@@ -88,6 +88,8 @@ pub(crate) struct Facts<'a> {
     pub allocatable: Amounts,
     /// The file that `localhostProfile` names; `None` for other profiles.
     pub seccomp_file: Option<seccomp::ProfileFile>,
+    /// The list of loaded AppArmor profiles; `None` if it is not needed or there is no AppArmor.
+    pub app_armor_profiles: Option<std::io::Result<String>>,
     /// The devices that the container was given.
     pub devices: Vec<DeviceNode>,
     /// What CDI devices change in the container, besides their nodes.
@@ -99,6 +101,14 @@ fn config_error(message: impl Into<String>) -> StartFailure {
         image: None,
         reason: StartFailureReason::CreateContainerConfigError,
         message: message.into().into_boxed_str(),
+    }
+}
+
+fn not_created(message: String) -> StartFailure {
+    StartFailure {
+        image: None,
+        reason: StartFailureReason::CreateContainerError,
+        message: message.into_boxed_str(),
     }
 }
 
@@ -184,6 +194,8 @@ pub(crate) fn container_config(
             cwd: working_directory(container, image),
             user,
             seccomp: seccomp(pod, container, &capabilities, facts)?,
+            app_armor: app_armor::profile(pod, container, facts.app_armor_profiles.as_ref())
+                .map_err(not_created)?,
             capabilities,
             no_new_privileges: container.security_context.no_new_privileges,
         },
@@ -282,19 +294,14 @@ fn seccomp(
     capabilities: &[String],
     facts: &Facts<'_>,
 ) -> Result<Option<SeccompConfig>, StartFailure> {
-    let failed = |message: String| StartFailure {
-        reason: StartFailureReason::CreateContainerError,
-        message: message.into_boxed_str(),
-        image: None,
-    };
     match (seccomp::effective(pod, container), &facts.seccomp_file) {
         (None | Some(SeccompProfile::Unconfined), _) => Ok(None),
         (Some(SeccompProfile::RuntimeDefault), _) => Ok(Some(seccomp::runtime_default(capabilities))),
         (Some(SeccompProfile::Localhost(_)), Some(file)) => {
-            seccomp::from_file(file, capabilities).map(Some).map_err(failed)
+            seccomp::from_file(file, capabilities).map(Some).map_err(not_created)
         }
         (Some(SeccompProfile::Localhost(name)), None) => {
-            Err(failed(format!("cannot load seccomp profile \"{name}\": it was not read")))
+            Err(not_created(format!("cannot load seccomp profile \"{name}\": it was not read")))
         }
     }
 }

@@ -148,18 +148,10 @@ fn a_negative_grace_is_one_second_and_watchers_see_no_other() {
 }
 
 #[test]
-fn profiles_that_annotations_ask_for_are_refused_by_name_as_fields_are() {
+fn annotations_that_name_profiles_have_the_warnings_of_kubernetes() {
     let device = device_with_web();
     let key = "container.apparmor.security.beta.kubernetes.io/app";
     let annotated = |key: &str, value: &str| with_metadata(&format!("annotations: {{{key}: {value}}}"));
-    for profile in ["runtime/default", "localhost/strict"] {
-        let text = annotated(key, profile).replacen("name: web", "name: confined", 1);
-        let refused = device.nodlet_with_input(["apply", "-f", "-"], &text).refused();
-        let words = format!("metadata.annotations[{key}]: Forbidden: nodlet 0.1 does not confine containers");
-        assert!(refused.contains(&words), "{refused}");
-        device.write_manifest("confined.yaml", &text);
-        device.wait_for("the file to be refused", || device.nodlet(["get", "events"]).ok().contains(&words));
-    }
     let warned = device.nodlet_with_input(
         ["apply", "--dry-run=server", "-f", "-"],
         &annotated(key, "unconfined").replacen("name: web", "name: open", 1),

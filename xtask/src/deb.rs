@@ -152,9 +152,14 @@ fn add_documents(files: &mut Files, target: &Target, version: &str, time: &Time)
     );
     files.add(&format!("{to}/changelog.Debian.gz"), 0o644, compressed(changelog.as_bytes()));
     files.add(&format!("{to}/changelog.gz"), 0o644, compressed(&fs::read(project().join("CHANGELOG.md"))?));
-    for directory in
-        ["examples", "examples/devices", "examples/gateway", "examples/gateway/devices", "examples/tasks"]
-    {
+    for directory in [
+        "examples",
+        "examples/apparmor",
+        "examples/devices",
+        "examples/gateway",
+        "examples/gateway/devices",
+        "examples/tasks",
+    ] {
         for entry in fs::read_dir(project().join(directory))? {
             let path = entry?.path();
             let name = path.file_name().and_then(|name| name.to_str()).ok_or("an example's name is text")?;

@@ -159,8 +159,14 @@ const IPROUTE: &[&str] = &[
     "zlib1g",
 ];
 
+/// Suites that load AppArmor profiles.
+const WITH_APPARMOR: &[&str] = &["apparmor"];
+
+/// `apparmor_parser`, and the packages with its libraries.
+const APPARMOR: &[&str] = &["apparmor", "libapparmor1", "libc6", "libgcc-s1", "libstdc++6"];
+
 /// Files of the project that suites read: the suite, and their directory.
-const FILES: &[(&str, &str)] = &[("tasks", "examples/tasks")];
+const FILES: &[(&str, &str)] = &[("tasks", "examples/tasks"), ("apparmor", "examples/apparmor")];
 
 /// Suites that install the Debian package, and upgrade it to one with a later version.
 const WITH_PACKAGES: &[&str] = &["package"];
@@ -309,6 +315,15 @@ const GUESTS: &[Guest<'_>] = &[
             "nft_ct",
             "nft_fib_inet",
         ],
+        only_by_hand: true,
+        systemd: false,
+    },
+    Guest {
+        name: "apparmor",
+        what: "profiles of AppArmor, where the kernel has it",
+        kernel: "apparmor=1 lsm=capability,landlock,yama,apparmor",
+        runs: &["apparmor --include-ignored --test-threads=1", "confined executed_processes"],
+        modules: NEEDED,
         only_by_hand: true,
         systemd: false,
     },
@@ -624,14 +639,20 @@ impl Guest<'_> {
                 systemd::install_nodlet(&mut cpio, &fs::read(program("nodlet")?)?).map_err(failed)?;
             }
         } else {
-            if self.runs_any_of(WITH_LINKS) {
-                debian::fetch(IPROUTE, processor.debian)?;
-                for package in IPROUTE {
+            for (suites, packages, name, program) in [
+                (WITH_LINKS, IPROUTE, "/bin/ip", "/usr/sbin/ip"),
+                (WITH_APPARMOR, APPARMOR, "/bin/apparmor_parser", "/usr/sbin/apparmor_parser"),
+            ] {
+                if !self.runs_any_of(suites) {
+                    continue;
+                }
+                debian::fetch(packages, processor.debian)?;
+                for package in packages {
                     cpio.tree(&debian::package(package, processor.debian)?, &["usr/share"])
                         .map_err(failed)?;
                 }
                 // Busybox, which is installed later, leaves these.
-                cpio.link("/bin/ip", "/usr/sbin/ip").map_err(failed)?;
+                cpio.link(name, program).map_err(failed)?;
                 cpio.link("/lib64", "usr/lib64").map_err(failed)?;
                 cpio.link("/lib", "usr/lib").map_err(failed)?;
             }

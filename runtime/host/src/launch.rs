@@ -216,6 +216,9 @@ pub struct ProcessConfig {
     /// The filter of system calls; `None` for all of them.
     #[serde(default)]
     pub seccomp: Option<SeccompConfig>,
+    /// The AppArmor profile that the process gets when it is executed; `None` for the profile of the supervisor.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub app_armor: Option<Box<str>>,
 }
 
 /// A filter of system calls, for seccomp(2).

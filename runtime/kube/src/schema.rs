@@ -16,7 +16,6 @@ mod verdicts;
 mod table;
 
 pub use table::KUBERNETES;
-pub(crate) use verdicts::NO_LSM;
 pub(crate) use verdicts::{Verdict, verdict};
 
 /// A type of the API: a name and its fields.

@@ -33,6 +33,8 @@ pub struct NodeFacts<'a> {
     pub devices: SortedMap<String, i64>,
     /// How many cpus containers may be limited to; 0 if the kernel cannot limit them.
     pub cpus: usize,
+    /// Whether the kernel has AppArmor.
+    pub app_armor: bool,
 }
 
 /// The present state of the node, for its object.
@@ -86,6 +88,7 @@ pub fn node_info(facts: &NodeFacts<'_>) -> NodeInfo {
         huge_pages: facts.huge_pages.clone(),
         exclusive_cpus: exclusive_cpus(facts.cpus),
         allowed_sysctls: facts.allowed_sysctls.to_owned(),
+        app_armor: facts.app_armor,
     }
 }
 
@@ -283,6 +286,7 @@ mod tests {
             huge_pages: &settings.huge_pages,
             devices: [("gps".to_owned(), 2)].into_iter().collect(),
             cpus: 4,
+            app_armor: false,
         })
     }
 

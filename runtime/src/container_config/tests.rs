@@ -41,6 +41,7 @@ fn config_with(
     ]);
     let facts = Facts {
         seccomp_file: None,
+        app_armor_profiles: None,
         ip: Some(Ipv4Addr::new(10, 0, 0, 2)),
         host_ip: Some(Ipv4Addr::new(192, 168, 0, 1)),
         ipv6: None,

@@ -21,6 +21,8 @@ pub(super) struct Machine {
     /// The devices of the board that pods may request.
     pub(super) devices: RefCell<DeviceFiles>,
     pub(super) installed: Installed,
+    /// Whether AppArmor is enabled.
+    pub(super) app_armor: bool,
     /// When this agent started.
     pub(super) began: Instant,
     pub(super) shutdown: ShutdownState,
@@ -37,6 +39,7 @@ impl Machine {
             network: RefCell::new(network),
             devices: RefCell::default(),
             installed: Installed::read(),
+            app_armor: crate::app_armor::is_enabled(),
             began,
             shutdown: ShutdownState::new(began),
             anchor: Cell::new(nodlet_host::clock::anchor()),

@@ -8,6 +8,7 @@ use std::rc::{Rc, Weak};
 use nodlet_core::sorted::SortedMap;
 use nodlet_rootfs::{Digest, Image, Reference, assemble};
 
+use crate::app_armor;
 use crate::container_config::{self, Facts};
 use crate::env_file;
 use crate::pod_files::{self, NodeFiles, PodFiles};
@@ -155,6 +156,10 @@ pub(super) async fn start(
         }
         Some(SeccompProfile::Unconfined | SeccompProfile::RuntimeDefault) | None => None,
     };
+    let app_armor_profiles = match app_armor::needs_list(&wanted.pod, container, shell.machine.app_armor) {
+        true => Some(shell.stores.storage.run(app_armor::loaded).await),
+        false => None,
+    };
     let facts = Facts {
         ip: sandbox.ip,
         host_ip: shell.machine.network.borrow().host_ip(),
@@ -174,6 +179,7 @@ pub(super) async fn start(
         cdi,
         allocatable: this_node::info(&shell.config, &shell.machine).allocatable,
         seccomp_file,
+        app_armor_profiles,
     };
     let made = container_config::container_config(&wanted.pod, attempt, &image.config, &shell.paths, &facts);
     let config = match made {

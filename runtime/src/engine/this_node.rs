@@ -46,6 +46,7 @@ pub(super) fn facts<'a>(config: &'a Config, machine: &'a Machine) -> NodeFacts<'
         huge_pages: machine.cgroups.huge_pages().amounts(),
         devices: machine.devices.borrow().capacity(),
         cpus: machine.cgroups.cpus().len(),
+        app_armor: machine.app_armor,
     }
 }
 

@@ -81,6 +81,12 @@ impl Enter<'_> {
         let _ = fs::write("/proc/self/oom_score_adj", container.oom_score_adj.to_string());
         sys::allow_real_time(container.rtprio).map_err(StepError::at("exec: allow real-time priorities"))?;
         sys::new_session_keyring().map_err(StepError::at("exec: make a session keyring"))?;
+        if let Some(profile) = &container.process.app_armor {
+            // Here, where /proc is the host's. The process that this one forks inherits it up to its first program.
+            sys::set_app_armor_profile(profile).map_err(|source| {
+                StepError::new(format!("exec: apply the AppArmor profile {profile}"), source)
+            })?;
+        }
         sys::set_dumpable(false);
         let first = container.first_id.unwrap_or(0);
         if let Some(change) = &config.devices {

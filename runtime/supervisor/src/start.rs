@@ -80,6 +80,7 @@ pub(super) enum StartError {
     NewNamespace(io::Error),
     Scratch(io::Error),
     Keyring(io::Error),
+    AppArmor { profile: Box<str>, source: io::Error },
     Proc(io::Error),
     Volume { destination: PathBuf, source: io::Error },
     SubPath { destination: PathBuf, sub_path: PathBuf, source: io::Error },
@@ -104,6 +105,9 @@ impl fmt::Display for StartError {
             StartError::NewNamespace(_) => write!(f, "make a mount namespace"),
             StartError::Scratch(_) => write!(f, "mount a private tmpfs"),
             StartError::Keyring(_) => write!(f, "make a session keyring"),
+            StartError::AppArmor { profile, source: _ } => {
+                write!(f, "apply the AppArmor profile {profile}")
+            }
             StartError::Proc(_) => write!(f, "find the /proc of the PID namespace that the container shares"),
             StartError::Volume { destination, source: _ } => {
                 write!(f, "mount the volume at {}", destination.display())
@@ -145,6 +149,7 @@ impl Error for StartError {
             | StartError::Scratch(source)
             | StartError::Keyring(source)
             | StartError::Proc(source)
+            | StartError::AppArmor { source, .. }
             | StartError::Volume { source, .. }
             | StartError::SubPath { source, .. }
             | StartError::Root(source)
@@ -202,6 +207,11 @@ impl Start<'_> {
         let config: ContainerConfig = protocol::read_memfd(self.config).map_err(StartError::ReadConfig)?;
         sys::join_tasks(&config.cgroup.v1_tasks).map_err(StartError::JoinCgroup)?;
         sys::new_session_keyring().map_err(StartError::Keyring)?;
+        if let Some(profile) = &config.process.app_armor {
+            // Here, where /proc is the host's. The processes that this one forks inherit it up to their first program.
+            sys::set_app_armor_profile(profile)
+                .map_err(|source| StartError::AppArmor { profile: profile.clone(), source })?;
+        }
         // libcontainer keeps the caller's groups if a container has none.
         let _ = nix::unistd::setgroups(&[]);
         let users = self.namespaces.user.as_ref().map(|users| users.as_fd());

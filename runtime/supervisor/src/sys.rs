@@ -533,6 +533,19 @@ pub(super) fn install_filter(filter: &SeccompConfig) -> io::Result<()> {
     })
 }
 
+/// Sets the AppArmor profile that the calling thread, or a process that it forks, gets when it executes a program
+/// (`aa_change_onexec`). Must be called where `/proc` is the host's: a container can put files of its own there.
+pub(super) fn set_app_armor_profile(name: &str) -> io::Result<()> {
+    let attribute = |path: &str| std::fs::OpenOptions::new().write(true).open(path);
+    let mut file = match attribute("/proc/thread-self/attr/apparmor/exec") {
+        // Before Linux 5.8, or with AppArmor as the only security module that has attributes.
+        Err(error) if error.kind() == io::ErrorKind::NotFound => attribute("/proc/thread-self/attr/exec")?,
+        opened => opened?,
+    };
+    // The kernel takes the name from one write.
+    io::Write::write_all(&mut file, format!("exec {name}").as_bytes())
+}
+
 /// `PR_SET_DUMPABLE`: whether processes of the same user may trace the calling one and read its
 /// memory. It does not stop CAP_SYS_PTRACE.
 pub(super) fn set_dumpable(dumpable: bool) {

@@ -159,8 +159,8 @@ pub(super) const ROWS: &[Row] = &[
     row("PodSecurityContext.supplementalGroups", Log("app"), "containers: [{name: app, [[id]]}], securityContext: {@}",
         &[("", " groups=0\n"), ("supplementalGroups: [88]", " groups=0,88\n")]),
 
-    elsewhere("PodSecurityContext.appArmorProfile", "runtime/kube/src/pod/unsupported/tests.rs::values_that_equal_the_default_are_accepted_without_warnings",
-        "the only accepted value is the default"),
+    elsewhere("PodSecurityContext.appArmorProfile", "apparmor::profiles_confine_all_processes_of_a_container",
+        "the kernel must have AppArmor"),
     row("PodSecurityContext.seccompProfile", Log("app"), "containers: [{name: app, [[status]]}], securityContext: {@}",
         &[("", "Seccomp:\t0\n"), ("seccompProfile: {type: RuntimeDefault}", "Seccomp:\t2\n")]),
     elsewhere("PodSecurityContext.supplementalGroupsPolicy", "confined::strict_groups_leave_out_those_of_the_image",

@@ -85,6 +85,9 @@ pub struct NodeInfo {
     /// Kernel parameters that pods may set besides the safe ones (`--allowed-unsafe-sysctls`).
     #[serde(default)]
     pub allowed_sysctls: Vec<String>,
+    /// Whether the kernel has AppArmor, and it is enabled.
+    #[serde(default)]
+    pub app_armor: bool,
 }
 
 /// A node without a Node object: it has room for [`MAX_PODS`] pods, whatever they request.
@@ -101,6 +104,7 @@ impl Default for NodeInfo {
             huge_pages: SortedMap::new(),
             exclusive_cpus: SortedMap::new(),
             allowed_sysctls: Vec::new(),
+            app_armor: false,
         }
     }
 }

@@ -63,6 +63,9 @@ pub(super) fn admit(node: &NodeInfo, pod: &Pod, others: &[ExistingPod<'_>]) -> O
                    more than one cpu and the cpuset controller of cgroup v2 (CONFIG_CPUSETS), which is unexpected";
         return rejected("UnexpectedAdmissionError", why);
     }
+    if pod.spec.requires_app_armor() && !node.app_armor {
+        return rejected("AppArmor", "Cannot enforce AppArmor: AppArmor is not enabled on the host");
+    }
     // A kubelet admits no further pod until those that it preempted have ended.
     let stay = || others.iter().filter(|other| !other.is_preempted);
     let (missing, unfit) = (missing(node, pod, stay()), unfit(node, pod, stay()));

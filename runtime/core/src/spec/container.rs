@@ -255,8 +255,21 @@ pub struct SecurityContext {
     pub capabilities_drop: Vec<String>,
     /// `seccompProfile`.
     pub seccomp: Option<SeccompProfile>,
+    /// `appArmorProfile`.
+    pub app_armor: Option<AppArmorProfile>,
     /// `procMount` is `Unmasked`.
     pub unmasked: bool,
+}
+
+/// `appArmorProfile`: the AppArmor profile that confines a process.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum AppArmorProfile {
+    /// None.
+    Unconfined,
+    /// The profile of the runtime.
+    RuntimeDefault,
+    /// A profile that the kernel has loaded: `localhostProfile`.
+    Localhost(Box<str>),
 }
 
 /// `seccompProfile`: which system calls a process may make.

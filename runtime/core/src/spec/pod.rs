@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use crate::sorted::SortedMap;
 
-use super::container::{ContainerPort, EnvSource, SeccompProfile};
+use super::container::{AppArmorProfile, ContainerPort, EnvSource, SeccompProfile};
 use super::reference::{ObjectReference, PullPolicy};
 use super::volume::{Projection, ProjectionSource, VolumeSource};
 use super::{
@@ -317,6 +317,8 @@ pub struct PodSecurityContext {
     pub sysctls: Vec<(String, String)>,
     /// `seccompProfile`, for containers without their own.
     pub seccomp: Option<SeccompProfile>,
+    /// `appArmorProfile`, for containers without their own.
+    pub app_armor: Option<AppArmorProfile>,
 }
 
 /// `status.qosClass`.
@@ -385,6 +387,15 @@ impl PodSpec {
     /// The containers with which the pod was admitted; only these count for the pod's resources.
     pub fn admitted_containers(&self) -> impl Iterator<Item = &Container> {
         self.containers.iter().chain(&self.init_containers)
+    }
+
+    /// Whether the pod cannot run without AppArmor: it names a profile (`isRequired`).
+    pub(crate) fn requires_app_armor(&self) -> bool {
+        let of_containers = self.all_containers().map(|container| &container.security_context.app_armor);
+        std::iter::once(&self.security_context.app_armor)
+            .chain(of_containers)
+            .flatten()
+            .any(|profile| *profile != AppArmorProfile::Unconfined)
     }
 
     /// Indexes of all containers.

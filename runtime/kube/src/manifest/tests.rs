@@ -291,7 +291,8 @@ fn all_examples_are_accepted_without_warnings() {
                 assert_eq!(super::parse_device_file(&path.display().to_string(), &bytes).unwrap().len(), 1);
             }
         } else {
-            files.extend(below.into_iter().filter(|path| path.is_file()));
+            let is_manifest = |path: &std::path::PathBuf| path.extension().is_some_and(|end| end == "yaml");
+            files.extend(below.into_iter().filter(is_manifest));
         }
     }
     for path in files {

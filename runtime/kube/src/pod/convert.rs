@@ -9,7 +9,8 @@ use serde_json::Value;
 use super::validate::HUGE_PAGES_MEDIUM;
 use crate::object::value::{flag, list, map, number, optional_number, text};
 use nodlet_core::spec::container::{
-    ContainerPort, DEVICE_DOMAIN, EnvFrom, EnvSource, HUGE_PAGES, PullPolicy, SeccompProfile, SecurityContext,
+    AppArmorProfile, ContainerPort, DEVICE_DOMAIN, EnvFrom, EnvSource, HUGE_PAGES, PullPolicy,
+    SeccompProfile, SecurityContext,
 };
 use nodlet_core::spec::placement::{
     NodeSelectorOperator, NodeSelectorRequirement, NodeSelectorTerm, Placement, Toleration,
@@ -164,7 +165,17 @@ fn pod_security_context(context: &Value) -> PodSecurityContext {
             .map(|sysctl| (text(sysctl, "name").to_owned(), text(sysctl, "value").to_owned()))
             .collect(),
         seccomp: seccomp_profile(context),
+        app_armor: app_armor_profile(context),
     }
+}
+
+fn app_armor_profile(context: &Value) -> Option<AppArmorProfile> {
+    let profile = context.get("appArmorProfile")?;
+    Some(match text(profile, "type") {
+        "RuntimeDefault" => AppArmorProfile::RuntimeDefault,
+        "Localhost" => AppArmorProfile::Localhost(text(profile, "localhostProfile").into()),
+        _ => AppArmorProfile::Unconfined,
+    })
 }
 
 fn seccomp_profile(context: &Value) -> Option<SeccompProfile> {
@@ -543,6 +554,7 @@ fn security_context(context: &Value) -> SecurityContext {
         capabilities_add: self::capabilities(capabilities, "add"),
         capabilities_drop: self::capabilities(capabilities, "drop"),
         seccomp: seccomp_profile(context),
+        app_armor: app_armor_profile(context),
         unmasked: text(context, "procMount") == "Unmasked",
     }
 }

@@ -4,11 +4,12 @@
 use nodlet_rootfs::Reference;
 use serde_json::{Map, Value, json};
 
-use super::validate::of_containers;
+use super::validate::{APPARMOR, of_containers};
 use nodlet_core::spec::Quantity;
 
 /// Applies all defaults. The object must already match the schema.
 pub(super) fn apply(pod: &mut Value) {
+    app_armor_fields(pod);
     let Some(spec) = child(pod, "spec") else { return };
     default(spec, "dnsPolicy", || json!("ClusterFirst"));
     default(spec, "restartPolicy", || json!("Always"));
@@ -30,12 +31,57 @@ pub(super) fn apply(pod: &mut Value) {
     for volume in children(spec, "volumes") {
         self::volume(volume);
     }
-    for list in ["containers", "initContainers", "ephemeralContainers"] {
+    for list in CONTAINERS {
         for container in children(spec, list) {
             self::container(container, host_network);
         }
     }
     pod_requests(spec);
+}
+
+/// The lists of containers of a pod.
+pub(super) const CONTAINERS: [&str; 3] = ["containers", "initContainers", "ephemeralContainers"];
+
+/// The `appArmorProfile` of a pod's spec or of a container.
+pub(super) fn app_armor(owner: &Value) -> Option<&Value> {
+    owner["securityContext"].get("appArmorProfile").filter(|profile| !profile.is_null())
+}
+
+/// The field with the meaning of an AppArmor annotation; `None` for an invalid value.
+pub(super) fn app_armor_field(annotation: &str) -> Option<Value> {
+    match (annotation, annotation.strip_prefix("localhost/")) {
+        ("unconfined", _) => Some(json!({ "type": "Unconfined" })),
+        ("runtime/default", _) => Some(json!({ "type": "RuntimeDefault" })),
+        (_, Some(name)) if !name.is_empty() && name.trim() == name && name.len() <= 4095 => {
+            Some(json!({ "type": "Localhost", "localhostProfile": name }))
+        }
+        _ => None,
+    }
+}
+
+/// Sets the field `appArmorProfile` of each container from its annotation, unless it is set, or the pod's field has the
+/// same value (`applyAppArmorVersionSkew`).
+fn app_armor_fields(pod: &mut Value) {
+    let profiles: Vec<(String, Value)> = pod["metadata"]["annotations"]
+        .as_object()
+        .into_iter()
+        .flatten()
+        .filter_map(|(key, value)| {
+            Some((key.strip_prefix(APPARMOR)?.to_owned(), app_armor_field(value.as_str()?)?))
+        })
+        .filter(|(_, profile)| app_armor(&pod["spec"]) != Some(profile))
+        .collect();
+    for (name, profile) in profiles {
+        let Some(spec) = child(pod, "spec") else { return };
+        for list in CONTAINERS {
+            for container in children(spec, list).filter(|one| one.get("name") == Some(&json!(name))) {
+                absent(container, "securityContext", || json!({}));
+                if let Some(Value::Object(context)) = container.get_mut("securityContext") {
+                    absent(context, "appArmorProfile", || profile.clone());
+                }
+            }
+        }
+    }
 }
 
 /// Sets missing requests of the pod as a whole, if it has limits (`defaultPodRequests`): to what its containers

@@ -5,6 +5,7 @@
 use serde_json::{Map, Value};
 
 use super::board_annotations;
+use super::defaults::{CONTAINERS, app_armor, app_armor_field};
 use super::validate::{APPARMOR, SECCOMP_OF_CONTAINER, SECCOMP_OF_POD};
 use crate::object::field::{Errors, FieldError, First, Path};
 use crate::object::value::list;
@@ -106,18 +107,16 @@ fn metadata(pod: &Value, unsupported: &mut Unsupported) {
     }
 }
 
-/// Checks an AppArmor annotation, which stands for the field `appArmorProfile` of the container
-/// (`applyAppArmorVersionSkew`).
+/// Warns about an AppArmor annotation from which the field `appArmorProfile` of the container is set
+/// (`applyAppArmorVersionSkew`), or would be if it were valid.
 fn apparmor(pod: &Value, container: &str, profile: &str, path: &Path<'_>, unsupported: &mut Unsupported) {
-    let is_set = |context: &Value| context.get("appArmorProfile").is_some_and(|profile| !profile.is_null());
-    let all = ["containers", "initContainers"].into_iter().flat_map(|field| list(&pod["spec"], field));
-    let has_field = all.filter(|one| one["name"] == container).any(|one| is_set(&one["securityContext"]));
-    match profile {
-        "" | "unconfined" if has_field => {}
-        "" | "unconfined" => unsupported
+    let profile = app_armor_field(profile);
+    let is_used = profile.is_none() || profile != app_armor(&pod["spec"]).cloned();
+    let mut named = CONTAINERS.iter().flat_map(|field| list(&pod["spec"], field));
+    if is_used && named.any(|one| one["name"] == container && app_armor(one).is_none()) {
+        unsupported
             .warnings
-            .push(format!("{path}: deprecated since v1.30; use the \"appArmorProfile\" field instead")),
-        _ => unsupported.rejected.push(FieldError::forbidden(path, format!("{NODLET} {}", schema::NO_LSM))),
+            .push(format!("{path}: deprecated since v1.30; use the \"appArmorProfile\" field instead"));
     }
 }
 
@@ -153,7 +152,7 @@ impl Checker<'_> {
         let is_one_of = |values: &[&str]| values.contains(&value.to_string().as_str());
         match verdict {
             Verdict::Acts => self.check_below(value, field, path),
-            Verdict::Only(values, why) | Verdict::Refuses(why, values) => {
+            Verdict::Refuses(why, values) => {
                 if !is_one_of(values) {
                     self.refuse(path, why);
                 }

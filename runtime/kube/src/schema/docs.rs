@@ -18,7 +18,7 @@ What nodlet does with each field of a Pod's `spec` in Kubernetes VERSION:
 
 Values after *but not* are accepted: they request nothing, or what nodlet does anyway.
 Unknown fields are errors, unless `--validate=warn` or `ignore` is set.
-In `metadata`, `finalizers` and annotations for an AppArmor profile are rejected; `ownerReferences` and Kubernetes
+In `metadata`, `finalizers` are rejected; `ownerReferences` and Kubernetes
 annotations that nodlet does not act on are stored, with a warning. `status` is dropped.
 
 nodlet has annotations of its own, for what Kubernetes has no field. Others in the domain `nodlet.dev` have no effect, and
@@ -145,7 +145,6 @@ fn describe_verdict(verdict: Verdict) -> String {
         |list: &[&str]| if list.is_empty() { String::new() } else { format!("; but not {}", values(list)) };
     match verdict {
         Verdict::Acts => "acts".to_owned(),
-        Verdict::Only(list, why) => format!("acts on {}; **refuses** others: {why}", values(list)),
         Verdict::Warns(why, list) => format!("**warns**: {why}{}", but_not(list)),
         Verdict::Refuses(why, list) => format!("**refuses**: {why}{}", but_not(list)),
         Verdict::Resources => {

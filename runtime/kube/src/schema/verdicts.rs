@@ -12,9 +12,7 @@
 pub(crate) enum Verdict {
     /// nodlet does what Kubernetes does.
     Acts,
-    /// nodlet does what Kubernetes does for these values, written as JSON; others are rejected.
-    Only(&'static [&'static str], &'static str),
-    /// The field is stored and returned, but has no effect; values other than these cause a warning.
+    /// The field is stored and returned, but has no effect; values other than these, written as JSON, cause a warning.
     Warns(&'static str, &'static [&'static str]),
     /// The pod is rejected unless the field has one of these values, which request nothing.
     Refuses(&'static str, &'static [&'static str]),
@@ -29,7 +27,7 @@ pub(crate) fn verdict(owner: &str, field: &str) -> Option<Verdict> {
     fields.iter().find(|(name, _)| *name == field).map(|(_, verdict)| *verdict)
 }
 
-use Verdict::{Acts, Only, Refuses, Resources, Warns};
+use Verdict::{Acts, Refuses, Resources, Warns};
 
 const NO_SCHEDULER: &str = "schedules nothing: the pod runs on the node that has its manifest";
 const NO_TOKENS: &str = "has no service accounts: no token is mounted";
@@ -38,8 +36,7 @@ const NO_VOLUME: &str = "provides no volumes but configMap, downwardAPI, emptyDi
 const NO_DATA_SOURCE: &str = "fills no volume from another object";
 const NO_TEMPLATE: &str = "sets it itself, as Kubernetes does";
 const NO_CLUSTER: &str = "has no cluster that could issue it";
-/// Why a profile of a Linux security module is rejected.
-pub(crate) const NO_LSM: &str = "does not confine containers by AppArmor or SELinux yet";
+const NO_SELINUX: &str = "does not confine containers by SELinux: it labels neither processes nor volumes; use appArmorProfile where the kernel has AppArmor";
 const NO_WINDOWS: &str = "runs Linux containers only";
 const NOT_EPHEMERAL: &str = "does not set it for an ephemeral container, as Kubernetes does not";
 
@@ -223,15 +220,15 @@ pub(super) const VERDICTS: &[(&str, &[(&str, Verdict)])] = &[
         ("runAsGroup", Acts),
         ("runAsNonRoot", Acts),
         ("runAsUser", Acts),
-        ("seLinuxOptions", Refuses(NO_LSM, &["{}"])),
+        ("seLinuxOptions", Refuses(NO_SELINUX, &["{}"])),
         ("seccompProfile", Acts),
         ("windowsOptions", Refuses(NO_WINDOWS, &["{}"])),
     ]),
     ("Capabilities", &[("add", Acts), ("drop", Acts)]),
     ("SeccompProfile", &[("localhostProfile", Acts), ("type", Acts)]),
     ("AppArmorProfile", &[
-        ("localhostProfile", Refuses(NO_LSM, &[])),
-        ("type", Only(&["\"Unconfined\""], NO_LSM)),
+        ("localhostProfile", Acts),
+        ("type", Acts),
     ]),
     ("PodSecurityContext", &[
         ("appArmorProfile", Acts),
@@ -240,8 +237,8 @@ pub(super) const VERDICTS: &[(&str, &[(&str, Verdict)])] = &[
         ("runAsGroup", Acts),
         ("runAsNonRoot", Acts),
         ("runAsUser", Acts),
-        ("seLinuxChangePolicy", Warns(NO_LSM, &[])),
-        ("seLinuxOptions", Refuses(NO_LSM, &["{}"])),
+        ("seLinuxChangePolicy", Warns(NO_SELINUX, &[])),
+        ("seLinuxOptions", Refuses(NO_SELINUX, &["{}"])),
         ("seccompProfile", Acts),
         ("supplementalGroups", Acts),
         ("supplementalGroupsPolicy", Acts),
@@ -420,9 +417,7 @@ mod tests {
             for (field, verdict) in *fields {
                 let values = match verdict {
                     Verdict::Acts | Verdict::Resources => continue,
-                    Verdict::Only(values, _) | Verdict::Warns(_, values) | Verdict::Refuses(_, values) => {
-                        values
-                    }
+                    Verdict::Warns(_, values) | Verdict::Refuses(_, values) => values,
                 };
                 for text in *values {
                     let value: serde_json::Value = serde_json::from_str(text).unwrap();

@@ -175,6 +175,7 @@ impl Pod {
                     .to_vec(),
                 no_new_privileges: false,
                 seccomp: None,
+                app_armor: None,
             },
             layers: vec!["sha256:0".to_owned()],
             upper_dir,

@@ -20,6 +20,7 @@ fn node() -> NodeInfo {
         huge_pages: crate::sorted::SortedMap::new(),
         exclusive_cpus: crate::sorted::SortedMap::new(),
         allowed_sysctls: vec!["kernel.msg*".into()],
+        app_armor: false,
     }
 }
 
@@ -540,4 +541,32 @@ fn huge_pages_of_a_size_are_as_many_as_the_node_has() {
     whole.spec.resources =
         Some(std::rc::Rc::new(asking("2Mi", 6 << 20).spec.containers[0].resources.clone()));
     assert!(outcome_of(&node, &whole, &here).starts_with("OutOfhugepages-2Mi"));
+}
+
+#[test]
+fn a_pod_that_names_an_apparmor_profile_needs_a_kernel_with_apparmor() {
+    use crate::spec::container::AppArmorProfile::{self, Localhost, RuntimeDefault, Unconfined};
+    const REJECTED: &str = "AppArmor: Cannot enforce AppArmor: AppArmor is not enabled on the host";
+    let asks = |of_pod: Option<AppArmorProfile>, own: Option<AppArmorProfile>| {
+        let mut container = container("init");
+        container.security_context.app_armor = own;
+        let mut pod = asking(1, 1, 1);
+        pod.spec.init_containers.push(container);
+        pod.spec.security_context.app_armor = of_pod;
+        pod
+    };
+    for (of_pod, own, expected) in [
+        (None, None, "admitted"),
+        (Some(Unconfined), Some(Unconfined), "admitted"),
+        (Some(RuntimeDefault), None, REJECTED),
+        // As in a kubelet, even if every container has another profile.
+        (Some(RuntimeDefault), Some(Unconfined), REJECTED),
+        (None, Some(RuntimeDefault), REJECTED),
+        (Some(Unconfined), Some(Localhost("strict".into())), REJECTED),
+    ] {
+        let pod = asks(of_pod, own);
+        assert_eq!(outcome_of(&node(), &pod, &[]), expected, "{pod:?}");
+        let enabled = NodeInfo { app_armor: true, ..node() };
+        assert_eq!(outcome_of(&enabled, &pod, &[]), "admitted", "{pod:?}");
+    }
 }

@@ -307,7 +307,7 @@ fn a_preset_of_a_file_of_the_agent_keeps_its_age() {
         let text = format!(
             "{{apiVersion: settings.k8s.io/v1alpha1, kind: PodPreset, metadata: {{name: p, {metadata}}}, spec: {{env: [{{name: A}}]}}}}"
         );
-        let contents = super::super::contents("p.json", text.as_bytes(), Validation::Strict, "board");
+        let contents = crate::manifest::contents("p.json", text.as_bytes(), Validation::Strict, "board");
         contents.expect("it is right").definitions.remove(0).object()["metadata"]["creationTimestamp"].clone()
     };
     let created = "creationTimestamp: '2026-01-02T03:04:05Z'";

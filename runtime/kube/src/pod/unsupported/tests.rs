@@ -1,3 +1,5 @@
+use serde_json::{Value, json};
+
 use crate::manifest::tests::{POD, one, pod, refused};
 use crate::manifest::{ManifestCause, Validation, parse};
 
@@ -147,19 +149,43 @@ fn fields_without_effect_on_a_single_node_cause_warnings_with_their_path() {
 
 #[test]
 fn unsupported_metadata_is_rejected_with_its_path() {
-    for (metadata, refusal) in [
-        (
-            "annotations: {container.apparmor.security.beta.kubernetes.io/app: localhost/strict}",
-            "metadata.annotations[container.apparmor.security.beta.kubernetes.io/app]: Forbidden: nodlet 0.1 does not \
-             confine containers by AppArmor or SELinux yet",
-        ),
-        (
-            "finalizers: [example.com/hold]",
-            "metadata.finalizers: Forbidden: nodlet 0.1 does not keep an object for its finalizers",
-        ),
-    ] {
+    for (metadata, refusal) in [(
+        "finalizers: [example.com/hold]",
+        "metadata.finalizers: Forbidden: nodlet 0.1 does not keep an object for its finalizers",
+    )] {
         let text = POD.replace("{name: web}", &format!("{{name: web, {metadata}}}"));
         let refused = parse("web.yaml", text.as_bytes(), Validation::Ignore, "board").expect_err(metadata);
         assert!(refused.to_string().ends_with(refusal), "{refused}");
     }
+}
+
+#[test]
+fn apparmor_annotations_become_fields_of_their_containers() {
+    const KEY: &str = "container.apparmor.security.beta.kubernetes.io";
+    let check = |annotation: &str, of_pod: &str, own: &str, profile: Value, warns: bool| {
+        let text = format!(
+            "{{apiVersion: v1, kind: Pod, metadata: {{name: web, annotations: {{{KEY}/app: {annotation}}}}}, spec: {{\
+             securityContext: {{{of_pod}}}, containers: [{{name: other, image: a}}, {{name: app, image: a{own}}}]}}}}"
+        );
+        let manifest = one(&text);
+        let [other, app] = [0, 1].map(|place| manifest.object["spec"]["containers"][place].clone());
+        assert!(other.get("securityContext").is_none(), "{text}");
+        assert_eq!(app["securityContext"]["appArmorProfile"], profile, "{text}");
+        let warning = format!(
+            "metadata.annotations[{KEY}/app]: deprecated since v1.30; use the \"appArmorProfile\" field instead"
+        );
+        let expected = if warns { vec![warning] } else { Vec::new() };
+        assert_eq!(manifest.warnings, expected, "{text}");
+    };
+    let strict = json!({ "type": "Localhost", "localhostProfile": "strict" });
+    let default = json!({ "type": "RuntimeDefault" });
+    let own = ", securityContext: {appArmorProfile: {type: RuntimeDefault}}";
+    check("localhost/strict", "", "", strict.clone(), true);
+    check("runtime/default", "", "", default.clone(), true);
+    check("unconfined", "", "", json!({ "type": "Unconfined" }), true);
+    check("localhost/strict", "", ", securityContext: {runAsUser: 1}", strict.clone(), true);
+    check("localhost/strict", "appArmorProfile: {type: Unconfined}", "", strict, true);
+    check("runtime/default", "appArmorProfile: {type: RuntimeDefault}", "", Value::Null, false);
+    check("localhost/strict", "", own, default, false);
+    check("localhost/", "", "", Value::Null, true);
 }
