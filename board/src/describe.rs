@@ -212,6 +212,12 @@ impl Describe {
                 let mut ranges = client.json("GET", &path, None)?;
                 describe(object, &ranges["items"].as_array_mut().map(std::mem::take).unwrap_or_default())
             }
+            kinds::Describe::Claim(describe) => {
+                let path = format!("/api/v1/namespaces/{}/pods", encode(text_of(&metadata["namespace"])));
+                let mut pods = client.json("GET", &path, None)?;
+                let pods = pods["items"].as_array_mut().map(std::mem::take).unwrap_or_default();
+                describe(object, &pods, events.then(|| search(&its)).transpose()?)
+            }
             kinds::Describe::WithEvents(describe) => {
                 describe(object, events.then(|| search(&its)).transpose()?)
             }

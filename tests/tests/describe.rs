@@ -194,6 +194,53 @@ fn classes_presets_and_namespaces_are_described_as_kubectl_describes_them() {
 }
 
 #[test]
+fn volumes_and_claims_are_described_as_kubectl_describes_them() {
+    let device = Device::start();
+    let kubectl = Kubectl::new(&device);
+    let volume = |name: &str, source: &str| {
+        format!(
+            "apiVersion: v1\nkind: PersistentVolume\nmetadata: {{name: {name}, labels: {{size: large, a: b}}, annotations: {{note: x}}}}\n\
+             spec: {{capacity: {{storage: 1024Mi}}, accessModes: [ReadWriteOnce, ReadOnlyMany], {source}}}\n---\n"
+        )
+    };
+    let affinity = "nodeAffinity: {required: {nodeSelectorTerms: [{matchExpressions: [\
+        {key: kubernetes.io/hostname, operator: In, values: [elsewhere, nowhere]}, {key: disk, operator: Exists}]}, \
+        {matchFields: [{key: metadata.name, operator: In, values: [other]}]}]}}";
+    let claim = |name: &str, rest: &str| {
+        format!(
+            "apiVersion: v1\nkind: PersistentVolumeClaim\nmetadata: {{name: {name}, labels: {{app: web}}}}\n\
+             spec: {{accessModes: [ReadWriteOnce], resources: {{requests: {{storage: 10Mi}}}}{rest}}}\n---\n"
+        )
+    };
+    let data = device.path("/srv/data");
+    std::fs::create_dir_all(&data).expect("it can be made");
+    let text = volume("disk", &format!("hostPath: {{path: {}, type: Directory}}", data.display()))
+        + &volume(
+            "far",
+            &format!("local: {{path: /far}}, storageClassName: slow, volumeMode: Block, {affinity}"),
+        )
+        + &claim("data", "")
+        + &claim("none", ", storageClassName: fast, volumeMode: Block");
+    device.nodlet_with_input(["apply", "-f", "-"], &text).ok();
+    let user = "volumes: [{name: one, persistentVolumeClaim: {claimName: data}}, \
+        {name: two, persistentVolumeClaim: {claimName: data, readOnly: true}}]\n";
+    device.write_manifest("web.yaml", &manifest::pod_with("web", "sleep", user));
+    device.pod("web").wait_ready();
+    let disk = same(&device, &kubectl, ["describe", "pv", "disk"]);
+    assert!(disk.contains("Claim:           default/data\n") && disk.contains("RWO,ROX"), "{disk}");
+    let far = same(&device, &kubectl, ["describe", "pv", "far"]);
+    assert!(far.contains("kubernetes.io/hostname in [elsewhere, nowhere]\n"), "{far}");
+    let bound = same(&device, &kubectl, ["describe", "pvc", "data"]);
+    assert!(bound.contains("Used By:       web\n") && bound.contains("Capacity:      1Gi\n"), "{bound}");
+    let waiting = same(&device, &kubectl, ["describe", "pvc", "none"]);
+    assert!(
+        waiting.contains("Used By:       <none>\n") && waiting.contains("VolumeMode:    Block\n"),
+        "{waiting}"
+    );
+    same(&device, &kubectl, ["describe", "pvc"]);
+}
+
+#[test]
 fn events_are_listed_as_kubectl_lists_them() {
     let device = Device::start();
     let kubectl = Kubectl::new(&device);

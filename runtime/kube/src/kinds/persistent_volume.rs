@@ -3,6 +3,8 @@
 //! nodlet has no provisioner and attaches no storage of a network, so it rejects by name what would need one. Which
 //! claim is bound to which volume is decided in the registry (`registry/src/claims.rs`).
 
+pub(super) mod describe;
+
 use serde_json::{Map, Value, json};
 
 use super::cells::{age, array, timestamp};
@@ -37,7 +39,7 @@ pub(super) static STRATEGY: Strategy = Strategy {
     columns: COLUMNS,
     cells,
     row_conditions: generic::no_conditions,
-    describe: Describe::WithEvents(generic::describe),
+    describe: Describe::WithEvents(describe::describe),
     reader: Some(Reader { read: Read::Rules(rules), check_update }),
     protobuf: &[],
 };

@@ -8,7 +8,7 @@ use super::cells::{age, timestamp};
 use super::definition::{self, Read, Reader};
 use super::describe::text::of;
 use super::generic;
-use super::persistent_volume::modes;
+use super::persistent_volume::{describe, modes};
 use super::strategy::{Column, Describe, Strategy};
 use crate::object::error::ManifestError;
 use crate::object::field::{Errors, FieldError, Path};
@@ -22,7 +22,7 @@ pub(super) static STRATEGY: Strategy = Strategy {
     columns: COLUMNS,
     cells,
     row_conditions: generic::no_conditions,
-    describe: Describe::WithEvents(generic::describe),
+    describe: Describe::Claim(describe::describe_claim),
     reader: Some(Reader { read: Read::Rules(rules), check_update }),
     protobuf: &[],
 };

@@ -35,4 +35,6 @@ pub enum Describe {
     WithEvents(fn(&Value, Option<Vec<Value>>) -> String),
     /// Describes a Node with its unfinished pods and its events, whose involved object has the Node's name as UID.
     Node(fn(&Value, &[Value], Option<Vec<Value>>) -> String),
+    /// Describes a PersistentVolumeClaim with the pods of its namespace and its events, if they are requested.
+    Claim(fn(&Value, &[Value], Option<Vec<Value>>) -> String),
 }

@@ -118,7 +118,7 @@ fn each_kind_is_described_by_its_name() {
             Describe::Namespace(describe) => describe(&object, &[]),
             Describe::Alone(describe) => describe(&object),
             Describe::WithEvents(describe) => describe(&object, Some(Vec::new())),
-            Describe::Node(describe) => describe(&object, &[], Some(Vec::new())),
+            Describe::Node(describe) | Describe::Claim(describe) => describe(&object, &[], Some(Vec::new())),
         };
         let first = described.lines().next().unwrap_or_default();
         assert!(first.starts_with("Name:") && first.ends_with(" web"), "{described}");
