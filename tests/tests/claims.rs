@@ -240,6 +240,45 @@ fn a_local_volume_is_used_on_its_node_only_and_a_missing_path_is_named() {
 }
 
 #[test]
+fn a_local_volume_is_searched_for_files_of_another_group_if_the_policy_is_always() {
+    let device = Device::start();
+    let here = device.path("/srv/data");
+    fs::create_dir_all(&here).expect("it can be made");
+    let node = device.get("/api/v1/nodes").expect("there is a node")["items"][0]["metadata"]["name"].clone();
+    let local = format!(
+        "local: {{path: {}}}, nodeAffinity: {{required: {{nodeSelectorTerms: [{{matchExpressions: \
+         [{{key: kubernetes.io/hostname, operator: In, values: [{}]}}]}}]}}}}",
+        here.display(),
+        node.as_str().expect("it has a name")
+    );
+    device.write_manifest("v.yaml", &volume("disk", "ReadWriteOnce", &local));
+    device.write_manifest("c.yaml", &claim("data", "ReadWriteOnce", ""));
+    let group_of = |name: &str| {
+        let found = fs::metadata(here.join(name)).expect("it is there");
+        std::os::unix::fs::MetadataExt::gid(&found)
+    };
+    for (pod, policy, expected) in [
+        ("first", "", 4242),
+        ("root", ", fsGroupChangePolicy: OnRootMismatch", 7),
+        ("unset", "", 7),
+        ("always", ", fsGroupChangePolicy: Always", 4242),
+    ] {
+        fs::write(here.join("file"), "x").expect("it can be written");
+        std::os::unix::fs::chown(here.join("file"), None, Some(7)).expect("it is ours");
+        let spec = format!(
+            "volumes: [{{name: data, persistentVolumeClaim: {{claimName: data}}}}]
+securityContext: {{fsGroup: 4242{policy}}}"
+        );
+        let app = manifest::container("app", "print up then sleep", MOUNT);
+        device.write_manifest("web.yaml", &manifest::pod_of(pod, &[app], &spec));
+        device.pod(pod).wait_log("app", "up");
+        assert_eq!(group_of("file"), expected, "{pod}");
+        device.remove_manifest("web.yaml");
+        device.pod(pod).wait_gone();
+    }
+}
+
+#[test]
 fn an_ephemeral_claim_is_made_for_its_pod_and_goes_with_it() {
     let device = Device::start();
     let here = device.path("/srv/scratch");
@@ -320,6 +359,26 @@ fn a_block_volume_is_a_device_of_the_container_and_of_no_other() {
     device.pod("web").exec("other", ["/bin/demo", "mknod-block", "/tmp-node", &major, &minor]).ok();
     let refused = device.pod("web").exec("other", ["/bin/demo", "open", "/tmp-node"]).refused();
     assert!(refused.contains("Operation not permitted"), "{refused}");
+    // An ephemeral container has only the devices that it names itself.
+    for (name, devices) in
+        [("look", r#", "volumeDevices": [{"name": "data", "devicePath": "/dev/look"}]"#), ("none", "")]
+    {
+        let path = "/api/v1/namespaces/default/pods/web/ephemeralcontainers";
+        let text =
+            format!(r#"{{"name": "{name}", "image": "localhost/demo:1", "args": ["sleep"]{devices}}}"#);
+        let container: serde_json::Value = serde_json::from_str(&text).expect("it is JSON");
+        let body = json!({"spec": {"ephemeralContainers": [container]}});
+        let answer = device.patch(path, "strategic-merge", &body);
+        assert_eq!(answer.0, 200, "{answer:?}");
+        device.wait_for("the ephemeral container", || {
+            device.pod("web").exec(name, ["/bin/demo", "exit", "0"]).code == 0
+        });
+    }
+    device.pod("web").exec("look", ["/bin/demo", "append", "/dev/look", "again"]).ok();
+    assert_eq!(&fs::read(disk.path()).expect("it can be read")[..6], b"again\n");
+    device.pod("web").exec("none", ["/bin/demo", "mknod-block", "/tmp-node", &major, &minor]).ok();
+    let refused = device.pod("web").exec("none", ["/bin/demo", "open", "/tmp-node"]).refused();
+    assert!(refused.contains("Operation not permitted"), "{refused}");
     device.remove_manifest("web.yaml");
     device.pod("web").wait_gone();
     device.write_manifest("ro.yaml", &device_of("ro", "print up then sleep", true));
@@ -346,4 +405,18 @@ fn a_pipe_in_place_of_the_saved_bindings_keeps_claims_unbound_and_delays_no_othe
     device.start_agent();
     device.pod("other").wait_ready();
     waits(&device, "web", "failed to read which claims were bound: it is not a file");
+}
+
+#[test]
+fn saved_bindings_that_are_too_large_are_not_read() {
+    let mut device = Device::start();
+    device.kill_agent();
+    let saved = device.path("/var/lib/nodlet/claims.json");
+    let file = fs::File::create(&saved).expect("it can be made");
+    file.set_len((4 << 20) + 1).expect("the file may have holes");
+    device.write_manifest("v.yaml", &volume("disk", "ReadWriteOnce", &host_path(&device.path("/srv"))));
+    device.write_manifest("c.yaml", &claim("data", "ReadWriteOnce", ""));
+    device.write_manifest("web.yaml", &user("web", "print up then sleep"));
+    device.start_agent();
+    waits(&device, "web", "failed to read which claims were bound: it has more than 4194304 bytes");
 }

@@ -37,6 +37,7 @@ pub struct Request {
     /// The pod's directory on tmpfs.
     on_tmpfs: PathBuf,
     fs_group: Option<u32>,
+    fs_group_always: bool,
     volumes: Vec<(String, Kind)>,
 }
 
@@ -142,6 +143,7 @@ impl Request {
             directory: paths.pod(&pod.uid.0),
             on_tmpfs: paths.run_pod(&pod.uid.0),
             fs_group: pod.spec.security_context.fs_group,
+            fs_group_always: pod.spec.security_context.fs_group_always,
             volumes: volumes.collect(),
         }
     }
@@ -251,6 +253,7 @@ pub fn check_host_paths(request: &Request) -> Result<BlockDevices, String> {
             }
             Kind::Local { path, persistent_volume, is_read_only } => {
                 let group = request.fs_group.filter(|_| !is_read_only);
+                let group = group.map(|group| (group, request.fs_group_always));
                 host_path::check_local(path, group).map_err(|error| failed(persistent_volume, &error))?;
             }
             Kind::Block { path, persistent_volume, .. } => {

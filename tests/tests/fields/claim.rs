@@ -63,7 +63,7 @@ pub(super) const ROWS: &[Row] = &[
         "the field shows on other machines"),
 
     elsewhere("Container.volumeDevices", BLOCK, DEVICES),
-    elsewhere("EphemeralContainer.volumeDevices", BLOCK, "the same code gives the devices to all containers"),
+    elsewhere("EphemeralContainer.volumeDevices", BLOCK, DEVICES),
     elsewhere("VolumeDevice.devicePath", BLOCK, DEVICES),
     elsewhere("VolumeDevice.name", BLOCK, DEVICES),
 

@@ -311,6 +311,8 @@ pub struct PodSecurityContext {
     pub supplemental_groups: Vec<u32>,
     /// `fsGroup`.
     pub fs_group: Option<u32>,
+    /// Whether `fsGroupChangePolicy` is `Always`: a volume is searched for files of another group at each mount.
+    pub fs_group_always: bool,
     /// Whether `supplementalGroupsPolicy` is `Strict`: processes do not get the groups of the image's user.
     pub strict_groups: bool,
     /// `sysctls`: names and values.

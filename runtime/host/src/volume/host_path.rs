@@ -52,13 +52,14 @@ pub(super) fn check(path: &Path, kind: HostPathType) -> Result<(), VolumeError> 
     }
 }
 
-/// Checks the path of a local PersistentVolume, which is never created, and gives its files to the group of a pod.
-pub(super) fn check_local(path: &Path, fs_group: Option<u32>) -> Result<(), VolumeError> {
+/// Checks the path of a local PersistentVolume, which is never created, and gives its files to the group of a pod:
+/// always, or only if its root does not belong to the group.
+pub(super) fn check_local(path: &Path, fs_group: Option<(u32, bool)>) -> Result<(), VolumeError> {
     if fs::symlink_metadata(path).is_err() {
         return Err(VolumeError::Missing { path: path.to_owned() });
     }
     check(path, HostPathType::Directory)?;
-    let given = fs_group.map_or(Ok(()), |group| ownership::give_to(path, group));
+    let given = fs_group.map_or(Ok(()), |(group, always)| ownership::give_to(path, group, always));
     given.map_err(|error| VolumeError::Group { path: path.to_owned(), source: error.into() })
 }
 

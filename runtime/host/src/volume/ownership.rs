@@ -21,13 +21,14 @@ const PENDING_BYTES: usize = 4 << 20;
 const FILE: Mode = Mode::from_bits_truncate(0o660);
 const DIRECTORY: Mode = Mode::from_bits_truncate(0o2110);
 
-/// Gives all files below `root` to a group, and `root` last: if it has the group already, nothing is to be done. Other pods
-/// may write there meanwhile, so no link is followed and no mount is entered.
-pub(super) fn give_to(root: &Path, group: u32) -> nix::Result<()> {
+/// Gives all files below `root` to a group, and `root` last: if it has the group already, nothing is to be done unless
+/// `always` (`fsGroupChangePolicy`). Other pods may write there meanwhile, so no link is followed and no mount is entered.
+pub(super) fn give_to(root: &Path, group: u32, always: bool) -> nix::Result<()> {
     let flags = OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
     let root = own(open(root, flags, Mode::empty())?);
     let found = fstat(root.as_raw_fd())?;
-    if found.st_gid == group && Mode::from_bits_truncate(found.st_mode).contains(FILE | DIRECTORY) {
+    if !always && found.st_gid == group && Mode::from_bits_truncate(found.st_mode).contains(FILE | DIRECTORY)
+    {
         return Ok(());
     }
     let (mut pending, mut entries, mut pending_bytes) = (vec![PathBuf::from(".")], 0, 1);
@@ -110,7 +111,7 @@ mod tests {
         }
         symlink(&outside, inside.join("a/link")).expect("it is new");
         symlink(outside.join("file"), inside.join("file-link")).expect("it is new");
-        give_to(&inside, 4242).expect("it is ours");
+        give_to(&inside, 4242, false).expect("it is ours");
         let of = |path: &Path| {
             let found = fs::symlink_metadata(path).expect("it is there");
             (found.gid(), found.mode() & 0o7777)
@@ -122,6 +123,13 @@ mod tests {
         assert_eq!(of(&inside.join("file-link")).0, 4242);
         assert_eq!(of(&outside.join("file")).1, 0o600);
         assert_ne!((of(&outside).0, of(&outside.join("file")).0), (4242, 4242));
+        // A later file of another group is only found by a search.
+        fs::write(inside.join("a/new"), "x").expect("it can be written");
+        std::os::unix::fs::chown(inside.join("a/new"), None, Some(7)).expect("it is ours");
+        for (always, group) in [(false, 7), (true, 4242)] {
+            give_to(&inside, 4242, always).expect("it is ours");
+            assert_eq!(of(&inside.join("a/new")).0, group);
+        }
         fs::remove_dir_all(&root).expect("it can be removed");
     }
 }

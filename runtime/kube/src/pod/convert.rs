@@ -159,6 +159,7 @@ fn pod_security_context(context: &Value) -> PodSecurityContext {
             .filter_map(|group| group.as_u64().and_then(|group| u32::try_from(group).ok()))
             .collect(),
         fs_group: id(context, "fsGroup"),
+        fs_group_always: text(context, "fsGroupChangePolicy") == "Always",
         strict_groups: text(context, "supplementalGroupsPolicy") == "Strict",
         sysctls: list(context, "sysctls")
             .iter()
