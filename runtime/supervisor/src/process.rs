@@ -89,6 +89,8 @@ struct Process {
     attempts: Vec<Attempt>,
     /// Processes that were executed in the containers.
     execs: Vec<Exec>,
+    /// Helpers that have not been reaped. Their start may be over: its process can be executed before its helper ends.
+    helpers: Vec<Pid>,
     /// EROFS layers by name, kept as long as a container runs on them.
     layers: SortedMap<String, OwnedFd>,
     /// Whether `End` was requested, or the sandbox is lost.
@@ -192,6 +194,7 @@ impl Process {
             sandbox: Sandbox::Absent,
             attempts: Vec::new(),
             execs: Vec::new(),
+            helpers: Vec::new(),
             layers: SortedMap::new(),
             ending: false,
             buffer: vec![0; BUFFER],

@@ -33,6 +33,7 @@ impl Process {
                     self.check_helpers();
                     if self.child_ended(pid, ended) {
                         sys::reap(pid);
+                        self.helpers.retain(|helper| *helper != pid);
                         again = true;
                     }
                 }
@@ -56,15 +57,16 @@ impl Process {
         }
     }
 
-    /// The children that belong to an attempt, an executed process or the sandbox.
+    /// The children that belong to an attempt, an executed process or the sandbox. A helper is one of them until it is
+    /// reaped: the end of an unknown child is not handled while a start is under way, which can take for ever.
     fn known_children(&self) -> Vec<Pid> {
-        let mut known = Vec::new();
+        let mut known = self.helpers.clone();
         if let Sandbox::Ready { pause, .. } = &self.sandbox {
             known.extend(*pause);
         }
         for attempt in &self.attempts {
             match &attempt.state {
-                State::Starting { helper, init, .. } => known.extend(helper.iter().chain(init)),
+                State::Starting { init, .. } => known.extend(*init),
                 State::Running { init, .. } => known.push(*init),
                 State::Failing { init, .. } => known.extend(*init),
                 State::Exited { .. } | State::Over { .. } | State::Failed { .. } => {}
@@ -72,7 +74,7 @@ impl Process {
         }
         for exec in &self.execs {
             match &exec.state {
-                ExecState::Starting { helper, pid, .. } => known.extend(helper.iter().chain(pid)),
+                ExecState::Starting { pid, .. } => known.extend(*pid),
                 ExecState::Running { pid, .. } => known.push(*pid),
                 ExecState::Ended { .. } | ExecState::Failed { .. } => {}
             }

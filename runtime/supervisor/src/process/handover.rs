@@ -293,6 +293,7 @@ impl Process {
             sandbox,
             attempts,
             execs: saved.execs.into_iter().map(|exec| restore_exec(exec, own)).collect(),
+            helpers: Vec::new(),
             layers: saved.layers.into_iter().map(|(name, fd)| (name, own(fd))).collect(),
             ending: saved.ending,
             buffer: vec![0; super::BUFFER],

@@ -116,6 +116,9 @@ impl Process {
         let refused = match self.refusal(&container) {
             None => match self.fork_start(&container, number, descriptors) {
                 Ok(attempt) => {
+                    if let State::Starting { helper, .. } = &attempt.state {
+                        self.helpers.extend(*helper);
+                    }
                     self.attempts.push(attempt);
                     return;
                 }
@@ -261,6 +264,9 @@ impl Process {
             ended_reported: false,
             moves: 0,
         });
+        if let ExecState::Starting { helper, .. } = &exec.state {
+            self.helpers.extend(*helper);
+        }
         self.execs.push(exec);
     }
 

@@ -22,6 +22,10 @@ pub(crate) const TESTS: &[(&str, fn())] = &[
     ("an_exec_that_fails_to_start_reports_the_reason", an_exec_that_fails_to_start_reports_the_reason),
     ("executing_leaves_nothing_behind", executing_leaves_nothing_behind),
     (
+        "an_exec_that_hangs_at_its_start_keeps_no_helper_of_others_from_being_reaped",
+        an_exec_that_hangs_at_its_start_keeps_no_helper_of_others_from_being_reaped,
+    ),
+    (
         "processes_left_by_an_exec_join_the_container_and_take_no_exec_slot",
         processes_left_by_an_exec_join_the_container_and_take_no_exec_slot,
     ),
@@ -235,4 +239,24 @@ fn processes_left_by_an_exec_join_the_container_and_take_no_exec_slot() {
     fs::write(leaf.join("cgroup.kill"), "1").unwrap();
     pod.exited();
     assert_eq!(processes(), 0);
+}
+
+fn an_exec_that_hangs_at_its_start_keeps_no_helper_of_others_from_being_reaped() {
+    let pod = Pod::new("zombies");
+    let (frozen, free) = (pod.container("frozen", &["wait"]), pod.container("free", &["wait"]));
+    for config in [&frozen, &free] {
+        pod.start(config_number(config), config);
+    }
+    let children = || possessions(pod.pid()).1.split_whitespace().count();
+    wait_until("end of the start helpers", || children() == 2);
+    // The helper is in the container's cgroup from its first instruction on.
+    let freezer = frozen.cgroup.unified.join("cgroup.freeze");
+    fs::write(&freezer, "1").unwrap();
+    pod.ask_to_exec(1, &frozen, &["/bin/program", "program", "out=late"], false, [None; 3]);
+    for id in 2..6 {
+        assert_eq!(pod.exec(id, &free, &["out=x"]), (0, "x\n".to_owned()));
+    }
+    wait_until("end of the exec helpers but the frozen one", || children() == 3);
+    fs::write(&freezer, "0").unwrap();
+    assert!(matches!(pod.next(), SupervisorEvent::ExecStarted { id: 1, .. }));
 }
