@@ -233,3 +233,26 @@ pub(super) fn host_devices() -> Vec<DeviceNode> {
     }
     devices
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_device_belongs_to_an_id_that_its_container_has() {
+        let text = r#"{"path": "/dev/led", "block": false, "major": 1, "minor": 3, "readable": true, "writable": true}"#;
+        let device: DeviceNode = serde_json::from_str(text).expect("it is a device");
+        let user = User { uid: 7, gid: 8, groups: Vec::new(), home: String::new() };
+        let owner = |first: u32, uid: Option<u32>| {
+            let own = own_device(&DeviceNode { uid, gid: uid, ..device.clone() }, &user, first);
+            (own.uid.expect("it is set"), own.gid.expect("it is set"))
+        };
+        assert_eq!(owner(0, None), (7, 8));
+        assert_eq!(owner(0, Some(70_000)), (70_000, 70_000));
+        assert_eq!(owner(0x20_0000, None), (0x20_0007, 0x20_0008));
+        assert_eq!(owner(0x20_0000, Some(65_535)), (0x20_ffff, 0x20_ffff));
+        // The IDs from 65536 on belong to the next pod.
+        assert_eq!(owner(0x20_0000, Some(65_536)), (0x20_ffff, 0x20_ffff));
+        assert_eq!(owner(0x20_0000, Some(u32::MAX)), (0x20_ffff, 0x20_ffff));
+    }
+}
