@@ -14,7 +14,7 @@ impl Registry {
     /// `file`. Returns the text of the file.
     ///
     /// # Errors
-    /// The quota is exceeded.
+    /// The quota is exceeded, or the object has more values than a file may have.
     pub(super) fn reserve(
         &mut self,
         path: &Path,
@@ -22,12 +22,13 @@ impl Registry {
         object: &Value,
         file: SourceFile,
     ) -> Result<Vec<u8>, Status> {
+        // Defaults may have added values beyond the number with which the next agent reads a file.
+        if patch::values_of(object) > VALUES {
+            return Err(Status::too_large(format!("{VALUES} values, those of defaults included")));
+        }
         let (bytes, text) = text_of(object);
         self.sources.reserve(path, bytes, text.len()).map_err(|why| no_room(of, &why))?;
-        // Defaults may have added values beyond the number with which a file is read.
-        if patch::values_of(object) <= VALUES {
-            self.sources.expect(path, &text, file);
-        }
+        self.sources.expect(path, &text, file);
         Ok(text)
     }
 

@@ -102,3 +102,25 @@ fn a_pod_is_admitted_again_if_definitions_change_during_the_write_of_its_file() 
     let desired = world.registry.desired(&pod_name("web")).expect("it is desired");
     assert!(!Rc::ptr_eq(desired, &in_request) && desired.object.get().contains("\"A\""));
 }
+
+#[test]
+fn a_pod_with_more_values_than_a_file_may_have_by_its_defaults_is_rejected() {
+    let mut world = World::new();
+    let object = |count: usize| {
+        let variable = |at: usize| json!({"name": format!("A{at}"), "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}});
+        let mut object = pod("web", "a:1");
+        object["spec"]["containers"][0]["env"] = (0..count).map(variable).collect();
+        object
+    };
+    // A variable has five values, and a sixth by default: `apiVersion`.
+    let too_large = object(nodlet_kube::manifest::VALUES / 11 * 2);
+    assert!(crate::patch::values_of(&too_large) < nodlet_kube::manifest::VALUES);
+    let mut apply = |mut object: Value| {
+        let identity = Identity::new([7; 16], [0; 5], NOW.to_owned());
+        world.registry.prepare(Kind::Pod, &mut object, CREATE.new, &identity).expect("it is right");
+        world.registry.apply(object, CREATE, &Known { published: None, waiting: None, is_over: false })
+    };
+    let Err(refused) = apply(too_large) else { panic!("it was accepted") };
+    assert!(refused.message.contains("25000 values, those of defaults included"), "{}", refused.message);
+    assert!(matches!(apply(object(20)), Ok(Decision::Write(_))));
+}
