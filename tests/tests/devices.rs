@@ -434,6 +434,42 @@ fn an_interface_whose_name_was_taken_comes_back_under_a_free_one() {
 }
 
 #[test]
+fn an_interface_that_a_pod_replaced_by_a_link_of_its_own_does_not_come_back() {
+    let mut device = Device::new();
+    let (board, world) = (device.own_network(), nodlet_tests::Namespace::new());
+    board.connect("can0", &world, "far");
+    device.start_agent();
+    device.load_image(nodlet_tests::demo_archive());
+    define(&device, "can.yaml", "name: can\ninterface: can0\n");
+    device.wait_for("the resource", || resource(&device, "capacity", "can") == "1");
+    let text = asking_with(
+        "bus",
+        "sleep",
+        "nodlet.dev/can: 1",
+        "securityContext: {capabilities: {add: [NET_ADMIN]}}",
+    );
+    device.write_manifest("bus.yaml", &text);
+    device.pod("bus").wait_ready();
+    assert!(!board.ip("link show").contains(" can0"));
+    // The pod replaces its interface by one of another kind with the same index.
+    let process = device.container_processes()[0].to_string();
+    let inside = |words: &str| {
+        let mut command = std::process::Command::new("nsenter");
+        let output = command.args(["-t", &process, "-n", "ip"]).args(words.split(' ')).output();
+        let output = output.expect("the machine has nsenter");
+        assert!(output.status.success(), "{words}: {}", String::from_utf8_lossy(&output.stderr));
+        String::from_utf8_lossy(&output.stdout).into_owned()
+    };
+    let shown = inside("-oneline link show can0");
+    let index = shown.split(':').next().expect("it begins with the index");
+    inside("link del can0");
+    inside(&format!("link add can0 index {index} type ifb"));
+    device.remove_manifest("bus.yaml");
+    device.pod("bus").wait_gone();
+    assert!(!board.ip("link show").contains(" can0"), "{}", board.ip("-details link show"));
+}
+
+#[test]
 fn a_container_cannot_lead_a_device_to_another_place() {
     let device = Device::start();
     let node = Node::named("led");

@@ -363,7 +363,7 @@ impl Process {
         let (mut names, mut renamed) = (String::new(), String::new());
         let mut free =
             (0..u16::MAX).map(|number| format!("dev{number}")).filter(|name| link_index(name).is_err());
-        for (name, index) in taken.lines().filter_map(|line| line.split_once(' ')) {
+        for (name, link) in taken.lines().filter_map(|line| line.split_once(' ')) {
             let name = match link_index(name).is_ok().then(|| free.next()).flatten() {
                 Some(free) => {
                     renamed += &format!("{name} {free}\n");
@@ -371,7 +371,7 @@ impl Process {
                 }
                 None => name.to_owned(),
             };
-            names += &format!("{name} {index}\n");
+            names += &format!("{name} {link}\n");
         }
         if !renamed.is_empty() {
             let _ = fs::write(self.dir.join(RENAMED_FILE), renamed);

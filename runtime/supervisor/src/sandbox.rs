@@ -369,7 +369,8 @@ fn connect(
     Ok(())
 }
 
-/// The file in the pod's directory with the interfaces that the pod has: name, and index in the pod.
+/// The file in the pod's directory with the interfaces that the pod has: name, index in the pod, and kind, each followed
+/// by a space but the last.
 pub(super) const INTERFACES: &str = "interfaces";
 
 /// Moves interfaces of the host into the network namespace of the caller, and sets them up. An interface that
@@ -389,7 +390,7 @@ fn take_interfaces(
         let mut take = || -> io::Result<()> {
             host.move_link(*index, name, namespace.as_raw_fd())?;
             let index = link_index(name)?;
-            *taken += &format!("{name} {index}\n");
+            *taken += &format!("{name} {index} {}\n", pod.kind(index)?);
             fs::write(scratch.with_file_name(INTERFACES), &taken)?;
             let _ = pod.set_up(index);
             Ok(())
@@ -400,15 +401,20 @@ fn take_interfaces(
 }
 
 /// Moves the interfaces that a pod has to the host, under these names there. The caller is in the pod's network
-/// namespace. A container may have renamed them, so they are known by their index. `names` is a text like that of the
-/// file.
+/// namespace. A container may have renamed them, so they are known by their index. A container that has removed one can
+/// have made another of the same index, but none of the kind of hardware: only a link of the same kind is moved. `names`
+/// is a text like that of the file.
 pub(super) fn give_back_interfaces(names: &str, host: &File) {
     if names.is_empty() {
         return;
     }
     let Ok(mut pod) = Netlink::open() else { return };
-    for (name, index) in names.lines().filter_map(|line| line.split_once(' ')) {
-        if let Ok(index) = index.parse() {
+    for (name, link) in names.lines().filter_map(|line| line.split_once(' ')) {
+        // The helper of an earlier version wrote no kind.
+        let (index, kind) = link.split_once(' ').map_or((link, None), |(index, kind)| (index, Some(kind)));
+        if let Ok(index) = index.parse()
+            && kind.is_none_or(|kind| pod.kind(index).is_ok_and(|found| found == kind))
+        {
             let _ = pod.move_link(index, name, host.as_raw_fd());
         }
     }
