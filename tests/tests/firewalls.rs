@@ -213,3 +213,23 @@ fn a_firewall_that_starts_after_the_pods_is_reported_once_and_changes_nothing_of
     assert_eq!(board.warnings().lines().count(), 1, "{}", board.warnings());
     assert!(!board.device.agent_log().contains("FirewallTable"), "{}", board.device.agent_log());
 }
+
+#[test]
+fn a_comment_does_not_silence_the_warning_which_also_comes_without_masquerade() {
+    for argument in [None, Some("--masquerade=false")] {
+        let mut board = Board::new();
+        if let Some(argument) = argument {
+            board.device.agent_arguments([argument]);
+        }
+        board.run(
+            "nft --file -",
+            "table inet own {\n chain forward {\n type filter hook forward priority 0; policy drop;\n\
+             iifname \"eth9\" accept comment \"nl links are trusted\"\n }\n}\n",
+        );
+        board.device.start_agent();
+        board.device.load_image(nodlet_tests::demo_archive());
+        board.device.write_manifest("client.yaml", &manifest::pod("client", "sleep"));
+        board.device.pod("client").wait_ready();
+        board.device.wait_for("the warning", || board.warnings().contains("(inet own forward)"));
+    }
+}

@@ -242,8 +242,12 @@ impl Network {
 
     /// Lets pods reach other machines, unless that is done or not wanted.
     fn masquerade(&mut self) -> Option<Warning> {
-        if self.table != TableState::Unneeded || !self.firewall.table.masquerade {
+        if self.table != TableState::Unneeded {
             return None;
+        }
+        // A firewall drops the packets of pods whether they are translated or not.
+        if !self.firewall.table.masquerade {
+            return self.warning();
         }
         let Err(error) = self.install() else { return self.warning() };
         Some((

@@ -43,28 +43,49 @@ pub(super) fn warning(bridge: &str) -> Option<String> {
     ))
 }
 
-/// Whether a rule of nftables matches the link by its name or the beginning of it.
+/// The most rules that are searched for the name of the bridge: the agent waits meanwhile.
+const RULES_MAX: usize = 10_000;
+
+/// Whether one of the first [`RULES_MAX`] rules of nftables matches the link by its name or the beginning of it.
 fn names_link(link: &str) -> io::Result<bool> {
-    let mut found = false;
-    dump(NFT_MSG_GETRULE, &mut |rule| found |= matches_link(rule, link))?;
+    let (mut found, mut count) = (false, 0);
+    dump(NFT_MSG_GETRULE, &mut |rule| {
+        found |= matches_link(rule, link);
+        count += 1;
+        !found && count < RULES_MAX
+    })?;
     Ok(found)
 }
 
 /// Whether a rule of a table that is not nodlet's compares something with the name of the link, or with its beginning,
-/// which is the value without an end.
+/// which is the value without an end. A comment is no comparison.
 fn matches_link(rule: &[u8], link: &str) -> bool {
     let Some(named) = rule.get(4..) else { return false };
     // The table is the first attribute.
     if named.get(4..).is_some_and(|table| table.starts_with(b"nodlet-")) {
         return false;
     }
-    let begin = link.as_bytes().get(..2).unwrap_or_default();
-    (4..rule.len()).any(|at| {
-        let value = half(rule, at - 4).filter(|_| rule[at..].starts_with(begin));
-        let value = value.and_then(|length| rule.get(at..(at - 4).checked_add(length.into())?));
-        value.is_some_and(|value| match value.iter().position(|byte| *byte == 0) {
-            Some(end) => value[..end] == *link.as_bytes(),
-            None => link.as_bytes().starts_with(value),
+    let all = |bytes: &[u8], wanted: u16, each: &mut dyn FnMut(&[u8]) -> bool| {
+        attributes(bytes).into_iter().any(|(kind, value)| kind == wanted && each(value))
+    };
+    all(named, NFTA_RULE_EXPRESSIONS, &mut |list| {
+        all(list, NFTA_LIST_ELEM, &mut |expression| {
+            all(expression, NFTA_EXPR_NAME, &mut |name| name == b"cmp\0")
+                && all(expression, NFTA_EXPR_DATA, &mut |data| {
+                    all(data, NFTA_CMP_DATA, &mut |data| {
+                        all(
+                            data,
+                            NFTA_DATA_VALUE,
+                            &mut |value| match value.iter().position(|byte| *byte == 0) {
+                                Some(end) => value[..end] == *link.as_bytes(),
+                                None => {
+                                    link.get(..2).is_some_and(|begin| value.starts_with(begin.as_bytes()))
+                                        && link.as_bytes().starts_with(value)
+                                }
+                            },
+                        )
+                    })
+                })
         })
     })
 }
@@ -72,7 +93,10 @@ fn matches_link(rule: &[u8], link: &str) -> bool {
 /// Every chain whose policy drops the forwarded packets that no rule accepts, and firewalld's chain, which rejects them.
 pub fn dropping_chains() -> io::Result<Vec<Chain>> {
     let mut chains = Vec::new();
-    dump(NFT_MSG_GETCHAIN, &mut |message| chains.extend(dropping(message)))?;
+    dump(NFT_MSG_GETCHAIN, &mut |message| {
+        chains.extend(dropping(message));
+        true
+    })?;
     match fs::read_to_string("/proc/net/ip_tables_names") {
         Ok(tables) if tables.lines().any(|table| table == "filter") => {
             if iptables_drops()? {
@@ -97,9 +121,16 @@ const NFTA_CHAIN_NAME: u16 = 3;
 const NFTA_CHAIN_HOOK: u16 = 4;
 const NFTA_CHAIN_POLICY: u16 = 5;
 const NFTA_HOOK_HOOKNUM: u16 = 1;
+const NFTA_RULE_EXPRESSIONS: u16 = 4;
+const NFTA_LIST_ELEM: u16 = 1;
+const NFTA_EXPR_NAME: u16 = 1;
+const NFTA_EXPR_DATA: u16 = 2;
+const NFTA_CMP_DATA: u16 = 3;
+const NFTA_DATA_VALUE: u16 = 1;
 
-/// Passes the payload of each object to `each`: all chains or rules of all families.
-fn dump(kind: u16, each: &mut dyn FnMut(&[u8])) -> io::Result<()> {
+/// Passes the payload of each object to `each`, which returns whether it needs another one: all chains or rules of all
+/// families.
+fn dump(kind: u16, each: &mut dyn FnMut(&[u8]) -> bool) -> io::Result<()> {
     // SAFETY: takes numbers only.
     let socket = unsafe {
         libc::socket(libc::AF_NETLINK, libc::SOCK_RAW | libc::SOCK_CLOEXEC, libc::NETLINK_NETFILTER)
@@ -150,8 +181,8 @@ fn send_request(socket: &OwnedFd, kind: u16) -> io::Result<()> {
 }
 
 /// Parses the messages of one receive call, and passes the payload of those of a kind to `each`. Returns whether they
-/// end the list.
-fn read_messages(mut bytes: &[u8], wanted: u16, each: &mut dyn FnMut(&[u8])) -> io::Result<bool> {
+/// end the list, or `each` needs no more.
+fn read_messages(mut bytes: &[u8], wanted: u16, each: &mut dyn FnMut(&[u8]) -> bool) -> io::Result<bool> {
     const HEAD: usize = 16;
     while let (Some(length), Some(kind)) = (word(bytes, 0, u32::from_ne_bytes), half(bytes, 4)) {
         let length = length as usize;
@@ -162,7 +193,11 @@ fn read_messages(mut bytes: &[u8], wanted: u16, each: &mut dyn FnMut(&[u8])) -> 
                 let errno = word(message, HEAD, i32::from_ne_bytes).unwrap_or(-libc::EBADMSG);
                 return Err(io::Error::from_raw_os_error(-errno));
             }
-            kind if kind == NFNL_SUBSYS_NFTABLES << 8 | wanted => each(&message[HEAD..]),
+            kind if kind == NFNL_SUBSYS_NFTABLES << 8 | wanted => {
+                if !each(&message[HEAD..]) {
+                    return Ok(true);
+                }
+            }
             _ => {}
         }
         bytes = bytes.get(length.next_multiple_of(4)..).unwrap_or_default();
@@ -314,8 +349,10 @@ mod tests {
     /// The chains in these messages, and whether the list ends.
     fn read(bytes: &[u8]) -> io::Result<(Vec<Chain>, bool)> {
         let mut chains = Vec::new();
-        let ends =
-            read_messages(bytes, NFT_MSG_GETCHAIN - 1, &mut |message| chains.extend(dropping(message)))?;
+        let ends = read_messages(bytes, NFT_MSG_GETCHAIN - 1, &mut |message| {
+            chains.extend(dropping(message));
+            true
+        })?;
         Ok((chains, ends))
     }
 
@@ -372,12 +409,38 @@ mod tests {
         ] {
             let mut rule = vec![2, 0, 0, 0];
             rule.extend(attribute(1, format!("{table}\0").as_bytes()));
-            rule.extend(attribute(4 | 0x8000, &attribute(3, &attribute(1, value))));
+            let data = attribute(NFTA_EXPR_DATA | 0x8000, &attribute(3 | 0x8000, &attribute(1, value)));
+            let of = |name: &[u8]| {
+                attribute(4 | 0x8000, &attribute(1, &[attribute(1, name), data.clone()].concat()))
+            };
+            let other = [rule.clone(), of(b"lookup\0")].concat();
+            assert!(!matches_link(&other, link), "{table} {value:?}");
+            rule.extend(of(b"cmp\0"));
             assert_eq!(matches_link(&rule, link), expected, "{table} {value:?}");
             for length in 0..rule.len() {
                 matches_link(&rule[..length], link);
             }
         }
+    }
+
+    #[test]
+    fn a_comment_with_the_name_of_the_link_is_no_comparison() {
+        let link = "nl0a1b2c3d";
+        let text = [b"\0\x0b", link.as_bytes(), b"\0"].concat();
+        let rule = [vec![2, 0, 0, 0], attribute(1, b"filter\0"), attribute(7, &text)].concat();
+        assert!(!matches_link(&rule, link));
+    }
+
+    #[test]
+    fn a_list_is_read_no_further_than_needed() {
+        let mut bytes = [chain(2, "filter", 2, 0), chain(2, "more", 2, 0)].concat();
+        bytes.extend(message(NLMSG_DONE, &[0; 4]));
+        let mut seen = 0;
+        let ends = read_messages(&bytes, NFT_MSG_GETCHAIN - 1, &mut |_| {
+            seen += 1;
+            false
+        });
+        assert_eq!((ends.unwrap(), seen), (true, 1));
     }
 
     #[test]
