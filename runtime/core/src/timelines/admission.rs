@@ -354,3 +354,16 @@ fn a_signal_that_cannot_be_delivered_is_reported_and_repeated_only_while_it_is_t
     sim.run_until(secs(60));
     assert!(sim.is_gone(&web), "{}", sim.log);
 }
+
+#[test]
+fn nobody_is_woken_between_the_signal_and_the_kill() {
+    let mut sim = Sim::empty(|_, _| Fate::IgnoresTerm);
+    let web = sim.want(asking("web", 1));
+    sim.run_until(secs(30));
+    sim.unwant(&web, Some(secs(1)));
+    sim.run_until(secs(30));
+    // The grace period is shorter than the time between signal and kill.
+    assert_eq!(sim.node.plan(at(30)).wake_at, Some(at(32)), "{}", sim.log);
+    sim.run_until(secs(60));
+    assert_eq!(sim.trace, "   0s app#0 start\n  30s app#0 Term\n  32s app#0 Kill\n  32s app#0 exits 137\n");
+}
