@@ -1,0 +1,222 @@
+//! What is known of a pod: questions that change nothing.
+
+use std::net::Ipv4Addr;
+use std::rc::Rc;
+use std::time::Duration;
+
+use crate::facts::{Attempt, ClientCondition, Deletion, Health, PodIndex, PodPhase, StartedContainer};
+use crate::spec::{ContainerIndex, Pod, ProbeKind, RestartPolicy};
+use crate::time::{Instant, Moment};
+
+use super::{Conditions, ContainerState, Demand, PodState, Stage, Verdict, probe};
+
+impl PodState {
+    /// The index of the pod in the life of this agent.
+    pub fn index(&self) -> PodIndex {
+        self.index
+    }
+
+    /// The pod as it was admitted.
+    pub fn pod(&self) -> &Rc<Pod> {
+        &self.pod
+    }
+
+    /// `status.phase`.
+    pub fn phase(&self) -> PodPhase {
+        self.outcome.phase()
+    }
+
+    /// The address of the pod; after its sandbox is gone, the last known one.
+    pub fn ip(&self) -> Option<Ipv4Addr> {
+        self.sandbox.ip()
+    }
+
+    /// Why the pod has no sandbox while creating one is retried; empty if there is no failure. Of a finished pod
+    /// nothing is retried.
+    pub(crate) fn sandbox_failure(&self) -> &str {
+        self.sandbox.failure().filter(|_| !self.phase().is_terminal()).unwrap_or_default()
+    }
+
+    /// The grace period in effect, while the pod is stopping.
+    #[cfg(any(test, feature = "sim"))]
+    pub(crate) fn termination_grace(&self) -> Option<Duration> {
+        self.stage.grace()
+    }
+
+    /// Whether the pod was deleted by force: the API no longer returns it, even while its processes still
+    /// end.
+    pub fn is_hidden(&self) -> bool {
+        self.removal.is_hidden()
+    }
+
+    /// The deletion to publish; `None` for a pod that is wanted, or that had ended before it was deleted.
+    pub fn deletion(&self) -> Option<Deletion> {
+        self.removal.deletion()
+    }
+
+    /// The grace period of a pod that is being deleted.
+    pub(super) fn deletion_grace(&self) -> Option<Duration> {
+        self.removal.grace(self.stage, self.pod.spec.termination_grace_period)
+    }
+
+    /// Whether no source wants the pod, so that it is being removed.
+    pub fn is_unwanted(&self) -> bool {
+        self.removal.is_unwanted()
+    }
+
+    /// `metadata.generation`; a deletion counts as a change.
+    pub fn generation(&self) -> u64 {
+        self.pod.generation + u64::from(self.is_unwanted())
+    }
+
+    /// The running attempt of `container`, for exec and logs.
+    pub fn running(&self, container: ContainerIndex) -> Option<(Attempt, &StartedContainer)> {
+        let state = self.containers.get(container)?;
+        let started = state.started.as_deref().filter(|_| state.is_running())?;
+        Some((state.attempt(container), started))
+    }
+
+    /// `started` and `ready` of `container`.
+    pub fn health(&self, container: ContainerIndex) -> Health {
+        self.containers.get(container).map(ContainerState::health).unwrap_or_default()
+    }
+
+    /// Whether a container of the pod has run.
+    pub fn has_run(&self) -> bool {
+        self.containers.any_has_run()
+    }
+
+    pub(crate) fn containers(&self) -> impl Iterator<Item = (ContainerIndex, &ContainerState)> {
+        self.containers.indexed()
+    }
+
+    pub(crate) fn conditions(&self) -> &Conditions {
+        &self.conditions
+    }
+
+    /// The conditions that clients set in the pod's status.
+    pub fn client_conditions(&self) -> &Rc<[ClientCondition]> {
+        self.conditions.of_clients()
+    }
+
+    /// Whether all containers of the pod are restarting, which a condition shows.
+    pub(super) fn restarts_all(&self) -> bool {
+        self.restart_all.is_under_way()
+    }
+
+    pub(crate) fn start_time(&self) -> Moment {
+        self.acceptance.start_time()
+    }
+
+    /// The verdict with reason and message of the pod, once its terminal phase is shown.
+    pub(crate) fn shown_verdict(&self) -> Option<&Verdict> {
+        self.outcome.shown_verdict()
+    }
+
+    /// Whether the pod was rejected, so that it has no containers.
+    pub(crate) fn is_rejected(&self) -> bool {
+        self.containers.is_empty()
+    }
+
+    /// Whether the pod counts against the node's resources.
+    pub(crate) fn uses_resources(&self) -> bool {
+        match self.stage {
+            Stage::Active | Stage::Stopping { .. } => !self.pod.is_gated(),
+            Stage::Stopped => !self.sandbox.is_absent(),
+            Stage::Finished | Stage::Forgetting { .. } | Stage::ForgetFailed { .. } => false,
+        }
+    }
+
+    /// Whether the pod waits for preempted pods to end.
+    pub(crate) fn waits_for_room(&self) -> bool {
+        self.acceptance.waits_for_room()
+    }
+
+    /// Whether no process, no namespace and no address of the pod is left.
+    pub(crate) fn is_gone(&self) -> bool {
+        self.sandbox.is_gone() && !self.any_alive()
+    }
+
+    /// Whether the pod ends, or has ended, for a critical pod.
+    pub(crate) fn is_preempted(&self) -> bool {
+        self.outcome.is_preempted()
+    }
+
+    /// Whether the pod ended, or is to end, with the machine, and so has not finished.
+    pub(crate) fn is_interrupted(&self) -> bool {
+        self.outcome.is_interrupted()
+    }
+
+    /// Whether the phase is terminal for good.
+    pub fn is_over(&self) -> bool {
+        self.outcome.is_over()
+    }
+
+    /// Whether the phase is terminal and the sandbox is gone, so that the pod is only shown.
+    pub fn has_finished(&self) -> bool {
+        matches!(self.stage, Stage::Finished) && self.is_over()
+    }
+
+    /// Whether no process of the pod is left, and none will start.
+    pub(crate) fn has_ended(&self) -> bool {
+        self.stage.has_ended()
+    }
+
+    /// Whether no process of the pod is left, and its record is written or could not be written.
+    pub(crate) fn is_at_rest(&self) -> bool {
+        self.has_ended() && self.journal.is_at_rest()
+    }
+
+    /// Whether the containers of the pod are started and restarted.
+    pub fn is_active(&self) -> bool {
+        self.stage.is_active()
+    }
+
+    /// Whether the pod's containers may be started: the pod is wanted, and has no scheduling gate.
+    pub(super) fn may_run(&self) -> bool {
+        self.is_active() && self.removal.is_wanted() && !self.pod.is_gated()
+    }
+
+    /// Whether this agent has created nothing for the pod yet.
+    pub(crate) fn is_new(&self) -> bool {
+        self.is_active() && self.sandbox.is_absent() && !self.any_alive()
+    }
+
+    pub(crate) fn is_dropped(&self) -> bool {
+        self.removal.is_dropped()
+    }
+
+    pub(crate) fn demand(&self) -> Demand {
+        self.removal.demand()
+    }
+
+    /// The number of container starts and sandbox creations in flight.
+    pub(crate) fn starts_in_flight(&self) -> usize {
+        self.containers.starts_in_flight() + usize::from(self.sandbox.is_creating())
+    }
+
+    /// Whether something of the pod is being written or removed.
+    pub(crate) fn is_being_written(&self) -> bool {
+        self.journal.is_in_flight() || matches!(self.stage, Stage::Forgetting { .. })
+    }
+
+    /// The number of exec probes in flight.
+    pub(crate) fn exec_probes_in_flight(&self) -> usize {
+        self.containers.exec_probes_in_flight()
+    }
+
+    /// The exec probe of this pod that has been due for longest.
+    pub(crate) fn oldest_exec_probe(&self) -> Option<(Instant, ContainerIndex, ProbeKind)> {
+        probe::oldest_exec_probe(&self.containers)
+    }
+
+    /// Whether a process of a container may be alive: of a run that has not ended, or that was lost with its
+    /// sandbox.
+    pub(super) fn any_alive(&self) -> bool {
+        self.containers.any_alive() || self.sandbox.may_have_processes()
+    }
+
+    pub(super) fn policy(&self) -> RestartPolicy {
+        self.pod.spec.restart_policy
+    }
+}
