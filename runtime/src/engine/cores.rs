@@ -12,10 +12,13 @@ use nodlet_core::facts::{PodIndex, StartFailure, StartFailureReason};
 use nodlet_core::spec::Container;
 
 use super::Shell;
-use super::run::failure;
 
 /// A run: its pod, its container and its number.
 type Key = (PodIndex, String, u32);
+
+fn failure(message: String) -> StartFailure {
+    StartFailure { reason: StartFailureReason::CreateContainerError, message: message.into(), image: None }
+}
 
 /// The state of exclusive cpus.
 #[derive(Default)]
@@ -71,7 +74,7 @@ pub(super) fn reserve(
     let chosen = cpus::choose(shell.machine.cgroups.cpus(), &taken, usize::try_from(count).unwrap_or(0));
     let Some(cpus) = chosen else {
         let message = format!("{count} exclusive cpus are not free: {} are in use", cpus::list(&taken));
-        return Err(failure(StartFailureReason::CreateContainerError, message));
+        return Err(failure(message));
     };
     if !cpus.is_empty() {
         shell.cores.starting.borrow_mut().push((key.clone(), cpus.clone()));
@@ -79,7 +82,7 @@ pub(super) fn reserve(
     }
     let reserved = Reserved { shell: shell.clone(), key, cpus };
     if !reserved.cpus.is_empty() {
-        restrict(shell).map_err(|message| failure(StartFailureReason::CreateContainerError, message))?;
+        restrict(shell).map_err(failure)?;
     }
     Ok(Some(reserved))
 }

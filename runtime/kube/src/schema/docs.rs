@@ -29,8 +29,8 @@ nodlet has annotations of its own, for what Kubernetes has no field. Others in t
 | `exclusive-cpus.nodlet.dev/CONTAINER: \"2\"` | the container runs on this number of cpus, and no other container runs on them. nodlet chooses the cpus, never the first one, when the container starts; a later run may get others. They are counted at admission: a pod that does not fit is `Failed` (`OutOfexclusive-cpus`). Needs cgroup v2 with `CONFIG_CPUSETS` and two cpus; on other nodes the pod is `Failed` (`UnexpectedAdmissionError`) |
 | `rtprio.nodlet.dev/CONTAINER: \"10\"` | processes of the container may choose real-time priorities up to this one (`RLIMIT_RTPRIO`), from 1 to 99. The container does not start if nodlet lacks `CAP_SYS_RESOURCE`, or if the kernel has `CONFIG_RT_GROUP_SCHED` and lets no cgroup of a pod run such processes |
 
-The container is one of `containers` or `initContainers`. A process with a real-time priority can keep all others off its
-cpu; `exclusive-cpus.nodlet.dev` keeps it off the cpus of others.
+The container is one of `containers` or `initContainers`. Neither annotation can change in place. A process with a
+real-time priority can keep all others off its cpu; `exclusive-cpus.nodlet.dev` keeps it off the cpus of others.
 
 A PodPreset (`settings.k8s.io/v1alpha1`) has `selector`, `env`, `envFrom`, `volumeMounts` and `volumes`. The same rules
 apply to these fields as to the fields of the same name of a Pod and its containers.
