@@ -247,6 +247,11 @@ impl Device {
     /// Mounts a new ext4 file system at `/var`, which must still be empty. As on a board that boots, nothing
     /// was deleted there in the last minutes: ext4 takes long to find an inode among those deleted recently.
     pub fn run_on_a_new_disk(&mut self) {
+        self.run_on_a_disk_made_with(&[]);
+    }
+
+    /// Does the same with a file system that is made with more arguments of mkfs.ext4.
+    pub fn run_on_a_disk_made_with(&mut self, made_with: &[&str]) {
         let (image, var) = (self.slot.dir().join("disk.img"), self.path("/var"));
         let file = fs::File::create(&image).expect("/tmp can be written to");
         file.set_len(256 << 20).expect("it has no bytes yet");
@@ -256,7 +261,11 @@ impl Device {
             [("mkfs.ext4", vec!["-q", "-F", "-E", made]), ("mount", vec!["-o", "loop"])]
         {
             let mut command = Command::new(program);
-            command.args(&arguments).arg(&image);
+            command.args(&arguments);
+            if program == "mkfs.ext4" {
+                command.args(made_with);
+            }
+            command.arg(&image);
             if program == "mount" {
                 command.arg(&var);
             }

@@ -248,3 +248,40 @@ fn a_burstable_container_swaps_as_much_as_the_kubelet_lets_it() {
     drop(device);
     drop(swap);
 }
+
+#[test]
+#[ignore = "needs a kernel with project quotas: cargo xtask guest"]
+fn an_empty_dir_of_a_pod_with_its_own_users_is_measured_by_a_project_quota() {
+    let mut device = Device::new();
+    device.run_on_a_disk_made_with(&["-O", "quota,project"]);
+    device.start_agent();
+    device.load_image(nodlet_tests::demo_archive());
+    let pod = |name: &str, spec: &str| {
+        let container = manifest::container(
+            "app",
+            "wait /data/go then spam-file /data/file 6000000 then sleep",
+            "volumeMounts: [{name: data, mountPath: /data}]",
+        );
+        let spec = format!("volumes: [{{name: data, emptyDir: {{sizeLimit: 4Mi}}}}]\n{spec}");
+        device.write_manifest(&format!("{name}.yaml"), &manifest::pod_of(name, &[container], &spec));
+        device.pod(name).wait_ready();
+        let pods = device.path("/var/lib/nodlet/pods");
+        let found =
+            format!("{}/{}/volumes/kubernetes.io~empty-dir/data", pods.display(), device.pod(name).uid());
+        let listed = shell(&format!("lsattr -pd {found}"));
+        let project = listed.split_whitespace().next().and_then(|project| project.parse::<u32>().ok());
+        (PathBuf::from(found), project.unwrap_or_else(|| panic!("{listed}")))
+    };
+    let (own, project) = pod("own", "hostUsers: false");
+    assert!(project >= 0x4000_0000, "{project}");
+    let (shared, none) = pod("shared", "");
+    assert_eq!(none, 0);
+    for (name, directory) in [("own", own), ("shared", shared)] {
+        fs::write(directory.join("go"), "").expect("it can be written");
+        device.pod(name).wait_phase("Failed");
+        let status = device.pod(name).status();
+        assert_eq!(status["reason"], "Evicted", "{name}");
+        let message = "Usage of EmptyDir volume \"data\" exceeds the limit \"4Mi\". ";
+        assert_eq!(status["message"], message, "{name}");
+    }
+}

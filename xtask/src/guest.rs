@@ -165,6 +165,12 @@ const WITH_APPARMOR: &[&str] = &["apparmor"];
 /// `apparmor_parser`, and the packages with its libraries.
 const APPARMOR: &[&str] = &["apparmor", "libapparmor1", "libc6", "libgcc-s1", "libstdc++6"];
 
+/// Suites that make file systems with e2fsprogs.
+const WITH_DISKS: &[&str] = &["cores"];
+
+/// e2fsprogs, and the packages with its libraries.
+const E2FSPROGS: &[&str] = &["e2fsprogs", "libblkid1", "libc6", "libcom-err2", "libext2fs2t64", "libuuid1"];
+
 /// Files of the project that suites read: the suite, and their directory.
 const FILES: &[(&str, &str)] = &[("tasks", "examples/tasks"), ("apparmor", "examples/apparmor")];
 
@@ -222,7 +228,7 @@ const GUESTS: &[Guest<'_>] = &[
         what: "several processors, of which containers have some for themselves, and swap",
         kernel: "",
         runs: &["cores --ignored --test-threads=1"],
-        modules: NEEDED,
+        modules: &["erofs", "overlay", "veth", "bridge", "loop", "ext4", "quota_v2"],
         only_by_hand: false,
         systemd: false,
     },
@@ -639,9 +645,10 @@ impl Guest<'_> {
                 systemd::install_nodlet(&mut cpio, &fs::read(program("nodlet")?)?).map_err(failed)?;
             }
         } else {
-            for (suites, packages, name, program) in [
-                (WITH_LINKS, IPROUTE, "/bin/ip", "/usr/sbin/ip"),
-                (WITH_APPARMOR, APPARMOR, "/bin/apparmor_parser", "/usr/sbin/apparmor_parser"),
+            for (suites, packages, programs) in [
+                (WITH_LINKS, IPROUTE, &["/usr/sbin/ip"][..]),
+                (WITH_APPARMOR, APPARMOR, &["/usr/sbin/apparmor_parser"]),
+                (WITH_DISKS, E2FSPROGS, &["/usr/sbin/mkfs.ext4", "/usr/bin/lsattr"]),
             ] {
                 if !self.runs_any_of(suites) {
                     continue;
@@ -652,7 +659,10 @@ impl Guest<'_> {
                         .map_err(failed)?;
                 }
                 // Busybox, which is installed later, leaves these.
-                cpio.link(name, program).map_err(failed)?;
+                for program in programs {
+                    let name = program.rsplit('/').next().unwrap_or_default();
+                    cpio.link(&format!("/bin/{name}"), program).map_err(failed)?;
+                }
                 cpio.link("/lib64", "usr/lib64").map_err(failed)?;
                 cpio.link("/lib", "usr/lib").map_err(failed)?;
             }

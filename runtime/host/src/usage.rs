@@ -11,6 +11,8 @@ use nix::errno::Errno;
 use nix::fcntl::{AtFlags, OFlag, OpenHow, ResolveFlag, openat2};
 use nix::sys::stat::{FileStat, Mode, SFlag, fstat, fstatat};
 
+use crate::volume::quota;
+
 /// Files and directories that one part of a measurement looks at.
 const ENTRIES_PER_PART: usize = 256;
 
@@ -29,6 +31,8 @@ const DIRECTORY: OFlag =
 pub struct Measurement {
     /// Directories that are still to be measured, with the place in `usage` where each counts.
     roots: Vec<(usize, PathBuf)>,
+    /// Directories for whose usage the kernel is asked first.
+    projects: Vec<(usize, PathBuf)>,
     /// The directory of `roots` that is being measured.
     root: Option<Root>,
     /// Directories below the root that were not read yet, relative to it.
@@ -52,6 +56,7 @@ impl Measurement {
     pub fn new(directories: impl IntoIterator<Item = (usize, PathBuf)>, places: usize) -> Measurement {
         Measurement {
             roots: directories.into_iter().collect(),
+            projects: Vec::new(),
             root: None,
             pending: Vec::new(),
             pending_bytes: 0,
@@ -61,9 +66,20 @@ impl Measurement {
         }
     }
 
+    /// Adds a directory that may have a project quota ([`quota::account`]). Its files are only looked at if it has none.
+    pub fn add_project(&mut self, place: usize, directory: PathBuf) {
+        self.projects.push((place, directory));
+    }
+
     /// Measures a part. Returns the bytes that each place uses, or `None` if there is more. What cannot be read does not
     /// count: it may have been removed meanwhile.
     pub fn part(&mut self) -> Option<Vec<u64>> {
+        for (place, path) in std::mem::take(&mut self.projects) {
+            match quota::usage(&path) {
+                Some(used) => self.usage[place] = self.usage[place].saturating_add(used),
+                None => self.roots.push((place, path)),
+            }
+        }
         for _ in 0..ENTRIES_PER_PART {
             if self.left == 0 || self.current.is_none() && !self.open_next() {
                 return Some(std::mem::take(&mut self.usage));

@@ -7,6 +7,7 @@ mod empty_dir;
 mod host_path;
 mod ownership;
 mod projected;
+pub mod quota;
 mod remove;
 
 use std::ffi::OsStr;
@@ -43,7 +44,10 @@ pub struct Request {
 
 #[derive(Clone, Debug)]
 enum Kind {
-    EmptyDir,
+    EmptyDir {
+        /// Whether a project quota measures it, where the file system has quotas.
+        is_accounted: bool,
+    },
     Memory,
     HostPath {
         path: PathBuf,
@@ -132,7 +136,9 @@ impl Request {
                 VolumeSource::Claim { read_only, .. } => {
                     of_claim(claimed.iter().find(|claimed| claimed.volume == volume.name)?, *read_only)
                 }
-                VolumeSource::EmptyDir { memory: false, .. } => Kind::EmptyDir,
+                VolumeSource::EmptyDir { memory: false, size_limit } => {
+                    Kind::EmptyDir { is_accounted: size_limit.is_some() && !pod.spec.host_users }
+                }
                 VolumeSource::EmptyDir { memory: true, .. } | VolumeSource::HugePages { .. } => Kind::Memory,
                 VolumeSource::HostPath { path, kind } => Kind::HostPath { path: path.into(), kind: *kind },
                 VolumeSource::Projected(projection) => Kind::Projected { plugin: plugin(projection.kind) },
@@ -196,7 +202,7 @@ fn plugin(kind: ProjectionKind) -> &'static str {
 pub fn write_projected(request: &Request, volume: &str, files: &ProjectedFiles) -> Result<bool, String> {
     let plugin = request.volumes.iter().find_map(|(name, kind)| match kind {
         Kind::Projected { plugin } if name == volume => Some(*plugin),
-        Kind::Projected { .. } | Kind::EmptyDir | Kind::Memory => None,
+        Kind::Projected { .. } | Kind::EmptyDir { .. } | Kind::Memory => None,
         Kind::HostPath { .. } | Kind::Local { .. } | Kind::Block { .. } => None,
     });
     let place = projected_place(plugin.unwrap_or_default(), volume);
@@ -225,7 +231,14 @@ pub fn set_up_failed(volume: &str, cause: &str) -> String {
 pub fn set_up(request: &Request) -> Result<Volumes, String> {
     for (name, kind) in &request.volumes {
         let made = match kind {
-            Kind::EmptyDir => empty_dir::set_up(&request.empty_dir(name), request.fs_group),
+            Kind::EmptyDir { is_accounted } => {
+                let directory = request.empty_dir(name);
+                let made = empty_dir::set_up(&directory, request.fs_group);
+                if *is_accounted {
+                    quota::account(&directory);
+                }
+                made
+            }
             Kind::Memory
             | Kind::HostPath { .. }
             | Kind::Local { .. }
@@ -260,7 +273,7 @@ pub fn check_host_paths(request: &Request) -> Result<BlockDevices, String> {
                 let device = host_path::block_device(path);
                 devices.push((name.clone(), device.map_err(|error| failed(persistent_volume, &error))?));
             }
-            Kind::EmptyDir | Kind::Memory | Kind::Projected { .. } => {}
+            Kind::EmptyDir { .. } | Kind::Memory | Kind::Projected { .. } => {}
         }
     }
     Ok(devices)
@@ -274,7 +287,7 @@ fn failed(volume: &str, error: &VolumeError) -> String {
 pub fn known(request: &Request) -> Volumes {
     let source = |(name, kind): &(String, Kind)| {
         let source = match kind {
-            Kind::EmptyDir => MountSource::Host(request.empty_dir(name)),
+            Kind::EmptyDir { .. } => MountSource::Host(request.empty_dir(name)),
             Kind::Memory => MountSource::Memory(name.clone()),
             Kind::HostPath { path, .. } | Kind::Local { path, .. } => MountSource::Host(path.clone()),
             Kind::Block { device, .. } => {

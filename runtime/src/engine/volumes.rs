@@ -52,7 +52,7 @@ pub(super) async fn measure(shell: Rc<Shell>, wanted: Rc<Wanted>, scope: Storage
     let logs = paths.pod_logs(&pod.namespace, &pod.name, uid);
     let runs = container_config::runs_directory(paths, uid);
     let directory = paths.pod(uid);
-    let mut directories = Vec::new();
+    let (mut directories, mut projects) = (Vec::new(), Vec::new());
     let mut count = 0;
     for container in pod.spec.all_containers() {
         if scope == StorageScope::Pod {
@@ -63,11 +63,16 @@ pub(super) async fn measure(shell: Rc<Shell>, wanted: Rc<Wanted>, scope: Storage
     }
     for (place, volume) in pod.spec.volumes.iter().enumerate() {
         if scope.has_volume(&volume.source) {
-            directories.push((count + place, volume::empty_dir_path(&directory, &volume.name)));
+            // Where root of a container is root of the host, it can give its files to another project.
+            let found = if pod.spec.host_users { &mut directories } else { &mut projects };
+            found.push((count + place, volume::empty_dir_path(&directory, &volume.name)));
         }
     }
     let places = count + pod.spec.volumes.len();
     let mut measurement = nodlet_host::usage::Measurement::new(directories, places);
+    for (place, directory) in projects {
+        measurement.add_project(place, directory);
+    }
     let mut containers = shell.stores.storage.run_in_parts(move || measurement.part()).await;
     let volumes = containers.split_off(count);
     StorageUsage { containers, volumes }

@@ -193,11 +193,7 @@ fn read_messages(mut bytes: &[u8], wanted: u16, each: &mut dyn FnMut(&[u8]) -> b
                 let errno = word(message, HEAD, i32::from_ne_bytes).unwrap_or(-libc::EBADMSG);
                 return Err(io::Error::from_raw_os_error(-errno));
             }
-            kind if kind == NFNL_SUBSYS_NFTABLES << 8 | wanted => {
-                if !each(&message[HEAD..]) {
-                    return Ok(true);
-                }
-            }
+            kind if kind == NFNL_SUBSYS_NFTABLES << 8 | wanted && !each(&message[HEAD..]) => return Ok(true),
             _ => {}
         }
         bytes = bytes.get(length.next_multiple_of(4)..).unwrap_or_default();
