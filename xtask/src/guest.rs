@@ -328,7 +328,7 @@ const GUESTS: &[Guest<'_>] = &[
         name: "apparmor",
         what: "profiles of AppArmor, where the kernel has it",
         kernel: "apparmor=1 lsm=capability,landlock,yama,apparmor",
-        runs: &["apparmor --include-ignored --test-threads=1", "confined executed_processes"],
+        runs: &["apparmor --include-ignored --test-threads=1"],
         modules: NEEDED,
         only_by_hand: true,
         systemd: false,
