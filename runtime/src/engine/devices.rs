@@ -1,7 +1,8 @@
 //! Looks up devices of the board for containers, and follows the devices while containers run. The registry decides which
 //! devices a container gets, and which changes are reported (`registry/src/devices.rs`).
 //!
-//! Uevents of the kernel and inotify on /dev report changes; they are watched only while a pod requests a device. When a device
+//! Uevents of the kernel, inotify on /dev and, for interfaces, messages about links report changes; they are watched only
+//! while a pod requests a device. When a device
 //! goes or comes back, its node in the container and the rule of the container's cgroup change with it. The
 //! container can replace its nodes at any time, so a helper of the supervisor changes them: `device.rs` there.
 
@@ -45,8 +46,8 @@ const CHANGE_TIME: Duration = Duration::from_secs(10);
 /// The state of the devices that pods request.
 #[derive(Default)]
 pub(super) struct Devices {
-    /// Whether uevents and /dev are watched.
-    is_watched: Cell<bool>,
+    /// The watch of devices, while a pod requests one.
+    watch: RefCell<Option<Rc<Watch>>>,
     /// Where each requested device was when a pod last looked.
     seen: RefCell<SeenDevices>,
     /// Runs whose nodes are being changed.
@@ -109,6 +110,9 @@ pub(super) fn interfaces(shell: &Rc<Shell>, pod: &Pod) -> Result<Vec<String>, (S
     grant_interfaces(pod, definition_of, |definition| {
         // Watched before it is looked up: no change is missed.
         watch(shell);
+        if let Some(watch) = &*shell.devices.watch.borrow() {
+            watch.add_links();
+        }
         let found = find(definition);
         shell.devices.seen.borrow_mut().record(&definition.name, found.as_ref().ok().copied());
         found
@@ -200,6 +204,10 @@ fn is_any_requested(shell: &Shell) -> bool {
 /// The descriptors that report changes of devices.
 struct Watch {
     uevents: Async<OwnedFd>,
+    /// Reports links of the network, once an interface is requested. The uevent of an interface is no substitute: the
+    /// kernel sends it before the interface is found by its name.
+    links: Async<OwnedFd>,
+    is_told_of_links: Cell<bool>,
     inotify: Async<Inotify>,
 }
 
@@ -209,17 +217,41 @@ impl Watch {
         let protocol = SockProtocol::NetlinkKObjectUEvent;
         let uevents = socket(AddressFamily::Netlink, SockType::Datagram, flags, protocol)?;
         bind(uevents.as_raw_fd(), &NetlinkAddr::new(0, 1))?;
+        let links = socket(AddressFamily::Netlink, SockType::Datagram, flags, SockProtocol::NetlinkRoute)?;
         let inotify = Inotify::init(InitFlags::IN_NONBLOCK | InitFlags::IN_CLOEXEC)?;
-        Ok(Watch { uevents: Async::new_nonblocking(uevents)?, inotify: Async::new_nonblocking(inotify)? })
+        Ok(Watch {
+            uevents: Async::new_nonblocking(uevents)?,
+            links: Async::new_nonblocking(links)?,
+            is_told_of_links: Cell::new(false),
+            inotify: Async::new_nonblocking(inotify)?,
+        })
     }
 
-    /// Watches the directories of the paths that definitions name. Those that do not exist are watched when their
-    /// parent reports them.
+    /// Watches the links of the network.
+    fn add_links(&self) {
+        if self.is_told_of_links.replace(true) {
+            return;
+        }
+        let group = NetlinkAddr::new(0, libc::RTMGRP_LINK as u32);
+        if let Err(error) = bind(self.links.get_ref().as_raw_fd(), &group) {
+            log::warn!("failed to watch interfaces: {error}");
+        }
+    }
+
+    /// Watches the directories of the paths that definitions name, and links if one names an interface. Directories
+    /// that do not exist are watched when their parent reports them.
     fn add_directories(&self, shell: &Shell) {
         let names = shell.devices.seen.borrow();
         let files = shell.machine.devices.borrow();
         for definition in names.names().filter_map(|name| files.get(name)) {
-            let DeviceSource::Path(path) = &definition.source else { continue };
+            let path = match &definition.source {
+                DeviceSource::Path(path) => path,
+                DeviceSource::Interface(_) => {
+                    self.add_links();
+                    continue;
+                }
+                DeviceSource::Sysfs { .. } => continue,
+            };
             let mut directories: Vec<&Path> = Path::new(path).ancestors().skip(1).collect();
             // From /dev downwards.
             directories.retain(|directory| directory.starts_with(DEV));
@@ -238,13 +270,16 @@ impl Watch {
 
     /// Waits for a change, and reads what is known of it.
     async fn changed(&self) -> io::Result<()> {
-        smol::future::or(self.uevents.readable(), self.inotify.readable()).await?;
+        let sockets = smol::future::or(self.uevents.readable(), self.links.readable());
+        smol::future::or(sockets, self.inotify.readable()).await?;
         let mut message = [0; 2048];
-        // After ENOBUFS, changes were lost; the devices are looked up in any case.
-        while matches!(
-            recv(self.uevents.get_ref().as_raw_fd(), &mut message, MsgFlags::empty()),
-            Ok(_) | Err(nix::Error::ENOBUFS)
-        ) {}
+        for socket in [&self.uevents, &self.links] {
+            // After ENOBUFS, changes were lost; the devices are looked up in any case.
+            while matches!(
+                recv(socket.get_ref().as_raw_fd(), &mut message, MsgFlags::empty()),
+                Ok(_) | Err(nix::Error::ENOBUFS)
+            ) {}
+        }
         while self.inotify.get_ref().read_events().is_ok() {}
         Ok(())
     }
@@ -252,17 +287,17 @@ impl Watch {
 
 /// Watches devices, unless they are watched already, until no pod requests one.
 pub(super) fn watch(shell: &Rc<Shell>) {
-    if shell.devices.is_watched.replace(true) {
+    if shell.devices.watch.borrow().is_some() {
         return;
     }
     let watch = match Watch::new() {
-        Ok(watch) => watch,
+        Ok(watch) => Rc::new(watch),
         Err(error) => {
-            shell.devices.is_watched.set(false);
             log::warn!("failed to watch devices: {error}; pods see a change of devices only when they start");
             return;
         }
     };
+    *shell.devices.watch.borrow_mut() = Some(watch.clone());
     let (shell, executor) = (shell.clone(), shell.clone());
     // Uevents begin with the socket; the directories of pods whose start is being prepared are added by the task,
     // which then looks at once.
@@ -278,7 +313,7 @@ pub(super) fn watch(shell: &Rc<Shell>) {
                 break;
             }
         }
-        shell.devices.is_watched.set(false);
+        *shell.devices.watch.borrow_mut() = None;
         if !is_any_requested(&shell) {
             shell.devices.seen.borrow_mut().clear();
         }
