@@ -15,9 +15,13 @@ use std::sync::LazyLock;
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// The file with the guest's orders, one per line: `load MODULE…`, or `run PROGRAM ARGUMENT…`. After a line
+/// The file with the guest's orders, one per line: `load MODULE…`, `cgroup1 CONTROLLER,…`, or `run PROGRAM
+/// ARGUMENT…`. After a line
 /// with a [`Choice`], only the chosen tests are run.
 pub const ORDERS: &str = "/guest/orders";
+
+/// The beginning of an order that mounts controllers of cgroup v1: `cgroup1 cpu,cpuacct`.
+pub const CGROUP_V1: &str = "cgroup1";
 
 /// The directory with `NAME.ko` for each module, and [`MODULE_LIST`].
 pub const MODULES: &str = "/guest/modules";

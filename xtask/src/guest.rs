@@ -16,11 +16,12 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use nodlet_tests::guest::{CHOSEN, Choice, END, MODULE_LIST, MODULES, ORDERS, SAYS};
+use nodlet_tests::guest::{CGROUP_V1, CHOSEN, Choice, END, MODULE_LIST, MODULES, ORDERS, SAYS};
 use serde_json::Value;
 
 use crate::{
-    Failure, Outcome, cross, deb, debian, go, line_of, misused, programs, targets, toolchain, usage, work,
+    Failure, Outcome, commit, cross, deb, debian, go, line_of, misused, programs, targets, toolchain, usage,
+    work,
 };
 
 pub(crate) mod cpio;
@@ -44,6 +45,8 @@ struct Processor {
     go: &'static str,
     /// Debian's package of the kernel; the one for virtual machines if it exists.
     kernel: &'static str,
+    /// Debian's package of the kernel with drivers for hardware.
+    hardware_kernel: &'static str,
 }
 
 const PROCESSORS: &[Processor] = &[
@@ -57,6 +60,7 @@ const PROCESSORS: &[Processor] = &[
         debian: "amd64",
         go: "amd64",
         kernel: "linux-image-cloud-amd64",
+        hardware_kernel: "linux-image-amd64",
     },
     Processor {
         triple: "aarch64-unknown-linux-musl",
@@ -67,6 +71,7 @@ const PROCESSORS: &[Processor] = &[
         debian: "arm64",
         go: "arm64",
         kernel: "linux-image-cloud-arm64",
+        hardware_kernel: "linux-image-arm64",
     },
     Processor {
         triple: "riscv64gc-unknown-linux-musl",
@@ -77,6 +82,7 @@ const PROCESSORS: &[Processor] = &[
         debian: "riscv64",
         go: "riscv64",
         kernel: "linux-image-riscv64",
+        hardware_kernel: "linux-image-riscv64",
     },
     Processor {
         triple: "armv7-unknown-linux-musleabihf",
@@ -88,6 +94,7 @@ const PROCESSORS: &[Processor] = &[
         debian: "armhf",
         go: "arm",
         kernel: "linux-image-armmp",
+        hardware_kernel: "linux-image-armmp",
     },
 ];
 
@@ -102,11 +109,48 @@ struct Guest<'a> {
     runs: &'a [&'a str],
     /// Modules that are loaded before the tests: everything that nodlet needs of the kernel.
     modules: &'static [&'static str],
-    /// Whether the guest takes too long for every check.
-    only_by_hand: bool,
-    /// Whether the first process becomes systemd, in a Debian system.
-    systemd: bool,
+    when: When,
+    system: System,
+    /// Arguments of QEMU for hardware, and so a kernel with drivers for it.
+    hardware: &'static [&'static str],
+    /// The controllers of cgroup v1 that are mounted, instead of those of v2.
+    cgroup_v1: &'static [&'static str],
 }
+
+/// When a guest is booted.
+#[derive(Clone, Copy, PartialEq)]
+enum When {
+    /// For every check.
+    Always,
+    /// For some checks: the commit chooses one of these guests.
+    InTurn,
+    /// Only by name, because it takes too long.
+    ByHand,
+}
+
+/// The files of a guest besides the tests.
+#[derive(Clone, Copy, PartialEq)]
+enum System {
+    /// Busybox, and what the suites need.
+    Tools,
+    /// A Debian; the first process becomes its systemd.
+    Systemd,
+    /// A Debian with firewalls, without systemd.
+    Firewalls,
+}
+
+/// What most guests have in common.
+const PLAIN: Guest<'_> = Guest {
+    name: "",
+    what: "",
+    kernel: "",
+    runs: &[],
+    modules: NEEDED,
+    when: When::ByHand,
+    system: System::Tools,
+    hardware: &[],
+    cgroup_v1: &[],
+};
 
 /// The crates with unit tests of which some depend on the kernel.
 const UNITS: &[&str] = &["nodlet_host", "nodlet_runtime", "nodlet_supervisor"];
@@ -133,7 +177,7 @@ const WITH_KUBECTL: &[&str] = &[
 const WITH_AGNHOST: &[&str] = &["documents"];
 
 /// Suites that use `ip` of iproute2.
-const WITH_LINKS: &[&str] = &["devices", "ports"];
+const WITH_LINKS: &[&str] = &["devices", "ports", "hardware"];
 
 /// iproute2, and the packages with its libraries.
 const IPROUTE: &[&str] = &[
@@ -180,6 +224,56 @@ const WITH_PACKAGES: &[&str] = &["package"];
 /// The packages for these suites: their files in `/packages` of the guest, and their versions.
 const PACKAGES: &[(&str, &str)] = &[("nodlet-1.deb", "1.0-1"), ("nodlet-2.deb", "1.0-2")];
 
+/// The modules of packet filters and network address translation that nodlet uses.
+const FILTERS: &[&str] = &[
+    "erofs",
+    "overlay",
+    "veth",
+    "bridge",
+    "loop",
+    "nf_tables",
+    "nft_chain_nat",
+    "nft_nat",
+    "nft_masq",
+    "nft_ct",
+    "nft_fib_inet",
+];
+
+/// A serial port on USB, which is wired to a port of the guest, and QEMU's monitor at another port: tests
+/// plug devices in and out. CAN cards on one bus.
+const HARDWARE: &[&str] = &[
+    "-device",
+    "qemu-xhci,id=usb",
+    "-device",
+    "virtio-serial-pci",
+    "-chardev",
+    "socket,id=serial,path=serial.sock,server=on,wait=off",
+    "-chardev",
+    "socket,id=wire,path=serial.sock",
+    "-device",
+    "virtserialport,chardev=wire,name=wire",
+    "-chardev",
+    "socket,id=monitor,path=monitor.sock,server=on,wait=off",
+    "-mon",
+    "chardev=monitor,mode=control",
+    "-chardev",
+    "socket,id=orders,path=monitor.sock",
+    "-device",
+    "virtserialport,chardev=orders,name=monitor",
+    "-chardev",
+    "null,id=other",
+    "-chardev",
+    "null,id=third",
+    "-device",
+    "usb-serial,chardev=serial,id=gps,serial=A1,bus=usb.0",
+    "-object",
+    "can-bus,id=bus",
+    "-device",
+    "kvaser_pci,canbus=bus",
+    "-device",
+    "kvaser_pci,canbus=bus",
+];
+
 const GUESTS: &[Guest<'_>] = &[
     Guest {
         name: "lacking",
@@ -187,8 +281,8 @@ const GUESTS: &[Guest<'_>] = &[
         kernel: "",
         runs: &["lacking --ignored --test-threads=1 --skip memory_controller --skip landlock"],
         modules: NEEDED,
-        only_by_hand: false,
-        systemd: false,
+        when: When::Always,
+        ..PLAIN
     },
     Guest {
         name: "idle",
@@ -196,8 +290,8 @@ const GUESTS: &[Guest<'_>] = &[
         kernel: "",
         runs: &["idle --ignored --test-threads=1"],
         modules: NEEDED,
-        only_by_hand: false,
-        systemd: false,
+        when: When::Always,
+        ..PLAIN
     },
     Guest {
         name: "off",
@@ -205,8 +299,8 @@ const GUESTS: &[Guest<'_>] = &[
         kernel: "cgroup_disable=memory lsm=capability",
         runs: &["lacking --ignored --test-threads=1 memory_controller landlock"],
         modules: NEEDED,
-        only_by_hand: false,
-        systemd: false,
+        when: When::Always,
+        ..PLAIN
     },
     Guest {
         name: "v2",
@@ -220,8 +314,8 @@ const GUESTS: &[Guest<'_>] = &[
             "nodlet_host cgroup::",
         ],
         modules: NEEDED,
-        only_by_hand: false,
-        systemd: false,
+        when: When::Always,
+        ..PLAIN
     },
     Guest {
         name: "cores",
@@ -229,8 +323,8 @@ const GUESTS: &[Guest<'_>] = &[
         kernel: "",
         runs: &["cores --ignored --test-threads=1"],
         modules: &["erofs", "overlay", "veth", "bridge", "loop", "ext4", "quota_v2"],
-        only_by_hand: false,
-        systemd: false,
+        when: When::InTurn,
+        ..PLAIN
     },
     Guest {
         name: "all",
@@ -282,8 +376,7 @@ const GUESTS: &[Guest<'_>] = &[
             "twenty",
         ],
         modules: NEEDED,
-        only_by_hand: true,
-        systemd: false,
+        ..PLAIN
     },
     Guest {
         name: "pods",
@@ -300,14 +393,52 @@ const GUESTS: &[Guest<'_>] = &[
             "fields --skip the_rows_that_name",
         ],
         modules: NEEDED,
-        only_by_hand: true,
-        systemd: false,
+        ..PLAIN
     },
     Guest {
         name: "links",
         what: "links of pods and of the board, beside the programs of its owner",
         kernel: "",
-        runs: &["devices an_interface_whose", "ports"],
+        runs: &["devices an_interface", "ports"],
+        modules: FILTERS,
+        ..PLAIN
+    },
+    Guest {
+        name: "hardware",
+        what: "devices on USB, which are plugged in and out, and CAN",
+        runs: &["hardware --ignored --test-threads=1"],
+        modules: &[
+            "erofs",
+            "overlay",
+            "veth",
+            "bridge",
+            "loop",
+            "virtio_pci",
+            "virtio_console",
+            "xhci_pci",
+            "usbserial",
+            "ftdi_sio",
+            "can_raw",
+            "vcan",
+            "vxcan",
+            "kvaser_pci",
+        ],
+        when: When::InTurn,
+        hardware: HARDWARE,
+        ..PLAIN
+    },
+    Guest {
+        name: "v1",
+        what: "huge pages, where controllers are those of cgroup v1",
+        runs: &["limits --ignored --test-threads=1 huge_pages"],
+        when: When::InTurn,
+        cgroup_v1: &["cpu,cpuacct", "pids", "devices", "freezer", "hugetlb"],
+        ..PLAIN
+    },
+    Guest {
+        name: "firewalls",
+        what: "ufw and firewalld of Debian, and the rules of Docker",
+        runs: &["firewalls --include-ignored --test-threads=1 --skip beside_ufw --skip beside_firewalld"],
         modules: &[
             "erofs",
             "overlay",
@@ -320,9 +451,34 @@ const GUESTS: &[Guest<'_>] = &[
             "nft_masq",
             "nft_ct",
             "nft_fib_inet",
+            // Of the firewalls.
+            "nft_compat",
+            "nft_limit",
+            "nft_log",
+            "nft_redir",
+            "nft_reject_inet",
+            "nft_reject_ipv4",
+            "nft_reject_ipv6",
+            "nf_conntrack_netbios_ns",
+            "nf_conntrack_tftp",
+            "nf_conntrack_ftp",
+            "nf_log_syslog",
+            "ip6t_REJECT",
+            "ip6t_rt",
+            "ipt_REJECT",
+            "xt_LOG",
+            "xt_MASQUERADE",
+            "xt_addrtype",
+            "xt_conntrack",
+            "xt_hl",
+            "xt_limit",
+            "xt_nat",
+            "xt_recent",
+            "xt_tcpudp",
         ],
-        only_by_hand: true,
-        systemd: false,
+        when: When::InTurn,
+        system: System::Firewalls,
+        ..PLAIN
     },
     Guest {
         name: "apparmor",
@@ -330,8 +486,8 @@ const GUESTS: &[Guest<'_>] = &[
         kernel: "apparmor=1 lsm=capability,landlock,yama,apparmor",
         runs: &["apparmor --include-ignored --test-threads=1"],
         modules: NEEDED,
-        only_by_hand: true,
-        systemd: false,
+        when: When::InTurn,
+        ..PLAIN
     },
     Guest {
         name: "systemd",
@@ -340,8 +496,8 @@ const GUESTS: &[Guest<'_>] = &[
         runs: &["systemd --ignored --test-threads=1 --skip turned_off"],
         // Includes the module that the tests use as a network card.
         modules: &["erofs", "overlay", "veth", "bridge", "loop", "dummy"],
-        only_by_hand: true,
-        systemd: true,
+        system: System::Systemd,
+        ..PLAIN
     },
     Guest {
         name: "package",
@@ -349,8 +505,8 @@ const GUESTS: &[Guest<'_>] = &[
         kernel: "systemd.show_status=0",
         runs: &["package --ignored --test-threads=1"],
         modules: NEEDED,
-        only_by_hand: true,
-        systemd: true,
+        system: System::Systemd,
+        ..PLAIN
     },
     Guest {
         name: "poweroff",
@@ -358,8 +514,8 @@ const GUESTS: &[Guest<'_>] = &[
         kernel: "systemd.show_status=0",
         runs: &["systemd --ignored turned_off"],
         modules: NEEDED,
-        only_by_hand: true,
-        systemd: true,
+        system: System::Systemd,
+        ..PLAIN
     },
 ];
 
@@ -413,7 +569,13 @@ const FOREIGN_AT_A_TIME: usize = 10;
 
 /// Boots the guests that are a step of the check.
 pub(crate) fn check() -> Outcome {
-    boot_all(host()?, &always(), None)
+    let in_turn: Vec<&Guest<'_>> = GUESTS.iter().filter(|guest| guest.when == When::InTurn).collect();
+    let chosen = in_turn[commit::number() % in_turn.len()];
+    let others: Vec<&str> = in_turn.iter().map(|guest| guest.name).collect();
+    eprintln!("of the guests {}, the commit chooses {}", others.join(", "), chosen.name);
+    let mut guests = always();
+    guests.push(chosen);
+    boot_all(host()?, &guests, None)
 }
 
 /// The number of tests of one program with another processor, for which a check has time.
@@ -439,14 +601,14 @@ pub(crate) fn foreign(number: usize) -> Outcome {
     boot_all(processor, &[guest], Some(Choice::Some { number, count: FOREIGN_TESTS }))
 }
 
-/// Runs every guest, with every processor, or a part of each guest's tests. The guest with systemd only runs
-/// with this machine's own processor, because debootstrap executes the packages' programs.
+/// Runs every guest, with every processor, or a part of each guest's tests. Guests that are not portable only run
+/// with this machine's own processor: debootstrap executes the packages' programs.
 pub(crate) fn whole(part: &str) -> Outcome {
     let choice = Some(part).filter(|part| *part != "1/1").and_then(Choice::part);
     let ours = host()?.triple;
     PROCESSORS.iter().try_for_each(|processor| {
         let native = processor.triple == ours;
-        let all: Vec<&Guest<'_>> = GUESTS.iter().filter(|guest| native || !guest.systemd).collect();
+        let all: Vec<&Guest<'_>> = GUESTS.iter().filter(|guest| native || guest.is_portable()).collect();
         boot_all(processor, &all, choice)
     })
 }
@@ -462,7 +624,7 @@ fn host() -> Result<&'static Processor, Failure> {
 }
 
 fn always() -> Vec<&'static Guest<'static>> {
-    GUESTS.iter().filter(|guest| !guest.only_by_hand).collect()
+    GUESTS.iter().filter(|guest| guest.when == When::Always).collect()
 }
 
 fn processor(triple: &str) -> Result<&'static Processor, Failure> {
@@ -474,7 +636,6 @@ fn processor(triple: &str) -> Result<&'static Processor, Failure> {
 
 fn boot_all(processor: &Processor, guests: &[&Guest<'_>], choice: Option<Choice>) -> Outcome {
     programs::provide(processor.qemu, processor.package)?;
-    let kernel = kernel::of(processor.kernel, processor.debian)?;
     let tools = debian::package("busybox-static", processor.debian)?;
     let dir = work(&format!("guest/{}", processor.debian))?;
     let mut programs = build(processor, guests)?;
@@ -497,13 +658,19 @@ fn boot_all(processor: &Processor, guests: &[&Guest<'_>], choice: Option<Choice>
     let at_a_time = if processor.triple == host()?.triple { usize::MAX } else { FOREIGN_AT_A_TIME };
     let boots =
         guests.iter().flat_map(|guest| guest.runs.chunks(at_a_time).map(|runs| Guest { runs, ..**guest }));
-    let (mut count_of_boots, mut failures) = (0, Vec::new());
+    let (mut count_of_boots, mut failures, mut releases) = (0, Vec::new(), BTreeSet::new());
     for guest in boots {
         count_of_boots += 1;
         eprintln!("guest {}: {}", guest.name, guest.what);
         let begun = Instant::now();
         let initramfs = dir.join(format!("{}.cpio", guest.name));
-        let system = if guest.systemd { Some(systemd::get(processor.debian)?) } else { None };
+        let package = if guest.hardware.is_empty() { processor.kernel } else { processor.hardware_kernel };
+        let kernel = kernel::of(package, processor.debian)?;
+        let system = match guest.system {
+            System::Tools => None,
+            System::Systemd => Some(systemd::get(processor.debian, &systemd::SYSTEMD)?),
+            System::Firewalls => Some(systemd::get(processor.debian, &systemd::FIREWALLS)?),
+        };
         let system = system.as_deref().map(|dir| (dir, processor.console));
         guest.write_initramfs(processor, &initramfs, &kernel, &programs, system, choice)?;
         let log = dir.join(format!("{}.log", guest.name));
@@ -527,11 +694,13 @@ fn boot_all(processor: &Processor, guests: &[&Guest<'_>], choice: Option<Choice>
         let count: u32 = counts.iter().sum();
         eprintln!("guest {}: {count} tests passed in {:.0?}", guest.name, begun.elapsed());
         passed += count;
+        releases.insert(kernel.release);
     }
     if !failures.is_empty() {
         return Err(Failure(failures.join("\n")));
     }
-    eprintln!("{passed} tests passed in {count_of_boots} boots of Linux {}", kernel.release);
+    let releases = releases.into_iter().collect::<Vec<_>>().join(" and ");
+    eprintln!("{passed} tests passed in {count_of_boots} boots of Linux {releases}");
     Ok(())
 }
 
@@ -607,6 +776,11 @@ fn without_debug(
 }
 
 impl Guest<'_> {
+    /// Whether the guest exists with other processors: a Debian and hardware are only made for this machine's.
+    fn is_portable(&self) -> bool {
+        self.system == System::Tools && self.hardware.is_empty()
+    }
+
     fn runs_any_of(&self, suites: &[&str]) -> bool {
         self.runs.iter().filter_map(|run| run.split(' ').next()).any(|run| suites.contains(&run))
     }
@@ -625,6 +799,9 @@ impl Guest<'_> {
             programs.get(name).ok_or_else(|| Failure(format!("there is no test program {name:?}")))
         };
         let mut orders = format!("load {}\n", self.modules.join(" "));
+        for controllers in self.cgroup_v1 {
+            orders.push_str(&format!("{CGROUP_V1} {controllers}\n"));
+        }
         if let Some(choice) = choice {
             orders.push_str(&format!("{choice}\n"));
         }
@@ -634,7 +811,8 @@ impl Guest<'_> {
             wanted.extend(run.split(' ').next());
         }
         let mut cpio = Cpio::new(BufWriter::new(File::create(path).map_err(failed)?));
-        if let Some((system, console)) = system {
+        let is_systemd = self.system == System::Systemd;
+        if let Some((system, console)) = system.filter(|_| is_systemd) {
             systemd::install(&mut cpio, system, console).map_err(failed)?;
             if self.runs_any_of(WITH_PACKAGES) {
                 for (name, _) in PACKAGES {
@@ -645,12 +823,15 @@ impl Guest<'_> {
                 systemd::install_nodlet(&mut cpio, &fs::read(program("nodlet")?)?).map_err(failed)?;
             }
         } else {
+            if let Some((system, _)) = system {
+                systemd::install_without(&mut cpio, system).map_err(failed)?;
+            }
             for (suites, packages, programs) in [
                 (WITH_LINKS, IPROUTE, &["/usr/sbin/ip"][..]),
                 (WITH_APPARMOR, APPARMOR, &["/usr/sbin/apparmor_parser"]),
                 (WITH_DISKS, E2FSPROGS, &["/usr/sbin/mkfs.ext4", "/usr/bin/lsattr"]),
             ] {
-                if !self.runs_any_of(suites) {
+                if system.is_some() || !self.runs_any_of(suites) {
                     continue;
                 }
                 debian::fetch(packages, processor.debian)?;
@@ -734,6 +915,9 @@ impl Guest<'_> {
             .arg("-append")
             // Only errors: warnings would interrupt the tests' output.
             .arg(format!("console={} panic=-1 mitigations=off loglevel=1 {}", processor.console, self.kernel))
+            .args(self.hardware)
+            // Where the sockets between parts of the hardware are.
+            .current_dir(log.parent().unwrap_or(Path::new("/")))
             .stdin(Stdio::null());
         // SAFETY: one system call, which is async-signal-safe. It makes the guest end with the process that
         // waits for it.
@@ -811,15 +995,8 @@ fn passed(line: &str) -> Option<u32> {
 mod tests {
     use super::*;
 
-    const GUEST: Guest<'_> = Guest {
-        name: "one",
-        what: "",
-        kernel: "",
-        runs: &["line", "supervisor x"],
-        modules: &[],
-        only_by_hand: true,
-        systemd: false,
-    };
+    const GUEST: Guest<'_> =
+        Guest { name: "one", what: "", kernel: "", runs: &["line", "supervisor x"], modules: &[], ..PLAIN };
 
     #[test]
     fn guests_have_kubectl_for_each_suite_that_drives_a_device_with_it() {

@@ -31,6 +31,8 @@ mod attack;
 mod binary;
 #[path = "demo/calls.rs"]
 mod calls;
+#[path = "demo/can.rs"]
+mod can;
 #[path = "demo/cgroup.rs"]
 mod cgroup;
 #[path = "demo/effective.rs"]
@@ -57,7 +59,8 @@ load     hog MIB · hog-once FILE MIB · forks COUNT · spin · child STEP (and 
 attack   bomb COUNT (that many processes, which all use the processor) · exhaust (as many as the kernel lets it)
          frame HEX (sent out of eth0 as it is) · calls (that a filter may forbid)
 devices  mknod FILE MAJOR MINOR · mknod-block FILE MAJOR MINOR · open FILE
-         devices MAJORS (which of them the filter lets pass)
+         devices MAJORS (which of them the filter lets pass) · ask-line FILE TEXT (and prints the answer)
+         can-send INTERFACE IDENTIFIER TEXT · can-receive INTERFACE COUNT
 mounts   mount TYPE SOURCE DIR [ro] · remount DIR (to write)
 cgroups  writable DIR · rmdir DIR · wide-cgroups DIR COUNT · deep-cgroups DIR COUNT
 network  serve PORT DIR · listen PORT · datagrams PORT · mirror ADDRESS:PORT · deaf ADDRESS:PORT · get URL · connect HOST:PORT
@@ -218,6 +221,17 @@ fn run(step: &[String]) -> Result<(), Failure> {
             let kind = if *how == "mknod" { SFlag::S_IFCHR } else { SFlag::S_IFBLK };
             mknod(*file, kind, Mode::from_bits_truncate(0o666), device)?;
         }
+        ["ask-line", file, text] => {
+            use std::os::unix::fs::OpenOptionsExt;
+            let mut options = fs::OpenOptions::new();
+            let mut file = options.read(true).write(true).custom_flags(libc::O_NOCTTY).open(file)?;
+            file.write_all(format!("{text}\n").as_bytes())?;
+            let mut line = String::new();
+            io::BufRead::read_line(&mut io::BufReader::new(file), &mut line)?;
+            println!("{}", line.trim_end());
+        }
+        ["can-send", interface, identifier, text] => can::send(interface, identifier.parse()?, text)?,
+        ["can-receive", interface, count] => can::receive(interface, count.parse()?)?,
         ["open", file] => drop(fs::File::open(file)?),
         ["spin"] => loop {
             std::hint::spin_loop();

@@ -16,7 +16,7 @@ use std::process::{Command, Stdio};
 use nix::mount::{MsFlags, mount};
 use nix::sys::wait::{WaitStatus, waitpid};
 use nix::unistd::Pid;
-use nodlet_tests::guest::{CHOSEN, Choice, END, ORDERS, SAYS, SYSTEMD, load_module};
+use nodlet_tests::guest::{CGROUP_V1, CHOSEN, Choice, END, ORDERS, SAYS, SYSTEMD, load_module};
 
 type Failure = Box<dyn std::error::Error>;
 
@@ -65,10 +65,22 @@ fn make_machine() -> Result<(), Failure> {
         ("tmpfs", "/run", "mode=0755"),
         ("tmpfs", "/tmp", "mode=1777,size=75%"),
     ];
+    let v1 = cgroups_v1()?;
     for (kind, at, options) in all {
+        // As systemd mounts both versions.
+        let at = if kind == "cgroup2" && !v1.is_empty() { "/sys/fs/cgroup/unified" } else { at };
+        if kind == "cgroup2" && !v1.is_empty() {
+            mount(Some("tmpfs"), "/sys/fs/cgroup", Some("tmpfs"), none, Some("mode=0755"))?;
+        }
         fs::create_dir_all(at)?;
         mount(Some(kind), at, Some(kind), none, Some(options))
             .map_err(|error| format!("mount {kind} at {at}: {error}"))?;
+    }
+    for controllers in v1 {
+        let at = format!("/sys/fs/cgroup/{controllers}");
+        fs::create_dir_all(&at)?;
+        mount(Some("cgroup"), &*at, Some("cgroup"), none, Some(&*controllers))
+            .map_err(|error| format!("mount cgroup v1 with {controllers}: {error}"))?;
     }
     let console = OpenOptions::new().read(true).write(true).open("/dev/console")?;
     for stream in 0..3 {
@@ -120,6 +132,13 @@ fn orders() -> Result<String, Failure> {
     Ok(fs::read_to_string(ORDERS).map_err(|error| format!("read {ORDERS}: {error}"))?)
 }
 
+/// The hierarchies of cgroup v1 that are ordered, by their controllers.
+fn cgroups_v1() -> Result<Vec<String>, Failure> {
+    let orders = orders()?;
+    let controllers = orders.lines().filter_map(|order| order.strip_prefix(CGROUP_V1)).map(str::trim);
+    Ok(controllers.map(str::to_owned).collect())
+}
+
 fn load() -> Result<(), Failure> {
     let orders = orders()?;
     let wanted =
@@ -136,7 +155,7 @@ fn carry_out() -> Result<(), Failure> {
     for order in orders()?.lines() {
         let words: Vec<&str> = order.split(' ').collect();
         match words.as_slice() {
-            ["load", ..] => {}
+            ["load" | CGROUP_V1, ..] => {}
             ["run", program, arguments @ ..] => {
                 println!("\n{SAYS}{order}");
                 let mut arguments: Vec<String> = arguments.iter().map(|&word| word.to_owned()).collect();

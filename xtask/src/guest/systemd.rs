@@ -8,14 +8,26 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use super::cpio::Cpio;
-use crate::debian;
 use crate::{Failure, project, run as run_command, work};
 
 /// The Debian release. It has systemd 257; DelegateSubgroup= needs 254.
 const SUITE: &str = "trixie";
 
-/// The packages of the system, including the shells for which nodlet's package has completion.
-const PACKAGES: &str = "systemd,systemd-sysv,systemd-resolved,udev,dbus,network-manager,iproute2,fish,zsh";
+/// A Debian: the name of its directory, and its packages.
+pub(super) struct Debian {
+    name: &'static str,
+    packages: &'static str,
+}
+
+/// The system with systemd, including the shells for which nodlet's package has completion.
+pub(super) const SYSTEMD: Debian = Debian {
+    name: "debian",
+    packages: "systemd,systemd-sysv,systemd-resolved,udev,dbus,network-manager,iproute2,fish,zsh",
+};
+
+/// The system with firewalls.
+pub(super) const FIREWALLS: Debian =
+    Debian { name: "firewalls", packages: "ufw,firewalld,iptables,nftables,iproute2,dbus,libpam-systemd" };
 
 /// Directories that no test inspects, and those that each boot fills itself. Tests start the services that
 /// would otherwise start.
@@ -49,21 +61,21 @@ const SERVICE: &str = "[Unit]\nAfter=basic.target\n\n[Service]\nType=exec\nExecS
     KillSignal=SIGURG\nTimeoutStopSec=600\n\
     StandardOutput=tty\nStandardError=tty\nTTYPath=/dev/console\n";
 
-/// The system for a processor in Debian's spelling. Created if it does not exist.
-pub(super) fn get(processor: &str) -> Result<PathBuf, Failure> {
-    let dir = work(&format!("guest/{processor}"))?.join("debian");
+/// A system for a processor in Debian's spelling. Created if it does not exist.
+pub(super) fn get(processor: &str, debian: &Debian) -> Result<PathBuf, Failure> {
+    let dir = work(&format!("guest/{processor}"))?.join(debian.name);
     let made_of = dir.with_extension("packages");
-    if !dir.is_dir() || fs::read_to_string(&made_of).ok().as_deref() != Some(PACKAGES) {
+    if !dir.is_dir() || fs::read_to_string(&made_of).ok().as_deref() != Some(debian.packages) {
         // Created under another name and renamed, so that an existing directory is complete.
         let aside = dir.with_extension("new");
         let _ = fs::remove_dir_all(&aside);
         let mut debootstrap = Command::new("debootstrap");
         debootstrap.args(["--variant=minbase", &format!("--arch={processor}")]);
-        debootstrap.arg(format!("--include={PACKAGES}")).arg(SUITE).arg(&aside);
-        run_command(debootstrap.arg(debian::mirror()?).stdout(io::stderr()))?;
+        debootstrap.arg(format!("--include={}", debian.packages)).arg(SUITE).arg(&aside);
+        run_command(debootstrap.arg(crate::debian::mirror()?).stdout(io::stderr()))?;
         let _ = fs::remove_dir_all(&dir);
         fs::rename(&aside, &dir)?;
-        fs::write(made_of, PACKAGES)?;
+        fs::write(made_of, debian.packages)?;
     }
     Ok(dir)
 }
@@ -88,4 +100,9 @@ pub(super) fn install<W: Write>(cpio: &mut Cpio<W>, system: &Path, console: &str
     cpio.link("/etc/systemd/system/default.target", "/usr/lib/systemd/system/multi-user.target")?;
     // The tests use the console.
     cpio.link(&format!("/etc/systemd/system/serial-getty@{console}.service"), "/dev/null")
+}
+
+/// Adds a system without its systemd to the initramfs of a guest.
+pub(super) fn install_without<W: Write>(cpio: &mut Cpio<W>, system: &Path) -> io::Result<()> {
+    cpio.tree(system, &[EMPTY, &["usr/lib/systemd"]].concat())
 }

@@ -1,0 +1,241 @@
+//! Devices that are plugged in and out, and CAN interfaces, in the guest `hardware`: a serial port on USB, of which the
+//! other end of the wire is a port of the guest, and two CAN cards on one bus. QEMU's monitor is another port.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{BufRead, BufReader, Write};
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+
+use nodlet_tests::{Device, demo_program, manifest};
+use serde_json::{Value, json};
+
+fn define(device: &Device, name: &str, text: &str) {
+    let directory = device.path("/etc/nodlet/devices");
+    fs::create_dir_all(&directory).expect("the root can be written to");
+    fs::write(directory.join(format!("{name}.yaml")), format!("name: {name}\n{text}\n")).expect("a file");
+    device.wait_for("the resource", || {
+        let nodes = device.get("/api/v1/nodes").expect("the API has a node");
+        nodes["items"][0]["status"]["capacity"][format!("nodlet.dev/{name}")] == "1"
+    });
+}
+
+fn asking(name: &str, steps: &str, device: &str) -> String {
+    let more = format!("resources: {{limits: {{nodlet.dev/{device}: 1}}}}");
+    manifest::pod_of(name, &[manifest::container("app", steps, &more)], "")
+}
+
+#[track_caller]
+fn wait_event(device: &Device, pod: &str, expected: &str) {
+    device.wait_for(&format!("{expected:?} of {pod}"), || {
+        device.pod(pod).events().iter().any(|event| event.contains(expected))
+    });
+}
+
+/// A port of the guest, by the name that QEMU's argument gives it: to write to, and to read from.
+fn port(name: &str) -> (File, BufReader<File>) {
+    let ports = fs::read_dir("/sys/class/virtio-ports").expect("the kernel has virtio ports");
+    let found = ports
+        .filter_map(|port| Some(port.ok()?.path()))
+        .find(|port| fs::read_to_string(port.join("name")).is_ok_and(|text| text.trim() == name));
+    let node = PathBuf::from("/dev").join(found.expect("a port").file_name().expect("a name"));
+    let port = OpenOptions::new().read(true).write(true).open(node).expect("nobody else has it");
+    (port.try_clone().expect("a descriptor"), BufReader::new(port))
+}
+
+/// QEMU's monitor, with which devices are plugged in and out.
+struct Monitor(File, BufReader<File>);
+
+impl Monitor {
+    fn connect() -> Monitor {
+        let (to, from) = port("monitor");
+        let mut monitor = Monitor(to, from);
+        monitor.order("qmp_capabilities", &json!({}));
+        monitor
+    }
+
+    fn next(&mut self) -> Value {
+        let mut line = String::new();
+        self.1.read_line(&mut line).expect("QEMU runs");
+        serde_json::from_str(&line).expect("QEMU's monitor speaks JSON")
+    }
+
+    fn order(&mut self, what: &str, arguments: &Value) {
+        writeln!(self.0, "{}", json!({"execute": what, "arguments": arguments})).expect("QEMU runs");
+        loop {
+            let answer = self.next();
+            assert!(answer["error"].is_null(), "{what}: {answer}");
+            if !answer["return"].is_null() {
+                return;
+            }
+        }
+    }
+
+    fn plug(&mut self, id: &str, serial: &str, wire: &str) {
+        // Also if nothing is at the other end.
+        let arguments = json!({"driver": "usb-serial", "bus": "usb.0", "id": id, "serial": serial, "chardev": wire,
+            "always-plugged": true});
+        self.order("device_add", &arguments);
+    }
+
+    fn unplug(&mut self, id: &str) {
+        writeln!(self.0, "{}", json!({"execute": "device_del", "arguments": {"id": id}})).expect("QEMU runs");
+        // The event may precede the answer.
+        let (mut is_answered, mut is_gone) = (false, false);
+        while !is_answered || !is_gone {
+            let answer = self.next();
+            assert!(answer["error"].is_null(), "{id}: {answer}");
+            is_answered |= !answer["return"].is_null();
+            is_gone |= answer["event"] == "DEVICE_DELETED" && answer["data"]["device"] == id;
+        }
+    }
+}
+
+#[test]
+#[ignore = "needs a serial port on USB: cargo xtask guest hardware"]
+fn a_serial_port_on_usb_is_found_by_its_serial_number_and_followed_while_its_container_runs() {
+    let device = Device::start();
+    let mut monitor = Monitor::connect();
+    let (mut to, mut from) = port("wire");
+    let mut hear = || {
+        let mut line = String::new();
+        from.read_line(&mut line).expect("the other end of the wire");
+        line.trim_end().to_owned()
+    };
+    define(&device, "gps", "usb: {vendor: \"0403\", product: \"6001\", serial: A1}\ncontainerPath: /dev/gps");
+    // Another one of the same kind, which nobody may have.
+    monitor.plug("other", "B2", "other");
+    device.wait_for("the other port", || fs::exists("/dev/ttyUSB1").expect("/dev is there"));
+
+    device.write_manifest("nav.yaml", &asking("nav", "append /dev/gps up then sleep", "gps"));
+    device.pod("nav").wait_ready();
+    assert_eq!(hear(), "up");
+    let nav = device.pod("nav");
+    let id = nav.container("app").id();
+    let node = || nav.exec("app", ["/bin/demo", "stat", "/dev/gps"]).stdout;
+    assert_eq!(node(), "char 0660 0:0 188,0\n");
+    std::thread::scope(|scope| {
+        let answer = scope.spawn(|| nav.exec("app", ["/bin/demo", "ask-line", "/dev/gps", "position"]).ok());
+        assert_eq!(hear(), "position");
+        to.write_all(b"fix\n").expect("the other end of the wire");
+        assert_eq!(answer.join().expect("it answers"), "fix\n");
+    });
+    assert_eq!(hear(), "fix", "the terminal's echo");
+
+    monitor.unplug("gps");
+    wait_event(&device, "nav", "DeviceLost: device nodlet.dev/gps (/dev/gps, 188:0) is gone");
+    device.wait_for("the node to go", || node().is_empty());
+    let old = ["/bin/demo", "mknod", "/dev/old", "188", "0"];
+    nav.exec("app", old).ok();
+    let forbidden = nav.exec("app", ["/bin/demo", "open", "/dev/old"]).refused();
+    assert!(forbidden.contains("Operation not permitted"), "{forbidden}");
+
+    // A third one takes its number, so that it comes back with another one.
+    monitor.plug("third", "C3", "third");
+    device.wait_for("the third port", || fs::exists("/dev/ttyUSB0").expect("/dev is there"));
+    monitor.plug("gps", "A1", "serial");
+    wait_event(&device, "nav", "DeviceFound: device nodlet.dev/gps (/dev/gps, 188:2) is there again");
+    device.wait_for("the node", || node() == "char 0660 0:0 188,2\n");
+    nav.exec("app", ["/bin/demo", "append", "/dev/gps", "again"]).ok();
+    assert_eq!(hear(), "again");
+    nav.exec("app", ["/bin/demo", "open", "/dev/old"]).refused();
+    assert_eq!(nav.container("app").id(), id, "the container was not restarted");
+    for id in ["other", "third"] {
+        monitor.unplug(id);
+    }
+}
+
+#[track_caller]
+fn ip(words: &str) {
+    let ran = Command::new("ip").args(words.split(' ')).output().expect("the guest has ip");
+    assert!(ran.status.success(), "{words}: {}", String::from_utf8_lossy(&ran.stderr));
+}
+
+fn exists(interface: &str) -> bool {
+    fs::exists(format!("/sys/class/net/{interface}")).expect("/sys is there")
+}
+
+/// A program that receives one frame on an interface of the machine.
+struct Listener(Child, BufReader<std::process::ChildStdout>);
+
+impl Listener {
+    fn on(interface: &str) -> Listener {
+        let mut command = Command::new(demo_program());
+        command.args(["can-receive", interface, "1"]).stdout(Stdio::piped());
+        let mut child = command.spawn().expect("the demo program can be run");
+        let output = child.stdout.take().expect("it is piped");
+        let mut listener = Listener(child, BufReader::new(output));
+        assert_eq!(listener.line(), "listening");
+        listener
+    }
+
+    fn line(&mut self) -> String {
+        let mut line = String::new();
+        self.1.read_line(&mut line).expect("it is text");
+        line.trim_end().to_owned()
+    }
+
+    fn frame(mut self) -> String {
+        let line = self.line();
+        assert!(self.0.wait().expect("it is our child").success());
+        line
+    }
+}
+
+fn send(interface: &str, text: &str) {
+    let sent = Command::new(demo_program()).args(["can-send", interface, "291", text]).status();
+    assert!(sent.expect("the demo program can be run").success());
+}
+
+#[test]
+#[ignore = "needs a kernel with CAN: cargo xtask guest hardware"]
+fn a_virtual_can_interface_moves_into_the_pod_and_comes_back() {
+    let mut device = Device::start();
+    ip("link add vcan0 type vcan");
+    define(&device, "can", "interface: vcan0");
+    device.write_manifest("bus.yaml", &asking("bus", "can-receive vcan0 2 then sleep", "can"));
+    device.pod("bus").wait_log("app", "listening");
+    assert!(!exists("vcan0"), "it is in the pod alone");
+    let bus = device.pod("bus");
+    bus.exec("app", ["/bin/demo", "can-send", "vcan0", "291", "one"]).ok();
+    bus.wait_log("app", "291 one");
+    // A frame of another pod or of the host does not get there; of this pod it does, also after another agent came.
+    device.kill_agent();
+    device.start_agent();
+    device.pod("bus").exec("app", ["/bin/demo", "can-send", "vcan0", "7", "two"]).ok();
+    device.pod("bus").wait_log("app", "7 two");
+    device.remove_manifest("bus.yaml");
+    device.pod("bus").wait_gone();
+    assert!(exists("vcan0"), "it came back");
+    ip("link set vcan0 up");
+    let listener = Listener::on("vcan0");
+    send("vcan0", "back");
+    assert_eq!(listener.frame(), "291 back");
+    ip("link delete vcan0");
+}
+
+#[test]
+#[ignore = "needs CAN cards: cargo xtask guest hardware"]
+fn a_can_card_exchanges_frames_with_another_one_on_the_bus_while_it_is_in_the_pod() {
+    let device = Device::start();
+    for interface in ["can0", "can1"] {
+        ip(&format!("link set {interface} type can bitrate 125000"));
+    }
+    ip("link set can1 up");
+    define(&device, "can", "interface: can0");
+    device.write_manifest("bus.yaml", &asking("bus", "can-receive can0 2 then sleep", "can"));
+    device.pod("bus").wait_log("app", "listening");
+    assert!(!exists("can0"), "it is in the pod alone");
+    let listener = Listener::on("can1");
+    device.pod("bus").exec("app", ["/bin/demo", "can-send", "can0", "291", "from pod"]).ok();
+    assert_eq!(listener.frame(), "291 from pod");
+    send("can1", "to pod");
+    device.pod("bus").wait_log("app", "291 to pod");
+    device.remove_manifest("bus.yaml");
+    device.pod("bus").wait_gone();
+    assert!(exists("can0"), "it came back");
+    // It still has its bit rate.
+    ip("link set can0 up");
+    let listener = Listener::on("can1");
+    send("can0", "back");
+    assert_eq!(listener.frame(), "291 back");
+}
