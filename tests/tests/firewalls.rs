@@ -1,10 +1,11 @@
 //! Firewalls of others beside nodlet's table: ufw, firewalld and Docker. Their rulesets in `firewalls/` are those that
-//! the real programs loaded into an empty network namespace, with their default settings. nodlet changes none of them,
-//! and pods work with the rules of `docs/firewalls.md`.
+//! the real programs loaded into an empty network namespace, with their default settings. In the guest `firewalls` the
+//! real ufw and firewalld run, with IPv4 and IPv6. nodlet changes none of their tables, and pods work with the rules of
+//! `docs/firewalls.md`.
 
 use std::io::Write;
-use std::net::{SocketAddr, TcpStream, UdpSocket};
-use std::process::{Command, Stdio};
+use std::net::{IpAddr, SocketAddr, TcpStream, UdpSocket};
+use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use nodlet_tests::{Device, Namespace, manifest};
@@ -13,6 +14,9 @@ use nodlet_tests::{Device, Namespace, manifest};
 const BOARD: &str = "192.0.2.2";
 /// A machine on the board's link.
 const NEIGHBOUR: &str = "192.0.2.1";
+/// The board's address of IPv6, and that of the machine on its link.
+const BOARD_6: &str = "2001:db8::2";
+const NEIGHBOUR_6: &str = "2001:db8::1";
 const PAGE: &str = "hello from the image\n";
 /// The time after which a packet counts as dropped.
 const DROPPED: Duration = Duration::from_secs(3);
@@ -43,15 +47,36 @@ impl Board {
         Board { device, board, world }
     }
 
+    /// A board whose pods have IPv6 addresses, too.
+    fn with_ipv6() -> Board {
+        let mut board = Board::new();
+        board.board.ip(&format!("address add {BOARD_6}/64 dev eth0 nodad"));
+        board.world.ip(&format!("address add {NEIGHBOUR_6}/64 dev lan0 nodad"));
+        board.board.ip(&format!("route add default via {NEIGHBOUR_6}"));
+        board.device.agent_arguments(["--pod-cidr", "10.85.3.0/24,fd00:10:85::/64"]);
+        // Kernels before Linux 6.17 do not forward IPv6 for single links.
+        let forwarding = "/proc/sys/net/ipv6/conf/all/forwarding";
+        board.board.call(move || std::fs::write(forwarding, "1").expect("a setting"));
+        board
+    }
+
+    fn command(&self, line: &str) -> Command {
+        let mut words = line.split(' ');
+        let mut command = Command::new(words.next().expect("a program"));
+        command.args(words);
+        if nodlet_tests::guest::is_guest() {
+            command.env("PATH", "/usr/sbin:/usr/bin");
+        }
+        self.board.give_to(&mut command);
+        command
+    }
+
     /// Runs a program in the network of the board, with this input. Returns what it prints.
     #[track_caller]
     fn run(&self, line: &str, input: &str) -> String {
-        let mut words = line.split(' ');
-        let program = words.next().expect("a program");
-        let mut command = Command::new(program);
-        command.args(words).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
-        self.board.give_to(&mut command);
-        let mut child = command.spawn().unwrap_or_else(|error| panic!("{program}: {error}"));
+        let mut command = self.command(line);
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut child = command.spawn().unwrap_or_else(|error| panic!("{line}: {error}"));
         let mut stdin = child.stdin.take().expect("it is piped");
         stdin.write_all(input.as_bytes()).expect("it reads");
         drop(stdin);
@@ -80,16 +105,25 @@ impl Board {
 
     /// Whether the world reaches the `hostPort`.
     fn host_port(&self) -> bool {
-        let address = SocketAddr::new(BOARD.parse().expect("an address"), 80);
+        self.host_port_at(BOARD)
+    }
+
+    fn host_port_at(&self, board: &str) -> bool {
+        let address = SocketAddr::new(board.parse().expect("an address"), 80);
         let connected = self.world.call(move || TcpStream::connect_timeout(&address, DROPPED).is_ok());
-        connected && self.world.demo(&format!("get http://{BOARD}/")).as_deref() == Ok(PAGE)
+        connected && self.world.demo(&format!("get http://{address}/")).as_deref() == Ok(PAGE)
     }
 
     /// The address under which a pod reaches the world, if it does.
     fn seen_as(&self) -> Option<String> {
-        let socket = self.world.call(|| UdpSocket::bind((NEIGHBOUR, 81)).expect("a free port"));
+        self.seen_by(NEIGHBOUR)
+    }
+
+    fn seen_by(&self, neighbour: &str) -> Option<String> {
+        let address = SocketAddr::new(neighbour.parse::<IpAddr>().expect("an address"), 81);
+        let socket = self.world.call(move || UdpSocket::bind(address).expect("a free port"));
         socket.set_read_timeout(Some(DROPPED)).expect("a time");
-        let command = ["/bin/demo", "send", "192.0.2.1:81", "here"];
+        let command = ["/bin/demo", "send", &address.to_string(), "here"];
         // A rejected packet is an error of the one that sends it.
         let _ = self.device.pod("client").exec("app", command);
         socket.recv_from(&mut [0; 8]).ok().map(|(_, from)| from.ip().to_string())
@@ -232,4 +266,103 @@ fn a_comment_does_not_silence_the_warning_which_also_comes_without_masquerade() 
         board.device.pod("client").wait_ready();
         board.device.wait_for("the warning", || board.warnings().contains("(inet own forward)"));
     }
+}
+
+/// What works beside a firewall, of IPv4 and of IPv6.
+fn works(board: &Board) -> [Works; 2] {
+    [(NEIGHBOUR, BOARD), (NEIGHBOUR_6, BOARD_6)].map(|(neighbour, address)| {
+        let seen = board.seen_by(neighbour);
+        if let Some(seen) = &seen {
+            assert_eq!(seen, address);
+        }
+        (seen.is_some(), board.host_port_at(address))
+    })
+}
+
+/// Starts pods beside a firewall that runs, and tests what works before and after the documented commands, and that
+/// the firewall's tables stay as they are.
+fn beside_real(board: &mut Board, heading: &str, chains: &str, before: Works) {
+    let loaded = board.foreign();
+    assert!(loaded.lines().count() > 100, "{loaded}");
+    board.starts();
+    assert_eq!(board.foreign(), loaded);
+    assert_eq!(works(board), [before; 2]);
+    for address in [BOARD, "[2001:db8::2]", "127.0.0.1"] {
+        let got = board.board.demo(&format!("get http://{address}:80/"));
+        assert_eq!(got.as_deref(), Ok(PAGE), "{address} on the board itself");
+    }
+    let expected = format!("no rule accepts ({chains}), and no rule names nl");
+    assert!(board.warnings().contains(&expected), "{}", board.warnings());
+    let events = board.device.get("/api/v1/events").expect("the API lists events").to_string();
+    assert!(events.contains("FirewallDropsPackets"), "{events}");
+
+    for line in documented(heading) {
+        board.run(line, "");
+    }
+    let allowed = board.foreign();
+    assert_ne!(allowed, loaded);
+    assert_eq!(works(board), [(true, true); 2]);
+    assert!(board.pods_reach_each_other());
+    assert_eq!(board.warnings().lines().count(), 1, "{}", board.warnings());
+    assert_eq!(board.foreign(), allowed);
+    board.device.nodlet(["down"]).ok();
+    assert_eq!(board.board.tables().iter().filter(|name| name.starts_with("nodlet-")).count(), 0);
+    assert_eq!(board.foreign(), allowed);
+}
+
+#[test]
+#[ignore = "needs ufw: cargo xtask guest firewalls"]
+fn beside_the_real_ufw_pods_need_the_documented_rules_and_its_tables_stay() {
+    let mut board = Board::with_ipv6();
+    board.run("ufw allow 22/tcp", "");
+    board.run("ufw --force enable", "");
+    beside_real(&mut board, "ufw", "ip filter FORWARD", (false, false));
+    board.run("ufw disable", "");
+}
+
+/// A program that runs until it is dropped.
+struct Daemon(Child);
+
+impl Drop for Daemon {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+#[test]
+#[ignore = "needs firewalld: cargo xtask guest firewalls"]
+fn beside_the_real_firewalld_host_ports_work_and_its_table_stays() {
+    let mut board = Board::with_ipv6();
+    std::fs::create_dir_all("/run/dbus").expect("a directory");
+    let _bus = Daemon(board.command("dbus-daemon --system --nofork").spawn().expect("it is installed"));
+    board.device.wait_for("the bus", || std::fs::exists("/run/dbus/system_bus_socket").unwrap_or(false));
+    let _firewalld = Daemon(board.command("firewalld --nofork --nopid").spawn().expect("it is installed"));
+    board.device.wait_for("firewalld", || {
+        let state = board.command("firewall-cmd --state").output().expect("it is installed");
+        state.status.success()
+    });
+    beside_real(&mut board, "firewalld", "inet firewalld filter_FORWARD", (false, true));
+}
+
+#[test]
+fn beside_docker_with_ipv6_pods_need_its_rules_for_both_families() {
+    let mut board = Board::with_ipv6();
+    board.run("iptables-nft-restore", include_str!("firewalls/docker.rules"));
+    board.run("ip6tables-nft-restore", include_str!("firewalls/docker6.rules"));
+    let loaded = board.foreign();
+    board.starts();
+    assert_eq!(works(&board), [(false, false); 2]);
+    let expected = "no rule accepts (ip filter FORWARD), and no rule names nl";
+    assert!(board.warnings().contains(expected), "{}", board.warnings());
+    assert_eq!(board.foreign(), loaded);
+    for program in ["iptables", "ip6tables"] {
+        for line in documented("Docker") {
+            board.run(&line.replacen("iptables", &format!("{program}-nft"), 1), "");
+        }
+    }
+    assert_eq!(works(&board), [(true, true); 2]);
+    let allowed = board.foreign();
+    board.device.nodlet(["down"]).ok();
+    assert_eq!(board.foreign(), allowed);
 }
