@@ -7,6 +7,7 @@
 //! `timelines.rs` compares traces with expected texts, `seeds.rs` generates events at random.
 
 mod disaster;
+mod fate;
 mod gates;
 mod hooks;
 mod node_world;
@@ -22,6 +23,7 @@ mod shell;
 mod update;
 mod wear;
 mod world;
+mod world_pod;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
@@ -38,168 +40,12 @@ use crate::replay::Replayer;
 use crate::spec::*;
 use crate::time::{Anchor, Instant};
 
+pub(crate) use fate::*;
 pub use node_world::NodeWorld;
 pub(crate) use objects::*;
 pub(crate) use sample::*;
-
-/// What happens to a run.
-#[derive(Clone, Debug)]
-pub(crate) enum Fate {
-    /// The run continues until it is asked to end, then exits with 143.
-    Runs,
-    /// The run continues until it is killed.
-    IgnoresTerm,
-    /// The run exits with this code after this time.
-    Exits(i32, Duration),
-    /// The run is killed for its memory after this time.
-    OutOfMemory(Duration),
-    /// The start fails without a process.
-    FailsToStart(StartFailureReason),
-}
-
-/// What happens to a hook.
-#[derive(Clone, Copy, Debug)]
-pub(crate) enum HookFate {
-    /// The hook succeeds after this time.
-    Succeeds(Duration),
-    /// The hook fails after this time.
-    Fails(Duration),
-    /// The hook ends with its run, and fails.
-    Hangs,
-}
-
-/// Disturbances of the engine: none in timelines, random ones in seeds.
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Weather {
-    /// Maximum time until an answer.
-    pub(crate) latency: Duration,
-    /// Percentage of operations that fail, of those that may fail.
-    pub(crate) failures: u64,
-    /// Percentage of failed creations of a sandbox that leave remains, of those that need not.
-    pub(crate) remains: u64,
-    /// Percentage of reports that are repeated.
-    pub(crate) repeats: u64,
-}
-
-/// Pseudo-random numbers, which are the same for the same seed.
-#[derive(Clone, Debug)]
-pub(crate) struct Chance(pub(crate) u64);
-
-impl Chance {
-    pub(crate) fn below(&mut self, bound: u64) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        (z ^ (z >> 31)) % bound.max(1)
-    }
-
-    pub(crate) fn percent(&mut self, of_a_hundred: u64) -> bool {
-        self.below(100) < of_a_hundred
-    }
-}
-
-/// A future event of the world.
-#[derive(Clone, Debug)]
-enum Happening {
-    /// The engine receives an observation.
-    Observed(Observation),
-    /// The engine receives an observation of a pod, whichever index the pod has then.
-    ObservedOf(PodIndex, PodObservation),
-    Executed(Uid, PodIndex, Attempt),
-    Ended(Uid, Attempt, i32, bool),
-    SandboxMade(Uid, PodIndex),
-    SandboxGone(Uid, PodIndex),
-    Written(Uid, PodIndex, u64, Box<Record>),
-    Erased(Uid, PodIndex),
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum WorldSandbox {
-    None,
-    Made,
-    /// The supervisor is dead, and the rest of the sandbox still exists.
-    Remains,
-}
-
-#[derive(Clone, Debug)]
-struct Process {
-    fate: Fate,
-    /// The image in the pod's spec when the run was started.
-    image: Rc<str>,
-    /// When the process was executed; `None` before that.
-    started: Option<Instant>,
-    asked_to_end: Option<Instant>,
-    hooks: hooks::Seen,
-}
-
-/// The true state of one pod.
-#[derive(Clone, Debug)]
-pub(crate) struct WorldPod {
-    pub(crate) pod: Rc<Pod>,
-    pub(crate) wanted: bool,
-    sandbox: WorldSandbox,
-    /// The versions of the objects that the volumes show.
-    shown: objects::Shown,
-    /// When the sandbox was made.
-    made_at: Instant,
-    /// Runs that are alive or about to be.
-    alive: BTreeMap<Attempt, Process>,
-    /// Whether processes live that outlasted the loss of their sandbox.
-    orphans: bool,
-    /// Whether volumes or writable layers of the pod exist.
-    volumes: bool,
-    /// Whether `RemoveVolumes` is in flight.
-    removing_volumes: bool,
-    /// Whether files of the volumes are being written.
-    updating: bool,
-    /// The finished runs that the supervisor remembers.
-    over: Vec<FoundAttempt>,
-    /// The record on flash, as an agent of this boot reads it.
-    pub(crate) record: Option<Box<Record>>,
-    /// The bytes of the record on flash.
-    flash: Vec<u8>,
-    /// The files and the state that the agent's shell has of the pod, some of it for the next agent.
-    shell: shell::PodFiles,
-    pub(crate) saves: u64,
-    /// The time after which no process of the pod may live.
-    pub(crate) gone_by: Option<Instant>,
-    /// The terminal status that was shown.
-    pub(crate) shown_terminal: Option<(PodPhase, Vec<Value>)>,
-    index: Option<PodIndex>,
-    /// The runs of each container that were started, in all boots.
-    pub(crate) begun: Vec<Vec<u32>>,
-    save_in_flight: bool,
-    /// Containers that ran when their image changed, and have not restarted since.
-    outdated: BTreeSet<ContainerIndex>,
-    /// The amounts that the cgroup of each container has.
-    limits: BTreeMap<ContainerIndex, [String; 4]>,
-    /// The bytes that each container and each volume use on disk.
-    pub(crate) usage: StorageUsage,
-    order: order::Order,
-    restarts: restarts::Restarts,
-    wear: wear::Wear,
-    /// When the newest run of each container ended.
-    ended_at: BTreeMap<ContainerIndex, Instant>,
-    /// Containers whose newest run was asked to end before it ended.
-    pub(crate) stopped: BTreeSet<ContainerIndex>,
-}
-
-impl WorldPod {
-    /// Whether no process of the pod lives.
-    fn is_still(&self) -> bool {
-        self.alive.is_empty() && !self.orphans
-    }
-}
-
-/// What happens to a run of a container, by the container's name and the run's number.
-type Fates = dyn FnMut(&str, u32) -> Fate;
-
-/// The result of a probe of a container, by the time since the start of the run.
-type Answers = dyn FnMut(&str, ProbeKind, Duration) -> ProbeResult;
-
-/// What happens to a hook of a container, by the container's name and the run's number.
-type HookFates = dyn FnMut(&str, HookKind, u32) -> HookFate;
+pub(crate) use world_pod::WorldPod;
+use world_pod::{Happening, Process, WorldSandbox};
 
 pub(crate) struct Sim {
     pub(crate) node: Node,
