@@ -187,7 +187,6 @@ impl Pod {
             privileged: false,
             cgroup: CgroupPaths { unified: leaf, v1_tasks: Vec::new() },
             oom_score_adj: 500,
-            rtprio: 0,
             stdin: false,
             stdin_once: false,
             tty: false,
