@@ -23,7 +23,6 @@ mod shell;
 mod update;
 mod wear;
 mod world;
-mod world_pod;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
@@ -44,8 +43,99 @@ pub(crate) use fate::*;
 pub use node_world::NodeWorld;
 pub(crate) use objects::*;
 pub(crate) use sample::*;
-pub(crate) use world_pod::WorldPod;
-use world_pod::{Happening, Process, WorldSandbox};
+
+/// A future event of the world.
+#[derive(Clone, Debug)]
+enum Happening {
+    /// The engine receives an observation.
+    Observed(Observation),
+    /// The engine receives an observation of a pod, whichever index the pod has then.
+    ObservedOf(PodIndex, PodObservation),
+    Executed(Uid, PodIndex, Attempt),
+    Ended(Uid, Attempt, i32, bool),
+    SandboxMade(Uid, PodIndex),
+    SandboxGone(Uid, PodIndex),
+    Written(Uid, PodIndex, u64, Box<Record>),
+    Erased(Uid, PodIndex),
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum WorldSandbox {
+    None,
+    Made,
+    /// The supervisor is dead, and the rest of the sandbox still exists.
+    Remains,
+}
+
+#[derive(Clone, Debug)]
+struct Process {
+    fate: Fate,
+    /// The image in the pod's spec when the run was started.
+    image: Rc<str>,
+    /// When the process was executed; `None` before that.
+    started: Option<Instant>,
+    asked_to_end: Option<Instant>,
+    hooks: hooks::Seen,
+}
+
+/// The true state of one pod.
+#[derive(Clone, Debug)]
+pub(crate) struct WorldPod {
+    pub(crate) pod: Rc<Pod>,
+    pub(crate) wanted: bool,
+    sandbox: WorldSandbox,
+    /// The versions of the objects that the volumes show.
+    shown: objects::Shown,
+    /// When the sandbox was made.
+    made_at: Instant,
+    /// Runs that are alive or about to be.
+    alive: BTreeMap<Attempt, Process>,
+    /// Whether processes live that outlasted the loss of their sandbox.
+    orphans: bool,
+    /// Whether volumes or writable layers of the pod exist.
+    volumes: bool,
+    /// Whether `RemoveVolumes` is in flight.
+    removing_volumes: bool,
+    /// Whether files of the volumes are being written.
+    updating: bool,
+    /// The finished runs that the supervisor remembers.
+    over: Vec<FoundAttempt>,
+    /// The record on flash, as an agent of this boot reads it.
+    pub(crate) record: Option<Box<Record>>,
+    /// The bytes of the record on flash.
+    flash: Vec<u8>,
+    /// The files and the state that the agent's shell has of the pod, some of it for the next agent.
+    shell: shell::PodFiles,
+    pub(crate) saves: u64,
+    /// The time after which no process of the pod may live.
+    pub(crate) gone_by: Option<Instant>,
+    /// The terminal status that was shown.
+    pub(crate) shown_terminal: Option<(PodPhase, Vec<Value>)>,
+    index: Option<PodIndex>,
+    /// The runs of each container that were started, in all boots.
+    pub(crate) begun: Vec<Vec<u32>>,
+    save_in_flight: bool,
+    /// Containers that ran when their image changed, and have not restarted since.
+    outdated: BTreeSet<ContainerIndex>,
+    /// The amounts that the cgroup of each container has.
+    limits: BTreeMap<ContainerIndex, [String; 4]>,
+    /// The bytes that each container and each volume use on disk.
+    pub(crate) usage: StorageUsage,
+    order: order::Order,
+    restarts: restarts::Restarts,
+    wear: wear::Wear,
+    /// When the newest run of each container ended.
+    ended_at: BTreeMap<ContainerIndex, Instant>,
+    /// Containers whose newest run was asked to end before it ended.
+    pub(crate) stopped: BTreeSet<ContainerIndex>,
+}
+
+impl WorldPod {
+    /// Whether no process of the pod lives.
+    fn is_still(&self) -> bool {
+        self.alive.is_empty() && !self.orphans
+    }
+}
 
 pub(crate) struct Sim {
     pub(crate) node: Node,
