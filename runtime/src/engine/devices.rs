@@ -82,6 +82,9 @@ pub(super) fn give(shell: &Rc<Shell>, container: &Container) -> Result<Vec<Given
         return Ok(Vec::new());
     }
     // Watched before it is looked up: no change is missed.
+    for (name, _) in &container.resources.devices {
+        shell.devices.seen.borrow_mut().add(name);
+    }
     watch(shell);
     let look_up = |name: &str| {
         let definition = shell.machine.devices.borrow().get(name);
@@ -287,8 +290,8 @@ impl Watch {
 
 /// Watches devices, unless they are watched already, until no pod requests one.
 pub(super) fn watch(shell: &Rc<Shell>) {
-    if shell.devices.watch.borrow().is_some() {
-        return;
+    if let Some(watch) = &*shell.devices.watch.borrow() {
+        return watch.add_directories(shell);
     }
     let watch = match Watch::new() {
         Ok(watch) => Rc::new(watch),
