@@ -340,7 +340,8 @@ pub(super) const GUESTS: &[Guest<'_>] = &[
             "xt_recent",
             "xt_tcpudp",
         ],
-        when: When::InTurn,
+        // The Debian is 300 MB of packages.
+        when: When::ByHand,
         system: System::Firewalls,
         ..PLAIN
     },
