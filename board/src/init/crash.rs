@@ -1,7 +1,7 @@
 //! Crash loops: an agent that fails again and again leads to a reboot, later each time, and after
 //! some of them to safe mode: network and SSH, no agent.
 //!
-//! [`super::crash_count`] keeps the number of consecutive crash loops in a file. The file is written when a
+//! [`crate::boot::crash_count`] keeps the number of consecutive crash loops in a file. The file is written when a
 //! crash loop ends, and removed after an agent ran for [`HEALTHY`]. A board whose agent keeps running never
 //! writes it. [`HANG`] exists while the agent hangs. If it exists when the board boots, the watchdog has
 //! reset the board, which counts as a crash loop. Children of process 1 read and write both files. [`judge`]

@@ -2,7 +2,7 @@
 //! for descriptions: they print ages and local times, by the clock and the time zone of the machine on which the
 //! command line runs.
 //!
-//! A new kind is a variant and a row in `kind.rs`, and a file below `kinds/` with its [`Strategy`], which [`strategy`]
+//! A new kind is a variant and a row in `kind.rs`, and a file below `kinds/` with its [`Strategy`], which [`strategy()`]
 //! names: its columns, its cells, its description, and, if clients may create its objects, its rules, as
 //! `kinds/limit_range.rs`. For such a kind, `cargo xtask schema` adds its type to the table of [`crate::schema`]; a kind
 //! that Kubernetes has removed is checked against another type, as in `kinds/pod_preset.rs`. Tests and the compiler

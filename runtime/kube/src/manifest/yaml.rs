@@ -2,7 +2,7 @@
 //! 1.1 (`yes` is true, `0644` is 420).
 //!
 //! Hostile input is rejected without delay: depth, aliases and the number of values are bounded. The reader
-//! never guesses: a repeated key is reported with its line. Read next: [`super::walk`], which checks the JSON
+//! never guesses: a repeated key is reported with its line. Read next: [`crate::object::walk`], which checks the JSON
 //! against the schema.
 
 mod input;
