@@ -99,7 +99,7 @@ mod tests {
     use crate::project;
 
     #[test]
-    fn a_target_that_is_not_there_is_refused_with_those_that_are() {
+    fn the_error_for_an_unknown_target_lists_the_known_targets() {
         assert_eq!(get("aarch64-unknown-linux-musl").unwrap().machine, elf::EM_AARCH64);
         let why = get("z80-unknown-linux-musl").unwrap_err().0;
         assert!(why.contains("z80"), "{why}");
@@ -116,6 +116,22 @@ mod tests {
         assert!(of_arch("riscv64").is_err() && of_arch("arm").is_err());
         assert!(of_arch("z80").unwrap_err().0.contains("z80 yet, only on x86_64 and aarch64"));
         assert!(host().unwrap().triple.starts_with(std::env::consts::ARCH));
+    }
+
+    #[test]
+    fn the_documented_maximum_sizes_are_those_of_the_targets() {
+        let text = fs::read_to_string(project().join("docs/building.md")).unwrap();
+        let maximum = |line: &str| {
+            let mut cells = line.strip_prefix("| `")?.split(" | ");
+            let (triple, bytes) = (cells.next()?.strip_suffix('`')?, cells.nth(1)?.strip_suffix(" bytes |")?);
+            Some((triple.to_owned(), bytes.replace(' ', "").parse::<u64>().ok()?))
+        };
+        let mut documented: Vec<_> = text.lines().filter_map(maximum).collect();
+        let mut expected: Vec<_> =
+            TARGETS.iter().map(|target| (target.triple.to_owned(), target.most)).collect();
+        documented.sort();
+        expected.sort();
+        assert_eq!(documented, expected);
     }
 
     #[test]
