@@ -15,12 +15,13 @@
 //! when this one is forgotten.
 //!
 //! Each part of a pod's state has one owner, with private fields and its own rules: `acceptance.rs`,
-//! `removal.rs`, `sandbox.rs`, `volume_files.rs`, `finished_volumes.rs`, `containers.rs` and `container.rs`, `restart.rs`, `phase.rs`, `conditions.rs`,
-//! `journal.rs`. Rules that concern single parts have only these as arguments: `init.rs`, the order of the
-//! starts; `hook.rs`, the hooks at both ends of a run; `probe.rs`, when containers are probed; `shutdown.rs`,
-//! which pods run again. `view.rs` answers questions about a pod. Rules that need the whole pod extend [`PodState`]: `start.rs` and `termination.rs`,
-//! how sandbox and containers start and end; `update.rs` and `resize.rs`, changes of the spec; `record.rs` and `handover.rs`,
-//! what a later agent restores.
+//! `removal.rs`, `sandbox.rs`, `volume_files.rs`, `finished_volumes.rs`, `containers.rs` and `container.rs`,
+//! `restart.rs`, `phase.rs`, `conditions.rs`, `journal.rs`. Rules that concern single parts have only these as
+//! arguments: `init.rs`, the order of the starts; `hook.rs`, the hooks at both ends of a run; `probe.rs`, when
+//! containers are probed; `shutdown.rs`, which pods run again. Rules that need the whole pod extend [`PodState`]:
+//! `start.rs` and `termination.rs`, how sandbox and containers start and end; `update.rs` and `resize.rs`, changes of
+//! the spec; `local_storage.rs`, the limits of disk space; `record.rs` and `handover.rs`, what a later agent restores;
+//! `view.rs`, the questions about a pod that change nothing.
 
 mod acceptance;
 mod backoff;
