@@ -8,9 +8,9 @@ use std::path::{Path, PathBuf};
 /// The files of a folder by their names, each with the files of the folder that it imports from.
 pub type Imports = BTreeMap<String, BTreeSet<String>>;
 
-/// The imports among the files of the module whose root is the file `root`, such as `src/engine.rs` or
-/// `src/lib.rs`. A file in a folder of its own, such as `src/engine/events/correlate.rs`, counts to
-/// `src/engine/events.rs`. An import of a name that the root imports from another file counts as an import
+/// The imports among the files of the module whose root is the file `root`, such as `src/lib.rs` or
+/// `src/events.rs`. A file in a folder of its own counts to the file of that name: in the registry,
+/// `src/events/correlate.rs` to `src/events.rs`. An import of a name that the root imports from another file counts as an import
 /// from that file. Imports between the root and its files do not count. Code of tests does not count: files
 /// `tests.rs`, folders `tests` and modules with `#[cfg(test)]`.
 ///
