@@ -16,7 +16,7 @@ use crate::{
 type Step = (&'static str, &'static str, fn() -> Outcome);
 
 const STEPS: &[Step] = &[
-    ("fmt", "the form of the source", fmt),
+    ("fmt", "the formatting of the source", fmt),
     ("clippy", "lints, all of which count as errors", clippy),
     ("doc", "the documentation of the code, with every link", doc),
     ("unit", "the tests beside the code", unit),

@@ -85,7 +85,7 @@ impl Awaited {
                     continue;
                 }
                 let repaired = network.borrow_mut().repair();
-                // The news of this change may be incomplete, too, and are no reason for another one.
+                // The kernel reports the repair, too. This report may be incomplete, and requires no second repair.
                 let news = if repaired.is_ok() && self.watch.read_tables().is_foreign {
                     let _ = network.borrow_mut().repair();
                     TableNews { is_foreign: true, ..news }

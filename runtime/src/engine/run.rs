@@ -465,7 +465,8 @@ pub(super) async fn report_event(
             let Some(attempt) = attempt(&container, number) else { return };
             let started = {
                 let mut runs = sandbox.runs.borrow_mut();
-                // An agent that died may have asked for it, and we did not know when we were told all.
+                // An earlier agent may have requested this run: then the supervisor had not started it yet when it
+                // reported its state to this agent.
                 let run = runs.entry((container.clone(), number)).or_insert_with(|| Run {
                     leaf: sandbox.cgroup.known_leaf(&container, number),
                     process: None,

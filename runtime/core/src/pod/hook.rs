@@ -11,9 +11,9 @@
 //! hook runs within the grace period; whatever is left of it, at least [`super::termination`]'s window
 //! remains between the signal and the kill.
 //!
-//! One agent runs each hook once a run: a shortened grace period does not start it again. An agent that
-//! adopts a run takes its postStart hook as finished, unless the handover says that it sleeps or has failed.
-//! The agent runs a preStop hook again only if it had not finished.
+//! An agent executes each hook of a run only once: a shortened grace period does not execute it again. An agent that
+//! adopts a run treats its postStart hook as finished, unless the handover says that it sleeps or has failed.
+//! Such an agent executes the preStop hook again only if it had not finished.
 
 use crate::facts::{Action, Draft, Events, PodIndex, StartFailureReason};
 use crate::spec::probe::PortOrName;
