@@ -148,35 +148,32 @@ impl Policy {
     }
 }
 
-/// The reason why a pod is not admitted, in the words of Kubernetes' admission. It is displayed with the words of its
-/// source, of which clients get one text.
+/// The reason why a pod is not admitted, in the words of Kubernetes' admission. An underlying error is displayed in its
+/// own words and is not a source of this error, whose source is the source of the underlying error.
 #[derive(Debug)]
-pub struct AdmissionError {
-    message: String,
-    source: Option<Box<dyn Error>>,
-}
+pub struct AdmissionError(Box<dyn Error>);
 
 impl AdmissionError {
-    fn of(source: impl Error + 'static) -> AdmissionError {
-        AdmissionError { message: source.to_string(), source: Some(Box::new(source)) }
+    pub(super) fn of(error: impl Error + 'static) -> AdmissionError {
+        AdmissionError(Box::new(error))
     }
 }
 
 impl From<String> for AdmissionError {
     fn from(message: String) -> AdmissionError {
-        AdmissionError { message, source: None }
+        AdmissionError(message.into())
     }
 }
 
 impl fmt::Display for AdmissionError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.message)
+        self.0.fmt(f)
     }
 }
 
 impl Error for AdmissionError {
     fn source(&self) -> Option<&(dyn Error + 'static)> {
-        self.source.as_deref()
+        self.0.source()
     }
 }
 
