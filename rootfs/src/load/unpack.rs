@@ -32,7 +32,7 @@ const RESERVED: u64 = 16;
 const WARNINGS_MAX: usize = 16;
 
 /// Bytes between two progress reports.
-const TELL_EVERY: u64 = 1024 * 1024;
+const REPORT_EVERY: u64 = 1024 * 1024;
 
 /// The request to the process that unpacks.
 #[derive(Debug, Serialize, Deserialize)]
@@ -337,15 +337,15 @@ impl Unpacking<'_> {
         let mut file = self.content.create(&path)?;
         file.limit(space.free);
         let progress = std::cell::RefCell::new(&mut *self.progress);
-        let told = Told {
+        let reporting = ReportingReader {
             stream,
             bytes: 0,
-            told: 0,
-            tell: &mut |bytes| {
+            reported: 0,
+            report: &mut |bytes| {
                 (progress.borrow_mut())(Progress::Reading { layer: label.to_owned(), bytes, total });
             },
         };
-        let mut blob = Digesting::new(told);
+        let mut blob = Digesting::new(reporting);
         let warnings = &mut self.warnings;
         let result = convert(&mut blob, file, LayerBounds::default(), &mut |text| {
             *warnings += 1;
@@ -439,20 +439,20 @@ fn verify(layer: &PlannedLayer, met: ReadLayer) -> Result<(), LoadError> {
 }
 
 /// A reader that regularly reports the progress.
-struct Told<'a> {
+struct ReportingReader<'a> {
     stream: &'a mut dyn Read,
     bytes: u64,
-    told: u64,
-    tell: &'a mut dyn FnMut(u64),
+    reported: u64,
+    report: &'a mut dyn FnMut(u64),
 }
 
-impl Read for Told<'_> {
+impl Read for ReportingReader<'_> {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         let read = self.stream.read(buffer)?;
         self.bytes += read as u64;
-        if self.bytes - self.told >= TELL_EVERY || (read == 0 && self.told < self.bytes) {
-            self.told = self.bytes;
-            (self.tell)(self.bytes);
+        if self.bytes - self.reported >= REPORT_EVERY || (read == 0 && self.reported < self.bytes) {
+            self.reported = self.bytes;
+            (self.report)(self.bytes);
         }
         Ok(read)
     }
