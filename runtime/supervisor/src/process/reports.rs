@@ -24,18 +24,18 @@ pub(super) struct Agent {
 /// The progress of the answer to the agent's greeting.
 enum Greeting {
     /// The agent has not greeted, or with another version: nothing is reported.
-    Strange,
+    Missing,
     /// `Hello` is next; if the versions are equal, the whole state follows.
     Hello { equal: bool },
     /// These layers are next, the last one first; then the state of everything, and `HelloEnd`.
     Layers(Vec<String>),
     /// The agent knows the whole state, and gets changes.
-    Over,
+    Done,
 }
 
 impl Agent {
     pub(super) fn new(socket: OwnedFd) -> Agent {
-        Agent { socket, greeting: Greeting::Strange, sandbox_reported: false, answer: None }
+        Agent { socket, greeting: Greeting::Missing, sandbox_reported: false, answer: None }
     }
 
     /// The agent that requested the replacement of the supervisor by this binary.
@@ -119,7 +119,7 @@ impl Process {
             return Some((report.clone(), Item::Answer));
         }
         let is_first = match &agent.greeting {
-            Greeting::Strange => return None,
+            Greeting::Missing => return None,
             Greeting::Hello { equal } => {
                 let pid = std::process::id() as i32;
                 return Some((Report::Hello { version: VERSION, pid }, Item::Hello { equal: *equal }));
@@ -130,7 +130,7 @@ impl Process {
                 }
                 true
             }
-            Greeting::Over => false,
+            Greeting::Done => false,
         };
         if let (false, Some(report)) = (agent.sandbox_reported, sandbox_report(&self.sandbox)) {
             return Some((report, Item::Sandbox));
@@ -163,7 +163,7 @@ impl Process {
             Item::Answer => agent.answer.as_ref().and_then(|(_, descriptor)| descriptor.as_ref()),
             Item::Layer => match &agent.greeting {
                 Greeting::Layers(names) => names.last().and_then(|name| self.layers.get(name)),
-                Greeting::Strange | Greeting::Hello { .. } | Greeting::Over => None,
+                Greeting::Missing | Greeting::Hello { .. } | Greeting::Done => None,
             },
             Item::Started(at) => match &self.attempts[*at].state {
                 State::Running { pidfd, .. } => Some(pidfd),
@@ -203,7 +203,7 @@ impl Process {
             Item::Hello { equal: true } => {
                 agent.greeting = Greeting::Layers(self.layers.keys().cloned().collect());
             }
-            Item::Hello { equal: false } => agent.greeting = Greeting::Strange,
+            Item::Hello { equal: false } => agent.greeting = Greeting::Missing,
             Item::Layer => {
                 if let Greeting::Layers(names) = &mut agent.greeting {
                     names.pop();
@@ -224,7 +224,7 @@ impl Process {
             }
             Item::ExecEnded(at) => self.execs[at].ended_reported = true,
             Item::Starting(at) => self.attempts[at].reported.starting = true,
-            Item::End => agent.greeting = Greeting::Over,
+            Item::End => agent.greeting = Greeting::Done,
         }
     }
 }
