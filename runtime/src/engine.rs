@@ -172,9 +172,9 @@ pub struct Engine {
     inbox: Receiver<News>,
     requests: Receiver<Request>,
     /// The API and its socket, until it is served. Clients that connect earlier wait.
-    door: Option<(api::Api, Async<UnixListener>)>,
+    unserved_api: Option<(api::Api, Async<UnixListener>)>,
     registry: Registry,
-    looks: manifests::Looks,
+    manifest_reads: manifests::ManifestReads,
     image_use: image_collection::ImageUse,
     /// The files of earlier boots were removed.
     swept: bool,
@@ -259,12 +259,12 @@ impl Engine {
             config,
         });
         this_node::keep_memory(&shell.config, &shell.machine);
-        for told in reserved_in_vain(&this_node::facts(&shell.config, &shell.machine)) {
+        for warning in reserved_in_vain(&this_node::facts(&shell.config, &shell.machine)) {
             log::warn!(
-                "--kube-reserved and --system-reserved: {told} Pods that request this resource will not start"
+                "--kube-reserved and --system-reserved: {warning} Pods that request this resource will not start"
             );
         }
-        let door = if shell.config.down {
+        let unserved_api = if shell.config.down {
             None
         } else {
             let api = api::Api {
@@ -286,9 +286,9 @@ impl Engine {
             shell,
             inbox,
             requests,
-            door,
+            unserved_api,
             registry,
-            looks: manifests::Looks::new(directories),
+            manifest_reads: manifests::ManifestReads::new(directories),
             image_use: image_collection::ImageUse::default(),
             swept: false,
             begun: 0,
@@ -314,7 +314,7 @@ impl Engine {
             }
             // Before pods are found: whether a file of theirs is refused decides if they stay.
             self.read_bindings();
-            self.first_look().await;
+            self.first_read().await;
             self.read_definitions();
             for found in recover::look(&self.shell).await? {
                 self.observe_found(found);
@@ -352,7 +352,7 @@ impl Engine {
     /// Starts to serve the API. Called when all pods are published: clients would take a missing pod for one that is
     /// gone.
     fn open_api(&mut self) {
-        let Some((api, listener)) = self.door.take() else { return };
+        let Some((api, listener)) = self.unserved_api.take() else { return };
         let config = &self.shell.config;
         log::info!(
             "nodlet {} runs the pods of node {} below {}; its API is on {}",

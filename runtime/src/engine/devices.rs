@@ -77,7 +77,10 @@ fn find(definition: &DeviceDefinition) -> Result<FoundDevice, String> {
 ///
 /// # Errors
 /// A device is not there; the container has to wait for it.
-pub(super) fn give(shell: &Rc<Shell>, container: &Container) -> Result<Vec<GivenDevice>, StartFailure> {
+pub(super) fn of_container(
+    shell: &Rc<Shell>,
+    container: &Container,
+) -> Result<Vec<GivenDevice>, StartFailure> {
     if container.resources.devices.is_empty() {
         return Ok(Vec::new());
     }
@@ -92,8 +95,8 @@ pub(super) fn give(shell: &Rc<Shell>, container: &Container) -> Result<Vec<Given
         shell.devices.seen.borrow_mut().record(name, found.clone().and_then(Result::ok));
         definition.zip(found)
     };
-    let held = held(shell);
-    let in_use = || held.iter().map(|(name, found)| (&**name, *found));
+    let devices_in_use = devices_in_use(shell);
+    let in_use = || devices_in_use.iter().map(|(name, found)| (&**name, *found));
     let directory = shell.paths.device_files();
     let granted = grant_devices(container, look_up, in_use, &directory.to_string_lossy())?;
     let given = granted.into_iter().map(|(definition, found)| GivenDevice {
@@ -174,19 +177,19 @@ pub(super) fn of_volumes(
 }
 
 /// The devices of all running containers that are there, by name; that of a volume has an empty name.
-fn held(shell: &Shell) -> Vec<(String, FoundDevice)> {
+fn devices_in_use(shell: &Shell) -> Vec<(String, FoundDevice)> {
     let pods = shell.pods.borrow();
     let sandboxes = pods.values().filter_map(|pod| pod.sandbox.as_ref());
-    let mut held = Vec::new();
+    let mut in_use = Vec::new();
     for sandbox in sandboxes {
         let runs = sandbox.runs.borrow();
         let devices = runs.values().flat_map(|run| &run.image.devices).filter(|device| !device.is_gone);
-        held.extend(devices.map(|device| {
+        in_use.extend(devices.map(|device| {
             let DeviceNode { block, major, minor, .. } = device.node;
             (device.name.clone(), FoundDevice { block, major, minor })
         }));
     }
-    held
+    in_use
 }
 
 /// Reports the interfaces that came back from a pod under another name.
@@ -210,7 +213,7 @@ struct Watch {
     /// Reports links of the network, once an interface is requested. The uevent of an interface is no substitute: the
     /// kernel sends it before the interface is found by its name.
     links: Async<OwnedFd>,
-    is_told_of_links: Cell<bool>,
+    watches_links: Cell<bool>,
     inotify: Async<Inotify>,
 }
 
@@ -225,14 +228,14 @@ impl Watch {
         Ok(Watch {
             uevents: Async::new_nonblocking(uevents)?,
             links: Async::new_nonblocking(links)?,
-            is_told_of_links: Cell::new(false),
+            watches_links: Cell::new(false),
             inotify: Async::new_nonblocking(inotify)?,
         })
     }
 
     /// Watches the links of the network.
     fn add_links(&self) {
-        if self.is_told_of_links.replace(true) {
+        if self.watches_links.replace(true) {
             return;
         }
         let group = NetlinkAddr::new(0, libc::RTMGRP_LINK as u32);

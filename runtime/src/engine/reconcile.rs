@@ -17,9 +17,9 @@ impl Engine {
     /// Reports to the core the difference between the pods that sources want now and those that they wanted before.
     /// Reads no file.
     pub(super) fn reconcile(&mut self) {
-        if self.looks.is_partial() {
+        if self.manifest_reads.is_partial() {
             // The registry may know that a manifest was removed, and not yet that it is in another directory.
-            // The look calls this function after its last part.
+            // The read calls this function after its last part.
             return;
         }
         let (mut wanted, mut refusals) = self.registry.sources.wanted();
@@ -47,7 +47,7 @@ impl Engine {
                 }
                 Err(short) => {
                     log::error!("{}/{}: {short}; trying again", new.pod.namespace, new.pod.name);
-                    self.look_again();
+                    self.read_again();
                 }
             }
         }

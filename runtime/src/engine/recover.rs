@@ -97,7 +97,7 @@ pub(super) async fn look(shell: &Rc<Shell>) -> Result<Vec<FoundPod>, EngineError
     }
     let ours = Rc::new(File::open("/proc/self/exe").map_err(cannot)?);
     // All at once: a supervisor that is slow to answer holds up nobody but itself.
-    let looks: Vec<_> = directories
+    let lookups: Vec<_> = directories
         .into_iter()
         .map(|directory| {
             let (shell, ours) = (shell.clone(), ours.clone());
@@ -108,8 +108,8 @@ pub(super) async fn look(shell: &Rc<Shell>) -> Result<Vec<FoundPod>, EngineError
                 .spawn(async move { (look_at(&shell, &directory, &ours).await, directory) })
         })
         .collect();
-    for look in looks {
-        let (looked, directory) = look.await;
+    for lookup in lookups {
+        let (looked, directory) = lookup.await;
         match looked {
             Ok(pod) => found.push(pod),
             Err(LookError::Shortage(source)) => return Err(cannot(source)),

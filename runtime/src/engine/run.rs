@@ -130,7 +130,7 @@ pub(super) async fn start(
         check_target(&shell.paths, &wanted, &sandbox, target)?;
     }
 
-    let mut given = devices::give(shell, container)?;
+    let mut given = devices::of_container(shell, container)?;
     let cdi = devices::inject(shell, &wanted.pod, &mut given).await?;
     given.extend(devices::of_volumes(&wanted.pod, container, &sandbox)?);
     let file_values = read_env_files(&shell.stores, container, &sandbox).await?;
@@ -532,9 +532,9 @@ pub(super) async fn report_records(shell: &Rc<Shell>, pod: PodIndex, sandbox: &R
         runs.iter().map(|((name, number), run)| (name.clone(), *number, run.started.is_some())).collect()
     };
     let runs: Vec<(String, u32, bool)> = known();
-    for (container, number, was_told) in runs {
+    for (container, number, start_reported) in runs {
         let Some(record) = ExitRecord::read_in_time(&directory, &container, number).await else { continue };
-        if !was_told {
+        if !start_reported {
             let process =
                 StartedProcess { pid: 0, pidfd: None, at: record.started_at, user: User::default() };
             let started = SupervisorEvent::Started { container: container.clone(), number, process };

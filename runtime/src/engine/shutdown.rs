@@ -32,12 +32,12 @@ impl ShutdownState {
 
 /// Holds a delay lock of logind and reports shutdowns to the loop, as long as there is a logind.
 pub(super) async fn follow(shell: Rc<Shell>) {
-    let mut said = false;
+    let mut failure_logged = false;
     loop {
         let Err(error) = hold(&shell).await else { continue };
         if !shell.machine.shutdown.goes_down.get() {
             drop(shell.machine.shutdown.lock.take());
-            if !std::mem::replace(&mut said, true) {
+            if !std::mem::replace(&mut failure_logged, true) {
                 log::warn!("failed to watch logind for shutdowns: {error}; trying again every minute");
             }
         }
