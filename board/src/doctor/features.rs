@@ -310,7 +310,7 @@ pub(super) const FEATURES: &[Feature] = &[
         need: Need::Useful,
         ways: &[all(&["CPUSETS"])],
         module: "",
-        without: "Pods run; nodlet pins no pod to processors, and other programs of the board cannot do so.",
+        without: "Pods run, except those with exclusive cpus, and other programs of the board cannot be pinned to processors.",
         probe: Probe::Controller("cpuset"),
     },
     Feature {

@@ -3,7 +3,8 @@
 //! replaced by another. A board without any link boots, and gets one later.
 
 use std::fs;
-use std::net::UdpSocket;
+use std::io::{self, Read, Write};
+use std::net::{TcpListener, UdpSocket};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant, SystemTime};
@@ -38,6 +39,26 @@ const REPLACE_LINK: &str = "card=$(busybox basename $(busybox readlink /sys/clas
 /// The emulator's argument for the slot into which a card is plugged while the board runs: these machines
 /// have no other slot that supports it.
 const SLOT: [&str; 2] = ["-device", "pcie-root-port,id=later,chassis=1"];
+
+/// Lets the pod request a page from this machine, which sees the board's address in place of the pod's.
+fn reach_out(board: &mut Board) -> Outcome {
+    let listener = TcpListener::bind("127.0.0.1:0")?;
+    let port = listener.local_addr()?.port();
+    let server = std::thread::spawn(move || -> io::Result<()> {
+        let (mut client, _) = listener.accept()?;
+        let _ = client.read(&mut [0; 4096])?;
+        client.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 7\r\nConnection: close\r\n\r\nbeyond\n")
+    });
+    let get = format!("nodlet exec baked -- /bin/demo get http://10.0.2.2:{port}/");
+    board.wait_for("answer of another machine to a pod", |board| {
+        Ok(text(&board.ssh(&get, "")?.stdout).contains("beyond"))
+    })?;
+    server.join().map_err(|_| "the server panicked")??;
+    if board.console()?.contains("AddressTranslationFailed") {
+        return Err(board.failed("the kernel translates no addresses"));
+    }
+    Ok(())
+}
 
 /// Boots a board without network and clock, which then gets both.
 pub(super) fn try_out(profile: &Profile, qemu: &Qemu) -> Outcome {
@@ -82,6 +103,7 @@ pub(super) fn try_out(profile: &Profile, qemu: &Qemu) -> Outcome {
     })?;
     board.wait_for("answer over SSH", |board| Ok(board.ssh("true", "")?.status.success()))?;
     board.expect("cat /etc/resolv.conf | busybox tail -n 1", "", "nameserver 10.0.2.3\n")?;
+    reach_out(&mut board)?;
     let status = board.json("cat /run/nodlet/network.json")?;
     if status["links"][0]["dhcp"]["state"] != "bound" || status["clock"]["synchronised"] != false {
         return Err(board.failed(&format!("/run/nodlet/network.json says {status}")));
