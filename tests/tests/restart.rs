@@ -136,3 +136,21 @@ fn counts_and_how_the_last_run_ended_outlive_the_agent_and_the_power() {
     device.wait_for("a run of this boot", || device.pod("web").container("app").is_running());
     assert_eq!(told(&device), (2, Some(137), "ContainerStatusUnknown".into()));
 }
+
+#[test]
+fn a_pod_whose_file_of_this_boot_is_damaged_runs_again() {
+    let mut device = Device::start();
+    device.write_manifest("web.yaml", &manifest::pod("web", "sleep"));
+    device.pod("web").wait_ready();
+    let began = device.pod("web").container("app").of_running("startedAt");
+    device.kill_agent();
+    let pods = device.path("/run/nodlet/pods");
+    let pod = std::fs::read_dir(pods).expect("it is there").next().expect("one pod").expect("it is read").path();
+    std::fs::write(pod.join("pod.json"), "damaged").expect("it can be written");
+    device.start_agent();
+    device.wait_for("another run", || {
+        let web = device.pod("web");
+        web.is_ready() && web.container("app").of_running("startedAt") != began
+    });
+    device.pod("web").exec("app", ["/bin/demo", "print", "here"]).ok();
+}

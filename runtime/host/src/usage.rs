@@ -16,11 +16,11 @@ use crate::volume::quota;
 /// Files and directories that one part of a measurement looks at.
 const ENTRIES_PER_PART: usize = 256;
 
-/// Files and directories that a measurement looks at. The rest is not measured: a container must not be able to make
-/// nodlet read its disk for ever.
+/// Files and directories that a measurement looks at: a container must not be able to make nodlet read its disk for
+/// ever. A place with more uses more than any limit, since a container could hide its files behind others.
 const MAX_ENTRIES: usize = 1_000_000;
 
-/// Directories that wait for their turn, and the bytes of their paths. Further ones are not measured.
+/// Directories that wait for their turn, and the bytes of their paths. A place with more uses more than any limit, too.
 const MAX_PENDING: usize = 16 * 1024;
 const MAX_PENDING_BYTES: usize = 2 << 20;
 
@@ -81,7 +81,14 @@ impl Measurement {
             }
         }
         for _ in 0..ENTRIES_PER_PART {
-            if self.left == 0 || self.current.is_none() && !self.open_next() {
+            if self.left == 0 {
+                let begun = self.root.as_ref().map(|root| root.place);
+                for place in begun.into_iter().chain(self.roots.iter().map(|(place, _)| *place)) {
+                    self.usage[place] = u64::MAX;
+                }
+                return Some(std::mem::take(&mut self.usage));
+            }
+            if self.current.is_none() && !self.open_next() {
                 return Some(std::mem::take(&mut self.usage));
             }
             self.left -= 1;
@@ -92,9 +99,12 @@ impl Measurement {
 
     /// Opens the next directory that can be opened. Returns whether there is one.
     fn open_next(&mut self) -> bool {
-        while self.left > 0 {
+        loop {
             let (Some(root), Some(path)) = (&self.root, self.pending.pop()) else {
-                let Some((place, path)) = self.roots.pop() else { return false };
+                let Some((place, path)) = self.roots.pop() else {
+                    self.root = None;
+                    return false;
+                };
                 self.root = Root::open(place, &path);
                 self.pending.extend(self.root.is_some().then(PathBuf::new));
                 continue;
@@ -109,9 +119,7 @@ impl Measurement {
                 Err(Errno::ENAMETOOLONG) => self.usage[root.place] = u64::MAX,
                 Err(_) => {}
             }
-            self.left -= 1;
         }
-        false
     }
 
     /// Measures the next entry of the directory that is being read.
@@ -134,7 +142,11 @@ impl Measurement {
         let is_directory = SFlag::from_bits_truncate(found.st_mode) & SFlag::S_IFMT == SFlag::S_IFDIR;
         let usage = &mut self.usage[root.place];
         *usage = usage.saturating_add(size(&found, is_directory));
-        if is_directory && self.pending.len() < MAX_PENDING && self.pending_bytes < MAX_PENDING_BYTES {
+        if is_directory {
+            if self.pending.len() >= MAX_PENDING || self.pending_bytes >= MAX_PENDING_BYTES {
+                *usage = u64::MAX;
+                return;
+            }
             let below = path.join(OsStr::from_bytes(name.to_bytes()));
             self.pending_bytes += below.as_os_str().len();
             self.pending.push(below);
@@ -214,7 +226,7 @@ mod tests {
     }
 
     #[test]
-    fn a_tree_that_never_ends_is_measured_in_parts_to_a_limit() {
+    fn a_tree_is_measured_in_parts_and_exceeds_any_limit_if_it_is_too_large() {
         let root = scratch("many");
         for number in 0..600 {
             fs::write(root.join(number.to_string()), "x").unwrap();
@@ -224,8 +236,13 @@ mod tests {
         let all = std::iter::from_fn(|| Some(measurement.part())).flatten().next().expect("it ends");
         assert!(all[0] >= 600 * 512, "{all:?}");
         let mut short = Measurement { left: 100, ..Measurement::new([(0, root.clone())], 1) };
-        let some = short.part().expect("it ends");
-        assert!(some[0] < all[0], "{some:?} of {all:?}");
+        assert_eq!(short.part().expect("it ends"), [u64::MAX]);
+        // So does a tree of which too many directories wait.
+        let wide = root.join("wide");
+        for number in 0..MAX_PENDING_BYTES / 250 + 300 {
+            fs::create_dir_all(wide.join(format!("{number:0>250}"))).unwrap();
+        }
+        assert_eq!(measure(&[&wide]), [u64::MAX]);
         fs::remove_dir_all(root).unwrap();
     }
 

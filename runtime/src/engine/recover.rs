@@ -117,6 +117,12 @@ pub(super) async fn look(shell: &Rc<Shell>) -> Result<Vec<FoundPod>, EngineError
                 log::error!("{}: {message}; killing its remaining processes", directory.display());
                 let uid = directory.file_name().unwrap_or_default().to_string_lossy().into_owned();
                 cleanup::end_unreadable(&shell.machine.cgroups, &uid, &directory).await;
+                // It names runs that are not there any more.
+                if let Err(error) = fs::remove_file(shell.paths.status(&uid))
+                    && error.kind() != io::ErrorKind::NotFound
+                {
+                    log::error!("failed to remove the status of {uid}: {error}");
+                }
             }
         }
     }
@@ -153,7 +159,12 @@ fn paths_in(directory: &Path) -> io::Result<Vec<PathBuf>> {
 
 async fn look_at(shell: &Rc<Shell>, directory: &Path, ours: &File) -> Result<FoundPod, LookError> {
     let unreadable = |error: &dyn std::fmt::Display| LookError::Unreadable(format!("pod.json: {error}"));
-    let bytes = fs::read(directory.join("pod.json")).map_err(LookError::of_file)?;
+    let file = directory.join("pod.json");
+    // Reading a pipe would never end.
+    if !fs::symlink_metadata(&file).map_err(LookError::of_file)?.is_file() {
+        return Err(unreadable(&"it is not a file"));
+    }
+    let bytes = fs::read(file).map_err(LookError::of_file)?;
     let mut on_tmpfs: OnTmpfs = serde_json::from_slice(&bytes).map_err(|error| unreadable(&error))?;
     // It runs here, whatever the node was called when it was admitted.
     if let Some(spec) = on_tmpfs.object.get_mut("spec").and_then(serde_json::Value::as_object_mut) {

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use nix::dir::Dir;
 use nix::errno::Errno;
-use nix::fcntl::{AtFlags, OFlag, OpenHow, ResolveFlag, open, openat, openat2};
+use nix::fcntl::{AtFlags, OFlag, OpenHow, ResolveFlag, open, openat2};
 use nix::sys::stat::{FchmodatFlags, Mode, SFlag, fchmodat, fstat};
 use nix::unistd::{Gid, fchownat};
 
@@ -52,7 +52,11 @@ pub(super) fn give_to(root: &Path, group: u32, always: bool) -> nix::Result<()> 
                 return Err(Errno::E2BIG);
             }
             let flags = OFlag::O_PATH | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
-            let Ok(found) = openat(Some(at), name, flags, Mode::empty()) else { continue };
+            // The root of a mount is not the volume's.
+            let here = OpenHow::new()
+                .flags(flags)
+                .resolve(ResolveFlag::RESOLVE_BENEATH | ResolveFlag::RESOLVE_NO_XDEV);
+            let Ok(found) = openat2(at, name, here) else { continue };
             let found = own(found);
             if change(found.as_raw_fd(), group)? {
                 let below = path.join(OsStr::from_bytes(name.to_bytes()));
