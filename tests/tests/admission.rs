@@ -111,7 +111,7 @@ fn two_pods_of_the_host_do_not_have_one_port() {
 }
 
 #[test]
-fn only_pods_that_tolerate_a_taint_are_taken() {
+fn only_pods_that_tolerate_a_taint_are_admitted() {
     let mut device = Device::new();
     device.agent_arguments(["--register-with-taints=lab=x:NoExecute"]);
     device.load_image(demo_archive());

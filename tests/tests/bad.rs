@@ -53,7 +53,7 @@ fn a_full_disk_refuses_the_image_and_takes_it_when_there_is_room() {
 }
 
 #[test]
-fn a_root_that_is_not_there_is_named() {
+fn the_error_about_a_missing_root_names_it() {
     let output = Command::new(nodlet_program())
         .args(["--root", "/tmp/nodlet-tests/absent", "agent"])
         .output()

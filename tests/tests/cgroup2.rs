@@ -93,7 +93,7 @@ fn allowed() -> BTreeSet<String> {
 
 #[test]
 #[ignore = "needs cgroup v2 with all controllers: cargo xtask guest"]
-fn the_device_filter_lets_pass_what_every_container_has_and_nothing_else() {
+fn the_device_filter_allows_only_the_devices_of_every_container() {
     let device = Device::start();
     let devices = |text: &str| -> BTreeSet<String> {
         assert!(text.ends_with("no other\n"), "{text}");

@@ -241,7 +241,7 @@ fn applied_objects_survive_a_restart_in_files_that_only_root_can_read() {
 }
 
 #[test]
-fn objects_of_files_are_theirs_and_a_wrong_file_disturbs_nothing_and_tells_no_secret() {
+fn clients_cannot_change_objects_of_files_and_an_invalid_file_reveals_no_secret() {
     let device = Device::start_unwatched();
     device.write_manifest("a.yaml", &object("ConfigMap", "web", "data: {a: '1'}"));
     device.write_manifest("b.yaml", &object("Secret", "web", &format!("stringData: {{password: {SECRET}}}")));

@@ -50,13 +50,13 @@ fn every_link_leads_to_a_file_and_every_anchor_to_a_heading() {
 }
 
 #[test]
-fn every_guarantee_names_tests_that_there_are() {
+fn every_guarantee_names_existing_tests() {
     let wrong = wrong_references("guarantees.md", false);
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
 #[test]
-fn every_sentence_about_security_names_tests_that_there_are() {
+fn every_sentence_about_security_names_existing_tests() {
     let wrong = wrong_references("security.md", true);
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }

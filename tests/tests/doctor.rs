@@ -59,7 +59,7 @@ fn of(device: &Device) -> (Ran, Vec<Value>) {
 }
 
 #[test]
-fn a_machine_that_runs_pods_lacks_nothing_and_is_left_as_it_was() {
+fn doctor_finds_nothing_missing_on_a_machine_that_runs_pods_and_leaves_nothing_behind() {
     let device = Device::new();
     let links = || fs::read_dir("/sys/class/net").expect("there is a network").count();
     let before = (links(), fs::read_dir(device.root()).expect("the root is there").count());

@@ -168,7 +168,7 @@ fn a_container_does_not_start_from_an_image_whose_dev_is_a_link() {
 }
 
 #[test]
-fn an_image_with_something_else_where_every_container_has_a_directory_is_told_where() {
+fn an_image_with_a_file_or_a_link_at_proc_or_sys_is_rejected_with_the_path() {
     let device = Device::start();
     let program = fs::read(demo_program()).expect("the demo program is built");
     for (name, directory, is_link) in [

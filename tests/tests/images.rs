@@ -144,7 +144,7 @@ fn an_image_comes_through_a_pipe_too() {
 }
 
 #[test]
-fn the_platform_that_fits_is_taken_and_another_is_refused() {
+fn an_image_of_another_platform_is_rejected_unless_the_platform_is_requested() {
     let device = Device::start();
     let program = fs::read(demo_program()).expect("the demo program is built");
     let path = device.path("/foreign.tar");

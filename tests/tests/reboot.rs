@@ -62,7 +62,7 @@ fn on_disk(device: &Device, uid: &str) -> Vec<String> {
 }
 
 #[test]
-fn after_a_power_cut_what_was_over_stays_over_and_the_rest_goes_on() {
+fn after_a_power_cut_finished_pods_stay_finished_and_others_follow_their_restart_policy() {
     let mut device = Device::start();
     let (shared, here) = device.shared("one");
     for (name, policy, steps) in [

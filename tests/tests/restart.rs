@@ -91,7 +91,7 @@ fn a_container_that_takes_too_much_memory_is_reported_as_oom_killed() {
 }
 
 #[test]
-fn a_program_that_is_not_there_is_named() {
+fn the_message_about_a_missing_program_names_it() {
     let device = Device::start();
     let text = manifest::pod_with("lost", "x", "restartPolicy: Never")
         .replace("args: [\"x\"]", "command: [\"/bin/absent\"]");

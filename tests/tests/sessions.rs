@@ -259,7 +259,7 @@ fn a_terminal_is_given_back_when_the_agent_goes_and_the_container_waits_for_the_
 }
 
 #[test]
-fn a_verb_that_is_told_to_end_leaves_the_terminal_as_it_was() {
+fn a_verb_that_a_signal_ends_restores_the_terminal() {
     let device = Device::start();
     device.write_manifest("web.yaml", &manifest::pod("web", "sleep"));
     device.pod("web").wait_ready();

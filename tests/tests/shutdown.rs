@@ -117,7 +117,7 @@ fn a_shutdown_that_is_called_off_brings_back_what_has_ended() {
 }
 
 #[test]
-fn down_waits_for_those_of_a_lower_priority_before_it_ends_the_next() {
+fn down_stops_pods_of_a_higher_priority_after_those_of_a_lower_one_have_ended() {
     let device = Device::start();
     let (shared, here) = device.shared("ends");
     // When it is asked to end, each container prints whether the other is still running.

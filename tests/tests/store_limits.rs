@@ -126,7 +126,7 @@ fn an_image_that_no_pod_uses_yet_stays_for_the_time_that_it_is_given() {
 }
 
 #[test]
-fn no_more_pods_events_and_clients_than_the_agent_was_told() {
+fn flags_limit_the_numbers_of_pods_events_and_clients() {
     let mut device = Device::new();
     device.agent_arguments(["--max-pods", "2", "--max-events", "6", "--max-connections", "5"]);
     device.start_agent();

@@ -421,7 +421,7 @@ mod tests {
     }
 
     #[test]
-    fn words_of_the_usage_are_those_that_are_typed() {
+    fn the_usage_of_a_verb_yields_its_words_and_arguments() {
         let verbs = example().verbs;
         assert_eq!(verbs[0].words(), ["pods", "po", "nodes", "no", "events"]);
         assert_eq!(verbs[1].words(), ["load", "ls"]);

@@ -218,7 +218,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn lists_of_packages_are_fetched_where_there_are_none() {
+    fn missing_lists_of_packages_are_fetched() {
         let scratch = std::env::temp_dir().join(format!("nodlet-images-{}", std::process::id()));
         std::fs::create_dir_all(&scratch).expect("a scratch directory");
         // A fake apt-get that knows no package before its first update.

@@ -95,7 +95,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_pod_is_ready_or_over_or_neither() {
+    fn a_pod_is_ready_or_finished_or_neither() {
         let pod = |status: Value| json!({"status": status});
         for (status, expected) in [
             (json!({"phase": "Pending"}), None),

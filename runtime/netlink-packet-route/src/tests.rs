@@ -151,7 +151,7 @@ fn a_link_that_the_kernel_describes_is_read_and_written_again_without_a_loss() {
 }
 
 #[test]
-fn addresses_are_what_ip_says_that_they_are() {
+fn addresses_have_the_bytes_that_ip_sends() {
     let mut message = AddressMessage {
         attributes: vec![
             AddressAttribute::Local(GATEWAY.into()),
@@ -215,7 +215,7 @@ fn addresses_are_what_ip_says_that_they_are() {
 }
 
 #[test]
-fn routes_are_what_ip_says_that_they_are() {
+fn routes_have_the_bytes_that_ip_sends() {
     let header = RouteHeader {
         address_family: AddressFamily::Inet,
         table: RouteHeader::RT_TABLE_MAIN,
@@ -297,7 +297,7 @@ fn routes_are_what_ip_says_that_they_are() {
 }
 
 #[test]
-fn neighbours_are_what_ip_says_that_they_are() {
+fn neighbours_have_the_bytes_that_ip_sends() {
     let hardware = || NeighbourAttribute::LinkLayerAddress(vec![2, 0, 0, 0, 0, 2]);
     let address = || NeighbourAttribute::Destination(Ipv4Addr::new(10, 86, 0, 2));
     let mut message =

@@ -159,7 +159,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_path_becomes_what_a_request_line_may_hold() {
+    fn a_path_is_escaped_for_the_request_line() {
         for (path, expected) in [
             ("", "http://10.0.0.1:80/"),
             ("/", "http://10.0.0.1:80/"),

@@ -292,7 +292,7 @@ mod tests {
     }
 
     #[test]
-    fn a_frame_of_nothing_does_not_pass_for_the_end_where_senders_are_known() {
+    fn an_empty_frame_is_an_error_if_sender_credentials_are_enabled() {
         let (ours, theirs) = pair();
         enable_sender_credentials(theirs.as_fd()).unwrap();
         send(ours.as_fd(), &Request::End, &[]).unwrap();

@@ -74,7 +74,7 @@ fn the_size_of_a_memory_volume_is_the_lowest_limit() {
 }
 
 #[test]
-fn a_host_path_is_held_against_its_type() {
+fn a_host_path_must_match_its_type() {
     let scratch = Scratch::new("host");
     let at = |name: &str| scratch.0.join(name).display().to_string();
     fs::create_dir(scratch.0.join("dir")).expect("made");

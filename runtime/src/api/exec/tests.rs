@@ -158,7 +158,7 @@ fn output_and_exit_code_come_back() {
 }
 
 #[test]
-fn input_reaches_the_process_and_ends_when_the_client_says_so() {
+fn input_reaches_the_process_until_the_client_closes_it() {
     let root = Root::new();
     with_api(&root, objects(), engine, |socket| {
         let mut cat = Client::start(&socket, "command=cat&stdin=1&stdout=1");

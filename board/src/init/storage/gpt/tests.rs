@@ -79,7 +79,7 @@ fn the_data_partition_fills_the_medium_and_grows_with_it() {
 }
 
 #[test]
-fn a_medium_as_large_as_the_image_has_nothing_left() {
+fn a_medium_of_the_size_of_the_image_has_no_space_for_a_data_partition() {
     let medium = Medium::new("full");
     let table = Table::read(&medium.0, 16384).expect("it is whole");
     assert_eq!(table.rest(14336), None);

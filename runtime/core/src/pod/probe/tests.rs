@@ -152,7 +152,7 @@ fn readiness_comes_and_goes_by_its_thresholds_and_kills_nothing() {
 }
 
 #[test]
-fn a_probe_that_cannot_be_made_changes_nothing_and_is_told_after_three_tries() {
+fn a_probe_that_cannot_be_executed_changes_nothing_and_every_third_failure_is_reported() {
     let sim = Sim::new(probed(Some(exec_probe()), None, None), |_, _| Fate::Runs);
     let (mut sim, asked) = asked_by(sim, |_, _| ProbeResult::Error("no memory".into()));
     sim.run_until(secs(105));
