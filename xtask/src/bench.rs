@@ -9,7 +9,9 @@
 use std::fs;
 use std::path::PathBuf;
 
-use crate::{Failure, Outcome, built, cargo, misused, run as run_command, setup};
+use crate::setup;
+use crate::task::{Failure, Outcome, misused, run as run_command};
+use crate::toolchain::{built, cargo};
 
 mod board;
 mod boot;

@@ -13,10 +13,8 @@ use nodlet_tests::manifest;
 
 use crate::image::{self, Contents, DeviceImage};
 use crate::profile::{self, Profile, Qemu};
-use crate::{
-    Failure, Outcome, commit, cross, demo_image, guest, line_of, misused, programs, run as run_command,
-    targets, work,
-};
+use crate::task::{Failure, Outcome, line_of, misused, run as run_command, work};
+use crate::{commit, cross, demo_image, guest, programs, targets};
 
 mod board;
 pub(crate) mod demo;
@@ -367,7 +365,7 @@ mod tests {
     #[test]
     fn the_usage_names_every_step() {
         let steps: Vec<&str> = STEPS.iter().map(|(step, _)| *step).collect();
-        let usage = crate::usage("boards");
+        let usage = crate::task::usage("boards");
         assert!(usage.contains(&format!("[--only {}]...", steps.join("|"))), "{usage}");
     }
 }

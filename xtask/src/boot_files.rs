@@ -6,9 +6,9 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
 
-use crate::Failure;
 use crate::guest::kernel::Kernel;
 use crate::profile::Profile;
+use crate::task::Failure;
 
 /// The placeholder for the kernel's command line in a text for the boot loader.
 const COMMAND_LINE: &str = "@COMMAND-LINE@";

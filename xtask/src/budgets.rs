@@ -8,7 +8,7 @@ use std::fmt::Write;
 use std::fs;
 use std::path::PathBuf;
 
-use crate::{Failure, Outcome, project};
+use crate::task::{Failure, Outcome, project};
 
 /// The path of the file, also for messages.
 const FILE: &str = "xtask/budgets.toml";

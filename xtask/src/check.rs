@@ -6,11 +6,9 @@
 use std::collections::BTreeSet;
 use std::time::Instant;
 
-use crate::toolchain::{self, Part};
-use crate::{
-    Failure, Outcome, boards, cargo, commit, gates, go, guest, images, project, run as run_command, setup,
-    usage,
-};
+use crate::task::{Failure, Outcome, project, run as run_command, usage};
+use crate::toolchain::{self, Part, cargo};
+use crate::{boards, commit, gates, go, guest, images, setup};
 
 /// A step: its name, its description, and its function.
 type Step = (&'static str, &'static str, fn() -> Outcome);

@@ -2,7 +2,7 @@
 
 use std::process::Command;
 
-use crate::project;
+use crate::task::project;
 
 /// A number that chooses one of several cases, if there is only time for one; it differs between commits.
 pub(crate) fn number() -> usize {

@@ -14,11 +14,9 @@ use std::process::{Command, Stdio};
 use crate::musl::{self, Musl};
 use crate::patched;
 use crate::targets::{self, TARGETS, Target};
-use crate::toolchain::{self, Part};
-use crate::{
-    Failure, Outcome, cargo, elf, line_of, linker_script, misused, plain_cargo, project, run as run_command,
-    target_dir,
-};
+use crate::task::{Failure, Outcome, line_of, misused, plain_cargo, project, run as run_command, target_dir};
+use crate::toolchain::{self, Part, cargo};
+use crate::{elf, linker_script};
 
 /// Flags in addition to those of `.cargo/config.toml` for each target. They apply only to the shipped
 /// program, because programs of `cargo test` must unwind. They make the bytes independent of the source

@@ -17,10 +17,9 @@ use md5::{Digest, Md5};
 use serde_json::Value;
 
 use crate::targets::{self, Target};
-use crate::{
-    Failure, Outcome, built, cargo, cross, help, line_of, misused, plain_cargo, project, run as run_command,
-    target_dir,
-};
+use crate::task::{Failure, Outcome, line_of, misused, plain_cargo, project, run as run_command, target_dir};
+use crate::toolchain::{built, cargo};
+use crate::{cross, help};
 
 pub(crate) fn run(arguments: &[String]) -> Outcome {
     let (mut version, mut targets) = (default_version(), Vec::new());

@@ -8,7 +8,7 @@ use std::process::Command;
 
 use sha2::{Digest, Sha256};
 
-use crate::{Failure, Outcome, run as run_command, work};
+use crate::task::{Failure, Outcome, run as run_command, work};
 
 /// The Debian release. It has Linux 6.12, which mounts EROFS from a file.
 const CODENAME: &str = "trixie";

@@ -9,10 +9,9 @@ use std::process::{Child, Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use crate::{
-    Failure, Outcome, boards, built, cargo, demo_image, images, misused, project, run as run_command, setup,
-    work,
-};
+use crate::task::{Failure, Outcome, misused, project, run as run_command, work};
+use crate::toolchain::{built, cargo};
+use crate::{boards, demo_image, images, setup};
 
 /// The timeout of a step that usually takes moments.
 const PATIENCE: Duration = Duration::from_secs(60);

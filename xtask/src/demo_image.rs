@@ -4,7 +4,8 @@ use std::path::PathBuf;
 
 use nodlet_tests::image::Image;
 
-use crate::{Failure, Outcome, built, cargo, run as run_command, work};
+use crate::task::{Failure, Outcome, run as run_command, work};
+use crate::toolchain::{built, cargo};
 
 /// The name of the image, which manifests in `examples/` use.
 pub(crate) const REFERENCE: &str = "localhost/demo:1";

@@ -28,7 +28,7 @@ use crate::debian;
 use crate::guest::cpio::Cpio;
 use crate::guest::kernel::Kernel;
 use crate::profile::{Loader, Profile, Storage};
-use crate::{Failure, Outcome};
+use crate::task::{Failure, Outcome};
 
 mod hybrid;
 mod newc;

@@ -6,7 +6,8 @@ use std::fs;
 use std::path::Path;
 use std::process::Command;
 
-use crate::{Failure, Outcome, elf, line_of, plain_cargo, project, run as run_command, target_dir, work};
+use crate::elf;
+use crate::task::{Failure, Outcome, line_of, plain_cargo, project, run as run_command, target_dir, work};
 
 pub(crate) fn run(_: &[String]) -> Outcome {
     let program = build()?;

@@ -3,7 +3,9 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use crate::{Failure, Outcome, cargo, project, run as run_command, targets, work};
+use crate::targets;
+use crate::task::{Failure, Outcome, project, run as run_command, work};
+use crate::toolchain::cargo;
 
 /// An earlier commit.
 pub(crate) struct Earlier(&'static str);

@@ -2,7 +2,7 @@
 //! loader does not start on a board, and a build does not report that it made one, so every shipped binary is
 //! checked here.
 
-use crate::{Failure, Outcome};
+use crate::task::{Failure, Outcome};
 
 /// The properties of a program that matter for starting it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -14,7 +14,9 @@ use std::time::Duration;
 use nodlet_tests::{Calls, Counted, Device, Share, manifest, switches};
 
 use crate::budgets::{Budgets, MEASURED_ON};
-use crate::{Failure, Outcome, cargo, cross, layout, misused, run as run_command, setup, targets};
+use crate::task::{Failure, Outcome, misused, run as run_command};
+use crate::toolchain::cargo;
+use crate::{cross, layout, setup, targets};
 
 /// The number of repetitions of a count; see [`least`].
 const ROUNDS: usize = 5;

@@ -4,7 +4,7 @@
 use std::path::PathBuf;
 use std::process::Command;
 
-use crate::{Failure, Outcome, project, run as run_command, work};
+use crate::task::{Failure, Outcome, project, run as run_command, work};
 
 const VERSION: &str = "1.36.3";
 

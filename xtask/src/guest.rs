@@ -14,7 +14,8 @@ use std::time::{Duration, Instant};
 
 use nodlet_tests::guest::Choice;
 
-use crate::{Failure, Outcome, commit, deb, debian, go, misused, programs, targets, usage, work};
+use crate::task::{Failure, Outcome, misused, usage, work};
+use crate::{commit, deb, debian, go, programs, targets};
 
 mod boot;
 mod build;
@@ -330,7 +331,7 @@ mod tests {
     fn guests_have_kubectl_for_each_suite_that_drives_a_device_with_it() {
         for run in GUESTS.iter().flat_map(|guest| guest.runs) {
             let suite = run.split(' ').next().unwrap();
-            let source = crate::project().join(format!("tests/tests/{suite}.rs"));
+            let source = crate::task::project().join(format!("tests/tests/{suite}.rs"));
             let Ok(text) = fs::read_to_string(source) else { continue };
             assert!(!text.contains("Kubectl::new") || WITH_KUBECTL.contains(&suite), "{suite} needs kubectl");
         }

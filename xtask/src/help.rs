@@ -5,7 +5,7 @@
 use std::path::Path;
 use std::process::Command;
 
-use crate::{Failure, line_of};
+use crate::task::{Failure, line_of};
 
 pub(crate) mod completion;
 pub(crate) mod manual;

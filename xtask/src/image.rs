@@ -21,7 +21,9 @@ use crate::disk;
 use crate::guest::cpio::Cpio;
 use crate::guest::kernel::{self, Kernel};
 use crate::profile::{self, Profile, Program, Storage};
-use crate::{Failure, Outcome, built, cargo, cross, misused, run as run_command, targets, work};
+use crate::task::{Failure, Outcome, misused, run as run_command, work};
+use crate::toolchain::{built, cargo};
+use crate::{cross, targets};
 
 mod board_json;
 mod boot_commands;

@@ -5,7 +5,7 @@
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use crate::{Failure, Outcome, run as run_command, work};
+use crate::task::{Failure, Outcome, run as run_command, work};
 
 /// The recipe of an image: its name, its packages, and the end of its Containerfile.
 struct Recipe {

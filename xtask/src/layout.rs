@@ -27,7 +27,8 @@ use nodlet_tests::{Device, manifest};
 
 use crate::cross::Folding;
 use crate::linker_script::{self, Functions, LISTS, OUTLINED};
-use crate::{Failure, Outcome, cross, misused, setup, targets};
+use crate::task::{Failure, Outcome, misused};
+use crate::{cross, setup, targets};
 
 /// The breakpoint instruction of x86-64: `int3`.
 const BREAKPOINT: u8 = 0xcc;

@@ -9,7 +9,7 @@ use std::fmt::Write as _;
 use std::fs;
 use std::path::PathBuf;
 
-use crate::{Failure, Outcome, project};
+use crate::task::{Failure, Outcome, project};
 
 /// The list of each section and a description of its functions, in the order of the sections in the binary.
 pub(crate) const LISTS: [(&str, &str); 3] = [

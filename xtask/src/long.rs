@@ -5,9 +5,9 @@
 
 use std::process::Command;
 
-use crate::{
-    Failure, Outcome, cargo, commit, earlier, guest, mutants, run as run_command, setup, target_dir, usage,
-};
+use crate::task::{Failure, Outcome, run as run_command, target_dir, usage};
+use crate::toolchain::cargo;
+use crate::{commit, earlier, guest, mutants, setup};
 
 /// How a subject is tested.
 enum Test {

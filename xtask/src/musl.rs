@@ -7,9 +7,10 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use crate::debian;
 use crate::targets::Target;
+use crate::task::{Failure, project, run as run_command, work};
 use crate::toolchain::{self, Part};
-use crate::{Failure, debian, project, run as run_command, work};
 
 /// The C library with which a target's programs are linked.
 #[derive(Debug, PartialEq, Eq)]

@@ -6,7 +6,8 @@ use std::process::Command;
 
 use serde_json::Value;
 
-use crate::{Failure, Outcome, cargo, project, run as run_command, work};
+use crate::task::{Failure, Outcome, project, run as run_command, work};
+use crate::toolchain::cargo;
 
 const VERSION: &str = "27.1.0";
 

@@ -7,7 +7,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use crate::{Failure, Outcome, line_of, plain_cargo, project, run as run_command, work};
+use crate::task::{Failure, Outcome, line_of, plain_cargo, project, run as run_command, work};
 
 /// A crate with a patch.
 #[derive(Debug, Clone, Copy)]

@@ -5,7 +5,7 @@ use std::fs;
 
 use serde::{Deserialize, Serialize};
 
-use crate::{Failure, project};
+use crate::task::{Failure, project};
 
 mod limits;
 mod network;

@@ -10,7 +10,7 @@ use std::path::Path;
 use std::process::Command;
 
 use crate::debian::{Apt, lock, only};
-use crate::{Failure, Outcome, run as run_command, work};
+use crate::task::{Failure, Outcome, run as run_command, work};
 
 /// Makes sure that `program` can be run by its name. If the machine lacks it, unpacks `package` and extends
 /// this process's `PATH`.

@@ -12,7 +12,7 @@ use std::process::Command;
 
 use nodlet_tests::image::Image;
 
-use crate::{Failure, Outcome, plain_cargo, project, run as run_command, usage, work};
+use crate::task::{Failure, Outcome, plain_cargo, project, run as run_command, usage, work};
 
 /// The Python package with BitBake's modules.
 const BITBAKE: &str = "bitbake-setup==2.19.0";

@@ -9,7 +9,8 @@ use std::process::Command;
 
 use serde_json::Value;
 
-use super::{Failure, Outcome, cargo, project, run as run_command};
+use crate::task::{Failure, Outcome, project, run as run_command};
+use crate::toolchain::cargo;
 
 /// The Kubernetes version whose API nodlet implements.
 const VERSION: &str = "v1.36.3";

@@ -6,7 +6,8 @@
 
 use std::process::Command;
 
-use crate::{Failure, Outcome, guest, run as run_command};
+use crate::guest;
+use crate::task::{Failure, Outcome, run as run_command};
 
 /// The programs, and the Debian package that has each.
 const TOOLS: &[(&str, &str)] = &[

@@ -6,7 +6,9 @@
 use std::fs;
 
 use crate::budgets::{Budgets, MEASURED_ON};
-use crate::{Failure, Outcome, built, cargo, cross, elf, misused, run as run_command, targets};
+use crate::task::{Failure, Outcome, misused, run as run_command};
+use crate::toolchain::{built, cargo};
+use crate::{cross, elf, targets};
 
 /// The budget of the build with only stable Rust, as newcomers make it. Budgets of cross builds have the name
 /// of their target.

@@ -1,7 +1,8 @@
 //! The targets for which binaries for boards are built.
 
+use crate::elf;
 use crate::patched::Patched;
-use crate::{Failure, elf};
+use crate::task::Failure;
 
 /// A target for which binaries for boards are built.
 #[derive(Debug, Clone, Copy)]
@@ -96,7 +97,7 @@ mod tests {
     use std::fs;
 
     use super::*;
-    use crate::project;
+    use crate::task::project;
 
     #[test]
     fn the_error_for_an_unknown_target_lists_the_known_targets() {

@@ -1,7 +1,7 @@
-//! Provides what the tasks need of the Rust toolchain: the musl target of this machine's processor, and
-//! components such as clippy. Missing parts are added with rustup, even if rustup is configured to install
-//! nothing by itself (`RUSTUP_AUTO_INSTALL=0`). Without rustup, or if it manages another compiler, the error
-//! says what to install.
+//! Provides what the tasks need of the Rust toolchain: the musl target of this machine's processor, cargo that
+//! builds for it, and components such as clippy. Missing parts are added with rustup, even if rustup is configured
+//! to install nothing by itself (`RUSTUP_AUTO_INSTALL=0`). Without rustup, or if it manages another compiler, the
+//! error says what to install.
 //!
 //! xtask itself is built for the host's own target (`.cargo/config.toml`), so it runs before
 //! any of this is installed. It never installs a toolchain: cargo, which runs it, is part of one.
@@ -12,7 +12,7 @@ use std::process::{Command, Stdio};
 use std::sync::OnceLock;
 
 use crate::targets::{self, Target};
-use crate::{Failure, Outcome, line_of, plain_cargo, project, run as run_command};
+use crate::task::{Failure, Outcome, line_of, plain_cargo, project, run as run_command, target_dir};
 
 /// A part that rustup can add to a toolchain.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -105,6 +105,18 @@ fn write_default(file: &Path, triple: &str) -> Outcome {
         return Ok(());
     }
     fs::write(file, text).map_err(|error| format!("failed to write {}: {error}", file.display()).into())
+}
+
+/// `cargo` in the root of the repository, which builds for the musl target of this machine's processor.
+pub(crate) fn cargo() -> Result<Command, Failure> {
+    let mut command = plain_cargo();
+    command.env("CARGO_BUILD_TARGET", host()?.triple);
+    Ok(command)
+}
+
+/// The path of a program of this workspace that [`cargo`] has built.
+pub(crate) fn built(profile: &str, program: &str) -> Result<PathBuf, Failure> {
+    Ok(target_dir().join(targets::host()?.triple).join(profile).join(program))
 }
 
 /// The directory of the toolchain's libraries, and of parts that rustup adds.

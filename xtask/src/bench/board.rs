@@ -9,7 +9,7 @@ use nodlet_tests::{Device, demo_archive, manifest};
 
 use super::cpu::{Account, unified, used_in};
 use super::scratch::{Scratch, now};
-use crate::{Failure, Outcome};
+use crate::task::{Failure, Outcome};
 
 /// A device whose agent does not run yet.
 pub(super) fn asleep() -> Device {

@@ -11,7 +11,7 @@ use super::report::{self, Target};
 use super::scratch::{drop_caches, milliseconds, now};
 use super::start::steps;
 use super::{Bench, board};
-use crate::{Failure, Outcome};
+use crate::task::{Failure, Outcome};
 
 pub(super) fn one(bench: &Bench) -> Outcome {
     warm_and_cold(bench, 1, 10)

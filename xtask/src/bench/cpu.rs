@@ -14,7 +14,7 @@ use nix::time::{clock_getcpuclockid, clock_gettime};
 use nix::unistd::Pid;
 
 use super::scratch::Scratch;
-use crate::{Failure, Outcome, line_of};
+use crate::task::{Failure, Outcome, line_of};
 
 /// A cgroup in the v2 hierarchy, with or without controllers. Processes that start in it are charged to it,
 /// with all their children, and so are those in cgroups below it.

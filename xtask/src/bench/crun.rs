@@ -11,7 +11,7 @@ use nodlet_tests::demo_program;
 use serde_json::{Value, json};
 
 use super::scratch::{Scratch, detaching, quietly, wait};
-use crate::{Failure, Outcome};
+use crate::task::{Failure, Outcome};
 
 /// The size in bytes at which conmon's log is rotated, as nodlet's file is.
 const LOG_SIZE: &str = "10485760";

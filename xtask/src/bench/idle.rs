@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use super::crun::Crun;
 use super::report;
 use super::{Bench, board};
-use crate::{Failure, Outcome};
+use crate::task::{Failure, Outcome};
 
 const PODS: usize = 10;
 

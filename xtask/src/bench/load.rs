@@ -14,7 +14,7 @@ use super::podman::Podman;
 use super::race::{Contestant, race};
 use super::report;
 use super::scratch::milliseconds;
-use crate::Outcome;
+use crate::task::Outcome;
 
 const REFERENCE: &str = "localhost/bench:1";
 

@@ -12,7 +12,7 @@ use super::race::{Contestant, race};
 use super::report;
 use super::scratch::{Scratch, milliseconds, wait};
 use super::{Bench, board};
-use crate::{Failure, Outcome};
+use crate::task::{Failure, Outcome};
 
 /// The megabytes of output in a round, in lines of 100 bytes.
 const MEGABYTES: usize = 64;

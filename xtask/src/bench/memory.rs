@@ -7,7 +7,7 @@ use super::crun::Crun;
 use super::race::{Contestant, race};
 use super::report::{self, Target};
 use super::{Bench, board};
-use crate::{Failure, Outcome};
+use crate::task::{Failure, Outcome};
 
 /// The number of pods, and of containers below a conmon: enough that shared pages are shared by many.
 const MANY: usize = 20;

@@ -7,7 +7,7 @@ use std::process::Command;
 use nodlet_tests::demo_archive;
 
 use super::scratch::{Scratch, detaching, quietly};
-use crate::{Failure, Outcome};
+use crate::task::{Failure, Outcome};
 
 /// podman's own default limits cannot be set without CAP_SYS_RESOURCE.
 const LIMITS: [&str; 4] = ["--ulimit", "nofile=1024:1024", "--ulimit", "nproc=4096:4096"];

@@ -16,7 +16,7 @@ use super::race::{Contestant, race};
 use super::report::{self, Target};
 use super::scratch::{milliseconds, quietly, wait};
 use super::{Bench, board};
-use crate::{Failure, Outcome};
+use crate::task::{Failure, Outcome};
 
 /// The number of pods, each with a probe every second.
 const PODS: usize = 10;

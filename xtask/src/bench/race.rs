@@ -1,7 +1,7 @@
 //! Runs the same task by several contestants in turns, so that a machine that becomes slower for a while
 //! affects all of them. A different one begins in each round.
 
-use crate::{Failure, Outcome};
+use crate::task::{Failure, Outcome};
 
 /// The results of one contestant's rounds, or why it could not continue.
 pub(super) type Rounds<T> = Result<T, Failure>;

@@ -3,7 +3,7 @@
 
 use super::race::Contestant;
 use super::spread::{Digits, ENOUGH, Spread, Verdict};
-use crate::{Failure, Outcome};
+use crate::task::{Failure, Outcome};
 
 /// The largest acceptable ratio to another contestant's figure.
 #[derive(Debug, Clone, Copy)]

@@ -13,7 +13,7 @@ use nix::mount::{MntFlags, MsFlags, mount, umount2};
 use nix::sched::{CloneFlags, setns, unshare};
 use nix::time::{ClockId, clock_gettime};
 
-use crate::{Failure, Outcome, line_of};
+use crate::task::{Failure, Outcome, line_of};
 
 /// How long a container may take to report that it runs.
 const PATIENCE: Duration = Duration::from_secs(120);

@@ -7,7 +7,7 @@ use super::race::{Contestant, race};
 use super::report::{self, Target};
 use super::scratch::{drop_caches, milliseconds, now};
 use super::{Bench, board};
-use crate::Outcome;
+use crate::task::Outcome;
 
 pub(super) fn warm(bench: &Bench) -> Outcome {
     start(bench, "1 pod, warm: manifest → first instruction", 20, || Ok(()))

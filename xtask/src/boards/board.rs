@@ -10,9 +10,10 @@ use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
 use super::{alone, text};
+use crate::debian;
 use crate::image::{self, DeviceImage};
 use crate::profile::{Profile, Qemu};
-use crate::{Failure, Outcome, debian};
+use crate::task::{Failure, Outcome};
 
 /// The timeout of conditions: an emulated board is some twenty times slower than a real one, and this machine
 /// may be busy.

@@ -14,7 +14,9 @@ use nodlet_tests::manifest;
 
 use super::{Board, Medium, alone, build, demo_for, flash, prepare, text};
 use crate::profile::{self, Profile, Qemu};
-use crate::{Failure, Outcome, built, cargo, programs, run as run_command};
+use crate::programs;
+use crate::task::{Failure, Outcome, run as run_command};
+use crate::toolchain::{built, cargo};
 
 /// Runs the demo as a reader would, on a board that supports it.
 pub(super) fn try_out(profile: &Profile, qemu: &Qemu) -> Outcome {

@@ -14,7 +14,8 @@ use super::update::{self, Program};
 use super::{Board, Medium, alone, default_name, demo_for, flash, ssh, text};
 use crate::image::DeviceImage;
 use crate::profile::{Loader, Profile, Qemu, Update};
-use crate::{Failure, Outcome, cross, targets};
+use crate::task::{Failure, Outcome};
+use crate::{cross, targets};
 
 mod power_cuts;
 

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use serde_json::{Value, json};
 
 use super::{Board, PATIENCE};
-use crate::{Failure, Outcome};
+use crate::task::{Failure, Outcome};
 
 /// A connection to the monitor of a running emulator.
 pub(super) struct Monitor {

@@ -14,9 +14,10 @@ use serde_json::json;
 
 use super::monitor::{self, Monitor};
 use super::{Board, PATIENCE, STARTED, build, prepare, text};
+use crate::debian;
 use crate::image;
 use crate::profile::{Profile, Qemu};
-use crate::{Failure, Outcome, debian};
+use crate::task::{Failure, Outcome};
 
 /// The offset of the test's time server from this machine's clock, so large that the two cannot be confused.
 const AHEAD: Duration = Duration::from_secs(400 * 86_400);

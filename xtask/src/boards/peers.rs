@@ -21,9 +21,8 @@ use crate::guest::cpio::Cpio;
 use crate::guest::kernel;
 use crate::image::{DeviceImage, RamForm};
 use crate::profile::{self, Profile, Qemu};
-use crate::{
-    Failure, Outcome, cross, debian, demo_image, go, misused, programs, run as run_command, targets,
-};
+use crate::task::{Failure, Outcome, misused, run as run_command};
+use crate::{cross, debian, demo_image, go, programs, targets};
 
 /// The least memory with which a kubelet does not evict its pods at once.
 const MEMORY_MIB: u32 = 512;

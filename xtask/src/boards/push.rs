@@ -12,8 +12,9 @@ use nodlet_tests::manifest;
 use nodlet_tests::ssh::noise;
 
 use super::{PATIENCE, alone, demo_for, executable, text};
+use crate::go;
 use crate::profile::Profile;
-use crate::{Failure, Outcome, go};
+use crate::task::{Failure, Outcome};
 
 /// The name of the pushed image: the demo with one more layer.
 const PUSHED: &str = "localhost/over-ssh:1";
@@ -80,7 +81,7 @@ impl User {
                 key.display()
             ),
         )?;
-        let mut build = crate::cargo()?;
+        let mut build = crate::toolchain::cargo()?;
         build.args(["build", "--quiet", "--package", "nodlet", "--message-format=json"]);
         Ok(User {
             directory: directory.to_owned(),
@@ -194,7 +195,7 @@ impl User {
         fs::write(&pod, manifest::pod("copied", "print copied then sleep"))?;
         let mut scp = Command::new("scp");
         scp.arg("-q").arg("-F").arg(self.directory.join("ssh_config")).args(["-P", &port.to_string()]);
-        crate::run(scp.arg(pod).arg("root@127.0.0.1:/etc/nodlet/manifests/"))?;
+        crate::task::run(scp.arg(pod).arg("root@127.0.0.1:/etc/nodlet/manifests/"))?;
         self.until("the copied pod to run", || {
             Ok(text(&self.nodlet(&["logs", "copied"])?.stdout) == "copied\n")
         })

@@ -7,7 +7,7 @@ use std::time::SystemTime;
 use super::build;
 use crate::image::{Contents, DeviceImage};
 use crate::profile::Profile;
-use crate::{Failure, Outcome};
+use crate::task::{Failure, Outcome};
 
 /// A name, a change that makes the profile invalid, and the expected error.
 type Wrong = (&'static str, fn(&mut Profile), &'static str);

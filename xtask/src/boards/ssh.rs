@@ -7,7 +7,7 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 
 use super::{Board, make_key, text};
-use crate::{Failure, Outcome};
+use crate::task::{Failure, Outcome};
 
 /// The error of a client whose server offers no authentication but public keys.
 const KEYS_ALONE: &str = "Permission denied (publickey).";

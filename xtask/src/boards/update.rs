@@ -12,7 +12,8 @@ use serde_json::Value;
 use super::push::User;
 use super::{Board, alone, build, prepare, text};
 use crate::profile::{Profile, Qemu, Update};
-use crate::{Failure, Outcome, cross, debian, elf, run as run_command, targets};
+use crate::task::{Failure, Outcome, run as run_command};
+use crate::{cross, debian, elf, targets};
 
 /// The version of this workspace, and so of the nodlet in the image.
 pub(super) const VERSION: &str = env!("CARGO_PKG_VERSION");

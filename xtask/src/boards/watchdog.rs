@@ -9,7 +9,7 @@ use super::monitor::{self, Monitor};
 use super::{Board, build, flash, prepare, text};
 use crate::budgets::Budgets;
 use crate::profile::{CrashLoop, Profile, Qemu, Update};
-use crate::{Failure, Outcome};
+use crate::task::{Failure, Outcome};
 
 /// The watchdog's timeout in seconds: the least that an emulated board on a busy machine can meet.
 const TIMEOUT: u32 = 30;

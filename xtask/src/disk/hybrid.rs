@@ -7,7 +7,7 @@ use std::fs::File;
 use std::os::unix::fs::FileExt;
 
 use super::{MIB, SECTOR, Sizes};
-use crate::Outcome;
+use crate::task::Outcome;
 
 /// The offset of the four entries.
 const ENTRIES: u64 = 446;

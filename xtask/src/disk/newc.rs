@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::io::Read;
 
-use crate::Failure;
+use crate::task::Failure;
 
 /// A file, directory or link. The bytes of a link are its target.
 pub(super) struct Entry {

@@ -14,7 +14,8 @@ use super::cpio::Cpio;
 use super::kernel::Kernel;
 use super::list::*;
 use super::{Guest, MEMORY_MIB, Processor, SILENCE, System, systemd};
-use crate::{Failure, Outcome, debian, go};
+use crate::task::{Failure, Outcome};
+use crate::{debian, go};
 
 impl Guest<'_> {
     /// Whether the guest exists with other processors: a Debian and hardware are only made for this machine's.
@@ -102,7 +103,7 @@ impl Guest<'_> {
             }
         }
         for (_, directory) in FILES.iter().filter(|(suite, _)| self.runs_any_of(&[suite])) {
-            for entry in fs::read_dir(crate::project().join(directory))? {
+            for entry in fs::read_dir(crate::task::project().join(directory))? {
                 let path = entry?.path();
                 if path.is_file() {
                     cpio.file(&path.display().to_string(), 0o644, &fs::read(&path)?).map_err(failed)?;

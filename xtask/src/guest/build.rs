@@ -9,7 +9,8 @@ use serde_json::Value;
 
 use super::list::UNITS;
 use super::{Guest, Processor};
-use crate::{Failure, cross, line_of, toolchain};
+use crate::task::{Failure, line_of};
+use crate::{cross, toolchain};
 
 /// The cargo arguments that build the program in the containers.
 const DEMO: &str = "rustc --package nodlet-tests --bin demo";

@@ -8,7 +8,7 @@ use std::process::{Command, Stdio};
 
 use super::cpio::Cpio;
 use crate::debian::{self, only};
-use crate::{Failure, Outcome};
+use crate::task::{Failure, Outcome};
 
 pub(crate) struct Kernel {
     /// The release, for example `6.12.107+deb13-cloud-amd64`.

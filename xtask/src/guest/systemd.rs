@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use super::cpio::Cpio;
-use crate::{Failure, project, run as run_command, work};
+use crate::task::{Failure, project, run as run_command, work};
 
 /// The Debian release. It has systemd 257; DelegateSubgroup= needs 254.
 const SUITE: &str = "trixie";

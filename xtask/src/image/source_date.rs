@@ -3,7 +3,7 @@
 
 use std::process::Command;
 
-use crate::project;
+use crate::task::project;
 
 /// Seconds since 1970: from `SOURCE_DATE_EPOCH`, as packagers set it, or else of the last commit; zero if the
 /// sources are in no repository.

@@ -2,7 +2,7 @@
 
 use serde::Deserialize;
 
-use crate::{Failure, Outcome};
+use crate::task::{Failure, Outcome};
 
 /// The medium, and how the board boots from it.
 #[derive(Debug, Clone, Deserialize)]

@@ -17,7 +17,8 @@ use super::super::push::User;
 use super::super::update::{self, Program};
 use super::super::{Board, PATIENCE, STARTED, text};
 use super::Tried;
-use crate::{Failure, Outcome, commit};
+use crate::commit;
+use crate::task::{Failure, Outcome};
 
 /// The kernel's first text on the console.
 const KERNEL: &str = "Linux version ";

@@ -1,0 +1,149 @@
+//! What the tasks have in common: their list, their outcome, the directories that they use, and the commands that they
+//! run.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// A task: its name, its arguments, and its description in a line.
+pub(crate) type Task = (&'static str, &'static str, &'static str);
+
+/// All tasks, as `cargo xtask` without arguments prints them.
+pub(crate) const TASKS: &[Task] = &[
+    (
+        "demo",
+        "[--keep] [--gateway | --board PROFILE]",
+        "show what nodlet does, on this machine or on an emulated board; --keep leaves it running",
+    ),
+    ("setup", "", "install what the tests need and this machine lacks (Debian, root)"),
+    (
+        "check",
+        "[--install] [fmt] [clippy] [doc] [unit] [containers] [gates] [guest] [boards]",
+        "everything that must hold: form, lints, unit tests, real containers, guests",
+    ),
+    (
+        "cross",
+        "[--tests] [TARGET]...",
+        "static binaries for boards, into target/cross; --tests: what tests them there",
+    ),
+    (
+        "deb",
+        "[--version VERSION] [TARGET]...",
+        "packages for Debian with the binaries for boards, into target/packages",
+    ),
+    (
+        "recipes",
+        "[yocto] [buildroot]",
+        "what the Yocto layer and the Buildroot tree do, without either of them",
+    ),
+    ("distribution", "", "build as a distribution does: stable Rust, this C library, offline"),
+    (
+        "sizes",
+        "[--compare | --write] [release | TARGET]...",
+        "the bytes of each build; --compare with their budgets, --write them",
+    ),
+    (
+        "bench",
+        "[--only NAME]... [--rounds N] [--minutes N] [--debug | --binary PATH]",
+        "the figures of the README, measured here; of another binary with --binary",
+    ),
+    (
+        "gates",
+        "[--write] [--binary PATH]",
+        "bytes, memory, system calls and wake-ups, held against xtask/budgets.toml",
+    ),
+    // Traces programs by breakpoints of x86-64.
+    #[cfg(target_arch = "x86_64")]
+    (
+        "layout",
+        "",
+        "write the lists in xtask/layout: what agents and supervisors execute lies together in the binary",
+    ),
+    (
+        "guest",
+        "[--target TARGET] [--shard PART/OF | --some NUMBER/COUNT] [GUEST [PROGRAM ARGUMENT...]]",
+        "the tests that need a kernel of their own, in QEMU; only one guest, or only this in it, or a part",
+    ),
+    (
+        "long",
+        "[images] [fuzz] [memory] [soak] [kills] [upgrade] [guests] [--rounds N] [--seed N] [--shard M/N]",
+        "what check runs for a short while, for long or in every case there is",
+    ),
+    ("demo-image", "", "build the demo image into .work/images, in both archive formats"),
+    (
+        "boards",
+        "[--only ssh|watchdog|disk|ten-pods|network|update|demo]... [PROFILE]...",
+        "boot the emulated boards of board/profiles, use them over SSH, and break them",
+    ),
+    (
+        "peers",
+        "[--rounds N] [PROFILE]",
+        "measure kubelet and containerd beside nodlet on an emulated board, from the kernel's entry",
+    ),
+    (
+        "image",
+        "PROFILE [--pod FILE]... [--oci FILE]... [--ssh-key FILE]... [--push-key FILE]... [--config FILE] [--firmware DIR]",
+        "what a board of board/profiles boots, with pods and images in it, into .work/boards/PROFILE",
+    ),
+    ("images", "", "build images of redis, nginx and python3 with buildah, podman and skopeo"),
+    ("agnhost", "", "build the servers of Kubernetes' own tests into .work/agnhost"),
+    ("kubectl", "", "build the real kubectl from its Go modules into .work/kubectl"),
+    ("schema", "", "write the table of Kubernetes' fields and docs/pods.md anew (Go, network)"),
+];
+
+pub(crate) type Outcome = Result<(), Failure>;
+
+/// Why a task failed, in a sentence that includes the remedy.
+#[derive(Debug)]
+pub(crate) struct Failure(pub(crate) String);
+
+impl<T: std::fmt::Display> From<T> for Failure {
+    fn from(cause: T) -> Self {
+        Self(cause.to_string())
+    }
+}
+
+pub(crate) fn usage(name: &str) -> String {
+    let takes = TASKS.iter().find(|(task, ..)| *task == name).map_or("", |(_, takes, _)| takes);
+    format!("usage: cargo xtask {name} {takes}").trim_end().into()
+}
+
+/// The error for arguments that a task does not accept: its usage.
+pub(crate) fn misused(name: &str) -> Failure {
+    Failure(usage(name))
+}
+
+/// The root directory of the repository.
+pub(crate) fn project() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("xtask is a member of the workspace")
+}
+
+/// A directory for files that are made once and kept: `.work/NAME`, which is not in git.
+pub(crate) fn work(name: &str) -> Result<PathBuf, Failure> {
+    let dir = project().join(".work").join(name);
+    std::fs::create_dir_all(&dir).map_err(|error| format!("failed to create {}: {error}", dir.display()))?;
+    Ok(dir)
+}
+
+/// The `cargo` that runs this task, in the root of the repository, without a target yet.
+pub(crate) fn plain_cargo() -> Command {
+    let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+    command.current_dir(project());
+    command
+}
+
+/// Prints a command and runs it until it ends.
+pub(crate) fn run(command: &mut Command) -> Outcome {
+    let line = line_of(command);
+    eprintln!("$ {line}");
+    let status = command.status().map_err(|error| format!("failed to run {line}: {error}"))?;
+    if status.success() { Ok(()) } else { Err(Failure(format!("{line}: {status}"))) }
+}
+
+pub(crate) fn line_of(command: &Command) -> String {
+    let words = std::iter::once(command.get_program()).chain(command.get_args());
+    words.map(|word| word.to_string_lossy()).collect::<Vec<_>>().join(" ")
+}
+
+pub(crate) fn target_dir() -> PathBuf {
+    std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| project().join("target"), PathBuf::from)
+}
