@@ -37,6 +37,7 @@ mod publication;
 mod publish;
 mod reconcile;
 mod recover;
+mod reports;
 mod requests;
 mod resolver;
 mod root;

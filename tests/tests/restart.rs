@@ -142,7 +142,7 @@ fn a_pod_whose_file_of_this_boot_is_damaged_runs_again() {
     let mut device = Device::start();
     device.write_manifest("web.yaml", &manifest::pod("web", "sleep"));
     device.pod("web").wait_ready();
-    let began = device.pod("web").container("app").of_running("startedAt");
+    let began = device.pod("web").container("app").of_state("startedAt");
     device.kill_agent();
     let pods = device.path("/run/nodlet/pods");
     let pod = std::fs::read_dir(pods).expect("it is there").next().expect("one pod").expect("it is read").path();
@@ -150,7 +150,7 @@ fn a_pod_whose_file_of_this_boot_is_damaged_runs_again() {
     device.start_agent();
     device.wait_for("another run", || {
         let web = device.pod("web");
-        web.is_ready() && web.container("app").of_running("startedAt") != began
+        web.is_ready() && web.container("app").of_state("startedAt") != began
     });
     device.pod("web").exec("app", ["/bin/demo", "print", "here"]).ok();
 }

@@ -28,6 +28,7 @@ use nodlet_supervisor::client::{
 use super::cleanup::{self, names};
 use super::handles::{Run, Sandbox};
 use super::on_tmpfs::{LeftBehind, OnTmpfs, read_conditions, read_deletion, read_healths};
+use super::reports;
 use super::run::{self, Layers};
 use super::{EngineError, Shell};
 
@@ -436,9 +437,9 @@ fn adopt_runs(
         let Some(index) = wanted.pod.spec.index_of(&name) else { continue };
         let facts = run::read_facts(paths, wanted, &name, number);
         let at = known.process.at;
-        let container = run::started_container(&facts, at, known.process.user);
+        let container = reports::started_container(&facts, at, known.process.user);
         let leaf = sandbox.cgroup.known_leaf(&name, number);
-        let exit = known.exit.map(|record| run::exit_of(record, at, run::oom_killed(&leaf)));
+        let exit = known.exit.map(|record| reports::exit_of(record, at, reports::oom_killed(&leaf)));
         let attempt = Attempt { container: index, number };
         if exit.is_none()
             && let Err(error) = leaf.kill_execs()
@@ -495,8 +496,8 @@ fn lost_runs(
         let user = User::default();
         Ok(Some(FoundAttempt {
             attempt: Attempt { container: index, number },
-            container: run::started_container(&run::read_facts(paths, wanted, name, number), at, user),
-            exit: exit.map(|record| run::exit_of(Some(record), at, false)),
+            container: reports::started_container(&run::read_facts(paths, wanted, name, number), at, user),
+            exit: exit.map(|record| reports::exit_of(Some(record), at, false)),
             health: Health::default(),
         }))
     };

@@ -18,7 +18,7 @@ use nodlet_supervisor::client::{self, Supervisor, SupervisorError, SupervisorEve
 use super::exec::Execs;
 use super::handles::Sandbox;
 use super::machine::Machine;
-use super::{SUPERVISOR_END, Shell, cleanup, devices, firewall, on_tmpfs, run, volumes};
+use super::{SUPERVISOR_END, Shell, cleanup, devices, firewall, on_tmpfs, reports, volumes};
 
 /// Time within which supervisor and namespaces must be ready. Nothing is written to flash for them. One that hangs
 /// must not block the pod's deletion.
@@ -263,14 +263,14 @@ fn report_loss(shell: &Shell, pod: PodIndex, error: &(dyn std::error::Error + 's
 pub(super) async fn listen(shell: Rc<Shell>, pod: PodIndex, sandbox: Rc<Sandbox>) {
     loop {
         match sandbox.supervisor.next().await.map_err(SupervisorError::shortage) {
-            Ok(event) => run::report_event(&shell, pod, &sandbox, event).await,
+            Ok(event) => reports::report_event(&shell, pod, &sandbox, event).await,
             Err(Ok(short)) => {
                 log::error!(
                     "failed to receive from the supervisor of a pod: {short}; requesting its state again"
                 );
                 if let Some(state) = greet_again(&shell.execs, pod, &sandbox.supervisor).await {
                     for event in state.events {
-                        run::report_event(&shell, pod, &sandbox, event).await;
+                        reports::report_event(&shell, pod, &sandbox, event).await;
                     }
                 }
             }
@@ -285,7 +285,7 @@ pub(super) async fn listen(shell: Rc<Shell>, pod: PodIndex, sandbox: Rc<Sandbox>
                     log::error!("{why}; they are killed again with the sandbox");
                 }
                 shell.execs.lost(pod);
-                run::report_records(&shell, pod, &sandbox).await;
+                reports::report_records(&shell, pod, &sandbox).await;
                 let processes = killed.is_err();
                 shell.tasks.report(pod, PodObservation::SandboxLost { processes }).await;
                 return;
