@@ -4,7 +4,7 @@
 //! A binding is recorded, and lasts until claim or volume is gone: a better volume that appears later changes nothing.
 //! The record is durable before a pod uses the volume (`engine/claims.rs` saves it), so that the next agent binds no claim
 //! to another volume. A volume whose claim is gone is `Released`, and no claim gets it before its `claimRef` is removed or
-//! it is created anew: it may have data.
+//! it is created anew: it may have data. `volumes_in_use.rs` decides which pods may use a volume at a time.
 //!
 //! ```text
 //!             claim appears            claim is gone
@@ -18,7 +18,6 @@ use serde_json::{Value, json};
 
 use super::definitions::{DefinitionName, key};
 use super::{Registry, Wanted};
-use nodlet_core::facts::PodIndex;
 use nodlet_core::spec::volume::{ClaimedVolume, HostPathType};
 use nodlet_core::spec::{Pod, Quantity};
 use nodlet_kube::kinds::{Kind, persistent_volume, persistent_volume_claim};
@@ -38,13 +37,7 @@ pub(super) struct Claims {
     published: SortedSet<DefinitionName>,
     /// Claims of `ephemeral` volumes, as they were published.
     ephemeral: SortedMap<(Rc<str>, Rc<str>), Value>,
-    /// The volumes behind the claims of pods whose sandbox may exist.
-    in_use: SortedMap<PodIndex, Vec<ClaimedVolume>>,
 }
-
-/// What `ReadWriteOncePod` makes a pod wait for, in the words of Kubernetes' scheduler.
-const IN_USE: &str =
-    "node has pod using PersistentVolumeClaim with the same name and ReadWriteOncePod access mode";
 
 /// A claim and its volume.
 #[derive(Clone, Debug, PartialEq)]
@@ -321,57 +314,12 @@ impl Registry {
         self.claims.is_unsaved |= self.claims.bindings.len() < before;
     }
 
-    /// Gives a pod the volumes behind its claims. The pod has them until [`Registry::release_volumes`].
-    ///
-    /// # Errors
-    /// A claim is missing or not bound, the node cannot have its volume, or the volume is in use and either pod has it
-    /// alone (`ReadWriteOncePod`): the name of the pod's volume, and a text of Kubernetes' scheduler.
-    pub fn take_volumes(
-        &mut self,
-        index: PodIndex,
-        pod: &Pod,
-        labels: &SortedMap<String, String>,
-    ) -> Result<Vec<ClaimedVolume>, (String, String)> {
-        let volumes = self.claimed_volumes(pod, labels)?;
-        if volumes.is_empty() {
-            return Ok(volumes);
-        }
-        let others = self.claims.in_use.iter().filter(|(other, _)| **other != index);
-        let others = others.flat_map(|(_, theirs)| theirs);
-        if let Some(mine) = volumes.iter().find(|mine| others.clone().any(|other| excludes(mine, other))) {
-            return Err((mine.volume.clone(), IN_USE.to_owned()));
-        }
-        self.claims.in_use.insert(index, volumes.clone());
-        Ok(volumes)
-    }
-
-    /// Records the volumes of a pod whose sandbox an earlier agent made.
-    pub fn adopt_volumes(&mut self, index: PodIndex, volumes: Vec<ClaimedVolume>) {
-        if !volumes.is_empty() {
-            self.claims.in_use.insert(index, volumes);
-        }
-    }
-
-    /// Releases the volumes of a pod whose sandbox is gone. Returns which of `pods` may wait for one of them: a volume may
-    /// have another claim by now, so that this is every pod with a claim.
-    pub fn release_volumes<'a>(
-        &mut self,
-        index: PodIndex,
-        pods: impl Iterator<Item = (PodIndex, &'a Pod)>,
-    ) -> Vec<PodIndex> {
-        if self.claims.in_use.remove(&index).is_none() {
-            return Vec::new();
-        }
-        let waiting = pods.filter(|(other, pod)| *other != index && pod.claims().next().is_some());
-        waiting.map(|(other, _)| other).collect()
-    }
-
     /// The volumes behind the claims of a pod.
     ///
     /// # Errors
     /// A claim is missing or not bound, or the node cannot have its volume: the name of the pod's volume, and a text of
     /// Kubernetes' scheduler.
-    fn claimed_volumes(
+    pub(super) fn claimed_volumes(
         &self,
         pod: &Pod,
         labels: &SortedMap<String, String>,
@@ -441,13 +389,6 @@ impl Registry {
             device: None,
         })
     }
-}
-
-/// Whether one pod cannot have a volume while another pod has the other one. A volume that was deleted and created again
-/// may have the same directory.
-fn excludes(one: &ClaimedVolume, other: &ClaimedVolume) -> bool {
-    let is_same = one.persistent_volume == other.persistent_volume || one.path == other.path;
-    is_same && (one.is_exclusive || other.is_exclusive)
 }
 
 /// Checks that saved bindings are complete, and that each volume and each claim has one at most.

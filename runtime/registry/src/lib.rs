@@ -38,6 +38,7 @@ mod status;
 #[cfg(test)]
 mod tests;
 mod this_node;
+mod volumes_in_use;
 pub mod waiting;
 mod wanted;
 
@@ -99,6 +100,7 @@ pub struct Registry {
     without_class: SortedMap<PodName, Refusal>,
     /// The bindings of PersistentVolumeClaims.
     claims: claims::Claims,
+    volumes_in_use: volumes_in_use::VolumesInUse,
 }
 
 /// The manifest directories that matter for requests and their replies.
@@ -173,6 +175,7 @@ impl Registry {
             definitions_version: 0,
             without_class: SortedMap::new(),
             claims: claims::Claims::default(),
+            volumes_in_use: volumes_in_use::VolumesInUse::default(),
         }
     }
 
