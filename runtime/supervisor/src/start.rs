@@ -1,5 +1,5 @@
-//! Starts a container: the short-lived helper that the supervisor forks for each start, and the only file
-//! that uses libcontainer.
+//! Starts a container: the short-lived helper that the supervisor forks for each start. Only this file and those of
+//! its folder use libcontainer.
 //!
 //! The helper starts in the container's cgroup, makes a mount namespace and builds everything below a private
 //! tmpfs there: root, volumes, bundle, libcontainer's state. So the host never sees any of it, and all of it
@@ -8,7 +8,7 @@
 //!
 //! The helper reports on a socket that is closed automatically when the container's process is executed:
 //! [`Status`] frames, then the end. Read next: `volume.rs` and `spec.rs` for the parts that are built,
-//! `execute.rs` for the last step in the container.
+//! `executor.rs` and `execute.rs` for the last steps in the container.
 
 use std::error::Error;
 use std::ffi::CString;
@@ -21,28 +21,27 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use libcontainer::container::builder::ContainerBuilder;
-use libcontainer::oci_spec::runtime::Spec;
 use libcontainer::syscall::syscall::SyscallType;
-use libcontainer::workload::{Executor, ExecutorError, ExecutorSetEnvsError, ExecutorValidationError};
 use nix::mount::{MntFlags, MsFlags, mount, umount2};
 use nix::sched::{CloneFlags, setns, unshare};
 use nodlet_rootfs::assemble::{self, AssembleError, UserError};
 
 use super::device;
-use super::enter;
-use super::error::{self, StepError};
+use super::error;
 use super::execute::{self, Execute};
 use super::protocol::{self, MAX_GROUPS, Message, Status, cut};
 use super::sandbox::{self, Namespaces};
-use super::sys::{self, Parent, Resolve, lacking, used_up};
-use nodlet_host::launch::{ContainerConfig, SeccompConfig, UserConfig};
+use super::sys::{self, Resolve, lacking, used_up};
+use nodlet_host::launch::{ContainerConfig, UserConfig};
 
+mod executor;
 mod failure;
 mod path;
 mod root;
 mod spec;
 mod volume;
 
+use executor::ReportingExecutor;
 use volume::{LateVolume, Volume};
 
 /// The path under which a container with a terminal may find it.
@@ -447,145 +446,6 @@ impl Start<'_> {
         let pid = container.pid().map_or(0, |pid| pid.as_raw());
         protocol::send(self.status, &Status::Created { pid }, &[]).map_err(StartError::Bundle)?;
         container.start().map_err(|error| failed(&error))
-    }
-}
-
-/// Runs in the container in place of libcontainer's own executor, which looks for files with the wrong `PATH`
-/// and does not report its errors.
-#[derive(Clone)]
-struct ReportingExecutor {
-    execute: Execute,
-    /// The status socket, which the kernel closes when the process is executed.
-    status: std::os::fd::RawFd,
-    /// The PID namespace that the container shares with others.
-    pid_namespace: Option<std::os::fd::RawFd>,
-    /// The capabilities of the container, as bits.
-    capabilities: u64,
-    /// The filter of the container's system calls.
-    seccomp: Option<Arc<SeccompConfig>>,
-    no_new_privileges: bool,
-    /// Whether to open a terminal of the container, as its own user.
-    tty: bool,
-    /// Whether the terminal is also `/dev/console`.
-    console: bool,
-    /// Whether input of clients goes to the terminal.
-    stdin: bool,
-    /// The volumes that are attached first. libcontainer leaves their descriptors open.
-    volumes: Arc<Vec<LateVolume>>,
-    /// The groups of the process, if libcontainer did not set them.
-    groups: Option<Vec<nix::unistd::Gid>>,
-}
-
-impl ReportingExecutor {
-    fn attach_volumes(&self) -> Result<(), StepError> {
-        for late in self.volumes.iter() {
-            let point = late.point.as_ref().map(|point| point.as_fd());
-            volume::attach_late(late.mount.as_fd(), point, &late.place).map_err(|source| {
-                StepError::new(format!("mount the volume at {}", late.place.display()), source)
-            })?;
-        }
-        Ok(())
-    }
-
-    fn open_terminal(&self, status: BorrowedFd) -> io::Result<OwnedFd> {
-        let (master, slave) = enter::open_terminal(None, None)?;
-        if self.console {
-            let terminal = sys::clone_mount(Some(slave.as_fd()), c"", false)?;
-            sys::attach_mount(terminal.as_fd(), Path::new(CONSOLE))?;
-        }
-        protocol::send(status, &Status::Terminal { stdin: self.stdin }, &[master.as_fd()])?;
-        Ok(slave)
-    }
-
-    /// Continues in the PID namespace that the container shares, in a new child of the supervisor, after the
-    /// supervisor has read its name: a run without a named process would not be counted. The calling process
-    /// ends. A process in the namespace with CAP_SYS_PTRACE can take over that child, so it has no more
-    /// capabilities, descriptors and mounts than the container will have.
-    fn enter_pid_namespace(
-        &self,
-        pid: BorrowedFd,
-        status: BorrowedFd,
-        slave: Option<&OwnedFd>,
-    ) -> io::Result<()> {
-        setns(pid, CloneFlags::CLONE_NEWPID)?;
-        let mut keep = vec![status.as_raw_fd()];
-        keep.extend(slave.iter().map(|slave| slave.as_raw_fd()));
-        sys::close_all_but(&keep);
-        sys::set_dumpable(false);
-        if !self.installs_late() {
-            self.install_filter()?;
-        }
-        sys::set_capabilities(sys::own_capabilities(self.capabilities)?)?;
-        // SAFETY: libcontainer made this process by cloning one that has one thread.
-        match unsafe { sys::fork(Parent::CallersParent, None) }? {
-            None => match protocol::wait_for_continue(status) {
-                Ok(()) => Ok(()),
-                Err(_) => sys::exit_now(1),
-            },
-            Some(pid) => {
-                let reported = protocol::send(status, &Status::Created { pid: pid.as_raw() }, &[]);
-                sys::exit_now(if reported.is_ok() { 0 } else { 1 })
-            }
-        }
-    }
-
-    /// Executes the process; returns only on failure, with the reason.
-    fn execute(&self, status: BorrowedFd) -> StepError {
-        if let Err(error) = self.attach_volumes() {
-            return error;
-        }
-        if let Some(Err(error)) = self.groups.as_deref().map(nix::unistd::setgroups) {
-            return StepError::new("set its groups", error.into());
-        }
-        let slave = match self.tty.then(|| self.open_terminal(status)).transpose() {
-            Ok(slave) => slave,
-            Err(error) => return StepError::new("open a terminal", error),
-        };
-        if let Some(pid) = self.pid_namespace {
-            // SAFETY: libcontainer marks it close-on-exec and leaves it open.
-            let pid = unsafe { BorrowedFd::borrow_raw(pid) };
-            if let Err(error) = self.enter_pid_namespace(pid, status, slave.as_ref()) {
-                return StepError::new("enter the PID namespace that the container shares", error);
-            }
-        }
-        if let Err(error) = enter::start_session(slave.as_ref()) {
-            return StepError::new("take its terminal", error);
-        }
-        // As late as possible, because nodlet's own calls are filtered too.
-        if self.installs_late()
-            && let Err(error) = self.install_filter()
-        {
-            return StepError::new("install the seccomp filter", error);
-        }
-        self.execute.run().into()
-    }
-
-    /// Whether the filter can be installed as the last step. In a shared PID namespace, that needs no_new_privs, because
-    /// the process has no CAP_SYS_ADMIN there.
-    fn installs_late(&self) -> bool {
-        self.pid_namespace.is_none() || self.no_new_privileges
-    }
-
-    fn install_filter(&self) -> io::Result<()> {
-        self.seccomp.as_ref().map_or(Ok(()), |filter| sys::install_filter(filter))
-    }
-}
-
-impl Executor for ReportingExecutor {
-    fn exec(&self, _: &Spec) -> Result<(), ExecutorError> {
-        // SAFETY: libcontainer marks it close-on-exec and leaves it open.
-        let status = unsafe { BorrowedFd::borrow_raw(self.status) };
-        let failed = self.execute(status);
-        let _ = protocol::send(status, &Status::Failed { run: true, message: error::message(&failed) }, &[]);
-        sys::exit_now(128)
-    }
-
-    fn validate(&self, _: &Spec) -> Result<(), ExecutorValidationError> {
-        Ok(())
-    }
-
-    fn setup_envs(&self, _: std::collections::HashMap<String, String>) -> Result<(), ExecutorSetEnvsError> {
-        Ok(())
     }
 }
 
