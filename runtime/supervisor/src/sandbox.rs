@@ -24,9 +24,13 @@ use serde::{Deserialize, Serialize};
 use super::error;
 use super::protocol::{self, Message};
 use super::sys::{self, Parent, lacking, used_up};
-use nodlet_host::launch::{NetworkConfig, SandboxConfig};
+use nodlet_host::launch::SandboxConfig;
 use nodlet_host::network::netlink::{Netlink, link_index};
-use nodlet_host::network::{filter, guard, hardware_address};
+
+mod interfaces;
+
+pub(super) use interfaces::{INTERFACES, give_back_interfaces};
+use interfaces::{connect, take_interfaces};
 
 /// The place of /dev/shm in the pod's mount namespace.
 pub(super) const SHM: &str = "/shm";
@@ -38,9 +42,6 @@ const PROC: &str = "/proc";
 
 /// The directory of the memory volumes, by their names, in the pod's mount namespace.
 pub(super) const MEMORY_VOLUMES: &str = "/volumes";
-
-/// The name of the pod's end of the veth pair.
-const POD_LINK: &str = "eth0";
 
 /// The OOM score adjustment of the pause process, as the kubelet sets it.
 const PAUSE_OOM_SCORE_ADJ: &str = "-998";
@@ -304,141 +305,6 @@ fn set_sysctls(config: &SandboxConfig, users: Option<&Users>) -> Result<(), Sand
 fn set_sysctl((name, value): &(String, String)) -> io::Result<()> {
     let mut file = fs::OpenOptions::new().write(true).open(Path::new("/proc/sys").join(name))?;
     io::Write::write_all(&mut file, value.as_bytes())
-}
-
-/// Connects the new network namespace to the bridge. The pod's end is set up last, so that it sends nothing
-/// before the host's side is guarded against it.
-fn connect(
-    host: &mut Netlink,
-    host_namespace: &File,
-    network: &NetworkConfig,
-    bridge: u32,
-) -> Result<(), SandboxError> {
-    let link = |source: io::Error| SandboxError::Link { name: network.host_link.clone(), source };
-    let namespace = File::open("/proc/self/ns/net").map_err(SandboxError::Namespace)?;
-    let hardware = hardware_address(network.address);
-    let mut add = || host.add_veth(&network.host_link, bridge, (POD_LINK, hardware), namespace.as_raw_fd());
-    match add() {
-        // The name belongs to this pod: the kernel has not removed the link of an earlier sandbox yet.
-        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
-            let _ = host.remove_link(&network.host_link);
-            host.add_veth(&network.host_link, bridge, (POD_LINK, hardware), namespace.as_raw_fd())
-        }
-        other => other,
-    }
-    .map_err(|error| match error.raw_os_error() {
-        Some(libc::EOPNOTSUPP) => {
-            let why = "this kernel has no veth; load the module veth, or use a kernel with CONFIG_VETH \
-                       (pods with hostNetwork need neither)";
-            io::Error::new(io::ErrorKind::Unsupported, why)
-        }
-        Some(_) | None => error,
-    })
-    .map_err(link)?;
-    // IPv6 settings are files, which show the network namespace of the process that opens them.
-    let enter = |namespace: &File| setns(namespace, CloneFlags::CLONE_NEWNET).map_err(io::Error::from);
-    enter(host_namespace).and_then(|()| guard_host(host, network, bridge)).map_err(link)?;
-    enter(&namespace).map_err(SandboxError::Namespace)?;
-    let mut pod = Netlink::open().map_err(SandboxError::Netlink)?;
-    let mut set = || -> io::Result<()> {
-        pod.set_up(link_index("lo")?)?;
-        let link = link_index(POD_LINK)?;
-        guard::refuse_ipv6_routers(POD_LINK)?;
-        pod.add_address(link, network.address, network.prefix)?;
-        pod.set_up(link)?;
-        pod.add_neighbour(link, network.gateway, hardware_address(network.gateway))?;
-        pod.add_default_route(link, network.gateway)?;
-        let Some(ipv6) = network.ipv6 else { return Ok(()) };
-        guard::enable_ipv6(POD_LINK)?;
-        pod.add_ipv6_address(link, ipv6.address, ipv6.prefix)?;
-        pod.add_ipv6_neighbour(link, ipv6.gateway, hardware_address(network.gateway))?;
-        pod.add_ipv6_default_route(link, ipv6.gateway)
-    };
-    set().map_err(SandboxError::Address)?;
-    // As in containerd 2: a pod has its own network, so ports and pings in it are not privileged.
-    for (name, value) in
-        [("net/ipv4/ip_unprivileged_port_start", "0"), ("net/ipv4/ping_group_range", "0 2147483647")]
-    {
-        match fs::write(Path::new("/proc/sys").join(name), value) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => {
-                return Err(SandboxError::Sysctl { name: name.to_owned(), source: error });
-            }
-            Ok(()) | Err(_) => {}
-        }
-    }
-    Ok(())
-}
-
-/// The file in the pod's directory with the interfaces that the pod has: name, index in the pod, and kind, each followed
-/// by a space but the last.
-pub(super) const INTERFACES: &str = "interfaces";
-
-/// Moves interfaces of the host into the network namespace of the caller, and sets them up. An interface that
-/// needs settings first, such as a bit rate of CAN, stays down; the containers can set it.
-fn take_interfaces(
-    host: &mut Netlink,
-    interfaces: &[(&str, u32)],
-    scratch: &Path,
-    taken: &mut String,
-) -> Result<(), SandboxError> {
-    if interfaces.is_empty() {
-        return Ok(());
-    }
-    let namespace = File::open("/proc/self/ns/net").map_err(SandboxError::Namespace)?;
-    let mut pod = Netlink::open().map_err(SandboxError::Netlink)?;
-    for (name, index) in interfaces {
-        let mut take = || -> io::Result<()> {
-            host.move_link(*index, name, namespace.as_raw_fd())?;
-            let index = link_index(name)?;
-            *taken += &format!("{name} {index} {}\n", pod.kind(index)?);
-            fs::write(scratch.with_file_name(INTERFACES), &taken)?;
-            let _ = pod.set_up(index);
-            Ok(())
-        };
-        take().map_err(|source| SandboxError::Interface { name: (*name).to_owned(), source })?;
-    }
-    Ok(())
-}
-
-/// Moves the interfaces that a pod has to the host, under these names there. The caller is in the pod's network
-/// namespace. A container may have renamed them, so they are known by their index. A container that has removed one can
-/// have made another of the same index, but none of the kind of hardware: only a link of the same kind is moved. `names`
-/// is a text like that of the file.
-pub(super) fn give_back_interfaces(names: &str, host: &File) {
-    if names.is_empty() {
-        return;
-    }
-    let Ok(mut pod) = Netlink::open() else { return };
-    for (name, link) in names.lines().filter_map(|line| line.split_once(' ')) {
-        // The helper of an earlier version wrote no kind.
-        let (index, kind) = link.split_once(' ').map_or((link, None), |(index, kind)| (index, Some(kind)));
-        if let Ok(index) = index.parse()
-            && kind.is_none_or(|kind| pod.kind(index).is_ok_and(|found| found == kind))
-        {
-            let _ = pod.move_link(index, name, host.as_raw_fd());
-        }
-    }
-}
-
-/// Sets the host's end of the link up, so that the pod can neither configure the host through it nor send
-/// under another address.
-fn guard_host(host: &mut Netlink, network: &NetworkConfig, bridge: u32) -> io::Result<()> {
-    let port = link_index(&network.host_link)?;
-    let hardware = hardware_address(network.address);
-    guard::refuse_ipv6(&network.host_link)?;
-    let filtered =
-        filter::attach(host, port, (network.address, network.ipv6.map(|ipv6| ipv6.address)), hardware)?;
-    host.set_port_up(port, network.hairpin, &guard::PORT_IPV4)?;
-    host.add_forwarding(port, hardware)?;
-    if let Some(ipv6) = network.ipv6 {
-        host.add_ipv6_neighbour(bridge, ipv6.address, hardware)?;
-    }
-    if filtered {
-        return Ok(());
-    }
-    // No ARP message of another pod must change the entry. It outlives the pod; the next pod with this
-    // address has the same hardware address.
-    host.add_neighbour(bridge, network.address, hardware)
 }
 
 /// Makes the mounts and the pause process, and reports to the supervisor.
