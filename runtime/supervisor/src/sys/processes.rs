@@ -1,0 +1,264 @@
+//! Processes: forked inside a cgroup, waited for, ended at once.
+
+use std::io;
+use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd, RawFd};
+
+use nix::unistd::Pid;
+
+use super::{check, owned};
+
+/// `struct clone_args` of clone3(2).
+#[repr(C)]
+#[derive(Default)]
+struct CloneArgs {
+    flags: u64,
+    pidfd: u64,
+    child_tid: u64,
+    parent_tid: u64,
+    exit_signal: u64,
+    stack: u64,
+    stack_size: u64,
+    tls: u64,
+    set_tid: u64,
+    set_tid_size: u64,
+    cgroup: u64,
+}
+
+/// The parent of a new process.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Parent {
+    /// The calling process.
+    Caller,
+    /// The parent of the calling process.
+    CallersParent,
+}
+
+/// Forks; `None` in the child. With `cgroup`, the child starts in it: moving there afterwards waits for a
+/// grace period of the kernel, some 5 ms.
+///
+/// # Safety
+/// The process must have one thread: the child has only the calling one, with
+/// every lock of the others held for ever.
+pub(crate) unsafe fn fork(parent: Parent, cgroup: Option<BorrowedFd>) -> io::Result<Option<Pid>> {
+    let mut args = CloneArgs::default();
+    match parent {
+        Parent::Caller => args.exit_signal = libc::SIGCHLD as u64,
+        Parent::CallersParent => args.flags |= libc::CLONE_PARENT as u64,
+    }
+    if let Some(cgroup) = cgroup {
+        args.flags |= 0x2_0000_0000; // CLONE_INTO_CGROUP
+        args.cgroup = cgroup.as_raw_fd() as u64;
+    }
+    // SAFETY: without CLONE_VM this is a fork: the child runs on a copy of the stack.
+    let pid = check(unsafe { libc::syscall(libc::SYS_clone3, &raw const args, size_of::<CloneArgs>()) });
+    let pid = match pid {
+        // A seccomp filter has no access to the flags of clone3 in memory, so it often forbids the call.
+        Err(_) if cgroup.is_none() => {
+            let flags = (args.flags | args.exit_signal) as libc::c_ulong;
+            // SAFETY: as above; no stack is given.
+            check(unsafe { libc::syscall(libc::SYS_clone, flags, 0usize, 0usize, 0usize, 0usize) })?
+        }
+        pid => pid?,
+    };
+    Ok((pid != 0).then(|| Pid::from_raw(pid as i32)))
+}
+
+/// Ends the calling process at once, without destructors: for forked children. A seccomp profile may forbid the call,
+/// which the C library would repeat for ever: then a fault ends the process.
+pub(crate) fn exit_now(code: i32) -> ! {
+    // SAFETY: always allowed; the process ends, or goes on here.
+    unsafe { libc::syscall(libc::SYS_exit_group, code) };
+    // SAFETY: no page is mapped at address 1, which ends the process by SIGSEGV. The address is not zero, which the
+    // compiler may assume never to be written to.
+    unsafe { std::ptr::without_provenance_mut::<u8>(1).write_volatile(0) };
+    std::process::abort()
+}
+
+/// Closes every descriptor except the standard three and those of `keep`.
+pub(crate) fn close_all_but(keep: &[RawFd]) {
+    let mut keep: Vec<u32> =
+        keep.iter().filter_map(|fd| u32::try_from(*fd).ok()).filter(|fd| *fd > 2).collect();
+    keep.sort_unstable();
+    let mut first = 3;
+    for fd in keep {
+        if fd > first {
+            close_range(first, fd - 1);
+        }
+        first = fd + 1;
+    }
+    close_range(first, u32::MAX);
+}
+
+fn close_range(first: u32, last: u32) {
+    // SAFETY: only forked children and a process that has just begun call this;
+    // what they close is owned by nobody who will use it.
+    unsafe { libc::syscall(libc::SYS_close_range, first, last, 0) };
+}
+
+/// `pidfd_open(2)`.
+pub(crate) fn pidfd_open(pid: Pid) -> io::Result<OwnedFd> {
+    // SAFETY: no pointers.
+    owned(unsafe { libc::syscall(libc::SYS_pidfd_open, pid.as_raw(), 0) })
+}
+
+/// How a child ended. `nix`'s `WaitStatus` is not used, since it has no name for real-time signals: a child
+/// killed by one of them would be an error, and would stay unreaped for ever.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Ended {
+    /// The child exited with this code, 0 to 255.
+    Exited(i32),
+    /// This signal killed the child, 1 to 64 (127 on MIPS).
+    Signaled(i32),
+}
+
+impl Ended {
+    /// Converts `si_code` and `si_status` of waitid(2), called with `WEXITED` only.
+    fn from_siginfo(code: i32, status: i32) -> Ended {
+        match code {
+            libc::CLD_EXITED => Ended::Exited(status & 0xff),
+            // CLD_KILLED, CLD_DUMPED, and whatever a kernel may add.
+            _ => Ended::Signaled(status),
+        }
+    }
+
+    /// The exit code as container runtimes report it: 128 + N for signal N.
+    pub(crate) fn code(self) -> i32 {
+        match self {
+            Ended::Exited(code) => code,
+            Ended::Signaled(signal) => 128 + signal,
+        }
+    }
+
+    /// The signal that killed the child.
+    pub(crate) fn signal(self) -> Option<i32> {
+        match self {
+            Ended::Exited(_) => None,
+            Ended::Signaled(signal) => Some(signal),
+        }
+    }
+}
+
+/// How a child that is not reaped yet has ended; it stays unreaped. `None` if it is alive, or not a child of
+/// the caller.
+pub(crate) fn ended(child: Pid) -> Option<Ended> {
+    wait(Which::Child(child), libc::WNOHANG | libc::WNOWAIT).ok().flatten().map(|(_, ended)| ended)
+}
+
+/// Any child that has ended and is not reaped yet; it stays unreaped.
+pub(crate) fn any_ended() -> Option<Pid> {
+    wait(Which::Any, libc::WNOHANG | libc::WNOWAIT).ok().flatten().map(|(pid, _)| pid)
+}
+
+/// Reaps a child, if it has ended.
+pub(crate) fn reap(child: Pid) {
+    let _ = wait(Which::Child(child), libc::WNOHANG);
+}
+
+/// Waits until a child has ended, and reaps it. `None` if it is not a child of the caller.
+pub(crate) fn wait_for(child: Pid) -> Option<Ended> {
+    wait(Which::Child(child), 0).ok().flatten().map(|(_, ended)| ended)
+}
+
+/// Whether a process is a child of the caller, alive or not yet reaped.
+pub(crate) fn is_child(pid: Pid) -> bool {
+    wait(Which::Child(pid), libc::WNOHANG | libc::WNOWAIT).is_ok()
+}
+
+enum Which {
+    Any,
+    Child(Pid),
+}
+
+/// `waitid(2)` for children that have ended; `None` with `WNOHANG` if there is none yet.
+fn wait(which: Which, flags: i32) -> io::Result<Option<(Pid, Ended)>> {
+    let (kind, id) = match which {
+        Which::Any => (libc::P_ALL, 0),
+        Which::Child(pid) => {
+            let id = libc::id_t::try_from(pid.as_raw());
+            (libc::P_PID, id.ok().filter(|id| *id != 0).ok_or(io::ErrorKind::InvalidInput)?)
+        }
+    };
+    loop {
+        // SAFETY: all bits zero are a siginfo.
+        let mut info: libc::siginfo_t = unsafe { std::mem::zeroed() };
+        // SAFETY: the kernel writes one siginfo.
+        if unsafe { libc::waitid(kind, id, &raw mut info, libc::WEXITED | flags) } < 0 {
+            let error = io::Error::last_os_error();
+            if error.kind() == io::ErrorKind::Interrupted {
+                continue;
+            }
+            return Err(error);
+        }
+        // SAFETY: waitid fills these in, or leaves them zero where no child has ended.
+        let (pid, status) = unsafe { (info.si_pid(), info.si_status()) };
+        return Ok((pid != 0).then(|| (Pid::from_raw(pid), Ended::from_siginfo(info.si_code, status))));
+    }
+}
+
+/// Whether a process, dead but not yet reaped, has executed another program since it was forked.
+pub(crate) fn has_executed(pid: Pid) -> bool {
+    /// `PF_FORKNOEXEC` in the flags of proc_pid_stat(5): the process was forked and has not executed a
+    /// program.
+    const FORKED: u64 = 0x40;
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    let fields = stat.rsplit(')').next().unwrap_or_default();
+    let flags = fields.split_whitespace().nth(6).and_then(|flags| flags.parse::<u64>().ok());
+    flags.is_some_and(|flags| flags & FORKED == 0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Real children that end in every possible way.
+    #[test]
+    fn every_wait_status_is_understood() {
+        let end_as = |end: &dyn Fn()| {
+            // SAFETY: the child makes system calls only.
+            let child = unsafe { fork(Parent::Caller, None) }.unwrap();
+            let Some(child) = child else {
+                end();
+                exit_now(99)
+            };
+            assert!(is_child(child));
+            // `ended` reports the exit without reaping the child, and `wait_for` reaps it once.
+            let ended_as = loop {
+                if let Some(ended) = ended(child) {
+                    break ended;
+                }
+                std::thread::yield_now();
+            };
+            assert!(is_child(child));
+            assert_eq!(wait_for(child), Some(ended_as));
+            assert!(!is_child(child));
+            assert_eq!(ended(child), None);
+            ended_as
+        };
+        for code in 0..=255 {
+            let ended = end_as(&|| exit_now(code));
+            assert_eq!((ended, ended.code(), ended.signal()), (Ended::Exited(code), code, None));
+        }
+        // The C library reserves 32 to 34, but the kernel treats them like all other signals.
+        let harmless = [libc::SIGCHLD, libc::SIGCONT, libc::SIGURG, libc::SIGWINCH];
+        let stop = [libc::SIGSTOP, libc::SIGTSTP, libc::SIGTTIN, libc::SIGTTOU];
+        for signal in (1..=64).filter(|signal| !harmless.contains(signal) && !stop.contains(signal)) {
+            let ended = end_as(&|| {
+                let core = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+                let default = [0u64; 4];
+                let none = 0u64;
+                // SAFETY: the kernel's own structures; the default action runs no code.
+                unsafe {
+                    libc::setrlimit(libc::RLIMIT_CORE, &raw const core);
+                    let old = std::ptr::null_mut::<libc::c_void>();
+                    libc::syscall(libc::SYS_rt_sigaction, signal, default.as_ptr(), old, 8);
+                    libc::syscall(libc::SYS_rt_sigprocmask, libc::SIG_SETMASK, &raw const none, old, 8);
+                    libc::syscall(libc::SYS_kill, libc::getpid(), signal);
+                }
+            });
+            assert_eq!(
+                (ended, ended.code(), ended.signal()),
+                (Ended::Signaled(signal), 128 + signal, Some(signal))
+            );
+        }
+    }
+}
