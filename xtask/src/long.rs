@@ -1,7 +1,8 @@
 //! Runs the tests that `check` runs in a short form, for any time. The first seed is printed, and by default
 //! differs between commits; a failure names the seed to reproduce it:
 //! `cargo xtask long fuzz --seed 4711 --rounds 1`. A subject with a finite number of cases runs all of them, or
-//! with `--shard 2/5` the second of five parts, and prints their number.
+//! with `--shard 2/5` the second of five parts, and prints their number. `cargo xtask long mutants --minutes 20` ends
+//! with the mutation that is tested after 20 minutes.
 
 use std::process::Command;
 
@@ -18,8 +19,8 @@ enum Test {
     /// By tests whose number of rounds can be set: the number that takes some minutes, and the arguments of
     /// `cargo test`.
     Rounds(u64, &'static [&'static str]),
-    /// By this many cases, chosen by the seed.
-    Sample(u64, fn(u64, u64) -> Outcome),
+    /// By this many cases, chosen by the seed, or by those of them that are tested in so many minutes.
+    Sample(u64, fn(u64, u64, Option<u64>) -> Outcome),
     /// By all cases, or by those of one part such as `2/5`.
     Parts(fn(&str) -> Outcome),
     /// By all cases.
@@ -71,7 +72,7 @@ const SUBJECTS: &[(&str, Test)] = &[
 ];
 
 pub(crate) fn run(arguments: &[String]) -> Outcome {
-    let (mut rounds, mut seed, mut shard, mut wanted) = (None, None, None, Vec::new());
+    let (mut rounds, mut minutes, mut seed, mut shard, mut wanted) = (None, None, None, None, Vec::new());
     let mut arguments = arguments.iter();
     while let Some(argument) = arguments.next() {
         let mut value = |what: &str, is_one: fn(&str) -> bool| {
@@ -80,6 +81,7 @@ pub(crate) fn run(arguments: &[String]) -> Outcome {
         };
         match argument.as_str() {
             "--rounds" => rounds = Some(value("a number", is_number)?),
+            "--minutes" => minutes = Some(value("a number", is_number)?),
             "--seed" => seed = Some(value("a number", is_number)?),
             "--shard" => shard = Some(value("a part and of how many, as 2/5", is_shard)?),
             name if SUBJECTS.iter().any(|(subject, _)| *subject == name) => wanted.push(name),
@@ -96,6 +98,7 @@ pub(crate) fn run(arguments: &[String]) -> Outcome {
         };
         for (option, given, fits) in [
             ("--rounds", rounds.is_some(), has_rounds),
+            ("--minutes", minutes.is_some(), matches!(test, Test::Sample(..))),
             ("--seed", seed.is_some(), has_seed),
             ("--shard", shard.is_some(), has_parts),
         ] {
@@ -134,7 +137,8 @@ pub(crate) fn run(arguments: &[String]) -> Outcome {
             }
             Test::Sample(default, test) => {
                 let rounds = rounds.as_ref().and_then(|text| text.parse().ok()).unwrap_or(*default);
-                test(rounds, seed.parse().unwrap_or(1))?;
+                let minutes = minutes.as_ref().and_then(|text| text.parse().ok());
+                test(rounds, seed.parse().unwrap_or(1), minutes)?;
             }
             Test::Parts(test) => test(shard.as_deref().unwrap_or("1/1"))?,
             Test::All(test) => test()?,
@@ -218,6 +222,7 @@ mod tests {
             "kills --seed 3",
             "fuzz --shard 1/2",
             "soak --seed 3",
+            "fuzz --minutes 3",
             "memory --seed 3",
         ] {
             let words: Vec<String> = words.split(' ').map(str::to_owned).collect();

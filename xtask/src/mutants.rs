@@ -1,9 +1,13 @@
 //! Mutations of single operators in the decisions of the core and of the registry, made by `cargo-mutants`: the
 //! unit tests of the same crate must fail for each.
 
-use std::path::PathBuf;
-use std::process::Command;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus};
+use std::thread;
+use std::time::{Duration, Instant};
 
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
 use serde_json::Value;
 
 use crate::task::{Failure, Outcome, project, run as run_command, work};
@@ -33,8 +37,12 @@ const FILES: &[&str] = &[
 /// The least number of caught mutations out of ten: some have no observable effect.
 const CAUGHT_OF_TEN: usize = 9;
 
-/// Tests this many mutations, which the seed chooses from all possible ones.
-pub(crate) fn run(rounds: u64, seed: u64) -> Outcome {
+/// The kinds of outcomes of mutations in the file of `cargo-mutants`.
+const KINDS: [&str; 4] = ["caught", "missed", "timeout", "unviable"];
+
+/// Tests this many mutations, which the seed chooses from all possible ones. With `minutes`, the mutation that is tested
+/// when so many have passed is the last: as they are in the order of their files, those of the last files are left out.
+pub(crate) fn run(rounds: u64, seed: u64, minutes: Option<u64>) -> Outcome {
     let mut list = mutants(&["--list", "--json"])?;
     let listed = list.output()?;
     if !listed.status.success() {
@@ -45,6 +53,7 @@ pub(crate) fn run(rounds: u64, seed: u64) -> Outcome {
     let shard = format!("--shard={}/{parts}", seed % parts);
     eprintln!("one of {parts} parts of {all} faults, by the seed {seed}");
     let output = work("mutants")?;
+    let begun = Instant::now();
     // A fault can make a test run for ever: a test may take five times as long as without a fault.
     let times = ["--timeout-multiplier=5", "--minimum-test-timeout=60"];
     let options = ["--no-shuffle", "--sharding=round-robin", &shard];
@@ -52,11 +61,20 @@ pub(crate) fn run(rounds: u64, seed: u64) -> Outcome {
     run.args(times);
     run.arg(format!("--output={}", output.display()));
     run.args(["--", "--lib"]);
+    let file = output.join("mutants.out/outcomes.json");
+    // Those of an earlier run.
+    let _ = std::fs::remove_file(&file);
+    let limit = minutes.map(|minutes| Duration::from_secs(minutes.saturating_mul(60)));
     // Missed mutations are an outcome, which the file reports.
-    let status = run.status()?;
-    let outcomes = std::fs::read(output.join("mutants.out/outcomes.json"))
+    let status = end_of(&mut run.spawn()?, &file, limit)?;
+    let outcomes = std::fs::read(&file)
         .map_err(|error| format!("{run:?} ended with {status} and left no outcomes: {error}"))?;
     let outcomes: Value = serde_json::from_slice(&outcomes)?;
+    let tested = tested(&outcomes);
+    match limit {
+        Some(_) => eprintln!("{tested} faults were tried in {} minutes", begun.elapsed().as_secs() / 60),
+        None => eprintln!("{tested} faults were tried"),
+    }
     let count = |kind: &str| outcomes[kind].as_u64().unwrap_or_default() as usize;
     let (caught, missed) = (count("caught") + count("timeout"), count("missed"));
     eprintln!("{caught} of {} faults were caught", caught + missed);
@@ -64,6 +82,38 @@ pub(crate) fn run(rounds: u64, seed: u64) -> Outcome {
         return Err(Failure(format!("the tests miss {missed} faults of {}: see above", caught + missed)));
     }
     Ok(())
+}
+
+/// Waits until `cargo-mutants` ends. After `limit`, interrupts it as soon as one more mutation is in the file with the
+/// outcomes, which it writes anew after each.
+fn end_of(run: &mut Child, file: &Path, limit: Option<Duration>) -> Result<ExitStatus, Failure> {
+    let Some(limit) = limit else { return Ok(run.wait()?) };
+    let begun = Instant::now();
+    let count = || match std::fs::read(file) {
+        Err(_) => Some(0),
+        // Nothing while it is being written.
+        Ok(bytes) => serde_json::from_slice(&bytes).ok().map(|outcomes| tested(&outcomes)),
+    };
+    let mut at_limit = None;
+    loop {
+        if let Some(status) = run.try_wait()? {
+            return Ok(status);
+        }
+        if begun.elapsed() >= limit
+            && let Some(now) = count()
+            && now > *at_limit.get_or_insert(now)
+        {
+            // It ends the tests that it has started by itself.
+            kill(Pid::from_raw(i32::try_from(run.id())?), Signal::SIGINT)?;
+            return Ok(run.wait()?);
+        }
+        thread::sleep(Duration::from_millis(500));
+    }
+}
+
+/// The number of mutations that have an outcome.
+fn tested(outcomes: &Value) -> u64 {
+    KINDS.iter().filter_map(|kind| outcomes[kind].as_u64()).sum()
 }
 
 /// The command `cargo mutants` for the core and the registry. It runs the tests of the mutated crate only.
@@ -82,4 +132,23 @@ fn program() -> Result<PathBuf, Failure> {
         run_command(cargo()?.args(install).arg(&root))?;
     }
     Ok(program)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::process::ExitStatusExt;
+
+    use super::*;
+
+    #[test]
+    fn after_the_limit_one_more_mutation_is_tested() {
+        let file = std::env::temp_dir().join(format!("nodlet-mutants-{}.json", std::process::id()));
+        std::fs::write(&file, r#"{"caught": 1, "missed": 2}"#).unwrap();
+        let script = r#"sleep 2; echo '{"caught": 2, "missed": 2}' > "$0"; exec sleep 60"#;
+        let mut child = Command::new("sh").args(["-c", script]).arg(&file).spawn().unwrap();
+        let status = end_of(&mut child, &file, Some(Duration::ZERO)).unwrap();
+        let outcomes: Value = serde_json::from_slice(&std::fs::read(&file).unwrap()).unwrap();
+        std::fs::remove_file(&file).unwrap();
+        assert_eq!((status.signal(), tested(&outcomes)), (Some(Signal::SIGINT as i32), 4));
+    }
 }
