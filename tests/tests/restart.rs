@@ -145,7 +145,8 @@ fn a_pod_whose_file_of_this_boot_is_damaged_runs_again() {
     let began = device.pod("web").container("app").of_state("startedAt");
     device.kill_agent();
     let pods = device.path("/run/nodlet/pods");
-    let pod = std::fs::read_dir(pods).expect("it is there").next().expect("one pod").expect("it is read").path();
+    let pod =
+        std::fs::read_dir(pods).expect("it is there").next().expect("one pod").expect("it is read").path();
     std::fs::write(pod.join("pod.json"), "damaged").expect("it can be written");
     device.start_agent();
     device.wait_for("another run", || {

@@ -306,3 +306,25 @@ fn an_object_whose_file_is_being_written_rejects_another_change() {
     assert_eq!((other.code, &*other.message), (409, "pods \"web\" already exists"));
     assert_eq!(line(world.carry_out(written)), "Created");
 }
+
+#[test]
+fn a_file_is_refused_only_while_it_has_no_valid_objects() {
+    let mut world = World::new();
+    let valid = class("high", json!({})).to_string();
+    for (text, is_refused) in [("{", true), (&*valid, false), ("{", false)] {
+        world.file("/site/a.yaml", text);
+        assert_eq!(world.registry.sources.is_refused(Path::new("/site/a.yaml")), is_refused, "{text}");
+    }
+}
+
+#[test]
+fn a_volume_that_no_claim_has_is_unchanged_if_it_is_applied_again() {
+    let mut world = World::new();
+    let volume = json!({
+        "apiVersion": "v1", "kind": "PersistentVolume", "metadata": {"name": "disk"},
+        "spec": {"capacity": {"storage": "1Gi"}, "accessModes": ["ReadWriteOnce"], "hostPath": {"path": "/a"}},
+    });
+    for expected in ["Created", "Unchanged"] {
+        assert_eq!(line(world.apply(volume.clone(), APPLY)), expected);
+    }
+}
