@@ -253,6 +253,12 @@ fn a_local_volume_is_searched_for_files_of_another_group_if_the_policy_is_always
     );
     device.write_manifest("v.yaml", &volume("disk", "ReadWriteOnce", &local));
     device.write_manifest("c.yaml", &claim("data", "ReadWriteOnce", ""));
+    // What is mounted in the volume is not the volume's.
+    let mounted = here.join("mounted");
+    fs::create_dir(&mounted).expect("it is new");
+    let no_flags = nix::mount::MsFlags::empty();
+    nix::mount::mount(Some("tmpfs"), &mounted, Some("tmpfs"), no_flags, None::<&str>)
+        .expect("root may mount");
     let group_of = |name: &str| {
         let found = fs::metadata(here.join(name)).expect("it is there");
         std::os::unix::fs::MetadataExt::gid(&found)
@@ -276,6 +282,9 @@ securityContext: {{fsGroup: 4242{policy}}}"
         device.remove_manifest("web.yaml");
         device.pod(pod).wait_gone();
     }
+    let group = group_of("mounted");
+    nix::mount::umount2(&mounted, nix::mount::MntFlags::MNT_DETACH).expect("it is mounted");
+    assert_eq!(group, 0);
 }
 
 #[test]

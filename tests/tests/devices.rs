@@ -102,6 +102,9 @@ fn a_container_gets_its_device_and_no_other() {
     device.pod("nav").wait_gone();
     device.write_manifest("next.yaml", &asking("next", "open /dev/gps then sleep", "nodlet.dev/gps: 1"));
     device.pod("next").wait_ready();
+    let down = device.nodlet(["down"]);
+    assert_eq!(down.code, 0, "{}", down.stderr);
+    assert!(!down.stderr.contains("DeviceLost"), "{}", down.stderr);
 }
 
 #[test]

@@ -142,14 +142,19 @@ fn a_pod_whose_file_of_this_boot_is_damaged_runs_again() {
     let mut device = Device::start();
     device.write_manifest("web.yaml", &manifest::pod("web", "sleep"));
     device.pod("web").wait_ready();
-    device.kill_agent();
-    let pods = device.path("/run/nodlet/pods");
-    let pod =
-        std::fs::read_dir(pods).expect("it is there").next().expect("one pod").expect("it is read").path();
-    std::fs::write(pod.join("pod.json"), "damaged").expect("it can be written");
-    device.start_agent();
-    device.wait_for("another run", || {
-        let ran = device.pod("web").exec("app", ["/bin/demo", "print", "here"]);
-        ran.stdout.contains("here")
-    });
+    for is_pipe in [false, true] {
+        device.kill_agent();
+        let mut pods = std::fs::read_dir(device.path("/run/nodlet/pods")).expect("it is there");
+        let file = pods.next().expect("one pod").expect("it is read").path().join("pod.json");
+        if is_pipe {
+            std::fs::remove_file(&file).expect("it is there");
+            nix::unistd::mkfifo(&file, nix::sys::stat::Mode::S_IRWXU).expect("it is gone");
+        } else {
+            std::fs::write(&file, "damaged").expect("it can be written");
+        }
+        device.start_agent();
+        device.wait_for("another run", || {
+            device.pod("web").exec("app", ["/bin/demo", "print", "here"]).stdout.contains("here")
+        });
+    }
 }

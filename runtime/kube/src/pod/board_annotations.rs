@@ -26,7 +26,8 @@ pub(super) fn check(pod: &Value, path: &Path<'_>, errors: &mut Errors) {
             errors.push(FieldError::invalid(&path.key(key), container, "container not found"));
         }
         let value = value.as_str().unwrap_or_default();
-        if !value.parse().is_ok_and(|number: i64| (1..=most).contains(&number)) {
+        let is_plain = value.bytes().all(|byte| byte.is_ascii_digit()) && !value.starts_with('0');
+        if !is_plain || !value.parse().is_ok_and(|number: i64| (1..=most).contains(&number)) {
             let detail = format!("must be a number from 1 to {most}");
             errors.push(FieldError::invalid(&path.key(key), value, detail));
         }
@@ -35,8 +36,9 @@ pub(super) fn check(pod: &Value, path: &Path<'_>, errors: &mut Errors) {
 
 /// Why an annotation in nodlet's domain has no effect. `None` for others, and for those with an effect.
 pub(super) fn without_effect(key: &str) -> Option<String> {
-    let domain = key.split_once('/')?.0;
-    let is_ours = domain == "nodlet.dev" || domain.ends_with(".nodlet.dev");
+    // The name of the container may have been forgotten, and the slash with it.
+    let domain = key.split_once('/').map_or(key, |(domain, _)| domain);
+    let is_ours = domain.ends_with(".nodlet.dev") || key.starts_with("nodlet.dev/");
     let is_known = KNOWN.iter().any(|(prefix, _)| key.starts_with(prefix));
     (is_ours && !is_known).then(|| {
         format!(
@@ -97,8 +99,30 @@ mod tests {
     }
 
     #[test]
+    fn values_are_plain_numbers_within_their_bounds() {
+        for (value, is_right) in [
+            ("1", true),
+            ("99", true),
+            ("0", false),
+            ("100", false),
+            ("+1", false),
+            ("010", false),
+            ("", false),
+        ] {
+            let object = json!({
+                "metadata": { "annotations": { "rtprio.nodlet.dev/app": value } },
+                "spec": { "containers": [{ "name": "app" }] },
+            });
+            let mut errors = Errors::default();
+            let path = Path::root("metadata");
+            check(&object, &path.child("annotations"), &mut errors);
+            assert_eq!(errors.is_empty(), is_right, "{value:?}");
+        }
+    }
+
+    #[test]
     fn other_domains_are_left_alone() {
-        for key in ["nodlet.dev/x", "x.nodlet.dev/app", "rtpri.nodlet.dev/app"] {
+        for key in ["nodlet.dev/x", "x.nodlet.dev/app", "rtpri.nodlet.dev/app", "rtprio.nodlet.dev"] {
             assert!(without_effect(key).is_some(), "{key}");
         }
         for key in ["nodlet.dev", "example.com/nodlet.dev", "mynodlet.dev/x", "rtprio.nodlet.dev/app"] {
