@@ -76,6 +76,8 @@ struct Process {
     started: Option<Instant>,
     asked_to_end: Option<Instant>,
     hooks: hooks::Seen,
+    /// The probes of this run whose success was reported to the core.
+    succeeded: Vec<ProbeKind>,
 }
 
 /// The true state of one pod.

@@ -104,9 +104,28 @@ impl WorldPod {
             || this.lifecycle.post_start.is_some();
         let policy = this.restart.as_ref().map_or(spec.restart_policy, |own| own.policy);
         let has_rules = this.restart.as_ref().is_some_and(|own| !own.rules.is_empty());
-        if spec.role(container) == Role::Regular && policy == RestartPolicy::OnFailure {
-            let is_forbidden = end.is_success && !may_be_killed && !has_rules;
-            assert!(!is_forbidden, "{uid}: {container:?} restarts after success\n{log}");
+        if spec.role(container) == Role::Regular && !has_rules {
+            match policy {
+                RestartPolicy::Always => {}
+                RestartPolicy::OnFailure => {
+                    let is_forbidden = end.is_success && !may_be_killed;
+                    assert!(!is_forbidden, "{uid}: {container:?} restarts after success\n{log}");
+                }
+                RestartPolicy::Never => {
+                    let has_own = this.restart.is_some();
+                    assert!(!has_own, "{uid}: {container:?} restarts, and its own policy is Never\n{log}");
+                }
+            }
+        }
+    }
+
+    /// Records the result of a probe that the core now knows.
+    pub(super) fn probed(&mut self, attempt: Attempt, kind: ProbeKind, result: &ProbeResult) {
+        if let (Some(process), ProbeResult::Success | ProbeResult::Warning(_)) =
+            (self.alive.get_mut(&attempt), result)
+            && !process.succeeded.contains(&kind)
+        {
+            process.succeeded.push(kind);
         }
     }
 
@@ -133,6 +152,22 @@ impl WorldPod {
             // The end of a run is reported within the same moment.
             let just_ended = self.ended_at.get(&index) == Some(&now);
             assert!(is_alive || just_ended, "{uid}: {name} is shown as ready, and does not run\n{log}");
+            let this = spec.container(index);
+            let probes =
+                [(ProbeKind::Startup, &this.startup_probe), (ProbeKind::Readiness, &this.readiness_probe)];
+            // A kubelet takes the startup probe of a pod that stops for successful.
+            let stops = !self.wanted || self.order.stopped().is_some();
+            let counts = |kind: ProbeKind| !(stops && kind == ProbeKind::Startup);
+            for (kind, _) in probes.iter().filter(|(kind, probe)| probe.is_some() && counts(*kind)) {
+                let has_succeeded = self
+                    .alive
+                    .iter()
+                    .any(|(attempt, process)| attempt.container == index && process.succeeded.contains(kind));
+                assert!(
+                    has_succeeded || just_ended,
+                    "{uid}: {name} is shown as ready, and its probe {kind:?} has not succeeded in this run\n{log}"
+                );
+            }
         }
     }
 }

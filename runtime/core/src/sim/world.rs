@@ -89,7 +89,14 @@ impl Sim {
                         }
                         world.set_limits(&pod, attempt.container);
                         let hooks = hooks::Seen::default();
-                        let process = Process { fate, image, started: None, asked_to_end: None, hooks };
+                        let process = Process {
+                            fate,
+                            image,
+                            started: None,
+                            asked_to_end: None,
+                            hooks,
+                            succeeded: Vec::new(),
+                        };
                         world.alive.insert(attempt, process);
                         self.after_latency(Happening::Executed(uid, index, attempt));
                     }
@@ -283,6 +290,7 @@ impl Sim {
                 if let PodObservation::Probed { attempt, kind, ref result } = seen {
                     if let Some(world) = self.pods.iter_mut().find(|world| world.index == Some(index)) {
                         world.order.probed(attempt, kind, result);
+                        world.probed(attempt, kind, result);
                     }
                     self.probes_in_flight.retain(|asked| *asked != (index, attempt, kind));
                 }
