@@ -195,7 +195,7 @@ impl Engine {
         let lock = root::take_root(&paths)?;
         let storage = Storage::start().map_err(|source| EngineError::Kernel { what: "a thread", source })?;
         let images = Arc::new(Images::open(&config.root).map_err(EngineError::Images)?);
-        // A disk that does not take it now is no reason to run no pods.
+        // A disk that rejects this now is no reason to run no pods.
         if let Err(error) = images.tidy() {
             log::warn!("failed to {}", nodlet_host::error::chain(&error));
         }
@@ -204,7 +204,8 @@ impl Engine {
         } else {
             let network = Network::new(&paths, config.pod_cidr.as_deref(), config.masquerade)
                 .map_err(EngineError::Network)?;
-            // Pods with hostNetwork run all the same, and the machine may be another when one needs it.
+            // Pods with hostNetwork run nevertheless, and the machine's addresses may have changed when another pod needs
+            // one.
             if let Err(error) = network.check_range() {
                 log::warn!(
                     "no pod with a network of its own will start: failed to {}",
@@ -300,7 +301,7 @@ impl Engine {
     /// Runs until SIGTERM, which leaves the pods as they are; with `down`, until no pod is left.
     ///
     /// # Errors
-    /// The kernel provides a facility no more that the loop needs.
+    /// The kernel no longer provides a facility that the loop needs.
     pub fn run(mut self) -> Result<(), EngineError> {
         let shell = self.shell.clone();
         // Boxed, so that the loop is no part of this function: its stack would stay in memory below that of
@@ -382,7 +383,7 @@ impl Engine {
                 loop {
                     smol::Timer::after(every).await;
                     let service = service.clone();
-                    // Said by the loop itself: a timer goes off in a loop that hangs, too.
+                    // Sent by the loop itself: a timer also fires in a loop that hangs.
                     let lives = News::Then(Box::new(move |_| service.lives()));
                     if news.send(lives).await.is_err() {
                         return;
@@ -406,7 +407,7 @@ impl Engine {
             loop {
                 smol::Timer::after(progress.until_next(nodlet_host::clock::instant())).await;
                 let progress = progress.clone();
-                // Stored by the loop itself: a timer goes off in a loop that hangs, too.
+                // Stored by the loop itself: a timer also fires in a loop that hangs.
                 let turns = News::Then(Box::new(move |_| progress.store(nodlet_host::clock::instant())));
                 if news.send(turns).await.is_err() {
                     return;
@@ -529,10 +530,10 @@ impl Engine {
         let shell = &self.shell;
         // Actions of a removed pod are ignored.
         let Some(wanted) = shell.pods.allocated(pod, self.node.pod(pod)) else { return };
-        let again = || shell.clone();
+        let shared = || shell.clone();
         match action {
             Action::CreateSandbox => {
-                let (shell, objects) = (again(), self.registry.config_objects(&wanted.pod));
+                let (shell, objects) = (shared(), self.registry.config_objects(&wanted.pod));
                 let claims = self.take_claims(pod, &wanted);
                 let made = sandbox::create(shell, pod, wanted, objects, claims);
                 self.shell.tasks.answer(pod, made, |made| match made {
@@ -544,7 +545,7 @@ impl Engine {
             }
             Action::UpdateVolumes => {
                 let objects = self.registry.config_objects(&wanted.pod);
-                let updated = volumes::write_files(again(), wanted, objects);
+                let updated = volumes::write_files(shared(), wanted, objects);
                 shell.tasks.answer(pod, updated, |updated| match updated {
                     Ok(()) => Some(Seen::VolumesUpdated),
                     Err((reason, message)) => {
@@ -553,7 +554,7 @@ impl Engine {
                 });
             }
             Action::MeasureStorage(scope) => {
-                let measured = volumes::measure(again(), wanted, scope);
+                let measured = volumes::measure(shared(), wanted, scope);
                 shell.tasks.answer(pod, measured, |usage| Some(Seen::StorageMeasured(Box::new(usage))));
             }
             Action::Resize { generation } => {
@@ -567,22 +568,22 @@ impl Engine {
                 // The supervisor reports the start.
                 shell.tasks.answer(
                     pod,
-                    run::start(again(), pod, wanted, attempt, fallback, objects),
+                    run::start(shared(), pod, wanted, attempt, fallback, objects),
                     move |asked| asked.err().map(|failure| Seen::StartFailed { attempt, failure }),
                 );
             }
             Action::CheckImage(attempt) => {
-                shell.tasks.answer(pod, run::check_image(again(), wanted, attempt), move |checked| {
+                shell.tasks.answer(pod, run::check_image(shared(), wanted, attempt), move |checked| {
                     Some(Seen::ImageChecked { attempt, failure: checked.err() })
                 });
             }
             Action::Probe(attempt, kind) => {
-                shell.tasks.answer(pod, exec::probe(again(), pod, wanted, attempt, kind), move |result| {
+                shell.tasks.answer(pod, exec::probe(shared(), pod, wanted, attempt, kind), move |result| {
                     Some(Seen::Probed { attempt, kind, result })
                 });
             }
             Action::Hook(attempt, kind) => {
-                shell.tasks.answer(pod, hook::run(again(), pod, wanted, attempt, kind), move |ended| {
+                shell.tasks.answer(pod, hook::run(shared(), pod, wanted, attempt, kind), move |ended| {
                     Some(Seen::Hooked { attempt, kind, failure: ended.err().map(String::into_boxed_str) })
                 });
             }
@@ -596,7 +597,7 @@ impl Engine {
             }
             Action::Discard(attempt) => run::discard(shell, pod, &wanted, attempt),
             Action::RemoveSandbox => {
-                shell.tasks.answer(pod, sandbox::remove(again(), pod, wanted), |removed| match removed {
+                shell.tasks.answer(pod, sandbox::remove(shared(), pod, wanted), |removed| match removed {
                     Ok(()) => Some(Seen::SandboxRemoved),
                     Err(message) => Some(Seen::SandboxRemoveFailed { message: message.into() }),
                 });
@@ -621,7 +622,7 @@ impl Engine {
                 );
             }
             Action::Forget => {
-                shell.tasks.answer(pod, sandbox::forget(again(), wanted), |forgotten| match forgotten {
+                shell.tasks.answer(pod, sandbox::forget(shared(), wanted), |forgotten| match forgotten {
                     Ok(()) => Some(Seen::Forgotten),
                     Err(message) => Some(Seen::ForgetFailed { message: message.into() }),
                 });

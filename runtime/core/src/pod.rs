@@ -15,8 +15,9 @@
 //! when this one is forgotten.
 //!
 //! Each part of a pod's state has one owner, with private fields and its own rules: `acceptance.rs`,
-//! `removal.rs`, `sandbox.rs`, `volume_files.rs`, `finished_volumes.rs`, `containers.rs` and `container.rs`,
-//! `restart.rs`, `phase.rs`, `conditions.rs`, `journal.rs`. Rules that concern single parts have only these as
+//! `removal.rs`, `sandbox.rs`, `volume_files.rs`, `finished_volumes.rs`, `containers.rs`, `restart.rs`, `phase.rs`,
+//! `conditions.rs`, `journal.rs`. The fields of one container (`container.rs`) are changed by the rules of the whole
+//! pod, too. Rules that concern single parts have only these as
 //! arguments: `init.rs`, the order of the starts; `hook.rs`, the hooks at both ends of a run; `probe.rs`, when
 //! containers are probed; `shutdown.rs`, which pods run again. Rules that need the whole pod extend [`PodState`]:
 //! `start.rs` and `termination.rs`, how sandbox and containers start and end; `update.rs` and `resize.rs`, changes of

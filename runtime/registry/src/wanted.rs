@@ -27,7 +27,7 @@ pub struct Wanted {
     pub warnings: Vec<String>,
     /// The file that contains the pod.
     pub source: PathBuf,
-    /// The presets that were applied at its admission.
+    /// The presets and defaults that were applied at its admission.
     pub presets: Rc<[Applied]>,
     /// The priority that the pod was admitted with; none before its admission.
     pub priority: Option<Rc<Priority>>,

@@ -359,7 +359,7 @@ async fn greet(
                 smol::Timer::after(ASK_AGAIN).await;
                 theirs
             }
-            // What became of starts meanwhile is told as news.
+            // The results of starts that ended meanwhile are reported as news.
             (Err(error @ (SupervisorError::Busy | SupervisorError::Reexec { .. })), Some(state)) => {
                 log::error!(
                     "failed to {}; the supervisor keeps its binary",
@@ -451,7 +451,7 @@ fn adopt_runs(
             );
         }
         if exit.is_some() {
-            // Its end is told to the core here, and never again.
+            // Its end is reported to the core here, and never again.
             if let Err(error) = leaf.remove() {
                 log::error!(
                     "failed to remove the cgroup of {name}#{number}: {}",

@@ -74,7 +74,7 @@ impl Watch<Inotify> {
         let mut names: SortedMap<WatchDescriptor, Vec<OsString>> = SortedMap::new();
         for file in pod_files::resolv_conf_sources() {
             for (directory, name) in way(file) {
-                // Gone since: what comes in its place is told by the directory before it.
+                // Removed meanwhile: the watch of its parent reports a replacement.
                 if let Ok(watch) = inotify.add_watch(&directory, what) {
                     names.entry(watch).or_default().push(name);
                 }
@@ -136,7 +136,7 @@ async fn renew_resolv_confs(paths: &Paths, storage: &Storage, pods: &Pods) {
     let of_pod = |entry: &PodShell| {
         let pod = &entry.wanted.pod;
         let name = format!("{}/{}", pod.namespace, pod.name);
-        // The second is where containers have it that an agent before 2026-11-22 started.
+        // Agents before 2026-11-22 put the file into the second directory.
         let places = [paths.pod(&pod.uid.0), paths.run_pod(&pod.uid.0)];
         Some((name, places, pod_files::new_resolv_conf(pod, &node)?))
     };

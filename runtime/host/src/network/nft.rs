@@ -357,7 +357,7 @@ impl Nft {
             return;
         }
         let size = libc::c_int::try_from(length * 2).unwrap_or(libc::c_int::MAX);
-        // SAFETY: an open descriptor, and a number of the length that is told. If the kernel refuses, the batch fails.
+        // SAFETY: an open descriptor, and a number of the length that is passed. If the kernel refuses, the batch fails.
         unsafe {
             libc::setsockopt(
                 self.socket.as_raw_fd(),

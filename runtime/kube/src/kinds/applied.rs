@@ -1,9 +1,10 @@
-//! What a Pod got at admission from another object. Pure.
+//! What admission added to a Pod from other objects. Pure.
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-/// A copy of a preset as it was applied to a Pod. The copy is stored with the Pod, and never changes.
+/// What admission added to a Pod: a copy of a preset, or, with an empty name, the defaults of its RuntimeClass and of
+/// LimitRanges. It is stored with the Pod, and never changes.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Applied {
     /// `metadata.name`.

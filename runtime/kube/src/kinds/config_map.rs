@@ -40,7 +40,7 @@ fn cells(map: &Value, now: Timestamp) -> Vec<Value> {
     ]
 }
 
-/// With its events, if they are known.
+/// Describes a ConfigMap, with its events if they are requested.
 fn describe(map: &Value, events: Option<Vec<Value>>) -> String {
     let mut tabs = Tabs::default();
     let out = &mut tabs;

@@ -2,7 +2,7 @@
 //! run them (`scheduling`), applied when a pod is admitted (plugin `RuntimeClass` of Kubernetes), and as `kubectl get
 //! runtimeclasses` prints them. Pure.
 //!
-//! What a pod got from its class is kept with it as defaults of LimitRanges are ([`Applied`]).
+//! The values that a pod got from its class are stored with the pod, as defaults of LimitRanges are ([`Applied`]).
 
 use serde_json::{Map, Value};
 

@@ -189,19 +189,20 @@ mod tests {
     #[test]
     fn a_repeated_event_increments_its_count_and_keeps_its_first_time() {
         let mut correlator = Correlator::default();
-        let first = correlator.correlate(at(0), &said("web", "BackOff", "no")).expect("it is told");
+        let first = correlator.correlate(at(0), &said("web", "BackOff", "no")).expect("it is reported");
         assert_eq!((first.count, first.first), (1, at(0)));
-        let again = correlator.correlate(at(10), &said("web", "BackOff", "no")).expect("it is told");
+        let again = correlator.correlate(at(10), &said("web", "BackOff", "no")).expect("it is reported");
         assert_eq!((again.number, again.count, again.first), (first.number, 2, at(0)));
-        let other = correlator.correlate(at(10), &said("web", "BackOff", "otherwise")).expect("it is told");
+        let other =
+            correlator.correlate(at(10), &said("web", "BackOff", "otherwise")).expect("it is reported");
         assert_eq!((other.count, other.first), (1, at(10)));
         assert_ne!(other.number, first.number);
-        let elsewhere = correlator.correlate(at(10), &said("db", "BackOff", "no")).expect("it is told");
+        let elsewhere = correlator.correlate(at(10), &said("db", "BackOff", "no")).expect("it is reported");
         assert_eq!(elsewhere.count, 1);
         // The same words of another container are another event.
         let mut of_another = said("web", "BackOff", "no");
         of_another.about.field_path = Some("spec.containers{helper}");
-        assert_eq!(correlator.correlate(at(10), &of_another).expect("it is told").count, 1);
+        assert_eq!(correlator.correlate(at(10), &of_another).expect("it is reported").count, 1);
     }
 
     #[test]
@@ -212,28 +213,28 @@ mod tests {
             correlator.correlate(at(seconds), &said("web", "Unhealthy", &message))
         };
         for number in 0..9 {
-            let shown = correlate(number, number).expect("it is told");
+            let shown = correlate(number, number).expect("it is reported");
             assert_eq!((shown.count, shown.message), (1, format!("probe {number}")));
         }
-        let combined = correlate(9, 9).expect("it is told");
+        let combined = correlate(9, 9).expect("it is reported");
         assert_eq!(combined.message, "(combined from similar events): probe 9");
-        let more = correlate(10, 10).expect("it is told");
+        let more = correlate(10, 10).expect("it is reported");
         assert_eq!((more.number, more.count, more.first), (combined.number, 2, at(9)));
         assert_eq!(more.message, "(combined from similar events): probe 10");
-        // After ten minutes of silence it is told one by one again.
-        let later = correlate(10 + 601, 11).expect("it is told");
+        // After ten minutes of silence, each event is reported again.
+        let later = correlate(10 + 601, 11).expect("it is reported");
         assert_eq!(later.message, "probe 11");
     }
 
     #[test]
     fn events_of_one_object_are_rate_limited() {
         let mut correlator = Correlator::default();
-        let mut told = |seconds: u64| correlator.correlate(at(seconds), &said("web", "BackOff", "no"));
-        let counts: Vec<bool> = (0..30).map(|_| told(0).is_some()).collect();
-        assert_eq!(counts.iter().filter(|told| **told).count(), 25);
-        assert!(told(299).is_none());
-        // What was not told was counted.
-        let shown = told(600).expect("one in five minutes");
+        let mut reported = |seconds: u64| correlator.correlate(at(seconds), &said("web", "BackOff", "no"));
+        let counts: Vec<bool> = (0..30).map(|_| reported(0).is_some()).collect();
+        assert_eq!(counts.iter().filter(|reported| **reported).count(), 25);
+        assert!(reported(299).is_none());
+        // Events that were not reported were counted.
+        let shown = reported(600).expect("one in five minutes");
         assert_eq!(shown.count, 32);
         assert!(told(601).is_some() && told(602).is_none(), "two had come together");
         let mut normal = said("web", "Killing", "Stopping container app");
