@@ -400,3 +400,39 @@ fn a_pod_whose_status_file_cannot_be_removed_is_gone_and_the_file_is_swept_later
     device.wait_for("the file to be removed", || !file.exists());
     assert_eq!(device.pods(), Vec::<String>::new());
 }
+
+/// An object that was reported as deleted, and came back at the next start, would run what its owner has removed.
+#[test]
+fn a_deletion_whose_manifest_cannot_be_removed_fails_and_succeeds_later() {
+    let device = Device::start();
+    let files = [
+        ("web.yaml", manifest::pod("web", "print up then sleep")),
+        (
+            "web-config.yaml",
+            "{apiVersion: v1, kind: ConfigMap, metadata: {name: settings}, data: {a: b}}".into(),
+        ),
+    ];
+    for (name, text) in files {
+        let file = device.path(name);
+        fs::write(&file, text).expect("the root can be written to");
+        let file = file.to_str().expect("UTF-8").to_owned();
+        device.nodlet(["apply", "-f", &file]).ok();
+    }
+    device.pod("web").wait_ready();
+    let (processes, uid) = (device.container_processes(), device.pod("web").uid());
+    let stuck = Stuck::new(device.path("/var/lib/nodlet/manifests"));
+    for what in ["pod/web", "configmap/settings"] {
+        let error = device.nodlet(["delete", what]).refused();
+        assert!(error.contains("failed to remove /"), "{what}: {error}");
+        device.nodlet(["get", what]).ok();
+    }
+    assert_eq!(device.container_processes(), processes, "a pod that stays is not disturbed");
+    assert!(device.pod("web").object().expect("it is shown")["metadata"].get("deletionTimestamp").is_none());
+    drop(stuck);
+    for what in ["pod/web", "configmap/settings"] {
+        device.nodlet(["delete", what]).ok();
+    }
+    device.pod("web").wait_gone();
+    assert!(device.nodlet(["get", "configmap/settings"]).refused().contains("not found"));
+    assert!(!device.path("/run/nodlet/pods").join(&uid).exists());
+}

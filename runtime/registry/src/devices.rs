@@ -24,10 +24,10 @@ pub struct FoundDevice {
 }
 
 /// A device that a container gets.
-pub type GrantedDevice = (Rc<DeviceDefinition>, FoundDevice);
+pub(crate) type GrantedDevice = (Rc<DeviceDefinition>, FoundDevice);
 
 /// The result of a look-up: its definition, if a file defines the device, and whether it is there.
-pub type LookedUp = Option<(Rc<DeviceDefinition>, Result<FoundDevice, String>)>;
+pub(crate) type LookedUp = Option<(Rc<DeviceDefinition>, Result<FoundDevice, String>)>;
 
 /// The devices that the containers of a pod request; a name may occur several times.
 pub fn requested_devices(pod: &Pod) -> impl Iterator<Item = &str> {

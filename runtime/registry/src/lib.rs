@@ -61,8 +61,8 @@ pub use change::{Accepted, Applied, Change, FieldValidation, Part, Preconditions
 pub use config_objects::{ConfigData, ConfigObjects, refers_to};
 pub use definitions::DefinitionName;
 pub use devices::{
-    DeviceOfRun, FoundDevice, GrantedDevice, LookedUp, SeenDevices, device_events, grant_devices,
-    grant_interfaces, interface_renamed, requested_devices,
+    DeviceOfRun, FoundDevice, SeenDevices, device_events, grant_devices, grant_interfaces, interface_renamed,
+    requested_devices,
 };
 pub use difference::{Admissions, Difference, sort_admitted_first};
 pub use ephemeral::{list_of as ephemeral_of, with_list as with_ephemeral, without as without_ephemeral};
@@ -72,7 +72,8 @@ pub use pods::{Deletion, Stop, Updating};
 pub use present::{Known, Present};
 pub use published::Seen;
 pub use request::{Identity, RequestOptions};
-pub use sources::{DefinitionsByName, MAX_BYTES, MAX_FILES, Size, SourceFile, Sources};
+use sources::DefinitionsByName;
+pub use sources::{MAX_BYTES, MAX_FILES, Size, SourceFile, Sources};
 pub use status::Status;
 pub use this_node::{
     NodeEvent, NodeFacts, NodeState, memory_of_all_pods, node_info, node_object, reserved_in_vain,

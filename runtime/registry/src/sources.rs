@@ -29,7 +29,7 @@ pub const MAX_FILES: usize = 1024;
 const QUOTA: Size = Size { pods: 1024, bytes: 4 << 20 };
 
 /// Definitions by kind, namespace and name, with the file of each.
-pub type DefinitionsByName = SortedMap<(Kind, Rc<str>, Rc<str>), (Rc<Definition>, PathBuf)>;
+pub(crate) type DefinitionsByName = SortedMap<(Kind, Rc<str>, Rc<str>), (Rc<Definition>, PathBuf)>;
 
 /// All sources, lowest precedence first, and the quota that their objects share.
 #[derive(Debug, Default)]

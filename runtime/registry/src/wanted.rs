@@ -133,7 +133,7 @@ impl Wanted {
     }
 
     /// The object as written in its file: without presets and computed priority.
-    pub fn as_written(&self) -> &RawValue {
+    pub(crate) fn as_written(&self) -> &RawValue {
         self.written.as_deref().unwrap_or(&self.object)
     }
 

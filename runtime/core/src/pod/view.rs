@@ -153,7 +153,7 @@ impl PodState {
     }
 
     /// Whether the phase is terminal and the sandbox is gone, so that the pod is only shown.
-    pub fn has_finished(&self) -> bool {
+    pub(crate) fn has_finished(&self) -> bool {
         matches!(self.stage, Stage::Finished) && self.is_over()
     }
 

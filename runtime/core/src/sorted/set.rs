@@ -48,11 +48,6 @@ impl<T> SortedSet<T> {
         self.iter().next_back()
     }
 
-    /// Removes the smallest element.
-    pub fn pop_first(&mut self) -> Option<T> {
-        self.map.pop_first().map(|(element, ())| element)
-    }
-
     /// Removes the largest element.
     pub fn pop_last(&mut self) -> Option<T> {
         self.map.pop_last().map(|(element, ())| element)
@@ -97,11 +92,6 @@ impl<T: Ord> SortedSet<T> {
     /// The elements that the other set does not have, sorted.
     pub fn difference(&self, other: &SortedSet<T>) -> impl Iterator<Item = &T> {
         self.iter().filter(|element| !other.contains(*element))
-    }
-
-    /// Whether the other set has all elements.
-    pub fn is_subset(&self, other: &SortedSet<T>) -> bool {
-        self.iter().all(|element| other.contains(element))
     }
 }
 

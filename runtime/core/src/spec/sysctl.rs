@@ -45,7 +45,7 @@ pub fn is_valid(name: &str, pattern: bool) -> bool {
 
 /// The name with dots as separators (Kubernetes: `NormalizeName`): `net/ipv4/conf/eno2.100` is
 /// `net.ipv4.conf.eno2/100`.
-pub fn normalize(name: &str) -> String {
+fn normalize(name: &str) -> String {
     match name.find(['.', '/']) {
         Some(at) if name.as_bytes()[at] == b'/' => swap(name),
         Some(_) | None => name.to_owned(),

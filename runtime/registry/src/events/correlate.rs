@@ -236,7 +236,7 @@ mod tests {
         // Events that were not reported were counted.
         let shown = reported(600).expect("one in five minutes");
         assert_eq!(shown.count, 32);
-        assert!(told(601).is_some() && told(602).is_none(), "two had come together");
+        assert!(reported(601).is_some() && reported(602).is_none(), "two had come together");
         let mut normal = said("web", "Killing", "Stopping container app");
         normal.warning = false;
         assert!(correlator.correlate(at(602), &normal).is_some(), "another type has room of its own");
