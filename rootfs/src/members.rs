@@ -317,7 +317,8 @@ impl<R: Read> Members<R> {
             }
             let refuse = |problem: String| TarError::Member { path: shown(&member.path), problem };
             if sparse.map_in_data {
-                sparse.read_map(&mut self.reader, &mut self.position, stored).map_err(refuse)?;
+                let read = sparse.read_map(&mut self.reader, &mut self.position, stored);
+                read.map_err(|error| error.of(&member.path))?;
             }
             let left = stored - (self.position - data_starts);
             self.segments = sparse.segments(left).map_err(refuse)?.into();

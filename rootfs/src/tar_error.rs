@@ -27,6 +27,13 @@ pub enum TarError {
         /// The error in the member.
         problem: String,
     },
+    /// The sparse map at the start of a member's data could not be read.
+    SparseMap {
+        /// The member's name.
+        path: String,
+        /// The error of reading.
+        source: io::Error,
+    },
 }
 
 impl fmt::Display for TarError {
@@ -50,6 +57,7 @@ impl fmt::Display for TarError {
                 write!(f, "read the tar header at byte {offset}: {problem}")
             }
             TarError::Member { path, problem } => write!(f, "read tar member {path}: {problem}"),
+            TarError::SparseMap { path, .. } => write!(f, "read tar member {path}: sparse map"),
         }
     }
 }
@@ -58,7 +66,7 @@ impl std::error::Error for TarError {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
         match self {
             TarError::Read { source, .. } if is_cut_off(source) => None,
-            TarError::Read { source, .. } => Some(source),
+            TarError::Read { source, .. } | TarError::SparseMap { source, .. } => Some(source),
             TarError::Header { .. } | TarError::Member { .. } => None,
         }
     }

@@ -5,7 +5,7 @@ use std::io::{self, Read};
 
 use tar::GnuSparseHeader;
 
-use crate::tar_error::shown;
+use crate::tar_error::{TarError, shown};
 
 /// The most holes and pieces of one sparse file.
 pub(super) const SEGMENTS_MAX: usize = 16 * 1024;
@@ -15,6 +15,23 @@ pub(super) const SEGMENTS_MAX: usize = 16 * 1024;
 pub(crate) enum Segment {
     Data(u64),
     Hole(u64),
+}
+
+/// The reason why a sparse map cannot be read.
+pub(super) enum MapError {
+    Refused(String),
+    Read(io::Error),
+}
+
+impl MapError {
+    /// The error of the member `path`.
+    pub(super) fn of(self, path: &[u8]) -> TarError {
+        let path = shown(path);
+        match self {
+            MapError::Refused(problem) => TarError::Member { path, problem },
+            MapError::Read(source) => TarError::SparseMap { path, source },
+        }
+    }
 }
 
 /// The positions of the stored pieces of a sparse file.
@@ -88,18 +105,19 @@ impl Map {
         reader: &mut impl Read,
         position: &mut u64,
         stored: u64,
-    ) -> Result<(), String> {
+    ) -> Result<(), MapError> {
         let start = *position;
         let mut block = [0; 512];
         let mut used = block.len();
-        let mut line = |what: &str| -> Result<u64, String> {
+        let refused = |problem: String| MapError::Refused(format!("sparse map: {problem}"));
+        let mut line = |what: &str| -> Result<u64, MapError> {
             let mut digits = Vec::new();
             loop {
                 if used == block.len() {
                     if *position - start + 512 > stored {
-                        return Err("sparse map: longer than the member".to_owned());
+                        return Err(refused("longer than the member".to_owned()));
                     }
-                    reader.read_exact(&mut block).map_err(|error| format!("sparse map: {error}"))?;
+                    reader.read_exact(&mut block).map_err(MapError::Read)?;
                     *position += 512;
                     used = 0;
                 }
@@ -108,14 +126,16 @@ impl Map {
                 match byte {
                     b'\n' => break,
                     _ if digits.len() < 20 => digits.push(byte),
-                    _ => return Err(format!("sparse map: {what} has too many digits")),
+                    _ => return Err(refused(format!("{what} has too many digits"))),
                 }
             }
-            decimal(&digits).ok_or_else(|| format!("sparse map: {what} must be a decimal number"))
+            decimal(&digits).ok_or_else(|| refused(format!("{what} must be a decimal number")))
         };
         let count = line("the number of pieces")?;
         if count > SEGMENTS_MAX as u64 {
-            return Err(format!("a sparse file of {count} pieces: at most {SEGMENTS_MAX} are accepted"));
+            return Err(MapError::Refused(format!(
+                "a sparse file of {count} pieces: at most {SEGMENTS_MAX} are accepted"
+            )));
         }
         for _ in 0..count {
             let piece = (line("an offset")?, line("a length")?);
