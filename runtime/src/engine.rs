@@ -79,7 +79,7 @@ use nodlet_core::facts::{
 use nodlet_core::node::{Change, Node};
 use nodlet_core::spec::Taint;
 use nodlet_core::time::Instant;
-use nodlet_host::cgroup::{Cgroups, PodPidsLimit};
+use nodlet_host::cgroup::{CgroupError, Cgroups, PodPidsLimit};
 use nodlet_host::network::Network;
 use nodlet_host::paths::Paths;
 use nodlet_registry::objects::Objects;
@@ -558,7 +558,10 @@ impl Engine {
                 shell.tasks.answer(pod, measured, |usage| Some(Seen::StorageMeasured(Box::new(usage))));
             }
             Action::Resize { generation } => {
-                let failure = run::resize(shell, pod, &wanted).err().map(String::into_boxed_str);
+                let failure = run::resize(shell, pod, &wanted).err().map(|error| match error {
+                    CgroupError::BelowUsage { .. } => error.to_string().into(),
+                    error => format!("failed to {}", nodlet_host::error::chain(&error)).into(),
+                });
                 shell.tasks.answer(pod, async move { failure }, move |failure| {
                     Some(Seen::Resized { generation, failure })
                 });
@@ -599,7 +602,7 @@ impl Engine {
             Action::RemoveSandbox => {
                 shell.tasks.answer(pod, sandbox::remove(shared(), pod, wanted), |removed| match removed {
                     Ok(()) => Some(Seen::SandboxRemoved),
-                    Err(message) => Some(Seen::SandboxRemoveFailed { message: message.into() }),
+                    Err(error) => Some(Seen::SandboxRemoveFailed { message: error.message().into() }),
                 });
             }
             Action::RemoveVolumes => {
@@ -624,7 +627,10 @@ impl Engine {
             Action::Forget => {
                 shell.tasks.answer(pod, sandbox::forget(shared(), wanted), |forgotten| match forgotten {
                     Ok(()) => Some(Seen::Forgotten),
-                    Err(message) => Some(Seen::ForgetFailed { message: message.into() }),
+                    Err(error) => {
+                        let message = nodlet_host::error::causes(&error).into();
+                        Some(Seen::ForgetFailed { message })
+                    }
                 });
             }
             Action::Emit(event) => shell.publication.emit(&wanted, &event),
@@ -683,8 +689,9 @@ impl Engine {
 }
 
 /// The observation if a signal or kill could not be delivered. Its success needs none: the run ends.
-fn stop_failed(attempt: Attempt, asked: Result<(), String>) -> Option<PodObservation> {
-    asked.err().map(|message| PodObservation::StopFailed { attempt, message: message.into() })
+fn stop_failed(attempt: Attempt, asked: Result<(), run::StopError>) -> Option<PodObservation> {
+    let message = nodlet_host::error::chain(&asked.err()?).into();
+    Some(PodObservation::StopFailed { attempt, message })
 }
 
 /// How long a stopped supervisor may take to end before it is killed.

@@ -4,21 +4,29 @@ use std::error::Error;
 use std::fmt::Write;
 use std::io;
 
-/// The texts of `error` and its causes, joined by `: `. Each `Display` omits its cause.
+/// The texts of `error` and its causes, joined by `: `, and advice. Each `Display` omits its cause.
 pub fn chain(error: &(dyn Error + 'static)) -> String {
-    let mut text = error.to_string();
-    let mut cause = error.source();
+    let mut text = causes(error);
     let mut last = error;
-    while let Some(error) = cause {
-        // Writing to a String does not fail.
-        let _ = write!(text, ": {error}");
-        cause = error.source();
+    while let Some(error) = last.source() {
         last = error;
     }
     let number = last.downcast_ref::<io::Error>().and_then(io::Error::raw_os_error);
     if let Some(advice) = number.and_then(advice) {
         text.push_str("; ");
         text.push_str(advice);
+    }
+    text
+}
+
+/// The texts of `error` and its causes, joined by `: `, without advice.
+pub fn causes(error: &(dyn Error + 'static)) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        // Writing to a String does not fail.
+        let _ = write!(text, ": {error}");
+        cause = error.source();
     }
     text
 }

@@ -125,6 +125,41 @@ impl std::error::Error for VolumeError {
     }
 }
 
+/// A volume that could not be set up: the event `FailedMount`, in the kubelet's words.
+#[derive(Debug)]
+pub enum SetUpError {
+    /// The volume could not be created, or its path is not acceptable.
+    Volume {
+        /// The name of the volume, or of its PersistentVolume.
+        volume: String,
+        /// The cause.
+        source: VolumeError,
+    },
+    /// The files of the volume could not be written.
+    Write {
+        /// The name of the volume.
+        volume: String,
+        /// The cause.
+        source: io::Error,
+    },
+}
+
+impl fmt::Display for SetUpError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (SetUpError::Volume { volume, .. } | SetUpError::Write { volume, .. }) = self;
+        f.write_str(&set_up_of(volume))
+    }
+}
+
+impl std::error::Error for SetUpError {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match self {
+            SetUpError::Volume { source, .. } => Some(source),
+            SetUpError::Write { source, .. } => Some(source),
+        }
+    }
+}
+
 impl Request {
     /// The request for the volumes of `pod`, with the PersistentVolumes behind its claims. A volume whose claim is not
     /// among `claimed` is left out.
@@ -198,8 +233,8 @@ fn plugin(kind: ProjectionKind) -> &'static str {
 /// Writes the files of a volume of [`VolumeSource::Projected`], unless it shows them already. Returns whether it changed.
 ///
 /// # Errors
-/// The text of the event `FailedMount`: the volume shows what it showed before.
-pub fn write_projected(request: &Request, volume: &str, files: &ProjectedFiles) -> Result<bool, String> {
+/// The files could not be written: the volume shows what it showed before.
+pub fn write_projected(request: &Request, volume: &str, files: &ProjectedFiles) -> Result<bool, SetUpError> {
     let plugin = request.volumes.iter().find_map(|(name, kind)| match kind {
         Kind::Projected { plugin } if name == volume => Some(*plugin),
         Kind::Projected { .. } | Kind::EmptyDir { .. } | Kind::Memory => None,
@@ -214,21 +249,26 @@ pub fn write_projected(request: &Request, volume: &str, files: &ProjectedFiles) 
         time.trim_end_matches('Z').replace(['-', ':', 'T'], "_"),
         COUNT.fetch_add(1, Ordering::Relaxed)
     );
-    std::fs::create_dir_all(&request.on_tmpfs).map_err(|error| set_up_failed(volume, &error.to_string()))?;
-    projected::write(&request.on_tmpfs, &place, files, &name, request.fs_group)
-        .map_err(|error| set_up_failed(volume, &error.to_string()))
+    std::fs::create_dir_all(&request.on_tmpfs)
+        .and_then(|()| projected::write(&request.on_tmpfs, &place, files, &name, request.fs_group))
+        .map_err(|source| SetUpError::Write { volume: volume.to_owned(), source })
 }
 
 /// The text of the event `FailedMount` about a volume.
 pub fn set_up_failed(volume: &str, cause: &str) -> String {
-    format!("MountVolume.SetUp failed for volume \"{volume}\" : {cause}")
+    format!("{}: {cause}", set_up_of(volume))
+}
+
+/// The beginning of [`set_up_failed`], with the space of the kubelet before the colon.
+fn set_up_of(volume: &str) -> String {
+    format!("MountVolume.SetUp failed for volume \"{volume}\" ")
 }
 
 /// Sets up every volume except those of [`check_host_paths`]; existing ones are not changed.
 ///
 /// # Errors
-/// The first volume that could not be set up, as the text of the event `FailedMount`.
-pub fn set_up(request: &Request) -> Result<Volumes, String> {
+/// The first volume that could not be set up.
+pub fn set_up(request: &Request) -> Result<Volumes, SetUpError> {
     for (name, kind) in &request.volumes {
         let made = match kind {
             Kind::EmptyDir { is_accounted } => {
@@ -245,7 +285,7 @@ pub fn set_up(request: &Request) -> Result<Volumes, String> {
             | Kind::Block { .. }
             | Kind::Projected { .. } => Ok(()),
         };
-        made.map_err(|error| failed(name, &error))?;
+        made.map_err(|error| failed(name, error))?;
     }
     Ok(known(request))
 }
@@ -256,22 +296,22 @@ pub fn set_up(request: &Request) -> Result<Volumes, String> {
 /// Returns the names of volumes of the mode `Block`, with major and minor number of their devices.
 ///
 /// # Errors
-/// The first volume that could not be set up, as the text of the event `FailedMount`.
-pub fn check_host_paths(request: &Request) -> Result<BlockDevices, String> {
+/// The first volume that could not be set up.
+pub fn check_host_paths(request: &Request) -> Result<BlockDevices, SetUpError> {
     let mut devices = BlockDevices::new();
     for (name, kind) in &request.volumes {
         match kind {
             Kind::HostPath { path, kind } => {
-                host_path::check(path, *kind).map_err(|error| failed(name, &error))?;
+                host_path::check(path, *kind).map_err(|error| failed(name, error))?;
             }
             Kind::Local { path, persistent_volume, is_read_only } => {
                 let group = request.fs_group.filter(|_| !is_read_only);
                 let group = group.map(|group| (group, request.fs_group_always));
-                host_path::check_local(path, group).map_err(|error| failed(persistent_volume, &error))?;
+                host_path::check_local(path, group).map_err(|error| failed(persistent_volume, error))?;
             }
             Kind::Block { path, persistent_volume, .. } => {
                 let device = host_path::block_device(path);
-                devices.push((name.clone(), device.map_err(|error| failed(persistent_volume, &error))?));
+                devices.push((name.clone(), device.map_err(|error| failed(persistent_volume, error))?));
             }
             Kind::EmptyDir { .. } | Kind::Memory | Kind::Projected { .. } => {}
         }
@@ -279,8 +319,8 @@ pub fn check_host_paths(request: &Request) -> Result<BlockDevices, String> {
     Ok(devices)
 }
 
-fn failed(volume: &str, error: &VolumeError) -> String {
-    set_up_failed(volume, &crate::error::chain(error))
+fn failed(volume: &str, source: VolumeError) -> SetUpError {
+    SetUpError::Volume { volume: volume.to_owned(), source }
 }
 
 /// The volumes of a pod that an earlier agent has set up.

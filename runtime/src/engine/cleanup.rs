@@ -1,6 +1,7 @@
 //! Removes the remains of pods: those of earlier boots, of supervisors that died, and at the end of `nodlet down`
 //! all of them.
 
+use std::fmt;
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -8,7 +9,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use nodlet_core::sorted::SortedSet;
-use nodlet_host::cgroup::{Cgroups, PodCgroup};
+use nodlet_host::cgroup::{CgroupError, Cgroups, PodCgroup};
 use nodlet_host::error::chain;
 use nodlet_host::paths::Paths;
 use nodlet_host::{log_files, volume};
@@ -121,12 +122,42 @@ pub(super) fn names(directory: &Path) -> Vec<String> {
 /// Time within which killed processes must be gone.
 const KILLED_WITHIN: Duration = Duration::from_secs(10);
 
+/// The reason why processes or cgroups of a pod may be left.
+#[derive(Debug)]
+pub(super) enum CleanupError {
+    Find { uid: String, source: CgroupError },
+    Kill { cgroup: String, source: CgroupError },
+    Alive { cgroup: String },
+    Remove(CgroupError),
+}
+
+impl fmt::Display for CleanupError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            CleanupError::Find { uid, .. } => write!(f, "failed to look for processes of {uid}"),
+            CleanupError::Kill { cgroup, .. } => write!(f, "failed to kill the processes of {cgroup}"),
+            CleanupError::Alive { cgroup } => write!(f, "processes of {cgroup} do not die"),
+            CleanupError::Remove(error) => error.fmt(f),
+        }
+    }
+}
+
+impl std::error::Error for CleanupError {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match self {
+            CleanupError::Find { source, .. } | CleanupError::Kill { source, .. } => Some(source),
+            CleanupError::Alive { .. } => None,
+            CleanupError::Remove(error) => error.source(),
+        }
+    }
+}
+
 /// Kills every process of the pod, and waits up to [`KILLED_WITHIN`] until the last is gone. When to kill again is the
 /// core's decision.
 ///
 /// # Errors
 /// Processes may be left.
-pub(super) async fn kill(cgroup: &PodCgroup) -> Result<(), String> {
+pub(super) async fn kill(cgroup: &PodCgroup) -> Result<(), CleanupError> {
     let killed = cgroup.kill();
     let emptied = async {
         cgroup.emptied().await;
@@ -138,10 +169,8 @@ pub(super) async fn kill(cgroup: &PodCgroup) -> Result<(), String> {
     };
     match (smol::future::or(emptied, late).await, killed) {
         (true, _) => Ok(()),
-        (false, Ok(())) => Err(format!("processes of {} do not die", cgroup.name())),
-        (false, Err(error)) => {
-            Err(format!("failed to kill the processes of {}: {}", cgroup.name(), chain(&error)))
-        }
+        (false, Ok(())) => Err(CleanupError::Alive { cgroup: cgroup.name().to_owned() }),
+        (false, Err(source)) => Err(CleanupError::Kill { cgroup: cgroup.name().to_owned(), source }),
     }
 }
 
@@ -149,19 +178,19 @@ pub(super) async fn kill(cgroup: &PodCgroup) -> Result<(), String> {
 ///
 /// # Errors
 /// Processes or cgroups are still there.
-pub(super) async fn remove_remains(cgroups: &Cgroups, wanted: &Wanted) -> Result<(), String> {
+pub(super) async fn remove_remains(cgroups: &Cgroups, wanted: &Wanted) -> Result<(), CleanupError> {
     for cgroup in cgroups_of(cgroups, wanted)? {
         kill(&cgroup).await?;
-        cgroup.remove().map_err(|error| chain(&error))?;
+        cgroup.remove().map_err(CleanupError::Remove)?;
     }
     Ok(())
 }
 
-fn cgroups_of(cgroups: &Cgroups, wanted: &Wanted) -> Result<[PodCgroup; 2], String> {
+fn cgroups_of(cgroups: &Cgroups, wanted: &Wanted) -> Result<[PodCgroup; 2], CleanupError> {
     let uid = &wanted.pod.uid.0;
     let own = cgroups.known_supervisor(uid);
     let found = own.and_then(|own| Ok([own, cgroups.known_pod(&wanted.pod)?]));
-    found.map_err(|error| format!("failed to look for processes of {uid}: {}", chain(&error)))
+    found.map_err(|source| CleanupError::Find { uid: uid.to_string(), source })
 }
 
 /// Kills the processes of a pod that the core does not know, and removes its cgroups. A failure is only logged: no pod
@@ -169,11 +198,11 @@ fn cgroups_of(cgroups: &Cgroups, wanted: &Wanted) -> Result<[PodCgroup; 2], Stri
 pub(super) async fn empty(uid: &str, cgroups: &[PodCgroup]) {
     for cgroup in cgroups {
         let removed = match kill(cgroup).await {
-            Ok(()) => cgroup.remove().map_err(|error| chain(&error)),
-            Err(why) => Err(why),
+            Ok(()) => cgroup.remove().map_err(CleanupError::Remove),
+            Err(error) => Err(error),
         };
-        if let Err(why) = removed {
-            log::error!("failed to remove a cgroup of {uid}: {why}");
+        if let Err(error) = removed {
+            log::error!("failed to remove a cgroup of {uid}: {}", chain(&error));
         }
     }
 }

@@ -10,6 +10,7 @@ use std::rc::Rc;
 use nodlet_core::cpus;
 use nodlet_core::facts::{PodIndex, StartFailure, StartFailureReason};
 use nodlet_core::spec::Container;
+use nodlet_host::cgroup::CgroupError;
 
 use super::Shell;
 
@@ -82,7 +83,7 @@ pub(super) fn reserve(
     }
     let reserved = Reserved { shell: shell.clone(), key, cpus };
     if !reserved.cpus.is_empty() {
-        restrict(shell).map_err(failure)?;
+        restrict(shell).map_err(|error| failure(error.message()))?;
     }
     Ok(Some(reserved))
 }
@@ -93,7 +94,7 @@ pub(super) fn settle(shell: &Shell) {
         return;
     }
     if let Err(error) = restrict(shell) {
-        log::error!("{error}");
+        log::error!("{}", error.message());
     }
 }
 
@@ -108,20 +109,51 @@ fn mark(shell: &Shell) -> PathBuf {
     shell.paths.run().join("exclusive-cpus")
 }
 
+/// The reason why containers without exclusive cpus could not be restricted to the others.
+#[derive(Debug)]
+enum CoresError {
+    Share(CgroupError),
+    Mark { path: PathBuf, source: std::io::Error },
+}
+
+impl CoresError {
+    /// The text for the event and the log. Advice about full or read-only disks is not for a file on tmpfs.
+    fn message(&self) -> String {
+        match self {
+            CoresError::Share(_) => nodlet_host::error::chain(self),
+            CoresError::Mark { .. } => nodlet_host::error::causes(self),
+        }
+    }
+}
+
+impl std::fmt::Display for CoresError {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            CoresError::Share(error) => write!(f, "failed to {error}"),
+            CoresError::Mark { path, .. } => write!(f, "failed to write {}", path.display()),
+        }
+    }
+}
+
+impl std::error::Error for CoresError {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match self {
+            CoresError::Share(error) => error.source(),
+            CoresError::Mark { source, .. } => Some(source),
+        }
+    }
+}
+
 /// Writes the cpus that all containers without exclusive ones share.
-fn restrict(shell: &Shell) -> Result<(), String> {
+fn restrict(shell: &Shell) -> Result<(), CoresError> {
     let is_restricted = !taken(shell, None).is_empty();
     let marked = match is_restricted {
         true => std::fs::write(mark(shell), ""),
         false => Ok(()),
     };
     let own = exclusive(shell);
-    shell
-        .machine
-        .cgroups
-        .share_cpus(&shared(shell), &own)
-        .map_err(|error| format!("failed to {}", nodlet_host::error::chain(&error)))?;
-    marked.map_err(|error| format!("failed to write {}: {error}", mark(shell).display()))?;
+    shell.machine.cgroups.share_cpus(&shared(shell), &own).map_err(CoresError::Share)?;
+    marked.map_err(|source| CoresError::Mark { path: mark(shell), source })?;
     shell.cores.is_restricted.set(is_restricted);
     if !is_restricted {
         let _ = std::fs::remove_file(mark(shell));

@@ -25,6 +25,7 @@ use nodlet_core::facts::{
     Attempt, PodIndex, PodObservation, SandboxFailure, StartFailure, StartFailureReason,
 };
 use nodlet_core::spec::{Container, Pod};
+use nodlet_host::cgroup::CgroupError;
 use nodlet_host::launch::{DeviceChange, DeviceNode, ExecConfig};
 use nodlet_kube::manifest::{DeviceDefinition, DeviceSource};
 use nodlet_registry::{
@@ -33,6 +34,7 @@ use nodlet_registry::{
 };
 use nodlet_supervisor::RENAMED_FILE;
 
+use super::exec::ExecError;
 use super::handles::{GivenDevice, Sandbox, write_facts};
 use super::{Engine, Shell};
 
@@ -382,8 +384,8 @@ pub(super) fn follow(shell: &Rc<Shell>, pod: PodIndex, container: String, number
     executor.tasks.spawn(async move {
         // What changes meanwhile is the next difference.
         while let Some(change) = difference(&shell, &key) {
-            if let Err(message) = apply(&shell, &key, change).await {
-                log::warn!("failed to change the devices of container {}: {message}", key.1);
+            if let Err(error) = apply(&shell, &key, change).await {
+                log::warn!("failed to change the devices of container {}: {}", key.1, error.message());
                 break;
             }
         }
@@ -414,13 +416,31 @@ fn difference(shell: &Shell, (pod, container, number): &(PodIndex, String, u32))
     (present != run.image.devices).then_some(present)
 }
 
+/// The reason why the devices of a run could not be changed.
+#[derive(Debug)]
+enum ApplyError {
+    Rule(CgroupError),
+    Nodes(ExecError),
+    NoAnswer,
+}
+
+impl ApplyError {
+    fn message(&self) -> String {
+        match self {
+            ApplyError::Rule(error) => nodlet_host::error::chain(error),
+            ApplyError::Nodes(error) => error.message(),
+            ApplyError::NoAnswer => "the container's /dev does not answer".to_owned(),
+        }
+    }
+}
+
 /// Changes the rule of the run's cgroup and the nodes in the container.
 async fn apply(
     shell: &Rc<Shell>,
     (pod, container, number): &(PodIndex, String, u32),
     new: Vec<GivenDevice>,
-) -> Result<(), String> {
-    let gone = || "the container is gone".to_owned();
+) -> Result<(), ApplyError> {
+    let gone = || ApplyError::Nodes(ExecError::Gone);
     let wanted = shell.pods.wanted(*pod).ok_or_else(gone)?;
     let index = wanted.pod.spec.index_of(container).ok_or_else(gone)?;
     let sandbox = shell.pods.sandbox(*pod).ok_or_else(gone)?;
@@ -433,7 +453,7 @@ async fn apply(
             let changed = run.leaf.change_devices(&nodes(&old), &nodes(&new));
             if let Err(error) = changed {
                 run.image.devices = old;
-                return Err(nodlet_host::error::chain(&error));
+                return Err(ApplyError::Rule(error));
             }
         }
         let attempt = Attempt { container: index, number: *number };
@@ -456,12 +476,14 @@ async fn apply(
         }
     }
     let config = ExecConfig { args: vec![container.clone()], tty: false, size: None, devices: Some(change) };
-    let exec = shell.execs.exec(&shell.pods, *pod, container, *number, &config, [None, None, None])?;
+    let exec = shell.execs.exec(&shell.pods, *pod, container, *number, &config, [None, None, None]);
+    let exec = exec.map_err(ApplyError::Nodes)?;
     let late = async {
         smol::Timer::after(CHANGE_TIME).await;
-        Err("the container's /dev does not answer".to_owned())
+        Err(ApplyError::NoAnswer)
     };
-    let ended = smol::future::or(exec.ended(), late).await;
+    let ended = async { exec.ended().await.map_err(ApplyError::Nodes) };
+    let ended = smol::future::or(ended, late).await;
     if ended.is_err() {
         exec.kill(&shell.pods);
     }

@@ -2,6 +2,7 @@
 //! attach to the first process. The supervisor runs them; this file has only the tasks that wait for each.
 
 use std::cell::{Cell, RefCell};
+use std::fmt;
 use std::fs::File;
 use std::io;
 use std::net::IpAddr;
@@ -19,6 +20,7 @@ use nodlet_core::facts::{Attempt, PodIndex, ProbeResult};
 use nodlet_core::spec::{ProbeAction, ProbeKind};
 use nodlet_host::launch::ExecConfig;
 use nodlet_registry::Wanted;
+use nodlet_supervisor::client::SupervisorError;
 
 use super::Shell;
 use super::machine::Machine;
@@ -33,6 +35,56 @@ pub(super) enum ExecNews {
     Started { terminal: Option<OwnedFd> },
     Failed(String),
     Exited(i32),
+}
+
+/// The reason why a process could not be run, or a client not be attached.
+#[derive(Debug)]
+pub(super) enum ExecError {
+    NoPod,
+    NoContainer,
+    /// The container ended meanwhile.
+    Gone,
+    /// The pod's supervisor could not be asked.
+    Supervisor(SupervisorError),
+    /// The failure that the pod's supervisor reports.
+    Failed(String),
+    MakePipe(nix::errno::Errno),
+    ReadPipe(io::Error),
+}
+
+impl ExecError {
+    /// The text for clients, events and the log.
+    pub(super) fn message(&self) -> String {
+        match self {
+            ExecError::ReadPipe(_) => nodlet_host::error::causes(self),
+            _ => nodlet_host::error::chain(self),
+        }
+    }
+}
+
+impl fmt::Display for ExecError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            ExecError::NoPod => "the pod does not run",
+            ExecError::NoContainer => "the container does not run",
+            ExecError::Gone => "the container is gone",
+            ExecError::Supervisor(error) => return error.fmt(f),
+            ExecError::Failed(message) => message,
+            ExecError::MakePipe(_) => "failed to make a pipe",
+            ExecError::ReadPipe(_) => "failed to read a pipe",
+        })
+    }
+}
+
+impl std::error::Error for ExecError {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match self {
+            ExecError::NoPod | ExecError::NoContainer | ExecError::Gone | ExecError::Failed(_) => None,
+            ExecError::Supervisor(error) => error.source(),
+            ExecError::MakePipe(source) => Some(source),
+            ExecError::ReadPipe(source) => Some(source),
+        }
+    }
 }
 
 /// The tasks that wait for processes and attachments.
@@ -119,13 +171,13 @@ impl Exec {
     ///
     /// # Errors
     /// The process could not be started, or its container is gone.
-    pub(super) async fn ended(&self) -> Result<Option<i32>, String> {
+    pub(super) async fn ended(&self) -> Result<Option<i32>, ExecError> {
         loop {
             match self.news.recv().await {
                 Ok(ExecNews::Started { .. }) => {}
                 Ok(ExecNews::Exited(code)) => return Ok(Some(code)),
-                Ok(ExecNews::Failed(message)) => return Err(message),
-                Err(_) => return Err("the container is gone".into()),
+                Ok(ExecNews::Failed(message)) => return Err(ExecError::Failed(message)),
+                Err(_) => return Err(ExecError::Gone),
             }
         }
     }
@@ -154,16 +206,16 @@ impl Execs {
         number: u32,
         config: &ExecConfig,
         stdio: [Option<BorrowedFd<'_>>; 3],
-    ) -> Result<Exec, String> {
-        let sandbox = pods.sandbox(pod).ok_or("the pod does not run")?;
+    ) -> Result<Exec, ExecError> {
+        let sandbox = pods.sandbox(pod).ok_or(ExecError::NoPod)?;
         if !sandbox.runs.borrow().contains_key(&(container.to_owned(), number)) {
-            return Err("the container does not run".into());
+            return Err(ExecError::NoContainer);
         }
         let (id, news) = self.begin(pod, false);
         let asked = sandbox.supervisor.exec(id, container, number, config, stdio);
         if let Err(error) = asked {
             self.failed(pod, id, String::new());
-            return Err(nodlet_host::error::chain(&error));
+            return Err(ExecError::Supervisor(error));
         }
         Ok(Exec { id, news, pod, container: container.to_owned(), number })
     }
@@ -180,14 +232,11 @@ impl Execs {
         container: &str,
         number: u32,
         stdio: [Option<BorrowedFd<'_>>; 3],
-    ) -> Result<Attaching<'_>, String> {
-        let sandbox = pods.sandbox(pod).ok_or("the pod does not run")?;
+    ) -> Result<Attaching<'_>, ExecError> {
+        let sandbox = pods.sandbox(pod).ok_or(ExecError::NoPod)?;
         let (id, news) = self.begin(pod, true);
         let attaching = Attaching { execs: self, pod, id, news };
-        sandbox
-            .supervisor
-            .attach(id, container, number, stdio)
-            .map_err(|error| nodlet_host::error::chain(&error))?;
+        sandbox.supervisor.attach(id, container, number, stdio).map_err(ExecError::Supervisor)?;
         Ok(attaching)
     }
 }
@@ -205,11 +254,11 @@ impl Attaching<'_> {
     ///
     /// # Errors
     /// The client could not be attached.
-    pub(super) async fn answer(&self) -> Result<Option<OwnedFd>, String> {
+    pub(super) async fn answer(&self) -> Result<Option<OwnedFd>, ExecError> {
         match self.news.recv().await {
             Ok(ExecNews::Started { terminal }) => Ok(terminal),
-            Ok(ExecNews::Failed(message)) => Err(message),
-            Ok(ExecNews::Exited(_)) | Err(_) => Err("the container is gone".into()),
+            Ok(ExecNews::Failed(message)) => Err(ExecError::Failed(message)),
+            Ok(ExecNews::Exited(_)) | Err(_) => Err(ExecError::Gone),
         }
     }
 }
@@ -268,17 +317,17 @@ async fn exec_probe(
     command: Vec<String>,
     timeout: Duration,
 ) -> ProbeResult {
-    let error = |text: String| ProbeResult::Error(text.into());
+    let error = |error: ExecError| ProbeResult::Error(error.message().into());
     // Its writing end blocks: a program that says much waits until it is read, and is not told to try again.
     let pipe = nix::unistd::pipe2(nix::fcntl::OFlag::O_CLOEXEC);
     let (output, input) = match pipe {
         Ok(pipe) => pipe,
-        Err(errno) => return error(format!("failed to make a pipe: {errno}")),
+        Err(errno) => return error(ExecError::MakePipe(errno)),
     };
     // Before there is a process that nobody would end.
     let mut output = match Output::new(output) {
         Ok(output) => output,
-        Err(message) => return error(message),
+        Err(failed) => return error(failed),
     };
     let config = ExecConfig { args: command.clone(), tty: false, size: None, devices: None };
     let exec = match shell.execs.exec(
@@ -290,7 +339,7 @@ async fn exec_probe(
         [None, Some(input.as_fd()), Some(input.as_fd())],
     ) {
         Ok(exec) => exec,
-        Err(message) => return error(message),
+        Err(failed) => return error(failed),
     };
     drop(input);
     let ended = {
@@ -308,7 +357,7 @@ async fn exec_probe(
             exec.kill(&shell.pods);
             prober::exec_timed_out(&command, timeout)
         }
-        Err(message) => error(message),
+        Err(failed) => error(failed),
     }
 }
 
@@ -322,13 +371,13 @@ pub(super) struct Output {
 impl Output {
     /// # Errors
     /// `pipe` cannot be polled.
-    pub(super) fn new(pipe: OwnedFd) -> Result<Self, String> {
-        let pipe = Async::new(File::from(pipe)).map_err(|error| format!("failed to read a pipe: {error}"))?;
+    pub(super) fn new(pipe: OwnedFd) -> Result<Self, ExecError> {
+        let pipe = Async::new(File::from(pipe)).map_err(ExecError::ReadPipe)?;
         Ok(Self { pipe, kept: Vec::new() })
     }
 
     /// Reads the output. Never returns, and may be dropped at any time.
-    pub(super) async fn read(&mut self) -> Result<Option<i32>, String> {
+    pub(super) async fn read(&mut self) -> Result<Option<i32>, ExecError> {
         let mut buffer = [0; 1024];
         loop {
             match self.pipe.read(&mut buffer).await {
@@ -394,11 +443,11 @@ mod tests {
             if read_before {
                 // It is dropped in the midst of it, as where the news of the end comes first.
                 let once = smol::block_on(smol::future::poll_once(output.read()));
-                assert_eq!(once, None);
+                assert!(once.is_none());
                 nix::unistd::write(&input, b" not").expect("there is room");
             }
-            let said = output.all();
-            assert_eq!(said, if read_before { &b"why not"[..] } else { b"why" });
+            let kept = output.all();
+            assert_eq!(kept, if read_before { &b"why not"[..] } else { b"why" });
         }
         let (output, input) = nix::unistd::pipe().expect("a pipe");
         for _ in 0..15 {

@@ -9,7 +9,7 @@ use std::rc::Rc;
 use smol::Async;
 
 use nodlet_host::error::chain;
-use nodlet_host::network::{TableNews, Warning, Watch};
+use nodlet_host::network::{NetworkError, TableNews, Warning, Watch};
 use nodlet_registry::{NodeEvent, Wanted};
 
 use super::Shell;
@@ -51,9 +51,8 @@ pub(super) fn follow(shell: &Rc<Shell>, warning: Option<Warning>) {
 ///
 /// # Errors
 /// The kernel refused to close the ports; then the pod keeps its address.
-pub(super) fn release(shell: &Shell, wanted: &Wanted) -> Result<(), String> {
-    let released = shell.machine.network.borrow_mut().release(&wanted.pod.uid);
-    released.map_err(|error| format!("failed to close its hostPorts: {}", chain(&error)))
+pub(super) fn release(shell: &Shell, wanted: &Wanted) -> Result<(), NetworkError> {
+    shell.machine.network.borrow_mut().release(&wanted.pod.uid)
 }
 
 /// A watch whose sockets are registered with the executor.

@@ -15,7 +15,7 @@ use nodlet_host::launch::ExecConfig;
 use nodlet_registry::Wanted;
 
 use super::Shell;
-use super::exec::{Output, address};
+use super::exec::{ExecError, Output, address};
 use super::pods::Pods;
 
 /// Runs a hook.
@@ -81,6 +81,12 @@ impl From<String> for Unwell {
     }
 }
 
+impl From<ExecError> for Unwell {
+    fn from(error: ExecError) -> Self {
+        Unwell::from(error.message())
+    }
+}
+
 /// Runs a command in a container until it ends.
 async fn exec(
     shell: &Rc<Shell>,
@@ -90,10 +96,7 @@ async fn exec(
     command: &[String],
 ) -> Result<(), Unwell> {
     let args = crate::container_config::probe_command(container, command)?;
-    let pipe = || {
-        let pipe = nix::unistd::pipe2(nix::fcntl::OFlag::O_CLOEXEC);
-        pipe.map_err(|errno| format!("failed to make a pipe: {errno}"))
-    };
+    let pipe = || nix::unistd::pipe2(nix::fcntl::OFlag::O_CLOEXEC).map_err(ExecError::MakePipe);
     let ((output, to_output), (errors, to_errors)) = (pipe()?, pipe()?);
     // Before there is a process that nobody would end.
     let (mut output, mut errors) = (Output::new(output)?, Output::new(errors)?);
@@ -106,17 +109,17 @@ async fn exec(
         let read = smol::future::or(output.read(), errors.read());
         smol::future::or(read, ended).await
     };
-    let (mut said, mut complained) = (output.all(), errors.all());
+    let (mut output, mut errors) = (output.all(), errors.all());
     let error = match ended {
         Ok(Some(0) | None) => return Ok(()),
         Ok(Some(code)) => {
-            let errors = String::from_utf8_lossy(&complained);
+            let errors = String::from_utf8_lossy(&errors);
             format!("command '{}' exited with {code}: {errors}", args.join(" "))
         }
-        Err(message) => message,
+        Err(error) => error.message(),
     };
-    said.append(&mut complained);
-    Err(Unwell { error, output: said })
+    output.append(&mut errors);
+    Err(Unwell { error, output })
 }
 
 /// Waits until the first process of the run has ended.

@@ -3,6 +3,8 @@
 //! one thread for each pod, also if the check is repeated.
 
 use std::cell::RefCell;
+use std::fmt;
+use std::io;
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -18,6 +20,36 @@ const WITHIN: Duration = Duration::from_secs(10);
 /// Stack size of a thread that looks at host paths.
 const STACK: usize = 256 * 1024;
 
+/// The reason why the host paths of a pod are not acceptable.
+#[derive(Debug)]
+pub(super) enum HostPathError {
+    NoAnswer,
+    Thread(io::Error),
+    Volume(volume::SetUpError),
+}
+
+impl fmt::Display for HostPathError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            HostPathError::NoAnswer => {
+                "MountVolume.SetUp failed: a hostPath does not answer: is its server gone?"
+            }
+            HostPathError::Thread(_) => "MountVolume.SetUp failed: no thread to look at a hostPath",
+            HostPathError::Volume(error) => return error.fmt(f),
+        })
+    }
+}
+
+impl std::error::Error for HostPathError {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match self {
+            HostPathError::NoAnswer => None,
+            HostPathError::Thread(source) => Some(source),
+            HostPathError::Volume(error) => error.source(),
+        }
+    }
+}
+
 /// The pods whose host paths have not answered yet.
 #[derive(Default)]
 pub(super) struct HostPaths(Rc<RefCell<SortedSet<Uid>>>);
@@ -32,32 +64,35 @@ impl HostPaths {
         tasks: &Tasks,
         uid: &Uid,
         request: &volume::Request,
-    ) -> Result<volume::BlockDevices, String> {
-        let silent =
-            || "MountVolume.SetUp failed: a hostPath does not answer: is its server gone?".to_owned();
+    ) -> Result<volume::BlockDevices, HostPathError> {
         if self.0.borrow().contains(uid) {
-            return Err(silent());
+            return Err(HostPathError::NoAnswer);
         }
-        let ((tell, told), (done, answer)) = (async_channel::bounded(1), async_channel::bounded(1));
+        let ((check, checked), (done, answer)) = (async_channel::bounded(1), async_channel::bounded(1));
         let request = request.clone();
         let thread = std::thread::Builder::new().name("host-paths".into()).stack_size(STACK);
         let begun = thread.spawn(move || {
-            let _ = tell.try_send(volume::check_host_paths(&request));
+            let _ = check.try_send(volume::check_host_paths(&request));
         });
-        begun
-            .map_err(|error| format!("MountVolume.SetUp failed: no thread to look at a hostPath: {error}"))?;
+        begun.map_err(HostPathError::Thread)?;
         self.0.borrow_mut().insert(uid.clone());
         let (silent_pods, uid) = (self.0.clone(), uid.clone());
         tasks.spawn(async move {
-            let checked = told.recv().await;
+            let checked = checked.recv().await;
             silent_pods.borrow_mut().remove(&uid);
             // After a timeout nobody waits for the result.
             let _ = checked.map(|checked| done.try_send(checked));
         });
         let late = async {
             smol::Timer::after(WITHIN).await;
-            Err(silent())
+            Err(HostPathError::NoAnswer)
         };
-        smol::future::or(async { answer.recv().await.unwrap_or_else(|_| Err(silent())) }, late).await
+        let checked = async {
+            match answer.recv().await {
+                Ok(checked) => checked.map_err(HostPathError::Volume),
+                Err(_) => Err(HostPathError::NoAnswer),
+            }
+        };
+        smol::future::or(checked, late).await
     }
 }

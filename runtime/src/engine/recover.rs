@@ -237,7 +237,8 @@ async fn look_at(shell: &Rc<Shell>, directory: &Path, ours: &File) -> Result<Fou
         // The agent died while it was being made, or the supervisor did: what is
         // left of it goes, and the core begins again.
         sandbox = None;
-        if let Err(why) = cleanup::remove_remains(&shell.machine.cgroups, &wanted).await {
+        if let Err(error) = cleanup::remove_remains(&shell.machine.cgroups, &wanted).await {
+            let why = nodlet_host::error::chain(&error);
             log::error!(
                 "failed to remove what is left of {uid}: {why}; it is removed again with the sandbox"
             );

@@ -70,7 +70,7 @@ impl Engine {
                             .map(|descriptor| descriptor.as_ref().map(std::os::fd::AsFd::as_fd));
                         match shell.execs.exec(&shell.pods, index, &container, number, &config, stdio_refs) {
                             Ok(exec) => shell.tasks.spawn(session(shell.clone(), exec, reply)),
-                            Err(message) => drop(reply.try_send(Err(Status::internal(message)))),
+                            Err(error) => drop(reply.try_send(Err(Status::internal(error.message())))),
                         }
                     }
                     Err(status) => drop(reply.try_send(Err(status))),
@@ -92,9 +92,10 @@ impl Engine {
                             .map(|descriptor| descriptor.as_ref().map(std::os::fd::AsFd::as_fd));
                         let answer = match shell.execs.attach(&shell.pods, index, &container, number, ends) {
                             Ok(attaching) => attaching.answer().await,
-                            Err(message) => Err(message),
+                            Err(error) => Err(error),
                         };
-                        let _ = reply.send(answer.map_err(Status::internal)).await;
+                        let answer = answer.map_err(|error| Status::internal(error.message()));
+                        let _ = reply.send(answer).await;
                     }),
                     Err(status) => drop(reply.try_send(Err(status))),
                 }

@@ -237,8 +237,8 @@ pub(super) async fn start(
 /// Writes the limits of a pod to its cgroup and to those of its running containers.
 ///
 /// # Errors
-/// The message for the status.
-pub(super) fn resize(shell: &Shell, pod: PodIndex, wanted: &Wanted) -> Result<(), String> {
+/// A limit is below what is in use, or the cgroups cannot be written.
+pub(super) fn resize(shell: &Shell, pod: PodIndex, wanted: &Wanted) -> Result<(), CgroupError> {
     // A sandbox that is gone is created anew, with the limits.
     let Some(sandbox) = shell.pods.sandbox(pod) else { return Ok(()) };
     let runs = sandbox.runs.borrow();
@@ -247,10 +247,7 @@ pub(super) fn resize(shell: &Shell, pod: PodIndex, wanted: &Wanted) -> Result<()
         Some((run.leaf.clone(), index))
     });
     let leaves: Vec<_> = leaves.collect();
-    shell.machine.cgroups.resize(&wanted.pod, &leaves).map_err(|error| match error {
-        CgroupError::BelowUsage { .. } => error.to_string(),
-        error => format!("failed to {}", nodlet_host::error::chain(&error)),
-    })
+    shell.machine.cgroups.resize(&wanted.pod, &leaves)
 }
 
 /// Maximum size in bytes of all values of a container that come from files: the environment of a process is smaller.
@@ -452,8 +449,33 @@ pub(super) fn forget(sandbox: &Sandbox, container: &str, number: u32) {
     }
 }
 
+/// The reason why a run could not be stopped.
+#[derive(Debug)]
+pub(super) enum StopError {
+    Signal(std::io::Error),
+    Kill(CgroupError),
+}
+
+impl std::fmt::Display for StopError {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            StopError::Signal(_) => "signal the container",
+            StopError::Kill(_) => "kill the container",
+        })
+    }
+}
+
+impl std::error::Error for StopError {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match self {
+            StopError::Signal(source) => Some(source),
+            StopError::Kill(source) => Some(source),
+        }
+    }
+}
+
 /// Sends the stop signal to the first process of the run.
-pub(super) fn terminate(pods: &Pods, pod: PodIndex, attempt: Attempt) -> Result<(), String> {
+pub(super) fn terminate(pods: &Pods, pod: PodIndex, attempt: Attempt) -> Result<(), StopError> {
     let sent = with_run(pods, pod, attempt, |run| {
         let (Some(process), Some(started)) = (&run.process, &run.started) else { return Ok(()) };
         // SAFETY: pidfd_send_signal with a null siginfo reads nothing of ours.
@@ -470,19 +492,15 @@ pub(super) fn terminate(pods: &Pods, pod: PodIndex, attempt: Attempt) -> Result<
     });
     match sent {
         // ESRCH: it ended by itself, and its exit is on the way.
-        Some(Err(error)) if error.raw_os_error() != Some(libc::ESRCH) => {
-            Err(format!("signal the container: {error}"))
-        }
+        Some(Err(error)) if error.raw_os_error() != Some(libc::ESRCH) => Err(StopError::Signal(error)),
         Some(Ok(()) | Err(_)) | None => Ok(()),
     }
 }
 
 /// Sends SIGKILL to every process of the run.
-pub(super) fn kill(pods: &Pods, pod: PodIndex, attempt: Attempt) -> Result<(), String> {
+pub(super) fn kill(pods: &Pods, pod: PodIndex, attempt: Attempt) -> Result<(), StopError> {
     let killed = with_run(pods, pod, attempt, |run| run.leaf.kill());
-    killed
-        .unwrap_or(Ok(()))
-        .map_err(|error| format!("kill the container: {}", nodlet_host::error::chain(&error)))
+    killed.unwrap_or(Ok(())).map_err(StopError::Kill)
 }
 
 fn with_run<T>(pods: &Pods, pod: PodIndex, attempt: Attempt, act: impl FnOnce(&Run) -> T) -> Option<T> {

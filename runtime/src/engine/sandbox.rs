@@ -1,7 +1,10 @@
 //! Creates and removes the sandboxes of pods: volumes, cgroup, network and supervisor, which the pod's containers
 //! share. [`forget`] removes what outlives a sandbox.
 
+use std::fmt;
+use std::io;
 use std::net::Ipv4Addr;
+use std::path::PathBuf;
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -10,8 +13,11 @@ use crate::pod_files::{self, NodeFiles};
 use nodlet_core::facts::{Event, PodIndex, PodObservation, SandboxFailure};
 use nodlet_core::spec::volume::ClaimedVolume;
 use nodlet_core::time::Instant;
+use nodlet_host::error::{causes, chain};
+use nodlet_host::network::NetworkError;
 use nodlet_host::volume;
 use nodlet_registry::{ConfigObjects, Wanted};
+use nodlet_rootfs::StoreError;
 use nodlet_supervisor::END_REASON_FILE;
 use nodlet_supervisor::client::{self, Supervisor, SupervisorError, SupervisorEvent, SupervisorState};
 
@@ -95,10 +101,11 @@ pub(super) async fn create(
         Err(failure) => {
             // What remains may have the address: `remove` releases it.
             if !failure.remains
-                && let Err(message) = firewall::release(&shell, &wanted)
+                && let Err(error) = firewall::release(&shell, &wanted)
             {
                 // The pod keeps its address for the next try.
-                log::error!("{}/{}: {message}", wanted.pod.namespace, wanted.pod.name);
+                let why = RemoveError::Ports(error).message();
+                log::error!("{}/{}: {why}", wanted.pod.namespace, wanted.pod.name);
             }
             if failure.reason == SandboxFailure::DeviceNotFound {
                 devices::look_again(&shell, &wanted.pod);
@@ -162,7 +169,7 @@ async fn set_up_volumes(
     let mut request = volume::Request::new(&wanted.pod, &shell.paths, claims);
     if request.has_host_paths() {
         let checked = shell.host_paths.check(&shell.tasks, &wanted.pod.uid, &request).await;
-        for (name, device) in checked.map_err(|message| Failure::new(SandboxFailure::Mount, message))? {
+        for (name, device) in checked.map_err(|error| Failure::new(SandboxFailure::Mount, chain(&error)))? {
             claims
                 .iter_mut()
                 .filter(|claim| claim.volume == name)
@@ -181,7 +188,7 @@ async fn set_up_volumes(
         .storage
         .run(move || volume::set_up(&request))
         .await
-        .map_err(|message| Failure::new(SandboxFailure::Mount, message))
+        .map_err(|error| Failure::new(SandboxFailure::Mount, chain(&error)))
 }
 
 /// Makes the parts of a sandbox other than its volumes.
@@ -281,8 +288,8 @@ pub(super) async fn listen(shell: Rc<Shell>, pod: PodIndex, sandbox: Rc<Sandbox>
                 }
                 report_loss(&shell, pod, &error);
                 let killed = cleanup::kill(&sandbox.cgroup).await;
-                if let Err(why) = &killed {
-                    log::error!("{why}; they are killed again with the sandbox");
+                if let Err(error) = &killed {
+                    log::error!("{}; they are killed again with the sandbox", chain(error));
                 }
                 shell.execs.lost(pod);
                 reports::report_records(&shell, pod, &sandbox).await;
@@ -315,11 +322,49 @@ async fn greet_again(execs: &Execs, pod: PodIndex, supervisor: &Supervisor) -> O
     }
 }
 
+/// A part of a sandbox that could not be removed.
+#[derive(Debug)]
+pub(super) enum RemoveError {
+    Processes(cleanup::CleanupError),
+    Directory { path: PathBuf, source: io::Error },
+    Ports(NetworkError),
+}
+
+impl RemoveError {
+    /// The text for the event and the log. Advice about full or read-only disks is not for a directory on tmpfs.
+    pub(super) fn message(&self) -> String {
+        match self {
+            RemoveError::Processes(_) | RemoveError::Ports(_) => chain(self),
+            RemoveError::Directory { .. } => causes(self),
+        }
+    }
+}
+
+impl fmt::Display for RemoveError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            RemoveError::Processes(error) => error.fmt(f),
+            RemoveError::Directory { path, .. } => write!(f, "failed to remove {}", path.display()),
+            RemoveError::Ports(_) => f.write_str("failed to close its hostPorts"),
+        }
+    }
+}
+
+impl std::error::Error for RemoveError {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match self {
+            RemoveError::Processes(error) => error.source(),
+            RemoveError::Directory { source, .. } => Some(source),
+            RemoveError::Ports(source) => Some(source),
+        }
+    }
+}
+
 /// Ends the supervisor, and removes the sandbox. Called again after a failure.
 ///
 /// # Errors
 /// A part of the sandbox could not be removed.
-pub(super) async fn remove(shell: Rc<Shell>, pod: PodIndex, wanted: Rc<Wanted>) -> Result<(), String> {
+pub(super) async fn remove(shell: Rc<Shell>, pod: PodIndex, wanted: Rc<Wanted>) -> Result<(), RemoveError> {
     let sandbox = shell.pods.borrow_mut().get_mut(&pod).and_then(|entry| entry.sandbox.take());
     if let Some(sandbox) = sandbox {
         sandbox.ending.set(true);
@@ -342,7 +387,8 @@ pub(super) async fn remove(shell: Rc<Shell>, pod: PodIndex, wanted: Rc<Wanted>) 
         }
         shell.execs.lost(pod);
     }
-    cleanup::remove_remains(&shell.machine.cgroups, &wanted).await?;
+    let killed = cleanup::remove_remains(&shell.machine.cgroups, &wanted).await;
+    killed.map_err(RemoveError::Processes)?;
     let layers = container_config::runs_directory(&shell.paths, &wanted.pod.uid.0);
     if let Err(error) = shell.stores.remove_tree(layers).await {
         // They go at the latest with the pod.
@@ -355,17 +401,47 @@ pub(super) async fn remove(shell: Rc<Shell>, pod: PodIndex, wanted: Rc<Wanted>) 
     let directory = shell.paths.run_pod(&wanted.pod.uid.0);
     devices::report_renamed(&shell, &wanted, &directory);
     // It has volumes, and what containers have put there: no mount is entered.
-    if let Err(error) = shell.stores.remove_tree(directory.clone()).await {
-        return Err(format!("failed to remove {}: {error}", directory.display()));
+    if let Err(source) = shell.stores.remove_tree(directory.clone()).await {
+        return Err(RemoveError::Directory { path: directory, source });
     }
-    firewall::release(&shell, &wanted)
+    firewall::release(&shell, &wanted).map_err(RemoveError::Ports)
+}
+
+/// A part of a pod that could not be removed and outlives its sandbox.
+#[derive(Debug)]
+pub(super) enum ForgetError {
+    Volumes(io::Error),
+    Leases(StoreError),
+    Record(io::Error),
+    Lock { name: String, source: io::Error },
+}
+
+impl fmt::Display for ForgetError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            ForgetError::Volumes(_) => "failed to remove its volumes",
+            ForgetError::Leases(_) => "failed to remove its image leases",
+            ForgetError::Record(_) => "failed to remove its record",
+            ForgetError::Lock { name, .. } => return write!(f, "failed to remove the lock {name}"),
+        })
+    }
+}
+
+impl std::error::Error for ForgetError {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match self {
+            ForgetError::Volumes(source) | ForgetError::Record(source) => Some(source),
+            ForgetError::Leases(source) => Some(source),
+            ForgetError::Lock { source, .. } => Some(source),
+        }
+    }
 }
 
 /// Removes all that outlives a sandbox: volumes, logs, image leases, records and locks. Called again after a failure.
 ///
 /// # Errors
 /// Something of it could not be removed.
-pub(super) async fn forget(shell: Rc<Shell>, wanted: Rc<Wanted>) -> Result<(), String> {
+pub(super) async fn forget(shell: Rc<Shell>, wanted: Rc<Wanted>) -> Result<(), ForgetError> {
     let paths = shell.paths.clone();
     let record = shell.stores.records.path_of(&wanted.pod.uid.0);
     let ephemeral = shell.stores.records.ephemeral_path_of(&wanted.pod.uid.0);
@@ -376,23 +452,21 @@ pub(super) async fn forget(shell: Rc<Shell>, wanted: Rc<Wanted>) -> Result<(), S
         (wanted.pod.uid.0.to_string(), wanted.pod.namespace.to_string(), wanted.pod.name.to_string());
     let volumes = shell.stores.remove_tree(paths.pod(&uid)).await;
     let removed = shell.stores.storage.run(move || {
-        let left =
-            |what: &str, error: &dyn std::fmt::Display| format!("failed to remove its {what}: {error}");
-        volumes.map_err(|error| left("volumes", &error))?;
+        volumes.map_err(ForgetError::Volumes)?;
         // Another pod that collects logs can be in their way: it must not keep this one. The next agent's
         // sweep removes them.
         if let Err(error) = nodlet_host::log_files::remove_pod(&paths, &namespace, &name, &uid) {
             log::error!("failed to remove the logs of {namespace}/{name}: {error}");
         }
-        images.release(&uid).map_err(|error| left("image leases", &error))?;
+        images.release(&uid).map_err(ForgetError::Leases)?;
         // Last: without the record nobody would find what else is there.
         crate::store::remove(&ephemeral, &*fault)
             .and_then(|()| if kept.exists() { crate::store::remove(&kept, &*fault) } else { Ok(()) })
             .and_then(|()| crate::store::remove(&record, &*fault))
-            .map_err(|error| left("record", &error))
+            .map_err(ForgetError::Record)
     });
     removed.await?;
     let lock = lock_name(&wanted);
     client::remove_free_locks(&shell.paths.locks(), Some(&lock))
-        .map_err(|error| format!("failed to remove the lock {lock}: {error}"))
+        .map_err(|source| ForgetError::Lock { name: lock, source })
 }

@@ -33,8 +33,8 @@ pub(super) async fn write_files(
         };
         let (request, name) = (request.clone(), name.to_owned());
         let written = shell.stores.storage.run(move || volume::write_projected(&request, &name, &files));
-        if let Err(message) = written.await {
-            failed.get_or_insert(message);
+        if let Err(error) = written.await {
+            failed.get_or_insert_with(|| nodlet_host::error::causes(&error));
         }
     }
     match (failed, missing) {

@@ -55,14 +55,7 @@ impl Error for StepError {
 /// without advice, which is about the files and the user of the agent: an error here may be one of a volume, or
 /// of a process that runs as the container's user.
 pub(super) fn message(error: &(dyn Error + 'static)) -> Message {
-    let mut text = error.to_string();
-    let mut cause = error.source();
-    while let Some(error) = cause {
-        text.push_str(": ");
-        text.push_str(&error.to_string());
-        cause = error.source();
-    }
-    cut(&text)
+    cut(&nodlet_host::error::causes(error))
 }
 
 #[cfg(test)]
