@@ -93,7 +93,8 @@ pub(crate) fn run() -> ! {
     // SAFETY: a C string that outlives the call.
     unsafe { libc::prctl(libc::PR_SET_NAME, c"nodlet:init".as_ptr()) };
     storage::first_stage::run();
-    if let Err(step) = machine::prepare() {
+    if let Err(error) = machine::prepare() {
+        let step = nodlet_host::error::causes(&error);
         say(format_args!("failed to {step}; the board continues without it"));
     }
     let mut init = match Init::new() {

@@ -244,21 +244,22 @@ fn install(context: &Context, store: &Store, file: &str, options: &Options) -> R
     let received = received.and_then(|received| {
         let running = state.kept.as_ref().map_or(VERSION, |kept| &kept.version);
         if state.kept.as_ref().map_or(&image, |kept| &kept.digest) == &received.digest {
-            Err(format!("nodlet {}, with the same content, is already running", received.version))
+            Err(format!("nodlet {}, with the same content, is already running", received.version).into())
         } else if receive::is_older(&received.version, running) && !options.allow_downgrade {
             Err(format!(
                 "it is nodlet {}, older than the running {running}: add --allow-downgrade to install it anyway",
                 received.version
-            ))
+            )
+            .into())
         } else {
             Ok(received)
         }
     });
     let received = match received {
         Ok(received) => received,
-        Err(why) => {
+        Err(error) => {
             store.clean(&state);
-            return Err(rejected(why));
+            return Err(rejected(nodlet_host::error::causes(&error)));
         }
     };
     store.add_program(&new, &received.digest).map_err(failed("put the update in its place"))?;

@@ -4,6 +4,7 @@
 //! [`prepare`] runs in process 1 itself; [`set_up`] runs in a child. A step that fails is reported on the
 //! console, and the board continues to boot: a board that can be reached can be repaired.
 
+use std::fmt;
 use std::fs;
 use std::io;
 
@@ -28,9 +29,32 @@ const MOUNTS: &[(&str, &str, &str)] = &[
     ("tmpfs", "/tmp", "mode=1777"),
 ];
 
-/// The steps that process 1 must do itself. An error names the step that failed, and why.
-pub(super) fn prepare() -> Result<(), String> {
-    let mut failed = leave_initial_root().err().map(|error| format!("leave the initial root: {error}"));
+/// A step of [`prepare`] that failed.
+#[derive(Debug)]
+pub(super) enum PrepareError {
+    LeaveInitialRoot(io::Error),
+    Mount { kind: &'static str, place: &'static str, source: io::Error },
+}
+
+impl fmt::Display for PrepareError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            PrepareError::LeaveInitialRoot(_) => f.write_str("leave the initial root"),
+            PrepareError::Mount { kind, place, .. } => write!(f, "mount {kind} at {place}"),
+        }
+    }
+}
+
+impl std::error::Error for PrepareError {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        let (PrepareError::LeaveInitialRoot(source) | PrepareError::Mount { source, .. }) = self;
+        Some(source)
+    }
+}
+
+/// The steps that process 1 must do itself. Returns the last one that failed.
+pub(super) fn prepare() -> Result<(), PrepareError> {
+    let mut failed = leave_initial_root().err().map(PrepareError::LeaveInitialRoot);
     for (kind, place, options) in MOUNTS {
         let made = fs::create_dir_all(place).and_then(|()| {
             let flags =
@@ -41,7 +65,7 @@ pub(super) fn prepare() -> Result<(), String> {
         match made {
             // A kernel may be built to mount /dev itself.
             Err(error) if error.raw_os_error() == Some(libc::EBUSY) => {}
-            Err(error) => failed = Some(format!("mount {kind} at {place}: {error}")),
+            Err(source) => failed = Some(PrepareError::Mount { kind, place, source }),
             Ok(()) => {}
         }
     }

@@ -3,6 +3,7 @@
 //! The program is processed in pieces, because a board may lack memory for all of it. Errors in its first
 //! bytes are reported at once, and nothing is installed before the last byte was verified.
 
+use std::fmt;
 use std::io::{self, Read};
 
 use minisign_verify::{Error as SignatureError, PublicKey, Signature, StreamVerifier};
@@ -62,6 +63,48 @@ const HEADER_BYTES: usize = 64;
 pub(super) struct Received {
     pub(super) version: String,
     pub(super) digest: String,
+}
+
+/// The reason why this board does not accept a program.
+#[derive(Debug)]
+pub(super) enum ReceiveError {
+    /// The program or its signature is not acceptable.
+    Rejected(String),
+    Signature(SignatureError),
+    Read(io::Error),
+    Write(io::Error),
+}
+
+impl fmt::Display for ReceiveError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            ReceiveError::Rejected(why) => why,
+            ReceiveError::Signature(error) => return error.fmt(f),
+            ReceiveError::Read(_) => "it cannot be read",
+            ReceiveError::Write(_) => "it cannot be written",
+        })
+    }
+}
+
+impl std::error::Error for ReceiveError {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match self {
+            ReceiveError::Rejected(_) | ReceiveError::Signature(_) => None,
+            ReceiveError::Read(source) | ReceiveError::Write(source) => Some(source),
+        }
+    }
+}
+
+impl From<String> for ReceiveError {
+    fn from(why: String) -> Self {
+        ReceiveError::Rejected(why)
+    }
+}
+
+impl From<&str> for ReceiveError {
+    fn from(why: &str) -> Self {
+        ReceiveError::Rejected(why.to_owned())
+    }
 }
 
 /// Reads the signature that may precede a program in the same stream.
@@ -137,11 +180,11 @@ pub(super) fn program(
     own: &[u8],
     file: &mut std::fs::File,
     most: u64,
-) -> Result<Received, String> {
+) -> Result<Received, ReceiveError> {
     let mut written = Written::new(file);
     let mut verifier: Option<StreamVerifier<'_>> = match signed {
         Some(Signed { signature, key }) => {
-            Some(key.verify_stream(signature).map_err(|error| error.to_string())?)
+            Some(key.verify_stream(signature).map_err(ReceiveError::Signature)?)
         }
         None => None,
     };
@@ -150,7 +193,7 @@ pub(super) fn program(
     let mut end_of_headers = None;
     let mut buffer = vec![0; 64 * 1024];
     loop {
-        let read = fill(stream, &mut buffer).map_err(|error| format!("it cannot be read: {error}"))?;
+        let read = fill(stream, &mut buffer).map_err(ReceiveError::Read)?;
         let piece = &buffer[..read];
         if length == 0 {
             check_header(piece, own)?;
@@ -158,22 +201,22 @@ pub(super) fn program(
         }
         length += read as u64;
         if length > most {
-            return Err(format!("it is too large: more than {most} bytes"));
+            return Err(format!("it is too large: more than {most} bytes").into());
         }
         scan.search(piece);
         if let Some(verifier) = &mut verifier {
             verifier.update(piece);
         }
-        written.write(piece).map_err(|error| format!("it cannot be written: {error}"))?;
+        written.write(piece).map_err(ReceiveError::Write)?;
         if read < buffer.len() {
             break;
         }
     }
     if end_of_headers.is_none_or(|end| length < end) {
-        return Err(format!("it is cut off: it has {length} bytes, and its headers speak of more"));
+        return Err(format!("it is cut off: it has {length} bytes, and its headers speak of more").into());
     }
     if let Some(mut verifier) = verifier {
-        verifier.finalize().map_err(|_| "the signature is of other content".to_owned())?;
+        verifier.finalize().map_err(|_| "the signature is of other content")?;
     }
     let version = scan.version().ok_or("it is not a nodlet program, or one without support for updates")?;
     Ok(Received { version, digest: written.digest() })
@@ -319,7 +362,7 @@ mod tests {
         std::fs::read("/proc/self/exe").expect("it runs")
     }
 
-    fn receive(bytes: &[u8]) -> Result<Received, String> {
+    fn receive(bytes: &[u8]) -> Result<Received, ReceiveError> {
         let file = nix::sys::memfd::memfd_create(c"update", nix::sys::memfd::MemFdCreateFlag::empty());
         let mut file = std::fs::File::from(file.expect("there is memory"));
         let received = program(&mut Cursor::new(bytes), None, &own(), &mut file, MOST)?;
@@ -370,7 +413,7 @@ mod tests {
     #[test]
     fn a_program_that_this_board_cannot_run_is_rejected_with_the_reason() {
         let check = |bytes: &[u8], words: &str| {
-            let why = receive(bytes).expect_err(words);
+            let why = receive(bytes).expect_err(words).to_string();
             assert!(why.contains(words), "{why}");
         };
         check(b"", "it is empty");
@@ -422,7 +465,7 @@ mod tests {
         let mut file = std::fs::File::from(file.expect("there is memory"));
         let why =
             program(&mut Cursor::new(made(1000, "1.0.0", 500)), signed.as_ref(), &own(), &mut file, MOST);
-        assert_eq!(why, Err("the signature is of other content".into()));
+        assert_eq!(why.expect_err("it is another").to_string(), "the signature is of other content");
     }
 
     #[test]

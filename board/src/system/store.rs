@@ -5,6 +5,7 @@
 //! after a power cut at any moment the state is the old one or the new one, and names only complete files. A
 //! program is compared with its digest before it is executed.
 
+use std::fmt;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Write};
 use std::os::unix::fs::OpenOptionsExt;
@@ -146,11 +147,36 @@ impl Store {
     }
 
     /// Checks that a program's file still has the content with which it was installed.
-    pub(super) fn verify(&self, digest: &str) -> Result<(), String> {
+    pub(super) fn verify(&self, digest: &str) -> Result<(), VerifyError> {
         match digest_of(&self.program(digest)) {
             Ok(found) if found == digest => Ok(()),
-            Ok(_) => Err("its file is damaged".into()),
-            Err(error) => Err(format!("its file cannot be read: {error}")),
+            Ok(_) => Err(VerifyError::Damaged),
+            Err(error) => Err(VerifyError::Read(error)),
+        }
+    }
+}
+
+/// The reason why a program's file cannot be used.
+#[derive(Debug)]
+pub(super) enum VerifyError {
+    Damaged,
+    Read(io::Error),
+}
+
+impl fmt::Display for VerifyError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            VerifyError::Damaged => "its file is damaged",
+            VerifyError::Read(_) => "its file cannot be read",
+        })
+    }
+}
+
+impl std::error::Error for VerifyError {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match self {
+            VerifyError::Damaged => None,
+            VerifyError::Read(source) => Some(source),
         }
     }
 }

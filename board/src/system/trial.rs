@@ -153,9 +153,9 @@ fn choose(store: &Store, image: &Path, may_try: bool) -> (Choice, Vec<String>) {
                 let ready = state.trial.map(|trial| trial.ready).unwrap_or_default();
                 return (choice, ready);
             }
-            Err(why) => {
+            Err(error) => {
                 let saved = state.clone();
-                state.reject(&choice, &why);
+                state.reject(&choice, &nodlet_host::error::causes(&error));
                 report(&saved, &state);
                 if let Err(error) = store.write(&state) {
                     note(format_args!("failed to save the record of updates: {error}"));
