@@ -6,6 +6,8 @@ use lexopt::{Arg, Parser, ValueExt};
 
 use crate::failure::Failure;
 
+pub(crate) mod duration;
+
 /// The root, board and namespace on which a verb acts.
 pub(crate) struct Context {
     pub(crate) root: PathBuf,

@@ -21,6 +21,8 @@ use std::io::{self, Read};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
+use crate::failure::Failure;
+
 pub(crate) mod config;
 pub(crate) mod console;
 #[allow(clippy::arithmetic_side_effects, clippy::indexing_slicing, clippy::string_slice)]
@@ -35,6 +37,15 @@ pub(crate) const STORAGE: &str = "/run/nodlet/storage.json";
 
 /// The largest short file in bytes. Such files have a few lines; a larger file is something else.
 const MOST_BYTES: usize = 16 << 10;
+
+/// Fails if another program is process 1, and advises what to do `instead`.
+pub(crate) fn require_our_init(instead: &str) -> Result<(), Failure> {
+    let name = fs::read_to_string("/proc/1/comm").unwrap_or_default();
+    if name.trim() == INIT {
+        return Ok(());
+    }
+    Err(Failure::new(format!("process 1 is {:?} and not nodlet's init: {instead}", name.trim())))
+}
 
 /// The warning about the data partition in the status file, as the reason and the message of an event.
 pub(crate) fn storage_warning(root: &Path) -> Option<(String, String)> {

@@ -11,9 +11,14 @@ use serde_json::Value;
 
 use crate::arguments::Context;
 use crate::failure::Failure;
-use crate::remote::Remote;
 use crate::verb::Outcome;
-use crate::watch::Watch;
+
+pub(crate) mod remote;
+pub(crate) mod session;
+pub(crate) mod watch;
+
+use remote::Remote;
+use watch::Watch;
 
 /// The most bytes that are read of a response's head.
 const HEAD_BYTES: u64 = 64 * 1024;

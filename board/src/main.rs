@@ -1,79 +1,27 @@
 //! The binary `nodlet`: agent and supervisor of pods, and the verbs of the command line.
 //!
-//! This file only leads from the arguments to a verb; each verb has a module. Verbs are clients of the
-//! agent's API ([`client`]) and keep no state. Read next: `get.rs`, the simplest verb.
+//! This file only leads from the arguments to a verb; `verbs` has a file for each. Verbs are clients of the
+//! agent's API ([`client`]) and keep no state. Read next: `verbs/get.rs`, the simplest verb.
 
 use std::process::ExitCode;
 
 mod agent;
-mod apply;
 mod arguments;
-mod attach;
 mod board_json;
 mod boot;
 mod client;
-mod connect;
-mod containers;
-mod debug;
-mod delete;
-mod describe;
-mod doctor;
-mod duration;
-mod events;
-mod exec;
-mod factory_reset;
 mod failure;
-mod files;
-mod get;
-mod image;
 mod init;
-mod logs;
-mod machine_verbs;
 mod output;
 mod pidfd;
-mod port_forward;
-mod power;
-mod push;
-mod remote;
-mod resources;
-mod ring;
-mod safe_mode;
-mod session;
 mod system;
 mod verb;
-mod version;
-mod watch;
+mod verbs;
 
 use arguments::Context;
 use failure::Failure;
-use verb::{Outcome, Verb};
-
-const VERBS: &[Verb] = &[
-    agent::VERB,
-    apply::VERB,
-    get::VERB,
-    describe::VERB,
-    events::VERB,
-    logs::VERB,
-    exec::VERB,
-    attach::VERB,
-    debug::VERB,
-    port_forward::VERB,
-    delete::VERB,
-    image::VERB,
-    push::VERB,
-    agent::DOWN,
-    power::REBOOT,
-    power::POWEROFF,
-    safe_mode::VERB,
-    factory_reset::VERB,
-    system::VERB,
-    system::HEALTHCHECK,
-    ring::VERB,
-    doctor::VERB,
-    version::VERB,
-    connect::VERB,
-];
+use verb::Outcome;
+use verbs::{VERBS, image, machine_verbs, push, version};
 
 fn main() -> ExitCode {
     // This comes first, because process 1 would keep any change made here.

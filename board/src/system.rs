@@ -14,14 +14,13 @@ use lexopt::{Parser, ValueExt};
 use nodlet_host::paths::Paths;
 use serde_json::json;
 
+use crate::arguments::duration::go_duration;
 use crate::arguments::{Context, Flag, switch};
-use crate::boot::{config, safe_mode};
+use crate::boot::{config, require_our_init, safe_mode};
 use crate::client::Client;
-use crate::duration::go_duration;
+use crate::client::watch::Watch;
 use crate::failure::Failure;
-use crate::power::require_our_init;
 use crate::verb::{Outcome, Verb};
-use crate::watch::Watch;
 use crate::{agent, output};
 
 mod health;

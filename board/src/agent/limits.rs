@@ -7,8 +7,8 @@ use lexopt::{Parser, ValueExt};
 use nodlet_core::facts::MAX_PODS;
 use nodlet_runtime::engine::ImageCollection;
 
+use crate::arguments::duration::go_duration;
 use crate::arguments::number;
-use crate::duration::go_duration;
 use crate::failure::Failure;
 
 const HIGH: &str = "--image-gc-high-threshold";

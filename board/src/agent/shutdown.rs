@@ -6,7 +6,7 @@ use std::time::Duration;
 use lexopt::{Parser, ValueExt};
 use nodlet_core::facts::ShutdownGroup;
 
-use crate::duration::go_duration;
+use crate::arguments::duration::go_duration;
 use crate::failure::Failure;
 
 const TOTAL: &str = "--shutdown-grace-period";

@@ -1,0 +1,318 @@
+//! `nodlet debug`: adds a container with tools to a running pod whose own containers lack them.
+
+use std::io::{self, Read};
+use std::process::ExitCode;
+
+use lexopt::{Parser, ValueExt};
+use serde_json::{Value, json};
+
+use crate::arguments::{Context, Flag, switch};
+use crate::client::session;
+use crate::client::{Client, WatchFlow, encode};
+use crate::failure::Failure;
+use crate::verb::{Outcome, Verb};
+use crate::verbs::attach::{self, Attach, DETACH_KEYS};
+use crate::verbs::containers;
+
+pub(crate) const VERB: Verb = Verb {
+    name: "debug",
+    summary: "Add a container with tools to a running pod",
+    help: "\
+Add an ephemeral container to an existing pod, and attach to it with -i. Its image has the
+tools that the pod's own images lack. The container runs once, at most until the pod ends,
+does not affect the pod's phase or conditions, and stays in the pod's list of containers.
+
+With --target, the new container sees the processes of the target container, and the
+target's files below /proc/1/root.
+
+Usage: nodlet debug POD --image IMAGE [flags] [-- COMMAND [ARGUMENTS...]]
+
+Examples:
+  # A shell among the processes of the container app
+  nodlet debug web -it --image busybox --target app
+
+  # A single command, and its output
+  nodlet debug web --image busybox -c look -- ip addr
+  nodlet logs web -c look
+
+Flags:
+      --arguments-only    the words after -- are arguments of the image's command
+      --attach            attach to the container, as -i does
+  -c, --container NAME    name of the new container
+      --image IMAGE       image of the new container
+      --image-pull-policy POLICY  pull policy: Always, IfNotPresent or Never
+  -n, --namespace NAME    the namespace, instead of default
+      --profile PROFILE   privileges: general, baseline, restricted, netadmin or sysadmin
+  -i, --stdin             send standard input; without -t, the end of the input is sent, too
+      --target NAME       container whose processes the new one sees
+  -t, --tty               use a terminal
+      --root DIR          the root of the agent
+",
+    run,
+};
+
+#[derive(Debug, Default, PartialEq, Eq)]
+struct Debug {
+    pod: String,
+    image: String,
+    target: Option<String>,
+    container: Option<String>,
+    pull_policy: Option<String>,
+    profile: Option<String>,
+    stdin: bool,
+    tty: bool,
+    attach: bool,
+    arguments_only: bool,
+    command: Vec<String>,
+}
+
+fn run(mut context: Context, mut parser: Parser) -> Outcome {
+    let debug = Debug::parse(&mut context, &mut parser)?;
+    let client = Client::new(&context)?;
+    if let Some(target) = &debug.target {
+        println!("Targeting container {target:?}.");
+    }
+    let name = match &debug.container {
+        Some(name) => name.clone(),
+        None => {
+            let name = format!("debugger-{}", suffix()?);
+            println!("Defaulting debug container name to {name}.");
+            name
+        }
+    };
+    let pod = format!("/api/v1/namespaces/{}/pods/{}", encode(&context.namespace), encode(&debug.pod));
+    let patch = json!({ "spec": { "ephemeralContainers": [debug.new_container(&name)?] } });
+    client.json("PATCH", &format!("{pod}/ephemeralcontainers?fieldValidation=Strict"), Some(&patch))?;
+    if !debug.attach {
+        return Ok(ExitCode::SUCCESS);
+    }
+    // Without input, the log has the complete output. Earlier output is replayed to an attached client only
+    // if the container has input.
+    if wait(&context, &client, &debug.pod, &name)? == DebugState::Ended || !debug.stdin {
+        return show_log(&client, &pod, &name);
+    }
+    let detach_keys = session::parse_keys(DETACH_KEYS).unwrap_or_default();
+    let (stdin, tty) = (debug.stdin, debug.tty);
+    let attach = Attach { pod: debug.pod, container: Some(name.clone()), stdin, tty, detach_keys };
+    attach::attach(&context, &client, &attach).or_else(|failure| {
+        // The container may have ended in the meantime.
+        eprintln!(
+            "warning: couldn't attach to pod/{}, falling back to streaming logs: {failure}",
+            attach.pod
+        );
+        show_log(&client, &pod, &name)
+    })
+}
+
+/// Prints a container's log until the container ends.
+fn show_log(client: &Client, pod: &str, container: &str) -> Outcome {
+    let target = format!("{pod}/log?follow=true&container={}", encode(container));
+    let mut log = client.request("GET", &target, "*/*", None)?.body;
+    io::copy(&mut log, &mut io::stdout()).map_err(Failure::disconnected)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Whether the debug container runs, so that it can be attached to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum DebugState {
+    Runs,
+    Ended,
+}
+
+/// Waits until the new container has started or ended. Prints the reasons for which it is waiting.
+fn wait(context: &Context, client: &Client, pod: &str, container: &str) -> Result<DebugState, Failure> {
+    let target = format!(
+        "/api/v1/namespaces/{}/pods?watch=true&fieldSelector={}",
+        encode(&context.namespace),
+        encode(&format!("metadata.name={pod}"))
+    );
+    let (mut debug_state, mut said) = (None, String::new());
+    loop {
+        client.watch(&target, "application/json", |kind, object| {
+            if kind == "DELETED" {
+                return Err(Failure::new(format!("pods {pod:?} not found")));
+            }
+            let statuses = object["status"]["ephemeralContainerStatuses"].as_array();
+            let status = statuses.into_iter().flatten().find(|status| status["name"] == container);
+            let state = status.map_or(&Value::Null, |status| &status["state"]);
+            if state["running"].is_object() {
+                debug_state = Some(DebugState::Runs);
+            } else if state["terminated"].is_object() {
+                debug_state = Some(DebugState::Ended);
+            } else if let Some(why) = state["waiting"]["message"].as_str()
+                && why != said
+            {
+                eprintln!("Warning: container {container}: {why}");
+                said = why.to_owned();
+            }
+            Ok(if debug_state.is_some() { WatchFlow::Stop } else { WatchFlow::Continue })
+        })?;
+        if let Some(debug_state) = debug_state {
+            return Ok(debug_state);
+        }
+    }
+}
+
+/// A random suffix of five letters and digits from Kubernetes' alphabet, which cannot form a word.
+fn suffix() -> Result<String, Failure> {
+    const ALPHABET: &[u8] = b"bcdfghjklmnpqrstvwxz2456789";
+    let mut bytes = [0; 5];
+    let read = std::fs::File::open("/dev/urandom").and_then(|mut random| random.read_exact(&mut bytes));
+    read.map_err(|error| Failure::new(format!("failed to read /dev/urandom: {error}")))?;
+    Ok(bytes.iter().map(|byte| char::from(ALPHABET[usize::from(*byte) % ALPHABET.len()])).collect())
+}
+
+impl Debug {
+    fn parse(context: &mut Context, parser: &mut Parser) -> Result<Debug, Failure> {
+        let (mut debug, mut attach, mut pod) = (Debug::default(), None, None);
+        loop {
+            // All arguments after `--` are the command, even if they look like options.
+            if parser.try_raw_args().is_some_and(|raw| raw.peek().is_some_and(|next| next == "--")) {
+                for value in parser.raw_args()?.skip(1) {
+                    debug.command.push(value.string()?);
+                }
+                break;
+            }
+            let Some(argument) = parser.next()? else { break };
+            if let lexopt::Arg::Value(value) = argument {
+                if pod.replace(value.string()?).is_some() {
+                    return Err(context.wrong_use("only one pod is accepted; put a command after --"));
+                }
+                continue;
+            }
+            match Flag::from(argument) {
+                Flag::Short('c') => debug.container = Some(parser.value()?.string()?),
+                Flag::Short('i') => debug.stdin = true,
+                Flag::Short('t') => debug.tty = true,
+                Flag::Long(name) => match name.as_str() {
+                    "arguments-only" => debug.arguments_only = switch(parser)?,
+                    "attach" => attach = Some(switch(parser)?),
+                    "container" => debug.container = Some(parser.value()?.string()?),
+                    "image" => debug.image = parser.value()?.string()?,
+                    "image-pull-policy" => debug.pull_policy = Some(parser.value()?.string()?),
+                    "profile" => debug.profile = Some(parser.value()?.string()?),
+                    "stdin" => debug.stdin = switch(parser)?,
+                    "target" => debug.target = Some(parser.value()?.string()?),
+                    "tty" => debug.tty = switch(parser)?,
+                    _ => context.namespaced(&Flag::Long(name), parser)?,
+                },
+                other => context.namespaced(&other, parser)?,
+            }
+        }
+        let pod = pod.ok_or_else(|| context.wrong_use("POD is required for debug"))?;
+        debug.pod = containers::pod_name(&pod)?;
+        if debug.image.is_empty() {
+            return Err(context.wrong_use("you must specify --image"));
+        }
+        if debug.tty && !debug.stdin {
+            return Err(context.wrong_use("-i/--stdin is required for containers with -t/--tty=true"));
+        }
+        debug.attach = attach.unwrap_or(debug.stdin);
+        Ok(debug)
+    }
+
+    /// The container that `kubectl debug` would add, except for `stdinOnce`.
+    fn new_container(&self, name: &str) -> Result<Value, Failure> {
+        let mut container = json!({
+            "name": name, "image": self.image, "stdin": self.stdin, "tty": self.tty,
+            "terminationMessagePolicy": "File",
+        });
+        if self.stdin && self.attach && !self.tty {
+            // The end of this process's input closes the container's input. Without `stdinOnce`, as kubectl
+            // does it, it would end the session, and later output would not be shown.
+            container["stdinOnce"] = true.into();
+        }
+        if let Some(target) = &self.target {
+            container["targetContainerName"] = target.as_str().into();
+        }
+        if let Some(policy) = &self.pull_policy {
+            container["imagePullPolicy"] = policy.as_str().into();
+        }
+        if !self.command.is_empty() {
+            let field = if self.arguments_only { "args" } else { "command" };
+            container[field] = self.command.as_slice().into();
+        }
+        let may = match self.profile.as_deref() {
+            None | Some("general") => json!({ "capabilities": { "add": ["SYS_PTRACE"] } }),
+            Some("baseline") => Value::Null,
+            Some("netadmin") => json!({ "capabilities": { "add": ["NET_ADMIN", "NET_RAW"] } }),
+            Some("sysadmin") => json!({ "privileged": true }),
+            Some("restricted") => json!({
+                "runAsNonRoot": true, "allowPrivilegeEscalation": false,
+                "capabilities": { "drop": ["ALL"] }, "seccompProfile": { "type": "RuntimeDefault" },
+            }),
+            Some(other) => return Err(Failure::new(format!("unknown profile: {other}"))),
+        };
+        if !may.is_null() {
+            container["securityContext"] = may;
+        }
+        Ok(container)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(line: &str) -> Result<Debug, String> {
+        let mut context = Context::new();
+        context.help = VERB.help;
+        let mut parser = Parser::from_args(line.split_whitespace());
+        Debug::parse(&mut context, &mut parser).map_err(|failure| failure.to_string())
+    }
+
+    #[test]
+    fn arguments_of_debug() {
+        let web = || Debug { pod: "web".into(), image: "busybox".into(), ..Debug::default() };
+        for (line, expected) in [
+            ("web --image busybox", web()),
+            ("pod/web -it --image=busybox", Debug { stdin: true, tty: true, attach: true, ..web() }),
+            ("web -i --attach=false --image busybox", Debug { stdin: true, ..web() }),
+            (
+                "web --image busybox --target app -c look -- sh -c ls",
+                Debug {
+                    target: Some("app".into()),
+                    container: Some("look".into()),
+                    command: vec!["sh".into(), "-c".into(), "ls".into()],
+                    ..web()
+                },
+            ),
+        ] {
+            assert_eq!(parse(line), Ok(expected), "{line}");
+        }
+        for (line, expected) in [
+            ("", "error: POD is required for debug"),
+            ("web", "error: you must specify --image"),
+            ("web sh --image busybox", "error: only one pod is accepted; put a command after --"),
+            ("web -t --image busybox", "error: -i/--stdin is required for containers with -t/--tty=true"),
+            ("node/board --image busybox", "error: nodes have no containers, only pods"),
+        ] {
+            let refused = parse(line).expect_err(line);
+            assert!(refused.starts_with(expected), "{line}: {refused}");
+        }
+    }
+
+    #[test]
+    fn a_debug_profile_sets_the_security_context_of_the_container() {
+        let of = |line: &str| {
+            parse(line).expect(line).new_container("look").map_err(|failure| failure.to_string())
+        };
+        let general = of("web --image busybox --arguments-only -- -v").expect("it is right");
+        assert_eq!(general["securityContext"], json!({ "capabilities": { "add": ["SYS_PTRACE"] } }));
+        assert_eq!((&general["args"], general.get("command")), (&json!(["-v"]), None));
+        for (flags, once) in [("-i", true), ("-it", false), ("-i --attach=false", false), ("--attach", false)]
+        {
+            let container = of(&format!("web --image busybox {flags}")).expect("it is right");
+            assert_eq!(container["stdinOnce"] == true, once, "{flags}");
+        }
+        let sysadmin = of("web --image busybox --profile sysadmin").expect("it is right");
+        assert_eq!(sysadmin["securityContext"], json!({ "privileged": true }));
+        assert!(
+            of("web --image busybox --profile baseline")
+                .expect("it is right")
+                .get("securityContext")
+                .is_none()
+        );
+        assert_eq!(of("web --image busybox --profile all"), Err("error: unknown profile: all".into()));
+    }
+}

@@ -1,0 +1,255 @@
+//! `nodlet events`: prints events in the order of time, as `kubectl events` does.
+
+use std::io::Write;
+use std::process::ExitCode;
+
+use lexopt::{Parser, ValueExt};
+use nodlet_kube::kinds::interval;
+use serde_json::{Value, json};
+
+use crate::arguments::{Context, Flag, switch};
+use crate::client::{Client, WatchFlow, encode};
+use crate::failure::Failure;
+use crate::output::{self, Columns, escaped};
+use crate::verb::{Outcome, Verb};
+use crate::verbs::resources;
+
+pub(crate) const VERB: Verb = Verb {
+    name: "events",
+    summary: "Show events in chronological order",
+    help: "\
+Show the events of pods and of the node, in chronological order.
+
+Usage: nodlet events [--for TYPE/NAME] [flags]
+
+Examples:
+  # The past and future events of one pod
+  nodlet events --for pod/web -w
+
+  # All warnings
+  nodlet events -A --types Warning
+
+Flags:
+      --for TYPE/NAME     only events of this object
+      --types TYPES       only events of these types: Normal,Warning
+  -n, --namespace NAME    the namespace, instead of default
+  -A, --all-namespaces    all namespaces
+  -o, --output FORMAT     yaml or json
+      --no-headers        no header line
+  -w, --watch             continue, and show new events
+      --root DIR          the root of the agent
+
+Events are kept in memory for an hour, and are not written to flash.
+",
+    run,
+};
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Format {
+    #[default]
+    Table,
+    Yaml,
+    Json,
+}
+
+#[derive(Debug, Default, PartialEq, Eq)]
+struct Events {
+    /// The field selector made from `--for`.
+    about: String,
+    types: Vec<String>,
+    all_namespaces: bool,
+    format: Format,
+    no_headers: bool,
+    watch: bool,
+}
+
+fn run(mut context: Context, mut parser: Parser) -> Outcome {
+    let events = Events::parse(&mut context, &mut parser)?;
+    let client = Client::new(&context)?;
+    let mut out = std::io::stdout().lock();
+    let collection = match events.all_namespaces {
+        true => "/api/v1/events".to_owned(),
+        false => format!("/api/v1/namespaces/{}/events", encode(&context.namespace)),
+    };
+    let target = format!("{collection}?fieldSelector={}", encode(&events.about));
+    let mut columns = Columns::default();
+    let mut headers = !events.no_headers;
+    if events.watch {
+        // Existing events come first, in the agent's order.
+        client.watch(&format!("{target}&watch=true"), "application/json", |kind, event| {
+            if kind != "DELETED" && events.takes(event) {
+                match events.format {
+                    Format::Table => columns.write(&mut out, &events.rows([event], &mut headers))?,
+                    Format::Yaml => write!(out, "---\n{}", output::yaml(event))?,
+                    Format::Json => writeln!(out, "{}", output::json(event))?,
+                }
+                out.flush()?;
+            }
+            Ok(WatchFlow::Continue)
+        })?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    let mut list = client.json("GET", &target, None)?;
+    let mut found: Vec<Value> = list["items"].as_array_mut().map(std::mem::take).unwrap_or_default();
+    found.retain(|event| events.takes(event));
+    if found.is_empty() {
+        match events.all_namespaces {
+            true => eprintln!("No events found."),
+            false => eprintln!("No events found in {} namespace.", context.namespace),
+        }
+        return Ok(ExitCode::SUCCESS);
+    }
+    // Events of the same second are sorted by the time of their first occurrence, which ends their name.
+    let time = |event: &Value| {
+        let name = event["metadata"]["name"].as_str().unwrap_or_default();
+        let first = name.rsplit('.').next().unwrap_or_default();
+        (event["lastTimestamp"].as_str().unwrap_or_default().to_owned(), first.to_owned())
+    };
+    found.sort_by_key(time);
+    match events.format {
+        Format::Table => columns.write(&mut out, &events.rows(&found, &mut headers))?,
+        Format::Yaml | Format::Json => {
+            let list = json!({
+                "apiVersion": "v1", "items": found, "kind": "EventList", "metadata": { "resourceVersion": "" },
+            });
+            match events.format {
+                Format::Yaml => write!(out, "{}", output::yaml(&list))?,
+                Format::Table | Format::Json => writeln!(out, "{}", output::json(&list))?,
+            }
+        }
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+impl Events {
+    fn parse(context: &mut Context, parser: &mut Parser) -> Result<Events, Failure> {
+        let mut events = Events::default();
+        while let Some(argument) = parser.next()? {
+            if let lexopt::Arg::Value(value) = &argument {
+                let value = value.to_string_lossy();
+                return Err(context.wrong_use(format!("unexpected argument {value:?}: use --for TYPE/NAME")));
+            }
+            match Flag::from(argument) {
+                Flag::Short('A') => events.all_namespaces = true,
+                Flag::Short('w') => events.watch = true,
+                Flag::Short('o') => events.format = format(&parser.value()?.string()?)?,
+                Flag::Long(name) => match name.as_str() {
+                    "for" => events.about = about(&parser.value()?.string()?)?,
+                    "types" => events.types = types(&parser.value()?.string()?)?,
+                    "all-namespaces" => events.all_namespaces = switch(parser)?,
+                    "output" => events.format = format(&parser.value()?.string()?)?,
+                    "no-headers" => events.no_headers = switch(parser)?,
+                    "watch" => events.watch = switch(parser)?,
+                    _ => context.namespaced(&Flag::Long(name), parser)?,
+                },
+                other => context.namespaced(&other, parser)?,
+            }
+        }
+        Ok(events)
+    }
+
+    fn takes(&self, event: &Value) -> bool {
+        let kind = event["type"].as_str().unwrap_or_default();
+        self.types.is_empty() || self.types.iter().any(|wanted| wanted.eq_ignore_ascii_case(kind))
+    }
+
+    fn rows<'a>(&self, events: impl IntoIterator<Item = &'a Value>, headers: &mut bool) -> Vec<Vec<String>> {
+        let namespace = |value: &str| self.all_namespaces.then(|| value.to_owned());
+        let mut rows: Vec<Vec<String>> = Vec::new();
+        if std::mem::take(headers) {
+            let names = ["LAST SEEN", "TYPE", "REASON", "OBJECT", "MESSAGE"].map(str::to_owned);
+            rows.push(namespace("NAMESPACE").into_iter().chain(names).collect());
+        }
+        for event in events {
+            let text = |value: &Value| escaped(value.as_str().unwrap_or_default()).into_owned();
+            let about = &event["involvedObject"];
+            let cells = [
+                interval(event),
+                text(&event["type"]),
+                text(&event["reason"]),
+                format!("{}/{}", text(&about["kind"]), text(&about["name"])),
+                escaped(event["message"].as_str().unwrap_or_default().trim()).into_owned(),
+            ];
+            let of = event["metadata"]["namespace"].as_str().unwrap_or_default();
+            rows.push(namespace(of).into_iter().chain(cells).collect());
+        }
+        rows
+    }
+}
+
+/// The field selector for `TYPE/NAME`.
+fn about(text: &str) -> Result<String, Failure> {
+    let (kind, name) =
+        text.split_once('/').ok_or_else(|| Failure::new("--for must be in resource/name form"))?;
+    if name.contains('/') {
+        return Err(Failure::new("arguments in resource/name form may not have more than one slash"));
+    }
+    let row = resources::kind(kind)?.row();
+    Ok(format!(
+        "involvedObject.kind={},involvedObject.apiVersion={},involvedObject.name={name}",
+        row.name, row.version
+    ))
+}
+
+fn types(text: &str) -> Result<Vec<String>, Failure> {
+    let types: Vec<String> = text.split(',').map(str::to_owned).collect();
+    let is_type = |kind: &String| ["normal", "warning"].contains(&kind.to_lowercase().as_str());
+    if types.iter().all(is_type) {
+        Ok(types)
+    } else {
+        Err(Failure::new("valid --types are Normal or Warning"))
+    }
+}
+
+fn format(text: &str) -> Result<Format, Failure> {
+    match text {
+        "yaml" => Ok(Format::Yaml),
+        "json" => Ok(Format::Json),
+        other => Err(Failure::new(format!(
+            "unable to match a printer suitable for the output format {other:?}, allowed formats are: json,yaml"
+        ))),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(line: &str) -> Result<Events, String> {
+        let mut context = Context::new();
+        context.help = VERB.help;
+        context.verb = "events";
+        let mut parser = Parser::from_args(line.split_whitespace());
+        Events::parse(&mut context, &mut parser).map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn arguments_mean_what_they_mean_to_kubectl() {
+        let about = "involvedObject.kind=Pod,involvedObject.apiVersion=v1,involvedObject.name=web".to_owned();
+        for (line, expected) in [
+            ("", Events::default()),
+            ("--for pod/web -w", Events { about: about.clone(), watch: true, ..Events::default() }),
+            (
+                "--for=po/web --types=normal",
+                Events { about, types: vec!["normal".into()], ..Events::default() },
+            ),
+            (
+                "-A --no-headers -o yaml",
+                Events { all_namespaces: true, no_headers: true, format: Format::Yaml, ..Events::default() },
+            ),
+        ] {
+            assert_eq!(parse(line), Ok(expected), "{line}");
+        }
+        for (line, expected) in [
+            ("pods", "error: unexpected argument \"pods\": use --for TYPE/NAME"),
+            ("--for web", "error: --for must be in resource/name form"),
+            ("--for pod/a/b", "error: arguments in resource/name form may not have more than one slash"),
+            ("--for service/a", "error: the server doesn't have a resource type \"service\""),
+            ("--types Sad", "error: valid --types are Normal or Warning"),
+            ("-o wide", "error: unable to match a printer suitable for the output format \"wide\""),
+        ] {
+            let refused = parse(line).expect_err(line);
+            assert!(refused.starts_with(expected), "{line}: {refused}");
+        }
+    }
+}

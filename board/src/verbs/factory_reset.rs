@@ -1,0 +1,43 @@
+//! `nodlet factory-reset`: resets a board that boots from a disk image and whose init is nodlet.
+
+use lexopt::Parser;
+use nix::sys::signal::Signal;
+
+use crate::arguments::{Context, Flag};
+use crate::boot;
+use crate::failure::Failure;
+use crate::init::storage::{self, RESET_MARKER};
+use crate::verb::{Outcome, Verb};
+use crate::verbs::power;
+
+pub(crate) const VERB: Verb = Verb {
+    name: "factory-reset",
+    summary: "Recreate the data partition of the board, and reboot",
+    help: "\
+Reboot the board, and recreate its data partition at the boot: all applied objects, loaded images and
+logs are lost. The content of the boot partition, such as the board's name, and the pods and images of
+the device image stay. A file `factory-reset` on the boot partition has the same effect.
+
+For boards that boot from a disk image and whose init is nodlet.
+
+Usage: nodlet factory-reset
+
+Examples:
+  ssh root@board nodlet factory-reset
+",
+    run,
+};
+
+/// The error on a machine with another init, whose data partition nodlet must not empty.
+const ONLY_A_BOARD: &str = "only a board that nodlet's init booted has a data partition of nodlet to reset";
+
+fn run(mut context: Context, mut parser: Parser) -> Outcome {
+    while let Some(argument) = parser.next()? {
+        context.global(&Flag::from(argument), &mut parser)?;
+    }
+    boot::require_our_init(ONLY_A_BOARD)?;
+    storage::leave_marker().map_err(|error| {
+        Failure::new(format!("failed to leave {RESET_MARKER} for the next boot: {error}; nothing was reset"))
+    })?;
+    power::signal_init(Signal::SIGTERM)
+}

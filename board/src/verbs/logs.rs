@@ -1,0 +1,202 @@
+//! `nodlet logs`: prints the log of a container.
+
+use std::time::Duration;
+
+use lexopt::{Parser, ValueExt};
+
+use crate::arguments::duration::go_duration;
+use crate::arguments::{Context, Flag, number, switch};
+use crate::client::{Client, encode};
+use crate::failure::Failure;
+use crate::verb::{Outcome, Verb};
+use crate::verbs::containers;
+
+pub(crate) const VERB: Verb = Verb {
+    name: "logs",
+    summary: "Print the logs of a container",
+    help: "\
+Print the logs of a container.
+
+Usage: nodlet logs POD [CONTAINER] [flags]
+
+Examples:
+  # Follow the log, beginning with the last ten lines
+  nodlet logs -f --tail=10 web
+
+  # The log of the previous run
+  nodlet logs -p web -c app
+
+Flags:
+  -c, --container NAME    the container
+  -f, --follow            continue until the container ends
+  -n, --namespace NAME    the namespace, instead of default
+  -p, --previous          the log of the previous run
+      --since DURATION    only lines newer than this: 5s, 2m, 3h
+      --since-time TIME   only lines since this time: 2026-01-31T12:00:00Z
+      --tail LINES        the last lines; -1 for all
+      --limit-bytes N     maximum number of bytes
+      --timestamps        print the time before each line
+      --root DIR          the root of the agent
+",
+    run,
+};
+
+fn run(mut context: Context, mut parser: Parser) -> Outcome {
+    let logs = Logs::parse(&mut context, &mut parser)?;
+    let client = Client::new(&context)?;
+    let container = match &logs.container {
+        Some(container) => Some(container.clone()),
+        None => containers::default(&context, &client, &logs.pod)?,
+    };
+    let response = client.request("GET", &logs.target(&context, container.as_deref()), "*/*", None)?;
+    response.print()
+}
+
+#[derive(Debug, Default, PartialEq, Eq)]
+struct Logs {
+    pod: String,
+    container: Option<String>,
+    follow: bool,
+    previous: bool,
+    timestamps: bool,
+    since: Option<Duration>,
+    since_time: Option<String>,
+    tail: Option<u64>,
+    limit: Option<u64>,
+}
+
+impl Logs {
+    fn parse(context: &mut Context, parser: &mut Parser) -> Result<Logs, Failure> {
+        let mut logs = Logs::default();
+        let mut values = Vec::new();
+        while let Some(argument) = parser.next()? {
+            if let lexopt::Arg::Value(value) = argument {
+                values.push(value.string()?);
+                continue;
+            }
+            match Flag::from(argument) {
+                Flag::Short('c') => logs.container = Some(parser.value()?.string()?),
+                Flag::Short('f') => logs.follow = true,
+                Flag::Short('p') => logs.previous = true,
+                Flag::Long(name) => match name.as_str() {
+                    "container" => logs.container = Some(parser.value()?.string()?),
+                    "follow" => logs.follow = switch(parser)?,
+                    "previous" => logs.previous = switch(parser)?,
+                    "timestamps" => logs.timestamps = switch(parser)?,
+                    "since" => logs.since = go_duration("--since", &parser.value()?.string()?)?,
+                    "since-time" => logs.since_time = Some(parser.value()?.string()?),
+                    "tail" => logs.tail = lines(&parser.value()?.string()?)?,
+                    "limit-bytes" => logs.limit = Some(number(parser, "--limit-bytes")?),
+                    _ => context.namespaced(&Flag::Long(name), parser)?,
+                },
+                other => context.namespaced(&other, parser)?,
+            }
+        }
+        let mut values = values.into_iter();
+        let pod = values.next().ok_or_else(|| context.wrong_use("expected 'logs POD [-c CONTAINER]'"))?;
+        logs.pod = containers::pod_name(&pod)?;
+        match (values.next(), &logs.container) {
+            (Some(_), Some(_)) => {
+                return Err(Failure::new("only one of -c or an inline [CONTAINER] arg is allowed"));
+            }
+            (Some(container), None) => logs.container = Some(container),
+            (None, _) => {}
+        }
+        if let Some(more) = values.next() {
+            return Err(context.wrong_use(format!("unexpected argument {more:?}")));
+        }
+        if logs.since.is_some() && logs.since_time.is_some() {
+            return Err(Failure::new("at most one of --since-time and --since may be used"));
+        }
+        Ok(logs)
+    }
+
+    fn target(&self, context: &Context, container: Option<&str>) -> String {
+        let mut target = format!(
+            "/api/v1/namespaces/{}/pods/{}/log?follow={}&previous={}&timestamps={}",
+            encode(&context.namespace),
+            encode(&self.pod),
+            self.follow,
+            self.previous,
+            self.timestamps
+        );
+        let numbers = [
+            ("sinceSeconds", self.since.map(|since| since.as_secs().max(1))),
+            ("tailLines", self.tail),
+            ("limitBytes", self.limit),
+        ];
+        for (name, number) in numbers {
+            if let Some(number) = number {
+                target.push_str(&format!("&{name}={number}"));
+            }
+        }
+        for (name, text) in [("container", container), ("sinceTime", self.since_time.as_deref())] {
+            if let Some(text) = text {
+                target.push_str(&format!("&{name}={}", encode(text)));
+            }
+        }
+        target
+    }
+}
+
+/// Parses a number of lines. -1 means all lines, which is returned as `None`.
+fn lines(text: &str) -> Result<Option<u64>, Failure> {
+    match text.parse::<i64>() {
+        Ok(-1) => Ok(None),
+        Ok(lines) if lines >= 0 => Ok(Some(lines.unsigned_abs())),
+        _ => Err(Failure::new(format!(
+            "invalid value {text:?} for --tail: must be greater than or equal to -1"
+        ))),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(line: &str) -> Result<Logs, String> {
+        let mut context = Context::new();
+        context.help = VERB.help;
+        let mut parser = Parser::from_args(line.split_whitespace());
+        Logs::parse(&mut context, &mut parser).map_err(|failure| failure.to_string())
+    }
+
+    #[test]
+    fn arguments_of_logs() {
+        let web = || Logs { pod: "web".into(), ..Logs::default() };
+        let app = || Some("app".to_owned());
+        for (line, expected) in [
+            ("web", web()),
+            ("pod/web app", Logs { container: app(), ..web() }),
+            (
+                "-fp web -c app --timestamps",
+                Logs { container: app(), follow: true, previous: true, timestamps: true, ..web() },
+            ),
+            (
+                "web --tail=20 --since=1m30s",
+                Logs { tail: Some(20), since: Some(Duration::from_secs(90)), ..web() },
+            ),
+            ("web --tail -1 --since=0", web()),
+        ] {
+            assert_eq!(parse(line), Ok(expected), "{line}");
+        }
+        for (line, expected) in [
+            ("", "error: expected 'logs POD [-c CONTAINER]'"),
+            ("web a -c b", "error: only one of -c or an inline [CONTAINER] arg is allowed"),
+            ("web a b", "error: unexpected argument \"b\""),
+            ("node/x", "error: nodes have no containers"),
+            ("web --tail=-2", "error: invalid value \"-2\" for --tail"),
+            ("web --limit-bytes=x", "error: invalid value \"x\" for --limit-bytes"),
+            ("web --since=5", "error: invalid value \"5\" for --since"),
+            ("web --since=5d", "error: invalid value \"5d\" for --since"),
+            (
+                "web --since=1s --since-time=2026-01-31T12:00:00Z",
+                "error: at most one of --since-time and --since",
+            ),
+            ("web --prefix", "error: unknown flag: --prefix"),
+        ] {
+            let refused = parse(line).expect_err(line);
+            assert!(refused.starts_with(expected), "{line}: {refused}");
+        }
+    }
+}

@@ -1,0 +1,327 @@
+//! The record of a push that is being carried out, so that a power cut leaves the whole push or nothing of
+//! it.
+//!
+//! The record is written durably before the images are loaded, and removed when everything is done. The load
+//! is one rename: if the store has the images of the record, the push is completed, otherwise it did not
+//! happen. If the agent rejects a manifest that it had accepted before in the dry run, the record is marked
+//! `back`: the store and the manifests applied before are restored.
+//!
+//! Whoever opens the spool finishes the record in it: the next push, or a process that the agent starts if it
+//! finds one. The record must never be written without the spool's lock.
+
+use std::fs::{self, File};
+use std::io::{self, Write};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+
+use nodlet_core::sorted::SortedMap;
+use nodlet_kube::manifest::Validation;
+use nodlet_rootfs::{Digest, Store, StoreSnapshot};
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use super::manifest::Manifest;
+use crate::failure::Failure;
+use crate::verbs::apply;
+use crate::verbs::files::Object;
+
+/// The record's file name in the spool, from `push`. The agent looks for it when it starts.
+pub(super) use nodlet_runtime::api::push::REDO;
+
+/// The temporary name of a record or restored file while it is written.
+const NEW: &str = "redo.new";
+
+const FORMAT: u32 = 1;
+
+/// The record of a push, as stored on the disk.
+#[derive(Debug, Deserialize, PartialEq, Serialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Redo {
+    format: u32,
+    /// The IDs of all images of the push; `names` maps names to IDs as they are after the load.
+    images: Vec<String>,
+    names: SortedMap<String, String>,
+    manifests: Vec<Kept>,
+    validation: String,
+    /// The previous contents of the agent's files of these objects; `None` if there was no file.
+    before: SortedMap<String, Option<String>>,
+    /// The state of the images and names in the store before the push.
+    #[serde(default)]
+    store: StoreSnapshot,
+    /// Whether the push is being rolled back.
+    back: bool,
+}
+
+#[derive(Debug, Deserialize, PartialEq, Serialize)]
+struct Kept {
+    place: String,
+    namespace: String,
+    object: Value,
+}
+
+/// The result of carrying out a record.
+pub(super) enum Ended {
+    Done(Vec<apply::Applied>),
+    /// The agent rejected a manifest, for this reason. All other changes were rolled back.
+    Back(String),
+    /// No agent responded for too long: the record remains.
+    Waits(Failure),
+}
+
+/// Takes back the load of images, given the store's previous state and the images with their names.
+pub(super) type TakeBack<'a> = dyn FnMut(&StoreSnapshot, &[(Digest, Vec<String>)]) -> io::Result<bool> + 'a;
+
+/// The operations that a record needs to be carried out.
+pub(super) struct Steps<'a> {
+    pub(super) apply: &'a mut dyn FnMut(&Manifest, Validation) -> Result<apply::Applied, Failure>,
+    /// Takes back the load of images. Returns whether anything changed.
+    pub(super) take_back: &'a mut TakeBack<'a>,
+}
+
+/// The directories of the record and of what it changes.
+#[derive(Clone, Copy)]
+pub(super) struct Places<'a> {
+    pub(super) spool: &'a Path,
+    /// The directory in which the agent keeps applied objects.
+    pub(super) applied: &'a Path,
+}
+
+impl Redo {
+    /// The record of a push whose images, as pairs of ID and names, are about to be loaded.
+    pub(super) fn new(
+        images: &[(Digest, Vec<String>)],
+        store: StoreSnapshot,
+        manifests: &[Manifest],
+        validation: Validation,
+        applied: &Path,
+    ) -> io::Result<Redo> {
+        let mut names = SortedMap::new();
+        for (id, of) in images {
+            // If two images have the same name, the later one gets it.
+            names.extend(of.iter().map(|name| (name.clone(), id.to_string())));
+        }
+        let mut before = SortedMap::new();
+        for manifest in manifests {
+            let name = file_of(manifest)?;
+            let text = read(&applied.join(&name))?;
+            before.insert(name, text);
+        }
+        let kept = |manifest: &Manifest| Kept {
+            place: manifest.object.place.clone(),
+            namespace: manifest.namespace.clone(),
+            object: manifest.object.value.clone(),
+        };
+        Ok(Redo {
+            format: FORMAT,
+            images: images.iter().map(|(id, _)| id.to_string()).collect(),
+            names,
+            manifests: manifests.iter().map(kept).collect(),
+            validation: name_of(validation).to_owned(),
+            before,
+            store,
+            back: false,
+        })
+    }
+
+    /// Reads the record in the spool. An unintelligible record counts as none.
+    pub(super) fn read(spool: &Path) -> io::Result<Option<Redo>> {
+        match fs::read(spool.join(REDO)) {
+            Ok(text) => Ok(serde_json::from_slice(&text).ok().filter(|redo: &Redo| redo.format == FORMAT)),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Writes the record durably. If that fails, the previous one remains.
+    pub(super) fn write(&self, spool: &Path) -> io::Result<()> {
+        replace(spool, &spool.join(REDO), &serde_json::to_vec(self)?)
+    }
+
+    /// Removes the record: the push is completed.
+    pub(super) fn remove(spool: &Path) -> io::Result<()> {
+        step()?;
+        match fs::remove_file(spool.join(REDO)) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+            removed => removed?,
+        }
+        sync_directory(spool)
+    }
+
+    /// Whether the spool has a record.
+    pub(super) fn is_there(spool: &Path) -> bool {
+        spool.join(REDO).exists()
+    }
+
+    /// The images of the push, each with its names.
+    fn loaded(&self) -> Vec<(Digest, Vec<String>)> {
+        let named = |id: &String| {
+            let names = self.names.iter().filter(|(_, of)| *of == id).map(|(name, _)| name.clone());
+            Some((Digest::parse(id).ok()?, names.collect()))
+        };
+        self.images.iter().filter_map(named).collect()
+    }
+
+    /// Whether the push is being rolled back.
+    pub(super) fn is_back(&self) -> bool {
+        self.back
+    }
+
+    /// Whether the images have been loaded.
+    pub(super) fn is_loaded(&self, store: &Store) -> Result<bool, Failure> {
+        let images = store.images().map_err(|error| Failure::chain(&error))?;
+        let has = |id: &String| images.iter().any(|image| image.id.to_string() == *id);
+        let leads = |(name, id): (&String, &String)| {
+            images.iter().any(|image| image.id.to_string() == *id && image.names.contains(name))
+        };
+        Ok(self.images.iter().all(has) && self.names.iter().all(leads))
+    }
+
+    /// Applies all manifests, or restores the previous state, and removes the record.
+    pub(super) fn carry_out(mut self, places: Places<'_>, steps: Steps<'_>) -> io::Result<Ended> {
+        let mut why = "the push had already been rolled back".to_owned();
+        if !self.back {
+            match self.forward(steps.apply) {
+                Ok(done) => {
+                    Redo::remove(places.spool)?;
+                    return Ok(Ended::Done(done));
+                }
+                Err((_, failure)) if failure.is_disconnected() => return Ok(Ended::Waits(failure)),
+                Err((place, failure)) => why = format!("{place}: {failure}"),
+            }
+            let is_different = self.is_different(places)?;
+            if is_different {
+                why.push_str("; the manifests that were applied before it are rolled back");
+            }
+            if is_different || !self.images.is_empty() {
+                self.back = true;
+                self.write(places.spool)?;
+            }
+        }
+        if self.back {
+            // Images first, so that a restored pod finds the image that its name referred to.
+            step()?;
+            if (steps.take_back)(&self.store, &self.loaded())? {
+                why.push_str("; the images of the push are removed");
+            }
+            for (name, text) in &self.before {
+                put_back(places, name, text.as_deref())?;
+            }
+        }
+        Redo::remove(places.spool)?;
+        Ok(Ended::Back(why))
+    }
+
+    /// Whether any of the agent's files differs from its previous contents.
+    fn is_different(&self, places: Places<'_>) -> io::Result<bool> {
+        for (name, text) in &self.before {
+            if read(&places.applied.join(name))? != *text {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+
+    /// Applies all manifests. An error has the place of the rejected manifest, and the reason.
+    fn forward(
+        &self,
+        apply: &mut dyn FnMut(&Manifest, Validation) -> Result<apply::Applied, Failure>,
+    ) -> Result<Vec<apply::Applied>, (String, Failure)> {
+        let validation = match self.validation.as_str() {
+            "warn" => Validation::Warn,
+            "ignore" => Validation::Ignore,
+            _ => Validation::Strict,
+        };
+        let mut done = Vec::new();
+        for Kept { place, namespace, object } in &self.manifests {
+            let object = Object { value: object.clone(), place: place.clone(), warnings: Vec::new() };
+            let manifest = Manifest { namespace: namespace.clone(), object };
+            done.push(apply(&manifest, validation).map_err(|failure| (place.clone(), failure))?);
+        }
+        Ok(done)
+    }
+}
+
+/// Assigns a name to an object that has only `generateName`, so that applying it twice makes one object.
+pub(super) fn settle_name(object: &mut Value) -> io::Result<()> {
+    let metadata = &mut object["metadata"];
+    let named = metadata["name"].as_str().is_some_and(|name| !name.is_empty());
+    let Some(prefix) = metadata["generateName"].as_str().filter(|_| !named) else { return Ok(()) };
+    let random = fs::read_to_string("/proc/sys/kernel/random/uuid")?;
+    let name = format!("{prefix}{}", random.get(..5).unwrap_or("00000"));
+    metadata["name"] = name.into();
+    Ok(())
+}
+
+/// The name of the file in which the agent keeps an applied object.
+fn file_of(manifest: &Manifest) -> io::Result<String> {
+    let name = manifest.object.name().unwrap_or_default();
+    let namespace = &manifest.namespace;
+    // The agent has validated the manifests; this only prevents paths out of its directory.
+    if name.is_empty() || name.contains('/') || namespace.contains('/') {
+        return Err(io::Error::other(format!("{}: invalid object name", manifest.object.place)));
+    }
+    Ok(manifest.object.kind().row().file(namespace, name))
+}
+
+/// Restores one of the agent's files. Does not write a file that is already the same.
+fn put_back(places: Places<'_>, name: &str, text: Option<&str>) -> io::Result<()> {
+    let path: PathBuf = places.applied.join(name);
+    match (text, read(&path)?) {
+        (Some(text), Some(now)) if text == now => Ok(()),
+        (Some(text), _) => replace(places.spool, &path, text.as_bytes()),
+        (None, None) => Ok(()),
+        (None, Some(_)) => {
+            step()?;
+            fs::remove_file(&path)?;
+            sync_directory(places.applied)
+        }
+    }
+}
+
+/// The text of a file; `None` if it does not exist.
+fn read(path: &Path) -> io::Result<Option<String>> {
+    match fs::read_to_string(path) {
+        Ok(text) => Ok(Some(text)),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+/// Replaces a file atomically. The new file is written in the spool, which is on the same file system.
+fn replace(spool: &Path, path: &Path, bytes: &[u8]) -> io::Result<()> {
+    let new = spool.join(NEW);
+    step()?;
+    let mut file = File::options().write(true).create(true).truncate(true).mode(0o600).open(&new)?;
+    step()?;
+    file.write_all(bytes)?;
+    step()?;
+    file.sync_all()?;
+    step()?;
+    fs::rename(&new, path)?;
+    step()?;
+    path.parent().map_or(Ok(()), sync_directory)
+}
+
+fn sync_directory(directory: &Path) -> io::Result<()> {
+    File::open(directory)?.sync_all()
+}
+
+fn name_of(validation: Validation) -> &'static str {
+    match validation {
+        Validation::Strict => "strict",
+        Validation::Warn => "warn",
+        Validation::Ignore => "ignore",
+    }
+}
+
+/// Called before each change of the flash; tests cut the power in it.
+#[cfg(not(test))]
+fn step() -> io::Result<()> {
+    Ok(())
+}
+
+#[cfg(test)]
+use crate::system::power::step;
+
+#[cfg(test)]
+mod tests;

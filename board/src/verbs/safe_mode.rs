@@ -1,0 +1,63 @@
+//! `nodlet safe-mode`: shows whether and why a board runs without agent and pods, and leaves that mode.
+
+use std::process::ExitCode;
+
+use lexopt::Parser;
+
+use crate::arguments::{Context, Flag};
+use crate::boot::{crash_count, safe_mode};
+use crate::failure::Failure;
+use crate::verb::{Outcome, Verb};
+use crate::verbs::power;
+
+pub(crate) const VERB: Verb = Verb {
+    name: "safe-mode",
+    summary: "Show whether the board is in safe mode, or leave it",
+    help: "\
+Show whether the board is in safe mode, and why. In safe mode, network and SSH
+are up, and neither agent nor pods run. A board whose init is nodlet enters it when the
+agent kept failing in several boots in a row, and for one boot with the kernel
+argument nodlet.safe. It stays in safe mode over reboots until somebody leaves it.
+
+Usage: nodlet safe-mode [flags]
+
+Examples:
+  ssh root@board nodlet safe-mode
+
+  # After the cause was removed
+  ssh root@board nodlet safe-mode --leave
+
+Flags:
+      --leave   clear the failures, and reboot into normal mode
+",
+    run,
+};
+
+fn run(mut context: Context, mut parser: Parser) -> Outcome {
+    let mut leave = false;
+    while let Some(argument) = parser.next()? {
+        if let lexopt::Arg::Value(value) = argument {
+            return Err(context.wrong_use(format!("unexpected argument {value:?}")));
+        }
+        match Flag::from(argument) {
+            Flag::Long(name) if name == "leave" => leave = true,
+            flag => context.global(&flag, &mut parser)?,
+        }
+    }
+    let Some(why) = safe_mode::is_safe() else {
+        println!("this board is not in safe mode");
+        return Ok(ExitCode::SUCCESS);
+    };
+    if !leave {
+        println!("{why}");
+        return Ok(ExitCode::SUCCESS);
+    }
+    crash_count::remove().map_err(|error| Failure::new(format!("failed to clear the failures: {error}")))?;
+    if safe_mode::is_requested_by_kernel() {
+        return Err(Failure::new(format!(
+            "the failures are cleared, but the kernel argument {0} remains: boot without {0}",
+            safe_mode::ARGUMENT
+        )));
+    }
+    power::reboot()
+}
