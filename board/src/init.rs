@@ -136,10 +136,10 @@ fn set_up() -> u8 {
         found.crash_loop_after = limits.after;
     }
     // Report early, in case this child does not finish.
-    findings::tell(found);
+    findings::write(found);
     let code = machine::set_up();
     (found.crash_loops, found.is_kept, found.is_safe) = crash::look(board.crash_loop.as_ref());
-    findings::tell(found);
+    findings::write(found);
     code
 }
 
@@ -466,7 +466,7 @@ mod tests {
         found.watchdog[..9].copy_from_slice(b"/dev/null");
         found.timeout = 1;
         findings::share();
-        findings::tell(found);
+        findings::write(found);
         Init {
             signals: SignalFd::with_flags(&mask, SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK)
                 .expect("the kernel has descriptors"),

@@ -21,8 +21,8 @@ use message::{Body, Kind, Message};
 
 /// Returns the path of the system bus: that in `DBUS_SYSTEM_BUS_ADDRESS`, or the default one.
 pub(crate) fn system_bus() -> PathBuf {
-    let said = std::env::var("DBUS_SYSTEM_BUS_ADDRESS").unwrap_or_default();
-    let path = said.strip_prefix("unix:path=").and_then(|rest| rest.split([',', ';']).next());
+    let address = std::env::var("DBUS_SYSTEM_BUS_ADDRESS").unwrap_or_default();
+    let path = address.strip_prefix("unix:path=").and_then(|rest| rest.split([',', ';']).next());
     path.unwrap_or("/run/dbus/system_bus_socket").into()
 }
 
@@ -93,11 +93,11 @@ impl Logind {
     /// The connection has ended.
     pub(crate) async fn prepares_for_shutdown(&mut self) -> io::Result<bool> {
         loop {
-            let heard = self.bus.next().await?;
-            let Some(begins) = begins(&heard) else { continue };
+            let signal = self.bus.next().await?;
+            let Some(begins) = begins(&signal) else { continue };
             // Any client of the bus may send this signal.
             let owner = self.bus.call(BUS, BUS_PATH, BUS, "GetNameOwner", &[LOGIND]).await?;
-            if owner.body == Body::Text(heard.sender) {
+            if owner.body == Body::Text(signal.sender) {
                 return Ok(begins);
             }
         }
@@ -115,7 +115,7 @@ struct Bus {
     stream: Async<UnixStream>,
     serial: u32,
     /// The signal that arrived while a response was awaited.
-    heard: Option<Message>,
+    signal: Option<Message>,
     /// The unique bus name of logind at the last request.
     logind: String,
 }
@@ -131,7 +131,7 @@ impl Bus {
         stream.write_all(b"NEGOTIATE_UNIX_FD\r\n").await?;
         expect_line(&mut stream, "AGREE_UNIX_FD").await?;
         stream.write_all(b"BEGIN\r\n").await?;
-        Ok(Bus { stream, serial: 0, heard: None, logind: String::new() })
+        Ok(Bus { stream, serial: 0, signal: None, logind: String::new() })
     }
 
     /// Calls a method with string arguments, and waits for the response.
@@ -157,9 +157,9 @@ impl Bus {
                 // Only the latest signal of logind counts, whatever others send.
                 Kind::Signal
                     if begins(&answer).is_some()
-                        && (self.heard.is_none() || answer.sender == self.logind) =>
+                        && (self.signal.is_none() || answer.sender == self.logind) =>
                 {
-                    self.heard = Some(answer);
+                    self.signal = Some(answer);
                 }
                 Kind::Return | Kind::Error | Kind::Signal | Kind::Other => {}
             }
@@ -167,8 +167,8 @@ impl Bus {
     }
 
     async fn next(&mut self) -> io::Result<Message> {
-        match self.heard.take() {
-            Some(heard) => Ok(heard),
+        match self.signal.take() {
+            Some(signal) => Ok(signal),
             None => self.read().await,
         }
     }

@@ -23,11 +23,11 @@ impl Service {
     pub(crate) fn of_this_process() -> Option<Service> {
         let variable = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty());
         let name = variable("NOTIFY_SOCKET")?;
-        let said = |error: std::io::Error| log::warn!("failed to use NOTIFY_SOCKET={name:?}: {error}");
-        let manager = address(&name).map_err(said).ok()?;
-        let socket = UnixDatagram::unbound().map_err(said).ok()?;
+        let warn = |error: std::io::Error| log::warn!("failed to use NOTIFY_SOCKET={name:?}: {error}");
+        let manager = address(&name).map_err(warn).ok()?;
+        let socket = UnixDatagram::unbound().map_err(warn).ok()?;
         // A manager that does not read must not hold up the loop.
-        socket.set_nonblocking(true).map_err(said).ok()?;
+        socket.set_nonblocking(true).map_err(warn).ok()?;
         let for_us = variable("WATCHDOG_PID")
             .is_none_or(|pid| pid.to_str() == Some(std::process::id().to_string().as_str()));
         let microseconds = variable("WATCHDOG_USEC").and_then(|value| value.to_str()?.parse::<u64>().ok());

@@ -287,7 +287,7 @@ impl ManifestDirectories {
     }
 
     /// Parses the files that one part of a look has read, and reports the results to the registry.
-    pub(crate) fn tell(&mut self, found: Vec<Found>, sources: &mut Sources, devices: &mut DeviceFiles) {
+    pub(crate) fn report(&mut self, found: Vec<Found>, sources: &mut Sources, devices: &mut DeviceFiles) {
         let mut used: Option<(usize, Size)> = None;
         for found in found {
             match found {

@@ -61,7 +61,7 @@ pub(super) fn share() {
 }
 
 /// Writes the findings to the shared page, in the child.
-pub(super) fn tell(findings: Findings) {
+pub(super) fn write(findings: Findings) {
     if let Some(page) = NonNull::new(PAGE.load(Ordering::Relaxed)) {
         // SAFETY: mapped, aligned, and process 1 reads it only when this process has ended.
         unsafe { page.as_ptr().write_volatile(findings) };

@@ -64,7 +64,7 @@ pub(super) fn set_up() {
     if outcome != Some(0) {
         if outcome.is_none() {
             let why = format!("the data partition was not ready within {} s", WITHIN.as_secs());
-            tell(true, "TimedOut", &why);
+            publish_status(true, "TimedOut", &why);
         }
         if let Err(error) = mount_ram(DATA, "mode=0755") {
             say(format_args!("failed to mount {DATA} in RAM: {error}"));
@@ -113,18 +113,18 @@ fn keep_manifests() -> io::Result<()> {
 fn prepare() -> u8 {
     match prepare_data() {
         Ok((reason, text)) => {
-            tell(false, reason, &text);
+            publish_status(false, reason, &text);
             0
         }
         Err(Problem(reason, text)) => {
-            tell(true, reason, &text);
+            publish_status(true, reason, &text);
             1
         }
     }
 }
 
 /// Writes the status file, and reports anything unusual on the console.
-fn tell(in_ram: bool, reason: &str, text: &str) {
+fn publish_status(in_ram: bool, reason: &str, text: &str) {
     if in_ram {
         say(format_args!("{text}; applied objects are lost at the next boot ({reason})"));
     } else if reason != "Ready" {

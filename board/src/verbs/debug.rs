@@ -7,8 +7,7 @@ use lexopt::{Parser, ValueExt};
 use serde_json::{Value, json};
 
 use crate::arguments::{Context, Flag, switch};
-use crate::client::session;
-use crate::client::{Client, WatchFlow, encode};
+use crate::client::{Client, WatchFlow, encode, session};
 use crate::failure::Failure;
 use crate::verb::{Outcome, Verb};
 use crate::verbs::attach::{self, Attach, DETACH_KEYS};
@@ -126,7 +125,7 @@ fn wait(context: &Context, client: &Client, pod: &str, container: &str) -> Resul
         encode(&context.namespace),
         encode(&format!("metadata.name={pod}"))
     );
-    let (mut debug_state, mut said) = (None, String::new());
+    let (mut debug_state, mut warned_of) = (None, String::new());
     loop {
         client.watch(&target, "application/json", |kind, object| {
             if kind == "DELETED" {
@@ -140,10 +139,10 @@ fn wait(context: &Context, client: &Client, pod: &str, container: &str) -> Resul
             } else if state["terminated"].is_object() {
                 debug_state = Some(DebugState::Ended);
             } else if let Some(why) = state["waiting"]["message"].as_str()
-                && why != said
+                && why != warned_of
             {
                 eprintln!("Warning: container {container}: {why}");
-                said = why.to_owned();
+                warned_of = why.to_owned();
             }
             Ok(if debug_state.is_some() { WatchFlow::Stop } else { WatchFlow::Continue })
         })?;

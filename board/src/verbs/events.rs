@@ -77,7 +77,7 @@ fn run(mut context: Context, mut parser: Parser) -> Outcome {
     if events.watch {
         // Existing events come first, in the agent's order.
         client.watch(&format!("{target}&watch=true"), "application/json", |kind, event| {
-            if kind != "DELETED" && events.takes(event) {
+            if kind != "DELETED" && events.shows(event) {
                 match events.format {
                     Format::Table => columns.write(&mut out, &events.rows([event], &mut headers))?,
                     Format::Yaml => write!(out, "---\n{}", output::yaml(event))?,
@@ -91,7 +91,7 @@ fn run(mut context: Context, mut parser: Parser) -> Outcome {
     }
     let mut list = client.json("GET", &target, None)?;
     let mut found: Vec<Value> = list["items"].as_array_mut().map(std::mem::take).unwrap_or_default();
-    found.retain(|event| events.takes(event));
+    found.retain(|event| events.shows(event));
     if found.is_empty() {
         match events.all_namespaces {
             true => eprintln!("No events found."),
@@ -148,7 +148,7 @@ impl Events {
         Ok(events)
     }
 
-    fn takes(&self, event: &Value) -> bool {
+    fn shows(&self, event: &Value) -> bool {
         let kind = event["type"].as_str().unwrap_or_default();
         self.types.is_empty() || self.types.iter().any(|wanted| wanted.eq_ignore_ascii_case(kind))
     }

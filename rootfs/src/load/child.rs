@@ -187,29 +187,29 @@ pub(super) fn serve_request(content: Content) -> io::Result<()> {
     let task: Task = receive_rest(&mut socket, length)?;
     // Kept until the end: another load waits for this lock before it sweeps.
     let _lock = lock(Path::new(".")).map_err(io::Error::other)?;
-    let mut tell = |message: &ChildMessage| encode(message).and_then(|bytes| socket.write_all(&bytes));
+    let mut send = |message: &ChildMessage| encode(message).and_then(|bytes| socket.write_all(&bytes));
     let archive = descriptors.next().ok_or(io::ErrorKind::UnexpectedEof)?;
     let bases = task.request.rebuilt.iter().copied().zip(descriptors.map(File::from)).collect();
     let (archive, weaker) = match confine::confine(File::from(archive), &task.limits) {
         Ok(confined) => confined,
         Err(error) => {
-            return tell(&ChildMessage::Refused(Refusal::new(
+            return send(&ChildMessage::Refused(Refusal::new(
                 "confine the process that reads the archive",
                 &error,
             )));
         }
     };
     for weakness in weaker {
-        tell(&ChildMessage::Progress(Progress::Warning(weakness.to_owned())))?;
+        send(&ChildMessage::Progress(Progress::Warning(weakness.to_owned())))?;
     }
     let source = Source { archive, bases };
     let unpacked = unpack(Input::File(source), &task.request, &content, Path::new("."), &mut |step| {
         // A parent may have died before it could kill this process: nobody needs the result.
-        if tell(&ChildMessage::Progress(step)).is_err() {
+        if send(&ChildMessage::Progress(step)).is_err() {
             std::process::exit(1);
         }
     });
-    tell(&match unpacked {
+    send(&match unpacked {
         Ok(unpacked) => ChildMessage::Unpacked(unpacked),
         Err(LoadError::NotRebuilt { layer, cause }) => ChildMessage::NotRebuilt(layer, cause),
         Err(LoadError::NotEnoughSpace { needed, free, .. }) => ChildMessage::NotEnoughSpace { needed, free },

@@ -19,7 +19,7 @@ use nodlet_core::facts::Event;
 use nodlet_core::time::{Anchor, Instant};
 use nodlet_kube::kinds::Kind;
 
-use correlate::{About, Correlator, Said};
+use correlate::{About, Correlator, Occurrence};
 
 /// The default number of events that are kept.
 pub const EVENTS: usize = 512;
@@ -75,8 +75,9 @@ impl Events {
             uid: &wanted.pod.uid.0,
             field_path: field_path.as_deref(),
         };
-        let said = Said { about, warning: event.warning, reason: &event.reason, message: &event.message };
-        self.record(&said, now, anchor);
+        let occurrence =
+            Occurrence { about, warning: event.warning, reason: &event.reason, message: &event.message };
+        self.record(&occurrence, now, anchor);
     }
 
     /// Publishes an event of this node. Returns reason and message if it is a warning.
@@ -89,7 +90,7 @@ impl Events {
         let (warning, reason, message) = event.text();
         let name = &*self.node.clone();
         let about = About { kind: "Node", namespace: "", name, uid: "", field_path: None };
-        self.record(&Said { about, warning, reason, message: &message }, now, anchor);
+        self.record(&Occurrence { about, warning, reason, message: &message }, now, anchor);
         warning.then_some((reason, message))
     }
 
@@ -109,8 +110,9 @@ impl Events {
                 refusal.object.clone().unwrap_or_else(|| (Kind::Pod, "default".into(), stem.into()));
             let kind = kind.as_str();
             let about = About { kind, namespace: &namespace, name: &name, uid: "", field_path: None };
-            let said = Said { about, warning: true, reason: "FailedValidation", message: &refusal.message };
-            self.record(&said, now, anchor);
+            let occurrence =
+                Occurrence { about, warning: true, reason: "FailedValidation", message: &refusal.message };
+            self.record(&occurrence, now, anchor);
         }
         self.refused = present;
     }
@@ -126,26 +128,31 @@ impl Events {
         }
     }
 
-    fn record(&mut self, said: &Said<'_>, now: Instant, anchor: Anchor) {
+    fn record(&mut self, occurrence: &Occurrence<'_>, now: Instant, anchor: Anchor) {
         while let Some(old) = self.kept.pop_front_if(|kept| now.since(kept.last) > KEPT_FOR) {
             self.objects.delete(&old.key);
         }
-        let message = &said.message[..said.message.floor_char_boundary(MESSAGE)];
-        let Some(shown) = self.correlator.correlate(now, &Said { message, ..*said }) else { return };
+        let message = &occurrence.message[..occurrence.message.floor_char_boundary(MESSAGE)];
+        let Some(shown) = self.correlator.correlate(now, &Occurrence { message, ..*occurrence }) else {
+            return;
+        };
         let position = self.kept.iter().position(|kept| kept.number == shown.number);
         let mut kept = match position.and_then(|position| self.kept.remove(position)) {
             Some(kept) => kept,
             None => {
                 let serial = (anchor.timestamp(now).0 as u64).wrapping_add(shown.number);
                 // Events of what has no namespace are in the default one.
-                let namespace =
-                    if said.about.namespace.is_empty() { "default" } else { said.about.namespace };
-                let key = Key::new("events", namespace, &format!("{}.{serial:016x}", said.about.name));
+                let namespace = if occurrence.about.namespace.is_empty() {
+                    "default"
+                } else {
+                    occurrence.about.namespace
+                };
+                let key = Key::new("events", namespace, &format!("{}.{serial:016x}", occurrence.about.name));
                 Kept { key, number: shown.number, first: shown.first, last: now }
             }
         };
         kept.last = now;
-        let mut object = object(said, shown.count, &shown.message, &kept.key, &self.node);
+        let mut object = object(occurrence, shown.count, &shown.message, &kept.key, &self.node);
         kept.show_times(&mut object, anchor);
         self.objects.put(kept.key.clone(), object);
         self.kept.push_back(kept);
@@ -167,13 +174,14 @@ impl Kept {
 }
 
 /// The Event object without its times.
-fn object(said: &Said<'_>, count: u32, message: &str, key: &Key, node: &str) -> Value {
-    let version = Kind::named(said.about.kind).unwrap_or_default().version();
-    let mut about = json!({ "apiVersion": version, "kind": said.about.kind, "name": said.about.name });
+fn object(occurrence: &Occurrence<'_>, count: u32, message: &str, key: &Key, node: &str) -> Value {
+    let version = Kind::named(occurrence.about.kind).unwrap_or_default().version();
+    let mut about =
+        json!({ "apiVersion": version, "kind": occurrence.about.kind, "name": occurrence.about.name });
     for (field, value) in [
-        ("namespace", said.about.namespace),
-        ("uid", said.about.uid),
-        ("fieldPath", said.about.field_path.unwrap_or_default()),
+        ("namespace", occurrence.about.namespace),
+        ("uid", occurrence.about.uid),
+        ("fieldPath", occurrence.about.field_path.unwrap_or_default()),
     ] {
         if !value.is_empty() {
             about[field] = value.into();
@@ -187,9 +195,9 @@ fn object(said: &Said<'_>, count: u32, message: &str, key: &Key, node: &str) -> 
             "namespace": &*key.namespace,
         },
         "involvedObject": about,
-        "reason": said.reason,
+        "reason": occurrence.reason,
         "message": message,
-        "type": if said.warning { "Warning" } else { "Normal" },
+        "type": if occurrence.warning { "Warning" } else { "Normal" },
         "count": count,
         "eventTime": null,
         "source": { "component": "kubelet", "host": node },
@@ -210,7 +218,7 @@ mod tests {
         let name = format!("pod-{pod}");
         let field_path = Some("spec.containers{app}");
         let about = About { kind: "Pod", namespace: "default", name: &name, uid: &name, field_path };
-        events.record(&Said { about, warning: true, reason, message }, now, Anchor(0));
+        events.record(&Occurrence { about, warning: true, reason, message }, now, Anchor(0));
     }
 
     #[test]

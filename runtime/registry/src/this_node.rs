@@ -195,7 +195,7 @@ pub enum NodeEvent<'a> {
 impl<'a> NodeEvent<'a> {
     /// Whether the event is a warning, its reason and its message.
     pub(crate) fn text(self) -> (bool, &'a str, Cow<'a, str>) {
-        let told = "another program changed the nftables table of nodlet";
+        let foreign_change = "another program changed the nftables table of nodlet";
         match self {
             NodeEvent::Starting => (false, "Starting", "Starting kubelet.".into()),
             NodeEvent::Shutdown => (false, "Shutdown", "Shutdown manager detected shutdown event".into()),
@@ -204,10 +204,10 @@ impl<'a> NodeEvent<'a> {
             }
             NodeEvent::InvalidDeviceFile(message) => (true, "InvalidDeviceFile", message.into()),
             NodeEvent::FirewallTable(Ok(())) => {
-                (true, "FirewallTableRestored", format!("{told}; it is restored").into())
+                (true, "FirewallTableRestored", format!("{foreign_change}; it is restored").into())
             }
             NodeEvent::FirewallTable(Err(why)) => {
-                (true, "FirewallTableLost", format!("{told}: failed to {why}").into())
+                (true, "FirewallTableLost", format!("{foreign_change}: failed to {why}").into())
             }
             NodeEvent::Machine(reason, message) => (true, reason, message.into()),
         }

@@ -26,13 +26,13 @@ pub(super) fn show(api: &Rc<Api>, node: &str, query: &Query) -> Result<Response<
             )));
         }
     };
-    let (told, follow) = (api.ring.clone(), query.flag("follow"));
-    let lines = futures_lite::stream::unfold((told, 0), move |(told, number)| async move {
+    let (ring, follow) = (api.ring.clone(), query.flag("follow"));
+    let lines = futures_lite::stream::unfold((ring, 0), move |(ring, number)| async move {
         if follow {
-            told.added(number).await;
+            ring.added(number).await;
         }
-        let (lines, next) = told.lines(number, ENTRIES_AT_ONCE, format);
-        (!lines.is_empty()).then(|| (Bytes::from(lines), (told, next)))
+        let (lines, next) = ring.lines(number, ENTRIES_AT_ONCE, format);
+        (!lines.is_empty()).then(|| (Bytes::from(lines), (ring, next)))
     });
     Ok(body::text(Body::stream(lines)))
 }

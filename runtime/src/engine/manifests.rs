@@ -160,7 +160,7 @@ impl Engine {
         }
         let is_news = found.is_some();
         let devices = &self.shell.machine.devices;
-        directories.tell(found.unwrap_or_default(), &mut self.registry.sources, &mut devices.borrow_mut());
+        directories.report(found.unwrap_or_default(), &mut self.registry.sources, &mut devices.borrow_mut());
         self.device_files_changed();
         self.manifest_reads.is_partial = more;
         if more {

@@ -184,7 +184,7 @@ fn applies(
     processor: &str,
     place: &str,
 ) -> Result<bool, String> {
-    let holds = |filter: &str, which: &str, found: &dyn Fn(&str) -> bool, all: bool| {
+    let matches = |filter: &str, which: &str, found: &dyn Fn(&str) -> bool, all: bool| {
         let values = list(&call[filter][which], &format!("{place}{filter}.{which}"))?;
         let mut found = values.iter().map(|value| value.as_str().is_some_and(found));
         Ok::<bool, String>(if all { found.all(|found| found) } else { found.any(|found| found) })
@@ -201,11 +201,11 @@ fn applies(
         Ok(Some(kernel >= parsed))
     };
     let any = call["includes"]["arches"].as_array().is_some_and(|arches| !arches.is_empty());
-    Ok(holds("includes", "caps", &capability, true)?
-        && (!any || holds("includes", "arches", &architecture, false)?)
+    Ok(matches("includes", "caps", &capability, true)?
+        && (!any || matches("includes", "arches", &architecture, false)?)
         && since("includes")? != Some(false)
-        && !holds("excludes", "caps", &capability, false)?
-        && !holds("excludes", "arches", &architecture, false)?
+        && !matches("excludes", "caps", &capability, false)?
+        && !matches("excludes", "arches", &architecture, false)?
         && since("excludes")? != Some(true))
 }
 

@@ -20,7 +20,7 @@ impl Sources {
         loop {
             let mut found = Vec::new();
             let more = self.directories.look(now, &mut found);
-            self.directories.tell(found, &mut self.list, &mut DeviceFiles::default());
+            self.directories.report(found, &mut self.list, &mut DeviceFiles::default());
             if !more {
                 return self.directories.is_any_aside();
             }
@@ -479,7 +479,7 @@ fn a_long_scan_is_done_in_parts_and_misses_no_change_between_them() {
         while images(&sources).len() < known {
             let mut found = Vec::new();
             assert!(sources.directories.look(nodlet_host::clock::instant(), &mut found));
-            sources.directories.tell(found, &mut sources.list, &mut DeviceFiles::default());
+            sources.directories.report(found, &mut sources.list, &mut DeviceFiles::default());
         }
         assert!(images(&sources).len() == known && sources.directories.is_looking());
     }

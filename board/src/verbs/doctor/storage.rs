@@ -33,7 +33,7 @@ pub(super) fn checks(machine: &Machine) -> Vec<Check> {
     let mut checks = vec![file_system(&place, mount)];
     checks.extend(data_partition(&machine.root));
     checks.push(writable_layers(machine, mount));
-    checks.push(room(&machine.data));
+    checks.push(free_space(&machine.data));
     checks.extend(mount.map(options));
     checks.extend(wear(&machine.data));
     checks.push(images(machine));
@@ -96,7 +96,7 @@ fn writable_layers(machine: &Machine, mount: Option<&Mount>) -> Check {
     }
 }
 
-fn room(data: &Path) -> Check {
+fn free_space(data: &Path) -> Check {
     match statvfs(data) {
         Ok(found) => {
             // Integer widths differ between architectures.
@@ -107,13 +107,13 @@ fn room(data: &Path) -> Check {
                 found.files() as u64,
             );
             // Some file systems, btrfs among them, do not count inodes.
-            judge_room(bytes, (all > 0).then_some(inodes))
+            judge_free_space(bytes, (all > 0).then_some(inodes))
         }
         Err(errno) => Check::unknown(Area::Storage, "free space", errno.desc()),
     }
 }
 
-fn judge_room(bytes: u64, inodes: Option<u64>) -> Check {
+fn judge_free_space(bytes: u64, inodes: Option<u64>) -> Check {
     const NAME: &str = "free space";
     let found = format!(
         "{} MiB{}",
@@ -309,10 +309,10 @@ mod tests {
             (1000, Some(10), Verdict::Warning),
             (1000, Some(0), Verdict::Warning),
         ] {
-            assert_eq!(judge_room(mib * 1024 * 1024, inodes).verdict, verdict, "{mib} {inodes:?}");
+            assert_eq!(judge_free_space(mib * 1024 * 1024, inodes).verdict, verdict, "{mib} {inodes:?}");
         }
-        assert!(judge_room(39 << 20, None).meaning.contains("larger than this"));
-        assert!(judge_room(3 << 20, None).meaning.contains("cannot be loaded, and pods"));
+        assert!(judge_free_space(39 << 20, None).meaning.contains("larger than this"));
+        assert!(judge_free_space(3 << 20, None).meaning.contains("cannot be loaded, and pods"));
     }
 
     #[test]

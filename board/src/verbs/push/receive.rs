@@ -106,20 +106,20 @@ impl Receiver {
         let ended = self.receive();
         match ended {
             Ok(()) => Ok(()),
-            Err(End::Refused(why)) => self.tell(&json!({"error": why})),
-            Err(End::NotRebuilt(why)) => self.tell(&json!({"error": why, "again": true, "whole": true})),
-            Err(End::Busy) => self.tell(&End::busy()),
+            Err(End::Refused(why)) => self.send_end(&json!({"error": why})),
+            Err(End::NotRebuilt(why)) => self.send_end(&json!({"error": why, "again": true, "whole": true})),
+            Err(End::Busy) => self.send_end(&End::busy()),
             Err(End::Wire(error)) => {
                 let again = error.kind() != io::ErrorKind::InvalidData;
                 let why = format!("the board cannot continue: {error}");
-                let _ = self.tell(&json!({"error": why, "again": again}));
+                let _ = self.send_end(&json!({"error": why, "again": again}));
                 Err(error)
             }
         }
     }
 
     /// Sends the reason for the end to a sender that may still be sending.
-    fn tell(&mut self, why: &Value) -> io::Result<()> {
+    fn send_end(&mut self, why: &Value) -> io::Result<()> {
         self.wire.send(why)?;
         self.wire.to.shutdown(std::net::Shutdown::Write)?;
         let until = Instant::now() + REJECT_DRAIN_TIMEOUT;

@@ -21,7 +21,7 @@ const REMEMBERED: usize = 512;
 
 /// An event before correlation.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Said<'a> {
+pub(super) struct Occurrence<'a> {
     pub(super) about: About<'a>,
     pub(super) warning: bool,
     pub(super) reason: &'a str,
@@ -53,7 +53,7 @@ pub(super) struct Shown {
 #[derive(Debug, Default)]
 pub(super) struct Correlator {
     similar: Memory<Similar>,
-    told: Memory<Series>,
+    series: Memory<Series>,
     spoken: Memory<Bucket>,
     next: u64,
 }
@@ -79,27 +79,28 @@ struct Bucket {
 
 impl Correlator {
     /// Correlates an event. Returns the event to publish; `None` if the rate limit drops it.
-    pub(super) fn correlate(&mut self, now: Instant, said: &Said<'_>) -> Option<Shown> {
-        let About { kind, namespace, name, uid, field_path } = said.about;
+    pub(super) fn correlate(&mut self, now: Instant, occurrence: &Occurrence<'_>) -> Option<Shown> {
+        let About { kind, namespace, name, uid, field_path } = occurrence.about;
         let object = (kind, namespace, name, uid);
-        let group = fingerprint(&("similar", object, said.warning, said.reason));
-        let combined = self.combines(now, group, fingerprint(&said.message));
+        let group = fingerprint(&("similar", object, occurrence.warning, occurrence.reason));
+        let combined = self.combines(now, group, fingerprint(&occurrence.message));
         let (key, message) = match combined {
-            true => (group, format!("(combined from similar events): {}", said.message)),
+            true => (group, format!("(combined from similar events): {}", occurrence.message)),
             false => {
-                let one = ("one", object, field_path, said.warning, said.reason, said.message);
-                (fingerprint(&one), said.message.to_owned())
+                let one =
+                    ("one", object, field_path, occurrence.warning, occurrence.reason, occurrence.message);
+                (fingerprint(&one), occurrence.message.to_owned())
             }
         };
         let next = self.next + 1;
-        let told = self.told.get_or(key, || Series { number: next, count: 0, first: now });
-        told.count = told.count.saturating_add(1);
-        let Series { number, count, first } = *told;
+        let series = self.series.get_or(key, || Series { number: next, count: 0, first: now });
+        series.count = series.count.saturating_add(1);
+        let Series { number, count, first } = *series;
         self.next = self.next.max(number);
         // Dropped events are counted, too.
         let bucket = self
             .spoken
-            .get_or(fingerprint(&("spoken", object, said.warning)), || Bucket { left: BURST, at: now });
+            .get_or(fingerprint(&("spoken", object, occurrence.warning)), || Bucket { left: BURST, at: now });
         let refilled = now.since(bucket.at).as_secs_f64() / ONE_IN;
         *bucket = Bucket { left: (bucket.left + refilled).min(BURST), at: now };
         if bucket.left < 1.0 {
@@ -171,7 +172,7 @@ impl<T> Memory<T> {
 mod tests {
     use super::*;
 
-    fn said<'a>(name: &'a str, reason: &'a str, message: &'a str) -> Said<'a> {
+    fn occurrence<'a>(name: &'a str, reason: &'a str, message: &'a str) -> Occurrence<'a> {
         let about = About {
             kind: "Pod",
             namespace: "default",
@@ -179,7 +180,7 @@ mod tests {
             uid: name,
             field_path: Some("spec.containers{app}"),
         };
-        Said { about, warning: true, reason, message }
+        Occurrence { about, warning: true, reason, message }
     }
 
     fn at(seconds: u64) -> Instant {
@@ -189,18 +190,18 @@ mod tests {
     #[test]
     fn a_repeated_event_increments_its_count_and_keeps_its_first_time() {
         let mut correlator = Correlator::default();
-        let first = correlator.correlate(at(0), &said("web", "BackOff", "no")).expect("it is reported");
+        let first = correlator.correlate(at(0), &occurrence("web", "BackOff", "no")).expect("it is reported");
         assert_eq!((first.count, first.first), (1, at(0)));
-        let again = correlator.correlate(at(10), &said("web", "BackOff", "no")).expect("it is reported");
+        let again = correlator.correlate(at(10), &occurrence("web", "BackOff", "no")).expect("it is reported");
         assert_eq!((again.number, again.count, again.first), (first.number, 2, at(0)));
         let other =
-            correlator.correlate(at(10), &said("web", "BackOff", "otherwise")).expect("it is reported");
+            correlator.correlate(at(10), &occurrence("web", "BackOff", "otherwise")).expect("it is reported");
         assert_eq!((other.count, other.first), (1, at(10)));
         assert_ne!(other.number, first.number);
-        let elsewhere = correlator.correlate(at(10), &said("db", "BackOff", "no")).expect("it is reported");
+        let elsewhere = correlator.correlate(at(10), &occurrence("db", "BackOff", "no")).expect("it is reported");
         assert_eq!(elsewhere.count, 1);
         // The same words of another container are another event.
-        let mut of_another = said("web", "BackOff", "no");
+        let mut of_another = occurrence("web", "BackOff", "no");
         of_another.about.field_path = Some("spec.containers{helper}");
         assert_eq!(correlator.correlate(at(10), &of_another).expect("it is reported").count, 1);
     }
@@ -210,7 +211,7 @@ mod tests {
         let mut correlator = Correlator::default();
         let mut correlate = |seconds: u64, number: u64| {
             let message = format!("probe {number}");
-            correlator.correlate(at(seconds), &said("web", "Unhealthy", &message))
+            correlator.correlate(at(seconds), &occurrence("web", "Unhealthy", &message))
         };
         for number in 0..9 {
             let shown = correlate(number, number).expect("it is reported");
@@ -229,15 +230,16 @@ mod tests {
     #[test]
     fn events_of_one_object_are_rate_limited() {
         let mut correlator = Correlator::default();
-        let mut reported = |seconds: u64| correlator.correlate(at(seconds), &said("web", "BackOff", "no"));
-        let counts: Vec<bool> = (0..30).map(|_| reported(0).is_some()).collect();
-        assert_eq!(counts.iter().filter(|reported| **reported).count(), 25);
-        assert!(reported(299).is_none());
-        // Events that were not reported were counted.
-        let shown = reported(600).expect("one in five minutes");
+        let mut correlate =
+            |seconds: u64| correlator.correlate(at(seconds), &occurrence("web", "BackOff", "no"));
+        let counts: Vec<bool> = (0..30).map(|_| correlate(0).is_some()).collect();
+        assert_eq!(counts.iter().filter(|is_shown| **is_shown).count(), 25);
+        assert!(correlate(299).is_none());
+        // What was not shown was counted.
+        let shown = correlate(600).expect("one in five minutes");
         assert_eq!(shown.count, 32);
-        assert!(reported(601).is_some() && reported(602).is_none(), "two had come together");
-        let mut normal = said("web", "Killing", "Stopping container app");
+        assert!(correlate(601).is_some() && correlate(602).is_none(), "two had come together");
+        let mut normal = occurrence("web", "Killing", "Stopping container app");
         normal.warning = false;
         assert!(correlator.correlate(at(602), &normal).is_some(), "another type has room of its own");
     }
@@ -247,19 +249,19 @@ mod tests {
         let mut correlator = Correlator::default();
         for number in 0..3 * REMEMBERED {
             let name = format!("pod-{number}");
-            assert!(correlator.correlate(at(0), &said(&name, "Failed", "no")).is_some());
+            assert!(correlator.correlate(at(0), &occurrence(&name, "Failed", "no")).is_some());
         }
-        assert_eq!(correlator.told.known.len(), REMEMBERED);
+        assert_eq!(correlator.series.known.len(), REMEMBERED);
         assert_eq!(correlator.similar.known.len(), REMEMBERED);
         assert_eq!(correlator.spoken.known.len(), REMEMBERED);
         // The first is long forgotten, the last is not.
         let last = format!("pod-{}", 3 * REMEMBERED - 1);
         assert_eq!(
-            correlator.correlate(at(1), &said(&last, "Failed", "no")).map(|shown| shown.count),
+            correlator.correlate(at(1), &occurrence(&last, "Failed", "no")).map(|shown| shown.count),
             Some(2)
         );
         assert_eq!(
-            correlator.correlate(at(1), &said("pod-0", "Failed", "no")).map(|shown| shown.count),
+            correlator.correlate(at(1), &occurrence("pod-0", "Failed", "no")).map(|shown| shown.count),
             Some(1)
         );
     }
