@@ -3,6 +3,7 @@
 use std::path::Path;
 
 use nodlet_fuzz::imports::{circles, imports};
+use nodlet_fuzz::purity::impurities;
 
 #[test]
 fn no_files_of_a_module_import_from_each_other() {
@@ -20,4 +21,38 @@ fn no_files_of_a_module_import_from_each_other() {
         let circles = circles(files);
         assert!(circles.is_empty(), "{root}: these import from each other in a circle: {circles:?}");
     }
+}
+
+/// What the crate uses of the standard library. No part of it touches the machine.
+const ALLOWED: [&str; 16] = [
+    "borrow::Cow",
+    "cell",
+    "cmp",
+    "collections",
+    "error::Error",
+    "fmt",
+    "iter",
+    "mem",
+    "net::IpAddr",
+    "ops",
+    "path::Path",
+    "rc",
+    "slice",
+    "str",
+    "sync::Arc",
+    "time::Duration",
+];
+
+/// What descriptions need besides, as in `kubectl describe`: ages, and times in the time zone of the machine.
+const OF_DESCRIPTIONS: [&str; 4] = ["libc::localtime_r", "libc::tm", "time::SystemTime", "unsafe {"];
+
+#[test]
+fn the_crate_names_nothing_that_touches_the_machine_but_the_local_time_of_descriptions() {
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
+    let root = source.join("lib.rs");
+    assert!(impurities(&root, &[]).len() > 20, "the source is read");
+    let place = format!("{}: ", source.join("kinds/describe/text.rs").display());
+    let mut found = impurities(&root, &ALLOWED);
+    found.sort();
+    assert_eq!(found, OF_DESCRIPTIONS.map(|used| format!("{place}{used}")));
 }

@@ -1,15 +1,18 @@
 //! Reads off the source of a crate what it uses of the standard library, for tests that it touches nothing of the
-//! machine. Cargo keeps other crates out; the standard library it cannot.
+//! machine. Cargo keeps other crates out; the standard library it cannot, nor what a crate may use of `libc`.
 
 use std::path::Path;
 
 use crate::imports::{paths, sources};
 
-/// Macros that write to standard output or standard error, and `unsafe`, with which anything can be called.
-const WORDS: [&str; 5] = ["print!", "println!", "eprint!", "dbg!", "unsafe"];
+/// Macros that write to standard output or standard error, and `unsafe` blocks and items, with which anything can be
+/// called.
+const WORDS: [&str; 8] =
+    ["print!", "println!", "eprint!", "dbg!", "unsafe {", "unsafe fn", "unsafe impl", "unsafe extern"];
 
 /// What the crate with the root `root` uses outside of its tests that is not in `allowed`, a list of paths in the
-/// standard library such as `collections` or `time::Duration`; each with the file that uses it. The paths in
+/// standard library such as `collections` or `time::Duration`, and of `libc`, such as `libc::tm`; each with the file
+/// that uses it. The paths in
 /// braces, as in `use std::time::{Duration, Instant}`, are judged one by one.
 ///
 /// # Panics
@@ -18,7 +21,8 @@ pub fn impurities(root: &Path, allowed: &[&str]) -> Vec<String> {
     let mut found = Vec::new();
     for (file, code) in sources(root) {
         let words = WORDS.iter().filter(|word| code.contains(*word)).map(|word| (*word).to_owned());
-        let named = std_paths(&code).into_iter().filter(|path| !allowed.iter().any(|part| is_in(path, part)));
+        let named =
+            used_paths(&code).into_iter().filter(|path| !allowed.iter().any(|part| is_in(path, part)));
         found.extend(words.chain(named).map(|used| format!("{}: {used}", file.display())));
     }
     found
@@ -29,13 +33,13 @@ fn is_in(path: &str, part: &str) -> bool {
     path.strip_prefix(part).is_some_and(|rest| rest.is_empty() || rest.starts_with("::"))
 }
 
-/// The paths in the standard library that `code` names, as far as each is written.
-fn std_paths(code: &str) -> Vec<String> {
+/// The paths in the standard library and in `libc` that `code` names, as far as each is written.
+fn used_paths(code: &str) -> Vec<String> {
     let mut named = Vec::new();
-    for prefix in ["std::", "core::", "alloc::"] {
+    for (prefix, shown) in [("std::", ""), ("core::", ""), ("alloc::", ""), ("libc::", "libc::")] {
         for (at, _) in code.match_indices(prefix) {
             if !code[..at].ends_with(|before: char| before.is_alphanumeric() || "_:".contains(before)) {
-                paths(&code[at + prefix.len()..], "", &mut named);
+                paths(&code[at + prefix.len()..], shown, &mut named);
             }
         }
     }
@@ -58,7 +62,10 @@ mod tests {
                 "pod.rs",
                 "use std::{fmt, io::{self, Read as _}};\n\n#[cfg(test)]\nmod tests {\n    use std::env;\n}\n",
             ),
-            ("pod/deep.rs", "fn now() {\n    // std::env\n    std::time::SystemTime::now();\n}\n"),
+            (
+                "pod/deep.rs",
+                "fn now() {\n    // std::env\n    std::time::SystemTime::now();\n    libc::time(x);\n}\n",
+            ),
             (
                 "pod/deep/inner.rs",
                 "use std::{*};\nfn f() { println!() }\nuse std::time as clock;\nuse my_std::fs;\n",
@@ -78,6 +85,7 @@ mod tests {
                 "lib.rs: time::Instant",
                 "pod.rs: io::Read",
                 "pod.rs: io::self",
+                "pod/deep.rs: libc::time",
                 "pod/deep.rs: time::SystemTime::now",
                 "pod/deep/inner.rs: *",
                 "pod/deep/inner.rs: println!",
