@@ -470,6 +470,71 @@ fn an_interface_that_a_pod_replaced_by_a_link_of_its_own_does_not_come_back() {
     device.remove_manifest("bus.yaml");
     device.pod("bus").wait_gone();
     assert!(!board.ip("link show").contains(" can0"), "{}", board.ip("-details link show"));
+    let message = "interface can0 did not come back from the pod: it was removed in the pod";
+    assert!(device.agent_log().contains(message), "{}", device.agent_log());
+}
+
+#[test]
+fn an_interface_comes_back_as_it_was_whatever_the_pod_did_to_it() {
+    let mut device = Device::new();
+    let (board, world) = (device.own_network(), nodlet_tests::Namespace::new());
+    board.connect("can0", &world, "far");
+    board.ip("link property add dev can0 altname encan0");
+    board.ip("link set can0 address 02:00:00:00:00:09 mtu 1400");
+    // The names that the pod chooses later.
+    for name in ["uplink", "dev0", "mine"] {
+        board.ip(&format!("link add {name} type bridge"));
+    }
+    let before = board.ip("-details link show can0");
+    device.start_agent();
+    device.load_image(nodlet_tests::demo_archive());
+    define(&device, "can.yaml", "name: can\ninterface: can0\n");
+    device.wait_for("the resource", || resource(&device, "capacity", "can") == "1");
+    let text = asking_with(
+        "bus",
+        "sleep",
+        "nodlet.dev/can: 1",
+        "securityContext: {capabilities: {add: [NET_ADMIN]}}",
+    );
+    device.write_manifest("bus.yaml", &text);
+    device.pod("bus").wait_ready();
+    let process = device.container_processes()[0].to_string();
+    for words in [
+        "ip link set can0 down",
+        "ip link set can0 name mine",
+        "ip link property add dev mine altname uplink altname dev0 altname encan1",
+        "ip link property del dev mine altname encan0",
+        // Another link of the pod has the name that the interface has on the host.
+        "ip link property add dev lo altname can0",
+        "ip link set mine address 02:00:00:00:00:01 mtu 1300 promisc on allmulticast on",
+        "ip link add link mine name child type macvlan mode private",
+        "tc qdisc add dev mine root pfifo limit 1",
+    ] {
+        let mut command = std::process::Command::new("nsenter");
+        let output = command.args(["-t", &process, "-n"]).args(words.split(' ')).output();
+        let output = output.expect("the machine has nsenter");
+        assert!(output.status.success(), "{words}: {}", String::from_utf8_lossy(&output.stderr));
+    }
+    device.remove_manifest("bus.yaml");
+    device.pod("bus").wait_gone();
+    let shown = board.ip("-details link show");
+    assert!(shown.contains(" can0"), "it did not come back: {shown}");
+    let lines = |text: &str| {
+        let words = text.split_whitespace().filter(|word| !word.contains('<') && !word.starts_with("can0@"));
+        let all: Vec<String> = words.map(str::to_owned).collect();
+        let after =
+            |key: &str| all.iter().position(|word| word == key).and_then(|at| all.get(at + 1)).cloned();
+        ["mtu", "link/ether", "altname"].map(after)
+    };
+    device.wait_for("the namespace of the pod to end", || {
+        board.ip("-details link show can0").contains("promiscuity 0")
+    });
+    let after = board.ip("-details link show can0");
+    assert_eq!(lines(&after), lines(&before), "{after}");
+    assert!(after.matches("altname").count() == 1 && !after.contains("PROMISC"), "{after}");
+    assert!(!after.contains("ALLMULTI") && !after.contains("pfifo "), "{after}");
+    let log = device.agent_log();
+    assert!(!log.contains("interface can0"), "{log}");
 }
 
 #[test]

@@ -184,10 +184,23 @@ pub fn device_events(container: ContainerIndex, old: DeviceOfRun<'_>, new: Devic
     lost.into_iter().chain(found).collect()
 }
 
-/// The event about an interface that came back from a pod under another name.
-pub fn interface_renamed(name: &str, new: &str) -> Event {
-    let message = format!("interface {name} came back from the pod as {new}: another interface has its name");
-    Event { warning: true, reason: "InterfaceRenamed".into(), message: message.into(), container: None }
+/// The event about an interface that did not come back from a pod as it was: `how` is its new name, `changed` and the
+/// settings that differ, or `lost` and the reason.
+pub fn interface_returned(name: &str, how: &str) -> Event {
+    let (reason, message) = match how.split_once(' ') {
+        Some(("changed", settings)) => (
+            "InterfaceChanged",
+            format!("interface {name} came back from the pod with other settings than before: {settings}"),
+        ),
+        Some((_, why)) => {
+            ("InterfaceLost", format!("interface {name} did not come back from the pod: {why}"))
+        }
+        None => (
+            "InterfaceRenamed",
+            format!("interface {name} came back from the pod as {how}: another interface has its name"),
+        ),
+    };
+    Event { warning: true, reason: reason.into(), message: message.into(), container: None }
 }
 
 /// Where a device is looked for, for messages.

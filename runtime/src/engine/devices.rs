@@ -30,7 +30,7 @@ use nodlet_host::launch::{DeviceChange, DeviceNode, ExecConfig};
 use nodlet_kube::manifest::{DeviceDefinition, DeviceSource};
 use nodlet_registry::{
     DeviceOfRun, FoundDevice, NodeEvent, SeenDevices, Wanted, device_events, grant_devices, grant_interfaces,
-    interface_renamed, requested_devices,
+    interface_returned, requested_devices,
 };
 use nodlet_supervisor::RENAMED_FILE;
 
@@ -194,14 +194,14 @@ fn devices_in_use(shell: &Shell) -> Vec<(String, FoundDevice)> {
     in_use
 }
 
-/// Reports the interfaces that came back from a pod under another name.
+/// Reports the interfaces that did not come back from a pod as they were.
 pub(super) fn report_renamed(shell: &Shell, wanted: &Wanted, directory: &Path) {
     if requested_devices(&wanted.pod).next().is_none() {
         return;
     }
     let renamed = std::fs::read_to_string(directory.join(RENAMED_FILE)).unwrap_or_default();
-    for (name, new) in renamed.lines().filter_map(|line| line.split_once(' ')) {
-        shell.publication.emit(wanted, &interface_renamed(name, new));
+    for (name, how) in renamed.lines().filter_map(|line| line.split_once(' ')) {
+        shell.publication.emit(wanted, &interface_returned(name, how));
     }
 }
 

@@ -32,6 +32,7 @@ pub use process::run;
 /// The file in a supervisor's directory with the reason of its end, if the supervisor could write it.
 pub const END_REASON_FILE: &str = "last-words";
 
-/// The file in a pod's directory with the interfaces that came back to the host under another name, because theirs was
-/// taken: lines of both names.
+/// The file in a pod's directory with the interfaces that did not come back to the host as they were: lines of the name
+/// and the new name, because theirs was taken; or of the name, `changed` and the settings that differ; or of the name,
+/// `lost` and the reason.
 pub const RENAMED_FILE: &str = "renamed-interfaces";

@@ -29,7 +29,7 @@ use super::sys;
 use super::{END_REASON_FILE, RENAMED_FILE};
 use nodlet_core::time::Instant;
 use nodlet_host::launch::SandboxConfig;
-use nodlet_host::network::netlink::{Netlink, link_index};
+use nodlet_host::network::netlink::Netlink;
 
 use self::reports::Agent;
 
@@ -356,32 +356,16 @@ impl Process {
     }
 
     /// Moves the pod's interfaces back to the host. No container is left, and this process ends next, so it may
-    /// enter the pod's network namespace. If it is killed before, the kernel moves hardware back. An interface whose
-    /// name is taken on the host gets a free one, which a file tells the agent.
+    /// enter the pod's network namespace. If it is killed before, the kernel moves hardware back. A file tells the agent
+    /// which interface has another name or other settings than before, or did not come back.
     fn give_back_interfaces(&self, net: &OwnedFd) {
         let taken = fs::read_to_string(self.dir.join(sandbox::INTERFACES)).unwrap_or_default();
-        let (mut names, mut renamed) = (String::new(), String::new());
-        let mut free =
-            (0..u16::MAX).map(|number| format!("dev{number}")).filter(|name| link_index(name).is_err());
-        for (name, link) in taken.lines().filter_map(|line| line.split_once(' ')) {
-            let name = match link_index(name).is_ok().then(|| free.next()).flatten() {
-                Some(free) => {
-                    renamed += &format!("{name} {free}\n");
-                    free
-                }
-                None => name.to_owned(),
-            };
-            names += &format!("{name} {link}\n");
-        }
-        if !renamed.is_empty() {
-            let _ = fs::write(self.dir.join(RENAMED_FILE), renamed);
-        }
-        let Ok(host) = fs::File::open("/proc/self/ns/net") else { return };
-        let enter =
-            |namespace: BorrowedFd| nix::sched::setns(namespace, nix::sched::CloneFlags::CLONE_NEWNET);
-        if enter(net.as_fd()).is_ok() {
-            sandbox::give_back_interfaces(&names, &host);
-            let _ = enter(host.as_fd());
+        let report = give_back(&taken, net).unwrap_or_else(|error| {
+            let names = taken.lines().filter_map(|line| line.split_once(' '));
+            names.map(|(name, _)| format!("{name} lost {error}\n")).collect()
+        });
+        if !report.is_empty() {
+            let _ = fs::write(self.dir.join(RENAMED_FILE), report);
         }
     }
 
@@ -402,4 +386,15 @@ impl Process {
         }
         self.sandbox = Sandbox::Absent;
     }
+}
+
+/// Moves interfaces out of the network namespace `net` to that of the caller. Returns the report.
+fn give_back(taken: &str, net: &OwnedFd) -> io::Result<String> {
+    let host = fs::File::open("/proc/self/ns/net")?;
+    let mut netlink = Netlink::open()?;
+    let enter = |namespace: BorrowedFd| nix::sched::setns(namespace, nix::sched::CloneFlags::CLONE_NEWNET);
+    enter(net.as_fd())?;
+    let report = sandbox::give_back_interfaces(taken, &mut netlink, &host);
+    enter(host.as_fd())?;
+    Ok(report)
 }

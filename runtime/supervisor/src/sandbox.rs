@@ -192,7 +192,10 @@ fn make(config: BorrowedFd, answer: BorrowedFd, scratch: &Path) -> Result<(), Sa
             .and_then(|()| take_interfaces(&mut host, &interfaces, scratch, &mut taken))
             .and_then(|()| finish(&config, users, answer, scratch));
         if made.is_err() {
-            give_back_interfaces(&taken, &host_namespace);
+            let report = give_back_interfaces(&taken, &mut host, &host_namespace);
+            if !report.is_empty() {
+                let _ = fs::write(scratch.with_file_name(crate::RENAMED_FILE), report);
+            }
             let _ = host.remove_link(&network.host_link);
         }
         made

@@ -55,7 +55,10 @@ const ETH_P_ALL: u16 = 3;
 const AF_BRIDGE: u8 = 7;
 
 mod addresses;
+mod borrowed;
 mod ipv6;
+
+pub use borrowed::LinkSettings;
 
 /// A socket to the kernel's routing tables.
 pub struct Netlink {
@@ -193,30 +196,6 @@ impl Netlink {
         link.attributes.push(LinkAttribute::IfName(name.to_owned()));
         link.attributes.push(LinkAttribute::NetNsFd(namespace));
         self.change(RouteNetlinkMessage::SetLink(link), 0)
-    }
-
-    /// The kind of a link, such as `veth`; empty for hardware, which nobody can create.
-    pub fn kind(&mut self, index: u32) -> io::Result<String> {
-        let mut link = LinkMessage::default();
-        link.header.index = index;
-        self.send(RouteNetlinkMessage::GetLink(link), NLM_F_ACK)?;
-        let mut kind = String::new();
-        self.receive(|answer| {
-            let RouteNetlinkMessage::NewLink(link) = answer else { return };
-            let infos = link.attributes.into_iter().filter_map(|attribute| match attribute {
-                LinkAttribute::LinkInfo(infos) => Some(infos),
-                _ => None,
-            });
-            for info in infos.flatten() {
-                match info {
-                    LinkInfo::Kind(InfoKind::Bridge) => kind = "bridge".to_owned(),
-                    LinkInfo::Kind(InfoKind::Veth) => kind = "veth".to_owned(),
-                    LinkInfo::Kind(InfoKind::Other(name)) => kind = name,
-                    _ => {}
-                }
-            }
-        })?;
-        Ok(kind)
     }
 
     /// Removes the link with `name`; of a veth pair, also its peer. Fails with `NotFound` if there is none.

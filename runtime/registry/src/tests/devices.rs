@@ -168,6 +168,18 @@ fn events_name_the_device_that_is_gone_or_there_again() {
     assert_eq!(events(device(0, false), device(0, true)), [lost]);
     assert_eq!(events(device(0, true), device(1, false)), [found(1)]);
     assert_eq!(events(device(0, false), device(1, false)), [lost.to_owned(), found(1)], "it has moved");
-    let renamed = interface_renamed("can0", "dev3");
+    let renamed = interface_returned("can0", "dev3");
     assert!(renamed.warning && renamed.message.starts_with("interface can0 came back from the pod as dev3"));
+    for (how, reason, message) in [
+        ("changed MTU, flags", "InterfaceChanged", "with other settings than before: MTU, flags"),
+        (
+            "lost it was removed in the pod",
+            "InterfaceLost",
+            "did not come back from the pod: it was removed in the pod",
+        ),
+    ] {
+        let event = interface_returned("can0", how);
+        assert_eq!((event.warning, &*event.reason), (true, reason));
+        assert!(event.message.contains(message), "{}", event.message);
+    }
 }

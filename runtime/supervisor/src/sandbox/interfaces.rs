@@ -7,7 +7,7 @@ use std::path::Path;
 
 use nix::sched::{CloneFlags, setns};
 use nodlet_host::launch::NetworkConfig;
-use nodlet_host::network::netlink::{Netlink, link_index};
+use nodlet_host::network::netlink::{LinkSettings, Netlink, link_index};
 use nodlet_host::network::{filter, guard, hardware_address};
 
 use super::SandboxError;
@@ -78,8 +78,8 @@ pub(super) fn connect(
     Ok(())
 }
 
-/// The file in the pod's directory with the interfaces that the pod has: name, index in the pod, and kind, each followed
-/// by a space but the last.
+/// The file in the pod's directory with the interfaces that the pod has: name, index in the pod, and the line of
+/// [`LinkSettings`], each followed by a space but the last.
 pub(crate) const INTERFACES: &str = "interfaces";
 
 /// Moves interfaces of the host into the network namespace of the caller, and sets them up. An interface that
@@ -97,9 +97,10 @@ pub(super) fn take_interfaces(
     let mut pod = Netlink::open().map_err(SandboxError::Netlink)?;
     for (name, index) in interfaces {
         let mut take = || -> io::Result<()> {
+            let settings = host.settings(*index)?.to_line();
             host.move_link(*index, name, namespace.as_raw_fd())?;
             let index = link_index(name)?;
-            *taken += &format!("{name} {index} {}\n", pod.kind(index)?);
+            *taken += &format!("{name} {index} {settings}\n");
             fs::write(scratch.with_file_name(INTERFACES), &taken)?;
             let _ = pod.set_up(index);
             Ok(())
@@ -109,24 +110,77 @@ pub(super) fn take_interfaces(
     Ok(())
 }
 
-/// Moves the interfaces that a pod has to the host, under these names there. The caller is in the pod's network
-/// namespace. A container may have renamed them, so they are known by their index. A container that has removed one can
-/// have made another of the same index, but none of the kind of hardware: only a link of the same kind is moved. `names`
-/// is a text like that of the file.
-pub(crate) fn give_back_interfaces(names: &str, host: &File) {
-    if names.is_empty() {
-        return;
-    }
-    let Ok(mut pod) = Netlink::open() else { return };
-    for (name, link) in names.lines().filter_map(|line| line.split_once(' ')) {
-        // The helper of an earlier version wrote no kind.
-        let (index, kind) = link.split_once(' ').map_or((link, None), |(index, kind)| (index, Some(kind)));
-        if let Ok(index) = index.parse()
-            && kind.is_none_or(|kind| pod.kind(index).is_ok_and(|found| found == kind))
-        {
-            let _ = pod.move_link(index, name, host.as_raw_fd());
+/// Moves the interfaces that a pod has to the host, under their names there, with the settings that they had. The caller
+/// is in the pod's network namespace, in which no container runs any more. A container may have renamed the interfaces,
+/// so they are known by their index. A container that has removed one can have made another of the same index, but none
+/// of the kind of hardware: only a link of the same kind is moved. `taken` is a text like that of the file; `host` belongs
+/// to the host's network namespace, whose descriptor is `namespace`.
+///
+/// Returns what differs from before, for the agent: see [`RENAMED_FILE`](crate::RENAMED_FILE).
+pub(crate) fn give_back_interfaces(taken: &str, host: &mut Netlink, namespace: &File) -> String {
+    let mut report = String::new();
+    let mut pod = Netlink::open();
+    for (name, link) in taken.lines().filter_map(|line| line.split_once(' ')) {
+        // The helper of an earlier version wrote no settings, or no kind either.
+        let (index, settings) =
+            link.split_once(' ').map_or((link, None), |(index, line)| (index, Some(line)));
+        let Ok(index) = index.parse() else { continue };
+        let kind = settings.and_then(|line| line.split(' ').next());
+        let before = settings.and_then(LinkSettings::parse);
+        let moved = match &mut pod {
+            Ok(pod) => give_back(pod, (name, index, kind), before.as_ref(), namespace),
+            Err(error) => Err(io::Error::new(error.kind(), error.to_string())),
+        };
+        match moved {
+            Ok((new, differs)) => {
+                if new != name {
+                    report += &format!("{name} {new}\n");
+                }
+                let names = before.is_none_or(|before| host.add_alternative_names(&new, &before));
+                let names = if names { "" } else { "alternative names" };
+                let comma = if differs.is_empty() || names.is_empty() { "" } else { ", " };
+                if !differs.is_empty() || !names.is_empty() {
+                    report += &format!("{name} changed {differs}{comma}{names}\n");
+                }
+            }
+            Err(error) => report += &format!("{name} lost {error}\n"),
         }
     }
+    report
+}
+
+/// Moves one interface to the host: name, index and kind. Returns its name there, and the settings that it did not get
+/// back. If its name is taken there, it gets the first free one of `dev0`, `dev1` and so on.
+fn give_back(
+    pod: &mut Netlink,
+    (name, index, kind): (&str, u32, Option<&str>),
+    before: Option<&LinkSettings>,
+    host: &File,
+) -> io::Result<(String, String)> {
+    let is_own = |pod: &mut Netlink| {
+        let found = pod.settings(index);
+        found.is_ok_and(|found| kind.is_none_or(|kind| found.kind == kind))
+    };
+    if !is_own(pod) {
+        return Err(io::Error::other("it was removed in the pod"));
+    }
+    let differs = pod.restore(index, before)?;
+    // Otherwise an interface whose name is taken on the host would keep there the name that the pod chose.
+    if pod.rename(index, name).is_err() {
+        pod.rename(index, "dev%d")?;
+    }
+    let inside = pod.settings(index)?.name;
+    let free = (0..u16::MAX).map(|number| format!("dev{number}"));
+    for name in std::iter::once(name.to_owned()).chain(free) {
+        match pod.move_link(index, &name, host.as_raw_fd()) {
+            Ok(()) => return Ok((name, differs)),
+            Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
+            // The kernel may have moved the link before it noticed that the name is taken.
+            Err(_) if !is_own(pod) => return Ok((inside, differs)),
+            Err(_) => {}
+        }
+    }
+    Err(io::ErrorKind::AlreadyExists.into())
 }
 
 /// Sets the host's end of the link up, so that the pod can neither configure the host through it nor send
