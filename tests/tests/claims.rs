@@ -282,6 +282,30 @@ securityContext: {{fsGroup: 4242{policy}}}"
         device.remove_manifest("web.yaml");
         device.pod(pod).wait_gone();
     }
+    // A file whose group nobody can change is named, with the remedy.
+    let file = fs::File::open(here.join("file")).expect("it is there");
+    let set_flags = |flags: libc::c_int| {
+        use std::os::fd::AsRawFd;
+        // SAFETY: an open descriptor, and the kernel reads one integer.
+        let set = unsafe { libc::ioctl(file.as_raw_fd(), libc::FS_IOC_SETFLAGS as _, &raw const flags) };
+        assert_eq!(set, 0, "{}", std::io::Error::last_os_error());
+    };
+    std::os::unix::fs::chown(here.join("file"), None, Some(7)).expect("it is ours");
+    let immutable = 0x10;
+    set_flags(immutable);
+    let spec = "volumes: [{name: data, persistentVolumeClaim: {claimName: data}}]\n\
+                securityContext: {fsGroup: 4242, fsGroupChangePolicy: Always}";
+    let app = manifest::container("app", "print up then sleep", MOUNT);
+    device.write_manifest("web.yaml", &manifest::pod_of("fixed", &[app], spec));
+    let expected = format!("give {:?} to fsGroup: Operation not permitted", here.join("file"));
+    device.wait_for("the event", || {
+        let events = device.pod("fixed").events();
+        events.iter().any(|event| {
+            event.contains("FailedMount") && event.contains(&expected) && event.contains("chattr -ia")
+        })
+    });
+    set_flags(0);
+    device.pod("fixed").wait_log("app", "up");
     let group = group_of("mounted");
     nix::mount::umount2(&mounted, nix::mount::MntFlags::MNT_DETACH).expect("it is mounted");
     assert_eq!(group, 0);

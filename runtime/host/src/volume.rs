@@ -70,6 +70,9 @@ enum Kind {
     },
 }
 
+/// The characters of a path in a volume that an error shows.
+const PATH_SHOWN: usize = 512;
+
 /// Why a volume could not be set up: the text of the event `FailedMount`.
 #[derive(Debug)]
 pub enum VolumeError {
@@ -82,7 +85,7 @@ pub enum VolumeError {
     },
     /// The files of a volume could not be given to the pod's `fsGroup`.
     Group {
-        /// The root of the volume.
+        /// The file, or the root of the volume.
         path: PathBuf,
         /// The cause.
         source: io::Error,
@@ -110,7 +113,14 @@ impl fmt::Display for VolumeError {
             VolumeError::Missing { path } => {
                 write!(f, "path {:?} does not exist", path.display().to_string())
             }
-            VolumeError::Group { path, .. } => write!(f, "give {} to fsGroup", path.display()),
+            // A container chooses the names, which may be as long as the list of files that wait.
+            VolumeError::Group { path, .. } => {
+                let path = path.display().to_string();
+                match path.char_indices().nth(PATH_SHOWN) {
+                    Some((end, _)) => write!(f, "give {:?}… to fsGroup", &path[..end]),
+                    None => write!(f, "give {path:?} to fsGroup"),
+                }
+            }
             VolumeError::Create { path, .. } => write!(f, "create {}", path.display()),
         }
     }

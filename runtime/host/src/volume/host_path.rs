@@ -59,8 +59,7 @@ pub(super) fn check_local(path: &Path, fs_group: Option<(u32, bool)>) -> Result<
         return Err(VolumeError::Missing { path: path.to_owned() });
     }
     check(path, HostPathType::Directory)?;
-    let given = fs_group.map_or(Ok(()), |(group, always)| ownership::give_to(path, group, always));
-    given.map_err(|error| VolumeError::Group { path: path.to_owned(), source: error.into() })
+    fs_group.map_or(Ok(()), |(group, always)| ownership::give_to(path, group, always))
 }
 
 /// Finds the block device at `path`: its major and minor number.

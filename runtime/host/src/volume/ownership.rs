@@ -1,9 +1,10 @@
 //! `fsGroup` of a volume that exists already: the group of all its files, and the permissions of that group.
 
 use std::ffi::OsStr;
+use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::os::unix::ffi::OsStrExt;
-use std::path::{Path, PathBuf};
+use std::path::{Component, Path, PathBuf};
 
 use nix::dir::Dir;
 use nix::errno::Errno;
@@ -11,11 +12,18 @@ use nix::fcntl::{AtFlags, OFlag, OpenHow, ResolveFlag, open, openat2};
 use nix::sys::stat::{FchmodatFlags, Mode, SFlag, fchmodat, fstat};
 use nix::unistd::{Gid, fchownat};
 
+use super::VolumeError;
+
 /// Files of one volume, at most: more would hold the pod up for minutes.
 const ENTRIES: usize = 1_000_000;
 
 /// Bytes of the paths of directories that wait for their turn, at most: other pods choose these paths.
 const PENDING_BYTES: usize = 4 << 20;
+
+const TOO_MANY: &str = "it has more than 1000000 files; give them to the group beforehand and set \
+    fsGroupChangePolicy: OnRootMismatch, or remove fsGroup";
+const TOO_DEEP: &str = "the paths of its directories have more than 4 MiB; give the files to the group beforehand and set \
+    fsGroupChangePolicy: OnRootMismatch, or remove fsGroup";
 
 /// Bits that the group gets on files, and further ones on directories (`SetVolumeOwnership`).
 const FILE: Mode = Mode::from_bits_truncate(0o660);
@@ -23,10 +31,19 @@ const DIRECTORY: Mode = Mode::from_bits_truncate(0o2110);
 
 /// Gives all files below `root` to a group, and `root` last: if it has the group already, nothing is to be done unless
 /// `always` (`fsGroupChangePolicy`). Other pods may write there meanwhile, so no link is followed and no mount is entered.
-pub(super) fn give_to(root: &Path, group: u32, always: bool) -> nix::Result<()> {
+pub(super) fn give_to(root: &Path, group: u32, always: bool) -> Result<(), VolumeError> {
+    let place = root;
+    let failed = |below: &Path| {
+        let path = place.components().chain(below.components().skip_while(|part| *part == Component::CurDir));
+        let path: PathBuf = path.collect();
+        move |error: Errno| VolumeError::Group { path, source: explain(error) }
+    };
+    let too_large =
+        |limit: &str| VolumeError::Group { path: place.to_owned(), source: io::Error::other(limit) };
     let flags = OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
-    let root = own(open(root, flags, Mode::empty())?);
-    let found = fstat(root.as_raw_fd())?;
+    let top = Path::new(".");
+    let root = own(open(root, flags, Mode::empty()).map_err(failed(top))?);
+    let found = fstat(root.as_raw_fd()).map_err(failed(top))?;
     if !always && found.st_gid == group && Mode::from_bits_truncate(found.st_mode).contains(FILE | DIRECTORY)
     {
         return Ok(());
@@ -39,17 +56,17 @@ pub(super) fn give_to(root: &Path, group: u32, always: bool) -> nix::Result<()> 
         let how = OpenHow::new().flags(flags).resolve(resolve);
         // Another pod may have removed or replaced it.
         let Ok(opened) = openat2(root.as_raw_fd(), &path, how) else { continue };
-        let mut directory = Dir::from_fd(opened)?;
+        let mut directory = Dir::from_fd(opened).map_err(failed(&path))?;
         let at = directory.as_raw_fd();
         for entry in directory.iter() {
-            let entry = entry?;
+            let entry = entry.map_err(failed(&path))?;
             let name = entry.file_name();
             if [&b"."[..], b".."].contains(&name.to_bytes()) {
                 continue;
             }
             entries += 1;
             if entries > ENTRIES {
-                return Err(Errno::E2BIG);
+                return Err(too_large(TOO_MANY));
             }
             let flags = OFlag::O_PATH | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
             // The root of a mount is not the volume's.
@@ -58,17 +75,32 @@ pub(super) fn give_to(root: &Path, group: u32, always: bool) -> nix::Result<()> 
                 .resolve(ResolveFlag::RESOLVE_BENEATH | ResolveFlag::RESOLVE_NO_XDEV);
             let Ok(found) = openat2(at, name, here) else { continue };
             let found = own(found);
-            if change(found.as_raw_fd(), group)? {
-                let below = path.join(OsStr::from_bytes(name.to_bytes()));
+            let below = path.join(OsStr::from_bytes(name.to_bytes()));
+            if change(found.as_raw_fd(), group).map_err(failed(&below))? {
                 pending_bytes += below.as_os_str().len();
                 if pending_bytes > PENDING_BYTES {
-                    return Err(Errno::E2BIG);
+                    return Err(too_large(TOO_DEEP));
                 }
                 pending.push(below);
             }
         }
     }
-    change(root.as_raw_fd(), group).map(drop)
+    change(root.as_raw_fd(), group).map(drop).map_err(failed(top))
+}
+
+/// What to do about an error that the files of a volume cause.
+fn explain(error: Errno) -> io::Error {
+    let remedy = match error {
+        Errno::EPERM => {
+            "the file is immutable or append-only (remove that with chattr -ia), or its file system has no groups: remove \
+             fsGroup"
+        }
+        Errno::EROFS => {
+            "the file system is mounted read-only: set readOnly: true for the volume, or remove fsGroup"
+        }
+        _ => return error.into(),
+    };
+    io::Error::new(io::Error::from(error).kind(), format!("{}: {remedy}", io::Error::from(error)))
 }
 
 /// Gives one file to the group. Returns whether it is a directory.
@@ -134,6 +166,34 @@ mod tests {
             give_to(&inside, 4242, always).expect("it is ours");
             assert_eq!(of(&inside.join("a/new")).0, group);
         }
+        fs::remove_dir_all(&root).expect("it can be removed");
+    }
+
+    #[test]
+    fn the_file_that_cannot_be_given_and_the_remedy_are_named() {
+        let root = std::env::temp_dir().join(format!("nodlet-fixed-{}", std::process::id()));
+        fs::create_dir_all(root.join("a/b")).expect("it is new");
+        let fixed = root.join("a/b/fixed");
+        fs::write(&fixed, "x").expect("it can be written");
+        let file = fs::File::open(&fixed).expect("it is there");
+        let set = |flags: libc::c_int| {
+            // SAFETY: an open descriptor, and the kernel reads one integer.
+            unsafe { libc::ioctl(file.as_raw_fd(), libc::FS_IOC_SETFLAGS as _, &raw const flags) }
+        };
+        assert_eq!(
+            set(0x10),
+            0,
+            "this file system has no immutable files: {}",
+            std::io::Error::last_os_error()
+        );
+        let refused = give_to(&root, 4242, false).expect_err("the file is immutable");
+        assert_eq!(set(0), 0);
+        let message = crate::error::chain(&refused).to_string();
+        assert!(
+            message.contains(&format!("give {fixed:?} to fsGroup: Operation not permitted")),
+            "{message}"
+        );
+        assert!(message.contains("chattr -ia"), "{message}");
         fs::remove_dir_all(&root).expect("it can be removed");
     }
 }
