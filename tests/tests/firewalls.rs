@@ -268,6 +268,23 @@ fn a_comment_does_not_silence_the_warning_which_also_comes_without_masquerade() 
     }
 }
 
+#[test]
+fn a_firewall_with_an_exception_for_ipv4_alone_is_reported_if_pods_have_ipv6() {
+    let mut board = Board::with_ipv6();
+    let table = |family: &str, rule: &str| {
+        format!(
+            "table {family} own {{\n chain forward {{\n type filter hook forward priority 0; policy drop;\n{rule}\n }}\n}}\n"
+        )
+    };
+    let allows = "iifname \"nl*\" accept\noifname \"nl*\" accept";
+    board.run("nft --file -", &(table("ip", allows) + &table("ip6", "")));
+    board.device.start_agent();
+    board.device.load_image(nodlet_tests::demo_archive());
+    board.device.write_manifest("client.yaml", &manifest::pod("client", "sleep"));
+    board.device.pod("client").wait_ready();
+    board.device.wait_for("the warning", || board.warnings().contains("no rule accepts (ip6 own forward)"));
+}
+
 /// What works beside a firewall, of IPv4 and of IPv6.
 fn works(board: &Board) -> [Works; 2] {
     [(NEIGHBOUR, BOARD), (NEIGHBOUR_6, BOARD_6)].map(|(neighbour, address)| {
@@ -316,7 +333,7 @@ fn beside_the_real_ufw_pods_need_the_documented_rules_and_its_tables_stay() {
     let mut board = Board::with_ipv6();
     board.run("ufw allow 22/tcp", "");
     board.run("ufw --force enable", "");
-    beside_real(&mut board, "ufw", "ip filter FORWARD", (false, false));
+    beside_real(&mut board, "ufw", "ip filter FORWARD, ip6 filter FORWARD", (false, false));
     board.run("ufw disable", "");
 }
 
@@ -353,7 +370,7 @@ fn beside_docker_with_ipv6_pods_need_its_rules_for_both_families() {
     let loaded = board.foreign();
     board.starts();
     assert_eq!(works(&board), [(false, false); 2]);
-    let expected = "no rule accepts (ip filter FORWARD), and no rule names nl";
+    let expected = "no rule accepts (ip filter FORWARD, ip6 filter FORWARD), and no rule names nl";
     assert!(board.warnings().contains(expected), "{}", board.warnings());
     assert_eq!(board.foreign(), loaded);
     for program in ["iptables", "ip6tables"] {

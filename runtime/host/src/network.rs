@@ -105,6 +105,11 @@ impl Network {
         Ok(Network::of(paths, range, ipv6, masquerade))
     }
 
+    /// Whether pods have IPv6 addresses.
+    pub fn has_ipv6(&self) -> bool {
+        self.ipv6.is_some()
+    }
+
     /// A network for removing everything: it allocates no address, so the configured range is not read.
     pub fn without_range(paths: &Paths) -> Network {
         Network::of(paths, DEFAULT_RANGE, None, false)
@@ -230,7 +235,7 @@ impl Network {
         if self.told_foreign {
             return None;
         }
-        let text = foreign::warning(&self.bridge)?;
+        let text = foreign::warning(&self.bridge, self.ipv6.is_some())?;
         self.told_foreign = true;
         Some(("FirewallDropsPackets", text))
     }

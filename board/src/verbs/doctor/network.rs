@@ -16,17 +16,24 @@ pub(super) fn checks(machine: &Machine) -> Vec<Check> {
     let sysctl = |path: &str| fs::read_to_string(path).ok().map(|text| text.trim() == "1");
     let bridged = sysctl("/proc/sys/net/bridge/bridge-nf-call-iptables").unwrap_or(false);
     let forwards = sysctl("/proc/sys/net/ipv4/ip_forward");
+    let network = network(machine);
+    let ipv6 = network.as_ref().is_ok_and(Network::has_ipv6);
     let mut checks =
-        vec![addresses(machine), judge_firewall(bridged, dropping_chains()), judge_forwarding(forwards)];
+        vec![addresses(network), judge_firewall(bridged, dropping_chains(ipv6)), judge_forwarding(forwards)];
     checks.extend(super::links::checks());
     checks
 }
 
-/// Checks whether the pods' address range is used for nothing else.
-fn addresses(machine: &Machine) -> Check {
-    const NAME: &str = "pod addresses";
+/// The network of the pods, by the files of the root directory.
+fn network(machine: &Machine) -> Result<Network, NetworkError> {
     let paths = Paths::new(&machine.root.canonicalize().unwrap_or_else(|_| machine.root.clone()));
-    let network = match Network::new(&paths, None, true) {
+    Network::new(&paths, None, true)
+}
+
+/// Checks whether the pods' address range is used for nothing else.
+fn addresses(network: Result<Network, NetworkError>) -> Check {
+    const NAME: &str = "pod addresses";
+    let network = match network {
         Ok(network) => network,
         Err(error) => {
             let found = format!("failed to {}", nodlet_host::error::chain(&error));

@@ -27,12 +27,31 @@ impl fmt::Display for Chain {
 /// NF_INET_FORWARD; tables of bridges use the same number.
 const FORWARD: u32 = 2;
 const DROP: u32 = 0;
+/// NFPROTO_IPV4 and NFPROTO_IPV6.
+const FAMILY_IPV4: u8 = 2;
+const FAMILY_IPV6: u8 = 10;
 
-/// A warning about the chains that drop packets of pods. `None` if there are none, or if some rule names the bridge of
-/// the pods: then the owner of the machine has made an exception.
-pub(super) fn warning(bridge: &str) -> Option<String> {
-    let chains = dropping_chains().ok()?;
-    if chains.is_empty() || names_link(bridge).unwrap_or(false) {
+impl Chain {
+    /// Whether packets of IPv4 and of IPv6 pass the chain.
+    fn versions(&self) -> [bool; 2] {
+        match self.table.split(' ').next() {
+            Some("ip" | "iptables") => [true, false],
+            Some("ip6" | "ip6tables") => [false, true],
+            Some(_) | None => [true, true],
+        }
+    }
+}
+
+/// A warning about the chains that drop packets of pods, with `ipv6` also those of IPv6. `None` if there are none, or if
+/// some rule names the bridge of the pods: then the owner of the machine has made an exception, for IPv4 or for IPv6.
+pub(super) fn warning(bridge: &str, ipv6: bool) -> Option<String> {
+    let mut chains = dropping_chains(ipv6).ok()?;
+    if chains.is_empty() {
+        return None;
+    }
+    let named = rules_naming(bridge, ipv6).unwrap_or_default();
+    chains.retain(|chain| is_unexpected(chain.versions(), named, ipv6));
+    if chains.is_empty() {
         return None;
     }
     let chains: Vec<String> = chains.iter().map(Chain::to_string).collect();
@@ -46,13 +65,23 @@ pub(super) fn warning(bridge: &str) -> Option<String> {
 /// The most rules that are searched for the name of the bridge: the agent waits meanwhile.
 const RULES_MAX: usize = 10_000;
 
-/// Whether one of the first [`RULES_MAX`] rules of nftables matches the link by its name or the beginning of it.
-fn names_link(link: &str) -> io::Result<bool> {
-    let (mut found, mut count) = (false, 0);
+/// Whether a chain drops packets of an IP version for which no rule makes an exception. `named`: whether a rule for IPv4
+/// and one for IPv6 name the bridge.
+fn is_unexpected(chain: [bool; 2], named: [bool; 2], ipv6: bool) -> bool {
+    (chain[0] && !named[0]) || (ipv6 && chain[1] && !named[1])
+}
+
+/// Whether one of the first [`RULES_MAX`] rules of nftables for IPv4, and one for IPv6 if that matters, matches the link
+/// by its name or the beginning of it.
+fn rules_naming(link: &str, ipv6: bool) -> io::Result<[bool; 2]> {
+    let (mut found, mut count) = ([false, !ipv6], 0);
     dump(NFT_MSG_GETRULE, &mut |rule| {
-        found |= matches_link(rule, link);
+        if matches_link(rule, link) {
+            found[0] |= rule[0] != FAMILY_IPV6;
+            found[1] |= rule[0] != FAMILY_IPV4;
+        }
         count += 1;
-        !found && count < RULES_MAX
+        found != [true; 2] && count < RULES_MAX
     })?;
     Ok(found)
 }
@@ -91,23 +120,29 @@ fn matches_link(rule: &[u8], link: &str) -> bool {
 }
 
 /// Every chain whose policy drops the forwarded packets that no rule accepts, and firewalld's chain, which rejects them.
-pub fn dropping_chains() -> io::Result<Vec<Chain>> {
+/// Chains that only packets of IPv6 pass are among them with `ipv6`, after the others.
+pub fn dropping_chains(ipv6: bool) -> io::Result<Vec<Chain>> {
     let mut chains = Vec::new();
     dump(NFT_MSG_GETCHAIN, &mut |message| {
         chains.extend(dropping(message));
         true
     })?;
-    match fs::read_to_string("/proc/net/ip_tables_names") {
-        Ok(tables) if tables.lines().any(|table| table == "filter") => {
-            if iptables_drops()? {
-                chains.push(Chain { table: "iptables filter".to_owned(), name: "FORWARD".to_owned() });
+    for legacy in if ipv6 { &LEGACY[..] } else { &LEGACY[..1] } {
+        match fs::read_to_string(legacy.tables) {
+            Ok(tables) if tables.lines().any(|table| table == "filter") => {
+                if legacy.drops()? {
+                    chains
+                        .push(Chain { table: format!("{} filter", legacy.name), name: "FORWARD".to_owned() });
+                }
             }
+            Ok(_) => {}
+            // The kernel has no legacy iptables.
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            Err(error) => return Err(error),
         }
-        Ok(_) => {}
-        // The kernel has no legacy iptables.
-        Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-        Err(error) => return Err(error),
     }
+    chains.retain(|chain| ipv6 || chain.versions()[0]);
+    chains.sort_by_key(|chain| !chain.versions()[0]);
     Ok(chains)
 }
 
@@ -205,9 +240,10 @@ fn read_messages(mut bytes: &[u8], wanted: u16, each: &mut dyn FnMut(&[u8]) -> b
 fn dropping(message: &[u8]) -> Option<Chain> {
     let family = match *message.first()? {
         1 => "inet",
-        2 => "ip",
+        FAMILY_IPV4 => "ip",
         7 => "bridge",
-        // Pods have IPv4 addresses only.
+        FAMILY_IPV6 => "ip6",
+        // No packet of a pod passes a table of ARP or of a device.
         _ => return None,
     };
     let attributes = attributes(message.get(4..)?);
@@ -256,8 +292,35 @@ struct Info {
 
 const IPT_SO_GET_INFO: libc::c_int = 64;
 const IPT_SO_GET_ENTRIES: libc::c_int = 65;
-/// Offset in `struct ipt_entry` of the field that says where the rule's target begins.
-const TARGET_OFFSET: usize = 88;
+
+/// Legacy iptables of one IP version: IPv6 has the same structures and options, but a longer entry.
+struct Legacy {
+    name: &'static str,
+    /// The file with the names of the existing tables.
+    tables: &'static str,
+    domain: libc::c_int,
+    level: libc::c_int,
+    /// Offset in `struct ipt_entry` or `ip6t_entry` of the field that says where the rule's target begins.
+    target_offset: usize,
+}
+
+const LEGACY: [Legacy; 2] = [
+    Legacy {
+        name: "iptables",
+        tables: "/proc/net/ip_tables_names",
+        domain: libc::AF_INET,
+        level: libc::IPPROTO_IP,
+        target_offset: 88,
+    },
+    Legacy {
+        name: "ip6tables",
+        tables: "/proc/net/ip6_tables_names",
+        domain: libc::AF_INET6,
+        level: libc::IPPROTO_IPV6,
+        target_offset: 140,
+    },
+];
+
 /// Size of `struct xt_entry_target`, which a verdict follows.
 const TARGET: usize = 32;
 /// The verdict DROP as a rule stores it: -NF_DROP - 1.
@@ -265,51 +328,54 @@ const VERDICT_DROP: i32 = -1;
 /// The most bytes of rules that are read. No board has as many.
 const ENTRIES_BYTES_MAX: u32 = 16 * 1024 * 1024;
 
-/// Whether the policy of the chain FORWARD in the existing table `filter` drops packets.
-fn iptables_drops() -> io::Result<bool> {
-    // SAFETY: takes numbers only.
-    let socket = owned(unsafe {
-        libc::socket(libc::AF_INET, libc::SOCK_RAW | libc::SOCK_CLOEXEC, libc::IPPROTO_RAW)
-    })?;
-    let mut name = [0_u8; 32];
-    name[..6].copy_from_slice(b"filter");
-    let mut info = Info { name, valid_hooks: 0, hook_entry: [0; 5], underflow: [0; 5], entries: 0, size: 0 };
-    // SAFETY: the kernel reads and writes one `ipt_getinfo`, which this is.
-    unsafe { option(&socket, IPT_SO_GET_INFO, (&raw mut info).cast(), size_of::<Info>()) }?;
-    if info.size > ENTRIES_BYTES_MAX {
-        return Err(io::Error::other("the firewall has more rules than nodlet reads"));
+impl Legacy {
+    /// Whether the policy of the chain FORWARD in the existing table `filter` drops packets.
+    fn drops(&self) -> io::Result<bool> {
+        // SAFETY: takes numbers only.
+        let socket = owned(unsafe {
+            libc::socket(self.domain, libc::SOCK_RAW | libc::SOCK_CLOEXEC, libc::IPPROTO_RAW)
+        })?;
+        let mut name = [0_u8; 32];
+        name[..6].copy_from_slice(b"filter");
+        let mut info =
+            Info { name, valid_hooks: 0, hook_entry: [0; 5], underflow: [0; 5], entries: 0, size: 0 };
+        // SAFETY: the kernel reads and writes one `ipt_getinfo`, which this is.
+        unsafe { self.option(&socket, IPT_SO_GET_INFO, (&raw mut info).cast(), size_of::<Info>()) }?;
+        if info.size > ENTRIES_BYTES_MAX {
+            return Err(io::Error::other("the firewall has more rules than nodlet reads"));
+        }
+        // `struct ipt_get_entries`: the name, the size, padding to eight bytes, the entries.
+        const HEAD: usize = 40;
+        let mut entries = vec![0_u8; HEAD + info.size as usize];
+        entries[..32].copy_from_slice(&name);
+        entries[32..36].copy_from_slice(&info.size.to_ne_bytes());
+        let length = entries.len();
+        // SAFETY: the buffer is as long as the length passed to the kernel.
+        unsafe { self.option(&socket, IPT_SO_GET_ENTRIES, entries.as_mut_ptr().cast(), length) }?;
+        Ok(self.policy(&entries[HEAD..], info.underflow[FORWARD as usize] as usize) == Some(VERDICT_DROP))
     }
-    // `struct ipt_get_entries`: the name, the size, padding to eight bytes, the entries.
-    const HEAD: usize = 40;
-    let mut entries = vec![0_u8; HEAD + info.size as usize];
-    entries[..32].copy_from_slice(&name);
-    entries[32..36].copy_from_slice(&info.size.to_ne_bytes());
-    let length = entries.len();
-    // SAFETY: the buffer is as long as the length passed to the kernel.
-    unsafe { option(&socket, IPT_SO_GET_ENTRIES, entries.as_mut_ptr().cast(), length) }?;
-    Ok(policy(&entries[HEAD..], info.underflow[FORWARD as usize] as usize) == Some(VERDICT_DROP))
-}
 
-/// The verdict of the rule at `at`. The last rule of a chain is its policy.
-fn policy(entries: &[u8], at: usize) -> Option<i32> {
-    let entry = entries.get(at..)?;
-    let target = usize::from(half(entry, TARGET_OFFSET)?);
-    word(entry, target + TARGET, i32::from_ne_bytes)
-}
+    /// The verdict of the rule at `at`. The last rule of a chain is its policy.
+    fn policy(&self, entries: &[u8], at: usize) -> Option<i32> {
+        let entry = entries.get(at..)?;
+        let target = usize::from(half(entry, self.target_offset)?);
+        word(entry, target + TARGET, i32::from_ne_bytes)
+    }
 
-/// # Safety
-/// `value` must point to `length` bytes that the kernel may write to.
-unsafe fn option(
-    socket: &OwnedFd,
-    option: libc::c_int,
-    value: *mut libc::c_void,
-    length: usize,
-) -> io::Result<()> {
-    let mut length = length as libc::socklen_t;
-    // SAFETY: an open descriptor; the caller guarantees the rest.
-    let got =
-        unsafe { libc::getsockopt(socket.as_raw_fd(), libc::IPPROTO_IP, option, value, &raw mut length) };
-    if got < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+    /// # Safety
+    /// `value` must point to `length` bytes that the kernel may write to.
+    unsafe fn option(
+        &self,
+        socket: &OwnedFd,
+        option: libc::c_int,
+        value: *mut libc::c_void,
+        length: usize,
+    ) -> io::Result<()> {
+        let mut length = length as libc::socklen_t;
+        // SAFETY: an open descriptor; the caller guarantees the rest.
+        let got = unsafe { libc::getsockopt(socket.as_raw_fd(), self.level, option, value, &raw mut length) };
+        if got < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+    }
 }
 
 #[cfg(test)]
@@ -353,7 +419,7 @@ mod tests {
     }
 
     #[test]
-    fn chains_that_drop_forwarded_ipv4_packets_are_found() {
+    fn chains_that_drop_forwarded_packets_are_found() {
         for (family, table, hook, policy, found) in [
             (2, "filter", 2, 0, true),
             (1, "filter", 2, 0, true),
@@ -362,7 +428,9 @@ mod tests {
             (1, "firewalld", 2, 1, true),
             (1, "firewalld", 1, 1, false),
             (2, "filter", 1, 0, false),
-            (10, "filter", 2, 0, false),
+            (10, "filter", 2, 0, true),
+            (10, "filter", 2, 1, false),
+            (3, "filter", 2, 0, false),
         ] {
             let mut bytes = chain(family, table, hook, policy);
             bytes.extend(message(NLMSG_DONE, &[0; 4]));
@@ -441,11 +509,34 @@ mod tests {
 
     #[test]
     fn the_policy_of_an_iptables_chain_is_its_last_rules_verdict() {
-        let mut entry = vec![0_u8; 112 + 40];
-        entry[TARGET_OFFSET..TARGET_OFFSET + 2].copy_from_slice(&112_u16.to_ne_bytes());
-        entry[144..148].copy_from_slice(&VERDICT_DROP.to_ne_bytes());
-        assert_eq!(policy(&entry, 0), Some(VERDICT_DROP));
-        assert_eq!(policy(&entry, 200), None);
-        assert_eq!(policy(&entry[..100], 0), None);
+        for (legacy, size) in LEGACY.iter().zip([112_u16, 168]) {
+            let end = usize::from(size) + 40;
+            let mut entry = vec![0_u8; end];
+            entry[legacy.target_offset..legacy.target_offset + 2].copy_from_slice(&size.to_ne_bytes());
+            entry[end - 8..end - 4].copy_from_slice(&VERDICT_DROP.to_ne_bytes());
+            assert_eq!(legacy.policy(&entry, 0), Some(VERDICT_DROP));
+            assert_eq!(legacy.policy(&entry, 200), None);
+            assert_eq!(legacy.policy(&entry[..100], 0), None);
+        }
+    }
+
+    #[test]
+    fn a_rule_for_one_ip_version_is_no_exception_for_the_other() {
+        let versions =
+            |table: &str| Chain { table: format!("{table} filter"), name: String::new() }.versions();
+        for (table, named, ipv6, expected) in [
+            ("ip", [false, false], false, true),
+            ("ip", [true, false], true, false),
+            ("ip6", [true, false], true, true),
+            ("ip6tables", [true, false], true, true),
+            ("ip6", [true, true], true, false),
+            ("ip6", [false, false], false, false),
+            ("inet", [true, false], true, true),
+            ("inet", [true, false], false, false),
+            ("bridge", [false, true], true, true),
+            ("iptables", [false, true], true, true),
+        ] {
+            assert_eq!(is_unexpected(versions(table), named, ipv6), expected, "{table} {named:?} {ipv6}");
+        }
     }
 }
