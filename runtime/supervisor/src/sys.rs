@@ -128,8 +128,8 @@ pub(super) fn allow_real_time(priority: u32) -> io::Result<()> {
         check(set).map(drop)
     };
     set(libc::SCHED_FIFO, 1).map_err(|error| {
-        let why = "the kernel gives real-time bandwidth to no cgroup of a pod (CONFIG_RT_GROUP_SCHED): it must be built \
-                   without that option, or booted with rt_group_sched=0";
+        let why = "the cgroups of pods have no real-time bandwidth (CONFIG_RT_GROUP_SCHED; cpu.rt_runtime_us is 0 in \
+                   cgroup v1): build the kernel without that option, or boot it with rt_group_sched=0";
         lacking_right(error, why)
     })?;
     set(libc::SCHED_OTHER, 0)

@@ -60,7 +60,8 @@ pub(super) fn admit(node: &NodeInfo, pod: &Pod, others: &[ExistingPod<'_>]) -> O
     if node.exclusive_cpus.is_empty() && names(pod, |resources| &resources.exclusive_cpus).next().is_some() {
         // As of the static policy of a kubelet's cpu manager.
         let why = "Allocate failed due to exclusive-cpus.nodlet.dev: this node has no exclusive cpus, for which it needs \
-                   more than one cpu and the cpuset controller of cgroup v2 (CONFIG_CPUSETS), which is unexpected";
+                   more than one cpu and the cpuset controller of cgroup v2 (CONFIG_CPUSETS; where cgroup v1 has the \
+                   controller, boot with cgroup_no_v1=cpuset), which is unexpected";
         return rejected("UnexpectedAdmissionError", why);
     }
     if pod.spec.requires_app_armor() && !node.app_armor {
