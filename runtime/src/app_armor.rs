@@ -10,20 +10,23 @@ use nodlet_core::spec::container::AppArmorProfile;
 use nodlet_core::spec::{Container, Pod};
 
 /// The name of the profile of nodlet, as `cri-containerd.apparmor.d` is that of containerd.
-pub(crate) const DEFAULT: &str = "nodlet-default";
+pub const DEFAULT: &str = "nodlet-default";
 
 /// The most bytes that are read of the list of profiles: some ten thousand of them.
 const MAX_LIST: u64 = 1 << 20;
 
 /// Whether the kernel has AppArmor and it is enabled, as a kubelet finds out.
-pub(crate) fn is_enabled() -> bool {
+pub fn is_enabled() -> bool {
     let enabled = std::fs::read("/sys/module/apparmor/parameters/enabled");
     enabled.is_ok_and(|text| text.starts_with(b"Y"))
         && std::path::Path::new("/sys/kernel/security/apparmor").exists()
 }
 
 /// The names of the profiles that the kernel has loaded, each with its mode: `name (enforce)`.
-pub(crate) fn loaded() -> io::Result<String> {
+///
+/// # Errors
+/// The list cannot be read, for which the caller must be root.
+pub fn loaded() -> io::Result<String> {
     let mut text = String::new();
     std::fs::File::open("/sys/kernel/security/apparmor/profiles")?
         .take(MAX_LIST)
@@ -77,7 +80,8 @@ pub(crate) fn profile(
     }
 }
 
-fn has(list: &str, name: &str) -> bool {
+/// Whether the list of [`loaded`] has a profile of this name.
+pub fn has(list: &str, name: &str) -> bool {
     list.lines().any(|line| line.rsplit_once(" (").is_some_and(|(known, _)| known == name))
 }
 

@@ -39,7 +39,7 @@
 //! * [`logind`] delays a shutdown of the machine until the pods have ended.
 
 pub mod api;
-mod app_armor;
+pub mod app_armor;
 pub mod container_config;
 mod devices;
 mod downward_api;

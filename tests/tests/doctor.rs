@@ -75,6 +75,17 @@ fn doctor_finds_nothing_missing_on_a_machine_that_runs_pods_and_leaves_nothing_b
         assert_eq!(check(&found, tried)["verdict"], "ok", "{found:#?}");
     }
     assert_eq!((links(), fs::read_dir(device.root()).expect("the root is there").count()), before);
+    // Exclusive cpus are rejected where cgroup v1 has the controller.
+    let controllers = fs::read_to_string("/sys/fs/cgroup/cgroup.controllers").unwrap_or_default();
+    let in_v2 = controllers.split_whitespace().any(|name| name == "cpuset");
+    assert_eq!(
+        check(&found, "cpuset controller")["verdict"],
+        if in_v2 { "ok" } else { "warning" },
+        "{found:#?}"
+    );
+    let enabled = fs::read_to_string("/sys/module/apparmor/parameters/enabled").unwrap_or_default();
+    let app_armor = check(&found, "AppArmor");
+    assert_eq!(app_armor["verdict"], if enabled.starts_with('Y') { "ok" } else { "warning" }, "{found:#?}");
     let text = device.nodlet(["doctor"]).ok();
     assert!(text.contains("\nok       overlayfs "), "{text}");
     assert!(text.ends_with(" unknown\n"), "{text}");
@@ -233,6 +244,7 @@ const USEFUL: &[&str] = &[
     "SECCOMP_FILTER",
     "KEYS",
     "SECURITY_LANDLOCK",
+    "SECURITY_APPARMOR",
     "BLK_CGROUP",
     "CPUSETS",
     "PSI",

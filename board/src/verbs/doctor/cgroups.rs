@@ -9,6 +9,9 @@ use super::mounts::Mount;
 use super::probe::{Probe, Tried};
 use super::report::{Area, Check, Verdict};
 
+/// The controller that nodlet uses in cgroup v2 alone.
+const CPUSET: &str = "cpuset";
+
 /// The mount of cgroup v2.
 fn v2_mount(mounts: &[Mount]) -> Option<&Mount> {
     mounts.iter().find(|mount| mount.kind == "cgroup2")
@@ -31,6 +34,9 @@ pub(super) fn unified(mounts: &[Mount]) -> Tried {
 pub(super) fn controller(name: &str, mounts: &[Mount]) -> Tried {
     let v1 = if name == "io" { "blkio" } else { name };
     if let Some(mount) = v1_mount(mounts, v1) {
+        if name == CPUSET {
+            return Tried::Lacks(format!("in cgroup v1 at {}, so not in v2", mount.point.display()));
+        }
         return Tried::Works(format!("cgroup v1 at {}", mount.point.display()));
     }
     let Some(v2) = v2_mount(mounts) else {
@@ -115,6 +121,11 @@ pub(super) fn remedy(probe: Probe, machine: &Machine) -> Option<String> {
     match probe {
         Probe::CgroupV2 if machine.filesystems.lines().any(|line| line.ends_with("\tcgroup2")) => Some(
             "Mount it (mount -t cgroup2 cgroup2 /sys/fs/cgroup, or /sys/fs/cgroup/unified beside v1)."
+                .to_owned(),
+        ),
+        Probe::Controller(CPUSET) if v1_mount(&machine.mounts, CPUSET).is_some() => Some(
+            "Add cgroup_no_v1=cpuset to the kernel's command line, or boot with cgroup v2 alone \
+             (systemd.unified_cgroup_hierarchy=1)."
                 .to_owned(),
         ),
         Probe::Controller("memory") if has("MEMCG") => Some(memory_remedy(&machine.command_line)),

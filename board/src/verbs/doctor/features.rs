@@ -251,6 +251,15 @@ pub(super) const FEATURES: &[Feature] = &[
         probe: Probe::Landlock,
     },
     Feature {
+        area: Area::Kernel,
+        name: "AppArmor",
+        need: Need::Useful,
+        ways: &[all(&["SECURITY_APPARMOR"])],
+        module: "",
+        without: "Pods run without AppArmor; a pod whose appArmorProfile is RuntimeDefault or Localhost is rejected.",
+        probe: Probe::AppArmor,
+    },
+    Feature {
         area: Area::Cgroups,
         name: "cgroup v2",
         need: Need::Needed,

@@ -48,6 +48,7 @@ fn attempt(feature: &Feature, machine: &Machine) -> Tried {
         Probe::Seccomp => probe::seccomp(),
         Probe::Keyring => probe::keyring(),
         Probe::Landlock => probe::landlock(),
+        Probe::AppArmor => probe::app_armor(),
         Probe::CgroupV2 => cgroups::unified(&machine.mounts),
         Probe::Controller(name) => cgroups::controller(name, &machine.mounts),
         Probe::CpuLimits => cgroups::cpu_limits(&machine.mounts),
@@ -70,6 +71,11 @@ fn remedy(feature: &Feature, machine: &Machine) -> String {
     }
     if feature.probe == Probe::Landlock && machine.command_line.contains("lsm=") {
         return "Add landlock to lsm= on the kernel's command line; the kernel needs CONFIG_SECURITY_LANDLOCK.".to_owned();
+    }
+    if feature.probe == Probe::AppArmor {
+        return "Boot with apparmor=1 and with apparmor in lsm= on the kernel's command line; the kernel needs \
+                CONFIG_SECURITY_APPARMOR."
+            .to_owned();
     }
     let all = options(feature.ways[feature.ways.len() - 1].options);
     match &machine.config {

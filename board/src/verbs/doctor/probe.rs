@@ -15,6 +15,7 @@ use nodlet_host::cgroup::try_device_filter;
 use nodlet_host::network::filter;
 use nodlet_host::network::netlink::{Netlink, link_index};
 use nodlet_rootfs::assemble::{AssembleError, Backing, LayerTrial, TrialError, try_layer, try_overlay};
+use nodlet_runtime::app_armor;
 
 /// How a running kernel is probed for a feature.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -31,6 +32,7 @@ pub(super) enum Probe {
     Seccomp,
     Keyring,
     Landlock,
+    AppArmor,
     CgroupV2,
     /// The controller's name in cgroup v2.
     Controller(&'static str),
@@ -308,6 +310,24 @@ pub(super) fn landlock() -> Tried {
             Tried::Lacks("turned off when the kernel was started".to_owned())
         }
         result => of(result, &format!("version {version}"), &[libc::ENOSYS]),
+    }
+}
+
+/// Whether the kernel has AppArmor, and the profile of containers that name none.
+pub(super) fn app_armor() -> Tried {
+    if !app_armor::is_enabled() {
+        return Tried::Lacks("not enabled".to_owned());
+    }
+    let profile = app_armor::DEFAULT;
+    match app_armor::loaded() {
+        Ok(list) if app_armor::has(&list, profile) => Tried::Works(format!("profile {profile} is loaded")),
+        Ok(_) => Tried::Works(format!(
+            "profile {profile} is not loaded (apparmor_parser): only containers that name another one are confined"
+        )),
+        Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
+            Tried::Works("only root can list the loaded profiles".to_owned())
+        }
+        Err(error) => Tried::Unclear(format!("failed to list the loaded profiles: {error}")),
     }
 }
 
