@@ -31,6 +31,11 @@ fn flatten(mut object: Value, at: String, depth: usize, found: &mut Vec<Found>) 
     let single = kind.strip_suffix("List").unwrap_or(&kind);
     let known = Kind::named(single);
     match (kind.as_str(), version.as_str()) {
+        ("", _) if is_device(&object) => {
+            Err("a file of a device is no object: it belongs into etc/nodlet/devices/ below the \
+             agent's root directory, and is not applied (docs/devices.md)"
+                .to_owned())
+        }
         ("", _) => Err("Object 'Kind' is missing: write kind: Pod".to_owned()),
         (_, "") => Err(format!(
             "Object 'apiVersion' is missing: write apiVersion: {}",
@@ -75,6 +80,12 @@ fn flatten(mut object: Value, at: String, depth: usize, found: &mut Vec<Found>) 
             None => Err(other(&kind, &version)),
         },
     }
+}
+
+/// Whether this is the text of a device file: see `device_file.rs`.
+fn is_device(object: &Value) -> bool {
+    let has = |key: &str| object.get(key).is_some();
+    has("name") && ["path", "usb", "sysfs", "interface"].into_iter().any(has)
 }
 
 /// Kinds with a template of Pods.

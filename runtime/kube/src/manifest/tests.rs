@@ -154,6 +154,12 @@ fn other_kinds_are_rejected_by_name_with_an_alternative() {
         ),
         ("kind: Pod\n", "Object 'apiVersion' is missing: write apiVersion: v1"),
         ("apiVersion: v1\n", "Object 'Kind' is missing: write kind: Pod"),
+        (
+            "name: gps\nusb: {vendor: \"0403\"}\n",
+            "a file of a device is no object: it belongs into etc/nodlet/devices/ below the agent's root directory, and is \
+             not applied (docs/devices.md)",
+        ),
+        ("name: gps\n", "Object 'Kind' is missing: write kind: Pod"),
         ("apiVersion: v1\nkind: [Pod]\n", "Object 'Kind' is missing: write kind: Pod"),
         ("- a\n", "not an object: a Pod has apiVersion, kind, metadata and spec"),
         ("Pod\n", "not an object: a Pod has apiVersion, kind, metadata and spec"),
