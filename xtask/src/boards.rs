@@ -327,7 +327,7 @@ fn demo_for(profile: &Profile) -> Result<Image, Failure> {
 
 /// Builds a single program with cargo, and finds its path in cargo's JSON.
 fn executable(mut build: Command) -> Result<PathBuf, Failure> {
-    eprintln!("$ {}", line_of(&build));
+    eprintln!("Building without further output, some minutes the first time:\n$ {}", line_of(&build));
     let output = build.stderr(Stdio::inherit()).output()?;
     if !output.status.success() {
         return Err(Failure(format!("{}: {}", line_of(&build), output.status)));

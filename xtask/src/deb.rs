@@ -74,7 +74,7 @@ fn architecture(target: &Target) -> Result<&'static str, Failure> {
 pub(crate) fn build(target: &Target, version: &str) -> Result<PathBuf, Failure> {
     let program = cross::build(target)?;
     // Build a program that this machine can execute: it has the same help texts.
-    run_command(cargo()?.args(["build", "--quiet", "--locked", "--package", "nodlet"]))?;
+    run_command(cargo()?.args(["build", "--locked", "--package", "nodlet"]))?;
     let help = help::of(&built("debug", "nodlet")?)?;
     let time = Time::of_source()?;
     let mut files = Files::default();

@@ -16,6 +16,9 @@ use crate::{boards, demo_image, images, setup};
 /// The timeout of a step that usually takes moments.
 const PATIENCE: Duration = Duration::from_secs(60);
 
+/// The directory of the volume in `examples/claim.yaml`.
+const DIARY: &str = "/var/tmp/nodlet-diary";
+
 /// The address range of the pods, which is probably unused.
 const POD_CIDR: &str = "10.214.0.0/24";
 
@@ -44,6 +47,8 @@ pub(crate) fn run(arguments: &[String]) -> Outcome {
     run_command(cargo()?.args(["build", "--package", "nodlet"]))?;
     let images = if gateway { images::build()? } else { demo_image::build()? };
 
+    // The directory of the example with a claim, unless an agent of this machine has it already.
+    let makes_diary = !Path::new(DIARY).exists();
     let mut show = Show::new()?;
     let outcome = if gateway { show.gateway(&images) } else { show.play(&images) };
     if keep && outcome.is_ok() {
@@ -53,6 +58,9 @@ pub(crate) fn run(arguments: &[String]) -> Outcome {
     say("Taking everything down again");
     let down = show.nodlet(&["down"]);
     show.forget();
+    if makes_diary && Path::new(DIARY).exists() {
+        fs::remove_dir_all(DIARY)?;
+    }
     outcome.and(down)
 }
 

@@ -45,7 +45,7 @@ pub(super) fn build(
             // Debug information is most of the program, and each image with it is hashed.
             build.args(["--", "-Cstrip=symbols"]);
         }
-        eprintln!("$ {}", line_of(&build));
+        eprintln!("Building without further output, some minutes the first time:\n$ {}", line_of(&build));
         let output = build.stderr(Stdio::inherit()).output()?;
         if !output.status.success() {
             return Err(Failure(format!("{}: {}", line_of(&build), output.status)));
