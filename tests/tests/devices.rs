@@ -177,14 +177,21 @@ fn a_pod_waits_for_its_device_and_follows_it_while_it_runs() {
     let node = Node::named("usb");
     define(&device, "usb.yaml", &format!("name: usb\npath: {}\ncontainerPath: /dev/usb\n", node.path()));
     device.wait_for("the resource", || resource(&device, "capacity", "usb") == "1");
-    device.write_manifest("modem.yaml", &asking("modem", "open /dev/usb then sleep", "nodlet.dev/usb: 1"));
+    device.write_manifest(
+        "modem.yaml",
+        &asking("modem", "open /dev/usb then print open then sleep", "nodlet.dev/usb: 1"),
+    );
     let missing = format!("device nodlet.dev/usb is not there ({0}): {0} does not exist", node.path());
     wait_event(&device, "modem", &missing);
     let app = || device.pod("modem").container("app");
-    device.wait_for("the reason", || app().reason() == "CreateContainerConfigError");
-    assert!(app().message().contains("usb.yaml:1"), "{}", app().message());
+    device.wait_for("the reason and the message", || {
+        let app = app();
+        app.reason() == "CreateContainerConfigError" && app.message().contains("usb.yaml:1")
+    });
 
     node.plug(0);
+    // It is unplugged when the container has opened it.
+    device.pod("modem").wait_log("app", "open");
     device.pod("modem").wait_ready();
     let id = device.pod("modem").container("app").id();
     // It comes back with another number.
@@ -236,7 +243,10 @@ fn a_device_is_found_by_its_attributes_as_soon_as_the_kernel_has_it() {
     let text = format!("name: loop\nsysfs: {{subsystem: block, path: \"virtual/block/loop{minor}\"}}\n");
     define(&device, "loop.yaml", &text);
     device.wait_for("the resource", || resource(&device, "capacity", "loop") == "1");
-    device.write_manifest("late.yaml", &asking("late", "open /dev/loop then sleep", "nodlet.dev/loop: 1"));
+    device.write_manifest(
+        "late.yaml",
+        &asking("late", "open /dev/loop then print open then sleep", "nodlet.dev/loop: 1"),
+    );
     wait_event(&device, "late", "device nodlet.dev/loop is not there");
     let control = fs::File::open("/dev/loop-control").expect("the kernel has loop devices");
     let change = |request: libc::c_ulong| {
@@ -246,6 +256,7 @@ fn a_device_is_found_by_its_attributes_as_soon_as_the_kernel_has_it() {
         assert!(result >= 0, "{}", std::io::Error::last_os_error());
     };
     change(0x4c80);
+    device.pod("late").wait_log("app", "open");
     device.pod("late").wait_ready();
     change(0x4c81);
     wait_event(&device, "late", "DeviceLost: device nodlet.dev/loop");
@@ -369,9 +380,8 @@ fn an_interface_moves_into_the_pod_and_comes_back_under_its_name() {
 
     let peer = format!("{}p", link.0);
     Link::ip(["link", "add", &link.0, "type", "veth", "peer", "name", &peer]);
+    device.pod("bus").wait_log("app", &format!("{}\n", link.0));
     device.pod("bus").wait_ready();
-    let log = device.pod("bus").logs("app");
-    assert!(log.lines().any(|name| name == link.0), "{log}");
     assert!(!link.exists(), "it is in the pod alone");
     device.kill_agent();
     device.start_agent();
