@@ -17,7 +17,8 @@
 //!
 //! * `[[env then sleep]]`: `image` and `args` of a container that executes these steps of the demo program
 //! * `((cat /tmp/x))`: `exec`, with the command that executes these steps
-//! * `$DIR`: a directory of the host, a shared mount with the files `one` and `two` and the directory `sub`
+//! * `$DIR`: a directory of the host, a shared mount with the files `one` and `two` and the directory `sub`, in which
+//!   another file system is mounted at `deep`
 //! * `$net`, `$pid`, `$ipc`: a namespace of the host, as `demo stat /proc/self/ns/net` prints it
 //!
 //! The device has the objects of [`OBJECTS`] and the node labels `zone=a` and `rank=7`. Pods have
@@ -261,6 +262,7 @@ fn observe_on(device: &mut Device, tainted: bool) -> Vec<String> {
     }
     fs::create_dir(dir.join("sub")).expect("it can be made");
     fs::write(dir.join("sub/inner"), "inner of the host\n").expect("it can be written");
+    let deep = device.mount_tmpfs("/shared/sub/deep", "mode=755");
     device.start_agent();
     device.load_image(demo_archive());
     let program = fs::read(demo_program()).expect("the demo program can be read");
@@ -289,6 +291,7 @@ fn observe_on(device: &mut Device, tainted: bool) -> Vec<String> {
     if !batch.is_empty() {
         wrong.extend(observe(device, prefix.next().expect("a letter"), &batch));
     }
+    drop(deep);
     drop(mount);
     wrong
 }

@@ -4,14 +4,20 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::{Value, json};
 
-/// The fields in docs/pods.md: `Type.field`, its type, and whether nodlet acts on it.
+/// The fields in docs/pods.md: `Type.field`, its type, and whether nodlet acts on it. nodlet's own annotations are
+/// `Annotation.domain`.
 pub(super) fn documented() -> BTreeMap<String, (String, bool)> {
     let (mut fields, mut owner) = (BTreeMap::new(), "");
     for line in include_str!("../../../docs/pods.md").lines() {
         if let Some(heading) = line.strip_prefix("## ") {
             owner = heading;
         } else if let Some((field, rest)) = line.strip_prefix("| `").and_then(|row| row.split_once("` | ")) {
-            let (kind, verdict) = rest.split_once(" | ").expect("a row has three columns");
+            // An annotation of nodlet has two columns, and its row says what it does.
+            let Some((kind, verdict)) = rest.split_once(" | ") else {
+                let name = field.split('/').next().unwrap_or_default();
+                fields.insert(format!("Annotation.{name}"), ("string".to_owned(), true));
+                continue;
+            };
             let kind = kind.rsplit(' ').next().unwrap_or_default().to_owned();
             fields.insert(format!("{owner}.{field}"), (kind, verdict.starts_with("acts")));
         }

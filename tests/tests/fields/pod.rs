@@ -187,6 +187,11 @@ pub(super) const ROWS: &[Row] = &[
         "containers: [{name: app, [[sleep]], resources: {limits: {memory: 64Mi}}}], runtimeClassName: @",
         &[("nodlet", "memory.max=67108864\n"), ("heavy", "memory.max=83886080\n")])
         .with(&["PodSpec.overhead"]),
+    elsewhere("Annotation.exclusive-cpus.nodlet.dev", "cores::a_container_has_cpus_for_itself_that_no_other_container_uses",
+        "the node must have cgroup v2 and several cpus"),
+    elsewhere("Annotation.rtprio.nodlet.dev",
+        "cores::a_container_has_the_real_time_priorities_that_its_annotation_allows_and_no_others",
+        "the agent must have CAP_SYS_RESOURCE"),
     elsewhere("PodSpec.overhead", "resources::a_runtime_class_adds_its_overhead_to_the_pod_and_keeps_it",
         "only a class sets it"),
 

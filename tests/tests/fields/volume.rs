@@ -22,10 +22,10 @@ pub(super) const ROWS: &[Row] = &[
     row("VolumeMount.readOnly", Status,
         "containers: [{name: app, [[touch /v/new]], volumeMounts: [{name: v, mountPath: /v, @}]}], volumes: [{name: v, emptyDir: {}}]",
         &[("", SUCCEEDED), ("readOnly: true", r#""phase":"Failed""#)]),
-    row("VolumeMount.recursiveReadOnly", Status,
-        "containers: [{name: app, [[exit 0]], volumeMounts: [{name: v, mountPath: /v, readOnly: true, @}]}], \
-         volumes: [{name: v, emptyDir: {}}]",
-        &[("", r#""recursiveReadOnly":"Disabled""#), ("recursiveReadOnly: Enabled", r#""recursiveReadOnly":"Enabled""#)]),
+    row("VolumeMount.recursiveReadOnly", Log("app"),
+        "containers: [{name: app, [[cat /proc/self/mountinfo]], volumeMounts: [{name: v, mountPath: /v, readOnly: true, @}]}], \
+         volumes: [{name: v, hostPath: {path: $DIR}}]",
+        &[("", " /v/sub/deep rw,"), ("recursiveReadOnly: Enabled", " /v/sub/deep ro,")]),
     row("VolumeMount.subPath", Log("app"),
         "containers: [{name: app, [[ls /v]], volumeMounts: [{name: v, mountPath: /v, @}]}], volumes: [{name: v, hostPath: {path: $DIR}}]",
         &[("", "one\nsub\ntwo\n"), ("subPath: sub", "inner\n")]),
