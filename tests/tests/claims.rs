@@ -362,7 +362,17 @@ fn a_block_volume_is_a_device_of_the_container_and_of_no_other() {
     let disk = LoopDevice::over(&file);
     let block = format!("hostPath: {{path: {}}}, volumeMode: Block", disk.path());
     device.write_manifest("v.yaml", &volume("disk", "ReadWriteOnce", &block));
-    device.write_manifest("c.yaml", &claim("data", "ReadWriteOnce", ", volumeMode: Block"));
+    device.write_manifest("c.yaml", &claim("data", "ReadWriteOnce", ", volumeMode: Block, volumeName: disk"));
+    // Another block volume of the pods, which no container names.
+    let unused_file = device.path("/unused.img");
+    fs::write(&unused_file, vec![0; 1 << 20]).expect("it can be written");
+    let unused = LoopDevice::over(&unused_file);
+    let block = format!("hostPath: {{path: {}}}, volumeMode: Block", unused.path());
+    device.write_manifest("v2.yaml", &volume("unused", "ReadWriteOnce", &block));
+    device.write_manifest(
+        "c2.yaml",
+        &claim("more", "ReadWriteOnce", ", volumeMode: Block, volumeName: unused"),
+    );
     let device_of = |name: &str, steps: &str, read_only: bool| {
         manifest::pod_of(
             name,
@@ -371,7 +381,8 @@ fn a_block_volume_is_a_device_of_the_container_and_of_no_other() {
                 manifest::container("other", "print up then sleep", ""),
             ],
             &format!(
-                "volumes: [{{name: data, persistentVolumeClaim: {{claimName: data, readOnly: {read_only}}}}}]"
+                "volumes: [{{name: unused, persistentVolumeClaim: {{claimName: more}}}}, \
+                 {{name: data, persistentVolumeClaim: {{claimName: data, readOnly: {read_only}}}}}]"
             ),
         )
     };
@@ -385,6 +396,8 @@ fn a_block_volume_is_a_device_of_the_container_and_of_no_other() {
     assert!(stat.contains("0660 0:0"), "{stat}");
     let content = fs::read(disk.path()).expect("it can be read");
     assert_eq!(&content[..6], b"hello\n");
+    let untouched = fs::read(unused.path()).expect("it can be read");
+    assert!(untouched.iter().all(|byte| *byte == 0), "the volume that no container names");
     let number = fs::metadata(disk.path()).map(|found| std::os::unix::fs::MetadataExt::rdev(&found));
     let number = number.expect("it is there");
     let (major, minor) =

@@ -53,6 +53,8 @@ fn a_claim_gets_the_smallest_volume_that_satisfies_it() {
     volume(world, "fits", "2Gi", json!({}));
     volume(world, "huge", "20Gi", json!({}));
     volume(world, "small", "1Mi", json!({}));
+    volume(world, "odd", "3Gi", json!({}));
+    volume(world, "even", "4Gi", json!({}));
     volume(world, "fast", "1Gi", json!({"storageClassName": "fast"}));
     volume(world, "raw", "1Gi", json!({"volumeMode": "Block"}));
     volume(world, "many", "1Gi", json!({"accessModes": ["ReadWriteOnce", "ReadWriteMany"]}));
@@ -77,6 +79,18 @@ fn a_claim_gets_the_smallest_volume_that_satisfies_it() {
             "huge",
         ),
         ("later", json!({}), "kept"),
+        (
+            "opposite",
+            json!({"selector": {"matchExpressions": [
+                {"key": "size", "operator": "NotIn", "values": ["3Gi"]},
+            ]}}),
+            "even",
+        ),
+        (
+            "keyed",
+            json!({"selector": {"matchExpressions": [{"key": "colour", "operator": "DoesNotExist"}]}}),
+            "odd",
+        ),
         ("named", json!({"volumeName": "small"}), "-"),
         ("last", json!({}), "-"),
     ] {
