@@ -9,6 +9,8 @@
 mod profile;
 mod table;
 
+use std::sync::{Mutex, PoisonError};
+
 use nodlet_core::spec::container::{CAPABILITIES, SeccompProfile};
 use nodlet_core::spec::{Container, Pod};
 use nodlet_host::launch::SeccompConfig;
@@ -151,10 +153,45 @@ pub(crate) fn effective<'a>(pod: &'a Pod, container: &'a Container) -> Option<&'
     own.or(pod.spec.security_context.seccomp.as_ref()).filter(|_| !container.security_context.privileged)
 }
 
-/// Returns containerd's default filter for a container with these capabilities (`CAP_` names).
+/// The compiled default filters that are kept, the latest first. Most containers have the same capabilities.
+static DEFAULTS: Mutex<Vec<(u64, SeccompConfig)>> = Mutex::new(Vec::new());
+
+/// How many compiled default filters are kept. Each has some kilobytes.
+const MAX_DEFAULTS: usize = 4;
+
+/// Returns containerd's default filter for a container with these capabilities (`CAP_` names). Compiles it at its first
+/// use.
 pub(crate) fn runtime_default(capabilities: &[String]) -> SeccompConfig {
+    let mut kept = DEFAULTS.lock().unwrap_or_else(PoisonError::into_inner);
     // It is far from too long.
-    compile(&default_profile(capabilities), THIS).unwrap_or_default()
+    kept_default(&mut kept, bits(capabilities), |bits| {
+        compile(&default_profile(bits), THIS).unwrap_or_default()
+    })
+}
+
+/// Returns the kept filter for these capabilities, or compiles it in place of the one that was not used for longest.
+fn kept_default(
+    kept: &mut Vec<(u64, SeccompConfig)>,
+    bits: u64,
+    compile: impl FnOnce(u64) -> SeccompConfig,
+) -> SeccompConfig {
+    // No other capability has a rule.
+    let bits = bits & (b'A'..=b'N').fold(0, |all, letter| all | with_capability(letter));
+    let at = kept.iter().position(|(key, _)| *key == bits);
+    let found = at.map(|at| kept.remove(at)).unwrap_or_else(|| {
+        kept.truncate(MAX_DEFAULTS - 1);
+        (bits, compile(bits))
+    });
+    kept.insert(0, found.clone());
+    found.1
+}
+
+/// Returns the capabilities as bits, by their numbers.
+fn bits(capabilities: &[String]) -> u64 {
+    CAPABILITIES.iter().enumerate().fold(0u64, |bits, (number, name)| {
+        let has = capabilities.iter().any(|own| own.strip_prefix("CAP_") == Some(*name));
+        bits | u64::from(has) << number
+    })
 }
 
 /// Compiles a profile from a file.
@@ -170,12 +207,8 @@ pub(crate) fn from_file(file: &ProfileFile, capabilities: &[String]) -> Result<S
         .map_err(|error| format!("seccomp profile \"{path}\": {error}"))
 }
 
-/// containerd's `DefaultProfile`. Its rules for Linux before 4.8 are left out.
-fn default_profile(capabilities: &[String]) -> Profile {
-    let bits = CAPABILITIES.iter().enumerate().fold(0u64, |bits, (number, name)| {
-        let has = capabilities.iter().any(|own| own.strip_prefix("CAP_") == Some(*name));
-        bits | u64::from(has) << number
-    });
+/// containerd's `DefaultProfile` for these capabilities. Its rules for Linux before 4.8 are left out.
+fn default_profile(bits: u64) -> Profile {
     let is_admin = bits & with_capability(b'F') != 0;
     let mut rules = Vec::with_capacity(COUNT);
     let mut allow = |call, condition: Option<(Operator, u64)>| {

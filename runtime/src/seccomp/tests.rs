@@ -79,7 +79,7 @@ fn the_table_agrees_with_the_kernel_of_this_processor() {
 fn every_system_call_has_the_default_profiles_action_on_every_abi() {
     let own = caps(&["CHOWN", "SYS_CHROOT", "SYS_TIME"]);
     for (name, processor) in ALL {
-        let profile = default_profile(&own);
+        let profile = default_profile(bits(&own));
         let config = compile(&profile, processor).unwrap();
         for abi in abis(processor) {
             for (index, call) in table::NAMES.split(' ').enumerate() {
@@ -127,8 +127,8 @@ fn capabilities_open_their_calls() {
         ("SYS_NICE", "mbind"),
         ("DAC_READ_SEARCH", "open_by_handle_at"),
     ] {
-        let without = compile(&default_profile(&[]), &X86_64).unwrap();
-        let with = compile(&default_profile(&caps(&[capability])), &X86_64).unwrap();
+        let without = compile(&default_profile(0), &X86_64).unwrap();
+        let with = compile(&default_profile(bits(&caps(&[capability]))), &X86_64).unwrap();
         for abi in abis(&X86_64) {
             assert_ne!(call(&without, abi, name, [0; 6]), ALLOW, "{name}");
             assert_eq!(call(&with, abi, name, [0; 6]), ALLOW, "{name}");
@@ -140,7 +140,7 @@ fn capabilities_open_their_calls() {
 fn arguments_decide_on_some_calls() {
     let denied = ERRNO | EPERM;
     for (_, processor) in ALL {
-        let config = compile(&default_profile(&[]), processor).unwrap();
+        let config = compile(&default_profile(0), processor).unwrap();
         for abi in abis(processor) {
             let first = |name: &str, value: u64| call(&config, abi, name, [value, 0, 0, 0, 0, 0]);
             for domain in 0..50 {
@@ -161,7 +161,7 @@ fn arguments_decide_on_some_calls() {
 
 #[test]
 fn x32_has_its_own_numbers() {
-    let config = compile(&default_profile(&[]), &X86_64).unwrap();
+    let config = compile(&default_profile(0), &X86_64).unwrap();
     let x32 = |number: u32| run(&config, X86_64.native.audit, X32_BIT | number, [0; 6]);
     // read, unshare, rt_sigaction, kexec_load, and one beyond.
     assert_eq!(
@@ -298,4 +298,37 @@ fn a_wrong_profile_is_rejected_with_its_field() {
     let profile = profile::parse(text.as_bytes(), &[], (6, 1), &X86_64).unwrap();
     let error = compile(&profile, &X86_64).err().unwrap_or_default();
     assert!(error.ends_with("instructions, and the kernel accepts 4096"), "{error}");
+}
+
+#[test]
+fn default_filters_are_compiled_once_for_each_set_of_capabilities_with_a_rule() {
+    let (mut kept, mut compiled) = (Vec::new(), 0);
+    let mut get = |capabilities: &[&str]| {
+        let found = kept_default(&mut kept, bits(&caps(capabilities)), |bits| {
+            compiled += 1;
+            compile(&default_profile(bits), THIS).unwrap()
+        });
+        // The bits that select a kept filter leave out no capability that changes it.
+        assert!(found == compile(&default_profile(bits(&caps(capabilities))), THIS).unwrap());
+        (compiled, kept.len())
+    };
+    for (capabilities, expected) in [
+        (&[][..], (1, 1)),
+        // It has no rule.
+        (&["CHOWN"], (1, 1)),
+        (&["SYS_CHROOT"], (2, 2)),
+        (&[], (2, 2)),
+        (&["SYS_CHROOT", "CHOWN"], (2, 2)),
+        (&["SYS_TIME"], (3, 3)),
+        (&["SYS_BOOT"], (4, 4)),
+        // In place of the one without capabilities, which was not used for longest.
+        (&["SYS_NICE"], (5, MAX_DEFAULTS)),
+        (&["SYS_CHROOT"], (5, MAX_DEFAULTS)),
+        (&[], (6, MAX_DEFAULTS)),
+    ] {
+        assert_eq!(get(capabilities), expected, "{capabilities:?}");
+    }
+    for capability in CAPABILITIES {
+        get(&[capability]);
+    }
 }
