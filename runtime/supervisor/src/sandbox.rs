@@ -24,7 +24,7 @@ use serde::{Deserialize, Serialize};
 use super::error;
 use super::protocol::{self, Message};
 use super::sys::{self, Parent, lacking, used_up};
-use nodlet_host::launch::SandboxConfig;
+use nodlet_host::launch::{SandboxConfig, SeccompConfig};
 use nodlet_host::network::netlink::{Netlink, link_index};
 
 mod interfaces;
@@ -448,7 +448,7 @@ fn mount_memory(config: &SandboxConfig, scratch: &Path) -> io::Result<()> {
     for volume in &config.memory_volumes {
         let path = Path::new(MEMORY_VOLUMES).join(&volume.name);
         fs::create_dir(&path)?;
-        // Without a limit, all of the node's memory: the kernel's default would be half of it.
+        // Without a limit, all of the machine's memory: the kernel's default would be half of it.
         let size = volume.size.map_or("100%".to_owned(), |size| size.to_string());
         // Like an emptyDir on disk: accessible to everybody; with fsGroup, new files belong to the group.
         let options = format!("mode=0777,size={size},{owner}");
@@ -532,12 +532,60 @@ fn pause(tasks: &[File], ready: OwnedFd, mounts_proc: bool) -> ! {
         libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
     }
     sys::close_all_but(&[ready.as_raw_fd()]);
+    // A kernel without filters runs it all the same: without a container's help, it makes no other call.
+    let _ = sys::install_filter(&pause_filter());
     // Containers may start now.
     let _ = nix::unistd::write(&ready, b".");
     drop(ready);
     loop {
         nix::unistd::pause();
     }
+}
+
+/// The system calls of the pause process from the time at which containers may start.
+const PAUSE_CALLS: &[libc::c_long] = &[
+    libc::SYS_write,
+    libc::SYS_close,
+    libc::SYS_ppoll,
+    #[cfg(any(target_arch = "x86_64", target_arch = "arm"))]
+    libc::SYS_pause,
+    libc::SYS_rt_sigreturn,
+    libc::SYS_restart_syscall,
+    libc::SYS_exit_group,
+];
+
+/// `AUDIT_ARCH_*` of this processor.
+const AUDIT_ARCH: u64 = if cfg!(target_arch = "x86_64") {
+    0xc000_003e
+} else if cfg!(target_arch = "aarch64") {
+    0xc000_00b7
+} else if cfg!(target_arch = "riscv64") {
+    0xc000_00f3
+} else {
+    0x4000_0028
+};
+
+/// Returns a filter that allows only [`PAUSE_CALLS`]; all others fail with EPERM. containerd gives the pause process its
+/// default profile, which allows far more.
+fn pause_filter() -> SeccompConfig {
+    // `struct sock_filter`: the code, how many instructions are skipped if it holds and if not, the value.
+    let instruction = |code: u64, if_true: u64, if_false: u64, value: u64| {
+        code | if_true << 16 | if_false << 24 | value << 32
+    };
+    let (load, if_equal, end) = (0x20, 0x15, 0x06);
+    let refuse = instruction(end, 0, 0, 0x0005_0000 | libc::EPERM as u64);
+    let mut program = vec![
+        instruction(load, 0, 0, 4),
+        instruction(if_equal, 1, 0, AUDIT_ARCH),
+        refuse,
+        instruction(load, 0, 0, 0),
+    ];
+    let count = PAUSE_CALLS.len();
+    for (at, call) in PAUSE_CALLS.iter().enumerate() {
+        program.push(instruction(if_equal, (count - at) as u64, 0, *call as u64));
+    }
+    program.extend([refuse, instruction(end, 0, 0, 0x7fff_0000)]);
+    SeccompConfig { flags: libc::SECCOMP_FILTER_FLAG_SPEC_ALLOW as u32, program }
 }
 
 #[cfg(test)]

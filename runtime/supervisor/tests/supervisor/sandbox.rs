@@ -159,6 +159,7 @@ fn the_pause_process_of_a_shared_pid_namespace_has_no_privileges() {
     assert!(output.contains("/proc/1/root/proc/sys/kernel/domainname: No such file"), "{output}");
     assert!(output.contains("Uid:\t65535\t65535\t65535\t65535"), "{output}");
     assert!(output.contains("CapPrm:\t0000000000000000"), "{output}");
+    assert!(output.contains("Seccomp:\t2"), "{output}");
     let (_, seen) = pod.run(&pod.container("peer", &["ls=/proc"]));
     let pids = seen.split_whitespace().filter(|name| name.bytes().all(|byte| byte.is_ascii_digit())).count();
     assert_eq!(pids, 3, "pause, the other container and itself: {seen}");
