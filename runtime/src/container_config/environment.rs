@@ -196,7 +196,7 @@ fn field(pod: &Pod, path: &str, facts: &Facts<'_>) -> String {
     };
     match path {
         "spec.nodeName" => facts.node_name.to_owned(),
-        "spec.serviceAccountName" => "default".to_owned(),
+        "spec.serviceAccountName" => pod.spec.service_account_name.to_string(),
         "status.hostIP" => address(facts.host_ip),
         "status.podIP" => address(facts.ip.or(facts.host_ip)),
         "status.hostIPs" => addresses(facts.host_ip, facts.host_ipv6),

@@ -126,6 +126,17 @@ fn a_reference_without_an_end_is_text_and_the_one_before_it_a_reference() {
 }
 
 #[test]
+fn a_field_reference_to_the_service_account_has_the_name_in_the_pod() {
+    let container = "env: [{name: ACCOUNT, valueFrom: {fieldRef: {fieldPath: spec.serviceAccountName}}}]";
+    for (spec, expected) in
+        [("", "default"), ("serviceAccountName: robot", "robot"), ("serviceAccount: old-name", "old-name")]
+    {
+        let env = made(container, spec).process.env;
+        assert!(env.contains(&format!("ACCOUNT={expected}")), "{spec}: {env:?}");
+    }
+}
+
+#[test]
 fn the_environment_is_the_images_with_the_containers_over_it() {
     let made = made(
         "env: [{name: A, value: own}, {name: C, value: \"$(A)-$(B)-$(D)\"}, {name: D, value: late},

@@ -93,7 +93,8 @@ pub(super) const ROWS: &[Row] = &[
         "the only accepted value is v1, the default"),
     row("ObjectFieldSelector.fieldPath", Log("app"),
         "containers: [{name: app, [[env]], env: [{name: A, valueFrom: {fieldRef: {fieldPath: @}}}]}]",
-        &[("metadata.namespace", "A=default\n"), ("\"metadata.labels['of']\"", "A=table\n")]),
+        &[("metadata.namespace", "A=default\n"), ("\"metadata.labels['of']\"", "A=table\n"),
+          ("spec.serviceAccountName", "A=default\n")]),
     row("ResourceFieldSelector.containerName", Log("app"),
         "containers: [{name: app, [[env]], resources: {limits: {memory: 64Mi}}, \
            env: [{name: A, valueFrom: {resourceFieldRef: {resource: limits.memory, containerName: @}}}]}, \

@@ -40,6 +40,7 @@ pub(crate) fn pod(restart_policy: RestartPolicy) -> Pod {
             readiness_gates: Vec::new(),
             scheduling_gates: Vec::new(),
             priority_class_name: String::new(),
+            service_account_name: "default".into(),
             resources: None,
             overhead: None,
             has_runtime_class: false,

@@ -136,6 +136,8 @@ pub struct PodSpec {
     pub scheduling_gates: Vec<String>,
     /// `priorityClassName`; empty if none was given.
     pub priority_class_name: String,
+    /// `serviceAccountName`; `default` by default.
+    pub service_account_name: Box<str>,
     /// `resources`: those of the pod as a whole, which then apply instead of the sums of its containers.
     pub resources: Option<Rc<ResourceRequirements>>,
     /// `overhead`, as requests and as limits: what the runtime class of the pod takes besides its containers.

@@ -85,6 +85,10 @@ pub(super) fn spec(spec: &Value) -> PodSpec {
         readiness_gates: texts(list(spec, "readinessGates"), "conditionType"),
         scheduling_gates: texts(list(spec, "schedulingGates"), "name"),
         priority_class_name: text(spec, "priorityClassName").to_owned(),
+        // As a cluster's admission sets it.
+        service_account_name: filled(spec, "serviceAccountName")
+            .unwrap_or_else(|| "default".to_owned())
+            .into(),
         resources: spec.get("resources").map(|of_pod| Rc::new(resources(of_pod))),
         overhead: spec.get("overhead").map(|amounts| Rc::new(overhead(amounts))),
         has_runtime_class: !text(spec, "runtimeClassName").is_empty(),
