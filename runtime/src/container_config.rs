@@ -121,6 +121,7 @@ pub(crate) fn sandbox_config(
     host_name: &str,
     network: Option<NetworkConfig>,
     pause_cgroup: CgroupPaths,
+    memory_of_all_pods: Option<u64>,
 ) -> Result<SandboxConfig, String> {
     let sysctls = &pod.spec.security_context.sysctls;
     if let Some(network) = network.as_ref().filter(|network| !pod.spec.host_users && network.prefix < 17) {
@@ -138,7 +139,7 @@ pub(crate) fn sandbox_config(
         host_pid: pod.spec.host_pid,
         share_process_namespace: pod.spec.share_process_namespace,
         shm_size: SHM_SIZE,
-        memory_volumes: volume::memory_volumes(pod),
+        memory_volumes: volume::memory_volumes(pod, memory_of_all_pods),
         pause_cgroup,
     })
 }

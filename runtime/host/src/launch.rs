@@ -41,7 +41,7 @@ pub struct SandboxConfig {
 pub struct MemoryVolume {
     /// `name` of the volume.
     pub name: String,
-    /// `size=` of the tmpfs in bytes; `None` for all of the machine's memory.
+    /// `size=` of the tmpfs in bytes; `None` for all of the machine's memory, where it could not be read.
     pub size: Option<u64>,
     /// The group that owns the volume (`fsGroup`).
     pub fs_group: Option<u32>,

@@ -16,7 +16,7 @@ use nodlet_core::time::Instant;
 use nodlet_host::error::{causes, chain};
 use nodlet_host::network::NetworkError;
 use nodlet_host::volume;
-use nodlet_registry::{ConfigObjects, Wanted};
+use nodlet_registry::{ConfigObjects, Wanted, memory_of_all_pods};
 use nodlet_rootfs::StoreError;
 use nodlet_supervisor::END_REASON_FILE;
 use nodlet_supervisor::client::{self, Supervisor, SupervisorError, SupervisorEvent, SupervisorState};
@@ -24,7 +24,7 @@ use nodlet_supervisor::client::{self, Supervisor, SupervisorError, SupervisorEve
 use super::exec::Execs;
 use super::handles::Sandbox;
 use super::machine::Machine;
-use super::{SUPERVISOR_END, Shell, cleanup, devices, firewall, on_tmpfs, reports, volumes};
+use super::{SUPERVISOR_END, Shell, cleanup, devices, firewall, on_tmpfs, reports, this_node, volumes};
 
 /// Time within which supervisor and namespaces must be ready. Nothing is written to flash for them. One that hangs
 /// must not block the pod's deletion.
@@ -234,6 +234,7 @@ async fn make_on(
         &host_name,
         network,
         cgroup.pause_paths(pod.spec.share_process_namespace).map_err(Failure::sandbox)?,
+        memory_of_all_pods(&this_node::facts(&shell.config, &shell.machine)),
     );
     let config = config.map_err(|error| Failure::sandbox(std::io::Error::other(error)))?;
     let own_cgroup = shell.machine.cgroups.supervisor(uid).map_err(Failure::sandbox)?;

@@ -39,17 +39,19 @@ pub(super) fn set_up(path: &Path, fs_group: Option<u32>) -> Result<(), VolumeErr
     fs::rename(&new, path).map_err(failed)
 }
 
-/// The pod's volumes on tmpfs and hugetlbfs. The size of a tmpfs is the smaller one of `sizeLimit` and the pod's
-/// memory limit; the latter exists only if every container has one.
-pub fn memory_volumes(pod: &Pod) -> Vec<MemoryVolume> {
-    let pod_limit = crate::cgroup::memory_of(pod);
+/// The pod's volumes on tmpfs and hugetlbfs. The size of a tmpfs is the smallest of `sizeLimit`, the pod's memory limit,
+/// which exists only if every container has one, and `of_all_pods`, the memory limit of all pods together in bytes
+/// (kubelet: `calculateEmptyDirMemorySize`).
+pub fn memory_volumes(pod: &Pod, of_all_pods: Option<u64>) -> Vec<MemoryVolume> {
+    let pod_limit = crate::cgroup::memory_of(pod).filter(|limit| *limit > 0);
     let bytes = |size: &Quantity| {
         Some(size.value()).and_then(|size| u64::try_from(size).ok()).filter(|size| *size > 0)
     };
     let volumes = pod.spec.volumes.iter().filter_map(|volume| {
         let (size, page_size) = match &volume.source {
             VolumeSource::EmptyDir { memory: true, size_limit } => {
-                (size_limit.as_ref().and_then(bytes).into_iter().chain(pod_limit).min(), None)
+                let limits = size_limit.as_ref().and_then(bytes).into_iter().chain(pod_limit);
+                (limits.chain(of_all_pods).min(), None)
             }
             VolumeSource::HugePages { page_size, size_limit } => {
                 let containers = pod.spec.admitted_containers().map(|container| &container.resources);

@@ -60,16 +60,20 @@ fn an_empty_dir_belongs_to_the_group_of_the_pod() {
 
 #[test]
 fn the_size_of_a_memory_volume_is_the_lowest_limit() {
+    let of_all_pods = 8 << 20;
     for (limits, size_limit, expected) in [
-        ("", "", None),
-        ("", "sizeLimit: 1Mi", Some(1 << 20)),
-        ("resources: {limits: {memory: 512Ki}}", "sizeLimit: 1Mi", Some(512 << 10)),
-        ("resources: {limits: {memory: 4Mi}}", "", Some(4 << 20)),
+        ("", "", of_all_pods),
+        ("", "sizeLimit: 1Mi", 1 << 20),
+        ("", "sizeLimit: 9Mi", of_all_pods),
+        ("resources: {limits: {memory: 512Ki}}", "sizeLimit: 1Mi", 512 << 10),
+        ("resources: {limits: {memory: 4Mi}}", "", 4 << 20),
+        ("resources: {limits: {memory: 9Mi}}", "sizeLimit: 10Mi", of_all_pods),
     ] {
         let pod = pod(&format!(
             "{{containers: [{{name: c, image: i, {limits}}}], volumes: [{{name: v, emptyDir: {{medium: Memory, {size_limit}}}}}]}}"
         ));
-        assert_eq!(memory_volumes(&pod)[0].size, expected, "{limits} {size_limit}");
+        let size = memory_volumes(&pod, Some(of_all_pods))[0].size;
+        assert_eq!(size, Some(expected), "{limits} {size_limit}");
     }
 }
 
@@ -241,7 +245,7 @@ fn a_volume_in_huge_pages_has_the_page_size_of_its_medium_or_of_the_request() {
         let pod = pod(&format!(
             "{{containers: [{{name: c, image: i, resources: {{limits: {{{other}hugepages-2Mi: 4Mi, memory: 1Mi}}}}}}], volumes: [{{name: v, emptyDir: {{medium: {medium}, sizeLimit: 4Mi}}}}]}}"
         ));
-        let volumes = memory_volumes(&pod);
+        let volumes = memory_volumes(&pod, Some(1 << 20));
         assert_eq!((volumes[0].page_size, volumes[0].size), (expected, Some(4 << 20)), "{medium}");
     }
 }
