@@ -355,6 +355,78 @@ fn a_claim_that_is_used_for_reading_is_mounted_read_only() {
 }
 
 #[test]
+#[test]
+fn the_group_of_a_volume_that_is_used_for_reading_stays_and_a_read_only_path_is_named() {
+    let device = Device::start();
+    let here = device.path("/srv/data");
+    let on_disk = device.mount_tmpfs("/srv/data", "mode=0755");
+    fs::write(here.join("file"), "x").expect("it can be written");
+    std::os::unix::fs::chown(here.join("file"), None, Some(7)).expect("it is ours");
+    let node = device.get("/api/v1/nodes").expect("there is a node")["items"][0]["metadata"]["name"].clone();
+    let local = format!(
+        "local: {{path: {}}}, nodeAffinity: {{required: {{nodeSelectorTerms: [{{matchExpressions: \
+         [{{key: kubernetes.io/hostname, operator: In, values: [{}]}}]}}]}}}}",
+        here.display(),
+        node.as_str().expect("it has a name")
+    );
+    device.write_manifest("v.yaml", &volume("disk", "ReadWriteOnce", &local));
+    device.write_manifest("c.yaml", &claim("data", "ReadWriteOnce", ""));
+    let group_of = |name: &str| {
+        let found = fs::metadata(here.join(name)).expect("it is there");
+        std::os::unix::fs::MetadataExt::gid(&found)
+    };
+    let text = |name: &str, read_only: bool, group: &str| {
+        let spec = format!(
+            "volumes: [{{name: data, persistentVolumeClaim: {{claimName: data, readOnly: {read_only}}}}}]\n{group}"
+        );
+        manifest::pod_of(name, &[manifest::container("app", "print up then sleep", MOUNT)], &spec)
+    };
+    let group = "securityContext: {fsGroup: 4242, fsGroupChangePolicy: Always}";
+    device.write_manifest("web.yaml", &text("reads", true, group));
+    device.pod("reads").wait_log("app", "up");
+    assert_eq!((group_of("file"), group_of(".")), (7, 0));
+    device.remove_manifest("web.yaml");
+    device.pod("reads").wait_gone();
+
+    // The node has mounted it read-only: the pod that would write waits, and the others run.
+    on_disk.remount(nix::mount::MsFlags::MS_RDONLY, "");
+    device.write_manifest("web.yaml", &text("writes", false, group));
+    waits(&device, "writes", "MountVolume.SetUp failed for volume \"disk\" : ");
+    let message = device.pod("writes").container("app").message();
+    assert!(message.contains("to fsGroup: Read-only file system"), "{message}");
+    assert!(message.contains(&here.display().to_string()), "{message}");
+    assert!(
+        device.pod("writes").events().iter().any(|event| {
+            event.contains("FailedMount") && event.contains("to fsGroup: Read-only file system")
+        }),
+        "{:?}",
+        device.pod("writes").events()
+    );
+    device.remove_manifest("web.yaml");
+    device.pod("writes").wait_gone();
+    for (pod, read_only, group) in [("reads", true, group), ("plain", false, "")] {
+        device.write_manifest("web.yaml", &text(pod, read_only, group));
+        device.pod(pod).wait_log("app", "up");
+        assert_eq!(group_of("file"), 7, "{pod}");
+        device.remove_manifest("web.yaml");
+        device.pod(pod).wait_gone();
+    }
+    // Where the files have the group already, nothing is written unless the policy demands it.
+    on_disk.remount(nix::mount::MsFlags::empty(), "");
+    device.write_manifest("web.yaml", &text("gives", false, group));
+    device.pod("gives").wait_log("app", "up");
+    assert_eq!(group_of("file"), 4242);
+    device.remove_manifest("web.yaml");
+    device.pod("gives").wait_gone();
+    on_disk.remount(nix::mount::MsFlags::MS_RDONLY, "");
+    let on_mismatch = "securityContext: {fsGroup: 4242, fsGroupChangePolicy: OnRootMismatch}";
+    device.write_manifest("web.yaml", &text("has", false, on_mismatch));
+    device.pod("has").wait_log("app", "up");
+    device.remove_manifest("web.yaml");
+    device.pod("has").wait_gone();
+    drop(on_disk);
+}
+
 fn a_block_volume_is_a_device_of_the_container_and_of_no_other() {
     let device = Device::start();
     let file = device.path("/disk.img");
