@@ -32,10 +32,11 @@ use Verdict::{Acts, Refuses, Resources, Warns};
 const NO_SCHEDULER: &str = "schedules nothing: the pod runs on the node that has its manifest";
 const NO_TOKENS: &str = "has no service accounts: no token is mounted";
 const NO_SERVICES: &str = "has no Services: no variables are made for them";
-const NO_VOLUME: &str = "provides no volumes but configMap, downwardAPI, emptyDir, ephemeral, hostPath, image, persistentVolumeClaim, projected and secret yet";
+const NO_VOLUME: &str = "has no drivers of storage, which are programs and services of their own: mount it on the node, and use hostPath or a PersistentVolume with local";
+const NO_GIT: &str = "clones no repositories, as a kubelet by default does not either: let an init container clone it into an emptyDir";
 const NO_DATA_SOURCE: &str = "fills no volume from another object";
 const NO_TEMPLATE: &str = "sets it itself, as Kubernetes does";
-const NO_CLUSTER: &str = "has no cluster that could issue it";
+const NO_CLUSTER: &str = "has no cluster that could issue it: use a secret with the file";
 const NO_SELINUX: &str = "does not confine containers by SELinux: it labels neither processes nor volumes; use appArmorProfile where the kernel has AppArmor";
 const NO_WINDOWS: &str = "runs Linux containers only";
 const NOT_EPHEMERAL: &str = "does not set it for an ephemeral container, as Kubernetes does not";
@@ -286,7 +287,7 @@ pub(super) const VERDICTS: &[(&str, &[(&str, Verdict)])] = &[
         ("flexVolume", Refuses(NO_VOLUME, &[])),
         ("flocker", Refuses(NO_VOLUME, &[])),
         ("gcePersistentDisk", Refuses(NO_VOLUME, &[])),
-        ("gitRepo", Refuses(NO_VOLUME, &[])),
+        ("gitRepo", Refuses(NO_GIT, &[])),
         ("glusterfs", Refuses(NO_VOLUME, &[])),
         ("hostPath", Acts),
         ("image", Acts),

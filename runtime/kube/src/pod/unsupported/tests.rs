@@ -9,6 +9,23 @@ fn unsupported_fields_that_change_behaviour_are_rejected_with_their_path() {
         ("resourceClaims: [{name: a}]", "", "spec.resourceClaims"),
         ("volumes: [{name: v, nfs: {server: s, path: /}}]", "", "spec.volumes[0].nfs"),
         ("volumes: [{name: v, csi: {driver: d}}]", "", "spec.volumes[0].csi"),
+        ("volumes: [{name: v, gitRepo: {repository: r}}]", "", "spec.volumes[0].gitRepo"),
+        (
+            "volumes: [{name: v, projected: {sources: [{serviceAccountToken: {path: token}}]}}]",
+            "",
+            "spec.volumes[0].projected.sources[0].serviceAccountToken",
+        ),
+        (
+            "volumes: [{name: v, projected: {sources: [{clusterTrustBundle: {name: b, path: ca.crt}}]}}]",
+            "",
+            "spec.volumes[0].projected.sources[0].clusterTrustBundle",
+        ),
+        (
+            "volumes: [{name: v, projected: {sources: [{podCertificate: {signerName: example.com/s, keyType: ED25519, \
+             credentialBundlePath: bundle.pem}}]}}]",
+            "",
+            "spec.volumes[0].projected.sources[0].podCertificate",
+        ),
         (
             "",
             "resources: {limits: {example.com/gpu: 1}}",
@@ -25,6 +42,7 @@ fn unsupported_fields_that_change_behaviour_are_rejected_with_their_path() {
         assert_eq!(errors[0].path, path);
         let text = errors[0].to_string();
         assert!(text.starts_with(&format!("{path}: Forbidden: nodlet 0.1 ")), "{text}");
+        assert!(!text.contains("yet"), "it is refused for ever, and the text has the way out: {text}");
     }
     assert_eq!(
         refused(&pod("ephemeralContainers: [{name: a, image: b}]", "")).to_string(),
