@@ -177,37 +177,14 @@ pub fn resize(old: &Value, new: &Value, same_class: bool) -> Update {
         errors.push(FieldError::invalid(&path, "", detail));
     }
     let mut munged = after.clone();
-    if before.get("resources").is_some() || after.get("resources").is_some() {
-        let own = path.child("resources");
-        for (of, texts) in [
-            ("requests", "pod-level resource requests cannot be removed"),
-            ("limits", "pod-level resource limits cannot be removed"),
-        ] {
-            if removes(&before["resources"][of], &after["resources"][of]) {
-                errors.push(FieldError::forbidden(&own.child(of), texts));
-            }
-        }
-        keep_amounts(&mut munged, before);
-        if munged.get("resources") != before.get("resources") {
-            errors
-                .push(FieldError::forbidden(&path, "only cpu and memory resources are mutable at pod-level"));
-        }
+    pod_resources(before, after, &mut munged, &path, &mut errors);
+    if container_order(before, after, &path, &mut errors) {
+        return Update::Other(invalid(new, errors));
     }
-    for field in ["containers", "initContainers"] {
-        let (old, new) = (list(before, field), list(after, field));
-        let containers = path.child(field);
-        if old.len() != new.len() {
-            let detail = format!("{field} may not be added or removed on resize");
-            errors.push(FieldError::forbidden(&containers, detail));
-            continue;
-        }
-        for (index, (old, new)) in old.iter().zip(new).enumerate() {
-            let own = containers.index(index);
-            if text(old, "name") != text(new, "name") {
-                let detail = format!("{field} may not be renamed or reordered on resize");
-                errors.push(FieldError::forbidden(&own.child("name"), detail));
-                continue;
-            }
+    for field in ["initContainers", "containers"] {
+        for (index, (old, new)) in list(before, field).iter().zip(list(after, field)).enumerate() {
+            let own = path.child(field);
+            let own = own.index(index);
             let own = own.child("resources");
             for (of, detail) in [
                 ("requests", "resource requests cannot be removed"),
@@ -217,7 +194,33 @@ pub fn resize(old: &Value, new: &Value, same_class: bool) -> Update {
                     errors.push(FieldError::forbidden(&own.child(of), detail));
                 }
             }
-            keep_amounts(&mut munged[field][index], old);
+        }
+    }
+    for (index, old) in list(before, "containers").iter().enumerate() {
+        let kept = &mut munged["containers"][index];
+        keep_amounts(kept, old);
+        if kept != old {
+            errors.push(FieldError::forbidden(&path, "only cpu and memory resources are mutable"));
+        }
+    }
+    let pairs = list(before, "initContainers").iter().zip(list(after, "initContainers"));
+    for (index, (old, new)) in pairs.enumerate() {
+        let own = path.child("initContainers");
+        let own = own.index(index);
+        let kept = &mut munged["initContainers"][index];
+        keep_amounts(kept, old);
+        if kept != old {
+            let detail = "only cpu and memory resources for init or sidecar containers are mutable";
+            errors.push(FieldError::forbidden(&own, detail));
+        }
+        let restarts = |policy: &Value| text(policy, "restartPolicy") == "RestartContainer";
+        if new != old
+            && text(new, "restartPolicy") != "Always"
+            && list(new, "resizePolicy").iter().any(restarts)
+        {
+            let detail =
+                "non-sidecar init containers with a resize policy of RestartContainer cannot be resized";
+            errors.push(FieldError::forbidden(&own, detail));
         }
     }
     if errors.is_empty() && munged != *before {
@@ -228,6 +231,56 @@ pub fn resize(old: &Value, new: &Value, same_class: bool) -> Update {
         true if before == after => Update::Nothing,
         true => Update::InPlace { spec: true },
     }
+}
+
+/// Checks a resize of the pod as a whole, and makes `munged` differ from `before` in nothing that it may change
+/// (`validatePodLevelResourcesResize`).
+fn pod_resources(before: &Value, after: &Value, munged: &mut Value, path: &Path<'_>, errors: &mut Errors) {
+    let (old, new) = (&before["resources"], &after["resources"]);
+    if old.is_null() && new.is_null() {
+        return;
+    }
+    let own = path.child("resources");
+    if new.is_null() {
+        return errors.push(FieldError::forbidden(&own, "pod-level resources cannot be removed"));
+    }
+    for (of, detail) in [
+        ("requests", "pod-level resource requests cannot be removed"),
+        ("limits", "pod-level resource limits cannot be removed"),
+    ] {
+        if removes(&old[of], &new[of]) {
+            errors.push(FieldError::forbidden(&own.child(of), detail));
+        }
+    }
+    keep_amounts(munged, before);
+    if munged.get("resources") != before.get("resources") {
+        errors.push(FieldError::forbidden(path, "only cpu and memory resources are mutable at pod-level"));
+    }
+}
+
+/// Checks that a resize has the containers of the pod in their order (`validatePodResizeContainerOrdering`). Returns
+/// whether it has not.
+fn container_order(before: &Value, after: &Value, path: &Path<'_>, errors: &mut Errors) -> bool {
+    let mut differs = false;
+    let mut forbid = |path: &Path<'_>, detail: String| {
+        errors.push(FieldError::forbidden(path, detail));
+        differs = true;
+    };
+    for field in ["containers", "initContainers"] {
+        let (old, new) = (list(before, field), list(after, field));
+        let containers = path.child(field);
+        if old.len() != new.len() {
+            forbid(&containers, format!("{field} may not be added or removed on resize"));
+            continue;
+        }
+        for (index, (old, new)) in old.iter().zip(new).enumerate() {
+            if text(old, "name") != text(new, "name") {
+                let own = containers.index(index);
+                forbid(&own.child("name"), format!("{field} may not be renamed or reordered on resize"));
+            }
+        }
+    }
+    differs
 }
 
 /// Whether a list of amounts lacks one that it had (`resourcesRemoved`).

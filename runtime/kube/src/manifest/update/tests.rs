@@ -1,6 +1,6 @@
 use serde_json::{Value, json};
 
-use super::{Update, compare, metadata, no_new_gates, status};
+use super::{Update, compare, keep_all_but_resources, metadata, no_new_gates, resize, status};
 
 /// A pod with these fields in addition to its one container.
 fn pod(spec: Value) -> Value {
@@ -317,4 +317,150 @@ fn a_condition_with_an_undecodable_time_is_rejected_as_a_bad_request() {
             assert!(error.to_string().starts_with(&words), "{error}");
         }
     }
+}
+
+/// Checks the result of a resize to the resources, containers and resize policies of a spec.
+fn check_resize(before: Value, after: Value, expected: &str) {
+    let (before, mut after) = (pod(before), pod(after));
+    keep_all_but_resources(&before, &mut after);
+    let said = match resize(&before, &after, true) {
+        Update::Nothing => "nothing".to_owned(),
+        Update::InPlace { spec } => format!("in place, {spec}"),
+        Update::Other(error) => error.to_string().replace("The Pod \"web\" is invalid: ", ""),
+    };
+    assert_eq!(said, expected, "{before} to {after}");
+}
+
+/// A container with these resources.
+fn container(name: &str, resources: Value) -> Value {
+    json!({ "name": name, "image": "app:1", "resources": resources })
+}
+
+#[test]
+fn a_resize_may_change_amounts_of_cpu_and_memory_and_nothing_else() {
+    let of = |resources: Value| json!({ "containers": [container("app", resources)] });
+    let before = || of(json!({ "requests": { "cpu": "1" }, "limits": { "memory": "1Gi" } }));
+    check_resize(before(), before(), "nothing");
+    let added = of(json!({ "requests": { "cpu": "2", "memory": "1Mi" }, "limits": { "memory": "2Gi" } }));
+    check_resize(before(), added, "in place, true");
+    check_resize(of(json!({})), of(json!({ "limits": { "cpu": "1" } })), "in place, true");
+    for (resources, expected) in [
+        (
+            json!({ "limits": { "memory": "1Gi" } }),
+            "requests: Forbidden: resource requests cannot be removed",
+        ),
+        (json!({ "requests": { "cpu": "1" } }), "limits: Forbidden: resource limits cannot be removed"),
+        (
+            json!({ "requests": { "memory": "1" }, "limits": { "memory": "1" } }),
+            "requests: Forbidden: resource requests cannot be removed",
+        ),
+    ] {
+        check_resize(before(), of(resources), &format!("spec.containers[0].resources.{expected}"));
+    }
+    let storage =
+        json!({ "requests": { "cpu": "1" }, "limits": { "memory": "1Gi", "ephemeral-storage": "1" } });
+    check_resize(before(), of(storage), "spec: Forbidden: only cpu and memory resources are mutable");
+    // Fields that a resize does not concern are left out of it, as by Kubernetes.
+    let mut other = before();
+    other["containers"][0]["image"] = "app:2".into();
+    check_resize(before(), other, "nothing");
+    let mut policy = before();
+    policy["containers"][0]["resizePolicy"] =
+        json!([{ "resourceName": "cpu", "restartPolicy": "NotRequired" }]);
+    check_resize(before(), policy, "spec: Forbidden: only cpu and memory resources are mutable");
+}
+
+#[test]
+fn a_resize_cannot_add_remove_rename_or_reorder_containers() {
+    let named = |field: &str, names: &[&str]| {
+        let containers: Vec<Value> = names.iter().map(|name| container(name, json!({}))).collect();
+        json!({ field: containers })
+    };
+    for field in ["containers", "initContainers"] {
+        let amount = format!("spec.{field}: Forbidden: {field} may not be added or removed on resize");
+        check_resize(named(field, &["a"]), named(field, &["a", "b"]), &amount);
+        check_resize(named(field, &["a", "b"]), named(field, &["b"]), &amount);
+        let name = |index: u8| {
+            format!(
+                "spec.{field}[{index}].name: Forbidden: {field} may not be renamed or reordered on resize"
+            )
+        };
+        check_resize(named(field, &["a"]), named(field, &["b"]), &name(0));
+        let both = format!("\n* {}\n* {}", name(0), name(1));
+        check_resize(named(field, &["a", "b"]), named(field, &["b", "a"]), &both);
+    }
+    // With containers in another order, amounts are not compared.
+    let with_amounts = json!({ "containers": [container("a", json!({ "limits": { "cpu": "1" } }))] });
+    let renamed = "spec.containers[0].name: Forbidden: containers may not be renamed or reordered on resize";
+    check_resize(with_amounts, named("containers", &["b"]), renamed);
+}
+
+#[test]
+fn a_resize_of_init_containers_and_sidecars_is_checked_with_their_own_texts() {
+    let of = |resources: Value, restart_policy: Value, resize_policy: Value| {
+        let mut init = container("init", resources);
+        for (field, value) in [("restartPolicy", restart_policy), ("resizePolicy", resize_policy)] {
+            if !value.is_null() {
+                init[field] = value;
+            }
+        }
+        json!({ "initContainers": [init] })
+    };
+    let cpu = |amount: &str| json!({ "requests": { "cpu": amount } });
+    let restarts = || json!([{ "resourceName": "cpu", "restartPolicy": "RestartContainer" }]);
+    for kind in [Value::Null, json!("Always")] {
+        let plain = |resources: Value| of(resources, kind.clone(), Value::Null);
+        check_resize(plain(cpu("1")), plain(cpu("2")), "in place, true");
+        let removed =
+            "spec.initContainers[0].resources.requests: Forbidden: resource requests cannot be removed";
+        check_resize(plain(cpu("1")), plain(json!({})), removed);
+        let mut storage = cpu("1");
+        storage["requests"]["ephemeral-storage"] = "1".into();
+        let only = "spec.initContainers[0]: Forbidden: only cpu and memory resources for init or sidecar containers \
+                    are mutable";
+        check_resize(plain(cpu("1")), plain(storage), only);
+    }
+    let sidecar = |amount: &str| of(cpu(amount), json!("Always"), restarts());
+    check_resize(sidecar("1"), sidecar("2"), "in place, true");
+    let init = |amount: &str| of(cpu(amount), Value::Null, restarts());
+    check_resize(
+        init("1"),
+        init("2"),
+        "spec.initContainers[0]: Forbidden: non-sidecar init containers with a resize policy of RestartContainer \
+         cannot be resized",
+    );
+    check_resize(init("1"), init("1"), "nothing");
+}
+
+#[test]
+fn a_resize_of_the_pod_as_a_whole_removes_nothing() {
+    let of = |resources: Value| json!({ "resources": resources });
+    let both = || of(json!({ "requests": { "cpu": "1" }, "limits": { "memory": "1Gi" } }));
+    check_resize(
+        both(),
+        of(json!({ "requests": { "cpu": "2" }, "limits": { "memory": "2Gi" } })),
+        "in place, true",
+    );
+    check_resize(json!({}), of(json!({ "limits": { "memory": "1Gi" } })), "in place, true");
+    check_resize(both(), json!({}), "spec.resources: Forbidden: pod-level resources cannot be removed");
+    for (kept, removed) in [("limits", "requests"), ("requests", "limits")] {
+        let mut less = json!({});
+        less[kept] = both()["resources"][kept].clone();
+        let expected =
+            format!("spec.resources.{removed}: Forbidden: pod-level resource {removed} cannot be removed");
+        check_resize(both(), of(less), &expected);
+    }
+    let pages =
+        of(json!({ "requests": { "cpu": "1" }, "limits": { "memory": "1Gi", "hugepages-2Mi": "2Mi" } }));
+    check_resize(both(), pages, "spec: Forbidden: only cpu and memory resources are mutable at pod-level");
+}
+
+#[test]
+fn a_resize_keeps_the_class_of_the_pod() {
+    let before = pod(json!({ "containers": [container("app", json!({ "limits": { "cpu": "1" } }))] }));
+    let Update::Other(error) = resize(&before, &before, false) else { panic!("it was accepted") };
+    assert_eq!(
+        error.to_string(),
+        "The Pod \"web\" is invalid: spec: Invalid value: \"\": Pod QOS Class may not change as a result of resizing"
+    );
 }
