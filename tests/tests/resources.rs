@@ -148,6 +148,71 @@ fn a_resize_that_does_not_fit_is_shown_and_does_not_disturb_the_pod() {
 }
 
 #[test]
+fn a_deferred_resize_waits_through_a_power_cut_and_a_finished_one_is_in_effect_after_it() {
+    let mut device = Device::start();
+    let kubectl = Kubectl::new(&device);
+    let node = device.get("/api/v1/nodes").expect("there is a node");
+    let cpu = node["items"][0]["status"]["allocatable"]["cpu"].as_str().expect("a quantity").to_owned();
+    let cpu: u64 = match cpu.strip_suffix('m') {
+        Some(milli) => milli.parse().expect("a number"),
+        None => cpu.parse::<u64>().expect("a number") * 1000,
+    };
+    let pod = |name: &str, resources: &str| {
+        let resources = format!("resources: {{{resources}}}");
+        let app = manifest::container("app", "print up then sleep", &resources);
+        manifest::pod_of(name, &[app], "terminationGracePeriodSeconds: 1")
+    };
+    apply(&device, &pod("web", "requests: {cpu: 50m, memory: 16Mi}, limits: {cpu: 100m, memory: 64Mi}"));
+    apply(&device, &pod("other", &format!("requests: {{cpu: {}m}}", cpu - 100)));
+    device.pod("web").wait_ready();
+    device.pod("other").wait_ready();
+    let run = |device: &Device| format!("app-{}", device.pod("web").container("app").restart_count());
+    let allocated = |device: &Device| {
+        device.pod("web").status()["containerStatuses"][0]["allocatedResources"]["cpu"].clone()
+    };
+    patch(&kubectl, "web", r#"{"requests":{"cpu":"60m"},"limits":{"cpu":"300m"}}"#).ok();
+    device.wait_for("the cgroup to have the limit", || quota(&device, "web", "app-0") == "30000");
+    device.wait_for("the resize to be complete", || {
+        condition(&device.pod("web").status(), "PodResizeInProgress").is_none() && allocated(&device) == "60m"
+    });
+    patch(&kubectl, "web", r#"{"requests":{"cpu":"250m"},"limits":{"cpu":"400m"}}"#).ok();
+    let is_deferred = |device: &Device| {
+        let status = device.pod("web").status();
+        let pending = condition(&status, "PodResizePending").cloned().unwrap_or_default();
+        let used = cpu - 100;
+        let message =
+            format!("Node didn't have enough resource: cpu, requested: 250, used: {used}, capacity: {cpu}");
+        pending["reason"] == "Deferred" && pending["message"] == message.as_str()
+    };
+    device.wait_for("the resize to be deferred", || is_deferred(&device));
+    let deferred = || device.pod("web").events().iter().any(|event| event.contains("ResizeDeferred"));
+    device.wait_for("the event", deferred);
+    assert_eq!((allocated(&device), quota(&device, "web", "app-0")), ("60m".into(), "30000".into()));
+    drop(kubectl);
+
+    // Cgroups, processes and /run are gone. What was carried out is in effect, and what was not still is not.
+    device.cut_power();
+    device.start_agent();
+    device.wait_for("both pods", || {
+        ["web", "other"].iter().all(|name| device.pod(name).is_ready()) && is_deferred(&device)
+    });
+    let after = run(&device);
+    assert_eq!((quota(&device, "web", &after), quota(&device, "web", "")), ("30000".into(), "30000".into()));
+    assert_eq!(memory(&device, "web", &after), (64 * MIB).to_string());
+    let status = device.pod("web").status();
+    assert_eq!(status["containerStatuses"][0]["resources"]["limits"]["cpu"], "300m", "{status}");
+    assert_eq!(allocated(&device), "60m");
+    assert!(condition(&status, "PodResizeInProgress").is_none(), "{status}");
+
+    device.nodlet(["delete", "pod", "other"]).ok();
+    device.wait_for("the deferred resize", || {
+        condition(&device.pod("web").status(), "PodResizePending").is_none() && allocated(&device) == "250m"
+    });
+    device.wait_for("the cgroup to have the limit", || quota(&device, "web", &after) == "40000");
+    assert_eq!(run(&device), after, "it needs no restart");
+}
+
+#[test]
 fn only_cpu_and_memory_of_applied_pods_can_be_resized() {
     let device = Device::start();
     let kubectl = Kubectl::new(&device);
