@@ -54,6 +54,7 @@ pub struct Device {
     namespace: Option<Namespace>,
     /// Whether later agents run as on a kernel without nf_tables.
     lacks_nftables: bool,
+    lacks_sctp: bool,
     /// The number of power cuts.
     boots: u32,
 }
@@ -160,6 +161,7 @@ impl Device {
             etc: None,
             namespace: None,
             lacks_nftables: false,
+            lacks_sctp: false,
             boots: 0,
         }
     }
@@ -199,6 +201,11 @@ impl Device {
     /// Makes every later agent run as on a kernel without nf_tables, or with it again.
     pub fn lack_nftables(&mut self, lacks: bool) {
         self.lacks_nftables = lacks;
+    }
+
+    /// Makes every later agent run as on a kernel that does not track SCTP connections, or that does again.
+    pub fn lack_sctp(&mut self, lacks: bool) {
+        self.lacks_sctp = lacks;
     }
 
     /// Stops reading the ring of this agent and of later ones. For tests in which more happens at once than
@@ -333,6 +340,12 @@ impl Device {
             let text = format!("{:08x}-0000-4000-8000-000000000000\n", self.boots);
             fs::write(&boot_id, text).expect("/tmp can be written to");
             view = view.file(&boot_id, "/proc/sys/kernel/random/boot_id").clock(MINUTE);
+        }
+        let settings = Path::new("/proc/sys/net/netfilter");
+        if self.lacks_sctp && settings.exists() {
+            let none = self.slot.dir().join("no-settings");
+            fs::create_dir_all(&none).expect("/tmp can be written to");
+            view = view.file(&none, "/proc/sys/net/netfilter");
         }
         let mut command = Command::new(&self.program);
         self.enter_network(&mut command);

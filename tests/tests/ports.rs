@@ -321,6 +321,66 @@ fn without_masquerading_pods_keep_their_addresses_and_nothing_is_changed() {
 }
 
 #[test]
+fn without_masquerading_the_world_sees_the_address_of_a_pod_and_a_host_port_works() {
+    let (mut device, board, world) = unstarted();
+    device.agent_arguments(["--masquerade=false"]);
+    start(&mut device);
+    device.write_manifest("client.yaml", &manifest::pod("client", "sleep"));
+    device.write_manifest("web.yaml", &web("web", "{containerPort: 8080, hostPort: 80}"));
+    let client = device.pod("client");
+    client.wait_ready();
+    device.pod("web").wait_log("app", "serving");
+    let url = format!("http://{BOARD}/");
+    assert_eq!(world.demo(&format!("get {url}")).as_deref(), Ok(PAGE));
+    assert_eq!(board.demo(&format!("get {url}")).as_deref(), Ok(PAGE));
+    // The owner routes pods: the board forwards, and the world knows the way back.
+    board.call(|| std::fs::write("/proc/sys/net/ipv4/ip_forward", "1").expect("it is the board's own"));
+    let own = client.ip();
+    world.ip(&format!("route add {own}/32 via {BOARD}"));
+    for address in [NEIGHBOUR, FAR] {
+        let seen = show_client(&world, address);
+        client.exec("app", ["/bin/demo", "connect", &format!("{address}:80")]).ok();
+        assert_eq!(seen.join().expect("it serves"), own);
+    }
+    assert_eq!(world.demo(&format!("get {url}")).as_deref(), Ok(PAGE));
+}
+
+#[test]
+fn a_host_port_of_sctp_is_rejected_by_name_where_the_kernel_does_not_track_sctp() {
+    let (mut device, board, _world) = unstarted();
+    device.lack_sctp(true);
+    start(&mut device);
+    let port = "{containerPort: 8080, hostPort: 80, protocol: SCTP}";
+    device.write_manifest("web.yaml", &web("web", port));
+    let told = "forward a hostPort of SCTP: this kernel does not track SCTP connections; use one with \
+                CONFIG_NF_CT_PROTO_SCTP, or hostNetwork";
+    let events = || device.pod("web").events();
+    device.wait_for("an event that says so", || events().iter().any(|event| event.contains(told)));
+    assert_eq!(device.pod("web").phase(), "Pending");
+    assert!(device.pod("web").container("app").message().contains(told), "{}", device.pod("web").status());
+    // Other protocols are not concerned.
+    device.write_manifest("tcp.yaml", &web("tcp", "{containerPort: 8080, hostPort: 80}"));
+    device.pod("tcp").wait_log("app", "serving");
+    device.remove_manifest("tcp.yaml");
+    device.pod("tcp").wait_gone();
+
+    // This kernel itself either has it, and the same pod runs, or still has not.
+    let tracks = board.call(|| {
+        std::path::Path::new("/proc/sys/net/netfilter/nf_conntrack_sctp_timeout_established").exists()
+    });
+    device.kill_agent();
+    device.lack_sctp(false);
+    device.start_agent();
+    if tracks {
+        device.pod("web").wait_log("app", "serving");
+        assert_ne!(board.tables(), [""; 0]);
+    } else {
+        device.wait_for("the event", || device.pod("web").events().iter().any(|event| event.contains(told)));
+        assert_eq!(device.pod("web").phase(), "Pending");
+    }
+}
+
+#[test]
 fn without_nf_tables_pods_run_and_a_host_port_waits_for_a_kernel_that_has_it() {
     let (mut device, board, world) = unstarted();
     device.lack_nftables(true);
