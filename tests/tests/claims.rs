@@ -163,7 +163,7 @@ fn two_pods_never_use_a_volume_of_read_write_once_pod() {
     let message =
         "node has pod using PersistentVolumeClaim with the same name and ReadWriteOncePod access mode";
     waits(&device, "two", message);
-    // Neither an agent that dies nor a supervisor that dies with it makes room.
+    // An agent that dies does not make room.
     device.kill_agent();
     device.start_agent();
     waits(&device, "two", message);
@@ -177,6 +177,50 @@ fn two_pods_never_use_a_volume_of_read_write_once_pod() {
     device.wait_for("one of them", || {
         ["one", "two"].iter().filter(|name| device.pod(name).container("app").is_running()).count() == 1
     });
+}
+
+#[test]
+fn a_supervisor_that_dies_alone_gives_no_other_pod_its_volume_of_read_write_once_pod() {
+    let device = Device::start();
+    let here = device.path("/srv/data");
+    device.write_manifest("v.yaml", &volume("disk", "ReadWriteOncePod", &host_path(&here)));
+    device.write_manifest("c.yaml", &claim("data", "ReadWriteOncePod", ""));
+    // The lock of the program shows that no other one is alive.
+    let steps = "lock /data/lock then print up then ignore-term then sleep";
+    let text =
+        |name: &str| user(name, steps).replace("spec:\n", "spec:\n  terminationGracePeriodSeconds: 8\n");
+    device.write_manifest("one.yaml", &text("one"));
+    device.pod("one").wait_log("app", "up");
+    device.write_manifest("two.yaml", &text("two"));
+    let message =
+        "node has pod using PersistentVolumeClaim with the same name and ReadWriteOncePod access mode";
+    waits(&device, "two", message);
+    let kill_supervisors = || {
+        let supervisors = device.supervisors();
+        assert_eq!(supervisors.len(), 1, "the other pod has none");
+        for supervisor in supervisors.values() {
+            let pid = nix::unistd::Pid::from_raw(supervisor.pid.cast_signed());
+            nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGKILL).expect("it can be killed");
+        }
+    };
+    let born = device.pod("one").born("app");
+    kill_supervisors();
+    device.wait_for("the next run of the first pod", || {
+        let app = device.pod("one").container("app");
+        app.restart_count() == 1 && app.is_running()
+    });
+    assert_ne!(device.pod("one").born("app"), born);
+    waits(&device, "two", message);
+    assert_eq!(device.pod("two").container("app").state(), "waiting");
+    // A pod that ends, ignores SIGTERM and loses its supervisor: the next one starts after its last process.
+    device.remove_manifest("one.yaml");
+    device.wait_for("the first pod to end", || {
+        device.pod("one").object().is_some_and(|one| one["metadata"]["deletionTimestamp"].is_string())
+    });
+    assert_eq!(device.pod("two").container("app").state(), "waiting");
+    kill_supervisors();
+    device.pod("two").wait_log("app", "up");
+    assert_eq!(device.pod("two").container("app").restart_count(), 0, "it did not start earlier");
 }
 
 #[test]
@@ -312,50 +356,6 @@ securityContext: {{fsGroup: 4242{policy}}}"
 }
 
 #[test]
-fn an_ephemeral_claim_is_made_for_its_pod_and_goes_with_it() {
-    let device = Device::start();
-    let here = device.path("/srv/scratch");
-    device.write_manifest("v.yaml", &volume("scratch", "ReadWriteOnce", &host_path(&here)));
-    let text = manifest::pod_of(
-        "web",
-        &[manifest::container("app", "write /data/file x then print up then sleep", MOUNT)],
-        "volumes:\n- name: data\n  ephemeral: {volumeClaimTemplate: {metadata: {labels: {a: b}, annotations: {note: m}}, \
-         spec: {accessModes: [ReadWriteOnce], resources: {requests: {storage: 1Mi}}}}}",
-    );
-    device.write_manifest("web.yaml", &text);
-    device.pod("web").wait_log("app", "up");
-    let made = device.get("/api/v1/namespaces/default/persistentvolumeclaims/web-data").expect("it is made");
-    assert_eq!(made["metadata"]["ownerReferences"][0]["uid"], device.pod("web").uid());
-    assert_eq!((&made["metadata"]["labels"]["a"], &made["status"]["phase"]), (&json!("b"), &json!("Bound")));
-    assert_eq!(made["metadata"]["annotations"]["note"], "m");
-    device.remove_manifest("web.yaml");
-    device.pod("web").wait_gone();
-    device.wait_for("the end of the claim", || claim_phase(&device, "web-data") == "none");
-    assert_eq!(volume_phase(&device, "scratch"), "Released");
-    assert!(here.join("file").exists(), "Retain keeps the data");
-    // The pod of another one's claim does not get it.
-    device.write_manifest("c.yaml", &claim("web-data", "ReadWriteOnce", ""));
-    device.write_manifest("web.yaml", &text);
-    waits(&device, "web", "was not created for pod default/web (pod is not owner)");
-}
-
-#[test]
-fn a_claim_that_is_used_for_reading_is_mounted_read_only() {
-    let device = Device::start();
-    let here = device.path("/srv/data");
-    fs::create_dir_all(&here).expect("it can be made");
-    device.write_manifest("v.yaml", &volume("disk", "ReadWriteOnce", &host_path(&here)));
-    device.write_manifest("c.yaml", &claim("data", "ReadWriteOnce", ""));
-    let text =
-        user("web", "print up then sleep").replace("claimName: data", "claimName: data, readOnly: true");
-    device.write_manifest("web.yaml", &text);
-    device.pod("web").wait_log("app", "up");
-    let refused = device.pod("web").exec("app", ["/bin/demo", "write", "/data/x", "x"]).refused();
-    assert!(refused.contains("Read-only file system"), "{refused}");
-}
-
-#[test]
-#[test]
 fn the_group_of_a_volume_that_is_used_for_reading_stays_and_a_read_only_path_is_named() {
     let device = Device::start();
     let here = device.path("/srv/data");
@@ -427,6 +427,50 @@ fn the_group_of_a_volume_that_is_used_for_reading_stays_and_a_read_only_path_is_
     drop(on_disk);
 }
 
+#[test]
+fn an_ephemeral_claim_is_made_for_its_pod_and_goes_with_it() {
+    let device = Device::start();
+    let here = device.path("/srv/scratch");
+    device.write_manifest("v.yaml", &volume("scratch", "ReadWriteOnce", &host_path(&here)));
+    let text = manifest::pod_of(
+        "web",
+        &[manifest::container("app", "write /data/file x then print up then sleep", MOUNT)],
+        "volumes:\n- name: data\n  ephemeral: {volumeClaimTemplate: {metadata: {labels: {a: b}, annotations: {note: m}}, \
+         spec: {accessModes: [ReadWriteOnce], resources: {requests: {storage: 1Mi}}}}}",
+    );
+    device.write_manifest("web.yaml", &text);
+    device.pod("web").wait_log("app", "up");
+    let made = device.get("/api/v1/namespaces/default/persistentvolumeclaims/web-data").expect("it is made");
+    assert_eq!(made["metadata"]["ownerReferences"][0]["uid"], device.pod("web").uid());
+    assert_eq!((&made["metadata"]["labels"]["a"], &made["status"]["phase"]), (&json!("b"), &json!("Bound")));
+    assert_eq!(made["metadata"]["annotations"]["note"], "m");
+    device.remove_manifest("web.yaml");
+    device.pod("web").wait_gone();
+    device.wait_for("the end of the claim", || claim_phase(&device, "web-data") == "none");
+    assert_eq!(volume_phase(&device, "scratch"), "Released");
+    assert!(here.join("file").exists(), "Retain keeps the data");
+    // The pod of another one's claim does not get it.
+    device.write_manifest("c.yaml", &claim("web-data", "ReadWriteOnce", ""));
+    device.write_manifest("web.yaml", &text);
+    waits(&device, "web", "was not created for pod default/web (pod is not owner)");
+}
+
+#[test]
+fn a_claim_that_is_used_for_reading_is_mounted_read_only() {
+    let device = Device::start();
+    let here = device.path("/srv/data");
+    fs::create_dir_all(&here).expect("it can be made");
+    device.write_manifest("v.yaml", &volume("disk", "ReadWriteOnce", &host_path(&here)));
+    device.write_manifest("c.yaml", &claim("data", "ReadWriteOnce", ""));
+    let text =
+        user("web", "print up then sleep").replace("claimName: data", "claimName: data, readOnly: true");
+    device.write_manifest("web.yaml", &text);
+    device.pod("web").wait_log("app", "up");
+    let refused = device.pod("web").exec("app", ["/bin/demo", "write", "/data/x", "x"]).refused();
+    assert!(refused.contains("Read-only file system"), "{refused}");
+}
+
+#[test]
 fn a_block_volume_is_a_device_of_the_container_and_of_no_other() {
     let device = Device::start();
     let file = device.path("/disk.img");
