@@ -377,6 +377,56 @@ fn a_resize_has_the_texts_of_a_kubelet() {
 }
 
 #[test]
+fn a_resize_that_is_not_carried_out_has_the_texts_of_a_kubelet() {
+    // pkg/kubelet/events/resize.go, pkg/kubelet/allocation/allocation_manager.go, pkg/kubelet/kubelet.go
+    let summary = |cpu: &str, generation: u64, error: &str| {
+        format!(
+            "{{\"containers\":[{{\"name\":\"app\",\"resources\":{{\"requests\":{{\"cpu\":\"{cpu}\"}}}}}}],\
+             \"generation\":{generation},\"error\":\"{error}\"}}"
+        )
+    };
+    let mut sim = Sim::empty(|_, _| Fate::Runs).on(node(1000));
+    let uid = sim.want(asking("web", 300));
+    sim.want(asking("other", 600));
+    sim.run_until(secs(5));
+    let amount = |milli: i128| {
+        move |pod: &mut Pod| pod.spec.containers[0].resources.cpu_request = Some(Quantity::from_milli(milli))
+    };
+    sim.update(&uid, amount(800));
+    sim.run_until(secs(6));
+    let error = "Node didn't have enough resource: cpu, requested: 800, used: 600, capacity: 1000";
+    let text = summary("800m", 2, error);
+    assert_eq!(events(&sim, "ResizeDeferred"), [format!("ResizeDeferred: Pod resize Deferred: {text}")]);
+    assert_eq!(condition(&sim, "web", "PodResizePending"), ["Deferred", error]);
+    sim.update(&uid, amount(1001));
+    sim.run_until(secs(7));
+    let error = "Node didn't have enough capacity: cpu, requested: 1001, capacity: 1000";
+    let text = summary("1001m", 3, error);
+    assert_eq!(
+        events(&sim, "ResizeInfeasible"),
+        [format!("ResizeInfeasible: Pod resize Infeasible: {text}")]
+    );
+    assert_eq!(condition(&sim, "web", "PodResizePending"), ["Infeasible", error]);
+
+    let mut sim = Sim::empty(|_, _| Fate::Runs).on(node(1000));
+    let uid = sim.want(asking("web", 300));
+    sim.run_until(secs(5));
+    // The write to the cgroups fails.
+    sim.weather.latency = secs(2);
+    sim.update(&uid, amount(800));
+    while !sim.log.contains("web resize 2") {
+        sim.run_until(sim.now.since(at(0)) + std::time::Duration::from_millis(10));
+    }
+    let index = sim.node.index_of(&uid).expect("it is here");
+    let failure = PodObservation::Resized { generation: 2, failure: Some("no".into()) };
+    sim.node.observe(sim.now, Observation::Of(index, failure));
+    sim.run_until(sim.now.since(at(0)) + secs(1));
+    let text = summary("800m", 2, "no");
+    assert_eq!(events(&sim, "ResizeError"), [format!("ResizeError: Pod resize error: {text}")]);
+    assert_eq!(condition(&sim, "web", "PodResizeInProgress"), ["Error", "no"]);
+}
+
+#[test]
 fn a_restart_of_all_containers_has_the_texts_of_a_kubelet() {
     // pkg/kubelet/status/generate.go, pkg/kubelet/kubelet_pods.go
     let rule = RestartRule { action: RestartAction::RestartAllContainers, within: true, codes: vec![42] };
