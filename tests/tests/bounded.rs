@@ -392,6 +392,27 @@ fn objects_beyond_the_manifest_quota_are_forbidden_and_leave_no_files() {
         device.request("DELETE", &format!("{presets}/p{number}"), None);
     }
     assert!(kept(device).is_empty());
+    for (kind, resource, value) in
+        [("ConfigMap", "configmaps", "x".repeat(200_000)), ("Secret", "secrets", "eHh4".repeat(50_000))]
+    {
+        let object = |number: usize| {
+            let metadata = json!({ "name": format!("p{number}") });
+            json!({ "apiVersion": "v1", "kind": kind, "metadata": metadata, "data": { "a": value } })
+        };
+        let path = format!("/api/v1/namespaces/default/{resource}");
+        let answers = post(&path, (0..40).map(object).collect());
+        let created = answers.iter().filter(|(code, _)| *code == 201).count();
+        for (_, answer) in answers.iter().filter(|(code, _)| *code != 201) {
+            forbidden(answer, &format!("{resource} \"p"));
+        }
+        assert_eq!((created, kept(device).len()), (20, 20), "{resource}");
+        let listed = || device.get(&path).expect("a list")["items"].as_array().map(Vec::len);
+        assert_eq!(listed(), Some(20), "{resource}");
+        for number in 0..40 {
+            device.request("DELETE", &format!("{path}/p{number}"), None);
+        }
+        assert_eq!((kept(device).len(), listed()), (0, Some(0)), "{resource}");
+    }
     watched.stayed_below(2 * LISTING, "40 objects of 200 KB through the API");
     watched.is_undisturbed();
     watched.fell_again();
