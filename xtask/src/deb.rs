@@ -157,6 +157,7 @@ fn add_documents(files: &mut Files, target: &Target, version: &str, time: &Time)
         "examples/devices",
         "examples/gateway",
         "examples/gateway/devices",
+        "examples/seccomp",
         "examples/tasks",
     ] {
         for entry in fs::read_dir(project().join(directory))? {
