@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use nodlet_tests::{Device, manifest};
+use nodlet_tests::{Device, Terminal, TestPod, manifest};
 
 /// The results of the demo program's calls without a filter, as far as a filter changes them.
 fn results(text: &str) -> Vec<(String, String)> {
@@ -267,8 +267,30 @@ fn kernel_parameters_and_host_names_are_those_of_the_manifest() {
 /// The demo program's lines of what confines a process, by name.
 fn effective(text: &str) -> Vec<&str> {
     let lines: Vec<&str> = text.lines().filter(|line| line.contains(':')).collect();
-    assert!(lines.len() > 30, "{text}");
+    for name in ["CapBnd:", "cgroup:", "scheduling policy:", "descriptor: 2", "variable: \"PATH\""] {
+        assert!(lines.iter().any(|line| line.starts_with(name)), "{name} {text}");
+    }
+    assert!(lines.len() > 50, "{text}");
     lines
+}
+
+/// Requires that two processes are confined alike, and names only the lines that differ.
+#[track_caller]
+fn assert_same(one: &[&str], first: &[&str], what: &str) {
+    let without = |lines: &[&str], others: &[&str]| {
+        let differ = lines.iter().filter(|line| !others.contains(line));
+        differ.map(|line| (*line).to_owned()).collect::<Vec<_>>()
+    };
+    assert_eq!(without(one, first), without(first, one), "{what}");
+    assert_eq!(one, first, "{what}: the order");
+}
+
+/// The lines of a process on a terminal, which ends lines as terminals do.
+fn on_terminal(device: &Device, pod: &str, container: &str) -> String {
+    let words = ["exec", "-it", pod, "-c", container, "--", "/bin/demo", "effective"];
+    let mut terminal = Terminal::start(device.command(&words));
+    assert_eq!(terminal.ended(), 0, "{}", terminal.screen());
+    terminal.screen().replace('\r', "")
 }
 
 #[test]
@@ -319,10 +341,7 @@ fn executed_processes_probes_and_hooks_are_confined_as_the_first_process_field_b
             ("hook", fs::read_to_string(here.join(format!("{name}-hook"))).expect("the hook wrote it")),
         ];
         for (by, text) in others {
-            for (one, other) in first.iter().zip(effective(&text)) {
-                assert_eq!(other, *one, "{name}: {by}");
-            }
-            assert_eq!(effective(&text).len(), first.len(), "{name}: {by}");
+            assert_same(&effective(&text), &first, &format!("{name}: {by}"));
         }
     }
     let of = |name: &str, field: &str| {
@@ -339,6 +358,129 @@ fn executed_processes_probes_and_hooks_are_confined_as_the_first_process_field_b
     assert_eq!([of("root", "CapBnd"), of("root", "CapEff")], ["00000000a80425fb"; 2]);
     assert_eq!(of("added", "CapBnd"), "00000000a00c35fb");
     assert_eq!(of("user", "Groups"), "1001 2000 3000 4000");
+}
+
+/// A container that writes what confines its first process, its probes and its hooks.
+fn confined_in_all_ways(name: &str, more: &str) -> String {
+    let run = |by: &str| format!("{{exec: {{command: [/bin/demo, effective, /one/{name}-{by}]}}}}");
+    let ways = format!(
+        "lifecycle: {{postStart: {}, preStop: {}}}\nstartupProbe: {}\nlivenessProbe: {}\nreadinessProbe: {}\n\
+         workingDir: /one\nvolumeMounts: [{{name: one, mountPath: /one}}]\n\
+         env: [{{name: EMPTY, value: ''}}, {{name: TWICE, value: a}}, {{name: TWICE, value: b}}, {{name: SPACES, value: ' a  b '}}]\n",
+        run("postStart"),
+        run("preStop"),
+        run("startup"),
+        run("liveness"),
+        run("readiness"),
+    );
+    manifest::container(name, "effective then sleep", &format!("{ways}{more}"))
+}
+
+/// Compares the processes of a ready pod with its first one, those of `exec` too, and ends the pod.
+fn compare_all(device: &Device, file: &str, pod: TestPod<'_>, name: &str, here: &std::path::Path) {
+    // With a terminal of its own, its log is what the terminal showed.
+    pod.wait_log("app", "variable: \"SPACES\"");
+    let log = pod.logs("app").replace('\r', "");
+    let first = effective(&log);
+    let check = |by: &str, text: &str| assert_same(&effective(text), &first, &format!("{name}: {by}"));
+    check("exec", &pod.exec("app", ["/bin/demo", "effective"]).ok());
+    // As with containerd, a terminal has a type.
+    let seen = on_terminal(device, name, "app");
+    let lines = effective(&seen).into_iter().filter(|line| *line != r#"variable: "TERM"="xterm""#);
+    let of_first = first.iter().copied().filter(|line| *line != r#"variable: "TERM"="xterm""#);
+    assert_same(&lines.collect::<Vec<_>>(), &of_first.collect::<Vec<_>>(), &format!("{name}: exec -t"));
+    device.remove_manifest(file);
+    pod.wait_gone();
+    for by in ["startup", "liveness", "readiness", "postStart", "preStop"] {
+        let text = fs::read_to_string(here.join(format!("app-{by}")));
+        let text = text.unwrap_or_else(|error| panic!("{name}: {by} wrote nothing: {error}"));
+        check(by, &text);
+    }
+}
+
+#[test]
+fn processes_of_all_kinds_of_pods_are_confined_as_their_first_process() {
+    let device = Device::start();
+    for (name, spec, of_container) in [
+        ("plain", "", ""),
+        ("shared", "shareProcessNamespace: true\n", ""),
+        ("of-host", "hostPID: true\nhostIPC: true\n", ""),
+        ("mapped", "hostUsers: false\n", ""),
+        (
+            "mapped-user",
+            "hostUsers: false\nsecurityContext: {runAsUser: 1000, runAsGroup: 1001, fsGroup: 4000}\n",
+            "",
+        ),
+        ("mapped-shared", "hostUsers: false\nshareProcessNamespace: true\n", ""),
+        (
+            "mapped-bound",
+            "hostUsers: false\nsecurityContext: {runAsUser: 1000, seccompProfile: {type: RuntimeDefault}}\n",
+            "securityContext: {allowPrivilegeEscalation: false, capabilities: {drop: [ALL]}}\n",
+        ),
+        (
+            "shared-bound",
+            "shareProcessNamespace: true\nsecurityContext: {runAsUser: 1000, seccompProfile: {type: RuntimeDefault}}\n",
+            "securityContext: {allowPrivilegeEscalation: false, capabilities: {drop: [ALL], add: [CHOWN]}}\n",
+        ),
+        ("terminal", "", "tty: true\nstdin: true\n"),
+        ("guaranteed", "", "resources: {limits: {cpu: 100m, memory: 64Mi}}\n"),
+    ] {
+        let (shared, here) = device.shared(name);
+        fs::set_permissions(&here, std::os::unix::fs::PermissionsExt::from_mode(0o777))
+            .expect("root owns it");
+        let spec = format!("{spec}volumes: [{{name: one, hostPath: {{path: {shared}}}}}]\n");
+        let app = confined_in_all_ways("app", of_container);
+        let file = format!("{name}.yaml");
+        device.write_manifest(&file, &manifest::pod_of(name, &[app], &spec));
+        let pod = device.pod(name);
+        pod.wait_ready();
+        compare_all(&device, &file, pod, name, &here);
+    }
+}
+
+#[test]
+fn an_ephemeral_container_is_confined_as_its_context_says_and_so_are_its_processes() {
+    let device = Device::start();
+    let context =
+        "securityContext: {runAsUser: 1000, allowPrivilegeEscalation: false, capabilities: {drop: [ALL]}}";
+    let app = manifest::container("app", "effective then sleep", context);
+    let spec = "securityContext: {seccompProfile: {type: RuntimeDefault}, supplementalGroups: [3000]}\n";
+    device.write_manifest("web.yaml", &manifest::pod_of("web", &[app], spec));
+    let web = device.pod("web");
+    web.wait_ready();
+    let target = "/api/v1/namespaces/default/pods/web/ephemeralcontainers";
+    let container = |name: &str, rest: serde_json::Value| {
+        let mut container = serde_json::json!({
+            "name": name, "image": "localhost/demo:1", "args": ["effective", "then", "sleep"],
+            "securityContext": {"runAsUser": 1000, "allowPrivilegeEscalation": false, "capabilities": {"drop": ["ALL"]}},
+        });
+        if rest.is_string() {
+            container["targetContainerName"] = rest;
+        }
+        container
+    };
+    let added = serde_json::json!({"spec": {"ephemeralContainers": [
+        container("look", serde_json::Value::Null), container("inside", "app".into()),
+    ]}});
+    let (code, answer) = device.patch(target, "strategic-merge", &added);
+    assert_eq!(code, 200, "{answer}");
+    let main = web.logs("app");
+    for name in ["look", "inside"] {
+        web.wait_log(name, "variable: \"PATH\"");
+        let log = web.logs(name);
+        let first = effective(&log);
+        let executed = web.exec(name, ["/bin/demo", "effective"]).ok();
+        assert_same(&effective(&executed), &first, name);
+        // Compared with the container of the same context, only what is of one container alone differs.
+        let own = ["cgroup", "mnt", "pid", "oom_score_adj"];
+        let same = |line: &&str| !own.iter().any(|own| line.starts_with(&format!("{own}:")));
+        let of_main: Vec<&str> = effective(&main).into_iter().filter(same).collect();
+        assert_same(&first.into_iter().filter(same).collect::<Vec<_>>(), &of_main, name);
+    }
+    let namespace =
+        |log: &str| effective(log).iter().find_map(|line| line.strip_prefix("pid: ").map(str::to_owned));
+    assert_eq!(namespace(&web.logs("inside")), namespace(&main), "it has the processes of its target");
+    assert_ne!(namespace(&web.logs("look")), namespace(&main));
 }
 
 #[test]

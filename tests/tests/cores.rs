@@ -168,6 +168,14 @@ fn a_container_has_the_real_time_priorities_that_its_annotation_allows_and_no_ot
     // Executed processes have the limit of their container.
     let executed = device.pod("real").exec("app", ["/bin/demo", "realtime", "7", "then", "realtime", "8"]);
     assert_eq!(executed.ok(), "realtime 7: ok\nrealtime 8: 1\n");
+    // And all else that confines them, field by field.
+    device.write_manifest(
+        "idle.yaml",
+        &annotated("idle", "rtprio.nodlet.dev/app: \"7\"", "effective then sleep", user),
+    );
+    device.pod("idle").wait_log("app", "variable: \"PATH\"");
+    let executed = device.pod("idle").exec("app", ["/bin/demo", "effective"]).ok();
+    assert_eq!(executed, device.pod("idle").logs("app"));
 
     device.write_manifest("plain.yaml", &manifest::pod_with("plain", "realtime 1 then sleep", user));
     device.pod("plain").wait_log("app", "realtime 1: ");

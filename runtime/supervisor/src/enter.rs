@@ -141,7 +141,8 @@ impl Enter<'_> {
             }
         }
         let mut process = container.process;
-        if config.tty && !process.env.iter().any(|pair| pair.starts_with("TERM=")) {
+        // As of the container's first process.
+        if (config.tty || container.tty) && !process.env.iter().any(|pair| pair.starts_with("TERM=")) {
             process.env.push("TERM=xterm".to_owned());
         }
         let execute = Execute::with_args(&process, &config.args, &self.user.home);
@@ -227,6 +228,8 @@ struct ContainerToEnter {
     process: ProcessConfig,
     cgroup: CgroupPaths,
     oom_score_adj: i32,
+    #[serde(default)]
+    tty: bool,
     #[serde(default)]
     rtprio: u32,
     #[serde(default)]
