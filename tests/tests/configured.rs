@@ -337,3 +337,123 @@ fn variables_come_from_a_file_that_an_init_container_has_written() {
         assert_eq!(device.pod(name).container("app").reason(), "CreateContainerConfigError");
     }
 }
+
+#[test]
+fn a_pod_that_reads_ten_thousand_times_while_its_volumes_are_patched_sees_no_torn_view() {
+    const CONTENTS: usize = 60;
+    let device = Device::start_unwatched();
+    // Longer than a page, so that no single copy of the kernel makes it whole.
+    let content = |number: usize| vec![number.to_string(); 3000].join(" ");
+    let data = |number: usize| serde_json::json!({"one": content(number), "two": content(number)});
+    let path = |kind: &str, name: &str| format!("/api/v1/namespaces/default/{kind}/{name}");
+    for (kind, name, field) in [("ConfigMap", "c", "data"), ("Secret", "s", "stringData")] {
+        let object = serde_json::json!({
+            "apiVersion": "v1", "kind": kind, "metadata": {"name": name}, field: data(0),
+        });
+        device.nodlet_with_input(["apply", "-f", "-"], &object.to_string()).ok();
+    }
+    let app = |volume: &str| {
+        let steps = format!("views /v one two 10000 {CONTENTS}");
+        let mount = format!("volumeMounts: [{{name: {volume}, mountPath: /v}}]");
+        manifest::container(volume, &steps, &mount)
+    };
+    let spec = "restartPolicy: Never\nvolumes:\n\
+        - {name: c, configMap: {name: c}}\n- {name: s, secret: {secretName: s}}\n\
+        - {name: all, projected: {sources: [{configMap: {name: c}}]}}\n";
+    let containers = ["c", "s", "all"].map(app);
+    device.nodlet_with_input(["apply", "-f", "-"], &manifest::pod_of("web", &containers, spec)).ok();
+    let web = device.pod("web");
+    device.wait_for("the readers", || {
+        ["c", "s", "all"].iter().all(|name| !web.container(name).id().is_empty())
+    });
+    let mut number = 0;
+    device.wait_for("the reads", || {
+        // The end of a wait between two patches would be the reader's only chance.
+        for _ in 0..20 {
+            number += 1;
+            for (kind, name, field) in [("configmaps", "c", "data"), ("secrets", "s", "stringData")] {
+                let patch = serde_json::json!({field: data(number)});
+                let (code, answer) = device.patch(&path(kind, name), "merge", &patch);
+                assert_eq!(code, 200, "{answer}");
+            }
+        }
+        !["Pending", "Running"].contains(&web.phase().as_str())
+    });
+    for name in ["c", "s", "all"] {
+        let log = web.logs(name);
+        assert_eq!(web.container(name).exit_code(), Some(0), "{name}: {log}");
+        eprint!("{name}: {number} patches, {log}");
+    }
+}
+
+#[test]
+fn a_container_that_swaps_a_link_in_thousands_of_times_leads_no_sub_path_out_of_its_volume() {
+    const MOUNTS: usize = 40;
+    const CONTAINERS: usize = 20;
+    // A guest of another processor starts few containers in a minute.
+    const ENOUGH: usize = if cfg!(target_arch = "x86_64") { 2000 } else { 200 };
+    let device = Device::start_unwatched();
+    let (shared, here) = device.shared("volume");
+    let (_, outside) = device.shared("outside");
+    for (directory, name) in [(here.join("swapped/inner"), "inside"), (outside.join("inner"), "outside")] {
+        fs::create_dir_all(&directory).expect("it is new");
+        fs::write(directory.join(name), "").expect("it is new");
+    }
+    let volume = format!("volumes: [{{name: v, hostPath: {{path: {shared}}}}}]\nrestartPolicy: Never\n");
+    let swapper = manifest::container(
+        "app",
+        "link ../outside /v/link then print swapping then swap /v/swapped /v/link 0.00005",
+        "volumeMounts: [{name: v, mountPath: /v}]",
+    );
+    device.write_manifest("swapper.yaml", &manifest::pod_of("swapper", &[swapper], &volume));
+    device.pod("swapper").wait_log("app", "swapping");
+    let (mut mounted, mut refused) = (0, 0);
+    for round in 0.. {
+        // Every second path is missing, and is made.
+        let path = |number: usize| match number % 2 {
+            0 => "swapped/inner".to_owned(),
+            _ => format!("swapped/inner/new-{round}-{number}"),
+        };
+        let mounts: String = (0..MOUNTS)
+            .map(|number| format!("- {{name: v, mountPath: /m/{number}, subPath: {}}}\n", path(number)))
+            .collect();
+        let steps: Vec<String> = (0..MOUNTS).map(|number| format!("ls /m/{number}")).collect();
+        let containers: Vec<String> = (0..CONTAINERS)
+            .map(|number| {
+                let steps = format!("{} then print whole", steps.join(" then "));
+                manifest::container(&format!("c{number}"), &steps, &format!("volumeMounts:\n{mounts}"))
+            })
+            .collect();
+        let name = format!("round-{round}");
+        let file = format!("{name}.yaml");
+        device.write_manifest(&file, &manifest::pod_of(&name, &containers, &volume));
+        let pod = device.pod(&name);
+        let names: Vec<String> = (0..CONTAINERS).map(|number| format!("c{number}")).collect();
+        let settled = |name: &String| {
+            let container = pod.container(name);
+            container.state() == "terminated" || container.message().contains("it leads out of the volume")
+        };
+        device.wait_for("all containers to have been tried", || names.iter().all(settled));
+        for name in &names {
+            if pod.container(name).state() == "terminated" {
+                let log = pod.logs(name);
+                assert!(log.contains("whole") && !log.contains("outside"), "{name}: {log}");
+                assert!(log.matches("inside").count() >= MOUNTS / 2, "{name}: {log}");
+                mounted += MOUNTS;
+            } else {
+                refused += 1;
+            }
+        }
+        device.remove_manifest(&file);
+        pod.wait_gone();
+        if mounted >= ENOUGH && refused >= 10 {
+            break;
+        }
+        assert!(round < 50, "no race: {mounted} sub-paths mounted, {refused} refused");
+    }
+    eprintln!("{mounted} sub-paths mounted, {refused} starts refused");
+    let made: Vec<_> = fs::read_dir(outside.join("inner")).expect("it is there").flatten().collect();
+    assert_eq!(made.len(), 1, "nothing is made outside: {made:?}");
+    device.remove_manifest("swapper.yaml");
+    device.pod("swapper").wait_gone();
+}

@@ -41,13 +41,16 @@ mod effective;
 mod http;
 #[path = "demo/ipc.rs"]
 mod ipc;
+#[path = "demo/views.rs"]
+mod views;
 
 const STEPS: &str = "\
 demo STEP [then STEP]…
 
 files    cat FILE · ls DIR · stat FILE · touch FILE · rm FILE · wait FILE
          spam-file FILE BYTES · write FILE TEXT [EVERY_SECONDS] · append FILE TEXT · lock FILE
-         mkdir DIR · rename FROM TO · link TARGET FILE · fifo FILE · swap FILE FILE (for ever)
+         mkdir DIR · rename FROM TO · link TARGET FILE · fifo FILE · swap FILE FILE [REST] (for ever)
+         views VOLUME FILE FILE READS CONTENTS (never torn, while the volume is updated)
 output   print TEXT [EVERY_SECONDS] · eprint TEXT · ask TEXT (without an end of line) · spam BYTES · echo (copies its input)
          line BYTES (a long one) · binary BYTES (no text)
 itself   env · id · status · realtime PRIORITY · effective [FILE] · hostname · cwd · args WORD… · tty · resized · sizes COLUMNSxROWS · clock [FILE]
@@ -123,7 +126,11 @@ fn run(step: &[String]) -> Result<(), Failure> {
         ["rename", from, to] => fs::rename(from, to)?,
         ["link", target, file] => std::os::unix::fs::symlink(target, file)?,
         ["fifo", file] => nix::unistd::mkfifo(*file, nix::sys::stat::Mode::from_bits_truncate(0o666))?,
-        ["swap", one, other] => swap(one, other)?,
+        ["swap", one, other] => swap(one, other, None)?,
+        ["swap", one, other, rest] => swap(one, other, Some(seconds(rest)?))?,
+        ["views", volume, one, other, reads, contents] => {
+            views::views(Path::new(volume), [one, other], reads.parse()?, contents.parse()?)?;
+        }
         ["print", text] => println!("{text}"),
         ["print", text, every] => repeat(seconds(every)?, |count| writeln!(io::stdout(), "{text} {count}"))?,
         ["eprint", text] => eprintln!("{text}"),
@@ -285,11 +292,15 @@ fn repeat(every: Duration, mut act: impl FnMut(u64) -> io::Result<()>) -> io::Re
     Ok(())
 }
 
-/// Exchanges two files repeatedly, as fast as possible, until one of them is removed.
-fn swap(one: &str, other: &str) -> Result<(), Failure> {
+/// Exchanges two files repeatedly, as fast as possible, until one of them is removed. With `rest`, it sleeps that long
+/// whenever both are in their places.
+fn swap(one: &str, other: &str, rest: Option<Duration>) -> Result<(), Failure> {
     let (one, other) = (std::ffi::CString::new(one)?, std::ffi::CString::new(other)?);
     let (here, flags) = (libc::AT_FDCWD, libc::RENAME_EXCHANGE);
-    loop {
+    for count in 0u64.. {
+        if let Some(rest) = rest.filter(|_| count % 2 == 0) {
+            std::thread::sleep(rest);
+        }
         // SAFETY: two C strings, which outlive the call.
         let done =
             unsafe { libc::syscall(libc::SYS_renameat2, here, one.as_ptr(), here, other.as_ptr(), flags) };
@@ -297,6 +308,7 @@ fn swap(one: &str, other: &str) -> Result<(), Failure> {
             return Err(io::Error::last_os_error().into());
         }
     }
+    Ok(())
 }
 
 /// Describes a file as `file 0644 0:0 12`, with the target of a link and the numbers of a device.
