@@ -116,6 +116,8 @@ enum Look {
     /// The limits in the cgroups of the pod and its containers, as lines of `cpu.max=` and `memory.max=` with
     /// the values of cgroup v2. An expected text that is empty waits for the pod to run.
     Limits,
+    /// The claim that was made for the pod's ephemeral volume `v`, as JSON without spaces.
+    Claim,
 }
 
 /// A row of pods that differ in the field.
@@ -228,7 +230,7 @@ fn the_rows_that_name_another_test_are_few_and_the_tests_exist() {
         }
     }
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
-    assert!(count * 5 <= rows().count(), "{count} of {} rows name another test", rows().count());
+    assert!(count * 10 <= rows().count(), "{count} of {} rows name another test", rows().count());
 }
 
 #[test]
@@ -270,6 +272,7 @@ fn observe_on(device: &mut Device, tainted: bool) -> Vec<String> {
         .load(&Image::demo("localhost/other:1", &program).config("Env", json!(["PATH=/bin", "IMAGE=other"])));
     if !tainted {
         device.nodlet_with_input(["apply", "-f", "-"], OBJECTS).ok();
+        device.nodlet_with_input(["apply", "-f", "-"], &expanded(device, &claim::volumes())).ok();
         device.pod("holder").wait_ready();
     }
     // `FIELDS=Probe.` runs only the rows of these fields, for those who write a row.
@@ -463,7 +466,7 @@ fn now(device: &Device) -> BTreeMap<String, (Value, String)> {
 fn seen(device: &Device, variant: &Variant, object: &Value, events: &str) -> Option<String> {
     let expected = &variant.expected;
     let is_final = match variant.pair.look {
-        Look::Spec | Look::Status => false,
+        Look::Spec | Look::Status | Look::Claim => false,
         Look::Limits => expected.is_empty() && object["status"]["phase"] == "Running",
         Look::Log(container) => {
             let state = state(&object["status"], container);
@@ -490,6 +493,9 @@ fn observed(device: &Device, variant: &Variant, object: &Value, events: &str) ->
         Look::Spec => object["spec"].to_string(),
         Look::Limits => limits(device, object["metadata"]["uid"].as_str().unwrap_or_default()),
         Look::Status => format!("{}\n{events}", object["status"]),
+        Look::Claim => {
+            device.text(&format!("/api/v1/namespaces/default/persistentvolumeclaims/{}-v", variant.pod))
+        }
         Look::Log(container) => {
             device.text(&format!("/api/v1/namespaces/default/pods/{}/log?container={container}", variant.pod))
         }

@@ -1,19 +1,16 @@
 //! The fields of claims, image volumes, files with variables, and of what a test of their own shows.
 
-use crate::Look::{Log, Status};
+use crate::Look::{Claim, Log, Status};
 use crate::{Row, elsewhere, row};
 
 const SUCCEEDED: &str = r#""phase":"Succeeded""#;
 const BINDING: &str = "the field decides which volume a claim gets";
-const CLAIMS: &str = "the pod needs a PersistentVolume of its own";
 const RESIZES: &str = "the field shows when a running pod is resized";
 const RESIZE: &str = "resources::a_pod_is_resized_while_it_runs_and_restarts_only_for_what_requires_it";
 const BLOCK: &str = "claims::a_block_volume_is_a_device_of_the_container_and_of_no_other";
 const DEVICES: &str = "the pod needs a block device";
 const SMALLEST: &str =
     "runtime/registry/src/tests/claims.rs::a_claim_gets_the_smallest_volume_that_satisfies_it";
-const EPHEMERAL: &str = "claims::an_ephemeral_claim_is_made_for_its_pod_and_goes_with_it";
-const OUTLIVES: &str = "claims::a_claim_outlives_its_pods_and_its_volume_keeps_the_data";
 
 /// A pod whose init container writes files with variables, without the source of the variable `X`.
 macro_rules! from_file {
@@ -24,6 +21,44 @@ macro_rules! from_file {
              containers: [{name: app, [[env]], env: [{name: X, valueFrom: {",
             $source,
             "}}]}], volumes: [{name: v, emptyDir: {}}, {name: w, emptyDir: {}}]"
+        )
+    };
+}
+
+/// A pod with the volume `v` at `/v` that shows its mounts.
+macro_rules! mounting {
+    ($volume:literal) => {
+        concat!(
+            "containers: [{name: app, [[mounts]], volumeMounts: [{name: v, mountPath: /v}]}], volumes: [{name: v, ",
+            $volume,
+            "}]"
+        )
+    };
+}
+
+/// The pod of [`mounting`] whose volume is of a claim with this spec.
+macro_rules! claiming {
+    ($spec:literal) => {
+        concat!(
+            "containers: [{name: app, [[mounts]], volumeMounts: [{name: v, mountPath: /v}]}], \
+             volumes: [{name: v, ephemeral: {volumeClaimTemplate: {spec: {",
+            $spec,
+            "}}}}]"
+        )
+    };
+}
+
+/// The pod of [`claiming`] whose claim is of this storage class and has this selector.
+macro_rules! selecting {
+    ($class:literal, $selector:literal) => {
+        concat!(
+            "containers: [{name: app, [[mounts]], volumeMounts: [{name: v, mountPath: /v}]}], \
+             volumes: [{name: v, ephemeral: {volumeClaimTemplate: {spec: {accessModes: [ReadWriteOnce], \
+             resources: {requests: {storage: 1Mi}}, storageClassName: ",
+            $class,
+            ", selector: {",
+            $selector,
+            "}}}}}]"
         )
     };
 }
@@ -67,26 +102,116 @@ pub(super) const ROWS: &[Row] = &[
     elsewhere("VolumeDevice.devicePath", BLOCK, DEVICES),
     elsewhere("VolumeDevice.name", BLOCK, DEVICES),
 
-    elsewhere("Volume.persistentVolumeClaim", OUTLIVES, CLAIMS),
-    elsewhere("PersistentVolumeClaimVolumeSource.claimName", OUTLIVES, CLAIMS),
-    elsewhere("PersistentVolumeClaimVolumeSource.readOnly", "claims::a_claim_that_is_used_for_reading_is_mounted_read_only", CLAIMS),
-    elsewhere("Volume.ephemeral", EPHEMERAL, CLAIMS),
-    elsewhere("EphemeralVolumeSource.volumeClaimTemplate", EPHEMERAL, CLAIMS),
-    elsewhere("PersistentVolumeClaimTemplate.metadata", EPHEMERAL, CLAIMS),
-    elsewhere("PersistentVolumeClaimTemplate.spec", EPHEMERAL, CLAIMS),
-    elsewhere("ObjectMeta.annotations", EPHEMERAL, CLAIMS),
-    elsewhere("ObjectMeta.labels", EPHEMERAL, CLAIMS),
-    elsewhere("PersistentVolumeClaimSpec.accessModes", SMALLEST, BINDING),
-    elsewhere("PersistentVolumeClaimSpec.resources", SMALLEST, BINDING),
-    elsewhere("VolumeResourceRequirements.requests", SMALLEST, BINDING),
-    elsewhere("PersistentVolumeClaimSpec.selector", SMALLEST, BINDING),
-    elsewhere("PersistentVolumeClaimSpec.storageClassName", SMALLEST, BINDING),
+    row("Volume.persistentVolumeClaim", Log("app"), mounting!("@"),
+        &[("emptyDir: {}", " /v "), ("persistentVolumeClaim: {claimName: first}", "/claim-first-a /v rw")])
+        .with(&["Volume.emptyDir"]),
+    row("PersistentVolumeClaimVolumeSource.claimName", Log("app"), mounting!("persistentVolumeClaim: {claimName: @}"),
+        &[("first", "/claim-first-a /v "), ("second", "/claim-second-a /v ")]),
+    row("PersistentVolumeClaimVolumeSource.readOnly", Log("app"),
+        mounting!("persistentVolumeClaim: {claimName: first, readOnly: @}"),
+        &[("false", "/claim-first-a /v rw"), ("true", "/claim-first-a /v ro")]),
+    row("Volume.ephemeral", Log("app"), mounting!("@"),
+        &[("emptyDir: {}", " /v "),
+          ("ephemeral: {volumeClaimTemplate: {spec: {storageClassName: one, accessModes: [ReadWriteOnce], \
+            resources: {requests: {storage: 1Mi}}}}}", "/one-a /v ")]).with(&["Volume.emptyDir"]),
+    row("EphemeralVolumeSource.volumeClaimTemplate", Log("app"), mounting!("ephemeral: {volumeClaimTemplate: {@}}"),
+        &[("spec: {storageClassName: template, accessModes: [ReadWriteOnce], resources: {requests: {storage: 1Mi}}}",
+           "/template-a /v "),
+          ("spec: {storageClassName: template, accessModes: [ReadOnlyMany], resources: {requests: {storage: 1Mi}}}",
+           "/template-b /v ")]),
+    row("PersistentVolumeClaimTemplate.spec", Log("app"), mounting!("ephemeral: {volumeClaimTemplate: {spec: {@}}}"),
+        &[("storageClassName: spec, accessModes: [ReadWriteOnce], resources: {requests: {storage: 1Mi}}", "/spec-a /v "),
+          ("storageClassName: spec, accessModes: [ReadWriteOnce], resources: {requests: {storage: 2Gi}}", "/spec-c /v ")]),
+    row("PersistentVolumeClaimTemplate.metadata", Claim,
+        mounting!("ephemeral: {volumeClaimTemplate: {metadata: {@}, spec: {storageClassName: none, \
+                   accessModes: [ReadWriteOnce], resources: {requests: {storage: 1Mi}}}}}"),
+        &[("", r#""phase":"Pending""#), ("labels: {of: template}", r#""of":"template""#)]),
+    row("ObjectMeta.annotations", Claim,
+        mounting!("ephemeral: {volumeClaimTemplate: {metadata: {annotations: {why: @}}, spec: {storageClassName: none, \
+                   accessModes: [ReadWriteOnce], resources: {requests: {storage: 1Mi}}}}}"),
+        &[("because", r#""annotations":{"why":"because"}"#), ("therefore", r#""annotations":{"why":"therefore"}"#)]),
+    row("ObjectMeta.labels", Claim,
+        mounting!("ephemeral: {volumeClaimTemplate: {metadata: {labels: {tier: @}}, spec: {storageClassName: none, \
+                   accessModes: [ReadWriteOnce], resources: {requests: {storage: 1Mi}}}}}"),
+        &[("front", r#""labels":{"tier":"front"}"#), ("back", r#""labels":{"tier":"back"}"#)]),
+    row("PersistentVolumeClaimSpec.accessModes", Log("app"),
+        claiming!("storageClassName: modes, accessModes: [@], resources: {requests: {storage: 1Mi}}"),
+        &[("ReadWriteOnce", "/modes-a /v "), ("ReadOnlyMany", "/modes-b /v ")]),
+    row("PersistentVolumeClaimSpec.resources", Log("app"),
+        claiming!("storageClassName: resources, accessModes: [ReadWriteOnce], resources: {@}"),
+        &[("requests: {storage: 1Mi}", "/resources-a /v "), ("requests: {storage: 2Gi}", "/resources-c /v ")]),
+    row("VolumeResourceRequirements.requests", Log("app"),
+        claiming!("storageClassName: requests, accessModes: [ReadWriteOnce], resources: {requests: {storage: @}}"),
+        &[("1Gi", "/requests-a /v "), ("1025Mi", "/requests-c /v ")]),
+    row("PersistentVolumeClaimSpec.selector", Log("app"),
+        claiming!("storageClassName: selector, accessModes: [ReadWriteOnce], resources: {requests: {storage: 1Mi}}, @"),
+        &[("", "/selector-a /v "), ("selector: {matchLabels: {large: '1'}}", "/selector-c /v ")]),
+    row("PersistentVolumeClaimSpec.storageClassName", Log("app"),
+        claiming!("storageClassName: @, accessModes: [ReadWriteOnce], resources: {requests: {storage: 1Mi}}"),
+        &[("class", "/class-a /v "), ("other", "/other-a /v ")]),
+    row("PersistentVolumeClaimSpec.volumeName", Log("app"),
+        claiming!("storageClassName: named, accessModes: [ReadWriteOnce], resources: {requests: {storage: 1Mi}}, volumeName: @"),
+        &[("named-a", "/named-a /v "), ("named-c", "/named-c /v ")]),
+    row("LabelSelector.matchExpressions", Log("app"), selecting!("expressions", "matchExpressions: [@]"),
+        &[("{key: kind, operator: In, values: [a]}", "/expressions-a /v "),
+          ("{key: large, operator: Exists}", "/expressions-c /v ")]),
+    row("LabelSelector.matchLabels", Log("app"), selecting!("labels", "matchLabels: {kind: @}"),
+        &[("a", "/labels-a /v "), ("c", "/labels-c /v ")]),
+    row("LabelSelectorRequirement.key", Log("app"),
+        selecting!("key", "matchExpressions: [{key: @, operator: Exists}]"),
+        &[("small", "/key-a /v "), ("large", "/key-c /v ")]),
+    row("LabelSelectorRequirement.operator", Log("app"),
+        selecting!("operator", "matchExpressions: [{key: kind, operator: @, values: [a]}]"),
+        &[("In", "/operator-a /v "), ("NotIn", "/operator-c /v ")]),
+    row("LabelSelectorRequirement.values", Log("app"),
+        selecting!("values", "matchExpressions: [{key: kind, operator: In, values: [@]}]"),
+        &[("a", "/values-a /v "), ("c", "/values-c /v ")]),
     elsewhere("PersistentVolumeClaimSpec.volumeMode", SMALLEST, BINDING),
-    elsewhere("PersistentVolumeClaimSpec.volumeName",
-        "runtime/registry/src/tests/claims.rs::a_claim_is_bound_to_the_volume_that_it_names", BINDING),
-    elsewhere("LabelSelector.matchExpressions", SMALLEST, BINDING),
-    elsewhere("LabelSelector.matchLabels", SMALLEST, BINDING),
-    elsewhere("LabelSelectorRequirement.key", SMALLEST, BINDING),
-    elsewhere("LabelSelectorRequirement.operator", SMALLEST, BINDING),
-    elsewhere("LabelSelectorRequirement.values", SMALLEST, BINDING),
 ];
+
+/// The storage classes of the rows, none of which takes a volume of another one.
+const CLASSES: &[&str] = &[
+    "claim-first",
+    "claim-second",
+    "one",
+    "template",
+    "spec",
+    "modes",
+    "resources",
+    "requests",
+    "selector",
+    "class",
+    "other",
+    "named",
+    "expressions",
+    "labels",
+    "key",
+    "operator",
+    "values",
+];
+
+/// For each class, a small volume, one that is read by many, and a large one: `<class>-a`, `-b` and `-c`, at the paths
+/// of their names below the shared directory. Besides, the claims `first` and `second`.
+pub(super) fn volumes() -> String {
+    let mut text = String::new();
+    for class in CLASSES {
+        for (name, capacity, mode, labels) in [
+            ("a", "1Gi", "ReadWriteOnce", "kind: a, small: '1'"),
+            ("b", "1Gi", "ReadOnlyMany", "kind: b"),
+            ("c", "4Gi", "ReadWriteOnce", "kind: c, large: '1'"),
+        ] {
+            text += &format!(
+                "---\napiVersion: v1\nkind: PersistentVolume\nmetadata: {{name: {class}-{name}, labels: {{{labels}}}}}\n\
+                 spec: {{storageClassName: {class}, capacity: {{storage: {capacity}}}, accessModes: [{mode}], \
+                 hostPath: {{path: $DIR/{class}-{name}}}}}\n"
+            );
+        }
+    }
+    for claim in ["first", "second"] {
+        text += &format!(
+            "---\napiVersion: v1\nkind: PersistentVolumeClaim\nmetadata: {{name: {claim}}}\nspec: {{storageClassName: \
+             claim-{claim}, accessModes: [ReadWriteOnce], resources: {{requests: {{storage: 1Mi}}}}}}\n"
+        );
+    }
+    text
+}
