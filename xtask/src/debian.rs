@@ -38,8 +38,12 @@ pub(crate) fn fetch(names: &[&str], processor: &str) -> Outcome {
         return Ok(());
     }
     let apt = Apt::updated(&dir, processor)?;
-    for (name, dir) in missing {
-        let record = apt.unpack(name, &dir)?;
+    let packages: Vec<String> =
+        missing.iter().map(|(name, _)| apt.package_of(name)).collect::<Result<_, _>>()?;
+    // All at once: each start of apt reads its lists anew, which takes seconds.
+    run_command(apt.command("apt-get").arg("download").args(&packages).current_dir(&apt.dir))?;
+    for ((name, dir), package) in missing.into_iter().zip(&packages) {
+        let record = apt.unpack(package, &dir)?;
         fs::write(record_of(name, processor)?, record)?;
     }
     Ok(fs::remove_dir_all(&apt.dir)?)
@@ -198,15 +202,20 @@ impl Apt {
         Ok(Apt { dir: dir.to_owned() })
     }
 
-    /// Fetches a package and unpacks its files into a directory. Returns the line that identifies it.
-    fn unpack(&self, wanted: &str, dir: &Path) -> Result<String, Failure> {
+    /// The package with the files of a package. A kernel's package without a release in its name is empty, and depends
+    /// on the one of the newest release.
+    fn package_of(&self, wanted: &str) -> Result<String, Failure> {
+        if !wanted.starts_with("linux-image-") {
+            return Ok(wanted.to_owned());
+        }
         let needs = self.command("apt-cache").args(["depends", wanted]).output()?;
         let needs = String::from_utf8_lossy(&needs.stdout).into_owned();
-        // A kernel's package without a release in its name is empty, and depends on the one of the newest
-        // release.
         let newest = needs.lines().find_map(|line| line.trim().strip_prefix("Depends: linux-image-"));
-        let package = newest.map_or(wanted.to_owned(), |release| format!("linux-image-{release}"));
-        run_command(self.command("apt-get").args(["download", &package]).current_dir(&self.dir))?;
+        Ok(newest.map_or(wanted.to_owned(), |release| format!("linux-image-{release}")))
+    }
+
+    /// Unpacks the files of a fetched package into a directory. Returns the line that identifies it.
+    fn unpack(&self, package: &str, dir: &Path) -> Result<String, Failure> {
         // The version follows in the file name.
         let archive = only(&self.dir, &format!("{package}_"))?;
         // Unpacked under another name and renamed, so that an existing directory is complete.
