@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 use nodlet_tests::guest::Choice;
 
 use crate::task::{Failure, Outcome, misused, usage, work};
-use crate::{commit, deb, debian, go, programs, targets};
+use crate::{commit, deb, debian, go, images, programs, targets};
 
 mod boot;
 mod build;
@@ -269,6 +269,9 @@ fn boot_all(processor: &Processor, guests: &[&Guest<'_>], choice: Option<Choice>
         for (name, version) in PACKAGES {
             programs.insert((*name).to_owned(), deb::build(targets::get(processor.triple)?, version)?);
         }
+    }
+    if guests.iter().any(|guest| guest.runs_any_of(WITH_IMAGES)) {
+        images::build()?;
     }
     let mut passed = 0;
     let at_a_time = if processor.triple == host()?.triple { usize::MAX } else { FOREIGN_AT_A_TIME };

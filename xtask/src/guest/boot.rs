@@ -18,9 +18,10 @@ use crate::task::{Failure, Outcome};
 use crate::{debian, go};
 
 impl Guest<'_> {
-    /// Whether the guest exists with other processors: a Debian and hardware are only made for this machine's.
+    /// Whether the guest exists with other processors: a Debian, hardware and images of real
+    /// software are only made for this machine's.
     pub(super) fn is_portable(&self) -> bool {
-        self.system == System::Tools && self.hardware.is_empty()
+        self.system == System::Tools && self.hardware.is_empty() && !self.runs_any_of(WITH_IMAGES)
     }
 
     pub(super) fn runs_any_of(&self, suites: &[&str]) -> bool {
@@ -102,12 +103,14 @@ impl Guest<'_> {
                 cpio.file(&at, 0o755, &fs::read(program(name)?)?).map_err(failed)?;
             }
         }
-        for (_, directory) in FILES.iter().filter(|(suite, _)| self.runs_any_of(&[suite])) {
-            for entry in fs::read_dir(crate::task::project().join(directory))? {
-                let path = entry?.path();
-                if path.is_file() {
-                    cpio.file(&path.display().to_string(), 0o644, &fs::read(&path)?).map_err(failed)?;
-                }
+        for (_, path) in FILES.iter().filter(|(suite, _)| self.runs_any_of(&[suite])) {
+            let path = crate::task::project().join(path);
+            let files = match path.is_dir() {
+                true => fs::read_dir(&path)?.map(|entry| Ok(entry?.path())).collect::<io::Result<_>>()?,
+                false => vec![path],
+            };
+            for file in files.iter().filter(|file| !file.is_dir()) {
+                cpio.file(&file.display().to_string(), 0o644, &fs::read(file)?).map_err(failed)?;
             }
         }
         wanted.sort_unstable();

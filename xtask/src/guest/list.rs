@@ -40,7 +40,7 @@ pub(super) const WITH_KUBECTL: &[&str] = &[
 pub(super) const WITH_AGNHOST: &[&str] = &["documents"];
 
 /// Suites that use `ip` of iproute2.
-pub(super) const WITH_LINKS: &[&str] = &["devices", "ports", "hardware"];
+pub(super) const WITH_LINKS: &[&str] = &["devices", "ports", "hardware", "gateway"];
 
 /// iproute2, and the packages with its libraries.
 pub(super) const IPROUTE: &[&str] = &[
@@ -79,8 +79,18 @@ pub(super) const WITH_DISKS: &[&str] = &["cores"];
 pub(super) const E2FSPROGS: &[&str] =
     &["e2fsprogs", "libblkid1", "libc6", "libcom-err2", "libext2fs2t64", "libuuid1"];
 
-/// Files of the project that suites read: the suite, and their directory.
-pub(super) const FILES: &[(&str, &str)] = &[("tasks", "examples/tasks"), ("apparmor", "examples/apparmor")];
+/// Files of the project that suites read: the suite, and a file or the directory of the files.
+pub(super) const FILES: &[(&str, &str)] = &[
+    ("tasks", "examples/tasks"),
+    ("apparmor", "examples/apparmor"),
+    ("gateway", "examples/gateway"),
+    ("gateway", "examples/gateway/devices"),
+    ("gateway", ".work/images/gateway.oci.tar"),
+    ("gateway", ".work/images/nginx.oci.tar"),
+];
+
+/// Suites with pods of the images of real software, which are built for this machine's processor.
+pub(super) const WITH_IMAGES: &[&str] = &["gateway"];
 
 /// Suites that install the Debian package, and upgrade it to one with a later version.
 pub(super) const WITH_PACKAGES: &[&str] = &["package"];
@@ -265,6 +275,14 @@ pub(super) const GUESTS: &[Guest<'_>] = &[
         kernel: "",
         runs: &["devices an_interface", "ports"],
         modules: FILTERS,
+        ..PLAIN
+    },
+    Guest {
+        name: "gateway",
+        what: "a gateway of real software: a broker, a collector and a web server",
+        runs: &["gateway"],
+        modules: FILTERS,
+        when: When::InTurn,
         ..PLAIN
     },
     Guest {
