@@ -254,31 +254,28 @@ impl Device {
     /// Mounts a new ext4 file system at `/var`, which must still be empty. As on a board that boots, nothing
     /// was deleted there in the last minutes: ext4 takes long to find an inode among those deleted recently.
     pub fn run_on_a_new_disk(&mut self) {
-        self.run_on_a_disk_made_with(&[]);
+        self.run_on_a_disk_made_with("mkfs.ext4", &[], "");
     }
 
-    /// Does the same with a file system that is made with more arguments of mkfs.ext4.
-    pub fn run_on_a_disk_made_with(&mut self, made_with: &[&str]) {
+    /// Mounts a new file system at `/var` that `mkfs.ext4` or `mkfs.xfs` makes with more arguments, with these options
+    /// of mount.
+    pub fn run_on_a_disk_made_with(&mut self, program: &str, arguments: &[&str], options: &str) {
         let (image, var) = (self.slot.dir().join("disk.img"), self.path("/var"));
+        let (mib, usual) = match program {
+            // The smallest that mkfs.xfs makes has 300 MiB.
+            "mkfs.xfs" => (512, "-q -f"),
+            _ => (256, "-q -F -E lazy_itable_init=0,lazy_journal_init=0"),
+        };
         let file = fs::File::create(&image).expect("/tmp can be written to");
-        file.set_len(256 << 20).expect("it has no bytes yet");
+        file.set_len(mib << 20).expect("it has no bytes yet");
         fs::create_dir_all(&var).expect("the root can be written to");
-        let made = "lazy_itable_init=0,lazy_journal_init=0";
-        for (program, arguments) in
-            [("mkfs.ext4", vec!["-q", "-F", "-E", made]), ("mount", vec!["-o", "loop"])]
-        {
-            let mut command = Command::new(program);
-            command.args(&arguments);
-            if program == "mkfs.ext4" {
-                command.args(made_with);
-            }
-            command.arg(&image);
-            if program == "mount" {
-                command.arg(&var);
-            }
-            let status = command.status().unwrap_or_else(|error| panic!("{program}: {error}"));
+        let run = |command: &mut Command| {
+            let status = command.status().unwrap_or_else(|error| panic!("{command:?}: {error}"));
             assert!(status.success(), "{command:?}: {status}");
-        }
+        };
+        run(Command::new(program).args(usual.split(' ')).args(arguments).arg(&image));
+        let options = format!("loop,{options}");
+        run(Command::new("mount").args(["-o", options.trim_end_matches(',')]).arg(&image).arg(&var));
         // The image is deleted when it is unmounted.
         let _ = fs::remove_file(&image);
         self.disk = Some(Mount { path: var });

@@ -259,9 +259,21 @@ fn a_burstable_container_swaps_as_much_as_the_kubelet_lets_it() {
 
 #[test]
 #[ignore = "needs a kernel with project quotas: cargo xtask guest"]
-fn an_empty_dir_of_a_pod_with_its_own_users_is_measured_by_a_project_quota() {
+fn an_empty_dir_of_a_pod_with_its_own_users_is_measured_by_a_project_quota_of_ext4() {
     let mut device = Device::new();
-    device.run_on_a_disk_made_with(&["-O", "quota,project"]);
+    device.run_on_a_disk_made_with("mkfs.ext4", &["-O", "quota,project"], "");
+    expect_measurement_by_a_project_quota(device);
+}
+
+#[test]
+#[ignore = "needs a kernel with project quotas: cargo xtask guest"]
+fn an_empty_dir_of_a_pod_with_its_own_users_is_measured_by_a_project_quota_of_xfs() {
+    let mut device = Device::new();
+    device.run_on_a_disk_made_with("mkfs.xfs", &[], "prjquota");
+    expect_measurement_by_a_project_quota(device);
+}
+
+fn expect_measurement_by_a_project_quota(mut device: Device) {
     device.start_agent();
     device.load_image(nodlet_tests::demo_archive());
     let pod = |name: &str, spec: &str| {

@@ -72,7 +72,7 @@ impl Guest<'_> {
             for (suites, packages, programs) in [
                 (WITH_LINKS, IPROUTE, &["/usr/sbin/ip"][..]),
                 (WITH_APPARMOR, APPARMOR, &["/usr/sbin/apparmor_parser"]),
-                (WITH_DISKS, E2FSPROGS, &["/usr/sbin/mkfs.ext4", "/usr/bin/lsattr"]),
+                (WITH_DISKS, DISK_TOOLS, &["/usr/sbin/mkfs.ext4", "/usr/sbin/mkfs.xfs", "/usr/bin/lsattr"]),
             ] {
                 if system.is_some() || !self.runs_any_of(suites) {
                     continue;

@@ -72,12 +72,21 @@ pub(super) const WITH_APPARMOR: &[&str] = &["apparmor"];
 /// `apparmor_parser`, and the packages with its libraries.
 pub(super) const APPARMOR: &[&str] = &["apparmor", "libapparmor1", "libc6", "libgcc-s1", "libstdc++6"];
 
-/// Suites that make file systems with e2fsprogs.
+/// Suites that make file systems with e2fsprogs and xfsprogs.
 pub(super) const WITH_DISKS: &[&str] = &["cores"];
 
-/// e2fsprogs, and the packages with its libraries.
-pub(super) const E2FSPROGS: &[&str] =
-    &["e2fsprogs", "libblkid1", "libc6", "libcom-err2", "libext2fs2t64", "libuuid1"];
+/// e2fsprogs and xfsprogs, and the packages with the libraries of what tests run of them.
+pub(super) const DISK_TOOLS: &[&str] = &[
+    "e2fsprogs",
+    "libblkid1",
+    "libc6",
+    "libcom-err2",
+    "libext2fs2t64",
+    "libinih1",
+    "liburcu8t64",
+    "libuuid1",
+    "xfsprogs",
+];
 
 /// Files of the project that suites read: the suite, and a file or the directory of the files.
 pub(super) const FILES: &[(&str, &str)] = &[
@@ -193,10 +202,10 @@ pub(super) const GUESTS: &[Guest<'_>] = &[
     },
     Guest {
         name: "cores",
-        what: "several processors, of which containers have some for themselves, and swap",
+        what: "several processors, of which containers have some for themselves, swap, and quotas of disks",
         kernel: "",
         runs: &["cores --ignored --test-threads=1"],
-        modules: &["erofs", "overlay", "veth", "bridge", "loop", "ext4", "quota_v2"],
+        modules: &["erofs", "overlay", "veth", "bridge", "loop", "ext4", "quota_v2", "xfs"],
         when: When::InTurn,
         ..PLAIN
     },

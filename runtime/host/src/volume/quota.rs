@@ -92,7 +92,8 @@ fn attributes(directory: &File) -> io::Result<Attributes> {
     if got < 0 { Err(io::Error::last_os_error()) } else { Ok(attributes) }
 }
 
-/// The bytes that the files of a project use.
+/// The bytes that the files of a project use. XFS has no record of a project that never had a file (`ENOENT`), which ext4
+/// creates when it is asked.
 ///
 /// # Errors
 /// The file system does not account projects, or the kernel is older than Linux 5.14 (`ENOSYS`).
@@ -102,7 +103,10 @@ fn bytes(directory: &File, project: u32) -> io::Result<u64> {
     let got = unsafe {
         libc::syscall(QUOTACTL_FD, directory.as_raw_fd(), GET_QUOTA_OF_PROJECT, project, &raw mut quota)
     };
-    if got < 0 { Err(io::Error::last_os_error()) } else { Ok(quota.bytes) }
+    match io::Error::last_os_error() {
+        error if got < 0 && error.raw_os_error() != Some(libc::ENOENT) => Err(error),
+        _ => Ok(quota.bytes),
+    }
 }
 
 #[cfg(test)]
