@@ -165,6 +165,10 @@ fn a_container_has_the_real_time_priorities_that_its_annotation_allows_and_no_ot
     let limits = fs::read_to_string(format!("/proc/{pid}/limits")).expect("it runs");
     let limit = limits.lines().find(|line| line.starts_with("Max realtime priority")).unwrap_or_default();
     assert_eq!(limit.split_whitespace().skip(3).collect::<Vec<_>>(), ["7", "7"], "{limits}");
+    // The kernel schedules the process by it: fields 40 and 41 of `stat`, of which the first two may contain blanks.
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).expect("it runs");
+    let fields: Vec<&str> = stat.rsplit(") ").next().unwrap_or_default().split(' ').collect();
+    assert_eq!((fields[40 - 3], fields[41 - 3]), ("7", "1"), "priority and SCHED_FIFO: {stat}");
     // Executed processes have the limit of their container.
     let executed = device.pod("real").exec("app", ["/bin/demo", "realtime", "7", "then", "realtime", "8"]);
     assert_eq!(executed.ok(), "realtime 7: ok\nrealtime 8: 1\n");
