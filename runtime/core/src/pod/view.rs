@@ -153,6 +153,7 @@ impl PodState {
     }
 
     /// Whether the phase is terminal and the sandbox is gone, so that the pod is only shown.
+    #[cfg(any(test, feature = "sim"))]
     pub(crate) fn has_finished(&self) -> bool {
         matches!(self.stage, Stage::Finished) && self.is_over()
     }
