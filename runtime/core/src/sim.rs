@@ -440,10 +440,9 @@ impl Sim {
                     continue;
                 }
             };
-            self.publish(index);
+            let Some(status) = self.publish(index) else { continue };
             let Some(state) = self.node.pod(index) else { continue };
             let (uid, phase) = (state.pod().uid.clone(), state.phase());
-            let status = crate::status::of(state, Anchor(0), None);
             self.check_gates(state, &status);
             self.check_disruption(state, &status);
             let durable = state.is_unwanted();

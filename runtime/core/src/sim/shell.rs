@@ -20,12 +20,13 @@ use crate::time::{Anchor, Instant};
 pub(super) struct PodFiles {
     /// When the pod's directory was created.
     created: Option<Instant>,
-    /// The handover of the status, which is in a directory of its own.
-    status: Option<Vec<u8>>,
+    /// The handover of the status, which is in a directory of its own. It is serialised when it is read, since most
+    /// handovers are replaced unread.
+    status: Option<StatusHandover>,
     /// The newest run of each container that the supervisor was asked for.
     facts: BTreeMap<ContainerIndex, u32>,
     /// The status that is shown, if any.
-    shown: Option<Value>,
+    shown: Option<Rc<Value>>,
     /// The deletion that is shown of the pod with this index.
     deletion: Option<(PodIndex, Deletion)>,
     /// Whether the pod was deleted by force.
@@ -35,7 +36,7 @@ pub(super) struct PodFiles {
 /// The status of a pod that was shown when its agent was killed.
 pub(super) struct Shown {
     pod: Rc<Pod>,
-    status: Value,
+    status: Rc<Value>,
     deletion: Option<Deletion>,
     /// Whether the agent had received all reports.
     is_up_to_date: bool,
@@ -57,14 +58,18 @@ impl PodFiles {
 
     /// The handover, as the next agent reads it.
     pub(super) fn read_status(&self) -> Option<Box<StatusHandover>> {
-        self.status.as_ref().map(|status| serde_json::from_slice(status).expect("a status"))
+        let bytes =
+            self.status.as_ref().map(|status| serde_json::to_vec(status).expect("no map has odd keys"));
+        bytes.map(|bytes| serde_json::from_slice(&bytes).expect("a status"))
     }
 
     /// Checks that the status, the handover and the deletion of the pod are those that are shown.
     pub(super) fn check_shown(&self, state: &PodState, log: &str) {
         let uid = &state.pod().uid;
         let status = crate::status::of(state, Anchor(0), Some([192, 168, 1, 7].into()));
-        let stale = differences(self.shown.as_ref().unwrap_or(&Value::Null), &status);
+        let shown = self.shown.as_deref().unwrap_or(&Value::Null);
+        // Comparing is fast; finding the differences is not.
+        let stale = if *shown == status { Vec::new() } else { differences(shown, &status) };
         assert!(stale.is_empty(), "{uid}: nobody was told of {}\n{log}", stale.join(", "));
         let deletion = self.deletion.map(|(_, deletion)| deletion);
         assert_eq!(deletion, state.deletion(), "{uid}: nobody was told of its deletion\n{log}");
@@ -73,8 +78,8 @@ impl PodFiles {
     /// Removes the state of the pod from the handover. What was shown is not compared with the first status of
     /// the next agent.
     pub(super) fn forget_handover(&mut self) {
-        if let Some(status) = self.read_status() {
-            self.status = Some(bytes(&StatusHandover { state: None, ..*status }));
+        if let Some(status) = &mut self.status {
+            status.state = None;
         }
         self.shown = None;
     }
@@ -82,10 +87,6 @@ impl PodFiles {
     pub(super) fn write_facts(&mut self, attempt: Attempt) {
         self.facts.insert(attempt.container, attempt.number);
     }
-}
-
-fn bytes(value: &impl serde::Serialize) -> Vec<u8> {
-    serde_json::to_vec(value).expect("it has no maps with odd keys")
 }
 
 impl Sim {
@@ -98,12 +99,12 @@ impl Sim {
     }
 
     /// Shows the current status of a pod, and writes the files for the next agent that `engine/publish.rs`
-    /// writes.
-    pub(super) fn publish(&mut self, index: PodIndex) {
-        let Some(state) = self.node.pod(index) else { return };
+    /// writes. Returns the status, if the pod is here.
+    pub(super) fn publish(&mut self, index: PodIndex) -> Option<Rc<Value>> {
+        let state = self.node.pod(index)?;
         let uid = state.pod().uid.clone();
         let status = crate::status::of(state, Anchor(0), Some([192, 168, 1, 7].into()));
-        let left = bytes(&state.handover());
+        let left = state.handover();
         let deletion = state.deletion();
         let world = self.pods.iter_mut().find(|world| world.pod.uid == uid).expect("a pod of this world");
         let files = &mut world.shell;
@@ -113,7 +114,8 @@ impl Sim {
         }
         files.deletion = deletion.map(|deletion| (index, deletion));
         files.status = Some(left);
-        files.shown = Some(status);
+        files.shown = Some(Rc::new(status));
+        files.shown.clone()
     }
 
     /// Removes the files of a pod that no source wants and of which nothing runs.
