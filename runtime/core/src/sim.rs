@@ -40,7 +40,7 @@ use crate::spec::*;
 use crate::time::{Anchor, Instant};
 
 pub(crate) use fate::*;
-pub use node_world::NodeWorld;
+pub use node_world::{ClaimNews, NodeWorld};
 pub(crate) use objects::*;
 pub(crate) use sample::*;
 
@@ -165,6 +165,8 @@ pub(crate) struct Sim {
     pub(crate) absent: BTreeSet<String>,
     /// The ConfigMaps that exist.
     objects: objects::WorldObjects,
+    /// What the world waits for or reports about the claims of pods.
+    claim_news: Vec<node_world::ClaimNews>,
     /// Whether a shutdown is under way.
     down: bool,
     /// The Node object that is reported to the core; without one, the node has room for all pods.
@@ -221,6 +223,7 @@ impl Sim {
             wake_at: None,
             absent: BTreeSet::new(),
             objects: objects::WorldObjects::default(),
+            claim_news: Vec::new(),
             down: false,
             info: None,
             boot_id: "boot-0".to_owned(),
@@ -347,11 +350,14 @@ impl Sim {
         self.after(after, Happening::Observed(seen));
     }
 
-    /// Lets time pass until `end`.
+    /// Lets time pass until `end`, or until there is news about claims.
     pub(crate) fn run_until(&mut self, end: Duration) {
         let end = Instant(0) + end;
         self.settle();
         loop {
+            if !self.claim_news.is_empty() {
+                return;
+            }
             let next = self.queue.first_key_value().map(|((at, _), _)| *at);
             let next = [next, self.wake_at].into_iter().flatten().min();
             self.check_idle(next.map_or(end, |next| next.min(end)));

@@ -10,6 +10,7 @@ use super::*;
 use crate::objects::Key;
 use nodlet_core::sim::NodeWorld;
 use nodlet_core::spec::Uid;
+use nodlet_core::spec::volume::ClaimedVolume;
 use nodlet_fuzz::imports::{circles, imports};
 use nodlet_fuzz::purity::impurities;
 use nodlet_kube::kinds::Kind;
@@ -67,6 +68,10 @@ pub(super) struct World {
     pub(super) node: Option<NodeWorld>,
     /// The grace period of pods whose files are removed now, if it is not their own.
     pub(super) grace: Option<std::time::Duration>,
+    /// The volumes behind the claims of pods, by the pods' UIDs.
+    pub(super) claimed: SortedMap<Uid, Vec<ClaimedVolume>>,
+    /// The bindings of claims on flash.
+    pub(super) bindings: Option<Vec<u8>>,
     serial: u8,
     sources: usize,
 }
@@ -93,6 +98,8 @@ impl World {
             files: SortedMap::new(),
             node: None,
             grace: None,
+            claimed: SortedMap::new(),
+            bindings: None,
             serial: 0,
             sources: count,
         };
@@ -108,10 +115,22 @@ impl World {
         let sources = (0..self.sources).map(|source| self.registry.sources.path(source).to_owned()).collect();
         self.objects = Rc::new(Objects::new(self.objects.version()));
         self.registry = Registry::new(sources, self.registry.places.clone(), NODE, self.objects.clone());
+        if let Some(bindings) = &self.bindings {
+            self.registry.restore_bindings(Ok(bindings)).expect("they are what was saved");
+        }
         for (path, text) in self.files.clone() {
             self.put(&path, &text);
         }
         self.read();
+        if let Some(node) = &self.node {
+            let with_sandbox = node.with_sandbox();
+            self.claimed.retain(|uid, _| with_sandbox.contains(uid));
+            for (index, pod) in node.pods() {
+                if let Some(volumes) = self.claimed.get(&pod.uid) {
+                    self.registry.adopt_volumes(index, volumes.clone());
+                }
+            }
+        }
     }
 
     /// Writes this text to a file. Returns the notifications of the core and the rejections.

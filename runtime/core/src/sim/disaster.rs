@@ -135,6 +135,7 @@ impl Sim {
     /// Starts an agent. `before` are the statuses that the killed agent showed; `None` after a power cut.
     fn begin_agent(&mut self, before: Option<Vec<Shown>>) {
         self.replay();
+        self.claim_news.clear();
         self.node = Node::new();
         self.observe_node();
         self.down = false;

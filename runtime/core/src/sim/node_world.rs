@@ -4,13 +4,23 @@
 use std::rc::Rc;
 use std::time::Duration;
 
-use super::{Chance, Fate, Sim, Weather, secs};
+use super::{Chance, Fate, Sim, Weather, WorldSandbox, secs};
+use crate::facts::*;
 use crate::pod::PodState;
 use crate::spec::{Pod, Uid};
 
 /// A node with its core, and the true state of its pods. Panics if the core breaks a rule.
 #[allow(missing_debug_implementations, reason = "it prints its log when a rule is broken")]
 pub struct NodeWorld(Sim);
+
+/// What a node asks or reports about the claims of its pods. No time passes before it is handled.
+#[derive(Clone, Debug)]
+pub enum ClaimNews {
+    /// The pod needs the volumes of its claims: [`NodeWorld::answer_claims`] is called next for it.
+    Requested(PodIndex, Rc<Pod>),
+    /// The pod has no sandbox any more, and needs no volumes.
+    Released(PodIndex, Uid),
+}
 
 impl NodeWorld {
     /// A node without pods. `seed` decides what happens to runs, and how long operations take.
@@ -59,10 +69,46 @@ impl NodeWorld {
         self.0.change_object(name, exists);
     }
 
-    /// Lets this time pass.
+    /// The time since the node began.
+    pub fn now(&self) -> Duration {
+        Duration::from_nanos(self.0.now.0)
+    }
+
+    /// Lets this time pass, or less: until there is news about claims.
     pub fn run(&mut self, time: Duration) {
-        let end = Duration::from_nanos(self.0.now.0) + time;
-        self.0.run_until(end);
+        self.0.run_until(self.now() + time);
+    }
+
+    /// The news about claims.
+    pub fn claim_news(&mut self) -> Vec<ClaimNews> {
+        std::mem::take(&mut self.0.claim_news)
+    }
+
+    /// Reports whether a pod gets the volumes of its claims.
+    pub fn answer_claims(&mut self, index: PodIndex, uid: &Uid, gets: bool) {
+        if gets {
+            return self.0.make_sandbox(uid, index);
+        }
+        let (reason, message) = (SandboxFailure::ObjectNotFound, "no claim".into());
+        self.0.answer_of(index, PodObservation::SandboxFailed { reason, remains: false, message });
+    }
+
+    /// Reports to the core that the claims of these pods have changed.
+    pub fn claims_changed(&mut self, pods: impl IntoIterator<Item = PodIndex>) {
+        for index in pods {
+            self.0.later(secs(0), Observation::Of(index, PodObservation::ObjectsChanged));
+        }
+    }
+
+    /// The pods of the core.
+    pub fn pods(&self) -> Vec<(PodIndex, Rc<Pod>)> {
+        self.0.node.pods().map(|state| (state.index(), state.pod().clone())).collect()
+    }
+
+    /// The UIDs of the pods that have a sandbox, or remains of one.
+    pub fn with_sandbox(&self) -> Vec<Uid> {
+        let made = self.0.pods.iter().filter(|world| world.sandbox != WorldSandbox::None);
+        made.map(|world| world.pod.uid.clone()).collect()
     }
 
     /// Kills the agent, or cuts the power, and starts an agent with the pods of its sources.
@@ -85,12 +131,17 @@ impl NodeWorld {
         self.0.pods.iter().all(|world| world.pod.uid != *uid) || self.0.is_gone(uid)
     }
 
+    /// Ends all failures of operations and of containers.
+    pub fn heal(&mut self) {
+        self.0.weather = Weather::default();
+        self.0.fates(|_, _| Fate::Runs);
+    }
+
     /// Checks the end of a story: all failures end, and the wait is long enough for all that is under way. Then no
     /// process, sandbox or record of an unwanted pod is left, wanted pods run or have finished, and their volumes show
     /// the present ConfigMaps.
     pub fn finish(&mut self) {
-        self.0.weather = Weather::default();
-        self.0.fates(|_, _| Fate::Runs);
+        self.heal();
         self.run(secs(1500));
         for world in self.0.pods.clone() {
             let uid = &world.pod.uid;

@@ -2,6 +2,7 @@
 
 use std::fmt::Write;
 
+use super::node_world::ClaimNews;
 use super::{Fate, Happening, Process, Sim, WorldSandbox, hooks, order, restarts, secs, stamp, started_for};
 use crate::facts::*;
 use crate::pod::PodState;
@@ -36,20 +37,9 @@ impl Sim {
                     assert!(other.is_still(), "{uid} starts while {} lives", other.pod.uid);
                     assert_eq!(other.sandbox, WorldSandbox::None, "{uid} starts beside {}", other.pod.uid);
                 }
-                let made = if self.fails() { Err(SandboxFailure::Sandbox) } else { self.write_volumes(&uid) };
-                if let Err(reason) = made {
-                    // As in the engine, the volumes that could be written exist.
-                    let remains =
-                        reason != SandboxFailure::Sandbox || self.chance.percent(self.weather.remains);
-                    if remains {
-                        self.of(&uid).sandbox = WorldSandbox::Remains;
-                    }
-                    let message = "no such device".into();
-                    self.answer_of(index, PodObservation::SandboxFailed { reason, remains, message });
-                } else {
-                    self.of(&uid).sandbox = WorldSandbox::Made;
-                    self.of(&uid).shell.make_directory(now);
-                    self.after_latency(Happening::SandboxMade(uid, index));
+                match pod.claims().next().is_some() {
+                    true => self.claim_news.push(ClaimNews::Requested(index, pod.clone())),
+                    false => self.make_sandbox(&uid, index),
                 }
             }
             Action::UpdateVolumes => self.update_volumes(&uid, index),
@@ -232,6 +222,25 @@ impl Sim {
         }
     }
 
+    /// Makes the sandbox of a pod that has its claims.
+    pub(super) fn make_sandbox(&mut self, uid: &Uid, index: PodIndex) {
+        let made = if self.fails() { Err(SandboxFailure::Sandbox) } else { self.write_volumes(uid) };
+        if let Err(reason) = made {
+            // As in the engine, the volumes that could be written exist.
+            let remains = reason != SandboxFailure::Sandbox || self.chance.percent(self.weather.remains);
+            if remains {
+                self.of(uid).sandbox = WorldSandbox::Remains;
+            }
+            let message = "no such device".into();
+            self.answer_of(index, PodObservation::SandboxFailed { reason, remains, message });
+        } else {
+            let now = self.now;
+            self.of(uid).sandbox = WorldSandbox::Made;
+            self.of(uid).shell.make_directory(now);
+            self.after_latency(Happening::SandboxMade(uid.clone(), index));
+        }
+    }
+
     fn record_event(&mut self, event: &Event) {
         let kind = if event.warning { "Warning" } else { "Normal" };
         assert_eq!(event.warning, restarts::is_warning(event), "the type of {event:?}");
@@ -319,7 +328,17 @@ impl Sim {
                 {
                     world.save_in_flight = false;
                 }
+                let is_without_sandbox = matches!(
+                    seen,
+                    PodObservation::SandboxFailed { remains: false, .. } | PodObservation::SandboxRemoved
+                );
                 self.observe(Observation::Of(index, seen));
+                if is_without_sandbox
+                    && let Some(world) = self.pods.iter().find(|world| world.index == Some(index))
+                    && world.pod.claims().next().is_some()
+                {
+                    self.claim_news.push(ClaimNews::Released(index, world.pod.uid.clone()));
+                }
             }
             Happening::Executed(uid, index, attempt) => {
                 let now = self.now;

@@ -6,12 +6,15 @@
 
 use std::time::Duration;
 
+use nodlet_core::sim::ClaimNews;
 use nodlet_fuzz::Random;
 
 use super::*;
 
 const NAMES: [&str; 3] = ["web", "db", "log"];
 const MAPS: [&str; 2] = ["m0", "m1"];
+/// The claims, each with the PersistentVolume that it names. One pod at a time may use `alone`.
+const CLAIMS: [&str; 2] = ["alone", "data"];
 
 /// `NODLET_SEED=42 NODLET_ROUNDS=1` runs a single story.
 #[test]
@@ -23,20 +26,125 @@ fn story(seed: u64) {
     let mut random = Random::of(seed);
     let mut world = World::new();
     world.node = Some(NodeWorld::new(seed));
+    for claim in CLAIMS {
+        put_claim(&mut world, claim);
+    }
     let mut known = SortedMap::new();
     for _ in 0..25 {
         step(&mut random, &mut world);
         check(&world, &mut known);
         let time = Duration::from_millis(random.below(40_000) as u64);
-        node(&mut world).run(time);
+        run(&mut world, time);
         // A pod of a file that comes back later has the same UID, and begins anew.
         known.retain(|uid, _| !node(&mut world).is_gone(uid));
     }
     for map in MAPS {
         world.apply(config_map(map, "9"), APPLY).expect("it is right");
     }
+    for claim in CLAIMS {
+        // Anew: a volume whose claim was deleted is not bound again.
+        remove_claim(&mut world, claim);
+        put_claim(&mut world, claim);
+    }
+    check(&world, &mut known);
+    // The last of the pods that use one volume waits for the others, and runs once they have ended.
+    for name in ["first", "second"] {
+        let mut object = pod(name, "a:1");
+        object["spec"]["volumes"] = json!([{"name": "c", "persistentVolumeClaim": {"claimName": "alone"}}]);
+        world.file(&format!("/run/{name}"), &object.to_string());
+        run(&mut world, Duration::from_secs(60));
+    }
+    let other = |wanted: &&Rc<Wanted>| {
+        &*wanted.pod.name != "second" && wanted.pod.claims().any(|(_, claim, _)| claim == "alone")
+    };
+    let next = |world: &World| {
+        let mut all = world.registry.desired.values();
+        all.find(other).map(|wanted| wanted.source.clone())
+    };
+    while let Some(source) = next(&world) {
+        world.remove(&source.to_string_lossy());
+    }
+    node(&mut world).heal();
+    run(&mut world, Duration::from_secs(1500));
     check(&world, &mut known);
     node(&mut world).finish();
+}
+
+/// Lets time pass. The registry decides which pods get the volumes of their claims.
+fn run(world: &mut World, time: Duration) {
+    let labels = [("kubernetes.io/hostname".to_owned(), NODE.to_owned())].into();
+    let end = node(world).now() + time;
+    if !world.registry.bind_claims(NOW, &labels).is_empty() {
+        let pods = node(world).pods().into_iter().filter(|(_, pod)| pod.claims().next().is_some());
+        let pods: Vec<_> = pods.map(|(index, _)| index).collect();
+        node(world).claims_changed(pods);
+    }
+    loop {
+        let left = end - node(world).now();
+        node(world).run(left);
+        let news = node(world).claim_news();
+        if news.is_empty() {
+            break;
+        }
+        for news in news {
+            match news {
+                ClaimNews::Requested(index, pod) => {
+                    let taken = world.registry.take_volumes(index, &pod, &labels);
+                    if let Some(bindings) = world.registry.unsaved_bindings() {
+                        world.bindings = Some(bindings);
+                    }
+                    let gets = taken.is_ok();
+                    if let Ok(volumes) = taken {
+                        world.claimed.insert(pod.uid.clone(), volumes);
+                    }
+                    node(world).answer_claims(index, &pod.uid, gets);
+                    check_claims(world);
+                }
+                ClaimNews::Released(index, uid) => {
+                    world.claimed.remove(&uid);
+                    let pods = node(world).pods();
+                    let pods = pods.iter().map(|(index, pod)| (*index, &**pod));
+                    let woken = world.registry.release_volumes(index, pods);
+                    node(world).claims_changed(woken);
+                }
+            }
+        }
+    }
+}
+
+/// Checks that no two pods with a sandbox have a volume that is for one pod at a time.
+fn check_claims(world: &World) {
+    let with_sandbox = world.node.as_ref().expect("it is here").with_sandbox();
+    let mut owners: SortedMap<&str, &Uid> = SortedMap::new();
+    for uid in &with_sandbox {
+        for volume in world.claimed.get(uid).into_iter().flatten().filter(|volume| volume.is_exclusive) {
+            let other = owners.insert(&volume.persistent_volume, uid);
+            assert_eq!(other, None, "{uid} has {} as well", volume.persistent_volume);
+        }
+    }
+}
+
+fn put_claim(world: &mut World, name: &str) {
+    let modes = json!([if name == "alone" { "ReadWriteOncePod" } else { "ReadWriteOnce" }]);
+    let volume = json!({
+        "apiVersion": "v1", "kind": "PersistentVolume", "metadata": {"name": name},
+        "spec": {"capacity": {"storage": "1Gi"}, "accessModes": modes, "hostPath": {"path": format!("/{name}")}},
+    });
+    let claim = json!({
+        "apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": {"name": name},
+        "spec": {"resources": {"requests": {"storage": "1Gi"}}, "accessModes": modes, "volumeName": name},
+    });
+    world.file(&format!("/site/pv-{name}.json"), &volume.to_string());
+    world.file(&format!("/site/pvc-{name}.json"), &claim.to_string());
+}
+
+/// Removes a claim and its volume.
+fn remove_claim(world: &mut World, name: &str) {
+    for kind in ["pvc", "pv"] {
+        world.remove(&format!("/site/{kind}-{name}.json"));
+    }
+    let labels = SortedMap::new();
+    world.registry.bind_claims(NOW, &labels);
 }
 
 fn node(world: &mut World) -> &mut NodeWorld {
@@ -55,12 +163,16 @@ fn some_pod(random: &mut Random) -> Value {
     let mut object = pod(some(random, &NAMES), some(random, &["a:1", "a:2", "a:3"]));
     let spec = &mut object["spec"];
     spec["terminationGracePeriodSeconds"] = random.below(20).into();
-    match random.below(8) {
+    match random.below(9) {
         0 => spec["hostname"] = "h".into(),
         1 => spec["restartPolicy"] = some(random, &["Never", "OnFailure"]).into(),
         2 => spec["volumes"] = json!([{"name": "m", "configMap": {"name": some(random, &MAPS)}}]),
         3 => spec["containers"][0]["envFrom"] = json!([{"configMapRef": {"name": some(random, &MAPS)}}]),
         4 => object["metadata"]["labels"] = json!({"a": random.below(3).to_string()}),
+        5 | 6 => {
+            let claim = some(random, &CLAIMS);
+            spec["volumes"] = json!([{"name": "c", "persistentVolumeClaim": {"claimName": claim}}]);
+        }
         _ => {}
     }
     object
@@ -68,7 +180,7 @@ fn some_pod(random: &mut Random) -> Value {
 
 fn step(random: &mut Random, world: &mut World) {
     let file = format!("/{}/{}", some(random, &["vendor", "site", "run"]), some(random, &["x", "y"]));
-    match random.below(14) {
+    match random.below(16) {
         0 | 1 => drop(world.file(&file, &some_pod(random).to_string())),
         2 => drop(world.remove(&file)),
         3 => {
@@ -109,6 +221,13 @@ fn step(random: &mut Random, world: &mut World) {
             world.grace = random.one_in(2).then(|| Duration::from_secs(random.below(20) as u64));
             let _ = world.delete(some(random, &NAMES), &Preconditions::default());
             world.grace = None;
+        }
+        12 => {
+            let claim = some(random, &CLAIMS);
+            match random.one_in(2) {
+                true => remove_claim(world, claim),
+                false => put_claim(world, claim),
+            }
         }
         _ => {
             let before = desired(world);
