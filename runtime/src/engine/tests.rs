@@ -182,3 +182,25 @@ fn no_files_of_the_engine_import_from_each_other() {
     let circles = circles(files);
     assert!(circles.is_empty(), "these import from each other in a circle: {circles:?}");
 }
+
+#[test]
+fn failed_actions_keep_their_causes_and_give_no_advice_about_disks_for_files_on_tmpfs() {
+    use super::{exec::ExecError, host_paths::HostPathError, run::StopError, sandbox};
+    use nodlet_host::error::{causes, chain, shortage_behind};
+    let full = || std::io::Error::from_raw_os_error(libc::ENOSPC);
+    let removed = sandbox::RemoveError::Directory { path: "/run/x".into(), source: full() };
+    assert_eq!(removed.message(), "failed to remove /run/x: No space left on device (os error 28)");
+    let record = sandbox::ForgetError::Record(full());
+    assert_eq!(causes(&record), "failed to remove its record: No space left on device (os error 28)");
+    let pipe = ExecError::ReadPipe(full());
+    assert_eq!(pipe.message(), "failed to read a pipe: No space left on device (os error 28)");
+    for error in [&removed as &(dyn std::error::Error + 'static), &record, &pipe] {
+        assert!(shortage_behind(error).is_some(), "{error} has its cause");
+    }
+    let no_pipe = ExecError::MakePipe(nix::errno::Errno::EMFILE);
+    assert_eq!(no_pipe.message(), "failed to make a pipe: EMFILE: Too many open files");
+    let signal = StopError::Signal(std::io::Error::from_raw_os_error(libc::ESRCH));
+    assert_eq!(chain(&signal), "signal the container: No such process (os error 3)");
+    let late = "MountVolume.SetUp failed: a hostPath does not answer: is its server gone?";
+    assert_eq!(chain(&HostPathError::NoAnswer), late);
+}
