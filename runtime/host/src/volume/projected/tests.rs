@@ -15,6 +15,10 @@ thread_local! {
 pub(super) fn step() -> io::Result<()> {
     match STEPS_LEFT.get() {
         None => Ok(()),
+        Some(0) if ends() => {
+            let _ = nix::sys::signal::raise(nix::sys::signal::SIGKILL);
+            unreachable!("the process was killed");
+        }
         Some(0) => Err(io::ErrorKind::StorageFull.into()),
         Some(left) => {
             STEPS_LEFT.set(Some(left - 1));
@@ -203,6 +207,61 @@ fn a_write_that_fails_anywhere_leaves_all_old_or_all_new() {
         assert_eq!(volume.hidden().len(), 2, "{steps}: {:?}", volume.hidden());
     }
     assert!(failures > 12, "only {failures} steps");
+}
+
+/// The directory of the volume, and the step before which the process is to be killed, separated by a space: for the
+/// process that [`a_write_whose_process_is_killed_anywhere_is_completed_by_the_next_one`] starts.
+const KILLED: &str = "NODLET_TEST_KILLED_WRITE";
+
+/// Whether this process is killed at the step that would fail in others.
+fn ends() -> bool {
+    std::env::var_os(KILLED).is_some()
+}
+
+#[test]
+fn a_write_whose_process_is_killed_anywhere_is_completed_by_the_next_one() {
+    const OLD: &[(&str, &str)] = &[("a", "1"), ("d/b", "2")];
+    const NEW: &[(&str, &str)] = &[("a", "new"), ("c", "3"), ("d/b", "new")];
+    if let Ok(order) = std::env::var(KILLED) {
+        let (path, steps) = order.rsplit_once(' ').expect("a directory and a number");
+        let volume = std::mem::ManuallyDrop::new(Volume(path.into()));
+        STEPS_LEFT.set(Some(steps.parse().expect("a number")));
+        volume.write("..killed", NEW).unwrap();
+        return;
+    }
+    let name =
+        "volume::projected::tests::a_write_whose_process_is_killed_anywhere_is_completed_by_the_next_one";
+    let (mut kills, mut halves) = (0, 0);
+    for steps in 0.. {
+        let volume = Volume::new(&format!("killed-{steps}"));
+        volume.write("..old", OLD).unwrap();
+        let ended = std::process::Command::new(std::env::current_exe().unwrap())
+            .args(["--exact", name])
+            .env(KILLED, format!("{} {steps}", volume.0.display()))
+            .output()
+            .unwrap();
+        if ended.status.success() {
+            assert_eq!(volume.shown(), texts(NEW));
+            break;
+        }
+        let signal = std::os::unix::process::ExitStatusExt::signal(&ended.status);
+        assert_eq!(signal, Some(libc::SIGKILL), "{steps}: {ended:?}");
+        kills += 1;
+        halves += u32::from(volume.hidden().len() > 2);
+        let data = fs::read_to_string(volume.0.join("..data/a")).unwrap();
+        let expected = if data == "1" { OLD } else { NEW };
+        for (path, content) in expected {
+            assert_eq!(fs::read_to_string(volume.0.join("..data").join(path)).unwrap(), *content, "{steps}");
+        }
+        volume.write("..next", NEW).unwrap();
+        assert_eq!(
+            (volume.shown(), volume.hidden().len()),
+            (texts(NEW), 2),
+            "{steps}: {:?}",
+            volume.hidden()
+        );
+    }
+    assert!(kills > 12 && halves > 5, "{kills} kills, of which {halves} left a directory");
 }
 
 #[test]
