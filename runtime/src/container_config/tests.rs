@@ -464,6 +464,29 @@ fn resources_are_rounded_up_to_the_divisor_and_missing_limits_are_the_nodes() {
     ] {
         assert_eq!(of(resources, field), expected, "{resources} {field}");
     }
+    // A limit of the pod as a whole comes before what the node has, and after a limit of the container. Its request
+    // is of no container.
+    let of_pod = "resources: {limits: {cpu: 700m, memory: 50Mi}, requests: {cpu: 300m, memory: 20Mi}}";
+    for (resources, spec, field, expected) in [
+        ("{}", of_pod, "{resource: limits.cpu, divisor: 1m}", "700"),
+        ("{}", of_pod, "{resource: limits.cpu}", "1"),
+        ("{}", of_pod, "{resource: limits.memory, divisor: 1Mi}", "50"),
+        ("{}", of_pod, "{resource: limits.memory, containerName: c}", "52428800"),
+        ("{}", of_pod, "{resource: requests.cpu, divisor: 1m}", "0"),
+        ("{}", of_pod, "{resource: requests.memory}", "0"),
+        ("{limits: {cpu: 200m}}", of_pod, "{resource: limits.cpu, divisor: 1m}", "200"),
+        ("{limits: {cpu: 200m}}", of_pod, "{resource: limits.memory, divisor: 1Mi}", "50"),
+        ("{}", "resources: {limits: {cpu: 700m}}", "{resource: limits.memory, divisor: 1Gi}", "1"),
+        ("{}", "resources: {limits: {memory: 50Mi}}", "{resource: limits.cpu}", "2"),
+        ("{}", "resources: {limits: {memory: 0}}", "{resource: limits.memory, divisor: 1Gi}", "1"),
+        ("{}", of_pod, "{resource: limits.ephemeral-storage}", "4294967296"),
+    ] {
+        let container =
+            format!("resources: {resources}, env: [{{name: R, valueFrom: {{resourceFieldRef: {field}}}}}]");
+        let env = made(&container, spec).process.env;
+        let found = env.into_iter().find_map(|pair| Some(pair.strip_prefix("R=")?.to_owned()));
+        assert_eq!(found.as_deref(), Some(expected), "{resources} {spec} {field}");
+    }
     let elsewhere =
         "env: [{name: R, valueFrom: {resourceFieldRef: {containerName: none, resource: limits.cpu}}}]";
     let failure = config_of(elsewhere, "", &image()).expect_err("there is no such container");
