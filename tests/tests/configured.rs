@@ -175,6 +175,81 @@ fn volumes_show_objects_and_follow_their_changes() {
 }
 
 #[test]
+fn a_secret_of_the_site_overrides_that_of_the_vendor_in_a_running_pod() {
+    let device = Device::start();
+    let secret = |value: &str| object("Secret", "s", &format!("stringData: {{password: {value}}}"));
+    let vendor = device.path("/usr/lib/nodlet/manifests");
+    fs::create_dir_all(&vendor).expect("the root can be written to");
+    fs::write(vendor.join("s.yaml"), secret("of-the-vendor")).expect("it can be written");
+    let mount = "volumeMounts: [{name: s, mountPath: /s}]\n\
+        env: [{name: P, valueFrom: {secretKeyRef: {name: s, key: password}}}]\n";
+    device.write_manifest("web.yaml", &sleeper(mount, "volumes: [{name: s, secret: {secretName: s}}]\n"));
+    device.pod("web").wait_log("app", "P=of-the-vendor");
+    assert_eq!(cat(&device, "/s/password"), "of-the-vendor");
+    // By the name of the object, whatever the files are called.
+    device.write_manifest("other.yaml", &secret("of-the-site"));
+    device.wait_for("the site's", || cat(&device, "/s/password") == "of-the-site");
+    device.write_manifest("second.yaml", &secret("of-nobody"));
+    device.wait_for("the second file to be named", || {
+        let events = device.get("/api/v1/events").expect("the API has events").to_string();
+        events.contains("second.yaml: secret default/s is ignored: ")
+    });
+    let path = "/api/v1/namespaces/default/secrets/s";
+    let (code, refused) =
+        device.patch(path, "merge", &serde_json::json!({"stringData": {"password": "mine"}}));
+    assert_eq!(code, 403, "{refused}");
+    assert!(refused["message"].as_str().is_some_and(|text| text.contains("it is defined by ")), "{refused}");
+    assert_eq!(cat(&device, "/s/password"), "of-the-site");
+    device.remove_manifest("second.yaml");
+    device.remove_manifest("other.yaml");
+    device.wait_for("the vendor's again", || cat(&device, "/s/password") == "of-the-vendor");
+    assert_eq!(device.pod("web").container("app").restart_count(), 0);
+    for value in ["of-the-vendor", "of-the-site", "of-nobody"] {
+        assert!(!device.agent_log().contains(value), "{}", device.agent_log());
+    }
+}
+
+#[test]
+fn the_next_agent_removes_what_a_killed_one_has_half_written_into_a_volume() {
+    let mut device = Device::start();
+    write_objects(&device, "old");
+    device.write_manifest("web.yaml", &sleeper(MOUNTS, VOLUMES));
+    device.pod("web").wait_log("app", "up");
+    let volume = device
+        .path("run/nodlet/pods")
+        .join(device.pod("web").uid())
+        .join("volumes/kubernetes.io~configmap/c");
+    let hidden = || {
+        let entries = fs::read_dir(&volume).expect("it is there").flatten();
+        let mut names: Vec<_> = entries.map(|entry| entry.file_name().display().to_string()).collect();
+        names.retain(|name| name.starts_with(".."));
+        names.sort();
+        names
+    };
+    let before = hidden();
+    assert_eq!(before.len(), 2, "{before:?}");
+    // The moment at which the files are half written, and that at which the link has not yet taken its place.
+    for (link, changes) in [(false, true), (true, true), (false, false), (true, false)] {
+        device.kill_agent();
+        let half = volume.join("..2026_01_31_12_00_00.123456789");
+        fs::create_dir(&half).expect("it is new");
+        fs::create_dir(half.join("dir")).expect("it is new");
+        fs::write(half.join("dir/a"), "ha").expect("it is new");
+        if link {
+            std::os::unix::fs::symlink("..2026_01_31_12_00_00.123456789", volume.join("..data_tmp"))
+                .expect("it is new");
+        }
+        let value = if changes { format!("new-{link}") } else { "new-true".to_owned() };
+        write_objects(&device, &value);
+        device.start_agent();
+        device.wait_for("the value", || cat(&device, "/c/dir/a") == value);
+        device.wait_for(&format!("the rest to go: {link} {changes}"), || hidden().len() == 2);
+        assert!(!half.exists());
+    }
+    assert_eq!(device.pod("web").container("app").restart_count(), 0);
+}
+
+#[test]
 fn a_pod_waits_for_the_object_of_its_volume_and_starts_the_moment_it_appears() {
     let device = Device::start();
     device.write_manifest("web.yaml", &sleeper(MOUNTS, VOLUMES));
