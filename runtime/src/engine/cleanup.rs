@@ -186,6 +186,7 @@ pub(super) async fn remove_remains(cgroups: &Cgroups, wanted: &Wanted) -> Result
     Ok(())
 }
 
+#[allow(clippy::result_large_err, reason = "the error is rare, and not kept")]
 fn cgroups_of(cgroups: &Cgroups, wanted: &Wanted) -> Result<[PodCgroup; 2], CleanupError> {
     let uid = &wanted.pod.uid.0;
     let own = cgroups.known_supervisor(uid);
