@@ -92,9 +92,9 @@ pub(super) const ROWS: &[Row] = &[
     elsewhere("ObjectFieldSelector.apiVersion", "runtime/kube/src/pod/validate/tests/container.rs::invalid_containers_are_rejected_with_the_errors_of_kubernetes",
         "the only accepted value is v1, the default"),
     row("ObjectFieldSelector.fieldPath", Log("app"),
-        "containers: [{name: app, [[env]], env: [{name: A, valueFrom: {fieldRef: {fieldPath: @}}}]}]",
+        "serviceAccountName: robot, containers: [{name: app, [[env]], env: [{name: A, valueFrom: {fieldRef: {fieldPath: @}}}]}]",
         &[("metadata.namespace", "A=default\n"), ("\"metadata.labels['of']\"", "A=table\n"),
-          ("spec.serviceAccountName", "A=default\n")]),
+          ("spec.serviceAccountName", "A=robot\n")]),
     row("ResourceFieldSelector.containerName", Log("app"),
         "containers: [{name: app, [[env]], resources: {limits: {memory: 64Mi}}, \
            env: [{name: A, valueFrom: {resourceFieldRef: {resource: limits.memory, containerName: @}}}]}, \
