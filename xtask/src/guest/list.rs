@@ -34,10 +34,12 @@ pub(super) const WITH_KUBECTL: &[&str] = &[
     "resources",
     "configured",
     "config",
+    "describe",
+    "tasks",
 ];
 
 /// Suites with pods of Kubernetes' own test program.
-pub(super) const WITH_AGNHOST: &[&str] = &["documents"];
+pub(super) const WITH_AGNHOST: &[&str] = &["documents", "tasks"];
 
 /// Suites that use `ip` of iproute2.
 pub(super) const WITH_LINKS: &[&str] = &["devices", "ports", "hardware", "gateway"];
@@ -92,6 +94,8 @@ pub(super) const DISK_TOOLS: &[&str] = &[
 pub(super) const FILES: &[(&str, &str)] = &[
     ("tasks", "examples/tasks"),
     ("apparmor", "examples/apparmor"),
+    ("examples", "examples"),
+    ("examples", "examples/devices"),
     ("gateway", "examples/gateway"),
     ("gateway", "examples/gateway/devices"),
     ("gateway", ".work/images/gateway.oci.tar"),
@@ -271,6 +275,8 @@ pub(super) const GUESTS: &[Guest<'_>] = &[
             "confined",
             "configured",
             "config",
+            "describe",
+            "users",
             "tasks",
             // This test reads the sources of the others.
             "fields --skip the_rows_that_name",
@@ -282,7 +288,7 @@ pub(super) const GUESTS: &[Guest<'_>] = &[
         name: "links",
         what: "links of pods and of the board, beside the programs of its owner",
         kernel: "",
-        runs: &["devices an_interface", "ports"],
+        runs: &["devices an_interface", "ports", "examples"],
         modules: FILTERS,
         ..PLAIN
     },
