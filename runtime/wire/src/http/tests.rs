@@ -106,7 +106,7 @@ fn a_watch_is_read_line_by_line() {
     let address = listener.local_addr().expect("its address");
     let server = std::thread::spawn(move || {
         let (mut socket, _) = listener.accept().expect("a client");
-        socket.read(&mut [0; 4096]).expect("a request");
+        assert!(socket.read(&mut [0; 4096]).expect("a request") > 0);
         let lines = "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n3\r\n{a}\r\n4\r\n\n{b}\r\n5\r\n\n{c}\n\r\n0\r\n\r\n";
         socket.write_all(lines.as_bytes()).expect("a response");
     });

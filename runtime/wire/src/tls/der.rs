@@ -37,7 +37,7 @@ impl<'a> Reader<'a> {
     }
 
     /// Reads the next value: its tag, its contents, and the whole value. `None` if there is no valid value.
-    pub fn next(&mut self) -> Option<(u8, &'a [u8], &'a [u8])> {
+    pub fn read(&mut self) -> Option<(u8, &'a [u8], &'a [u8])> {
         let whole = self.rest;
         let (&tag, rest) = whole.split_first()?;
         let (&first, rest) = rest.split_first()?;
@@ -63,7 +63,7 @@ impl<'a> Reader<'a> {
 
     /// Reads the contents of the next value, which must have this tag.
     pub fn expect(&mut self, tag: u8) -> Option<&'a [u8]> {
-        self.next().filter(|(found, ..)| *found == tag).map(|(_, contents, _)| contents)
+        self.read().filter(|(found, ..)| *found == tag).map(|(_, contents, _)| contents)
     }
 
     /// Reads a positive `INTEGER`, without the zero in front that DER demands for some.
@@ -110,7 +110,7 @@ impl<'a> Certificate<'a> {
     pub fn parse(der: &'a [u8]) -> Option<Certificate<'a>> {
         let mut certificate = Reader::new(Reader::new(der).expect(SEQUENCE)?);
         let mut fields = Reader::new(certificate.expect(SEQUENCE)?);
-        let (tag, ..) = fields.next()?;
+        let (tag, ..) = fields.read()?;
         // The version, or the serial number of a certificate of version 1.
         if tag == 0xa0 {
             fields.expect(INTEGER)?;
@@ -118,10 +118,10 @@ impl<'a> Certificate<'a> {
         fields.expect(SEQUENCE)?;
         fields.expect(SEQUENCE)?;
         let mut validity = Reader::new(fields.expect(SEQUENCE)?);
-        let not_before = time(validity.next()?)?;
-        let not_after = time(validity.next()?)?;
+        let not_before = time(validity.read()?)?;
+        let not_after = time(validity.read()?)?;
         fields.expect(SEQUENCE)?;
-        let (_, _, public_key_info) = fields.next().filter(|(tag, ..)| *tag == SEQUENCE)?;
+        let (_, _, public_key_info) = fields.read().filter(|(tag, ..)| *tag == SEQUENCE)?;
         Some(Certificate { public_key_info, not_before, not_after })
     }
 }
@@ -167,17 +167,17 @@ mod tests {
             let contents = vec![7; length];
             let written = value(OCTET_STRING, &[&contents]);
             let mut reader = Reader::new(&written);
-            assert_eq!(reader.next(), Some((OCTET_STRING, &*contents, &*written)));
+            assert_eq!(reader.read(), Some((OCTET_STRING, &*contents, &*written)));
             assert!(reader.is_at_end());
             // Each prefix is no value.
             for end in 0..written.len().min(300) {
-                assert_eq!(Reader::new(&written[..end]).next(), None, "{length} {end}");
+                assert_eq!(Reader::new(&written[..end]).read(), None, "{length} {end}");
             }
         }
         for wrong in
             [&[4, 0x80, 0, 0][..], &[4, 0x81, 1, 9], &[4, 0x82, 0, 200], &[4, 0x83, 1, 0, 0], &[0x1f, 1, 1]]
         {
-            assert_eq!(Reader::new(wrong).next(), None, "{wrong:x?}");
+            assert_eq!(Reader::new(wrong).read(), None, "{wrong:x?}");
         }
     }
 

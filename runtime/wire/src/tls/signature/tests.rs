@@ -113,7 +113,7 @@ fn a_client_signs_what_its_public_key_verifies() {
     let request = again.certificate_request("system:nodes", "system:node:board");
     let mut outer = der::Reader::new(&request);
     let mut parts = der::Reader::new(outer.expect(der::SEQUENCE).expect("a request"));
-    let (_, info, signed) = parts.next().expect("what is signed");
+    let (_, info, signed) = parts.read().expect("what is signed");
     parts.expect(der::SEQUENCE).expect("an algorithm");
     let signature = &parts.expect(der::BIT_STRING).expect("a signature")[1..];
     assert!(outer.is_at_end() && parts.is_at_end());
