@@ -1,0 +1,230 @@
+//! A client of an API server: JSON over one connection, which is opened when it is needed and kept. Every request has
+//! a time limit, and every response a limit of its size.
+
+use std::io;
+use std::net::{SocketAddr, TcpStream};
+use std::time::Duration;
+
+use nodlet_wire::http::{Connection, HttpError, Request, Stream};
+use nodlet_wire::tls::{Client, TlsError, Trust};
+use serde_json::Value;
+use smol::{Async, Timer};
+
+/// The time limit of a request, with the connection.
+const WITHIN: Duration = Duration::from_secs(15);
+
+/// Maximum size of a response in bytes: one page of a list of pods.
+const BODY: usize = 4 * 1024 * 1024;
+
+/// Maximum size of one event of a watch in bytes. The largest object of a cluster has 1.5 MiB.
+pub const EVENT: usize = 2 * 1024 * 1024;
+
+/// The content types of bodies.
+pub const JSON: &str = "application/json";
+/// A strategic merge patch.
+pub const STRATEGIC: &str = "application/strategic-merge-patch+json";
+/// A merge patch (RFC 7386).
+pub const MERGE: &str = "application/merge-patch+json";
+
+/// The error of a request.
+#[derive(Debug)]
+pub enum ApiError {
+    /// No address of the server accepts connections.
+    Connect(io::Error),
+    /// The TLS handshake failed.
+    Tls(TlsError),
+    /// The request or its response failed.
+    Http(HttpError),
+    /// The time limit is over.
+    Timeout,
+    /// The response is not JSON.
+    NotJson,
+    /// The server rejects the request.
+    Status {
+        /// The HTTP status.
+        code: u16,
+        /// The reason of the `Status` object.
+        reason: String,
+        /// The message of the `Status` object.
+        message: String,
+    },
+}
+
+impl ApiError {
+    /// The HTTP status with which the server rejected the request.
+    pub fn code(&self) -> Option<u16> {
+        match self {
+            ApiError::Status { code, .. } => Some(*code),
+            _ => None,
+        }
+    }
+
+    /// The error of a `Status` object.
+    pub fn of_status(code: u16, status: &Value) -> ApiError {
+        let text = |field: &str| status[field].as_str().unwrap_or_default().chars().take(300).collect();
+        ApiError::Status { code, reason: text("reason"), message: text("message") }
+    }
+}
+
+impl std::fmt::Display for ApiError {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            ApiError::Connect(error) => write!(formatter, "failed to connect: {error}"),
+            ApiError::Tls(error) => write!(formatter, "{error}"),
+            ApiError::Http(error) => write!(formatter, "{error}"),
+            ApiError::Timeout => formatter.write_str("the API server did not respond in time"),
+            ApiError::NotJson => formatter.write_str("the response of the API server is not JSON"),
+            ApiError::Status { code, reason, message } => {
+                write!(formatter, "HTTP {code} {reason}: {message}")
+            }
+        }
+    }
+}
+
+impl std::error::Error for ApiError {}
+
+/// How the server is verified.
+#[derive(Clone, Debug)]
+pub enum Verification {
+    /// By its certificate.
+    By(Trust),
+    /// Not at all. Whatever it sends must be checked in another way.
+    None,
+}
+
+/// A client of an API server.
+pub struct Api {
+    addresses: Vec<SocketAddr>,
+    host: String,
+    authority: String,
+    verification: Verification,
+    /// The value of `Authorization`.
+    authorization: Option<String>,
+    connection: Option<Connection>,
+}
+
+impl Api {
+    /// Creates a client of the server `host` at one of these addresses.
+    pub fn new(
+        host: &str,
+        addresses: Vec<SocketAddr>,
+        verification: Verification,
+        token: Option<&str>,
+    ) -> Api {
+        let authority = match host.contains(':') {
+            true => format!("[{host}]"),
+            false => host.to_owned(),
+        };
+        let authorization = token.map(|token| format!("Bearer {token}"));
+        Api { addresses, host: host.to_owned(), authority, verification, authorization, connection: None }
+    }
+
+    /// Sends a request, and returns the object of a successful response.
+    ///
+    /// # Errors
+    /// The request failed, or the server rejected it.
+    pub async fn call(
+        &mut self,
+        method: &str,
+        target: &str,
+        body: Option<(&str, &Value)>,
+    ) -> Result<Value, ApiError> {
+        let (kind, body) =
+            body.map_or((JSON, Vec::new()), |(kind, body)| (kind, body.to_string().into_bytes()));
+        let kept = self.connection.take();
+        let may_be_stale = kept.is_some();
+        let mut result = self.exchange(kept, method, target, (kind, &body)).await;
+        // The server may have closed a kept connection before it got the request.
+        if may_be_stale && matches!(result, Err(ApiError::Http(HttpError::Ended | HttpError::Io(_)))) {
+            result = self.exchange(None, method, target, (kind, &body)).await;
+        }
+        let (code, body) = result?;
+        let is_success = (200..300).contains(&code);
+        match serde_json::from_slice(&body) {
+            Ok(object) if is_success => Ok(object),
+            Ok(status) => Err(ApiError::of_status(code, &status)),
+            Err(_) if is_success => Err(ApiError::NotJson),
+            Err(_) => Err(ApiError::of_status(code, &Value::Null)),
+        }
+    }
+
+    async fn exchange(
+        &mut self,
+        kept: Option<Connection>,
+        method: &str,
+        target: &str,
+        (kind, body): (&str, &[u8]),
+    ) -> Result<(u16, Vec<u8>), ApiError> {
+        within(WITHIN, async {
+            let mut connection = match kept {
+                Some(connection) => connection,
+                None => self.connect().await?,
+            };
+            let mut headers = vec![("Accept", JSON), ("User-Agent", USER_AGENT)];
+            headers.extend(self.authorization.as_deref().map(|value| ("Authorization", value)));
+            if !body.is_empty() {
+                headers.push(("Content-Type", kind));
+            }
+            let request = Request { method, target, host: &self.authority, headers: &headers, body };
+            let head = connection.send(&request).await.map_err(ApiError::Http)?;
+            let body = connection.body(BODY).await.map_err(ApiError::Http)?;
+            self.connection = connection.is_reusable().then_some(connection);
+            Ok((head.status, body))
+        })
+        .await
+    }
+
+    /// Starts a watch on a connection of its own, whose lines are events.
+    ///
+    /// # Errors
+    /// The request failed, or the server rejected it.
+    pub async fn watch(&self, target: &str) -> Result<Connection, ApiError> {
+        within(WITHIN, async {
+            let mut connection = self.connect().await?;
+            let mut headers = vec![("Accept", JSON), ("User-Agent", USER_AGENT)];
+            headers.extend(self.authorization.as_deref().map(|value| ("Authorization", value)));
+            let request =
+                Request { method: "GET", target, host: &self.authority, headers: &headers, body: &[] };
+            let head = connection.send(&request).await.map_err(ApiError::Http)?;
+            if head.status == 200 {
+                return Ok(connection);
+            }
+            let body = connection.body(BODY).await.map_err(ApiError::Http)?;
+            Err(ApiError::of_status(head.status, &serde_json::from_slice(&body).unwrap_or_default()))
+        })
+        .await
+    }
+
+    async fn connect(&self) -> Result<Connection, ApiError> {
+        let mut last = io::Error::from(io::ErrorKind::NotFound);
+        for address in &self.addresses {
+            match Async::<TcpStream>::connect(*address).await {
+                Ok(stream) => {
+                    // Small requests should not wait for the acknowledgement of the one before.
+                    let _ = stream.get_ref().set_nodelay(true);
+                    let client = match &self.verification {
+                        Verification::By(trust) => Client::verified(stream, &self.host, trust).await,
+                        Verification::None => Client::unverified(stream, &self.host).await,
+                    };
+                    return Ok(Connection::new(Stream::Tls(Box::new(client.map_err(ApiError::Tls)?))));
+                }
+                Err(error) => last = error,
+            }
+        }
+        Err(ApiError::Connect(last))
+    }
+}
+
+const USER_AGENT: &str = concat!("nodlet/", env!("CARGO_PKG_VERSION"));
+
+/// Limits the time of a request.
+pub async fn within<T>(
+    time: Duration,
+    request: impl Future<Output = Result<T, ApiError>>,
+) -> Result<T, ApiError> {
+    let late = async {
+        Timer::after(time).await;
+        Err(ApiError::Timeout)
+    };
+    smol::future::or(request, late).await
+}

@@ -1,0 +1,283 @@
+//! What a joined board keeps in its one owner-only file, and the texts that `nodlet join` gets. Pure.
+
+use nodlet_wire::base64;
+use nodlet_wire::tls::der::Certificate;
+use nodlet_wire::tls::{ClientKey, TlsError, Trust};
+use serde_json::{Value, json};
+use sha2::{Digest, Sha256};
+
+use crate::pem;
+
+/// The port of an API server that is given without one.
+const PORT: u16 = 6443;
+
+/// Everything with which a board identifies the cluster, and itself to it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Credentials {
+    /// The API server.
+    pub server: Server,
+    /// The name of the node.
+    pub node: String,
+    /// The certificates (DER) that the API server's certificate must come from.
+    pub roots: Vec<Vec<u8>>,
+    /// The client's certificates (DER), its own first.
+    pub certificates: Vec<Vec<u8>>,
+    /// The client's key.
+    pub key: Secret,
+}
+
+/// Bytes that no message shows.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Secret(pub Vec<u8>);
+
+impl std::fmt::Debug for Secret {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        formatter.write_str("Secret")
+    }
+}
+
+/// Host and port of an API server.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Server {
+    /// A name, or an address without brackets.
+    pub host: String,
+    /// The port.
+    pub port: u16,
+}
+
+impl Server {
+    /// Parses `HOST`, `HOST:PORT` or `[ADDRESS]:PORT`.
+    ///
+    /// # Errors
+    /// The text is something else; the message says what is right.
+    pub fn parse(text: &str) -> Result<Server, String> {
+        let wrong = || format!("{text:?} is no API server: HOST:PORT is right, such as 192.0.2.1:6443");
+        let (host, port) = match text.strip_prefix('[') {
+            Some(rest) => {
+                let (host, port) = rest.split_once(']').ok_or_else(wrong)?;
+                (host, port.strip_prefix(':').or(port.is_empty().then_some("")).ok_or_else(wrong)?)
+            }
+            None => text.split_once(':').unwrap_or((text, "")),
+        };
+        let port = if port.is_empty() { PORT } else { port.parse().map_err(|_| wrong())? };
+        let is_host = |byte: u8| byte.is_ascii_alphanumeric() || b".-:%_".contains(&byte);
+        if host.is_empty() || port == 0 || !host.bytes().all(is_host) {
+            return Err(wrong());
+        }
+        Ok(Server { host: host.to_owned(), port })
+    }
+}
+
+impl std::fmt::Display for Server {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self.host.contains(':') {
+            true => write!(formatter, "[{}]:{}", self.host, self.port),
+            false => write!(formatter, "{}:{}", self.host, self.port),
+        }
+    }
+}
+
+/// Checks the form of a bootstrap token: six and sixteen letters and digits.
+///
+/// # Errors
+/// The token has another form. The message does not contain it.
+pub fn check_token(token: &str) -> Result<(), String> {
+    let is_part = |part: &str, length: usize| {
+        part.len() == length && part.bytes().all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit())
+    };
+    match token.split_once('.') {
+        Some((id, secret)) if is_part(id, 6) && is_part(secret, 16) => Ok(()),
+        _ => Err("the token must have the form abcdef.0123456789abcdef".to_owned()),
+    }
+}
+
+/// Parses a value of `--discovery-token-ca-cert-hash`.
+///
+/// # Errors
+/// The text is not `sha256:` and 64 hexadecimal digits.
+pub fn parse_hash(text: &str) -> Result<[u8; 32], String> {
+    let wrong = || format!("{text:?} is no hash of a CA: sha256: and 64 hexadecimal digits are right");
+    let digits = text.strip_prefix("sha256:").filter(|digits| digits.len() == 64).ok_or_else(wrong)?;
+    let mut hash = [0; 32];
+    for (byte, pair) in hash.iter_mut().zip(digits.as_bytes().chunks_exact(2)) {
+        let digit = |digit: u8| char::from(digit).to_digit(16).ok_or_else(wrong);
+        *byte = (digit(pair[0])? << 4 | digit(pair[1])?) as u8;
+    }
+    Ok(hash)
+}
+
+/// The certificates in the ConfigMap `cluster-info` whose public key has one of these hashes. The ConfigMap comes from a
+/// server that is not verified yet, so that nothing else of it is used.
+///
+/// # Errors
+/// There is no certificate with such a hash.
+pub fn pinned_roots(cluster_info: &Value, hashes: &[[u8; 32]]) -> Result<Vec<Vec<u8>>, String> {
+    let config = cluster_info["data"]["kubeconfig"].as_str().unwrap_or_default();
+    let data = config
+        .lines()
+        .filter_map(|line| line.trim().trim_start_matches("- ").strip_prefix("certificate-authority-data:"));
+    let mut roots = Vec::new();
+    for data in data {
+        let text = base64::decode(data.trim().trim_matches('"').as_bytes()).unwrap_or_default();
+        roots.extend(pem::decode(pem::CERTIFICATE, &String::from_utf8_lossy(&text)).unwrap_or_default());
+    }
+    let count = roots.len();
+    let is_pinned = |root: &Vec<u8>| {
+        Certificate::parse(root)
+            .is_some_and(|root| hashes.contains(&Sha256::digest(root.public_key_info).into()))
+    };
+    roots.retain(is_pinned);
+    match (roots.is_empty(), count) {
+        (false, _) => Ok(roots),
+        (true, 0) => Err("the ConfigMap kube-public/cluster-info has no certificate-authority-data".to_owned()),
+        (true, _) => Err(
+            "no CA certificate of the cluster has the hash of --discovery-token-ca-cert-hash: this is another \
+             cluster, or somebody between it and this board"
+                .to_owned(),
+        ),
+    }
+}
+
+impl Credentials {
+    /// The content of the file.
+    pub fn to_json(&self) -> String {
+        let pem = |all: &[Vec<u8>]| -> String {
+            all.iter().map(|der| pem::encode(pem::CERTIFICATE, der)).collect()
+        };
+        let object = json!({
+            "server": self.server.to_string(),
+            "node": self.node,
+            "certificateAuthority": pem(&self.roots),
+            "clientCertificate": pem(&self.certificates),
+            "clientKey": base64::encode(&self.key.0),
+        });
+        format!("{object:#}\n")
+    }
+
+    /// Reads the content of the file.
+    ///
+    /// # Errors
+    /// A field is missing or wrong; the message names it, and shows no value.
+    pub fn from_json(text: &str) -> Result<Credentials, String> {
+        let object: Value = serde_json::from_str(text).map_err(|_| "it is not JSON".to_owned())?;
+        let field = |name: &str| object[name].as_str().ok_or_else(|| format!("the field {name} is missing"));
+        let certificates = |name: &str| {
+            let all = pem::decode(pem::CERTIFICATE, field(name)?).filter(|all| !all.is_empty());
+            all.ok_or_else(|| format!("the field {name} is no certificate"))
+        };
+        let key = base64::decode(field("clientKey")?.as_bytes()).ok();
+        let key = key.filter(|key| ClientKey::from_bytes(key).is_some());
+        Ok(Credentials {
+            server: Server::parse(field("server")?)?,
+            node: field("node")?.to_owned(),
+            roots: certificates("certificateAuthority")?,
+            certificates: certificates("clientCertificate")?,
+            key: Secret(key.ok_or("the field clientKey is no key")?),
+        })
+    }
+
+    /// For TLS: whom the client trusts, and who it is.
+    ///
+    /// # Errors
+    /// A certificate or the key is of no use.
+    pub fn trust(&self) -> Result<Trust, TlsError> {
+        let key = ClientKey::from_bytes(&self.key.0);
+        Trust::new(&self.roots, key.map(|key| (self.certificates.clone(), key)))
+    }
+
+    /// When the client certificate begins and ends to be valid, in seconds since 1970.
+    pub fn validity(&self) -> Option<(i64, i64)> {
+        let certificate = Certificate::parse(self.certificates.first()?)?;
+        Some((certificate.not_before, certificate.not_after))
+    }
+}
+
+/// When to replace a certificate: at a random point between 70 % and 90 % of its life (client-go's
+/// `nextRotationDeadline`). `random` is any number.
+pub fn rotation((from, to): (i64, i64), random: u16) -> i64 {
+    let life = (to - from).max(0);
+    from + life / 10 * 7 + life / 5 * i64::from(random) / i64::from(u16::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn servers_have_a_host_and_a_port() {
+        for (text, expected) in [
+            ("192.0.2.1:6443", "192.0.2.1:6443"),
+            ("api.example", "api.example:6443"),
+            ("[2001:db8::1]:443", "[2001:db8::1]:443"),
+            ("[2001:db8::1]", "[2001:db8::1]:6443"),
+        ] {
+            assert_eq!(Server::parse(text).map(|server| server.to_string()).as_deref(), Ok(expected));
+        }
+        for wrong in ["", ":6443", "a:b", "a:0", "a:70000", "https://a:1", "[::1]x", "[::1", "a b", "a/b"] {
+            assert!(Server::parse(wrong).is_err_and(|why| why.contains("HOST:PORT")), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn tokens_and_hashes_have_kubeadms_forms() {
+        assert_eq!(check_token("abcdef.0123456789abcdef"), Ok(()));
+        for wrong in
+            ["", "abcdef", "abcdef.0123456789abcde", "ABCDEF.0123456789abcdef", "abcdef.0123456789abcdef."]
+        {
+            let message = check_token(wrong).expect_err(wrong);
+            assert!(wrong.is_empty() || !message.contains(&format!("{wrong:?}")), "{message}");
+        }
+        let hash = format!("sha256:{}", "0f".repeat(32));
+        assert_eq!(parse_hash(&hash), Ok([0x0f; 32]));
+        for wrong in ["", "sha256:", &hash[..70], &hash.replace('f', "g"), &hash.replace("sha256", "sha1")] {
+            parse_hash(wrong).expect_err(wrong);
+        }
+    }
+
+    #[test]
+    fn a_certificate_is_replaced_between_70_and_90_percent_of_its_life() {
+        assert_eq!(rotation((1000, 2000), 0), 1700);
+        assert_eq!(rotation((1000, 2000), u16::MAX), 1900);
+        assert_eq!(rotation((2000, 1000), 9), 2000);
+    }
+
+    #[test]
+    fn no_root_without_the_hash_is_trusted() {
+        let info = |data: &str| json!({ "data": { "kubeconfig": format!("clusters:\n- cluster:\n    certificate-authority-data: {data}\n") } });
+        let other = base64::encode(pem::encode(pem::CERTIFICATE, &[0x30, 0]).as_bytes());
+        assert!(pinned_roots(&info(&other), &[[0; 32]]).is_err_and(|why| why.contains("hash")));
+        assert!(
+            pinned_roots(&info("*"), &[[0; 32]])
+                .is_err_and(|why| why.contains("no certificate-authority-data"))
+        );
+        pinned_roots(&json!({}), &[[0; 32]]).expect_err("nothing");
+    }
+
+    #[test]
+    fn the_file_is_read_as_it_was_written_and_its_errors_show_no_secret() {
+        let key = ClientKey::generate().expect("a key");
+        let credentials = Credentials {
+            server: Server { host: "192.0.2.1".into(), port: 6443 },
+            node: "board".into(),
+            roots: vec![vec![1, 2], vec![3]],
+            certificates: vec![vec![4; 200]],
+            key: Secret(key.to_bytes().to_vec()),
+        };
+        let text = credentials.to_json();
+        assert_eq!(Credentials::from_json(&text), Ok(credentials.clone()));
+        assert!(!format!("{credentials:?}").contains(&format!("{:?}", credentials.key.0)));
+        let object: Value = serde_json::from_str(&text).expect("JSON");
+        for name in ["server", "node", "certificateAuthority", "clientCertificate", "clientKey"] {
+            let mut without = object.clone();
+            without[name] = Value::Null;
+            let message = Credentials::from_json(&without.to_string()).expect_err(name);
+            assert!(message.contains(name), "{message}");
+        }
+        let mut wrong = object;
+        wrong["clientKey"] = "c2VjcmV0".into();
+        assert_eq!(
+            Credentials::from_json(&wrong.to_string()),
+            Err("the field clientKey is no key".to_owned())
+        );
+    }
+}

@@ -1,0 +1,198 @@
+//! Joining a cluster as kubelets do: the CA is pinned by its hash, a token authenticates a request for a client
+//! certificate, and the cluster's controllers approve and sign it.
+
+use std::net::SocketAddr;
+use std::time::{Duration, Instant};
+
+use nodlet_wire::base64;
+use nodlet_wire::tls::der::Certificate;
+use nodlet_wire::tls::{ClientKey, Trust};
+use serde_json::{Value, json};
+
+use crate::api::{Api, ApiError, EVENT, JSON, Verification};
+use crate::credentials::{Credentials, Secret, Server, pinned_roots};
+use crate::pem;
+
+/// The time for which `nodlet join` waits for the certificate.
+const CERTIFICATE_WITHIN: Duration = Duration::from_secs(120);
+
+const REQUESTS: &str = "/apis/certificates.k8s.io/v1/certificatesigningrequests";
+
+/// What `nodlet join` was given.
+#[derive(Debug)]
+pub struct Join<'a> {
+    /// The API server.
+    pub server: &'a Server,
+    /// The addresses of its host.
+    pub addresses: Vec<SocketAddr>,
+    /// The bootstrap token.
+    pub token: &'a str,
+    /// The accepted hashes of the CA's public key.
+    pub hashes: &'a [[u8; 32]],
+    /// The name of the node.
+    pub node: &'a str,
+    /// The ID of this machine, by which a Node of the same name is recognised as this one.
+    pub machine_id: &'a str,
+}
+
+/// Joins a cluster. Returns the credentials of the node.
+///
+/// # Errors
+/// A step failed; the message names it.
+pub async fn join(join: Join<'_>) -> Result<Credentials, String> {
+    let Join { server, addresses, token, hashes, node, machine_id } = join;
+    let step = |what: &'static str| move |error: ApiError| format!("failed to {what}: {error}");
+    let mut unverified = Api::new(&server.host, addresses.clone(), Verification::None, None);
+    let info = "/api/v1/namespaces/kube-public/configmaps/cluster-info";
+    let info = unverified.call("GET", info, None).await.map_err(step("read kube-public/cluster-info"))?;
+    drop(unverified);
+    let roots = pinned_roots(&info, hashes)?;
+    let trust =
+        Trust::new(&roots, None).map_err(|error| format!("the CA of the cluster is of no use: {error}"))?;
+    let mut api = Api::new(&server.host, addresses, Verification::By(trust), Some(token));
+    match api.call("GET", &format!("/api/v1/nodes/{node}"), None).await {
+        Ok(other) => check_name(&other, node, machine_id)?,
+        Err(ApiError::Status { code: 401, .. }) => {
+            return Err("the cluster rejects the token: it may have expired, and `kubeadm token create \
+                        --print-join-command` makes another"
+                .to_owned());
+        }
+        // A token need not have the right to read Nodes. The agent checks the name again.
+        Err(ApiError::Status { code: 403 | 404, .. }) => {}
+        Err(error) => return Err(step("look for a Node of the same name")(error)),
+    }
+    let (key, certificates) = request_certificate(&mut api, node, CERTIFICATE_WITHIN).await?;
+    Ok(Credentials { server: server.clone(), node: node.to_owned(), roots, certificates, key })
+}
+
+/// Checks that a Node with the name of this node is not another machine that is in use.
+///
+/// # Errors
+/// The name is taken.
+pub fn check_name(node: &Value, name: &str, machine_id: &str) -> Result<(), String> {
+    let other = node["status"]["nodeInfo"]["machineID"].as_str().unwrap_or_default();
+    let conditions = node["status"]["conditions"].as_array();
+    let is_ready = |condition: &Value| condition["type"] == "Ready" && condition["status"] == "True";
+    let is_in_use = conditions.is_some_and(|all| all.iter().any(is_ready));
+    if is_in_use && !other.is_empty() && other != machine_id {
+        return Err(format!(
+            "the name {name} is taken: a Node of this name is Ready, and is another machine (machine ID {other}); \
+             choose another name with --node-name of `nodlet agent`, or delete that Node"
+        ));
+    }
+    Ok(())
+}
+
+/// Makes a key, and requests a certificate for it, which must be signed within `limit`. Returns both.
+///
+/// # Errors
+/// A step failed, the request was denied, or nobody approved it in time.
+pub async fn request_certificate(
+    api: &mut Api,
+    node: &str,
+    limit: Duration,
+) -> Result<(Secret, Vec<Vec<u8>>), String> {
+    let key = ClientKey::generate().map_err(|error| format!("failed to make a key: {error}"))?;
+    let request = key.certificate_request("system:nodes", &format!("system:node:{node}"));
+    let text = pem::encode(pem::CERTIFICATE_REQUEST, &request);
+    let object = json!({
+        "apiVersion": "certificates.k8s.io/v1",
+        "kind": "CertificateSigningRequest",
+        "metadata": { "generateName": "node-csr-" },
+        "spec": {
+            "request": base64::encode(text.as_bytes()),
+            "signerName": "kubernetes.io/kube-apiserver-client-kubelet",
+            "usages": ["digital signature", "client auth"],
+        },
+    });
+    let made = api.call("POST", REQUESTS, Some((JSON, &object))).await;
+    let made = made.map_err(|error| format!("failed to request a certificate: {error}"))?;
+    let name = made["metadata"]["name"].as_str().unwrap_or_default();
+    let until = Instant::now() + limit;
+    let certificates = loop {
+        let left = until.saturating_duration_since(Instant::now());
+        if left < Duration::from_secs(1) {
+            return Err(format!(
+                "nobody approved the certificate request {name} in time: see `kubectl certificate approve`"
+            ));
+        }
+        let waited = crate::api::within(left, next_certificate(api, name, left)).await;
+        match waited {
+            Ok(Some(certificates)) => break certificates?,
+            // The server ended the watch, or the time is over.
+            Ok(None) | Err(ApiError::Timeout) => {}
+            Err(error) => return Err(format!("failed to wait for the certificate: {error}")),
+        }
+    };
+    let is_certificate = certificates.first().is_some_and(|first| Certificate::parse(first).is_some());
+    match is_certificate {
+        true => Ok((Secret(key.to_bytes().to_vec()), certificates)),
+        false => Err(format!("the cluster signed the request {name} with something that is no certificate")),
+    }
+}
+
+/// Watches a request until it is decided.
+async fn next_certificate(
+    api: &Api,
+    name: &str,
+    left: Duration,
+) -> Result<Option<Result<Vec<Vec<u8>>, String>>, ApiError> {
+    let seconds = left.as_secs();
+    let target = format!("{REQUESTS}?watch=1&fieldSelector=metadata.name%3D{name}&timeoutSeconds={seconds}");
+    let mut events = api.watch(&target).await?;
+    while let Some(line) = events.line(EVENT).await.map_err(ApiError::Http)? {
+        let event: Value = serde_json::from_slice(&line).map_err(|_| ApiError::NotJson)?;
+        if let Some(decided) = decision(&event["object"]["status"]) {
+            return Ok(Some(decided));
+        }
+    }
+    Ok(None)
+}
+
+/// The certificate in the status of a request, or why there will be none; `None` if that is not decided yet.
+fn decision(status: &Value) -> Option<Result<Vec<Vec<u8>>, String>> {
+    for condition in status["conditions"].as_array().into_iter().flatten() {
+        if condition["type"] == "Denied" || condition["type"] == "Failed" {
+            let message = condition["message"].as_str().unwrap_or_default();
+            return Some(Err(format!("the certificate request is {}: {message}", condition["type"])));
+        }
+    }
+    let data = base64::decode(status["certificate"].as_str()?.as_bytes()).unwrap_or_default();
+    let certificates = pem::decode(pem::CERTIFICATE, &String::from_utf8_lossy(&data)).unwrap_or_default();
+    Some(Ok(certificates))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_request_is_signed_denied_or_undecided() {
+        let text = pem::encode(pem::CERTIFICATE, &[1, 2]);
+        let signed =
+            json!({ "certificate": base64::encode(text.as_bytes()), "conditions": [{ "type": "Approved" }] });
+        assert_eq!(decision(&signed), Some(Ok(vec![vec![1, 2]])));
+        assert_eq!(decision(&json!({ "conditions": [{ "type": "Approved" }] })), None);
+        let denied = json!({ "conditions": [{ "type": "Denied", "message": "no" }] });
+        let message = "the certificate request is \"Denied\": no".to_owned();
+        assert_eq!(decision(&denied), Some(Err(message)));
+    }
+
+    #[test]
+    fn a_name_is_taken_only_by_another_machine_that_is_ready() {
+        let node = |machine: &str, ready: &str| json!({ "status": { "nodeInfo": { "machineID": machine }, "conditions": [{ "type": "Ready", "status": ready }] } });
+        for (machine, ready, is_taken) in [
+            ("other", "True", true),
+            ("other", "Unknown", false),
+            ("this", "True", false),
+            ("", "True", false),
+        ] {
+            assert_eq!(
+                check_name(&node(machine, ready), "board", "this").is_err(),
+                is_taken,
+                "{machine} {ready}"
+            );
+        }
+        assert_eq!(check_name(&json!({}), "board", "this"), Ok(()));
+    }
+}

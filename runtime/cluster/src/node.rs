@@ -1,0 +1,166 @@
+//! What a cluster is told of this node: the Node object, its status, and its Lease. Pure.
+
+use std::time::Duration;
+
+use serde_json::{Map, Value, json};
+
+/// The interval of renewals of the Lease.
+pub const RENEW_EVERY: Duration = Duration::from_secs(10);
+
+/// The time after which the cluster takes a Lease for lapsed.
+const LEASE_SECONDS: u64 = 40;
+
+/// The interval of status updates of a Node that does not change.
+pub const REPORT_EVERY: Duration = Duration::from_secs(300);
+
+/// The Node object with which the node registers. `local` is the Node of the local API.
+pub fn registration(local: &Value, now: &str) -> Value {
+    let mut labels = local["metadata"]["labels"].as_object().cloned().unwrap_or_default();
+    for (old, new) in
+        [("beta.kubernetes.io/os", "kubernetes.io/os"), ("beta.kubernetes.io/arch", "kubernetes.io/arch")]
+    {
+        if let Some(value) = labels.get(new).cloned() {
+            labels.insert(old.to_owned(), value);
+        }
+    }
+    json!({
+        "apiVersion": "v1",
+        "kind": "Node",
+        "metadata": {
+            "name": local["metadata"]["name"],
+            "labels": labels,
+            "annotations": { "volumes.kubernetes.io/controller-managed-attach-detach": "true" },
+        },
+        "spec": local["spec"],
+        "status": status(local, now),
+    })
+}
+
+/// A strategic merge patch of the Node's status.
+pub fn status_patch(local: &Value, now: &str) -> Value {
+    let mut status = status(local, now);
+    // Addresses merge by type; those of another network must go.
+    if let Some(addresses) = status["addresses"].as_array_mut() {
+        addresses.insert(0, json!({ "$patch": "replace" }));
+    }
+    json!({ "status": status })
+}
+
+/// The status without times that change with each report, to recognise changes.
+pub fn comparable(local: &Value) -> Value {
+    status(local, "")
+}
+
+fn status(local: &Value, now: &str) -> Value {
+    let local = &local["status"];
+    let ready = local["conditions"].as_array().into_iter().flatten().find(|one| one["type"] == "Ready");
+    let since = ready.map_or(&Value::Null, |ready| &ready["lastTransitionTime"]);
+    let condition = |kind: &str, status: &Value, reason: &Value, message: &Value| {
+        json!({
+            "type": kind,
+            "status": status,
+            "reason": reason,
+            "message": message,
+            "lastHeartbeatTime": now,
+            "lastTransitionTime": since,
+        })
+    };
+    let none = |kind: &str, reason: &str, message: &str| {
+        condition(kind, &"False".into(), &reason.into(), &message.into())
+    };
+    // nodlet evicts no pod under pressure, and so never reports any.
+    let mut conditions = vec![
+        none("MemoryPressure", "KubeletHasSufficientMemory", "kubelet has sufficient memory available"),
+        none("DiskPressure", "KubeletHasNoDiskPressure", "kubelet has no disk pressure"),
+        none("PIDPressure", "KubeletHasSufficientPID", "kubelet has sufficient PID available"),
+    ];
+    if let Some(ready) = ready {
+        conditions.push(condition("Ready", &ready["status"], &ready["reason"], &ready["message"]));
+    }
+    let mut status = Map::new();
+    for field in ["capacity", "allocatable", "addresses", "nodeInfo"] {
+        status.insert(field.to_owned(), local[field].clone());
+    }
+    status.insert("conditions".to_owned(), conditions.into());
+    Value::Object(status)
+}
+
+/// The path of the Lease of a node.
+pub fn lease_path(node: &str) -> String {
+    format!("{LEASES}/{node}")
+}
+
+/// The path of all Leases of nodes.
+pub const LEASES: &str = "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases";
+
+/// A new Lease. `uid` is that of the Node, with which the Lease goes.
+pub fn lease(node: &str, uid: &str, now: &str) -> Value {
+    json!({
+        "apiVersion": "coordination.k8s.io/v1",
+        "kind": "Lease",
+        "metadata": {
+            "name": node,
+            "ownerReferences": [{ "apiVersion": "v1", "kind": "Node", "name": node, "uid": uid }],
+        },
+        "spec": { "holderIdentity": node, "leaseDurationSeconds": LEASE_SECONDS, "renewTime": now },
+    })
+}
+
+/// A merge patch that renews a Lease.
+pub fn renewal(node: &str, now: &str) -> Value {
+    json!({ "spec": { "holderIdentity": node, "leaseDurationSeconds": LEASE_SECONDS, "renewTime": now } })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn local() -> Value {
+        json!({
+            "metadata": { "name": "board", "resourceVersion": "7", "labels": { "kubernetes.io/os": "linux", "a": "b" } },
+            "spec": { "taints": [{ "key": "k", "effect": "NoSchedule" }] },
+            "status": {
+                "capacity": { "cpu": "4" }, "allocatable": { "cpu": "3" }, "nodeInfo": { "machineID": "m" },
+                "addresses": [{ "type": "Hostname", "address": "board" }],
+                "conditions": [{
+                    "type": "Ready", "status": "True", "reason": "KubeletReady", "message": "nodlet answers",
+                    "lastHeartbeatTime": "old", "lastTransitionTime": "then",
+                }],
+            },
+        })
+    }
+
+    #[test]
+    fn a_node_registers_with_labels_taints_and_all_conditions() {
+        let node = registration(&local(), "now");
+        assert_eq!(node["metadata"]["labels"]["beta.kubernetes.io/os"], "linux");
+        assert_eq!(node["metadata"].get("resourceVersion"), None);
+        assert_eq!(node["spec"]["taints"][0]["key"], "k");
+        let conditions = node["status"]["conditions"].as_array().expect("conditions");
+        let shown: Vec<String> = conditions
+            .iter()
+            .map(|one| format!("{} {}", one["type"].as_str().unwrap_or_default(), one["status"]))
+            .collect();
+        assert_eq!(
+            shown,
+            ["MemoryPressure \"False\"", "DiskPressure \"False\"", "PIDPressure \"False\"", "Ready \"True\""]
+        );
+        assert!(
+            conditions
+                .iter()
+                .all(|one| one["lastHeartbeatTime"] == "now" && one["lastTransitionTime"] == "then")
+        );
+    }
+
+    #[test]
+    fn reports_differ_only_by_what_changed() {
+        let (old, mut new) = (local(), local());
+        new["status"]["conditions"][0]["lastHeartbeatTime"] = "later".into();
+        assert_eq!(comparable(&old), comparable(&new));
+        new["status"]["conditions"][0]["status"] = "False".into();
+        assert_ne!(comparable(&old), comparable(&new));
+        let patch = status_patch(&old, "now");
+        assert_eq!(patch["status"]["addresses"][0], json!({ "$patch": "replace" }));
+        assert_eq!(patch["status"]["addresses"][1]["address"], "board");
+    }
+}
