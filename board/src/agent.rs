@@ -453,7 +453,7 @@ fn config(root: &Path, options: Options, down: bool) -> Result<Config, Failure> 
     })
 }
 
-fn host_name() -> Result<String, Failure> {
+pub(crate) fn host_name() -> Result<String, Failure> {
     let name = nix::unistd::gethostname().map_err(|errno| {
         Failure::new(format!("failed to read the host's name: {errno}; add --node-name NAME"))
     })?;

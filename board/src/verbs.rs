@@ -4,6 +4,7 @@
 
 mod apply;
 mod attach;
+mod cluster;
 mod connect;
 mod containers;
 mod debug;
@@ -44,6 +45,8 @@ pub(crate) const VERBS: &[Verb] = &[
     delete::VERB,
     image::VERB,
     push::VERB,
+    cluster::JOIN,
+    cluster::LEAVE,
     agent::DOWN,
     power::REBOOT,
     power::POWEROFF,

@@ -14,6 +14,7 @@
 
 mod claims;
 mod cleanup;
+mod cluster;
 mod cores;
 mod descriptors;
 mod devices;
@@ -177,6 +178,8 @@ pub struct Engine {
     registry: Registry,
     manifest_reads: manifests::ManifestReads,
     image_use: image_collection::ImageUse,
+    /// The task that follows the cluster, if the board has joined one.
+    cluster: Option<smol::Task<()>>,
     /// The files of earlier boots were removed.
     swept: bool,
     /// Actions begun, for `Config::stop_after`.
@@ -231,6 +234,7 @@ impl Engine {
             applied: paths.applied_manifests(),
             vendor: paths.vendor_manifests(),
             site: paths.site_manifests(),
+            cluster: paths.cluster_manifests(),
         };
         let registry = Registry::new(sources, places, &config.node_name, objects.clone());
         let capacity = root::capacity_of_the_machine(&paths, config.max_pods);
@@ -292,6 +296,7 @@ impl Engine {
             registry,
             manifest_reads: manifests::ManifestReads::new(directories),
             image_use: image_collection::ImageUse::default(),
+            cluster: None,
             swept: false,
             begun: 0,
             _lock: lock,
@@ -340,6 +345,7 @@ impl Engine {
             self.open_api();
             self.collect_images();
             resolver::follow(&self.shell);
+            self.follow_cluster();
             if !self.shell.config.down && !self.shell.config.shutdown_groups.is_empty() {
                 self.shell.tasks.spawn(shutdown::follow(self.shell.clone()));
             }

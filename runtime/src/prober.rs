@@ -12,7 +12,7 @@
 //! `prober/grpc.rs`, the call over HTTP/2.
 
 mod grpc;
-mod lookup;
+pub(crate) mod lookup;
 mod response;
 mod stream;
 mod url;

@@ -14,8 +14,19 @@ use crate::verb::Outcome;
 use crate::verbs::push::system::Update;
 
 /// Verbs that work on the machine and not through its agent: with `--board` they run on the board.
-const MACHINE_VERBS: &[&str] =
-    &["image", "doctor", "reboot", "poweroff", "down", "safe-mode", "factory-reset", "system", "healthcheck"];
+const MACHINE_VERBS: &[&str] = &[
+    "image",
+    "doctor",
+    "reboot",
+    "poweroff",
+    "down",
+    "join",
+    "leave",
+    "safe-mode",
+    "factory-reset",
+    "system",
+    "healthcheck",
+];
 
 /// Runs a verb of [`MACHINE_VERBS`] on the board, if one is named before or after the verb.
 pub(crate) fn run_on_board(verb: &str, context: &Context, parser: &mut Parser) -> Option<Outcome> {

@@ -35,6 +35,14 @@ pub struct Join<'a> {
     pub machine_id: &'a str,
 }
 
+/// Joins a cluster, for a program without an executor. Blocks until then.
+///
+/// # Errors
+/// A step failed; the message names it.
+pub fn join_and_wait(request: Join<'_>) -> Result<Credentials, String> {
+    smol::block_on(join(request))
+}
+
 /// Joins a cluster. Returns the credentials of the node.
 ///
 /// # Errors

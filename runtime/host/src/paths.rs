@@ -38,10 +38,11 @@ impl Paths {
     /// Manifest directories, later ones overriding earlier ones.
     pub fn manifest_directories(&self) -> Vec<PathBuf> {
         vec![
+            self.cluster_manifests(),
             self.vendor_manifests(),
             self.site_manifests(),
             self.applied_manifests(),
-            self.below("run/nodlet/manifests"),
+            self.run_manifests(),
         ]
     }
 
@@ -58,6 +59,21 @@ impl Paths {
     /// Manifests that `apply` and the API have stored.
     pub fn applied_manifests(&self) -> PathBuf {
         self.below("var/lib/nodlet/manifests")
+    }
+
+    /// Manifests of the cluster that the board has joined: its pods, and the objects that these refer to.
+    pub fn cluster_manifests(&self) -> PathBuf {
+        self.below("var/lib/nodlet/cluster")
+    }
+
+    /// The file with the credentials of a board that has joined a cluster.
+    pub fn cluster_credentials(&self) -> PathBuf {
+        self.below("var/lib/nodlet/cluster.json")
+    }
+
+    /// Manifests that do not outlive the boot.
+    pub fn run_manifests(&self) -> PathBuf {
+        self.below("run/nodlet/manifests")
     }
 
     /// The spool: content that is being pushed, until it is complete.

@@ -113,6 +113,8 @@ pub struct ManifestPlaces {
     pub vendor: PathBuf,
     /// The directory of the site, which overrides `vendor`.
     pub site: PathBuf,
+    /// The directory of the objects of the cluster that the board has joined.
+    pub cluster: PathBuf,
 }
 
 /// The decision on a request.
@@ -220,6 +222,11 @@ impl Registry {
     /// Whether the pod comes from a client.
     pub(crate) fn is_applied(&self, wanted: &Wanted) -> bool {
         wanted.source == self.applied_path(&wanted.pod.namespace, &wanted.pod.name)
+    }
+
+    /// Whether the pod comes from the cluster that the board has joined.
+    pub fn is_of_cluster(&self, wanted: &Wanted) -> bool {
+        wanted.source.parent() == Some(&self.places.cluster)
     }
 
     /// The reply to a request whose file was written and read.

@@ -348,6 +348,12 @@ impl Registry {
     /// Rejects a change of a pod that a file defines. For a file of the device image, which cannot be
     /// changed, the message names the site's directory.
     fn defined_by_file(&self, name: &str, file: &Path, remedy: &str) -> Status {
+        if file.starts_with(&self.places.cluster) {
+            return Status::forbidden(format!(
+                "pods \"{name}\" is forbidden: it is a pod of the cluster that this board has joined; change or \
+                 delete it there"
+            ));
+        }
         let remedy = if file.starts_with(&self.places.vendor) {
             format!("a pod of the same name in {} overrides it", self.places.site.display())
         } else {

@@ -47,7 +47,7 @@ impl Registry {
     /// Returns the published object of a pod.
     pub fn published(&self, wanted: &Wanted, seen: Seen) -> Option<Value> {
         let mut object: Value = serde_json::from_str(wanted.object.get()).ok()?;
-        let is_applied = self.is_applied(wanted);
+        let is_applied = self.is_applied(wanted) || self.is_of_cluster(wanted);
         let metadata = &mut object["metadata"];
         if metadata.get("creationTimestamp").is_none_or(Value::is_null) {
             metadata["creationTimestamp"] = seen.created.as_str().into();

@@ -83,8 +83,12 @@ impl World {
 
     /// A world with these sources, lowest precedence first.
     pub(super) fn with_sources(sources: &[&str]) -> World {
-        let places =
-            ManifestPlaces { applied: "/applied".into(), vendor: "/vendor".into(), site: "/site".into() };
+        let places = ManifestPlaces {
+            applied: "/applied".into(),
+            vendor: "/vendor".into(),
+            site: "/site".into(),
+            cluster: "/cluster".into(),
+        };
         let sources: Vec<PathBuf> = sources.iter().map(PathBuf::from).collect();
         let count = sources.len();
         let objects = Rc::new(Objects::new(100));

@@ -36,7 +36,7 @@ pub(super) fn show(target: &Target) -> Result<Response<Body>, Status> {
         }
         Target::OpenApiOf(version) => openapi(version),
         Target::Healthy => return Ok(body::text(Body::Whole(Some("ok".into())))),
-        Target::Objects(_) | Target::Push | Target::Ring { .. } => {
+        Target::Objects(_) | Target::Push | Target::Cluster | Target::Ring { .. } => {
             return Err(Status::method_not_allowed(
                 "the server does not allow this method on the requested resource",
             ));

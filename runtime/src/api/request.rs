@@ -15,6 +15,11 @@ pub(crate) type Reply<T> = async_channel::Sender<Result<T, Status>>;
 /// A request to the engine.
 #[derive(Debug)]
 pub(crate) enum Request {
+    /// Read the credentials of the cluster again: the board has joined one, or left it.
+    Cluster {
+        /// The reply.
+        reply: Reply<()>,
+    },
     /// Create an object. The reply is the admitted object.
     Create {
         /// The object as sent, with its namespace from the URL.

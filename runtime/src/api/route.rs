@@ -30,6 +30,8 @@ pub(super) enum Target {
     },
     /// `/nodlet/push`, which has no counterpart in Kubernetes.
     Push,
+    /// `/nodlet/cluster`, with which `nodlet join` and `nodlet leave` notify the agent.
+    Cluster,
     Objects(Objects),
 }
 
@@ -49,6 +51,7 @@ pub(super) fn stays(target: &Target) -> bool {
         | Target::OpenApi
         | Target::OpenApiOf(_)
         | Target::Push
+        | Target::Cluster
         | Target::Ring { .. } => false,
     }
 }
@@ -78,6 +81,7 @@ pub(super) fn parse(path: &str) -> Result<Target, Status> {
         ["openapi", "v3", "api", "v1"] => Target::OpenApiOf("v1"),
         ["openapi", "v3", "apis", group, number] => Target::OpenApiOf(version(group, Some(number))?),
         ["nodlet", "push"] => Target::Push,
+        ["nodlet", "cluster"] => Target::Cluster,
         ["apis", group] => Target::Group(version(group, None)?),
         ["api", "v1"] => Target::Resources("v1"),
         ["apis", group, number] => Target::Resources(version(group, Some(number))?),

@@ -172,6 +172,12 @@ pub(super) async fn delete_collection(
     Ok(body::value(StatusCode::OK, &list))
 }
 
+/// Notifies the agent that the board has joined a cluster, or left it.
+pub(super) async fn follow_cluster(api: &Api) -> Result<Response<Body>, Status> {
+    ask(api, |reply| Request::Cluster { reply }).await?;
+    Ok(body::text(Body::Whole(Some("ok".into()))))
+}
+
 /// Sends a request to the engine and waits for the reply.
 pub(super) async fn ask<T>(api: &Api, request: impl FnOnce(Reply<T>) -> Request) -> Result<T, Status> {
     let (reply, answer) = async_channel::bounded(1);

@@ -51,6 +51,10 @@ impl Engine {
                     None => self.delete(&namespace, &name, &preconditions, grace, dry_run, reply),
                 }
             }
+            Request::Cluster { reply } => {
+                self.follow_cluster();
+                let _ = reply.try_send(Ok(()));
+            }
             Request::Ephemeral { namespace, name, change, validation, dry_run, reply } => {
                 self.change_ephemeral(EphemeralRequest {
                     namespace,

@@ -17,7 +17,7 @@ const NAMES: usize = 256;
 const STACK: usize = 256 * 1024;
 
 /// Returns the addresses of a name; empty if the lookup fails. A message prints the error after the name.
-pub(super) async fn lookup(name: &str) -> Result<Vec<IpAddr>, &'static str> {
+pub(crate) async fn lookup(name: &str) -> Result<Vec<IpAddr>, &'static str> {
     static LOOKUPS: Lookups = Lookups::new(resolve);
     LOOKUPS.lookup(name).await
 }

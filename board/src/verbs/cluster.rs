@@ -1,0 +1,195 @@
+//! `nodlet join` and `nodlet leave`: makes this board a Node of a cluster, and ends that.
+//!
+//! The verb itself joins, so that the user sees at once what is wrong, and writes the credentials into one owner-only
+//! file. The agent reads that file when it starts and when it is notified.
+
+use std::fs;
+use std::io::{self, Write};
+use std::net::ToSocketAddrs;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::Path;
+use std::process::ExitCode;
+
+use lexopt::{Arg, Parser, ValueExt};
+use nodlet_cluster::credentials::{Server, check_token, parse_hash};
+use nodlet_cluster::enrol::{Join, join_and_wait};
+use nodlet_host::paths::Paths;
+use nodlet_kube::manifest::is_node_name;
+
+use crate::agent::host_name;
+use crate::arguments::{Context, Flag};
+use crate::client::Client;
+use crate::failure::Failure;
+use crate::verb::{Outcome, Verb};
+
+pub(crate) const JOIN: Verb = Verb {
+    name: "join",
+    summary: "Make this board a Node of a Kubernetes cluster",
+    help: "\
+Make this board a Node of a Kubernetes cluster. The arguments are those that
+`kubeadm token create --print-join-command` prints. The board makes a key, which never
+leaves it, and the cluster signs a certificate for it. A running agent then registers
+the Node and runs the pods that the cluster assigns to it; without the cluster, they
+continue to run. See docs/cluster.md.
+
+Usage: nodlet join HOST:PORT --token TOKEN --discovery-token-ca-cert-hash HASH [flags]
+
+Examples:
+  nodlet join 192.0.2.1:6443 --token abcdef.0123456789abcdef \\
+    --discovery-token-ca-cert-hash sha256:1234...
+
+Flags:
+      --discovery-token-ca-cert-hash sha256:HEX
+                         hash of the public key of the cluster's CA; may be repeated
+      --node-name NAME   name of the Node: by default the one of the running agent,
+                         else the host's name
+      --root DIR         the root of the agent
+      --token TOKEN      bootstrap token of the cluster
+",
+    run: join,
+};
+
+pub(crate) const LEAVE: Verb = Verb {
+    name: "leave",
+    summary: "Leave the cluster",
+    help: "\
+Leave the cluster that this board has joined: the credentials are removed, and the pods
+of the cluster end. Pods from files of the board stay. The Node object remains in the
+cluster, since a node may not delete itself: `kubectl delete node NAME`.
+
+Usage: nodlet leave [flags]
+
+Examples:
+  kubectl drain board-7 --ignore-daemonsets
+  ssh root@board-7 nodlet leave
+
+Flags:
+      --root DIR         the root of the agent
+",
+    run: leave,
+};
+
+fn join(mut context: Context, mut parser: Parser) -> Outcome {
+    let (mut server, mut token, mut name, mut hashes) = (None, None, None, Vec::new());
+    while let Some(argument) = parser.next()? {
+        if let Arg::Value(value) = argument {
+            if server.is_some() {
+                return Err(context.wrong_use(format!("unexpected argument {value:?}")));
+            }
+            server = Some(Server::parse(&value.string()?).map_err(Failure::new)?);
+            continue;
+        }
+        match Flag::from(argument) {
+            Flag::Long(flag) if flag == "token" => token = Some(parser.value()?.string()?),
+            Flag::Long(flag) if flag == "node-name" => name = Some(parser.value()?.string()?),
+            Flag::Long(flag) if flag == "discovery-token-ca-cert-hash" => {
+                hashes.push(parse_hash(&parser.value()?.string()?).map_err(Failure::new)?);
+            }
+            flag => context.global(&flag, &mut parser)?,
+        }
+    }
+    let server =
+        server.ok_or_else(|| context.wrong_use("the API server is missing: HOST:PORT".to_owned()))?;
+    let token = token.ok_or_else(|| context.wrong_use("--token is missing".to_owned()))?;
+    check_token(&token).map_err(Failure::new)?;
+    if hashes.is_empty() {
+        return Err(context.wrong_use(
+            "--discovery-token-ca-cert-hash is missing: without it, the board could not tell the cluster from an \
+             attacker"
+                .to_owned(),
+        ));
+    }
+    let paths = Paths::new(&context.root);
+    let path = paths.cluster_credentials();
+    if path.exists() {
+        return Err(Failure::new("this board has joined a cluster already: `nodlet leave` ends that"));
+    }
+    let client = Client::local(&context.root);
+    let of_agent = client.json("GET", "/api/v1/nodes", None).ok();
+    let of_agent =
+        of_agent.and_then(|nodes| Some(nodes["items"][0]["metadata"]["name"].as_str()?.to_owned()));
+    let node = match (name, of_agent) {
+        (Some(name), Some(agent)) if name != agent => {
+            return Err(Failure::new(format!(
+                "the node of the running agent is {agent:?}: leave --node-name out, or start the agent with \
+                 --node-name {name}"
+            )));
+        }
+        (Some(name), _) | (None, Some(name)) => name,
+        (None, None) => host_name()?,
+    };
+    if !is_node_name(&node) {
+        return Err(Failure::new(format!("{node:?} cannot be the name of a Node")));
+    }
+    let found = (&*server.host, server.port).to_socket_addrs();
+    let addresses =
+        found.map_err(|error| Failure::new(format!("failed to look up {}: {error}", server.host)))?;
+    let machine_id = fs::read_to_string("/etc/machine-id").unwrap_or_default();
+    let credentials = join_and_wait(Join {
+        server: &server,
+        addresses: addresses.collect(),
+        token: &token,
+        hashes: &hashes,
+        node: &node,
+        machine_id: machine_id.trim(),
+    })
+    .map_err(Failure::new)?;
+    write(&path, credentials.to_json().as_bytes())
+        .map_err(|error| Failure::new(format!("failed to write {}: {error}", path.display())))?;
+    match notify(&client)? {
+        true => println!("node {node} has joined the cluster at {server}"),
+        false => {
+            println!("node {node} has joined the cluster at {server}: start `nodlet agent` to run its pods")
+        }
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn leave(mut context: Context, mut parser: Parser) -> Outcome {
+    while let Some(argument) = parser.next()? {
+        if let Arg::Value(value) = argument {
+            return Err(context.wrong_use(format!("unexpected argument {value:?}")));
+        }
+        context.global(&Flag::from(argument), &mut parser)?;
+    }
+    let paths = Paths::new(&context.root);
+    let path = paths.cluster_credentials();
+    let failed = |path: &Path, error: &io::Error| {
+        Failure::new(format!("failed to remove {}: {error}", path.display()))
+    };
+    match fs::remove_file(&path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            return Err(Failure::new("this board has joined no cluster"));
+        }
+        removed => removed.map_err(|error| failed(&path, &error))?,
+    }
+    // The agent must not write the pods down again.
+    notify(&Client::local(&context.root))?;
+    let directory = paths.cluster_manifests();
+    for entry in fs::read_dir(&directory).into_iter().flatten().flatten() {
+        fs::remove_file(entry.path()).map_err(|error| failed(&entry.path(), &error))?;
+    }
+    println!("this board has left the cluster; its Node remains there until `kubectl delete node`");
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Notifies the agent. Returns `false` if none runs.
+fn notify(client: &Client) -> Result<bool, Failure> {
+    match client.request("POST", "/nodlet/cluster", "*/*", None) {
+        Ok(_) => Ok(true),
+        Err(failure) if failure.is_disconnected() => Ok(false),
+        Err(failure) => Err(failure),
+    }
+}
+
+/// Makes `bytes` the durable content of a file that only its owner can read.
+fn write(path: &Path, bytes: &[u8]) -> io::Result<()> {
+    let directory = path.parent().ok_or(io::ErrorKind::InvalidInput)?;
+    fs::create_dir_all(directory)?;
+    let new = path.with_extension("json.new");
+    let mut file = fs::OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&new)?;
+    file.write_all(bytes)?;
+    file.sync_all()?;
+    fs::rename(&new, path)?;
+    fs::File::open(directory)?.sync_all()
+}
