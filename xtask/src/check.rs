@@ -170,6 +170,7 @@ fn suites_of(all: &BTreeSet<String>, number: usize) -> BTreeSet<String> {
 fn containers_of(options: &[String]) -> Outcome {
     go::KUBECTL.build(None)?;
     go::AGNHOST.build(None)?;
+    go::CONTROL_PLANE.build(None)?;
     images::build()?;
     run_command(cargo()?.args(["build", "--package", "nodlet"]))?;
     run_command(cargo()?.args(["build", "--package", "nodlet-runtime", "--example", "replay"]))?;

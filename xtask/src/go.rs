@@ -24,6 +24,10 @@ pub(crate) const KUBECTL: Program = kubernetes("kubectl", ".", Some("k8s.io/comp
 /// The servers of Kubernetes' own tests.
 pub(crate) const AGNHOST: Program = kubernetes("agnhost", "k8s.io/kubernetes/test/images/agnhost", None);
 
+/// The servers of a cluster in one program, with which boards are joined in the tests.
+pub(crate) const CONTROL_PLANE: Program =
+    kubernetes("control-plane", ".", Some("k8s.io/component-base/version"));
+
 /// The kubelet, with which boards are compared, together with containerd.
 pub(crate) const KUBELET: Program =
     kubernetes("kubelet", "k8s.io/kubernetes/cmd/kubelet", Some("k8s.io/component-base/version"));
@@ -50,6 +54,11 @@ pub(crate) fn kubectl(_: &[String]) -> Outcome {
 
 pub(crate) fn agnhost(_: &[String]) -> Outcome {
     println!("{}", AGNHOST.build(None)?.display());
+    Ok(())
+}
+
+pub(crate) fn control_plane(_: &[String]) -> Outcome {
+    println!("{}", CONTROL_PLANE.build(None)?.display());
     Ok(())
 }
 

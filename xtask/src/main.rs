@@ -67,6 +67,7 @@ fn function(name: &str) -> Option<fn(&[String]) -> Outcome> {
         "images" => images::run,
         "agnhost" => go::agnhost,
         "kubectl" => go::kubectl,
+        "control-plane" => go::control_plane,
         "schema" => schema::run,
         _ => return None,
     };
