@@ -294,7 +294,7 @@ fn json_bytes(value: &Value) -> Vec<u8> {
     serde_json::to_vec(value).expect("a Value is always JSON")
 }
 
-fn hex(bytes: &[u8]) -> String {
+pub(crate) fn hex(bytes: &[u8]) -> String {
     Sha256::digest(bytes).iter().map(|byte| format!("{byte:02x}")).collect()
 }
 

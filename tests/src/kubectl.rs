@@ -53,7 +53,7 @@ impl Kubectl {
     }
 }
 
-fn program() -> PathBuf {
+pub(crate) fn program() -> PathBuf {
     let project = Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("this is a member of the workspace");
     project.join(".work/kubectl/kubectl-1.36.3")
 }

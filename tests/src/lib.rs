@@ -13,6 +13,7 @@
 //! * [`Namespace`]: a network namespace for a device, or for the world beyond it
 //! * [`LoopDevice`]: a block device with the content of a file
 //! * [`Kubectl`]: the real kubectl, over [`forward`]
+//! * [`ControlPlane`]: the real servers of a Kubernetes cluster
 //! * [`slow`]: a directory on a card that answers only when the test lets it
 //! * [`guest`]: a virtual machine with its own kernel, and kernels that lack a feature
 //!
@@ -23,6 +24,7 @@ mod api;
 mod binary;
 pub mod bus;
 mod calls;
+mod control_plane;
 mod device;
 mod figures;
 pub mod forward;
@@ -48,6 +50,7 @@ mod view;
 
 pub use binary::binary;
 pub use calls::{Calls, Counted};
+pub use control_plane::{ControlPlane, Partition, TOKEN};
 pub use device::{Device, Mount, Ran};
 pub use figures::{Holdings, Memory, Share, switches};
 pub use kubectl::Kubectl;

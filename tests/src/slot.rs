@@ -39,6 +39,10 @@ impl Slot {
         panic!("all {SLOTS} slots in {ALL} are taken");
     }
 
+    pub(crate) fn number(&self) -> u8 {
+        self.number
+    }
+
     pub(crate) fn dir(&self) -> &Path {
         &self.dir
     }

@@ -1,0 +1,393 @@
+//! [`ControlPlane`]: the real servers of a Kubernetes cluster, in a network namespace of a test.
+//! `cargo xtask control-plane` builds them.
+
+use std::cell::Cell;
+use std::fs::{self, File};
+use std::io::Write;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use crate::device::Ran;
+use crate::kubectl;
+use crate::namespace::Namespace;
+use crate::slot::Slot;
+
+/// How long the API server may take until it is ready: 2 s on an idle machine.
+const DEADLINE: Duration = Duration::from_secs(180);
+
+/// The address of the API server on the link of the boards.
+const ADDRESS: &str = "10.212.0.1";
+
+/// The token with which nodes join.
+pub const TOKEN: &str = "abcdef.0123456789abcdef";
+
+/// etcd, kube-apiserver, kube-controller-manager and kube-scheduler, in a network namespace with a link for
+/// boards. They end with the value; if the test fails, their logs are kept.
+pub struct ControlPlane {
+    namespace: Namespace,
+    slot: Slot,
+    servers: Vec<(&'static str, Child)>,
+    boards: Cell<u8>,
+}
+
+impl ControlPlane {
+    /// Starts a control plane, as kubeadm configures it, and waits until it is ready.
+    pub fn start() -> Self {
+        Self::start_with(&[])
+    }
+
+    /// Starts a control plane whose controllers have further flags, for example
+    /// `--node-monitor-grace-period=5s`.
+    pub fn start_with(controllers: &[&str]) -> Self {
+        assert!(program().is_file(), "the control plane is not built: run `cargo xtask control-plane`");
+        let namespace = Namespace::new();
+        // One link for all boards. It is up without any board, since the API server needs its address.
+        namespace.ip("link add boards type bridge");
+        namespace.ip(&format!("address add {ADDRESS}/16 dev boards"));
+        namespace.ip("link set boards up");
+        let mut plane = Self { namespace, slot: Slot::take(), servers: Vec::new(), boards: Cell::new(0) };
+        let _ = fs::remove_dir_all(plane.dir());
+        fs::create_dir_all(plane.dir()).expect("/tmp can be written to");
+        plane.make_certificates();
+        plane.start_servers(controllers);
+        plane.install();
+        plane
+    }
+
+    /// Connects a network namespace with the API server and with all boards that were connected before, and
+    /// returns its address.
+    pub fn connect(&self, board: &Namespace) -> String {
+        let number = self.boards.get() + 1;
+        self.boards.set(number);
+        let address = format!("10.212.0.{}", u16::from(number) + 1);
+        let link = format!("board{number}");
+        self.namespace.connect(&link, board, "uplink");
+        self.namespace.ip(&format!("link set {link} master boards"));
+        board.ip(&format!("address add {address}/16 dev uplink"));
+        board.ip(&format!("route add default via {ADDRESS}"));
+        address
+    }
+
+    /// The network namespace of the servers.
+    pub fn namespace(&self) -> &Namespace {
+        &self.namespace
+    }
+
+    /// The host and the port of the API server, as boards reach it.
+    pub fn server(&self) -> String {
+        format!("{ADDRESS}:6443")
+    }
+
+    /// The arguments that `kubeadm token create --print-join-command` prints.
+    pub fn join_arguments(&self) -> Vec<String> {
+        let hash = format!("sha256:{}", self.authority_hash());
+        [&self.server(), "--token", TOKEN, "--discovery-token-ca-cert-hash", &hash]
+            .map(str::to_owned)
+            .to_vec()
+    }
+
+    /// The certificate of the cluster's authority.
+    pub fn authority(&self) -> PathBuf {
+        self.pki("ca.crt")
+    }
+
+    /// The kubeconfig of the cluster's administrator, for programs in the namespace of the servers or on a
+    /// connected board.
+    pub fn kubeconfig(&self) -> PathBuf {
+        self.dir().join("admin.kubeconfig")
+    }
+
+    /// Runs kubectl with these arguments, as the cluster's administrator.
+    pub fn kubectl<const N: usize>(&self, words: [&str; N]) -> Ran {
+        self.kubectl_with(&words, "")
+    }
+
+    /// Runs kubectl with the arguments in a line, which is split at spaces.
+    pub fn line(&self, line: &str) -> Ran {
+        self.kubectl_with(&line.split_whitespace().collect::<Vec<_>>(), "")
+    }
+
+    /// Creates or changes the objects of a manifest.
+    #[track_caller]
+    pub fn apply(&self, manifest: &str) {
+        self.kubectl_with(&["apply", "-f", "-"], manifest).ok();
+    }
+
+    /// Runs kubectl with a line of arguments until its output meets a condition, and returns that output.
+    #[track_caller]
+    pub fn wait_for(&self, line: &str, mut condition: impl FnMut(&str) -> bool) -> String {
+        let begun = Instant::now();
+        loop {
+            let ran = self.line(line);
+            if ran.code == 0 && condition(&ran.stdout) {
+                return ran.stdout;
+            }
+            assert!(begun.elapsed() < DEADLINE, "kubectl {line}: not within {DEADLINE:?}: {ran:#?}");
+            thread::sleep(Duration::from_millis(200));
+        }
+    }
+
+    /// Drops all packets between the servers and the boards until the result is dropped. Boards still reach
+    /// each other.
+    pub fn partition(&self) -> Partition {
+        self.drop_packets("", "")
+    }
+
+    /// Drops all packets between the servers and the board with this address until the result is dropped.
+    pub fn partition_from(&self, address: &str) -> Partition {
+        self.drop_packets(&format!("ip saddr {address}"), &format!("ip daddr {address}"))
+    }
+
+    fn drop_packets(&self, from: &str, to: &str) -> Partition {
+        nft(
+            &self.namespace,
+            &format!(
+                "table inet partition {{\n\
+                 chain in {{ type filter hook input priority -300; iifname boards {from} drop; }}\n\
+                 chain out {{ type filter hook output priority -300; oifname boards {to} drop; }}\n}}"
+            ),
+        );
+        Partition(self.namespace.clone())
+    }
+
+    fn dir(&self) -> PathBuf {
+        self.slot.dir().join("cluster")
+    }
+
+    fn pki(&self, name: &str) -> PathBuf {
+        self.dir().join(name)
+    }
+
+    fn make_certificates(&self) {
+        let config = self.pki("openssl.cnf");
+        let text = format!(
+            "[req]\ndistinguished_name = name\n[name]\n\
+             [authority]\nbasicConstraints = critical,CA:TRUE\n\
+             keyUsage = critical,keyCertSign,cRLSign,digitalSignature\n\
+             [server]\nkeyUsage = digitalSignature\nextendedKeyUsage = serverAuth\n\
+             subjectAltName = IP:127.0.0.1,IP:10.96.0.1,IP:10.0.2.2,IP:{ADDRESS},DNS:kubernetes,\
+             DNS:kubernetes.default,DNS:kubernetes.default.svc\n\
+             [client]\nkeyUsage = digitalSignature\nextendedKeyUsage = clientAuth\n"
+        );
+        fs::write(&config, text).expect("written");
+        for (name, subject, kind) in [
+            ("ca", "/CN=kubernetes", "authority"),
+            ("apiserver", "/CN=kube-apiserver", "server"),
+            ("admin", "/O=system:masters/CN=kubernetes-admin", "client"),
+            ("kube-controller-manager", "/CN=system:kube-controller-manager", "client"),
+            ("kube-scheduler", "/CN=system:kube-scheduler", "client"),
+            ("to-nodes", "/O=system:masters/CN=kube-apiserver-kubelet-client", "client"),
+        ] {
+            let mut command = Command::new("openssl");
+            command
+                .args(["req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes"])
+                .args(["-days", "3650", "-subj", subject, "-extensions", kind])
+                .arg("-config")
+                .arg(&config)
+                .arg("-keyout")
+                .arg(self.pki(&format!("{name}.key")))
+                .arg("-out")
+                .arg(self.pki(&format!("{name}.crt")));
+            if kind != "authority" {
+                command.arg("-CA").arg(self.pki("ca.crt")).arg("-CAkey").arg(self.pki("ca.key"));
+            }
+            let output = command.output().expect("openssl can be run: `cargo xtask setup` installs it");
+            assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        }
+        let mut command = Command::new("openssl");
+        command.args(["ecparam", "-name", "prime256v1", "-genkey", "-noout", "-out"]);
+        let status = command.arg(self.pki("accounts.key")).status().expect("openssl can be run");
+        assert!(status.success(), "openssl makes the key of the service accounts");
+        for name in ["admin", "kube-controller-manager", "kube-scheduler"] {
+            let text = format!(
+                "apiVersion: v1\nkind: Config\ncurrent-context: plane\n\
+                 contexts: [{{name: plane, context: {{cluster: plane, user: {name}}}}}]\n\
+                 clusters: [{{name: plane, cluster: {{server: 'https://{}', certificate-authority: {}}}}}]\n\
+                 users: [{{name: {name}, user: {{client-certificate: {}, client-key: {}}}}}]\n",
+                self.server(),
+                self.pki("ca.crt").display(),
+                self.pki(&format!("{name}.crt")).display(),
+                self.pki(&format!("{name}.key")).display(),
+            );
+            fs::write(self.dir().join(format!("{name}.kubeconfig")), text).expect("written");
+        }
+    }
+
+    fn start_servers(&mut self, controllers: &[&str]) {
+        let dir = self.dir().display().to_string();
+        let server = |flags: &str| flags.replace("DIR", &dir).replace("ADDRESS", ADDRESS);
+        self.serve(
+            "etcd",
+            &server(
+                "--data-dir DIR/etcd --unsafe-no-fsync --listen-client-urls http://127.0.0.1:2379 \
+                 --advertise-client-urls http://127.0.0.1:2379 --listen-peer-urls http://127.0.0.1:2380 \
+                 --initial-advertise-peer-urls http://127.0.0.1:2380 --initial-cluster default=http://127.0.0.1:2380",
+            ),
+            &[],
+        );
+        self.serve(
+            "kube-apiserver",
+            &server(
+                "--etcd-servers http://127.0.0.1:2379 --advertise-address ADDRESS --allow-privileged \
+                 --tls-cert-file DIR/apiserver.crt --tls-private-key-file DIR/apiserver.key \
+                 --client-ca-file DIR/ca.crt --authorization-mode Node,RBAC --enable-bootstrap-token-auth \
+                 --enable-admission-plugins NodeRestriction --kubelet-certificate-authority DIR/ca.crt \
+                 --kubelet-client-certificate DIR/to-nodes.crt --kubelet-client-key DIR/to-nodes.key \
+                 --kubelet-preferred-address-types InternalIP,Hostname --service-cluster-ip-range 10.96.0.0/16 \
+                 --service-account-issuer https://kubernetes.default.svc \
+                 --service-account-key-file DIR/accounts.key --service-account-signing-key-file DIR/accounts.key",
+            ),
+            &[],
+        );
+        let begun = Instant::now();
+        while self.line("get --raw /readyz").code != 0 {
+            for (name, server) in &mut self.servers {
+                let ended = server.try_wait().expect("it is a child");
+                assert!(ended.is_none(), "{name} ended: {ended:?}");
+            }
+            assert!(begun.elapsed() < DEADLINE, "the API server is not ready within {DEADLINE:?}");
+            thread::sleep(Duration::from_millis(100));
+        }
+        self.serve(
+            "kube-controller-manager",
+            &server(
+                "--kubeconfig DIR/kube-controller-manager.kubeconfig --leader-elect=false \
+                 --cluster-signing-cert-file DIR/ca.crt --cluster-signing-key-file DIR/ca.key \
+                 --root-ca-file DIR/ca.crt --service-account-private-key-file DIR/accounts.key \
+                 --use-service-account-credentials --controllers *,bootstrapsigner,tokencleaner \
+                 --allocate-node-cidrs --cluster-cidr 10.244.0.0/16",
+            ),
+            controllers,
+        );
+        self.serve(
+            "kube-scheduler",
+            &server("--kubeconfig DIR/kube-scheduler.kubeconfig --leader-elect=false"),
+            &[],
+        );
+    }
+
+    fn serve(&mut self, name: &'static str, flags: &str, more: &[&str]) {
+        let log = File::create(self.dir().join(format!("{name}.log"))).expect("/tmp can be written to");
+        let mut command = Command::new(program());
+        command
+            .arg(name)
+            .args(flags.split_whitespace())
+            .args(more)
+            .current_dir(self.dir())
+            .stdin(Stdio::null())
+            .stdout(log.try_clone().expect("a descriptor is left"))
+            .stderr(log);
+        self.namespace.give_to(&mut command);
+        // SAFETY: between fork and exec only a system call is made.
+        unsafe { command.pre_exec(|| Ok(nix::sys::prctl::set_pdeathsig(nix::sys::signal::SIGKILL)?)) };
+        self.servers.push((name, command.spawn().expect("the control plane can be run")));
+    }
+
+    /// Installs what lets nodes join. The namespaces for it appear moments after the API server is ready.
+    fn install(&self) {
+        self.wait_for("get namespace kube-public kube-system default -o name", |_| true);
+        let authority = fs::read(self.authority()).expect("it was written");
+        let text = include_str!("control_plane.yaml")
+            .replace("SERVER", &self.server())
+            .replace("AUTHORITY", &base64(&authority));
+        self.apply(&text);
+        // Pods are admitted only with a service account.
+        self.wait_for("get serviceaccount default -o name", |_| true);
+    }
+
+    fn kubectl_with(&self, words: &[&str], input: &str) -> Ran {
+        let mut command = Command::new(kubectl::program());
+        command
+            .arg("--kubeconfig")
+            .arg(self.kubeconfig())
+            .args(words)
+            .env("HOME", self.dir())
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped());
+        self.namespace.give_to(&mut command);
+        let mut child = command.spawn().expect("kubectl can be run: `cargo xtask kubectl` builds it");
+        let _ = child.stdin.take().expect("it is a pipe").write_all(input.as_bytes());
+        Ran::new(format!("kubectl {}", words.join(" ")), child.wait_with_output().expect("it is a child"))
+    }
+
+    /// The hash of the public key of the cluster's authority.
+    fn authority_hash(&self) -> String {
+        let run = |words: &[&str], input: &[u8]| {
+            let mut command = Command::new("openssl");
+            command.args(words).stdin(Stdio::piped()).stdout(Stdio::piped());
+            let mut child = command.spawn().expect("openssl can be run");
+            child.stdin.take().expect("it is a pipe").write_all(input).expect("openssl reads it");
+            child.wait_with_output().expect("it is a child").stdout
+        };
+        let pem = fs::read(self.authority()).expect("it was written");
+        let key = run(&["pkey", "-pubin", "-outform", "der"], &run(&["x509", "-pubkey", "-noout"], &pem));
+        crate::image::hex(&key)
+    }
+}
+
+impl Drop for ControlPlane {
+    fn drop(&mut self) {
+        for (_, server) in self.servers.iter_mut().rev() {
+            let _ = server.kill();
+            let _ = server.wait();
+        }
+        if !thread::panicking() {
+            let _ = fs::remove_dir_all(self.dir());
+            return;
+        }
+        let kept = std::env::temp_dir().join(format!(
+            "nodlet-cluster-{}-{}",
+            std::process::id(),
+            self.slot.number()
+        ));
+        let _ = fs::create_dir_all(&kept);
+        for (name, _) in &self.servers {
+            let log = self.dir().join(format!("{name}.log"));
+            let lines = fs::read_to_string(&log).unwrap_or_default();
+            let last: Vec<&str> = lines.lines().rev().take(5).collect();
+            eprintln!("the last lines of {name}, which are kept in {}:", kept.display());
+            last.iter().rev().for_each(|line| eprintln!("  {line}"));
+            let _ = fs::copy(&log, kept.join(format!("{name}.log")));
+        }
+    }
+}
+
+/// A cut between the servers of a cluster and boards, which ends when it is dropped.
+pub struct Partition(Namespace);
+
+impl Drop for Partition {
+    fn drop(&mut self) {
+        nft(&self.0, "delete table inet partition");
+    }
+}
+
+fn nft(namespace: &Namespace, rules: &str) {
+    let mut command = Command::new("nft");
+    command.arg(rules);
+    namespace.give_to(&mut command);
+    let output = command.output().expect("nft can be run: `cargo xtask setup` installs it");
+    assert!(output.status.success(), "nft {rules}: {}", String::from_utf8_lossy(&output.stderr));
+}
+
+fn base64(bytes: &[u8]) -> String {
+    const LETTERS: &[u8] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+    let mut text = String::new();
+    for three in bytes.chunks(3) {
+        let value =
+            three.iter().fold(0_u32, |value, byte| value << 8 | u32::from(*byte)) << (8 * (3 - three.len()));
+        for place in 0..4 {
+            let letter = LETTERS[(value >> (18 - 6 * place) & 63) as usize];
+            text.push(if place <= three.len() { letter.into() } else { '=' });
+        }
+    }
+    text
+}
+
+fn program() -> PathBuf {
+    let project = Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("this is a member of the workspace");
+    project.join(".work/control-plane/control-plane-1.36.3")
+}
