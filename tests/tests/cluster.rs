@@ -1,6 +1,6 @@
 //! A real Kubernetes control plane, to which boards are nodes.
 
-use nodlet_tests::{ControlPlane, Namespace};
+use nodlet_tests::{ControlPlane, Device, Namespace, Ran, demo_archive};
 
 /// A Deployment of one pod.
 const DEPLOYMENT: &str = "
@@ -52,4 +52,207 @@ fn a_partition_drops_packets_between_boards_and_the_control_plane() {
     assert!(!reaches(&one) && !reaches(&other));
     drop(cut);
     assert!(reaches(&one) && reaches(&other));
+}
+
+/// A board whose agent is a node of a cluster.
+struct Node {
+    device: Device,
+    address: String,
+}
+
+impl Node {
+    /// A board that has joined.
+    fn join(plane: &ControlPlane, name: &str) -> Node {
+        let node = Node::connected(plane, name);
+        let joined = node.verb(
+            &[&["join"], &plane.join_arguments().iter().map(String::as_str).collect::<Vec<_>>()[..]].concat(),
+        );
+        assert!(joined.ok().contains(&format!("node {name} has joined")));
+        plane.wait_for(&format!("get node {name} --no-headers"), |node| node.contains(" Ready "));
+        node
+    }
+
+    /// A board that reaches the API server.
+    fn connected(plane: &ControlPlane, name: &str) -> Node {
+        let mut device = Device::new();
+        let network = device.own_network();
+        let address = plane.connect(&network);
+        device.agent_arguments(["--node-name", name]);
+        device.start_agent();
+        device.load_image(demo_archive());
+        Node { device, address }
+    }
+
+    /// Runs a verb.
+    fn verb(&self, words: &[&str]) -> Ran {
+        let mut command = self.device.command(words);
+        let output = command.output().expect("nodlet can be run");
+        Ran {
+            command: words.join(" "),
+            code: output.status.code().unwrap_or(-1),
+            stdout: String::from_utf8_lossy(&output.stdout).into_owned(),
+            stderr: String::from_utf8_lossy(&output.stderr).into_owned(),
+        }
+    }
+}
+
+/// The deployment of pods that run until they end.
+fn deployment(replicas: usize) -> String {
+    format!(
+        "
+apiVersion: apps/v1
+kind: Deployment
+metadata: {{name: web}}
+spec:
+  replicas: {replicas}
+  selector: {{matchLabels: {{app: web}}}}
+  template:
+    metadata: {{labels: {{app: web}}}}
+    spec:
+      terminationGracePeriodSeconds: 5
+      containers:
+      - name: app
+        image: localhost/demo:1
+        imagePullPolicy: IfNotPresent
+        args: [print, began, then, wait, /end, then, exit, '0']
+"
+    )
+}
+
+const NAMES: &str = "get pods -l app=web -o jsonpath={.items[*].metadata.name}";
+
+/// The names of the pods of the Deployment, when so many are running on the node.
+#[track_caller]
+fn running(plane: &ControlPlane, node: &str, count: usize) -> Vec<String> {
+    plane.wait_for("get pods -l app=web -o wide --no-headers", |pods| {
+        let running =
+            pods.lines().filter(|pod| pod.contains("1/1") && pod.contains("Running") && pod.contains(node));
+        running.count() == count && pods.lines().count() == count
+    });
+    plane.line(NAMES).ok().split_whitespace().map(str::to_owned).collect()
+}
+
+#[test]
+fn a_board_joins_runs_the_pods_of_a_deployment_and_leaves() {
+    let plane = ControlPlane::start();
+    let mut node = Node::join(&plane, "board-1");
+    plane.apply(&deployment(2));
+    let names = running(&plane, "board-1", 2);
+
+    // The pod has its service account's token, and the cluster's CA.
+    let pod = node.device.pod(&names[0]);
+    assert_eq!(
+        pod.object().expect("it runs")["metadata"]["annotations"]["kubernetes.io/config.source"],
+        "api"
+    );
+    let directory = "/var/run/secrets/kubernetes.io/serviceaccount";
+    let listed = pod.exec("app", ["/bin/demo", "ls", directory]).ok();
+    assert!(["ca.crt", "namespace", "token"].iter().all(|file| listed.contains(file)), "{listed}");
+    let ips = plane.line("get pods -l app=web -o jsonpath={.items[*].status.podIP}").ok();
+    assert!(ips.split_whitespace().any(|ip| ip == pod.ip()), "{ips} {}", pod.ip());
+    let events = plane.wait_for("get events -o jsonpath={.items[*].reason}", |all| all.contains("Started"));
+    assert!(events.contains("Scheduled") && events.contains("Created"), "{events}");
+    let file = node.device.path("var/lib/nodlet/cluster.json");
+    let mode =
+        std::os::unix::fs::PermissionsExt::mode(&std::fs::metadata(file).expect("it joined").permissions());
+    assert_eq!(mode & 0o777, 0o600);
+
+    // Another agent finds the pods, and restarts no container.
+    let born = pod.born("app");
+    node.device.kill_agent();
+    node.device.start_agent();
+    let log = || node.device.agent_log();
+    node.device.wait_for("the agent to follow the cluster", || log().contains("this board is node board-1"));
+    assert_eq!(node.device.pod(&names[0]).born("app"), born);
+
+    // The local API leaves pods of the cluster to the cluster.
+    let why = node.verb(&["delete", "pod", &names[0]]).refused();
+    assert!(why.contains("delete it there"), "{why}");
+
+    plane.line("scale deployment web --replicas 0").ok();
+    plane.wait_for(NAMES, str::is_empty);
+    node.device.wait_for("the pods to be gone", || node.device.pods().is_empty());
+    let left = std::fs::read_dir(node.device.path("var/lib/nodlet/cluster")).expect("it is there");
+    let left: Vec<_> = left.flatten().map(|entry| entry.file_name()).collect();
+    assert!(!left.iter().any(|name| name.to_string_lossy().starts_with("default_")), "{left:?}");
+
+    plane.line("scale deployment web --replicas 1").ok();
+    running(&plane, "board-1", 1);
+    node.verb(&["leave"]).ok();
+    node.device.wait_for("the pods to be gone", || node.device.pods().is_empty());
+    assert!(node.verb(&["leave"]).refused().contains("has joined no cluster"));
+}
+
+#[test]
+fn pods_run_on_without_the_cluster_and_their_status_follows() {
+    let plane = ControlPlane::start();
+    let node = Node::join(&plane, "board-1");
+    plane.apply(&deployment(1));
+    let names = running(&plane, "board-1", 1);
+    let pod = node.device.pod(&names[0]);
+    let born = pod.born("app");
+
+    let cut = plane.partition_from(&node.address);
+    // What happens meanwhile: the container ends and is started again; the cluster deletes the pod.
+    pod.tell("app", "/end");
+    node.device.wait_for("another run", || {
+        pod.container("app").restart_count() == 1 && pod.container("app").is_running()
+    });
+    assert_ne!(pod.born("app"), born);
+    drop(cut);
+    let restarts = "get pods -l app=web -o jsonpath={.items[*].status.containerStatuses[*].restartCount}";
+    plane.wait_for(restarts, |restarts| restarts == "1");
+    assert!(pod.container("app").is_running());
+
+    let cut = plane.partition_from(&node.address);
+    plane.line("delete deployment web --wait=false").ok();
+    plane.wait_for(NAMES.replace(".name}", ".deletionTimestamp}").as_str(), |time| !time.is_empty());
+    assert!(pod.container("app").is_running(), "no pod ends without news of the cluster");
+    drop(cut);
+    plane.wait_for(NAMES, str::is_empty);
+    pod.wait_gone();
+}
+
+#[test]
+fn a_pod_that_the_board_cannot_run_is_rejected_with_an_event() {
+    let plane = ControlPlane::start();
+    let _node = Node::join(&plane, "board-1");
+    plane.apply(
+        "
+apiVersion: v1
+kind: Pod
+metadata: {name: share}
+spec:
+  containers: [{name: app, image: 'localhost/demo:1'}]
+  volumes: [{name: share, nfs: {server: server, path: /}}]
+",
+    );
+    let status = "get pod share -o jsonpath={.status.phase}|{.status.reason}|{.status.message}";
+    let status = plane.wait_for(status, |status| status.starts_with("Failed"));
+    assert!(status.starts_with("Failed|PodSpecNotSupported|Pod was rejected: "), "{status}");
+    assert!(status.contains("nfs"), "{status}");
+    let events = "get events -o jsonpath={.items[*].message}";
+    plane.wait_for(events, |events| events.contains("nfs"));
+    plane.line("delete pod share").ok();
+}
+
+#[test]
+fn joining_fails_with_another_ca_and_another_token() {
+    let plane = ControlPlane::start();
+    let node = Node::connected(&plane, "board-1");
+    let right = plane.join_arguments();
+    let right: Vec<&str> = right.iter().map(String::as_str).collect();
+    let hash = format!("sha256:{}", "0".repeat(64));
+    let mut wrong = [&["join"], &right[..]].concat();
+    wrong[5] = &hash;
+    let why = node.verb(&wrong).refused();
+    assert!(why.contains("no CA certificate of the cluster has the hash"), "{why}");
+    let mut wrong = [&["join"], &right[..]].concat();
+    wrong[3] = "abcdef.fedcba9876543210";
+    let why = node.verb(&wrong).refused();
+    assert!(why.contains("the cluster rejects the token"), "{why}");
+    let why = node.verb(&["join", right[0], "--token", right[2]]).refused();
+    assert!(why.contains("--discovery-token-ca-cert-hash is missing"), "{why}");
+    assert!(!node.device.path("var/lib/nodlet/cluster.json").exists());
+    assert!(plane.line("get nodes -o name").ok().is_empty());
 }

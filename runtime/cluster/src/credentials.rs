@@ -113,12 +113,13 @@ pub fn parse_hash(text: &str) -> Result<[u8; 32], String> {
 /// There is no certificate with such a hash.
 pub fn pinned_roots(cluster_info: &Value, hashes: &[[u8; 32]]) -> Result<Vec<Vec<u8>>, String> {
     let config = cluster_info["data"]["kubeconfig"].as_str().unwrap_or_default();
-    let data = config
-        .lines()
-        .filter_map(|line| line.trim().trim_start_matches("- ").strip_prefix("certificate-authority-data:"));
     let mut roots = Vec::new();
-    for data in data {
-        let text = base64::decode(data.trim().trim_matches('"').as_bytes()).unwrap_or_default();
+    // YAML in any style, or JSON. Whatever is not a certificate with the hash is of no use to an attacker.
+    for data in config.split("certificate-authority-data").skip(1) {
+        let data = data.trim_start_matches(['"', '\'', ':', ' ']);
+        let is_base64 = |byte: &u8| byte.is_ascii_alphanumeric() || b"+/=".contains(byte);
+        let data: Vec<u8> = data.bytes().take_while(is_base64).collect();
+        let text = base64::decode(&data).unwrap_or_default();
         roots.extend(pem::decode(pem::CERTIFICATE, &String::from_utf8_lossy(&text)).unwrap_or_default());
     }
     let count = roots.len();
@@ -245,7 +246,9 @@ mod tests {
     fn no_root_without_the_hash_is_trusted() {
         let info = |data: &str| json!({ "data": { "kubeconfig": format!("clusters:\n- cluster:\n    certificate-authority-data: {data}\n") } });
         let other = base64::encode(pem::encode(pem::CERTIFICATE, &[0x30, 0]).as_bytes());
-        assert!(pinned_roots(&info(&other), &[[0; 32]]).is_err_and(|why| why.contains("hash")));
+        for data in [other.clone(), format!("\"{other}\""), format!("{other}, server: x}}}}")] {
+            assert!(pinned_roots(&info(&data), &[[0; 32]]).is_err_and(|why| why.contains("hash")), "{data}");
+        }
         assert!(
             pinned_roots(&info("*"), &[[0; 32]])
                 .is_err_and(|why| why.contains("no certificate-authority-data"))
