@@ -255,4 +255,37 @@ fn joining_fails_with_another_ca_and_another_token() {
     assert!(why.contains("--discovery-token-ca-cert-hash is missing"), "{why}");
     assert!(!node.device.path("var/lib/nodlet/cluster.json").exists());
     assert!(plane.line("get nodes -o name").ok().is_empty());
+
+    // Another machine of the same name is in use.
+    plane.apply(
+        "
+apiVersion: v1
+kind: Node
+metadata: {name: board-1}
+status:
+  nodeInfo:
+    {machineID: another, systemUUID: '', bootID: '', kernelVersion: '', osImage: '', containerRuntimeVersion: '',
+     kubeletVersion: '', kubeProxyVersion: '', operatingSystem: linux, architecture: amd64}
+  conditions: [{type: Ready, status: 'True', reason: KubeletReady, message: ''}]
+",
+    );
+    let why = node.verb(&[&["join"], &right[..]].concat()).refused();
+    assert!(why.contains("the name board-1 is taken"), "{why}");
+}
+
+#[test]
+fn certificates_are_replaced_before_they_expire_and_a_deleted_node_is_made_again() {
+    let plane = ControlPlane::start_with(&["--cluster-signing-duration=40s"]);
+    let node = Node::join(&plane, "board-1");
+    let credentials =
+        || std::fs::read_to_string(node.device.path("var/lib/nodlet/cluster.json")).unwrap_or_default();
+    let (first, uid) = (credentials(), plane.line("get node board-1 -o jsonpath={.metadata.uid}").ok());
+    plane.line("delete node board-1").ok();
+    let uids = "get node -o jsonpath={.items[*].metadata.uid}";
+    plane.wait_for(uids, |new| !new.is_empty() && new != uid);
+    node.device.wait_for("another certificate", || credentials() != first && !credentials().is_empty());
+    plane.apply(&deployment(1));
+    running(&plane, "board-1", 1);
+    let log = node.device.agent_log();
+    assert!(log.contains("the client certificate of the cluster was replaced"), "{log}");
 }

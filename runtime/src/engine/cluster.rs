@@ -203,8 +203,8 @@ impl Follower {
         }
         let trust = self.credentials.trust().map_err(|error| End::Failed(error.to_string()))?;
         let mut api = Api::new(&server.host, addresses, Verification::By(trust), None);
-        let mut uid = self.register(&mut api).await?;
-        self.renew_lease(&mut api, &uid).await?;
+        let uid = self.register(&mut api).await?;
+        self.renew_lease(&mut api, Some(&uid)).await?;
         let mut version = self.shell.publication.objects.version();
         let mut resource_version = self.list(&mut api).await?;
         self.send_all(&mut api).await?;
@@ -273,14 +273,17 @@ impl Follower {
             }
             let now = Instant::now();
             if now >= lease_at {
-                self.renew_lease(&mut api, &uid).await?;
+                if !self.renew_lease(&mut api, None).await? {
+                    // The cluster removes a Lease with its Node: a running machine registers again.
+                    let uid = self.register(&mut api).await?;
+                    self.renew_lease(&mut api, Some(&uid)).await?;
+                }
                 lease_at = next_lease();
             }
             let state = node::comparable(&self.local_node());
             if state != reported.0 || now.duration_since(reported.1) >= node::REPORT_EVERY {
                 if !self.report_node(&mut api).await? {
-                    // The Node was deleted: a running machine registers again.
-                    uid = self.register(&mut api).await?;
+                    self.register(&mut api).await?;
                 }
                 reported = (state, now);
             }
@@ -352,19 +355,21 @@ impl Follower {
         }
     }
 
-    async fn renew_lease(&mut self, api: &mut Api, uid: &str) -> Result<(), End> {
+    /// Renews the Lease, or makes it for the Node with this UID. Returns `false` if there is no Lease.
+    async fn renew_lease(&mut self, api: &mut Api, uid: Option<&str>) -> Result<bool, End> {
         // `metav1.MicroTime` has six digits.
         let now = self.now().nanos().to_string();
         let now = format!("{}Z", now.get(..26).unwrap_or_default());
         let name = &self.credentials.node;
         let renewal = node::renewal(name, &now);
-        match api.call("PATCH", &node::lease_path(name), Some((MERGE, &renewal))).await {
-            Ok(_) => Ok(()),
-            Err(error) if error.code() == Some(404) => {
+        match (api.call("PATCH", &node::lease_path(name), Some((MERGE, &renewal))).await, uid) {
+            (Ok(_), _) => Ok(true),
+            (Err(error), Some(uid)) if error.code() == Some(404) => {
                 api.call("POST", node::LEASES, Some((JSON, &node::lease(name, uid, &now)))).await?;
-                Ok(())
+                Ok(true)
             }
-            Err(error) => Err(error.into()),
+            (Err(error), None) if error.code() == Some(404) => Ok(false),
+            (Err(error), _) => Err(error.into()),
         }
     }
 
