@@ -186,7 +186,7 @@ fn a_board_joins_runs_the_pods_of_a_deployment_and_leaves() {
 #[test]
 fn pods_run_on_without_the_cluster_and_their_status_follows() {
     let plane = ControlPlane::start();
-    let node = Node::join(&plane, "board-1");
+    let mut node = Node::join(&plane, "board-1");
     plane.apply(&deployment(1));
     let names = running(&plane, "board-1", 1);
     let pod = node.device.pod(&names[0]);
@@ -203,6 +203,15 @@ fn pods_run_on_without_the_cluster_and_their_status_follows() {
     let restarts = "get pods -l app=web -o jsonpath={.items[*].status.containerStatuses[*].restartCount}";
     plane.wait_for(restarts, |restarts| restarts == "1");
     assert!(pod.container("app").is_running());
+
+    // After a reboot, the board has only what it stored.
+    let cut = plane.partition_from(&node.address);
+    node.device.cut_power();
+    node.device.start_agent();
+    let pod = node.device.pod(&names[0]);
+    pod.wait_ready();
+    drop(cut);
+    running(&plane, "board-1", 1);
 
     let cut = plane.partition_from(&node.address);
     plane.line("delete deployment web --wait=false").ok();
@@ -234,6 +243,50 @@ spec:
     let events = "get events -o jsonpath={.items[*].message}";
     plane.wait_for(events, |events| events.contains("nfs"));
     plane.line("delete pod share").ok();
+}
+
+#[test]
+fn pods_get_config_and_end_when_they_are_deleted_by_force_and_files_of_the_board_keep_their_names() {
+    let plane = ControlPlane::start();
+    let node = Node::join(&plane, "board-1");
+    plane.line("create configmap settings --from-literal=color=green").ok();
+    plane.line("create secret generic login --from-literal=password=hunter2").ok();
+    plane.line("create priorityclass high --value=1000").ok();
+    let pod = |name: &str| {
+        format!(
+            "
+apiVersion: v1
+kind: Pod
+metadata: {{name: {name}}}
+spec:
+  priorityClassName: high
+  containers:
+  - name: app
+    image: localhost/demo:1
+    args: [env, then, wait, /end]
+    envFrom: [{{configMapRef: {{name: settings}}}}]
+    env: [{{name: PASSWORD, valueFrom: {{secretKeyRef: {{name: login, key: password}}}}}}]
+"
+        )
+    };
+    plane.apply(&pod("one"));
+    let one = node.device.pod("one");
+    one.wait_log("app", "color=green");
+    one.wait_log("app", "PASSWORD=hunter2");
+    assert_eq!(one.object().expect("it runs")["spec"]["priority"], 1000);
+    plane.line("delete pod one --force --grace-period=0").ok();
+    one.wait_gone();
+
+    node.device.write_manifest("two.yaml", &nodlet_tests::manifest::pod("two", "wait /end"));
+    node.device.pod("two").wait_phase("Running");
+    plane.apply(&pod("two"));
+    let status = "get pod two -o jsonpath={.status.phase}|{.status.message}";
+    let status = plane.wait_for(status, |status| status.starts_with("Failed"));
+    assert!(status.contains("two.yaml of this board defines a pod of the same name"), "{status}");
+    assert!(node.device.pod("two").container("app").is_running());
+    plane.line("delete pod two --wait=false").ok();
+    plane.wait_for("get pods -o name", str::is_empty);
+    assert!(node.device.pod("two").container("app").is_running(), "the file's pod is another one");
 }
 
 #[test]
