@@ -240,7 +240,7 @@ impl Identity {
                 self.network.push(link);
                 Ok(())
             }
-            "join-token" => Err("join-token: this version of nodlet joins no cluster".to_owned()),
+            "join-token" => Err("join-token: a board joins a cluster with `nodlet join`".to_owned()),
             _ => Err(format!("unknown key {key:?}; known are name, label, ssh-key, push-key and network")),
         }
     }
@@ -419,7 +419,7 @@ mod tests {
             ("network = e*h dhcp", "must be LINK dhcp, LINK ADDRESS/PREFIX"),
             ("network = eth* 10.0.0.1/24", "must be LINK dhcp, LINK ADDRESS/PREFIX"),
             ("label = a=b\nlabel = a=c", "line 3: label a is given twice"),
-            ("join-token = abc", "joins no cluster"),
+            ("join-token = abc", "with `nodlet join`"),
             ("name = a\nname = b", "line 3: name is given twice"),
             ("network = e 1.2.3.4/8\nnetwork = e 1.2.3.5/8", "line 3: network of e is given twice"),
         ] {

@@ -30,7 +30,7 @@ use nodlet_core::spec::Uid;
 use nodlet_kube::kinds::Kind;
 use nodlet_kube::manifest::{self, Validation};
 use nodlet_registry::objects::{ChangeKind, Key};
-use nodlet_wire::http::Connection;
+use nodlet_wire::http::{Connection, HttpError};
 
 use super::{Engine, Shell};
 use crate::prober::lookup;
@@ -376,10 +376,24 @@ impl Follower {
     /// Lists all pods of this node, and acts on the difference to what is here. Returns the version of the list.
     async fn list(&mut self, api: &mut Api) -> Result<String, End> {
         let mut seen = SortedSet::new();
-        let mut more = String::new();
+        let (mut more, mut limit) = (String::new(), PAGE);
         let version = loop {
-            let target = format!("{}&limit={PAGE}&continue={more}", self.selector());
-            let mut page = api.call("GET", &target, None).await?;
+            let target = format!("{}&limit={limit}&continue={more}", self.selector());
+            let mut page = match api.call("GET", &target, None).await {
+                Ok(page) => page,
+                // Pods may be large: one fits in any case.
+                Err(ApiError::Http(HttpError::TooLarge)) if limit > 1 => {
+                    limit = 1;
+                    continue;
+                }
+                // The rest of the list has expired.
+                Err(error) if error.code() == Some(410) && !more.is_empty() => {
+                    more.clear();
+                    seen = SortedSet::new();
+                    continue;
+                }
+                Err(error) => return Err(error.into()),
+            };
             for pod in page["items"].as_array_mut().into_iter().flatten() {
                 let pod = pod.take();
                 if let Some(uid) = pod["metadata"]["uid"].as_str() {
