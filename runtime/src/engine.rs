@@ -345,7 +345,9 @@ impl Engine {
             self.open_api();
             self.collect_images();
             resolver::follow(&self.shell);
-            self.follow_cluster();
+            if !self.shell.config.down && self.shell.paths.cluster_credentials().exists() {
+                self.follow_cluster();
+            }
             if !self.shell.config.down && !self.shell.config.shutdown_groups.is_empty() {
                 self.shell.tasks.spawn(shutdown::follow(self.shell.clone()));
             }

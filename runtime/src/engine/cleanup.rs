@@ -25,7 +25,7 @@ pub(super) fn sweep(shell: &Rc<Shell>, wanted: &SortedSet<String>) {
     let wanted = wanted.clone();
     let swept = shell.stores.storage.run(move || {
         // Half-written files of an agent that died: nobody reads names like these.
-        for directory in [paths.records(), paths.applied_manifests()] {
+        for directory in [paths.records(), paths.applied_manifests(), paths.cluster_manifests()] {
             for name in
                 names(&directory).iter().filter(|name| name.starts_with('.') && name.ends_with(".new"))
             {

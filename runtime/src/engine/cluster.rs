@@ -97,13 +97,10 @@ impl From<ApiError> for End {
 }
 
 impl Engine {
-    /// Follows the cluster whose credentials are on the board, and no longer another one.
+    /// Follows the cluster whose credentials are on the board, and no longer another one. The task ends at once if
+    /// there are none.
     pub(super) fn follow_cluster(&mut self) {
-        self.cluster = None;
         let path = self.shell.paths.cluster_credentials();
-        if self.shell.config.down || !path.exists() {
-            return;
-        }
         let task = follow(self.shell.clone(), path);
         let task: std::pin::Pin<Box<dyn Future<Output = ()>>> = Box::pin(task);
         self.cluster = Some(self.shell.tasks.executor.spawn(task));
@@ -131,6 +128,9 @@ impl Engine {
 
 async fn follow(shell: Rc<Shell>, path: PathBuf) {
     let read = shell.stores.storage.run(move || std::fs::read_to_string(path)).await;
+    if read.as_ref().is_err_and(|error| error.kind() == std::io::ErrorKind::NotFound) {
+        return;
+    }
     let read = read.map_err(|error| error.to_string()).and_then(|text| Credentials::from_json(&text));
     let credentials = match read {
         Ok(credentials) => credentials,

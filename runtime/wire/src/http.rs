@@ -116,6 +116,10 @@ enum Body {
     ChunkHead,
     /// This many bytes of a chunk follow.
     Chunk(u64),
+    /// The line end after a chunk follows.
+    ChunkEnd,
+    /// At most this many trailers follow, and an empty line.
+    Trailers(usize),
     /// The body ends with the connection.
     ToEnd,
 }
@@ -201,18 +205,39 @@ impl Connection {
         Err(HttpError::Malformed("number of informational responses"))
     }
 
-    /// The next piece of the body; `None` at its end.
+    /// The next piece of the body; `None` at its end. May be dropped and called again without losing bytes.
     ///
     /// # Errors
     /// The body is cut or malformed.
     pub async fn piece(&mut self) -> Result<Option<Vec<u8>>, HttpError> {
         loop {
+            // Between a change of the buffer and that of the state, nothing is awaited.
             let left = match self.body {
                 Body::Read => return Ok(None),
                 Body::Length(left) | Body::Chunk(left) => left,
                 Body::ToEnd => u64::MAX,
                 Body::ChunkHead => {
-                    self.chunk_head().await?;
+                    let line = self.text_line().await?;
+                    self.body = match chunk_size(&line).ok_or(HttpError::Malformed("chunk size"))? {
+                        0 => Body::Trailers(MAX_TRAILERS),
+                        size => Body::Chunk(size),
+                    };
+                    continue;
+                }
+                Body::ChunkEnd => {
+                    if !self.text_line().await?.is_empty() {
+                        return Err(HttpError::Malformed("end of a chunk"));
+                    }
+                    self.body = Body::ChunkHead;
+                    continue;
+                }
+                Body::Trailers(more) => {
+                    let is_last = self.text_line().await?.is_empty();
+                    self.body = match (is_last, more) {
+                        (true, _) => Body::Read,
+                        (false, 0) => return Err(HttpError::Malformed("number of trailers")),
+                        (false, more) => Body::Trailers(more - 1),
+                    };
                     continue;
                 }
             };
@@ -229,12 +254,7 @@ impl Connection {
             let piece: Vec<u8> = self.buffer.drain(..count).collect();
             let left = left - count as u64;
             self.body = match (self.body, left) {
-                (Body::Chunk(_), 0) => {
-                    if !self.text_line().await?.is_empty() {
-                        return Err(HttpError::Malformed("end of a chunk"));
-                    }
-                    Body::ChunkHead
-                }
+                (Body::Chunk(_), 0) => Body::ChunkEnd,
                 (Body::Chunk(_), left) => Body::Chunk(left),
                 (Body::Length(_), 0) => Body::Read,
                 (Body::Length(_), left) => Body::Length(left),
@@ -281,28 +301,6 @@ impl Connection {
                 Some(piece) => self.line.extend_from_slice(&piece),
                 None if self.line.is_empty() => return Ok(None),
                 None => return Ok(Some(std::mem::take(&mut self.line))),
-            }
-        }
-    }
-
-    async fn chunk_head(&mut self) -> Result<(), HttpError> {
-        let line = self.text_line().await?;
-        let size = line.split(';').next().unwrap_or_default().trim();
-        let is_hex = !size.is_empty() && size.bytes().all(|digit| digit.is_ascii_hexdigit());
-        let size = Some(size).filter(|_| is_hex).and_then(|size| u64::from_str_radix(size, 16).ok());
-        match size.ok_or(HttpError::Malformed("chunk size"))? {
-            0 => {
-                for _ in 0..MAX_TRAILERS {
-                    if self.text_line().await?.is_empty() {
-                        self.body = Body::Read;
-                        return Ok(());
-                    }
-                }
-                Err(HttpError::Malformed("number of trailers"))
-            }
-            size => {
-                self.body = Body::Chunk(size);
-                Ok(())
             }
         }
     }
@@ -365,6 +363,13 @@ impl Connection {
         self.buffer.extend_from_slice(&chunk[..count]);
         if count == 0 { Err(HttpError::Ended) } else { Ok(()) }
     }
+}
+
+/// The size in the line before a chunk.
+fn chunk_size(line: &str) -> Option<u64> {
+    let size = line.split(';').next().unwrap_or_default().trim();
+    let is_hex = !size.is_empty() && size.bytes().all(|digit| digit.is_ascii_hexdigit());
+    is_hex.then(|| u64::from_str_radix(size, 16).ok())?
 }
 
 /// The end of a head, including its empty line. `from` is the start of a line, and advances over complete lines.

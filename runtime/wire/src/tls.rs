@@ -121,6 +121,8 @@ pub struct Client {
     connection: ClientConnection,
     /// Bytes that were read and not yet passed to `connection`.
     received: Vec<u8>,
+    /// Bytes of `connection` that were not yet sent, so that a dropped future loses none.
+    unsent: Vec<u8>,
     /// Whether the server has closed the socket.
     ended: bool,
     /// The number of further bytes without data that may be read.
@@ -154,8 +156,14 @@ impl Client {
         name: ServerName<'static>,
     ) -> Result<Client, TlsError> {
         let connection = ClientConnection::new(config, name).map_err(TlsError::Failed)?;
-        let mut client =
-            Client { stream, connection, received: Vec::new(), ended: false, idle_budget: MAX_IDLE_BYTES };
+        let mut client = Client {
+            stream,
+            connection,
+            received: Vec::new(),
+            unsent: Vec::new(),
+            ended: false,
+            idle_budget: MAX_IDLE_BYTES,
+        };
         client.first_record().await?;
         while client.connection.is_handshaking() {
             client.receive().await?;
@@ -246,9 +254,14 @@ impl Client {
 
     async fn flush(&mut self) -> Result<(), TlsError> {
         while self.connection.wants_write() {
-            let mut sealed = Vec::new();
-            self.connection.write_tls(&mut sealed).map_err(TlsError::Io)?;
-            self.stream.write_all(&sealed).await.map_err(TlsError::Io)?;
+            self.connection.write_tls(&mut self.unsent).map_err(TlsError::Io)?;
+        }
+        while !self.unsent.is_empty() {
+            let count = self.stream.write(&self.unsent).await.map_err(TlsError::Io)?;
+            if count == 0 {
+                return Err(TlsError::Io(io::ErrorKind::WriteZero.into()));
+            }
+            self.unsent.drain(..count);
         }
         Ok(())
     }

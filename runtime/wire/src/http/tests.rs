@@ -123,3 +123,43 @@ fn a_watch_is_read_line_by_line() {
     });
     server.join().expect("the server");
 }
+
+#[test]
+fn a_read_that_is_dropped_at_any_byte_loses_none() {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let address = listener.local_addr().expect("its address");
+    let (ask, asked) = std::sync::mpsc::channel();
+    let server = std::thread::spawn(move || {
+        let (mut socket, _) = listener.accept().expect("a client");
+        socket.set_nodelay(true).expect("a socket");
+        assert!(socket.read(&mut [0; 4096]).expect("a request") > 0);
+        let text = "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n3\r\n{a}\r\n4\r\n\n{b}\r\n1\r\n\n\r\n0\r\nX: y\r\n\r\n";
+        let (head, body) = text.split_at(text.find("3\r").expect("a chunk"));
+        socket.write_all(head.as_bytes()).expect("a head");
+        for byte in body.bytes() {
+            asked.recv().expect("a client");
+            socket.write_all(&[byte]).expect("a byte");
+        }
+    });
+    smol::block_on(async {
+        let socket = Async::<TcpStream>::connect(address).await.expect("a connection");
+        let mut connection = Connection::new(Stream::Plain(socket));
+        connection.send(&GET).await.expect("a head");
+        let mut lines = Vec::new();
+        loop {
+            let late = async {
+                smol::Timer::after(std::time::Duration::from_millis(3)).await;
+                None
+            };
+            let line = async { Some(connection.line(16).await.expect("a line")) };
+            match smol::future::or(line, late).await {
+                Some(Some(line)) => lines.push(String::from_utf8_lossy(&line).into_owned()),
+                Some(None) => break,
+                None => drop(ask.send(())),
+            }
+        }
+        assert_eq!(lines, ["{a}", "{b}"]);
+        assert!(connection.is_reusable());
+    });
+    server.join().expect("the server");
+}
