@@ -14,6 +14,7 @@ mod failure;
 mod init;
 mod output;
 mod pidfd;
+mod pull;
 mod system;
 mod verb;
 mod verbs;
@@ -49,6 +50,10 @@ fn main() -> ExitCode {
     if std::env::args_os().nth(1).is_some_and(|verb| verb == push::RECEIVE) {
         let mut arguments = std::env::args_os().skip(2);
         return push::receive(arguments.next().unwrap_or_default().as_ref(), arguments.next().as_deref());
+    }
+    // The role that the agent executes for each image that it pulls; no verb either.
+    if std::env::args_os().nth(1).is_some_and(|verb| verb == nodlet_runtime::engine::PULL) {
+        return pull::run_for_pod(std::env::args().skip(2));
     }
     match run() {
         Ok(code) => code,

@@ -132,13 +132,13 @@ impl Platform {
     }
 
     /// How well an image for `image` fits a machine of this platform: 0 is best, `None` means not at all.
-    pub(crate) fn rank(&self, image: &Platform) -> Option<usize> {
+    pub fn rank(&self, image: &Platform) -> Option<usize> {
         self.runs().iter().position(|platform| platform == image)
     }
 
     /// The [`Platform::rank`] for a platform that the user requested by name: an older variant is accepted,
     /// another architecture is not.
-    pub(crate) fn rank_of_explicit(&self, image: &Platform) -> Option<usize> {
+    pub fn rank_of_explicit(&self, image: &Platform) -> Option<usize> {
         self.rank(image).filter(|_| image.architecture == self.architecture)
     }
 }

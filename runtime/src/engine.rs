@@ -36,6 +36,7 @@ mod on_tmpfs;
 mod pods;
 mod publication;
 mod publish;
+mod pull;
 mod reconcile;
 mod recover;
 mod reports;
@@ -94,6 +95,7 @@ use machine::Machine;
 pub use nodlet_registry::EVENTS;
 use pods::Pods;
 use publication::Publication;
+pub use pull::PULL;
 use run::Layers;
 use stores::Stores;
 use tasks::{NEWS, News, Tasks};
@@ -162,6 +164,8 @@ struct Shell {
     beginning: descriptors::Beginning,
     devices: devices::Devices,
     cores: cores::Cores,
+    /// Held by the one pull that takes place.
+    pulls: smol::lock::Mutex<()>,
     /// Whether changes of nodlet's nftables table are watched.
     watches_table: Cell<bool>,
 }
@@ -261,6 +265,7 @@ impl Engine {
             beginning: descriptors::Beginning::default(),
             devices: devices::Devices::default(),
             cores: cores::Cores::default(),
+            pulls: smol::lock::Mutex::new(()),
             watches_table: Cell::new(false),
             config,
         });
@@ -584,8 +589,17 @@ impl Engine {
                 );
             }
             Action::CheckImage(attempt) => {
-                shell.tasks.answer(pod, run::check_image(shared(), wanted, attempt), move |checked| {
-                    Some(Seen::ImageChecked { attempt, failure: checked.err() })
+                let objects = self.registry.config_objects(&wanted.pod);
+                shell.tasks.answer(
+                    pod,
+                    run::check_image(shared(), wanted, attempt, objects),
+                    move |checked| Some(Seen::ImageChecked { attempt, failure: checked.err() }),
+                );
+            }
+            Action::PullImage { attempt, image } => {
+                let secrets = pull::secrets(&wanted, &self.registry.config_objects(&wanted.pod));
+                shell.tasks.answer(pod, pull::pull(shared(), image, secrets), move |result| {
+                    Some(Seen::ImagePulled { attempt, result })
                 });
             }
             Action::Probe(attempt, kind) => {

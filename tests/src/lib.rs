@@ -14,6 +14,7 @@
 //! * [`LoopDevice`]: a block device with the content of a file
 //! * [`Kubectl`]: the real kubectl, over [`forward`]
 //! * [`ControlPlane`]: the real servers of a Kubernetes cluster
+//! * [`docker_registry`]: a registry of images
 //! * [`slow`]: a directory on a card that answers only when the test lets it
 //! * [`guest`]: a virtual machine with its own kernel, and kernels that lack a feature
 //!
@@ -26,6 +27,7 @@ pub mod bus;
 mod calls;
 mod control_plane;
 mod device;
+pub mod docker_registry;
 mod figures;
 pub mod forward;
 pub mod guest;

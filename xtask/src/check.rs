@@ -171,6 +171,7 @@ fn containers_of(options: &[String]) -> Outcome {
     go::KUBECTL.build(None)?;
     go::AGNHOST.build(None)?;
     go::CONTROL_PLANE.build(None)?;
+    programs::provide("docker-registry", "docker-registry")?;
     images::build()?;
     run_command(cargo()?.args(["build", "--package", "nodlet"]))?;
     run_command(cargo()?.args(["build", "--package", "nodlet-runtime", "--example", "replay"]))?;

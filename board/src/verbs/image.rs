@@ -28,16 +28,20 @@ const UNPACK_MEMORY: u64 = 160 * 1024 * 1024;
 
 pub(crate) const VERB: Verb = Verb {
     name: "image",
-    summary: "Load, list and remove images",
+    summary: "Load, pull, list and remove images",
     help: "\
 Manage the images on this board.
 
 Usage: nodlet image load FILE|DIR|- [--platform OS/ARCH] [--name NAME]
+       nodlet image pull NAME [--platform OS/ARCH]
        nodlet image ls
        nodlet image rm NAME|ID...
 
 load accepts OCI image layouts (archives or directories) and docker archives, as
 saved by podman, buildah, skopeo and docker, compressed or not.
+
+pull gets an image from its registry, or from a mirror that
+/etc/containers/registries.conf names. Credentials are those of root's podman.
 
 Examples:
   # From a laptop, without a registry
@@ -45,6 +49,9 @@ Examples:
 
   # One of several platforms, with a name
   nodlet image load app.tar --platform linux/arm64 --name example.com/app:1
+
+  # From a registry, with the mirrors and credentials of podman's files
+  nodlet image pull docker.io/library/nginx:latest
 
   # List images, and remove one
   nodlet image ls
@@ -82,11 +89,13 @@ fn run(mut context: Context, mut parser: Parser) -> Outcome {
     let open = || Store::open(&context.root).map_err(|error| Failure::chain(&error));
     match values[..] {
         ["load", source] => load(&context.root, &open()?, source, options),
+        ["pull", name] => pull(&context.root, &open()?, name, options),
+        ["pull", ..] => Err(context.wrong_use("pull requires one NAME")),
         ["load", ..] => Err(context.wrong_use("load requires one FILE, DIR or -")),
         ["ls" | "list"] => list(&open()?),
         ["rm" | "remove", ref names @ ..] if !names.is_empty() => remove(&open()?, names),
         ["rm" | "remove"] => Err(context.wrong_use("rm requires the NAME or ID of an image")),
-        [] => Err(context.wrong_use("one of load, ls and rm is needed")),
+        [] => Err(context.wrong_use("one of load, pull, ls and rm is needed")),
         _ => Err(context.wrong_use(format!("unexpected argument {:?}", values[0]))),
     }
 }
@@ -117,6 +126,18 @@ fn load(root: &Path, store: &Store, source: &str, mut options: LoadOptions) -> O
         {
             eprintln!("Warning: --name {name} was not needed: the archive names its image itself");
         }
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn pull(root: &Path, store: &Store, name: &str, options: LoadOptions) -> Outcome {
+    let reference = Reference::parse(name).map_err(|error| Failure::chain(&error))?;
+    let mut progress = Shown { terminal: std::io::stderr().is_terminal(), hundredth: 0 };
+    let pulled =
+        crate::pull::pull(root, store, &reference, options, &[], false, &mut |step| progress.show(&step));
+    progress.clear();
+    for image in pulled? {
+        println!("{}", lines(&image).replace(" loaded", " pulled"));
     }
     Ok(ExitCode::SUCCESS)
 }

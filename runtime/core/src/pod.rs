@@ -40,6 +40,7 @@ mod new_image;
 mod phase;
 mod probe;
 pub(crate) mod probes;
+mod pull;
 mod record;
 mod removal;
 pub(crate) mod resize;
@@ -343,6 +344,9 @@ impl PodState {
             PodObservation::ImageChecked { attempt, failure } => {
                 self.image_checked(now, attempt, failure, events);
             }
+            PodObservation::ImagePulled { attempt, result } => {
+                self.image_pulled(now, attempt, result, events)
+            }
             PodObservation::Exited { attempt, exit } => self.exited(now, attempt, &exit),
             PodObservation::Probed { attempt, kind, result } => {
                 self.probed(now, attempt, kind, &result, events);
@@ -411,6 +415,7 @@ impl PodState {
             self.plan_active(now, draft, events, context.may_begin);
         }
         self.plan_image_checks(now, draft);
+        self.plan_pulls(draft, events);
         self.mark_redefined_runs();
         self.plan_resize(now, draft, events);
         self.plan_measurement(now, draft);

@@ -24,7 +24,7 @@ mod update;
 mod wear;
 mod world;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::fmt::Write;
 use std::rc::Rc;
 use std::time::Duration;
@@ -163,6 +163,8 @@ pub(crate) struct Sim {
     wake_at: Option<Instant>,
     /// Images that are not on the board.
     pub(crate) absent: BTreeSet<String>,
+    /// What a registry does at the next pulls, if there is one: the rest of the event's text, or the error.
+    pub(crate) registry: Option<VecDeque<Result<&'static str, &'static str>>>,
     /// The ConfigMaps that exist.
     objects: objects::WorldObjects,
     /// What the world waits for or reports about the claims of pods.
@@ -222,6 +224,7 @@ impl Sim {
             probes_in_flight: Vec::new(),
             wake_at: None,
             absent: BTreeSet::new(),
+            registry: None,
             objects: objects::WorldObjects::default(),
             claim_news: Vec::new(),
             down: false,

@@ -216,6 +216,50 @@ fn a_pod_that_waits_for_an_image_starts_the_moment_it_is_there() {
 }
 
 #[test]
+fn an_absent_image_is_pulled_and_a_failed_pull_backs_off() {
+    let mut sim = Sim::new(pod(RestartPolicy::Always), |_, _| Fate::Runs);
+    sim.absent.insert("app:1".to_owned());
+    sim.registry = Some([Err("no route"), Err("no route"), Ok(" in 1.5s.")].into());
+    sim.run_until(secs(21));
+    assert_eq!(first(&sim)["state"]["waiting"]["reason"], "ImagePullBackOff");
+    sim.run_until(secs(100));
+    assert_eq!(
+        sim.trace,
+        "   0s app#0 start\n   0s pull app:1\n  10s app#0 start\n  10s pull app:1\n  30s app#0 start\n\
+         \x20 30s pull app:1\n  30s app#0 start\n"
+    );
+    let failed = ["Pulling: Pulling image \"app:1\"", "Failed: Failed to pull image \"app:1\": no route"];
+    assert_eq!(sim.events[..2], failed);
+    assert_eq!(
+        sim.events[3..],
+        [
+            failed[0],
+            failed[1],
+            "Failed: Error: ErrImagePull",
+            "BackOff: Back-off pulling image \"app:1\"",
+            "Failed: Error: ImagePullBackOff",
+            failed[0],
+            "Pulled: Successfully pulled image \"app:1\" in 1.5s.",
+            "Created: Container created",
+            "Started: Container started",
+        ]
+    );
+    assert_eq!(phase(&sim), "Running");
+}
+
+#[test]
+fn a_loaded_image_ends_the_back_off_of_its_pull() {
+    let mut sim = Sim::new(pod(RestartPolicy::Always), |_, _| Fate::Runs);
+    sim.absent.insert("app:1".to_owned());
+    sim.registry = Some([Err("no route"); 3].into());
+    sim.run_until(secs(35));
+    sim.absent.clear();
+    sim.later(secs(0), Observation::ImagesChanged);
+    sim.run_until(secs(36));
+    assert_eq!(phase(&sim), "Running");
+}
+
+#[test]
 fn an_image_that_comes_while_a_start_looks_for_it_is_not_missed() {
     let mut sim = Sim::new(pod(RestartPolicy::Always), |_, _| {
         Fate::FailsToStart(StartFailureReason::ErrImageNeverPull)

@@ -26,7 +26,7 @@ pub(super) use super::handles::FACTS;
 use super::handles::{ImageFacts, Run, Sandbox, facts_path, write_facts};
 use super::pods::Pods;
 use super::stores::{self, Stores};
-use super::{Shell, cleanup, cores, devices, log_name, this_node};
+use super::{Shell, cleanup, cores, devices, log_name, pull, this_node};
 
 /// The mounted image layers: one mount for each layer on the whole board, so that its pages are cached once. A layer
 /// stays mounted as long as a run uses it.
@@ -64,12 +64,24 @@ pub(super) fn failure(reason: StartFailureReason, message: impl Into<String>) ->
 /// Checks that the image of the spec is on the board. The image is leased to the pod, so that it is not removed
 /// before the container starts.
 pub(super) async fn check_image(
-    shell: Rc<Shell>,
+    again: Rc<Shell>,
     wanted: Rc<Wanted>,
     attempt: Attempt,
+    objects: ConfigObjects,
 ) -> Result<(), StartFailure> {
+    let shell = &again.clone();
     let container = wanted.pod.spec.container(attempt.container);
-    find_image(&shell.stores, &wanted, container.image_pull_policy, &container.image).await.map(drop)
+    let find = || find_image(shell, &wanted, container.image_pull_policy, &container.image);
+    match find().await {
+        Err(found) if found.reason == StartFailureReason::ImageToPull => {
+            let secrets = pull::secrets(&wanted, &objects);
+            match pull::pull(again, container.image.as_str().into(), secrets).await {
+                Ok(_) => find().await.map(drop),
+                Err(message) => Err(StartFailure { message, ..found }),
+            }
+        }
+        found => found.map(drop),
+    }
 }
 
 /// Prepares a run (image, cgroup leaf, files, configuration), and requests its start from the supervisor, which
@@ -91,12 +103,12 @@ pub(super) async fn start(
     };
     let _begins = shell.beginning.run(shell.pods.unconfirmed_runs()).map_err(|error| create(&error))?;
     let policy = container.image_pull_policy;
-    let found = find_image(&shell.stores, &wanted, policy, &container.image).await;
+    let found = find_image(shell, &wanted, policy, &container.image).await;
     let (spec_image, (reference, image)) = match (found, fallback) {
         (Ok(found), _) => (container.image.clone(), found),
         (Err(failure), None) => return Err(failure),
         (Err(failure), Some(fallback)) => {
-            let found = find_image(&shell.stores, &wanted, policy, &fallback).await.map_err(|_| failure)?;
+            let found = find_image(shell, &wanted, policy, &fallback).await.map_err(|_| failure)?;
             (fallback.to_string(), found)
         }
     };
@@ -107,7 +119,7 @@ pub(super) async fn start(
         if !container.volume_mounts.iter().any(|mount| mount.name == volume) {
             continue;
         }
-        let found = find_image(&shell.stores, &wanted, policy, name).await;
+        let found = find_image(shell, &wanted, policy, name).await;
         let (_, image) = found.map_err(|failure| StartFailure { image: Some(name.into()), ..failure })?;
         let of_volume = mount_layers(&shell.stores, &shell.layers, &image).await?;
         image_volumes.push((volume, of_volume.len()));
@@ -336,9 +348,17 @@ fn check_target(paths: &Paths, wanted: &Wanted, sandbox: &Sandbox, target: &str)
 /// The number of layers that a start can have: their descriptors and that of the configuration are one message.
 const MAX_LAYERS: usize = 252;
 
+/// What is known of an image that is not on the board.
+enum Absent {
+    /// A registry may have it.
+    ToPull,
+    /// No registry can be asked; another image may have been meant.
+    Near(Option<String>),
+}
+
 /// Finds the image of this name for a container or a volume, and leases it to the pod.
 async fn find_image(
-    stores: &Stores,
+    shell: &Shell,
     wanted: &Wanted,
     policy: PullPolicy,
     name: &str,
@@ -347,22 +367,31 @@ async fn find_image(
         let message = format!("Failed to apply default image tag \"{name}\": {error}");
         failure(StartFailureReason::InvalidImageName, message)
     })?;
+    let stores = &shell.stores;
     let (images, wish, holder) = (stores.images.clone(), reference.clone(), wanted.pod.uid.0.to_string());
     let pod = format!("{}/{}", wanted.pod.namespace, wanted.pod.name);
+    let root = shell.paths.root().to_owned();
     let found = stores
         .storage
         .run(move || {
             let image = images.find(&wish)?;
             match &image {
                 Some(image) => images.lease(&image.id, &holder, &pod)?,
-                None => return Ok::<_, nodlet_rootfs::StoreError>(Err(near(&images, &wish))),
+                None if policy != PullPolicy::Never && pull::has_registries(&root) => {
+                    return Ok(Err(Absent::ToPull));
+                }
+                None => return Ok::<_, nodlet_rootfs::StoreError>(Err(Absent::Near(near(&images, &wish)))),
             }
-            Ok(image.ok_or(None))
+            Ok(image.ok_or(Absent::Near(None)))
         })
         .await;
     match found {
         Ok(Ok(image)) => Ok((reference, image)),
-        Ok(Err(near)) => Err(match policy {
+        Ok(Err(Absent::ToPull)) => Err(failure(
+            StartFailureReason::ImageToPull,
+            format!("image {reference} was pulled, but is not on this node"),
+        )),
+        Ok(Err(Absent::Near(near))) => Err(match policy {
             PullPolicy::Never => failure(
                 StartFailureReason::ErrImageNeverPull,
                 format!("Container image \"{name}\" is not present with pull policy of Never"),

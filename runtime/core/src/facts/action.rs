@@ -37,6 +37,13 @@ pub enum Action<R = Box<Record>, E = Event, I = Rc<str>> {
     /// Look for the image that the spec names for the container of this run, which runs another.
     /// Answered by `ImageChecked`.
     CheckImage(Attempt),
+    /// Pull an image from its registry. Answered by `ImagePulled`.
+    PullImage {
+        /// The run that needs the image.
+        attempt: Attempt,
+        /// The name of the image.
+        image: I,
+    },
     /// Run the probe once. Answered by `Probed`, after the probe's timeout at the latest.
     Probe(Attempt, ProbeKind),
     /// Run a hook (`exec`, `httpGet`, `sleep`). Answered by `Hooked`, when the run ends at the latest.
@@ -84,6 +91,9 @@ impl<R, E, I> Action<R, E, I> {
                 Action::Start { attempt: *attempt, fallback: fallback.as_ref().map(image) }
             }
             Action::CheckImage(attempt) => Action::CheckImage(*attempt),
+            Action::PullImage { attempt, image: name } => {
+                Action::PullImage { attempt: *attempt, image: image(name) }
+            }
             Action::Probe(attempt, kind) => Action::Probe(*attempt, *kind),
             Action::Hook(attempt, kind) => Action::Hook(*attempt, *kind),
             Action::Terminate(attempt) => Action::Terminate(*attempt),
@@ -104,6 +114,7 @@ impl<R, E, I> Action<R, E, I> {
         match self {
             Action::Start { attempt, .. }
             | Action::CheckImage(attempt)
+            | Action::PullImage { attempt, .. }
             | Action::Probe(attempt, _)
             | Action::Hook(attempt, _)
             | Action::Terminate(attempt)

@@ -138,6 +138,13 @@ pub enum PodObservation<T = Box<str>> {
         /// Why the image cannot be started; `None` if it can.
         failure: Option<StartFailure<T>>,
     },
+    /// An image was pulled from a registry, or could not be.
+    ImagePulled {
+        /// The run.
+        attempt: Attempt,
+        /// The rest of the event's text after the image, or why there is no image.
+        result: Result<T, T>,
+    },
     /// The attempt is over: its cgroup is empty.
     Exited {
         /// The run.
@@ -267,6 +274,10 @@ impl<T> PodObservation<T> {
                 attempt: *attempt,
                 failure: failure.as_ref().map(|failure| failure.map(text)),
             },
+            PodObservation::ImagePulled { attempt, result } => PodObservation::ImagePulled {
+                attempt: *attempt,
+                result: result.as_ref().map(&text).map_err(&text),
+            },
             PodObservation::Exited { attempt, exit } => {
                 PodObservation::Exited { attempt: *attempt, exit: Box::new(exit.map(text)) }
             }
@@ -297,6 +308,7 @@ impl<T> PodObservation<T> {
             PodObservation::Started { attempt, .. }
             | PodObservation::StartFailed { attempt, .. }
             | PodObservation::ImageChecked { attempt, .. }
+            | PodObservation::ImagePulled { attempt, .. }
             | PodObservation::Exited { attempt, .. }
             | PodObservation::Probed { attempt, .. }
             | PodObservation::Hooked { attempt, .. }
@@ -450,6 +462,8 @@ pub enum StartFailureReason {
     ErrImageNeverPull,
     /// The image is not here, and no registry can be asked.
     ErrImagePull,
+    /// The image is not here, and a registry may have it: the core plans `PullImage`.
+    ImageToPull,
     /// The image is on the board and cannot be read.
     ImageInspectError,
     /// The spec requests something that does not fit the image or the pod.

@@ -87,6 +87,39 @@ impl Retry {
     }
 }
 
+/// The pulls of the images for one run.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Pulls {
+    /// The last of the failed pulls in a row.
+    back_off: Option<Retry>,
+    /// Whether the newest pull succeeded, and no run has begun since.
+    pulled: bool,
+}
+
+impl Pulls {
+    /// The state after a pull that succeeded.
+    pub(crate) fn succeeded() -> Pulls {
+        Pulls { back_off: None, pulled: true }
+    }
+
+    /// Whether an image was pulled for the next run.
+    pub(crate) fn is_pulled(self) -> bool {
+        self.pulled
+    }
+
+    /// Records that a run has begun. Returns whether its image was pulled for it.
+    pub(crate) fn run_began(&mut self) -> bool {
+        std::mem::take(self).pulled
+    }
+
+    /// Records a failed pull, and returns when to try again.
+    pub(crate) fn failed(&mut self, now: Instant) -> Instant {
+        let retry = Retry::after(self.back_off, now);
+        *self = Pulls { back_off: Some(retry), pulled: false };
+        retry.at
+    }
+}
+
 /// A duration as Go prints it: `10s`, `2m40s`, `5m0s`.
 pub(crate) fn go_duration(duration: Duration) -> String {
     let seconds = duration.as_secs();

@@ -20,7 +20,8 @@ use crate::facts::{Attempt, Exit, Health, MissingImage, StartFailure, StartFailu
 use crate::spec::{ContainerIndex, OwnRestart, ProbeKind, Role};
 use crate::time::{Instant, Moment};
 
-use super::backoff::{CrashBackoff, Retry};
+use super::SYNC_RETRY;
+use super::backoff::{CrashBackoff, Pulls, Retry};
 use super::hooks::Hooks;
 use super::new_image::NewImage;
 use super::probes::Probes;
@@ -69,6 +70,13 @@ pub(crate) enum StartRetry {
     WhenImagesChange {
         /// The time from which the status says `ImagePullBackOff`; `None` once it does, or if it never will.
         back_off_at: Option<Instant>,
+        /// When to ask the registry again, if there is one.
+        pull_at: Option<Instant>,
+    },
+    /// When the image was pulled.
+    Pull {
+        /// Whether `PullImage` is in flight.
+        is_in_flight: bool,
     },
     /// When an object changes that the pod refers to.
     WhenObjectsChange,
@@ -169,6 +177,8 @@ pub(crate) struct ContainerState {
     pub(crate) new_image: NewImage,
     /// The image in the spec, if it was missing at the latest check.
     pub(crate) missing_image: Option<Box<MissingImage>>,
+    /// The pulls of the images for the next run.
+    pub(crate) pulls: Pulls,
     /// Whether the `Killing` event of the present run was emitted; the run may still wait for its turn to
     /// end.
     pub(crate) killing_event_emitted: bool,
@@ -200,6 +210,7 @@ impl ContainerState {
             redefined: false,
             new_image: NewImage::Unknown,
             missing_image: None,
+            pulls: Pulls::default(),
             killing_event_emitted: false,
             decided: None,
         }
@@ -334,12 +345,25 @@ impl ContainerState {
         }
     }
 
+    /// Records that an image could not be pulled, and returns when the start is retried.
+    pub(crate) fn pull_failed(&mut self, now: Instant) -> StartRetry {
+        let (back_off_at, pull_at) = (now + SYNC_RETRY, self.pulls.failed(now));
+        StartRetry::WhenImagesChange {
+            back_off_at: (back_off_at < pull_at).then_some(back_off_at),
+            pull_at: Some(pull_at),
+        }
+    }
+
     /// Records that images were added: a start that waits for one is retried.
     pub(crate) fn images_changed(&mut self, now: Instant) {
         self.new_image.mark_outdated();
         match &mut self.run {
             Run::StartFailed { retry } => match retry {
-                StartRetry::WhenImagesChange { .. } => *retry = StartRetry::At(now),
+                StartRetry::WhenImagesChange { .. } | StartRetry::Pull { is_in_flight: false } => {
+                    *retry = StartRetry::At(now);
+                }
+                // The end of the pull is reported.
+                StartRetry::Pull { is_in_flight: true } => {}
                 StartRetry::At(_) | StartRetry::WhenObjectsChange => {}
             },
             Run::Starting { inputs_changed } => *inputs_changed = true,
@@ -353,7 +377,7 @@ impl ContainerState {
         match &mut self.run {
             Run::StartFailed { retry } => match retry {
                 StartRetry::WhenObjectsChange => *retry = StartRetry::At(now),
-                StartRetry::At(_) | StartRetry::WhenImagesChange { .. } => {}
+                StartRetry::At(_) | StartRetry::WhenImagesChange { .. } | StartRetry::Pull { .. } => {}
             },
             Run::Starting { inputs_changed } => *inputs_changed = true,
             Run::Waiting | Run::Recording | Run::Running | Run::Terminating { .. } => {}
@@ -507,7 +531,7 @@ pub(crate) fn reason_name(reason: StartFailureReason) -> &'static str {
     match reason {
         StartFailureReason::InvalidImageName => "InvalidImageName",
         StartFailureReason::ErrImageNeverPull => "ErrImageNeverPull",
-        StartFailureReason::ErrImagePull => "ErrImagePull",
+        StartFailureReason::ErrImagePull | StartFailureReason::ImageToPull => "ErrImagePull",
         StartFailureReason::ImageInspectError => "ImageInspectError",
         StartFailureReason::CreateContainerConfigError | StartFailureReason::ObjectNotFound => {
             "CreateContainerConfigError"

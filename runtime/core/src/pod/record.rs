@@ -107,7 +107,10 @@ impl PodState {
         let policy = self.policy();
         let containers = self.containers.iter().zip(&mut record.containers).zip(&on_flash.containers);
         for ((container, new), old) in containers {
-            let is_tried_again = matches!(container.run, Run::StartFailed { retry: StartRetry::At(_) });
+            let is_tried_again = matches!(
+                container.run,
+                Run::StartFailed { retry: StartRetry::At(_) | StartRetry::Pull { .. } }
+            );
             let is_same_run = old.decided == new.decided && old.attempts == new.attempts + 1;
             if is_tried_again && container.runs_once(policy) && is_same_run {
                 new.attempts = old.attempts;

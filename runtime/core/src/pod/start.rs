@@ -59,11 +59,10 @@ impl PodState {
             }
             match container.run {
                 Run::StartFailed { retry: StartRetry::At(at) } => wake.note(at),
-                Run::StartFailed { retry: StartRetry::WhenImagesChange { back_off_at } } => {
-                    if let Some(at) = back_off_at {
-                        wake.note(at);
-                    }
+                Run::StartFailed { retry: StartRetry::WhenImagesChange { back_off_at, pull_at } } => {
+                    back_off_at.into_iter().chain(pull_at).for_each(|at| wake.note(at));
                 }
+                Run::StartFailed { retry: StartRetry::Pull { .. } } => {}
                 Run::Exited => {
                     if let (true, Some(finished)) = (self.sandbox.is_ready(), finished_this_boot(container))
                         && container.restarts(self.policy())
@@ -138,7 +137,10 @@ impl PodState {
             let may_begin = match container.run {
                 Run::Waiting => true,
                 Run::StartFailed { retry: StartRetry::At(at) } => at <= now,
-                Run::StartFailed { retry: StartRetry::WhenImagesChange { .. } } => false,
+                Run::StartFailed { retry: StartRetry::WhenImagesChange { pull_at, .. } } => {
+                    pull_at.is_some_and(|at| at <= now)
+                }
+                Run::StartFailed { retry: StartRetry::Pull { .. } } => false,
                 Run::StartFailed { retry: StartRetry::WhenObjectsChange } => false,
                 Run::Exited if container.restarts(policy) => finished_this_boot(container)
                     .is_none_or(|finished| container.backoff.check(now, finished).is_ok()),
@@ -213,7 +215,9 @@ impl PodState {
         let at = Some(attempt.container);
         let image = container.started.as_ref().map_or("", |started| &started.spec_image);
         let image = if image.is_empty() { &spec.image } else { image };
-        events.note(index, at, "Pulled", pulled(image));
+        if !container.pulls.run_began() {
+            events.note(index, at, "Pulled", pulled(image));
+        }
         events.note(index, at, "Created", "Container created".into());
         events.note(index, at, "Started", "Container started".into());
         self.touch();
@@ -242,16 +246,26 @@ impl PodState {
         let retry = match failure.reason {
             StartFailureReason::InvalidImageName => {
                 warn_of_image(index, at, &spec.image, failure, events);
-                StartRetry::WhenImagesChange { back_off_at: None }
+                StartRetry::WhenImagesChange { back_off_at: None, pull_at: None }
             }
             StartFailureReason::ErrImageNeverPull => {
                 message = never_pulled(failure.image.as_deref().unwrap_or(&spec.image));
                 warn_of_image(index, at, &spec.image, failure, events);
-                StartRetry::WhenImagesChange { back_off_at: None }
+                StartRetry::WhenImagesChange { back_off_at: None, pull_at: None }
             }
             StartFailureReason::ErrImagePull => {
                 warn_of_image(index, at, &spec.image, failure, events);
-                StartRetry::WhenImagesChange { back_off_at: Some(now + SYNC_RETRY) }
+                StartRetry::WhenImagesChange { back_off_at: Some(now + SYNC_RETRY), pull_at: None }
+            }
+            StartFailureReason::ImageToPull if container.pulls.is_pulled() => {
+                warn_of_image(index, at, &spec.image, failure, events);
+                container.pull_failed(now)
+            }
+            StartFailureReason::ImageToPull => {
+                // The status stays as it is until the pull has failed.
+                container.run = Run::StartFailed { retry: StartRetry::Pull { is_in_flight: false } };
+                container.awaited_volume.clone_from(&failure.image);
+                return;
             }
             StartFailureReason::ImageInspectError => {
                 warn_of_image(index, at, &spec.image, failure, events);
@@ -290,13 +304,15 @@ impl PodState {
             },
             (StartRetry::At(_), None) => retry,
             (StartRetry::WhenImagesChange { .. } | StartRetry::WhenObjectsChange, _) => retry,
+            (StartRetry::Pull { .. }, _) => retry,
         };
         // Images or objects were added while this start looked for one: it may have looked too early.
         let retry = match retry {
             StartRetry::WhenImagesChange { .. } | StartRetry::WhenObjectsChange if inputs_changed => {
                 StartRetry::At(now)
             }
-            StartRetry::WhenImagesChange { .. } | StartRetry::WhenObjectsChange | StartRetry::At(_) => retry,
+            StartRetry::WhenImagesChange { .. } | StartRetry::WhenObjectsChange => retry,
+            StartRetry::At(_) | StartRetry::Pull { .. } => retry,
         };
         container.run = Run::StartFailed { retry };
         container.awaited_volume.clone_from(&failure.image);
@@ -356,7 +372,7 @@ fn back_off_pulls(
 ) -> bool {
     let mut passed = false;
     for (at, container) in containers.indexed_mut() {
-        let Run::StartFailed { retry: StartRetry::WhenImagesChange { back_off_at } } = &mut container.run
+        let Run::StartFailed { retry: StartRetry::WhenImagesChange { back_off_at, .. } } = &mut container.run
         else {
             continue;
         };
@@ -392,7 +408,7 @@ pub(super) fn warn_of_image(
     let (reason, text) = match failure.reason {
         StartFailureReason::InvalidImageName => ("InspectFailed", message.clone()),
         StartFailureReason::ErrImageNeverPull => (word, never_pulled(image)),
-        StartFailureReason::ErrImagePull => {
+        StartFailureReason::ErrImagePull | StartFailureReason::ImageToPull => {
             ("Failed", format!("Failed to pull image \"{image}\": {message}").into())
         }
         StartFailureReason::ImageInspectError => {

@@ -33,6 +33,7 @@ use crate::time::{Instant, Moment};
 use super::backoff::CrashBackoff;
 use super::container::{ContainerState, Run, StartRetry, reason_name};
 use super::new_image::NewImage;
+use super::pull::PULL_RETRY;
 use super::start::{never_pulled, warn_of_image};
 use super::{PodState, SYNC_RETRY};
 
@@ -103,6 +104,7 @@ impl PodState {
         let spec = self.pod.spec.container(attempt.container);
         let retry_at = match failure.reason {
             StartFailureReason::ImageInspectError => Some(now + SYNC_RETRY),
+            StartFailureReason::ImageToPull => Some(now + PULL_RETRY),
             StartFailureReason::InvalidImageName
             | StartFailureReason::ErrImageNeverPull
             | StartFailureReason::ErrImagePull

@@ -175,7 +175,9 @@ impl WorldPod {
 /// Whether an event is a warning, by its reason (`pkg/kubelet/events/event.go`) and its message.
 pub(super) fn is_warning(event: &Event) -> bool {
     match &*event.reason {
-        "Pulled" | "Created" | "Started" | "Killing" | "SandboxChanged" | "DeadlineExceeded" => false,
+        "Pulling" | "Pulled" | "Created" | "Started" | "Killing" | "SandboxChanged" | "DeadlineExceeded" => {
+            false
+        }
         "ResizeStarted" | "ResizeCompleted" => false,
         "ResizeDeferred" | "ResizeInfeasible" | "ResizeError" | "Evicted" => true,
         // A back-off of an image pull is a `Normal` event, unless the previous run continues, which no

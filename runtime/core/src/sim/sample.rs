@@ -37,6 +37,7 @@ pub(crate) fn pod(restart_policy: RestartPolicy) -> Pod {
             dns_policy: DnsPolicy::default(),
             dns_config: DnsConfig::default(),
             security_context: PodSecurityContext::default(),
+            image_pull_secrets: Vec::new(),
             readiness_gates: Vec::new(),
             scheduling_gates: Vec::new(),
             priority_class_name: String::new(),

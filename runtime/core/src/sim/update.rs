@@ -1,5 +1,6 @@
 //! Changes of existing pods, and their invariants.
 
+use std::collections::VecDeque;
 use std::rc::Rc;
 
 use super::{Sim, WorldPod, secs};
@@ -55,7 +56,24 @@ impl Sim {
             .flatten()
             // After a reboot the image that ran before has its full name.
             .find(|image| !self.absent.contains(image.trim_start_matches("docker.io/library/")))
-            .ok_or(StartFailureReason::ErrImagePull)
+            .ok_or(match self.registry {
+                None => StartFailureReason::ErrImagePull,
+                Some(_) => StartFailureReason::ImageToPull,
+            })
+    }
+
+    /// Answers what the registry does next.
+    pub(super) fn pull_image(&mut self, index: PodIndex, attempt: Attempt, image: &str) {
+        self.note(&format!("pull {image}"));
+        let outcome = self.registry.as_mut().and_then(VecDeque::pop_front);
+        let result = match outcome.unwrap_or(Err("not found")) {
+            Ok(how) => {
+                self.absent.remove(image);
+                Ok(how.into())
+            }
+            Err(error) => Err(error.into()),
+        };
+        self.answer_of(index, PodObservation::ImagePulled { attempt, result });
     }
 
     /// Answers whether the image of the spec is on the board.

@@ -46,6 +46,7 @@ impl Sim {
             Action::MeasureStorage(scope) => self.measure_storage(&uid, index, scope),
             Action::Resize { generation } => self.resize(&uid, index, generation),
             Action::CheckImage(attempt) => self.check_image(&uid, index, attempt),
+            Action::PullImage { attempt, image } => self.pull_image(index, attempt, &image),
             Action::Start { attempt, fallback } => {
                 let what = format!("{}#{} start", self.label(&pod, attempt.container), attempt.number);
                 self.note(&what);
@@ -65,7 +66,9 @@ impl Sim {
                 match image {
                     Err(reason) => {
                         // Such a start is retried as soon as the image or object is added.
-                        if let StartFailureReason::ErrImagePull | StartFailureReason::ObjectNotFound = reason
+                        if let StartFailureReason::ErrImagePull
+                        | StartFailureReason::ImageToPull
+                        | StartFailureReason::ObjectNotFound = reason
                         {
                             self.of(&uid).restarts.forget(attempt.container);
                         }

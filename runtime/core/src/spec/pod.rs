@@ -130,6 +130,8 @@ pub struct PodSpec {
     pub dns_config: DnsConfig,
     /// `securityContext` of the pod.
     pub security_context: PodSecurityContext,
+    /// `imagePullSecrets`.
+    pub image_pull_secrets: Vec<ObjectReference>,
     /// `conditionType` of each of `readinessGates`.
     pub readiness_gates: Vec<String>,
     /// `name` of each of `schedulingGates`.
@@ -434,7 +436,7 @@ impl PodSpec {
             ProjectionSource::Object { object, .. } => Some(object),
             ProjectionSource::DownwardApi(_) => None,
         });
-        of_containers.chain(of_volumes)
+        of_containers.chain(of_volumes).chain(&self.image_pull_secrets)
     }
 
     /// The volumes whose files the agent writes, with their names.

@@ -82,6 +82,10 @@ pub(super) fn spec(spec: &Value) -> PodSpec {
         },
         dns_config: dns_config(&spec["dnsConfig"]),
         security_context: pod_security_context(&spec["securityContext"]),
+        image_pull_secrets: texts(list(spec, "imagePullSecrets"), "name")
+            .into_iter()
+            .map(|name| ObjectReference { kind: ConfigKind::Secret, name, optional: true })
+            .collect(),
         readiness_gates: texts(list(spec, "readinessGates"), "conditionType"),
         scheduling_gates: texts(list(spec, "schedulingGates"), "name"),
         priority_class_name: text(spec, "priorityClassName").to_owned(),

@@ -60,7 +60,7 @@ pub(super) const VERDICTS: &[(&str, &[(&str, Verdict)])] = &[
         ("hostUsers", Acts),
         ("hostname", Acts),
         ("hostnameOverride", Acts),
-        ("imagePullSecrets", Warns("asks no registry: images are loaded with `nodlet image load`", &["[]"])),
+        ("imagePullSecrets", Acts),
         ("initContainers", Acts),
         ("nodeName", Acts),
         ("nodeSelector", Acts),
@@ -247,6 +247,7 @@ pub(super) const VERDICTS: &[(&str, &[(&str, Verdict)])] = &[
         ("windowsOptions", Refuses(NO_WINDOWS, &["{}"])),
     ]),
     ("Sysctl", &[("name", Acts), ("value", Acts)]),
+    ("LocalObjectReference", &[("name", Acts)]),
     ("PodOS", &[("name", Acts)]),
     ("Affinity", &[
         ("nodeAffinity", Acts),

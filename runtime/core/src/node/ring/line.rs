@@ -169,6 +169,8 @@ impl fmt::Display for ObservationText<'_> {
             PodObservation::ImageChecked { failure: Some(failure), .. } => {
                 write!(f, "ImageChecked: {:?}", failure.reason)
             }
+            PodObservation::ImagePulled { result: Ok(_), .. } => f.write_str("ImagePulled: Success"),
+            PodObservation::ImagePulled { result: Err(_), .. } => f.write_str("ImagePulled: Failure"),
             PodObservation::Exited { exit, .. } => {
                 write!(f, "Exited with {}", exit.code)?;
                 f.write_str(match (exit.oom_killed, exit.unknown) {
@@ -214,6 +216,7 @@ impl fmt::Display for Asked<'_> {
             Action::Resize { generation } => write!(f, "Resize {generation}"),
             Action::Start { .. } => f.write_str("Start"),
             Action::CheckImage(_) => f.write_str("CheckImage"),
+            Action::PullImage { .. } => f.write_str("PullImage"),
             Action::Probe(_, kind) => write!(f, "Probe {kind:?}"),
             Action::Hook(_, kind) => write!(f, "Hook {kind:?}"),
             Action::Terminate(_) => f.write_str("Terminate"),

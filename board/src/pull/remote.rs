@@ -1,0 +1,573 @@
+//! A registry: requests with authentication, redirects, limits and resumed downloads. The registry is not trusted: it
+//! can neither make this process wait forever, nor fill its memory, nor get credentials for another host.
+
+use std::fmt;
+use std::io;
+use std::net::{TcpStream, ToSocketAddrs};
+use std::path::Path;
+use std::time::Duration;
+
+use nodlet_rootfs::Digest;
+use nodlet_wire::base64;
+use nodlet_wire::http::{Connection, Head, HttpError, Request, Stream};
+use nodlet_wire::tls::{Client, TlsError, Trust};
+use serde_json::Value;
+use smol::Async;
+
+use super::credentials::Credentials;
+use super::registries::Place;
+
+/// The certificates of all authorities that the machine trusts, below the root.
+const AUTHORITIES: &str = "etc/ssl/certs/ca-certificates.crt";
+/// The longest time until a connection exists.
+const CONNECT_WITHIN: Duration = Duration::from_secs(10);
+/// The longest time without a byte.
+const IDLE_MAX: Duration = Duration::from_secs(30);
+/// The number of attempts without progress.
+const ATTEMPTS: u32 = 5;
+/// Progress of an attempt, in bytes.
+const PROGRESS: u64 = 64 * 1024;
+/// The largest document: manifest, configuration, token.
+const DOCUMENT_MAX: usize = 4 << 20;
+/// The most bytes that are read of an error response.
+const ERROR_MAX: usize = 8 * 1024;
+/// The most redirects of one request.
+const REDIRECTS_MAX: usize = 5;
+
+/// Why something was not downloaded.
+#[derive(Debug)]
+pub(super) enum RemoteError {
+    /// The host has no address, or nobody accepts the connection.
+    Connect(String),
+    /// The connection failed.
+    Http(HttpError),
+    /// The server cannot be verified.
+    Tls(TlsError),
+    /// Nothing arrived in time.
+    Silent,
+    /// The registry responded with an error.
+    Status(u16, String),
+    /// The registry accepts none of the known credentials, nor no credentials.
+    Unauthorized,
+    /// The registry violates the protocol, or what it sends does not fit.
+    Broken(&'static str),
+    /// A document or blob is not what its digest says.
+    Digest { expected: Digest, actual: Digest },
+    /// Nobody reads what was downloaded.
+    Write(io::Error),
+    /// The documents of the image are invalid.
+    Invalid(String),
+}
+
+impl fmt::Display for RemoteError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            RemoteError::Connect(text) => f.write_str(text),
+            RemoteError::Http(error) => write!(f, "{error}"),
+            RemoteError::Tls(error) => write!(f, "{error}"),
+            RemoteError::Silent => write!(f, "the registry sent nothing for {} s", IDLE_MAX.as_secs()),
+            RemoteError::Status(404, _) => f.write_str("not found"),
+            RemoteError::Status(code, text) => write!(f, "the registry responded with status {code}{text}"),
+            RemoteError::Unauthorized => f.write_str(
+                "pull access denied, repository does not exist or may require authorization: authorization failed",
+            ),
+            RemoteError::Broken(what) => f.write_str(what),
+            RemoteError::Digest { expected, actual } => {
+                write!(f, "the registry sent {actual} instead of {expected}")
+            }
+            RemoteError::Write(error) => write!(f, "{error}"),
+            RemoteError::Invalid(text) => f.write_str(text),
+        }
+    }
+}
+
+impl RemoteError {
+    pub(super) fn is_closed_pipe(&self) -> bool {
+        matches!(self, RemoteError::Write(error) if error.kind() == io::ErrorKind::BrokenPipe)
+    }
+
+    /// Whether another attempt may help.
+    fn is_transient(&self) -> bool {
+        match self {
+            RemoteError::Silent => true,
+            RemoteError::Http(error) => {
+                matches!(error, HttpError::Io(_) | HttpError::Ended | HttpError::Tls(_))
+            }
+            RemoteError::Status(code, _) => matches!(code, 408 | 429 | 500..=599),
+            // The caller repeats that later.
+            RemoteError::Connect(_) | RemoteError::Unauthorized | RemoteError::Broken(_) => false,
+            RemoteError::Digest { .. } => false,
+            RemoteError::Write(_) | RemoteError::Invalid(_) | RemoteError::Tls(_) => false,
+        }
+    }
+}
+
+/// A server: whether it speaks plain HTTP, and its host with its port.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Origin {
+    is_plain: bool,
+    host: String,
+}
+
+/// The repository of a registry.
+pub(super) struct Registry<'a> {
+    root: &'a Path,
+    place: &'a Place,
+    /// What is tried, one after the other; the last is to have no credentials.
+    candidates: Vec<Option<&'a str>>,
+    candidate: usize,
+    authorization: Option<String>,
+    /// Whether the registry has accepted the authorization: then a rejection means that the token is too old.
+    was_accepted: bool,
+    connection: Option<(Origin, Connection)>,
+}
+
+impl<'a> Registry<'a> {
+    pub(super) fn new(root: &'a Path, place: &'a Place, credentials: &'a Credentials) -> Self {
+        let mut candidates: Vec<Option<&str>> =
+            credentials.of(&place.repository()).into_iter().map(Some).collect();
+        candidates.push(None);
+        Registry {
+            root,
+            place,
+            candidates,
+            candidate: 0,
+            authorization: None,
+            was_accepted: false,
+            connection: None,
+        }
+    }
+
+    /// Downloads a manifest by tag or digest, and returns it with its digest.
+    pub(super) async fn manifest(&mut self, name: &str) -> Result<(Digest, Vec<u8>), RemoteError> {
+        let target = format!("/v2/{}/manifests/{name}", self.place.path);
+        let bytes = self.document(&target).await?;
+        let digest = Digest::of(&bytes);
+        match Digest::parse(name) {
+            Ok(expected) if expected != digest => Err(RemoteError::Digest { expected, actual: digest }),
+            Ok(_) | Err(_) => Ok((digest, bytes)),
+        }
+    }
+
+    /// Downloads a small blob.
+    pub(super) async fn small_blob(&mut self, digest: &Digest) -> Result<Vec<u8>, RemoteError> {
+        let bytes = self.document(&format!("/v2/{}/blobs/{digest}", self.place.path)).await?;
+        match Digest::of(&bytes) {
+            actual if actual != *digest => Err(RemoteError::Digest { expected: *digest, actual }),
+            _ => Ok(bytes),
+        }
+    }
+
+    /// Downloads a blob of `size` bytes, piece by piece. A broken connection is resumed where it broke.
+    pub(super) async fn blob(
+        &mut self,
+        digest: &Digest,
+        size: u64,
+        write: &mut dyn FnMut(&[u8]) -> io::Result<()>,
+    ) -> Result<(), RemoteError> {
+        let target = format!("/v2/{}/blobs/{digest}", self.place.path);
+        let (mut done, mut failures) = (0, 0);
+        loop {
+            let before = done;
+            let Err(error) = self.rest_of_blob(&target, size, &mut done, write).await else { return Ok(()) };
+            failures = if done - before >= PROGRESS { 1 } else { failures + 1 };
+            self.wait_after(error, failures).await?;
+        }
+    }
+
+    async fn rest_of_blob(
+        &mut self,
+        target: &str,
+        size: u64,
+        done: &mut u64,
+        write: &mut dyn FnMut(&[u8]) -> io::Result<()>,
+    ) -> Result<(), RemoteError> {
+        if *done == size {
+            return Ok(());
+        }
+        let range = format!("bytes={done}-");
+        let headers: &[(&str, &str)] = if *done == 0 { &[] } else { &[("Range", &range)] };
+        let (head, mut connection) = self.get(target, headers).await?;
+        // A registry without ranges sends the blob from its beginning.
+        let mut skip = match head.status {
+            206 => {
+                let start = head.header("Content-Range").and_then(|range| range.strip_prefix("bytes "));
+                let start = start.and_then(|range| range.split_once('-')?.0.parse::<u64>().ok());
+                if start != Some(*done) {
+                    return Err(RemoteError::Broken("the registry resumes at another byte"));
+                }
+                0
+            }
+            _ => *done,
+        };
+        while let Some(piece) = in_time(IDLE_MAX, connection.1.piece()).await? {
+            let skipped = skip.min(piece.len() as u64);
+            skip -= skipped;
+            let piece = &piece[skipped as usize..];
+            if piece.len() as u64 > size - *done {
+                return Err(RemoteError::Broken("a blob is longer than its manifest says"));
+            }
+            write(piece).map_err(RemoteError::Write)?;
+            *done += piece.len() as u64;
+        }
+        if *done < size {
+            return Err(RemoteError::Http(HttpError::Ended));
+        }
+        self.connection = Some(connection);
+        Ok(())
+    }
+
+    async fn document(&mut self, target: &str) -> Result<Vec<u8>, RemoteError> {
+        let mut failures = 0;
+        loop {
+            let error = match self.document_once(target).await {
+                Ok(bytes) => return Ok(bytes),
+                Err(error) => error,
+            };
+            failures += 1;
+            self.wait_after(error, failures).await?;
+        }
+    }
+
+    async fn document_once(&mut self, target: &str) -> Result<Vec<u8>, RemoteError> {
+        let (_, mut connection) = self.get(target, &[("Accept", ACCEPT)]).await?;
+        let bytes = in_time(IDLE_MAX, connection.1.body(DOCUMENT_MAX)).await?;
+        self.connection = Some(connection);
+        Ok(bytes)
+    }
+
+    /// Waits before the next attempt; fails if none would help.
+    async fn wait_after(&mut self, error: RemoteError, failures: u32) -> Result<(), RemoteError> {
+        self.connection = None;
+        if failures >= ATTEMPTS || !error.is_transient() {
+            return Err(error);
+        }
+        smol::Timer::after(Duration::from_secs(1 << (failures - 1))).await;
+        Ok(())
+    }
+
+    /// Sends a GET request with authorization, and follows redirects.
+    async fn get(
+        &mut self,
+        target: &str,
+        headers: &[(&str, &str)],
+    ) -> Result<(Head, (Origin, Connection)), RemoteError> {
+        let home = Origin { is_plain: self.place.is_plain, host: self.place.host.clone() };
+        loop {
+            let (mut origin, mut target) = (home.clone(), target.to_owned());
+            let mut redirects = 0;
+            let (head, mut connection) = loop {
+                let authorization = self.authorization.clone().filter(|_| origin == home);
+                let mut all = headers.to_vec();
+                all.extend(authorization.as_deref().map(|value| ("Authorization", value)));
+                let (head, connection) = self.send(&origin, &target, &all).await?;
+                if !matches!(head.status, 301 | 302 | 303 | 307 | 308) {
+                    break (head, connection);
+                }
+                redirects += 1;
+                if redirects > REDIRECTS_MAX {
+                    return Err(RemoteError::Broken("the registry redirects too often"));
+                }
+                let location = head.header("Location").unwrap_or_default();
+                (origin, target) = self.url(location, &origin)?;
+            };
+            match head.status {
+                200..=299 => {
+                    self.was_accepted = true;
+                    return Ok((head, connection));
+                }
+                401 => {
+                    let challenge = head.header("WWW-Authenticate").unwrap_or_default().to_owned();
+                    self.authenticate(&challenge).await?;
+                }
+                status => {
+                    let body = in_time(IDLE_MAX, connection.1.body(ERROR_MAX)).await.unwrap_or_default();
+                    return Err(RemoteError::Status(status, message(&body)));
+                }
+            }
+        }
+    }
+
+    async fn send(
+        &mut self,
+        origin: &Origin,
+        target: &str,
+        headers: &[(&str, &str)],
+    ) -> Result<(Head, (Origin, Connection)), RemoteError> {
+        let request = Request { method: "GET", target, host: &origin.host, headers, body: &[] };
+        if let Some((of, mut connection)) = self.connection.take()
+            && of == *origin
+            && connection.is_reusable()
+            // The server may have closed it meanwhile.
+            && let Ok(head) = in_time(IDLE_MAX, connection.send(&request)).await
+        {
+            return Ok((head, (of, connection)));
+        }
+        let mut connection = in_time(CONNECT_WITHIN, connect(self.root, origin)).await?;
+        let head = in_time(IDLE_MAX, connection.send(&request)).await?;
+        Ok((head, (origin.clone(), connection)))
+    }
+
+    /// The server and the target of a URL, which may be relative to `origin`.
+    fn url(&self, url: &str, origin: &Origin) -> Result<(Origin, String), RemoteError> {
+        let wrong = || RemoteError::Broken("the registry refers to an invalid URL");
+        if !url.bytes().all(|byte| (0x21..0x7f).contains(&byte)) {
+            return Err(wrong());
+        }
+        if url.starts_with('/') && !url.starts_with("//") {
+            return Ok((origin.clone(), url.to_owned()));
+        }
+        let (scheme, rest) = url.split_once("://").ok_or_else(wrong)?;
+        let is_plain = match scheme {
+            "https" => false,
+            "http" if self.place.is_plain => true,
+            "http" => return Err(RemoteError::Broken("the registry refers to a URL without TLS")),
+            _ => return Err(wrong()),
+        };
+        let at = rest.find(['/', '?', '#']).unwrap_or(rest.len());
+        let (host, target) = rest.split_at(at);
+        if host.is_empty() || host.contains('@') {
+            return Err(wrong());
+        }
+        let target = target.split('#').next().unwrap_or_default();
+        let target = if target.starts_with('/') { target.to_owned() } else { format!("/{target}") };
+        Ok((Origin { is_plain, host: host.to_owned() }, target))
+    }
+
+    /// Gets the next authorization that may be accepted.
+    async fn authenticate(&mut self, challenge: &str) -> Result<(), RemoteError> {
+        if self.authorization.is_some() && !self.was_accepted {
+            self.candidate += 1;
+        }
+        self.was_accepted = false;
+        while let Some(candidate) = self.candidates.get(self.candidate).copied() {
+            self.authorization = match (Challenge::parse(challenge), candidate) {
+                (Some(Challenge::Bearer { realm, query }), candidate) => {
+                    self.token(&realm, &query, candidate).await?.map(|token| format!("Bearer {token}"))
+                }
+                (Some(Challenge::Basic), Some(pair)) => Some(format!("Basic {pair}")),
+                (Some(Challenge::Basic), None) => None,
+                (None, _) => {
+                    return Err(RemoteError::Broken("the registry demands an unknown authentication"));
+                }
+            };
+            if self.authorization.is_some() {
+                return Ok(());
+            }
+            self.candidate += 1;
+        }
+        Err(RemoteError::Unauthorized)
+    }
+
+    /// Requests a token; `None` if the credentials are not accepted.
+    async fn token(
+        &mut self,
+        realm: &str,
+        query: &str,
+        candidate: Option<&str>,
+    ) -> Result<Option<String>, RemoteError> {
+        let home = Origin { is_plain: self.place.is_plain, host: self.place.host.clone() };
+        let (origin, target) = self.url(realm, &home)?;
+        let target = format!("{target}{}{query}", if target.contains('?') { '&' } else { '?' });
+        let basic = candidate.map(|pair| format!("Basic {pair}"));
+        let headers: Vec<(&str, &str)> =
+            basic.iter().map(|value| ("Authorization", value.as_str())).collect();
+        let (head, mut connection) = self.send(&origin, &target, &headers).await?;
+        let body = in_time(IDLE_MAX, connection.1.body(DOCUMENT_MAX)).await?;
+        match head.status {
+            200 => {}
+            401 | 403 => return Ok(None),
+            status => return Err(RemoteError::Status(status, message(&body))),
+        }
+        let document: Value =
+            serde_json::from_slice(&body).map_err(|_| RemoteError::Broken("the token is not in JSON"))?;
+        let token = ["token", "access_token"].iter().find_map(|key| document.get(*key)?.as_str());
+        let token =
+            token.filter(|token| !token.is_empty() && token.bytes().all(|byte| (0x21..0x7f).contains(&byte)));
+        token.map(|token| Some(token.to_owned())).ok_or(RemoteError::Broken("the response has no token"))
+    }
+}
+
+/// The kinds of manifests that are understood.
+const ACCEPT: &str = "application/vnd.oci.image.index.v1+json, application/vnd.oci.image.manifest.v1+json, \
+     application/vnd.docker.distribution.manifest.list.v2+json, application/vnd.docker.distribution.manifest.v2+json";
+
+async fn in_time<T, E>(limit: Duration, work: impl Future<Output = Result<T, E>>) -> Result<T, RemoteError>
+where
+    RemoteError: From<E>,
+{
+    let late = async {
+        smol::Timer::after(limit).await;
+        Err(RemoteError::Silent)
+    };
+    smol::future::or(async { work.await.map_err(RemoteError::from) }, late).await
+}
+
+impl From<HttpError> for RemoteError {
+    fn from(error: HttpError) -> Self {
+        RemoteError::Http(error)
+    }
+}
+
+async fn connect(root: &Path, origin: &Origin) -> Result<Connection, RemoteError> {
+    let failed =
+        |error: &dyn fmt::Display| RemoteError::Connect(format!("dial tcp {}: {error}", origin.host));
+    let has_port = origin.host.rsplit_once(':').is_some_and(|(_, port)| port.parse::<u16>().is_ok());
+    let port = if origin.is_plain { 80 } else { 443 };
+    let address = if has_port { origin.host.clone() } else { format!("{}:{port}", origin.host) };
+    // This process has nothing else to do.
+    let addresses = address.to_socket_addrs().map_err(|error| failed(&error))?;
+    let mut last = None;
+    for address in addresses {
+        match Async::<TcpStream>::connect(address).await {
+            Ok(socket) if origin.is_plain => return Ok(Connection::new(Stream::Plain(socket))),
+            Ok(socket) => {
+                let name = match has_port {
+                    true => origin.host.rsplit_once(':').map_or("", |(name, _)| name),
+                    false => &origin.host,
+                };
+                let name = name.trim_start_matches('[').trim_end_matches(']');
+                let client = Client::verified(socket, name, &trust(root, &origin.host)?).await;
+                let client = client.map_err(|error| match error {
+                    TlsError::Io(_) | TlsError::Ended => RemoteError::Http(HttpError::Tls(error)),
+                    error => RemoteError::Tls(error),
+                })?;
+                return Ok(Connection::new(Stream::Tls(Box::new(client))));
+            }
+            Err(error) => last = Some(error),
+        }
+    }
+    Err(last.map_or_else(|| failed(&"no address"), |error| failed(&error)))
+}
+
+/// The authorities that certify a host: those of the machine, and those of the directory in which podman keeps an
+/// authority of one registry.
+fn trust(root: &Path, host: &str) -> Result<Trust, RemoteError> {
+    let mut roots = Vec::new();
+    let of_host = root.join("etc/containers/certs.d").join(host);
+    let files = std::fs::read_dir(&of_host).into_iter().flatten().flatten().map(|entry| entry.path());
+    let files = files.filter(|path| path.extension().is_some_and(|end| end == "crt"));
+    for file in std::iter::once(root.join(AUTHORITIES)).chain(files) {
+        let Ok(text) = std::fs::read_to_string(&file) else { continue };
+        for certificate in text.split("-----BEGIN CERTIFICATE-----").skip(1) {
+            let certificate = certificate.split("-----END").next().unwrap_or_default();
+            let letters: Vec<u8> = certificate.bytes().filter(|byte| !byte.is_ascii_whitespace()).collect();
+            roots.extend(base64::decode(&letters).ok());
+        }
+    }
+    if roots.is_empty() {
+        let bundle = root.join(AUTHORITIES);
+        return Err(RemoteError::Invalid(format!(
+            "no authority certifies {host}: neither {} nor {} has certificates",
+            bundle.display(),
+            of_host.display()
+        )));
+    }
+    Trust::new(&roots, None).map_err(RemoteError::Tls)
+}
+
+/// The message of an error response, as the distribution specification has it.
+fn message(body: &[u8]) -> String {
+    let document: Option<Value> = serde_json::from_slice(body).ok();
+    let text = document.as_ref().and_then(|document| document.pointer("/errors/0/message")?.as_str());
+    let text: String = text.unwrap_or_default().chars().filter(|c| !c.is_control()).take(200).collect();
+    if text.is_empty() { text } else { format!(": {text}") }
+}
+
+/// How a registry wants to be asked: the header `WWW-Authenticate`.
+#[derive(Debug, PartialEq, Eq)]
+enum Challenge {
+    /// With a token from `realm`, which is asked with this query.
+    Bearer { realm: String, query: String },
+    /// With name and password.
+    Basic,
+}
+
+impl Challenge {
+    fn parse(header: &str) -> Option<Challenge> {
+        let (scheme, mut rest) = header.split_once(' ').unwrap_or((header, ""));
+        if scheme.eq_ignore_ascii_case("basic") {
+            return Some(Challenge::Basic);
+        }
+        if !scheme.eq_ignore_ascii_case("bearer") {
+            return None;
+        }
+        let (mut realm, mut query) = (None, Vec::new());
+        while let Some((key, after)) = rest.split_once('=') {
+            let (value, after) = match after.strip_prefix('"') {
+                Some(quoted) => quoted.split_once('"')?,
+                None => after.split_at(after.find(',').unwrap_or(after.len())),
+            };
+            match key.trim().trim_start_matches(',').trim() {
+                "realm" => realm = Some(value.to_owned()),
+                key @ ("service" | "scope") => query.push(format!("{key}={}", escaped(value))),
+                _ => {}
+            }
+            rest = after.trim_start_matches([',', ' ']);
+        }
+        Some(Challenge::Bearer { realm: realm?, query: query.join("&") })
+    }
+}
+
+/// Escapes a value of a query.
+fn escaped(value: &str) -> String {
+    let mut text = String::new();
+    for byte in value.bytes() {
+        match byte {
+            b'A'..=b'Z' | b'a'..=b'z' | b'0'..=b'9' | b'-' | b'.' | b'_' | b'~' | b'/' | b':' | b',' => {
+                text.push(byte.into());
+            }
+            byte => text.push_str(&format!("%{byte:02X}")),
+        }
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn challenges_are_read_as_registries_send_them() {
+        let bearer = |realm: &str, query: &str| {
+            Some(Challenge::Bearer { realm: realm.to_owned(), query: query.to_owned() })
+        };
+        for (header, expected) in [
+            (
+                "Bearer realm=\"https://auth.example/token\",service=\"registry.example\",scope=\"repository:a/b:pull\"",
+                bearer("https://auth.example/token", "service=registry.example&scope=repository:a/b:pull"),
+            ),
+            ("bearer realm=\"http://x/t\", service=a b, error=\"e\"", bearer("http://x/t", "service=a%20b")),
+            ("Basic realm=\"Registry\"", Some(Challenge::Basic)),
+            ("Bearer service=\"a\"", None),
+            ("Bearer realm=\"open", None),
+            ("Negotiate", None),
+            ("", None),
+        ] {
+            assert_eq!(Challenge::parse(header), expected, "{header}");
+        }
+    }
+
+    #[test]
+    fn urls_lead_to_no_weaker_protocol() {
+        let (plain, tls) = (true, false);
+        for (is_plain, url, expected) in [
+            (tls, "https://cdn.example/x?y=z#f", Ok(("cdn.example", "/x?y=z"))),
+            (tls, "/v2/x", Ok(("home.example", "/v2/x"))),
+            (plain, "http://cdn.example:81", Ok(("cdn.example:81", "/"))),
+            (tls, "http://cdn.example/x", Err("the registry refers to a URL without TLS")),
+            (tls, "//cdn.example/x", Err("the registry refers to an invalid URL")),
+            (tls, "https://u:p@cdn.example/x", Err("the registry refers to an invalid URL")),
+            (tls, "https://cdn.example/x\r\nA: b", Err("the registry refers to an invalid URL")),
+            (plain, "file:///etc/passwd", Err("the registry refers to an invalid URL")),
+        ] {
+            let place = Place { host: "home.example".into(), path: "a".into(), is_plain };
+            let credentials = Credentials::default();
+            let registry = Registry::new(Path::new("/"), &place, &credentials);
+            let got = registry.url(url, &Origin { is_plain, host: "home.example".into() });
+            let got = got.map(|(origin, target)| (origin.host, target)).map_err(|error| error.to_string());
+            let expected = expected.map(|(host, target)| (host.to_owned(), target.to_owned()));
+            assert_eq!(got, expected.map_err(str::to_owned), "{url}");
+        }
+    }
+}

@@ -1,0 +1,74 @@
+//! Pulling the images that a start needs. The engine reports that an image is absent and that a registry may have it;
+//! the start is planned again when the image was pulled. A failed pull is repeated after ever longer delays, as a kubelet
+//! does, or the moment the image is loaded.
+
+use std::time::Duration;
+
+use crate::facts::{Action, Attempt, Draft, Events, StartFailure, StartFailureReason};
+use crate::time::Instant;
+
+use super::PodState;
+use super::backoff::Pulls;
+use super::container::{Run, StartRetry, WaitingReason, reason_name};
+use super::start::warn_of_image;
+
+/// The delay after which a registry is asked again for the new image of a container that runs another one.
+pub(super) const PULL_RETRY: Duration = Duration::from_secs(300);
+
+impl PodState {
+    /// Plans the pulls that starts wait for.
+    pub(super) fn plan_pulls(&mut self, draft: &mut Draft, events: &mut Events) {
+        if !self.may_run() {
+            return;
+        }
+        for (index, container) in self.containers.indexed_mut() {
+            let Run::StartFailed { retry: StartRetry::Pull { is_in_flight: false } } = container.run else {
+                continue;
+            };
+            let image = container.awaited_volume.as_deref().unwrap_or(&self.pod.spec.container(index).image);
+            let action = Action::PullImage { attempt: container.attempt(index), image: image.into() };
+            if draft.push(self.index, action) {
+                events.note(self.index, Some(index), "Pulling", format!("Pulling image \"{image}\"").into());
+                container.run = Run::StartFailed { retry: StartRetry::Pull { is_in_flight: true } };
+            }
+        }
+    }
+
+    /// Records that an image was pulled, or could not be.
+    pub(super) fn image_pulled(
+        &mut self,
+        now: Instant,
+        attempt: Attempt,
+        result: Result<Box<str>, Box<str>>,
+        events: &mut Events,
+    ) {
+        let Some(container) = self.containers.of_attempt(attempt) else { return };
+        let Run::StartFailed { retry: StartRetry::Pull { is_in_flight: true } } = container.run else {
+            return;
+        };
+        let (index, at) = (self.index, Some(attempt.container));
+        let image = &self.pod.spec.container(attempt.container).image;
+        let pulled = container.awaited_volume.as_deref().unwrap_or(image);
+        let retry = match result {
+            Ok(how) => {
+                let text = format!("Successfully pulled image \"{pulled}\"{how}");
+                events.note(index, at, "Pulled", text.into());
+                container.pulls = Pulls::succeeded();
+                StartRetry::At(now)
+            }
+            Err(message) => {
+                let failure = StartFailure {
+                    reason: StartFailureReason::ErrImagePull,
+                    message,
+                    image: container.awaited_volume.clone(),
+                };
+                warn_of_image(index, at, image, &failure, events);
+                let reason = reason_name(failure.reason).into();
+                container.waiting = Some(WaitingReason { reason, message: failure.message });
+                container.pull_failed(now)
+            }
+        };
+        container.run = Run::StartFailed { retry };
+        self.touch();
+    }
+}

@@ -1,0 +1,210 @@
+//! Images that are pulled from a registry, by hand and for pods.
+
+use std::fs;
+use std::io::{Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::sync::{Arc, Mutex};
+
+use nodlet_tests::docker_registry::{DockerRegistry, PASSWORD, USER, list};
+use nodlet_tests::image::Image;
+use nodlet_tests::ssh::noise;
+use nodlet_tests::{Device, demo_archive, manifest};
+
+const NAME: &str = "registry.test/team/demo:1";
+
+/// A device with an agent and without images.
+fn bare() -> Device {
+    let mut device = Device::new();
+    device.start_agent();
+    device
+}
+
+fn pod(name: &str) -> String {
+    manifest::pod(name, "print pulled then sleep").replace("localhost/demo:1", NAME)
+}
+
+#[test]
+fn an_image_is_pulled_by_hand_once() {
+    let device = Device::new();
+    let registry = DockerRegistry::start(&device);
+    registry.push(demo_archive(), "team/demo:1");
+    registry.list(&device, true);
+    assert_eq!(device.nodlet(["image", "pull", NAME]).ok(), format!("image/{NAME} pulled\n"));
+    assert!(device.nodlet(["image", "ls"]).ok().contains("registry.test/team/demo:1"));
+    let blobs = |log: &str| log.matches("\"GET /v2/team/demo/blobs/").count();
+    let before = registry.log();
+    assert!(blobs(&before) >= 2, "{before}");
+    // The layers are here: only the configuration is downloaded again.
+    assert_eq!(device.nodlet(["image", "pull", NAME]).ok(), format!("image/{NAME} unchanged\n"));
+    assert_eq!(blobs(&registry.log()), blobs(&before) + 1);
+    let error = device.nodlet(["image", "pull", "registry.test/team/other:1"]).refused();
+    assert!(error.contains("127.0.0.1") && error.contains("not found"), "{error}");
+}
+
+#[test]
+fn a_pod_whose_image_is_absent_pulls_it() {
+    let device = bare();
+    let registry = DockerRegistry::start(&device);
+    registry.push(demo_archive(), "team/demo:1");
+    registry.list(&device, true);
+    device.write_manifest("web.yaml", &pod("web"));
+    device.pod("web").wait_ready();
+    let events = device.pod("web").events().join("\n");
+    assert!(events.contains(&format!("Pulling image \"{NAME}\"")), "{events}");
+    assert!(events.contains(&format!("Successfully pulled image \"{NAME}\" in ")), "{events}");
+    assert!(events.contains(" including waiting). Image size: "), "{events}");
+    assert!(!events.contains("already present"), "{events}");
+
+    // What is on the board starts without the registry.
+    drop(registry);
+    device.write_manifest("other.yaml", &pod("other"));
+    device.pod("other").wait_ready();
+    assert!(device.pod("other").events().join("\n").contains("already present on machine"));
+}
+
+#[test]
+fn a_failed_pull_is_repeated_until_the_registry_is_back() {
+    let device = bare();
+    let registry = DockerRegistry::start(&device);
+    registry.push(demo_archive(), "team/demo:1");
+    // Nobody listens on this port.
+    list(&device, 1, true);
+    device.write_manifest("web.yaml", &pod("web"));
+    let reason = || device.pod("web").container("app").reason();
+    device.wait_for("the pull fails", || reason() == "ErrImagePull");
+    let message = device.pod("web").container("app").message();
+    assert!(message.contains("dial tcp 127.0.0.1:1: Connection refused"), "{message}");
+    device.wait_for("the pull is backed off", || reason() == "ImagePullBackOff");
+    registry.list(&device, true);
+    device.pod("web").wait_ready();
+}
+
+#[test]
+fn a_pod_with_a_policy_of_never_asks_no_registry() {
+    let device = bare();
+    let registry = DockerRegistry::start(&device);
+    registry.push(demo_archive(), "team/demo:1");
+    registry.list(&device, true);
+    let text =
+        pod("web").replace(&format!("image: {NAME}"), &format!("image: {NAME}\n    imagePullPolicy: Never"));
+    assert!(text.contains("Never"), "{text}");
+    device.write_manifest("web.yaml", &text);
+    device.wait_for("the image is absent", || {
+        device.pod("web").container("app").reason() == "ErrImageNeverPull"
+    });
+    assert!(!registry.log().contains("GET /v2/team/demo/manifests/"));
+}
+
+#[test]
+fn passwords_are_those_of_root_s_podman() {
+    let device = Device::new();
+    let registry = DockerRegistry::with_password(&device);
+    registry.push(demo_archive(), "team/demo:1");
+    registry.list(&device, true);
+    let error = device.nodlet(["image", "pull", NAME]).refused();
+    assert!(error.contains("pull access denied"), "{error}");
+    let directory = device.path("/run/containers/0");
+    fs::create_dir_all(&directory).expect("created");
+    let place = format!("127.0.0.1:{}", registry.port());
+    let auth =
+        format!("{{\"auths\":{{\"{place}\":{{\"username\":\"{USER}\",\"password\":\"{PASSWORD}\"}}}}}}");
+    fs::write(directory.join("auth.json"), auth).expect("written");
+    device.nodlet(["image", "pull", NAME]).ok();
+}
+
+#[test]
+fn a_registry_with_tls_is_verified() {
+    let device = Device::new();
+    let (registry, certificate) = DockerRegistry::with_tls(&device);
+    registry.push(demo_archive(), "team/demo:1");
+    registry.list(&device, false);
+    let error = device.nodlet(["image", "pull", NAME]).refused();
+    assert!(error.contains("no authority certifies 127.0.0.1"), "{error}");
+    let directory = device.path(&format!("/etc/containers/certs.d/127.0.0.1:{}", registry.port()));
+    fs::create_dir_all(&directory).expect("created");
+    fs::copy(certificate, directory.join("ca.crt")).expect("copied");
+    device.nodlet(["image", "pull", NAME]).ok();
+}
+
+/// Forwards connections to a port, and cuts each after `bytes` of the responses. Returns its own port, and the heads of
+/// the requests.
+fn cutting_proxy(to: u16, bytes: usize) -> (u16, Arc<Mutex<String>>) {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let port = listener.local_addr().expect("bound").port();
+    let requests = Arc::new(Mutex::new(String::new()));
+    let seen = requests.clone();
+    std::thread::spawn(move || {
+        for client in listener.incoming() {
+            let Ok(mut client) = client else { return };
+            let Ok(mut server) = TcpStream::connect(("127.0.0.1", to)) else { return };
+            let (mut requests, mut on) =
+                (client.try_clone().expect("clone"), server.try_clone().expect("clone"));
+            let seen = seen.clone();
+            std::thread::spawn(move || {
+                let mut piece = [0; 4096];
+                while let Ok(count @ 1..) = requests.read(&mut piece) {
+                    seen.lock().expect("no panic").push_str(&String::from_utf8_lossy(&piece[..count]));
+                    if on.write_all(&piece[..count]).is_err() {
+                        return;
+                    }
+                }
+            });
+            std::thread::spawn(move || {
+                let (mut piece, mut left) = ([0; 4096], bytes);
+                while let Ok(count @ 1..) = server.read(&mut piece) {
+                    let count = count.min(left);
+                    left -= count;
+                    if client.write_all(&piece[..count]).is_err() || left == 0 {
+                        break;
+                    }
+                }
+                let _ = client.shutdown(std::net::Shutdown::Both);
+                let _ = server.shutdown(std::net::Shutdown::Both);
+            });
+        }
+    });
+    (port, requests)
+}
+
+#[test]
+fn a_download_that_breaks_is_resumed_where_it_broke() {
+    let device = Device::new();
+    let registry = DockerRegistry::start(&device);
+    let archive = device.path("/big.tar");
+    let image = Image::new("localhost/big:1").file("noise", 0o644, &noise(700_000, 7));
+    image.write_oci_archive(&archive).expect("written");
+    registry.push(&archive, "team/demo:1");
+    let (port, requests) = cutting_proxy(registry.port(), 300_000);
+    list(&device, port, true);
+    device.nodlet(["image", "pull", NAME]).ok();
+    let requests = requests.lock().expect("no panic").clone();
+    let resumed = requests.matches("Range: bytes=").count();
+    assert!((2..=3).contains(&resumed), "{requests}");
+}
+
+#[test]
+fn a_pod_pulls_with_its_secret() {
+    let device = bare();
+    let registry = DockerRegistry::with_password(&device);
+    registry.push(demo_archive(), "team/demo:1");
+    registry.list(&device, true);
+    let place = format!("127.0.0.1:{}", registry.port());
+    let auth =
+        format!("{{\"auths\":{{\"{place}\":{{\"username\":\"{USER}\",\"password\":\"{PASSWORD}\"}}}}}}");
+    let secret = format!(
+        "apiVersion: v1\nkind: Secret\nmetadata: {{name: pull}}\ntype: kubernetes.io/dockerconfigjson\n\
+         stringData:\n  .dockerconfigjson: '{auth}'\n"
+    );
+    device.write_manifest("web.yaml", &pod("web"));
+    let reason = || device.pod("web").container("app").reason();
+    device.wait_for("the pull is denied", || reason() == "ErrImagePull");
+    let message = device.pod("web").container("app").message();
+    assert!(message.contains("pull access denied"), "{message}");
+    device.write_manifest("secret.yaml", &secret);
+    let with_secret = pod("other").replace("spec:\n", "spec:\n  imagePullSecrets: [{name: pull}]\n");
+    assert!(with_secret.contains("imagePullSecrets"), "{with_secret}");
+    device.write_manifest("other.yaml", &with_secret);
+    device.pod("other").wait_ready();
+    // The first pod starts with the image that the second one pulled.
+    device.pod("web").wait_ready();
+}
