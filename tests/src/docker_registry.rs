@@ -119,6 +119,17 @@ impl DockerRegistry {
         assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     }
 
+    /// The files with the blobs of all images, and their contents.
+    pub fn blobs(&self) -> Vec<(PathBuf, Vec<u8>)> {
+        let names = |directory: PathBuf| {
+            let entries = fs::read_dir(directory).expect("the registry has blobs");
+            entries.map(|entry| entry.expect("it can be read").path()).collect::<Vec<_>>()
+        };
+        let prefixes = names(self.dir.join("storage/docker/registry/v2/blobs/sha256"));
+        let files = prefixes.into_iter().flat_map(names).map(|blob| blob.join("data"));
+        files.map(|file| (file.clone(), fs::read(&file).expect("it can be read"))).collect()
+    }
+
     /// Lists the registry in the device's `registries.conf` as the place of images of `registry.test`.
     pub fn list(&self, device: &Device, is_plain: bool) {
         list(device, self.port, is_plain);

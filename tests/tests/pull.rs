@@ -208,3 +208,48 @@ fn a_pod_pulls_with_its_secret() {
     // The first pod starts with the image that the second one pulled.
     device.pod("web").wait_ready();
 }
+
+#[test]
+fn a_running_container_gets_its_new_image_when_that_is_pulled() {
+    let device = Device::start();
+    let registry = DockerRegistry::start(&device);
+    registry.list(&device, true);
+    let text = manifest::pod("web", "print hello then sleep");
+    device.write_manifest("web.yaml", &text);
+    device.pod("web").wait_ready();
+    registry.push(demo_archive(), "team/demo:1");
+    device.write_manifest("web.yaml", &text.replace("localhost/demo:1", NAME));
+    device.wait_for("the container runs the new image", || {
+        let container = device.pod("web").container("app");
+        container.of_status("image") == NAME && container.is_running()
+    });
+    assert_eq!(device.pod("web").container("app").restart_count(), 1);
+}
+
+#[test]
+fn a_layer_with_another_content_than_its_digest_is_refused() {
+    let device = Device::new();
+    let registry = DockerRegistry::start(&device);
+    let archive = device.path("/app.tar");
+    let image = |seed| Image::new("localhost/app:1").file("noise", 0o644, &noise(20_000, seed));
+    for (seed, name) in [(1, "team/demo:1"), (2, "team/demo:2")] {
+        image(seed).write_oci_archive(&archive).expect("written");
+        registry.push(&archive, name);
+    }
+    // The layer of one image gets the content of the other's, which is as long.
+    let mut layers: Vec<_> = registry.blobs().into_iter().filter(|(_, bytes)| bytes.len() > 20_000).collect();
+    assert_eq!(layers.len(), 2);
+    let (path, other) = (layers[0].0.clone(), layers.remove(1).1);
+    let resized = |mut bytes: Vec<u8>, length| {
+        bytes.resize(length, 0);
+        bytes
+    };
+    fs::write(&path, resized(other, layers[0].1.len())).expect("written");
+    registry.list(&device, true);
+    let pull = |tag: &str| device.nodlet(["image", "pull", &format!("registry.test/team/demo:{tag}")]);
+    let results = [pull("1"), pull("2")];
+    let refused: Vec<_> = results.iter().filter(|ran| ran.code != 0).collect();
+    assert_eq!(refused.len(), 1, "{results:?}");
+    assert!(refused[0].stderr.contains("digest"), "{refused:?}");
+    assert_eq!(device.nodlet(["image", "ls"]).ok().lines().count(), 2, "a head and the other image");
+}

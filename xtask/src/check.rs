@@ -8,7 +8,7 @@ use std::time::Instant;
 
 use crate::task::{Failure, Outcome, project, run as run_command, usage};
 use crate::toolchain::{self, Part, cargo};
-use crate::{boards, commit, gates, go, guest, images, setup};
+use crate::{boards, commit, gates, go, guest, images, programs, setup};
 
 /// A step: its name, its description, and its function.
 type Step = (&'static str, &'static str, fn() -> Outcome);
