@@ -215,10 +215,10 @@ fn a_running_container_gets_its_new_image_when_that_is_pulled() {
     let registry = DockerRegistry::start(&device);
     registry.list(&device, true);
     let text = manifest::pod("web", "print hello then sleep");
-    device.write_manifest("web.yaml", &text);
+    device.nodlet_with_input(["apply", "-f", "-"], &text).ok();
     device.pod("web").wait_ready();
     registry.push(demo_archive(), "team/demo:1");
-    device.write_manifest("web.yaml", &text.replace("localhost/demo:1", NAME));
+    device.nodlet_with_input(["apply", "-f", "-"], &text.replace("localhost/demo:1", NAME)).ok();
     device.wait_for("the container runs the new image", || {
         let container = device.pod("web").container("app");
         container.of_status("image") == NAME && container.is_running()
@@ -227,7 +227,7 @@ fn a_running_container_gets_its_new_image_when_that_is_pulled() {
 }
 
 #[test]
-fn a_layer_with_another_content_than_its_digest_is_refused() {
+fn content_that_does_not_fit_its_digest_is_refused() {
     let device = Device::new();
     let registry = DockerRegistry::start(&device);
     let archive = device.path("/app.tar");
@@ -236,20 +236,30 @@ fn a_layer_with_another_content_than_its_digest_is_refused() {
         image(seed).write_oci_archive(&archive).expect("written");
         registry.push(&archive, name);
     }
-    // The layer of one image gets the content of the other's, which is as long.
     let mut layers: Vec<_> = registry.blobs().into_iter().filter(|(_, bytes)| bytes.len() > 20_000).collect();
     assert_eq!(layers.len(), 2);
+    // The layer of one image gets the content of the other's.
     let (path, other) = (layers[0].0.clone(), layers.remove(1).1);
-    let resized = |mut bytes: Vec<u8>, length| {
-        bytes.resize(length, 0);
-        bytes
-    };
-    fs::write(&path, resized(other, layers[0].1.len())).expect("written");
+    let length = layers[0].1.len();
+    let mut bytes = other;
+    bytes.resize(length, 0);
+    fs::write(&path, bytes).expect("written");
     registry.list(&device, true);
     let pull = |tag: &str| device.nodlet(["image", "pull", &format!("registry.test/team/demo:{tag}")]);
     let results = [pull("1"), pull("2")];
     let refused: Vec<_> = results.iter().filter(|ran| ran.code != 0).collect();
     assert_eq!(refused.len(), 1, "{results:?}");
-    assert!(refused[0].stderr.contains("digest"), "{refused:?}");
+    assert!(refused[0].stderr.contains("failed to load layer"), "{refused:?}");
     assert_eq!(device.nodlet(["image", "ls"]).ok().lines().count(), 2, "a head and the other image");
+
+    // Every document gets another byte: no image can be pulled.
+    for (path, bytes) in registry.blobs() {
+        let text = String::from_utf8_lossy(&bytes).replace("linux", "lunix");
+        if bytes.starts_with(b"{") {
+            fs::write(&path, text).expect("written");
+        }
+    }
+    for ran in [pull("1"), pull("2")] {
+        assert!(ran.clone().refused().contains("instead of sha256:"), "{ran:?}");
+    }
 }
