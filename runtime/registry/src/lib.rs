@@ -61,8 +61,8 @@ pub use change::{Accepted, Applied, Change, FieldValidation, Part, Preconditions
 pub use config_objects::{ConfigData, ConfigObjects, refers_to};
 pub use definitions::DefinitionName;
 pub use devices::{
-    DeviceOfRun, FoundDevice, SeenDevices, device_events, grant_devices,
-    grant_interfaces, interface_returned, requested_devices,
+    DeviceOfRun, FoundDevice, SeenDevices, device_events, grant_devices, grant_interfaces,
+    interface_returned, requested_devices,
 };
 pub use difference::{Admissions, Difference, sort_admitted_first};
 pub use ephemeral::{list_of as ephemeral_of, with_list as with_ephemeral, without as without_ephemeral};

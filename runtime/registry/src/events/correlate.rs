@@ -192,13 +192,15 @@ mod tests {
         let mut correlator = Correlator::default();
         let first = correlator.correlate(at(0), &occurrence("web", "BackOff", "no")).expect("it is reported");
         assert_eq!((first.count, first.first), (1, at(0)));
-        let again = correlator.correlate(at(10), &occurrence("web", "BackOff", "no")).expect("it is reported");
+        let again =
+            correlator.correlate(at(10), &occurrence("web", "BackOff", "no")).expect("it is reported");
         assert_eq!((again.number, again.count, again.first), (first.number, 2, at(0)));
         let other =
             correlator.correlate(at(10), &occurrence("web", "BackOff", "otherwise")).expect("it is reported");
         assert_eq!((other.count, other.first), (1, at(10)));
         assert_ne!(other.number, first.number);
-        let elsewhere = correlator.correlate(at(10), &occurrence("db", "BackOff", "no")).expect("it is reported");
+        let elsewhere =
+            correlator.correlate(at(10), &occurrence("db", "BackOff", "no")).expect("it is reported");
         assert_eq!(elsewhere.count, 1);
         // The same words of another container are another event.
         let mut of_another = occurrence("web", "BackOff", "no");
