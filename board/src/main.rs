@@ -14,7 +14,6 @@ mod failure;
 mod init;
 mod output;
 mod pidfd;
-mod pull;
 mod system;
 mod verb;
 mod verbs;
@@ -53,7 +52,7 @@ fn main() -> ExitCode {
     }
     // The role that the agent executes for each image that it pulls; no verb either.
     if std::env::args_os().nth(1).is_some_and(|verb| verb == nodlet_runtime::engine::PULL) {
-        return pull::run_for_pod(std::env::args().skip(2));
+        return image::pull::run_for_pod(std::env::args().skip(2));
     }
     match run() {
         Ok(code) => code,

@@ -14,6 +14,8 @@ use nodlet_host::paths::Paths;
 use nodlet_rootfs::{Image, LoadError, LoadOptions, Loaded, Platform, Progress, Reference, Store, Unpacker};
 use nodlet_runtime::engine::image_store_limit;
 
+pub(crate) mod pull;
+
 use crate::arguments::{Context, Flag};
 use crate::failure::Failure;
 use crate::output::Columns;
@@ -133,8 +135,7 @@ fn load(root: &Path, store: &Store, source: &str, mut options: LoadOptions) -> O
 fn pull(root: &Path, store: &Store, name: &str, options: LoadOptions) -> Outcome {
     let reference = Reference::parse(name).map_err(|error| Failure::chain(&error))?;
     let mut progress = Shown { terminal: std::io::stderr().is_terminal(), hundredth: 0 };
-    let pulled =
-        crate::pull::pull(root, store, &reference, options, &[], false, &mut |step| progress.show(&step));
+    let pulled = pull::pull(root, store, &reference, options, &[], false, &mut |step| progress.show(&step));
     progress.clear();
     for image in pulled? {
         println!("{}", lines(&image).replace(" loaded", " pulled"));

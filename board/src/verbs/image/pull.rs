@@ -19,7 +19,7 @@ use nodlet_rootfs::{LoadOptions, Loaded, Platform, Progress, Reference, Store};
 use serde_json::Value;
 
 use crate::failure::Failure;
-use crate::image;
+use crate::verbs::image;
 
 mod credentials;
 mod registries;
