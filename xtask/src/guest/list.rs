@@ -124,6 +124,8 @@ pub(super) const FILTERS: &[&str] = &[
     "nft_masq",
     "nft_ct",
     "nft_fib_inet",
+    // Not for a filter: a kind of link that tests create.
+    "ifb",
 ];
 
 /// A serial port on USB, which is wired to a port of the guest, and QEMU's monitor at another port: tests
