@@ -102,8 +102,10 @@ fn seed_of(commit: &str) -> u64 {
     1 + beginning.unwrap_or(0) * APART
 }
 
-/// The suites with containers that take longest, in the order of their time: together three quarters of all.
+/// The suites with containers that take longest, in the order of their time: together three quarters of all. For
+/// `cluster`, the servers of a cluster are built.
 const SLOW: &[&str] = &[
+    "cluster",
     "soak",
     "bounded",
     "removal",
@@ -170,8 +172,13 @@ fn suites_of(all: &BTreeSet<String>, number: usize) -> BTreeSet<String> {
 fn containers_of(options: &[String]) -> Outcome {
     go::KUBECTL.build(None)?;
     go::AGNHOST.build(None)?;
-    go::CONTROL_PLANE.build(None)?;
-    programs::provide("docker-registry", "docker-registry")?;
+    let runs = |suite: &str| options.is_empty() || options.iter().any(|option| option == suite);
+    if runs("cluster") {
+        go::CONTROL_PLANE.build(None)?;
+    }
+    if runs("pull") {
+        programs::provide("docker-registry", "docker-registry")?;
+    }
     images::build()?;
     run_command(cargo()?.args(["build", "--package", "nodlet"]))?;
     run_command(cargo()?.args(["build", "--package", "nodlet-runtime", "--example", "replay"]))?;

@@ -341,8 +341,8 @@ fn report_missing(old: &Rc<Wanted>, missing: &[String], effects: &mut Vec<Effect
         warn(
             "Failed",
             format!(
-                "Failed to pull image \"{image}\": it is not on this node, and nodlet pulls from no registry: \
-                 load it with 'nodlet image load FILE'"
+                "Failed to pull image \"{image}\": it is not on this node, and a change of a pod pulls no image: \
+                 load it with 'nodlet image load FILE', or pull it with 'nodlet image pull {image}'"
             ),
         );
         warn("Failed", "Error: ErrImagePull".to_owned());

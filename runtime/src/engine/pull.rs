@@ -1,5 +1,5 @@
-//! Pulls images for pods, one after another, each in a process of its own (`board/src/verbs/image/pull.rs`). The agent waits only for
-//! the end of that process, and an agent that pulls nothing has only an unused lock.
+//! Pulls images for pods, one after another, each in a process of its own (`board/src/verbs/image/pull.rs`). The agent
+//! waits only for the end of that process, and an agent that pulls nothing has only an unused lock.
 
 use std::io;
 use std::os::unix::process::CommandExt;

@@ -412,7 +412,7 @@ async fn find_image(
 }
 
 fn not_here(reference: &Reference) -> String {
-    format!("image {reference} is not on this node, and nodlet pulls from no registry:")
+    format!("image {reference} is not on this node, and no registry is configured for it:")
 }
 
 /// The name of an image on the board that may have been meant: the same name in another registry, or with another
