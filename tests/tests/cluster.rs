@@ -238,7 +238,10 @@ spec:
     );
     let status = "get pod share -o jsonpath={.status.phase}|{.status.reason}|{.status.message}";
     let status = plane.wait_for(status, |status| status.starts_with("Failed"));
-    assert!(status.starts_with("Failed|PodSpecNotSupported|Pod was rejected: "), "{status}");
+    assert!(
+        status.starts_with("Failed|PodSpecNotSupported|Pod was rejected: The Pod \"share\" is invalid"),
+        "{status}"
+    );
     assert!(status.contains("nfs"), "{status}");
     let events = "get events -o jsonpath={.items[*].message}";
     plane.wait_for(events, |events| events.contains("nfs"));
@@ -266,6 +269,8 @@ spec:
     args: [env, then, wait, /end]
     envFrom: [{{configMapRef: {{name: settings}}}}]
     env: [{{name: PASSWORD, valueFrom: {{secretKeyRef: {{name: login, key: password}}}}}}]
+    volumeMounts: [{{name: settings, mountPath: /settings}}]
+  volumes: [{{name: settings, configMap: {{name: settings}}}}]
 "
         )
     };
@@ -274,6 +279,11 @@ spec:
     one.wait_log("app", "color=green");
     one.wait_log("app", "PASSWORD=hunter2");
     assert_eq!(one.object().expect("it runs")["spec"]["priority"], 1000);
+    // Objects are read again each minute.
+    plane.line("patch configmap settings -p {\"data\":{\"color\":\"blue\"}}").ok();
+    node.device.wait_within(std::time::Duration::from_secs(150), "the new color", || {
+        one.exec("app", ["/bin/demo", "cat", "/settings/color"]).stdout == "blue"
+    });
     plane.line("delete pod one --force --grace-period=0").ok();
     one.wait_gone();
 

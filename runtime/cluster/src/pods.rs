@@ -82,8 +82,9 @@ pub fn local(pod: &Value) -> LocalPod {
         account = "default".to_owned();
     }
     let mut tokens = Vec::new();
-    for volume in spec["volumes"].as_array_mut().into_iter().flatten() {
-        for source in volume["projected"]["sources"].as_array_mut().into_iter().flatten() {
+    // `pointer_mut` adds no field, as an index would.
+    for volume in elements(spec.get_mut("volumes")) {
+        for source in elements(volume.pointer_mut("/projected/sources")) {
             let Some(token) = source.get("serviceAccountToken") else { continue };
             let secret = format!("{TOKEN_PREFIX}{uid}-{}", tokens.len());
             let items = json!([{ "key": TOKEN_KEY, "path": token["path"] }]);
@@ -122,6 +123,11 @@ pub fn local(pod: &Value) -> LocalPod {
     }
     let manifest = json!({ "apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec });
     LocalPod { manifest, objects, tokens, class }
+}
+
+/// The elements of a list, if it is one.
+fn elements(list: Option<&mut Value>) -> impl Iterator<Item = &mut Value> {
+    list.and_then(Value::as_array_mut).into_iter().flatten()
 }
 
 /// The ConfigMaps and Secrets that a spec refers to, each once.
@@ -386,6 +392,7 @@ mod tests {
         );
         let source = &local.manifest["spec"]["volumes"][0]["projected"]["sources"][0];
         assert_eq!(source["secret"]["items"][0], json!({ "key": "token", "path": "token" }));
+        assert_eq!(local.manifest["spec"]["volumes"][1], pod["spec"]["volumes"][1]);
         assert_eq!(local.manifest["spec"].get("serviceAccountName"), None);
         let request = token_request(&pod, &local.tokens[0]);
         assert_eq!(request["spec"]["boundObjectRef"]["uid"], "u");

@@ -544,7 +544,9 @@ impl Follower {
         if let Err(error) = manifest::parse(&name, &text, Validation::Strict, &self.credentials.node) {
             // A running pod keeps its last valid spec, as one from a file.
             let why = error.to_string();
-            let why = why.strip_prefix(&*name).unwrap_or(&why).trim_start_matches(": ");
+            // Without the file and its lines, which nobody wrote.
+            let why =
+                why.strip_prefix(&*name).and_then(|why| why.split_once(": ")).map_or(&*why, |(_, why)| why);
             log::error!("{}/{}: {why}", known.namespace, known.name);
             return if known.has_manifest { Ok(()) } else { self.reject(api, known, why).await };
         }
