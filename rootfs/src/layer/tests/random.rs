@@ -27,6 +27,10 @@ struct Layer {
     directories: Vec<String>,
     files: Vec<String>,
     taken: BTreeSet<String>,
+    /// The names that its whiteouts hide.
+    hidden: BTreeSet<String>,
+    /// The opaque directories.
+    opaque: Vec<String>,
 }
 
 /// The kind, name and other properties of a member.
@@ -151,6 +155,18 @@ impl Layer {
         self.data(bytes);
     }
 
+    /// Whether the layer hides a name of lower layers: by a whiteout, or because a directory above the name is hidden,
+    /// opaque or no directory here.
+    fn hides(&self, name: &str) -> bool {
+        let above = name.match_indices('/').map(|(end, _)| &name[..end]);
+        let is_replaced = |directory: &str| {
+            self.taken.contains(directory) && !self.directories.contains(&format!("{directory}/"))
+        };
+        self.hidden.contains(name)
+            || above.into_iter().any(is_replaced)
+            || self.opaque.iter().any(|directory| name.starts_with(directory.as_str()))
+    }
+
     fn data(&mut self, bytes: &[u8]) {
         self.tar.extend_from_slice(bytes);
         self.tar.resize(self.tar.len().next_multiple_of(512), 0);
@@ -211,6 +227,7 @@ impl Layer {
                 // Only in directories that the layer describes: another test covers implied ones.
                 if self.directories.contains(&directory) && last.len() < 250 {
                     self.taken.insert(hidden.clone());
+                    self.hidden.insert(hidden.clone());
                     entry(self, random, EntryType::Regular, &format!("{directory}.wh.{last}"), "", &[]);
                 }
             }
@@ -218,6 +235,7 @@ impl Layer {
                 let directory = random.pick(&self.directories).clone();
                 if !directory.is_empty() {
                     entry(self, random, EntryType::Regular, &format!("{directory}.wh..wh..opq"), "", &[]);
+                    self.opaque.push(directory);
                 }
             }
         }
@@ -284,7 +302,8 @@ fn image(seed: u64) -> Image {
         for _ in 0..5 + random.below(40) {
             layer.add(&mut random, &image.below);
         }
-        image.below.extend(layer.taken);
+        image.below.retain(|name| !layer.hides(name));
+        image.below.extend(layer.taken.difference(&layer.hidden).cloned());
         layer.tar.resize(layer.tar.len() + 1024, 0);
         image.layers.push(layer.tar);
     }
