@@ -12,6 +12,8 @@ use super::{Netlink, attribute};
 // From linux/if_link.h, linux/rtnetlink.h and linux/if.h.
 const IFLA_MTU: u16 = 4;
 const IFLA_IFNAME: u16 = 3;
+const IFLA_TXQLEN: u16 = 13;
+const IFLA_GROUP: u16 = 27;
 const IFLA_XDP: u16 = 43;
 const IFLA_XDP_FD: u16 = 1;
 const IFLA_XDP_ATTACHED: u16 = 2;
@@ -39,6 +41,9 @@ pub struct LinkSettings {
     hardware: Vec<u8>,
     mtu: u32,
     flags: u32,
+    /// The device group, which rules of firewalls may name.
+    group: u32,
+    queue_length: u32,
     /// The attributes `IFLA_ALT_IFNAME`, as the kernel lists them.
     alternative_names: Vec<u8>,
     has_xdp: bool,
@@ -48,7 +53,10 @@ impl LinkSettings {
     /// The kind and the settings as one line for [`LinkSettings::parse`].
     pub fn to_line(&self) -> String {
         let hardware: String = self.hardware.iter().map(|byte| format!("{byte:02x}")).collect();
-        let mut line = format!("{} {hardware} {} {}", self.kind, self.mtu, self.flags);
+        let mut line = format!(
+            "{} {hardware} {} {} {} {}",
+            self.kind, self.mtu, self.flags, self.group, self.queue_length
+        );
         for (_, value) in attributes(&self.alternative_names) {
             let name = String::from_utf8_lossy(value);
             let name = name.trim_end_matches('\0');
@@ -69,13 +77,16 @@ impl LinkSettings {
             u8::from_str_radix(digits, 16).ok()
         });
         let hardware = hardware.collect::<Option<_>>()?;
-        let (mtu, flags) = (words.next()?.parse().ok()?, words.next()?.parse().ok()?);
+        let mut number = || words.next()?.parse().ok();
+        let (mtu, flags, group, queue_length) = (number()?, number()?, number()?, number()?);
         let alternative_names = words.flat_map(alternative_name).collect();
         Some(LinkSettings {
             kind: kind.to_owned(),
             hardware,
             mtu,
             flags,
+            group,
+            queue_length,
             alternative_names,
             ..Self::default()
         })
@@ -97,6 +108,11 @@ fn attributes(mut bytes: &[u8]) -> impl Iterator<Item = (u16, &[u8])> {
     })
 }
 
+/// The number of an attribute with four bytes; 0 for another length.
+fn number(value: &[u8]) -> u32 {
+    <[u8; 4]>::try_from(value).map_or(0, u32::from_ne_bytes)
+}
+
 fn about(index: u32) -> LinkMessage {
     let mut link = LinkMessage::default();
     link.header.index = index;
@@ -115,9 +131,9 @@ impl Netlink {
                 match attribute {
                     LinkAttribute::IfName(name) => found.name = name,
                     LinkAttribute::Address(address) => found.hardware = address,
-                    LinkAttribute::Other(IFLA_MTU, value) => {
-                        found.mtu = <[u8; 4]>::try_from(&value[..]).map_or(0, u32::from_ne_bytes);
-                    }
+                    LinkAttribute::Other(IFLA_MTU, value) => found.mtu = number(&value),
+                    LinkAttribute::Other(IFLA_GROUP, value) => found.group = number(&value),
+                    LinkAttribute::Other(IFLA_TXQLEN, value) => found.queue_length = number(&value),
                     LinkAttribute::Other(IFLA_PROP_LIST, list) => found.alternative_names = list,
                     LinkAttribute::Other(IFLA_XDP, value) => {
                         found.has_xdp = attributes(&value)
@@ -179,16 +195,24 @@ impl Netlink {
             link.attributes.push(LinkAttribute::Address(before.hardware.clone()));
             let _ = self.change(RouteNetlinkMessage::SetLink(link), 0);
         }
-        if found.mtu != before.mtu {
-            let mut link = about(index);
-            link.attributes.push(LinkAttribute::Other(IFLA_MTU, before.mtu.to_ne_bytes().to_vec()));
-            let _ = self.change(RouteNetlinkMessage::SetLink(link), 0);
+        for (kind, found, before) in [
+            (IFLA_MTU, found.mtu, before.mtu),
+            (IFLA_GROUP, found.group, before.group),
+            (IFLA_TXQLEN, found.queue_length, before.queue_length),
+        ] {
+            if found != before {
+                let mut link = about(index);
+                link.attributes.push(LinkAttribute::Other(kind, before.to_ne_bytes().to_vec()));
+                let _ = self.change(RouteNetlinkMessage::SetLink(link), 0);
+            }
         }
         let now = self.settings(index)?;
         let differs = [
             ("hardware address", now.hardware != before.hardware),
             ("MTU", now.mtu != before.mtu),
             ("flags", now.flags != before.flags),
+            ("group", now.group != before.group),
+            ("queue length", now.queue_length != before.queue_length),
             ("XDP program", now.has_xdp),
         ];
         let differs: Vec<&str> =
@@ -252,7 +276,9 @@ mod tests {
             let mut link = about(index);
             link.header.flags = LinkFlags::from_bits_retain(0x381);
             link.header.change_mask = LinkFlags::from_bits_retain(0x381);
-            link.attributes.push(LinkAttribute::Other(IFLA_MTU, 1000_u32.to_ne_bytes().to_vec()));
+            for (kind, value) in [(IFLA_MTU, 1000_u32), (IFLA_GROUP, 7), (IFLA_TXQLEN, 5)] {
+                link.attributes.push(LinkAttribute::Other(kind, value.to_ne_bytes().to_vec()));
+            }
             netlink.change(RouteNetlinkMessage::SetLink(link), 0).unwrap();
             let code = [(crate::bpf::MOVE, 2), (crate::bpf::EXIT, 0)];
             let code = code.map(|(operation, value)| crate::bpf::instruction(operation, 0, 0, 0, value));
@@ -264,6 +290,7 @@ mod tests {
             netlink.change(RouteNetlinkMessage::SetLink(link), 0).unwrap();
             let changed = netlink.settings(index).unwrap();
             assert!(changed.has_xdp && changed.mtu == 1000 && changed.flags != before.flags);
+            assert_eq!((changed.group, changed.queue_length), (7, 5));
 
             assert_eq!(netlink.restore(index, Some(&before)).unwrap(), "");
             let after = netlink.settings(index).unwrap();
@@ -278,8 +305,9 @@ mod tests {
     fn a_line_without_settings_is_none() {
         assert_eq!(LinkSettings::parse("veth"), None);
         assert_eq!(LinkSettings::parse(""), None);
-        assert_eq!(LinkSettings::parse("veth 0x 1500 0"), None);
-        let hardware = LinkSettings::parse("  16 128").expect("it is complete");
-        assert_eq!((hardware.to_line(), hardware.hardware.len()), ("  16 128".to_owned(), 0));
+        assert_eq!(LinkSettings::parse("veth 0x 1500 0 0 1000"), None);
+        assert_eq!(LinkSettings::parse("veth  1500 0"), None);
+        let hardware = LinkSettings::parse("  16 128 0 10").expect("it is complete");
+        assert_eq!((hardware.to_line(), hardware.hardware.len()), ("  16 128 0 10".to_owned(), 0));
     }
 }
