@@ -459,7 +459,7 @@ fn profiles_of_system_calls_and_of_apparmor() {
     assert!(!violation.is_ready());
 
     apply(&device, "apparmor");
-    let pod = device.pod("apparmor");
+    let pod = device.pod("apparmor-task");
     if fs::read("/sys/module/apparmor/parameters/enabled").is_ok_and(|text| text.starts_with(b"Y")) {
         let named = || pod.container("app").message().contains("deny-write");
         device.wait_for("the profile that is not loaded", named);

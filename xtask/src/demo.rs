@@ -102,7 +102,8 @@ impl Show {
         self.nodlet(&["image", "load", &archive.display().to_string()])?;
 
         say(
-            "The pods of examples/: most serve, one crashes, one completes, one waits at a gate, one asks for too much",
+            "The pods of examples/: most serve, one crashes, one completes, one waits at a gate, one asks for too much. Those \
+             that need a device, AppArmor, cgroup v2 or a privilege that this machine lacks are rejected by name",
         );
         let mut watch = self.background(&["get", "pods", "-w"])?;
         let examples = project().join("examples");

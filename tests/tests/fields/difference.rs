@@ -11,8 +11,6 @@ pub(super) fn documented() -> BTreeMap<String, (String, bool)> {
     for line in include_str!("../../../docs/pods.md").lines() {
         if let Some(heading) = line.strip_prefix("## ") {
             owner = heading;
-        } else if owner.is_empty() {
-            // The tables before the first heading are of no type.
         } else if let Some((field, rest)) = line.strip_prefix("| `").and_then(|row| row.split_once("` | ")) {
             // An annotation of nodlet has two columns, and its row says what it does.
             let Some((kind, verdict)) = rest.split_once(" | ") else {

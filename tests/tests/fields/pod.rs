@@ -187,6 +187,8 @@ pub(super) const ROWS: &[Row] = &[
         "containers: [{name: app, [[sleep]], resources: {limits: {memory: 64Mi}}}], runtimeClassName: @",
         &[("nodlet", "memory.max=67108864\n"), ("heavy", "memory.max=83886080\n")])
         .with(&["PodSpec.overhead"]),
+    elsewhere("PodSpec.imagePullSecrets", "pull::a_pod_pulls_with_its_secret", "it needs a registry with a password"),
+    elsewhere("LocalObjectReference.name", "pull::a_pod_pulls_with_its_secret", "it needs a registry with a password"),
     elsewhere("Annotation.exclusive-cpus.nodlet.dev", "cores::a_container_has_cpus_for_itself_that_no_other_container_uses",
         "the node must have cgroup v2 and several cpus"),
     elsewhere("Annotation.rtprio.nodlet.dev",
