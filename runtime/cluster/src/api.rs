@@ -37,8 +37,8 @@ pub enum ApiError {
     Http(HttpError),
     /// The time limit is over.
     Timeout,
-    /// The response is not JSON.
-    NotJson,
+    /// The response is not a JSON object.
+    NoObject,
     /// The server rejects the request.
     Status {
         /// The HTTP status.
@@ -73,7 +73,7 @@ impl std::fmt::Display for ApiError {
             ApiError::Tls(error) => write!(formatter, "{error}"),
             ApiError::Http(error) => write!(formatter, "{error}"),
             ApiError::Timeout => formatter.write_str("the API server did not respond in time"),
-            ApiError::NotJson => formatter.write_str("the response of the API server is not JSON"),
+            ApiError::NoObject => formatter.write_str("the API server sent something else than a JSON object"),
             ApiError::Status { code, reason, message } => {
                 write!(formatter, "HTTP {code} {reason}: {message}")
             }
@@ -82,6 +82,16 @@ impl std::fmt::Display for ApiError {
 }
 
 impl std::error::Error for ApiError {}
+
+/// Reads an object, as a response or an event of a watch. Whatever the server sends instead is an error: an index of
+/// another value may panic.
+///
+/// # Errors
+/// The text is not JSON, or not an object.
+pub fn object(text: &[u8]) -> Result<Value, ApiError> {
+    let object = serde_json::from_slice(text).ok();
+    object.filter(Value::is_object).ok_or(ApiError::NoObject)
+}
 
 /// How the server is verified.
 #[derive(Clone, Debug)]
@@ -139,12 +149,9 @@ impl Api {
             result = self.exchange(None, method, target, (kind, &body)).await;
         }
         let (code, body) = result?;
-        let is_success = (200..300).contains(&code);
-        match serde_json::from_slice(&body) {
-            Ok(object) if is_success => Ok(object),
-            Ok(status) => Err(ApiError::of_status(code, &status)),
-            Err(_) if is_success => Err(ApiError::NotJson),
-            Err(_) => Err(ApiError::of_status(code, &Value::Null)),
+        match (object(&body), (200..300).contains(&code)) {
+            (found, true) => found,
+            (found, false) => Err(ApiError::of_status(code, &found.unwrap_or_default())),
         }
     }
 
@@ -227,4 +234,18 @@ pub async fn within<T>(
         Err(ApiError::Timeout)
     };
     smol::future::or(request, late).await
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_objects_are_taken_from_the_server() {
+        assert_eq!(object(b" {\"a\":[]} ").ok(), Some(serde_json::json!({ "a": [] })));
+        for other in ["", "\"x\"", "[]", "[{}]", "5", "null", "true", "{", "{}{}"] {
+            let error = object(other.as_bytes()).expect_err(other);
+            assert!(matches!(error, ApiError::NoObject), "{other}: {error}");
+        }
+    }
 }

@@ -9,7 +9,7 @@ use nodlet_wire::tls::der::Certificate;
 use nodlet_wire::tls::{ClientKey, Trust};
 use serde_json::{Value, json};
 
-use crate::api::{Api, ApiError, EVENT, JSON, Verification};
+use crate::api::{self, Api, ApiError, EVENT, JSON, Verification};
 use crate::credentials::{Credentials, Secret, Server, pinned_roots};
 use crate::pem;
 
@@ -124,7 +124,7 @@ pub async fn request_certificate(
                 "nobody approved the certificate request {name} in time: see `kubectl certificate approve`"
             ));
         }
-        let waited = crate::api::within(left, next_certificate(api, name, left)).await;
+        let waited = api::within(left, next_certificate(api, name, left)).await;
         match waited {
             Ok(Some(certificates)) => break certificates?,
             // The server ended the watch, or the time is over.
@@ -149,7 +149,7 @@ async fn next_certificate(
     let target = format!("{REQUESTS}?watch=1&fieldSelector=metadata.name%3D{name}&timeoutSeconds={seconds}");
     let mut events = api.watch(&target).await?;
     while let Some(line) = events.line(EVENT).await.map_err(ApiError::Http)? {
-        let event: Value = serde_json::from_slice(&line).map_err(|_| ApiError::NotJson)?;
+        let event = api::object(&line)?;
         if let Some(decided) = decision(&event["object"]["status"]) {
             return Ok(Some(decided));
         }

@@ -19,7 +19,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
-use nodlet_cluster::api::{Api, ApiError, EVENT, JSON, MERGE, STRATEGIC, Verification};
+use nodlet_cluster::api::{self, Api, ApiError, EVENT, JSON, MERGE, STRATEGIC, Verification};
 use nodlet_cluster::backoff::{Backoff, jitter};
 use nodlet_cluster::credentials::{Credentials, rotation};
 use nodlet_cluster::pods::{self, LocalPod, Step, TOKEN_PREFIX};
@@ -252,8 +252,7 @@ impl Follower {
             match woken.map_err(|error| End::Failed(format!("the watch of pods: {error}")))? {
                 Woken::Event(None) => watch = None,
                 Woken::Event(Some(line)) => {
-                    let event: Value = serde_json::from_slice(&line)
-                        .map_err(|_| End::Failed("an event of the watch of pods is not JSON".to_owned()))?;
+                    let event = api::object(&line)?;
                     if event["type"] == "ERROR" {
                         let code = event["object"]["code"].as_u64().and_then(|code| u16::try_from(code).ok());
                         if code != Some(410) {
@@ -482,6 +481,9 @@ impl Follower {
 
     /// The cluster has a pod in this state.
     async fn see(&mut self, api: &mut Api, pod: Value) -> Result<(), End> {
+        if !pod.is_object() {
+            return Err(ApiError::NoObject.into());
+        }
         let metadata = &pod["metadata"];
         let text = |field: &str| metadata[field].as_str().unwrap_or_default().to_owned();
         let (uid, namespace, name) = (text("uid"), text("namespace"), text("name"));
@@ -635,8 +637,8 @@ impl Follower {
                     let file = Kind::Secret.row().file(namespace, &token.secret);
                     self.write(self.shell.paths.run_manifests().join(file), secret.to_string().into_bytes())
                         .await;
-                    // A kubelet renews at 80 % of the life.
-                    shortest = shortest.min(token.seconds / 5 * 4);
+                    // A kubelet renews at 80 % of the life, and a token that lives longer after a day.
+                    shortest = shortest.min(token.seconds / 5 * 4).min(24 * 60 * 60);
                 }
                 Err(error) if error.code().is_some() => {
                     log::warn!("{namespace}/{}: no token of service account {account}: {error}", known.name);
