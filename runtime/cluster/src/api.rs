@@ -73,7 +73,9 @@ impl std::fmt::Display for ApiError {
             ApiError::Tls(error) => write!(formatter, "{error}"),
             ApiError::Http(error) => write!(formatter, "{error}"),
             ApiError::Timeout => formatter.write_str("the API server did not respond in time"),
-            ApiError::NoObject => formatter.write_str("the API server sent something else than a JSON object"),
+            ApiError::NoObject => {
+                formatter.write_str("the API server sent something else than a JSON object")
+            }
             ApiError::Status { code, reason, message } => {
                 write!(formatter, "HTTP {code} {reason}: {message}")
             }

@@ -1,13 +1,16 @@
 //! The time between two attempts to reach the cluster: it doubles up to a cap, and is random within a fifth, so that
-//! boards that lost the same link do not return at the same moment.
+//! boards that lost the same link do not return at the same moment. And the rate at which events of it are read.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// The first wait.
 const FIRST: Duration = Duration::from_millis(800);
 
 /// The longest wait, without its random part (client-go's reflector).
 const LONGEST: Duration = Duration::from_secs(30);
+
+/// What lasted this long was a success.
+const LASTING: Duration = Duration::from_secs(60);
 
 /// The state of the waits.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -23,10 +26,53 @@ impl Backoff {
         wait + jitter(wait / 5, random)
     }
 
-    /// Records a success: the next wait is the first.
-    pub fn succeeded(&mut self) {
-        self.failures = 0;
+    /// Records the end of a session or watch that took `lasted`. Returns the time to wait before the next: the first
+    /// one again after one that lasted. `random` is any number.
+    pub fn ended(&mut self, lasted: Duration, random: u16) -> Duration {
+        if lasted >= LASTING {
+            self.failures = 0;
+        }
+        self.failed(random)
     }
+}
+
+/// The time in which at most [`EVENTS`] are read.
+const WINDOW: Duration = Duration::from_secs(1);
+
+/// Events in one window. A node with 512 pods gets fewer, but for moments.
+const EVENTS: usize = 100;
+
+/// An event counts once more for each of these bytes.
+const WEIGHT: usize = 16 * 1024;
+
+/// Limits the rate at which a watch is read: a server that sends events without end must not keep the board busy.
+#[derive(Debug)]
+pub struct Rate {
+    since: Instant,
+    events: usize,
+}
+
+impl Rate {
+    /// Nothing was read before `now`.
+    pub fn new(now: Instant) -> Rate {
+        Rate { since: now, events: 0 }
+    }
+
+    /// Records an event of `length` bytes. Returns when the next one may be read.
+    pub fn read(&mut self, length: usize, now: Instant) -> Instant {
+        if now >= self.since + WINDOW {
+            *self = Rate::new(now);
+        }
+        self.events += 1 + length / WEIGHT;
+        if self.events >= EVENTS { self.since + WINDOW } else { now }
+    }
+}
+
+/// A random number; without random bytes, there is no jitter.
+pub fn random() -> u16 {
+    let mut bytes = [0; 2];
+    let _ = nodlet_wire::random::unique(&mut bytes);
+    u16::from_ne_bytes(bytes)
 }
 
 /// A part of `of`; `random` is any number.
@@ -47,7 +93,21 @@ mod tests {
         for _ in 0..100 {
             assert!(backoff.failed(7) >= LONGEST);
         }
-        backoff.succeeded();
-        assert_eq!(backoff.failed(u16::MAX).as_millis(), 960);
+        assert!(backoff.ended(Duration::from_secs(59), 0) >= LONGEST);
+        assert_eq!(backoff.ended(LASTING, u16::MAX).as_millis(), 960);
+        assert_eq!(backoff.ended(Duration::ZERO, 0).as_millis(), 1600);
+    }
+
+    #[test]
+    fn an_endless_watch_is_read_at_a_limited_rate() {
+        let start = Instant::now();
+        let mut rate = Rate::new(start);
+        for _ in 1..EVENTS {
+            assert_eq!(rate.read(100, start), start);
+        }
+        assert_eq!(rate.read(100, start), start + WINDOW);
+        let later = start + WINDOW;
+        assert_eq!(rate.read(100, later), later);
+        assert_eq!(rate.read(2 * 1024 * 1024, later), later + WINDOW);
     }
 }

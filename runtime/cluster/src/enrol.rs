@@ -8,8 +8,10 @@ use nodlet_wire::base64;
 use nodlet_wire::tls::der::Certificate;
 use nodlet_wire::tls::{ClientKey, Trust};
 use serde_json::{Value, json};
+use smol::Timer;
 
 use crate::api::{self, Api, ApiError, EVENT, JSON, Verification};
+use crate::backoff::{Backoff, Rate};
 use crate::credentials::{Credentials, Secret, Server, pinned_roots};
 use crate::pem;
 
@@ -116,7 +118,7 @@ pub async fn request_certificate(
     let made = api.call("POST", REQUESTS, Some((JSON, &object))).await;
     let made = made.map_err(|error| format!("failed to request a certificate: {error}"))?;
     let name = made["metadata"]["name"].as_str().unwrap_or_default();
-    let until = Instant::now() + limit;
+    let (until, mut backoff) = (Instant::now() + limit, Backoff::default());
     let certificates = loop {
         let left = until.saturating_duration_since(Instant::now());
         if left < Duration::from_secs(1) {
@@ -128,7 +130,10 @@ pub async fn request_certificate(
         match waited {
             Ok(Some(certificates)) => break certificates?,
             // The server ended the watch, or the time is over.
-            Ok(None) | Err(ApiError::Timeout) => {}
+            Ok(None) | Err(ApiError::Timeout) => {
+                let wait = backoff.failed(crate::backoff::random());
+                Timer::after(wait.min(until.saturating_duration_since(Instant::now()))).await;
+            }
             Err(error) => return Err(format!("failed to wait for the certificate: {error}")),
         }
     };
@@ -148,10 +153,16 @@ async fn next_certificate(
     let seconds = left.as_secs();
     let target = format!("{REQUESTS}?watch=1&fieldSelector=metadata.name%3D{name}&timeoutSeconds={seconds}");
     let mut events = api.watch(&target).await?;
+    let mut rate = Rate::new(Instant::now());
     while let Some(line) = events.line(EVENT).await.map_err(ApiError::Http)? {
         let event = api::object(&line)?;
         if let Some(decided) = decision(&event["object"]["status"]) {
             return Ok(Some(decided));
+        }
+        let now = Instant::now();
+        let next = rate.read(line.len(), now);
+        if next > now {
+            Timer::at(next).await;
         }
     }
     Ok(None)

@@ -20,7 +20,7 @@ use std::time::{Duration, Instant};
 use serde_json::{Value, json};
 
 use nodlet_cluster::api::{self, Api, ApiError, EVENT, JSON, MERGE, STRATEGIC, Verification};
-use nodlet_cluster::backoff::{Backoff, jitter};
+use nodlet_cluster::backoff::{Backoff, Rate, jitter, random};
 use nodlet_cluster::credentials::{Credentials, rotation};
 use nodlet_cluster::pods::{self, LocalPod, Step, TOKEN_PREFIX};
 use nodlet_cluster::{enrol, node};
@@ -37,6 +37,9 @@ use crate::prober::lookup;
 
 /// Pods in one page of a list.
 const PAGE: usize = 50;
+
+/// Requests of one list. A list in pages of one pod each may take [`MAX_PODS`] more.
+const MAX_REQUESTS: usize = 64;
 
 /// Pods of this node that are followed. More are ignored with a message: the node admits fewer.
 const MAX_PODS: usize = 512;
@@ -159,18 +162,8 @@ async fn follow(shell: Rc<Shell>, path: PathBuf) {
                 }
             }
         }
-        if began.elapsed() > Duration::from_secs(60) {
-            backoff.succeeded();
-        }
-        smol::Timer::after(backoff.failed(random())).await;
+        smol::Timer::after(backoff.ended(began.elapsed(), random())).await;
     }
-}
-
-fn random() -> u16 {
-    let mut bytes = [0; 2];
-    // Without random bytes, there is no jitter.
-    let _ = nodlet_wire::random::unique(&mut bytes);
-    u16::from_ne_bytes(bytes)
 }
 
 impl Follower {
@@ -213,22 +206,28 @@ impl Follower {
             told.clear();
         }
         let mut watch: Option<Connection> = None;
+        // The next watch, or the next event, waits until `read_at`; everything else goes on.
+        let (mut watched, mut rate) = (Backoff::default(), Rate::new(Instant::now()));
+        let (mut began, mut read_at) = (Instant::now(), Instant::now());
         let mut reported = (node::comparable(&self.local_node()), Instant::now());
         let (mut lease_at, mut refresh_at) = (next_lease(), Instant::now() + REFRESH_EVERY);
         loop {
             let connection = match &mut watch {
-                Some(connection) => connection,
+                None if Instant::now() < read_at => None,
+                Some(connection) => Some(connection),
                 None => {
+                    began = Instant::now();
                     let target = format!(
                         "{}&watch=1&allowWatchBookmarks=true&resourceVersion={resource_version}&timeoutSeconds={}",
                         self.selector(),
                         WATCH_SECONDS + u32::from(random()) % 120
                     );
                     match api.watch(&target).await {
-                        Ok(connection) => watch.insert(connection),
+                        Ok(connection) => Some(watch.insert(connection)),
                         Err(error) if error.code() == Some(410) => {
                             resource_version = self.list(&mut api).await?;
-                            continue;
+                            read_at = Instant::now() + watched.ended(began.elapsed(), random());
+                            None
                         }
                         Err(error) => return Err(error.into()),
                     }
@@ -239,7 +238,15 @@ impl Follower {
                 Changed,
                 Due,
             }
-            let event = async { connection.line(EVENT).await.map(Woken::Event) };
+            let event = async {
+                if read_at > Instant::now() {
+                    smol::Timer::at(read_at).await;
+                }
+                match connection {
+                    Some(connection) => connection.line(EVENT).await.map(Woken::Event),
+                    None => Ok(Woken::Due),
+                }
+            };
             let changed = async {
                 self.shell.publication.objects.changed_since(version).await;
                 Ok(Woken::Changed)
@@ -250,8 +257,12 @@ impl Follower {
             };
             let woken = smol::future::or(due, smol::future::or(event, changed)).await;
             match woken.map_err(|error| End::Failed(format!("the watch of pods: {error}")))? {
-                Woken::Event(None) => watch = None,
+                Woken::Event(None) => {
+                    watch = None;
+                    read_at = Instant::now() + watched.ended(began.elapsed(), random());
+                }
                 Woken::Event(Some(line)) => {
+                    read_at = rate.read(line.len(), Instant::now());
                     let event = api::object(&line)?;
                     if event["type"] == "ERROR" {
                         let code = event["object"]["code"].as_u64().and_then(|code| u16::try_from(code).ok());
@@ -260,12 +271,13 @@ impl Follower {
                         }
                         watch = None;
                         resource_version = self.list(&mut api).await?;
-                        continue;
+                        read_at = Instant::now() + watched.ended(began.elapsed(), random());
+                    } else {
+                        if let Some(version) = event["object"]["metadata"]["resourceVersion"].as_str() {
+                            version.clone_into(&mut resource_version);
+                        }
+                        self.event(&mut api, event).await?;
                     }
-                    if let Some(version) = event["object"]["metadata"]["resourceVersion"].as_str() {
-                        version.clone_into(&mut resource_version);
-                    }
-                    self.event(&mut api, event).await?;
                 }
                 Woken::Changed => version = self.send_changed(&mut api, version).await?,
                 Woken::Due => {}
@@ -376,7 +388,15 @@ impl Follower {
     async fn list(&mut self, api: &mut Api) -> Result<String, End> {
         let mut seen = SortedSet::new();
         let (mut more, mut limit) = (String::new(), PAGE);
+        let mut requests = 0;
         let version = loop {
+            requests += 1;
+            if requests > if limit == 1 { MAX_REQUESTS + MAX_PODS } else { MAX_REQUESTS } {
+                return Err(End::Failed(format!(
+                    "the list of pods has no end after {} requests",
+                    requests - 1
+                )));
+            }
             let target = format!("{}&limit={limit}&continue={more}", self.selector());
             let mut page = match api.call("GET", &target, None).await {
                 Ok(page) => page,
@@ -786,7 +806,8 @@ impl Follower {
             return false;
         }
         log::info!("the client certificate of the cluster was replaced");
-        (self.credentials, self.rotate_again) = (new, None);
+        // `rotate_again` stays: a server that signs for moments must not wear out the flash.
+        self.credentials = new;
         true
     }
 
