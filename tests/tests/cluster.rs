@@ -181,6 +181,11 @@ fn a_board_joins_runs_the_pods_of_a_deployment_and_leaves() {
     node.verb(&["leave"]).ok();
     node.device.wait_for("the pods to be gone", || node.device.pods().is_empty());
     assert!(node.verb(&["leave"]).refused().contains("has joined no cluster"));
+    // An attempt that stopped after the credentials were removed is repeated.
+    let left = node.device.path("var/lib/nodlet/cluster/configmap_default_left.json");
+    std::fs::write(&left, "{}").expect("a manifest");
+    node.verb(&["leave"]).ok();
+    assert!(!left.exists());
 }
 
 #[test]

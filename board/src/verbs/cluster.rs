@@ -153,24 +153,40 @@ fn leave(mut context: Context, mut parser: Parser) -> Outcome {
         context.global(&Flag::from(argument), &mut parser)?;
     }
     let paths = Paths::new(&context.root);
-    let path = paths.cluster_credentials();
-    let failed = |path: &Path, error: &io::Error| {
-        Failure::new(format!("failed to remove {}: {error}", path.display()))
-    };
-    match fs::remove_file(&path) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => {
-            return Err(Failure::new("this board has joined no cluster"));
-        }
-        removed => removed.map_err(|error| failed(&path, &error))?,
-    }
-    // The agent must not write the pods down again.
-    notify(&Client::local(&context.root))?;
-    let directory = paths.cluster_manifests();
-    for entry in fs::read_dir(&directory).into_iter().flatten().flatten() {
-        fs::remove_file(entry.path()).map_err(|error| failed(&entry.path(), &error))?;
+    let notified = || notify(&Client::local(&context.root)).map(drop);
+    if !forget(&paths.cluster_credentials(), &paths.cluster_manifests(), notified)? {
+        return Err(Failure::new("this board has joined no cluster"));
     }
     println!("this board has left the cluster; its Node remains there until `kubectl delete node`");
     Ok(ExitCode::SUCCESS)
+}
+
+/// Removes the credentials, has the agent `notified`, and removes the manifests in `directory`. Returns `false` if there
+/// was nothing to remove. After a failure, the same call removes the rest.
+fn forget(
+    credentials: &Path,
+    directory: &Path,
+    notified: impl FnOnce() -> Result<(), Failure>,
+) -> Result<bool, Failure> {
+    let failed = |what: &str, path: &Path, error: &io::Error| {
+        Failure::new(format!("failed to {what} {}: {error}", path.display()))
+    };
+    let remove = |path: &Path| match fs::remove_file(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
+        removed => removed.map(|()| true).map_err(|error| failed("remove", path, &error)),
+    };
+    let had_credentials = remove(credentials)?;
+    // The agent must not write the pods down again.
+    notified()?;
+    let entries = match fs::read_dir(directory) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(had_credentials),
+        entries => entries.map_err(|error| failed("read", directory, &error))?,
+    };
+    let mut had_manifests = false;
+    for entry in entries {
+        had_manifests |= remove(&entry.map_err(|error| failed("read", directory, &error))?.path())?;
+    }
+    Ok(had_credentials || had_manifests)
 }
 
 /// Notifies the agent. Returns `false` if none runs.
@@ -192,4 +208,32 @@ fn write(path: &Path, bytes: &[u8]) -> io::Result<()> {
     file.sync_all()?;
     fs::rename(&new, path)?;
     fs::File::open(directory)?.sync_all()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_board_leaves_also_if_an_earlier_attempt_stopped() {
+        let root = std::env::temp_dir().join(format!("nodlet-leave-{}", std::process::id()));
+        fs::create_dir(&root).expect("a directory");
+        let (credentials, manifests) = (root.join("cluster.json"), root.join("cluster"));
+        assert!(!forget(&credentials, &manifests, || Ok(())).expect("nothing is there"));
+        fs::create_dir(&manifests).expect("a directory");
+        let files = [credentials.clone(), manifests.join("default_a.json"), manifests.join("default_b.json")];
+        for file in &files {
+            fs::write(file, "{}").expect("a file");
+        }
+        // The agent is notified when the credentials are gone and before the manifests are.
+        let stopped = forget(&credentials, &manifests, || {
+            assert_eq!(files.each_ref().map(|file| file.exists()), [false, true, true]);
+            Err(Failure::new("stopped"))
+        });
+        assert!(stopped.is_err());
+        assert!(forget(&credentials, &manifests, || Ok(())).expect("the rest is removed"));
+        assert!(!files.iter().any(|file| file.exists()));
+        assert!(!forget(&credentials, &manifests, || Ok(())).expect("nothing is left"));
+        fs::remove_dir_all(&root).expect("its directory is removed");
+    }
 }
