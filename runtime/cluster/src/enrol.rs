@@ -137,10 +137,17 @@ pub async fn request_certificate(
             Err(error) => return Err(format!("failed to wait for the certificate: {error}")),
         }
     };
-    let is_certificate = certificates.first().is_some_and(|first| Certificate::parse(first).is_some());
-    match is_certificate {
-        true => Ok((Secret(key.to_bytes().to_vec()), certificates)),
-        false => Err(format!("the cluster signed the request {name} with something that is no certificate")),
+    check_certificate(&certificates, &key)
+        .map_err(|what| format!("the cluster signed the request {name} with {what}"))?;
+    Ok((Secret(key.to_bytes().to_vec()), certificates))
+}
+
+/// Checks that the first certificate is for this key: with another one, the board could no longer connect.
+fn check_certificate(certificates: &[Vec<u8>], key: &ClientKey) -> Result<(), &'static str> {
+    let first = certificates.first().and_then(|first| Certificate::parse(first));
+    match first.ok_or("something that is no certificate")?.public_key_info == key.public_key_info() {
+        true => Ok(()),
+        false => Err("a certificate for another key"),
     }
 }
 
@@ -195,6 +202,29 @@ mod tests {
         let denied = json!({ "conditions": [{ "type": "Denied", "message": "no" }] });
         let message = "the certificate request is \"Denied\": no".to_owned();
         assert_eq!(decision(&denied), Some(Err(message)));
+    }
+
+    #[test]
+    fn a_certificate_must_be_for_the_key_of_the_board() {
+        use nodlet_wire::tls::der::{INTEGER, SEQUENCE, UTC_TIME, value};
+        let key = ClientKey::generate().expect("a key");
+        let other = ClientKey::generate().expect("another key");
+        let time = value(UTC_TIME, &[b"260101000000Z"]);
+        let empty = value(SEQUENCE, &[]);
+        let fields: [&[u8]; 6] = [
+            &value(INTEGER, &[&[1]]),
+            &empty,
+            &empty,
+            &value(SEQUENCE, &[&time, &time]),
+            &empty,
+            &key.public_key_info(),
+        ];
+        let certificate = value(SEQUENCE, &[&value(SEQUENCE, &fields)]);
+        assert_eq!(check_certificate(&[certificate.clone(), vec![1]], &key), Ok(()));
+        assert_eq!(check_certificate(&[certificate], &other), Err("a certificate for another key"));
+        for nothing in [vec![], vec![vec![0x30, 0]]] {
+            assert_eq!(check_certificate(&nothing, &key), Err("something that is no certificate"));
+        }
     }
 
     #[test]

@@ -228,6 +228,14 @@ impl ClientKey {
         signature.to_der().as_bytes().to_vec()
     }
 
+    /// `subjectPublicKeyInfo` of a certificate for this key.
+    pub fn public_key_info(&self) -> Vec<u8> {
+        use der::{BIT_STRING, SEQUENCE, value};
+        let point = self.0.verifying_key().to_sec1_point(false);
+        let algorithm = value(SEQUENCE, &[alg_id::ECDSA_P256.as_ref()]);
+        value(SEQUENCE, &[&algorithm, &value(BIT_STRING, &[&[0], point.as_bytes()])])
+    }
+
     /// A request for a certificate (PKCS #10) with this organization and common name.
     pub fn certificate_request(&self, organization: &str, common_name: &str) -> Vec<u8> {
         use der::{BIT_STRING, INTEGER, OID, SEQUENCE, SET, UTF8_STRING, value};
@@ -237,14 +245,7 @@ impl ClientKey {
         };
         let subject =
             value(SEQUENCE, &[&name(&[0x55, 4, 10], organization), &name(&[0x55, 4, 3], common_name)]);
-        let point = self.0.verifying_key().to_sec1_point(false);
-        let key = value(
-            SEQUENCE,
-            &[
-                &value(SEQUENCE, &[alg_id::ECDSA_P256.as_ref()]),
-                &value(BIT_STRING, &[&[0], point.as_bytes()]),
-            ],
-        );
+        let key = self.public_key_info();
         // No attributes, which are not optional.
         let info = value(SEQUENCE, &[&value(INTEGER, &[&[0]]), &subject, &key, &value(0xa0, &[])]);
         let signature = value(BIT_STRING, &[&[0], &self.sign(&info)]);
