@@ -135,6 +135,18 @@ pub struct Connection {
     keeps: bool,
 }
 
+/// A target without bytes that would end it or the line: it may contain names that a server has sent.
+fn encoded(target: &str) -> String {
+    let mut text = String::with_capacity(target.len());
+    for byte in target.bytes() {
+        match byte {
+            b'!'..=b'~' => text.push(char::from(byte)),
+            _ => text.push_str(&format!("%{byte:02X}")),
+        }
+    }
+    text
+}
+
 impl Connection {
     /// Creates a connection for requests on `stream`.
     pub fn new(stream: Stream) -> Connection {
@@ -160,6 +172,7 @@ impl Connection {
     /// The request could not be sent, or the response is invalid.
     pub async fn send(&mut self, request: &Request<'_>) -> Result<Head, HttpError> {
         let Request { method, target, host, headers, body } = request;
+        let target = encoded(target);
         let mut bytes = format!("{method} {target} HTTP/1.1\r\nHost: {host}\r\n").into_bytes();
         let mut add = |name: &str, value: &str| {
             for part in [name, ": ", value, "\r\n"] {

@@ -163,3 +163,12 @@ fn a_read_that_is_dropped_at_any_byte_loses_none() {
     });
     server.join().expect("the server");
 }
+
+#[test]
+fn no_name_in_a_target_ends_the_line_of_the_request() {
+    let target = "/a%2F?b=c d\r\nX: y\r\n\r\n\0\u{e9}";
+    let (got, _, seen) = ask(&Request { target, ..GET }, b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n");
+    assert_eq!(got, Ok((200, String::new())));
+    let line = "GET /a%2F?b=c%20d%0D%0AX:%20y%0D%0A%0D%0A%00%C3%A9 HTTP/1.1";
+    assert_eq!(String::from_utf8_lossy(&seen), format!("{line}\r\nHost: example\r\n\r\n"));
+}
