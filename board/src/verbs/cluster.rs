@@ -21,6 +21,7 @@ use crate::arguments::{Context, Flag};
 use crate::client::Client;
 use crate::failure::Failure;
 use crate::verb::{Outcome, Verb};
+use crate::verbs::push::printable;
 
 pub(crate) const JOIN: Verb = Verb {
     name: "join",
@@ -133,7 +134,7 @@ fn join(mut context: Context, mut parser: Parser) -> Outcome {
         node: &node,
         machine_id: machine_id.trim(),
     })
-    .map_err(Failure::new)?;
+    .map_err(|why| Failure::new(printable(&why)))?;
     write(&path, credentials.to_json().as_bytes())
         .map_err(|error| Failure::new(format!("failed to write {}: {error}", path.display())))?;
     match notify(&client)? {

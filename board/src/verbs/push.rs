@@ -29,7 +29,7 @@ pub(crate) mod system;
 mod wait;
 
 use archive::Archive;
-use frames::printable;
+pub(super) use frames::printable;
 use options::Push;
 pub(crate) use receive::run as receive;
 

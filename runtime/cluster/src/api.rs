@@ -61,8 +61,7 @@ impl ApiError {
 
     /// The error of a `Status` object.
     pub fn of_status(code: u16, status: &Value) -> ApiError {
-        let text = |field: &str| status[field].as_str().unwrap_or_default().chars().take(300).collect();
-        ApiError::Status { code, reason: text("reason"), message: text("message") }
+        ApiError::Status { code, reason: text(&status["reason"]), message: text(&status["message"]) }
     }
 }
 
@@ -93,6 +92,12 @@ impl std::error::Error for ApiError {}
 pub fn object(text: &[u8]) -> Result<Value, ApiError> {
     let object = serde_json::from_slice(text).ok();
     object.filter(Value::is_object).ok_or(ApiError::NoObject)
+}
+
+/// A text of the server for a message: not longer than a line or a few, and without characters that control a terminal
+/// or begin another line of the log.
+pub fn text(value: &Value) -> String {
+    value.as_str().unwrap_or_default().chars().filter(|c| !c.is_control()).take(300).collect()
 }
 
 /// How the server is verified.
@@ -241,6 +246,13 @@ pub async fn within<T>(
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn texts_of_the_server_control_no_terminal() {
+        let status = serde_json::json!({ "reason": "\u{1b}[2JNo", "message": "a\r\nerror: b\u{9b}31m" });
+        assert_eq!(ApiError::of_status(403, &status).to_string(), "HTTP 403 [2JNo: aerror: b31m");
+        assert_eq!(text(&"x".repeat(100_000).into()).len(), 300);
+    }
 
     #[test]
     fn only_objects_are_taken_from_the_server() {

@@ -80,7 +80,7 @@ pub async fn join(join: Join<'_>) -> Result<Credentials, String> {
 /// # Errors
 /// The name is taken.
 pub fn check_name(node: &Value, name: &str, machine_id: &str) -> Result<(), String> {
-    let other = node["status"]["nodeInfo"]["machineID"].as_str().unwrap_or_default();
+    let other = api::text(&node["status"]["nodeInfo"]["machineID"]);
     let conditions = node["status"]["conditions"].as_array();
     let is_ready = |condition: &Value| condition["type"] == "Ready" && condition["status"] == "True";
     let is_in_use = conditions.is_some_and(|all| all.iter().any(is_ready));
@@ -117,7 +117,7 @@ pub async fn request_certificate(
     });
     let made = api.call("POST", REQUESTS, Some((JSON, &object))).await;
     let made = made.map_err(|error| format!("failed to request a certificate: {error}"))?;
-    let name = made["metadata"]["name"].as_str().unwrap_or_default();
+    let name = &*api::text(&made["metadata"]["name"]);
     let (until, mut backoff) = (Instant::now() + limit, Backoff::default());
     let certificates = loop {
         let left = until.saturating_duration_since(Instant::now());
@@ -179,7 +179,7 @@ async fn next_certificate(
 fn decision(status: &Value) -> Option<Result<Vec<Vec<u8>>, String>> {
     for condition in status["conditions"].as_array().into_iter().flatten() {
         if condition["type"] == "Denied" || condition["type"] == "Failed" {
-            let message = condition["message"].as_str().unwrap_or_default();
+            let message = api::text(&condition["message"]);
             return Some(Err(format!("the certificate request is {}: {message}", condition["type"])));
         }
     }

@@ -97,7 +97,7 @@ impl<R: Read, W: Write> Wire<R, W> {
 }
 
 /// Removes control characters from the board's texts, which are printed on this terminal.
-pub(super) fn printable(text: &str) -> String {
+pub(in crate::verbs) fn printable(text: &str) -> String {
     text.chars().filter(|c| *c == '\n' || !c.is_control()).collect()
 }
 
