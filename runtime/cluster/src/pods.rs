@@ -150,6 +150,9 @@ fn references(spec: &Value) -> Vec<(&'static str, String)> {
             add("secrets", &source["secret"]["name"]);
         }
     }
+    for secret in list(&spec["imagePullSecrets"]) {
+        add("secrets", &secret["name"]);
+    }
     for container in list(&spec["containers"]).into_iter().chain(list(&spec["initContainers"])) {
         for variable in list(&container["env"]) {
             add("configmaps", &variable["valueFrom"]["configMapKeyRef"]["name"]);
@@ -359,6 +362,7 @@ mod tests {
             },
             "spec": {
                 "serviceAccountName": "robot", "priorityClassName": "high", "priority": 7, "preemptionPolicy": "Never",
+                "imagePullSecrets": [{ "name": "pull" }],
                 "volumes": [
                     { "name": "kube-api-access", "projected": { "sources": [
                         { "serviceAccountToken": { "expirationSeconds": 3607, "path": "token" } },
@@ -382,7 +386,12 @@ mod tests {
             seconds: 3607,
         };
         assert_eq!(local.tokens, [expected]);
-        let objects = [("configmaps", "kube-root-ca.crt"), ("secrets", "s1"), ("configmaps", "c1")];
+        let objects = [
+            ("configmaps", "kube-root-ca.crt"),
+            ("secrets", "s1"),
+            ("secrets", "pull"),
+            ("configmaps", "c1"),
+        ];
         assert_eq!(local.objects, objects.map(|(resource, name)| (resource, name.to_owned())));
         let class = local.class.expect("a class");
         assert_eq!((&class["value"], &class["preemptionPolicy"]), (&json!(7), &json!("Never")));
