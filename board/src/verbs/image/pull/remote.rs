@@ -276,6 +276,12 @@ impl<'a> Registry<'a> {
                     self.was_accepted = true;
                     return Ok((head, connection));
                 }
+                // Only the registry itself may name who gets its credentials.
+                401 if origin != home => {
+                    return Err(RemoteError::Broken(
+                        "the registry redirects to another server, which demands authentication",
+                    ));
+                }
                 401 => {
                     let challenge = head.header("WWW-Authenticate").unwrap_or_default().to_owned();
                     self.authenticate(&challenge).await?;
@@ -525,6 +531,9 @@ fn escaped(value: &str) -> String {
 
 #[cfg(test)]
 mod tests {
+    use std::io::{Read, Write};
+    use std::net::TcpListener;
+
     use super::*;
 
     #[test]
@@ -569,5 +578,62 @@ mod tests {
             let expected = expected.map(|(host, target)| (host.to_owned(), target.to_owned()));
             assert_eq!(got, expected.map_err(str::to_owned), "{url}");
         }
+    }
+
+    /// Answers each request with the response for its server, and returns what was asked, with the server's index.
+    fn serve(
+        listeners: Vec<TcpListener>,
+        answer: fn(usize, u16) -> String,
+        until: u16,
+    ) -> Vec<(usize, String)> {
+        let ports: Vec<u16> = listeners.iter().map(|of| of.local_addr().expect("bound").port()).collect();
+        let mut asked = Vec::new();
+        let mut accept = |index: usize| {
+            let (mut socket, _) = listeners[index].accept().expect("accepted");
+            let (mut request, mut piece) = (Vec::new(), [0; 1024]);
+            while !request.ends_with(b"\r\n\r\n") {
+                match socket.read(&mut piece).expect("read") {
+                    0 => break,
+                    count => request.extend_from_slice(&piece[..count]),
+                }
+            }
+            asked.push((index, String::from_utf8_lossy(&request).into_owned()));
+            let _ = socket.write_all(answer(index, ports[1]).as_bytes());
+        };
+        for number in 0..until {
+            accept(usize::from(number % 2));
+        }
+        asked
+    }
+
+    #[test]
+    fn a_server_to_which_a_registry_redirects_gets_no_credentials() {
+        let listeners: Vec<_> = (0..2).map(|_| TcpListener::bind("127.0.0.1:0").expect("bound")).collect();
+        let host = listeners[0].local_addr().expect("bound").to_string();
+        let other = listeners[1].try_clone().expect("cloned");
+        let answer = |index, other| {
+            let (status, header) = match index {
+                0 => ("307 Temporary Redirect", format!("Location: http://127.0.0.1:{other}/blob")),
+                _ => (
+                    "401 Unauthorized",
+                    format!("WWW-Authenticate: Bearer realm=\"http://127.0.0.1:{other}/steal\""),
+                ),
+            };
+            format!("HTTP/1.1 {status}\r\n{header}\r\nConnection: close\r\nContent-Length: 0\r\n\r\n")
+        };
+        let server = std::thread::spawn(move || serve(listeners, answer, 2));
+        let secret = serde_json::json!({"auths": {&host: {"username": "me", "password": "secret"}}});
+        let root = Path::new("/does/not/exist");
+        let credentials = Credentials::read(root, &[secret]).expect("valid");
+        let place = Place { host, path: "a".into(), is_plain: true };
+        let mut registry = Registry::new(root, &place, &credentials);
+        let got = smol::block_on(registry.small_blob(&Digest::of(b"x"))).map_err(|error| error.to_string());
+        let expected = "the registry redirects to another server, which demands authentication";
+        assert_eq!(got, Err(expected.to_owned()));
+        let asked = server.join().expect("served");
+        assert!(asked[1].1.starts_with("GET /blob "), "{asked:?}");
+        assert!(!asked[1].1.to_lowercase().contains("authorization"), "{asked:?}");
+        other.set_nonblocking(true).expect("set");
+        assert!(other.accept().is_err(), "nobody asks for a token");
     }
 }
