@@ -5,7 +5,7 @@ use std::fmt;
 use std::io;
 use std::net::{TcpStream, ToSocketAddrs};
 use std::path::Path;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use nodlet_rootfs::Digest;
 use nodlet_wire::base64;
@@ -23,6 +23,9 @@ const AUTHORITIES: &str = "etc/ssl/certs/ca-certificates.crt";
 const CONNECT_WITHIN: Duration = Duration::from_secs(10);
 /// The longest time without a byte.
 const IDLE_MAX: Duration = Duration::from_secs(30);
+/// The least bytes of a blob that arrive while this process waits for them this long: a server may not keep other pulls
+/// waiting byte by byte.
+const PACE: (u64, Duration) = (64 * 1024, Duration::from_secs(60));
 /// The number of attempts without progress.
 const ATTEMPTS: u32 = 5;
 /// Progress of an attempt, in bytes.
@@ -45,6 +48,8 @@ pub(super) enum RemoteError {
     Tls(TlsError),
     /// Nothing arrived in time.
     Silent,
+    /// Too little arrived in time.
+    Slow,
     /// The registry responded with an error.
     Status(u16, String),
     /// The registry accepts none of the known credentials, nor no credentials.
@@ -66,6 +71,9 @@ impl fmt::Display for RemoteError {
             RemoteError::Http(error) => write!(f, "{error}"),
             RemoteError::Tls(error) => write!(f, "{error}"),
             RemoteError::Silent => write!(f, "the registry sent nothing for {} s", IDLE_MAX.as_secs()),
+            RemoteError::Slow => {
+                write!(f, "the registry sent less than {} KiB in {} s", PACE.0 / 1024, PACE.1.as_secs())
+            }
             RemoteError::Status(404, _) => f.write_str("not found"),
             RemoteError::Status(code, text) => write!(f, "the registry responded with status {code}{text}"),
             RemoteError::Unauthorized => f.write_str(
@@ -89,7 +97,7 @@ impl RemoteError {
     /// Whether another attempt may help.
     fn is_transient(&self) -> bool {
         match self {
-            RemoteError::Silent => true,
+            RemoteError::Silent | RemoteError::Slow => true,
             RemoteError::Http(error) => {
                 matches!(error, HttpError::Io(_) | HttpError::Ended | HttpError::Tls(_))
             }
@@ -200,7 +208,11 @@ impl<'a> Registry<'a> {
             }
             _ => *done,
         };
-        while let Some(piece) = in_time(IDLE_MAX, connection.1.piece()).await? {
+        let mut pace = Pace::default();
+        loop {
+            let asked = Instant::now();
+            let Some(piece) = in_time(IDLE_MAX, connection.1.piece()).await? else { break };
+            pace.add(piece.len() as u64, asked.elapsed())?;
             let skipped = skip.min(piece.len() as u64);
             skip -= skipped;
             let piece = &piece[skipped as usize..];
@@ -394,6 +406,28 @@ impl<'a> Registry<'a> {
     }
 }
 
+/// How fast a blob arrives. The time in which nobody reads what arrived is not the registry's.
+#[derive(Default)]
+struct Pace {
+    bytes: u64,
+    waited: Duration,
+}
+
+impl Pace {
+    /// Records bytes, and how long this process waited for them.
+    fn add(&mut self, bytes: u64, waited: Duration) -> Result<(), RemoteError> {
+        self.bytes += bytes;
+        self.waited += waited;
+        if self.waited >= PACE.1 {
+            if self.bytes < PACE.0 {
+                return Err(RemoteError::Slow);
+            }
+            *self = Pace::default();
+        }
+        Ok(())
+    }
+}
+
 /// The kinds of manifests that are understood.
 const ACCEPT: &str = "application/vnd.oci.image.index.v1+json, application/vnd.oci.image.manifest.v1+json, \
      application/vnd.docker.distribution.manifest.list.v2+json, application/vnd.docker.distribution.manifest.v2+json";
@@ -535,6 +569,21 @@ mod tests {
     use std::net::TcpListener;
 
     use super::*;
+
+    #[test]
+    fn a_trickle_of_bytes_is_no_download() {
+        let is_slow = |bytes: u64, seconds: u64, pieces: usize| {
+            let mut pace = Pace::default();
+            (0..pieces).any(|_| pace.add(bytes, Duration::from_secs(seconds)).is_err())
+        };
+        assert!(is_slow(1, 5, 12));
+        assert!(!is_slow(1, 5, 11), "the end of a blob may be small");
+        assert!(is_slow(5_000, 5, 12));
+        assert!(!is_slow(6_000, 5, 1_000));
+        let mut pace = Pace::default();
+        pace.add(1 << 20, Duration::from_secs(60)).expect("fast");
+        assert!((0..12).any(|_| pace.add(1, Duration::from_secs(5)).is_err()), "each minute counts");
+    }
 
     #[test]
     fn challenges_are_read_as_registries_send_them() {
