@@ -95,7 +95,7 @@ use machine::Machine;
 pub use nodlet_registry::EVENTS;
 use pods::Pods;
 use publication::Publication;
-pub use pull::PULL;
+pub use pull::{LOOK, PULL};
 use run::Layers;
 use stores::Stores;
 use tasks::{NEWS, News, Tasks};
@@ -164,8 +164,7 @@ struct Shell {
     beginning: descriptors::Beginning,
     devices: devices::Devices,
     cores: cores::Cores,
-    /// Held by the one pull that takes place.
-    pulls: smol::lock::Mutex<()>,
+    pulls: pull::Pulls,
     /// Whether changes of nodlet's nftables table are watched.
     watches_table: Cell<bool>,
 }
@@ -265,7 +264,7 @@ impl Engine {
             beginning: descriptors::Beginning::default(),
             devices: devices::Devices::default(),
             cores: cores::Cores::default(),
-            pulls: smol::lock::Mutex::new(()),
+            pulls: pull::Pulls::default(),
             watches_table: Cell::new(false),
             config,
         });
@@ -530,6 +529,8 @@ impl Engine {
             is_without_sandbox = is_over.then_some(*pod);
         }
         self.node.observe(now, seen);
+        let node = &self.node;
+        self.shell.pulls.end(|pod| node.pod(pod).is_some_and(|state| !state.is_unwanted()));
         if let Some(pod) = is_without_sandbox {
             self.release_claims(pod);
         }
@@ -592,13 +593,13 @@ impl Engine {
                 let objects = self.registry.config_objects(&wanted.pod);
                 shell.tasks.answer(
                     pod,
-                    run::check_image(shared(), wanted, attempt, objects),
+                    run::check_image(shared(), pod, wanted, attempt, objects),
                     move |checked| Some(Seen::ImageChecked { attempt, failure: checked.err() }),
                 );
             }
             Action::PullImage { attempt, image } => {
                 let secrets = pull::secrets(&wanted, &self.registry.config_objects(&wanted.pod));
-                shell.tasks.answer(pod, pull::pull(shared(), image, secrets), move |result| {
+                shell.tasks.answer(pod, pull::pull(shared(), pod, image, secrets), move |result| {
                     Some(Seen::ImagePulled { attempt, result })
                 });
             }

@@ -1,6 +1,8 @@
 //! Pulls images for pods, one after another, each in a process of its own (`board/src/verbs/image/pull.rs`). The agent
 //! waits only for the end of that process, and an agent that pulls nothing has only an unused lock.
 
+use std::cell::RefCell;
+use std::convert::Infallible;
 use std::io;
 use std::os::unix::process::CommandExt;
 use std::path::Path;
@@ -8,6 +10,8 @@ use std::process::{Child, Command, Stdio};
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
+use async_channel::{Receiver, Sender};
+use nodlet_core::facts::PodIndex;
 use nodlet_registry::{ConfigObjects, Wanted};
 use nodlet_rootfs::Reference;
 use smol::Async;
@@ -17,6 +21,9 @@ use super::Shell;
 
 /// The first argument of the process that pulls an image; the root and the image's name follow.
 pub const PULL: &str = "pull";
+
+/// The last argument of that process if it is only to look whether a registry is listed for the image.
+pub const LOOK: &str = "look";
 
 /// The list of registries, below the root. A board without this file pulls nothing.
 const REGISTRIES: &str = "etc/containers/registries.conf";
@@ -59,20 +66,63 @@ impl Drop for Process {
     }
 }
 
-/// Pulls an image, after the images that other pods requested earlier.
+/// The pulls of pods: one takes place, others wait.
+#[derive(Default)]
+pub(super) struct Pulls {
+    turn: smol::lock::Mutex<()>,
+    /// The pod of each pull that takes place or waits. The pull ends when its sender is dropped.
+    under_way: RefCell<Vec<(PodIndex, Sender<Infallible>)>>,
+}
+
+impl Pulls {
+    /// Records a pull of a pod; the receiver fails when the pull is to end.
+    fn begin(&self, pod: PodIndex) -> Receiver<Infallible> {
+        let (sender, end) = async_channel::bounded(1);
+        self.under_way.borrow_mut().push((pod, sender));
+        end
+    }
+
+    /// Ends the pulls of pods that are not wanted any more.
+    pub(super) fn end(&self, is_wanted: impl Fn(PodIndex) -> bool) {
+        // The receiver of a pull that has ended is gone.
+        self.under_way.borrow_mut().retain(|(pod, sender)| !sender.is_closed() && is_wanted(*pod));
+    }
+}
+
+/// Pulls an image, after the images that other pods requested earlier. The pull ends with its pod.
 ///
 /// # Errors
 /// Why there is no image.
-pub(super) async fn pull(shell: Rc<Shell>, image: Rc<str>, secrets: Vec<u8>) -> Result<Box<str>, Box<str>> {
+pub(super) async fn pull(
+    shell: Rc<Shell>,
+    pod: PodIndex,
+    image: Rc<str>,
+    secrets: Vec<u8>,
+) -> Result<Box<str>, Box<str>> {
+    let end = shell.pulls.begin(pod);
+    let ended = async {
+        let _ = end.recv().await;
+        Err("the pod is not wanted any more".into())
+    };
+    smol::future::or(pull_in_turn(&shell, &image, &secrets), ended).await
+}
+
+async fn pull_in_turn(shell: &Shell, image: &str, secrets: &[u8]) -> Result<Box<str>, Box<str>> {
     let asked = Instant::now();
-    let _turn = shell.pulls.lock().await;
+    let failed = |error: String| error.trim_end().to_owned().into_boxed_str();
+    let _turn = match shell.pulls.turn.try_lock() {
+        Some(turn) => turn,
+        None => {
+            // What no registry is listed for need not wait to learn that.
+            run(shell.paths.root(), image, &[], Task::Look).await.map_err(failed)?;
+            shell.pulls.turn.lock().await
+        }
+    };
     let begun = Instant::now();
-    if find(&shell, &image).await.is_none() {
-        run(shell.paths.root(), &image, &secrets)
-            .await
-            .map_err(|error| error.trim_end().to_owned().into_boxed_str())?;
+    if find(shell, image).await.is_none() {
+        run(shell.paths.root(), image, secrets, Task::Pull).await.map_err(failed)?;
     }
-    let size = find(&shell, &image).await.unwrap_or_default();
+    let size = find(shell, image).await.unwrap_or_default();
     Ok(format!(
         " in {} ({} including waiting). Image size: {size} bytes.",
         seconds(begun.elapsed()),
@@ -104,10 +154,25 @@ fn seconds(duration: Duration) -> String {
     }
 }
 
-async fn run(root: &Path, image: &str, secrets: &[u8]) -> Result<(), String> {
+/// What the process does.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Task {
+    /// It only looks for the registry in the list.
+    Look,
+    Pull,
+}
+
+async fn run(root: &Path, image: &str, secrets: &[u8], task: Task) -> Result<(), String> {
     let failed = |error: io::Error| format!("the process that pulls: {error}");
     let mut command = Command::new("/proc/self/exe");
-    command.arg0("nodlet").arg(PULL).arg(root).arg(image).env_clear().current_dir("/");
+    command
+        .arg0("nodlet")
+        .arg(PULL)
+        .arg(root)
+        .arg(image)
+        .args((task == Task::Look).then_some(LOOK))
+        .env_clear()
+        .current_dir("/");
     command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::piped());
     // SAFETY: between fork and exec only a system call is made.
     unsafe {
@@ -142,6 +207,18 @@ async fn run(root: &Path, image: &str, secrets: &[u8]) -> Result<(), String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_pull_ends_when_its_pod_is_not_wanted() {
+        let pulls = Pulls::default();
+        let (stays, goes, over) = (PodIndex(1), PodIndex(2), PodIndex(3));
+        let [kept, ended, done] = [stays, goes, over].map(|pod| pulls.begin(pod));
+        drop(done);
+        pulls.end(|pod| pod != goes);
+        assert!(ended.is_closed());
+        assert!(!kept.is_closed());
+        assert_eq!(pulls.under_way.borrow().len(), 1);
+    }
 
     #[test]
     fn durations_are_written_as_go_does() {

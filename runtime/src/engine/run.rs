@@ -65,6 +65,7 @@ pub(super) fn failure(reason: StartFailureReason, message: impl Into<String>) ->
 /// before the container starts.
 pub(super) async fn check_image(
     again: Rc<Shell>,
+    pod: PodIndex,
     wanted: Rc<Wanted>,
     attempt: Attempt,
     objects: ConfigObjects,
@@ -75,7 +76,7 @@ pub(super) async fn check_image(
     match find().await {
         Err(found) if found.reason == StartFailureReason::ImageToPull => {
             let secrets = pull::secrets(&wanted, &objects);
-            match pull::pull(again, container.image.as_str().into(), secrets).await {
+            match pull::pull(again, pod, container.image.as_str().into(), secrets).await {
                 Ok(_) => find().await.map(drop),
                 Err(message) => Err(StartFailure { message, ..found }),
             }

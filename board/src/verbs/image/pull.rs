@@ -16,6 +16,7 @@ use std::process::ExitCode;
 
 use nix::sys::signal::{SigHandler, Signal, signal};
 use nodlet_rootfs::{LoadOptions, Loaded, Platform, Progress, Reference, Store};
+use nodlet_runtime::engine::LOOK;
 use serde_json::Value;
 
 use crate::failure::Failure;
@@ -31,7 +32,8 @@ use credentials::Credentials;
 /// The most bytes of credentials that the agent passes.
 const CREDENTIALS_MAX: u64 = 4 << 20;
 
-/// Main function of the process that pulls an image for a pod: the root, then the image's name. Standard input has a
+/// Main function of the process that pulls an image for a pod: the root, then the image's name, then [`LOOK`] if it is
+/// only to look whether a registry is listed for the image. Standard input has a
 /// JSON array of the pod's credentials, each as in a Secret of type `kubernetes.io/dockerconfigjson`. The error is
 /// printed on standard error.
 pub(crate) fn run_for_pod(mut arguments: impl Iterator<Item = String>) -> ExitCode {
@@ -47,11 +49,14 @@ pub(crate) fn run_for_pod(mut arguments: impl Iterator<Item = String>) -> ExitCo
         };
         let reference = Reference::parse(&name).map_err(|error| Failure::chain(&error))?;
         let root = Path::new(&root);
+        if arguments.next().as_deref() == Some(LOOK) {
+            return registries::places(root, &reference, true).map(drop);
+        }
         let store = Store::open(root).map_err(|error| Failure::chain(&error))?;
-        pull(root, &store, &reference, LoadOptions::default(), &secrets, true, &mut |_| {})
+        pull(root, &store, &reference, LoadOptions::default(), &secrets, true, &mut |_| {}).map(drop)
     })();
     match pulled {
-        Ok(_) => ExitCode::SUCCESS,
+        Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {
             let text = failure.to_string();
             eprint!("{}", text.strip_prefix("error: ").unwrap_or(&text));
