@@ -34,7 +34,7 @@ pub(crate) mod usage;
 use area::Entry;
 pub(crate) use area::{Area, Index, IndexState, Record};
 pub(crate) use directory::{Lock, lock};
-use directory::{names_in, try_lock};
+use directory::{is_locked, names_in, try_lock};
 pub use error::{RemoveError, StoreError};
 
 /// The fewest digits of an ID that identify an image.
@@ -394,6 +394,11 @@ impl Store {
             [id] => Ok(Some(Named::ById(*id))),
             _ => Err(RemoveError::Ambiguous { name: name_or_id.to_owned(), images: matching }),
         }
+    }
+
+    /// Whether a load or a removal takes place now, for whose end another one waits.
+    pub fn is_busy(&self) -> bool {
+        is_locked(&self.writable.directory)
     }
 
     /// Removes leftovers of an interrupted load or removal. Does nothing while another one is running, which

@@ -6,6 +6,7 @@ use std::io::{IsTerminal, Write};
 use std::os::fd::AsFd;
 use std::path::Path;
 use std::process::ExitCode;
+use std::time::{Duration, Instant};
 
 use lexopt::{Parser, ValueExt};
 use nix::sys::stat::{Mode, umask};
@@ -102,7 +103,20 @@ fn run(mut context: Context, mut parser: Parser) -> Outcome {
     }
 }
 
+/// Says that this command waits for another one, if that takes longer than a second.
+fn tell_of_wait(store: &Store) {
+    let begun = Instant::now();
+    while store.is_busy() {
+        if begun.elapsed() >= Duration::from_secs(1) {
+            eprintln!("Waiting for another load or pull of an image");
+            return;
+        }
+        std::thread::sleep(Duration::from_millis(50));
+    }
+}
+
 fn load(root: &Path, store: &Store, source: &str, mut options: LoadOptions) -> Outcome {
+    tell_of_wait(store);
     let cgroup = confine(root, store, &mut options)?;
     let mut progress = Shown { terminal: std::io::stderr().is_terminal(), hundredth: 0 };
     let loaded = if source == "-" {
@@ -134,6 +148,7 @@ fn load(root: &Path, store: &Store, source: &str, mut options: LoadOptions) -> O
 
 fn pull(root: &Path, store: &Store, name: &str, options: LoadOptions) -> Outcome {
     let reference = Reference::parse(name).map_err(|error| Failure::chain(&error))?;
+    tell_of_wait(store);
     let mut progress = Shown { terminal: std::io::stderr().is_terminal(), hundredth: 0 };
     let pulled = pull::pull(root, store, &reference, options, &[], false, &mut |step| progress.show(&step));
     progress.clear();
@@ -254,6 +269,7 @@ fn image_rows(image: &Image) -> Vec<Vec<String>> {
 
 fn remove(store: &Store, names: &[&str]) -> Outcome {
     same_modes();
+    tell_of_wait(store);
     let mut code = ExitCode::SUCCESS;
     for name in names {
         match store.remove(name) {

@@ -4,6 +4,7 @@ use std::fs;
 use std::io;
 use std::path::Path;
 
+use nix::errno::Errno;
 use nix::fcntl::{Flock, FlockArg};
 
 use super::error::StoreError;
@@ -22,6 +23,12 @@ pub(crate) fn lock(directory: &Path) -> Result<Lock, ContentError> {
 pub(super) fn try_lock(directory: &Path) -> Option<Lock> {
     let file = fs::File::open(directory).ok()?;
     Flock::lock(file, FlockArg::LockExclusiveNonblock).ok()
+}
+
+/// Whether a directory is locked, by this process or another.
+pub(super) fn is_locked(directory: &Path) -> bool {
+    let Ok(file) = fs::File::open(directory) else { return false };
+    matches!(Flock::lock(file, FlockArg::LockExclusiveNonblock), Err((_, Errno::EWOULDBLOCK)))
 }
 
 /// The names in a directory, sorted; empty if it does not exist.
