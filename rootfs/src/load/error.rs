@@ -154,6 +154,27 @@ impl fmt::Display for LoadError {
     }
 }
 
+impl LoadError {
+    /// Whether the archive is the cause, so that another archive of the image may be loaded.
+    pub fn is_of_archive(&self) -> bool {
+        match self {
+            LoadError::Archive(_)
+            | LoadError::Layer { .. }
+            | LoadError::Digest { .. }
+            | LoadError::Size { .. }
+            | LoadError::NotRebuilt { .. }
+            | LoadError::Refused(_)
+            | LoadError::Died { .. } => true,
+            LoadError::Open { .. }
+            | LoadError::Unpacker { .. }
+            | LoadError::InvalidResult { .. }
+            | LoadError::NotEnoughSpace { .. }
+            | LoadError::StoreFull { .. }
+            | LoadError::Store(_) => false,
+        }
+    }
+}
+
 impl std::error::Error for LoadError {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
         match self {

@@ -241,6 +241,18 @@ fn damaged_and_foreign_archives_are_refused() {
             Digest::of(&image().layers[0])
         ),
     );
+    // Nor does it matter that it cannot be unpacked.
+    let cut = b"\x1f\x8b\x08\0\0\0\0\0\0\x03";
+    refused(
+        replaced(&blob(&image()), cut),
+        &amd64(),
+        &format!(
+            "load layer {}: its content has digest {} but should have {}; the archive is damaged",
+            blob(&image()),
+            Digest::of(cut),
+            Digest::of(&image().layers[0])
+        ),
+    );
     let config = format!("blobs/sha256/{}", image().id().hex());
     refused(
         replaced(&config, b"{}"),

@@ -364,7 +364,14 @@ impl Unpacking<'_> {
             Err(LayerError::Write(error)) => return Err(error.into()),
             Err(source) => {
                 self.content.remove(&path)?;
-                return Err(LoadError::Layer { member: label.to_owned(), source });
+                let member = label.to_owned();
+                // Damage is the better reason: a blob of another digest may be anything.
+                return Err(match (digest_in(label), blob.finish()) {
+                    (Some(expected), Ok((actual, _))) if actual != expected => {
+                        LoadError::Digest { member, expected, actual }
+                    }
+                    _ => LoadError::Layer { member, source },
+                });
             }
         };
         let failed = |error| LoadError::Layer { member: label.to_owned(), source: LayerError::Read(error) };
@@ -393,6 +400,11 @@ pub(super) fn layer_number(name: &str) -> Option<usize> {
 pub(crate) const CHANGES: &str = "changes";
 
 const LAYER_SUFFIX: &str = ".erofs";
+
+/// The digest that a blob of an OCI image layout should have, by its name.
+fn digest_in(label: &str) -> Option<Digest> {
+    Digest::from_hex(label.strip_prefix("blobs/sha256/")?).ok()
+}
 
 fn absent(layer: &PlannedLayer) -> LoadError {
     ArchiveError::Missing { member: layer.member.clone() }.into()

@@ -106,7 +106,7 @@ struct Wanted {
 
 /// Why an image was not pulled from one place.
 enum Attempt {
-    /// The registry cannot be reached, or does not have the image.
+    /// The registry cannot be reached, or does not have the image, or has a damaged one.
     Remote(String),
     /// Another place would not help.
     Final(Failure),
@@ -140,6 +140,13 @@ fn from_place(
         // The archive was cut because the download failed, unless the download failed because nobody read it.
         (_, Err(error)) if !error.is_closed_pipe() => Err(remote(error)),
         (Ok(loaded), _) => Ok(loaded),
+        (Err(error), _) if error.is_of_archive() => {
+            let why = nodlet_host::error::chain(&error);
+            Err(Attempt::Remote(format!(
+                "{}: what the registry sent is damaged or invalid: failed to {why}",
+                place.repository()
+            )))
+        }
         (Err(error), _) => Err(Attempt::Final(Failure::chain(&error))),
     }
 }
