@@ -20,7 +20,7 @@ use crate::verbs::image;
 
 mod archive;
 mod blocks;
-mod frames;
+pub(crate) mod frames;
 mod options;
 mod receive;
 mod send;

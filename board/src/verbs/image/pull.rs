@@ -21,6 +21,7 @@ use serde_json::Value;
 
 use crate::failure::Failure;
 use crate::verbs::image;
+use crate::verbs::push::frames::printable;
 
 mod credentials;
 mod registries;
@@ -112,6 +113,26 @@ enum Attempt {
     Final(Failure),
 }
 
+impl Attempt {
+    /// The failure of a place, whose texts are not trusted.
+    fn remote(place: &registries::Place, why: &dyn std::fmt::Display) -> Attempt {
+        Attempt::Remote(format!("{}: {}", place.repository(), one_line(&why.to_string())))
+    }
+}
+
+/// The most characters of what is told of a registry's error.
+const TEXT_MAX: usize = 600;
+
+/// A text of a registry in one line of printable characters.
+fn one_line(text: &str) -> String {
+    let mut line = printable(text).replace('\n', " ");
+    if let Some((end, _)) = line.char_indices().nth(TEXT_MAX) {
+        line.truncate(end);
+        line.push('…');
+    }
+    line
+}
+
 fn from_place(
     root: &Path,
     store: &Store,
@@ -122,10 +143,10 @@ fn from_place(
     progress: &mut dyn FnMut(Progress),
 ) -> Result<Vec<Loaded>, Attempt> {
     let mut registry = remote::Registry::new(root, place, credentials);
-    let remote = |error: remote::RemoteError| Attempt::Remote(format!("{}: {error}", place.repository()));
+    let remote = |error: remote::RemoteError| Attempt::remote(place, &error);
     let image = smol::block_on(stream::documents(&mut registry, wanted)).map_err(remote)?;
     let has_layer = |layer: &nodlet_rootfs::Digest| store.layer_path(layer).is_some();
-    let layers = image.missing_layers(has_layer).map_err(|error| Attempt::Remote(error.to_string()))?;
+    let layers = image.missing_layers(has_layer).map_err(remote)?;
     let (reader, writer) = std::io::pipe().map_err(|error| Attempt::Final(error.into()))?;
     let cgroup = image::confine(root, store, options).map_err(Attempt::Final)?;
     let (loaded, sent) = std::thread::scope(|scope| {
@@ -142,11 +163,23 @@ fn from_place(
         (Ok(loaded), _) => Ok(loaded),
         (Err(error), _) if error.is_of_archive() => {
             let why = nodlet_host::error::chain(&error);
-            Err(Attempt::Remote(format!(
-                "{}: what the registry sent is damaged or invalid: failed to {why}",
-                place.repository()
-            )))
+            Err(Attempt::remote(
+                place,
+                &format_args!("what the registry sent is damaged or invalid: failed to {why}"),
+            ))
         }
         (Err(error), _) => Err(Attempt::Final(Failure::chain(&error))),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn texts_of_registries_are_one_short_line() {
+        assert_eq!(one_line("not\u{1b}[31m\n\u{202e}found\r"), "not[31m found");
+        assert_eq!(one_line(&"ä".repeat(TEXT_MAX)), "ä".repeat(TEXT_MAX));
+        assert_eq!(one_line(&"ä".repeat(100_000)), "ä".repeat(TEXT_MAX) + "…");
     }
 }
