@@ -12,8 +12,11 @@
 //!
 //! A failed request ends the session; the next one lists all pods, and sends all statuses that differ.
 
+use std::fs::OpenOptions;
+use std::io::{self, Read};
 use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
@@ -46,6 +49,9 @@ const MAX_PODS: usize = 512;
 
 /// Changes of the local API that are looked at together.
 const CHANGES: usize = 64;
+
+/// Maximum size of the file with the credentials in bytes.
+const MAX_CREDENTIALS: u64 = 1 << 20;
 
 /// The interval at which ConfigMaps and Secrets that pods refer to are read again.
 const REFRESH_EVERY: Duration = Duration::from_secs(60);
@@ -130,8 +136,8 @@ impl Engine {
 }
 
 async fn follow(shell: Rc<Shell>, path: PathBuf) {
-    let read = shell.stores.storage.run(move || std::fs::read_to_string(path)).await;
-    if read.as_ref().is_err_and(|error| error.kind() == std::io::ErrorKind::NotFound) {
+    let read = shell.stores.storage.run(move || read_credentials(&path)).await;
+    if read.as_ref().is_err_and(|error| error.kind() == io::ErrorKind::NotFound) {
         return;
     }
     let read = read.map_err(|error| error.to_string()).and_then(|text| Credentials::from_json(&text));
@@ -164,6 +170,20 @@ async fn follow(shell: Rc<Shell>, path: PathBuf) {
         }
         smol::Timer::after(backoff.ended(began.elapsed(), random())).await;
     }
+}
+
+/// Reads the file with the credentials. Whatever else has its name must neither block the thread nor fill the memory.
+fn read_credentials(path: &Path) -> io::Result<String> {
+    let flags = libc::O_NOFOLLOW | libc::O_NONBLOCK | libc::O_NOCTTY;
+    let file = OpenOptions::new().read(true).custom_flags(flags).open(path)?;
+    if !file.metadata()?.is_file() {
+        return Err(io::Error::other("it is no regular file"));
+    }
+    let mut text = String::new();
+    if file.take(MAX_CREDENTIALS + 1).read_to_string(&mut text)? as u64 > MAX_CREDENTIALS {
+        return Err(io::Error::other("it is larger than 1 MiB"));
+    }
+    Ok(text)
 }
 
 impl Follower {
@@ -878,5 +898,33 @@ fn tolerate(result: Result<Value, ApiError>) -> Result<(), End> {
             Ok(())
         }
         Err(error) => Err(error.into()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+
+    #[test]
+    fn credentials_are_read_from_a_regular_file_of_bounded_size_only() {
+        let directory = std::env::temp_dir().join(format!("nodlet-credentials-{}", std::process::id()));
+        fs::create_dir(&directory).expect("a directory");
+        let (path, file) = (directory.join("cluster.json"), directory.join("file"));
+        let read = || read_credentials(&path).map_err(|error| error.to_string());
+        assert_eq!(read_credentials(&path).expect_err("nothing").kind(), io::ErrorKind::NotFound);
+        fs::write(&path, "{}").expect("a file");
+        assert_eq!(read(), Ok("{}".to_owned()));
+        fs::rename(&path, &file).expect("another name");
+        std::os::unix::fs::symlink(&file, &path).expect("a link");
+        read().expect_err("a link");
+        fs::remove_file(&path).expect("removed");
+        nix::unistd::mkfifo(&path, nix::sys::stat::Mode::S_IRWXU).expect("a FIFO");
+        assert_eq!(read(), Err("it is no regular file".to_owned()));
+        fs::remove_file(&path).expect("removed");
+        fs::File::create(&path).and_then(|file| file.set_len(3 << 30)).expect("a large file");
+        assert_eq!(read(), Err("it is larger than 1 MiB".to_owned()));
+        fs::remove_dir_all(&directory).expect("removed");
     }
 }
