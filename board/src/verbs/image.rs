@@ -83,7 +83,7 @@ fn run(mut context: Context, mut parser: Parser) -> Outcome {
             }
             Flag::Long(name) if name == "name" => {
                 let name = Reference::parse(&parser.value()?.string()?);
-                options.name = Some(name.map_err(|error| Failure::chain(&error))?);
+                options.name = Some(name.map_err(Failure::new)?);
             }
             other => context.global(&other, &mut parser)?,
         }
@@ -147,7 +147,7 @@ fn load(root: &Path, store: &Store, source: &str, mut options: LoadOptions) -> O
 }
 
 fn pull(root: &Path, store: &Store, name: &str, options: LoadOptions) -> Outcome {
-    let reference = Reference::parse(name).map_err(|error| Failure::chain(&error))?;
+    let reference = Reference::parse(name).map_err(Failure::new)?;
     tell_of_wait(store);
     let mut progress = Shown { terminal: std::io::stderr().is_terminal(), hundredth: 0 };
     let pulled = pull::pull(root, store, &reference, options, &[], false, &mut |step| progress.show(&step));

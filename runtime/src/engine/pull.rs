@@ -39,21 +39,20 @@ pub(super) fn has_registries(root: &Path) -> bool {
     root.join(REGISTRIES).exists()
 }
 
-/// The credentials of a pod, as the process that pulls reads them. A missing Secret is skipped, as by a kubelet.
+/// The credentials of a pod, as the process that pulls reads them: an array of names of Secrets, each with its text. A
+/// missing Secret is skipped, as by a kubelet.
 pub(super) fn secrets(wanted: &Wanted, objects: &ConfigObjects) -> Vec<u8> {
-    let mut array = Vec::new();
+    let mut pairs = Vec::new();
     for secret in &wanted.pod.spec.image_pull_secrets {
         let Some(data) = objects.get(secret) else { continue };
-        let value = SECRET_KEYS.iter().find_map(|key| data.data.get(*key));
-        if let Some(value) = value {
-            array.push(if array.is_empty() { b'[' } else { b',' });
-            array.extend_from_slice(value);
+        if let Some(value) = SECRET_KEYS.iter().find_map(|key| data.data.get(*key)) {
+            pairs.push((secret.name.as_str(), String::from_utf8_lossy(value).into_owned()));
         }
     }
-    if !array.is_empty() {
-        array.push(b']');
+    match pairs.is_empty() {
+        true => Vec::new(),
+        false => serde_json::to_vec(&pairs).unwrap_or_default(),
     }
-    array
 }
 
 /// A process that is killed when the value is dropped.

@@ -17,7 +17,6 @@ use std::process::ExitCode;
 use nix::sys::signal::{SigHandler, Signal, signal};
 use nodlet_rootfs::{LoadOptions, Loaded, Platform, Progress, Reference, Store};
 use nodlet_runtime::engine::LOOK;
-use serde_json::Value;
 
 use crate::failure::Failure;
 use crate::verbs::image;
@@ -34,9 +33,8 @@ use credentials::Credentials;
 const CREDENTIALS_MAX: u64 = 4 << 20;
 
 /// Main function of the process that pulls an image for a pod: the root, then the image's name, then [`LOOK`] if it is
-/// only to look whether a registry is listed for the image. Standard input has a
-/// JSON array of the pod's credentials, each as in a Secret of type `kubernetes.io/dockerconfigjson`. The error is
-/// printed on standard error.
+/// only to look whether a registry is listed for the image. Standard input has a JSON array of the pod's credentials,
+/// each the name of a Secret and the text in it. The error is printed on standard error.
 pub(crate) fn run_for_pod(mut arguments: impl Iterator<Item = String>) -> ExitCode {
     let pulled = (|| {
         let (Some(root), Some(name)) = (arguments.next(), arguments.next()) else {
@@ -44,11 +42,11 @@ pub(crate) fn run_for_pod(mut arguments: impl Iterator<Item = String>) -> ExitCo
         };
         let mut text = Vec::new();
         std::io::stdin().lock().take(CREDENTIALS_MAX).read_to_end(&mut text)?;
-        let secrets: Vec<Value> = match text.is_empty() {
+        let secrets: Vec<(String, String)> = match text.is_empty() {
             true => Vec::new(),
             false => serde_json::from_slice(&text).map_err(Failure::new)?,
         };
-        let reference = Reference::parse(&name).map_err(|error| Failure::chain(&error))?;
+        let reference = Reference::parse(&name).map_err(Failure::new)?;
         let root = Path::new(&root);
         if arguments.next().as_deref() == Some(LOOK) {
             return registries::places(root, &reference, true).map(drop);
@@ -73,7 +71,7 @@ pub(crate) fn pull(
     store: &Store,
     reference: &Reference,
     mut options: LoadOptions,
-    secrets: &[Value],
+    secrets: &[(String, String)],
     only_listed: bool,
     progress: &mut dyn FnMut(Progress),
 ) -> Result<Vec<Loaded>, Failure> {

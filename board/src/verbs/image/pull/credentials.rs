@@ -19,12 +19,16 @@ const FILE_MAX: u64 = 1 << 20;
 pub(super) struct Credentials(Vec<(String, String)>);
 
 impl Credentials {
-    /// The credentials of Secrets, then those of the first file.
-    pub(super) fn read(root: &Path, secrets: &[Value]) -> Result<Credentials, Failure> {
+    /// The credentials of Secrets, which are names with texts, then those of the first file.
+    pub(super) fn read(root: &Path, secrets: &[(String, String)]) -> Result<Credentials, Failure> {
         let mut all = Credentials::default();
-        for secret in secrets {
-            all.add(secret)
-                .map_err(|error| Failure::new(format!("a Secret of imagePullSecrets: {error}")))?;
+        for (name, text) in secrets {
+            let added = serde_json::from_str(text)
+                .map_err(|error| error.to_string())
+                .and_then(|document| all.add(&document));
+            added.map_err(|error| {
+                Failure::new(format!("the credentials in the Secret {name:?} of imagePullSecrets: {error}"))
+            })?;
         }
         for file in FILES {
             let path = root.join(file);
@@ -130,6 +134,21 @@ mod tests {
             ("https://index.docker.io/v1/", "registry-1.docker.io/library/nginx", true),
         ] {
             assert_eq!(matches(key, repository), expected, "{key} {repository}");
+        }
+    }
+
+    #[test]
+    fn a_wrong_secret_is_named() {
+        for (text, expected) in [
+            ("none", "expected ident at line 1 column 2"),
+            ("{}, {}", "trailing characters at line 1 column 3"),
+            ("[]", "auths must be an object"),
+        ] {
+            let secrets = [("mine".to_owned(), text.to_owned())];
+            let error = Credentials::read(Path::new("/does/not/exist"), &secrets).expect_err("wrong");
+            let expected =
+                format!("error: the credentials in the Secret \"mine\" of imagePullSecrets: {expected}");
+            assert_eq!(error.to_string(), expected);
         }
     }
 

@@ -673,7 +673,7 @@ mod tests {
         let server = std::thread::spawn(move || serve(listeners, answer, 2));
         let secret = serde_json::json!({"auths": {&host: {"username": "me", "password": "secret"}}});
         let root = Path::new("/does/not/exist");
-        let credentials = Credentials::read(root, &[secret]).expect("valid");
+        let credentials = Credentials::read(root, &[("mine".to_owned(), secret.to_string())]).expect("valid");
         let place = Place { host, path: "a".into(), is_plain: true };
         let mut registry = Registry::new(root, &place, &credentials);
         let got = smol::block_on(registry.small_blob(&Digest::of(b"x"))).map_err(|error| error.to_string());
