@@ -3,7 +3,7 @@
 //! again from time to time.
 //!
 //! [`ManifestDirectories::look`] waits for flash and is called on the storage thread.
-//! [`ManifestDirectories::tell`] parses the contents and is called in the loop.
+//! [`ManifestDirectories::report`] parses the contents and is called in the loop.
 //!
 //! This module decides nothing about objects: [`nodlet_registry`] owns them. Read next:
 //! `registry/src/sources.rs`, which decides which sources count; `engine/manifests.rs`, which schedules the looks;
@@ -223,7 +223,7 @@ impl ManifestDirectories {
     }
 
     /// Reads one part of the changes since the last look; other jobs run between two parts. Pass `found` to
-    /// [`ManifestDirectories::tell`]. Returns whether another part follows.
+    /// [`ManifestDirectories::report`]. Returns whether another part follows.
     pub(crate) fn look(&mut self, now: Instant, found: &mut Vec<Found>) -> bool {
         let (begun, mut bytes) = (nodlet_host::clock::instant(), 0);
         let mut look = self.look.take().unwrap_or_else(|| {
