@@ -242,14 +242,15 @@ fn damaged_and_foreign_archives_are_refused() {
         ),
     );
     // Nor does it matter that it cannot be unpacked.
-    let cut = b"\x1f\x8b\x08\0\0\0\0\0\0\x03";
+    let mut broken = vec![0xff; other.len()];
+    broken[..10].copy_from_slice(b"\x1f\x8b\x08\0\0\0\0\0\0\x03");
     refused(
-        replaced(&blob(&image()), cut),
+        replaced(&blob(&image()), &broken),
         &amd64(),
         &format!(
             "load layer {}: its content has digest {} but should have {}; the archive is damaged",
             blob(&image()),
-            Digest::of(cut),
+            Digest::of(&broken),
             Digest::of(&image().layers[0])
         ),
     );
