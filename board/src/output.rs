@@ -112,6 +112,13 @@ pub(crate) fn json(value: &Value) -> String {
     String::from_utf8(bytes).expect("JSON is UTF-8")
 }
 
+/// Removes control characters from the texts of another machine, which are printed on this terminal, and characters
+/// that are invisible or change the direction of the text.
+pub(crate) fn printable(text: &str) -> String {
+    let is_format = |c: char| matches!(c, '\u{61c}' | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}' | '\u{feff}');
+    text.chars().filter(|c| *c == '\n' || !c.is_control() && !is_format(*c)).collect()
+}
+
 #[cfg(test)]
 mod tests {
     use serde_json::json;

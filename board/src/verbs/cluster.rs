@@ -20,8 +20,8 @@ use crate::agent::host_name;
 use crate::arguments::{Context, Flag};
 use crate::client::Client;
 use crate::failure::Failure;
+use crate::output::printable;
 use crate::verb::{Outcome, Verb};
-use crate::verbs::push::printable;
 
 pub(crate) const JOIN: Verb = Verb {
     name: "join",

@@ -15,12 +15,13 @@ use crate::arguments::Context;
 use crate::client::Client;
 use crate::client::remote::Remote;
 use crate::failure::Failure;
+use crate::output::printable;
 use crate::verb::{Outcome, Verb};
 use crate::verbs::image;
 
 mod archive;
 mod blocks;
-pub(crate) mod frames;
+mod frames;
 mod options;
 mod receive;
 mod send;
@@ -29,7 +30,6 @@ pub(crate) mod system;
 mod wait;
 
 use archive::Archive;
-pub(super) use frames::printable;
 use options::Push;
 pub(crate) use receive::run as receive;
 

@@ -19,8 +19,8 @@ use nodlet_rootfs::{LoadOptions, Loaded, Platform, Progress, Reference, Store};
 use nodlet_runtime::engine::LOOK;
 
 use crate::failure::Failure;
+use crate::output::printable;
 use crate::verbs::image;
-use crate::verbs::push::frames::printable;
 
 mod credentials;
 mod registries;

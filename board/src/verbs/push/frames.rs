@@ -96,13 +96,6 @@ impl<R: Read, W: Write> Wire<R, W> {
     }
 }
 
-/// Removes control characters from the texts of another machine, which are printed on this terminal, and characters
-/// that are invisible or change the direction of the text.
-pub(in crate::verbs) fn printable(text: &str) -> String {
-    let is_format = |c: char| matches!(c, '\u{61c}' | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}' | '\u{feff}');
-    text.chars().filter(|c| *c == '\n' || !c.is_control() && !is_format(*c)).collect()
-}
-
 /// An upper bound of the number of values in a JSON message. In memory a value takes up to a hundred times
 /// its bytes in the message.
 fn values(message: &[u8]) -> usize {

@@ -15,10 +15,11 @@ use serde_json::{Value, json};
 
 use super::archive::Archive;
 use super::blocks::{COMPARING, Wanted};
-use super::frames::{Frame, MESSAGE_MAX, PIECE_MAX, VERSION, Wire, invalid, printable};
+use super::frames::{Frame, MESSAGE_MAX, PIECE_MAX, VERSION, Wire, invalid};
 use super::options::Push;
 use crate::client::{Client, Response, explain};
 use crate::failure::Failure;
+use crate::output::printable;
 use crate::verbs::image;
 
 impl Push {
