@@ -23,10 +23,10 @@ const ROUNDS: usize = 5;
 
 /// The number of repetitions for probes. On a busy machine the loop wakes up once for each event, on another
 /// once for several, and it takes a while until a busy machine has a quiet probe.
-const PROBES: usize = 10;
+const PROBES: usize = 20;
 
 /// Agents whose probes are counted.
-const PROBED_AGENTS: usize = 2;
+const PROBED_AGENTS: usize = 3;
 
 /// The number of pods whose memory is measured together, so that rounding does not matter.
 const PODS: u64 = 10;
