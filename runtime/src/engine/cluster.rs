@@ -147,7 +147,7 @@ async fn follow(shell: Rc<Shell>, path: PathBuf) {
     };
     if credentials.node != shell.config.node_name {
         return log::error!(
-            "the board takes part in no cluster: it joined as {}, and its node is {}; join again, or use --node-name",
+            "the board takes part in no cluster: it joined as {}, and its node is {}; run `nodlet leave` and `nodlet join`, or use --node-name",
             credentials.node,
             shell.config.node_name
         );
@@ -198,7 +198,7 @@ impl Follower {
         if let Some(validity) = self.credentials.validity() {
             let now = self.seconds();
             if now >= validity.1 {
-                let why = "the client certificate has expired: run `nodlet join` again with a new token";
+                let why = "the client certificate has expired: run `nodlet leave`, then `nodlet join` with a new token";
                 return Err(End::Failed(why.to_owned()));
             }
             self.rotate_at = rotation(validity, random());
