@@ -93,10 +93,10 @@ pub struct Share {
 }
 
 impl Share {
-    /// Measures these processes together.
+    /// Measures these processes together. One that has ended meanwhile has no memory.
     pub fn of(pids: &[u32]) -> Share {
         pids.iter().fold(Share::default(), |sum, pid| {
-            let text = fs::read_to_string(format!("/proc/{pid}/smaps_rollup")).expect("the process lives");
+            let Ok(text) = fs::read_to_string(format!("/proc/{pid}/smaps_rollup")) else { return sum };
             let field = |name: &str| {
                 let line = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
                 let number = line.and_then(|line| line.split_whitespace().next()?.parse::<u64>().ok());

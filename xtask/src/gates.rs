@@ -107,14 +107,13 @@ fn boards() -> impl Iterator<Item = &'static targets::Target> {
 /// agent without pods never runs.
 fn memory(budgets: &mut Budgets) -> Outcome {
     let device = Device::start_unwatched();
-    let share = || Share::of(&device.own_processes());
-    let alone = share();
+    let alone = settled_share(&device);
     budgets.measured("agent-pss", alone.all)?;
     budgets.measured("agent-pss-anon", alone.anon)?;
     sleepers(&device, 1);
-    let first = share();
+    let first = settled_share(&device);
     sleepers(&device, PODS);
-    let all = share();
+    let all = settled_share(&device);
     budgets.measured("pod-pss", all.all.saturating_sub(first.all) / (PODS - 1))?;
     budgets.measured("pod-pss-anon", all.anon.saturating_sub(first.anon) / (PODS - 1))?;
     budgets.measured("all-pss", all.all)
@@ -188,6 +187,19 @@ fn sleepers(device: &Device, pods: u64) {
 /// The number of pods with a complete record, read without a request to the agent.
 fn records(device: &Device) -> usize {
     fs::read_dir(device.path("/var/lib/nodlet/records")).map_or(0, Iterator::count)
+}
+
+/// The memory after a while in which it did not change: a pod is recorded before its supervisor and the agent have
+/// executed all that belongs to its start, and what they execute first after a measurement would count for later pods.
+fn settled_share(device: &Device) -> Share {
+    let share = || Share::of(&device.own_processes());
+    let mut settled = share();
+    device.wait_for("memory that does not change", || {
+        sleep(QUIET);
+        let earlier = std::mem::replace(&mut settled, share());
+        settled == earlier
+    });
+    settled
 }
 
 /// The counts after a while without system calls.

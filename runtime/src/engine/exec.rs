@@ -282,7 +282,7 @@ pub(super) async fn probe(
     let Some(probe) = container.probe(kind) else {
         return ProbeResult::Error("there is no such probe".into());
     };
-    let ip = address(&shell.pods, &shell.machine, pod);
+    let ip = || address(&shell.pods, &shell.machine, pod);
     match &probe.action {
         ProbeAction::Exec(command) => {
             let name = container.name.clone();
@@ -294,11 +294,11 @@ pub(super) async fn probe(
         ProbeAction::HttpGet { secure, host, port, path, headers } => {
             let host = host.as_deref();
             let get = prober::HttpGet { secure: *secure, host, port, path, headers };
-            prober::http(ip, &container.ports, &get, probe.timeout).await
+            prober::http(ip(), &container.ports, &get, probe.timeout).await
         }
-        ProbeAction::Grpc { port, service } => prober::grpc(ip, *port, service, probe.timeout).await,
+        ProbeAction::Grpc { port, service } => prober::grpc(ip(), *port, service, probe.timeout).await,
         ProbeAction::TcpSocket { host, port } => {
-            prober::tcp(ip, host.as_deref(), port, &container.ports, probe.timeout).await
+            prober::tcp(ip(), host.as_deref(), port, &container.ports, probe.timeout).await
         }
     }
 }

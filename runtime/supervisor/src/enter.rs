@@ -181,7 +181,7 @@ impl Enter<'_> {
 
     fn apply_identity(&self, process: &ProcessConfig) -> io::Result<()> {
         let wanted = capability_bits(&process.capabilities);
-        // To install a filter. The kernel is asked for no other capability, each of which is a call.
+        // To install a filter.
         let permitted = sys::own_capabilities(wanted | capability_bits(&["CAP_SYS_ADMIN".to_owned()]))?;
         let wanted = permitted & wanted;
         for number in (0..64).filter(|number| wanted & (1 << number) == 0) {
@@ -309,6 +309,8 @@ pub(super) struct Exec {
     pub(super) started_reported: bool,
     /// Whether the connected agent knows how the process ended.
     pub(super) ended_reported: bool,
+    /// Its cgroup is gone.
+    pub(super) removed: bool,
     /// How often its remaining descendants may still be moved to the container's cgroup.
     pub(super) moves: u8,
 }

@@ -336,6 +336,9 @@ impl Process {
             if !exec.has_ended() {
                 return true;
             }
+            if exec.removed {
+                return !exec.ended_reported;
+            }
             if sys::is_populated(&exec.cgroup, &mut exec.events) {
                 // Remaining descendants of an executed process belong to the container from then on, as under
                 // containerd.
@@ -349,6 +352,7 @@ impl Process {
             }
             let _ = fs::remove_dir(&exec.cgroup);
             exec.events = None;
+            exec.removed = true;
             !exec.ended_reported
         });
         let attempts = &self.attempts;

@@ -429,6 +429,7 @@ fn restore_exec(saved: SavedExec, own: impl Fn(RawFd) -> OwnedFd) -> Exec {
         state,
         started_reported: false,
         ended_reported: false,
+        removed: false,
         moves: enter::MAX_MOVES,
     }
 }

@@ -262,6 +262,7 @@ impl Process {
             state: ExecState::Failed { message: error::message(&error) },
             started_reported: false,
             ended_reported: false,
+            removed: false,
             moves: 0,
         });
         if let ExecState::Starting { helper, .. } = &exec.state {
@@ -316,6 +317,7 @@ impl Process {
                 state: ExecState::Starting { helper: Some(helper), status, pid: None, terminal: None },
                 started_reported: false,
                 ended_reported: false,
+                removed: false,
                 moves: enter::MAX_MOVES,
             }),
             Err(error) => {

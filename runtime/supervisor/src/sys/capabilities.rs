@@ -33,23 +33,15 @@ struct CapabilityData {
 /// `_LINUX_CAPABILITY_VERSION_3`, of the calling thread.
 const CAPABILITIES_OF_CALLER: CapabilityHeader = CapabilityHeader { version: 0x2008_0522, pid: 0 };
 
-/// The capabilities among `wanted` that are permitted to the calling process and in its bounding set, as
-/// bits: a process cannot pass on others.
+/// The capabilities among `wanted` that are permitted to the calling process, as bits: a process cannot pass on others.
+/// One that is not in its bounding set is among them, and is lost where the program is executed.
 pub(crate) fn own_capabilities(wanted: u64) -> io::Result<u64> {
     let mut header = CAPABILITIES_OF_CALLER;
     let mut data = [CapabilityData::default(); 2];
     // SAFETY: the kernel's own structures; it writes one header, and two halves.
     check(unsafe { libc::syscall(libc::SYS_capget, &raw mut header, data.as_mut_ptr()) })?;
     let permitted = u64::from(data[0].permitted) | u64::from(data[1].permitted) << 32;
-    let own = |number: &u8| permitted & wanted & (1 << number) != 0 && in_bounding_set(*number);
-    Ok((0..64).filter(own).fold(0, |all, number| all | 1 << number))
-}
-
-fn in_bounding_set(number: u8) -> bool {
-    // As wide as the kernel expects: a 64-bit number takes two arguments on a 32-bit processor.
-    let number = libc::c_ulong::from(number);
-    // SAFETY: no pointers. One that the kernel does not know is EINVAL.
-    unsafe { libc::prctl(libc::PR_CAPBSET_READ, number, 0, 0, 0) == 1 }
+    Ok(permitted & wanted)
 }
 
 /// Removes a capability from the bounding set of the calling process.
