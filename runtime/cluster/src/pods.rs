@@ -24,7 +24,7 @@ pub enum Step {
 /// whether anything of it may still run here.
 pub fn step(pod: &Value, has_manifest: bool, is_present: bool) -> Step {
     let metadata = &pod["metadata"];
-    let is_over = matches!(pod["status"]["phase"].as_str(), Some("Succeeded" | "Failed"));
+    let is_over = is_over(pod);
     match (metadata["deletionTimestamp"].is_string(), has_manifest, is_present) {
         (true, true, _) => {
             let grace = metadata["deletionGracePeriodSeconds"].as_u64();
@@ -32,12 +32,30 @@ pub fn step(pod: &Value, has_manifest: bool, is_present: bool) -> Step {
             Step::End(grace.map(|seconds| Duration::from_secs(seconds.max(1))))
         }
         (true, false, true) => Step::Nothing,
+        // Deleted already; others are to remove their finalizers.
+        (true, false, false)
+            if metadata["deletionGracePeriodSeconds"] == 0
+                && metadata["finalizers"].as_array().is_some_and(|all| !all.is_empty()) =>
+        {
+            Step::Nothing
+        }
         (true, false, false) => Step::Delete,
         (false, true, _) => Step::Run,
         // Neither finished nor rejected pods run again.
         (false, false, _) if is_over => Step::Nothing,
         (false, false, _) => Step::Run,
     }
+}
+
+/// Whether the phase of a pod is final.
+pub fn is_over(pod: &Value) -> bool {
+    matches!(pod["status"]["phase"].as_str(), Some("Succeeded" | "Failed"))
+}
+
+/// The patch for a pod that has ended without a known status: before it is deleted, its phase must be final, or a Job
+/// would wait for it.
+pub fn ended(uid: &str) -> Value {
+    json!({ "metadata": { "uid": uid }, "status": { "phase": "Failed" } })
 }
 
 /// The copy of a pod for this board, and what it needs.
@@ -112,17 +130,28 @@ pub fn local(pod: &Value) -> LocalPod {
             spec.remove("preemptionPolicy");
         }
     }
+    // These are added to the pod that runs, and each counts as a change of its spec.
+    let ephemeral = spec.as_object_mut().and_then(|spec| spec.remove("ephemeralContainers"));
+    let added = ephemeral.as_ref().and_then(Value::as_array).map_or(0, Vec::len) as u64;
     let mut metadata = Map::new();
     for field in ["name", "namespace", "uid", "generation", "labels", "annotations"] {
         if let Some(value) = pod["metadata"].get(field) {
             metadata.insert(field.to_owned(), value.clone());
         }
     }
+    if let Some(generation) = metadata.get_mut("generation") {
+        *generation = generation.as_u64().unwrap_or(1).saturating_sub(added).max(1).into();
+    }
     if let Some(annotations) = metadata.get_mut("annotations").and_then(Value::as_object_mut) {
         annotations.remove("kubectl.kubernetes.io/last-applied-configuration");
     }
     let manifest = json!({ "apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec });
     LocalPod { manifest, objects, tokens, class }
+}
+
+/// The ephemeral containers of a pod.
+pub fn ephemeral(pod: &Value) -> &[Value] {
+    pod["spec"]["ephemeralContainers"].as_array().map_or(&[], Vec::as_slice)
 }
 
 /// The elements of a list, if it is one.
@@ -354,6 +383,20 @@ mod tests {
     }
 
     #[test]
+    fn a_pod_that_waits_for_its_finalizers_is_not_deleted_again() {
+        let mut pod = json!({
+            "metadata": { "deletionTimestamp": "t", "deletionGracePeriodSeconds": 30, "finalizers": ["a.b/c"] },
+            "status": { "phase": "Failed" },
+        });
+        assert_eq!(step(&pod, false, false), Step::Delete);
+        pod["metadata"]["deletionGracePeriodSeconds"] = 0.into();
+        assert_eq!(step(&pod, false, false), Step::Nothing);
+        assert_eq!(step(&pod, true, true), Step::End(Some(Duration::from_secs(1))));
+        pod["metadata"]["finalizers"] = json!([]);
+        assert_eq!(step(&pod, false, false), Step::Delete);
+    }
+
+    #[test]
     fn the_copy_of_a_pod_has_its_tokens_in_secrets_and_names_what_it_needs() {
         let pod = json!({
             "metadata": {
@@ -406,6 +449,18 @@ mod tests {
         let request = token_request(&pod, &local.tokens[0]);
         assert_eq!(request["spec"]["boundObjectRef"]["uid"], "u");
         assert_eq!(request["spec"].get("audiences"), None);
+    }
+
+    #[test]
+    fn ephemeral_containers_change_no_manifest() {
+        let mut pod = json!({ "metadata": { "name": "a", "generation": 1 }, "spec": { "containers": [] } });
+        let without = local(&pod);
+        pod["spec"]["ephemeralContainers"] = json!([{ "name": "debug" }]);
+        pod["metadata"]["generation"] = 2.into();
+        assert_eq!(local(&pod), without);
+        assert_eq!(ephemeral(&pod).len(), 1);
+        pod["metadata"]["generation"] = 3.into();
+        assert_ne!(local(&pod), without, "something else changed, too");
     }
 
     #[test]

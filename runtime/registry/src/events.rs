@@ -40,6 +40,10 @@ pub struct Events {
     kept: VecDeque<Kept>,
     /// The number of events that are kept, of all objects.
     most: usize,
+    /// The version of the objects up to which the cluster has the events. Later ones wait for it, however old they are.
+    sent: u64,
+    /// Events that were removed unsent.
+    dropped: u32,
     /// Hashes of the present refusals, of each of which one event was published.
     refused: SortedSet<u64>,
 }
@@ -61,8 +65,21 @@ impl Events {
             correlator: Correlator::default(),
             kept: VecDeque::new(),
             most,
+            sent: u64::MAX,
+            dropped: 0,
             refused: SortedSet::new(),
         }
+    }
+
+    /// Records that the cluster has all events up to this version of the objects; `u64::MAX` without a cluster. Returns
+    /// how many events were removed unsent since the last call.
+    pub fn sent(&mut self, version: u64) -> u32 {
+        self.sent = version;
+        std::mem::take(&mut self.dropped)
+    }
+
+    fn is_sent(&self, kept: &Kept) -> bool {
+        self.objects.get(&kept.key).is_none_or(|event| event.version <= self.sent)
     }
 
     /// Publishes an event of a pod.
@@ -129,8 +146,12 @@ impl Events {
     }
 
     fn record(&mut self, occurrence: &Occurrence<'_>, now: Instant, anchor: Anchor) {
-        while let Some(old) = self.kept.pop_front_if(|kept| now.since(kept.last) > KEPT_FOR) {
+        while let Some(old) = self.kept.front()
+            && now.since(old.last) > KEPT_FOR
+            && self.is_sent(old)
+        {
             self.objects.delete(&old.key);
+            self.kept.pop_front();
         }
         let message = &occurrence.message[..occurrence.message.floor_char_boundary(MESSAGE)];
         let Some(shown) = self.correlator.correlate(now, &Occurrence { message, ..*occurrence }) else {
@@ -158,6 +179,7 @@ impl Events {
         self.kept.push_back(kept);
         while self.kept.len() > self.most {
             if let Some(oldest) = self.kept.pop_front() {
+                self.dropped += u32::from(!self.is_sent(&oldest));
                 self.objects.delete(&oldest.key);
             }
         }
@@ -237,6 +259,25 @@ mod tests {
         assert_eq!(names(()), ["pod-1", "pod-3"], "the first was said again since");
         record_at(&mut events, 3, "Failed", "no", at(6601));
         assert_eq!(names(()), ["pod-3"]);
+    }
+
+    #[test]
+    fn events_that_wait_for_the_cluster_are_kept_longer_and_counted_when_they_are_dropped() {
+        let objects = Rc::new(Objects::new(0));
+        let mut events = Events::new(objects.clone(), "board", 3);
+        let at = |hours: u64| Instant(0) + Duration::from_secs(hours * 3601);
+        let count = || objects.list("events", None).0.len();
+        events.sent(0);
+        for pod in 0..3 {
+            record_at(&mut events, pod, "Failed", "no", at(pod as u64));
+        }
+        assert_eq!(count(), 3);
+        record_at(&mut events, 3, "Failed", "no", at(3));
+        record_at(&mut events, 4, "Failed", "no", at(4));
+        assert_eq!((count(), events.sent(objects.version())), (3, 2));
+        // The cluster has them.
+        record_at(&mut events, 5, "Failed", "no", at(9));
+        assert_eq!((count(), events.sent(0)), (1, 0));
     }
 
     #[test]

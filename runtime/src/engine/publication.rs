@@ -44,6 +44,12 @@ impl Publication {
         self.events.borrow_mut().refused(refusals, instant(), self.machine.anchor());
     }
 
+    /// Records that the cluster has all events up to this version of the objects. Returns how many events were dropped
+    /// unsent since the last call.
+    pub(super) fn events_sent(&self, version: u64) -> u32 {
+        self.events.borrow_mut().sent(version)
+    }
+
     /// Publishes the events again with times by the clock that was set.
     pub(super) fn clock_was_set(&self) {
         self.events.borrow().clock_was_set(self.machine.anchor());

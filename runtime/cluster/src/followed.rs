@@ -1,0 +1,229 @@
+//! The pods of the cluster that this node follows, and which files of the board they need. Pure.
+
+use std::time::Instant;
+
+use nodlet_core::sorted::{SortedMap, SortedSet};
+use nodlet_kube::kinds::Kind;
+use serde_json::Value;
+
+use crate::pods::LocalPod;
+
+/// Pods of this node that are followed. More are ignored with a message: the node admits fewer.
+pub const MAX_PODS: usize = 512;
+
+/// A pod of the cluster.
+#[derive(Debug)]
+pub struct Known {
+    /// `metadata.namespace`.
+    pub namespace: String,
+    /// `metadata.name`.
+    pub name: String,
+    /// The pod as the cluster has it, with the status that was last sent.
+    pub object: Value,
+    /// What its manifest needs.
+    pub needs: Option<LocalPod>,
+    /// Its manifest is on this board.
+    pub has_manifest: bool,
+    /// When its tokens must be renewed.
+    pub tokens_until: Option<Instant>,
+    /// The number of its ephemeral containers that were added to the pod on this board, or rejected.
+    pub ephemeral: usize,
+    /// The version of its status.
+    status_version: u64,
+}
+
+impl Known {
+    /// A pod as the cluster has it.
+    pub fn new(object: Value, has_manifest: bool) -> Known {
+        let text = |field: &str| object["metadata"][field].as_str().unwrap_or_default().to_owned();
+        let (namespace, name, status_version) = (text("namespace"), text("name"), version(&object));
+        let (needs, tokens_until) = (None, None);
+        Known { namespace, name, object, needs, has_manifest, tokens_until, ephemeral: 0, status_version }
+    }
+
+    /// Records the pod in an event of the watch. Its status may be older than one that was sent since.
+    pub fn see(&mut self, mut object: Value) {
+        if version(&object) < self.status_version {
+            object["status"] = self.object["status"].take();
+        }
+        self.object = object;
+    }
+
+    /// Records the pod in the response to a change of its status.
+    pub fn sent(&mut self, mut changed: Value) {
+        self.status_version = version(&changed);
+        self.object["status"] = changed["status"].take();
+    }
+
+    /// The path of the pod in the cluster's API.
+    pub fn path(&self) -> String {
+        format!("/api/v1/namespaces/{}/pods/{}", self.namespace, self.name)
+    }
+
+    /// The name of the file with its manifest.
+    pub fn file(&self) -> String {
+        Kind::Pod.row().file(&self.namespace, &self.name)
+    }
+}
+
+/// `resourceVersion` of an object as a number, which the versions of one resource are since Kubernetes 1.35; 0 for
+/// another version.
+fn version(object: &Value) -> u64 {
+    let version = object["metadata"]["resourceVersion"].as_str();
+    version.and_then(|version| version.parse().ok()).unwrap_or_default()
+}
+
+/// A ConfigMap or Secret that pods refer to.
+pub type Reference = (&'static str, String, String);
+
+/// The kind of a [`Reference`] by its resource.
+pub fn kind_of(resource: &str) -> Kind {
+    if resource == "secrets" { Kind::Secret } else { Kind::ConfigMap }
+}
+
+/// The name of the file with a PriorityClass.
+pub fn class_file(name: &str) -> String {
+    Kind::PriorityClass.row().file("", name)
+}
+
+/// All pods that this node follows, by UID.
+#[derive(Debug, Default)]
+pub struct Followed {
+    pods: SortedMap<String, Known>,
+}
+
+impl Followed {
+    /// A pod.
+    pub fn get(&self, uid: &str) -> Option<&Known> {
+        self.pods.get(uid)
+    }
+
+    /// Removes a pod.
+    pub fn remove(&mut self, uid: &str) -> Option<Known> {
+        self.pods.remove(uid)
+    }
+
+    /// Adds a pod, or puts it back.
+    pub fn insert(&mut self, uid: String, known: Known) {
+        self.pods.insert(uid, known);
+    }
+
+    /// The UIDs of all pods.
+    pub fn uids(&self) -> Vec<String> {
+        self.pods.keys().cloned().collect()
+    }
+
+    /// Whether another pod may be followed.
+    pub fn has_room(&self) -> bool {
+        self.pods.len() < MAX_PODS
+    }
+
+    /// The UID of a pod with this name other than `uid`: it is to end before its name starts again, since a pod that
+    /// was deleted by force may still run here (at most one pod has a name).
+    pub fn predecessor(&self, uid: &str, namespace: &str, name: &str) -> Option<String> {
+        let mut others = self.pods.iter().filter(|(other, _)| *other != uid);
+        let found = others.find(|(_, known)| known.namespace == namespace && known.name == name);
+        found.map(|(other, _)| other.clone())
+    }
+
+    fn on_board(&self) -> impl Iterator<Item = &Known> {
+        self.pods.values().filter(|known| known.has_manifest)
+    }
+
+    /// The ConfigMaps and Secrets that the pods on this board refer to, each once.
+    pub fn references(&self) -> SortedSet<Reference> {
+        let mut all = SortedSet::new();
+        for known in self.on_board() {
+            for (resource, name) in known.needs.iter().flat_map(|needs| &needs.objects) {
+                all.insert((*resource, known.namespace.clone(), name.clone()));
+            }
+        }
+        all
+    }
+
+    /// The names of the files that the pods on this board need: manifests, and Secrets with tokens.
+    pub fn files(&self) -> (SortedSet<String>, SortedSet<String>) {
+        let (mut kept, mut tokens) = (SortedSet::new(), SortedSet::new());
+        for known in self.on_board() {
+            kept.insert(known.file());
+            let Some(needs) = &known.needs else { continue };
+            for (resource, name) in &needs.objects {
+                kept.insert(kind_of(resource).row().file(&known.namespace, name));
+            }
+            let class = needs.class.as_ref().and_then(|class| class["metadata"]["name"].as_str());
+            kept.extend(class.map(class_file));
+            for token in &needs.tokens {
+                tokens.insert(Kind::Secret.row().file(&known.namespace, &token.secret));
+            }
+        }
+        (kept, tokens)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::pods;
+
+    fn known(name: &str, uid: &str) -> Known {
+        let object = json!({
+            "metadata": { "namespace": "shop", "name": name, "uid": uid },
+            "spec": {
+                "priorityClassName": "high",
+                "volumes": [
+                    { "name": "c", "configMap": { "name": "settings" } },
+                    { "name": "t", "projected": { "sources": [{ "serviceAccountToken": { "path": "t" } }] } },
+                ],
+            },
+        });
+        let mut known = Known::new(object, true);
+        known.needs = Some(pods::local(&known.object));
+        known
+    }
+
+    #[test]
+    fn the_files_of_pods_are_kept_and_of_pods_without_a_manifest_not() {
+        let mut followed = Followed::default();
+        followed.insert("u".into(), known("web-0", "u"));
+        followed.insert("v".into(), known("web-1", "v"));
+        let (kept, tokens) = followed.files();
+        let kept: Vec<&str> = kept.iter().map(String::as_str).collect();
+        assert_eq!(kept.len(), 4, "{kept:?}");
+        assert_eq!(tokens.iter().count(), 2);
+        assert_eq!(followed.references().iter().count(), 1);
+        for uid in ["u", "v"] {
+            let mut known = followed.remove(uid).expect("known");
+            known.has_manifest = false;
+            followed.insert(uid.into(), known);
+        }
+        assert!(followed.references().is_empty() && followed.files().0.is_empty());
+    }
+
+    #[test]
+    fn a_late_event_does_not_undo_the_status_that_was_sent_since() {
+        let pod = |version: &str, phase: &str| json!({ "metadata": { "resourceVersion": version, "x": phase }, "status": { "phase": phase } });
+        let mut known = Known::new(pod("5", "Pending"), true);
+        known.sent(pod("7", "Running"));
+        known.see(pod("6", "Pending"));
+        assert_eq!(
+            (&known.object["status"]["phase"], &known.object["metadata"]["x"]),
+            (&json!("Running"), &json!("Pending"))
+        );
+        known.see(pod("8", "Failed"));
+        assert_eq!(known.object["status"]["phase"], "Failed");
+    }
+
+    #[test]
+    fn a_pod_of_the_same_name_is_found_by_its_other_uid() {
+        let mut followed = Followed::default();
+        followed.insert("old".into(), known("web-0", "old"));
+        assert_eq!(followed.predecessor("new", "shop", "web-0").as_deref(), Some("old"));
+        for (uid, namespace, name) in
+            [("old", "shop", "web-0"), ("new", "shop", "web-1"), ("new", "x", "web-0")]
+        {
+            assert_eq!(followed.predecessor(uid, namespace, name), None);
+        }
+    }
+}

@@ -1,0 +1,135 @@
+//! The connection to the API server, the Node and its Lease, and the client certificate.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use serde_json::Value;
+
+use nodlet_cluster::api::{Api, JSON, MERGE, STRATEGIC, Verification};
+use nodlet_cluster::backoff::random;
+use nodlet_cluster::credentials::{Credentials, rotation};
+use nodlet_cluster::schedule::Seen;
+use nodlet_cluster::{enrol, node};
+use nodlet_registry::objects::Key;
+
+use super::{Failure, Follower};
+use crate::prober::lookup;
+
+/// The time for which a new certificate is awaited, during which the Lease is not renewed.
+const CERTIFICATE_WITHIN: Duration = Duration::from_secs(10);
+
+impl Follower {
+    /// Prepares requests to the API server; the first one opens the connection.
+    pub(super) async fn connect(&mut self, api: &mut Option<Api>) -> Result<Seen, Failure> {
+        let mut rotate_at = i64::MAX;
+        if let Some(validity) = self.credentials.validity() {
+            if self.seconds() >= validity.1 {
+                let why = "the client certificate has expired: run `nodlet leave`, then `nodlet join` with a new token";
+                return Err(Failure(why.to_owned()));
+            }
+            rotate_at = rotation(validity, random());
+        }
+        let server = &self.credentials.server;
+        let addresses = match server.host.parse() {
+            Ok(ip) => vec![SocketAddr::new(ip, server.port)],
+            Err(_) => {
+                let found = lookup::lookup(&server.host).await.unwrap_or_default();
+                found.into_iter().map(|ip| SocketAddr::new(ip, server.port)).collect()
+            }
+        };
+        if addresses.is_empty() {
+            return Err(Failure(format!("no such host: {}", server.host)));
+        }
+        let trust = self.credentials.trust().map_err(|error| Failure(error.to_string()))?;
+        *api = Some(Api::new(&server.host, addresses, Verification::By(trust), None));
+        Ok(Seen::Connected { rotate_at })
+    }
+
+    /// The Node of the local API.
+    pub(super) fn local_node(&self) -> Value {
+        let key = Key::new("nodes", "", &self.credentials.node);
+        let object = self.shell.publication.objects.get(&key);
+        object.and_then(|object| serde_json::from_str(&object.json).ok()).unwrap_or_default()
+    }
+
+    /// Makes the Node, or updates an existing one.
+    pub(super) async fn register(&mut self, api: &mut Api) -> Result<Seen, Failure> {
+        let local = self.local_node();
+        let now = self.now().to_string();
+        let made = api.call("POST", "/api/v1/nodes", Some((JSON, &node::registration(&local, &now)))).await;
+        let object = match made {
+            Ok(made) => {
+                log::info!("registered node {} in the cluster", self.credentials.node);
+                self.reported = node::comparable(&local);
+                made
+            }
+            Err(error) if matches!(error.code(), Some(403 | 409)) => {
+                let path = format!("/api/v1/nodes/{}", self.credentials.node);
+                // Without a Node, the first error is the reason.
+                let Ok(found) = api.call("GET", &path, None).await else { return Err(error.into()) };
+                let machine_id = local["status"]["nodeInfo"]["machineID"].as_str().unwrap_or_default();
+                enrol::check_name(&found, &self.credentials.node, machine_id).map_err(Failure)?;
+                self.report_node(api).await?;
+                found
+            }
+            Err(error) => return Err(error.into()),
+        };
+        self.node_uid = object["metadata"]["uid"].as_str().unwrap_or_default().to_owned();
+        Ok(Seen::Registered)
+    }
+
+    /// Reports the state of the node.
+    pub(super) async fn report_node(&mut self, api: &mut Api) -> Result<Seen, Failure> {
+        let local = self.local_node();
+        let patch = node::status_patch(&local, &self.now().to_string());
+        let path = format!("/api/v1/nodes/{}/status", self.credentials.node);
+        match api.call("PATCH", &path, Some((STRATEGIC, &patch))).await {
+            Ok(_) => {
+                self.reported = node::comparable(&local);
+                Ok(Seen::NodeReported)
+            }
+            Err(error) if error.code() == Some(404) => Ok(Seen::NodeGone),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// Renews the Lease; if `create`, makes a missing one.
+    pub(super) async fn renew_lease(&mut self, api: &mut Api, create: bool) -> Result<Seen, Failure> {
+        // `metav1.MicroTime` has six digits.
+        let now = self.now().nanos().to_string();
+        let now = format!("{}Z", now.get(..26).unwrap_or_default());
+        let name = &self.credentials.node;
+        let renewed =
+            api.call("PATCH", &node::lease_path(name), Some((MERGE, &node::renewal(name, &now)))).await;
+        match renewed {
+            Ok(_) => {}
+            Err(error) if error.code() != Some(404) => return Err(error.into()),
+            // The cluster removes a Lease with its Node: a running machine registers again.
+            Err(_) if !create => return Ok(Seen::NodeGone),
+            Err(_) => {
+                let lease = node::lease(name, &self.node_uid, &now);
+                api.call("POST", node::LEASES, Some((JSON, &lease))).await?;
+            }
+        }
+        Ok(Seen::LeaseRenewed)
+    }
+
+    /// Gets a certificate for a new key. Returns whether there is one.
+    pub(super) async fn rotate(&mut self, api: &mut Api) -> bool {
+        let requested = enrol::request_certificate(api, &self.credentials.node, CERTIFICATE_WITHIN).await;
+        let (key, certificates) = match requested {
+            Ok(made) => made,
+            Err(why) => {
+                log::warn!("the client certificate of the cluster could not be replaced: {why}");
+                return false;
+            }
+        };
+        let new = Credentials { key, certificates, ..self.credentials.clone() };
+        if !self.write(self.shell.paths.cluster_credentials(), new.to_json().into_bytes()).await {
+            return false;
+        }
+        log::info!("the client certificate of the cluster was replaced");
+        self.credentials = new;
+        true
+    }
+}

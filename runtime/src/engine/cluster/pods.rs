@@ -1,0 +1,275 @@
+//! Pods of the cluster: their list, the events of their watch, and their manifests on the board.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use serde_json::Value;
+
+use nodlet_cluster::api::{Api, ApiError};
+use nodlet_cluster::followed::{Known, MAX_PODS, class_file};
+use nodlet_cluster::mirrors;
+use nodlet_cluster::pods::{self, Step, TOKEN_PREFIX};
+use nodlet_cluster::schedule::Seen;
+use nodlet_core::sorted::SortedSet;
+use nodlet_core::spec::Uid;
+use nodlet_kube::manifest::{self, Validation};
+use nodlet_wire::http::HttpError;
+
+use super::{Engine, Failure, Follower};
+
+/// Pods in one page of a list.
+const PAGE: usize = 50;
+
+/// Requests of one list. A list in pages of one pod each may take [`MAX_PODS`] more.
+const MAX_REQUESTS: usize = 64;
+
+/// Which pod of a name the manifests of the board contain.
+enum Named {
+    /// None, or no pod of the cluster or of a file.
+    Nothing,
+    /// The pod with this UID.
+    Itself,
+    /// Another pod of the cluster.
+    Predecessor(Uid),
+    /// A pod of this file.
+    OfFile(PathBuf),
+}
+
+impl Follower {
+    pub(super) fn selector(&self) -> String {
+        format!("/api/v1/pods?fieldSelector=spec.nodeName%3D{}", self.credentials.node)
+    }
+
+    /// Lists all pods of this node, and acts on the difference to what is here.
+    pub(super) async fn list(&mut self, api: &mut Api) -> Result<Seen, Failure> {
+        let mut seen = SortedSet::new();
+        let (mut more, mut limit) = (String::new(), PAGE);
+        let mut requests = 0;
+        let version = loop {
+            requests += 1;
+            if requests > if limit == 1 { MAX_REQUESTS + MAX_PODS } else { MAX_REQUESTS } {
+                return Err(Failure(format!("the list of pods has no end after {} requests", requests - 1)));
+            }
+            let target = format!("{}&limit={limit}&continue={more}", self.selector());
+            let mut page = match api.call("GET", &target, None).await {
+                Ok(page) => page,
+                // Pods may be large: one fits in any case.
+                Err(ApiError::Http(HttpError::TooLarge)) if limit > 1 => {
+                    limit = 1;
+                    continue;
+                }
+                // The rest of the list has expired.
+                Err(error) if error.code() == Some(410) && !more.is_empty() => {
+                    more.clear();
+                    seen = SortedSet::new();
+                    continue;
+                }
+                Err(error) => return Err(error.into()),
+            };
+            for pod in page["items"].as_array_mut().into_iter().flatten() {
+                let pod = pod.take();
+                if let Some(uid) = pod["metadata"]["uid"].as_str() {
+                    seen.insert(uid.to_owned());
+                }
+                self.see(api, pod).await?;
+            }
+            let metadata = &page["metadata"];
+            more = metadata["continue"].as_str().unwrap_or_default().to_owned();
+            if more.is_empty() {
+                break metadata["resourceVersion"].as_str().unwrap_or_default().to_owned();
+            }
+        };
+        // Only a complete list shows that a pod is gone.
+        for uid in self.followed.uids().into_iter().filter(|uid| !seen.contains(uid)) {
+            self.forget(&uid).await;
+        }
+        self.mirrors.keep(&seen);
+        self.remove_leftovers(seen).await;
+        Ok(Seen::Listed { version })
+    }
+
+    /// Ends pods of the cluster's manifests that the cluster does not list, and removes objects that no pod refers to.
+    async fn remove_leftovers(&mut self, listed: SortedSet<String>) {
+        let directory = self.shell.paths.cluster_manifests();
+        let in_loop = directory.clone();
+        let stale = self
+            .in_loop(move |engine| {
+                let (wanted, _) = engine.registry.sources.wanted();
+                let of_cluster = wanted.values().filter(|one| one.source.parent() == Some(&*in_loop));
+                let stale = of_cluster.filter(|one| !listed.contains(&*one.pod.uid.0));
+                stale.map(|one| (one.pod.uid.clone(), one.source.clone())).collect::<Vec<_>>()
+            })
+            .await;
+        for (uid, path) in stale.unwrap_or_default() {
+            self.in_loop(move |engine| engine.end_cluster_pod(uid, path, None)).await;
+        }
+        let (kept, kept_tokens) = self.followed.files();
+        let tokens = self.shell.paths.run_manifests();
+        let removed = self.shell.stores.storage.run(move || {
+            let remove = |directory: &PathBuf, is_stale: &dyn Fn(&str) -> bool| {
+                for entry in std::fs::read_dir(directory).into_iter().flatten().flatten() {
+                    if entry.file_name().to_str().is_some_and(is_stale) {
+                        let _ = std::fs::remove_file(entry.path());
+                    }
+                }
+            };
+            // Pods end by `end_cluster_pod`, which also removes their manifests.
+            let is_object = |name: &str| {
+                ["configmap_", "secret_", "priorityclass_"].iter().any(|kind| name.starts_with(kind))
+            };
+            remove(&directory, &|name| is_object(name) && !kept.contains(name));
+            remove(&tokens, &|name| name.contains(TOKEN_PREFIX) && !kept_tokens.contains(name));
+        });
+        removed.await;
+    }
+
+    pub(super) async fn event(&mut self, api: &mut Api, mut event: Value) -> Result<(), Failure> {
+        let pod = event["object"].take();
+        let uid = pod["metadata"]["uid"].as_str().unwrap_or_default();
+        let mirror = match event["type"].as_str() {
+            Some("ADDED" | "MODIFIED") if mirrors::is_mirror(&pod) => Some(self.mirrors.see(pod)),
+            Some("ADDED" | "MODIFIED") => return self.see(api, pod).await,
+            Some("DELETED") => {
+                // Deleted by force, it ends within its own grace period, as with a kubelet.
+                self.forget(uid).await;
+                self.mirrors.forget(uid)
+            }
+            Some(_) | None => None,
+        };
+        match mirror {
+            Some(name) => self.mirror_again(api, &name).await,
+            None => Ok(()),
+        }
+    }
+
+    /// The cluster has a pod in this state.
+    async fn see(&mut self, api: &mut Api, pod: Value) -> Result<(), Failure> {
+        if !pod.is_object() {
+            return Err(ApiError::NoObject.into());
+        }
+        let metadata = &pod["metadata"];
+        let text = |field: &str| metadata[field].as_str().unwrap_or_default().to_owned();
+        let (uid, namespace, name) = (text("uid"), text("namespace"), text("name"));
+        if mirrors::is_mirror(&pod) {
+            self.mirrors.see(pod);
+            return Ok(());
+        }
+        if self.followed.get(&uid).is_none() && !self.followed.has_room() {
+            log::error!("{namespace}/{name}: ignored: this node follows {MAX_PODS} pods of the cluster");
+            return Ok(());
+        }
+        let mut known = match self.followed.remove(&uid) {
+            Some(mut known) => {
+                known.see(pod);
+                known
+            }
+            None => {
+                if let Some(other) = self.followed.predecessor(&uid, &namespace, &name) {
+                    self.forget(&other).await;
+                }
+                let mut known = Known::new(pod, false);
+                match self.named(&uid, &known).await {
+                    Named::Itself => known.has_manifest = true,
+                    Named::Predecessor(other) => self.end(other, &known, None).await,
+                    Named::Nothing | Named::OfFile(_) => {}
+                }
+                known
+            }
+        };
+        let local = self.local_pod(&uid, &namespace, &name);
+        let step = pods::step(&known.object, known.has_manifest, local.is_some());
+        match step {
+            Step::Nothing => {}
+            Step::Run => self.run(api, &uid, &mut known).await?,
+            Step::End(grace) => {
+                known.has_manifest = false;
+                self.end(Uid::from(&*uid), &known, grace).await;
+            }
+            Step::Delete => self.finish(api, &uid, &mut known).await?,
+        }
+        if let Some(local) = local {
+            // The cluster may have changed the status, and the pod may have another ephemeral container.
+            self.report(api, &mut known, &local).await?;
+        }
+        self.followed.insert(uid, known);
+        Ok(())
+    }
+
+    /// The cluster has a pod no more.
+    async fn forget(&mut self, uid: &str) {
+        if let Some(known) = self.followed.remove(uid)
+            && known.has_manifest
+        {
+            self.end(Uid::from(uid), &known, None).await;
+        }
+    }
+
+    async fn end(&self, uid: Uid, known: &Known, grace: Option<Duration>) {
+        let path = self.pod_path(known);
+        self.in_loop(move |engine| engine.end_cluster_pod(uid, path, grace)).await;
+    }
+
+    /// Writes the manifest of a pod, and before it what the pod needs.
+    async fn run(&mut self, api: &mut Api, uid: &str, known: &mut Known) -> Result<(), Failure> {
+        let needs = pods::local(&known.object);
+        if known.has_manifest && known.needs.as_ref() == Some(&needs) {
+            return Ok(());
+        }
+        let path = self.pod_path(known);
+        let text = format!("{:#}\n", needs.manifest).into_bytes();
+        let name = path.to_string_lossy();
+        if let Err(error) = manifest::parse(&name, &text, Validation::Strict, &self.credentials.node) {
+            // A running pod keeps its last valid spec, as one from a file.
+            let why = error.to_string();
+            // Without the file and its lines, which nobody wrote.
+            let why =
+                why.strip_prefix(&*name).and_then(|why| why.split_once(": ")).map_or(&*why, |(_, why)| why);
+            log::error!("{}/{}: {why}", known.namespace, known.name);
+            return if known.has_manifest { Ok(()) } else { self.reject(api, known, why).await };
+        }
+        if let Named::OfFile(file) = self.named(uid, known).await {
+            let why = format!("{} of this board defines a pod of the same name", file.display());
+            return self.reject(api, known, &why).await;
+        }
+        for (resource, name) in &needs.objects {
+            self.fetch(api, resource, &known.namespace, name).await?;
+        }
+        if let Some(class) = &needs.class {
+            let name = class["metadata"]["name"].as_str().unwrap_or_default();
+            let path = self.shell.paths.cluster_manifests().join(class_file(name));
+            self.write(path, format!("{class:#}\n").into_bytes()).await;
+        }
+        known.needs = Some(needs);
+        self.renew_tokens(api, known).await?;
+        known.has_manifest = self.write(path, text).await;
+        self.in_loop(Engine::read_sources).await;
+        Ok(())
+    }
+
+    /// Which pod with the name of `known`, whose UID is `uid`, the manifests of the board contain.
+    async fn named(&self, uid: &str, known: &Known) -> Named {
+        let key = (known.namespace.as_str().into(), known.name.as_str().into());
+        let (directory, uid) = (self.shell.paths.cluster_manifests(), Uid::from(uid));
+        let found = self.in_loop(move |engine| {
+            let (wanted, _) = engine.registry.sources.wanted();
+            let Some(found) = wanted.get(&key) else { return Named::Nothing };
+            match found.source.parent() == Some(&directory) {
+                true if found.pod.uid == uid => Named::Itself,
+                true => Named::Predecessor(found.pod.uid.clone()),
+                false => Named::OfFile(found.source.clone()),
+            }
+        });
+        found.await.unwrap_or(Named::Nothing)
+    }
+
+    /// Tells the cluster that this node does not run a pod, and why.
+    async fn reject(&mut self, api: &mut Api, known: &mut Known, why: &str) -> Result<(), Failure> {
+        let patch = pods::rejection(&known.object["metadata"]["uid"], why);
+        Self::patch_status(api, known, &patch).await?;
+        self.send_warning(api, known, why).await
+    }
+
+    fn pod_path(&self, known: &Known) -> PathBuf {
+        self.shell.paths.cluster_manifests().join(known.file())
+    }
+}

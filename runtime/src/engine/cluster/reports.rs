@@ -1,0 +1,224 @@
+//! What the cluster is told of its pods: statuses, events, and that a deleted pod has ended.
+
+use serde_json::{Value, json};
+
+use nodlet_cluster::api::{Api, JSON, STRATEGIC};
+use nodlet_cluster::followed::Known;
+use nodlet_cluster::pods::{self, Step};
+use nodlet_cluster::schedule::Seen;
+use nodlet_cluster::{mirrors, node};
+use nodlet_registry::objects::{ChangeKind, Key};
+
+use super::super::pods::EphemeralRequest;
+use super::{Failure, Follower, tolerate};
+use crate::api::{Change, FieldValidation, PatchKind};
+
+/// Changes of the local API that are looked at together.
+const CHANGES: usize = 64;
+
+impl Follower {
+    /// Sends the status of all pods whose status differs, and deletes those that ended meanwhile.
+    pub(super) async fn send_all(&mut self, api: &mut Api) -> Result<(), Failure> {
+        self.look_at_node();
+        for uid in self.followed.uids() {
+            let Some(mut known) = self.followed.remove(&uid) else { continue };
+            let sent = match self.local_pod(&uid, &known.namespace, &known.name) {
+                Some(local) => self.report(api, &mut known, &local).await,
+                None => match pods::step(&known.object, known.has_manifest, false) {
+                    Step::Delete => self.finish(api, &uid, &mut known).await,
+                    Step::Nothing | Step::Run | Step::End(_) => Ok(()),
+                },
+            };
+            self.followed.insert(uid, known);
+            sent?;
+        }
+        self.mirror_all(api).await
+    }
+
+    /// Sends what changed in the local API.
+    pub(super) async fn send_changed(&mut self, api: &mut Api) -> Result<Seen, Failure> {
+        let objects = self.shell.publication.objects.clone();
+        let Ok(changes) = objects.changes_since(self.version, CHANGES) else {
+            let version = objects.version();
+            self.send_all(api).await?;
+            // The events of a time without the cluster, the oldest first.
+            let (mut events, _) = objects.list("events", None);
+            events.retain(|(_, event)| event.version > self.version);
+            events.sort_by_key(|(_, event)| event.version);
+            let is_last = events.len() <= CHANGES;
+            for (_, event) in events.into_iter().take(CHANGES) {
+                self.send_event(api, serde_json::from_str(&event.json).unwrap_or_default()).await?;
+                self.version = event.version;
+            }
+            if is_last {
+                self.version = version;
+            }
+            self.count_dropped();
+            return Ok(Seen::Sent);
+        };
+        let last = changes.last().map_or(self.version, |change| change.object.version);
+        if changes.iter().any(|change| change.key.resource == "nodes") {
+            self.look_at_node();
+        }
+        for (place, change) in changes.iter().enumerate() {
+            // Of several changes of an object, only the last one matters.
+            let is_last = !changes[place + 1..].iter().any(|later| later.key == change.key);
+            let is_pod = change.key.resource == "pods";
+            let is_deleted = matches!(change.kind, ChangeKind::Deleted);
+            let is_event = change.key.resource == "events" && !is_deleted;
+            if !(is_pod && (is_last || is_deleted) || is_event && is_last) {
+                continue;
+            }
+            let object: Value = serde_json::from_str(&change.object.json).unwrap_or_default();
+            if is_event {
+                self.send_event(api, object).await?;
+                continue;
+            }
+            if let Some(name) = mirrors::name_of(&object, &self.credentials.node) {
+                self.mirror(api, &name, (!is_deleted).then_some(&object)).await?;
+                continue;
+            }
+            let uid = object["metadata"]["uid"].as_str().unwrap_or_default().to_owned();
+            let Some(mut known) = self.followed.remove(&uid) else { continue };
+            let mut sent = self.report(api, &mut known, &object).await;
+            if sent.is_ok() && is_deleted && known.object["metadata"]["deletionTimestamp"].is_string() {
+                sent = self.finish(api, &uid, &mut known).await;
+            }
+            self.followed.insert(uid, known);
+            sent?;
+        }
+        self.version = last;
+        self.count_dropped();
+        Ok(Seen::Sent)
+    }
+
+    /// Events up to the version need not wait for the cluster any more.
+    fn count_dropped(&self) {
+        let dropped = self.shell.publication.events_sent(self.version);
+        if dropped > 0 {
+            log::warn!("{dropped} events of a time without the cluster were dropped");
+        }
+    }
+
+    /// Notices a state of the node that is to be reported.
+    fn look_at_node(&mut self) {
+        if node::comparable(&self.local_node()) != self.reported {
+            self.schedule.observe(std::time::Instant::now(), 0, Seen::NodeChanged);
+        }
+    }
+
+    /// Sends the status of a pod of the cluster, and adds its new ephemeral containers.
+    pub(super) async fn report(
+        &mut self,
+        api: &mut Api,
+        known: &mut Known,
+        local: &Value,
+    ) -> Result<(), Failure> {
+        let ephemeral = pods::ephemeral(&known.object).len();
+        if ephemeral > known.ephemeral && known.has_manifest {
+            known.ephemeral = ephemeral;
+            if ephemeral > pods::ephemeral(local).len() {
+                self.add_ephemeral(api, known).await?;
+            }
+        }
+        Self::send(api, known, local).await
+    }
+
+    /// Sends the status of a pod, as far as it differs.
+    pub(super) async fn send(api: &mut Api, known: &mut Known, local: &Value) -> Result<(), Failure> {
+        match pods::status_patch(local, &known.object["status"]) {
+            Some(patch) => Self::patch_status(api, known, &patch).await,
+            None => Ok(()),
+        }
+    }
+
+    /// Patches the status of a pod, and remembers the result.
+    pub(super) async fn patch_status(api: &mut Api, known: &mut Known, patch: &Value) -> Result<(), Failure> {
+        match api.call("PATCH", &format!("{}/status", known.path()), Some((STRATEGIC, patch))).await {
+            Ok(changed) => {
+                known.sent(changed);
+                Ok(())
+            }
+            failed => tolerate(failed),
+        }
+    }
+
+    /// Adds ephemeral containers to a pod on this board. A rejection becomes an event, and the pod runs on.
+    async fn add_ephemeral(&mut self, api: &mut Api, known: &Known) -> Result<(), Failure> {
+        let (reply, answer) = async_channel::bounded(1);
+        let list = json!({ "spec": { "ephemeralContainers": pods::ephemeral(&known.object) } });
+        let request = EphemeralRequest {
+            namespace: known.namespace.clone(),
+            name: known.name.clone(),
+            change: Change::Patch(PatchKind::Merge, list),
+            validation: FieldValidation::Strict,
+            dry_run: false,
+            reply,
+        };
+        self.in_loop(move |engine| engine.change_ephemeral(request)).await;
+        match answer.recv().await {
+            Ok(Err(status)) => self.send_warning(api, known, &status.message).await,
+            Ok(Ok(_)) | Err(_) => Ok(()),
+        }
+    }
+
+    /// Sends an event about a pod whose spec this node does not support.
+    pub(super) async fn send_warning(&self, api: &mut Api, known: &Known, why: &str) -> Result<(), Failure> {
+        let (suffix, now) = (format!("{:x}", self.now().0), self.now().to_string());
+        let event = pods::rejection_event(&known.object, &self.credentials.node, &suffix, why, &now);
+        let events = format!("/api/v1/namespaces/{}/events", known.namespace);
+        tolerate(api.call("POST", &events, Some((JSON, &event))).await)
+    }
+
+    /// Sends an event of a pod of the cluster, or of the node.
+    async fn send_event(&self, api: &mut Api, mut event: Value) -> Result<(), Failure> {
+        let involved = &event["involvedObject"];
+        let uid = involved["uid"].as_str().unwrap_or_default();
+        if !(self.followed.get(uid).is_some() || involved["kind"] == "Node") {
+            let Some(about) = self.about_mirror(involved) else { return Ok(()) };
+            event["involvedObject"] = about;
+        }
+        let metadata = &event["metadata"];
+        let text = |field: &str| metadata[field].as_str().unwrap_or_default().to_owned();
+        let (namespace, name) = (text("namespace"), text("name"));
+        event["metadata"] = json!({ "name": name, "namespace": namespace });
+        let path = format!("/api/v1/namespaces/{namespace}/events");
+        // One that was counted up is probably known.
+        if event["count"].as_u64().unwrap_or(1) > 1 {
+            let changed = json!({ "count": event["count"], "lastTimestamp": event["lastTimestamp"], "message": event["message"] });
+            match api.call("PATCH", &format!("{path}/{name}"), Some((STRATEGIC, &changed))).await {
+                Err(error) if error.code() == Some(404) => {}
+                sent => return tolerate(sent),
+            }
+        }
+        tolerate(api.call("POST", &path, Some((JSON, &event))).await)
+    }
+
+    /// Deletes a pod that has ended here from the cluster, after its last status was sent.
+    pub(super) async fn finish(&self, api: &mut Api, uid: &str, known: &mut Known) -> Result<(), Failure> {
+        if !pods::is_over(&known.object) {
+            let changes = self.shell.publication.objects.changes_since(self.version, usize::MAX);
+            let mut changes = changes.unwrap_or_default().into_iter().rev();
+            let last = changes.find_map(|change| {
+                let is_pod = change.key.resource == "pods" && *change.key.name == *known.name;
+                let pod: Value = serde_json::from_str(&change.object.json).ok().filter(|_| is_pod)?;
+                (pod["metadata"]["uid"] == uid).then_some(pod)
+            });
+            if let Some(last) = last {
+                Self::send(api, known, &last).await?;
+            }
+        }
+        if !pods::is_over(&known.object) {
+            Self::patch_status(api, known, &pods::ended(uid)).await?;
+        }
+        let options = pods::final_deletion(uid);
+        tolerate(api.call("DELETE", &known.path(), Some((JSON, &options))).await)
+    }
+
+    /// The object of a pod in the local API.
+    pub(super) fn local_pod(&self, uid: &str, namespace: &str, name: &str) -> Option<Value> {
+        let object = self.shell.publication.objects.get(&Key::new("pods", namespace, name))?;
+        let object: Value = serde_json::from_str(&object.json).ok()?;
+        (object["metadata"]["uid"] == uid).then_some(object)
+    }
+}
