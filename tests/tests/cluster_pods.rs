@@ -45,8 +45,7 @@ fn pods_of_files_are_shown_as_mirror_pods_and_run_once() {
     // The scheduler counts its resources.
     let described = plane.line("describe node board-1").ok();
     assert!(described.contains("fixed-board-1") && described.contains("100m"), "{described}");
-    let described = plane.line("describe pod fixed-board-1").ok();
-    assert!(described.contains("Started container app"), "{described}");
+    plane.wait_for("describe pod fixed-board-1", |described| described.contains("Container started"));
 
     // Whoever deletes it ends no container.
     let uid = "get pod fixed-board-1 -o jsonpath={.metadata.uid}";
@@ -73,4 +72,211 @@ fn pods_of_files_are_shown_as_mirror_pods_and_run_once() {
     node.device.remove_manifest("fixed.yaml");
     plane.wait_for("get pods -o name", str::is_empty);
     assert!(node.device.pods().is_empty());
+}
+
+/// A pod that the cluster assigns to a node, which runs until it ends.
+fn pod(name: &str, more: &str) -> String {
+    format!(
+        "
+apiVersion: v1
+kind: Pod
+metadata: {{name: {name}, labels: {{app: {name}}}}}
+spec:
+  terminationGracePeriodSeconds: 2
+  containers:
+  - name: app
+    image: localhost/demo:1
+    args: [env, then, wait, /end]
+{more}"
+    )
+}
+
+#[test]
+fn changes_of_objects_reach_a_running_pod_over_one_connection() {
+    let plane = ControlPlane::start();
+    let node = Node::join(&plane, "board-1");
+    plane.line("create configmap settings --from-literal=color=green").ok();
+    plane.line("create service clusterip shop --tcp=80:8080").ok();
+    plane.apply(&pod(
+        "one",
+        "    volumeMounts: [{name: settings, mountPath: /settings}]
+  volumes: [{name: settings, configMap: {name: settings}}]
+",
+    ));
+    let one = node.device.pod("one");
+    one.wait_ready();
+    // The Services of the namespace, and that of the API server.
+    for variable in
+        ["SHOP_SERVICE_PORT=80", "SHOP_PORT_80_TCP_PROTO=tcp", "KUBERNETES_SERVICE_HOST=10.96.0.1"]
+    {
+        one.wait_log("app", variable);
+    }
+    let color = || one.exec("app", ["/bin/demo", "cat", "/settings/color"]).stdout;
+    // A periodic read would take a minute each.
+    let begun = std::time::Instant::now();
+    for number in 0..10 {
+        plane.line(&format!("patch configmap settings -p {{\"data\":{{\"color\":\"blue{number}\"}}}}")).ok();
+        node.device.wait_for("the new color", || color() == format!("blue{number}"));
+    }
+    assert!(begun.elapsed() < std::time::Duration::from_secs(300), "{:?}", begun.elapsed());
+    plane.line("delete pod one").ok();
+    let left = std::fs::read_dir(node.device.path("var/lib/nodlet/cluster")).expect("it is there").count();
+    assert!(left <= 4, "objects of the namespace stay until the next list: {left}");
+}
+
+#[test]
+fn a_running_pod_gets_ephemeral_containers() {
+    let plane = ControlPlane::start();
+    let node = Node::join(&plane, "board-1");
+    plane.apply(&pod("one", ""));
+    let one = node.device.pod("one");
+    one.wait_ready();
+    let born = one.born("app");
+    plane
+        .kubectl([
+            "debug",
+            "one",
+            "--image=localhost/demo:1",
+            "-c",
+            "look",
+            "--profile=general",
+            "--",
+            "/bin/demo",
+            "wait",
+            "/end",
+        ])
+        .ok();
+    let running = "get pod one -o jsonpath={.status.ephemeralContainerStatuses[0].state}";
+    plane.wait_for(running, |state| state.contains("running"));
+    assert_eq!(one.born("app"), born);
+    let generations = "get pod one -o jsonpath={.metadata.generation}|{.status.observedGeneration}";
+    plane.wait_for(generations, |both| both == "2|2");
+}
+
+#[test]
+fn a_pod_that_was_deleted_by_force_ends_before_its_name_starts_again() {
+    let plane = ControlPlane::start();
+    let node = Node::join(&plane, "board-1");
+    plane.apply(&pod("one", ""));
+    let one = node.device.pod("one");
+    one.wait_ready();
+    let (uid, born) = (one.uid(), one.born("app"));
+    let cut = plane.partition_from(&node.address);
+    plane.line("delete pod one --force --grace-period=0").ok();
+    plane.apply(&pod("one", ""));
+    assert_eq!((one.uid(), one.born("app")), (uid.clone(), born));
+    drop(cut);
+    plane.wait_for("get pod one --no-headers", |pod| pod.contains("1/1") && pod.contains("Running"));
+    assert_ne!(one.uid(), uid);
+    // The second has run only after the first had ended.
+    let log = node.device.agent_log();
+    let order: Vec<usize> = ["Killing Stopping container app", "Started Container started"]
+        .iter()
+        .filter_map(|text| log.rfind(text))
+        .collect();
+    assert!(matches!(order[..], [killed, started] if killed < started), "{log}");
+}
+
+#[test]
+fn events_and_the_end_of_a_pod_wait_for_the_connection_and_finalizers_are_kept() {
+    let plane = ControlPlane::start();
+    let node = Node::join(&plane, "board-1");
+    plane.apply(&pod("one", "").replace("labels:", "finalizers: [example.com/keep], labels:"));
+    let one = node.device.pod("one");
+    one.wait_ready();
+    let cut = plane.partition_from(&node.address);
+    one.tell("app", "/end");
+    node.device.wait_for("another run", || one.container("app").restart_count() == 1);
+    node.device.wait_for("its event", || one.events().iter().any(|event| event.starts_with("Started")));
+    plane.line("delete pod one --wait=false").ok();
+    drop(cut);
+    // It ends, its phase is final, and it waits for its finalizer.
+    one.wait_gone();
+    let state = "get pod one -o jsonpath={.status.phase}|{.metadata.finalizers[0]}|{.metadata.deletionGracePeriodSeconds}";
+    plane.wait_for(state, |state| {
+        ["Succeeded|example.com/keep|0", "Failed|example.com/keep|0"].contains(&state)
+    });
+    let counts =
+        "get events --field-selector involvedObject.name=one,reason=Started -o jsonpath={.items[*].count}";
+    plane.wait_for(counts, |counts| {
+        counts.split_whitespace().map(|count| count.parse::<u32>().unwrap_or(0)).sum::<u32>() >= 2
+    });
+    plane.kubectl(["patch", "pod", "one", "--type=merge", "-p", "{\"metadata\":{\"finalizers\":null}}"]).ok();
+    plane.wait_for("get pods -o name", str::is_empty);
+}
+
+#[test]
+fn evicted_pods_end_with_their_grace_period_and_are_deleted() {
+    let plane = ControlPlane::start();
+    let node = Node::join(&plane, "board-1");
+    plane.apply(&pod("one", ""));
+    let one = node.device.pod("one");
+    one.wait_ready();
+    // `kubectl drain` uses the Eviction API, and leaves mirror pods alone.
+    plane.line("drain board-1 --force --ignore-daemonsets").ok();
+    plane.wait_for("get pods -o name", str::is_empty);
+    one.wait_gone();
+    plane.line("uncordon board-1").ok();
+
+    // The scheduler preempts a pod of lower priority.
+    plane.line("create priorityclass high --value=1000").ok();
+    let cpu = plane.line("get node board-1 -o jsonpath={.status.allocatable.cpu}").ok();
+    let request = format!("    resources: {{requests: {{cpu: '{cpu}'}}}}\n");
+    plane.apply(&pod("low", &request));
+    node.device.pod("low").wait_ready();
+    plane.apply(&pod("high", &format!("{request}  priorityClassName: high\n")));
+    node.device.pod("high").wait_ready();
+    plane.wait_for("get pods -o name", |pods| pods == "pod/high");
+    node.device.pod("low").wait_gone();
+}
+
+#[test]
+fn a_pod_uses_a_volume_and_a_runtime_class_of_the_cluster() {
+    let plane = ControlPlane::start();
+    let node = Node::join(&plane, "board-1");
+    let directory = node.device.path("data");
+    std::fs::create_dir_all(&directory).expect("a directory");
+    plane.apply(&format!(
+        "
+apiVersion: node.k8s.io/v1
+kind: RuntimeClass
+metadata: {{name: fast}}
+handler: runc
+overhead: {{podFixed: {{cpu: 10m}}}}
+---
+apiVersion: v1
+kind: PersistentVolume
+metadata: {{name: disk}}
+spec:
+  capacity: {{storage: 1Gi}}
+  accessModes: [ReadWriteOnce]
+  storageClassName: ''
+  local: {{path: {}}}
+  nodeAffinity:
+    required:
+      nodeSelectorTerms: [{{matchExpressions: [{{key: kubernetes.io/hostname, operator: In, values: [board-1]}}]}}]
+---
+apiVersion: v1
+kind: PersistentVolumeClaim
+metadata: {{name: data}}
+spec:
+  accessModes: [ReadWriteOnce]
+  storageClassName: ''
+  resources: {{requests: {{storage: 1Gi}}}}
+",
+        directory.display()
+    ));
+    plane.wait_for("get pvc data --no-headers", |claim| claim.contains("Bound"));
+    plane.apply(&pod(
+        "one",
+        "    volumeMounts: [{name: data, mountPath: /data}]
+  runtimeClassName: fast
+  volumes: [{name: data, persistentVolumeClaim: {claimName: data}}]
+",
+    ));
+    let one = node.device.pod("one");
+    one.wait_ready();
+    std::fs::write(directory.join("file"), "text").expect("written");
+    assert_eq!(one.exec("app", ["/bin/demo", "cat", "/data/file"]).stdout, "text");
+    assert_eq!(one.object().expect("it runs")["spec"]["overhead"]["cpu"], "10m");
 }

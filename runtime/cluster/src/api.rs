@@ -11,10 +11,10 @@ use serde_json::Value;
 use smol::{Async, Timer};
 
 /// The time limit of a request, with the connection.
-const WITHIN: Duration = Duration::from_secs(15);
+pub(crate) const WITHIN: Duration = Duration::from_secs(15);
 
 /// Maximum size of a response in bytes: one page of a list of pods.
-const BODY: usize = 4 * 1024 * 1024;
+pub(crate) const BODY: usize = 4 * 1024 * 1024;
 
 /// Maximum size of one event of a watch in bytes. The largest object of a cluster has 1.5 MiB.
 pub const EVENT: usize = 2 * 1024 * 1024;
@@ -136,6 +136,24 @@ impl Api {
         Api { addresses, host: host.to_owned(), authority, verification, authorization, connection: None }
     }
 
+    /// The fields of a request of HTTP/2 for `target`.
+    pub fn fields<'a>(&'a self, target: &'a str) -> [(&'static str, &'a str); 6] {
+        [
+            (":method", "GET"),
+            (":scheme", "https"),
+            (":authority", &self.authority),
+            (":path", target),
+            ("accept", JSON),
+            ("user-agent", USER_AGENT),
+        ]
+    }
+
+    /// A request of HTTP/1.1 for `target`, without a token.
+    pub fn request<'a>(&'a self, target: &'a str) -> Request<'a> {
+        const HEADERS: &[(&str, &str)] = &[("Accept", JSON), ("User-Agent", USER_AGENT)];
+        Request { method: "GET", target, host: &self.authority, headers: HEADERS, body: &[] }
+    }
+
     /// Sends a request, and returns the object of a successful response.
     ///
     /// # Errors
@@ -210,6 +228,14 @@ impl Api {
     }
 
     async fn connect(&self) -> Result<Connection, ApiError> {
+        Ok(Connection::new(Stream::Tls(Box::new(self.dial(false).await?))))
+    }
+
+    /// Opens a connection; if `http2`, one over which the client prefers HTTP/2.
+    ///
+    /// # Errors
+    /// No address accepts connections, or the server is not the right one.
+    pub async fn dial(&self, http2: bool) -> Result<Client, ApiError> {
         let mut last = io::Error::from(io::ErrorKind::NotFound);
         for address in &self.addresses {
             match Async::<TcpStream>::connect(*address).await {
@@ -217,10 +243,13 @@ impl Api {
                     // Small requests should not wait for the acknowledgement of the one before.
                     let _ = stream.get_ref().set_nodelay(true);
                     let client = match &self.verification {
+                        Verification::By(trust) if http2 => {
+                            Client::verified(stream, &self.host, &trust.with_http2()).await
+                        }
                         Verification::By(trust) => Client::verified(stream, &self.host, trust).await,
                         Verification::None => Client::unverified(stream, &self.host).await,
                     };
-                    return Ok(Connection::new(Stream::Tls(Box::new(client.map_err(ApiError::Tls)?))));
+                    return client.map_err(ApiError::Tls);
                 }
                 Err(error) => last = error,
             }

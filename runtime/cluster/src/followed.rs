@@ -7,6 +7,7 @@ use nodlet_kube::kinds::Kind;
 use serde_json::Value;
 
 use crate::pods::LocalPod;
+use crate::services::{self, SERVICES};
 
 /// Pods of this node that are followed. More are ignored with a message: the node admits fewer.
 pub const MAX_PODS: usize = 512;
@@ -26,6 +27,8 @@ pub struct Known {
     pub has_manifest: bool,
     /// When its tokens must be renewed.
     pub tokens_until: Option<Instant>,
+    /// The PersistentVolumes of its claims.
+    pub volumes: Vec<String>,
     /// The number of its ephemeral containers that were added to the pod on this board, or rejected.
     pub ephemeral: usize,
     /// The version of its status.
@@ -37,8 +40,18 @@ impl Known {
     pub fn new(object: Value, has_manifest: bool) -> Known {
         let text = |field: &str| object["metadata"][field].as_str().unwrap_or_default().to_owned();
         let (namespace, name, status_version) = (text("namespace"), text("name"), version(&object));
-        let (needs, tokens_until) = (None, None);
-        Known { namespace, name, object, needs, has_manifest, tokens_until, ephemeral: 0, status_version }
+        let (needs, tokens_until, volumes) = (None, None, Vec::new());
+        Known {
+            namespace,
+            name,
+            object,
+            needs,
+            has_manifest,
+            tokens_until,
+            volumes,
+            ephemeral: 0,
+            status_version,
+        }
     }
 
     /// Records the pod in an event of the watch. Its status may be older than one that was sent since.
@@ -60,6 +73,12 @@ impl Known {
         format!("/api/v1/namespaces/{}/pods/{}", self.namespace, self.name)
     }
 
+    /// What the pod refers to by an entry of [`LocalPod::objects`].
+    pub fn reference(&self, resource: &'static str, name: &str) -> Reference {
+        let namespace = if resource == "runtimeclasses" { String::new() } else { self.namespace.clone() };
+        (resource, namespace, name.to_owned())
+    }
+
     /// The name of the file with its manifest.
     pub fn file(&self) -> String {
         Kind::Pod.row().file(&self.namespace, &self.name)
@@ -73,12 +92,29 @@ fn version(object: &Value) -> u64 {
     version.and_then(|version| version.parse().ok()).unwrap_or_default()
 }
 
-/// A ConfigMap or Secret that pods refer to.
+/// Resource, namespace and name of a ConfigMap or Secret that pods refer to, or of Services as in
+/// [`services::path`](crate::services::path).
 pub type Reference = (&'static str, String, String);
 
-/// The kind of a [`Reference`] by its resource.
-pub fn kind_of(resource: &str) -> Kind {
-    if resource == "secrets" { Kind::Secret } else { Kind::ConfigMap }
+/// The name of the file with what a [`Reference`] is to.
+pub fn file((resource, namespace, name): &Reference) -> String {
+    match *resource {
+        SERVICES => services::file(namespace, name),
+        "runtimeclasses" => Kind::RuntimeClass.row().file("", name),
+        "secrets" => Kind::Secret.row().file(namespace, name),
+        _ => Kind::ConfigMap.row().file(namespace, name),
+    }
+}
+
+/// The path of the list of what a [`Reference`] is to: a node may list ConfigMaps and Secrets by their names only.
+pub fn path((resource, namespace, name): &Reference) -> String {
+    match *resource {
+        SERVICES => services::path(namespace, name),
+        "runtimeclasses" => {
+            format!("/apis/node.k8s.io/v1/runtimeclasses?fieldSelector=metadata.name%3D{name}")
+        }
+        _ => format!("/api/v1/namespaces/{namespace}/{resource}?fieldSelector=metadata.name%3D{name}"),
+    }
 }
 
 /// The name of the file with a PriorityClass.
@@ -135,7 +171,7 @@ impl Followed {
         let mut all = SortedSet::new();
         for known in self.on_board() {
             for (resource, name) in known.needs.iter().flat_map(|needs| &needs.objects) {
-                all.insert((*resource, known.namespace.clone(), name.clone()));
+                all.insert(known.reference(resource, name));
             }
         }
         all
@@ -148,7 +184,13 @@ impl Followed {
             kept.insert(known.file());
             let Some(needs) = &known.needs else { continue };
             for (resource, name) in &needs.objects {
-                kept.insert(kind_of(resource).row().file(&known.namespace, name));
+                kept.insert(file(&known.reference(resource, name)));
+            }
+            for claim in &needs.claims {
+                kept.insert(Kind::PersistentVolumeClaim.row().file(&known.namespace, claim));
+            }
+            for volume in &known.volumes {
+                kept.insert(Kind::PersistentVolume.row().file("", volume));
             }
             let class = needs.class.as_ref().and_then(|class| class["metadata"]["name"].as_str());
             kept.extend(class.map(class_file));
@@ -190,9 +232,9 @@ mod tests {
         followed.insert("v".into(), known("web-1", "v"));
         let (kept, tokens) = followed.files();
         let kept: Vec<&str> = kept.iter().map(String::as_str).collect();
-        assert_eq!(kept.len(), 4, "{kept:?}");
+        assert_eq!(kept.len(), 6, "{kept:?}");
         assert_eq!(tokens.iter().count(), 2);
-        assert_eq!(followed.references().iter().count(), 1);
+        assert_eq!(followed.references().iter().count(), 3);
         for uid in ["u", "v"] {
             let mut known = followed.remove(uid).expect("known");
             known.has_manifest = false;

@@ -3,8 +3,9 @@
 //!
 //! * [`credentials`]: what a joined board keeps, and the texts of `nodlet join`.
 //! * [`api`]: a client of the API server, with which [`enrol`] gets a client certificate.
-//! * [`schedule`] decides what to do when; [`node`], [`pods`], [`mirrors`], [`followed`] and [`backoff`], what to send and what to
-//!   write down. They are pure: no socket, no file, no clock.
+//! * [`watches`]: all watches of a node over one connection.
+//! * [`schedule`] and [`objects`] decide what to do when; [`node`], [`pods`], [`mirrors`], [`services`] and [`followed`], what to send
+//!   and what to write down. They are pure, as [`backoff`] is: no socket, no file, no clock.
 //!
 //! The agent's task is `runtime/src/engine/cluster.rs`.
 
@@ -15,6 +16,9 @@ pub mod enrol;
 pub mod followed;
 pub mod mirrors;
 pub mod node;
+pub mod objects;
 pub mod pem;
 pub mod pods;
 pub mod schedule;
+pub mod services;
+pub mod watches;

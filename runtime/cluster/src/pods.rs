@@ -7,6 +7,8 @@ use std::time::Duration;
 
 use serde_json::{Map, Value, json};
 
+use crate::services::{self, SERVICES};
+
 /// What to do about a pod.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Step {
@@ -52,6 +54,12 @@ pub fn is_over(pod: &Value) -> bool {
     matches!(pod["status"]["phase"].as_str(), Some("Succeeded" | "Failed"))
 }
 
+/// Whether the status of a pod that is being deleted must wait until nothing of it is left on the board: once its phase
+/// is final, the scheduler gives its resources to another pod.
+pub fn is_held_back(local: &Value) -> bool {
+    local["metadata"]["deletionTimestamp"].is_string() && is_over(local)
+}
+
 /// The patch for a pod that has ended without a known status: before it is deleted, its phase must be final, or a Job
 /// would wait for it.
 pub fn ended(uid: &str) -> Value {
@@ -63,12 +71,15 @@ pub fn ended(uid: &str) -> Value {
 pub struct LocalPod {
     /// The manifest.
     pub manifest: Value,
-    /// Resource and name of the ConfigMaps and Secrets that the pod refers to, in its namespace.
+    /// Resource and name of the ConfigMaps and Secrets that the pod refers to, in its namespace, and of Services as in
+    /// [`services::path`].
     pub objects: Vec<(&'static str, String)>,
     /// The tokens that its volumes contain.
     pub tokens: Vec<Token>,
     /// The PriorityClass of the pod.
     pub class: Option<Value>,
+    /// The PersistentVolumeClaims of its volumes.
+    pub claims: Vec<String>,
 }
 
 /// A token of a service account in a volume.
@@ -116,7 +127,8 @@ pub fn local(pod: &Value) -> LocalPod {
             *source = json!({ "secret": { "name": secret, "optional": true, "items": items } });
         }
     }
-    let objects = references(&spec);
+    let mut objects = references(&spec);
+    objects.extend(services::link(&mut spec).into_iter().map(|of| (SERVICES, of)));
     let class = class(&spec);
     if let Some(spec) = spec.as_object_mut() {
         // The token is in the volume; the account itself has no effect here.
@@ -146,7 +158,8 @@ pub fn local(pod: &Value) -> LocalPod {
         annotations.remove("kubectl.kubernetes.io/last-applied-configuration");
     }
     let manifest = json!({ "apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec });
-    LocalPod { manifest, objects, tokens, class }
+    let claims = claims(&manifest);
+    LocalPod { manifest, objects, tokens, class, claims }
 }
 
 /// The ephemeral containers of a pod.
@@ -171,6 +184,7 @@ fn references(spec: &Value) -> Vec<(&'static str, String)> {
         }
     };
     let list = |value: &Value| value.as_array().cloned().unwrap_or_default();
+    add("runtimeclasses", &spec["runtimeClassName"]);
     for volume in list(&spec["volumes"]) {
         add("configmaps", &volume["configMap"]["name"]);
         add("secrets", &volume["secret"]["secretName"]);
@@ -195,6 +209,37 @@ fn references(spec: &Value) -> Vec<(&'static str, String)> {
     found
 }
 
+/// The PersistentVolumeClaims of a pod, those that are made for its `ephemeral` volumes included.
+fn claims(pod: &Value) -> Vec<String> {
+    let volumes = pod["spec"]["volumes"].as_array().into_iter().flatten();
+    let claim = |volume: &Value| match volume["persistentVolumeClaim"]["claimName"].as_str() {
+        Some(name) => Some(name.to_owned()),
+        None if volume["ephemeral"].is_object() => {
+            Some(format!("{}-{}", pod["metadata"]["name"].as_str()?, volume["name"].as_str()?))
+        }
+        None => None,
+    };
+    volumes.filter_map(claim).collect()
+}
+
+/// The manifest of a PersistentVolumeClaim or PersistentVolume that the cluster has bound.
+pub fn local_volume(object: &Value, kind: &str) -> Value {
+    let mut local = json!({
+        "apiVersion": "v1",
+        "kind": kind,
+        "metadata": { "name": object["metadata"]["name"] },
+        "spec": object["spec"],
+    });
+    if let Some(namespace) = object["metadata"].get("namespace") {
+        local["metadata"]["namespace"] = namespace.clone();
+    }
+    // The board knows the claim by its name: it has no UID here.
+    if let Some(claim) = local["spec"].get("claimRef") {
+        local["spec"]["claimRef"] = json!({ "namespace": claim["namespace"], "name": claim["name"] });
+    }
+    local
+}
+
 /// The PriorityClass of a pod, as its admission by the cluster shows it; `None` for those that every board has.
 fn class(spec: &Value) -> Option<Value> {
     let name =
@@ -208,14 +253,19 @@ fn class(spec: &Value) -> Option<Value> {
     }))
 }
 
-/// The manifest of a ConfigMap or Secret.
-pub fn local_object(object: &Value, kind: &str) -> Value {
-    let mut local = json!({
-        "apiVersion": "v1",
-        "kind": kind,
-        "metadata": { "name": object["metadata"]["name"], "namespace": object["metadata"]["namespace"] },
-    });
-    for field in ["data", "binaryData", "immutable", "type"] {
+/// The manifest of a ConfigMap, Secret or RuntimeClass.
+pub fn local_object(object: &Value, resource: &str) -> Value {
+    let (version, kind) = match resource {
+        "secrets" => ("v1", "Secret"),
+        "runtimeclasses" => ("node.k8s.io/v1", "RuntimeClass"),
+        _ => ("v1", "ConfigMap"),
+    };
+    let mut local =
+        json!({ "apiVersion": version, "kind": kind, "metadata": { "name": object["metadata"]["name"] } });
+    if let Some(namespace) = object["metadata"].get("namespace") {
+        local["metadata"]["namespace"] = namespace.clone();
+    }
+    for field in ["data", "binaryData", "immutable", "type", "handler", "overhead", "scheduling"] {
         if let Some(value) = object.get(field) {
             local[field] = value.clone();
         }
@@ -434,6 +484,8 @@ mod tests {
             ("secrets", "s1"),
             ("secrets", "pull"),
             ("configmaps", "c1"),
+            ("services", "kubernetes"),
+            ("services", ""),
         ];
         assert_eq!(local.objects, objects.map(|(resource, name)| (resource, name.to_owned())));
         let class = local.class.expect("a class");
@@ -449,6 +501,37 @@ mod tests {
         let request = token_request(&pod, &local.tokens[0]);
         assert_eq!(request["spec"]["boundObjectRef"]["uid"], "u");
         assert_eq!(request["spec"].get("audiences"), None);
+    }
+
+    #[test]
+    fn the_final_phase_of_a_deleted_pod_is_held_back_until_it_is_gone() {
+        let pod = |deleted: Option<&str>, phase: &str| json!({ "metadata": { "deletionTimestamp": deleted }, "status": { "phase": phase } });
+        assert!(is_held_back(&pod(Some("t"), "Succeeded")) && is_held_back(&pod(Some("t"), "Failed")));
+        assert!(!is_held_back(&pod(Some("t"), "Running")) && !is_held_back(&pod(None, "Failed")));
+    }
+
+    #[test]
+    fn a_pod_needs_its_claims_and_its_runtime_class() {
+        let pod = json!({ "metadata": { "name": "db" }, "spec": { "runtimeClassName": "fast", "volumes": [
+            { "name": "a", "persistentVolumeClaim": { "claimName": "data" } },
+            { "name": "b", "ephemeral": { "volumeClaimTemplate": {} } },
+            { "name": "c", "emptyDir": {} },
+        ] } });
+        let local = local(&pod);
+        assert_eq!(local.claims, ["data", "db-b"]);
+        assert!(local.objects.contains(&("runtimeclasses", "fast".to_owned())));
+        let volume = json!({ "metadata": { "name": "v", "uid": "x" }, "status": {},
+            "spec": { "hostPath": { "path": "/d" }, "claimRef": { "namespace": "n", "name": "data", "uid": "y", "kind": "z" } } });
+        assert_eq!(
+            local_volume(&volume, "PersistentVolume"),
+            json!({ "apiVersion": "v1", "kind": "PersistentVolume", "metadata": { "name": "v" },
+                "spec": { "hostPath": { "path": "/d" }, "claimRef": { "namespace": "n", "name": "data" } } })
+        );
+        let class =
+            json!({ "metadata": { "name": "fast" }, "handler": "runc", "overhead": { "podFixed": {} } });
+        let local = local_object(&class, "runtimeclasses");
+        assert_eq!((&local["kind"], &local["handler"]), (&json!("RuntimeClass"), &json!("runc")));
+        assert_eq!(local["metadata"], json!({ "name": "fast" }));
     }
 
     #[test]

@@ -14,8 +14,11 @@ use std::time::{Duration, Instant};
 use crate::backoff::{Backoff, Rate, jitter};
 use crate::node;
 
-/// The interval at which tokens are checked, and objects that are not watched are read again.
+/// The interval at which tokens are checked.
 pub const REFRESH_EVERY: Duration = Duration::from_secs(60);
+
+/// The time after which a watch without any event is taken for dead: the server ends each after 10 minutes.
+const SILENCE: Duration = Duration::from_secs(660);
 
 /// The interval of attempts to get a new certificate.
 const ROTATE_AGAIN: Duration = Duration::from_secs(300);
@@ -40,7 +43,7 @@ pub enum Action {
     SendChanges,
     /// Report the state of the node. Outcome: [`Seen::NodeReported`] or [`Seen::NodeGone`].
     ReportNode,
-    /// Renew tokens, and read objects again. Outcome: [`Seen::Refreshed`].
+    /// Renew tokens. Outcome: [`Seen::Refreshed`].
     Refresh,
     /// Watch the pods of the node from this version on. Outcome: [`Seen::WatchOpened`] or [`Seen::WatchExpired`].
     Watch {
@@ -49,6 +52,8 @@ pub enum Action {
     },
     /// Replace the client certificate. Outcome: [`Seen::Rotated`].
     Rotate,
+    /// End the session: the connection of the watches is dead. Outcome: [`Seen::Failed`].
+    GiveUp,
 }
 
 /// The outcome of an action, or news.
@@ -74,7 +79,7 @@ pub enum Seen {
     Sent,
     /// The state of the node was reported.
     NodeReported,
-    /// The objects that pods need are current.
+    /// The tokens of pods are current.
     Refreshed,
     /// The watch has begun.
     WatchOpened,
@@ -153,6 +158,8 @@ pub struct Schedule {
     version: String,
     /// The begin of the last watch.
     watch_since: Instant,
+    /// The time of the last event.
+    heard_at: Instant,
     is_watching: bool,
     watches: Backoff,
     rate: Rate,
@@ -178,6 +185,7 @@ impl Schedule {
             refresh_at: now,
             version: String::new(),
             watch_since: now,
+            heard_at: now,
             is_watching: false,
             watches: Backoff::default(),
             rate: Rate::new(now),
@@ -190,6 +198,11 @@ impl Schedule {
     /// Whether a session has begun, so that news are awaited.
     pub fn is_up(&self) -> bool {
         matches!(self.link, Link::Up { .. })
+    }
+
+    /// Whether pods are watched, so that all else may be.
+    pub fn is_watching(&self) -> bool {
+        self.is_watching
     }
 
     /// What to do next; `wall` is the wall time in seconds since 1970.
@@ -211,13 +224,19 @@ impl Schedule {
             (Node::Leased, Pods::Current) if self.node_changed || now >= self.report_at => Action::ReportNode,
             (Node::Leased, Pods::Current) if now >= self.refresh_at => Action::Refresh,
             (Node::Leased, Pods::Current) if rotates && now >= self.rotate_again => Action::Rotate,
+            (Node::Leased, Pods::Current) if self.is_watching && now >= self.heard_at + SILENCE => {
+                Action::GiveUp
+            }
             (Node::Leased, Pods::Current) if !self.is_watching && now >= self.read_at => {
                 Action::Watch { version: self.version.clone() }
             }
             (Node::Leased, Pods::Current) => {
                 let mut until = self.lease_at.min(self.report_at).min(self.refresh_at);
                 let reads = now >= self.read_at;
-                for (waits, at) in [(!reads, self.read_at), (rotates, self.rotate_again)] {
+                let silent_at = self.heard_at + SILENCE;
+                for (waits, at) in
+                    [(!reads, self.read_at), (rotates, self.rotate_again), (self.is_watching, silent_at)]
+                {
                     until = if waits { until.min(at) } else { until };
                 }
                 return Next::Wait { until, reads: reads && self.is_watching };
@@ -259,7 +278,9 @@ impl Schedule {
             Seen::Refreshed => {
                 self.refresh_at = now + REFRESH_EVERY + jitter(REFRESH_EVERY / 10, random);
             }
-            Seen::WatchOpened => (self.is_watching, self.watch_since) = (true, now),
+            Seen::WatchOpened => {
+                (self.is_watching, self.watch_since, self.heard_at) = (true, now, now);
+            }
             Seen::WatchEnded | Seen::WatchExpired => {
                 let lasted = if self.is_watching { now - self.watch_since } else { Duration::ZERO };
                 self.is_watching = false;
@@ -270,6 +291,7 @@ impl Schedule {
             }
             Seen::Event { length, version } => {
                 self.read_at = self.rate.read(length, now);
+                self.heard_at = now;
                 self.version = version.unwrap_or_else(|| std::mem::take(&mut self.version));
             }
             Seen::BoardChanged => self.board_changed = true,
@@ -367,6 +389,7 @@ mod tests {
             Action::Refresh => Seen::Refreshed,
             Action::Watch { .. } => Seen::WatchOpened,
             Action::Rotate => Seen::Rotated(true),
+            Action::GiveUp => Seen::Failed,
         }
     }
 
@@ -378,11 +401,26 @@ mod tests {
         sim.run_until(25, |_| None);
         let renewals = "  10s RenewLease { create: false }\n  20s RenewLease { create: false }\n";
         assert_eq!(sim.take(), format!("{BEGIN}{renewals}"));
-        sim.run_until(3600, |_| None);
-        let trace = sim.take();
+        let mut trace = String::new();
+        for minute in 1..=60 {
+            sim.see(Seen::Event { length: 100, version: None });
+            sim.run_until(minute * 60, |_| None);
+            trace += &sim.take();
+        }
         let count = |word: &str| trace.matches(word).count();
         assert_eq!((count("RenewLease"), count("ReportNode"), count("Refresh")), (358, 12, 60));
         assert_eq!(count("Watch") + count("List") + count("Register"), 0);
+    }
+
+    #[test]
+    fn a_watch_without_any_event_is_dead() {
+        let mut sim = Sim::new();
+        sim.run_until(400, |_| None);
+        sim.see(Seen::Event { length: 100, version: None });
+        sim.run_until(1059, |_| None);
+        sim.take();
+        sim.run_until(1061, |_| None);
+        assert!(sim.take().contains("1060s GiveUp\n1060s Connect\n"));
     }
 
     #[test]
@@ -456,7 +494,7 @@ mod tests {
     fn a_certificate_is_replaced_when_it_is_due_and_after_a_failure_not_before_five_minutes() {
         let mut sim = Sim::new();
         let mut attempts = 0;
-        sim.run_until(700, |action| match action {
+        sim.run_until(650, |action| match action {
             Action::Connect => Some(Seen::Connected { rotate_at: if attempts < 2 { 100 } else { 9999 } }),
             Action::Rotate => {
                 attempts += 1;

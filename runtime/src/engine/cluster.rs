@@ -26,15 +26,16 @@ use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
-use nodlet_cluster::api::{self, Api, ApiError, EVENT};
+use nodlet_cluster::api::{self, Api, ApiError};
 use nodlet_cluster::backoff::random;
 use nodlet_cluster::credentials::Credentials;
 use nodlet_cluster::followed::Followed;
 use nodlet_cluster::mirrors::Mirrors;
+use nodlet_cluster::objects::Objects;
 use nodlet_cluster::schedule::{Action, Next, Schedule, Seen};
+use nodlet_cluster::watches::{News, Watches};
 use nodlet_core::facts::Observation;
 use nodlet_core::spec::Uid;
-use nodlet_wire::http::Connection;
 
 use super::{Engine, Shell};
 
@@ -51,6 +52,7 @@ struct Follower {
     schedule: Schedule,
     followed: Followed,
     mirrors: Mirrors,
+    objects: Objects,
     /// The version of the local API up to which changes were sent.
     version: u64,
     /// The UID of the Node.
@@ -127,6 +129,7 @@ async fn follow(shell: Rc<Shell>, path: PathBuf) {
         schedule: Schedule::new(Instant::now()),
         followed: Followed::default(),
         mirrors: Mirrors::default(),
+        objects: Objects::default(),
         version: 0,
         node_uid: String::new(),
         reported: Value::Null,
@@ -151,16 +154,9 @@ fn read_credentials(path: &Path) -> io::Result<String> {
 
 impl Follower {
     async fn go_on(mut self) {
-        let (mut api, mut watch) = (None, None);
+        let (mut api, mut watches) = (None, Watches::default());
         loop {
-            let next = self.schedule.next(Instant::now(), self.seconds());
-            let seen = match (next, &mut api) {
-                (Next::Wait { until, reads }, api) => self.wait(api, &mut watch, until, reads).await,
-                (Next::Do(Action::Connect), api) => self.connect(api).await.map(Some),
-                (Next::Do(action), Some(api)) => self.perform(api, &mut watch, action).await.map(Some),
-                (Next::Do(_), None) => Ok(Some(Seen::Failed)),
-            };
-            let seen = seen.unwrap_or_else(|Failure(why)| {
+            let seen = self.turn(&mut api, &mut watches).await.unwrap_or_else(|Failure(why)| {
                 // Each reason once: a board may be without its cluster for weeks.
                 if self.told != why {
                     log::warn!("no connection to the cluster at {}: {why}", self.credentials.server);
@@ -168,27 +164,49 @@ impl Follower {
                 }
                 Some(Seen::Failed)
             });
+            let now = Instant::now();
             if let Some(seen) = seen {
-                self.schedule.observe(Instant::now(), random(), seen);
+                self.schedule.observe(now, random(), seen);
             }
-            if !self.schedule.is_up() {
-                (api, watch) = (None, None);
+            if !self.schedule.is_up() && api.is_some() {
+                (api, watches) = (None, Watches::default());
+                self.objects.disconnected(now);
             }
         }
     }
 
-    /// Waits for an event of the watch, a change on the board, or the next action.
+    /// Does the next thing, or waits for it.
+    async fn turn(&mut self, api: &mut Option<Api>, watches: &mut Watches) -> Result<Option<Seen>, Failure> {
+        let now = Instant::now();
+        match (self.schedule.next(now, self.seconds()), api) {
+            (Next::Wait { mut until, reads }, api) => {
+                if let (Some(api), true) = (&mut *api, self.schedule.is_watching()) {
+                    if let Some(need) = self.objects.next(watches.has_many(), now) {
+                        self.satisfy(api, watches, need).await?;
+                        return Ok(None);
+                    }
+                    until = self.objects.wake_at().map_or(until, |at| until.min(at));
+                }
+                self.wait(api, watches, until, reads).await
+            }
+            (Next::Do(Action::Connect), api) => self.connect(api).await.map(Some),
+            (Next::Do(action), Some(api)) => self.perform(api, watches, action).await.map(Some),
+            (Next::Do(_), None) => Ok(Some(Seen::Failed)),
+        }
+    }
+
+    /// Waits for an event of a watch, a change on the board, or the next action.
     async fn wait(
         &mut self,
         api: &mut Option<Api>,
-        watch: &mut Option<Connection>,
+        watches: &mut Watches,
         until: Instant,
         reads: bool,
     ) -> Result<Option<Seen>, Failure> {
         let event = async {
-            match watch {
-                Some(watch) if reads => Some(watch.line(EVENT).await),
-                _ => smol::future::pending().await,
+            match reads {
+                true => Some(watches.next().await),
+                false => smol::future::pending().await,
             }
         };
         let changed = async {
@@ -202,18 +220,24 @@ impl Follower {
             smol::Timer::at(until).await;
             None
         };
-        let line = smol::future::or(due, smol::future::or(event, changed)).await;
-        let Some(line) = line else {
+        let news = smol::future::or(due, smol::future::or(event, changed)).await;
+        let (Some(news), Some(api)) = (news, &mut *api) else {
             let is_changed = api.is_some() && self.shell.publication.objects.version() > self.version;
             return Ok(is_changed.then_some(Seen::BoardChanged));
         };
-        let Some(line) = line.map_err(|error| Failure(format!("the watch of pods: {error}")))? else {
-            *watch = None;
-            return Ok(Some(Seen::WatchEnded));
+        let (target, news) = news.map_err(|error| Failure(format!("the watches: {error}")))?;
+        if let Some(reference) = target {
+            return self.object_news(watches, &reference, news).await;
+        }
+        let line = match news {
+            News::Event(line) => line,
+            News::Ended => return Ok(Some(Seen::WatchEnded)),
+            News::Rejected(error) if error.code() == Some(410) => return Ok(Some(Seen::WatchExpired)),
+            News::Rejected(error) => return Err(error.into()),
         };
         let event = api::object(&line)?;
         if event["type"] == "ERROR" {
-            *watch = None;
+            watches.stop(&None).await?;
             let code = event["object"]["code"].as_u64().and_then(|code| u16::try_from(code).ok());
             return match code {
                 Some(410) => Ok(Some(Seen::WatchExpired)),
@@ -221,16 +245,14 @@ impl Follower {
             };
         }
         let version = event["object"]["metadata"]["resourceVersion"].as_str().map(str::to_owned);
-        if let Some(api) = api {
-            self.event(api, event).await?;
-        }
+        self.event(api, event).await?;
         Ok(Some(Seen::Event { length: line.len(), version }))
     }
 
     async fn perform(
         &mut self,
         api: &mut Api,
-        watch: &mut Option<Connection>,
+        watches: &mut Watches,
         action: Action,
     ) -> Result<Seen, Failure> {
         match action {
@@ -255,13 +277,10 @@ impl Follower {
                     self.selector(),
                     WATCH_SECONDS + u32::from(random()) % 120
                 );
-                match api.watch(&target).await {
-                    Ok(connection) => *watch = Some(connection),
-                    Err(error) if error.code() == Some(410) => return Ok(Seen::WatchExpired),
-                    Err(error) => return Err(error.into()),
-                }
+                watches.start(api, None, &target).await?;
                 Ok(Seen::WatchOpened)
             }
+            Action::GiveUp => Err(Failure("the watch of pods is silent".to_owned())),
             Action::Rotate => Ok(Seen::Rotated(self.rotate(api).await)),
         }
     }

@@ -9,6 +9,7 @@ use nodlet_core::facts::ProbeResult;
 use nodlet_kube::protobuf::{self, Field};
 
 use super::{USER_AGENT, connect, describe, ends, seconds, url};
+use nodlet_wire::http::Stream;
 use nodlet_wire::http2::{BODY, Connection, Event, Http2Error};
 
 const PATH: &str = "/grpc.health.v1.Health/Check";
@@ -127,7 +128,7 @@ async fn reach(address: SocketAddr) -> Connection {
     let mut wait = BACK_OFF;
     loop {
         if let Ok(stream) = connect(address).await
-            && let Ok(connection) = Connection::open(stream).await
+            && let Ok(connection) = Connection::open(Stream::Plain(stream)).await
         {
             return connection;
         }
@@ -195,12 +196,13 @@ async fn check(
 
     let mut answer = Answer::default();
     loop {
-        match connection.next().await.map_err(lost)? {
+        match connection.next().await.map_err(lost)?.1 {
             Event::Headers { fields, end } => {
                 if let Some(over) = answer.headers(&fields, end) {
                     return over;
                 }
             }
+            Event::Closing => {}
             Event::TooManyHeaders => {
                 return Err(Status::new(code::INTERNAL, "peer header list size exceeded limit"));
             }

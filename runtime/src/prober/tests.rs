@@ -95,10 +95,12 @@ fn a_large_response_does_not_starve_other_tasks() {
     let frames = [&settings[..], &unknown, &unknown, &refused].concat();
     let (client, _server) = has_said(&frames);
     let (event, turns_taken) = turns(async {
-        let mut connection = nodlet_wire::http2::Connection::open(client).await.expect("it has begun");
+        let stream = nodlet_wire::http::Stream::Plain(client);
+        let mut connection = nodlet_wire::http2::Connection::open(stream).await.expect("it has begun");
+        connection.request(&[], &[]).await.expect("sent");
         connection.next().await.expect("what comes after them")
     });
-    assert_eq!(event, nodlet_wire::http2::Event::Reset(7));
+    assert_eq!(event, (1, nodlet_wire::http2::Event::Reset(7)));
     assert!(turns_taken >= reads, "{turns_taken} turns");
 }
 

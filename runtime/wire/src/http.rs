@@ -45,6 +45,16 @@ pub enum Stream {
     Tls(Box<Client>),
 }
 
+impl Stream {
+    /// The TCP socket of the connection.
+    pub fn socket(&self) -> &TcpStream {
+        match self {
+            Stream::Plain(stream) => stream.get_ref(),
+            Stream::Tls(client) => client.socket(),
+        }
+    }
+}
+
 /// The error of a request. The connection is of no use any more.
 #[derive(Debug)]
 pub enum HttpError {
@@ -160,10 +170,7 @@ impl Connection {
 
     /// The TCP socket of the connection.
     pub fn socket(&self) -> &TcpStream {
-        match &self.stream {
-            Stream::Plain(stream) => stream.get_ref(),
-            Stream::Tls(client) => client.socket(),
-        }
+        self.stream.socket()
     }
 
     /// Sends a request, and reads the head of the response.

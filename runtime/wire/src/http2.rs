@@ -1,16 +1,18 @@
-//! One request over HTTP/2 in clear text (RFC 9113, "prior knowledge"), and its response, on stream 1 of a connection
-//! without other streams.
+//! A client of HTTP/2 (RFC 9113): one request in clear text ("prior knowledge"), or many without bodies over TLS, whose
+//! responses arrive side by side.
 //!
 //! The server is untrusted. The number of its frames ([`FRAMES`]) and the sizes of each frame and each list of fields
-//! are limited. The body is limited to the initial window, which is never enlarged.
+//! are limited. Bodies are limited to the initial windows, unless the caller enlarges them
+//! ([`Connection::enlarge`]).
 
 use std::io;
 use std::net::TcpStream;
 
-use smol::Async;
 use smol::io::{AsyncReadExt, AsyncWriteExt};
 
 use super::hpack::{self, Field, HpackError};
+use crate::http::Stream;
+use crate::tls::TlsError;
 
 /// The preface that a client sends first.
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
@@ -26,9 +28,6 @@ pub const BODY: usize = 65_535;
 
 /// Maximum number of frames from a server. A response needs some ten.
 const FRAMES: u32 = 1000;
-
-/// The number of the only stream.
-const STREAM: u32 = 1;
 
 mod kind {
     pub(super) const DATA: u8 = 0;
@@ -81,6 +80,8 @@ pub enum Event {
     Reset(u32),
     /// The server closes the connection and has not processed the request.
     Refused,
+    /// The server closes the connection after the responses to all requests so far.
+    Closing,
 }
 
 /// The error of a connection that can no longer be used.
@@ -100,9 +101,11 @@ const FRAME_SIZE: Http2Error = Http2Error::Broken("connection error: FRAME_SIZE_
 
 /// A connection to a server.
 pub struct Connection {
-    stream: Async<TcpStream>,
+    stream: Stream,
     received: Vec<u8>,
     frames: u32,
+    /// The number of the newest stream, to which the body and its window belong; 0 before the first request.
+    newest: u32,
     /// The part of the request's body that is not sent yet.
     unsent: Vec<u8>,
     sent_all: bool,
@@ -123,11 +126,12 @@ struct Frame {
 
 impl Connection {
     /// Sends the preface, and waits for the settings of the server.
-    pub async fn open(stream: Async<TcpStream>) -> Result<Connection, Http2Error> {
+    pub async fn open(stream: Stream) -> Result<Connection, Http2Error> {
         let mut connection = Connection {
             stream,
             received: Vec::new(),
             frames: 0,
+            newest: 0,
             unsent: Vec::new(),
             sent_all: false,
             windows: [BODY as i64; 2],
@@ -157,11 +161,33 @@ impl Connection {
 
     /// Returns the TCP socket of the connection.
     pub fn socket(&self) -> &TcpStream {
-        self.stream.get_ref()
+        self.stream.socket()
     }
 
-    /// Sends a request. [`Connection::next`] sends the part of the body that exceeds the server's window.
-    pub async fn request(&mut self, fields: &[(&str, &str)], body: &[u8]) -> Result<(), Http2Error> {
+    /// Ends a stream whose response is of no interest any more.
+    pub async fn cancel(&mut self, stream: u32) -> Result<(), Http2Error> {
+        const CANCEL: u32 = 8;
+        let mut bytes = Vec::new();
+        frame(kind::RST_STREAM, 0, stream, &CANCEL.to_be_bytes(), &mut bytes);
+        self.write(&bytes).await
+    }
+
+    /// Allows the server to send so many more bytes of bodies, of all streams (0) or of one. It may then also send
+    /// [`FRAMES`] more frames.
+    pub async fn enlarge(&mut self, stream: u32, by: u32) -> Result<(), Http2Error> {
+        if stream == 0 {
+            self.room += by as usize;
+            self.frames = 0;
+        }
+        let mut bytes = Vec::new();
+        frame(kind::WINDOW_UPDATE, 0, stream, &by.to_be_bytes(), &mut bytes);
+        self.write(&bytes).await
+    }
+
+    /// Sends a request, and returns the number of its stream. [`Connection::next`] sends the part of the body that
+    /// exceeds the server's window; an earlier request must not have a body.
+    pub async fn request(&mut self, fields: &[(&str, &str)], body: &[u8]) -> Result<u32, Http2Error> {
+        self.newest += if self.newest == 0 { 1 } else { 2 };
         let mut block = Vec::new();
         for (name, value) in fields {
             hpack::encode(name, value, &mut block);
@@ -169,31 +195,34 @@ impl Connection {
         let mut rest = &block[..];
         let mut bytes = Vec::new();
         let mut kind = kind::HEADERS;
+        let mut flags = if body.is_empty() { flag::END_STREAM } else { 0 };
         loop {
             let (part, after) = rest.split_at(rest.len().min(self.max_frame));
-            let flags = if after.is_empty() { flag::END_HEADERS } else { 0 };
-            frame(kind, flags, STREAM, part, &mut bytes);
+            flags |= if after.is_empty() { flag::END_HEADERS } else { 0 };
+            frame(kind, flags, self.newest, part, &mut bytes);
             if after.is_empty() {
                 break;
             }
-            (rest, kind) = (after, kind::CONTINUATION);
+            (rest, kind, flags) = (after, kind::CONTINUATION, 0);
         }
         self.write(&bytes).await?;
         self.unsent = body.to_vec();
-        self.send().await
+        self.send().await?;
+        Ok(self.newest)
     }
 
-    /// Waits for the next part of the response.
-    pub async fn next(&mut self) -> Result<Event, Http2Error> {
+    /// Waits for the next part of a response. Returns it with the number of its stream.
+    pub async fn next(&mut self) -> Result<(u32, Event), Http2Error> {
         loop {
             let frame = self.frame().await?;
-            let ours = frame.stream == STREAM;
+            let stream = frame.stream;
+            let ours = stream % 2 == 1 && stream <= self.newest;
             match frame.kind {
-                kind::DATA if ours => return self.data(frame),
-                kind::HEADERS if ours => return self.headers(frame).await,
+                kind::DATA if ours => return Ok((stream, self.data(frame)?)),
+                kind::HEADERS if ours => return Ok((stream, self.headers(frame).await?)),
                 kind::RST_STREAM if ours => {
                     let code = frame.payload.first_chunk::<4>().ok_or(FRAME_SIZE)?;
-                    return Ok(Event::Reset(u32::from_be_bytes(*code)));
+                    return Ok((stream, Event::Reset(u32::from_be_bytes(*code))));
                 }
                 kind::SETTINGS => self.settings(&frame).await?,
                 kind::PING if frame.flags & flag::ACK == 0 => {
@@ -203,9 +232,8 @@ impl Connection {
                 }
                 kind::GOAWAY => {
                     let last = frame.payload.first_chunk::<4>().ok_or(FRAME_SIZE)?;
-                    if u32::from_be_bytes(*last) & 0x7fff_ffff < STREAM {
-                        return Ok(Event::Refused);
-                    }
+                    let is_refused = u32::from_be_bytes(*last) & 0x7fff_ffff < self.newest;
+                    return Ok((self.newest, if is_refused { Event::Refused } else { Event::Closing }));
                 }
                 kind::WINDOW_UPDATE => self.window_update(&frame).await?,
                 // There is no other stream.
@@ -223,7 +251,7 @@ impl Connection {
     }
 
     async fn headers(&mut self, frame: Frame) -> Result<Event, Http2Error> {
-        let end = frame.flags & flag::END_STREAM != 0;
+        let (end, stream) = (frame.flags & flag::END_STREAM != 0, frame.stream);
         let mut block = unpadded(&frame)?;
         if frame.flags & flag::PRIORITY != 0 {
             block = block.split_at_checked(5).ok_or(PROTOCOL)?.1;
@@ -232,7 +260,7 @@ impl Connection {
         let mut last = frame.flags & flag::END_HEADERS != 0;
         while !last {
             let more = self.frame().await?;
-            if more.kind != kind::CONTINUATION || more.stream != STREAM {
+            if more.kind != kind::CONTINUATION || more.stream != stream {
                 return Err(PROTOCOL);
             }
             block.extend_from_slice(&more.payload);
@@ -280,7 +308,9 @@ impl Connection {
         let by = i64::from(u32::from_be_bytes(*by) & 0x7fff_ffff);
         let window = match frame.stream {
             0 => &mut self.windows[0],
-            STREAM => &mut self.windows[1],
+            stream if stream == self.newest => &mut self.windows[1],
+            // An earlier request has no body.
+            stream if stream % 2 == 1 && stream < self.newest => return Ok(()),
             _ => return Err(PROTOCOL),
         };
         *window += by;
@@ -308,7 +338,7 @@ impl Connection {
             self.sent_all = self.unsent.is_empty();
             let flags = if self.sent_all { flag::END_STREAM } else { 0 };
             let mut bytes = Vec::new();
-            frame(kind::DATA, flags, STREAM, &part, &mut bytes);
+            frame(kind::DATA, flags, self.newest, &part, &mut bytes);
             self.write(&bytes).await?;
         }
         Ok(())
@@ -338,17 +368,31 @@ impl Connection {
             // As in `tls.rs`: a server that always has data must not occupy the thread.
             smol::future::yield_now().await;
             let mut chunk = [0; 2048];
-            match self.stream.read(&mut chunk).await {
-                Ok(0) => return Err(Http2Error::Ended),
-                Ok(count) => self.received.extend_from_slice(&chunk[..count]),
-                Err(error) => return Err(Http2Error::Io(error)),
+            let count = match &mut self.stream {
+                Stream::Plain(stream) => stream.read(&mut chunk).await.map_err(Http2Error::Io)?,
+                Stream::Tls(client) => client.read(&mut chunk).await.map_err(of_tls)?,
+            };
+            if count == 0 {
+                return Err(Http2Error::Ended);
             }
+            self.received.extend_from_slice(&chunk[..count]);
         }
         Ok(())
     }
 
     async fn write(&mut self, bytes: &[u8]) -> Result<(), Http2Error> {
-        self.stream.write_all(bytes).await.map_err(Http2Error::Io)
+        match &mut self.stream {
+            Stream::Plain(stream) => stream.write_all(bytes).await.map_err(Http2Error::Io),
+            Stream::Tls(client) => client.write_all(bytes).await.map_err(of_tls),
+        }
+    }
+}
+
+fn of_tls(error: TlsError) -> Http2Error {
+    match error {
+        TlsError::Ended => Http2Error::Ended,
+        TlsError::Io(error) => Http2Error::Io(error),
+        error => Http2Error::Io(io::Error::other(error.to_string())),
     }
 }
 

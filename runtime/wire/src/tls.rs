@@ -113,6 +113,14 @@ impl Trust {
         config.resumption = Resumption::disabled();
         Ok(Trust(Arc::new(config)))
     }
+
+    /// The same for connections over which the client prefers HTTP/2.
+    #[must_use]
+    pub fn with_http2(&self) -> Trust {
+        let mut config = ClientConfig::clone(&self.0);
+        config.alpn_protocols.insert(0, b"h2".to_vec());
+        Trust(Arc::new(config))
+    }
 }
 
 /// The client's end of a connection.
@@ -175,6 +183,11 @@ impl Client {
     /// Returns the TCP socket of the connection.
     pub fn socket(&self) -> &TcpStream {
         self.stream.get_ref()
+    }
+
+    /// Whether the server chose HTTP/2.
+    pub fn is_http2(&self) -> bool {
+        self.connection.alpn_protocol() == Some(b"h2")
     }
 
     /// Checks that the server responds with TLS, before rustls parses the response.

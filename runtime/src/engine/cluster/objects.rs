@@ -2,45 +2,200 @@
 
 use std::time::{Duration, Instant};
 
-use nodlet_cluster::api::{Api, JSON};
-use nodlet_cluster::followed::{Known, kind_of};
+use serde_json::Value;
+
+use nodlet_cluster::api::{self, Api, ApiError, JSON};
+use nodlet_cluster::backoff::random;
+use nodlet_cluster::followed::{Known, Reference, file, path};
+use nodlet_cluster::objects::Need;
 use nodlet_cluster::pods;
 use nodlet_cluster::schedule::{REFRESH_EVERY, Seen};
+use nodlet_cluster::services::{self, SERVICES};
+use nodlet_cluster::watches::{News, Watches};
 use nodlet_kube::kinds::Kind;
+use nodlet_kube::manifest::{self, Validation};
+use nodlet_wire::http::HttpError;
 
 use super::{Failure, Follower};
 
+/// The shortest time limit of the watch of an object in seconds. A watch that ends costs a request, and often a list:
+/// without events, its version is too old by then.
+const WATCH_SECONDS: u32 = 3000;
+
 impl Follower {
-    /// Reads a ConfigMap or Secret, and writes it down.
+    /// Does what an object needs.
+    pub(super) async fn satisfy(
+        &mut self,
+        api: &mut Api,
+        watches: &mut Watches,
+        need: Need,
+    ) -> Result<(), Failure> {
+        match need {
+            Need::Read(reference) => self.fetch(api, watches.has_many(), &reference).await?,
+            Need::Watch(reference, version) => {
+                let target = format!(
+                    "{}&watch=1&resourceVersion={version}&timeoutSeconds={}",
+                    path(&reference),
+                    WATCH_SECONDS + u32::from(random()) % 600
+                );
+                watches.start(api, Some(reference.clone()), &target).await?;
+                self.objects.watched(&reference, Instant::now());
+            }
+            Need::Stop(reference) => {
+                watches.stop(&Some(reference.clone())).await?;
+                self.objects.stopped(&reference);
+            }
+        }
+        Ok(())
+    }
+
+    /// Acts on news of the watch of an object.
+    pub(super) async fn object_news(
+        &mut self,
+        watches: &mut Watches,
+        reference: &Reference,
+        news: News,
+    ) -> Result<Option<Seen>, Failure> {
+        let line = match news {
+            News::Event(line) => line,
+            News::Ended => {
+                self.objects.ended(reference, Instant::now(), random());
+                return Ok(None);
+            }
+            News::Rejected(_) => {
+                self.objects.rejected(reference, Instant::now(), random());
+                return Ok(None);
+            }
+        };
+        let event = api::object(&line)?;
+        let object = &event["object"];
+        match event["type"].as_str() {
+            // One change of many objects: all are read again.
+            Some("ADDED" | "MODIFIED" | "DELETED") if reference.0 == SERVICES => {
+                watches.stop(&Some(reference.clone())).await?;
+                self.objects.rejected(reference, Instant::now(), random());
+            }
+            Some("ADDED" | "MODIFIED" | "DELETED") => {
+                if self.objects.changed(reference, object["metadata"]["resourceVersion"].as_str()) {
+                    let object = (event["type"] != "DELETED").then_some(object);
+                    self.keep(reference, object.map(|object| pods::local_object(object, reference.0))).await;
+                }
+            }
+            _ => {
+                watches.stop(&Some(reference.clone())).await?;
+                self.objects.rejected(reference, Instant::now(), random());
+            }
+        }
+        Ok(Some(Seen::Event { length: line.len(), version: None }))
+    }
+
+    /// Reads an object, and writes it down. `can_watch` is whether it can be watched.
     pub(super) async fn fetch(
         &mut self,
         api: &mut Api,
-        resource: &str,
-        namespace: &str,
-        name: &str,
+        can_watch: bool,
+        reference: &Reference,
     ) -> Result<(), Failure> {
-        let kind = kind_of(resource);
-        let path = self.shell.paths.cluster_manifests().join(kind.row().file(namespace, name));
-        match api.call("GET", &format!("/api/v1/namespaces/{namespace}/{resource}/{name}"), None).await {
-            Ok(object) => {
-                let local = pods::local_object(&object, kind.as_str());
-                self.write(path, format!("{local:#}\n").into_bytes()).await;
+        match api.call("GET", &path(reference), None).await {
+            Ok(list) => {
+                let (resource, namespace, name) = reference;
+                let local = match *resource {
+                    SERVICES => Some(services::config_map(namespace, name, &list["items"])),
+                    _ => list["items"].get(0).map(|object| pods::local_object(object, resource)),
+                };
+                self.keep(reference, local).await;
+                let version = list["metadata"]["resourceVersion"].as_str().unwrap_or_default();
+                self.objects.read(reference, version, can_watch, Instant::now());
                 Ok(())
             }
-            Err(error) if error.code() == Some(404) => {
-                // Volumes keep their files, as with a kubelet.
-                let removed = self.shell.stores.storage.run(move || std::fs::remove_file(path)).await;
-                drop(removed);
+            Err(ApiError::Http(HttpError::TooLarge)) => {
+                log::error!("{} of the namespace {} are too large", reference.0, reference.1);
+                self.objects.rejected(reference, Instant::now(), random());
                 Ok(())
             }
             // The node authorizer learns of a new pod a moment later.
-            Err(error) if error.code() == Some(403) => Ok(()),
+            Err(error) if error.code() == Some(403) => {
+                self.objects.rejected(reference, Instant::now(), random());
+                Ok(())
+            }
             Err(error) => Err(error.into()),
         }
     }
 
+    /// Writes down an object, or that there is none.
+    async fn keep(&self, reference: &Reference, object: Option<Value>) {
+        let path = self.shell.paths.cluster_manifests().join(file(reference));
+        let Some(object) = object else {
+            // Volumes keep their files, as with a kubelet.
+            let removed = self.shell.stores.storage.run(move || std::fs::remove_file(path)).await;
+            return drop(removed);
+        };
+        let bytes = format!("{object:#}\n").into_bytes();
+        let (old, new) = (path.clone(), bytes.clone());
+        let is_same = self.shell.stores.storage.run(move || std::fs::read(old).is_ok_and(|old| old == new));
+        if !is_same.await {
+            self.write(path, bytes).await;
+        }
+    }
+
+    /// Reads the claims of a pod and their volumes, until all are bound: they stay bound. Returns why the pod
+    /// cannot run if this node does not support a volume.
+    pub(super) async fn fetch_volumes(
+        &self,
+        api: &mut Api,
+        known: &mut Known,
+        claims: &[String],
+    ) -> Result<Result<(), String>, Failure> {
+        let directory = self.shell.paths.cluster_manifests();
+        let mut found = Vec::new();
+        for name in claims {
+            let path = format!("/api/v1/namespaces/{}/persistentvolumeclaims/{name}", known.namespace);
+            // Of a claim that does not exist or is not bound, the board shows the pod waiting.
+            let Some(claim) = self.read_volume(api, &path).await? else { continue };
+            let Some(volume) = claim["spec"]["volumeName"].as_str() else { continue };
+            let path = format!("/api/v1/persistentvolumes/{volume}");
+            let Some(volume) = self.read_volume(api, &path).await? else { continue };
+            for (object, kind) in [(claim, Kind::PersistentVolumeClaim), (volume, Kind::PersistentVolume)] {
+                let local = pods::local_volume(&object, kind.as_str());
+                let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+                let name = text(&local["metadata"]["name"]);
+                let path = directory.join(kind.row().file(&text(&local["metadata"]["namespace"]), &name));
+                let bytes = format!("{local:#}\n").into_bytes();
+                let file = path.to_string_lossy();
+                if let Err(error) = manifest::parse(&file, &bytes, Validation::Strict, &self.credentials.node)
+                {
+                    return Ok(Err(format!("{} {name:?}: {error}", kind.as_str())));
+                }
+                if kind == Kind::PersistentVolume {
+                    found.push(name);
+                }
+                self.write(path, bytes).await;
+            }
+        }
+        known.volumes = found;
+        Ok(Ok(()))
+    }
+
+    /// Reads a claim or volume, if there is one.
+    async fn read_volume(&self, api: &mut Api, path: &str) -> Result<Option<Value>, Failure> {
+        let mut attempts = 0;
+        loop {
+            attempts += 1;
+            return match api.call("GET", path, None).await {
+                Ok(object) => Ok(Some(object)),
+                // The node authorizer learns of a new pod a moment later.
+                Err(error) if error.code() == Some(403) && attempts < 5 => {
+                    smol::Timer::after(Duration::from_millis(500)).await;
+                    continue;
+                }
+                Err(error) if matches!(error.code(), Some(403 | 404)) => Ok(None),
+                Err(error) => Err(error.into()),
+            };
+        }
+    }
+
     /// Requests the tokens of a pod, if it has any and they are new or nearly expired.
-    pub(super) async fn renew_tokens(&mut self, api: &mut Api, known: &mut Known) -> Result<(), Failure> {
+    pub(super) async fn renew_tokens(&self, api: &mut Api, known: &mut Known) -> Result<(), Failure> {
         let Some(needs) = &known.needs else { return Ok(()) };
         if needs.tokens.is_empty() || known.tokens_until.is_some_and(|until| Instant::now() < until) {
             return Ok(());
@@ -72,18 +227,23 @@ impl Follower {
         Ok(())
     }
 
-    /// Reads again what pods need: ConfigMaps, Secrets, and tokens that expire.
-    pub(super) async fn refresh(&mut self, api: &mut Api) -> Result<Seen, Failure> {
-        for (resource, namespace, name) in &self.followed.references() {
-            self.fetch(api, resource, namespace, name).await?;
+    async fn renew(&self, api: &mut Api, known: &mut Known) -> Result<(), Failure> {
+        let claims = known.needs.as_ref().map(|needs| needs.claims.clone()).unwrap_or_default();
+        if known.volumes.len() < claims.len()
+            && let Err(why) = self.fetch_volumes(api, known, &claims).await?
+        {
+            log::error!("{}/{}: {why}", known.namespace, known.name);
         }
+        self.renew_tokens(api, known).await
+    }
+
+    /// Renews tokens that expire, and reads claims that were not bound.
+    pub(super) async fn refresh(&mut self, api: &mut Api) -> Result<Seen, Failure> {
         for uid in self.followed.uids() {
-            if let Some(mut known) = self.followed.remove(&uid) {
-                let renewed =
-                    if known.has_manifest { self.renew_tokens(api, &mut known).await } else { Ok(()) };
-                self.followed.insert(uid, known);
-                renewed?;
-            }
+            let Some(mut known) = self.followed.remove(&uid) else { continue };
+            let renewed = if known.has_manifest { self.renew(api, &mut known).await } else { Ok(()) };
+            self.followed.insert(uid, known);
+            renewed?;
         }
         Ok(Seen::Refreshed)
     }

@@ -1,7 +1,7 @@
 //! Pods of the cluster: their list, the events of their watch, and their manifests on the board.
 
 use std::path::PathBuf;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
@@ -115,7 +115,15 @@ impl Follower {
             };
             // Pods end by `end_cluster_pod`, which also removes their manifests.
             let is_object = |name: &str| {
-                ["configmap_", "secret_", "priorityclass_"].iter().any(|kind| name.starts_with(kind))
+                const KINDS: [&str; 6] = [
+                    "configmap_",
+                    "secret_",
+                    "priorityclass_",
+                    "runtimeclass_",
+                    "persistentvolume_",
+                    "persistentvolumeclaim_",
+                ];
+                KINDS.iter().any(|kind| name.starts_with(kind))
             };
             remove(&directory, &|name| is_object(name) && !kept.contains(name));
             remove(&tokens, &|name| name.contains(TOKEN_PREFIX) && !kept_tokens.contains(name));
@@ -192,6 +200,7 @@ impl Follower {
             self.report(api, &mut known, &local).await?;
         }
         self.followed.insert(uid, known);
+        self.objects.want(&self.followed.references(), Instant::now());
         Ok(())
     }
 
@@ -201,6 +210,7 @@ impl Follower {
             && known.has_manifest
         {
             self.end(Uid::from(uid), &known, None).await;
+            self.objects.want(&self.followed.references(), Instant::now());
         }
     }
 
@@ -232,7 +242,13 @@ impl Follower {
             return self.reject(api, known, &why).await;
         }
         for (resource, name) in &needs.objects {
-            self.fetch(api, resource, &known.namespace, name).await?;
+            let reference = known.reference(resource, name);
+            if !self.objects.is_current(&reference) {
+                self.fetch(api, true, &reference).await?;
+            }
+        }
+        if let Err(why) = self.fetch_volumes(api, known, &needs.claims).await? {
+            return if known.has_manifest { Ok(()) } else { self.reject(api, known, &why).await };
         }
         if let Some(class) = &needs.class {
             let name = class["metadata"]["name"].as_str().unwrap_or_default();

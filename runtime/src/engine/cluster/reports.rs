@@ -60,36 +60,45 @@ impl Follower {
         if changes.iter().any(|change| change.key.resource == "nodes") {
             self.look_at_node();
         }
+        // Of several changes of an object, only the last one matters. Statuses come first, then events.
+        let is_last = |place: usize| {
+            let (change, later) = (&changes[place], &changes[place + 1..]);
+            !later.iter().any(|later| later.key == change.key)
+        };
         for (place, change) in changes.iter().enumerate() {
-            // Of several changes of an object, only the last one matters.
-            let is_last = !changes[place + 1..].iter().any(|later| later.key == change.key);
-            let is_pod = change.key.resource == "pods";
             let is_deleted = matches!(change.kind, ChangeKind::Deleted);
-            let is_event = change.key.resource == "events" && !is_deleted;
-            if !(is_pod && (is_last || is_deleted) || is_event && is_last) {
-                continue;
+            if change.key.resource == "pods" && (is_deleted || is_last(place)) {
+                let object = serde_json::from_str(&change.object.json).unwrap_or_default();
+                self.send_pod(api, object, is_deleted).await?;
             }
-            let object: Value = serde_json::from_str(&change.object.json).unwrap_or_default();
-            if is_event {
-                self.send_event(api, object).await?;
-                continue;
+        }
+        for (place, change) in changes.iter().enumerate() {
+            let is_deleted = matches!(change.kind, ChangeKind::Deleted);
+            if change.key.resource == "events" && !is_deleted && is_last(place) {
+                self.send_event(api, serde_json::from_str(&change.object.json).unwrap_or_default()).await?;
             }
-            if let Some(name) = mirrors::name_of(&object, &self.credentials.node) {
-                self.mirror(api, &name, (!is_deleted).then_some(&object)).await?;
-                continue;
-            }
-            let uid = object["metadata"]["uid"].as_str().unwrap_or_default().to_owned();
-            let Some(mut known) = self.followed.remove(&uid) else { continue };
-            let mut sent = self.report(api, &mut known, &object).await;
-            if sent.is_ok() && is_deleted && known.object["metadata"]["deletionTimestamp"].is_string() {
-                sent = self.finish(api, &uid, &mut known).await;
-            }
-            self.followed.insert(uid, known);
-            sent?;
         }
         self.version = last;
         self.count_dropped();
         Ok(Seen::Sent)
+    }
+
+    /// Sends what a change of a pod of the local API means to the cluster.
+    async fn send_pod(&mut self, api: &mut Api, object: Value, is_deleted: bool) -> Result<(), Failure> {
+        if let Some(name) = mirrors::name_of(&object, &self.credentials.node) {
+            return self.mirror(api, &name, (!is_deleted).then_some(&object)).await;
+        }
+        let uid = object["metadata"]["uid"].as_str().unwrap_or_default().to_owned();
+        let Some(mut known) = self.followed.remove(&uid) else { return Ok(()) };
+        let mut sent = match is_deleted {
+            true => Self::send(api, &mut known, &object).await,
+            false => self.report(api, &mut known, &object).await,
+        };
+        if sent.is_ok() && is_deleted && known.object["metadata"]["deletionTimestamp"].is_string() {
+            sent = self.finish(api, &uid, &mut known).await;
+        }
+        self.followed.insert(uid, known);
+        sent
     }
 
     /// Events up to the version need not wait for the cluster any more.
@@ -120,6 +129,9 @@ impl Follower {
             if ephemeral > pods::ephemeral(local).len() {
                 self.add_ephemeral(api, known).await?;
             }
+        }
+        if pods::is_held_back(local) {
+            return Ok(());
         }
         Self::send(api, known, local).await
     }
