@@ -42,6 +42,11 @@ impl ControlPlane {
     /// Starts a control plane whose controllers have further flags, for example
     /// `--node-monitor-grace-period=5s`.
     pub fn start_with(controllers: &[&str]) -> Self {
+        Self::start_with_flags(controllers, &[])
+    }
+
+    /// Starts a control plane whose controllers and whose API server have further flags.
+    pub fn start_with_flags(controllers: &[&str], server: &[&str]) -> Self {
         assert!(program().is_file(), "the control plane is not built: run `cargo xtask control-plane`");
         let namespace = Namespace::new();
         // One link for all boards. It is up without any board, since the API server needs its address.
@@ -52,7 +57,7 @@ impl ControlPlane {
         let _ = fs::remove_dir_all(plane.dir());
         fs::create_dir_all(plane.dir()).expect("/tmp can be written to");
         plane.make_certificates();
-        plane.start_servers(controllers);
+        plane.start_servers(controllers, server);
         plane.install();
         plane
     }
@@ -216,7 +221,7 @@ impl ControlPlane {
         }
     }
 
-    fn start_servers(&mut self, controllers: &[&str]) {
+    fn start_servers(&mut self, controllers: &[&str], more: &[&str]) {
         let dir = self.dir().display().to_string();
         let server = |flags: &str| flags.replace("DIR", &dir).replace("ADDRESS", ADDRESS);
         self.serve(
@@ -240,7 +245,7 @@ impl ControlPlane {
                  --service-account-issuer https://kubernetes.default.svc \
                  --service-account-key-file DIR/accounts.key --service-account-signing-key-file DIR/accounts.key",
             ),
-            &[],
+            more,
         );
         let begun = Instant::now();
         while self.line("get --raw /readyz").code != 0 {

@@ -125,6 +125,27 @@ fn changes_of_objects_reach_a_running_pod_over_one_connection() {
 }
 
 #[test]
+fn a_server_without_http2_has_its_pods_watched_and_its_objects_read_each_minute() {
+    let plane = ControlPlane::start_with_flags(&[], &["--disable-http2-serving"]);
+    let node = Node::join(&plane, "board-1");
+    plane.line("create configmap settings --from-literal=color=green").ok();
+    plane.apply(&pod(
+        "one",
+        "    volumeMounts: [{name: settings, mountPath: /settings}]
+  volumes: [{name: settings, configMap: {name: settings}}]
+",
+    ));
+    let one = node.device.pod("one");
+    one.wait_ready();
+    plane.line("patch configmap settings -p {\"data\":{\"color\":\"blue\"}}").ok();
+    node.device.wait_within(std::time::Duration::from_secs(150), "the new color", || {
+        one.exec("app", ["/bin/demo", "cat", "/settings/color"]).stdout == "blue"
+    });
+    plane.line("delete pod one --wait=false").ok();
+    one.wait_gone();
+}
+
+#[test]
 fn a_running_pod_gets_ephemeral_containers() {
     let plane = ControlPlane::start();
     let node = Node::join(&plane, "board-1");
@@ -226,7 +247,7 @@ fn evicted_pods_end_with_their_grace_period_and_are_deleted() {
     node.device.pod("low").wait_ready();
     plane.apply(&pod("high", &format!("{request}  priorityClassName: high\n")));
     node.device.pod("high").wait_ready();
-    plane.wait_for("get pods -o name", |pods| pods == "pod/high");
+    plane.wait_for("get pods -o name", |pods| pods.trim() == "pod/high");
     node.device.pod("low").wait_gone();
 }
 
@@ -241,7 +262,7 @@ fn a_pod_uses_a_volume_and_a_runtime_class_of_the_cluster() {
 apiVersion: node.k8s.io/v1
 kind: RuntimeClass
 metadata: {{name: fast}}
-handler: runc
+handler: nodlet
 overhead: {{podFixed: {{cpu: 10m}}}}
 ---
 apiVersion: v1

@@ -19,7 +19,7 @@ pub struct Known {
     pub namespace: String,
     /// `metadata.name`.
     pub name: String,
-    /// The pod as the cluster has it, with the status that was last sent.
+    /// The pod as the cluster has it, with the status that was last sent; without most fields after [`Known::trim`].
     pub object: Value,
     /// What its manifest needs.
     pub needs: Option<LocalPod>,
@@ -60,6 +60,26 @@ impl Known {
             object["status"] = self.object["status"].take();
         }
         self.object = object;
+    }
+
+    /// Drops the fields that are not needed once the manifest is written: 512 pods are followed.
+    pub fn trim(&mut self) {
+        const KEPT: [&str; 8] = [
+            "deletionGracePeriodSeconds",
+            "deletionTimestamp",
+            "finalizers",
+            "generation",
+            "name",
+            "namespace",
+            "resourceVersion",
+            "uid",
+        ];
+        if let Some(metadata) = self.object.get_mut("metadata").and_then(Value::as_object_mut) {
+            metadata.retain(|field, _| KEPT.contains(&field.as_str()));
+        }
+        if let Some(spec) = self.object.get_mut("spec").and_then(Value::as_object_mut) {
+            spec.retain(|field, _| field == "ephemeralContainers");
+        }
     }
 
     /// Records the pod in the response to a change of its status.
@@ -255,6 +275,21 @@ mod tests {
         );
         known.see(pod("8", "Failed"));
         assert_eq!(known.object["status"]["phase"], "Failed");
+    }
+
+    #[test]
+    fn what_is_kept_of_a_pod_suffices_to_report_and_to_delete_it() {
+        let mut known = known("web", "u");
+        known.object["metadata"]["managedFields"] = json!([{}]);
+        known.object["spec"]["ephemeralContainers"] = json!([{ "name": "e" }]);
+        known.object["status"] = json!({ "phase": "Failed" });
+        known.trim();
+        let expected = json!({
+            "metadata": { "namespace": "shop", "name": "web", "uid": "u" },
+            "spec": { "ephemeralContainers": [{ "name": "e" }] },
+            "status": { "phase": "Failed" },
+        });
+        assert_eq!(known.object, expected);
     }
 
     #[test]

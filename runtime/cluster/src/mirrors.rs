@@ -8,9 +8,9 @@ use std::time::{Duration, Instant};
 
 use nodlet_core::sorted::{SortedMap, SortedSet};
 use serde_json::{Map, Value, json};
-use sha2::{Digest, Sha256};
 
 use crate::followed::Known;
+use crate::pods::digest;
 
 /// The annotation of a mirror pod: the hash of the pod that it shows.
 const MIRROR: &str = "kubernetes.io/config.mirror";
@@ -129,8 +129,7 @@ pub fn mirror(local: &Value, (namespace, name): &Name, node: &str, node_uid: &st
     }
     metadata.insert("annotations".to_owned(), annotations.into());
     let mut mirror = json!({ "apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec });
-    let digest = Sha256::digest(mirror.to_string().as_bytes());
-    let hash: String = digest[..16].iter().map(|byte| format!("{byte:02x}")).collect();
+    let hash = digest(&mirror);
     let metadata = &mut mirror["metadata"];
     metadata["annotations"][HASH] = hash.as_str().into();
     metadata["annotations"][MIRROR] = hash.into();
@@ -167,6 +166,9 @@ impl Mirrors {
         if let Some(pod) = pod.as_object_mut() {
             pod.remove("spec");
         }
+        if let Some(metadata) = pod.get_mut("metadata").and_then(Value::as_object_mut) {
+            metadata.remove("managedFields");
+        }
         let text = |field: &str| pod["metadata"][field].as_str().unwrap_or_default().to_owned();
         let (name, uid) = ((text("namespace"), text("name")), text("uid"));
         self.rejected.remove(&name);
@@ -198,6 +200,12 @@ impl Mirrors {
         let hash = mirror["metadata"]["annotations"][MIRROR].clone();
         let old = self.rejected.insert(name, (hash.clone(), now + AGAIN));
         old.is_none_or(|(old, _)| old != hash)
+    }
+
+    /// The names of rejected mirror pods that are to be sent again.
+    pub fn due(&self, now: Instant) -> Vec<Name> {
+        let due = self.rejected.iter().filter(|(_, (_, again))| now >= *again);
+        due.map(|(name, _)| name.clone()).collect()
     }
 
     /// The names of all mirror pods.
@@ -369,6 +377,7 @@ mod tests {
         let mut mirrors = Mirrors::default();
         assert!(mirrors.reject(name.clone(), &pod, now));
         assert_eq!(mirrors.step(&name, Some(&pod), now + AGAIN / 2), Step::Nothing);
+        assert_eq!((mirrors.due(now), mirrors.due(now + AGAIN)), (vec![], vec![name.clone()]));
         let mut other = local();
         other["metadata"]["labels"]["a"] = "c".into();
         assert_eq!(mirrors.step(&name, Some(&made(&other).1), now), Step::Create);

@@ -119,14 +119,15 @@ impl Objects {
         }
     }
 
-    /// Records that the cluster allows no access to an object yet, or that its watch was rejected.
+    /// Records that the cluster allows no access to an object yet, or that its watch is of no use: it is read again.
     pub fn rejected(&mut self, reference: &Reference, now: Instant, random: u16) {
         if !self.known.contains_key(reference) {
             self.add(reference.clone(), None, now);
         }
         if let Some(known) = self.known.get_mut(reference) {
-            (known.version, known.watched) = (None, None);
-            known.at = now + known.backoff.failed(random);
+            let lasted = known.watched.take().map_or(Duration::ZERO, |since| now - since);
+            known.version = None;
+            known.at = now + known.backoff.ended(lasted, random);
         }
     }
 
@@ -238,6 +239,11 @@ mod tests {
             assert_eq!(objects.next(true, now), Some(Need::Read(reference("a"))));
         }
         assert_eq!(waits, [800, 1600, 3200]);
+        // A watch that lasted was a success.
+        assert_eq!(perform(&mut objects, true, now), "read a watch a 5 ");
+        now += Duration::from_secs(60);
+        objects.rejected(&reference("a"), now, 0);
+        now += Duration::from_millis(800);
         assert_eq!(perform(&mut objects, true, now), "read a watch a 5 ");
     }
 

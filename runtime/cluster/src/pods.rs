@@ -6,6 +6,7 @@
 use std::time::Duration;
 
 use serde_json::{Map, Value, json};
+use sha2::{Digest, Sha256};
 
 use crate::services::{self, SERVICES};
 
@@ -69,7 +70,7 @@ pub fn ended(uid: &str) -> Value {
 /// The copy of a pod for this board, and what it needs.
 #[derive(Debug, PartialEq)]
 pub struct LocalPod {
-    /// The manifest.
+    /// The manifest, or its digest after [`LocalPod::take_manifest`].
     pub manifest: Value,
     /// Resource and name of the ConfigMaps and Secrets that the pod refers to, in its namespace, and of Services as in
     /// [`services::path`].
@@ -80,6 +81,19 @@ pub struct LocalPod {
     pub class: Option<Value>,
     /// The PersistentVolumeClaims of its volumes.
     pub claims: Vec<String>,
+}
+
+impl LocalPod {
+    /// Takes the manifest, and leaves its digest, which is enough to notice a change.
+    pub fn take_manifest(&mut self) -> Value {
+        let digest = digest(&self.manifest).into();
+        std::mem::replace(&mut self.manifest, digest)
+    }
+}
+
+/// The digest of an object: 16 bytes of SHA-256 in hexadecimal digits.
+pub fn digest(object: &Value) -> String {
+    Sha256::digest(object.to_string().as_bytes())[..16].iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 /// A token of a service account in a volume.

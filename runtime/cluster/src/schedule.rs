@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use crate::backoff::{Backoff, Rate, jitter};
 use crate::node;
 
-/// The interval at which tokens are checked.
+/// The interval at which tokens, unbound claims and rejected mirror pods are looked at.
 pub const REFRESH_EVERY: Duration = Duration::from_secs(60);
 
 /// The time after which a watch without any event is taken for dead: the server ends each after 10 minutes.
@@ -43,7 +43,7 @@ pub enum Action {
     SendChanges,
     /// Report the state of the node. Outcome: [`Seen::NodeReported`] or [`Seen::NodeGone`].
     ReportNode,
-    /// Renew tokens. Outcome: [`Seen::Refreshed`].
+    /// Renew tokens, and repeat what the cluster rejected. Outcome: [`Seen::Refreshed`].
     Refresh,
     /// Watch the pods of the node from this version on. Outcome: [`Seen::WatchOpened`] or [`Seen::WatchExpired`].
     Watch {

@@ -294,8 +294,13 @@ impl Follower {
         self.shell.machine.anchor().timestamp(nodlet_host::clock::instant())
     }
 
-    /// Writes a file durably. Returns whether it was written; a failure is logged.
+    /// Writes a file durably, if it differs. Returns whether the file is there; a failure is logged.
     async fn write(&self, path: PathBuf, bytes: Vec<u8>) -> bool {
+        let (old, new) = (path.clone(), bytes.clone());
+        let is_same = self.shell.stores.storage.run(move || std::fs::read(old).is_ok_and(|old| old == new));
+        if is_same.await {
+            return true;
+        }
         let written = self.shell.stores.replace(path.clone(), bytes).await;
         if let Err(error) = &written {
             log::error!("failed to write {}: {error}", path.display());

@@ -14,6 +14,9 @@ use super::hpack::{self, Field, HpackError};
 use crate::http::Stream;
 use crate::tls::TlsError;
 
+#[cfg(test)]
+mod tests;
+
 /// The preface that a client sends first.
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 

@@ -27,7 +27,10 @@ const NODLET: &str =
 /// Annotations that Kubernetes knows and nodlet does not act on: their keys, or prefixes of keys that end in
 /// `/`, with the text of the warning.
 const IGNORED_ANNOTATIONS: [(&str, &str); 15] = [
-    ("kubernetes.io/config.mirror", "has no effect: nodlet makes no mirror pods"),
+    (
+        "kubernetes.io/config.mirror",
+        "has no effect: nodlet itself marks the mirror pods that it makes in a cluster",
+    ),
     ("kubernetes.io/egress-bandwidth", "has no effect: nodlet does not limit bandwidth"),
     ("kubernetes.io/ingress-bandwidth", "has no effect: nodlet does not limit bandwidth"),
     (

@@ -131,11 +131,7 @@ impl Follower {
             return drop(removed);
         };
         let bytes = format!("{object:#}\n").into_bytes();
-        let (old, new) = (path.clone(), bytes.clone());
-        let is_same = self.shell.stores.storage.run(move || std::fs::read(old).is_ok_and(|old| old == new));
-        if !is_same.await {
-            self.write(path, bytes).await;
-        }
+        self.write(path, bytes).await;
     }
 
     /// Reads the claims of a pod and their volumes, until all are bound: they stay bound. Returns why the pod
@@ -237,13 +233,16 @@ impl Follower {
         self.renew_tokens(api, known).await
     }
 
-    /// Renews tokens that expire, and reads claims that were not bound.
+    /// Renews tokens that expire, reads claims that were not bound, and sends rejected mirror pods again.
     pub(super) async fn refresh(&mut self, api: &mut Api) -> Result<Seen, Failure> {
         for uid in self.followed.uids() {
             let Some(mut known) = self.followed.remove(&uid) else { continue };
             let renewed = if known.has_manifest { self.renew(api, &mut known).await } else { Ok(()) };
             self.followed.insert(uid, known);
             renewed?;
+        }
+        for name in self.mirrors.due(Instant::now()) {
+            self.mirror_again(api, &name).await?;
         }
         Ok(Seen::Refreshed)
     }

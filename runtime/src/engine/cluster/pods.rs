@@ -185,6 +185,9 @@ impl Follower {
             }
         };
         let local = self.local_pod(&uid, &namespace, &name);
+        let needed =
+            |known: &Known| (known.has_manifest, known.needs.as_ref().map(|needs| needs.manifest.clone()));
+        let before = needed(&known);
         let step = pods::step(&known.object, known.has_manifest, local.is_some());
         match step {
             Step::Nothing => {}
@@ -199,8 +202,12 @@ impl Follower {
             // The cluster may have changed the status, and the pod may have another ephemeral container.
             self.report(api, &mut known, &local).await?;
         }
+        known.trim();
+        let is_same = needed(&known) == before;
         self.followed.insert(uid, known);
-        self.objects.want(&self.followed.references(), Instant::now());
+        if !is_same {
+            self.objects.want(&self.followed.references(), Instant::now());
+        }
         Ok(())
     }
 
@@ -221,12 +228,13 @@ impl Follower {
 
     /// Writes the manifest of a pod, and before it what the pod needs.
     async fn run(&mut self, api: &mut Api, uid: &str, known: &mut Known) -> Result<(), Failure> {
-        let needs = pods::local(&known.object);
+        let mut needs = pods::local(&known.object);
+        let manifest = needs.take_manifest();
         if known.has_manifest && known.needs.as_ref() == Some(&needs) {
             return Ok(());
         }
         let path = self.pod_path(known);
-        let text = format!("{:#}\n", needs.manifest).into_bytes();
+        let text = format!("{manifest:#}\n").into_bytes();
         let name = path.to_string_lossy();
         if let Err(error) = manifest::parse(&name, &text, Validation::Strict, &self.credentials.node) {
             // A running pod keeps its last valid spec, as one from a file.
