@@ -231,7 +231,8 @@ impl Schedule {
                 Action::Watch { version: self.version.clone() }
             }
             (Node::Leased, Pods::Current) => {
-                let mut until = self.lease_at.min(self.report_at).min(self.refresh_at);
+                // Tokens wait for the next Lease: they have no wake-up of their own.
+                let mut until = self.lease_at.min(self.report_at);
                 let reads = now >= self.read_at;
                 let silent_at = self.heard_at + SILENCE;
                 for (waits, at) in
