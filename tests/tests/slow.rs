@@ -1,6 +1,7 @@
-//! A card that takes seconds for a read delays what has to be read, and nothing else.
+//! A card that takes seconds for a read delays what reads or writes the card, and nothing else.
 
 use std::fs;
+use std::process::Stdio;
 use std::time::{Duration, Instant};
 
 use nodlet_tests::slow::SlowDirectory;
@@ -10,7 +11,7 @@ use nodlet_tests::{Device, manifest};
 const SLOW: &str = "/usr/lib/nodlet/manifests";
 
 #[test]
-fn a_read_that_takes_long_delays_no_probe_and_no_answer() {
+fn a_read_that_takes_long_delays_no_probe_no_get_and_no_exec() {
     let device = Device::start();
     let slow =
         SlowDirectory::mount(&device, SLOW, "slow.yaml", &manifest::pod("slow", "print one then sleep"));
@@ -29,37 +30,46 @@ fn a_read_that_takes_long_delays_no_probe_and_no_answer() {
     // Has all directories looked at.
     device.write_manifest("late.yaml", &manifest::pod("late", "sleep"));
     device.wait_for("the card to be read", || slow.is_awaited());
+    // Logs are read by the same thread.
+    let mut logs =
+        device.command(&["logs", "web"]).stdout(Stdio::piped()).spawn().expect("nodlet can be started");
     let probes = || fs::read_to_string(probed.join("times")).unwrap_or_default().lines().count();
     let (before, since) = (probes(), Instant::now());
     let mut longest = Duration::ZERO;
     device.wait_for("four more probes", || {
         let asked = Instant::now();
         assert_eq!(device.pods(), ["slow", "web"]);
+        web.exec("app", ["/bin/demo", "print", "one"]).ok();
         longest = longest.max(asked.elapsed());
         probes() >= before + 4
     });
     let took = since.elapsed();
-    eprintln!("four probes within {took:?}; the API took at most {longest:?}");
+    eprintln!("four probes within {took:?}; get and exec took at most {longest:?} together");
     assert!(took < Duration::from_secs(20), "four probes took {took:?}");
-    assert!(longest < Duration::from_secs(2), "an answer took {longest:?}");
+    assert!(longest < Duration::from_secs(2), "get and exec took {longest:?}");
+    assert_eq!(logs.try_wait().expect("it is a child"), None, "logs were read past the stalled read");
     assert!(slow.is_awaited() && web.is_ready());
 
     slow.recover();
+    let logs = logs.wait_with_output().expect("it is a child");
+    assert!(logs.status.success() && String::from_utf8_lossy(&logs.stdout).contains("begun"), "{logs:?}");
     device.pod("slow").wait_log("app", "two");
     device.pod("late").wait_ready();
     assert_eq!(web.container("app").restart_count(), 0);
 }
 
 #[test]
-fn apply_is_answered_only_after_a_slow_card_has_been_read() {
+fn apply_and_delete_are_answered_only_after_a_slow_card_has_been_read() {
     let device = Device::start();
     let slow = SlowDirectory::mount(&device, SLOW, "slow.yaml", &manifest::pod("slow", "sleep"));
     device.write_manifest("web.yaml", &manifest::pod("web", "sleep"));
     device.pod("web").wait_ready();
+    device.nodlet_with_input(["apply", "-f", "-"], &manifest::pod("old", "sleep")).ok();
+    device.pod("old").wait_ready();
     device.pod("slow").wait_ready();
 
     slow.stall();
-    let mut applies: Vec<_> = ["one", "two", "three"]
+    let mut requests: Vec<_> = ["one", "two", "three"]
         .into_iter()
         .map(|name| {
             let file = device.path(name);
@@ -70,14 +80,16 @@ fn apply_is_answered_only_after_a_slow_card_has_been_read() {
                 .expect("nodlet can be started")
         })
         .collect();
+    let delete = device.command(&["delete", "pod", "old"]).spawn();
+    requests.push(delete.expect("nodlet can be started"));
     device.wait_for("the card to be read", || slow.is_awaited());
-    assert_eq!(device.pods(), ["slow", "web"]);
-    for apply in &mut applies {
-        assert_eq!(apply.try_wait().expect("it is a child"), None, "it was answered too early");
+    assert_eq!(device.pods(), ["old", "slow", "web"]);
+    for request in &mut requests {
+        assert_eq!(request.try_wait().expect("it is a child"), None, "it was answered too early");
     }
     slow.recover();
-    for mut apply in applies {
-        assert!(apply.wait().expect("it is a child").success());
+    for mut request in requests {
+        assert!(request.wait().expect("it is a child").success());
     }
     assert_eq!(device.pods(), ["one", "slow", "three", "two", "web"], "what is answered is there");
     device.nodlet(["delete", "pod", "one", "two", "three"]).ok();
