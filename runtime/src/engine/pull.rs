@@ -4,9 +4,10 @@
 use std::cell::RefCell;
 use std::convert::Infallible;
 use std::io;
+use std::os::fd::{FromRawFd, OwnedFd, RawFd};
 use std::os::unix::process::CommandExt;
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Command, ExitStatus, Stdio};
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
@@ -55,16 +56,6 @@ pub(super) fn secrets(wanted: &Wanted, objects: &ConfigObjects) -> Vec<u8> {
     }
 }
 
-/// A process that is killed when the value is dropped.
-struct Process(Child);
-
-impl Drop for Process {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
-
 /// The pulls of pods: one takes place, others wait.
 #[derive(Default)]
 pub(super) struct Pulls {
@@ -99,27 +90,35 @@ pub(super) async fn pull(
     secrets: Vec<u8>,
 ) -> Result<Box<str>, Box<str>> {
     let end = shell.pulls.begin(pod);
-    let ended = async {
-        let _ = end.recv().await;
-        Err("the pod is not wanted any more".into())
-    };
-    smol::future::or(pull_in_turn(&shell, &image, &secrets), ended).await
+    let pulled = pull_in_turn(&shell, &image, &secrets, &end).await;
+    pulled.map_err(|error| error.trim_end().into())
 }
 
-async fn pull_in_turn(shell: &Shell, image: &str, secrets: &[u8]) -> Result<Box<str>, Box<str>> {
+/// Waits for the end of a pull whose pod is not wanted any more.
+async fn ended<T>(end: &Receiver<Infallible>) -> Result<T, String> {
+    let _ = end.recv().await;
+    Err("the pod is not wanted any more".into())
+}
+
+async fn pull_in_turn(
+    shell: &Shell,
+    image: &str,
+    secrets: &[u8],
+    end: &Receiver<Infallible>,
+) -> Result<Box<str>, String> {
     let asked = Instant::now();
-    let failed = |error: String| error.trim_end().to_owned().into_boxed_str();
+    let root = shell.paths.root();
     let _turn = match shell.pulls.turn.try_lock() {
         Some(turn) => turn,
         None => {
             // What no registry is listed for need not wait to learn that.
-            run(shell.paths.root(), image, &[], Task::Look).await.map_err(failed)?;
-            shell.pulls.turn.lock().await
+            run(root, image, &[], Task::Look, end).await?;
+            smol::future::or(async { Ok(shell.pulls.turn.lock().await) }, ended(end)).await?
         }
     };
     let begun = Instant::now();
     if find(shell, image).await.is_none() {
-        run(shell.paths.root(), image, secrets, Task::Pull).await.map_err(failed)?;
+        run(root, image, secrets, Task::Pull, end).await?;
     }
     let size = find(shell, image).await.unwrap_or_default();
     Ok(format!(
@@ -156,13 +155,19 @@ fn seconds(duration: Duration) -> String {
 /// What the process does.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Task {
-    /// It only looks for the registry in the list.
+    /// Check that a registry is listed for the image.
     Look,
     Pull,
 }
 
-async fn run(root: &Path, image: &str, secrets: &[u8], task: Task) -> Result<(), String> {
-    let failed = |error: io::Error| format!("the process that pulls: {error}");
+/// Runs the process, and kills it if the pull is to end. Returns when the process is gone.
+async fn run(
+    root: &Path,
+    image: &str,
+    secrets: &[u8],
+    task: Task,
+    end: &Receiver<Infallible>,
+) -> Result<(), String> {
     let mut command = Command::new("/proc/self/exe");
     command
         .arg0("nodlet")
@@ -180,31 +185,59 @@ async fn run(root: &Path, image: &str, secrets: &[u8], task: Task) -> Result<(),
             _ => Err(io::Error::last_os_error()),
         });
     }
-    let mut process = Process(command.spawn().map_err(failed)?);
-    if let Some(input) = process.0.stdin.take() {
+    let mut process = command.spawn().map_err(failed)?;
+    let talked = smol::future::or(talk(&mut process, secrets), ended(end)).await;
+    if talked.is_err() {
+        let _ = process.kill();
+    }
+    // A process that syncs the image store ends only when the card has answered.
+    let status = exited(&mut process).await.map_err(failed)?;
+    match talked? {
+        _ if status.success() => Ok(()),
+        text if text.is_empty() => Err(format!("the process that pulls ended: {status}")),
+        text => Err(String::from_utf8_lossy(&text).into_owned()),
+    }
+}
+
+fn failed(error: io::Error) -> String {
+    format!("the process that pulls: {error}")
+}
+
+/// Sends the credentials to the process. Returns the bytes of its standard error, at most [`ERROR_MAX`] of them.
+async fn talk(process: &mut Child, secrets: &[u8]) -> Result<Vec<u8>, String> {
+    if let Some(input) = process.stdin.take() {
         // If the process ends early, its error explains why.
         let _ = Async::new(input).map_err(failed)?.write_all(secrets).await;
     }
-    let errors = process.0.stderr.take().ok_or("the process that pulls has no standard error")?;
+    let errors = process.stderr.take().ok_or("the process that pulls has no standard error")?;
     let mut errors = Async::new(errors).map_err(failed)?;
     let (mut text, mut piece) = (Vec::new(), [0; 512]);
     loop {
         match errors.read(&mut piece).await.map_err(failed)? {
-            0 => break,
+            0 => return Ok(text),
             count if text.len() as u64 + count as u64 <= ERROR_MAX => text.extend_from_slice(&piece[..count]),
             _ => {}
         }
     }
-    // It has closed its standard error, because it has ended.
-    match process.0.wait().map_err(failed)? {
-        status if status.success() => Ok(()),
-        status if text.is_empty() => Err(format!("the process that pulls ended: {status}")),
-        _ => Err(String::from_utf8_lossy(&text).into_owned()),
+}
+
+/// Waits until a child has exited, without blocking the thread, and reaps it.
+async fn exited(process: &mut Child) -> io::Result<ExitStatus> {
+    // SAFETY: no pointers. The child is not reaped yet, so that its number is not that of another process.
+    let descriptor = unsafe { libc::syscall(libc::SYS_pidfd_open, process.id(), 0) };
+    if descriptor < 0 {
+        return Err(io::Error::last_os_error());
     }
+    // SAFETY: the call returned a new descriptor that nobody else owns.
+    let descriptor = unsafe { OwnedFd::from_raw_fd(descriptor as RawFd) };
+    Async::new(descriptor)?.readable().await?;
+    process.wait()
 }
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::process::ExitStatusExt;
+
     use super::*;
 
     #[test]
@@ -217,6 +250,20 @@ mod tests {
         assert!(ended.is_closed());
         assert!(!kept.is_closed());
         assert_eq!(pulls.under_way.borrow().len(), 1);
+    }
+
+    #[test]
+    fn other_tasks_run_while_a_killed_process_ends() {
+        let executor = smol::LocalExecutor::new();
+        let mut child = Command::new("/bin/sleep").arg("1000").spawn().expect("the machine has sleep");
+        let id = child.id();
+        let waiting = executor.spawn(async move { exited(&mut child).await });
+        while executor.try_tick() {}
+        assert!(!waiting.is_finished());
+        nix::sys::signal::kill(nix::unistd::Pid::from_raw(id as i32), nix::sys::signal::SIGKILL)
+            .expect("it is a child");
+        let status = smol::block_on(executor.run(waiting)).expect("the kernel has pidfds");
+        assert_eq!(status.signal(), Some(libc::SIGKILL));
     }
 
     #[test]
