@@ -104,8 +104,13 @@ impl Engine {
         if self.node.pod(index).is_none_or(PodState::is_unwanted) {
             // The pod was removed meanwhile, and perhaps its record: they go with it.
             let path = self.shell.stores.records.ephemeral_path_of(&wanted.pod.uid.0);
-            let removed = self.shell.stores.remove(path);
-            self.shell.tasks.spawn(async move { drop(removed.await) });
+            let removed = self.shell.stores.remove(path.clone());
+            self.shell.tasks.spawn(async move {
+                if let Err(error) = removed.await {
+                    // The sweep of the next agent removes the file.
+                    log::error!("failed to remove {}: {error}", path.display());
+                }
+            });
             return Err(Status::not_found("pods", name));
         }
         // The pod's labels may have changed meanwhile.

@@ -6,8 +6,11 @@
 //! Read next: `sources.rs`, which reads the files; `engine/reconcile.rs`, which reports to the core.
 
 use std::os::fd::OwnedFd;
+use std::path::PathBuf;
 use std::rc::Rc;
 
+use nodlet_core::facts::Observation;
+use nodlet_core::spec::Uid;
 use smol::Async;
 
 use super::Engine;
@@ -80,6 +83,33 @@ impl Engine {
     pub(super) fn read_sources_then(&mut self, go_on: impl FnOnce(&mut Engine) + 'static) {
         self.manifest_reads.waiting.push(Box::new(go_on));
         self.read_sources();
+    }
+
+    /// Removes the manifest of a pod from flash, and then calls `go_on`, which stops the pod. The manifest goes first: a
+    /// power cut does not bring the pod back. Reads of the sources meanwhile do not stop the pod, since only `go_on` has
+    /// the requested grace period.
+    ///
+    /// After a failure, `go_on` gets the error, and the pod runs on: the caller repeats the removal. If the manifest is
+    /// gone nevertheless, because only the sync of its directory failed, the pod ends within its own grace period.
+    pub(super) fn remove_pod_manifest(
+        &mut self,
+        uid: Uid,
+        source: PathBuf,
+        go_on: impl FnOnce(&mut Engine, Result<(), String>) + 'static,
+    ) {
+        self.shell.pods.set_deleted(&uid, true);
+        let removed = self.shell.stores.remove(source.clone());
+        self.shell.tasks.then(removed, move |engine, removed| {
+            engine.read_sources_then(move |engine| {
+                engine.shell.pods.set_deleted(&uid, false);
+                if removed.is_err() && !engine.registry.desires(&uid) {
+                    engine.observe(Observation::Unwanted { uid, grace: None });
+                    engine.publish_changed();
+                }
+                let failed = |error| format!("failed to remove {}: {error}", source.display());
+                go_on(engine, removed.map_err(failed));
+            });
+        });
     }
 
     /// The first read, before the loop begins.

@@ -293,29 +293,16 @@ impl Engine {
         let name = name.to_owned();
         match desired {
             Some(desired) if !dry_run => {
-                // Gone from flash before it is stopped: a power cut does not bring it back. Whoever
-                // reads the sources meanwhile does not know with what grace it is stopped.
-                self.shell.pods.set_deleted(&desired.pod.uid, true);
-                let removed = self.shell.stores.remove(desired.source.clone());
-                self.shell.tasks.then(removed, move |engine, removed| {
-                    let uid = desired.pod.uid.clone();
-                    if let Err(error) = removed {
-                        engine.shell.pods.set_deleted(&uid, false);
-                        // The file may be removed nevertheless, and the registry may know.
-                        if !engine.registry.desires(&uid) {
-                            engine.observe(Observation::Unwanted { uid, grace: None });
-                        }
-                        let message = format!("failed to remove {}: {error}", desired.source.display());
+                let uid = desired.pod.uid.clone();
+                self.remove_pod_manifest(uid, desired.source.clone(), move |engine, removed| {
+                    if let Err(message) = removed {
                         return drop(reply.try_send(Err(Status::internal(message))));
                     }
-                    engine.read_sources_then(move |engine| {
-                        engine.shell.pods.set_deleted(&uid, false);
-                        if let Some(uid) = replacement {
-                            // Also if the pod that it replaces has ended meanwhile.
-                            engine.observe(Observation::Unwanted { uid, grace: None });
-                        }
-                        let _ = reply.try_send(engine.stop(index, &name, stop));
-                    });
+                    if let Some(uid) = replacement {
+                        // Also if the pod that it replaces has ended meanwhile.
+                        engine.observe(Observation::Unwanted { uid, grace: None });
+                    }
+                    let _ = reply.try_send(engine.stop(index, &name, stop));
                 });
             }
             Some(_) | None if dry_run => {
