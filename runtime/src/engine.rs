@@ -85,7 +85,7 @@ use nodlet_host::cgroup::{CgroupError, Cgroups, PodPidsLimit};
 use nodlet_host::network::Network;
 use nodlet_host::paths::Paths;
 use nodlet_registry::objects::Objects;
-use nodlet_registry::{self as registry, Events, NodeEvent, Registry, Wanted, reserved_in_vain};
+use nodlet_registry::{Events, NodeEvent, Registry, Wanted, reserved_in_vain};
 
 pub use error::EngineError;
 use exec::Execs;
@@ -222,24 +222,16 @@ impl Engine {
         };
         // After what may be wrong with the flags: nothing is left of an agent that does not start.
         let cgroups = Cgroups::open(&paths, config.pod_pids_limit).map_err(EngineError::Cgroups)?;
-        let directories = if config.down { Vec::new() } else { paths.manifest_directories() };
-        let sources = directories.clone();
+        let sources = crate::sources::list(&paths);
+        let directories = if config.down { &[][..] } else { &sources };
         let devices = (!config.down).then(|| paths.device_files());
-        let directories = ManifestDirectories::new(directories, &config.node_name)
-            .without_warnings_of(paths.applied_manifests())
-            .with_device_files(devices);
+        let directories = ManifestDirectories::new(directories, &config.node_name).with_device_files(devices);
         let (news, inbox) = async_channel::bounded(NEWS);
         let (request_sender, requests) = async_channel::bounded(REQUESTS);
         // Versions never go back while the boot lasts: the clock ticks faster than objects change.
         let ring = SharedRing::begin();
         let objects = Rc::new(Objects::new(nodlet_host::clock::instant().0 / 1000));
-        let places = registry::ManifestPlaces {
-            applied: paths.applied_manifests(),
-            vendor: paths.vendor_manifests(),
-            site: paths.site_manifests(),
-            cluster: paths.cluster_manifests(),
-        };
-        let registry = Registry::new(sources, places, &config.node_name, objects.clone());
+        let registry = Registry::new(sources, &config.node_name, objects.clone());
         let capacity = root::capacity_of_the_machine(&paths, config.max_pods);
         let swap = if config.limited_swap { root::swap_of_the_machine() } else { 0 };
         let why = match swap {

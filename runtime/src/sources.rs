@@ -24,7 +24,8 @@ use nodlet_core::sorted::{SortedMap, SortedSet};
 
 use crate::devices::DeviceFiles;
 use nodlet_core::time::Instant;
-use nodlet_registry::{MAX_BYTES, MAX_FILES, Size, Sources};
+use nodlet_host::paths::Paths;
+use nodlet_registry::{MAX_BYTES, MAX_FILES, Owner, Size, SourceDirectory, Sources};
 
 /// Interval between reads of directories that cannot be watched.
 pub(crate) const LOOK_AGAIN: Duration = Duration::from_secs(10);
@@ -47,6 +48,20 @@ fn read(path: &Path) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
     file.take(MAX_BYTES + 1).read_to_end(&mut bytes)?;
     Ok(bytes)
+}
+
+/// The sources of desired objects, later ones overriding earlier ones.
+pub(crate) fn list(paths: &Paths) -> Vec<SourceDirectory> {
+    let row = |path, owner, hint| SourceDirectory { path, owner, hint };
+    let of_cluster = "change or delete it in the cluster that this board has joined".to_owned();
+    let of_vendor = format!("a pod of the same name in {} overrides it", paths.site_manifests().display());
+    vec![
+        row(paths.cluster_manifests(), Owner::Cluster, Some(of_cluster)),
+        row(paths.vendor_manifests(), Owner::File, Some(of_vendor)),
+        row(paths.site_manifests(), Owner::File, None),
+        row(paths.applied_manifests(), Owner::Client, None),
+        row(paths.run_manifests(), Owner::File, None),
+    ]
 }
 
 /// The manifest directories, and the state of their files at the last look.
@@ -129,9 +144,12 @@ struct Stamp {
 }
 
 impl ManifestDirectories {
-    /// Creates the state for `directories`, which need not exist. The first look starts to watch them.
-    pub(crate) fn new(directories: Vec<PathBuf>, node: &str) -> ManifestDirectories {
-        let directories = directories.into_iter().map(|path| Directory { path, files: SortedMap::new() });
+    /// Creates the state for `sources`, which need not exist. The first look starts to watch them. Warnings about the
+    /// objects of clients are not logged, since the clients have received them.
+    pub(crate) fn new(sources: &[SourceDirectory], node: &str) -> ManifestDirectories {
+        let warned = sources.iter().find(|source| source.owner == Owner::Client);
+        let directories =
+            sources.iter().map(|source| Directory { path: source.path.clone(), files: SortedMap::new() });
         ManifestDirectories {
             inotify: None,
             blind: false,
@@ -140,15 +158,9 @@ impl ManifestDirectories {
             directories: directories.collect(),
             look: None,
             node: node.to_owned(),
-            warned: None,
+            warned: warned.map(|source| source.path.clone()),
             devices: None,
         }
-    }
-
-    /// Excludes warnings about files in `directory` from the log: the files contain applied objects, and the client
-    /// has received the warnings.
-    pub(crate) fn without_warnings_of(self, directory: PathBuf) -> ManifestDirectories {
-        ManifestDirectories { warned: Some(directory), ..self }
     }
 
     /// Adds the directory of device files, which the looks read with the manifests.

@@ -35,17 +35,6 @@ impl Paths {
         self.root.join(path)
     }
 
-    /// Manifest directories, later ones overriding earlier ones.
-    pub fn manifest_directories(&self) -> Vec<PathBuf> {
-        vec![
-            self.cluster_manifests(),
-            self.vendor_manifests(),
-            self.site_manifests(),
-            self.applied_manifests(),
-            self.run_manifests(),
-        ]
-    }
-
     /// Manifests that are part of the device image.
     pub fn vendor_manifests(&self) -> PathBuf {
         self.below("usr/lib/nodlet/manifests")
@@ -234,7 +223,13 @@ mod tests {
     #[test]
     fn every_path_is_below_the_root_and_each_root_has_distinct_names() {
         let paths = Paths::new(Path::new("/tmp/a"));
-        let mut all = paths.manifest_directories();
+        let mut all = vec![
+            paths.cluster_manifests(),
+            paths.vendor_manifests(),
+            paths.site_manifests(),
+            paths.applied_manifests(),
+            paths.run_manifests(),
+        ];
         all.extend(paths.directories().into_iter().map(|(path, _)| path));
         all.extend(paths.removed_by_down());
         all.extend([

@@ -248,7 +248,7 @@ impl Registry {
 
     /// The file of a definition that clients apply. Pods' files have one underscore in their names.
     fn definition_path(&self, name: &DefinitionName) -> PathBuf {
-        self.places.applied.join(name.0.row().file(&name.1, &name.2))
+        self.sources.applied_path(&name.0.row().file(&name.1, &name.2))
     }
 
     /// Returns a published definition.

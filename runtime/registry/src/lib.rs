@@ -73,7 +73,7 @@ pub use present::{Known, Present};
 pub use published::Seen;
 pub use request::{Identity, RequestOptions};
 use sources::DefinitionsByName;
-pub use sources::{MAX_BYTES, MAX_FILES, Size, SourceFile, Sources};
+pub use sources::{MAX_BYTES, MAX_FILES, Owner, Size, SourceDirectory, SourceFile, Sources};
 pub use status::Status;
 pub use this_node::{
     NodeEvent, NodeFacts, NodeState, memory_of_all_pods, node_info, node_object, reserved_in_vain,
@@ -87,7 +87,6 @@ pub struct Registry {
     pub sources: Sources,
     /// Changes of pods that wait for images.
     pub held_updates: HeldUpdates,
-    places: ManifestPlaces,
     node: String,
     /// The store in which objects are published.
     objects: Rc<Objects>,
@@ -102,19 +101,6 @@ pub struct Registry {
     /// The bindings of PersistentVolumeClaims.
     claims: claims::Claims,
     volumes_in_use: volumes_in_use::VolumesInUse,
-}
-
-/// The manifest directories that matter for requests and their replies.
-#[derive(Clone, Debug)]
-pub struct ManifestPlaces {
-    /// The directory of the objects that clients apply.
-    pub applied: PathBuf,
-    /// The directory of the device image, which cannot be changed on the device.
-    pub vendor: PathBuf,
-    /// The directory of the site, which overrides `vendor`.
-    pub site: PathBuf,
-    /// The directory of the objects of the cluster that the board has joined.
-    pub cluster: PathBuf,
 }
 
 /// The decision on a request.
@@ -165,12 +151,11 @@ pub struct Refusal {
 }
 
 impl Registry {
-    /// Creates the registry for the directories `sources`, lowest precedence first, on the node of this name.
-    pub fn new(sources: Vec<PathBuf>, places: ManifestPlaces, node: &str, objects: Rc<Objects>) -> Registry {
+    /// Creates the registry for these sources, lowest precedence first, on the node of this name.
+    pub fn new(sources: Vec<SourceDirectory>, node: &str, objects: Rc<Objects>) -> Registry {
         Registry {
             sources: Sources::new(sources),
             held_updates: HeldUpdates::default(),
-            places,
             node: node.to_owned(),
             objects,
             desired: WantedByName::new(),
@@ -216,7 +201,7 @@ impl Registry {
 
     /// The file of a pod that clients apply.
     pub(crate) fn applied_path(&self, namespace: &str, name: &str) -> PathBuf {
-        self.places.applied.join(Kind::Pod.row().file(namespace, name))
+        self.sources.applied_path(&Kind::Pod.row().file(namespace, name))
     }
 
     /// Whether the pod comes from a client.
@@ -224,9 +209,13 @@ impl Registry {
         wanted.source == self.applied_path(&wanted.pod.namespace, &wanted.pod.name)
     }
 
-    /// Whether the pod comes from the cluster that the board has joined.
-    pub fn is_of_cluster(&self, wanted: &Wanted) -> bool {
-        wanted.source.parent() == Some(&self.places.cluster)
+    /// Whether the pod comes from the API, of this board or of its cluster, and not from a file of the board.
+    pub(crate) fn is_from_api(&self, wanted: &Wanted) -> bool {
+        match self.sources.directory_of(&wanted.source).map(|directory| directory.owner) {
+            None | Some(Owner::File) => false,
+            Some(Owner::Client) => self.is_applied(wanted),
+            Some(Owner::Cluster) => true,
+        }
     }
 
     /// The reply to a request whose file was written and read.

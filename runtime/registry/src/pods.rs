@@ -345,23 +345,13 @@ impl Registry {
         self.is_applied(wanted)
     }
 
-    /// Rejects a change of a pod that a file defines. For a file of the device image, which cannot be
-    /// changed, the message names the site's directory.
+    /// Rejects a change of a pod that no client defines, with the hint of its source, or else with `remedy`.
     fn defined_by_file(&self, name: &str, file: &Path, remedy: &str) -> Status {
-        if file.starts_with(&self.places.cluster) {
-            return Status::forbidden(format!(
-                "pods \"{name}\" is forbidden: it is a pod of the cluster that this board has joined; change or \
-                 delete it there"
-            ));
-        }
-        let remedy = if file.starts_with(&self.places.vendor) {
-            format!("a pod of the same name in {} overrides it", self.places.site.display())
-        } else {
-            remedy.to_owned()
-        };
+        let hint = self.sources.directory_of(file).and_then(|directory| directory.hint.as_deref());
         Status::forbidden(format!(
-            "pods \"{name}\" is forbidden: it is defined by {}; {remedy}",
-            file.display()
+            "pods \"{name}\" is forbidden: it is defined by {}; {}",
+            file.display(),
+            hint.unwrap_or(remedy)
         ))
     }
 }

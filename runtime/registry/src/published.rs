@@ -47,7 +47,7 @@ impl Registry {
     /// Returns the published object of a pod.
     pub fn published(&self, wanted: &Wanted, seen: Seen) -> Option<Value> {
         let mut object: Value = serde_json::from_str(wanted.object.get()).ok()?;
-        let is_applied = self.is_applied(wanted) || self.is_of_cluster(wanted);
+        let is_from_api = self.is_from_api(wanted);
         let metadata = &mut object["metadata"];
         if metadata.get("creationTimestamp").is_none_or(Value::is_null) {
             metadata["creationTimestamp"] = seen.created.as_str().into();
@@ -55,8 +55,8 @@ impl Registry {
         metadata["generation"] = seen.generation.into();
         let annotations = &mut metadata["annotations"];
         annotations[CONFIG_SEEN] = seen.created.into();
-        annotations[CONFIG_SOURCE] = if is_applied { "api" } else { "file" }.into();
-        if !is_applied {
+        annotations[CONFIG_SOURCE] = if is_from_api { "api" } else { "file" }.into();
+        if !is_from_api {
             annotations[CONFIG_HASH] = (*wanted.pod.uid.0).into();
         }
         if let Some((at, grace)) = seen.deletion {

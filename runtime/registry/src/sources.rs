@@ -31,6 +31,28 @@ const QUOTA: Size = Size { pods: 1024, bytes: 4 << 20 };
 /// Definitions by kind, namespace and name, with the file of each.
 pub(crate) type DefinitionsByName = SortedMap<(Kind, Rc<str>, Rc<str>), (Rc<Definition>, PathBuf)>;
 
+/// A source: a directory of manifests, and who decides about its objects.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SourceDirectory {
+    /// The directory.
+    pub path: PathBuf,
+    /// Who creates, changes and removes its files.
+    pub owner: Owner,
+    /// How to change a pod of this source, if not by its file. Continues the sentence "it is defined by FILE; ".
+    pub hint: Option<String>,
+}
+
+/// Who creates, changes and removes the files of a source.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Owner {
+    /// The people and programs of the board: clients of the API cannot change the pods of these files.
+    File,
+    /// Clients of the API: each object has a file of its own, with the name by `Row::file`.
+    Client,
+    /// The cluster that the board has joined.
+    Cluster,
+}
+
 /// All sources, lowest precedence first, and the quota that their objects share.
 #[derive(Debug, Default)]
 pub struct Sources {
@@ -49,10 +71,10 @@ struct Reserved {
     written: Option<(u64, SourceFile)>,
 }
 
-/// One directory of manifests.
+/// A source with its files.
 #[derive(Debug)]
 struct Source {
-    path: PathBuf,
+    directory: SourceDirectory,
     /// The files, sorted by name.
     files: Vec<(OsString, SourceFile)>,
     /// The reason why the directory cannot be read; `files` is then its last known content.
@@ -105,15 +127,29 @@ impl Source {
 }
 
 impl Sources {
-    /// Creates the sources at these paths, lowest precedence first, without any files.
-    pub fn new(paths: Vec<PathBuf>) -> Sources {
-        let list = paths.into_iter().map(|path| Source { path, files: Vec::new(), unread: None });
+    /// Creates these sources, lowest precedence first, without any files.
+    pub fn new(directories: Vec<SourceDirectory>) -> Sources {
+        let list =
+            directories.into_iter().map(|directory| Source { directory, files: Vec::new(), unread: None });
         Sources { list: list.collect(), reserved: SortedMap::new() }
+    }
+
+    /// The source that has a file.
+    pub(crate) fn directory_of(&self, file: &Path) -> Option<&SourceDirectory> {
+        let mut all = self.list.iter().map(|source| &source.directory);
+        all.find(|directory| file.parent() == Some(&directory.path))
+    }
+
+    /// The path of the object of a client, whose file has this name.
+    pub(crate) fn applied_path(&self, file: &str) -> PathBuf {
+        let mut all = self.list.iter().map(|source| &source.directory);
+        let directory = all.find(|directory| directory.owner == Owner::Client);
+        directory.map(|directory| directory.path.join(file)).unwrap_or_default()
     }
 
     /// The directory of a source.
     pub fn path(&self, source: usize) -> &Path {
-        &self.list[source].path
+        &self.list[source].directory.path
     }
 
     /// The quota that all files use, except files of `source` that are set aside: their share is available to
@@ -139,7 +175,7 @@ impl Sources {
         bytes: &[u8],
         node: &str,
     ) -> Result<SourceFile, ManifestError> {
-        let path = self.list[source].path.join(name);
+        let path = self.list[source].directory.path.join(name);
         let written = self.reserved.get_mut(&path).map(|reserved| &mut reserved.written);
         if let Some((_, known)) = written.and_then(|written| written.take_if(|(of, _)| *of == hash(bytes))) {
             return Ok(known);
@@ -184,7 +220,7 @@ impl Sources {
     /// that was the reason before.
     pub fn refuse(&mut self, source: usize, name: &OsStr, message: String) -> Option<&Refusal> {
         let source = &mut self.list[source];
-        let path = source.path.join(name);
+        let path = source.directory.path.join(name);
         let file = source.file_mut(name);
         let object = file.object().or_else(|| {
             let (kind, namespace, name) = kinds::definition_of_file(name.to_str()?)?;
@@ -216,8 +252,9 @@ impl Sources {
     /// Records that a source cannot be read because of `message`, or can be read again. Its objects stay as they
     /// are. Returns `None` if the state has not changed.
     pub fn set_unreadable(&mut self, source: usize, message: Option<String>) -> Option<&Refusal> {
-        let Source { path, unread, .. } = &mut self.list[source];
-        let refusal = message.map(|message| Refusal { source: path.clone(), object: None, message });
+        let Source { directory, unread, .. } = &mut self.list[source];
+        let refusal =
+            message.map(|message| Refusal { source: directory.path.clone(), object: None, message });
         if *unread == refusal {
             return None;
         }
@@ -265,7 +302,7 @@ impl Sources {
         for source in &self.list {
             let mut here = DefinitionsByName::new();
             for (file, read) in &source.files {
-                let path = source.path.join(file);
+                let path = source.directory.path.join(file);
                 for definition in &read.definitions {
                     let key = definition.key();
                     if let Some((_, first)) = here.get(&key) {
@@ -321,7 +358,7 @@ impl Sources {
     pub(crate) fn overriding(&self, source: &Path, namespace: &str, name: &str) -> Option<PathBuf> {
         let (wanted, _) = self.wanted();
         let winner = &wanted.get(&(Rc::from(namespace), Rc::from(name)))?.source;
-        let rank = |file: &Path| self.list.iter().position(|other| file.starts_with(&other.path));
+        let rank = |file: &Path| self.list.iter().position(|other| file.starts_with(&other.directory.path));
         let wins = match rank(winner).cmp(&rank(source)) {
             Ordering::Greater => true,
             Ordering::Equal => winner.file_name() < source.file_name(),
@@ -346,7 +383,8 @@ impl Sources {
     /// Takes the admission of a new pod that was decided before its file was written, if the definitions still
     /// have this version.
     pub(crate) fn take_admitted(&mut self, new: &Rc<Wanted>, version: u64) -> Option<Admitted> {
-        let source = self.list.iter_mut().find(|source| new.source.parent() == Some(&source.path))?;
+        let source =
+            self.list.iter_mut().find(|source| new.source.parent() == Some(&source.directory.path))?;
         let place = source.place(new.source.file_name()?).ok()?;
         let file = &mut source.files[place].1;
         let (decided, admitted) = file.admitted.take()?;
@@ -385,7 +423,8 @@ impl Sources {
         }
         let mut files: SortedMap<PathBuf, Size> = SortedMap::new();
         for source in &self.list {
-            let here = source.files.iter().map(|(name, file)| (source.path.join(name), file.size()));
+            let here =
+                source.files.iter().map(|(name, file)| (source.directory.path.join(name), file.size()));
             files.extend(here);
         }
         for (path, reserved) in &self.reserved {
@@ -421,7 +460,7 @@ impl Sources {
     pub fn is_refused(&self, source: &Path) -> bool {
         self.list.iter().any(|list| {
             let of_file = || source.file_name().and_then(|name| list.file(name));
-            source.parent() == Some(&list.path)
+            source.parent() == Some(&list.directory.path)
                 && (list.unread.is_some()
                     || of_file().is_some_and(|file| {
                         file.refusal.is_some() && file.wanted.is_empty() && file.definitions.is_empty()

@@ -73,26 +73,28 @@ pub(super) struct World {
     /// The bindings of claims on flash.
     pub(super) bindings: Option<Vec<u8>>,
     serial: u8,
-    sources: usize,
+}
+
+/// The sources of a board, lowest precedence first.
+fn sources() -> Vec<SourceDirectory> {
+    let row = |path: &str, owner, hint: Option<&str>| SourceDirectory {
+        path: path.into(),
+        owner,
+        hint: hint.map(str::to_owned),
+    };
+    vec![
+        row("/cluster", Owner::Cluster, Some("change or delete it in the cluster")),
+        row("/vendor", Owner::File, Some("a pod of the same name in /site overrides it")),
+        row("/site", Owner::File, None),
+        row("/applied", Owner::Client, None),
+        row("/run", Owner::File, None),
+    ]
 }
 
 impl World {
     pub(super) fn new() -> World {
-        World::with_sources(&["/vendor", "/site", "/applied", "/run"])
-    }
-
-    /// A world with these sources, lowest precedence first.
-    pub(super) fn with_sources(sources: &[&str]) -> World {
-        let places = ManifestPlaces {
-            applied: "/applied".into(),
-            vendor: "/vendor".into(),
-            site: "/site".into(),
-            cluster: "/cluster".into(),
-        };
-        let sources: Vec<PathBuf> = sources.iter().map(PathBuf::from).collect();
-        let count = sources.len();
         let objects = Rc::new(Objects::new(100));
-        let registry = Registry::new(sources, places, NODE, objects.clone());
+        let registry = Registry::new(sources(), NODE, objects.clone());
         let mut world = World {
             registry,
             objects,
@@ -105,7 +107,6 @@ impl World {
             claimed: SortedMap::new(),
             bindings: None,
             serial: 0,
-            sources: count,
         };
         world.read();
         world
@@ -116,9 +117,8 @@ impl World {
         if let Some(node) = &mut self.node {
             node.crash(power);
         }
-        let sources = (0..self.sources).map(|source| self.registry.sources.path(source).to_owned()).collect();
         self.objects = Rc::new(Objects::new(self.objects.version()));
-        self.registry = Registry::new(sources, self.registry.places.clone(), NODE, self.objects.clone());
+        self.registry = Registry::new(sources(), NODE, self.objects.clone());
         if let Some(bindings) = &self.bindings {
             self.registry.restore_bindings(Ok(bindings)).expect("they are what was saved");
         }

@@ -13,7 +13,7 @@ use nodlet_host::cgroup::{CgroupError, Cgroups, PodCgroup};
 use nodlet_host::error::chain;
 use nodlet_host::paths::Paths;
 use nodlet_host::{log_files, volume};
-use nodlet_registry::Wanted;
+use nodlet_registry::{Owner, Wanted};
 
 use super::{EngineError, Shell};
 
@@ -24,11 +24,17 @@ pub(super) fn sweep(shell: &Rc<Shell>, wanted: &SortedSet<String>) {
     let records = shell.stores.records.clone();
     let wanted = wanted.clone();
     let swept = shell.stores.storage.run(move || {
-        // Half-written files of an agent that died: nobody reads names like these.
-        for directory in [paths.records(), paths.applied_manifests(), paths.cluster_manifests()] {
-            for name in
-                names(&directory).iter().filter(|name| name.starts_with('.') && name.ends_with(".new"))
-            {
+        // Half-written files of an agent that died: nobody reads names like these. Among the files of others the agent
+        // writes tokens only.
+        let sources = crate::sources::list(&paths).into_iter();
+        let written = sources.map(|source| (source.path, source.owner != Owner::File));
+        for (directory, writes_all) in written.chain([(paths.records(), true)]) {
+            let is_left = |name: &&String| {
+                name.starts_with('.')
+                    && name.ends_with(".new")
+                    && (writes_all || name.contains(nodlet_cluster::pods::TOKEN_PREFIX))
+            };
+            for name in names(&directory).iter().filter(is_left) {
                 if let Err(error) = fs::remove_file(directory.join(name)) {
                     log::warn!("failed to remove {name} from {}: {error}", directory.display());
                 }

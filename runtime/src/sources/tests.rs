@@ -12,8 +12,12 @@ struct Sources {
 
 impl Sources {
     fn new(directories: Vec<PathBuf>, node: &str) -> Sources {
-        let list = nodlet_registry::Sources::new(directories.clone());
-        Sources { directories: ManifestDirectories::new(directories, node), list }
+        let row = |path| SourceDirectory { path, owner: Owner::File, hint: None };
+        let list: Vec<SourceDirectory> = directories.into_iter().map(row).collect();
+        Sources {
+            directories: ManifestDirectories::new(&list, node),
+            list: nodlet_registry::Sources::new(list),
+        }
     }
 
     fn read(&mut self, now: Instant) -> bool {

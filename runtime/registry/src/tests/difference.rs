@@ -39,21 +39,36 @@ fn a_later_source_overrides_an_earlier_one_while_it_has_the_object() {
     ]);
 }
 
-/// A source is a name and named contents: nothing in the registry depends on a directory or a file.
+/// The cluster's source has the lowest precedence: its pods are stopped and deleted by the cluster alone, and shown as
+/// pods of the API. For the rest it is one more row of the list of sources.
 #[test]
 fn a_cluster_is_a_source_like_any_other() {
-    let mut world = World::with_sources(&["/vendor", "/site", "/applied", "/run", "cluster"]);
+    let (pod_file, map_file) = ("/cluster/default_web.json", "/cluster/configmap_default_c.json");
+    let mut world = World::new();
     let config =
         json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "c"}, "data": {"a": "1"}});
-    assert_eq!(world.file("/site/a", &text("web", "a:1")), ["web is a:1"]);
-    assert_eq!(world.file("cluster/default_web", &text("web", "a:2")), ["web goes", "web is a:2"]);
-    assert_eq!(world.file("cluster/default_c", &config.to_string()), Vec::<String>::new());
-    assert!(world.registry.published_definition(&(Kind::ConfigMap, "default".into(), "c".into())).is_some());
+    let published = |world: &World| {
+        world.registry.published_definition(&(Kind::ConfigMap, "default".into(), "c".into())).is_some()
+    };
+    let is_from_api = |world: &World| {
+        let wanted = world.registry.desired.values().next().expect("there is one pod");
+        (world.registry.is_from_api(wanted), world.registry.is_applied(wanted))
+    };
+    assert_eq!(world.file(pod_file, &text("web", "a:1")), ["web is a:1"]);
+    assert_eq!(is_from_api(&world), (true, false));
+    assert_eq!(world.file(map_file, &config.to_string()), Vec::<String>::new());
+    assert!(published(&world));
     let status = world.delete("web", &Preconditions::default()).expect_err("it belongs to the cluster");
-    assert!(status.message.contains("cluster/default_web"), "{}", status.message);
-    assert_eq!(world.remove("cluster/default_web"), ["web goes", "web is a:1"]);
-    world.remove("cluster/default_c");
-    assert!(world.registry.published_definition(&(Kind::ConfigMap, "default".into(), "c".into())).is_none());
+    assert!(status.message.ends_with("change or delete it in the cluster"), "{}", status.message);
+    // Any source of the board overrides it while that has the pod.
+    assert_eq!(world.file("/vendor/a", &text("web", "a:2")), ["web goes", "web is a:2"]);
+    assert_eq!(is_from_api(&world), (false, false));
+    let status = world.delete("web", &Preconditions::default()).expect_err("it belongs to a file");
+    assert!(status.message.ends_with("in /site overrides it"), "{}", status.message);
+    assert_eq!(world.remove("/vendor/a"), ["web goes", "web is a:1"]);
+    assert_eq!(world.remove(pod_file), ["web goes"]);
+    world.remove(map_file);
+    assert!(!published(&world));
 }
 
 #[test]

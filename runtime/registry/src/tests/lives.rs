@@ -179,7 +179,8 @@ fn some_pod(random: &mut Random) -> Value {
 }
 
 fn step(random: &mut Random, world: &mut World) {
-    let file = format!("/{}/{}", some(random, &["vendor", "site", "run"]), some(random, &["x", "y"]));
+    let file =
+        format!("/{}/{}", some(random, &["cluster", "vendor", "site", "run"]), some(random, &["x", "y"]));
     match random.below(16) {
         0 | 1 => drop(world.file(&file, &some_pod(random).to_string())),
         2 => drop(world.remove(&file)),
