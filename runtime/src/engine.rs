@@ -582,12 +582,9 @@ impl Engine {
                 );
             }
             Action::CheckImage(attempt) => {
-                let objects = self.registry.config_objects(&wanted.pod);
-                shell.tasks.answer(
-                    pod,
-                    run::check_image(shared(), pod, wanted, attempt, objects),
-                    move |checked| Some(Seen::ImageChecked { attempt, failure: checked.err() }),
-                );
+                shell.tasks.answer(pod, run::check_image(shared(), wanted, attempt), move |checked| {
+                    Some(Seen::ImageChecked { attempt, failure: checked.err() })
+                });
             }
             Action::PullImage { attempt, image } => {
                 let secrets = pull::secrets(&wanted, &self.registry.config_objects(&wanted.pod));

@@ -224,6 +224,10 @@ fn a_running_container_gets_its_new_image_when_that_is_pulled() {
         container.of_status("image") == NAME && container.is_running()
     });
     assert_eq!(device.pod("web").container("app").restart_count(), 1);
+    let events = device.pod("web").events().join("\n");
+    for text in ["Pulling image", "Successfully pulled image"] {
+        assert!(events.contains(&format!("{text} \"{NAME}\"")), "{events}");
+    }
 }
 
 #[test]

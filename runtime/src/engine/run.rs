@@ -64,25 +64,12 @@ pub(super) fn failure(reason: StartFailureReason, message: impl Into<String>) ->
 /// Checks that the image of the spec is on the board. The image is leased to the pod, so that it is not removed
 /// before the container starts.
 pub(super) async fn check_image(
-    again: Rc<Shell>,
-    pod: PodIndex,
+    shell: Rc<Shell>,
     wanted: Rc<Wanted>,
     attempt: Attempt,
-    objects: ConfigObjects,
 ) -> Result<(), StartFailure> {
-    let shell = &again.clone();
     let container = wanted.pod.spec.container(attempt.container);
-    let find = || find_image(shell, &wanted, container.image_pull_policy, &container.image);
-    match find().await {
-        Err(found) if found.reason == StartFailureReason::ImageToPull => {
-            let secrets = pull::secrets(&wanted, &objects);
-            match pull::pull(again, pod, container.image.as_str().into(), secrets).await {
-                Ok(_) => find().await.map(drop),
-                Err(message) => Err(StartFailure { message, ..found }),
-            }
-        }
-        found => found.map(drop),
-    }
+    find_image(&shell, &wanted, container.image_pull_policy, &container.image).await.map(drop)
 }
 
 /// Prepares a run (image, cgroup leaf, files, configuration), and requests its start from the supervisor, which

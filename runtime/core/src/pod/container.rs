@@ -356,7 +356,7 @@ impl ContainerState {
 
     /// Records that images were added: a start that waits for one is retried.
     pub(crate) fn images_changed(&mut self, now: Instant) {
-        self.new_image.mark_outdated();
+        self.new_image.images_changed();
         match &mut self.run {
             Run::StartFailed { retry } => match retry {
                 StartRetry::WhenImagesChange { .. } | StartRetry::Pull { is_in_flight: false } => {

@@ -1,4 +1,4 @@
-//! The search for the image that the spec of a running container names. `update.rs` plans it.
+//! The search for the image that the spec of a running container names. `update.rs` plans it, and `pull.rs` its pull.
 
 use crate::time::Instant;
 
@@ -13,6 +13,10 @@ pub(crate) enum NewImage {
         /// Whether images were added, or the spec changed again, so that the answer is out of date.
         is_stale: bool,
     },
+    /// The image is absent, and a registry may have it.
+    ToPull,
+    /// `PullImage` is in flight.
+    Pulling,
     /// The image is on the board.
     Present,
     /// The image cannot be started, for the reason in `ContainerState::missing_image`.
@@ -23,11 +27,21 @@ pub(crate) enum NewImage {
 }
 
 impl NewImage {
-    /// Records that the known state may be out of date.
+    /// Records that the spec names another image.
     pub(crate) fn mark_outdated(&mut self) {
         match self {
             NewImage::Checking { is_stale } => *is_stale = true,
-            NewImage::Unknown | NewImage::Present | NewImage::Missing { .. } => *self = NewImage::Unknown,
+            NewImage::Unknown | NewImage::ToPull | NewImage::Pulling => *self = NewImage::Unknown,
+            NewImage::Present | NewImage::Missing { .. } => *self = NewImage::Unknown,
+        }
+    }
+
+    /// Records that images were added. The end of a pull is reported.
+    pub(crate) fn images_changed(&mut self) {
+        match self {
+            NewImage::Pulling => {}
+            NewImage::Checking { .. } | NewImage::Unknown | NewImage::ToPull => self.mark_outdated(),
+            NewImage::Present | NewImage::Missing { .. } => self.mark_outdated(),
         }
     }
 
@@ -35,9 +49,10 @@ impl NewImage {
     pub(crate) fn run_began(&mut self, is_outdated: bool) {
         match self {
             NewImage::Missing { .. } if is_outdated => {}
-            NewImage::Missing { .. } | NewImage::Checking { .. } | NewImage::Unknown | NewImage::Present => {
+            NewImage::Missing { .. } | NewImage::Checking { .. } | NewImage::Unknown => {
                 *self = NewImage::Unknown;
             }
+            NewImage::ToPull | NewImage::Pulling | NewImage::Present => *self = NewImage::Unknown,
         }
     }
 
@@ -45,7 +60,8 @@ impl NewImage {
     pub(crate) fn retry_at(&self) -> Option<Instant> {
         match self {
             NewImage::Missing { retry_at, .. } => *retry_at,
-            NewImage::Unknown | NewImage::Checking { .. } | NewImage::Present => None,
+            NewImage::Unknown | NewImage::Checking { .. } | NewImage::ToPull => None,
+            NewImage::Pulling | NewImage::Present => None,
         }
     }
 }
@@ -64,11 +80,21 @@ mod tests {
         };
         assert_eq!(after(missing(), true), missing());
         assert_eq!(after(missing(), false), NewImage::Unknown);
-        for state in [NewImage::Checking { is_stale: false }, NewImage::Present, NewImage::Unknown] {
+        let checking = NewImage::Checking { is_stale: false };
+        for state in [checking, NewImage::ToPull, NewImage::Pulling, NewImage::Present, NewImage::Unknown] {
             assert_eq!(after(state.clone(), true), NewImage::Unknown);
             assert_eq!(after(state, false), NewImage::Unknown);
         }
         assert_eq!(missing().retry_at(), Some(at(9)));
         assert_eq!(NewImage::Present.retry_at(), None);
+    }
+
+    #[test]
+    fn added_images_end_no_pull_and_another_image_in_the_spec_does() {
+        let mut state = NewImage::Pulling;
+        state.images_changed();
+        assert_eq!(state, NewImage::Pulling);
+        state.mark_outdated();
+        assert_eq!(state, NewImage::Unknown);
     }
 }

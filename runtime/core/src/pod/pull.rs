@@ -1,6 +1,7 @@
-//! Pulling the images that a start needs. The engine reports that an image is absent and that a registry may have it;
-//! the start is planned again when the image was pulled. A failed pull is repeated after ever longer delays, as a kubelet
-//! does, or the moment the image is loaded.
+//! Pulling the images that a start needs, or that the spec of a running container names. The engine reports that an
+//! image is absent and that a registry may have it; the start, or the check of the new image, is planned again when the
+//! image was pulled. A failed pull for a start is repeated after ever longer delays, as a kubelet does, one for a running
+//! container after [`PULL_RETRY`], or the moment the image is loaded.
 
 use std::time::Duration;
 
@@ -10,26 +11,34 @@ use crate::time::Instant;
 use super::PodState;
 use super::backoff::Pulls;
 use super::container::{Run, StartRetry, WaitingReason, reason_name};
+use super::new_image::NewImage;
 use super::start::warn_of_image;
 
 /// The delay after which a registry is asked again for the new image of a container that runs another one.
 pub(super) const PULL_RETRY: Duration = Duration::from_secs(300);
 
 impl PodState {
-    /// Plans the pulls that starts wait for.
+    /// Plans the pulls that starts and running containers wait for.
     pub(super) fn plan_pulls(&mut self, draft: &mut Draft, events: &mut Events) {
         if !self.may_run() {
             return;
         }
         for (index, container) in self.containers.indexed_mut() {
-            let Run::StartFailed { retry: StartRetry::Pull { is_in_flight: false } } = container.run else {
-                continue;
+            let of_spec = &*self.pod.spec.container(index).image;
+            let image = match container.run {
+                Run::StartFailed { retry: StartRetry::Pull { is_in_flight: false } } => {
+                    container.awaited_volume.as_deref().unwrap_or(of_spec)
+                }
+                _ if container.new_image == NewImage::ToPull && container.is_outdated(of_spec) => of_spec,
+                _ => continue,
             };
-            let image = container.awaited_volume.as_deref().unwrap_or(&self.pod.spec.container(index).image);
             let action = Action::PullImage { attempt: container.attempt(index), image: image.into() };
             if draft.push(self.index, action) {
                 events.note(self.index, Some(index), "Pulling", format!("Pulling image \"{image}\"").into());
-                container.run = Run::StartFailed { retry: StartRetry::Pull { is_in_flight: true } };
+                match &mut container.run {
+                    Run::StartFailed { retry } => *retry = StartRetry::Pull { is_in_flight: true },
+                    _ => container.new_image = NewImage::Pulling,
+                }
             }
         }
     }
@@ -43,18 +52,25 @@ impl PodState {
         events: &mut Events,
     ) {
         let Some(container) = self.containers.of_attempt(attempt) else { return };
-        let Run::StartFailed { retry: StartRetry::Pull { is_in_flight: true } } = container.run else {
+        let of_start =
+            matches!(container.run, Run::StartFailed { retry: StartRetry::Pull { is_in_flight: true } });
+        if !of_start && container.new_image != NewImage::Pulling {
             return;
-        };
+        }
         let (index, at) = (self.index, Some(attempt.container));
         let image = &self.pod.spec.container(attempt.container).image;
-        let pulled = container.awaited_volume.as_deref().unwrap_or(image);
+        let volume = container.awaited_volume.as_deref().filter(|_| of_start);
+        let pulled = volume.unwrap_or(image);
         let retry = match result {
             Ok(how) => {
                 let text = format!("Successfully pulled image \"{pulled}\"{how}");
                 events.note(index, at, "Pulled", text.into());
                 container.pulls = Pulls::succeeded();
                 StartRetry::At(now)
+            }
+            Err(message) if !of_start => {
+                let failure = StartFailure { reason: StartFailureReason::ImageToPull, message, image: None };
+                return self.new_image_missing(now, attempt, &failure, events);
             }
             Err(message) => {
                 let failure = StartFailure {
@@ -68,6 +84,11 @@ impl PodState {
                 container.pull_failed(now)
             }
         };
+        if !of_start {
+            // Look for the image, and lease it.
+            container.new_image = NewImage::Unknown;
+            return;
+        }
         container.run = Run::StartFailed { retry };
         self.touch();
     }

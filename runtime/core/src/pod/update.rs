@@ -7,9 +7,13 @@
 //!            plan              ImageChecked
 //! Unknown ─────────► Checking ──────────────► Present   the run ends, the next one has the new image
 //!    ▲                  │                        │
-//!    │                  └──────────────────► Missing    the run continues; the status says what is missing
-//!    └──────────────────────────────────────────┘
-//!              images were added, or the spec names yet another image
+//!    │                  ├──────────────────► Missing    the run continues; the status says what is missing
+//!    └──────────────────│───────────────────────┘  ▲
+//!    ▲ images were added, or the spec names yet    │
+//!    │ another image    │                          │
+//!    │                  └─► ToPull ─────► Pulling ─┘    a registry may have the image
+//!    └───────────────────────────────────────┘
+//!                                ImagePulled
 //! ```
 //!
 //! A missing image stays known, and published, while it is searched for again, by this agent or the next one,
@@ -31,6 +35,7 @@ use crate::spec::{ContainerIndex, Pod, Role};
 use crate::time::{Instant, Moment};
 
 use super::backoff::CrashBackoff;
+use super::backoff::Pulls;
 use super::container::{ContainerState, Run, StartRetry, reason_name};
 use super::new_image::NewImage;
 use super::pull::PULL_RETRY;
@@ -69,6 +74,7 @@ impl PodState {
                 NewImage::Unknown => true,
                 NewImage::Missing { retry_at, .. } => retry_at.is_some_and(|at| at <= now),
                 NewImage::Checking { .. } | NewImage::Present => false,
+                NewImage::ToPull | NewImage::Pulling => false,
             };
             let is_due = is_due
                 && !container.redefined
@@ -95,12 +101,31 @@ impl PodState {
                 return;
             }
             NewImage::Unknown | NewImage::Present | NewImage::Missing { .. } => return,
+            NewImage::ToPull | NewImage::Pulling => return,
         }
         let Some(failure) = failure else {
             container.new_image = NewImage::Present;
             container.missing_image = None;
             return;
         };
+        if failure.reason == StartFailureReason::ImageToPull && !container.pulls.is_pulled() {
+            // The status stays as it is until the pull has failed.
+            container.new_image = NewImage::ToPull;
+            return;
+        }
+        container.pulls = Pulls::default();
+        self.new_image_missing(now, attempt, &failure, events);
+    }
+
+    /// Records why a running container cannot have the image of the spec.
+    pub(super) fn new_image_missing(
+        &mut self,
+        now: Instant,
+        attempt: Attempt,
+        failure: &StartFailure,
+        events: &mut Events,
+    ) {
+        let Some(container) = self.containers.of_attempt(attempt) else { return };
         let spec = self.pod.spec.container(attempt.container);
         let retry_at = match failure.reason {
             StartFailureReason::ImageInspectError => Some(now + SYNC_RETRY),
@@ -132,7 +157,7 @@ impl PodState {
             return;
         }
         let at = Some(attempt.container);
-        warn_of_image(self.index, at, &spec.image, &failure, events);
+        warn_of_image(self.index, at, &spec.image, failure, events);
         let old = container.started.as_ref().map_or("", |started| &started.spec_image);
         let text = format!(
             "Back-off pulling image \"{}\": container {} keeps running image \"{old}\" until it is present",
@@ -173,6 +198,7 @@ impl ContainerState {
     fn has_another_image(&mut self, now: Instant) {
         self.new_image.mark_outdated();
         self.missing_image = None;
+        self.pulls = Pulls::default();
         self.backoff = CrashBackoff::default();
         match &mut self.run {
             Run::StartFailed { retry } => *retry = StartRetry::At(now),

@@ -278,6 +278,11 @@ fn live(seed: u64, mut chance: Chance, failures: u64, interruptions: bool, pods:
     let mut of_resizes = Chance(seed ^ 0x9e51);
     let mut of_objects = Chance(seed ^ 0x0b9e);
     let pods: Vec<Pod> = pods.into_iter().map(|pod| with_references(pod, &mut of_objects)).collect();
+    let mut of_registry = Chance(seed ^ 0x4e61);
+    if of_registry.percent(50) {
+        let pull = |_| if of_registry.percent(60) { Ok(" in 1s.") } else { Err("no route") };
+        sim.registry = Some((0..60).map(pull).collect());
+    }
     for _ in 0..of_objects.below(4) {
         sim.change_some_object(&mut of_objects);
     }

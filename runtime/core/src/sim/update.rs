@@ -56,10 +56,15 @@ impl Sim {
             .flatten()
             // After a reboot the image that ran before has its full name.
             .find(|image| !self.absent.contains(image.trim_start_matches("docker.io/library/")))
-            .ok_or(match self.registry {
-                None => StartFailureReason::ErrImagePull,
-                Some(_) => StartFailureReason::ImageToPull,
-            })
+            .ok_or(self.absent_reason())
+    }
+
+    /// The reason why an absent image cannot be started.
+    fn absent_reason(&self) -> StartFailureReason {
+        match self.registry {
+            None => StartFailureReason::ErrImagePull,
+            Some(_) => StartFailureReason::ImageToPull,
+        }
     }
 
     /// Answers what the registry does next.
@@ -81,7 +86,7 @@ impl Sim {
         let image = self.of(uid).pod.spec.container(attempt.container).image.clone();
         let failure = self.absent.contains(&image).then(|| StartFailure {
             image: None,
-            reason: StartFailureReason::ErrImagePull,
+            reason: self.absent_reason(),
             message: format!("image {image} is not on this node").into(),
         });
         self.answer_of(index, PodObservation::ImageChecked { attempt, failure });

@@ -374,6 +374,55 @@ fn a_container_runs_on_while_the_image_of_its_spec_is_not_on_the_board() {
 }
 
 #[test]
+fn the_new_image_of_a_running_container_is_pulled_and_a_failed_pull_is_repeated() {
+    let mut sim = waiting_for_an_image(RestartPolicy::Always, |_, _| Fate::Runs);
+    sim.registry = Some([Err("no route"), Ok(" in 1.5s.")].into());
+    sim.run_until(secs(100));
+    let pulling = "Pulling: Pulling image \"app:2\"".to_owned();
+    assert_eq!(sim.trace, "   0s app#0 start\n   5s pull app:2\n");
+    assert_eq!(image_condition(&sim)["reason"], "ErrImagePull");
+    assert!(sim.events.contains(&pulling));
+    assert!(sim.events.contains(&"Failed: Failed to pull image \"app:2\": no route".to_owned()));
+    sim.run_until(secs(1000));
+    assert_eq!(
+        sim.trace,
+        "   0s app#0 start\n   5s pull app:2\n 305s pull app:2\n 305s app#0 Term\n 305s app#0 exits 143\n \
+         305s app#1 start\n"
+    );
+    let pulls: Vec<&String> =
+        sim.events.iter().filter(|event| event.contains("ull") && event.contains("app:2")).collect();
+    assert_eq!(
+        pulls.last().map(|event| &***event),
+        Some("Pulled: Successfully pulled image \"app:2\" in 1.5s.")
+    );
+    assert_eq!(pulls.iter().filter(|event| ***event == pulling).count(), 2);
+    assert_eq!(image_condition(&sim), serde_json::Value::Null);
+    sim.replay();
+}
+
+#[test]
+fn a_pulled_image_that_is_gone_again_is_reported_and_pulled_later() {
+    let mut sim = Sim::new(pod(RestartPolicy::Always), |_, _| Fate::Runs);
+    sim.run_until(secs(5));
+    sim.weather.latency = secs(2);
+    sim.registry = Some([Ok(" in 1s."), Ok(" in 1s.")].into());
+    sim.absent.insert("app:3".into());
+    set_image(&mut sim, "app", "app:3");
+    let mut now = secs(5);
+    while !sim.trace.contains("pull app:3") {
+        now += Duration::from_millis(10);
+        sim.run_until(now);
+    }
+    // Removed before the container got it.
+    sim.absent.insert("app:3".into());
+    sim.run_until(secs(200));
+    assert_eq!(image_condition(&sim)["reason"], "ErrImagePull", "{}", sim.trace);
+    sim.run_until(secs(1000));
+    assert_eq!(sim.trace.matches("pull app:3").count(), 2, "{}", sim.trace);
+    assert_eq!(sim.pods[0].image_of(ContainerIndex(0)), Some("app:3"), "{}", sim.trace);
+}
+
+#[test]
 fn changing_back_to_the_running_image_restarts_nothing() {
     let mut sim = waiting_for_an_image(RestartPolicy::Always, |_, _| Fate::Runs);
     sim.run_until(secs(10));
