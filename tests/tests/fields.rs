@@ -18,7 +18,7 @@
 //! * `[[env then sleep]]`: `image` and `args` of a container that executes these steps of the demo program
 //! * `((cat /tmp/x))`: `exec`, with the command that executes these steps
 //! * `$DIR`: a directory of the host, a shared mount with the files `one` and `two` and the directory `sub`, in which
-//!   another file system is mounted at `deep`
+//!   another file system is mounted at `deep`; beside that are the block devices `disk-0` (7,0) and `disk-1` (7,1)
 //! * `$net`, `$pid`, `$ipc`: a namespace of the host, as `demo stat /proc/self/ns/net` prints it
 //!
 //! The device has the objects of [`OBJECTS`] and the node labels `zone=a` and `rank=7`. Pods have
@@ -32,6 +32,7 @@ use std::process::{Child, Stdio};
 use std::time::{Duration, Instant};
 
 use nix::mount::MsFlags;
+use nix::sys::stat::{Mode, SFlag, makedev, mknod};
 use nodlet_tests::image::Image;
 use nodlet_tests::{Device, demo_archive, demo_program};
 use serde_json::{Value, json};
@@ -264,6 +265,10 @@ fn observe_on(device: &mut Device, tainted: bool) -> Vec<String> {
     }
     fs::create_dir(dir.join("sub")).expect("it can be made");
     fs::write(dir.join("sub/inner"), "inner of the host\n").expect("it can be written");
+    for minor in [0, 1] {
+        let (disk, mode) = (dir.join(format!("sub/disk-{minor}")), Mode::from_bits_truncate(0o600));
+        mknod(&disk, SFlag::S_IFBLK, mode, makedev(7, minor)).expect("root may");
+    }
     let deep = device.mount_tmpfs("/shared/sub/deep", "mode=755");
     device.start_agent();
     device.load_image(demo_archive());

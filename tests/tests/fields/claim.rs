@@ -4,13 +4,9 @@ use crate::Look::{Claim, Log, Status};
 use crate::{Row, elsewhere, row};
 
 const SUCCEEDED: &str = r#""phase":"Succeeded""#;
-const BINDING: &str = "the field decides which volume a claim gets";
 const RESIZES: &str = "the field shows when a running pod is resized";
 const RESIZE: &str = "resources::a_pod_is_resized_while_it_runs_and_restarts_only_for_what_requires_it";
 const BLOCK: &str = "claims::a_block_volume_is_a_device_of_the_container_and_of_no_other";
-const DEVICES: &str = "the pod needs a block device";
-const SMALLEST: &str =
-    "runtime/registry/src/tests/claims.rs::a_claim_gets_the_smallest_volume_that_satisfies_it";
 
 /// A pod whose init container writes files with variables, without the source of the variable `X`.
 macro_rules! from_file {
@@ -63,6 +59,18 @@ macro_rules! selecting {
     };
 }
 
+/// A pod with the block devices `v` and `w`, which are the numbers 7,0 and 7,1, and a container with these fields.
+macro_rules! with_devices {
+    ($container:literal) => {
+        concat!(
+            "containers: [{name: app, ",
+            $container,
+            "}], volumes: [{name: v, persistentVolumeClaim: {claimName: disk-0}}, \
+             {name: w, persistentVolumeClaim: {claimName: disk-1}}]"
+        )
+    };
+}
+
 #[rustfmt::skip]
 pub(super) const ROWS: &[Row] = &[
     row("EnvVarSource.fileKeyRef", Log("app"), from_file!("@"),
@@ -97,10 +105,15 @@ pub(super) const ROWS: &[Row] = &[
     elsewhere("ContainerPort.hostIP", "ports::a_host_port_has_an_address_and_a_protocol_and_shows_the_client",
         "the field shows on other machines"),
 
-    elsewhere("Container.volumeDevices", BLOCK, DEVICES),
-    elsewhere("EphemeralContainer.volumeDevices", BLOCK, DEVICES),
-    elsewhere("VolumeDevice.devicePath", BLOCK, DEVICES),
-    elsewhere("VolumeDevice.name", BLOCK, DEVICES),
+    row("Container.volumeDevices", Log("app"), with_devices!("[[ls /dev]], @"),
+        &[("", "null\n"), ("volumeDevices: [{name: v, devicePath: /dev/disk}]", "disk\n")]),
+    elsewhere("EphemeralContainer.volumeDevices", BLOCK, "the rows of ephemeral containers have no block device"),
+    row("VolumeDevice.devicePath", Log("app"),
+        with_devices!("[[ls /dev]], volumeDevices: [{name: v, devicePath: /dev/@}]"),
+        &[("one", "one\n"), ("two", "two\n")]),
+    row("VolumeDevice.name", Log("app"),
+        with_devices!("[[stat /dev/disk]], volumeDevices: [{name: @, devicePath: /dev/disk}]"),
+        &[("v", " 7,0\n"), ("w", " 7,1\n")]),
 
     row("Volume.persistentVolumeClaim", Log("app"), mounting!("@"),
         &[("emptyDir: {}", " /v "), ("persistentVolumeClaim: {claimName: first}", "/claim-first-a /v rw")])
@@ -166,7 +179,9 @@ pub(super) const ROWS: &[Row] = &[
     row("LabelSelectorRequirement.values", Log("app"),
         selecting!("values", "matchExpressions: [{key: kind, operator: In, values: [@]}]"),
         &[("a", "/values-a /v "), ("c", "/values-c /v ")]),
-    elsewhere("PersistentVolumeClaimSpec.volumeMode", SMALLEST, BINDING),
+    row("PersistentVolumeClaimSpec.volumeMode", Status,
+        claiming!("storageClassName: mode, accessModes: [ReadWriteOnce], resources: {requests: {storage: 1Mi}}, volumeMode: @"),
+        &[("Filesystem", SUCCEEDED), ("Block", "volume v has volumeMode Block, but is specified in volumeMounts")]),
 ];
 
 /// The storage classes of the rows, none of which takes a volume of another one.
@@ -188,10 +203,12 @@ const CLASSES: &[&str] = &[
     "key",
     "operator",
     "values",
+    "mode",
 ];
 
 /// For each class, a small volume, one that is read by many, and a large one: `<class>-a`, `-b` and `-c`, at the paths
-/// of their names below the shared directory. Besides, the claims `first` and `second`.
+/// of their names below the shared directory. Besides, the claims `first` and `second`, and block volumes: one for the
+/// class `mode`, and those of the claims `disk-0` and `disk-1`.
 pub(super) fn volumes() -> String {
     let mut text = String::new();
     for class in CLASSES {
@@ -206,6 +223,23 @@ pub(super) fn volumes() -> String {
                  hostPath: {{path: $DIR/{class}-{name}}}}}\n"
             );
         }
+    }
+    for (name, class, disk) in
+        [("mode-d", "mode", "disk-0"), ("disk-0", "disk", "disk-0"), ("disk-1", "disk", "disk-1")]
+    {
+        text += &format!(
+            "---\napiVersion: v1\nkind: PersistentVolume\nmetadata: {{name: {name}}}\nspec: {{storageClassName: {class}, \
+             capacity: {{storage: 1Gi}}, accessModes: [ReadWriteOnce], volumeMode: Block, local: {{path: \
+             $DIR/sub/{disk}}}, nodeAffinity: {{required: {{nodeSelectorTerms: [{{matchExpressions: [{{key: zone, \
+             operator: In, values: [a]}}]}}]}}}}}}\n"
+        );
+    }
+    for disk in ["disk-0", "disk-1"] {
+        text += &format!(
+            "---\napiVersion: v1\nkind: PersistentVolumeClaim\nmetadata: {{name: {disk}}}\nspec: {{storageClassName: \
+             disk, volumeName: {disk}, volumeMode: Block, accessModes: [ReadWriteOnce], resources: {{requests: \
+             {{storage: 1Mi}}}}}}\n"
+        );
     }
     for claim in ["first", "second"] {
         text += &format!(
