@@ -25,6 +25,12 @@ const OCI_SPEC: Patched = Patched { name: "oci-spec", version: "0.10.0" };
 /// Patched to have one reader for each type of nodlet instead of four.
 const SERDE_JSON: Patched = Patched { name: "serde_json", version: "1.0.154" };
 
+/// Patched to look up standard header names in a table instead of in code.
+const HTTP: Patched = Patched { name: "http", version: "1.5.0" };
+
+/// Patched to compute SHA-512 in its compact form.
+const SHA2: Patched = Patched { name: "sha2", version: "0.11.1" };
+
 pub(crate) const TARGETS: &[Target] = &[
     Target {
         triple: "x86_64-unknown-linux-musl",
@@ -33,7 +39,7 @@ pub(crate) const TARGETS: &[Target] = &[
         // The same code takes a quarter more than on aarch64.
         most: 5_242_880,
         debian: None,
-        patched: &[OCI_SPEC, SERDE_JSON],
+        patched: &[HTTP, OCI_SPEC, SERDE_JSON, SHA2],
     },
     Target {
         triple: "aarch64-unknown-linux-musl",
@@ -42,7 +48,7 @@ pub(crate) const TARGETS: &[Target] = &[
         // 4 MiB.
         most: 4_194_304,
         debian: None,
-        patched: &[OCI_SPEC, SERDE_JSON],
+        patched: &[HTTP, OCI_SPEC, SERDE_JSON, SHA2],
     },
     Target {
         triple: "riscv64gc-unknown-linux-musl",
@@ -50,7 +56,7 @@ pub(crate) const TARGETS: &[Target] = &[
         machine: elf::EM_RISCV,
         most: 4_980_736,
         debian: Some(Package { processor: "riscv64", libraries: "usr/lib/riscv64-linux-musl" }),
-        patched: &[OCI_SPEC, SERDE_JSON],
+        patched: &[HTTP, OCI_SPEC, SERDE_JSON, SHA2],
     },
     Target {
         triple: "armv7-unknown-linux-musleabihf",
@@ -58,7 +64,7 @@ pub(crate) const TARGETS: &[Target] = &[
         machine: elf::EM_ARM,
         most: 5_242_880,
         debian: Some(Package { processor: "armhf", libraries: "usr/lib/arm-linux-musleabihf" }),
-        patched: &[OCI_SPEC, SERDE_JSON, Patched { name: "libcontainer", version: "0.7.0" }],
+        patched: &[HTTP, OCI_SPEC, SERDE_JSON, SHA2, Patched { name: "libcontainer", version: "0.7.0" }],
     },
 ];
 
