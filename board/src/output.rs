@@ -65,7 +65,7 @@ pub(crate) fn rows(table: &Value, what: Shown, headers: bool) -> Vec<Vec<String>
     let mut rows = Vec::new();
     if headers {
         let names =
-            shown.iter().map(|&index| definitions[index]["name"].as_str().unwrap_or("").to_uppercase());
+            shown.iter().map(|&index| definitions[index]["name"].as_str().unwrap_or("").to_ascii_uppercase());
         let labels = what.labels.then(|| "LABELS".to_owned());
         rows.push(
             what.namespace.then(|| "NAMESPACE".to_owned()).into_iter().chain(names).chain(labels).collect(),

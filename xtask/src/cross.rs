@@ -37,6 +37,12 @@ fn shipped() -> Result<Vec<String>, Failure> {
     Ok(flags.into_iter().map(str::to_owned).chain(remapped).collect())
 }
 
+/// Options of LLVM for the shipped program, which has them when all crates are compiled as one:
+///
+/// - On aarch64, functions that save the same registers share the instructions that save and restore them.
+/// - The outliner looks again for sequences that calls of outlined functions are part of. It is not used on x86-64.
+const SMALLER: [&str; 2] = ["-homogeneous-prolog-epilog", "-machine-outliner-reruns=1"];
+
 /// The argument of cargo that sets additional flags of a target.
 fn with_flags(target: &Target, flags: &[String]) -> String {
     format!("--config=target.{}.rustflags={flags:?}", target.triple)
@@ -91,6 +97,7 @@ pub(crate) fn link(target: &Target, folding: Folding) -> Result<PathBuf, Failure
     let mut linked = vec![format!("-Clink-arg=-T{}", layout()?.display())];
     linked.push(format!("-Clink-arg=-Map={}", map_of(target, folding)?.display()));
     linked.push("-Clink-arg=--no-demangle".into());
+    linked.extend(SMALLER.map(|option| format!("-Cllvm-args={option}")));
     if folding == Folding::On {
         // The second option does the same to constants: no code compares the addresses of equal ones.
         linked.extend(["-Clink-arg=--icf=all".into(), "-Clink-arg=--ignore-data-address-equality".into()]);

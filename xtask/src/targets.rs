@@ -28,6 +28,12 @@ const SERDE_JSON: Patched = Patched { name: "serde_json", version: "1.0.154" };
 /// Patched to wait with one system call instead of five.
 const POLLING: Patched = Patched { name: "polling", version: "3.11.0" };
 
+/// Patched to look up standard header names in a table instead of in code.
+const HTTP: Patched = Patched { name: "http", version: "1.5.0" };
+
+/// Patched to compute SHA-512 in its compact form.
+const SHA2: Patched = Patched { name: "sha2", version: "0.11.1" };
+
 pub(crate) const TARGETS: &[Target] = &[
     Target {
         triple: "x86_64-unknown-linux-musl",
@@ -36,7 +42,7 @@ pub(crate) const TARGETS: &[Target] = &[
         // The same code takes a quarter more than on aarch64.
         most: 5_242_880,
         debian: None,
-        patched: &[OCI_SPEC, SERDE_JSON, POLLING],
+        patched: &[HTTP, OCI_SPEC, SERDE_JSON, SHA2, POLLING],
     },
     Target {
         triple: "aarch64-unknown-linux-musl",
@@ -45,7 +51,7 @@ pub(crate) const TARGETS: &[Target] = &[
         // 4 MiB.
         most: 4_194_304,
         debian: None,
-        patched: &[OCI_SPEC, SERDE_JSON, POLLING],
+        patched: &[HTTP, OCI_SPEC, SERDE_JSON, SHA2, POLLING],
     },
     Target {
         triple: "riscv64gc-unknown-linux-musl",
@@ -53,7 +59,7 @@ pub(crate) const TARGETS: &[Target] = &[
         machine: elf::EM_RISCV,
         most: 4_980_736,
         debian: Some(Package { processor: "riscv64", libraries: "usr/lib/riscv64-linux-musl" }),
-        patched: &[OCI_SPEC, SERDE_JSON, POLLING],
+        patched: &[HTTP, OCI_SPEC, SERDE_JSON, SHA2, POLLING],
     },
     Target {
         triple: "armv7-unknown-linux-musleabihf",
@@ -61,7 +67,14 @@ pub(crate) const TARGETS: &[Target] = &[
         machine: elf::EM_ARM,
         most: 5_242_880,
         debian: Some(Package { processor: "armhf", libraries: "usr/lib/arm-linux-musleabihf" }),
-        patched: &[OCI_SPEC, SERDE_JSON, POLLING, Patched { name: "libcontainer", version: "0.7.0" }],
+        patched: &[
+            HTTP,
+            OCI_SPEC,
+            SERDE_JSON,
+            SHA2,
+            POLLING,
+            Patched { name: "libcontainer", version: "0.7.0" },
+        ],
     },
 ];
 

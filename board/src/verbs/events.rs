@@ -193,7 +193,7 @@ fn about(text: &str) -> Result<String, Failure> {
 
 fn types(text: &str) -> Result<Vec<String>, Failure> {
     let types: Vec<String> = text.split(',').map(str::to_owned).collect();
-    let is_type = |kind: &String| ["normal", "warning"].contains(&kind.to_lowercase().as_str());
+    let is_type = |kind: &String| ["normal", "warning"].contains(&kind.to_ascii_lowercase().as_str());
     if types.iter().all(is_type) {
         Ok(types)
     } else {

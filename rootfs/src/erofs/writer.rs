@@ -166,7 +166,8 @@ impl Writer {
     /// Appends one block of data to the current run.
     fn data_block(&mut self, block: &[u8; BLOCK]) -> Result<(), ErofsError> {
         self.allocate(1)?;
-        if *block == [0; BLOCK] {
+        // No block of zeros to compare with or to copy: it would be 4 KiB of the binary.
+        if block.as_chunks::<8>().0.iter().all(|bytes| *bytes == [0; 8]) {
             self.zeros += 1;
             return Ok(());
         }
@@ -177,13 +178,14 @@ impl Writer {
             self.buffer_block = next;
         }
         for _ in 0..std::mem::take(&mut self.zeros) {
-            self.buffer(&[0; BLOCK])?;
+            self.buffer.resize(self.buffer.len() + BLOCK, 0);
+            self.flush_if_full()?;
         }
-        self.buffer(block)
+        self.buffer.extend_from_slice(block);
+        self.flush_if_full()
     }
 
-    fn buffer(&mut self, block: &[u8; BLOCK]) -> Result<(), ErofsError> {
-        self.buffer.extend_from_slice(block);
+    fn flush_if_full(&mut self) -> Result<(), ErofsError> {
         match self.buffer.len() >= BUFFER {
             true => self.flush(),
             false => Ok(()),

@@ -283,7 +283,7 @@ pub fn types() -> String {
 
 /// The kind that somebody names on the command line.
 pub fn on_command_line(name: &str) -> Option<&'static Row> {
-    let name = name.to_lowercase();
+    let name = name.to_ascii_lowercase();
     KINDS.iter().find(|row| row.plural == name || row.singular == name || row.short_names.contains(&&*name))
 }
 

@@ -309,7 +309,7 @@ impl Sources {
                         let message = format!(
                             "{}: {} {}{}{} is ignored: {} already defines it",
                             path.display(),
-                            key.0.as_str().to_lowercase(),
+                            key.0.as_str().to_ascii_lowercase(),
                             key.1,
                             if key.1.is_empty() { "" } else { "/" },
                             key.2,

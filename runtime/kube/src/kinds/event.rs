@@ -34,7 +34,7 @@ fn cells(event: &Value, now: Timestamp) -> Vec<Value> {
     let first = time("firstTimestamp").or(time("eventTime"));
     let last = time("lastTimestamp").or(first);
     let involved = &event["involvedObject"];
-    let kind = text(&involved["kind"]).to_lowercase();
+    let kind = text(&involved["kind"]).to_ascii_lowercase();
     let target = match text(&involved["name"]) {
         "" => kind,
         name => format!("{kind}/{name}"),

@@ -196,7 +196,7 @@ impl ManifestCause {
             ),
             ManifestCause::Invalid { name, errors, more } => field::invalid_text(kind, name, errors, *more),
             ManifestCause::Repeated { name } => {
-                let kind = kind.to_lowercase();
+                let kind = kind.to_ascii_lowercase();
                 format!("{kind} {name} is in this file twice: give one of them another name or namespace")
             }
         }

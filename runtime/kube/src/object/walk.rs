@@ -239,8 +239,8 @@ fn distance(from: &str, to: &str) -> usize {
     if from.len().abs_diff(to.len()) > 2 {
         return usize::MAX;
     }
-    let from: Vec<char> = from.to_lowercase().chars().collect();
-    let to: Vec<char> = to.to_lowercase().chars().collect();
+    let from: Vec<char> = from.to_ascii_lowercase().chars().collect();
+    let to: Vec<char> = to.to_ascii_lowercase().chars().collect();
     let mut before: Vec<usize> = Vec::new();
     let mut last: Vec<usize> = (0..=to.len()).collect();
     for (i, a) in from.iter().enumerate() {

@@ -573,7 +573,7 @@ fn capabilities(owner: &Value, field: &str) -> Vec<String> {
     strings(owner, field)
         .into_iter()
         .map(|name| {
-            let name = name.to_uppercase();
+            let name = name.to_ascii_uppercase();
             name.strip_prefix("CAP_").map_or_else(|| name.clone(), str::to_owned)
         })
         .collect()

@@ -213,7 +213,7 @@ fn capabilities(container: &Value, path: &Path<'_>, unsupported: &mut Unsupporte
         let names = container["securityContext"][field][list].as_array();
         for (index, name) in names.into_iter().flatten().enumerate() {
             let name = name.as_str().unwrap_or_default();
-            let upper = name.to_uppercase();
+            let upper = name.to_ascii_uppercase();
             let bare = upper.strip_prefix("CAP_").unwrap_or(&upper);
             if bare != "ALL" && !CAPABILITIES.contains(&bare) {
                 let path = path.index(index);

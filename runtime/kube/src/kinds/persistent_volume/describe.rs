@@ -135,7 +135,7 @@ fn node_affinity(out: &mut Tabs, required: &Value) {
         for requirement in requirements {
             let values: Vec<&str> = list(&requirement["values"]).iter().map(of).collect();
             let values = if values.is_empty() { String::new() } else { format!(" [{}]", values.join(", ")) };
-            let operator = of(&requirement["operator"]).to_lowercase();
+            let operator = of(&requirement["operator"]).to_ascii_lowercase();
             out.line(2, &format!("{title}\t{} {operator}{values}", of(&requirement["key"])));
             title.clear();
         }

@@ -225,7 +225,7 @@ fn probe(probe: &Value) -> String {
             path if path.starts_with('/') => escaped(path),
             path => format!("/{}", escaped(path)),
         };
-        format!("http-get {}://{host}:{}{path} {beat}", of(&http["scheme"]).to_lowercase(), port(http))
+        format!("http-get {}://{host}:{}{path} {beat}", of(&http["scheme"]).to_ascii_lowercase(), port(http))
     } else if tcp.is_object() {
         format!("tcp-socket {}:{} {beat}", of(&tcp["host"]), port(tcp))
     } else if grpc.is_object() {

@@ -125,13 +125,27 @@ fn is_float(text: &str) -> bool {
 
 /// The number of a float; `None` if it is too large, so that it stays a string.
 fn float(text: &str) -> Option<Number> {
-    let value: f64 = text.parse().ok()?;
+    let (sign, unsigned) = match text.strip_prefix(['+', '-']) {
+        Some(unsigned) => (if text.starts_with('-') { "-" } else { "" }, unsigned),
+        None => ("", text),
+    };
+    let (mantissa, exponent) = unsigned.split_at(unsigned.find(['e', 'E']).unwrap_or(unsigned.len()));
+    let (whole, fraction) = mantissa.split_once('.').unwrap_or((mantissa, "0"));
+    // JSON allows neither `.5` nor `5.` nor `05`.
+    let (whole, fraction) = (or_zero(whole.trim_start_matches('0')), or_zero(fraction));
+    let json = format!("{sign}{whole}.{fraction}{exponent}");
+    // Read as in manifests in JSON: Rust's own reader of floats is one more, with a table of 10 KB.
+    let value = serde_json::from_str::<Number>(&json).ok()?.as_f64()?;
     // Kubernetes converts by way of JSON, where 80.0 is written 80.
     const EXACT: f64 = 9_007_199_254_740_992.0;
     if value.fract() == 0.0 && value.abs() <= EXACT {
         return Some((value as i64).into());
     }
     Number::from_f64(value)
+}
+
+fn or_zero(digits: &str) -> &str {
+    if digits.is_empty() { "0" } else { digits }
 }
 
 fn binary(text: &str) -> Result<Value, String> {

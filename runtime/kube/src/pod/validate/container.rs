@@ -382,7 +382,7 @@ pub(super) fn field_ref(field: &Value, paths: &[&str], path: &Path<'_>, errors: 
     }
     match subscript(label) {
         Some(("metadata.annotations", key)) => {
-            invalid(path, &key.to_lowercase(), rules::qualified_name(&key.to_lowercase()), errors)
+            invalid(path, &key.to_ascii_lowercase(), rules::qualified_name(&key.to_ascii_lowercase()), errors)
         }
         Some(("metadata.labels", key)) => invalid(path, key, rules::qualified_name(key), errors),
         Some(_) => no(format!("field label does not support subscript: {label}"), errors),

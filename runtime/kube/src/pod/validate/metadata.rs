@@ -55,7 +55,7 @@ pub(super) fn metadata(meta: &Value, path: &Path<'_>, errors: &mut Errors) {
     let path_of = path.child("annotations");
     let mut size = 0;
     for (key, value) in map(&meta["annotations"]) {
-        invalid(&path_of, key, rules::qualified_name(&key.to_lowercase()), errors);
+        invalid(&path_of, key, rules::qualified_name(&key.to_ascii_lowercase()), errors);
         size += key.len() + value.as_str().unwrap_or_default().len();
     }
     if size > ANNOTATIONS {
