@@ -168,7 +168,7 @@ impl World {
 
     fn place(&self, path: &Path) -> (usize, std::ffi::OsString) {
         let directory = path.parent().expect("a file of a directory");
-        let source = (0..self.sources).find(|source| self.registry.sources.path(*source) == directory);
+        let source = (0..sources().len()).find(|source| self.registry.sources.path(*source) == directory);
         (source.expect("one of the sources"), path.file_name().map(OsStr::to_owned).expect("it has a name"))
     }
 
