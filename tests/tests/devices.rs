@@ -623,3 +623,40 @@ fn a_change_that_an_agent_did_not_complete_is_made_by_the_next_one() {
     wait_event(&device, "left", "DeviceFound: device nodlet.dev/left (/dev/x/left, 7:1) is there again");
     device.pod("left").exec("app", ["/bin/demo", "open", "/dev/x/left"]).ok();
 }
+
+#[test]
+fn a_device_file_that_changes_or_goes_changes_the_devices_of_running_containers() {
+    let device = Device::start();
+    let (one, other) = (Node::named("one"), Node::named("other"));
+    one.plug(0);
+    other.plug(1);
+    let file = |node: &Node| format!("name: gps\npath: {}\ncontainerPath: /dev/gps\n", node.path());
+    define(&device, "gps.yaml", &file(&one));
+    device.wait_for("the resource", || resource(&device, "capacity", "gps") == "1");
+    // Its users are its own: the helper makes nodes with IDs of the host.
+    let more =
+        "resources: {limits: {nodlet.dev/gps: 1}}\nsecurityContext: {runAsUser: 1000, runAsGroup: 2000}";
+    for (name, spec) in [("nav", ""), ("own", "hostUsers: false")] {
+        let pod = manifest::pod_of(
+            name,
+            &[manifest::container("app", "stat /dev/gps then print up then sleep", more)],
+            spec,
+        );
+        device.write_manifest("pod.yaml", &pod);
+        device.pod(name).wait_log("app", "block 0660 1000:2000 7,0\nup\n");
+        let stat = || device.pod(name).exec("app", ["/bin/demo", "stat", "/dev/gps"]);
+        define(&device, "gps.yaml", &file(&other));
+        wait_event(&device, name, "DeviceFound: device nodlet.dev/gps (/dev/gps, 7:1) is there again");
+        assert_eq!(stat().ok(), "block 0660 1000:2000 7,1\n");
+        let open = device.pod(name).exec("app", ["/bin/demo", "open", "/dev/gps"]);
+        assert_eq!(open.code, 0, "{}", open.stderr);
+        fs::remove_file(device.path("/etc/nodlet/devices/gps.yaml")).expect("it is there");
+        wait_event(&device, name, "DeviceLost: device nodlet.dev/gps (/dev/gps, 7:1) is gone");
+        assert_ne!(stat().code, 0);
+        define(&device, "gps.yaml", &file(&one));
+        wait_event(&device, name, "DeviceFound: device nodlet.dev/gps (/dev/gps, 7:0) is there again");
+        assert_eq!(stat().ok(), "block 0660 1000:2000 7,0\n");
+        device.remove_manifest("pod.yaml");
+        device.pod(name).wait_gone();
+    }
+}
