@@ -27,6 +27,14 @@ fn host_path(path: &Path) -> String {
 
 const MOUNT: &str = "volumeMounts: [{name: data, mountPath: /data}]";
 
+/// The block device at `path`, on the node `node` only.
+fn local_block(node: &str, path: &str) -> String {
+    format!(
+        "local: {{path: {path}}}, volumeMode: Block, nodeAffinity: {{required: {{nodeSelectorTerms: \
+         [{{matchExpressions: [{{key: kubernetes.io/hostname, operator: In, values: [{node}]}}]}}]}}}}"
+    )
+}
+
 /// A pod that executes these steps with the claim `data` at `/data`.
 fn user(name: &str, steps: &str) -> String {
     manifest::pod_of(
@@ -476,15 +484,15 @@ fn a_block_volume_is_a_device_of_the_container_and_of_no_other() {
     let file = device.path("/disk.img");
     fs::write(&file, vec![0; 1 << 20]).expect("it can be written");
     let disk = LoopDevice::over(&file);
-    let block = format!("hostPath: {{path: {}}}, volumeMode: Block", disk.path());
-    device.write_manifest("v.yaml", &volume("disk", "ReadWriteOnce", &block));
+    let node = device.get("/api/v1/nodes").expect("there is one")["items"][0]["metadata"]["name"].clone();
+    let node = node.as_str().expect("it has a name");
+    device.write_manifest("v.yaml", &volume("disk", "ReadWriteOnce", &local_block(node, disk.path())));
     device.write_manifest("c.yaml", &claim("data", "ReadWriteOnce", ", volumeMode: Block, volumeName: disk"));
     // Another block volume of the pods, which no container names.
     let unused_file = device.path("/unused.img");
     fs::write(&unused_file, vec![0; 1 << 20]).expect("it can be written");
     let unused = LoopDevice::over(&unused_file);
-    let block = format!("hostPath: {{path: {}}}, volumeMode: Block", unused.path());
-    device.write_manifest("v2.yaml", &volume("unused", "ReadWriteOnce", &block));
+    device.write_manifest("v2.yaml", &volume("unused", "ReadWriteOnce", &local_block(node, unused.path())));
     device.write_manifest(
         "c2.yaml",
         &claim("more", "ReadWriteOnce", ", volumeMode: Block, volumeName: unused"),
@@ -551,6 +559,30 @@ fn a_block_volume_is_a_device_of_the_container_and_of_no_other() {
     device.pod("ro").wait_gone();
     device.write_manifest("mounted.yaml", &mounted);
     waits(&device, "mounted", "volume data has volumeMode Block, but is specified in volumeMounts");
+}
+
+#[test]
+fn a_block_volume_is_local_to_its_node_and_no_host_path() {
+    let device = Device::start();
+    device
+        .write_manifest("v.yaml", &volume("elsewhere", "ReadWriteOnce", &local_block("other", "/dev/loop0")));
+    device.write_manifest("c.yaml", &claim("data", "ReadWriteOnce", ", volumeMode: Block"));
+    let devices = "volumeDevices: [{name: data, devicePath: /dev/data}]";
+    let pod = manifest::pod_of(
+        "web",
+        &[manifest::container("app", "sleep", devices)],
+        "volumes: [{name: data, persistentVolumeClaim: {claimName: data}}]",
+    );
+    device.write_manifest("web.yaml", &pod);
+    waits(&device, "web", "pod has unbound immediate PersistentVolumeClaims");
+    let block = "hostPath: {path: /dev/loop0}, volumeMode: Block";
+    device.write_manifest("w.yaml", &volume("path", "ReadWriteOnce", block));
+    waits(
+        &device,
+        "web",
+        "MapVolume.FindMapperPluginBySpec failed to find BlockVolumeMapper plugin: hostPath of persistentvolume \
+         \"path\" cannot have volumeMode Block; use local",
+    );
 }
 
 #[test]

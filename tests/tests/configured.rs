@@ -41,6 +41,24 @@ fn files_with(directory: &Path, text: &str) -> Vec<String> {
 }
 
 #[test]
+fn two_sources_of_which_one_makes_a_file_the_directory_of_the_other_are_named_in_the_event() {
+    let device = Device::start();
+    device.write_manifest("c.yaml", &object("ConfigMap", "c", "data: {x: one, z: two}"));
+    let volume = "volumes: [{name: all, projected: {sources: [{configMap: {name: c}}, \
+                  {configMap: {name: c, items: [{key: z, path: x/y}]}}]}}]";
+    device.write_manifest("web.yaml", &sleeper("volumeMounts: [{name: all, mountPath: /v}]", volume));
+    let expected =
+        "MountVolume.SetUp failed for volume \"all\" : \"x\" is a file, and the directory of \"x/y\"";
+    device.wait_for("the event", || {
+        device
+            .pod("web")
+            .events()
+            .iter()
+            .any(|event| event.contains("FailedMount") && event.contains(expected))
+    });
+}
+
+#[test]
 fn variables_come_from_objects_and_from_the_pod_itself() {
     let device = Device::start();
     device.write_manifest("c.yaml", &object("ConfigMap", "c", "data: {mode: fast, level: \"3\"}"));

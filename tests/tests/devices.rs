@@ -568,20 +568,95 @@ fn a_container_cannot_lead_a_device_to_another_place() {
     let steps = ["/bin/demo", "rename", "/dev/x", "/dev/y", "then", "link", "/v", "/dev/x"];
     led.exec("app", steps).ok();
     node.unplug();
-    wait_event(&device, "led", "DeviceLost");
+    let failures = || device.agent_log().matches("failed to change the devices of container app").count();
+    device.wait_for("the failure", || failures() > 0);
     node.plug(1);
-    wait_event(&device, "led", "DeviceFound");
-    device.wait_for("the failure", || {
-        device.agent_log().contains("failed to change the devices of container app")
-    });
+    device.wait_for("a failure with the new device", || failures() > 1);
     assert_eq!(led.exec("app", ["/bin/demo", "ls", "/v"]).ok(), "");
+    let events = || led.events().iter().filter(|event| event.contains("Device")).cloned().collect::<Vec<_>>();
+    assert_eq!(events(), [""; 0], "nothing has changed for the container");
+    // What has failed is tried again, without a further change of the device.
+    led.exec("app", ["/bin/demo", "rm", "/dev/x", "then", "rename", "/dev/y", "/dev/x"]).ok();
+    wait_event(&device, "led", "DeviceLost: device nodlet.dev/led (/dev/x/led, 7:0) is gone");
+    wait_event(&device, "led", "DeviceFound: device nodlet.dev/led (/dev/x/led, 7:1) is there again");
+    assert_eq!(led.exec("app", ["/bin/demo", "stat", "/dev/x/led"]).ok(), "block 0660 0:0 7,1\n");
+    led.exec("app", ["/bin/demo", "open", "/dev/x/led"]).ok();
     // Of a file system in its place nodlet makes no use.
     node.unplug();
-    led.exec("app", ["/bin/demo", "rm", "/dev/x", "then", "mkdir", "/dev/x"]).ok();
+    wait_event(&device, "led", "DeviceLost: device nodlet.dev/led (/dev/x/led, 7:1) is gone");
     led.exec("app", ["/bin/demo", "mount", "proc", "proc", "/dev/x"]).ok();
     node.plug(2);
     device.wait_for("the second failure", || {
         device.agent_log().contains("the container has mounted a file system over its directory")
     });
     assert!(led.container("app").is_running());
+}
+
+#[test]
+fn a_change_that_an_agent_did_not_complete_is_made_by_the_next_one() {
+    let mut device = Device::start();
+    let node = Node::named("left");
+    node.plug(0);
+    define(&device, "left.yaml", &format!("name: left\npath: {}\ncontainerPath: /dev/x/left\n", node.path()));
+    device.wait_for("the resource", || resource(&device, "capacity", "left") == "1");
+    device.write_manifest("left.yaml", &asking("left", "print started then sleep", "nodlet.dev/left: 1"));
+    device.pod("left").wait_log("app", "started");
+    let dev = PathBuf::from(format!("/proc/{}/root/dev", device.container_processes()[0]));
+    let number = || {
+        let found = fs::symlink_metadata(dev.join("x/left")).ok()?;
+        Some(std::os::unix::fs::MetadataExt::rdev(&found))
+    };
+    // The rule of the cgroup changes, and the nodes in the container do not.
+    fs::rename(dev.join("x"), dev.join("y")).expect("it is there");
+    fs::write(dev.join("x"), "").expect("it can be written");
+    node.unplug();
+    node.plug(1);
+    device.wait_for("the failure", || {
+        device.agent_log().contains("failed to change the devices of container app")
+    });
+    device.kill_agent();
+    fs::remove_file(dev.join("x")).expect("it is there");
+    fs::rename(dev.join("y"), dev.join("x")).expect("it is there");
+    assert_eq!(number(), Some(makedev(7, 0)));
+    device.start_agent();
+    device.wait_for("the new node", || number() == Some(makedev(7, 1)));
+    wait_event(&device, "left", "DeviceFound: device nodlet.dev/left (/dev/x/left, 7:1) is there again");
+    device.pod("left").exec("app", ["/bin/demo", "open", "/dev/x/left"]).ok();
+}
+
+#[test]
+fn a_device_file_that_changes_or_goes_changes_the_devices_of_running_containers() {
+    let device = Device::start();
+    let (one, other) = (Node::named("one"), Node::named("other"));
+    one.plug(0);
+    other.plug(1);
+    let file = |node: &Node| format!("name: gps\npath: {}\ncontainerPath: /dev/gps\n", node.path());
+    define(&device, "gps.yaml", &file(&one));
+    device.wait_for("the resource", || resource(&device, "capacity", "gps") == "1");
+    // Its users are its own: the helper makes nodes with IDs of the host.
+    let more =
+        "resources: {limits: {nodlet.dev/gps: 1}}\nsecurityContext: {runAsUser: 1000, runAsGroup: 2000}";
+    for (name, spec) in [("nav", ""), ("own", "hostUsers: false")] {
+        let pod = manifest::pod_of(
+            name,
+            &[manifest::container("app", "stat /dev/gps then print up then sleep", more)],
+            spec,
+        );
+        device.write_manifest("pod.yaml", &pod);
+        device.pod(name).wait_log("app", "block 0660 1000:2000 7,0\nup\n");
+        let stat = || device.pod(name).exec("app", ["/bin/demo", "stat", "/dev/gps"]);
+        define(&device, "gps.yaml", &file(&other));
+        wait_event(&device, name, "DeviceFound: device nodlet.dev/gps (/dev/gps, 7:1) is there again");
+        assert_eq!(stat().ok(), "block 0660 1000:2000 7,1\n");
+        let open = device.pod(name).exec("app", ["/bin/demo", "open", "/dev/gps"]);
+        assert_eq!(open.code, 0, "{}", open.stderr);
+        fs::remove_file(device.path("/etc/nodlet/devices/gps.yaml")).expect("it is there");
+        wait_event(&device, name, "DeviceLost: device nodlet.dev/gps (/dev/gps, 7:1) is gone");
+        assert_ne!(stat().code, 0);
+        define(&device, "gps.yaml", &file(&one));
+        wait_event(&device, name, "DeviceFound: device nodlet.dev/gps (/dev/gps, 7:0) is there again");
+        assert_eq!(stat().ok(), "block 0660 1000:2000 7,0\n");
+        device.remove_manifest("pod.yaml");
+        device.pod(name).wait_gone();
+    }
 }

@@ -377,6 +377,13 @@ impl Registry {
             return Err("node(s) had volume node affinity conflict".to_owned());
         }
         let spec = &bound["spec"];
+        let is_block = text(&spec["volumeMode"]) == "Block";
+        if is_block && spec["hostPath"].is_object() {
+            return Err(format!(
+                "MapVolume.FindMapperPluginBySpec failed to find BlockVolumeMapper plugin: hostPath of persistentvolume \
+                 {bound_to:?} cannot have volumeMode Block; use local"
+            ));
+        }
         let source = if spec["local"].is_object() { &spec["local"] } else { &spec["hostPath"] };
         Ok(ClaimedVolume {
             volume: volume.to_owned(),
@@ -385,7 +392,7 @@ impl Registry {
             path: text(&source["path"]).to_owned(),
             host_path: spec["hostPath"].is_object().then(|| HostPathType::named(text(&source["type"]))),
             is_exclusive: has_mode(&found["spec"], persistent_volume_claim::EXCLUSIVE),
-            is_block: text(&spec["volumeMode"]) == "Block",
+            is_block,
             device: None,
         })
     }

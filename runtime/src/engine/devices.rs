@@ -13,6 +13,7 @@ use std::path::Path;
 use std::rc::Rc;
 use std::time::Duration;
 
+use async_channel::Sender;
 use nix::sys::inotify::{AddWatchFlags, InitFlags, Inotify};
 use nix::sys::socket::{
     AddressFamily, MsgFlags, NetlinkAddr, SockFlag, SockProtocol, SockType, bind, recv, socket,
@@ -45,6 +46,10 @@ const SYS: &str = "/sys";
 /// never answers.
 const CHANGE_TIME: Duration = Duration::from_secs(10);
 
+/// The first and the longest delay before a failed change is tried again. A further change of the device ends the delay.
+const RETRY: Duration = Duration::from_secs(1);
+const MAX_RETRY: Duration = Duration::from_secs(64);
+
 /// The state of the devices that pods request.
 #[derive(Default)]
 pub(super) struct Devices {
@@ -52,9 +57,12 @@ pub(super) struct Devices {
     watch: RefCell<Option<Rc<Watch>>>,
     /// Where each requested device was when a pod last looked.
     seen: RefCell<SeenDevices>,
-    /// Runs whose nodes are being changed.
-    changing: RefCell<Vec<(PodIndex, String, u32)>>,
+    /// Runs whose nodes are being changed, each with what ends the delay before a retry.
+    changing: RefCell<Vec<(RunKey, Sender<()>)>>,
 }
+
+/// A run of a container: the pod, the container and the number of the run.
+type RunKey = (PodIndex, String, u32);
 
 fn node_of(definition: &DeviceDefinition, found: FoundDevice) -> DeviceNode {
     DeviceNode {
@@ -101,12 +109,10 @@ pub(super) fn of_container(
     let in_use = || devices_in_use.iter().map(|(name, found)| (&**name, *found));
     let directory = shell.paths.device_files();
     let granted = grant_devices(container, look_up, in_use, &directory.to_string_lossy())?;
-    let given = granted.into_iter().map(|(definition, found)| GivenDevice {
-        name: definition.name.clone(),
-        node: node_of(&definition, found),
-        is_gone: false,
-    });
-    Ok(given.collect())
+    let given = granted.into_iter();
+    Ok(given
+        .map(|(definition, found)| GivenDevice::new(&definition.name, node_of(&definition, found)))
+        .collect())
 }
 
 /// The interfaces of the host that the containers of a pod request, which move into the pod's network.
@@ -160,7 +166,7 @@ pub(super) async fn inject(
         shell.stores.storage.run(move || cdi::inject(&names, &directories)).await.map_err(failed)?;
     for node in &injected.nodes {
         given.retain(|other| other.node.path != node.path);
-        given.push(GivenDevice { name: String::new(), node: node.clone(), is_gone: false });
+        given.push(GivenDevice::new("", node.clone()));
     }
     Ok(injected)
 }
@@ -175,7 +181,7 @@ pub(super) fn of_volumes(
     sandbox: &Sandbox,
 ) -> Result<Vec<GivenDevice>, StartFailure> {
     let nodes = container_config::block_devices(pod, container, &sandbox.volumes)?;
-    Ok(nodes.into_iter().map(|node| GivenDevice { name: String::new(), node, is_gone: false }).collect())
+    Ok(nodes.into_iter().map(|node| GivenDevice::new("", node)).collect())
 }
 
 /// The devices of all running containers that are there, by name; that of a volume has an empty name.
@@ -339,7 +345,8 @@ pub(super) async fn look(shell: &Rc<Shell>) {
     let pods: Vec<(PodIndex, Rc<Wanted>)> =
         shell.pods.borrow().iter().map(|(index, pod)| (*index, pod.wanted.clone())).collect();
     for (pod, wanted) in pods {
-        if requested_devices(&wanted.pod).any(|name| changed.iter().any(|other| *other == name)) {
+        let is_news = requested_devices(&wanted.pod).any(|name| changed.iter().any(|other| *other == name));
+        if is_news {
             shell.tasks.report(pod, PodObservation::ObjectsChanged).await;
         }
         let runs: Vec<(String, u32)> = match shell.pods.sandbox(pod) {
@@ -351,7 +358,7 @@ pub(super) async fn look(shell: &Rc<Shell>) {
             None => Vec::new(),
         };
         for (container, number) in runs {
-            follow(shell, pod, container, number);
+            follow(shell, (pod, container, number), is_news);
         }
     }
 }
@@ -373,28 +380,49 @@ pub(super) fn resume(shell: &Rc<Shell>) {
     watch(shell);
 }
 
-/// Makes the devices of a run as they are on the board, in a task, unless one does so already.
-pub(super) fn follow(shell: &Rc<Shell>, pod: PodIndex, container: String, number: u32) {
-    let key = (pod, container, number);
-    if difference(shell, &key).is_none() || shell.devices.changing.borrow().contains(&key) {
+/// Makes the devices of a run as they are on the board, in a task, unless one does so already: with `is_news`, that one
+/// waits no longer before it tries again.
+pub(super) fn follow(shell: &Rc<Shell>, key: RunKey, is_news: bool) {
+    let mut changing = shell.devices.changing.borrow_mut();
+    if let Some((_, retry)) = changing.iter().find(|(other, _)| *other == key) {
+        if is_news {
+            // An earlier notice that was not read yet ends the delay as well.
+            let _ = retry.try_send(());
+        }
         return;
     }
-    shell.devices.changing.borrow_mut().push(key.clone());
+    if difference(shell, &key).is_none() {
+        return;
+    }
+    let (retry, news) = async_channel::bounded(1);
+    changing.push((key.clone(), retry));
     let (shell, executor) = (shell.clone(), shell.clone());
     executor.tasks.spawn(async move {
+        let mut delay = RETRY;
         // What changes meanwhile is the next difference.
         while let Some(change) = difference(&shell, &key) {
-            if let Err(error) = apply(&shell, &key, change).await {
-                log::warn!("failed to change the devices of container {}: {}", key.1, error.message());
-                break;
-            }
+            let Err(error) = apply(&shell, &key, change).await else {
+                delay = RETRY;
+                continue;
+            };
+            log::warn!(
+                "failed to change the devices of container {}: {}; trying again in {} s",
+                key.1,
+                error.message(),
+                delay.as_secs()
+            );
+            let late = async {
+                smol::Timer::after(delay).await;
+            };
+            smol::future::or(late, async { news.recv().await.unwrap_or_default() }).await;
+            delay = (delay * 2).min(MAX_RETRY);
         }
-        shell.devices.changing.borrow_mut().retain(|other| *other != key);
+        shell.devices.changing.borrow_mut().retain(|(other, _)| *other != key);
     });
 }
 
-/// The present devices of a run, if they differ from those that it has.
-fn difference(shell: &Shell, (pod, container, number): &(PodIndex, String, u32)) -> Option<Vec<GivenDevice>> {
+/// The present devices of a run, if they differ from those that it has or that its nodes show.
+fn difference(shell: &Shell, (pod, container, number): &RunKey) -> Option<Vec<GivenDevice>> {
     let sandbox = shell.pods.sandbox(*pod)?;
     let runs = sandbox.runs.borrow();
     let run = runs.get(&(container.clone(), *number))?;
@@ -408,8 +436,8 @@ fn difference(shell: &Shell, (pod, container, number): &(PodIndex, String, u32))
         let found = files.get(&given.name);
         let found = found.and_then(|definition| Some(node_of(&definition, find(&definition).ok()?)));
         match found {
-            Some(node) => GivenDevice { name: given.name.clone(), node, is_gone: false },
-            None => GivenDevice { is_gone: true, ..given.clone() },
+            Some(node) => GivenDevice::new(&given.name, node),
+            None => GivenDevice { is_gone: true, ..GivenDevice::new(&given.name, given.node.clone()) },
         }
     });
     let present: Vec<GivenDevice> = present.collect();
@@ -434,47 +462,49 @@ impl ApplyError {
     }
 }
 
-/// Changes the rule of the run's cgroup and the nodes in the container.
+/// Changes the rule of the run's cgroup, then the nodes in the container. What the nodes show is stored before and after:
+/// whatever fails, this agent or the next one tries again.
 async fn apply(
     shell: &Rc<Shell>,
-    (pod, container, number): &(PodIndex, String, u32),
-    new: Vec<GivenDevice>,
+    (pod, container, number): &RunKey,
+    mut new: Vec<GivenDevice>,
 ) -> Result<(), ApplyError> {
     let gone = || ApplyError::Nodes(ExecError::Gone);
     let wanted = shell.pods.wanted(*pod).ok_or_else(gone)?;
     let index = wanted.pod.spec.index_of(container).ok_or_else(gone)?;
     let sandbox = shell.pods.sandbox(*pod).ok_or_else(gone)?;
-    let key = (container.clone(), *number);
-    let old = {
+    let attempt = Attempt { container: index, number: *number };
+    let store = |devices: &[GivenDevice]| {
         let mut runs = sandbox.runs.borrow_mut();
-        let run = runs.get_mut(&key).ok_or_else(gone)?;
-        let old = std::mem::replace(&mut run.image.devices, new.clone());
-        if !wanted.pod.spec.container(index).security_context.privileged {
-            let changed = run.leaf.change_devices(&nodes(&old), &nodes(&new));
-            if let Err(error) = changed {
-                run.image.devices = old;
-                return Err(ApplyError::Rule(error));
-            }
+        let run = runs.get_mut(&(container.clone(), *number)).ok_or_else(gone)?;
+        let (old, new) = (nodes(&run.image.devices), nodes(devices));
+        if old != new && !wanted.pod.spec.container(index).security_context.privileged {
+            run.leaf.change_devices(&old, &new).map_err(ApplyError::Rule)?;
         }
-        let attempt = Attempt { container: index, number: *number };
+        run.image.devices = devices.to_vec();
         if let Err(error) = write_facts(&shell.paths, &wanted, attempt, &run.image) {
             // The next agent looks again.
             log::warn!("failed to store the devices of container {container}: {error}");
         }
-        old
+        Ok(())
     };
-    let mut change = DeviceChange::default();
-    for (old, new) in old.iter().zip(&new).filter(|(old, new)| old != new) {
-        if !old.is_gone {
-            change.gone.push(old.node.clone());
-        }
-        if !new.is_gone {
-            change.added.push(new.node.clone());
-        }
-        for event in device_events(index, of_run(old), of_run(new)) {
-            shell.publication.emit(&wanted, &event);
+    let (mut change, mut events) = (DeviceChange::default(), Vec::new());
+    {
+        let runs = sandbox.runs.borrow();
+        let old = &runs.get(&(container.clone(), *number)).ok_or_else(gone)?.image.devices;
+        for (old, new) in old.iter().zip(&mut new).filter(|(old, new)| *old != *new) {
+            let shown = old.shown.as_deref().unwrap_or(old);
+            if !shown.is_gone {
+                change.gone.push(shown.node.clone());
+            }
+            if !new.is_gone {
+                change.added.push(new.node.clone());
+            }
+            events.extend(device_events(index, of_run(shown), of_run(new)));
+            new.shown = Some(Box::new(shown.clone()));
         }
     }
+    store(&new)?;
     let config = ExecConfig { args: vec![container.clone()], tty: false, size: None, devices: Some(change) };
     let exec = shell.execs.exec(&shell.pods, *pod, container, *number, &config, [None, None, None]);
     let exec = exec.map_err(ApplyError::Nodes)?;
@@ -487,7 +517,11 @@ async fn apply(
     if ended.is_err() {
         exec.kill(&shell.pods);
     }
-    ended.map(drop)
+    ended?;
+    new.iter_mut().for_each(|device| device.shown = None);
+    store(&new)?;
+    events.iter().for_each(|event| shell.publication.emit(&wanted, event));
+    Ok(())
 }
 
 /// The nodes of those devices that are there.

@@ -92,6 +92,15 @@ pub(super) struct GivenDevice {
     /// Whether the device is gone: the container has no node of it at present.
     #[serde(default)]
     pub(super) is_gone: bool,
+    /// The device as the container's nodes may still show it, until these are changed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) shown: Option<Box<GivenDevice>>,
+}
+
+impl GivenDevice {
+    pub(super) fn new(name: &str, node: DeviceNode) -> GivenDevice {
+        GivenDevice { name: name.to_owned(), node, is_gone: false, shown: None }
+    }
 }
 
 /// Writes the data of a run that the next agent needs and the supervisor does not have. The file is among the pod's

@@ -47,7 +47,7 @@ pub(super) async fn report_event(
             };
             log::info!("started {}", log_name(&wanted, attempt));
             // They may have changed while it started.
-            devices::follow(shell, pod, container, number);
+            devices::follow(shell, (pod, container, number), false);
             shell.tasks.report(pod, PodObservation::Started { attempt, container: Box::new(started) }).await;
         }
         SupervisorEvent::StartFailed { container, number, at, message } => {

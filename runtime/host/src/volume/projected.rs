@@ -93,6 +93,10 @@ pub(super) fn write(
 ) -> io::Result<bool> {
     for path in files.keys() {
         check_path(path)?;
+        let mut above = path.match_indices('/').map(|(end, _)| &path[..end]);
+        if let Some(file) = above.find(|above| files.contains_key(*above)) {
+            return Err(io::Error::other(format!("{file:?} is a file, and the directory of {path:?}")));
+        }
     }
     let volume = open_volume(base, place, fs_group)?;
     let files: SortedMap<&str, ProjectedFile> = files

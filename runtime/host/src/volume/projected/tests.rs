@@ -27,6 +27,19 @@ pub(super) fn step() -> io::Result<()> {
     }
 }
 
+#[test]
+fn a_file_that_would_be_the_directory_of_another_is_named_and_the_volume_stays() {
+    let volume = Volume::new("collide");
+    volume.write("..1", &[("old", "1")]).expect("it can be written");
+    for files in [&[("x", "1"), ("x.y", "2"), ("x/y", "3")][..], &[("x", "1"), ("x/y/z", "2")]] {
+        let error = volume.write("..2", files).expect_err("one path is both");
+        let other = files.last().expect("there is one").0;
+        assert_eq!(error.to_string(), format!("\"x\" is a file, and the directory of {other:?}"));
+    }
+    assert_eq!(volume.shown(), [("old".to_owned(), "1".to_owned())]);
+    volume.write("..3", &[("x", "1"), ("xy/z", "2")]).expect("these are two");
+}
+
 struct Volume(PathBuf);
 
 impl Volume {
