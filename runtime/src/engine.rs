@@ -18,6 +18,7 @@ mod cluster;
 mod cores;
 mod descriptors;
 mod devices;
+mod enrolment;
 mod ephemeral;
 mod error;
 mod exec;
@@ -349,7 +350,9 @@ impl Engine {
             self.open_api();
             self.collect_images();
             resolver::follow(&self.shell);
-            if !self.shell.config.down && self.shell.paths.cluster_credentials().exists() {
+            let paths = &self.shell.paths;
+            let has_cluster = [paths.cluster_credentials(), paths.bootstrap_kubeconfig()];
+            if !self.shell.config.down && has_cluster.iter().any(|path| path.exists()) {
                 self.follow_cluster();
             }
             if !self.shell.config.down && !self.shell.config.shutdown_groups.is_empty() {

@@ -29,8 +29,8 @@ pub const MERGE: &str = "application/merge-patch+json";
 /// The error of a request.
 #[derive(Debug)]
 pub enum ApiError {
-    /// No address of the server accepts connections.
-    Connect(io::Error),
+    /// No address of the server accepts connections: the last one that was tried, and its error.
+    Connect(Option<SocketAddr>, io::Error),
     /// The TLS handshake failed.
     Tls(TlsError),
     /// The request or its response failed.
@@ -68,10 +68,13 @@ impl ApiError {
 impl std::fmt::Display for ApiError {
     fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
-            ApiError::Connect(error) => write!(formatter, "failed to connect: {error}"),
+            ApiError::Connect(Some(address), error) => {
+                write!(formatter, "failed to connect to {address}: {error}")
+            }
+            ApiError::Connect(None, _) => formatter.write_str("the server has no address"),
             ApiError::Tls(error) => write!(formatter, "{error}"),
             ApiError::Http(error) => write!(formatter, "{error}"),
-            ApiError::Timeout => formatter.write_str("the API server did not respond in time"),
+            ApiError::Timeout => write!(formatter, "no response within {} s", WITHIN.as_secs()),
             ApiError::NoObject => {
                 formatter.write_str("the API server sent something else than a JSON object")
             }
@@ -210,7 +213,7 @@ impl Api {
     }
 
     async fn connect(&self) -> Result<Connection, ApiError> {
-        let mut last = io::Error::from(io::ErrorKind::NotFound);
+        let mut last = ApiError::Connect(None, io::ErrorKind::NotFound.into());
         for address in &self.addresses {
             match Async::<TcpStream>::connect(*address).await {
                 Ok(stream) => {
@@ -222,10 +225,10 @@ impl Api {
                     };
                     return Ok(Connection::new(Stream::Tls(Box::new(client.map_err(ApiError::Tls)?))));
                 }
-                Err(error) => last = error,
+                Err(error) => last = ApiError::Connect(Some(*address), error),
             }
         }
-        Err(ApiError::Connect(last))
+        Err(last)
     }
 }
 

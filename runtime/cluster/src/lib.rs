@@ -1,7 +1,8 @@
 //! This board as a Node of a Kubernetes cluster. The cluster is a source of pods and a reader of their status: nothing
 //! between a manifest and a running container waits for it.
 //!
-//! * [`credentials`]: what a joined board keeps, and the texts of `nodlet join`.
+//! * [`credentials`]: what a joined board keeps, and the texts of `nodlet join`; [`kubeconfig`]: the file with which a
+//!   board enrols by itself.
 //! * [`api`]: a client of the API server, with which [`enrol`] gets a client certificate.
 //! * [`node`], [`pods`] and [`backoff`] decide what to send and what to write down. They are pure: no socket, no file,
 //!   no clock.
@@ -12,6 +13,7 @@ pub mod api;
 pub mod backoff;
 pub mod credentials;
 pub mod enrol;
+pub mod kubeconfig;
 pub mod node;
 pub mod pem;
 pub mod pods;

@@ -12,11 +12,7 @@
 //!
 //! A failed request ends the session; the next one lists all pods, and sends all statuses that differ.
 
-use std::fs::OpenOptions;
-use std::io::{self, Read};
-use std::net::SocketAddr;
-use std::os::unix::fs::OpenOptionsExt;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
@@ -24,7 +20,7 @@ use serde_json::{Value, json};
 
 use nodlet_cluster::api::{self, Api, ApiError, EVENT, JSON, MERGE, STRATEGIC, Verification};
 use nodlet_cluster::backoff::{Backoff, Rate, jitter, random};
-use nodlet_cluster::credentials::{Credentials, rotation};
+use nodlet_cluster::credentials::{Credentials, Usability, rotation};
 use nodlet_cluster::pods::{self, LocalPod, Step, TOKEN_PREFIX};
 use nodlet_cluster::{enrol, node};
 use nodlet_core::facts::Observation;
@@ -35,8 +31,7 @@ use nodlet_kube::manifest::{self, Validation};
 use nodlet_registry::objects::{ChangeKind, Key};
 use nodlet_wire::http::{Connection, HttpError};
 
-use super::{Engine, Shell};
-use crate::prober::lookup;
+use super::{Engine, Shell, enrolment};
 
 /// Pods in one page of a list.
 const PAGE: usize = 50;
@@ -49,9 +44,6 @@ const MAX_PODS: usize = 512;
 
 /// Changes of the local API that are looked at together.
 const CHANGES: usize = 64;
-
-/// Maximum size of the file with the credentials in bytes.
-const MAX_CREDENTIALS: u64 = 1 << 20;
 
 /// The interval at which ConfigMaps and Secrets that pods refer to are read again.
 const REFRESH_EVERY: Duration = Duration::from_secs(60);
@@ -97,6 +89,8 @@ enum End {
     Failed(String),
     /// The certificate was replaced.
     Rotated,
+    /// The certificate has expired, or the clock is behind it.
+    Unusable,
 }
 
 impl From<ApiError> for End {
@@ -109,8 +103,7 @@ impl Engine {
     /// Follows the cluster whose credentials are on the board, and no longer another one. The task ends at once if
     /// there are none.
     pub(super) fn follow_cluster(&mut self) {
-        let path = self.shell.paths.cluster_credentials();
-        let task = follow(self.shell.clone(), path);
+        let task = follow(self.shell.clone());
         let task: std::pin::Pin<Box<dyn Future<Output = ()>>> = Box::pin(task);
         self.cluster = Some(self.shell.tasks.executor.spawn(task));
     }
@@ -135,16 +128,8 @@ impl Engine {
     }
 }
 
-async fn follow(shell: Rc<Shell>, path: PathBuf) {
-    let read = shell.stores.storage.run(move || read_credentials(&path)).await;
-    if read.as_ref().is_err_and(|error| error.kind() == io::ErrorKind::NotFound) {
-        return;
-    }
-    let read = read.map_err(|error| error.to_string()).and_then(|text| Credentials::from_json(&text));
-    let credentials = match read {
-        Ok(credentials) => credentials,
-        Err(why) => return log::error!("the board takes part in no cluster: its cluster.json: {why}"),
-    };
+async fn follow(shell: Rc<Shell>) {
+    let Some(credentials) = enrolment::credentials(&shell).await else { return };
     if credentials.node != shell.config.node_name {
         return log::error!(
             "the board takes part in no cluster: it joined as {}, and its node is {}; run `nodlet leave` and `nodlet join`, or use --node-name",
@@ -160,6 +145,13 @@ async fn follow(shell: Rc<Shell>, path: PathBuf) {
         let began = Instant::now();
         match follower.session(&mut told).await {
             End::Rotated => continue,
+            End::Unusable => match enrolment::credentials(&follower.shell).await {
+                Some(credentials) => {
+                    follower.credentials = credentials;
+                    continue;
+                }
+                None => return,
+            },
             End::Failed(why) => {
                 // Each reason once: a board may be without its cluster for weeks.
                 if told != why {
@@ -172,20 +164,6 @@ async fn follow(shell: Rc<Shell>, path: PathBuf) {
     }
 }
 
-/// Reads the file with the credentials. Whatever else has its name must neither block the thread nor fill the memory.
-fn read_credentials(path: &Path) -> io::Result<String> {
-    let flags = libc::O_NOFOLLOW | libc::O_NONBLOCK | libc::O_NOCTTY;
-    let file = OpenOptions::new().read(true).custom_flags(flags).open(path)?;
-    if !file.metadata()?.is_file() {
-        return Err(io::Error::other("it is no regular file"));
-    }
-    let mut text = String::new();
-    if file.take(MAX_CREDENTIALS + 1).read_to_string(&mut text)? as u64 > MAX_CREDENTIALS {
-        return Err(io::Error::other("it is larger than 1 MiB"));
-    }
-    Ok(text)
-}
-
 impl Follower {
     /// One session: from a connection to the first failure. `told` is the reason of the last failure.
     async fn session(&mut self, told: &mut String) -> End {
@@ -196,24 +174,13 @@ impl Follower {
 
     async fn follow(&mut self, told: &mut String) -> Result<End, End> {
         if let Some(validity) = self.credentials.validity() {
-            let now = self.seconds();
-            if now >= validity.1 {
-                let why = "the client certificate has expired: run `nodlet leave`, then `nodlet join` with a new token";
-                return Err(End::Failed(why.to_owned()));
+            if Usability::of(Some(validity), self.seconds()) != Usability::Valid {
+                return Ok(End::Unusable);
             }
             self.rotate_at = rotation(validity, random());
         }
         let server = self.credentials.server.clone();
-        let addresses = match server.host.parse() {
-            Ok(ip) => vec![SocketAddr::new(ip, server.port)],
-            Err(_) => {
-                let found = lookup::lookup(&server.host).await.unwrap_or_default();
-                found.into_iter().map(|ip| SocketAddr::new(ip, server.port)).collect()
-            }
-        };
-        if addresses.is_empty() {
-            return Err(End::Failed(format!("no such host: {}", server.host)));
-        }
+        let addresses = enrolment::addresses(&server).await.map_err(End::Failed)?;
         let trust = self.credentials.trust().map_err(|error| End::Failed(error.to_string()))?;
         let mut api = Api::new(&server.host, addresses, Verification::By(trust), None);
         let uid = self.register(&mut api).await?;
@@ -898,33 +865,5 @@ fn tolerate(result: Result<Value, ApiError>) -> Result<(), End> {
             Ok(())
         }
         Err(error) => Err(error.into()),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use std::fs;
-
-    use super::*;
-
-    #[test]
-    fn credentials_are_read_from_a_regular_file_of_bounded_size_only() {
-        let directory = std::env::temp_dir().join(format!("nodlet-credentials-{}", std::process::id()));
-        fs::create_dir(&directory).expect("a directory");
-        let (path, file) = (directory.join("cluster.json"), directory.join("file"));
-        let read = || read_credentials(&path).map_err(|error| error.to_string());
-        assert_eq!(read_credentials(&path).expect_err("nothing").kind(), io::ErrorKind::NotFound);
-        fs::write(&path, "{}").expect("a file");
-        assert_eq!(read(), Ok("{}".to_owned()));
-        fs::rename(&path, &file).expect("another name");
-        std::os::unix::fs::symlink(&file, &path).expect("a link");
-        read().expect_err("a link");
-        fs::remove_file(&path).expect("removed");
-        nix::unistd::mkfifo(&path, nix::sys::stat::Mode::S_IRWXU).expect("a FIFO");
-        assert_eq!(read(), Err("it is no regular file".to_owned()));
-        fs::remove_file(&path).expect("removed");
-        fs::File::create(&path).and_then(|file| file.set_len(3 << 30)).expect("a large file");
-        assert_eq!(read(), Err("it is larger than 1 MiB".to_owned()));
-        fs::remove_dir_all(&directory).expect("removed");
     }
 }
