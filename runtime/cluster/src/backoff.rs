@@ -33,7 +33,8 @@ impl Backoff {
 
     /// Records a failure. Returns the time to wait; `random` is any number.
     pub fn failed(&mut self, random: u16) -> Duration {
-        let wait = FIRST.saturating_mul(1u32.checked_shl(self.failures).unwrap_or(u32::MAX)).min(self.longest);
+        let wait =
+            FIRST.saturating_mul(1u32.checked_shl(self.failures).unwrap_or(u32::MAX)).min(self.longest);
         self.failures = (self.failures + 1).min(16);
         wait + jitter(wait / 5, random)
     }

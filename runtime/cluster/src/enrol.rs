@@ -79,9 +79,11 @@ pub async fn join(join: Join<'_>) -> Result<Credentials, String> {
     match api.call("GET", &format!("/api/v1/nodes/{node}"), None).await {
         Ok(other) => check_name(&other, node, machine_id)?,
         Err(ApiError::Status { code: 401, .. }) => {
-            return Err("the cluster rejects the token: it is wrong or has expired, and `kubeadm token create \
+            return Err(
+                "the cluster rejects the token: it is wrong or has expired, and `kubeadm token create \
                         --print-join-command` makes another"
-                .to_owned());
+                    .to_owned(),
+            );
         }
         // A token need not have the right to read Nodes. The agent checks the name again.
         Err(ApiError::Status { code: 403 | 404, .. }) => {}
@@ -252,7 +254,8 @@ mod tests {
     fn a_clock_that_is_behind_the_ca_is_named() {
         let roots = [certificate(&ClientKey::generate().expect("a key"))];
         let why = check_clock(&roots, Timestamp(5_000_000_000)).expect_err("1970");
-        let expected = "it shows 1970-01-01T00:00:05Z, and the CA of the cluster is valid from 2026-01-01T00:00:00Z";
+        let expected =
+            "it shows 1970-01-01T00:00:05Z, and the CA of the cluster is valid from 2026-01-01T00:00:00Z";
         assert!(why.contains(expected), "{why}");
         assert_eq!(check_clock(&roots, Timestamp(1_767_225_600 * 1_000_000_000)), Ok(()));
         assert_eq!(check_clock(&[vec![1]], Timestamp(0)), Ok(()));

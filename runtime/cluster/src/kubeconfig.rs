@@ -50,13 +50,14 @@ impl Bootstrap {
         let url = text(cluster, "server")?;
         let server = url.strip_prefix("https://").map(|rest| rest.strip_suffix('/').unwrap_or(rest));
         let server = server.and_then(|server| Server::with_default_port(server, HTTPS));
-        let server =
-            server.ok_or_else(|| format!("the field cluster.server is {url:?}: https://HOST:PORT is right"))?;
+        let server = server
+            .ok_or_else(|| format!("the field cluster.server is {url:?}: https://HOST:PORT is right"))?;
         let data = text(cluster, "certificate-authority-data")?;
         let data = base64::decode(data.trim().as_bytes()).unwrap_or_default();
         let roots = pem::decode(pem::CERTIFICATE, &String::from_utf8_lossy(&data));
         let roots = roots.filter(|roots| !roots.is_empty());
-        let roots = roots.ok_or("the field cluster.certificate-authority-data is no certificate in base64")?;
+        let roots =
+            roots.ok_or("the field cluster.certificate-authority-data is no certificate in base64")?;
         let token = text(user, "token")?.trim();
         if token.is_empty() || !token.bytes().all(|byte| byte.is_ascii_graphic()) {
             return Err("the field user.token is no token".to_owned());

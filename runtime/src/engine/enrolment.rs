@@ -32,13 +32,12 @@ const APPROVAL_WITHIN: Duration = Duration::from_secs(60 * 60);
 const ENROL_AGAIN: Duration = Duration::from_secs(300);
 
 /// Waits until there are credentials that can be used. Returns `None` if the board takes part in no cluster; a reason
-/// besides the lack of both files was logged.
+/// besides the lack of both files is an event of the node.
 pub(super) async fn credentials(shell: &Shell) -> Option<Credentials> {
     let (mut backoff, mut told) = (Backoff::up_to(ENROL_AGAIN), String::new());
     // Each reason once: a board may be without its cluster for weeks.
     let mut tell = |reason: &str, why: String| {
         if told != why {
-            log::warn!("{why}");
             shell.publication.emit_of_node(NodeEvent::Machine(reason, &why));
             told = why;
         }
@@ -46,10 +45,14 @@ pub(super) async fn credentials(shell: &Shell) -> Option<Credentials> {
     loop {
         let path = shell.paths.cluster_credentials();
         let stored = read(shell, path.clone()).await;
-        let stored = match stored.and_then(|text| text.map(|text| Credentials::from_json(&text)).transpose()) {
+        let stored = match stored.and_then(|text| text.map(|text| Credentials::from_json(&text)).transpose())
+        {
             Ok(stored) => stored,
             Err(why) => {
-                tell("ClusterNotFollowed", format!("the board takes part in no cluster: its cluster.json: {why}"));
+                tell(
+                    "ClusterNotFollowed",
+                    format!("the board takes part in no cluster: its cluster.json: {why}"),
+                );
                 return None;
             }
         };
@@ -100,7 +103,10 @@ pub(super) async fn credentials(shell: &Shell) -> Option<Credentials> {
                         return Some(credentials);
                     }
                     Err(error) => {
-                        tell("ClusterEnrolmentFailed", format!("failed to write {}: {error}", path.display()));
+                        tell(
+                            "ClusterEnrolmentFailed",
+                            format!("failed to write {}: {error}", path.display()),
+                        );
                     }
                 }
             }
@@ -149,7 +155,9 @@ async fn bootstrap(shell: &Shell) -> Result<Option<Bootstrap>, String> {
         return Ok(None);
     }
     let file = path.display().to_string();
-    let Some(text) = read(shell, path).await.map_err(|why| format!("{file}: {why}"))? else { return Ok(None) };
+    let Some(text) = read(shell, path).await.map_err(|why| format!("{file}: {why}"))? else {
+        return Ok(None);
+    };
     let config = manifest::object_of(&file, &text).map_err(|error| error.to_string())?;
     Bootstrap::new(&config).map(Some).map_err(|why| format!("{file}: {why}"))
 }
