@@ -53,6 +53,7 @@ mod terminated;
 #[cfg(test)]
 mod tests;
 mod this_node;
+mod uplink;
 mod volumes;
 
 use std::cell::{Cell, RefCell};
@@ -76,6 +77,7 @@ use crate::service::Service;
 use crate::sources::ManifestDirectories;
 use crate::storage::Storage;
 use crate::store::Records;
+use nodlet_cluster::sync::Periodic;
 use nodlet_core::facts::{
     Action, Amounts, Attempt, Observation, PodIndex, PodObservation, Shutdown, ShutdownGroup, ShutdownScope,
 };
@@ -140,6 +142,8 @@ pub struct Config {
     pub logs: LogLimits,
     /// Resources that are reserved from pods: the kubelet's `--kube-reserved` and `--system-reserved` together.
     pub reserved: Amounts,
+    /// When the board connects to its cluster; `None` for a permanent connection.
+    pub sync: Option<Periodic>,
     /// For tests: die, as by SIGKILL, when this many actions have been begun.
     pub stop_after: Option<u64>,
     /// Stop every pod, remove what is left of them, and end (`nodlet down`).
@@ -183,7 +187,7 @@ pub struct Engine {
     manifest_reads: manifests::ManifestReads,
     image_use: image_collection::ImageUse,
     /// The task that follows the cluster, if the board has joined one.
-    cluster: Option<smol::Task<()>>,
+    cluster: Option<cluster::Following>,
     /// The files of earlier boots were removed.
     swept: bool,
     /// Actions begun, for `Config::stop_after`.

@@ -79,6 +79,26 @@ Flags:
     run: leave,
 };
 
+pub(crate) const SYNC: Verb = Verb {
+    name: "sync",
+    summary: "Connect to the cluster now",
+    help: "\
+Connect to the cluster that this board has joined now, and not only when --sync-every of
+the agent or the back-off of a failed attempt is over: the states of node and pods are
+reported, and changes are taken. Ends when that is done, with exit code 1 if it failed.
+
+Usage: nodlet sync [flags]
+
+Examples:
+  # After a modem has connected
+  nodlet sync
+
+Flags:
+      --root DIR         the root of the agent
+",
+    run: sync,
+};
+
 fn join(mut context: Context, mut parser: Parser) -> Outcome {
     let (mut server, mut token, mut name, mut hashes) = (None, None, None, Vec::new());
     while let Some(argument) = parser.next()? {
@@ -178,6 +198,18 @@ fn leave(mut context: Context, mut parser: Parser) -> Outcome {
         return Err(Failure::new("this board has joined no cluster"));
     }
     println!("this board has left the cluster; its Node remains there until `kubectl delete node`");
+    Ok(ExitCode::SUCCESS)
+}
+
+fn sync(mut context: Context, mut parser: Parser) -> Outcome {
+    while let Some(argument) = parser.next()? {
+        if let Arg::Value(value) = argument {
+            return Err(context.wrong_use(format!("unexpected argument {value:?}")));
+        }
+        context.global(&Flag::from(argument), &mut parser)?;
+    }
+    Client::local(&context.root).request("POST", "/nodlet/cluster?sync=true", "*/*", None)?;
+    println!("synchronised with the cluster");
     Ok(ExitCode::SUCCESS)
 }
 

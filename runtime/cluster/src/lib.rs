@@ -4,7 +4,7 @@
 //! * [`credentials`]: what a joined board keeps, and the texts of `nodlet join`; [`kubeconfig`]: the file with which a
 //!   board enrols by itself.
 //! * [`api`]: a client of the API server, with which [`enrol`] gets a client certificate.
-//! * [`node`], [`pods`] and [`backoff`] decide what to send and what to write down. They are pure: no socket, no file,
+//! * [`node`], [`pods`], [`sync`] and [`backoff`] decide what to send and what to write down. They are pure: no socket, no file,
 //!   no clock.
 //!
 //! The agent's task is `runtime/src/engine/cluster.rs`.
@@ -17,3 +17,4 @@ pub mod kubeconfig;
 pub mod node;
 pub mod pem;
 pub mod pods;
+pub mod sync;

@@ -12,16 +12,20 @@
 //!
 //! A failed request ends the session; the next one lists all pods, and sends all statuses that differ.
 
+use std::cell::Cell;
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
+use async_channel::{Receiver, Sender, TrySendError};
 use serde_json::{Value, json};
 
 use nodlet_cluster::api::{self, Api, ApiError, EVENT, JSON, MERGE, STRATEGIC, Verification};
 use nodlet_cluster::backoff::{Backoff, Rate, jitter, random};
 use nodlet_cluster::credentials::{Credentials, Usability, rotation};
 use nodlet_cluster::pods::{self, LocalPod, Step, TOKEN_PREFIX};
+use nodlet_cluster::sync::{self, Visit};
 use nodlet_cluster::{enrol, node};
 use nodlet_core::facts::Observation;
 use nodlet_core::sorted::{SortedMap, SortedSet};
@@ -31,7 +35,9 @@ use nodlet_kube::manifest::{self, Validation};
 use nodlet_registry::objects::{ChangeKind, Key};
 use nodlet_wire::http::{Connection, HttpError};
 
-use super::{Engine, Shell, enrolment};
+use super::{Engine, Shell, enrolment, uplink};
+use crate::api::Reply;
+use nodlet_registry::Status;
 
 /// Pods in one page of a list.
 const PAGE: usize = 50;
@@ -71,10 +77,27 @@ struct Known {
     tokens_until: Option<Instant>,
 }
 
+/// The task that follows the cluster.
+pub(super) struct Following {
+    _task: smol::Task<()>,
+    /// Requests to synchronise now, which get the result.
+    requests: Sender<Reply<()>>,
+}
+
+/// Requests to synchronise that wait for a result.
+const SYNC_REQUESTS: usize = 8;
+
 /// The task's state, which outlives sessions.
 struct Follower {
     shell: Rc<Shell>,
     credentials: Credentials,
+    requests: Receiver<Reply<()>>,
+    /// Requests that the present or the next session answers.
+    waiting: Vec<Reply<()>>,
+    /// The server's address of the last session.
+    address: Option<SocketAddr>,
+    /// Something of a pod was sent or taken, for the length of a visit.
+    has_news: Cell<bool>,
     /// The pods, by UID.
     known: SortedMap<String, Known>,
     /// When the certificate is to be replaced, in seconds since 1970.
@@ -91,6 +114,8 @@ enum End {
     Rotated,
     /// The certificate has expired, or the clock is behind it.
     Unusable,
+    /// A periodic synchronisation is complete.
+    Done,
 }
 
 impl From<ApiError> for End {
@@ -103,9 +128,26 @@ impl Engine {
     /// Follows the cluster whose credentials are on the board, and no longer another one. The task ends at once if
     /// there are none.
     pub(super) fn follow_cluster(&mut self) {
-        let task = follow(self.shell.clone());
+        let (requests, receiver) = async_channel::bounded(SYNC_REQUESTS);
+        let task = follow(self.shell.clone(), receiver);
         let task: std::pin::Pin<Box<dyn Future<Output = ()>>> = Box::pin(task);
-        self.cluster = Some(self.shell.tasks.executor.spawn(task));
+        let _task = self.shell.tasks.executor.spawn(task);
+        self.cluster = Some(Following { _task, requests });
+    }
+
+    /// Has the board connect to its cluster now.
+    pub(super) fn sync_cluster(&self, reply: Reply<()>) {
+        let refused = match &self.cluster {
+            Some(following) => match following.requests.try_send(reply) {
+                Ok(()) => return,
+                Err(TrySendError::Full(reply)) => (reply, "the board is synchronising"),
+                Err(TrySendError::Closed(reply)) => {
+                    (reply, "the board takes part in no cluster; see `nodlet events`")
+                }
+            },
+            None => (reply, "the board has joined no cluster"),
+        };
+        let _ = refused.0.try_send(Err(Status::bad_request(refused.1)));
     }
 
     /// Ends a pod of the cluster: removes its manifest, and then stops it within `grace`.
@@ -128,7 +170,7 @@ impl Engine {
     }
 }
 
-async fn follow(shell: Rc<Shell>) {
+async fn follow(shell: Rc<Shell>, requests: Receiver<Reply<()>>) {
     let Some(credentials) = enrolment::credentials(&shell).await else { return };
     if credentials.node != shell.config.node_name {
         return log::error!(
@@ -138,33 +180,71 @@ async fn follow(shell: Rc<Shell>) {
         );
     }
     log::info!("this board is node {} of the cluster at {}", credentials.node, credentials.server);
-    let mut follower =
-        Follower { shell, credentials, known: SortedMap::new(), rotate_at: i64::MAX, rotate_again: None };
-    let (mut backoff, mut told) = (Backoff::default(), String::new());
+    let periodic = shell.config.sync;
+    let mut follower = Follower {
+        shell,
+        credentials,
+        requests,
+        waiting: Vec::new(),
+        address: None,
+        has_news: Cell::new(false),
+        known: SortedMap::new(),
+        rotate_at: i64::MAX,
+        rotate_again: None,
+    };
+    let backoff =
+        || periodic.map_or(Backoff::default(), |periodic| Backoff::up_to(periodic.longest_backoff()));
+    let (mut retry, mut told) = (backoff(), String::new());
     loop {
         let began = Instant::now();
-        match follower.session(&mut told).await {
-            End::Rotated => continue,
-            End::Unusable => match enrolment::credentials(&follower.shell).await {
+        let until = match (follower.session(&mut told).await, periodic) {
+            (End::Rotated, _) => continue,
+            (End::Unusable, _) => match enrolment::credentials(&follower.shell).await {
                 Some(credentials) => {
                     follower.credentials = credentials;
                     continue;
                 }
                 None => return,
             },
-            End::Failed(why) => {
+            (End::Done, periodic) => {
+                retry = backoff();
+                periodic.map_or(began, |periodic| periodic.next(began, random()))
+            }
+            (End::Failed(why), _) => {
+                follower.answer(Err(&why));
                 // Each reason once: a board may be without its cluster for weeks.
                 if told != why {
                     log::warn!("no connection to the cluster at {}: {why}", follower.credentials.server);
                     told = why;
                 }
+                Instant::now() + retry.ended(began.elapsed(), random())
             }
-        }
-        smol::Timer::after(backoff.ended(began.elapsed(), random())).await;
+        };
+        follower.rest(until).await;
     }
 }
 
 impl Follower {
+    /// Waits until the next session, which begins at `until`, when a link comes up, or on request.
+    async fn rest(&mut self, until: Instant) {
+        let ours = self.shell.machine.network.borrow().bridge().to_owned();
+        let request = async { self.requests.recv().await.ok() };
+        let due = async {
+            smol::future::or(drop_at(until), uplink::comes_up(self.address, &ours)).await;
+            None
+        };
+        if let Some(reply) = smol::future::or(request, due).await {
+            self.waiting.push(reply);
+        }
+    }
+
+    /// Answers all requests to synchronise.
+    fn answer(&mut self, result: Result<(), &str>) {
+        for reply in self.waiting.drain(..) {
+            let _ = reply.try_send(result.map_err(|why| Status::internal(why.to_owned())));
+        }
+    }
+
     /// One session: from a connection to the first failure. `told` is the reason of the last failure.
     async fn session(&mut self, told: &mut String) -> End {
         match self.follow(told).await {
@@ -182,12 +262,20 @@ impl Follower {
         let server = self.credentials.server.clone();
         let addresses = enrolment::addresses(&server).await.map_err(End::Failed)?;
         let trust = self.credentials.trust().map_err(|error| End::Failed(error.to_string()))?;
+        self.address = addresses.first().copied();
         let mut api = Api::new(&server.host, addresses, Verification::By(trust), None);
+        let mut visit = Visit::new(Instant::now());
+        self.has_news.set(false);
         let uid = self.register(&mut api).await?;
         self.renew_lease(&mut api, Some(&uid)).await?;
         let mut version = self.shell.publication.objects.version();
         let mut resource_version = self.list(&mut api).await?;
         self.send_all(&mut api).await?;
+        let periodic = self.shell.config.sync;
+        if periodic.is_some() {
+            self.refresh(&mut api).await?;
+        }
+        self.answer(Ok(()));
         if !told.is_empty() {
             log::info!("connected to the cluster at {server}");
             told.clear();
@@ -199,6 +287,15 @@ impl Follower {
         let mut reported = (node::comparable(&self.local_node()), Instant::now());
         let (mut lease_at, mut refresh_at) = (next_lease(), Instant::now() + REFRESH_EVERY);
         loop {
+            if self.has_news.replace(false) {
+                visit.has_news(Instant::now());
+            }
+            let leaves_at = periodic.map(|_| visit.ends_at());
+            if leaves_at.is_some_and(|at| at <= Instant::now()) {
+                // A visit may be the only chance before the certificate expires.
+                let rotates = self.seconds() >= self.rotate_at;
+                return Ok(if rotates && self.rotate(&mut api).await { End::Rotated } else { End::Done });
+            }
             let connection = match &mut watch {
                 None if Instant::now() < read_at => None,
                 Some(connection) => Some(connection),
@@ -223,6 +320,7 @@ impl Follower {
             enum Woken {
                 Event(Option<Vec<u8>>),
                 Changed,
+                Asked(Option<Reply<()>>),
                 Due,
             }
             let event = async {
@@ -239,10 +337,13 @@ impl Follower {
                 Ok(Woken::Changed)
             };
             let due = async {
-                smol::Timer::at(lease_at.min(refresh_at)).await;
+                let at = lease_at.min(refresh_at);
+                smol::Timer::at(leaves_at.map_or(at, |leaves_at| at.min(leaves_at))).await;
                 Ok(Woken::Due)
             };
-            let woken = smol::future::or(due, smol::future::or(event, changed)).await;
+            let asked = async { Ok(Woken::Asked(self.requests.recv().await.ok())) };
+            let woken =
+                smol::future::or(smol::future::or(due, asked), smol::future::or(event, changed)).await;
             match woken.map_err(|error| End::Failed(format!("the watch of pods: {error}")))? {
                 Woken::Event(None) => {
                     watch = None;
@@ -267,6 +368,10 @@ impl Follower {
                     }
                 }
                 Woken::Changed => version = self.send_changed(&mut api, version).await?,
+                Woken::Asked(reply) => {
+                    self.waiting.extend(reply);
+                    self.answer(Ok(()));
+                }
                 Woken::Due => {}
             }
             let now = Instant::now();
@@ -531,6 +636,7 @@ impl Follower {
         if let Some(known) = self.known.remove(uid)
             && known.has_manifest
         {
+            self.has_news.set(true);
             self.end(uid, &known, grace).await;
         }
     }
@@ -573,6 +679,15 @@ impl Follower {
         known.needs = Some(needs);
         self.renew_tokens(api, known).await?;
         known.has_manifest = self.write(path, text).await;
+        self.has_news.set(true);
+        if self.shell.config.sync.is_some() && !sync::stays_while_unreachable(&known.object) {
+            log::warn!(
+                "{}/{}: between two synchronisations, the cluster deletes the pod: it has no toleration of \
+                 node.kubernetes.io/unreachable:NoExecute without tolerationSeconds",
+                known.namespace,
+                known.name
+            );
+        }
         self.in_loop(Engine::read_sources).await;
         Ok(())
     }
@@ -744,6 +859,7 @@ impl Follower {
         match api.call("PATCH", path, Some((STRATEGIC, patch))).await {
             Ok(mut changed) => {
                 known.object["status"] = changed["status"].take();
+                self.has_news.set(true);
                 Ok(())
             }
             failed => tolerate(failed),
@@ -834,6 +950,10 @@ impl Follower {
         self.shell.tasks.then_loop(move |engine| drop(done.try_send(call(engine)))).await;
         value.recv().await.ok()
     }
+}
+
+async fn drop_at(at: Instant) {
+    smol::Timer::at(at).await;
 }
 
 fn next_lease() -> Instant {
