@@ -112,6 +112,29 @@ fn a_board_connects_once_per_interval_on_request_and_when_a_link_comes_up() {
     assert!(board.device.pods().is_empty());
 }
 
+/// Renewals of the Lease during which the traffic is counted. The figures of docs/cluster.md are of 60.
+fn renewals() -> usize {
+    std::env::var("NODLET_RENEWALS").ok().and_then(|count| count.parse().ok()).unwrap_or(2)
+}
+
+#[test]
+fn a_board_that_stays_connected_and_has_no_pods_of_the_cluster_sends_little() {
+    let plane = ControlPlane::start();
+    let board = Board::join(&plane, ["--node-name", "board-1"]);
+    let renewed = || {
+        let mut last = None;
+        plane.wait_for("get lease board-1 -n kube-node-lease -o jsonpath={.spec.renewTime}", |time| {
+            last.get_or_insert_with(|| time.to_owned()) != time
+        })
+    };
+    renewed();
+    let before = board.bytes();
+    (0..renewals()).for_each(|_| drop(renewed()));
+    let bytes = board.bytes() - before;
+    println!("{} renewals of the Lease with a watch of pods: {bytes} bytes", renewals());
+    assert!(bytes < 5_000 * renewals() as u64, "{bytes}");
+}
+
 #[test]
 fn only_a_board_that_has_joined_can_synchronise() {
     let device = Device::start();

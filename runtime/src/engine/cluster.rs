@@ -110,6 +110,8 @@ struct Follower {
 enum End {
     /// A request failed.
     Failed(String),
+    /// A request failed, and the server accepts none for this time.
+    Busy(String, Duration),
     /// The certificate was replaced.
     Rotated,
     /// The certificate has expired, or the clock is behind it.
@@ -120,7 +122,10 @@ enum End {
 
 impl From<ApiError> for End {
     fn from(error: ApiError) -> End {
-        End::Failed(error.to_string())
+        match error.retry_after() {
+            Duration::ZERO => End::Failed(error.to_string()),
+            time => End::Busy(error.to_string(), time),
+        }
     }
 }
 
@@ -210,14 +215,10 @@ async fn follow(shell: Rc<Shell>, requests: Receiver<Reply<()>>) {
                 retry = backoff();
                 periodic.map_or(began, |periodic| periodic.next(began, random()))
             }
-            (End::Failed(why), _) => {
-                follower.answer(Err(&why));
-                // Each reason once: a board may be without its cluster for weeks.
-                if told != why {
-                    log::warn!("no connection to the cluster at {}: {why}", follower.credentials.server);
-                    told = why;
-                }
-                Instant::now() + retry.ended(began.elapsed(), random())
+            (End::Failed(why), _) => follower.fails(why, &mut told, retry.ended(began.elapsed(), random())),
+            (End::Busy(why, least), _) => {
+                let wait = retry.ended(began.elapsed(), random());
+                follower.fails(why, &mut told, wait.max(least + jitter(least / 5, random())))
             }
         };
         follower.rest(until).await;
@@ -236,6 +237,17 @@ impl Follower {
         if let Some(reply) = smol::future::or(request, due).await {
             self.waiting.push(reply);
         }
+    }
+
+    /// A session has failed. Returns when the next one begins. `told` is the reason of the last failure.
+    fn fails(&mut self, why: String, told: &mut String, wait: Duration) -> Instant {
+        self.answer(Err(&why));
+        // Each reason once: a board may be without its cluster for weeks.
+        if *told != why {
+            log::warn!("no connection to the cluster at {}: {why}", self.credentials.server);
+            *told = why;
+        }
+        Instant::now() + wait
     }
 
     /// Answers all requests to synchronise.
@@ -636,12 +648,12 @@ impl Follower {
         if let Some(known) = self.known.remove(uid)
             && known.has_manifest
         {
-            self.has_news.set(true);
             self.end(uid, &known, grace).await;
         }
     }
 
     async fn end(&mut self, uid: &str, known: &Known, grace: Option<Duration>) {
+        self.has_news.set(true);
         let path = self.pod_path(known);
         let uid = Uid::from(uid);
         self.in_loop(move |engine| engine.end_cluster_pod(uid, path, grace)).await;
