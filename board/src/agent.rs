@@ -9,6 +9,7 @@ use std::time::Duration;
 use lexopt::{Parser, ValueExt};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
+use nodlet_cluster::sync::Periodic;
 use nodlet_core::facts::{Amounts, MAX_PODS};
 use nodlet_core::sorted::SortedMap;
 use nodlet_core::spec::{Quantity, Taint, sysctl};
@@ -20,6 +21,7 @@ use nodlet_runtime::api::CONNECTIONS;
 use nodlet_runtime::container_config::LogLimits;
 use nodlet_runtime::engine::{Config, EVENTS, Engine, EngineError};
 
+use crate::arguments::duration::go_duration;
 use crate::arguments::{Context, Flag, number, switch};
 use crate::failure::Failure;
 use crate::output::escaped;
@@ -134,6 +136,13 @@ Flags:
       --shutdown-grace-period-by-pod-priority PRIORITY=DURATION,...
                          instead of both: maximum time to end for the pods from
                          each priority on
+      --sync-every DURATION
+                         on a board that has joined a cluster: connect to it only once
+                         in this time (such as 6h; at least 1m), when a link comes up
+                         and for `nodlet sync`; between, the cluster shows the Node as
+                         not ready. By default, the board stays connected
+      --sync-jitter DURATION
+                         random time that is added to --sync-every, 0 by default
       --quiet            log only warnings and errors
       --register-with-taints KEY=VALUE:EFFECT,...
                          taints of the node: with the effect NoExecute, only pods
@@ -193,6 +202,8 @@ struct Options {
     stop_after: Option<u64>,
     quiet: bool,
     shutdown: shutdown::Flags,
+    sync_every: Option<Duration>,
+    sync_jitter: Option<Duration>,
 }
 
 fn run(mut context: Context, parser: Parser) -> Outcome {
@@ -284,11 +295,25 @@ impl Options {
                 Flag::Long(name) if name == "stop-after" => {
                     options.stop_after = Some(number(&mut parser, "--stop-after")?);
                 }
+                Flag::Long(name) if name == "sync-every" => {
+                    let text = parser.value()?.string()?;
+                    let every = go_duration("--sync-every", &text)?;
+                    if every.is_some_and(|every| every < Duration::from_secs(60)) {
+                        return Err(refused(&name, &text, "1m or more, or 0 to stay connected"));
+                    }
+                    options.sync_every = every;
+                }
+                Flag::Long(name) if name == "sync-jitter" => {
+                    options.sync_jitter = go_duration("--sync-jitter", &parser.value()?.string()?)?;
+                }
                 Flag::Long(name) if name == "quiet" => options.quiet = switch(&mut parser)?,
                 Flag::Long(name) if options.limits.take(&name, &mut parser)? => {}
                 Flag::Long(name) if options.shutdown.take(&name, &mut parser)? => {}
                 other => context.global(&other, &mut parser)?,
             }
+        }
+        if options.sync_jitter.is_some() && options.sync_every.is_none() {
+            return Err(Failure::new("--sync-jitter has no effect without --sync-every"));
         }
         Ok(options)
     }
@@ -447,6 +472,9 @@ fn config(root: &Path, options: Options, down: bool) -> Result<Config, Failure> 
         taints: options.taints,
         reserved: options.reserved,
         logs: options.logs,
+        sync: options
+            .sync_every
+            .map(|every| Periodic { every, jitter: options.sync_jitter.unwrap_or_default() }),
         stop_after: options.stop_after,
         down,
         shutdown_groups: options.shutdown.groups()?,
@@ -519,6 +547,10 @@ mod tests {
         let of = |line| parse(line).map(|options| options.pod_pids_limit);
         assert_eq!(of("--pod-pids-limit=-1").ok(), Some(PodPidsLimit::Unlimited));
         assert_eq!(of("").ok(), Some(PodPidsLimit::Share));
+        let sync = |line| parse(line).map(|options| (options.sync_every, options.sync_jitter)).ok();
+        let minutes = |count| Some(Duration::from_secs(60 * count));
+        assert_eq!(sync("--sync-jitter 10m --sync-every 6h"), Some((minutes(360), minutes(10))));
+        assert_eq!((sync("--sync-every 0"), sync("--sync-jitter 10m")), (Some((None, None)), None));
         let right = parse(
             "--node-labels zone=a,x.y/b= --node-labels c=d --register-with-taints lab=x:NoExecute,b:NoSchedule \
              --kube-reserved cpu=250m,memory=1Ki --system-reserved=cpu=1,ephemeral-storage=1k",
@@ -542,6 +574,9 @@ mod tests {
             ("--allowed-unsafe-sysctls kernel.*", "--allowed-unsafe-sysctls"),
             ("--memory-swap-behavior UnlimitedSwap", "--memory-swap-behavior"),
             ("--stop-after x", "--stop-after"),
+            ("--sync-every 59s", "--sync-every"),
+            ("--sync-every 6", "--sync-every"),
+            ("--sync-every 6h --sync-jitter -1m", "--sync-jitter"),
             ("--node-labels zone", "--node-labels"),
             ("--node-labels zone=a,-=b", "--node-labels"),
             ("--node-labels zone=a_", "--node-labels"),

@@ -18,6 +18,7 @@ mod cluster;
 mod cores;
 mod descriptors;
 mod devices;
+mod enrolment;
 mod ephemeral;
 mod error;
 mod exec;
@@ -52,6 +53,7 @@ mod terminated;
 #[cfg(test)]
 mod tests;
 mod this_node;
+mod uplink;
 mod volumes;
 
 use std::cell::{Cell, RefCell};
@@ -75,6 +77,7 @@ use crate::service::Service;
 use crate::sources::ManifestDirectories;
 use crate::storage::Storage;
 use crate::store::Records;
+use nodlet_cluster::sync::Periodic;
 use nodlet_core::facts::{
     Action, Amounts, Attempt, Observation, PodIndex, PodObservation, Shutdown, ShutdownGroup, ShutdownScope,
 };
@@ -139,6 +142,8 @@ pub struct Config {
     pub logs: LogLimits,
     /// Resources that are reserved from pods: the kubelet's `--kube-reserved` and `--system-reserved` together.
     pub reserved: Amounts,
+    /// When the board connects to its cluster; `None` for a permanent connection.
+    pub sync: Option<Periodic>,
     /// For tests: die, as by SIGKILL, when this many actions have been begun.
     pub stop_after: Option<u64>,
     /// Stop every pod, remove what is left of them, and end (`nodlet down`).
@@ -182,7 +187,7 @@ pub struct Engine {
     manifest_reads: manifests::ManifestReads,
     image_use: image_collection::ImageUse,
     /// The task that follows the cluster, if the board has joined one.
-    cluster: Option<smol::Task<()>>,
+    cluster: Option<cluster::Following>,
     /// The files of earlier boots were removed.
     swept: bool,
     /// Actions begun, for `Config::stop_after`.
@@ -349,7 +354,9 @@ impl Engine {
             self.open_api();
             self.collect_images();
             resolver::follow(&self.shell);
-            if !self.shell.config.down && self.shell.paths.cluster_credentials().exists() {
+            let paths = &self.shell.paths;
+            let has_cluster = [paths.cluster_credentials(), paths.bootstrap_kubeconfig()];
+            if !self.shell.config.down && has_cluster.iter().any(|path| path.exists()) {
                 self.follow_cluster();
             }
             if !self.shell.config.down && !self.shell.config.shutdown_groups.is_empty() {

@@ -189,6 +189,11 @@ impl Network {
         Ok(())
     }
 
+    /// The name of the bridge, with which the names of pods' links begin.
+    pub fn bridge(&self) -> &str {
+        &self.bridge
+    }
+
     /// Connects a pod that has an address with the world: makes the bridge, lets the pod reach other machines, and
     /// forwards its `hostPort`s to it. Returns a warning, once, if the kernel cannot do the second.
     pub fn connect(&mut self, pod: &Pod, ip: Ipv4Addr) -> Result<Option<Warning>, NetworkError> {

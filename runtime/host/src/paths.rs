@@ -71,6 +71,16 @@ impl Paths {
         self.below("var/lib/nodlet/cluster.json")
     }
 
+    /// The file in the image with which a board enrols in a cluster by itself.
+    pub fn bootstrap_kubeconfig(&self) -> PathBuf {
+        self.below("etc/nodlet/bootstrap-kubeconfig")
+    }
+
+    /// The mark of a board that has left the cluster of its bootstrap kubeconfig, and so does not enrol again.
+    pub fn cluster_left(&self) -> PathBuf {
+        self.below("var/lib/nodlet/cluster-left")
+    }
+
     /// Manifests that do not outlive the boot.
     pub fn run_manifests(&self) -> PathBuf {
         self.below("run/nodlet/manifests")
