@@ -1,6 +1,6 @@
 //! A real Kubernetes control plane, to which boards are nodes.
 
-use nodlet_tests::{ControlPlane, Device, Namespace, Ran, demo_archive};
+use nodlet_tests::{ClusterNode as Node, ControlPlane, Namespace};
 
 /// A Deployment of one pod.
 const DEPLOYMENT: &str = "
@@ -52,48 +52,6 @@ fn a_partition_drops_packets_between_boards_and_the_control_plane() {
     assert!(!reaches(&one) && !reaches(&other));
     drop(cut);
     assert!(reaches(&one) && reaches(&other));
-}
-
-/// A board whose agent is a node of a cluster.
-struct Node {
-    device: Device,
-    address: String,
-}
-
-impl Node {
-    /// A board that has joined.
-    fn join(plane: &ControlPlane, name: &str) -> Node {
-        let node = Node::connected(plane, name);
-        let joined = node.verb(
-            &[&["join"], &plane.join_arguments().iter().map(String::as_str).collect::<Vec<_>>()[..]].concat(),
-        );
-        assert!(joined.ok().contains(&format!("node {name} has joined")));
-        plane.wait_for(&format!("get node {name} --no-headers"), |node| node.contains(" Ready "));
-        node
-    }
-
-    /// A board that reaches the API server.
-    fn connected(plane: &ControlPlane, name: &str) -> Node {
-        let mut device = Device::new();
-        let network = device.own_network();
-        let address = plane.connect(&network);
-        device.agent_arguments(["--node-name", name]);
-        device.start_agent();
-        device.load_image(demo_archive());
-        Node { device, address }
-    }
-
-    /// Runs a verb.
-    fn verb(&self, words: &[&str]) -> Ran {
-        let mut command = self.device.command(words);
-        let output = command.output().expect("nodlet can be run");
-        Ran {
-            command: words.join(" "),
-            code: output.status.code().unwrap_or(-1),
-            stdout: String::from_utf8_lossy(&output.stdout).into_owned(),
-            stderr: String::from_utf8_lossy(&output.stderr).into_owned(),
-        }
-    }
 }
 
 /// The deployment of pods that run until they end.

@@ -3,7 +3,7 @@
 //!
 //! * [`credentials`]: what a joined board keeps, and the texts of `nodlet join`.
 //! * [`api`]: a client of the API server, with which [`enrol`] gets a client certificate.
-//! * [`node`], [`pods`] and [`backoff`] decide what to send and what to write down. They are pure: no socket, no file,
+//! * [`node`], [`pods`], [`network`] and [`backoff`] decide what to send and what to write down. They are pure: no socket, no file,
 //!   no clock.
 //!
 //! The agent's task is `runtime/src/engine/cluster.rs`.
@@ -12,6 +12,7 @@ pub mod api;
 pub mod backoff;
 pub mod credentials;
 pub mod enrol;
+pub mod network;
 pub mod node;
 pub mod pem;
 pub mod pods;

@@ -35,7 +35,7 @@ use nodlet_kube::manifest::{self, Validation};
 use nodlet_registry::objects::{ChangeKind, Key};
 use nodlet_wire::http::{Connection, HttpError};
 
-use super::{Engine, Shell};
+use super::{Engine, Shell, cluster_network};
 use crate::prober::lookup;
 
 /// Pods in one page of a list.
@@ -63,7 +63,7 @@ const CERTIFICATE_WITHIN: Duration = Duration::from_secs(10);
 const ROTATE_AGAIN: Duration = Duration::from_secs(300);
 
 /// The longest life of a watch in seconds (client-go: 5 to 10 minutes).
-const WATCH_SECONDS: u32 = 480;
+pub(super) const WATCH_SECONDS: u32 = 480;
 
 /// A pod of the cluster.
 struct Known {
@@ -138,6 +138,7 @@ impl Engine {
 async fn follow(shell: Rc<Shell>, path: PathBuf) {
     let read = shell.stores.storage.run(move || read_credentials(&path)).await;
     if read.as_ref().is_err_and(|error| error.kind() == io::ErrorKind::NotFound) {
+        cluster_network::apply(&shell, None);
         return;
     }
     let read = read.map_err(|error| error.to_string()).and_then(|text| Credentials::from_json(&text));
@@ -153,6 +154,7 @@ async fn follow(shell: Rc<Shell>, path: PathBuf) {
         );
     }
     log::info!("this board is node {} of the cluster at {}", credentials.node, credentials.server);
+    cluster_network::restore(&shell).await;
     let mut follower =
         Follower { shell, credentials, known: SortedMap::new(), rotate_at: i64::MAX, rotate_again: None };
     let (mut backoff, mut told) = (Backoff::default(), String::new());
@@ -215,9 +217,11 @@ impl Follower {
             return Err(End::Failed(format!("no such host: {}", server.host)));
         }
         let trust = self.credentials.trust().map_err(|error| End::Failed(error.to_string()))?;
-        let mut api = Api::new(&server.host, addresses, Verification::By(trust), None);
+        let connect = || Api::new(&server.host, addresses.clone(), Verification::By(trust.clone()), None);
+        let mut api = connect();
         let uid = self.register(&mut api).await?;
         self.renew_lease(&mut api, Some(&uid)).await?;
+        let _nodes = cluster_network::follow(&self.shell, &self.credentials.node, connect()).await;
         let mut version = self.shell.publication.objects.version();
         let mut resource_version = self.list(&mut api).await?;
         self.send_all(&mut api).await?;

@@ -57,6 +57,7 @@ const AF_BRIDGE: u8 = 7;
 mod addresses;
 mod borrowed;
 mod ipv6;
+mod routes;
 
 pub use borrowed::LinkSettings;
 

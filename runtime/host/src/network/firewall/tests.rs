@@ -9,6 +9,7 @@ fn table() -> Table {
         bridge: "nl00000000".to_owned(),
         masquerade: true,
         ranges: vec![("10.85.0.0".parse().unwrap(), 20), ("fd00::".parse().unwrap(), 60)],
+        cluster: None,
         uplinks: vec!["eth0".to_owned()],
         ports: SortedMap::new(),
     }

@@ -1,0 +1,55 @@
+//! [`ClusterNode`]: a board in a network namespace of its own, which is a node of a [`ControlPlane`]. Any number of
+//! them share the link of the control plane.
+
+use crate::control_plane::ControlPlane;
+use crate::device::{Device, Ran};
+use crate::namespace::Namespace;
+use crate::programs::demo_archive;
+
+/// A board whose agent is a node of a cluster.
+pub struct ClusterNode {
+    /// The board.
+    pub device: Device,
+    /// The network namespace of the agent.
+    pub network: Namespace,
+    /// The address of the board on the link of the control plane.
+    pub address: String,
+}
+
+impl ClusterNode {
+    /// A board that has joined.
+    pub fn join(plane: &ControlPlane, name: &str) -> Self {
+        Self::join_with(plane, name, &[])
+    }
+
+    /// A board that has joined, whose agents have further arguments.
+    pub fn join_with(plane: &ControlPlane, name: &str, arguments: &[&str]) -> Self {
+        let node = Self::connected_with(plane, name, arguments);
+        let words = plane.join_arguments();
+        let words: Vec<&str> = ["join"].into_iter().chain(words.iter().map(String::as_str)).collect();
+        let joined = node.verb(&words);
+        assert!(joined.ok().contains(&format!("node {name} has joined")));
+        plane.wait_for(&format!("get node {name} --no-headers"), |node| node.contains(" Ready "));
+        node
+    }
+
+    /// A board that reaches the API server.
+    pub fn connected(plane: &ControlPlane, name: &str) -> Self {
+        Self::connected_with(plane, name, &[])
+    }
+
+    fn connected_with(plane: &ControlPlane, name: &str, arguments: &[&str]) -> Self {
+        let mut device = Device::new();
+        let network = device.own_network();
+        let address = plane.connect(&network);
+        device.set_agent_arguments(&[&["--node-name", name], arguments].concat());
+        device.start_agent();
+        device.load_image(demo_archive());
+        Self { device, network, address }
+    }
+
+    /// Runs a verb.
+    pub fn verb(&self, words: &[&str]) -> Ran {
+        self.device.run(words, "")
+    }
+}
