@@ -68,7 +68,7 @@ impl Paths {
 
     /// The network of the cluster's pods. Among the manifests of the cluster, with which it goes.
     pub fn cluster_network(&self) -> PathBuf {
-        self.cluster_manifests().join("network")
+        self.cluster_manifests().join(".network")
     }
 
     /// The file with the credentials of a board that has joined a cluster.
