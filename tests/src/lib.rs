@@ -25,6 +25,7 @@ mod api;
 mod binary;
 pub mod bus;
 mod calls;
+mod cluster_images;
 mod cluster_node;
 mod control_plane;
 mod device;
@@ -53,6 +54,7 @@ mod view;
 
 pub use binary::binary;
 pub use calls::{Calls, Counted};
+pub use cluster_images::{coredns_archive, kube_proxy_archive};
 pub use cluster_node::ClusterNode;
 pub use control_plane::{ControlPlane, Partition, TOKEN};
 pub use device::{Device, Mount, Ran};

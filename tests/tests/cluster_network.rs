@@ -1,6 +1,6 @@
 //! The network of pods of a real Kubernetes cluster whose nodes are boards: ranges, routes, names and Services.
 
-use nodlet_tests::{ClusterNode, ControlPlane, TestPod};
+use nodlet_tests::{ClusterNode, ControlPlane, TestPod, coredns_archive, kube_proxy_archive};
 
 /// Lets nodes read all Nodes, as docs/cluster.md tells the cluster's administrator.
 fn let_nodes_read_nodes(plane: &ControlPlane) {
@@ -102,4 +102,40 @@ fn pods_of_two_boards_reach_each_other_under_their_own_addresses() {
     let own = one.device.pod("own");
     own.wait_ready();
     assert!(!is_in(&own.ip(), &of_one), "the range of the configuration is used again: {}", own.ip());
+}
+
+#[test]
+fn a_service_is_reached_by_its_address_and_by_its_name_through_kube_proxy_and_coredns() {
+    let plane = ControlPlane::start();
+    let_nodes_read_nodes(&plane);
+    let nodes = ["board-1", "board-2"].map(|name| {
+        let node = ClusterNode::join_with(&plane, name, &["--cluster-dns", "10.96.0.10"]);
+        node.device.load_image(kube_proxy_archive());
+        node.device.load_image(coredns_archive());
+        node
+    });
+    plane.install_services();
+    plane.apply(&server("a", "board-1"));
+    plane.apply(&server("b", "board-2"));
+    plane.line("create service clusterip web --tcp=8080:80").ok();
+    plane.line("set selector service web app=web").ok();
+    let pods = "get pods -n kube-system --no-headers";
+    plane.wait_for(pods, |pods| pods.lines().filter(|pod| pod.contains("1/1")).count() == 3);
+    let address = plane.line("get service web -o jsonpath={.spec.clusterIP}").ok();
+
+    // Each pod reaches both, itself included, whether they are on its node or on the other one.
+    for (node, name) in nodes.iter().zip(["a", "b"]) {
+        let pod = node.device.pod(name);
+        pod.wait_ready();
+        let hosts = [&address, "web", "web.default.svc.cluster.local"];
+        for host in hosts {
+            let names = std::cell::RefCell::new(std::collections::BTreeSet::new());
+            node.device.wait_for(&format!("{name} to reach both pods as {host}"), || {
+                // An attempt may fail until kube-proxy and CoreDNS know the Service.
+                let got = pod.exec("app", ["/bin/demo", "get", &format!("http://{host}:8080/hostname")]);
+                names.borrow_mut().extend((got.code == 0).then(|| got.stdout.trim().to_owned()));
+                names.borrow().iter().eq(["a", "b"])
+            });
+        }
+    }
 }

@@ -506,7 +506,8 @@ impl Network {
                 prefix: range.prefix,
                 gateway: range.gateway(),
             }),
-            hairpin: self.firewall.table.ports.contains_key(uid),
+            // In a cluster, a Service may lead a pod to itself.
+            hairpin: self.firewall.table.ports.contains_key(uid) || self.firewall.table.cluster.is_some(),
             interfaces: Vec::new(),
         }
     }
