@@ -10,6 +10,7 @@ use std::time::Duration;
 use lexopt::{Parser, ValueExt};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
+use nodlet_cluster::network::parse_range;
 use nodlet_core::facts::{Amounts, MAX_PODS};
 use nodlet_core::sorted::SortedMap;
 use nodlet_core::spec::{Quantity, Taint, sysctl};
@@ -19,7 +20,6 @@ use nodlet_host::paths::Paths;
 use nodlet_kube::manifest::{check_label, is_node_name, node_name_of};
 use nodlet_runtime::api::CONNECTIONS;
 use nodlet_runtime::container_config::LogLimits;
-use nodlet_cluster::network::parse_range;
 use nodlet_runtime::engine::{ClusterDns, Config, EVENTS, Engine, EngineError};
 
 use crate::arguments::{Context, Flag, number, switch};

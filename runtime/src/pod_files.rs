@@ -414,8 +414,13 @@ mod tests {
     #[test]
     fn hosts_is_the_file_that_a_kubelet_writes() {
         let (ip, dns) = (Some(Ipv4Addr::new(10, 85, 0, 7)), ClusterDns::default());
-        let text =
-            hosts(&pod("web", "hostAliases: [{ip: 1.2.3.4, hostnames: [a, b]}]"), (ip, None), "node", "", &dns);
+        let text = hosts(
+            &pod("web", "hostAliases: [{ip: 1.2.3.4, hostnames: [a, b]}]"),
+            (ip, None),
+            "node",
+            "",
+            &dns,
+        );
         assert_eq!(
             text,
             "# Kubernetes-managed hosts file.\n127.0.0.1\tlocalhost\n::1\tlocalhost ip6-localhost ip6-loopback\n\
@@ -435,7 +440,8 @@ mod tests {
         assert!(error.ends_with("(64 characters is the max, 70 characters requested)"), "{error}");
         let text = hosts(&pod("web", "subdomain: sub"), (ip, None), "node", "", &dns);
         assert!(text.ends_with("10.85.0.7\tweb.sub.default.svc.cluster.local\tweb\n"), "{text}");
-        let text = hosts(&pod("web", "hostNetwork: true"), (None, None), "node", "127.0.0.1 localhost\n", &dns);
+        let text =
+            hosts(&pod("web", "hostNetwork: true"), (None, None), "node", "127.0.0.1 localhost\n", &dns);
         assert_eq!(text, "# Kubernetes-managed hosts file (host network).\n127.0.0.1 localhost\n");
     }
 
@@ -471,11 +477,12 @@ mod tests {
             ("dnsPolicy: Default", nodes),
             (
                 config,
-                format!(
-                    "search {first} lan a\nnameserver 10.96.0.10\nnameserver 9.9.9.9\noptions ndots:2\n"
-                ),
+                format!("search {first} lan a\nnameserver 10.96.0.10\nnameserver 9.9.9.9\noptions ndots:2\n"),
             ),
-            (&format!("dnsPolicy: None, {config}"), "search a\nnameserver 9.9.9.9\noptions ndots:2\n".to_owned()),
+            (
+                &format!("dnsPolicy: None, {config}"),
+                "search a\nnameserver 9.9.9.9\noptions ndots:2\n".to_owned(),
+            ),
         ] {
             assert_eq!(resolv_conf(&pod("web", spec), node, &dns), (expected, vec![]), "{spec}");
         }

@@ -43,9 +43,9 @@ fn with_dynamic_program(image: Image, program: &str) -> Image {
     let libraries = String::from_utf8_lossy(&output.stdout).into_owned();
     assert!(output.status.success(), "ldd {program}: `cargo xtask setup` installs it");
     let paths = libraries.split_whitespace().filter(|word| word.starts_with('/'));
-    paths.chain([program.as_str()]).fold(image, |image, path| {
-        image.file(path.trim_start_matches('/'), 0o755, &read(Path::new(path)))
-    })
+    paths
+        .chain([program.as_str()])
+        .fold(image, |image, path| image.file(path.trim_start_matches('/'), 0o755, &read(Path::new(path))))
 }
 
 fn write(name: &str, image: &Image) -> PathBuf {
@@ -57,7 +57,8 @@ fn write(name: &str, image: &Image) -> PathBuf {
 }
 
 fn read(path: &Path) -> Vec<u8> {
-    fs::read(path).unwrap_or_else(|error| panic!("{}: {error}: run `cargo xtask control-plane`", path.display()))
+    fs::read(path)
+        .unwrap_or_else(|error| panic!("{}: {error}: run `cargo xtask control-plane`", path.display()))
 }
 
 /// A program that xtask has built.

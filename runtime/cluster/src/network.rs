@@ -61,7 +61,8 @@ impl Nodes {
         let mut found = Vec::new();
         for (base, prefix) in ranges.into_iter().take(2) {
             // A route to a node must not lead through itself, or take the traffic of half the world.
-            let is_usable = prefix >= 8 && !addresses.iter().any(|address| contains((base, prefix), *address));
+            let is_usable =
+                prefix >= 8 && !addresses.iter().any(|address| contains((base, prefix), *address));
             if !is_usable {
                 self.others.remove(name);
                 return Err(format!("node {name}: pods cannot have the addresses {base}/{prefix}"));

@@ -110,8 +110,10 @@ impl Network {
             },
         };
         let mut network = Network::of(paths, range, ipv6, masquerade);
-        if let Ok(text) = fs::read_to_string(paths.cluster_network()) {
-            network.read_cluster(Some(&text), &[])?;
+        if let Ok(text) = fs::read_to_string(paths.cluster_network())
+            && let Err(error) = network.read_cluster(Some(&text), &[])
+        {
+            log::error!("failed to {}", crate::error::chain(&error));
         }
         Ok(network)
     }

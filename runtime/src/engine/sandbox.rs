@@ -216,8 +216,7 @@ async fn make_on(
     let on_disk = shell.paths.pod(uid);
     shell.stores.storage.run(move || files.write(&on_disk)).await.map_err(Failure::sandbox)?;
     let emit = |reason: &'static str, message: String| {
-        let event =
-            Event { container: None, warning: true, reason: reason.into(), message: message.into() };
+        let event = Event { container: None, warning: true, reason: reason.into(), message: message.into() };
         shell.publication.emit(wanted, &event);
     };
     for message in left_out {
@@ -229,10 +228,13 @@ async fn make_on(
         && pod_files::wants_cluster_dns(&pod.spec)
     {
         let (name, namespace) = (&pod.name, &pod.namespace);
-        emit("MissingClusterDNS", format!(
-            "pod: \"{name}_{namespace}({uid})\". kubelet does not have ClusterDNS IP configured and cannot create Pod \
+        emit(
+            "MissingClusterDNS",
+            format!(
+                "pod: \"{name}_{namespace}({uid})\". kubelet does not have ClusterDNS IP configured and cannot create Pod \
              using \"ClusterFirst\" policy. Falling back to \"Default\" policy."
-        ));
+            ),
+        );
     }
     let cgroup = shell.machine.cgroups.pod(pod).map_err(Failure::sandbox)?;
     let mut network = ip.map(|ip| shell.machine.network.borrow().config(&pod.uid, ip));

@@ -142,4 +142,3 @@ pub(super) fn all(range: Range, ipv6: Option<Ipv6Range>) -> Vec<(IpAddr, u8)> {
 fn read(file: &Path) -> Vec<Peer> {
     fs::read_to_string(file).unwrap_or_default().lines().filter_map(Peer::parse).collect()
 }
-
