@@ -53,6 +53,9 @@ fn pods_of_two_boards_reach_each_other_under_their_own_addresses() {
     let (a, b) = (one.device.pod("a"), two.device.pod("b"));
     a.wait_ready();
     b.wait_ready();
+    let events =
+        plane.wait_for("get events -o jsonpath={.items[*].reason}", |all| all.contains("MissingClusterDNS"));
+    assert!(!events.contains("DNSConfigForming"), "{events}");
     let (of_one, of_two) = (range(&plane, "board-1"), range(&plane, "board-2"));
     assert!(is_in(&a.ip(), &of_one) && is_in(&b.ip(), &of_two), "{} {of_one} {} {of_two}", a.ip(), b.ip());
     assert_eq!(fetch(&one, &a, &format!("http://{}/peer", b.ip())).trim(), a.ip());
@@ -127,6 +130,12 @@ fn a_service_is_reached_by_its_address_and_by_its_name_through_kube_proxy_and_co
     for (node, name) in nodes.iter().zip(["a", "b"]) {
         let pod = node.device.pod(name);
         pod.wait_ready();
+        let resolver = pod.exec("app", ["/bin/demo", "cat", "/etc/resolv.conf"]).ok();
+        assert!(
+            resolver.starts_with("search default.svc.cluster.local svc.cluster.local cluster.local"),
+            "{resolver}"
+        );
+        assert!(resolver.ends_with("\nnameserver 10.96.0.10\noptions ndots:5\n"), "{resolver}");
         let hosts = [&address, "web", "web.default.svc.cluster.local"];
         for host in hosts {
             let names = std::cell::RefCell::new(std::collections::BTreeSet::new());

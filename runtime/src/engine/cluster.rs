@@ -63,7 +63,7 @@ const CERTIFICATE_WITHIN: Duration = Duration::from_secs(10);
 const ROTATE_AGAIN: Duration = Duration::from_secs(300);
 
 /// The longest life of a watch in seconds (client-go: 5 to 10 minutes).
-pub(super) const WATCH_SECONDS: u32 = 480;
+const WATCH_SECONDS: u32 = 480;
 
 /// A pod of the cluster.
 struct Known {

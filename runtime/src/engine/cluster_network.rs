@@ -20,6 +20,9 @@ use super::{Shell, firewall};
 /// The time in which a cluster that assigns ranges to its nodes does so.
 const RANGE_WITHIN: Duration = Duration::from_secs(5);
 
+/// The longest life of a watch in seconds (client-go: 5 to 10 minutes).
+const WATCH_SECONDS: u32 = 480;
+
 /// Nodes in one page of a list.
 const PAGE: usize = 20;
 
@@ -117,7 +120,7 @@ impl Follower {
             let mut watch = api
                 .watch(&format!(
                     "{target}watch=1&allowWatchBookmarks=true&resourceVersion={version}&timeoutSeconds={}",
-                    super::cluster::WATCH_SECONDS + u32::from(random()) % 120
+                    WATCH_SECONDS + u32::from(random()) % 120
                 ))
                 .await?;
             while let Some(line) = watch.line(EVENT).await.map_err(ApiError::Http)? {
