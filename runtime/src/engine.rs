@@ -15,6 +15,7 @@
 mod claims;
 mod cleanup;
 mod cluster;
+mod cluster_network;
 mod cores;
 mod descriptors;
 mod devices;
@@ -57,6 +58,7 @@ mod uplink;
 mod volumes;
 
 use std::cell::{Cell, RefCell};
+use std::net::IpAddr;
 use std::os::unix::net::UnixListener;
 use std::path::PathBuf;
 use std::pin::Pin;
@@ -90,6 +92,7 @@ use nodlet_host::paths::Paths;
 use nodlet_registry::objects::Objects;
 use nodlet_registry::{self as registry, Events, NodeEvent, Registry, Wanted, reserved_in_vain};
 
+pub use crate::pod_files::ClusterDns;
 pub use error::EngineError;
 use exec::Execs;
 use host_paths::HostPaths;
@@ -115,6 +118,12 @@ pub struct Config {
     pub node_name: String,
     /// The range of the pods' addresses; `None` for the root's file or the default.
     pub pod_cidr: Option<String>,
+    /// Ranges of the pods of the whole cluster, besides those of its Nodes: the `--cluster-cidr` of a cluster.
+    pub cluster_cidrs: Vec<(IpAddr, u8)>,
+    /// Whether pods of other nodes are reached over routes to the addresses of these.
+    pub node_routes: bool,
+    /// The DNS of the cluster.
+    pub dns: ClusterDns,
     /// Whether pods reach other machines under the address of this one.
     pub masquerade: bool,
     /// Processes that each pod may have.

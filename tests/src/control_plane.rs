@@ -332,6 +332,12 @@ impl ControlPlane {
         self.wait_for("get serviceaccount default -o name", |_| true);
     }
 
+    /// Installs kube-proxy and CoreDNS, whose images each node needs: [`crate::kube_proxy_archive`] and
+    /// [`crate::coredns_archive`]. The address of the DNS is 10.96.0.10.
+    pub fn install_services(&self) {
+        self.apply(&include_str!("cluster_services.yaml").replace("SERVER", &self.server()));
+    }
+
     fn kubectl_with(&self, words: &[&str], input: &str) -> Ran {
         let mut command = Command::new(kubectl::program());
         command

@@ -5,8 +5,8 @@
 //!   board enrols by itself.
 //! * [`api`]: a client of the API server, with which [`enrol`] gets a client certificate.
 //! * [`watches`]: all watches of a node over one connection.
-//! * [`schedule`], [`sync`] and [`objects`] decide what to do when; [`node`], [`pods`], [`mirrors`], [`services`] and
-//!   [`followed`], what to send and what to write down. They are pure, as [`backoff`] is: no socket, no file, no clock.
+//! * [`schedule`], [`sync`] and [`objects`] decide what to do when; [`node`], [`pods`], [`mirrors`], [`services`],
+//!   [`network`] and [`followed`], what to send and what to write down. They are pure, as [`backoff`] is: no socket, no file, no clock.
 //!
 //! The agent's task is `runtime/src/engine/cluster.rs`.
 
@@ -17,6 +17,7 @@ pub mod enrol;
 pub mod followed;
 pub mod kubeconfig;
 pub mod mirrors;
+pub mod network;
 pub mod node;
 pub mod objects;
 pub mod pem;

@@ -66,6 +66,11 @@ impl Paths {
         self.below("var/lib/nodlet/cluster")
     }
 
+    /// The network of the cluster's pods. Among the manifests of the cluster, with which it goes.
+    pub fn cluster_network(&self) -> PathBuf {
+        self.cluster_manifests().join(".network")
+    }
+
     /// The file with the credentials of a board that has joined a cluster.
     pub fn cluster_credentials(&self) -> PathBuf {
         self.below("var/lib/nodlet/cluster.json")
@@ -200,6 +205,11 @@ impl Paths {
     /// nftables table may.
     pub(crate) fn forwarding(&self) -> PathBuf {
         self.run().join("forwarding")
+    }
+
+    /// The file with the routes to pods of other nodes that nodlet has made in this boot.
+    pub(crate) fn routes(&self) -> PathBuf {
+        self.run().join("routes")
     }
 
     /// The socket of the local API.

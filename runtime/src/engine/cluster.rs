@@ -37,7 +37,7 @@ use nodlet_cluster::watches::{News, Target, Watches};
 use nodlet_core::facts::Observation;
 use nodlet_core::spec::Uid;
 
-use super::{Engine, Shell, enrolment, uplink};
+use super::{Engine, Shell, cluster_network, enrolment, uplink};
 use crate::api::Reply;
 use nodlet_registry::Status;
 
@@ -63,6 +63,10 @@ struct Follower {
     waiting: Vec<Reply<()>>,
     /// The server's address of the last session.
     address: Option<SocketAddr>,
+    /// The client with which Nodes are followed, until that begins.
+    nodes_api: Option<Api>,
+    /// Follows the Nodes during a session.
+    nodes: Option<smol::Task<()>>,
     /// There are no credentials any more.
     has_ended: bool,
     /// Something of a pod was sent or taken, for the length of a visit.
@@ -148,6 +152,9 @@ impl Engine {
 
 async fn follow(shell: Rc<Shell>, requests: Receiver<Reply<()>>) {
     shell.publication.events_sent(u64::MAX);
+    if !shell.paths.cluster_credentials().exists() {
+        cluster_network::apply(&shell, None);
+    }
     let Some(credentials) = enrolment::credentials(&shell).await else { return };
     if credentials.node != shell.config.node_name {
         return log::error!(
@@ -157,6 +164,7 @@ async fn follow(shell: Rc<Shell>, requests: Receiver<Reply<()>>) {
         );
     }
     log::info!("this board is node {} of the cluster at {}", credentials.node, credentials.server);
+    cluster_network::restore(&shell).await;
     // Events wait for a connection from now on.
     shell.publication.events_sent(0);
     let schedule = Schedule::new(Instant::now(), shell.config.sync);
@@ -166,6 +174,8 @@ async fn follow(shell: Rc<Shell>, requests: Receiver<Reply<()>>) {
         requests,
         waiting: Vec::new(),
         address: None,
+        nodes_api: None,
+        nodes: None,
         has_ended: false,
         has_news: Cell::new(false),
         schedule,
@@ -208,6 +218,7 @@ impl Follower {
             }
             if !self.schedule.is_up() && api.is_some() {
                 (api, watches) = (None, Watches::default());
+                (self.nodes_api, self.nodes) = (None, None);
                 self.objects.disconnected(now);
             }
         }
@@ -343,7 +354,13 @@ impl Follower {
             Action::Leave => Ok(Seen::Left),
             Action::Register => self.register(api).await,
             Action::RenewLease { create } => self.renew_lease(api, create).await,
-            Action::List => self.list(api).await,
+            Action::List => {
+                if let Some(api) = self.nodes_api.take() {
+                    let node = &self.credentials.node;
+                    self.nodes = Some(cluster_network::follow(&self.shell, node, api).await);
+                }
+                self.list(api).await
+            }
             Action::SendStatuses => {
                 self.send_all(api).await?;
                 if !self.told.is_empty() {

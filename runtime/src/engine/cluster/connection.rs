@@ -37,7 +37,8 @@ impl Follower {
         let addresses = enrolment::addresses(server).await.map_err(Failure::new)?;
         self.address = addresses.first().copied();
         let trust = self.credentials.trust().map_err(|error| Failure::new(error.to_string()))?;
-        *api = Some(Api::new(&server.host, addresses, Verification::By(trust), None));
+        let client = || Api::new(&server.host, addresses.clone(), Verification::By(trust.clone()), None);
+        (*api, self.nodes_api) = (Some(client()), Some(client()));
         if self.shell.config.sync.is_some() {
             self.objects.unread();
         }
