@@ -239,6 +239,7 @@ impl Follower {
         // Objects come after all else, but before a visit ends.
         let is_idle = match &next {
             Next::Wait { .. } => self.schedule.is_watching(),
+            Next::Do(Action::Watch { .. }) => is_periodic,
             Next::Do(action) => *action == Action::Leave,
         };
         if let (Some(api), true) = (&mut *api, is_idle) {
