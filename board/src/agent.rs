@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::io::Write;
+use std::net::IpAddr;
 use std::path::Path;
 use std::process::ExitCode;
 use std::time::Duration;
@@ -9,6 +10,8 @@ use std::time::Duration;
 use lexopt::{Parser, ValueExt};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
+use nodlet_cluster::network::parse_range;
+use nodlet_cluster::sync::Periodic;
 use nodlet_core::facts::{Amounts, MAX_PODS};
 use nodlet_core::sorted::SortedMap;
 use nodlet_core::spec::{Quantity, Taint, sysctl};
@@ -18,8 +21,9 @@ use nodlet_host::paths::Paths;
 use nodlet_kube::manifest::{check_label, is_node_name, node_name_of};
 use nodlet_runtime::api::CONNECTIONS;
 use nodlet_runtime::container_config::LogLimits;
-use nodlet_runtime::engine::{Config, EVENTS, Engine, EngineError};
+use nodlet_runtime::engine::{ClusterDns, Config, EVENTS, Engine, EngineError};
 
+use crate::arguments::duration::go_duration;
 use crate::arguments::{Context, Flag, number, switch};
 use crate::failure::Failure;
 use crate::output::escaped;
@@ -79,6 +83,15 @@ Flags:
       --allowed-unsafe-sysctls NAME,...
                          kernel parameters that pods may set besides the safe ones;
                          NAME may end with *, as in net.core.*
+      --cluster-cidr CIDR,...
+                         ranges of the pods of a cluster, if the cluster does not let
+                         this board read its Nodes: pods reach these addresses without
+                         masquerade, and are reached from them
+      --cluster-dns IP,...
+                         name servers of the cluster, for pods with the dnsPolicy
+                         ClusterFirst
+      --cluster-domain NAME
+                         domain of the cluster's names, cluster.local by default
       --container-log-max-files N
                          number of log files kept for each container, including the
                          current one: 5 by default, at least 2
@@ -113,6 +126,9 @@ Flags:
       --node-labels KEY=VALUE,...
                          labels of the node, for node selectors and node affinity
       --node-name NAME   spec.nodeName of the pods; the host's name by default
+      --node-routes=false
+                         in a cluster, make no routes to the pods of other nodes, and
+                         do not watch their Nodes
       --pod-pids-limit N
                          maximum number of processes and threads of each pod; -1
                          means no limit. The default is 15 % of the machine's
@@ -120,7 +136,8 @@ Flags:
       --pod-cidr CIDR[,CIDR]
                          address range of the pods, and an IPv6 range after a comma
                          (10.85.0.0/24,fd00:10:85::/64); by default the content of
-                         etc/nodlet/pod-cidr below the root, else 10.85.0.0/24
+                         etc/nodlet/pod-cidr below the root, else 10.85.0.0/24. In
+                         a cluster, spec.podCIDRs of the Node replaces it
       --terminated-pod-gc-threshold N
                          number of applied finished pods that are kept, 110 by
                          default; beyond that, the oldest are removed. 0 keeps all
@@ -134,6 +151,13 @@ Flags:
       --shutdown-grace-period-by-pod-priority PRIORITY=DURATION,...
                          instead of both: maximum time to end for the pods from
                          each priority on
+      --sync-every DURATION
+                         on a board that has joined a cluster: connect to it only once
+                         in this time (such as 6h; at least 1m), when a link comes up
+                         and for `nodlet sync`; between, the cluster shows the Node as
+                         not ready. By default, the board stays connected
+      --sync-jitter DURATION
+                         random time that is added to --sync-every, 0 by default
       --quiet            log only warnings and errors
       --register-with-taints KEY=VALUE:EFFECT,...
                          taints of the node: with the effect NoExecute, only pods
@@ -181,6 +205,9 @@ struct Options {
     node_name: Option<String>,
     pod_cidr: Option<String>,
     routes_pods: bool,
+    cluster_cidrs: Vec<(IpAddr, u8)>,
+    no_node_routes: bool,
+    dns: ClusterDns,
     pod_pids_limit: PodPidsLimit,
     allowed_sysctls: Vec<String>,
     limited_swap: bool,
@@ -193,6 +220,8 @@ struct Options {
     stop_after: Option<u64>,
     quiet: bool,
     shutdown: shutdown::Flags,
+    sync_every: Option<Duration>,
+    sync_jitter: Option<Duration>,
 }
 
 fn run(mut context: Context, parser: Parser) -> Outcome {
@@ -222,6 +251,27 @@ impl Options {
                 }
                 Flag::Long(name) if name == "pod-cidr" => options.pod_cidr = Some(parser.value()?.string()?),
                 Flag::Long(name) if name == "masquerade" => options.routes_pods = !switch(&mut parser)?,
+                Flag::Long(name) if name == "node-routes" => options.no_node_routes = !switch(&mut parser)?,
+                Flag::Long(name) if name == "cluster-cidr" => {
+                    let value = parser.value()?.string()?;
+                    let ranges: Option<Vec<_>> = value.split(',').map(parse_range).collect();
+                    options.cluster_cidrs =
+                        ranges.ok_or_else(|| refused(&name, &value, "ranges like 10.244.0.0/16"))?;
+                }
+                Flag::Long(name) if name == "cluster-dns" => {
+                    let value = parser.value()?.string()?;
+                    if value.split(',').any(|server| server.parse::<IpAddr>().is_err()) {
+                        return Err(refused(&name, &value, "IP addresses, separated by ','"));
+                    }
+                    options.dns.servers = value.split(',').map(str::to_owned).collect();
+                }
+                Flag::Long(name) if name == "cluster-domain" => {
+                    let value = parser.value()?.string()?;
+                    if !is_node_name(&value) {
+                        return Err(refused(&name, &value, "a domain like cluster.local"));
+                    }
+                    options.dns.domain = value;
+                }
                 Flag::Long(name) if name == "pod-pids-limit" => {
                     options.pod_pids_limit = pod_pids_limit(&mut parser)?;
                 }
@@ -284,11 +334,25 @@ impl Options {
                 Flag::Long(name) if name == "stop-after" => {
                     options.stop_after = Some(number(&mut parser, "--stop-after")?);
                 }
+                Flag::Long(name) if name == "sync-every" => {
+                    let text = parser.value()?.string()?;
+                    let every = go_duration("--sync-every", &text)?;
+                    if every.is_some_and(|every| every < Duration::from_secs(60)) {
+                        return Err(refused(&name, &text, "1m or more, or 0 to stay connected"));
+                    }
+                    options.sync_every = every;
+                }
+                Flag::Long(name) if name == "sync-jitter" => {
+                    options.sync_jitter = go_duration("--sync-jitter", &parser.value()?.string()?)?;
+                }
                 Flag::Long(name) if name == "quiet" => options.quiet = switch(&mut parser)?,
                 Flag::Long(name) if options.limits.take(&name, &mut parser)? => {}
                 Flag::Long(name) if options.shutdown.take(&name, &mut parser)? => {}
                 other => context.global(&other, &mut parser)?,
             }
+        }
+        if options.sync_jitter.is_some() && options.sync_every.is_none() {
+            return Err(Failure::new("--sync-jitter has no effect without --sync-every"));
         }
         Ok(options)
     }
@@ -431,6 +495,9 @@ fn config(root: &Path, options: Options, down: bool) -> Result<Config, Failure> 
         node_name,
         pod_cidr: options.pod_cidr,
         masquerade: !options.routes_pods,
+        cluster_cidrs: options.cluster_cidrs,
+        node_routes: !options.no_node_routes,
+        dns: options.dns,
         pod_pids_limit: options.pod_pids_limit,
         allowed_sysctls: options.allowed_sysctls,
         limited_swap: options.limited_swap,
@@ -447,6 +514,9 @@ fn config(root: &Path, options: Options, down: bool) -> Result<Config, Failure> 
         taints: options.taints,
         reserved: options.reserved,
         logs: options.logs,
+        sync: options
+            .sync_every
+            .map(|every| Periodic { every, jitter: options.sync_jitter.unwrap_or_default() }),
         stop_after: options.stop_after,
         down,
         shutdown_groups: options.shutdown.groups()?,
@@ -519,6 +589,10 @@ mod tests {
         let of = |line| parse(line).map(|options| options.pod_pids_limit);
         assert_eq!(of("--pod-pids-limit=-1").ok(), Some(PodPidsLimit::Unlimited));
         assert_eq!(of("").ok(), Some(PodPidsLimit::Share));
+        let sync = |line| parse(line).map(|options| (options.sync_every, options.sync_jitter)).ok();
+        let minutes = |count| Some(Duration::from_secs(60 * count));
+        assert_eq!(sync("--sync-jitter 10m --sync-every 6h"), Some((minutes(360), minutes(10))));
+        assert_eq!((sync("--sync-every 0"), sync("--sync-jitter 10m")), (Some((None, None)), None));
         let right = parse(
             "--node-labels zone=a,x.y/b= --node-labels c=d --register-with-taints lab=x:NoExecute,b:NoSchedule \
              --kube-reserved cpu=250m,memory=1Ki --system-reserved=cpu=1,ephemeral-storage=1k",
@@ -542,6 +616,9 @@ mod tests {
             ("--allowed-unsafe-sysctls kernel.*", "--allowed-unsafe-sysctls"),
             ("--memory-swap-behavior UnlimitedSwap", "--memory-swap-behavior"),
             ("--stop-after x", "--stop-after"),
+            ("--sync-every 59s", "--sync-every"),
+            ("--sync-every 6", "--sync-every"),
+            ("--sync-every 6h --sync-jitter -1m", "--sync-jitter"),
             ("--node-labels zone", "--node-labels"),
             ("--node-labels zone=a,-=b", "--node-labels"),
             ("--node-labels zone=a_", "--node-labels"),

@@ -47,6 +47,7 @@ pub(crate) const VERBS: &[Verb] = &[
     push::VERB,
     cluster::JOIN,
     cluster::LEAVE,
+    cluster::SYNC,
     agent::DOWN,
     power::REBOOT,
     power::POWEROFF,

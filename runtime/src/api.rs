@@ -288,7 +288,9 @@ async fn answer(
     let target = match target {
         Target::Objects(target) => target,
         Target::Ring { node } if method == Method::GET => return ring::show(api, &node, &query),
-        Target::Cluster if method == Method::POST => return write::follow_cluster(api).await,
+        Target::Cluster if method == Method::POST => {
+            return write::follow_cluster(api, query.flag("sync")).await;
+        }
         Target::Push if method == Method::GET => return push::push(api, request, afterwards),
         fixed if method == Method::GET || method == Method::HEAD => return discovery::show(&fixed),
         _ => return Err(not_allowed(&method)),

@@ -16,6 +16,7 @@ use nodlet_rootfs::ImageConfig;
 use sha2::{Digest, Sha256};
 
 use crate::devices::cdi;
+use crate::pod_files::ClusterDns;
 use crate::{app_armor, pod_files, seccomp};
 use nodlet_core::facts::{Amounts, Attempt, StartFailure, StartFailureReason};
 use nodlet_core::spec::container::SeccompProfile;
@@ -68,6 +69,8 @@ pub(crate) struct Facts<'a> {
     pub node_name: &'a str,
     /// The host name of the machine, which may differ from the node's name.
     pub host_name: &'a str,
+    /// The DNS of the cluster.
+    pub dns: &'a ClusterDns,
     /// Memory of the machine in bytes, for the OOM score of burstable pods.
     pub memory: u64,
     /// The leaf.
@@ -118,7 +121,7 @@ fn not_created(message: String) -> StartFailure {
 /// The host name is too long.
 pub(crate) fn sandbox_config(
     pod: &Pod,
-    host_name: &str,
+    (host_name, dns): (&str, &ClusterDns),
     network: Option<NetworkConfig>,
     pause_cgroup: CgroupPaths,
     memory_of_all_pods: Option<u64>,
@@ -131,7 +134,7 @@ pub(crate) fn sandbox_config(
         ));
     }
     Ok(SandboxConfig {
-        hostname: pod_files::kernel_name(pod, host_name)?,
+        hostname: pod_files::kernel_name(pod, host_name, dns)?,
         sysctls: sysctls.iter().map(|(name, value)| (sysctl::path(name), value.clone())).collect(),
         first_id: first_id(pod, network.as_ref().map(|network| network.address)),
         network,

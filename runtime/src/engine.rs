@@ -15,9 +15,11 @@
 mod claims;
 mod cleanup;
 mod cluster;
+mod cluster_network;
 mod cores;
 mod descriptors;
 mod devices;
+mod enrolment;
 mod ephemeral;
 mod error;
 mod exec;
@@ -52,9 +54,11 @@ mod terminated;
 #[cfg(test)]
 mod tests;
 mod this_node;
+mod uplink;
 mod volumes;
 
 use std::cell::{Cell, RefCell};
+use std::net::IpAddr;
 use std::os::unix::net::UnixListener;
 use std::path::PathBuf;
 use std::pin::Pin;
@@ -75,6 +79,7 @@ use crate::service::Service;
 use crate::sources::ManifestDirectories;
 use crate::storage::Storage;
 use crate::store::Records;
+use nodlet_cluster::sync::Periodic;
 use nodlet_core::facts::{
     Action, Amounts, Attempt, Observation, PodIndex, PodObservation, Shutdown, ShutdownGroup, ShutdownScope,
 };
@@ -87,6 +92,7 @@ use nodlet_host::paths::Paths;
 use nodlet_registry::objects::Objects;
 use nodlet_registry::{Events, NodeEvent, Registry, Wanted, reserved_in_vain};
 
+pub use crate::pod_files::ClusterDns;
 pub use error::EngineError;
 use exec::Execs;
 use host_paths::HostPaths;
@@ -112,6 +118,12 @@ pub struct Config {
     pub node_name: String,
     /// The range of the pods' addresses; `None` for the root's file or the default.
     pub pod_cidr: Option<String>,
+    /// Ranges of the pods of the whole cluster, besides those of its Nodes: the `--cluster-cidr` of a cluster.
+    pub cluster_cidrs: Vec<(IpAddr, u8)>,
+    /// Whether pods of other nodes are reached over routes to the addresses of these.
+    pub node_routes: bool,
+    /// The DNS of the cluster.
+    pub dns: ClusterDns,
     /// Whether pods reach other machines under the address of this one.
     pub masquerade: bool,
     /// Processes that each pod may have.
@@ -139,6 +151,8 @@ pub struct Config {
     pub logs: LogLimits,
     /// Resources that are reserved from pods: the kubelet's `--kube-reserved` and `--system-reserved` together.
     pub reserved: Amounts,
+    /// When the board connects to its cluster; `None` for a permanent connection.
+    pub sync: Option<Periodic>,
     /// For tests: die, as by SIGKILL, when this many actions have been begun.
     pub stop_after: Option<u64>,
     /// Stop every pod, remove what is left of them, and end (`nodlet down`).
@@ -182,7 +196,7 @@ pub struct Engine {
     manifest_reads: manifests::ManifestReads,
     image_use: image_collection::ImageUse,
     /// The task that follows the cluster, if the board has joined one.
-    cluster: Option<smol::Task<()>>,
+    cluster: Option<cluster::Following>,
     /// The files of earlier boots were removed.
     swept: bool,
     /// Actions begun, for `Config::stop_after`.
@@ -341,7 +355,9 @@ impl Engine {
             self.open_api();
             self.collect_images();
             resolver::follow(&self.shell);
-            if !self.shell.config.down && self.shell.paths.cluster_credentials().exists() {
+            let paths = &self.shell.paths;
+            let has_cluster = [paths.cluster_credentials(), paths.bootstrap_kubeconfig()];
+            if !self.shell.config.down && has_cluster.iter().any(|path| path.exists()) {
                 self.follow_cluster();
             }
             if !self.shell.config.down && !self.shell.config.shutdown_groups.is_empty() {

@@ -35,8 +35,35 @@ const RESOLVED: &str = "/run/systemd/resolve/resolv.conf";
 /// Maximum number of search domains, as with a kubelet.
 const SEARCHES: usize = 32;
 
+/// Maximum length of one search domain, as with a kubelet.
+const DOMAIN: usize = 253;
+
 /// Maximum length of all search domains, with the spaces between them.
 const SEARCH_LINE: usize = 2048;
+
+/// The DNS of the cluster: the kubelet's `--cluster-dns` and `--cluster-domain`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ClusterDns {
+    /// Addresses of name servers; empty if the cluster has none.
+    pub servers: Vec<String>,
+    /// The domain of the cluster's names.
+    pub domain: String,
+}
+
+impl Default for ClusterDns {
+    fn default() -> Self {
+        ClusterDns { servers: Vec::new(), domain: "cluster.local".to_owned() }
+    }
+}
+
+/// Whether a pod's resolver uses the DNS of the cluster (kubelet: `getPodDNSType`).
+pub(crate) fn wants_cluster_dns(spec: &PodSpec) -> bool {
+    match spec.dns_policy {
+        DnsPolicy::ClusterFirst => !spec.host_network,
+        DnsPolicy::ClusterFirstWithHostNet => true,
+        DnsPolicy::Default | DnsPolicy::None => false,
+    }
+}
 
 /// Returns the host name of a pod: `hostname` or the pod's name, cut to 63 bytes and trimmed (kubelet:
 /// `GeneratePodHostNameAndDomain`). A pod with `hostNetwork` is in the machine's UTS namespace, and has the host
@@ -56,10 +83,10 @@ pub(crate) fn hostname(pod: &Pod, host_name: &str) -> String {
 ///
 /// # Errors
 /// It is longer than the kernel accepts; the message is the kubelet's.
-pub(crate) fn kernel_name(pod: &Pod, host_name: &str) -> Result<String, String> {
+pub(crate) fn kernel_name(pod: &Pod, host_name: &str, dns: &ClusterDns) -> Result<String, String> {
     const MAX: usize = 64;
     let short = hostname(pod, host_name);
-    let domain = domain(pod).filter(|_| pod.spec.hostname_as_fqdn && !pod.spec.host_network);
+    let domain = domain(pod, dns).filter(|_| pod.spec.hostname_as_fqdn && !pod.spec.host_network);
     let Some(domain) = domain else { return Ok(short) };
     let full = format!("{short}.{domain}");
     if full.len() > MAX {
@@ -84,7 +111,13 @@ pub(crate) fn host_name() -> io::Result<String> {
 type Addresses = (Option<Ipv4Addr>, Option<Ipv6Addr>);
 
 /// Returns the text of `/etc/hosts` (kubelet: `managedHostsFileContent`).
-pub(crate) fn hosts(pod: &Pod, (ip, ipv6): Addresses, host_name: &str, node_hosts: &str) -> String {
+pub(crate) fn hosts(
+    pod: &Pod,
+    (ip, ipv6): Addresses,
+    host_name: &str,
+    node_hosts: &str,
+    dns: &ClusterDns,
+) -> String {
     let mut text = if pod.spec.host_network {
         format!("# Kubernetes-managed hosts file (host network).\n{node_hosts}")
     } else {
@@ -99,7 +132,7 @@ pub(crate) fn hosts(pod: &Pod, (ip, ipv6): Addresses, host_name: &str, node_host
         );
         for ip in ip.map(IpAddr::V4).into_iter().chain(ipv6.map(IpAddr::V6)) {
             let host = hostname(pod, host_name);
-            match domain(pod) {
+            match domain(pod, dns) {
                 // Writing into a String does not fail.
                 Some(domain) => drop(writeln!(text, "{ip}\t{host}.{domain}\t{host}")),
                 None => drop(writeln!(text, "{ip}\t{host}")),
@@ -116,20 +149,32 @@ pub(crate) fn hosts(pod: &Pod, (ip, ipv6): Addresses, host_name: &str, node_host
     text
 }
 
-/// Returns the domain of a pod with a `subdomain`, with the default cluster domain.
-fn domain(pod: &Pod) -> Option<String> {
+/// Returns the domain of a pod with a `subdomain`.
+fn domain(pod: &Pod, dns: &ClusterDns) -> Option<String> {
     let subdomain = pod.spec.subdomain.as_ref().filter(|_| pod.spec.hostname_override.is_none())?;
-    Some(format!("{subdomain}.{}.svc.cluster.local", pod.namespace))
+    Some(format!("{subdomain}.{}.svc.{}", pod.namespace, dns.domain))
 }
 
 /// Returns the text of `/etc/resolv.conf`, and messages about omitted name servers and search domains (kubelet: the
-/// event `DNSConfigForming`). A board has no cluster DNS, so `ClusterFirst` uses the node's configuration.
-pub(crate) fn resolv_conf(spec: &PodSpec, node: &str) -> (String, Vec<String>) {
+/// event `DNSConfigForming`). Without a DNS of the cluster, `ClusterFirst` uses the node's configuration.
+pub(crate) fn resolv_conf(pod: &Pod, node: &str, dns: &ClusterDns) -> (String, Vec<String>) {
+    let spec = &pod.spec;
     let base = match spec.dns_policy {
+        DnsPolicy::None => DnsConfig::default(),
+        _ if wants_cluster_dns(spec) && !dns.servers.is_empty() => {
+            let domain = &dns.domain;
+            let first = [format!("{}.svc.{domain}", pod.namespace), format!("svc.{domain}"), domain.clone()];
+            let cluster = DnsConfig {
+                nameservers: dns.servers.clone(),
+                searches: first.into(),
+                options: vec!["ndots:5".to_owned()],
+            };
+            let searches = parse_resolv_conf(node).searches;
+            merge(cluster, &DnsConfig { searches, ..DnsConfig::default() })
+        }
         DnsPolicy::ClusterFirst | DnsPolicy::ClusterFirstWithHostNet | DnsPolicy::Default => {
             parse_resolv_conf(node)
         }
-        DnsPolicy::None => DnsConfig::default(),
     };
     let mut config = merge(base, &spec.dns_config);
     let mut left_out = Vec::new();
@@ -142,6 +187,8 @@ pub(crate) fn resolv_conf(spec: &PodSpec, node: &str) -> (String, Vec<String>) {
     }
     let searches = config.searches.len();
     config.searches.truncate(SEARCHES);
+    // Some resolvers abort at such a domain.
+    config.searches.retain(|domain| domain.len() <= DOMAIN);
     while config.searches.join(" ").len() > SEARCH_LINE {
         config.searches.pop();
     }
@@ -172,9 +219,9 @@ fn parse_resolv_conf(text: &str) -> DnsConfig {
         match words.next() {
             Some("nameserver") => config.nameservers.extend(words.next().map(str::to_owned)),
             Some("search") => {
-                config.searches = words
-                    .map(|word| if word == "." { word } else { word.trim_end_matches('.') }.to_owned())
-                    .collect();
+                let words = words.filter(|word| *word != ".");
+                config.searches =
+                    words.map(|word| word.strip_suffix('.').unwrap_or(word).to_owned()).collect();
             }
             Some("options") => {
                 for option in words {
@@ -244,10 +291,16 @@ impl NodeFiles {
 }
 
 /// Returns the texts of the three files, and messages about omitted name servers and search domains.
-pub(crate) fn texts(pod: &Pod, ips: Addresses, host_name: &str, node: &NodeFiles) -> (PodFiles, Vec<String>) {
-    let hosts = hosts(pod, ips, host_name, &node.hosts);
-    let (resolv_conf, left_out) = resolv_conf(&pod.spec, node.resolv_conf(pod));
-    let hostname = format!("{}\n", kernel_name(pod, host_name).unwrap_or_default());
+pub(crate) fn texts(
+    pod: &Pod,
+    ips: Addresses,
+    host_name: &str,
+    node: &NodeFiles,
+    dns: &ClusterDns,
+) -> (PodFiles, Vec<String>) {
+    let hosts = hosts(pod, ips, host_name, &node.hosts, dns);
+    let (resolv_conf, left_out) = resolv_conf(pod, node.resolv_conf(pod), dns);
+    let hostname = format!("{}\n", kernel_name(pod, host_name, dns).unwrap_or_default());
     (PodFiles { hosts, resolv_conf, hostname }, left_out)
 }
 
@@ -278,9 +331,9 @@ pub(crate) fn resolv_conf_sources() -> Vec<&'static Path> {
 
 /// Returns the current text of a pod's resolv.conf; `None` while the machine's file is empty or missing, for example
 /// while it is replaced.
-pub(crate) fn new_resolv_conf(pod: &Pod, node: &NodeFiles) -> Option<String> {
+pub(crate) fn new_resolv_conf(pod: &Pod, node: &NodeFiles, dns: &ClusterDns) -> Option<String> {
     let node = node.resolv_conf(pod);
-    (!node.trim().is_empty()).then(|| resolv_conf(&pod.spec, node).0)
+    (!node.trim().is_empty()).then(|| resolv_conf(pod, node, dns).0)
 }
 
 /// Writes `text` into the existing resolv.conf in `directory`, the pod's directory. The file is not replaced, because
@@ -360,9 +413,14 @@ mod tests {
 
     #[test]
     fn hosts_is_the_file_that_a_kubelet_writes() {
-        let ip = Some(Ipv4Addr::new(10, 85, 0, 7));
-        let text =
-            hosts(&pod("web", "hostAliases: [{ip: 1.2.3.4, hostnames: [a, b]}]"), (ip, None), "node", "");
+        let (ip, dns) = (Some(Ipv4Addr::new(10, 85, 0, 7)), ClusterDns::default());
+        let text = hosts(
+            &pod("web", "hostAliases: [{ip: 1.2.3.4, hostnames: [a, b]}]"),
+            (ip, None),
+            "node",
+            "",
+            &dns,
+        );
         assert_eq!(
             text,
             "# Kubernetes-managed hosts file.\n127.0.0.1\tlocalhost\n::1\tlocalhost ip6-localhost ip6-loopback\n\
@@ -375,19 +433,21 @@ mod tests {
             ("setHostnameAsFQDN: true", "web"),
             ("subdomain: sub, hostnameOverride: a.b", "a.b"),
         ] {
-            assert_eq!(kernel_name(&pod("web", spec), "node").as_deref(), Ok(expected), "{spec}");
+            assert_eq!(kernel_name(&pod("web", spec), "node", &dns).as_deref(), Ok(expected), "{spec}");
         }
         let long = format!("subdomain: {}, setHostnameAsFQDN: true", "s".repeat(40));
-        let error = kernel_name(&pod("web", &long), "node").unwrap_err();
+        let error = kernel_name(&pod("web", &long), "node", &dns).unwrap_err();
         assert!(error.ends_with("(64 characters is the max, 70 characters requested)"), "{error}");
-        let text = hosts(&pod("web", "subdomain: sub"), (ip, None), "node", "");
+        let text = hosts(&pod("web", "subdomain: sub"), (ip, None), "node", "", &dns);
         assert!(text.ends_with("10.85.0.7\tweb.sub.default.svc.cluster.local\tweb\n"), "{text}");
-        let text = hosts(&pod("web", "hostNetwork: true"), (None, None), "node", "127.0.0.1 localhost\n");
+        let text =
+            hosts(&pod("web", "hostNetwork: true"), (None, None), "node", "127.0.0.1 localhost\n", &dns);
         assert_eq!(text, "# Kubernetes-managed hosts file (host network).\n127.0.0.1 localhost\n");
     }
 
     #[test]
     fn resolv_conf_is_the_nodes_with_the_pods_wishes_over_it() {
+        let none = ClusterDns::default();
         let node = "# c\nnameserver 1.1.1.1\nsearch old\nsearch a.example. b.\noptions ndots:2 rotate\n";
         for (spec, expected) in [
             ("", "search a.example b\nnameserver 1.1.1.1\noptions ndots:2 rotate\n"),
@@ -397,14 +457,46 @@ mod tests {
             ),
             ("dnsPolicy: None, dnsConfig: {nameservers: [9.9.9.9]}", "nameserver 9.9.9.9\n"),
         ] {
-            assert_eq!(resolv_conf(&pod("web", spec).spec, node), (expected.to_owned(), vec![]), "{spec}");
+            assert_eq!(resolv_conf(&pod("web", spec), node, &none), (expected.to_owned(), vec![]), "{spec}");
         }
+    }
+
+    #[test]
+    fn pods_of_a_cluster_resolve_its_names_first_as_a_kubelet_configures_them() {
+        let node = "nameserver 1.1.1.1\nsearch lan. . svc.example.org\noptions rotate\n";
+        let dns = ClusterDns { servers: vec!["10.96.0.10".to_owned()], domain: "example.org".to_owned() };
+        let first = "default.svc.example.org svc.example.org example.org";
+        let nodes = "search lan svc.example.org\nnameserver 1.1.1.1\noptions rotate\n".to_owned();
+        let cluster = format!("search {first} lan\nnameserver 10.96.0.10\noptions ndots:5\n");
+        let config =
+            "dnsConfig: {nameservers: [9.9.9.9], searches: [a], options: [{name: ndots, value: '2'}]}";
+        for (spec, expected) in [
+            ("", cluster.clone()),
+            ("dnsPolicy: ClusterFirst, hostNetwork: true", nodes.clone()),
+            ("dnsPolicy: ClusterFirstWithHostNet, hostNetwork: true", cluster),
+            ("dnsPolicy: Default", nodes),
+            (
+                config,
+                format!("search {first} lan a\nnameserver 10.96.0.10\nnameserver 9.9.9.9\noptions ndots:2\n"),
+            ),
+            (
+                &format!("dnsPolicy: None, {config}"),
+                "search a\nnameserver 9.9.9.9\noptions ndots:2\n".to_owned(),
+            ),
+        ] {
+            assert_eq!(resolv_conf(&pod("web", spec), node, &dns), (expected, vec![]), "{spec}");
+        }
+        let text = hosts(&pod("web", "subdomain: sub"), (None, None), "node", "", &dns);
+        assert!(!text.contains("cluster.local"), "{text}");
+        let long = format!("search {} b\n", "a".repeat(254));
+        let (text, left_out) = resolv_conf(&pod("web", "dnsPolicy: Default"), &long, &dns);
+        assert_eq!((&*text, left_out.len()), ("search b\n", 1));
     }
 
     #[test]
     fn entries_that_do_not_fit_into_resolv_conf_are_reported() {
         let spec = "dnsConfig: {nameservers: [1.0.0.1, 1.0.0.2, 1.0.0.3]}";
-        let (text, left_out) = resolv_conf(&pod("web", spec).spec, "nameserver 9.9.9.9\n");
+        let (text, left_out) = resolv_conf(&pod("web", spec), "nameserver 9.9.9.9\n", &ClusterDns::default());
         assert_eq!(text, "nameserver 9.9.9.9\nnameserver 1.0.0.1\nnameserver 1.0.0.2\n");
         let expected = "Nameserver limits were exceeded, some nameservers have been omitted, \
                         the applied nameserver line is: 9.9.9.9 1.0.0.1 1.0.0.2";
@@ -412,7 +504,7 @@ mod tests {
         for (count, length, kept) in [(32, 9, 32), (33, 9, 32), (20, 120, 16)] {
             let domain = |number: usize| format!("{number:0length$}");
             let node = format!("search {}\n", (0..count).map(domain).collect::<Vec<_>>().join(" "));
-            let (text, left_out) = resolv_conf(&pod("web", "").spec, &node);
+            let (text, left_out) = resolv_conf(&pod("web", ""), &node, &ClusterDns::default());
             assert_eq!(text.split_whitespace().skip(1).count(), kept, "{count} of {length}");
             assert_eq!(left_out.len(), usize::from(kept < count), "{count} of {length}");
         }

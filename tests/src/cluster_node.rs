@@ -1,55 +1,55 @@
-//! [`ClusterNode`]: a board whose agent is a node of a [`ControlPlane`].
+//! [`ClusterNode`]: a board in a network namespace of its own, which is a node of a [`ControlPlane`]. Any number of
+//! them share the link of the control plane.
 
 use crate::control_plane::ControlPlane;
 use crate::device::{Device, Ran};
+use crate::namespace::Namespace;
 use crate::programs::demo_archive;
 
 /// A board whose agent is a node of a cluster.
 pub struct ClusterNode {
     /// The board.
     pub device: Device,
-    /// Its address on the link to the control plane.
+    /// The network namespace of the agent.
+    pub network: Namespace,
+    /// The address of the board on the link of the control plane.
     pub address: String,
 }
 
 impl ClusterNode {
     /// A board that has joined.
-    ///
-    /// # Panics
-    /// If it does not join.
-    pub fn join(plane: &ControlPlane, name: &str) -> ClusterNode {
-        let node = ClusterNode::connected(plane, name);
-        let joined = node.verb(
-            &[&["join"], &plane.join_arguments().iter().map(String::as_str).collect::<Vec<_>>()[..]].concat(),
-        );
+    pub fn join(plane: &ControlPlane, name: &str) -> Self {
+        Self::join_with(plane, name, &[])
+    }
+
+    /// A board that has joined, whose agents have further arguments.
+    pub fn join_with(plane: &ControlPlane, name: &str, arguments: &[&str]) -> Self {
+        let node = Self::connected_with(plane, name, arguments);
+        let words = plane.join_arguments();
+        let words: Vec<&str> = ["join"].into_iter().chain(words.iter().map(String::as_str)).collect();
+        let joined = node.verb(&words);
         assert!(joined.ok().contains(&format!("node {name} has joined")));
         plane.wait_for(&format!("get node {name} --no-headers"), |node| node.contains(" Ready "));
         node
     }
 
     /// A board that reaches the API server.
-    pub fn connected(plane: &ControlPlane, name: &str) -> ClusterNode {
+    pub fn connected(plane: &ControlPlane, name: &str) -> Self {
+        Self::connected_with(plane, name, &[])
+    }
+
+    fn connected_with(plane: &ControlPlane, name: &str, arguments: &[&str]) -> Self {
         let mut device = Device::new();
         let network = device.own_network();
         let address = plane.connect(&network);
-        device.agent_arguments(["--node-name", name]);
+        device.set_agent_arguments(&[&["--node-name", name], arguments].concat());
         device.start_agent();
         device.load_image(demo_archive());
-        ClusterNode { device, address }
+        Self { device, network, address }
     }
 
     /// Runs a verb.
-    ///
-    /// # Panics
-    /// If the verb cannot be run.
     pub fn verb(&self, words: &[&str]) -> Ran {
-        let mut command = self.device.command(words);
-        let output = command.output().expect("nodlet can be run");
-        Ran {
-            command: words.join(" "),
-            code: output.status.code().unwrap_or(-1),
-            stdout: String::from_utf8_lossy(&output.stdout).into_owned(),
-            stderr: String::from_utf8_lossy(&output.stderr).into_owned(),
-        }
+        self.device.run(words, "")
     }
 }

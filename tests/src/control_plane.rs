@@ -94,6 +94,26 @@ impl ControlPlane {
             .to_vec()
     }
 
+    /// Starts an API server with faults in front of the API server. Returns its host and port.
+    pub fn misbehave(&mut self) -> String {
+        let server = format!("{ADDRESS}:6444");
+        let flags = format!("{server} {} {}", self.server(), self.dir().display());
+        self.serve("misbehave", &flags, &[]);
+        server
+    }
+
+    /// Sets how the API server of [`ControlPlane::misbehave`] responds: an HTTP status or the name of a fault in
+    /// `xtask/control-plane/misbehave.go`; empty for none. Returns the number of requests it got before.
+    pub fn set_fault(&self, fault: &str) -> usize {
+        fs::write(self.dir().join("fault"), fault).expect("written");
+        self.faulty_requests()
+    }
+
+    /// The number of requests to the API server of [`ControlPlane::misbehave`].
+    pub fn faulty_requests(&self) -> usize {
+        fs::read_to_string(self.dir().join("requests")).unwrap_or_default().lines().count()
+    }
+
     /// The certificate of the cluster's authority.
     pub fn authority(&self) -> PathBuf {
         self.pki("ca.crt")
@@ -119,6 +139,12 @@ impl ControlPlane {
     #[track_caller]
     pub fn apply(&self, manifest: &str) {
         self.kubectl_with(&["apply", "-f", "-"], manifest).ok();
+    }
+
+    /// Creates the objects of a manifest, which may be too large to apply.
+    #[track_caller]
+    pub fn create(&self, manifest: &str) {
+        self.kubectl_with(&["create", "-f", "-"], manifest).ok();
     }
 
     /// Runs kubectl with a line of arguments until its output meets a condition, and returns that output.
@@ -185,6 +211,7 @@ impl ControlPlane {
             ("kube-controller-manager", "/CN=system:kube-controller-manager", "client"),
             ("kube-scheduler", "/CN=system:kube-scheduler", "client"),
             ("to-nodes", "/O=system:masters/CN=kube-apiserver-kubelet-client", "client"),
+            ("front-proxy", "/CN=front-proxy-client", "client"),
         ] {
             let mut command = Command::new("openssl");
             command
@@ -241,6 +268,8 @@ impl ControlPlane {
                  --client-ca-file DIR/ca.crt --authorization-mode Node,RBAC --enable-bootstrap-token-auth \
                  --enable-admission-plugins NodeRestriction --kubelet-certificate-authority DIR/ca.crt \
                  --kubelet-client-certificate DIR/to-nodes.crt --kubelet-client-key DIR/to-nodes.key \
+                 --requestheader-client-ca-file DIR/ca.crt --requestheader-allowed-names front-proxy-client \
+                 --requestheader-username-headers X-Remote-User --requestheader-group-headers X-Remote-Group \
                  --kubelet-preferred-address-types InternalIP,Hostname --service-cluster-ip-range 10.96.0.0/16 \
                  --service-account-issuer https://kubernetes.default.svc \
                  --service-account-key-file DIR/accounts.key --service-account-signing-key-file DIR/accounts.key",
@@ -301,6 +330,12 @@ impl ControlPlane {
         self.apply(&text);
         // Pods are admitted only with a service account.
         self.wait_for("get serviceaccount default -o name", |_| true);
+    }
+
+    /// Installs kube-proxy and CoreDNS, whose images each node needs: [`crate::kube_proxy_archive`] and
+    /// [`crate::coredns_archive`]. The address of the DNS is 10.96.0.10.
+    pub fn install_services(&self) {
+        self.apply(&include_str!("cluster_services.yaml").replace("SERVER", &self.server()));
     }
 
     fn kubectl_with(&self, words: &[&str], input: &str) -> Ran {

@@ -173,7 +173,11 @@ impl Device {
 
     /// Sets further arguments for every later start of the agent.
     pub fn agent_arguments<const N: usize>(&mut self, arguments: [&str; N]) {
-        self.arguments = arguments.map(str::to_owned).to_vec();
+        self.set_agent_arguments(&arguments);
+    }
+
+    pub(crate) fn set_agent_arguments(&mut self, arguments: &[&str]) {
+        self.arguments = arguments.iter().map(|argument| (*argument).to_owned()).collect();
     }
 
     /// Sets a variable in the environment of every later agent.

@@ -13,7 +13,7 @@
 //! * [`Namespace`]: a network namespace for a device, or for the world beyond it
 //! * [`LoopDevice`]: a block device with the content of a file
 //! * [`Kubectl`]: the real kubectl, over [`forward`]
-//! * [`ControlPlane`]: the real servers of a Kubernetes cluster, and [`ClusterNode`], a board that joins it
+//! * [`ControlPlane`]: the real servers of a Kubernetes cluster; [`ClusterNode`]: a board that is a node of it
 //! * [`docker_registry`]: a registry of images
 //! * [`slow`]: a directory on a card that answers only when the test lets it
 //! * [`guest`]: a virtual machine with its own kernel, and kernels that lack a feature
@@ -25,6 +25,7 @@ mod api;
 mod binary;
 pub mod bus;
 mod calls;
+mod cluster_images;
 mod cluster_node;
 mod control_plane;
 mod device;
@@ -53,6 +54,7 @@ mod view;
 
 pub use binary::binary;
 pub use calls::{Calls, Counted};
+pub use cluster_images::{coredns_archive, kube_proxy_archive};
 pub use cluster_node::ClusterNode;
 pub use control_plane::{ControlPlane, Partition, TOKEN};
 pub use device::{Device, Mount, Ran};

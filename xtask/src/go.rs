@@ -28,6 +28,16 @@ pub(crate) const AGNHOST: Program = kubernetes("agnhost", "k8s.io/kubernetes/tes
 pub(crate) const CONTROL_PLANE: Program =
     kubernetes("control-plane", ".", Some("k8s.io/component-base/version"));
 
+/// kube-proxy, which the tests run as pods of boards. Its versions are those of the control plane.
+pub(crate) const KUBE_PROXY: Program = Program {
+    module: "control-plane",
+    ..kubernetes("kube-proxy", "k8s.io/kubernetes/cmd/kube-proxy", Some("k8s.io/component-base/version"))
+};
+
+/// CoreDNS, which the tests run as pods of boards.
+pub(crate) const COREDNS: Program =
+    Program { name: "coredns", module: "coredns", release: "1.14.7", package: ".", version: None };
+
 /// The kubelet, with which boards are compared, together with containerd.
 pub(crate) const KUBELET: Program =
     kubernetes("kubelet", "k8s.io/kubernetes/cmd/kubelet", Some("k8s.io/component-base/version"));
@@ -58,7 +68,9 @@ pub(crate) fn agnhost(_: &[String]) -> Outcome {
 }
 
 pub(crate) fn control_plane(_: &[String]) -> Outcome {
-    println!("{}", CONTROL_PLANE.build(None)?.display());
+    for program in [CONTROL_PLANE, KUBE_PROXY, COREDNS] {
+        println!("{}", program.build(None)?.display());
+    }
     Ok(())
 }
 

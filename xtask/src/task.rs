@@ -87,7 +87,7 @@ pub(crate) const TASKS: &[Task] = &[
     ("images", "", "build images of redis, nginx and python3 with buildah, podman and skopeo"),
     ("agnhost", "", "build the servers of Kubernetes' own tests into .work/agnhost"),
     ("kubectl", "", "build the real kubectl from its Go modules into .work/kubectl"),
-    ("control-plane", "", "build the servers of a Kubernetes cluster into .work/control-plane"),
+    ("control-plane", "", "build the servers of a Kubernetes cluster, kube-proxy and CoreDNS into .work"),
     ("schema", "", "write the table of Kubernetes' fields and docs/pods.md anew (Go, network)"),
 ];
 

@@ -9,10 +9,14 @@ use std::net::ToSocketAddrs;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use std::process::ExitCode;
+use std::time::Duration;
 
 use lexopt::{Arg, Parser, ValueExt};
-use nodlet_cluster::credentials::{Server, check_token, parse_hash};
-use nodlet_cluster::enrol::{Join, join_and_wait};
+use nodlet_cluster::credentials::{Credentials, Server, Usability, check_token, parse_hash};
+use nodlet_cluster::enrol::{Authority, Join, join_and_wait};
+use nodlet_cluster::pods::TOKEN_PREFIX;
+use nodlet_core::time::Timestamp;
+use nodlet_host::clock;
 use nodlet_host::paths::Paths;
 use nodlet_kube::manifest::is_node_name;
 
@@ -23,6 +27,9 @@ use crate::failure::Failure;
 use crate::output::printable;
 use crate::verb::{Outcome, Verb};
 
+/// The time for which `nodlet join` waits for the certificate.
+const CERTIFICATE_WITHIN: Duration = Duration::from_secs(120);
+
 pub(crate) const JOIN: Verb = Verb {
     name: "join",
     summary: "Make this board a Node of a Kubernetes cluster",
@@ -31,7 +38,8 @@ Make this board a Node of a Kubernetes cluster. The arguments are those that
 `kubeadm token create --print-join-command` prints. The board makes a key, which never
 leaves it, and the cluster signs a certificate for it. A running agent then registers
 the Node and runs the pods that the cluster assigns to it; without the cluster, they
-continue to run. See docs/cluster.md.
+continue to run. See docs/cluster.md. If the certificate of an earlier join has expired,
+another join replaces it, and the pods of the cluster stay.
 
 Usage: nodlet join HOST:PORT --token TOKEN --discovery-token-ca-cert-hash HASH [flags]
 
@@ -56,7 +64,8 @@ pub(crate) const LEAVE: Verb = Verb {
     help: "\
 Leave the cluster that this board has joined: the credentials are removed, and the pods
 of the cluster end. Pods from files of the board stay. The Node object remains in the
-cluster, since a node may not delete itself: `kubectl delete node NAME`.
+cluster, since a node may not delete itself: `kubectl delete node NAME`. The board does
+not enrol with its etc/nodlet/bootstrap-kubeconfig again before another `nodlet join`.
 
 Usage: nodlet leave [flags]
 
@@ -68,6 +77,26 @@ Flags:
       --root DIR         the root of the agent
 ",
     run: leave,
+};
+
+pub(crate) const SYNC: Verb = Verb {
+    name: "sync",
+    summary: "Connect to the cluster now",
+    help: "\
+Connect to the cluster that this board has joined now, and not only when --sync-every of
+the agent or the back-off of a failed attempt is over: the states of node and pods are
+reported, and changes are taken. Ends when that is done, with exit code 1 if it failed.
+
+Usage: nodlet sync [flags]
+
+Examples:
+  # After a modem has connected
+  nodlet sync
+
+Flags:
+      --root DIR         the root of the agent
+",
+    run: sync,
 };
 
 fn join(mut context: Context, mut parser: Parser) -> Outcome {
@@ -102,7 +131,8 @@ fn join(mut context: Context, mut parser: Parser) -> Outcome {
     }
     let paths = Paths::new(&context.root);
     let path = paths.cluster_credentials();
-    if path.exists() {
+    let now = clock::timestamp();
+    if is_in_use(&path, now) {
         return Err(Failure::new("this board has joined a cluster already: `nodlet leave` ends that"));
     }
     let client = Client::local(&context.root);
@@ -130,13 +160,16 @@ fn join(mut context: Context, mut parser: Parser) -> Outcome {
         server: &server,
         addresses: addresses.collect(),
         token: &token,
-        hashes: &hashes,
+        authority: Authority::Hashes(&hashes),
         node: &node,
         machine_id: machine_id.trim(),
+        now,
+        limit: CERTIFICATE_WITHIN,
     })
-    .map_err(|why| Failure::new(printable(&why)))?;
+    .map_err(|why| Failure::new(printable(&format!("failed to join the cluster at {server}: {why}"))))?;
     write(&path, credentials.to_json().as_bytes())
         .map_err(|error| Failure::new(format!("failed to write {}: {error}", path.display())))?;
+    remove(&paths.cluster_left())?;
     match notify(&client)? {
         true => println!("node {node} has joined the cluster at {server}"),
         false => {
@@ -154,40 +187,80 @@ fn leave(mut context: Context, mut parser: Parser) -> Outcome {
         context.global(&Flag::from(argument), &mut parser)?;
     }
     let paths = Paths::new(&context.root);
+    let left = paths.cluster_left();
+    // Before anything is removed: the agent must not enrol again.
+    let leaves_bootstrap = paths.bootstrap_kubeconfig().exists() && !left.exists();
+    if leaves_bootstrap {
+        write(&left, b"").map_err(|error| failed("write", &left, &error))?;
+    }
     let notified = || notify(&Client::local(&context.root)).map(drop);
-    if !forget(&paths.cluster_credentials(), &paths.cluster_manifests(), notified)? {
+    if !forget(&paths, notified)? && !leaves_bootstrap {
         return Err(Failure::new("this board has joined no cluster"));
     }
     println!("this board has left the cluster; its Node remains there until `kubectl delete node`");
     Ok(ExitCode::SUCCESS)
 }
 
-/// Removes the credentials, has the agent `notified`, and removes the manifests in `directory`. Returns `false` if there
-/// was nothing to remove. After a failure, the same call removes the rest.
-fn forget(
-    credentials: &Path,
-    directory: &Path,
-    notified: impl FnOnce() -> Result<(), Failure>,
-) -> Result<bool, Failure> {
-    let failed = |what: &str, path: &Path, error: &io::Error| {
-        Failure::new(format!("failed to {what} {}: {error}", path.display()))
+fn sync(mut context: Context, mut parser: Parser) -> Outcome {
+    while let Some(argument) = parser.next()? {
+        if let Arg::Value(value) = argument {
+            return Err(context.wrong_use(format!("unexpected argument {value:?}")));
+        }
+        context.global(&Flag::from(argument), &mut parser)?;
+    }
+    Client::local(&context.root).request("POST", "/nodlet/cluster?sync=true", "*/*", None)?;
+    println!("synchronised with the cluster");
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Whether the board has credentials whose certificate has not expired at `now`. A file that cannot be read has its
+/// reason in the log of the agent, and is not replaced.
+fn is_in_use(credentials: &Path, now: Timestamp) -> bool {
+    let expired = |text: String| {
+        let read = Credentials::from_json(&text).ok()?;
+        let usability = Usability::of(read.validity(), now.0.div_euclid(1_000_000_000));
+        matches!(usability, Usability::Expired(_)).then_some(())
     };
-    let remove = |path: &Path| match fs::remove_file(path) {
+    credentials.exists() && fs::read_to_string(credentials).ok().and_then(expired).is_none()
+}
+
+fn failed(what: &str, path: &Path, error: &io::Error) -> Failure {
+    Failure::new(format!("failed to {what} {}: {error}", path.display()))
+}
+
+/// Removes a file. Returns `false` if there is none.
+fn remove(path: &Path) -> Result<bool, Failure> {
+    match fs::remove_file(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
         removed => removed.map(|()| true).map_err(|error| failed("remove", path, &error)),
-    };
-    let had_credentials = remove(credentials)?;
-    // The agent must not write the pods down again.
-    notified()?;
+    }
+}
+
+/// Removes the files in `directory` whose names fit. Returns `false` if there was nothing to remove.
+fn empty(directory: &Path, fits: impl Fn(&str) -> bool) -> Result<bool, Failure> {
     let entries = match fs::read_dir(directory) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(had_credentials),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(false),
         entries => entries.map_err(|error| failed("read", directory, &error))?,
     };
-    let mut had_manifests = false;
+    let mut found = false;
     for entry in entries {
-        had_manifests |= remove(&entry.map_err(|error| failed("read", directory, &error))?.path())?;
+        let path = entry.map_err(|error| failed("read", directory, &error))?.path();
+        if path.file_name().is_some_and(|name| fits(&name.to_string_lossy())) {
+            found |= remove(&path)?;
+        }
     }
-    Ok(had_credentials || had_manifests)
+    Ok(found)
+}
+
+/// Removes the credentials, has the agent `notified`, and removes the manifests of the cluster and the tokens of its
+/// pods. Returns `false` if there was nothing to remove. After a failure, the same call removes the rest.
+fn forget(paths: &Paths, notified: impl FnOnce() -> Result<(), Failure>) -> Result<bool, Failure> {
+    let had_credentials = remove(&paths.cluster_credentials())?;
+    // The agent must not write the pods down again.
+    notified()?;
+    let had_manifests = empty(&paths.cluster_manifests(), |_| true)?;
+    let had_tokens = empty(&paths.run_manifests(), |name| name.contains(TOKEN_PREFIX))?;
+    Ok(had_credentials || had_manifests || had_tokens)
 }
 
 /// Notifies the agent. Returns `false` if none runs.
@@ -203,7 +276,7 @@ fn notify(client: &Client) -> Result<bool, Failure> {
 fn write(path: &Path, bytes: &[u8]) -> io::Result<()> {
     let directory = path.parent().ok_or(io::ErrorKind::InvalidInput)?;
     fs::create_dir_all(directory)?;
-    let new = path.with_extension("json.new");
+    let new = path.with_extension("new");
     let mut file = fs::OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&new)?;
     file.write_all(bytes)?;
     file.sync_all()?;
@@ -218,23 +291,31 @@ mod tests {
     #[test]
     fn a_board_leaves_also_if_an_earlier_attempt_stopped() {
         let root = std::env::temp_dir().join(format!("nodlet-leave-{}", std::process::id()));
-        fs::create_dir(&root).expect("a directory");
-        let (credentials, manifests) = (root.join("cluster.json"), root.join("cluster"));
-        assert!(!forget(&credentials, &manifests, || Ok(())).expect("nothing is there"));
-        fs::create_dir(&manifests).expect("a directory");
-        let files = [credentials.clone(), manifests.join("default_a.json"), manifests.join("default_b.json")];
-        for file in &files {
+        let paths = Paths::new(&root);
+        let (manifests, run) = (paths.cluster_manifests(), paths.run_manifests());
+        assert!(!forget(&paths, || Ok(())).expect("nothing is there"));
+        for directory in [&manifests, &run] {
+            fs::create_dir_all(directory).expect("a directory");
+        }
+        let files = [
+            paths.cluster_credentials(),
+            manifests.join("default_a.json"),
+            manifests.join("default_b.json"),
+            run.join("secret_default_nodlet-token-u-0.json"),
+        ];
+        let other = run.join("secret_default_mine.json");
+        for file in files.iter().chain([&other]) {
             fs::write(file, "{}").expect("a file");
         }
         // The agent is notified when the credentials are gone and before the manifests are.
-        let stopped = forget(&credentials, &manifests, || {
-            assert_eq!(files.each_ref().map(|file| file.exists()), [false, true, true]);
+        let stopped = forget(&paths, || {
+            assert_eq!(files.each_ref().map(|file| file.exists()), [false, true, true, true]);
             Err(Failure::new("stopped"))
         });
         assert!(stopped.is_err());
-        assert!(forget(&credentials, &manifests, || Ok(())).expect("the rest is removed"));
-        assert!(!files.iter().any(|file| file.exists()));
-        assert!(!forget(&credentials, &manifests, || Ok(())).expect("nothing is left"));
+        assert!(forget(&paths, || Ok(())).expect("the rest is removed"));
+        assert!(!files.iter().any(|file| file.exists()) && other.exists());
+        assert!(!forget(&paths, || Ok(())).expect("nothing is left"));
         fs::remove_dir_all(&root).expect("its directory is removed");
     }
 }

@@ -5,7 +5,7 @@ use std::io;
 use std::net::{SocketAddr, TcpStream};
 use std::time::Duration;
 
-use nodlet_wire::http::{Connection, HttpError, Request, Stream};
+use nodlet_wire::http::{Connection, Head, HttpError, Request, Stream};
 use nodlet_wire::tls::{Client, TlsError, Trust};
 use serde_json::Value;
 use smol::{Async, Timer};
@@ -19,6 +19,9 @@ pub(crate) const BODY: usize = 4 * 1024 * 1024;
 /// Maximum size of one event of a watch in bytes. The largest object of a cluster has 1.5 MiB.
 pub const EVENT: usize = 2 * 1024 * 1024;
 
+/// The longest `Retry-After` that is obeyed: a server must not silence a board for days.
+const MAX_RETRY_AFTER: Duration = Duration::from_secs(300);
+
 /// The content types of bodies.
 pub const JSON: &str = "application/json";
 /// A strategic merge patch.
@@ -29,8 +32,8 @@ pub const MERGE: &str = "application/merge-patch+json";
 /// The error of a request.
 #[derive(Debug)]
 pub enum ApiError {
-    /// No address of the server accepts connections.
-    Connect(io::Error),
+    /// No address of the server accepts connections: the last one that was tried, and its error.
+    Connect(Option<SocketAddr>, io::Error),
     /// The TLS handshake failed.
     Tls(TlsError),
     /// The request or its response failed.
@@ -47,6 +50,8 @@ pub enum ApiError {
         reason: String,
         /// The message of the `Status` object.
         message: String,
+        /// The time after which the server accepts requests again (`Retry-After`), zero by default.
+        retry_after: Duration,
     },
 }
 
@@ -61,21 +66,48 @@ impl ApiError {
 
     /// The error of a `Status` object.
     pub fn of_status(code: u16, status: &Value) -> ApiError {
-        ApiError::Status { code, reason: text(&status["reason"]), message: text(&status["message"]) }
+        let retry_after = Duration::ZERO;
+        ApiError::Status {
+            code,
+            reason: text(&status["reason"]),
+            message: text(&status["message"]),
+            retry_after,
+        }
+    }
+
+    /// The error of a response that rejects a request.
+    fn of_response(head: &Head, status: &Value) -> ApiError {
+        let mut error = ApiError::of_status(head.status, status);
+        if let ApiError::Status { retry_after, .. } = &mut error {
+            let seconds = head.header("Retry-After").and_then(|seconds| seconds.parse().ok());
+            *retry_after = Duration::from_secs(seconds.unwrap_or(0)).min(MAX_RETRY_AFTER);
+        }
+        error
+    }
+
+    /// The least time until the next request.
+    pub fn retry_after(&self) -> Duration {
+        match self {
+            ApiError::Status { retry_after, .. } => *retry_after,
+            _ => Duration::ZERO,
+        }
     }
 }
 
 impl std::fmt::Display for ApiError {
     fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
-            ApiError::Connect(error) => write!(formatter, "failed to connect: {error}"),
+            ApiError::Connect(Some(address), error) => {
+                write!(formatter, "failed to connect to {address}: {error}")
+            }
+            ApiError::Connect(None, _) => formatter.write_str("the server has no address"),
             ApiError::Tls(error) => write!(formatter, "{error}"),
             ApiError::Http(error) => write!(formatter, "{error}"),
-            ApiError::Timeout => formatter.write_str("the API server did not respond in time"),
+            ApiError::Timeout => write!(formatter, "no response within {} s", WITHIN.as_secs()),
             ApiError::NoObject => {
                 formatter.write_str("the API server sent something else than a JSON object")
             }
-            ApiError::Status { code, reason, message } => {
+            ApiError::Status { code, reason, message, .. } => {
                 write!(formatter, "HTTP {code} {reason}: {message}")
             }
         }
@@ -173,10 +205,10 @@ impl Api {
         if may_be_stale && matches!(result, Err(ApiError::Http(HttpError::Ended | HttpError::Io(_)))) {
             result = self.exchange(None, method, target, (kind, &body)).await;
         }
-        let (code, body) = result?;
-        match (object(&body), (200..300).contains(&code)) {
+        let (head, body) = result?;
+        match (object(&body), (200..300).contains(&head.status)) {
             (found, true) => found,
-            (found, false) => Err(ApiError::of_status(code, &found.unwrap_or_default())),
+            (found, false) => Err(ApiError::of_response(&head, &found.unwrap_or_default())),
         }
     }
 
@@ -186,7 +218,7 @@ impl Api {
         method: &str,
         target: &str,
         (kind, body): (&str, &[u8]),
-    ) -> Result<(u16, Vec<u8>), ApiError> {
+    ) -> Result<(Head, Vec<u8>), ApiError> {
         within(WITHIN, async {
             let mut connection = match kept {
                 Some(connection) => connection,
@@ -201,7 +233,7 @@ impl Api {
             let head = connection.send(&request).await.map_err(ApiError::Http)?;
             let body = connection.body(BODY).await.map_err(ApiError::Http)?;
             self.connection = connection.is_reusable().then_some(connection);
-            Ok((head.status, body))
+            Ok((head, body))
         })
         .await
     }
@@ -222,7 +254,7 @@ impl Api {
                 return Ok(connection);
             }
             let body = connection.body(BODY).await.map_err(ApiError::Http)?;
-            Err(ApiError::of_status(head.status, &serde_json::from_slice(&body).unwrap_or_default()))
+            Err(ApiError::of_response(&head, &object(&body).unwrap_or_default()))
         })
         .await
     }
@@ -236,7 +268,7 @@ impl Api {
     /// # Errors
     /// No address accepts connections, or the server is not the right one.
     pub async fn dial(&self, http2: bool) -> Result<Client, ApiError> {
-        let mut last = io::Error::from(io::ErrorKind::NotFound);
+        let mut last = ApiError::Connect(None, io::ErrorKind::NotFound.into());
         for address in &self.addresses {
             match Async::<TcpStream>::connect(*address).await {
                 Ok(stream) => {
@@ -251,10 +283,10 @@ impl Api {
                     };
                     return client.map_err(ApiError::Tls);
                 }
-                Err(error) => last = error,
+                Err(error) => last = ApiError::Connect(Some(*address), error),
             }
         }
-        Err(ApiError::Connect(last))
+        Err(last)
     }
 }
 

@@ -13,15 +13,28 @@ const LONGEST: Duration = Duration::from_secs(30);
 const LASTING: Duration = Duration::from_secs(60);
 
 /// The state of the waits.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Backoff {
     failures: u32,
+    longest: Duration,
+}
+
+impl Default for Backoff {
+    fn default() -> Self {
+        Backoff::up_to(LONGEST)
+    }
 }
 
 impl Backoff {
+    /// No failure yet; the longest wait has this length, without its random part.
+    pub fn up_to(longest: Duration) -> Backoff {
+        Backoff { failures: 0, longest }
+    }
+
     /// Records a failure. Returns the time to wait; `random` is any number.
     pub fn failed(&mut self, random: u16) -> Duration {
-        let wait = FIRST.saturating_mul(1u32.checked_shl(self.failures).unwrap_or(u32::MAX)).min(LONGEST);
+        let wait =
+            FIRST.saturating_mul(1u32.checked_shl(self.failures).unwrap_or(u32::MAX)).min(self.longest);
         self.failures = (self.failures + 1).min(16);
         wait + jitter(wait / 5, random)
     }

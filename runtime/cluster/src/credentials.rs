@@ -52,19 +52,22 @@ impl Server {
     /// The text is something else; the message says what is right.
     pub fn parse(text: &str) -> Result<Server, String> {
         let wrong = || format!("{text:?} is no API server: HOST:PORT is right, such as 192.0.2.1:6443");
-        let (host, port) = match text.strip_prefix('[') {
+        Server::with_default_port(text, PORT).ok_or_else(wrong)
+    }
+
+    /// Parses `HOST`, `HOST:PORT` or `[ADDRESS]:PORT`, with the port of a text without one.
+    pub(crate) fn with_default_port(text: &str, port: u16) -> Option<Server> {
+        let (host, given) = match text.strip_prefix('[') {
             Some(rest) => {
-                let (host, port) = rest.split_once(']').ok_or_else(wrong)?;
-                (host, port.strip_prefix(':').or(port.is_empty().then_some("")).ok_or_else(wrong)?)
+                let (host, given) = rest.split_once(']')?;
+                (host, given.strip_prefix(':').or(given.is_empty().then_some(""))?)
             }
             None => text.split_once(':').unwrap_or((text, "")),
         };
-        let port = if port.is_empty() { PORT } else { port.parse().map_err(|_| wrong())? };
+        let port = if given.is_empty() { port } else { given.parse().ok()? };
         let is_host = |byte: u8| byte.is_ascii_alphanumeric() || b".-:%_".contains(&byte);
-        if host.is_empty() || port == 0 || !host.bytes().all(is_host) {
-            return Err(wrong());
-        }
-        Ok(Server { host: host.to_owned(), port })
+        let is_server = !host.is_empty() && port != 0 && host.bytes().all(is_host);
+        is_server.then(|| Server { host: host.to_owned(), port })
     }
 }
 
@@ -193,6 +196,34 @@ impl Credentials {
     }
 }
 
+/// Whether credentials can be used at some time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Usability {
+    /// They can be used.
+    Valid,
+    /// The clock shows a time before this one, from which the certificate is valid, in seconds since 1970.
+    NotYet(i64),
+    /// The certificate was valid until then, in seconds since 1970.
+    Expired(i64),
+}
+
+impl Usability {
+    /// Whether a certificate with this [`Credentials::validity`] can be used at `now`. One whose times cannot be read is
+    /// left to the server to judge.
+    pub fn of(validity: Option<(i64, i64)>, now: i64) -> Usability {
+        match validity {
+            Some((from, _)) if now < from => Usability::NotYet(from),
+            Some((_, to)) if now >= to => Usability::Expired(to),
+            Some(_) | None => Usability::Valid,
+        }
+    }
+}
+
+/// The time from which the first of `roots` is valid, in seconds since 1970. A clock that shows an earlier time is wrong.
+pub fn valid_from(roots: &[Vec<u8>]) -> Option<i64> {
+    roots.iter().filter_map(|root| Certificate::parse(root)).map(|root| root.not_before).min()
+}
+
 /// When to replace a certificate: at a random point between 70 % and 90 % of its life (client-go's
 /// `nextRotationDeadline`). `random` is any number.
 pub fn rotation((from, to): (i64, i64), random: u16) -> i64 {
@@ -240,6 +271,16 @@ mod tests {
         assert_eq!(rotation((1000, 2000), 0), 1700);
         assert_eq!(rotation((1000, 2000), u16::MAX), 1900);
         assert_eq!(rotation((2000, 1000), 9), 2000);
+    }
+
+    #[test]
+    fn a_certificate_is_of_use_from_its_first_to_its_last_second() {
+        let of = |now| Usability::of(Some((1000, 2000)), now);
+        assert_eq!(of(999), Usability::NotYet(1000));
+        assert_eq!((of(1000), of(1999)), (Usability::Valid, Usability::Valid));
+        assert_eq!(of(2000), Usability::Expired(2000));
+        assert_eq!(Usability::of(None, 0), Usability::Valid);
+        assert_eq!(valid_from(&[vec![1], vec![]]), None);
     }
 
     #[test]

@@ -4,6 +4,7 @@
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
+use nodlet_core::time::Timestamp;
 use nodlet_wire::base64;
 use nodlet_wire::tls::der::Certificate;
 use nodlet_wire::tls::{ClientKey, Trust};
@@ -12,15 +13,21 @@ use smol::Timer;
 
 use crate::api::{self, Api, ApiError, EVENT, JSON, Verification};
 use crate::backoff::{Backoff, Rate};
-use crate::credentials::{Credentials, Secret, Server, pinned_roots};
+use crate::credentials::{Credentials, Secret, Server, pinned_roots, valid_from};
 use crate::pem;
-
-/// The time for which `nodlet join` waits for the certificate.
-const CERTIFICATE_WITHIN: Duration = Duration::from_secs(120);
 
 const REQUESTS: &str = "/apis/certificates.k8s.io/v1/certificatesigningrequests";
 
-/// What `nodlet join` was given.
+/// By what the CA of a cluster is known.
+#[derive(Clone, Copy, Debug)]
+pub enum Authority<'a> {
+    /// The accepted hashes of its public key. The certificate is read from the cluster.
+    Hashes(&'a [[u8; 32]]),
+    /// Its certificates (DER).
+    Roots(&'a [Vec<u8>]),
+}
+
+/// What a board enrols with.
 #[derive(Debug)]
 pub struct Join<'a> {
     /// The API server.
@@ -29,12 +36,16 @@ pub struct Join<'a> {
     pub addresses: Vec<SocketAddr>,
     /// The bootstrap token.
     pub token: &'a str,
-    /// The accepted hashes of the CA's public key.
-    pub hashes: &'a [[u8; 32]],
+    /// The CA of the cluster.
+    pub authority: Authority<'a>,
     /// The name of the node.
     pub node: &'a str,
     /// The ID of this machine, by which a Node of the same name is recognised as this one.
     pub machine_id: &'a str,
+    /// The time by the clock of this machine.
+    pub now: Timestamp,
+    /// The time for which the certificate is awaited.
+    pub limit: Duration,
 }
 
 /// Joins a cluster, for a program without an executor. Blocks until then.
@@ -50,29 +61,48 @@ pub fn join_and_wait(request: Join<'_>) -> Result<Credentials, String> {
 /// # Errors
 /// A step failed; the message names it.
 pub async fn join(join: Join<'_>) -> Result<Credentials, String> {
-    let Join { server, addresses, token, hashes, node, machine_id } = join;
+    let Join { server, addresses, token, authority, node, machine_id, now, limit } = join;
     let step = |what: &'static str| move |error: ApiError| format!("failed to {what}: {error}");
-    let mut unverified = Api::new(&server.host, addresses.clone(), Verification::None, None);
-    let info = "/api/v1/namespaces/kube-public/configmaps/cluster-info";
-    let info = unverified.call("GET", info, None).await.map_err(step("read kube-public/cluster-info"))?;
-    drop(unverified);
-    let roots = pinned_roots(&info, hashes)?;
+    let roots = match authority {
+        Authority::Roots(roots) => roots.to_vec(),
+        Authority::Hashes(hashes) => {
+            let mut unverified = Api::new(&server.host, addresses.clone(), Verification::None, None);
+            let info = "/api/v1/namespaces/kube-public/configmaps/cluster-info";
+            let info = unverified.call("GET", info, None).await;
+            pinned_roots(&info.map_err(step("read kube-public/cluster-info"))?, hashes)?
+        }
+    };
+    check_clock(&roots, now)?;
     let trust =
         Trust::new(&roots, None).map_err(|error| format!("the CA of the cluster is of no use: {error}"))?;
     let mut api = Api::new(&server.host, addresses, Verification::By(trust), Some(token));
     match api.call("GET", &format!("/api/v1/nodes/{node}"), None).await {
         Ok(other) => check_name(&other, node, machine_id)?,
         Err(ApiError::Status { code: 401, .. }) => {
-            return Err("the cluster rejects the token: it may have expired, and `kubeadm token create \
+            return Err(
+                "the cluster rejects the token: it is wrong or has expired, and `kubeadm token create \
                         --print-join-command` makes another"
-                .to_owned());
+                    .to_owned(),
+            );
         }
         // A token need not have the right to read Nodes. The agent checks the name again.
         Err(ApiError::Status { code: 403 | 404, .. }) => {}
         Err(error) => return Err(step("look for a Node of the same name")(error)),
     }
-    let (key, certificates) = request_certificate(&mut api, node, CERTIFICATE_WITHIN).await?;
+    let (key, certificates) = request_certificate(&mut api, node, limit).await?;
     Ok(Credentials { server: server.clone(), node: node.to_owned(), roots, certificates, key })
+}
+
+/// Checks that the clock is not behind the certificates of the CA, as that of a board without a battery is: TLS would
+/// fail, with an error of the certificate.
+fn check_clock(roots: &[Vec<u8>], now: Timestamp) -> Result<(), String> {
+    match valid_from(roots).map(|from| Timestamp(from.saturating_mul(1_000_000_000))) {
+        Some(from) if now < from => Err(format!(
+            "the clock of this board is wrong: it shows {now}, and the CA of the cluster is valid from {from}; set the \
+             clock"
+        )),
+        Some(_) | None => Ok(()),
+    }
 }
 
 /// Checks that a Node with the name of this node is not another machine that is in use.
@@ -204,11 +234,9 @@ mod tests {
         assert_eq!(decision(&denied), Some(Err(message)));
     }
 
-    #[test]
-    fn a_certificate_must_be_for_the_key_of_the_board() {
+    /// A certificate that is valid from the first second of 2026.
+    fn certificate(key: &ClientKey) -> Vec<u8> {
         use nodlet_wire::tls::der::{INTEGER, SEQUENCE, UTC_TIME, value};
-        let key = ClientKey::generate().expect("a key");
-        let other = ClientKey::generate().expect("another key");
         let time = value(UTC_TIME, &[b"260101000000Z"]);
         let empty = value(SEQUENCE, &[]);
         let fields: [&[u8]; 6] = [
@@ -219,7 +247,25 @@ mod tests {
             &empty,
             &key.public_key_info(),
         ];
-        let certificate = value(SEQUENCE, &[&value(SEQUENCE, &fields)]);
+        value(SEQUENCE, &[&value(SEQUENCE, &fields)])
+    }
+
+    #[test]
+    fn a_clock_that_is_behind_the_ca_is_named() {
+        let roots = [certificate(&ClientKey::generate().expect("a key"))];
+        let why = check_clock(&roots, Timestamp(5_000_000_000)).expect_err("1970");
+        let expected =
+            "it shows 1970-01-01T00:00:05Z, and the CA of the cluster is valid from 2026-01-01T00:00:00Z";
+        assert!(why.contains(expected), "{why}");
+        assert_eq!(check_clock(&roots, Timestamp(1_767_225_600 * 1_000_000_000)), Ok(()));
+        assert_eq!(check_clock(&[vec![1]], Timestamp(0)), Ok(()));
+    }
+
+    #[test]
+    fn a_certificate_must_be_for_the_key_of_the_board() {
+        let key = ClientKey::generate().expect("a key");
+        let other = ClientKey::generate().expect("another key");
+        let certificate = certificate(&key);
         assert_eq!(check_certificate(&[certificate.clone(), vec![1]], &key), Ok(()));
         assert_eq!(check_certificate(&[certificate], &other), Err("a certificate for another key"));
         for nothing in [vec![], vec![vec![0x30, 0]]] {

@@ -1,11 +1,12 @@
 //! This board as a Node of a Kubernetes cluster. The cluster is a source of pods and a reader of their status: nothing
 //! between a manifest and a running container waits for it.
 //!
-//! * [`credentials`]: what a joined board keeps, and the texts of `nodlet join`.
+//! * [`credentials`]: what a joined board keeps, and the texts of `nodlet join`; [`kubeconfig`]: the file with which a
+//!   board enrols by itself.
 //! * [`api`]: a client of the API server, with which [`enrol`] gets a client certificate.
 //! * [`watches`]: all watches of a node over one connection.
-//! * [`schedule`] and [`objects`] decide what to do when; [`node`], [`pods`], [`mirrors`], [`services`] and [`followed`], what to send
-//!   and what to write down. They are pure, as [`backoff`] is: no socket, no file, no clock.
+//! * [`schedule`], [`sync`] and [`objects`] decide what to do when; [`node`], [`pods`], [`mirrors`], [`services`],
+//!   [`network`] and [`followed`], what to send and what to write down. They are pure, as [`backoff`] is: no socket, no file, no clock.
 //!
 //! The agent's task is `runtime/src/engine/cluster.rs`.
 
@@ -14,11 +15,14 @@ pub mod backoff;
 pub mod credentials;
 pub mod enrol;
 pub mod followed;
+pub mod kubeconfig;
 pub mod mirrors;
+pub mod network;
 pub mod node;
 pub mod objects;
 pub mod pem;
 pub mod pods;
 pub mod schedule;
 pub mod services;
+pub mod sync;
 pub mod watches;

@@ -161,6 +161,13 @@ impl Objects {
         self.known.remove(reference);
     }
 
+    /// All objects are to be read: a short visit watches none.
+    pub fn unread(&mut self) {
+        for (_, known) in self.known.iter_mut() {
+            known.version = None;
+        }
+    }
+
     /// Records that the connection is gone, and with it all watches.
     pub fn disconnected(&mut self, now: Instant) {
         for (_, known) in self.known.iter_mut() {
@@ -272,5 +279,10 @@ mod tests {
         objects.disconnected(now);
         objects.want(&wanted(&["b"]), now);
         assert_eq!(perform(&mut objects, true, now), "watch b 5 ");
+        // A visit.
+        objects.disconnected(now);
+        objects.unread();
+        assert_eq!(perform(&mut objects, false, now), "read b ");
+        assert_eq!(objects.next(false, now), None);
     }
 }

@@ -7,12 +7,14 @@
 //!   └── Failed          └──────────────────────────────────┘   └───────────────────┘
 //! ```
 //!
-//! One action is performed at a time. A failed one ends the session: everything is done anew after a back-off.
+//! One action is performed at a time. A failed one ends the session: everything is done anew after a back-off. With
+//! periodic synchronisation ([`crate::sync`]), a session also ends when there is nothing more to do, until the next visit.
 
 use std::time::{Duration, Instant};
 
 use crate::backoff::{Backoff, Rate, jitter};
 use crate::node;
+use crate::sync::{Periodic, Visit};
 
 /// The interval at which tokens, unbound claims and rejected mirror pods are looked at.
 pub const REFRESH_EVERY: Duration = Duration::from_secs(60);
@@ -54,6 +56,8 @@ pub enum Action {
     Rotate,
     /// End the session: the connection of the watches is dead. Outcome: [`Seen::Failed`].
     GiveUp,
+    /// End the visit of a periodic synchronisation, when all objects are current. Outcome: [`Seen::Left`].
+    Leave,
 }
 
 /// The outcome of an action, or news.
@@ -102,6 +106,14 @@ pub enum Seen {
     Rotated(bool),
     /// An action failed, or the watch did.
     Failed,
+    /// An action failed, and the server accepts no request for this time.
+    Busy(Duration),
+    /// Something of a pod was sent or taken.
+    News,
+    /// A periodic synchronisation is complete.
+    Left,
+    /// A link to the server came up, or a client requests a connection.
+    ConnectNow,
 }
 
 /// What to do next.
@@ -142,9 +154,16 @@ enum Pods {
     Current,
 }
 
+fn first(periodic: Option<Periodic>) -> Backoff {
+    periodic.map_or(Backoff::default(), |periodic| Backoff::up_to(periodic.longest_backoff()))
+}
+
 /// The schedule of a node, which outlives sessions.
 #[derive(Debug)]
 pub struct Schedule {
+    /// When the node connects; `None` for a permanent connection.
+    periodic: Option<Periodic>,
+    visit: Visit,
     link: Link,
     backoff: Backoff,
     node: Node,
@@ -171,11 +190,13 @@ pub struct Schedule {
 }
 
 impl Schedule {
-    /// The schedule of a node that connects at once.
-    pub fn new(now: Instant) -> Schedule {
+    /// The schedule of a node that connects at once, and periodically or for ever.
+    pub fn new(now: Instant, periodic: Option<Periodic>) -> Schedule {
         Schedule {
+            periodic,
+            visit: Visit::new(now),
             link: Link::Down { until: now },
-            backoff: Backoff::default(),
+            backoff: first(periodic),
             node: Node::Unregistered,
             lease_at: now,
             report_at: now,
@@ -214,6 +235,9 @@ impl Schedule {
             };
         }
         let rotates = wall >= self.rotate_at;
+        // A visit may be the only chance before the certificate expires.
+        let leaves_at = self.periodic.map(|_| self.visit.ends_at());
+        let leaves = leaves_at.is_some_and(|at| now >= at);
         let action = match (self.node, self.pods) {
             (Node::Unregistered, _) => Action::Register,
             (Node::WithoutLease, _) => Action::RenewLease { create: true },
@@ -224,6 +248,7 @@ impl Schedule {
             (Node::Leased, Pods::Current) if self.node_changed || now >= self.report_at => Action::ReportNode,
             (Node::Leased, Pods::Current) if now >= self.refresh_at => Action::Refresh,
             (Node::Leased, Pods::Current) if rotates && now >= self.rotate_again => Action::Rotate,
+            (Node::Leased, Pods::Current) if leaves => Action::Leave,
             (Node::Leased, Pods::Current) if self.is_watching && now >= self.heard_at + SILENCE => {
                 Action::GiveUp
             }
@@ -233,6 +258,7 @@ impl Schedule {
             (Node::Leased, Pods::Current) => {
                 // Tokens wait for the next Lease: they have no wake-up of their own.
                 let mut until = self.lease_at.min(self.report_at);
+                until = leaves_at.map_or(until, |at| until.min(at));
                 let reads = now >= self.read_at;
                 let silent_at = self.heard_at + SILENCE;
                 for (waits, at) in
@@ -255,7 +281,8 @@ impl Schedule {
                 self.pods = Pods::Unlisted;
                 (self.is_watching, self.board_changed, self.node_changed) = (false, false, false);
                 (self.watches, self.rate, self.read_at) = (Backoff::default(), Rate::new(now), now);
-                self.refresh_at = now + REFRESH_EVERY;
+                self.visit = Visit::new(now);
+                self.refresh_at = if self.periodic.is_some() { now } else { now + REFRESH_EVERY };
                 self.rotate_at = rotate_at;
             }
             Seen::Registered => {
@@ -304,14 +331,33 @@ impl Schedule {
                     self.link = Link::Down { until: now };
                 }
             }
-            Seen::Failed => {
-                let lasted = match self.link {
-                    Link::Up { since } => now - since,
-                    Link::Down { .. } => Duration::ZERO,
+            Seen::Failed => self.fail(now, random, Duration::ZERO),
+            Seen::Busy(least) => self.fail(now, random, least + jitter(least / 5, random)),
+            Seen::News => self.visit.has_news(now),
+            Seen::Left => {
+                self.backoff = first(self.periodic);
+                let since = match self.link {
+                    Link::Up { since } => since,
+                    Link::Down { .. } => now,
                 };
-                self.link = Link::Down { until: now + self.backoff.ended(lasted, random) };
+                let next = self.periodic.map_or(now, |periodic| periodic.next(since, random));
+                self.link = Link::Down { until: next };
+            }
+            Seen::ConnectNow => {
+                if let Link::Down { until } = &mut self.link {
+                    *until = now;
+                }
             }
         }
+    }
+
+    /// A session or an attempt at one has failed. The next one waits for at least this time.
+    fn fail(&mut self, now: Instant, random: u16, least: Duration) {
+        let lasted = match self.link {
+            Link::Up { since } => now - since,
+            Link::Down { .. } => Duration::ZERO,
+        };
+        self.link = Link::Down { until: now + self.backoff.ended(lasted, random).max(least) };
     }
 
     fn reported(&mut self, now: Instant) {
@@ -335,7 +381,7 @@ mod tests {
     impl Sim {
         fn new() -> Sim {
             let start = Instant::now();
-            Sim { schedule: Schedule::new(start), start, now: start, trace: String::new() }
+            Sim { schedule: Schedule::new(start, None), start, now: start, trace: String::new() }
         }
 
         fn seconds(&self) -> u64 {
@@ -391,6 +437,7 @@ mod tests {
             Action::Watch { .. } => Seen::WatchOpened,
             Action::Rotate => Seen::Rotated(true),
             Action::GiveUp => Seen::Failed,
+            Action::Leave => Seen::Left,
         }
     }
 
@@ -507,6 +554,41 @@ mod tests {
         let rotations: Vec<&str> = trace.lines().filter(|line| line.contains("Rotate")).collect();
         assert_eq!(rotations, [" 100s Rotate: Rotated(false)", " 400s Rotate"]);
         assert!(trace.contains(" 400s Rotate\n 400s Connect: Connected { rotate_at: 9999 }\n"), "{trace}");
+    }
+
+    #[test]
+    fn a_busy_server_is_left_alone_as_long_as_it_asks() {
+        let mut sim = Sim::new();
+        sim.run_until(1, |_| Some(Seen::Busy(Duration::from_secs(100))));
+        sim.take();
+        sim.run_until(101, |_| None);
+        assert!(sim.take().starts_with(" 100s Connect\n"));
+    }
+
+    #[test]
+    fn a_periodic_node_leaves_when_there_is_nothing_to_do_and_returns_in_time_or_on_request() {
+        let every = Duration::from_secs(3600);
+        let mut sim = Sim::new();
+        sim.schedule = Schedule::new(sim.start, Some(Periodic { every, jitter: Duration::ZERO }));
+        sim.run_until(10, |_| None);
+        let visit = "Connect\n   0s Register\n   0s RenewLease { create: true }\n   0s List\n   0s SendStatuses\n   0s Refresh\n   0s Leave\n";
+        assert_eq!(sim.take(), format!("   0s {visit}"));
+        sim.run_until(3599, |_| None);
+        assert_eq!(sim.take(), "");
+        // With news it stays until it is quiet, and watches meanwhile.
+        let mut sends = true;
+        let outcome = |action: &Action| (*action == Action::Register).then_some(Seen::Registered);
+        sim.run_until(3600, |action| match action {
+            Action::SendStatuses if std::mem::take(&mut sends) => Some(Seen::News),
+            action => outcome(action),
+        });
+        let trace = sim.take();
+        assert!(trace.contains("Watch") && !trace.contains("Leave"), "{trace}");
+        sim.run_until(3700, |_| None);
+        assert!(sim.take().ends_with("3620s Leave\n"));
+        sim.see(Seen::ConnectNow);
+        sim.run_until(3701, |_| None);
+        assert!(sim.take().starts_with("3700s Connect\n"));
     }
 
     #[test]

@@ -9,6 +9,7 @@
 //! nodlet's, but for the `forwarding` of links.
 //! Nodlet's links are recognised by their names, which begin with `nl<hash of the root>`.
 
+mod cluster;
 mod error;
 pub mod filter;
 mod firewall;
@@ -22,6 +23,7 @@ mod range;
 use std::fs;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, UdpSocket};
+use std::path::PathBuf;
 
 use nix::net::if_::if_nameindex;
 use nodlet_core::sorted::{SortedMap, SortedSet};
@@ -43,6 +45,8 @@ use nodlet_core::spec::{Pod, Uid};
 pub struct Network {
     range: Range,
     ipv6: Option<Ipv6Range>,
+    /// The ranges of the configuration, which those of a cluster replace.
+    configured: (Range, Option<Ipv6Range>),
     bridge: String,
     addresses: SortedMap<Uid, Ipv4Addr>,
     ipv6_addresses: SortedMap<Uid, Ipv6Addr>,
@@ -50,6 +54,8 @@ pub struct Network {
     guarded: Option<u32>,
     firewall: Firewall,
     forwarding: Forwarding,
+    /// The file with the routes that nodlet has made.
+    routes: PathBuf,
     table: TableState,
     /// Pods whose `hostPort`s may be open: the table that the kernel took last has them.
     opened: SortedSet<Uid>,
@@ -82,7 +88,8 @@ enum TableState {
 pub const USER_IDS: u32 = 0x7fff;
 
 impl Network {
-    /// Reads the range: that of the flag, otherwise that of the root's file, otherwise the default.
+    /// Reads the range: that of the flag, otherwise that of the root's file, otherwise the default. The one that a
+    /// cluster has assigned replaces it.
     /// `masquerade`: whether pods reach the world under the address of the machine.
     pub fn new(paths: &Paths, cidr: Option<&str>, masquerade: bool) -> Result<Network, NetworkError> {
         let file = paths.pod_cidr();
@@ -102,7 +109,13 @@ impl Network {
                 Err(source) => return Err(NetworkError::ReadRange { path: file, source }),
             },
         };
-        Ok(Network::of(paths, range, ipv6, masquerade))
+        let mut network = Network::of(paths, range, ipv6, masquerade);
+        if let Ok(text) = fs::read_to_string(paths.cluster_network())
+            && let Err(error) = network.read_cluster(Some(&text), &[])
+        {
+            log::error!("failed to {}", crate::error::chain(&error));
+        }
+        Ok(network)
     }
 
     /// Whether pods have IPv6 addresses.
@@ -117,16 +130,16 @@ impl Network {
 
     fn of(paths: &Paths, range: Range, ipv6: Option<Ipv6Range>, masquerade: bool) -> Network {
         let bridge = format!("nl{}", paths.hash());
-        let mut ranges = vec![(range.base.into(), range.prefix)];
-        ranges.extend(ipv6.map(|ipv6| (ipv6.base.into(), ipv6.prefix)));
         Network {
             range,
             ipv6,
+            configured: (range, ipv6),
             addresses: SortedMap::new(),
             ipv6_addresses: SortedMap::new(),
             guarded: None,
-            firewall: Firewall::new(&paths.hash(), &bridge, masquerade, &ranges),
+            firewall: Firewall::new(&paths.hash(), &bridge, masquerade, &cluster::all(range, ipv6)),
             forwarding: Forwarding::open(paths.forwarding()),
+            routes: paths.routes(),
             table: TableState::Unneeded,
             opened: SortedSet::new(),
             lacks_ipv6_forwarding: false,
@@ -187,6 +200,11 @@ impl Network {
         self.addresses.remove(uid);
         self.ipv6_addresses.remove(uid);
         Ok(())
+    }
+
+    /// The name of the bridge, with which the names of pods' links begin.
+    pub fn bridge(&self) -> &str {
+        &self.bridge
     }
 
     /// Connects a pod that has an address with the world: makes the bridge, lets the pod reach other machines, and
@@ -251,7 +269,7 @@ impl Network {
             return None;
         }
         // A firewall drops the packets of pods whether they are translated or not.
-        if !self.firewall.table.masquerade {
+        if !self.firewall.table.masquerade && self.firewall.table.cluster.is_none() {
             return self.warning();
         }
         let Err(error) = self.install() else { return self.warning() };
@@ -296,6 +314,7 @@ impl Network {
             self.lacks_ipv6_forwarding = !forwards && !self.told_ipv6_forwarding;
             self.told_ipv6_forwarding |= !forwards;
         }
+        self.apply_routes();
         Ok(())
     }
 
@@ -327,6 +346,8 @@ impl Network {
             self.install()?;
         } else {
             self.forwarding.switch_on(&self.bridge).map_err(failed)?;
+            // The kernel removes routes with the address of their link.
+            self.apply_routes();
         }
         Ok(changed)
     }
@@ -492,7 +513,8 @@ impl Network {
                 prefix: range.prefix,
                 gateway: range.gateway(),
             }),
-            hairpin: self.firewall.table.ports.contains_key(uid),
+            // In a cluster, a Service may lead a pod to itself.
+            hairpin: self.firewall.table.ports.contains_key(uid) || self.firewall.table.cluster.is_some(),
             interfaces: Vec::new(),
         }
     }
@@ -546,6 +568,8 @@ impl Network {
 
     /// Removes the bridge, every link of nodlet, and its nftables table.
     pub fn remove(&mut self) -> Result<(), NetworkError> {
+        self.firewall.table.cluster = None;
+        self.apply_routes();
         if self.forwarding.has_begun() {
             let failed = |source| NetworkError::Firewall { source };
             self.forwarding.switch_off().map_err(failed)?;

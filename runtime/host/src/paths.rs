@@ -55,9 +55,24 @@ impl Paths {
         self.below("var/lib/nodlet/cluster")
     }
 
+    /// The network of the cluster's pods. Among the manifests of the cluster, with which it goes.
+    pub fn cluster_network(&self) -> PathBuf {
+        self.cluster_manifests().join(".network")
+    }
+
     /// The file with the credentials of a board that has joined a cluster.
     pub fn cluster_credentials(&self) -> PathBuf {
         self.below("var/lib/nodlet/cluster.json")
+    }
+
+    /// The file in the image with which a board enrols in a cluster by itself.
+    pub fn bootstrap_kubeconfig(&self) -> PathBuf {
+        self.below("etc/nodlet/bootstrap-kubeconfig")
+    }
+
+    /// The mark of a board that has left the cluster of its bootstrap kubeconfig, and so does not enrol again.
+    pub fn cluster_left(&self) -> PathBuf {
+        self.below("var/lib/nodlet/cluster-left")
     }
 
     /// Manifests that do not outlive the boot.
@@ -179,6 +194,11 @@ impl Paths {
     /// nftables table may.
     pub(crate) fn forwarding(&self) -> PathBuf {
         self.run().join("forwarding")
+    }
+
+    /// The file with the routes to pods of other nodes that nodlet has made in this boot.
+    pub(crate) fn routes(&self) -> PathBuf {
+        self.run().join("routes")
     }
 
     /// The socket of the local API.

@@ -57,6 +57,22 @@ pub struct Contents {
     pub definitions: Vec<Definition>,
 }
 
+/// Reads the one object of a file of YAML or JSON that is not of the API, such as a kubeconfig.
+///
+/// # Errors
+/// The text is not YAML, or not one object, with the file and the line.
+pub fn object_of(file: &str, text: &str) -> Result<Value, TextError> {
+    let documents =
+        yaml::read(text).map_err(|error| TextError::new(format!("{file}:{}: {error}", error.line), error))?;
+    match <[yaml::Document; 1]>::try_from(documents) {
+        Ok([document]) if document.value.is_object() => match document.duplicates.iter().next() {
+            Some((key, line)) => Err(format!("{file}:{line}: field {key:?} occurs twice").into()),
+            None => Ok(document.value),
+        },
+        Ok(_) | Err(_) => Err(format!("{file}: is not one object").into()),
+    }
+}
+
 /// Reads only the Pods of a file; see [`contents`].
 pub fn parse(
     name: &str,

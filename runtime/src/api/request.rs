@@ -17,6 +17,8 @@ pub(crate) type Reply<T> = async_channel::Sender<Result<T, Status>>;
 pub(crate) enum Request {
     /// Read the credentials of the cluster again: the board has joined one, or left it.
     Cluster {
+        /// Only connect to the cluster now. The reply is the result.
+        sync: bool,
         /// The reply.
         reply: Reply<()>,
     },

@@ -172,9 +172,9 @@ pub(super) async fn delete_collection(
     Ok(body::value(StatusCode::OK, &list))
 }
 
-/// Notifies the agent that the board has joined a cluster, or left it.
-pub(super) async fn follow_cluster(api: &Api) -> Result<Response<Body>, Status> {
-    ask(api, |reply| Request::Cluster { reply }).await?;
+/// Notifies the agent that the board has joined a cluster, or left it; or has it connect now.
+pub(super) async fn follow_cluster(api: &Api, sync: bool) -> Result<Response<Body>, Status> {
+    ask(api, |reply| Request::Cluster { sync, reply }).await?;
     Ok(body::text(Body::Whole(Some("ok".into()))))
 }
 

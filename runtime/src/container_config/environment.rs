@@ -75,7 +75,7 @@ impl Variables {
 pub(super) fn of(pod: &Pod, image: &ImageConfig, own: Variables, facts: &Facts<'_>) -> Vec<String> {
     let mut variables = Variables::default();
     variables.set("PATH", PATH.to_owned());
-    variables.set("HOSTNAME", pod_files::kernel_name(pod, facts.host_name).unwrap_or_default());
+    variables.set("HOSTNAME", pod_files::kernel_name(pod, facts.host_name, facts.dns).unwrap_or_default());
     for pair in &image.env {
         if let Some((name, value)) = pair.split_once('=') {
             variables.set(name, value.to_owned());

@@ -48,6 +48,7 @@ fn config_with(
         host_ipv6: None,
         node_name: "node",
         host_name: "machine",
+        dns: &ClusterDns::default(),
         memory: 1 << 30,
         cgroup: CgroupPaths::default(),
         volumes: &volumes,

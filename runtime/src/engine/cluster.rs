@@ -17,13 +17,13 @@ mod objects;
 mod pods;
 mod reports;
 
-use std::fs::OpenOptions;
-use std::io::{self, Read};
-use std::os::unix::fs::OpenOptionsExt;
-use std::path::{Path, PathBuf};
+use std::cell::Cell;
+use std::net::SocketAddr;
+use std::path::PathBuf;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
+use async_channel::{Receiver, Sender, TrySendError};
 use serde_json::Value;
 
 use nodlet_cluster::api::{self, Api, ApiError};
@@ -33,22 +33,44 @@ use nodlet_cluster::followed::Followed;
 use nodlet_cluster::mirrors::Mirrors;
 use nodlet_cluster::objects::Objects;
 use nodlet_cluster::schedule::{Action, Next, Schedule, Seen};
-use nodlet_cluster::watches::{News, Watches};
+use nodlet_cluster::watches::{News, Target, Watches};
 use nodlet_core::facts::Observation;
 use nodlet_core::spec::Uid;
 
-use super::{Engine, Shell};
-
-/// Maximum size of the file with the credentials in bytes.
-const MAX_CREDENTIALS: u64 = 1 << 20;
+use super::{Engine, Shell, cluster_network, enrolment, uplink};
+use crate::api::Reply;
+use nodlet_registry::Status;
 
 /// The longest life of a watch in seconds (client-go: 5 to 10 minutes).
 const WATCH_SECONDS: u32 = 480;
+
+/// The task that follows the cluster.
+pub(super) struct Following {
+    _task: smol::Task<()>,
+    /// Requests to synchronise now, which get the result.
+    requests: Sender<Reply<()>>,
+}
+
+/// Requests to synchronise that wait for a result.
+const SYNC_REQUESTS: usize = 8;
 
 /// The task's state, which outlives sessions.
 struct Follower {
     shell: Rc<Shell>,
     credentials: Credentials,
+    requests: Receiver<Reply<()>>,
+    /// Requests that the present or the next session answers.
+    waiting: Vec<Reply<()>>,
+    /// The server's address of the last session.
+    address: Option<SocketAddr>,
+    /// The client with which Nodes are followed, until that begins.
+    nodes_api: Option<Api>,
+    /// Follows the Nodes during a session.
+    nodes: Option<smol::Task<()>>,
+    /// There are no credentials any more.
+    has_ended: bool,
+    /// Something of a pod was sent or taken, for the length of a visit.
+    has_news: Cell<bool>,
     schedule: Schedule,
     followed: Followed,
     mirrors: Mirrors,
@@ -64,11 +86,21 @@ struct Follower {
 }
 
 /// The reason why a session ends.
-struct Failure(String);
+struct Failure {
+    why: String,
+    /// The time for which the server accepts no requests.
+    retry_after: Duration,
+}
+
+impl Failure {
+    fn new(why: impl Into<String>) -> Failure {
+        Failure { why: why.into(), retry_after: Duration::ZERO }
+    }
+}
 
 impl From<ApiError> for Failure {
     fn from(error: ApiError) -> Failure {
-        Failure(error.to_string())
+        Failure { why: error.to_string(), retry_after: error.retry_after() }
     }
 }
 
@@ -76,10 +108,26 @@ impl Engine {
     /// Follows the cluster whose credentials are on the board, and no longer another one. The task ends at once if
     /// there are none.
     pub(super) fn follow_cluster(&mut self) {
-        let path = self.shell.paths.cluster_credentials();
-        let task = follow(self.shell.clone(), path);
+        let (requests, receiver) = async_channel::bounded(SYNC_REQUESTS);
+        let task = follow(self.shell.clone(), receiver);
         let task: std::pin::Pin<Box<dyn Future<Output = ()>>> = Box::pin(task);
-        self.cluster = Some(self.shell.tasks.executor.spawn(task));
+        let _task = self.shell.tasks.executor.spawn(task);
+        self.cluster = Some(Following { _task, requests });
+    }
+
+    /// Has the board connect to its cluster now.
+    pub(super) fn sync_cluster(&self, reply: Reply<()>) {
+        let refused = match &self.cluster {
+            Some(following) => match following.requests.try_send(reply) {
+                Ok(()) => return,
+                Err(TrySendError::Full(reply)) => (reply, "the board is synchronising"),
+                Err(TrySendError::Closed(reply)) => {
+                    (reply, "the board takes part in no cluster; see `nodlet events`")
+                }
+            },
+            None => (reply, "the board has joined no cluster"),
+        };
+        let _ = refused.0.try_send(Err(Status::bad_request(refused.1)));
     }
 
     /// Ends a pod of the cluster: removes its manifest, and then stops it within `grace`.
@@ -102,17 +150,12 @@ impl Engine {
     }
 }
 
-async fn follow(shell: Rc<Shell>, path: PathBuf) {
-    let read = shell.stores.storage.run(move || read_credentials(&path)).await;
+async fn follow(shell: Rc<Shell>, requests: Receiver<Reply<()>>) {
     shell.publication.events_sent(u64::MAX);
-    if read.as_ref().is_err_and(|error| error.kind() == io::ErrorKind::NotFound) {
-        return;
+    if !shell.paths.cluster_credentials().exists() {
+        cluster_network::apply(&shell, None);
     }
-    let read = read.map_err(|error| error.to_string()).and_then(|text| Credentials::from_json(&text));
-    let credentials = match read {
-        Ok(credentials) => credentials,
-        Err(why) => return log::error!("the board takes part in no cluster: its cluster.json: {why}"),
-    };
+    let Some(credentials) = enrolment::credentials(&shell).await else { return };
     if credentials.node != shell.config.node_name {
         return log::error!(
             "the board takes part in no cluster: it joined as {}, and its node is {}; run `nodlet leave` and `nodlet join`, or use --node-name",
@@ -121,12 +164,21 @@ async fn follow(shell: Rc<Shell>, path: PathBuf) {
         );
     }
     log::info!("this board is node {} of the cluster at {}", credentials.node, credentials.server);
+    cluster_network::restore(&shell).await;
     // Events wait for a connection from now on.
     shell.publication.events_sent(0);
+    let schedule = Schedule::new(Instant::now(), shell.config.sync);
     let follower = Follower {
         shell,
         credentials,
-        schedule: Schedule::new(Instant::now()),
+        requests,
+        waiting: Vec::new(),
+        address: None,
+        nodes_api: None,
+        nodes: None,
+        has_ended: false,
+        has_news: Cell::new(false),
+        schedule,
         followed: Followed::default(),
         mirrors: Mirrors::default(),
         objects: Objects::default(),
@@ -138,94 +190,137 @@ async fn follow(shell: Rc<Shell>, path: PathBuf) {
     follower.go_on().await;
 }
 
-/// Reads the file with the credentials. Whatever else has its name must neither block the thread nor fill the memory.
-fn read_credentials(path: &Path) -> io::Result<String> {
-    let flags = libc::O_NOFOLLOW | libc::O_NONBLOCK | libc::O_NOCTTY;
-    let file = OpenOptions::new().read(true).custom_flags(flags).open(path)?;
-    if !file.metadata()?.is_file() {
-        return Err(io::Error::other("it is no regular file"));
-    }
-    let mut text = String::new();
-    if file.take(MAX_CREDENTIALS + 1).read_to_string(&mut text)? as u64 > MAX_CREDENTIALS {
-        return Err(io::Error::other("it is larger than 1 MiB"));
-    }
-    Ok(text)
-}
-
 impl Follower {
     async fn go_on(mut self) {
         let (mut api, mut watches) = (None, Watches::default());
         loop {
-            let seen = self.turn(&mut api, &mut watches).await.unwrap_or_else(|Failure(why)| {
-                // Each reason once: a board may be without its cluster for weeks.
-                if self.told != why {
-                    log::warn!("no connection to the cluster at {}: {why}", self.credentials.server);
-                    self.told = why;
+            let seen = match self.turn(&mut api, &mut watches).await {
+                Ok(seen) => seen,
+                Err(Failure { why, retry_after }) => {
+                    self.answer(Err(&why));
+                    // Each reason once: a board may be without its cluster for weeks.
+                    if self.told != why {
+                        log::warn!("no connection to the cluster at {}: {why}", self.credentials.server);
+                        self.told = why;
+                    }
+                    Some(if retry_after.is_zero() { Seen::Failed } else { Seen::Busy(retry_after) })
                 }
-                Some(Seen::Failed)
-            });
+            };
             let now = Instant::now();
+            if self.has_news.replace(false) {
+                self.schedule.observe(now, 0, Seen::News);
+            }
+            if self.has_ended {
+                return;
+            }
             if let Some(seen) = seen {
                 self.schedule.observe(now, random(), seen);
             }
             if !self.schedule.is_up() && api.is_some() {
                 (api, watches) = (None, Watches::default());
+                (self.nodes_api, self.nodes) = (None, None);
                 self.objects.disconnected(now);
             }
+        }
+    }
+
+    /// Answers all requests to synchronise.
+    fn answer(&mut self, result: Result<(), &str>) {
+        for reply in self.waiting.drain(..) {
+            let _ = reply.try_send(result.map_err(|why| Status::internal(why.to_owned())));
         }
     }
 
     /// Does the next thing, or waits for it.
     async fn turn(&mut self, api: &mut Option<Api>, watches: &mut Watches) -> Result<Option<Seen>, Failure> {
         let now = Instant::now();
-        match (self.schedule.next(now, self.seconds()), api) {
-            (Next::Wait { mut until, reads }, api) => {
-                if let (Some(api), true) = (&mut *api, self.schedule.is_watching()) {
-                    if let Some(need) = self.objects.next(watches.has_many(), now) {
-                        self.satisfy(api, watches, need).await?;
-                        return Ok(None);
-                    }
-                    until = self.objects.wake_at().map_or(until, |at| until.min(at));
-                }
-                self.wait(api, watches, until, reads).await
+        let is_periodic = self.shell.config.sync.is_some();
+        let mut next = self.schedule.next(now, self.seconds());
+        // Objects come after all else, but before a visit ends.
+        let is_idle = match &next {
+            Next::Wait { .. } => self.schedule.is_watching(),
+            Next::Do(Action::Watch { .. }) => is_periodic,
+            Next::Do(action) => *action == Action::Leave,
+        };
+        if let (Some(api), true) = (&mut *api, is_idle) {
+            if let Some(need) = self.objects.next(watches.has_many() && !is_periodic, now) {
+                self.satisfy(api, watches, need).await?;
+                return Ok(None);
             }
+            self.answer(Ok(()));
+            if let (Next::Wait { until, .. }, Some(at)) = (&mut next, self.objects.wake_at()) {
+                *until = (*until).min(at);
+            }
+        }
+        match (next, api) {
+            (Next::Wait { until, .. }, None) => self.rest(until).await,
+            (Next::Wait { until, reads }, Some(api)) => self.wait(api, watches, until, reads).await,
             (Next::Do(Action::Connect), api) => self.connect(api).await.map(Some),
             (Next::Do(action), Some(api)) => self.perform(api, watches, action).await.map(Some),
             (Next::Do(_), None) => Ok(Some(Seen::Failed)),
         }
     }
 
-    /// Waits for an event of a watch, a change on the board, or the next action.
-    async fn wait(
-        &mut self,
-        api: &mut Option<Api>,
-        watches: &mut Watches,
-        until: Instant,
-        reads: bool,
-    ) -> Result<Option<Seen>, Failure> {
-        let event = async {
-            match reads {
-                true => Some(watches.next().await),
-                false => smol::future::pending().await,
-            }
-        };
-        let changed = async {
-            match api {
-                Some(_) => self.shell.publication.objects.changed_since(self.version).await,
-                None => smol::future::pending().await,
-            }
-            None
+    /// Waits until the next session, which begins at `until`, when a link comes up, or on request.
+    async fn rest(&mut self, until: Instant) -> Result<Option<Seen>, Failure> {
+        let ours = self.shell.machine.network.borrow().bridge().to_owned();
+        let request = async { self.requests.recv().await.ok().map(Some) };
+        let link = async {
+            uplink::comes_up(self.address, &ours).await;
+            Some(None)
         };
         let due = async {
             smol::Timer::at(until).await;
             None
         };
-        let news = smol::future::or(due, smol::future::or(event, changed)).await;
-        let (Some(news), Some(api)) = (news, &mut *api) else {
-            let is_changed = api.is_some() && self.shell.publication.objects.version() > self.version;
-            return Ok(is_changed.then_some(Seen::BoardChanged));
+        let woken = smol::future::or(request, smol::future::or(due, link)).await;
+        Ok(woken.map(|reply| {
+            self.waiting.extend(reply);
+            Seen::ConnectNow
+        }))
+    }
+
+    /// Waits for an event of a watch, a change on the board, or the next action.
+    async fn wait(
+        &mut self,
+        api: &mut Api,
+        watches: &mut Watches,
+        until: Instant,
+        reads: bool,
+    ) -> Result<Option<Seen>, Failure> {
+        enum Woken {
+            News((Target, News)),
+            Asked(Option<Reply<()>>),
+            Due,
+        }
+        let event = async {
+            match reads {
+                true => watches.next().await.map(Woken::News),
+                false => smol::future::pending().await,
+            }
         };
-        let (target, news) = news.map_err(|error| Failure(format!("the watches: {error}")))?;
+        let changed = async {
+            self.shell.publication.objects.changed_since(self.version).await;
+            Ok(Woken::Due)
+        };
+        let due = async {
+            smol::Timer::at(until).await;
+            Ok(Woken::Due)
+        };
+        let asked = async { Ok(Woken::Asked(self.requests.recv().await.ok())) };
+        let woken = smol::future::or(smol::future::or(due, asked), smol::future::or(event, changed)).await;
+        let woken = woken.map_err(|error| Failure::new(format!("the watches: {error}")))?;
+        let (target, news) = match woken {
+            Woken::News(news) => news,
+            Woken::Asked(reply) => {
+                self.waiting.extend(reply);
+                return Ok(None);
+            }
+            Woken::Due => {
+                let is_changed = self.shell.publication.objects.version() > self.version;
+                return Ok(is_changed.then_some(Seen::BoardChanged));
+            }
+        };
         if let Some(reference) = target {
             return self.object_news(watches, &reference, news).await;
         }
@@ -257,9 +352,16 @@ impl Follower {
     ) -> Result<Seen, Failure> {
         match action {
             Action::Connect => Ok(Seen::Failed),
+            Action::Leave => Ok(Seen::Left),
             Action::Register => self.register(api).await,
             Action::RenewLease { create } => self.renew_lease(api, create).await,
-            Action::List => self.list(api).await,
+            Action::List => {
+                if let Some(api) = self.nodes_api.take() {
+                    let node = &self.credentials.node;
+                    self.nodes = Some(cluster_network::follow(&self.shell, node, api).await);
+                }
+                self.list(api).await
+            }
             Action::SendStatuses => {
                 self.send_all(api).await?;
                 if !self.told.is_empty() {
@@ -280,7 +382,7 @@ impl Follower {
                 watches.start(api, None, &target).await?;
                 Ok(Seen::WatchOpened)
             }
-            Action::GiveUp => Err(Failure("the watch of pods is silent".to_owned())),
+            Action::GiveUp => Err(Failure::new("the watch of pods is silent")),
             Action::Rotate => Ok(Seen::Rotated(self.rotate(api).await)),
         }
     }
@@ -328,33 +430,5 @@ fn tolerate(result: Result<Value, ApiError>) -> Result<(), Failure> {
             Ok(())
         }
         Err(error) => Err(error.into()),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use std::fs;
-
-    use super::*;
-
-    #[test]
-    fn credentials_are_read_from_a_regular_file_of_bounded_size_only() {
-        let directory = std::env::temp_dir().join(format!("nodlet-credentials-{}", std::process::id()));
-        fs::create_dir(&directory).expect("a directory");
-        let (path, file) = (directory.join("cluster.json"), directory.join("file"));
-        let read = || read_credentials(&path).map_err(|error| error.to_string());
-        assert_eq!(read_credentials(&path).expect_err("nothing").kind(), io::ErrorKind::NotFound);
-        fs::write(&path, "{}").expect("a file");
-        assert_eq!(read(), Ok("{}".to_owned()));
-        fs::rename(&path, &file).expect("another name");
-        std::os::unix::fs::symlink(&file, &path).expect("a link");
-        read().expect_err("a link");
-        fs::remove_file(&path).expect("removed");
-        nix::unistd::mkfifo(&path, nix::sys::stat::Mode::S_IRWXU).expect("a FIFO");
-        assert_eq!(read(), Err("it is no regular file".to_owned()));
-        fs::remove_file(&path).expect("removed");
-        fs::File::create(&path).and_then(|file| file.set_len(3 << 30)).expect("a large file");
-        assert_eq!(read(), Err("it is larger than 1 MiB".to_owned()));
-        fs::remove_dir_all(&directory).expect("removed");
     }
 }

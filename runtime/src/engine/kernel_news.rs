@@ -55,11 +55,11 @@ pub(super) fn watch(shell: &Rc<Shell>) -> Result<(), EngineError> {
 
     let clock = TimerFd::new(ClockId::CLOCK_REALTIME, TimerFlags::TFD_CLOEXEC | TimerFlags::TFD_NONBLOCK)
         .map_err(|errno| failed("a timerfd")(errno.into()))?;
-    arm(&clock).map_err(|errno| failed("a timerfd")(errno.into()))?;
+    arm(&clock, None).map_err(|errno| failed("a timerfd")(errno.into()))?;
     watch_one(&shell.tasks, duplicate(&clock).map_err(failed("a timerfd"))?, "timerfd", move || {
         // ECANCELED: the clock was set. A timer that is due was armed for the end of the clock.
         if clock.wait().is_err() {
-            let _ = arm(&clock);
+            let _ = arm(&clock, None);
         }
         Some(News::ClockSet)
     })
@@ -107,13 +107,27 @@ fn watch_images(images: &Images) -> io::Result<Inotify> {
     Ok(inotify)
 }
 
-/// Arms a timer that never expires, and that is cancelled when the clock is set.
-fn arm(clock: &TimerFd) -> nix::Result<()> {
+/// Waits until the clock is set, or shows `time` (seconds since 1970) on its own; `None` to wait only for the former.
+pub(super) async fn clock_shows(time: Option<i64>) {
+    let clock = TimerFd::new(ClockId::CLOCK_REALTIME, TimerFlags::TFD_CLOEXEC | TimerFlags::TFD_NONBLOCK);
+    let armed = clock.and_then(|clock| arm(&clock, time).map(|()| clock)).map_err(io::Error::from);
+    let waited = match armed.and_then(|clock| readable(duplicate(&clock)?)) {
+        Ok(clock) => clock.readable().await,
+        Err(error) => Err(error),
+    };
+    if let Err(error) = waited {
+        log::warn!("failed to watch the clock: {error}");
+        smol::Timer::after(WATCH_AGAIN).await;
+    }
+}
+
+/// Arms a timer that expires at `at` (seconds since 1970), or never, and that is cancelled when the clock is set.
+fn arm(clock: &TimerFd, at: Option<i64>) -> nix::Result<()> {
     // A C library whose seconds have 32 bits knows none later than 2038.
     let latest = if cfg!(target_pointer_width = "32") { i32::MAX as u64 } else { u64::from(u32::MAX) * 16 };
-    let never = nix::sys::time::TimeSpec::from_duration(Duration::from_secs(latest));
+    let at = at.and_then(|at| u64::try_from(at).ok()).map_or(latest, |at| at.min(latest));
     clock.set(
-        Expiration::OneShot(never),
+        Expiration::OneShot(nix::sys::time::TimeSpec::from_duration(Duration::from_secs(at))),
         TimerSetTimeFlags::TFD_TIMER_ABSTIME | TimerSetTimeFlags::TFD_TIMER_CANCEL_ON_SET,
     )
 }

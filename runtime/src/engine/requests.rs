@@ -51,7 +51,8 @@ impl Engine {
                     None => self.delete(&namespace, &name, &preconditions, grace, dry_run, reply),
                 }
             }
-            Request::Cluster { reply } => {
+            Request::Cluster { sync: true, reply } => self.sync_cluster(reply),
+            Request::Cluster { sync: false, reply } => {
                 self.follow_cluster();
                 let _ = reply.try_send(Ok(()));
             }

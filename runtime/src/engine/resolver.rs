@@ -17,11 +17,9 @@ use nodlet_core::sorted::SortedMap;
 use smol::Async;
 
 use crate::pod_files::{self, NodeFiles};
-use crate::storage::Storage;
-use nodlet_host::paths::Paths;
 
 use super::Shell;
-use super::pods::{PodShell, Pods};
+use super::pods::PodShell;
 
 /// Links that are followed at most; the kernel follows 40.
 const LINKS: usize = 40;
@@ -38,7 +36,7 @@ pub(super) fn follow(shell: &Rc<Shell>) {
             let watched = match begun.and_then(Watch::awaited) {
                 Ok(watch) => {
                     // After it is watched, so that no change falls between.
-                    renew_resolv_confs(&shell.paths, &shell.stores.storage, &shell.pods).await;
+                    renew_resolv_confs(&shell).await;
                     watch.changed().await
                 }
                 Err(error) => Err(error),
@@ -131,16 +129,17 @@ fn way(file: &Path) -> Vec<(PathBuf, OsString)> {
 }
 
 /// Rewrites the file of each pod whose content would differ now.
-async fn renew_resolv_confs(paths: &Paths, storage: &Storage, pods: &Pods) {
+async fn renew_resolv_confs(shell: &Shell) {
+    let (paths, storage) = (&shell.paths, &shell.stores.storage);
     let node = storage.run(NodeFiles::read).await;
     let of_pod = |entry: &PodShell| {
         let pod = &entry.wanted.pod;
         let name = format!("{}/{}", pod.namespace, pod.name);
         // Agents before 2026-11-22 put the file into the second directory.
         let places = [paths.pod(&pod.uid.0), paths.run_pod(&pod.uid.0)];
-        Some((name, places, pod_files::new_resolv_conf(pod, &node)?))
+        Some((name, places, pod_files::new_resolv_conf(pod, &node, &shell.config.dns)?))
     };
-    let wanted: Vec<_> = pods.borrow().values().filter_map(of_pod).collect();
+    let wanted: Vec<_> = shell.pods.borrow().values().filter_map(of_pod).collect();
     let written = storage.run(move || {
         for (pod, places, text) in wanted {
             for directory in places {

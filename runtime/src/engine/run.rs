@@ -162,6 +162,7 @@ pub(super) async fn start(
         host_ipv6: shell.machine.network.borrow().host_ipv6(),
         node_name: &shell.config.node_name,
         host_name: &host_name,
+        dns: &shell.config.dns,
         memory,
         cgroup: leaf.paths(),
         volumes: &sandbox.volumes,
@@ -207,7 +208,8 @@ pub(super) async fn start(
     let made = match made.await {
         Ok(Some(node)) => {
             let ipv6 = shell.machine.network.borrow().ipv6_of(&wanted.pod.uid);
-            let (files, _) = pod_files::texts(&wanted.pod, (sandbox.ip, ipv6), &host_name, &node);
+            let (files, _) =
+                pod_files::texts(&wanted.pod, (sandbox.ip, ipv6), &host_name, &node, &shell.config.dns);
             shell.stores.storage.run(move || files.write(&directory)).await
         }
         made => made.map(drop),

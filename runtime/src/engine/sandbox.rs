@@ -212,17 +212,29 @@ async fn make_on(
     }
     let host_name = pod_files::host_name().map_err(Failure::sandbox)?;
     let node = shell.stores.storage.run(NodeFiles::read).await;
-    let (files, left_out) = pod_files::texts(pod, (ip, ipv6), &host_name, &node);
+    let (files, left_out) = pod_files::texts(pod, (ip, ipv6), &host_name, &node, &shell.config.dns);
     let on_disk = shell.paths.pod(uid);
     shell.stores.storage.run(move || files.write(&on_disk)).await.map_err(Failure::sandbox)?;
-    for message in left_out {
-        let event = Event {
-            container: None,
-            warning: true,
-            reason: "DNSConfigForming".into(),
-            message: message.into(),
-        };
+    let emit = |reason: &'static str, message: String| {
+        let event = Event { container: None, warning: true, reason: reason.into(), message: message.into() };
         shell.publication.emit(wanted, &event);
+    };
+    for message in left_out {
+        emit("DNSConfigForming", message);
+    }
+    // A board alone has no such DNS, and nobody misses it.
+    if wanted.source.parent() == Some(&shell.paths.cluster_manifests())
+        && shell.config.dns.servers.is_empty()
+        && pod_files::wants_cluster_dns(&pod.spec)
+    {
+        let (name, namespace) = (&pod.name, &pod.namespace);
+        emit(
+            "MissingClusterDNS",
+            format!(
+                "pod: \"{name}_{namespace}({uid})\". kubelet does not have ClusterDNS IP configured and cannot create Pod \
+             using \"ClusterFirst\" policy. Falling back to \"Default\" policy."
+            ),
+        );
     }
     let cgroup = shell.machine.cgroups.pod(pod).map_err(Failure::sandbox)?;
     let mut network = ip.map(|ip| shell.machine.network.borrow().config(&pod.uid, ip));
@@ -231,7 +243,7 @@ async fn make_on(
     }
     let config = container_config::sandbox_config(
         pod,
-        &host_name,
+        (&host_name, &shell.config.dns),
         network,
         cgroup.pause_paths(pod.spec.share_process_namespace).map_err(Failure::sandbox)?,
         memory_of_all_pods(&this_node::facts(&shell.config, &shell.machine)),

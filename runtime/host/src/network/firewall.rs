@@ -9,6 +9,7 @@
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
+use super::cluster::{Cluster, Peer};
 use super::netlink::Netlink;
 use super::nft::{self, Batch, Nft, Side};
 use netlink_sys::Socket;
@@ -92,6 +93,8 @@ pub(super) struct Table {
     pub(super) masquerade: bool,
     /// The ranges of the pods' addresses.
     pub(super) ranges: Vec<(IpAddr, u8)>,
+    /// The network of the cluster that the board has joined.
+    pub(super) cluster: Option<Cluster>,
     /// Links that forward only because of nodlet.
     pub(super) uplinks: Vec<String>,
     pub(super) ports: SortedMap<Uid, Vec<Forward>>,
@@ -124,21 +127,46 @@ impl Table {
         let elsewhere = nft::link(nft::OIFNAME, false, &self.bridge);
         let loopback = (IpAddr::V4(Ipv4Addr::new(127, 0, 0, 0)), 8);
         let has_ports = self.forwards().next().is_some();
+        if let Some(cluster) = &self.cluster {
+            // Other nodes and their pods reach pods of this node directly, and are reached by the pods' own addresses.
+            batch.add_chain("from-cluster", None);
+            batch.add_chain("to-cluster", None);
+            let host = |peer: &Peer| (peer.gateway, if peer.gateway.is_ipv4() { 32 } else { 128 });
+            for (base, prefix) in cluster.pods.iter().copied().chain(cluster.peers.iter().map(host)) {
+                let from = nft::range(Side::Source, base, prefix);
+                batch.add_rule("from-cluster", &[from, nft::accept()]);
+            }
+            for (base, prefix) in &cluster.pods {
+                let to = nft::range(Side::Destination, *base, *prefix);
+                batch.add_rule("to-cluster", &[to, nft::accept()]);
+            }
+        }
         if !self.uplinks.is_empty() {
             batch.add_chain("forward", Some(("filter", FORWARD)));
         }
         for uplink in &self.uplinks {
             let from = nft::link(nft::IIFNAME, true, uplink);
-            batch.add_rule("forward", &[from.clone(), elsewhere.clone(), nft::drop_packet()]);
+            match self.cluster {
+                Some(_) => {
+                    let to_pods = to_pods.clone();
+                    batch.add_rule("forward", &[from.clone(), to_pods, nft::jump("from-cluster")]);
+                }
+                // In a cluster, kube-proxy may send what comes to a port of this node to a pod of another one.
+                None => batch.add_rule("forward", &[from.clone(), elsewhere.clone(), nft::drop_packet()]),
+            }
             let foreign = nft::connection(nft::CT_STATUS, false, nft::DNAT);
             let unexpected = nft::connection(nft::CT_STATE, false, nft::ESTABLISHED_OR_RELATED);
             batch.add_rule("forward", &[from, foreign, unexpected, nft::drop_packet()]);
         }
         batch.add_chain("postrouting", Some(("nat", POSTROUTING)));
+        for (base, prefix) in self.cluster.iter().flat_map(|cluster| &cluster.own) {
+            let from = nft::range(Side::Source, *base, *prefix);
+            batch.add_rule("postrouting", &[from, elsewhere.clone(), nft::jump("to-cluster")]);
+        }
         if self.masquerade {
             batch.add_rule("postrouting", &[from_pods.clone(), elsewhere, nft::masquerade()]);
         }
-        if !has_ports {
+        if !has_ports && self.cluster.is_none() {
             return;
         }
         // A pod would answer another one of its bridge directly, from an address that the other did not connect to; and
@@ -148,6 +176,9 @@ impl Table {
             let from_range = nft::range(Side::Source, *base, *prefix);
             let translated = nft::connection(nft::CT_STATUS, true, nft::DNAT);
             batch.add_rule("postrouting", &[from_range, to_pods.clone(), translated, nft::masquerade()]);
+        }
+        if !has_ports {
+            return;
         }
         if self.serves_loopback() {
             let from_loopback = nft::range(Side::Source, loopback.0, loopback.1);
@@ -191,6 +222,7 @@ impl Firewall {
             bridge: bridge.to_owned(),
             masquerade,
             ranges: ranges.to_vec(),
+            cluster: None,
             uplinks: Vec::new(),
             ports: SortedMap::new(),
         };

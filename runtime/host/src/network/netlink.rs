@@ -37,6 +37,8 @@ const AF_INET: u16 = 2;
 
 // From linux/rtnetlink.h, linux/pkt_sched.h, linux/pkt_cls.h and linux/if_ether.h.
 const RTNLGRP_IPV4_IFADDR: u32 = 5;
+/// With news of the route to its own network, a link reports that it is up: its other routes are gone then.
+const RTNLGRP_IPV4_ROUTE: u32 = 7;
 const RTNLGRP_IPV4_NETCONF: u32 = 24;
 const RTM_NEWQDISC: u16 = 36;
 const RTM_DELQDISC: u16 = 37;
@@ -57,6 +59,7 @@ const AF_BRIDGE: u8 = 7;
 mod addresses;
 mod borrowed;
 mod ipv6;
+mod routes;
 
 pub use borrowed::LinkSettings;
 
@@ -75,11 +78,11 @@ impl Netlink {
         Ok(Netlink { socket, sequence: 0 })
     }
 
-    /// A socket that receives news of changed IPv4 addresses and of the forwarding of links.
+    /// A socket that receives news of changed IPv4 addresses and routes, and of the forwarding of links.
     pub(super) fn news() -> io::Result<Socket> {
         let mut socket = Socket::new(NETLINK_ROUTE)?;
         socket.bind_auto()?;
-        for group in [RTNLGRP_IPV4_IFADDR, RTNLGRP_IPV4_NETCONF] {
+        for group in [RTNLGRP_IPV4_IFADDR, RTNLGRP_IPV4_ROUTE, RTNLGRP_IPV4_NETCONF] {
             socket.add_membership(group)?;
         }
         socket.set_non_blocking(true)?;

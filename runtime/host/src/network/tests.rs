@@ -253,3 +253,72 @@ fn a_pod_keeps_its_address_until_the_kernel_closes_its_ports_however_often_it_re
         std::fs::remove_dir_all(root).unwrap();
     });
 }
+
+#[test]
+fn a_cluster_replaces_the_range_for_new_pods_only_and_until_the_board_leaves() {
+    let mut network = network("10.85.0.0/24");
+    let given =
+        |network: &mut Network, uid: &str| network.allocate(&pod(uid, "")).unwrap().unwrap().to_string();
+    assert_eq!(given(&mut network, "a"), "10.85.0.2");
+    // A cluster that assigns no range.
+    network.read_cluster(Some("\n10.244.2.0/24 192.0.2.7\n"), &[]).unwrap();
+    assert_eq!(given(&mut network, "b"), "10.85.0.3");
+    network.read_cluster(Some("10.244.1.0/24,fd00:1::/64\n"), &[]).unwrap();
+    // No two pods have the same user IDs, which follow from the host part.
+    assert_eq!(given(&mut network, "c"), "10.244.1.2");
+    assert_eq!(network.ipv6_of(&"c".into()), Some("fd00:1::2".parse().unwrap()));
+    assert_eq!(given(&mut network, "a"), "10.85.0.2");
+    for (ranges, why) in [
+        ("10.244.9.0/30", "spec.podCIDRs of the Node"),
+        ("fd00:9::/64", "not an IPv4 range"),
+        ("10.244.9.0/24,10.244.8.0/24", "not an IPv6 range"),
+    ] {
+        let error = network.read_cluster(Some(&format!("{ranges}\n")), &[]).unwrap_err().to_string();
+        assert!(error.contains(why) && error.contains(ranges), "{error}");
+        assert_eq!(network.range.to_string(), "10.244.1.0/24");
+    }
+    network.follow_cluster(None, &[]).unwrap();
+    assert_eq!(given(&mut network, "d"), "10.85.0.4");
+    assert_eq!(network.ipv6_of(&"d".into()), None);
+}
+
+#[test]
+fn routes_lead_to_nodes_on_a_link_and_those_of_others_stay() {
+    in_new_namespace(|| {
+        let root = std::env::temp_dir().join(format!("nodlet-routes-{}", std::process::id()));
+        let paths = Paths::new(&root);
+        fs::create_dir_all(paths.run()).unwrap();
+        let mut netlink = Netlink::open().unwrap();
+        netlink.add_bridge("br0").unwrap();
+        let index = link_index("br0").unwrap();
+        netlink.add_address(index, Ipv4Addr::new(192, 0, 2, 1), 24).unwrap();
+        netlink.set_up(index).unwrap();
+        let ip = |text: &str| text.parse::<IpAddr>().unwrap();
+        netlink.add_route((ip("10.244.4.0"), 24), ip("192.0.2.200")).unwrap();
+        let shown = |netlink: &mut Netlink| {
+            let found = netlink.routes().unwrap().into_iter().filter(|(_, base, _)| base.octets()[0] == 10);
+            let mut found: Vec<u8> = found.map(|(_, base, _)| base.octets()[2]).collect();
+            found.sort_unstable();
+            found
+        };
+        let mut network = Network::new(&paths, None, true).unwrap();
+        let text =
+            "10.244.1.0/24\n10.244.2.0/24 192.0.2.2\n10.244.3.0/24 203.0.113.9\n10.244.4.0/24 192.0.2.4\n";
+        for _ in 0..2 {
+            network.follow_cluster(Some(text), &[]).unwrap();
+            assert_eq!(shown(&mut netlink), [2, 4], "the third node is on no link");
+        }
+        assert_eq!(fs::read_to_string(paths.routes()).unwrap(), "10.244.2.0/24 192.0.2.2\n");
+        // Another agent finds them, and removes what is no longer wanted.
+        let mut network = Network::new(&paths, None, true).unwrap();
+        network
+            .follow_cluster(Some("10.244.1.0/24\n10.244.2.0/24 192.0.2.9\n10.244.5.0/24 192.0.2.5\n"), &[])
+            .unwrap();
+        assert_eq!(shown(&mut netlink), [2, 4, 5]);
+        let lines = "10.244.2.0/24 192.0.2.9\n10.244.5.0/24 192.0.2.5\n";
+        assert_eq!(fs::read_to_string(paths.routes()).unwrap(), lines);
+        Network::without_range(&paths).remove().unwrap();
+        assert_eq!(shown(&mut netlink), [4], "the owner's route stays");
+        fs::remove_dir_all(root).unwrap();
+    });
+}

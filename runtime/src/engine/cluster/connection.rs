@@ -1,19 +1,18 @@
 //! The connection to the API server, the Node and its Lease, and the client certificate.
 
-use std::net::SocketAddr;
 use std::time::Duration;
 
 use serde_json::Value;
 
 use nodlet_cluster::api::{Api, JSON, MERGE, STRATEGIC, Verification};
 use nodlet_cluster::backoff::random;
-use nodlet_cluster::credentials::{Credentials, rotation};
+use nodlet_cluster::credentials::{Credentials, Usability, rotation};
 use nodlet_cluster::schedule::Seen;
 use nodlet_cluster::{enrol, node};
 use nodlet_registry::objects::Key;
 
+use super::super::enrolment;
 use super::{Failure, Follower};
-use crate::prober::lookup;
 
 /// The time for which a new certificate is awaited, during which the Lease is not renewed.
 const CERTIFICATE_WITHIN: Duration = Duration::from_secs(10);
@@ -23,25 +22,26 @@ impl Follower {
     pub(super) async fn connect(&mut self, api: &mut Option<Api>) -> Result<Seen, Failure> {
         let mut rotate_at = i64::MAX;
         if let Some(validity) = self.credentials.validity() {
-            if self.seconds() >= validity.1 {
-                let why = "the client certificate has expired: run `nodlet leave`, then `nodlet join` with a new token";
-                return Err(Failure(why.to_owned()));
+            if Usability::of(Some(validity), self.seconds()) != Usability::Valid {
+                // Waits for other credentials, or the clock.
+                let Some(credentials) = enrolment::credentials(&self.shell).await else {
+                    self.has_ended = true;
+                    return Ok(Seen::Failed);
+                };
+                self.credentials = credentials;
+                return Ok(Seen::ConnectNow);
             }
             rotate_at = rotation(validity, random());
         }
         let server = &self.credentials.server;
-        let addresses = match server.host.parse() {
-            Ok(ip) => vec![SocketAddr::new(ip, server.port)],
-            Err(_) => {
-                let found = lookup::lookup(&server.host).await.unwrap_or_default();
-                found.into_iter().map(|ip| SocketAddr::new(ip, server.port)).collect()
-            }
-        };
-        if addresses.is_empty() {
-            return Err(Failure(format!("no such host: {}", server.host)));
+        let addresses = enrolment::addresses(server).await.map_err(Failure::new)?;
+        self.address = addresses.first().copied();
+        let trust = self.credentials.trust().map_err(|error| Failure::new(error.to_string()))?;
+        let client = || Api::new(&server.host, addresses.clone(), Verification::By(trust.clone()), None);
+        (*api, self.nodes_api) = (Some(client()), Some(client()));
+        if self.shell.config.sync.is_some() {
+            self.objects.unread();
         }
-        let trust = self.credentials.trust().map_err(|error| Failure(error.to_string()))?;
-        *api = Some(Api::new(&server.host, addresses, Verification::By(trust), None));
         Ok(Seen::Connected { rotate_at })
     }
 
@@ -68,7 +68,7 @@ impl Follower {
                 // Without a Node, the first error is the reason.
                 let Ok(found) = api.call("GET", &path, None).await else { return Err(error.into()) };
                 let machine_id = local["status"]["nodeInfo"]["machineID"].as_str().unwrap_or_default();
-                enrol::check_name(&found, &self.credentials.node, machine_id).map_err(Failure)?;
+                enrol::check_name(&found, &self.credentials.node, machine_id).map_err(Failure::new)?;
                 self.report_node(api).await?;
                 found
             }

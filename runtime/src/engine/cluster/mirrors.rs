@@ -71,7 +71,7 @@ impl Follower {
                 (Step::SendStatus, _) => {
                     if let (Some(local), Some(known)) = (local, self.mirrors.get_mut(name)) {
                         let local = mirrors::shown(local, &known.object);
-                        return Self::send(api, known, &local).await;
+                        return Self::send(api, &self.has_news, known, &local).await;
                     }
                 }
                 (Step::Nothing | Step::Create, _) => return Ok(()),

@@ -10,6 +10,7 @@ use nodlet_cluster::followed::{Known, MAX_PODS, class_file};
 use nodlet_cluster::mirrors;
 use nodlet_cluster::pods::{self, Step, TOKEN_PREFIX};
 use nodlet_cluster::schedule::Seen;
+use nodlet_cluster::sync;
 use nodlet_core::sorted::SortedSet;
 use nodlet_core::spec::Uid;
 use nodlet_kube::manifest::{self, Validation};
@@ -48,7 +49,8 @@ impl Follower {
         let version = loop {
             requests += 1;
             if requests > if limit == 1 { MAX_REQUESTS + MAX_PODS } else { MAX_REQUESTS } {
-                return Err(Failure(format!("the list of pods has no end after {} requests", requests - 1)));
+                let why = format!("the list of pods has no end after {} requests", requests - 1);
+                return Err(Failure::new(why));
             }
             let target = format!("{}&limit={limit}&continue={more}", self.selector());
             let mut page = match api.call("GET", &target, None).await {
@@ -222,6 +224,7 @@ impl Follower {
     }
 
     async fn end(&self, uid: Uid, known: &Known, grace: Option<Duration>) {
+        self.has_news.set(true);
         let path = self.pod_path(known);
         self.in_loop(move |engine| engine.end_cluster_pod(uid, path, grace)).await;
     }
@@ -266,6 +269,15 @@ impl Follower {
         known.needs = Some(needs);
         self.renew_tokens(api, known).await?;
         known.has_manifest = self.write(path, text).await;
+        self.has_news.set(true);
+        if self.shell.config.sync.is_some() && !sync::stays_while_unreachable(&known.object) {
+            log::warn!(
+                "{}/{}: between two synchronisations, the cluster deletes the pod: it has no toleration of \
+                 node.kubernetes.io/unreachable:NoExecute without tolerationSeconds",
+                known.namespace,
+                known.name
+            );
+        }
         self.in_loop(Engine::read_sources).await;
         Ok(())
     }
@@ -289,7 +301,7 @@ impl Follower {
     /// Tells the cluster that this node does not run a pod, and why.
     async fn reject(&mut self, api: &mut Api, known: &mut Known, why: &str) -> Result<(), Failure> {
         let patch = pods::rejection(&known.object["metadata"]["uid"], why);
-        Self::patch_status(api, known, &patch).await?;
+        Self::patch_status(api, &self.has_news, known, &patch).await?;
         self.send_warning(api, known, why).await
     }
 

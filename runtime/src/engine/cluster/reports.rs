@@ -1,5 +1,7 @@
 //! What the cluster is told of its pods: statuses, events, and that a deleted pod has ended.
 
+use std::cell::Cell;
+
 use serde_json::{Value, json};
 
 use nodlet_cluster::api::{Api, JSON, STRATEGIC};
@@ -91,7 +93,7 @@ impl Follower {
         let uid = object["metadata"]["uid"].as_str().unwrap_or_default().to_owned();
         let Some(mut known) = self.followed.remove(&uid) else { return Ok(()) };
         let mut sent = match is_deleted {
-            true => Self::send(api, &mut known, &object).await,
+            true => Self::send(api, &self.has_news, &mut known, &object).await,
             false => self.report(api, &mut known, &object).await,
         };
         if sent.is_ok() && is_deleted && known.object["metadata"]["deletionTimestamp"].is_string() {
@@ -133,22 +135,33 @@ impl Follower {
         if pods::is_held_back(local) {
             return Ok(());
         }
-        Self::send(api, known, local).await
+        Self::send(api, &self.has_news, known, local).await
     }
 
     /// Sends the status of a pod, as far as it differs.
-    pub(super) async fn send(api: &mut Api, known: &mut Known, local: &Value) -> Result<(), Failure> {
+    pub(super) async fn send(
+        api: &mut Api,
+        has_news: &Cell<bool>,
+        known: &mut Known,
+        local: &Value,
+    ) -> Result<(), Failure> {
         match pods::status_patch(local, &known.object["status"]) {
-            Some(patch) => Self::patch_status(api, known, &patch).await,
+            Some(patch) => Self::patch_status(api, has_news, known, &patch).await,
             None => Ok(()),
         }
     }
 
     /// Patches the status of a pod, and remembers the result.
-    pub(super) async fn patch_status(api: &mut Api, known: &mut Known, patch: &Value) -> Result<(), Failure> {
+    pub(super) async fn patch_status(
+        api: &mut Api,
+        has_news: &Cell<bool>,
+        known: &mut Known,
+        patch: &Value,
+    ) -> Result<(), Failure> {
         match api.call("PATCH", &format!("{}/status", known.path()), Some((STRATEGIC, patch))).await {
             Ok(changed) => {
                 known.sent(changed);
+                has_news.set(true);
                 Ok(())
             }
             failed => tolerate(failed),
@@ -217,11 +230,11 @@ impl Follower {
                 (pod["metadata"]["uid"] == uid).then_some(pod)
             });
             if let Some(last) = last {
-                Self::send(api, known, &last).await?;
+                Self::send(api, &self.has_news, known, &last).await?;
             }
         }
         if !pods::is_over(&known.object) {
-            Self::patch_status(api, known, &pods::ended(uid)).await?;
+            Self::patch_status(api, &self.has_news, known, &pods::ended(uid)).await?;
         }
         let options = pods::final_deletion(uid);
         tolerate(api.call("DELETE", &known.path(), Some((JSON, &options))).await)

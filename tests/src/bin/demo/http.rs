@@ -20,6 +20,7 @@ const SICK: &str = "/tmp/sick";
 /// * `/redirect`: to `/healthz`; `/redirect-away`: to another host
 /// * `/status/N`: responds with code N; `/slow/SECONDS`: responds late
 /// * `/hostname`: the host name of the server
+/// * `/peer`: the address from which the server sees the client
 pub(crate) fn serve(port: u16, dir: &Path) -> io::Result<()> {
     let dir: Arc<Path> = dir.into();
     // Listen on both address families if possible: a probe may use either.
@@ -52,6 +53,10 @@ fn answer(mut connection: TcpStream, dir: &Path) -> io::Result<()> {
         [first, ..] if first.starts_with("headers") => {
             print!("{request}");
             (200, request.clone().into_bytes())
+        }
+        ["peer"] => {
+            let address = connection.peer_addr()?.ip().to_canonical();
+            (200, format!("{address}\n").into_bytes())
         }
         ["hostname"] => (200, fs::read("/proc/sys/kernel/hostname")?),
         ["redirect"] => {

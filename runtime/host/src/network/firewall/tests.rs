@@ -9,6 +9,7 @@ fn table() -> Table {
         bridge: "nl00000000".to_owned(),
         masquerade: true,
         ranges: vec![("10.85.0.0".parse().unwrap(), 20), ("fd00::".parse().unwrap(), 60)],
+        cluster: None,
         uplinks: vec!["eth0".to_owned()],
         ports: SortedMap::new(),
     }
@@ -75,6 +76,34 @@ fn a_table_has_no_chain_that_no_pod_needs() {
     one.ports.remove(&"a".into());
     assert!(!one.serves_loopback());
     assert_eq!(count(&one), 5);
+}
+
+#[test]
+fn pods_of_a_cluster_reach_each_other_without_translation() {
+    let range = |text: &str, prefix| (text.parse::<IpAddr>().unwrap(), prefix);
+    let peer = |base, gateway: &str| Peer { range: base, gateway: gateway.parse().unwrap() };
+    let (of_two, of_two_ipv6) = (range("10.244.2.0", 24), range("fd00:2::", 64));
+    let cluster = Cluster {
+        own: vec![range("10.244.1.0", 24), range("fd00:1::", 64)],
+        pods: vec![range("10.244.0.0", 16), of_two, of_two_ipv6],
+        peers: vec![peer(of_two, "192.0.2.2"), peer(of_two_ipv6, "2001:db8::2")],
+    };
+    let table = Table { cluster: Some(cluster.clone()), ..self::table() };
+    // The rules that accept: both chains for each range, and one for the address of each node.
+    let count = |kind: &str| sent(&table).iter().filter(|line| line.starts_with(kind)).count();
+    assert_eq!(count("chain"), 4);
+    // from-cluster 5, to-cluster 3, forward 2, postrouting 2 + 1 + 2.
+    assert_eq!(count("rule"), 15);
+    let drops_all = [nft::link(nft::OIFNAME, false, &table.bridge), nft::drop_packet()].concat();
+    let bytes = nft::encoded(&table.name, |batch| table.add_chains(batch));
+    let has = |found: &[u8]| bytes.windows(found.len()).any(|window| window == found);
+    assert!(!has(&drops_all), "kube-proxy sends packets of a node port to other nodes");
+    in_new_namespace(move || {
+        let mut firewall = Firewall::new("00000000", "nl00000000", true, &[]);
+        firewall.table = with_ports(Table { cluster: Some(cluster), ..self::table() });
+        firewall.apply().unwrap();
+        firewall.apply().unwrap();
+    });
 }
 
 #[test]

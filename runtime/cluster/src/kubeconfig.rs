@@ -1,0 +1,157 @@
+//! A bootstrap kubeconfig (the kubelet's `--bootstrap-kubeconfig`): the API server, the certificates of its CA, and the
+//! token with which a board enrols by itself. Pure.
+
+use nodlet_wire::base64;
+use serde_json::Value;
+
+use crate::credentials::Server;
+use crate::pem;
+
+/// The port of an `https` URL without one.
+const HTTPS: u16 = 443;
+
+/// The parts of a kubeconfig with which a board enrols.
+pub struct Bootstrap {
+    /// The API server.
+    pub server: Server,
+    /// The certificates (DER) that the API server's certificate must come from.
+    pub roots: Vec<Vec<u8>>,
+    /// The bearer token.
+    pub token: String,
+}
+
+impl Bootstrap {
+    /// Reads the current context of a kubeconfig.
+    ///
+    /// # Errors
+    /// A field is missing, wrong or not supported; the message names it, and does not contain the token.
+    pub fn new(config: &Value) -> Result<Bootstrap, String> {
+        const TOP: [&str; 8] = [
+            "apiVersion",
+            "kind",
+            "clusters",
+            "users",
+            "contexts",
+            "current-context",
+            "preferences",
+            "extensions",
+        ];
+        known(config, "", &TOP)?;
+        if config["kind"] != "Config" || config["apiVersion"] != "v1" {
+            return Err("it is no kubeconfig: `apiVersion: v1` and `kind: Config` are right".to_owned());
+        }
+        let context = entry(config, "contexts", "context", text(config, "current-context")?)?;
+        known(context, "context.", &["cluster", "user", "namespace", "extensions"])?;
+        let cluster = entry(config, "clusters", "cluster", text(context, "cluster")?)?;
+        known(cluster, "cluster.", &["server", "certificate-authority-data", "extensions"])?;
+        let user = entry(config, "users", "user", text(context, "user")?)?;
+        known(user, "user.", &["token", "extensions"])?;
+
+        let url = text(cluster, "server")?;
+        let server = url.strip_prefix("https://").map(|rest| rest.strip_suffix('/').unwrap_or(rest));
+        let server = server.and_then(|server| Server::with_default_port(server, HTTPS));
+        let server = server
+            .ok_or_else(|| format!("the field cluster.server is {url:?}: https://HOST:PORT is right"))?;
+        let data = text(cluster, "certificate-authority-data")?;
+        let data = base64::decode(data.trim().as_bytes()).unwrap_or_default();
+        let roots = pem::decode(pem::CERTIFICATE, &String::from_utf8_lossy(&data));
+        let roots = roots.filter(|roots| !roots.is_empty());
+        let roots =
+            roots.ok_or("the field cluster.certificate-authority-data is no certificate in base64")?;
+        let token = text(user, "token")?.trim();
+        if token.is_empty() || !token.bytes().all(|byte| byte.is_ascii_graphic()) {
+            return Err("the field user.token is no token".to_owned());
+        }
+        Ok(Bootstrap { server, roots, token: token.to_owned() })
+    }
+}
+
+fn text<'a>(object: &'a Value, field: &str) -> Result<&'a str, String> {
+    object[field].as_str().ok_or_else(|| format!("the field {field} is missing"))
+}
+
+/// The value of `field` in the entry of `list` with this name.
+fn entry<'a>(config: &'a Value, list: &str, field: &str, name: &str) -> Result<&'a Value, String> {
+    let found = config[list].as_array().into_iter().flatten().find(|entry| entry["name"] == name);
+    let found = found.ok_or_else(|| format!("the list {list} has no entry {name:?}"))?;
+    known(found, &format!("{list}."), &["name", field])?;
+    Ok(&found[field])
+}
+
+/// Rejects fields without effect here: a kubeconfig that verifies or authenticates in another way must not seem to.
+fn known(object: &Value, at: &str, fields: &[&str]) -> Result<(), String> {
+    let mut names = object.as_object().into_iter().flatten().map(|(name, _)| &**name);
+    match names.find(|name| !fields.contains(name)) {
+        Some(name) => {
+            Err(format!("the field {at}{name:?} is not supported: {} are possible", fields.join(", ")))
+        }
+        None => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn config() -> Value {
+        json!({
+            "apiVersion": "v1", "kind": "Config", "current-context": "boot",
+            "clusters": [
+                { "name": "other", "cluster": {} },
+                { "name": "c", "cluster": {
+                    "server": "https://192.0.2.1:6443",
+                    "certificate-authority-data": base64::encode(pem::encode(pem::CERTIFICATE, &[1, 2]).as_bytes()),
+                } },
+            ],
+            "contexts": [{ "name": "boot", "context": { "cluster": "c", "user": "u" } }],
+            "users": [{ "name": "u", "user": { "token": "abcdef.0123456789abcdef" } }],
+        })
+    }
+
+    #[test]
+    fn the_current_context_names_server_ca_and_token() {
+        let bootstrap = Bootstrap::new(&config()).unwrap_or_else(|why| panic!("{why}"));
+        assert_eq!(bootstrap.server.to_string(), "192.0.2.1:6443");
+        assert_eq!((bootstrap.roots, &*bootstrap.token), (vec![vec![1, 2]], "abcdef.0123456789abcdef"));
+        for (url, expected) in
+            [("https://api.example/", "api.example:443"), ("https://[2001:db8::1]", "[2001:db8::1]:443")]
+        {
+            let mut config = config();
+            config["clusters"][1]["cluster"]["server"] = url.into();
+            assert_eq!(
+                Bootstrap::new(&config).map(|bootstrap| bootstrap.server.to_string()).as_deref(),
+                Ok(expected)
+            );
+        }
+    }
+
+    #[test]
+    fn a_field_that_is_missing_wrong_or_without_effect_is_named() {
+        for (pointer, value, expected) in [
+            ("/kind", json!("Pod"), "kind: Config"),
+            ("/current-context", json!("x"), "contexts has no entry \"x\""),
+            ("/current-context", Value::Null, "current-context is missing"),
+            ("/contexts/0/context/user", json!("x"), "users has no entry \"x\""),
+            ("/clusters/1/cluster/server", json!("http://a:1"), "cluster.server"),
+            ("/clusters/1/cluster/server", json!("https://a/b"), "cluster.server"),
+            (
+                "/clusters/1/cluster/certificate-authority-data",
+                json!("KioqKg=="),
+                "certificate-authority-data is no certificate",
+            ),
+            ("/clusters/1/cluster", json!({ "insecure-skip-tls-verify": true }), "insecure-skip-tls-verify"),
+            ("/users/0/user", json!({ "client-key-data": "" }), "client-key-data"),
+            ("/users/0/user/token", json!("hush\r\nX: y"), "user.token is no token"),
+            ("/users/0/user/token", json!(""), "user.token is no token"),
+            ("/users/0", json!({ "name": "u", "exec": {} }), "exec"),
+        ] {
+            let mut config = config();
+            *config.pointer_mut(pointer).expect(pointer) = value;
+            let why = Bootstrap::new(&config).err().expect(pointer);
+            assert!(why.contains(expected) && !why.contains("hush"), "{pointer}: {why}");
+        }
+        assert!(Bootstrap::new(&json!([])).is_err());
+    }
+}

@@ -1,0 +1,195 @@
+//! Follows the Nodes of the cluster while a session with it lasts: the range of this node's pods, and the routes to
+//! those of other nodes. What follows from a Node is decided in `nodlet-cluster`, and put into effect by
+//! `host/src/network/cluster.rs`.
+//!
+//! A cluster lets a node read its own Node only, unless its administrator grants more. Then, and with
+//! `--node-routes=false`, only that one is watched.
+
+use std::rc::Rc;
+use std::time::{Duration, Instant};
+
+use async_channel::Sender;
+use nodlet_cluster::api::{self, Api, ApiError, EVENT};
+use nodlet_cluster::backoff::{Backoff, Rate, random};
+use nodlet_cluster::network::Nodes;
+use nodlet_host::error::chain;
+use serde_json::Value;
+
+use super::{Shell, firewall};
+
+/// The time in which a cluster that assigns ranges to its nodes does so.
+const RANGE_WITHIN: Duration = Duration::from_secs(5);
+
+/// The longest life of a watch in seconds (client-go: 5 to 10 minutes).
+const WATCH_SECONDS: u32 = 480;
+
+/// Nodes in one page of a list.
+const PAGE: usize = 20;
+
+/// Requests of one list: more nodes than a cluster may have.
+const MAX_REQUESTS: usize = 512;
+
+/// Uses the network of the cluster from now on, or that of the configuration without a text.
+pub(super) fn apply(shell: &Rc<Shell>, text: Option<&str>) {
+    let followed = {
+        let mut network = shell.machine.network.borrow_mut();
+        network.follow_cluster(text, &shell.config.cluster_cidrs)
+    };
+    match followed {
+        Ok(()) => firewall::follow(shell, None),
+        Err(error) => log::error!("failed to {}", chain(&error)),
+    }
+}
+
+/// Uses the network that is stored, which a board has without a connection, too. Returns its text.
+pub(super) async fn restore(shell: &Rc<Shell>) -> String {
+    let path = shell.paths.cluster_network();
+    let stored = shell.stores.storage.run(move || std::fs::read_to_string(path)).await.unwrap_or_default();
+    apply(shell, Some(&stored));
+    stored
+}
+
+/// Starts to follow the Nodes until the result is dropped. Waits for the range of this node, if none is known: pods of
+/// the cluster that start before would get addresses which other nodes do not know. A cluster may assign none.
+pub(super) async fn follow(shell: &Rc<Shell>, node: &str, api: Api) -> smol::Task<()> {
+    let stored = restore(shell).await;
+    let has_range = !stored.lines().next().unwrap_or_default().is_empty();
+    let (told, is_known) = async_channel::bounded(1);
+    let follower = Follower { shell: shell.clone(), nodes: Nodes::new(node), stored, told };
+    let task: std::pin::Pin<Box<dyn Future<Output = ()>>> = Box::pin(follower.run(api));
+    let task = shell.tasks.executor.spawn(task);
+    if !has_range {
+        let known = async { is_known.recv().await.is_ok() };
+        let late = async {
+            smol::Timer::after(RANGE_WITHIN).await;
+            false
+        };
+        smol::future::or(known, late).await;
+    }
+    task
+}
+
+struct Follower {
+    shell: Rc<Shell>,
+    nodes: Nodes,
+    /// The network as it is stored.
+    stored: String,
+    /// Receives a message when the range of this node is in use.
+    told: Sender<()>,
+}
+
+impl Follower {
+    async fn run(mut self, mut api: Api) {
+        let own = format!("/api/v1/nodes?fieldSelector=metadata.name%3D{}&", self.nodes.own());
+        let wants_all = self.shell.config.node_routes;
+        let (mut backoff, mut logged) = (Backoff::default(), false);
+        loop {
+            let began = Instant::now();
+            let mut ended = Err(ApiError::Timeout);
+            if wants_all {
+                ended = self.session(&mut api, "/api/v1/nodes?", false).await;
+                let is_forbidden = ended.as_ref().is_err_and(|error| error.code() == Some(403));
+                if is_forbidden && !std::mem::replace(&mut logged, true) {
+                    log::info!(
+                        "pods of other nodes are reached only over routes of your own: the cluster does not let this \
+                         node read other Nodes (see docs/cluster.md; --node-routes=false does not try)"
+                    );
+                }
+                if !is_forbidden {
+                    logged = false;
+                }
+            }
+            if logged || !wants_all {
+                // After each watch, the right to read all Nodes may have been granted.
+                ended = self.session(&mut api, &own, wants_all).await;
+            }
+            if let Err(error) = ended {
+                log::debug!("the watch of nodes: {error}");
+            }
+            smol::Timer::after(backoff.ended(began.elapsed(), random())).await;
+        }
+    }
+
+    /// Lists the Nodes, and follows them until a request fails, or a watch ends if that is to be `once`.
+    async fn session(&mut self, api: &mut Api, target: &str, once: bool) -> Result<(), ApiError> {
+        let mut version = self.list(api, target).await?;
+        self.publish().await;
+        let (mut backoff, mut rate) = (Backoff::default(), Rate::new(Instant::now()));
+        loop {
+            let began = Instant::now();
+            let mut watch = api
+                .watch(&format!(
+                    "{target}watch=1&allowWatchBookmarks=true&resourceVersion={version}&timeoutSeconds={}",
+                    WATCH_SECONDS + u32::from(random()) % 120
+                ))
+                .await?;
+            while let Some(line) = watch.line(EVENT).await.map_err(ApiError::Http)? {
+                let read_at = rate.read(line.len(), Instant::now());
+                let event = api::object(&line)?;
+                let object = &event["object"];
+                match event["type"].as_str() {
+                    Some("ADDED" | "MODIFIED") => self.see(object),
+                    Some("DELETED") => self.nodes.forget(name(object)),
+                    Some("ERROR") => return Err(ApiError::of_status(500, object)),
+                    Some(_) | None => {}
+                }
+                if let Some(new) = object["metadata"]["resourceVersion"].as_str() {
+                    new.clone_into(&mut version);
+                }
+                self.publish().await;
+                if read_at > Instant::now() {
+                    smol::Timer::at(read_at).await;
+                }
+            }
+            if once {
+                return Ok(());
+            }
+            smol::Timer::after(backoff.ended(began.elapsed(), random())).await;
+        }
+    }
+
+    /// Lists the Nodes, and returns the version of the list.
+    async fn list(&mut self, api: &mut Api, target: &str) -> Result<String, ApiError> {
+        let (mut names, mut more) = (Vec::new(), String::new());
+        for _ in 0..MAX_REQUESTS {
+            let page = api.call("GET", &format!("{target}limit={PAGE}&continue={more}"), None).await?;
+            for node in page["items"].as_array().into_iter().flatten() {
+                names.push(name(node).to_owned());
+                self.see(node);
+            }
+            let text = |field: &str| page["metadata"][field].as_str().unwrap_or_default().to_owned();
+            more = text("continue");
+            if more.is_empty() {
+                self.nodes.keep(&names);
+                return Ok(text("resourceVersion"));
+            }
+        }
+        Err(ApiError::Timeout)
+    }
+
+    fn see(&mut self, node: &Value) {
+        if let Err(why) = self.nodes.see(node) {
+            log::warn!("{}", nodlet_cluster::api::text(&why.into()));
+        }
+    }
+
+    /// Stores the network and puts it into effect, if it has changed.
+    async fn publish(&mut self) {
+        let text = self.nodes.text();
+        if text != self.stored {
+            let path = self.shell.paths.cluster_network();
+            if let Err(error) = self.shell.stores.replace(path.clone(), text.clone().into_bytes()).await {
+                log::error!("failed to write {}: {error}", path.display());
+            }
+            apply(&self.shell, Some(&text));
+            self.stored = text;
+        }
+        if self.nodes.has_range() {
+            let _ = self.told.try_send(());
+        }
+    }
+}
+
+fn name(node: &Value) -> &str {
+    node["metadata"]["name"].as_str().unwrap_or_default()
+}

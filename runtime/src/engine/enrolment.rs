@@ -1,0 +1,233 @@
+//! Gets the credentials with which the agent follows a cluster: the stored ones, or new ones with the bootstrap
+//! kubeconfig of the image (`etc/nodlet/bootstrap-kubeconfig`), also after the stored certificate has expired. Waits
+//! for what is missing: a network, with back-off, or a clock, without polling. Pods wait for none of it.
+
+use std::fs::OpenOptions;
+use std::io::{self, Read};
+use std::net::SocketAddr;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use nodlet_cluster::backoff::{Backoff, random};
+use nodlet_cluster::credentials::{Credentials, Server, Usability, valid_from};
+use nodlet_cluster::enrol::{Authority, Join, join};
+use nodlet_cluster::kubeconfig::Bootstrap;
+use nodlet_core::time::Timestamp;
+use nodlet_host::clock::timestamp;
+use nodlet_kube::manifest;
+use nodlet_registry::NodeEvent;
+
+use super::Shell;
+use super::kernel_news::clock_shows;
+use crate::prober::lookup;
+
+/// Maximum size of the file with the credentials, and of a kubeconfig, in bytes.
+const MAX_FILE: u64 = 1 << 20;
+
+/// The time for which a request for a certificate waits to be approved, before another is made.
+const APPROVAL_WITHIN: Duration = Duration::from_secs(60 * 60);
+
+/// The longest time between two attempts to enrol.
+const ENROL_AGAIN: Duration = Duration::from_secs(300);
+
+/// Waits until there are credentials that can be used. Returns `None` if the board takes part in no cluster; a reason
+/// besides the lack of both files is an event of the node.
+pub(super) async fn credentials(shell: &Shell) -> Option<Credentials> {
+    let (mut backoff, mut told) = (Backoff::up_to(ENROL_AGAIN), String::new());
+    // Each reason once: a board may be without its cluster for weeks.
+    let mut tell = |reason: &str, why: String| {
+        if told != why {
+            shell.publication.emit_of_node(NodeEvent::Machine(reason, &why));
+            told = why;
+        }
+    };
+    loop {
+        let path = shell.paths.cluster_credentials();
+        let stored = read(shell, path.clone()).await;
+        let stored = match stored.and_then(|text| text.map(|text| Credentials::from_json(&text)).transpose())
+        {
+            Ok(stored) => stored,
+            Err(why) => {
+                tell(
+                    "ClusterNotFollowed",
+                    format!("the board takes part in no cluster: its cluster.json: {why}"),
+                );
+                return None;
+            }
+        };
+        let is_stored = stored.is_some();
+        if let Some(credentials) = stored {
+            match Usability::of(credentials.validity(), seconds()) {
+                Usability::Valid => return Some(credentials),
+                Usability::NotYet(from) => {
+                    tell("ClusterNotFollowed", clock_is_wrong(from));
+                    clock_shows(Some(from)).await;
+                    continue;
+                }
+                Usability::Expired(to) => tell(
+                    "ClusterCertificateExpired",
+                    format!(
+                        "the client certificate of the cluster at {} expired at {}: without a bootstrap kubeconfig, \
+                         run `nodlet join` with a new token; the pods of the board are not affected",
+                        credentials.server,
+                        time(to)
+                    ),
+                ),
+            }
+        }
+        let bootstrap = match bootstrap(shell).await {
+            Ok(Some(bootstrap)) => bootstrap,
+            Ok(None) if !is_stored => return None,
+            Ok(None) => {
+                // `nodlet join` ends this task. The certificate may not have expired by a clock that is set later.
+                clock_shows(None).await;
+                continue;
+            }
+            Err(why) => {
+                tell("ClusterNotFollowed", format!("the board does not enrol in a cluster: {why}"));
+                return None;
+            }
+        };
+        if let Some(from) = valid_from(&bootstrap.roots).filter(|from| seconds() < *from) {
+            tell("ClusterNotFollowed", clock_is_wrong(from));
+            clock_shows(Some(from)).await;
+            continue;
+        }
+        match enrol(shell, &bootstrap).await {
+            Ok(credentials) => {
+                let written = shell.stores.replace(path.clone(), credentials.to_json().into_bytes()).await;
+                match written {
+                    Ok(()) => {
+                        log::info!("enrolled in the cluster at {}", bootstrap.server);
+                        return Some(credentials);
+                    }
+                    Err(error) => {
+                        tell(
+                            "ClusterEnrolmentFailed",
+                            format!("failed to write {}: {error}", path.display()),
+                        );
+                    }
+                }
+            }
+            Err(why) => tell(
+                "ClusterEnrolmentFailed",
+                format!("failed to enrol in the cluster at {}: {why}", bootstrap.server),
+            ),
+        }
+        smol::Timer::after(backoff.failed(random())).await;
+    }
+}
+
+async fn enrol(shell: &Shell, bootstrap: &Bootstrap) -> Result<Credentials, String> {
+    let request = Join {
+        server: &bootstrap.server,
+        addresses: addresses(&bootstrap.server).await?,
+        token: &bootstrap.token,
+        authority: Authority::Roots(&bootstrap.roots),
+        node: &shell.config.node_name,
+        machine_id: &shell.machine.installed.machine_id,
+        now: timestamp(),
+        limit: APPROVAL_WITHIN,
+    };
+    join(request).await
+}
+
+/// The addresses of an API server.
+///
+/// # Errors
+/// It has none.
+pub(super) async fn addresses(server: &Server) -> Result<Vec<SocketAddr>, String> {
+    let found = match server.host.parse() {
+        Ok(ip) => vec![ip],
+        Err(_) => lookup::lookup(&server.host).await.unwrap_or_default(),
+    };
+    match found.is_empty() {
+        true => Err(format!("no such host: {}", server.host)),
+        false => Ok(found.into_iter().map(|ip| SocketAddr::new(ip, server.port)).collect()),
+    }
+}
+
+/// The bootstrap kubeconfig; `None` if there is none, or the board has left its cluster.
+async fn bootstrap(shell: &Shell) -> Result<Option<Bootstrap>, String> {
+    let (path, left) = (shell.paths.bootstrap_kubeconfig(), shell.paths.cluster_left());
+    if shell.stores.storage.run(move || left.exists()).await {
+        return Ok(None);
+    }
+    let file = path.display().to_string();
+    let Some(text) = read(shell, path).await.map_err(|why| format!("{file}: {why}"))? else {
+        return Ok(None);
+    };
+    let config = manifest::object_of(&file, &text).map_err(|error| error.to_string())?;
+    Bootstrap::new(&config).map(Some).map_err(|why| format!("{file}: {why}"))
+}
+
+/// Reads a file on the storage thread; `None` if it is missing.
+async fn read(shell: &Shell, path: PathBuf) -> Result<Option<String>, String> {
+    match shell.stores.storage.run(move || read_file(&path)).await {
+        Ok(text) => Ok(Some(text)),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(error.to_string()),
+    }
+}
+
+/// Reads a file of bounded size. Whatever else has its name must neither block the thread nor fill the memory.
+fn read_file(path: &Path) -> io::Result<String> {
+    let flags = libc::O_NOFOLLOW | libc::O_NONBLOCK | libc::O_NOCTTY;
+    let file = OpenOptions::new().read(true).custom_flags(flags).open(path)?;
+    if !file.metadata()?.is_file() {
+        return Err(io::Error::other("it is no regular file"));
+    }
+    let mut text = String::new();
+    if file.take(MAX_FILE + 1).read_to_string(&mut text)? as u64 > MAX_FILE {
+        return Err(io::Error::other("it is larger than 1 MiB"));
+    }
+    Ok(text)
+}
+
+fn clock_is_wrong(from: i64) -> String {
+    format!(
+        "the clock of this board is wrong: it shows {}, and the certificate for the cluster is valid from {}; the \
+         cluster is followed when the clock is set, and pods do not wait for that",
+        timestamp(),
+        time(from)
+    )
+}
+
+/// A time in seconds since 1970.
+fn time(seconds: i64) -> Timestamp {
+    Timestamp(seconds.saturating_mul(1_000_000_000))
+}
+
+/// The wall time in seconds since 1970.
+fn seconds() -> i64 {
+    timestamp().0.div_euclid(1_000_000_000)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+
+    #[test]
+    fn credentials_are_read_from_a_regular_file_of_bounded_size_only() {
+        let directory = std::env::temp_dir().join(format!("nodlet-credentials-{}", std::process::id()));
+        fs::create_dir(&directory).expect("a directory");
+        let (path, file) = (directory.join("cluster.json"), directory.join("file"));
+        let read = || read_file(&path).map_err(|error| error.to_string());
+        assert_eq!(read_file(&path).expect_err("nothing").kind(), io::ErrorKind::NotFound);
+        fs::write(&path, "{}").expect("a file");
+        assert_eq!(read(), Ok("{}".to_owned()));
+        fs::rename(&path, &file).expect("another name");
+        std::os::unix::fs::symlink(&file, &path).expect("a link");
+        read().expect_err("a link");
+        fs::remove_file(&path).expect("removed");
+        nix::unistd::mkfifo(&path, nix::sys::stat::Mode::S_IRWXU).expect("a FIFO");
+        assert_eq!(read(), Err("it is no regular file".to_owned()));
+        fs::remove_file(&path).expect("removed");
+        fs::File::create(&path).and_then(|file| file.set_len(3 << 30)).expect("a large file");
+        assert_eq!(read(), Err("it is larger than 1 MiB".to_owned()));
+        fs::remove_dir_all(&directory).expect("removed");
+    }
+}

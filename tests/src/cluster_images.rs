@@ -1,0 +1,69 @@
+//! Images of the real kube-proxy and CoreDNS, which `cargo xtask control-plane` builds, for nodes of a
+//! [`crate::ControlPlane`].
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::OnceLock;
+
+use serde_json::json;
+
+use crate::image::{Compression, Image};
+use crate::programs::demo_program;
+
+/// The image `localhost/kube-proxy:1`: kube-proxy, and the machine's `nft`, which it executes.
+pub fn kube_proxy_archive() -> &'static Path {
+    static ARCHIVE: OnceLock<PathBuf> = OnceLock::new();
+    ARCHIVE.get_or_init(|| {
+        let image = Image::new("localhost/kube-proxy:1")
+            .directory("tmp", 0o1777)
+            .directory("run", 0o755)
+            .directory("lib", 0o755)
+            .file("usr/local/bin/kube-proxy", 0o755, &read(&built("kube-proxy-1.36.3")))
+            .config("Env", json!(["PATH=/usr/local/bin:/usr/sbin"]));
+        write("kube-proxy", &with_dynamic_program(image, "usr/sbin/nft"))
+    })
+}
+
+/// The image `localhost/coredns:1`.
+pub fn coredns_archive() -> &'static Path {
+    static ARCHIVE: OnceLock<PathBuf> = OnceLock::new();
+    ARCHIVE.get_or_init(|| {
+        let image = Image::new("localhost/coredns:1")
+            .file("coredns", 0o755, &read(&built("coredns-1.14.7")))
+            .config("Entrypoint", json!(["/coredns"]));
+        write("coredns", &image)
+    })
+}
+
+/// Adds a program of this machine and its shared libraries.
+fn with_dynamic_program(image: Image, program: &str) -> Image {
+    let program = format!("/{program}");
+    let output = Command::new("ldd").arg(&program).output().expect("ldd can be run");
+    let libraries = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(output.status.success(), "ldd {program}: `cargo xtask setup` installs it");
+    let paths = libraries.split_whitespace().filter(|word| word.starts_with('/'));
+    paths
+        .chain([program.as_str()])
+        .fold(image, |image, path| image.file(path.trim_start_matches('/'), 0o755, &read(Path::new(path))))
+}
+
+fn write(name: &str, image: &Image) -> PathBuf {
+    let path = demo_program().with_file_name(format!("{name}.oci.tar"));
+    let aside = path.with_extension(std::process::id().to_string());
+    image.clone().compression(Compression::None).write_oci_archive(&aside).expect("target can be written to");
+    fs::rename(&aside, &path).expect("target can be written to");
+    path
+}
+
+fn read(path: &Path) -> Vec<u8> {
+    fs::read(path)
+        .unwrap_or_else(|error| panic!("{}: {error}: run `cargo xtask control-plane`", path.display()))
+}
+
+/// A program that xtask has built.
+fn built(name: &str) -> PathBuf {
+    let project = Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("this is a member of the workspace");
+    let (module, _) = name.rsplit_once('-').expect("a name with a version");
+    project.join(".work").join(module).join(name)
+}

@@ -1,0 +1,150 @@
+//! The network of pods of a real Kubernetes cluster whose nodes are boards: ranges, routes, names and Services.
+
+use nodlet_tests::{ClusterNode, ControlPlane, TestPod, coredns_archive, kube_proxy_archive};
+
+/// Lets nodes read all Nodes, as docs/cluster.md tells the cluster's administrator.
+fn let_nodes_read_nodes(plane: &ControlPlane) {
+    plane.line("create clusterrole node-reader --verb=get,list,watch --resource=nodes").ok();
+    plane.line("create clusterrolebinding node-reader --clusterrole=node-reader --group=system:nodes").ok();
+}
+
+/// A pod that serves its page on a node.
+fn server(name: &str, node: &str) -> String {
+    format!(
+        "
+apiVersion: v1
+kind: Pod
+metadata: {{name: {name}, labels: {{app: web}}}}
+spec:
+  nodeName: {node}
+  terminationGracePeriodSeconds: 1
+  containers: [{{name: app, image: 'localhost/demo:1', imagePullPolicy: Never, args: [serve, '80', /srv]}}]
+"
+    )
+}
+
+/// The range of a node's pods, once the cluster has assigned it.
+fn range(plane: &ControlPlane, node: &str) -> String {
+    plane.wait_for(&format!("get node {node} -o jsonpath={{.spec.podCIDR}}"), |range| !range.is_empty())
+}
+
+/// Whether an address is in a range of 256 addresses.
+fn is_in(address: &str, range: &str) -> bool {
+    let base = range.strip_suffix("0/24").expect("the controller manager assigns ranges of this size");
+    address.strip_prefix(base).is_some_and(|rest| rest.parse::<u8>().is_ok())
+}
+
+/// Waits until a pod gets a page of another one, and returns it.
+#[track_caller]
+fn fetch(node: &ClusterNode, from: &TestPod<'_>, url: &str) -> String {
+    let got = || from.exec("app", ["/bin/demo", "get", url]);
+    node.device.wait_for(url, || got().code == 0);
+    got().ok()
+}
+
+#[test]
+fn pods_of_two_boards_reach_each_other_under_their_own_addresses() {
+    let plane = ControlPlane::start();
+    let_nodes_read_nodes(&plane);
+    let mut one = ClusterNode::join(&plane, "board-1");
+    let two = ClusterNode::join(&plane, "board-2");
+    plane.apply(&server("a", "board-1"));
+    plane.apply(&server("b", "board-2"));
+    let (a, b) = (one.device.pod("a"), two.device.pod("b"));
+    a.wait_ready();
+    b.wait_ready();
+    let events =
+        plane.wait_for("get events -o jsonpath={.items[*].reason}", |all| all.contains("MissingClusterDNS"));
+    assert!(!events.contains("DNSConfigForming"), "{events}");
+    let (of_one, of_two) = (range(&plane, "board-1"), range(&plane, "board-2"));
+    assert!(is_in(&a.ip(), &of_one) && is_in(&b.ip(), &of_two), "{} {of_one} {} {of_two}", a.ip(), b.ip());
+    assert_eq!(fetch(&one, &a, &format!("http://{}/peer", b.ip())).trim(), a.ip());
+    assert_eq!(fetch(&two, &b, &format!("http://{}/peer", a.ip())).trim(), b.ip());
+    // The nodes themselves reach the pods of each other, but others on their link do not.
+    let reaches = |from: &nodlet_tests::Namespace, ip: &str| from.demo(&format!("connect {ip}:80"));
+    reaches(&two.network, &a.ip()).expect("a node reaches all pods");
+    let stranger = nodlet_tests::Namespace::new();
+    plane.connect(&stranger);
+    stranger.ip(&format!("route add {of_one} via {}", one.address));
+    stranger.ip("route flush cache");
+    let a_ip = a.ip();
+    let reached = stranger.call(move || {
+        let address = format!("{a_ip}:80").parse().expect("an address");
+        std::net::TcpStream::connect_timeout(&address, std::time::Duration::from_secs(2)).is_ok()
+    });
+    assert!(!reached, "only nodes and their pods may reach pods");
+
+    // The routes come back with their link.
+    let route = || one.network.ip(&format!("route show {of_two}"));
+    assert!(route().contains(&two.address), "{}", route());
+    one.network.ip("link set uplink down");
+    assert_eq!(route(), "");
+    one.network.ip("link set uplink up");
+    one.network.ip("route add default via 10.212.0.1");
+    one.device.wait_for("the route", || route().contains(&two.address));
+
+    // After a reboot without a connection, new pods have addresses of the same range, and reach those of other nodes.
+    let cut = plane.partition_from(&one.address);
+    let uid = a.uid();
+    one.device.cut_power();
+    one.network.ip(&format!("route del {of_two}"));
+    one.device.start_agent();
+    let a = one.device.pod("a");
+    a.wait_ready();
+    assert_eq!(a.uid(), uid);
+    assert!(is_in(&a.ip(), &of_one), "{}", a.ip());
+    assert_eq!(fetch(&one, &a, &format!("http://{}/peer", b.ip())).trim(), a.ip());
+    drop(cut);
+
+    // A node that is gone has no route.
+    two.verb(&["leave"]).ok();
+    plane.line("delete node board-2").ok();
+    one.device.wait_for("the route to be removed", || route().is_empty());
+    one.verb(&["leave"]).ok();
+    one.device.write_manifest("own.yaml", &nodlet_tests::manifest::pod("own", "wait /end"));
+    let own = one.device.pod("own");
+    own.wait_ready();
+    assert!(!is_in(&own.ip(), &of_one), "the range of the configuration is used again: {}", own.ip());
+}
+
+#[test]
+fn a_service_is_reached_by_its_address_and_by_its_name_through_kube_proxy_and_coredns() {
+    let plane = ControlPlane::start();
+    let_nodes_read_nodes(&plane);
+    let nodes = ["board-1", "board-2"].map(|name| {
+        let node = ClusterNode::join_with(&plane, name, &["--cluster-dns", "10.96.0.10"]);
+        node.device.load_image(kube_proxy_archive());
+        node.device.load_image(coredns_archive());
+        node
+    });
+    plane.install_services();
+    plane.apply(&server("a", "board-1"));
+    plane.apply(&server("b", "board-2"));
+    plane.line("create service clusterip web --tcp=8080:80").ok();
+    plane.line("set selector service web app=web").ok();
+    let pods = "get pods -n kube-system --no-headers";
+    plane.wait_for(pods, |pods| pods.lines().filter(|pod| pod.contains("1/1")).count() == 3);
+    let address = plane.line("get service web -o jsonpath={.spec.clusterIP}").ok();
+
+    // Each pod reaches both, itself included, whether they are on its node or on the other one.
+    for (node, name) in nodes.iter().zip(["a", "b"]) {
+        let pod = node.device.pod(name);
+        pod.wait_ready();
+        let resolver = pod.exec("app", ["/bin/demo", "cat", "/etc/resolv.conf"]).ok();
+        assert!(
+            resolver.starts_with("search default.svc.cluster.local svc.cluster.local cluster.local"),
+            "{resolver}"
+        );
+        assert!(resolver.ends_with("\nnameserver 10.96.0.10\noptions ndots:5\n"), "{resolver}");
+        let hosts = [&address, "web", "web.default.svc.cluster.local"];
+        for host in hosts {
+            let names = std::cell::RefCell::new(std::collections::BTreeSet::new());
+            node.device.wait_for(&format!("{name} to reach both pods as {host}"), || {
+                // An attempt may fail until kube-proxy and CoreDNS know the Service.
+                let got = pod.exec("app", ["/bin/demo", "get", &format!("http://{host}:8080/hostname")]);
+                names.borrow_mut().extend((got.code == 0).then(|| got.stdout.trim().to_owned()));
+                names.borrow().iter().eq(["a", "b"])
+            });
+        }
+    }
+}

@@ -1,0 +1,181 @@
+//! API servers that reject, break off, send garbage, or send without end: a board retries with back-off, its memory is
+//! bounded, and its pods notice nothing.
+
+use std::fs;
+use std::time::{Duration, Instant};
+
+use nodlet_tests::{ControlPlane, Device, demo_archive};
+
+/// The limit of the agent's memory that no file backs, in KiB: that of large manifests in `bounded.rs`.
+const MEMORY: u64 = 28 * 1024;
+
+/// A board that has joined through the API server with faults.
+fn board(plane: &mut ControlPlane) -> Device {
+    let server = plane.misbehave();
+    plane.set_fault("");
+    let mut device = Device::new();
+    let network = device.own_network();
+    plane.connect(&network);
+    device.agent_arguments(["--node-name", "board-1"]);
+    device.start_agent();
+    device.load_image(demo_archive());
+    let mut arguments = plane.join_arguments();
+    arguments[0] = server;
+    let words: Vec<&str> = ["join"].into_iter().chain(arguments.iter().map(String::as_str)).collect();
+    device
+        .wait_for("the board to join", || device.command(&words).output().expect("it runs").status.success());
+    plane.wait_for("get node board-1 --no-headers", |node| node.contains(" Ready "));
+    device
+}
+
+/// The agent's memory that no file backs, in KiB.
+fn memory(device: &Device) -> u64 {
+    let status = fs::read_to_string(format!("/proc/{}/status", device.agent_pid())).expect("the agent runs");
+    let line = status.lines().find_map(|line| line.strip_prefix("RssAnon:")).expect("a size");
+    line.trim().trim_end_matches(" kB").parse().expect("a number")
+}
+
+/// The processor time of the agent in ticks of 10 ms.
+fn ticks(device: &Device) -> u64 {
+    let stat = fs::read_to_string(format!("/proc/{}/stat", device.agent_pid())).expect("the agent runs");
+    let fields: Vec<&str> = stat.rsplit(')').next().expect("a name").split_whitespace().collect();
+    fields[11].parse::<u64>().expect("a number") + fields[12].parse::<u64>().expect("a number")
+}
+
+const POD: &str = "
+apiVersion: v1
+kind: Pod
+metadata: {name: web}
+spec:
+  nodeName: board-1
+  terminationGracePeriodSeconds: 1
+  containers: [{name: app, image: 'localhost/demo:1', args: [print, began, then, wait, /end]}]
+";
+
+#[test]
+fn faults_of_the_api_server_cost_neither_pods_nor_memory_and_are_retried_with_back_off() {
+    let mut plane = ControlPlane::start();
+    let device = board(&mut plane);
+    plane.apply(POD);
+    plane.wait_for("get pod web --no-headers", |pod| pod.contains("1/1"));
+    let web = device.pod("web");
+    for (fault, reason, sessions, least) in [
+        ("401", "HTTP 401 Test: a fault", 4, 5),
+        ("403", "HTTP 403 Test: a fault", 8, 5),
+        ("409", "HTTP 409 Test: a fault", 8, 5),
+        ("429", "HTTP 429 Test: a fault", 2, 7),
+        ("500", "HTTP 500 Test: a fault", 4, 5),
+        ("garbage", "the API server sent something else than a JSON object", 4, 5),
+        ("half", "the server closed the connection", 4, 5),
+        ("line", "the watch of pods: the response is too large", 1, 0),
+    ] {
+        let restarts = web.container("app").restart_count();
+        let told = |device: &Device| device.agent_log().matches(reason).count();
+        let (before, connected) = (told(&device), "connected to the cluster at");
+        let connections = device.agent_log().matches(connected).count();
+        // A session that has a watch learns of a fault with its next request.
+        let first = plane.set_fault(fault);
+        device.wait_within(Duration::from_secs(150), fault, || {
+            if fault == "line" {
+                // The watch ends with another fault, and the next one has this one.
+                plane.set_fault("500");
+                device.wait_for("the session to end", || plane.faulty_requests() > first);
+                plane.set_fault("line");
+            }
+            told(&device) > before || plane.faulty_requests() > first
+        });
+        let (begun, first) = (Instant::now(), plane.faulty_requests());
+        device.wait_within(Duration::from_secs(150), "more requests", || {
+            plane.faulty_requests() >= first + sessions
+        });
+        let took = begun.elapsed();
+        assert!(took >= Duration::from_secs(least), "{fault}: {sessions} requests within {took:?}");
+        device.wait_for("the reason", || told(&device) > before);
+        // The pod is restarted as ever.
+        web.tell("app", "/end");
+        device.wait_for("another run", || web.container("app").restart_count() == restarts + 1);
+        let memory = memory(&device);
+        println!("{fault}: {memory} KiB, {sessions} requests within {took:?}");
+        assert!(memory < MEMORY, "{fault}: {memory} KiB");
+        plane.set_fault("");
+        device.wait_within(Duration::from_secs(150), "a connection", || {
+            device.agent_log().matches(connected).count() > connections
+        });
+    }
+    let restarts = "get pod web -o jsonpath={.status.containerStatuses[*].restartCount}";
+    plane.wait_for(restarts, |restarts| restarts == "8");
+}
+
+#[test]
+fn a_watch_without_end_leaves_time_for_everything_else() {
+    let mut plane = ControlPlane::start();
+    let device = board(&mut plane);
+    let first = plane.set_fault("500");
+    device.wait_within(Duration::from_secs(60), "the session to end", || plane.faulty_requests() > first);
+    plane.set_fault("endless");
+    plane.apply(POD);
+    plane.wait_for("get pod web --no-headers", |pod| pod.contains("1/1"));
+    let (begun, before) = (Instant::now(), ticks(&device));
+    let renewed = || {
+        let mut last = None;
+        plane.wait_for("get lease board-1 -n kube-node-lease -o jsonpath={.spec.renewTime}", |time| {
+            last.get_or_insert_with(|| time.to_owned()) != time
+        })
+    };
+    (0..2).for_each(|_| drop(renewed()));
+    let (ticks, took) = (ticks(&device) - before, begun.elapsed());
+    println!("{} ms of processor time in {took:?}, {} KiB", ticks * 10, memory(&device));
+    assert!(u128::from(ticks) * 10 < took.as_millis() / 2, "{ticks} ticks in {took:?}");
+    assert!(memory(&device) < MEMORY);
+    plane.set_fault("");
+}
+
+#[test]
+fn a_pod_of_a_megabyte_and_five_hundred_pods_at_once_are_handled() {
+    let mut plane = ControlPlane::start();
+    let device = board(&mut plane);
+    let large: String =
+        (0..9).map(|at| format!("\n    - {{name: LARGE_{at}, value: {}}}", "x".repeat(110_000))).collect();
+    plane.create(&format!(
+        "
+apiVersion: v1
+kind: Pod
+metadata: {{name: web}}
+spec:
+  nodeName: board-1
+  terminationGracePeriodSeconds: 1
+  containers:
+  - name: app
+    image: localhost/demo:1
+    args: [print, began, then, wait, /end]
+    env:{large}
+"
+    ));
+    plane.wait_for("get pod web --no-headers", |pod| pod.contains("1/1"));
+    println!("a pod of 1 MB: {} KiB", memory(&device));
+    assert!(memory(&device) < MEMORY);
+
+    // Pods that the board rejects: so many real ones would be a test of the machine.
+    let many: String = (0..500)
+        .map(|at| {
+            format!(
+                "---
+apiVersion: v1
+kind: Pod
+metadata: {{name: many-{at}, labels: {{app: many}}}}
+spec:
+  nodeName: board-1
+  containers: [{{name: app, image: 'localhost/demo:1'}}]
+  volumes: [{{name: share, nfs: {{server: server, path: /}}}}]
+"
+            )
+        })
+        .collect();
+    plane.create(&many);
+    plane.wait_for("get pods -l app=many --no-headers", |pods| {
+        pods.lines().filter(|pod| pod.contains("PodSpecNotSupported")).count() == 500
+    });
+    println!("500 pods: {} KiB", memory(&device));
+    assert!(memory(&device) < MEMORY);
+    assert!(device.pod("web").container("app").is_running());
+}

@@ -1,0 +1,143 @@
+//! A board that connects to its cluster only now and then, and the traffic that a joined board causes.
+
+use std::fs;
+
+use nodlet_tests::{ControlPlane, Device, Namespace, demo_archive};
+
+/// A board with an agent that has joined.
+struct Board {
+    device: Device,
+    network: Namespace,
+    address: String,
+}
+
+impl Board {
+    fn join<const N: usize>(plane: &ControlPlane, arguments: [&str; N]) -> Board {
+        let mut device = Device::new();
+        let network = device.own_network();
+        let address = plane.connect(&network);
+        device.agent_arguments(arguments);
+        device.start_agent();
+        device.load_image(demo_archive());
+        let arguments = plane.join_arguments();
+        let words: Vec<&str> = ["join"].into_iter().chain(arguments.iter().map(String::as_str)).collect();
+        let joined = device.command(&words).output().expect("nodlet can be run");
+        assert!(joined.status.success(), "{joined:?}");
+        plane.wait_for("get node board-1 --no-headers", |node| node.contains(" Ready "));
+        Board { device, network, address }
+    }
+
+    /// The connections of the agent to the API server.
+    fn connections(&self) -> usize {
+        let path = format!("/proc/{}/net/tcp", self.device.agent_pid());
+        let table = fs::read_to_string(path).expect("the agent runs");
+        // 10.212.0.1:6443, established.
+        table.lines().filter(|line| line.contains(" 0100D40A:192B 01 ")).count()
+    }
+
+    /// The bytes that the link to the cluster has carried, with all headers.
+    fn bytes(&self) -> u64 {
+        let path = format!("/proc/{}/net/dev", self.device.agent_pid());
+        let table = fs::read_to_string(path).expect("the agent runs");
+        let line = table.lines().find_map(|line| line.trim().strip_prefix("uplink:")).expect("a link");
+        let numbers: Vec<u64> = line.split_whitespace().filter_map(|number| number.parse().ok()).collect();
+        numbers[0] + numbers[8]
+    }
+
+    fn wait_disconnected(&self) {
+        self.device.wait_for("the visit to end", || self.connections() == 0);
+    }
+}
+
+fn pod(name: &str) -> String {
+    format!(
+        "
+apiVersion: v1
+kind: Pod
+metadata: {{name: {name}}}
+spec:
+  nodeName: board-1
+  terminationGracePeriodSeconds: 1
+  containers: [{{name: app, image: 'localhost/demo:1', args: [print, began, then, wait, /end]}}]
+"
+    )
+}
+
+#[test]
+fn a_board_connects_once_per_interval_on_request_and_when_a_link_comes_up() {
+    let plane = ControlPlane::start();
+    let board = Board::join(&plane, ["--node-name", "board-1", "--sync-every", "6h", "--sync-jitter", "10m"]);
+    board.wait_disconnected();
+
+    // One visit takes the pod, and reports that it runs.
+    plane.apply(&pod("one"));
+    assert_eq!(board.connections(), 0);
+    board.device.nodlet(["sync"]).ok();
+    let is_ready = |pod: &str| pod.contains("1/1");
+    plane.wait_for("get pod one --no-headers", is_ready);
+    let log = board.device.agent_log();
+    assert!(log.contains("default/one: between two synchronisations, the cluster deletes the pod"), "{log}");
+    board.wait_disconnected();
+
+    // Nothing new: a visit is short, and small.
+    let before = board.bytes();
+    board.device.nodlet(["sync"]).ok();
+    board.wait_disconnected();
+    let bytes = board.bytes() - before;
+    println!("one synchronisation with nothing new: {bytes} bytes");
+    assert!((2_000..40_000).contains(&bytes), "{bytes}");
+
+    // The link goes down and comes up; then only its carrier is lost and returns.
+    board.network.ip("link set uplink down");
+    plane.apply(&pod("two"));
+    board.network.ip("link set uplink up");
+    board.network.ip("route replace default via 10.212.0.1");
+    plane.wait_for("get pod two --no-headers", is_ready);
+    board.wait_disconnected();
+    plane.namespace().ip("link set board1 down");
+    plane.apply(&pod("three"));
+    plane.namespace().ip("link set board1 up");
+    plane.wait_for("get pod three --no-headers", is_ready);
+    board.wait_disconnected();
+
+    // Without the cluster, the request fails and the pods stay.
+    let cut = plane.partition_from(&board.address);
+    let why = board.device.nodlet(["sync"]).refused();
+    assert!(why.contains("no response within 15 s"), "{why}");
+    drop(cut);
+    assert!(["one", "two", "three"].iter().all(|name| board.device.pod(name).container("app").is_running()));
+    plane.line("delete pod one two three --wait=false").ok();
+    board.device.nodlet(["sync"]).ok();
+    plane.wait_for("get pods -o name", str::is_empty);
+    assert!(board.device.pods().is_empty());
+}
+
+/// Renewals of the Lease during which the traffic is counted. The figures of docs/cluster.md are of 60.
+fn renewals() -> usize {
+    std::env::var("NODLET_RENEWALS").ok().and_then(|count| count.parse().ok()).unwrap_or(2)
+}
+
+#[test]
+fn a_board_that_stays_connected_and_has_no_pods_of_the_cluster_sends_little() {
+    let plane = ControlPlane::start();
+    let board = Board::join(&plane, ["--node-name", "board-1"]);
+    let renewed = || {
+        let mut last = None;
+        plane.wait_for("get lease board-1 -n kube-node-lease -o jsonpath={.spec.renewTime}", |time| {
+            last.get_or_insert_with(|| time.to_owned()) != time
+        })
+    };
+    renewed();
+    let before = board.bytes();
+    (0..renewals()).for_each(|_| drop(renewed()));
+    let bytes = board.bytes() - before;
+    println!("{} renewals of the Lease with a watch of pods: {bytes} bytes", renewals());
+    assert!(bytes < 5_000 * renewals() as u64, "{bytes}");
+}
+
+#[test]
+fn only_a_board_that_has_joined_can_synchronise() {
+    let device = Device::start();
+    let why = device.nodlet(["sync"]).refused();
+    assert!(why.contains("the board has joined no cluster"), "{why}");
+}

@@ -1,0 +1,109 @@
+package main
+
+import (
+	"crypto/tls"
+	"crypto/x509"
+	"fmt"
+	"log"
+	"net/http"
+	"net/http/httputil"
+	"net/url"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+)
+
+// misbehave is an API server with faults: it forwards requests to the API server `to`, with the
+// user of the client's certificate in headers (the front proxy of Kubernetes), unless the file
+// `fault` in dir names a fault for them. Each request is a line of the file `requests`.
+func misbehave(listen, to, dir string) {
+	path := func(name string) string { return filepath.Join(dir, name) }
+	authority, err := os.ReadFile(path("ca.crt"))
+	check(err)
+	roots := x509.NewCertPool()
+	roots.AppendCertsFromPEM(authority)
+	client, err := tls.LoadX509KeyPair(path("front-proxy.crt"), path("front-proxy.key"))
+	check(err)
+	requests, err := os.OpenFile(path("requests"), os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600)
+	check(err)
+
+	proxy := httputil.NewSingleHostReverseProxy(&url.URL{Scheme: "https", Host: to})
+	proxy.FlushInterval = -1
+	proxy.Transport = &http.Transport{
+		TLSClientConfig: &tls.Config{RootCAs: roots, Certificates: []tls.Certificate{client}},
+	}
+	handle := func(w http.ResponseWriter, r *http.Request) {
+		fault, _ := os.ReadFile(path("fault"))
+		fmt.Fprintf(requests, "%s %s %s\n", strings.TrimSpace(string(fault)), r.Method, r.URL)
+		if fails(strings.TrimSpace(string(fault)), w, r) {
+			return
+		}
+		for _, name := range []string{"X-Remote-User", "X-Remote-Group"} {
+			r.Header.Del(name)
+		}
+		if certificates := r.TLS.PeerCertificates; len(certificates) > 0 {
+			r.Header.Set("X-Remote-User", certificates[0].Subject.CommonName)
+			for _, group := range certificates[0].Subject.Organization {
+				r.Header.Add("X-Remote-Group", group)
+			}
+			r.Header.Add("X-Remote-Group", "system:authenticated")
+		}
+		proxy.ServeHTTP(w, r)
+	}
+	server := http.Server{
+		Addr:      listen,
+		Handler:   http.HandlerFunc(handle),
+		TLSConfig: &tls.Config{ClientAuth: tls.VerifyClientCertIfGiven, ClientCAs: roots},
+		ErrorLog:  log.New(os.Stderr, "", 0),
+	}
+	// HTTP/1.1 only, as most boards speak it.
+	server.TLSNextProto = map[string]func(*http.Server, *tls.Conn, http.Handler){}
+	check(server.ListenAndServeTLS(path("apiserver.crt"), path("apiserver.key")))
+}
+
+// fails responds with a fault. It returns false if there is none for this request.
+func fails(fault string, w http.ResponseWriter, r *http.Request) bool {
+	watches := r.URL.Query().Get("watch") != ""
+	if code, err := strconv.Atoi(fault); err == nil {
+		if code == http.StatusTooManyRequests {
+			w.Header().Set("Retry-After", "7")
+		}
+		w.Header().Set("Content-Type", "application/json")
+		w.WriteHeader(code)
+		fmt.Fprintf(w, `{"kind":"Status","apiVersion":"v1","status":"Failure","reason":"Test","message":"a fault","code":%d}`, code)
+		return true
+	}
+	switch {
+	case fault == "garbage":
+		fmt.Fprint(w, strings.Repeat("\x00\xff{[\"", 100_000))
+	case fault == "half":
+		w.Header().Set("Content-Length", "100000")
+		fmt.Fprint(w, `{"kind":"`)
+		panic(http.ErrAbortHandler)
+	case fault == "version":
+		fmt.Fprint(w, `{"kind":"Unknown","apiVersion":"example.com/v9","metadata":[],"items":{"a":1},"status":7}`)
+	case fault == "endless" && watches:
+		event := fmt.Sprintf(`{"type":"BOOKMARK","object":{"kind":"Pod","metadata":{"resourceVersion":"1"},"x":"%s"}}`, strings.Repeat("x", 1000))
+		for {
+			if _, err := fmt.Fprintln(w, event); err != nil {
+				return true
+			}
+		}
+	case fault == "line" && watches:
+		for {
+			if _, err := fmt.Fprint(w, strings.Repeat("x", 100_000)); err != nil {
+				return true
+			}
+		}
+	default:
+		return false
+	}
+	return true
+}
+
+func check(err error) {
+	if err != nil {
+		log.Fatal(err)
+	}
+}
