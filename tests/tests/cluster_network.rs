@@ -148,3 +148,30 @@ fn a_service_is_reached_by_its_address_and_by_its_name_through_kube_proxy_and_co
         }
     }
 }
+
+#[test]
+fn pods_have_an_address_of_each_range_of_their_node() {
+    let plane = ControlPlane::start_with(&["--cluster-cidr=10.244.0.0/16,fd00:244::/48"]);
+    let node = ClusterNode::join(&plane, "board-1");
+    plane.apply(&server("a", "board-1"));
+    plane.wait_for("get pod a --no-headers", |pod| pod.contains("1/1"));
+    let ranges = plane.line("get node board-1 -o jsonpath={.spec.podCIDRs[*]}").ok();
+    let ips = plane.line("get pod a -o jsonpath={.status.podIPs[*].ip}").ok();
+    let [(ipv4, of_ipv4), (ipv6, of_ipv6)] = [0, 1].map(|place| {
+        let nth = |text: &str| text.split(' ').nth(place).expect("both families").to_owned();
+        (nth(&ips), nth(&ranges))
+    });
+    assert!(is_in(&ipv4, &of_ipv4), "{ips} {ranges}");
+    assert!(
+        ipv6.starts_with(of_ipv6.strip_suffix("/64").expect("a range of the usual size")),
+        "{ips} {ranges}"
+    );
+    node.network.demo(&format!("connect [{ipv6}]:80")).expect("the pod serves");
+    // This cluster lets no node read the others, which is said once.
+    let log = node.device.agent_log();
+    assert_eq!(
+        log.matches("pods of other nodes are reached only over routes of your own").count(),
+        1,
+        "{log}"
+    );
+}

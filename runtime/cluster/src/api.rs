@@ -212,6 +212,11 @@ impl Api {
         }
     }
 
+    /// Closes the connection, since no request follows soon.
+    pub fn close(&mut self) {
+        self.connection = None;
+    }
+
     async fn exchange(
         &mut self,
         kept: Option<Connection>,

@@ -113,6 +113,7 @@ impl Follower {
     /// Lists the Nodes, and follows them until a request fails, or a watch ends if that is to be `once`.
     async fn session(&mut self, api: &mut Api, target: &str, once: bool) -> Result<(), ApiError> {
         let mut version = self.list(api, target).await?;
+        api.close();
         self.publish().await;
         let (mut backoff, mut rate) = (Backoff::default(), Rate::new(Instant::now()));
         loop {
