@@ -68,9 +68,9 @@ impl ApiError {
 impl std::fmt::Display for ApiError {
     fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
-            ApiError::Connect(error) => write!(formatter, "failed to connect: {error}"),
-            ApiError::Tls(error) => write!(formatter, "{error}"),
-            ApiError::Http(error) => write!(formatter, "{error}"),
+            ApiError::Connect(_) => formatter.write_str("failed to connect"),
+            ApiError::Tls(error) => error.fmt(formatter),
+            ApiError::Http(error) => error.fmt(formatter),
             ApiError::Timeout => formatter.write_str("the API server did not respond in time"),
             ApiError::NoObject => {
                 formatter.write_str("the API server sent something else than a JSON object")
@@ -82,7 +82,16 @@ impl std::fmt::Display for ApiError {
     }
 }
 
-impl std::error::Error for ApiError {}
+impl std::error::Error for ApiError {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match self {
+            ApiError::Connect(source) => Some(source),
+            ApiError::Tls(error) => error.source(),
+            ApiError::Http(error) => error.source(),
+            ApiError::Timeout | ApiError::NoObject | ApiError::Status { .. } => None,
+        }
+    }
+}
 
 /// Reads an object, as a response or an event of a watch. Whatever the server sends instead is an error: an index of
 /// another value may panic.
@@ -98,6 +107,13 @@ pub fn object(text: &[u8]) -> Result<Value, ApiError> {
 /// or begin another line of the log.
 pub fn text(value: &Value) -> String {
     value.as_str().unwrap_or_default().chars().filter(|c| !c.is_control()).take(300).collect()
+}
+
+/// A random number; without random bytes, there is no jitter.
+pub fn random() -> u16 {
+    let mut bytes = [0; 2];
+    let _ = nodlet_wire::random::unique(&mut bytes);
+    u16::from_ne_bytes(bytes)
 }
 
 /// How the server is verified.

@@ -4,7 +4,8 @@
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
-use nodlet_wire::base64;
+use nodlet_base64 as base64;
+use nodlet_core::error::causes;
 use nodlet_wire::tls::der::Certificate;
 use nodlet_wire::tls::{ClientKey, Trust};
 use serde_json::{Value, json};
@@ -51,14 +52,14 @@ pub fn join_and_wait(request: Join<'_>) -> Result<Credentials, String> {
 /// A step failed; the message names it.
 pub async fn join(join: Join<'_>) -> Result<Credentials, String> {
     let Join { server, addresses, token, hashes, node, machine_id } = join;
-    let step = |what: &'static str| move |error: ApiError| format!("failed to {what}: {error}");
+    let step = |what: &'static str| move |error: ApiError| format!("failed to {what}: {}", causes(&error));
     let mut unverified = Api::new(&server.host, addresses.clone(), Verification::None, None);
     let info = "/api/v1/namespaces/kube-public/configmaps/cluster-info";
     let info = unverified.call("GET", info, None).await.map_err(step("read kube-public/cluster-info"))?;
     drop(unverified);
     let roots = pinned_roots(&info, hashes)?;
-    let trust =
-        Trust::new(&roots, None).map_err(|error| format!("the CA of the cluster is of no use: {error}"))?;
+    let trust = Trust::new(&roots, None)
+        .map_err(|error| format!("the CA of the cluster is of no use: {}", causes(&error)))?;
     let mut api = Api::new(&server.host, addresses, Verification::By(trust), Some(token));
     match api.call("GET", &format!("/api/v1/nodes/{node}"), None).await {
         Ok(other) => check_name(&other, node, machine_id)?,
@@ -131,10 +132,10 @@ pub async fn request_certificate(
             Ok(Some(certificates)) => break certificates?,
             // The server ended the watch, or the time is over.
             Ok(None) | Err(ApiError::Timeout) => {
-                let wait = backoff.failed(crate::backoff::random());
+                let wait = backoff.failed(api::random());
                 Timer::after(wait.min(until.saturating_duration_since(Instant::now()))).await;
             }
-            Err(error) => return Err(format!("failed to wait for the certificate: {error}")),
+            Err(error) => return Err(format!("failed to wait for the certificate: {}", causes(&error))),
         }
     };
     check_certificate(&certificates, &key)

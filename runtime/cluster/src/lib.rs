@@ -15,3 +15,5 @@ pub mod enrol;
 pub mod node;
 pub mod pem;
 pub mod pods;
+#[cfg(test)]
+mod purity;

@@ -258,7 +258,7 @@ impl World {
             let node = self.node.as_ref();
             let is_over =
                 published.as_ref().is_some_and(|pod| node.is_some_and(|node| node.is_over(&pod.pod.uid)));
-            self.registry.apply(object, options, &Known { published, waiting: None, is_over })
+            self.registry.apply(object, options, &ReplacedPod { published, waiting: None, is_over })
         } else {
             self.registry.apply_definition(kind, object, options)
         };

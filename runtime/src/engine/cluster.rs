@@ -22,8 +22,8 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
-use nodlet_cluster::api::{self, Api, ApiError, EVENT, JSON, MERGE, STRATEGIC, Verification};
-use nodlet_cluster::backoff::{Backoff, Rate, jitter, random};
+use nodlet_cluster::api::{self, Api, ApiError, EVENT, JSON, MERGE, STRATEGIC, Verification, random};
+use nodlet_cluster::backoff::{Backoff, Rate, jitter};
 use nodlet_cluster::credentials::{Credentials, rotation};
 use nodlet_cluster::pods::{self, LocalPod, Step, TOKEN_PREFIX};
 use nodlet_cluster::{enrol, node};
@@ -101,7 +101,7 @@ enum End {
 
 impl From<ApiError> for End {
     fn from(error: ApiError) -> End {
-        End::Failed(error.to_string())
+        End::Failed(nodlet_host::error::chain(&error))
     }
 }
 
@@ -214,7 +214,8 @@ impl Follower {
         if addresses.is_empty() {
             return Err(End::Failed(format!("no such host: {}", server.host)));
         }
-        let trust = self.credentials.trust().map_err(|error| End::Failed(error.to_string()))?;
+        let trust =
+            self.credentials.trust().map_err(|error| End::Failed(nodlet_host::error::chain(&error)))?;
         let mut api = Api::new(&server.host, addresses, Verification::By(trust), None);
         let uid = self.register(&mut api).await?;
         self.renew_lease(&mut api, Some(&uid)).await?;
