@@ -590,7 +590,7 @@ mod tests {
         assert_eq!(of("--pod-pids-limit=-1").ok(), Some(PodPidsLimit::Unlimited));
         assert_eq!(of("").ok(), Some(PodPidsLimit::Share));
         let sync = |line| parse(line).map(|options| (options.sync_every, options.sync_jitter)).ok();
-        let minutes = |count| Some(Duration::from_secs(60 * count));
+        let minutes = |count: u64| Some(Duration::from_secs(60 * count));
         assert_eq!(sync("--sync-jitter 10m --sync-every 6h"), Some((minutes(360), minutes(10))));
         assert_eq!((sync("--sync-every 0"), sync("--sync-jitter 10m")), (Some((None, None)), None));
         let right = parse(

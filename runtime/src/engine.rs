@@ -83,7 +83,7 @@ use nodlet_cluster::sync::Periodic;
 use nodlet_core::facts::{
     Action, Amounts, Attempt, Observation, PodIndex, PodObservation, Shutdown, ShutdownGroup, ShutdownScope,
 };
-use nodlet_core::node::{Change, Node};
+use nodlet_core::node::{Node, NodeChange};
 use nodlet_core::spec::Taint;
 use nodlet_core::time::Instant;
 use nodlet_host::cgroup::{CgroupError, Cgroups, PodPidsLimit};
@@ -346,7 +346,8 @@ impl Engine {
                 let groups = self.shell.config.shutdown_groups.clone();
                 self.observe(Observation::Shutdown(Shutdown { scope: ShutdownScope::Agent, groups }));
             } else {
-                self.look_up_first().await;
+                let kept = self.kept();
+                self.look_up_first(kept).await;
                 self.reconcile();
             }
             self.observe(Observation::SourcesSeen);
@@ -678,11 +679,11 @@ impl Engine {
         let mut any_is_over = false;
         for change in self.node.take_changed() {
             match change {
-                Change::Status(pod) => {
+                NodeChange::Status(pod) => {
                     self.publish(pod);
                     any_is_over |= self.node.pod(pod).is_some_and(|pod| pod.phase().is_terminal());
                 }
-                Change::Gone { index, was_hidden, again, .. } => self.withdraw(index, was_hidden, again),
+                NodeChange::Gone { index, was_hidden, again, .. } => self.withdraw(index, was_hidden, again),
             }
         }
         if any_is_over {

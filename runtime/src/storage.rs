@@ -230,11 +230,11 @@ mod tests {
     #[test]
     fn a_storage_job_is_completed_after_its_caller_is_dropped() {
         let storage = Storage::start().expect("the kernel has a thread");
-        let (told, end) = mpsc::channel();
+        let (done, end) = mpsc::channel();
         let mut parts = 0;
         drop(storage.run_in_parts(move || {
             parts += 1;
-            (parts == 3).then(|| told.send(parts))
+            (parts == 3).then(|| done.send(parts))
         }));
         drop(storage);
         assert_eq!(end.recv(), Ok(3));

@@ -10,6 +10,7 @@ use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use serde_json::Value;
 use serde_json::value::to_raw_value;
@@ -17,7 +18,7 @@ use serde_json::value::to_raw_value;
 use nodlet_core::facts::Record;
 use nodlet_core::record_file::{self, Admitted};
 use nodlet_core::time::Anchor;
-use nodlet_kube::manifest::{Applied, Priority};
+use nodlet_kube::manifest::{AppliedPreset, Priority};
 
 /// Injects failures of the card in tests: called before every write, sync, rename and removal.
 pub(crate) trait Fault: Send + Sync {
@@ -130,18 +131,37 @@ fn make_directory(directory: &Path, mode: u32, fault: &dyn Fault) -> io::Result<
     directory.parent().map_or(Ok(()), |parent| sync_directory(parent, fault))
 }
 
-/// The error of a record that cannot be read.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct LoadError {
-    /// The message, with the name of the file.
-    pub message: String,
+/// The error of a record that cannot be used.
+#[derive(Clone, Debug)]
+pub(crate) enum LoadError {
+    /// The file or the directory cannot be read.
+    Read { path: PathBuf, source: Arc<io::Error> },
+    /// The file is damaged.
+    Parse { path: PathBuf, source: Arc<serde_json::Error> },
+}
+
+impl LoadError {
     /// Whether the cause is a lack of resources of the process or the machine, and not the file.
-    pub is_shortage: bool,
+    pub(crate) fn is_shortage(&self) -> bool {
+        matches!(self, LoadError::Read { source, .. } if nodlet_host::error::is_shortage(source))
+    }
 }
 
 impl fmt::Display for LoadError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.message)
+        match self {
+            LoadError::Read { path, .. } => write!(f, "failed to read {}", path.display()),
+            LoadError::Parse { path, .. } => write!(f, "{} is damaged", path.display()),
+        }
+    }
+}
+
+impl std::error::Error for LoadError {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match self {
+            LoadError::Read { source, .. } => Some(&**source),
+            LoadError::Parse { source, .. } => Some(&**source),
+        }
     }
 }
 
@@ -155,7 +175,7 @@ const EPHEMERAL: &str = ".ephemeral";
 const KEPT: &str = ".kept";
 
 /// The presets and the priority of an admission.
-pub(crate) type AdmittedWith = (Vec<Applied>, Option<Priority>);
+pub(crate) type AdmittedWith = (Vec<AppliedPreset>, Option<Priority>);
 
 /// The records of all pods, in one directory.
 pub(crate) struct Records {
@@ -181,10 +201,7 @@ impl Records {
 
     /// Reads all records, ephemeral containers and kept manifests.
     pub(crate) fn read(&self) -> Recorded {
-        let failed = |path: &Path, error: &io::Error| LoadError {
-            message: format!("failed to read {}: {error}", path.display()),
-            is_shortage: nodlet_host::error::is_shortage(error),
-        };
+        let failed = |path: &Path, error| LoadError::Read { path: path.to_owned(), source: Arc::new(error) };
         let mut recorded = Recorded::default();
         let read = fs::read_dir(&self.directory).and_then(|entries| {
             for entry in entries {
@@ -195,7 +212,7 @@ impl Records {
                 match fs::read(&path) {
                     Err(error) if error.kind() == io::ErrorKind::NotFound => {}
                     read => {
-                        let read = read.map_err(|error| failed(&path, &error));
+                        let read = read.map_err(|error| failed(&path, error));
                         recorded.files.push((path, read));
                     }
                 }
@@ -205,7 +222,7 @@ impl Records {
         if let Err(error) = read
             && error.kind() != io::ErrorKind::NotFound
         {
-            recorded.unlisted = Some(failed(&self.directory, &error));
+            recorded.unlisted = Some(failed(&self.directory, error));
         }
         recorded
     }
@@ -245,7 +262,7 @@ impl Records {
         &self,
         uid: &str,
         record: &Record,
-        presets: &[Applied],
+        presets: &[AppliedPreset],
         priority: Option<&Priority>,
         anchor: Anchor,
     ) -> (PathBuf, Vec<u8>) {
@@ -303,10 +320,8 @@ impl Recorded {
             (None, Some(error)) => return Err(error.clone()),
             (None, None) => return Ok(None),
         };
-        parse(bytes).map(Some).map_err(|error| LoadError {
-            message: format!("{} is damaged: {error}", path.display()),
-            is_shortage: false,
-        })
+        let damaged = |error| LoadError::Parse { path: path.to_owned(), source: Arc::new(error) };
+        parse(bytes).map(Some).map_err(damaged)
     }
 
     /// Returns the files of [`Records::kept_path_of`], with their contents if they were readable.
@@ -318,7 +333,7 @@ impl Recorded {
     /// Whether a file could not be read because the process or the machine lacked resources.
     pub(crate) fn is_short(&self) -> bool {
         let mut errors = self.files.iter().filter_map(|(_, read)| read.as_ref().err()).chain(&self.unlisted);
-        errors.any(|error| error.is_shortage)
+        errors.any(LoadError::is_shortage)
     }
 
     /// Keeps only the files of pods whose uid `keep` accepts.
@@ -505,15 +520,16 @@ mod tests {
             ..Record::default()
         };
         let mut records = Records { directory: directory.clone(), boot_id: "one".into() };
-        let preset = Applied { name: "p".into(), version: "7".into(), spec: serde_json::json!({"env": []}) };
+        let preset =
+            AppliedPreset { name: "p".into(), version: "7".into(), spec: serde_json::json!({"env": []}) };
         let presets = [preset];
         let (path, bytes) = records.render("uid", &record, &presets, None, Anchor(1000));
         replace(&path, &bytes, &NoFault).expect("written");
-        assert_eq!(records.load(&records.read(), "uid"), Ok(Some(Box::new(record))));
+        assert_eq!(records.load(&records.read(), "uid").ok(), Some(Some(Box::new(record))));
         let admitted =
             records.admitted(&records.read(), "uid").expect("it is readable").expect("there is a record");
         assert_eq!(admitted, (presets.to_vec(), None));
-        assert_eq!(records.admitted(&records.read(), "other"), Ok(None));
+        assert_eq!(records.admitted(&records.read(), "other").ok(), Some(None));
         // Of no pod: its directory would be that of all.
         fs::write(directory.join(".json"), "{}").expect("written");
         assert_eq!(records.uids(), ["uid"]);
@@ -545,15 +561,17 @@ mod tests {
             records.admitted(&records.read(), "uid").expect("it is readable").expect("there is a record");
         assert_eq!(admitted, (Vec::new(), None), "nor were there presets");
         fs::write(&path, b"{").expect("torn");
-        let damaged = records.load(&records.read(), "uid").expect_err("it is torn").message;
+        let damaged = records.load(&records.read(), "uid").expect_err("it is torn");
+        let damaged = nodlet_host::error::causes(&damaged);
         assert!(damaged.starts_with(&format!("{} is damaged: EOF", path.display())), "{damaged}");
         assert!(records.admitted(&records.read(), "uid").is_err());
         fs::remove_file(&path).expect("it was there");
         fs::create_dir(&path).expect("nothing is there");
-        let unreadable = records.load(&records.read(), "uid").expect_err("it is a directory").message;
+        let unreadable = records.load(&records.read(), "uid").expect_err("it is a directory");
+        let unreadable = nodlet_host::error::causes(&unreadable);
         assert!(unreadable.starts_with(&format!("failed to read {}: ", path.display())), "{unreadable}");
         fs::remove_dir(&path).expect("it was there");
-        assert_eq!(records.load(&records.read(), "uid"), Ok(None));
+        assert!(records.load(&records.read(), "uid").is_ok_and(|record| record.is_none()));
         fs::remove_dir_all(directory).expect("the scratch directory goes");
     }
 }

@@ -11,8 +11,8 @@ use std::net::Ipv4Addr;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
+use nodlet_base64 as base64;
 use nodlet_kube::manifest::{check_label, is_node_name, node_name_of};
-use nodlet_wire::base64;
 
 use crate::board_json::{Board, Link};
 use crate::boot::console::say;

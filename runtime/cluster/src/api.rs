@@ -97,12 +97,10 @@ impl ApiError {
 impl std::fmt::Display for ApiError {
     fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
-            ApiError::Connect(Some(address), error) => {
-                write!(formatter, "failed to connect to {address}: {error}")
-            }
+            ApiError::Connect(Some(address), _) => write!(formatter, "failed to connect to {address}"),
             ApiError::Connect(None, _) => formatter.write_str("the server has no address"),
-            ApiError::Tls(error) => write!(formatter, "{error}"),
-            ApiError::Http(error) => write!(formatter, "{error}"),
+            ApiError::Tls(error) => error.fmt(formatter),
+            ApiError::Http(error) => error.fmt(formatter),
             ApiError::Timeout => write!(formatter, "no response within {} s", WITHIN.as_secs()),
             ApiError::NoObject => {
                 formatter.write_str("the API server sent something else than a JSON object")
@@ -114,7 +112,16 @@ impl std::fmt::Display for ApiError {
     }
 }
 
-impl std::error::Error for ApiError {}
+impl std::error::Error for ApiError {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match self {
+            ApiError::Connect(_, source) => Some(source),
+            ApiError::Tls(error) => error.source(),
+            ApiError::Http(error) => error.source(),
+            ApiError::Timeout | ApiError::NoObject | ApiError::Status { .. } => None,
+        }
+    }
+}
 
 /// Reads an object, as a response or an event of a watch. Whatever the server sends instead is an error: an index of
 /// another value may panic.
@@ -130,6 +137,13 @@ pub fn object(text: &[u8]) -> Result<Value, ApiError> {
 /// or begin another line of the log.
 pub fn text(value: &Value) -> String {
     value.as_str().unwrap_or_default().chars().filter(|c| !c.is_control()).take(300).collect()
+}
+
+/// A random number; without random bytes, there is no jitter.
+pub fn random() -> u16 {
+    let mut bytes = [0; 2];
+    let _ = nodlet_wire::random::unique(&mut bytes);
+    u16::from_ne_bytes(bytes)
 }
 
 /// How the server is verified.

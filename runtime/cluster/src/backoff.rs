@@ -81,13 +81,6 @@ impl Rate {
     }
 }
 
-/// A random number; without random bytes, there is no jitter.
-pub fn random() -> u16 {
-    let mut bytes = [0; 2];
-    let _ = nodlet_wire::random::unique(&mut bytes);
-    u16::from_ne_bytes(bytes)
-}
-
 /// A part of `of`; `random` is any number.
 pub fn jitter(of: Duration, random: u16) -> Duration {
     of * u32::from(random) / u32::from(u16::MAX)

@@ -1,6 +1,6 @@
 //! What a joined board keeps in its one owner-only file, and the texts that `nodlet join` gets. Pure.
 
-use nodlet_wire::base64;
+use nodlet_base64 as base64;
 use nodlet_wire::tls::der::Certificate;
 use nodlet_wire::tls::{ClientKey, TlsError, Trust};
 use serde_json::{Value, json};
@@ -114,7 +114,7 @@ pub fn parse_hash(text: &str) -> Result<[u8; 32], String> {
 ///
 /// # Errors
 /// There is no certificate with such a hash.
-pub fn pinned_roots(cluster_info: &Value, hashes: &[[u8; 32]]) -> Result<Vec<Vec<u8>>, String> {
+pub(crate) fn pinned_roots(cluster_info: &Value, hashes: &[[u8; 32]]) -> Result<Vec<Vec<u8>>, String> {
     let config = cluster_info["data"]["kubeconfig"].as_str().unwrap_or_default();
     let mut roots = Vec::new();
     // YAML in any style, or JSON. Whatever is not a certificate with the hash is of no use to an attacker.

@@ -4,8 +4,9 @@
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
+use nodlet_base64 as base64;
+use nodlet_core::error::causes;
 use nodlet_core::time::Timestamp;
-use nodlet_wire::base64;
 use nodlet_wire::tls::der::Certificate;
 use nodlet_wire::tls::{ClientKey, Trust};
 use serde_json::{Value, json};
@@ -62,7 +63,7 @@ pub fn join_and_wait(request: Join<'_>) -> Result<Credentials, String> {
 /// A step failed; the message names it.
 pub async fn join(join: Join<'_>) -> Result<Credentials, String> {
     let Join { server, addresses, token, authority, node, machine_id, now, limit } = join;
-    let step = |what: &'static str| move |error: ApiError| format!("failed to {what}: {error}");
+    let step = |what: &'static str| move |error: ApiError| format!("failed to {what}: {}", causes(&error));
     let roots = match authority {
         Authority::Roots(roots) => roots.to_vec(),
         Authority::Hashes(hashes) => {
@@ -73,8 +74,8 @@ pub async fn join(join: Join<'_>) -> Result<Credentials, String> {
         }
     };
     check_clock(&roots, now)?;
-    let trust =
-        Trust::new(&roots, None).map_err(|error| format!("the CA of the cluster is of no use: {error}"))?;
+    let trust = Trust::new(&roots, None)
+        .map_err(|error| format!("the CA of the cluster is of no use: {}", causes(&error)))?;
     let mut api = Api::new(&server.host, addresses, Verification::By(trust), Some(token));
     match api.call("GET", &format!("/api/v1/nodes/{node}"), None).await {
         Ok(other) => check_name(&other, node, machine_id)?,
@@ -146,7 +147,7 @@ pub async fn request_certificate(
         },
     });
     let made = api.call("POST", REQUESTS, Some((JSON, &object))).await;
-    let made = made.map_err(|error| format!("failed to request a certificate: {error}"))?;
+    let made = made.map_err(|error| format!("failed to request a certificate: {}", causes(&error)))?;
     let name = &*api::text(&made["metadata"]["name"]);
     let (until, mut backoff) = (Instant::now() + limit, Backoff::default());
     let certificates = loop {
@@ -161,10 +162,10 @@ pub async fn request_certificate(
             Ok(Some(certificates)) => break certificates?,
             // The server ended the watch, or the time is over.
             Ok(None) | Err(ApiError::Timeout) => {
-                let wait = backoff.failed(crate::backoff::random());
+                let wait = backoff.failed(api::random());
                 Timer::after(wait.min(until.saturating_duration_since(Instant::now()))).await;
             }
-            Err(error) => return Err(format!("failed to wait for the certificate: {error}")),
+            Err(error) => return Err(format!("failed to wait for the certificate: {}", causes(&error))),
         }
     };
     check_certificate(&certificates, &key)

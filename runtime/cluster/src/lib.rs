@@ -22,6 +22,8 @@ pub mod node;
 pub mod objects;
 pub mod pem;
 pub mod pods;
+#[cfg(test)]
+mod purity;
 pub mod schedule;
 pub mod services;
 pub mod sync;

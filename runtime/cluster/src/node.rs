@@ -1,4 +1,4 @@
-//! What a cluster is told of this node: the Node object, its status, and its Lease. Pure.
+//! What this node reports to a cluster: the Node object, its status, and its Lease. Pure.
 
 use std::time::Duration;
 

@@ -1,11 +1,11 @@
 //! PEM (RFC 7468), as Kubernetes carries certificates and requests for certificates.
 
-use nodlet_wire::base64;
+use nodlet_base64 as base64;
 
 /// The label of a certificate.
 pub const CERTIFICATE: &str = "CERTIFICATE";
 /// The label of a request for a certificate.
-pub const CERTIFICATE_REQUEST: &str = "CERTIFICATE REQUEST";
+pub(crate) const CERTIFICATE_REQUEST: &str = "CERTIFICATE REQUEST";
 
 /// Encodes `der`, with lines of 64 characters.
 pub fn encode(label: &str, der: &[u8]) -> String {

@@ -1,4 +1,4 @@
-//! Pods of the cluster: what this board runs of them, and what the cluster is told. Pure.
+//! Pods of the cluster: which of them this board runs, and what it reports about them. Pure.
 //!
 //! A pod becomes a manifest of the board, as a pod of any other source: the copy has no fields that only the cluster
 //! acts on, and gets its service account's token from a Secret of the board.
@@ -372,7 +372,7 @@ pub fn status_patch(local: &Value, known: &Value) -> Option<Value> {
 }
 
 /// The reason of a pod that this node does not run because of its spec.
-pub const UNSUPPORTED: &str = "PodSpecNotSupported";
+const UNSUPPORTED: &str = "PodSpecNotSupported";
 
 /// The patch that rejects a pod, in a kubelet's form.
 pub fn rejection(uid: &Value, message: &str) -> Value {

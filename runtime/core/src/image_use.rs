@@ -11,7 +11,7 @@ pub struct ImageUse<I>(Vec<(I, Option<Instant>)>);
 
 /// The next step of a removal of images.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Removal<I> {
+pub enum ImageRemoval<I> {
     /// Remove this image.
     Remove(I),
     /// No image is old enough for this time.
@@ -47,14 +47,14 @@ impl<I: Clone + PartialEq> ImageUse<I> {
 
     /// Decides what to remove next. `kept` are images that could not be removed. The first one of several that are
     /// unused for the same time is the one that was found first.
-    pub fn next(&self, kept: &[I], minimum_age: Duration, now: Instant) -> Removal<I> {
+    pub fn next(&self, kept: &[I], minimum_age: Duration, now: Instant) -> ImageRemoval<I> {
         let unused = self.0.iter().filter(|(image, _)| !kept.contains(image));
         let unused = unused.filter_map(|(image, since)| Some(((*since)?, image)));
         match unused.min_by_key(|(since, _)| *since) {
-            None => Removal::Nothing,
+            None => ImageRemoval::Nothing,
             Some((since, image)) => match minimum_age.checked_sub(now.since(since)) {
-                None | Some(Duration::ZERO) => Removal::Remove(image.clone()),
-                Some(wait) => Removal::Wait(wait),
+                None | Some(Duration::ZERO) => ImageRemoval::Remove(image.clone()),
+                Some(wait) => ImageRemoval::Wait(wait),
             },
         }
     }
@@ -75,14 +75,14 @@ mod tests {
         let mut images = ImageUse::default();
         images.update(vec!["a", "b", "c"], &["a", "b"], at(0));
         images.update(vec!["a", "b", "c", "d"], &["a"], at(10));
-        assert_eq!(images.next(&[], AGE, at(59)), Removal::Wait(Duration::from_secs(1)));
-        assert_eq!(images.next(&[], AGE, at(60)), Removal::Remove("c"));
+        assert_eq!(images.next(&[], AGE, at(59)), ImageRemoval::Wait(Duration::from_secs(1)));
+        assert_eq!(images.next(&[], AGE, at(60)), ImageRemoval::Remove("c"));
         images.removed(&"c");
-        assert_eq!(images.next(&[], AGE, at(60)), Removal::Wait(Duration::from_secs(10)));
-        assert_eq!(images.next(&[], AGE, at(70)), Removal::Remove("b"));
+        assert_eq!(images.next(&[], AGE, at(60)), ImageRemoval::Wait(Duration::from_secs(10)));
+        assert_eq!(images.next(&[], AGE, at(70)), ImageRemoval::Remove("b"));
         // A pod that is being changed still holds it.
-        assert_eq!(images.next(&["b"], AGE, at(70)), Removal::Remove("d"));
-        assert_eq!(images.next(&["b", "d"], AGE, at(70)), Removal::Nothing);
+        assert_eq!(images.next(&["b"], AGE, at(70)), ImageRemoval::Remove("d"));
+        assert_eq!(images.next(&["b", "d"], AGE, at(70)), ImageRemoval::Nothing);
     }
 
     #[test]
@@ -90,10 +90,10 @@ mod tests {
         let mut images = ImageUse::default();
         images.update(vec!["a", "b"], &[], at(0));
         images.update(vec!["b"], &["b"], at(30));
-        assert_eq!(images.next(&[], AGE, at(1000)), Removal::Nothing);
+        assert_eq!(images.next(&[], AGE, at(1000)), ImageRemoval::Nothing);
         images.update(vec!["a", "b"], &[], at(40));
-        assert_eq!(images.next(&[], AGE, at(99)), Removal::Wait(Duration::from_secs(1)));
+        assert_eq!(images.next(&[], AGE, at(99)), ImageRemoval::Wait(Duration::from_secs(1)));
         images.update(vec!["a", "b"], &[], at(50));
-        assert_eq!(images.next(&[], AGE, at(100)), Removal::Remove("b"));
+        assert_eq!(images.next(&[], AGE, at(100)), ImageRemoval::Remove("b"));
     }
 }

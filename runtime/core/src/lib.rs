@@ -9,12 +9,13 @@
 //! 7. [`image_use`]: which images to remove when the disk fills up.
 //! 8. [`replay`]: reports recorded observations to the core again, and compares the actions.
 //! 9. [`cpus`]: which processors a container gets for itself.
-//! 10. [`sorted`]: the maps and sets of the crates above.
+//! 10. [`sorted`]: the maps and sets of the crates above. [`error`]: errors with their causes.
 //!
 //! The tests simulate a world around the core: `sim.rs`, `timelines.rs`. The tests of the registry use the same world
 //! (`sim/node_world.rs`).
 
 pub mod cpus;
+pub mod error;
 pub mod facts;
 pub mod image_use;
 #[cfg(test)]

@@ -29,7 +29,7 @@ use shutdown::ShutdownProgress;
 
 /// A change that the shell has to publish since it last asked: a new status, or a pod that is gone.
 #[derive(Clone, Debug)]
-pub enum Change {
+pub enum NodeChange {
     /// The status of this pod may differ.
     Status(PodIndex),
     /// The pod is gone, with all its processes and files.
@@ -68,7 +68,7 @@ pub struct Node {
     /// The place of the pod with which the next plan begins, so that no pod is always the last one.
     first: usize,
     events: Events,
-    gone: Vec<Change>,
+    gone: Vec<NodeChange>,
     /// The fields of the Node object that admission depends on.
     info: Box<NodeInfo>,
 }
@@ -198,11 +198,11 @@ impl Node {
     }
 
     /// The changes since the last call; removed pods come first.
-    pub fn take_changed(&mut self) -> Vec<Change> {
+    pub fn take_changed(&mut self) -> Vec<NodeChange> {
         let gone = self.gone.drain(..);
         let changed = self.pods.iter_mut().filter_map(|pod| {
             let index = pod.index();
-            pod.take_changed().then_some(Change::Status(index))
+            pod.take_changed().then_some(NodeChange::Status(index))
         });
         gone.chain(changed).collect()
     }
@@ -347,7 +347,12 @@ impl Node {
                 self.index_of(&pod.pod().uid).map(|index| Successor { index, resumes })
             });
             let was_hidden = pod.is_hidden();
-            self.gone.push(Change::Gone { index: pod.index(), pod: pod.pod().clone(), was_hidden, again });
+            self.gone.push(NodeChange::Gone {
+                index: pod.index(),
+                pod: pod.pod().clone(),
+                was_hidden,
+                again,
+            });
         }
         true
     }

@@ -89,6 +89,9 @@ use volume_files::VolumeFiles;
 /// or link may appear at any time. The kubelet's fixed interval is the same.
 const SYNC_RETRY: Duration = Duration::from_secs(10);
 
+/// The shortest time between the signal and the kill, even at the end of the grace period.
+const MIN_WINDOW: Duration = Duration::from_secs(2);
+
 /// A pod with all that the core knows of it.
 #[derive(Debug)]
 pub struct PodState {

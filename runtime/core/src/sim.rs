@@ -6,6 +6,7 @@
 //! before its turn, a sidecar that is asked to end before the containers that it serves, a plan that spins.
 //! `timelines.rs` compares traces with expected texts, `seeds.rs` generates events at random.
 
+mod admission;
 mod disaster;
 mod fate;
 mod gates;
@@ -15,7 +16,6 @@ mod objects;
 mod order;
 mod resize;
 mod restarts;
-mod room;
 mod sample;
 #[cfg(test)]
 mod seeds;
@@ -440,8 +440,8 @@ impl Sim {
         let now = self.now;
         for change in self.node.take_changed() {
             let index = match change {
-                Change::Status(index) => index,
-                Change::Gone { index, again, .. } => {
+                NodeChange::Status(index) => index,
+                NodeChange::Gone { index, again, .. } => {
                     let world = self.pods.iter().find(|world| world.index == Some(index));
                     let is_gone = |world: &WorldPod| world.is_still() && world.sandbox == WorldSandbox::None;
                     assert!(world.is_none_or(is_gone), "{index:?} is dropped too early\n{}", self.log);

@@ -1,8 +1,9 @@
 //! Prints an error with its causes, and adds advice if the kernel's error number alone suggests it.
 
 use std::error::Error;
-use std::fmt::Write;
 use std::io;
+
+pub use nodlet_core::error::causes;
 
 /// The texts of `error` and its causes, joined by `: `, and advice. Each `Display` omits its cause.
 pub fn chain(error: &(dyn Error + 'static)) -> String {
@@ -15,18 +16,6 @@ pub fn chain(error: &(dyn Error + 'static)) -> String {
     if let Some(advice) = number.and_then(advice) {
         text.push_str("; ");
         text.push_str(advice);
-    }
-    text
-}
-
-/// The texts of `error` and its causes, joined by `: `, without advice.
-pub fn causes(error: &(dyn Error + 'static)) -> String {
-    let mut text = error.to_string();
-    let mut cause = error.source();
-    while let Some(error) = cause {
-        // Writing to a String does not fail.
-        let _ = write!(text, ": {error}");
-        cause = error.source();
     }
     text
 }

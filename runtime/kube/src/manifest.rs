@@ -32,7 +32,7 @@ use crate::object::field::Errors;
 use crate::object::value::list;
 use crate::pod::{self, Origin};
 
-pub use crate::kinds::applied::Applied;
+pub use crate::kinds::applied::AppliedPreset;
 pub use crate::kinds::config_data::ConfigData;
 pub use crate::kinds::definition::Definition;
 pub use crate::object::error::{ManifestCause, ManifestError, SIZE_LIMIT, TextError};

@@ -3,7 +3,7 @@
 
 use serde_json::{Map, Value};
 
-use nodlet_wire::base64;
+use nodlet_base64 as base64;
 
 /// A message: number, name in JSON and type of each field. Other fields are left out.
 pub type Message = &'static [(u64, &'static str, Type)];

@@ -16,7 +16,7 @@ mod verdicts;
 mod table;
 
 pub use table::KUBERNETES;
-pub(crate) use verdicts::{Verdict, verdict};
+pub(crate) use verdicts::{FieldSupport, verdict};
 
 /// A type of the API: a name and its fields.
 #[derive(Debug)]

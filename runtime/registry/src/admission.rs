@@ -14,13 +14,13 @@ use serde_json::Value;
 
 use super::request::refused;
 use super::wanted::{Admitted, Problem};
-use super::{DefinitionsByName, Status, Wanted, definitions, ephemeral};
+use super::{DefinitionsByName, Status, Wanted, ephemeral, published};
 use crate::objects::Objects;
 use nodlet_core::facts::{Event, Record};
 use nodlet_core::spec::Pod;
 use nodlet_kube::kinds::{Kind, limit_range, priority_class, runtime_class};
 use nodlet_kube::manifest::update::{self, Update};
-use nodlet_kube::manifest::{self, Applied, Classes, Definition, Manifest, Priority};
+use nodlet_kube::manifest::{self, AppliedPreset, Classes, Definition, Manifest, Priority};
 
 /// The maximum size in bytes that presets may add to the object of a pod: the additions are stored for each
 /// pod and each of its containers, whereas a preset exists once.
@@ -50,7 +50,7 @@ pub enum Base {
     /// The pod was admitted before, and keeps what it was admitted with.
     Before {
         /// The presets of the earlier admission.
-        presets: Vec<Applied>,
+        presets: Vec<AppliedPreset>,
         /// The priority of the earlier admission, which applies as long as the pod names the same class.
         priority: Option<Priority>,
     },
@@ -64,7 +64,7 @@ impl Base {
     pub fn of(
         new: &Wanted,
         known: Option<&Wanted>,
-        recorded: impl FnOnce() -> Result<Option<(Vec<Applied>, Option<Priority>)>, ()>,
+        recorded: impl FnOnce() -> Result<Option<(Vec<AppliedPreset>, Option<Priority>)>, ()>,
     ) -> Base {
         if let Some(known) = known {
             let priority = known.priority.as_deref().cloned();
@@ -102,7 +102,7 @@ impl Policy {
             } else if name.0 == Kind::RuntimeClass {
                 policy.runtime_classes.push(definition.clone());
             } else if name.0 == Kind::PodPreset {
-                let version = objects.get(&definitions::key(name)).map_or(0, |shown| shown.version);
+                let version = objects.get(&published::key(name)).map_or(0, |shown| shown.version);
                 policy.presets.push((definition.clone(), version));
             }
         }
@@ -121,7 +121,7 @@ impl Policy {
     ///
     /// # Errors
     /// The class does not exist, or the pod contradicts it; the message is that of Kubernetes' admission.
-    fn defaults(&self, pod: &Value) -> Result<Option<Applied>, String> {
+    fn defaults(&self, pod: &Value) -> Result<Option<AppliedPreset>, String> {
         let class = |name: &str| self.runtime_classes.iter().find(|class| *class.name == *name);
         let of_class = runtime_class::applied(pod, |name| class(name).map(|class| class.object()))?;
         Ok(limit_range::defaults(&self.ranges_of(pod), of_class))
@@ -142,7 +142,7 @@ impl Policy {
         own.map(|range| range.object()).collect()
     }
 
-    fn matching(&self, pod: &Value) -> Vec<Applied> {
+    fn matching(&self, pod: &Value) -> Vec<AppliedPreset> {
         let matching = self.presets.iter().filter(|(preset, _)| preset.is_for(pod));
         matching.map(|(preset, version)| preset.applied(*version)).collect()
     }
@@ -185,7 +185,7 @@ pub fn admit(base: Base, new: &Rc<Wanted>, policy: &Policy) -> Result<Admitted, 
     let object: Value = serde_json::from_str(new.object.get()).map_err(AdmissionError::of)?;
     let (presets, before, is_new) = match base {
         Base::New => {
-            let mut presets: Vec<Applied> = policy.defaults(&object)?.into_iter().collect();
+            let mut presets: Vec<AppliedPreset> = policy.defaults(&object)?.into_iter().collect();
             presets.extend(policy.matching(&object));
             (presets, None, true)
         }
@@ -251,7 +251,7 @@ fn without_presets(wanted: Rc<Wanted>, why: String) -> Admitted {
 }
 
 /// Returns the manifest of `wanted` with `presets`.
-fn inject(wanted: &Wanted, presets: &[Applied], node: &str) -> Result<Manifest, AdmissionError> {
+fn inject(wanted: &Wanted, presets: &[AppliedPreset], node: &str) -> Result<Manifest, AdmissionError> {
     let mut object = serde_json::from_str(wanted.object.get()).map_err(AdmissionError::of)?;
     manifest::inject(&mut object, presets)?;
     let manifest = manifest::admit_again(object, node).map_err(AdmissionError::of)?;

@@ -8,18 +8,15 @@ use serde_json::value::to_raw_value;
 use serde_json::{Value, json};
 
 use super::preconditions::MODIFIED;
+use super::published::{DefinitionName, key};
 use super::request::{RequestOptions, refused, same};
 use super::sources::SourceFile;
 use super::{
     Accepted, Applied, Change, Decision, DefinitionsByName, Preconditions, Refusal, Registry, Status, Write,
     Written, preconditions,
 };
-use crate::objects::Key;
 use nodlet_kube::kinds::{Kind, priority_class};
 use nodlet_kube::manifest::{self, Definition};
-
-/// Kind, namespace and name of a definition.
-pub type DefinitionName = (Kind, Rc<str>, Rc<str>);
 
 impl Registry {
     /// Publishes the current definitions of the sources. Returns the rejections of definitions, and the names of
@@ -250,25 +247,6 @@ impl Registry {
     fn definition_path(&self, name: &DefinitionName) -> PathBuf {
         self.sources.applied_path(&name.0.row().file(&name.1, &name.2))
     }
-
-    /// Returns a published definition.
-    pub(super) fn published_definition(&self, name: &DefinitionName) -> Option<Value> {
-        let shown = self.objects.get(&key(name))?;
-        serde_json::from_str(&shown.json).ok()
-    }
-
-    /// Returns the object to publish, with the time when it was first seen as its creation time.
-    pub(super) fn with_creation(&self, definition: &Definition, now: &str) -> Value {
-        let mut object = definition.object();
-        let metadata = &mut object["metadata"];
-        if metadata.get("creationTimestamp").is_none_or(Value::is_null) {
-            let created = self
-                .published_definition(&definition.key())
-                .map(|mut shown| shown["metadata"]["creationTimestamp"].take());
-            metadata["creationTimestamp"] = created.filter(Value::is_string).unwrap_or_else(|| now.into());
-        }
-        object
-    }
 }
 
 /// Rejects `globalDefault` of all default classes in files except the one with the lowest value. The others
@@ -309,9 +287,4 @@ fn defined_by(name: &DefinitionName, file: &Path) -> Status {
         name.2,
         file.display()
     ))
-}
-
-/// The key of a definition in the store of objects.
-pub(super) fn key(name: &DefinitionName) -> Key {
-    Key::new(name.0.resource(), &name.1, &name.2)
 }

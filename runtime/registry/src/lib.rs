@@ -59,7 +59,6 @@ pub use admission::{AdmissionError, Base, Policy, admit};
 pub use awaited_images::AwaitedImage;
 pub use change::{Accepted, Applied, Change, FieldValidation, Part, Preconditions};
 pub use config_objects::{ConfigData, ConfigObjects, refers_to};
-pub use definitions::DefinitionName;
 pub use devices::{
     DeviceOfRun, FoundDevice, SeenDevices, device_events, grant_devices, grant_interfaces,
     interface_returned, requested_devices,
@@ -69,8 +68,8 @@ pub use ephemeral::{list_of as ephemeral_of, with_list as with_ephemeral, withou
 pub use events::{EVENTS, Events};
 pub use patch::PatchKind;
 pub use pods::{Deletion, Stop, Updating};
-pub use present::{Known, Present};
-pub use published::Seen;
+pub use present::{Present, ReplacedPod};
+pub use published::{DefinitionName, LiveFields};
 pub use request::{Identity, RequestOptions};
 use sources::DefinitionsByName;
 pub use sources::{MAX_BYTES, MAX_FILES, Owner, Size, SourceDirectory, SourceFile, Sources};

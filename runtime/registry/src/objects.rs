@@ -64,7 +64,7 @@ pub enum ChangeKind {
 
 /// One change of one object.
 #[derive(Clone, Debug)]
-pub struct Change {
+pub struct ObjectChange {
     /// The kind of the change.
     pub kind: ChangeKind,
     /// The object that changed.
@@ -98,7 +98,7 @@ struct State {
     version: u64,
     /// Changes after this version are in the ring.
     oldest: u64,
-    changes: VecDeque<Change>,
+    changes: VecDeque<ObjectChange>,
     changed_bytes: usize,
 }
 
@@ -136,7 +136,7 @@ impl Objects {
         let object = Object { version, json: at_version(&mut object, version) };
         state.objects.insert(key.clone(), object.clone());
         let kind = if before.is_some() { ChangeKind::Modified } else { ChangeKind::Added };
-        state.remember(Change { kind, key, object: object.clone(), before });
+        state.remember(ObjectChange { kind, key, object: object.clone(), before });
         drop(state);
         self.watchers.wake();
         object
@@ -150,7 +150,7 @@ impl Objects {
         let version = state.version;
         let mut object = serde_json::from_str(&before.json).expect("every object here was written by put");
         let object = Object { version, json: at_version(&mut object, version) };
-        state.remember(Change {
+        state.remember(ObjectChange {
             kind: ChangeKind::Deleted,
             key: key.clone(),
             object: object.clone(),
@@ -183,7 +183,7 @@ impl Objects {
     }
 
     /// Returns at most `at_most` changes after `version`, oldest first.
-    pub fn changes_since(&self, version: u64, at_most: usize) -> Result<Vec<Change>, Expired> {
+    pub fn changes_since(&self, version: u64, at_most: usize) -> Result<Vec<ObjectChange>, Expired> {
         let state = self.state.borrow();
         if version < state.oldest || version > state.version {
             return Err(Expired { requested: version, oldest: state.oldest });
@@ -199,7 +199,7 @@ impl Objects {
 }
 
 impl State {
-    fn remember(&mut self, change: Change) {
+    fn remember(&mut self, change: ObjectChange) {
         self.changed_bytes += cost(&change);
         self.changes.push_back(change);
         while self.changes.len() > CHANGES || self.changed_bytes > CHANGED_BYTES && self.changes.len() > 1 {
@@ -212,7 +212,7 @@ impl State {
 
 /// The cost of a change in the ring: usually, the state before a change is already counted with the previous
 /// change.
-fn cost(change: &Change) -> usize {
+fn cost(change: &ObjectChange) -> usize {
     change.object.json.len()
 }
 

@@ -9,7 +9,7 @@ use serde_json::Value;
 use super::admission::{Base, admit, as_update_of, with_identity};
 use super::difference::forbidden;
 use super::preconditions::{self, MODIFIED};
-use super::present::{Known, Present};
+use super::present::{Present, ReplacedPod};
 use super::request::{RequestOptions, refused, same, strip};
 use super::sources::SourceFile;
 use super::{
@@ -80,7 +80,7 @@ impl Registry {
         &mut self,
         mut object: Value,
         options: RequestOptions,
-        known: &Known,
+        known: &ReplacedPod,
     ) -> Result<Decision, Status> {
         if let Some(published) = &known.published {
             remove_known_fields(published, &mut object);
@@ -127,7 +127,7 @@ impl Registry {
         &self,
         manifest: Manifest,
         is_new: bool,
-        known: &Known,
+        known: &ReplacedPod,
     ) -> Result<(Manifest, Applied), Status> {
         let name = (manifest.pod.namespace.clone(), manifest.pod.name.clone());
         let desired = self.desired.get(&name);
@@ -215,16 +215,6 @@ impl Registry {
             Part::Whole => self.update_spec(&current, changed, (validation, dry_run), false, present),
             Part::Resize => self.update_spec(&current, changed, (validation, dry_run), true, present),
         }
-    }
-
-    /// The published object of a pod, with its `resourceVersion`.
-    pub(super) fn current(&self, present: &Present) -> Value {
-        let mut current = present.object.clone();
-        let Pod { namespace, name, .. } = &*present.wanted.pod;
-        if let Some(published) = self.objects.get(&Key::new("pods", namespace, name)) {
-            current["metadata"]["resourceVersion"] = published.version.to_string().into();
-        }
-        current
     }
 
     /// Decides on a change of everything except the status, within the fields that may change in place, or on a

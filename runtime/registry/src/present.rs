@@ -4,12 +4,14 @@ use std::rc::Rc;
 
 use serde_json::Value;
 
-use super::Wanted;
+use super::objects::Key;
+use super::{Registry, Wanted};
 use nodlet_core::facts::ClientCondition;
+use nodlet_core::spec::Pod;
 
 /// The node's knowledge of the pod that an applied object replaces.
 #[derive(Debug, Default)]
-pub struct Known {
+pub struct ReplacedPod {
     /// The published pod of this name.
     pub published: Option<Rc<Wanted>>,
     /// The newest version of the pod, if it waits for images.
@@ -33,4 +35,16 @@ pub struct Present {
     pub waiting: Option<Rc<Wanted>>,
     /// The conditions that clients set.
     pub client_conditions: Rc<[ClientCondition]>,
+}
+
+impl Registry {
+    /// The published object of a pod, with its `resourceVersion`.
+    pub(super) fn current(&self, present: &Present) -> Value {
+        let mut current = present.object.clone();
+        let Pod { namespace, name, .. } = &*present.wanted.pod;
+        if let Some(published) = self.objects.get(&Key::new("pods", namespace, name)) {
+            current["metadata"]["resourceVersion"] = published.version.to_string().into();
+        }
+        current
+    }
 }

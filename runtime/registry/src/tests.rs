@@ -14,7 +14,7 @@ use nodlet_core::spec::volume::ClaimedVolume;
 use nodlet_fuzz::imports::{circles, imports};
 use nodlet_fuzz::purity::impurities;
 use nodlet_kube::kinds::Kind;
-use nodlet_kube::manifest::{self, Applied as AppliedPreset, Validation};
+use nodlet_kube::manifest::{self, AppliedPreset, Validation};
 
 mod admission;
 mod awaited_images;
@@ -258,7 +258,7 @@ impl World {
             let node = self.node.as_ref();
             let is_over =
                 published.as_ref().is_some_and(|pod| node.is_some_and(|node| node.is_over(&pod.pod.uid)));
-            self.registry.apply(object, options, &Known { published, waiting: None, is_over })
+            self.registry.apply(object, options, &ReplacedPod { published, waiting: None, is_over })
         } else {
             self.registry.apply_definition(kind, object, options)
         };

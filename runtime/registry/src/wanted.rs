@@ -9,7 +9,7 @@ use serde_json::value::{RawValue, to_raw_value};
 
 use nodlet_core::facts::Event;
 use nodlet_core::spec::Pod;
-use nodlet_kube::manifest::{self, Applied, Manifest, Priority};
+use nodlet_kube::manifest::{self, AppliedPreset, Manifest, Priority};
 
 /// The maximum number of warnings about one pod.
 const WARNINGS: usize = 64;
@@ -28,7 +28,7 @@ pub struct Wanted {
     /// The file that contains the pod.
     pub source: PathBuf,
     /// The presets and defaults that were applied at its admission.
-    pub presets: Rc<[Applied]>,
+    pub presets: Rc<[AppliedPreset]>,
     /// The priority that the pod was admitted with; none before its admission.
     pub priority: Option<Rc<Priority>>,
     /// The object without presets and priority, if either changed it.
@@ -99,7 +99,7 @@ impl Wanted {
     }
 
     /// A copy with `presets` added; `manifest` is the result.
-    pub(crate) fn with_presets(&self, manifest: Manifest, presets: Rc<[Applied]>) -> Wanted {
+    pub(crate) fn with_presets(&self, manifest: Manifest, presets: Rc<[AppliedPreset]>) -> Wanted {
         Wanted { presets, ..self.changed(Manifest { warnings: self.warnings.clone(), ..manifest }) }
     }
 

@@ -13,7 +13,7 @@ use super::read::{self, parse};
 use super::select::Selector;
 use super::{Api, Query, Status, table, wants_table};
 use nodlet_kube::kinds::Row;
-use nodlet_registry::objects::{Change, ChangeKind, Expired, Objects};
+use nodlet_registry::objects::{ChangeKind, Expired, ObjectChange, Objects};
 
 /// The number of changes that are rendered at a time, and kept in memory for a slow client.
 const CHANGES_AT_ONCE: usize = 16;
@@ -165,7 +165,7 @@ impl Watch {
 
     /// Returns the event of a change for the client, if any: for this client, an object that its selector no
     /// longer matches is deleted.
-    fn show(&self, change: &Change) -> Option<String> {
+    fn show(&self, change: &ObjectChange) -> Option<String> {
         if change.key.resource != self.row.plural
             || self.namespace.as_deref().is_some_and(|namespace| *change.key.namespace != *namespace)
         {

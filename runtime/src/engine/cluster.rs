@@ -26,14 +26,14 @@ use std::time::{Duration, Instant};
 use async_channel::{Receiver, Sender, TrySendError};
 use serde_json::Value;
 
-use nodlet_cluster::api::{self, Api, ApiError};
-use nodlet_cluster::backoff::random;
+use nodlet_cluster::api::{self, Api, ApiError, random};
 use nodlet_cluster::credentials::Credentials;
 use nodlet_cluster::followed::Followed;
 use nodlet_cluster::mirrors::Mirrors;
 use nodlet_cluster::objects::Objects;
 use nodlet_cluster::schedule::{Action, Next, Schedule, Seen};
 use nodlet_cluster::watches::{News, Target, Watches};
+use nodlet_core::error::causes;
 use nodlet_core::facts::Observation;
 use nodlet_core::spec::Uid;
 
@@ -100,7 +100,7 @@ impl Failure {
 
 impl From<ApiError> for Failure {
     fn from(error: ApiError) -> Failure {
-        Failure { why: error.to_string(), retry_after: error.retry_after() }
+        Failure { why: causes(&error), retry_after: error.retry_after() }
     }
 }
 
@@ -309,7 +309,7 @@ impl Follower {
         };
         let asked = async { Ok(Woken::Asked(self.requests.recv().await.ok())) };
         let woken = smol::future::or(smol::future::or(due, asked), smol::future::or(event, changed)).await;
-        let woken = woken.map_err(|error| Failure::new(format!("the watches: {error}")))?;
+        let woken = woken.map_err(|error| Failure::new(format!("the watches: {}", causes(&error))))?;
         let (target, news) = match woken {
             Woken::News(news) => news,
             Woken::Asked(reply) => {
@@ -426,7 +426,7 @@ fn tolerate(result: Result<Value, ApiError>) -> Result<(), Failure> {
         // Another pod has the name, or the pod is gone.
         Err(error) if matches!(error.code(), Some(404 | 409)) => Ok(()),
         Err(error) if matches!(error.code(), Some(400 | 403 | 422)) => {
-            log::warn!("the cluster rejects a report: {error}");
+            log::warn!("the cluster rejects a report: {}", causes(&error));
             Ok(())
         }
         Err(error) => Err(error.into()),

@@ -9,9 +9,11 @@ use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use async_channel::Sender;
+use nodlet_cluster::api::random;
 use nodlet_cluster::api::{self, Api, ApiError, EVENT};
-use nodlet_cluster::backoff::{Backoff, Rate, random};
+use nodlet_cluster::backoff::{Backoff, Rate};
 use nodlet_cluster::network::Nodes;
+use nodlet_core::error::causes;
 use nodlet_host::error::chain;
 use serde_json::Value;
 
@@ -104,7 +106,7 @@ impl Follower {
                 ended = self.session(&mut api, &own, wants_all).await;
             }
             if let Err(error) = ended {
-                log::debug!("the watch of nodes: {error}");
+                log::debug!("the watch of nodes: {}", causes(&error));
             }
             smol::Timer::after(backoff.ended(began.elapsed(), random())).await;
         }

@@ -9,7 +9,8 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use nodlet_cluster::backoff::{Backoff, random};
+use nodlet_cluster::api::random;
+use nodlet_cluster::backoff::Backoff;
 use nodlet_cluster::credentials::{Credentials, Server, Usability, valid_from};
 use nodlet_cluster::enrol::{Authority, Join, join};
 use nodlet_cluster::kubeconfig::Bootstrap;

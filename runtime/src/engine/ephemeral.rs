@@ -145,6 +145,7 @@ impl Engine {
                 Ok(None) => return wanted.clone(),
                 Err(error) => {
                     let (namespace, name) = (&wanted.pod.namespace, &wanted.pod.name);
+                    let error = nodlet_host::error::chain(&error);
                     log::error!(
                         "{namespace}/{name}: {error}; the pod continues without its ephemeral containers"
                     );

@@ -5,7 +5,7 @@ use std::rc::Rc;
 
 use nodlet_core::node::Node;
 use nodlet_core::spec::{Pod, Uid};
-use nodlet_registry::held_updates::{Activity, Effect, LookUp, NodePods, kept_bytes, read_kept};
+use nodlet_registry::held_updates::{Activity, Effect, LookUp, NodePods, kept_bytes};
 use nodlet_registry::{AwaitedImage, PodName, Wanted, WantedByName};
 
 use super::pods::Pods;
@@ -52,20 +52,12 @@ impl Engine {
     }
 
     /// Looks up the images of changes, before the registry first decides about them.
-    pub(super) async fn look_up_first(&mut self) {
-        let kept = self.kept();
+    pub(super) async fn look_up_first(&mut self, kept: WantedByName) {
         let view = View { node: &self.node, pods: &self.shell.pods };
         let look_up = self.registry.begin_held_updates(kept, &view);
         if !look_up.images.is_empty() {
             let present = images::are_present(&self.shell.stores, look_up.images.clone()).await;
             self.registry.held_updates.looked_up(look_up, present);
-        }
-    }
-
-    /// Has held changes decided again after images were added or removed.
-    pub(super) fn images_changed(&mut self) {
-        if self.registry.held_updates.images_changed() {
-            self.reconcile();
         }
     }
 
@@ -112,23 +104,5 @@ impl Engine {
                 log::error!("failed to remove a kept manifest: {error}");
             }
         });
-    }
-
-    /// The pods that an earlier boot kept running.
-    fn kept(&self) -> WantedByName {
-        let read = |bytes: Option<&[u8]>| {
-            let wanted = read_kept(bytes?, &self.shell.config.node_name)?;
-            let wanted = self.admit(self.base_of(&wanted), &wanted)?;
-            Some(((wanted.pod.namespace.clone(), wanted.pod.name.clone()), wanted))
-        };
-        let recorded = self.shell.stores.recorded.borrow();
-        let kept = recorded.kept().filter_map(|(path, bytes)| {
-            let kept = read(bytes);
-            if kept.is_none() {
-                log::error!("{} is damaged; its pod will not be restored", path.display());
-            }
-            kept
-        });
-        kept.collect()
     }
 }

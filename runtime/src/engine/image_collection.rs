@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use nodlet_rootfs::{Digest, Reference, RemoveError, Store, StoreError, Usage};
 
-use nodlet_core::image_use::Removal;
+use nodlet_core::image_use::ImageRemoval;
 use nodlet_core::spec::Quantity;
 use nodlet_core::time::Instant;
 use nodlet_host::paths::Paths;
@@ -136,12 +136,12 @@ fn look(
     let mut kept = Vec::new();
     while look.excess > 0 {
         let image = match images.next(&kept, rule.minimum_age, now) {
-            Removal::Remove(image) => image,
-            Removal::Wait(wait) => {
+            ImageRemoval::Remove(image) => image,
+            ImageRemoval::Wait(wait) => {
                 look.older = Some(wait);
                 break;
             }
-            Removal::Nothing => break,
+            ImageRemoval::Nothing => break,
         };
         match store.remove(&image.hex()) {
             Ok(removed) => {

@@ -13,7 +13,7 @@ use nodlet_core::facts::{Deletion, Health, StatusHandover};
 use nodlet_core::spec::volume::ClaimedVolume;
 use nodlet_core::time::{Instant, Moment};
 use nodlet_host::paths::Paths;
-use nodlet_kube::manifest::{Applied, Priority};
+use nodlet_kube::manifest::{AppliedPreset, Priority};
 use nodlet_registry::Wanted;
 use nodlet_registry::held_updates::Waits;
 
@@ -30,7 +30,7 @@ pub(super) struct OnTmpfs {
     pub(super) object: serde_json::Value,
     /// The presets that were applied at admission. They are included in `object`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub(super) presets: Vec<Applied>,
+    pub(super) presets: Vec<AppliedPreset>,
     /// The priority that was assigned at admission. It is included in `object`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) priority: Option<Priority>,

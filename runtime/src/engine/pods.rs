@@ -66,12 +66,12 @@ pub(super) struct EphemeralRequest {
 pub(super) struct ManifestWork {
     /// A change in place is being written. The next change has to see it.
     pub(super) updating: bool,
-    pub(super) removal: Option<Removal>,
+    pub(super) removal: Option<ManifestRemoval>,
 }
 
 /// Why the manifest of a pod is being removed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Removal {
+pub(super) enum ManifestRemoval {
     /// A client deletes the pod. The request stops the pod itself when the manifest is gone, with its own grace
     /// period.
     Deleted,
@@ -137,7 +137,7 @@ impl Pods {
     /// The pods that clients delete, and whose manifests are being removed.
     pub(super) fn deleted(&self) -> SortedSet<Uid> {
         let pods = self.borrow();
-        let deleted = pods.values().filter(|pod| pod.manifest.removal == Some(Removal::Deleted));
+        let deleted = pods.values().filter(|pod| pod.manifest.removal == Some(ManifestRemoval::Deleted));
         deleted.map(|pod| pod.wanted.pod.uid.clone()).collect()
     }
 
@@ -148,7 +148,7 @@ impl Pods {
 
     /// Records whether a client deletes a pod.
     pub(super) fn set_deleted(&self, uid: &Uid, deleted: bool) {
-        self.with_uid(uid, |work| work.set(Removal::Deleted, deleted));
+        self.with_uid(uid, |work| work.set(ManifestRemoval::Deleted, deleted));
     }
 
     fn with_uid(&self, uid: &Uid, change: impl Fn(&mut ManifestWork)) {
@@ -159,7 +159,7 @@ impl Pods {
 
 impl ManifestWork {
     /// Records that a removal begins, or has ended.
-    pub(super) fn set(&mut self, removal: Removal, is_under_way: bool) {
+    pub(super) fn set(&mut self, removal: ManifestRemoval, is_under_way: bool) {
         match is_under_way {
             true => self.removal = Some(removal),
             false => drop(self.removal.take_if(|present| *present == removal)),

@@ -7,10 +7,11 @@ use serde_json::Value;
 use nodlet_core::facts::{Observation, PodIndex, Record};
 
 use nodlet_core::node::Successor;
+use nodlet_core::pod::PodState;
 use nodlet_core::status;
 use nodlet_core::time::Moment;
 use nodlet_registry::objects::Key;
-use nodlet_registry::{Seen, Wanted};
+use nodlet_registry::{LiveFields, Present, Wanted, names};
 
 use super::Engine;
 use super::on_tmpfs::{self, LeftBehind};
@@ -87,6 +88,30 @@ impl Engine {
         }
     }
 
+    /// The pod that is published under a name, see [`names::shown`].
+    pub(super) fn shown(&self, namespace: &str, name: &str) -> Option<PodIndex> {
+        let pods = self.shell.pods.borrow();
+        let all = pods.iter().map(|(index, entry)| (*index, &*entry.wanted.pod));
+        names::shown((namespace, name), all, |index| self.node.pod(index).is_some_and(PodState::is_hidden))
+    }
+
+    /// Collects what the registry needs to know of a published pod, for a request that changes it.
+    pub(super) fn present(&self, index: PodIndex) -> Option<Present> {
+        let object = self.object(index)?;
+        let state = self.node.pod(index)?;
+        let pods = self.shell.pods.borrow();
+        let entry = pods.get(&index)?;
+        let waiting = self.registry.held_updates.of(&entry.wanted.pod.uid).map(|held| held.new.clone());
+        Some(Present {
+            wanted: entry.wanted.clone(),
+            object,
+            is_unwanted: state.is_unwanted(),
+            is_updating: entry.manifest.updating,
+            waiting,
+            client_conditions: state.client_conditions().clone(),
+        })
+    }
+
     /// The object of a pod with its present status; `None` if the core has dropped the pod.
     pub(super) fn object(&self, pod: PodIndex) -> Option<Value> {
         let state = self.node.pod(pod)?;
@@ -104,7 +129,7 @@ impl Engine {
         let timestamp = |at| self.shell.machine.timestamp(at);
         self.registry.published(
             &wanted,
-            Seen {
+            LiveFields {
                 created: created.timestamp(anchor).to_string(),
                 generation: state.generation(),
                 deletion: state.deletion().map(|deletion| (timestamp(deletion.at), deletion.grace)),

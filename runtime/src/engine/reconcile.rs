@@ -11,7 +11,10 @@ use crate::store::{LoadError, Recorded};
 use nodlet_core::facts::{Observation, PodObservation, Record};
 use nodlet_core::pod::PodState;
 use nodlet_core::spec::{Pod, Uid};
-use nodlet_registry::{self as registry, Admitted, Base, DefinitionName, Problem, Refusal, Wanted};
+use nodlet_registry::held_updates::read_kept;
+use nodlet_registry::{
+    self as registry, Admitted, Base, DefinitionName, Problem, Refusal, Wanted, WantedByName,
+};
 
 impl Engine {
     /// Reports to the core the difference between the pods that sources want now and those that they wanted before.
@@ -90,6 +93,31 @@ impl Engine {
         self.registry.read_definitions(&now, &began)
     }
 
+    /// Has held changes decided again after images were added or removed.
+    pub(super) fn images_changed(&mut self) {
+        if self.registry.held_updates.images_changed() {
+            self.reconcile();
+        }
+    }
+
+    /// The pods that an earlier boot kept running.
+    pub(super) fn kept(&self) -> WantedByName {
+        let read = |bytes: Option<&[u8]>| {
+            let wanted = read_kept(bytes?, &self.shell.config.node_name)?;
+            let wanted = self.admit(self.base_of(&wanted), &wanted)?;
+            Some(((wanted.pod.namespace.clone(), wanted.pod.name.clone()), wanted))
+        };
+        let recorded = self.shell.stores.recorded.borrow();
+        let kept = recorded.kept().filter_map(|(path, bytes)| {
+            let kept = read(bytes);
+            if kept.is_none() {
+                log::error!("{} is damaged; its pod will not be restored", path.display());
+            }
+            kept
+        });
+        kept.collect()
+    }
+
     /// The presets and the priority with which a pod was admitted before, from memory or from its record.
     pub(super) fn base_of(&self, new: &Wanted) -> Base {
         let uid = &new.pod.uid;
@@ -127,10 +155,11 @@ impl Engine {
             return Ok(None);
         }
         self.shell.stores.load(&pod.uid.0).or_else(|error| {
-            if error.is_shortage {
+            if error.is_shortage() {
                 return Err(error);
             }
-            let record = Record::unknown(&pod.spec, &error.message);
+            let error = nodlet_host::error::chain(&error);
+            let record = Record::unknown(&pod.spec, &error);
             let then = if record.is_some() { "it counts as failed" } else { "it starts as if it were new" };
             log::error!("{}/{}: {error}; {then}", pod.namespace, pod.name);
             Ok(record)

@@ -181,7 +181,7 @@ async fn look_at(shell: &Rc<Shell>, directory: &Path, ours: &File) -> Result<Fou
     });
     let uid = wanted.pod.uid.0.clone();
     let mut record = shell.stores.load(&uid).unwrap_or_else(|error| {
-        log::error!("{uid}: {error}; using the supervisor's state");
+        log::error!("{uid}: {}; using the supervisor's state", nodlet_host::error::chain(&error));
         None
     });
     let left = LeftBehind::read(&shell.paths, &shell.stores.records, &uid);

@@ -11,8 +11,8 @@ use nodlet_core::pod::PodState;
 use nodlet_host::launch::ExecConfig;
 use nodlet_kube::kinds::Kind;
 use nodlet_registry::{
-    Decision, DefinitionName, Deletion, Identity, Known, PodName, Present, Registry, RequestOptions, Stop,
-    Updating, Write, Written, names,
+    Decision, DefinitionName, Deletion, Identity, PodName, Registry, ReplacedPod, RequestOptions, Stop,
+    Updating, Write, Written,
 };
 
 use super::exec::{Exec, ExecNews};
@@ -207,30 +207,13 @@ impl Engine {
     }
 
     /// Collects what the registry needs to know of the pod that an applied object replaces.
-    fn known(&self, name: &PodName) -> Known {
+    fn known(&self, name: &PodName) -> ReplacedPod {
         let published = self.shown(&name.0, &name.1).and_then(|index| self.shell.pods.wanted(index));
         let waiting = self.registry.held_updates.newest(name).cloned();
         let newest = waiting.as_ref().or_else(|| self.registry.desired(name));
         let index = newest.and_then(|newest| self.node.index_of(&newest.pod.uid));
         let is_over = index.and_then(|index| self.node.pod(index)).is_some_and(PodState::is_over);
-        Known { published, waiting, is_over }
-    }
-
-    /// Collects what the registry needs to know of a published pod, for a request that changes it.
-    pub(super) fn present(&self, index: PodIndex) -> Option<Present> {
-        let object = self.object(index)?;
-        let state = self.node.pod(index)?;
-        let pods = self.shell.pods.borrow();
-        let entry = pods.get(&index)?;
-        let waiting = self.registry.held_updates.of(&entry.wanted.pod.uid).map(|held| held.new.clone());
-        Some(Present {
-            wanted: entry.wanted.clone(),
-            object,
-            is_unwanted: state.is_unwanted(),
-            is_updating: entry.manifest.updating,
-            waiting,
-            client_conditions: state.client_conditions().clone(),
-        })
+        ReplacedPod { published, waiting, is_over }
     }
 
     fn accepted(
@@ -324,13 +307,6 @@ impl Engine {
         }
         self.publish_changed();
         object
-    }
-
-    /// The pod that is published under a name, see [`names::shown`].
-    pub(super) fn shown(&self, namespace: &str, name: &str) -> Option<PodIndex> {
-        let pods = self.shell.pods.borrow();
-        let all = pods.iter().map(|(index, entry)| (*index, &*entry.wanted.pod));
-        names::shown((namespace, name), all, |index| self.node.pod(index).is_some_and(PodState::is_hidden))
     }
 
     /// The newest run of a container, if it executes now.

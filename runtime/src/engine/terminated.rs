@@ -7,7 +7,7 @@ use nodlet_core::pod::PodState;
 use nodlet_registry::Stop;
 
 use super::Engine;
-use super::pods::Removal;
+use super::pods::ManifestRemoval;
 
 impl Engine {
     /// Removes the finished pods that exceed the number that is kept, of those that the registry allows to remove.
@@ -33,7 +33,7 @@ impl Engine {
             let Some(entry) = pods.get_mut(&index).filter(|entry| entry.manifest.removal.is_none()) else {
                 return;
             };
-            entry.manifest.set(Removal::Collected, true);
+            entry.manifest.set(ManifestRemoval::Collected, true);
             entry.wanted.clone()
         };
         let (namespace, name) = (wanted.pod.namespace.clone(), wanted.pod.name.clone());
@@ -47,7 +47,7 @@ impl Engine {
             Err(error) => {
                 log::error!("failed to remove {}: {error}", wanted.source.display());
                 if let Some(entry) = engine.shell.pods.borrow_mut().get_mut(&index) {
-                    entry.manifest.set(Removal::Collected, false);
+                    entry.manifest.set(ManifestRemoval::Collected, false);
                 }
             }
         });

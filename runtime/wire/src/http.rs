@@ -73,8 +73,8 @@ pub enum HttpError {
 impl std::fmt::Display for HttpError {
     fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
-            HttpError::Io(error) => write!(formatter, "{error}"),
-            HttpError::Tls(error) => write!(formatter, "{error}"),
+            HttpError::Io(_) => formatter.write_str("the connection failed"),
+            HttpError::Tls(error) => error.fmt(formatter),
             HttpError::Ended => formatter.write_str("the server closed the connection"),
             HttpError::TooLarge => formatter.write_str("the response is too large"),
             HttpError::Malformed(part) => write!(formatter, "the response has an invalid {part}"),
@@ -82,7 +82,15 @@ impl std::fmt::Display for HttpError {
     }
 }
 
-impl std::error::Error for HttpError {}
+impl std::error::Error for HttpError {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match self {
+            HttpError::Io(source) => Some(source),
+            HttpError::Tls(error) => error.source(),
+            HttpError::Ended | HttpError::TooLarge | HttpError::Malformed(_) => None,
+        }
+    }
+}
 
 /// A request. Header `Content-Length` is added; `target` and headers must not contain line ends.
 #[derive(Clone, Copy, Debug)]

@@ -2,10 +2,9 @@
 //!
 //! * [`tls`]: the client's side of TLS, of crates without C.
 //! * [`http`]: a client of HTTP/1.1, whose bodies may be streams. [`http2`] and [`hpack`]: as much of HTTP/2 as a gRPC call takes.
-//! * [`base64`], as Go reads and writes it. [`random`]: bytes from the kernel.
+//! * [`random`]: bytes from the kernel.
 //! * [`websocket`] and [`spdy`]: sessions of `kubectl exec`, `attach` and `port-forward`.
 
-pub mod base64;
 pub mod hpack;
 pub mod http;
 pub mod http2;

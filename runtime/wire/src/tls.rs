@@ -68,16 +68,24 @@ pub enum TlsError {
 impl std::fmt::Display for TlsError {
     fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
-            TlsError::Io(error) => write!(formatter, "{error}"),
+            TlsError::Io(_) => formatter.write_str("the connection failed"),
             TlsError::Ended => formatter.write_str("the server closed the connection"),
             TlsError::NoTls(_) => formatter.write_str("the server does not respond with TLS"),
             TlsError::Useless => formatter.write_str("the server sends too many bytes without data"),
-            TlsError::Failed(error) => write!(formatter, "tls: {error}"),
+            TlsError::Failed(_) => formatter.write_str("tls"),
         }
     }
 }
 
-impl std::error::Error for TlsError {}
+impl std::error::Error for TlsError {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match self {
+            TlsError::Io(source) => Some(source),
+            TlsError::Failed(source) => Some(source),
+            TlsError::Ended | TlsError::NoTls(_) | TlsError::Useless => None,
+        }
+    }
+}
 
 /// Whom a client trusts, and who the client is.
 #[derive(Clone, Debug)]

@@ -5,8 +5,6 @@ use std::fmt;
 
 use sha1::{Digest, Sha1};
 
-use crate::base64;
-
 /// The subprotocols of kubectl and nodlet, in order of preference. Each binary message begins with the number of its
 /// channel; since v5, channel 255 closes another channel.
 pub const PROTOCOLS: [&str; 2] = ["v5.channel.k8s.io", "v4.channel.k8s.io"];
@@ -232,7 +230,7 @@ pub fn accept_key(key: &str) -> String {
     let mut hash = Sha1::new();
     hash.update(key.as_bytes());
     hash.update(b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11");
-    base64::encode(&hash.finalize())
+    nodlet_base64::encode(&hash.finalize())
 }
 
 #[cfg(test)]

@@ -11,7 +11,8 @@ pub type Imports = BTreeMap<String, BTreeSet<String>>;
 /// The imports among the files of the module whose root is the file `root`, such as `src/lib.rs` or
 /// `src/events.rs`. A file in a folder of its own counts to the file of that name: in the registry,
 /// `src/events/correlate.rs` to `src/events.rs`. An import of a name that the root imports from another file counts as an import
-/// from that file. Imports between the root and its files do not count. Code of tests does not count: files
+/// from that file, and a call of a method of `self` that only another file defines as an import from that file. Imports
+/// between the root and its files do not count. Code of tests does not count: files
 /// `tests.rs`, folders `tests` and modules with `#[cfg(test)]`.
 ///
 /// # Panics
@@ -27,11 +28,67 @@ pub fn imports(root: &Path) -> Imports {
         true => Some(name),
         false => shown.get(&name).cloned(),
     };
+    let methods = methods(&texts);
     let of_file = |(name, texts): (&String, &Vec<(usize, String)>)| {
         let named = texts.iter().flat_map(|(depth, text)| names(text, *depth, &module));
-        (name.clone(), named.filter_map(file_of).filter(|other| other != name).collect())
+        let called = texts.iter().flat_map(|(_, text)| called(text));
+        let definers = called.filter_map(|method| methods.get(&method).filter(|files| files.len() == 1));
+        let files = named.filter_map(file_of).chain(definers.flatten().cloned());
+        (name.clone(), files.filter(|other| other != name).collect())
     };
     texts.iter().map(of_file).collect()
+}
+
+/// A method by the names of its type and its own.
+type Method = (String, String);
+
+/// The inherent methods of all types, each with the files that define one of the name.
+fn methods(texts: &BTreeMap<String, Vec<(usize, String)>>) -> BTreeMap<Method, BTreeSet<String>> {
+    let mut methods: BTreeMap<Method, BTreeSet<String>> = BTreeMap::new();
+    for (file, texts) in texts {
+        for (of, body) in texts.iter().flat_map(|(_, text)| blocks(text)) {
+            let outer = body.lines().filter(|line| line.starts_with("    ") && !line.starts_with("     "));
+            for (_, rest) in outer.filter_map(|line| line.split_once("fn ")) {
+                let method = (of.to_owned(), first(rest).to_owned());
+                methods.entry(method).or_default().insert(file.clone());
+            }
+        }
+    }
+    methods
+}
+
+/// The methods of `self` and the functions of `Self` that `text` calls.
+fn called(text: &str) -> Vec<Method> {
+    let mut calls = Vec::new();
+    for (of, body) in blocks(text) {
+        let body = body.split_whitespace().collect::<Vec<_>>().join(" ").replace(" .", ".");
+        for prefix in ["self.", "Self::"] {
+            for (at, _) in body.match_indices(prefix) {
+                let rest = &body[at + prefix.len()..];
+                let name = first(rest);
+                if rest[name.len()..].starts_with('(') {
+                    calls.push((of.to_owned(), name.to_owned()));
+                }
+            }
+        }
+    }
+    calls
+}
+
+/// The inherent `impl` blocks of `text`: the name of each type, and the block.
+fn blocks(text: &str) -> Vec<(&str, &str)> {
+    let mut blocks = Vec::new();
+    for part in text.split("\nimpl").skip(1) {
+        let Some((head, body)) = part.split_once('{') else { continue };
+        let named = match head.strip_prefix('<') {
+            Some(generic) => generic.split_once("> ").map_or("", |(_, named)| named),
+            None => head,
+        };
+        if !head.contains(" for ") {
+            blocks.push((first(named.trim_start()), body.split_once("\n}\n").map_or(body, |(body, _)| body)));
+        }
+    }
+    blocks
 }
 
 /// The roots of all modules of the crate with the root `root` that consist of more than one file, the crate's
@@ -282,6 +339,30 @@ mod tests {
         assert_eq!(circles(found).into_keys().collect::<Vec<_>>(), ["a", "b", "c", "d"]);
     }
 
+    #[test]
+    fn a_circle_by_way_of_methods_is_found() {
+        let found = made(
+            "methods",
+            &[
+                ("pod.rs", "mod a;\nmod b;\nmod c;\nstruct Pod;\n"),
+                (
+                    "pod/a.rs",
+                    "use super::Pod;\n\nimpl Pod {\n    fn one(&self) {\n        self\n            .two();\n        self.both();\n    }\n\n    fn both() {}\n}\n",
+                ),
+                (
+                    "pod/b.rs",
+                    "use super::Pod;\n\nimpl Pod {\n    pub(super) async fn two(&self) {\n        Self::one(self);\n        self.both();\n    }\n\n    fn both() {}\n}\n",
+                ),
+                (
+                    "pod/c.rs",
+                    "struct Other;\n\nimpl Other {\n    fn three(&self) {\n        self.two();\n        self.one;\n    }\n}\n\nimpl From<u8> for Pod {\n    fn four(&self) {\n        self.one();\n    }\n}\n",
+                ),
+            ],
+        );
+        let of = |name: &str| found[name].iter().map(String::as_str).collect::<Vec<_>>();
+        assert_eq!([of("a"), of("b"), of("c")], [vec!["b"], vec!["a"], vec![]]);
+    }
+
     /// The files of each crate of the workspace.
     #[test]
     fn no_files_of_one_folder_import_from_each_other_in_any_crate() {
@@ -315,7 +396,7 @@ mod tests {
             ("runtime/src/lib.rs", "storage"),
             ("runtime/host/src/network.rs", "netlink"),
             ("runtime/supervisor/src/lib.rs", "user"),
-            ("runtime/wire/src/lib.rs", "base64"),
+            ("runtime/wire/src/lib.rs", "tls"),
             ("tests/src/lib.rs", "device"),
             ("xtask/src/main.rs", "targets"),
         ] {

@@ -141,7 +141,7 @@ fn from_place(
     progress: &mut dyn FnMut(Progress),
 ) -> Result<Vec<Loaded>, Attempt> {
     let mut registry = remote::Registry::new(root, place, credentials);
-    let remote = |error: remote::RemoteError| Attempt::remote(place, &error);
+    let remote = |error: remote::RemoteError| Attempt::remote(place, &nodlet_host::error::causes(&error));
     let image = smol::block_on(stream::documents(&mut registry, wanted)).map_err(remote)?;
     let has_layer = |layer: &nodlet_rootfs::Digest| store.layer_path(layer).is_some();
     let layers = image.missing_layers(has_layer).map_err(remote)?;

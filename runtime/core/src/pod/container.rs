@@ -26,6 +26,9 @@ use super::hooks::Hooks;
 use super::new_image::NewImage;
 use super::probes::Probes;
 
+/// Reason of a container that ended, or waits, because all containers restart.
+pub(super) const RESTARTING_REASON: &str = "RestartingAllContainers";
+
 /// The state of the present or next run of a container.
 #[derive(Clone, Debug)]
 pub(crate) enum Run {
@@ -257,6 +260,11 @@ impl ContainerState {
             Run::Waiting | Run::Recording | Run::Starting { .. } | Run::StartFailed { .. } => false,
             Run::Running | Run::Terminating { .. } | Run::Killing { .. } => false,
         }
+    }
+
+    /// Whether the newest run ended and does not count, because all containers were to restart.
+    pub(super) fn was_to_begin_again(&self) -> bool {
+        self.ended.as_ref().is_some_and(|ended| &*ended.reason == RESTARTING_REASON)
     }
 
     /// Whether an init container has failed. It has if memory was short, whatever its exit code.
@@ -538,5 +546,13 @@ pub(crate) fn reason_name(reason: StartFailureReason) -> &'static str {
         }
         StartFailureReason::CreateContainerError => "CreateContainerError",
         StartFailureReason::RunContainerError => "RunContainerError",
+    }
+}
+
+/// When the newest run ended, if that was in this boot: an earlier exit delays nothing.
+pub(super) fn finished_this_boot(container: &ContainerState) -> Option<Instant> {
+    match container.ended.as_ref()?.finished_at? {
+        Moment::ThisBoot(at) => Some(at),
+        Moment::Earlier(_) => None,
     }
 }

@@ -132,13 +132,6 @@ impl PodState {
         }
     }
 
-    /// Resumes the deletion of the pod, with the whole grace period again. If the pod is wanted, it starts
-    /// again afterwards.
-    pub(super) fn resume_deletion(&mut self, now: Instant, grace: Duration) {
-        self.removal.resume(&self.pod);
-        self.stop(now, Some(grace));
-    }
-
     /// Applies the state and the exits that the supervisor has, which the previous agent may not have known.
     pub(super) fn apply_supervisor_state(
         &mut self,

@@ -21,10 +21,9 @@ use crate::spec::{ContainerIndex, Hook, HookKind, PodSpec, ProbeAction, RestartP
 use crate::time::Instant;
 
 use super::SYNC_RETRY;
-use super::container::{ContainerState, Run, WaitingReason, reason_name};
+use super::container::{ContainerState, Run, WaitingReason, finished_this_boot, reason_name};
 use super::containers::Containers;
 use super::hooks::{Hooks, PostStart, PreStop};
-use super::start::finished_this_boot;
 
 /// `state.waiting.reason` of a container whose postStart hook has failed, until the status names its
 /// back-off.
@@ -141,8 +140,8 @@ impl ContainerState {
     /// Whether the status does not name the back-off yet, and may do so now. The reason of a failed start is
     /// shown as long as a kubelet would need until its next sync.
     pub(super) fn back_off_not_shown(&self, now: Instant) -> bool {
-        let told = || finished_this_boot(self).is_none_or(|finished| finished + SYNC_RETRY <= now);
-        self.waiting.is_none() || (self.shows_start_failure() && told())
+        let is_due = || finished_this_boot(self).is_none_or(|finished| finished + SYNC_RETRY <= now);
+        self.waiting.is_none() || (self.shows_start_failure() && is_due())
     }
 
     /// Records that the container counts as started.

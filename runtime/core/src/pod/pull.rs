@@ -1,9 +1,7 @@
 //! Pulling the images that a start needs, or that the spec of a running container names. The engine reports that an
 //! image is absent and that a registry may have it; the start, or the check of the new image, is planned again when the
 //! image was pulled. A failed pull for a start is repeated after ever longer delays, as a kubelet does, one for a running
-//! container after [`PULL_RETRY`], or the moment the image is loaded.
-
-use std::time::Duration;
+//! container after five minutes, or the moment the image is loaded.
 
 use crate::facts::{Action, Attempt, Draft, Events, StartFailure, StartFailureReason};
 use crate::time::Instant;
@@ -13,9 +11,6 @@ use super::backoff::Pulls;
 use super::container::{Run, StartRetry, WaitingReason, reason_name};
 use super::new_image::NewImage;
 use super::start::warn_of_image;
-
-/// The delay after which a registry is asked again for the new image of a container that runs another one.
-pub(super) const PULL_RETRY: Duration = Duration::from_secs(300);
 
 impl PodState {
     /// Plans the pulls that starts and running containers wait for.

@@ -12,15 +12,12 @@ use crate::facts::{Action, Attempt, Draft, Events, PodIndex, Wake};
 use crate::spec::{ContainerIndex, RestartAction, RestartPolicy, Role};
 use crate::time::Instant;
 
-use super::container::{ContainerState, Ended, Run, WaitingReason};
+use super::MIN_WINDOW;
+use super::container::{ContainerState, Ended, RESTARTING_REASON, Run, WaitingReason};
 use super::containers::Containers;
-use super::termination::MIN_WINDOW;
 
 /// The latest time after which a kubelet notices an exit (`genericPlegRelistPeriod`).
 const PLEG_INTERVAL: Duration = Duration::from_secs(1);
-
-/// Reason of a container that ended, or waits, because all containers restart.
-const RESTARTING_REASON: &str = "RestartingAllContainers";
 /// Message of a container that ended, or waits, because all containers restart.
 const REMOVED_MESSAGE: &str = "The container is removed because RestartAllContainers in place";
 
@@ -109,11 +106,6 @@ impl ContainerState {
             Role::Init | Role::Sidecar | Role::Regular => true,
             Role::Ephemeral => false,
         }
-    }
-
-    /// Whether the newest run ended and does not count, because all containers were to restart.
-    pub(super) fn was_to_begin_again(&self) -> bool {
-        self.ended.as_ref().is_some_and(|ended| &*ended.reason == RESTARTING_REASON)
     }
 
     /// Whether the exit of the newest run is to restart all containers.

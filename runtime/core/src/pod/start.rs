@@ -4,15 +4,15 @@
 use crate::facts::{
     Action, Attempt, Draft, Events, PodIndex, StartFailure, StartFailureReason, StartedContainer, Wake,
 };
-use crate::spec::{ContainerIndex, Pod, PodSpec, RestartPolicy, Role};
+use crate::spec::{ContainerIndex, Pod, PodSpec, Role};
 use crate::time::{Instant, Moment};
 
 use super::backoff::go_duration;
-use super::container::{Run, StartRetry, WaitingReason, reason_name};
+use super::container::{Run, StartRetry, WaitingReason, finished_this_boot, reason_name};
 use super::containers::Containers;
 use super::hooks::Hooks;
 use super::init::StartOrder;
-use super::{ContainerState, PodState, SYNC_RETRY};
+use super::{PodState, SYNC_RETRY};
 
 impl PodState {
     /// Plans what an active pod needs next.
@@ -80,19 +80,6 @@ impl PodState {
                 Run::Running | Run::Terminating { .. } | Run::Killing { .. } => {}
             }
         }
-    }
-
-    /// Whether nothing but sidecars and ephemeral containers runs, and nothing else may start: every regular
-    /// container is done for good, an init container has failed for good, or the pod is `Never`, has run
-    /// before and has lost its sandbox.
-    pub(super) fn is_done(&self) -> bool {
-        let policy = self.policy();
-        let is_of_before = |container: &ContainerState| container.ended.is_some();
-        self.containers.are_done(policy)
-            || policy == RestartPolicy::Never
-                && !self.sandbox.is_creating()
-                && !self.sandbox.is_ready()
-                && self.containers.iter().any(is_of_before)
     }
 
     fn plan_sandbox(&mut self, draft: &mut Draft, may_begin: bool) {
@@ -429,12 +416,4 @@ pub(super) fn never_pulled(image: &str) -> Box<str> {
 
 fn pulled(image: &str) -> Box<str> {
     format!("Container image \"{image}\" already present on machine and can be accessed by the pod").into()
-}
-
-/// When the newest run ended, if that was in this boot: an earlier exit delays nothing.
-pub(super) fn finished_this_boot(container: &ContainerState) -> Option<Instant> {
-    match container.ended.as_ref()?.finished_at? {
-        Moment::ThisBoot(at) => Some(at),
-        Moment::Earlier(_) => None,
-    }
 }

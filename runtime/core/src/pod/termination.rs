@@ -16,12 +16,10 @@ use super::container::Run;
 use super::hook;
 use super::hooks::Before;
 use super::phase::{PREEMPTING, Verdict, set_unknown_exits};
-use super::{PodState, Stage, shutdown};
+use super::{MIN_WINDOW, PodState, Stage, shutdown};
 
 /// The shortest grace period, whatever was requested.
 const MIN_GRACE: Duration = Duration::from_secs(1);
-/// The shortest time between the signal and the kill, even at the end of the grace period.
-pub(super) const MIN_WINDOW: Duration = Duration::from_secs(2);
 
 impl PodState {
     /// Stops the pod. A further call can only shorten the grace period; like containerd, it does not send the
@@ -82,6 +80,13 @@ impl PodState {
             }
         }
         self.stop(now, end.grace);
+    }
+
+    /// Resumes the deletion of the pod, with the whole grace period again. If the pod is wanted, it starts
+    /// again afterwards.
+    pub(super) fn resume_deletion(&mut self, now: Instant, grace: Duration) {
+        self.removal.resume(&self.pod);
+        self.stop(now, Some(grace));
     }
 
     /// Records that the regular containers have decided how the pod ended; remaining processes are stopped.

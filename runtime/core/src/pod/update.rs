@@ -29,18 +29,20 @@
 //! before the run is asked to end, the latter before another image can be found missing.
 
 use std::rc::Rc;
+use std::time::Duration;
 
 use crate::facts::{Action, Attempt, Draft, Events, MissingImage, StartFailure, StartFailureReason};
 use crate::spec::{ContainerIndex, Pod, Role};
 use crate::time::{Instant, Moment};
 
-use super::backoff::CrashBackoff;
-use super::backoff::Pulls;
+use super::backoff::{CrashBackoff, Pulls};
 use super::container::{ContainerState, Run, StartRetry, reason_name};
 use super::new_image::NewImage;
-use super::pull::PULL_RETRY;
 use super::start::{never_pulled, warn_of_image};
 use super::{PodState, SYNC_RETRY};
+
+/// The delay after which a registry is asked again for the new image of a container that runs another one.
+const PULL_RETRY: Duration = Duration::from_secs(300);
 
 impl PodState {
     /// Changes the pod in place. If its last scheduling gate was removed, the pod counts as accepted now.

@@ -173,6 +173,19 @@ impl PodState {
         self.stage.is_active()
     }
 
+    /// Whether nothing but sidecars and ephemeral containers runs, and nothing else may start: every regular
+    /// container is done for good, an init container has failed for good, or the pod is `Never`, has run
+    /// before and has lost its sandbox.
+    pub(super) fn is_done(&self) -> bool {
+        let policy = self.policy();
+        let is_of_before = |container: &ContainerState| container.ended.is_some();
+        self.containers.are_done(policy)
+            || policy == RestartPolicy::Never
+                && !self.sandbox.is_creating()
+                && !self.sandbox.is_ready()
+                && self.containers.iter().any(is_of_before)
+    }
+
     /// Whether the pod's containers may be started: the pod is wanted, and has no scheduling gate.
     pub(super) fn may_run(&self) -> bool {
         self.is_active() && self.removal.is_wanted() && !self.pod.is_gated()

@@ -435,22 +435,4 @@ impl Sim {
             }
         }
     }
-
-    /// Removes everything of a pod from flash.
-    pub(super) fn erase(&mut self, uid: &Uid) {
-        let world = self.of(uid);
-        world.record = None;
-        world.flash.clear();
-        world.volumes = false;
-        world.shell = super::shell::PodFiles::default();
-        world.shown_terminal = None;
-        world.gone_by = None;
-        world.index = None;
-        world.begun.iter_mut().for_each(Vec::clear);
-        world.restarts = restarts::Restarts::default();
-        world.saves = 0;
-        // The ephemeral containers belonged to the removed pod.
-        world.pod = std::rc::Rc::new(Pod::clone(&world.pod).without_ephemeral());
-        world.begun.truncate(world.pod.spec.container_count());
-    }
 }

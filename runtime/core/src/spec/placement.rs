@@ -82,8 +82,10 @@ impl Placement {
         let is_empty =
             |term: &NodeSelectorTerm| term.match_expressions.is_empty() && term.match_fields.is_empty();
         let matches = |term: &NodeSelectorTerm| {
-            term.match_expressions.iter().all(|asked| asked.holds(labels.get(&asked.key).map(String::as_str)))
-                && term.match_fields.iter().all(|asked| asked.holds(Some(name)))
+            term.match_expressions
+                .iter()
+                .all(|asked| asked.matches(labels.get(&asked.key).map(String::as_str)))
+                && term.match_fields.iter().all(|asked| asked.matches(Some(name)))
         };
         selected
             && self
@@ -104,7 +106,7 @@ impl Placement {
 
 impl NodeSelectorRequirement {
     /// Whether the requirement matches a label or field with this value; `None` if the node does not have it.
-    fn holds(&self, value: Option<&str>) -> bool {
+    fn matches(&self, value: Option<&str>) -> bool {
         let is_in = || value.is_some_and(|value| self.values.iter().any(|asked| asked == value));
         let numbers = || {
             let [asked] = &self.values[..] else { return None };

@@ -45,8 +45,8 @@ impl OwnRestart {
     /// The action of the first rule that matches this exit code (Kubernetes:
     /// `FindMatchingContainerRestartRule`).
     pub fn action(&self, code: i32) -> Option<RestartAction> {
-        let holds = |rule: &&RestartRule| rule.codes.contains(&code) == rule.within;
-        self.rules.iter().find(holds).map(|rule| rule.action)
+        let applies = |rule: &&RestartRule| rule.codes.contains(&code) == rule.within;
+        self.rules.iter().find(applies).map(|rule| rule.action)
     }
 
     /// Whether an exit of the container can restart all containers.

@@ -6,7 +6,7 @@ use serde_json::Value;
 /// What admission added to a Pod: a copy of a preset, or, with an empty name, the defaults of its RuntimeClass and of
 /// LimitRanges. It is stored with the Pod, and never changes.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Applied {
+pub struct AppliedPreset {
     /// `metadata.name`.
     pub name: String,
     /// `metadata.resourceVersion` at that time.

@@ -14,8 +14,8 @@ use crate::kind::Kind;
 use crate::object::error::ManifestError;
 use crate::object::field::{Errors, FieldError, Path};
 use crate::object::rules;
+use nodlet_base64 as base64;
 use nodlet_core::sorted::SortedMap;
-use nodlet_wire::base64;
 
 /// Maximum size of all values of one object in bytes (`MaxSecretSize`).
 pub(super) const MAX_SIZE: usize = 1024 * 1024;

@@ -1,7 +1,7 @@
 //! LimitRanges (`v1`): defaults and bounds for the resources of the pods of a namespace, applied when a pod is admitted
 //! (plugin `LimitRanger` of Kubernetes), and as `kubectl describe` prints them, alone and with their namespace. Pure.
 //!
-//! The defaults that a pod got are kept with it as presets are ([`Applied`]), so that neither a later LimitRange nor a
+//! The defaults that a pod got are kept with it as presets are ([`AppliedPreset`]), so that neither a later LimitRange nor a
 //! later agent changes them.
 
 use crate::object::value::{self, map, text};
@@ -9,7 +9,7 @@ use nodlet_core::sorted::SortedSet;
 
 use serde_json::{Map, Value, json};
 
-use super::applied::Applied;
+use super::applied::AppliedPreset;
 use super::definition::{self, Read, Reader};
 use super::describe::Tabs;
 use super::describe::text::{list, of, quantity};
@@ -126,7 +126,7 @@ fn bounds(limit: &Value, path: &Path<'_>, errors: &mut Errors) {
 
 /// The defaults of LimitRanges for containers, in the order of `ranges`, and what the pod gets of its RuntimeClass;
 /// `None` if there is nothing of either.
-pub fn defaults(ranges: &[Value], of_class: Map<String, Value>) -> Option<Applied> {
+pub fn defaults(ranges: &[Value], of_class: Map<String, Value>) -> Option<AppliedPreset> {
     let has_class = !of_class.is_empty();
     let mut spec = Value::Object(of_class);
     for list in ["limits", "requests"] {
@@ -145,16 +145,16 @@ pub fn defaults(ranges: &[Value], of_class: Map<String, Value>) -> Option<Applie
         }
     }
     let is_empty = ["limits", "requests"].iter().all(|list| map(&spec[*list]).next().is_none());
-    (has_class || !is_empty).then(|| Applied { name: String::new(), version: String::new(), spec })
+    (has_class || !is_empty).then(|| AppliedPreset { name: String::new(), version: String::new(), spec })
 }
 
 /// Whether this is what a pod gets from its RuntimeClass and from LimitRanges, and not a preset.
-pub(crate) fn is_defaults(applied: &Applied) -> bool {
+pub(crate) fn is_defaults(applied: &AppliedPreset) -> bool {
     applied.name.is_empty()
 }
 
 /// Gives the containers of a pod the defaults that they lack (`mergePodResourceRequirements`).
-pub(crate) fn apply(pod: &mut Value, defaults: &Applied) {
+pub(crate) fn apply(pod: &mut Value, defaults: &AppliedPreset) {
     let mut texts = Vec::new();
     for (field, prefix) in [("containers", "container"), ("initContainers", "init container")] {
         for container in pod["spec"].get_mut(field).and_then(Value::as_array_mut).into_iter().flatten() {

@@ -7,7 +7,7 @@
 use serde_json::value::to_raw_value;
 use serde_json::{Map, Value, json};
 
-use super::applied::Applied;
+use super::applied::AppliedPreset;
 use super::definition::{self, Definition, Read, Reader};
 use super::generic;
 use super::strategy::{Describe, Strategy};
@@ -45,12 +45,12 @@ impl Definition {
     }
 
     /// Returns the copy that is stored with a Pod.
-    pub fn applied(&self, version: u64) -> Applied {
+    pub fn applied(&self, version: u64) -> AppliedPreset {
         let mut spec = self.object()["spec"].take();
         if let Some(spec) = spec.as_object_mut() {
             spec.remove("selector");
         }
-        Applied { name: self.name.to_string(), version: version.to_string(), spec }
+        AppliedPreset { name: self.name.to_string(), version: version.to_string(), spec }
     }
 }
 
@@ -58,7 +58,7 @@ impl Definition {
 ///
 /// # Errors
 /// The presets conflict with the Pod or with each other; the message is that of Kubernetes' admission.
-pub(crate) fn apply(pod: &mut Value, presets: &[Applied]) -> Result<(), String> {
+pub(crate) fn apply(pod: &mut Value, presets: &[AppliedPreset]) -> Result<(), String> {
     let mut errors = Vec::new();
     let spec = &mut pod["spec"];
     merge(presets, "volumes", "volumes", &["name"], spec, &mut errors);
@@ -87,7 +87,7 @@ pub(crate) fn apply(pod: &mut Value, presets: &[Applied]) -> Result<(), String> 
 
 /// Adds missing elements to the list `field` of `owner`. Two elements that share one of `keys` must be equal.
 fn merge(
-    presets: &[Applied],
+    presets: &[AppliedPreset],
     field: &str,
     what: &str,
     keys: &[&str],
@@ -170,7 +170,7 @@ fn matches(selector: &Value, labels: &Value) -> bool {
             Some(_) | None => false,
         }
     });
-    equal.all(|holds| holds) && expressions.all(|holds| holds)
+    equal.all(|matches| matches) && expressions.all(|matches| matches)
 }
 
 pub(super) static STRATEGY: Strategy = Strategy {
@@ -260,13 +260,13 @@ fn read(
     });
     let taken = pod::read(stand_in, validation, node, file.map_or(Origin::Api, Origin::File));
     let strict = validation == Validation::Strict && !unknown.is_empty();
-    let told = |field: &String| format!("unknown field {}", quoted(field));
+    let warning = |field: &String| format!("unknown field {}", quoted(field));
     let mut manifest = match taken {
         Err(error) => {
-            return Err(error_of_preset(error, unknown.iter().map(told).zip(unknown.clone()), errors));
+            return Err(error_of_preset(error, unknown.iter().map(warning).zip(unknown.clone()), errors));
         }
         Ok(_) if strict => {
-            let messages = unknown.iter().map(told).collect();
+            let messages = unknown.iter().map(warning).collect();
             return Err(ManifestError::new(ManifestCause::Strict { messages, paths: unknown }));
         }
         Ok(_) if !errors.is_empty() => {
@@ -276,7 +276,7 @@ fn read(
         Ok(manifest) => manifest,
     };
     if validation == Validation::Warn {
-        manifest.warnings.splice(0..0, unknown.iter().map(told));
+        manifest.warnings.splice(0..0, unknown.iter().map(warning));
     }
     if let Some(created) = created {
         manifest.object["metadata"]["creationTimestamp"] = created;

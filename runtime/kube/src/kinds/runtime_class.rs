@@ -2,11 +2,11 @@
 //! run them (`scheduling`), applied when a pod is admitted (plugin `RuntimeClass` of Kubernetes), and as `kubectl get
 //! runtimeclasses` prints them. Pure.
 //!
-//! The values that a pod got from its class are stored with the pod, as defaults of LimitRanges are ([`Applied`]).
+//! The values that a pod got from its class are stored with the pod, as defaults of LimitRanges are ([`AppliedPreset`]).
 
 use serde_json::{Map, Value};
 
-use super::applied::Applied;
+use super::applied::AppliedPreset;
 use super::cells::{age, timestamp};
 use super::definition::{self, Read, Reader};
 use super::describe::text::of;
@@ -130,7 +130,7 @@ fn is_same(one: &Value, other: &Value) -> bool {
 ///
 /// # Errors
 /// The node selectors contradict each other; the message is that of Kubernetes' admission.
-pub(crate) fn apply(pod: &mut Value, applied: &Applied) -> Result<(), String> {
+pub(crate) fn apply(pod: &mut Value, applied: &AppliedPreset) -> Result<(), String> {
     let spec = &mut pod["spec"];
     if let Some(overhead) = applied.spec.get("overhead") {
         spec["overhead"] = overhead.clone();
@@ -201,7 +201,8 @@ mod tests {
     fn admitted(pod: &Value, class: &Value) -> Result<Value, String> {
         let spec = applied(pod, |name| (name == "small").then(|| class.clone()))?;
         let mut pod = pod.clone();
-        let applied = Applied { name: String::new(), version: String::new(), spec: Value::Object(spec) };
+        let applied =
+            AppliedPreset { name: String::new(), version: String::new(), spec: Value::Object(spec) };
         inject(&mut pod, &[applied])?;
         Ok(pod["spec"].take())
     }

@@ -18,8 +18,8 @@ use crate::object::field::{Errors, FieldError, FieldErrorKind, Path};
 use crate::object::json;
 use crate::object::walk::Validation;
 use crate::protobuf::{METADATA, Message, Type};
+use nodlet_base64 as base64;
 use nodlet_core::time::Timestamp;
-use nodlet_wire::base64;
 
 pub(super) static STRATEGY: Strategy = Strategy {
     columns: COLUMNS,

@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use crate::kinds::applied::Applied;
+use crate::kinds::applied::AppliedPreset;
 use crate::kinds::{limit_range, pod_preset, runtime_class};
 
 /// Adds to a defaulted Pod what it got at admission: from its RuntimeClass and LimitRanges, and from presets in their
@@ -11,7 +11,7 @@ use crate::kinds::{limit_range, pod_preset, runtime_class};
 /// # Errors
 /// The presets conflict with the Pod or with each other; the message is that of Kubernetes' admission. The Pod is
 /// unchanged.
-pub fn inject(pod: &mut Value, presets: &[Applied]) -> Result<(), String> {
+pub fn inject(pod: &mut Value, presets: &[AppliedPreset]) -> Result<(), String> {
     let mut new = pod.clone();
     // Only the first one may be what RuntimeClass and LimitRanges give.
     let presets = match presets {

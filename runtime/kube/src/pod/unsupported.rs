@@ -9,7 +9,7 @@ use super::defaults::{CONTAINERS, app_armor, app_armor_field};
 use super::validate::{APPARMOR, SECCOMP_OF_CONTAINER, SECCOMP_OF_POD};
 use crate::object::field::{Errors, FieldError, First, Path};
 use crate::object::value::list;
-use crate::schema::{self, Field, Shape, Type, Verdict};
+use crate::schema::{self, Field, FieldSupport, Shape, Type};
 use nodlet_core::spec::Quantity;
 use nodlet_core::spec::container::{CAPABILITIES, DEVICE_DOMAIN, HUGE_PAGES};
 
@@ -151,21 +151,21 @@ impl Checker<'_> {
         }
     }
 
-    fn field(&mut self, value: &Value, field: &Field, verdict: Verdict, path: &Path<'_>) {
+    fn field(&mut self, value: &Value, field: &Field, verdict: FieldSupport, path: &Path<'_>) {
         let is_one_of = |values: &[&str]| values.contains(&value.to_string().as_str());
         match verdict {
-            Verdict::Acts => self.check_below(value, field, path),
-            Verdict::Refuses(why, values) => {
+            FieldSupport::Acts => self.check_below(value, field, path),
+            FieldSupport::Refuses(why, values) => {
                 if !is_one_of(values) {
                     self.refuse(path, why);
                 }
             }
-            Verdict::Warns(why, values) => {
+            FieldSupport::Warns(why, values) => {
                 if !is_one_of(values) {
                     self.unsupported.warnings.push(warning(path, why));
                 }
             }
-            Verdict::Resources => {
+            FieldSupport::Resources => {
                 for (name, amount) in value.as_object().into_iter().flatten() {
                     match name.as_str() {
                         "cpu" | "memory" | "ephemeral-storage" => {}

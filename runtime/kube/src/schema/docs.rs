@@ -3,7 +3,7 @@
 
 use std::fmt::Write as _;
 
-use super::{Field, KUBERNETES, Shape, Type, Value, Verdict, find, verdict};
+use super::{Field, FieldSupport, KUBERNETES, Shape, Type, Value, find, verdict};
 
 const HEAD: &str = "\
 <!-- Printed by `cargo xtask schema` from runtime/kube/src/schema; change verdicts.rs instead. -->
@@ -105,7 +105,7 @@ fn page() -> String {
                 .fields
                 .iter()
                 .rev()
-                .filter(|field| verdict(owner.name, field.name) == Some(Verdict::Acts))
+                .filter(|field| verdict(owner.name, field.name) == Some(FieldSupport::Acts))
                 .filter_map(Field::object),
         );
     }
@@ -138,16 +138,16 @@ fn type_of(field: &Field) -> String {
     }
 }
 
-fn describe_verdict(verdict: Verdict) -> String {
+fn describe_verdict(verdict: FieldSupport) -> String {
     let values =
         |values: &[&str]| values.iter().map(|value| format!("`{value}`")).collect::<Vec<_>>().join(", ");
     let but_not =
         |list: &[&str]| if list.is_empty() { String::new() } else { format!("; but not {}", values(list)) };
     match verdict {
-        Verdict::Acts => "acts".to_owned(),
-        Verdict::Warns(why, list) => format!("**warns**: {why}{}", but_not(list)),
-        Verdict::Refuses(why, list) => format!("**refuses**: {why}{}", but_not(list)),
-        Verdict::Resources => {
+        FieldSupport::Acts => "acts".to_owned(),
+        FieldSupport::Warns(why, list) => format!("**warns**: {why}{}", but_not(list)),
+        FieldSupport::Refuses(why, list) => format!("**refuses**: {why}{}", but_not(list)),
+        FieldSupport::Resources => {
             let acts = "acts on `cpu`, `memory`, `ephemeral-storage`, `hugepages-<size>` and `nodlet.dev/<device>` ([devices.md](devices.md))";
             format!("{acts}; **refuses** others, but not `0` of them")
         }

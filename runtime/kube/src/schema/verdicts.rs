@@ -3,13 +3,13 @@
 //!
 //! The rule: a field is rejected if ignoring it would change what runs or what the user was promised. A field
 //! that matters only for scheduling, ordering or credentials elsewhere causes a warning. A verdict covers
-//! everything below the field, except [`Verdict::Acts`]: then the fields below have their own verdicts.
+//! everything below the field, except [`FieldSupport::Acts`]: then the fields below have their own verdicts.
 //!
 //! A field without a verdict fails a test, and so does a verdict without a field.
 
 /// nodlet's behaviour for a field.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Verdict {
+pub(crate) enum FieldSupport {
     /// nodlet does what Kubernetes does.
     Acts,
     /// The field is stored and returned, but has no effect; values other than these, written as JSON, cause a warning.
@@ -22,12 +22,12 @@ pub(crate) enum Verdict {
 }
 
 /// The verdict on `field` of the type `owner`; `None` if the field cannot occur in an accepted pod.
-pub(crate) fn verdict(owner: &str, field: &str) -> Option<Verdict> {
+pub(crate) fn verdict(owner: &str, field: &str) -> Option<FieldSupport> {
     let (_, fields) = VERDICTS.iter().find(|(name, _)| *name == owner)?;
     fields.iter().find(|(name, _)| *name == field).map(|(_, verdict)| *verdict)
 }
 
-use Verdict::{Acts, Refuses, Resources, Warns};
+use FieldSupport::{Acts, Refuses, Resources, Warns};
 
 const NO_SCHEDULER: &str = "schedules nothing: the pod runs on the node that has its manifest";
 const NO_TOKENS: &str = "has no service accounts: no token is mounted";
@@ -43,7 +43,7 @@ const NOT_EPHEMERAL: &str = "does not set it for an ephemeral container, as Kube
 
 /// Every field that an accepted pod can have, by type.
 #[rustfmt::skip]
-pub(super) const VERDICTS: &[(&str, &[(&str, Verdict)])] = &[
+pub(super) const VERDICTS: &[(&str, &[(&str, FieldSupport)])] = &[
     ("PodSpec", &[
         ("activeDeadlineSeconds", Acts),
         ("affinity", Acts),
@@ -372,7 +372,7 @@ pub(super) const VERDICTS: &[(&str, &[(&str, Verdict)])] = &[
 mod tests {
     use nodlet_core::sorted::SortedSet;
 
-    use super::{VERDICTS, Verdict, verdict};
+    use super::{FieldSupport, VERDICTS, verdict};
     use crate::schema;
 
     /// Every (type, field) pair that can occur in a running pod: from PodSpec down through the fields on
@@ -383,7 +383,7 @@ mod tests {
         while let Some(owner) = open.pop() {
             for field in owner.fields {
                 if reached.insert((owner.name, field.name))
-                    && verdict(owner.name, field.name) == Some(Verdict::Acts)
+                    && verdict(owner.name, field.name) == Some(FieldSupport::Acts)
                 {
                     open.extend(field.object());
                 }
@@ -418,8 +418,8 @@ mod tests {
         for (owner, fields) in VERDICTS {
             for (field, verdict) in *fields {
                 let values = match verdict {
-                    Verdict::Acts | Verdict::Resources => continue,
-                    Verdict::Warns(_, values) | Verdict::Refuses(_, values) => values,
+                    FieldSupport::Acts | FieldSupport::Resources => continue,
+                    FieldSupport::Warns(_, values) | FieldSupport::Refuses(_, values) => values,
                 };
                 for text in *values {
                     let value: serde_json::Value = serde_json::from_str(text).unwrap();

@@ -266,7 +266,7 @@ fn an_object_whose_file_is_being_written_rejects_another_change() {
         let mut object = object;
         world.registry.prepare(kind, &mut object, options.new, &identity)?;
         match kind {
-            Kind::Pod => world.registry.apply(object, options, &Known::default()),
+            Kind::Pod => world.registry.apply(object, options, &ReplacedPod::default()),
             _ => world.registry.apply_definition(kind, object, options),
         }
     };

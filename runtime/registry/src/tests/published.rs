@@ -27,7 +27,7 @@ fn a_pod_is_published_as_admitted_with_its_observed_status() {
     ] {
         let wanted = &world.pods[&pod_name(name)];
         let status = json!({"phase": "Running"});
-        let seen = Seen { created: NOW.to_owned(), generation: 3, deletion, status: status.clone() };
+        let seen = LiveFields { created: NOW.to_owned(), generation: 3, deletion, status: status.clone() };
         let object = world.registry.published(wanted, seen).expect("it is JSON");
         let mut annotations = config(source);
         if source == "file" {
@@ -50,7 +50,7 @@ fn a_pod_is_published_as_admitted_with_its_observed_status() {
 fn sending_a_published_pod_back_changes_nothing() {
     let mut world = World::new();
     world.apply(pod("web", "a:1"), CREATE).expect("it is new");
-    let seen = Seen { created: NOW.to_owned(), generation: 1, deletion: None, status: json!({}) };
+    let seen = LiveFields { created: NOW.to_owned(), generation: 1, deletion: None, status: json!({}) };
     let object = world.registry.published(&world.pods[&pod_name("web")], seen).expect("it is JSON");
     // A complete object causes the same warnings as a new one, including those about defaults without effect.
     assert!(

@@ -4,11 +4,12 @@ use std::time::Duration;
 
 use serde_json::Value;
 
+use nodlet_cluster::api::random;
 use nodlet_cluster::api::{Api, JSON, MERGE, STRATEGIC, Verification};
-use nodlet_cluster::backoff::random;
 use nodlet_cluster::credentials::{Credentials, Usability, rotation};
 use nodlet_cluster::schedule::Seen;
 use nodlet_cluster::{enrol, node};
+use nodlet_core::error::causes;
 use nodlet_registry::objects::Key;
 
 use super::super::enrolment;
@@ -36,7 +37,7 @@ impl Follower {
         let server = &self.credentials.server;
         let addresses = enrolment::addresses(server).await.map_err(Failure::new)?;
         self.address = addresses.first().copied();
-        let trust = self.credentials.trust().map_err(|error| Failure::new(error.to_string()))?;
+        let trust = self.credentials.trust().map_err(|error| Failure::new(causes(&error)))?;
         let client = || Api::new(&server.host, addresses.clone(), Verification::By(trust.clone()), None);
         (*api, self.nodes_api) = (Some(client()), Some(client()));
         if self.shell.config.sync.is_some() {

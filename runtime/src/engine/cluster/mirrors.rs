@@ -7,6 +7,7 @@ use serde_json::{Value, json};
 use nodlet_cluster::api::{Api, JSON};
 use nodlet_cluster::mirrors::{self, Name, Step};
 use nodlet_cluster::pods;
+use nodlet_core::error::causes;
 
 use super::{Failure, Follower, tolerate};
 
@@ -55,7 +56,12 @@ impl Follower {
                     Ok(made) => drop(self.mirrors.see(made)),
                     Err(error) if matches!(error.code(), Some(400 | 403 | 404 | 409 | 422)) => {
                         if self.mirrors.reject(name.clone(), mirror, Instant::now()) {
-                            log::warn!("the cluster rejects the mirror pod {}/{}: {error}", name.0, name.1);
+                            log::warn!(
+                                "the cluster rejects the mirror pod {}/{}: {}",
+                                name.0,
+                                name.1,
+                                causes(&error)
+                            );
                         }
                         return Ok(());
                     }

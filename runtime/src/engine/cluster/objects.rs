@@ -4,14 +4,15 @@ use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
+use nodlet_cluster::api::random;
 use nodlet_cluster::api::{self, Api, ApiError, JSON};
-use nodlet_cluster::backoff::random;
 use nodlet_cluster::followed::{Known, Reference, file, path};
 use nodlet_cluster::objects::Need;
 use nodlet_cluster::pods;
 use nodlet_cluster::schedule::{REFRESH_EVERY, Seen};
 use nodlet_cluster::services::{self, SERVICES};
 use nodlet_cluster::watches::{News, Watches};
+use nodlet_core::error::causes;
 use nodlet_kube::kinds::Kind;
 use nodlet_kube::manifest::{self, Validation};
 use nodlet_wire::http::HttpError;
@@ -213,7 +214,11 @@ impl Follower {
                     shortest = shortest.min(token.seconds / 5 * 4).min(24 * 60 * 60);
                 }
                 Err(error) if error.code().is_some() => {
-                    log::warn!("{namespace}/{}: no token of service account {account}: {error}", known.name);
+                    log::warn!(
+                        "{namespace}/{}: no token of service account {account}: {}",
+                        known.name,
+                        causes(&error)
+                    );
                     shortest = shortest.min(REFRESH_EVERY.as_secs());
                 }
                 Err(error) => return Err(error.into()),

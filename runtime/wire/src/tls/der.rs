@@ -4,17 +4,15 @@
 /// `INTEGER`.
 pub const INTEGER: u8 = 0x02;
 /// `BIT STRING`.
-pub const BIT_STRING: u8 = 0x03;
-/// `OCTET STRING`.
-pub const OCTET_STRING: u8 = 0x04;
+pub(crate) const BIT_STRING: u8 = 0x03;
 /// `OBJECT IDENTIFIER`.
-pub const OID: u8 = 0x06;
+pub(crate) const OID: u8 = 0x06;
 /// `UTF8String`.
-pub const UTF8_STRING: u8 = 0x0c;
+pub(crate) const UTF8_STRING: u8 = 0x0c;
 /// `UTCTime`.
 pub const UTC_TIME: u8 = 0x17;
 /// `GeneralizedTime`.
-pub const GENERALIZED_TIME: u8 = 0x18;
+pub(crate) const GENERALIZED_TIME: u8 = 0x18;
 /// `SEQUENCE`.
 pub const SEQUENCE: u8 = 0x30;
 /// `SET`.
@@ -32,7 +30,7 @@ impl<'a> Reader<'a> {
     }
 
     /// Whether all bytes were read.
-    pub fn is_at_end(&self) -> bool {
+    pub(crate) fn is_at_end(&self) -> bool {
         self.rest.is_empty()
     }
 
@@ -160,6 +158,8 @@ fn time((tag, text, _): (u8, &[u8], &[u8])) -> Option<i64> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    const OCTET_STRING: u8 = 0x04;
 
     #[test]
     fn lengths_are_minimal_and_definite_in_both_directions() {

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use nodlet_wire::base64;
+use nodlet_base64 as base64;
 use serde_json::Value;
 
 use crate::failure::Failure;

@@ -7,8 +7,8 @@ use std::net::{TcpStream, ToSocketAddrs};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
+use nodlet_base64 as base64;
 use nodlet_rootfs::Digest;
-use nodlet_wire::base64;
 use nodlet_wire::http::{Connection, Head, HttpError, Request, Stream};
 use nodlet_wire::tls::{Client, TlsError, Trust};
 use serde_json::Value;
@@ -68,8 +68,8 @@ impl fmt::Display for RemoteError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             RemoteError::Connect(text) => f.write_str(text),
-            RemoteError::Http(error) => write!(f, "{error}"),
-            RemoteError::Tls(error) => write!(f, "{error}"),
+            RemoteError::Http(error) => error.fmt(f),
+            RemoteError::Tls(error) => error.fmt(f),
             RemoteError::Silent => write!(f, "the registry sent nothing for {} s", IDLE_MAX.as_secs()),
             RemoteError::Slow => {
                 write!(f, "the registry sent less than {} KiB in {} s", PACE.0 / 1024, PACE.1.as_secs())
@@ -83,8 +83,21 @@ impl fmt::Display for RemoteError {
             RemoteError::Digest { expected, actual } => {
                 write!(f, "the registry sent {actual} instead of {expected}")
             }
-            RemoteError::Write(error) => write!(f, "{error}"),
+            RemoteError::Write(_) => f.write_str("the image cannot be written to the store"),
             RemoteError::Invalid(text) => f.write_str(text),
+        }
+    }
+}
+
+impl std::error::Error for RemoteError {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match self {
+            RemoteError::Http(error) => error.source(),
+            RemoteError::Tls(error) => error.source(),
+            RemoteError::Write(source) => Some(source),
+            RemoteError::Connect(_) | RemoteError::Silent | RemoteError::Slow => None,
+            RemoteError::Status(..) | RemoteError::Unauthorized | RemoteError::Broken(_) => None,
+            RemoteError::Digest { .. } | RemoteError::Invalid(_) => None,
         }
     }
 }

@@ -38,7 +38,8 @@ fn pod(metadata: &str, container: &str, spec: &str) -> Value {
 }
 
 fn injected(pod: &Value, presets: &[Definition]) -> Result<Value, String> {
-    let applied: Vec<Applied> = (7..).zip(presets).map(|(version, preset)| preset.applied(version)).collect();
+    let applied: Vec<AppliedPreset> =
+        (7..).zip(presets).map(|(version, preset)| preset.applied(version)).collect();
     let mut new = pod.clone();
     match inject(&mut new, &applied) {
         // The changed object is a valid Pod.
@@ -290,7 +291,7 @@ fn a_conflicting_preset_is_reported_and_nothing_is_injected() {
 #[test]
 fn env_from_sources_are_merged_without_duplicates() {
     let source = |name: &str| json!({"configMapRef": {"name": name}});
-    let applied = |names: &[&str]| Applied {
+    let applied = |names: &[&str]| AppliedPreset {
         name: "p".into(),
         version: "1".into(),
         spec: json!({"envFrom": names.iter().map(|name| source(name)).collect::<Vec<_>>()}),
