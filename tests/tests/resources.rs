@@ -99,6 +99,41 @@ fn a_pod_is_resized_while_it_runs_and_restarts_only_for_what_requires_it() {
 }
 
 #[test]
+fn a_container_restarts_only_for_the_resource_and_policy_that_it_names() {
+    let device = Device::start();
+    let kubectl = Kubectl::new(&device);
+    // Each policy, and how often the container has restarted after a resize of memory, and after one of cpu.
+    let policies = [
+        ("none", "", [0, 0]),
+        ("memory", "{resourceName: memory, restartPolicy: RestartContainer}", [1, 1]),
+        ("memory-not", "{resourceName: memory, restartPolicy: NotRequired}", [0, 0]),
+        ("cpu", "{resourceName: cpu, restartPolicy: RestartContainer}", [0, 1]),
+    ];
+    for (name, policy, _) in policies {
+        let more = format!(
+            "resizePolicy: [{policy}]\nresources: {{requests: {{cpu: 10m, memory: 16Mi}}, limits: {{cpu: 100m, memory: 32Mi}}}}"
+        );
+        let app = manifest::container("app", "print up then sleep", &more);
+        apply(&device, &manifest::pod_of(name, &[app], "terminationGracePeriodSeconds: 1"));
+    }
+    policies.iter().for_each(|(name, ..)| device.pod(name).wait_ready());
+    for (step, limit) in
+        [r#"{"limits":{"memory":"48Mi"}}"#, r#"{"limits":{"cpu":"200m"}}"#].iter().enumerate()
+    {
+        policies.iter().for_each(|(name, ..)| drop(patch(&kubectl, name, limit).ok()));
+        for (name, policy, restarts) in &policies {
+            let count = || device.pod(name).container("app").restart_count();
+            device.wait_for(&format!("the resize of {name}"), || {
+                let done = |event: &String| event.contains("ResizeCompleted");
+                device.pod(name).events().iter().filter(|event| done(event)).count() == step + 1
+                    && device.pod(name).is_ready()
+            });
+            assert_eq!(count(), restarts[step], "{policy:?} after {limit}");
+        }
+    }
+}
+
+#[test]
 fn a_resize_that_does_not_fit_is_shown_and_does_not_disturb_the_pod() {
     let device = Device::start();
     let kubectl = Kubectl::new(&device);
