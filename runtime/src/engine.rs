@@ -241,15 +241,15 @@ impl Engine {
         };
         let registry = Registry::new(sources, places, &config.node_name, objects.clone());
         let capacity = root::capacity_of_the_machine(&paths, config.max_pods);
-        let swap = if config.limited_swap { root::swap_of_the_machine() } else { 0 };
-        let why = match swap {
-            0 => "the machine has no swap",
-            _ => "the memory controller is not cgroup v2's",
+        let has_swap = root::swap_of_the_machine() > 0;
+        let why = match has_swap {
+            false => "the machine has no swap",
+            true => "the memory controller is not cgroup v2's",
         };
-        if config.limited_swap && (swap == 0 || !cgroups.limits_swap()) {
+        if config.limited_swap && !(has_swap && cgroups.limits_swap()) {
             log::warn!("--memory-swap-behavior LimitedSwap has no effect: {why}");
         }
-        let machine = Rc::new(Machine::new(capacity, swap, cgroups, network));
+        let machine = Rc::new(Machine::new(capacity, cgroups, network));
         let events = Events::new(objects.clone(), &config.node_name, config.max_events);
         let shell = Rc::new(Shell {
             stores: Stores::new(storage, images, Records::new(paths.records())),
