@@ -572,10 +572,16 @@ impl Engine {
                 shell.tasks.answer(pod, measured, |usage| Some(Seen::StorageMeasured(Box::new(usage))));
             }
             Action::Resize { generation } => {
-                let failure = run::resize(shell, pod, &wanted).err().map(|error| match error {
-                    CgroupError::BelowUsage { .. } => error.to_string().into(),
-                    error => format!("failed to {}", nodlet_host::error::chain(&error)).into(),
+                // Which amounts are in effect is stored before that changes.
+                let saved = self.leave_behind(pod, &wanted);
+                let saved = saved.map_err(|error| format!("failed to save the status of the pod: {error}"));
+                let failure = saved.and_then(|()| {
+                    run::resize(shell, pod, &wanted).map_err(|error| match error {
+                        CgroupError::BelowUsage { .. } => error.to_string(),
+                        error => format!("failed to {}", nodlet_host::error::chain(&error)),
+                    })
                 });
+                let failure = failure.err().map(Into::into);
                 shell.tasks.answer(pod, async move { failure }, move |failure| {
                     Some(Seen::Resized { generation, failure })
                 });
