@@ -247,15 +247,15 @@ impl Engine {
         let objects = Rc::new(Objects::new(nodlet_host::clock::instant().0 / 1000));
         let registry = Registry::new(sources, &config.node_name, objects.clone());
         let capacity = root::capacity_of_the_machine(&paths, config.max_pods);
-        let swap = if config.limited_swap { root::swap_of_the_machine() } else { 0 };
-        let why = match swap {
-            0 => "the machine has no swap",
-            _ => "the memory controller is not cgroup v2's",
+        let has_swap = root::swap_of_the_machine() > 0;
+        let why = match has_swap {
+            false => "the machine has no swap",
+            true => "the memory controller is not cgroup v2's",
         };
-        if config.limited_swap && (swap == 0 || !cgroups.limits_swap()) {
+        if config.limited_swap && !(has_swap && cgroups.limits_swap()) {
             log::warn!("--memory-swap-behavior LimitedSwap has no effect: {why}");
         }
-        let machine = Rc::new(Machine::new(capacity, swap, cgroups, network));
+        let machine = Rc::new(Machine::new(capacity, cgroups, network));
         let events = Events::new(objects.clone(), &config.node_name, config.max_events);
         let shell = Rc::new(Shell {
             stores: Stores::new(storage, images, Records::new(paths.records())),
@@ -581,10 +581,16 @@ impl Engine {
                 shell.tasks.answer(pod, measured, |usage| Some(Seen::StorageMeasured(Box::new(usage))));
             }
             Action::Resize { generation } => {
-                let failure = run::resize(shell, pod, &wanted).err().map(|error| match error {
-                    CgroupError::BelowUsage { .. } => error.to_string().into(),
-                    error => format!("failed to {}", nodlet_host::error::chain(&error)).into(),
+                // Which amounts are in effect is stored before that changes.
+                let saved = self.leave_behind(pod, &wanted);
+                let saved = saved.map_err(|error| format!("failed to save the status of the pod: {error}"));
+                let failure = saved.and_then(|()| {
+                    run::resize(shell, pod, &wanted).map_err(|error| match error {
+                        CgroupError::BelowUsage { .. } => error.to_string(),
+                        error => format!("failed to {}", nodlet_host::error::chain(&error)),
+                    })
                 });
+                let failure = failure.err().map(Into::into);
                 shell.tasks.answer(pod, async move { failure }, move |failure| {
                     Some(Seen::Resized { generation, failure })
                 });

@@ -253,6 +253,25 @@ fn a_burstable_container_swaps_as_much_as_the_kubelet_lets_it() {
     assert!(number("memory.current") <= 90 * MIB);
     assert!(number("memory.swap.current") <= expected);
     assert_eq!(device.pod("burstable").container("app").restart_count(), 0);
+    // Its share of the swap would change with its request.
+    let text = manifest::pod_of(
+        "applied",
+        &[manifest::container("app", "sleep", "resources: {requests: {memory: 16Mi}}")],
+        "",
+    );
+    device.nodlet_with_input(["apply", "-f", "-"], &text).ok();
+    device.pod("applied").wait_ready();
+    let body = serde_json::json!({
+        "spec": {"containers": [{"name": "app", "resources": {"requests": {"memory": "24Mi"}}}]}
+    });
+    let (code, answer) =
+        device.patch("/api/v1/namespaces/default/pods/applied/resize", "strategic-merge", &body);
+    assert_eq!(code, 200, "{answer}");
+    device.wait_for("the refusal", || {
+        let status = device.pod("applied").status().to_string();
+        status.contains("Infeasible")
+            && status.contains("In-place resize of containers with swap is not supported.")
+    });
     println!(
         "memory.swap.max {expected} of {all} swap and {memory} memory; memory.swap.current {}",
         number("memory.swap.current")

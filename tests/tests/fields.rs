@@ -115,7 +115,7 @@ enum Look {
     /// The pod's spec as JSON without spaces.
     Spec,
     /// The limits in the cgroups of the pod and its containers, as lines of `cpu.max=` and `memory.max=` with
-    /// the values of cgroup v2. An expected text that is empty waits for the pod to run.
+    /// the values of cgroup v2, then its status. An expected text that is empty waits for the pod to run.
     Limits,
     /// The claim that was made for the pod's ephemeral volume `v`, as JSON without spaces.
     Claim,
@@ -496,7 +496,10 @@ fn state<'a>(status: &'a Value, container: &str) -> &'a Value {
 fn observed(device: &Device, variant: &Variant, object: &Value, events: &str) -> String {
     match variant.pair.look {
         Look::Spec => object["spec"].to_string(),
-        Look::Limits => limits(device, object["metadata"]["uid"].as_str().unwrap_or_default()),
+        Look::Limits => {
+            let uid = object["metadata"]["uid"].as_str().unwrap_or_default();
+            format!("{}{}", limits(device, uid), object["status"])
+        }
         Look::Status => format!("{}\n{events}", object["status"]),
         Look::Claim => {
             device.text(&format!("/api/v1/namespaces/default/persistentvolumeclaims/{}-v", variant.pod))

@@ -201,6 +201,14 @@ fn a_pod_pulls_with_its_secret() {
     let message = device.pod("web").container("app").message();
     assert!(message.contains("pull access denied"), "{message}");
     device.write_manifest("secret.yaml", &secret);
+    // Another Secret has the wrong password.
+    let wrong = secret.replace("name: pull", "name: wrong").replace(PASSWORD, "not-the-password");
+    device.write_manifest("wrong.yaml", &wrong);
+    let denied = pod("denied").replace("spec:\n", "spec:\n  imagePullSecrets: [{name: wrong}]\n");
+    device.write_manifest("denied.yaml", &denied);
+    device.wait_for("the pull with the wrong password is denied", || {
+        device.pod("denied").events().iter().any(|event| event.contains("Failed to pull image"))
+    });
     let with_secret = pod("other").replace("spec:\n", "spec:\n  imagePullSecrets: [{name: pull}]\n");
     assert!(with_secret.contains("imagePullSecrets"), "{with_secret}");
     device.write_manifest("other.yaml", &with_secret);

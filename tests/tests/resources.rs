@@ -99,6 +99,80 @@ fn a_pod_is_resized_while_it_runs_and_restarts_only_for_what_requires_it() {
 }
 
 #[test]
+fn a_container_restarts_only_for_the_resource_and_policy_that_it_names() {
+    let device = Device::start();
+    let kubectl = Kubectl::new(&device);
+    // Each policy, and how often the container has restarted after a resize of memory, and after one of cpu.
+    let policies = [
+        ("none", "", [0, 0]),
+        ("memory", "{resourceName: memory, restartPolicy: RestartContainer}", [1, 1]),
+        ("memory-not", "{resourceName: memory, restartPolicy: NotRequired}", [0, 0]),
+        ("cpu", "{resourceName: cpu, restartPolicy: RestartContainer}", [0, 1]),
+    ];
+    for (name, policy, _) in policies {
+        let more = format!(
+            "resizePolicy: [{policy}]\nresources: {{requests: {{cpu: 10m, memory: 16Mi}}, limits: {{cpu: 100m, memory: 32Mi}}}}"
+        );
+        let app = manifest::container("app", "print up then sleep", &more);
+        apply(&device, &manifest::pod_of(name, &[app], "terminationGracePeriodSeconds: 1"));
+    }
+    policies.iter().for_each(|(name, ..)| device.pod(name).wait_ready());
+    for (step, limit) in
+        [r#"{"limits":{"memory":"48Mi"}}"#, r#"{"limits":{"cpu":"200m"}}"#].iter().enumerate()
+    {
+        policies.iter().for_each(|(name, ..)| drop(patch(&kubectl, name, limit).ok()));
+        for (name, policy, restarts) in &policies {
+            let count = || device.pod(name).container("app").restart_count();
+            device.wait_for(&format!("the resize of {name}"), || {
+                let done = |event: &String| event.contains("ResizeCompleted");
+                device.pod(name).events().iter().filter(|event| done(event)).count() == step + 1
+                    && device.pod(name).is_ready()
+            });
+            assert_eq!(count(), restarts[step], "{policy:?} after {limit}");
+        }
+    }
+}
+
+#[test]
+fn a_resize_whose_state_cannot_be_saved_changes_no_cgroup_until_it_can() {
+    let mut device = Device::start();
+    let kubectl = Kubectl::new(&device);
+    let app =
+        manifest::container("app", "print up then sleep", "resources: {limits: {cpu: 100m, memory: 64Mi}}");
+    apply(&device, &manifest::pod_of("web", &[app], ""));
+    device.pod("web").wait_ready();
+    let born = device.pod("web").born("app");
+    // A directory is where the file would be written.
+    let uid = device.pod("web").uid();
+    let statuses = device.path("/run/nodlet/statuses");
+    let known = fs::read_dir(&statuses).expect("it exists").flatten().map(|entry| entry.path());
+    let status = known.into_iter().find(|path| path.to_string_lossy().contains(&uid));
+    let in_the_way = status.expect("the pod has one").with_extension("new");
+    fs::create_dir(&in_the_way).expect("it can be made");
+    patch(&kubectl, "web", r#"{"limits":{"cpu":"300m"},"requests":{"cpu":"300m"}}"#).ok();
+    let in_progress = || condition(&device.pod("web").status(), "PodResizeInProgress").cloned();
+    device.wait_for("the failure", || {
+        in_progress().is_some_and(|shown| {
+            shown["reason"] == "Error"
+                && shown["message"].to_string().contains("failed to save the status of the pod")
+        })
+    });
+    let cgroup = cgroup_of(&device, "web", "app-0", "cpu");
+    let own_quota = || read(&cgroup, "cpu.cfs_quota_us", "cpu.max");
+    assert_eq!(own_quota(), "10000");
+    // The agent dies before it can be saved: the next one carries the resize out.
+    device.kill_agent();
+    assert_eq!(own_quota(), "10000");
+    fs::remove_dir(&in_the_way).expect("it is empty");
+    device.start_agent();
+    device.wait_for("the cgroup to have the limit", || quota(&device, "web", "app-0") == "30000");
+    device.wait_for("the resize to be complete", || {
+        condition(&device.pod("web").status(), "PodResizeInProgress").is_none()
+    });
+    assert_eq!(device.pod("web").born("app"), born);
+}
+
+#[test]
 fn a_resize_that_does_not_fit_is_shown_and_does_not_disturb_the_pod() {
     let device = Device::start();
     let kubectl = Kubectl::new(&device);

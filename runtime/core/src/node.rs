@@ -407,7 +407,8 @@ impl Node {
             };
             let others = self.pods.iter().filter(|other| other.uses_resources() && other.index() != index);
             let others = others.map(PodState::requested);
-            match admission::resize(&self.info, &wanted, &self.pods[place].requested(), others) {
+            let before = &self.pods[place];
+            match admission::resize(&self.info, &wanted, before.pod(), &before.requested(), others) {
                 Ok(()) => self.pods[place].allocate_resize(now, &mut self.events),
                 Err(refusal) => self.pods[place].refuse_resize(now, refusal, &mut self.events),
             }

@@ -35,6 +35,8 @@ pub struct NodeFacts<'a> {
     pub cpus: usize,
     /// Whether the kernel has AppArmor.
     pub app_armor: bool,
+    /// Whether containers of burstable pods may swap.
+    pub limited_swap: bool,
 }
 
 /// The present state of the node, for its object.
@@ -89,6 +91,7 @@ pub fn node_info(facts: &NodeFacts<'_>) -> NodeInfo {
         exclusive_cpus: exclusive_cpus(facts.cpus),
         allowed_sysctls: facts.allowed_sysctls.to_owned(),
         app_armor: facts.app_armor,
+        limited_swap: facts.limited_swap,
     }
 }
 
@@ -287,6 +290,7 @@ mod tests {
             devices: [("gps".to_owned(), 2)].into_iter().collect(),
             cpus: 4,
             app_armor: false,
+            limited_swap: false,
         })
     }
 

@@ -14,8 +14,6 @@ use super::shutdown::ShutdownState;
 pub(super) struct Machine {
     /// The capacity of the machine, including what is reserved.
     pub(super) capacity: Amounts,
-    /// The swap in bytes that burstable pods share; zero if none may swap.
-    pub(super) swap: u64,
     pub(super) cgroups: Cgroups,
     pub(super) network: RefCell<Network>,
     /// The devices of the board that pods may request.
@@ -30,11 +28,10 @@ pub(super) struct Machine {
 }
 
 impl Machine {
-    pub(super) fn new(capacity: Amounts, swap: u64, cgroups: Cgroups, network: Network) -> Machine {
+    pub(super) fn new(capacity: Amounts, cgroups: Cgroups, network: Network) -> Machine {
         let began = nodlet_host::clock::instant();
         Machine {
             capacity,
-            swap,
             cgroups,
             network: RefCell::new(network),
             devices: RefCell::default(),

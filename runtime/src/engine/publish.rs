@@ -21,7 +21,7 @@ impl Engine {
     /// Publishes a pod as it is now, if its name shows it.
     pub(super) fn publish(&mut self, pod: PodIndex) {
         let (Some(object), Some(wanted)) = (self.object(pod), self.shell.pods.wanted(pod)) else { return };
-        self.leave_behind(pod, &wanted);
+        self.leave_behind_or_warn(pod, &wanted);
         if self.shown(&wanted.pod.namespace, &wanted.pod.name) == Some(pod) {
             self.shell.publication.objects.put(key(&wanted), object);
         }
@@ -50,7 +50,7 @@ impl Engine {
         let Some(wanted) = self.shell.pods.wanted(pod) else { return };
         self.observe(Observation::Hidden { uid: wanted.pod.uid.clone() });
         // Before it is shown no more: the next agent does not show it either.
-        self.leave_behind(pod, &wanted);
+        self.leave_behind_or_warn(pod, &wanted);
         self.shell.publication.objects.delete(&key(&wanted));
         self.publish_successor(&wanted);
     }
@@ -61,11 +61,20 @@ impl Engine {
         }
     }
 
+    fn leave_behind_or_warn(&self, pod: PodIndex, wanted: &Wanted) {
+        if let Err(error) = self.leave_behind(pod, wanted) {
+            log::warn!("failed to save the status of {}: {error}", wanted.pod.uid);
+        }
+    }
+
     /// Writes the published status of a pod for the next agent, if it has changed.
-    fn leave_behind(&self, pod: PodIndex, wanted: &Wanted) {
-        let Some(state) = self.node.pod(pod) else { return };
+    ///
+    /// # Errors
+    /// The file cannot be written: the next agent would continue with an earlier status.
+    pub(super) fn leave_behind(&self, pod: PodIndex, wanted: &Wanted) -> std::io::Result<()> {
+        let Some(state) = self.node.pod(pod) else { return Ok(()) };
         let mut pods = self.shell.pods.borrow_mut();
-        let Some(entry) = pods.get_mut(&pod) else { return };
+        let Some(entry) = pods.get_mut(&pod) else { return Ok(()) };
         let waits = self.registry.held_updates.waits_of(&wanted.pod.uid).cloned();
         let left = LeftBehind::new(
             self.shell.stores.records.boot_id(),
@@ -73,19 +82,15 @@ impl Engine {
             state.handover(),
             waits,
         );
-        let written = left.bytes().and_then(|bytes| {
-            let mut hasher = DefaultHasher::new();
-            hasher.write(&bytes);
-            let digest = hasher.finish();
-            if entry.published.digest != digest {
-                on_tmpfs::write_status(&self.shell.paths, &wanted.pod.uid.0, &bytes)?;
-                entry.published.digest = digest;
-            }
-            Ok(())
-        });
-        if let Err(error) = written {
-            log::warn!("failed to save the status of {}: {error}", wanted.pod.uid);
+        let bytes = left.bytes()?;
+        let mut hasher = DefaultHasher::new();
+        hasher.write(&bytes);
+        let digest = hasher.finish();
+        if entry.published.digest != digest {
+            on_tmpfs::write_status(&self.shell.paths, &wanted.pod.uid.0, &bytes)?;
+            entry.published.digest = digest;
         }
+        Ok(())
     }
 
     /// The pod that is published under a name, see [`names::shown`].

@@ -26,7 +26,7 @@ pub(super) use super::handles::FACTS;
 use super::handles::{ImageFacts, Run, Sandbox, facts_path, write_facts};
 use super::pods::Pods;
 use super::stores::{self, Stores};
-use super::{Shell, cleanup, cores, devices, log_name, pull, this_node};
+use super::{Shell, cleanup, cores, devices, log_name, pull, root, this_node};
 
 /// The mounted image layers: one mount for each layer on the whole board, so that its pages are cached once. A layer
 /// stays mounted as long as a run uses it.
@@ -131,10 +131,12 @@ pub(super) async fn start(
     let file_values = read_env_files(&shell.stores, container, &sandbox).await?;
     let host_name = pod_files::host_name().map_err(|error| create(&error))?;
     let memory = u64::try_from(shell.machine.capacity.memory).unwrap_or_default();
+    // Read at each start: swap may be added later.
+    let swap = if shell.config.limited_swap { root::swap_of_the_machine() } else { 0 };
     let reserved = cores::reserve(shell, pod, container, attempt.number)?;
     let limits = ContainerLimits {
         cpus: reserved.as_ref().and_then(cores::Reserved::list),
-        swap: limited_swap(&wanted.pod, attempt.container, memory, shell.machine.swap),
+        swap: limited_swap(&wanted.pod, attempt.container, memory, swap),
         devices: devices::nodes(&given),
         huge_pages: shell.machine.cgroups.huge_pages().of_container(&wanted.pod, attempt.container),
         ..ContainerLimits::of(&wanted.pod, attempt.container)

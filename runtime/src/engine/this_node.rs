@@ -47,6 +47,7 @@ pub(super) fn facts<'a>(config: &'a Config, machine: &'a Machine) -> NodeFacts<'
         devices: machine.devices.borrow().capacity(),
         cpus: machine.cgroups.cpus().len(),
         app_armor: machine.app_armor,
+        limited_swap: config.limited_swap && machine.cgroups.limits_swap(),
     }
 }
 

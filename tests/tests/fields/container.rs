@@ -152,7 +152,10 @@ pub(super) const ROWS: &[Row] = &[
 
     row("ResourceRequirements.limits", Limits, "containers: [{name: app, [[sleep]], @}]",
         &[("", ""), ("resources: {limits: {memory: 64Mi}}", "memory.max=67108864\n"),
-          ("resources: {limits: {cpu: 500m}}", "cpu.max=50000 100000\n")])
+          ("resources: {limits: {cpu: 500m}}", "cpu.max=50000 100000\n"),
+          ("resources: {limits: {ephemeral-storage: 1000Ti}}", r#""reason":"OutOfephemeral-storage""#),
+          ("resources: {limits: {memory: 32Mi, hugepages-2Mi: 1Ti}}", r#""reason":"OutOfhugepages-2Mi""#),
+          ("resources: {limits: {nodlet.dev/absent: 1}}", r#""reason":"OutOfnodlet.dev/absent""#)])
         .with(&["ResourceRequirements.requests"]),
     row("ResourceRequirements.requests", Status, "containers: [{name: app, [[exit 0]], @}]",
         &[("", SUCCEEDED), ("resources: {requests: {memory: 1000Ti}}", r#""reason":"OutOfmemory""#),

@@ -41,8 +41,6 @@ pub(super) const ROWS: &[Row] = &[
         &[("", SUCCEEDED), ("nodeSelector: {zone: b}", NOT_THIS_NODE), ("nodeSelector: {no: a}", NOT_THIS_NODE)]),
     row("PodSpec.os", Status, "containers: [{name: app, [[exit 0]]}], @",
         &[("", SUCCEEDED), ("os: {name: windows}", r#""reason":"PodOSNotSupported""#)]),
-    elsewhere("PodSpec.preemptionPolicy", "admission::a_pod_waits_for_its_priority_class_and_keeps_what_it_was",
-        "a class sets it, and one that differs from the class is refused"),
     elsewhere("PodSpec.priority", "admission::a_critical_pod_takes_the_room_of_another_when_that_has_ended_with_its_grace",
         "a class sets it, and one that differs from the class is refused"),
     row("PodSpec.priorityClassName", Spec, "containers: [{name: app, [[exit 0]]}], @",
@@ -143,8 +141,8 @@ pub(super) const ROWS: &[Row] = &[
     row("PodReadinessGate.conditionType", Status,
         "containers: [{name: app, [[sleep]]}], readinessGates: [{conditionType: @}]",
         &[("example.com/a", r#"gate \"example.com/a\""#), ("example.com/b", r#"gate \"example.com/b\""#)]),
-    elsewhere("PodSchedulingGate.name", "runtime/core/src/timelines/gates.rs::adding_a_scheduling_gate_replaces_the_pod",
-        "any name has the same effect in a status; only a change of the pod compares names"),
+    elsewhere("PodSchedulingGate.name", "runtime/kube/src/manifest/update/tests.rs::gates_can_only_be_removed",
+        "any name has the same effect in a status; only an update compares names"),
 
     row("PodSecurityContext.fsGroup", Log("app"),
         "containers: [{name: app, [[id then stat /v]], volumeMounts: [{name: v, mountPath: /v}]}], \

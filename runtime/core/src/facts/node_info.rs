@@ -88,6 +88,9 @@ pub struct NodeInfo {
     /// Whether the kernel has AppArmor, and it is enabled.
     #[serde(default)]
     pub app_armor: bool,
+    /// Whether containers of burstable pods may swap (`LimitedSwap`, with cgroup v2).
+    #[serde(default)]
+    pub limited_swap: bool,
 }
 
 /// A node without a Node object: it has room for [`MAX_PODS`] pods, whatever they request.
@@ -105,6 +108,7 @@ impl Default for NodeInfo {
             exclusive_cpus: SortedMap::new(),
             allowed_sysctls: Vec::new(),
             app_armor: false,
+            limited_swap: false,
         }
     }
 }

@@ -99,14 +99,31 @@ pub(super) fn admit(node: &NodeInfo, pod: &Pod, others: &[ExistingPod<'_>]) -> O
     }
 }
 
+/// Whether a running container would need another amount of swap (`disallowResizeForSwappableContainers` of the
+/// kubelet).
+fn changes_swap(wanted: &Pod, allocated: &Pod) -> bool {
+    let containers = wanted.spec.admitted_containers().zip(allocated.spec.admitted_containers());
+    containers.map(|(new, old)| (&new.resources, &old.resources)).any(|(new, old)| {
+        new.memory_request != old.memory_request
+            && !old.memory_resize_restarts
+            && (wanted.may_swap(new) || allocated.may_swap(old))
+    })
+}
+
 /// Whether a pod may have the amounts that `wanted` requests, beside the amounts of the others. `before` are
-/// those that the pod has: it may always have less. An amount that the node does not have at all is infeasible.
+/// those that the pod has: it may always have less. An amount that the node does not have at all is infeasible, and so is
+/// another memory request of a container that may swap and does not restart for it.
 pub(super) fn resize(
     node: &NodeInfo,
     wanted: &Pod,
+    allocated: &Pod,
     before: &Amounts,
     others: impl Iterator<Item = Amounts>,
 ) -> Result<(), Refusal> {
+    if node.limited_swap && changes_swap(wanted, allocated) {
+        let message = "In-place resize of containers with swap is not supported.".into();
+        return Err(Refusal { is_infeasible: true, message });
+    }
     let used = others.fold(Amounts::default(), |all, one| all.plus(&one));
     let asked = Amounts::requested(wanted);
     for resource in [Resource::Cpu, Resource::Memory] {

@@ -74,6 +74,17 @@ impl Pod {
         self.priority >= CRITICAL
     }
 
+    /// Whether a container with these resources may swap with `LimitedSwap`: that of a burstable pod which is not critical, if it requests
+    /// memory and may use more (`GetContainerSwapBehavior` of the kubelet).
+    pub fn may_swap(&self, resources: &ResourceRequirements) -> bool {
+        let bytes = |amount: &Option<Quantity>| amount.as_ref().map(Quantity::value);
+        let request = bytes(&resources.memory_request);
+        request.is_some()
+            && request != bytes(&resources.memory_limit)
+            && self.spec.qos_class() == QosClass::Burstable
+            && !self.is_critical()
+    }
+
     /// Whether the pod is killed last when memory is short, whatever it requests. This depends on its
     /// priority class and not on the number of its priority alone.
     pub fn is_node_critical(&self) -> bool {

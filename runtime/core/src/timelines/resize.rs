@@ -67,6 +67,43 @@ fn a_resize_that_fits_is_carried_out_and_restarts_nothing() {
 }
 
 #[test]
+fn the_memory_request_of_a_container_that_may_swap_is_resized_only_by_a_restart() {
+    for (limited_swap, limit, restarts, expected) in [
+        (true, None, false, " Pending Infeasible"),
+        (true, None, true, ""),
+        // Without a difference between request and limit, the container does not swap.
+        (true, Some(64), false, ""),
+        (false, None, false, ""),
+    ] {
+        let mut sim = Sim::empty(|_, _| Fate::Runs).on(NodeInfo { limited_swap, ..small(1000) });
+        let bytes = |mib: i64| Some(Quantity::from_milli(i128::from(mib << 20) * 1000));
+        let mut web = asking("web", 300);
+        let resources = &mut web.spec.containers[0].resources;
+        resources.memory_request = bytes(64);
+        resources.memory_limit = limit.and_then(bytes);
+        resources.memory_resize_restarts = restarts;
+        sim.want(web);
+        sim.run_until(secs(5));
+        resize(&mut sim, "web", 400);
+        sim.run_until(secs(6));
+        assert_eq!(shown(&sim, "web"), "400m 400m", "an amount of cpu is no matter of swap");
+        sim.update(&"web".into(), |pod| {
+            let resources = &mut pod.spec.containers[0].resources;
+            resources.memory_request = bytes(96);
+            resources.memory_limit = limit.and(bytes(96));
+        });
+        sim.run_until(secs(60));
+        let what = format!("{limited_swap} {limit:?} {restarts}");
+        assert_eq!(shown(&sim, "web"), format!("400m 400m{expected}"), "{what}");
+        if !expected.is_empty() {
+            let status = sim.status(&"web".into());
+            let pending = condition(&status, "PodResizePending");
+            assert_eq!(pending["message"], "In-place resize of containers with swap is not supported.");
+        }
+    }
+}
+
+#[test]
 fn a_resize_waits_until_the_resources_are_free_and_the_pod_runs_on() {
     let mut sim = Sim::empty(|_, _| Fate::Runs).on(small(1000));
     sim.want(asking("web", 300));

@@ -14,7 +14,6 @@ use cgroups_rs::fs::pid::PidController;
 use super::CgroupError;
 use super::hierarchy::{Controller, ControllerHierarchy, Hierarchies};
 use crate::launch::DeviceNode;
-use nodlet_core::spec::pod::CRITICAL;
 use nodlet_core::spec::{ContainerIndex, Pod, QosClass, Quantity, ResourceRequirements};
 
 /// Shares of a container without a cpu request: the kernel's minimum.
@@ -53,11 +52,8 @@ pub struct ContainerLimits {
 /// (`calcSwapForBurstablePods` of the kubelet). All amounts are bytes.
 pub fn limited_swap(pod: &Pod, container: ContainerIndex, memory: u64, swap: u64) -> u64 {
     let resources = &pod.spec.container(container).resources;
-    let (request, limit) = (bytes(&resources.memory_request), bytes(&resources.memory_limit));
-    let Some(request) = request.filter(|_| request != limit) else { return 0 };
-    if pod.spec.qos_class() != QosClass::Burstable || pod.priority >= CRITICAL {
-        return 0;
-    }
+    let request = bytes(&resources.memory_request);
+    let Some(request) = request.filter(|_| pod.may_swap(resources)) else { return 0 };
     let part = u128::from(request) * u128::from(swap) / u128::from(memory.max(1));
     u64::try_from(part).unwrap_or(u64::MAX)
 }

@@ -16,7 +16,13 @@ What nodlet does with each field of a Pod's `spec` in Kubernetes VERSION:
 * **warns**: stores the field and returns it, without any effect; `apply` prints a warning.
 * **refuses**: rejects the pod, because the pod would run differently from its manifest.
 
-Values after *but not* are accepted: they request nothing, or what nodlet does anyway.
+Values after *but not* are accepted: they request nothing, or what nodlet does anyway. Of two fields that act, only one
+value is accepted, and every other one is rejected by name: `nodeName` (the node's own name) and the `apiVersion` of a
+`fieldRef` (`v1`).
+
+Each field that acts has a row in the tables of `tests/tests/fields.rs`: pods that differ in this field alone, and what a
+container or a status then shows; a few rows name another test.
+
 Unknown fields are errors, unless `--validate=warn` or `ignore` is set.
 In `metadata`, `finalizers` are rejected; `ownerReferences` and Kubernetes
 annotations that nodlet does not act on are stored, with a warning. `status` is dropped.

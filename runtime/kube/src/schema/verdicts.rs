@@ -66,7 +66,7 @@ pub(super) const VERDICTS: &[(&str, &[(&str, FieldSupport)])] = &[
         ("nodeSelector", Acts),
         ("os", Acts),
         ("overhead", Acts),
-        ("preemptionPolicy", Acts),
+        ("preemptionPolicy", Warns(NO_SCHEDULER, &["\"PreemptLowerPriority\""])),
         ("priority", Acts),
         ("priorityClassName", Acts),
         ("readinessGates", Acts),

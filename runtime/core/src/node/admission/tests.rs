@@ -21,6 +21,7 @@ fn node() -> NodeInfo {
         exclusive_cpus: crate::sorted::SortedMap::new(),
         allowed_sysctls: vec!["kernel.msg*".into()],
         app_armor: false,
+        limited_swap: false,
     }
 }
 

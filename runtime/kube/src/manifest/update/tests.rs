@@ -83,6 +83,8 @@ fn gates_can_only_be_removed() {
             "spec.schedulingGates[{index}].name: Forbidden: only deletion is allowed, but found new scheduling gate '{name}'"
         )
     };
+    check(gates(&["a"]), gates(&["a"]), "nothing");
+    check(gates(&["a"]), gates(&["b"]), &added(0, "b"));
     check(gates(&["a"]), gates(&["c", "a"]), &added(0, "c"));
     check(json!({}), gates(&["a"]), &added(0, "a"));
     let refused = no_new_gates(&pod(json!({})), &pod(gates(&["a"]))).expect_err("it is new");
