@@ -31,6 +31,12 @@ const HTTP: Patched = Patched { name: "http", version: "1.5.0" };
 /// Patched to compute SHA-512 in its compact form.
 const SHA2: Patched = Patched { name: "sha2", version: "0.11.1" };
 
+/// Patched to compile for 32-bit ARM, and to omit hooks and the time of creation, which no container of nodlet has.
+const LIBCONTAINER: Patched = Patched { name: "libcontainer", version: "0.7.0" };
+
+/// The patched crates of all targets.
+const PATCHED: &[Patched] = &[HTTP, LIBCONTAINER, OCI_SPEC, SERDE_JSON, SHA2];
+
 pub(crate) const TARGETS: &[Target] = &[
     Target {
         triple: "x86_64-unknown-linux-musl",
@@ -39,7 +45,7 @@ pub(crate) const TARGETS: &[Target] = &[
         // The same code takes a quarter more than on aarch64.
         most: 5_242_880,
         debian: None,
-        patched: &[HTTP, OCI_SPEC, SERDE_JSON, SHA2],
+        patched: PATCHED,
     },
     Target {
         triple: "aarch64-unknown-linux-musl",
@@ -48,7 +54,7 @@ pub(crate) const TARGETS: &[Target] = &[
         // 4 MiB.
         most: 4_194_304,
         debian: None,
-        patched: &[HTTP, OCI_SPEC, SERDE_JSON, SHA2],
+        patched: PATCHED,
     },
     Target {
         triple: "riscv64gc-unknown-linux-musl",
@@ -56,7 +62,7 @@ pub(crate) const TARGETS: &[Target] = &[
         machine: elf::EM_RISCV,
         most: 4_980_736,
         debian: Some(Package { processor: "riscv64", libraries: "usr/lib/riscv64-linux-musl" }),
-        patched: &[HTTP, OCI_SPEC, SERDE_JSON, SHA2],
+        patched: PATCHED,
     },
     Target {
         triple: "armv7-unknown-linux-musleabihf",
@@ -64,7 +70,7 @@ pub(crate) const TARGETS: &[Target] = &[
         machine: elf::EM_ARM,
         most: 5_242_880,
         debian: Some(Package { processor: "armhf", libraries: "usr/lib/arm-linux-musleabihf" }),
-        patched: &[HTTP, OCI_SPEC, SERDE_JSON, SHA2, Patched { name: "libcontainer", version: "0.7.0" }],
+        patched: PATCHED,
     },
 ];
 
