@@ -12,6 +12,8 @@ mod boot;
 mod client;
 mod failure;
 mod init;
+#[cfg(target_env = "musl")]
+mod musl;
 mod output;
 mod pidfd;
 mod system;

@@ -97,6 +97,8 @@ pub(crate) fn link(target: &Target, folding: Folding) -> Result<PathBuf, Failure
     let mut linked = vec![format!("-Clink-arg=-T{}", layout()?.display())];
     linked.push(format!("-Clink-arg=-Map={}", map_of(target, folding)?.display()));
     linked.push("-Clink-arg=--no-demangle".into());
+    // Texts that end with another text share its bytes.
+    linked.push("-Clink-arg=-O2".into());
     linked.extend(SMALLER.map(|option| format!("-Cllvm-args={option}")));
     if folding == Folding::On {
         // The second option does the same to constants: no code compares the addresses of equal ones.

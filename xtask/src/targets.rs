@@ -25,14 +25,20 @@ const OCI_SPEC: Patched = Patched { name: "oci-spec", version: "0.10.0" };
 /// Patched to have one reader for each type of nodlet instead of four.
 const SERDE_JSON: Patched = Patched { name: "serde_json", version: "1.0.154" };
 
-/// Patched to wait with one system call instead of five.
-const POLLING: Patched = Patched { name: "polling", version: "3.11.0" };
-
 /// Patched to look up standard header names in a table instead of in code.
 const HTTP: Patched = Patched { name: "http", version: "1.5.0" };
 
 /// Patched to compute SHA-512 in its compact form.
 const SHA2: Patched = Patched { name: "sha2", version: "0.11.1" };
+
+/// Patched to compile for 32-bit ARM, and to omit hooks and the time of creation, which no container of nodlet has.
+const LIBCONTAINER: Patched = Patched { name: "libcontainer", version: "0.7.0" };
+
+/// Patched to wait with one system call instead of five.
+const POLLING: Patched = Patched { name: "polling", version: "3.11.0" };
+
+/// The patched crates of all targets.
+const PATCHED: &[Patched] = &[HTTP, LIBCONTAINER, OCI_SPEC, POLLING, SERDE_JSON, SHA2];
 
 pub(crate) const TARGETS: &[Target] = &[
     Target {
@@ -42,7 +48,7 @@ pub(crate) const TARGETS: &[Target] = &[
         // The same code takes a quarter more than on aarch64.
         most: 5_242_880,
         debian: None,
-        patched: &[HTTP, OCI_SPEC, SERDE_JSON, SHA2, POLLING],
+        patched: PATCHED,
     },
     Target {
         triple: "aarch64-unknown-linux-musl",
@@ -51,7 +57,7 @@ pub(crate) const TARGETS: &[Target] = &[
         // 4 MiB.
         most: 4_194_304,
         debian: None,
-        patched: &[HTTP, OCI_SPEC, SERDE_JSON, SHA2, POLLING],
+        patched: PATCHED,
     },
     Target {
         triple: "riscv64gc-unknown-linux-musl",
@@ -59,7 +65,7 @@ pub(crate) const TARGETS: &[Target] = &[
         machine: elf::EM_RISCV,
         most: 4_980_736,
         debian: Some(Package { processor: "riscv64", libraries: "usr/lib/riscv64-linux-musl" }),
-        patched: &[HTTP, OCI_SPEC, SERDE_JSON, SHA2, POLLING],
+        patched: PATCHED,
     },
     Target {
         triple: "armv7-unknown-linux-musleabihf",
@@ -67,14 +73,7 @@ pub(crate) const TARGETS: &[Target] = &[
         machine: elf::EM_ARM,
         most: 5_242_880,
         debian: Some(Package { processor: "armhf", libraries: "usr/lib/arm-linux-musleabihf" }),
-        patched: &[
-            HTTP,
-            OCI_SPEC,
-            SERDE_JSON,
-            SHA2,
-            POLLING,
-            Patched { name: "libcontainer", version: "0.7.0" },
-        ],
+        patched: PATCHED,
     },
 ];
 
