@@ -257,6 +257,8 @@ impl Schedule {
                 (self.watches, self.rate, self.read_at) = (Backoff::default(), Rate::new(now), now);
                 self.refresh_at = now + REFRESH_EVERY;
                 self.rotate_at = rotate_at;
+                // A new session first does all else.
+                self.rotate_again = self.rotate_again.max(now + node::RENEW_EVERY);
             }
             Seen::Registered => {
                 self.node = Node::WithoutLease;
