@@ -30,7 +30,7 @@ pub enum Need {
     Read(Reference),
     /// Watch it from this version on.
     Watch(Reference, String),
-    /// Stop its watch: no pod refers to it.
+    /// Stop its watch, and remove it from the board: no pod refers to it.
     Stop(Reference),
 }
 
@@ -58,7 +58,6 @@ impl Objects {
         for (reference, known) in self.known.iter_mut() {
             known.is_wanted = wanted.contains(reference);
         }
-        self.known.retain(|_, known| known.is_wanted || known.watched.is_some());
         for reference in wanted {
             if !self.known.contains_key(reference) {
                 self.add(reference.clone(), None, now);
@@ -83,13 +82,10 @@ impl Objects {
     /// What to do now; `can_watch` is whether the server allows many watches over one connection.
     pub fn next(&self, can_watch: bool, now: Instant) -> Option<Need> {
         for (reference, known) in self.known.iter() {
-            if known.watched.is_some() {
-                if !known.is_wanted {
-                    return Some(Need::Stop(reference.clone()));
-                }
-                continue;
+            if !known.is_wanted {
+                return Some(Need::Stop(reference.clone()));
             }
-            if now < known.at {
+            if known.watched.is_some() || now < known.at {
                 continue;
             }
             match &known.version {
@@ -277,8 +273,7 @@ mod tests {
         perform(&mut objects, true, now);
         objects.want(&wanted(&["b"]), now);
         objects.disconnected(now);
-        objects.want(&wanted(&["b"]), now);
-        assert_eq!(perform(&mut objects, true, now), "watch b 5 ");
+        assert_eq!(perform(&mut objects, true, now), "stop a watch b 5 ");
         // A visit.
         objects.disconnected(now);
         objects.unread();

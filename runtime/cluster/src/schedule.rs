@@ -284,6 +284,10 @@ impl Schedule {
                 self.visit = Visit::new(now);
                 self.refresh_at = if self.periodic.is_some() { now } else { now + REFRESH_EVERY };
                 self.rotate_at = rotate_at;
+                // A new session first does all else.
+                if self.periodic.is_none() {
+                    self.rotate_again = self.rotate_again.max(now + node::RENEW_EVERY);
+                }
             }
             Seen::Registered => {
                 self.node = Node::WithoutLease;

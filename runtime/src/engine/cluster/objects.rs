@@ -45,6 +45,7 @@ impl Follower {
             Need::Stop(reference) => {
                 watches.stop(&Some(reference.clone())).await?;
                 self.objects.stopped(&reference);
+                self.keep(&reference, None).await;
             }
         }
         Ok(())
