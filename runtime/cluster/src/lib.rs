@@ -22,8 +22,6 @@ pub mod node;
 pub mod objects;
 pub mod pem;
 pub mod pods;
-#[cfg(test)]
-mod purity;
 pub mod schedule;
 pub mod services;
 pub mod sync;
@@ -34,6 +32,7 @@ mod tests {
     #[test]
     fn the_files_that_decide_touch_nothing_of_the_machine() {
         for (file, text) in [
+            ("backoff.rs", include_str!("backoff.rs")),
             ("followed.rs", include_str!("followed.rs")),
             ("mirrors.rs", include_str!("mirrors.rs")),
             ("node.rs", include_str!("node.rs")),
