@@ -1,5 +1,5 @@
 //! [`ControlPlane`]: the real servers of a Kubernetes cluster, in a network namespace of a test.
-//! `cargo xtask control-plane` builds them.
+//! `cargo xtask control-plane` builds them. Boards that are nodes are [`crate::ClusterNode`]s.
 
 use std::cell::Cell;
 use std::fs::{self, File};

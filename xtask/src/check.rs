@@ -128,6 +128,8 @@ const SLOW: &[&str] = &[
     "files",
     "real",
     "probes",
+    "cluster_network",
+    "workloads",
 ];
 
 /// One in so many slow suites is run for a commit.
@@ -173,8 +175,8 @@ fn containers_of(options: &[String]) -> Outcome {
     go::KUBECTL.build(None)?;
     go::AGNHOST.build(None)?;
     let runs = |suite: &str| options.is_empty() || options.iter().any(|option| option == suite);
-    if runs("cluster") {
-        go::CONTROL_PLANE.build(None)?;
+    if ["cluster", "cluster_network", "workloads"].into_iter().any(runs) {
+        go::control_plane(&[])?;
     }
     if runs("pull") {
         programs::provide("docker-registry", "docker-registry")?;
