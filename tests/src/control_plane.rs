@@ -103,7 +103,7 @@ impl ControlPlane {
     }
 
     /// Sets how the API server of [`ControlPlane::misbehave`] responds: an HTTP status or the name of a fault in
-    /// `xtask/control-plane/misbehave.go`; empty for none. Returns the number of requests it got before.
+    /// `xtask/misbehave/main.go`; empty for none. Returns the number of requests it got before.
     pub fn set_fault(&self, fault: &str) -> usize {
         fs::write(self.dir().join("fault"), fault).expect("written");
         self.faulty_requests()
@@ -305,9 +305,13 @@ impl ControlPlane {
 
     fn serve(&mut self, name: &'static str, flags: &str, more: &[&str]) {
         let log = File::create(self.dir().join(format!("{name}.log"))).expect("/tmp can be written to");
-        let mut command = Command::new(program());
+        let (program, role) = match name {
+            "misbehave" => (built("misbehave/misbehave-1"), None),
+            server => (program(), Some(server)),
+        };
+        let mut command = Command::new(program);
         command
-            .arg(name)
+            .args(role)
             .args(flags.split_whitespace())
             .args(more)
             .current_dir(self.dir())
@@ -428,6 +432,11 @@ fn base64(bytes: &[u8]) -> String {
 }
 
 fn program() -> PathBuf {
+    built("control-plane/control-plane-1.36.3")
+}
+
+/// A program that `cargo xtask control-plane` has built.
+fn built(path: &str) -> PathBuf {
     let project = Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("this is a member of the workspace");
-    project.join(".work/control-plane/control-plane-1.36.3")
+    project.join(".work").join(path)
 }

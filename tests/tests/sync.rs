@@ -9,6 +9,8 @@ struct Board {
     device: Device,
     network: Namespace,
     address: String,
+    /// What `nodlet join` printed besides its success.
+    warning: String,
 }
 
 impl Board {
@@ -23,8 +25,9 @@ impl Board {
         let words: Vec<&str> = ["join"].into_iter().chain(arguments.iter().map(String::as_str)).collect();
         let joined = device.command(&words).output().expect("nodlet can be run");
         assert!(joined.status.success(), "{joined:?}");
+        let warning = String::from_utf8_lossy(&joined.stderr).into_owned();
         plane.wait_for("get node board-1 --no-headers", |node| node.contains(" Ready "));
-        Board { device, network, address }
+        Board { device, network, address, warning }
     }
 
     /// The connections of the agent to the API server.
@@ -67,6 +70,7 @@ spec:
 fn a_board_connects_once_per_interval_on_request_and_when_a_link_comes_up() {
     let plane = ControlPlane::start();
     let board = Board::join(&plane, ["--node-name", "board-1", "--sync-every", "6h", "--sync-jitter", "10m"]);
+    assert!(board.warning.contains("the cluster shows the Node as NotReady"), "{}", board.warning);
     board.wait_disconnected();
 
     // One visit takes the pod, and reports that it runs.
@@ -121,6 +125,7 @@ fn renewals() -> usize {
 fn a_board_that_stays_connected_and_has_no_pods_of_the_cluster_sends_little() {
     let plane = ControlPlane::start();
     let board = Board::join(&plane, ["--node-name", "board-1"]);
+    assert_eq!(board.warning, "");
     let renewed = || {
         let mut last = None;
         plane.wait_for("get lease board-1 -n kube-node-lease -o jsonpath={.spec.renewTime}", |time| {

@@ -33,13 +33,9 @@ func main() {
 		etcdmain.Main(os.Args)
 		return
 	}
-	if name == "misbehave" {
-		misbehave(os.Args[1], os.Args[2], os.Args[3])
-		return
-	}
 	server, known := servers[name]
 	if !known {
-		fmt.Fprintln(os.Stderr, "usage: control-plane etcd|kube-apiserver|kube-controller-manager|kube-scheduler|misbehave FLAGS")
+		fmt.Fprintln(os.Stderr, "usage: control-plane etcd|kube-apiserver|kube-controller-manager|kube-scheduler FLAGS")
 		os.Exit(2)
 	}
 	os.Exit(cli.Run(server()))

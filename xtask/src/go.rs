@@ -37,6 +37,9 @@ pub(crate) const KUBE_PROXY: Program = Program {
 /// CoreDNS, which the tests run as pods of boards.
 pub(crate) const COREDNS: Program =
     Program { name: "coredns", module: "coredns", release: "1.14.7", package: ".", version: None };
+/// An API server with faults, which comes before the one of the control plane.
+const MISBEHAVE: Program =
+    Program { name: "misbehave", module: "misbehave", release: "1", package: ".", version: None };
 
 /// The kubelet, with which boards are compared, together with containerd.
 pub(crate) const KUBELET: Program =
@@ -68,7 +71,7 @@ pub(crate) fn agnhost(_: &[String]) -> Outcome {
 }
 
 pub(crate) fn control_plane(_: &[String]) -> Outcome {
-    for program in [CONTROL_PLANE, KUBE_PROXY, COREDNS] {
+    for program in [CONTROL_PLANE, KUBE_PROXY, COREDNS, MISBEHAVE] {
         println!("{}", program.build(None)?.display());
     }
     Ok(())

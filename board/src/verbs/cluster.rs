@@ -4,7 +4,7 @@
 //! file. The agent reads that file when it starts and when it is notified.
 
 use std::fs;
-use std::io::{self, Write};
+use std::io::{self, Read, Write};
 use std::net::ToSocketAddrs;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
@@ -170,7 +170,7 @@ fn join(mut context: Context, mut parser: Parser) -> Outcome {
     write(&path, credentials.to_json().as_bytes())
         .map_err(|error| Failure::new(format!("failed to write {}: {error}", path.display())))?;
     remove(&paths.cluster_left())?;
-    match notify(&client)? {
+    match notify(&client, true)? {
         true => println!("node {node} has joined the cluster at {server}"),
         false => {
             println!("node {node} has joined the cluster at {server}: start `nodlet agent` to run its pods")
@@ -193,7 +193,7 @@ fn leave(mut context: Context, mut parser: Parser) -> Outcome {
     if leaves_bootstrap {
         write(&left, b"").map_err(|error| failed("write", &left, &error))?;
     }
-    let notified = || notify(&Client::local(&context.root)).map(drop);
+    let notified = || notify(&Client::local(&context.root), false).map(drop);
     if !forget(&paths, notified)? && !leaves_bootstrap {
         return Err(Failure::new("this board has joined no cluster"));
     }
@@ -263,10 +263,17 @@ fn forget(paths: &Paths, notified: impl FnOnce() -> Result<(), Failure>) -> Resu
     Ok(had_credentials || had_manifests || had_tokens)
 }
 
-/// Notifies the agent. Returns `false` if none runs.
-fn notify(client: &Client) -> Result<bool, Failure> {
+/// Notifies the agent. Returns `false` if none runs. A board that `joins` gets a warning, if there is one.
+fn notify(client: &Client, joins: bool) -> Result<bool, Failure> {
     match client.request("POST", "/nodlet/cluster", "*/*", None) {
-        Ok(_) => Ok(true),
+        Ok(mut response) => {
+            let mut warning = String::new();
+            let _ = response.body.read_to_string(&mut warning);
+            if joins && !warning.is_empty() {
+                eprintln!("warning: {}", printable(&warning));
+            }
+            Ok(true)
+        }
         Err(failure) if failure.is_disconnected() => Ok(false),
         Err(failure) => Err(failure),
     }

@@ -6,6 +6,11 @@ use serde_json::Value;
 
 use crate::backoff::jitter;
 
+/// What `--sync-every` means for a board that joins a cluster, for its user.
+pub const MEANING: &str = "with --sync-every, the board connects only now and then: between, the cluster shows the Node \
+    as NotReady, and deletes its pods after 300 s unless they tolerate node.kubernetes.io/unreachable:NoExecute without \
+    tolerationSeconds";
+
 /// A visit that had news lasts until this time has passed without further news, such as the status of a new pod.
 const QUIET: Duration = Duration::from_secs(20);
 

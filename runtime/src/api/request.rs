@@ -19,8 +19,8 @@ pub(crate) enum Request {
     Cluster {
         /// Only connect to the cluster now. The reply is the result.
         sync: bool,
-        /// The reply.
-        reply: Reply<()>,
+        /// The reply, with a text for the user who joins, or an empty one.
+        reply: Reply<&'static str>,
     },
     /// Create an object. The reply is the admitted object.
     Create {

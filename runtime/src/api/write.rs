@@ -174,8 +174,8 @@ pub(super) async fn delete_collection(
 
 /// Notifies the agent that the board has joined a cluster, or left it; or has it connect now.
 pub(super) async fn follow_cluster(api: &Api, sync: bool) -> Result<Response<Body>, Status> {
-    ask(api, |reply| Request::Cluster { sync, reply }).await?;
-    Ok(body::text(Body::Whole(Some("ok".into()))))
+    let text = ask(api, |reply| Request::Cluster { sync, reply }).await?;
+    Ok(body::text(Body::Whole(Some(text.into()))))
 }
 
 /// Sends a request to the engine and waits for the reply.

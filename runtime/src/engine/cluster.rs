@@ -48,7 +48,7 @@ const WATCH_SECONDS: u32 = 480;
 pub(super) struct Following {
     _task: smol::Task<()>,
     /// Requests to synchronise now, which get the result.
-    requests: Sender<Reply<()>>,
+    requests: Sender<Reply<&'static str>>,
 }
 
 /// Requests to synchronise that wait for a result.
@@ -58,9 +58,9 @@ const SYNC_REQUESTS: usize = 8;
 struct Follower {
     shell: Rc<Shell>,
     credentials: Credentials,
-    requests: Receiver<Reply<()>>,
+    requests: Receiver<Reply<&'static str>>,
     /// Requests that the present or the next session answers.
-    waiting: Vec<Reply<()>>,
+    waiting: Vec<Reply<&'static str>>,
     /// The server's address of the last session.
     address: Option<SocketAddr>,
     /// The client with which Nodes are followed, until that begins.
@@ -116,7 +116,7 @@ impl Engine {
     }
 
     /// Has the board connect to its cluster now.
-    pub(super) fn sync_cluster(&self, reply: Reply<()>) {
+    pub(super) fn sync_cluster(&self, reply: Reply<&'static str>) {
         let refused = match &self.cluster {
             Some(following) => match following.requests.try_send(reply) {
                 Ok(()) => return,
@@ -150,7 +150,7 @@ impl Engine {
     }
 }
 
-async fn follow(shell: Rc<Shell>, requests: Receiver<Reply<()>>) {
+async fn follow(shell: Rc<Shell>, requests: Receiver<Reply<&'static str>>) {
     shell.publication.events_sent(u64::MAX);
     if !shell.paths.cluster_credentials().exists() {
         cluster_network::apply(&shell, None);
@@ -225,7 +225,7 @@ impl Follower {
     }
 
     /// Answers all requests to synchronise.
-    fn answer(&mut self, result: Result<(), &str>) {
+    fn answer(&mut self, result: Result<&'static str, &str>) {
         for reply in self.waiting.drain(..) {
             let _ = reply.try_send(result.map_err(|why| Status::internal(why.to_owned())));
         }
@@ -247,7 +247,7 @@ impl Follower {
                 self.satisfy(api, watches, need).await?;
                 return Ok(None);
             }
-            self.answer(Ok(()));
+            self.answer(Ok(""));
             if let (Next::Wait { until, .. }, Some(at)) = (&mut next, self.objects.wake_at()) {
                 *until = (*until).min(at);
             }
@@ -290,7 +290,7 @@ impl Follower {
     ) -> Result<Option<Seen>, Failure> {
         enum Woken {
             News((Target, News)),
-            Asked(Option<Reply<()>>),
+            Asked(Option<Reply<&'static str>>),
             Due,
         }
         let event = async {

@@ -54,7 +54,8 @@ impl Engine {
             Request::Cluster { sync: true, reply } => self.sync_cluster(reply),
             Request::Cluster { sync: false, reply } => {
                 self.follow_cluster();
-                let _ = reply.try_send(Ok(()));
+                let meaning = self.shell.config.sync.map_or("", |_| nodlet_cluster::sync::MEANING);
+                let _ = reply.try_send(Ok(meaning));
             }
             Request::Ephemeral { namespace, name, change, validation, dry_run, reply } => {
                 self.change_ephemeral(EphemeralRequest {

@@ -1,3 +1,5 @@
+// An API server with faults, for the tests of boards that are nodes. `cargo xtask control-plane`
+// builds it; after a change, the release in `xtask/src/go.rs` is another one.
 package main
 
 import (
@@ -14,10 +16,14 @@ import (
 	"strings"
 )
 
-// misbehave is an API server with faults: it forwards requests to the API server `to`, with the
-// user of the client's certificate in headers (the front proxy of Kubernetes), unless the file
-// `fault` in dir names a fault for them. Each request is a line of the file `requests`.
-func misbehave(listen, to, dir string) {
+// Forwards requests to another API server, with the user of the client's certificate in headers (the
+// front proxy of Kubernetes), unless the file `fault` in the directory names a fault for them. Each
+// request is a line of the file `requests` there.
+func main() {
+	if len(os.Args) != 4 {
+		log.Fatal("usage: misbehave LISTEN SERVER DIRECTORY")
+	}
+	listen, to, dir := os.Args[1], os.Args[2], os.Args[3]
 	path := func(name string) string { return filepath.Join(dir, name) }
 	authority, err := os.ReadFile(path("ca.crt"))
 	check(err)
@@ -28,11 +34,16 @@ func misbehave(listen, to, dir string) {
 	requests, err := os.OpenFile(path("requests"), os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600)
 	check(err)
 
-	proxy := httputil.NewSingleHostReverseProxy(&url.URL{Scheme: "https", Host: to})
-	proxy.FlushInterval = -1
-	proxy.Transport = &http.Transport{
-		TLSClientConfig: &tls.Config{RootCAs: roots, Certificates: []tls.Certificate{client}},
+	proxy := func(certificates ...tls.Certificate) *httputil.ReverseProxy {
+		proxy := httputil.NewSingleHostReverseProxy(&url.URL{Scheme: "https", Host: to})
+		proxy.FlushInterval = -1
+		proxy.Transport = &http.Transport{
+			TLSClientConfig: &tls.Config{RootCAs: roots, Certificates: certificates},
+		}
+		return proxy
 	}
+	// Requests without a user must not have that of the proxy.
+	anonymous, authenticated := proxy(), proxy(client)
 	handle := func(w http.ResponseWriter, r *http.Request) {
 		fault, _ := os.ReadFile(path("fault"))
 		fmt.Fprintf(requests, "%s %s %s\n", strings.TrimSpace(string(fault)), r.Method, r.URL)
@@ -42,7 +53,9 @@ func misbehave(listen, to, dir string) {
 		for _, name := range []string{"X-Remote-User", "X-Remote-Group"} {
 			r.Header.Del(name)
 		}
+		proxy := anonymous
 		if certificates := r.TLS.PeerCertificates; len(certificates) > 0 {
+			proxy = authenticated
 			r.Header.Set("X-Remote-User", certificates[0].Subject.CommonName)
 			for _, group := range certificates[0].Subject.Organization {
 				r.Header.Add("X-Remote-Group", group)

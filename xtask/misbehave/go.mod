@@ -1,0 +1,3 @@
+module nodlet/misbehave
+
+go 1.26
