@@ -155,7 +155,8 @@ fn leave(mut context: Context, mut parser: Parser) -> Outcome {
     }
     let paths = Paths::new(&context.root);
     let notified = || notify(&Client::local(&context.root)).map(drop);
-    if !forget(&paths.cluster_credentials(), &paths.cluster_manifests(), notified)? {
+    let credentials = [&*paths.cluster_credentials(), &*paths.serving_certificate()];
+    if !forget(credentials, &paths.cluster_manifests(), notified)? {
         return Err(Failure::new("this board has joined no cluster"));
     }
     println!("this board has left the cluster; its Node remains there until `kubectl delete node`");
@@ -165,7 +166,7 @@ fn leave(mut context: Context, mut parser: Parser) -> Outcome {
 /// Removes the credentials, has the agent `notified`, and removes the manifests in `directory`. Returns `false` if there
 /// was nothing to remove. After a failure, the same call removes the rest.
 fn forget(
-    credentials: &Path,
+    [credentials, serving]: [&Path; 2],
     directory: &Path,
     notified: impl FnOnce() -> Result<(), Failure>,
 ) -> Result<bool, Failure> {
@@ -177,6 +178,7 @@ fn forget(
         removed => removed.map(|()| true).map_err(|error| failed("remove", path, &error)),
     };
     let had_credentials = remove(credentials)?;
+    remove(serving)?;
     // The agent must not write the pods down again.
     notified()?;
     let entries = match fs::read_dir(directory) {
@@ -220,21 +222,28 @@ mod tests {
         let root = std::env::temp_dir().join(format!("nodlet-leave-{}", std::process::id()));
         fs::create_dir(&root).expect("a directory");
         let (credentials, manifests) = (root.join("cluster.json"), root.join("cluster"));
-        assert!(!forget(&credentials, &manifests, || Ok(())).expect("nothing is there"));
+        let serving = root.join("kubelet-server.json");
+        let both = [&*credentials, &*serving];
+        assert!(!forget(both, &manifests, || Ok(())).expect("nothing is there"));
         fs::create_dir(&manifests).expect("a directory");
-        let files = [credentials.clone(), manifests.join("default_a.json"), manifests.join("default_b.json")];
+        let files = [
+            credentials.clone(),
+            serving.clone(),
+            manifests.join("default_a.json"),
+            manifests.join("default_b.json"),
+        ];
         for file in &files {
             fs::write(file, "{}").expect("a file");
         }
         // The agent is notified when the credentials are gone and before the manifests are.
-        let stopped = forget(&credentials, &manifests, || {
-            assert_eq!(files.each_ref().map(|file| file.exists()), [false, true, true]);
+        let stopped = forget(both, &manifests, || {
+            assert_eq!(files.each_ref().map(|file| file.exists()), [false, false, true, true]);
             Err(Failure::new("stopped"))
         });
         assert!(stopped.is_err());
-        assert!(forget(&credentials, &manifests, || Ok(())).expect("the rest is removed"));
+        assert!(forget(both, &manifests, || Ok(())).expect("the rest is removed"));
         assert!(!files.iter().any(|file| file.exists()));
-        assert!(!forget(&credentials, &manifests, || Ok(())).expect("nothing is left"));
+        assert!(!forget(both, &manifests, || Ok(())).expect("nothing is left"));
         fs::remove_dir_all(&root).expect("its directory is removed");
     }
 }

@@ -5,8 +5,9 @@
 //! * [`api`]: a client of the API server, with which [`enrol`] gets a client certificate.
 //! * [`node`], [`pods`] and [`backoff`] decide what to send and what to write down. They are pure: no socket, no file,
 //!   no clock.
+//! * [`serving`] and [`review`]: the certificate of the kubelet's server, and who may use that server. Pure, too.
 //!
-//! The agent's task is `runtime/src/engine/cluster.rs`.
+//! The agent's tasks are `runtime/src/engine/cluster.rs` and `runtime/src/engine/kubelet_server.rs`.
 
 pub mod api;
 pub mod backoff;
@@ -15,3 +16,5 @@ pub mod enrol;
 pub mod node;
 pub mod pem;
 pub mod pods;
+pub mod review;
+pub mod serving;

@@ -109,10 +109,10 @@ impl Engine {
     /// Follows the cluster whose credentials are on the board, and no longer another one. The task ends at once if
     /// there are none.
     pub(super) fn follow_cluster(&mut self) {
-        let path = self.shell.paths.cluster_credentials();
-        let task = follow(self.shell.clone(), path);
+        let task = follow(self.shell.clone());
         let task: std::pin::Pin<Box<dyn Future<Output = ()>>> = Box::pin(task);
         self.cluster = Some(self.shell.tasks.executor.spawn(task));
+        self.serve_cluster();
     }
 
     /// Ends a pod of the cluster: removes its manifest, and then stops it within `grace`.
@@ -135,23 +135,12 @@ impl Engine {
     }
 }
 
-async fn follow(shell: Rc<Shell>, path: PathBuf) {
-    let read = shell.stores.storage.run(move || read_credentials(&path)).await;
-    if read.as_ref().is_err_and(|error| error.kind() == io::ErrorKind::NotFound) {
-        return;
-    }
-    let read = read.map_err(|error| error.to_string()).and_then(|text| Credentials::from_json(&text));
-    let credentials = match read {
-        Ok(credentials) => credentials,
-        Err(why) => return log::error!("the board takes part in no cluster: its cluster.json: {why}"),
+async fn follow(shell: Rc<Shell>) {
+    let credentials = match credentials(&shell).await {
+        Some(Ok(credentials)) => credentials,
+        Some(Err(why)) => return log::error!("the board takes part in no cluster: {why}"),
+        None => return,
     };
-    if credentials.node != shell.config.node_name {
-        return log::error!(
-            "the board takes part in no cluster: it joined as {}, and its node is {}; run `nodlet leave` and `nodlet join`, or use --node-name",
-            credentials.node,
-            shell.config.node_name
-        );
-    }
     log::info!("this board is node {} of the cluster at {}", credentials.node, credentials.server);
     let mut follower =
         Follower { shell, credentials, known: SortedMap::new(), rotate_at: i64::MAX, rotate_again: None };
@@ -172,8 +161,56 @@ async fn follow(shell: Rc<Shell>, path: PathBuf) {
     }
 }
 
+/// Reads the credentials of the cluster that the board has joined, or what is wrong with them. `None` if it has joined
+/// none.
+pub(super) async fn credentials(shell: &Shell) -> Option<Result<Credentials, String>> {
+    let path = shell.paths.cluster_credentials();
+    let read = shell.stores.storage.run(move || read_credentials(&path)).await;
+    if read.as_ref().is_err_and(|error| error.kind() == io::ErrorKind::NotFound) {
+        return None;
+    }
+    let read = read.map_err(|error| error.to_string()).and_then(|text| Credentials::from_json(&text));
+    let read = read.map_err(|why| format!("its cluster.json: {why}"));
+    Some(read.and_then(|credentials| match credentials.node == shell.config.node_name {
+        true => Ok(credentials),
+        false => Err(format!(
+            "it joined as {}, and its node is {}; run `nodlet leave` and `nodlet join`, or use --node-name",
+            credentials.node, shell.config.node_name
+        )),
+    }))
+}
+
+/// A client of the API server with these credentials.
+pub(super) async fn client(credentials: &Credentials) -> Result<Api, String> {
+    let server = &credentials.server;
+    let addresses = match server.host.parse() {
+        Ok(ip) => vec![SocketAddr::new(ip, server.port)],
+        Err(_) => {
+            let found = lookup::lookup(&server.host).await.unwrap_or_default();
+            found.into_iter().map(|ip| SocketAddr::new(ip, server.port)).collect()
+        }
+    };
+    if addresses.is_empty() {
+        return Err(format!("no such host: {}", server.host));
+    }
+    let trust = credentials.trust().map_err(|error| error.to_string())?;
+    Ok(Api::new(&server.host, addresses, Verification::By(trust), None))
+}
+
+/// The Node of the local API, as the cluster is told of it.
+pub(super) fn local_node(shell: &Shell, name: &str) -> Value {
+    let object = shell.publication.objects.get(&Key::new("nodes", "", name));
+    let mut node: Value =
+        object.and_then(|object| serde_json::from_str(&object.json).ok()).unwrap_or_default();
+    let port = shell.config.kubelet_port;
+    if port != 0 && node.is_object() {
+        node["status"]["daemonEndpoints"] = json!({ "kubeletEndpoint": { "Port": port } });
+    }
+    node
+}
+
 /// Reads the file with the credentials. Whatever else has its name must neither block the thread nor fill the memory.
-fn read_credentials(path: &Path) -> io::Result<String> {
+pub(super) fn read_credentials(path: &Path) -> io::Result<String> {
     let flags = libc::O_NOFOLLOW | libc::O_NONBLOCK | libc::O_NOCTTY;
     let file = OpenOptions::new().read(true).custom_flags(flags).open(path)?;
     if !file.metadata()?.is_file() {
@@ -204,18 +241,7 @@ impl Follower {
             self.rotate_at = rotation(validity, random());
         }
         let server = self.credentials.server.clone();
-        let addresses = match server.host.parse() {
-            Ok(ip) => vec![SocketAddr::new(ip, server.port)],
-            Err(_) => {
-                let found = lookup::lookup(&server.host).await.unwrap_or_default();
-                found.into_iter().map(|ip| SocketAddr::new(ip, server.port)).collect()
-            }
-        };
-        if addresses.is_empty() {
-            return Err(End::Failed(format!("no such host: {}", server.host)));
-        }
-        let trust = self.credentials.trust().map_err(|error| End::Failed(error.to_string()))?;
-        let mut api = Api::new(&server.host, addresses, Verification::By(trust), None);
+        let mut api = client(&self.credentials).await.map_err(End::Failed)?;
         let uid = self.register(&mut api).await?;
         self.renew_lease(&mut api, Some(&uid)).await?;
         let mut version = self.shell.publication.objects.version();
@@ -342,9 +368,7 @@ impl Follower {
 
     /// The Node of the local API.
     fn local_node(&self) -> Value {
-        let key = Key::new("nodes", "", &self.credentials.node);
-        let object = self.shell.publication.objects.get(&key);
-        object.and_then(|object| serde_json::from_str(&object.json).ok()).unwrap_or_default()
+        local_node(&self.shell, &self.credentials.node)
     }
 
     fn selector(&self) -> String {
