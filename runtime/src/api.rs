@@ -41,6 +41,7 @@ pub(crate) use nodlet_registry::{
 mod answer;
 mod attach;
 mod body;
+mod channels;
 mod container;
 mod discovery;
 mod exec;

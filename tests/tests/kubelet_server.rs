@@ -1,6 +1,10 @@
 //! The kubelet's server of a board, at a real control plane: `kubectl logs` and the like at the cluster.
 
-use nodlet_tests::{ControlPlane, Device, Ran, demo_archive};
+use std::io::{BufRead, BufReader, Read, Write};
+use std::process::{Child, Command, Stdio};
+use std::sync::{Arc, Mutex};
+
+use nodlet_tests::{ControlPlane, Device, Ran, Terminal, demo_archive};
 
 /// A board whose agent is a node of a cluster, with the certificate of a server.
 struct Node {
@@ -30,12 +34,7 @@ impl Node {
     /// Runs a verb.
     fn verb(&self, words: &[&str]) -> Ran {
         let output = self.device.command(words).output().expect("nodlet can be run");
-        Ran {
-            command: words.join(" "),
-            code: output.status.code().unwrap_or(-1),
-            stdout: String::from_utf8_lossy(&output.stdout).into_owned(),
-            stderr: String::from_utf8_lossy(&output.stderr).into_owned(),
-        }
+        Ran::new(words.join(" "), output)
     }
 }
 
@@ -75,6 +74,61 @@ fn run(plane: &ControlPlane, name: &str, args: &str) {
     plane.wait_for(&format!("get pod {name} --no-headers"), |pod| pod.contains("1/1"));
 }
 
+/// A command in the background, and what it has printed so far.
+struct Background {
+    child: Child,
+    output: Arc<Mutex<String>>,
+}
+
+impl Background {
+    fn start(mut command: Command) -> Background {
+        let mut child = command.stdout(Stdio::piped()).spawn().expect("kubectl can be run");
+        let lines = BufReader::new(child.stdout.take().expect("it is piped")).lines();
+        let output: Arc<Mutex<String>> = Arc::default();
+        let seen = Arc::clone(&output);
+        std::thread::spawn(move || {
+            for line in lines.map_while(Result::ok) {
+                *seen.lock().expect("no reader panics") += &format!("{line}\n");
+            }
+        });
+        Background { child, output }
+    }
+
+    fn output(&self) -> String {
+        self.output.lock().expect("no reader panics").clone()
+    }
+}
+
+impl Drop for Background {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// The variables with which kubectl uses SPDY instead of a WebSocket, as the API server before 1.36 does on its way to
+/// a node.
+const SPDY: [&str; 2] = ["KUBECTL_REMOTE_COMMAND_WEBSOCKETS", "KUBECTL_PORT_FORWARD_WEBSOCKETS"];
+
+/// kubectl with a WebSocket, and with SPDY.
+fn over_both(plane: &ControlPlane, line: &str, mut test: impl FnMut(Command)) {
+    let words: Vec<&str> = line.split(' ').collect();
+    test(plane.command(&words));
+    let mut spdy = plane.command(&words);
+    for variable in SPDY {
+        spdy.env(variable, "false");
+    }
+    test(spdy);
+}
+
+/// Runs a command with this input.
+fn finish(mut command: Command, input: &str) -> Ran {
+    command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut child = command.spawn().expect("kubectl can be run");
+    child.stdin.take().expect("it is piped").write_all(input.as_bytes()).expect("it reads its input");
+    Ran::new(format!("{command:?}"), child.wait_with_output().expect("it is a child"))
+}
+
 #[test]
 fn kubectl_reads_logs_through_the_api_server() {
     let plane = ControlPlane::start();
@@ -83,5 +137,80 @@ fn kubectl_reads_logs_through_the_api_server() {
     assert_eq!(plane.line(port).ok(), "10250");
     run(&plane, "web", "print, one, then, print, two, then, wait, /end");
     assert_eq!(plane.line("logs web").ok(), "one\ntwo\n");
-    let _ = node.address;
+    assert_eq!(plane.line("logs web --tail=1").ok(), "two\n");
+    assert_eq!(plane.line("logs web --limit-bytes=5").ok(), "one\nt");
+    assert_eq!(plane.line("logs web --since=1h").ok(), "one\ntwo\n");
+    assert_eq!(plane.line("logs web --since-time=2099-01-01T00:00:00Z").ok(), "");
+    let stamped = plane.line("logs web --timestamps").ok();
+    assert!(stamped.lines().all(|line| line.starts_with("20") && line.contains("Z ")), "{stamped}");
+    let why = plane.line("logs web --previous").refused();
+    assert!(why.contains("previous terminated container \"app\" in pod \"web\" not found"), "{why}");
+
+    // The log is followed to the end of the container, which is then started again.
+    let mut following = Background::start(plane.command(&["logs", "-f", "web"]));
+    node.device.wait_for("the first lines", || following.output() == "one\ntwo\n");
+    node.device.pod("web").tell("app", "/end");
+    assert!(following.child.wait().expect("it ends").success());
+    plane.wait_for("get pod web -o jsonpath={.status.containerStatuses[0].restartCount}", |count| {
+        count == "1"
+    });
+    assert_eq!(plane.wait_for("logs web --previous", |log| !log.is_empty()), "one\ntwo\n");
+}
+
+#[test]
+fn kubectl_executes_attaches_and_forwards_ports_over_websockets_and_spdy() {
+    let plane = ControlPlane::start();
+    let node = Node::join(&plane, "board-1");
+    run(&plane, "web", "print, began, then, serve, '8080', /bin");
+    over_both(&plane, "exec web -- /bin/demo print out then eprint err then exit 3", |command| {
+        let ran = finish(command, "");
+        assert_eq!((ran.code, ran.stdout.as_str()), (3, "out\n"), "{ran:?}");
+        assert!(ran.stderr.starts_with("err\n"), "{ran:?}");
+    });
+    let input = "a line\n".repeat(50_000);
+    over_both(&plane, "exec -i web -- /bin/demo echo", |command| {
+        let ran = finish(command, &input);
+        assert!(ran.code == 0 && ran.stdout == input, "{} {} {}", ran.code, ran.stdout.len(), ran.stderr);
+    });
+    over_both(&plane, "exec -it web -- /bin/demo tty then echo", |command| {
+        let mut terminal = Terminal::start(command);
+        terminal.wait_for("tty 100x30");
+        terminal.type_in("hello\r");
+        terminal.wait_for("hello\r\nhello\r\n");
+        terminal.type_in("\u{4}");
+        assert_eq!(terminal.ended(), 0);
+    });
+    let why = plane.line("exec web -- /bin/absent").refused();
+    assert!(why.contains("/bin/absent"), "{why}");
+
+    over_both(&plane, "port-forward web :8080", |mut command| {
+        command.stderr(Stdio::piped());
+        let forwarding = Background::start(command);
+        node.device
+            .wait_for("kubectl to listen", || forwarding.output().contains("Forwarding from 127.0.0.1:"));
+        let first = forwarding.output();
+        let port = first.strip_prefix("Forwarding from 127.0.0.1:").and_then(|rest| rest.split(' ').next());
+        let port: u16 = port.and_then(|port| port.parse().ok()).expect("a port");
+        let answer = plane.namespace().call(move || {
+            let mut stream = std::net::TcpStream::connect(("127.0.0.1", port)).expect("it listens");
+            stream.write_all(b"GET / HTTP/1.0\r\n\r\n").expect("sent");
+            let mut answer = String::new();
+            stream.read_to_string(&mut answer).map(|_| answer)
+        });
+        let answer = answer.expect("an answer");
+        assert!(answer.starts_with("HTTP/1."), "{answer}");
+    });
+
+    plane.apply(&pod("talk", "print, ready, then, echo").replace("    args", "    stdin: true\n    args"));
+    plane.wait_for("get pod talk --no-headers", |pod| pod.contains("1/1"));
+    over_both(&plane, "attach -i talk", |command| {
+        let mut command = command;
+        let mut child = Background::start({
+            command.stdin(Stdio::piped());
+            command
+        });
+        let mut stdin = child.child.stdin.take().expect("it is piped");
+        stdin.write_all(b"hello\n").expect("it reads");
+        node.device.wait_for("the echo", || child.output().contains("hello"));
+    });
 }

@@ -205,6 +205,8 @@ pub(super) fn local_node(shell: &Shell, name: &str) -> Value {
     let port = shell.config.kubelet_port;
     if port != 0 && node.is_object() {
         node["status"]["daemonEndpoints"] = json!({ "kubeletEndpoint": { "Port": port } });
+        // The API server passes WebSockets on, instead of making SPDY of them.
+        node["status"]["declaredFeatures"] = json!(["ExtendWebSocketsToKubelet"]);
     }
     node
 }
