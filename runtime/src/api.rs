@@ -55,6 +55,7 @@ mod request;
 mod ring;
 mod route;
 mod select;
+mod stats;
 mod streams;
 mod table;
 mod upgrade;
@@ -151,7 +152,7 @@ pub(crate) async fn serve(api: Api, listener: Async<UnixListener>) -> io::Result
                     }
                 };
                 refused = false;
-                let free = place_for_one(&api.places, &free).await;
+                let free = place_for_one(&api.places, &free, LOOK).await;
                 let api = api.clone();
                 connections
                     .spawn(async move {
@@ -176,8 +177,12 @@ pub(crate) trait Authorization {
     ) -> Pin<Box<dyn Future<Output = Result<(), Status>> + 'a>>;
 }
 
-/// Waits for a place, and regularly checks for a client that hangs and can be disconnected.
-pub(crate) async fn place_for_one(places: &Places, free: &Arc<Semaphore>) -> SemaphoreGuardArc {
+/// Waits for a place, and checks at this interval for a client that hangs and can be disconnected.
+pub(crate) async fn place_for_one(
+    places: &Places,
+    free: &Arc<Semaphore>,
+    look: Duration,
+) -> SemaphoreGuardArc {
     loop {
         if let Some(place) = free.try_acquire_arc() {
             return place;
@@ -185,7 +190,7 @@ pub(crate) async fn place_for_one(places: &Places, free: &Arc<Semaphore>) -> Sem
         places.disconnect_hanging(Instant::now());
         let place = async { Some(free.acquire_arc().await) };
         let later = async {
-            smol::Timer::after(LOOK).await;
+            smol::Timer::after(look).await;
             None
         };
         if let Some(place) = smol::future::or(place, later).await {

@@ -47,6 +47,7 @@ mod root;
 mod run;
 mod sandbox;
 mod shutdown;
+mod stats;
 mod stores;
 mod tasks;
 mod terminated;

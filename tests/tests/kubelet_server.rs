@@ -214,3 +214,178 @@ fn kubectl_executes_attaches_and_forwards_ports_over_websockets_and_spdy() {
         node.device.wait_for("the echo", || child.output().contains("hello"));
     });
 }
+
+/// Sends bytes over TLS from the machine of the control plane to the kubelet's server of a board, with these arguments
+/// of `openssl s_client`. Returns everything that is answered, with TLS's messages as standard error.
+fn tls(plane: &ControlPlane, node: &Node, arguments: &[&str], request: &str) -> Ran {
+    let mut command = Command::new("openssl");
+    command.args(["s_client", "-quiet", "-connect", &format!("{}:10250", node.address)]).args(arguments);
+    plane.namespace().give_to(&mut command);
+    command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut child = command.spawn().expect("openssl can be run");
+    // A server that rejects the client reads nothing.
+    let _ = child.stdin.take().expect("it is piped").write_all(request.as_bytes());
+    Ran::new(format!("{command:?}"), child.wait_with_output().expect("it is a child"))
+}
+
+/// The answer to GET of a path.
+fn get(plane: &ControlPlane, node: &Node, arguments: &[&str], path: &str, headers: &str) -> String {
+    let request = format!("GET {path} HTTP/1.1\r\nHost: board\r\nConnection: close\r\n{headers}\r\n");
+    tls(plane, node, arguments, &request).stdout
+}
+
+#[test]
+fn metrics_and_stats_are_served_to_whom_the_cluster_allows_it() {
+    let plane = ControlPlane::start();
+    let node = Node::join(&plane, "board-1");
+    run(&plane, "web", "print, began, then, hog, '20', then, wait, /end");
+    let summary = plane.line("get --raw /api/v1/nodes/board-1/proxy/stats/summary").ok();
+    let summary: serde_json::Value = serde_json::from_str(&summary).expect("JSON");
+    assert_eq!(summary["node"]["nodeName"], "board-1");
+    assert!(summary["node"]["memory"]["workingSetBytes"].as_u64() > Some(1 << 20), "{summary}");
+    assert!(summary["node"]["fs"]["capacityBytes"].as_u64() > Some(1 << 20), "{summary}");
+    let pod = &summary["pods"][0];
+    assert_eq!(pod["podRef"]["name"], "web");
+    let container = &pod["containers"][0];
+    assert!(container["memory"]["workingSetBytes"].as_u64() > Some(20 << 20), "{summary}");
+    assert!(container["cpu"]["usageCoreNanoSeconds"].as_u64() > Some(0), "{summary}");
+    let metrics = plane.line("get --raw /api/v1/nodes/board-1/proxy/metrics/resource").ok();
+    let line = "container_memory_working_set_bytes{container=\"app\",namespace=\"default\",pod=\"web\"} ";
+    assert!(metrics.contains(line) && metrics.contains("node_cpu_usage_seconds_total "), "{metrics}");
+    let metrics = plane.line("get --raw /api/v1/nodes/board-1/proxy/metrics").ok();
+    assert!(metrics.contains("kubelet_running_pods 1\n"), "{metrics}");
+    let pods = plane.line("get --raw /api/v1/nodes/board-1/proxy/pods").ok();
+    let pods: serde_json::Value = serde_json::from_str(&pods).expect("JSON");
+    assert_eq!((&pods["kind"], &pods["items"][0]["metadata"]["name"]), (&"PodList".into(), &"web".into()));
+    assert_eq!(plane.line("get --raw /api/v1/nodes/board-1/proxy/healthz").ok(), "ok");
+    let why = plane.line("get --raw /api/v1/nodes/board-1/proxy/metrics/cadvisor").refused();
+    assert!(why.contains("not find") || why.contains("not found"), "{why}");
+
+    // A token may read metrics if its service account may, and nothing else.
+    for account in ["other", "reader"] {
+        plane.line(&format!("create serviceaccount {account}")).ok();
+    }
+    plane.line("create clusterrole metrics --verb=get --resource=nodes/metrics").ok();
+    plane
+        .line("create clusterrolebinding metrics --clusterrole=metrics --serviceaccount=default:reader")
+        .ok();
+    let with_token = |account: &str, path: &str| {
+        let token = plane.line(&format!("create token {account}")).ok();
+        get(&plane, &node, &[], path, &format!("Authorization: Bearer {}\r\n", token.trim()))
+    };
+    let text = with_token("other", "/metrics/resource");
+    let why = "Forbidden (user=system:serviceaccount:default:other, verb=get, resource=nodes, \
+               subresource(s)=[metrics])";
+    assert!(text.starts_with("HTTP/1.1 403 ") && text.contains(why), "{text}");
+    let text = with_token("reader", "/metrics/resource");
+    assert!(text.starts_with("HTTP/1.1 200 ") && text.contains("node_cpu_usage_seconds_total"), "{text}");
+    for path in ["/stats/summary", "/containerLogs/default/web/app", "/exec/default/web/app", "/pods"] {
+        let text = with_token("reader", path);
+        assert!(text.starts_with("HTTP/1.1 403 "), "{path}: {text}");
+    }
+    // Without a certificate or a valid token, nothing is served.
+    for header in ["", "Authorization: Bearer abc\r\n", "Authorization: Basic abc\r\n"] {
+        let text = get(&plane, &node, &[], "/healthz", header);
+        assert!(text.starts_with("HTTP/1.1 401 ") && text.ends_with("Unauthorized"), "{header}: {text}");
+    }
+}
+
+/// A client certificate for a subject, and its key: from the cluster's authority, or from another one. Returns the
+/// arguments of `openssl s_client`.
+fn certificate(plane: &ControlPlane, name: &str, subject: &str, is_of_cluster: bool) -> Vec<String> {
+    let authority = plane.authority();
+    let file = |name: String| authority.with_file_name(name).display().to_string();
+    let (key, certificate) = (file(format!("{name}.key")), file(format!("{name}.crt")));
+    let mut command = Command::new("openssl");
+    command.args([
+        "req",
+        "-x509",
+        "-newkey",
+        "ec",
+        "-pkeyopt",
+        "ec_paramgen_curve:P-256",
+        "-nodes",
+        "-days",
+        "2",
+    ]);
+    command.args(["-subj", subject, "-extensions", "client", "-config", &file("openssl.cnf".to_owned())]);
+    command.args(["-keyout", &key, "-out", &certificate]);
+    if is_of_cluster {
+        command.args(["-CA", &file("ca.crt".to_owned()), "-CAkey", &file("ca.key".to_owned())]);
+    }
+    let output = command.output().expect("openssl can be run");
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    ["-cert", &certificate, "-key", &key].map(str::to_owned).to_vec()
+}
+
+#[test]
+fn clients_that_attack_the_server_keep_nobody_out() {
+    let plane = ControlPlane::start();
+    let node = Node::join(&plane, "board-1");
+    run(&plane, "web", "print, began, then, wait, /end");
+    let born = node.device.pod("web").born("app");
+
+    // The certificate of another node is valid, and allows nothing.
+    let other = certificate(&plane, "other", "/O=system:nodes/CN=system:node:other", true);
+    let other: Vec<&str> = other.iter().map(String::as_str).collect();
+    let text = get(&plane, &node, &other, "/containerLogs/default/web/app", "");
+    assert!(text.starts_with("HTTP/1.1 403 ") && text.contains("user=system:node:other"), "{text}");
+    let admin = certificate(&plane, "root", "/O=system:masters/CN=root", true);
+    let admin: Vec<&str> = admin.iter().map(String::as_str).collect();
+    let text = get(&plane, &node, &admin, "/containerLogs/default/web/app", "");
+    assert!(text.starts_with("HTTP/1.1 200 ") && text.contains("began"), "{text}");
+    let foreign = certificate(&plane, "foreign", "/O=system:masters/CN=root", false);
+    let foreign: Vec<&str> = foreign.iter().map(String::as_str).collect();
+    let ran = tls(&plane, &node, &foreign, "GET /healthz HTTP/1.1\r\nHost: board\r\n\r\n");
+    assert!(ran.stdout.is_empty() && ran.stderr.contains("alert"), "{ran:?}");
+    let ran = tls(&plane, &node, &["-tls1_2"], "");
+    assert!(ran.stderr.contains("alert"), "{ran:?}");
+
+    // Malformed, huge and unfinished requests.
+    let huge = format!("X-Huge: {}\r\n", "x".repeat(200_000));
+    let text = get(&plane, &node, &admin, "/healthz", &huge);
+    assert!(text.is_empty() || text.starts_with("HTTP/1.1 431 "), "{text}");
+    let body =
+        "POST /pods HTTP/1.1\r\nHost: board\r\nConnection: close\r\nContent-Length: 1000000000\r\n\r\nx";
+    let text = tls(&plane, &node, &admin, body).stdout;
+    assert!(text.starts_with("HTTP/1.1 405 "), "{text}");
+    for (path, code) in [
+        ("/exec/default/web/app?command=sh&output=1", 400),
+        ("/exec/default/web/uid/app?command=sh&output=1", 404),
+        ("/exec/default/absent/app?command=sh&output=1", 404),
+        ("/containerLogs/default/absent/app", 404),
+        ("/containerLogs/default/web/absent", 404),
+        ("/containerLogs/default/web/app?tailLines=x", 400),
+        ("/run/default/web/app", 404),
+        ("/%2e%2e/api/v1/pods", 404),
+        ("/api/v1/pods", 404),
+        ("/nodlet/push", 404),
+    ] {
+        let text = get(&plane, &node, &admin, path, "");
+        assert!(text.starts_with(&format!("HTTP/1.1 {code} ")), "{path}: {text}");
+    }
+
+    // Hundreds of clients that say nothing, or begin a handshake and do not end it.
+    let address = format!("{}:10250", node.address);
+    let clients = plane.namespace().call(move || {
+        let hello = [0x16, 3, 1, 2, 0, 1, 0, 1, 0xfc, 3, 3];
+        let mut clients = Vec::new();
+        for number in 0..400 {
+            let mut stream = std::net::TcpStream::connect(&address).expect("it listens");
+            let sent = if number % 2 == 0 { &hello[..number % 11] } else { &[] };
+            // The server may have closed it already.
+            let _ = stream.write_all(sent);
+            clients.push(stream);
+        }
+        clients
+    });
+    assert_eq!(plane.wait_for("logs web", |_| true), "began\n");
+    assert_eq!(node.verb(&["logs", "web"]).ok(), "began\n");
+    let descriptors =
+        || std::fs::read_dir(format!("/proc/{}/fd", node.device.agent_pid())).map_or(0, Iterator::count);
+    assert!(descriptors() < 200, "{}", descriptors());
+    drop(clients);
+    node.device.wait_for("the clients to be gone", || descriptors() < 60);
+    assert_eq!(plane.wait_for("logs web", |_| true), "began\n");
+    assert_eq!(node.device.pod("web").born("app"), born);
+}

@@ -15,7 +15,9 @@ use nodlet_registry::objects::Key;
 use super::body::{self, Body};
 use super::place::Place;
 use super::read::{self, parse};
-use super::{Afterwards, Api, Query, Status, attach, container, exec, log, not_allowed, portforward, route};
+use super::{
+    Afterwards, Api, Query, Status, attach, container, exec, log, not_allowed, portforward, route, stats,
+};
 
 /// Parameters of streams, in the kubelet's words and in those of the API.
 const STREAMS: [(&str, &str); 3] = [("input", "stdin"), ("output", "stdout"), ("error", "stderr")];
@@ -43,6 +45,12 @@ pub(super) async fn answer(
         ["runningpods"] => {
             let query = Query::parse("fieldSelector=status.phase=Running")?;
             read::list(api, Kind::Pod.row(), None, &query, &HeaderMap::new())
+        }
+        ["stats", "summary"] => Ok(body::value(StatusCode::OK, &stats::summary(api).await?)),
+        ["metrics"] => Ok(text(stats::metrics(&stats::summary(api).await?))),
+        ["metrics", "resource"] => {
+            let milliseconds = nodlet_host::clock::timestamp().0 / 1_000_000;
+            Ok(text(stats::resource_metrics(&stats::summary(api).await?, milliseconds)))
         }
         ["containerLogs", namespace, pod, container] => {
             let key = pod_key(api, namespace, pod, None)

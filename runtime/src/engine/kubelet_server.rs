@@ -38,6 +38,10 @@ use crate::api::{Api, Authorization, Place, Status, connection, place_for_one};
 /// The time limit of a TLS handshake.
 const HANDSHAKE_WITHIN: Duration = Duration::from_secs(10);
 
+/// The interval of the checks for a client that hangs, while another client waits: from hundreds of clients that say
+/// nothing, the next one is served within seconds.
+const LOOK: Duration = Duration::from_millis(20);
+
 /// The interval of attempts to listen on the port, if another program has it.
 const LISTEN_AGAIN: Duration = Duration::from_secs(30);
 
@@ -134,7 +138,7 @@ impl KubeletServer {
                 let accepted = listener.accept().await;
                 // Handshakes cost much more than other requests.
                 let next = rate.read(0, Instant::now());
-                let free = place_for_one(&self.api.places, &free).await;
+                let free = place_for_one(&self.api.places, &free, LOOK).await;
                 // An error: the client is gone already, or there are no descriptors left.
                 if let Ok((stream, _)) = accepted {
                     let server = self.clone();
