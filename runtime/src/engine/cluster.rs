@@ -11,7 +11,7 @@
 //! objects of the local API ─► status_patch ─► the cluster      reports.rs, mirrors.rs
 //! ```
 
-mod connection;
+pub(super) mod connection;
 mod mirrors;
 mod objects;
 mod pods;
@@ -113,6 +113,7 @@ impl Engine {
         let task: std::pin::Pin<Box<dyn Future<Output = ()>>> = Box::pin(task);
         let _task = self.shell.tasks.executor.spawn(task);
         self.cluster = Some(Following { _task, requests });
+        self.kubelet_server = None;
     }
 
     /// Has the board connect to its cluster now.
@@ -164,6 +165,7 @@ async fn follow(shell: Rc<Shell>, requests: Receiver<Reply<()>>) {
         );
     }
     log::info!("this board is node {} of the cluster at {}", credentials.node, credentials.server);
+    shell.tasks.then_loop(Engine::serve_cluster).await;
     cluster_network::restore(&shell).await;
     // Events wait for a connection from now on.
     shell.publication.events_sent(0);
@@ -239,6 +241,7 @@ impl Follower {
         // Objects come after all else, but before a visit ends.
         let is_idle = match &next {
             Next::Wait { .. } => self.schedule.is_watching(),
+            Next::Do(Action::Watch { .. }) => is_periodic,
             Next::Do(action) => *action == Action::Leave,
         };
         if let (Some(api), true) = (&mut *api, is_idle) {
