@@ -108,6 +108,9 @@ Flags:
       --kube-reserved, --system-reserved cpu=250m,memory=64Mi,ephemeral-storage=1Gi
                          resources of the machine that pods cannot use; the sum of
                          both is reserved
+      --kubelet-port PORT
+                         port on which the cluster reaches a board that has joined
+                         it, for logs, exec and metrics; 10250 by default, 0 for none
       --masquerade=false
                          give packets of pods to other machines the pods' own
                          addresses, for which the network must have routes, instead
@@ -216,6 +219,7 @@ struct Options {
     taints: Vec<Taint>,
     reserved: Amounts,
     logs: LogLimits,
+    kubelet_port: Option<u16>,
     limits: limits::Flags,
     stop_after: Option<u64>,
     quiet: bool,
@@ -299,6 +303,13 @@ impl Options {
                 Flag::Long(name) if name == "terminated-pod-gc-threshold" => {
                     let kept = number(&mut parser, "--terminated-pod-gc-threshold")?;
                     options.terminated_pod_gc_threshold = Some(kept);
+                }
+                Flag::Long(name) if name == "kubelet-port" => {
+                    let text = parser.value()?.string()?;
+                    let port = text.parse().map_err(|_| {
+                        refused("kubelet-port", &text, "a port from 1 to 65535, or 0 for none")
+                    })?;
+                    options.kubelet_port = Some(port);
                 }
                 Flag::Long(name) if name == "node-labels" => {
                     let value = parser.value()?.string()?;
@@ -509,6 +520,7 @@ fn config(root: &Path, options: Options, down: bool) -> Result<Config, Failure> 
         max_pods: options.limits.pods.unwrap_or(MAX_PODS),
         max_events: options.limits.events.unwrap_or(EVENTS),
         max_connections: options.limits.connections.unwrap_or(CONNECTIONS),
+        kubelet_port: options.kubelet_port.unwrap_or(10250),
         image_collection: options.limits.image_collection()?,
         node_labels: options.node_labels,
         taints: options.taints,

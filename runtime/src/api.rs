@@ -6,7 +6,7 @@
 //! may block: reads of files are bounded, and data is read only as fast as the client receives it. The
 //! socket's mode is the only access control, and members of its group have the rights of root. Read next:
 //! `api/route.rs` (the meaning of a URL), `api/read.rs` (get, list), `api/watch.rs`, `api/write.rs`,
-//! `api/log.rs`, `api/ring.rs`; for connections that leave HTTP, `api/upgrade.rs` (`exec`, `attach`,
+//! `api/log.rs`, `api/ring.rs`; for the kubelet's server, `api/kubelet.rs`; for connections that leave HTTP, `api/upgrade.rs` (`exec`, `attach`,
 //! `portforward`); `api/place.rs` (limits of clients and memory).
 
 use std::cell::RefCell;
@@ -41,9 +41,11 @@ pub(crate) use nodlet_registry::{
 mod answer;
 mod attach;
 mod body;
+mod channels;
 mod container;
 mod discovery;
 mod exec;
+mod kubelet;
 mod log;
 mod place;
 mod portforward;
@@ -53,6 +55,7 @@ mod request;
 mod ring;
 mod route;
 mod select;
+mod stats;
 mod streams;
 mod table;
 mod upgrade;
@@ -61,8 +64,7 @@ mod write;
 
 use answer::Answer;
 use body::Body;
-use place::Place;
-pub(crate) use place::Places;
+pub(crate) use place::{Place, Places};
 pub(crate) use request::{ExecExit, ExecSession, Family, Reply, Request};
 use route::{Query, Target};
 
@@ -150,11 +152,12 @@ pub(crate) async fn serve(api: Api, listener: Async<UnixListener>) -> io::Result
                     }
                 };
                 refused = false;
-                let free = place_for_one(&api.places, &free).await;
+                let free = place_for_one(&api.places, &free, LOOK).await;
                 let api = api.clone();
                 connections
                     .spawn(async move {
-                        connection(api, stream).await;
+                        let place = api.places.take();
+                        connection(api, place, stream, None).await;
                         drop(free);
                     })
                     .detach();
@@ -163,8 +166,23 @@ pub(crate) async fn serve(api: Api, listener: Async<UnixListener>) -> io::Result
         .await
 }
 
-/// Waits for a place, and regularly checks for a client that hangs and can be disconnected.
-async fn place_for_one(places: &Places, free: &Arc<Semaphore>) -> SemaphoreGuardArc {
+/// Decides whether requests of a remote client are served.
+pub(crate) trait Authorization {
+    /// Whether the client may send a request with this method, path and headers.
+    fn check<'a>(
+        &'a self,
+        method: &'a Method,
+        path: &'a str,
+        headers: &'a hyper::HeaderMap,
+    ) -> Pin<Box<dyn Future<Output = Result<(), Status>> + 'a>>;
+}
+
+/// Waits for a place, and checks at this interval for a client that hangs and can be disconnected.
+pub(crate) async fn place_for_one(
+    places: &Places,
+    free: &Arc<Semaphore>,
+    look: Duration,
+) -> SemaphoreGuardArc {
     loop {
         if let Some(place) = free.try_acquire_arc() {
             return place;
@@ -172,7 +190,7 @@ async fn place_for_one(places: &Places, free: &Arc<Semaphore>) -> SemaphoreGuard
         places.disconnect_hanging(Instant::now());
         let place = async { Some(free.acquire_arc().await) };
         let later = async {
-            smol::Timer::after(LOOK).await;
+            smol::Timer::after(look).await;
             None
         };
         if let Some(place) = smol::future::or(place, later).await {
@@ -187,14 +205,20 @@ const LOOK: Duration = Duration::from_millis(250);
 /// The continuation of a connection after its last response, `101 Switching Protocols`.
 type Afterwards = Rc<RefCell<Option<Pin<Box<dyn Future<Output = ()>>>>>>;
 
-async fn connection(api: Rc<Api>, stream: Async<UnixStream>) {
+/// Serves the requests of one client, until its connection has ended. A remote client is one of the kubelet's server.
+pub(crate) async fn connection(
+    api: Rc<Api>,
+    place: Rc<Place>,
+    stream: Async<UnixStream>,
+    remote: Option<Rc<dyn Authorization>>,
+) {
     let afterwards = Afterwards::default();
-    let place = api.places.take();
     let rest = stream.get_ref().try_clone();
     let service = service_fn(|request: hyper::Request<Incoming>| {
         let (api, afterwards, place) = (api.clone(), afterwards.clone(), place.clone());
+        let remote = remote.clone();
         place.mark_request(request.body().is_end_stream());
-        async move { Ok::<_, Infallible>(respond(&api, request, &afterwards, place).await) }
+        async move { Ok::<_, Infallible>(respond(&api, request, &afterwards, place, remote).await) }
     });
     let served = hyper::server::conn::http1::Builder::new()
         .timer(SmolTimer::new())
@@ -250,6 +274,7 @@ async fn respond(
     request: hyper::Request<Incoming>,
     afterwards: &Afterwards,
     place: Rc<Place>,
+    remote: Option<Rc<dyn Authorization>>,
 ) -> Response<Answer> {
     let method = request.method().clone();
     let uri = request.uri().clone();
@@ -257,7 +282,13 @@ async fn respond(
     let answered = async {
         // A change that was made is never answered with 429: clients repeat it.
         let room = if is_change { Some(api.places.hold(1)?) } else { None };
-        let response = answer(api, request, afterwards, &place).await?;
+        let response = match &remote {
+            None => answer(api, request, afterwards, &place).await?,
+            Some(remote) => {
+                remote.check(request.method(), request.uri().path(), request.headers()).await?;
+                kubelet::answer(api, request, afterwards, &place).await?
+            }
+        };
         let held = match response.body() {
             Body::Whole(Some(bytes)) if room.is_some() => Some(api.places.hold_beyond(bytes.len())),
             Body::Whole(Some(bytes)) => Some(api.places.hold(bytes.len())?),
@@ -268,7 +299,8 @@ async fn respond(
     let answered: Result<_, Status> = answered.await;
     let (response, held) = answered.unwrap_or_else(|status| {
         ::log::debug!("api: {method} {uri}: {} {status}", status.code);
-        (body::refuse(&status), None)
+        // The API server makes a `Status` of the kubelet's text.
+        (if remote.is_some() { kubelet::refuse(status) } else { body::refuse(&status) }, None)
     });
     response.map(|body| Answer::new(body, place, held))
 }

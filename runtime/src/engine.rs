@@ -31,6 +31,7 @@ mod host_paths;
 mod image_collection;
 mod images;
 mod kernel_news;
+mod kubelet_server;
 mod machine;
 mod manifests;
 mod netns;
@@ -48,6 +49,7 @@ mod root;
 mod run;
 mod sandbox;
 mod shutdown;
+mod stats;
 mod stores;
 mod tasks;
 mod terminated;
@@ -139,8 +141,11 @@ pub struct Config {
     pub max_pods: usize,
     /// Events that are kept, of all objects.
     pub max_events: usize,
-    /// Clients of the API at a time.
+    /// Clients of the API at a time, and half as many of the kubelet's server.
     pub max_connections: usize,
+    /// The port of the kubelet's server, which the board has once it has joined a cluster; 0 for none. The kubelet's
+    /// `--port`.
+    pub kubelet_port: u16,
     /// The thresholds at which unused images are removed; `None` to remove none.
     pub image_collection: Option<ImageCollection>,
     /// Labels of the node besides its own. The kubelet's `--node-labels`.
@@ -183,6 +188,26 @@ struct Shell {
     watches_table: Cell<bool>,
 }
 
+impl Shell {
+    /// What serves requests of so many clients.
+    fn api(
+        &self,
+        requests: &async_channel::Sender<Request>,
+        ring: &Rc<SharedRing>,
+        clients: usize,
+    ) -> api::Api {
+        api::Api {
+            objects: self.publication.objects.clone(),
+            requests: requests.clone(),
+            root: self.config.root.clone(),
+            storage: self.stores.storage.clone(),
+            node_name: self.config.node_name.clone(),
+            ring: ring.clone(),
+            places: api::Places::new(clients),
+        }
+    }
+}
+
 /// The agent.
 pub struct Engine {
     node: Node,
@@ -197,6 +222,10 @@ pub struct Engine {
     image_use: image_collection::ImageUse,
     /// The task that follows the cluster, if the board has joined one.
     cluster: Option<cluster::Following>,
+    /// The task of the kubelet's server, if the board has joined a cluster.
+    kubelet_server: Option<smol::Task<()>>,
+    /// The sender of the API's requests.
+    request_sender: async_channel::Sender<Request>,
     /// The files of earlier boots were removed.
     swept: bool,
     /// Actions begun, for `Config::stop_after`.
@@ -283,15 +312,7 @@ impl Engine {
         let unserved_api = if shell.config.down {
             None
         } else {
-            let api = api::Api {
-                objects,
-                requests: request_sender,
-                root: shell.config.root.clone(),
-                storage: shell.stores.storage.clone(),
-                node_name: shell.config.node_name.clone(),
-                ring: ring.clone(),
-                places: api::Places::new(shell.config.max_connections),
-            };
+            let api = shell.api(&request_sender, &ring, shell.config.max_connections);
             let listener = root::listen(&shell.paths)?;
             api::push::finish(&shell.config.root);
             Some((api, listener))
@@ -307,6 +328,8 @@ impl Engine {
             manifest_reads: manifests::ManifestReads::new(directories),
             image_use: image_collection::ImageUse::default(),
             cluster: None,
+            kubelet_server: None,
+            request_sender,
             swept: false,
             begun: 0,
             _lock: lock,

@@ -342,17 +342,17 @@ impl ControlPlane {
         self.apply(&include_str!("cluster_services.yaml").replace("SERVER", &self.server()));
     }
 
-    fn kubectl_with(&self, words: &[&str], input: &str) -> Ran {
+    /// kubectl with these arguments, as the cluster's administrator, in the namespace of the servers.
+    pub fn command(&self, words: &[&str]) -> Command {
         let mut command = Command::new(kubectl::program());
-        command
-            .arg("--kubeconfig")
-            .arg(self.kubeconfig())
-            .args(words)
-            .env("HOME", self.dir())
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped());
+        command.arg("--kubeconfig").arg(self.kubeconfig()).args(words).env("HOME", self.dir());
         self.namespace.give_to(&mut command);
+        command
+    }
+
+    fn kubectl_with(&self, words: &[&str], input: &str) -> Ran {
+        let mut command = self.command(words);
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut child = command.spawn().expect("kubectl can be run: `cargo xtask kubectl` builds it");
         let _ = child.stdin.take().expect("it is a pipe").write_all(input.as_bytes());
         Ran::new(format!("kubectl {}", words.join(" ")), child.wait_with_output().expect("it is a child"))

@@ -93,7 +93,8 @@ pub struct Ran {
 }
 
 impl Ran {
-    pub(crate) fn new(command: String, output: Output) -> Self {
+    /// What a command did, by its output.
+    pub fn new(command: String, output: Output) -> Self {
         let status = output.status;
         let code = status.code().unwrap_or_else(|| 128 + status.signal().unwrap_or(0));
         let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();

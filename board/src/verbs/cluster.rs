@@ -256,6 +256,7 @@ fn empty(directory: &Path, fits: impl Fn(&str) -> bool) -> Result<bool, Failure>
 /// pods. Returns `false` if there was nothing to remove. After a failure, the same call removes the rest.
 fn forget(paths: &Paths, notified: impl FnOnce() -> Result<(), Failure>) -> Result<bool, Failure> {
     let had_credentials = remove(&paths.cluster_credentials())?;
+    remove(&paths.serving_certificate())?;
     // The agent must not write the pods down again.
     notified()?;
     let had_manifests = empty(&paths.cluster_manifests(), |_| true)?;
@@ -306,6 +307,7 @@ mod tests {
         }
         let files = [
             paths.cluster_credentials(),
+            paths.serving_certificate(),
             manifests.join("default_a.json"),
             manifests.join("default_b.json"),
             run.join("secret_default_nodlet-token-u-0.json"),
@@ -316,7 +318,7 @@ mod tests {
         }
         // The agent is notified when the credentials are gone and before the manifests are.
         let stopped = forget(&paths, || {
-            assert_eq!(files.each_ref().map(|file| file.exists()), [false, true, true, true]);
+            assert_eq!(files.each_ref().map(|file| file.exists()), [false, false, true, true, true]);
             Err(Failure::new("stopped"))
         });
         assert!(stopped.is_err());

@@ -145,14 +145,11 @@ pub(crate) fn pinned_roots(cluster_info: &Value, hashes: &[[u8; 32]]) -> Result<
 impl Credentials {
     /// The content of the file.
     pub fn to_json(&self) -> String {
-        let pem = |all: &[Vec<u8>]| -> String {
-            all.iter().map(|der| pem::encode(pem::CERTIFICATE, der)).collect()
-        };
         let object = json!({
             "server": self.server.to_string(),
             "node": self.node,
-            "certificateAuthority": pem(&self.roots),
-            "clientCertificate": pem(&self.certificates),
+            "certificateAuthority": pem::encode_all(&self.roots),
+            "clientCertificate": pem::encode_all(&self.certificates),
             "clientKey": base64::encode(&self.key.0),
         });
         format!("{object:#}\n")

@@ -134,7 +134,27 @@ pub async fn request_certificate(
     limit: Duration,
 ) -> Result<(Secret, Vec<Vec<u8>>), String> {
     let key = ClientKey::generate().map_err(|error| format!("failed to make a key: {error}"))?;
-    let request = key.certificate_request("system:nodes", &format!("system:node:{node}"));
+    let certificates = request_signature(api, node, &key, &[], limit).await?;
+    Ok((Secret(key.to_bytes().to_vec()), certificates))
+}
+
+/// Requests a certificate for a key, which must be signed within `limit`: for the node as a server with these names and
+/// addresses, or as a client if there are none.
+///
+/// # Errors
+/// As for [`request_certificate`].
+pub async fn request_signature(
+    api: &mut Api,
+    node: &str,
+    key: &ClientKey,
+    names: &[String],
+    limit: Duration,
+) -> Result<Vec<Vec<u8>>, String> {
+    let (signer, usage) = match names {
+        [] => ("kubernetes.io/kube-apiserver-client-kubelet", "client auth"),
+        _ => ("kubernetes.io/kubelet-serving", "server auth"),
+    };
+    let request = key.certificate_request("system:nodes", &format!("system:node:{node}"), names);
     let text = pem::encode(pem::CERTIFICATE_REQUEST, &request);
     let object = json!({
         "apiVersion": "certificates.k8s.io/v1",
@@ -142,8 +162,8 @@ pub async fn request_certificate(
         "metadata": { "generateName": "node-csr-" },
         "spec": {
             "request": base64::encode(text.as_bytes()),
-            "signerName": "kubernetes.io/kube-apiserver-client-kubelet",
-            "usages": ["digital signature", "client auth"],
+            "signerName": signer,
+            "usages": ["digital signature", usage],
         },
     });
     let made = api.call("POST", REQUESTS, Some((JSON, &object))).await;
@@ -168,9 +188,9 @@ pub async fn request_certificate(
             Err(error) => return Err(format!("failed to wait for the certificate: {}", causes(&error))),
         }
     };
-    check_certificate(&certificates, &key)
+    check_certificate(&certificates, key)
         .map_err(|what| format!("the cluster signed the request {name} with {what}"))?;
-    Ok((Secret(key.to_bytes().to_vec()), certificates))
+    Ok(certificates)
 }
 
 /// Checks that the first certificate is for this key: with another one, the board could no longer connect.

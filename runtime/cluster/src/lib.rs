@@ -6,9 +6,11 @@
 //! * [`api`]: a client of the API server, with which [`enrol`] gets a client certificate.
 //! * [`watches`]: all watches of a node over one connection.
 //! * [`schedule`], [`sync`] and [`objects`] decide what to do when; [`node`], [`pods`], [`mirrors`], [`services`],
-//!   [`network`] and [`followed`], what to send and what to write down. They are pure, as [`backoff`] is: no socket, no file, no clock.
+//!   [`network`] and [`followed`], what to send and what to write down. They are pure, as [`backoff`] is: no
+//!   socket, no file, no clock.
+//! * [`serving`] and [`review`]: the certificate of the kubelet's server, and who may use that server. Pure, too.
 //!
-//! The agent's task is `runtime/src/engine/cluster.rs`.
+//! The agent's tasks are `runtime/src/engine/cluster.rs` and `runtime/src/engine/kubelet_server.rs`.
 
 pub mod api;
 pub mod backoff;
@@ -22,8 +24,10 @@ pub mod node;
 pub mod objects;
 pub mod pem;
 pub mod pods;
+pub mod review;
 pub mod schedule;
 pub mod services;
+pub mod serving;
 pub mod sync;
 pub mod watches;
 

@@ -78,7 +78,7 @@ fn status(local: &Value, now: &str) -> Value {
         conditions.push(condition("Ready", &ready["status"], &ready["reason"], &ready["message"]));
     }
     let mut status = Map::new();
-    for field in ["capacity", "allocatable", "addresses", "nodeInfo"] {
+    for field in ["capacity", "allocatable", "addresses", "nodeInfo", "daemonEndpoints", "declaredFeatures"] {
         status.insert(field.to_owned(), local[field].clone());
     }
     status.insert("conditions".to_owned(), conditions.into());

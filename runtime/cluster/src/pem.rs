@@ -18,6 +18,11 @@ pub fn encode(label: &str, der: &[u8]) -> String {
     text
 }
 
+/// Encodes certificates, one after the other.
+pub fn encode_all(certificates: &[Vec<u8>]) -> String {
+    certificates.iter().map(|der| encode(CERTIFICATE, der)).collect()
+}
+
 /// Decodes all blocks with this label. Other text is skipped; a block that is not base64 is an error.
 pub fn decode(label: &str, text: &str) -> Option<Vec<Vec<u8>>> {
     let (begin, end) = (format!("-----BEGIN {label}-----"), format!("-----END {label}-----"));

@@ -23,6 +23,7 @@ mod quota;
 mod resize;
 mod tree;
 mod unpacker;
+mod usage;
 
 use std::cell::RefCell;
 use std::ffi::OsStr;
@@ -46,6 +47,7 @@ use self::limits::{MIN_SHARES, Target, write_if_there};
 pub use self::quota::lift_at as lift_cpu_limits;
 pub use self::tree::kill_headless;
 pub use self::unpacker::UnpackerCgroup;
+pub use self::usage::Usage;
 use crate::launch::{CgroupPaths, DeviceNode};
 use crate::paths::Paths;
 use nodlet_core::spec::{Pod, QosClass};

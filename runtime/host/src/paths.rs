@@ -75,6 +75,11 @@ impl Paths {
         self.below("var/lib/nodlet/cluster-left")
     }
 
+    /// The file with the certificate of the kubelet's server, of a board that has joined a cluster.
+    pub fn serving_certificate(&self) -> PathBuf {
+        self.below("var/lib/nodlet/kubelet-server.json")
+    }
+
     /// Manifests that do not outlive the boot.
     pub fn run_manifests(&self) -> PathBuf {
         self.below("run/nodlet/manifests")

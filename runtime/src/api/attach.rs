@@ -1,4 +1,4 @@
-//! `pods/attach`: the streams of a container's own process, over one WebSocket.
+//! `pods/attach`: the streams of a container's own process, over one connection.
 //!
 //! Bytes are transferred as for `exec` (`api/streams.rs`), but the other ends of the pipes belong to the
 //! supervisor, which keeps the container's streams and lets no client block the container
@@ -12,6 +12,7 @@ use hyper::body::Incoming;
 use nix::fcntl::{FcntlArg, fcntl};
 
 use super::body::Body;
+use super::channels::Channels;
 use super::container::{self, Verb};
 use super::exec::ExecOptions;
 use super::place::Place;
@@ -34,10 +35,12 @@ pub(super) fn attach(
     let options = ExecOptions::streams(query)?;
     let container = container::running(api, key, options.container.as_deref(), Verb::Attach)?;
     let (api, key) = (api.clone(), key.clone());
-    upgrade(request, &upgrade::STREAMS, afterwards, place, |client, decoder| async move {
+    upgrade(request, &upgrade::STREAMS, afterwards, place, |client, carrier| async move {
+        let mut channels = Channels::new(carrier);
+        let Some(framing) = channels.open(&client, options.channels()).await else { return };
         match begin(&api, &key, &container, &options).await {
-            Ok(streams) => streams::talk(client, decoder, Vec::new(), streams, None).await,
-            Err(status) => streams::refuse(&client, &status).await,
+            Ok(streams) => streams::talk(client, channels, framing, Vec::new(), streams, None).await,
+            Err(status) => streams::refuse(&client, framing, &status).await,
         }
     })
 }

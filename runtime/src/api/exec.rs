@@ -1,4 +1,4 @@
-//! `pods/exec`: a command in a running container, its streams over one WebSocket.
+//! `pods/exec`: a command in a running container, its streams over one connection.
 //!
 //! The engine starts the process with the API's pipes or terminal, and `api/streams.rs` transfers the bytes.
 //! When the client disconnects, its [`ExecSession`] is dropped, which ends the process.
@@ -9,6 +9,7 @@ use hyper::Response;
 use hyper::body::Incoming;
 
 use super::body::Body;
+use super::channels::Channels;
 use super::container::{self, Verb};
 use super::place::Place;
 use super::request::ExecSession;
@@ -32,16 +33,20 @@ pub(super) fn exec(
     let container = container::running(api, key, options.container.as_deref(), Verb::Exec)?;
     let (api, key) = (api.clone(), key.clone());
     // The process is started after the handshake, so that the error channel can report why a start fails.
-    upgrade(request, &upgrade::STREAMS, afterwards, place, |client, mut decoder| async move {
+    upgrade(request, &upgrade::STREAMS, afterwards, place, |client, carrier| async move {
+        let mut channels = Channels::new(carrier);
+        let Some(framing) = channels.open(&client, options.channels()).await else { return };
         let mut early = Vec::new();
         // The process must know the size of its terminal from the start.
         let size = match options.tty {
-            true => streams::first_size(&client, &mut decoder, &mut early).await,
+            true => streams::first_size(&client, &mut channels, &mut early).await,
             false => None,
         };
         match start(&api, &key, &container, &options, size).await {
-            Ok((streams, session)) => streams::talk(client, decoder, early, streams, Some(session)).await,
-            Err(status) => streams::refuse(&client, &status).await,
+            Ok((streams, session)) => {
+                streams::talk(client, channels, framing, early, streams, Some(session)).await;
+            }
+            Err(status) => streams::refuse(&client, framing, &status).await,
         }
     })
 }
@@ -101,6 +106,11 @@ impl ExecOptions {
             )));
         }
         Ok(options)
+    }
+
+    /// The number of channels that a client of SPDY opens, besides that of errors.
+    pub(super) fn channels(&self) -> usize {
+        [self.stdin, self.stdout, self.stderr, self.tty].iter().filter(|wanted| **wanted).count()
     }
 
     /// Parses all options except the command.

@@ -49,7 +49,7 @@ pub(crate) struct Places {
 
 /// The place of one client.
 #[derive(Debug)]
-pub(super) struct Place {
+pub(crate) struct Place {
     standing: Cell<Standing>,
     /// Whether the response has no end of its own, such as a watch.
     stays: Cell<bool>,
@@ -65,7 +65,7 @@ impl Places {
     }
 
     /// Returns the maximum number of clients at a time.
-    pub(super) fn most(&self) -> usize {
+    pub(crate) fn most(&self) -> usize {
         self.most
     }
 
@@ -77,7 +77,7 @@ impl Places {
     }
 
     /// Returns a place for a new client.
-    pub(super) fn take(&self) -> Rc<Place> {
+    pub(crate) fn take(&self) -> Rc<Place> {
         let place = Rc::new(Place {
             standing: Cell::new(Standing::Silent(Instant::now())),
             stays: Cell::new(false),
@@ -156,7 +156,7 @@ fn disconnect_hanging(of: impl Iterator<Item = Rc<Place>>, now: Instant) -> bool
 
 impl Place {
     /// Completes when the client must be disconnected.
-    pub(super) fn disconnected(&self) -> impl Future<Output = ()> {
+    pub(crate) fn disconnected(&self) -> impl Future<Output = ()> {
         let disconnect = self.disconnect.1.clone();
         // Nothing is ever sent on the channel: receiving ends when it is closed.
         async move {

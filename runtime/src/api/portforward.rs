@@ -1,4 +1,5 @@
-//! `pods/portforward`: TCP connections into a pod, any number of them in one WebSocket.
+//! `pods/portforward`: TCP connections into a pod, any number of them in one connection of SPDY, with or without a
+//! WebSocket around it.
 //!
 //! A client opens two streams for each connection: `error`, on which a failure is reported, and `data`
 //! (`wire/src/spdy.rs`). The socket is made in the pod's network namespace, so that programs that listen on
@@ -26,7 +27,7 @@ use super::body::Body;
 use super::place::Place;
 use super::read::parse;
 use super::request::Family;
-use super::upgrade::{self, Client, upgrade};
+use super::upgrade::{self, Carrier, Client, upgrade};
 use super::{Afterwards, Api, Request, Status, write};
 use nodlet_registry::objects::Key;
 use nodlet_wire::spdy::{self, Frame};
@@ -64,8 +65,8 @@ pub(super) fn portforward(
     }
     let uid = pod["metadata"]["uid"].as_str().unwrap_or_default().to_owned();
     let pod = Rc::new(Pod { api: api.clone(), key: key.clone(), uid });
-    upgrade(request, &upgrade::CONNECTIONS, afterwards, place, |client, decoder| async move {
-        Session::run(pod, client, decoder).await;
+    upgrade(request, &upgrade::CONNECTIONS, afterwards, place, |client, carrier| async move {
+        Session::run(pod, client, carrier).await;
     })
 }
 
@@ -100,6 +101,8 @@ impl Pod {
 struct Session {
     pod: Rc<Pod>,
     client: Rc<Client>,
+    /// Whether SPDY is inside of a WebSocket.
+    is_wrapped: bool,
     encoder: spdy::Encoder,
     frames: Sender<Vec<u8>>,
     /// Error streams that wait for their data streams, by `requestID`.
@@ -121,12 +124,14 @@ struct Connection {
 
 impl Session {
     /// Runs the session until the client or the pod is gone, and ends its connections.
-    async fn run(pod: Rc<Pod>, client: Client, mut messages: websocket::Decoder) {
+    async fn run(pod: Rc<Pod>, client: Client, mut carrier: Carrier) {
         let (frames, to_send) = async_channel::bounded::<Vec<u8>>(FRAMES);
         let (tasks, client) = (Rc::new(LocalExecutor::new()), Rc::new(client));
+        let is_wrapped = matches!(carrier, Carrier::WebSocket(_));
         let mut session = Session {
             pod: pod.clone(),
             client: client.clone(),
+            is_wrapped,
             encoder: spdy::Encoder::default(),
             frames: frames.clone(),
             errors: SortedMap::new(),
@@ -144,20 +149,22 @@ impl Session {
             let mut decoder = spdy::Decoder::default();
             let mut piece = vec![0; PIECE];
             loop {
-                if let Err(error) = session.receive(&mut messages, &mut decoder).await {
+                if let Err(error) = session.receive(&mut carrier, &mut decoder).await {
                     return ::log::debug!("api: portforward: {error}");
                 }
                 match client.read(&mut piece).await {
                     Ok(0) | Err(_) => return,
-                    Ok(read) => messages.push(&piece[..read]),
+                    Ok(read) => carrier.push(&piece[..read]),
                 }
             }
         };
         let run = async {
             smol::future::or(receive, pod.is_over()).await;
-            let normal = websocket::encode(Opcode::Close, &[&1000u16.to_be_bytes()], None);
             let closed = async {
-                let _ = frames.send(normal).await;
+                if is_wrapped {
+                    let normal = websocket::encode(Opcode::Close, &[&1000u16.to_be_bytes()], None);
+                    let _ = frames.send(normal).await;
+                }
                 // Queued frames are sent, and no others.
                 frames.close();
                 smol::future::pending().await
@@ -171,11 +178,14 @@ impl Session {
     }
 
     /// Handles all complete messages. An error ends the session.
-    async fn receive(
-        &mut self,
-        messages: &mut websocket::Decoder,
-        decoder: &mut spdy::Decoder,
-    ) -> Result<(), String> {
+    async fn receive(&mut self, carrier: &mut Carrier, decoder: &mut spdy::Decoder) -> Result<(), String> {
+        let messages = match carrier {
+            Carrier::WebSocket(messages) => messages,
+            Carrier::Spdy(bytes) => {
+                decoder.push(&std::mem::take(bytes));
+                return self.frames(decoder).await;
+            }
+        };
         while let Some(message) = messages.message().map_err(|error| error.to_string())? {
             match message.opcode {
                 Opcode::Binary => decoder.push(&message.payload),
@@ -186,9 +196,14 @@ impl Session {
                 Opcode::Close => return Err("the client has closed".into()),
                 Opcode::Text | Opcode::Pong => {}
             }
-            while let Some(frame) = decoder.frame().map_err(|error| error.to_string())? {
-                self.handle(frame).await?;
-            }
+            self.frames(decoder).await?;
+        }
+        Ok(())
+    }
+
+    async fn frames(&mut self, decoder: &mut spdy::Decoder) -> Result<(), String> {
+        while let Some(frame) = decoder.frame().map_err(|error| error.to_string())? {
+            self.handle(frame).await?;
         }
         Ok(())
     }
@@ -254,6 +269,7 @@ impl Session {
                     data: stream,
                     error: self.errors.remove(&request),
                     frames: self.frames.clone(),
+                    is_wrapped: self.is_wrapped,
                 };
                 self.tasks
                     .spawn(async move {
@@ -273,8 +289,13 @@ impl Session {
     }
 
     async fn send(&self, frame: Vec<u8>) {
-        let _ = self.frames.send(websocket::encode(Opcode::Binary, &[&frame], None)).await;
+        let _ = self.frames.send(wrap(self.is_wrapped, frame)).await;
     }
+}
+
+/// A frame as it is sent.
+fn wrap(is_wrapped: bool, frame: Vec<u8>) -> Vec<u8> {
+    if is_wrapped { websocket::encode(Opcode::Binary, &[&frame], None) } else { frame }
 }
 
 /// The task of one connection.
@@ -284,6 +305,7 @@ struct Forward {
     data: u32,
     error: Option<u32>,
     frames: Sender<Vec<u8>>,
+    is_wrapped: bool,
 }
 
 impl Forward {
@@ -327,7 +349,7 @@ impl Forward {
 
     async fn send(&self, stream: u32, bytes: &[u8], fin: bool) {
         let frame = spdy::data(stream, bytes, fin);
-        let _ = self.frames.send(websocket::encode(Opcode::Binary, &[&frame], None)).await;
+        let _ = self.frames.send(wrap(self.is_wrapped, frame)).await;
     }
 
     /// Connects to 127.0.0.1 in the pod, or to ::1 if no program listens there.

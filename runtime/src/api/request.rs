@@ -22,6 +22,11 @@ pub(crate) enum Request {
         /// The reply, with a text for the user who joins, or an empty one.
         reply: Reply<&'static str>,
     },
+    /// What the node and its pods use, in the form of the kubelet's summary.
+    Stats {
+        /// The reply: the summary.
+        reply: Reply<Value>,
+    },
     /// Create an object. The reply is the admitted object.
     Create {
         /// The object as sent, with its namespace from the URL.

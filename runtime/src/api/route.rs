@@ -64,13 +64,17 @@ pub(super) struct Objects {
     pub(super) subresource: Option<String>,
 }
 
-pub(super) fn parse(path: &str) -> Result<Target, Status> {
-    let segments: Vec<String> = path
-        .split('/')
+/// The decoded segments of a path.
+pub(super) fn segments(path: &str) -> Result<Vec<String>, Status> {
+    path.split('/')
         .filter(|segment| !segment.is_empty())
         .map(|segment| decode(segment, false))
         .collect::<Option<_>>()
-        .ok_or_else(|| Status::bad_request("the path is not percent-encoded UTF-8"))?;
+        .ok_or_else(|| Status::bad_request("the path is not percent-encoded UTF-8"))
+}
+
+pub(super) fn parse(path: &str) -> Result<Target, Status> {
+    let segments = segments(path)?;
     let segments: Vec<&str> = segments.iter().map(String::as_str).collect();
     Ok(match segments[..] {
         ["version"] => Target::Version,
@@ -166,6 +170,19 @@ impl Query {
             parameters.push((name, value));
         }
         Ok(Query { parameters })
+    }
+
+    /// Gives parameters of a name another one.
+    pub(super) fn rename(&mut self, from: &str, to: &str) {
+        for (name, _) in self.parameters.iter_mut().filter(|(name, _)| name == from) {
+            to.clone_into(name);
+        }
+    }
+
+    /// Sets a parameter, whatever it was before.
+    pub(super) fn set(&mut self, name: &str, value: &str) {
+        self.parameters.retain(|(known, _)| known != name);
+        self.parameters.push((name.to_owned(), value.to_owned()));
     }
 
     /// Returns the first parameter of this name.

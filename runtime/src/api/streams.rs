@@ -1,9 +1,9 @@
-//! The streams of a process, over one WebSocket: what `exec` and `attach` have in common.
+//! The streams of a process, over one connection: what `exec` and `attach` have in common.
 //!
 //! Bytes are transferred between the API's pipes or terminal and the client. At most one piece of each stream
 //! is buffered: a client that does not read blocks an executed process at its next write, as a pipe does, and
 //! misses output of a container that it is attached to (`supervisor/src/console.rs`). Read next:
-//! `wire/src/websocket.rs`.
+//! `api/channels.rs`.
 
 use std::fs::File;
 use std::io::{self, Read, Write};
@@ -14,12 +14,10 @@ use serde_json::{Value, json};
 use smol::Async;
 
 use super::Status;
+use super::channels::{Channels, Framing, PIECE, Received};
 use super::request::{ExecExit, ExecSession};
 use super::upgrade::Client;
-use nodlet_wire::websocket::{self, Decoder, Message, Opcode};
-
-/// The number of bytes that are read from a stream at a time, and sent as one message.
-const PIECE: usize = 32 * 1024;
+use nodlet_wire::websocket;
 
 /// The maximum number of frames that wait for the client to read them: one of each stream and a `Pong`.
 const FRAMES: usize = 3;
@@ -127,8 +125,9 @@ impl Streams {
 /// or for an attached client the end of the outputs.
 pub(super) async fn talk(
     client: Client,
-    decoder: Decoder,
-    early: Vec<Message>,
+    channels: Channels,
+    framing: Framing,
+    early: Vec<Received>,
     Streams { stdin, stdout, stderr, terminal, stdout_channel, end_of_input }: Streams,
     session: Option<ExecSession>,
 ) {
@@ -147,10 +146,10 @@ pub(super) async fn talk(
     let run = async {
         // The first message shows clients that the channels are open.
         let first = stdout_channel.filter(|_| stdout.is_some()).unwrap_or(websocket::ERROR);
-        let _ = frames.send(websocket::encode(Opcode::Binary, &[&[first]], None)).await;
+        let _ = frames.send(framing.data(first, &[])).await;
         let outputs = smol::future::zip(
-            pump(stdout, stdout_channel, &frames, &is_over),
-            pump(stderr, Some(websocket::STDERR), &frames, &is_over),
+            pump(stdout, stdout_channel, framing, &frames, &is_over),
+            pump(stderr, Some(websocket::STDERR), framing, &frames, &is_over),
         );
         let ended = async {
             let Some(session) = session else { return ExecExit::Code(0) };
@@ -159,15 +158,10 @@ pub(super) async fn talk(
             exit.unwrap_or_else(|_| ExecExit::Failed("the process was lost".into()))
         };
         let (_, exit) = smol::future::zip(outputs, ended).await;
-        let status = status(&exit).to_string();
-        let status = websocket::encode(Opcode::Binary, &[&[websocket::ERROR], status.as_bytes()], None);
-        let normal = websocket::encode(Opcode::Close, &[&1000u16.to_be_bytes()], None);
-        for frame in [status, normal] {
-            let _ = frames.send(frame).await;
-        }
+        let _ = frames.send(framing.end(&status(&exit).to_string())).await;
         frames.close();
     };
-    let receive = receive(&client, decoder, early, Input { stdin, terminal, end_of_input }, frames.clone());
+    let receive = receive(&client, channels, early, Input { stdin, terminal, end_of_input }, frames.clone());
     // The transfer ends when the client is gone, and the client should disconnect when everything is sent.
     smol::future::or(
         async {
@@ -183,6 +177,7 @@ pub(super) async fn talk(
 async fn pump(
     from: Option<Async<File>>,
     channel: Option<u8>,
+    framing: Framing,
     frames: &async_channel::Sender<Vec<u8>>,
     is_over: &async_channel::Receiver<()>,
 ) {
@@ -198,8 +193,7 @@ async fn pump(
                     smol::future::yield_now().await;
                     continue;
                 };
-                let frame = websocket::encode(Opcode::Binary, &[&[channel], &piece[..read]], None);
-                if frames.send(frame).await.is_err() {
+                if frames.send(framing.data(channel, &piece[..read])).await.is_err() {
                     return;
                 }
             }
@@ -238,42 +232,40 @@ struct Input {
 /// Transfers input from the client to the process, until the client is gone.
 async fn receive(
     client: &Client,
-    mut decoder: Decoder,
-    early: Vec<Message>,
+    mut channels: Channels,
+    early: Vec<Received>,
     Input { mut stdin, terminal, end_of_input }: Input,
     frames: async_channel::Sender<Vec<u8>>,
 ) {
-    let mut piece = vec![0; PIECE];
     let mut early = early.into_iter();
     loop {
         loop {
-            let next = early.next().map_or_else(|| decoder.message(), |message| Ok(Some(message)));
-            let message = match next {
-                Ok(Some(message)) => message,
+            let next = early.next().map_or_else(|| channels.next(), |received| Ok(Some(received)));
+            let received = match next {
+                Ok(Some(received)) => received,
                 Ok(None) => break,
                 Err(error) => return ::log::debug!("api: failed to {error}"),
             };
-            let Message { opcode, payload } = message;
-            match (opcode, payload.split_first()) {
-                (Opcode::Close, _) => return,
-                (Opcode::Ping, _) => {
-                    let _ = frames.send(websocket::encode(Opcode::Pong, &[&payload], None)).await;
+            match received {
+                Received::Close => return,
+                Received::Reply(reply) => {
+                    let _ = frames.send(reply).await;
                 }
-                (Opcode::Binary, Some((&websocket::STDIN, bytes))) => {
+                Received::Data(websocket::STDIN, bytes) => {
                     let Some(to) = &stdin else { continue };
-                    match unless_gone(client, write_all(to, bytes)).await {
+                    match unless_gone(client, write_all(to, &bytes)).await {
                         Some(Ok(())) => {}
                         // The process has closed its stdin: further input is lost, as in a pipe.
                         Some(Err(_)) => stdin = None,
                         None => return,
                     }
                 }
-                (Opcode::Binary, Some((&websocket::RESIZE, size))) => {
+                Received::Data(websocket::RESIZE, size) => {
                     if let Some(terminal) = &terminal {
-                        resize(terminal, size);
+                        resize(terminal, &size);
                     }
                 }
-                (Opcode::Binary, Some((&websocket::CLOSE, [websocket::STDIN]))) => {
+                Received::End(websocket::STDIN) => {
                     match (terminal.as_ref().map(|_| end_of_input), stdin.take()) {
                         (Some(EndOfInput::CtrlD), Some(to)) => {
                             if unless_gone(client, write_all(&to, b"\x04")).await.is_none() {
@@ -283,12 +275,11 @@ async fn receive(
                         (_, closed) => drop(closed),
                     }
                 }
-                (Opcode::Binary | Opcode::Text | Opcode::Pong, _) => {}
+                Received::Data(..) | Received::End(_) => {}
             }
         }
-        match client.read(&mut piece).await {
-            Ok(0) | Err(_) => return,
-            Ok(read) => decoder.push(&piece[..read]),
+        if channels.read(client).await.is_none() {
+            return;
         }
     }
 }
@@ -333,27 +324,23 @@ fn resize(terminal: &File, size: &[u8]) {
 /// `early`. The wait for a silent client is short.
 pub(super) async fn first_size(
     client: &Client,
-    decoder: &mut Decoder,
-    early: &mut Vec<Message>,
+    channels: &mut Channels,
+    early: &mut Vec<Received>,
 ) -> Option<(u16, u16)> {
     let listen = async {
-        let mut piece = vec![0; PIECE];
         while early.len() < MAX_EARLY {
-            match decoder.message().ok()? {
-                Some(message) => {
-                    let size = match message.payload.split_first() {
-                        Some((&websocket::RESIZE, size)) => window(size),
+            match channels.next().ok()? {
+                Some(received) => {
+                    let size = match &received {
+                        Received::Data(websocket::RESIZE, size) => window(size),
                         _ => None,
                     };
-                    early.push(message);
+                    early.push(received);
                     if size.is_some() {
                         return size;
                     }
                 }
-                None => match client.read(&mut piece).await {
-                    Ok(0) | Err(_) => return None,
-                    Ok(read) => decoder.push(&piece[..read]),
-                },
+                None => channels.read(client).await?,
             }
         }
         None
@@ -366,13 +353,8 @@ pub(super) async fn first_size(
 }
 
 /// Reports on the error channel why there is no process.
-pub(super) async fn refuse(client: &Client, status: &Status) {
-    let status = status.to_json().to_string();
-    let frames = [
-        websocket::encode(Opcode::Binary, &[&[websocket::ERROR], status.as_bytes()], None),
-        websocket::encode(Opcode::Close, &[&1000u16.to_be_bytes()], None),
-    ];
-    let _ = client.write_all(&frames.concat()).await;
+pub(super) async fn refuse(client: &Client, framing: Framing, status: &Status) {
+    let _ = client.write_all(&framing.end(&status.to_json().to_string())).await;
 }
 
 /// Returns the final status for the error channel.

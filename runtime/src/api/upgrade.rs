@@ -1,5 +1,5 @@
-//! Connections that leave HTTP: the WebSocket handshake of `exec`, `attach` and `portforward`, and the client
-//! after the handshake.
+//! Connections that leave HTTP: the handshake of `exec`, `attach` and `portforward`, for a WebSocket or SPDY/3.1, and
+//! the client after the handshake.
 //!
 //! A client may send without a pause, read nothing, or disappear without notice; this must not affect other
 //! clients. Read next: `api/streams.rs` and `api/portforward.rs`, on the protocols after the handshake;
@@ -25,23 +25,39 @@ use super::{Afterwards, Status};
 use nodlet_wire::spdy;
 use nodlet_wire::websocket::{self, Decoder, PROTOCOLS, Role};
 
-/// The subprotocols of a WebSocket.
+/// The protocols of a connection after its handshake.
 pub(super) struct Spoken {
-    /// The subprotocols, the preferred one first.
+    /// The subprotocols of a WebSocket, the preferred one first.
     protocols: &'static [&'static str],
-    /// The environment variable with which users of kubectl disable WebSocket.
-    variable: &'static str,
+    /// The protocol inside of SPDY (`X-Stream-Protocol-Version`).
+    spdy: &'static str,
 }
 
-/// The subprotocols for the streams of a process.
-pub(super) const STREAMS: Spoken =
-    Spoken { protocols: &PROTOCOLS, variable: "KUBECTL_REMOTE_COMMAND_WEBSOCKETS" };
+/// The protocols for the streams of a process.
+pub(super) const STREAMS: Spoken = Spoken { protocols: &PROTOCOLS, spdy: "v4.channel.k8s.io" };
 
-/// The subprotocols for forwarded connections.
-pub(super) const CONNECTIONS: Spoken =
-    Spoken { protocols: &[spdy::PROTOCOL], variable: "KUBECTL_PORT_FORWARD_WEBSOCKETS" };
+/// The protocols for forwarded connections.
+pub(super) const CONNECTIONS: Spoken = Spoken { protocols: &[spdy::PROTOCOL], spdy: "portforward.k8s.io" };
 
-/// Replies that the connection becomes a WebSocket, and continues it with `talk`.
+/// What carries the bytes of a client after the handshake.
+pub(super) enum Carrier {
+    /// Messages of a WebSocket.
+    WebSocket(Decoder),
+    /// The bytes themselves, of SPDY.
+    Spdy(Vec<u8>),
+}
+
+impl Carrier {
+    /// Adds received bytes.
+    pub(super) fn push(&mut self, bytes: &[u8]) {
+        match self {
+            Carrier::WebSocket(messages) => messages.push(bytes),
+            Carrier::Spdy(received) => received.extend_from_slice(bytes),
+        }
+    }
+}
+
+/// Replies that the connection changes its protocol, and continues it with `talk`.
 ///
 /// Call this last: when a handshake is rejected, kubectl retries with SPDY, and shows the reply to the retry.
 pub(super) fn upgrade<Talk: Future<Output = ()> + 'static>(
@@ -49,9 +65,14 @@ pub(super) fn upgrade<Talk: Future<Output = ()> + 'static>(
     spoken: &Spoken,
     afterwards: &Afterwards,
     place: &Rc<Place>,
-    talk: impl FnOnce(Client, Decoder) -> Talk + 'static,
+    talk: impl FnOnce(Client, Carrier) -> Talk + 'static,
 ) -> Result<Response<Body>, Status> {
-    let response = Handshake::of(&request, spoken)?.response();
+    let handshake = Handshake::of(&request, spoken)?;
+    let mut carrier = match handshake.accept {
+        Some(_) => Carrier::WebSocket(Decoder::new(Role::Server)),
+        None => Carrier::Spdy(Vec::new()),
+    };
+    let response = handshake.response();
     let (upgrade, place) = (hyper::upgrade::on(request), place.clone());
     *afterwards.borrow_mut() = Some(Box::pin(async move {
         let connection = match upgrade.await {
@@ -60,9 +81,8 @@ pub(super) fn upgrade<Talk: Future<Output = ()> + 'static>(
         };
         if let Ok(parts) = connection.downcast::<FuturesIo<Async<UnixStream>>>() {
             // The bytes after the request are the client's first frames.
-            let mut decoder = Decoder::new(Role::Server);
-            decoder.push(&parts.read_buf);
-            talk(Client { stream: parts.io.into_inner(), place }, decoder).await;
+            carrier.push(&parts.read_buf);
+            talk(Client { stream: parts.io.into_inner(), place }, carrier).await;
         }
     }));
     Ok(response)
@@ -105,9 +125,16 @@ impl Client {
     }
 }
 
+/// SPDY in `Upgrade`.
+const SPDY: &str = "SPDY/3.1";
+
+/// The header with the protocols inside of SPDY.
+const SPDY_PROTOCOL: &str = "x-stream-protocol-version";
+
 /// The client's side of the upgrade.
 struct Handshake {
-    accept: String,
+    /// The response to the key of a WebSocket; none for SPDY.
+    accept: Option<String>,
     protocol: &'static str,
 }
 
@@ -117,11 +144,13 @@ impl Handshake {
             request.headers().get(name).and_then(|value: &HeaderValue| value.to_str().ok()).unwrap_or("")
         };
         let upgrade = text(header::UPGRADE);
-        if upgrade.to_ascii_lowercase().starts_with("spdy/") {
-            return Err(Status::bad_request(format!(
-                "nodlet supports WebSocket but not SPDY: use kubectl 1.31 or later, and do not set {}",
-                spoken.variable
-            )));
+        if upgrade.eq_ignore_ascii_case(SPDY) {
+            let offered = request.headers().get_all(SPDY_PROTOCOL);
+            let mut offered = offered.iter().filter_map(|value| value.to_str().ok());
+            if !offered.any(|value| value.split(',').any(|offered| offered.trim() == spoken.spdy)) {
+                return Err(Status::bad_request(format!("{SPDY_PROTOCOL} must contain {}", spoken.spdy)));
+            }
+            return Ok(Handshake { accept: None, protocol: spoken.spdy });
         }
         if !upgrade.eq_ignore_ascii_case("websocket") {
             return Err(Status::bad_request("Upgrade request required"));
@@ -142,18 +171,27 @@ impl Handshake {
                     spoken.protocols.join(", ")
                 ))
             })?;
-        Ok(Handshake { accept: websocket::accept_key(key), protocol })
+        Ok(Handshake { accept: Some(websocket::accept_key(key)), protocol })
     }
 
-    fn response(&self) -> Response<Body> {
+    fn response(self) -> Response<Body> {
         let mut response = Response::new(Body::Whole(None));
         *response.status_mut() = StatusCode::SWITCHING_PROTOCOLS;
         let headers = response.headers_mut();
-        headers.insert(header::UPGRADE, HeaderValue::from_static("websocket"));
+        let protocol = HeaderValue::from_static(self.protocol);
         headers.insert(header::CONNECTION, HeaderValue::from_static("Upgrade"));
-        headers.insert(header::SEC_WEBSOCKET_PROTOCOL, HeaderValue::from_static(self.protocol));
-        if let Ok(accept) = HeaderValue::from_str(&self.accept) {
-            headers.insert(header::SEC_WEBSOCKET_ACCEPT, accept);
+        match self.accept {
+            None => {
+                headers.insert(header::UPGRADE, HeaderValue::from_static(SPDY));
+                headers.insert(SPDY_PROTOCOL, protocol);
+            }
+            Some(accept) => {
+                headers.insert(header::UPGRADE, HeaderValue::from_static("websocket"));
+                headers.insert(header::SEC_WEBSOCKET_PROTOCOL, protocol);
+                if let Ok(accept) = HeaderValue::from_str(&accept) {
+                    headers.insert(header::SEC_WEBSOCKET_ACCEPT, accept);
+                }
+            }
         }
         response
     }

@@ -11,7 +11,7 @@
 //! objects of the local API ─► status_patch ─► the cluster      reports.rs, mirrors.rs
 //! ```
 
-mod connection;
+pub(super) mod connection;
 mod mirrors;
 mod objects;
 mod pods;
@@ -113,6 +113,7 @@ impl Engine {
         let task: std::pin::Pin<Box<dyn Future<Output = ()>>> = Box::pin(task);
         let _task = self.shell.tasks.executor.spawn(task);
         self.cluster = Some(Following { _task, requests });
+        self.kubelet_server = None;
     }
 
     /// Has the board connect to its cluster now.
@@ -164,6 +165,7 @@ async fn follow(shell: Rc<Shell>, requests: Receiver<Reply<&'static str>>) {
         );
     }
     log::info!("this board is node {} of the cluster at {}", credentials.node, credentials.server);
+    shell.tasks.then_loop(Engine::serve_cluster).await;
     cluster_network::restore(&shell).await;
     // Events wait for a connection from now on.
     shell.publication.events_sent(0);

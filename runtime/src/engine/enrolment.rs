@@ -173,7 +173,7 @@ async fn read(shell: &Shell, path: PathBuf) -> Result<Option<String>, String> {
 }
 
 /// Reads a file of bounded size. Whatever else has its name must neither block the thread nor fill the memory.
-fn read_file(path: &Path) -> io::Result<String> {
+pub(super) fn read_file(path: &Path) -> io::Result<String> {
     let flags = libc::O_NOFOLLOW | libc::O_NONBLOCK | libc::O_NOCTTY;
     let file = OpenOptions::new().read(true).custom_flags(flags).open(path)?;
     if !file.metadata()?.is_file() {

@@ -17,7 +17,7 @@ use nodlet_registry::{
 
 use super::exec::{Exec, ExecNews};
 use super::pods::EphemeralRequest;
-use super::{Engine, Shell, netns};
+use super::{Engine, Shell, netns, stats};
 
 impl Engine {
     /// Carries out a request of the API. Parts that take time continue in a task.
@@ -56,6 +56,12 @@ impl Engine {
                 self.follow_cluster();
                 let meaning = self.shell.config.sync.map_or("", |_| nodlet_cluster::sync::MEANING);
                 let _ = reply.try_send(Ok(meaning));
+            }
+            Request::Stats { reply } => {
+                let shell = self.shell.clone();
+                self.shell.tasks.spawn(async move {
+                    let _ = reply.try_send(Ok(stats::summary(&shell).await));
+                });
             }
             Request::Ephemeral { namespace, name, change, validation, dry_run, reply } => {
                 self.change_ephemeral(EphemeralRequest {

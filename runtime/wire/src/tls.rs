@@ -1,18 +1,20 @@
-//! A TLS client: rustls, with cryptography from crates that need no C compiler
+//! TLS: rustls, with cryptography from crates that need no C compiler
 //! (`docs/decisions/0006-tls-and-http2-for-probes.md`).
 //!
 //! The prober verifies no certificate, as a kubelet's probes ([`Client::unverified`]). A client of a cluster or of a
 //! registry verifies the server with the roots of a [`Trust`], and may present a certificate of its own
-//! ([`Client::verified`], `docs/decisions/0009-cryptography-for-mutual-tls.md`).
+//! ([`Client::verified`], `docs/decisions/0009-cryptography-for-mutual-tls.md`). [`server`] is the other end.
 //!
 //! This module waits only for the connection. A server can occupy only limited memory: a record, and a handshake
 //! message of 64 KiB. It can cause only limited work: each read yields to other tasks, and the number of bytes
 //! without data is limited ([`MAX_IDLE_BYTES`]).
 
 mod aead;
+pub mod certificate;
 pub mod der;
 mod exchange;
 mod hash;
+pub mod server;
 mod signature;
 #[cfg(test)]
 mod tests;

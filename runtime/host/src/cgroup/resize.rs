@@ -129,7 +129,7 @@ impl Target<'_> {
     }
 
     /// The number in a file of `controller`; `None` if there is no such file, or the file says that there is no limit.
-    fn number(&self, controller: Controller, v1: &str, v2: &str) -> Option<u64> {
+    pub(super) fn number(&self, controller: Controller, v1: &str, v2: &str) -> Option<u64> {
         let (directory, is_v2) = self.directory(controller)?;
         let text = fs::read_to_string(directory.join(if is_v2 { v2 } else { v1 })).ok()?;
         text.split_ascii_whitespace().next()?.parse().ok()

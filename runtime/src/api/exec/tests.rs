@@ -9,6 +9,7 @@ use serde_json::{Value, json};
 use crate::api::tests::{Root, call, key, pod, with_api};
 use crate::api::{ExecExit, ExecSession, Request};
 use nodlet_registry::objects::Objects;
+use nodlet_wire::spdy;
 use nodlet_wire::websocket::{self, Decoder, Opcode, Role};
 
 /// An engine that executes commands on this machine instead of in a container.
@@ -266,6 +267,68 @@ fn wait_until_gone(pid: i32) {
     }
 }
 
+/// Executes a command over SPDY, with these streams and this input. Returns stdout, stderr and the status.
+fn over_spdy(socket: &Path, query: &str, kinds: &[&str], input: &[u8]) -> [String; 3] {
+    let mut stream = UnixStream::connect(socket).expect("the API listens");
+    let head = format!(
+        "POST {EXEC}?{query} HTTP/1.1\r\nhost: x\r\nconnection: Upgrade\r\nupgrade: SPDY/3.1\r\n\
+         x-stream-protocol-version: v5.channel.k8s.io\r\nx-stream-protocol-version: v4.channel.k8s.io\r\n\r\n"
+    );
+    stream.write_all(head.as_bytes()).expect("sent");
+    let mut head = Vec::new();
+    while !head.ends_with(b"\r\n\r\n") {
+        let mut byte = [0];
+        assert_eq!(stream.read(&mut byte).expect("a response"), 1, "{}", String::from_utf8_lossy(&head));
+        head.push(byte[0]);
+    }
+    let head = String::from_utf8_lossy(&head).to_lowercase();
+    assert!(head.starts_with("http/1.1 101"), "{head}");
+    assert!(head.contains("x-stream-protocol-version: v4.channel.k8s.io"), "{head}");
+    let mut encoder = spdy::Encoder::default();
+    for (kind, number) in kinds.iter().zip((1..).step_by(2)) {
+        stream.write_all(&encoder.open(number, &[("streamtype", kind)], false)).expect("sent");
+    }
+    if let Some(stdin) = kinds.iter().position(|kind| *kind == "stdin") {
+        let stdin = stdin as u32 * 2 + 1;
+        let frames = [spdy::data(stdin, input, false), spdy::pong(7), spdy::data(stdin, &[], true)];
+        stream.write_all(&frames.concat()).expect("sent");
+    }
+    let (mut decoder, mut texts, mut open) = (spdy::Decoder::default(), [const { String::new() }; 3], 0);
+    let outputs = ["stdout", "stderr", "error"];
+    open += kinds.iter().filter(|kind| outputs.contains(*kind)).count();
+    while open > 0 {
+        while let Some(frame) = decoder.frame().expect("SPDY") {
+            let spdy::Frame::Data { stream, bytes, fin } = frame else { continue };
+            let output =
+                outputs.iter().position(|kind| *kind == kinds[stream as usize / 2]).expect("an output");
+            texts[output].push_str(&String::from_utf8_lossy(&bytes));
+            open -= usize::from(fin);
+        }
+        let mut bytes = [0; 4096];
+        let read = stream.read(&mut bytes).expect("more");
+        assert!(read > 0 || open == 0, "ended early: {texts:?}");
+        decoder.push(&bytes[..read]);
+    }
+    texts
+}
+
+#[test]
+fn a_process_is_executed_over_spdy() {
+    let root = Root::new();
+    with_api(&root, objects(), engine, |socket| {
+        let script = "command=sh&command=-c&command=cat%3B+echo+err+%3E%262%3B+exit+3";
+        let query = format!("{script}&stdin=1&stdout=1&stderr=1");
+        let [out, err, status] =
+            over_spdy(&socket, &query, &["error", "stdin", "stdout", "stderr"], b"some input");
+        assert_eq!((out.as_str(), err.as_str()), ("some input", "err\n"));
+        assert!(status.contains("NonZeroExitCode"), "{status}");
+        let [_, _, status] = over_spdy(&socket, "command=true&stdout=1", &["stdout", "error"], b"");
+        assert_eq!(status, r#"{"metadata":{},"status":"Success"}"#);
+        let [_, _, status] = over_spdy(&socket, "command=refused&stdout=1", &["error", "stdout"], b"");
+        assert!(status.contains("no such process"), "{status}");
+    });
+}
+
 #[test]
 fn exec_failures_are_reported_where_kubectl_shows_them() {
     let root = Root::new();
@@ -283,7 +346,13 @@ fn exec_failures_are_reported_where_kubectl_shows_them() {
         let ports = EXEC.replace("/exec", "/portforward");
         for (target, query, headers, code, expected) in [
             (EXEC, "command=sh&stdout=1", "", 400, "Upgrade request required"),
-            (EXEC, "command=sh&stdout=1", spdy, 400, "WebSocket but not SPDY"),
+            (
+                EXEC,
+                "command=sh&stdout=1",
+                spdy,
+                400,
+                "x-stream-protocol-version must contain v4.channel.k8s.io",
+            ),
             (EXEC, "command=sh&stdout=1", &old, 400, "none of the subprotocols"),
             (EXEC, "stdout=1", websocket, 400, "command: Required value"),
             (EXEC, "command=sh", websocket, 400, "at least 1 of stdin, stdout, stderr"),
@@ -311,8 +380,7 @@ fn exec_failures_are_reported_where_kubectl_shows_them() {
                 400,
                 "cannot attach a container in a completed pod; current phase is Succeeded",
             ),
-            (EXEC, "command=sh&stdout=1", spdy, 400, "do not set KUBECTL_REMOTE_COMMAND_WEBSOCKETS"),
-            (&ports, "", spdy, 400, "do not set KUBECTL_PORT_FORWARD_WEBSOCKETS"),
+            (&ports, "", spdy, 400, "x-stream-protocol-version must contain portforward.k8s.io"),
             (&ports, "", websocket, 400, "is supported: use SPDY/3.1+portforward.k8s.io"),
         ] {
             let (answered, body) = call(&socket, "GET", &format!("{target}?{query}"), headers, "");

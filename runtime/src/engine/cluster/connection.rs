@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use nodlet_cluster::api::random;
 use nodlet_cluster::api::{Api, JSON, MERGE, STRATEGIC, Verification};
@@ -12,11 +12,32 @@ use nodlet_cluster::{enrol, node};
 use nodlet_core::error::causes;
 use nodlet_registry::objects::Key;
 
-use super::super::enrolment;
+use super::super::{Shell, enrolment};
 use super::{Failure, Follower};
 
 /// The time for which a new certificate is awaited, during which the Lease is not renewed.
 const CERTIFICATE_WITHIN: Duration = Duration::from_secs(10);
+
+/// A client of the API server with these credentials.
+pub(in crate::engine) async fn client(credentials: &Credentials) -> Result<Api, String> {
+    let addresses = enrolment::addresses(&credentials.server).await?;
+    let trust = credentials.trust().map_err(|error| error.to_string())?;
+    Ok(Api::new(&credentials.server.host, addresses, Verification::By(trust), None))
+}
+
+/// The Node of the local API, as the cluster is told of it.
+pub(in crate::engine) fn local_node(shell: &Shell, name: &str) -> Value {
+    let object = shell.publication.objects.get(&Key::new("nodes", "", name));
+    let mut node: Value =
+        object.and_then(|object| serde_json::from_str(&object.json).ok()).unwrap_or_default();
+    let port = shell.config.kubelet_port;
+    if port != 0 && node.is_object() {
+        node["status"]["daemonEndpoints"] = json!({ "kubeletEndpoint": { "Port": port } });
+        // The API server passes WebSockets on, instead of making SPDY of them.
+        node["status"]["declaredFeatures"] = json!(["ExtendWebSocketsToKubelet"]);
+    }
+    node
+}
 
 impl Follower {
     /// Prepares requests to the API server; the first one opens the connection.
@@ -48,9 +69,7 @@ impl Follower {
 
     /// The Node of the local API.
     pub(super) fn local_node(&self) -> Value {
-        let key = Key::new("nodes", "", &self.credentials.node);
-        let object = self.shell.publication.objects.get(&key);
-        object.and_then(|object| serde_json::from_str(&object.json).ok()).unwrap_or_default()
+        local_node(&self.shell, &self.credentials.node)
     }
 
     /// Makes the Node, or updates an existing one.

@@ -5,10 +5,14 @@
 pub const INTEGER: u8 = 0x02;
 /// `BIT STRING`.
 pub(crate) const BIT_STRING: u8 = 0x03;
+/// `OCTET STRING`.
+pub(crate) const OCTET_STRING: u8 = 0x04;
 /// `OBJECT IDENTIFIER`.
 pub(crate) const OID: u8 = 0x06;
 /// `UTF8String`.
 pub(crate) const UTF8_STRING: u8 = 0x0c;
+/// `PrintableString`.
+pub(crate) const PRINTABLE_STRING: u8 = 0x13;
 /// `UTCTime`.
 pub const UTC_TIME: u8 = 0x17;
 /// `GeneralizedTime`.
@@ -101,6 +105,8 @@ pub struct Certificate<'a> {
     pub not_before: i64,
     /// `notAfter`, in seconds since 1970.
     pub not_after: i64,
+    /// The contents of `subject`, for [`names`].
+    pub subject: &'a [u8],
 }
 
 impl<'a> Certificate<'a> {
@@ -118,10 +124,28 @@ impl<'a> Certificate<'a> {
         let mut validity = Reader::new(fields.expect(SEQUENCE)?);
         let not_before = time(validity.read()?)?;
         let not_after = time(validity.read()?)?;
-        fields.expect(SEQUENCE)?;
+        let subject = fields.expect(SEQUENCE)?;
         let (_, _, public_key_info) = fields.read().filter(|(tag, ..)| *tag == SEQUENCE)?;
-        Some(Certificate { public_key_info, not_before, not_after })
+        Some(Certificate { public_key_info, not_before, not_after, subject })
     }
+}
+
+/// The texts of one attribute of a subject, in their order; texts that are not UTF-8 or ASCII are left out.
+pub fn names(subject: &[u8], oid: &[u8]) -> Vec<String> {
+    let mut found = Vec::new();
+    let mut sets = Reader::new(subject);
+    while let Some(set) = sets.expect(SET) {
+        let mut pairs = Reader::new(set);
+        while let Some(pair) = pairs.expect(SEQUENCE) {
+            let mut pair = Reader::new(pair);
+            if pair.expect(OID) == Some(oid)
+                && let Some((UTF8_STRING | PRINTABLE_STRING, text, _)) = pair.read()
+            {
+                found.extend(String::from_utf8(text.to_vec()));
+            }
+        }
+    }
+    found
 }
 
 /// Seconds since 1970 of a `UTCTime` or `GeneralizedTime` (RFC 5280, 4.1.2.5).

@@ -186,7 +186,7 @@ fn rsa_key(key: &[u8]) -> Option<::rsa::PublicKey> {
         .ok()
 }
 
-/// The private key of a client: ECDSA on P-256. It is erased when it is dropped.
+/// The private key of a client or server: ECDSA on P-256. It is erased when it is dropped.
 pub struct ClientKey(p256::ecdsa::SigningKey);
 
 /// Shows nothing of the key.
@@ -235,25 +235,9 @@ impl ClientKey {
         let algorithm = value(SEQUENCE, &[alg_id::ECDSA_P256.as_ref()]);
         value(SEQUENCE, &[&algorithm, &value(BIT_STRING, &[&[0], point.as_bytes()])])
     }
-
-    /// A request for a certificate (PKCS #10) with this organization and common name.
-    pub fn certificate_request(&self, organization: &str, common_name: &str) -> Vec<u8> {
-        use der::{BIT_STRING, INTEGER, OID, SEQUENCE, SET, UTF8_STRING, value};
-        let name = |oid: &[u8], text: &str| {
-            let pair = value(SEQUENCE, &[&value(OID, &[oid]), &value(UTF8_STRING, &[text.as_bytes()])]);
-            value(SET, &[&pair])
-        };
-        let subject =
-            value(SEQUENCE, &[&name(&[0x55, 4, 10], organization), &name(&[0x55, 4, 3], common_name)]);
-        let key = self.public_key_info();
-        // No attributes, which are not optional.
-        let info = value(SEQUENCE, &[&value(INTEGER, &[&[0]]), &subject, &key, &value(0xa0, &[])]);
-        let signature = value(BIT_STRING, &[&[0], &self.sign(&info)]);
-        value(SEQUENCE, &[&info, &value(SEQUENCE, &[alg_id::ECDSA_SHA256.as_ref()]), &signature])
-    }
 }
 
-/// A client's key, as rustls asks for signatures in handshakes.
+/// A key, as rustls asks for signatures in handshakes.
 #[derive(Debug)]
 pub(super) struct Signing(pub(super) Arc<ClientKey>);
 

@@ -110,7 +110,7 @@ fn keys_outside_the_limits_are_rejected() {
 fn a_client_signs_what_its_public_key_verifies() {
     let key = ClientKey::generate().expect("a key");
     let again = ClientKey::from_bytes(&*key.to_bytes()).expect("the same key");
-    let request = again.certificate_request("system:nodes", "system:node:board");
+    let request = again.certificate_request("system:nodes", "system:node:board", &[]);
     let mut outer = der::Reader::new(&request);
     let mut parts = der::Reader::new(outer.expect(der::SEQUENCE).expect("a request"));
     let (_, info, signed) = parts.read().expect("what is signed");

@@ -1,0 +1,112 @@
+//! What the node and its pods use, for `kubectl top` and Prometheus: the kubelet's summary and its metrics.
+
+use std::fmt::Write;
+
+use serde_json::Value;
+
+use super::{Api, Request, Status, write};
+
+/// The summary (`stats/v1alpha1`).
+pub(super) async fn summary(api: &Api) -> Result<Value, Status> {
+    write::ask(api, |reply| Request::Stats { reply }).await
+}
+
+/// `/metrics/resource`: cpu and memory of the node, its pods and their containers.
+pub(super) fn resource_metrics(summary: &Value, milliseconds: i64) -> String {
+    let pods = || summary["pods"].as_array().into_iter().flatten();
+    let mut text = String::new();
+    for (scope, name, kind) in [
+        ("container", "cpu_usage_seconds_total", "counter"),
+        ("container", "memory_working_set_bytes", "gauge"),
+        ("container", "start_time_seconds", "gauge"),
+        ("node", "cpu_usage_seconds_total", "counter"),
+        ("node", "memory_working_set_bytes", "gauge"),
+        ("pod", "cpu_usage_seconds_total", "counter"),
+        ("pod", "memory_working_set_bytes", "gauge"),
+    ] {
+        let _ = writeln!(text, "# TYPE {scope}_{name} {kind}");
+        let mut line = |labels: &str, of: &Value| {
+            let value = match name {
+                "cpu_usage_seconds_total" => of["cpu"]["usageCoreNanoSeconds"].as_f64().map(|cpu| cpu / 1e9),
+                "memory_working_set_bytes" => of["memory"]["workingSetBytes"].as_f64(),
+                _ => seconds(&of["startTime"]),
+            };
+            if let Some(value) = value {
+                let _ = writeln!(text, "{scope}_{name}{labels} {value} {milliseconds}");
+            }
+        };
+        if scope == "node" {
+            line("", &summary["node"]);
+            continue;
+        }
+        for pod in pods() {
+            // Names in Kubernetes need no escapes.
+            let text = |field: &str| pod["podRef"][field].as_str().unwrap_or_default();
+            let (namespace, name) = (text("namespace"), text("name"));
+            if scope == "pod" {
+                line(&format!("{{namespace=\"{namespace}\",pod=\"{name}\"}}"), pod);
+                continue;
+            }
+            for container in pod["containers"].as_array().into_iter().flatten() {
+                let of = container["name"].as_str().unwrap_or_default();
+                line(&format!("{{container=\"{of}\",namespace=\"{namespace}\",pod=\"{name}\"}}"), container);
+            }
+        }
+    }
+    text.push_str("# TYPE resource_scrape_error gauge\nresource_scrape_error 0\n");
+    text
+}
+
+/// `/metrics`: what runs on the node.
+pub(super) fn metrics(summary: &Value) -> String {
+    let pods = summary["pods"].as_array().map_or(&[][..], Vec::as_slice);
+    let containers: usize = pods.iter().map(|pod| pod["containers"].as_array().map_or(0, Vec::len)).sum();
+    format!(
+        "# TYPE kubelet_node_name gauge\nkubelet_node_name{{node={}}} 1\n\
+         # TYPE kubelet_running_containers gauge\nkubelet_running_containers{{container_state=\"running\"}} {containers}\n\
+         # TYPE kubelet_running_pods gauge\nkubelet_running_pods {}\n",
+        summary["node"]["nodeName"],
+        pods.iter().filter(|pod| pod["containers"][0].is_object()).count(),
+    )
+}
+
+/// Seconds since 1970.
+fn seconds(time: &Value) -> Option<f64> {
+    let time = nodlet_core::time::Timestamp::parse(time.as_str()?)?;
+    Some(time.0.div_euclid(1_000_000_000) as f64)
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn metrics_have_the_labels_that_metrics_server_reads() {
+        let summary = json!({
+            "node": { "nodeName": "board", "cpu": { "usageCoreNanoSeconds": 2_500_000_000u64 }, "memory": { "workingSetBytes": 7 } },
+            "pods": [
+                { "podRef": { "name": "web", "namespace": "default" }, "cpu": { "usageCoreNanoSeconds": 1 }, "containers": [
+                    { "name": "app", "startTime": "1970-01-01T00:00:09Z", "cpu": { "usageCoreNanoSeconds": 5_000_000 }, "memory": { "workingSetBytes": 4096 } },
+                ] },
+                { "podRef": { "name": "new", "namespace": "default" }, "containers": [] },
+            ],
+        });
+        let text = resource_metrics(&summary, 1234);
+        for line in [
+            "container_cpu_usage_seconds_total{container=\"app\",namespace=\"default\",pod=\"web\"} 0.005 1234",
+            "container_memory_working_set_bytes{container=\"app\",namespace=\"default\",pod=\"web\"} 4096 1234",
+            "container_start_time_seconds{container=\"app\",namespace=\"default\",pod=\"web\"} 9 1234",
+            "node_cpu_usage_seconds_total 2.5 1234",
+            "node_memory_working_set_bytes 7 1234",
+            "pod_cpu_usage_seconds_total{namespace=\"default\",pod=\"web\"} 0.000000001 1234",
+        ] {
+            assert!(text.lines().any(|found| found == line), "{line} in {text}");
+        }
+        assert!(!text.contains("new"), "{text}");
+        let text = metrics(&summary);
+        assert!(text.contains("kubelet_node_name{node=\"board\"} 1\n"), "{text}");
+        assert!(text.contains("kubelet_running_pods 1\n") && text.contains("running\"} 1\n"), "{text}");
+    }
+}

@@ -1,0 +1,391 @@
+//! The kubelet's server (port 10250) of a board that has joined a cluster: the API server connects to it for logs,
+//! `exec` and metrics. It exists only while the board has credentials of a cluster.
+//!
+//! TLS ends here: the bytes inside of it pass through a socket pair to the local API, which serves them with the routes
+//! of `api/kubelet.rs`, after the API server has said who the client is and what it may do. Its clients have places of
+//! their own, so that they cannot keep clients of the local API out.
+
+use std::cell::RefCell;
+use std::future::Future;
+use std::net::{Ipv4Addr, Ipv6Addr, TcpListener, TcpStream};
+use std::os::unix::net::UnixStream;
+use std::path::PathBuf;
+use std::pin::Pin;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use hyper::header::AUTHORIZATION;
+use hyper::{HeaderMap, Method};
+use nix::sys::socket::{setsockopt, sockopt};
+use serde_json::Value;
+use smol::lock::{Mutex, Semaphore};
+use smol::{Async, LocalExecutor};
+
+use nodlet_cluster::api::{Api as ClusterApi, ApiError, JSON, random};
+use nodlet_cluster::backoff::Rate;
+use nodlet_cluster::credentials::{Credentials, Secret, rotation};
+use nodlet_cluster::enrol;
+use nodlet_cluster::review::{self, Answers};
+use nodlet_cluster::serving::{self, Serving};
+use nodlet_registry::objects::Key;
+use nodlet_wire::tls::ClientKey;
+use nodlet_wire::tls::server::{Identity, Server};
+
+use super::cluster::connection;
+use super::{Engine, Shell, enrolment};
+use crate::api::{Api, Authorization, Place, Status, connection, place_for_one};
+
+/// The time limit of a TLS handshake.
+const HANDSHAKE_WITHIN: Duration = Duration::from_secs(10);
+
+/// The interval of the checks for a client that hangs, while another client waits: from hundreds of clients that say
+/// nothing, the next one is served within seconds.
+const LOOK: Duration = Duration::from_millis(20);
+
+/// The interval of attempts to listen on the port, if another program has it.
+const LISTEN_AGAIN: Duration = Duration::from_secs(30);
+
+/// The time for which a client may be gone without notice: idle seconds until the kernel asks, between questions, and
+/// the number of questions.
+const KEEP_ALIVE: (u32, u32, u32) = (30, 10, 3);
+
+/// The bytes that the kernel keeps of a client that is served more slowly than it sends, or the reverse.
+const BUFFER: usize = 32 * 1024;
+
+/// The time for which a requested certificate is awaited before it is requested again.
+const CERTIFICATE_WITHIN: Duration = Duration::from_secs(60 * 60);
+
+/// The longest wait for the time at which the certificate is replaced: the clock may be set meanwhile.
+const LOOK_AGAIN: Duration = Duration::from_secs(60 * 60);
+
+/// The interval of attempts to request a certificate.
+const REQUEST_AGAIN: Duration = Duration::from_secs(5 * 60);
+
+/// The state of the server.
+struct KubeletServer {
+    shell: Rc<Shell>,
+    api: Rc<Api>,
+    credentials: RefCell<Credentials>,
+    identity: RefCell<Identity>,
+    /// The client of the API server, which is made when it is needed.
+    client: Mutex<Option<ClusterApi>>,
+    answers: RefCell<Answers>,
+}
+
+impl Engine {
+    /// Starts the server with the credentials that the board has now, and no longer with others.
+    pub(super) fn serve_cluster(&mut self) {
+        let clients = self.shell.config.max_connections.div_ceil(2);
+        let api = self.shell.api(&self.request_sender, &self.ring, clients);
+        let task: Pin<Box<dyn Future<Output = ()>>> = Box::pin(run(self.shell.clone(), api));
+        self.kubelet_server = Some(self.shell.tasks.executor.spawn(task));
+    }
+}
+
+/// Serves until the future is dropped. Ends at once if the board has no credentials, or the server is switched off.
+pub(super) async fn run(shell: Rc<Shell>, api: Api) {
+    if shell.config.kubelet_port == 0 {
+        return;
+    }
+    // What is wrong with them is logged by the task that follows the cluster.
+    let Some(credentials) = credentials(&shell).await else { return };
+    let path = shell.paths.serving_certificate();
+    let read = shell.stores.storage.run(move || enrolment::read_file(&path)).await;
+    let stored = read.ok().and_then(|text| Serving::from_json(&text));
+    let server = async {
+        let (serving, is_signed) = match stored {
+            Some(serving) => (serving, true),
+            None => (self_signed(&shell, &credentials.node)?, false),
+        };
+        let identity = identity(&serving, &credentials)?;
+        let server = Rc::new(KubeletServer {
+            shell,
+            api: Rc::new(api),
+            credentials: RefCell::new(credentials),
+            identity: RefCell::new(identity),
+            client: Mutex::new(None),
+            answers: RefCell::default(),
+        });
+        smol::future::or(server.clone().serve(), server.certify(serving, is_signed)).await;
+        Ok::<(), String>(())
+    };
+    if let Err(why) = server.await {
+        log::error!("the kubelet's server does not run: {why}");
+    }
+}
+
+/// The stored credentials of the cluster.
+async fn credentials(shell: &Shell) -> Option<Credentials> {
+    let path = shell.paths.cluster_credentials();
+    let read = shell.stores.storage.run(move || enrolment::read_file(&path)).await;
+    let credentials = read.ok().and_then(|text| Credentials::from_json(&text).ok());
+    credentials.filter(|credentials| credentials.node == shell.config.node_name)
+}
+
+/// A certificate until there is one of the cluster.
+fn self_signed(shell: &Shell, node: &str) -> Result<Serving, String> {
+    let key = ClientKey::generate().map_err(|error| format!("failed to make a key: {error}"))?;
+    let names = serving::names(&connection::local_node(shell, node));
+    let certificates = vec![key.self_signed(node, &names)];
+    Ok(Serving { names, certificates, key: Secret(key.to_bytes().to_vec()) })
+}
+
+fn identity(serving: &Serving, credentials: &Credentials) -> Result<Identity, String> {
+    let key = ClientKey::from_bytes(&serving.key.0).ok_or("its key is of no use")?;
+    Identity::new(serving.certificates.clone(), key, &credentials.roots).map_err(|error| error.to_string())
+}
+
+impl KubeletServer {
+    async fn serve(self: Rc<Self>) {
+        let listener = self.listen().await;
+        let free = Arc::new(Semaphore::new(self.api.places.most()));
+        let connections = LocalExecutor::new();
+        let accept = async {
+            let mut rate = Rate::new(Instant::now());
+            loop {
+                let accepted = listener.accept().await;
+                // Handshakes cost much more than other requests.
+                let next = rate.read(0, Instant::now());
+                let free = place_for_one(&self.api.places, &free, LOOK).await;
+                // An error: the client is gone already, or there are no descriptors left.
+                if let Ok((stream, _)) = accepted {
+                    let server = self.clone();
+                    connections
+                        .spawn(async move {
+                            let place = server.api.places.take();
+                            let disconnected = place.disconnected();
+                            smol::future::or(server.converse(stream, place.clone()), disconnected).await;
+                            drop(free);
+                        })
+                        .detach();
+                } else {
+                    smol::Timer::after(Duration::from_millis(100)).await;
+                }
+                smol::Timer::at(next).await;
+            }
+        };
+        connections.run(accept).await
+    }
+
+    async fn listen(&self) -> Async<TcpListener> {
+        let port = self.shell.config.kubelet_port;
+        let mut is_told = false;
+        loop {
+            // Where there is no IPv6, the first fails.
+            let bound = TcpListener::bind((Ipv6Addr::UNSPECIFIED, port))
+                .or_else(|_| TcpListener::bind((Ipv4Addr::UNSPECIFIED, port)));
+            match bound.and_then(Async::new) {
+                Ok(listener) => return listener,
+                Err(error) if !is_told => {
+                    log::error!("the kubelet's server cannot listen on port {port}: {error}");
+                    is_told = true;
+                }
+                Err(_) => {}
+            }
+            smol::Timer::after(LISTEN_AGAIN).await;
+        }
+    }
+
+    /// Serves one client.
+    async fn converse(self: Rc<Self>, stream: Async<TcpStream>, place: Rc<Place>) {
+        let (idle, between, count) = KEEP_ALIVE;
+        let _ = setsockopt(&stream, sockopt::TcpNoDelay, &true);
+        let _ = setsockopt(&stream, sockopt::KeepAlive, &true);
+        let _ = setsockopt(&stream, sockopt::TcpKeepIdle, &idle);
+        let _ = setsockopt(&stream, sockopt::TcpKeepInterval, &between);
+        let _ = setsockopt(&stream, sockopt::TcpKeepCount, &count);
+        let identity = self.identity.borrow().clone();
+        let accepted = async { Server::accept(stream, &identity).await.map_err(|error| error.to_string()) };
+        let late = async {
+            smol::Timer::after(HANDSHAKE_WITHIN).await;
+            Err("it did not complete the handshake in time".to_owned())
+        };
+        let tls = match smol::future::or(accepted, late).await {
+            Ok(tls) => tls,
+            Err(why) => return log::debug!("the kubelet's server: a client: {why}"),
+        };
+        let Ok((plain, served)) = UnixStream::pair() else { return };
+        for end in [&plain, &served] {
+            let _ = setsockopt(end, sockopt::SndBuf, &BUFFER);
+        }
+        let (Ok(plain), Ok(served)) = (Async::new(plain), Async::new(served)) else { return };
+        let user = tls.client().and_then(|certificate| review::user_of_certificate(&certificate));
+        let client = Rc::new(RemoteClient { server: self.clone(), user });
+        let serve = connection(self.api.clone(), place, served, Some(client));
+        smol::future::zip(
+            async {
+                tls.relay(&plain).await;
+                drop(plain);
+            },
+            serve,
+        )
+        .await;
+    }
+
+    /// Asks the API server. The connection is kept.
+    async fn ask(&self, path: &str, question: &Value) -> Result<Value, ApiError> {
+        let mut client = self.client.lock().await;
+        let is_new = client.is_none();
+        if let Some(kept) = &mut *client {
+            match kept.call("POST", path, Some((JSON, question))).await {
+                // The certificate may have been replaced.
+                Err(error) if matches!(error.code(), None | Some(401)) => *client = None,
+                answered => return answered,
+            }
+        }
+        if !is_new && let Some(new) = credentials(&self.shell).await {
+            *self.credentials.borrow_mut() = new;
+        }
+        let credentials = self.credentials.borrow().clone();
+        let mut new = connection::client(&credentials).await.map_err(|why| ApiError::Status {
+            code: 500,
+            reason: String::new(),
+            message: why,
+            retry_after: Duration::ZERO,
+        })?;
+        let answered = new.call("POST", path, Some((JSON, question))).await;
+        *client = Some(new);
+        answered
+    }
+
+    /// The user with this token, or null.
+    async fn user_of_token(&self, token: &str) -> Result<Value, ApiError> {
+        let kept = self.answers.borrow().get(token, Instant::now());
+        if let Some(user) = kept {
+            return Ok(user);
+        }
+        let user =
+            review::user_of_token(&self.ask(review::TOKEN_REVIEWS, &review::token_review(token)).await?);
+        self.answers.borrow_mut().put(token, user.clone(), Instant::now() + review::TOKEN_FOR);
+        Ok(user)
+    }
+
+    /// Whether a user may use a subresource of this node.
+    async fn is_allowed(&self, user: &Value, verb: &str, subresource: &str) -> Result<bool, ApiError> {
+        let question = review::access_review(user, &self.api.node_name, verb, subresource);
+        let text = question.to_string();
+        let kept = self.answers.borrow().get(&text, Instant::now());
+        if let Some(allowed) = kept {
+            return Ok(allowed == true);
+        }
+        let (allowed, lasts) = review::is_allowed(&self.ask(review::ACCESS_REVIEWS, &question).await?);
+        self.answers.borrow_mut().put(&text, allowed.into(), Instant::now() + lasts);
+        Ok(allowed)
+    }
+
+    /// Requests the certificate, and again before it expires or when the addresses of the node have changed.
+    async fn certify(&self, mut serving: Serving, mut is_signed: bool) {
+        let objects = &self.shell.publication.objects;
+        let mut seen = None;
+        loop {
+            let version = objects.version();
+            let key = Key::new("nodes", "", &self.api.node_name);
+            let node = objects.get(&key).map(|node| node.version);
+            if seen != node {
+                seen = node;
+                let names = serving::names(&connection::local_node(&self.shell, &self.api.node_name));
+                is_signed &= names == serving.names;
+                serving.names = names;
+            }
+            let now = nodlet_host::clock::timestamp().0.div_euclid(1_000_000_000);
+            let due = serving.validity().map_or(i64::MIN, |validity| rotation(validity, random()));
+            if is_signed && now < due {
+                let wait = LOOK_AGAIN.min(Duration::from_secs(due.abs_diff(now)));
+                let later = async {
+                    smol::Timer::after(wait).await;
+                };
+                smol::future::or(later, objects.changed_since(version)).await;
+                continue;
+            }
+            match self.request(&serving).await {
+                Ok(new) => {
+                    log::info!("the kubelet's server has a new certificate of the cluster");
+                    (serving, is_signed) = (new, true);
+                }
+                Err(why) => {
+                    log::warn!("the kubelet's server has no certificate of the cluster: {why}");
+                    smol::Timer::after(REQUEST_AGAIN).await;
+                }
+            }
+        }
+    }
+
+    /// Gets a certificate for the names of `old`, and serves with it.
+    async fn request(&self, old: &Serving) -> Result<Serving, String> {
+        let credentials = self.credentials.borrow().clone();
+        let mut client = connection::client(&credentials).await?;
+        let key = ClientKey::generate().map_err(|error| format!("failed to make a key: {error}"))?;
+        let signed =
+            enrol::request_signature(&mut client, &credentials.node, &key, &old.names, CERTIFICATE_WITHIN);
+        let certificates = signed.await?;
+        let new = Serving { names: old.names.clone(), certificates, key: Secret(key.to_bytes().to_vec()) };
+        *self.identity.borrow_mut() = identity(&new, &credentials)?;
+        let path: PathBuf = self.shell.paths.serving_certificate();
+        let written = self.shell.stores.replace(path.clone(), new.to_json().into_bytes()).await;
+        if let Err(error) = written {
+            log::error!("failed to write {}: {error}", path.display());
+        }
+        Ok(new)
+    }
+}
+
+/// One client, and who it is by its certificate.
+struct RemoteClient {
+    server: Rc<KubeletServer>,
+    user: Option<Value>,
+}
+
+impl Authorization for RemoteClient {
+    fn check<'a>(
+        &'a self,
+        method: &'a Method,
+        path: &'a str,
+        headers: &'a HeaderMap,
+    ) -> Pin<Box<dyn Future<Output = Result<(), Status>> + 'a>> {
+        Box::pin(async move {
+            let unauthorized = || Status {
+                code: 401,
+                reason: "Unauthorized",
+                message: "Unauthorized".to_owned(),
+                details: None,
+            };
+            let user = match &self.user {
+                Some(user) => user.clone(),
+                None => {
+                    let token = headers.get(AUTHORIZATION).and_then(|value| value.to_str().ok());
+                    let token = token.and_then(|value| value.split_once(' '));
+                    let token = token.filter(|(scheme, _)| scheme.eq_ignore_ascii_case("Bearer"));
+                    let (_, token) = token.ok_or_else(unauthorized)?;
+                    let user = self.server.user_of_token(token.trim()).await.map_err(|error| {
+                        log::warn!("the kubelet's server: the API server does not review tokens: {error}");
+                        unauthorized()
+                    })?;
+                    Some(user).filter(Value::is_object).ok_or_else(unauthorized)?
+                }
+            };
+            let (verb, subresources) = review::attributes(method.as_str(), path);
+            let name = user["user"].as_str().unwrap_or_default();
+            for subresource in subresources {
+                let what = format!("user={name}, verb={verb}, resource=nodes, subresource");
+                match self.server.is_allowed(&user, verb, subresource).await {
+                    Ok(true) => return Ok(()),
+                    Ok(false) => {}
+                    Err(error) => {
+                        log::warn!("the kubelet's server: the API server does not review access: {error}");
+                        return Err(Status::internal(format!("Authorization error ({what}={subresource})")));
+                    }
+                }
+            }
+            Err(Status {
+                code: 403,
+                reason: "Forbidden",
+                message: format!(
+                    "Forbidden (user={name}, verb={verb}, resource=nodes, subresource(s)=[{}])\n",
+                    subresources.join(" ")
+                ),
+                details: None,
+            })
+        })
+    }
+}

@@ -1,0 +1,391 @@
+//! The kubelet's server of a board, at a real control plane: `kubectl logs` and the like at the cluster.
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::process::{Child, Command, Stdio};
+use std::sync::{Arc, Mutex};
+
+use nodlet_tests::{ControlPlane, Device, Ran, Terminal, demo_archive};
+
+/// A board whose agent is a node of a cluster, with the certificate of a server.
+struct Node {
+    device: Device,
+    address: String,
+}
+
+impl Node {
+    /// A board that has joined, and whose serving certificate is approved.
+    fn join(plane: &ControlPlane, name: &str) -> Node {
+        let mut device = Device::new();
+        let network = device.own_network();
+        let address = plane.connect(&network);
+        device.agent_arguments(["--node-name", name]);
+        device.start_agent();
+        device.load_image(demo_archive());
+        let node = Node { device, address };
+        let arguments = plane.join_arguments();
+        node.verb(&[&["join"], &arguments.iter().map(String::as_str).collect::<Vec<_>>()[..]].concat()).ok();
+        plane.wait_for(&format!("get node {name} --no-headers"), |node| node.contains(" Ready "));
+        approve(plane, name);
+        let log = || node.device.agent_log();
+        node.device.wait_for("the certificate", || log().contains("has a new certificate of the cluster"));
+        node
+    }
+
+    /// Runs a verb.
+    fn verb(&self, words: &[&str]) -> Ran {
+        let output = self.device.command(words).output().expect("nodlet can be run");
+        Ran::new(words.join(" "), output)
+    }
+}
+
+/// Approves the request of a node for a serving certificate.
+fn approve(plane: &ControlPlane, node: &str) {
+    let requests = "get csr -o jsonpath={range.items[*]}{.metadata.name}|{.spec.signerName}|{.spec.username}|{.status.conditions[*].type}{'\\n'}{end}";
+    let is_it = |line: &&str| {
+        line.contains("kubernetes.io/kubelet-serving|") && line.ends_with(&format!("system:node:{node}|"))
+    };
+    let all = plane.wait_for(requests, |all| all.lines().any(|line| is_it(&line)));
+    let line = all.lines().find(is_it).expect("it was there");
+    let (name, _) = line.split_once('|').expect("it has parts");
+    plane.line(&format!("certificate approve {name}")).ok();
+}
+
+/// A pod that prints, and runs until it is told to end.
+fn pod(name: &str, args: &str) -> String {
+    format!(
+        "
+apiVersion: v1
+kind: Pod
+metadata: {{name: {name}}}
+spec:
+  terminationGracePeriodSeconds: 1
+  containers:
+  - name: app
+    image: localhost/demo:1
+    imagePullPolicy: IfNotPresent
+    args: [{args}]
+"
+    )
+}
+
+/// Runs a pod until it is ready.
+fn run(plane: &ControlPlane, name: &str, args: &str) {
+    plane.apply(&pod(name, args));
+    plane.wait_for(&format!("get pod {name} --no-headers"), |pod| pod.contains("1/1"));
+}
+
+/// A command in the background, and what it has printed so far.
+struct Background {
+    child: Child,
+    output: Arc<Mutex<String>>,
+}
+
+impl Background {
+    fn start(mut command: Command) -> Background {
+        let mut child = command.stdout(Stdio::piped()).spawn().expect("kubectl can be run");
+        let lines = BufReader::new(child.stdout.take().expect("it is piped")).lines();
+        let output: Arc<Mutex<String>> = Arc::default();
+        let seen = Arc::clone(&output);
+        std::thread::spawn(move || {
+            for line in lines.map_while(Result::ok) {
+                *seen.lock().expect("no reader panics") += &format!("{line}\n");
+            }
+        });
+        Background { child, output }
+    }
+
+    fn output(&self) -> String {
+        self.output.lock().expect("no reader panics").clone()
+    }
+}
+
+impl Drop for Background {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// The variables with which kubectl uses SPDY instead of a WebSocket, as the API server before 1.36 does on its way to
+/// a node.
+const SPDY: [&str; 2] = ["KUBECTL_REMOTE_COMMAND_WEBSOCKETS", "KUBECTL_PORT_FORWARD_WEBSOCKETS"];
+
+/// kubectl with a WebSocket, and with SPDY.
+fn over_both(plane: &ControlPlane, line: &str, mut test: impl FnMut(Command)) {
+    let words: Vec<&str> = line.split(' ').collect();
+    test(plane.command(&words));
+    let mut spdy = plane.command(&words);
+    for variable in SPDY {
+        spdy.env(variable, "false");
+    }
+    test(spdy);
+}
+
+/// Runs a command with this input.
+fn finish(mut command: Command, input: &str) -> Ran {
+    command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut child = command.spawn().expect("kubectl can be run");
+    child.stdin.take().expect("it is piped").write_all(input.as_bytes()).expect("it reads its input");
+    Ran::new(format!("{command:?}"), child.wait_with_output().expect("it is a child"))
+}
+
+#[test]
+fn kubectl_reads_logs_through_the_api_server() {
+    let plane = ControlPlane::start();
+    let node = Node::join(&plane, "board-1");
+    let port = "get node board-1 -o jsonpath={.status.daemonEndpoints.kubeletEndpoint.Port}";
+    assert_eq!(plane.line(port).ok(), "10250");
+    run(&plane, "web", "print, one, then, print, two, then, wait, /end");
+    assert_eq!(plane.line("logs web").ok(), "one\ntwo\n");
+    assert_eq!(plane.line("logs web --tail=1").ok(), "two\n");
+    assert_eq!(plane.line("logs web --limit-bytes=5").ok(), "one\nt");
+    assert_eq!(plane.line("logs web --since=1h").ok(), "one\ntwo\n");
+    assert_eq!(plane.line("logs web --since-time=2099-01-01T00:00:00Z").ok(), "");
+    let stamped = plane.line("logs web --timestamps").ok();
+    assert!(stamped.lines().all(|line| line.starts_with("20") && line.contains("Z ")), "{stamped}");
+    let why = plane.line("logs web --previous").refused();
+    assert!(why.contains("previous terminated container \"app\" in pod \"web\" not found"), "{why}");
+
+    // The log is followed to the end of the container, which is then started again.
+    let mut following = Background::start(plane.command(&["logs", "-f", "web"]));
+    node.device.wait_for("the first lines", || following.output() == "one\ntwo\n");
+    node.device.pod("web").tell("app", "/end");
+    assert!(following.child.wait().expect("it ends").success());
+    plane.wait_for("get pod web -o jsonpath={.status.containerStatuses[0].restartCount}", |count| {
+        count == "1"
+    });
+    assert_eq!(plane.wait_for("logs web --previous", |log| !log.is_empty()), "one\ntwo\n");
+}
+
+#[test]
+fn kubectl_executes_attaches_and_forwards_ports_over_websockets_and_spdy() {
+    let plane = ControlPlane::start();
+    let node = Node::join(&plane, "board-1");
+    run(&plane, "web", "print, began, then, serve, '8080', /bin");
+    over_both(&plane, "exec web -- /bin/demo print out then eprint err then exit 3", |command| {
+        let ran = finish(command, "");
+        assert_eq!((ran.code, ran.stdout.as_str()), (3, "out\n"), "{ran:?}");
+        assert!(ran.stderr.starts_with("err\n"), "{ran:?}");
+    });
+    let input = "a line\n".repeat(50_000);
+    over_both(&plane, "exec -i web -- /bin/demo echo", |command| {
+        let ran = finish(command, &input);
+        assert!(ran.code == 0 && ran.stdout == input, "{} {} {}", ran.code, ran.stdout.len(), ran.stderr);
+    });
+    over_both(&plane, "exec -it web -- /bin/demo tty then echo", |command| {
+        let mut terminal = Terminal::start(command);
+        terminal.wait_for("tty 100x30");
+        terminal.type_in("hello\r");
+        terminal.wait_for("hello\r\nhello\r\n");
+        terminal.type_in("\u{4}");
+        assert_eq!(terminal.ended(), 0);
+    });
+    let why = plane.line("exec web -- /bin/absent").refused();
+    assert!(why.contains("/bin/absent"), "{why}");
+
+    over_both(&plane, "port-forward web :8080", |mut command| {
+        command.stderr(Stdio::piped());
+        let forwarding = Background::start(command);
+        node.device
+            .wait_for("kubectl to listen", || forwarding.output().contains("Forwarding from 127.0.0.1:"));
+        let first = forwarding.output();
+        let port = first.strip_prefix("Forwarding from 127.0.0.1:").and_then(|rest| rest.split(' ').next());
+        let port: u16 = port.and_then(|port| port.parse().ok()).expect("a port");
+        let answer = plane.namespace().call(move || {
+            let mut stream = std::net::TcpStream::connect(("127.0.0.1", port)).expect("it listens");
+            stream.write_all(b"GET / HTTP/1.0\r\n\r\n").expect("sent");
+            let mut answer = String::new();
+            stream.read_to_string(&mut answer).map(|_| answer)
+        });
+        let answer = answer.expect("an answer");
+        assert!(answer.starts_with("HTTP/1."), "{answer}");
+    });
+
+    plane.apply(&pod("talk", "print, ready, then, echo").replace("    args", "    stdin: true\n    args"));
+    plane.wait_for("get pod talk --no-headers", |pod| pod.contains("1/1"));
+    over_both(&plane, "attach -i talk", |command| {
+        let mut command = command;
+        let mut child = Background::start({
+            command.stdin(Stdio::piped());
+            command
+        });
+        let mut stdin = child.child.stdin.take().expect("it is piped");
+        stdin.write_all(b"hello\n").expect("it reads");
+        node.device.wait_for("the echo", || child.output().contains("hello"));
+    });
+}
+
+/// Sends bytes over TLS from the machine of the control plane to the kubelet's server of a board, with these arguments
+/// of `openssl s_client`. Returns everything that is answered, with TLS's messages as standard error.
+fn tls(plane: &ControlPlane, node: &Node, arguments: &[&str], request: &str) -> Ran {
+    let mut command = Command::new("openssl");
+    command.args(["s_client", "-quiet", "-connect", &format!("{}:10250", node.address)]).args(arguments);
+    plane.namespace().give_to(&mut command);
+    command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut child = command.spawn().expect("openssl can be run");
+    // A server that rejects the client reads nothing.
+    let _ = child.stdin.take().expect("it is piped").write_all(request.as_bytes());
+    Ran::new(format!("{command:?}"), child.wait_with_output().expect("it is a child"))
+}
+
+/// The answer to GET of a path.
+fn get(plane: &ControlPlane, node: &Node, arguments: &[&str], path: &str, headers: &str) -> String {
+    let request = format!("GET {path} HTTP/1.1\r\nHost: board\r\nConnection: close\r\n{headers}\r\n");
+    tls(plane, node, arguments, &request).stdout
+}
+
+#[test]
+fn metrics_and_stats_are_served_to_whom_the_cluster_allows_it() {
+    let plane = ControlPlane::start();
+    let node = Node::join(&plane, "board-1");
+    run(&plane, "web", "print, began, then, hog, '20', then, wait, /end");
+    let summary = plane.line("get --raw /api/v1/nodes/board-1/proxy/stats/summary").ok();
+    let summary: serde_json::Value = serde_json::from_str(&summary).expect("JSON");
+    assert_eq!(summary["node"]["nodeName"], "board-1");
+    assert!(summary["node"]["memory"]["workingSetBytes"].as_u64() > Some(1 << 20), "{summary}");
+    assert!(summary["node"]["fs"]["capacityBytes"].as_u64() > Some(1 << 20), "{summary}");
+    let pod = &summary["pods"][0];
+    assert_eq!(pod["podRef"]["name"], "web");
+    let container = &pod["containers"][0];
+    assert!(container["memory"]["workingSetBytes"].as_u64() > Some(20 << 20), "{summary}");
+    assert!(container["cpu"]["usageCoreNanoSeconds"].as_u64() > Some(0), "{summary}");
+    let metrics = plane.line("get --raw /api/v1/nodes/board-1/proxy/metrics/resource").ok();
+    let line = "container_memory_working_set_bytes{container=\"app\",namespace=\"default\",pod=\"web\"} ";
+    assert!(metrics.contains(line) && metrics.contains("node_cpu_usage_seconds_total "), "{metrics}");
+    let metrics = plane.line("get --raw /api/v1/nodes/board-1/proxy/metrics").ok();
+    assert!(metrics.contains("kubelet_running_pods 1\n"), "{metrics}");
+    let pods = plane.line("get --raw /api/v1/nodes/board-1/proxy/pods").ok();
+    let pods: serde_json::Value = serde_json::from_str(&pods).expect("JSON");
+    assert_eq!((&pods["kind"], &pods["items"][0]["metadata"]["name"]), (&"PodList".into(), &"web".into()));
+    assert_eq!(plane.line("get --raw /api/v1/nodes/board-1/proxy/healthz").ok(), "ok");
+    let why = plane.line("get --raw /api/v1/nodes/board-1/proxy/metrics/cadvisor").refused();
+    assert!(why.contains("not find") || why.contains("not found"), "{why}");
+
+    // A token may read metrics if its service account may, and nothing else.
+    for account in ["other", "reader"] {
+        plane.line(&format!("create serviceaccount {account}")).ok();
+    }
+    plane.line("create clusterrole metrics --verb=get --resource=nodes/metrics").ok();
+    plane
+        .line("create clusterrolebinding metrics --clusterrole=metrics --serviceaccount=default:reader")
+        .ok();
+    let with_token = |account: &str, path: &str| {
+        let token = plane.line(&format!("create token {account}")).ok();
+        get(&plane, &node, &[], path, &format!("Authorization: Bearer {}\r\n", token.trim()))
+    };
+    let text = with_token("other", "/metrics/resource");
+    let why = "Forbidden (user=system:serviceaccount:default:other, verb=get, resource=nodes, \
+               subresource(s)=[metrics])";
+    assert!(text.starts_with("HTTP/1.1 403 ") && text.contains(why), "{text}");
+    let text = with_token("reader", "/metrics/resource");
+    assert!(text.starts_with("HTTP/1.1 200 ") && text.contains("node_cpu_usage_seconds_total"), "{text}");
+    for path in ["/stats/summary", "/containerLogs/default/web/app", "/exec/default/web/app", "/pods"] {
+        let text = with_token("reader", path);
+        assert!(text.starts_with("HTTP/1.1 403 "), "{path}: {text}");
+    }
+    // Without a certificate or a valid token, nothing is served.
+    for header in ["", "Authorization: Bearer abc\r\n", "Authorization: Basic abc\r\n"] {
+        let text = get(&plane, &node, &[], "/healthz", header);
+        assert!(text.starts_with("HTTP/1.1 401 ") && text.ends_with("Unauthorized"), "{header}: {text}");
+    }
+}
+
+/// A client certificate for a subject, and its key: from the cluster's authority, or from another one. Returns the
+/// arguments of `openssl s_client`.
+fn certificate(plane: &ControlPlane, name: &str, subject: &str, is_of_cluster: bool) -> Vec<String> {
+    let authority = plane.authority();
+    let file = |name: String| authority.with_file_name(name).display().to_string();
+    let (key, certificate) = (file(format!("{name}.key")), file(format!("{name}.crt")));
+    let mut command = Command::new("openssl");
+    command.args([
+        "req",
+        "-x509",
+        "-newkey",
+        "ec",
+        "-pkeyopt",
+        "ec_paramgen_curve:P-256",
+        "-nodes",
+        "-days",
+        "2",
+    ]);
+    command.args(["-subj", subject, "-extensions", "client", "-config", &file("openssl.cnf".to_owned())]);
+    command.args(["-keyout", &key, "-out", &certificate]);
+    if is_of_cluster {
+        command.args(["-CA", &file("ca.crt".to_owned()), "-CAkey", &file("ca.key".to_owned())]);
+    }
+    let output = command.output().expect("openssl can be run");
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    ["-cert", &certificate, "-key", &key].map(str::to_owned).to_vec()
+}
+
+#[test]
+fn clients_that_attack_the_server_keep_nobody_out() {
+    let plane = ControlPlane::start();
+    let node = Node::join(&plane, "board-1");
+    run(&plane, "web", "print, began, then, wait, /end");
+    let born = node.device.pod("web").born("app");
+
+    // The certificate of another node is valid, and allows nothing.
+    let other = certificate(&plane, "other", "/O=system:nodes/CN=system:node:other", true);
+    let other: Vec<&str> = other.iter().map(String::as_str).collect();
+    let text = get(&plane, &node, &other, "/containerLogs/default/web/app", "");
+    assert!(text.starts_with("HTTP/1.1 403 ") && text.contains("user=system:node:other"), "{text}");
+    let admin = certificate(&plane, "root", "/O=system:masters/CN=root", true);
+    let admin: Vec<&str> = admin.iter().map(String::as_str).collect();
+    let text = get(&plane, &node, &admin, "/containerLogs/default/web/app", "");
+    assert!(text.starts_with("HTTP/1.1 200 ") && text.contains("began"), "{text}");
+    let foreign = certificate(&plane, "foreign", "/O=system:masters/CN=root", false);
+    let foreign: Vec<&str> = foreign.iter().map(String::as_str).collect();
+    let ran = tls(&plane, &node, &foreign, "GET /healthz HTTP/1.1\r\nHost: board\r\n\r\n");
+    assert!(ran.stdout.is_empty() && ran.stderr.contains("alert"), "{ran:?}");
+    let ran = tls(&plane, &node, &["-tls1_2"], "");
+    assert!(ran.stderr.contains("alert"), "{ran:?}");
+
+    // Malformed, huge and unfinished requests.
+    let huge = format!("X-Huge: {}\r\n", "x".repeat(200_000));
+    let text = get(&plane, &node, &admin, "/healthz", &huge);
+    assert!(text.is_empty() || text.starts_with("HTTP/1.1 431 "), "{text}");
+    let body =
+        "POST /pods HTTP/1.1\r\nHost: board\r\nConnection: close\r\nContent-Length: 1000000000\r\n\r\nx";
+    let text = tls(&plane, &node, &admin, body).stdout;
+    assert!(text.starts_with("HTTP/1.1 405 "), "{text}");
+    for (path, code) in [
+        ("/exec/default/web/app?command=sh&output=1", 400),
+        ("/exec/default/web/uid/app?command=sh&output=1", 404),
+        ("/exec/default/absent/app?command=sh&output=1", 404),
+        ("/containerLogs/default/absent/app", 404),
+        ("/containerLogs/default/web/absent", 404),
+        ("/containerLogs/default/web/app?tailLines=x", 400),
+        ("/run/default/web/app", 404),
+        ("/%2e%2e/api/v1/pods", 404),
+        ("/api/v1/pods", 404),
+        ("/nodlet/push", 404),
+    ] {
+        let text = get(&plane, &node, &admin, path, "");
+        assert!(text.starts_with(&format!("HTTP/1.1 {code} ")), "{path}: {text}");
+    }
+
+    // Hundreds of clients that say nothing, or begin a handshake and do not end it.
+    let address = format!("{}:10250", node.address);
+    let clients = plane.namespace().call(move || {
+        let hello = [0x16, 3, 1, 2, 0, 1, 0, 1, 0xfc, 3, 3];
+        let mut clients = Vec::new();
+        for number in 0..400 {
+            let mut stream = std::net::TcpStream::connect(&address).expect("it listens");
+            let sent = if number % 2 == 0 { &hello[..number % 11] } else { &[] };
+            // The server may have closed it already.
+            let _ = stream.write_all(sent);
+            clients.push(stream);
+        }
+        clients
+    });
+    assert_eq!(plane.wait_for("logs web", |_| true), "began\n");
+    assert_eq!(node.verb(&["logs", "web"]).ok(), "began\n");
+    let descriptors =
+        || std::fs::read_dir(format!("/proc/{}/fd", node.device.agent_pid())).map_or(0, Iterator::count);
+    assert!(descriptors() < 200, "{}", descriptors());
+    drop(clients);
+    node.device.wait_for("the clients to be gone", || descriptors() < 60);
+    assert_eq!(plane.wait_for("logs web", |_| true), "began\n");
+    assert_eq!(node.device.pod("web").born("app"), born);
+}
