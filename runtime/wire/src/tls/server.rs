@@ -91,18 +91,18 @@ impl Server {
     /// client's data is the end of the data on `plain`.
     pub async fn relay(&self, plain: &Async<UnixStream>) {
         let up = async {
-            if self.from_client(plain).await.is_ok() && plain.get_ref().shutdown(Shutdown::Write).is_ok() {
+            if self.decrypt(plain).await.is_ok() && plain.get_ref().shutdown(Shutdown::Write).is_ok() {
                 smol::future::pending::<()>().await;
             }
         };
         let down = async {
             // Who has ended cannot be told of an error.
-            let _ = self.to_client(plain).await;
+            let _ = self.encrypt(plain).await;
         };
         smol::future::or(up, down).await;
     }
 
-    async fn from_client(&self, mut plain: &Async<UnixStream>) -> Result<(), TlsError> {
+    async fn decrypt(&self, mut plain: &Async<UnixStream>) -> Result<(), TlsError> {
         let mut piece = vec![0; PIECE];
         loop {
             let read = self.connection.borrow_mut().reader().read(&mut piece);
@@ -115,7 +115,7 @@ impl Server {
         }
     }
 
-    async fn to_client(&self, mut plain: &Async<UnixStream>) -> io::Result<()> {
+    async fn encrypt(&self, mut plain: &Async<UnixStream>) -> io::Result<()> {
         let mut piece = vec![0; PIECE];
         loop {
             let count = plain.read(&mut piece).await?;
