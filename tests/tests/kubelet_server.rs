@@ -217,7 +217,8 @@ fn kubectl_executes_attaches_and_forwards_ports_over_websockets_and_spdy() {
     });
 
     // `kubectl cp` needs tar, which is the machine's.
-    let volumes = "    volumeMounts: [{name: usr, mountPath: /usr}, {name: lib, mountPath: /lib}, {name: lib64, mountPath: /lib64}]
+    let volumes = "    env: [{name: PATH, value: /usr/bin}]
+    volumeMounts: [{name: usr, mountPath: /usr}, {name: lib, mountPath: /lib}, {name: lib64, mountPath: /lib64}]
   volumes:
   - {name: usr, hostPath: {path: /usr}}
   - {name: lib, hostPath: {path: /usr/lib}}
