@@ -132,7 +132,7 @@ fn finish(mut command: Command, input: &str) -> Ran {
 #[test]
 fn kubectl_reads_logs_through_the_api_server() {
     let plane = ControlPlane::start();
-    let node = Node::join(&plane, "board-1");
+    let mut node = Node::join(&plane, "board-1");
     let port = "get node board-1 -o jsonpath={.status.daemonEndpoints.kubeletEndpoint.Port}";
     assert_eq!(plane.line(port).ok(), "10250");
     run(&plane, "web", "print, one, then, print, two, then, wait, /end");
@@ -155,6 +155,21 @@ fn kubectl_reads_logs_through_the_api_server() {
         count == "1"
     });
     assert_eq!(plane.wait_for("logs web --previous", |log| !log.is_empty()), "one\ntwo\n");
+
+    // Another agent has the certificate, and requests no other one.
+    let requests = "get csr -o jsonpath={.items[*].spec.signerName}";
+    let before = plane.line(requests).ok();
+    node.device.kill_agent();
+    node.device.start_agent();
+    let found = plane.wait_for("logs web --tail=1", |log| !log.is_empty());
+    assert_eq!((found.as_str(), plane.line(requests).ok()), ("two\n", before));
+    node.verb(&["leave"]).ok();
+    assert!(!node.device.path("var/lib/nodlet/kubelet-server.json").exists());
+    let address = format!("{}:10250", node.address);
+    node.device.wait_for("the port to be closed", || {
+        let address = address.clone();
+        plane.namespace().call(move || std::net::TcpStream::connect(address).is_err())
+    });
 }
 
 #[test]
@@ -199,6 +214,27 @@ fn kubectl_executes_attaches_and_forwards_ports_over_websockets_and_spdy() {
         });
         let answer = answer.expect("an answer");
         assert!(answer.starts_with("HTTP/1."), "{answer}");
+    });
+
+    // `kubectl cp` needs tar, which is the machine's.
+    let volumes = "    env: [{name: PATH, value: /usr/bin}]
+    volumeMounts: [{name: usr, mountPath: /usr}, {name: lib, mountPath: /lib}, {name: lib64, mountPath: /lib64}]
+  volumes:
+  - {name: usr, hostPath: {path: /usr}}
+  - {name: lib, hostPath: {path: /usr/lib}}
+  - {name: lib64, hostPath: {path: /usr/lib64}}
+";
+    plane.apply(&(pod("copy", "wait, /end") + volumes));
+    plane.wait_for("get pod copy --no-headers", |pod| pod.contains("1/1"));
+    let (from, back) = (node.device.path("/from"), node.device.path("/back"));
+    std::fs::write(&from, &input).expect("written");
+    over_both(&plane, &format!("cp {} copy:/copied", from.display()), |command| {
+        finish(command, "").ok();
+    });
+    over_both(&plane, &format!("cp copy:/copied {}", back.display()), |command| {
+        let _ = std::fs::remove_file(&back);
+        finish(command, "").ok();
+        assert!(std::fs::read_to_string(&back).expect("copied") == input);
     });
 
     plane.apply(&pod("talk", "print, ready, then, echo").replace("    args", "    stdin: true\n    args"));

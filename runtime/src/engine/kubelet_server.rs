@@ -28,6 +28,7 @@ use nodlet_cluster::credentials::{Credentials, Secret, rotation};
 use nodlet_cluster::enrol;
 use nodlet_cluster::review::{self, Answers};
 use nodlet_cluster::serving::{self, Serving};
+use nodlet_core::error::causes;
 use nodlet_registry::objects::Key;
 use nodlet_wire::tls::ClientKey;
 use nodlet_wire::tls::server::{Identity, Server};
@@ -276,38 +277,56 @@ impl KubeletServer {
 
     /// Requests the certificate, and again before it expires or when the addresses of the node have changed.
     async fn certify(&self, mut serving: Serving, mut is_signed: bool) {
-        let objects = &self.shell.publication.objects;
-        let mut seen = None;
+        let due_of =
+            |serving: &Serving| serving.validity().map_or(i64::MIN, |validity| rotation(validity, random()));
+        let mut due = due_of(&serving);
         loop {
-            let version = objects.version();
-            let key = Key::new("nodes", "", &self.api.node_name);
-            let node = objects.get(&key).map(|node| node.version);
-            if seen != node {
-                seen = node;
-                let names = serving::names(&connection::local_node(&self.shell, &self.api.node_name));
-                is_signed &= names == serving.names;
-                serving.names = names;
-            }
+            let names = serving::names(&connection::local_node(&self.shell, &self.api.node_name));
+            is_signed &= names == serving.names;
+            serving.names = names;
+            let changed = async {
+                self.names_differ(&serving.names).await;
+                None
+            };
             let now = nodlet_host::clock::timestamp().0.div_euclid(1_000_000_000);
-            let due = serving.validity().map_or(i64::MIN, |validity| rotation(validity, random()));
-            if is_signed && now < due {
-                let wait = LOOK_AGAIN.min(Duration::from_secs(due.abs_diff(now)));
-                let later = async {
-                    smol::Timer::after(wait).await;
-                };
-                smol::future::or(later, objects.changed_since(version)).await;
-                continue;
-            }
-            match self.request(&serving).await {
-                Ok(new) => {
+            let request = async {
+                // A server without a name needs no certificate, and none would be for a client.
+                if is_signed && now < due || serving.names.is_empty() {
+                    smol::Timer::after(LOOK_AGAIN.min(Duration::from_secs(due.abs_diff(now)))).await;
+                    return None;
+                }
+                Some(self.request(&serving).await)
+            };
+            match smol::future::or(request, changed).await {
+                None => {}
+                Some(Ok(new)) => {
                     log::info!("the kubelet's server has a new certificate of the cluster");
+                    due = due_of(&new);
                     (serving, is_signed) = (new, true);
                 }
-                Err(why) => {
-                    log::warn!("the kubelet's server has no certificate of the cluster: {why}");
+                Some(Err(why)) => {
+                    log::warn!("the kubelet's server has no new certificate of the cluster: {why}");
                     smol::Timer::after(REQUEST_AGAIN).await;
                 }
             }
+        }
+    }
+
+    /// Waits until the node has other names and addresses.
+    async fn names_differ(&self, names: &[String]) {
+        let objects = &self.shell.publication.objects;
+        let key = Key::new("nodes", "", &self.api.node_name);
+        let mut seen = None;
+        loop {
+            let version = objects.version();
+            let node = objects.get(&key).map(|node| node.version);
+            if seen != node {
+                seen = node;
+                if serving::names(&connection::local_node(&self.shell, &self.api.node_name)) != names {
+                    return;
+                }
+            }
+            objects.changed_since(version).await;
         }
     }
 
@@ -358,7 +377,8 @@ impl Authorization for RemoteClient {
                     let token = token.filter(|(scheme, _)| scheme.eq_ignore_ascii_case("Bearer"));
                     let (_, token) = token.ok_or_else(unauthorized)?;
                     let user = self.server.user_of_token(token.trim()).await.map_err(|error| {
-                        log::warn!("the kubelet's server: the API server does not review tokens: {error}");
+                        // Not at a higher level: anybody can cause this.
+                        log::debug!("the kubelet's server: the API server does not review tokens: {error}");
                         unauthorized()
                     })?;
                     Some(user).filter(Value::is_object).ok_or_else(unauthorized)?
@@ -372,7 +392,10 @@ impl Authorization for RemoteClient {
                     Ok(true) => return Ok(()),
                     Ok(false) => {}
                     Err(error) => {
-                        log::warn!("the kubelet's server: the API server does not review access: {error}");
+                        log::debug!(
+                            "the kubelet's server: the API server does not review access: {}",
+                            causes(&error)
+                        );
                         return Err(Status::internal(format!("Authorization error ({what}={subresource})")));
                     }
                 }

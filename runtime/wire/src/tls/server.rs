@@ -3,11 +3,12 @@
 //! A client can occupy only limited memory (a record, and a handshake message of 64 KiB), and cause only limited work
 //! before it is known: the caller limits the time of the handshake. Each read yields to other tasks.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::io::{self, Read, Write};
 use std::net::{Shutdown, TcpStream};
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
+use std::time::Duration;
 
 use rustls::pki_types::CertificateDer;
 use rustls::server::{NoServerSessionStorage, ServerConfig, ServerConnection, WebPkiClientVerifier};
@@ -19,6 +20,9 @@ use super::{ClientKey, TlsError, provider, signature};
 
 /// Bytes that are read or sent at a time, and the encrypted bytes that wait for the client.
 const PIECE: usize = 16 * 1024;
+
+/// The time for which a client may still send after the last data for it.
+const REST_WITHIN: Duration = Duration::from_secs(2);
 
 /// The certificate of a server, and the clients that it accepts.
 #[derive(Clone, Debug)]
@@ -90,32 +94,43 @@ impl Server {
     /// Passes bytes between the client and `plain`, until `plain` has ended or the client is gone. The end of the
     /// client's data is the end of the data on `plain`.
     pub async fn relay(&self, plain: &Async<UnixStream>) {
+        let (has_ended, is_closing) = (Cell::new(false), Cell::new(false));
         let up = async {
-            if self.from_client(plain).await.is_ok() && plain.get_ref().shutdown(Shutdown::Write).is_ok() {
-                smol::future::pending::<()>().await;
+            if self.decrypt(plain).await.is_ok() && !is_closing.get() {
+                has_ended.set(true);
+                if plain.get_ref().shutdown(Shutdown::Write).is_ok() {
+                    smol::future::pending::<()>().await;
+                }
             }
         };
         let down = async {
-            // Who has ended cannot be told of an error.
-            let _ = self.to_client(plain).await;
+            // The client is gone if this fails.
+            if self.encrypt(plain).await.is_ok() && !has_ended.get() {
+                let _ = self.stream.get_ref().shutdown(Shutdown::Write);
+                // What the client still sends is received: otherwise the kernel would reset the connection, before the
+                // client has read everything.
+                is_closing.set(true);
+                smol::Timer::after(REST_WITHIN).await;
+            }
         };
         smol::future::or(up, down).await;
     }
 
-    async fn from_client(&self, mut plain: &Async<UnixStream>) -> Result<(), TlsError> {
-        let mut piece = vec![0; PIECE];
+    async fn decrypt(&self, mut plain: &Async<UnixStream>) -> Result<(), TlsError> {
+        let (mut piece, mut is_open) = (vec![0; PIECE], true);
         loop {
             let read = self.connection.borrow_mut().reader().read(&mut piece);
             match read {
                 Ok(0) => return Ok(()),
-                Ok(count) => plain.write_all(&piece[..count]).await.map_err(TlsError::Io)?,
+                // Who no longer reads may still have written something.
+                Ok(count) => is_open = is_open && plain.write_all(&piece[..count]).await.is_ok(),
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => self.receive().await?,
                 Err(_) => return Err(TlsError::Ended),
             }
         }
     }
 
-    async fn to_client(&self, mut plain: &Async<UnixStream>) -> io::Result<()> {
+    async fn encrypt(&self, mut plain: &Async<UnixStream>) -> io::Result<()> {
         let mut piece = vec![0; PIECE];
         loop {
             let count = plain.read(&mut piece).await?;
