@@ -16,6 +16,7 @@ mod mirrors;
 mod objects;
 mod pods;
 mod reports;
+mod status;
 
 use std::cell::Cell;
 use std::net::SocketAddr;

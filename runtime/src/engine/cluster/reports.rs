@@ -1,6 +1,4 @@
-//! What the cluster is told of its pods: statuses, events, and that a deleted pod has ended.
-
-use std::cell::Cell;
+//! What is sent to the cluster: changed statuses of pods, events, and the end of a deleted pod.
 
 use serde_json::{Value, json};
 
@@ -136,36 +134,6 @@ impl Follower {
             return Ok(());
         }
         Self::send(api, &self.has_news, known, local).await
-    }
-
-    /// Sends the status of a pod, as far as it differs.
-    pub(super) async fn send(
-        api: &mut Api,
-        has_news: &Cell<bool>,
-        known: &mut Known,
-        local: &Value,
-    ) -> Result<(), Failure> {
-        match pods::status_patch(local, &known.object["status"]) {
-            Some(patch) => Self::patch_status(api, has_news, known, &patch).await,
-            None => Ok(()),
-        }
-    }
-
-    /// Patches the status of a pod, and remembers the result.
-    pub(super) async fn patch_status(
-        api: &mut Api,
-        has_news: &Cell<bool>,
-        known: &mut Known,
-        patch: &Value,
-    ) -> Result<(), Failure> {
-        match api.call("PATCH", &format!("{}/status", known.path()), Some((STRATEGIC, patch))).await {
-            Ok(changed) => {
-                known.sent(changed);
-                has_news.set(true);
-                Ok(())
-            }
-            failed => tolerate(failed),
-        }
     }
 
     /// Adds ephemeral containers to a pod on this board. A rejection becomes an event, and the pod runs on.
