@@ -125,7 +125,7 @@ fn a_board_joins_runs_the_pods_of_a_deployment_and_leaves() {
 
     // The local API leaves pods of the cluster to the cluster.
     let why = node.verb(&["delete", "pod", &names[0]]).refused();
-    assert!(why.contains("delete it there"), "{why}");
+    assert!(why.contains("delete it in the cluster that this board has joined"), "{why}");
 
     plane.line("scale deployment web --replicas 0").ok();
     plane.wait_for(NAMES, str::is_empty);
