@@ -110,7 +110,8 @@ Flags:
                          both is reserved
       --kubelet-port PORT
                          port on which the cluster reaches a board that has joined
-                         it, for logs, exec and metrics; 10250 by default, 0 for none
+                         it, for logs, exec and metrics; 10250 by default, 0 for none,
+                         which is the default with --sync-every
       --masquerade=false
                          give packets of pods to other machines the pods' own
                          addresses, for which the network must have routes, instead
@@ -365,6 +366,11 @@ impl Options {
         if options.sync_jitter.is_some() && options.sync_every.is_none() {
             return Err(Failure::new("--sync-jitter has no effect without --sync-every"));
         }
+        if options.sync_every.is_some() && options.kubelet_port.is_some_and(|port| port != 0) {
+            return Err(Failure::new(
+                "--kubelet-port needs a board that stays connected: the port has to ask the cluster who may use it; leave out --sync-every, or use --kubelet-port 0",
+            ));
+        }
         Ok(options)
     }
 }
@@ -520,7 +526,7 @@ fn config(root: &Path, options: Options, down: bool) -> Result<Config, Failure> 
         max_pods: options.limits.pods.unwrap_or(MAX_PODS),
         max_events: options.limits.events.unwrap_or(EVENTS),
         max_connections: options.limits.connections.unwrap_or(CONNECTIONS),
-        kubelet_port: options.kubelet_port.unwrap_or(10250),
+        kubelet_port: options.kubelet_port.unwrap_or(if options.sync_every.is_some() { 0 } else { 10250 }),
         image_collection: options.limits.image_collection()?,
         node_labels: options.node_labels,
         taints: options.taints,
@@ -604,6 +610,8 @@ mod tests {
         let sync = |line| parse(line).map(|options| (options.sync_every, options.sync_jitter)).ok();
         let minutes = |count: u64| Some(Duration::from_secs(60 * count));
         assert_eq!(sync("--sync-jitter 10m --sync-every 6h"), Some((minutes(360), minutes(10))));
+        assert!(parse("--sync-every 6h --kubelet-port 10250").is_err());
+        assert!(parse("--sync-every 6h --kubelet-port 0").is_ok());
         assert_eq!((sync("--sync-every 0"), sync("--sync-jitter 10m")), (Some((None, None)), None));
         let right = parse(
             "--node-labels zone=a,x.y/b= --node-labels c=d --register-with-taints lab=x:NoExecute,b:NoSchedule \

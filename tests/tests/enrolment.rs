@@ -146,13 +146,13 @@ fn a_board_enrols_by_itself_and_again_when_its_certificate_has_expired_until_it_
     let ready = |node: &str| node.contains(" Ready ");
     plane.wait_for("get node board-1 --no-headers", ready);
     let credentials = || fs::read_to_string(device.path("/var/lib/nodlet/cluster.json")).unwrap_or_default();
-    let first = credentials();
 
     // Offline until the certificate has expired, the board has only its kubeconfig.
     let cut = plane.partition_from(&address);
     device.wait_for("the certificate to expire", || logged(&device, "ClusterCertificateExpired") > 0);
     let events = node_events(&device, "ClusterCertificateExpired");
     assert!(events[0].contains("run `nodlet join` with a new token"), "{events:?}");
+    let first = credentials();
     drop(cut);
     device.wait_for("another certificate", || credentials() != first && !credentials().is_empty());
     assert_eq!(logged(&device, "enrolled in the cluster at"), 2);

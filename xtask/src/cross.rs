@@ -40,8 +40,11 @@ fn shipped() -> Result<Vec<String>, Failure> {
 /// Options of LLVM for the shipped program, which has them when all crates are compiled as one:
 ///
 /// - On aarch64, functions that save the same registers share the instructions that save and restore them.
-/// - The outliner looks again for sequences that calls of outlined functions are part of. It is not used on x86-64.
+/// - The outliner looks again for sequences that calls of outlined functions are part of.
 const SMALLER: [&str; 2] = ["-homogeneous-prolog-epilog", "-machine-outliner-reruns=1"];
+
+/// LLVM has the outliner for x86-64, and does not use it by itself, as on aarch64.
+const OUTLINED: &str = "-enable-machine-outliner";
 
 /// The argument of cargo that sets additional flags of a target.
 fn with_flags(target: &Target, flags: &[String]) -> String {
@@ -100,6 +103,9 @@ pub(crate) fn link(target: &Target, folding: Folding) -> Result<PathBuf, Failure
     // Texts that end with another text share its bytes.
     linked.push("-Clink-arg=-O2".into());
     linked.extend(SMALLER.map(|option| format!("-Cllvm-args={option}")));
+    if target.machine == elf::EM_X86_64 {
+        linked.push(format!("-Cllvm-args={OUTLINED}"));
+    }
     if folding == Folding::On {
         // The second option does the same to constants: no code compares the addresses of equal ones.
         linked.extend(["-Clink-arg=--icf=all".into(), "-Clink-arg=--ignore-data-address-equality".into()]);
