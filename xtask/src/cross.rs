@@ -44,7 +44,7 @@ fn shipped() -> Result<Vec<String>, Failure> {
 const SMALLER: [&str; 2] = ["-homogeneous-prolog-epilog", "-machine-outliner-reruns=1"];
 
 /// LLVM has the outliner for x86-64, and does not use it by itself, as on aarch64.
-const OUTLINED: &str = "-enable-machine-outliner";
+const OUTLINER: &str = "-enable-machine-outliner";
 
 /// The argument of cargo that sets additional flags of a target.
 fn with_flags(target: &Target, flags: &[String]) -> String {
@@ -104,7 +104,7 @@ pub(crate) fn link(target: &Target, folding: Folding) -> Result<PathBuf, Failure
     linked.push("-Clink-arg=-O2".into());
     linked.extend(SMALLER.map(|option| format!("-Cllvm-args={option}")));
     if target.machine == elf::EM_X86_64 {
-        linked.push(format!("-Cllvm-args={OUTLINED}"));
+        linked.push(format!("-Cllvm-args={OUTLINER}"));
     }
     if folding == Folding::On {
         // The second option does the same to constants: no code compares the addresses of equal ones.
