@@ -1,6 +1,7 @@
 //! Writes the lists in `xtask/layout`, which determine the order of code in a binary for boards
-//! (`linker_script.rs`): first the functions that an agent without pods executes, then those that pods add,
-//! then those of a supervisor, and at the end all others, which are most of the code.
+//! (`linker_script.rs`): first the functions that an agent without pods executes, then those that the start of pods
+//! adds, then those of probes, restarts and clients, then those of a supervisor, and at the end all others, which are
+//! most of the code.
 //!
 //! The kernel maps a file in chunks of at least 64 KiB around each page that is touched. With functions in
 //! their original order, an agent that executes a tenth of the code would have nearly all of it in its
@@ -32,6 +33,9 @@ use crate::{cross, setup, targets};
 
 /// The breakpoint instruction of x86-64: `int3`.
 const BREAKPOINT: u8 = 0xcc;
+
+/// The addresses of the functions of each list.
+type Executed = [Vec<u64>; LISTS.len()];
 
 /// The time without newly executed functions after which everything that was started has settled.
 const QUIET: Duration = Duration::from_secs(2);
@@ -164,7 +168,7 @@ fn pattern(name: &str) -> String {
 
 /// Runs pods with a breakpoint in every function. Returns the functions of each group in the order of their
 /// first execution.
-fn observe(program: &Path, functions: &BTreeMap<u64, Function>) -> Result<[Vec<u64>; 3], Failure> {
+fn observe(program: &Path, functions: &BTreeMap<u64, Function>) -> Result<Executed, Failure> {
     // SAFETY: this program has one thread so far; nobody else reads the environment.
     unsafe { std::env::set_var("NODLET", program) };
     let device = Device::new();
@@ -199,6 +203,12 @@ fn observe(program: &Path, functions: &BTreeMap<u64, Function>) -> Result<[Vec<u
         device.load_image(nodlet_tests::demo_archive());
         quiet();
         group.store(1, Ordering::Relaxed);
+        for name in ["one", "two"] {
+            device.write_manifest(&format!("{name}.yaml"), &manifest::pod(name, "sleep"));
+            device.pod(name).wait_ready();
+            quiet();
+        }
+        group.store(2, Ordering::Relaxed);
         let probe = "livenessProbe: {exec: {command: [/bin/demo, exit, \"0\"]}, periodSeconds: 1, timeoutSeconds: 60}";
         let containers = [manifest::container("app", "sleep", probe)];
         device.write_manifest("probed.yaml", &manifest::pod_of("probed", &containers, ""));
@@ -212,7 +222,9 @@ fn observe(program: &Path, functions: &BTreeMap<u64, Function>) -> Result<[Vec<u
             device.nodlet(words).ok();
         }
         device.remove_manifest("ends.yaml");
-        device.remove_manifest("probed.yaml");
+        for manifest in ["probed.yaml", "one.yaml", "two.yaml"] {
+            device.remove_manifest(manifest);
+        }
         device.wait_for("no pods", || device.pods().is_empty());
         quiet();
         stop.store(true, Ordering::Relaxed);
@@ -231,7 +243,7 @@ struct Tracer<'a> {
     /// The first byte of each function, which a breakpoint replaces.
     first_bytes: HashMap<u64, u8>,
     supervisors: HashSet<i32>,
-    executed: [Vec<u64>; 3],
+    executed: Executed,
     seen: HashSet<u64>,
 }
 
@@ -253,7 +265,7 @@ impl<'a> Tracer<'a> {
         mut agent: Command,
         tell: mpsc::Sender<Pid>,
         stop: &AtomicBool,
-    ) -> Result<[Vec<u64>; 3], Failure> {
+    ) -> Result<Executed, Failure> {
         let child = agent.spawn()?;
         let first = i32::try_from(child.id()).expect("a PID is an i32");
         let _ = tell.send(Pid::from_raw(first));
@@ -337,7 +349,11 @@ impl<'a> Tracer<'a> {
         if unsafe { libc::ptrace(libc::PTRACE_SETREGS, pid, 0, &raw const registers) } != 0 {
             return Err(io::Error::last_os_error().into());
         }
-        let group = if self.supervisors.contains(&pid) { 2 } else { self.group.load(Ordering::Relaxed) };
+        let group = if self.supervisors.contains(&pid) {
+            LISTS.len() - 1
+        } else {
+            self.group.load(Ordering::Relaxed)
+        };
         if self.seen.insert(address) || group < 2 && self.executed[2].contains(&address) {
             self.executed[2].retain(|other| *other != address);
             self.executed[group].push(address);

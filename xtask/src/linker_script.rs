@@ -12,9 +12,10 @@ use std::path::PathBuf;
 use crate::task::{Failure, Outcome, project};
 
 /// The list of each section and a description of its functions, in the order of the sections in the binary.
-pub(crate) const LISTS: [(&str, &str); 3] = [
+pub(crate) const LISTS: [(&str, &str); 4] = [
     ("agent", "An agent from its start on, that has an image and no pods."),
-    ("pods", "What pods, probes and the clients that look at them add to that."),
+    ("pods", "What the start of pods adds to that."),
+    ("probes", "What probes, restarts, the end of pods and the clients that look at them add to that."),
     ("supervisor", "What a supervisor runs and an agent does not."),
 ];
 
