@@ -83,7 +83,7 @@ mod tests {
 
     #[test]
     fn a_script_has_a_section_for_each_list_one_behind_the_other() {
-        let functions = [&[".text.main", "libc.a:m*"][..], &[".text._RNvCs*_6nodlet3get"], &[]];
+        let functions = [&[".text.main", "libc.a:m*"][..], &[".text._RNvCs*_6nodlet3get"], &[], &[]];
         let script = script(&functions.map(|functions| functions.iter().map(ToString::to_string).collect()));
         assert_eq!(
             script,
@@ -93,13 +93,16 @@ mod tests {
              *libc.a:m*(.text)\n\
              *(.text.OUTLINED_FUNCTION_*)\n\
              } } INSERT AFTER .text;\n\
-             /* What pods, probes and the clients that look at them add to that. */\n\
+             /* What the start of pods adds to that. */\n\
              SECTIONS { .text.pods : {\n\
              *(.text._RNvCs*_6nodlet3get)\n\
              } } INSERT AFTER .text.agent;\n\
+             /* What probes, restarts, the end of pods and the clients that look at them add to that. */\n\
+             SECTIONS { .text.probes : {\n\
+             } } INSERT AFTER .text.pods;\n\
              /* What a supervisor runs and an agent does not. */\n\
              SECTIONS { .text.supervisor : {\n\
-             } } INSERT AFTER .text.pods;\n"
+             } } INSERT AFTER .text.probes;\n"
         );
     }
 
