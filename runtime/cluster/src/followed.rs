@@ -113,7 +113,7 @@ fn version(object: &Value) -> u64 {
 }
 
 /// Resource, namespace and name of a ConfigMap or Secret that pods refer to, or of Services as in
-/// [`services::path`](crate::services::path).
+/// `services::path`.
 pub type Reference = (&'static str, String, String);
 
 /// The name of the file with what a [`Reference`] is to.

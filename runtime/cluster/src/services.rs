@@ -34,7 +34,7 @@ pub fn path(namespace: &str, of: &str) -> String {
     }
 }
 
-/// Refers to the variables from all containers of a pod. Returns the names for [`file`] and [`path`].
+/// Refers to the variables from all containers of a pod. Returns the names for [`file()`] and [`path()`].
 pub fn link(spec: &mut Value) -> Vec<String> {
     let links = spec["enableServiceLinks"] != false;
     let names: Vec<String> =

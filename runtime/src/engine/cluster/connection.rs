@@ -60,7 +60,9 @@ impl Follower {
         self.address = addresses.first().copied();
         let trust = self.credentials.trust().map_err(|error| Failure::new(causes(&error)))?;
         let client = || Api::new(&server.host, addresses.clone(), Verification::By(trust.clone()), None);
-        (*api, self.nodes_api) = (Some(client()), Some(client()));
+        // A second connection for Nodes would cost a short visit more than all else.
+        let follows_nodes = self.shell.config.sync.is_none() || self.node_uid.is_empty();
+        (*api, self.nodes_api) = (Some(client()), follows_nodes.then(client));
         if self.shell.config.sync.is_some() {
             self.objects.unread();
         }

@@ -98,6 +98,8 @@ impl Follower {
         can_watch: bool,
         reference: &Reference,
     ) -> Result<(), Failure> {
+        // A visit watches none, and would read it without end.
+        let can_watch = can_watch && self.shell.config.sync.is_none();
         match api.call("GET", &path(reference), None).await {
             Ok(list) => {
                 let (resource, namespace, name) = reference;
