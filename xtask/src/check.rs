@@ -105,7 +105,6 @@ fn seed_of(commit: &str) -> u64 {
 /// The suites with containers that take longest, in the order of their time: together three quarters of all. For
 /// `cluster`, the servers of a cluster are built.
 const SLOW: &[&str] = &[
-    "cluster",
     "soak",
     "bounded",
     "removal",
@@ -128,9 +127,22 @@ const SLOW: &[&str] = &[
     "files",
     "real",
     "probes",
+];
+
+/// Suites with a control plane of Kubernetes, whose build alone takes ten minutes.
+const CLUSTER: &[&str] = &[
+    "cluster",
     "cluster_network",
+    "cluster_pods",
+    "enrolment",
+    "kubelet_server",
+    "misbehaving",
+    "sync",
     "workloads",
 ];
+
+/// For one in so many commits, every second suite with a control plane is run.
+const CLUSTER_PARTS: usize = 4;
 
 /// One in so many slow suites is run for a commit.
 const SLOW_PARTS: usize = 3;
@@ -166,7 +178,11 @@ fn suites() -> Result<BTreeSet<String>, Failure> {
 /// The suites of `all` that are run for the commit with this number.
 fn suites_of(all: &BTreeSet<String>, number: usize) -> BTreeSet<String> {
     let place = |suite: &String| SLOW.iter().position(|slow| slow == suite);
-    let runs = |suite: &&String| place(suite).is_none_or(|place| place % SLOW_PARTS == number % SLOW_PARTS);
+    let of_cluster = |suite: &String| CLUSTER.iter().position(|other| other == suite);
+    let runs = |suite: &&String| match of_cluster(suite) {
+        Some(place) => number.is_multiple_of(CLUSTER_PARTS) && place % 2 == number / CLUSTER_PARTS % 2,
+        None => place(suite).is_none_or(|place| place % SLOW_PARTS == number % SLOW_PARTS),
+    };
     all.iter().filter(runs).cloned().collect()
 }
 
@@ -175,7 +191,7 @@ fn containers_of(options: &[String]) -> Outcome {
     go::KUBECTL.build(None)?;
     go::AGNHOST.build(None)?;
     let runs = |suite: &str| options.is_empty() || options.iter().any(|option| option == suite);
-    if ["cluster", "cluster_network", "workloads"].into_iter().any(runs) {
+    if CLUSTER.iter().copied().any(runs) {
         go::control_plane(&[])?;
     }
     if runs("pull") {
@@ -207,14 +223,24 @@ mod tests {
         }
     }
     #[test]
-    fn each_slow_suite_runs_for_a_third_of_the_commits_and_the_others_always() {
+    fn each_suite_runs_for_its_part_of_the_commits() {
         let all = suites().unwrap();
         assert!(SLOW.iter().all(|slow| all.contains(*slow)), "a slow suite does not exist");
-        let parts: Vec<_> = (7..7 + SLOW_PARTS).map(|number| suites_of(&all, number)).collect();
-        assert_eq!(parts.iter().flatten().cloned().collect::<BTreeSet<_>>(), all);
+        assert!(
+            CLUSTER.iter().all(|suite| all.contains(*suite)),
+            "a suite with a control plane does not exist"
+        );
+        // All remainders of all divisors.
+        let numbers = 2 * CLUSTER_PARTS * SLOW_PARTS;
+        let parts: Vec<_> = (7..7 + numbers).map(|number| suites_of(&all, number)).collect();
         for suite in &all {
             let runs = parts.iter().filter(|part| part.contains(suite)).count();
-            assert_eq!(runs, if SLOW.contains(&suite.as_str()) { 1 } else { SLOW_PARTS }, "{suite}");
+            let expected = match suite.as_str() {
+                of_cluster if CLUSTER.contains(&of_cluster) => numbers / CLUSTER_PARTS / 2,
+                slow if SLOW.contains(&slow) => numbers / SLOW_PARTS,
+                _ => numbers,
+            };
+            assert_eq!(runs, expected, "{suite}");
         }
     }
 }
