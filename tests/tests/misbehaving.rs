@@ -21,7 +21,8 @@ fn board(plane: &mut ControlPlane) -> Device {
     device.replay_nothing();
     let network = device.own_network();
     plane.connect(&network);
-    device.agent_arguments(["--node-name", "board-1"]);
+    // The kubelet's port has a client of its own, whose requests would count.
+    device.agent_arguments(["--node-name", "board-1", "--kubelet-port", "0"]);
     device.start_agent();
     device.load_image(demo_archive());
     let mut arguments = plane.join_arguments();
@@ -186,6 +187,8 @@ spec:
         pods.lines().filter(|pod| pod.contains("PodSpecNotSupported")).count() == 500
     });
     println!("500 pods: {} KiB", memory(&device));
-    assert!(memory(&device) < MANY);
+    let memory = memory(&device);
+    println!("500 pods: {memory} KiB");
+    assert!(memory < MANY, "{memory} KiB");
     assert!(device.pod("web").container("app").is_running());
 }
