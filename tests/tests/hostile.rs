@@ -98,11 +98,14 @@ fn a_load_that_was_killed_leaves_nothing_that_the_next_agent_does_not_sweep() {
     let mut device = Device::new();
     let before = device.nodlet(["image", "ls"]).ok();
     let HalfLoaded { mut load, reader } = half_load(&device);
+    // The archive does not end: the process that reads would remove what it had begun.
+    let input = load.stdin.take();
     kill_9(load.id());
     load.wait().expect("it ends");
     device.wait_for("the process that reads to die with it", || {
         !Path::new(&format!("/proc/{reader}")).exists()
     });
+    drop(input);
     let staging = device.path("/var/lib/nodlet/images/staging");
     assert_eq!(count(&staging), 1, "what it had begun");
     device.start_agent();
