@@ -42,6 +42,9 @@ use super::{Engine, Shell, cluster_network, enrolment, uplink};
 use crate::api::Reply;
 use nodlet_registry::Status;
 
+/// The interval of attempts to remove the manifest of a pod that the cluster has deleted.
+const REMOVE_AGAIN: Duration = Duration::from_secs(10);
+
 /// The longest life of a watch in seconds (client-go: 5 to 10 minutes).
 const WATCH_SECONDS: u32 = 480;
 
@@ -83,7 +86,7 @@ struct Follower {
     /// The state of the node that was last reported.
     reported: Value,
     /// The reason of the last failure, until there is a connection.
-    told: String,
+    logged: String,
 }
 
 /// The reason why a session ends.
@@ -132,22 +135,21 @@ impl Engine {
         let _ = refused.0.try_send(Err(Status::bad_request(refused.1)));
     }
 
-    /// Ends a pod of the cluster: removes its manifest, and then stops it within `grace`.
+    /// Ends a pod of the cluster: removes its manifest, and then stops it within `grace`. A removal that fails is repeated
+    /// while the pod is wanted by that manifest.
     fn end_cluster_pod(&mut self, uid: Uid, path: PathBuf, grace: Option<Duration>) {
-        // Gone from flash before it is stopped: a power cut does not bring it back.
-        self.shell.pods.set_deleted(&uid, true);
-        let removed = self.shell.stores.remove(path.clone());
-        self.shell.tasks.then(removed, move |engine, removed| {
-            if let Err(error) = removed {
-                engine.shell.pods.set_deleted(&uid, false);
-                log::error!("failed to remove {}: {error}", path.display());
-                return;
-            }
-            engine.read_sources_then(move |engine| {
-                engine.shell.pods.set_deleted(&uid, false);
+        self.remove_pod_manifest(uid.clone(), path.clone(), move |engine, removed| match removed {
+            Ok(()) => {
                 engine.observe(Observation::Unwanted { uid, grace });
                 engine.publish_changed();
-            });
+            }
+            Err(why) => {
+                log::error!("{why}");
+                if engine.registry.desires(&uid) {
+                    let again = move |engine: &mut Engine| engine.end_cluster_pod(uid, path, grace);
+                    engine.shell.tasks.later(REMOVE_AGAIN, again);
+                }
+            }
         });
     }
 }
@@ -188,7 +190,7 @@ async fn follow(shell: Rc<Shell>, requests: Receiver<Reply<&'static str>>) {
         version: 0,
         node_uid: String::new(),
         reported: Value::Null,
-        told: String::new(),
+        logged: String::new(),
     };
     follower.go_on().await;
 }
@@ -202,9 +204,9 @@ impl Follower {
                 Err(Failure { why, retry_after }) => {
                     self.answer(Err(&why));
                     // Each reason once: a board may be without its cluster for weeks.
-                    if self.told != why {
+                    if self.logged != why {
                         log::warn!("no connection to the cluster at {}: {why}", self.credentials.server);
-                        self.told = why;
+                        self.logged = why;
                     }
                     Some(if retry_after.is_zero() { Seen::Failed } else { Seen::Busy(retry_after) })
                 }
@@ -367,9 +369,9 @@ impl Follower {
             }
             Action::SendStatuses => {
                 self.send_all(api).await?;
-                if !self.told.is_empty() {
+                if !self.logged.is_empty() {
                     log::info!("connected to the cluster at {}", self.credentials.server);
-                    self.told.clear();
+                    self.logged.clear();
                 }
                 Ok(Seen::Sent)
             }

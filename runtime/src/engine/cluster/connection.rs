@@ -25,7 +25,7 @@ pub(in crate::engine) async fn client(credentials: &Credentials) -> Result<Api, 
     Ok(Api::new(&credentials.server.host, addresses, Verification::By(trust), None))
 }
 
-/// The Node of the local API, as the cluster is told of it.
+/// The Node of the local API, as it is sent to the cluster.
 pub(in crate::engine) fn local_node(shell: &Shell, name: &str) -> Value {
     let object = shell.publication.objects.get(&Key::new("nodes", "", name));
     let mut node: Value =
