@@ -255,6 +255,26 @@ fn evicted_pods_end_with_their_grace_period_and_are_deleted() {
 }
 
 #[test]
+fn a_deleted_pod_whose_manifest_cannot_be_removed_ends_when_it_can() {
+    use nix::mount::{MntFlags, MsFlags, mount, umount2};
+
+    let plane = ControlPlane::start();
+    let node = Node::join(&plane, "board-1");
+    plane.apply(&pod("one", ""));
+    let one = node.device.pod("one");
+    one.wait_ready();
+    // A mount point cannot be removed.
+    let manifest = node.device.path("var/lib/nodlet/cluster/default_one.json");
+    mount(Some(&manifest), &manifest, None::<&str>, MsFlags::MS_BIND, None::<&str>).expect("it is there");
+    plane.line("delete pod one --wait=false").ok();
+    node.device.wait_for("the failure", || node.device.agent_log().contains("failed to remove"));
+    assert!(one.container("app").is_running());
+    umount2(&manifest, MntFlags::MNT_DETACH).expect("it is mounted");
+    one.wait_gone();
+    plane.wait_for("get pods -o name", str::is_empty);
+}
+
+#[test]
 fn a_pod_uses_a_volume_and_a_runtime_class_of_the_cluster() {
     let plane = ControlPlane::start();
     let node = Node::join(&plane, "board-1");
