@@ -31,7 +31,7 @@ use FieldSupport::{Acts, Refuses, Resources, Warns};
 
 const NO_SCHEDULER: &str = "schedules nothing: the pod runs on the node that has its manifest";
 const NO_TOKENS: &str = "has no service accounts: no token is mounted";
-const NO_SERVICES: &str = "has no Services: no variables are made for them";
+const NO_SERVICES: &str = "has no Services of its own: variables are made for those of a cluster alone";
 const NO_VOLUME: &str = "has no drivers of storage, which are programs and services of their own: mount it on the node, and use hostPath or a PersistentVolume with local";
 const NO_GIT: &str = "clones no repositories, and neither does a kubelet by default: let an init container clone it into an emptyDir";
 const NO_DATA_SOURCE: &str = "fills no volume from another object";
