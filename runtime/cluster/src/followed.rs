@@ -7,7 +7,7 @@ use nodlet_kube::kinds::Kind;
 use serde_json::Value;
 
 use crate::pods::LocalPod;
-use crate::services::{self, SERVICES};
+use crate::services;
 
 /// Pods of this node that are followed. More are ignored with a message: the node admits fewer.
 pub const MAX_PODS: usize = 512;
@@ -95,7 +95,8 @@ impl Known {
 
     /// What the pod refers to by an entry of [`LocalPod::objects`].
     pub fn reference(&self, resource: &'static str, name: &str) -> Reference {
-        let namespace = if resource == "runtimeclasses" { String::new() } else { self.namespace.clone() };
+        let is_namespaced = Kind::of_resource(resource).is_none_or(|kind| kind.row().namespaced);
+        let namespace = if is_namespaced { self.namespace.clone() } else { String::new() };
         (resource, namespace, name.to_owned())
     }
 
@@ -112,29 +113,23 @@ fn version(object: &Value) -> u64 {
     version.and_then(|version| version.parse().ok()).unwrap_or_default()
 }
 
-/// Resource, namespace and name of a ConfigMap or Secret that pods refer to, or of Services as in
-/// `services::path`.
+/// Resource, namespace and name of an object that pods refer to, or of Services as in `services::path`.
 pub type Reference = (&'static str, String, String);
 
-/// The name of the file with what a [`Reference`] is to.
+/// The name of the file with the object that a [`Reference`] names.
 pub fn file((resource, namespace, name): &Reference) -> String {
-    match *resource {
-        SERVICES => services::file(namespace, name),
-        "runtimeclasses" => Kind::RuntimeClass.row().file("", name),
-        "secrets" => Kind::Secret.row().file(namespace, name),
-        _ => Kind::ConfigMap.row().file(namespace, name),
+    match Kind::of_resource(resource) {
+        Some(kind) => kind.row().file(namespace, name),
+        None => services::file(namespace, name),
     }
 }
 
-/// The path of the list of what a [`Reference`] is to: a node may list ConfigMaps and Secrets by their names only.
+/// The path of a list with the object that a [`Reference`] names alone: a node may list ConfigMaps and Secrets by
+/// their names only.
 pub fn path((resource, namespace, name): &Reference) -> String {
-    match *resource {
-        SERVICES => services::path(namespace, name),
-        "runtimeclasses" => {
-            format!("/apis/node.k8s.io/v1/runtimeclasses?fieldSelector=metadata.name%3D{name}")
-        }
-        _ => format!("/api/v1/namespaces/{namespace}/{resource}?fieldSelector=metadata.name%3D{name}"),
-    }
+    let Some(kind) = Kind::of_resource(resource) else { return services::path(namespace, name) };
+    let within = if namespace.is_empty() { String::new() } else { format!("namespaces/{namespace}/") };
+    format!("/{}/{within}{resource}?fieldSelector=metadata.name%3D{name}", kind.row().root())
 }
 
 /// The name of the file with a PriorityClass.

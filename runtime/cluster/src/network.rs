@@ -13,7 +13,7 @@ use serde_json::Value;
 
 /// The most other nodes that are followed: each has rules and routes in the kernel. More are left out, and named in the
 /// log.
-pub const MAX_NODES: usize = 250;
+pub(crate) const MAX_NODES: usize = 250;
 
 /// The Nodes of a cluster.
 #[derive(Debug, Default)]

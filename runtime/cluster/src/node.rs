@@ -5,7 +5,7 @@ use std::time::Duration;
 use serde_json::{Map, Value, json};
 
 /// The interval of renewals of the Lease.
-pub const RENEW_EVERY: Duration = Duration::from_secs(10);
+pub(crate) const RENEW_EVERY: Duration = Duration::from_secs(10);
 
 /// The time after which the cluster takes a Lease for lapsed.
 const LEASE_SECONDS: u64 = 40;

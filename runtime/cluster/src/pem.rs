@@ -19,7 +19,7 @@ pub fn encode(label: &str, der: &[u8]) -> String {
 }
 
 /// Encodes certificates, one after the other.
-pub fn encode_all(certificates: &[Vec<u8>]) -> String {
+pub(crate) fn encode_all(certificates: &[Vec<u8>]) -> String {
     certificates.iter().map(|der| encode(CERTIFICATE, der)).collect()
 }
 

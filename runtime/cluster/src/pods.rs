@@ -5,6 +5,7 @@
 
 use std::time::Duration;
 
+use nodlet_kube::kinds::Kind;
 use serde_json::{Map, Value, json};
 use sha2::{Digest, Sha256};
 
@@ -267,15 +268,14 @@ fn class(spec: &Value) -> Option<Value> {
     }))
 }
 
-/// The manifest of a ConfigMap, Secret or RuntimeClass.
+/// The manifest of an object that pods refer to.
 pub fn local_object(object: &Value, resource: &str) -> Value {
-    let (version, kind) = match resource {
-        "secrets" => ("v1", "Secret"),
-        "runtimeclasses" => ("node.k8s.io/v1", "RuntimeClass"),
-        _ => ("v1", "ConfigMap"),
-    };
-    let mut local =
-        json!({ "apiVersion": version, "kind": kind, "metadata": { "name": object["metadata"]["name"] } });
+    let kind = Kind::of_resource(resource).unwrap_or(Kind::ConfigMap);
+    let mut local = json!({
+        "apiVersion": kind.version(),
+        "kind": kind.as_str(),
+        "metadata": { "name": object["metadata"]["name"] },
+    });
     if let Some(namespace) = object["metadata"].get("namespace") {
         local["metadata"]["namespace"] = namespace.clone();
     }

@@ -36,7 +36,7 @@ impl Periodic {
     }
 
     /// The longest back-off between attempts: a quarter of the interval, within limits.
-    pub fn longest_backoff(&self) -> Duration {
+    pub(crate) fn longest_backoff(&self) -> Duration {
         (self.every / 4).clamp(RETRY.0, RETRY.1)
     }
 }
@@ -61,7 +61,7 @@ impl Visit {
     }
 
     /// When the visit ends: at once without news.
-    pub fn ends_at(&self) -> Instant {
+    pub(crate) fn ends_at(&self) -> Instant {
         self.news.map_or(self.began, |news| news + QUIET).min(self.began + LONGEST)
     }
 }

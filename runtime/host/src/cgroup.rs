@@ -37,14 +37,14 @@ use nix::sys::inotify::{AddWatchFlags, InitFlags, Inotify};
 use nodlet_core::sorted::SortedSet;
 use smol::{Async, Timer};
 
-pub use self::devices::try_filter as try_device_filter;
+pub use self::devices::try_device_filter;
 pub use self::error::CgroupError;
 use self::hierarchy::{Controller, ControllerHierarchy, Hierarchies};
 pub use self::huge_pages::HugePages;
 pub(crate) use self::limits::memory_of;
 pub use self::limits::{ContainerLimits, limited_swap};
 use self::limits::{MIN_SHARES, Target, write_if_there};
-pub use self::quota::lift_at as lift_cpu_limits;
+pub use self::quota::lift_cpu_limits;
 pub use self::tree::kill_headless;
 pub use self::unpacker::UnpackerCgroup;
 pub use self::usage::Usage;

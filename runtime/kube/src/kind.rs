@@ -5,25 +5,6 @@
 //! here; none of them has a list of its own. [`crate::kinds`] has the rules, the columns and the descriptions of each
 //! kind, and describes what a new kind takes.
 
-/// The kinds that the API serves, in the order of [`KINDS`].
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
-#[allow(missing_docs, reason = "each is the kind of that name")]
-pub enum Kind {
-    #[default]
-    Pod,
-    Event,
-    Namespace,
-    Node,
-    ConfigMap,
-    Secret,
-    PodPreset,
-    PriorityClass,
-    LimitRange,
-    RuntimeClass,
-    PersistentVolume,
-    PersistentVolumeClaim,
-}
-
 /// A row of [`KINDS`].
 pub struct Row {
     /// The kind that the row is of.
@@ -61,11 +42,29 @@ pub struct Subresource {
     pub verbs: &'static [&'static str],
 }
 
-/// All kinds, in the order of discovery.
-pub static KINDS: [Row; 12] = [
-    Row {
-        kind: Kind::Pod,
-        name: "Pod",
+/// Makes [`Kind`] and [`KINDS`] of the rows, and `each_kind!`, which gives a macro all kinds with their files below
+/// `kinds/`.
+macro_rules! kinds {
+    (($d:tt) $($kind:ident in $file:ident { $($row:tt)* })*) => {
+        /// The kinds that the API serves, in the order of [`KINDS`].
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+        #[allow(missing_docs, reason = "each is the kind of that name")]
+        pub enum Kind {
+            $($kind,)*
+        }
+
+        /// All kinds, in the order of discovery.
+        pub static KINDS: &[Row] = &[$(Row { kind: Kind::$kind, name: stringify!($kind), $($row)* },)*];
+
+        macro_rules! each_kind {
+            ($d all:ident) => { $d all! { $($kind in $file,)* } };
+        }
+    };
+}
+
+kinds! {
+    ($)
+    Pod in pod {
         version: "v1",
         plural: "pods",
         singular: "pod",
@@ -93,10 +92,8 @@ pub static KINDS: [Row; 12] = [
             "spec.schedulerName",
             "spec.serviceAccountName",
         ],
-    },
-    Row {
-        kind: Kind::Event,
-        name: "Event",
+    }
+    Event in event {
         version: "v1",
         plural: "events",
         singular: "event",
@@ -119,10 +116,8 @@ pub static KINDS: [Row; 12] = [
             "type",
             "reportingComponent",
         ],
-    },
-    Row {
-        kind: Kind::Namespace,
-        name: "Namespace",
+    }
+    Namespace in namespace {
         version: "v1",
         plural: "namespaces",
         singular: "namespace",
@@ -132,10 +127,8 @@ pub static KINDS: [Row; 12] = [
         verbs: READ_VERBS,
         subresources: &[],
         fields: &["metadata.name", "status.phase"],
-    },
-    Row {
-        kind: Kind::Node,
-        name: "Node",
+    }
+    Node in node {
         version: "v1",
         plural: "nodes",
         singular: "node",
@@ -145,10 +138,8 @@ pub static KINDS: [Row; 12] = [
         verbs: READ_VERBS,
         subresources: &[],
         fields: &["metadata.name"],
-    },
-    Row {
-        kind: Kind::ConfigMap,
-        name: "ConfigMap",
+    }
+    ConfigMap in config_map {
         version: "v1",
         plural: "configmaps",
         singular: "configmap",
@@ -158,10 +149,8 @@ pub static KINDS: [Row; 12] = [
         verbs: ALL_VERBS,
         subresources: &[],
         fields: &["metadata.name", "metadata.namespace"],
-    },
-    Row {
-        kind: Kind::Secret,
-        name: "Secret",
+    }
+    Secret in secret {
         version: "v1",
         plural: "secrets",
         singular: "secret",
@@ -171,10 +160,8 @@ pub static KINDS: [Row; 12] = [
         verbs: ALL_VERBS,
         subresources: &[],
         fields: &["metadata.name", "metadata.namespace", "type"],
-    },
-    Row {
-        kind: Kind::PodPreset,
-        name: "PodPreset",
+    }
+    PodPreset in pod_preset {
         // The only version that Kubernetes ever had.
         version: "settings.k8s.io/v1alpha1",
         plural: "podpresets",
@@ -185,10 +172,8 @@ pub static KINDS: [Row; 12] = [
         verbs: &["create", "delete", "deletecollection", "get", "list", "update", "watch"],
         subresources: &[],
         fields: &["metadata.name", "metadata.namespace"],
-    },
-    Row {
-        kind: Kind::PriorityClass,
-        name: "PriorityClass",
+    }
+    PriorityClass in priority_class {
         version: "scheduling.k8s.io/v1",
         plural: "priorityclasses",
         singular: "priorityclass",
@@ -199,10 +184,8 @@ pub static KINDS: [Row; 12] = [
         verbs: ALL_VERBS,
         subresources: &[],
         fields: &["metadata.name"],
-    },
-    Row {
-        kind: Kind::LimitRange,
-        name: "LimitRange",
+    }
+    LimitRange in limit_range {
         version: "v1",
         plural: "limitranges",
         singular: "limitrange",
@@ -212,10 +195,8 @@ pub static KINDS: [Row; 12] = [
         verbs: ALL_VERBS,
         subresources: &[],
         fields: &["metadata.name", "metadata.namespace"],
-    },
-    Row {
-        kind: Kind::RuntimeClass,
-        name: "RuntimeClass",
+    }
+    RuntimeClass in runtime_class {
         version: "node.k8s.io/v1",
         plural: "runtimeclasses",
         singular: "runtimeclass",
@@ -225,10 +206,8 @@ pub static KINDS: [Row; 12] = [
         verbs: ALL_VERBS,
         subresources: &[],
         fields: &["metadata.name"],
-    },
-    Row {
-        kind: Kind::PersistentVolume,
-        name: "PersistentVolume",
+    }
+    PersistentVolume in persistent_volume {
         version: "v1",
         plural: "persistentvolumes",
         singular: "persistentvolume",
@@ -238,10 +217,8 @@ pub static KINDS: [Row; 12] = [
         verbs: ALL_VERBS,
         subresources: &[],
         fields: &["metadata.name"],
-    },
-    Row {
-        kind: Kind::PersistentVolumeClaim,
-        name: "PersistentVolumeClaim",
+    }
+    PersistentVolumeClaim in persistent_volume_claim {
         version: "v1",
         plural: "persistentvolumeclaims",
         singular: "persistentvolumeclaim",
@@ -251,8 +228,9 @@ pub static KINDS: [Row; 12] = [
         verbs: ALL_VERBS,
         subresources: &[],
         fields: &["metadata.name", "metadata.namespace"],
-    },
-];
+    }
+}
+pub(crate) use each_kind;
 
 const READ_VERBS: &[&str] = &["get", "list", "watch"];
 const ALL_VERBS: &[&str] =

@@ -2,8 +2,7 @@
 //! for descriptions: they print ages and local times, by the clock and the time zone of the machine on which the
 //! command line runs.
 //!
-//! A new kind is a variant and a row in `kind.rs`, and a file below `kinds/` with its [`Strategy`], which [`strategy()`]
-//! names: its columns, its cells, its description, and, if clients may create its objects, its rules, as
+//! A new kind is a row in `kind.rs`, and a file below `kinds/` with its [`Strategy`]: its columns, its cells, its description, and, if clients may create its objects, its rules, as
 //! `kinds/limit_range.rs`. For such a kind, `cargo xtask schema` adds its type to the table of [`crate::schema`]; a kind
 //! that Kubernetes has removed is checked against another type, as in `kinds/pod_preset.rs`. Tests and the compiler
 //! report what is missing.
@@ -35,23 +34,17 @@ pub use describe::escaped;
 pub use describe::events::interval;
 pub use strategy::{Column, Describe, Strategy};
 
-/// Returns the strategy of a kind.
-pub fn strategy(kind: Kind) -> &'static Strategy {
-    match kind {
-        Kind::Pod => &pod::STRATEGY,
-        Kind::Event => &event::STRATEGY,
-        Kind::Namespace => &namespace::STRATEGY,
-        Kind::Node => &node::STRATEGY,
-        Kind::ConfigMap => &config_map::STRATEGY,
-        Kind::Secret => &secret::STRATEGY,
-        Kind::PodPreset => &pod_preset::STRATEGY,
-        Kind::PriorityClass => &priority_class::STRATEGY,
-        Kind::LimitRange => &limit_range::STRATEGY,
-        Kind::RuntimeClass => &runtime_class::STRATEGY,
-        Kind::PersistentVolume => &persistent_volume::STRATEGY,
-        Kind::PersistentVolumeClaim => &persistent_volume_claim::STRATEGY,
-    }
+macro_rules! strategy_of {
+    ($($kind:ident in $file:ident,)*) => {
+        /// Returns the strategy of a kind.
+        pub fn strategy(kind: Kind) -> &'static Strategy {
+            match kind {
+                $(Kind::$kind => &$file::STRATEGY,)*
+            }
+        }
+    };
 }
+crate::kind::each_kind!(strategy_of);
 
 #[cfg(test)]
 mod tests;

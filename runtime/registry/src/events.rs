@@ -197,7 +197,7 @@ impl Kept {
 
 /// The Event object without its times.
 fn object(occurrence: &Occurrence<'_>, count: u32, message: &str, key: &Key, node: &str) -> Value {
-    let version = Kind::named(occurrence.about.kind).unwrap_or_default().version();
+    let version = Kind::named(occurrence.about.kind).unwrap_or(Kind::Pod).version();
     let mut about =
         json!({ "apiVersion": version, "kind": occurrence.about.kind, "name": occurrence.about.name });
     for (field, value) in [

@@ -59,7 +59,7 @@ fn discovery_and_tables_are_byte_for_byte_what_they_were() {
 /// of its group, and can be printed.
 #[test]
 fn each_kind_of_the_table_is_routed_discovered_and_printed() {
-    for row in &KINDS {
+    for row in KINDS {
         let below = if row.namespaced { "/namespaces/default" } else { "" };
         let collection = format!("/{}{below}/{}", row.root(), row.plural);
         for path in [collection.clone(), format!("{collection}/web")] {

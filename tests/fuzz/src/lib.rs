@@ -27,6 +27,7 @@ use std::time::{Duration, Instant};
 mod coverage;
 pub mod entropy;
 pub mod imports;
+pub mod public;
 pub mod purity;
 
 use coverage::Reached;

@@ -195,7 +195,7 @@ fn attach(directory: &Path, devices: &[DeviceNode], replaces: bool) -> Result<()
 }
 
 /// Whether this kernel accepts the device program for cgroup v2, which needs CONFIG_CGROUP_BPF.
-pub fn try_filter() -> io::Result<()> {
+pub fn try_device_filter() -> io::Result<()> {
     bpf::load(BPF_PROG_TYPE_CGROUP_DEVICE, &program(&RULES)).map(drop)
 }
 

@@ -46,7 +46,7 @@ fn is_pod(relative: &Path) -> bool {
 
 /// Lifts the limits of the leaf whose directory in the v2 hierarchy is `leaf`, and of its pod's cgroup. For a
 /// supervisor, which does not keep the machine's hierarchies.
-pub fn lift_at(leaf: &Path) {
+pub fn lift_cpu_limits(leaf: &Path) {
     let (Ok(machine), Some(relative)) = (Hierarchies::find(), own_part(leaf)) else { return };
     // A delegated v2 cgroup counts as the top, as for the agent.
     let place = leaf.strip_prefix(&machine.unified).ok().and_then(|path| {

@@ -153,6 +153,6 @@ pub(super) fn refuse_update(new: &Value, errors: Errors) -> Result<(), ManifestE
     }
     let (errors, more) = errors.into_parts();
     let name = new["metadata"]["name"].as_str().unwrap_or_default().to_owned();
-    let kind = new["kind"].as_str().and_then(Kind::named).unwrap_or_default();
+    let kind = new["kind"].as_str().and_then(Kind::named).unwrap_or(Kind::Pod);
     Err(ManifestError { kind, ..ManifestError::new(ManifestCause::Invalid { name, errors, more }) })
 }

@@ -57,7 +57,7 @@ fn each_kind_has_its_row_and_unique_names() {
 
 #[test]
 fn manifests_may_have_exactly_the_kinds_that_clients_may_create() {
-    for row in &KINDS {
+    for row in KINDS {
         let bytes = manifest_of(row).to_string();
         let read = manifest::contents("a.json", bytes.as_bytes(), Validation::Strict, "board");
         assert_eq!(Kind::named(row.name), row.allows("create").then_some(row.kind));
@@ -112,7 +112,7 @@ fn the_uids_of_objects_from_files_differ_between_kinds_and_never_change() {
 
 #[test]
 fn each_kind_is_described_by_its_name() {
-    for row in &KINDS {
+    for row in KINDS {
         let object = manifest_of(row);
         let described = match strategy(row.kind).describe {
             Describe::Namespace(describe) => describe(&object, &[]),

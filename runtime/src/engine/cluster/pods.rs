@@ -13,6 +13,7 @@ use nodlet_cluster::schedule::Seen;
 use nodlet_cluster::sync;
 use nodlet_core::sorted::SortedSet;
 use nodlet_core::spec::Uid;
+use nodlet_kube::kinds;
 use nodlet_kube::manifest::{self, Validation};
 use nodlet_wire::http::HttpError;
 
@@ -116,17 +117,7 @@ impl Follower {
                 }
             };
             // Pods end by `end_cluster_pod`, which also removes their manifests.
-            let is_object = |name: &str| {
-                const KINDS: [&str; 6] = [
-                    "configmap_",
-                    "secret_",
-                    "priorityclass_",
-                    "runtimeclass_",
-                    "persistentvolume_",
-                    "persistentvolumeclaim_",
-                ];
-                KINDS.iter().any(|kind| name.starts_with(kind))
-            };
+            let is_object = |name: &str| kinds::definition_of_file(name).is_some();
             remove(&directory, &|name| is_object(name) && !kept.contains(name));
             remove(&tokens, &|name| name.contains(TOKEN_PREFIX) && !kept_tokens.contains(name));
         });

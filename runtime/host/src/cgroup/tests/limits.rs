@@ -221,7 +221,7 @@ fn a_kill_lifts_the_cpu_limits_of_container_and_pod_and_the_next_start_renews_th
     assert_eq!(all(), [20_000, 10_000, 10_000]);
 
     // Like a supervisor, which knows one path only.
-    super::quota::lift_at(&beside.unified());
+    super::quota::lift_cpu_limits(&beside.unified());
     assert_eq!(all(), [-1, 10_000, -1]);
     cgroup.kill().unwrap();
     // In version 2, a leaf without processes keeps its limit, since nobody waits for its end.

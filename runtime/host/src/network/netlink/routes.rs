@@ -21,12 +21,12 @@ const RTN_UNICAST: u8 = 1;
 impl Netlink {
     /// Adds a route to a range through a gateway of the same family. Fails with `AlreadyExists` if there is a route to
     /// the range, and with `NetworkUnreachable` if the gateway is on no link.
-    pub fn add_route(&mut self, range: (IpAddr, u8), gateway: IpAddr) -> io::Result<()> {
+    pub(crate) fn add_route(&mut self, range: (IpAddr, u8), gateway: IpAddr) -> io::Result<()> {
         self.change_with(RTM_NEWROUTE, NLM_F_CREATE | NLM_F_EXCL, &route(range, gateway))
     }
 
     /// Removes the route to a range through a gateway.
-    pub fn remove_route(&mut self, range: (IpAddr, u8), gateway: IpAddr) -> io::Result<()> {
+    pub(crate) fn remove_route(&mut self, range: (IpAddr, u8), gateway: IpAddr) -> io::Result<()> {
         self.change_with(RTM_DELROUTE, 0, &route(range, gateway))
     }
 }
