@@ -82,7 +82,7 @@ pub(crate) fn hostname(pod: &Pod, host_name: &str) -> String {
 /// `GetNodenameForKernel`).
 ///
 /// # Errors
-/// It is longer than the kernel accepts; the message is the kubelet's.
+/// If the name is longer than the kernel accepts; the message is the kubelet's.
 pub(crate) fn kernel_name(pod: &Pod, host_name: &str, dns: &ClusterDns) -> Result<String, String> {
     const MAX: usize = 64;
     let short = hostname(pod, host_name);

@@ -207,7 +207,7 @@ fn a_pod_waits_for_its_device_and_follows_it_while_it_runs() {
     // What the container puts in its place is replaced.
     device.pod("modem").exec("app", ["/bin/demo", "link", "/etc/passwd", "/dev/usb"]).ok();
     node.plug(1);
-    wait_event(&device, "modem", "DeviceFound: device nodlet.dev/usb (/dev/usb, 7:1) is there again");
+    wait_event(&device, "modem", "DeviceFound: device nodlet.dev/usb (/dev/usb, 7:1) is present again");
     device.wait_for("the node", || {
         device.pod("modem").exec("app", ["/bin/demo", "stat", "/dev/usb"]).stdout == "block 0660 0:0 7,1\n"
     });
@@ -578,7 +578,7 @@ fn a_container_cannot_lead_a_device_to_another_place() {
     // What has failed is tried again, without a further change of the device.
     led.exec("app", ["/bin/demo", "rm", "/dev/x", "then", "rename", "/dev/y", "/dev/x"]).ok();
     wait_event(&device, "led", "DeviceLost: device nodlet.dev/led (/dev/x/led, 7:0) is gone");
-    wait_event(&device, "led", "DeviceFound: device nodlet.dev/led (/dev/x/led, 7:1) is there again");
+    wait_event(&device, "led", "DeviceFound: device nodlet.dev/led (/dev/x/led, 7:1) is present again");
     assert_eq!(led.exec("app", ["/bin/demo", "stat", "/dev/x/led"]).ok(), "block 0660 0:0 7,1\n");
     led.exec("app", ["/bin/demo", "open", "/dev/x/led"]).ok();
     // Of a file system in its place nodlet makes no use.
@@ -620,7 +620,7 @@ fn a_change_that_an_agent_did_not_complete_is_made_by_the_next_one() {
     assert_eq!(number(), Some(makedev(7, 0)));
     device.start_agent();
     device.wait_for("the new node", || number() == Some(makedev(7, 1)));
-    wait_event(&device, "left", "DeviceFound: device nodlet.dev/left (/dev/x/left, 7:1) is there again");
+    wait_event(&device, "left", "DeviceFound: device nodlet.dev/left (/dev/x/left, 7:1) is present again");
     device.pod("left").exec("app", ["/bin/demo", "open", "/dev/x/left"]).ok();
 }
 
@@ -646,7 +646,7 @@ fn a_device_file_that_changes_or_goes_changes_the_devices_of_running_containers(
         device.pod(name).wait_log("app", "block 0660 1000:2000 7,0\nup\n");
         let stat = || device.pod(name).exec("app", ["/bin/demo", "stat", "/dev/gps"]);
         define(&device, "gps.yaml", &file(&other));
-        wait_event(&device, name, "DeviceFound: device nodlet.dev/gps (/dev/gps, 7:1) is there again");
+        wait_event(&device, name, "DeviceFound: device nodlet.dev/gps (/dev/gps, 7:1) is present again");
         assert_eq!(stat().ok(), "block 0660 1000:2000 7,1\n");
         let open = device.pod(name).exec("app", ["/bin/demo", "open", "/dev/gps"]);
         assert_eq!(open.code, 0, "{}", open.stderr);
@@ -654,7 +654,7 @@ fn a_device_file_that_changes_or_goes_changes_the_devices_of_running_containers(
         wait_event(&device, name, "DeviceLost: device nodlet.dev/gps (/dev/gps, 7:1) is gone");
         assert_ne!(stat().code, 0);
         define(&device, "gps.yaml", &file(&one));
-        wait_event(&device, name, "DeviceFound: device nodlet.dev/gps (/dev/gps, 7:0) is there again");
+        wait_event(&device, name, "DeviceFound: device nodlet.dev/gps (/dev/gps, 7:0) is present again");
         assert_eq!(stat().ok(), "block 0660 1000:2000 7,0\n");
         device.remove_manifest("pod.yaml");
         device.pod(name).wait_gone();

@@ -133,7 +133,7 @@ fn a_serial_port_on_usb_is_found_by_its_serial_number_and_followed_while_its_con
     monitor.plug("third", "C3", "third");
     device.wait_for("the third port", || fs::exists("/dev/ttyUSB0").expect("/dev is there"));
     monitor.plug("gps", "A1", "serial");
-    wait_event(&device, "nav", "DeviceFound: device nodlet.dev/gps (/dev/gps, 188:2) is there again");
+    wait_event(&device, "nav", "DeviceFound: device nodlet.dev/gps (/dev/gps, 188:2) is present again");
     device.wait_for("the node", || node() == "char 0660 0:0 188,2\n");
     nav.exec("app", ["/bin/demo", "append", "/dev/gps", "again"]).ok();
     assert_eq!(hear(), "again");

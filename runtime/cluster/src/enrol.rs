@@ -28,7 +28,7 @@ pub enum Authority<'a> {
     Roots(&'a [Vec<u8>]),
 }
 
-/// What a board enrols with.
+/// The input of an enrolment: server, token and CA.
 #[derive(Debug)]
 pub struct Join<'a> {
     /// The API server.
@@ -127,7 +127,7 @@ pub fn check_name(node: &Value, name: &str, machine_id: &str) -> Result<(), Stri
 /// Makes a key, and requests a certificate for it, which must be signed within `limit`. Returns both.
 ///
 /// # Errors
-/// A step failed, the request was denied, or nobody approved it in time.
+/// A step failed, the request was denied, or it was not approved in time.
 pub async fn request_certificate(
     api: &mut Api,
     node: &str,
@@ -174,7 +174,7 @@ pub async fn request_signature(
         let left = until.saturating_duration_since(Instant::now());
         if left < Duration::from_secs(1) {
             return Err(format!(
-                "nobody approved the certificate request {name} in time: see `kubectl certificate approve`"
+                "the certificate request {name} was not approved in time: see `kubectl certificate approve`"
             ));
         }
         let waited = api::within(left, next_certificate(api, name, left)).await;

@@ -180,7 +180,7 @@ pub fn device_events(container: ContainerIndex, old: DeviceOfRun<'_>, new: Devic
         Event { warning, reason: reason.into(), message: message.into(), container: Some(container) }
     };
     let lost = (!old.is_gone).then(|| event(&old, true, "DeviceLost", "is gone"));
-    let found = (!new.is_gone).then(|| event(&new, false, "DeviceFound", "is there again"));
+    let found = (!new.is_gone).then(|| event(&new, false, "DeviceFound", "is present again"));
     lost.into_iter().chain(found).collect()
 }
 

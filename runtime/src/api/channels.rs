@@ -16,7 +16,7 @@ pub(super) const PIECE: usize = 32 * 1024;
 /// The channels by number, in SPDY's words (`streamType`).
 const CHANNELS: [&str; 5] = ["stdin", "stdout", "stderr", "error", "resize"];
 
-/// What a client sends.
+/// A message of a client.
 #[derive(Debug)]
 pub(super) enum Received {
     /// Bytes of a channel.

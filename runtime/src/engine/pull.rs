@@ -152,7 +152,7 @@ fn seconds(duration: Duration) -> String {
     }
 }
 
-/// What the process does.
+/// The task of a process that reads from registries.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Task {
     /// Check that a registry is listed for the image.

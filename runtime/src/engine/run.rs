@@ -340,7 +340,7 @@ fn check_target(paths: &Paths, wanted: &Wanted, sandbox: &Sandbox, target: &str)
 /// The number of layers that a start can have: their descriptors and that of the configuration are one message.
 const MAX_LAYERS: usize = 252;
 
-/// What is known of an image that is not on the board.
+/// Where an image that is not on the board may come from.
 enum Absent {
     /// A registry may have it.
     ToPull,

@@ -124,7 +124,7 @@ impl Trust {
         Ok(Trust(Arc::new(config)))
     }
 
-    /// The same for connections over which the client prefers HTTP/2.
+    /// Returns this trust for connections over which the client prefers HTTP/2.
     #[must_use]
     pub fn with_http2(&self) -> Trust {
         let mut config = ClientConfig::clone(&self.0);

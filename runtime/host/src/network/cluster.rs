@@ -15,7 +15,7 @@ use super::netlink::Netlink;
 use super::range::{Ipv6Range, Range};
 use super::{Network, NetworkError};
 
-/// Where the pods of another node are.
+/// The range of the pods of another node, and the address to which packets for them are sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Peer {
     pub(super) range: (IpAddr, u8),
@@ -23,7 +23,7 @@ pub(super) struct Peer {
     pub(super) gateway: IpAddr,
 }
 
-/// What the table needs to know of a cluster.
+/// The ranges of a cluster, as input of the nftables table.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Cluster {
     /// The ranges that the cluster has assigned to this node.

@@ -85,7 +85,7 @@ pub(super) fn forwards(pod: &Pod, addresses: &[IpAddr]) -> Result<Vec<Forward>, 
     Ok(found)
 }
 
-/// What the table has to do.
+/// The desired content of the nftables table.
 #[derive(Debug)]
 pub(super) struct Table {
     pub(super) name: String,

@@ -163,7 +163,7 @@ fn events_name_the_device_that_is_gone_or_there_again() {
         shown.collect()
     };
     let (lost, found) = ("true DeviceLost device nodlet.dev/gps (/dev/gps, 188:0) is gone", |minor: u32| {
-        format!("false DeviceFound device nodlet.dev/gps (/dev/gps, 188:{minor}) is there again")
+        format!("false DeviceFound device nodlet.dev/gps (/dev/gps, 188:{minor}) is present again")
     });
     assert_eq!(events(device(0, false), device(0, true)), [lost]);
     assert_eq!(events(device(0, true), device(1, false)), [found(1)]);
