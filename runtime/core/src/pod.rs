@@ -16,8 +16,7 @@
 //!
 //! Each part of a pod's state has one owner, with private fields and its own rules: `acceptance.rs`,
 //! `removal.rs`, `sandbox.rs`, `volume_files.rs`, `finished_volumes.rs`, `containers.rs`, `restart.rs`, `phase.rs`,
-//! `conditions.rs`, `journal.rs`. The fields of one container (`container.rs`) are changed by the rules of the whole
-//! pod, too. Rules that concern single parts have only these as
+//! `conditions.rs`, `journal.rs`, and for one container `container.rs`. Rules that concern single parts have only these as
 //! arguments: `init.rs`, the order of the starts; `hook.rs`, the hooks at both ends of a run; `probe.rs`, when
 //! containers are probed; `shutdown.rs`, which pods run again. Rules that need the whole pod extend [`PodState`]:
 //! `start.rs` and `termination.rs`, how sandbox and containers start and end; `update.rs` and `resize.rs`, changes of
@@ -67,7 +66,6 @@ use crate::time::Instant;
 use acceptance::Acceptance;
 use conditions::Facts;
 pub(crate) use conditions::{Condition, Conditions, closed_readiness_gates};
-use container::WaitingReason;
 pub(crate) use container::{ContainerState, Ended, Shown};
 use containers::Containers;
 use finished_volumes::FinishedVolumes;
@@ -171,7 +169,7 @@ impl PodState {
     pub(crate) fn reject(&mut self, reason: &str, message: &str, now: Instant) {
         self.containers.clear();
         self.outcome.decide(Verdict::failed(reason, format!("Pod was rejected: {message}")));
-        self.stage = Stage::Stopped;
+        self.stage.end();
         self.touch();
         self.settle(now);
     }
@@ -456,16 +454,15 @@ impl PodState {
     }
 
     fn exited(&mut self, now: Instant, attempt: Attempt, exit: &Exit) {
-        let (policy, active) = (self.policy(), self.is_active());
+        let policy = self.restart_policy_if_active();
         let Some(container) = self.containers.of_attempt(attempt) else { return };
         if container.is_alive() {
             let ended = container.ended_as(exit);
             let by_itself = container.ended_by_itself();
-            let failure = container.hooks.take_failure();
+            let failure = container.hooks_mut().take_failure();
             container.has_ended(ended);
-            if let Some(message) = failure.filter(|_| active && container.restarts(policy)) {
-                container.waiting =
-                    Some(WaitingReason { reason: hook::POST_START_HOOK_ERROR.into(), message });
+            if let Some(message) = failure {
+                container.wait_to_restart(policy, hook::POST_START_HOOK_ERROR, message);
             }
             self.touch();
             if by_itself {
@@ -537,7 +534,7 @@ impl PodState {
         events: &mut Events,
     ) {
         let has_failed = failure.is_some();
-        let policy = self.is_active().then(|| self.policy());
+        let policy = self.restart_policy_if_active();
         let (is_expected, is_present) = match self.containers.of_attempt(attempt) {
             Some(container) => (container.hooked(now, kind, failure, policy), true),
             // A preStop hook that outlasts its grace period fails when the run is killed. Its result may

@@ -118,7 +118,7 @@ fn name(pod: &PodState, index: ContainerIndex) -> &str {
 
 /// The statuses of the containers with this role, sorted by name.
 fn container_statuses(pod: &PodState, role: Role, anchor: Anchor) -> Value {
-    let with_role = pod.containers().filter(|(_, container)| container.role == role);
+    let with_role = pod.containers().filter(|(_, container)| container.role() == role);
     let mut sorted: Vec<_> = with_role.collect();
     sorted.sort_by_key(|(index, _)| name(pod, *index));
     sorted.into_iter().map(|(index, container)| container_status(pod, index, container, anchor)).collect()
@@ -126,7 +126,7 @@ fn container_statuses(pod: &PodState, role: Role, anchor: Anchor) -> Value {
 
 /// The statuses of the init containers, in the order of the spec.
 fn init_container_statuses(pod: &PodState, anchor: Anchor) -> Value {
-    let init = pod.containers().filter(|(_, container)| container.role.is_init());
+    let init = pod.containers().filter(|(_, container)| container.role().is_init());
     init.map(|(index, container)| container_status(pod, index, container, anchor)).collect()
 }
 
@@ -170,7 +170,7 @@ fn container_status(
         "image": image,
         "imageID": image_id,
     });
-    if container.role == Role::Ephemeral
+    if container.role() == Role::Ephemeral
         && let Some(fields) = status.as_object_mut()
     {
         // An ephemeral container has no probes, and so no `started`.
@@ -180,7 +180,7 @@ fn container_status(
         status["containerID"] = container_id(&identity.id).into();
     }
     if identity.is_some() {
-        let actuated = match container.role {
+        let actuated = match container.role() {
             Role::Regular | Role::Init | Role::Sidecar => pod.actuated().spec.container(index),
             Role::Ephemeral => spec,
         };
@@ -190,7 +190,7 @@ fn container_status(
             status["allocatedResources"] = allocated;
         }
     }
-    if let Some(started) = &container.started {
+    if let Some(started) = container.started() {
         status["stopSignal"] = signal::name(started.stop_signal).into();
         status["user"] = json!({ "linux": {
             "uid": started.user.uid,

@@ -1,117 +1,35 @@
 //! One container of a pod, over all its runs.
 //!
-//! ```text
-//!              StartFailed ◄───┐ there is no process: the number is used again
-//!                   │ retry    │
-//!  Waiting ──► (Recording) ──► Starting ──► Running ──► Terminating ──► Killing
-//!                              ▲  │            │             │             │
-//!                 restart when │  ▼            ▼             ▼             ▼
-//!                 back-off lets└─────────────── Exited ◄────────────────────
-//! ```
-//!
-//! `Recording` occurs only for a container that runs once, with `restartPolicy: Never` or as an ephemeral
-//! container: the record of the start is durable before the run starts. A start that failed at its last step
-//! counts as a run that ended with 128.
+//! Each part of its state has one owner with private fields: the current run (`run.rs`), what started and ended before
+//! (`history.rs`), whether and when another run follows (`restarts.rs`), the images that it waits for (`images.rs`), the
+//! probes (`pod/probes.rs`) and the hooks (`pod/hooks.rs`) of the run. This file has the questions that concern several
+//! parts; the changes are in `starting.rs` and `ending.rs`, and what a later agent restores is in `restored.rs`.
 
-use std::borrow::Cow;
+mod ending;
+mod history;
+mod images;
+mod restarts;
+mod restored;
+mod run;
+mod starting;
+
 use std::rc::Rc;
 
-use crate::facts::{Attempt, Exit, Health, MissingImage, StartFailure, StartFailureReason, StartedContainer};
-use crate::spec::{ContainerIndex, OwnRestart, ProbeKind, Role};
+use crate::facts::{Attempt, Health, ProbeResult, StartedContainer};
+use crate::spec::{Container, ContainerIndex, OwnRestart, ProbeKind, Role};
 use crate::time::{Instant, Moment};
 
-use super::SYNC_RETRY;
-use super::backoff::{CrashBackoff, Pulls, Retry};
+use super::backoff::RestartDelay;
 use super::hooks::Hooks;
-use super::new_image::NewImage;
-use super::probes::Probes;
+use super::probes::{ProbeEffect, Probes};
 
-/// Reason of a container that ended, or waits, because all containers restart.
-pub(super) const RESTARTING_REASON: &str = "RestartingAllContainers";
-
-/// The state of the present or next run of a container.
-#[derive(Clone, Debug)]
-pub(crate) enum Run {
-    /// No run was started in this boot.
-    Waiting,
-    /// The record of the start is being written.
-    Recording,
-    /// `Start` is in flight.
-    Starting {
-        /// Whether images or objects were added meanwhile: if one was missing, a new try is worthwhile.
-        inputs_changed: bool,
-    },
-    /// The start failed before there was a process.
-    StartFailed {
-        /// When the start is retried.
-        retry: StartRetry,
-    },
-    /// The container's process was executed.
-    Running,
-    /// The run was asked to end.
-    Terminating {
-        /// When the run is killed.
-        deadline: Instant,
-        /// When to send the signal again, if it could not be sent.
-        again: Option<Retry>,
-    },
-    /// The run was killed and has not ended yet.
-    Killing {
-        /// When to kill the run again if it has not ended.
-        again: Retry,
-    },
-    /// The run has ended, and its cgroup is empty.
-    Exited,
-}
-
-/// When a failed start is retried.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum StartRetry {
-    /// At this time.
-    At(Instant),
-    /// When images are added. There is no registry to ask again, so a timer would find nothing new.
-    WhenImagesChange {
-        /// The time from which the status says `ImagePullBackOff`; `None` once it does, or if it never will.
-        back_off_at: Option<Instant>,
-        /// When to ask the registry again, if there is one.
-        pull_at: Option<Instant>,
-    },
-    /// When the image was pulled.
-    Pull {
-        /// Whether `PullImage` is in flight.
-        is_in_flight: bool,
-    },
-    /// When an object changes that the pod refers to.
-    WhenObjectsChange,
-}
-
-/// `state.waiting`.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct WaitingReason {
-    pub(crate) reason: Cow<'static, str>,
-    pub(crate) message: Box<str>,
-}
-
-/// A run that has ended: `state.terminated`.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Ended {
-    pub(crate) number: u32,
-    pub(crate) code: i32,
-    pub(crate) reason: Rc<str>,
-    pub(crate) message: Box<str>,
-    pub(crate) started_at: Option<Moment>,
-    pub(crate) finished_at: Option<Moment>,
-    /// `containerID` without its scheme.
-    pub(crate) id: Option<Rc<str>>,
-}
-
-/// The image and container ID of the newest run.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Identity {
-    pub(crate) id: Rc<str>,
-    pub(crate) image: Rc<str>,
-    pub(crate) image_id: Rc<str>,
-}
+use history::RunHistory;
+pub(crate) use history::{Ended, Identity, WaitingReason};
+use images::Images;
+use restarts::Restarts;
+use run::CurrentRun;
+pub(crate) use run::{Run, StartRetry};
+pub(crate) use starting::reason_name;
 
 /// `state` of a container status.
 #[derive(Debug, PartialEq, Eq)]
@@ -128,65 +46,16 @@ pub(crate) enum Shown<'a> {
     Terminated(&'a Ended),
 }
 
-/// Reason of a run that the kernel killed because memory was short.
-const OOM_KILLED: &str = "OOMKilled";
-/// Reason of a run whose process could not be executed, and that therefore has no ID.
-pub(crate) const START_ERROR: &str = "StartError";
-/// Message of a run whose end was not observed.
-pub(crate) const LOST_WHILE_RUNNING: &str =
-    "The container could not be located when the pod was deleted.  The container used to be Running";
-/// Message of a run whose end was not observed, in a finished pod.
-pub(crate) const LOST_WHEN_TERMINATED: &str =
-    "The container could not be located when the pod was terminated";
-/// Reason of a run whose end was not observed.
-pub(crate) const STATUS_UNKNOWN: &str = "ContainerStatusUnknown";
-
 /// The state of one container of a pod.
 #[derive(Clone, Debug)]
 pub(crate) struct ContainerState {
-    pub(crate) role: Role,
-    pub(crate) run: Run,
-    /// The container's own restart policy and rules.
-    pub(crate) own: Option<Rc<OwnRestart>>,
-    /// The number of the run that `run` describes.
-    pub(crate) number: u32,
-    /// The newest run that started in this boot.
-    pub(crate) started: Option<Box<StartedContainer>>,
-    /// The image and container ID of the newest run of an earlier boot.
-    pub(crate) recorded: Option<Box<Identity>>,
-    /// The newest run that has ended.
-    pub(crate) ended: Option<Box<Ended>>,
-    /// The run that ended before `ended`.
-    pub(crate) previous: Option<Box<Ended>>,
-    /// The reason why the container waits, if `state.waiting` names it.
-    pub(crate) waiting: Option<WaitingReason>,
-    /// The image of a volume for which the latest start looked in vain.
-    pub(crate) awaited_volume: Option<Box<str>>,
-    pub(crate) backoff: CrashBackoff,
-    pub(crate) probes: Probes,
-    pub(crate) hooks: Hooks,
-    /// The probe that has failed: the run is to be killed, and another run follows whatever the exit code.
-    pub(crate) failed_probe: Option<ProbeKind>,
-    /// Runs with a lower number than this one have been discarded.
-    pub(crate) discarded: u32,
-    /// Whether a run of the container has started in the present sandbox.
-    pub(crate) ran_in_sandbox: bool,
-    /// Whether all containers restart, so that the newest run is to end and does not count.
-    pub(crate) superseded: bool,
-    /// Whether the image in the spec changed: the present run is to end, and another run follows whatever the
-    /// exit code.
-    pub(crate) redefined: bool,
-    /// The state of the search for the image in the spec, while the run has another image.
-    pub(crate) new_image: NewImage,
-    /// The image in the spec, if it was missing at the latest check.
-    pub(crate) missing_image: Option<Box<MissingImage>>,
-    /// The pulls of the images for the next run.
-    pub(crate) pulls: Pulls,
-    /// Whether the `Killing` event of the present run was emitted; the run may still wait for its turn to
-    /// end.
-    pub(crate) killing_event_emitted: bool,
-    /// When the one run of an ephemeral container was decided.
-    pub(crate) decided: Option<Moment>,
+    role: Role,
+    current: CurrentRun,
+    history: RunHistory,
+    restarts: Restarts,
+    images: Images,
+    probes: Probes,
+    hooks: Hooks,
 }
 
 impl ContainerState {
@@ -194,52 +63,111 @@ impl ContainerState {
     pub(crate) fn new(role: Role, own: Option<Rc<OwnRestart>>) -> Self {
         ContainerState {
             role,
-            own,
-            run: Run::Waiting,
-            number: 0,
-            started: None,
-            recorded: None,
-            ended: None,
-            previous: None,
-            waiting: None,
-            awaited_volume: None,
-            backoff: CrashBackoff::default(),
+            current: CurrentRun::first(),
+            history: RunHistory::default(),
+            restarts: Restarts::new(own),
+            images: Images::default(),
             probes: Probes::default(),
             hooks: Hooks::default(),
-            failed_probe: None,
-            discarded: 0,
-            ran_in_sandbox: false,
-            superseded: false,
-            redefined: false,
-            new_image: NewImage::Unknown,
-            missing_image: None,
-            pulls: Pulls::default(),
-            killing_event_emitted: false,
-            decided: None,
         }
+    }
+
+    pub(crate) fn role(&self) -> Role {
+        self.role
+    }
+
+    /// The state of the current or next run.
+    pub(super) fn run(&self) -> &Run {
+        self.current.state()
+    }
+
+    /// The number of the run that [`Self::run`] describes.
+    pub(super) fn number(&self) -> u32 {
+        self.current.number()
+    }
+
+    /// When the one run of an ephemeral container was decided.
+    pub(super) fn decided(&self) -> Option<Moment> {
+        self.current.decided()
+    }
+
+    /// The newest run that started in this boot.
+    pub(crate) fn started(&self) -> Option<&StartedContainer> {
+        self.history.started()
+    }
+
+    /// The newest run that has ended.
+    pub(super) fn ended(&self) -> Option<&Ended> {
+        self.history.ended()
+    }
+
+    /// Whether the newest run that has ended, or the one before it, has succeeded.
+    pub(super) fn has_ever_succeeded(&self) -> bool {
+        [self.history.ended(), self.history.previous()].into_iter().flatten().any(|ended| ended.code == 0)
+    }
+
+    /// The reason why the container waits, if `state.waiting` names it.
+    pub(super) fn waiting(&self) -> Option<&WaitingReason> {
+        self.history.waiting()
+    }
+
+    /// The probe for whose failure the run is to be killed.
+    pub(super) fn failed_probe(&self) -> Option<ProbeKind> {
+        self.restarts.failed_probe()
+    }
+
+    /// Whether a run of the container has started in the present sandbox.
+    pub(super) fn ran_in_sandbox(&self) -> bool {
+        self.restarts.ran_in_sandbox()
+    }
+
+    /// Whether all containers restart, so that the newest run is to end and does not count.
+    pub(super) fn is_superseded(&self) -> bool {
+        self.restarts.is_superseded()
+    }
+
+    /// Whether the current run is to end because the spec changed, and another run follows whatever the exit code.
+    pub(super) fn is_redefined(&self) -> bool {
+        self.restarts.is_redefined()
+    }
+
+    pub(super) fn images(&self) -> &Images {
+        &self.images
+    }
+
+    pub(super) fn images_mut(&mut self) -> &mut Images {
+        &mut self.images
+    }
+
+    pub(super) fn probes(&self) -> &Probes {
+        &self.probes
+    }
+
+    pub(super) fn probes_mut(&mut self) -> &mut Probes {
+        &mut self.probes
+    }
+
+    pub(super) fn hooks(&self) -> &Hooks {
+        &self.hooks
+    }
+
+    pub(super) fn hooks_mut(&mut self) -> &mut Hooks {
+        &mut self.hooks
     }
 
     /// Whether a process of the container may exist.
     pub(crate) fn is_alive(&self) -> bool {
-        match self.run {
-            Run::Starting { .. } | Run::Running | Run::Terminating { .. } | Run::Killing { .. } => true,
-            Run::Waiting | Run::Recording | Run::StartFailed { .. } | Run::Exited => false,
-        }
+        self.current.is_alive()
     }
 
     /// Whether the container's process was executed and its end was not observed.
     pub(crate) fn is_running(&self) -> bool {
-        match self.run {
-            Run::Running | Run::Terminating { .. } | Run::Killing { .. } => true,
-            Run::Waiting | Run::Recording | Run::Starting { .. } | Run::StartFailed { .. } | Run::Exited => {
-                false
-            }
-        }
+        self.current.is_running()
     }
 
     /// Whether a start is under way, for which the starts of later containers wait.
     pub(crate) fn is_starting(&self) -> bool {
-        match self.run {
+        match self.run() {
             Run::Recording | Run::Starting { .. } => true,
             Run::Running | Run::Terminating { .. } | Run::Killing { .. } | Run::Exited => {
                 self.hooks.is_starting()
@@ -255,53 +183,53 @@ impl ContainerState {
 
     /// Whether this is an init container whose newest run has succeeded.
     pub(crate) fn has_initialised(&self) -> bool {
-        match self.run {
+        match self.run() {
             Run::Exited => self.role == Role::Init && !self.init_failed(),
             Run::Waiting | Run::Recording | Run::Starting { .. } | Run::StartFailed { .. } => false,
             Run::Running | Run::Terminating { .. } | Run::Killing { .. } => false,
         }
     }
 
+    /// Whether the container is probed: it runs, its postStart hook has finished, and it is not being killed.
+    pub(super) fn is_probed(&self) -> bool {
+        match self.run() {
+            Run::Running | Run::Terminating { .. } => !self.hooks.is_starting(),
+            Run::Waiting | Run::Recording | Run::Starting { .. } => false,
+            Run::StartFailed { .. } | Run::Killing { .. } | Run::Exited => false,
+        }
+    }
+
     /// Whether the newest run ended and does not count, because all containers were to restart.
     pub(super) fn was_to_begin_again(&self) -> bool {
-        self.ended.as_ref().is_some_and(|ended| &*ended.reason == RESTARTING_REASON)
+        self.ended().is_some_and(Ended::is_superseded)
     }
 
-    /// Whether an init container has failed. It has if memory was short, whatever its exit code.
-    pub(super) fn init_failed(&self) -> bool {
-        self.ended.as_ref().is_none_or(|ended| ended.code != 0 || &*ended.reason == OOM_KILLED)
-    }
-
-    /// The attempt that `run` describes.
+    /// The attempt that [`Self::run`] describes.
     pub(crate) fn attempt(&self, container: ContainerIndex) -> Attempt {
-        Attempt { container, number: self.number }
+        Attempt { container, number: self.number() }
+    }
+
+    /// The attempt that starts next.
+    pub(super) fn next_attempt(&self, container: ContainerIndex) -> Attempt {
+        Attempt { container, number: self.current.next_number() }
     }
 
     /// The number of runs that have started, as the record counts them.
     pub(crate) fn started_count(&self) -> u32 {
-        match self.run {
-            Run::Waiting | Run::StartFailed { .. } => self.number,
-            Run::Recording
-            | Run::Starting { .. }
-            | Run::Running
-            | Run::Terminating { .. }
-            | Run::Killing { .. }
-            | Run::Exited => self.number + 1,
-        }
+        self.current.started_count()
     }
 
     /// `restartCount`: the number of the newest run, or of the next one if all containers restart.
     pub(crate) fn restart_count(&self) -> u32 {
-        let of_ended =
-            || self.ended.as_ref().map_or(0, |ended| ended.number + u32::from(self.was_to_begin_again()));
-        match self.run {
+        let of_ended = || self.ended().map_or(0, |ended| ended.number + u32::from(ended.is_superseded()));
+        match self.run() {
             Run::Waiting | Run::Recording | Run::Starting { .. } | Run::StartFailed { .. } => of_ended(),
             Run::Running | Run::Terminating { .. } | Run::Killing { .. } if !self.has_begun() => of_ended(),
             // This also holds after the sandbox was lost in which all containers were to restart.
-            Run::Exited if self.superseded && !self.ran_in_sandbox || self.was_to_begin_again() => {
-                self.number + 1
+            Run::Exited if self.is_superseded() && !self.ran_in_sandbox() || self.was_to_begin_again() => {
+                self.number() + 1
             }
-            Run::Running | Run::Terminating { .. } | Run::Killing { .. } | Run::Exited => self.number,
+            Run::Running | Run::Terminating { .. } | Run::Killing { .. } | Run::Exited => self.number(),
         }
     }
 
@@ -310,8 +238,8 @@ impl ContainerState {
         let health = if self.has_begun() { self.probes.health() } else { Health::default() };
         let health = Health {
             pre_stopped: self.is_running() && self.hooks.pre_stopped(),
-            superseded: self.superseded,
-            redefined: self.redefined,
+            superseded: self.is_superseded(),
+            redefined: self.is_redefined(),
             ..health
         };
         match (self.role, self.shown().0) {
@@ -328,231 +256,84 @@ impl ContainerState {
 
     /// `state` and `lastState.terminated`.
     pub(crate) fn shown(&self) -> (Shown<'_>, Option<&Ended>) {
-        if let (true, Some(started)) = (self.has_begun(), &self.started) {
-            return (Shown::Running { at: started.at }, self.ended.as_deref());
+        if let (true, Some(started)) = (self.has_begun(), self.started()) {
+            return (Shown::Running { at: started.at }, self.ended());
         }
-        match (&self.waiting, &self.ended) {
+        match (self.waiting(), self.ended()) {
             (Some(waiting), ended) => {
-                (Shown::Waiting { reason: &waiting.reason, message: &waiting.message }, ended.as_deref())
+                (Shown::Waiting { reason: &waiting.reason, message: &waiting.message }, ended)
             }
-            (None, Some(ended)) => (Shown::Terminated(ended), self.previous.as_deref()),
+            (None, Some(ended)) => (Shown::Terminated(ended), self.history.previous()),
             (None, None) => (Shown::NotYet, None),
         }
     }
 
     /// The image and container ID of the newest run.
     pub(crate) fn identity(&self) -> Option<Identity> {
-        match (&self.started, &self.recorded) {
-            (Some(started), _) => Some(Identity {
-                id: started.id.clone(),
-                image: started.image.clone(),
-                image_id: started.image_id.clone(),
-            }),
-            (None, Some(recorded)) => Some((**recorded).clone()),
-            (None, None) => None,
-        }
+        self.history.identity()
     }
 
-    /// Records that an image could not be pulled, and returns when the start is retried.
-    pub(crate) fn pull_failed(&mut self, now: Instant) -> StartRetry {
-        let (back_off_at, pull_at) = (now + SYNC_RETRY, self.pulls.failed(now));
-        StartRetry::WhenImagesChange {
-            back_off_at: (back_off_at < pull_at).then_some(back_off_at),
-            pull_at: Some(pull_at),
-        }
+    /// The image that ran before, if the spec names another by now: it is started if the new one is not on
+    /// the board.
+    pub(super) fn fallback(&self, image: &str) -> Option<Rc<str>> {
+        self.history.spec_image().filter(|before| !before.is_empty() && ***before != *image).cloned()
     }
 
-    /// Records that images were added: a start that waits for one is retried.
-    pub(crate) fn images_changed(&mut self, now: Instant) {
-        self.new_image.images_changed();
-        match &mut self.run {
-            Run::StartFailed { retry } => match retry {
-                StartRetry::WhenImagesChange { .. } | StartRetry::Pull { is_in_flight: false } => {
-                    *retry = StartRetry::At(now);
-                }
-                // The end of the pull is reported.
-                StartRetry::Pull { is_in_flight: true } => {}
-                StartRetry::At(_) | StartRetry::WhenObjectsChange => {}
-            },
-            Run::Starting { inputs_changed } => *inputs_changed = true,
-            Run::Waiting | Run::Recording | Run::Running | Run::Terminating { .. } => {}
-            Run::Killing { .. } | Run::Exited => {}
-        }
-    }
-
-    /// Records that an object that the pod refers to has changed: a start that waits for one is retried.
-    pub(crate) fn objects_changed(&mut self, now: Instant) {
-        match &mut self.run {
-            Run::StartFailed { retry } => match retry {
-                StartRetry::WhenObjectsChange => *retry = StartRetry::At(now),
-                StartRetry::At(_) | StartRetry::WhenImagesChange { .. } | StartRetry::Pull { .. } => {}
-            },
-            Run::Starting { inputs_changed } => *inputs_changed = true,
-            Run::Waiting | Run::Recording | Run::Running | Run::Terminating { .. } => {}
-            Run::Killing { .. } | Run::Exited => {}
-        }
-    }
-
-    /// Records that the grace period of the pod ends at `grace_over`, if it does not end earlier. A start that
-    /// is only being recorded does not take place, and a run that was asked to end is killed at `deadline` at
-    /// the latest.
-    pub(crate) fn shorten_grace(&mut self, grace_over: Instant, deadline: Instant) {
-        self.hooks.stop(grace_over);
-        match &mut self.run {
-            // A sidecar that was asked late may have a longer deadline than the others.
-            Run::Terminating { deadline: own, .. } => *own = deadline.min(*own),
-            Run::Recording => self.run = Run::Waiting,
-            Run::Waiting | Run::Starting { .. } | Run::StartFailed { .. } => {}
-            Run::Running | Run::Killing { .. } | Run::Exited => {}
-        }
-    }
-
-    /// Records that a signal or kill could not be delivered. Returns whether one was to be.
-    pub(crate) fn stop_failed(&mut self, now: Instant) -> bool {
-        match &mut self.run {
-            Run::Terminating { again, .. } => *again = Some(Retry::first(now)),
-            Run::Killing { .. } => {}
-            Run::Waiting | Run::Recording | Run::Starting { .. } => return false,
-            Run::StartFailed { .. } | Run::Running | Run::Exited => return false,
-        }
-        true
-    }
-
-    /// Records that the sandbox is lost, and every process with it.
-    pub(crate) fn sandbox_lost(&mut self, now: Instant) {
-        if self.is_alive() {
-            let ended = self.unobserved_end(now);
-            self.has_ended(ended);
-        } else if let Run::Recording = self.run {
-            self.run = Run::Waiting;
-        }
-        if self.started_count() == 0 {
-            // A start in another sandbox is decided again.
-            self.decided = None;
-        }
-        self.ran_in_sandbox = false;
-        self.hooks = Hooks::default();
-    }
-
-    /// Begins the next run, with a new number if the number before was used.
-    pub(crate) fn begin(&mut self, run: Run) {
-        match self.run {
-            Run::Exited => self.number += 1,
-            Run::Waiting
-            | Run::Recording
-            | Run::Starting { .. }
-            | Run::StartFailed { .. }
-            | Run::Running
-            | Run::Terminating { .. }
-            | Run::Killing { .. } => {}
-        }
-        self.run = run;
-        self.failed_probe = None;
-        self.hooks = Hooks::default();
-        self.superseded = false;
-        self.killing_event_emitted = false;
-    }
-
-    /// Records that the container's process was executed. `waiting` stays until the container counts as
-    /// started.
-    pub(crate) fn has_started(&mut self, started: Box<StartedContainer>, probes: Probes, hooks: Hooks) {
-        self.run = Run::Running;
-        self.ran_in_sandbox = true;
-        if !hooks.is_starting() {
-            self.waiting = None;
-        }
-        self.probes = probes;
-        self.hooks = hooks;
-        self.started = Some(started);
-    }
-
-    /// Records that the run has ended.
-    pub(crate) fn has_ended(&mut self, ended: Ended) {
-        self.run = Run::Exited;
-        self.ran_in_sandbox = true;
-        self.waiting = None;
-        self.probes.over();
-        self.previous = self.ended.take();
-        self.ended = Some(Box::new(ended));
-    }
-
-    /// The result of the present run, from its `Exit`.
-    pub(crate) fn ended_as(&self, exit: &Exit) -> Ended {
-        let reason = match (exit.unknown, exit.oom_killed, exit.code) {
-            (true, ..) => STATUS_UNKNOWN,
-            (false, true, _) => OOM_KILLED,
-            (false, false, 0) => "Completed",
-            (false, false, _) => "Error",
+    /// Whether the container runs, and was started for another image.
+    pub(super) fn is_outdated(&self, image: &str) -> bool {
+        let runs = match self.run() {
+            Run::Running => true,
+            Run::Waiting | Run::Recording | Run::Starting { .. } | Run::StartFailed { .. } => false,
+            Run::Terminating { .. } | Run::Killing { .. } | Run::Exited => false,
         };
-        Ended {
-            number: self.number,
-            code: exit.code,
-            reason: reason.into(),
-            message: exit.message.clone(),
-            started_at: Some(exit.started_at),
-            finished_at: Some(exit.finished_at),
-            id: self.run_id(),
-        }
-    }
-
-    /// The result of the present run, whose end was not observed.
-    pub(crate) fn unobserved_end(&self, now: Instant) -> Ended {
-        let started_at = match (self.is_running(), &self.started) {
-            (true, Some(started)) => started.at,
-            // Whether the run started at all is unknown.
-            (true, None) | (false, _) => now,
+        let may_end = match self.role {
+            Role::Regular => true,
+            // A sidecar that has not started is not replaced, because later containers wait for it.
+            Role::Sidecar => self.health().started,
+            Role::Init | Role::Ephemeral => false,
         };
-        Ended {
-            number: self.number,
-            code: 137,
-            reason: STATUS_UNKNOWN.into(),
-            message: LOST_WHILE_RUNNING.into(),
-            started_at: Some(Moment::ThisBoot(started_at)),
-            finished_at: Some(Moment::ThisBoot(now)),
-            id: self.run_id(),
+        let started_for = self.started().map_or("", |started| &started.spec_image);
+        runs && may_end && !started_for.is_empty() && started_for != image
+    }
+
+    /// When the newest run ended, if that was in this boot: an earlier exit delays nothing.
+    pub(super) fn finished_this_boot(&self) -> Option<Instant> {
+        match self.ended()?.finished_at? {
+            Moment::ThisBoot(at) => Some(at),
+            Moment::Earlier(_) => None,
         }
     }
 
-    /// The result of the present run, whose process could not be executed.
-    pub(crate) fn failed_start_end(&self, now: Instant, failure: &StartFailure) -> Ended {
-        Ended {
-            number: self.number,
-            code: 128,
-            reason: START_ERROR.into(),
-            message: failure.message.clone(),
-            started_at: Some(Moment::ThisBoot(now)),
-            finished_at: Some(Moment::ThisBoot(now)),
-            id: None,
-        }
+    /// Why the container, whose newest run has ended, may not start again at `now`.
+    pub(super) fn restart_delay(&self, now: Instant) -> Option<RestartDelay> {
+        self.restarts.delay(now, self.finished_this_boot()?)
     }
 
-    fn run_id(&self) -> Option<Rc<str>> {
-        match self.is_running() {
-            true => self.started.as_ref().map(|started| started.id.clone()),
-            false => None,
+    /// Records the result of a probe of the current run.
+    pub(super) fn probed(
+        &mut self,
+        spec: &Container,
+        now: Instant,
+        kind: ProbeKind,
+        result: &ProbeResult,
+    ) -> ProbeEffect {
+        if !self.is_running() {
+            return ProbeEffect::NotAsked;
         }
-    }
-}
-
-/// The reason of a failed start in `state.waiting.reason`.
-pub(crate) fn reason_name(reason: StartFailureReason) -> &'static str {
-    match reason {
-        StartFailureReason::InvalidImageName => "InvalidImageName",
-        StartFailureReason::ErrImageNeverPull => "ErrImageNeverPull",
-        StartFailureReason::ErrImagePull | StartFailureReason::ImageToPull => "ErrImagePull",
-        StartFailureReason::ImageInspectError => "ImageInspectError",
-        StartFailureReason::CreateContainerConfigError | StartFailureReason::ObjectNotFound => {
-            "CreateContainerConfigError"
+        let effect = self.probes.answered(spec, now, kind, result);
+        if effect == ProbeEffect::Fatal {
+            self.restarts.probe_failed(kind);
         }
-        StartFailureReason::CreateContainerError => "CreateContainerError",
-        StartFailureReason::RunContainerError => "RunContainerError",
+        effect
     }
-}
 
-/// When the newest run ended, if that was in this boot: an earlier exit delays nothing.
-pub(super) fn finished_this_boot(container: &ContainerState) -> Option<Instant> {
-    match container.ended.as_ref()?.finished_at? {
-        Moment::ThisBoot(at) => Some(at),
-        Moment::Earlier(_) => None,
+    /// The attempt to discard next.
+    pub(super) fn next_to_discard(&self, container: ContainerIndex) -> Option<Attempt> {
+        self.current.next_to_discard(container)
+    }
+
+    /// Records that the attempt to discard next was discarded.
+    pub(super) fn discarded(&mut self) {
+        self.current.discarded();
     }
 }

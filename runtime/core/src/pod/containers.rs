@@ -68,7 +68,7 @@ impl Containers {
 
     /// The container of `attempt`, if that is its present run.
     pub(super) fn of_attempt(&mut self, attempt: Attempt) -> Option<&mut ContainerState> {
-        self.get_mut(attempt.container).filter(|container| container.number == attempt.number)
+        self.get_mut(attempt.container).filter(|container| container.number() == attempt.number)
     }
 
     /// Whether a process of the pod may exist.
@@ -83,12 +83,12 @@ impl Containers {
 
     /// Whether a later run than `attempt` has begun.
     pub(super) fn has_begun_anew_since(&self, attempt: Attempt) -> bool {
-        self.get(attempt.container).is_some_and(|container| attempt.number < container.number)
+        self.get(attempt.container).is_some_and(|container| attempt.number < container.number())
     }
 
     /// Whether a run has not been asked to end yet, for instance a sidecar that waits for its turn.
     pub(super) fn any_waits_to_be_stopped(&self) -> bool {
-        self.iter().any(|container| match container.run {
+        self.iter().any(|container| match container.run() {
             Run::Running => true,
             Run::Waiting | Run::Recording | Run::Starting { .. } | Run::StartFailed { .. } => false,
             Run::Terminating { .. } | Run::Killing { .. } | Run::Exited => false,
@@ -100,44 +100,43 @@ impl Containers {
     pub(super) fn last_to_wait_for(&self) -> Option<ContainerIndex> {
         let last = |role: Role| {
             let mut alive = self.indexed().filter(|(_, container)| container.is_alive());
-            alive.rfind(|(_, container)| container.role == role).map(|(index, _)| index)
+            alive.rfind(|(_, container)| container.role() == role).map(|(index, _)| index)
         };
         last(Role::Regular).or_else(|| last(Role::Sidecar))
     }
 
     /// Whether every regular container is done for good, or an init container has failed for good.
     pub(super) fn are_done(&self, policy: RestartPolicy) -> bool {
-        let mut regular = self.iter().filter(|container| container.role == Role::Regular);
+        let mut regular = self.iter().filter(|container| container.role() == Role::Regular);
         regular.all(|container| container.is_done(policy))
             || self.iter().any(|container| container.failed_for_good(policy))
     }
 
     /// Whether all regular containers and sidecars are ready; those of a rejected pod never are.
     pub(super) fn are_ready(&self) -> bool {
-        let mut counted = self.iter().filter(|one| matches!(one.role, Role::Regular | Role::Sidecar));
+        let mut counted = self.iter().filter(|one| matches!(one.role(), Role::Regular | Role::Sidecar));
         !self.is_empty() && counted.all(|container| container.health().ready)
     }
 
     /// The number of starts in flight.
     pub(super) fn starts_in_flight(&self) -> usize {
-        self.iter().filter(|container| matches!(container.run, Run::Starting { .. })).count()
+        self.iter().filter(|container| matches!(container.run(), Run::Starting { .. })).count()
     }
 
     /// The number of exec probes in flight.
     pub(super) fn exec_probes_in_flight(&self) -> usize {
-        self.iter().map(|container| container.probes.exec_in_flight()).sum()
+        self.iter().map(|container| container.probes().exec_in_flight()).sum()
     }
 
     /// Plans to discard the runs before the newest one of each container. The newest run is kept until the
     /// next one starts or the sandbox is removed: only its supervisor can report it to the next agent.
     pub(super) fn plan_discards(&mut self, pod: PodIndex, draft: &mut Draft) {
         for (index, container) in self.indexed_mut() {
-            while container.discarded < container.number {
-                let attempt = Attempt { container: index, number: container.discarded };
+            while let Some(attempt) = container.next_to_discard(index) {
                 if !draft.push(pod, Action::Discard(attempt)) {
                     return;
                 }
-                container.discarded += 1;
+                container.discarded();
             }
         }
     }
@@ -145,8 +144,8 @@ impl Containers {
     /// Ends the probes of the regular containers of a pod that stops. A kubelet continues to probe its
     /// sidecars, and ignores the results.
     pub(super) fn stop_probes(&mut self) {
-        for container in self.iter_mut().filter(|container| container.role == Role::Regular) {
-            container.probes.stop();
+        for container in self.iter_mut().filter(|container| container.role() == Role::Regular) {
+            container.probes_mut().stop();
         }
     }
 
@@ -167,7 +166,7 @@ impl Containers {
     /// Records the times at which a run, a hook or a probe has something to do next.
     pub(super) fn wake(&self, wake: &mut Wake) {
         for container in &self.0 {
-            match container.run {
+            match *container.run() {
                 Run::Terminating { deadline, again } => {
                     wake.note(deadline);
                     if let Some(again) = again {
@@ -178,9 +177,9 @@ impl Containers {
                 Run::Waiting | Run::Recording | Run::Starting { .. } => {}
                 Run::StartFailed { .. } | Run::Running | Run::Exited => {}
             }
-            container.hooks.wake(wake);
+            container.hooks().wake(wake);
             if container.is_probed() {
-                for (_, exec, due) in container.probes.due() {
+                for (_, exec, due) in container.probes().due() {
                     if !exec || wake.exec_probe_has_place {
                         wake.note(due);
                     }
@@ -202,6 +201,7 @@ impl<'a> IntoIterator for &'a mut Containers {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::pod::container::Ended;
     use crate::sim::*;
 
     #[test]
@@ -209,7 +209,7 @@ mod tests {
         let pod = pod(RestartPolicy::Always).with([container("a"), container("b")]);
         let mut containers = Containers::new(&pod.spec);
         containers.add_ephemeral(3);
-        let roles: Vec<_> = containers.iter().map(|container| container.role).collect();
+        let roles: Vec<_> = containers.iter().map(ContainerState::role).collect();
         assert_eq!(roles, [Role::Regular, Role::Regular, Role::Ephemeral]);
         containers.clear();
         containers.add_ephemeral(4);
@@ -222,8 +222,8 @@ mod tests {
         let attempt = Attempt { container: ContainerIndex(0), number: 0 };
         assert!(containers.of_attempt(attempt).is_some() && !containers.has_begun_anew_since(attempt));
         for container in &mut containers {
-            container.run = Run::Exited;
-            container.begin(Run::Starting { inputs_changed: false });
+            container.has_ended(Ended::superseded(0));
+            container.begin_start(at(1));
         }
         assert!(containers.of_attempt(attempt).is_none() && containers.has_begun_anew_since(attempt));
         let other = Attempt { container: ContainerIndex(1), number: 0 };

@@ -9,17 +9,16 @@
 use std::time::Duration;
 
 use crate::facts::{
-    ContainerRecord, FoundAttempt, FoundCondition, FoundSandbox, HandedOver, HandedOverContainer,
-    HandedOverExit, HandedOverIdentity, HandedOverVerdict, ORPHAN_GRACE, Record, StatusHandover,
+    ContainerRecord, FoundAttempt, FoundCondition, FoundSandbox, HandedOver, HandedOverVerdict, ORPHAN_GRACE,
+    Record, StatusHandover,
 };
 use crate::spec::ContainerIndex;
 use crate::time::{Instant, Moment};
 
-use super::container::{ContainerState, Ended, Identity, Run, StartRetry, WaitingReason};
+use super::container::ContainerState;
 use super::hook::POST_START_HOOK_ERROR;
 use super::hooks::Hooks;
 use super::probes::Probes;
-use super::record::restore_container;
 use super::{Condition, PodState, Stage, Verdict};
 use crate::facts::ConditionType;
 
@@ -110,20 +109,18 @@ impl PodState {
         for (place, (container, left)) in self.containers.iter_mut().zip(&state.containers).enumerate() {
             let begins = |record: &&ContainerRecord| record.attempts > left.attempts && !has_sandbox;
             match recorded.get(place).filter(begins) {
-                Some(record) if container.runs_once(policy) => restore_container(container, record),
+                Some(record) if container.runs_once(policy) => container.restore_record(record),
                 Some(_) | None => {
-                    container.restore_handover(left, now);
                     // The manifest may name yet another image by now.
                     let image = &self.pod.spec.container(ContainerIndex(place as u8)).image;
-                    let missing = left.missing_image.as_ref();
-                    container.missing_image = missing.filter(|missing| *missing.image == **image).cloned();
+                    container.restore_handover(left, image, now);
                 }
             }
         }
         self.journal.restore(on_flash, state.saved_at);
         self.restart_all.restore(state.restarts_all, now);
         if state.has_ended {
-            self.stage = Stage::Stopped;
+            self.stage.end();
         } else if self.outcome.verdict().is_some() {
             self.stop(now, None);
         }
@@ -150,7 +147,7 @@ impl PodState {
                 self.conditions.restore(ConditionType::PodReadyToStartContainers, ready);
             }
         }
-        let (pod, policy, is_active) = (&self.pod, self.policy(), self.is_active());
+        let (pod, policy) = (&self.pod, self.restart_policy_if_active());
         let mut adopted = vec![false; self.containers.len()];
         let mut unheard = Vec::new();
         for found in attempts {
@@ -172,53 +169,35 @@ impl PodState {
             }
             let known = state.containers.get(place).filter(|left| left.is_running && newest == Some(number));
             let health = known.map(|left| left.health).unwrap_or_default();
-            if newest != Some(number) {
-                container.discarded = number.saturating_sub(1);
-                // This is the run that was to follow.
-                container.redefined = false;
-                container.superseded = false;
-                container.failed_probe = None;
-            }
-            container.number = number;
             let probes = Probes::adopted(pod, found.attempt.container, found.container.at, now, health);
-            let id = found.container.id.clone();
             let mut hooks = Hooks::adopted(health);
             if let Some(post_start) = known.and_then(|left| left.post_start.clone()) {
                 hooks.resume(post_start);
             }
-            container.has_started(Box::new(found.container), probes, hooks);
-            let is_outdated = container.is_outdated(&pod.spec.container(found.attempt.container).image);
-            container.missing_image.take_if(|_| !is_outdated);
+            let image = &pod.spec.container(found.attempt.container).image;
+            container.adopt(number, Box::new(found.container), probes, hooks, image);
             adopted[place] = true;
             match found.exit {
                 Some(exit) => {
-                    let ended = Ended { id: Some(id), ..container.ended_as(&exit) };
-                    let failure = container.hooks.take_failure();
-                    container.has_ended(ended);
+                    let failure = container.hooks_mut().take_failure();
+                    container.adopt_end(Some(&exit), now);
                     match failure {
-                        Some(message) if is_active && container.restarts(policy) => {
-                            container.waiting =
-                                Some(WaitingReason { reason: POST_START_HOOK_ERROR.into(), message });
+                        Some(message) => {
+                            container.wait_to_restart(policy, POST_START_HOOK_ERROR, message);
                         }
-                        Some(_) => {}
                         None => unheard.push(found.attempt),
                     }
                 }
-                None if sandbox.is_none() => {
-                    let ended = container.unobserved_end(now);
-                    container.has_ended(ended);
-                }
+                None if sandbox.is_none() => container.adopt_end(None, now),
                 None => {}
             }
         }
         for (container, adopted) in self.containers.iter_mut().zip(adopted) {
             if container.is_running() && !adopted {
-                let ended = container.unobserved_end(now);
-                container.has_ended(ended);
+                container.adopt_end(None, now);
             }
             if sandbox.is_none() {
-                container.ran_in_sandbox = false;
-                container.hooks = Hooks::default();
+                container.forget_sandbox();
             }
         }
         if sandbox.is_none() {
@@ -230,7 +209,7 @@ impl PodState {
         match self.stage {
             // The pod was decided to be finished, but some of its processes still run.
             Stage::Stopped if self.containers.any_alive() => {
-                self.stage = Stage::Active;
+                self.stage.reopen();
                 self.stop(now, None);
             }
             Stage::Stopping { .. } => self.containers.stop_probes(),
@@ -238,94 +217,5 @@ impl PodState {
             Stage::Forgetting { .. } | Stage::ForgetFailed { .. } => {}
         }
         self.touch();
-    }
-}
-
-impl ContainerState {
-    fn handed_over(&self) -> HandedOverContainer {
-        let is_followed = match self.run {
-            Run::Recording | Run::Starting { .. } | Run::StartFailed { .. } => true,
-            Run::Waiting | Run::Running | Run::Terminating { .. } | Run::Killing { .. } | Run::Exited => {
-                false
-            }
-        };
-        HandedOverContainer {
-            attempts: if is_followed { self.number } else { self.started_count() },
-            is_running: self.is_running(),
-            is_followed,
-            started: self.started.clone(),
-            recorded: self.recorded.as_deref().map(|identity| HandedOverIdentity {
-                id: identity.id.clone(),
-                image: identity.image.clone(),
-                image_id: identity.image_id.clone(),
-            }),
-            ended: self.ended.as_deref().map(HandedOverExit::of),
-            previous: self.previous.as_deref().map(HandedOverExit::of),
-            waiting: self
-                .waiting
-                .as_ref()
-                .map(|waiting| (waiting.reason.as_ref().into(), waiting.message.clone())),
-            failed_probe: self.failed_probe,
-            ran_in_sandbox: self.ran_in_sandbox,
-            decided: self.decided,
-            post_start: self.hooks.post_start().filter(|_| self.is_running()),
-            missing_image: self.missing_image.clone(),
-            health: self.health(),
-        }
-    }
-
-    fn restore_handover(&mut self, left: &HandedOverContainer, now: Instant) {
-        let newest = left.attempts.saturating_sub(1);
-        (self.run, self.number) = match (left.attempts, left.is_running, left.is_followed) {
-            (0, _, _) => (Run::Waiting, 0),
-            (_, true, _) => (Run::Running, newest),
-            (attempts, false, true) => (Run::StartFailed { retry: StartRetry::At(now) }, attempts),
-            (_, false, false) => (Run::Exited, newest),
-        };
-        self.discarded = newest;
-        self.started.clone_from(&left.started);
-        self.recorded = left.recorded.as_ref().map(|identity| {
-            let HandedOverIdentity { id, image, image_id } = identity.clone();
-            Box::new(Identity { id, image, image_id })
-        });
-        self.ended = left.ended.as_ref().map(|exit| Box::new(Ended::from(exit)));
-        self.previous = left.previous.as_ref().map(|exit| Box::new(Ended::from(exit)));
-        self.waiting = left.waiting.as_ref().map(|(reason, message)| WaitingReason {
-            reason: reason.to_string().into(),
-            message: message.clone(),
-        });
-        self.failed_probe = left.failed_probe;
-        self.ran_in_sandbox = left.ran_in_sandbox;
-        self.superseded = left.health.superseded;
-        self.redefined = left.health.redefined;
-        self.decided = left.decided;
-    }
-}
-
-impl HandedOverExit {
-    fn of(ended: &Ended) -> HandedOverExit {
-        HandedOverExit {
-            number: ended.number,
-            code: ended.code,
-            reason: ended.reason.clone(),
-            message: ended.message.clone(),
-            started_at: ended.started_at,
-            finished_at: ended.finished_at,
-            id: ended.id.clone(),
-        }
-    }
-}
-
-impl From<&HandedOverExit> for Ended {
-    fn from(exit: &HandedOverExit) -> Ended {
-        Ended {
-            number: exit.number,
-            code: exit.code,
-            reason: exit.reason.clone(),
-            message: exit.message.clone(),
-            started_at: exit.started_at,
-            finished_at: exit.finished_at,
-            id: exit.id.clone(),
-        }
     }
 }

@@ -21,9 +21,8 @@ use crate::spec::{ContainerIndex, Hook, HookKind, PodSpec, ProbeAction, RestartP
 use crate::time::Instant;
 
 use super::SYNC_RETRY;
-use super::container::{ContainerState, Run, WaitingReason, finished_this_boot, reason_name};
+use super::container::{ContainerState, reason_name};
 use super::containers::Containers;
-use super::hooks::{Hooks, PostStart, PreStop};
 
 /// `state.waiting.reason` of a container whose postStart hook has failed, until the status names its
 /// back-off.
@@ -40,32 +39,25 @@ pub(super) fn plan_post_start(
 ) -> bool {
     let mut changed = false;
     for (index, container) in containers.indexed_mut() {
-        if let PostStart::Due = container.hooks.post_start {
-            container.hooks.post_start = match &spec.container(index).lifecycle.post_start {
-                None => PostStart::Done,
-                Some(Hook::Sleeps(time)) => PostStart::Sleeps { until: now + *time },
-                Some(Hook::Asks(action @ ProbeAction::TcpSocket { .. })) => {
-                    report_failure(pod, index, HookKind::PostStart, events);
-                    changed = true;
-                    PostStart::Failed { message: no_handler(action) }
-                }
-                Some(Hook::Asks(_)) => {
-                    let hook = Action::Hook(container.attempt(index), HookKind::PostStart);
-                    if !draft.push(pod, hook) {
-                        break;
-                    }
-                    PostStart::InFlight
-                }
-            };
-        }
-        match container.hooks.post_start {
-            PostStart::Sleeps { until } if until <= now => {
-                container.hooks.post_start = PostStart::Done;
-                container.mark_started(now);
+        let hook = &spec.container(index).lifecycle.post_start;
+        match hook.as_ref().filter(|_| container.hooks().is_post_start_due()) {
+            None => {}
+            Some(Hook::Sleeps(time)) => container.hooks_mut().sleep_post_start(now + *time),
+            Some(Hook::Asks(action @ ProbeAction::TcpSocket { .. })) => {
+                report_failure(pod, index, HookKind::PostStart, events);
                 changed = true;
+                container.hooks_mut().post_start_failed(no_handler(action));
             }
-            PostStart::Done | PostStart::Due | PostStart::InFlight => {}
-            PostStart::Sleeps { .. } | PostStart::Failed { .. } | PostStart::GivenUp => {}
+            Some(Hook::Asks(_)) => {
+                if !draft.push(pod, Action::Hook(container.attempt(index), HookKind::PostStart)) {
+                    break;
+                }
+                container.hooks_mut().begin_post_start();
+            }
+        }
+        if container.hooks_mut().wake_post_start(now) {
+            container.mark_started(now);
+            changed = true;
         }
     }
     changed
@@ -74,8 +66,7 @@ pub(super) fn plan_post_start(
 /// Reports failed postStart hooks for those that ran when the pod was stopped.
 pub(super) fn report_abandoned_post_starts(pod: PodIndex, containers: &mut Containers, events: &mut Events) {
     for (index, container) in containers.indexed_mut() {
-        if let PostStart::GivenUp = container.hooks.post_start {
-            container.hooks.post_start = PostStart::Done;
+        if container.hooks_mut().abandon_post_start() {
             report_failure(pod, index, HookKind::PostStart, events);
         }
     }
@@ -100,33 +91,19 @@ impl ContainerState {
         failure: Option<Box<str>>,
         policy: Option<RestartPolicy>,
     ) -> bool {
-        match (kind, &mut self.hooks) {
-            (HookKind::PostStart, Hooks { post_start: post_start @ PostStart::InFlight, .. }) => {
-                *post_start = PostStart::Done;
+        match kind {
+            HookKind::PostStart => {
+                if !self.hooks_mut().post_start_ended() {
+                    return false;
+                }
                 match failure {
                     None => self.mark_started(now),
-                    Some(message) if self.is_running() => {
-                        self.hooks.post_start = PostStart::Failed { message };
-                    }
-                    Some(message) if policy.is_some_and(|policy| self.restarts(policy)) => {
-                        self.waiting = Some(WaitingReason { reason: POST_START_HOOK_ERROR.into(), message });
-                    }
-                    Some(_) => {}
+                    Some(message) if self.is_running() => self.hooks_mut().post_start_failed(message),
+                    Some(message) => self.wait_to_restart(policy, POST_START_HOOK_ERROR, message),
                 }
                 true
             }
-            (HookKind::PreStop, Hooks { pre_stop, .. }) => match *pre_stop {
-                PreStop::Runs { until, asleep: None } => {
-                    *pre_stop = PreStop::Over { until: Some(until), awaited: false };
-                    true
-                }
-                PreStop::Over { until, awaited: true } => {
-                    *pre_stop = PreStop::Over { until, awaited: false };
-                    true
-                }
-                PreStop::NotBegun | PreStop::Runs { .. } | PreStop::Over { .. } => false,
-            },
-            (HookKind::PostStart, _) => false,
+            HookKind::PreStop => self.hooks_mut().pre_stop_ended(),
         }
     }
 
@@ -134,26 +111,14 @@ impl ContainerState {
     /// executed, or its postStart hook failed.
     pub(super) fn shows_start_failure(&self) -> bool {
         let words = [POST_START_HOOK_ERROR, reason_name(StartFailureReason::RunContainerError)];
-        self.waiting.as_ref().is_some_and(|waiting| words.contains(&&*waiting.reason))
+        self.waiting().is_some_and(|waiting| words.contains(&&*waiting.reason))
     }
 
     /// Whether the status does not name the back-off yet, and may do so now. The reason of a failed start is
     /// shown as long as a kubelet would need until its next sync.
     pub(super) fn back_off_not_shown(&self, now: Instant) -> bool {
-        let is_due = || finished_this_boot(self).is_none_or(|finished| finished + SYNC_RETRY <= now);
-        self.waiting.is_none() || (self.shows_start_failure() && is_due())
-    }
-
-    /// Records that the container counts as started.
-    fn mark_started(&mut self, now: Instant) {
-        match self.run {
-            Run::Running | Run::Terminating { .. } | Run::Killing { .. } => {
-                self.waiting = None;
-                self.probes.not_before(now);
-            }
-            Run::Waiting | Run::Recording | Run::Starting { .. } => {}
-            Run::StartFailed { .. } | Run::Exited => {}
-        }
+        let is_due = || self.finished_this_boot().is_none_or(|finished| finished + SYNC_RETRY <= now);
+        self.waiting().is_none() || (self.shows_start_failure() && is_due())
     }
 }
 

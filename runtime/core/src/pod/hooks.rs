@@ -7,12 +7,12 @@ use crate::time::Instant;
 /// The state of the hooks of the present run.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Hooks {
-    pub(super) post_start: PostStart,
-    pub(super) pre_stop: PreStop,
+    post_start: PostStart,
+    pre_stop: PreStop,
 }
 
 #[derive(Clone, Debug, Default)]
-pub(super) enum PostStart {
+enum PostStart {
     /// There is no hook, or it has finished.
     #[default]
     Done,
@@ -29,7 +29,7 @@ pub(super) enum PostStart {
 }
 
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) enum PreStop {
+enum PreStop {
     #[default]
     NotBegun,
     /// The hook is running. The run is asked to end when the hook has finished, or at the end of the grace
@@ -95,6 +95,64 @@ impl Hooks {
             PostStart::Sleeps { until } => Some(HandedOverPostStart::Sleeps { until: *until }),
             PostStart::Failed { message } => Some(HandedOverPostStart::Failed { message: message.clone() }),
             PostStart::Done | PostStart::Due | PostStart::InFlight | PostStart::GivenUp => None,
+        }
+    }
+
+    /// Whether the postStart hook is to be run.
+    pub(super) fn is_post_start_due(&self) -> bool {
+        matches!(self.post_start, PostStart::Due)
+    }
+
+    /// Records that the postStart hook is running.
+    pub(super) fn begin_post_start(&mut self) {
+        self.post_start = PostStart::InFlight;
+    }
+
+    /// Records that the postStart hook sleeps.
+    pub(super) fn sleep_post_start(&mut self, until: Instant) {
+        self.post_start = PostStart::Sleeps { until };
+    }
+
+    /// Records that the postStart hook failed, so that the run is to be killed.
+    pub(super) fn post_start_failed(&mut self, message: Box<str>) {
+        self.post_start = PostStart::Failed { message };
+    }
+
+    /// Ends a postStart hook whose sleep is over. Returns whether there was one.
+    pub(super) fn wake_post_start(&mut self, now: Instant) -> bool {
+        self.end_post_start(|hook| matches!(hook, PostStart::Sleeps { until } if *until <= now))
+    }
+
+    /// Records that the postStart hook has finished or failed. Returns whether it was running.
+    pub(super) fn post_start_ended(&mut self) -> bool {
+        self.end_post_start(|hook| matches!(hook, PostStart::InFlight))
+    }
+
+    /// Ends a postStart hook that ran when the pod was stopped. Returns whether there was one.
+    pub(super) fn abandon_post_start(&mut self) -> bool {
+        self.end_post_start(|hook| matches!(hook, PostStart::GivenUp))
+    }
+
+    fn end_post_start(&mut self, is_over: impl FnOnce(&PostStart) -> bool) -> bool {
+        let ends = is_over(&self.post_start);
+        if ends {
+            self.post_start = PostStart::Done;
+        }
+        ends
+    }
+
+    /// Records that the preStop hook has finished or failed. Returns whether its result was expected.
+    pub(super) fn pre_stop_ended(&mut self) -> bool {
+        match self.pre_stop {
+            PreStop::Runs { until, asleep: None } => {
+                self.pre_stop = PreStop::Over { until: Some(until), awaited: false };
+                true
+            }
+            PreStop::Over { until, awaited: true } => {
+                self.pre_stop = PreStop::Over { until, awaited: false };
+                true
+            }
+            PreStop::NotBegun | PreStop::Runs { .. } | PreStop::Over { .. } => false,
         }
     }
 

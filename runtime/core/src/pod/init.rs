@@ -9,7 +9,7 @@ use crate::spec::{ContainerIndex, Role};
 use crate::time::{Instant, Moment};
 
 use super::Condition;
-use super::container::{ContainerState, Ended, Shown};
+use super::container::{ContainerState, Shown};
 use super::containers::Containers;
 
 /// The containers that may be started now.
@@ -24,17 +24,17 @@ pub(super) enum StartOrder {
 impl StartOrder {
     /// The progress of the initialisation of a pod with these containers. A rejected pod has none.
     pub(super) fn of(containers: &Containers) -> Self {
-        let mut regular = containers.iter().filter(|container| container.role == Role::Regular);
+        let mut regular = containers.iter().filter(|container| container.role() == Role::Regular);
         if regular.any(ContainerState::is_alive) {
             return StartOrder::Regular;
         }
         let mut next = None;
-        for (index, container) in containers.indexed().rev().filter(|(_, one)| one.role.is_init()) {
-            if !container.ran_in_sandbox {
+        for (index, container) in containers.indexed().rev().filter(|(_, one)| one.role().is_init()) {
+            if !container.ran_in_sandbox() {
                 next = Some(index);
                 continue;
             }
-            let opens = match container.role {
+            let opens = match container.role() {
                 Role::Sidecar => container.is_running() && container.health().started,
                 Role::Init | Role::Regular | Role::Ephemeral => container.has_initialised(),
             };
@@ -59,13 +59,13 @@ impl StartOrder {
 /// `Initialized`: all init containers have succeeded and all sidecars have started, or a regular container
 /// has started.
 pub(super) fn is_initialized(containers: &Containers) -> bool {
-    let mut init = containers.iter().filter(|container| container.role.is_init());
-    let mut regular = containers.iter().filter(|container| container.role == Role::Regular);
+    let mut init = containers.iter().filter(|container| container.role().is_init());
+    let mut regular = containers.iter().filter(|container| container.role() == Role::Regular);
     let has_begun = |container: &ContainerState| match container.shown().0 {
         Shown::Running { .. } | Shown::Terminated(_) => true,
         Shown::NotYet | Shown::Waiting { .. } => false,
     };
-    let is_complete = |container: &ContainerState| match container.role {
+    let is_complete = |container: &ContainerState| match container.role() {
         Role::Sidecar => container.health().started,
         Role::Init | Role::Regular | Role::Ephemeral => container.health().ready,
     };
@@ -74,12 +74,10 @@ pub(super) fn is_initialized(containers: &Containers) -> bool {
 
 /// `Initialized` of a found pod: true since its last init container succeeded.
 pub(super) fn initialized_since(containers: &Containers, now: Instant) -> Condition {
-    let last = containers.iter().rfind(|container| container.role.is_init());
-    let done = last.and_then(|last| match last.role {
-        Role::Sidecar => last.started.as_ref().map(|started| Moment::ThisBoot(started.at)),
-        Role::Init | Role::Regular | Role::Ephemeral => {
-            last.ended.as_ref().and_then(|ended| ended.finished_at)
-        }
+    let last = containers.iter().rfind(|container| container.role().is_init());
+    let done = last.and_then(|last| match last.role() {
+        Role::Sidecar => last.started().map(|started| Moment::ThisBoot(started.at)),
+        Role::Init | Role::Regular | Role::Ephemeral => last.ended().and_then(|ended| ended.finished_at),
     });
     let status = is_initialized(containers);
     Condition { status, since: done.filter(|_| status).unwrap_or(Moment::ThisBoot(now)) }
@@ -87,21 +85,20 @@ pub(super) fn initialized_since(containers: &Containers, now: Instant) -> Condit
 
 /// Whether regular containers were to start, as far as the exits show.
 pub(super) fn was_initialized(containers: &Containers) -> bool {
-    let ended_well = |ended: &Option<Box<Ended>>| ended.as_ref().is_some_and(|ended| ended.code == 0);
-    let last_init = containers.iter().rfind(|container| container.role.is_init());
-    last_init
-        .is_none_or(|last| last.role == Role::Init && (ended_well(&last.ended) || ended_well(&last.previous)))
-        || containers.iter().any(|container| container.role == Role::Regular && container.ended.is_some())
+    let last_init = containers.iter().rfind(|container| container.role().is_init());
+    last_init.is_none_or(|last| last.role() == Role::Init && last.has_ever_succeeded())
+        || containers.iter().any(|container| container.role() == Role::Regular && container.ended().is_some())
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::pod::container::Ended;
     use crate::sim::*;
     use crate::spec::RestartPolicy;
 
-    fn ended(code: i32) -> Option<Box<Ended>> {
-        Some(Box::new(Ended {
+    fn ended(code: i32) -> Ended {
+        Ended {
             number: 0,
             code,
             reason: "".into(),
@@ -109,7 +106,7 @@ mod tests {
             started_at: None,
             finished_at: Some(Moment::ThisBoot(at(7))),
             id: None,
-        }))
+        }
     }
 
     #[test]
@@ -118,8 +115,7 @@ mod tests {
             let mut containers = Containers::new(&pod(RestartPolicy::Always).init(init.to_vec()).spec);
             for (place, last, previous) in exits {
                 let container = containers.get_mut(ContainerIndex(*place as u8)).expect("it exists");
-                container.ended = last.and_then(ended);
-                container.previous = previous.and_then(ended);
+                previous.iter().chain(last).for_each(|code| container.has_ended(ended(*code)));
             }
             was_initialized(&containers)
         };
@@ -151,10 +147,10 @@ mod tests {
         let condition = |status, seconds| Condition { status, since: Moment::ThisBoot(at(seconds)) };
         assert_eq!(initialized_since(&containers, at(9)), condition(false, 9));
         let init = containers.get_mut(ContainerIndex(1)).expect("it exists");
-        init.has_ended(*ended(1).expect("an end"));
+        init.has_ended(ended(1));
         assert_eq!(initialized_since(&containers, at(9)), condition(false, 9));
         let init = containers.get_mut(ContainerIndex(1)).expect("it exists");
-        init.has_ended(*ended(0).expect("an end"));
+        init.has_ended(ended(0));
         assert_eq!(initialized_since(&containers, at(9)), condition(true, 7));
     }
 }

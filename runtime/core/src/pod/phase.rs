@@ -5,7 +5,7 @@
 use crate::facts::{HandedOverVerdict, PodPhase};
 use crate::spec::Role;
 
-use super::container::{ContainerState, Ended, LOST_WHEN_TERMINATED, STATUS_UNKNOWN, Shown};
+use super::container::{ContainerState, Shown};
 use super::containers::Containers;
 use super::init::was_initialized;
 use super::stage::Stage;
@@ -26,9 +26,8 @@ pub(crate) struct Verdict {
 impl Verdict {
     /// The terminal phase that follows from the exits. A container without an exit counts as lost.
     pub(super) fn of_exits(containers: &Containers) -> Self {
-        let mut regular = containers.iter().filter(|container| container.role == Role::Regular);
-        let succeeded =
-            regular.all(|container| container.ended.as_ref().is_some_and(|ended| ended.code == 0));
+        let mut regular = containers.iter().filter(|container| container.role() == Role::Regular);
+        let succeeded = regular.all(|container| container.ended().is_some_and(|ended| ended.code == 0));
         let phase = if succeeded { PodPhase::Succeeded } else { PodPhase::Failed };
         Verdict { phase, reason: None, message: None }
     }
@@ -179,29 +178,18 @@ impl Outcome {
 /// ever.
 pub(super) fn set_unknown_exits(containers: &mut Containers) {
     let initialized = was_initialized(containers);
-    let init = containers.iter().filter(|container| container.role.is_init()).enumerate();
-    let begun = init.filter(|(_, container)| container.ended.is_some()).map(|(place, _)| place);
+    let init = containers.iter().filter(|container| container.role().is_init()).enumerate();
+    let begun = init.filter(|(_, container)| container.ended().is_some()).map(|(place, _)| place);
     let begun = begun.last().unwrap_or(0);
     let mut place = 0..;
     for container in containers {
-        container.waiting = None;
-        let counts = match container.role {
+        let counts = match container.role() {
             Role::Regular => initialized,
             Role::Init | Role::Sidecar => place.next().is_some_and(|place| place <= begun),
             // An ephemeral container that has not started need not have.
             Role::Ephemeral => false,
         };
-        if counts && container.ended.is_none() {
-            container.ended = Some(Box::new(Ended {
-                number: 0,
-                code: 137,
-                reason: STATUS_UNKNOWN.into(),
-                message: LOST_WHEN_TERMINATED.into(),
-                started_at: None,
-                finished_at: None,
-                id: None,
-            }));
-        }
+        container.pod_ended(counts);
     }
 }
 
@@ -226,7 +214,7 @@ struct ContainerCounts {
 
 impl ContainerCounts {
     fn add(&mut self, container: &ContainerState) {
-        match (container.role, container.shown()) {
+        match (container.role(), container.shown()) {
             (Role::Init, (Shown::Running { .. }, _)) => self.init = true,
             (Role::Init, (Shown::NotYet | Shown::Waiting { .. }, None)) => self.init = true,
             (Role::Init, (Shown::NotYet | Shown::Waiting { .. }, Some(_))) => {}

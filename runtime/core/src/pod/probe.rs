@@ -13,12 +13,11 @@
 //! each time. The probes of runs that this agent started are spread by their starts.
 
 use crate::facts::{Action, Draft, Events, PodIndex, ProbeResult};
-use crate::spec::{Container, ContainerIndex, ProbeKind};
+use crate::spec::{ContainerIndex, ProbeKind};
 use crate::time::Instant;
 
-use super::container::{ContainerState, Run};
+use super::container::ContainerState;
 use super::containers::Containers;
-use super::probes::ProbeEffect;
 
 /// The kubelet's word for a kind of probe in events.
 pub(crate) fn word(kind: ProbeKind) -> &'static str {
@@ -32,7 +31,7 @@ pub(crate) fn word(kind: ProbeKind) -> &'static str {
 /// The exec probe that has been due for longest.
 pub(super) fn oldest_exec_probe(containers: &Containers) -> Option<(Instant, ContainerIndex, ProbeKind)> {
     let of = |(index, container): (ContainerIndex, &ContainerState)| {
-        let due = container.probes.due().filter(|(_, exec, _)| *exec);
+        let due = container.probes().due().filter(|(_, exec, _)| *exec);
         due.map(move |(kind, _, due)| (due, index, kind)).min()
     };
     containers.indexed().filter(|(_, container)| container.is_probed()).filter_map(of).min()
@@ -47,7 +46,7 @@ pub(super) fn plan_exec_probe(
 ) {
     let (index, container) = container;
     if draft.push(pod, Action::Probe(container.attempt(index), kind)) {
-        container.probes.asked(kind);
+        container.probes_mut().asked(kind);
     }
 }
 
@@ -55,7 +54,7 @@ pub(super) fn plan_exec_probe(
 pub(super) fn plan_probes(pod: PodIndex, containers: &mut Containers, now: Instant, draft: &mut Draft) {
     for (index, container) in containers.indexed_mut().filter(|(_, container)| container.is_probed()) {
         let due: heapless::Vec<ProbeKind, 3> = container
-            .probes
+            .probes()
             .due()
             .filter_map(|(kind, exec, due)| (!exec && due <= now).then_some(kind))
             .collect();
@@ -63,7 +62,7 @@ pub(super) fn plan_probes(pod: PodIndex, containers: &mut Containers, now: Insta
             if !draft.push(pod, Action::Probe(container.attempt(index), kind)) {
                 return;
             }
-            container.probes.asked(kind);
+            container.probes_mut().asked(kind);
         }
     }
 }
@@ -72,7 +71,7 @@ pub(super) fn plan_probes(pod: PodIndex, containers: &mut Containers, now: Insta
 /// whenever it generates the status of a pod.
 pub(super) fn ask_readiness_again(containers: &mut Containers, now: Instant) {
     for container in containers.iter_mut().filter(|container| container.is_running()) {
-        container.probes.ask_readiness_again(now);
+        container.probes_mut().ask_readiness_again(now);
     }
 }
 
@@ -89,42 +88,13 @@ pub(super) fn report(
         ProbeResult::Success => return,
         ProbeResult::Warning(text) => ("ProbeWarning", format!("{word} probe warning: {text}")),
         ProbeResult::Failure(text) => ("Unhealthy", format!("{word} probe failed: {text}")),
-        ProbeResult::Error(text) if container.probes.gave_up(kind) => {
-            let state = container.probes.state_name(kind);
+        ProbeResult::Error(text) if container.probes().gave_up(kind) => {
+            let state = container.probes().state_name(kind);
             ("Unhealthy", format!("{word} probe errored and resulted in {state} state: {text}"))
         }
         ProbeResult::Error(_) => return,
     };
     events.warn(at.0, Some(at.1), reason, text.into());
-}
-
-impl ContainerState {
-    /// Whether the container is probed: it runs, its postStart hook has finished, and it is not being killed.
-    pub(super) fn is_probed(&self) -> bool {
-        match self.run {
-            Run::Running | Run::Terminating { .. } => !self.hooks.is_starting(),
-            Run::Waiting | Run::Recording | Run::Starting { .. } => false,
-            Run::StartFailed { .. } | Run::Killing { .. } | Run::Exited => false,
-        }
-    }
-
-    /// Records the result of a probe of the present run.
-    pub(super) fn probed(
-        &mut self,
-        spec: &Container,
-        now: Instant,
-        kind: ProbeKind,
-        result: &ProbeResult,
-    ) -> ProbeEffect {
-        if !self.is_running() {
-            return ProbeEffect::NotAsked;
-        }
-        let effect = self.probes.answered(spec, now, kind, result);
-        if effect == ProbeEffect::Fatal {
-            self.failed_probe = Some(kind);
-        }
-        effect
-    }
 }
 
 #[cfg(test)]

@@ -13,7 +13,7 @@ const MAX_TRIES: u8 = 3;
 /// The probes of one run.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Probes {
-    pub(super) workers: heapless::Vec<Worker, 3>,
+    workers: heapless::Vec<Worker, 3>,
     /// Whether `started` was true before this agent adopted the run.
     was_started: bool,
     /// Whether `ready` was true before this agent adopted the run.

@@ -7,8 +7,7 @@ use crate::facts::{Action, Attempt, Draft, Events, StartFailure, StartFailureRea
 use crate::time::Instant;
 
 use super::PodState;
-use super::backoff::Pulls;
-use super::container::{Run, StartRetry, WaitingReason, reason_name};
+use super::container::{Run, StartRetry, reason_name};
 use super::new_image::NewImage;
 use super::start::warn_of_image;
 
@@ -20,20 +19,21 @@ impl PodState {
         }
         for (index, container) in self.containers.indexed_mut() {
             let of_spec = &*self.pod.spec.container(index).image;
-            let image = match container.run {
+            let image = match container.run() {
                 Run::StartFailed { retry: StartRetry::Pull { is_in_flight: false } } => {
-                    container.awaited_volume.as_deref().unwrap_or(of_spec)
+                    container.images().awaited_volume().unwrap_or(of_spec)
                 }
-                _ if container.new_image == NewImage::ToPull && container.is_outdated(of_spec) => of_spec,
+                _ if *container.images().new_image() == NewImage::ToPull
+                    && container.is_outdated(of_spec) =>
+                {
+                    of_spec
+                }
                 _ => continue,
             };
             let action = Action::PullImage { attempt: container.attempt(index), image: image.into() };
             if draft.push(self.index, action) {
                 events.note(self.index, Some(index), "Pulling", format!("Pulling image \"{image}\"").into());
-                match &mut container.run {
-                    Run::StartFailed { retry } => *retry = StartRetry::Pull { is_in_flight: true },
-                    _ => container.new_image = NewImage::Pulling,
-                }
+                container.begin_pull();
             }
         }
     }
@@ -47,20 +47,19 @@ impl PodState {
         events: &mut Events,
     ) {
         let Some(container) = self.containers.of_attempt(attempt) else { return };
-        let of_start =
-            matches!(container.run, Run::StartFailed { retry: StartRetry::Pull { is_in_flight: true } });
-        if !of_start && container.new_image != NewImage::Pulling {
+        if !container.is_pulling() {
             return;
         }
+        let of_start = container.pulls_for_start();
         let (index, at) = (self.index, Some(attempt.container));
         let image = &self.pod.spec.container(attempt.container).image;
-        let volume = container.awaited_volume.as_deref().filter(|_| of_start);
+        let volume = container.images().awaited_volume().filter(|_| of_start);
         let pulled = volume.unwrap_or(image);
         let retry = match result {
             Ok(how) => {
                 let text = format!("Successfully pulled image \"{pulled}\"{how}");
                 events.note(index, at, "Pulled", text.into());
-                container.pulls = Pulls::succeeded();
+                container.images_mut().pulled();
                 StartRetry::At(now)
             }
             Err(message) if !of_start => {
@@ -71,20 +70,19 @@ impl PodState {
                 let failure = StartFailure {
                     reason: StartFailureReason::ErrImagePull,
                     message,
-                    image: container.awaited_volume.clone(),
+                    image: container.images().awaited_volume().map(Into::into),
                 };
                 warn_of_image(index, at, image, &failure, events);
-                let reason = reason_name(failure.reason).into();
-                container.waiting = Some(WaitingReason { reason, message: failure.message });
+                container.wait(reason_name(failure.reason), failure.message);
                 container.pull_failed(now)
             }
         };
         if !of_start {
             // Look for the image, and lease it.
-            container.new_image = NewImage::Unknown;
+            container.images_mut().look_again();
             return;
         }
-        container.run = Run::StartFailed { retry };
+        container.retry_start(retry);
         self.touch();
     }
 }

@@ -8,18 +8,14 @@
 //! * soon, at most once in ten seconds: a readiness gate that was opened or closed;
 //! * otherwise (restart counts, exits) later, at most once in five minutes, however often containers crash.
 
-use std::rc::Rc;
 use std::time::Duration;
 
-use crate::facts::{ContainerRecord, Draft, FoundAttempt, FoundSandbox, LastShown, Record, RecordedExit};
+use crate::facts::{Draft, FoundAttempt, FoundSandbox, LastShown, Record};
 use crate::spec::{RestartPolicy, Role};
 use crate::time::{Instant, Moment};
 
 use super::conditions::closed_readiness_gates;
-use super::container::{
-    ContainerState, Ended, Identity, LOST_WHILE_RUNNING, Run, START_ERROR, STATUS_UNKNOWN, StartRetry,
-};
-use super::hooks::Hooks;
+use super::container::{Run, StartRetry};
 use super::init::initialized_since;
 use super::journal::Urgency;
 use super::probes::Probes;
@@ -80,17 +76,17 @@ impl PodState {
         self.containers.iter().zip(&record.containers).enumerate().any(|(index, (container, new))| {
             let old = on_flash(index);
             // A reboot falls back to this image as long as the new one is missing.
-            if container.missing_image.is_some() && old.is_none_or(|old| old.image != new.image) {
+            if container.images().missing().is_some() && old.is_none_or(|old| old.image != new.image) {
                 return true;
             }
-            match container.run {
+            match *container.run() {
                 Run::Recording => true,
                 Run::StartFailed {
                     retry: StartRetry::WhenImagesChange { .. } | StartRetry::WhenObjectsChange,
                 } => container.runs_once(policy) && old.is_some_and(|old| old.attempts > new.attempts),
                 Run::Exited => {
                     self.is_active()
-                        && container.role == Role::Regular
+                        && container.role() == Role::Regular
                         && container.is_done(policy)
                         && old.is_none_or(|old| old.last_exit != new.last_exit)
                 }
@@ -108,7 +104,7 @@ impl PodState {
         let containers = self.containers.iter().zip(&mut record.containers).zip(&on_flash.containers);
         for ((container, new), old) in containers {
             let is_tried_again = matches!(
-                container.run,
+                container.run(),
                 Run::StartFailed { retry: StartRetry::At(_) | StartRetry::Pull { .. } }
             );
             let is_same_run = old.decided == new.decided && old.attempts == new.attempts + 1;
@@ -141,7 +137,7 @@ impl PodState {
                 .containers()
                 .map(|(index, container)| {
                     let name = &self.pod.spec.container(index).name;
-                    container_record(name, container, phase.is_terminal())
+                    container.record(name, phase.is_terminal())
                 })
                 .collect(),
             deletion_grace_period_seconds: self.deletion_grace().map(|grace| grace.as_secs()),
@@ -164,7 +160,7 @@ impl PodState {
             self.acceptance.restore_start_time(start_time, now);
         }
         for (container, record) in self.containers.iter_mut().zip(&record.containers) {
-            restore_container(container, record);
+            container.restore_record(record);
         }
         if record.phase.is_terminal() {
             if record.containers.is_empty() {
@@ -206,15 +202,15 @@ impl PodState {
             if self.policy() == RestartPolicy::Never && self.outcome.verdict().is_none() {
                 // The record may be ahead: the supervisor knows which runs really started.
                 for container in &mut self.containers {
-                    *container = ContainerState::new(container.role, container.own.take());
+                    container.reset();
                 }
             }
             // The record of an ephemeral container may be ahead too, unless that ran in an earlier
             // sandbox.
             for container in &mut self.containers {
-                let here = matches!(container.decided, Some(Moment::ThisBoot(at)) if at >= sandbox.at);
-                if here && container.role == Role::Ephemeral {
-                    *container = ContainerState::new(container.role, container.own.clone());
+                let here = matches!(container.decided(), Some(Moment::ThisBoot(at)) if at >= sandbox.at);
+                if here && container.role() == Role::Ephemeral {
+                    container.reset();
                 }
             }
         }
@@ -226,41 +222,19 @@ impl PodState {
             // stays.
             let counts = found.exit.is_none() && sandbox.is_some() || !container.was_to_begin_again();
             if is_over && !counts {
-                (container.superseded, container.ran_in_sandbox) = (true, false);
+                container.restore_superseded();
                 continue;
             }
-            let first = container.started.is_none();
-            if !first && found.attempt.number <= container.number {
+            if container.started().is_some() && found.attempt.number <= container.number() {
                 continue;
             }
-            if first {
-                // The previous agent may have died while it discarded the run before this one.
-                container.discarded = found.attempt.number.saturating_sub(1);
-                // The record could not know how this run would end.
-                if container.ended.as_ref().is_some_and(|ended| ended.number >= found.attempt.number) {
-                    container.ended = container.previous.take();
-                }
+            let health = found.health;
+            let probes = Probes::adopted(&self.pod, index, found.container.at, now, health);
+            container.adopt_recorded(found.attempt.number, Box::new(found.container), probes, health);
+            if found.exit.is_some() || sandbox.is_none() {
+                container.adopt_end(found.exit.as_ref(), now);
             }
-            container.number = found.attempt.number;
-            let started_at = found.container.at;
-            let probes = Probes::adopted(&self.pod, index, started_at, now, found.health);
-            let id = found.container.id.clone();
-            let hooks = Hooks::adopted(found.health);
-            container.has_started(Box::new(found.container), probes, hooks);
-            match found.exit {
-                Some(exit) => {
-                    let ended = Ended { id: Some(id), ..container.ended_as(&exit) };
-                    container.has_ended(ended);
-                }
-                None if sandbox.is_none() => {
-                    let ended = container.unobserved_end(now);
-                    container.has_ended(ended);
-                }
-                None => {}
-            }
-            container.superseded = sandbox.is_some() && found.health.superseded;
-            container.redefined = found.health.redefined;
-            container.ran_in_sandbox = sandbox.is_some() && (container.is_alive() || !container.superseded);
+            container.restore_health(health, sandbox.is_some());
         }
         if self.is_active() {
             self.restart_all.resume(now, &mut self.containers);
@@ -269,7 +243,7 @@ impl PodState {
         match self.stage {
             // The pod was decided to be finished, but some of its processes still run.
             Stage::Stopped if self.containers.any_alive() => {
-                self.stage = Stage::Active;
+                self.stage.reopen();
                 self.outcome.reopen(&self.containers);
                 self.stop(now, None);
             }
@@ -278,101 +252,5 @@ impl PodState {
             Stage::Forgetting { .. } | Stage::ForgetFailed { .. } => {}
         }
         self.touch();
-    }
-}
-
-fn container_record(name: &str, container: &ContainerState, is_over: bool) -> ContainerRecord {
-    let identity = container.identity();
-    let exit = |ended: &Ended, id: Option<&Rc<str>>| {
-        let (Some(started_at), Some(finished_at)) = (ended.started_at, ended.finished_at) else {
-            return None;
-        };
-        Some(RecordedExit {
-            number: ended.number,
-            code: ended.code,
-            reason: ended.reason.to_string(),
-            message: ended.message.to_string(),
-            started_at,
-            finished_at,
-            id: id.map(|id| id.to_string()),
-        })
-    };
-    let previous = container.previous.as_deref().filter(|_| is_over);
-    // A run that was about to start when the pod ended does not start any more.
-    let attempts = match container.run {
-        Run::Recording if is_over => container.number,
-        _ => container.started_count(),
-    };
-    ContainerRecord {
-        name: name.to_owned(),
-        attempts,
-        last_exit: container.ended.as_deref().and_then(|ended| exit(ended, None)),
-        previous_exit: previous.and_then(|ended| exit(ended, ended.id.as_ref())),
-        image: identity.as_ref().map(|identity| identity.image.to_string()),
-        image_id: identity.as_ref().map(|identity| identity.image_id.to_string()),
-        container_id: identity.as_ref().map(|identity| identity.id.to_string()),
-        decided: container.decided.filter(|_| attempts > 0),
-        redefined: container.redefined,
-        superseded: container.was_to_begin_again(),
-    }
-}
-
-pub(super) fn restore_container(container: &mut ContainerState, record: &ContainerRecord) {
-    let Some(newest) = record.attempts.checked_sub(1) else { return };
-    let text = |text: &Option<String>| -> Rc<str> { text.as_deref().unwrap_or_default().into() };
-    let id = record.container_id.as_deref().map(Rc::from);
-    container.run = Run::Exited;
-    container.decided = record.decided;
-    container.redefined = record.redefined;
-    container.number = newest;
-    container.discarded = newest;
-    if let Some(id) = &id {
-        let identity =
-            Identity { id: Rc::clone(id), image: text(&record.image), image_id: text(&record.image_id) };
-        container.recorded = Some(Box::new(identity));
-    }
-    let seen = record.last_exit.as_ref().map(|exit| Ended {
-        id: id.clone().filter(|_| exit.number == newest && exit.reason != START_ERROR),
-        ..Ended::from(exit)
-    });
-    if record.superseded {
-        container.superseded = true;
-        container.ended = Some(Box::new(Ended::of_all(newest)));
-        return;
-    }
-    match seen {
-        Some(ended) if ended.number == newest => {
-            container.ended = Some(Box::new(ended));
-            container.previous = record.previous_exit.as_ref().map(|exit| {
-                let id = exit.id.as_deref().map(Rc::from);
-                Box::new(Ended { id, ..Ended::from(exit) })
-            });
-        }
-        earlier => {
-            container.previous = earlier.map(Box::new);
-            container.ended = Some(Box::new(Ended {
-                number: newest,
-                code: 137,
-                reason: STATUS_UNKNOWN.into(),
-                message: LOST_WHILE_RUNNING.into(),
-                started_at: None,
-                finished_at: None,
-                id,
-            }));
-        }
-    }
-}
-
-impl From<&RecordedExit> for Ended {
-    fn from(exit: &RecordedExit) -> Ended {
-        Ended {
-            number: exit.number,
-            code: exit.code,
-            reason: exit.reason.as_str().into(),
-            message: exit.message.as_str().into(),
-            started_at: Some(exit.started_at),
-            finished_at: Some(exit.finished_at),
-            id: None,
-        }
     }
 }

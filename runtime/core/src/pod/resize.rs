@@ -18,7 +18,6 @@ use crate::facts::{Action, Amounts, Draft, Events, HandedOverResize, Wake};
 use crate::spec::{Container, ContainerIndex, Pod, Quantity, ResourceRequirements};
 use crate::time::{Instant, Moment};
 
-use super::backoff::CrashBackoff;
 use super::container::Run;
 use super::{PodState, SYNC_RETRY};
 
@@ -195,9 +194,8 @@ impl PodState {
             let mut any = false;
             for (index, container) in self.containers.indexed_mut() {
                 let requires = requires_restart(&progress.actuated, &self.pod, index);
-                if requires && matches!(container.run, Run::Running) && !container.redefined {
-                    container.redefined = true;
-                    container.backoff = CrashBackoff::default();
+                if requires && matches!(container.run(), Run::Running) && !container.is_redefined() {
+                    container.redefine();
                     any = true;
                 }
             }
@@ -212,7 +210,7 @@ impl PodState {
             Step::Recording | Step::Writing => false,
         };
         // A start in flight may have read the limits before they changed.
-        let is_ending = self.containers.iter().any(|one| one.redefined && one.is_alive());
+        let is_ending = self.containers.iter().any(|one| one.is_redefined() && one.is_alive());
         if !is_due || is_ending || self.containers.starts_in_flight() > 0 || self.sandbox.is_creating() {
             return;
         }

@@ -2,7 +2,7 @@
 //! the reason `Terminated`, but it has not finished: its record says that it runs again after the reboot, as
 //! after a power cut. Only a pod that must not run twice is finished by the shutdown.
 
-use crate::spec::{RestartPolicy, Role};
+use crate::spec::RestartPolicy;
 
 use super::containers::Containers;
 use super::phase::{TERMINATED, Verdict};
@@ -24,6 +24,6 @@ pub(super) fn may_run_again(policy: RestartPolicy, containers: &Containers) -> b
 /// codes are.
 pub(super) fn mark_interrupted(containers: &mut Containers) {
     for container in containers {
-        container.redefined |= container.role == Role::Regular && container.is_alive();
+        container.interrupt();
     }
 }

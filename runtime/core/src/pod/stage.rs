@@ -36,7 +36,49 @@ pub(crate) enum Stage {
     },
 }
 
+/// A stage is never left backwards, except by [`Stage::reopen`].
 impl Stage {
+    /// Begins to stop the pod with this grace period, or shortens the grace period. Returns whether that changes
+    /// anything.
+    pub(super) fn stop(&mut self, now: Instant, asked: Duration) -> bool {
+        match self {
+            Stage::Active => *self = Stage::Stopping { grace: asked, grace_end: now + asked },
+            Stage::Stopping { grace, grace_end } if asked < *grace => {
+                (*grace, *grace_end) = (asked, (now + asked).min(*grace_end));
+            }
+            Stage::Stopping { .. } | Stage::Stopped | Stage::Finished => return false,
+            Stage::Forgetting { .. } | Stage::ForgetFailed { .. } => return false,
+        }
+        true
+    }
+
+    /// Records that every process has ended for good.
+    pub(super) fn end(&mut self) {
+        *self = Stage::Stopped;
+    }
+
+    /// Opens a pod again that was decided to be finished, and of which processes turn out to run still.
+    pub(super) fn reopen(&mut self) {
+        *self = Stage::Active;
+    }
+
+    /// Records that only files of the pod are left.
+    pub(super) fn finish(&mut self) {
+        *self = Stage::Finished;
+    }
+
+    /// Records that `Forget` is in flight; `earlier` is the retry that it is.
+    pub(super) fn forget(&mut self, earlier: Option<Retry>) {
+        *self = Stage::Forgetting { earlier };
+    }
+
+    /// Records that files of the pod could not be removed. Returns whether they were to be.
+    pub(super) fn forget_failed(&mut self, now: Instant) -> bool {
+        let Stage::Forgetting { earlier } = *self else { return false };
+        *self = Stage::ForgetFailed { retry: Retry::after(earlier, now) };
+        true
+    }
+
     /// Whether the pod's containers are started and restarted.
     pub(super) fn is_active(self) -> bool {
         matches!(self, Stage::Active)

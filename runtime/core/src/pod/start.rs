@@ -4,13 +4,12 @@
 use crate::facts::{
     Action, Attempt, Draft, Events, PodIndex, StartFailure, StartFailureReason, StartedContainer, Wake,
 };
-use crate::spec::{ContainerIndex, Pod, PodSpec, Role};
-use crate::time::{Instant, Moment};
+use crate::spec::{ContainerIndex, Pod, PodSpec};
+use crate::time::Instant;
 
 use super::backoff::go_duration;
-use super::container::{Run, StartRetry, WaitingReason, finished_this_boot, reason_name};
+use super::container::{Run, StartRetry, WaitingReason, reason_name};
 use super::containers::Containers;
-use super::hooks::Hooks;
 use super::init::StartOrder;
 use super::{PodState, SYNC_RETRY};
 
@@ -54,20 +53,20 @@ impl PodState {
         }
         let order = StartOrder::of(&self.containers);
         for (index, container) in self.containers() {
-            if let Some(at) = container.new_image.retry_at() {
+            if let Some(at) = container.images().new_image().retry_at() {
                 wake.note(at);
             }
-            match container.run {
+            match *container.run() {
                 Run::StartFailed { retry: StartRetry::At(at) } => wake.note(at),
                 Run::StartFailed { retry: StartRetry::WhenImagesChange { back_off_at, pull_at } } => {
                     back_off_at.into_iter().chain(pull_at).for_each(|at| wake.note(at));
                 }
                 Run::StartFailed { retry: StartRetry::Pull { .. } } => {}
                 Run::Exited => {
-                    if let (true, Some(finished)) = (self.sandbox.is_ready(), finished_this_boot(container))
+                    if let (true, Some(finished)) = (self.sandbox.is_ready(), container.finished_this_boot())
                         && container.restarts(self.policy())
-                        && order.allows(container.role, index)
-                        && let Err(held) = container.backoff.check(wake.now, finished)
+                        && order.allows(container.role(), index)
+                        && let Some(held) = container.restart_delay(wake.now)
                     {
                         wake.note(held.until);
                         if container.shows_start_failure() {
@@ -96,8 +95,8 @@ impl PodState {
     fn plan_start(&mut self, now: Instant, draft: &mut Draft) {
         let (policy, order) = (self.policy(), StartOrder::of(&self.containers));
         if let Some((index, container)) = self.containers.indexed_mut().find(|(_, one)| one.is_starting()) {
-            let recorded = match container.run {
-                Run::Recording => self.journal.has_begun(index, container.number, container.decided),
+            let recorded = match container.run() {
+                Run::Recording => self.journal.has_begun(index, container.number(), container.decided()),
                 Run::Waiting | Run::Starting { .. } | Run::StartFailed { .. } | Run::Running => false,
                 Run::Terminating { .. } | Run::Killing { .. } | Run::Exited => false,
             };
@@ -110,7 +109,7 @@ impl PodState {
                     },
                 )
             {
-                container.run = Run::Starting { inputs_changed: false };
+                container.start_recorded();
             }
             return;
         }
@@ -118,10 +117,10 @@ impl PodState {
         let in_turn = spec.ephemeral_indexes().chain(spec.init_indexes()).chain(spec.regular_indexes());
         for index in in_turn {
             let Some(container) = self.containers.get_mut(index) else { continue };
-            if !order.allows(container.role, index) {
+            if !order.allows(container.role(), index) {
                 continue;
             }
-            let may_begin = match container.run {
+            let may_begin = match *container.run() {
                 Run::Waiting => true,
                 Run::StartFailed { retry: StartRetry::At(at) } => at <= now,
                 Run::StartFailed { retry: StartRetry::WhenImagesChange { pull_at, .. } } => {
@@ -129,8 +128,7 @@ impl PodState {
                 }
                 Run::StartFailed { retry: StartRetry::Pull { .. } } => false,
                 Run::StartFailed { retry: StartRetry::WhenObjectsChange } => false,
-                Run::Exited if container.restarts(policy) => finished_this_boot(container)
-                    .is_none_or(|finished| container.backoff.check(now, finished).is_ok()),
+                Run::Exited if container.restarts(policy) => container.restart_delay(now).is_none(),
                 Run::Exited | Run::Recording | Run::Starting { .. } => false,
                 Run::Running | Run::Terminating { .. } | Run::Killing { .. } => false,
             };
@@ -139,32 +137,18 @@ impl PodState {
             }
             // The start may be on flash already if it is a retry: nothing would be written, and so no answer
             // would come. Later runs of a sidecar need not be recorded first.
-            let recorded = self.journal.has_begun(index, 0, container.decided);
+            let recorded = self.journal.has_begun(index, 0, container.decided());
             match container.runs_once(policy) {
-                true if !recorded => {
-                    container.decided = (container.role == Role::Ephemeral).then_some(Moment::ThisBoot(now));
-                    container.begin(Run::Recording);
-                }
+                true if !recorded => container.begin_recording(now),
                 true | false => {
-                    let number = match container.run {
-                        Run::Exited => container.number + 1,
-                        Run::Waiting | Run::Recording | Run::Starting { .. } => container.number,
-                        Run::StartFailed { .. } | Run::Running => container.number,
-                        Run::Terminating { .. } | Run::Killing { .. } => container.number,
-                    };
                     let start = Action::Start {
-                        attempt: Attempt { container: index, number },
+                        attempt: container.next_attempt(index),
                         fallback: container.fallback(&spec.container(index).image),
                     };
                     if !draft.push_start(self.index, start) {
                         return;
                     }
-                    // An exit of an earlier boot delays nothing, but counts for the back-off.
-                    if container.ended.is_some() && !container.superseded {
-                        let finished = finished_this_boot(container).unwrap_or(now);
-                        container.backoff.advance(now, finished);
-                    }
-                    container.begin(Run::Starting { inputs_changed: false });
+                    container.begin_start(now);
                 }
             }
             self.touch();
@@ -176,33 +160,19 @@ impl PodState {
     pub(super) fn started(&mut self, attempt: Attempt, started: Box<StartedContainer>, events: &mut Events) {
         let (pod, index) = (&self.pod, self.index);
         let is_interrupted = self.is_interrupted();
-        let stopping = (!self.is_active()).then(|| self.stage.grace_end().unwrap_or(started.at));
+        let stop_by = (!self.is_active()).then(|| self.stage.grace_end().unwrap_or(started.at));
         let Some(container) = self.containers.of_attempt(attempt) else { return };
-        match container.run {
+        match container.run() {
             Run::Starting { .. } | Run::StartFailed { .. } => {}
             Run::Waiting | Run::Recording | Run::Running => return,
             Run::Terminating { .. } | Run::Killing { .. } | Run::Exited => return,
         }
         let spec = pod.spec.container(attempt.container);
-        let mut probes = container.probes.renewed(spec, started.at);
-        let mut hooks = Hooks::of(spec);
-        if let Some(grace_end) = stopping {
-            // A kubelet keeps probing sidecars.
-            if container.role == Role::Regular {
-                probes.stop();
-            }
-            hooks.stop(grace_end);
-        }
-        container.has_started(started, probes, hooks);
-        // This is the run that was to follow, unless the pod was interrupted.
-        container.redefined = is_interrupted && container.role == Role::Regular;
-        let is_outdated = container.is_outdated(&spec.image);
-        container.new_image.run_began(is_outdated);
-        container.missing_image.take_if(|_| !is_outdated);
+        let was_pulled = container.run_began(spec, started, stop_by, is_interrupted);
         let at = Some(attempt.container);
-        let image = container.started.as_ref().map_or("", |started| &started.spec_image);
+        let image = container.started().map_or("", |started| &started.spec_image);
         let image = if image.is_empty() { &spec.image } else { image };
-        if !container.pulls.run_began() {
+        if !was_pulled {
             events.note(index, at, "Pulled", pulled(image));
         }
         events.note(index, at, "Created", "Container created".into());
@@ -219,9 +189,9 @@ impl PodState {
         events: &mut Events,
     ) {
         let (pod, index) = (&self.pod, self.index);
-        let (active, policy) = (self.is_active(), self.policy());
+        let policy = self.restart_policy_if_active();
         let Some(container) = self.containers.of_attempt(attempt) else { return };
-        let inputs_changed = match container.run {
+        let inputs_changed = match *container.run() {
             Run::Starting { inputs_changed } => inputs_changed,
             Run::Waiting | Run::Recording | Run::StartFailed { .. } | Run::Running => return,
             Run::Terminating { .. } | Run::Killing { .. } | Run::Exited => return,
@@ -244,14 +214,12 @@ impl PodState {
                 warn_of_image(index, at, &spec.image, failure, events);
                 StartRetry::WhenImagesChange { back_off_at: Some(now + SYNC_RETRY), pull_at: None }
             }
-            StartFailureReason::ImageToPull if container.pulls.is_pulled() => {
+            StartFailureReason::ImageToPull if container.images().is_pulled() => {
                 warn_of_image(index, at, &spec.image, failure, events);
                 container.pull_failed(now)
             }
             StartFailureReason::ImageToPull => {
-                // The status stays as it is until the pull has failed.
-                container.run = Run::StartFailed { retry: StartRetry::Pull { is_in_flight: false } };
-                container.awaited_volume.clone_from(&failure.image);
+                container.await_pull(failure);
                 return;
             }
             StartFailureReason::ImageInspectError => {
@@ -272,26 +240,19 @@ impl PodState {
                 events.note(index, at, "Pulled", pulled(&spec.image));
                 events.note(index, at, "Created", "Container created".into());
                 events.warn(index, at, "Failed", format!("Error: {message}").into());
-                let ended = container.failed_start_end(now, failure);
-                // The run that was to follow has taken place.
-                container.redefined = false;
-                container.has_ended(ended);
-                if active && container.restarts(policy) {
-                    container.waiting = Some(WaitingReason { reason: word.into(), message });
-                }
+                container.could_not_execute(now, failure);
+                container.wait_to_restart(policy, word, message);
                 self.touch();
                 return;
             }
         };
         // A failed restart is still a restart: its back-off applies too.
-        let retry = match (retry, finished_this_boot(container)) {
-            (StartRetry::At(at), Some(finished)) => match container.backoff.check(at, finished) {
-                Ok(()) => retry,
-                Err(held) => StartRetry::At(held.until),
-            },
-            (StartRetry::At(_), None) => retry,
-            (StartRetry::WhenImagesChange { .. } | StartRetry::WhenObjectsChange, _) => retry,
-            (StartRetry::Pull { .. }, _) => retry,
+        let retry = match retry {
+            StartRetry::At(at) => {
+                container.restart_delay(at).map_or(retry, |held| StartRetry::At(held.until))
+            }
+            StartRetry::WhenImagesChange { .. } | StartRetry::WhenObjectsChange => retry,
+            StartRetry::Pull { .. } => retry,
         };
         // Images or objects were added while this start looked for one: it may have looked too early.
         let retry = match retry {
@@ -301,9 +262,7 @@ impl PodState {
             StartRetry::WhenImagesChange { .. } | StartRetry::WhenObjectsChange => retry,
             StartRetry::At(_) | StartRetry::Pull { .. } => retry,
         };
-        container.run = Run::StartFailed { retry };
-        container.awaited_volume.clone_from(&failure.image);
-        container.waiting = Some(WaitingReason { reason: word.into(), message });
+        container.start_failed(retry, failure, WaitingReason { reason: word.into(), message });
         self.touch();
     }
 
@@ -324,23 +283,21 @@ fn report_back_offs(
     let (policy, order) = (pod.spec.restart_policy, StartOrder::of(containers));
     let mut held_back = false;
     for (at, container) in containers.indexed_mut() {
-        let waits = match container.run {
+        let waits = match container.run() {
             Run::Exited => {
                 container.back_off_not_shown(now)
                     && container.restarts(policy)
-                    && order.allows(container.role, at)
+                    && order.allows(container.role(), at)
             }
             Run::Waiting | Run::Recording | Run::Starting { .. } | Run::StartFailed { .. } => false,
             Run::Running | Run::Terminating { .. } | Run::Killing { .. } => false,
         };
-        let Some(finished) = finished_this_boot(container).filter(|_| waits) else { continue };
-        if let Err(held) = container.backoff.check(now, finished) {
+        if waits && let Some(held) = container.restart_delay(now) {
             let name = &pod.spec.container(at).name;
             let pod = format!("{}_{}({})", pod.name, pod.namespace, pod.uid);
             let failed =
                 format!("back-off {} restarting failed container={name} pod={pod}", go_duration(held.delay));
-            container.waiting =
-                Some(WaitingReason { reason: "CrashLoopBackOff".into(), message: failed.into() });
+            container.wait("CrashLoopBackOff", failed.into());
             let text = format!("Back-off restarting failed container {name} in pod {pod}");
             events.warn(index, Some(at), "BackOff", text.into());
             held_back = true;
@@ -359,22 +316,16 @@ fn back_off_pulls(
 ) -> bool {
     let mut passed = false;
     for (at, container) in containers.indexed_mut() {
-        let Run::StartFailed { retry: StartRetry::WhenImagesChange { back_off_at, .. } } = &mut container.run
-        else {
-            continue;
-        };
-        if back_off_at.is_none_or(|at| now < at) {
+        if !container.back_off_pull(now) {
             continue;
         }
-        *back_off_at = None;
-        let image = container.awaited_volume.as_deref().unwrap_or(&spec.container(at).image);
+        let image = container.images().awaited_volume().unwrap_or(&spec.container(at).image);
         let text = format!("Back-off pulling image \"{image}\"");
-        let message = match &container.waiting {
+        let message = match container.waiting() {
             Some(waiting) => format!("{text}: ErrImagePull: {}", waiting.message),
             None => text.clone(),
         };
-        container.waiting =
-            Some(WaitingReason { reason: "ImagePullBackOff".into(), message: message.into() });
+        container.wait("ImagePullBackOff", message.into());
         events.note(index, Some(at), "BackOff", text.into());
         events.warn(index, Some(at), "Failed", "Error: ImagePullBackOff".into());
         passed = true;

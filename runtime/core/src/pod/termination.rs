@@ -11,7 +11,6 @@ use crate::facts::{Action, Attempt, Draft, EndRequest, Events, ShutdownScope};
 use crate::spec::{HookKind, ProbeKind, RestartPolicy, Role};
 use crate::time::Instant;
 
-use super::backoff::Retry;
 use super::container::Run;
 use super::hook;
 use super::hooks::Before;
@@ -32,19 +31,13 @@ impl PodState {
     /// Begins to stop the pod, or shortens the grace period.
     fn begin_stop(&mut self, now: Instant, grace: Option<Duration>) {
         let asked = grace.unwrap_or(self.pod.spec.termination_grace_period).max(MIN_GRACE);
-        let grace = match self.stage {
-            Stage::Active => asked,
-            Stage::Stopping { grace, .. } if asked < grace => asked,
-            Stage::Stopping { .. } | Stage::Stopped | Stage::Finished => return,
-            Stage::Forgetting { .. } | Stage::ForgetFailed { .. } => return,
-        };
-        let window = now + grace.max(MIN_WINDOW);
-        let earlier = self.stage.grace_end().unwrap_or(now + grace);
-        self.stage = Stage::Stopping { grace, grace_end: earlier.min(now + grace) };
+        if !self.stage.stop(now, asked) {
+            return;
+        }
         self.restart_all.cancel();
         self.containers.stop_probes();
         for container in &mut self.containers {
-            container.shorten_grace(now + grace, window);
+            container.shorten_grace(now + asked, now + asked.max(MIN_WINDOW));
         }
         self.touch();
     }
@@ -102,7 +95,7 @@ impl PodState {
 
     /// Records that every process has ended, and that none will start.
     pub(super) fn stopped(&mut self, with_verdict: bool) {
-        self.stage = Stage::Stopped;
+        self.stage.end();
         if with_verdict {
             if self.outcome.verdict().is_none() {
                 self.outcome.decide(Verdict::of_exits(&self.containers));
@@ -121,15 +114,15 @@ impl PodState {
         let mut asked = false;
         for (index, container) in self.containers.indexed_mut() {
             let attempt = container.attempt(index);
-            match container.run {
+            match *container.run() {
                 Run::Running => {
                     let spec = pod.spec.container(index);
                     let whole = pod.spec.termination_grace_period;
-                    let (grace_over, why) = match (stop, container.failed_probe) {
+                    let (grace_over, why) = match (stop, container.failed_probe()) {
                         (Some(grace_end), _) => (grace_end, format!("Stopping container {}", spec.name)),
-                        (None, _) if container.redefined && !container.hooks.is_starting() => {
+                        (None, _) if container.is_redefined() && !container.hooks().is_starting() => {
                             let text = match container.is_outdated(&spec.image) {
-                                true => redefined_text(&spec.name, container.role),
+                                true => redefined_text(&spec.name, container.role()),
                                 false => format!("Container {} resize requires restart", spec.name),
                             };
                             (now + whole, text)
@@ -137,18 +130,19 @@ impl PodState {
                         (None, Some(kind)) => {
                             let grace = spec.probe_grace(kind).unwrap_or(whole);
                             let policy = container.own_policy(pod.spec.restart_policy);
-                            let why = failed_probe_text(&spec.name, container.role, kind, policy);
+                            let why = failed_probe_text(&spec.name, container.role(), kind, policy);
                             (now + grace, why)
                         }
-                        (None, None) if container.hooks.start_failed() => {
+                        (None, None) if container.hooks().start_failed() => {
                             (now + whole, "FailedPostStartHook".to_owned())
                         }
                         (None, None) => continue,
                     };
-                    if !std::mem::replace(&mut container.killing_event_emitted, true) {
+                    if container.take_killing_event() {
                         events.note(self.index, Some(index), "Killing", why.into());
                     }
-                    match container.hooks.before_end(spec.lifecycle.pre_stop.as_ref(), now, grace_over) {
+                    match container.hooks_mut().before_end(spec.lifecycle.pre_stop.as_ref(), now, grace_over)
+                    {
                         Before::Nothing => {}
                         Before::Wait => continue,
                         Before::Fails => hook::report_failure(self.index, index, HookKind::PreStop, events),
@@ -156,12 +150,12 @@ impl PodState {
                             if !draft.push(self.index, Action::Hook(attempt, HookKind::PreStop)) {
                                 break;
                             }
-                            container.hooks.begin_end(grace_over);
+                            container.hooks_mut().begin_end(grace_over);
                             continue;
                         }
                     }
                     let waits = stop.is_some_and(|grace_end| now < grace_end)
-                        && container.role == Role::Sidecar
+                        && container.role() == Role::Sidecar
                         && last != Some(index);
                     if waits {
                         continue;
@@ -169,27 +163,27 @@ impl PodState {
                     if !draft.push(self.index, Action::Terminate(attempt)) {
                         break;
                     }
-                    let deadline = container.hooks.grace_over().unwrap_or(grace_over).max(now + MIN_WINDOW);
-                    container.run = Run::Terminating { deadline, again: None };
+                    let deadline = container.hooks().grace_over().unwrap_or(grace_over).max(now + MIN_WINDOW);
+                    container.terminate(deadline);
                     asked = true;
                 }
                 Run::Terminating { deadline, .. } if deadline <= now => {
                     if !draft.push(self.index, Action::Kill(attempt)) {
                         break;
                     }
-                    container.run = Run::Killing { again: Retry::first(now) };
+                    container.kill(now);
                 }
                 Run::Terminating { deadline, again: Some(again) } if again.at <= now => {
                     if !draft.push(self.index, Action::Terminate(attempt)) {
                         break;
                     }
-                    container.run = Run::Terminating { deadline, again: None };
+                    container.terminate(deadline);
                 }
                 Run::Killing { again } if again.at <= now => {
                     if !draft.push(self.index, Action::Kill(attempt)) {
                         break;
                     }
-                    container.run = Run::Killing { again: Retry::after(Some(again), now) };
+                    container.kill(now);
                 }
                 Run::Terminating { .. } | Run::Killing { .. } => {}
                 Run::Waiting | Run::Recording | Run::Starting { .. } => {}
@@ -244,7 +238,7 @@ impl PodState {
             // A pod that never ran has nothing to record.
             let withdrawn = self.was_withdrawn() && !self.journal.is_in_flight();
             if self.journal.has_terminal() || gave_up || withdrawn {
-                self.stage = Stage::Finished;
+                self.stage.finish();
                 self.changed = true;
                 // The volumes of a pod that has finished now are removed in the same plan: nothing else wakes it.
                 self.settle(now);
@@ -275,7 +269,7 @@ impl PodState {
         if let Some(earlier) = forget
             && draft.push_write(self.index, Action::Forget)
         {
-            self.stage = Stage::Forgetting { earlier };
+            self.stage.forget(earlier);
         }
     }
 
@@ -305,9 +299,9 @@ impl PodState {
 
     /// Records that files of the pod could not be removed.
     pub(super) fn forget_failed(&mut self, now: Instant, message: &str, events: &mut Events) {
-        let Stage::Forgetting { earlier } = self.stage else { return };
-        self.stage = Stage::ForgetFailed { retry: Retry::after(earlier, now) };
-        events.warn(self.index, None, "FailedKillPod", format!("error killing pod: {message}").into());
+        if self.stage.forget_failed(now) {
+            events.warn(self.index, None, "FailedKillPod", format!("error killing pod: {message}").into());
+        }
     }
 }
 

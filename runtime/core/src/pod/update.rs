@@ -32,11 +32,10 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use crate::facts::{Action, Attempt, Draft, Events, MissingImage, StartFailure, StartFailureReason};
-use crate::spec::{ContainerIndex, Pod, Role};
-use crate::time::{Instant, Moment};
+use crate::spec::{ContainerIndex, Pod};
+use crate::time::Instant;
 
-use super::backoff::{CrashBackoff, Pulls};
-use super::container::{ContainerState, Run, StartRetry, reason_name};
+use super::container::{ContainerState, reason_name};
 use super::new_image::NewImage;
 use super::start::{never_pulled, warn_of_image};
 use super::{PodState, SYNC_RETRY};
@@ -72,17 +71,17 @@ impl PodState {
             return;
         }
         for (index, container) in self.containers.indexed_mut() {
-            let is_due = match &container.new_image {
+            let is_due = match container.images().new_image() {
                 NewImage::Unknown => true,
                 NewImage::Missing { retry_at, .. } => retry_at.is_some_and(|at| at <= now),
                 NewImage::Checking { .. } | NewImage::Present => false,
                 NewImage::ToPull | NewImage::Pulling => false,
             };
             let is_due = is_due
-                && !container.redefined
+                && !container.is_redefined()
                 && container.is_outdated(&self.pod.spec.container(index).image);
             if is_due && draft.push(self.index, Action::CheckImage(container.attempt(index))) {
-                container.new_image = NewImage::Checking { is_stale: false };
+                container.images_mut().begin_check();
             }
         }
     }
@@ -96,26 +95,7 @@ impl PodState {
         events: &mut Events,
     ) {
         let Some(container) = self.containers.of_attempt(attempt) else { return };
-        match container.new_image {
-            NewImage::Checking { is_stale: false } => {}
-            NewImage::Checking { is_stale: true } => {
-                container.new_image = NewImage::Unknown;
-                return;
-            }
-            NewImage::Unknown | NewImage::Present | NewImage::Missing { .. } => return,
-            NewImage::ToPull | NewImage::Pulling => return,
-        }
-        let Some(failure) = failure else {
-            container.new_image = NewImage::Present;
-            container.missing_image = None;
-            return;
-        };
-        if failure.reason == StartFailureReason::ImageToPull && !container.pulls.is_pulled() {
-            // The status stays as it is until the pull has failed.
-            container.new_image = NewImage::ToPull;
-            return;
-        }
-        container.pulls = Pulls::default();
+        let Some(failure) = container.images_mut().checked(failure) else { return };
         self.new_image_missing(now, attempt, &failure, events);
     }
 
@@ -144,23 +124,14 @@ impl PodState {
             StartFailureReason::ErrImageNeverPull => never_pulled(&spec.image),
             _ => failure.message.clone(),
         };
-        container.new_image = NewImage::Missing { retry_at };
-        let before = container.missing_image.take();
-        let missing = MissingImage {
-            image: spec.image.as_str().into(),
-            since: before.as_ref().map_or(Moment::ThisBoot(now), |before| before.since),
-            reason: reason_name(failure.reason).into(),
-            message,
-        };
-        let is_known = before.is_some_and(|before| before.reason == missing.reason);
-        container.missing_image = Some(Box::new(missing));
-        if is_known {
+        let why = (reason_name(failure.reason), message);
+        if !container.images_mut().set_missing(now, retry_at, &spec.image, why) {
             self.touch();
             return;
         }
         let at = Some(attempt.container);
         warn_of_image(self.index, at, &spec.image, failure, events);
-        let old = container.started.as_ref().map_or("", |started| &started.spec_image);
+        let old = container.started().map_or("", |started| &started.spec_image);
         let text = format!(
             "Back-off pulling image \"{}\": container {} keeps running image \"{old}\" until it is present",
             spec.image, spec.name
@@ -175,7 +146,7 @@ impl PodState {
             self.is_active() && container.is_outdated(&self.pod.spec.container(index).image)
         };
         let waiting = self.containers().filter(move |(index, container)| waits(*index, container));
-        waiting.filter_map(|(index, container)| Some((index, container.missing_image.as_deref()?)))
+        waiting.filter_map(|(index, container)| Some((index, container.images().missing()?)))
     }
 
     /// Marks runs to be ended whose image the spec no longer names, if the new image is on the board.
@@ -183,58 +154,19 @@ impl PodState {
         if !self.may_run() {
             return;
         }
+        let mut any = false;
         for (index, container) in self.containers.indexed_mut() {
             let is_outdated = container.is_outdated(&self.pod.spec.container(index).image);
-            if !container.redefined && is_outdated && container.new_image == NewImage::Present {
-                container.redefined = true;
-                container.backoff = CrashBackoff::default();
-                self.changed = true;
-                self.journal.mark_stale();
+            if !container.is_redefined()
+                && is_outdated
+                && *container.images().new_image() == NewImage::Present
+            {
+                container.redefine();
+                any = true;
             }
         }
-    }
-}
-
-impl ContainerState {
-    /// Records that the spec names another image: earlier failures and back-offs no longer apply.
-    fn has_another_image(&mut self, now: Instant) {
-        self.new_image.mark_outdated();
-        self.missing_image = None;
-        self.pulls = Pulls::default();
-        self.backoff = CrashBackoff::default();
-        match &mut self.run {
-            Run::StartFailed { retry } => *retry = StartRetry::At(now),
-            Run::Starting { inputs_changed } => *inputs_changed = true,
-            Run::Waiting | Run::Recording | Run::Running => {}
-            Run::Terminating { .. } | Run::Killing { .. } | Run::Exited => {}
+        if any {
+            self.touch();
         }
-    }
-
-    /// The image that ran before, if the spec names another by now: it is started if the new one is not on
-    /// the board.
-    pub(super) fn fallback(&self, image: &str) -> Option<Rc<str>> {
-        let before = match (&self.started, &self.recorded) {
-            (Some(started), _) => &started.spec_image,
-            (None, Some(recorded)) => &recorded.image,
-            (None, None) => return None,
-        };
-        (!before.is_empty() && **before != *image).then(|| before.clone())
-    }
-
-    /// Whether the container runs, and was started for another image.
-    pub(super) fn is_outdated(&self, image: &str) -> bool {
-        let runs = match self.run {
-            Run::Running => true,
-            Run::Waiting | Run::Recording | Run::Starting { .. } | Run::StartFailed { .. } => false,
-            Run::Terminating { .. } | Run::Killing { .. } | Run::Exited => false,
-        };
-        let may_end = match self.role {
-            Role::Regular => true,
-            // A sidecar that has not started is not replaced, because later containers wait for it.
-            Role::Sidecar => self.health().started,
-            Role::Init | Role::Ephemeral => false,
-        };
-        let started_for = self.started.as_ref().map_or("", |started| &started.spec_image);
-        runs && may_end && !started_for.is_empty() && started_for != image
     }
 }

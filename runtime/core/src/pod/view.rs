@@ -72,7 +72,7 @@ impl PodState {
     /// The running attempt of `container`, for exec and logs.
     pub fn running(&self, container: ContainerIndex) -> Option<(Attempt, &StartedContainer)> {
         let state = self.containers.get(container)?;
-        let started = state.started.as_deref().filter(|_| state.is_running())?;
+        let started = state.started().filter(|_| state.is_running())?;
         Some((state.attempt(container), started))
     }
 
@@ -178,7 +178,7 @@ impl PodState {
     /// before and has lost its sandbox.
     pub(super) fn is_done(&self) -> bool {
         let policy = self.policy();
-        let is_of_before = |container: &ContainerState| container.ended.is_some();
+        let is_of_before = |container: &ContainerState| container.ended().is_some();
         self.containers.are_done(policy)
             || policy == RestartPolicy::Never
                 && !self.sandbox.is_creating()
@@ -228,6 +228,11 @@ impl PodState {
     /// sandbox.
     pub(super) fn any_alive(&self) -> bool {
         self.containers.any_alive() || self.sandbox.may_have_processes()
+    }
+
+    /// The restart policy of a pod whose containers are restarted.
+    pub(super) fn restart_policy_if_active(&self) -> Option<RestartPolicy> {
+        self.is_active().then(|| self.policy())
     }
 
     pub(super) fn policy(&self) -> RestartPolicy {

@@ -1,0 +1,248 @@
+//! The newest runs of a container that started and ended, and why it waits: `state` and `lastState` of its status.
+
+use std::borrow::Cow;
+use std::rc::Rc;
+
+use crate::facts::{Exit, HandedOverExit, RecordedExit, StartFailure, StartedContainer};
+use crate::time::{Instant, Moment};
+
+/// Reason of a container that ended, or waits, because all containers restart.
+const RESTARTING_REASON: &str = "RestartingAllContainers";
+/// Message of a container that ended, or waits, because all containers restart.
+const REMOVED_MESSAGE: &str = "The container is removed because RestartAllContainers in place";
+/// Reason of a run that the kernel killed because memory was short.
+const OOM_KILLED: &str = "OOMKilled";
+/// Reason of a run whose process could not be executed, and that therefore has no ID.
+pub(super) const START_ERROR: &str = "StartError";
+/// Message of a run whose end was not observed.
+const LOST_WHILE_RUNNING: &str =
+    "The container could not be located when the pod was deleted.  The container used to be Running";
+/// Message of a run whose end was not observed, in a finished pod.
+const LOST_WHEN_TERMINATED: &str = "The container could not be located when the pod was terminated";
+/// Reason of a run whose end was not observed.
+const STATUS_UNKNOWN: &str = "ContainerStatusUnknown";
+
+/// `state.waiting`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct WaitingReason {
+    pub(crate) reason: Cow<'static, str>,
+    pub(crate) message: Box<str>,
+}
+
+/// A run that has ended: `state.terminated`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Ended {
+    pub(crate) number: u32,
+    pub(crate) code: i32,
+    pub(crate) reason: Rc<str>,
+    pub(crate) message: Box<str>,
+    pub(crate) started_at: Option<Moment>,
+    pub(crate) finished_at: Option<Moment>,
+    /// `containerID` without its scheme.
+    pub(crate) id: Option<Rc<str>>,
+}
+
+/// The image and container ID of the newest run.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Identity {
+    pub(crate) id: Rc<str>,
+    pub(crate) image: Rc<str>,
+    pub(crate) image_id: Rc<str>,
+}
+
+impl Ended {
+    /// The result of a run, from its `Exit`.
+    pub(super) fn of(exit: &Exit, number: u32, id: Option<Rc<str>>) -> Ended {
+        let reason = match (exit.unknown, exit.oom_killed, exit.code) {
+            (true, ..) => STATUS_UNKNOWN,
+            (false, true, _) => OOM_KILLED,
+            (false, false, 0) => "Completed",
+            (false, false, _) => "Error",
+        };
+        Ended {
+            number,
+            code: exit.code,
+            reason: reason.into(),
+            message: exit.message.clone(),
+            started_at: Some(exit.started_at),
+            finished_at: Some(exit.finished_at),
+            id,
+        }
+    }
+
+    /// The result of a run whose process could not be executed.
+    pub(super) fn of_failed_start(now: Instant, number: u32, failure: &StartFailure) -> Ended {
+        let at = Some(Moment::ThisBoot(now));
+        let (reason, message) = (START_ERROR.into(), failure.message.clone());
+        Ended { number, code: 128, reason, message, started_at: at, finished_at: at, id: None }
+    }
+
+    /// The result of a run that was killed, and of whose end no time is known.
+    fn killed(number: u32, reason: &str, message: &str, id: Option<Rc<str>>) -> Ended {
+        let (reason, message) = (reason.into(), message.into());
+        Ended { number, code: 137, reason, message, started_at: None, finished_at: None, id }
+    }
+
+    /// The result of a run whose end was not observed.
+    pub(super) fn unobserved(number: u32, id: Option<Rc<str>>) -> Ended {
+        Ended::killed(number, STATUS_UNKNOWN, LOST_WHILE_RUNNING, id)
+    }
+
+    /// The result of a run that does not count because all containers restart.
+    pub(in crate::pod) fn superseded(number: u32) -> Ended {
+        Ended::killed(number, RESTARTING_REASON, REMOVED_MESSAGE, None)
+    }
+
+    /// Whether the run does not count, because all containers were to restart.
+    pub(super) fn is_superseded(&self) -> bool {
+        &*self.reason == RESTARTING_REASON
+    }
+
+    /// Whether this is a failure of an init container. It is if memory was short, whatever the exit code.
+    pub(super) fn failed_init(&self) -> bool {
+        self.code != 0 || &*self.reason == OOM_KILLED
+    }
+}
+
+impl From<&RecordedExit> for Ended {
+    fn from(exit: &RecordedExit) -> Ended {
+        Ended {
+            number: exit.number,
+            code: exit.code,
+            reason: exit.reason.as_str().into(),
+            message: exit.message.as_str().into(),
+            started_at: Some(exit.started_at),
+            finished_at: Some(exit.finished_at),
+            id: None,
+        }
+    }
+}
+
+impl From<&HandedOverExit> for Ended {
+    fn from(exit: &HandedOverExit) -> Ended {
+        Ended {
+            number: exit.number,
+            code: exit.code,
+            reason: exit.reason.clone(),
+            message: exit.message.clone(),
+            started_at: exit.started_at,
+            finished_at: exit.finished_at,
+            id: exit.id.clone(),
+        }
+    }
+}
+
+/// The newest runs of a container that started and ended, and why it waits.
+#[derive(Clone, Debug, Default)]
+pub(super) struct RunHistory {
+    /// The newest run that started in this boot.
+    started: Option<Box<StartedContainer>>,
+    /// The image and container ID of the newest run of an earlier boot.
+    recorded: Option<Box<Identity>>,
+    /// The newest run that has ended.
+    ended: Option<Box<Ended>>,
+    /// The run that ended before `ended`.
+    previous: Option<Box<Ended>>,
+    /// The reason why the container waits, if `state.waiting` names it.
+    waiting: Option<WaitingReason>,
+}
+
+impl RunHistory {
+    pub(super) fn started(&self) -> Option<&StartedContainer> {
+        self.started.as_deref()
+    }
+
+    pub(super) fn recorded(&self) -> Option<&Identity> {
+        self.recorded.as_deref()
+    }
+
+    pub(super) fn ended(&self) -> Option<&Ended> {
+        self.ended.as_deref()
+    }
+
+    pub(super) fn previous(&self) -> Option<&Ended> {
+        self.previous.as_deref()
+    }
+
+    pub(super) fn waiting(&self) -> Option<&WaitingReason> {
+        self.waiting.as_ref()
+    }
+
+    /// The image and container ID of the newest run.
+    pub(super) fn identity(&self) -> Option<Identity> {
+        match (&self.started, &self.recorded) {
+            (Some(started), _) => Some(Identity {
+                id: started.id.clone(),
+                image: started.image.clone(),
+                image_id: started.image_id.clone(),
+            }),
+            (None, Some(recorded)) => Some((**recorded).clone()),
+            (None, None) => None,
+        }
+    }
+
+    /// The image that the spec named for the newest run; the image that ran if an earlier boot started it.
+    pub(super) fn spec_image(&self) -> Option<&Rc<str>> {
+        match (&self.started, &self.recorded) {
+            (Some(started), _) => Some(&started.spec_image),
+            (None, Some(recorded)) => Some(&recorded.image),
+            (None, None) => None,
+        }
+    }
+
+    /// Records why the container waits.
+    pub(super) fn wait(&mut self, reason: impl Into<Cow<'static, str>>, message: Box<str>) {
+        self.waiting = Some(WaitingReason { reason: reason.into(), message });
+    }
+
+    /// Records that the container waits no longer.
+    pub(super) fn clear_waiting(&mut self) {
+        self.waiting = None;
+    }
+
+    /// Records that a run has started.
+    pub(super) fn has_started(&mut self, started: Box<StartedContainer>) {
+        self.started = Some(started);
+    }
+
+    /// Records that a run has ended.
+    pub(super) fn has_ended(&mut self, ended: Ended) {
+        self.waiting = None;
+        self.previous = self.ended.take();
+        self.ended = Some(Box::new(ended));
+    }
+
+    /// Records that the newest run, which has ended, does not count because all containers restart.
+    pub(super) fn supersede(&mut self, number: u32) {
+        self.ended = Some(Box::new(Ended::superseded(number)));
+        self.wait(RESTARTING_REASON, REMOVED_MESSAGE.into());
+    }
+
+    /// Discards the end of the run with this number or a later one: its supervisor knows how it ended.
+    pub(super) fn forget_end_since(&mut self, number: u32) {
+        if self.ended.as_ref().is_some_and(|ended| ended.number >= number) {
+            self.ended = self.previous.take();
+        }
+    }
+
+    /// Adds an unknown end to a container that has none, but should have started in its finished pod.
+    pub(super) fn add_unknown_end(&mut self) {
+        self.ended
+            .get_or_insert_with(|| Box::new(Ended::killed(0, STATUS_UNKNOWN, LOST_WHEN_TERMINATED, None)));
+    }
+
+    /// Restores the container ID of a run of an earlier boot.
+    pub(super) fn restore_identity(&mut self, identity: Identity) {
+        self.recorded = Some(Box::new(identity));
+    }
+
+    /// Restores the two newest ends.
+    pub(super) fn restore_ends(&mut self, ended: Option<Ended>, previous: Option<Ended>) {
+        (self.ended, self.previous) = (ended.map(Box::new), previous.map(Box::new));
+    }
+
+    /// Restores the newest started run of this boot.
+    pub(super) fn restore_started(&mut self, started: &Option<Box<StartedContainer>>) {
+        self.started.clone_from(started);
+    }
+}
