@@ -318,7 +318,7 @@ impl Init {
         let Findings { crash_loops, is_kept, crash_loop_after, .. } = self.found;
         let failures = crash::Failures { count, lasting, crash_loops, is_kept };
         let after = Duration::from_secs(crash_loop_after.into());
-        crash::judge(failures, after) == crash::Verdict::Reboot
+        crash::judge(failures, after) == crash::Recovery::Reboot
     }
 
     /// When something is due next, even if no signal arrives.

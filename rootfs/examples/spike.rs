@@ -196,7 +196,7 @@ fn measured(disk: &Disk, how: &str, archive: &Path, root: &Path) -> Result<Measu
     if !output.status.success() {
         return Err(format!("{how}: {}", String::from_utf8_lossy(&output.stderr)).into());
     }
-    let told: Vec<u64> = String::from_utf8(output.stdout)?
+    let usage: Vec<u64> = String::from_utf8(output.stdout)?
         .split_whitespace()
         .map(str::parse)
         .collect::<std::result::Result<_, _>>()?;
@@ -205,8 +205,8 @@ fn measured(disk: &Disk, how: &str, archive: &Path, root: &Path) -> Result<Measu
     let (after, (used_after, inodes_after)) = (disk.statistics()?, disk.usage()?);
     Ok(Measured {
         wall,
-        cpu: Duration::from_micros(told[0]),
-        peak: told[1],
+        cpu: Duration::from_micros(usage[0]),
+        peak: usage[1],
         writes: after[0] - before[0],
         written: (after[1] - before[1]) / 2,
         flushes: after[2] - before[2],
@@ -251,7 +251,7 @@ fn load_directories(archive: &Path, root: &Path) -> Result<()> {
     tell_usage()
 }
 
-/// The gzip blobs of an archive, lowest layer first, told by their size alone:
+/// The gzip blobs of an archive, lowest layer first, recognised by their size alone:
 /// good enough for a measurement.
 fn layers_of(archive: &Path) -> Result<Vec<io::Take<File>>> {
     let mut tar = tar::Archive::new(File::open(archive)?);

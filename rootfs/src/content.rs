@@ -33,7 +33,7 @@ pub(crate) enum Operation<'a> {
 
 /// The decision of a test's observer on an operation.
 #[cfg_attr(not(test), allow(dead_code, reason = "only tests object"))]
-pub(crate) enum Verdict {
+pub(crate) enum Decision {
     Proceed,
     Fail(Errno),
     /// Write only this many bytes, then fail.
@@ -41,7 +41,7 @@ pub(crate) enum Verdict {
 }
 
 /// A function that is called before each operation.
-pub(crate) type Observer = Arc<dyn Fn(&Operation<'_>) -> Verdict + Send + Sync>;
+pub(crate) type Observer = Arc<dyn Fn(&Operation<'_>) -> Decision + Send + Sync>;
 
 /// An operation on the store that failed.
 #[derive(Debug)]
@@ -118,16 +118,16 @@ impl Content {
     }
 
     fn allow(&self, operation: &Operation<'_>) -> io::Result<()> {
-        match self.verdict(operation) {
-            Verdict::Proceed => Ok(()),
-            Verdict::Fail(errno) | Verdict::Short(_, errno) => Err(errno.into()),
+        match self.decision(operation) {
+            Decision::Proceed => Ok(()),
+            Decision::Fail(errno) | Decision::Short(_, errno) => Err(errno.into()),
         }
     }
 
-    fn verdict(&self, operation: &Operation<'_>) -> Verdict {
+    fn decision(&self, operation: &Operation<'_>) -> Decision {
         match &self.observer {
             Some(observer) => observer(operation),
-            None => Verdict::Proceed,
+            None => Decision::Proceed,
         }
     }
 
@@ -241,10 +241,10 @@ impl File {
             return Err(ContentError::new("write", &self.path, io::Error::other(LimitReached)));
         }
         let operation = Operation::Write { path: &self.path, bytes: bytes.len() };
-        let result = match self.content.verdict(&operation) {
-            Verdict::Proceed => self.file.write_all_at(bytes, offset),
-            Verdict::Fail(errno) => Err(errno.into()),
-            Verdict::Short(length, errno) => self
+        let result = match self.content.decision(&operation) {
+            Decision::Proceed => self.file.write_all_at(bytes, offset),
+            Decision::Fail(errno) => Err(errno.into()),
+            Decision::Short(length, errno) => self
                 .file
                 .write_all_at(&bytes[..length.min(bytes.len())], offset)
                 .and_then(|()| Err(errno.into())),

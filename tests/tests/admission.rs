@@ -15,7 +15,7 @@ fn class(name: &str, rest: &str) -> String {
 
 const CRITICAL: &str = "priorityClassName: system-node-critical";
 
-fn verdict(device: &Device, pod: &str) -> (String, String, String) {
+fn outcome(device: &Device, pod: &str) -> (String, String, String) {
     let status = device.pod(pod).status();
     let of = |field: &str| status[field].as_str().unwrap_or_default().to_owned();
     (of("phase"), of("reason"), of("message"))
@@ -55,26 +55,26 @@ fn a_pod_that_does_not_fit_is_rejected_for_good_and_disturbs_nobody() {
     device.pod("matches").wait_ready();
     let message = "Node didn't have enough resource: cpu, requested: 300, used: 800, capacity: 1000";
     let rejected = ("Failed".into(), "OutOfcpu".into(), format!("Pod was rejected: {message}"));
-    device.wait_for("the rejection", || verdict(&device, "large") == rejected);
+    device.wait_for("the rejection", || outcome(&device, "large") == rejected);
     let why =
         "Pod was rejected: Predicate NodeAffinity failed: node(s) didn't match Pod's node affinity/selector";
     device.wait_for("the other", || {
-        verdict(&device, "elsewhere") == ("Failed".into(), "NodeAffinity".into(), why.into())
+        outcome(&device, "elsewhere") == ("Failed".into(), "NodeAffinity".into(), why.into())
     });
-    let told = device.pod("large").events();
-    assert!(told.iter().any(|event| event.contains("OutOfcpu")), "{told:?}");
+    let reported = device.pod("large").events();
+    assert!(reported.iter().any(|event| event.contains("OutOfcpu")), "{reported:?}");
     let table = device.nodlet(["get", "pods"]).ok();
     assert!(table.lines().any(|line| line.starts_with("large ") && line.contains("OutOfcpu")), "{table}");
     let described = device.nodlet(["describe", "node"]).ok();
     assert!(described.contains("900m (90%)"), "{described}");
 
-    // Neither a restart of the agent nor a reboot changes the verdicts, even though there is space then.
+    // Neither a restart of the agent nor a reboot changes the decisions, even though there is space then.
     let born = device.pod("first").born("app");
     device.kill_agent();
     device.start_agent();
     device.pod("first").wait_ready();
     assert_eq!(device.pod("first").born("app"), born, "it was not disturbed");
-    device.wait_for("the same", || verdict(&device, "large").1 == "OutOfcpu");
+    device.wait_for("the same", || outcome(&device, "large").1 == "OutOfcpu");
     for name in ["first", "matches"] {
         let record = device.path(&format!("/var/lib/nodlet/records/{}.json", device.pod(name).uid()));
         device.wait_for("that it was taken to be on the card", || record.is_file());
@@ -86,9 +86,9 @@ fn a_pod_that_does_not_fit_is_rejected_for_good_and_disturbs_nobody() {
     device.start_agent();
     device.pod("first").wait_ready();
     device.pod("matches").wait_ready();
-    device.wait_for("its rejection", || verdict(&device, "early").1 == "OutOfcpu");
+    device.wait_for("its rejection", || outcome(&device, "early").1 == "OutOfcpu");
     assert_eq!(
-        verdict(&device, "large"),
+        outcome(&device, "large"),
         ("Failed".into(), "OutOfcpu".into(), format!("Pod was rejected: {message}"))
     );
 }
@@ -105,7 +105,7 @@ fn two_pods_of_the_host_do_not_have_one_port() {
     device.write_manifest("b.yaml", &web("second"));
     let why = "Pod was rejected: Predicate NodePorts failed: node(s) didn't have free ports for the requested pod ports";
     device.wait_for("the rejection", || {
-        verdict(&device, "second") == ("Failed".into(), "NodePorts".into(), why.into())
+        outcome(&device, "second") == ("Failed".into(), "NodePorts".into(), why.into())
     });
     assert!(device.pod("first").is_ready());
 }
@@ -126,7 +126,7 @@ fn only_pods_that_tolerate_a_taint_are_admitted() {
     let why =
         "Pod was rejected: Predicate TaintToleration failed: node(s) had taints that the pod didn't tolerate";
     device.wait_for("the rejection", || {
-        verdict(&device, "plain") == ("Failed".into(), "TaintToleration".into(), why.into())
+        outcome(&device, "plain") == ("Failed".into(), "TaintToleration".into(), why.into())
     });
     let described = device.nodlet(["describe", "node"]).ok();
     assert!(
@@ -148,7 +148,7 @@ fn a_critical_pod_takes_the_room_of_another_when_that_has_ended_with_its_grace()
     }
     device.write_manifest("c.yaml", &asking("needed", "sleep", "500m", CRITICAL));
     device.pod("needed").wait_ready();
-    let (phase, reason, message) = verdict(&device, "victim");
+    let (phase, reason, message) = outcome(&device, "victim");
     assert_eq!((phase.as_str(), reason.as_str()), ("Failed", "Preempting"));
     assert_eq!(message, "Preempted in order to admit critical pod");
     assert_eq!(device.pod("victim").condition("DisruptionTarget"), "True");
@@ -161,7 +161,7 @@ fn a_critical_pod_takes_the_room_of_another_when_that_has_ended_with_its_grace()
     for name in ["needed", "stays"] {
         device.pod(name).wait_ready();
     }
-    assert_eq!(verdict(&device, "victim").1, "Preempting");
+    assert_eq!(outcome(&device, "victim").1, "Preempting");
 }
 
 #[test]
@@ -314,9 +314,9 @@ fn the_lower_of_two_global_default_classes_applies_until_it_is_removed() {
     two.wait_ready();
     let priority = |pod: &TestPod| pod.object().map(|pod| pod["spec"]["priority"].clone());
     assert_eq!((priority(&one), priority(&two)), (Some(1000.into()), Some(5.into())));
-    let told = device.pod("high").events();
+    let reported = device.pod("high").events();
     let why = "globalDefault of PriorityClass high is ignored: low is the default, because its value is lower or its name comes first";
-    assert!(told.iter().any(|event| event.contains(why)), "{told:?}");
+    assert!(reported.iter().any(|event| event.contains(why)), "{reported:?}");
     device.remove_manifest("low.yaml");
     device.write_manifest("three.yaml", &manifest::pod("three", "sleep"));
     device.pod("three").wait_ready();
@@ -337,5 +337,5 @@ fn an_excessive_reservation_is_reported_and_pods_without_requests_run() {
     device.write_manifest("a.yaml", &manifest::pod("modest", "sleep"));
     device.pod("modest").wait_ready();
     device.write_manifest("b.yaml", &asking("asks", "sleep", "1m", ""));
-    device.wait_for("the rejection", || verdict(&device, "asks").1 == "OutOfcpu");
+    device.wait_for("the rejection", || outcome(&device, "asks").1 == "OutOfcpu");
 }

@@ -114,11 +114,11 @@ fn a_probe_with_the_wrong_scheme_fails_with_a_distinct_message() {
             .iter()
             .any(|event| event.starts_with("Unhealthy: Readiness probe failed: ") && event.contains(text))
     };
-    device.wait_for("plain text to be told", || {
+    device.wait_for("plain text to be reported", || {
         said("open", ":8443/hostname\": http: server gave HTTP response to HTTPS client")
     });
     // Go's TLS server answers a plain HTTP request with status 400.
-    device.wait_for("TLS to be told", || said("secret", "HTTP probe failed with statuscode: 400"));
+    device.wait_for("TLS to be reported", || said("secret", "HTTP probe failed with statuscode: 400"));
     assert!(!device.pod("open").is_ready() && !device.pod("secret").is_ready());
 }
 
@@ -147,10 +147,10 @@ fn https_hooks_take_any_certificate_and_ask_once_more_without_tls() {
         device.pod(name).wait_gone();
     }
     let events = |name: &str| device.pod(name).events();
-    let told = format!(
+    let reported = format!(
         "LifecycleHTTPFallback: request to HTTPS lifecycle hook {open} got HTTP response, retry with HTTP succeeded"
     );
-    assert!(events("open").contains(&told), "{:?}", events("open"));
+    assert!(events("open").contains(&reported), "{:?}", events("open"));
     for name in ["secret", "open"] {
         assert!(!events(name).iter().any(|event| event.contains("FailedPreStopHook")), "{:?}", events(name));
     }
@@ -192,7 +192,7 @@ fn a_grpc_probe_follows_what_the_health_service_says() {
     device.pod("part").wait_ready();
     device.pod("part").wait_log("app", "Serving the Check request");
     let said = |name: &str, text: &str| device.pod(name).events().iter().any(|event| event == text);
-    device.wait_for("the unknown service to be told", || {
+    device.wait_for("the unknown service to be reported", || {
         said(
             "stranger",
             "Unhealthy: Readiness probe failed: error: health rpc probe failed: rpc error: code = NotFound desc = unknown service",

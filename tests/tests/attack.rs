@@ -27,7 +27,7 @@ fn a_pod_whose_file_is_wrong_stays_when_the_agent_is_another() {
     device.pod("web").wait_ready();
     let born = device.pod("web").born("app");
     device.write_manifest("web.yaml", "apiVersion: v1\nkind: Pod\nmetadata: {name: web}\nspecs: {}\n");
-    device.wait_for("the refusal to be told", || {
+    device.wait_for("the refusal to be reported", || {
         device
             .pod("web")
             .events()
@@ -291,7 +291,7 @@ fn however_many_pods_there_are_the_agent_keeps_descriptors_to_hear_and_end_with(
     }
     device.pod("pod-0").wait_ready();
     let why = "of the 64 files that the agent may have open, the last 32 are not for pods";
-    device.wait_for("some to be told that there is no more", || {
+    device.wait_for("some pods to get the refusal", || {
         names.iter().any(|name| device.pod(name).container("app").message().contains(why))
     });
     for name in &names {
@@ -337,7 +337,7 @@ fn runs_that_begin_together_leave_descriptors_for_probes_and_the_api() {
         let text = manifest::pod_of(&name, &containers, "terminationGracePeriodSeconds: 1");
         device.write_manifest(&format!("{name}.yaml"), &text);
     }
-    device.wait_for("some runs to be told that there is no more", || {
+    device.wait_for("some runs to get the refusal", || {
         device.agent_log().contains("files that the agent may have open")
     });
     // Probes and clients must release all descriptors that they use.
@@ -423,7 +423,7 @@ fn pods_stay_while_the_directory_of_their_manifests_cannot_be_read() {
     std::fs::rename(&manifests, &aside).expect("it is there");
     std::os::unix::fs::symlink(&manifests, &manifests).expect("it is not");
     device.start_agent();
-    device.wait_for("it to be told", || device.agent_log().contains("its pods stay unchanged"));
+    device.wait_for("it to be reported", || device.agent_log().contains("its pods stay unchanged"));
     device.pod("web").wait_ready();
     // Replaced atomically, because the pods of a missing directory would be removed.
     let link = manifests.with_extension("link");

@@ -159,12 +159,14 @@ fn the_events_of_three_hundred_pods_are_kept_up_to_a_bound() {
             watched.put(&format!("{name}.yaml"), text);
         }
         // Two events when the pod fails, and two more when it begins to wait.
-        let told = |number: usize| {
+        let reported = |number: usize| {
             let name = of(wave, number);
             let of_it = events().iter().filter(|event| event["involvedObject"]["name"] == *name).count();
             of_it == 4
         };
-        device.wait_within(LONG, "the pods of this wave to wait for their images", || told(0) && told(99));
+        device.wait_within(LONG, "the pods of this wave to wait for their images", || {
+            reported(0) && reported(99)
+        });
         watched.take_all();
     }
     let kept = events();

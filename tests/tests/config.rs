@@ -412,7 +412,7 @@ fn clients_cannot_change_objects_of_files_and_an_invalid_file_reveals_no_secret(
         assert!(message.starts_with("configmaps \"web\" is forbidden: it is defined by "), "{message}");
         assert!(message.ends_with("/a.yaml; change that file"), "{message}");
     }
-    let mut told = String::new();
+    let mut reported = String::new();
     for (wrong, expected) in [
         (
             format!("stringData: {{password: [{SECRET}]}}"),
@@ -433,25 +433,25 @@ fn clients_cannot_change_objects_of_files_and_an_invalid_file_reveals_no_secret(
         let still = device.get(&format!("{SECRETS}/web")).expect("it is there");
         assert_eq!(still["data"]["password"], ENCODED, "the last right contents stay");
         let applied = text.replace("name: web", "name: other");
-        told += &device.nodlet_with_input(["apply", "-f", "-"], &applied).refused();
+        reported += &device.nodlet_with_input(["apply", "-f", "-"], &applied).refused();
         let object = json!({"metadata": {"name": "other"}, "data": {"password": [SECRET]}});
-        told += &device.post(SECRETS, &object.to_string()).1.to_string();
+        reported += &device.post(SECRETS, &object.to_string()).1.to_string();
         let operation = json!([{"op": "test", "path": "/data/password", "value": SECRET}]);
         let kind = "application/json-patch+json";
-        told += &device.patch(&format!("{SECRETS}/web"), kind, &operation).1.to_string();
+        reported += &device.patch(&format!("{SECRETS}/web"), kind, &operation).1.to_string();
     }
     assert_eq!(device.get(&format!("{MAPS}/web")).expect("it is there")["data"]["a"], "1");
     for words in
         [&["get", "events", "-A", "-o", "yaml"][..], &["ring"], &["doctor"], &["describe", "secret", "web"]]
     {
         let output = device.command(words).output().expect("it runs");
-        told += &String::from_utf8_lossy(&output.stdout);
-        told += &String::from_utf8_lossy(&output.stderr);
+        reported += &String::from_utf8_lossy(&output.stdout);
+        reported += &String::from_utf8_lossy(&output.stderr);
     }
-    told += &device.agent_log();
-    assert!(told.contains("redacted") && told.contains("unknown field \"passwrod\""), "{told}");
+    reported += &device.agent_log();
+    assert!(reported.contains("redacted") && reported.contains("unknown field \"passwrod\""), "{reported}");
     for secret in [SECRET, ENCODED] {
-        assert!(!told.contains(secret), "{told}");
+        assert!(!reported.contains(secret), "{reported}");
     }
 }
 

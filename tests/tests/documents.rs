@@ -99,7 +99,7 @@ spec:
     let described = kubectl.run(["describe", "-f", &myapp]).ok();
     // The lines that the example shows, in its order; the example omits others, and so does this test.
     let mut lines = described.lines().map(|line| line.split_whitespace().collect::<Vec<_>>().join(" "));
-    for told in [
+    for reported in [
         "Name: myapp-pod",
         "Namespace: default",
         "Labels: app=myapp",
@@ -118,7 +118,7 @@ spec:
         "Ready: False",
         "Events:",
     ] {
-        assert!(lines.any(|line| line == told), "{told:?} comes next in:\n{described}");
+        assert!(lines.any(|line| line == reported), "{reported:?} comes next in:\n{described}");
     }
     assert!(lines.any(|line| line.starts_with("Normal Started ")), "{described}");
     // The first init container has printed something, and the second has not started.
@@ -294,11 +294,11 @@ fn the_states_of_a_pod_with_one_container() {
         }
         assert_eq!(pod.phase(), phase, "{name}");
         let reason = if code == 0 { "Completed" } else { "Error" };
-        let told = match restarted {
+        let reported = match restarted {
             true => pod.container("app").of_last("reason"),
             false => pod.container("app").of_state("reason"),
         };
-        assert_eq!(told, reason, "{name}");
+        assert_eq!(reported, reason, "{name}");
     }
 }
 
@@ -366,16 +366,16 @@ fn the_states_of_a_pod_whose_container_runs_out_of_memory() {
     for policy in POLICIES {
         let name = format!("hog-{}", policy.to_lowercase());
         let pod = device.pod(&name);
-        let told = |state: &dyn Fn(&str) -> serde_json::Value| (state("exitCode"), state("reason"));
+        let reported = |state: &dyn Fn(&str) -> serde_json::Value| (state("exitCode"), state("reason"));
         let oom = (137.into(), "OOMKilled".into());
         if policy == "Never" {
             pod.wait_phase("Failed");
-            assert_eq!(told(&|field| pod.container("app").of_state(field)), oom);
+            assert_eq!(reported(&|field| pod.container("app").of_state(field)), oom);
         } else {
             device.wait_for("it to run again", || {
                 pod.container("app").restart_count() == 1 && pod.container("app").is_running()
             });
-            assert_eq!(told(&|field| pod.container("app").of_last(field)), oom, "{name}");
+            assert_eq!(reported(&|field| pod.container("app").of_last(field)), oom, "{name}");
             assert_eq!(pod.phase(), "Running", "{name}");
         }
     }
@@ -427,14 +427,14 @@ spec:
     device.wait_within(std::time::Duration::from_secs(120), "it to be restarted", || {
         pod.container("liveness").restart_count() == 1
     });
-    let told = |event: &str| pod.events().iter().any(|told| told == event);
+    let reported = |event: &str| pod.events().iter().any(|reported| reported == event);
     assert!(
-        told("Unhealthy: Liveness probe failed: HTTP probe failed with statuscode: 500"),
+        reported("Unhealthy: Liveness probe failed: HTTP probe failed with statuscode: 500"),
         "{:?}",
         pod.events()
     );
     assert!(
-        told("Killing: Container liveness failed liveness probe, will be restarted"),
+        reported("Killing: Container liveness failed liveness probe, will be restarted"),
         "{:?}",
         pod.events()
     );

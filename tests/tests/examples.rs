@@ -47,7 +47,7 @@ fn the_examples_do_what_they_say() {
     let page = || drain.exec("server", ["demo", "cat", "/page/index.html"]).stdout.trim().to_owned();
     assert_eq!(page(), "ready", "it has not started before");
     device.nodlet(["delete", "pod", "drain", "--wait=false"]).ok();
-    device.wait_for("it to be told that it goes", || page() == "going");
+    device.wait_for("its page to say that it goes", || page() == "going");
     assert!(drain.container("server").is_running());
     drain.wait_gone();
     let diary = device.pod("diary");

@@ -172,12 +172,12 @@ fn beside(load: &str, rules: &str, chain: &str, before: Works, allow: impl Fn(&B
     assert!(board.host_port());
     assert!(board.pods_reach_each_other());
     // Another agent has nothing to warn of.
-    let told = board.warnings();
+    let reported = board.warnings();
     board.device.kill_agent();
     board.device.start_agent();
     board.device.pod("client").wait_ready();
     assert!(board.host_port());
-    assert_eq!(board.warnings().lines().count(), told.lines().count(), "{}", board.warnings());
+    assert_eq!(board.warnings().lines().count(), reported.lines().count(), "{}", board.warnings());
     board.device.nodlet(["down"]).ok();
     assert_eq!(board.board.tables().iter().filter(|name| name.starts_with("nodlet-")).count(), 0);
     assert_eq!(board.foreign(), allowed);

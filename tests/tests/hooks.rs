@@ -1,5 +1,5 @@
 //! Lifecycle hooks as real processes and requests, and the end of a pod: the order of events, the timeouts,
-//! and what people are told.
+//! and what is reported.
 
 use std::fs;
 use std::io::{BufRead, BufReader, Read};
@@ -44,7 +44,7 @@ fn status_word(device: &Device, pod: &str) -> String {
 
 fn wait_event(device: &Device, pod: &str, event: &str) {
     device.wait_for(&format!("the event {event}"), || {
-        device.pod(pod).events().iter().any(|told| told == event)
+        device.pod(pod).events().iter().any(|reported| reported == event)
     });
 }
 
@@ -100,7 +100,7 @@ fn a_container_whose_post_start_hook_fails_is_killed_and_says_why() {
     );
     device.write_manifest("web.yaml", &manifest::pod_of("web", &[app], ""));
     let web = device.pod("web");
-    device.wait_for("it to be told", || web.container("app").reason() == "PostStartHookError");
+    device.wait_for("it to be reported", || web.container("app").reason() == "PostStartHookError");
     let command = "/bin/demo wait /tmp/up then print part then eprint no then exit 3";
     assert_eq!(
         web.container("app").message(),
@@ -137,11 +137,11 @@ fn an_http_hook_asks_the_containers_own_server_and_takes_any_answer() {
     let web = device.pod("web");
     web.wait_ready();
     let log = web.logs("server");
-    let told = format!(
+    let reported = format!(
         "GET /headers?a=b HTTP/1.1\r\nHost: {}:8080\r\nUser-Agent: kube-lifecycle/1.36\r\nAccept: */*\r\n",
         web.ip()
     );
-    assert!(log.contains(&told) && log.contains("X-Who: app"), "{log}");
+    assert!(log.contains(&reported) && log.contains("X-Who: app"), "{log}");
     let mut follow = device.command(&["logs", "-f", "web", "-c", "server"]);
     let mut follow = follow.stdout(std::process::Stdio::piped()).spawn().expect("nodlet can be run");
     let mut lines = BufReader::new(follow.stdout.take().expect("it is piped"));
@@ -412,9 +412,9 @@ fn an_agent_that_dies_under_hooks_runs_none_again_that_is_over() {
     device.wait_for("the other to run again", || story(&here).len() == 4);
     fs::write(here.join("go"), "").expect("the root can be written to");
     device.pod("web").wait_gone();
-    let mut told = story(&here);
-    told.sort();
-    assert_eq!(told, ["cut", "cut", "started", "stopped"]);
+    let mut reported = story(&here);
+    reported.sort();
+    assert_eq!(reported, ["cut", "cut", "started", "stopped"]);
 }
 
 /// The steps of a pod's end according to the documents. A pod is deleted; it is shown as `Terminating`, with

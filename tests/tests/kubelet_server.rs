@@ -50,7 +50,7 @@ fn approve(plane: &ControlPlane, node: &str) {
     plane.line(&format!("certificate approve {name}")).ok();
 }
 
-/// A pod that prints, and runs until it is told to end.
+/// A pod that prints, and runs until it is asked to end.
 fn pod(name: &str, args: &str) -> String {
     format!(
         "

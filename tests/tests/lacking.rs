@@ -183,9 +183,12 @@ fn without_landlock_images_are_loaded_and_other_users_get_a_warning() {
         String::from_utf8_lossy(&ran.stderr).into_owned()
     };
     assert_eq!(load(0), "", "namespaces confine root's");
-    let told = load(65534);
-    assert!(told.contains("unpacked with less protection"), "{told}");
-    assert!(told.contains("(CONFIG_SECURITY_LANDLOCK, Linux 5.13), and this kernel has none"), "{told}");
+    let reported = load(65534);
+    assert!(reported.contains("unpacked with less protection"), "{reported}");
+    assert!(
+        reported.contains("(CONFIG_SECURITY_LANDLOCK, Linux 5.13), and this kernel has none"),
+        "{reported}"
+    );
     let other = manifest::pod("web", "print up then sleep").replace("localhost/demo:1", "localhost/other:1");
     device.write_manifest("web.yaml", &other);
     device.pod("web").wait_ready();

@@ -84,8 +84,8 @@ fn faults_of_the_api_server_cost_neither_pods_nor_memory_and_are_retried_with_ba
         ("line", "the response is too large", 1, 0),
     ] {
         let restarts = web.container("app").restart_count();
-        let told = |device: &Device| device.agent_log().matches(reason).count();
-        let (before, connected) = (told(&device), "connected to the cluster at");
+        let reported = |device: &Device| device.agent_log().matches(reason).count();
+        let (before, connected) = (reported(&device), "connected to the cluster at");
         let connections = device.agent_log().matches(connected).count();
         // A session that has a watch learns of a fault with its next request, and begins another watch after an error.
         if fault == "line" {
@@ -99,7 +99,7 @@ fn faults_of_the_api_server_cost_neither_pods_nor_memory_and_are_retried_with_ba
         });
         let took = begun.elapsed();
         assert!(took >= Duration::from_secs(least), "{fault}: {requests} requests within {took:?}");
-        device.wait_for("the reason", || told(&device) > before);
+        device.wait_for("the reason", || reported(&device) > before);
         // The pod is restarted as ever, once: the waits between restarts double.
         if restarts == 0 {
             web.tell("app", "/end");

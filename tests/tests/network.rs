@@ -40,13 +40,13 @@ fn a_pod_range_in_use_on_the_machine_is_reported_at_start() {
     let mut other = Device::new();
     other.agent_arguments(["--pod-cidr", &range]);
     other.start_agent();
-    let told = format!("use {range} for pods: the machine has the address ");
-    assert!(other.agent_log().contains(&told), "{}", other.agent_log());
+    let reported = format!("use {range} for pods: the machine has the address ");
+    assert!(other.agent_log().contains(&reported), "{}", other.agent_log());
 
     // A pod whose network cannot be created reports that itself, and leaves nothing behind.
     other.write_manifest("late.yaml", &manifest::pod("late", "sleep"));
     let late = other.pod("late");
-    other.wait_for("the pod to say why it waits", || late.container("app").message().contains(&told));
+    other.wait_for("the pod to say why it waits", || late.container("app").message().contains(&reported));
     assert_eq!(late.container("app").reason(), "ContainerCreating");
     let uid = late.uid();
     other.remove_manifest("late.yaml");

@@ -352,12 +352,16 @@ fn a_host_port_of_sctp_is_rejected_by_name_where_the_kernel_does_not_track_sctp(
     start(&mut device);
     let port = "{containerPort: 8080, hostPort: 80, protocol: SCTP}";
     device.write_manifest("web.yaml", &web("web", port));
-    let told = "forward a hostPort of SCTP: this kernel does not track SCTP connections; use one with \
+    let reported = "forward a hostPort of SCTP: this kernel does not track SCTP connections; use one with \
                 CONFIG_NF_CT_PROTO_SCTP, or hostNetwork";
     let events = || device.pod("web").events();
-    device.wait_for("an event that says so", || events().iter().any(|event| event.contains(told)));
+    device.wait_for("an event that says so", || events().iter().any(|event| event.contains(reported)));
     assert_eq!(device.pod("web").phase(), "Pending");
-    assert!(device.pod("web").container("app").message().contains(told), "{}", device.pod("web").status());
+    assert!(
+        device.pod("web").container("app").message().contains(reported),
+        "{}",
+        device.pod("web").status()
+    );
     // Other protocols are not concerned.
     device.write_manifest("tcp.yaml", &web("tcp", "{containerPort: 8080, hostPort: 80}"));
     device.pod("tcp").wait_log("app", "serving");
@@ -375,7 +379,9 @@ fn a_host_port_of_sctp_is_rejected_by_name_where_the_kernel_does_not_track_sctp(
         device.pod("web").wait_log("app", "serving");
         assert_ne!(board.tables(), [""; 0]);
     } else {
-        device.wait_for("the event", || device.pod("web").events().iter().any(|event| event.contains(told)));
+        device.wait_for("the event", || {
+            device.pod("web").events().iter().any(|event| event.contains(reported))
+        });
         assert_eq!(device.pod("web").phase(), "Pending");
     }
 }
@@ -391,10 +397,10 @@ fn without_nf_tables_pods_run_and_a_host_port_waits_for_a_kernel_that_has_it() {
     device.pod("other").wait_ready();
     let lacks = "this kernel has no nf_tables with NAT; load the modules nf_tables, nft_chain_nat, nft_nat, nft_masq, nft_ct and \
                  nft_fib_inet, or use a kernel with CONFIG_NF_TABLES, ";
-    let told = format!(
+    let reported = format!(
         "AddressTranslationFailed: pods reach no other machine: failed to translate addresses for pods: {lacks}"
     );
-    assert_eq!(device.agent_log().matches(&told).count(), 1, "once: {}", device.agent_log());
+    assert_eq!(device.agent_log().matches(&reported).count(), 1, "once: {}", device.agent_log());
     assert_eq!(setting(&board, "conf/eth0/forwarding"), "0");
 
     device.write_manifest("web.yaml", &web("web", "{containerPort: 8080, hostPort: 80}"));

@@ -160,8 +160,8 @@ fn contradicting_presets_add_nothing_and_are_reported() {
     assert!(!web.logs("app").contains("A=") && !web.logs("app").contains("B="), "{}", web.logs("app"));
     let object = web.object().expect("it is here");
     assert_eq!((mark(&object, "one"), mark(&object, "two")), (None, None));
-    let told = "PodPresetConflict: conflict occurred while applying podpresets: one,two on pod: web err: merging env for two has a conflict on A: ";
-    assert!(web.events().iter().any(|event| event.starts_with(told)), "{:?}", web.events());
+    let reported = "PodPresetConflict: conflict occurred while applying podpresets: one,two on pod: web err: merging env for two has a conflict on A: ";
+    assert!(web.events().iter().any(|event| event.starts_with(reported)), "{:?}", web.events());
 }
 
 #[test]

@@ -208,7 +208,7 @@ fn with_uid(name: &str) -> String {
 
 /// Otherwise a deleted pod would leave its Secrets in memory, and a later pod would get an address that is in use.
 #[test]
-fn what_a_failed_sandbox_left_is_removed_before_the_next_try_and_before_the_pod_is_gone() {
+fn remains_of_a_failed_sandbox_are_removed_before_the_next_try_and_before_the_pod_is_gone() {
     let device = Device::start();
     let place = |name: &str| device.path("/run/nodlet/pods").join(format!("uid-of-{name}"));
     let names = ["again", "deleted"];

@@ -107,21 +107,23 @@ fn counts_and_how_the_last_run_ended_outlive_the_agent_and_the_power() {
     let mut device = Device::start();
     let steps = "wait /tmp/go then exit 7";
     device.write_manifest("web.yaml", &manifest::pod("web", steps));
-    let told = |device: &Device| {
+    let reported = |device: &Device| {
         let app = device.pod("web").container("app");
         (app.restart_count(), app.of_last("exitCode").as_i64(), app.of_last("reason"))
     };
     device.wait_for("it to run", || device.pod("web").container("app").is_running());
     device.pod("web").tell("app", "/tmp/go");
-    device.wait_for("a restart", || told(&device).0 == 1 && device.pod("web").container("app").is_running());
-    assert_eq!(told(&device), (1, Some(7), "Error".into()));
+    device.wait_for("a restart", || {
+        reported(&device).0 == 1 && device.pod("web").container("app").is_running()
+    });
+    assert_eq!(reported(&device), (1, Some(7), "Error".into()));
     let before = device.pod("web").container("app").id();
 
     device.kill_agent();
     device.start_agent();
     device.wait_for("the pod to be shown", || device.pod("web").container("app").is_running());
     assert_eq!(
-        (told(&device), device.pod("web").container("app").id()),
+        (reported(&device), device.pod("web").container("app").id()),
         ((1, Some(7), "Error".into()), before)
     );
 
@@ -134,7 +136,7 @@ fn counts_and_how_the_last_run_ended_outlive_the_agent_and_the_power() {
     device.cut_power();
     device.start_agent();
     device.wait_for("a run of this boot", || device.pod("web").container("app").is_running());
-    assert_eq!(told(&device), (2, Some(137), "ContainerStatusUnknown".into()));
+    assert_eq!(reported(&device), (2, Some(137), "ContainerStatusUnknown".into()));
 }
 
 #[test]

@@ -19,7 +19,7 @@ struct Manager(Receiver<String>);
 impl Manager {
     fn listen(address: &Path) -> Manager {
         let socket = UnixDatagram::bind(address).expect("the root can be written to");
-        let (sender, told) = mpsc::channel();
+        let (sender, reported) = mpsc::channel();
         thread::spawn(move || {
             let mut bytes = [0; 256];
             while let Ok(length) = socket.recv(&mut bytes) {
@@ -28,7 +28,7 @@ impl Manager {
                 }
             }
         });
-        Manager(told)
+        Manager(reported)
     }
 
     /// The next notification, if one arrives within the time.

@@ -192,7 +192,7 @@ fn check(kind: Kind, device: &Device, here: &Path, name: &str, seen: &Seen) {
     let app = pod.container("app");
     let starts = fs::read_to_string(here.join(format!("{name}-starts"))).unwrap_or_default().lines().count();
     let restarts = usize::try_from(app.restart_count()).expect("it has a status");
-    assert!(starts <= restarts + 1, "{what}: it ran {starts} times, and {restarts} restarts are told");
+    assert!(starts <= restarts + 1, "{what}: it ran {starts} times, and {restarts} restarts are reported");
     let lost = (Value::from(137), Value::from("ContainerStatusUnknown"));
     // Only a supervisor that is alive can know that its container was killed.
     let was_killed_itself = |end: &(Value, Value)| end.0 == 137 && seen.killed != Some(Role::Supervisor);

@@ -254,12 +254,12 @@ fn beginning_health_and_end_of_containers() {
     apply(&device, "termination-message");
     let failed = device.pod("termination-message");
     failed.wait_phase("Failed");
-    let told = |container: &str| {
+    let reported = |container: &str| {
         let container = failed.container(container);
         (container.exit_code(), container.message().trim().to_owned())
     };
-    assert_eq!(told("app"), (Some(3), "no sensor found".into()));
-    assert_eq!(told("from-log"), (Some(4), "last words".into()));
+    assert_eq!(reported("app"), (Some(3), "no sensor found".into()));
+    assert_eq!(reported("from-log"), (Some(4), "last words".into()));
 }
 
 #[test]

@@ -441,8 +441,8 @@ fn a_change_that_makes_another_pod_waits_for_its_image_while_the_old_one_runs() 
     }
     let waits = pending(&device);
     // Long enough for a new agent to record a different second.
-    let told = std::time::Instant::now();
-    device.wait_for("two seconds to pass", || told.elapsed() > std::time::Duration::from_secs(2));
+    let begun = std::time::Instant::now();
+    device.wait_for("two seconds to pass", || begun.elapsed() > std::time::Duration::from_secs(2));
     device.kill_agent();
     device.start_agent();
     // The condition is unchanged from the new agent's first response on.

@@ -230,7 +230,7 @@ fn containers_of_a_user_namespace_share_processes_and_sysctls() {
 }
 
 #[test]
-fn what_cannot_be_mapped_is_reported_and_never_started() {
+fn a_user_that_cannot_be_mapped_is_reported_and_its_container_never_started() {
     let device = Device::start();
     let pod = |name: &str, container: &str, spec: &str| {
         let app = manifest::container("app", "sleep", container);

@@ -349,8 +349,8 @@ fn an_image_is_a_volume_that_nobody_can_write_to_or_execute() {
     };
     let waits = |device: &Device, reason: &str, message: &str| {
         device.wait_for(reason, || device.pod("web").container("app").reason() == reason);
-        let told = device.pod("web").container("app").message();
-        assert!(told.contains(message), "{told}");
+        let reported = device.pod("web").container("app").message();
+        assert!(reported.contains(message), "{reported}");
     };
     device.write_manifest("web.yaml", &text("Never"));
     waits(

@@ -30,7 +30,7 @@ struct Budget {
 
 /// The comparison of a measurement with its budget.
 #[derive(Debug, PartialEq, Eq)]
-enum Verdict {
+enum Comparison {
     Kept,
     /// The measured size is far below the budget: the file must be updated, so that later growth is noticed.
     Below,
@@ -38,13 +38,13 @@ enum Verdict {
 }
 
 impl Budget {
-    fn judge(&self, measured: u64) -> Verdict {
+    fn judge(&self, measured: u64) -> Comparison {
         if measured > self.measured + self.margin {
-            Verdict::Exceeded
+            Comparison::Exceeded
         } else if measured + self.margin < self.measured {
-            Verdict::Below
+            Comparison::Below
         } else {
-            Verdict::Kept
+            Comparison::Kept
         }
     }
 }
@@ -82,9 +82,9 @@ impl Budgets {
         let budget = self.of(name)?;
         let Budget { measured: ledger, margin, unit, .. } = budget;
         let advice = match budget.judge(measured) {
-            Verdict::Kept => "",
-            Verdict::Below => ": better by more than its margin; let `--write` keep it",
-            Verdict::Exceeded => ": TOO MUCH",
+            Comparison::Kept => "",
+            Comparison::Below => ": better by more than its margin; let `--write` keep it",
+            Comparison::Exceeded => ": TOO MUCH",
         };
         println!("{name}: {measured} {unit}, budget {ledger} + {margin}{advice}");
         self.measured.push((name.to_owned(), measured));
@@ -96,7 +96,7 @@ impl Budgets {
         let mut why = String::new();
         for (name, measured) in &self.measured {
             let budget = self.of(name)?;
-            if budget.judge(*measured) == Verdict::Exceeded {
+            if budget.judge(*measured) == Comparison::Exceeded {
                 let Budget { measured: ledger, margin, unit, .. } = budget;
                 let _ = write!(
                     why,
@@ -118,11 +118,11 @@ impl Budgets {
     pub(crate) fn require(&mut self, name: &str, measured: u64) -> Outcome {
         self.measured(name, measured)?;
         match self.of(name)?.judge(measured) {
-            Verdict::Exceeded => Err(Failure(format!(
+            Comparison::Exceeded => Err(Failure(format!(
                 "{name} is {measured}: make it less; or, if it is meant to cost more, change the figure in {FILE} \
                  and say in the commit what it buys"
             ))),
-            Verdict::Kept | Verdict::Below => Ok(()),
+            Comparison::Kept | Comparison::Below => Ok(()),
         }
     }
 
@@ -196,10 +196,13 @@ mod tests {
 
     #[test]
     fn a_figure_beyond_the_margin_of_its_budget_is_rejected_with_a_remedy() {
-        for (measured, verdict) in
-            [(94, Verdict::Below), (95, Verdict::Kept), (105, Verdict::Kept), (106, Verdict::Exceeded)]
-        {
-            assert_eq!(budgets().budgets[0].judge(measured), verdict, "{measured}");
+        for (measured, comparison) in [
+            (94, Comparison::Below),
+            (95, Comparison::Kept),
+            (105, Comparison::Kept),
+            (106, Comparison::Exceeded),
+        ] {
+            assert_eq!(budgets().budgets[0].judge(measured), comparison, "{measured}");
         }
         let mut budgets = budgets();
         budgets.measured("one", 105).unwrap();

@@ -181,11 +181,11 @@ fn observe(program: &Path, functions: &BTreeMap<u64, Function>) -> Result<Execut
         });
     }
     let (group, hits, stop) = (AtomicUsize::new(0), AtomicUsize::new(0), AtomicBool::new(false));
-    let (tell, told) = mpsc::channel();
+    let (sender, reported) = mpsc::channel();
     thread::scope(|scope| {
         // Only the thread that starts a traced process can trace it, so this thread starts it.
-        let tracer = scope.spawn(|| Tracer::new(functions, &group, &hits).follow(agent, tell, &stop));
-        let pid = told.recv().map_err(|_| "the agent cannot be started")?;
+        let tracer = scope.spawn(|| Tracer::new(functions, &group, &hits).follow(agent, sender, &stop));
+        let pid = reported.recv().map_err(|_| "the agent cannot be started")?;
         let quiet = || {
             let mut before = hits.load(Ordering::Relaxed);
             loop {
@@ -263,12 +263,12 @@ impl<'a> Tracer<'a> {
     fn follow(
         mut self,
         mut agent: Command,
-        tell: mpsc::Sender<Pid>,
+        sender: mpsc::Sender<Pid>,
         stop: &AtomicBool,
     ) -> Result<Executed, Failure> {
         let child = agent.spawn()?;
         let first = i32::try_from(child.id()).expect("a PID is an i32");
-        let _ = tell.send(Pid::from_raw(first));
+        let _ = sender.send(Pid::from_raw(first));
         let mut begun = false;
         loop {
             let mut status = 0;

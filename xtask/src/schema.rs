@@ -1,5 +1,5 @@
 //! Writes `runtime/kube/src/schema/table.rs` from the OpenAPI document that Kubernetes publishes in its Go
-//! module, then `docs/pods.md` from that table and the verdicts in `runtime/kube/src/schema/verdicts.rs`. Uses
+//! module, then `docs/pods.md` from that table and `runtime/kube/src/schema/support.rs`. Uses
 //! the network, through `go mod download`. For a new Kubernetes version, change the constant below, run this
 //! task, and read the diff.
 
@@ -26,7 +26,7 @@ pub(super) fn run(_: &[String]) -> Outcome {
     let table = table(&definitions)?;
     let path = project().join("runtime/kube/src/schema/table.rs");
     std::fs::write(&path, table).map_err(|error| format!("failed to write {}: {error}", path.display()))?;
-    // The test that checks the page also prints it, because the verdicts are code of that crate.
+    // The test that checks the page also prints it, because the support of fields is code of that crate.
     run_command(
         cargo()?
             .args(["test", "--package", "nodlet-kube", "--lib", "docs_pods_md"])

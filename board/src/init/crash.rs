@@ -39,7 +39,7 @@ pub(super) const HEALTHY: Duration = Duration::from_secs(600);
 
 /// The decision about an agent that failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Verdict {
+pub(super) enum Recovery {
     /// Start the agent again, after the delay that all services have.
     Restart,
     /// Count a crash loop, and reboot.
@@ -62,12 +62,12 @@ pub(super) struct Failures {
 /// Decides about an agent that failed. `after` is the duration of the first crash loop; each later one lasts
 /// twice as long as the one before. A board that keeps everything in RAM cannot count crash loops. Its crash
 /// loops always have the longest duration, because it must not reboot every minute for ever.
-pub(super) fn judge(failures: Failures, after: Duration) -> Verdict {
+pub(super) fn judge(failures: Failures, after: Duration) -> Recovery {
     let factor = 1u32.checked_shl(failures.crash_loops).unwrap_or(u32::MAX);
     let lasts = if failures.is_kept { after.saturating_mul(factor).min(LONGEST) } else { LONGEST };
     match failures.count >= FAILURES && failures.lasting >= lasts {
-        true => Verdict::Reboot,
-        false => Verdict::Restart,
+        true => Recovery::Reboot,
+        false => Recovery::Restart,
     }
 }
 
@@ -173,7 +173,7 @@ mod tests {
             agent.ended(1, at(now));
             let (count, lasting) = agent.failing()?;
             let failures = Failures { count, lasting, crash_loops, is_kept };
-            if judge(failures, Duration::from_secs(60)) == Verdict::Reboot {
+            if judge(failures, Duration::from_secs(60)) == Recovery::Reboot {
                 return Some(now);
             }
         }
@@ -206,8 +206,8 @@ mod tests {
     #[test]
     fn a_few_failures_are_no_crash_loop_however_long_they_take() {
         let failures = |count| Failures { count, lasting: LONGEST * 2, crash_loops: 0, is_kept: true };
-        assert_eq!(judge(failures(FAILURES - 1), Duration::ZERO), Verdict::Restart);
-        assert_eq!(judge(failures(FAILURES), Duration::ZERO), Verdict::Reboot);
+        assert_eq!(judge(failures(FAILURES - 1), Duration::ZERO), Recovery::Restart);
+        assert_eq!(judge(failures(FAILURES), Duration::ZERO), Recovery::Reboot);
     }
 
     #[test]

@@ -433,7 +433,7 @@ impl Disk {
     }
 
     /// The device path of a partition. A kernel that rejected the table, such as one for a larger medium, is
-    /// told of the partition first.
+    /// given the partition first.
     fn known_device(&self, partition: Partition) -> String {
         let device = self.device(partition.number);
         if !Path::new(&device).exists() && partition.first + partition.sectors <= self.sectors {

@@ -39,7 +39,7 @@ pub(super) fn variable() -> Option<(&'static str, String)> {
 
 /// The state of the agent's loop.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Verdict {
+pub(super) enum LoopState {
     /// The loop makes progress, or no agent runs: feed the watchdog.
     Turns,
     /// The loop makes no progress: do not feed the watchdog.
@@ -52,13 +52,13 @@ pub(super) enum Verdict {
 /// An agent stores progress every half of `timeout`, and counts as hung when it is late by a quarter of
 /// `timeout`. The watchdog was last fed at least half of `timeout` ago, so the agent has up to that long
 /// again to recover before the reset.
-fn judge(now: Instant, started: Option<Instant>, latest: Option<Instant>, timeout: Duration) -> Verdict {
-    let Some(started) = started else { return Verdict::Turns };
+fn judge(now: Instant, started: Option<Instant>, latest: Option<Instant>, timeout: Duration) -> LoopState {
+    let Some(started) = started else { return LoopState::Turns };
     let (since, within) = match latest {
         Some(latest) if latest >= started => (latest, timeout / 4 * 3),
         Some(_) | None => (started, timeout.max(STARTS_WITHIN)),
     };
-    if now.since(since) < within { Verdict::Turns } else { Verdict::Hangs }
+    if now.since(since) < within { LoopState::Turns } else { LoopState::Hangs }
 }
 
 /// A change in the state of the agent's loop.
@@ -119,12 +119,12 @@ impl Watchdog {
             return None;
         }
         match judge(now, started, self.progress.latest(), self.timeout) {
-            Verdict::Turns => {
+            LoopState::Turns => {
                 self.feed();
                 self.next = now + until_next(now, self.timeout / 2);
                 std::mem::replace(&mut self.reported, false).then_some(HangChange::HangIsOver)
             }
-            Verdict::Hangs => {
+            LoopState::Hangs => {
                 // The agent may still recover; then the watchdog must be fed before the timeout.
                 self.next = now + (self.timeout / 16).max(Duration::from_millis(500));
                 (!std::mem::replace(&mut self.reported, true)).then_some(HangChange::Hangs)
@@ -168,8 +168,8 @@ mod tests {
             }
             let latest = turns.iter().rev().find(|&&turn| turn <= now).map(|&turn| at(turn));
             match judge(at(now), (now >= 10).then(|| at(10)), latest, TIMEOUT) {
-                Verdict::Turns => (fed, next) = (now, now + until_next(at(now), TIMEOUT / 2).as_secs()),
-                Verdict::Hangs => next = now + TIMEOUT.as_secs() / 16,
+                LoopState::Turns => (fed, next) = (now, now + until_next(at(now), TIMEOUT / 2).as_secs()),
+                LoopState::Hangs => next = now + TIMEOUT.as_secs() / 16,
             }
         }
         unreachable!("time has no end")
@@ -200,13 +200,13 @@ mod tests {
     #[test]
     fn progress_of_an_earlier_agent_is_none_of_this_one() {
         let judge = |now, started, latest| judge(at(now), Some(at(started)), Some(at(latest)), TIMEOUT);
-        assert_eq!(judge(1000, 990, 500), Verdict::Turns);
-        assert_eq!(judge(1120, 990, 500), Verdict::Hangs);
-        assert_eq!(judge(1120, 990, 1100), Verdict::Turns);
+        assert_eq!(judge(1000, 990, 500), LoopState::Turns);
+        assert_eq!(judge(1120, 990, 500), LoopState::Hangs);
+        assert_eq!(judge(1120, 990, 1100), LoopState::Turns);
     }
 
     #[test]
     fn a_board_without_a_running_agent_is_not_reset() {
-        assert_eq!(judge(at(9000), None, Some(at(5)), TIMEOUT), Verdict::Turns);
+        assert_eq!(judge(at(9000), None, Some(at(5)), TIMEOUT), LoopState::Turns);
     }
 }

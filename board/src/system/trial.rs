@@ -242,8 +242,8 @@ fn watch(root: &Path, store: &Store, rules: &Rules, ready: &[String], agent: &Ow
             return;
         }
         match watch.observe(Instant::now(), health) {
-            Verdict::Wait => {}
-            Verdict::Keep => {
+            Decision::Wait => {}
+            Decision::Keep => {
                 let kept = change(store, State::keep);
                 match kept {
                     Ok(state) => {
@@ -259,7 +259,7 @@ fn watch(root: &Path, store: &Store, rules: &Rules, ready: &[String], agent: &Ow
                 }
                 return;
             }
-            Verdict::GoBack(why) => {
+            Decision::GoBack(why) => {
                 note(format_args!("the update is given up: {why}"));
                 if let Err(error) = change(store, |state| state.go_back(&why)) {
                     note(format_args!("failed to save the record of updates: {error}"));
@@ -335,7 +335,7 @@ struct Watch {
 }
 
 #[derive(Debug, PartialEq, Eq)]
-enum Verdict {
+enum Decision {
     Wait,
     Keep,
     GoBack(String),
@@ -346,28 +346,28 @@ impl Watch {
         Watch { begun: now, healthy_after, good_since: None, last_good: now }
     }
 
-    fn observe(&mut self, now: Instant, health: Result<(), String>) -> Verdict {
+    fn observe(&mut self, now: Instant, health: Result<(), String>) -> Decision {
         match health {
             Ok(()) => {
                 let since = *self.good_since.get_or_insert(now);
                 self.last_good = now;
                 if now - since >= self.healthy_after {
-                    return Verdict::Keep;
+                    return Decision::Keep;
                 }
             }
             Err(why) => {
                 self.good_since = None;
                 if now - self.last_good >= HUNG.max(self.healthy_after) {
                     let why = why.trim_start_matches("error: ");
-                    return Verdict::GoBack(format!("its agent was not healthy: {why}"));
+                    return Decision::GoBack(format!("its agent was not healthy: {why}"));
                 }
             }
         }
         // An agent that is healthy only now and then is given up.
         if self.good_since.is_none() && now - self.begun >= (HUNG + self.healthy_after) * 4 {
-            return Verdict::GoBack("it was never healthy for long enough".into());
+            return Decision::GoBack("it was never healthy for long enough".into());
         }
-        Verdict::Wait
+        Decision::Wait
     }
 }
 
@@ -595,31 +595,31 @@ mod tests {
 
     const SECOND: Duration = Duration::from_secs(1);
 
-    /// The second at which the verdict is reached, with one check a second, and the verdict.
-    fn judge(healthy_after: u32, health: impl Fn(u32) -> bool) -> (u32, Verdict) {
+    /// The second at which the decision is reached, with one check a second, and the decision.
+    fn judge(healthy_after: u32, health: impl Fn(u32) -> bool) -> (u32, Decision) {
         let begun = Instant::now();
         let mut watch = Watch::new(begun, SECOND * healthy_after);
         let judged = (1..10_000).find_map(|second| {
             let health = if health(second) { Ok(()) } else { Err("error: it hangs".to_owned()) };
-            let verdict = watch.observe(begun + SECOND * second, health);
-            (verdict != Verdict::Wait).then_some((second, verdict))
+            let decision = watch.observe(begun + SECOND * second, health);
+            (decision != Decision::Wait).then_some((second, decision))
         });
         judged.expect("each trial ends")
     }
 
     #[test]
     fn a_healthy_agent_is_kept_and_one_that_hangs_is_not() {
-        let hangs = || Verdict::GoBack("its agent was not healthy: it hangs".into());
-        assert_eq!(judge(60, |_| true), (61, Verdict::Keep));
-        assert_eq!(judge(60, |second| second > 20), (81, Verdict::Keep));
+        let hangs = || Decision::GoBack("its agent was not healthy: it hangs".into());
+        assert_eq!(judge(60, |_| true), (61, Decision::Keep));
+        assert_eq!(judge(60, |second| second > 20), (81, Decision::Keep));
         assert_eq!(judge(10, |_| false), (45, hangs()));
         assert_eq!(judge(60, |_| false), (60, hangs()));
         // The agent hangs after a while.
         assert_eq!(judge(60, |second| second < 40), (99, hangs()));
         // The agent recovers.
-        assert_eq!(judge(60, |second| !(30..60).contains(&second)), (120, Verdict::Keep));
+        assert_eq!(judge(60, |second| !(30..60).contains(&second)), (120, Decision::Keep));
         // The agent never stays healthy.
         let flaps = judge(60, |second| second % 30 < 20);
-        assert!(flaps.0 >= 420 && flaps.1 == Verdict::GoBack("it was never healthy for long enough".into()));
+        assert!(flaps.0 >= 420 && flaps.1 == Decision::GoBack("it was never healthy for long enough".into()));
     }
 }

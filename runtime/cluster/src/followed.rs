@@ -273,7 +273,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_kept_of_a_pod_suffices_to_report_and_to_delete_it() {
+    fn a_trimmed_pod_can_be_reported_and_deleted() {
         let mut known = known("web", "u");
         known.object["metadata"]["managedFields"] = json!([{}]);
         known.object["spec"]["ephemeralContainers"] = json!([{ "name": "e" }]);

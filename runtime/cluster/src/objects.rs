@@ -251,7 +251,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_watched_is_read_each_minute() {
+    fn objects_that_cannot_be_watched_are_read_each_minute() {
         let (mut objects, now) = (Objects::default(), Instant::now());
         let names: Vec<String> = (0..=MAX_WATCHES).map(|number| format!("{number:03}")).collect();
         objects.want(&wanted(&names.iter().map(String::as_str).collect::<Vec<_>>()), now);

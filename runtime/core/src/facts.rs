@@ -27,7 +27,7 @@ pub use deletion::Deletion;
 pub(crate) use draft::{Draft, Events, Wake};
 pub use handover::{
     HandedOver, HandedOverContainer, HandedOverExit, HandedOverIdentity, HandedOverPostStart,
-    HandedOverResize, HandedOverVerdict, MissingImage, StatusHandover,
+    HandedOverResize, HandedOverTerminalPhase, MissingImage, StatusHandover,
 };
 pub use node_info::{Amounts, NodeInfo};
 pub use observation::{

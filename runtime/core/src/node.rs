@@ -19,7 +19,7 @@ use std::rc::Rc;
 use admission::Outcome;
 use resources::ExistingPod;
 pub(crate) use ring::asked;
-pub use ring::{Asked, EmittedEvent, Entry, Known, Line, Omitted, RING_ENTRIES, RecordDigest, Ring};
+pub use ring::{Asked, EmittedEvent, Entry, Line, Omitted, RING_ENTRIES, RecordDigest, ReportedPod, Ring};
 
 use crate::facts::*;
 use crate::pod::{Demand, NodeContext, PodState};
@@ -231,7 +231,7 @@ impl Node {
         let index = self.new_index();
         // Admission ignores finished pods, and an admitted pod stays admitted.
         let status = status.unwrap_or_default();
-        let was_over = status.state.as_ref().is_some_and(|state| state.verdict.is_some());
+        let was_over = status.state.as_ref().is_some_and(|state| state.terminal_phase.is_some());
         let over = was_over || record.as_ref().is_some_and(|record| record.phase.is_terminal());
         if scope.is_some() && !over {
             let message = "Pod was rejected as the node is shutting down.";

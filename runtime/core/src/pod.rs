@@ -73,7 +73,7 @@ use init::is_initialized;
 use journal::Journal;
 use local_storage::LocalStorage;
 use phase::Outcome;
-pub(crate) use phase::{TERMINATED, Verdict};
+pub(crate) use phase::{TERMINATED, TerminalPhase};
 use probes::ProbeEffect;
 pub(crate) use removal::Demand;
 use removal::Removal;
@@ -168,7 +168,7 @@ impl PodState {
     /// Rejects the pod: it never ran here, and never will.
     pub(crate) fn reject(&mut self, reason: &str, message: &str, now: Instant) {
         self.containers.clear();
-        self.outcome.decide(Verdict::failed(reason, format!("Pod was rejected: {message}")));
+        self.outcome.decide(TerminalPhase::failed(reason, format!("Pod was rejected: {message}")));
         self.stage.end();
         self.touch();
         self.settle(now);

@@ -11,7 +11,7 @@ use serde::Deserialize;
 use serde_json::Value;
 
 use crate::facts::{Plan, PodIndex};
-use crate::node::{self, Asked, Entry, Known, Node};
+use crate::node::{self, Asked, Entry, Node, ReportedPod};
 use crate::spec::Pod;
 use crate::time::Instant;
 
@@ -99,7 +99,7 @@ pub fn replay<E: std::error::Error + 'static>(
         if number != line as u64 {
             return Err(ReplayError::Lost(number));
         }
-        let pod = |known: &Known| {
+        let pod = |known: &ReportedPod| {
             let object: Value = serde_json::from_str(known.object.get()).expect("a raw value is JSON");
             let node = object["spec"]["nodeName"].as_str().unwrap_or_default().to_owned();
             admit(object, &node).map_err(|error| ReplayError::Pod(number, Box::new(error)))
@@ -126,7 +126,7 @@ impl Replayer {
         number: u64,
         at: Instant,
         entry: Entry,
-        pod: impl FnOnce(&Known) -> Result<Rc<Pod>, ReplayError>,
+        pod: impl FnOnce(&ReportedPod) -> Result<Rc<Pod>, ReplayError>,
     ) -> Result<(), ReplayError> {
         let different =
             |recorded: String, replayed: String| Err(ReplayError::Different { number, recorded, replayed });

@@ -466,16 +466,16 @@ impl Sim {
                 Some((shown, before)) => {
                     // A finished pod may get ephemeral containers, which never start.
                     containers.retain(|one| before.iter().any(|before| before[0] == one[0]));
-                    assert_eq!(*shown, phase, "{uid} was over\n{}", self.log);
-                    assert_eq!(before, &containers, "{uid} was over\n{}", self.log);
+                    assert_eq!(*shown, phase, "{uid} had a terminal phase\n{}", self.log);
+                    assert_eq!(before, &containers, "{uid} had a terminal phase\n{}", self.log);
                 }
                 None if state.is_interrupted() => {
-                    assert!(!phase.is_terminal() || world.is_still(), "{uid} is said to be over, and runs");
+                    assert!(!phase.is_terminal() || world.is_still(), "{uid} has a terminal phase and runs");
                 }
                 None if phase.is_terminal() => {
-                    assert!(world.is_still(), "{uid} is said to be over, and runs\n{}", self.log);
+                    assert!(world.is_still(), "{uid} has a terminal phase and runs\n{}", self.log);
                     let on_flash = world.record.as_ref().is_some_and(|record| record.phase == phase);
-                    assert!(on_flash || durable, "{uid} is said to be over, and flash does not know");
+                    assert!(on_flash || durable, "{uid} has a terminal phase that is not on flash");
                     world.shown_terminal = Some((phase, containers));
                 }
                 None => {}

@@ -31,11 +31,11 @@ pub fn of(pod: &PodState, anchor: Anchor, host_ip: Option<Ipv4Addr>) -> Value {
     let mut status = Map::new();
     let mut set = |key: &str, value: Value| status.insert(key.to_owned(), value);
     set("phase", pod.phase().as_str().into());
-    if let Some(verdict) = pod.shown_verdict() {
-        if let Some(reason) = &verdict.reason {
+    if let Some(terminal) = pod.shown_terminal_phase() {
+        if let Some(reason) = &terminal.reason {
             set("reason", (&**reason).into());
         }
-        if let Some(message) = &verdict.message {
+        if let Some(message) = &terminal.message {
             set("message", (&**message).into());
         }
     }

@@ -247,7 +247,7 @@ mod tests {
     }
 
     #[test]
-    fn what_lies_deeper_than_any_path_counts_as_more_than_any_limit() {
+    fn directories_deeper_than_any_path_count_as_more_than_any_limit() {
         let root = scratch("deep");
         let deep = root.join("deep");
         fs::create_dir_all(&deep).unwrap();

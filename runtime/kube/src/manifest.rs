@@ -2,7 +2,7 @@
 //! against the schema, and defaulted and validated as in a cluster, with its messages.
 //!
 //! ```text
-//! bytes ─ yaml | json ─► objects ─ walk ─► known fields ─ verdict ─► acted on
+//! bytes ─ yaml | json ─► objects ─ walk ─► known fields ─ support ─► acted on
 //!       ─ defaults ─► as `get -o yaml` shows it ─ validate ─► right ─ convert ─► spec::Pod
 //! ```
 //!

@@ -318,7 +318,7 @@ async fn exec_probe(
     timeout: Duration,
 ) -> ProbeResult {
     let error = |error: ExecError| ProbeResult::Error(error.message().into());
-    // Its writing end blocks: a program that says much waits until it is read, and is not told to try again.
+    // Its writing end blocks: a program that writes much waits until it is read, and gets no EAGAIN.
     let pipe = nix::unistd::pipe2(nix::fcntl::OFlag::O_CLOEXEC);
     let (output, input) = match pipe {
         Ok(pipe) => pipe,

@@ -82,7 +82,7 @@ fn news(sources: &mut Sources) {
     let deadline = std::time::Instant::now() + Duration::from_secs(5);
     loop {
         let left = deadline.saturating_duration_since(std::time::Instant::now());
-        assert!(!left.is_zero(), "the kernel told of no change");
+        assert!(!left.is_zero(), "the kernel reported no change");
         let inotify = sources.directories.inotify.as_ref().expect("it is watched").as_fd();
         let mut poll = [nix::poll::PollFd::new(inotify, nix::poll::PollFlags::POLLIN)];
         nix::poll::poll(&mut poll, left.as_millis() as u16).expect("poll");

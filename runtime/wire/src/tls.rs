@@ -250,7 +250,7 @@ impl Client {
         let taken = taken.map_err(|error| TlsError::Failed(Error::General(error.to_string())))?;
         self.received.drain(..taken);
         let processed = self.connection.process_new_packets();
-        // Even if it is over: the server is told why.
+        // Even after a failure: the alert reaches the server.
         let flushed = self.flush().await;
         processed.map_err(TlsError::Failed)?;
         flushed

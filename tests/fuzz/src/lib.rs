@@ -125,11 +125,11 @@ pub fn fuzz(name: &str, rounds: u64, corpus: &[Vec<u8>], words: &[&[u8]], mut ta
 
 /// Starts a thread that ends the process if nothing is received for this time, unless the sender is gone.
 fn watch(name: String, patience: Duration) -> mpsc::Sender<(u64, Vec<u8>)> {
-    let (sender, told) = mpsc::channel();
+    let (sender, ended) = mpsc::channel();
     thread::spawn(move || {
         let mut last: Option<(u64, Vec<u8>)> = None;
         loop {
-            match told.recv_timeout(patience) {
+            match ended.recv_timeout(patience) {
                 Ok(next) => last = Some(next),
                 Err(RecvTimeoutError::Disconnected) => return,
                 Err(RecvTimeoutError::Timeout) => {

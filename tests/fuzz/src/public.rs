@@ -102,7 +102,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_crate_uses_alone_is_found() {
+    fn items_that_only_one_crate_uses_are_found() {
         let project = std::env::temp_dir().join(format!("nodlet-public-{}", std::process::id()));
         for (name, text) in [
             ("a/Cargo.toml", ""),

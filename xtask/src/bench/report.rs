@@ -2,7 +2,7 @@
 //! contestant that could not run gives the reason.
 
 use super::race::Contestant;
-use super::spread::{Digits, ENOUGH, Spread, Verdict};
+use super::spread::{Comparison, Digits, ENOUGH, Spread};
 use crate::task::{Failure, Outcome};
 
 /// The largest acceptable ratio to another contestant's figure.
@@ -19,8 +19,8 @@ pub(super) fn figure(what: &str, unit: &str, ours: &[f64], target: Option<f64>) 
     let target = match target {
         None => "—".into(),
         Some(target) => {
-            let verdict = if ours.median() <= target { "met" } else { "missed" };
-            format!("≤ {}: {verdict}", with_unit(&Digits(target).to_string(), unit))
+            let result = if ours.median() <= target { "met" } else { "missed" };
+            format!("≤ {}: {result}", with_unit(&Digits(target).to_string(), unit))
         }
     };
     println!("| {what} | {} | — | — | {target} |", text_of(&ours, unit));
@@ -53,9 +53,9 @@ pub(super) fn comparisons<const N: usize>(
 
 fn comparison(what: &str, unit: &str, ours: &[f64], other: &str, theirs: &[f64], target: Option<Target>) {
     let ratios = Spread::of_ratios(ours, theirs);
-    let ratio = match (ratios.interval(), Verdict::of(&ratios, 1.0)) {
-        (Some((low, high)), verdict) => {
-            let noise = if verdict == Verdict::Noise { "; a difference inside the noise" } else { "" };
+    let ratio = match (ratios.interval(), Comparison::of(&ratios, 1.0)) {
+        (Some((low, high)), comparison) => {
+            let noise = if comparison == Comparison::Noise { "; a difference inside the noise" } else { "" };
             format!("{} ({} to {}){noise}", Digits(ratios.median()), Digits(low), Digits(high))
         }
         (None, _) => {
@@ -63,13 +63,13 @@ fn comparison(what: &str, unit: &str, ours: &[f64], other: &str, theirs: &[f64],
         }
     };
     let target = target.map_or("—".into(), |Target(bound)| {
-        let verdict = match Verdict::of(&ratios, bound) {
-            Verdict::Below => "met",
-            Verdict::Above => "missed",
-            Verdict::Noise => "met or missed inside the noise",
-            Verdict::TooFewRounds => "too few rounds to tell",
+        let result = match Comparison::of(&ratios, bound) {
+            Comparison::Below => "met",
+            Comparison::Above => "missed",
+            Comparison::Noise => "met or missed inside the noise",
+            Comparison::TooFewRounds => "too few rounds to tell",
         };
-        format!("≤ {}: {verdict}", Digits(bound))
+        format!("≤ {}: {result}", Digits(bound))
     });
     let (ours, theirs) = (Spread::of(ours), Spread::of(theirs));
     println!(

@@ -65,7 +65,7 @@ impl Spread {
 
 /// How a ratio compares with a bound, as far as the rounds can tell.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Verdict {
+pub(super) enum Comparison {
     Below,
     Above,
     /// The true median may be on either side.
@@ -73,13 +73,13 @@ pub(super) enum Verdict {
     TooFewRounds,
 }
 
-impl Verdict {
+impl Comparison {
     pub(super) fn of(spread: &Spread, bound: f64) -> Self {
         match spread.interval() {
-            None => Verdict::TooFewRounds,
-            Some((_, high)) if high <= bound => Verdict::Below,
-            Some((low, _)) if low > bound => Verdict::Above,
-            Some(_) => Verdict::Noise,
+            None => Comparison::TooFewRounds,
+            Some((_, high)) if high <= bound => Comparison::Below,
+            Some((low, _)) if low > bound => Comparison::Above,
+            Some(_) => Comparison::Noise,
         }
     }
 }
@@ -124,11 +124,11 @@ mod tests {
 
     #[test]
     fn a_difference_that_chance_explains_is_noise() {
-        let ratios = |figures: &[f64]| Verdict::of(&Spread::of(figures), 1.0);
-        assert_eq!(ratios(&[1.1, 1.2, 0.9, 1.3, 0.8, 1.1, 1.0]), Verdict::Noise);
-        assert_eq!(ratios(&[1.1, 1.2, 1.1, 1.3, 1.2, 1.1, 1.05]), Verdict::Above);
-        assert_eq!(ratios(&[0.9, 0.8, 0.9, 0.95, 0.7, 1.0]), Verdict::Below);
-        assert_eq!(ratios(&[0.5, 0.5]), Verdict::TooFewRounds);
+        let ratios = |figures: &[f64]| Comparison::of(&Spread::of(figures), 1.0);
+        assert_eq!(ratios(&[1.1, 1.2, 0.9, 1.3, 0.8, 1.1, 1.0]), Comparison::Noise);
+        assert_eq!(ratios(&[1.1, 1.2, 1.1, 1.3, 1.2, 1.1, 1.05]), Comparison::Above);
+        assert_eq!(ratios(&[0.9, 0.8, 0.9, 0.95, 0.7, 1.0]), Comparison::Below);
+        assert_eq!(ratios(&[0.5, 0.5]), Comparison::TooFewRounds);
     }
 
     #[test]

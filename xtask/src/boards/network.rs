@@ -257,7 +257,7 @@ fn run_output(command: &mut std::process::Command) -> Result<String, Failure> {
     Ok(text(&command.output()?.stdout))
 }
 
-/// A time server that stays silent until it is told to respond.
+/// A time server that stays silent until it may respond.
 struct TimeServer {
     port: u16,
     answers: Arc<AtomicBool>,

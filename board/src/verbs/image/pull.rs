@@ -118,7 +118,7 @@ impl Attempt {
     }
 }
 
-/// The most characters of what is told of a registry's error.
+/// The most characters of the text of a registry that an error contains.
 const TEXT_MAX: usize = 600;
 
 /// A text of a registry in one line of printable characters.

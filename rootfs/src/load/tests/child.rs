@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 
 use super::super::child::serve_request;
 use super::*;
-use crate::content::{Content, Observer, Verdict};
+use crate::content::{Content, Decision, Observer};
 
 /// The test name with which this binary runs [`the_child`].
 const CHILD: &str = "load::tests::child::the_child";
@@ -43,13 +43,13 @@ pub(super) fn options(words: &[String]) -> LoadOptions {
     LoadOptions { unpacker: Some(unpacker(words)), ..amd64() }
 }
 
-/// A disk on which the n-th operation gets this verdict.
-fn at_operation(at: usize, become_of_it: impl Fn() -> Verdict + Send + Sync + 'static) -> Content {
+/// A disk on which the n-th operation gets this result.
+fn at_operation(at: usize, become_of_it: impl Fn() -> Decision + Send + Sync + 'static) -> Content {
     let count = AtomicUsize::new(0);
     let observer: Observer =
         std::sync::Arc::new(move |_| match count.fetch_add(1, Ordering::Relaxed) + 1 == at {
             true => become_of_it(),
-            false => Verdict::Proceed,
+            false => Decision::Proceed,
         });
     Content::observed(observer)
 }
@@ -58,18 +58,18 @@ fn at_operation(at: usize, become_of_it: impl Fn() -> Verdict + Send + Sync + 's
 fn dying(at: usize, end: fn()) -> Content {
     at_operation(at, move || {
         end();
-        Verdict::Proceed
+        Decision::Proceed
     })
 }
 
-/// A fault: its word, the verdict of the operation, and the expected error.
-type Fault = (&'static str, fn() -> Verdict, &'static str);
+/// A fault: its word, the decision on the operation, and the expected error.
+type Fault = (&'static str, fn() -> Decision, &'static str);
 
 /// The faults of the disk of the process that unpacks.
 const FAULTS: [Fault; 3] = [
-    ("fails-at", || Verdict::Fail(Errno::EIO), "I/O error (os error 5)"),
-    ("full-at", || Verdict::Fail(Errno::ENOSPC), "No space left on device (os error 28)"),
-    ("short-at", || Verdict::Short(7, Errno::ENOSPC), "No space left on device (os error 28)"),
+    ("fails-at", || Decision::Fail(Errno::EIO), "I/O error (os error 5)"),
+    ("full-at", || Decision::Fail(Errno::ENOSPC), "No space left on device (os error 28)"),
+    ("short-at", || Decision::Short(7, Errno::ENOSPC), "No space left on device (os error 28)"),
 ];
 
 /// Makes this system call fail from here on, as on a kernel that lacks it.
@@ -95,9 +95,9 @@ fn the_child() {
     if let Some(errno) = word("landlock") {
         lack(libc::SYS_landlock_create_ruleset, errno.parse().unwrap());
     }
-    for (fault, verdict, _) in FAULTS {
+    for (fault, decision, _) in FAULTS {
         if let Some(at) = word(fault) {
-            return serve_request(at_operation(at.parse().unwrap(), verdict)).unwrap();
+            return serve_request(at_operation(at.parse().unwrap(), decision)).unwrap();
         }
     }
     if let Some(frame) = word("lie") {
@@ -524,11 +524,11 @@ fn without_landlock_root_is_still_confined_and_other_users_get_a_warning() {
     for errno in [Errno::ENOSYS, Errno::EOPNOTSUPP, Errno::EPERM] {
         let landlock = format!("landlock={}", errno as i32);
         for words in [&[&*landlock][..], &[&landlock, "directory"]] {
-            assert_eq!(escapes(0, words), "[] []", "done by root, and what it is told");
+            assert_eq!(escapes(0, words), "[] []", "done by root, and what it has received");
             let said = escapes(NOBODY, words);
-            let told = "unpacked with less protection: only Landlock would keep its reader from other files \
+            let warning = "unpacked with less protection: only Landlock would keep its reader from other files \
                         (CONFIG_SECURITY_LANDLOCK, Linux 5.13), and this kernel has none";
-            assert!(said.contains(told), "{said}");
+            assert!(said.contains(warning), "{said}");
             assert!(said.contains("\"read a file elsewhere\""), "else the warning is too much: {said}");
             for never in ["fork", "execute", "signal", "socket", "mount"] {
                 assert!(!said.contains(&format!("\"{never}")), "{said}");

@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex};
 use nix::errno::Errno;
 
 use super::*;
-use crate::content::{Content, Operation, Verdict};
+use crate::content::{Content, Decision, Operation};
 
 /// The kinds of disk faults.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -121,18 +121,18 @@ fn failing(root: &Path, fault: Fault, at: usize) -> (Store, Arc<Mutex<Disk>>) {
         let failed = disk.operations >= at;
         // A full disk may report it only when data is synced or a directory grows; it always allows removals.
         let writes = !matches!(operation, Operation::Remove(_));
-        let verdict = match fault {
-            Fault::Once if disk.operations == at => Verdict::Fail(Errno::EIO),
-            Fault::Full if failed && writes => Verdict::Fail(Errno::ENOSPC),
-            Fault::Short if disk.operations == at && writes => Verdict::Short(7, Errno::ENOSPC),
-            Fault::Short if failed && writes => Verdict::Fail(Errno::ENOSPC),
-            fault if fault.is_power_cut() && failed => Verdict::Fail(Errno::EIO),
-            _ => Verdict::Proceed,
+        let decision = match fault {
+            Fault::Once if disk.operations == at => Decision::Fail(Errno::EIO),
+            Fault::Full if failed && writes => Decision::Fail(Errno::ENOSPC),
+            Fault::Short if disk.operations == at && writes => Decision::Short(7, Errno::ENOSPC),
+            Fault::Short if failed && writes => Decision::Fail(Errno::ENOSPC),
+            fault if fault.is_power_cut() && failed => Decision::Fail(Errno::EIO),
+            _ => Decision::Proceed,
         };
-        if matches!(verdict, Verdict::Proceed) {
+        if matches!(decision, Decision::Proceed) {
             disk.note(operation);
         }
-        verdict
+        decision
     }));
     (Store::with_content(root, content), disk)
 }

@@ -41,8 +41,8 @@ pub struct HandedOver {
     /// `status.phase`.
     pub phase: PodPhase,
     /// The terminal phase that was decided, which may not be published yet.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub verdict: Option<HandedOverVerdict>,
+    #[serde(rename = "verdict", default, skip_serializing_if = "Option::is_none")]
+    pub terminal_phase: Option<HandedOverTerminalPhase>,
     /// Whether the pod had no process and no planned run.
     #[serde(default, skip_serializing_if = "Not::not")]
     pub has_ended: bool,
@@ -103,7 +103,7 @@ pub struct HandedOverResize {
 /// The terminal phase of a pod, with its reason and message.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[allow(missing_docs, reason = "each is the field of that name of a status")]
-pub struct HandedOverVerdict {
+pub struct HandedOverTerminalPhase {
     pub phase: PodPhase,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<Box<str>>,

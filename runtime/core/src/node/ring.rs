@@ -54,7 +54,7 @@ pub struct Line {
 pub enum Entry {
     /// An observation, reported to the core. Exits of found runs have their messages, which are compared
     /// with those on record; all other texts are left out.
-    Observed(Observation<Box<Known>, Omitted>),
+    Observed(Observation<Box<ReportedPod>, Omitted>),
     /// The core was asked for a plan.
     Planned {
         /// The number of entries [`Entry::Asked`] that follow.
@@ -80,7 +80,7 @@ pub enum Omitted {
 
 /// A Pod that was reported to the core.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct Known {
+pub struct ReportedPod {
     /// The index of the pod from here on, if it was not known before.
     pub index: PodIndex,
     /// The pod's UID.
@@ -109,12 +109,12 @@ pub struct EmittedEvent {
     pub container: Option<ContainerIndex>,
 }
 
-impl Known {
+impl ReportedPod {
     /// The object `null` stands for one that was not kept.
-    fn new(index: PodIndex, uid: &Uid, object: Option<&Rc<RawValue>>) -> Known {
+    fn new(index: PodIndex, uid: &Uid, object: Option<&Rc<RawValue>>) -> ReportedPod {
         let kept = object.filter(|object| object.get().len() <= OBJECT_BYTES);
         let object = kept.cloned().unwrap_or_else(|| RawValue::NULL.to_owned().into());
-        Known { index, uid: uid.clone(), object }
+        ReportedPod { index, uid: uid.clone(), object }
     }
 }
 
@@ -128,7 +128,7 @@ impl Ring {
                 // A pod that is found is not known before.
                 _ => None,
             };
-            Box::new(Known::new(index.unwrap_or_else(|| node.next_index()), &pod.uid, object))
+            Box::new(ReportedPod::new(index.unwrap_or_else(|| node.next_index()), &pod.uid, object))
         };
         let Ok(kept) = seen.map(|pod| Ok::<_, Infallible>(known(pod)), |_| Omitted::Omitted);
         let about = match &kept {
@@ -387,7 +387,7 @@ mod tests {
             RawValue::from_string(format!("\"{}\"", "x".repeat(bytes - 2))).expect("JSON").into()
         };
         let mut add = |object| {
-            let pod = Box::new(Known { index: PodIndex(1), uid: "a".into(), object });
+            let pod = Box::new(ReportedPod { index: PodIndex(1), uid: "a".into(), object });
             let wanted = Observation::Wanted { pod, record: None, status: None };
             ring.add(Line { at: Instant(2), entry: Entry::Observed(wanted), names: None });
             (ring.entries.len(), ring.lost, ring.object_bytes)

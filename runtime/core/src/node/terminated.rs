@@ -22,7 +22,7 @@ impl Node {
 }
 
 fn was_evicted(pod: &PodState) -> bool {
-    let reason = pod.shown_verdict().and_then(|verdict| verdict.reason.as_deref());
+    let reason = pod.shown_terminal_phase().and_then(|terminal| terminal.reason.as_deref());
     pod.phase() == PodPhase::Failed && reason == Some("Evicted")
 }
 

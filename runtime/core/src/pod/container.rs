@@ -200,7 +200,7 @@ impl ContainerState {
     }
 
     /// Whether the newest run ended and does not count, because all containers were to restart.
-    pub(super) fn was_to_begin_again(&self) -> bool {
+    pub(super) fn was_superseded(&self) -> bool {
         self.ended().is_some_and(Ended::is_superseded)
     }
 
@@ -226,7 +226,7 @@ impl ContainerState {
             Run::Waiting | Run::Recording | Run::Starting { .. } | Run::StartFailed { .. } => of_ended(),
             Run::Running | Run::Terminating { .. } | Run::Killing { .. } if !self.has_begun() => of_ended(),
             // This also holds after the sandbox was lost in which all containers were to restart.
-            Run::Exited if self.is_superseded() && !self.ran_in_sandbox() || self.was_to_begin_again() => {
+            Run::Exited if self.is_superseded() && !self.ran_in_sandbox() || self.was_superseded() => {
                 self.number() + 1
             }
             Run::Running | Run::Terminating { .. } | Run::Killing { .. } | Run::Exited => self.number(),
@@ -245,9 +245,7 @@ impl ContainerState {
         match (self.role, self.shown().0) {
             (Role::Regular | Role::Sidecar, _) => health,
             (Role::Ephemeral, _) => Health { started: false, ready: false, ..health },
-            (Role::Init, Shown::Terminated(ended)) => {
-                Health { started: false, ready: ended.code == 0, ..health }
-            }
+            (Role::Init, Shown::Terminated(ended)) => Health { ready: ended.code == 0, ..health },
             (Role::Init, Shown::NotYet | Shown::Waiting { .. } | Shown::Running { .. }) => {
                 Health { ready: false, ..health }
             }

@@ -9,8 +9,8 @@
 use std::time::Duration;
 
 use crate::facts::{
-    ContainerRecord, FoundAttempt, FoundCondition, FoundSandbox, HandedOver, HandedOverVerdict, ORPHAN_GRACE,
-    Record, StatusHandover,
+    ContainerRecord, FoundAttempt, FoundCondition, FoundSandbox, HandedOver, HandedOverTerminalPhase,
+    ORPHAN_GRACE, Record, StatusHandover,
 };
 use crate::spec::ContainerIndex;
 use crate::time::{Instant, Moment};
@@ -19,7 +19,7 @@ use super::container::ContainerState;
 use super::hook::POST_START_HOOK_ERROR;
 use super::hooks::Hooks;
 use super::probes::Probes;
-use super::{Condition, PodState, Stage, Verdict};
+use super::{Condition, PodState, Stage, TerminalPhase};
 use crate::facts::ConditionType;
 
 impl PodState {
@@ -35,10 +35,10 @@ impl PodState {
     fn handed_over(&self) -> HandedOver {
         HandedOver {
             phase: self.outcome.uninterrupted_phase(),
-            verdict: self.outcome.final_verdict().map(|verdict| HandedOverVerdict {
-                phase: verdict.phase,
-                reason: verdict.reason.clone(),
-                message: verdict.message.clone(),
+            terminal_phase: self.outcome.final_phase().map(|terminal| HandedOverTerminalPhase {
+                phase: terminal.phase,
+                reason: terminal.reason.clone(),
+                message: terminal.message.clone(),
             }),
             has_ended: self.has_ended() && !self.is_interrupted(),
             start_time: self.start_time(),
@@ -98,7 +98,7 @@ impl PodState {
             self.acceptance.decide();
         }
         self.restore_allocation(&state.allocated, state.resize.as_deref(), now);
-        self.outcome.restore(state.phase, state.verdict.as_ref().map(Verdict::from));
+        self.outcome.restore(state.phase, state.terminal_phase.as_ref().map(TerminalPhase::from));
         self.removal.restore(state.deletion, state.is_hidden);
         self.sandbox.restore(state.ip, state.sandbox_failure.clone());
         if state.containers.is_empty() {
@@ -121,7 +121,7 @@ impl PodState {
         self.restart_all.restore(state.restarts_all, now);
         if state.has_ended {
             self.stage.end();
-        } else if self.outcome.verdict().is_some() {
+        } else if self.outcome.terminal().is_some() {
             self.stop(now, None);
         }
         if let Some(grace) = state.deletion_grace_period_seconds {

@@ -8,7 +8,7 @@ use crate::facts::{Action, Draft, Events, StorageScope, StorageUsage, Wake};
 use crate::spec::{Pod, Quantity, ResourceRequirements, VolumeSource};
 use crate::time::Instant;
 
-use super::phase::Verdict;
+use super::phase::TerminalPhase;
 use super::{PodState, Stage};
 
 /// The time from the start of a pod to its first measurement.
@@ -81,7 +81,7 @@ impl PodState {
         let above = volume_above_limit(&self.pod, usage);
         if let Some(message) = above.or_else(|| total_above_limit(&self.pod, usage)) {
             events.warn(self.index, None, EVICTED, message.as_str().into());
-            self.outcome.decide(Verdict::failed(EVICTED, message));
+            self.outcome.decide(TerminalPhase::failed(EVICTED, message));
             self.stop(now, Some(EVICTION_GRACE));
         }
     }

@@ -1,8 +1,8 @@
-//! Phase and verdict of a pod, derived from its containers. Until the init containers have succeeded, the
+//! The phase of a pod and how it ends, derived from its containers. Until the init containers have succeeded, the
 //! phase is `Pending`; an init container that fails for good fails the pod. The exits of sidecars do not
 //! count, and ephemeral containers do not count at all.
 
-use crate::facts::{HandedOverVerdict, PodPhase};
+use crate::facts::{HandedOverTerminalPhase, PodPhase};
 use crate::spec::Role;
 
 use super::container::{ContainerState, Shown};
@@ -17,30 +17,34 @@ pub(crate) const TERMINATED: &str = "Terminated";
 
 /// The terminal phase that was decided, with its reason and message.
 #[derive(Clone, Debug)]
-pub(crate) struct Verdict {
+pub(crate) struct TerminalPhase {
     pub(crate) phase: PodPhase,
     pub(crate) reason: Option<Box<str>>,
     pub(crate) message: Option<Box<str>>,
 }
 
-impl Verdict {
+impl TerminalPhase {
     /// The terminal phase that follows from the exits. A container without an exit counts as lost.
     pub(super) fn of_exits(containers: &Containers) -> Self {
         let mut regular = containers.iter().filter(|container| container.role() == Role::Regular);
         let succeeded = regular.all(|container| container.ended().is_some_and(|ended| ended.code == 0));
         let phase = if succeeded { PodPhase::Succeeded } else { PodPhase::Failed };
-        Verdict { phase, reason: None, message: None }
+        TerminalPhase { phase, reason: None, message: None }
     }
 
-    /// The verdict on a pod that the node fails.
+    /// The terminal phase of a pod that the node fails.
     pub(super) fn failed(reason: &str, message: impl Into<Box<str>>) -> Self {
-        Verdict { phase: PodPhase::Failed, reason: Some(reason.into()), message: Some(message.into()) }
+        TerminalPhase { phase: PodPhase::Failed, reason: Some(reason.into()), message: Some(message.into()) }
     }
 }
 
-impl From<&HandedOverVerdict> for Verdict {
-    fn from(verdict: &HandedOverVerdict) -> Verdict {
-        Verdict { phase: verdict.phase, reason: verdict.reason.clone(), message: verdict.message.clone() }
+impl From<&HandedOverTerminalPhase> for TerminalPhase {
+    fn from(terminal: &HandedOverTerminalPhase) -> TerminalPhase {
+        TerminalPhase {
+            phase: terminal.phase,
+            reason: terminal.reason.clone(),
+            message: terminal.message.clone(),
+        }
     }
 }
 
@@ -51,7 +55,7 @@ impl From<&HandedOverVerdict> for Verdict {
 #[derive(Debug)]
 pub(super) struct Outcome {
     phase: PodPhase,
-    verdict: Option<Verdict>,
+    terminal: Option<TerminalPhase>,
     /// The phase from before a shutdown of the machine that ended or rejected the pod. Such a pod has not
     /// finished.
     interrupted: Option<PodPhase>,
@@ -62,7 +66,7 @@ pub(super) struct Outcome {
 impl Outcome {
     /// A pod that has not begun.
     pub(super) fn pending() -> Self {
-        Outcome { phase: PodPhase::Pending, verdict: None, interrupted: None, resumes: false }
+        Outcome { phase: PodPhase::Pending, terminal: None, interrupted: None, resumes: false }
     }
 
     /// `status.phase`.
@@ -70,29 +74,29 @@ impl Outcome {
         self.phase
     }
 
-    pub(super) fn verdict(&self) -> Option<&Verdict> {
-        self.verdict.as_ref()
+    pub(super) fn terminal(&self) -> Option<&TerminalPhase> {
+        self.terminal.as_ref()
     }
 
-    /// The verdict, once its terminal phase is shown.
-    pub(super) fn shown_verdict(&self) -> Option<&Verdict> {
-        self.verdict().filter(|_| self.phase.is_terminal())
+    /// The terminal phase, once it is shown.
+    pub(super) fn shown_terminal_phase(&self) -> Option<&TerminalPhase> {
+        self.terminal().filter(|_| self.phase.is_terminal())
     }
 
-    /// The verdict of a pod that has finished, or is to finish. A pod that was interrupted by a shutdown of
+    /// The terminal phase of a pod that has finished, or is to finish. A pod that was interrupted by a shutdown of
     /// the machine has not: it starts again under an agent that does not know of the shutdown.
-    pub(super) fn final_verdict(&self) -> Option<&Verdict> {
-        self.verdict().filter(|_| !self.is_interrupted())
+    pub(super) fn final_phase(&self) -> Option<&TerminalPhase> {
+        self.terminal().filter(|_| !self.is_interrupted())
     }
 
-    /// The phase apart from the verdict: that from before the shutdown, if one interrupted the pod.
+    /// The phase apart from the decision on the end: that from before the shutdown, if one interrupted the pod.
     pub(super) fn uninterrupted_phase(&self) -> PodPhase {
         self.interrupted.unwrap_or(self.phase)
     }
 
     /// Decides how the pod ends. The phase is shown when the pod has ended.
-    pub(super) fn decide(&mut self, verdict: Verdict) {
-        self.verdict = Some(verdict);
+    pub(super) fn decide(&mut self, terminal: TerminalPhase) {
+        self.terminal = Some(terminal);
     }
 
     /// Whether the node ends, or has ended, the pod for a reason of the node: preemption or shutdown. The
@@ -107,17 +111,17 @@ impl Outcome {
     }
 
     fn has_reason(&self, reason: &str) -> bool {
-        self.verdict().is_some_and(|verdict| verdict.reason.as_deref() == Some(reason))
+        self.terminal().is_some_and(|terminal| terminal.reason.as_deref() == Some(reason))
     }
 
-    /// Restores the phase and the verdict that a previous agent left.
-    pub(super) fn restore(&mut self, phase: PodPhase, verdict: Option<Verdict>) {
-        (self.phase, self.verdict) = (phase, verdict);
+    /// Restores the phase, and the decision on the end, that a previous agent left.
+    pub(super) fn restore(&mut self, phase: PodPhase, terminal: Option<TerminalPhase>) {
+        (self.phase, self.terminal) = (phase, terminal);
     }
 
-    /// Shows the verdict of a pod that had finished before.
+    /// Shows the terminal phase of a pod that had finished before.
     pub(super) fn show(&mut self) {
-        self.phase = self.verdict().map_or(PodPhase::Failed, |verdict| verdict.phase);
+        self.phase = self.terminal().map_or(PodPhase::Failed, |terminal| terminal.phase);
     }
 
     /// Opens the phase again, because some processes of the pod still run.
@@ -163,10 +167,10 @@ impl Outcome {
         if self.phase.is_terminal() {
             return;
         }
-        match (stage, &self.verdict) {
+        match (stage, &self.terminal) {
             (Stage::Active, _) => self.phase = derive_phase(containers),
-            (_, Some(verdict)) if stage.has_ended() && (is_recorded || self.interrupted.is_some()) => {
-                self.phase = verdict.phase;
+            (_, Some(terminal)) if stage.has_ended() && (is_recorded || self.interrupted.is_some()) => {
+                self.phase = terminal.phase;
             }
             (_, Some(_) | None) => {}
         }
@@ -247,15 +251,15 @@ mod tests {
     }
 
     #[test]
-    fn a_verdict_is_shown_when_the_pod_has_ended_and_the_record_has_it() {
+    fn a_terminal_phase_is_shown_when_the_pod_has_ended_and_the_record_has_it() {
         let (mut outcome, containers) = outcome();
-        outcome.decide(Verdict::failed("Why", "because"));
+        outcome.decide(TerminalPhase::failed("Why", "because"));
         for (stage, is_recorded) in [(Stage::Active, true), (Stage::Stopped, false)] {
             outcome.settle(stage, is_recorded, &containers);
-            assert!(outcome.shown_verdict().is_none() && !outcome.is_over());
+            assert!(outcome.shown_terminal_phase().is_none() && !outcome.is_over());
         }
         outcome.settle(Stage::Stopped, true, &containers);
-        assert!(outcome.shown_verdict().is_some() && outcome.is_over());
+        assert!(outcome.shown_terminal_phase().is_some() && outcome.is_over());
         outcome.settle(Stage::Active, false, &containers);
         assert_eq!(outcome.phase(), PodPhase::Failed);
         outcome.reopen(&containers);
@@ -267,12 +271,12 @@ mod tests {
         let (mut outcome, containers) = outcome();
         assert!(!outcome.resume());
         outcome.interrupt();
-        outcome.decide(Verdict::failed(TERMINATED, "shutdown"));
+        outcome.decide(TerminalPhase::failed(TERMINATED, "shutdown"));
         outcome.settle(Stage::Stopped, false, &containers);
         assert_eq!((outcome.phase(), outcome.uninterrupted_phase()), (PodPhase::Failed, PodPhase::Pending));
         assert!(outcome.is_disrupted() && !outcome.is_preempted());
-        assert!(!outcome.is_over() && outcome.final_verdict().is_none() && outcome.resume());
+        assert!(!outcome.is_over() && outcome.final_phase().is_none() && outcome.resume());
         outcome.clear_interruption();
-        assert!(outcome.is_over() && outcome.final_verdict().is_some());
+        assert!(outcome.is_over() && outcome.final_phase().is_some());
     }
 }

@@ -19,7 +19,7 @@ use super::container::{Run, StartRetry};
 use super::init::initialized_since;
 use super::journal::Urgency;
 use super::probes::Probes;
-use super::{Condition, PodState, Stage, Verdict};
+use super::{Condition, PodState, Stage, TerminalPhase};
 use crate::facts::ConditionType;
 
 impl PodState {
@@ -123,12 +123,12 @@ impl PodState {
 
     /// The record as it would be written now.
     fn record(&self, now: Instant) -> Record {
-        let verdict = self.outcome.final_verdict();
-        let phase = verdict.map_or(self.outcome.uninterrupted_phase(), |verdict| verdict.phase);
+        let terminal = self.outcome.final_phase();
+        let phase = terminal.map_or(self.outcome.uninterrupted_phase(), |terminal| terminal.phase);
         Record {
             phase,
-            reason: verdict.and_then(|verdict| verdict.reason.as_deref()).map(str::to_owned),
-            message: verdict.and_then(|verdict| verdict.message.as_deref()).map(str::to_owned),
+            reason: terminal.and_then(|terminal| terminal.reason.as_deref()).map(str::to_owned),
+            message: terminal.and_then(|terminal| terminal.message.as_deref()).map(str::to_owned),
             // A gated pod is not accepted yet. The next agent decides again on the admission of a pod that
             // waits for preempted pods, since flash does not store whether those still have to end.
             start_time: Some(self.start_time())
@@ -166,7 +166,7 @@ impl PodState {
             if record.containers.is_empty() {
                 self.containers.clear();
             }
-            self.outcome.decide(Verdict {
+            self.outcome.decide(TerminalPhase {
                 phase: record.phase,
                 reason: record.reason.as_deref().map(Into::into),
                 message: record.message.as_deref().map(Into::into),
@@ -199,7 +199,7 @@ impl PodState {
             let since = Moment::ThisBoot(sandbox.at.min(now));
             let ready = Condition { status: true, since };
             self.conditions.restore(ConditionType::PodReadyToStartContainers, ready);
-            if self.policy() == RestartPolicy::Never && self.outcome.verdict().is_none() {
+            if self.policy() == RestartPolicy::Never && self.outcome.terminal().is_none() {
                 // The record may be ahead: the supervisor knows which runs really started.
                 for container in &mut self.containers {
                     container.reset();
@@ -220,7 +220,7 @@ impl PodState {
             let Some(container) = self.containers.get_mut(index) else { continue };
             // If the pod ended before all containers restarted, the shown result of a run that does not count
             // stays.
-            let counts = found.exit.is_none() && sandbox.is_some() || !container.was_to_begin_again();
+            let counts = found.exit.is_none() && sandbox.is_some() || !container.was_superseded();
             if is_over && !counts {
                 container.restore_superseded();
                 continue;

@@ -63,7 +63,7 @@ impl RestartAll {
             return false;
         }
         for container in containers.iter_mut() {
-            if container.begins_again() {
+            if container.restarts_with_all() {
                 container.cancel_recording();
             }
         }
@@ -73,7 +73,8 @@ impl RestartAll {
         if containers.iter().any(starts) {
             return false;
         }
-        let is_next = |(_, one): &(ContainerIndex, &mut ContainerState)| one.begins_again() && one.is_alive();
+        let is_next =
+            |(_, one): &(ContainerIndex, &mut ContainerState)| one.restarts_with_all() && one.is_alive();
         if let Some((index, container)) = containers.indexed_mut().find(is_next) {
             // A run that is ending for another reason continues with that.
             if let (Run::Running, None) = (container.run(), container.hooks().grace_over()) {

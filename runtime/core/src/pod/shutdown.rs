@@ -5,14 +5,14 @@
 use crate::spec::RestartPolicy;
 
 use super::containers::Containers;
-use super::phase::{TERMINATED, Verdict};
+use super::phase::{TERMINATED, TerminalPhase};
 
 /// `message` of a pod that a shutdown of the machine ended.
 const MESSAGE: &str = "Pod was terminated in response to imminent node shutdown.";
 
-/// The verdict on a pod that a shutdown of the machine ends.
-pub(super) fn verdict() -> Verdict {
-    Verdict::failed(TERMINATED, MESSAGE)
+/// The terminal phase of a pod that a shutdown of the machine ends.
+pub(super) fn terminal_phase() -> TerminalPhase {
+    TerminalPhase::failed(TERMINATED, MESSAGE)
 }
 
 /// Whether a shutdown only interrupts the pod, so that it may run again after the reboot.

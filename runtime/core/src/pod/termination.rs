@@ -14,7 +14,7 @@ use crate::time::Instant;
 use super::container::Run;
 use super::hook;
 use super::hooks::Before;
-use super::phase::{PREEMPTING, Verdict, set_unknown_exits};
+use super::phase::{PREEMPTING, TerminalPhase, set_unknown_exits};
 use super::{MIN_WINDOW, PodState, Stage, shutdown};
 
 /// The shortest grace period, whatever was requested.
@@ -50,7 +50,7 @@ impl PodState {
         }
         let message = "Pod was active on the node longer than the specified deadline";
         events.note(self.index, None, "DeadlineExceeded", message.into());
-        self.outcome.decide(Verdict::failed("DeadlineExceeded", message));
+        self.outcome.decide(TerminalPhase::failed("DeadlineExceeded", message));
         self.stop(now, None);
     }
 
@@ -58,16 +58,16 @@ impl PodState {
     pub(crate) fn preempt(&mut self, now: Instant, events: &mut Events) {
         let message = "Preempted in order to admit critical pod";
         events.warn(self.index, None, PREEMPTING, message.into());
-        self.outcome.decide(Verdict::failed(PREEMPTING, message));
+        self.outcome.decide(TerminalPhase::failed(PREEMPTING, message));
         self.stop(now, None);
         self.settle(now);
     }
 
     /// Ends the pod as part of a shutdown.
     pub(super) fn end(&mut self, now: Instant, end: EndRequest) {
-        let is_undecided = self.is_active() && self.outcome.verdict().is_none();
+        let is_undecided = self.is_active() && self.outcome.terminal().is_none();
         if is_undecided && end.scope == ShutdownScope::Machine {
-            self.outcome.decide(shutdown::verdict());
+            self.outcome.decide(shutdown::terminal_phase());
             if shutdown::may_run_again(self.policy(), &self.containers) {
                 self.interrupt();
             }
@@ -89,16 +89,16 @@ impl PodState {
             return;
         }
         // Only sidecars and ephemeral containers are left, or processes of a lost sandbox.
-        self.outcome.decide(Verdict::of_exits(&self.containers));
+        self.outcome.decide(TerminalPhase::of_exits(&self.containers));
         self.stop(now, None);
     }
 
     /// Records that every process has ended, and that none will start.
-    pub(super) fn stopped(&mut self, with_verdict: bool) {
+    pub(super) fn stopped(&mut self, is_terminal: bool) {
         self.stage.end();
-        if with_verdict {
-            if self.outcome.verdict().is_none() {
-                self.outcome.decide(Verdict::of_exits(&self.containers));
+        if is_terminal {
+            if self.outcome.terminal().is_none() {
+                self.outcome.decide(TerminalPhase::of_exits(&self.containers));
             }
             set_unknown_exits(&mut self.containers);
         }
@@ -212,7 +212,7 @@ impl PodState {
             && !self.sandbox.is_creating()
         {
             let is_over = !self.is_kept(shutdown) && !self.was_withdrawn();
-            self.stopped(is_over || self.outcome.verdict().is_some());
+            self.stopped(is_over || self.outcome.terminal().is_some());
         }
     }
 
@@ -244,7 +244,7 @@ impl PodState {
                 self.settle(now);
             } else if self.outcome.resumes() && is_saved {
                 self.removal.drop_for(self.pod.clone());
-            } else if kept && self.outcome.verdict().is_none() && is_saved {
+            } else if kept && self.outcome.terminal().is_none() && is_saved {
                 self.removal.drop_pod();
             }
         }

@@ -8,7 +8,7 @@ use crate::facts::{Attempt, ClientCondition, Deletion, Health, PodIndex, PodPhas
 use crate::spec::{ContainerIndex, Pod, ProbeKind, RestartPolicy};
 use crate::time::{Instant, Moment};
 
-use super::{Conditions, ContainerState, Demand, PodState, Stage, Verdict, probe};
+use super::{Conditions, ContainerState, Demand, PodState, Stage, TerminalPhase, probe};
 
 impl PodState {
     /// The index of the pod in the life of this agent.
@@ -108,9 +108,9 @@ impl PodState {
         self.acceptance.start_time()
     }
 
-    /// The verdict with reason and message of the pod, once its terminal phase is shown.
-    pub(crate) fn shown_verdict(&self) -> Option<&Verdict> {
-        self.outcome.shown_verdict()
+    /// The terminal phase of the pod with its reason and message, once it is shown.
+    pub(crate) fn shown_terminal_phase(&self) -> Option<&TerminalPhase> {
+        self.outcome.shown_terminal_phase()
     }
 
     /// Whether the pod was rejected, so that it has no containers.

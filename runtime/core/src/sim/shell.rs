@@ -70,9 +70,9 @@ impl PodFiles {
         let shown = self.shown.as_deref().unwrap_or(&Value::Null);
         // Comparing is fast; finding the differences is not.
         let stale = if *shown == status { Vec::new() } else { differences(shown, &status) };
-        assert!(stale.is_empty(), "{uid}: nobody was told of {}\n{log}", stale.join(", "));
+        assert!(stale.is_empty(), "{uid}: the change of {} was not published\n{log}", stale.join(", "));
         let deletion = self.deletion.map(|(_, deletion)| deletion);
-        assert_eq!(deletion, state.deletion(), "{uid}: nobody was told of its deletion\n{log}");
+        assert_eq!(deletion, state.deletion(), "{uid}: its deletion was not published\n{log}");
     }
 
     /// Removes the state of the pod from the handover. What was shown is not compared with the first status of

@@ -276,11 +276,11 @@ impl Sim {
             let is_sidecar = again || pod.spec.role(attempt.container) == Role::Sidecar;
             assert!(
                 recorded.is_some_and(|recorded| is_sidecar || recorded.attempts > attempt.number),
-                "{uid}: {attempt:?} starts and flash does not know"
+                "{uid}: {attempt:?} starts, and its record is not on flash"
             );
             assert!(
                 is_sidecar || world.begun[place].is_empty(),
-                "{uid}: {attempt:?} of what runs once is not its first"
+                "{uid}: {attempt:?} is a further run of a container that runs once"
             );
         }
     }

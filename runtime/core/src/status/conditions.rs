@@ -167,9 +167,9 @@ fn why(pod: &PodState, kind: ConditionType, status: bool) -> ConditionReason {
 }
 
 fn why_disrupted(pod: &PodState) -> String {
-    match pod.shown_verdict() {
-        Some(verdict) if verdict.reason.as_deref() == Some(TERMINATED) => {
-            verdict.message.as_deref().unwrap_or_default().to_owned()
+    match pod.shown_terminal_phase() {
+        Some(terminal) if terminal.reason.as_deref() == Some(TERMINATED) => {
+            terminal.message.as_deref().unwrap_or_default().to_owned()
         }
         Some(_) | None => "Pod was preempted by Kubelet to accommodate a critical pod.".to_owned(),
     }

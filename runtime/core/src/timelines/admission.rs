@@ -116,8 +116,8 @@ fn a_critical_pod_begins_when_its_victim_has_ended_with_its_own_grace() {
             &json!("Pod was preempted by Kubelet to accommodate a critical pod.")
         )
     );
-    let told: Vec<_> = sim.events.iter().filter(|event| event.starts_with("Preempting")).collect();
-    assert_eq!(told, ["Preempting: Preempted in order to admit critical pod"]);
+    let preempting: Vec<_> = sim.events.iter().filter(|event| event.starts_with("Preempting")).collect();
+    assert_eq!(preempting, ["Preempting: Preempted in order to admit critical pod"]);
     // The phases survive a reboot.
     sim.reboot();
     sim.run_until(secs(200));
@@ -141,8 +141,8 @@ fn room_made_by_preemption_is_reserved_and_no_pod_is_preempted_twice() {
     sim.run_until(secs(100));
     assert_eq!(of(&sim, "late"), "Failed OutOfcpu");
     assert_eq!((of(&sim, "needed"), of(&sim, "also")), ("Running -".into(), "Running -".into()));
-    let told = sim.events.iter().filter(|event| event.starts_with("Preempting")).count();
-    assert_eq!(told, 1, "{:?}", sim.events);
+    let preempting = sim.events.iter().filter(|event| event.starts_with("Preempting")).count();
+    assert_eq!(preempting, 1, "{:?}", sim.events);
 }
 
 #[test]

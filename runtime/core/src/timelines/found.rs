@@ -5,8 +5,8 @@ use serde_json::{Value, json};
 
 use super::*;
 
-/// The parts of the status that the record and the supervisor tell.
-fn told(sim: &Sim) -> Value {
+/// The parts of the status that come from the record and the supervisor.
+fn restored_status(sim: &Sim) -> Value {
     let status = sim.status(&uid());
     let lists = ["initContainerStatuses", "containerStatuses"];
     let of_container = |one: &Value| {
@@ -52,10 +52,10 @@ fn without_a_handover_the_status_comes_from_record_and_supervisor() {
                             sim
                         };
                         let (mut left, mut sim) = (start(), start());
-                        let before = told(&sim);
+                        let before = restored_status(&sim);
                         sim.forget_handovers();
                         sim.restart_agent();
-                        assert_eq!(told(&sim), before, "{about}\n{}", sim.log);
+                        assert_eq!(restored_status(&sim), before, "{about}\n{}", sim.log);
                         // The agent does not forget what it has to do.
                         for sim in [&mut left, &mut sim] {
                             sim.run_until(secs(100));

@@ -38,7 +38,7 @@ fn condition(sim: &Sim, kind: &str) -> Value {
 }
 
 /// Status, reason, message and time of a condition.
-fn told(sim: &Sim, kind: &str) -> [String; 4] {
+fn condition_fields(sim: &Sim, kind: &str) -> [String; 4] {
     let condition = condition(sim, kind);
     ["status", "reason", "message", "lastTransitionTime"]
         .map(|field| condition[field].as_str().unwrap_or_default().to_owned())
@@ -69,7 +69,7 @@ fn a_gated_pod_is_not_started_until_its_last_gate_is_gone() {
     assert_eq!(sim.trace, " 200s app#0 start\n");
     let status = sim.status(&uid());
     assert_eq!((&status["phase"], &status["startTime"]), (&"Running".into(), &"1970-01-01T00:03:20Z".into()));
-    assert_eq!(told(&sim, "PodScheduled"), ["True", "", "", "1970-01-01T00:03:20Z"]);
+    assert_eq!(condition_fields(&sim, "PodScheduled"), ["True", "", "", "1970-01-01T00:03:20Z"]);
     assert_eq!(condition(&sim, "Ready")["observedGeneration"], 3);
     sim.replay();
 }
@@ -150,11 +150,11 @@ fn labels_and_annotations_change_in_place() {
 fn a_pod_is_ready_when_each_of_its_readiness_gates_is_true() {
     let mut sim = Sim::new(asking_for(&["example.com/a", "example.com/b"]), |_, _| Fate::Runs);
     sim.run_until(secs(5));
-    assert_eq!(told(&sim, "ContainersReady"), ["True", "", "", "1970-01-01T00:00:00Z"]);
+    assert_eq!(condition_fields(&sim, "ContainersReady"), ["True", "", "", "1970-01-01T00:00:00Z"]);
     let missing = "corresponding condition of pod readiness gate \"example.com/a\" does not exist., \
                    corresponding condition of pod readiness gate \"example.com/b\" does not exist.";
     let since_0 = "1970-01-01T00:00:00Z";
-    assert_eq!(told(&sim, "Ready"), ["False", "ReadinessGatesNotReady", missing, since_0]);
+    assert_eq!(condition_fields(&sim, "Ready"), ["False", "ReadinessGatesNotReady", missing, since_0]);
 
     set_conditions(
         &mut sim,
@@ -162,7 +162,7 @@ fn a_pod_is_ready_when_each_of_its_readiness_gates_is_true() {
     );
     sim.run_until(secs(10));
     let closed = "the status of pod readiness gate \"example.com/b\" is not \"True\", but Unknown";
-    assert_eq!(told(&sim, "Ready"), ["False", "ReadinessGatesNotReady", closed, since_0]);
+    assert_eq!(condition_fields(&sim, "Ready"), ["False", "ReadinessGatesNotReady", closed, since_0]);
     // Client-set conditions come first, as a kubelet lists them.
     let status = sim.status(&uid());
     assert_eq!(status["conditions"][0]["type"], "example.com/a");
@@ -173,11 +173,11 @@ fn a_pod_is_ready_when_each_of_its_readiness_gates_is_true() {
         &[client_condition("example.com/a", "True"), client_condition("example.com/b", "True")],
     );
     sim.run_until(secs(20));
-    assert_eq!(told(&sim, "Ready"), ["True", "", "", "1970-01-01T00:00:10Z"]);
+    assert_eq!(condition_fields(&sim, "Ready"), ["True", "", "", "1970-01-01T00:00:10Z"]);
     set_conditions(&mut sim, &[client_condition("example.com/b", "True")]);
     sim.run_until(secs(30));
-    assert_eq!(told(&sim, "Ready")[0..2], ["False", "ReadinessGatesNotReady"]);
-    assert_eq!(told(&sim, "ContainersReady")[3], since_0, "nothing became of the containers");
+    assert_eq!(condition_fields(&sim, "Ready")[0..2], ["False", "ReadinessGatesNotReady"]);
+    assert_eq!(condition_fields(&sim, "ContainersReady")[3], since_0, "nothing became of the containers");
     sim.replay();
 }
 
@@ -189,7 +189,7 @@ fn an_unready_container_is_reported_before_an_unmet_readiness_gate() {
     sim.run_until(secs(5));
     let words = "containers with unready status: [app]";
     for kind in ["Ready", "ContainersReady"] {
-        assert_eq!(told(&sim, kind)[0..3], ["False", "ContainersNotReady", words]);
+        assert_eq!(condition_fields(&sim, kind)[0..3], ["False", "ContainersNotReady", words]);
     }
 }
 
@@ -220,10 +220,16 @@ fn client_conditions_survive_restarts_and_are_written_to_flash_sparingly() {
 
     sim.restart_agent();
     sim.run_until(secs(510));
-    assert_eq!((told(&sim, "Ready")[0].as_str(), told(&sim, "b")[0].as_str()), ("True", "True"));
+    assert_eq!(
+        (condition_fields(&sim, "Ready")[0].as_str(), condition_fields(&sim, "b")[0].as_str()),
+        ("True", "True")
+    );
     sim.reboot();
     sim.run_until(secs(520));
-    assert_eq!((told(&sim, "Ready")[0].as_str(), told(&sim, "b")[0].as_str()), ("True", "True"));
+    assert_eq!(
+        (condition_fields(&sim, "Ready")[0].as_str(), condition_fields(&sim, "b")[0].as_str()),
+        ("True", "True")
+    );
 }
 
 #[test]
@@ -236,7 +242,10 @@ fn client_conditions_of_a_finished_pod_are_kept() {
     sim.run_until(secs(400));
     sim.restart_agent();
     sim.run_until(secs(410));
-    assert_eq!((phase(&sim).as_str(), told(&sim, "example.com/billed")[0].as_str()), ("Succeeded", "True"));
+    assert_eq!(
+        (phase(&sim).as_str(), condition_fields(&sim, "example.com/billed")[0].as_str()),
+        ("Succeeded", "True")
+    );
 }
 
 #[test]

@@ -167,13 +167,13 @@ fn a_container_that_a_probe_has_ended_begins_again_though_it_ended_well_and_anot
 
 #[test]
 fn a_pod_that_never_restarts_gets_no_sandbox_changed_event() {
-    for (policy, is_told) in [(RestartPolicy::Never, false), (RestartPolicy::Always, true)] {
+    for (policy, is_expected) in [(RestartPolicy::Never, false), (RestartPolicy::Always, true)] {
         let mut sim = Sim::new(pod(policy), |_, _| Fate::Runs);
         sim.run_until(secs(20));
         sim.lose_sandbox(&uid());
         sim.run_until(secs(40));
-        let told = sim.events.iter().any(|event| event.starts_with("SandboxChanged"));
-        assert_eq!(told, is_told, "{policy:?}: {:?}", sim.events);
+        let has_event = sim.events.iter().any(|event| event.starts_with("SandboxChanged"));
+        assert_eq!(has_event, is_expected, "{policy:?}: {:?}", sim.events);
     }
 }
 
@@ -262,6 +262,11 @@ fn renamed_fields_keep_their_serialised_names() {
     let container = HandedOverContainer { ran_in_sandbox: true, ..HandedOverContainer::default() };
     let container = serde_json::to_value(container).expect("a handover is JSON");
     assert_eq!(container["ran_here"], true, "{container}");
+    let mut sim = Sim::new(pod(RestartPolicy::Never), |_, _| Fate::Exits(0, secs(1)));
+    sim.run_until(secs(5));
+    let ended = sim.node.pods().next().expect("it is shown").handover();
+    let ended = serde_json::to_value(ended).expect("a handover is JSON");
+    assert_eq!(ended["state"]["verdict"]["phase"], "Succeeded", "{ended}");
     let seen: PodObservation = PodObservation::ClientConditions { conditions: conditions.into() };
     let seen = serde_json::to_value(seen).expect("an observation is JSON");
     assert!(seen["Given"].is_object(), "{seen}");

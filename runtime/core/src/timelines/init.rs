@@ -266,8 +266,8 @@ fn a_pod_that_is_deleted_ends_its_sidecars_after_all_else_each_after_those_behin
     assert_eq!(order[4..], behind);
     // The `Killing` events come all at once.
     let killing = sim.events.iter().position(|event| event == "Killing: Stopping container a");
-    let told = sim.events.iter().rposition(|event| event.starts_with("Killing:"));
-    assert!(killing.is_some() && told.is_some_and(|told| told < sim.events.len()));
+    let last = sim.events.iter().rposition(|event| event.starts_with("Killing:"));
+    assert!(killing.is_some() && last.is_some_and(|last| last < sim.events.len()));
     assert_eq!(sim.events.iter().filter(|event| event.starts_with("Killing:")).count(), 5);
     assert!(sim.is_gone(&uid()));
 }

@@ -154,7 +154,7 @@ fn an_infeasible_resize_is_not_tried_again_and_another_one_replaces_it() {
 }
 
 #[test]
-fn what_becomes_free_goes_to_the_pod_of_the_highest_priority_first() {
+fn resources_that_become_free_go_to_the_pod_of_the_highest_priority_first() {
     let mut sim = Sim::empty(|_, _| Fate::Runs).on(small(1000));
     let low = asking("low", 200);
     let mut high = asking("high", 200);

@@ -143,7 +143,7 @@ fn fates(name: &str, number: u32) -> Fate {
 }
 
 #[test]
-fn an_exit_with_a_rule_for_all_makes_all_end_and_begin_again_in_their_sandbox() {
+fn an_exit_with_a_rule_for_all_restarts_all_containers_in_their_sandbox() {
     let mut sim = Sim::new(all_again(), fates);
     let restarting = |sim: &Sim| {
         let condition = condition(&sim.status(&uid()), "AllContainersRestarting");
@@ -219,7 +219,7 @@ fn restart_counts_do_not_fall_back_while_what_begins_again_with_all_is_started()
 
 /// The hook fails because the container ends, which is reported later.
 #[test]
-fn a_container_that_ends_under_its_post_start_hook_makes_all_begin_again() {
+fn an_exit_during_the_post_start_hook_restarts_all_containers() {
     let mut app = own(container("app"), RestartPolicy::Never, &[(ALL, true, &[42])]);
     app.lifecycle.post_start = Some(Hook::Asks(ProbeAction::Exec(vec!["true".into()])));
     let two = pod(RestartPolicy::Never).with([container("other"), app]);
@@ -254,7 +254,7 @@ fn all_containers_restart_without_back_off_at_most_once_a_second() {
 }
 
 #[test]
-fn an_agent_that_dies_while_all_begin_again_goes_on_with_it() {
+fn the_next_agent_continues_the_restart_of_all_containers() {
     for when in [7, 8, 9, 10, 11] {
         let mut sim = Sim::new(all_again(), fates);
         sim.run_until(secs(when));
@@ -275,7 +275,7 @@ fn an_agent_that_dies_while_all_begin_again_goes_on_with_it() {
 }
 
 #[test]
-fn a_pod_that_is_deleted_while_all_begin_again_goes() {
+fn a_pod_that_is_deleted_while_all_containers_restart_is_removed() {
     let mut sim = Sim::new(all_again(), fates);
     sim.run_until(secs(8));
     sim.unwant(&uid(), Some(secs(5)));
@@ -297,7 +297,7 @@ fn the_health_record_of_an_earlier_agent_round_trips_unchanged() {
 
 /// The shown results of the finished runs of `app`: the restart count, the newest result and the previous
 /// one.
-fn told(sim: &Sim) -> (Value, Value, Value) {
+fn restarts_of_app(sim: &Sim) -> (Value, Value, Value) {
     let app = shown(sim, "app");
     (app["restartCount"].clone(), app["state"].clone(), app["lastState"]["terminated"]["exitCode"].clone())
 }
@@ -307,22 +307,22 @@ fn restart_counts_and_last_states_outlive_the_agent_and_the_back_off_does_not() 
     let crashes = |_: &str, number: u32| Fate::Exits(10 + number as i32, secs(1));
     let mut sim = Sim::new(pod(RestartPolicy::Always), crashes);
     sim.run_until(secs(40));
-    let (count, state, last) = told(&sim);
+    let (count, state, last) = restarts_of_app(&sim);
     assert_eq!((count, last), (json!(3), json!(13)));
-    assert!(state["waiting"]["message"].as_str().is_some_and(|told| told.starts_with("back-off 40s ")));
+    assert!(state["waiting"]["message"].as_str().is_some_and(|message| message.starts_with("back-off 40s ")));
 
     // The next agent does not know the back-off, which is in memory only: it restarts at once, and then after
     // 10 s.
     sim.restart_agent();
     sim.run_until(secs(42));
-    let (count, state, last) = told(&sim);
+    let (count, state, last) = restarts_of_app(&sim);
     assert_eq!((count, last), (json!(4), json!(14)));
-    assert!(state["waiting"]["message"].as_str().is_some_and(|told| told.starts_with("back-off 10s ")));
+    assert!(state["waiting"]["message"].as_str().is_some_and(|message| message.starts_with("back-off 10s ")));
     sim.run_until(secs(55));
     let begun = starts(&sim);
     let whole = ["0s app#0 start", "1s app#1 start", "12s app#2 start", "33s app#3 start", "40s app#4 start"];
     assert_eq!((&begun[..5], begun.get(5..)), (&whole[..], Some(&["51s app#5 start"][..])), "{}", sim.trace);
-    assert_eq!(told(&sim).2, 15);
+    assert_eq!(restarts_of_app(&sim).2, 15);
 }
 
 #[test]
@@ -349,12 +349,12 @@ fn restart_counts_and_the_last_exit_outlive_a_reboot_as_far_as_they_are_on_flash
     });
     // Counts are written after they have not changed for ten seconds, and then not for minutes.
     sim.run_until(secs(30));
-    assert_eq!(told(&sim).0, 2);
+    assert_eq!(restarts_of_app(&sim).0, 2);
     sim.reboot();
     sim.run_until(secs(35));
     // The unrecorded run is started again, at once: an exit of an earlier boot delays nothing.
     assert!(sim.trace.ends_with("  12s app#2 start\n  30s app#2 start\n"), "{}", sim.trace);
-    let (count, _, last) = told(&sim);
+    let (count, _, last) = restarts_of_app(&sim);
     assert_eq!((count, last), (json!(2), json!(7)));
     sim.run_until(secs(400));
     sim.reboot();
@@ -403,23 +403,23 @@ fn a_finished_pod_keeps_its_transition_times_and_address_across_reboots() {
         _ => Fate::Exits(1, secs(6)),
     };
     let mut sim = Sim::new(pod(RestartPolicy::Never).init([container("first")]), once);
-    let told = |sim: &Sim| {
+    let shown_times = |sim: &Sim| {
         let status = sim.status(&uid());
         let since = |kind: &str| condition(&status, kind)["lastTransitionTime"].clone();
         let all = ["PodReadyToStartContainers", "Initialized", "Ready", "ContainersReady", "PodScheduled"];
         (all.map(since), status["podIP"].clone())
     };
     sim.run_until(secs(20));
-    let before = told(&sim);
+    let before = shown_times(&sim);
     assert_eq!(phase(&sim), "Failed");
     let time = |seconds: u32| Value::from(format!("1970-01-01T00:00:{seconds:02}Z"));
     assert_eq!(before, ([9, 3, 9, 9, 0].map(time), "10.85.0.2".into()));
     sim.restart_agent();
     sim.run_until(secs(40));
-    assert_eq!(told(&sim), before);
+    assert_eq!(shown_times(&sim), before);
     sim.reboot();
     sim.run_until(secs(100));
-    assert_eq!(told(&sim), before);
+    assert_eq!(shown_times(&sim), before);
 }
 
 #[test]

@@ -136,9 +136,10 @@ fn a_pod_ended_by_a_shutdown_is_shown_as_by_a_kubelet_and_runs_again() {
         );
         assert_eq!(status["message"], message);
         let conditions = status["conditions"].as_array().expect("a list");
-        let told = conditions.iter().find(|one| one["type"] == "DisruptionTarget").expect("it is told");
+        let target =
+            conditions.iter().find(|one| one["type"] == "DisruptionTarget").expect("it is published");
         assert_eq!(
-            (&told["status"], &told["reason"], &told["message"]),
+            (&target["status"], &target["reason"], &target["message"]),
             (&"True".into(), &"TerminationByKubelet".into(), &message.into())
         );
         assert_eq!(status["containerStatuses"][0]["state"]["terminated"]["exitCode"], 0);

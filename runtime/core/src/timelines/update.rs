@@ -353,9 +353,9 @@ fn a_container_runs_on_while_the_image_of_its_spec_is_not_on_the_board() {
         assert_eq!(condition["lastTransitionTime"], "1970-01-01T00:00:05Z");
         let message = condition["message"].as_str().expect("a text");
         assert!(message.contains("app:2") && message.contains("app"), "{message}");
-        let told: Vec<&String> = sim.events.iter().filter(|event| event.contains("app:2")).collect();
+        let events: Vec<&String> = sim.events.iter().filter(|event| event.contains("app:2")).collect();
         assert_eq!(
-            told,
+            events,
             [
                 "Failed: Failed to pull image \"app:2\": image app:2 is not on this node",
                 "BackOff: Back-off pulling image \"app:2\": container app keeps running image \"app:1\" until it \

@@ -62,8 +62,11 @@ fn unknown_and_repeated_fields_are_errors_warnings_or_nothing() {
     let text = format!("{POD}---\napiVersion: apps/v1\nkind: Deployment\n---\n{POD}");
     let (objects, others) = written("f", text.as_bytes(), Validation::Strict).unwrap();
     assert_eq!(objects.iter().map(|written| written.document).collect::<Vec<_>>(), [Some(1), Some(3)]);
-    let told: Vec<String> = others.iter().map(ToString::to_string).collect();
-    assert!(told.len() == 1 && told[0].starts_with("f, document 2, line 6: Deployment apps/v1"), "{told:?}");
+    let texts: Vec<String> = others.iter().map(ToString::to_string).collect();
+    assert!(
+        texts.len() == 1 && texts[0].starts_with("f, document 2, line 6: Deployment apps/v1"),
+        "{texts:?}"
+    );
 
     let json = r#"{"apiVersion":"v1","kind":"Pod","metadata":{"name":"a","name":"b"},"spec":{"containers":[{"name":"c","image":"i"}]}}"#;
     assert!(refused(json).to_string().ends_with("strict decoding error: duplicate field \"metadata.name\""));
@@ -126,7 +129,7 @@ fn errors_report_line_numbers_where_they_are_known() {
 
 #[test]
 fn other_kinds_are_rejected_by_name_with_an_alternative() {
-    for (head, told) in [
+    for (head, expected) in [
         (
             "apiVersion: apps/v1\nkind: Deployment\n",
             "Deployment apps/v1: nodlet runs Pods; put spec.template into a Pod manifest",
@@ -175,7 +178,7 @@ fn other_kinds_are_rejected_by_name_with_an_alternative() {
             "items[0]: Service v1: not yet; nodlet accepts Pods, ConfigMaps, Secrets, PodPresets, PriorityClasses, LimitRanges, RuntimeClasses, PersistentVolumes, PersistentVolumeClaims and Lists of them",
         ),
     ] {
-        assert_eq!(refused(head).to_string(), format!("web.yaml: {told}"));
+        assert_eq!(refused(head).to_string(), format!("web.yaml: {expected}"));
     }
 }
 
@@ -232,8 +235,8 @@ fn errors_about_duplicate_fields_below_a_long_key_are_short() {
     // The path of each error begins with the long key.
     let (long, twice) = ("x".repeat(100_000), "\"a\":1,".repeat(5_000));
     let text = format!("{{\"apiVersion\":\"v1\",\"kind\":\"Pod\",\"{long}\":{{{twice}\"a\":1}}}}");
-    let told = refused(&text).to_string();
-    assert!(told.ends_with(", and 4936 more") && told.len() < 128 * 1024, "{} bytes", told.len());
+    let error = refused(&text).to_string();
+    assert!(error.ends_with(", and 4936 more") && error.len() < 128 * 1024, "{} bytes", error.len());
     let warned = written("f", text.as_bytes(), Validation::Warn).unwrap().0.remove(0).warnings;
     assert_eq!(warned.len(), 65);
     let limits = format!("resources: {{limits: {{\"{long}/a/b\": 1}}}}");

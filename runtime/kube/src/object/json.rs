@@ -161,9 +161,9 @@ mod tests {
     fn duplicate_fields_are_reported_with_their_path() {
         let documents =
             read("{\"s\":{\"c\":[{\"n\":1},{\"n\":1,\"n\":2}]},\"s\":3} {\"x\":1,\"x\":1}").unwrap();
-        let told = |document: &super::Document| document.duplicates.texts(String::clone);
-        assert_eq!(told(&documents[0]), ["s.c[1].n", "s"]);
-        assert_eq!(told(&documents[1]), ["x"]);
+        let texts = |document: &super::Document| document.duplicates.texts(String::clone);
+        assert_eq!(texts(&documents[0]), ["s.c[1].n", "s"]);
+        assert_eq!(texts(&documents[1]), ["x"]);
     }
 
     #[test]

@@ -272,7 +272,7 @@ mod tests {
 
     #[test]
     fn unknown_fields_are_reported_with_their_path_and_a_similar_field() {
-        for (object, told) in [
+        for (object, expected) in [
             (json!({"spek": {}}), "unknown field \"spek\" (did you mean \"spec\"?)"),
             (
                 json!({"spec": {"containers": [{}, {"comand": []}]}}),
@@ -294,14 +294,14 @@ mod tests {
             (json!({"metadata": {"x": 1}}), "unknown field \"metadata.x\""),
         ] {
             let (after, found) = walk(object);
-            assert_eq!(found, [told]);
+            assert_eq!(found, [expected]);
             assert!(!after.to_string().contains("comand"), "an unknown field is dropped");
         }
     }
 
     #[test]
     fn values_of_the_wrong_type_are_reported_with_the_right_type() {
-        for (object, told) in [
+        for (object, expected) in [
             (json!({"spec": []}), "spec: Invalid value: []: must be an object with fields of its own"),
             (
                 json!({"spec": {"containers": {"a": 1}}}),
@@ -345,7 +345,7 @@ mod tests {
                 "spec.containers[0].livenessProbe.tcpSocket.port: Invalid value: true: must be an integer",
             ),
         ] {
-            assert_eq!(walk(object).1, [told]);
+            assert_eq!(walk(object).1, [expected]);
         }
     }
 

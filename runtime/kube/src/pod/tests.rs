@@ -244,7 +244,7 @@ fn init_containers_are_defaulted_like_other_containers() {
                 startupProbe: {exec: {command: [a]}}, resources: {limits: {memory: 1Mi}}}]";
     let manifest = one(&pod(init, ""));
     let spec = &manifest.pod.spec;
-    let told: Vec<_> = spec
+    let roles: Vec<_> = spec
         .container_indexes()
         .map(|index| {
             (
@@ -256,7 +256,7 @@ fn init_containers_are_defaulted_like_other_containers() {
         .collect();
     let expected = [("app", Role::Regular), ("first", Role::Init), ("proxy", Role::Sidecar)];
     let expected = (0..).zip(expected).map(|(place, (name, role))| (name, role, Some(ContainerIndex(place))));
-    assert_eq!(told, expected.collect::<Vec<_>>());
+    assert_eq!(roles, expected.collect::<Vec<_>>());
     assert_eq!(
         spec.init_indexes().map(|index| spec.field_path(index)).collect::<Vec<_>>(),
         ["spec.initContainers{first}", "spec.initContainers{proxy}"]

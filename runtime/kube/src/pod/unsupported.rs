@@ -1,5 +1,5 @@
 //! Checks a Pod against the fields that nodlet acts on: rejects fields that would make it run differently
-//! from its manifest, and warns about fields without effect. The verdict on each field is
+//! from its manifest, and warns about fields without effect. The support of each field is
 //! [`crate::schema`]'s.
 
 use serde_json::{Map, Value};
@@ -144,16 +144,16 @@ impl Checker<'_> {
     fn object(&mut self, map: &Map<String, Value>, owner: &Type, path: &Path<'_>) {
         for (name, value) in map {
             let path = path.child(name);
-            // Without a verdict, the enclosing field was rejected already.
-            if let (Some(field), Some(verdict)) = (owner.field(name), schema::verdict(owner.name, name)) {
-                self.field(value, field, verdict, &path);
+            // Without an entry, the enclosing field was rejected already.
+            if let (Some(field), Some(support)) = (owner.field(name), schema::support(owner.name, name)) {
+                self.field(value, field, support, &path);
             }
         }
     }
 
-    fn field(&mut self, value: &Value, field: &Field, verdict: FieldSupport, path: &Path<'_>) {
+    fn field(&mut self, value: &Value, field: &Field, support: FieldSupport, path: &Path<'_>) {
         let is_one_of = |values: &[&str]| values.contains(&value.to_string().as_str());
-        match verdict {
+        match support {
             FieldSupport::Acts => self.check_below(value, field, path),
             FieldSupport::Refuses(why, values) => {
                 if !is_one_of(values) {

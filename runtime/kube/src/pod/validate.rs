@@ -1,6 +1,6 @@
 //! Validates a defaulted Pod, and reports all errors with Kubernetes' messages and in its order.
 //!
-//! Fields below one that nodlet rejects as a whole ([`crate::schema::verdict`]) are not validated. Maps are validated
+//! Fields below one that nodlet rejects as a whole ([`crate::schema::support`]) are not validated. Maps are validated
 //! in the order of their keys; Kubernetes' order is random.
 
 pub(crate) mod affinity;

@@ -1,12 +1,12 @@
-//! Prints `docs/pods.md` from the table and the verdicts. This is a test and not product code: the page is
+//! Prints `docs/pods.md` from the table and `support.rs`. This is a test and not product code: the page is
 //! for people, and the test checks that it matches the table.
 
 use std::fmt::Write as _;
 
-use super::{Field, FieldSupport, KUBERNETES, Shape, Type, Value, find, verdict};
+use super::{Field, FieldSupport, KUBERNETES, Shape, Type, Value, find, support};
 
 const HEAD: &str = "\
-<!-- Printed by `cargo xtask schema` from runtime/kube/src/schema; change verdicts.rs instead. -->
+<!-- Printed by `cargo xtask schema` from runtime/kube/src/schema; change support.rs instead. -->
 
 # The fields of a Pod
 
@@ -111,7 +111,7 @@ fn page() -> String {
                 .fields
                 .iter()
                 .rev()
-                .filter(|field| verdict(owner.name, field.name) == Some(FieldSupport::Acts))
+                .filter(|field| support(owner.name, field.name) == Some(FieldSupport::Acts))
                 .filter_map(Field::object),
         );
     }
@@ -121,8 +121,8 @@ fn page() -> String {
 fn section(owner: &Type, out: &mut String) {
     writeln!(out, "\n## {}\n\n| Field | Type | nodlet |\n|---|---|---|", owner.name).unwrap();
     for field in owner.fields {
-        let verdict = verdict(owner.name, field.name).unwrap();
-        writeln!(out, "| `{}` | {} | {} |", field.name, type_of(field), describe_verdict(verdict)).unwrap();
+        let support = support(owner.name, field.name).unwrap();
+        writeln!(out, "| `{}` | {} | {} |", field.name, type_of(field), describe_support(support)).unwrap();
     }
 }
 
@@ -144,12 +144,12 @@ fn type_of(field: &Field) -> String {
     }
 }
 
-fn describe_verdict(verdict: FieldSupport) -> String {
+fn describe_support(support: FieldSupport) -> String {
     let values =
         |values: &[&str]| values.iter().map(|value| format!("`{value}`")).collect::<Vec<_>>().join(", ");
     let but_not =
         |list: &[&str]| if list.is_empty() { String::new() } else { format!("; but not {}", values(list)) };
-    match verdict {
+    match support {
         FieldSupport::Acts => "acts".to_owned(),
         FieldSupport::Warns(why, list) => format!("**warns**: {why}{}", but_not(list)),
         FieldSupport::Refuses(why, list) => format!("**refuses**: {why}{}", but_not(list)),

@@ -114,8 +114,8 @@ fn a_claim_gets_the_smallest_volume_that_satisfies_it() {
         ("last", "no persistent volumes available for this claim and no storage class is set"),
         ("none", "persistentvolumeclaim \"none\" not found"),
     ] {
-        let told = why(name).expect_err(expected);
-        assert!(told.ends_with(expected), "{told}");
+        let error = why(name).expect_err(expected);
+        assert!(error.ends_with(expected), "{error}");
     }
     let found = why("plain").expect("it is bound");
     assert_eq!((&*found[0].persistent_volume, &*found[0].path), ("fits", "/a"));

@@ -60,12 +60,12 @@ fn sending_a_published_pod_back_changes_nothing() {
     assert_eq!(line(world.update("web", Change::Replace(object), false)), "Unchanged");
 }
 
-/// The pod of this name, in a core that has just been told of it.
+/// The pod of this name, in a core that has just observed it.
 fn with_state<T>(world: &World, name: &str, check: impl FnOnce(&nodlet_core::pod::PodState) -> T) -> T {
     let mut node = nodlet_core::node::Node::new();
     let pod = world.pods[&pod_name(name)].pod.clone();
     node.observe(Instant(0), nodlet_core::facts::Observation::Wanted { pod, record: None, status: None });
-    check(node.pods().next().expect("it was told"))
+    check(node.pods().next().expect("the core observed it"))
 }
 
 #[test]

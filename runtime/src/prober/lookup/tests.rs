@@ -24,9 +24,9 @@ macro_rules! played {
             let _ = GO_ON.lock().expect("no test panics with it").as_ref().expect("as above").recv();
             name.strip_prefix("has-").map(|ip| ip.parse().expect("an address")).into_iter().collect()
         });
-        let ((say, begun), (go_on, told)) = (mpsc::channel(), mpsc::channel());
+        let ((say, begun), (go_on, resume)) = (mpsc::channel(), mpsc::channel());
         BEGUN.lock().expect("nobody else").replace(say);
-        GO_ON.lock().expect("nobody else").replace(told);
+        GO_ON.lock().expect("nobody else").replace(resume);
         (&LOOKUPS, Played { begun, go_on })
     }};
 }

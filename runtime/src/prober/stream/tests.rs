@@ -221,7 +221,7 @@ fn redirects_lead_to_tls_and_back_on_the_same_host() {
     };
     assert_eq!(ask(false, open), ProbeResult::Success);
     requests.recv().expect("a request");
-    // Where one comes from is not told in the open.
+    // No Referer header goes from HTTPS to HTTP.
     let (back, _names) = server(tls::provider(), move |_, _, stream| {
         let answer = format!(
             "HTTP/1.1 302 Found\r\nLocation: http://127.0.0.1:{open}/to\r\nContent-Length: 0\r\n\r\n"

@@ -53,7 +53,7 @@ impl Aead {
     }
 
     fn keyed(self, key: &[u8]) -> Keyed {
-        let wrong = "rustls makes keys of the length that it was told";
+        let wrong = "rustls makes keys of the length that was declared";
         match self {
             Aead::Aes128Gcm => Keyed::Aes128Gcm(Box::new(Aes128Gcm::new_from_slice(key).expect(wrong))),
             Aead::Aes256Gcm => Keyed::Aes256Gcm(Box::new(Aes256Gcm::new_from_slice(key).expect(wrong))),

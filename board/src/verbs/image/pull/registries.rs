@@ -276,7 +276,7 @@ location = \"docker.io\"
     }
 
     #[test]
-    fn what_is_not_supported_is_refused_by_name() {
+    fn unsupported_settings_are_rejected_by_name() {
         for (text, expected) in [
             ("credential-helpers = []", "line 1: the key credential-helpers is not supported"),
             ("[aliases]", "line 1: only the tables [[registry]]"),

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use super::{Entry, Known, Line, Omitted};
+use super::{Entry, Line, Omitted, ReportedPod};
 use crate::facts::{Action, Attempt, Observation, PodIndex, PodObservation, ProbeResult, Record};
 use crate::spec::{self, Pod};
 use crate::time::Instant;
@@ -60,7 +60,7 @@ impl Line {
     fn write_observed(
         &self,
         f: &mut fmt::Formatter<'_>,
-        seen: &Observation<Box<Known>, Omitted>,
+        seen: &Observation<Box<ReportedPod>, Omitted>,
     ) -> fmt::Result {
         match seen {
             Observation::Of(index, seen) => match seen.attempt() {
@@ -251,7 +251,7 @@ mod tests {
         };
         let web = std::rc::Rc::new(pod(RestartPolicy::Always).with([container("app")]));
         let run = Attempt { container: ContainerIndex(0), number: 0 };
-        let told = [
+        let observations = [
             PodObservation::SandboxReady { ip: Some([10, 85, 0, 2].into()), at: at(20) },
             PodObservation::Started { attempt: run, container: Box::new(started(at(50), run)) },
             PodObservation::Probed {
@@ -278,7 +278,7 @@ mod tests {
             Observation::Wanted { pod: web.clone(), record: None, status: None },
         );
         observe(&mut node, &mut ring, 5, Observation::SourcesSeen);
-        for (millis, seen) in (0..).map(|turn| 20 + turn * 30).zip(told) {
+        for (millis, seen) in (0..).map(|turn| 20 + turn * 30).zip(observations) {
             observe(&mut node, &mut ring, millis, Observation::Of(PodIndex(1), seen));
         }
         let grace = Some(std::time::Duration::from_secs(3));

@@ -119,7 +119,7 @@ impl ContainerState {
 
     /// Records that all containers restart: the newest run in this sandbox does not count.
     pub(in crate::pod) fn supersede(&mut self) {
-        if self.begins_again() && (self.ran_in_sandbox() || self.is_alive()) {
+        if self.restarts_with_all() && (self.ran_in_sandbox() || self.is_alive()) {
             self.restarts.supersede();
         }
     }

@@ -186,7 +186,7 @@ impl ContainerState {
     }
 
     /// Whether the container restarts together with all others. An ephemeral container keeps running.
-    pub(in crate::pod) fn begins_again(&self) -> bool {
+    pub(in crate::pod) fn restarts_with_all(&self) -> bool {
         match self.role {
             Role::Init | Role::Sidecar | Role::Regular => true,
             Role::Ephemeral => false,

@@ -35,7 +35,7 @@ impl ContainerState {
             container_id: identity.as_ref().map(|identity| identity.id.to_string()),
             decided: self.decided().filter(|_| attempts > 0),
             redefined: self.restarts.is_redefined(),
-            superseded: self.was_to_begin_again(),
+            superseded: self.was_superseded(),
         }
     }
 

@@ -454,15 +454,15 @@ fn a_container_is_unready_until_its_startup_probe_succeeds() {
             _ => ProbeResult::Failure("not yet".into()),
         }
     });
-    let told = |sim: &Sim| {
+    let started_and_ready = |sim: &Sim| {
         let status = sim.status(&"u1".into());
         let app = &status["containerStatuses"][0];
         (app["started"].clone(), app["ready"].clone())
     };
     sim.run_until(secs(4));
-    assert_eq!(told(&sim), (false.into(), false.into()));
+    assert_eq!(started_and_ready(&sim), (false.into(), false.into()));
     sim.run_until(secs(6));
-    assert_eq!(told(&sim), (true.into(), true.into()));
+    assert_eq!(started_and_ready(&sim), (true.into(), true.into()));
 }
 
 #[test]

@@ -254,7 +254,7 @@ mod tests {
     const BPF_PROG_TYPE_XDP: u32 = 6;
 
     #[test]
-    fn what_a_container_changed_of_an_interface_is_restored() {
+    fn changes_of_an_interface_by_a_container_are_reverted() {
         in_new_namespace(|| {
             let mut netlink = Netlink::open().unwrap();
             netlink.add_bridge("can0").unwrap();

@@ -177,9 +177,9 @@ fn anchors_are_repeated_and_merge_keys_merged() {
 #[test]
 fn a_duplicate_key_is_reported_with_its_line() {
     let documents = read("a: 1\nb:\n  c: 1\n  c: 2\na: 3\n---\nx: 1\nx: 1\n").unwrap();
-    let told = |document: &super::Document| document.duplicates.texts(|(key, line)| format!("{key} {line}"));
-    assert_eq!(told(&documents[0]), ["c 4", "a 5"]);
-    assert_eq!(told(&documents[1]), ["x 8"]);
+    let texts = |document: &super::Document| document.duplicates.texts(|(key, line)| format!("{key} {line}"));
+    assert_eq!(texts(&documents[0]), ["c 4", "a 5"]);
+    assert_eq!(texts(&documents[1]), ["x 8"]);
 }
 
 #[test]

@@ -2,10 +2,10 @@
 //! is generated from it.
 //!
 //! The rule: a field is rejected if ignoring it would change what runs or what the user was promised. A field
-//! that matters only for scheduling, ordering or credentials elsewhere causes a warning. A verdict covers
-//! everything below the field, except [`FieldSupport::Acts`]: then the fields below have their own verdicts.
+//! that matters only for scheduling, ordering or credentials elsewhere causes a warning. An entry covers
+//! everything below the field, except [`FieldSupport::Acts`]: then the fields below have their own entries.
 //!
-//! A field without a verdict fails a test, and so does a verdict without a field.
+//! A field without an entry fails a test, and so does an entry without a field.
 
 /// nodlet's behaviour for a field.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -21,10 +21,10 @@ pub(crate) enum FieldSupport {
     Resources,
 }
 
-/// The verdict on `field` of the type `owner`; `None` if the field cannot occur in an accepted pod.
-pub(crate) fn verdict(owner: &str, field: &str) -> Option<FieldSupport> {
-    let (_, fields) = VERDICTS.iter().find(|(name, _)| *name == owner)?;
-    fields.iter().find(|(name, _)| *name == field).map(|(_, verdict)| *verdict)
+/// The support of `field` of the type `owner`; `None` if the field cannot occur in an accepted pod.
+pub(crate) fn support(owner: &str, field: &str) -> Option<FieldSupport> {
+    let (_, fields) = SUPPORT.iter().find(|(name, _)| *name == owner)?;
+    fields.iter().find(|(name, _)| *name == field).map(|(_, support)| *support)
 }
 
 use FieldSupport::{Acts, Refuses, Resources, Warns};
@@ -43,7 +43,7 @@ const NOT_EPHEMERAL: &str = "does not set it for an ephemeral container, as Kube
 
 /// Every field that an accepted pod can have, by type.
 #[rustfmt::skip]
-pub(super) const VERDICTS: &[(&str, &[(&str, FieldSupport)])] = &[
+pub(super) const SUPPORT: &[(&str, &[(&str, FieldSupport)])] = &[
     ("PodSpec", &[
         ("activeDeadlineSeconds", Acts),
         ("affinity", Acts),
@@ -372,7 +372,7 @@ pub(super) const VERDICTS: &[(&str, &[(&str, FieldSupport)])] = &[
 mod tests {
     use nodlet_core::sorted::SortedSet;
 
-    use super::{FieldSupport, VERDICTS, verdict};
+    use super::{FieldSupport, SUPPORT, support};
     use crate::schema;
 
     /// Every (type, field) pair that can occur in a running pod: from PodSpec down through the fields on
@@ -383,7 +383,7 @@ mod tests {
         while let Some(owner) = open.pop() {
             for field in owner.fields {
                 if reached.insert((owner.name, field.name))
-                    && verdict(owner.name, field.name) == Some(FieldSupport::Acts)
+                    && support(owner.name, field.name) == Some(FieldSupport::Acts)
                 {
                     open.extend(field.object());
                 }
@@ -393,19 +393,15 @@ mod tests {
     }
 
     #[test]
-    fn every_field_of_a_spec_has_a_verdict_and_every_verdict_a_field() {
-        let ruled: Vec<_> = VERDICTS
+    fn every_field_of_a_spec_has_an_entry_and_every_entry_a_field() {
+        let ruled: Vec<_> = SUPPORT
             .iter()
             .flat_map(|(owner, fields)| fields.iter().map(move |(field, _)| (*owner, *field)))
             .collect();
         let unique: SortedSet<_> = ruled.iter().copied().collect();
-        assert_eq!(unique.len(), ruled.len(), "a field has two verdicts");
+        assert_eq!(unique.len(), ruled.len(), "a field has two entries");
         let reached = reachable_fields();
-        assert_eq!(
-            reached.difference(&unique).collect::<Vec<_>>(),
-            Vec::<&(&str, &str)>::new(),
-            "no verdict"
-        );
+        assert_eq!(reached.difference(&unique).collect::<Vec<_>>(), Vec::<&(&str, &str)>::new(), "no entry");
         assert_eq!(
             unique.difference(&reached).collect::<Vec<_>>(),
             Vec::<&(&str, &str)>::new(),
@@ -415,9 +411,9 @@ mod tests {
 
     #[test]
     fn harmless_values_are_written_as_json_writes_them() {
-        for (owner, fields) in VERDICTS {
-            for (field, verdict) in *fields {
-                let values = match verdict {
+        for (owner, fields) in SUPPORT {
+            for (field, support) in *fields {
+                let values = match support {
                     FieldSupport::Acts | FieldSupport::Resources => continue,
                     FieldSupport::Warns(_, values) | FieldSupport::Refuses(_, values) => values,
                 };
