@@ -38,6 +38,8 @@ fn an_ephemeral_container_runs_once_without_affecting_the_pods_status() {
         let running = shown(&sim, "look");
         assert_eq!(running["state"], json!({ "running": { "startedAt": "1970-01-01T00:00:05Z" } }));
         assert_eq!((&running["ready"], running.get("started")), (&false.into(), None));
+        let health = sim.node.pods().next().map(|pod| pod.health(ContainerIndex(1)));
+        assert_eq!(health, Some(Health::default()), "an ephemeral container is neither started nor ready");
         assert_eq!(condition(&sim.status(&uid()), "Ready")["status"], "True");
         assert_eq!(condition(&sim.status(&uid()), "Ready")["lastTransitionTime"], "1970-01-01T00:00:00Z");
         assert_eq!(condition(&sim.status(&uid()), "Initialized")["status"], "True");
@@ -241,7 +243,10 @@ fn an_ephemeral_start_interrupted_by_an_agent_restart_is_completed() {
         let starts = of(&sim, "look").len();
         tried[starts - 1] += 1;
     }
-    assert!(tried.iter().all(|count| *count > 0), "some were told the supervisor, some were not: {tried:?}");
+    assert!(
+        tried.iter().all(|count| *count > 0),
+        "some were known to the supervisor, some were not: {tried:?}"
+    );
 }
 
 #[test]

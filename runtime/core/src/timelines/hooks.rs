@@ -1,14 +1,17 @@
 //! Hooks: what starts after a hook has finished, and how long a stop waits for a hook.
 
+use std::rc::Rc;
 use std::time::Duration;
 
 use serde_json::{Value, json};
 
 use super::{first, phase, uid};
 use crate::facts::*;
+use crate::node::Node;
 use crate::sim::*;
 use crate::spec::probe::PortOrName;
 use crate::spec::*;
+use crate::time::{Anchor, Moment};
 
 /// A hook whose result the world decides.
 fn asks() -> Option<Hook> {
@@ -417,4 +420,44 @@ fn a_pod_past_its_active_deadline_fails_while_it_is_initialised() {
     );
     assert_eq!(sim.status(&uid())["reason"], "DeadlineExceeded");
     assert_eq!(phase(&sim), "Failed");
+}
+
+#[test]
+fn a_failed_post_start_hook_is_shown_after_an_exit_without_an_agent_only_if_the_container_restarts() {
+    for (policy, expected) in
+        [(RestartPolicy::Always, Some("PostStartHookError")), (RestartPolicy::Never, None)]
+    {
+        // The preStop hook keeps the run from its signal.
+        let app = pre_stop(post_start(container("app"), connects()), sleeps(25));
+        let pod = pod(policy).with([app, pre_stop(container("other"), sleeps(25))]);
+        let mut sim = Sim::new(pod.clone(), |_, _| Fate::Runs);
+        sim.run_until(secs(5));
+        let before = sim.node.pods().next().expect("it runs").handover();
+        let attempt = Attempt { container: ContainerIndex(0), number: 0 };
+        let exit = Exit {
+            code: 3,
+            oom_killed: false,
+            unknown: false,
+            message: "".into(),
+            started_at: Moment::ThisBoot(at(0)),
+            finished_at: Moment::ThisBoot(at(6)),
+        };
+        let container = started(at(0), attempt);
+        let health = Health::default();
+        let mut node = Node::new();
+        node.observe(
+            at(7),
+            Observation::Found(Box::new(Found {
+                pod: Rc::new(pod),
+                record: None,
+                sandbox: Some(FoundSandbox { ip: None, at: at(0) }),
+                processes: false,
+                attempts: vec![FoundAttempt { attempt, container, exit: Some(exit), health }],
+                status: before,
+            })),
+        );
+        let status = crate::status::of(node.pods().next().expect("it is found"), Anchor(0), None);
+        let state = &status["containerStatuses"][0]["state"];
+        assert_eq!(state["waiting"]["reason"].as_str(), expected, "{policy:?}: {state}");
+    }
 }
