@@ -31,7 +31,6 @@ mod host_paths;
 mod image_collection;
 mod images;
 mod kernel_news;
-mod kubelet_server;
 mod machine;
 mod manifests;
 mod netns;
@@ -475,6 +474,9 @@ impl Engine {
     /// Plans and performs until there is nothing more to do now. Returns when there will be.
     fn plan_and_perform(&mut self) -> Option<Instant> {
         loop {
+            if self.shell.stores.is_short.take() {
+                self.read_again();
+            }
             let now = nodlet_host::clock::instant();
             let plan = self.node.plan(now);
             self.ring.planned(now, &self.node, &plan);

@@ -1,6 +1,6 @@
 //! The files of the agent on flash: images, records and manifests. The one thread of [`Storage`] writes them.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::future::Future;
 use std::io;
 use std::path::PathBuf;
@@ -25,6 +25,8 @@ pub(super) struct Stores {
     pub(super) fault: Arc<dyn Fault>,
     /// Records of pods that the core does not know yet.
     pub(super) recorded: RefCell<Recorded>,
+    /// A record could not be read for lack of descriptors or memory. The loop has it read again.
+    pub(super) is_short: Cell<bool>,
     /// Bindings of claims that are not known to be durable, and how often they have changed.
     bindings: RefCell<(u64, Option<Vec<u8>>)>,
 }
@@ -32,7 +34,15 @@ pub(super) struct Stores {
 impl Stores {
     pub(super) fn new(storage: Storage, images: Arc<Images>, records: Records) -> Stores {
         let (records, fault) = (Arc::new(records), Arc::new(NoFault));
-        Stores { storage, images, records, fault, recorded: RefCell::default(), bindings: RefCell::default() }
+        Stores {
+            storage,
+            images,
+            records,
+            fault,
+            recorded: RefCell::default(),
+            is_short: Cell::new(false),
+            bindings: RefCell::default(),
+        }
     }
 
     /// Makes `bytes` the durable content of a file.

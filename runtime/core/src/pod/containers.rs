@@ -1,7 +1,7 @@
 //! The containers of one pod, in the order of their indexes.
 
 use crate::facts::{Action, Attempt, Draft, PodIndex, Wake};
-use crate::spec::{ContainerIndex, PodSpec, RestartPolicy, Role};
+use crate::spec::{ContainerIndex, PodSpec, Role};
 use crate::time::Instant;
 
 use super::container::{ContainerState, Run};
@@ -103,13 +103,6 @@ impl Containers {
             alive.rfind(|(_, container)| container.role == role).map(|(index, _)| index)
         };
         last(Role::Regular).or_else(|| last(Role::Sidecar))
-    }
-
-    /// Whether every regular container is done for good, or an init container has failed for good.
-    pub(super) fn are_done(&self, policy: RestartPolicy) -> bool {
-        let mut regular = self.iter().filter(|container| container.role == Role::Regular);
-        regular.all(|container| container.is_done(policy))
-            || self.iter().any(|container| container.failed_for_good(policy))
     }
 
     /// Whether all regular containers and sidecars are ready; those of a rejected pod never are.

@@ -16,7 +16,7 @@ use crate::facts::{Action, Draft, Events, PodIndex, ProbeResult};
 use crate::spec::{Container, ContainerIndex, ProbeKind};
 use crate::time::Instant;
 
-use super::container::{ContainerState, Run};
+use super::container::ContainerState;
 use super::containers::Containers;
 use super::probes::ProbeEffect;
 
@@ -99,15 +99,6 @@ pub(super) fn report(
 }
 
 impl ContainerState {
-    /// Whether the container is probed: it runs, its postStart hook has finished, and it is not being killed.
-    pub(super) fn is_probed(&self) -> bool {
-        match self.run {
-            Run::Running | Run::Terminating { .. } => !self.hooks.is_starting(),
-            Run::Waiting | Run::Recording | Run::Starting { .. } => false,
-            Run::StartFailed { .. } | Run::Killing { .. } | Run::Exited => false,
-        }
-    }
-
     /// Records the result of a probe of the present run.
     pub(super) fn probed(
         &mut self,

@@ -36,6 +36,15 @@ impl Ended {
     }
 }
 
+impl Containers {
+    /// Whether every regular container is done for good, or an init container has failed for good.
+    pub(super) fn are_done(&self, policy: RestartPolicy) -> bool {
+        let mut regular = self.iter().filter(|container| container.role == Role::Regular);
+        regular.all(|container| container.is_done(policy))
+            || self.iter().any(|container| container.failed_for_good(policy))
+    }
+}
+
 impl ContainerState {
     /// The restart policy of this container: its own, or the pod's.
     pub(super) fn own_policy(&self, of_pod: RestartPolicy) -> RestartPolicy {
