@@ -196,6 +196,7 @@ impl<'a> IntoIterator for &'a mut Containers {
 mod tests {
     use super::*;
     use crate::sim::*;
+    use crate::spec::RestartPolicy;
 
     #[test]
     fn a_rejected_pod_gets_no_container() {
