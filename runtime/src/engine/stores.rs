@@ -14,8 +14,9 @@ use nodlet_registry::Wanted;
 use nodlet_rootfs::Store as Images;
 use serde_json::Value;
 
+use crate::durable::{self, Fault, NoFault};
 use crate::storage::Storage;
-use crate::store::{self, AdmittedWith, Fault, LoadError, NoFault, Recorded, Records};
+use crate::store::{AdmittedWith, LoadError, Recorded, Records};
 
 /// The stores on flash, and the thread that reads and writes them.
 pub(super) struct Stores {
@@ -52,13 +53,13 @@ impl Stores {
         bytes: Vec<u8>,
     ) -> impl Future<Output = io::Result<()>> + use<> {
         let fault = self.fault.clone();
-        self.storage.run(move || store::replace(&path, &bytes, &*fault))
+        self.storage.run(move || durable::replace(&path, &bytes, &*fault))
     }
 
     /// Removes a file durably.
     pub(super) fn remove(&self, path: PathBuf) -> impl Future<Output = io::Result<()>> + use<> {
         let fault = self.fault.clone();
-        self.storage.run(move || store::remove(&path, &*fault))
+        self.storage.run(move || durable::remove(&path, &*fault))
     }
 
     /// Removes a directory of a pod, see [`remove_tree`].
