@@ -9,9 +9,6 @@ use nodlet_tests::{ControlPlane, Device, demo_archive};
 /// The limit of the agent's memory that no file backs, in KiB: that of large manifests in `bounded.rs`.
 const MEMORY: u64 = 28 * 1024;
 
-/// The limit with 500 pods that the cluster assigned, of which the agent keeps the status that it sent last.
-const MANY: u64 = 36 * 1024;
-
 /// A board that has joined through the API server with faults.
 fn board(plane: &mut ControlPlane) -> Device {
     let server = plane.misbehave();
@@ -187,9 +184,8 @@ spec:
     plane.wait_for("get pods -l app=many --no-headers", |pods| {
         pods.lines().filter(|pod| pod.contains("PodSpecNotSupported")).count() == 500
     });
-    println!("500 pods: {} KiB", memory(&device));
     let memory = memory(&device);
     println!("500 pods: {memory} KiB");
-    assert!(memory < MANY, "{memory} KiB");
+    assert!(memory < MEMORY, "{memory} KiB");
     assert!(device.pod("web").container("app").is_running());
 }
