@@ -16,6 +16,7 @@ mod claims;
 mod cleanup;
 mod cluster;
 mod cluster_network;
+mod config;
 mod cores;
 mod descriptors;
 mod devices;
@@ -25,17 +26,18 @@ mod error;
 mod exec;
 mod firewall;
 mod handles;
+mod heartbeat;
 mod held_updates;
 mod hook;
 mod host_paths;
 mod image_collection;
 mod images;
 mod kernel_news;
-mod kubelet_server;
 mod machine;
 mod manifests;
 mod netns;
 mod on_tmpfs;
+mod perform;
 mod pods;
 mod publication;
 mod publish;
@@ -50,6 +52,7 @@ mod run;
 mod sandbox;
 mod shutdown;
 mod stats;
+mod stop;
 mod stores;
 mod tasks;
 mod terminated;
@@ -60,41 +63,32 @@ mod uplink;
 mod volumes;
 
 use std::cell::{Cell, RefCell};
-use std::net::IpAddr;
 use std::os::unix::net::UnixListener;
-use std::path::PathBuf;
 use std::pin::Pin;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
 use async_channel::Receiver;
-use nodlet_core::sorted::SortedMap;
 use nodlet_rootfs::Store as Images;
 use smol::Async;
 
 use crate::api::{self, Request};
-use crate::container_config::LogLimits;
-use crate::progress::Progress;
 use crate::ring::SharedRing;
-use crate::service::Service;
 use crate::sources::ManifestDirectories;
 use crate::storage::Storage;
 use crate::store::Records;
-use nodlet_cluster::sync::Periodic;
-use nodlet_core::facts::{
-    Action, Amounts, Attempt, Observation, PodIndex, PodObservation, Shutdown, ShutdownGroup, ShutdownScope,
-};
+use nodlet_core::facts::{Attempt, Observation, PodIndex, PodObservation, Shutdown, ShutdownScope};
 use nodlet_core::node::{Node, NodeChange};
-use nodlet_core::spec::Taint;
 use nodlet_core::time::Instant;
-use nodlet_host::cgroup::{CgroupError, Cgroups, PodPidsLimit};
+use nodlet_host::cgroup::Cgroups;
 use nodlet_host::network::Network;
 use nodlet_host::paths::Paths;
 use nodlet_registry::objects::Objects;
 use nodlet_registry::{Events, NodeEvent, Registry, Wanted, reserved_in_vain};
 
 pub use crate::pod_files::ClusterDns;
+pub use config::Config;
 pub use error::EngineError;
 use exec::Execs;
 use host_paths::HostPaths;
@@ -110,63 +104,6 @@ use tasks::{NEWS, News, Tasks};
 
 /// Requests of the API that may wait for the loop.
 const REQUESTS: usize = 64;
-
-/// The configuration of an agent.
-#[derive(Clone, Debug)]
-pub struct Config {
-    /// The directory that contains all files of the agent.
-    pub root: PathBuf,
-    /// Name of the node, as `spec.nodeName` and in uids.
-    pub node_name: String,
-    /// The range of the pods' addresses; `None` for the root's file or the default.
-    pub pod_cidr: Option<String>,
-    /// Ranges of the pods of the whole cluster, besides those of its Nodes: the `--cluster-cidr` of a cluster.
-    pub cluster_cidrs: Vec<(IpAddr, u8)>,
-    /// Whether pods of other nodes are reached over routes to the addresses of these.
-    pub node_routes: bool,
-    /// The DNS of the cluster.
-    pub dns: ClusterDns,
-    /// Whether pods reach other machines under the address of this one.
-    pub masquerade: bool,
-    /// Processes that each pod may have.
-    pub pod_pids_limit: PodPidsLimit,
-    /// Kernel parameters, and patterns of them, that pods may set besides the safe ones.
-    pub allowed_sysctls: Vec<String>,
-    /// Whether containers of burstable pods may swap: the kubelet's `memorySwap.swapBehavior: LimitedSwap`.
-    pub limited_swap: bool,
-    /// The number of finished applied pods that are kept; `None` to keep all. The control plane's
-    /// `--terminated-pod-gc-threshold`.
-    pub terminated_pod_gc_threshold: Option<usize>,
-    /// Pods at a time, at most [`nodlet_core::facts::MAX_PODS`]. The kubelet's `--max-pods`.
-    pub max_pods: usize,
-    /// Events that are kept, of all objects.
-    pub max_events: usize,
-    /// Clients of the API at a time, and half as many of the kubelet's server.
-    pub max_connections: usize,
-    /// The port of the kubelet's server, which the board has once it has joined a cluster; 0 for none. The kubelet's
-    /// `--port`.
-    pub kubelet_port: u16,
-    /// The thresholds at which unused images are removed; `None` to remove none.
-    pub image_collection: Option<ImageCollection>,
-    /// Labels of the node besides its own. The kubelet's `--node-labels`.
-    pub node_labels: SortedMap<String, String>,
-    /// Taints of the node. The kubelet's `--register-with-taints`.
-    pub taints: Vec<Taint>,
-    /// How much of each container's log is kept.
-    pub logs: LogLimits,
-    /// Resources that are reserved from pods: the kubelet's `--kube-reserved` and `--system-reserved` together.
-    pub reserved: Amounts,
-    /// When the board connects to its cluster; `None` for a permanent connection.
-    pub sync: Option<Periodic>,
-    /// For tests: die, as by SIGKILL, when this many actions have been begun.
-    pub stop_after: Option<u64>,
-    /// Stop every pod, remove what is left of them, and end (`nodlet down`).
-    pub down: bool,
-    /// The groups of pods, by priority, in which pods end when the machine shuts down; empty to delay no shutdown.
-    pub shutdown_groups: Vec<ShutdownGroup>,
-    /// Reason and message of a `Warning` event of the node about the machine, to publish at the start.
-    pub warning: Option<(String, String)>,
-}
 
 /// The parts of the agent that the loop and its tasks share, on one thread.
 struct Shell {
@@ -417,49 +354,6 @@ impl Engine {
         });
     }
 
-    /// Reports to the service manager that the API answers, and from then on that the loop runs.
-    fn report_to_service(&self) -> Option<Rc<Service>> {
-        let service = Rc::new(Service::of_this_process().filter(|_| !self.shell.config.down)?);
-        service.is_ready();
-        if let Some(every) = service.every() {
-            let (service, news) = (service.clone(), self.shell.tasks.news.clone());
-            self.shell.tasks.spawn(async move {
-                loop {
-                    smol::Timer::after(every).await;
-                    let service = service.clone();
-                    // Sent by the loop itself: a timer also fires in a loop that hangs.
-                    let lives = News::Then(Box::new(move |_| service.lives()));
-                    if news.send(lives).await.is_err() {
-                        return;
-                    }
-                }
-            });
-        }
-        Some(service)
-    }
-
-    /// Reports to process 1 of a board that the loop runs, if that process started this agent.
-    fn report_progress(&self) {
-        let progress = match Progress::of_this_process() {
-            Ok(Some(progress)) if !self.shell.config.down => progress,
-            Ok(_) => return,
-            Err(error) => return log::error!("failed to report progress to process 1: {error}"),
-        };
-        progress.store(nodlet_host::clock::instant());
-        let (progress, news) = (Rc::new(progress), self.shell.tasks.news.clone());
-        self.shell.tasks.spawn(async move {
-            loop {
-                smol::Timer::after(progress.until_next(nodlet_host::clock::instant())).await;
-                let progress = progress.clone();
-                // Stored by the loop itself: a timer also fires in a loop that hangs.
-                let turns = News::Then(Box::new(move |_| progress.store(nodlet_host::clock::instant())));
-                if news.send(turns).await.is_err() {
-                    return;
-                }
-            }
-        });
-    }
-
     async fn turn(&mut self) {
         loop {
             let wake_at = self.plan_and_perform();
@@ -475,6 +369,9 @@ impl Engine {
     /// Plans and performs until there is nothing more to do now. Returns when there will be.
     fn plan_and_perform(&mut self) -> Option<Instant> {
         loop {
+            if self.shell.stores.is_short.take() {
+                self.read_again();
+            }
             let now = nodlet_host::clock::instant();
             let plan = self.node.plan(now);
             self.ring.planned(now, &self.node, &plan);
@@ -552,7 +449,7 @@ impl Engine {
         self.ring.observed(now, &self.node, &seen, wanted.map(|wanted| &wanted.object));
         let mut is_without_sandbox = None;
         if let Observation::Of(pod, seen) = &seen {
-            run::forget_what_ended(&self.shell.pods, *pod, seen);
+            stop::forget_what_ended(&self.shell.pods, *pod, seen);
             cores::settle(&self.shell);
             let is_over = matches!(
                 seen,
@@ -565,142 +462,6 @@ impl Engine {
         self.shell.pulls.end(|pod| node.pod(pod).is_some_and(|state| !state.is_unwanted()));
         if let Some(pod) = is_without_sandbox {
             self.release_claims(pod);
-        }
-    }
-
-    /// Carries out an action. Its result has a type of its own, and is converted to an observation only here. What a
-    /// supervisor reports by itself becomes an observation where it is received, in `run` and `sandbox`.
-    fn perform(&mut self, pod: PodIndex, action: Action) {
-        use PodObservation as Seen;
-        self.count();
-        let shell = &self.shell;
-        // Actions of a removed pod are ignored.
-        let Some(wanted) = shell.pods.allocated(pod, self.node.pod(pod)) else { return };
-        let shared = || shell.clone();
-        match action {
-            Action::CreateSandbox => {
-                let (shell, objects) = (shared(), self.registry.config_objects(&wanted.pod));
-                let claims = self.take_claims(pod, &wanted);
-                let made = sandbox::create(shell, pod, wanted, objects, claims);
-                self.shell.tasks.answer(pod, made, |made| match made {
-                    Ok(sandbox::Made { ip, at }) => Some(Seen::SandboxReady { ip, at }),
-                    Err(sandbox::Failure { reason, remains, message }) => {
-                        Some(Seen::SandboxFailed { reason, remains, message: message.into() })
-                    }
-                });
-            }
-            Action::UpdateVolumes => {
-                let objects = self.registry.config_objects(&wanted.pod);
-                let updated = volumes::write_files(shared(), wanted, objects);
-                shell.tasks.answer(pod, updated, |updated| match updated {
-                    Ok(()) => Some(Seen::VolumesUpdated),
-                    Err((reason, message)) => {
-                        Some(Seen::VolumesUpdateFailed { reason, message: message.into() })
-                    }
-                });
-            }
-            Action::MeasureStorage(scope) => {
-                let measured = volumes::measure(shared(), wanted, scope);
-                shell.tasks.answer(pod, measured, |usage| Some(Seen::StorageMeasured(Box::new(usage))));
-            }
-            Action::Resize { generation } => {
-                // Which amounts are in effect is stored before that changes.
-                let saved = self.leave_behind(pod, &wanted);
-                let saved = saved.map_err(|error| format!("failed to save the status of the pod: {error}"));
-                let failure = saved.and_then(|()| {
-                    run::resize(shell, pod, &wanted).map_err(|error| match error {
-                        CgroupError::BelowUsage { .. } => error.to_string(),
-                        error => format!("failed to {}", nodlet_host::error::chain(&error)),
-                    })
-                });
-                let failure = failure.err().map(Into::into);
-                shell.tasks.answer(pod, async move { failure }, move |failure| {
-                    Some(Seen::Resized { generation, failure })
-                });
-            }
-            Action::Start { attempt, fallback } => {
-                let objects = self.registry.config_objects(&wanted.pod);
-                // The supervisor reports the start.
-                shell.tasks.answer(
-                    pod,
-                    run::start(shared(), pod, wanted, attempt, fallback, objects),
-                    move |asked| asked.err().map(|failure| Seen::StartFailed { attempt, failure }),
-                );
-            }
-            Action::CheckImage(attempt) => {
-                shell.tasks.answer(pod, run::check_image(shared(), wanted, attempt), move |checked| {
-                    Some(Seen::ImageChecked { attempt, failure: checked.err() })
-                });
-            }
-            Action::PullImage { attempt, image } => {
-                let secrets = pull::secrets(&wanted, &self.registry.config_objects(&wanted.pod));
-                shell.tasks.answer(pod, pull::pull(shared(), pod, image, secrets), move |result| {
-                    Some(Seen::ImagePulled { attempt, result })
-                });
-            }
-            Action::Probe(attempt, kind) => {
-                shell.tasks.answer(pod, exec::probe(shared(), pod, wanted, attempt, kind), move |result| {
-                    Some(Seen::Probed { attempt, kind, result })
-                });
-            }
-            Action::Hook(attempt, kind) => {
-                shell.tasks.answer(pod, hook::run(shared(), pod, wanted, attempt, kind), move |ended| {
-                    Some(Seen::Hooked { attempt, kind, failure: ended.err().map(String::into_boxed_str) })
-                });
-            }
-            Action::Terminate(attempt) => {
-                let asked = run::terminate(&shell.pods, pod, attempt);
-                shell.tasks.answer(pod, std::future::ready(asked), move |asked| stop_failed(attempt, asked));
-            }
-            Action::Kill(attempt) => {
-                let asked = run::kill(&shell.pods, pod, attempt);
-                shell.tasks.answer(pod, std::future::ready(asked), move |asked| stop_failed(attempt, asked));
-            }
-            Action::Discard(attempt) => run::discard(shell, pod, &wanted, attempt),
-            Action::RemoveSandbox => {
-                shell.tasks.answer(pod, sandbox::remove(shared(), pod, wanted), |removed| match removed {
-                    Ok(()) => Some(Seen::SandboxRemoved),
-                    Err(error) => Some(Seen::SandboxRemoveFailed { message: error.message().into() }),
-                });
-            }
-            Action::RemoveVolumes => {
-                let removed = shell.stores.remove_tree(shell.paths.pod(&wanted.pod.uid.0));
-                shell.tasks.answer(pod, removed, |removed| match removed {
-                    Ok(()) => Some(Seen::VolumesRemoved),
-                    Err(error) => Some(Seen::VolumesRemoveFailed {
-                        message: format!("failed to remove its volumes: {error}").into(),
-                    }),
-                });
-            }
-            Action::Save { record, generation } => {
-                shell.tasks.answer(
-                    pod,
-                    shell.stores.save(&wanted, &record, shell.machine.anchor()),
-                    move |saved| match saved {
-                        Ok(()) => Some(Seen::Saved { generation }),
-                        Err(error) => Some(Seen::SaveFailed { message: error.to_string().into() }),
-                    },
-                );
-            }
-            Action::Forget => {
-                shell.tasks.answer(pod, sandbox::forget(shared(), wanted), |forgotten| match forgotten {
-                    Ok(()) => Some(Seen::Forgotten),
-                    Err(error) => {
-                        let message = nodlet_host::error::causes(&error).into();
-                        Some(Seen::ForgetFailed { message })
-                    }
-                });
-            }
-            Action::Emit(event) => shell.publication.emit(&wanted, &event),
-        }
-    }
-
-    /// Counts an action, and kills the agent after `Config::stop_after` actions.
-    fn count(&mut self) {
-        self.begun += 1;
-        if self.shell.config.stop_after == Some(self.begun) {
-            // What was begun before goes on in no task: this is SIGKILL.
-            let _ = nix::sys::signal::raise(nix::sys::signal::Signal::SIGKILL);
         }
     }
 
@@ -744,12 +505,6 @@ impl Engine {
             self.publish(pod);
         }
     }
-}
-
-/// The observation if a signal or kill could not be delivered. Its success needs none: the run ends.
-fn stop_failed(attempt: Attempt, asked: Result<(), run::StopError>) -> Option<PodObservation> {
-    let message = nodlet_host::error::chain(&asked.err()?).into();
-    Some(PodObservation::StopFailed { attempt, message })
 }
 
 /// How long a stopped supervisor may take to end before it is killed.

@@ -43,6 +43,7 @@ pub mod app_armor;
 pub mod container_config;
 mod devices;
 mod downward_api;
+mod durable;
 pub mod engine;
 mod env_file;
 mod logind;

@@ -9,12 +9,12 @@
 //! `registry/src/sources.rs`, which decides which sources count; `engine/manifests.rs`, which schedules the looks;
 //! `engine/reconcile.rs`, which reports the differences to the core.
 
+mod directory;
+
 use std::ffi::{OsStr, OsString};
 use std::fs;
-use std::io::{self, Read};
+use std::io;
 use std::os::fd::{AsFd, OwnedFd};
-use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -23,9 +23,11 @@ use nix::sys::inotify::{AddWatchFlags, InitFlags, Inotify, InotifyEvent, WatchDe
 use nodlet_core::sorted::{SortedMap, SortedSet};
 
 use crate::devices::DeviceFiles;
+pub(crate) use directory::Found;
+use directory::{Directory, FoundFile, Stamp, is_manifest_name, read};
 use nodlet_core::time::Instant;
 use nodlet_host::paths::Paths;
-use nodlet_registry::{MAX_BYTES, MAX_FILES, Owner, Size, SourceDirectory, Sources};
+use nodlet_registry::{MAX_BYTES, Owner, Size, SourceDirectory, Sources};
 
 /// Interval between reads of directories that cannot be watched.
 pub(crate) const LOOK_AGAIN: Duration = Duration::from_secs(10);
@@ -39,16 +41,6 @@ const PART_BYTES: usize = 64 << 10;
 
 /// Time after which one part of a look ends, so that writes do not wait for a whole look on a slow card.
 const PART_TIME: Duration = Duration::from_millis(50);
-
-/// Reads at most [`MAX_BYTES`] and one more byte of a file. The size from `stat` may be outdated or wrong: a link
-/// may lead to a file of /proc that has no end, or that blocks its readers.
-fn read(path: &Path) -> io::Result<Vec<u8>> {
-    let file =
-        fs::OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK | libc::O_NOCTTY).open(path)?;
-    let mut bytes = Vec::new();
-    file.take(MAX_BYTES + 1).read_to_end(&mut bytes)?;
-    Ok(bytes)
-}
 
 /// The sources of desired objects, later ones overriding earlier ones.
 pub(crate) fn list(paths: &Paths) -> Vec<SourceDirectory> {
@@ -84,23 +76,6 @@ pub(crate) struct ManifestDirectories {
     devices: Option<usize>,
 }
 
-struct Directory {
-    path: PathBuf,
-    files: SortedMap<OsString, ReadFile>,
-}
-
-#[derive(Default)]
-struct ReadFile {
-    /// Identifies the contents that were read last.
-    stamp: Option<Stamp>,
-    /// The time at which the file was found moved to `NAME~`.
-    aside: Option<Instant>,
-    /// The file exists and could not be read. inotify does not report when it becomes readable.
-    unread: bool,
-    /// The last look found the file.
-    is_there: bool,
-}
-
 /// The state of an unfinished look.
 #[derive(Default)]
 struct Look {
@@ -110,37 +85,6 @@ struct Look {
     names: Option<Vec<OsString>>,
     /// The watches that are still needed.
     kept: SortedSet<WatchDescriptor>,
-}
-
-/// A result of a look. Results are reported to the registry in their order.
-pub(crate) enum Found {
-    /// A directory, and the error if it cannot be read.
-    Directory(usize, Option<String>),
-    /// A file in the directory with this index.
-    File(usize, OsString, FoundFile),
-}
-
-/// The result of a look for one file.
-pub(crate) enum FoundFile {
-    /// The file was moved to `NAME~`, and may come back.
-    Aside,
-    /// The file came back unchanged.
-    Present,
-    /// The file was removed.
-    Gone,
-    /// The contents of a new or changed file.
-    Contents(Vec<u8>),
-    /// The error of a file that cannot be read.
-    Unread(String),
-}
-
-/// The metadata that changes when a file is written.
-#[derive(Clone, Copy, PartialEq, Eq)]
-struct Stamp {
-    device: u64,
-    inode: u64,
-    size: u64,
-    changed: (i64, i64),
 }
 
 impl ManifestDirectories {
@@ -476,108 +420,10 @@ impl ManifestDirectories {
     }
 }
 
-impl Directory {
-    /// Starts a look at this directory. Returns the names of its files in descending order.
-    ///
-    /// # Errors
-    /// The directory cannot be read. The state of its files stays.
-    fn begin(&mut self, index: usize, found: &mut Vec<Found>) -> io::Result<Vec<OsString>> {
-        // The list is limited to the files that are read, so that memory does not depend on the directory.
-        let (mut names, mut passed_over) = (SortedSet::new(), 0_usize);
-        match fs::read_dir(&self.path) {
-            Ok(entries) => {
-                for entry in entries {
-                    let name = entry?.file_name();
-                    if !is_manifest_name(&name) {
-                        continue;
-                    }
-                    names.insert(name);
-                    if names.len() > MAX_FILES {
-                        names.pop_last();
-                        passed_over += 1;
-                    }
-                }
-            }
-            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-            // The files do not count as removed: their pods stay until the directory can be read again.
-            Err(error) => return Err(error),
-        }
-        if passed_over > 0 {
-            log::warn!(
-                "{} has {} files; only the first {MAX_FILES} are read",
-                self.path.display(),
-                MAX_FILES + passed_over
-            );
-        }
-        for (name, file) in &mut self.files {
-            file.is_there = false;
-            if !names.contains(name) {
-                found.push(Found::File(index, name.clone(), FoundFile::Aside));
-            }
-        }
-        Ok(names.into_iter().rev().collect())
-    }
-
-    /// Ends a look at this directory: forgets removed files, except those that may come back.
-    fn end(&mut self, index: usize, now: Instant, found: &mut Vec<Found>) {
-        let Directory { path, files } = self;
-        files.retain(|name, file| {
-            if file.is_there {
-                return true;
-            }
-            let since = *file.aside.get_or_insert(now);
-            let may_return = now.since(since) < SAVED_WITHIN && file.is_aside(path, name);
-            if !may_return {
-                found.push(Found::File(index, name.clone(), FoundFile::Gone));
-            }
-            may_return
-        });
-    }
-}
-
 /// Reports the error of a file to the registry, and logs it if it is new.
 fn refuse(sources: &mut Sources, (index, name): (usize, &OsStr), message: String) {
     if let Some(refusal) = sources.refuse(index, name, message) {
         log::error!("{}", refusal.message);
-    }
-}
-
-impl ReadFile {
-    /// Records that the file could not be read. A file that was removed after `stat` found it is gone, which is no
-    /// error; `before` is the stamp of the contents that were read last.
-    fn could_not_be_read(
-        &mut self,
-        before: Option<Stamp>,
-        path: &Path,
-        error: &io::Error,
-    ) -> Option<FoundFile> {
-        if error.kind() == io::ErrorKind::NotFound {
-            (self.stamp, self.is_there) = (before, false);
-            return None;
-        }
-        (self.stamp, self.unread) = (None, true);
-        Some(FoundFile::Unread(format!("failed to read {}: {error}", path.display())))
-    }
-
-    /// Whether `NAME~` is this very file, and not an older backup.
-    fn is_aside(&self, directory: &Path, name: &OsStr) -> bool {
-        let mut backup = name.to_owned();
-        backup.push("~");
-        let found = fs::metadata(directory.join(backup)).map(|metadata| Stamp::of(&metadata));
-        matches!((self.stamp, found), (Some(read), Ok(found))
-            if (read.device, read.inode) == (found.device, found.inode))
-    }
-}
-
-impl Stamp {
-    fn of(metadata: &fs::Metadata) -> Stamp {
-        use std::os::unix::fs::MetadataExt;
-        Stamp {
-            device: metadata.dev(),
-            inode: metadata.ino(),
-            size: metadata.size(),
-            changed: (metadata.ctime(), metadata.ctime_nsec()),
-        }
     }
 }
 
@@ -596,13 +442,6 @@ fn watch_way_to(path: &Path, mut watch: impl FnMut(&Path) -> bool) {
             return;
         }
     }
-}
-
-/// Whether a file with this name is read. Any extension is accepted, as by a kubelet; hidden files and temporary
-/// files of editors are not.
-fn is_manifest_name(name: &OsStr) -> bool {
-    let name = name.as_bytes();
-    !(name.starts_with(b".") || name.ends_with(b"~") || (name.starts_with(b"#") && name.ends_with(b"#")))
 }
 
 #[cfg(test)]

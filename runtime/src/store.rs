@@ -1,14 +1,12 @@
-//! The files that survive a power cut: one small record for each pod, and applied manifests. Each write is atomic:
-//! after a power cut, a file is either the old or the new one. Unchanged files are not written.
+//! The records of pods, which survive a power cut: one small file for each pod, replaced by [`crate::durable::replace`].
 //!
 //! Only the storage thread reads and writes these files. Records are read once, when the agent starts
 //! ([`Records::read`]), and kept in memory until their pods are found ([`Recorded`]). Later records belong to
 //! pods that the agent knows.
 
 use std::fmt;
-use std::fs::{self, File, OpenOptions};
-use std::io::{self, Write};
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::fs;
+use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -19,117 +17,6 @@ use nodlet_core::facts::Record;
 use nodlet_core::record_file::{self, Admitted};
 use nodlet_core::time::Anchor;
 use nodlet_kube::manifest::{AppliedPreset, Priority};
-
-/// Injects failures of the card in tests: called before every write, sync, rename and removal.
-pub(crate) trait Fault: Send + Sync {
-    /// Called before a step on `path`.
-    ///
-    /// # Errors
-    /// The step fails with this error.
-    fn step(&self, step: Step, path: &Path) -> io::Result<()>;
-}
-
-/// One step of a change on the card.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Step {
-    /// Create a new file beside the old one, or a directory.
-    Create,
-    /// Write the bytes of the new file.
-    Write,
-    /// Make the bytes of the new file durable.
-    Sync,
-    /// Rename the new file over the old one.
-    Rename,
-    /// Make the directory durable.
-    SyncDirectory,
-    /// Remove a file.
-    Remove,
-}
-
-/// The absence of injected failures.
-pub(crate) struct NoFault;
-
-impl Fault for NoFault {
-    fn step(&self, _: Step, _: &Path) -> io::Result<()> {
-        Ok(())
-    }
-}
-
-/// Replaces the contents of `path` with `bytes`, atomically: after a power cut at any moment, the file is the old or
-/// the new one. Writes nothing if the file is already the new one.
-///
-/// # Errors
-/// A step failed. Either the old file still exists, or the new one exists and may not survive a power cut; another
-/// call makes it durable.
-pub(crate) fn replace(path: &Path, bytes: &[u8], fault: &dyn Fault) -> io::Result<()> {
-    let directory = path.parent().ok_or(io::ErrorKind::InvalidInput)?;
-    if fs::read(path).is_ok_and(|old| old == bytes) {
-        // An earlier attempt that failed, or an agent that was killed, may have renamed the file without making
-        // that durable. If it is durable, this writes nothing.
-        return sync_directory(directory, fault);
-    }
-    // Only root may read records and applied objects, even if the directory was removed meanwhile.
-    make_directory(directory, 0o700, fault)?;
-    // Readers of the directory ignore a dot file.
-    let mut name = std::ffi::OsString::from(".");
-    name.push(path.file_name().ok_or(io::ErrorKind::InvalidInput)?);
-    name.push(".new");
-    let new = directory.join(name);
-    let written = (|| {
-        fault.step(Step::Create, &new)?;
-        let mut file = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&new)?;
-        fault.step(Step::Write, &new)?;
-        file.write_all(bytes)?;
-        fault.step(Step::Sync, &new)?;
-        file.sync_all()?;
-        fault.step(Step::Rename, path)?;
-        fs::rename(&new, path)
-    })();
-    if let Err(error) = written {
-        // Best effort: the next write of this file truncates it anyway.
-        let _ = fs::remove_file(&new);
-        return Err(error);
-    }
-    sync_directory(directory, fault)
-}
-
-/// Removes `path` durably. The file need not exist.
-///
-/// # Errors
-/// A step failed.
-pub(crate) fn remove(path: &Path, fault: &dyn Fault) -> io::Result<()> {
-    fault.step(Step::Remove, path)?;
-    match fs::remove_file(path) {
-        Ok(()) => sync_directory(path.parent().ok_or(io::ErrorKind::InvalidInput)?, fault),
-        // The removal may not be durable yet: see `replace`.
-        Err(error) if error.kind() == io::ErrorKind::NotFound => {
-            let directory = path.parent().ok_or(io::ErrorKind::InvalidInput)?;
-            if directory.is_dir() { sync_directory(directory, fault) } else { Ok(()) }
-        }
-        Err(error) => Err(error),
-    }
-}
-
-fn sync_directory(directory: &Path, fault: &dyn Fault) -> io::Result<()> {
-    fault.step(Step::SyncDirectory, directory)?;
-    File::open(directory)?.sync_all()
-}
-
-/// Creates `directory` with this mode, and its missing parents, durably.
-fn make_directory(directory: &Path, mode: u32, fault: &dyn Fault) -> io::Result<()> {
-    if directory.is_dir() {
-        return Ok(());
-    }
-    if let Some(parent) = directory.parent() {
-        make_directory(parent, 0o755, fault)?;
-    }
-    fault.step(Step::Create, directory)?;
-    match fs::DirBuilder::new().mode(mode).create(directory) {
-        Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
-        Ok(()) | Err(_) => {}
-    }
-    directory.parent().map_or(Ok(()), |parent| sync_directory(parent, fault))
-}
 
 /// The error of a record that cannot be used.
 #[derive(Clone, Debug)]
@@ -347,135 +234,15 @@ mod tests {
     use std::net::Ipv4Addr;
 
     use super::*;
+    use crate::durable::{NoFault, replace};
     use nodlet_core::facts::*;
     use nodlet_core::time::{Instant, Moment, Timestamp};
-    use std::sync::atomic::{AtomicUsize, Ordering};
-
-    /// Fails the step with this number and all later steps, as a power cut does.
-    struct CutAt {
-        left: AtomicUsize,
-    }
-
-    impl Fault for CutAt {
-        fn step(&self, _: Step, _: &Path) -> io::Result<()> {
-            let left = self
-                .left
-                .fetch_update(Ordering::SeqCst, Ordering::SeqCst, |left| Some(left.saturating_sub(1)));
-            match left {
-                Ok(0) | Err(0) => Err(io::Error::from_raw_os_error(libc::EIO)),
-                Ok(_) | Err(_) => Ok(()),
-            }
-        }
-    }
-
-    /// Fails the first step of this kind, and records all steps.
-    struct FailOnce {
-        step: Step,
-        steps: std::sync::Mutex<Vec<Step>>,
-    }
-
-    impl FailOnce {
-        fn of(step: Step) -> FailOnce {
-            FailOnce { step, steps: std::sync::Mutex::default() }
-        }
-
-        fn take(&self) -> Vec<Step> {
-            std::mem::take(&mut *self.steps.lock().expect("nobody panics with it"))
-        }
-    }
-
-    impl Fault for FailOnce {
-        fn step(&self, step: Step, _: &Path) -> io::Result<()> {
-            let mut steps = self.steps.lock().expect("nobody panics with it");
-            let first = !steps.contains(&step);
-            steps.push(step);
-            if first && step == self.step { Err(io::Error::from_raw_os_error(libc::EIO)) } else { Ok(()) }
-        }
-    }
-
-    #[test]
-    fn a_retry_syncs_the_directory_whose_sync_failed() {
-        let directory = scratch("again");
-        let path = directory.join("record.json");
-        let fault = FailOnce::of(Step::SyncDirectory);
-        replace(&path, b"new", &fault).expect_err("the card fails");
-        assert_eq!(fs::read(&path).ok().as_deref(), Some(&b"new"[..]), "it is there all the same");
-        let before = fault.take();
-        assert_eq!(before.last(), Some(&Step::SyncDirectory));
-        let fault = FailOnce { step: Step::Remove, ..fault };
-        replace(&path, b"new", &fault).expect("the card works again");
-        assert_eq!(fault.take(), [Step::SyncDirectory]);
-
-        let fault = FailOnce::of(Step::SyncDirectory);
-        remove(&path, &fault).expect_err("the card fails");
-        assert!(!path.exists());
-        remove(&path, &fault).expect("the card works again");
-        assert_eq!(fault.take(), [Step::Remove, Step::SyncDirectory, Step::Remove, Step::SyncDirectory]);
-        remove(&directory.join("none/record.json"), &fault).expect("what never was is gone");
-        fs::remove_dir_all(directory).expect("the scratch directory goes");
-    }
 
     fn scratch(name: &str) -> PathBuf {
         let path = std::env::temp_dir().join(format!("nodlet-store-{name}-{}", std::process::id()));
         let _ = fs::remove_dir_all(&path);
         fs::create_dir_all(&path).expect("a scratch directory");
         path
-    }
-
-    #[test]
-    fn a_file_is_the_old_or_the_new_one_at_whatever_step_the_plug_is_pulled() {
-        let directory = scratch("cut");
-        let path = directory.join("a/b/record.json");
-        let mut finished = false;
-        for cut in 0..20 {
-            let _ = fs::remove_dir_all(directory.join("a"));
-            if cut % 2 == 0 {
-                replace(&path, b"old", &NoFault).expect("the old file is written");
-            }
-            let old = fs::read(&path).ok();
-            let fault = CutAt { left: AtomicUsize::new(cut) };
-            let result = replace(&path, b"new", &fault);
-            let now = fs::read(&path).ok();
-            assert!(now == old || now.as_deref() == Some(b"new"), "cut at step {cut}: {now:?}");
-            if result.is_ok() {
-                assert_eq!(now.as_deref(), Some(&b"new"[..]));
-                finished = true;
-            }
-            let leftovers: Vec<_> = fs::read_dir(path.parent().expect("it has a parent"))
-                .map(|entries| entries.flatten().filter(|entry| entry.path() != path).collect())
-                .unwrap_or_default();
-            assert!(leftovers.is_empty(), "cut at step {cut} left {leftovers:?}");
-        }
-        assert!(finished, "no run was long enough to finish");
-        fs::remove_dir_all(directory).expect("the scratch directory goes");
-    }
-
-    /// A file that is renamed before its bytes are durable may be empty after a power cut. No file system shows that
-    /// before.
-    #[test]
-    fn a_file_is_synced_before_its_rename_and_its_directory_after_it() {
-        let directory = scratch("order");
-        let fault = FailOnce { step: Step::Remove, steps: std::sync::Mutex::default() };
-        let written = [Step::Create, Step::Write, Step::Sync, Step::Rename, Step::SyncDirectory];
-        for bytes in ["one", "two"] {
-            replace(&directory.join("record.json"), bytes.as_bytes(), &fault).expect("it is written");
-            assert_eq!(fault.take(), written);
-        }
-        replace(&directory.join("a/record.json"), b"new", &fault).expect("it is written");
-        let made = [Step::Create, Step::SyncDirectory];
-        assert_eq!(fault.take(), [&made[..], &written].concat(), "a directory that was made is durable, too");
-        fs::remove_dir_all(directory).expect("the scratch directory goes");
-    }
-
-    #[test]
-    fn a_file_with_unchanged_content_is_not_written() {
-        let directory = scratch("same");
-        let path = directory.join("record.json");
-        replace(&path, b"same", &NoFault).expect("written once");
-        let fault = FailOnce::of(Step::Create);
-        replace(&path, b"same", &fault).expect("there is nothing to write");
-        assert_eq!(fault.take(), [Step::SyncDirectory]);
-        fs::remove_dir_all(directory).expect("the scratch directory goes");
     }
 
     #[test]

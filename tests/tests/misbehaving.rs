@@ -9,9 +9,6 @@ use nodlet_tests::{ControlPlane, Device, demo_archive};
 /// The limit of the agent's memory that no file backs, in KiB: that of large manifests in `bounded.rs`.
 const MEMORY: u64 = 28 * 1024;
 
-/// The limit with 500 pods that the cluster assigned, of which the agent keeps the status that it sent last.
-const MANY: u64 = 36 * 1024;
-
 /// A board that has joined through the API server with faults.
 fn board(plane: &mut ControlPlane) -> Device {
     let server = plane.misbehave();
@@ -79,7 +76,7 @@ fn faults_of_the_api_server_cost_neither_pods_nor_memory_and_are_retried_with_ba
         ("429", "HTTP 429 Test: a fault", 2, 7),
         ("500", "HTTP 500 Test: a fault", 1, 0),
         ("garbage", "the API server sent something else than a JSON object", 1, 0),
-        ("version", "the API server sent something else than a list of pods", 1, 0),
+        ("version", "the API server sent something else than a", 1, 0),
         ("half", "the server closed the connection", 1, 0),
         ("line", "the response is too large", 1, 0),
     ] {
@@ -99,7 +96,8 @@ fn faults_of_the_api_server_cost_neither_pods_nor_memory_and_are_retried_with_ba
         });
         let took = begun.elapsed();
         assert!(took >= Duration::from_secs(least), "{fault}: {requests} requests within {took:?}");
-        device.wait_for("the reason", || reported(&device) > before);
+        // The first answer that is of use to nobody may be that to the reading of objects, each minute.
+        device.wait_within(Duration::from_secs(150), "the reason", || reported(&device) > before);
         // The pod is restarted as ever, once: the waits between restarts double.
         if restarts == 0 {
             web.tell("app", "/end");
@@ -186,9 +184,8 @@ spec:
     plane.wait_for("get pods -l app=many --no-headers", |pods| {
         pods.lines().filter(|pod| pod.contains("PodSpecNotSupported")).count() == 500
     });
-    println!("500 pods: {} KiB", memory(&device));
     let memory = memory(&device);
     println!("500 pods: {memory} KiB");
-    assert!(memory < MANY, "{memory} KiB");
+    assert!(memory < MEMORY, "{memory} KiB");
     assert!(device.pod("web").container("app").is_running());
 }

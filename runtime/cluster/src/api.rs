@@ -40,8 +40,8 @@ pub enum ApiError {
     Http(HttpError),
     /// The time limit is over.
     Timeout,
-    /// The response is not a JSON object.
-    NoObject,
+    /// The response is not this, which was requested.
+    Unexpected(&'static str),
     /// The server rejects the request.
     Status {
         /// The HTTP status.
@@ -102,8 +102,8 @@ impl std::fmt::Display for ApiError {
             ApiError::Tls(error) => error.fmt(formatter),
             ApiError::Http(error) => error.fmt(formatter),
             ApiError::Timeout => write!(formatter, "no response within {} s", WITHIN.as_secs()),
-            ApiError::NoObject => {
-                formatter.write_str("the API server sent something else than a JSON object")
+            ApiError::Unexpected(wanted) => {
+                write!(formatter, "the API server sent something else than {wanted}")
             }
             ApiError::Status { code, reason, message, .. } => {
                 write!(formatter, "HTTP {code} {reason}: {message}")
@@ -118,7 +118,7 @@ impl std::error::Error for ApiError {
             ApiError::Connect(_, source) => Some(source),
             ApiError::Tls(error) => error.source(),
             ApiError::Http(error) => error.source(),
-            ApiError::Timeout | ApiError::NoObject | ApiError::Status { .. } => None,
+            ApiError::Timeout | ApiError::Unexpected(_) | ApiError::Status { .. } => None,
         }
     }
 }
@@ -130,7 +130,20 @@ impl std::error::Error for ApiError {
 /// The text is not JSON, or not an object.
 pub fn object(text: &[u8]) -> Result<Value, ApiError> {
     let object = serde_json::from_slice(text).ok();
-    object.filter(Value::is_object).ok_or(ApiError::NoObject)
+    object.filter(Value::is_object).ok_or(ApiError::Unexpected("a JSON object"))
+}
+
+/// Takes the objects out of a list.
+///
+/// # Errors
+/// It is no list. An error must not pass for an empty list: all pods would end.
+pub fn items(list: &mut Value) -> Result<Vec<Value>, ApiError> {
+    let is_list = list["kind"].as_str().is_some_and(|kind| kind.ends_with("List"));
+    match list["items"].take() {
+        Value::Array(items) => Ok(items),
+        Value::Null if is_list => Ok(Vec::new()),
+        _ => Err(ApiError::Unexpected("a list")),
+    }
 }
 
 /// A text of the server for a message: not longer than a line or a few, and without characters that control a terminal
@@ -339,7 +352,22 @@ mod tests {
         assert_eq!(object(b" {\"a\":[]} ").ok(), Some(serde_json::json!({ "a": [] })));
         for other in ["", "\"x\"", "[]", "[{}]", "5", "null", "true", "{", "{}{}"] {
             let error = object(other.as_bytes()).expect_err(other);
-            assert!(matches!(error, ApiError::NoObject), "{other}: {error}");
+            assert!(matches!(error, ApiError::Unexpected("a JSON object")), "{other}: {error}");
+        }
+    }
+
+    #[test]
+    fn what_is_no_list_is_no_empty_list() {
+        let of = |mut list: Value| items(&mut list).ok();
+        assert_eq!(
+            of(serde_json::json!({ "kind": "PodList", "items": [{}] })),
+            Some(vec![serde_json::json!({})])
+        );
+        for empty in [serde_json::json!([]), Value::Null] {
+            assert_eq!(of(serde_json::json!({ "kind": "PodList", "items": empty })), Some(Vec::new()));
+        }
+        for other in [serde_json::json!({ "a": 1 }), Value::Null, 7.into()] {
+            assert_eq!(of(serde_json::json!({ "kind": "Unknown", "items": other })), None, "{other}");
         }
     }
 }

@@ -10,7 +10,7 @@
 //!   socket, no file, no clock.
 //! * [`serving`] and [`review`]: the certificate of the kubelet's server, and who may use that server. Pure, too.
 //!
-//! The agent's tasks are `runtime/src/engine/cluster.rs` and `runtime/src/engine/kubelet_server.rs`.
+//! The agent's tasks are `runtime/src/engine/cluster.rs` and `runtime/src/engine/cluster/kubelet_server.rs`.
 
 pub mod api;
 pub mod backoff;

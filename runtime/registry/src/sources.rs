@@ -59,6 +59,8 @@ pub struct Sources {
     list: Vec<Source>,
     /// The files that are being written or removed.
     reserved: SortedMap<PathBuf, Reserved>,
+    /// The contents are those of some parts of a read, and not of all.
+    pub is_partial: bool,
 }
 
 /// A file that is being written or removed.
@@ -131,7 +133,7 @@ impl Sources {
     pub fn new(directories: Vec<SourceDirectory>) -> Sources {
         let list =
             directories.into_iter().map(|directory| Source { directory, files: Vec::new(), unread: None });
-        Sources { list: list.collect(), reserved: SortedMap::new() }
+        Sources { list: list.collect(), ..Sources::default() }
     }
 
     /// The source that has a file.

@@ -1,7 +1,7 @@
 //! The routes of the kubelet's server: another form of the URLs of the API, for the API server of a cluster. Errors
 //! are texts.
 //!
-//! Who may send a request is decided before ([`super::Authorization`]). Read next: `engine/kubelet_server.rs`, which
+//! Who may send a request is decided before ([`super::Authorization`]). Read next: `engine/cluster/kubelet_server.rs`, which
 //! accepts the connections.
 
 use std::rc::Rc;

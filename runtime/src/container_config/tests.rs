@@ -1,8 +1,10 @@
+use std::fs;
 use std::rc::Rc;
 
 use super::*;
 use nodlet_core::sorted::SortedMap;
 use nodlet_core::spec::ContainerIndex;
+use nodlet_host::launch::{MountSource, Propagation};
 use nodlet_host::log_files;
 use nodlet_kube::manifest::{self, Validation};
 

@@ -44,12 +44,12 @@ pub(super) fn sweep(shell: &Rc<Shell>, wanted: &SortedSet<String>) {
         uids.extend(names(&paths.pods()).into_iter().filter(|name| !name.starts_with(DOOMED)));
         for uid in uids.difference(&wanted) {
             let removed = set_aside(&paths, uid)
-                .and_then(|()| crate::store::remove(&records.ephemeral_path_of(uid), &*fault))
+                .and_then(|()| crate::durable::remove(&records.ephemeral_path_of(uid), &*fault))
                 .and_then(|()| {
                     let kept = records.kept_path_of(uid);
-                    if kept.exists() { crate::store::remove(&kept, &*fault) } else { Ok(()) }
+                    if kept.exists() { crate::durable::remove(&kept, &*fault) } else { Ok(()) }
                 })
-                .and_then(|()| crate::store::remove(&records.path_of(uid), &*fault))
+                .and_then(|()| crate::durable::remove(&records.path_of(uid), &*fault))
                 .and_then(|()| images.release(uid).map_err(io::Error::other));
             if let Err(error) = removed {
                 log::error!("failed to remove the files of pod {uid}: {error}");

@@ -12,6 +12,7 @@
 //! ```
 
 pub(super) mod connection;
+mod kubelet_server;
 mod mirrors;
 mod objects;
 mod pods;

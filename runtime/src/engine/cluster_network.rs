@@ -155,10 +155,10 @@ impl Follower {
     async fn list(&mut self, api: &mut Api, target: &str) -> Result<String, ApiError> {
         let (mut names, mut more) = (Vec::new(), String::new());
         for _ in 0..MAX_REQUESTS {
-            let page = api.call("GET", &format!("{target}limit={PAGE}&continue={more}"), None).await?;
-            for node in page["items"].as_array().into_iter().flatten() {
-                names.push(name(node).to_owned());
-                self.see(node);
+            let mut page = api.call("GET", &format!("{target}limit={PAGE}&continue={more}"), None).await?;
+            for node in api::items(&mut page)? {
+                names.push(name(&node).to_owned());
+                self.see(&node);
             }
             let text = |field: &str| page["metadata"][field].as_str().unwrap_or_default().to_owned();
             more = text("continue");

@@ -33,15 +33,18 @@ impl NodePods for View<'_> {
 }
 
 impl Engine {
-    /// Holds back changes of `wanted` whose images are not on the board, and performs what follows from it.
-    pub(super) fn hold_back(&mut self, wanted: &mut WantedByName) {
+    /// Holds back changes of `wanted` whose images are not on the board, and performs what follows from it, except the
+    /// look-ups of images, which it returns: their results change what the board wants.
+    #[must_use]
+    pub(super) fn hold_back(&mut self, wanted: &mut WantedByName) -> Vec<LookUp> {
+        let mut look_ups = Vec::new();
         let view = View { node: &self.node, pods: &self.shell.pods };
         for effect in self.registry.hold_back(wanted, &view, nodlet_host::clock::instant()) {
             match effect {
                 Effect::Emit(pod, event) => self.shell.publication.emit(&pod, &event),
                 Effect::KeepOnFlash(pod) => self.keep_on_flash(&pod),
                 Effect::RemoveKept(uid) => self.remove_kept(&uid),
-                Effect::LookUp(look_up) => self.look_up(look_up),
+                Effect::LookUp(look_up) => look_ups.push(look_up),
                 Effect::Publish(uid) => {
                     if let Some(index) = self.node.index_of(&uid) {
                         self.publish(index);
@@ -49,6 +52,7 @@ impl Engine {
                 }
             }
         }
+        look_ups
     }
 
     /// Looks up the images of changes, before the registry first decides about them.
@@ -71,17 +75,6 @@ impl Engine {
         let view = View { node: &self.node, pods: &self.shell.pods };
         let published = self.shown(&new.namespace, &new.name).and_then(|index| self.node.pod(index));
         self.registry.held_updates.awaited_images(new, published, &view)
-    }
-
-    fn look_up(&self, look_up: LookUp) {
-        self.shell.tasks.then(
-            images::are_present(&self.shell.stores, look_up.images.clone()),
-            move |engine, present| {
-                if engine.registry.held_updates.looked_up(look_up, present) {
-                    engine.reconcile();
-                }
-            },
-        );
     }
 
     fn keep_on_flash(&self, old: &Wanted) {

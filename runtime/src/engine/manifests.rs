@@ -34,8 +34,6 @@ pub(super) struct ManifestReads {
     asked: bool,
     /// Continuations of the next read.
     waiting: Vec<Continuation>,
-    /// The registry has the results of some parts of a read, and not of all.
-    is_partial: bool,
     /// The next read includes the records: they were not read yet, or not completely.
     reads_records: bool,
     /// A read is scheduled, see [`Engine::read_again`].
@@ -60,15 +58,9 @@ impl ManifestReads {
             news: false,
             asked: false,
             waiting: Vec::new(),
-            is_partial: false,
             reads_records: true,
             is_due: false,
         }
-    }
-
-    /// Whether the registry has the results of some parts of a read, and not of all.
-    pub(super) fn is_partial(&self) -> bool {
-        self.is_partial
     }
 }
 
@@ -192,7 +184,7 @@ impl Engine {
         let devices = &self.shell.machine.devices;
         directories.report(found.unwrap_or_default(), &mut self.registry.sources, &mut devices.borrow_mut());
         self.device_files_changed();
-        self.manifest_reads.is_partial = more;
+        self.registry.sources.is_partial = more;
         if more {
             return (Some(directories), is_news);
         }

@@ -6,12 +6,12 @@ use std::rc::Rc;
 use super::on_tmpfs::{self, LeftBehind};
 use super::pods::PodShell;
 use super::publish::created;
-use super::{Engine, cleanup, recover, sandbox};
+use super::{Engine, cleanup, images, recover, sandbox};
 use crate::store::{LoadError, Recorded};
 use nodlet_core::facts::{Observation, PodObservation, Record};
 use nodlet_core::pod::PodState;
 use nodlet_core::spec::{Pod, Uid};
-use nodlet_registry::held_updates::read_kept;
+use nodlet_registry::held_updates::{LookUp, read_kept};
 use nodlet_registry::{
     self as registry, Admitted, Base, DefinitionName, Problem, Refusal, Wanted, WantedByName,
 };
@@ -20,7 +20,7 @@ impl Engine {
     /// Reports to the core the difference between the pods that sources want now and those that they wanted before.
     /// Reads no file.
     pub(super) fn reconcile(&mut self) {
-        if self.manifest_reads.is_partial() {
+        if self.registry.sources.is_partial {
             // The registry may know that a manifest was removed, and not yet that it is in another directory.
             // The read calls this function after its last part.
             return;
@@ -35,7 +35,9 @@ impl Engine {
             log::error!("{message}");
         }
         refusals.extend(admissions.refusals);
-        self.hold_back(&mut wanted);
+        for look_up in self.hold_back(&mut wanted) {
+            self.look_up(look_up);
+        }
         self.shell.publication.refused(&refusals);
         let difference = self.registry.difference(wanted, &self.shell.pods.deleted());
         for uid in difference.unwanted {
@@ -50,7 +52,7 @@ impl Engine {
                 }
                 Err(short) => {
                     log::error!("{}/{}: {short}; trying again", new.pod.namespace, new.pod.name);
-                    self.read_again();
+                    self.shell.stores.is_short.set(true);
                 }
             }
         }
@@ -73,6 +75,18 @@ impl Engine {
         let node = &self.node;
         self.shell.stores.recorded.borrow_mut().retain(|uid| node.index_of(&Uid::from(uid)).is_none());
         self.sweep();
+    }
+
+    /// Looks up the images of a change that is held back, and then decides again.
+    fn look_up(&self, look_up: LookUp) {
+        self.shell.tasks.then(
+            images::are_present(&self.shell.stores, look_up.images.clone()),
+            move |engine, present| {
+                if engine.registry.held_updates.looked_up(look_up, present) {
+                    engine.reconcile();
+                }
+            },
+        );
     }
 
     /// Reports changes of objects to the pods that refer to them.

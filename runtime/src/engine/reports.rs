@@ -12,7 +12,8 @@ use nodlet_supervisor::ExitRecord;
 use nodlet_supervisor::client::{StartFailedAt, StartedProcess, SupervisorEvent};
 
 use super::handles::{ImageFacts, Run, Sandbox, facts_path};
-use super::run::{failure, forget, read_facts};
+use super::run::{failure, read_facts};
+use super::stop::forget;
 use super::{Shell, devices, log_name};
 
 /// Reports an event of the supervisor to the core, or to the task that waits for it.

@@ -178,7 +178,7 @@ async fn set_up_volumes(
         request = volume::Request::new(&wanted.pod, &shell.paths, claims);
     }
     // No container of it runs: writable layers that are there are of an earlier sandbox.
-    let layers = container_config::runs_directory(&shell.paths, &wanted.pod.uid.0);
+    let layers = container_config::run_files::runs_directory(&shell.paths, &wanted.pod.uid.0);
     shell.stores.remove_tree(layers.clone()).await.map_err(|error| {
         let message = format!("failed to remove {}: {error}", layers.display());
         Failure::new(SandboxFailure::Mount, message)
@@ -402,7 +402,7 @@ pub(super) async fn remove(shell: Rc<Shell>, pod: PodIndex, wanted: Rc<Wanted>) 
     }
     let killed = cleanup::remove_remains(&shell.machine.cgroups, &wanted).await;
     killed.map_err(RemoveError::Processes)?;
-    let layers = container_config::runs_directory(&shell.paths, &wanted.pod.uid.0);
+    let layers = container_config::run_files::runs_directory(&shell.paths, &wanted.pod.uid.0);
     if let Err(error) = shell.stores.remove_tree(layers).await {
         // They go at the latest with the pod.
         log::warn!(
@@ -473,9 +473,9 @@ pub(super) async fn forget(shell: Rc<Shell>, wanted: Rc<Wanted>) -> Result<(), F
         }
         images.release(&uid).map_err(ForgetError::Leases)?;
         // Last: without the record nobody would find what else is there.
-        crate::store::remove(&ephemeral, &*fault)
-            .and_then(|()| if kept.exists() { crate::store::remove(&kept, &*fault) } else { Ok(()) })
-            .and_then(|()| crate::store::remove(&record, &*fault))
+        crate::durable::remove(&ephemeral, &*fault)
+            .and_then(|()| if kept.exists() { crate::durable::remove(&kept, &*fault) } else { Ok(()) })
+            .and_then(|()| crate::durable::remove(&record, &*fault))
             .map_err(ForgetError::Record)
     });
     removed.await?;

@@ -1,6 +1,6 @@
 //! The files of the agent on flash: images, records and manifests. The one thread of [`Storage`] writes them.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::future::Future;
 use std::io;
 use std::path::PathBuf;
@@ -14,8 +14,9 @@ use nodlet_registry::Wanted;
 use nodlet_rootfs::Store as Images;
 use serde_json::Value;
 
+use crate::durable::{self, Fault, NoFault};
 use crate::storage::Storage;
-use crate::store::{self, AdmittedWith, Fault, LoadError, NoFault, Recorded, Records};
+use crate::store::{AdmittedWith, LoadError, Recorded, Records};
 
 /// The stores on flash, and the thread that reads and writes them.
 pub(super) struct Stores {
@@ -25,6 +26,8 @@ pub(super) struct Stores {
     pub(super) fault: Arc<dyn Fault>,
     /// Records of pods that the core does not know yet.
     pub(super) recorded: RefCell<Recorded>,
+    /// A record could not be read for lack of descriptors or memory. The loop has it read again.
+    pub(super) is_short: Cell<bool>,
     /// Bindings of claims that are not known to be durable, and how often they have changed.
     bindings: RefCell<(u64, Option<Vec<u8>>)>,
 }
@@ -32,7 +35,15 @@ pub(super) struct Stores {
 impl Stores {
     pub(super) fn new(storage: Storage, images: Arc<Images>, records: Records) -> Stores {
         let (records, fault) = (Arc::new(records), Arc::new(NoFault));
-        Stores { storage, images, records, fault, recorded: RefCell::default(), bindings: RefCell::default() }
+        Stores {
+            storage,
+            images,
+            records,
+            fault,
+            recorded: RefCell::default(),
+            is_short: Cell::new(false),
+            bindings: RefCell::default(),
+        }
     }
 
     /// Makes `bytes` the durable content of a file.
@@ -42,13 +53,13 @@ impl Stores {
         bytes: Vec<u8>,
     ) -> impl Future<Output = io::Result<()>> + use<> {
         let fault = self.fault.clone();
-        self.storage.run(move || store::replace(&path, &bytes, &*fault))
+        self.storage.run(move || durable::replace(&path, &bytes, &*fault))
     }
 
     /// Removes a file durably.
     pub(super) fn remove(&self, path: PathBuf) -> impl Future<Output = io::Result<()>> + use<> {
         let fault = self.fault.clone();
-        self.storage.run(move || store::remove(&path, &*fault))
+        self.storage.run(move || durable::remove(&path, &*fault))
     }
 
     /// Removes a directory of a pod, see [`remove_tree`].

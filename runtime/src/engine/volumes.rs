@@ -50,7 +50,7 @@ pub(super) async fn measure(shell: Rc<Shell>, wanted: Rc<Wanted>, scope: Storage
     let pod = &wanted.pod;
     let (paths, uid) = (&shell.paths, &pod.uid.0);
     let logs = paths.pod_logs(&pod.namespace, &pod.name, uid);
-    let runs = container_config::runs_directory(paths, uid);
+    let runs = container_config::run_files::runs_directory(paths, uid);
     let directory = paths.pod(uid);
     let (mut directories, mut projects) = (Vec::new(), Vec::new());
     let mut count = 0;

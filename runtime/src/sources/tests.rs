@@ -1,8 +1,10 @@
 use std::os::unix::fs::symlink;
 use std::time::Duration;
 
+use super::directory::ReadFile;
 use super::*;
 use nodlet_kube::kinds::Kind;
+use nodlet_registry::MAX_FILES;
 
 /// The directories with the sources that they are read into.
 struct Sources {

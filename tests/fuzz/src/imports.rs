@@ -11,7 +11,8 @@ pub type Imports = BTreeMap<String, BTreeSet<String>>;
 /// The imports among the files of the module whose root is the file `root`, such as `src/lib.rs` or
 /// `src/events.rs`. A file in a folder of its own counts to the file of that name: in the registry,
 /// `src/events/correlate.rs` to `src/events.rs`. An import of a name that the root imports from another file counts as an import
-/// from that file, and a call of a method of `self` that only another file defines as an import from that file. Imports
+/// from that file, and so does a method that only another file defines and that is called on `self`, on a variable of
+/// a declared type, or on a parameter of a closure, or that is named as a value (`Engine::read`). Imports
 /// between the root and its files do not count. Code of tests does not count: files
 /// `tests.rs`, folders `tests` and modules with `#[cfg(test)]`.
 ///
@@ -29,9 +30,10 @@ pub fn imports(root: &Path) -> Imports {
         false => shown.get(&name).cloned(),
     };
     let methods = methods(&texts);
+    let types = extended(&methods, &texts);
     let of_file = |(name, texts): (&String, &Vec<(usize, String)>)| {
         let named = texts.iter().flat_map(|(depth, text)| names(text, *depth, &module));
-        let called = texts.iter().flat_map(|(_, text)| called(text));
+        let called = texts.iter().flat_map(|(_, text)| called(text, &methods, &types));
         let definers = called.filter_map(|method| methods.get(&method).filter(|files| files.len() == 1));
         let files = named.filter_map(file_of).chain(definers.flatten().cloned());
         (name.clone(), files.filter(|other| other != name).collect())
@@ -39,12 +41,18 @@ pub fn imports(root: &Path) -> Imports {
     texts.iter().map(of_file).collect()
 }
 
+/// Methods of the standard library's types, which a closure's parameter may have.
+const STANDARD: [&str; 3] = ["as_str", "find", "path"];
+
 /// A method by the names of its type and its own.
 type Method = (String, String);
 
+/// Methods, each with the files that define it.
+type Methods = BTreeMap<Method, BTreeSet<String>>;
+
 /// The inherent methods of all types, each with the files that define one of the name.
-fn methods(texts: &BTreeMap<String, Vec<(usize, String)>>) -> BTreeMap<Method, BTreeSet<String>> {
-    let mut methods: BTreeMap<Method, BTreeSet<String>> = BTreeMap::new();
+fn methods(texts: &BTreeMap<String, Vec<(usize, String)>>) -> Methods {
+    let mut methods = Methods::new();
     for (file, texts) in texts {
         for (of, body) in texts.iter().flat_map(|(_, text)| blocks(text)) {
             let outer = body.lines().filter(|line| line.starts_with("    ") && !line.starts_with("     "));
@@ -57,22 +65,108 @@ fn methods(texts: &BTreeMap<String, Vec<(usize, String)>>) -> BTreeMap<Method, B
     methods
 }
 
-/// The methods of `self` and the functions of `Self` that `text` calls.
-fn called(text: &str) -> Vec<Method> {
+/// The methods of other files that `text` may call: of `self`, of a variable with a declared type, of a parameter of a
+/// closure, and each function of a type that it names, also as a value (`Engine::read`).
+fn called(text: &str, methods: &Methods, extended: &BTreeSet<&str>) -> Vec<Method> {
     let mut calls = Vec::new();
     for (of, body) in blocks(text) {
-        let body = body.split_whitespace().collect::<Vec<_>>().join(" ").replace(" .", ".");
-        for prefix in ["self.", "Self::"] {
-            for (at, _) in body.match_indices(prefix) {
-                let rest = &body[at + prefix.len()..];
-                let name = first(rest);
-                if rest[name.len()..].starts_with('(') {
-                    calls.push((of.to_owned(), name.to_owned()));
-                }
+        let body = joined(body);
+        calls.extend(members(&body, "self", ".").filter(is_called).map(|(name, _)| method(of, name)));
+        calls.extend(members(&body, "Self", "::").map(|(name, _)| method(of, name)));
+    }
+    let text = joined(text);
+    for of in extended {
+        calls.extend(members(&text, of, "::").map(|(name, _)| method(of, name)));
+    }
+    for variable in parameters(&text) {
+        for (name, _) in members(&text, variable, ".").filter(is_called) {
+            // The type of a closure's parameter is not written: the one type that has such a method, if there is one.
+            let is_found = |(of, own): &&Method| own == name && extended.contains(of.as_str());
+            let mut of = methods.keys().filter(is_found).filter(|_| !STANDARD.contains(&name));
+            if let (Some(found), None) = (of.next(), of.next()) {
+                calls.push(found.clone());
             }
         }
     }
+    for of in extended {
+        for variable in declared(&text, of) {
+            calls.extend(members(&text, variable, ".").filter(is_called).map(|(name, _)| method(of, name)));
+        }
+    }
     calls
+}
+
+/// The types whose methods are in several files, but for names that several files declare. A type whose methods are all
+/// in one file is imported from there.
+fn extended<'a>(methods: &'a Methods, texts: &BTreeMap<String, Vec<(usize, String)>>) -> BTreeSet<&'a str> {
+    let mut files: BTreeMap<&str, BTreeSet<&String>> = BTreeMap::new();
+    for ((of, _), in_files) in methods {
+        files.entry(of).or_default().extend(in_files);
+    }
+    let declarations = |of: &str| {
+        let texts = texts.values().flatten().flat_map(|(_, text)| text.lines());
+        let names = texts.filter_map(|line| line.split_once("struct ").or(line.split_once("enum ")));
+        names.filter(|(_, rest)| first(rest) == of).count()
+    };
+    let found = files.into_iter().filter(|(of, files)| files.len() > 1 && declarations(of) < 2);
+    found.map(|(of, _)| of).collect()
+}
+
+fn method(of: &str, name: &str) -> Method {
+    (of.to_owned(), name.to_owned())
+}
+
+/// `text` in one line, with each method behind its receiver.
+fn joined(text: &str) -> String {
+    text.split_whitespace().collect::<Vec<_>>().join(" ").replace(" .", ".")
+}
+
+/// The names behind `of` and `separator` in `text`, each with the text behind it.
+fn members<'a>(text: &'a str, of: &str, separator: &str) -> impl Iterator<Item = (&'a str, &'a str)> {
+    let prefix = format!("{of}{separator}");
+    let is_whole =
+        |before: &str| !before.ends_with(|letter: char| letter.is_alphanumeric() || "_.".contains(letter));
+    let found: Vec<_> =
+        text.match_indices(&prefix).filter(|(at, _)| is_whole(&text[..*at])).map(|(at, _)| at).collect();
+    found.into_iter().map(move |at| {
+        let rest = &text[at + prefix.len()..];
+        rest.split_at(first(rest).len())
+    })
+}
+
+fn is_called((_, rest): &(&str, &str)) -> bool {
+    rest.starts_with('(')
+}
+
+/// The names of the parameters of closures in `text`.
+fn parameters(text: &str) -> BTreeSet<&str> {
+    let mut names = BTreeSet::new();
+    for (at, _) in text.match_indices('|') {
+        let begins = ["(", "move ", ", ", "= ", "{ "].iter().any(|before| text[..at].ends_with(before));
+        if let Some((list, _)) = text[at + 1..].split_once('|').filter(|_| begins) {
+            names.extend(list.split(|letter: char| !letter.is_alphanumeric() && letter != '_').filter(
+                |name| {
+                    name.starts_with(char::is_lowercase)
+                        && !matches!(*name, "mut" | "ref" | "move" | "self" | "dyn" | "impl")
+                },
+            ));
+        }
+    }
+    names
+}
+
+/// The names of the variables in `text` that are declared as references to the type `of`.
+fn declared<'a>(text: &'a str, of: &str) -> BTreeSet<&'a str> {
+    let mut names = BTreeSet::new();
+    for before in ["&", "&mut ", "Rc<", "&Rc<"] {
+        for (at, found) in text.match_indices(&format!(": {before}{of}")) {
+            let name = text[..at].rsplit(|letter: char| !letter.is_alphanumeric() && letter != '_').next();
+            let ends = !text[at + found.len()..]
+                .starts_with(|letter: char| letter.is_alphanumeric() || letter == '_');
+            names.extend(name.filter(|name| ends && !name.is_empty() && *name != "self"));
+        }
+    }
+    names
 }
 
 /// The inherent `impl` blocks of `text`: the name of each type, and the block.
@@ -361,6 +455,35 @@ mod tests {
         );
         let of = |name: &str| found[name].iter().map(String::as_str).collect::<Vec<_>>();
         assert_eq!([of("a"), of("b"), of("c")], [vec!["b"], vec!["a"], vec![]]);
+    }
+
+    #[test]
+    fn a_circle_by_way_of_closures_and_of_functions_as_values_is_found() {
+        let found = made(
+            "closures",
+            &[
+                ("pod.rs", "mod a;\nmod b;\nmod c;\nmod d;\nstruct Pod;\n"),
+                (
+                    "pod/a.rs",
+                    "use super::Pod;\n\nimpl Pod {\n    fn one(&self) {\n        later(move |other: u8, pod| {\n            pod\n                .two();\n        });\n    }\n\n    fn both() {}\n}\n",
+                ),
+                (
+                    "pod/b.rs",
+                    "use super::Pod;\n\nimpl Pod {\n    fn two(&self) {\n        later(Pod::three);\n        let both = |pod: &Pod| pod.both();\n    }\n\n    fn both() {}\n}\n",
+                ),
+                (
+                    "pod/c.rs",
+                    "use super::Pod;\n\nimpl Pod {\n    fn three(&self) {\n        self.pod.one();\n    }\n}\n\nfn of(every: &mut Pod) {\n    every.one();\n}\n",
+                ),
+                (
+                    "pod/d.rs",
+                    "use super::Pod;\n\nimpl Pod {\n    fn four(&self, one: u8) -> bool {\n        one.two() || PodShell::three(one)\n    }\n}\n",
+                ),
+            ],
+        );
+        let of = |name: &str| found[name].iter().map(String::as_str).collect::<Vec<_>>();
+        assert_eq!([of("a"), of("b"), of("c"), of("d")], [vec!["b"], vec!["c"], vec!["a"], vec![]]);
+        assert_eq!(circles(found).into_keys().collect::<Vec<_>>(), ["a", "b", "c"]);
     }
 
     /// The files of each crate of the workspace.

@@ -5,7 +5,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 
 use nodlet_cluster::api::random;
-use nodlet_cluster::api::{Api, JSON, MERGE, STRATEGIC, Verification};
+use nodlet_cluster::api::{Api, ApiError, JSON, MERGE, STRATEGIC, Verification};
 use nodlet_cluster::credentials::{Credentials, Usability, rotation};
 use nodlet_cluster::schedule::Seen;
 use nodlet_cluster::{enrol, node};
@@ -96,7 +96,7 @@ impl Follower {
             }
             Err(error) => return Err(error.into()),
         };
-        self.node_uid = object["metadata"]["uid"].as_str().unwrap_or_default().to_owned();
+        self.node_uid = object["metadata"]["uid"].as_str().ok_or(ApiError::Unexpected("a Node"))?.to_owned();
         Ok(Seen::Registered)
     }
 

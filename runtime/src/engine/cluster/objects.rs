@@ -101,11 +101,12 @@ impl Follower {
         // A visit watches none, and would read it without end.
         let can_watch = can_watch && self.shell.config.sync.is_none();
         match api.call("GET", &path(reference), None).await {
-            Ok(list) => {
+            Ok(mut list) => {
+                let items = api::items(&mut list)?;
                 let (resource, namespace, name) = reference;
                 let local = match *resource {
-                    SERVICES => Some(services::config_map(namespace, name, &list["items"])),
-                    _ => list["items"].get(0).map(|object| pods::local_object(object, resource)),
+                    SERVICES => Some(services::config_map(namespace, name, &Value::Array(items))),
+                    _ => items.first().map(|object| pods::local_object(object, resource)),
                 };
                 self.keep(reference, local).await;
                 let version = list["metadata"]["resourceVersion"].as_str().unwrap_or_default();
@@ -151,10 +152,12 @@ impl Follower {
         for name in claims {
             let path = format!("/api/v1/namespaces/{}/persistentvolumeclaims/{name}", known.namespace);
             // Of a claim that does not exist or is not bound, the board shows the pod waiting.
-            let Some(claim) = self.read_volume(api, &path).await? else { continue };
+            let Some(claim) = self.read_volume(api, Kind::PersistentVolumeClaim, &path).await? else {
+                continue;
+            };
             let Some(volume) = claim["spec"]["volumeName"].as_str() else { continue };
             let path = format!("/api/v1/persistentvolumes/{volume}");
-            let Some(volume) = self.read_volume(api, &path).await? else { continue };
+            let Some(volume) = self.read_volume(api, Kind::PersistentVolume, &path).await? else { continue };
             for (object, kind) in [(claim, Kind::PersistentVolumeClaim), (volume, Kind::PersistentVolume)] {
                 let local = pods::local_volume(&object, kind.as_str());
                 let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
@@ -177,12 +180,13 @@ impl Follower {
     }
 
     /// Reads a claim or volume, if there is one.
-    async fn read_volume(&self, api: &mut Api, path: &str) -> Result<Option<Value>, Failure> {
+    async fn read_volume(&self, api: &mut Api, kind: Kind, path: &str) -> Result<Option<Value>, Failure> {
         let mut attempts = 0;
         loop {
             attempts += 1;
             return match api.call("GET", path, None).await {
-                Ok(object) => Ok(Some(object)),
+                Ok(object) if object["kind"] == kind.as_str() => Ok(Some(object)),
+                Ok(_) => Err(ApiError::Unexpected(kind.as_str()).into()),
                 // The node authorizer learns of a new pod a moment later.
                 Err(error) if error.code() == Some(403) && attempts < 5 => {
                     smol::Timer::after(Duration::from_millis(500)).await;
@@ -207,7 +211,8 @@ impl Follower {
             let request = pods::token_request(&known.object, token);
             match api.call("POST", &path, Some((JSON, &request))).await {
                 Ok(made) => {
-                    let value = made["status"]["token"].as_str().unwrap_or_default();
+                    let value = made["status"]["token"].as_str();
+                    let value = value.ok_or(ApiError::Unexpected("a token"))?;
                     let secret = pods::token_secret(namespace, token, value);
                     // Not on flash: a token lives for an hour, and is of no use without the cluster.
                     let file = Kind::Secret.row().file(namespace, &token.secret);

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
-use nodlet_cluster::api::{Api, ApiError};
+use nodlet_cluster::api::{self, Api, ApiError};
 use nodlet_cluster::followed::{Known, MAX_PODS, class_file};
 use nodlet_cluster::mirrors;
 use nodlet_cluster::pods::{self, Step, TOKEN_PREFIX};
@@ -69,8 +69,7 @@ impl Follower {
                 }
                 Err(error) => return Err(error.into()),
             };
-            for pod in page["items"].as_array_mut().into_iter().flatten() {
-                let pod = pod.take();
+            for pod in api::items(&mut page)? {
                 if let Some(uid) = pod["metadata"]["uid"].as_str() {
                     seen.insert(uid.to_owned());
                 }
@@ -146,7 +145,7 @@ impl Follower {
     /// The cluster has a pod in this state.
     async fn see(&mut self, api: &mut Api, pod: Value) -> Result<(), Failure> {
         if !pod.is_object() {
-            return Err(ApiError::NoObject.into());
+            return Err(ApiError::Unexpected("a JSON object").into());
         }
         let metadata = &pod["metadata"];
         let text = |field: &str| metadata[field].as_str().unwrap_or_default().to_owned();

@@ -1,24 +1,25 @@
 //! A registry: requests with authentication, redirects, limits and resumed downloads. The registry is not trusted: it
 //! can neither make this process wait forever, nor fill its memory, nor get credentials for another host.
 
-use std::fmt;
+mod challenge;
+mod connect;
+mod error;
+
 use std::io;
-use std::net::{TcpStream, ToSocketAddrs};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use nodlet_base64 as base64;
 use nodlet_rootfs::Digest;
-use nodlet_wire::http::{Connection, Head, HttpError, Request, Stream};
-use nodlet_wire::tls::{Client, TlsError, Trust};
+use nodlet_wire::http::{Connection, Head, HttpError, Request};
 use serde_json::Value;
-use smol::Async;
 
 use super::credentials::Credentials;
 use super::registries::Place;
+use challenge::Challenge;
+use connect::connect;
+pub(super) use error::RemoteError;
+use error::message;
 
-/// The certificates of all authorities that the machine trusts, below the root.
-const AUTHORITIES: &str = "etc/ssl/certs/ca-certificates.crt";
 /// The longest time until a connection exists.
 const CONNECT_WITHIN: Duration = Duration::from_secs(10);
 /// The longest time without a byte.
@@ -36,92 +37,6 @@ const DOCUMENT_MAX: usize = 4 << 20;
 const ERROR_MAX: usize = 8 * 1024;
 /// The most redirects of one request.
 const REDIRECTS_MAX: usize = 5;
-
-/// Why something was not downloaded.
-#[derive(Debug)]
-pub(super) enum RemoteError {
-    /// The host has no address, or nobody accepts the connection.
-    Connect(String),
-    /// The connection failed.
-    Http(HttpError),
-    /// The server cannot be verified.
-    Tls(TlsError),
-    /// Nothing arrived in time.
-    Silent,
-    /// Too little arrived in time.
-    Slow,
-    /// The registry responded with an error.
-    Status(u16, String),
-    /// The registry accepts none of the known credentials, nor no credentials.
-    Unauthorized,
-    /// The registry violates the protocol, or what it sends does not fit.
-    Broken(&'static str),
-    /// A document or blob is not what its digest says.
-    Digest { expected: Digest, actual: Digest },
-    /// Nobody reads what was downloaded.
-    Write(io::Error),
-    /// The documents of the image are invalid.
-    Invalid(String),
-}
-
-impl fmt::Display for RemoteError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            RemoteError::Connect(text) => f.write_str(text),
-            RemoteError::Http(error) => error.fmt(f),
-            RemoteError::Tls(error) => error.fmt(f),
-            RemoteError::Silent => write!(f, "the registry sent nothing for {} s", IDLE_MAX.as_secs()),
-            RemoteError::Slow => {
-                write!(f, "the registry sent less than {} KiB in {} s", PACE.0 / 1024, PACE.1.as_secs())
-            }
-            RemoteError::Status(404, _) => f.write_str("not found"),
-            RemoteError::Status(code, text) => write!(f, "the registry responded with status {code}{text}"),
-            RemoteError::Unauthorized => f.write_str(
-                "pull access denied, repository does not exist or may require authorization: authorization failed",
-            ),
-            RemoteError::Broken(what) => f.write_str(what),
-            RemoteError::Digest { expected, actual } => {
-                write!(f, "the registry sent {actual} instead of {expected}")
-            }
-            RemoteError::Write(_) => f.write_str("the image cannot be written to the store"),
-            RemoteError::Invalid(text) => f.write_str(text),
-        }
-    }
-}
-
-impl std::error::Error for RemoteError {
-    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
-        match self {
-            RemoteError::Http(error) => error.source(),
-            RemoteError::Tls(error) => error.source(),
-            RemoteError::Write(source) => Some(source),
-            RemoteError::Connect(_) | RemoteError::Silent | RemoteError::Slow => None,
-            RemoteError::Status(..) | RemoteError::Unauthorized | RemoteError::Broken(_) => None,
-            RemoteError::Digest { .. } | RemoteError::Invalid(_) => None,
-        }
-    }
-}
-
-impl RemoteError {
-    pub(super) fn is_closed_pipe(&self) -> bool {
-        matches!(self, RemoteError::Write(error) if error.kind() == io::ErrorKind::BrokenPipe)
-    }
-
-    /// Whether another attempt may help.
-    fn is_transient(&self) -> bool {
-        match self {
-            RemoteError::Silent | RemoteError::Slow => true,
-            RemoteError::Http(error) => {
-                matches!(error, HttpError::Io(_) | HttpError::Ended | HttpError::Tls(_))
-            }
-            RemoteError::Status(code, _) => matches!(code, 408 | 429 | 500..=599),
-            // The caller repeats that later.
-            RemoteError::Connect(_) | RemoteError::Unauthorized | RemoteError::Broken(_) => false,
-            RemoteError::Digest { .. } => false,
-            RemoteError::Write(_) | RemoteError::Invalid(_) | RemoteError::Tls(_) => false,
-        }
-    }
-}
 
 /// A server: whether it speaks plain HTTP, and its host with its port.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -456,126 +371,6 @@ where
     smol::future::or(async { work.await.map_err(RemoteError::from) }, late).await
 }
 
-impl From<HttpError> for RemoteError {
-    fn from(error: HttpError) -> Self {
-        RemoteError::Http(error)
-    }
-}
-
-async fn connect(root: &Path, origin: &Origin) -> Result<Connection, RemoteError> {
-    let failed =
-        |error: &dyn fmt::Display| RemoteError::Connect(format!("dial tcp {}: {error}", origin.host));
-    let has_port = origin.host.rsplit_once(':').is_some_and(|(_, port)| port.parse::<u16>().is_ok());
-    let port = if origin.is_plain { 80 } else { 443 };
-    let address = if has_port { origin.host.clone() } else { format!("{}:{port}", origin.host) };
-    // This process has nothing else to do.
-    let addresses = address.to_socket_addrs().map_err(|error| failed(&error))?;
-    let mut last = None;
-    for address in addresses {
-        match Async::<TcpStream>::connect(address).await {
-            Ok(socket) if origin.is_plain => return Ok(Connection::new(Stream::Plain(socket))),
-            Ok(socket) => {
-                let name = match has_port {
-                    true => origin.host.rsplit_once(':').map_or("", |(name, _)| name),
-                    false => &origin.host,
-                };
-                let name = name.trim_start_matches('[').trim_end_matches(']');
-                let client = Client::verified(socket, name, &trust(root, &origin.host)?).await;
-                let client = client.map_err(|error| match error {
-                    TlsError::Io(_) | TlsError::Ended => RemoteError::Http(HttpError::Tls(error)),
-                    error => RemoteError::Tls(error),
-                })?;
-                return Ok(Connection::new(Stream::Tls(Box::new(client))));
-            }
-            Err(error) => last = Some(error),
-        }
-    }
-    Err(last.map_or_else(|| failed(&"no address"), |error| failed(&error)))
-}
-
-/// The authorities that certify a host: those of the machine, and those of the directory in which podman keeps an
-/// authority of one registry.
-fn trust(root: &Path, host: &str) -> Result<Trust, RemoteError> {
-    let mut roots = Vec::new();
-    let of_host = root.join("etc/containers/certs.d").join(host);
-    let files = std::fs::read_dir(&of_host).into_iter().flatten().flatten().map(|entry| entry.path());
-    let files = files.filter(|path| path.extension().is_some_and(|end| end == "crt"));
-    for file in std::iter::once(root.join(AUTHORITIES)).chain(files) {
-        let Ok(text) = std::fs::read_to_string(&file) else { continue };
-        for certificate in text.split("-----BEGIN CERTIFICATE-----").skip(1) {
-            let certificate = certificate.split("-----END").next().unwrap_or_default();
-            let letters: Vec<u8> = certificate.bytes().filter(|byte| !byte.is_ascii_whitespace()).collect();
-            roots.extend(base64::decode(&letters).ok());
-        }
-    }
-    if roots.is_empty() {
-        let bundle = root.join(AUTHORITIES);
-        return Err(RemoteError::Invalid(format!(
-            "no authority certifies {host}: neither {} nor {} has certificates",
-            bundle.display(),
-            of_host.display()
-        )));
-    }
-    Trust::new(&roots, None).map_err(RemoteError::Tls)
-}
-
-/// The message of an error response, as the distribution specification has it.
-fn message(body: &[u8]) -> String {
-    let document: Option<Value> = serde_json::from_slice(body).ok();
-    let text = document.as_ref().and_then(|document| document.pointer("/errors/0/message")?.as_str());
-    let text: String = text.unwrap_or_default().chars().filter(|c| !c.is_control()).take(200).collect();
-    if text.is_empty() { text } else { format!(": {text}") }
-}
-
-/// How a registry wants to be asked: the header `WWW-Authenticate`.
-#[derive(Debug, PartialEq, Eq)]
-enum Challenge {
-    /// With a token from `realm`, which is asked with this query.
-    Bearer { realm: String, query: String },
-    /// With name and password.
-    Basic,
-}
-
-impl Challenge {
-    fn parse(header: &str) -> Option<Challenge> {
-        let (scheme, mut rest) = header.split_once(' ').unwrap_or((header, ""));
-        if scheme.eq_ignore_ascii_case("basic") {
-            return Some(Challenge::Basic);
-        }
-        if !scheme.eq_ignore_ascii_case("bearer") {
-            return None;
-        }
-        let (mut realm, mut query) = (None, Vec::new());
-        while let Some((key, after)) = rest.split_once('=') {
-            let (value, after) = match after.strip_prefix('"') {
-                Some(quoted) => quoted.split_once('"')?,
-                None => after.split_at(after.find(',').unwrap_or(after.len())),
-            };
-            match key.trim().trim_start_matches(',').trim() {
-                "realm" => realm = Some(value.to_owned()),
-                key @ ("service" | "scope") => query.push(format!("{key}={}", escaped(value))),
-                _ => {}
-            }
-            rest = after.trim_start_matches([',', ' ']);
-        }
-        Some(Challenge::Bearer { realm: realm?, query: query.join("&") })
-    }
-}
-
-/// Escapes a value of a query.
-fn escaped(value: &str) -> String {
-    let mut text = String::new();
-    for byte in value.bytes() {
-        match byte {
-            b'A'..=b'Z' | b'a'..=b'z' | b'0'..=b'9' | b'-' | b'.' | b'_' | b'~' | b'/' | b':' | b',' => {
-                text.push(byte.into());
-            }
-            byte => text.push_str(&format!("%{byte:02X}")),
-        }
-    }
-    text
-}
-
 #[cfg(test)]
 mod tests {
     use std::io::{Read, Write};
@@ -596,27 +391,6 @@ mod tests {
         let mut pace = Pace::default();
         pace.add(1 << 20, Duration::from_secs(60)).expect("fast");
         assert!((0..12).any(|_| pace.add(1, Duration::from_secs(5)).is_err()), "each minute counts");
-    }
-
-    #[test]
-    fn challenges_are_read_as_registries_send_them() {
-        let bearer = |realm: &str, query: &str| {
-            Some(Challenge::Bearer { realm: realm.to_owned(), query: query.to_owned() })
-        };
-        for (header, expected) in [
-            (
-                "Bearer realm=\"https://auth.example/token\",service=\"registry.example\",scope=\"repository:a/b:pull\"",
-                bearer("https://auth.example/token", "service=registry.example&scope=repository:a/b:pull"),
-            ),
-            ("bearer realm=\"http://x/t\", service=a b, error=\"e\"", bearer("http://x/t", "service=a%20b")),
-            ("Basic realm=\"Registry\"", Some(Challenge::Basic)),
-            ("Bearer service=\"a\"", None),
-            ("Bearer realm=\"open", None),
-            ("Negotiate", None),
-            ("", None),
-        ] {
-            assert_eq!(Challenge::parse(header), expected, "{header}");
-        }
     }
 
     #[test]

@@ -33,8 +33,7 @@ use nodlet_registry::objects::Key;
 use nodlet_wire::tls::ClientKey;
 use nodlet_wire::tls::server::{Identity, Server};
 
-use super::cluster::connection;
-use super::{Engine, Shell, enrolment};
+use super::{Engine, Shell, connection, enrolment};
 use crate::api::{Api, Authorization, Place, Status, connection, place_for_one};
 
 /// The time limit of a TLS handshake.
@@ -76,7 +75,7 @@ struct KubeletServer {
 
 impl Engine {
     /// Starts the server with the credentials that the board has now, and no longer with others.
-    pub(super) fn serve_cluster(&mut self) {
+    pub(in crate::engine) fn serve_cluster(&mut self) {
         let clients = self.shell.config.max_connections.div_ceil(2);
         let api = self.shell.api(&self.request_sender, &self.ring, clients);
         let task: Pin<Box<dyn Future<Output = ()>>> = Box::pin(run(self.shell.clone(), api));
@@ -85,7 +84,7 @@ impl Engine {
 }
 
 /// Serves until the future is dropped. Ends at once if the board has no credentials, or the server is switched off.
-pub(super) async fn run(shell: Rc<Shell>, api: Api) {
+async fn run(shell: Rc<Shell>, api: Api) {
     if shell.config.kubelet_port == 0 {
         return;
     }

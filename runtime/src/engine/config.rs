@@ -1,0 +1,69 @@
+//! The configuration of an agent.
+
+use std::net::IpAddr;
+use std::path::PathBuf;
+
+use super::{ClusterDns, ImageCollection};
+use crate::container_config::LogLimits;
+use nodlet_cluster::sync::Periodic;
+use nodlet_core::facts::{Amounts, ShutdownGroup};
+use nodlet_core::sorted::SortedMap;
+use nodlet_core::spec::Taint;
+use nodlet_host::cgroup::PodPidsLimit;
+
+/// The configuration of an agent.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// The directory that contains all files of the agent.
+    pub root: PathBuf,
+    /// Name of the node, as `spec.nodeName` and in uids.
+    pub node_name: String,
+    /// The range of the pods' addresses; `None` for the root's file or the default.
+    pub pod_cidr: Option<String>,
+    /// Ranges of the pods of the whole cluster, besides those of its Nodes: the `--cluster-cidr` of a cluster.
+    pub cluster_cidrs: Vec<(IpAddr, u8)>,
+    /// Whether pods of other nodes are reached over routes to the addresses of these.
+    pub node_routes: bool,
+    /// The DNS of the cluster.
+    pub dns: ClusterDns,
+    /// Whether pods reach other machines under the address of this one.
+    pub masquerade: bool,
+    /// Processes that each pod may have.
+    pub pod_pids_limit: PodPidsLimit,
+    /// Kernel parameters, and patterns of them, that pods may set besides the safe ones.
+    pub allowed_sysctls: Vec<String>,
+    /// Whether containers of burstable pods may swap: the kubelet's `memorySwap.swapBehavior: LimitedSwap`.
+    pub limited_swap: bool,
+    /// The number of finished applied pods that are kept; `None` to keep all. The control plane's
+    /// `--terminated-pod-gc-threshold`.
+    pub terminated_pod_gc_threshold: Option<usize>,
+    /// Pods at a time, at most [`nodlet_core::facts::MAX_PODS`]. The kubelet's `--max-pods`.
+    pub max_pods: usize,
+    /// Events that are kept, of all objects.
+    pub max_events: usize,
+    /// Clients of the API at a time, and half as many of the kubelet's server.
+    pub max_connections: usize,
+    /// The port of the kubelet's server, which the board has once it has joined a cluster; 0 for none. The kubelet's
+    /// `--port`.
+    pub kubelet_port: u16,
+    /// The thresholds at which unused images are removed; `None` to remove none.
+    pub image_collection: Option<ImageCollection>,
+    /// Labels of the node besides its own. The kubelet's `--node-labels`.
+    pub node_labels: SortedMap<String, String>,
+    /// Taints of the node. The kubelet's `--register-with-taints`.
+    pub taints: Vec<Taint>,
+    /// How much of each container's log is kept.
+    pub logs: LogLimits,
+    /// Resources that are reserved from pods: the kubelet's `--kube-reserved` and `--system-reserved` together.
+    pub reserved: Amounts,
+    /// When the board connects to its cluster; `None` for a permanent connection.
+    pub sync: Option<Periodic>,
+    /// For tests: die, as by SIGKILL, when this many actions have been begun.
+    pub stop_after: Option<u64>,
+    /// Stop every pod, remove what is left of them, and end (`nodlet down`).
+    pub down: bool,
+    /// The groups of pods, by priority, in which pods end when the machine shuts down; empty to delay no shutdown.
+    pub shutdown_groups: Vec<ShutdownGroup>,
+    /// Reason and message of a `Warning` event of the node about the machine, to publish at the start.
+    pub warning: Option<(String, String)>,
+}

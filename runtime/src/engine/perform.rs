@@ -1,0 +1,150 @@
+//! Performs the actions of the core: one match, with one arm for each action.
+
+use nodlet_core::facts::{Action, Attempt, PodIndex, PodObservation};
+use nodlet_host::cgroup::CgroupError;
+
+use super::{Engine, exec, hook, pull, run, sandbox, stop, volumes};
+
+impl Engine {
+    /// Carries out an action. Its result has a type of its own, and is converted to an observation only here. What a
+    /// supervisor reports by itself becomes an observation where it is received, in `run` and `sandbox`.
+    pub(super) fn perform(&mut self, pod: PodIndex, action: Action) {
+        use PodObservation as Seen;
+        self.count();
+        let shell = &self.shell;
+        // Actions of a removed pod are ignored.
+        let Some(wanted) = shell.pods.allocated(pod, self.node.pod(pod)) else { return };
+        let shared = || shell.clone();
+        match action {
+            Action::CreateSandbox => {
+                let (shell, objects) = (shared(), self.registry.config_objects(&wanted.pod));
+                let claims = self.take_claims(pod, &wanted);
+                let made = sandbox::create(shell, pod, wanted, objects, claims);
+                self.shell.tasks.answer(pod, made, |made| match made {
+                    Ok(sandbox::Made { ip, at }) => Some(Seen::SandboxReady { ip, at }),
+                    Err(sandbox::Failure { reason, remains, message }) => {
+                        Some(Seen::SandboxFailed { reason, remains, message: message.into() })
+                    }
+                });
+            }
+            Action::UpdateVolumes => {
+                let objects = self.registry.config_objects(&wanted.pod);
+                let updated = volumes::write_files(shared(), wanted, objects);
+                shell.tasks.answer(pod, updated, |updated| match updated {
+                    Ok(()) => Some(Seen::VolumesUpdated),
+                    Err((reason, message)) => {
+                        Some(Seen::VolumesUpdateFailed { reason, message: message.into() })
+                    }
+                });
+            }
+            Action::MeasureStorage(scope) => {
+                let measured = volumes::measure(shared(), wanted, scope);
+                shell.tasks.answer(pod, measured, |usage| Some(Seen::StorageMeasured(Box::new(usage))));
+            }
+            Action::Resize { generation } => {
+                // Which amounts are in effect is stored before that changes.
+                let saved = self.leave_behind(pod, &wanted);
+                let saved = saved.map_err(|error| format!("failed to save the status of the pod: {error}"));
+                let failure = saved.and_then(|()| {
+                    run::resize(shell, pod, &wanted).map_err(|error| match error {
+                        CgroupError::BelowUsage { .. } => error.to_string(),
+                        error => format!("failed to {}", nodlet_host::error::chain(&error)),
+                    })
+                });
+                let failure = failure.err().map(Into::into);
+                shell.tasks.answer(pod, async move { failure }, move |failure| {
+                    Some(Seen::Resized { generation, failure })
+                });
+            }
+            Action::Start { attempt, fallback } => {
+                let objects = self.registry.config_objects(&wanted.pod);
+                // The supervisor reports the start.
+                shell.tasks.answer(
+                    pod,
+                    run::start(shared(), pod, wanted, attempt, fallback, objects),
+                    move |asked| asked.err().map(|failure| Seen::StartFailed { attempt, failure }),
+                );
+            }
+            Action::CheckImage(attempt) => {
+                shell.tasks.answer(pod, run::check_image(shared(), wanted, attempt), move |checked| {
+                    Some(Seen::ImageChecked { attempt, failure: checked.err() })
+                });
+            }
+            Action::PullImage { attempt, image } => {
+                let secrets = pull::secrets(&wanted, &self.registry.config_objects(&wanted.pod));
+                shell.tasks.answer(pod, pull::pull(shared(), pod, image, secrets), move |result| {
+                    Some(Seen::ImagePulled { attempt, result })
+                });
+            }
+            Action::Probe(attempt, kind) => {
+                shell.tasks.answer(pod, exec::probe(shared(), pod, wanted, attempt, kind), move |result| {
+                    Some(Seen::Probed { attempt, kind, result })
+                });
+            }
+            Action::Hook(attempt, kind) => {
+                shell.tasks.answer(pod, hook::run(shared(), pod, wanted, attempt, kind), move |ended| {
+                    Some(Seen::Hooked { attempt, kind, failure: ended.err().map(String::into_boxed_str) })
+                });
+            }
+            Action::Terminate(attempt) => {
+                let asked = stop::terminate(&shell.pods, pod, attempt);
+                shell.tasks.answer(pod, std::future::ready(asked), move |asked| stop_failed(attempt, asked));
+            }
+            Action::Kill(attempt) => {
+                let asked = stop::kill(&shell.pods, pod, attempt);
+                shell.tasks.answer(pod, std::future::ready(asked), move |asked| stop_failed(attempt, asked));
+            }
+            Action::Discard(attempt) => stop::discard(shell, pod, &wanted, attempt),
+            Action::RemoveSandbox => {
+                shell.tasks.answer(pod, sandbox::remove(shared(), pod, wanted), |removed| match removed {
+                    Ok(()) => Some(Seen::SandboxRemoved),
+                    Err(error) => Some(Seen::SandboxRemoveFailed { message: error.message().into() }),
+                });
+            }
+            Action::RemoveVolumes => {
+                let removed = shell.stores.remove_tree(shell.paths.pod(&wanted.pod.uid.0));
+                shell.tasks.answer(pod, removed, |removed| match removed {
+                    Ok(()) => Some(Seen::VolumesRemoved),
+                    Err(error) => Some(Seen::VolumesRemoveFailed {
+                        message: format!("failed to remove its volumes: {error}").into(),
+                    }),
+                });
+            }
+            Action::Save { record, generation } => {
+                shell.tasks.answer(
+                    pod,
+                    shell.stores.save(&wanted, &record, shell.machine.anchor()),
+                    move |saved| match saved {
+                        Ok(()) => Some(Seen::Saved { generation }),
+                        Err(error) => Some(Seen::SaveFailed { message: error.to_string().into() }),
+                    },
+                );
+            }
+            Action::Forget => {
+                shell.tasks.answer(pod, sandbox::forget(shared(), wanted), |forgotten| match forgotten {
+                    Ok(()) => Some(Seen::Forgotten),
+                    Err(error) => {
+                        let message = nodlet_host::error::causes(&error).into();
+                        Some(Seen::ForgetFailed { message })
+                    }
+                });
+            }
+            Action::Emit(event) => shell.publication.emit(&wanted, &event),
+        }
+    }
+
+    /// Counts an action, and kills the agent after `Config::stop_after` actions.
+    fn count(&mut self) {
+        self.begun += 1;
+        if self.shell.config.stop_after == Some(self.begun) {
+            // What was begun before goes on in no task: this is SIGKILL.
+            let _ = nix::sys::signal::raise(nix::sys::signal::Signal::SIGKILL);
+        }
+    }
+}
+
+/// The observation if a signal or kill could not be delivered. Its success needs none: the run ends.
+fn stop_failed(attempt: Attempt, asked: Result<(), stop::StopError>) -> Option<PodObservation> {
+    let message = nodlet_host::error::chain(&asked.err()?).into();
+    Some(PodObservation::StopFailed { attempt, message })
+}

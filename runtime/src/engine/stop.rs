@@ -1,0 +1,146 @@
+//! Stops runs of containers, and discards what ended runs leave: their handles, cgroups, writable layers and logs.
+
+use std::os::fd::AsRawFd;
+use std::path::{Path, PathBuf};
+
+use crate::container_config;
+use nodlet_core::facts::{Attempt, PodIndex, PodObservation};
+use nodlet_host::cgroup::CgroupError;
+use nodlet_host::log_files;
+use nodlet_registry::Wanted;
+
+use super::handles::{Run, Sandbox, facts_path};
+use super::pods::Pods;
+use super::{Shell, cleanup, log_name, stores};
+
+/// Requests the supervisor to drop its data of a run.
+pub(super) fn forget(sandbox: &Sandbox, container: &str, number: u32) {
+    if let Err(error) = sandbox.supervisor.forget(container, number) {
+        // The supervisor keeps the data of one run too many. If it died, that is reported elsewhere.
+        log::debug!("{}", nodlet_host::error::chain(&error));
+    }
+}
+
+/// The reason why a run could not be stopped.
+#[derive(Debug)]
+pub(super) enum StopError {
+    Signal(std::io::Error),
+    Kill(CgroupError),
+}
+
+impl std::fmt::Display for StopError {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            StopError::Signal(_) => "signal the container",
+            StopError::Kill(_) => "kill the container",
+        })
+    }
+}
+
+impl std::error::Error for StopError {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match self {
+            StopError::Signal(source) => Some(source),
+            StopError::Kill(source) => Some(source),
+        }
+    }
+}
+
+/// Sends the stop signal to the first process of the run.
+pub(super) fn terminate(pods: &Pods, pod: PodIndex, attempt: Attempt) -> Result<(), StopError> {
+    let sent = with_run(pods, pod, attempt, |run| {
+        let (Some(process), Some(started)) = (&run.process, &run.started) else { return Ok(()) };
+        // SAFETY: pidfd_send_signal with a null siginfo reads nothing of ours.
+        let result = unsafe {
+            libc::syscall(
+                libc::SYS_pidfd_send_signal,
+                process.as_raw_fd(),
+                started.stop_signal,
+                std::ptr::null::<libc::siginfo_t>(),
+                0,
+            )
+        };
+        if result == 0 { Ok(()) } else { Err(std::io::Error::last_os_error()) }
+    });
+    match sent {
+        // ESRCH: it ended by itself, and its exit is on the way.
+        Some(Err(error)) if error.raw_os_error() != Some(libc::ESRCH) => Err(StopError::Signal(error)),
+        Some(Ok(()) | Err(_)) | None => Ok(()),
+    }
+}
+
+/// Sends SIGKILL to every process of the run.
+pub(super) fn kill(pods: &Pods, pod: PodIndex, attempt: Attempt) -> Result<(), StopError> {
+    let killed = with_run(pods, pod, attempt, |run| run.leaf.kill());
+    killed.unwrap_or(Ok(())).map_err(StopError::Kill)
+}
+
+fn with_run<T>(pods: &Pods, pod: PodIndex, attempt: Attempt, act: impl FnOnce(&Run) -> T) -> Option<T> {
+    let wanted = pods.wanted(pod)?;
+    let name = wanted.pod.spec.container(attempt.container).name.clone();
+    let sandbox = pods.sandbox(pod)?;
+    let runs = sandbox.runs.borrow();
+    runs.get(&(name, attempt.number)).map(act)
+}
+
+/// Drops the handle of a run that has ended, with its layers, and removes its cgroup.
+pub(super) fn forget_what_ended(pods: &Pods, pod: PodIndex, seen: &PodObservation) {
+    let PodObservation::Exited { attempt, .. } = seen else { return };
+    let (Some(wanted), Some(sandbox)) = (pods.wanted(pod), pods.sandbox(pod)) else { return };
+    let name = wanted.pod.spec.container(attempt.container).name.clone();
+    if let Some(run) = sandbox.runs.borrow_mut().remove(&(name, attempt.number))
+        && let Err(error) = run.leaf.remove()
+    {
+        let why = nodlet_host::error::chain(&error);
+        log::error!("failed to remove the cgroup of {}: {why}", log_name(&wanted, *attempt));
+    }
+}
+
+/// Removes the writable layers of a run and of earlier ones, and the logs of runs before the last two. Failures are only
+/// logged: the next discard of the container tries again, and finally `RemoveVolumes` or `Forget`, which the core repeats.
+pub(super) fn discard(shell: &Shell, pod: PodIndex, wanted: &Wanted, attempt: Attempt) {
+    let name = wanted.pod.spec.container(attempt.container).name.clone();
+    // The newest run stays with the supervisor, ended or not: a later agent learns from
+    // it how often the container was restarted and how it ended last.
+    if let Some(earlier) = attempt.number.checked_sub(1) {
+        if let Some(sandbox) = shell.pods.sandbox(pod) {
+            forget(&sandbox, &name, earlier);
+        }
+        let facts = facts_path(&shell.paths, wanted, &name, earlier);
+        match std::fs::remove_file(&facts) {
+            // A start that failed early wrote none.
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
+            Err(error) => log::error!("failed to remove {}: {error}", facts.display()),
+            Ok(()) => {}
+        }
+    }
+    let (paths, number) = (shell.paths.clone(), attempt.number);
+    let (namespace, pod) = (wanted.pod.namespace.to_string(), wanted.pod.name.to_string());
+    let uid = wanted.pod.uid.0.to_string();
+    let runs = container_config::run_files::run_directory(&paths, &uid, &name, number);
+    let earlier = shell.stores.storage.run(move || earlier_runs(&runs, number));
+    let directory = paths.pod_logs(&namespace, &pod, &uid).join(&name);
+    let logs = shell
+        .stores
+        .storage
+        .run(move || log_files::remove_earlier_runs(&paths, (&namespace, &pod, &uid), &name, number));
+    let storage = shell.stores.storage.clone();
+    shell.tasks.spawn(async move {
+        if let Err(error) = logs.await {
+            log::error!("failed to remove earlier logs from {}: {error}", directory.display());
+        }
+        for directory in earlier.await {
+            if let Err(error) = stores::remove_tree(&storage, directory.clone()).await {
+                log::error!("failed to remove {}: {error}", directory.display());
+            }
+        }
+    });
+}
+
+/// The directories of the run with `number`, which is `directory`, and of earlier runs, which an agent that died may
+/// have left.
+fn earlier_runs(directory: &Path, number: u32) -> Vec<PathBuf> {
+    let Some(runs) = directory.parent() else { return Vec::new() };
+    let is_earlier = |name: &String| name.parse::<u32>().is_ok_and(|found| found <= number);
+    cleanup::names(runs).into_iter().filter(is_earlier).map(|name| runs.join(name)).collect()
+}
