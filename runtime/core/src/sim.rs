@@ -78,6 +78,8 @@ struct Process {
     hooks: hooks::Seen,
     /// The probes of this run whose success was reported to the core.
     succeeded: Vec<ProbeKind>,
+    /// Whether a failure of the liveness or startup probe of this run was reported to the core.
+    probe_failed: bool,
 }
 
 /// The true state of one pod.
