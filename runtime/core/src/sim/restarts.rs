@@ -23,6 +23,8 @@ pub(super) struct Restarts {
     /// Whether a shutdown was cancelled, so that the pod restarts with its record on flash after it has
     /// ended.
     resumes: bool,
+    /// Whether all containers were to restart once.
+    has_restarted_all: bool,
 }
 
 #[derive(Clone, Copy, Debug, Default)]
@@ -35,14 +37,52 @@ struct Runs {
 #[derive(Clone, Copy, Debug)]
 struct End {
     at: Instant,
-    /// Whether the run exited with zero and was not short of memory.
-    is_success: bool,
+    exit: RunExit,
+}
+
+/// How a run ended, as far as the decision on its restart depends on it.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct RunExit {
+    pub(super) code: i32,
+    pub(super) oom_killed: bool,
+    /// Whether a failure of its liveness or startup probe was reported, for which the run may have been killed.
+    pub(super) probe_failed: bool,
+}
+
+impl RunExit {
+    /// Whether another run may follow that of a container with this role.
+    fn may_restart(self, spec: &PodSpec, role: Role, own: Option<&OwnRestart>) -> bool {
+        let policy = own.map_or(spec.restart_policy, |own| own.policy);
+        // The first rule that matches decides, unless a probe failed.
+        let applies = |rule: &&RestartRule| rule.within == rule.codes.contains(&self.code);
+        let is_ruled = own.is_some_and(|own| own.rules.iter().any(|rule| applies(&rule)));
+        let has_failed = self.code != 0 || self.oom_killed;
+        match (role, policy) {
+            (Role::Sidecar, _) | (Role::Regular, RestartPolicy::Always) => true,
+            (Role::Regular, RestartPolicy::OnFailure) => is_ruled || self.code != 0 || self.probe_failed,
+            (Role::Regular, RestartPolicy::Never) => is_ruled,
+            (Role::Init, RestartPolicy::Always | RestartPolicy::OnFailure) => has_failed,
+            (Role::Init, RestartPolicy::Never) => is_ruled && has_failed,
+            (Role::Ephemeral, _) => false,
+        }
+    }
 }
 
 impl Restarts {
     /// Records that a run has ended.
-    pub(super) fn ended(&mut self, now: Instant, container: ContainerIndex, is_success: bool) {
-        self.of.entry(container).or_default().ended = Some(End { at: now, is_success });
+    pub(super) fn ended(&mut self, now: Instant, container: ContainerIndex, exit: RunExit) {
+        self.of.entry(container).or_default().ended = Some(End { at: now, exit });
+    }
+
+    /// Records an exit after which all containers restart, whatever their policies are.
+    pub(super) fn restart_all(&mut self) {
+        self.has_restarted_all = true;
+        self.forget_all();
+    }
+
+    /// Whether all containers of the pod were to restart once, so that containers that run once run again.
+    pub(super) fn has_restarted_all(&self) -> bool {
+        self.has_restarted_all
     }
 
     /// Forgets the runs of a container whose next run starts without a back-off: its image changed, or was
@@ -98,34 +138,22 @@ impl WorldPod {
             );
         }
         runs.back_off = Some((live.map_or(secs(10), |(delay, _)| (delay * 2).min(secs(300))), now));
-        let this = spec.container(container);
-        let may_be_killed = this.liveness_probe.is_some()
-            || this.startup_probe.is_some()
-            || this.lifecycle.post_start.is_some();
-        let policy = this.restart.as_ref().map_or(spec.restart_policy, |own| own.policy);
-        let has_rules = this.restart.as_ref().is_some_and(|own| !own.rules.is_empty());
-        if spec.role(container) == Role::Regular && !has_rules {
-            match policy {
-                RestartPolicy::Always => {}
-                RestartPolicy::OnFailure => {
-                    let is_forbidden = end.is_success && !may_be_killed;
-                    assert!(!is_forbidden, "{uid}: {container:?} restarts after success\n{log}");
-                }
-                RestartPolicy::Never => {
-                    let has_own = this.restart.is_some();
-                    assert!(!has_own, "{uid}: {container:?} restarts, and its own policy is Never\n{log}");
-                }
-            }
-        }
+        let may_restart =
+            end.exit.may_restart(spec, spec.role(container), spec.container(container).restart.as_deref());
+        assert!(may_restart, "{uid}: {container:?} restarts after {:?}\n{log}", end.exit);
     }
 
     /// Records the result of a probe that the core now knows.
     pub(super) fn probed(&mut self, attempt: Attempt, kind: ProbeKind, result: &ProbeResult) {
-        if let (Some(process), ProbeResult::Success | ProbeResult::Warning(_)) =
-            (self.alive.get_mut(&attempt), result)
-            && !process.succeeded.contains(&kind)
-        {
-            process.succeeded.push(kind);
+        let Some(process) = self.alive.get_mut(&attempt) else { return };
+        match result {
+            ProbeResult::Success | ProbeResult::Warning(_) => {
+                if !process.succeeded.contains(&kind) {
+                    process.succeeded.push(kind);
+                }
+            }
+            ProbeResult::Failure(_) => process.probe_failed |= kind != ProbeKind::Readiness,
+            ProbeResult::Error(_) => {}
         }
     }
 
@@ -155,8 +183,8 @@ impl WorldPod {
             let this = spec.container(index);
             let probes =
                 [(ProbeKind::Startup, &this.startup_probe), (ProbeKind::Readiness, &this.readiness_probe)];
-            // A kubelet takes the startup probe of a pod that stops for successful.
-            let stops = !self.wanted || self.order.stopped().is_some();
+            // In a pod that stops, the startup probe of a regular container counts as successful.
+            let stops = (!self.wanted || self.order.stopped().is_some()) && spec.role(index) == Role::Regular;
             let counts = |kind: ProbeKind| !(stops && kind == ProbeKind::Startup);
             for (kind, _) in probes.iter().filter(|(kind, probe)| probe.is_some() && counts(*kind)) {
                 let has_succeeded = self

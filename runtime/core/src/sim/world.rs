@@ -89,6 +89,7 @@ impl Sim {
                             asked_to_end: None,
                             hooks,
                             succeeded: Vec::new(),
+                            probe_failed: false,
                         };
                         world.alive.insert(attempt, process);
                         self.after_latency(Happening::Executed(uid, index, attempt));
@@ -269,18 +270,20 @@ impl Sim {
         if pod.spec.restart_policy == RestartPolicy::Never || is_ephemeral {
             let place = usize::from(attempt.container.0);
             let recorded = world.record.as_ref().and_then(|record| record.containers.get(place));
-            let mut all = pod.spec.all_containers();
-            let again = pod.spec.container(attempt.container).restart.is_some()
-                || all.any(|one| one.restart.as_ref().is_some_and(|own| own.may_restart_all()));
-            let again = (again && !is_ephemeral) || world.outdated.contains(&attempt.container);
-            let is_sidecar = again || pod.spec.role(attempt.container) == Role::Sidecar;
+            let may_restart =
+                pod.spec.container(attempt.container).restart.is_some() || world.restarts.has_restarted_all();
+            let may_restart = may_restart && !is_ephemeral
+                || world.outdated.contains(&attempt.container)
+                || pod.spec.role(attempt.container) == Role::Sidecar;
             assert!(
-                recorded.is_some_and(|recorded| is_sidecar || recorded.attempts > attempt.number),
-                "{uid}: {attempt:?} starts, and its record is not on flash"
+                recorded.is_some_and(|recorded| may_restart || recorded.attempts > attempt.number),
+                "{uid}: {attempt:?} starts, and its record is not on flash\n{}",
+                self.log
             );
             assert!(
-                is_sidecar || world.begun[place].is_empty(),
-                "{uid}: {attempt:?} is a further run of a container that runs once"
+                may_restart || world.begun[place].is_empty(),
+                "{uid}: {attempt:?} is a further run of a container that runs once\n{}",
+                self.log
             );
         }
     }
@@ -313,7 +316,8 @@ impl Sim {
                     && failure.reason == StartFailureReason::RunContainerError
                     && let Some(world) = self.pods.iter_mut().find(|world| world.index == Some(index))
                 {
-                    world.restarts.ended(self.now, attempt.container, false);
+                    let exit = restarts::RunExit { code: 128, oom_killed: false, probe_failed: false };
+                    world.restarts.ended(self.now, attempt.container, exit);
                 }
                 if let PodObservation::VolumesUpdated | PodObservation::VolumesUpdateFailed { .. } = seen
                     && let Some(world) = self.pods.iter_mut().find(|world| world.index == Some(index))
@@ -372,7 +376,9 @@ impl Sim {
                 }
                 let world = self.of(&uid);
                 world.order.ended(attempt, code, oom_killed);
-                world.restarts.ended(now, attempt.container, code == 0 && !oom_killed);
+                let probe_failed = process.probe_failed;
+                let exit = restarts::RunExit { code, oom_killed, probe_failed };
+                world.restarts.ended(now, attempt.container, exit);
                 world.ended_at.insert(attempt.container, now);
                 match process.asked_to_end {
                     Some(_) => world.stopped.insert(attempt.container),
@@ -384,7 +390,7 @@ impl Sim {
                 if by_itself && rule == Some(RestartAction::RestartAllContainers) {
                     let world = self.of(&uid);
                     world.order.restarts_all();
-                    world.restarts.forget_all();
+                    world.restarts.restart_all();
                 }
                 let started_at = process.started.unwrap_or(now);
                 if let Some(index) = index {

@@ -172,6 +172,77 @@ fn a_claim_is_bound_to_the_volume_that_it_names() {
     assert_eq!(bind(world), "a Bound, any Pending -, named Bound a");
     volume(world, "old", "1Gi", json!({"claimRef": {"namespace": "default", "name": "any", "uid": "gone"}}));
     assert_eq!(bind(world), "a Bound, old Released, any Pending -, named Bound a");
+    // A claim that exists, and cannot have the volume.
+    let objects = world.objects.list("persistentvolumeclaims", None).0;
+    let (_, any) = objects.into_iter().find(|(key, _)| &*key.name == "any").expect("it is published");
+    let any: Value = serde_json::from_str(&any.json).expect("it is JSON");
+    let reference = json!({"namespace": "default", "name": "any", "uid": any["metadata"]["uid"]});
+    volume(world, "small", "1Mi", json!({"claimRef": reference}));
+    assert_eq!(bind(world), "a Bound, old Released, small Available, any Pending -, named Bound a");
+}
+
+/// The object of a volume as it is published.
+fn published_volume(world: &World, name: &str) -> Value {
+    let object = world.objects.get(&Key::new("persistentvolumes", "", name)).expect("it is published");
+    serde_json::from_str(&object.json).expect("it is JSON")
+}
+
+#[test]
+fn a_bound_volume_keeps_the_other_fields_of_its_claim_reference() {
+    let world = &mut World::new();
+    volume(
+        world,
+        "a",
+        "1Gi",
+        json!({"claimRef": {"namespace": "default", "name": "data", "fieldPath": "x"}}),
+    );
+    volume(world, "b", "1Gi", json!({}));
+    claim(world, "data", "1Gi", json!({}));
+    claim(world, "other", "1Gi", json!({}));
+    assert_eq!(bind(world), "a Bound, b Bound, data Bound a, other Bound b");
+    for (name, claim, path) in [("a", "data", json!("x")), ("b", "other", Value::Null)] {
+        let reference = &published_volume(world, name)["spec"]["claimRef"];
+        assert_eq!((&reference["name"], &reference["fieldPath"]), (&claim.into(), &path), "{reference}");
+        assert_eq!(reference["kind"], "PersistentVolumeClaim", "{reference}");
+    }
+}
+
+#[test]
+fn a_client_makes_a_released_volume_available_by_removing_its_claim_reference() {
+    let world = &mut World::new();
+    let object = json!({
+        "apiVersion": "v1", "kind": "PersistentVolume", "metadata": {"name": "a"},
+        "spec": {"capacity": {"storage": "1Gi"}, "accessModes": ["ReadWriteOnce"], "hostPath": {"path": "/a"}},
+    });
+    let dry_run = RequestOptions { dry_run: true, ..APPLY };
+    assert_eq!(line(world.apply(object.clone(), APPLY)), "Created");
+    assert_eq!(bind(world), "a Available");
+    assert_eq!(line(world.apply(object.clone(), APPLY)), "Unchanged", "there is no reference to remove");
+    claim(world, "data", "1Gi", json!({}));
+    assert_eq!(bind(world), "a Bound, data Bound a");
+    let bound = published_volume(world, "a");
+    assert!(world.registry.unsaved_bindings().is_some(), "the binding is recorded");
+    // A volume that is still claimed keeps its claim.
+    assert_eq!(line(world.apply(object.clone(), APPLY)), "Configured");
+    assert_eq!(world.registry.unsaved_bindings(), None, "nothing has changed");
+    assert_eq!(bind(world), "a Bound, data Bound a");
+    volume(world, "b", "1Gi", json!({}));
+    claim(world, "other", "1Gi", json!({}));
+    assert_eq!(bind(world), "a Bound, b Bound, data Bound a, other Bound b");
+    world.remove("/site/pvc-data.json");
+    world.remove("/site/pvc-other.json");
+    assert_eq!(bind(world), "a Released, b Released");
+    assert!(world.registry.unsaved_bindings().is_some(), "released volumes are recorded");
+    assert_eq!(line(world.apply(object.clone(), dry_run)), "Configured");
+    assert_eq!(bind(world), "a Released, b Released", "a dry run changes nothing");
+    let mut claimed = object.clone();
+    claimed["spec"]["claimRef"] = bound["spec"]["claimRef"].clone();
+    assert_eq!(line(world.apply(claimed, APPLY)), "Configured");
+    assert_eq!(bind(world), "a Released, b Released", "the reference stays");
+    assert_eq!(world.registry.unsaved_bindings(), None, "nothing has changed");
+    assert_eq!(line(world.apply(object, APPLY)), "Configured");
+    assert!(world.registry.unsaved_bindings().is_some(), "the removed binding is recorded");
+    assert_eq!(bind(world), "a Available, b Released", "the other volume stays released");
 }
 
 #[test]
