@@ -135,7 +135,8 @@ impl Engine {
 
 async fn follow(shell: Rc<Shell>, requests: Receiver<Reply<&'static str>>) {
     shell.publication.events_sent(u64::MAX);
-    if !shell.paths.cluster_credentials().exists() {
+    let path = shell.paths.cluster_credentials();
+    if !shell.stores.storage.run(move || path.exists()).await {
         cluster_network::apply(&shell, None);
     }
     let Some(credentials) = enrolment::credentials(&shell).await else { return };
