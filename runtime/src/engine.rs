@@ -313,12 +313,13 @@ impl Engine {
             self.observe(Observation::SourcesSeen);
             self.sweep();
             self.publish_changed();
+            let paths = &self.shell.paths;
+            let of_cluster = [paths.cluster_credentials(), paths.bootstrap_kubeconfig()];
+            let has_cluster = of_cluster.iter().any(|path| path.exists());
             self.open_api();
             self.collect_images();
             resolver::follow(&self.shell);
-            let paths = &self.shell.paths;
-            let has_cluster = [paths.cluster_credentials(), paths.bootstrap_kubeconfig()];
-            if !self.shell.config.down && has_cluster.iter().any(|path| path.exists()) {
+            if !self.shell.config.down && has_cluster {
                 self.follow_cluster();
             }
             if !self.shell.config.down && !self.shell.config.shutdown_groups.is_empty() {

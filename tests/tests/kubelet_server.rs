@@ -3,6 +3,7 @@
 use std::io::{BufRead, BufReader, Read, Write};
 use std::process::{Child, Command, Stdio};
 use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
 
 use nodlet_tests::{ControlPlane, Device, Ran, Terminal, demo_archive};
 
@@ -15,6 +16,15 @@ struct Node {
 impl Node {
     /// A board that has joined, and whose serving certificate is approved.
     fn join(plane: &ControlPlane, name: &str) -> Node {
+        let node = Node::unapproved(plane, name);
+        approve(plane, name);
+        let log = || node.device.agent_log();
+        node.device.wait_for("the certificate", || log().contains("has a new certificate of the cluster"));
+        node
+    }
+
+    /// A board that has joined, and has no serving certificate.
+    fn unapproved(plane: &ControlPlane, name: &str) -> Node {
         let mut device = Device::new();
         let network = device.own_network();
         let address = plane.connect(&network);
@@ -25,9 +35,6 @@ impl Node {
         let arguments = plane.join_arguments();
         node.verb(&[&["join"], &arguments.iter().map(String::as_str).collect::<Vec<_>>()[..]].concat()).ok();
         plane.wait_for(&format!("get node {name} --no-headers"), |node| node.contains(" Ready "));
-        approve(plane, name);
-        let log = || node.device.agent_log();
-        node.device.wait_for("the certificate", || log().contains("has a new certificate of the cluster"));
         node
     }
 
@@ -40,14 +47,27 @@ impl Node {
 
 /// Approves the request of a node for a serving certificate.
 fn approve(plane: &ControlPlane, node: &str) {
+    plane.line(&format!("certificate approve {}", wait_for_request(plane, node))).ok();
+}
+
+/// The names of the undecided requests of a node for a serving certificate.
+fn requests(plane: &ControlPlane, node: &str) -> Vec<String> {
     let requests = "get csr -o jsonpath={range.items[*]}{.metadata.name}|{.spec.signerName}|{.spec.username}|{.status.conditions[*].type}{'\\n'}{end}";
     let is_it = |line: &&str| {
         line.contains("kubernetes.io/kubelet-serving|") && line.ends_with(&format!("system:node:{node}|"))
     };
-    let all = plane.wait_for(requests, |all| all.lines().any(|line| is_it(&line)));
-    let line = all.lines().find(is_it).expect("it was there");
-    let (name, _) = line.split_once('|').expect("it has parts");
-    plane.line(&format!("certificate approve {name}")).ok();
+    let all = plane.line(requests).ok();
+    all.lines().filter(is_it).filter_map(|line| Some(line.split_once('|')?.0.to_owned())).collect()
+}
+
+/// Waits for an undecided request of a node for a serving certificate. Returns its name.
+fn wait_for_request(plane: &ControlPlane, node: &str) -> String {
+    let mut found = None;
+    plane.wait_for("get csr --no-headers", |_| {
+        found = requests(plane, node).pop();
+        found.is_some()
+    });
+    found.expect("it was there")
 }
 
 /// A pod that prints, and runs until it is asked to end.
@@ -352,6 +372,67 @@ fn certificate(plane: &ControlPlane, name: &str, subject: &str, is_of_cluster: b
     let output = command.output().expect("openssl can be run");
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     ["-cert", &certificate, "-key", &key].map(str::to_owned).to_vec()
+}
+
+/// The serial number of the certificate with which a node serves.
+fn serial(plane: &ControlPlane, node: &Node) -> String {
+    let mut command = Command::new("sh");
+    let line = format!(
+        "openssl s_client -connect {}:10250 </dev/null 2>/dev/null | openssl x509 -noout -serial",
+        node.address
+    );
+    plane.namespace().give_to(command.args(["-c", &line]));
+    String::from_utf8(command.output().expect("openssl can be run").stdout).expect("a number")
+}
+
+#[test]
+fn the_certificate_is_replaced_before_it_expires_and_nobody_notices() {
+    // With the five minutes by which the cluster dates a certificate back, this one lives for seven: it is due at most
+    // 78 s after it was signed, and may be due at once.
+    let plane = ControlPlane::start_with(&["--cluster-signing-duration=2m"]);
+    let node = Node::join(&plane, "board-1");
+    run(&plane, "web", "print, one, then, wait, /end");
+    let first = serial(&plane, &node);
+    assert!(first.starts_with("serial="), "{first:?}");
+    node.device.wait_within(Duration::from_secs(180), "another certificate", || {
+        for request in requests(&plane, "board-1") {
+            plane.line(&format!("certificate approve {request}")).ok();
+        }
+        ![String::new(), first.clone()].contains(&serial(&plane, &node))
+    });
+    // The API server verifies the certificate.
+    assert_eq!(plane.line("logs web").ok(), "one\n");
+    let web = node.device.pod("web");
+    assert!(web.container("app").is_running() && web.container("app").restart_count() == 0);
+}
+
+#[test]
+fn a_request_that_nobody_approves_is_reported_and_denied_ones_are_repeated_later_and_later() {
+    let plane = ControlPlane::start();
+    let node = Node::unapproved(&plane, "board-1");
+    run(&plane, "web", "print, one, then, wait, /end");
+    let events = || node.device.nodlet(["events"]).stdout;
+    let mut request = wait_for_request(&plane, "board-1");
+    let waits = format!("the certificate request {request} of the kubelet's server waits to be approved");
+    node.device.wait_for("the event of the board", || events().contains(&waits));
+    plane.wait_for("get events --all-namespaces -o jsonpath={.items[*].message}", |all| all.contains(&waits));
+    for least in [0.8, 1.6, 3.2, 6.4] {
+        let denied = Instant::now();
+        plane.line(&format!("certificate deny {request}")).ok();
+        request = wait_for_request(&plane, "board-1");
+        let after = denied.elapsed();
+        println!("another request after {after:?}");
+        assert!(after >= Duration::from_secs_f64(least), "{after:?}");
+    }
+    let denied = "has no new certificate of the cluster: the certificate request is \"Denied\"";
+    assert_eq!(node.device.agent_log().matches(denied).count(), 1, "each reason is reported once");
+    assert!(events().contains(denied));
+    let web = node.device.pod("web");
+    assert!(web.container("app").is_running() && web.container("app").restart_count() == 0);
+    let refused = plane.line("logs web");
+    assert!(refused.stderr.contains("certificate"), "the API server verifies the board: {}", refused.stderr);
+    approve(&plane, "board-1");
+    assert_eq!(plane.wait_for("logs web", |log| !log.is_empty()), "one\n");
 }
 
 #[test]

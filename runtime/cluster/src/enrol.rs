@@ -19,6 +19,9 @@ use crate::pem;
 
 const REQUESTS: &str = "/apis/certificates.k8s.io/v1/certificatesigningrequests";
 
+/// The time in which a controller of the cluster decides about a request.
+const DECIDED_SOON: Duration = Duration::from_secs(10);
+
 /// By what the CA of a cluster is known.
 #[derive(Clone, Copy, Debug)]
 pub enum Authority<'a> {
@@ -134,12 +137,12 @@ pub async fn request_certificate(
     limit: Duration,
 ) -> Result<(Secret, Vec<Vec<u8>>), String> {
     let key = ClientKey::generate().map_err(|error| format!("failed to make a key: {error}"))?;
-    let certificates = request_signature(api, node, &key, &[], limit).await?;
+    let certificates = request_signature(api, node, &key, &[], limit, &|_| ()).await?;
     Ok((Secret(key.to_bytes().to_vec()), certificates))
 }
 
 /// Requests a certificate for a key, which must be signed within `limit`: for the node as a server with these names and
-/// addresses, or as a client if there are none.
+/// addresses, or as a client if there are none. Calls `pending` with the name of the request if it is not decided soon.
 ///
 /// # Errors
 /// As for [`request_certificate`].
@@ -149,6 +152,7 @@ pub async fn request_signature(
     key: &ClientKey,
     names: &[String],
     limit: Duration,
+    pending: &dyn Fn(&str),
 ) -> Result<Vec<Vec<u8>>, String> {
     let (signer, usage) = match names {
         [] => ("kubernetes.io/kube-apiserver-client-kubelet", "client auth"),
@@ -170,6 +174,7 @@ pub async fn request_signature(
     let made = made.map_err(|error| format!("failed to request a certificate: {}", causes(&error)))?;
     let name = &*api::text(&made["metadata"]["name"]);
     let (until, mut backoff) = (Instant::now() + limit, Backoff::default());
+    let mut told = false;
     let certificates = loop {
         let left = until.saturating_duration_since(Instant::now());
         if left < Duration::from_secs(1) {
@@ -177,9 +182,11 @@ pub async fn request_signature(
                 "the certificate request {name} was not approved in time: see `kubectl certificate approve`"
             ));
         }
+        let left = if told { left } else { left.min(DECIDED_SOON) };
         let waited = api::within(left, next_certificate(api, name, left)).await;
         match waited {
             Ok(Some(certificates)) => break certificates?,
+            Ok(None) | Err(ApiError::Timeout) if !std::mem::replace(&mut told, true) => pending(name),
             // The server ended the watch, or the time is over.
             Ok(None) | Err(ApiError::Timeout) => {
                 let wait = backoff.failed(api::random());

@@ -16,6 +16,7 @@ mod kubelet_server;
 mod mirrors;
 mod objects;
 mod pods;
+mod removal;
 mod reports;
 mod status;
 
@@ -36,15 +37,10 @@ use nodlet_cluster::objects::Objects;
 use nodlet_cluster::schedule::{Action, Next, Schedule, Seen};
 use nodlet_cluster::watches::{News, Target, Watches};
 use nodlet_core::error::causes;
-use nodlet_core::facts::Observation;
-use nodlet_core::spec::Uid;
 
 use super::{Engine, Shell, cluster_network, enrolment, uplink};
 use crate::api::Reply;
 use nodlet_registry::Status;
-
-/// The interval of attempts to remove the manifest of a pod that the cluster has deleted.
-const REMOVE_AGAIN: Duration = Duration::from_secs(10);
 
 /// The longest life of a watch in seconds (client-go: 5 to 10 minutes).
 const WATCH_SECONDS: u32 = 480;
@@ -135,29 +131,12 @@ impl Engine {
         };
         let _ = refused.0.try_send(Err(Status::bad_request(refused.1)));
     }
-
-    /// Ends a pod of the cluster: removes its manifest, and then stops it within `grace`. A removal that fails is repeated
-    /// while the pod is wanted by that manifest.
-    fn end_cluster_pod(&mut self, uid: Uid, path: PathBuf, grace: Option<Duration>) {
-        self.remove_pod_manifest(uid.clone(), path.clone(), move |engine, removed| match removed {
-            Ok(()) => {
-                engine.observe(Observation::Unwanted { uid, grace });
-                engine.publish_changed();
-            }
-            Err(why) => {
-                log::error!("{why}");
-                if engine.registry.desires(&uid) {
-                    let again = move |engine: &mut Engine| engine.end_cluster_pod(uid, path, grace);
-                    engine.shell.tasks.later(REMOVE_AGAIN, again);
-                }
-            }
-        });
-    }
 }
 
 async fn follow(shell: Rc<Shell>, requests: Receiver<Reply<&'static str>>) {
     shell.publication.events_sent(u64::MAX);
-    if !shell.paths.cluster_credentials().exists() {
+    let path = shell.paths.cluster_credentials();
+    if !shell.stores.storage.run(move || path.exists()).await {
         cluster_network::apply(&shell, None);
     }
     let Some(credentials) = enrolment::credentials(&shell).await else { return };

@@ -201,7 +201,7 @@ fn time(seconds: i64) -> Timestamp {
 }
 
 /// The wall time in seconds since 1970.
-fn seconds() -> i64 {
+pub(super) fn seconds() -> i64 {
     timestamp().0.div_euclid(1_000_000_000)
 }
 

@@ -11,6 +11,7 @@ use std::rc::Rc;
 
 use nodlet_core::facts::Observation;
 use nodlet_core::spec::Uid;
+use nodlet_registry::Owner;
 use smol::Async;
 
 use super::Engine;
@@ -87,10 +88,13 @@ impl Engine {
         &mut self,
         uid: Uid,
         source: PathBuf,
+        owner: Owner,
         go_on: impl FnOnce(&mut Engine, Result<(), String>) + 'static,
     ) {
         self.shell.pods.set_deleted(&uid, true);
-        let removed = self.shell.stores.remove(source.clone());
+        // Clients write a file only after its removal; the cluster's next pod of the name does not wait.
+        let of = (owner == Owner::Cluster).then_some(&uid);
+        let removed = self.shell.stores.remove_manifest(source.clone(), of);
         self.shell.tasks.then(removed, move |engine, removed| {
             engine.read_sources_then(move |engine| {
                 engine.shell.pods.set_deleted(&uid, false);

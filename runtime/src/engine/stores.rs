@@ -3,10 +3,11 @@
 use std::cell::{Cell, RefCell};
 use std::future::Future;
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use nodlet_core::facts::Record;
+use nodlet_core::spec::Uid;
 use nodlet_core::time::Anchor;
 use nodlet_host::paths::Paths;
 use nodlet_host::volume;
@@ -60,6 +61,20 @@ impl Stores {
     pub(super) fn remove(&self, path: PathBuf) -> impl Future<Output = io::Result<()>> + use<> {
         let fault = self.fault.clone();
         self.storage.run(move || durable::remove(&path, &*fault))
+    }
+
+    /// Removes the manifest of a pod durably. With `uid`, a file with the manifest of another pod stays: a pod of the same
+    /// name may have got its manifest there meanwhile.
+    pub(super) fn remove_manifest(
+        &self,
+        path: PathBuf,
+        uid: Option<&Uid>,
+    ) -> impl Future<Output = io::Result<()>> + use<> {
+        let (fault, uid) = (self.fault.clone(), uid.map(Uid::to_string));
+        self.storage.run(move || match uid {
+            Some(uid) if is_of_another(&path, &uid)? => Ok(()),
+            Some(_) | None => durable::remove(&path, &*fault),
+        })
     }
 
     /// Removes a directory of a pod, see [`remove_tree`].
@@ -125,9 +140,63 @@ impl Stores {
     }
 }
 
+/// Whether a file has the manifest of a pod, as the board writes it, with another UID.
+///
+/// # Errors
+/// The file cannot be read.
+fn is_of_another(path: &Path, uid: &str) -> io::Result<bool> {
+    let text = match std::fs::read(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(false),
+        text => text?,
+    };
+    let found: Value = serde_json::from_slice(&text).unwrap_or_default();
+    Ok(found["metadata"]["uid"].as_str().is_some_and(|found| found != uid))
+}
+
 /// Removes a directory of a pod with all files that its containers left, in parts, between which other jobs run. May
 /// be interrupted and repeated.
 pub(super) fn remove_tree(storage: &Storage, path: PathBuf) -> impl Future<Output = io::Result<()>> + use<> {
     let mut removal = volume::Removal::new(path);
     storage.run_in_parts(move || removal.part())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A removal that was delayed must not take the manifest of the next pod of the name.
+    #[test]
+    fn a_manifest_is_removed_only_if_it_is_that_of_the_pod() {
+        let directory = std::env::temp_dir().join(format!("nodlet-removal-{}", std::process::id()));
+        std::fs::create_dir(&directory).expect("a directory");
+        let stores = Stores::new(
+            Storage::start().expect("a thread"),
+            Arc::new(Images::open(&directory).expect("an empty store")),
+            Records::new(directory.join("records")),
+        );
+        let path = directory.join("default_web-0.json");
+        let manifest =
+            |uid: &str| format!("{{\n  \"kind\": \"Pod\",\n  \"metadata\": {{ \"uid\": \"{uid}\" }}\n}}\n");
+        let remove = |uid: Option<&str>| {
+            smol::block_on(stores.remove_manifest(path.clone(), uid.map(Uid::from).as_ref()))
+                .expect("removed");
+            !path.exists()
+        };
+        for (content, uid, is_removed) in [
+            (Some(manifest("new")), Some("old"), false),
+            (Some(manifest("old")), Some("old"), true),
+            (Some(manifest("new")), None, true),
+            (Some("{".to_owned()), Some("old"), true),
+            (None, Some("old"), true),
+        ] {
+            if let Some(content) = &content {
+                std::fs::write(&path, content).expect("written");
+            }
+            assert_eq!(remove(uid), is_removed, "{content:?} {uid:?}");
+        }
+        std::fs::create_dir(&path).expect("a file that cannot be read");
+        smol::block_on(stores.remove_manifest(path.clone(), Some(&Uid::from("old"))))
+            .expect_err("unknown content");
+        std::fs::remove_dir_all(&directory).expect("removed");
+    }
 }

@@ -23,16 +23,18 @@ use smol::lock::{Mutex, Semaphore};
 use smol::{Async, LocalExecutor};
 
 use nodlet_cluster::api::{Api as ClusterApi, ApiError, JSON, random};
-use nodlet_cluster::backoff::Rate;
-use nodlet_cluster::credentials::{Credentials, Secret, rotation};
+use nodlet_cluster::backoff::{Backoff, Rate};
+use nodlet_cluster::credentials::{Credentials, Secret};
 use nodlet_cluster::enrol;
 use nodlet_cluster::review::{self, Answers};
-use nodlet_cluster::serving::{self, Serving};
+use nodlet_cluster::serving::{self, Next, Renewal, Serving};
 use nodlet_core::error::causes;
+use nodlet_registry::NodeEvent;
 use nodlet_registry::objects::Key;
 use nodlet_wire::tls::ClientKey;
 use nodlet_wire::tls::server::{Identity, Server};
 
+use super::super::kernel_news::clock_shows;
 use super::{Engine, Shell, connection, enrolment};
 use crate::api::{Api, Authorization, Place, Status, connection, place_for_one};
 
@@ -42,9 +44,6 @@ const HANDSHAKE_WITHIN: Duration = Duration::from_secs(10);
 /// The interval of the checks for a client that hangs, while another client waits: from hundreds of clients that say
 /// nothing, the next one is served within seconds.
 const LOOK: Duration = Duration::from_millis(20);
-
-/// The interval of attempts to listen on the port, if another program has it.
-const LISTEN_AGAIN: Duration = Duration::from_secs(30);
 
 /// The time for which a client may be gone without notice: idle seconds until the kernel asks, between questions, and
 /// the number of questions.
@@ -56,11 +55,13 @@ const BUFFER: usize = 32 * 1024;
 /// The time for which a requested certificate is awaited before it is requested again.
 const CERTIFICATE_WITHIN: Duration = Duration::from_secs(60 * 60);
 
-/// The longest wait for the time at which the certificate is replaced: the clock may be set meanwhile.
-const LOOK_AGAIN: Duration = Duration::from_secs(60 * 60);
-
-/// The interval of attempts to request a certificate.
-const REQUEST_AGAIN: Duration = Duration::from_secs(5 * 60);
+/// What happened about the certificate.
+enum Due {
+    /// A wait is over; whether the clock was set.
+    Clock(bool),
+    /// A request has ended.
+    Requested(Result<Serving, String>),
+}
 
 /// The state of the server.
 struct KubeletServer {
@@ -94,9 +95,17 @@ async fn run(shell: Rc<Shell>, api: Api) {
     let read = shell.stores.storage.run(move || enrolment::read_file(&path)).await;
     let stored = read.ok().and_then(|text| Serving::from_json(&text));
     let server = async {
-        let (serving, is_signed) = match stored {
-            Some(serving) => (serving, true),
-            None => (self_signed(&shell, &credentials.node)?, false),
+        let mut renewal = Renewal::new();
+        let serving = match stored {
+            Some(serving) => {
+                renewal.found(&serving, random());
+                serving
+            }
+            None => {
+                let own = self_signed(&shell, &credentials.node)?;
+                renewal.renamed(&own.names);
+                own
+            }
         };
         let identity = identity(&serving, &credentials)?;
         let server = Rc::new(KubeletServer {
@@ -107,7 +116,7 @@ async fn run(shell: Rc<Shell>, api: Api) {
             client: Mutex::new(None),
             answers: RefCell::default(),
         });
-        smol::future::or(server.clone().serve(), server.certify(serving, is_signed)).await;
+        smol::future::or(server.clone().serve(), server.certify(serving.names, renewal)).await;
         Ok::<(), String>(())
     };
     if let Err(why) = server.await {
@@ -170,7 +179,7 @@ impl KubeletServer {
 
     async fn listen(&self) -> Async<TcpListener> {
         let port = self.shell.config.kubelet_port;
-        let mut is_told = false;
+        let (mut backoff, mut is_told) = (Backoff::default(), false);
         loop {
             // Where there is no IPv6, the first fails.
             let bound = TcpListener::bind((Ipv6Addr::UNSPECIFIED, port))
@@ -183,7 +192,7 @@ impl KubeletServer {
                 }
                 Err(_) => {}
             }
-            smol::Timer::after(LISTEN_AGAIN).await;
+            smol::Timer::after(backoff.failed(random())).await;
         }
     }
 
@@ -274,41 +283,66 @@ impl KubeletServer {
         Ok(allowed)
     }
 
-    /// Requests the certificate, and again before it expires or when the addresses of the node have changed.
-    async fn certify(&self, mut serving: Serving, mut is_signed: bool) {
-        let due_of =
-            |serving: &Serving| serving.validity().map_or(i64::MIN, |validity| rotation(validity, random()));
-        let mut due = due_of(&serving);
+    /// Requests certificates, when `renewal` decides so.
+    async fn certify(&self, mut names: Vec<String>, mut renewal: Renewal) {
+        let mut told = String::new();
         loop {
-            let names = serving::names(&connection::local_node(&self.shell, &self.api.node_name));
-            is_signed &= names == serving.names;
-            serving.names = names;
+            let found = serving::names(&connection::local_node(&self.shell, &self.api.node_name));
+            if found != names {
+                names = found;
+                renewal.renamed(&names);
+            }
             let changed = async {
-                self.names_differ(&serving.names).await;
+                self.names_differ(&names).await;
                 None
             };
-            let now = nodlet_host::clock::timestamp().0.div_euclid(1_000_000_000);
-            let request = async {
-                // A server without a name needs no certificate, and none would be for a client.
-                if is_signed && now < due || serving.names.is_empty() {
-                    smol::Timer::after(LOOK_AGAIN.min(Duration::from_secs(due.abs_diff(now)))).await;
-                    return None;
-                }
-                Some(self.request(&serving).await)
+            let clock_set = |time| async move {
+                clock_shows(time).await;
+                true
             };
-            match smol::future::or(request, changed).await {
-                None => {}
-                Some(Ok(new)) => {
+            let next = renewal.next(Instant::now(), enrolment::seconds());
+            let due = async {
+                Some(match next {
+                    Next::Request => Due::Requested(self.request(&names).await),
+                    Next::Name => smol::future::pending().await,
+                    Next::Clock(at) => Due::Clock(clock_set(Some(at)).await && enrolment::seconds() < at),
+                    Next::Until(at) => Due::Clock(
+                        smol::future::or(
+                            async {
+                                smol::Timer::at(at).await;
+                                false
+                            },
+                            clock_set(None),
+                        )
+                        .await,
+                    ),
+                })
+            };
+            match smol::future::or(due, changed).await {
+                None | Some(Due::Clock(false)) => {}
+                Some(Due::Clock(true)) => renewal.clock_was_set(),
+                Some(Due::Requested(Ok(new))) => {
                     log::info!("the kubelet's server has a new certificate of the cluster");
-                    due = due_of(&new);
-                    (serving, is_signed) = (new, true);
+                    renewal.signed(&new, Instant::now(), enrolment::seconds(), random());
+                    told.clear();
                 }
-                Some(Err(why)) => {
-                    log::warn!("the kubelet's server has no new certificate of the cluster: {why}");
-                    smol::Timer::after(REQUEST_AGAIN).await;
+                Some(Due::Requested(Err(why))) => {
+                    renewal.failed(Instant::now(), random());
+                    // Each reason once: a board may be without its cluster for weeks.
+                    if told != why {
+                        self.warn(&format!(
+                            "the kubelet's server has no new certificate of the cluster: {why}"
+                        ));
+                        told = why;
+                    }
                 }
             }
         }
+    }
+
+    /// Publishes an event of the node about the certificate, which the log has, too.
+    fn warn(&self, text: &str) {
+        self.shell.publication.emit_of_node(NodeEvent::Machine("ServingCertificate", text));
     }
 
     /// Waits until the node has other names and addresses.
@@ -329,15 +363,21 @@ impl KubeletServer {
         }
     }
 
-    /// Gets a certificate for the names of `old`, and serves with it.
-    async fn request(&self, old: &Serving) -> Result<Serving, String> {
+    /// Gets a certificate for these names, and serves with it.
+    async fn request(&self, names: &[String]) -> Result<Serving, String> {
         let credentials = self.credentials.borrow().clone();
         let mut client = connection::client(&credentials).await?;
         let key = ClientKey::generate().map_err(|error| format!("failed to make a key: {error}"))?;
-        let signed =
-            enrol::request_signature(&mut client, &credentials.node, &key, &old.names, CERTIFICATE_WITHIN);
+        let pending = |name: &str| {
+            self.warn(&format!(
+                "the certificate request {name} of the kubelet's server waits to be approved: see `kubectl certificate \
+                 approve`; pods do not wait for it, but `kubectl logs` and `kubectl exec` may"
+            ));
+        };
+        let (node, within) = (&credentials.node, CERTIFICATE_WITHIN);
+        let signed = enrol::request_signature(&mut client, node, &key, names, within, &pending);
         let certificates = signed.await?;
-        let new = Serving { names: old.names.clone(), certificates, key: Secret(key.to_bytes().to_vec()) };
+        let new = Serving { names: names.to_vec(), certificates, key: Secret(key.to_bytes().to_vec()) };
         *self.identity.borrow_mut() = identity(&new, &credentials)?;
         let path: PathBuf = self.shell.paths.serving_certificate();
         let written = self.shell.stores.replace(path.clone(), new.to_json().into_bytes()).await;

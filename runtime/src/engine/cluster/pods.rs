@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 use serde_json::Value;
 
 use nodlet_cluster::api::{self, Api, ApiError};
+use nodlet_cluster::backoff::Backoff;
 use nodlet_cluster::followed::{Known, MAX_PODS, class_file};
 use nodlet_cluster::mirrors;
 use nodlet_cluster::pods::{self, Step, TOKEN_PREFIX};
@@ -103,7 +104,7 @@ impl Follower {
             })
             .await;
         for (uid, path) in stale.unwrap_or_default() {
-            self.in_loop(move |engine| engine.end_cluster_pod(uid, path, None)).await;
+            self.in_loop(move |engine| engine.end_cluster_pod(uid, path, None, Backoff::default())).await;
         }
         let (kept, kept_tokens) = self.followed.files();
         let tokens = self.shell.paths.run_manifests();
@@ -216,7 +217,7 @@ impl Follower {
     async fn end(&self, uid: Uid, known: &Known, grace: Option<Duration>) {
         self.has_news.set(true);
         let path = self.pod_path(known);
-        self.in_loop(move |engine| engine.end_cluster_pod(uid, path, grace)).await;
+        self.in_loop(move |engine| engine.end_cluster_pod(uid, path, grace, Backoff::default())).await;
     }
 
     /// Writes the manifest of a pod, and before it what the pod needs.
