@@ -8,6 +8,7 @@ use serde_json::Value;
 
 use crate::pods::LocalPod;
 use crate::services::{self, SERVICES};
+use crate::trust::{self, BUNDLES};
 
 /// Pods of this node that are followed. More are ignored with a message: the node admits fewer.
 pub const MAX_PODS: usize = 512;
@@ -113,13 +114,14 @@ fn version(object: &Value) -> u64 {
 }
 
 /// Resource, namespace and name of a ConfigMap or Secret that pods refer to, or of Services as in
-/// `services::path`.
+/// `services::path`, or ClusterTrustBundles as in `trust::path`.
 pub type Reference = (&'static str, String, String);
 
 /// The name of the file with what a [`Reference`] is to.
 pub fn file((resource, namespace, name): &Reference) -> String {
     match *resource {
         SERVICES => services::file(namespace, name),
+        BUNDLES => trust::file(namespace, name),
         "runtimeclasses" => Kind::RuntimeClass.row().file("", name),
         "secrets" => Kind::Secret.row().file(namespace, name),
         _ => Kind::ConfigMap.row().file(namespace, name),
@@ -130,6 +132,7 @@ pub fn file((resource, namespace, name): &Reference) -> String {
 pub fn path((resource, namespace, name): &Reference) -> String {
     match *resource {
         SERVICES => services::path(namespace, name),
+        BUNDLES => trust::path(name),
         "runtimeclasses" => {
             format!("/apis/node.k8s.io/v1/runtimeclasses?fieldSelector=metadata.name%3D{name}")
         }
