@@ -37,6 +37,7 @@ mod manifests;
 mod netns;
 mod on_tmpfs;
 mod pods;
+mod pressure;
 mod publication;
 mod publish;
 mod pull;
@@ -99,6 +100,7 @@ pub use error::EngineError;
 use exec::Execs;
 use host_paths::HostPaths;
 pub use image_collection::{ImageCollection, ImageLimitError, image_store_limit};
+pub use machine::Eviction;
 use machine::Machine;
 pub use nodlet_registry::EVENTS;
 use pods::Pods;
@@ -148,6 +150,8 @@ pub struct Config {
     pub kubelet_port: u16,
     /// The thresholds at which unused images are removed; `None` to remove none.
     pub image_collection: Option<ImageCollection>,
+    /// When the node is under pressure, and evicts pods.
+    pub eviction: Eviction,
     /// Labels of the node besides its own. The kubelet's `--node-labels`.
     pub node_labels: SortedMap<String, String>,
     /// Taints of the node. The kubelet's `--register-with-taints`.
@@ -224,6 +228,7 @@ pub struct Engine {
     cluster: Option<cluster::Following>,
     /// The task of the kubelet's server, if the board has joined a cluster.
     kubelet_server: Option<smol::Task<()>>,
+    probe_counts: stats::ProbeCounts,
     /// The sender of the API's requests.
     request_sender: async_channel::Sender<Request>,
     /// The files of earlier boots were removed.
@@ -284,7 +289,7 @@ impl Engine {
         if config.limited_swap && !(has_swap && cgroups.limits_swap()) {
             log::warn!("--memory-swap-behavior LimitedSwap has no effect: {why}");
         }
-        let machine = Rc::new(Machine::new(capacity, cgroups, network));
+        let machine = Rc::new(Machine::new(capacity, cgroups, network, &config.eviction));
         let events = Events::new(objects.clone(), &config.node_name, config.max_events);
         let shell = Rc::new(Shell {
             stores: Stores::new(storage, images, Records::new(paths.records())),
@@ -329,6 +334,7 @@ impl Engine {
             image_use: image_collection::ImageUse::default(),
             cluster: None,
             kubelet_server: None,
+            probe_counts: stats::ProbeCounts::default(),
             request_sender,
             swept: false,
             begun: 0,
@@ -378,6 +384,10 @@ impl Engine {
             self.publish_changed();
             self.open_api();
             self.collect_images();
+            self.list_images();
+            if !self.shell.config.down {
+                pressure::watch_stalls(&self.shell);
+            }
             resolver::follow(&self.shell);
             let paths = &self.shell.paths;
             let has_cluster = [paths.cluster_credentials(), paths.bootstrap_kubeconfig()];
@@ -463,6 +473,7 @@ impl Engine {
     async fn turn(&mut self) {
         loop {
             let wake_at = self.plan_and_perform();
+            let wake_at = wake_at.into_iter().chain(self.watch_pressure()).min();
             if self.shell.config.down && self.node.is_empty() {
                 return;
             }
@@ -525,6 +536,7 @@ impl Engine {
                     self.observe(Observation::ImagesChanged);
                     self.images_changed();
                     self.collect_images();
+                    self.list_images();
                 }
                 Woken::News(News::ClockSet) => self.clock_was_set(),
                 Woken::News(News::Then(go_on)) => go_on(self),
@@ -559,6 +571,11 @@ impl Engine {
                 PodObservation::SandboxFailed { remains: false, .. } | PodObservation::SandboxRemoved
             );
             is_without_sandbox = is_over.then_some(*pod);
+            if let PodObservation::Probed { attempt, kind, result } = seen
+                && self.kubelet_server.is_some()
+            {
+                self.probe_counts.add(*pod, attempt.container, *kind, result);
+            }
         }
         self.node.observe(now, seen);
         let node = &self.node;
